@@ -61,8 +61,9 @@ constexpr float ToFloat(BFloat16 value) noexcept {  // exact
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
-// Round to nearest, ties to even; overflow goes to infinity. A NaN keeps its sign and upper payload and becomes quiet:
-// rounding could otherwise carry it into infinity. Both results are computed and one is selected, so loops vectorise.
+// Round to nearest, ties to even; overflow goes to infinity. A NaN keeps its sign and upper payload and
+// becomes quiet: rounding could otherwise carry it into infinity. Both results are computed and one is
+// selected, so loops vectorise.
 constexpr BFloat16 ToBFloat16(float value) noexcept {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;

@@ -77,8 +77,8 @@ void ThrowInternal(const char* file, int line, const char* condition, const std:
 
 void ThrowComparison(const char* file, int line, const char* expression, const std::string& left,
                      const std::string& right, const std::string& message) {
-  throw Error(ErrorCode::kInternal,
-              fmt::format("{}:{}: {} [failed: {}, with {} and {}]", file, line, message, expression, left, right));
+  throw Error(ErrorCode::kInternal, fmt::format("{}:{}: {} [failed: {}, with {} and {}]", file, line, message,
+                                                expression, left, right));
 }
 
 }  // namespace internal

@@ -67,7 +67,8 @@ TEST_CASE("infinity stays, overflow rounds to it, and NaN stays NaN", "[base][dt
   REQUIRE(ToBFloat16(inf).bits == 0x7f80);
   REQUIRE(ToBFloat16(-inf).bits == 0xff80);
   REQUIRE(ToBFloat16(std::numeric_limits<float>::max()).bits == 0x7f80);
-  REQUIRE(ToBFloat16(std::bit_cast<float>(0x7f800001u)).bits == 0x7fc0);  // signalling, payload in the lost half
+  REQUIRE(ToBFloat16(std::bit_cast<float>(0x7f800001u)).bits ==
+          0x7fc0);  // signalling, payload in the lost half
   REQUIRE(ToBFloat16(std::bit_cast<float>(0xffffffffu)).bits == 0xffff);  // rounding up would give -0
 }
 
@@ -75,7 +76,8 @@ TEST_CASE("array conversions agree with the scalar ones", "[base][dtype]") {
   const int64_t n = GENERATE(0, 1, 7, 64, 1001);
   std::vector<float> in(n), out(n);
   std::vector<BFloat16> half(n);
-  for (int64_t i = 0; i < n; ++i) in[i] = std::ldexp(1.0f + float(i) / 1003, int(i % 37) - 18) * (i % 2 ? -1 : 1);
+  for (int64_t i = 0; i < n; ++i)
+    in[i] = std::ldexp(1.0f + float(i) / 1003, int(i % 37) - 18) * (i % 2 ? -1 : 1);
   ConvertToBFloat16(in.data(), half.data(), n);
   ConvertToFloat(half.data(), out.data(), n);
   for (int64_t i = 0; i < n; ++i) {

@@ -50,7 +50,8 @@ TEST_CASE("a failed comparison prints both sides and evaluates them once", "[bas
   const auto next = [&] { return int64_t{40} + ++calls; };
   const Error error = Caught([&] { MR_CHECK_LE(next(), 7, "bucket {}", "head"); });
   REQUIRE(calls == 1);
-  REQUIRE(std::string(error.what()).find("bucket head [failed: next() <= 7, with 41 and 7]") != std::string::npos);
+  REQUIRE(std::string(error.what()).find("bucket head [failed: next() <= 7, with 41 and 7]") !=
+          std::string::npos);
   enum class Colour { kRed, kBlue };
   const Error of_enum = Caught([&] { MR_CHECK_EQ(Colour::kRed, Colour::kBlue, "colours"); });
   REQUIRE(std::string(of_enum.what()).find("with 0 and 1") != std::string::npos);

@@ -1,0 +1,38 @@
+#include "runtime/config/config.h"
+
+#include <algorithm>
+
+namespace millrace {
+
+int64_t ModelConfig::Ffn() const {
+  if (ffn) return *ffn;
+  if (family == Family::kGpt2) return 4 * d_model;
+  // Three matrices instead of two: 8/3 keeps GPT-2's parameter count.
+  const int64_t multiple = 256;
+  return (8 * d_model / 3 + multiple - 1) / multiple * multiple;
+}
+
+ModelConfig::Activation ModelConfig::ActivationKind() const {
+  return activation.value_or(family == Family::kGpt2 ? Activation::kGelu : Activation::kSwiglu);
+}
+
+int64_t TrainConfig::Accumulate(int64_t world) const {
+  if (accumulate) return *accumulate;
+  return global_batch ? std::max<int64_t>(1, *global_batch / (micro_batch * world)) : 1;
+}
+
+int64_t TrainConfig::GlobalBatch(int64_t world) const { return micro_batch * Accumulate(world) * world; }
+
+int64_t ScheduleConfig::DecaySteps(int64_t train_steps) const {
+  switch (kind) {
+    case Kind::kConstant:
+      return 0;
+    case Kind::kCosine:
+      return decay_steps.value_or(std::max<int64_t>(1, train_steps - warmup));
+    case Kind::kWsd:
+      return decay_steps.value_or(std::min((train_steps + 4) / 5, train_steps - warmup));
+  }
+  return 0;
+}
+
+}  // namespace millrace

@@ -1,0 +1,187 @@
+// The configuration as plain data. A default-constructed Config *is* the documented defaults; keys.cc gives
+// every field its key path, type, range and one-line documentation, load.h fills it from files and `--set`.
+//
+// An optional that is empty ("null" in JSON) means what its key's documentation says; the member functions
+// give the value then in force. Enumerators are listed in the order of their JSON names.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace millrace {
+
+// Llama 3.1's frequency scaling, with Hugging Face's field names.
+struct RopeScaling {
+  enum class Type { kLlama3 };
+  Type rope_type = Type::kLlama3;
+  double factor = 8;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_max_position_embeddings = 8192;
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct ModelConfig {
+  enum class Family { kGpt2, kLlama };
+  enum class Activation { kGelu, kSwiglu };  // gelu is the tanh approximation (Hugging Face: gelu_new)
+  Family family = Family::kGpt2;
+  int64_t layers = 12;
+  int64_t d_model = 768;
+  int64_t heads = 12;
+  std::optional<int64_t> kv_heads;
+  std::optional<int64_t> head_dim;
+  std::optional<int64_t> ffn;
+  std::optional<int64_t> vocab;
+  int64_t seq_len = 1024;
+  std::optional<bool> tied;
+  std::optional<Activation> activation;
+  double norm_eps = 1e-5;
+  std::optional<double> rope_theta;
+  std::optional<RopeScaling> rope_scaling;
+  double init_std = 0.02;
+  std::optional<std::string> init_from;
+
+  int64_t KvHeads() const { return kv_heads.value_or(heads); }
+  int64_t HeadDim() const { return head_dim.value_or(d_model / heads); }
+  int64_t Ffn() const;  // gpt2: 4 d_model; llama: 8/3 d_model, up to a multiple of 256
+  int64_t Vocab() const { return vocab.value_or(256); }
+  bool Tied() const { return tied.value_or(family == Family::kGpt2); }
+  Activation ActivationKind() const;
+  double RopeTheta() const { return rope_theta.value_or(10000); }
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct DataConfig {
+  enum class Kind { kText, kTokens, kSynthetic };
+  Kind kind = Kind::kText;
+  std::optional<std::string> path;
+  std::optional<std::string> val_path;
+  std::string tokenizer = "bytes";
+  int64_t shuffle_seed = 0;
+  int64_t eval_batches = 8;
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t micro_batch = 8;  // sequences per rank and microbatch
+  std::optional<int64_t> accumulate;
+  std::optional<int64_t> global_batch;  // sequences per step, over all ranks
+  int64_t seed = 0;
+  int64_t eval_every = 0;
+
+  int64_t Accumulate(int64_t world) const;   // microbatches per step
+  int64_t GlobalBatch(int64_t world) const;  // micro_batch * Accumulate * world
+  bool operator==(const TrainConfig&) const = default;
+};
+
+struct ScheduleConfig {
+  enum class Kind { kConstant, kCosine, kWsd };
+  Kind kind = Kind::kConstant;
+  int64_t warmup = 0;
+  std::optional<int64_t> decay_steps;
+  double min_lr = 0;
+
+  int64_t DecaySteps(int64_t train_steps) const;  // 0 for constant
+  bool operator==(const ScheduleConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  enum class Kind { kAdamW };
+  Kind name = Kind::kAdamW;
+  double lr = 3e-4;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1;  // 0: no clipping
+  ScheduleConfig schedule;
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct ParallelConfig {
+  std::optional<int64_t> shard;
+  int64_t replicate = 1;
+
+  int64_t Shard(int64_t world) const { return shard.value_or(world / replicate); }
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+struct PrecisionConfig {
+  enum class Format { kFp32, kBf16 };
+  enum class Norms { kFp32, kCompute };
+  Format compute = Format::kFp32;
+  Format master = Format::kFp32;
+  Norms norms = Norms::kFp32;
+  Format grad_accumulate = Format::kFp32;
+  Format grad_wire = Format::kFp32;
+  bool operator==(const PrecisionConfig&) const = default;
+};
+
+struct ShardingConfig {
+  enum class Reshard { kNever, kAfterBackward, kAfterForward, kAuto };
+  enum class Downcast { kAfterGather, kPerGather, kAfterUpdate };
+  enum class GradSync { kEvery, kLast };
+  enum class GradConcat { kEvery, kLast, kDirect };
+  Reshard reshard = Reshard::kAfterForward;
+  Downcast downcast = Downcast::kAfterUpdate;
+  GradSync grad_sync = GradSync::kEvery;
+  GradConcat grad_concat = GradConcat::kDirect;
+  int64_t blocks_per_unit = 1;
+  bool operator==(const ShardingConfig&) const = default;
+};
+
+struct MemoryConfig {
+  enum class Allocator { kPacked, kColoured, kMaxPool, kFixed, kPersistent, kDynamic };
+  enum class Recompute { kNone, kNorms, kBlock };
+  Allocator allocator = Allocator::kPacked;
+  int64_t prefetch = 1;
+  std::optional<int64_t> slots;
+  int64_t reduce_depth = 1;
+  Recompute recompute = Recompute::kNone;
+  std::optional<double> budget_gib;
+
+  int64_t Slots() const { return slots.value_or(prefetch + 1); }
+  bool operator==(const MemoryConfig&) const = default;
+};
+
+struct ExecutionConfig {
+  enum class Backend { kAuto, kCpu, kCuda };
+  enum class Graph { kStep, kMicrobatch, kOff };
+  Backend backend = Backend::kAuto;
+  Graph graph = Graph::kStep;
+  bool checked = false;
+  bool deterministic = true;
+  bool operator==(const ExecutionConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  enum class Resume { kAuto, kMust, kNever };
+  int64_t every = 1000;
+  int64_t keep = 2;
+  Resume resume = Resume::kAuto;
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct RunConfig {
+  std::string dir = "runs/default";
+  bool operator==(const RunConfig&) const = default;
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  ParallelConfig parallel;
+  PrecisionConfig precision;
+  ShardingConfig sharding;
+  MemoryConfig memory;
+  ExecutionConfig execution;
+  CheckpointConfig checkpoint;
+  RunConfig run;
+  bool operator==(const Config&) const = default;
+};
+
+}  // namespace millrace
