@@ -1,0 +1,303 @@
+// Argument structs of the kernel ops that compute a model: forward, backward, loss.
+//
+// One struct per op, for two kinds of view V: plan::View while a step is planned, TensorView (an address) when it runs.
+// `Operands(f)` calls f(view, access, name) for each operand, in a fixed order; it is the only statement of what an op reads
+// and writes. An absent optional operand (false as bool) is visited too; visitors skip it.
+//
+// Letters  B batch, T sequence length, R = B*T rows, C model width, H heads, Hkv key/value heads, D head dim, F hidden width of the MLP,
+//          V vocabulary, Vp padded vocabulary (rows [V, Vp) of a table are zero for ever and get zero gradient).
+// Dtypes   "any" is f32 or bf16. Arithmetic is f32 whatever the storage; one rounding when a result is stored.
+// Aliasing Views of one op do not overlap unless the op says so.
+// Scratch  Contents are undefined before and after; its size is WorkspaceBytes(op, backend) (kernels/ops/workspace.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops/access.h"
+
+namespace millrace {
+
+// out[b*T+t, :] = table[tokens[b,t], :] (+ positions[t, :]).   tokens i32 [B,T] (strided), table any [Vp,C], positions any [T,C] optional,
+// out any [R,C]. Token ids are checked against V when data is loaded, not here.
+// `tokens` addresses parity 0; the kernel adds scalars->token_parity * parity_stride elements.
+template <class V>
+struct EmbedOp {
+  static constexpr const char* kName = "embed";
+  V tokens, table, positions, out, scalars;
+  int64_t parity_stride = 0;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.tokens, Access::kRead, "tokens");
+    f(s.table, Access::kRead, "table");
+    f(s.positions, Access::kRead, "positions");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+// d_table[v, :] (=|+=) sum over (b,t) with tokens[b,t] == v of d_out[b*T+t, :], in order of b*T+t; rows that no token names become zero
+// (overwrite) or keep their value. d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].   d_table, d_positions any dtype; sums are
+// formed in f32 in scratch when the destination is bf16.
+template <class V>
+struct EmbedGradOp {
+  static constexpr const char* kName = "embed_grad";
+  V tokens, d_out, d_table, d_positions, scalars, scratch;
+  int64_t parity_stride = 0;
+  Update table_update = Update::kOverwrite;
+  Update positions_update = Update::kOverwrite;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.tokens, Access::kRead, "tokens");
+    f(s.d_out, Access::kRead, "d_out");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.d_table, AccessOf(s.table_update), "d_table");
+    f(s.d_positions, AccessOf(s.positions_update), "d_positions");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+enum class NormKind { kLayer, kRms };
+
+// s = x + residual, rounded to sum's dtype (s = x without residual, and then `sum` is absent);
+// layer: out = (s - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + eps), biased variance (arXiv 1607.06450);
+// rms:   out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps) (arXiv 1910.07467).
+// x, residual, sum, out any [R,C]; weight, bias any [C]; mean (layer only), rstd f32 [R].
+// `sum` may be x or residual itself (in place). Bits do not depend on whether the addition is fused.
+template <class V>
+struct NormOp {
+  static constexpr const char* kName = "norm";
+  V x, residual, weight, bias, sum, out, mean, rstd;
+  NormKind kind = NormKind::kLayer;
+  float eps = 1e-5f;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.residual, Access::kRead, "residual");
+    f(s.weight, Access::kRead, "weight");
+    f(s.bias, Access::kRead, "bias");
+    f(s.sum, Access::kWrite, "sum");
+    f(s.out, Access::kWrite, "out");
+    f(s.mean, Access::kWrite, "mean");
+    f(s.rstd, Access::kWrite, "rstd");
+  }
+};
+
+// Gradient of NormOp with respect to its (summed) input x, weight and bias, with the gradient that bypasses the norm added:
+// d_x = dnorm/dx(d_out) (+ d_bypass).   d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out itself.
+// d_weight[c] (=|+=) sum over rows of d_out*xhat, d_bias[c] (=|+=) sum over rows of d_out; destinations any dtype.
+template <class V>
+struct NormGradOp {
+  static constexpr const char* kName = "norm_grad";
+  V d_out, x, weight, mean, rstd, d_bypass, d_x, d_weight, d_bias, scratch;
+  NormKind kind = NormKind::kLayer;
+  Update weight_update = Update::kOverwrite;
+  Update bias_update = Update::kOverwrite;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.d_out, Access::kRead, "d_out");
+    f(s.x, Access::kRead, "x");
+    f(s.weight, Access::kRead, "weight");
+    f(s.mean, Access::kRead, "mean");
+    f(s.rstd, Access::kRead, "rstd");
+    f(s.d_bypass, Access::kRead, "d_bypass");
+    f(s.d_x, Access::kWrite, "d_x");
+    f(s.d_weight, AccessOf(s.weight_update), "d_weight");
+    f(s.d_bias, AccessOf(s.bias_update), "d_bias");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+enum class Epilogue { kNone, kBias, kBiasGelu, kGelu };
+
+// out[m,n] (=|+=) epilogue(sum over k of a[m,k] * b[k,n]).   a [M,K], b [K,N], out [M,N], any dtypes; one stride of each 2-D view is
+// 1, so a transpose is a view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of that, and `pre` [M,N] receives the value before it.
+// Accumulate adds the complete f32 product to the destination with one rounding: never to partial products, so that overwriting a temporary
+// and adding it later gives the same bits. Accumulate takes no epilogue.
+template <class V>
+struct MatmulOp {
+  static constexpr const char* kName = "matmul";
+  V a, b, bias, out, pre, scratch;
+  Epilogue epilogue = Epilogue::kNone;
+  Update update = Update::kOverwrite;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.a, Access::kRead, "a");
+    f(s.b, Access::kRead, "b");
+    f(s.bias, Access::kRead, "bias");
+    f(s.out, AccessOf(s.update), "out");
+    f(s.pre, Access::kWrite, "pre");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// out[n] (=|+=) sum over m of x[m,n]: the gradient of a bias.   x any [M,N] (row-strided), out any [N].
+template <class V>
+struct ColumnSumOp {
+  static constexpr const char* kName = "column_sum";
+  V x, out, scratch;
+  Update update = Update::kOverwrite;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, AccessOf(s.update), "out");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// Llama 3 frequency scaling (HF rope_type "llama3"); factor == 1 means none.
+struct RopeScaling {
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  int64_t original_max_position_embeddings = 8192;
+  bool operator==(const RopeScaling&) const = default;
+};
+
+// table[t, i, 0..1] = cos, sin of t * inv_freq(i), inv_freq(i) = theta^(-2i/D), scaled.   table f32 [T, D/2, 2]; angles in double.
+template <class V>
+struct RopeTableOp {
+  static constexpr const char* kName = "rope_table";
+  V table;
+  double theta = 10000;
+  RopeScaling scaling;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.table, Access::kWrite, "table");
+  }
+};
+
+enum class RopeDirection { kForward, kInverse };
+
+// Rotates pairs (x[i], x[i + D/2]) of each head by the table's angle for its position, in place (arXiv 2104.09864, half-split layout as in
+// HF Llama). kInverse rotates back: the gradient.   x any [B,T,H,D] strided (a slice of a fused QKV row), table f32 [T, D/2, 2].
+template <class V>
+struct RopeOp {
+  static constexpr const char* kName = "rope";
+  V x, table;
+  RopeDirection direction = RopeDirection::kForward;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.table, Access::kRead, "table");
+    f(s.x, Access::kAccumulate, "x");
+  }
+};
+
+// Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:]; out[b,t,h,:] = sum_u p * v[b,u,h/(H/Hkv),:].
+// lse[b,h,t] = log sum exp of the scaled scores, f32.   q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all strided in dims 0..2.
+template <class V>
+struct AttentionOp {
+  static constexpr const char* kName = "attention";
+  V q, k, v, out, lse, scratch;
+  float scale = 1;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.q, Access::kRead, "q");
+    f(s.k, Access::kRead, "k");
+    f(s.v, Access::kRead, "v");
+    f(s.out, Access::kWrite, "out");
+    f(s.lse, Access::kWrite, "lse");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D], d_k, d_v [B,T,Hkv,D].
+template <class V>
+struct AttentionGradOp {
+  static constexpr const char* kName = "attention_grad";
+  V q, k, v, out, lse, d_out, d_q, d_k, d_v, scratch;
+  float scale = 1;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.q, Access::kRead, "q");
+    f(s.k, Access::kRead, "k");
+    f(s.v, Access::kRead, "v");
+    f(s.out, Access::kRead, "out");
+    f(s.lse, Access::kRead, "lse");
+    f(s.d_out, Access::kRead, "d_out");
+    f(s.d_q, Access::kWrite, "d_q");
+    f(s.d_k, Access::kWrite, "d_k");
+    f(s.d_v, Access::kWrite, "d_v");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// out = a + b, element by element, rounded once.   any, equal shapes, contiguous; out may be a or b.
+template <class V>
+struct AddOp {
+  static constexpr const char* kName = "add";
+  V a, b, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.a, Access::kRead, "a");
+    f(s.b, Access::kRead, "b");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+enum class ActivationKind { kGelu, kSwiglu };
+
+// gelu (tanh form, HF "gelu_new"): out[r,f] = gelu(x[r,f]), x [R,F].
+// swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns; arXiv 2002.05202).   out any [R,F].
+template <class V>
+struct ActivationOp {
+  static constexpr const char* kName = "activation";
+  V x, out;
+  ActivationKind kind = ActivationKind::kGelu;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+// d_x from d_out and the forward input x. d_x has x's shape and may be x itself; for gelu it may be d_out itself.
+template <class V>
+struct ActivationGradOp {
+  static constexpr const char* kName = "activation_grad";
+  V x, d_out, d_x;
+  ActivationKind kind = ActivationKind::kGelu;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.d_out, Access::kRead, "d_out");
+    f(s.d_x, Access::kWrite, "d_x");
+  }
+};
+
+enum class LossOutput { kLossOnly, kLossAndGradient };
+
+// Cross entropy of a chunk of rows. For row r of the chunk (row_begin + r = b*T + t of the microbatch), target y = targets[b,t]:
+// loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with gradient, in place, logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) *
+// scalars->inv_valid_tokens for v < V, and 0 for V <= v < Vp. A target < 0 is not counted and its gradient row is 0.
+// logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided, parity as EmbedOp; loss_sum f64 [1] (=|+=), summed in row order.
+// scalars->inject_loss_nan != 0 makes loss_sum NaN (fault injection).
+template <class V>
+struct CrossEntropyOp {
+  static constexpr const char* kName = "cross_entropy";
+  V logits, targets, loss_sum, scalars;
+  int64_t row_begin = 0;
+  int64_t vocab = 0;
+  int64_t parity_stride = 0;
+  LossOutput output = LossOutput::kLossAndGradient;
+  Update loss_update = Update::kOverwrite;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.targets, Access::kRead, "targets");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.logits, s.output == LossOutput::kLossOnly ? Access::kRead : Access::kAccumulate, "logits");
+    f(s.loss_sum, AccessOf(s.loss_update), "loss_sum");
+  }
+};
+
+// out[0, :] = x[scalars->generate_row, :]: the row whose logits generation wants.   x any [R,C], out same dtype [1,C].
+template <class V>
+struct SelectRowOp {
+  static constexpr const char* kName = "select_row";
+  V x, out, scalars;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+}  // namespace millrace

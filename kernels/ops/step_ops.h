@@ -1,0 +1,223 @@
+// Argument structs of the kernel ops that surround the model: sharding, gradients, statistics, update. Conventions as in model_ops.h.
+//
+// Flat views are 1-D and contiguous. n is the numel of the view. u indexes flat parameters, U is their number.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/ops/access.h"
+
+namespace millrace {
+
+// out[i] = x[i] converted to out's dtype (round to nearest even).   x, out any [n]. The downcast before a gather, the bf16 wire copy.
+template <class V>
+struct CastOp {
+  static constexpr const char* kName = "cast";
+  V x, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+// out[i] (=|+=) x[i]: one parameter's gradient into its slice of the flat gradient.   any [n]; f32 sum, one rounding.
+template <class V>
+struct ConcatOp {
+  static constexpr const char* kName = "concat";
+  V x, out;
+  Update update = Update::kOverwrite;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, AccessOf(s.update), "out");
+  }
+};
+
+// out[i] (=|+=) x[i]: a reduced shard into the gradient shard.   x any [n], out f32 [n].
+template <class V>
+struct AccumulateOp {
+  static constexpr const char* kName = "accumulate";
+  V x, out;
+  Update update = Update::kAccumulate;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, AccessOf(s.update), "out");
+  }
+};
+
+// Half-open element ranges of a flat parameter, ascending and disjoint.
+struct Range {
+  int64_t begin = 0, end = 0;
+  bool operator==(const Range&) const = default;
+};
+using RangeList = std::shared_ptr<const std::vector<Range>>;
+
+// flat[i] = 0 for i in ranges: the gaps between parameters and the tail of a flat gradient.   any [n].
+template <class V>
+struct ZeroRangesOp {
+  static constexpr const char* kName = "zero_ranges";
+  V flat;
+  RangeList ranges;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.flat, Access::kAccumulate, "flat");
+  }
+};
+
+// bad_count[0] (=|+=) number of non-finite x[i]: this rank's own contribution, before reduction.   x any [n], bad_count f64 [1].
+// When scalars->inject_grad_unit == unit, x[inject_index] is set to NaN first (fault injection), hence the access.
+template <class V>
+struct FiniteScanOp {
+  static constexpr const char* kName = "finite_scan";
+  V x, bad_count, scalars;
+  int64_t unit = 0;
+  int64_t inject_index = 0;
+  Update update = Update::kOverwrite;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.x, Access::kAccumulate, "x");
+    f(s.bad_count, AccessOf(s.update), "bad_count");
+  }
+};
+
+// out[0] = sum of x[i]^2, in double, fixed order.   x any [n], out f64 [1].
+template <class V>
+struct SumSquaresOp {
+  static constexpr const char* kName = "sum_squares";
+  V x, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+enum class ScheduleKind { kConstant, kCosine, kWsd };
+
+// lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup counted against decay_steps:
+// constant: lr;  cosine: min_lr + (lr-min_lr)*(1+cos(pi*min(1, s/decay)))/2;
+// wsd: lr until total - decay_steps, then linear to min_lr at total (warm-up, stable, decay; arXiv 2404.06395).
+struct LearningRate {
+  ScheduleKind kind = ScheduleKind::kConstant;
+  double lr = 0, min_lr = 0;
+  int64_t warmup = 0;
+  int64_t decay_steps = 0;  // cosine: steps from the end of warm-up to min_lr; wsd: length of the final decay
+  int64_t total_steps = 0;
+  bool operator==(const LearningRate&) const = default;
+};
+
+// The value above for one step. Shared by backends, the config check and the tests' oracle is written apart.
+double LearningRateAt(const LearningRate& schedule, int64_t step);
+
+// First op of a step: scalars->lr = LearningRateAt(schedule, scalars->step).
+template <class V>
+struct BeginStepOp {
+  static constexpr const char* kName = "begin_step";
+  V scalars;
+  LearningRate schedule;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.scalars, Access::kAccumulate, "scalars");
+  }
+};
+
+// Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in order.
+// rows f64 [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U), bad_count per flat parameter (U), loss_sum].
+// loss = sum over r of loss_sum * inv_valid_tokens; grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares);
+// ranks are numbered replica-major: rank = replica * shard_world + shard_rank, so replica 0 is ranks [0, shard_world).
+// finite = loss, every bad_count == 0 and grad_norm finite; the offender is the lowest rank with a bad loss (unit -1), else the lowest
+// (unit, rank) with bad_count > 0. finite: adam_t += 1; else skipped += 1. clip <= 0 turns clipping off (clip_scale = 1).
+template <class V>
+struct StepStatsOp {
+  static constexpr const char* kName = "step_stats";
+  V rows, scalars;
+  int64_t units = 0;
+  int64_t shard_world = 1;
+  double clip = 0;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.rows, Access::kRead, "rows");
+    f(s.scalars, Access::kAccumulate, "scalars");
+  }
+};
+
+// AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit unless scalars->finite.
+// g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
+// w = master * (1 - lr*wd*[i in decay]); master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps);  f32, bias corrections in double.
+// master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n] receives the downcast of the new master, also when the step is
+// skipped. decay holds ranges of the whole flat parameter; element i of the shard is flat element shard_rank * n + i, and shard_rank
+// comes from the executor through flat_begin, set when the op is bound.
+template <class V>
+struct AdamWOp {
+  static constexpr const char* kName = "adamw";
+  V master, m, v, grad, compute, scalars;
+  RangeList decay;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  int64_t flat_begin = 0;  // shard_rank * n; zero in a plan, which is equal on all ranks
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.grad, Access::kRead, "grad");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.master, Access::kAccumulate, "master");
+    f(s.m, Access::kAccumulate, "m");
+    f(s.v, Access::kAccumulate, "v");
+    f(s.compute, Access::kWrite, "compute");
+  }
+};
+
+// --- Collectives. Executed by a Communicator (comm/communicator.h), not by the kernel table; they are ops like the others so that lifetimes
+// and edges see them. scratch: staging the transport asks for (Capabilities), absent when it needs none.
+
+enum class AxisGroup { kShard, kReplicate, kWorld };
+enum class CommPurpose { kGather, kReduce };
+
+// full[r*n + i] = (shard of rank r)[i], r over the group.   any dtype. In place when shard is slice `rank` of full; then `shard` is absent.
+template <class V>
+struct AllGatherOp {
+  static constexpr const char* kName = "all_gather";
+  V shard, full, scratch;
+  AxisGroup group = AxisGroup::kShard;
+  CommPurpose purpose = CommPurpose::kGather;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.shard, Access::kRead, "shard");
+    f(s.full, s.shard ? Access::kWrite : Access::kAccumulate, "full");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank order, one rounding to the dtype.   full [world*n], shard [n].
+template <class V>
+struct ReduceScatterOp {
+  static constexpr const char* kName = "reduce_scatter";
+  V full, shard, scratch;
+  AxisGroup group = AxisGroup::kShard;
+  CommPurpose purpose = CommPurpose::kReduce;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.full, Access::kRead, "full");
+    f(s.shard, Access::kWrite, "shard");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on every rank.   f32 or bf16 [n], in place.
+template <class V>
+struct AllReduceOp {
+  static constexpr const char* kName = "all_reduce";
+  V buffer, scratch;
+  AxisGroup group = AxisGroup::kReplicate;
+  CommPurpose purpose = CommPurpose::kReduce;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.buffer, Access::kAccumulate, "buffer");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+}  // namespace millrace
