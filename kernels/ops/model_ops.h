@@ -1,6 +1,6 @@
 // Argument structs of the kernel ops that compute a model: forward, backward, loss.
 //
-// One struct per op, for two kinds of view V: plan::View while a step is planned, TensorView (an address) when it runs.
+// One struct per op, for several kinds of view V: plan::View while a step is planned, TensorView (an address) when it runs.
 // `Operands(f)` calls f(view, access, name) for each operand, in a fixed order; it is the only statement of what an op reads
 // and writes. An absent optional operand (false as bool) is visited too; visitors skip it.
 //
@@ -20,11 +20,15 @@ namespace millrace {
 // out[b*T+t, :] = table[tokens[b,t], :] (+ positions[t, :]).   tokens i32 [B,T] (strided), table any [Vp,C], positions any [T,C] optional,
 // out any [R,C]. Token ids are checked against V when data is loaded, not here.
 // `tokens` addresses parity 0; the kernel adds scalars->token_parity * parity_stride elements.
+struct EmbedAttrs {
+  int64_t parity_stride = 0;
+  bool operator==(const EmbedAttrs&) const = default;
+};
 template <class V>
-struct EmbedOp {
+struct EmbedOp : EmbedAttrs {
+  using Attrs = EmbedAttrs;
   static constexpr const char* kName = "embed";
   V tokens, table, positions, out, scalars;
-  int64_t parity_stride = 0;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.tokens, Access::kRead, "tokens");
@@ -38,13 +42,17 @@ struct EmbedOp {
 // d_table[v, :] (=|+=) sum over (b,t) with tokens[b,t] == v of d_out[b*T+t, :], in order of b*T+t; rows that no token names become zero
 // (overwrite) or keep their value. d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].   d_table, d_positions any dtype; sums are
 // formed in f32 in scratch when the destination is bf16.
-template <class V>
-struct EmbedGradOp {
-  static constexpr const char* kName = "embed_grad";
-  V tokens, d_out, d_table, d_positions, scalars, scratch;
+struct EmbedGradAttrs {
   int64_t parity_stride = 0;
   Update table_update = Update::kOverwrite;
   Update positions_update = Update::kOverwrite;
+  bool operator==(const EmbedGradAttrs&) const = default;
+};
+template <class V>
+struct EmbedGradOp : EmbedGradAttrs {
+  using Attrs = EmbedGradAttrs;
+  static constexpr const char* kName = "embed_grad";
+  V tokens, d_out, d_table, d_positions, scalars, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.tokens, Access::kRead, "tokens");
@@ -63,12 +71,16 @@ enum class NormKind { kLayer, kRms };
 // rms:   out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps) (arXiv 1910.07467).
 // x, residual, sum, out any [R,C]; weight, bias any [C]; mean (layer only), rstd f32 [R].
 // `sum` may be x or residual itself (in place). Bits do not depend on whether the addition is fused.
-template <class V>
-struct NormOp {
-  static constexpr const char* kName = "norm";
-  V x, residual, weight, bias, sum, out, mean, rstd;
+struct NormAttrs {
   NormKind kind = NormKind::kLayer;
   float eps = 1e-5f;
+  bool operator==(const NormAttrs&) const = default;
+};
+template <class V>
+struct NormOp : NormAttrs {
+  using Attrs = NormAttrs;
+  static constexpr const char* kName = "norm";
+  V x, residual, weight, bias, sum, out, mean, rstd;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
@@ -85,13 +97,17 @@ struct NormOp {
 // Gradient of NormOp with respect to its (summed) input x, weight and bias, with the gradient that bypasses the norm added:
 // d_x = dnorm/dx(d_out) (+ d_bypass).   d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out itself.
 // d_weight[c] (=|+=) sum over rows of d_out*xhat, d_bias[c] (=|+=) sum over rows of d_out; destinations any dtype.
-template <class V>
-struct NormGradOp {
-  static constexpr const char* kName = "norm_grad";
-  V d_out, x, weight, mean, rstd, d_bypass, d_x, d_weight, d_bias, scratch;
+struct NormGradAttrs {
   NormKind kind = NormKind::kLayer;
   Update weight_update = Update::kOverwrite;
   Update bias_update = Update::kOverwrite;
+  bool operator==(const NormGradAttrs&) const = default;
+};
+template <class V>
+struct NormGradOp : NormGradAttrs {
+  using Attrs = NormGradAttrs;
+  static constexpr const char* kName = "norm_grad";
+  V d_out, x, weight, mean, rstd, d_bypass, d_x, d_weight, d_bias, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.d_out, Access::kRead, "d_out");
@@ -113,12 +129,16 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu };
 // 1, so a transpose is a view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of that, and `pre` [M,N] receives the value before it.
 // Accumulate adds the complete f32 product to the destination with one rounding: never to partial products, so that overwriting a temporary
 // and adding it later gives the same bits. Accumulate takes no epilogue.
-template <class V>
-struct MatmulOp {
-  static constexpr const char* kName = "matmul";
-  V a, b, bias, out, pre, scratch;
+struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
   Update update = Update::kOverwrite;
+  bool operator==(const MatmulAttrs&) const = default;
+};
+template <class V>
+struct MatmulOp : MatmulAttrs {
+  using Attrs = MatmulAttrs;
+  static constexpr const char* kName = "matmul";
+  V a, b, bias, out, pre, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.a, Access::kRead, "a");
@@ -131,11 +151,15 @@ struct MatmulOp {
 };
 
 // out[n] (=|+=) sum over m of x[m,n]: the gradient of a bias.   x any [M,N] (row-strided), out any [N].
+struct ColumnSumAttrs {
+  Update update = Update::kOverwrite;
+  bool operator==(const ColumnSumAttrs&) const = default;
+};
 template <class V>
-struct ColumnSumOp {
+struct ColumnSumOp : ColumnSumAttrs {
+  using Attrs = ColumnSumAttrs;
   static constexpr const char* kName = "column_sum";
   V x, out, scratch;
-  Update update = Update::kOverwrite;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
@@ -152,12 +176,16 @@ struct RopeScaling {
 };
 
 // table[t, i, 0..1] = cos, sin of t * inv_freq(i), inv_freq(i) = theta^(-2i/D), scaled.   table f32 [T, D/2, 2]; angles in double.
-template <class V>
-struct RopeTableOp {
-  static constexpr const char* kName = "rope_table";
-  V table;
+struct RopeTableAttrs {
   double theta = 10000;
   RopeScaling scaling;
+  bool operator==(const RopeTableAttrs&) const = default;
+};
+template <class V>
+struct RopeTableOp : RopeTableAttrs {
+  using Attrs = RopeTableAttrs;
+  static constexpr const char* kName = "rope_table";
+  V table;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.table, Access::kWrite, "table");
@@ -168,11 +196,15 @@ enum class RopeDirection { kForward, kInverse };
 
 // Rotates pairs (x[i], x[i + D/2]) of each head by the table's angle for its position, in place (arXiv 2104.09864, half-split layout as in
 // HF Llama). kInverse rotates back: the gradient.   x any [B,T,H,D] strided (a slice of a fused QKV row), table f32 [T, D/2, 2].
+struct RopeAttrs {
+  RopeDirection direction = RopeDirection::kForward;
+  bool operator==(const RopeAttrs&) const = default;
+};
 template <class V>
-struct RopeOp {
+struct RopeOp : RopeAttrs {
+  using Attrs = RopeAttrs;
   static constexpr const char* kName = "rope";
   V x, table;
-  RopeDirection direction = RopeDirection::kForward;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.table, Access::kRead, "table");
@@ -182,11 +214,15 @@ struct RopeOp {
 
 // Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:]; out[b,t,h,:] = sum_u p * v[b,u,h/(H/Hkv),:].
 // lse[b,h,t] = log sum exp of the scaled scores, f32.   q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all strided in dims 0..2.
+struct AttentionAttrs {
+  float scale = 1;
+  bool operator==(const AttentionAttrs&) const = default;
+};
 template <class V>
-struct AttentionOp {
+struct AttentionOp : AttentionAttrs {
+  using Attrs = AttentionAttrs;
   static constexpr const char* kName = "attention";
   V q, k, v, out, lse, scratch;
-  float scale = 1;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.q, Access::kRead, "q");
@@ -199,11 +235,15 @@ struct AttentionOp {
 };
 
 // Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D], d_k, d_v [B,T,Hkv,D].
+struct AttentionGradAttrs {
+  float scale = 1;
+  bool operator==(const AttentionGradAttrs&) const = default;
+};
 template <class V>
-struct AttentionGradOp {
+struct AttentionGradOp : AttentionGradAttrs {
+  using Attrs = AttentionGradAttrs;
   static constexpr const char* kName = "attention_grad";
   V q, k, v, out, lse, d_out, d_q, d_k, d_v, scratch;
-  float scale = 1;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.q, Access::kRead, "q");
@@ -221,7 +261,8 @@ struct AttentionGradOp {
 
 // out = a + b, element by element, rounded once.   any, equal shapes, contiguous; out may be a or b.
 template <class V>
-struct AddOp {
+struct AddOp : NoAttrs {
+  using Attrs = NoAttrs;
   static constexpr const char* kName = "add";
   V a, b, out;
   template <class Self, class F>
@@ -236,11 +277,15 @@ enum class ActivationKind { kGelu, kSwiglu };
 
 // gelu (tanh form, HF "gelu_new"): out[r,f] = gelu(x[r,f]), x [R,F].
 // swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns; arXiv 2002.05202).   out any [R,F].
+struct ActivationAttrs {
+  ActivationKind kind = ActivationKind::kGelu;
+  bool operator==(const ActivationAttrs&) const = default;
+};
 template <class V>
-struct ActivationOp {
+struct ActivationOp : ActivationAttrs {
+  using Attrs = ActivationAttrs;
   static constexpr const char* kName = "activation";
   V x, out;
-  ActivationKind kind = ActivationKind::kGelu;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
@@ -249,11 +294,15 @@ struct ActivationOp {
 };
 
 // d_x from d_out and the forward input x. d_x has x's shape and may be x itself; for gelu it may be d_out itself.
+struct ActivationGradAttrs {
+  ActivationKind kind = ActivationKind::kGelu;
+  bool operator==(const ActivationGradAttrs&) const = default;
+};
 template <class V>
-struct ActivationGradOp {
+struct ActivationGradOp : ActivationGradAttrs {
+  using Attrs = ActivationGradAttrs;
   static constexpr const char* kName = "activation_grad";
   V x, d_out, d_x;
-  ActivationKind kind = ActivationKind::kGelu;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
@@ -269,15 +318,19 @@ enum class LossOutput { kLossOnly, kLossAndGradient };
 // scalars->inv_valid_tokens for v < V, and 0 for V <= v < Vp. A target < 0 is not counted and its gradient row is 0.
 // logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided, parity as EmbedOp; loss_sum f64 [1] (=|+=), summed in row order.
 // scalars->inject_loss_nan != 0 makes loss_sum NaN (fault injection).
-template <class V>
-struct CrossEntropyOp {
-  static constexpr const char* kName = "cross_entropy";
-  V logits, targets, loss_sum, scalars;
+struct CrossEntropyAttrs {
   int64_t row_begin = 0;
   int64_t vocab = 0;
   int64_t parity_stride = 0;
   LossOutput output = LossOutput::kLossAndGradient;
   Update loss_update = Update::kOverwrite;
+  bool operator==(const CrossEntropyAttrs&) const = default;
+};
+template <class V>
+struct CrossEntropyOp : CrossEntropyAttrs {
+  using Attrs = CrossEntropyAttrs;
+  static constexpr const char* kName = "cross_entropy";
+  V logits, targets, loss_sum, scalars;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.targets, Access::kRead, "targets");
@@ -289,7 +342,8 @@ struct CrossEntropyOp {
 
 // out[0, :] = x[scalars->generate_row, :]: the row whose logits generation wants.   x any [R,C], out same dtype [1,C].
 template <class V>
-struct SelectRowOp {
+struct SelectRowOp : NoAttrs {
+  using Attrs = NoAttrs;
   static constexpr const char* kName = "select_row";
   V x, out, scalars;
   template <class Self, class F>

@@ -13,7 +13,8 @@ namespace millrace {
 
 // out[i] = x[i] converted to out's dtype (round to nearest even).   x, out any [n]. The downcast before a gather, the bf16 wire copy.
 template <class V>
-struct CastOp {
+struct CastOp : NoAttrs {
+  using Attrs = NoAttrs;
   static constexpr const char* kName = "cast";
   V x, out;
   template <class Self, class F>
@@ -24,11 +25,15 @@ struct CastOp {
 };
 
 // out[i] (=|+=) x[i]: one parameter's gradient into its slice of the flat gradient.   any [n]; f32 sum, one rounding.
+struct ConcatAttrs {
+  Update update = Update::kOverwrite;
+  bool operator==(const ConcatAttrs&) const = default;
+};
 template <class V>
-struct ConcatOp {
+struct ConcatOp : ConcatAttrs {
+  using Attrs = ConcatAttrs;
   static constexpr const char* kName = "concat";
   V x, out;
-  Update update = Update::kOverwrite;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
@@ -37,11 +42,15 @@ struct ConcatOp {
 };
 
 // out[i] (=|+=) x[i]: a reduced shard into the gradient shard.   x any [n], out f32 [n].
+struct AccumulateAttrs {
+  Update update = Update::kAccumulate;
+  bool operator==(const AccumulateAttrs&) const = default;
+};
 template <class V>
-struct AccumulateOp {
+struct AccumulateOp : AccumulateAttrs {
+  using Attrs = AccumulateAttrs;
   static constexpr const char* kName = "accumulate";
   V x, out;
-  Update update = Update::kAccumulate;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
@@ -57,11 +66,15 @@ struct Range {
 using RangeList = std::shared_ptr<const std::vector<Range>>;
 
 // flat[i] = 0 for i in ranges: the gaps between parameters and the tail of a flat gradient.   any [n].
+struct ZeroRangesAttrs {
+  RangeList ranges;
+  bool operator==(const ZeroRangesAttrs&) const = default;
+};
 template <class V>
-struct ZeroRangesOp {
+struct ZeroRangesOp : ZeroRangesAttrs {
+  using Attrs = ZeroRangesAttrs;
   static constexpr const char* kName = "zero_ranges";
   V flat;
-  RangeList ranges;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.flat, Access::kAccumulate, "flat");
@@ -70,13 +83,17 @@ struct ZeroRangesOp {
 
 // bad_count[0] (=|+=) number of non-finite x[i]: this rank's own contribution, before reduction.   x any [n], bad_count f64 [1].
 // When scalars->inject_grad_unit == unit, x[inject_index] is set to NaN first (fault injection), hence the access.
-template <class V>
-struct FiniteScanOp {
-  static constexpr const char* kName = "finite_scan";
-  V x, bad_count, scalars;
+struct FiniteScanAttrs {
   int64_t unit = 0;
   int64_t inject_index = 0;
   Update update = Update::kOverwrite;
+  bool operator==(const FiniteScanAttrs&) const = default;
+};
+template <class V>
+struct FiniteScanOp : FiniteScanAttrs {
+  using Attrs = FiniteScanAttrs;
+  static constexpr const char* kName = "finite_scan";
+  V x, bad_count, scalars;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.scalars, Access::kRead, "scalars");
@@ -87,7 +104,8 @@ struct FiniteScanOp {
 
 // out[0] = sum of x[i]^2, in double, fixed order.   x any [n], out f64 [1].
 template <class V>
-struct SumSquaresOp {
+struct SumSquaresOp : NoAttrs {
+  using Attrs = NoAttrs;
   static constexpr const char* kName = "sum_squares";
   V x, out;
   template <class Self, class F>
@@ -115,11 +133,15 @@ struct LearningRate {
 double LearningRateAt(const LearningRate& schedule, int64_t step);
 
 // First op of a step: scalars->lr = LearningRateAt(schedule, scalars->step).
+struct BeginStepAttrs {
+  LearningRate schedule;
+  bool operator==(const BeginStepAttrs&) const = default;
+};
 template <class V>
-struct BeginStepOp {
+struct BeginStepOp : BeginStepAttrs {
+  using Attrs = BeginStepAttrs;
   static constexpr const char* kName = "begin_step";
   V scalars;
-  LearningRate schedule;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.scalars, Access::kAccumulate, "scalars");
@@ -132,13 +154,17 @@ struct BeginStepOp {
 // ranks are numbered replica-major: rank = replica * shard_world + shard_rank, so replica 0 is ranks [0, shard_world).
 // finite = loss, every bad_count == 0 and grad_norm finite; the offender is the lowest rank with a bad loss (unit -1), else the lowest
 // (unit, rank) with bad_count > 0. finite: adam_t += 1; else skipped += 1. clip <= 0 turns clipping off (clip_scale = 1).
-template <class V>
-struct StepStatsOp {
-  static constexpr const char* kName = "step_stats";
-  V rows, scalars;
+struct StepStatsAttrs {
   int64_t units = 0;
   int64_t shard_world = 1;
   double clip = 0;
+  bool operator==(const StepStatsAttrs&) const = default;
+};
+template <class V>
+struct StepStatsOp : StepStatsAttrs {
+  using Attrs = StepStatsAttrs;
+  static constexpr const char* kName = "step_stats";
+  V rows, scalars;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.rows, Access::kRead, "rows");
@@ -152,13 +178,17 @@ struct StepStatsOp {
 // master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n] receives the downcast of the new master, also when the step is
 // skipped. decay holds ranges of the whole flat parameter; element i of the shard is flat element shard_rank * n + i, and shard_rank
 // comes from the executor through flat_begin, set when the op is bound.
-template <class V>
-struct AdamWOp {
-  static constexpr const char* kName = "adamw";
-  V master, m, v, grad, compute, scalars;
+struct AdamWAttrs {
   RangeList decay;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   int64_t flat_begin = 0;  // shard_rank * n; zero in a plan, which is equal on all ranks
+  bool operator==(const AdamWAttrs&) const = default;
+};
+template <class V>
+struct AdamWOp : AdamWAttrs {
+  using Attrs = AdamWAttrs;
+  static constexpr const char* kName = "adamw";
+  V master, m, v, grad, compute, scalars;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.grad, Access::kRead, "grad");
@@ -177,12 +207,16 @@ enum class AxisGroup { kShard, kReplicate, kWorld };
 enum class CommPurpose { kGather, kReduce };
 
 // full[r*n + i] = (shard of rank r)[i], r over the group.   any dtype. In place when shard is slice `rank` of full; then `shard` is absent.
-template <class V>
-struct AllGatherOp {
-  static constexpr const char* kName = "all_gather";
-  V shard, full, scratch;
+struct AllGatherAttrs {
   AxisGroup group = AxisGroup::kShard;
   CommPurpose purpose = CommPurpose::kGather;
+  bool operator==(const AllGatherAttrs&) const = default;
+};
+template <class V>
+struct AllGatherOp : AllGatherAttrs {
+  using Attrs = AllGatherAttrs;
+  static constexpr const char* kName = "all_gather";
+  V shard, full, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.shard, Access::kRead, "shard");
@@ -192,12 +226,16 @@ struct AllGatherOp {
 };
 
 // shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank order, one rounding to the dtype.   full [world*n], shard [n].
-template <class V>
-struct ReduceScatterOp {
-  static constexpr const char* kName = "reduce_scatter";
-  V full, shard, scratch;
+struct ReduceScatterAttrs {
   AxisGroup group = AxisGroup::kShard;
   CommPurpose purpose = CommPurpose::kReduce;
+  bool operator==(const ReduceScatterAttrs&) const = default;
+};
+template <class V>
+struct ReduceScatterOp : ReduceScatterAttrs {
+  using Attrs = ReduceScatterAttrs;
+  static constexpr const char* kName = "reduce_scatter";
+  V full, shard, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.full, Access::kRead, "full");
@@ -207,12 +245,16 @@ struct ReduceScatterOp {
 };
 
 // buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on every rank.   f32 or bf16 [n], in place.
-template <class V>
-struct AllReduceOp {
-  static constexpr const char* kName = "all_reduce";
-  V buffer, scratch;
+struct AllReduceAttrs {
   AxisGroup group = AxisGroup::kReplicate;
   CommPurpose purpose = CommPurpose::kReduce;
+  bool operator==(const AllReduceAttrs&) const = default;
+};
+template <class V>
+struct AllReduceOp : AllReduceAttrs {
+  using Attrs = AllReduceAttrs;
+  static constexpr const char* kName = "all_reduce";
+  V buffer, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.buffer, Access::kAccumulate, "buffer");

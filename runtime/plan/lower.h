@@ -1,0 +1,49 @@
+// Lower: semantic ops -> kernel ops. Pure: runs on any machine for any backend. Fuses across ops, decides what happens in place, and cuts
+// the head loss into chunks. No scratch, no parameter addresses, no streams: those are the planner's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/ops/cost.h"
+#include "runtime/plan/plan_op.h"
+#include "runtime/plan/semantic_graph.h"
+
+namespace millrace {
+
+struct LowerOptions {
+  Backend backend = Backend::kCpu;
+  bool fuse_residual_norm = true;  // kAdd + kNorm -> NormOp with residual, over unit borders
+  bool fuse_bias_gelu = true;      // kLinear + kActivation(gelu) -> GEMM epilogue
+  int64_t loss_chunk_rows = 512;   // rows of logits that exist at once
+  bool operator==(const LowerOptions&) const = default;
+};
+
+enum class ProgramRole { kActivation, kParam, kParamGrad, kTokens, kTargets, kConstant, kLoss, kLogits, kScalars };
+
+// Before sharding, a parameter and its gradient are buffers of their own, named by `param`; the planner maps them into buckets.
+struct ProgramBuffer {
+  std::string name;
+  ProgramRole role = ProgramRole::kActivation;
+  Layout layout;
+  ParamId param;
+};
+
+struct ProgramOp {
+  KernelOp op;
+  std::string label;
+  UnitId unit;
+};
+
+// One microbatch. Views name Program::buffers. A gradient's first contribution in program order (forward, then backward) overwrites, later ones
+// accumulate; the planner turns the first into accumulate for later microbatches. Gradient views have dtype f32 until the planner decides.
+struct Program {
+  std::vector<ProgramBuffer> buffers;
+  std::vector<ProgramOp> prologue, forward, backward;
+  std::vector<std::string> choices;  // what was fused or chosen and why, one line each, for `plan`
+};
+
+Program Lower(const SemanticGraph& graph, const LowerOptions& options);
+std::string ToString(const Program& program);
+
+}  // namespace millrace

@@ -1,0 +1,72 @@
+// Who owns what: where each parameter lies in its flat parameter, and how that is cut into shards. Depends on model, mesh and precision only;
+// never on memory, sharding or execution options, so a checkpoint outlives them.
+//
+// A flat parameter holds the parameters of one unit that share a gather encoding. With compute bf16 and norms fp32, the norm parameters of all
+// units form one flat parameter of their own ("norms"), gathered once per step.
+//
+// Invariants: every param begins at a multiple of 256 bytes of the narrowest encoding (64 elements at f32, 128 at bf16); params are in order and
+// disjoint; padded_numel == shard_world * shard_numel, shard_numel a multiple of the alignment; gaps and tails are zero in master weights,
+// moments, gradients and compute weights, for ever.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/step_ops.h"
+#include "runtime/base/dtype.h"
+#include "runtime/plan/model_spec.h"
+#include "runtime/plan/view.h"
+
+namespace millrace {
+
+struct MeshShape {
+  int replicate = 1, shard = 1;
+  int world() const { return replicate * shard; }
+  bool operator==(const MeshShape&) const = default;
+};
+
+// One row of the precision policy. Gradients: accumulated as `grad_accumulate`, sent as `grad_wire`; the gradient shard is f32.
+struct PrecisionPolicy {
+  DType compute = DType::kF32;      // gather encoding of matrices, dtype of activations
+  DType norm_params = DType::kF32;  // gather encoding of norm parameters
+  DType grad_accumulate = DType::kF32;
+  DType grad_wire = DType::kF32;
+  bool operator==(const PrecisionPolicy&) const = default;
+};
+
+struct ParamPlacement {
+  FlatId flat;
+  int64_t begin = 0, end = 0;  // elements in the flat parameter, padded rows included
+  UnitId unit;
+  ParamSpec spec;
+  bool operator==(const ParamPlacement&) const = default;
+};
+
+struct FlatParam {
+  std::string name;  // the unit's name, or "norms"
+  UnitId unit;       // none for "norms"
+  DType encoding = DType::kF32;  // gather encoding
+  std::vector<ParamId> params;
+  int64_t padded_numel = 0, shard_numel = 0;
+  std::vector<Range> gaps;   // everything no logical element covers: alignment gaps, padded rows, tail
+  std::vector<Range> decay;  // elements with weight decay
+  bool operator==(const FlatParam&) const = default;
+};
+
+struct ShardLayout {
+  MeshShape mesh;
+  PrecisionPolicy precision;
+  std::vector<FlatParam> flats;
+  std::vector<ParamPlacement> params;  // by ParamId: units in order, parameters in order
+
+  const FlatParam& flat(FlatId id) const { return flats[static_cast<size_t>(id.value)]; }
+  const ParamPlacement& param(ParamId id) const { return params[static_cast<size_t>(id.value)]; }
+  bool operator==(const ShardLayout&) const = default;
+};
+
+// `blocks_per_unit` merges consecutive block units ("h.0".."h.k") before layout; see MergeBlocks.
+ShardLayout PlanShards(const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy& precision);
+std::string ToString(const ShardLayout& layout);
+
+}  // namespace millrace

@@ -1,0 +1,38 @@
+// How a plan names bytes: a buffer, an offset, a layout. Never an address; the executor alone knows addresses.
+//
+// A plan is equal on all ranks. What depends on the rank or the microbatch is a stride in the view, applied when the op is bound.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops/step_ops.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace {
+
+// Strong index types: two ranges cannot mix.
+template <class Tag>
+struct Id {
+  int32_t value = -1;
+  constexpr explicit operator bool() const { return value >= 0; }
+  constexpr bool operator==(const Id&) const = default;
+  constexpr auto operator<=>(const Id&) const = default;
+};
+using BufferId = Id<struct BufferTag>;  // into StepPlan::buffers (or Program::buffers before sharding)
+using UnitId = Id<struct UnitTag>;      // into ModelSpec::units
+using FlatId = Id<struct FlatTag>;      // into ShardLayout::flats
+using ParamId = Id<struct ParamTag>;    // into ShardLayout::params, the model's parameters in order
+
+struct View {
+  BufferId buffer;
+  int64_t offset = 0;             // elements of layout.dtype
+  int64_t rank_stride = 0;        // + rank in `rank_axis` * rank_stride elements
+  AxisGroup rank_axis = AxisGroup::kShard;
+  int64_t microbatch_stride = 0;  // + microbatch index * microbatch_stride elements
+  Layout layout;
+
+  explicit operator bool() const { return static_cast<bool>(buffer); }  // present?
+  bool operator==(const View&) const = default;
+};
+
+}  // namespace millrace
