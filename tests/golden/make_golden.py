@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+"""Makes the golden reference data in this folder: tiny GPT-2 and Llama models, PyTorch against float64.
+
+Run (CPU only, under a minute; README.md says what each file and tensor is):
+
+    python3 -m venv venv && venv/bin/pip install torch==2.11.0 transformers==5.23.0 safetensors==0.8.0
+    venv/bin/python tests/golden/make_golden.py [--out DIR] [NAME ...]
+
+The config_transformers4.json files, the form that most published folders have, come from the same script in an
+environment with transformers==4.57.1: make_golden.py --config-only.
+
+Made with Python 3.11, PyTorch 2.11.0, transformers 5.23.0, safetensors 0.8.0. Every random number comes from a seeded
+generator and one thread computes, so the same versions on the same kind of CPU give the same files; elsewhere the
+figures in float64 agree to about 1e-14, and the fp32 and bf16 error figures (which are rounding noise) to a factor.
+
+The script stops with an assertion when the references disagree with each other: transformers in float32 must match
+the float64 reference to 1e-5 of the unit's largest value, and in bf16 must stay inside the derived bounds.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import platform
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import safetensors
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import save_file
+
+import reference
+
+STEPS, BATCH, SEQ = 10, 3, 17
+BF16_ROUNDOFF = 2.0**-8  # 8 significant bits, round to nearest
+PERTURBATIONS = 32  # random rounding patterns per bound
+BOUND_MARGIN = 2.0  # bounds are this times the worst pattern seen
+
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=128)
+
+# Adam's first step moves an element by lr * sign(gradient), whatever its size; an element whose gradient is as small as
+# float32 noise would make ten losses a matter of luck. Of 400 seeds per model, the chosen one is among those with the
+# largest smallest gradient (MIN_GRADIENT is asserted); max_norm lies well between the gradient norms of the ten steps.
+MIN_GRADIENT = 1e-6
+
+# `model` uses the names of the configuration contract, so that a test can hand it to the trainer. head_dim 8 with theta
+# 10000 has wavelengths 6.3, 63, 630 and 6300: with LLAMA3 one is kept, one blended and two are slowed down.
+SPECS = {
+    "gpt2_tiny": dict(
+        seed=79, max_norm=1.5, warmup=0, cosine=False,
+        model=dict(family="gpt2", layers=2, d_model=36, heads=3, kv_heads=3, head_dim=12, ffn=100, vocab=101,
+                   seq_len=SEQ, tied=True, norm_eps=1e-5)),
+    "llama_tiny": dict(
+        seed=216, max_norm=3.55, warmup=3, cosine=True, max_positions=1024,
+        model=dict(family="llama", layers=2, d_model=48, heads=6, kv_heads=2, head_dim=8, ffn=50, vocab=103,
+                   seq_len=SEQ, tied=False, norm_eps=1e-5, rope_theta=10000.0, rope_scaling=LLAMA3)),
+    "llama_tied_tiny": dict(  # odd width, and heads * head_dim is not the width
+        seed=315, max_norm=4.0, warmup=0, cosine=False, max_positions=SEQ,
+        model=dict(family="llama", layers=2, d_model=45, heads=3, kv_heads=3, head_dim=14, ffn=61, vocab=97,
+                   seq_len=SEQ, tied=True, norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None)),
+}
+OPTIMIZER = dict(name="adamw", lr=1e-2, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
+
+
+def schedule(spec):
+    """optimizer.schedule as the configuration contract writes it."""
+    if not spec["cosine"]:
+        return dict(kind="constant", warmup=spec["warmup"])
+    return dict(kind="cosine", warmup=spec["warmup"], decay_steps=STEPS - spec["warmup"], min_lr=OPTIMIZER["lr"] / 10)
+
+
+def learning_rates(spec):
+    """(step + 1) / warmup of lr while step < warmup; then constant, or a cosine reaching min_lr decay_steps later."""
+    s, peak = schedule(spec), OPTIMIZER["lr"]
+    def at(step):
+        if step < s["warmup"]:
+            return peak * (step + 1) / s["warmup"]
+        if s["kind"] == "constant":
+            return peak
+        progress = (step - s["warmup"]) / s["decay_steps"]
+        return s["min_lr"] + 0.5 * (peak - s["min_lr"]) * (1 + math.cos(math.pi * progress))
+    return [at(step) for step in range(STEPS)]
+
+
+def hf_config(spec):
+    """The spec as a transformers configuration, dropout off. transformers 5 renamed the RoPE fields."""
+    m = spec["model"]
+    if m["family"] == "gpt2":
+        return transformers.GPT2Config(
+            n_layer=m["layers"], n_embd=m["d_model"], n_head=m["heads"], n_inner=m["ffn"], vocab_size=m["vocab"],
+            n_positions=SEQ, layer_norm_epsilon=m["norm_eps"], tie_word_embeddings=True, use_cache=False,
+            embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+    scaling = m["rope_scaling"]
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        rope = dict(rope_parameters=dict(scaling or dict(rope_type="default"), rope_theta=m["rope_theta"]))
+    else:
+        rope = dict(rope_theta=m["rope_theta"], rope_scaling=scaling)
+    return transformers.LlamaConfig(
+        num_hidden_layers=m["layers"], hidden_size=m["d_model"], num_attention_heads=m["heads"],
+        num_key_value_heads=m["kv_heads"], head_dim=m["head_dim"], intermediate_size=m["ffn"], vocab_size=m["vocab"],
+        max_position_embeddings=spec["max_positions"], rms_norm_eps=m["norm_eps"], tie_word_embeddings=m["tied"],
+        use_cache=False, bos_token_id=0, eos_token_id=0, **rope)
+
+
+def hf_model(spec):
+    """An untrained transformers model of the spec's shape."""
+    kind = transformers.GPT2LMHeadModel if spec["model"]["family"] == "gpt2" else transformers.LlamaForCausalLM
+    return kind(hf_config(spec))
+
+
+def initialise(net, generator):
+    """Norm weights 1 +- 0.1, biases +- 0.1, embeddings 0.2, matrices 0.15: no gradient vanishes, no value is special."""
+    for name, p in net.named_parameters():
+        noise = torch.randn(p.shape, generator=generator)
+        if p.dim() == 2:
+            noise *= 0.2 if reference.unit_of(name) == "embedding" else 0.15
+        else:
+            noise = 0.1 * noise + (1.0 if name.endswith("weight") else 0.0)
+        p.data.copy_(noise)
+
+
+def make_tokens(vocab, generator):
+    """int32 [STEPS, 1, BATCH, SEQ + 1]: mostly 3 t + 1 mod vocab, one in three random, so that the loss can fall."""
+    tokens = torch.randint(vocab, (STEPS, 1, BATCH, SEQ + 1), generator=generator)
+    follow = torch.rand(tokens.shape, generator=generator) < 2 / 3
+    for i in range(1, SEQ + 1):
+        tokens[..., i] = torch.where(follow[..., i], (3 * tokens[..., i - 1] + 1) % vocab, tokens[..., i])
+    return tokens
+
+
+class Functional:
+    """The reference model: float64 parameters, an optional rounding model at every stored value."""
+
+    def __init__(self, spec, initial, site=reference.identity):
+        self.model, self.site = spec["model"], site
+        self.params = {n: p.double().requires_grad_() for n, p in initial.items()}
+
+    def logits(self, inputs):
+        return reference.logits(self.params, self.model, inputs, self.site)
+
+
+class Transformers:
+    """The transformers model, computing in `dtype` from float32 master parameters."""
+
+    def __init__(self, spec, initial, dtype):
+        self.net = hf_model(spec).to(dtype)
+        self.params = {n: p.clone().requires_grad_() for n, p in initial.items()}
+
+    def logits(self, inputs):
+        params = dict(self.net.named_parameters())
+        cast = {n: p.to(params[n].dtype) for n, p in self.params.items()}
+        return torch.func.functional_call(self.net, cast, args=(), kwargs=dict(input_ids=inputs)).logits.to(
+            torch.float32)
+
+
+def backward(model, tokens):
+    """One step's loss (a tensor) and logits; leaves the gradients in model.params. The loss is the mean over tokens."""
+    for p in model.params.values():
+        p.grad = None
+    inputs, targets = tokens[0, :, :-1], tokens[0, :, 1:]
+    logits = model.logits(inputs)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / targets.numel()
+    loss.backward()
+    return loss.detach(), logits.detach()
+
+
+def train(model, spec, tokens):
+    """STEPS steps of clip and AdamW. Returns losses and gradient norms before clipping, as Python floats."""
+    decayed = [p for p in model.params.values() if p.dim() == 2]
+    others = [p for p in model.params.values() if p.dim() != 2]
+    optimizer = torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=OPTIMIZER["weight_decay"]), dict(params=others, weight_decay=0.0)],
+        lr=OPTIMIZER["lr"], betas=OPTIMIZER["betas"], eps=OPTIMIZER["eps"], foreach=False)
+    losses, norms = [], []
+    for step, lr in enumerate(learning_rates(spec)):
+        loss, _ = backward(model, tokens[step])
+        norm = torch.sqrt(sum(p.grad.square().sum() for p in model.params.values()))
+        scale = min(1.0, spec["max_norm"] / norm.item())  # clip_grad_norm_ would add 1e-6 to the norm
+        for p in model.params.values():
+            p.grad.mul_(scale)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(norm.item())
+    return losses, norms
+
+
+def max_diff(a, b):
+    return (a.double() - b.double()).abs().max().item()
+
+
+def grad_errors(model, grads):
+    return {n: max_diff(p.grad, grads[n]) for n, p in model.params.items()}
+
+
+def unit_maxima(tensors):
+    maxima = {}
+    for name, value in tensors.items():
+        unit = reference.unit_of(name)
+        maxima[unit] = max(maxima.get(unit, 0.0), value.abs().max().item())
+    return maxima
+
+
+def bf16_bounds(spec, initial, tokens, logits, grads, losses):
+    """BOUND_MARGIN times the largest error over PERTURBATIONS random rounding patterns (see README.md)."""
+    worst = dict(logits=0.0, grad=dict.fromkeys(grads, 0.0), loss=[0.0] * STEPS)
+    for seed in range(PERTURBATIONS):
+        site = reference.perturbation(1000 * spec["seed"] + seed, BF16_ROUNDOFF)
+        model = Functional(spec, initial, site)
+        _, got = backward(model, tokens[0])
+        worst["logits"] = max(worst["logits"], max_diff(got, logits))
+        for name, error in grad_errors(model, grads).items():
+            worst["grad"][name] = max(worst["grad"][name], error)
+        run, _ = train(Functional(spec, initial, site), spec, tokens)
+        worst["loss"] = [max(w, abs(a - b)) for w, a, b in zip(worst["loss"], run, losses)]
+    return dict(logits=BOUND_MARGIN * worst["logits"],
+                grad={n: BOUND_MARGIN * e for n, e in worst["grad"].items()},
+                loss=[BOUND_MARGIN * e for e in worst["loss"]])
+
+
+def reduced_precision(spec, initial, tokens, dtype, logits, grads, finals):
+    """What transformers gets in `dtype`: its ten losses and norms, and its errors against the reference."""
+    model = Transformers(spec, initial, dtype)
+    _, got = backward(model, tokens[0])
+    report = dict(err=dict(logits=max_diff(got, logits), grad=grad_errors(model, grads)))
+    model = Transformers(spec, initial, dtype)
+    report["loss"], report["grad_norm"] = train(model, spec, tokens)
+    report["err"]["param"] = {n: max_diff(p.detach(), finals[n]) for n, p in model.params.items()}
+    return report
+
+
+def make(name, out):
+    spec = SPECS[name]
+    generator = torch.Generator().manual_seed(spec["seed"])
+    net = hf_model(spec)
+    initialise(net, generator)
+    tokens = make_tokens(spec["model"]["vocab"], generator)
+    initial = {n: p.detach().clone() for n, p in net.named_parameters()}
+
+    exact = Functional(spec, initial)
+    _, logits = backward(exact, tokens[0])
+    grads = {n: p.grad.clone() for n, p in exact.params.items()}
+    exact = Functional(spec, initial)
+    losses, norms = train(exact, spec, tokens)
+    finals = {n: p.detach() for n, p in exact.params.items()}
+    fp32 = reduced_precision(spec, initial, tokens, torch.float32, logits, grads, finals)
+    bf16 = reduced_precision(spec, initial, tokens, torch.bfloat16, logits, grads, finals)
+    bounds = bf16_bounds(spec, initial, tokens, logits, grads, losses)
+
+    units = unit_maxima(grads)
+    for n, g in grads.items():
+        size = g.abs().flatten()
+        first, end = shift_invariant(spec).get(n, (0, 0))
+        assert size[first:end].sum() < 1e-12
+        size = torch.cat((size[:first], size[end:]))
+        assert size[size > 0].min() > MIN_GRADIENT, n  # unused embedding rows are exactly zero
+    clipped = [norm > spec["max_norm"] for norm in norms]
+    assert any(clipped) and not all(clipped), norms
+    assert fp32["err"]["logits"] <= 1e-5 * logits.abs().max().item()
+    assert max(abs(a - b) for a, b in zip(fp32["loss"], losses)) <= 1e-5
+    assert all(abs(a - b) <= limit for a, b, limit in zip(bf16["loss"], losses, bounds["loss"]))
+    assert bf16["err"]["logits"] <= bounds["logits"]
+    for n in grads:
+        assert fp32["err"]["grad"][n] <= 1e-5 * units[reference.unit_of(n)], n
+        assert bf16["err"]["grad"][n] <= bounds["grad"][n], n
+
+    folder = out / name
+    net.save_pretrained(folder / "hf")
+    save_file(dict(tokens=tokens.int(), logits=logits), folder / "golden.safetensors")
+    save_file({"grad." + n: g for n, g in grads.items()}, folder / "grad.safetensors")
+    save_file({"param." + n: p.contiguous() for n, p in finals.items()}, folder / "final.safetensors")
+    golden = dict(
+        made_with=dict(python=platform.python_version(), torch=torch.__version__, transformers=transformers.__version__,
+                       safetensors=safetensors.__version__, cpu_capability=torch.backends.cpu.get_cpu_capability()),
+        model=spec["model"],
+        optimizer=dict(**OPTIMIZER, clip=spec["max_norm"], schedule=schedule(spec)),
+        lr=learning_rates(spec), loss=losses, grad_norm=norms, clipped=clipped,
+        logits_max=logits.abs().max().item(),
+        unit={n: reference.unit_of(n) for n in grads}, unit_grad_max=units,
+        grad_max={n: g.abs().max().item() for n, g in grads.items()},
+        shift_invariant=shift_invariant(spec), fp32=fp32, bf16=bf16, bf16_bound=bounds)
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o644)
+    summarise(name, golden)
+
+
+def write_config(name, out):
+    config = hf_config(SPECS[name])
+    config.architectures = ["GPT2LMHeadModel" if config.model_type == "gpt2" else "LlamaForCausalLM"]
+    config.torch_dtype = "float32"  # save_pretrained of a model would add both
+    major = transformers.__version__.split(".")[0]
+    (out / name / f"config_transformers{major}.json").write_text(config.to_json_string())
+
+
+def shift_invariant(spec):
+    """name -> [first, end) elements whose exact gradient is zero: softmax ignores what the key bias adds to a row."""
+    m = spec["model"]
+    if m["family"] != "gpt2":
+        return {}
+    return {f"transformer.h.{i}.attn.c_attn.bias": [m["d_model"], 2 * m["d_model"]] for i in range(m["layers"])}
+
+
+def summarise(name, g):
+    def worst(errors, scale):
+        return max(e / scale[g["unit"][n]] for n, e in errors.items())
+    print(f"{name}: loss {g['loss'][0]:.4f} -> {g['loss'][-1]:.4f}, norms {min(g['grad_norm']):.3f}"
+          f"..{max(g['grad_norm']):.3f}, {sum(g['clipped'])} of {STEPS} steps clipped")
+    print(f"  fp32: logits {g['fp32']['err']['logits'] / g['logits_max']:.1e}, gradients "
+          f"{worst(g['fp32']['err']['grad'], g['unit_grad_max']):.1e} of the unit, losses "
+          f"{max(abs(a - b) for a, b in zip(g['fp32']['loss'], g['loss'])):.1e}")
+    print(f"  bf16: logits {g['bf16']['err']['logits'] / g['logits_max']:.1e} (bound "
+          f"{g['bf16_bound']['logits'] / g['logits_max']:.1e}), gradients "
+          f"{worst(g['bf16']['err']['grad'], g['unit_grad_max']):.1e} (bound "
+          f"{worst(g['bf16_bound']['grad'], g['unit_grad_max']):.1e}), losses "
+          f"{max(abs(a - b) for a, b in zip(g['bf16']['loss'], g['loss'])):.1e} (bound "
+          f"{max(g['bf16_bound']['loss']):.1e})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *SPECS], help="models to make; all by default")
+    parser.add_argument("--config-only", action="store_true",
+                        help="only write <name>/config_transformers<major>.json as the installed version does")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    for name in args.names or SPECS:
+        if args.config_only:
+            write_config(name, args.out)
+        else:
+            make(name, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""GPT-2 and Llama written out in plain tensor operations, in whatever dtype the parameters have.
+
+transformers computes RMSNorm, RoPE and (eager) softmax in float32 even in a float64 model, so its float64 output is
+not a float64 reference. This file is; make_golden.py asserts that transformers agrees with it to float32 precision.
+
+Parameters are a dict of transformers' own names. Every value that a bf16 implementation would store in bf16 passes
+through `site`, the identity for the reference itself; make_golden.py passes a perturbation there to measure how
+much bf16 rounding can move each result.
+"""
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+def identity(x):
+    return x
+
+
+class _Perturb(torch.autograd.Function):
+    """Multiplies the value, and later its gradient, by independent 1 + u * uniform(-1, 1)."""
+
+    @staticmethod
+    def forward(ctx, x, generator, u):
+        ctx.generator, ctx.u = generator, u
+        return x * (1 + u * (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1))
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (1 + ctx.u * (2 * torch.rand(g.shape, generator=ctx.generator, dtype=g.dtype) - 1)), None, None
+
+
+def perturbation(seed, u):
+    """A `site` that models storing in a format of unit roundoff u: a relative error of at most u, at random."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda x: _Perturb.apply(x, generator, u)
+
+
+def llama3_inverse_frequencies(head_dim, theta, scaling):
+    """float64 [head_dim / 2]; `scaling` is the Llama 3 dict, or None for plain RoPE."""
+    inverse = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if scaling is None:
+        return inverse
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * inverse / (2 * math.pi)  # within the original context
+    keep = ((turns - low) / (high - low)).clamp(0, 1)  # 1: high frequency, kept; 0: low frequency, slowed down
+    return inverse * (keep + (1 - keep) / scaling["factor"])
+
+
+def _attention(q, k, v, site):
+    """q [B, H, T, E], k and v [B, K, T, E], K divides H; causal; returns [B, T, H * E]."""
+    batch, heads, length, head_dim = q.shape
+    k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(head_dim)
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    p = site(scores.masked_fill(future, -math.inf).softmax(-1))
+    return site((p @ v).transpose(1, 2).reshape(batch, length, heads * head_dim))
+
+
+def _split_heads(x, head_dim):
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def gpt2_logits(p, model, tokens, site=identity):
+    """tokens [B, T] to logits [B, T, vocab]. Linear weights are [in, out], as in GPT-2's own files."""
+    p = {name: site(value) for name, value in p.items()}
+
+    def norm(x, name):
+        return site(F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], model["norm_eps"]))
+
+    def linear(x, name):
+        return site(x @ p[name + ".weight"] + p[name + ".bias"])
+
+    x = site(p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][: tokens.shape[1]])
+    for i in range(model["layers"]):
+        block = f"transformer.h.{i}."
+        qkv = linear(norm(x, block + "ln_1"), block + "attn.c_attn").chunk(3, -1)
+        q, k, v = (_split_heads(part, model["head_dim"]) for part in qkv)
+        x = site(x + linear(_attention(q, k, v, site), block + "attn.c_proj"))
+        z = linear(norm(x, block + "ln_2"), block + "mlp.c_fc")
+        x = site(x + linear(site(F.gelu(z, approximate="tanh")), block + "mlp.c_proj"))
+    return site(norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T)
+
+
+def llama_logits(p, model, tokens, site=identity):
+    """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]."""
+    p = {name: site(value) for name, value in p.items()}
+    dtype = p["model.norm.weight"].dtype
+    inverse = llama3_inverse_frequencies(model["head_dim"], model["rope_theta"], model["rope_scaling"])
+    angle = torch.outer(torch.arange(tokens.shape[1], dtype=torch.float64), inverse)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+
+    def norm(x, name):
+        return site(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + model["norm_eps"]) * p[name + ".weight"])
+
+    def linear(x, name):
+        return site(x @ p[name + ".weight"].T)
+
+    def rotate(x):  # the pair of element i is element i + head_dim / 2
+        a, b = x.chunk(2, -1)
+        return site(torch.cat((a * cos - b * sin, b * cos + a * sin), -1))
+
+    x = p["model.embed_tokens.weight"][tokens]
+    for i in range(model["layers"]):
+        block = f"model.layers.{i}."
+        y = norm(x, block + "input_layernorm")
+        q, k, v = (_split_heads(linear(y, f"{block}self_attn.{n}_proj"), model["head_dim"]) for n in "qkv")
+        x = site(x + linear(_attention(rotate(q), rotate(k), v, site), block + "self_attn.o_proj"))
+        y = norm(x, block + "post_attention_layernorm")
+        z = site(F.silu(linear(y, block + "mlp.gate_proj")) * linear(y, block + "mlp.up_proj"))
+        x = site(x + linear(z, block + "mlp.down_proj"))
+    head = p["model.embed_tokens.weight" if model["tied"] else "lm_head.weight"]
+    return site(norm(x, "model.norm") @ head.T)
+
+
+def logits(p, model, tokens, site=identity):
+    return (gpt2_logits if model["family"] == "gpt2" else llama_logits)(p, model, tokens, site)
+
+
+def unit_of(name):
+    """The FSDP unit that a parameter belongs to: embedding, block<i> or head."""
+    if "wte" in name or "wpe" in name or "embed_tokens" in name:
+        return "embedding"
+    parts = name.split(".")
+    return "block" + parts[2] if parts[1] in ("h", "layers") else "head"
