@@ -1,0 +1,92 @@
+#include "runtime/config/convert.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "runtime/config/nearest.h"
+
+namespace millrace {
+namespace {
+
+using nlohmann::json;
+
+bool FitsInt64(const json& given) {
+  return !given.is_number_unsigned() ||
+         given.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+}
+
+bool IsNumberIn(const KeyRange& range, const json& given) {
+  return given.is_number() && std::isfinite(given.get<double>()) && range.Contains(given.get<double>());
+}
+
+std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
+  if (given.is_null()) return key.nullable ? std::optional<KeyValue>(KeyValue()) : std::nullopt;
+  switch (key.type) {
+    case KeyType::kBool:
+      if (given.is_boolean()) return given.get<bool>();
+      break;
+    case KeyType::kInteger:
+      if (given.is_number_integer() && FitsInt64(given) && IsNumberIn(key.range, given))
+        return given.get<int64_t>();
+      break;
+    case KeyType::kNumber:
+      if (IsNumberIn(key.range, given)) return given.get<double>();
+      break;
+    case KeyType::kString:
+      if (given.is_string() && !given.get_ref<const std::string&>().empty()) return given.get<std::string>();
+      break;
+    case KeyType::kChoice:
+      if (given.is_string())
+        for (const std::string_view choice : key.choices)
+          if (given.get_ref<const std::string&>() == choice) return std::string(choice);
+      break;
+    case KeyType::kNumberPair:
+      if (given.is_array() && given.size() == 2 && IsNumberIn(key.range, given[0]) &&
+          IsNumberIn(key.range, given[1]))
+        return given.get<std::array<double, 2>>();
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<KeyValue> Convert(const Key& key, const json& given, std::string* problem) {
+  std::optional<KeyValue> value = TryConvert(key, given);
+  if (value) return value;
+  *problem = "must be " + Allowed(key);
+  if (key.type == KeyType::kChoice && given.is_string()) {
+    const std::string nearest = NearestName(given.get_ref<const std::string&>(), key.choices);
+    if (!nearest.empty()) *problem += "; did you mean " + nearest + "?";
+  }
+  return std::nullopt;
+}
+
+json JsonFromSet(const Key& key, std::string_view text) {
+  if (key.type == KeyType::kString || key.type == KeyType::kChoice) {
+    if (key.nullable && text == "null") return nullptr;
+    if (!text.starts_with('"')) return std::string(text);
+  }
+  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_discarded()) return parsed;
+  double number = 0;  // ".5" and "5." are no JSON, but nobody means anything else by them
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (key.type == KeyType::kNumber && error == std::errc() && end == text.data() + text.size()) return number;
+  return std::string(text);
+}
+
+json ToJson(const KeyValue& value) {
+  return std::visit(
+      [](const auto& held) -> json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::monostate>) {
+          return nullptr;
+        } else {
+          return held;
+        }
+      },
+      value);
+}
+
+}  // namespace millrace

@@ -1,0 +1,172 @@
+#include "runtime/config/document.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/config/convert.h"
+#include "runtime/config/keys.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;  // keys stay in the order of the table
+
+Json Number(const Key& key, double value) {
+  return key.type == KeyType::kInteger ? Json(static_cast<int64_t>(value)) : Json(value);
+}
+
+void AddBounds(const Key& key, Json& schema) {
+  const KeyRange& range = key.range;
+  if (range.min > -std::numeric_limits<double>::infinity())
+    schema[range.min_exclusive ? "exclusiveMinimum" : "minimum"] = Number(key, range.min);
+  if (range.max < std::numeric_limits<double>::infinity())
+    schema[range.max_exclusive ? "exclusiveMaximum" : "maximum"] = Number(key, range.max);
+}
+
+Json TypeName(const Key& key, std::string_view name) {
+  return key.nullable ? Json::array({name, "null"}) : Json(name);
+}
+
+Json SchemaOf(const Key& key) {
+  Json schema;
+  schema["description"] = key.doc;
+  switch (key.type) {
+    case KeyType::kBool:
+      schema["type"] = TypeName(key, "boolean");
+      break;
+    case KeyType::kInteger:
+      schema["type"] = TypeName(key, "integer");
+      AddBounds(key, schema);
+      break;
+    case KeyType::kNumber:
+      schema["type"] = TypeName(key, "number");
+      AddBounds(key, schema);
+      break;
+    case KeyType::kString:
+      schema["type"] = TypeName(key, "string");
+      schema["minLength"] = 1;
+      break;
+    case KeyType::kChoice:
+      schema["enum"] = key.choices;
+      if (key.nullable) schema["enum"].push_back(nullptr);
+      break;
+    case KeyType::kNumberPair: {
+      schema["type"] = TypeName(key, "array");
+      schema["minItems"] = schema["maxItems"] = 2;
+      Json item;
+      item["type"] = "number";
+      AddBounds(key, item);
+      schema["items"] = item;
+      break;
+    }
+  }
+  if (!key.required) schema["default"] = Json(ToJson(key.get(Config())));
+  return schema;
+}
+
+Json EmptyObject() {
+  Json schema;
+  schema["type"] = "object";
+  schema["properties"] = Json::object();
+  schema["additionalProperties"] = false;
+  return schema;
+}
+
+// The schema of a section, made with those around it when first asked for.
+Json& SectionSchema(Json& root, std::string_view path) {
+  if (path.empty()) return root;
+  const size_t dot = path.rfind('.');
+  Json& parent = SectionSchema(root, dot == path.npos ? std::string_view() : path.substr(0, dot));
+  Json& schema = parent["properties"][std::string(path.substr(dot + 1))];
+  if (schema.is_null()) {
+    schema = EmptyObject();
+    if (IsNullableSection(path)) {
+      schema["type"] = Json::array({"object", "null"});
+      schema["default"] = nullptr;
+    }
+  }
+  return schema;
+}
+
+std::string Default(const Key& key) {
+  if (key.required) return "required";
+  const nlohmann::json value = ToJson(key.get(Config()));
+  return fmt::format("`{}`", value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+}  // namespace
+
+std::string ConfigSchemaJson() {
+  Json root;
+  root["$schema"] = "http://json-schema.org/draft-07/schema#";
+  root["title"] = "Millrace configuration";
+  root.update(EmptyObject());
+  root["properties"]["$schema"] = Json::object({{"description", "Where an editor finds this schema."}});
+  for (const Key& key : Keys()) {
+    Json& section = SectionSchema(root, key.section());
+    section["properties"][std::string(key.leaf())] = SchemaOf(key);
+    if (key.required) section["required"].push_back(key.leaf());
+  }
+  return root.dump(2) + "\n";
+}
+
+std::string ConfigDocsMarkdown() {
+  std::string text =
+      "# Configuration\n\n"
+      "A run is one JSON file, or several: later files win, objects merge. `--set optimizer.lr=3e-4` wins "
+      "over\n"
+      "files; it is typed by its key, and strings need no quotes. Unknown keys, wrong types and values out "
+      "of\n"
+      "range are all reported at once, with exit code 2, before anything starts.\n\n"
+      "- `millrace config show FILE`: every value in force, and where it comes from.\n"
+      "- `millrace config validate FILE`: nothing but the errors.\n"
+      "- `millrace config schema`: this page as JSON Schema (draft 7), for an editor; name it in a file's "
+      "`\"$schema\"`.\n\n"
+      "A key that can have no effect is an error too (`rope_theta` for gpt2, `slots` for an allocator "
+      "without\n"
+      "any). `null` stands for \"not given\".\n\n"
+      "This page is generated from the table in runtime/config/keys.cc.\n";
+  std::string_view section;
+  for (const Key& key : Keys()) {
+    if (key.section() != section) {
+      section = key.section();
+      text += fmt::format(
+          "\n## {}\n{}\n| key | allowed | default | |\n|---|---|---|---|\n", section,
+          IsNullableSection(section) ? "\nAn object with all of these keys, or `null` (the default).\n" : "");
+    }
+    text += fmt::format("| `{}` | {} | {} | {} |\n", key.leaf(), Allowed(key), Default(key), key.doc);
+  }
+  return text;
+}
+
+std::string ConfigShow(const LoadedConfig& loaded) {
+  struct Row {
+    std::string path, value, origin;
+  };
+  std::vector<Row> rows;
+  for (const Key& key : Keys()) {
+    const std::string section(key.section());
+    if (key.required && !loaded.config.model.rope_scaling) {
+      const auto origin = loaded.origin.find(section);
+      if (rows.back().path != section)
+        rows.push_back({section, "null", origin == loaded.origin.end() ? "default" : origin->second});
+      continue;
+    }
+    rows.push_back({key.path, ToJson(key.get(loaded.config)).dump(), loaded.origin.at(key.path)});
+  }
+  size_t path_width = 0, value_width = 0;
+  for (const Row& row : rows) {
+    path_width = std::max(path_width, row.path.size());
+    value_width = std::max(value_width, std::min<size_t>(row.value.size(), 32));
+  }
+  std::string text;
+  for (const Row& row : rows)
+    text += fmt::format("{:<{}}  {:<{}}  {}\n", row.path, path_width, row.value, value_width, row.origin);
+  return text;
+}
+
+}  // namespace millrace

@@ -1,0 +1,19 @@
+// What the table of keys looks like to people and to other programs.
+#pragma once
+
+#include <string>
+
+#include "runtime/config/load.h"
+
+namespace millrace {
+
+// JSON Schema, draft 7. Accepts exactly what the parser accepts, but for the rules between keys (validate.h).
+std::string ConfigSchemaJson();
+
+// configs/README.md.
+std::string ConfigDocsMarkdown();
+
+// A line per key: path, value, where it comes from.
+std::string ConfigShow(const LoadedConfig& loaded);
+
+}  // namespace millrace

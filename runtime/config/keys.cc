@@ -1,0 +1,320 @@
+#include "runtime/config/keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/config/enum_names.h"
+
+namespace millrace {
+namespace {
+
+template <typename T>
+struct Unwrapped {
+  using type = T;
+  static constexpr bool kNullable = false;
+};
+template <typename T>
+struct Unwrapped<std::optional<T>> {
+  using type = T;
+  static constexpr bool kNullable = true;
+};
+
+template <typename T>
+constexpr KeyType TypeOf() {
+  if constexpr (std::is_same_v<T, bool>) return KeyType::kBool;
+  if constexpr (std::is_same_v<T, int64_t>) return KeyType::kInteger;
+  if constexpr (std::is_same_v<T, double>) return KeyType::kNumber;
+  if constexpr (std::is_same_v<T, std::string>) return KeyType::kString;
+  if constexpr (std::is_same_v<T, std::array<double, 2>>) return KeyType::kNumberPair;
+  if constexpr (std::is_enum_v<T>) return KeyType::kChoice;
+}
+
+template <typename T>
+KeyValue ToValue(const T& field) {
+  if constexpr (std::is_enum_v<T>) {
+    return std::string(Name(field));
+  } else {
+    return field;
+  }
+}
+template <typename T>
+KeyValue ToValue(const std::optional<T>& field) {
+  return field ? ToValue(*field) : KeyValue();
+}
+
+template <typename T>
+void Store(T& field, const KeyValue& value) {
+  using Plain = typename Unwrapped<T>::type;
+  if (Unwrapped<T>::kNullable && std::holds_alternative<std::monostate>(value)) {
+    field = T{};
+  } else if constexpr (std::is_enum_v<Plain>) {
+    const auto names = NamesOf(Plain{});
+    const auto it = std::find(names.begin(), names.end(), std::get<std::string>(value));
+    field = static_cast<Plain>(it - names.begin());
+  } else {
+    field = std::get<Plain>(value);
+  }
+}
+
+// A row of the table; `access` returns the field of a Config, const or not.
+template <typename Access>
+Key MakeKey(std::string path, Access access, KeyRange range, std::string doc) {
+  using Field = std::remove_cvref_t<decltype(access(std::declval<Config&>()))>;
+  using Plain = typename Unwrapped<Field>::type;
+  Key key;
+  key.path = std::move(path);
+  key.type = TypeOf<Plain>();
+  key.nullable = Unwrapped<Field>::kNullable;
+  if constexpr (std::is_enum_v<Plain>) {
+    const auto names = NamesOf(Plain{});
+    key.choices.assign(names.begin(), names.end());
+  }
+  key.range = range;
+  key.doc = std::move(doc);
+  key.get = [access](const Config& config) { return ToValue(access(config)); };
+  key.set = [access](Config& config, const KeyValue& value) { Store(access(config), value); };
+  return key;
+}
+
+Key Required(Key key) {
+  key.required = true;
+  return key;
+}
+
+Key Only(std::string_view choice, Key key) {
+  key.choices = {choice};
+  return key;
+}
+
+// The object behind a nullable section: made when a key in it is set, its defaults when one is read.
+RopeScaling& Made(std::optional<RopeScaling>& section) { return section ? *section : section.emplace(); }
+const RopeScaling& Made(const std::optional<RopeScaling>& section) {
+  static const RopeScaling kDefaults;
+  return section ? *section : kDefaults;
+}
+
+KeyRange From(double min, double max) { return {.min = min, .max = max}; }
+KeyRange Above(double min) { return {.min = min, .min_exclusive = true}; }
+KeyRange AtLeast(double min) { return {.min = min}; }
+
+constexpr double kMillion = 1e6;
+constexpr double kMaxSeed = 9007199254740991;  // 2^53 - 1: every JSON reader keeps it exact
+
+// The path is the field's own name, so the two cannot differ.
+#define KEY(field, ...) \
+  MakeKey(              \
+      #field, [](auto& c) -> auto& { return c.field; }, __VA_ARGS__)
+#define ROPE_KEY(field, ...)                                                                           \
+  Required(MakeKey(                                                                                    \
+      "model.rope_scaling." #field, [](auto& c) -> auto& { return Made(c.model.rope_scaling).field; }, \
+      __VA_ARGS__))
+
+std::vector<Key> MakeKeys() {
+  const KeyRange any;
+  return {
+      KEY(model.family, any, "Architecture: GPT-2 (learned positions, LayerNorm) or Llama (RoPE, RMSNorm)."),
+      KEY(model.layers, From(1, 10000), "Transformer blocks."),
+      KEY(model.d_model, From(1, kMillion), "Width of the residual stream; a multiple of `model.heads`."),
+      KEY(model.heads, From(1, 10000), "Query heads."),
+      KEY(model.kv_heads, From(1, 10000),
+          "Key and value heads; divides `model.heads`. null: equal to it. gpt2 has no other choice."),
+      KEY(model.head_dim, From(1, 65536), "Width of a head; even for llama. null: `d_model / heads`."),
+      KEY(model.ffn, From(1, 10 * kMillion),
+          "Hidden width of the feed-forward layer. null: `4 d_model` for gpt2; `8/3 d_model`, up to a "
+          "multiple "
+          "of 256, for llama."),
+      KEY(model.vocab, From(1, 10 * kMillion),
+          "Vocabulary. At least 256 for bytes; needed for `data.kind: tokens`. null: 256."),
+      KEY(model.seq_len, From(1, 16 * kMillion), "Tokens per sequence, and positions of gpt2."),
+      KEY(model.tied, any,
+          "Output layer shares the embedding's weights. null: true for gpt2, false for llama."),
+      KEY(model.activation, any,
+          "gpt2: `gelu` (the tanh approximation, `gelu_new`); llama: `swiglu`. null: the family's."),
+      KEY(model.norm_eps, Above(0), "Added to the variance in LayerNorm and RMSNorm."),
+      KEY(model.rope_theta, Above(0), "Base of the rotary frequencies; llama only. null: 10000."),
+      KEY(model.init_std, From(0, 10), "Standard deviation of the initial weights."),
+      KEY(model.init_from, any,
+          "Hugging Face folder (config.json, safetensors) to start from; model keys given here must agree "
+          "with "
+          "it. null: random."),
+      ROPE_KEY(rope_type, any, "Kind of rotary frequency scaling; llama only."),
+      ROPE_KEY(factor, AtLeast(1), "Divides the lowest frequencies."),
+      ROPE_KEY(low_freq_factor, Above(0), "Wavelengths above original positions / this are scaled in full."),
+      ROPE_KEY(high_freq_factor, Above(0), "Wavelengths below original positions / this are kept."),
+      ROPE_KEY(original_max_position_embeddings, From(1, 1000 * kMillion),
+               "Positions that the unscaled model was trained on."),
+
+      KEY(data.kind, any,
+          "`text`: files of text; `tokens`: llm.c or nanoGPT token files; `synthetic`: no files."),
+      KEY(data.path, any, "File or folder to train on. Needed unless `data.kind` is synthetic."),
+      KEY(data.val_path, any, "File or folder to evaluate on. null: a held-out part of `data.path`."),
+      KEY(data.tokenizer, any, "`bytes`: one token per byte. Others are not read yet."),
+      KEY(data.shuffle_seed, From(0, kMaxSeed),
+          "Decides the order of the samples, the same at any world size."),
+      KEY(data.eval_batches, From(1, kMillion), "Batches per evaluation."),
+
+      KEY(train.steps, From(1, 1000 * kMillion), "Optimizer steps of the whole run."),
+      KEY(train.micro_batch, From(1, kMillion), "Sequences per rank and microbatch."),
+      KEY(train.accumulate, From(1, kMillion),
+          "Microbatches per step. null: 1, or what `train.global_batch` asks for."),
+      KEY(train.global_batch, From(1, 1000 * kMillion),
+          "Sequences per step over all ranks: `micro_batch * accumulate * world`. Sets `train.accumulate`, "
+          "or "
+          "checks it. null: no say."),
+      KEY(train.seed, From(0, kMaxSeed), "Decides the initial weights, the same at any world size."),
+      KEY(train.eval_every, From(0, 1000 * kMillion), "Steps between evaluations. 0: only at the end."),
+
+      KEY(optimizer.name, any, "Optimizer."),
+      KEY(optimizer.lr, From(0, 1000), "Learning rate after warm-up."),
+      KEY(optimizer.betas, {.min = 0, .max = 1, .max_exclusive = true},
+          "Decay of AdamW's first and second moment."),
+      KEY(optimizer.eps, Above(0), "Added to the root of the second moment."),
+      KEY(optimizer.weight_decay, From(0, 1000), "Decoupled weight decay of matrices."),
+      KEY(optimizer.clip, AtLeast(0), "Largest global gradient norm. 0: no clipping."),
+      KEY(optimizer.schedule.kind, any,
+          "After a linear warm-up: `constant`; `cosine` decay; `wsd`: constant, then a linear decay at the "
+          "end."),
+      KEY(optimizer.schedule.warmup, From(0, 1000 * kMillion), "Steps of linear warm-up."),
+      KEY(optimizer.schedule.decay_steps, From(1, 1000 * kMillion),
+          "Steps of decay: after the warm-up for cosine, the last ones of the run for wsd. null: all that "
+          "follow the warm-up; a fifth of `train.steps`."),
+      KEY(optimizer.schedule.min_lr, From(0, 1000), "Learning rate at the end of the decay."),
+
+      KEY(parallel.shard, From(1, kMillion),
+          "Ranks that share one copy of the model. null: world / replicate."),
+      KEY(parallel.replicate, From(1, kMillion), "Copies of the model. shard * replicate is the world."),
+
+      KEY(precision.compute, any, "Weights and activations in forward and backward."),
+      Only("fp32", KEY(precision.master, any, "The weights that the optimizer updates.")),
+      KEY(precision.norms, any, "Weights of norms: kept in fp32, or as `precision.compute`."),
+      KEY(precision.grad_accumulate, any, "Gradients summed over microbatches."),
+      KEY(precision.grad_wire, any, "Gradients while they are reduced across ranks."),
+
+      KEY(sharding.reshard, any,
+          "When a unit's gathered weights are given up. `auto`: the fewest gathers within "
+          "`memory.budget_gib`."),
+      KEY(sharding.downcast, any,
+          "Where fp32 shards become compute weights: after each gather, before it, or once after the update. "
+          "The bits are the same."),
+      KEY(sharding.grad_sync, any, "Reduce gradients in every microbatch, or in the last one only."),
+      KEY(sharding.grad_concat, any,
+          "Copy gradients into the reduction's bucket in every microbatch, in the last, or never: `direct` "
+          "lets "
+          "the weight-gradient kernels write there."),
+      KEY(sharding.blocks_per_unit, From(1, 10000), "Transformer blocks gathered together."),
+
+      KEY(memory.allocator, any, "How gathered weights and gradients get their addresses."),
+      KEY(memory.prefetch, From(0, 64), "Units gathered ahead of their use."),
+      KEY(memory.slots, From(1, 128),
+          "Buckets of the allocators coloured, max_pool and fixed; at least prefetch + 1, the others have "
+          "none. "
+          "null: prefetch + 1."),
+      KEY(memory.reduce_depth, From(1, 64), "Reductions in flight before backward waits."),
+      KEY(memory.recompute, any,
+          "What backward computes again: nothing, norms and activations, or whole blocks."),
+      KEY(memory.budget_gib, Above(0),
+          "Largest arena per rank, in GiB: `reshard: auto` fills it, a plan above it is refused. null: no "
+          "limit."),
+
+      KEY(execution.backend, any, "`auto`: cuda where it is built in and a GPU is present, else cpu."),
+      KEY(execution.graph, any, "Record and replay the whole step, each microbatch, or nothing."),
+      KEY(execution.checked, any, "Poison freed memory and verify addresses. Slower, same bits."),
+      KEY(execution.deterministic, any, "Forbid kernels whose bits depend on timing. The CPU has none."),
+
+      KEY(checkpoint.every, From(0, 1000 * kMillion), "Steps between checkpoints. 0: only at the end."),
+      KEY(checkpoint.keep, From(1, 10000), "Newest checkpoints kept."),
+      KEY(checkpoint.resume, any,
+          "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is none; "
+          "`never`: start anew."),
+
+      KEY(run.dir, any, "Folder of metrics, summary and checkpoints."),
+  };
+}
+
+}  // namespace
+
+std::string_view Key::section() const {
+  const std::string_view all = path;
+  const size_t dot = all.rfind('.');
+  return dot == all.npos ? std::string_view() : all.substr(0, dot);
+}
+
+std::string_view Key::leaf() const {
+  const std::string_view all = path;
+  return all.substr(all.rfind('.') + 1);  // npos + 1 is 0
+}
+
+const std::vector<Key>& Keys() {
+  static const std::vector<Key> kKeys = MakeKeys();
+  return kKeys;
+}
+
+const Key* FindKey(std::string_view path) {
+  for (const Key& key : Keys())
+    if (key.path == path) return &key;
+  return nullptr;
+}
+
+bool IsSection(std::string_view path) {
+  if (path.empty()) return true;
+  return std::any_of(Keys().begin(), Keys().end(), [&](const Key& key) {
+    return key.path.size() > path.size() && key.path.starts_with(path) && key.path[path.size()] == '.';
+  });
+}
+
+bool IsNullableSection(std::string_view path) {
+  return std::any_of(Keys().begin(), Keys().end(),
+                     [&](const Key& key) { return key.required && key.section() == path; });
+}
+
+namespace {
+
+std::string RangeText(const Key& key) {
+  const KeyRange& range = key.range;
+  const auto number = [&](double value) {
+    return key.type == KeyType::kInteger ? fmt::format("{}", static_cast<int64_t>(value))
+                                         : fmt::format("{}", value);
+  };
+  const bool has_min = range.min > -std::numeric_limits<double>::infinity();
+  const bool has_max = range.max < std::numeric_limits<double>::infinity();
+  std::string text;
+  if (has_min && has_max && !range.min_exclusive && !range.max_exclusive)
+    return fmt::format(" from {} to {}", number(range.min), number(range.max));
+  if (has_min)
+    text += fmt::format(" {} {}", range.min_exclusive ? "above" : "of at least", number(range.min));
+  if (has_min && has_max) text += " and";
+  if (has_max) text += fmt::format(" {} {}", range.max_exclusive ? "below" : "of at most", number(range.max));
+  return text;
+}
+
+}  // namespace
+
+std::string Allowed(const Key& key) {
+  std::string text;
+  switch (key.type) {
+    case KeyType::kBool:
+      text = "true or false";
+      break;
+    case KeyType::kInteger:
+      text = "an integer" + RangeText(key);
+      break;
+    case KeyType::kNumber:
+      text = "a number" + RangeText(key);
+      break;
+    case KeyType::kString:
+      text = "a string that is not empty";
+      break;
+    case KeyType::kChoice:
+      text = (key.choices.size() == 1 ? "" : "one of ") + fmt::format("{}", fmt::join(key.choices, ", "));
+      break;
+    case KeyType::kNumberPair:
+      text = "a list of 2 numbers, each" + RangeText(key);
+      break;
+  }
+  return key.nullable ? text + ", or null" : text;
+}
+
+}  // namespace millrace

@@ -1,0 +1,45 @@
+// From JSON files and `--set a.b=c` to a Config, or one error that lists everything that is wrong.
+//
+// Later files win over earlier ones, `--set` over files; objects merge key by key. Each value is typed by its
+// key, so
+// `--set run.dir=7` is a string, and strings need no quotes. A file may carry "$schema" for editors.
+// Errors   kConfig, for all problems at once: unknown and repeated keys, wrong types, values out of range,
+// text that
+//          is not JSON, files that cannot be read, and the rules of validate.h. Each names its key, the place
+//          (file, line and column, or --set), the value, what is allowed, and the nearest known name.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/config/config.h"
+#include "runtime/config/validate.h"
+
+namespace millrace {
+
+struct ConfigText {
+  std::string name;  // as it shall appear in messages: a path
+  std::string text;
+};
+
+struct LoadedConfig {
+  Config config;
+  std::string merged;                         // the given keys only, as JSON text
+  std::map<std::string, std::string> origin;  // every key: "default", "quickstart.json:12", "--set"
+
+  bool Given(std::string_view key) const;  // not by default
+};
+
+LoadedConfig LoadConfig(std::span<const std::string> files, std::span<const std::string> sets,
+                        const ConfigContext& context);
+
+LoadedConfig LoadConfigTexts(std::span<const ConfigText> texts, std::span<const std::string> sets,
+                             const ConfigContext& context);
+
+// Every key with its value, as JSON text; LoadConfigTexts of it gives `config` back.
+std::string ConfigToJson(const Config& config);
+
+}  // namespace millrace

@@ -1,0 +1,112 @@
+#include "runtime/config/nearest.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/config/keys.h"
+
+namespace millrace {
+namespace {
+
+// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
+int64_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<int64_t> before, last(b.size() + 1), row(b.size() + 1);
+  std::iota(last.begin(), last.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = static_cast<int64_t>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before = std::exchange(last, row);
+  }
+  return last[b.size()];
+}
+
+// What nanoGPT, Hugging Face and torchtitan call the same things.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 32> kForeignNames = {{
+    {"n_layer", "model.layers"},
+    {"n_layers", "model.layers"},
+    {"num_hidden_layers", "model.layers"},
+    {"n_embd", "model.d_model"},
+    {"dim", "model.d_model"},
+    {"hidden_size", "model.d_model"},
+    {"n_head", "model.heads"},
+    {"n_heads", "model.heads"},
+    {"num_attention_heads", "model.heads"},
+    {"n_kv_heads", "model.kv_heads"},
+    {"num_key_value_heads", "model.kv_heads"},
+    {"intermediate_size", "model.ffn"},
+    {"n_inner", "model.ffn"},
+    {"vocab_size", "model.vocab"},
+    {"block_size", "model.seq_len"},
+    {"max_position_embeddings", "model.seq_len"},
+    {"tie_word_embeddings", "model.tied"},
+    {"hidden_act", "model.activation"},
+    {"rms_norm_eps", "model.norm_eps"},
+    {"layer_norm_epsilon", "model.norm_eps"},
+    {"initializer_range", "model.init_std"},
+    {"max_iters", "train.steps"},
+    {"max_steps", "train.steps"},
+    {"batch_size", "train.micro_batch"},
+    {"gradient_accumulation_steps", "train.accumulate"},
+    {"eval_interval", "train.eval_every"},
+    {"learning_rate", "optimizer.lr"},
+    {"grad_clip", "optimizer.clip"},
+    {"max_norm", "optimizer.clip"},
+    {"warmup_steps", "optimizer.schedule.warmup"},
+    {"out_dir", "run.dir"},
+    {"output_dir", "run.dir"},
+}};
+
+std::string_view Leaf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+// A third of the letters may be wrong, and at least two: below that a guess confuses more than it helps.
+int64_t Tolerance(std::string_view word) {
+  return std::max<int64_t>(2, static_cast<int64_t>(word.size()) / 3);
+}
+
+}  // namespace
+
+std::string NearestName(std::string_view word, std::span<const std::string_view> names) {
+  std::string_view best;
+  int64_t best_distance = Tolerance(word) + 1;
+  for (const std::string_view name : names) {
+    const int64_t distance = EditDistance(word, name);
+    if (distance < best_distance) std::tie(best, best_distance) = std::pair(name, distance);
+  }
+  return std::string(best);
+}
+
+std::string NearestKey(std::string_view path) {
+  for (const auto& [foreign, known] : kForeignNames)
+    if (Leaf(path) == foreign) return std::string(known);
+
+  std::vector<std::string> candidates;
+  for (const Key& key : Keys()) {
+    for (std::string_view section = key.section();; section = section.substr(0, section.rfind('.'))) {
+      if (candidates.empty() || std::find(candidates.begin(), candidates.end(), section) == candidates.end())
+        candidates.emplace_back(section);
+      if (section.find('.') == section.npos) break;
+    }
+    candidates.push_back(key.path);
+  }
+  std::string best;
+  // Two units of distance make room for "the right name in the wrong section", which costs one.
+  int64_t best_distance = 2 * Tolerance(Leaf(path)) + 1;
+  for (const std::string& known : candidates) {
+    const int64_t whole = 2 * EditDistance(path, known);
+    const int64_t leaf = 2 * EditDistance(Leaf(path), Leaf(known)) + 1;
+    const int64_t distance = std::min(whole, leaf);
+    if (distance < best_distance) std::tie(best, best_distance) = std::pair(known, distance);
+  }
+  return best;
+}
+
+}  // namespace millrace

@@ -1,0 +1,190 @@
+#include "runtime/config/validate.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "runtime/config/enum_names.h"
+
+namespace millrace {
+namespace {
+
+using Keys = std::vector<std::string>;
+
+class Validator {
+ public:
+  Validator(const Config& config, const ConfigContext& context) : config_(config), context_(context) {}
+
+  std::vector<ConfigProblem> Run() && {
+    Model();
+    if (config_.model.family == ModelConfig::Family::kGpt2)
+      Gpt2();
+    else
+      Llama();
+    Data();
+    Batch();
+    Schedule();
+    Parallel();
+    Sharding();
+    Memory();
+    Execution();
+    return std::move(problems_);
+  }
+
+ private:
+  template <typename... Args>
+  void Require(bool holds, Keys keys, fmt::format_string<Args...> text, Args&&... args) {
+    if (!holds) problems_.push_back({std::move(keys), fmt::format(text, std::forward<Args>(args)...)});
+  }
+
+  void Model() {
+    const ModelConfig& model = config_.model;
+    if (!model.head_dim)
+      Require(model.d_model % model.heads == 0, {"model.d_model", "model.heads"},
+              "d_model must be a multiple of heads");
+    Require(model.heads % model.KvHeads() == 0, {"model.kv_heads", "model.heads"},
+            "kv_heads must divide heads");
+    Require(config_.sharding.blocks_per_unit <= model.layers, {"sharding.blocks_per_unit", "model.layers"},
+            "a unit cannot hold more blocks than the model has");
+  }
+
+  void Gpt2() {
+    const ModelConfig& model = config_.model;
+    Require(model.KvHeads() == model.heads, {"model.kv_heads", "model.heads", "model.family"},
+            "gpt2 has no grouped-query attention: kv_heads must equal heads, or be null");
+    Require(model.HeadDim() * model.heads == model.d_model || !model.head_dim,
+            {"model.head_dim", "model.d_model", "model.heads", "model.family"},
+            "gpt2's heads split d_model: head_dim must be d_model / heads, or null");
+    Require(!model.rope_theta, {"model.rope_theta", "model.family"},
+            "gpt2 has learned positions, so this has no effect; leave it out, or null");
+    Require(!model.rope_scaling, {"model.rope_scaling", "model.family"},
+            "gpt2 has learned positions, so this has no effect; leave it out, or null");
+    Require(model.ActivationKind() == ModelConfig::Activation::kGelu, {"model.activation", "model.family"},
+            "gpt2's activation is gelu; leave it out, or null");
+  }
+
+  void Llama() {
+    const ModelConfig& model = config_.model;
+    if (model.head_dim || model.d_model % model.heads == 0)
+      Require(model.HeadDim() % 2 == 0, {"model.head_dim", "model.d_model", "model.heads"},
+              "rotary positions need an even head_dim (here {})", model.HeadDim());
+    Require(model.ActivationKind() == ModelConfig::Activation::kSwiglu, {"model.activation", "model.family"},
+            "llama's activation is swiglu; leave it out, or null");
+    if (model.rope_scaling)
+      Require(model.rope_scaling->low_freq_factor < model.rope_scaling->high_freq_factor,
+              {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
+              "low_freq_factor must be less than high_freq_factor");
+  }
+
+  void Data() {
+    const DataConfig& data = config_.data;
+    Require(data.path || data.kind == DataConfig::Kind::kSynthetic, {"data.path", "data.kind"},
+            "a file or folder to train on is needed for {}; only synthetic data needs none", Name(data.kind));
+    Require(data.tokenizer == "bytes", {"data.tokenizer"},
+            "must be bytes: a tokenizer.json cannot be read yet. Tokenize beforehand and set data.kind to "
+            "tokens, "
+            "with tokenizer bytes");
+    if (data.kind == DataConfig::Kind::kText)
+      Require(config_.model.Vocab() >= 256, {"model.vocab", "data.kind"},
+              "bytes need a vocabulary of at least 256");
+    if (data.kind == DataConfig::Kind::kTokens)
+      Require(config_.model.vocab.has_value(), {"model.vocab", "data.kind"},
+              "token files need the vocabulary that they were written with");
+  }
+
+  void Batch() {
+    const TrainConfig& train = config_.train;
+    if (!train.global_batch || !context_.world) return;
+    const int64_t world = *context_.world;
+    const int64_t unit = train.micro_batch * world;
+    if (train.accumulate)
+      Require(*train.global_batch == unit * *train.accumulate,
+              {"train.global_batch", "train.micro_batch", "train.accumulate"},
+              "global_batch must be micro_batch * accumulate * world = {} on {} ranks, or leave one of the "
+              "two out",
+              unit * *train.accumulate, world);
+    else
+      Require(*train.global_batch % unit == 0, {"train.global_batch", "train.micro_batch"},
+              "global_batch must be a multiple of micro_batch * world = {} on {} ranks", unit, world);
+  }
+
+  void Schedule() {
+    const OptimizerConfig& optimizer = config_.optimizer;
+    const ScheduleConfig& schedule = optimizer.schedule;
+    const int64_t steps = config_.train.steps;
+    Require(schedule.warmup <= steps, {"optimizer.schedule.warmup", "train.steps"},
+            "the warm-up must fit into the run");
+    if (schedule.kind == ScheduleConfig::Kind::kConstant) {
+      Require(!schedule.decay_steps, {"optimizer.schedule.decay_steps", "optimizer.schedule.kind"},
+              "a constant schedule does not decay, so this has no effect; leave it out, or null");
+      Require(schedule.min_lr == 0, {"optimizer.schedule.min_lr", "optimizer.schedule.kind"},
+              "a constant schedule does not decay, so this has no effect; leave it out, or 0");
+    } else {
+      Require(schedule.min_lr <= optimizer.lr, {"optimizer.schedule.min_lr", "optimizer.lr"},
+              "min_lr must not exceed lr");
+    }
+    // A cosine may end after the run (a part of a longer one); wsd counts its decay back from the end.
+    if (schedule.kind == ScheduleConfig::Kind::kWsd && schedule.decay_steps && schedule.warmup <= steps)
+      Require(schedule.warmup + *schedule.decay_steps <= steps,
+              {"optimizer.schedule.decay_steps", "optimizer.schedule.warmup", "train.steps"},
+              "warm-up and decay together must fit into the run");
+  }
+
+  void Parallel() {
+    if (!context_.world) return;
+    const ParallelConfig& parallel = config_.parallel;
+    const int64_t world = *context_.world;
+    if (parallel.shard)
+      Require(*parallel.shard * parallel.replicate == world, {"parallel.shard", "parallel.replicate"},
+              "shard * replicate must be the world, {} ranks; shard may be left out", world);
+    else
+      Require(world % parallel.replicate == 0, {"parallel.replicate"}, "must divide the world, {} ranks",
+              world);
+  }
+
+  void Sharding() {
+    const ShardingConfig& sharding = config_.sharding;
+    Require(sharding.reshard != ShardingConfig::Reshard::kAuto || config_.memory.budget_gib,
+            {"sharding.reshard", "memory.budget_gib"}, "auto fills a budget, and needs one");
+    // Unknown only when global_batch decides and the world is not known.
+    const bool accumulates = config_.train.accumulate || !config_.train.global_batch || context_.world
+                                 ? config_.train.Accumulate(context_.world.value_or(1)) > 1
+                                 : false;
+    Require(!(sharding.grad_sync == ShardingConfig::GradSync::kEvery &&
+              sharding.grad_concat == ShardingConfig::GradConcat::kLast && accumulates),
+            {"sharding.grad_concat", "sharding.grad_sync", "train.accumulate", "train.global_batch"},
+            "a reduction in every microbatch needs its gradients in the bucket each time: use grad_concat "
+            "every or "
+            "direct, or grad_sync last");
+  }
+
+  void Memory() {
+    using Allocator = MemoryConfig::Allocator;
+    const MemoryConfig& memory = config_.memory;
+    if (!memory.slots) return;
+    const bool has_slots = memory.allocator == Allocator::kColoured ||
+                           memory.allocator == Allocator::kMaxPool || memory.allocator == Allocator::kFixed;
+    Require(has_slots, {"memory.slots", "memory.allocator"},
+            "{} has no slots, so this has no effect; coloured, max_pool and fixed have",
+            Name(memory.allocator));
+    Require(*memory.slots >= memory.prefetch + 1, {"memory.slots", "memory.prefetch"},
+            "slots must be at least prefetch + 1");
+  }
+
+  void Execution() {
+    Require(config_.execution.backend != ExecutionConfig::Backend::kCuda || context_.has_cuda,
+            {"execution.backend"}, "this build has no CUDA; it can run auto or cpu");
+  }
+
+  const Config& config_;
+  const ConfigContext& context_;
+  std::vector<ConfigProblem> problems_;
+};
+
+}  // namespace
+
+std::vector<ConfigProblem> Validate(const Config& config, const ConfigContext& context) {
+  return Validator(config, context).Run();
+}
+
+}  // namespace millrace

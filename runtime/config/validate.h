@@ -1,0 +1,28 @@
+// Rules between keys. The table of keys.h has already bounded each value for itself.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/config/config.h"
+
+namespace millrace {
+
+// What the configuration is checked against.
+struct ConfigContext {
+  std::optional<int64_t> world;  // ranks; empty: unknown, and rules that need it are left out
+  bool has_cuda =
+      false;  // `execution.backend: cuda` can be honoured. Planning for a GPU elsewhere says true.
+};
+
+struct ConfigProblem {
+  std::vector<std::string> keys;  // whose values disagree; the first is the one to change
+  std::string text;               // what is wrong and what is allowed, without the values of `keys`
+};
+
+// All of them, in the order of the documentation. Each key of `config` lies in its range.
+std::vector<ConfigProblem> Validate(const Config& config, const ConfigContext& context);
+
+}  // namespace millrace
