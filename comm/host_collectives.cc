@@ -1,0 +1,277 @@
+#include "comm/host_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/rank_order_sum.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+struct Range {
+  const char* name;
+  const std::byte* data;
+  int64_t bytes;
+};
+
+Range RangeOf(const char* name, const TensorView& view) { return {name, view.data, view.bytes()}; }
+
+bool Overlap(const Range& a, const Range& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+class HostCommunicator final : public Communicator {
+ public:
+  HostCommunicator(std::unique_ptr<ByteExchange> exchange, const HostCommOptions& options)
+      : exchange_(std::move(exchange)),
+        rank_(exchange_->rank()),
+        world_(exchange_->world_size()),
+        chunk_bytes_(options.chunk_bytes),
+        sends_(static_cast<size_t>(world_)),
+        recvs_(static_cast<size_t>(world_)),
+        terms_(static_cast<size_t>(world_)) {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, chunk_bytes_ > 0 && chunk_bytes_ % 64 == 0,
+               "communicator '{}': chunk_bytes is {}; a positive multiple of 64 is needed",
+               exchange_->label(), chunk_bytes_);
+  }
+
+  int rank() const noexcept override { return rank_; }
+  int world_size() const noexcept override { return world_; }
+
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&, Stream&) override {
+    constexpr CommOp op = CommOp::kAllGather;
+    CheckContiguous(op, "shard", shard);
+    CheckContiguous(op, "full", full);
+    CheckShardOfFull(op, shard, full);
+    std::byte* const own = full.data + rank_ * shard.bytes();
+    const bool in_place = shard.data == own;
+    if (!in_place) CheckDisjoint(op, RangeOf("shard", shard), RangeOf("full", full));
+
+    ++counters_.all_gathers;
+    counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+    const int64_t bytes = shard.bytes();
+    if (bytes == 0) return;
+    if (!in_place) std::memcpy(own, shard.data, static_cast<size_t>(bytes));
+    if (world_ == 1) return;
+    for (int r = 0; r < world_; ++r) {
+      sends_[r] = {own, bytes};
+      recvs_[r] = {full.data + r * bytes, bytes};
+    }
+    exchange_->Exchange(op, sends_, recvs_);
+  }
+
+  void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
+                        Stream&) override {
+    constexpr CommOp op = CommOp::kReduceScatter;
+    CheckContiguous(op, "full", full);
+    CheckContiguous(op, "shard", shard);
+    CheckShardOfFull(op, shard, full);
+    CheckSummable(op, full.dtype());
+    CheckDisjoint(op, RangeOf("shard", shard), RangeOf("full", full));
+    CheckScratch(op, scratch, {RangeOf("full", full), RangeOf("shard", shard)});
+
+    ++counters_.reduce_scatters;
+    counters_.reduced_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+    if (shard.bytes() == 0) return;
+    if (world_ == 1) {
+      std::memcpy(shard.data, full.data, static_cast<size_t>(shard.bytes()));
+      return;
+    }
+    const Slices slices{shard.numel(), full.numel()};
+    SumSlices(op, full.dtype(), full.data, slices, shard.data, scratch.data);
+  }
+
+  void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream&) override {
+    constexpr CommOp op = CommOp::kAllReduce;
+    CheckContiguous(op, "buffer", buffer);
+    CheckSummable(op, buffer.dtype());
+    CheckScratch(op, scratch, {RangeOf("buffer", buffer)});
+
+    const int64_t n = buffer.numel();
+    const int64_t element = Bytes(buffer.dtype());
+    ++counters_.all_reduces;
+    counters_.all_reduced_bytes += AllReduceWireBytes(world_, n, element);
+    if (n == 0 || world_ == 1) return;
+    const Slices slices{(n + world_ - 1) / world_, n};
+    // Where it sends no more bytes than two phases would (one or two elements, or two ranks), each rank sums
+    // everything itself: one exchange instead of two, and the same bits.
+    if (n <= 2 * slices.size) {
+      SumAll(op, buffer, scratch.data);
+      return;
+    }
+    SumSlices(op, buffer.dtype(), buffer.data, slices, buffer.data + slices.begin(rank_) * element,
+              scratch.data);
+    for (int r = 0; r < world_; ++r) {
+      sends_[r] = {buffer.data + slices.begin(rank_) * element, slices.count(rank_) * element};
+      recvs_[r] = {buffer.data + slices.begin(r) * element, slices.count(r) * element};
+    }
+    exchange_->Exchange(op, sends_, recvs_);
+  }
+
+  std::vector<std::string> HostAllGather(const std::string& payload) override {
+    std::vector<std::string> out(static_cast<size_t>(world_));
+    out[rank_] = payload;
+    if (world_ == 1) return out;
+    const int64_t own_size = static_cast<int64_t>(payload.size());
+    std::vector<int64_t> sizes(static_cast<size_t>(world_));
+    for (int r = 0; r < world_; ++r) {
+      sends_[r] = {reinterpret_cast<const std::byte*>(&own_size), sizeof(own_size)};
+      recvs_[r] = {reinterpret_cast<std::byte*>(&sizes[r]), sizeof(int64_t)};
+    }
+    exchange_->Exchange(CommOp::kHostAllGather, sends_, recvs_);
+    for (int r = 0; r < world_; ++r) {
+      if (r != rank_) out[r].resize(static_cast<size_t>(sizes[r]));
+      sends_[r] = {reinterpret_cast<const std::byte*>(payload.data()), own_size};
+      recvs_[r] = {reinterpret_cast<std::byte*>(out[r].data()), sizes[r]};
+    }
+    exchange_->Exchange(CommOp::kHostAllGather, sends_, recvs_);
+    return out;
+  }
+
+  std::string HostBroadcast(const std::string& payload, int root) override {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, root >= 0 && root < world_,
+               "host_broadcast on '{}': root {} is not a rank of a group of {}", exchange_->label(), root,
+               world_);
+    if (world_ == 1) return payload;
+    int64_t size = static_cast<int64_t>(payload.size());
+    FromRoot(root, reinterpret_cast<std::byte*>(&size), sizeof(size));
+    std::string out = payload;
+    out.resize(static_cast<size_t>(size));
+    FromRoot(root, reinterpret_cast<std::byte*>(out.data()), size);
+    return out;
+  }
+
+  void Barrier() override {
+    if (world_ == 1) return;
+    std::vector<std::byte> tokens(static_cast<size_t>(world_));
+    for (int r = 0; r < world_; ++r) {
+      sends_[r] = {&tokens[rank_], 1};
+      recvs_[r] = {&tokens[r], 1};
+    }
+    exchange_->Exchange(CommOp::kBarrier, sends_, recvs_);
+  }
+
+  const CommCounters& counters() const noexcept override { return counters_; }
+  void SetCounters(const CommCounters& counters) override { counters_ = counters; }
+  void Abort(const std::string& reason) noexcept override { exchange_->Abort(reason); }
+
+ private:
+  // [0, total) cut into one slice per rank, in elements; the last ones may be shorter or empty.
+  struct Slices {
+    int64_t size, total;
+    int64_t begin(int r) const { return std::min(r * size, total); }
+    int64_t count(int r) const { return std::min(size, total - begin(r)); }
+  };
+
+  // out[i] = sum over ranks of their source[slices.begin(rank) + i], for i in this rank's slice. `out` is
+  // disjoint from source, or is that slice of it: a chunk of it is written only when its sum is complete, and
+  // no peer reads it.
+  void SumSlices(CommOp op, DType dtype, const std::byte* source, const Slices& slices, std::byte* out,
+                 std::byte* scratch) {
+    const int64_t element = Bytes(dtype);
+    const int64_t chunk = chunk_bytes_ / element;
+    const auto length = [&](int r, int64_t begin) {
+      return std::clamp<int64_t>(slices.count(r) - begin, 0, chunk);
+    };
+    for (int64_t begin = 0; begin < slices.size; begin += chunk) {
+      const int64_t own = length(rank_, begin);
+      for (int r = 0; r < world_; ++r) {
+        sends_[r] = {source + (slices.begin(r) + begin) * element, length(r, begin) * element};
+        recvs_[r] = {scratch + r * chunk_bytes_, own * element};
+        terms_[r] = r == rank_ ? sends_[r].data : recvs_[r].data;
+      }
+      exchange_->Exchange(op, sends_, recvs_);
+      RankOrderSum(dtype, terms_, out + begin * element, own);
+    }
+  }
+
+  // As SumSlices, but each rank receives and sums the whole buffer.
+  void SumAll(CommOp op, const TensorView& buffer, std::byte* scratch) {
+    const int64_t element = Bytes(buffer.dtype());
+    const int64_t chunk = chunk_bytes_ / element;
+    for (int64_t begin = 0; begin < buffer.numel(); begin += chunk) {
+      const int64_t count = std::min(chunk, buffer.numel() - begin);
+      std::byte* const own = buffer.data + begin * element;
+      for (int r = 0; r < world_; ++r) {
+        sends_[r] = {own, count * element};
+        recvs_[r] = {scratch + r * chunk_bytes_, count * element};
+        terms_[r] = r == rank_ ? own : recvs_[r].data;
+      }
+      exchange_->Exchange(op, sends_, recvs_);
+      RankOrderSum(buffer.dtype(), terms_, own, count);
+    }
+  }
+
+  void FromRoot(int root, std::byte* data, int64_t bytes) {
+    for (int r = 0; r < world_; ++r) {
+      sends_[r] = {data, rank_ == root ? bytes : 0};
+      recvs_[r] = {data, r == root ? bytes : 0};
+    }
+    exchange_->Exchange(CommOp::kHostBroadcast, sends_, recvs_);
+  }
+
+  void CheckContiguous(CommOp op, const char* name, const TensorView& view) const {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, view.layout.contiguous(),
+               "{} on '{}': {} is {}; a contiguous view is needed", Name(op), exchange_->label(), name,
+               ToString(view.layout));
+    MR_REQUIRE(ErrorCode::kInvalidArgument, view.data != nullptr || view.numel() == 0,
+               "{} on '{}': {} is {} without an address", Name(op), exchange_->label(), name,
+               ToString(view.layout));
+  }
+
+  void CheckShardOfFull(CommOp op, const TensorView& shard, const TensorView& full) const {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, shard.dtype() == full.dtype(),
+               "{} on '{}': shard is {} but full is {}; one dtype is needed", Name(op), exchange_->label(),
+               Name(shard.dtype()), Name(full.dtype()));
+    MR_REQUIRE(ErrorCode::kInvalidArgument, full.numel() == shard.numel() * world_,
+               "{} on '{}': full has {} elements; {} ranks times the shard's {} make {}", Name(op),
+               exchange_->label(), full.numel(), world_, shard.numel(), shard.numel() * world_);
+  }
+
+  void CheckSummable(CommOp op, DType dtype) const {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, CanSum(dtype),
+               "{} on '{}': cannot sum {}; f32, bf16 or f64 is needed", Name(op), exchange_->label(),
+               Name(dtype));
+  }
+
+  void CheckDisjoint(CommOp op, const Range& a, const Range& b) const {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, !Overlap(a, b),
+               "{} on '{}', rank {}: {} [{}, +{} bytes) overlaps {} [{}, +{} bytes)", Name(op),
+               exchange_->label(), rank_, a.name, static_cast<const void*>(a.data), a.bytes, b.name,
+               static_cast<const void*>(b.data), b.bytes);
+  }
+
+  void CheckScratch(CommOp op, const TensorView& scratch, std::initializer_list<Range> operands) const {
+    const int64_t needed = ScratchBytes(world_, chunk_bytes_);
+    if (needed == 0) return;
+    const int64_t given = scratch ? scratch.bytes() : 0;
+    MR_REQUIRE(ErrorCode::kInvalidArgument, given >= needed,
+               "{} on '{}': scratch has {} bytes; {} ranks need {}", Name(op), exchange_->label(), given,
+               world_, needed);
+    MR_REQUIRE(ErrorCode::kInvalidArgument, reinterpret_cast<uintptr_t>(scratch.data) % sizeof(double) == 0,
+               "{} on '{}': scratch at {} is not aligned to {} bytes", Name(op), exchange_->label(),
+               static_cast<const void*>(scratch.data), sizeof(double));
+    for (const Range& operand : operands) CheckDisjoint(op, {"scratch", scratch.data, needed}, operand);
+  }
+
+  const std::unique_ptr<ByteExchange> exchange_;
+  const int rank_;
+  const int world_;
+  const int64_t chunk_bytes_;
+  CommCounters counters_;
+  // Filled anew by each call; kept so that a step allocates nothing.
+  std::vector<SendPiece> sends_;
+  std::vector<RecvPiece> recvs_;
+  std::vector<const std::byte*> terms_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> MakeHostCommunicator(std::unique_ptr<ByteExchange> exchange,
+                                                   const HostCommOptions& options) {
+  return std::make_unique<HostCommunicator>(std::move(exchange), options);
+}
+
+}  // namespace millrace

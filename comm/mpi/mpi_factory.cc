@@ -1,0 +1,66 @@
+#include "comm/mpi/mpi_factory.h"
+
+#include <numeric>
+#include <utility>
+
+#include "comm/mpi/mpi_exchange.h"
+#include "comm/mpi/mpi_state.h"
+
+namespace millrace {
+namespace {
+
+class MpiCommFactory final : public CommFactory {
+ public:
+  MpiCommFactory(std::shared_ptr<MpiRuntime::State> mpi, const HostCommOptions& options)
+      : mpi_(std::move(mpi)), options_(options) {}
+
+  int rank() const noexcept override { return mpi_->rank; }
+  int world_size() const noexcept override { return mpi_->world_size; }
+
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+    const int own = CheckedGroupRank(ranks, label, mpi_->rank, mpi_->world_size);
+    MeetMembers(ranks, label, own);
+    std::vector<int> peers(ranks.size());  // the new communicator's ranks are in the order of `ranks`
+    std::iota(peers.begin(), peers.end(), 0);
+    return MakeHostCommunicator(MakeMpiExchange(mpi_, CreateComm(ranks, label), CommOwnership::kOwned,
+                                                std::move(peers), own, label, options_),
+                                options_);
+  }
+
+ private:
+  // MPI_Comm_create_group blocks without a time-out; after this all members are about to call it.
+  void MeetMembers(const std::vector<int>& ranks, const std::string& label, int own) {
+    const std::unique_ptr<ByteExchange> control =
+        MakeMpiExchange(mpi_, mpi_->control, CommOwnership::kBorrowed, ranks, own, label, options_);
+    std::vector<std::byte> tokens(ranks.size());
+    std::vector<SendPiece> sends(ranks.size(), SendPiece{&tokens[own], 1});
+    std::vector<RecvPiece> recvs;
+    for (std::byte& token : tokens) recvs.push_back({&token, 1});
+    control->Exchange(CommOp::kConnect, sends, recvs);
+  }
+
+  MPI_Comm CreateComm(const std::vector<int>& ranks, const std::string& label) {
+    const std::string where = fmt::format("communicator '{}', rank {}", label, mpi_->rank);
+    MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    CheckMpi(MPI_Comm_group(mpi_->control, &world), "MPI_Comm_group", where);
+    CheckMpi(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group), "MPI_Group_incl",
+             where);
+    CheckMpi(MPI_Comm_create_group(mpi_->control, group, 0, &comm), "MPI_Comm_create_group", where);
+    MPI_Group_free(&group);
+    MPI_Group_free(&world);
+    CheckMpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", where);
+    return comm;
+  }
+
+  const std::shared_ptr<MpiRuntime::State> mpi_;
+  const HostCommOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const HostCommOptions& options) {
+  return std::make_unique<MpiCommFactory>(runtime.state(), options);
+}
+
+}  // namespace millrace

@@ -1,0 +1,18 @@
+// Communicators over the ranks of an MPI world.
+//
+// Abort    Communicator::Abort ends every process of the world (MpiRuntime::Abort): no call of a peer
+// returns, the message is on stderr. Lifetime Communicators and the factory are destroyed before the
+// MpiRuntime.
+#pragma once
+
+#include <memory>
+
+#include "comm/comm_factory.h"
+#include "comm/host_collectives.h"
+#include "comm/mpi/mpi_runtime.h"
+
+namespace millrace {
+
+std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const HostCommOptions& options = {});
+
+}  // namespace millrace
