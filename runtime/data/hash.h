@@ -1,0 +1,39 @@
+// XXH3-128 as the project's one checksum: of checkpoint blobs, of parameters (param_hash), of plans and
+// configs. It finds damage and differences; it is no defence against someone who forges a file.
+//
+// Text form: 32 hex digits, most significant first, as `xxhsum -H2` prints it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+struct XXH3_state_s;
+
+namespace millrace {
+
+std::string Hash128(const void* data, int64_t bytes);
+std::string Hash128(std::string_view text);
+
+// The same hash of a byte sequence that arrives in pieces; how it is cut does not matter.
+class Hasher128 {
+ public:
+  Hasher128();
+  ~Hasher128();
+  Hasher128(Hasher128&&) noexcept;
+  Hasher128& operator=(Hasher128&&) noexcept;
+
+  void Update(const void* data, int64_t bytes);
+  void Update(std::string_view text);
+  std::string Hex() const;  // of everything so far; more may follow
+  void Reset();             // forgets everything
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const noexcept;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
+
+}  // namespace millrace

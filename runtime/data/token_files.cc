@@ -1,0 +1,187 @@
+#include "runtime/data/token_files.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are read as they lie");
+
+constexpr int64_t kHeaderInts = 256;
+constexpr int64_t kHeaderBytes = kHeaderInts * 4;
+constexpr int32_t kMagicU16 = 20240520, kVersionU16 = 1;
+constexpr int32_t kMagicU32 = 20240801, kVersionU32 = 7;
+
+bool EndsWith(std::string_view text, std::string_view tail) {
+  return text.size() >= tail.size() && text.substr(text.size() - tail.size()) == tail;
+}
+
+std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind) {
+  struct Found {
+    bool is_link;
+    std::string name;
+    std::pair<dev_t, ino_t> identity;
+  };
+  std::vector<Found> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entries(path, error), end; !error && entries != end;
+       entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    if (name[0] == '.' || (kind == TokenFileKind::kTokens && !EndsWith(name, ".bin"))) continue;
+    struct stat status;
+    MR_REQUIRE(ErrorCode::kData, ::stat(entries->path().c_str(), &status) == 0,
+               "{} cannot be read (a link that leads nowhere?); remove it or name one file",
+               entries->path().string());
+    if (S_ISREG(status.st_mode) && status.st_size > 0)
+      found.push_back({entries->is_symlink(error), name, {status.st_dev, status.st_ino}});
+  }
+  MR_REQUIRE(ErrorCode::kData, !error, "cannot list the folder {}: {}", path, error.message());
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::pair(a.is_link, a.name) < std::pair(b.is_link, b.name);  // own names claim their file first
+  });
+  std::set<std::pair<dev_t, ino_t>> taken;
+  std::vector<std::string> files;
+  for (const Found& file : found)
+    if (taken.insert(file.identity).second)
+      files.push_back((std::filesystem::path(path) / file.name).string());
+  std::sort(files.begin(), files.end());
+  MR_REQUIRE(ErrorCode::kData, !files.empty(), "the folder {} has no {} directly in it", path,
+             kind == TokenFileKind::kText ? "non-empty file" : "non-empty *.bin file");
+  return files;
+}
+
+// Files that a raw uint16 reader would swallow as tokens. What each is called tells the user what went wrong.
+void RefuseForeignFormats(const InputFile& file, std::string_view start) {
+  using namespace std::string_view_literals;
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kForeign = {{
+      {"\x93NUMPY"sv, "a NumPy array"},
+      {"PK\x03\x04"sv, "a zip archive"},
+      {"\x1f\x8b"sv, "a gzip file"},
+      {"\x28\xb5\x2f\xfd"sv, "a zstd file"},
+      {"BZh"sv, "a bzip2 file"},
+      {"\xfd"
+       "7zXZ\0"sv,
+       "an xz file"},
+      {"PAR1"sv, "a Parquet file"},
+      {"ARROW1"sv, "an Arrow file"},
+      {"MMIDIDX\0\0"sv, "a Megatron index"},
+      {"BIN.TOK\n"sv, "an LLM.Q token file"},
+  }};
+  for (const auto& [signature, name] : kForeign)
+    MR_REQUIRE(ErrorCode::kData, start.substr(0, signature.size()) != signature,
+               "{} is {}; token files are raw uint16 (nanoGPT) or llm.c's", file.path(), name);
+}
+
+TokenSegment OpenTokens(std::shared_ptr<const InputFile> file) {
+  const std::string& path = file->path();
+  const int64_t size = file->size();
+  std::array<int32_t, 3> header = {};
+  const int64_t start_bytes = std::min<int64_t>(size, sizeof(header));
+  file->Read(0, header.data(), start_bytes);
+  RefuseForeignFormats(*file, {reinterpret_cast<const char*>(header.data()), size_t(start_bytes)});
+
+  const auto [magic, version, count] = header;
+  if (magic == kMagicU16 || magic == kMagicU32) {
+    const int32_t expected = magic == kMagicU16 ? kVersionU16 : kVersionU32;
+    const int64_t bytes_per_token = magic == kMagicU16 ? 2 : 4;
+    MR_REQUIRE(ErrorCode::kData, size >= kHeaderBytes,
+               "{} has llm.c's magic {} but only {} bytes; the header alone has {}", path, magic, size,
+               kHeaderBytes);
+    MR_REQUIRE(ErrorCode::kData, version == expected,
+               "{} has llm.c's magic {} with version {}; version {} is known", path, magic, version,
+               expected);
+    MR_REQUIRE(ErrorCode::kData, count > 0, "{}: its header says {} tokens", path, count);
+    const int64_t wanted = kHeaderBytes + bytes_per_token * count;
+    MR_REQUIRE(ErrorCode::kData, size == wanted,
+               "{}: its header says {} tokens, which makes {} bytes, but the file has {}: {}", path, count,
+               wanted, size, size < wanted ? "truncated?" : "trailing bytes, or a wrong count");
+    return {.file = std::move(file),
+            .bytes_per_token = bytes_per_token,
+            .data_offset = kHeaderBytes,
+            .count = count};
+  }
+  // llm.c dates its magics. These two words as raw tokens would need ids above 55,000 in just this place.
+  MR_REQUIRE(ErrorCode::kData, size < 4 || magic < 20240101 || magic > 20241231,
+             "{} starts with {}, the magic of another kind of llm.c file; token files have {} or {}", path,
+             magic, kMagicU16, kMagicU32);
+  MR_REQUIRE(ErrorCode::kData, size % 2 == 0,
+             "{} has {} bytes; raw uint16 tokens need an even number: truncated?", path, size);
+  return {.file = std::move(file), .bytes_per_token = 2, .data_offset = 0, .count = size / 2};
+}
+
+template <typename Id>
+void Widen(const TokenSegment& segment, int64_t first, int64_t n, int64_t vocab, int32_t* out) {
+  constexpr int64_t kChunk = 4096;
+  std::array<Id, kChunk> ids;
+  for (int64_t done = 0; done < n; done += kChunk) {
+    const int64_t length = std::min(kChunk, n - done);
+    const int64_t offset = segment.data_offset + (first + done) * int64_t{sizeof(Id)};
+    segment.file->Read(offset, ids.data(), length * int64_t{sizeof(Id)});
+    Id largest = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      largest = std::max(largest, ids[i]);
+      out[done + i] = static_cast<int32_t>(ids[i]);
+    }
+    if (int64_t{largest} < vocab) continue;
+    const int64_t bad =
+        std::find_if(ids.begin(), ids.begin() + length, [&](Id id) { return id >= vocab; }) - ids.begin();
+    throw Error(ErrorCode::kData,
+                fmt::format("{}: token {} (byte offset {}) has id {}; the model's vocabulary has ids 0 to {}",
+                            segment.file->path(), first + done + bad, offset + bad * int64_t{sizeof(Id)},
+                            ids[bad], vocab - 1));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> ListTokenFiles(const std::string& path, TokenFileKind kind) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  MR_REQUIRE(ErrorCode::kData, std::filesystem::exists(status), "{} does not exist", path);
+  if (std::filesystem::is_directory(status)) return ListFolder(path, kind);
+  MR_REQUIRE(ErrorCode::kData, std::filesystem::is_regular_file(status), "{} is neither a file nor a folder",
+             path);
+  return {path};
+}
+
+std::vector<TokenSegment> OpenTokenFiles(const std::vector<std::string>& paths, TokenFileKind kind) {
+  std::vector<TokenSegment> segments;
+  for (const std::string& path : paths) {
+    auto file = std::make_shared<const InputFile>(path, ErrorCode::kData);
+    MR_REQUIRE(ErrorCode::kData, file->size() > 0, "{} is empty", path);
+    TokenSegment segment =
+        kind == TokenFileKind::kTokens
+            ? OpenTokens(std::move(file))
+            : TokenSegment{.file = file, .bytes_per_token = 1, .data_offset = 0, .count = file->size()};
+    if (!segments.empty()) segment.first = segments.back().end() + (kind == TokenFileKind::kText ? 1 : 0);
+    segments.push_back(std::move(segment));
+  }
+  return segments;
+}
+
+void ReadTokens(const TokenSegment& segment, int64_t first, int64_t n, int64_t vocab, int32_t* out) {
+  MR_CHECK(first >= 0 && n >= 0 && first + n <= segment.count, "tokens {} to {} of {} in {}", first,
+           first + n, segment.count, segment.file->path());
+  switch (segment.bytes_per_token) {
+    case 1:
+      return Widen<uint8_t>(segment, first, n, vocab, out);
+    case 2:
+      return Widen<uint16_t>(segment, first, n, vocab, out);
+    default:
+      return Widen<uint32_t>(segment, first, n, vocab, out);
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,62 @@
+// Training data as numbered windows of token ids. Window w of a sequence with T = seq_len is
+// tokens [w*T, w*T + T], T+1 of them: inputs are the first T, targets the last T. Windows share no input and
+// no target; tokens after the last whole window are not used.
+//
+// What the ids come from: files of text or tokens (token_files.h), or `synthetic`: uniform ids from a
+// counter-based generator, for benchmarks and tests.
+//
+// Held out: the windows of val_path; without it those of the files in data.path, if that is a folder of
+// tokens, whose names contain "val" (nanoGPT and llm.c name them so); else the last tenth of the windows,
+// rounded down, at least one. Held-out targets are never a training target.
+//
+// Errors   kData: missing or damaged files, ids outside the vocabulary, too little for one window. Up to
+//          256 MiB of data are checked when opened, so that a bad id does not wait for step 50,000; the rest
+//          when read.
+// Threads  Read may be called from several threads at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace millrace {
+
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+
+  virtual int64_t seq_len() const noexcept = 0;  // T
+  virtual int64_t windows() const noexcept = 0;  // at least 1
+
+  // out [T+1] = the ids of `window`, in [0, windows()).
+  virtual void Read(int64_t window, int32_t* out) const = 0;
+
+  // For people: "13 text files, 213,454 tokens".
+  virtual std::string Describe() const = 0;
+
+  // Changes when the data does: names, sizes, beginnings and ends of the files, T, the vocabulary. A resumed
+  // run compares it, because the same sample order over other data is another run.
+  virtual std::string Fingerprint() const = 0;
+};
+
+struct TokenSourceOptions {
+  enum class Kind { kText, kTokens, kSynthetic };
+  Kind kind = Kind::kText;
+  std::string path;     // a file or a folder; not for synthetic
+  int64_t seq_len = 0;  // T, at least 1
+  int64_t vocab = 0;    // ids are in [0, vocab)
+  uint64_t seed = 0;    // synthetic only
+};
+
+std::shared_ptr<const TokenSource> OpenTokenSource(const TokenSourceOptions& options);
+
+// Training windows and held-out windows, each numbered from 0.
+struct DataSplit {
+  std::shared_ptr<const TokenSource> train;
+  std::shared_ptr<const TokenSource> held_out;
+};
+
+DataSplit OpenDataSplit(const TokenSourceOptions& options, const std::optional<std::string>& val_path);
+
+}  // namespace millrace
