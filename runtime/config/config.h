@@ -30,18 +30,18 @@ struct ModelConfig {
   int64_t layers = 12;
   int64_t d_model = 768;
   int64_t heads = 12;
-  std::optional<int64_t> kv_heads;
-  std::optional<int64_t> head_dim;
-  std::optional<int64_t> ffn;
-  std::optional<int64_t> vocab;
+  std::optional<int64_t> kv_heads = {};
+  std::optional<int64_t> head_dim = {};
+  std::optional<int64_t> ffn = {};
+  std::optional<int64_t> vocab = {};
   int64_t seq_len = 1024;
-  std::optional<bool> tied;
-  std::optional<Activation> activation;
+  std::optional<bool> tied = {};
+  std::optional<Activation> activation = {};
   double norm_eps = 1e-5;
-  std::optional<double> rope_theta;
-  std::optional<RopeScaling> rope_scaling;
+  std::optional<double> rope_theta = {};
+  std::optional<RopeScaling> rope_scaling = {};
   double init_std = 0.02;
-  std::optional<std::string> init_from;
+  std::optional<std::string> init_from = {};
 
   int64_t KvHeads() const { return kv_heads.value_or(heads); }
   int64_t HeadDim() const { return head_dim.value_or(d_model / heads); }
@@ -56,8 +56,8 @@ struct ModelConfig {
 struct DataConfig {
   enum class Kind { kText, kTokens, kSynthetic };
   Kind kind = Kind::kText;
-  std::optional<std::string> path;
-  std::optional<std::string> val_path;
+  std::optional<std::string> path = {};
+  std::optional<std::string> val_path = {};
   std::string tokenizer = "bytes";
   int64_t shuffle_seed = 0;
   int64_t eval_batches = 8;
@@ -67,8 +67,8 @@ struct DataConfig {
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t micro_batch = 8;  // sequences per rank and microbatch
-  std::optional<int64_t> accumulate;
-  std::optional<int64_t> global_batch;  // sequences per step, over all ranks
+  std::optional<int64_t> accumulate = {};
+  std::optional<int64_t> global_batch = {};  // sequences per step, over all ranks
   int64_t seed = 0;
   int64_t eval_every = 0;
 
@@ -81,7 +81,7 @@ struct ScheduleConfig {
   enum class Kind { kConstant, kCosine, kWsd };
   Kind kind = Kind::kConstant;
   int64_t warmup = 0;
-  std::optional<int64_t> decay_steps;
+  std::optional<int64_t> decay_steps = {};
   double min_lr = 0;
 
   int64_t DecaySteps(int64_t train_steps) const;  // 0 for constant
@@ -101,7 +101,7 @@ struct OptimizerConfig {
 };
 
 struct ParallelConfig {
-  std::optional<int64_t> shard;
+  std::optional<int64_t> shard = {};
   int64_t replicate = 1;
 
   int64_t Shard(int64_t world) const { return shard.value_or(world / replicate); }
@@ -137,10 +137,10 @@ struct MemoryConfig {
   enum class Recompute { kNone, kNorms, kBlock };
   Allocator allocator = Allocator::kPacked;
   int64_t prefetch = 1;
-  std::optional<int64_t> slots;
+  std::optional<int64_t> slots = {};
   int64_t reduce_depth = 1;
   Recompute recompute = Recompute::kNone;
-  std::optional<double> budget_gib;
+  std::optional<double> budget_gib = {};
 
   int64_t Slots() const { return slots.value_or(prefetch + 1); }
   bool operator==(const MemoryConfig&) const = default;

@@ -70,7 +70,7 @@ json JsonFromSet(const Key& key, std::string_view text) {
     if (!text.starts_with('"')) return std::string(text);
   }
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_discarded()) return parsed;
+  if (!parsed.is_discarded() || text.starts_with('"')) return parsed;
   double number = 0;  // ".5" and "5." are no JSON, but nobody means anything else by them
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (key.type == KeyType::kNumber && error == std::errc() && end == text.data() + text.size()) return number;

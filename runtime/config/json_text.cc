@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -53,15 +54,28 @@ class SyntaxCheck final : public nlohmann::json_sax<json> {
   std::string token_, text_;
 };
 
+// First byte of the token that ends with the last byte read. The lexer's own idea of the token is the whole
+// of it only for strings; elsewhere it may begin with what came before.
+size_t TokenStart(std::string_view text, const SyntaxCheck& check) {
+  const auto in_word = [&](size_t at) {
+    return std::isalnum(static_cast<unsigned char>(text[at])) ||
+           std::string_view("+-.").find(text[at]) != text.npos;
+  };
+  if (check.read() == 0 || check.read() > text.size()) return text.size();
+  size_t start = check.read() - 1;
+  if (text[start] == '"' && check.token().size() > 1 && check.token().size() <= check.read())
+    return check.read() - check.token().size();
+  while (start > 0 && in_word(start) && in_word(start - 1)) --start;
+  return start;
+}
+
 JsonTextProblem SyntaxProblem(const std::string& text, const SyntaxCheck& check) {
   if (check.too_deep()) return {0, fmt::format("objects and lists nested deeper than {}", kMaxDepth)};
-  size_t offset = std::min(check.read() == 0 ? 0 : check.read() - 1, text.size());
+  const size_t offset = TokenStart(text, check);
   std::string hint;
   const std::string_view rest = std::string_view(text).substr(offset);
-  // The lexer stops at the first letter that cannot be, so "NaN" stops at N and "nan" at its second letter.
-  const std::string_view word = std::string_view(text).substr(offset == 0 ? 0 : offset - 1);
-  if (rest.starts_with("NaN") || rest.starts_with("Inf") || word.starts_with("nan") ||
-      rest.starts_with("inf") || word.starts_with("-Inf") || word.starts_with("-inf"))
+  if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("nan") || rest.starts_with("inf") ||
+      rest.starts_with("-I") || rest.starts_with("-i"))
     hint = "; JSON has no NaN or infinity";
   else if (rest.starts_with("/") || rest.starts_with("#"))
     hint = "; JSON has no comments";

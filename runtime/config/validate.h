@@ -12,7 +12,7 @@ namespace millrace {
 
 // What the configuration is checked against.
 struct ConfigContext {
-  std::optional<int64_t> world;  // ranks; empty: unknown, and rules that need it are left out
+  std::optional<int64_t> world = {};  // ranks; empty: unknown, and rules that need it are left out
   bool has_cuda =
       false;  // `execution.backend: cuda` can be honoured. Planning for a GPU elsewhere says true.
 };

@@ -1,0 +1,216 @@
+#include "runtime/config/validate.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/runtime/config/load_support.h"
+
+namespace millrace {
+namespace {
+
+struct Case {
+  std::vector<std::string> sets;
+  const char* first_key;  // of the one problem; empty: accepted
+  const char* part;       // of its text
+  ConfigContext context = {};
+};
+
+void Check(const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    std::string given;
+    for (const std::string& set : c.sets) given += " " + set;
+    CAPTURE(given);
+    const std::vector<std::string> problems = Problems({kSynthetic}, c.sets, c.context);
+    for (const std::string& problem : problems) UNSCOPED_INFO(problem);
+    if (std::string(c.first_key).empty()) {
+      REQUIRE(problems.empty());
+    } else {
+      REQUIRE(problems.size() == 1);
+      REQUIRE(problems[0].starts_with(std::string(c.first_key) + " "));
+      REQUIRE(problems[0].find(c.part) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("heads divide the model", "[config][validate]") {
+  const std::string llama = "model.family=llama";
+  Check({{{"model.d_model=100", "model.heads=3"}, "model.d_model", "multiple of heads"},
+         {{"model.d_model=99", "model.heads=3"}, "", ""},
+         {{llama, "model.heads=6", "model.kv_heads=4"}, "model.kv_heads", "divide heads"},
+         {{llama, "model.heads=6", "model.kv_heads=3"}, "", ""},
+         {{llama, "model.heads=6", "model.kv_heads=12"}, "model.kv_heads", "divide heads"},
+         {{llama, "model.d_model=99", "model.heads=3"}, "model.head_dim", "even head_dim (here 33)"},
+         {{llama, "model.head_dim=7"}, "model.head_dim", "even head_dim"},
+         {{llama, "model.d_model=100", "model.heads=3", "model.head_dim=32"}, "", ""},
+         {{"model.layers=3", "sharding.blocks_per_unit=4"}, "sharding.blocks_per_unit", "more blocks"},
+         {{"model.layers=3", "sharding.blocks_per_unit=2"}, "", ""}});
+}
+
+TEST_CASE("a key that a family cannot honour is refused by name", "[config][validate]") {
+  const std::string llama = "model.family=llama";
+  Check(
+      {{{"model.kv_heads=4"}, "model.kv_heads", "no grouped-query attention"},
+       {{"model.kv_heads=12"}, "", ""},
+       {{"model.head_dim=32"}, "model.head_dim", "d_model / heads"},
+       {{"model.head_dim=64"}, "", ""},
+       {{"model.rope_theta=10000"}, "model.rope_theta", "no effect"},
+       {{"model.rope_theta=null"}, "", ""},
+       {{R"(model.rope_scaling={"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+              "original_max_position_embeddings": 512})"},
+        "model.rope_scaling",
+        "no effect"},
+       {{"model.activation=swiglu"}, "model.activation", "gpt2's activation is gelu"},
+       {{"model.activation=gelu"}, "", ""},
+       {{llama, "model.activation=gelu"}, "model.activation", "llama's activation is swiglu"},
+       {{llama, "model.rope_theta=500000", "model.activation=swiglu", "model.tied=true"}, "", ""},
+       {{llama, R"(model.rope_scaling={"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                     "high_freq_factor": 4, "original_max_position_embeddings": 512})"},
+        "model.rope_scaling.low_freq_factor",
+        "less than high_freq_factor"}});
+}
+
+TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read", "[config][validate]") {
+  Check({{{"data.kind=text"}, "data.path", "needed for text"},
+         {{"data.kind=text", "data.path=a.txt"}, "", ""},
+         {{"data.kind=tokens", "model.vocab=50257"}, "data.path", "needed for tokens"},
+         {{"data.kind=tokens", "data.path=a.bin"}, "model.vocab", "written with"},
+         {{"data.kind=tokens", "data.path=a.bin", "model.vocab=50257"}, "", ""},
+         {{"data.kind=tokens", "data.path=a.bin", "model.init_from=gpt2"}, "", ""},
+         {{"data.kind=text", "data.path=a.txt", "model.vocab=255"}, "model.vocab", "at least 256"},
+         {{"model.vocab=17"}, "", ""},
+         {{"data.tokenizer=llama/tokenizer.json"}, "data.tokenizer", "\"llama/tokenizer.json\""},
+         {{"data.tokenizer=llama/tokenizer.json"}, "data.tokenizer", "cannot be read yet"}});
+}
+
+TEST_CASE("global_batch sets accumulate, or checks it", "[config][validate]") {
+  const ConfigContext three{.world = 3};
+  Check({{{"train.micro_batch=4", "train.global_batch=24"}, "", "", three},
+         {{"train.micro_batch=4", "train.global_batch=25"}, "train.global_batch", "= 12 on 3 ranks", three},
+         {{"train.micro_batch=4", "train.global_batch=8"}, "train.global_batch", "= 12 on 3 ranks", three},
+         {{"train.micro_batch=4", "train.global_batch=24", "train.accumulate=2"}, "", "", three},
+         {{"train.micro_batch=4", "train.global_batch=24", "train.accumulate=3"},
+          "train.global_batch",
+          "= 36 on 3 ranks",
+          three},
+         {{"train.micro_batch=4", "train.global_batch=25"}, "", ""}});
+  const TrainConfig train =
+      Load({kSynthetic}, {"train.micro_batch=4", "train.global_batch=24"}, three).config.train;
+  REQUIRE(train.Accumulate(3) == 2);
+  REQUIRE(train.Accumulate(1) == 6);
+  REQUIRE(train.GlobalBatch(3) == 24);
+  REQUIRE(TrainConfig{.micro_batch = 5, .accumulate = 7}.GlobalBatch(2) == 70);
+  REQUIRE(TrainConfig{.micro_batch = 5}.GlobalBatch(2) == 10);
+}
+
+TEST_CASE("shard times replicate is the world", "[config][validate]") {
+  const ConfigContext six{.world = 6};
+  Check({{{}, "", "", six},
+         {{"parallel.replicate=2"}, "", "", six},
+         {{"parallel.replicate=4"}, "parallel.replicate", "divide the world, 6 ranks", six},
+         {{"parallel.shard=3", "parallel.replicate=2"}, "", "", six},
+         {{"parallel.shard=3"}, "parallel.shard", "world, 6 ranks", six},
+         {{"parallel.shard=6", "parallel.replicate=2"}, "parallel.shard", "world, 6 ranks", six},
+         {{"parallel.shard=3", "parallel.replicate=4"}, "", ""}});
+  REQUIRE(ParallelConfig{.replicate = 2}.Shard(6) == 3);
+}
+
+TEST_CASE("schedules fit into the run", "[config][validate]") {
+  const std::string cosine = "optimizer.schedule.kind=cosine", wsd = "optimizer.schedule.kind=wsd";
+  const std::string decay = "optimizer.schedule.decay_steps";
+  Check(
+      {{{"train.steps=10", "optimizer.schedule.warmup=11"}, "optimizer.schedule.warmup", "fit into the run"},
+       {{"train.steps=10", "optimizer.schedule.warmup=10"}, "", ""},
+       {{decay + "=5"}, "optimizer.schedule.decay_steps", "constant schedule does not decay"},
+       {{"optimizer.schedule.min_lr=1e-5"}, "optimizer.schedule.min_lr", "constant schedule does not decay"},
+       {{cosine, "optimizer.lr=1e-3", "optimizer.schedule.min_lr=2e-3"},
+        "optimizer.schedule.min_lr",
+        "exceed lr"},
+       {{cosine, "optimizer.lr=1e-3", "optimizer.schedule.min_lr=1e-3"}, "", ""},
+       {{cosine, "train.steps=10", decay + "=20"}, "", ""},
+       {{wsd, "train.steps=10", "optimizer.schedule.warmup=4", decay + "=7"}, decay.c_str(), "together"},
+       {{wsd, "train.steps=10", "optimizer.schedule.warmup=4", decay + "=6"}, "", ""}});
+  REQUIRE(ScheduleConfig{.kind = ScheduleConfig::Kind::kCosine, .warmup = 30}.DecaySteps(100) == 70);
+  REQUIRE(ScheduleConfig{.kind = ScheduleConfig::Kind::kWsd, .warmup = 30}.DecaySteps(101) == 21);
+  REQUIRE(ScheduleConfig{.kind = ScheduleConfig::Kind::kWsd, .warmup = 95}.DecaySteps(100) == 5);
+  REQUIRE(ScheduleConfig{}.DecaySteps(100) == 0);
+}
+
+TEST_CASE("a reduction in every microbatch cannot wait for the last one's concat", "[config][validate]") {
+  const std::string last = "sharding.grad_concat=last", two = "train.accumulate=2";
+  Check({{{last, two}, "sharding.grad_concat", "grad_sync last"},
+         {{last, two, "sharding.grad_sync=last"}, "", ""},
+         {{last}, "", ""},
+         {{"sharding.grad_concat=every", two}, "", ""},
+         {{"sharding.grad_concat=direct", two}, "", ""},
+         {{last, "train.micro_batch=2", "train.global_batch=8"}, "sharding.grad_concat", "", {.world = 2}},
+         {{last, "train.micro_batch=2", "train.global_batch=8"}, "", "", {.world = 4}},
+         {{"sharding.reshard=auto"}, "sharding.reshard", "needs one"},
+         {{"sharding.reshard=auto", "memory.budget_gib=1.5"}, "", ""}});
+}
+
+TEST_CASE("slots are for the allocators that have them", "[config][validate]") {
+  for (const std::string allocator : {"packed", "persistent", "dynamic"})
+    Check({{{"memory.allocator=" + allocator, "memory.slots=4"}, "memory.slots", "has no slots"},
+           {{"memory.allocator=" + allocator}, "", ""}});
+  for (const std::string allocator : {"coloured", "max_pool", "fixed"})
+    Check({{{"memory.allocator=" + allocator, "memory.slots=2"}, "", ""},
+           {{"memory.allocator=" + allocator, "memory.slots=1"}, "memory.slots", "prefetch + 1"},
+           {{"memory.allocator=" + allocator, "memory.slots=1", "memory.prefetch=0"}, "", ""},
+           {{"memory.allocator=" + allocator, "memory.slots=3", "memory.prefetch=3"},
+            "memory.slots",
+            "prefetch + 1"}});
+  REQUIRE(MemoryConfig{.prefetch = 3}.Slots() == 4);
+  REQUIRE(MemoryConfig{.prefetch = 3, .slots = 6}.Slots() == 6);
+}
+
+TEST_CASE("cuda is refused where it cannot run", "[config][validate]") {
+  Check({{{"execution.backend=cuda"}, "execution.backend", "no CUDA"},
+         {{"execution.backend=cuda"}, "", "", {.has_cuda = true}},
+         {{"execution.backend=auto"}, "", ""},
+         {{"execution.backend=cpu"}, "", ""}});
+}
+
+TEST_CASE("a rule names the values, and where each comes from", "[config][validate]") {
+  const std::vector<std::string> problems =
+      Problems({kSynthetic, "{\"model\": {\n  \"heads\": 3}}"}, {"model.d_model=100"});
+  REQUIRE(problems ==
+          std::vector<std::string>{"model.d_model = 100 (--set model.d_model=100), model.heads = 3 "
+                                   "(file1.json:2:3): d_model must be a multiple of heads"});
+  REQUIRE(Problems({R"({"data": {"kind": "text"}})"})[0].starts_with(
+      "data.path = null (default), data.kind = \"text\" (file0.json:1:11): "));
+}
+
+TEST_CASE("rules over a key that is wrong already stay silent", "[config][validate]") {
+  REQUIRE(Problems({kSynthetic}, {"model.d_model=0", "model.heads=5"}).size() == 1);
+  REQUIRE(Problems({R"({"data": {"pth": "a.txt"}})"}).size() == 1);  // not: data.path is needed
+  REQUIRE(Problems({R"({"data": 5})"}).size() == 1);
+  REQUIRE(Problems({"{"}).size() == 1);
+  REQUIRE(Problems({kSynthetic}, {"model.d_model=100", "model.heads=3", "optimizer.schedule.warmup=5000"})
+              .size() == 2);
+}
+
+TEST_CASE("rules over model keys wait for the folder that the model starts from", "[config][validate]") {
+  Check({{{"model.init_from=llama", "model.heads=7"}, "", ""},
+         {{"model.init_from=llama", "model.heads=7", "model.d_model=100"},
+          "model.d_model",
+          "multiple of heads"},
+         {{"model.init_from=llama", "model.rope_theta=500000"}, "", ""}});
+}
+
+TEST_CASE("what is not given follows the family", "[config][validate]") {
+  ModelConfig model;
+  REQUIRE(model.Ffn() == 3072);
+  REQUIRE(model.Tied());
+  REQUIRE(model.ActivationKind() == ModelConfig::Activation::kGelu);
+  REQUIRE(model.KvHeads() == 12);
+  REQUIRE(model.HeadDim() == 64);
+  REQUIRE(model.Vocab() == 256);
+  model.family = ModelConfig::Family::kLlama;
+  model.d_model = 4096;
+  REQUIRE(model.Ffn() == 11008);  // Llama 7B
+  REQUIRE_FALSE(model.Tied());
+  REQUIRE(model.ActivationKind() == ModelConfig::Activation::kSwiglu);
+  REQUIRE(model.RopeTheta() == 10000);
+}
+
+}  // namespace
+}  // namespace millrace
