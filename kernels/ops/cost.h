@@ -1,9 +1,13 @@
 // What an op needs and costs, from shapes alone: no device, so a laptop can plan for an H200.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
+#include "kernels/ops/access.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/step_ops.h"
 #include "runtime/base/tensor_view.h"
@@ -12,14 +16,15 @@ namespace millrace {
 
 enum class Backend { kCpu, kCuda };
 
-// Operand of a shape-only op: what Supports, WorkspaceBytes and Cost look at.
+// Operand of a shape-only op: what WhyUnsupported, WorkspaceBytes and Cost look at.
 struct Shape {
   Layout layout;
   bool present = false;
   explicit operator bool() const { return present; }
 };
 
-// Scratch the backend needs for the op, in bytes; 0: no scratch operand.
+// Scratch the backend needs for the op, in bytes; 0: no scratch operand. kCpu: exact,
+// kernels/ops/cpu_blocking.h. kCuda: what kernels/cuda may use at most.
 int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend);
@@ -36,5 +41,59 @@ std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
 double Flops(const MatmulOp<Shape>& op);
 double Flops(const AttentionOp<Shape>& op);      // 2 GEMMs over the triangle
 double Flops(const AttentionGradOp<Shape>& op);  // 5 GEMMs over the triangle
+
+namespace internal {
+
+// Rough arithmetic per element of an op's largest operand, for the ops whose time is their memory traffic: an
+// exponential counts 16, a division or square root 4. Ops that only move bytes count 0.
+constexpr double FlopsPerElement(std::string_view op) {
+  struct Entry {
+    std::string_view op;
+    double flops;
+  };
+  constexpr Entry kEntries[] = {
+      {"embed", 1},       {"embed_grad", 1},       {"norm", 8},           {"norm_grad", 16},
+      {"column_sum", 1},  {"rope_table", 64},      {"rope", 3},           {"add", 1},
+      {"activation", 26}, {"activation_grad", 32}, {"cross_entropy", 40}, {"concat", 1},
+      {"accumulate", 1},  {"finite_scan", 1},      {"sum_squares", 2},    {"step_stats", 2},
+      {"adamw", 20},      {"reduce_scatter", 1},   {"all_reduce", 1},
+  };
+  for (const Entry& entry : kEntries)
+    if (entry.op == op) return entry.flops;
+  return 0;
+}
+
+}  // namespace internal
+
+struct OpCost {
+  double flops = 0;
+  int64_t read_bytes = 0;  // memory traffic if every operand is touched once; scratch is not counted
+  int64_t write_bytes = 0;
+};
+
+// For any op: bytes are numel * element size of the present operands, by access.
+template <template <class> class Op>
+OpCost Cost(const Op<Shape>& op) {
+  OpCost cost;
+  int64_t largest = 0;
+  Op<Shape>::Visit(op, [&](const Shape& operand, Access access, std::string_view name) {
+    if (!operand || access == Access::kScratch) return;
+    int64_t numel = operand.layout.numel();
+    // A lookup touches the rows that it looks up.
+    if constexpr (std::is_same_v<Op<Shape>, EmbedOp<Shape>>)
+      if (name == "table") numel = std::min(numel, op.out.layout.numel());
+    if constexpr (std::is_same_v<Op<Shape>, SelectRowOp<Shape>>)
+      if (name == "x") numel = op.out.layout.numel();
+    largest = std::max(largest, numel);
+    const int64_t bytes = numel * Bytes(operand.layout.dtype);
+    if (Reads(access)) cost.read_bytes += bytes;
+    if (Writes(access)) cost.write_bytes += bytes;
+  });
+  if constexpr (requires { Flops(op); })
+    cost.flops = Flops(op);
+  else
+    cost.flops = internal::FlopsPerElement(Op<Shape>::kName) * static_cast<double>(largest);
+  return cost;
+}
 
 }  // namespace millrace

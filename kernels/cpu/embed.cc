@@ -1,0 +1,135 @@
+#include "kernels/cpu/embed.h"
+
+#include <cstring>
+
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/tokens.h"
+
+namespace millrace::cpu {
+namespace {
+
+void CheckToken(int32_t token, int64_t rows) {
+  MR_CHECK(token >= 0 && token < rows,
+           "token {} at an embedding of {} rows; data is checked when it is loaded", token, rows);
+}
+
+// order[i]: rows of d_out sorted by token, stable; ends[v]: one past the last of token v in `order`.
+struct SortedTokens {
+  int32_t* ends;
+  int32_t* order;
+};
+
+SortedTokens SortTokens(const Tokens& tokens, int64_t vocab, const TensorView& scratch) {
+  MR_CHECK_LE((vocab + 1 + tokens.rows()) * 4, scratch ? scratch.bytes() : 0, "embed_grad: scratch");
+  int32_t* const next = scratch.as<int32_t>();
+  int32_t* const order = next + vocab + 1;
+  std::fill_n(next, vocab + 1, 0);
+  for (int64_t r = 0; r < tokens.rows(); ++r) {
+    CheckToken(tokens.at(r), vocab);
+    ++next[tokens.at(r) + 1];
+  }
+  for (int64_t v = 0; v < vocab; ++v) next[v + 1] += next[v];
+  for (int64_t r = 0; r < tokens.rows(); ++r) order[next[tokens.at(r)]++] = static_cast<int32_t>(r);
+  return {next, order};
+}
+
+void AddTo(float* sum, Row row, int64_t begin, int64_t n) {
+  float buffer[kChunk];
+  const float* x = Load(row, begin, n, buffer);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
+}
+
+void TableGrad(const EmbedGradOp<TensorView>& op, const Tokens& tokens) {
+  const int64_t vocab = op.d_table.dim(0);
+  const SortedTokens sorted = SortTokens(tokens, vocab, op.scratch);
+  const bool accumulate = op.table_update == Update::kAccumulate;
+  int32_t begin = 0;
+  for (int64_t v = 0; v < vocab; ++v) {
+    const int32_t end = sorted.ends[v];
+    if (begin < end || !accumulate) {
+      ForChunks(op.d_table.dim(1), [&](int64_t c, int64_t n) {
+        float sum[kChunk];
+        std::fill_n(sum, n, 0.0f);
+        for (int32_t i = begin; i < end; ++i) AddTo(sum, RowAt(op.d_out, sorted.order[i]), c, n);
+        StoreOrAdd(RowAt(op.d_table, v), c, n, sum, accumulate);
+      });
+    }
+    begin = end;
+  }
+}
+
+void PositionsGrad(const EmbedGradOp<TensorView>& op, const Tokens& tokens) {
+  const bool accumulate = op.positions_update == Update::kAccumulate;
+  for (int64_t t = 0; t < tokens.length(); ++t) {
+    ForChunks(op.d_positions.dim(1), [&](int64_t c, int64_t n) {
+      float sum[kChunk];
+      std::fill_n(sum, n, 0.0f);
+      for (int64_t b = 0; b < tokens.batch(); ++b) AddTo(sum, RowAt(op.d_out, b * tokens.length() + t), c, n);
+      StoreOrAdd(RowAt(op.d_positions, t), c, n, sum, accumulate);
+    });
+  }
+}
+
+}  // namespace
+
+void Embed(const EmbedOp<TensorView>& op, Stream&) {
+  const Tokens tokens(op.tokens, op.scalars, op.parity_stride);
+  CheckFloat(op.table, "table");
+  CheckFloat(op.out, "out");
+  MR_CHECK_EQ(op.out.dim(0), tokens.rows(), "embed: rows of out");
+  MR_CHECK_EQ(op.out.dim(1), op.table.dim(1), "embed: columns of out and table");
+  if (op.positions) {
+    CheckFloat(op.positions, "positions");
+    MR_CHECK(op.positions.dim(0) >= tokens.length() && op.positions.dim(1) == op.table.dim(1),
+             "embed: positions are {} for T = {} and table {}", ToString(op.positions.layout),
+             tokens.length(), ToString(op.table.layout));
+  }
+  for (int64_t b = 0; b < tokens.batch(); ++b) {
+    for (int64_t t = 0; t < tokens.length(); ++t) {
+      const int32_t token = tokens.at(b, t);
+      CheckToken(token, op.table.dim(0));
+      ForChunks(op.out.dim(1), [&](int64_t c, int64_t n) {
+        float table_buffer[kChunk], position_buffer[kChunk], sum[kChunk];
+        const float* values = Load(RowAt(op.table, token), c, n, table_buffer);
+        if (op.positions) {
+          const float* positions = Load(RowAt(op.positions, t), c, n, position_buffer);
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) sum[i] = values[i] + positions[i];
+          values = sum;
+        }
+        Store(RowAt(op.out, b * tokens.length() + t), c, n, values);
+      });
+    }
+  }
+}
+
+void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream&) {
+  const Tokens tokens(op.tokens, op.scalars, op.parity_stride);
+  CheckFloat(op.d_out, "d_out");
+  MR_CHECK_EQ(op.d_out.dim(0), tokens.rows(), "embed_grad: rows of d_out");
+  if (op.d_table) {
+    CheckFloat(op.d_table, "d_table");
+    MR_CHECK_EQ(op.d_table.dim(1), op.d_out.dim(1), "embed_grad: columns of d_table and d_out");
+    TableGrad(op, tokens);
+  }
+  if (op.d_positions) {
+    CheckFloat(op.d_positions, "d_positions");
+    MR_CHECK_EQ(op.d_positions.dim(1), op.d_out.dim(1), "embed_grad: columns of d_positions and d_out");
+    MR_CHECK_EQ(op.d_positions.dim(0), tokens.length(), "embed_grad: rows of d_positions");
+    PositionsGrad(op, tokens);
+  }
+}
+
+void SelectRow(const SelectRowOp<TensorView>& op, Stream&) {
+  const int64_t row = op.scalars.as<StepScalars>()->generate_row;
+  MR_CHECK(row >= 0 && row < op.x.dim(0), "select_row: row {} of {}", row, op.x.dim(0));
+  MR_CHECK(op.x.dtype() == op.out.dtype() && op.x.dim(1) == op.out.dim(1), "select_row: x is {}, out is {}",
+           ToString(op.x.layout), ToString(op.out.layout));
+  const int64_t bytes = Bytes(op.x.dtype());
+  for (int64_t c = 0; c < op.x.dim(1); ++c)
+    std::memcpy(op.out.data + c * op.out.stride(1) * bytes,
+                op.x.data + (row * op.x.stride(0) + c * op.x.stride(1)) * bytes, static_cast<size_t>(bytes));
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,92 @@
+#include "kernels/cpu/matmul.h"
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace millrace::cpu {
+namespace {
+
+void Check(const MatmulOp<TensorView>& op) {
+  for (const auto& [view, name] : {std::pair{&op.a, "a"}, {&op.b, "b"}, {&op.out, "out"}}) {
+    CheckFloat(*view, name);
+    MR_CHECK_EQ(view->layout.rank, 2, "rank of matmul's {}", name);
+  }
+  MR_CHECK_EQ(op.a.dim(1), op.b.dim(0), "matmul: columns of a, rows of b");
+  MR_CHECK_EQ(op.a.dim(0), op.out.dim(0), "matmul: rows of a and out");
+  MR_CHECK_EQ(op.b.dim(1), op.out.dim(1), "matmul: columns of b and out");
+  const bool with_bias = op.epilogue == Epilogue::kBias || op.epilogue == Epilogue::kBiasGelu;
+  MR_CHECK_EQ(static_cast<bool>(op.bias), with_bias,
+              "matmul: is there a bias, and does the epilogue add one");
+  if (op.bias) MR_CHECK_EQ(op.bias.dim(0), op.out.dim(1), "matmul: bias and columns of out");
+  MR_CHECK(op.update == Update::kOverwrite || op.epilogue == Epilogue::kNone,
+           "matmul: accumulate takes no epilogue");
+  if (op.pre)
+    MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1), "matmul: pre is {}, out is {}",
+             ToString(op.pre.layout), ToString(op.out.layout));
+}
+
+// The part [row, row + rows) x [col, col + cols) of a view as a GEMM operand; bf16 is converted into
+// `buffer`.
+Matrix Operand(const TensorView& v, int64_t row, int64_t rows, int64_t col, int64_t cols, float* buffer) {
+  const Orientation o = OrientationOf(v.dim(0), v.dim(1), v.stride(0), v.stride(1));
+  const int64_t offset = o.transposed ? col * o.ld + row : row * o.ld + col;
+  if (v.dtype() == DType::kF32) return {v.as<float>() + offset, o.ld, o.transposed};
+  const int64_t lines = o.transposed ? cols : rows, length = o.transposed ? rows : cols;
+  for (int64_t i = 0; i < lines; ++i)
+    ConvertToFloat(v.as<BFloat16>() + offset + i * o.ld, buffer + i * length, length);
+  return {buffer, length, o.transposed};
+}
+
+// Everything after the product, for one row of a tile. `product` is changed.
+void Finish(const MatmulOp<TensorView>& op, int64_t row, int64_t col, int64_t n, float* product) {
+  float buffer[kChunk];
+  if (op.bias) {
+    const float* bias = Load(AsRow(op.bias), col, n, buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) product[i] += bias[i];
+  }
+  if (op.epilogue == Epilogue::kBiasGelu || op.epilogue == Epilogue::kGelu) {
+    // The activation sees what was stored, so that the fused op has the bits of the separate ones.
+    RoundTo(op.pre ? op.pre.dtype() : op.out.dtype(), product, n);
+    if (op.pre) Store(RowAt(op.pre, row), col, n, product);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) product[i] = Gelu(product[i]);
+  }
+  StoreOrAdd(RowAt(op.out, row), col, n, product, op.update == Update::kAccumulate);
+}
+
+}  // namespace
+
+void Matmul(const MatmulOp<TensorView>& op, Stream&) {
+  Check(op);
+  const int64_t m = op.out.dim(0), n = op.out.dim(1), k = op.a.dim(1);
+  if (m == 0 || n == 0) return;
+  const MatmulBlocks tile = BlocksOfMatmul(m, n, k, op.a.dtype(), op.b.dtype());
+  const bool in_place = ProductInPlace(op.out.layout, op.update);
+  Scratch scratch(op.scratch);
+  float* const product = in_place ? nullptr : scratch.Take(tile.m * tile.n);
+  float* const a_buffer = op.a.dtype() == DType::kF32 ? nullptr : scratch.Take(tile.m * tile.k);
+  float* const b_buffer = op.b.dtype() == DType::kF32 ? nullptr : scratch.Take(tile.k * tile.n);
+
+  for (int64_t col = 0; col < n; col += tile.n) {
+    const int64_t cols = std::min(tile.n, n - col);
+    Matrix b{};
+    for (int64_t row = 0; row < m; row += tile.m) {
+      const int64_t rows = std::min(tile.m, m - row);
+      const int64_t ldc = in_place ? std::max(op.out.stride(0), n) : cols;
+      float* const c = in_place ? op.out.as<float>() + row * ldc + col : product;
+      if (k == 0) Gemm(rows, cols, 0, 1.0f, {}, {}, 0.0f, c, ldc);
+      for (int64_t depth = 0; depth < k; depth += tile.k) {
+        const int64_t depths = std::min(tile.k, k - depth);
+        const Matrix a = Operand(op.a, row, rows, depth, depths, a_buffer);
+        if (row == 0 || tile.k < k) b = Operand(op.b, depth, depths, col, cols, b_buffer);
+        Gemm(rows, cols, depths, 1.0f, a, b, depth == 0 ? 0.0f : 1.0f, c, ldc);
+      }
+      if (in_place && op.epilogue == Epilogue::kNone) continue;
+      for (int64_t i = 0; i < rows; ++i) Finish(op, row + i, col, cols, c + i * ldc);
+    }
+  }
+}
+
+}  // namespace millrace::cpu

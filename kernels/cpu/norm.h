@@ -1,0 +1,13 @@
+// kernels/ops/model_ops.h: NormOp and NormGradOp, on the CPU.
+#pragma once
+
+#include "kernels/ops/model_ops.h"
+#include "runtime/base/stream.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace::cpu {
+
+void Norm(const NormOp<TensorView>& op, Stream& stream);
+void NormGrad(const NormGradOp<TensorView>& op, Stream& stream);
+
+}  // namespace millrace::cpu

@@ -1,0 +1,82 @@
+#include "kernels/cpu/rope.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "kernels/cpu/rows.h"
+
+namespace millrace::cpu {
+namespace {
+
+// Frequencies whose wavelength the original context does not cover are divided by `factor`, those well inside
+// stay, and those between are blended (Llama 3.1; HF modeling_rope_utils).
+double Scaled(double frequency, const RopeScaling& s) {
+  if (s.factor == 1) return frequency;
+  const double context = static_cast<double>(s.original_max_position_embeddings);
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength > context / s.low_freq_factor) return frequency / s.factor;
+  if (wavelength < context / s.high_freq_factor) return frequency;
+  const double blend = (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - blend) * frequency / s.factor + blend * frequency;
+}
+
+}  // namespace
+
+void RopeTable(const RopeTableOp<TensorView>& op, Stream&) {
+  const TensorView& table = op.table;
+  MR_CHECK(table.dtype() == DType::kF32 && table.layout.rank == 3 && table.dim(2) == 2 &&
+               table.layout.contiguous(),
+           "rope table is {}; dense f32[T, D/2, 2] is expected", ToString(table.layout));
+  const int64_t half = table.dim(1);
+  for (int64_t i = 0; i < half; ++i) {
+    const double exponent = -static_cast<double>(i) / static_cast<double>(half);
+    const double frequency = Scaled(std::pow(op.theta, exponent), op.scaling);
+    for (int64_t t = 0; t < table.dim(0); ++t) {
+      const double angle = static_cast<double>(t) * frequency;
+      float* const entry = table.as<float>() + (t * half + i) * 2;
+      entry[0] = static_cast<float>(std::cos(angle));
+      entry[1] = static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+void Rope(const RopeOp<TensorView>& op, Stream&) {
+  const TensorView& x = op.x;
+  CheckFloat(x, "x");
+  const int64_t half = x.dim(3) / 2;
+  MR_CHECK(x.layout.rank == 4 && x.dim(3) % 2 == 0, "rope: x is {}; the head dimension must be even",
+           ToString(x.layout));
+  MR_CHECK(op.table.dim(0) >= x.dim(1) && op.table.dim(1) == half && op.table.layout.contiguous(),
+           "rope: table is {}, x is {}", ToString(op.table.layout), ToString(x.layout));
+  const float sign = op.direction == RopeDirection::kForward ? 1.0f : -1.0f;
+  for (int64_t t = 0; t < x.dim(1); ++t) {
+    ForChunks(half, [&](int64_t c, int64_t n) {
+      float cosine[kChunk], sine[kChunk];
+      const float* entry = op.table.as<float>() + (t * half + c) * 2;
+      for (int64_t i = 0; i < n; ++i) {
+        cosine[i] = entry[2 * i];
+        sine[i] = sign * entry[2 * i + 1];
+      }
+      for (int64_t b = 0; b < x.dim(0); ++b) {
+        for (int64_t h = 0; h < x.dim(2); ++h) {
+          const Row row = RowAt(x, b, t, h);
+          float low_buffer[kChunk], high_buffer[kChunk];
+          const float* low = Load(row, c, n, low_buffer);
+          const float* high = Load(row, half + c, n, high_buffer);
+          float* new_low = Target(row, c, low_buffer);
+          float* new_high = Target(row, half + c, high_buffer);
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) {
+            const float a = low[i], b = high[i];
+            new_low[i] = a * cosine[i] - b * sine[i];
+            new_high[i] = b * cosine[i] + a * sine[i];
+          }
+          Store(row, c, n, new_low);
+          Store(row, half + c, n, new_high);
+        }
+      }
+    });
+  }
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,110 @@
+#include "kernels/cpu/update.h"
+
+#include <cmath>
+
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/vector_math.h"
+#include "runtime/base/step_scalars.h"
+
+namespace millrace::cpu {
+namespace {
+
+// Everything that is equal for all elements, rounded to float once.
+struct Factors {
+  float clip, beta1, beta2, one_minus_beta1, one_minus_beta2;
+  float step;                // lr / (1 - beta1^t)
+  float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
+  float eps;
+  float keep;  // 1 - lr * weight_decay
+};
+
+Factors FactorsOf(const AdamWOp<TensorView>& op, const StepScalars& s) {
+  const double t = static_cast<double>(s.adam_t);
+  const auto f = [](double value) { return static_cast<float>(value); };
+  return {f(s.clip_scale),
+          f(op.beta1),
+          f(op.beta2),
+          f(1 - op.beta1),
+          f(1 - op.beta2),
+          f(s.lr / (1 - std::pow(op.beta1, t))),
+          f(1 / std::sqrt(1 - std::pow(op.beta2, t))),
+          f(op.eps),
+          f(1 - s.lr * op.weight_decay)};
+}
+
+// One stretch of elements with the same decay; at most kChunk.
+void UpdateStretch(const AdamWOp<TensorView>& op, const Factors& factors, int64_t begin, int64_t n,
+                   float keep) {
+  float* const w = op.master.as<float>() + begin;
+  float* const m = op.m.as<float>() + begin;
+  float* const v = op.v.as<float>() + begin;
+  float buffer[kChunk], root[kChunk];
+  const float* const grad = Load({op.grad.data, 1, op.grad.dtype()}, begin, n, buffer);
+  const Factors f = factors;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = grad[i] * f.clip;
+    m[i] = f.beta1 * m[i] + f.one_minus_beta1 * g;
+    v[i] = f.beta2 * v[i] + f.one_minus_beta2 * (g * g);
+    root[i] = v[i];
+  }
+  Sqrt(root, n);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    w[i] = w[i] * keep - f.step * (m[i] / (root[i] * f.inverse_sqrt_bias2 + f.eps));
+}
+
+// f(begin, end, decayed) for the maximal stretches of shard elements [0, n) that lie inside or outside the
+// decay ranges.
+template <class F>
+void ForStretches(const AdamWOp<TensorView>& op, int64_t n, F&& f) {
+  int64_t done = 0;
+  if (op.decay) {
+    for (const Range& range : *op.decay) {
+      const int64_t begin = std::max(done, range.begin - op.flat_begin),
+                    end = std::min(n, range.end - op.flat_begin);
+      if (begin >= end) continue;
+      f(done, begin, false);
+      f(begin, end, true);
+      done = end;
+    }
+  }
+  f(done, n, false);
+}
+
+}  // namespace
+
+void BeginStep(const BeginStepOp<TensorView>& op, Stream&) {
+  StepScalars& scalars = *op.scalars.as<StepScalars>();
+  scalars.lr = LearningRateAt(op.schedule, scalars.step);
+}
+
+void AdamW(const AdamWOp<TensorView>& op, Stream&) {
+  const int64_t n = op.master.numel();
+  for (const auto& [view, name] : {std::pair{&op.master, "master"}, {&op.m, "m"}, {&op.v, "v"}}) {
+    MR_CHECK(view->dtype() == DType::kF32 && view->numel() == n, "adamw: {} is {}, master is {}", name,
+             ToString(view->layout), ToString(op.master.layout));
+    Flat(*view, name);
+  }
+  CheckFloat(op.grad, "grad");
+  MR_CHECK_EQ(op.grad.numel(), n, "adamw: elements of grad");
+  Flat(op.grad, "grad");
+
+  const StepScalars& scalars = *op.scalars.as<StepScalars>();
+  if (scalars.finite != 0) {
+    const Factors factors = FactorsOf(op, scalars);
+    ForStretches(op, n, [&](int64_t begin, int64_t end, bool decayed) {
+      ForChunks(end - begin, [&](int64_t c, int64_t count) {
+        UpdateStretch(op, factors, begin + c, count, decayed ? factors.keep : 1.0f);
+      });
+    });
+  }
+  if (op.compute) {
+    CheckFloat(op.compute, "compute");
+    MR_CHECK_EQ(op.compute.numel(), n, "adamw: elements of compute");
+    const Row compute = Flat(op.compute, "compute");
+    ForChunks(n, [&](int64_t c, int64_t count) { Store(compute, c, count, op.master.as<float>() + c); });
+  }
+}
+
+}  // namespace millrace::cpu

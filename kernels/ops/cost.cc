@@ -1,0 +1,115 @@
+#include "kernels/ops/cost.h"
+
+#include <limits>
+
+#include "kernels/ops/cpu_blocking.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+int64_t Dim(const Shape& s, int i) { return s.layout.dims[static_cast<size_t>(i)]; }
+bool IsF32(const Shape& s) { return s.layout.dtype == DType::kF32; }
+
+// cuBLASLt's recommendation for Hopper.
+constexpr int64_t kCudaMatmulBytes = int64_t{32} << 20;
+// Blocks that keep partial column sums on a GPU: twice the SMs of an H100 or H200.
+constexpr int64_t kCudaPartials = 264;
+
+int64_t CpuBytes(const MatmulOp<Shape>& op) {
+  const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
+  if (m == 0 || n == 0) return 0;
+  const cpu::MatmulBlocks tile = cpu::BlocksOfMatmul(m, n, k, op.a.layout.dtype, op.b.layout.dtype);
+  int64_t floats = cpu::ProductInPlace(op.out.layout, op.update) ? 0 : tile.m * tile.n;
+  if (!IsF32(op.a)) floats += tile.m * tile.k;
+  if (!IsF32(op.b)) floats += tile.k * tile.n;
+  return floats * 4;
+}
+
+// Pairs (t, u) with u <= t, over batch rows and heads.
+double CausalPairs(const Shape& q) {
+  const double t = static_cast<double>(Dim(q, 1));
+  return static_cast<double>(Dim(q, 0) * Dim(q, 2)) * t * (t + 1) / 2;
+}
+
+}  // namespace
+
+int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend) {
+  // Rows sorted by token, and where each token's rows end.
+  if (!op.d_table) return 0;
+  return (Dim(op.d_table, 0) + 1 + op.tokens.layout.numel()) * 4;
+}
+
+int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend) {
+  const int64_t columns = Dim(op.x, 1);
+  return backend == Backend::kCpu ? 4 * columns * 4 : kCudaPartials * 2 * columns * 4;
+}
+
+int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
+  return backend == Backend::kCpu ? CpuBytes(op) : kCudaMatmulBytes;
+}
+
+int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
+  return backend == Backend::kCpu ? 0 : kCudaPartials * Dim(op.x, 1) * 4;
+}
+
+int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {
+  if (backend == Backend::kCuda) return 0;
+  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3), block = std::min(cpu::kAttentionRows, length);
+  int64_t floats = block * length;
+  for (const Shape* s : {&op.q, &op.out}) floats += IsF32(*s) ? 0 : block * depth;
+  for (const Shape* s : {&op.k, &op.v}) floats += IsF32(*s) ? 0 : length * depth;
+  return floats * 4;
+}
+
+int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend) {
+  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3), block = std::min(cpu::kAttentionRows, length);
+  if (backend == Backend::kCuda) {
+    // d_q in f32, row sums of d_out * out, and gradients of keys and values per query head.
+    const int64_t rows = Dim(op.q, 0) * length * Dim(op.q, 2);
+    return (rows * depth * 3 + rows) * 4;
+  }
+  int64_t floats = 2 * block * length;
+  for (const Shape* s : {&op.q, &op.d_out, &op.d_q}) floats += IsF32(*s) ? 0 : block * depth;
+  for (const Shape* s : {&op.k, &op.v, &op.d_k, &op.d_v}) floats += IsF32(*s) ? 0 : length * depth;
+  return floats * 4;
+}
+
+std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
+  if (std::max({m, n, k}) > kLimit)
+    return fmt::format("matmul {} x {} x {}: a dimension exceeds {}", m, n, k, kLimit);
+  if (op.update == Update::kAccumulate && op.epilogue != Epilogue::kNone)
+    return "matmul that accumulates takes no epilogue";
+  return "";
+}
+
+std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend) {
+  const int64_t heads = Dim(op.q, 2), kv_heads = Dim(op.k, 2), depth = Dim(op.q, 3);
+  if (kv_heads <= 0 || heads % kv_heads != 0)
+    return fmt::format("attention: {} heads are not a multiple of {} key/value heads", heads, kv_heads);
+  const int64_t limit = backend == Backend::kCpu ? cpu::kChunk : 256;
+  if (depth > limit) return fmt::format("attention: head dimension {} exceeds {}", depth, limit);
+  return "";
+}
+
+std::string WhyUnsupported(const RopeOp<Shape>& op, Backend) {
+  if (Dim(op.x, 3) % 2 != 0) return fmt::format("rope: head dimension {} is odd", Dim(op.x, 3));
+  return "";
+}
+
+double Flops(const MatmulOp<Shape>& op) {
+  return 2.0 * static_cast<double>(Dim(op.out, 0)) * static_cast<double>(Dim(op.out, 1)) *
+         static_cast<double>(Dim(op.a, 1));
+}
+
+double Flops(const AttentionOp<Shape>& op) {
+  return 2 * 2.0 * CausalPairs(op.q) * static_cast<double>(Dim(op.q, 3));
+}
+
+double Flops(const AttentionGradOp<Shape>& op) {
+  return 5 * 2.0 * CausalPairs(op.q) * static_cast<double>(Dim(op.q, 3));
+}
+
+}  // namespace millrace

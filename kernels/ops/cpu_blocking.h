@@ -1,0 +1,48 @@
+// How the CPU backend cuts its ops into blocks, and the scratch that follows. Planning and kernels/cpu read
+// the same numbers here, so that a planned workspace always is the one the kernel carves up.
+//
+// Results may depend on a block size (a different block, a different order of additions), never on which
+// operands need scratch: every variant of an op (overwrite or accumulate, f32 or bf16 destination) is cut the
+// same way.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/ops/access.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace::cpu {
+
+// Elements of a row that a kernel holds as float at a time; a few such buffers live on the stack.
+inline constexpr int64_t kChunk = 512;
+
+// The product of a matmul is formed in tiles of at most kTile x kTile, each over all of K at once when both
+// operands are f32. Operands in bf16 are converted tile by tile, kMatmulDepth of K at a time.
+inline constexpr int64_t kMatmulTile = 512;
+inline constexpr int64_t kMatmulDepth = 2048;
+static_assert(kMatmulTile <= kChunk);
+
+struct MatmulBlocks {
+  int64_t m, n, k;  // largest tile
+};
+
+inline MatmulBlocks BlocksOfMatmul(int64_t m, int64_t n, int64_t k, DType a, DType b) {
+  const bool convert = a != DType::kF32 || b != DType::kF32;
+  return {std::min(m, kMatmulTile), std::min(n, kMatmulTile), convert ? std::min(k, kMatmulDepth) : k};
+}
+
+// Whether the product can be formed in the destination itself; else a tile of scratch holds it.
+inline bool ProductInPlace(const Layout& out, Update update) {
+  return update == Update::kOverwrite && out.dtype == DType::kF32 &&
+         (out.dims[1] <= 1 || out.strides[1] == 1);
+}
+
+// Query rows per block of attention. Keys after the block's last row are skipped.
+inline constexpr int64_t kAttentionRows = 64;
+
+// Rows whose contributions are summed before they join the total of a column sum: halves the exponent of the
+// error's growth.
+inline constexpr int64_t kSumRows = 64;
+
+}  // namespace millrace::cpu
