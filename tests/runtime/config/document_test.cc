@@ -87,9 +87,11 @@ const char* const kValues[] = {"null",
 
 TEST_CASE("parser and schema agree on every key and value", "[config][schema]") {
   SchemaValidator schema;
-  int accepted = 0, refused = 0;
   for (const Key& key : Keys()) {
-    for (const char* value : kValues) {
+    std::vector<std::string> values(std::begin(kValues), std::end(kValues));
+    for (const std::string_view choice : key.choices) values.push_back(json(choice).dump());
+    int accepted = 0, refused = 0;
+    for (const std::string& value : values) {
       std::string text = Nested(key.path, value);
       if (key.required) {  // the other keys of the section have to be there
         json section = {{"rope_type", "llama3"},
@@ -103,12 +105,12 @@ TEST_CASE("parser and schema agree on every key and value", "[config][schema]") 
       const bool parser_accepts = ParserAccepts(text, key);
       (parser_accepts ? accepted : refused) += 1;
       if (parser_accepts != schema.Accepts(text))
-        FAIL(text << ": the parser " << (parser_accepts ? "accepts" : "refuses")
-                  << " it, the schema does not");
+        FAIL(text << ": only the " << (parser_accepts ? "parser" : "schema") << " accepts it");
     }
+    CAPTURE(key.path);
+    REQUIRE(accepted >= static_cast<int>(key.choices.empty() ? 2 : key.choices.size()));
+    REQUIRE(refused >= 10);
   }
-  REQUIRE(accepted > 300);
-  REQUIRE(refused > 1500);
 }
 
 TEST_CASE("parser and schema agree on structure", "[config][schema]") {
