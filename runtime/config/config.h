@@ -13,14 +13,14 @@
 namespace millrace {
 
 // Llama 3.1's frequency scaling, with Hugging Face's field names.
-struct RopeScaling {
+struct RopeScalingConfig {
   enum class Type { kLlama3 };
   Type rope_type = Type::kLlama3;
   double factor = 8;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   int64_t original_max_position_embeddings = 8192;
-  bool operator==(const RopeScaling&) const = default;
+  bool operator==(const RopeScalingConfig&) const = default;
 };
 
 struct ModelConfig {
@@ -39,7 +39,7 @@ struct ModelConfig {
   std::optional<Activation> activation = {};
   double norm_eps = 1e-5;
   std::optional<double> rope_theta = {};
-  std::optional<RopeScaling> rope_scaling = {};
+  std::optional<RopeScalingConfig> rope_scaling = {};
   double init_std = 0.02;
   std::optional<std::string> init_from = {};
 

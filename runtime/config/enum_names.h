@@ -14,7 +14,7 @@ using NameList = std::array<std::string_view, n>;
 
 }  // namespace internal
 
-constexpr auto NamesOf(RopeScaling::Type) { return internal::NameList<1>{"llama3"}; }
+constexpr auto NamesOf(RopeScalingConfig::Type) { return internal::NameList<1>{"llama3"}; }
 constexpr auto NamesOf(ModelConfig::Family) { return internal::NameList<2>{"gpt2", "llama"}; }
 constexpr auto NamesOf(ModelConfig::Activation) { return internal::NameList<2>{"gelu", "swiglu"}; }
 constexpr auto NamesOf(DataConfig::Kind) { return internal::NameList<3>{"text", "tokens", "synthetic"}; }

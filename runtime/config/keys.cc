@@ -90,9 +90,9 @@ Key Only(std::string_view choice, Key key) {
 }
 
 // The object behind a nullable section: made when a key in it is set, its defaults when one is read.
-RopeScaling& Made(std::optional<RopeScaling>& section) { return section ? *section : section.emplace(); }
-const RopeScaling& Made(const std::optional<RopeScaling>& section) {
-  static const RopeScaling kDefaults;
+RopeScalingConfig& Made(std::optional<RopeScalingConfig>& section) { return section ? *section : section.emplace(); }
+const RopeScalingConfig& Made(const std::optional<RopeScalingConfig>& section) {
+  static const RopeScalingConfig kDefaults;
   return section ? *section : kDefaults;
 }
 
