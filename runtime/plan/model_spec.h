@@ -42,6 +42,9 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
+// A transformer block, or several merged into one unit ("h.3", "h.4-5"): neither the embedding nor the head.
+bool IsBlockUnit(const UnitSpec& unit);
+
 // Error(kInternal) naming the unit or parameter that breaks an invariant above.
 void ValidateModelSpec(const ModelSpec& spec);
 std::string ToString(const ModelSpec& spec);

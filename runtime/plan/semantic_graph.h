@@ -90,6 +90,7 @@ struct BatchShape {
 struct SemanticGraph {
   BatchShape shape;
   int64_t vocab = 0;  // logical vocabulary: columns beyond it stay out of the softmax
+  std::vector<std::string> unit_names;  // by UnitId
   std::vector<Value> values;
   std::vector<Node> prologue;  // constants
   std::vector<Node> forward;
@@ -133,9 +134,13 @@ enum class Recompute {
   kBlock,  // everything of a block from its input
 };
 
-// Appends the gradient of every parameter to `backward`, by one rule per node kind in reverse order; values needed from the forward are
-// either saved or, by policy, recomputed: the forward nodes are emitted again (recomputed = true) right before the first gradient node of
-// their unit. kHeadLoss has already produced d_x and the head weight's gradient in the forward. Bits do not depend on the policy.
+// Appends the gradient of every parameter that the loss depends on to `backward`, by one rule per node kind in reverse order; a value with
+// several consumers has its gradients summed by kAdd as they arrive. kHeadLoss has already produced d_x and the head weight's gradient in
+// the forward. A parameter that no node uses gets no gradient value: the planner keeps its gradient zero.
+// Values needed from the forward are either saved or, by policy, recomputed: the forward nodes of the same block unit are emitted again
+// (recomputed = true), each right before the first gradient node that needs it, and only if one does. Values that come from another unit
+// are always saved; embedding and head are never recomputed. Bits do not depend on the policy.
+// Errors  A graph without a training loss, or with a backward already: Error(kInternal).
 SemanticGraph AddGradients(SemanticGraph graph, Recompute policy);
 
 }  // namespace millrace

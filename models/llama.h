@@ -1,0 +1,22 @@
+// Llama: RMSNorm before each branch, rotary positions, grouped-query attention, SwiGLU, no biases.
+// Source: arXiv 2302.13971, 2407.21783; Hugging Face transformers, LlamaForCausalLM.
+#pragma once
+
+#include "models/model.h"
+
+namespace millrace {
+
+class Llama final : public Model {
+ public:
+  explicit Llama(const ModelOptions& options);
+  const ModelSpec& spec() const override { return spec_; }
+  void EmitForward(ForwardBuilder& builder, HeadMode head) const override;
+
+ private:
+  ValueId EmitBlock(ForwardBuilder& builder, ValueId x, ValueId rope, int64_t layer) const;
+
+  ModelOptions options_;
+  ModelSpec spec_;
+};
+
+}  // namespace millrace

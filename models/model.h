@@ -1,0 +1,50 @@
+// A model: what it consists of, and its forward as ops. One file per family (gpt2.cc, llama.cc); no run-time
+// state, no backward.
+//
+// Names of units and parameters are a contract: checkpoints, hashes and the Hugging Face tables use them.
+// Layout  Weight matrices are [out, in]. Rows of a fused qkv weight: all query heads, then all key heads,
+// then all value heads; of gate_up: all
+//         gate rows, then all up rows. Tables over the vocabulary store padded_vocab rows, a multiple of 64.
+// Init    normal(init_std); projections into the residual stream normal(init_std / sqrt(2 layers)); norm
+// weights one, biases zero.
+//         Weight decay applies to 2-D parameters.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/ops/model_ops.h"
+#include "runtime/plan/model_spec.h"
+#include "runtime/plan/semantic_graph.h"
+
+namespace millrace {
+
+enum class ModelFamily { kGpt2, kLlama };
+
+struct ModelOptions {
+  ModelFamily family = ModelFamily::kGpt2;
+  int64_t layers = 12, d_model = 768, heads = 12, kv_heads = 12, head_dim = 64, ffn = 3072;
+  int64_t vocab = 256, seq_len = 1024;
+  bool tied = true;  // the head reads the embedding's table
+  ActivationKind activation = ActivationKind::kGelu;
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;  // llama
+  RopeScaling rope_scaling;   // llama
+  double init_std = 0.02;
+  int64_t blocks_per_unit = 1;  // consecutive blocks that share one FSDP unit: "h.0", or "h.0-1"
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  // Units in the order of the forward: "embed", blocks, "head" (final norm; and the output matrix unless
+  // tied).
+  virtual const ModelSpec& spec() const = 0;
+  virtual void EmitForward(ForwardBuilder& builder, HeadMode head) const = 0;
+};
+
+// Error(kConfig) naming the model.* key, its value and what is allowed.
+std::unique_ptr<Model> MakeModel(const ModelOptions& options);
+
+}  // namespace millrace

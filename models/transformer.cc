@@ -1,0 +1,63 @@
+#include "models/transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace millrace {
+namespace {
+
+ParamSpec VectorParam(std::string name, int64_t n, InitKind init, ParamKind kind) {
+  return {.name = std::move(name),
+          .dims = {n},
+          .padded_rows = n,
+          .init = init,
+          .init_std = 0,
+          .decay = false,
+          .kind = kind};
+}
+
+}  // namespace
+
+ParamSpec MatrixParam(std::string name, int64_t out, int64_t in, double std) {
+  return TableParam(std::move(name), out, out, in, std);
+}
+
+ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns, double std) {
+  return {.name = std::move(name),
+          .dims = {rows, columns},
+          .padded_rows = padded_rows,
+          .init = InitKind::kNormal,
+          .init_std = std,
+          .decay = true,
+          .kind = ParamKind::kMatrix};
+}
+
+ParamSpec BiasParam(std::string name, int64_t n) {
+  return VectorParam(std::move(name), n, InitKind::kZeros, ParamKind::kMatrix);
+}
+ParamSpec NormWeightParam(std::string name, int64_t n) {
+  return VectorParam(std::move(name), n, InitKind::kOnes, ParamKind::kNorm);
+}
+ParamSpec NormBiasParam(std::string name, int64_t n) {
+  return VectorParam(std::move(name), n, InitKind::kZeros, ParamKind::kNorm);
+}
+
+int64_t PaddedVocab(int64_t vocab) { return (vocab + 63) / 64 * 64; }
+
+double ResidualStd(const ModelOptions& options) {
+  return options.init_std / std::sqrt(2.0 * static_cast<double>(options.layers));
+}
+
+std::vector<BlockGroup> GroupBlocks(const ModelOptions& options) {
+  std::vector<BlockGroup> groups;
+  for (int64_t first = 0; first < options.layers; first += options.blocks_per_unit) {
+    const int64_t last = std::min(first + options.blocks_per_unit, options.layers) - 1;
+    groups.push_back(
+        {first == last ? fmt::format("h.{}", first) : fmt::format("h.{}-{}", first, last), first, last});
+  }
+  return groups;
+}
+
+}  // namespace millrace

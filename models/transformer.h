@@ -1,0 +1,62 @@
+// What the families share: parameter specs, and the grouping of blocks into units.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model.h"
+#include "runtime/plan/model_spec.h"
+
+namespace millrace {
+
+// [out, in], normal(std), decayed.
+ParamSpec MatrixParam(std::string name, int64_t out, int64_t in, double std);
+// [rows stored as padded_rows, columns], normal(std), decayed.
+ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns, double std);
+// [n] zeros: the bias of a linear.
+ParamSpec BiasParam(std::string name, int64_t n);
+// [n] ones or zeros, kept in the precision of norms.
+ParamSpec NormWeightParam(std::string name, int64_t n);
+ParamSpec NormBiasParam(std::string name, int64_t n);
+
+int64_t PaddedVocab(int64_t vocab);
+
+// The standard deviation of matrices that write into the residual stream, 2 per block (GPT-2, section 2.3).
+double ResidualStd(const ModelOptions& options);
+
+// Blocks [first, last] of one unit: "h.3", or "h.4-5".
+struct BlockGroup {
+  std::string unit;
+  int64_t first = 0, last = 0;
+};
+std::vector<BlockGroup> GroupBlocks(const ModelOptions& options);
+
+// The spec of `options` with the embedding's parameters, `block(i)` for each block, and the head's.
+template <class BlockParams>
+ModelSpec MakeSpec(std::string family, const ModelOptions& options, std::vector<ParamSpec> embed,
+                   BlockParams&& block, std::vector<ParamSpec> head) {
+  ModelSpec spec;
+  spec.family = std::move(family);
+  spec.units.push_back({"embed", std::move(embed)});
+  for (const BlockGroup& group : GroupBlocks(options)) {
+    UnitSpec unit{group.unit, {}};
+    for (int64_t i = group.first; i <= group.last; ++i)
+      for (ParamSpec& param : block(i)) unit.params.push_back(std::move(param));
+    spec.units.push_back(std::move(unit));
+  }
+  spec.units.push_back({"head", std::move(head)});
+  spec.vocab = options.vocab;
+  spec.padded_vocab = PaddedVocab(options.vocab);
+  spec.seq_len = options.seq_len;
+  spec.d_model = options.d_model;
+  spec.layers = options.layers;
+  spec.heads = options.heads;
+  spec.kv_heads = options.kv_heads;
+  spec.head_dim = options.head_dim;
+  spec.ffn = options.ffn;
+  return spec;
+}
+
+}  // namespace millrace

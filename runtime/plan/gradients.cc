@@ -1,0 +1,265 @@
+// Gradients at plan time: one rule per node kind, applied to the forward in reverse; and recomputation, which
+// emits forward nodes again where a gradient asks for a value that the policy did not save.
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/plan/graph_edit.h"
+#include "runtime/plan/semantic_graph.h"
+
+namespace millrace {
+namespace {
+
+class Differentiator;
+using Rule = void (*)(Differentiator&, const Node& forward);
+
+class Differentiator {
+ public:
+  Differentiator(SemanticGraph graph, Recompute policy);
+  SemanticGraph Run() &&;
+
+  // --- for the rules ---
+  const Value& value(ValueId id) const { return graph_.value(id); }
+  ValueId GradientOf(ValueId id) const { return At(gradients_, id); }
+  bool Differentiable(ValueId id) const { return id && At(differentiable_, id); }
+  ValueId ParamGrad(ValueId param) { return param ? ParamGradOf(graph_, param) : ValueId{}; }
+  // A gradient of `of`, to be written by the node that is emitted next.
+  ValueId NewGradient(ValueId of);
+  // Adds `contribution` to the gradient of `of`.
+  void Contribute(ValueId of, ValueId contribution, const Node& forward);
+  // Appends a gradient node of `forward`; values of the forward are replaced by recomputed ones where the
+  // policy asks for it.
+  void Emit(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+            std::vector<ValueId> grads, const Node& forward, const char* suffix);
+
+ private:
+  template <class T>
+  static const T& At(const std::vector<T>& table, ValueId id) {
+    static const T absent{};
+    return static_cast<size_t>(id.value) < table.size() ? table[static_cast<size_t>(id.value)] : absent;
+  }
+  bool IsRecomputed(const Node& node) const;
+  ValueId ForUseIn(UnitId unit, ValueId id);
+  void FindDifferentiable();
+
+  SemanticGraph graph_;
+  Recompute policy_;
+  size_t forward_values_ = 0;           // values [0, this) belong to the forward
+  std::vector<const Node*> producers_;  // of a forward value, by value; null: no forward node
+  std::vector<char> differentiable_;    // by forward value: depends on a parameter
+  std::vector<ValueId> gradients_;      // by forward value: its gradient as summed so far
+  std::vector<int> contributions_;      // by forward value
+  std::vector<ValueId> recomputed_;     // by forward value: its recomputed twin
+};
+
+Differentiator::Differentiator(SemanticGraph graph, Recompute policy)
+    : graph_(std::move(graph)), policy_(policy) {
+  MR_CHECK(graph_.backward.empty(), "the graph has {} backward nodes already", graph_.backward.size());
+  forward_values_ = graph_.values.size();
+  producers_.resize(forward_values_);
+  gradients_.resize(forward_values_);
+  contributions_.resize(forward_values_);
+  recomputed_.resize(forward_values_);
+  for (const Node& node : graph_.forward)
+    for (const ValueId output : node.outputs)
+      if (output) producers_[static_cast<size_t>(output.value)] = &node;
+  FindDifferentiable();
+}
+
+void Differentiator::FindDifferentiable() {
+  differentiable_.resize(forward_values_);
+  for (size_t i = 0; i < forward_values_; ++i)
+    differentiable_[i] = graph_.values[i].role == ValueRole::kParam;
+  for (const Node& node : graph_.forward) {
+    bool depends = false;
+    for (const ValueId input : node.inputs) depends |= Differentiable(input);
+    for (const ValueId output : node.outputs)
+      if (output) differentiable_[static_cast<size_t>(output.value)] = depends;
+  }
+}
+
+ValueId Differentiator::NewGradient(ValueId of) {
+  const Value source = value(of);
+  const int nth = ++contributions_[static_cast<size_t>(of.value)];
+  return AddValue(graph_, Value{.name = nth == 1 ? fmt::format("d({})", source.name)
+                                                 : fmt::format("d({})#{}", source.name, nth),
+                                .role = ValueRole::kActivation,
+                                .dtype = source.dtype,
+                                .dims = source.dims,
+                                .param = {}});
+}
+
+void Differentiator::Contribute(ValueId of, ValueId contribution, const Node& forward) {
+  if (!Differentiable(of)) return;
+  ValueId& gradient = gradients_[static_cast<size_t>(of.value)];
+  if (!gradient) {
+    gradient = contribution;
+    if (contributions_[static_cast<size_t>(of.value)] == 0) contributions_[static_cast<size_t>(of.value)] = 1;
+    return;
+  }
+  const ValueId sum = AddValue(graph_, Value{.name = value(contribution).name + "+",
+                                             .role = ValueRole::kActivation,
+                                             .dtype = value(of).dtype,
+                                             .dims = value(of).dims,
+                                             .param = {}});
+  Emit(NodeKind::kAdd, {gradient, contribution}, {sum}, {}, forward, ":sum");
+  gradient = sum;
+}
+
+bool Differentiator::IsRecomputed(const Node& node) const {
+  if (!graph_.unit_names[static_cast<size_t>(node.unit.value)].starts_with("h.")) return false;
+  switch (policy_) {
+    case Recompute::kNone:
+      return false;
+    case Recompute::kNorms:
+      return node.kind == NodeKind::kNorm || node.kind == NodeKind::kActivation;
+    case Recompute::kBlock:
+      return true;
+  }
+  return false;
+}
+
+// What a node of `unit` in the backward reads for the forward value `id`. Recursion ends at values that are
+// saved: those of other units, and those whose producer the policy leaves alone.
+ValueId Differentiator::ForUseIn(UnitId unit, ValueId id) {
+  if (!id || static_cast<size_t>(id.value) >= forward_values_) return id;
+  const Node* producer = producers_[static_cast<size_t>(id.value)];
+  if (!producer || producer->unit != unit || !IsRecomputed(*producer)) return id;
+  if (const ValueId twin = recomputed_[static_cast<size_t>(id.value)]) return twin;
+  Node again = *producer;
+  again.recomputed = true;
+  again.label += ":again";
+  for (ValueId& input : again.inputs) input = ForUseIn(unit, input);
+  for (ValueId& output : again.outputs) {
+    if (!output) continue;
+    Value twin = value(output);
+    twin.name += "'";
+    const ValueId original = output;
+    output = AddValue(graph_, std::move(twin));
+    recomputed_[static_cast<size_t>(original.value)] = output;
+  }
+  graph_.backward.push_back(std::move(again));
+  return recomputed_[static_cast<size_t>(id.value)];
+}
+
+void Differentiator::Emit(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+                          std::vector<ValueId> grads, const Node& forward, const char* suffix) {
+  for (ValueId& input : inputs) input = ForUseIn(forward.unit, input);
+  graph_.backward.push_back(Node{.kind = kind,
+                                 .inputs = std::move(inputs),
+                                 .outputs = std::move(outputs),
+                                 .grads = std::move(grads),
+                                 .attrs = forward.attrs,
+                                 .unit = forward.unit,
+                                 .label = forward.label + suffix});
+}
+
+// --- Rules. y is the node's first output, d_y its gradient. A weight gradient comes before the input
+// gradient: it is the last reader of the saved input, and the sooner it lands the sooner its unit's reduction
+// can begin.
+
+void EmbeddingRule(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  if (n.inputs[2])  // rows beyond the sequence would stay undefined
+    MR_CHECK_EQ(d.value(n.inputs[2]).dims[0], d.value(n.inputs[0]).dims[1],
+                "node {}: rows of the position table against the sequence length: equal for training",
+                n.label);
+  d.Emit(NodeKind::kEmbeddingGrad, {n.inputs[0], d_y}, {},
+         {d.ParamGrad(n.inputs[1]), d.ParamGrad(n.inputs[2])}, n, ":grad");
+}
+
+void NormRule(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId d_x = d.NewGradient(n.inputs[0]);
+  d.Emit(NodeKind::kNormGrad, {d_y, n.inputs[0], n.inputs[1], n.outputs[1], n.outputs[2]}, {d_x},
+         {d.ParamGrad(n.inputs[1]), d.ParamGrad(n.inputs[2])}, n, ":grad");
+  d.Contribute(n.inputs[0], d_x, n);
+}
+
+void LinearRule(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId x = n.inputs[0], weight = n.inputs[1], bias = n.inputs[2];
+  if (bias) d.Emit(NodeKind::kBiasGrad, {d_y}, {}, {d.ParamGrad(bias)}, n, ":d_bias");
+  d.Emit(NodeKind::kLinearGradWeight, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
+  if (!d.Differentiable(x)) return;
+  const ValueId d_x = d.NewGradient(x);
+  d.Emit(NodeKind::kLinearGradInput, {d_y, weight}, {d_x}, {}, n, ":d_input");
+  d.Contribute(x, d_x, n);
+}
+
+// The rotation is orthogonal: its gradient is the inverse rotation and needs the table only.
+void RopeRule(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId d_qkv = d.NewGradient(n.inputs[0]);
+  d.Emit(NodeKind::kRopeGrad, {d_y, n.inputs[1]}, {d_qkv}, {}, n, ":grad");
+  d.Contribute(n.inputs[0], d_qkv, n);
+}
+
+void AttentionRule(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId d_qkv = d.NewGradient(n.inputs[0]);
+  d.Emit(NodeKind::kAttentionGrad, {n.inputs[0], n.outputs[0], n.outputs[1], d_y}, {d_qkv}, {}, n, ":grad");
+  d.Contribute(n.inputs[0], d_qkv, n);
+}
+
+// Both terms have the sum's own gradient: no node, the same value.
+void AddRule(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  d.Contribute(n.inputs[1], d_y, n);
+  d.Contribute(n.inputs[0], d_y, n);
+}
+
+void ActivationRule(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId d_x = d.NewGradient(n.inputs[0]);
+  d.Emit(NodeKind::kActivationGrad, {n.inputs[0], d_y}, {d_x}, {}, n, ":grad");
+  d.Contribute(n.inputs[0], d_x, n);
+}
+
+// Everything was computed in the forward, while the logits existed.
+void HeadLossRule(Differentiator& d, const Node& n) {
+  if (n.outputs[1]) d.Contribute(n.inputs[0], n.outputs[1], n);
+}
+
+struct RuleEntry {
+  NodeKind kind;
+  Rule rule;
+};
+constexpr std::array kRules = {
+    RuleEntry{NodeKind::kEmbedding, EmbeddingRule},   RuleEntry{NodeKind::kNorm, NormRule},
+    RuleEntry{NodeKind::kLinear, LinearRule},         RuleEntry{NodeKind::kRope, RopeRule},
+    RuleEntry{NodeKind::kAttention, AttentionRule},   RuleEntry{NodeKind::kAdd, AddRule},
+    RuleEntry{NodeKind::kActivation, ActivationRule}, RuleEntry{NodeKind::kHeadLoss, HeadLossRule},
+};
+
+Rule RuleFor(const Node& node) {
+  for (const RuleEntry& entry : kRules)
+    if (entry.kind == node.kind) return entry.rule;
+  MR_CHECK(false, "node {}: {} has no gradient", node.label, Name(node.kind));
+  return nullptr;
+}
+
+SemanticGraph Differentiator::Run() && {
+  bool trains = false;
+  for (const Node& node : graph_.forward) trains |= node.kind == NodeKind::kHeadLoss && node.outputs[1];
+  MR_CHECK(trains, "gradients need a forward that ends in a training loss");
+  for (size_t i = graph_.forward.size(); i-- > 0;) RuleFor(graph_.forward[i])(*this, graph_.forward[i]);
+  return std::move(graph_);
+}
+
+}  // namespace
+
+SemanticGraph AddGradients(SemanticGraph graph, Recompute policy) {
+  return Differentiator(std::move(graph), policy).Run();
+}
+
+}  // namespace millrace
