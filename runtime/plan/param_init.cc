@@ -1,0 +1,61 @@
+#include "runtime/plan/param_init.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/base/error.h"
+#include "runtime/base/philox.h"
+
+namespace millrace {
+namespace {
+
+constexpr uint64_t Fnv1a64(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// Values of logical elements [begin, end) of `param` to out[0 .. end - begin).
+void FillLogical(const ParamSpec& param, uint64_t seed, int64_t begin, int64_t end, float* out) {
+  switch (param.init) {
+    case InitKind::kZeros:
+      std::fill(out, out + (end - begin), 0.0f);
+      return;
+    case InitKind::kOnes:
+      std::fill(out, out + (end - begin), 1.0f);
+      return;
+    case InitKind::kNormal: {
+      const uint64_t stream = Fnv1a64(param.name);
+      for (int64_t i = begin; i < end; ++i)
+        out[i - begin] =
+            static_cast<float>(param.init_std * PhiloxNormal(seed, stream, static_cast<uint64_t>(i)));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void FillShard(const ShardLayout& layout, FlatId flat_id, int shard_rank, uint64_t seed, float* shard) {
+  MR_CHECK(shard_rank >= 0 && shard_rank < layout.mesh.shard, "shard rank {} of {}", shard_rank,
+           layout.mesh.shard);
+  const FlatParam& flat = layout.flat(flat_id);
+  const int64_t shard_begin = shard_rank * flat.shard_numel, shard_end = shard_begin + flat.shard_numel;
+  std::fill(shard, shard + flat.shard_numel, 0.0f);
+  for (const ParamId id : flat.params) {
+    const ParamPlacement& param = layout.param(id);
+    // Padded rows come after all logical ones, so a logical index is an offset from the parameter's begin.
+    const int64_t begin = std::max(param.begin, shard_begin);
+    const int64_t end = std::min(param.begin + param.spec.numel(), shard_end);
+    if (begin < end)
+      FillLogical(param.spec, seed, begin - param.begin, end - param.begin, shard + (begin - shard_begin));
+  }
+}
+
+float InitialValue(const ParamSpec& param, uint64_t seed, int64_t index) {
+  float value;
+  FillLogical(param, seed, index, index + 1, &value);
+  return value;
+}
+
+}  // namespace millrace
