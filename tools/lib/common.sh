@@ -1,0 +1,12 @@
+# What the scripts in tools/ share. Sourced, not run.
+
+# Every argument as a line for a person. Standard output stays free for results.
+Say() { printf '%s\n' "$@" >&2; }
+
+# Die CODE LINE...: says the lines and exits with the code (tools/README.md lists the codes).
+Die() {
+  local code=$1
+  shift
+  Say "$@"
+  exit "$code"
+}

@@ -1,0 +1,103 @@
+# Running the program as one process or as ranks under mpirun, and turning how they end into an exit code. Sourced, not run; needs
+# common.sh and children.sh.
+
+# LaunchOne PROGRAM VERB [ARG...]: one process, no mpirun. Does not return.
+LaunchOne() {
+  local code=0
+  RunChild USR1 "$@" || code=$?
+  IsSignalCode "$code" && ExitForSignal "rank 0 on $HOSTNAME" $((code - 128))
+  exit "$code"
+}
+
+# LaunchRanks N HOSTFILE PROGRAM VERB [ARG...]: N ranks under mpirun, HOSTFILE may be empty. Does not return.
+LaunchRanks() {
+  local ranks=$1 hostfile=$2 program=$3 code=0
+  shift 2
+
+  # The program checks the configuration once, as one process, so that a wrong key is said once and before any rank starts.
+  RunChild TERM env MILLRACE_PREFLIGHT=1 MILLRACE_WORLD="$ranks" "$@" </dev/null || code=$?
+  ((stop_requests)) && Die 75 "millrace: stopped before the ranks started; nothing to save."
+  IsSignalCode "$code" && Die 70 "millrace: the check of the configuration crashed (signal $(kill -l $((code - 128))))."
+  ((code)) && exit "$code"
+
+  local folder relay
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/millrace.XXXXXX")
+  trap "rm -rf '$folder'" EXIT
+  mkfifo "$folder/stderr"
+  setsid "$root/tools/lib/relay_stderr.pl" "$folder/report" <"$folder/stderr" &
+  relay=$!
+
+  # mpirun forwards a signal to the ranks that it has started, and drops it when there are none yet.
+  AllRanksRun() { (($(grep -c '^pid ' "$folder/report") == ranks)); }
+  child_ready=AllRanksRun
+
+  MpirunArguments "$ranks" "$hostfile"
+  code=0
+  RunChild USR1 mpirun "${mpirun_arguments[@]}" "$root/tools/lib/rank" "$@" </dev/null 2>"$folder/stderr" || code=$?
+  WaitBriefly "$relay"
+  ExitForJob "$code" "$folder/report"
+}
+
+# Sets mpirun_arguments and the environment that goes with them.
+MpirunArguments() {
+  local ranks=$1 hostfile=$2 name
+  if ((EUID == 0)); then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+  # A rank's standard output is a pseudo-terminal of mpirun's whatever ours is, and its standard error a pipe.
+  MILLRACE_STDOUT_TTY=0 MILLRACE_STDERR_TTY=0
+  if [[ -t 1 ]]; then MILLRACE_STDOUT_TTY=1; fi
+  if [[ -t 2 ]]; then MILLRACE_STDERR_TTY=1 COLUMNS=$(stty size 2>/dev/null <&2 | cut -d' ' -f2); fi
+  export MILLRACE_STDOUT_TTY MILLRACE_STDERR_TTY COLUMNS
+  # Reading a peer's memory directly is forbidden in most containers, and Open MPI then warns on every start.
+  export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
+  mpirun_arguments=(-n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
+  [[ -z $hostfile ]] || mpirun_arguments+=(--hostfile "$hostfile")
+  for name in OPENBLAS_NUM_THREADS OMP_NUM_THREADS MILLRACE_STDOUT_TTY MILLRACE_STDERR_TTY COLUMNS NO_COLOR CI; do
+    [[ -z ${!name:-} ]] || mpirun_arguments+=(-x "$name")
+  done
+}
+
+# Waits for a process that is about to end; ends it when it is not.
+WaitBriefly() {
+  local pid=$1 tenths
+  for ((tenths = 0; tenths < 20; tenths++)); do
+    kill -0 "$pid" 2>/dev/null || return 0
+    sleep 0.1
+  done
+  kill -KILL "$pid" 2>/dev/null || true
+}
+
+# ExitForJob CODE REPORT: from mpirun's exit code and what relay_stderr.pl noted.
+ExitForJob() {
+  local code=$1 report=$2 kind rank host signal pid='?'
+  if read -r kind rank host signal < <(grep -m1 '^signal ' "$report"); then
+    pid=$(sed -n "s/^pid $rank \([0-9]*\)$/\1/p" "$report" | head -n1)
+    ExitForSignal "rank $rank (pid ${pid:-?}) on $host" "$signal"
+  fi
+  if ((code != 0)) && ! grep -q '^pid ' "$report"; then
+    ((stop_requests)) && Die 75 "millrace: stopped before the ranks started; nothing to save."
+    Die 72 "millrace: mpirun could not start the ranks (its exit code $code; its messages are above)."
+  fi
+  if IsSignalCode "$code"; then ExitForSignal mpirun $((code - 128)); fi
+  # Asked twice, mpirun ends the ranks and itself, with a code that says nothing.
+  if ((stop_requests > 1 && code == 1)); then ExitForSignal "the job" 15; fi
+  exit "$code"
+}
+
+# Whether an exit code means "ended by a signal", as shells write it.
+IsSignalCode() { (($1 > 128 && $1 <= 128 + 64)); }
+
+# ExitForSignal WHO SIGNAL: a process of the job ended by a signal.
+ExitForSignal() {
+  local who=$1 number=$2 name
+  name=SIG$(kill -l "$number")
+  if ((stop_requests > 1)); then Die 143 "millrace: stopped at once, on the second request; the last checkpoint is what there is."; fi
+  if ((stop_requests == 1)) && [[ $name == SIGUSR1 ]]; then
+    Die 75 "millrace: stopped before the first step; there was nothing to save."
+  fi
+  case $name in
+    SIGILL | SIGTRAP | SIGABRT | SIGBUS | SIGFPE | SIGSEGV | SIGSYS)
+      Die 70 "millrace: $who crashed with $name: a bug in Millrace. The job has been stopped."
+      ;;
+    *) Die 72 "millrace: $who was killed by $name. The job has been stopped; a new start resumes from the last checkpoint." ;;
+  esac
+}

@@ -1,0 +1,61 @@
+#!/usr/bin/perl
+# relay_stderr.pl REPORT: copies standard input (the standard error of mpirun and of all ranks) to standard error as it comes, but keeps
+# back what mpirun says about a rank that failed, and writes the facts of it to the file REPORT:
+#
+#   pid RANK PID            a rank's own announcement (tools/lib/rank), also kept back
+#   signal RANK HOST SIG    mpirun's word that a signal ended the rank
+#
+# mpirun frames what it has to say in two lines of 74 dashes. A frame is dropped only when its text is one of those below; every
+# other byte passes, in order. A frame that is begun and not finished is passed on after a moment.
+use strict;
+use warnings;
+use Errno;
+use IO::Handle;
+
+STDERR->autoflush(1);
+# It ends when the last writer has: a signal to the whole job must not cut off the ranks' last words.
+$SIG{$_} = 'IGNORE' for qw(INT TERM HUP USR1);
+
+my ($report_path) = @ARGV;
+open(my $report, '>', $report_path) or die "relay_stderr: cannot write $report_path: $!\n";
+$report->autoflush(1);
+binmode STDIN;
+binmode STDERR;
+
+my $rule = '-' x 74;
+my $known = qr/Primary job\s+terminated normally|mpirun (?:detected|noticed) that|MPI_ABORT was invoked on rank/;
+my $frame = qr/\Q$rule\E\n((?:$known)(?:(?!\Q$rule\E).)*?)\Q$rule\E\n/s;
+my $forwarding = qr/mpirun: Forwarding signal \d+ to job\n/;
+my $announcement = qr/\x1emillrace-rank (\d+) (\d+)\n/;
+# The end of the text that may become a frame or an announcement: held back until more comes, or a moment passes.
+my $begun = qr/(?:\x1e[^\n]*|-{8,74}|\Q$rule\E\n(?:[^-].*)?)\z/s;
+my $patience_s = 0.3;
+
+my $held = '';
+while (1) {
+  my $ready = '';
+  vec($ready, fileno(STDIN), 1) = 1;
+  if (length $held && !select($ready, undef, undef, $patience_s)) {
+    print STDERR $held;
+    $held = '';
+    next;
+  }
+  my $count = sysread(STDIN, my $chunk, 65536);
+  next if !defined $count && $!{EINTR};
+  last if !$count;
+  $held .= $chunk;
+  $held =~ s/$announcement/print $report "pid $1 $2\n"; ''/ge;
+  $held =~ s/$forwarding//g;
+  $held =~ s/$frame/Note($1)/ge;
+  # Only a small tail is worth holding: a rank may print dashes of its own.
+  my $tail = $held =~ $begun && length $& < 2000 ? $& : '';
+  print STDERR substr($held, 0, length($held) - length $tail);
+  $held = $tail;
+}
+print STDERR $held;
+
+sub Note {
+  my ($text) = @_;
+  print $report "signal $1 $2 $3\n" if $text =~ /process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)/;
+  return '';
+}
