@@ -37,6 +37,8 @@ struct ProgramOp {
 
 // One microbatch. Views name Program::buffers. A gradient's first contribution in program order (forward, then backward) overwrites, later ones
 // accumulate; the planner turns the first into accumulate for later microbatches. Gradient views have dtype f32 until the planner decides.
+// A parameter that no op reads has no buffer, one that the loss does not depend on no gradient buffer. Tokens and targets are two views of one
+// kTokens buffer [B, T+1], at offsets 0 and 1; its strides over microbatches and parity are the planner's.
 struct Program {
   std::vector<ProgramBuffer> buffers;
   std::vector<ProgramOp> prologue, forward, backward;
