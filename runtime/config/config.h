@@ -142,6 +142,11 @@ struct MemoryConfig {
   Recompute recompute = Recompute::kNone;
   std::optional<double> budget_gib = {};
 
+  // Whether the allocator places buckets in slots, so that their number is a choice.
+  static bool HasSlots(Allocator allocator) {
+    return allocator == Allocator::kColoured || allocator == Allocator::kMaxPool ||
+           allocator == Allocator::kFixed;
+  }
   int64_t Slots() const { return slots.value_or(prefetch + 1); }
   bool operator==(const MemoryConfig&) const = default;
 };

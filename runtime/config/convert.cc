@@ -51,6 +51,15 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
   return std::nullopt;
 }
 
+// What is not UTF-8 could not be written into a JSON file again.
+bool IsUtf8(std::string_view text) {
+  try {
+    return !json(std::string(text)).dump().empty();
+  } catch (const json::type_error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 std::optional<KeyValue> Convert(const Key& key, const json& given, std::string* problem) {
@@ -67,7 +76,8 @@ std::optional<KeyValue> Convert(const Key& key, const json& given, std::string* 
 json JsonFromSet(const Key& key, std::string_view text) {
   if (key.type == KeyType::kString || key.type == KeyType::kChoice) {
     if (key.nullable && text == "null") return nullptr;
-    if (!text.starts_with('"')) return std::string(text);
+    if (!text.starts_with('"'))
+      return IsUtf8(text) ? json(std::string(text)) : json(json::value_t::discarded);
   }
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_discarded() || text.starts_with('"')) return parsed;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/config/convert.h"
+#include "runtime/config/enum_names.h"
 #include "runtime/config/keys.h"
 
 namespace millrace {
@@ -98,6 +99,29 @@ std::string Default(const Key& key) {
   return fmt::format("`{}`", value.is_string() ? value.get<std::string>() : value.dump());
 }
 
+// The value that the null of a key stands for, or null where there is none.
+KeyValue InForce(std::string_view path, const LoadedConfig& loaded) {
+  const Config& config = loaded.config;
+  const ModelConfig& model = config.model;
+  if (model.init_from && path.starts_with("model.")) return {};  // that folder says
+  if (path == "model.kv_heads") return model.KvHeads();
+  if (path == "model.head_dim") return model.HeadDim();
+  if (path == "model.ffn") return model.Ffn();
+  if (path == "model.vocab") return model.Vocab();
+  if (path == "model.tied") return model.Tied();
+  if (path == "model.activation") return std::string(Name(model.ActivationKind()));
+  if (path == "model.rope_theta" && model.family == ModelConfig::Family::kLlama) return model.RopeTheta();
+  if (path == "train.accumulate" && (loaded.world || !config.train.global_batch))
+    return config.train.Accumulate(loaded.world.value_or(1));
+  if (path == "train.global_batch" && loaded.world) return config.train.GlobalBatch(*loaded.world);
+  if (path == "optimizer.schedule.decay_steps" &&
+      config.optimizer.schedule.kind != ScheduleConfig::Kind::kConstant)
+    return config.optimizer.schedule.DecaySteps(config.train.steps);
+  if (path == "parallel.shard" && loaded.world) return config.parallel.Shard(*loaded.world);
+  if (path == "memory.slots" && MemoryConfig::HasSlots(config.memory.allocator)) return config.memory.Slots();
+  return {};
+}
+
 }  // namespace
 
 std::string ConfigSchemaJson() {
@@ -156,7 +180,12 @@ std::string ConfigShow(const LoadedConfig& loaded) {
         rows.push_back({section, "null", origin == loaded.origin.end() ? "default" : origin->second});
       continue;
     }
-    rows.push_back({key.path, ToJson(key.get(loaded.config)).dump(), loaded.origin.at(key.path)});
+    Row row = {key.path, ToJson(key.get(loaded.config)).dump(), loaded.origin.at(key.path)};
+    if (const KeyValue in_force = InForce(key.path, loaded); row.value == "null" && in_force != KeyValue()) {
+      row.value = ToJson(in_force).dump();
+      row.origin += " (null)";
+    }
+    rows.push_back(row);
   }
   size_t path_width = 0, value_width = 0;
   for (const Row& row : rows) {

@@ -13,7 +13,8 @@ std::string ConfigSchemaJson();
 // configs/README.md.
 std::string ConfigDocsMarkdown();
 
-// A line per key: path, value, where it comes from.
+// A line per key: path, value, where it comes from. A null shows the value that is in force instead, where
+// the other keys and the world decide it.
 std::string ConfigShow(const LoadedConfig& loaded);
 
 }  // namespace millrace

@@ -90,7 +90,9 @@ Key Only(std::string_view choice, Key key) {
 }
 
 // The object behind a nullable section: made when a key in it is set, its defaults when one is read.
-RopeScalingConfig& Made(std::optional<RopeScalingConfig>& section) { return section ? *section : section.emplace(); }
+RopeScalingConfig& Made(std::optional<RopeScalingConfig>& section) {
+  return section ? *section : section.emplace();
+}
 const RopeScalingConfig& Made(const std::optional<RopeScalingConfig>& section) {
   static const RopeScalingConfig kDefaults;
   return section ? *section : kDefaults;
@@ -150,7 +152,9 @@ std::vector<Key> MakeKeys() {
       KEY(data.kind, any,
           "`text`: files of text; `tokens`: llm.c or nanoGPT token files; `synthetic`: no files."),
       KEY(data.path, any, "File or folder to train on. Needed unless `data.kind` is synthetic."),
-      KEY(data.val_path, any, "File or folder to evaluate on. null: a held-out part of `data.path`."),
+      KEY(data.val_path, any,
+          "File or folder to evaluate on. null: the files of `data.path` with val in their names (token "
+          "files), else its last tenth, which is then not trained on."),
       KEY(data.tokenizer, any, "`bytes`: one token per byte. Others are not read yet."),
       KEY(data.shuffle_seed, From(0, kMaxSeed),
           "Decides the order of the samples, the same at any world size."),

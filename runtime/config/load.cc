@@ -26,7 +26,10 @@ using nlohmann::json;
 
 // Long values are cut: the message has to stay readable.
 std::string Shortened(std::string_view text) {
-  std::string line(text.substr(0, 80));
+  size_t size = std::min<size_t>(text.size(), 80);
+  while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80)
+    --size;  // whole characters
+  std::string line(text.substr(0, size));
   std::replace(line.begin(), line.end(), '\n', ' ');
   return text.size() > line.size() ? line + "..." : line;
 }
@@ -106,6 +109,7 @@ class Loader {
   LoadedConfig Finish() && {
     CompleteSections();
     LoadedConfig loaded;
+    loaded.world = context_.world;
     json merged = json::object();
     for (const Key& key : Keys()) loaded.origin[key.path] = "default";
     for (const auto& [path, given] : given_) {

@@ -9,7 +9,9 @@
 //          (file, line and column, or --set), the value, what is allowed, and the nearest known name.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +29,7 @@ struct ConfigText {
 
 struct LoadedConfig {
   Config config;
+  std::optional<int64_t> world;               // as given in the context
   std::string merged;                         // the given keys only, as JSON text
   std::map<std::string, std::string> origin;  // every key: "default", "quickstart.json:12", "--set"
 

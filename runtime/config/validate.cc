@@ -159,12 +159,9 @@ class Validator {
   }
 
   void Memory() {
-    using Allocator = MemoryConfig::Allocator;
     const MemoryConfig& memory = config_.memory;
     if (!memory.slots) return;
-    const bool has_slots = memory.allocator == Allocator::kColoured ||
-                           memory.allocator == Allocator::kMaxPool || memory.allocator == Allocator::kFixed;
-    Require(has_slots, {"memory.slots", "memory.allocator"},
+    Require(MemoryConfig::HasSlots(memory.allocator), {"memory.slots", "memory.allocator"},
             "{} has no slots, so this has no effect; coloured, max_pool and fixed have",
             Name(memory.allocator));
     Require(*memory.slots >= memory.prefetch + 1, {"memory.slots", "memory.prefetch"},

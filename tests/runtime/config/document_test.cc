@@ -194,7 +194,7 @@ TEST_CASE("the documentation has a row for every key", "[config][docs]") {
 }
 
 TEST_CASE("show prints every key with its value and origin", "[config][show]") {
-  const std::string shown = ConfigShow(Load({kSynthetic}, {"model.layers=3"}));
+  std::string shown = ConfigShow(Load({kSynthetic}, {"model.layers=3"}));
   const auto line_of = [&](const std::string& path) {
     const size_t at = ("\n" + shown).find("\n" + path + " ");
     REQUIRE(at != shown.npos);
@@ -211,11 +211,24 @@ TEST_CASE("show prints every key with its value and origin", "[config][show]") {
   REQUIRE(line_of("model.rope_scaling") == "model.rope_scaling null default");
   REQUIRE(std::count(shown.begin(), shown.end(), '\n') == static_cast<int64_t>(Keys().size()) - 5 + 1);
 
+  REQUIRE(line_of("model.ffn") == "model.ffn 3072 default (null)");
+  REQUIRE(line_of("memory.slots") == "memory.slots null default");      // packed has none
+  REQUIRE(line_of("parallel.shard") == "parallel.shard null default");  // no world
+
   const std::string llama = ConfigShow(Load({R"({"data": {"kind": "synthetic"}, "model": {"family": "llama",
       "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
                        "original_max_position_embeddings": 512}}})"}));
   REQUIRE(llama.find("model.rope_scaling.factor") != llama.npos);
   REQUIRE(llama.find("model.rope_scaling ") == llama.npos);
+
+  shown = ConfigShow(Load({kSynthetic},
+                          {"memory.allocator=fixed", "train.micro_batch=2", "train.global_batch=12",
+                           "optimizer.schedule.kind=cosine", "train.steps=50", "train.accumulate=null"},
+                          {.world = 3}));
+  REQUIRE(line_of("memory.slots") == "memory.slots 2 default (null)");
+  REQUIRE(line_of("parallel.shard") == "parallel.shard 3 default (null)");
+  REQUIRE(line_of("train.accumulate") == "train.accumulate 2 --set (null)");
+  REQUIRE(line_of("optimizer.schedule.decay_steps") == "optimizer.schedule.decay_steps 50 default (null)");
 }
 
 }  // namespace

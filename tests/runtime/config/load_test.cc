@@ -59,12 +59,13 @@ TEST_CASE("--set is typed by its key", "[config][load]") {
 }
 
 TEST_CASE("--set refuses what its key does not allow", "[config][load]") {
-  for (const char* set :
-       {"train.steps=ten", "train.steps=1.5", "train.steps=1e3", "train.steps=", "train.steps=\"5\"",
-        "train.steps=99999999999999999999", "train.steps=null", "execution.checked=1",
-        "execution.checked=True", "optimizer.lr=nan", "optimizer.lr=inf", "optimizer.lr=1e999",
-        "optimizer.betas=0.9", "optimizer.betas=[0.9]", "run.dir=", "run.dir=\"", "model.family=Llama",
-        "optimizer.schedule=5", "optimizer.schedule={"}) {
+  for (const char* set : {"train.steps=ten",      "train.steps=1.5",       "train.steps=1e3",
+                          "train.steps=",         "train.steps=\"5\"",     "train.steps=99999999999999999999",
+                          "train.steps=null",     "execution.checked=1",   "execution.checked=True",
+                          "optimizer.lr=nan",     "optimizer.lr=inf",      "optimizer.lr=1e999",
+                          "optimizer.betas=0.9",  "optimizer.betas=[0.9]", "run.dir=",
+                          "run.dir=\"",           "run.dir=\xff",          "model.family=Llama",
+                          "optimizer.schedule=5", "optimizer.schedule={"}) {
     CAPTURE(set);
     const std::vector<std::string> problems = Problems({kSynthetic}, {set});
     REQUIRE(problems.size() == 1);
