@@ -35,16 +35,9 @@ class Idler {
 
 class MpiExchange final : public ByteExchange {
  public:
-  MpiExchange(std::shared_ptr<MpiRuntime::State> mpi, MPI_Comm comm, CommOwnership ownership,
-              std::vector<int> peers, int own_rank, const std::string& label, const HostCommOptions& options)
-      : mpi_(std::move(mpi)),
-        comm_(comm),
-        ownership_(ownership),
-        peers_(std::move(peers)),
-        rank_(own_rank),
-        label_(label),
-        timeout_(options.timeout) {
-    const size_t expected = 2 * peers_.size();
+  MpiExchange(std::shared_ptr<MpiRuntime::State> mpi, MpiExchangeSpec spec)
+      : mpi_(std::move(mpi)), spec_(std::move(spec)) {
+    const size_t expected = 2 * spec_.peers.size();
     requests_.reserve(expected);
     transfers_.reserve(expected);
     done_.reserve(expected);
@@ -52,12 +45,12 @@ class MpiExchange final : public ByteExchange {
   }
 
   ~MpiExchange() override {
-    if (ownership_ == CommOwnership::kOwned && !failed_ && !mpi_->finalized) MPI_Comm_free(&comm_);
+    if (spec_.ownership == CommOwnership::kOwned && !failed_ && !mpi_->finalized) MPI_Comm_free(&spec_.comm);
   }
 
-  int rank() const noexcept override { return rank_; }
-  int world_size() const noexcept override { return static_cast<int>(peers_.size()); }
-  const std::string& label() const noexcept override { return label_; }
+  int rank() const noexcept override { return spec_.own_rank; }
+  int world_size() const noexcept override { return static_cast<int>(spec_.peers.size()); }
+  const std::string& label() const noexcept override { return spec_.label; }
 
   void Abort(const std::string& reason) noexcept override {
     mpi_->Abort(reason, ExitCode(ErrorCode::kPeerLost));
@@ -77,6 +70,12 @@ class MpiExchange final : public ByteExchange {
   }
 
  private:
+  // The text is put together only for an error: this runs for each message.
+  void Check(int code, const char* call, CommOp op) const {
+    if (code != MPI_SUCCESS) [[unlikely]]
+      CheckMpi(code, call, Where(op));
+  }
+
   enum class Direction : uint8_t { kReceive, kSend };
   // What requests_[i] moves.
   struct Transfer {
@@ -96,21 +95,23 @@ class MpiExchange final : public ByteExchange {
     const int tag = NextTag(op);
     const int world = world_size();
     for (int k = 1; k < world; ++k) {
-      const int p = (rank_ + k) % world;
-      for (int64_t begin = 0; begin < recvs[p].bytes; begin += kMaxMessageBytes) {
-        const int bytes = static_cast<int>(std::min(kMaxMessageBytes, recvs[p].bytes - begin));
+      const int p = (spec_.own_rank + k) % world;
+      for (int64_t begin = 0; begin < recvs[p].bytes; begin += spec_.max_message_bytes) {
+        const int bytes = static_cast<int>(std::min(spec_.max_message_bytes, recvs[p].bytes - begin));
         Add({p, Direction::kReceive, bytes});
-        CheckMpi(MPI_Irecv(recvs[p].data + begin, bytes, MPI_BYTE, peers_[p], tag, comm_, &requests_.back()),
-                 "MPI_Irecv", Where(op));
+        Check(MPI_Irecv(recvs[p].data + begin, bytes, MPI_BYTE, spec_.peers[p], tag, spec_.comm,
+                        &requests_.back()),
+              "MPI_Irecv", op);
       }
     }
     for (int k = 1; k < world; ++k) {
-      const int p = (rank_ + world - k) % world;
-      for (int64_t begin = 0; begin < sends[p].bytes; begin += kMaxMessageBytes) {
-        const int bytes = static_cast<int>(std::min(kMaxMessageBytes, sends[p].bytes - begin));
+      const int p = (spec_.own_rank + world - k) % world;
+      for (int64_t begin = 0; begin < sends[p].bytes; begin += spec_.max_message_bytes) {
+        const int bytes = static_cast<int>(std::min(spec_.max_message_bytes, sends[p].bytes - begin));
         Add({p, Direction::kSend, bytes});
-        CheckMpi(MPI_Isend(sends[p].data + begin, bytes, MPI_BYTE, peers_[p], tag, comm_, &requests_.back()),
-                 "MPI_Isend", Where(op));
+        Check(MPI_Isend(sends[p].data + begin, bytes, MPI_BYTE, spec_.peers[p], tag, spec_.comm,
+                        &requests_.back()),
+              "MPI_Isend", op);
       }
     }
     done_.resize(requests_.size());
@@ -123,7 +124,7 @@ class MpiExchange final : public ByteExchange {
   }
 
   void Finish(CommOp op) {
-    const auto deadline = Clock::now() + timeout_;
+    const auto deadline = Clock::now() + spec_.timeout;
     const int count = static_cast<int>(requests_.size());
     int left = count;
     Idler idler;
@@ -136,7 +137,7 @@ class MpiExchange final : public ByteExchange {
         idler.Reset();
         continue;
       }
-      CheckMpi(code, "MPI_Testsome", Where(op));
+      Check(code, "MPI_Testsome", op);
       if (Clock::now() >= deadline) ThrowTimeout(op);
       idler.Pause();
     }
@@ -161,7 +162,7 @@ class MpiExchange final : public ByteExchange {
     throw Error(
         ErrorCode::kTimeout,
         fmt::format("{}: not done within {} ms: nothing came from ranks [{}]; not taken by ranks [{}]",
-                    Where(op), timeout_.count(), fmt::join(silent, ", "), fmt::join(unread, ", ")));
+                    Where(op), spec_.timeout.count(), fmt::join(silent, ", "), fmt::join(unread, ", ")));
   }
 
   // So that MPI does not write into memory that the caller frees while the error unwinds.
@@ -174,16 +175,11 @@ class MpiExchange final : public ByteExchange {
   }
 
   std::string Where(CommOp op) const {
-    return fmt::format("{} on '{}', rank {} of {}", Name(op), label_, rank_, world_size());
+    return fmt::format("{} on '{}', rank {} of {}", Name(op), spec_.label, spec_.own_rank, world_size());
   }
 
   const std::shared_ptr<MpiRuntime::State> mpi_;
-  MPI_Comm comm_;
-  const CommOwnership ownership_;
-  const std::vector<int> peers_;
-  const int rank_;
-  const std::string label_;
-  const std::chrono::milliseconds timeout_;
+  MpiExchangeSpec spec_;
   uint32_t calls_ = 0;
   bool failed_ = false;
   // Of the exchange under way; kept so that a step allocates nothing.
@@ -195,11 +191,8 @@ class MpiExchange final : public ByteExchange {
 
 }  // namespace
 
-std::unique_ptr<ByteExchange> MakeMpiExchange(std::shared_ptr<MpiRuntime::State> mpi, MPI_Comm comm,
-                                              CommOwnership ownership, std::vector<int> peers, int own_rank,
-                                              const std::string& label, const HostCommOptions& options) {
-  return std::make_unique<MpiExchange>(std::move(mpi), comm, ownership, std::move(peers), own_rank, label,
-                                       options);
+std::unique_ptr<ByteExchange> MakeMpiExchange(std::shared_ptr<MpiRuntime::State> mpi, MpiExchangeSpec spec) {
+  return std::make_unique<MpiExchange>(std::move(mpi), std::move(spec));
 }
 
 }  // namespace millrace

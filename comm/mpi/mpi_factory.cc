@@ -1,5 +1,6 @@
 #include "comm/mpi/mpi_factory.h"
 
+#include <climits>
 #include <numeric>
 #include <utility>
 
@@ -11,7 +12,7 @@ namespace {
 
 class MpiCommFactory final : public CommFactory {
  public:
-  MpiCommFactory(std::shared_ptr<MpiRuntime::State> mpi, const HostCommOptions& options)
+  MpiCommFactory(std::shared_ptr<MpiRuntime::State> mpi, const MpiCommOptions& options)
       : mpi_(std::move(mpi)), options_(options) {}
 
   int rank() const noexcept override { return mpi_->rank; }
@@ -20,18 +21,32 @@ class MpiCommFactory final : public CommFactory {
   std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
     const int own = CheckedGroupRank(ranks, label, mpi_->rank, mpi_->world_size);
     MeetMembers(ranks, label, own);
-    std::vector<int> peers(ranks.size());  // the new communicator's ranks are in the order of `ranks`
-    std::iota(peers.begin(), peers.end(), 0);
-    return MakeHostCommunicator(MakeMpiExchange(mpi_, CreateComm(ranks, label), CommOwnership::kOwned,
-                                                std::move(peers), own, label, options_),
-                                options_);
+    MpiExchangeSpec spec = Spec(own, label);
+    spec.comm = CreateComm(ranks, label);
+    spec.ownership = CommOwnership::kOwned;
+    spec.peers.resize(ranks.size());
+    std::iota(spec.peers.begin(), spec.peers.end(),
+              0);  // the new communicator's ranks are in the order of `ranks`
+    return MakeHostCommunicator(MakeMpiExchange(mpi_, std::move(spec)), options_);
   }
 
  private:
+  MpiExchangeSpec Spec(int own_rank, const std::string& label) const {
+    MpiExchangeSpec spec;
+    spec.own_rank = own_rank;
+    spec.label = label;
+    spec.timeout = options_.timeout;
+    spec.max_message_bytes = options_.max_message_bytes;
+    return spec;
+  }
+
   // MPI_Comm_create_group blocks without a time-out; after this all members are about to call it.
   void MeetMembers(const std::vector<int>& ranks, const std::string& label, int own) {
-    const std::unique_ptr<ByteExchange> control =
-        MakeMpiExchange(mpi_, mpi_->control, CommOwnership::kBorrowed, ranks, own, label, options_);
+    MpiExchangeSpec spec = Spec(own, label);
+    spec.comm = mpi_->control;
+    spec.ownership = CommOwnership::kBorrowed;
+    spec.peers = ranks;
+    const std::unique_ptr<ByteExchange> control = MakeMpiExchange(mpi_, std::move(spec));
     std::vector<std::byte> tokens(ranks.size());
     std::vector<SendPiece> sends(ranks.size(), SendPiece{&tokens[own], 1});
     std::vector<RecvPiece> recvs;
@@ -54,12 +69,15 @@ class MpiCommFactory final : public CommFactory {
   }
 
   const std::shared_ptr<MpiRuntime::State> mpi_;
-  const HostCommOptions options_;
+  const MpiCommOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const HostCommOptions& options) {
+std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const MpiCommOptions& options) {
+  MR_REQUIRE(ErrorCode::kInvalidArgument,
+             options.max_message_bytes >= 1 && options.max_message_bytes <= INT_MAX,
+             "max_message_bytes is {}; 1 to {} are allowed", options.max_message_bytes, INT_MAX);
   return std::make_unique<MpiCommFactory>(runtime.state(), options);
 }
 

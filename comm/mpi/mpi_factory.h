@@ -13,6 +13,12 @@
 
 namespace millrace {
 
-std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const HostCommOptions& options = {});
+struct MpiCommOptions : HostCommOptions {
+  int64_t max_message_bytes = int64_t{1}
+                              << 30;  // of one MPI message, whose count is an int; longer pieces are cut
+};
+
+// Error(kInvalidArgument) unless max_message_bytes is in [1, INT_MAX].
+std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const MpiCommOptions& options = {});
 
 }  // namespace millrace

@@ -1,0 +1,347 @@
+#include "tests/comm/communicator_contract.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "comm/host_collectives.h"
+#include "runtime/base/cpu/host_device.h"
+#include "runtime/base/error.h"
+#include "tests/comm/rank_data.h"
+
+namespace millrace::testing {
+namespace {
+
+// 0, 1, odd, prime, one chunk of f32 and its neighbours, several chunks.
+constexpr int64_t kSizes[] = {0, 1, 3, 127, 255, 256, 257, 1000, 2053};
+
+// What a call needs besides its operands.
+struct Bench {
+  explicit Bench(int world, int64_t chunk_bytes = kContractChunkBytes)
+      : stream(MakeHostDevice()->MakeStream("test")),
+        scratch_data(static_cast<size_t>(ScratchBytes(world, chunk_bytes)) / sizeof(double)),
+        scratch(scratch_data.empty() ? TensorView{} : View(scratch_data)) {}
+  std::unique_ptr<Stream> stream;
+  std::vector<double> scratch_data;
+  TensorView scratch;
+};
+
+template <typename T>
+std::vector<T> Patterns(int rank, int64_t n) {
+  std::vector<T> data(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) data[i] = Pattern<T>(rank, i);
+  return data;
+}
+
+template <typename T>
+std::vector<T> Terms(int rank, int64_t n) {
+  std::vector<T> data(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) data[i] = TermAs<T>(rank, i);
+  return data;
+}
+
+template <typename T>
+void ExpectGathered(const std::vector<T>& full, int world, int64_t n, Report& report) {
+  for (int r = 0; r < world; ++r)
+    for (int64_t i = 0; i < n; ++i)
+      report.Expect(SameBits(full[r * n + i], Pattern<T>(r, i)),
+                    "{} of world {}, n {}: element {} of rank {} is wrong", Name(DTypeOf<T>()), world, n, i,
+                    r);
+}
+
+template <typename T>
+void GatherOne(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  for (const int64_t n : kSizes) {
+    std::vector<T> shard = Patterns<T>(rank, n);
+    std::vector<T> full(static_cast<size_t>(world * n), Pattern<T>(99, 0));
+    comm.AllGather(View(shard), View(full), {}, *bench.stream);
+    ExpectGathered(full, world, n, report);
+
+    std::fill(full.begin(), full.end(), Pattern<T>(99, 1));
+    std::copy(shard.begin(), shard.end(), full.begin() + rank * n);
+    comm.AllGather(View(full, rank * n, n), View(full), {}, *bench.stream);
+    ExpectGathered(full, world, n, report);
+    report.Expect(true, "a world of no elements has nothing to compare");
+  }
+}
+
+void Gather(Communicator& comm, Report& report) {
+  GatherOne<float>(comm, report);
+  GatherOne<BFloat16>(comm, report);
+  GatherOne<double>(comm, report);
+  GatherOne<int32_t>(comm, report);
+  GatherOne<int64_t>(comm, report);
+  GatherOne<uint8_t>(comm, report);
+}
+
+template <typename T>
+void ReduceScatterOne(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  for (const int64_t n : kSizes) {
+    std::vector<T> full = Terms<T>(rank, world * n);
+    const std::vector<T> before = full;
+    // A guard element on each side of the shard.
+    std::vector<T> out(static_cast<size_t>(n + 2), Pattern<T>(rank, -1));
+    comm.ReduceScatterSum(View(full), View(out, 1, n), bench.scratch, *bench.stream);
+    for (int64_t i = 0; i < n; ++i)
+      report.Expect(SameBits(out[1 + i], RankOrderOracle<T>(world, rank * n + i)),
+                    "{} of world {}, n {}: element {} of rank {}'s sum is wrong", Name(DTypeOf<T>()), world,
+                    n, i, rank);
+    report.Expect(SameBits(out.front(), Pattern<T>(rank, -1)) && SameBits(out.back(), Pattern<T>(rank, -1)),
+                  "n {}: written outside the shard", n);
+    report.Expect(std::equal(full.begin(), full.end(), before.begin(), SameBits<T>), "n {}: full was changed",
+                  n);
+  }
+}
+
+void ReduceScatter(Communicator& comm, Report& report) {
+  ReduceScatterOne<float>(comm, report);
+  ReduceScatterOne<BFloat16>(comm, report);
+  ReduceScatterOne<double>(comm, report);
+}
+
+template <typename T>
+void AllReduceOne(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  std::vector<int64_t> sizes(std::begin(kSizes), std::end(kSizes));
+  for (const int64_t n : {2 * world - 1, 2 * world, 2 * world + 1, 5 * world}) sizes.push_back(n);
+  for (const int64_t n : sizes) {
+    std::vector<T> buffer = Terms<T>(rank, n + 2);
+    comm.AllReduceSum(View(buffer, 1, n), bench.scratch, *bench.stream);
+    for (int64_t i = 0; i < n; ++i)
+      report.Expect(SameBits(buffer[1 + i], RankOrderOracle<T>(world, 1 + i)),
+                    "{} of world {}, n {}: element {} of the sum is wrong on rank {}", Name(DTypeOf<T>()),
+                    world, n, i, rank);
+    report.Expect(
+        SameBits(buffer.front(), TermAs<T>(rank, 0)) && SameBits(buffer.back(), TermAs<T>(rank, n + 1)),
+        "n {}: written outside the buffer", n);
+  }
+}
+
+void AllReduce(Communicator& comm, Report& report) {
+  AllReduceOne<float>(comm, report);
+  AllReduceOne<BFloat16>(comm, report);
+  AllReduceOne<double>(comm, report);
+}
+
+// A communicator that runs ahead, or mixes up two calls, shows here: calls of changing kind and size with
+// ranks out of step.
+void Mixture(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t n = static_cast<int64_t>(Mixed(0, round) % 300);
+    if ((Mixed(rank, round) & 7) == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+    std::vector<float> full = Terms<float>(rank, world * n), shard(static_cast<size_t>(n));
+    comm.ReduceScatterSum(View(full), View(shard), bench.scratch, *bench.stream);
+    std::vector<float> gathered(static_cast<size_t>(world * n));
+    comm.AllGather(View(shard), View(gathered), {}, *bench.stream);
+    comm.AllReduceSum(View(full), bench.scratch, *bench.stream);
+    bool all_equal = true;
+    for (int64_t i = 0; i < world * n; ++i) all_equal = all_equal && SameBits(gathered[i], full[i]);
+    report.Expect(all_equal, "round {}, n {}: reduce-scatter and all-gather differ from all-reduce", round,
+                  n);
+    const std::string said = comm.HostBroadcast(fmt::format("rank {} round {}", rank, round), round % world);
+    report.Expect(said == fmt::format("rank {} round {}", round % world, round), "round {}: heard '{}'",
+                  round, said);
+  }
+}
+
+// Calls `fn`, which must throw kInvalidArgument with all of `parts` in its text.
+template <typename Fn>
+void ExpectRefused(Report& report, const char* what, const std::vector<std::string>& parts, Fn fn) {
+  try {
+    fn();
+    report.Expect(false, "{}: accepted", what);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    report.Expect(error.code() == ErrorCode::kInvalidArgument, "{}: code {}", what, Name(error.code()));
+    for (const std::string& part : parts)
+      report.Expect(text.find(part) != std::string::npos, "{}: '{}' is not in '{}'", what, part, text);
+  }
+}
+
+void WrongArguments(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  Stream& stream = *bench.stream;
+  const CommCounters before = comm.counters();
+  std::vector<float> full = Terms<float>(rank, world * 40 + 40), shard = Terms<float>(rank, 40);
+  std::vector<double> wide(40);
+  std::vector<int32_t> integers(static_cast<size_t>(world * 40)), integer_shard(40);
+  const std::string sizes[] = {std::to_string(world * 40 + 1), std::to_string(world * 40), "'world'"};
+
+  ExpectRefused(report, "gather into one too many", {sizes[0], sizes[1], sizes[2], "all_gather"},
+                [&] { comm.AllGather(View(shard), View(full, 0, world * 40 + 1), {}, stream); });
+  ExpectRefused(report, "reduce from one too many", {sizes[0], sizes[1], sizes[2], "reduce_scatter"}, [&] {
+    comm.ReduceScatterSum(View(full, 0, world * 40 + 1), View(shard), bench.scratch, stream);
+  });
+  ExpectRefused(report, "two dtypes", {"f64", "f32", "'world'"},
+                [&] { comm.AllGather(View(wide), View(full, 0, world * 40), {}, stream); });
+  ExpectRefused(report, "sum of integers", {"i32", "bf16", "'world'"},
+                [&] { comm.ReduceScatterSum(View(integers), View(integer_shard), bench.scratch, stream); });
+  ExpectRefused(report, "sum of integers", {"i32", "'world'"},
+                [&] { comm.AllReduceSum(View(integers), bench.scratch, stream); });
+  ExpectRefused(report, "shard one element after its place", {"overlaps", "'world'", "shard", "full"}, [&] {
+    comm.AllGather(View(full, rank * 40 + 1, 40), View(full, 0, world * 40), {}, stream);
+  });
+  ExpectRefused(report, "reduce in place", {"overlaps", "'world'"}, [&] {
+    comm.ReduceScatterSum(View(full, 0, world * 40), View(full, rank * 40, 40), bench.scratch, stream);
+  });
+  TensorView strided = View(shard, 0, 20);
+  strided.layout.strides[0] = 2;
+  ExpectRefused(report, "strided view", {"contiguous", "'world'"},
+                [&] { comm.AllReduceSum(strided, bench.scratch, stream); });
+  ExpectRefused(report, "no address", {"without an address"}, [&] {
+    comm.AllReduceSum(TensorView{nullptr, DenseLayout(DType::kF32, {3})}, bench.scratch, stream);
+  });
+  ExpectRefused(report, "a root outside", {std::to_string(world), "'world'"},
+                [&] { comm.HostBroadcast("x", world); });
+  ExpectRefused(report, "a negative root", {"-1"}, [&] { comm.HostBroadcast("x", -1); });
+  if (world > 1) {
+    const int64_t needed = ScratchBytes(world, kContractChunkBytes);
+    ExpectRefused(report, "no scratch", {"0 bytes", std::to_string(needed), "'world'"},
+                  [&] { comm.AllReduceSum(View(shard), {}, stream); });
+    ExpectRefused(report, "short scratch", {std::to_string(needed - 8), std::to_string(needed)}, [&] {
+      comm.ReduceScatterSum(View(full, 0, world * 40), View(shard),
+                            View(bench.scratch_data, 0, needed / 8 - 1), stream);
+    });
+    ExpectRefused(report, "scratch over the operand", {"scratch", "overlaps"},
+                  [&] { comm.AllReduceSum(View(bench.scratch_data, 3, 5), bench.scratch, stream); });
+  }
+  // Nothing moved, nothing counted, and the group still works.
+  report.Expect(comm.counters() == before, "refused calls were counted");
+  bool untouched = true;
+  for (int64_t i = 0; i < world * 40; ++i) untouched = untouched && SameBits(full[i], TermAs<float>(rank, i));
+  report.Expect(untouched, "a refused call changed full");
+  comm.AllReduceSum(View(shard), bench.scratch, stream);
+  report.Expect(SameBits(shard[7], RankOrderOracle<float>(world, 7)), "a sum after refused calls is wrong");
+}
+
+std::string Payload(int rank) {
+  // Rank 0 sends nothing; the others bytes of all values, unequal in number and more than a chunk.
+  std::string payload(static_cast<size_t>(rank * 1777), '\0');
+  for (size_t i = 0; i < payload.size(); ++i)
+    payload[i] = static_cast<char>(Mixed(rank, static_cast<int64_t>(i)));
+  return payload;
+}
+
+void HostHelpers(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  const std::vector<std::string> all = comm.HostAllGather(Payload(rank));
+  report.Expect(static_cast<int>(all.size()) == world, "{} payloads of {}", all.size(), world);
+  for (int r = 0; r < world; ++r) report.Expect(all[r] == Payload(r), "payload of rank {} is wrong", r);
+  for (const std::string& empty : comm.HostAllGather(""))
+    report.Expect(empty.empty(), "an empty payload came back longer");
+  for (int root = 0; root < world; ++root)
+    report.Expect(comm.HostBroadcast(Payload(rank), root) == Payload(root), "broadcast from rank {} is wrong",
+                  root);
+}
+
+int64_t NowNs() {  // one clock for all threads and processes of the machine
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void BarrierHolds(Communicator& comm, Report& report) {
+  for (int round = 0; round < 3; ++round) {
+    if (comm.rank() == round % comm.world_size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const int64_t came = NowNs();
+    comm.Barrier();
+    const int64_t left = NowNs();
+    int64_t last_came = 0;
+    for (const std::string& other : comm.HostAllGather(std::to_string(came)))
+      last_came = std::max<int64_t>(last_came, std::stoll(other));
+    report.Expect(left >= last_came, "left the barrier {} ns before the last rank came", last_came - left);
+  }
+}
+
+void Counters(Communicator& comm, Report& report) {
+  const int64_t world = comm.world_size();
+  Bench bench(comm.world_size());
+  Stream& stream = *bench.stream;
+  comm.SetCounters({.all_gathers = 100,
+                    .reduce_scatters = 200,
+                    .all_reduces = 300,
+                    .gathered_bytes = 1,
+                    .reduced_bytes = 2,
+                    .all_reduced_bytes = 3});
+  std::vector<BFloat16> halves(static_cast<size_t>(world * 1000)), half_shard(1000);
+  std::vector<float> floats(static_cast<size_t>(world * 333)), float_shard(333);
+  std::vector<double> doubles(17);
+  comm.AllGather(View(half_shard), View(halves), {}, stream);
+  comm.AllGather(View(halves, comm.rank() * 1000, 1000), View(halves), {}, stream);
+  comm.AllGather(View(half_shard, 0, 0), View(halves, 0, 0), {}, stream);
+  comm.ReduceScatterSum(View(floats), View(float_shard), bench.scratch, stream);
+  comm.AllReduceSum(View(doubles), bench.scratch, stream);
+  comm.AllReduceSum(View(doubles, 0, 1), bench.scratch, stream);
+  comm.HostAllGather("not counted");
+  comm.HostBroadcast("nor this", 0);
+  comm.Barrier();
+  // By hand for each world: 17 doubles in slices of 17, 9, 6, 5, 4, 3, 3 and one double in slices of 1.
+  constexpr int64_t kSlices[] = {0, 17, 9, 6, 5, 4, 3, 3};
+  const CommCounters expected = {.all_gathers = 103,
+                                 .reduce_scatters = 201,
+                                 .all_reduces = 302,
+                                 .gathered_bytes = 1 + (world - 1) * 4000,
+                                 .reduced_bytes = 2 + (world - 1) * 1332,
+                                 .all_reduced_bytes = 3 + 16 * (world - 1) * (kSlices[world] + 1)};
+  const CommCounters& got = comm.counters();
+  report.Expect(got == expected, "counts {} {} {}, bytes {} {} {}", got.all_gathers, got.reduce_scatters,
+                got.all_reduces, got.gathered_bytes, got.reduced_bytes, got.all_reduced_bytes);
+  comm.SetCounters({});
+  report.Expect(comm.counters() == CommCounters{}, "counters not reset");
+}
+
+template <typename T>
+void Absorb(const std::vector<T>& data, uint64_t& hash) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(data.data());
+  for (size_t i = 0; i < data.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ull;  // FNV-1a
+}
+
+template <typename T>
+void DigestOf(Communicator& comm, Bench& bench, uint64_t& hash) {
+  const int world = comm.world_size(), rank = comm.rank();
+  for (const int64_t n : {1, 3, 127, 1000, 2053}) {
+    std::vector<T> full = Terms<T>(rank, world * n), shard(static_cast<size_t>(n));
+    comm.ReduceScatterSum(View(full), View(shard), bench.scratch, *bench.stream);
+    Absorb(shard, hash);
+    comm.AllReduceSum(View(full), bench.scratch, *bench.stream);
+    Absorb(full, hash);
+    std::vector<T> gathered(static_cast<size_t>(world * n));
+    comm.AllGather(View(shard), View(gathered), {}, *bench.stream);
+    Absorb(gathered, hash);
+  }
+}
+
+}  // namespace
+
+const std::vector<ContractCase>& CommunicatorContract() {
+  static const std::vector<ContractCase> cases = {
+      {"all-gather puts the shard of rank r at place r, bit for bit, in place and not", Gather},
+      {"reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
+      {"all-reduce leaves every rank the same sum, added in rank order", AllReduce},
+      {"calls of changing kind and size stay in step", Mixture},
+      {"wrong arguments are refused by name before anything moves", WrongArguments},
+      {"host payloads of unequal sizes, empty ones included, arrive at every rank", HostHelpers},
+      {"no rank leaves a barrier before the last has come", BarrierHolds},
+      {"counters follow the closed forms and count no host helper", Counters},
+  };
+  return cases;
+}
+
+std::string ResultDigest(Communicator& comm, int64_t chunk_bytes) {
+  Bench bench(comm.world_size(), chunk_bytes);
+  uint64_t hash = 0xcbf29ce484222325ull;
+  DigestOf<float>(comm, bench, hash);
+  DigestOf<BFloat16>(comm, bench, hash);
+  DigestOf<double>(comm, bench, hash);
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace millrace::testing

@@ -1,0 +1,48 @@
+#!/bin/bash
+# mpi_failure_test.sh PROGRAM: whatever befalls one rank, all stop within seconds, its message is on stderr, and mpirun's exit code is the one
+# that the failure documents.
+set -uo pipefail
+program=$1
+failed=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# expect RANKS HOW CODE TEXT...: CODE may be "any" (but 0).
+expect() {
+  local ranks=$1 how=$2 code=$3 began=$SECONDS got=0
+  shift 3
+  timeout 60 third_party/mpi/run_under_mpi.sh "$ranks" "$program" "$how" >"$work/out" 2>"$work/err" || got=$?
+  local took=$((SECONDS - began)) trouble=""
+  [[ $code == any && $got != 0 || $got == "$code" ]] || trouble+=" exit code $got instead of $code;"
+  ((took <= 15)) || trouble+=" took $took s;"
+  for text in "$@"; do
+    grep -qF -- "$text" "$work/err" "$work/out" || trouble+=" '$text' was not said;"
+  done
+  if [[ $how != nothing ]]; then grep -qF finished "$work/out" && trouble+=" it finished;"; fi
+  if [[ -n $trouble ]]; then
+    echo "FAILED $how on $ranks ranks:$trouble"
+    sed 's/^/  /' "$work/err"
+    failed=1
+  else
+    echo "ok $how on $ranks ranks, exit code $got after $took s"
+  fi
+}
+
+expect 3 nothing 0 "finished"
+expect 3 throw 3 "millrace: rank 1: token file 'a.bin' ends at 17"
+expect 3 abort 72 "millrace: rank 1: the watchdog found op 12 stuck"
+expect 3 unhandled 72 "millrace: rank 1: stopped by an error that was not handled"
+expect 3 kill any "signal 9"
+expect 3 timeout 71 "all_gather on 'gather'" "not done within 500 ms: nothing came from ranks [1]"
+expect 3 leave 71 "all_gather on 'gather'" "nothing came from ranks [1]"
+expect 2 sizes 72 "all_gather on 'gather'"
+
+# Without mpirun: a world of one is fine, unless another MPI's launcher says otherwise.
+[[ $("./$program" nothing) == finished ]] || { echo "FAILED alone"; failed=1; }
+got=0
+PMI_SIZE=4 "./$program" nothing >"$work/out" 2>"$work/err" || got=$?
+[[ $got == 2 ]] && grep -qF "launched as one of 4 processes (PMI_SIZE is 4)" "$work/err" || {
+  echo "FAILED under another launcher: exit code $got: $(cat "$work/err")"
+  failed=1
+}
+exit $failed
