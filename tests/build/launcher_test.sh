@@ -1,0 +1,131 @@
+#!/bin/bash
+# What tools/millrace promises about ranks, exit codes and signals (tools/README.md), driven with fake_program.
+set -uo pipefail
+set -m  # background jobs keep SIGINT, which a plain shell makes them ignore
+
+export MILLRACE_BINARY=$PWD/tests/build/fake_program
+launcher=$PWD/tools/millrace
+folder=$(mktemp -d "$TEST_TMPDIR/launcher.XXXXXX")
+export TMPDIR=$folder  # the launcher's own temporary files
+failed=0
+
+Fail() {
+  echo "FAILED: $1"
+  sed 's/^/    /' "$folder/out" "$folder/err"
+  failed=1
+}
+
+# Expect NAME CODE COMMAND...: the command's exit code; its output stays in $folder/out and $folder/err.
+Expect() {
+  local name=$1 want=$2 code=0
+  shift 2
+  timeout -s KILL 60 "$@" >"$folder/out" 2>"$folder/err" || code=$?
+  ((code == want)) || Fail "$name: exit code $code, not $want"
+}
+
+ExpectText() { grep -qE -e "$2" "$folder/$1" || Fail "no line in $1 matches '$2'"; }
+RefuseText() { ! grep -qE -e "$2" "$folder/$1" || Fail "a line in $1 matches '$2'"; }
+
+# StartSteps ARG...: the launcher in the background with `train step`; returns when every rank steps. Sets job and pids[rank].
+StartSteps() {
+  rm -f "$folder/pids"
+  "$launcher" "$@" train step "$folder/pids" >"$folder/out" 2>"$folder/err" &
+  job=$!
+  local tenths
+  for ((tenths = 0; tenths < 300; tenths++)); do
+    [[ -e $folder/pids ]] && break
+    sleep 0.1
+  done
+  mapfile -t pids <"$folder/pids"
+}
+
+# ExpectEnd NAME CODE: of the job that StartSteps started, within 30 seconds.
+ExpectEnd() {
+  local code=0 tenths
+  for ((tenths = 0; tenths < 300; tenths++)); do
+    kill -0 "$job" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "$job" 2>/dev/null && Fail "$1: still runs after 30 s"
+  wait "$job" 2>/dev/null || code=$?
+  ((code == $2)) || Fail "$1: exit code $code, not $2"
+}
+
+# Every pid of the last job is gone, or is a zombie whose parent does not care, within 10 seconds.
+ExpectNoRanks() {
+  local pid tenths
+  for pid in "${pids[@]}"; do
+    for ((tenths = 0; tenths < 100; tenths++)); do
+      grep -qs '^State:.[^ZX]' "/proc/$pid/status" || continue 2
+      sleep 0.1
+    done
+    Fail "$1: rank process $pid is left over"
+  done
+}
+
+# Usage.
+Expect "no verb" 2 "$launcher"
+Expect "ranks that are no number" 2 "$launcher" -n two train
+ExpectText err "-n two: the number of ranks"
+Expect "no such hostfile" 2 "$launcher" -n 2 --hostfile "$folder/none" train
+
+# Ranks: stdout and stderr arrive, nothing of mpirun's or the launcher's own is added; oversubscribed.
+Expect "five ranks" 0 "$launcher" -n 5 train print
+[[ $(sort "$folder/out" | tr '\n' ' ') == "out 0 out 1 out 2 out 3 out 4 " ]] || Fail "standard output of five ranks"
+[[ $(sed 1d "$folder/err" | sort | head -n1) == "err 0 of 5, BLAS threads 1" ]] || Fail "standard error of five ranks"
+(($(wc -l <"$folder/err") == 6)) || Fail "six lines on standard error: the preflight's and five ranks'"
+Expect "one rank needs no mpirun" 0 "$launcher" train print
+ExpectText err "^err 0 of 1"
+RefuseText err "preflight"
+Expect "other verbs take any exit code through" 4 "$launcher" -n 2 inspect exit 4
+
+# The configuration is checked once, before any rank.
+Expect "bad configuration" 2 "$launcher" -n 3 train bad_config
+[[ $(<"$folder/err") == "preflight for 3" ]] || Fail "a bad configuration is said once"
+
+# Exit codes pass through, without mpirun's commentary.
+Expect "a rank's own exit code" 73 "$launcher" -n 3 train exit 73
+RefuseText err "Primary job|mpirun|-----"
+Expect "a rank that aborts the job" 77 "$launcher" -n 3 train abort 77
+ExpectText err "^rank 1 aborts$"
+RefuseText err "MPI_ABORT|mpirun|-----"
+Expect "a crash is a bug" 70 "$launcher" -n 3 train crash
+ExpectText err "^millrace: rank 1 \(pid [0-9]+\) on [^ ]+ crashed with SIGSEGV"
+
+# A rank that is killed is named.
+StartSteps -n 3
+kill -KILL "${pids[2]}"
+ExpectEnd "kill -9 of rank 2" 72
+ExpectText err "^millrace: rank 2 \(pid ${pids[2]}\) on [^ ]+ was killed by SIGKILL"
+ExpectNoRanks "kill -9 of rank 2"
+
+# A request to stop reaches every rank, whatever its name, and ends in 75.
+for signal in USR1 TERM INT HUP; do
+  StartSteps -n 3
+  kill -s "$signal" "$job"
+  ExpectEnd "SIG$signal to the launcher" 75
+  (($(grep -c '^rank [012] saved$' "$folder/err") == 3)) || Fail "SIG$signal: three ranks save"
+  RefuseText err "Forwarding|mpirun"
+done
+StartSteps
+kill -TERM "$job"
+ExpectEnd "SIGTERM, without mpirun" 75
+
+# A request while ranks are being started is not lost.
+for delay in 0.05 0.15 0.3; do
+  rm -f "$folder/pids"
+  "$launcher" -n 3 train step "$folder/pids" >"$folder/out" 2>"$folder/err" &
+  job=$!
+  sleep "$delay"
+  kill -TERM "$job"
+  ExpectEnd "SIGTERM after $delay s" 75
+done
+
+# A launcher that is killed leaves nothing behind.
+StartSteps -n 3
+kill -KILL "$job"
+wait "$job" 2>/dev/null
+ExpectNoRanks "kill -9 of the launcher"
+
+((failed == 0)) && echo "all as promised"
+exit "$failed"

@@ -1,0 +1,43 @@
+#!/bin/bash
+# tools/lib/relay_stderr.pl drops mpirun's own frames and lets every other byte pass, in order.
+set -euo pipefail
+folder=$TEST_TMPDIR
+rule=$(printf -- '-%.0s' {1..74})
+
+# Relay INPUT WANT REPORT: both texts byte for byte.
+Relay() {
+  printf '%s' "$1" | tools/lib/relay_stderr.pl "$folder/report" 2>"$folder/err"
+  printf '%s' "$2" | cmp - "$folder/err" || { echo "FAILED: passed on:"; cat "$folder/err"; exit 1; }
+  printf '%s' "$3" | cmp - "$folder/report" || { echo "FAILED: reported:"; cat "$folder/report"; exit 1; }
+}
+
+killed="$rule
+mpirun noticed that process rank 2 with PID 0 on node east-7 exited on signal 9 (Killed).
+$rule
+"
+primary="$rule
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+$rule
+"
+Relay "" "" ""
+Relay $'a\nb' $'a\nb' ""
+Relay "x${primary}${killed}y" "xy" $'signal 2 east-7 9\n'
+Relay $'\x1emillrace-rank 0 41\none\n\x1emillrace-rank 1 42\ntwo\n' $'one\ntwo\n' $'pid 0 41\npid 1 42\n'
+# Frames and rules that are not mpirun's closing words stay, also when such words follow.
+Relay "$rule"$'\nour table\n'"$rule"$'\n' "$rule"$'\nour table\n'"$rule"$'\n' ""
+Relay "$rule"$'\nour table\n'"$rule"$'\n'"$primary"$'z\n' "$rule"$'\nour table\n'"$rule"$'\nz\n' ""
+Relay "mpirun: Forwarding signal 10 to job"$'\nok\n' $'ok\n' ""
+Relay "$rule"$'\nPrimary job  terminated nor' "$rule"$'\nPrimary job  terminated nor' ""
+
+# A frame that comes in pieces is still one; what is begun and not finished passes after a moment, before the input ends.
+{
+  printf '%s' "50% ${killed:0:40}"
+  sleep 0.05
+  printf '%s' "${killed:40}"
+  printf '%s' "51% ----------"
+  sleep 1
+  cp "$folder/err" "$folder/early"
+} | tools/lib/relay_stderr.pl "$folder/report" 2>"$folder/err"
+[[ $(<"$folder/early") == "50% 51% ----------" ]] || { echo "FAILED: a progress bar waits: $(<"$folder/early")"; exit 1; }
+echo "all as promised"
