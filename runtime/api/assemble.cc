@@ -1,0 +1,182 @@
+#include "runtime/api/assemble.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/plan/checker.h"
+#include "runtime/plan/semantic_graph.h"
+
+namespace millrace {
+namespace {
+
+DType DTypeOf(PrecisionConfig::Format format) { return format == PrecisionConfig::Format::kBf16 ? DType::kBF16 : DType::kF32; }
+
+Recompute RecomputeOf(const Config& config) {
+  switch (config.memory.recompute) {
+    case MemoryConfig::Recompute::kNone: return Recompute::kNone;
+    case MemoryConfig::Recompute::kNorms: return Recompute::kNorms;
+    case MemoryConfig::Recompute::kBlock: return Recompute::kBlock;
+  }
+  return Recompute::kNone;
+}
+
+ReshardPolicy ReshardOf(ShardingConfig::Reshard reshard) {
+  switch (reshard) {
+    case ShardingConfig::Reshard::kNever: return ReshardPolicy::kNever;
+    case ShardingConfig::Reshard::kAfterBackward: return ReshardPolicy::kAfterBackward;
+    case ShardingConfig::Reshard::kAfterForward: return ReshardPolicy::kAfterForward;
+    case ShardingConfig::Reshard::kAuto: return ReshardPolicy::kAuto;
+  }
+  return ReshardPolicy::kAfterForward;
+}
+
+Downcast DowncastOf(ShardingConfig::Downcast downcast) {
+  switch (downcast) {
+    case ShardingConfig::Downcast::kAfterGather: return Downcast::kAfterGather;
+    case ShardingConfig::Downcast::kPerGather: return Downcast::kPerGather;
+    case ShardingConfig::Downcast::kAfterUpdate: return Downcast::kAfterUpdate;
+  }
+  return Downcast::kPerGather;
+}
+
+GradConcat GradConcatOf(ShardingConfig::GradConcat concat) {
+  switch (concat) {
+    case ShardingConfig::GradConcat::kEvery: return GradConcat::kEvery;
+    case ShardingConfig::GradConcat::kLast: return GradConcat::kLast;
+    case ShardingConfig::GradConcat::kDirect: return GradConcat::kDirect;
+  }
+  return GradConcat::kDirect;
+}
+
+AllocatorKind AllocatorOf(MemoryConfig::Allocator allocator) {
+  switch (allocator) {
+    case MemoryConfig::Allocator::kPacked: return AllocatorKind::kPacked;
+    case MemoryConfig::Allocator::kColoured: return AllocatorKind::kColoured;
+    case MemoryConfig::Allocator::kMaxPool: return AllocatorKind::kMaxPool;
+    case MemoryConfig::Allocator::kFixed: return AllocatorKind::kFixed;
+    case MemoryConfig::Allocator::kPersistent: return AllocatorKind::kPersistent;
+    case MemoryConfig::Allocator::kDynamic: return AllocatorKind::kDynamic;
+  }
+  return AllocatorKind::kPacked;
+}
+
+LearningRate LearningRateOf(const Config& config) {
+  const ScheduleConfig& schedule = config.optimizer.schedule;
+  LearningRate rate;
+  switch (schedule.kind) {
+    case ScheduleConfig::Kind::kConstant: rate.kind = ScheduleKind::kConstant; break;
+    case ScheduleConfig::Kind::kCosine: rate.kind = ScheduleKind::kCosine; break;
+    case ScheduleConfig::Kind::kWsd: rate.kind = ScheduleKind::kWsd; break;
+  }
+  rate.lr = config.optimizer.lr;
+  rate.min_lr = schedule.min_lr;
+  rate.warmup = schedule.warmup;
+  rate.decay_steps = schedule.DecaySteps(config.train.steps);
+  rate.total_steps = config.train.steps;
+  return rate;
+}
+
+Program ProgramFor(const Config& config, const Model& model, const PrecisionPolicy& precision, Backend backend, PlanKind kind) {
+  const int64_t batch = kind == PlanKind::kGenerate ? 1 : config.train.micro_batch;
+  ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute, precision.norm_params);
+  const HeadMode head = kind == PlanKind::kTrain ? HeadMode::kTrainLoss : kind == PlanKind::kEval ? HeadMode::kEvalLoss : HeadMode::kLogits;
+  model.EmitForward(builder, head);
+  SemanticGraph graph = std::move(builder).Finish();
+  if (kind == PlanKind::kTrain) graph = AddGradients(std::move(graph), RecomputeOf(config));
+  LowerOptions options;
+  options.backend = backend;
+  return Lower(graph, options);
+}
+
+}  // namespace
+
+ModelOptions ModelOptionsOf(const Config& config) {
+  const ModelConfig& m = config.model;
+  ModelOptions o;
+  o.family = m.family == ModelConfig::Family::kGpt2 ? ModelFamily::kGpt2 : ModelFamily::kLlama;
+  o.layers = m.layers;
+  o.d_model = m.d_model;
+  o.heads = m.heads;
+  o.kv_heads = m.KvHeads();
+  o.head_dim = m.HeadDim();
+  o.ffn = m.Ffn();
+  o.vocab = m.Vocab();
+  o.seq_len = m.seq_len;
+  o.tied = m.Tied();
+  o.activation = m.ActivationKind() == ModelConfig::Activation::kGelu ? ActivationKind::kGelu : ActivationKind::kSwiglu;
+  o.norm_eps = m.norm_eps;
+  o.rope_theta = m.RopeTheta();
+  if (m.rope_scaling)
+    o.rope_scaling = {m.rope_scaling->factor, m.rope_scaling->low_freq_factor, m.rope_scaling->high_freq_factor,
+                      m.rope_scaling->original_max_position_embeddings};
+  o.init_std = m.init_std;
+  o.blocks_per_unit = config.sharding.blocks_per_unit;
+  return o;
+}
+
+PrecisionPolicy PrecisionOf(const Config& config) {
+  PrecisionPolicy p;
+  p.compute = DTypeOf(config.precision.compute);
+  p.norm_params = config.precision.norms == PrecisionConfig::Norms::kFp32 ? DType::kF32 : p.compute;
+  p.grad_accumulate = DTypeOf(config.precision.grad_accumulate);
+  p.grad_wire = DTypeOf(config.precision.grad_wire);
+  return p;
+}
+
+GraphMode GraphModeOf(const Config& config) {
+  switch (config.execution.graph) {
+    case ExecutionConfig::Graph::kStep: return GraphMode::kStep;
+    case ExecutionConfig::Graph::kMicrobatch: return GraphMode::kMicrobatch;
+    case ExecutionConfig::Graph::kOff: return GraphMode::kOff;
+  }
+  return GraphMode::kStep;
+}
+
+PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits) {
+  PlanOptions o;
+  o.shape = {config.train.micro_batch, config.model.seq_len};
+  o.accumulate = static_cast<int>(config.train.Accumulate(world));
+  o.reshard = ReshardOf(config.sharding.reshard);
+  o.downcast = DowncastOf(config.sharding.downcast);
+  o.grad_sync = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery ? GradSync::kEvery : GradSync::kLast;
+  o.grad_concat = GradConcatOf(config.sharding.grad_concat);
+  o.allocator = AllocatorOf(config.memory.allocator);
+  o.prefetch = static_cast<int>(config.memory.prefetch);
+  o.slots = static_cast<int>(config.memory.Slots());
+  o.reduce_depth = static_cast<int>(config.memory.reduce_depth);
+  o.budget_bytes = config.memory.budget_gib ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30)) : 0;
+  o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps, config.optimizer.weight_decay};
+  o.clip = config.optimizer.clip;
+  o.learning_rate = LearningRateOf(config);
+  o.backend = traits.backend;
+  o.comm_scratch_bytes = traits.comm_scratch_bytes;
+  o.execution = fmt::format("graph={} checked={} deterministic={}", static_cast<int>(config.execution.graph), config.execution.checked,
+                            config.execution.deterministic);
+  return o;
+}
+
+AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits, const PlanSelection& selection) {
+  const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
+  AssembledRun run;
+  run.spec = model->spec();
+  const auto shard = static_cast<int>(config.parallel.Shard(world));
+  const MeshShape mesh{static_cast<int>(config.parallel.replicate), shard};
+  MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world, "parallel.replicate {} x parallel.shard {} is {}, but there are {} ranks",
+             mesh.replicate, mesh.shard, mesh.world(), world);
+  run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
+  run.options = PlanOptionsOf(config, world, traits);
+  const auto plan = [&](PlanKind kind) {
+    const Program program = ProgramFor(config, *model, run.layout.precision, traits.backend, kind);
+    StepPlan planned = PlanStep(run.layout, program, run.options, kind);
+    CheckPlan(planned, mesh, run.options.accumulate);
+    return planned;
+  };
+  if (selection.train) run.plans.train = plan(PlanKind::kTrain);
+  if (selection.eval) run.plans.eval = plan(PlanKind::kEval);
+  if (selection.generate) run.plans.generate = plan(PlanKind::kGenerate);
+  return run;
+}
+
+}  // namespace millrace

@@ -1,0 +1,40 @@
+// From a configuration to everything that is planned: model, layout, programs, plans. Pure: no device, no communicator, no files, so that
+// `plan` on a laptop and `train` on a cluster build the same values with the same code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/model.h"
+#include "runtime/config/config.h"
+#include "runtime/exec/engine.h"
+#include "runtime/plan/planner.h"
+
+namespace millrace {
+
+// What planning has to know about a backend and its transport.
+struct BackendTraits {
+  Backend backend = Backend::kCpu;
+  int64_t comm_scratch_bytes = 0;  // staging per communicator purpose; ScratchBytes of comm/host_collectives.h for host transports
+};
+
+struct PlanSelection {
+  bool train = true, eval = false, generate = false;
+};
+
+struct AssembledRun {
+  ModelSpec spec;
+  ShardLayout layout;
+  PlanOptions options;
+  EnginePlans plans;
+};
+
+ModelOptions ModelOptionsOf(const Config& config);
+PrecisionPolicy PrecisionOf(const Config& config);
+GraphMode GraphModeOf(const Config& config);
+PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
+
+// Plans the selected kinds for `world` ranks and checks each (CheckPlan). Errors: kConfig, kDoesNotFit.
+AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits, const PlanSelection& selection);
+
+}  // namespace millrace

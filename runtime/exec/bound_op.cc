@@ -1,0 +1,98 @@
+#include "runtime/exec/bound_op.h"
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch) {
+  if (!view) return {};
+  const int64_t rank = view.rank_axis == AxisGroup::kShard ? binding.shard_rank : binding.world_rank;
+  const int64_t element = view.offset + rank * view.rank_stride + microbatch * view.microbatch_stride;
+  const int64_t offset = binding.plan->buffer(view.buffer).OffsetAt(position);
+  return {binding.arena + offset + element * Bytes(view.layout.dtype), view.layout};
+}
+
+BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int microbatch) {
+  return std::visit(
+      [&]<template <class> class Op>(const Op<View>& typed) -> BoundOp {
+        auto bound = ConvertOp<Op, View, TensorView>(
+            typed, [&](const View& view) { return BindView(binding, view, position, microbatch); });
+        if constexpr (requires { bound.flat_begin; }) bound.flat_begin = binding.shard_rank * bound.master.numel();
+        return bound;
+      },
+      op);
+}
+
+namespace {
+
+struct Runner {
+  const KernelTable& kernels;
+  CommSet& comms;
+  KernelCounters& counters;
+  Stream& stream;
+
+  Communicator& Group(AxisGroup group, CommPurpose purpose) const {
+    switch (group) {
+      case AxisGroup::kShard: return purpose == CommPurpose::kGather ? comms.shard_gather() : comms.shard_reduce();
+      case AxisGroup::kReplicate: return comms.replicate_reduce();
+      case AxisGroup::kWorld: return comms.world();
+    }
+    MR_CHECK(false, "unknown axis group {}", static_cast<int>(group));
+    return comms.world();
+  }
+
+  void operator()(const EmbedOp<TensorView>& op) const { kernels.embed(op, stream); }
+  void operator()(const EmbedGradOp<TensorView>& op) const { kernels.embed_grad(op, stream); }
+  void operator()(const NormOp<TensorView>& op) const { kernels.norm(op, stream); }
+  void operator()(const NormGradOp<TensorView>& op) const { kernels.norm_grad(op, stream); }
+  void operator()(const MatmulOp<TensorView>& op) const { kernels.matmul(op, stream); }
+  void operator()(const ColumnSumOp<TensorView>& op) const { kernels.column_sum(op, stream); }
+  void operator()(const RopeTableOp<TensorView>& op) const { kernels.rope_table(op, stream); }
+  void operator()(const RopeOp<TensorView>& op) const { kernels.rope(op, stream); }
+  void operator()(const AttentionOp<TensorView>& op) const { kernels.attention(op, stream); }
+  void operator()(const AttentionGradOp<TensorView>& op) const { kernels.attention_grad(op, stream); }
+  void operator()(const AddOp<TensorView>& op) const { kernels.add(op, stream); }
+  void operator()(const ActivationOp<TensorView>& op) const { kernels.activation(op, stream); }
+  void operator()(const ActivationGradOp<TensorView>& op) const { kernels.activation_grad(op, stream); }
+  void operator()(const CrossEntropyOp<TensorView>& op) const { kernels.cross_entropy(op, stream); }
+  void operator()(const SelectRowOp<TensorView>& op) const { kernels.select_row(op, stream); }
+  void operator()(const CastOp<TensorView>& op) const {
+    counters.cast_bytes += op.x.bytes();
+    kernels.cast(op, stream);
+  }
+  void operator()(const ConcatOp<TensorView>& op) const {
+    counters.concatenated_bytes += op.x.bytes();
+    kernels.concat(op, stream);
+  }
+  void operator()(const AccumulateOp<TensorView>& op) const {
+    counters.copied_bytes += op.x.bytes();
+    kernels.accumulate(op, stream);
+  }
+  void operator()(const ZeroRangesOp<TensorView>& op) const { kernels.zero_ranges(op, stream); }
+  void operator()(const FiniteScanOp<TensorView>& op) const { kernels.finite_scan(op, stream); }
+  void operator()(const SumSquaresOp<TensorView>& op) const { kernels.sum_squares(op, stream); }
+  void operator()(const BeginStepOp<TensorView>& op) const { kernels.begin_step(op, stream); }
+  void operator()(const StepStatsOp<TensorView>& op) const { kernels.step_stats(op, stream); }
+  void operator()(const AdamWOp<TensorView>& op) const { kernels.adamw(op, stream); }
+  void operator()(const AllGatherOp<TensorView>& op) const {
+    Communicator& comm = Group(op.group, op.purpose);
+    TensorView shard = op.shard;
+    if (!shard) {  // in place: this rank's slice of the result
+      const int64_t n = op.full.numel() / comm.world_size();
+      shard = {op.full.data + comm.rank() * n * Bytes(op.full.dtype()), DenseLayout(op.full.dtype(), {n})};
+    }
+    comm.AllGather(shard, op.full, op.scratch, stream);
+  }
+  void operator()(const ReduceScatterOp<TensorView>& op) const {
+    Group(op.group, op.purpose).ReduceScatterSum(op.full, op.shard, op.scratch, stream);
+  }
+  void operator()(const AllReduceOp<TensorView>& op) const { Group(op.group, op.purpose).AllReduceSum(op.buffer, op.scratch, stream); }
+};
+
+}  // namespace
+
+void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters, Stream& stream) {
+  std::visit(Runner{kernels, comms, counters, stream}, op);
+}
+
+}  // namespace millrace

@@ -1,0 +1,46 @@
+// A plan's op with addresses: what an executor issues. Binding is pure arithmetic on views; running is one call into the kernel table or a
+// communicator. Both are the same for the eager walk, the recorded replay and a captured graph.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+
+#include "comm/mesh.h"
+#include "kernels/ops/kernel_table.h"
+#include "runtime/plan/step_plan.h"
+
+namespace millrace {
+
+using BoundOp =
+    std::variant<EmbedOp<TensorView>, EmbedGradOp<TensorView>, NormOp<TensorView>, NormGradOp<TensorView>, MatmulOp<TensorView>,
+                 ColumnSumOp<TensorView>, RopeTableOp<TensorView>, RopeOp<TensorView>, AttentionOp<TensorView>, AttentionGradOp<TensorView>,
+                 AddOp<TensorView>, ActivationOp<TensorView>, ActivationGradOp<TensorView>, CrossEntropyOp<TensorView>,
+                 SelectRowOp<TensorView>, CastOp<TensorView>, ConcatOp<TensorView>, AccumulateOp<TensorView>, ZeroRangesOp<TensorView>,
+                 FiniteScanOp<TensorView>, SumSquaresOp<TensorView>, BeginStepOp<TensorView>, StepStatsOp<TensorView>, AdamWOp<TensorView>,
+                 AllGatherOp<TensorView>, ReduceScatterOp<TensorView>, AllReduceOp<TensorView>>;
+
+// Where a plan's bytes are for one rank.
+struct Binding {
+  const StepPlan* plan = nullptr;
+  std::byte* arena = nullptr;
+  int shard_rank = 0;
+  int world_rank = 0;
+};
+
+TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch);
+// `position` on the canonical timeline: body.begin + index of the op.
+BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int microbatch);
+
+// What the kernels of a run have moved, counted from the arguments they were called with.
+struct KernelCounters {
+  int64_t concatenated_bytes = 0;  // read by concat
+  int64_t cast_bytes = 0;          // read by cast
+  int64_t copied_bytes = 0;        // read by accumulate: reduced shards that did not land in place
+  bool operator==(const KernelCounters&) const = default;
+};
+
+// Issues one op on `stream`; a collective goes to the communicator of its group and purpose.
+void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters, Stream& stream);
+
+}  // namespace millrace

@@ -1,0 +1,220 @@
+#include "runtime/exec/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/plan/param_init.h"
+
+namespace millrace {
+namespace {
+
+// Every plan of a run finds the persistent state where the others left it.
+void CheckSameState(const StepPlan& a, const StepPlan& b) {
+  MR_CHECK_EQ(a.persistent_bytes, b.persistent_bytes, "plans {} and {} of one run disagree about the persistent state", Name(a.kind),
+              Name(b.kind));
+  for (size_t i = 0; i < std::min(a.buffers.size(), b.buffers.size()); ++i) {
+    if (a.buffers[i].scope != BufferScope::kPersistent) break;
+    MR_CHECK(a.buffers[i].name == b.buffers[i].name && a.buffers[i].offsets == b.buffers[i].offsets,
+             "plans {} and {} of one run disagree about {}", Name(a.kind), Name(b.kind), a.buffers[i].name);
+  }
+}
+
+CommCounters operator-(const CommCounters& a, const CommCounters& b) {
+  return {a.all_gathers - b.all_gathers,         a.reduce_scatters - b.reduce_scatters, a.all_reduces - b.all_reduces,
+          a.gathered_bytes - b.gathered_bytes,   a.reduced_bytes - b.reduced_bytes,     a.all_reduced_bytes - b.all_reduced_bytes};
+}
+
+void Add(CommCounters& to, const CommCounters& d) {
+  to.all_gathers += d.all_gathers;
+  to.reduce_scatters += d.reduce_scatters;
+  to.all_reduces += d.all_reduces;
+  to.gathered_bytes += d.gathered_bytes;
+  to.reduced_bytes += d.reduced_bytes;
+  to.all_reduced_bytes += d.all_reduced_bytes;
+}
+
+}  // namespace
+
+Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans, const EngineOptions& options)
+    : context_(context), layout_(std::move(layout)), plans_(std::move(plans)), options_(options), executor_(context) {
+  int64_t bytes = 0;
+  for (const auto* plan : {&plans_.train, &plans_.eval, &plans_.generate}) {
+    if (!*plan) continue;
+    CheckSameState(AnyPlan(), **plan);
+    bytes = std::max(bytes, (*plan)->arena_bytes);
+  }
+  arena_ = context_.device->Allocate(bytes, "arena");
+  for (size_t f = 0; f < layout_.flats.size(); ++f)
+    for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
+      WriteShard(kind, FlatId{static_cast<int32_t>(f)}, std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
+  WriteScalars(StepScalars{});
+}
+
+Engine::~Engine() = default;
+
+int64_t Engine::arena_bytes() const { return arena_->bytes(); }
+
+const StepPlan& Engine::AnyPlan() const {
+  for (const auto* plan : {&plans_.train, &plans_.eval, &plans_.generate})
+    if (*plan) return **plan;
+  MR_CHECK(false, "an engine needs at least one plan");
+  return *plans_.train;
+}
+
+Binding Engine::BindingOf(const StepPlan& plan) const {
+  const int rank = context_.comms->world().rank();
+  return {&plan, arena_->data(), context_.comms->mesh().shard_rank(rank), rank};
+}
+
+TensorView Engine::ViewOf(const StepPlan& plan, const View& view) const {
+  return BindView(BindingOf(plan), view, plan.buffer(view.buffer).live.front().begin, 0);
+}
+
+void Engine::InitWeights(uint64_t seed) {
+  const int shard_rank = BindingOf(AnyPlan()).shard_rank;
+  for (size_t f = 0; f < layout_.flats.size(); ++f) {
+    const FlatId flat{static_cast<int32_t>(f)};
+    std::vector<float> values(static_cast<size_t>(layout_.flats[f].shard_numel));
+    FillShard(layout_, flat, shard_rank, seed, values.data());
+    WriteShard(StateKind::kMaster, flat, values);
+    std::fill(values.begin(), values.end(), 0.0f);
+    WriteShard(StateKind::kAdamM, flat, values);
+    WriteShard(StateKind::kAdamV, flat, values);
+  }
+  WriteScalars(StepScalars{});
+}
+
+namespace {
+const View& StateView(const StateViews& state, StateKind kind, FlatId flat) {
+  const auto f = static_cast<size_t>(flat.value);
+  switch (kind) {
+    case StateKind::kMaster: return state.master[f];
+    case StateKind::kAdamM: return state.m[f];
+    case StateKind::kAdamV: return state.v[f];
+  }
+  MR_CHECK(false, "unknown state kind {}", static_cast<int>(kind));
+  return state.master[f];
+}
+}  // namespace
+
+std::vector<float> Engine::ReadShard(StateKind kind, FlatId flat) {
+  const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
+  std::vector<float> values(static_cast<size_t>(view.numel()));
+  context_.device->CopyToHost(values.data(), view.data, view.bytes(), executor_.stream(StreamId::kCompute));
+  return values;
+}
+
+void Engine::WriteShard(StateKind kind, FlatId flat, std::span<const float> values) {
+  const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
+  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of {}", layout_.flat(flat).name);
+  context_.device->CopyFromHost(view.data, values.data(), view.bytes(), executor_.stream(StreamId::kCompute));
+  if (kind == StateKind::kMaster) derived_valid_ = carried_valid_ = false;
+}
+
+StepScalars Engine::ReadScalars() {
+  StepScalars scalars;
+  const TensorView view = ViewOf(AnyPlan(), AnyPlan().state.scalars);
+  context_.device->CopyToHost(&scalars, view.data, sizeof scalars, executor_.stream(StreamId::kCompute));
+  return scalars;
+}
+
+void Engine::WriteScalars(const StepScalars& scalars) {
+  const TensorView view = ViewOf(AnyPlan(), AnyPlan().state.scalars);
+  context_.device->CopyFromHost(view.data, &scalars, sizeof scalars, executor_.stream(StreamId::kCompute));
+}
+
+void Engine::UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity) {
+  const TensorView view = ViewOf(plan, plan.state.tokens);
+  const int64_t half = view.bytes() / 2;
+  const int64_t bytes = static_cast<int64_t>(tokens.size_bytes());
+  MR_CHECK_LE(bytes, half, "tokens of one step");
+  context_.device->CopyFromHost(view.data + parity * half, tokens.data(), bytes, executor_.stream(StreamId::kCompute));
+}
+
+void Engine::RunPrologue(const StepPlan& plan) { executor_.Run(BindingOf(plan), plan.prologue, observer_.get()); }
+
+void Engine::RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded) {
+  if (options_.graph == GraphMode::kOff || observer_ != nullptr) {
+    executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
+    return;
+  }
+  if (!recorded) recorded = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph);
+  recorded->Replay();
+}
+
+StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens, const Injection& injection) {
+  MR_CHECK(plans_.train.has_value(), "this engine has no training plan");
+  const StepPlan& plan = *plans_.train;
+  MR_CHECK_EQ(static_cast<int64_t>(tokens.size_bytes()), ViewOf(plan, plan.state.tokens).bytes() / 2, "tokens of one step");
+  MR_CHECK_GT(valid_tokens, 0, "a step needs targets");
+  const int64_t parity = step & 1;
+  UploadTokens(plan, tokens, parity);
+  StepScalars scalars = ReadScalars();
+  scalars.step = step;
+  scalars.inv_valid_tokens = 1.0 / static_cast<double>(valid_tokens);
+  scalars.token_parity = parity;
+  scalars.inject_loss_nan = injection.loss_nan;
+  scalars.inject_grad_unit = injection.grad_unit;
+  WriteScalars(scalars);
+
+  if (!carried_valid_) RunPrologue(plan);
+  const CommCounters comm_before = context_.comms->Counters();
+  const KernelCounters kernels_before = executor_.counters();
+  const int64_t launches_before = train_recorded_ ? train_recorded_->launches() : 0;
+  RunSchedule(plan, train_recorded_);
+  executor_.Sync();
+  Add(counters_.comm, context_.comms->Counters() - comm_before);
+  counters_.kernels.cast_bytes += executor_.counters().cast_bytes - kernels_before.cast_bytes;
+  counters_.kernels.concatenated_bytes += executor_.counters().concatenated_bytes - kernels_before.concatenated_bytes;
+  counters_.kernels.copied_bytes += executor_.counters().copied_bytes - kernels_before.copied_bytes;
+  counters_.graph_launches += train_recorded_ ? train_recorded_->launches() - launches_before : 0;
+  derived_valid_ = carried_valid_ = true;
+  return ReadScalars();
+}
+
+double Engine::EvalLossSum(std::span<const int32_t> tokens) {
+  MR_CHECK(plans_.eval.has_value(), "this engine has no evaluation plan");
+  const StepPlan& plan = *plans_.eval;
+  StepScalars scalars = ReadScalars();
+  scalars.token_parity = 0;
+  scalars.inject_loss_nan = 0;
+  WriteScalars(scalars);
+  UploadTokens(plan, tokens, 0);
+  if (!derived_valid_) RunPrologue(plan);
+  derived_valid_ = true;
+  carried_valid_ = false;
+  RunSchedule(plan, eval_recorded_);
+  executor_.Sync();
+  const int64_t row = 2 * static_cast<int64_t>(layout_.flats.size()) + 1;
+  double sum = 0;
+  const TensorView stats = ViewOf(plan, plan.state.stats);
+  const int64_t cell = BindingOf(plan).world_rank * row + row - 1;
+  context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum), sizeof sum, executor_.stream(StreamId::kCompute));
+  return sum;
+}
+
+std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab) {
+  MR_CHECK(plans_.generate.has_value(), "this engine has no generation plan");
+  const StepPlan& plan = *plans_.generate;
+  StepScalars scalars = ReadScalars();
+  scalars.token_parity = 0;
+  scalars.generate_row = row;
+  WriteScalars(scalars);
+  UploadTokens(plan, tokens, 0);
+  if (!derived_valid_) RunPrologue(plan);
+  derived_valid_ = true;
+  carried_valid_ = false;
+  RunSchedule(plan, generate_recorded_);
+  executor_.Sync();
+  const View& view = plan.state.logits;
+  const int64_t last = plan.schedule.back().body;
+  const int64_t position = plan.bodies[static_cast<size_t>(last)].end() - 1;
+  const TensorView logits = BindView(BindingOf(plan), view, position, 0);
+  std::vector<float> values(static_cast<size_t>(vocab));
+  context_.device->CopyToHost(values.data(), logits.data, vocab * static_cast<int64_t>(sizeof(float)), executor_.stream(StreamId::kCompute));
+  return values;
+}
+
+}  // namespace millrace

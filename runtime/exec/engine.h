@@ -1,0 +1,105 @@
+// One rank's training state and the plans that act on it: one arena, one layout, executors. No data, no files, no loop (see trainer.h).
+//
+// Weights are written from outside only through WriteShard and InitWeights; the engine then runs the prologue of the next plan by itself.
+// Errors   As the communicator's and kernels'; a failed Step leaves the engine unusable.
+// Threads  One engine per rank, used by one thread. Engines share nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/step_scalars.h"
+#include "runtime/exec/executor.h"
+#include "runtime/plan/shard_layout.h"
+
+namespace millrace {
+
+// What a run moved in its steps (prologues, evaluation and set-up apart), summed over steps; part of a checkpoint.
+struct StepCounters {
+  KernelCounters kernels;
+  CommCounters comm;
+  int64_t graph_launches = 0;
+  bool operator==(const StepCounters&) const = default;
+};
+
+struct EngineOptions {
+  GraphMode graph = GraphMode::kStep;
+  bool checked = false;                        // poison freed bytes, find the first non-finite value; eager only
+  std::optional<uint64_t> adversary_seed;      // tests: random order within the plan's edges
+};
+
+struct EnginePlans {
+  std::optional<StepPlan> train, eval, generate;
+};
+
+// Shards of one flat parameter that the engine holds.
+enum class StateKind { kMaster, kAdamM, kAdamV };
+
+// Fault injection for one step (tests).
+struct Injection {
+  bool loss_nan = false;
+  int64_t grad_unit = -1;
+};
+
+class Engine {
+ public:
+  // Allocates the arena of the largest plan. `layout` and the plans must belong together (same state).
+  Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans, const EngineOptions& options);
+  ~Engine();
+
+  const ShardLayout& layout() const { return layout_; }
+  const EnginePlans& plans() const { return plans_; }
+  int64_t arena_bytes() const;
+  CommSet& comms() { return *context_.comms; }
+
+  // Master weights by the counter-based generator, moments zero, scalars zero.
+  void InitWeights(uint64_t seed);
+
+  // Copies of this rank's shard [shard_numel], f32. WriteShard invalidates what is derived from master weights.
+  std::vector<float> ReadShard(StateKind kind, FlatId flat);
+  void WriteShard(StateKind kind, FlatId flat, std::span<const float> values);
+
+  StepScalars ReadScalars();
+  void WriteScalars(const StepScalars& scalars);
+
+  // One training step. tokens [accumulate, B, T+1] of this rank; step is 0-based and drives the learning rate; valid_tokens counts the
+  // targets of the whole step over all ranks.
+  StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens, const Injection& injection = {});
+
+  // Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
+  double EvalLossSum(std::span<const int32_t> tokens);
+
+  // Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank calls it with the same arguments.
+  std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
+
+  const StepCounters& counters() const { return counters_; }
+  void SetCounters(const StepCounters& counters) { counters_ = counters; }
+
+ private:
+  struct PlanRun;  // a plan with its recorded schedule
+  Binding BindingOf(const StepPlan& plan) const;
+  TensorView ViewOf(const StepPlan& plan, const View& view) const;
+  const StepPlan& AnyPlan() const;
+  void RunPrologue(const StepPlan& plan);
+  void RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded);
+  void UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity);
+
+  ExecutorContext context_;
+  ShardLayout layout_;
+  EnginePlans plans_;
+  EngineOptions options_;
+  std::unique_ptr<DeviceBuffer> arena_;
+  Executor executor_;
+  std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
+  std::unique_ptr<OpObserver> observer_;
+  uint64_t runs_ = 0;             // seeds the adversary of each run
+  bool derived_valid_ = false;    // constants and compute shards follow from the master weights
+  bool carried_valid_ = false;    // what the training step's first gathers would produce is in its buckets
+  StepCounters counters_;
+};
+
+}  // namespace millrace

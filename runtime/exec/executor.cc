@@ -1,0 +1,122 @@
+#include "runtime/exec/executor.h"
+
+#include <map>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+// Numbers the ops that some edge waits for. Key: (entry, op).
+using EventMap = std::map<std::pair<int32_t, int32_t>, size_t>;
+
+EventMap NumberEvents(const std::vector<Entry>& schedule) {
+  EventMap events;
+  for (const Entry& entry : schedule)
+    for (const Edge& edge : entry.edges) events.try_emplace({edge.from_entry, edge.from_op}, events.size());
+  return events;
+}
+
+}  // namespace
+
+Executor::Executor(const ExecutorContext& context) : context_(context) {
+  for (int s = 0; s < kStreams; ++s)
+    streams_[static_cast<size_t>(s)] = context_.device->MakeStream(std::string(Name(static_cast<StreamId>(s))));
+}
+
+Event& Executor::EventAt(size_t index) {
+  while (events_.size() <= index) events_.push_back(context_.device->MakeEvent());
+  return *events_[index];
+}
+
+// Event 0 belongs to forks and joins; the edges' events follow.
+void Executor::Fork() {
+  Event& event = EventAt(0);
+  stream(StreamId::kCompute).Record(event);
+  stream(StreamId::kGather).Wait(event);
+  stream(StreamId::kReduce).Wait(event);
+}
+
+void Executor::Join() {
+  for (const StreamId id : {StreamId::kGather, StreamId::kReduce}) {
+    Event& event = EventAt(0);
+    stream(id).Record(event);
+    stream(StreamId::kCompute).Wait(event);
+  }
+}
+
+void Executor::Sync() {
+  for (const auto& stream : streams_) stream->Sync();
+}
+
+void Executor::RunOne(const Binding& binding, const Entry& entry, int op_index) {
+  const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
+  const PlanOp& op = body.ops[static_cast<size_t>(op_index)];
+  const BoundOp bound = BindOp(binding, op.op, body.begin + op_index, entry.microbatch);
+  RunOp(bound, *context_.kernels, *context_.comms, counters_, stream(op.stream));
+}
+
+void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer) {
+  const EventMap events = NumberEvents(schedule);
+  if (observer != nullptr) observer->BeginRun(*binding.plan);
+  Fork();
+  for (size_t e = 0; e < schedule.size(); ++e) {
+    const Entry& entry = schedule[e];
+    const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
+    auto edge = entry.edges.begin();
+    for (size_t o = 0; o < body.ops.size(); ++o) {
+      const PlanOp& op = body.ops[o];
+      const auto index = static_cast<int32_t>(o);
+      for (; edge != entry.edges.end() && edge->to_op == index; ++edge)
+        stream(op.stream).Wait(EventAt(1 + events.at({edge->from_entry, edge->from_op})));
+      if (observer != nullptr) observer->Before(op, body.begin + index, entry.microbatch);
+      RunOne(binding, entry, index);
+      if (observer != nullptr) observer->After(op, body.begin + index, entry.microbatch);
+      const auto recorded = events.find({static_cast<int32_t>(e), index});
+      if (recorded != events.end()) stream(op.stream).Record(EventAt(1 + recorded->second));
+    }
+  }
+  Join();
+  if (observer != nullptr) observer->EndRun();
+}
+
+RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule, GraphMode mode)
+    : executor_(executor) {
+  MR_CHECK(mode != GraphMode::kOff, "nothing is recorded with execution.graph=off");
+  const EventMap events = NumberEvents(schedule);
+  for (size_t e = 0; e < schedule.size(); ++e) {
+    const Entry& entry = schedule[e];
+    const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
+    if (e == 0 || mode == GraphMode::kMicrobatch) graphs_.emplace_back();
+    const size_t first_waiting = graphs_.back().size();
+    for (size_t o = 0; o < body.ops.size(); ++o) {
+      const PlanOp& op = body.ops[o];
+      Issue issue{BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch), op.stream, {}, -1};
+      const auto recorded = events.find({static_cast<int32_t>(e), static_cast<int32_t>(o)});
+      if (recorded != events.end()) issue.record = static_cast<int64_t>(1 + recorded->second);
+      graphs_.back().push_back(std::move(issue));
+    }
+    for (const Edge& edge : entry.edges) {
+      // The join at a graph's end already orders everything before it.
+      if (mode == GraphMode::kMicrobatch && edge.from_entry != static_cast<int32_t>(e)) continue;
+      graphs_.back()[first_waiting + static_cast<size_t>(edge.to_op)].waits.push_back(1 + events.at({edge.from_entry, edge.from_op}));
+    }
+  }
+}
+
+void RecordedStep::Replay() {
+  for (const std::vector<Issue>& graph : graphs_) {
+    executor_.Fork();
+    for (const Issue& issue : graph) {
+      Stream& stream = executor_.stream(issue.stream);
+      for (size_t event : issue.waits) stream.Wait(executor_.EventAt(event));
+      RunOp(issue.op, *executor_.context_.kernels, *executor_.context_.comms, executor_.counters_, stream);
+      if (issue.record >= 0) stream.Record(executor_.EventAt(static_cast<size_t>(issue.record)));
+    }
+    executor_.Join();
+    ++launches_;
+  }
+}
+
+}  // namespace millrace
