@@ -1,0 +1,46 @@
+// When each flat parameter is gathered and given back, within one microbatch: the explicit successor list of DESIGN.md section 6.
+//
+// Positions index the microbatch's program ops, forward then backward, [0, ops). A segment is one stay of a flat parameter in its bucket. Its
+// gather is issued before the op at `issue`; the bucket is free after the op at `last`.
+//
+// Rules    A gather is issued when the segment `prefetch` places before it (by first use) begins, and not before a block slot is free: at most
+//          `slots` block segments that are released in the microbatch live at once. Flats that are no block (embedding, head, norms) take no slot.
+//          The last `slots` blocks of the forward are the first of the backward: they stay gathered over the turn-around.
+#pragma once
+
+#include <vector>
+
+#include "runtime/plan/shard_layout.h"
+
+namespace millrace {
+
+enum class Reshard { kNever, kAfterBackward, kAfterForward };
+
+struct FlatUse {
+  FlatId flat;
+  bool block = false;        // occupies a slot
+  Reshard reshard = Reshard::kAfterForward;
+  std::vector<int> reads;    // positions, ascending
+};
+
+struct GatherSegment {
+  FlatId flat;
+  bool block = false;
+  bool whole_step = false;   // gathered in the first microbatch, kept for the step (Reshard::kNever)
+  int first = 0, last = 0;   // positions of first and last read
+  int issue = 0;             // issued before this position; carried segments: issued by the previous microbatch or the update
+  bool carried = false;
+  int carry_issue = 0;       // carried: position before which the next microbatch's gather is issued ([0, ops]; ops: at the end)
+};
+
+struct GatherOptions {
+  int prefetch = 1;
+  int slots = 2;
+  int forward_ops = 0, ops = 0;
+  bool carry = true;         // false: nothing comes from a previous microbatch (evaluation)
+};
+
+// Segments by first use.
+std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses, const GatherOptions& options);
+
+}  // namespace millrace

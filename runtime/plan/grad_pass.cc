@@ -1,0 +1,212 @@
+#include "runtime/plan/grad_pass.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.size()), params_(b_.layout.params.size()) {
+  int position = 0;
+  const auto scan = [&](const std::vector<ProgramOp>& ops) {
+    for (const ProgramOp& op : ops) {
+      ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
+        const ProgramBuffer& buffer = b_.program.buffers[static_cast<size_t>(view.buffer.value)];
+        if (buffer.role != ProgramRole::kParamGrad) return;
+        params_[static_cast<size_t>(buffer.param.value)].used = true;
+        FlatState& flat = flats_[static_cast<size_t>(b_.layout.param(buffer.param).flat.value)];
+        if (flat.first < 0) flat.first = position;
+        flat.last = position;
+      });
+      ++position;
+    }
+  };
+  scan(b_.program.forward);
+  scan(b_.program.backward);
+
+  const PrecisionPolicy& precision = b_.layout.precision;
+  const bool sharded = b_.shard_world() > 1;
+  const bool step_bucket = !sync_every() && b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    FlatState& state = flats_[f];
+    const FlatParam& flat = b_.layout.flats[f];
+    if (state.first < 0) state.first = state.last = position - 1;
+    auto zero = std::make_shared<std::vector<Range>>(flat.gaps);
+    for (ParamId param : flat.params) {
+      const ParamPlacement& placement = b_.layout.param(param);
+      if (!params_[static_cast<size_t>(param.value)].used) zero->push_back({placement.begin, placement.end});
+    }
+    std::sort(zero->begin(), zero->end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    state.zero = std::move(zero);
+
+    // World 1 reads the final gradient from the bucket in the update; with shards it ends at the reduce-scatter.
+    const BufferScope scope = step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
+    const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
+    const int32_t unit = flat.name.rfind("h.", 0) == 0 ? static_cast<int32_t>(f) : -1;
+    const BufferClass cls = scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
+    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(precision.grad_accumulate), cls, scope,
+                                {pool, -1, unit, precision.grad_accumulate});
+    if (!sharded) {
+      final_.push_back(WholeView(state.bucket, precision.grad_accumulate, flat.padded_numel));
+      continue;
+    }
+    if (precision.grad_wire != precision.grad_accumulate)
+      state.wire = b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire), BufferClass::kSlots,
+                                BufferScope::kMicrobatch, {PoolTag::kGrad, -1, unit, precision.grad_wire});
+    if (precision.grad_wire != DType::kF32 || (sync_every() && b_.options.accumulate > 1))
+      state.received = b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire), BufferClass::kGradients,
+                                    BufferScope::kMicrobatch);
+    shard_.push_back(WholeView(
+        b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(DType::kF32), BufferClass::kGradients, BufferScope::kStep),
+        DType::kF32, flat.shard_numel));
+    final_.push_back(shard_.back());
+  }
+  if (direct()) return;
+  const bool part_accumulates = b_.options.grad_concat == GradConcat::kLast && !sync_every();
+  for (size_t p = 0; p < params_.size(); ++p) {
+    if (!params_[p].used) continue;
+    const ParamSpec& spec = b_.layout.params[p].spec;
+    // A part that is added to an accumulator is kept in f32, so that every concat mode rounds once per addition.
+    const DType dtype = part_accumulates ? precision.grad_accumulate : DType::kF32;
+    params_[p].part = b_.AddBuffer("grad_part/" + spec.name, spec.stored_numel() * Bytes(dtype), BufferClass::kGradients,
+                                   part_accumulates ? BufferScope::kStep : BufferScope::kMicrobatch);
+  }
+}
+
+bool GradPass::sync_every() const { return b_.options.grad_sync == GradSync::kEvery && b_.shard_world() > 1; }
+
+bool GradPass::outlives_microbatch() const {
+  return !sync_every() && b_.options.grad_concat != GradConcat::kEvery;
+}
+
+View GradPass::Resolve(const View& view, ParamId param) {
+  View resolved = view;
+  const DType accumulate = b_.layout.precision.grad_accumulate;
+  if (direct()) {
+    const ParamPlacement& placement = b_.layout.param(param);
+    resolved.buffer = flats_[static_cast<size_t>(placement.flat.value)].bucket;
+    resolved.offset = placement.begin + view.offset;
+    resolved.layout.dtype = accumulate;
+    return resolved;
+  }
+  resolved.buffer = params_[static_cast<size_t>(param.value)].part;
+  resolved.layout.dtype = outlives_microbatch() ? accumulate : DType::kF32;
+  return resolved;
+}
+
+View GradPass::Bucket(FlatId flat) const {
+  return WholeView(flats_[static_cast<size_t>(flat.value)].bucket, b_.layout.precision.grad_accumulate, b_.layout.flat(flat).padded_numel);
+}
+
+// This rank's row of the statistics: [sum_squares per flat, bad_count per flat, loss_sum].
+View GradPass::Cell(int64_t column) const {
+  View cell = b_.plan.state.stats;
+  cell.offset = column;
+  cell.rank_stride = 2 * static_cast<int64_t>(flats_.size()) + 1;
+  cell.rank_axis = AxisGroup::kWorld;
+  cell.layout = DenseLayout(DType::kF64, {1});
+  return cell;
+}
+View GradPass::sum_squares(FlatId flat) const { return Cell(flat.value); }
+View GradPass::bad_count(FlatId flat) const { return Cell(static_cast<int64_t>(flats_.size()) + flat.value); }
+View GradPass::loss_sum() const { return Cell(2 * static_cast<int64_t>(flats_.size())); }
+
+void GradPass::Zero(FlatId flat) {
+  const RangeList& ranges = flats_[static_cast<size_t>(flat.value)].zero;
+  if (ranges->empty()) return;
+  ZeroRangesOp<View> op;
+  op.flat = Bucket(flat);
+  op.ranges = ranges;
+  b_.Emit(op, StreamId::kCompute, "zero_gaps/" + b_.UnitLabel(flat), b_.layout.flat(flat).unit);
+}
+
+void GradPass::Concat(FlatId flat, Update update) {
+  if (update == Update::kOverwrite) Zero(flat);
+  const DType part_dtype = outlives_microbatch() ? b_.layout.precision.grad_accumulate : DType::kF32;
+  for (ParamId param : b_.layout.flat(flat).params) {
+    const ParamPlacement& placement = b_.layout.param(param);
+    const ParamState& state = params_[static_cast<size_t>(param.value)];
+    if (!state.used) continue;
+    ConcatOp<View> op;
+    op.x = WholeView(state.part, part_dtype, placement.end - placement.begin);
+    op.out = Bucket(flat);
+    op.out.offset = placement.begin;
+    op.out.layout = DenseLayout(op.out.layout.dtype, {placement.end - placement.begin});
+    op.update = update;
+    b_.Emit(op, StreamId::kCompute, "concat/" + placement.spec.name, placement.unit);
+  }
+}
+
+void GradPass::EmitBefore(int position, const Variant& variant) {
+  if (!direct() || !(sync_every() || variant.first)) return;
+  for (size_t f = 0; f < flats_.size(); ++f)
+    if (flats_[f].first == position) Zero(FlatAt(f));
+}
+
+void GradPass::EmitAfter(int position, const Variant& variant) {
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    if (flats_[f].last != position) continue;
+    const FlatId flat = FlatAt(f);
+    if (b_.options.grad_concat == GradConcat::kEvery)
+      Concat(flat, sync_every() || variant.first ? Update::kOverwrite : Update::kAccumulate);
+    else if (b_.options.grad_concat == GradConcat::kLast && (sync_every() || variant.last))
+      Concat(flat, Update::kOverwrite);
+    if (sync_every() || variant.last) Reduce(flat, variant);
+  }
+}
+
+void GradPass::Reduce(FlatId flat, const Variant& variant) {
+  const FlatParam& layout = b_.layout.flat(flat);
+  const FlatState& state = flats_[static_cast<size_t>(flat.value)];
+  const std::string& name = layout.name;
+  const bool fresh = variant.first || !sync_every();  // nothing reduced yet in this step
+  View bucket = Bucket(flat);
+  ReducePoint point{static_cast<int>(b_.plan.bodies.size()) - 1, 0, {state.bucket}};
+  if (state.wire) {
+    CastOp<View> cast;
+    cast.x = bucket;
+    cast.out = WholeView(state.wire, b_.layout.precision.grad_wire, layout.padded_numel);
+    b_.Emit(cast, StreamId::kReduce, "wire_cast/" + name, layout.unit);
+    bucket = cast.out;
+    point.buffers.push_back(state.wire);
+  }
+  FiniteScanOp<View> scan;
+  scan.x = bucket;
+  scan.bad_count = bad_count(flat);
+  scan.scalars = b_.plan.state.scalars;
+  scan.unit = flat.value;
+  scan.inject_index = layout.params.empty() ? 0 : b_.layout.param(layout.params.front()).begin;
+  scan.update = fresh ? Update::kOverwrite : Update::kAccumulate;
+  b_.Emit(scan, StreamId::kReduce, "finite_scan/" + name, layout.unit);
+
+  const View result = final_[static_cast<size_t>(flat.value)];
+  if (b_.shard_world() > 1) {
+    ReduceScatterOp<View> reduce;
+    reduce.full = bucket;
+    const bool straight = bucket.layout.dtype == DType::kF32 && fresh;
+    reduce.shard = straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
+    b_.Emit(reduce, StreamId::kReduce, "reduce/" + name, layout.unit);
+    point.op = b_.position() - 1;
+    b_.reduces.push_back(point);
+    if (!straight) {
+      AccumulateOp<View> accumulate;
+      accumulate.x = reduce.shard;
+      accumulate.out = result;
+      accumulate.update = fresh ? Update::kOverwrite : Update::kAccumulate;
+      b_.Emit(accumulate, StreamId::kReduce, "accumulate/" + name, layout.unit);
+    }
+  }
+  if (!variant.last) return;
+  if (b_.layout.mesh.replicate > 1) {
+    AllReduceOp<View> outer;
+    outer.buffer = result;
+    b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + name, layout.unit);
+  }
+  SumSquaresOp<View> norm;
+  norm.x = result;
+  norm.out = sum_squares(flat);
+  b_.Emit(norm, StreamId::kReduce, "sum_squares/" + name, layout.unit);
+}
+
+}  // namespace millrace

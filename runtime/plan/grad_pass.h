@@ -1,0 +1,66 @@
+// Gradients of a plan: where each parameter's gradient is written in a microbatch, and the ops that carry it to the gradient shard (concat, wire
+// cast, finite scan, reduce-scatter, outer all-reduce, norm). Internal to runtime/plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/plan/step_builder.h"
+
+namespace millrace {
+
+// Which microbatch of the step a body belongs to: `only` is both first and last.
+struct Variant {
+  std::string name;
+  bool first = false, last = false;
+};
+
+class GradPass {
+ public:
+  explicit GradPass(StepBuilder& builder);
+
+  // Ops due before the program op at `position` (zeroing of gaps), and after it (what follows a flat's last contribution).
+  void EmitBefore(int position, const Variant& variant);
+  void EmitAfter(int position, const Variant& variant);
+
+  // Destination of a contribution to `param`, and whether contributions land on an accumulator that outlives the microbatch, so that
+  // in all but the first microbatch even the first contribution accumulates.
+  View Resolve(const View& view, ParamId param);
+  bool outlives_microbatch() const;
+
+  // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch.
+  View final_grad(FlatId flat) const { return final_[static_cast<size_t>(flat.value)]; }
+  // Cells of this rank's statistics row.
+  View sum_squares(FlatId flat) const;
+  View bad_count(FlatId flat) const;
+  View loss_sum() const;
+
+ private:
+  struct FlatState {
+    int first = -1, last = -1;  // positions of first and last contribution; both the last position when there is none
+    RangeList zero;             // gaps, and parameters that nothing contributes to
+    BufferId bucket;            // unsharded flat gradient: accumulator or transient
+    BufferId wire;              // bucket in wire encoding, when it differs
+    BufferId received;          // reduced shard before it is accumulated
+  };
+  struct ParamState {
+    BufferId part;  // gradient on its own, before concat
+    bool used = false;
+  };
+
+  bool sync_every() const;   // reduced every microbatch
+  bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
+  View Cell(int64_t column) const;
+  View Bucket(FlatId flat) const;
+  void Zero(FlatId flat);
+  void Concat(FlatId flat, Update update);
+  void Reduce(FlatId flat, const Variant& variant);
+
+  StepBuilder& b_;
+  std::vector<FlatState> flats_;
+  std::vector<ParamState> params_;
+  std::vector<View> shard_;  // gradient shard f32, shard_world > 1
+  std::vector<View> final_;
+};
+
+}  // namespace millrace

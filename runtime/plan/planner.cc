@@ -1,0 +1,286 @@
+#include "runtime/plan/planner.h"
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/plan/grad_pass.h"
+#include "runtime/plan/param_pass.h"
+#include "runtime/plan/step_builder.h"
+
+namespace millrace {
+namespace {
+
+void CheckOptions(const PlanOptions& o) {
+  MR_REQUIRE(ErrorCode::kConfig, o.slots >= o.prefetch + 1, "memory.slots is {}, but memory.prefetch {} needs at least {}", o.slots, o.prefetch,
+             o.prefetch + 1);
+  MR_REQUIRE(ErrorCode::kConfig, !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1),
+             "sharding.grad_concat=last with sharding.grad_sync=every and train.accumulate {}: every microbatch's reduction needs its gradients in "
+             "the bucket; use grad_concat direct or every, or grad_sync last",
+             o.accumulate);
+}
+
+void FillParityStride(KernelOp& op, int64_t stride) {
+  std::visit(
+      [&](auto& typed) {
+        if constexpr (requires { typed.parity_stride; }) typed.parity_stride = stride;
+      },
+      op);
+}
+
+void AccumulateAll(KernelOp& op) {
+  std::visit(
+      [](auto& typed) {
+        if constexpr (requires { typed.update; }) typed.update = Update::kAccumulate;
+        if constexpr (requires { typed.table_update; }) typed.table_update = typed.positions_update = Update::kAccumulate;
+        if constexpr (requires { typed.weight_update; }) typed.weight_update = typed.bias_update = Update::kAccumulate;
+        if constexpr (requires { typed.loss_update; }) typed.loss_update = Update::kAccumulate;
+      },
+      op);
+}
+
+// Emits the bodies of one plan.
+class Planner {
+ public:
+  Planner(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind, const std::vector<Reshard>& reshard)
+      : b_(layout, program, options, kind), params_(b_, reshard, /*carry=*/kind == PlanKind::kTrain), grads_(b_), act_(program.buffers.size()) {}
+
+  StepPlan Build() {
+    if (b_.plan.kind == PlanKind::kTrain) {
+      BuildTrainStep();
+    } else {
+      BuildForward(b_.plan.kind == PlanKind::kEval ? "eval" : "generate", {"", true, false});
+      b_.plan.schedule.push_back({0, 0, {}});
+    }
+    BuildPrologue();
+    int64_t begin = 0;
+    for (Body& body : b_.plan.bodies) {
+      body.begin = begin;
+      begin = body.end();
+    }
+    PlaceBuffers(b_);
+    DeriveEdges(b_.plan, b_.layout.mesh.world(), b_.options.accumulate);
+    return std::move(b_.plan);
+  }
+
+ private:
+  void BuildTrainStep() {
+    const int n = b_.options.accumulate;
+    std::vector<Variant> variants;
+    if (n == 1) {
+      variants = {{"only", true, true}};
+    } else {
+      variants = {{"first", true, false}, {"last", false, true}};
+      if (n > 2) variants.insert(variants.begin() + 1, {"middle", false, false});
+    }
+    for (const Variant& variant : variants) {
+      BuildForward("forward." + variant.name, variant);
+      BuildBackward("backward." + variant.name, variant);
+    }
+    const int update = BuildUpdate();
+    for (int m = 0; m < n; ++m) {
+      const int variant = m == 0 ? 0 : m == n - 1 ? static_cast<int>(variants.size()) - 1 : 1;
+      b_.plan.schedule.push_back({2 * variant, m, {}});
+      b_.plan.schedule.push_back({2 * variant + 1, m, {}});
+    }
+    b_.plan.schedule.push_back({update, n - 1, {}});
+  }
+
+  void BuildForward(const std::string& name, const Variant& variant) {
+    b_.BeginBody(name);
+    if (b_.plan.kind == PlanKind::kTrain && variant.first) {
+      BeginStepOp<View> begin;
+      begin.scalars = b_.plan.state.scalars;
+      begin.schedule = b_.options.learning_rate;
+      b_.Emit(begin, StreamId::kCompute, "begin_step", {});
+    }
+    EmitOps(b_.program.forward, 0, variant);
+  }
+
+  void BuildBackward(const std::string& name, const Variant& variant) {
+    b_.BeginBody(name);
+    const int forward_ops = static_cast<int>(b_.program.forward.size());
+    EmitOps(b_.program.backward, forward_ops, variant);
+    params_.EmitGathersAt(forward_ops + static_cast<int>(b_.program.backward.size()), variant.first, !variant.last);
+  }
+
+  void EmitOps(const std::vector<ProgramOp>& ops, int first_position, const Variant& variant) {
+    const bool train = b_.plan.kind == PlanKind::kTrain;
+    int position = first_position;
+    for (const ProgramOp& op : ops) {
+      params_.EmitGathersAt(position, variant.first, !variant.last && train);
+      if (train) grads_.EmitBefore(position, variant);
+      b_.Emit(Bound(op.op, position, variant), StreamId::kCompute, op.label, op.unit);
+      if (train) grads_.EmitAfter(position, variant);
+      ++position;
+    }
+  }
+
+  // The program op on plan buffers.
+  KernelOp Bound(KernelOp op, int position, const Variant& variant) {
+    bool accumulates = false;
+    ForEachView(op, [&](View& view, Access, std::string_view) {
+      const size_t index = static_cast<size_t>(view.buffer.value);
+      const ProgramBuffer& buffer = b_.program.buffers[index];
+      switch (buffer.role) {
+        case ProgramRole::kParam: view = params_.Resolve(view, buffer.param, position); break;
+        case ProgramRole::kParamGrad:
+          view = grads_.Resolve(view, buffer.param);
+          accumulates |= !variant.first && grads_.outlives_microbatch();
+          break;
+        case ProgramRole::kLoss:
+          view = grads_.loss_sum();
+          accumulates |= !variant.first;
+          break;
+        case ProgramRole::kTokens:
+        case ProgramRole::kTargets:
+          view.buffer = b_.plan.state.tokens.buffer;
+          view.microbatch_stride = b_.options.shape.batch * (b_.options.shape.seq + 1);
+          break;
+        case ProgramRole::kScalars: view.buffer = b_.plan.state.scalars.buffer; break;
+        case ProgramRole::kConstant: view.buffer = Constant(index); break;
+        case ProgramRole::kActivation:
+        case ProgramRole::kLogits: view.buffer = Activation(index); break;
+      }
+    });
+    if (accumulates) AccumulateAll(op);
+    FillParityStride(op, b_.options.accumulate * b_.options.shape.batch * (b_.options.shape.seq + 1));
+    return op;
+  }
+
+  BufferId Activation(size_t index) {
+    if (act_[index]) return act_[index];
+    const ProgramBuffer& buffer = b_.program.buffers[index];
+    const int64_t bytes = buffer.layout.numel() * Bytes(buffer.layout.dtype);
+    if (buffer.role == ProgramRole::kLogits) {
+      // Read by the host after the plan has run: nothing may reuse its bytes within it.
+      act_[index] = b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
+      b_.plan.state.logits = WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel());
+    } else {
+      act_[index] = b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
+    }
+    return act_[index];
+  }
+
+  // Constants are part of the persistent state, in program order.
+  BufferId Constant(size_t index) const {
+    const std::string name = "constant/" + b_.program.buffers[index].name;
+    for (size_t i = 0; i < b_.plan.buffers.size(); ++i)
+      if (b_.plan.buffers[i].name == name) return BufferId{static_cast<int32_t>(i)};
+    MR_CHECK(false, "{} is not part of the persistent state", name);
+    return {};
+  }
+
+  int BuildUpdate() {
+    const int body = b_.BeginBody("update");
+    const StateViews& state = b_.plan.state;
+    if (b_.layout.mesh.world() > 1) {
+      AllGatherOp<View> rows;
+      rows.full = state.stats;
+      rows.group = AxisGroup::kWorld;
+      rows.purpose = CommPurpose::kReduce;
+      b_.Emit(rows, StreamId::kReduce, "gather_stats", {});
+    }
+    StepStatsOp<View> stats;
+    stats.rows = state.stats;
+    const int64_t units = static_cast<int64_t>(b_.layout.flats.size());
+    stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), 2 * units + 1});
+    stats.scalars = state.scalars;
+    stats.units = units;
+    stats.shard_world = b_.layout.mesh.shard;
+    stats.clip = b_.options.clip;
+    b_.Emit(stats, StreamId::kCompute, "step_stats", {});
+    for (FlatId flat : params_.order()) {
+      const size_t f = static_cast<size_t>(flat.value);
+      const FlatParam& layout = b_.layout.flat(flat);
+      AdamWOp<View> adamw;
+      adamw.master = state.master[f];
+      adamw.m = state.m[f];
+      adamw.v = state.v[f];
+      adamw.grad = grads_.final_grad(flat);
+      adamw.compute = state.compute[f];
+      adamw.scalars = state.scalars;
+      adamw.decay = std::make_shared<const std::vector<Range>>(layout.decay);
+      adamw.beta1 = b_.options.adamw.beta1;
+      adamw.beta2 = b_.options.adamw.beta2;
+      adamw.eps = b_.options.adamw.eps;
+      adamw.weight_decay = b_.options.adamw.weight_decay;
+      b_.Emit(adamw, StreamId::kCompute, "adamw/" + layout.name, layout.unit);
+      params_.EmitCarriedGathers(flat);
+    }
+    return body;
+  }
+
+  void BuildPrologue() {
+    const int body = b_.BeginBody("prologue");
+    for (const ProgramOp& op : b_.program.prologue) b_.Emit(Bound(op.op, 0, {"", true, true}), StreamId::kCompute, op.label, op.unit);
+    const StateViews& state = b_.plan.state;
+    for (size_t f = 0; f < state.compute.size(); ++f) {
+      if (!state.compute[f]) continue;
+      CastOp<View> cast;
+      cast.x = state.master[f];
+      cast.out = state.compute[f];
+      b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name, b_.layout.flats[f].unit);
+    }
+    if (b_.plan.kind == PlanKind::kTrain)
+      for (FlatId flat : params_.order()) params_.EmitCarriedGathers(flat);
+    b_.plan.prologue.push_back({body, 0, {}});
+  }
+
+  StepBuilder b_;
+  ParamPass params_;
+  GradPass grads_;
+  std::vector<BufferId> act_;
+};
+
+// Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow `rest`. Norm parameters that are gathered apart
+// are small and stay.
+std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, size_t kept) {
+  std::vector<Reshard> reshard(layout.flats.size(), rest);
+  size_t blocks = 0;
+  for (size_t f = layout.flats.size(); f-- > 0;) {
+    if (!layout.flats[f].unit) reshard[f] = Reshard::kNever;
+    if (layout.flats[f].name.rfind("h.", 0) == 0 && blocks++ < kept) reshard[f] = Reshard::kNever;
+  }
+  return reshard;
+}
+
+StepPlan PlanWith(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind, Reshard rest, size_t kept) {
+  return Planner(layout, program, options, kind, ReshardPerFlat(layout, rest, kept)).Build();
+}
+
+StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind) {
+  MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0, "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
+  size_t low = 0, high = 0;  // most blocks kept that fit: in [low, high]
+  for (const FlatParam& flat : layout.flats) high += flat.name.rfind("h.", 0) == 0;
+  const size_t blocks = high;
+  while (low < high) {
+    const size_t middle = (low + high + 1) / 2;
+    if (PlanWith(layout, program, options, kind, Reshard::kAfterForward, middle).arena_bytes <= options.budget_bytes)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  StepPlan plan = PlanWith(layout, program, options, kind, Reshard::kAfterForward, low);
+  plan.notes.push_back("reshard auto: " + std::to_string(low) + " of " + std::to_string(blocks) + " block units stay gathered");
+  return plan;
+}
+
+}  // namespace
+
+StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind) {
+  CheckOptions(options);
+  StepPlan plan;
+  switch (options.reshard) {
+    case ReshardPolicy::kNever: plan = PlanWith(layout, program, options, kind, Reshard::kNever, 0); break;
+    case ReshardPolicy::kAfterBackward: plan = PlanWith(layout, program, options, kind, Reshard::kAfterBackward, 0); break;
+    case ReshardPolicy::kAfterForward: plan = PlanWith(layout, program, options, kind, Reshard::kAfterForward, 0); break;
+    case ReshardPolicy::kAuto: plan = PlanAuto(layout, program, options, kind); break;
+  }
+  MR_REQUIRE(ErrorCode::kDoesNotFit, options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
+             "the plan needs {} bytes per rank, memory.budget_gib allows {}; smaller train.micro_batch, memory.recompute=block, or more ranks "
+             "need less",
+             plan.arena_bytes, options.budget_bytes);
+  return plan;
+}
+
+}  // namespace millrace

@@ -1,0 +1,172 @@
+#include "runtime/plan/step_plan.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+std::string_view Name(StreamId stream) {
+  switch (stream) {
+    case StreamId::kCompute: return "compute";
+    case StreamId::kGather: return "gather";
+    case StreamId::kReduce: return "reduce";
+  }
+  return "?";
+}
+
+std::string_view Name(BufferClass cls) {
+  switch (cls) {
+    case BufferClass::kParameters: return "parameters";
+    case BufferClass::kGradients: return "gradients";
+    case BufferClass::kOptimizer: return "optimizer";
+    case BufferClass::kActivations: return "activations";
+    case BufferClass::kWorkspaces: return "workspaces";
+    case BufferClass::kSlots: return "slots";
+    case BufferClass::kRuntime: return "runtime";
+  }
+  return "?";
+}
+
+std::string_view Name(PlanKind kind) {
+  switch (kind) {
+    case PlanKind::kTrain: return "train";
+    case PlanKind::kEval: return "eval";
+    case PlanKind::kGenerate: return "generate";
+  }
+  return "?";
+}
+
+namespace {
+
+std::string_view Name(BufferScope scope) {
+  switch (scope) {
+    case BufferScope::kPersistent: return "persistent";
+    case BufferScope::kStep: return "step";
+    case BufferScope::kMicrobatch: return "microbatch";
+    case BufferScope::kCarried: return "carried";
+  }
+  return "?";
+}
+
+std::string Describe(const View& view, const StepPlan& plan) {
+  std::string text = plan.buffer(view.buffer).name;
+  if (view.offset != 0) text += fmt::format("+{}", view.offset);
+  if (view.rank_stride != 0) text += fmt::format("+{}*{}", view.rank_axis == AxisGroup::kShard ? "shard_rank" : "rank", view.rank_stride);
+  if (view.microbatch_stride != 0) text += fmt::format("+microbatch*{}", view.microbatch_stride);
+  return text + ":" + ToString(view.layout);
+}
+
+// Attributes that change what an op does but no operand shows.
+std::string Attributes(const KernelOp& op) {
+  std::string text;
+  const auto add = [&](const std::string& item) { text += " " + item; };
+  std::visit(
+      [&](const auto& typed) {
+        if constexpr (requires { typed.epilogue; }) add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
+        if constexpr (requires { typed.kind; }) add(fmt::format("kind={}", static_cast<int>(typed.kind)));
+        if constexpr (requires { typed.direction; }) add(fmt::format("direction={}", static_cast<int>(typed.direction)));
+        if constexpr (requires { typed.eps; }) add(fmt::format("eps={}", typed.eps));
+        if constexpr (requires { typed.scale; }) add(fmt::format("scale={}", typed.scale));
+        if constexpr (requires { typed.theta; })
+          add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor, typed.scaling.low_freq_factor,
+                          typed.scaling.high_freq_factor, typed.scaling.original_max_position_embeddings));
+        if constexpr (requires { typed.row_begin; }) add(fmt::format("row_begin={} vocab={}", typed.row_begin, typed.vocab));
+        if constexpr (requires { typed.output; }) add(fmt::format("output={}", static_cast<int>(typed.output)));
+        if constexpr (requires { typed.parity_stride; }) add(fmt::format("parity_stride={}", typed.parity_stride));
+        if constexpr (requires { typed.ranges; }) {
+          int64_t elements = 0;
+          for (const Range& r : *typed.ranges) elements += r.end - r.begin;
+          add(fmt::format("ranges={} elements={}", typed.ranges->size(), elements));
+        }
+        if constexpr (requires { typed.decay; })
+          add(fmt::format("betas={},{} weight_decay={} decay_ranges={}", typed.beta1, typed.beta2, typed.weight_decay, typed.decay->size()));
+        if constexpr (requires { typed.schedule; })
+          add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}", static_cast<int>(typed.schedule.kind), typed.schedule.lr,
+                          typed.schedule.min_lr, typed.schedule.warmup, typed.schedule.decay_steps, typed.schedule.total_steps));
+        if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
+        if constexpr (requires { typed.purpose; })
+          add(fmt::format("group={} communicator={}",
+                          typed.group == AxisGroup::kShard       ? "shard"
+                          : typed.group == AxisGroup::kReplicate ? "replicate"
+                                                                 : "world",
+                          typed.purpose == CommPurpose::kGather ? "gather" : "reduce"));
+      },
+      op);
+  return text;
+}
+
+}  // namespace
+
+int64_t PlanBuffer::OffsetAt(int64_t position) const {
+  MR_CHECK(!offsets.empty(), "{} has no address", name);
+  if (offsets.size() == 1) return offsets.front();
+  for (size_t i = 0; i < live.size(); ++i)
+    if (live[i].begin <= position && position < live[i].end) return offsets[i];
+  MR_CHECK(false, "{} is used at position {}, where it is not live", name, position);
+  return 0;
+}
+
+ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, int world, int accumulate) {
+  const int64_t size = Bytes(view.layout.dtype);
+  const int64_t begin = plan.buffer(view.buffer).OffsetAt(position) + view.offset * size;
+  const int64_t widest = view.rank_stride * (world - 1) + view.microbatch_stride * (accumulate - 1);
+  // Token views are read at either parity; the whole buffer is the safe answer.
+  if (view.buffer == plan.state.tokens.buffer) {
+    const int64_t base = plan.buffer(view.buffer).OffsetAt(position);
+    return {base, base + plan.buffer(view.buffer).bytes};
+  }
+  return {begin, begin + view.layout.span_bytes() + widest * size};
+}
+
+std::string Describe(const PlanOp& op, const StepPlan& plan) {
+  std::string text = fmt::format("{:<8}{:<16}{:<28}", Name(op.stream), OpName(op.op), op.label);
+  ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
+    text += fmt::format(" {}:{}={}", Name(access), operand, Describe(view, plan));
+  });
+  return text + Attributes(op.op);
+}
+
+std::string ToString(const StepPlan& plan) {
+  std::string text = fmt::format("plan {}\nexecution {}\narena {} persistent {} lower_bound {}\n", Name(plan.kind), plan.execution,
+                                 plan.arena_bytes, plan.persistent_bytes, plan.lower_bound);
+  auto out = std::back_inserter(text);
+  text += "buffers\n";
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (buffer.offsets.empty()) continue;
+    fmt::format_to(out, "  {} {} bytes {} {} at", buffer.name, buffer.bytes, Name(buffer.cls), Name(buffer.scope));
+    for (int64_t offset : buffer.offsets) fmt::format_to(out, " {}", offset);
+    text += " live";
+    for (const Interval& i : buffer.live) fmt::format_to(out, " [{},{})", i.begin, i.end);
+    text += '\n';
+  }
+  for (const Body& body : plan.bodies) {
+    fmt::format_to(out, "body {} at {}\n", body.name, body.begin);
+    int index = 0;
+    for (const PlanOp& op : body.ops) fmt::format_to(out, "  {:<4}{}\n", index++, Describe(op, plan));
+  }
+  const auto schedule = [&](std::string_view title, const std::vector<Entry>& entries) {
+    fmt::format_to(out, "{}\n", title);
+    int index = 0;
+    for (const Entry& entry : entries) {
+      fmt::format_to(out, "  {:<3}{} microbatch {} waits", index++, plan.bodies[static_cast<size_t>(entry.body)].name, entry.microbatch);
+      for (const Edge& edge : entry.edges) fmt::format_to(out, " {}<-{}.{}", edge.to_op, edge.from_entry, edge.from_op);
+      text += '\n';
+    }
+  };
+  schedule("schedule", plan.schedule);
+  schedule("prologue", plan.prologue);
+  text += "notes\n";
+  for (const std::string& note : plan.notes) fmt::format_to(out, "  {}\n", note);
+  return text;
+}
+
+std::string PlanHash(const StepPlan& plan) {
+  uint64_t hash = 14695981039346656037ull;
+  for (const char c : ToString(plan)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace millrace
