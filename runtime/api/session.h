@@ -1,0 +1,77 @@
+// A run in this process: plans, engine, data, for one rank. Made from a configuration; the verbs of the command line and embedders use it.
+//
+// Errors   kConfig, kData, kDoesNotFit before any memory of the device is touched; then as the engine's.
+// Threads  One session per rank, used by one thread. Sessions share nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/api/assemble.h"
+#include "runtime/config/config.h"
+#include "runtime/exec/batcher.h"
+#include "runtime/exec/engine.h"
+
+namespace millrace {
+
+// What the main program chose: the device, its kernels and its transport. All outlive the session.
+struct Environment {
+  Device* device = nullptr;
+  const KernelTable* kernels = nullptr;
+  CommFactory* comm_factory = nullptr;
+  BackendTraits traits;
+  CommSharing sharing = CommSharing::kSeparate;
+  std::optional<uint64_t> adversary_seed;  // tests
+};
+
+struct SessionParts {
+  PlanSelection plans;
+  bool data = true;  // open the data source
+};
+
+struct SamplingOptions {
+  double temperature = 0.8;  // 0: the likeliest token
+  int64_t top_k = 0;         // 0: all
+  uint64_t seed = 0;
+};
+
+class Session {
+ public:
+  Session(const Config& config, const Environment& environment, const SessionParts& parts);
+  ~Session();
+
+  const Config& config() const { return config_; }
+  const AssembledRun& run() const { return run_; }
+  Engine& engine() { return *engine_; }
+  int rank() const;
+  int world() const;
+
+  // Fresh weights: model.init_from, or the generator with train.seed.
+  void InitWeights();
+
+  const Batcher& batcher() const;          // with data
+  const TokenSource& held_out() const;     // with data
+  std::string DataDescription() const;
+  std::string DataFingerprint() const;
+
+  // Mean loss over data.eval_batches held-out batches. A collective.
+  double Evaluate();
+
+  // `count` tokens that follow `prompt` (not empty; only its last seq_len tokens are seen). No key/value cache: every token runs the whole
+  // window. Every rank calls it with the same arguments and gets the same tokens.
+  std::vector<int32_t> Generate(std::span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling);
+
+ private:
+  Config config_;
+  std::unique_ptr<CommSet> comms_;
+  AssembledRun run_;
+  DataSplit data_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace millrace
