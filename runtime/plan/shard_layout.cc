@@ -70,7 +70,13 @@ void CheckArguments(const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy
              Name(dtype));
 }
 
-std::string ToString(const std::vector<Range>& ranges) {
+std::string DimsText(const std::vector<int64_t>& dims) {
+  std::string text;
+  for (const int64_t dim : dims) text += (text.empty() ? "[" : ", ") + std::to_string(dim);
+  return text + "]";
+}
+
+std::string RangesText(const std::vector<Range>& ranges) {
   std::string text;
   for (const Range& r : ranges) text += fmt::format(" [{}, {})", r.begin, r.end);
   return text.empty() ? " none" : text;
@@ -112,12 +118,11 @@ std::string ToString(const ShardLayout& layout) {
     for (const ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);
       const ParamSpec& spec = param.spec;
-      text +=
-          fmt::format("  [{}, {}) {} [{}]", param.begin, param.end, spec.name, fmt::join(spec.dims, ", "));
+      text += fmt::format("  [{}, {}) {} {}", param.begin, param.end, spec.name, DimsText(spec.dims));
       if (spec.stored_numel() != spec.numel()) text += fmt::format(" stored as {} rows", spec.padded_rows);
       text += '\n';
     }
-    text += fmt::format("  gaps{}\n  decay{}\n", ToString(flat.gaps), ToString(flat.decay));
+    text += fmt::format("  gaps{}\n  decay{}\n", RangesText(flat.gaps), RangesText(flat.decay));
   }
   return text;
 }
