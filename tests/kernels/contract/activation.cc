@@ -1,0 +1,111 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numbers>
+
+#include "tests/kernels/contract/contract.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+namespace {
+
+// A function of x and its derivative through the sigmoid of z: s has a relative error of (8 + 4|z|) u,
+// because z carries 2u and e^z turns that into 2|z|u; 1 - s has an absolute error of 2u. s may be 0 where
+// e^-z overflows, hence kTiny.
+struct Gated {
+  double value, value_bound, derivative, derivative_bound;
+};
+
+constexpr double kTiny = 0x1p-127;
+
+// x * sigmoid(z(x)).
+Gated GatedOf(double x, double z, double z_derivative) {
+  const double s = 1 / (1 + std::exp(-z)), complement = 1 / (1 + std::exp(z));
+  const double relative = (8 + 4 * std::abs(z)) * kU, slope = x * s * z_derivative;
+  return {x * s, relative * std::abs(x * s) + kTiny * std::abs(x), s + slope * complement,
+          relative * (s + std::abs(slope * complement)) + 4 * kU * (std::abs(slope) + s) +
+              kTiny * (1 + std::abs(x * z_derivative))};
+}
+
+Gated GeluOf(double x) {
+  const double root = std::sqrt(2 / std::numbers::pi);
+  return GatedOf(x, 2 * root * (x + 0.044715 * x * x * x), 2 * root * (1 + 3 * 0.044715 * x * x));
+}
+Gated SiluOf(double x) { return GatedOf(x, x, 1); }
+
+// Not the same formula: the definition with tanh, to tie the reference to arXiv 1606.08415.
+double GeluByTanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+struct Case {
+  int64_t rows, columns;
+  ActivationKind kind;
+  double scale;
+};
+
+Case PickCase(Random& random, int repeat) {
+  constexpr double kScales[] = {1, 4, 30, 200, 1e-3};
+  return {repeat % 7 == 6 ? 0 : Pick(random, 1, 6),
+          repeat % 5 == 0 ? Pick(random, 510, 1100) : PickSize(random),
+          Flip(random) ? ActivationKind::kGelu : ActivationKind::kSwiglu, kScales[repeat % 5]};
+}
+
+void ForwardCase(const Subject& subject, Random& random, const Case& c) {
+  Memory memory;
+  const int64_t wide = c.kind == ActivationKind::kSwiglu ? 2 * c.columns : c.columns;
+  ActivationOp<TensorView> op{};
+  op.kind = c.kind;
+  op.x = memory.NewRandom(random, PickFloat(random), {c.rows, wide}, PickRowStrides(random), c.scale);
+  op.out = memory.New(PickFloat(random), {c.rows, c.columns}, PickRowStrides(random));
+  Reference reference;
+  ForEach(op.out.layout, [&](const Index& i) {
+    const double x = Get(op.x, i);
+    const Gated f = c.kind == ActivationKind::kGelu ? GeluOf(x) : SiluOf(x);
+    const double up = c.kind == ActivationKind::kGelu ? 1 : Get(op.x, i[0], c.columns + i[1]);
+    reference.push_back({f.value * up, f.value_bound * std::abs(up) + kU * std::abs(f.value * up)});
+  });
+  Run(subject, memory, subject.table.activation, op);
+  CheckNear(op.out, reference, "activation");
+}
+
+void GradCase(const Subject& subject, Random& random, const Case& c) {
+  Memory memory;
+  const bool gelu = c.kind == ActivationKind::kGelu;
+  const int64_t wide = gelu ? c.columns : 2 * c.columns;
+  ActivationGradOp<TensorView> op{};
+  op.kind = c.kind;
+  op.x = memory.NewRandom(random, PickFloat(random), {c.rows, wide}, PickRowStrides(random), c.scale);
+  op.d_out = memory.NewRandom(random, PickFloat(random), {c.rows, c.columns}, PickRowStrides(random));
+  const int64_t place = Pick(random, 0, gelu ? 2 : 1);  // of d_x: new, in x, in d_out
+  op.d_x = place == 1   ? op.x
+           : place == 2 ? op.d_out
+                        : memory.New(PickFloat(random), {c.rows, wide}, PickRowStrides(random));
+  Reference reference;
+  ForEach(op.d_x.layout, [&](const Index& i) {
+    const bool is_up = i[1] >= c.columns;
+    const int64_t column = is_up ? i[1] - c.columns : i[1];
+    const double x = Get(op.x, i[0], column), dy = Get(op.d_out, i[0], column);
+    const double up = gelu ? 1 : Get(op.x, i[0], c.columns + column);
+    const Gated f = gelu ? GeluOf(x) : SiluOf(x);
+    const double value = dy * (is_up ? f.value : f.derivative * up);
+    const double bound = std::abs(dy) * (is_up ? f.value_bound : f.derivative_bound * std::abs(up));
+    reference.push_back({value, bound + 3 * kU * std::abs(value)});
+  });
+  Run(subject, memory, subject.table.activation_grad, op);
+  CheckNear(op.d_x, reference, "activation gradient");
+}
+
+}  // namespace
+
+void ActivationContract(const Subject& subject) {
+  for (double x = -6; x <= 6; x += 0.25) CHECK(GeluOf(x).value == Approx(GeluByTanh(x)).margin(1e-12));
+  Random random(40);
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const Case c = PickCase(random, repeat);
+    INFO("rows " << c.rows << ", columns " << c.columns << ", values up to " << c.scale);
+    ForwardCase(subject, random, c);
+    GradCase(subject, random, c);
+  }
+}
+
+}  // namespace millrace::test

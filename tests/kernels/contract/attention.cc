@@ -1,0 +1,216 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/contract/contract.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+namespace {
+
+struct Sizes {
+  int64_t batch, length, heads, kv_heads, depth;
+};
+
+Sizes PickSizes(Random& random, int repeat) {
+  // Block borders of the CPU backend (64 rows) and of usual GPU tiles, then small shapes.
+  constexpr int64_t kLengths[] = {64, 65, 130, 63, 1, 0};
+  const int64_t kv_heads = Pick(random, 1, 2), group = Pick(random, 1, 3);
+  const int64_t length =
+      repeat < static_cast<int>(std::size(kLengths)) ? kLengths[repeat] : Pick(random, 1, 40);
+  constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64};
+  return {length > 64 ? 1 : Pick(random, 1, 2), length, kv_heads * group, kv_heads,
+          kDepths[Pick(random, 0, 5)]};
+}
+
+// [B,T,heads,D] views that are slices of one fused row, as a QKV projection writes them, or blocks of their
+// own.
+struct Qkv {
+  TensorView q, k, v;
+};
+
+Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s) {
+  Qkv qkv;
+  if (s.length > 0 && Flip(random)) {
+    const int64_t width = (s.heads + 2 * s.kv_heads) * s.depth;
+    const DType dtype = PickFloat(random);
+    const TensorView row =
+        memory.NewRandom(random, dtype, {s.batch, s.length, width}, PickRowStrides(random));
+    const auto slice = [&](int64_t heads, int64_t column) {
+      TensorView view = row;
+      view.data += column * Bytes(dtype);
+      view.layout = DenseLayout(dtype, {s.batch, s.length, heads, s.depth});
+      view.layout.strides = {row.stride(0), row.stride(1), s.depth, 1};
+      return view;
+    };
+    qkv = {slice(s.heads, 0), slice(s.kv_heads, s.heads * s.depth),
+           slice(s.kv_heads, (s.heads + s.kv_heads) * s.depth)};
+  } else {
+    const auto make = [&](int64_t heads) {
+      return memory.NewRandom(random, PickFloat(random), {s.batch, s.length, heads, s.depth},
+                              PickRowStrides(random));
+    };
+    qkv = {make(s.heads), make(s.kv_heads), make(s.kv_heads)};
+  }
+  return qkv;
+}
+
+// Scaled scores of one query row against keys 0..t, with a bound on their error: D products, then the scale.
+struct Scores {
+  std::vector<double> value;
+  double bound = 0;
+  double max = -std::numeric_limits<double>::infinity(), range = 0, lse = 0;
+};
+
+Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t b, int64_t t, int64_t h) {
+  const int64_t kv = h / (q.dim(2) / k.dim(2));
+  Scores scores;
+  double min = std::numeric_limits<double>::infinity();
+  for (int64_t u = 0; u <= t; ++u) {
+    SumOf sum;
+    for (int64_t d = 0; d < q.dim(3); ++d) sum.Add(Get(q, b, t, h, d) * Get(k, b, u, kv, d));
+    scores.value.push_back(scale * sum.value);
+    scores.bound = std::max(scores.bound, std::abs(scale) * sum.bound(3));
+    scores.max = std::max(scores.max, scale * sum.value);
+    min = std::min(min, scale * sum.value);
+  }
+  scores.range = scores.max - min;
+  double sum = 0;
+  for (const double s : scores.value) sum += std::exp(s - scores.max);
+  scores.lse = scores.max + std::log(sum);
+  return scores;
+}
+
+}  // namespace
+
+void AttentionContract(const Subject& subject) {
+  Random random(30);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const Sizes s = PickSizes(random, repeat);
+    const Qkv qkv = MakeQkv(memory, random, s);
+    AttentionOp<TensorView> op{};
+    op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
+    // 40: scores far apart, so that the softmax saturates and a missing maximum would overflow.
+    op.scale = repeat % 7 == 6 ? 40.0f : 1 / std::sqrt(static_cast<float>(s.depth));
+    op.out = memory.New(PickFloat(random), {s.batch, s.length, s.heads, s.depth}, PickRowStrides(random));
+    op.lse = memory.New(DType::kF32, {s.batch, s.heads, s.length});
+    Run(subject, memory, subject.table.attention, op);
+
+    Reference out, lse;
+    const auto terms = static_cast<double>(s.length);
+    for (int64_t b = 0; b < s.batch; ++b) {
+      for (int64_t h = 0; h < s.heads; ++h) {
+        for (int64_t t = 0; t < s.length; ++t) {
+          const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
+          lse.push_back({scores.lse, scores.bound + (terms + 8) * kU + kU * std::abs(scores.max)});
+        }
+      }
+    }
+    for (int64_t b = 0; b < s.batch; ++b) {
+      for (int64_t t = 0; t < s.length; ++t) {
+        for (int64_t h = 0; h < s.heads; ++h) {
+          const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
+          // A probability is a ratio of exponentials of scores and of a sum of T terms.
+          const double relative = 2 * scores.bound + (2 * terms + 16 + 4 * scores.range) * kU;
+          for (int64_t d = 0; d < s.depth; ++d) {
+            SumOf sum;
+            for (int64_t u = 0; u <= t; ++u)
+              sum.Add(std::exp(scores.value[u] - scores.lse) *
+                      Get(op.v, b, u, h / (s.heads / s.kv_heads), d));
+            out.push_back({sum.value, sum.bound() + relative * sum.magnitude});
+          }
+        }
+      }
+    }
+    INFO("B " << s.batch << " T " << s.length << " H " << s.heads << " Hkv " << s.kv_heads << " D "
+              << s.depth);
+    CheckNear(op.lse, lse, "lse");
+    CheckNear(op.out, out, "attention");
+  }
+}
+
+namespace {
+
+struct GradReference {
+  Reference d_q, d_k, d_v;
+};
+
+// First-order bounds along d_s = p (d_out.v - d_out.out) scale.
+GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s) {
+  const auto at = [&](int64_t heads, int64_t b, int64_t t, int64_t h, int64_t d) {
+    return static_cast<size_t>(((b * s.length + t) * heads + h) * s.depth + d);
+  };
+  const size_t queries = static_cast<size_t>(s.batch * s.length * s.heads * s.depth);
+  const size_t keys = static_cast<size_t>(s.batch * s.length * s.kv_heads * s.depth);
+  std::vector<SumOf> d_q(queries), d_k(keys), d_v(keys);
+  std::vector<double> d_q_error(queries), d_k_error(keys), d_v_error(keys);
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      const int64_t kv = h / (s.heads / s.kv_heads);
+      for (int64_t t = 0; t < s.length; ++t) {
+        const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
+        const double lse = Get(op.lse, b, h, t);
+        SumOf delta;
+        for (int64_t d = 0; d < s.depth; ++d) delta.Add(Get(op.d_out, b, t, h, d) * Get(op.out, b, t, h, d));
+        for (int64_t u = 0; u <= t; ++u) {
+          const double p = std::exp(scores.value[u] - lse);
+          const double p_error =
+              p * (scores.bound + (8 + 4 * std::abs(scores.value[u] - lse) + 2 * std::abs(lse)) * kU);
+          SumOf d_p;
+          for (int64_t d = 0; d < s.depth; ++d) d_p.Add(Get(op.d_out, b, t, h, d) * Get(op.v, b, u, kv, d));
+          const double d_s = p * (d_p.value - delta.value) * op.scale;
+          const double d_s_error =
+              op.scale * (p_error * std::abs(d_p.value - delta.value) + p * (d_p.bound(4) + delta.bound(4)));
+          for (int64_t d = 0; d < s.depth; ++d) {
+            const size_t q_at = at(s.heads, b, t, h, d), k_at = at(s.kv_heads, b, u, kv, d);
+            d_q[q_at].Add(d_s * Get(op.k, b, u, kv, d));
+            d_q_error[q_at] += d_s_error * std::abs(Get(op.k, b, u, kv, d));
+            d_k[k_at].Add(d_s * Get(op.q, b, t, h, d));
+            d_k_error[k_at] += d_s_error * std::abs(Get(op.q, b, t, h, d));
+            d_v[k_at].Add(p * Get(op.d_out, b, t, h, d));
+            d_v_error[k_at] += p_error * std::abs(Get(op.d_out, b, t, h, d));
+          }
+        }
+      }
+    }
+  }
+  GradReference reference;
+  for (size_t i = 0; i < queries; ++i) reference.d_q.push_back({d_q[i].value, d_q[i].bound() + d_q_error[i]});
+  for (size_t i = 0; i < keys; ++i) reference.d_k.push_back({d_k[i].value, d_k[i].bound() + d_k_error[i]});
+  for (size_t i = 0; i < keys; ++i) reference.d_v.push_back({d_v[i].value, d_v[i].bound() + d_v_error[i]});
+  return reference;
+}
+
+}  // namespace
+
+void AttentionGradContract(const Subject& subject) {
+  Random random(31);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const Sizes s = PickSizes(random, repeat);
+    const Qkv qkv = MakeQkv(memory, random, s), grads = MakeQkv(memory, random, s);
+    AttentionGradOp<TensorView> op{};
+    op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
+    op.d_q = grads.q, op.d_k = grads.k, op.d_v = grads.v;
+    op.scale = 1 / std::sqrt(static_cast<float>(s.depth));
+    op.out = memory.New(PickFloat(random), {s.batch, s.length, s.heads, s.depth}, PickRowStrides(random));
+    op.d_out = memory.NewRandom(random, PickFloat(random), {s.batch, s.length, s.heads, s.depth},
+                                PickRowStrides(random));
+    op.lse = memory.New(DType::kF32, {s.batch, s.heads, s.length});
+    AttentionOp<TensorView> forward{};
+    forward.q = op.q, forward.k = op.k, forward.v = op.v;
+    forward.out = op.out, forward.lse = op.lse;
+    forward.scale = op.scale;
+    Run(subject, memory, subject.table.attention, forward);
+    const GradReference reference = ReferenceOf(op, s);
+    Run(subject, memory, subject.table.attention_grad, op);
+    INFO("B " << s.batch << " T " << s.length << " H " << s.heads << " Hkv " << s.kv_heads << " D "
+              << s.depth);
+    CheckNear(op.d_q, reference.d_q, "d_q");
+    CheckNear(op.d_k, reference.d_k, "d_k");
+    CheckNear(op.d_v, reference.d_v, "d_v");
+  }
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,41 @@
+// The contract of the kernel table (kernels/ops/*.h), as Catch2 checks that every backend must pass: each
+// function tests one or a few entries against an independent double-precision reference over random shapes,
+// strides, dtypes, updates and in-place uses. Call each inside a TEST_CASE of the backend. Every call of an
+// op goes through Run (tests/kernels/support/subject.h), which adds the checks that hold for all ops.
+#pragma once
+
+#include "tests/kernels/support/subject.h"
+
+namespace millrace::test {
+
+// Views of an op in the order of its operands, for a sweep: sizes 0 and 1, primes, powers of two and one
+// past, and past a block.
+inline constexpr int64_t kSizes[] = {1, 2, 3, 5, 7, 8, 13, 16, 31, 33, 64, 65};
+
+int64_t PickSize(Random& random);
+Strides PickRowStrides(Random& random);  // dense or padded
+Update PickUpdate(Random& random);
+
+StepScalars MakeScalars();  // plausible values, no fault injection
+
+void EmbedContract(const Subject& subject);
+void EmbedGradContract(const Subject& subject);
+void SelectRowContract(const Subject& subject);
+void NormContract(const Subject& subject);
+void NormGradContract(const Subject& subject);
+void MatmulContract(const Subject& subject);
+void MatmulUpdateContract(const Subject& subject);
+void ColumnSumContract(const Subject& subject);
+void RopeContract(const Subject& subject);
+void AttentionContract(const Subject& subject);
+void AttentionGradContract(const Subject& subject);
+void ActivationContract(const Subject& subject);
+void CrossEntropyContract(const Subject& subject);
+void ElementwiseContract(const Subject& subject);
+void FiniteScanContract(const Subject& subject);
+void SumSquaresContract(const Subject& subject);
+void StepStatsContract(const Subject& subject);
+void BeginStepContract(const Subject& subject);
+void AdamWContract(const Subject& subject);
+
+}  // namespace millrace::test

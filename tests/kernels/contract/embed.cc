@@ -1,0 +1,141 @@
+#include <catch2/catch.hpp>
+
+#include "tests/kernels/contract/contract.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+namespace {
+
+// A token buffer of two halves; the op is given the first and the parity. Tokens are those of the half in
+// use.
+struct TokenBuffer {
+  TensorView first;   // [B,T] at parity 0
+  TensorView in_use;  // [B,T] at the parity
+  int64_t parity_stride;
+};
+
+TokenBuffer MakeTokens(Memory& memory, Random& random, int64_t batch, int64_t length, int64_t vocab,
+                       int64_t parity) {
+  // Rows of length + 1, as a training window has; the view skips the last column.
+  const TensorView all = memory.NewTokens(random, {2, batch, length + 1}, 0, vocab);
+  TokenBuffer tokens{all, all, batch * (length + 1)};
+  tokens.first.layout = DenseLayout(DType::kI32, {batch, length});
+  tokens.first.layout.strides = {length + 1, 1, 0, 0};
+  tokens.in_use = tokens.first;
+  tokens.in_use.data += parity * tokens.parity_stride * 4;
+  return tokens;
+}
+
+}  // namespace
+
+void EmbedContract(const Subject& subject) {
+  Random random(1);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 9), vocab = Pick(random, 1, 40);
+    const int64_t columns = repeat == 0 ? 1030 : PickSize(random);
+    StepScalars scalars = MakeScalars();
+    scalars.token_parity = repeat % 2;
+    const TokenBuffer tokens = MakeTokens(memory, random, batch, length, vocab, scalars.token_parity);
+    EmbedOp<TensorView> op{};
+    op.tokens = tokens.first;
+    op.parity_stride = tokens.parity_stride;
+    op.scalars = memory.NewScalars(scalars);
+    op.table = memory.NewRandom(random, PickFloat(random), {vocab + 2, columns}, PickRowStrides(random));
+    if (Flip(random)) op.positions = memory.NewRandom(random, PickFloat(random), {length, columns});
+    op.out = memory.New(PickFloat(random), {batch * length, columns}, PickRowStrides(random));
+    Reference reference;
+    ForEach(op.out.layout, [&](const Index& i) {
+      const auto token = static_cast<int64_t>(Get(tokens.in_use, i[0] / length, i[0] % length));
+      const double value =
+          Get(op.table, token, i[1]) + (op.positions ? Get(op.positions, i[0] % length, i[1]) : 0);
+      reference.push_back({value, kU * std::abs(value)});
+    });
+    Run(subject, memory, subject.table.embed, op);
+    CheckNear(op.out, reference, "embedding");
+  }
+}
+
+void EmbedGradContract(const Subject& subject) {
+  Random random(2);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const int64_t batch = Pick(random, 0, 4), length = Pick(random, 1, 11), vocab = Pick(random, 1, 12);
+    const int64_t columns = repeat == 0 ? 1030 : PickSize(random);
+    StepScalars scalars = MakeScalars();
+    scalars.token_parity = repeat % 2;
+    const TokenBuffer tokens = MakeTokens(memory, random, batch, length, vocab, scalars.token_parity);
+    EmbedGradOp<TensorView> op{};
+    op.tokens = tokens.first;
+    op.parity_stride = tokens.parity_stride;
+    op.scalars = memory.NewScalars(scalars);
+    op.d_out = memory.NewRandom(random, PickFloat(random), {batch * length, columns}, PickRowStrides(random));
+    op.table_update = PickUpdate(random);
+    op.positions_update = PickUpdate(random);
+    // Rows past the vocabulary are padding that no token names.
+    op.d_table = memory.NewRandom(random, PickFloat(random), {vocab + 3, columns}, PickRowStrides(random));
+    if (Flip(random)) op.d_positions = memory.NewRandom(random, PickFloat(random), {length, columns});
+    const TensorView old_table = memory.Clone(op.d_table);
+
+    const auto start = [](Update update, const TensorView& view, const Index& i) {
+      SumOf sum;
+      if (update == Update::kAccumulate) sum.Add(Get(view, i));
+      return sum;
+    };
+    Reference table, positions;
+    ForEach(op.d_table.layout, [&](const Index& i) {
+      SumOf sum = start(op.table_update, op.d_table, i);
+      for (int64_t r = 0; r < batch * length; ++r)
+        if (static_cast<int64_t>(Get(tokens.in_use, r / length, r % length)) == i[0])
+          sum.Add(Get(op.d_out, r, i[1]));
+      table.push_back({sum.value, sum.bound()});
+    });
+    if (op.d_positions) {
+      ForEach(op.d_positions.layout, [&](const Index& i) {
+        SumOf sum = start(op.positions_update, op.d_positions, i);
+        for (int64_t b = 0; b < batch; ++b) sum.Add(Get(op.d_out, b * length + i[0], i[1]));
+        positions.push_back({sum.value, sum.bound()});
+      });
+    }
+    Run(subject, memory, subject.table.embed_grad, op);
+    CheckNear(op.d_table, table, "d_table");
+    if (op.d_positions) CheckNear(op.d_positions, positions, "d_positions");
+
+    // Accumulating adds the complete sum, once; a row that no token names keeps its bits.
+    if (op.table_update == Update::kAccumulate && op.d_table.dtype() == DType::kF32) {
+      EmbedGradOp<TensorView> fresh = op;
+      fresh.table_update = Update::kOverwrite;
+      fresh.d_positions = {};
+      fresh.d_table = memory.New(DType::kF32, {vocab + 3, columns});
+      Run(subject, memory, subject.table.embed_grad, fresh);
+      bool same = true;
+      ForEach(op.d_table.layout, [&](const Index& i) {
+        same &= Get(op.d_table, i) ==
+                static_cast<float>(Get(old_table, i)) + static_cast<float>(Get(fresh.d_table, i));
+      });
+      INFO("old + (the sum written to a temporary)");
+      CHECK(same);
+    }
+  }
+}
+
+void SelectRowContract(const Subject& subject) {
+  Random random(3);
+  for (int repeat = 0; repeat < 12; ++repeat) {
+    Memory memory;
+    const int64_t rows = Pick(random, 1, 9), columns = PickSize(random);
+    StepScalars scalars = MakeScalars();
+    scalars.generate_row = Pick(random, 0, rows - 1);
+    SelectRowOp<TensorView> op{};
+    const DType dtype = PickFloat(random);
+    op.x = memory.NewRandom(random, dtype, {rows, columns}, PickRowStrides(random));
+    op.out = memory.New(dtype, {1, columns});
+    op.scalars = memory.NewScalars(scalars);
+    Run(subject, memory, subject.table.select_row, op);
+    Reference reference;
+    for (int64_t c = 0; c < columns; ++c) reference.push_back({Get(op.x, scalars.generate_row, c), 0});
+    CheckNear(op.out, reference, "selected row");
+  }
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,174 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numbers>
+
+#include "tests/kernels/contract/contract.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+namespace {
+
+Strides PickMatrixStrides(Random& random) {
+  constexpr Strides kAll[] = {Strides::kDense, Strides::kPadded, Strides::kTransposed};
+  return kAll[Pick(random, 0, 2)];
+}
+
+// 0.5 x (1 + tanh(u)) without the cancellation for x << 0.
+double GeluReference(double x) {
+  return x / (1 + std::exp(-2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+Sizes PickSizes(Random& random, int repeat) {
+  // Past one tile in each direction, and empty in each.
+  constexpr Sizes kSpecial[] = {{513, 9, 20}, {7, 600, 33}, {3, 5, 2100}, {515, 520, 3},
+                                {0, 5, 3},    {5, 0, 3},    {5, 3, 0},    {1, 1, 1}};
+  if (repeat < static_cast<int>(std::size(kSpecial))) return kSpecial[repeat];
+  return {PickSize(random), PickSize(random), PickSize(random)};
+}
+
+// Product and bias, before any activation.
+Reference ProductOf(const MatmulOp<TensorView>& op) {
+  Reference reference;
+  ForEach(op.out.layout, [&](const Index& i) {
+    SumOf sum;
+    for (int64_t k = 0; k < op.a.dim(1); ++k) sum.Add(Get(op.a, i[0], k) * Get(op.b, k, i[1]));
+    if (op.bias) sum.Add(Get(op.bias, i[1]));
+    if (op.update == Update::kAccumulate) sum.Add(Get(op.out, i));
+    reference.push_back({sum.value, sum.bound(2)});
+  });
+  return reference;
+}
+
+MatmulOp<TensorView> MakeMatmul(Memory& memory, Random& random, Sizes s) {
+  MatmulOp<TensorView> op{};
+  op.a = memory.NewRandom(random, PickFloat(random), {s.m, s.k}, PickMatrixStrides(random));
+  op.b = memory.NewRandom(random, PickFloat(random), {s.k, s.n}, PickMatrixStrides(random));
+  op.out = memory.NewRandom(random, PickFloat(random), {s.m, s.n}, PickMatrixStrides(random));
+  return op;
+}
+
+}  // namespace
+
+void MatmulContract(const Subject& subject) {
+  Random random(20);
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    Memory memory;
+    const Sizes s = PickSizes(random, repeat);
+    MatmulOp<TensorView> op = MakeMatmul(memory, random, s);
+    constexpr Epilogue kEpilogues[] = {Epilogue::kNone, Epilogue::kBias, Epilogue::kBiasGelu,
+                                       Epilogue::kGelu};
+    op.epilogue = kEpilogues[repeat % 4];
+    const bool activated = op.epilogue == Epilogue::kBiasGelu || op.epilogue == Epilogue::kGelu;
+    if (op.epilogue == Epilogue::kBias || op.epilogue == Epilogue::kBiasGelu)
+      op.bias = memory.NewRandom(random, PickFloat(random), {s.n});
+    if (activated) op.pre = memory.New(PickFloat(random), {s.m, s.n}, PickRowStrides(random));
+    const Reference product = ProductOf(op);
+    Run(subject, memory, subject.table.matmul, op);
+    if (!activated) {
+      CheckNear(op.out, product, "matmul");
+      continue;
+    }
+    CheckNear(op.pre, product, "pre");
+    Reference gelu;  // of the stored pre; e^z with z to 2u relative, so 4|z| u, and a few operations
+    ForEach(op.pre.layout, [&](const Index& i) {
+      const double x = Get(op.pre, i), value = GeluReference(x),
+                   z = 1.6 * std::abs(x) + 0.072 * std::pow(std::abs(x), 3);
+      gelu.push_back({value, (8 + 4 * z) * kU * std::abs(value)});
+    });
+    CheckNear(op.out, gelu, "gelu(pre)");
+
+    // The epilogue gives the bits of separate ops.
+    MatmulOp<TensorView> linear = op;
+    linear.epilogue = op.epilogue == Epilogue::kBiasGelu ? Epilogue::kBias : Epilogue::kNone;
+    linear.pre = {};
+    linear.out = memory.New(op.pre.dtype(), {s.m, s.n});
+    ActivationOp<TensorView> activation{{}, linear.out, memory.New(op.out.dtype(), {s.m, s.n})};
+    Run(subject, memory, subject.table.matmul, linear);
+    Run(subject, memory, subject.table.activation, activation);
+    CHECK(SameBits(op.pre, linear.out));
+    CHECK(SameBits(op.out, activation.out));
+  }
+}
+
+// Overwriting an f32 temporary is the product that every other form rounds or adds, bit for bit.
+void MatmulUpdateContract(const Subject& subject) {
+  Random random(21);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const Sizes s = PickSizes(random, repeat);
+    MatmulOp<TensorView> op = MakeMatmul(memory, random, s);
+    op.update = PickUpdate(random);
+    const Reference reference = ProductOf(op);
+    const TensorView old = memory.Clone(op.out);
+
+    MatmulOp<TensorView> product = op;
+    product.update = Update::kOverwrite;
+    product.out = memory.New(DType::kF32, {s.m, s.n});
+    Run(subject, memory, subject.table.matmul, product);
+    Run(subject, memory, subject.table.matmul, op);
+    CheckNear(op.out, reference, "matmul");
+
+    const TensorView expected = memory.New(op.out.dtype(), {s.m, s.n});
+    ForEach(expected.layout, [&](const Index& i) {
+      const float value = static_cast<float>(Get(product.out, i));
+      Set(expected, i, op.update == Update::kAccumulate ? static_cast<float>(Get(old, i)) + value : value);
+    });
+    INFO(s.m << " x " << s.n << " x " << s.k << ", one rounding of (old +) the f32 product");
+    CHECK(SameBits(op.out, expected));
+
+    // Row strides do not change bits.
+    MatmulOp<TensorView> padded = op;
+    padded.update = Update::kOverwrite;
+    const auto repad = [&](const TensorView& view) {
+      TensorView copy = memory.New(view.dtype(), {view.dim(0), view.dim(1)}, Strides::kPadded);
+      ForEach(view.layout, [&](const Index& i) { Set(copy, i, Get(view, i)); });
+      return copy;
+    };
+    padded.a = repad(op.a), padded.b = repad(op.b);
+    padded.out = memory.New(DType::kF32, {s.m, s.n}, Strides::kPadded);
+    MatmulOp<TensorView> dense = padded;
+    dense.a = memory.Clone(op.a), dense.b = memory.Clone(op.b);
+    dense.out = memory.New(DType::kF32, {s.m, s.n});
+    Run(subject, memory, subject.table.matmul, padded);
+    Run(subject, memory, subject.table.matmul, dense);
+    CHECK(SameBits(padded.out, dense.out));
+  }
+}
+
+void ColumnSumContract(const Subject& subject) {
+  Random random(22);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const int64_t rows = repeat % 6 == 5 ? 0 : repeat % 6 == 4 ? 200 : PickSize(random);
+    const int64_t columns = repeat % 5 == 0 ? Pick(random, 510, 1100) : PickSize(random);
+    ColumnSumOp<TensorView> op{};
+    op.update = PickUpdate(random);
+    op.x = memory.NewRandom(random, PickFloat(random), {rows, columns}, PickRowStrides(random));
+    op.out = memory.NewRandom(random, PickFloat(random), {columns});
+    Reference reference;
+    for (int64_t c = 0; c < columns; ++c) {
+      SumOf sum;
+      for (int64_t r = 0; r < rows; ++r) sum.Add(Get(op.x, r, c));
+      if (op.update == Update::kAccumulate) sum.Add(Get(op.out, c));
+      reference.push_back({sum.value, sum.bound()});
+    }
+    const TensorView old = memory.Clone(op.out), expected = memory.Clone(op.out);
+    ColumnSumOp<TensorView> fresh = op;
+    fresh.update = Update::kOverwrite;
+    fresh.out = memory.New(DType::kF32, {columns});
+    Run(subject, memory, subject.table.column_sum, fresh);
+    Run(subject, memory, subject.table.column_sum, op);
+    CheckNear(op.out, reference, "column sum");
+    for (int64_t c = 0; c < columns; ++c) {
+      const float sum = static_cast<float>(Get(fresh.out, c));
+      Set(expected, {c}, op.update == Update::kAccumulate ? static_cast<float>(Get(old, c)) + sum : sum);
+    }
+    CHECK(SameBits(op.out, expected));
+  }
+}
+
+}  // namespace millrace::test

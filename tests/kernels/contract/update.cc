@@ -1,0 +1,137 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numbers>
+
+#include "tests/kernels/contract/contract.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+
+void BeginStepContract(const Subject& subject) {
+  LearningRate schedule{ScheduleKind::kCosine, 1e-2, 1e-3, 10, 100, 1000};
+  for (const int64_t step : {0, 9, 10, 60, 110, 2000}) {
+    Memory memory;
+    StepScalars scalars = MakeScalars();
+    scalars.step = step;
+    BeginStepOp<TensorView> op{{schedule}, memory.NewScalars(scalars)};
+    Run(subject, memory, subject.table.begin_step, op);
+    const double share = std::min(1.0, static_cast<double>(step - 10) / 100);
+    const double expected = step < 10 ? 1e-2 * static_cast<double>(step + 1) / 10
+                                      : 1e-3 + 9e-3 * std::pow(std::cos(share * std::numbers::pi / 2), 2);
+    CHECK(ScalarsOf(op.scalars).lr == Approx(expected).epsilon(1e-14));
+    CHECK(ScalarsOf(op.scalars).step == step);
+    CHECK(ScalarsOf(op.scalars).clip_scale == scalars.clip_scale);
+  }
+}
+
+namespace {
+
+struct AfterStep {
+  Reference master, m, v;
+};
+
+bool Decays(const AdamWOp<TensorView>& op, int64_t i) {
+  for (const Range& range : *op.decay)
+    if (range.begin <= op.flat_begin + i && op.flat_begin + i < range.end) return true;
+  return false;
+}
+
+// m and v are sums of two terms; the step is m / sqrt(v), so it inherits their errors.
+AfterStep ReferenceOf(const AdamWOp<TensorView>& op, const StepScalars& s) {
+  AfterStep reference;
+  const auto t = static_cast<double>(s.adam_t);
+  const double bias1 = 1 - std::pow(op.beta1, t), bias2 = 1 - std::pow(op.beta2, t);
+  for (int64_t i = 0; i < op.master.dim(0); ++i) {
+    const double g = Get(op.grad, i) * s.clip_scale, w = Get(op.master, i);
+    const double m = op.beta1 * Get(op.m, i) + (1 - op.beta1) * g;
+    const double m_bound = 4 * kU * (op.beta1 * std::abs(Get(op.m, i)) + (1 - op.beta1) * std::abs(g));
+    const double v = op.beta2 * Get(op.v, i) + (1 - op.beta2) * g * g;
+    const double denominator = std::sqrt(v / bias2) + op.eps;
+    const double step = s.lr / bias1 / denominator;
+    const double kept = w * (1 - (Decays(op, i) ? s.lr * op.weight_decay : 0));
+    reference.m.push_back({m, m_bound});
+    reference.v.push_back({v, 5 * kU * v});
+    reference.master.push_back(
+        {kept - step * m, step * m_bound + 12 * kU * std::abs(step * m) + 2 * kU * std::abs(kept)});
+  }
+  return reference;
+}
+
+AdamWOp<TensorView> MakeAdamW(Memory& memory, Random& random, const StepScalars& scalars, int64_t n) {
+  AdamWOp<TensorView> op{};
+  op.master = memory.NewRandom(random, DType::kF32, {n});
+  op.m = memory.NewRandom(random, DType::kF32, {n}, Strides::kDense, 0.1);
+  op.v = memory.NewRandom(random, DType::kF32, {n}, Strides::kDense, 0.01);
+  ForEach(op.v.layout, [&](const Index& i) { Set(op.v, i, std::abs(Get(op.v, i))); });
+  op.grad = memory.NewRandom(random, PickFloat(random), {n});
+  if (Flip(random)) op.compute = memory.New(DType::kBF16, {n});
+  op.scalars = memory.NewScalars(scalars);
+  op.weight_decay = 0.1;
+  op.flat_begin = Pick(random, 0, 2) * n;
+  auto decay = std::make_shared<std::vector<Range>>();
+  for (int64_t begin = Pick(random, 0, 20); begin < 3 * n;) {
+    const int64_t end = begin + Pick(random, 1, n + 5);  // ranges may cross the border of a shard
+    decay->push_back({begin, end});
+    begin = end + Pick(random, 1, 30);
+  }
+  op.decay = decay;
+  return op;
+}
+
+void CheckDowncast(const AdamWOp<TensorView>& op) {
+  if (!op.compute) return;
+  bool same = true;
+  for (int64_t i = 0; i < op.master.dim(0); ++i)
+    same &= op.compute.as<BFloat16>()[i] == ToBFloat16(op.master.as<float>()[i]);
+  INFO("compute is the downcast of master");
+  CHECK(same);
+}
+
+}  // namespace
+
+void AdamWContract(const Subject& subject) {
+  Random random(90);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const int64_t n = repeat == 0 ? 0 : repeat % 4 == 0 ? Pick(random, 500, 1600) : PickSize(random);
+    StepScalars scalars = MakeScalars();
+    scalars.adam_t = repeat % 5 == 0 ? 1 : Pick(random, 2, 5000);
+    const AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, n);
+    const AfterStep reference = ReferenceOf(op, scalars);
+    Run(subject, memory, subject.table.adamw, op);
+    CheckNear(op.m, reference.m, "m");
+    CheckNear(op.v, reference.v, "v");
+    CheckNear(op.master, reference.master, "master");
+    CheckDowncast(op);
+  }
+
+  // A skipped step changes no bit, NaN gradient or not; the downcast is still written.
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    Memory memory;
+    StepScalars scalars = MakeScalars();
+    scalars.finite = 0;
+    scalars.lr = std::nan("");
+    const AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, 600);
+    for (int64_t i = 0; i < 600; i += 7) Set(op.grad, {i}, std::nan(""));
+    const TensorView master = memory.Clone(op.master), m = memory.Clone(op.m), v = memory.Clone(op.v);
+    Run(subject, memory, subject.table.adamw, op);
+    CHECK(SameBits(op.master, master));
+    CHECK(SameBits(op.m, m));
+    CHECK(SameBits(op.v, v));
+    CheckDowncast(op);
+  }
+
+  // Zero gradient on zero state leaves a zero where nothing decays: the gaps of a flat parameter stay zero.
+  Memory memory;
+  AdamWOp<TensorView> op = MakeAdamW(memory, random, MakeScalars(), 33);
+  op.decay = std::make_shared<std::vector<Range>>();
+  for (const TensorView* view : {&op.master, &op.m, &op.v, &op.grad})
+    ForEach(view->layout, [&](const Index& i) { Set(*view, i, 0); });
+  const TensorView zero = memory.Clone(op.master);
+  Run(subject, memory, subject.table.adamw, op);
+  CHECK(SameBits(op.master, zero));
+  CHECK(SameBits(op.m, zero));
+  CHECK(SameBits(op.v, zero));
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,52 @@
+// The CPU backend against the contract of the kernel table.
+#include "tests/kernels/contract/contract.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/base/cpu/host_device.h"
+
+namespace millrace::test {
+namespace {
+
+struct Cpu {
+  std::unique_ptr<Device> device = MakeHostDevice();
+  std::unique_ptr<Stream> stream = device->MakeStream("test");
+  Subject subject{CpuKernels(), *device, *stream, Backend::kCpu};
+};
+
+TEST_CASE("the CPU table has every entry") {
+  const KernelTable& table = CpuKernels();
+  static_assert(sizeof(KernelTable) % sizeof(void (*)()) == 0);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&table);
+  for (size_t at = 0; at < sizeof(KernelTable); at += sizeof(void (*)())) {
+    void (*entry)() = nullptr;
+    std::memcpy(&entry, bytes + at, sizeof entry);
+    INFO("entry " << at / sizeof entry);
+    CHECK(entry != nullptr);
+  }
+}
+
+TEST_CASE("embed") { EmbedContract(Cpu().subject); }
+TEST_CASE("embed_grad") { EmbedGradContract(Cpu().subject); }
+TEST_CASE("select_row") { SelectRowContract(Cpu().subject); }
+TEST_CASE("norm") { NormContract(Cpu().subject); }
+TEST_CASE("norm_grad") { NormGradContract(Cpu().subject); }
+TEST_CASE("matmul") { MatmulContract(Cpu().subject); }
+TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Cpu().subject); }
+TEST_CASE("column_sum") { ColumnSumContract(Cpu().subject); }
+TEST_CASE("rope_table and rope") { RopeContract(Cpu().subject); }
+TEST_CASE("attention") { AttentionContract(Cpu().subject); }
+TEST_CASE("attention_grad") { AttentionGradContract(Cpu().subject); }
+TEST_CASE("activation and activation_grad") { ActivationContract(Cpu().subject); }
+TEST_CASE("cross_entropy") { CrossEntropyContract(Cpu().subject); }
+TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Cpu().subject); }
+TEST_CASE("finite_scan") { FiniteScanContract(Cpu().subject); }
+TEST_CASE("sum_squares") { SumSquaresContract(Cpu().subject); }
+TEST_CASE("step_stats") { StepStatsContract(Cpu().subject); }
+TEST_CASE("begin_step") { BeginStepContract(Cpu().subject); }
+TEST_CASE("adamw") { AdamWContract(Cpu().subject); }
+
+}  // namespace
+}  // namespace millrace::test

@@ -1,0 +1,103 @@
+// What the CPU backend promises beyond the contract: concurrency, and errors that name both values.
+#include "kernels/cpu/cpu_kernels.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "kernels/ops/cost.h"
+#include "runtime/base/cpu/host_device.h"
+#include "runtime/base/error.h"
+#include "tests/kernels/support/memory.h"
+
+namespace millrace::test {
+namespace {
+
+struct Call {
+  Memory memory;
+  MatmulOp<TensorView> op;
+
+  Call(int64_t m, int64_t n, int64_t k) {
+    Random random(7);
+    op.a = memory.NewRandom(random, DType::kF32, {m, k});
+    op.b = memory.NewRandom(random, DType::kF32, {k, n});
+    op.out = memory.New(DType::kF32, {m, n});
+  }
+};
+
+TEST_CASE("ranks as threads multiply at the same time and get the bits of one") {
+  const auto stream = MakeHostDevice()->MakeStream("test");
+  Call reference(300, 257, 130);
+  CpuKernels().matmul(reference.op, *stream);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 4; ++i) calls.push_back(std::make_unique<Call>(300, 257, 130));
+  std::vector<std::thread> threads;
+  for (const auto& call : calls) {
+    threads.emplace_back([&call] {
+      const auto own_stream = MakeHostDevice()->MakeStream("test");
+      for (int repeat = 0; repeat < 10; ++repeat) CpuKernels().matmul(call->op, *own_stream);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& call : calls) CHECK(SameBits(call->op.out, reference.op.out));
+}
+
+template <class F>
+std::string MessageOf(F&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInternal);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("an op that its contract does not allow is refused with both values") {
+  const auto stream = MakeHostDevice()->MakeStream("test");
+  const KernelTable& table = CpuKernels();
+  Random random(8);
+  Memory memory;
+  using Catch::Matchers::Contains;
+
+  SECTION("inner dimensions") {
+    Call call(3, 4, 5);
+    call.op.b = memory.NewRandom(random, DType::kF32, {6, 4});
+    CHECK_THAT(MessageOf([&] { table.matmul(call.op, *stream); }),
+               Contains("5") && Contains("6") && Contains("rows of b"));
+  }
+  SECTION("missing scratch") {
+    Call call(3, 4, 5);
+    call.op.update = Update::kAccumulate;
+    CHECK_THAT(MessageOf([&] { table.matmul(call.op, *stream); }), Contains("12") && Contains("scratch"));
+  }
+  SECTION("an epilogue on an accumulation") {
+    Call call(3, 4, 5);
+    call.op.update = Update::kAccumulate;
+    call.op.epilogue = Epilogue::kGelu;
+    CHECK_THAT(MessageOf([&] { table.matmul(call.op, *stream); }), Contains("no epilogue"));
+  }
+  SECTION("dtype") {
+    AddOp<TensorView> op{};
+    op.a = op.b = memory.New(DType::kF64, {3});
+    op.out = memory.New(DType::kF32, {3});
+    CHECK_THAT(MessageOf([&] { table.add(op, *stream); }), Contains("f64") && Contains("f32 or bf16"));
+  }
+  SECTION("heads that do not divide") {
+    AttentionOp<TensorView> op{};
+    op.q = op.out = memory.NewRandom(random, DType::kF32, {1, 2, 3, 4});
+    op.k = op.v = memory.NewRandom(random, DType::kF32, {1, 2, 2, 4});
+    CHECK_THAT(MessageOf([&] { table.attention(op, *stream); }), Contains("3 heads on 2"));
+  }
+  SECTION("a token past the table") {
+    StepScalars scalars{};
+    EmbedOp<TensorView> op{};
+    op.tokens = memory.NewTokens(random, {1, 1}, 9, 10);
+    op.scalars = memory.NewScalars(scalars);
+    op.table = memory.NewRandom(random, DType::kF32, {9, 2});
+    op.out = memory.New(DType::kF32, {1, 2});
+    CHECK_THAT(MessageOf([&] { table.embed(op, *stream); }), Contains("token 9") && Contains("9 rows"));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test

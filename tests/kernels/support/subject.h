@@ -1,0 +1,74 @@
+// A backend under test, and the way the contract suite runs one op of it.
+//
+// Run checks for every call, whatever the op:
+//   - bytes that no written operand covers keep their value: read operands, the gaps of strided views, guards
+//   around each block;
+//   - scratch is exactly WorkspaceBytes, starts as garbage, and the guards around it keep their value;
+//   - a second run at other addresses (shifted by one element), with other garbage in scratch and in the
+//   write-only operands,
+//     gives the same bits.
+// Results are then in the host views of the op.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/ops/cost.h"
+#include "kernels/ops/kernel_table.h"
+#include "runtime/base/device.h"
+#include "tests/kernels/support/memory.h"
+
+namespace millrace::test {
+
+struct Subject {
+  const KernelTable& table;
+  Device& device;
+  Stream& stream;
+  Backend backend;
+};
+
+namespace internal {
+
+struct Operand {
+  TensorView* view;  // in the op that will run; `data` is rewritten
+  Access access;
+};
+
+// The work of Run, for operands without scratch, which is `scratch_bytes` long. `call` runs the op on the
+// rewritten views.
+class Runner {
+ public:
+  Runner(const Subject& subject, Memory& memory, int64_t scratch_bytes)
+      : subject_(subject), memory_(memory), scratch_bytes_(scratch_bytes) {}
+  void Run(const std::vector<Operand>& operands, TensorView* scratch, const std::function<void()>& call);
+
+ private:
+  const Subject& subject_;
+  Memory& memory_;
+  int64_t scratch_bytes_;
+};
+
+}  // namespace internal
+
+// Runs entry(op) on the subject's device. The op's views lie in `memory`; its scratch is supplied here.
+template <template <class> class Op>
+void Run(const Subject& subject, Memory& memory, KernelFn<Op> entry, const Op<TensorView>& op) {
+  Op<TensorView> bound = op;
+  int64_t scratch_bytes = 0;
+  TensorView* scratch = nullptr;
+  if constexpr (requires { bound.scratch; }) {
+    const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+    scratch_bytes = WorkspaceBytes(ConvertOp<Op, TensorView, Shape>(op, shape_of), subject.backend);
+    scratch = &bound.scratch;
+  }
+  std::vector<internal::Operand> operands;
+  Op<TensorView>::Visit(bound, [&](TensorView& view, Access access, std::string_view) {
+    if (&view != scratch && view) operands.push_back({&view, access});
+  });
+  internal::Runner(subject, memory, scratch_bytes).Run(operands, scratch, [&] {
+    entry(bound, subject.stream);
+  });
+}
+
+}  // namespace millrace::test
