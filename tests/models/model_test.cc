@@ -1,0 +1,125 @@
+#include "models/model.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "tests/support/golden.h"
+#include "tests/support/tiny_models.h"
+
+namespace millrace {
+namespace {
+
+using test::TinyGpt2;
+using test::TinyLlama;
+
+const std::string kGolden = "tests/models/golden/";
+
+TEST_CASE("a model's units and parameters print as golden text", "[models]") {
+  ModelOptions gpt2 = TinyGpt2(3);
+  gpt2.blocks_per_unit = 2;
+  test::RequireGolden(kGolden + "gpt2_spec.txt", ToString(MakeModel(gpt2)->spec()));
+  test::RequireGolden(kGolden + "llama_spec.txt", ToString(MakeModel(TinyLlama(2))->spec()));
+}
+
+ModelSpec SpecOf(const ModelOptions& options) { return MakeModel(options)->spec(); }
+
+std::vector<std::string> UnitNames(const ModelOptions& options) {
+  std::vector<std::string> names;
+  const ModelSpec spec = SpecOf(options);
+  for (const UnitSpec& unit : spec.units) names.push_back(unit.name);
+  return names;
+}
+
+TEST_CASE("blocks_per_unit merges consecutive blocks, the last unit taking what is left", "[models]") {
+  ModelOptions options = GENERATE(TinyGpt2(5), TinyLlama(5));
+  using Names = std::vector<std::string>;
+  options.blocks_per_unit = 1;
+  CHECK(UnitNames(options) == Names{"embed", "h.0", "h.1", "h.2", "h.3", "h.4", "head"});
+  options.blocks_per_unit = 2;
+  CHECK(UnitNames(options) == Names{"embed", "h.0-1", "h.2-3", "h.4", "head"});
+  options.blocks_per_unit = 9;
+  CHECK(UnitNames(options) == Names{"embed", "h.0-4", "head"});
+}
+
+// Names, shapes and order of parameters do not depend on the grouping: checkpoints and hashes rely on it.
+TEST_CASE("grouping blocks leaves the parameters alone", "[models]") {
+  ModelOptions options = GENERATE(TinyGpt2(5), TinyLlama(5));
+  const auto params = [&](int64_t blocks_per_unit) {
+    options.blocks_per_unit = blocks_per_unit;
+    std::vector<ParamSpec> all;
+    const ModelSpec spec = SpecOf(options);
+    for (const UnitSpec& unit : spec.units) all.insert(all.end(), unit.params.begin(), unit.params.end());
+    return all;
+  };
+  const std::vector<ParamSpec> separate = params(1);
+  CHECK(params(2) == separate);
+  CHECK(params(5) == separate);
+}
+
+TEST_CASE("decay, init and precision follow the kind of parameter", "[models]") {
+  ModelOptions options = GENERATE(TinyGpt2(2), TinyLlama(2));
+  options.tied = false;
+  options.init_std = 0.03;
+  const ModelSpec spec = SpecOf(options);
+  for (const UnitSpec& unit : spec.units)
+    for (const ParamSpec& param : unit.params) {
+      CAPTURE(param.name);
+      const bool matrix = param.dims.size() == 2;
+      const bool norm =
+          param.name.find("ln_") != std::string::npos || param.name.find("norm_") != std::string::npos;
+      const bool bias = param.name.ends_with(".bias");
+      const bool residual =
+          param.name.ends_with("attn.proj.weight") || param.name.ends_with("mlp.down.weight");
+      CHECK(param.decay == matrix);
+      CHECK((param.kind == ParamKind::kNorm) == norm);
+      CHECK(param.init == (matrix ? InitKind::kNormal : bias ? InitKind::kZeros : InitKind::kOnes));
+      if (matrix) CHECK(param.init_std == Approx(residual ? 0.03 / std::sqrt(4.0) : 0.03));
+      const bool vocabulary = param.dims[0] == options.vocab;
+      CHECK(param.padded_rows == (vocabulary ? 64 : param.dims[0]));
+    }
+}
+
+TEST_CASE("the vocabulary is stored in multiples of 64 rows", "[models]") {
+  ModelOptions options = TinyLlama();
+  for (const auto& [vocab, padded] :
+       {std::pair<int64_t, int64_t>{1, 64}, {63, 64}, {64, 64}, {65, 128}, {50257, 50304}}) {
+    options.vocab = vocab;
+    CHECK(SpecOf(options).padded_vocab == padded);
+    CHECK(SpecOf(options).units[0].params[0].padded_rows == padded);
+  }
+}
+
+TEST_CASE("an impossible model is refused with key, value and what is allowed", "[models]") {
+  using Catch::Matchers::Contains;
+  const auto refusal = [](ModelOptions options, auto&& change) -> std::string {
+    change(options);
+    try {
+      MakeModel(options);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kConfig);
+      return error.what();
+    }
+    return "accepted";
+  };
+  CHECK(refusal(TinyGpt2(), [](ModelOptions&) {}) == "accepted");
+  CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.layers = 0; }),
+             Contains("model.layers") && Contains("0"));
+  CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.blocks_per_unit = -1; }),
+             Contains("sharding.blocks_per_unit") && Contains("-1"));
+  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.kv_heads = 3; }),
+             Contains("model.kv_heads") && Contains("3") && Contains("4"));
+  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.head_dim = 5; }),
+             Contains("model.head_dim") && Contains("5"));
+  CHECK(refusal(TinyGpt2(), [](ModelOptions& o) { o.head_dim = 5; }) == "accepted");
+  CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.activation = ActivationKind::kSwiglu; }),
+             Contains("model.activation") && Contains("gpt2"));
+  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.activation = ActivationKind::kGelu; }),
+             Contains("model.activation") && Contains("llama"));
+  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.norm_eps = 0; }), Contains("model.norm_eps"));
+}
+
+}  // namespace
+}  // namespace millrace

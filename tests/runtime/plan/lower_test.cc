@@ -1,0 +1,206 @@
+#include "runtime/plan/lower.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+#include <set>
+
+#include "runtime/base/error.h"
+#include "tests/support/golden.h"
+#include "tests/support/symbolic.h"
+#include "tests/support/tiny_models.h"
+
+namespace millrace {
+namespace {
+
+using test::ForwardOf;
+using test::TinyGpt2;
+using test::TinyLlama;
+
+const std::string kGolden = "tests/runtime/plan/golden/";
+
+LowerOptions Options(bool fused, int64_t chunk_rows) {
+  return {.backend = Backend::kCpu,
+          .fuse_residual_norm = fused,
+          .fuse_bias_gelu = fused,
+          .loss_chunk_rows = chunk_rows};
+}
+
+TEST_CASE("a program prints its buffers and one line per op", "[plan][lower]") {
+  const SemanticGraph gpt2 = AddGradients(ForwardOf(TinyGpt2()), Recompute::kNone);
+  test::RequireGolden(kGolden + "gpt2_program_fused.txt", ToString(Lower(gpt2, Options(true, 6))));
+  test::RequireGolden(kGolden + "gpt2_program_unfused.txt", ToString(Lower(gpt2, Options(false, 6))));
+  const SemanticGraph llama = AddGradients(
+      ForwardOf(TinyLlama(), HeadMode::kTrainLoss, DType::kBF16, DType::kF32), Recompute::kBlock);
+  test::RequireGolden(kGolden + "llama_program_fused.txt", ToString(Lower(llama, Options(true, 512))));
+  test::RequireGolden(kGolden + "llama_program_unfused.txt", ToString(Lower(llama, Options(false, 512))));
+  test::RequireGolden(kGolden + "gpt2_program_eval.txt",
+                      ToString(Lower(ForwardOf(TinyGpt2(), HeadMode::kEvalLoss), Options(true, 6))));
+  test::RequireGolden(kGolden + "llama_program_logits.txt",
+                      ToString(Lower(ForwardOf(TinyLlama(), HeadMode::kLogits), Options(true, 6))));
+}
+
+// Every model, policy and lowering: the program computes the graph's expressions, nothing read unwritten or
+// overwritten too early, and each gradient has one overwrite, first, then accumulations, in the graph's
+// order.
+TEST_CASE("a program computes exactly the expressions of its graph", "[plan][lower]") {
+  ModelOptions options = GENERATE(TinyGpt2(3), TinyLlama(3));
+  options.tied = GENERATE(true, false);
+  options.blocks_per_unit = GENERATE(1, 2);
+  const Recompute policy = GENERATE(Recompute::kNone, Recompute::kNorms, Recompute::kBlock);
+  const bool fuse_norm = GENERATE(true, false), fuse_gelu = GENERATE(true, false);
+  const int64_t chunk_rows = GENERATE(1, 5, 7, 14, 512);
+  const SemanticGraph graph = AddGradients(ForwardOf(options), policy);
+  LowerOptions lower = Options(fuse_norm, chunk_rows);
+  lower.fuse_bias_gelu = fuse_gelu;
+  const int64_t rows = graph.shape.rows(), chunk = std::min(chunk_rows, rows);
+  const test::Symbols expected = test::Evaluate(graph, (rows + chunk - 1) / chunk);
+  CAPTURE(static_cast<int>(options.family), options.tied, static_cast<int>(policy), fuse_norm, fuse_gelu,
+          chunk_rows);
+  const auto is_param = [](const Value& value) { return value.role == ValueRole::kParam; };
+  REQUIRE(std::count_if(graph.values.begin(), graph.values.end(), is_param) ==
+          static_cast<int64_t>(expected.gradients.size()));
+  REQUIRE(test::Execute(Lower(graph, lower)) == expected);
+}
+
+TEST_CASE("evaluation and generation compute their expressions, and keep nothing for a backward",
+          "[plan][lower]") {
+  const ModelOptions options = GENERATE(TinyGpt2(2), TinyLlama(2));
+  const HeadMode mode = GENERATE(HeadMode::kEvalLoss, HeadMode::kLogits);
+  const bool fused = GENERATE(true, false);
+  const SemanticGraph graph = ForwardOf(options, mode);
+  const Program program = Lower(graph, Options(fused, 5));
+  const test::Symbols symbols = test::Execute(program);
+  CHECK(symbols == test::Evaluate(graph, 3));
+  CHECK((mode == HeadMode::kEvalLoss ? symbols.loss : symbols.logits) != 0);
+  CHECK(symbols.gradients.empty());
+  CHECK(program.backward.empty());
+  for (const ProgramOp& op : program.forward) {
+    if (const auto* matmul = std::get_if<MatmulOp<View>>(&op.op)) CHECK_FALSE(matmul->pre);
+    if (const auto* loss = std::get_if<CrossEntropyOp<View>>(&op.op))
+      CHECK(loss->output == LossOutput::kLossOnly);
+  }
+}
+
+// The check above must be able to fail: point one operand at another buffer of the same layout, and it does.
+TEST_CASE("an operand in the wrong buffer is noticed", "[plan][lower]") {
+  // Without recomputation: a recomputed value and its original are the same expression.
+  const SemanticGraph graph = AddGradients(ForwardOf(TinyLlama(2)), Recompute::kNone);
+  const Program program = Lower(graph, Options(true, 512));
+  const test::Symbols expected = test::Evaluate(graph, 1);
+  REQUIRE(test::Execute(program) == expected);
+  const auto is_activation = [&](const View& view) {
+    return program.buffers[static_cast<size_t>(view.buffer.value)].role == ProgramRole::kActivation;
+  };
+  // Results that nothing reads: where they lie cannot matter.
+  const std::set<std::string> unread = {"lse", "mean", "rstd"};
+  int mutants = 0, noticed = 0;
+  for (std::vector<ProgramOp> Program::*section : {&Program::forward, &Program::backward})
+    for (size_t i = 0; i < (program.*section).size(); ++i) {
+      int operand = 0;
+      ForEachUse((program.*section)[i].op, [&](const View& view, Access access, std::string_view name) {
+        const int which = operand++;
+        if (!is_activation(view) || (access != Access::kRead && unread.count(std::string(name)))) return;
+        Program mutant = program;
+        BufferId other;
+        for (size_t b = 0; b < program.buffers.size() && !other; ++b)
+          if (static_cast<int>(b) != view.buffer.value &&
+              program.buffers[b].role == ProgramRole::kActivation &&
+              program.buffers[b].layout == program.buffers[static_cast<size_t>(view.buffer.value)].layout)
+            other = BufferId{static_cast<int32_t>(b)};
+        if (!other) return;
+        int at = 0;
+        ForEachView((mutant.*section)[i].op, [&](View& v, Access, std::string_view) {
+          if (at++ == which) v.buffer = other;
+        });
+        ++mutants;
+        bool same = false;
+        try {
+          same = test::Execute(mutant) == expected;
+        } catch (const std::logic_error&) {
+        }
+        if (!same) ++noticed;
+        INFO((program.*section)[i].label << " " << name);
+        CHECK_FALSE(same);
+      });
+    }
+  CHECK(mutants > 100);
+  CHECK(noticed == mutants);
+}
+
+int64_t ActivationBytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const ProgramBuffer& buffer : program.buffers)
+    if (buffer.role == ProgramRole::kActivation) bytes += buffer.layout.span_bytes();
+  return bytes;
+}
+
+template <class Op>
+int64_t CountOps(const Program& program) {
+  int64_t n = 0;
+  for (const auto* ops : {&program.forward, &program.backward})
+    for (const ProgramOp& op : *ops) n += std::holds_alternative<Op>(op.op);
+  return n;
+}
+
+TEST_CASE("each fusion visibly takes effect", "[plan][lower]") {
+  constexpr int64_t kLayers = 3;
+  const SemanticGraph graph = AddGradients(ForwardOf(TinyGpt2(kLayers)), Recompute::kNone);
+  LowerOptions options = Options(false, 512);
+  const Program plain = Lower(graph, options);
+  options.fuse_residual_norm = true;
+  const Program norms = Lower(graph, options);
+  options.fuse_bias_gelu = true;
+  const Program both = Lower(graph, options);
+  // Each block adds twice in the forward and, where the two paths meet again, twice in the backward.
+  CHECK(CountOps<AddOp<View>>(plain) == 4 * kLayers);
+  CHECK(CountOps<AddOp<View>>(norms) == 0);
+  CHECK(CountOps<ActivationOp<View>>(norms) == kLayers);
+  CHECK(CountOps<ActivationOp<View>>(both) == 0);
+  CHECK(ActivationBytes(both) <= ActivationBytes(norms));
+  CHECK(norms.choices.size() == plain.choices.size() + 4 * kLayers);
+  CHECK(both.choices.size() == norms.choices.size() + kLayers);
+}
+
+TEST_CASE("logits exist for one chunk of rows at a time", "[plan][lower]") {
+  const int64_t chunk_rows = GENERATE(1, 4, 14, 100);
+  const SemanticGraph graph = AddGradients(ForwardOf(TinyGpt2()), Recompute::kNone);  // 14 rows
+  const Program program = Lower(graph, Options(true, chunk_rows));
+  int64_t logits_rows = 0;
+  for (const ProgramBuffer& buffer : program.buffers)
+    if (buffer.role == ProgramRole::kActivation && buffer.layout.rank == 2 && buffer.layout.dims[1] == 64)
+      logits_rows += buffer.layout.dims[0];
+  CHECK(logits_rows == std::min<int64_t>(chunk_rows, 14));
+  int64_t next = 0;
+  for (const ProgramOp& op : program.forward)
+    if (const auto* loss = std::get_if<CrossEntropyOp<View>>(&op.op)) {
+      CHECK(loss->row_begin == next);
+      CHECK(loss->loss_update == (next == 0 ? Update::kOverwrite : Update::kAccumulate));
+      next += loss->logits.layout.dims[0];
+    }
+  CHECK(next == 14);
+}
+
+TEST_CASE("what the backend cannot run is refused with op and value", "[plan][lower]") {
+  ModelOptions options = TinyGpt2();
+  options.head_dim = 100000;
+  options.heads = options.kv_heads = 1;
+  try {
+    Lower(ForwardOf(options), Options(true, 512));
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kConfig);
+    CHECK_THAT(error.what(), Catch::Matchers::Contains("h.0/attn") && Catch::Matchers::Contains("100000"));
+  }
+}
+
+TEST_CASE("a rotation whose input is read again cannot happen in place, and is refused", "[plan][lower]") {
+  SemanticGraph graph = ForwardOf(TinyLlama());
+  for (Node& node : graph.forward)
+    if (node.kind == NodeKind::kAttention)
+      node.inputs[0] = graph.forward[2].outputs[0];  // qkv before the rotation
+  CHECK_THROWS_WITH(Lower(graph, Options(true, 512)), Catch::Matchers::Contains("h.0/attn.rope"));
+}
+
+}  // namespace
+}  // namespace millrace
