@@ -109,7 +109,7 @@ void Differentiator::Contribute(ValueId of, ValueId contribution, const Node& fo
 }
 
 bool Differentiator::IsRecomputed(const Node& node) const {
-  if (!graph_.unit_names[static_cast<size_t>(node.unit.value)].starts_with("h.")) return false;
+  if (!IsBlockUnit(graph_.unit_names[static_cast<size_t>(node.unit.value)])) return false;
   switch (policy_) {
     case Recompute::kNone:
       return false;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace millrace {
@@ -43,7 +44,8 @@ struct ModelSpec {
 };
 
 // A transformer block, or several merged into one unit ("h.3", "h.4-5"): neither the embedding nor the head.
-bool IsBlockUnit(const UnitSpec& unit);
+bool IsBlockUnit(std::string_view unit_name);
+inline bool IsBlockUnit(const UnitSpec& unit) { return IsBlockUnit(unit.name); }
 
 // Error(kInternal) naming the unit or parameter that breaks an invariant above.
 void ValidateModelSpec(const ModelSpec& spec);

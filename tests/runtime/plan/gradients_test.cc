@@ -88,6 +88,47 @@ TEST_CASE("gradients need a training loss, once", "[plan][gradients]") {
   CHECK_THROWS_AS(AddGradients(std::move(twice), Recompute::kNone), Error);
 }
 
+TEST_CASE(
+    "training at less than the position table's length is refused: rows of its gradient would be undefined",
+    "[plan][gradients]") {
+  const std::unique_ptr<Model> model = MakeModel(TinyGpt2());  // 7 positions
+  ForwardBuilder builder(model->spec(), {.batch = 2, .seq = 6}, DType::kF32, DType::kF32);
+  model->EmitForward(builder, HeadMode::kTrainLoss);
+  CHECK_THROWS_WITH(AddGradients(std::move(builder).Finish(), Recompute::kNone),
+                    Catch::Matchers::Contains("embed/x"));
+}
+
+// x feeds three linears, one of them twice over; `spare` feeds nothing.
+TEST_CASE("gradients of a value with several readers are summed, an unused parameter gets none",
+          "[plan][gradients]") {
+  ModelSpec spec;
+  spec.family = "fan";
+  spec.vocab = 5;
+  const auto matrix = [](std::string name, int64_t rows) {
+    return ParamSpec{
+        .name = std::move(name), .dims = {rows, 3}, .padded_rows = rows, .init = InitKind::kNormal};
+  };
+  spec.units = {{"h.0", {matrix("table", 5), matrix("a", 3), matrix("b", 3), matrix("spare", 3)}}};
+  ForwardBuilder builder(spec, {.batch = 1, .seq = 2}, DType::kF32, DType::kF32);
+  builder.BeginUnit("h.0");
+  const ValueId x = builder.Embedding("table", "", "x");
+  const ValueId a = builder.Linear(x, "a", "", "a"), b = builder.Linear(x, "b", "", "b");
+  builder.Head(builder.Add(builder.Add(a, b, "ab"), x, "abx"), "table", HeadMode::kTrainLoss);
+  const SemanticGraph graph = AddGradients(std::move(builder).Finish(), Recompute::kNone);
+  std::vector<std::string> sums;
+  for (const Node& node : graph.backward)
+    if (node.kind == NodeKind::kAdd)
+      for (const ValueId in : node.inputs) sums.push_back(graph.value(in).name);
+  // d(abx) reaches x directly, then through b, then through a: reverse program order.
+  CHECK(sums == std::vector<std::string>{"d(abx)", "d(x)#2", "d(x)#2+", "d(x)#3"});
+  std::set<std::string> gradients;
+  for (const Value& value : graph.values)
+    if (value.role == ValueRole::kParamGrad) gradients.insert(value.name);
+  CHECK(gradients == std::set<std::string>{"d(table)", "d(a)", "d(b)"});
+  for (const ProgramBuffer& buffer : Lower(graph, {}).buffers)
+    CHECK(buffer.name.find("spare") == std::string::npos);
+}
+
 // --- Numbers: the lowered program on the CPU kernels.
 
 struct Inputs {
