@@ -1,5 +1,6 @@
 #include "comm/mpi/mpi_runtime.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +10,19 @@
 #include "comm/mpi/mpi_state.h"
 
 namespace millrace {
+
+namespace {
+
+// mpirun may have bound this rank to one core of its own; then all cores of the machine are for its ranks.
+// Otherwise those that this process may use, which a container restricts.
+int CoresForRanks() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  const int usable = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return usable > 1 ? usable : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+}  // namespace
 
 void CheckMpi(int code, const char* call, const std::string& where) {
   if (code == MPI_SUCCESS) return;
@@ -53,6 +67,7 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv) : state_(std::make_shared<State>
   MPI_Comm_rank(node, &state_->node_rank);
   MPI_Comm_size(node, &state_->node_size);
   MPI_Comm_free(&node);
+  state_->oversubscribed = state_->node_size > CoresForRanks();
   CheckMpi(MPI_Comm_dup(MPI_COMM_WORLD, &state_->control), "MPI_Comm_dup", where);
 }
 

@@ -13,6 +13,7 @@ namespace millrace {
 struct MpiRuntime::State {
   int rank = 0, world_size = 1;
   int node_rank = 0, node_size = 1;
+  bool oversubscribed = false;       // more ranks on this machine than cores for them
   MPI_Comm control = MPI_COMM_NULL;  // over all ranks: rendezvous of groups before they exist
   std::atomic<bool> failed = false;  // a communicator has failed, so that finalising could hang
   std::atomic<bool> finalized = false;
