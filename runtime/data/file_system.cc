@@ -106,17 +106,14 @@ void OutputFile::SyncAndClose() {
 }
 
 void MakeFolder(FileSystem& files, const std::string& path) {
-  if (path.empty() || files.MakeFolder(path) == 0) return;
-  if (errno == ENOENT) {
-    const std::string parent = FolderOf(path);
-    if (parent != path) {
-      MakeFolder(files, parent);
-      if (files.MakeFolder(path) == 0) {
-        SyncFolder(files, parent);
-        return;
-      }
-    }
+  if (path.empty()) return;
+  const std::string parent = FolderOf(path);
+  int result = files.MakeFolder(path);
+  if (result != 0 && errno == ENOENT && parent != path) {
+    MakeFolder(files, parent);
+    result = files.MakeFolder(path);
   }
+  if (result == 0) return SyncFolder(files, parent);
   const int error = errno;
   struct stat status;
   if (error == EEXIST && ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/base/dtype.h"
 #include "runtime/data/strict_json.h"
 
 namespace millrace {
@@ -109,6 +108,12 @@ int64_t SafetensorsElementBytes(const std::string& dtype) {
   for (const auto& [name, bytes] : kDTypes)
     if (name == dtype) return bytes;
   return 0;
+}
+
+std::string SafetensorsName(DType dtype) {
+  std::string name(Name(dtype));
+  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return name;
 }
 
 SafetensorsFile::SafetensorsFile(std::string path, ErrorCode code)

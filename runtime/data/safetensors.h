@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/dtype.h"
 #include "runtime/base/error.h"
 #include "runtime/data/input_file.h"
 
@@ -27,6 +28,9 @@ namespace millrace {
 // Bytes per element of a dtype by its safetensors name ("F32", "BF16", ...); 0 for a name that we do not
 // know.
 int64_t SafetensorsElementBytes(const std::string& dtype);
+
+// Its name for one of ours: kF32 -> "F32".
+std::string SafetensorsName(DType dtype);
 
 struct TensorSpec {
   std::string name;
