@@ -1,0 +1,187 @@
+#include "runtime/plan/cost_model.h"
+
+#include <algorithm>
+
+#include "kernels/ops/cost.h"
+
+namespace millrace {
+namespace {
+
+// Traffic of ops whose access says more than they usually touch.
+template <class Op>
+void Refine(const Op&, OpCost&) {}
+void Refine(const ZeroRangesOp<View>& op, OpCost& cost) {
+  int64_t elements = 0;
+  for (const Range& range : *op.ranges) elements += range.end - range.begin;
+  cost.read_bytes = 0;
+  cost.write_bytes = elements * Bytes(op.flat.layout.dtype);
+}
+// Writes x only when a fault is injected.
+void Refine(const FiniteScanOp<View>& op, OpCost& cost) {
+  cost.write_bytes -= op.x.layout.numel() * Bytes(op.x.layout.dtype);
+}
+
+template <template <class> class Op>
+OpCost CostOf(const Op<View>& op) {
+  OpCost cost = Cost(ConvertOp<Op, View, Shape>(op, [](const View& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  }));
+  Refine(op, cost);
+  return cost;
+}
+
+double AttentionFlops(const Layout& q, const Machine& machine, bool backward) {
+  const AttentionRate* chosen = nullptr;
+  for (const AttentionRate& rate : machine.attention) {
+    const bool wide_enough = rate.head_dim >= q.dims[3];
+    if (chosen == nullptr || (chosen->head_dim < q.dims[3] && rate.head_dim > chosen->head_dim) ||
+        (wide_enough && rate.head_dim == chosen->head_dim && rate.length <= q.dims[1]))
+      chosen = &rate;
+  }
+  const double rate = chosen == nullptr ? machine.gemm(q.dtype)
+                      : backward        ? chosen->backward
+                                        : chosen->forward;
+  return std::min(rate, machine.gemm(q.dtype));
+}
+
+template <class Op>
+double RateOf(const Op& op, const Machine& machine) {
+  if constexpr (std::is_same_v<Op, MatmulOp<View>>) {
+    const bool narrow = op.a.layout.dtype == DType::kBF16 && op.b.layout.dtype == DType::kBF16;
+    return machine.gemm(narrow ? DType::kBF16 : DType::kF32);
+  } else if constexpr (std::is_same_v<Op, AttentionOp<View>>) {
+    return AttentionFlops(op.q.layout, machine, false);
+  } else if constexpr (std::is_same_v<Op, AttentionGradOp<View>>) {
+    return AttentionFlops(op.q.layout, machine, true);
+  } else {
+    return machine.vector;
+  }
+}
+
+int64_t ByteCount(const View& view) { return view.layout.numel() * Bytes(view.layout.dtype); }
+
+// The formulas of comm/communicator.h.
+template <class Op>
+int64_t WireBytes(const Op& op, MeshShape mesh) {
+  if constexpr (std::is_same_v<Op, AllGatherOp<View>> || std::is_same_v<Op, ReduceScatterOp<View>>) {
+    const int64_t world = GroupSize(op.group, mesh);
+    return (world - 1) * (op.full.layout.numel() / world) * Bytes(op.full.layout.dtype);
+  } else if constexpr (std::is_same_v<Op, AllReduceOp<View>>) {
+    const int64_t world = GroupSize(op.group, mesh);
+    return 2 * (world - 1) * ((op.buffer.layout.numel() + world - 1) / world) * Bytes(op.buffer.layout.dtype);
+  } else {
+    return 0;
+  }
+}
+
+// f(op) for every op that the entries run, as often as they run it.
+template <class F>
+void ForEachRun(const StepPlan& plan, const std::vector<Entry>& entries, F&& f) {
+  for (const Entry& entry : entries)
+    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) f(op.op);
+}
+
+struct Counter {
+  PlanCounters& counters;
+  MeshShape mesh;
+
+  void operator()(const AllGatherOp<View>& op) const {
+    ++counters.all_gathers;
+    counters.gathered_bytes += WireBytes(op, mesh);
+  }
+  void operator()(const ReduceScatterOp<View>& op) const {
+    ++counters.reduce_scatters;
+    counters.reduced_bytes += WireBytes(op, mesh);
+  }
+  void operator()(const AllReduceOp<View>& op) const {
+    ++counters.all_reduces;
+    counters.all_reduced_bytes += WireBytes(op, mesh);
+  }
+  void operator()(const ConcatOp<View>& op) const { counters.concatenated_bytes += ByteCount(op.x); }
+  void operator()(const CastOp<View>& op) const { counters.cast_bytes += ByteCount(op.x); }
+  void operator()(const AccumulateOp<View>& op) const { counters.copied_bytes += ByteCount(op.x); }
+  template <class Op>
+  void operator()(const Op&) const {}
+};
+
+}  // namespace
+
+std::string_view Name(Bound bound) {
+  switch (bound) {
+    case Bound::kNone:
+      return "none";
+    case Bound::kArithmetic:
+      return "arithmetic";
+    case Bound::kMemory:
+      return "memory";
+    case Bound::kWire:
+      return "wire";
+    case Bound::kLatency:
+      return "latency";
+  }
+  return "?";
+}
+
+int GroupSize(AxisGroup group, MeshShape mesh) {
+  switch (group) {
+    case AxisGroup::kShard:
+      return mesh.shard;
+    case AxisGroup::kReplicate:
+      return mesh.replicate;
+    case AxisGroup::kWorld:
+      return mesh.world();
+  }
+  return 1;
+}
+
+OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine) {
+  return std::visit(
+      [&]<template <class> class Op>(const Op<View>& typed) {
+        const OpCost cost = CostOf(typed);
+        OpEstimate e{cost.flops, cost.read_bytes, cost.write_bytes, WireBytes(typed, mesh), 0, Bound::kNone};
+        const auto take = [&](double seconds, Bound bound) {
+          if (seconds > e.seconds) {
+            e.seconds = seconds;
+            e.bound = bound;
+          }
+        };
+        take(e.flops / RateOf(typed, machine), Bound::kArithmetic);
+        take(static_cast<double>(e.read_bytes + e.write_bytes) / machine.memory, Bound::kMemory);
+        take(static_cast<double>(e.wire_bytes) / machine.link, Bound::kWire);
+        if (e.wire_bytes > 0) {
+          if (machine.collective_latency > e.seconds) e.bound = Bound::kLatency;
+          e.seconds += machine.collective_latency;
+        }
+        return e;
+      },
+      op);
+}
+
+PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh) {
+  PlanCounters counters;
+  ForEachRun(plan, entries, [&](const KernelOp& op) {
+    ++counters.ops;
+    std::visit(Counter{counters, mesh}, op);
+  });
+  return counters;
+}
+
+WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh) {
+  WirePurposes wire;
+  ForEachRun(plan, entries, [&](const KernelOp& op) {
+    std::visit(
+        [&](const auto& typed) {
+          if constexpr (requires { typed.purpose; }) {
+            int64_t& bytes = typed.group == AxisGroup::kWorld        ? wire.statistics
+                             : typed.group == AxisGroup::kReplicate  ? wire.gradient_replicas
+                             : typed.purpose == CommPurpose::kGather ? wire.parameters
+                                                                     : wire.gradients;
+            bytes += WireBytes(typed, mesh);
+          }
+        },
+        op);
+  });
+  return wire;
+}
+
+}  // namespace millrace

@@ -1,0 +1,110 @@
+#include "runtime/plan/machine.h"
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+// cuDNN 9.19, head dim 128, causal, H200 (cudnn-frontend, benchmark/sdpa_benchmark_training); head dim 64 is
+// scaled from published neighbours, not measured.
+std::vector<AttentionRate> HopperAttention() {
+  return {
+      {64, 1024, 266e12, 245e12},   {64, 4096, 350e12, 350e12},  {128, 2048, 484e12, 370e12},
+      {128, 4096, 591e12, 474e12},  {128, 8192, 644e12, 541e12}, {128, 16384, 673e12, 579e12},
+      {128, 32768, 688e12, 581e12},
+  };
+}
+
+Machine Hopper() {
+  Machine m;
+  m.source =
+      "data sheet peaks; GEMM 769-798 TFLOP/s at 8192^3 on random data and copy bandwidth measured on the "
+      "project's machines; attention from "
+      "cudnn-frontend (head dim 64 scaled); collectives fitted to NCCL 2.28 on 8 GPUs, NVLS off (8 MiB 43 "
+      "us, 128 MiB 385 us, 512 MiB 335 GB/s); "
+      "f32 GEMM and vector rates assumed 80% of the f32 peak; beyond one host the same link rate is assumed "
+      "(one 400 Gb/s rail per GPU)";
+  m.peak_bf16 = 989.4e12;
+  m.peak_f32 = 66.9e12;
+  m.gemm_bf16 = 790e12;
+  m.gemm_f32 = 53e12;
+  m.vector = 53e12;
+  m.attention = HopperAttention();
+  m.link = 335e9;
+  m.collective_latency = 20e-6;
+  m.op_gap = 1e-6;
+  return m;
+}
+
+Machine H100() {
+  Machine m = Hopper();
+  m.name = "h100";
+  m.title = "NVIDIA H100 SXM, 80 GB HBM3, NVLink 4";
+  m.memory = 3.0e12;
+  return m;
+}
+
+Machine H200() {
+  Machine m = Hopper();
+  m.name = "h200";
+  m.title = "NVIDIA H200 SXM, 141 GB HBM3e, NVLink 4";
+  m.memory = 4.3e12;
+  return m;
+}
+
+Machine Cpu() {
+  Machine m;
+  m.name = "cpu";
+  m.title = "generic x86-64 with AVX2, 2 cores, one thread per rank";
+  m.source =
+      "OpenBLAS sgemm at 512^3 (97-104 GFLOP/s) and memcpy of 64 MiB (9.6 GB/s, reads plus writes) on one "
+      "core of a 2-core AMD EPYC machine; bf16 "
+      "operands are widened first; vector arithmetic and shared-memory MPI assumed";
+  m.peak_bf16 = m.peak_f32 = 100e9;
+  m.gemm_f32 = 80e9;
+  m.gemm_bf16 = 60e9;
+  m.vector = 10e9;
+  m.attention = {{1 << 20, 0, 30e9, 30e9}};
+  m.memory = 9.6e9;
+  m.link = 2e9;
+  m.collective_latency = 20e-6;
+  m.op_gap = 0.2e-6;
+  m.concurrent_streams = false;
+  m.devices = 2;
+  return m;
+}
+
+}  // namespace
+
+const std::vector<Machine>& Machines() {
+  static const std::vector<Machine> machines = {H100(), H200(), Cpu()};
+  return machines;
+}
+
+const Machine& FindMachine(std::string_view name) {
+  std::string known;
+  for (const Machine& machine : Machines()) {
+    if (machine.name == name) return machine;
+    known += (known.empty() ? "" : ", ") + machine.name;
+  }
+  MR_REQUIRE(ErrorCode::kConfig, false, "--machine: \"{}\" is not known; known are {}", name, known);
+  return Machines().front();
+}
+
+Machine ShareOf(const Machine& machine, int world) {
+  Machine share = machine;
+  if (machine.devices == 0 || world <= machine.devices) return share;
+  const double ranks = static_cast<double>(world) / machine.devices;
+  for (double* rate : {&share.peak_bf16, &share.peak_f32, &share.gemm_bf16, &share.gemm_f32, &share.vector,
+                       &share.memory, &share.link})
+    *rate /= ranks;
+  for (AttentionRate& rate : share.attention) {
+    rate.forward /= ranks;
+    rate.backward /= ranks;
+  }
+  return share;
+}
+
+}  // namespace millrace

@@ -1,0 +1,52 @@
+// Rates of the machines that a plan can be timed for: constants with their sources, measured where anybody
+// has. A prediction is as good as these; `plan` prints them beside every time it states.
+//
+// Units  FLOP/s and bytes/s of one rank's device (GPU or core), seconds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+
+namespace millrace {
+
+// Sustained rate of fused causal attention, counting the lower triangle only, for head dims up to `head_dim`
+// and sequences of `length` or more.
+struct AttentionRate {
+  int64_t head_dim = 0, length = 0;
+  double forward = 0, backward = 0;
+};
+
+struct Machine {
+  std::string name;                      // "h100", "h200", "cpu": what --machine takes
+  std::string title;                     // for people
+  std::string source;                    // where the figures come from
+  double peak_bf16 = 0, peak_f32 = 0;    // dense, from the data sheet: what MFU divides by
+  double gemm_bf16 = 0, gemm_f32 = 0;    // what large GEMMs on random data sustain
+  double vector = 0;                     // f32 arithmetic outside GEMMs
+  std::vector<AttentionRate> attention;  // by head_dim, then length, ascending
+  double memory = 0;                     // bytes/s of a copy, reads plus writes
+  double link = 0;                       // bytes/s that a rank sends during a large collective
+  double collective_latency = 0;         // of each collective
+  double op_gap = 0;                     // from the end of a kernel to the start of the next on its stream
+  bool concurrent_streams =
+      true;         // false: a host stream runs each op when it is issued, so that nothing overlaps
+  int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
+
+  double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
+  double gemm(DType operands) const { return operands == DType::kBF16 ? gemm_bf16 : gemm_f32; }
+};
+
+// All machines, in the order that --help lists them.
+const std::vector<Machine>& Machines();
+
+// Error(kConfig) with the names that exist.
+const Machine& FindMachine(std::string_view name);
+
+// `machine` as one of `world` ranks has it: rates divided by the ranks per device.
+Machine ShareOf(const Machine& machine, int world);
+
+}  // namespace millrace

@@ -1,0 +1,119 @@
+// ---- Tables
+
+function table(head, rows, bar) {
+  const th = head.map((h, i) => `<th${i ? ' class="n"' : ''}>${h}</th>`).join('') + (bar ? '<th></th>' : '');
+  const most = bar ? Math.max(...rows.map(bar), 1e-30) : 1;
+  const body = rows.map((row) => {
+    const cells = row.cells.map((cell, i) => `<td${i ? ' class="n"' : ''}>${cell}</td>`).join('');
+    return `<tr${row.total ? ' class="total"' : ''}${row.key !== undefined ? ` data-key="${row.key}"` : ''}>${cells}` +
+      (bar ? `<td class="bar"><i style="width:${(100 * bar(row) / most).toFixed(1)}%"></i></td>` : '') + '</tr>';
+  });
+  return `<thead><tr>${th}</tr></thead><tbody>${body.join('')}</tbody>`;
+}
+function card(title, html, wide) { return `<div class="card${wide ? ' wide' : ''}"><h2>${title}</h2><table>${html}</table></div>`; }
+const dot = (colour) => `<i class="dot" style="background:${colour}"></i>`;
+
+function fillTables() {
+  const m = report.memory, t = report.time, w = report.wire, s = report.step, machine = report.machine;
+  const memory = plan.classes.map((k) => ({value: m.bytes_at_peak[k], cells: [dot(kClassColours[k]) + k, bytesText(m.bytes_per_rank[k]), bytesText(m.bytes_at_peak[k])]}));
+  memory.push({total: true, value: 0, cells: ['all', '', bytesText(Object.values(m.bytes_at_peak).reduce((a, b) => a + b, 0))]});
+  const pairs = (rows) => rows.map(([k, v]) => ({cells: [escapeHtml(k), escapeHtml(v)]}));
+  const purposes = {parameters: 'parameters', gradients: 'gradients', gradient_replicas: 'gradients between replicas', statistics: 'statistics'};
+  const wire = Object.entries(w.by_collective).map(([k, v]) => ({cells: [k.replace('_', '-'), v.count, bytesText(v.bytes)]}));
+  for (const [k, v] of Object.entries(w.by_purpose)) wire.push({cells: ['for ' + purposes[k], '', bytesText(v)]});
+  wire.push({cells: ['concatenated', '', bytesText(s.concatenated_bytes)]}, {cells: ['cast', '', bytesText(s.cast_bytes)]}, {cells: ['copied', '', bytesText(s.copied_bytes)]});
+  const kinds = report.roofline.by_kind.map((k) => ({value: k.seconds, cells: [k.kind, k.count, secondsText(k.seconds), percent(k.seconds, t.roofline_s), countText(k.flops),
+    bytesText(k.read_bytes + k.write_bytes), bytesText(k.wire_bytes), k.bound]}));
+  const value = (r) => r.value;
+  $('tables').innerHTML =
+    card('Memory of one rank', table(['class', 'its peak', 'at the peak'], memory, value)) +
+    card('Sent and moved by one rank in one step', table(['', 'count', 'bytes'], wire)) +
+    card('Time', table(['', ''], pairs([
+      ['machine', machine.title], ['step', secondsText(t.step_s)], ['roofline, all ops', secondsText(t.roofline_s)],
+      ['exposed communication', `${secondsText(t.exposed_communication_s)} (${percent(t.exposed_communication_s, t.step_s)})`],
+      ['waiting for gather / reduce', `${secondsText(t.exposed_by_stream_s.gather)} / ${secondsText(t.exposed_by_stream_s.reduce)}`],
+      ['tokens/s', countText(t.tokens_per_s)], ['tokens/s per rank', countText(t.tokens_per_s_per_rank)],
+      ['MFU causal / full', `${(100 * t.mfu_causal).toFixed(1)}% / ${(100 * t.mfu_full).toFixed(1)}% of ${countText(t.peak_flops_per_s)}FLOP/s`],
+      ['GEMM bf16 / f32', `${countText(machine.gemm_bf16_flops_per_s)}FLOP/s / ${countText(machine.gemm_f32_flops_per_s)}FLOP/s`],
+      ['memory, link', `${countText(machine.memory_bytes_per_s)}B/s, ${countText(machine.link_bytes_per_s)}B/s + ${secondsText(machine.collective_latency_s)}`]]))) +
+    card('Options', table(['key', 'value'], pairs(Object.entries(report.options)))) +
+    card('Roofline by kind of op', table(['op', 'count', 'time', 'share', 'FLOPs', 'memory', 'wire', 'bound'], kinds, value), true);
+  $('choices').innerHTML = report.choices.map((c) => `<li>${escapeHtml(c)}</li>`).join('');
+}
+
+const kMostRows = 400;
+function fillLists() {
+  const bs = buffers.filter((b) => matchesText(b.name) && b.rects.length).sort((a, b) => b.bytes - a.bytes);
+  $('buffers').innerHTML = table(['buffer', 'class', 'bytes', 'offset', 'lives', 'ops'], bs.slice(0, kMostRows).map((b) => ({key: b.id,
+    cells: [dot(kClassColours[b.cls]) + escapeHtml(b.name), b.cls, bytesText(b.bytes), b.rects[0].at.toLocaleString('en'),
+      b.rects.map((r) => `${r.begin}–${r.end}`).slice(0, 3).join(' ') + (b.rects.length > 3 ? ' …' : ''), b.ops.length]})));
+  $('buffer-count').textContent = bs.length > kMostRows ? `largest ${kMostRows} of ${bs.length}` : `${bs.length}`;
+  const all = bodies.flatMap((b) => b.ops).filter((op) => op.runs > 0);
+  const os = all.filter(matchesOp).sort((a, b) => b.seconds - a.seconds);
+  $('ops').innerHTML = table(['op', 'kind', 'stream', 'body', 'runs', 'time', 'FLOPs', 'memory', 'wire'], os.slice(0, kMostRows).map((op) => ({key: op.body + ',' + op.index,
+    cells: [dot(kGroupColours[op.group]) + escapeHtml(op.label || op.kind), op.kind, plan.streams[op.stream], bodies[op.body].name, op.runs, secondsText(op.seconds), countText(op.flops),
+      bytesText(op.memory), bytesText(op.wire)]})));
+  $('op-count').textContent = os.length > kMostRows ? `longest ${kMostRows} of ${os.length}` : `${os.length}`;
+  $('matches').textContent = query ? `${bs.length} buffers, ${os.length} ops` : '';
+}
+
+function fillTiles() {
+  const m = report.memory, t = report.time, f = report.flops;
+  const tiles = [
+    [bytesText(m.arena_bytes), 'arena of one rank', `${percent(m.arena_bytes - m.lower_bound_bytes, m.lower_bound_bytes)} above its lower bound`],
+    [secondsText(t.step_s), 'per step on ' + report.machine.name, `${report.step.ops.toLocaleString('en')} ops, ${countText(f.per_rank_and_step.causal)}FLOP per rank`],
+    [countText(t.tokens_per_s), 'tokens/s', `${countText(t.tokens_per_s_per_rank)} per rank`],
+    [(100 * t.mfu_causal).toFixed(1) + '%', 'MFU, causal', `${(100 * t.mfu_full).toFixed(1)}% full, of ${countText(t.peak_flops_per_s)}FLOP/s`],
+    [secondsText(t.exposed_communication_s), 'exposed communication', percent(t.exposed_communication_s, t.step_s) + ' of the step'],
+    [bytesText(report.wire.bytes_per_rank_and_step), 'sent per rank and step', `checkpoint ${bytesText(report.checkpoint.bytes)}`],
+  ];
+  $('tiles').innerHTML = tiles.map(([b, s, e]) => `<div class="tile"><span>${s}</span><b>${b}</b><em>${e}</em></div>`).join('');
+  const model = report.model, b = report.batch, mesh = report.mesh;
+  $('hash').textContent = report.plan.hash;
+  $('subtitle').textContent = `${model.family}, ${model.layers} layers, ${countText(model.parameters)} parameters · ${mesh.world} ranks (replicate ${mesh.replicate} × shard ${mesh.shard}) · ` +
+    `${b.micro_batch} × ${b.seq_len} tokens per rank × ${b.accumulate} = ${b.tokens_per_step.toLocaleString('en')} tokens per step · ${report.plan.kind}`;
+  $('timeline-hint').textContent = `Simulated on: ${report.machine.title}. ` + (report.machine.concurrent_streams ? 'Hatched: compute waits for communication. ' : 'Its streams do not overlap. ') +
+    'Hover shows what an op waits for (red) and what waits for it (blue); click marks the buffers that it uses.';
+}
+
+function legend(id, colours, hidden, present) {
+  $(id).innerHTML = Object.entries(colours).filter(([k]) => present.has(k)).map(([k, v]) => `<span data-k="${k}"><i style="background:${v}"></i>${k}</span>`).join('');
+  $(id).onclick = (e) => {
+    const span = e.target.closest('span');
+    if (!span) return;
+    hidden.has(span.dataset.k) ? hidden.delete(span.dataset.k) : hidden.add(span.dataset.k);
+    span.classList.toggle('off');
+    drawAll();
+  };
+}
+
+// ---- Start
+
+const top_ = Math.max(report.memory.arena_bytes, 1);
+const map = new MemoryMap($('memory'), {x0: 0, x1: lastPosition, y0: 0, y1: top_}, {top: 24, bottom: 8});
+const live = new LiveBytes($('live'), map);
+map.listeners.push(() => live.draw());
+const timeline = new TimelineView($('timeline'));
+function drawAll() { map.draw(); live.draw(); timeline.draw(); }
+
+$('search').oninput = (e) => { query = e.target.value.trim().toLowerCase(); chosen = null; fillLists(); drawAll(); };
+$('persistent').onchange = (e) => { map.limits.y0 = e.target.checked ? 0 : Math.min(report.memory.persistent_bytes, top_ * 0.999); map.reset(); };
+$('memory-reset').onclick = () => map.reset();
+$('timeline-reset').onclick = () => timeline.reset();
+$('edges').onchange = () => timeline.draw();
+$('buffers').onclick = (e) => { const row = e.target.closest('tr[data-key]'); if (row) choose({buffer: buffers[+row.dataset.key]}); };
+$('ops').onclick = (e) => { const row = e.target.closest('tr[data-key]'); if (row) { const [b, o] = row.dataset.key.split(','); choose({op: bodies[b].ops[o]}); } };
+document.addEventListener('keydown', (e) => { if (e.key === 'Escape') choose(null); });
+
+function setTheme(theme) { document.documentElement.dataset.theme = theme; drawAll(); }
+const dark = matchMedia('(prefers-color-scheme: dark)');
+$('theme').onclick = () => setTheme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark');
+dark.addEventListener('change', () => setTheme(dark.matches ? 'dark' : 'light'));
+new ResizeObserver(drawAll).observe($('memory'));
+
+fillTiles();
+fillTables();
+fillLists();
+legend('classes', kClassColours, hiddenClasses, new Set(buffers.map((b) => b.cls)));
+legend('groups', kGroupColours, hiddenGroups, new Set(bodies.flatMap((b) => b.ops.map((op) => op.group))));
+setTheme(location.hash === '#dark' || (location.hash !== '#light' && dark.matches) ? 'dark' : 'light');

@@ -1,0 +1,159 @@
+#include "runtime/plan/report/plan_json.h"
+
+namespace millrace {
+namespace {
+
+using nlohmann::json;
+
+json ClassesJson(const std::array<int64_t, kBufferClasses>& bytes) {
+  json object = json::object();
+  for (size_t c = 0; c < bytes.size(); ++c) object[std::string(Name(static_cast<BufferClass>(c)))] = bytes[c];
+  return object;
+}
+
+json StreamsJson(const std::array<double, kStreams>& seconds) {
+  json object = json::object();
+  for (size_t s = 0; s < seconds.size(); ++s)
+    object[std::string(Name(static_cast<StreamId>(s)))] = seconds[s];
+  return object;
+}
+
+json ModelJson(const ModelFigures& m) {
+  return {{"family", m.family},   {"layers", m.layers},         {"d_model", m.d_model},
+          {"heads", m.heads},     {"kv_heads", m.kv_heads},     {"head_dim", m.head_dim},
+          {"ffn", m.ffn},         {"vocab", m.vocab},           {"padded_vocab", m.padded_vocab},
+          {"seq_len", m.seq_len}, {"parameters", m.parameters}, {"matmul_parameters", m.matmul_parameters}};
+}
+
+json MemoryJson(const MemoryFigures& m) {
+  return {{"bytes_per_rank", ClassesJson(m.by_class)},
+          {"bytes_at_peak", ClassesJson(m.at_peak)},
+          {"arena_bytes", m.arena},
+          {"run_arena_bytes", m.run_arena},
+          {"lower_bound_bytes", m.lower_bound},
+          {"persistent_bytes", m.persistent},
+          {"parameter_pool_bytes", m.parameter_pool},
+          {"gradient_pool_bytes", m.gradient_pool}};
+}
+
+json WireJson(const PlanReport& r) {
+  return {{"bytes_per_rank_and_step", r.step.wire_bytes()},
+          {"by_collective",
+           {{"all_gather", {{"count", r.step.all_gathers}, {"bytes", r.step.gathered_bytes}}},
+            {"reduce_scatter", {{"count", r.step.reduce_scatters}, {"bytes", r.step.reduced_bytes}}},
+            {"all_reduce", {{"count", r.step.all_reduces}, {"bytes", r.step.all_reduced_bytes}}}}},
+          {"by_purpose",
+           {{"parameters", r.wire.parameters},
+            {"gradients", r.wire.gradients},
+            {"gradient_replicas", r.wire.gradient_replicas},
+            {"statistics", r.wire.statistics}}}};
+}
+
+json FlopsJson(const PlanReport& r) {
+  const double tokens = static_cast<double>(r.tokens_per_step) / r.world;
+  return {{"per_token", {{"causal", r.flops_per_token_causal}, {"full", r.flops_per_token_full}}},
+          {"per_rank_and_step",
+           {{"causal", r.flops_per_token_causal * tokens},
+            {"full", r.flops_per_token_full * tokens},
+            {"ops", r.op_flops}}},
+          {"formula",
+           "per token 6*N + c*L*heads*head_dim*T; N = model.matmul_parameters, c = 6 causal, 12 full"}};
+}
+
+json TimeJson(const PlanReport& r) {
+  const TimeFigures& t = r.time;
+  return {{"roofline_s", t.roofline},
+          {"step_s", t.step},
+          {"busy_s", StreamsJson(t.busy)},
+          {"exposed_communication_s", t.exposed[1] + t.exposed[2]},
+          {"exposed_by_stream_s", StreamsJson(t.exposed)},
+          {"tokens_per_s", t.tokens_per_second},
+          {"tokens_per_s_per_rank", t.tokens_per_second / r.world},
+          {"mfu_causal", t.mfu_causal},
+          {"mfu_full", t.mfu_full},
+          {"peak_flops_per_s", t.peak_flops}};
+}
+
+json MachineJson(const Machine& m) {
+  return {{"name", m.name},
+          {"title", m.title},
+          {"source", m.source},
+          {"peak_bf16_flops_per_s", m.peak_bf16},
+          {"peak_f32_flops_per_s", m.peak_f32},
+          {"gemm_bf16_flops_per_s", m.gemm_bf16},
+          {"gemm_f32_flops_per_s", m.gemm_f32},
+          {"vector_flops_per_s", m.vector},
+          {"memory_bytes_per_s", m.memory},
+          {"link_bytes_per_s", m.link},
+          {"collective_latency_s", m.collective_latency},
+          {"op_gap_s", m.op_gap},
+          {"concurrent_streams", m.concurrent_streams}};
+}
+
+json EstimateJson(const OpEstimate& e) {
+  return {{"flops", e.flops},           {"read_bytes", e.read_bytes}, {"write_bytes", e.write_bytes},
+          {"wire_bytes", e.wire_bytes}, {"seconds", e.seconds},       {"bound", Name(e.bound)}};
+}
+
+json RooflineJson(const PlanReport& r, OpList list) {
+  json kinds = json::array();
+  for (const KindFigures& kind : r.kinds) {
+    json row = EstimateJson(kind.sum);
+    row["kind"] = kind.kind;
+    row["count"] = kind.count;
+    kinds.push_back(std::move(row));
+  }
+  json roofline = {{"by_kind", std::move(kinds)}};
+  if (list == OpList::kNone) return roofline;
+  json ops = json::array();
+  for (const OpFigures& op : r.ops) {
+    json row = EstimateJson(op.each);
+    row["body"] = op.body;
+    row["kind"] = op.kind;
+    row["label"] = op.label;
+    row["stream"] = Name(op.stream);
+    row["runs"] = op.runs;
+    ops.push_back(std::move(row));
+  }
+  roofline["ops"] = std::move(ops);
+  return roofline;
+}
+
+}  // namespace
+
+json CountersJson(const PlanCounters& c) {
+  return {{"ops", c.ops},
+          {"all_gathers", c.all_gathers},
+          {"reduce_scatters", c.reduce_scatters},
+          {"all_reduces", c.all_reduces},
+          {"gathered_bytes", c.gathered_bytes},
+          {"reduced_bytes", c.reduced_bytes},
+          {"all_reduced_bytes", c.all_reduced_bytes},
+          {"concatenated_bytes", c.concatenated_bytes},
+          {"cast_bytes", c.cast_bytes},
+          {"copied_bytes", c.copied_bytes}};
+}
+
+json PlanReportJson(const PlanReport& r, OpList ops) {
+  return {{"plan", {{"kind", r.kind}, {"hash", r.hash}, {"execution", r.execution}}},
+          {"model", ModelJson(r.model)},
+          {"mesh", {{"world", r.world}, {"shard", r.mesh.shard}, {"replicate", r.mesh.replicate}}},
+          {"batch",
+           {{"micro_batch", r.shape.batch},
+            {"seq_len", r.shape.seq},
+            {"accumulate", r.accumulate},
+            {"tokens_per_step", r.tokens_per_step}}},
+          {"options", r.options},
+          {"memory", MemoryJson(r.memory)},
+          {"checkpoint", {{"bytes", r.memory.checkpoint}, {"bytes_per_rank", r.memory.checkpoint_per_rank}}},
+          {"wire", WireJson(r)},
+          {"step", CountersJson(r.step)},
+          {"prologue", CountersJson(r.prologue)},
+          {"flops", FlopsJson(r)},
+          {"machine", MachineJson(r.machine)},
+          {"time", TimeJson(r)},
+          {"roofline", RooflineJson(r, ops)},
+          {"choices", r.choices}};
+}
+
+}  // namespace millrace

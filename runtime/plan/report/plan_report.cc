@@ -1,0 +1,217 @@
+#include "runtime/plan/report/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/plan/model_flops.h"
+
+namespace millrace {
+namespace {
+
+std::string Text(ReshardPolicy policy) {
+  switch (policy) {
+    case ReshardPolicy::kNever:
+      return "never";
+    case ReshardPolicy::kAfterBackward:
+      return "after_backward";
+    case ReshardPolicy::kAfterForward:
+      return "after_forward";
+    case ReshardPolicy::kAuto:
+      return "auto";
+  }
+  return "?";
+}
+
+std::string Text(Downcast downcast) {
+  switch (downcast) {
+    case Downcast::kAfterGather:
+      return "after_gather";
+    case Downcast::kPerGather:
+      return "per_gather";
+    case Downcast::kAfterUpdate:
+      return "after_update";
+  }
+  return "?";
+}
+
+std::string Text(GradSync sync) { return sync == GradSync::kEvery ? "every" : "last"; }
+
+std::string Text(GradConcat concat) {
+  switch (concat) {
+    case GradConcat::kEvery:
+      return "every";
+    case GradConcat::kLast:
+      return "last";
+    case GradConcat::kDirect:
+      return "direct";
+  }
+  return "?";
+}
+
+std::string Text(AllocatorKind allocator) {
+  switch (allocator) {
+    case AllocatorKind::kDynamic:
+      return "dynamic";
+    case AllocatorKind::kPersistent:
+      return "persistent";
+    case AllocatorKind::kFixed:
+      return "fixed";
+    case AllocatorKind::kMaxPool:
+      return "max_pool";
+    case AllocatorKind::kColoured:
+      return "coloured";
+    case AllocatorKind::kPacked:
+      return "packed";
+  }
+  return "?";
+}
+
+std::string Text(DType dtype) { return std::string(Name(dtype)); }
+
+ModelFigures FiguresOf(const ModelSpec& s) {
+  return {s.family, s.layers, s.d_model,      s.heads,   s.kv_heads,    s.head_dim,
+          s.ffn,    s.vocab,  s.padded_vocab, s.seq_len, Parameters(s), MatmulParameters(s)};
+}
+
+std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const PrecisionPolicy& p) {
+  return {
+      {"memory.allocator", Text(o.allocator)},
+      {"memory.budget_gib",
+       o.budget_bytes > 0 ? fmt::format("{:.6g}", static_cast<double>(o.budget_bytes) / (1 << 30)) : "none"},
+      {"memory.prefetch", fmt::format("{}", o.prefetch)},
+      {"memory.reduce_depth", fmt::format("{}", o.reduce_depth)},
+      {"memory.slots", fmt::format("{}", o.slots)},
+      {"precision.compute", Text(p.compute)},
+      {"precision.grad_accumulate", Text(p.grad_accumulate)},
+      {"precision.grad_wire", Text(p.grad_wire)},
+      {"precision.norms", Text(p.norm_params)},
+      {"sharding.downcast", Text(o.downcast)},
+      {"sharding.grad_concat", Text(o.grad_concat)},
+      {"sharding.grad_sync", Text(o.grad_sync)},
+      {"sharding.reshard", Text(o.reshard)},
+  };
+}
+
+int64_t Aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+
+// Bytes by class at the first position where their sum is largest.
+std::array<int64_t, kBufferClasses> ClassesAtPeak(const StepPlan& plan) {
+  std::vector<std::array<int64_t, kBufferClasses>> change(static_cast<size_t>(plan.timeline_end()) + 1);
+  for (const PlanBuffer& buffer : plan.buffers) {
+    for (const Interval& live : buffer.live) {
+      change[static_cast<size_t>(live.begin)][static_cast<size_t>(buffer.cls)] += Aligned(buffer.bytes);
+      change[static_cast<size_t>(live.end)][static_cast<size_t>(buffer.cls)] -= Aligned(buffer.bytes);
+    }
+  }
+  std::array<int64_t, kBufferClasses> now{}, best{};
+  int64_t most = -1;
+  for (const auto& at : change) {
+    int64_t sum = 0;
+    for (size_t c = 0; c < now.size(); ++c) sum += now[c] += at[c];
+    if (sum > most) {
+      most = sum;
+      best = now;
+    }
+  }
+  return best;
+}
+
+MemoryFigures MemoryOf(const ReportInput& in) {
+  const StepPlan& plan = in.plan;
+  MemoryFigures m;
+  m.by_class = plan.peak_by_class;
+  m.at_peak = ClassesAtPeak(plan);
+  m.arena = plan.arena_bytes;
+  m.run_arena = std::max(plan.arena_bytes, in.other_plans_arena);
+  m.lower_bound = plan.lower_bound;
+  m.persistent = plan.persistent_bytes;
+  m.parameter_pool = plan.param_pool_bytes;
+  m.gradient_pool = plan.grad_pool_bytes;
+  for (const FlatParam& flat : in.layout.flats) {
+    m.checkpoint += 3 * 4 * flat.padded_numel;
+    m.checkpoint_per_rank += 3 * 4 * flat.shard_numel;
+  }
+  return m;
+}
+
+void Add(OpEstimate& sum, const OpEstimate& each, int64_t runs) {
+  sum.flops += each.flops * static_cast<double>(runs);
+  sum.read_bytes += each.read_bytes * runs;
+  sum.write_bytes += each.write_bytes * runs;
+  sum.wire_bytes += each.wire_bytes * runs;
+  sum.seconds += each.seconds * static_cast<double>(runs);
+}
+
+void FillOps(const ReportInput& in, PlanReport& r) {
+  std::vector<int64_t> runs(in.plan.bodies.size(), 0);
+  for (const Entry& entry : in.plan.schedule) ++runs[static_cast<size_t>(entry.body)];
+  std::map<std::string, std::pair<KindFigures, double>> kinds;  // and the time of its longest op
+  for (size_t b = 0; b < in.plan.bodies.size(); ++b) {
+    const Body& body = in.plan.bodies[b];
+    for (const PlanOp& op : body.ops) {
+      OpFigures figures{body.name, std::string(OpName(op.op)),        op.label, op.stream,
+                        runs[b],   Estimate(op.op, r.mesh, r.machine)};
+      if (runs[b] > 0) {
+        auto& [kind, longest] = kinds[figures.kind];
+        kind.kind = figures.kind;
+        kind.count += runs[b];
+        if (figures.each.seconds > longest) {
+          longest = figures.each.seconds;
+          kind.sum.bound = figures.each.bound;
+        }
+        Add(kind.sum, figures.each, runs[b]);
+      }
+      r.ops.push_back(std::move(figures));
+    }
+  }
+  for (auto& [name, kind] : kinds) {
+    r.op_flops += kind.first.sum.flops;
+    r.time.roofline += kind.first.sum.seconds;
+    r.kinds.push_back(std::move(kind.first));
+  }
+  std::stable_sort(r.kinds.begin(), r.kinds.end(),
+                   [](const KindFigures& a, const KindFigures& b) { return a.sum.seconds > b.sum.seconds; });
+}
+
+void FillTime(const ReportInput& in, PlanReport& r) {
+  const Timeline line = Simulate(in.plan, in.plan.schedule, r.mesh, r.machine, in.join);
+  r.time.step = line.seconds;
+  r.time.busy = line.busy;
+  r.time.exposed = line.exposed;
+  r.time.peak_flops = r.machine.peak(in.layout.precision.compute);
+  if (line.seconds <= 0) return;
+  r.time.tokens_per_second = static_cast<double>(r.tokens_per_step) / line.seconds;
+  const double per_rank = r.time.tokens_per_second / r.world;
+  r.time.mfu_causal = r.flops_per_token_causal * per_rank / r.time.peak_flops;
+  r.time.mfu_full = r.flops_per_token_full * per_rank / r.time.peak_flops;
+}
+
+}  // namespace
+
+PlanReport MakePlanReport(const ReportInput& in) {
+  PlanReport r;
+  r.kind = Name(in.plan.kind);
+  r.execution = in.plan.execution;
+  r.hash = PlanHash(in.plan);
+  r.model = FiguresOf(in.spec);
+  r.mesh = in.layout.mesh;
+  r.world = in.layout.mesh.world();
+  r.shape = in.options.shape;
+  r.accumulate = in.options.accumulate;
+  r.tokens_per_step = int64_t{r.world} * r.accumulate * r.shape.rows();
+  r.options = OptionsOf(in.options, in.layout.precision);
+  r.memory = MemoryOf(in);
+  r.step = CountersOf(in.plan, in.plan.schedule, r.mesh);
+  r.prologue = CountersOf(in.plan, in.plan.prologue, r.mesh);
+  r.wire = WireByPurpose(in.plan, in.plan.schedule, r.mesh);
+  r.flops_per_token_causal = TrainFlopsPerToken(in.spec, AttentionCount::kCausal);
+  r.flops_per_token_full = TrainFlopsPerToken(in.spec, AttentionCount::kFull);
+  r.machine = ShareOf(in.machine, r.world);
+  FillOps(in, r);
+  FillTime(in, r);
+  r.choices = in.plan.notes;
+  return r;
+}
+
+}  // namespace millrace

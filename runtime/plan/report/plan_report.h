@@ -1,0 +1,100 @@
+// What `millrace plan` tells about a training step, as a plain value: memory, wire, arithmetic, time on a
+// named machine. The same figures stand as "predicted" in a run's summary.
+//
+// Definitions
+//   bytes of a class   the most bytes of that class that live at one position of the plan's timeline (classes
+//   peak at different positions);
+//                      at_peak: what each class holds at the position where all together are most
+//   arena              bytes that one rank allocates for this plan; run_arena: for all plans of the run,
+//   which share one arena lower bound        persistent bytes and the most other bytes that live at one
+//   position: no allocator can do with less wire bytes         sent by one rank in one step, by the formulas
+//   of comm/communicator.h model FLOPs        model_flops.h; op FLOPs: what the plan's ops do, recomputation,
+//   padding and element-wise work included roofline           sum over the ops of their least times
+//   (cost_model.h), without gaps and waiting; step time: the simulated schedule
+//                      (timeline.h)
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/cost_model.h"
+#include "runtime/plan/model_spec.h"
+#include "runtime/plan/planner.h"
+#include "runtime/plan/timeline.h"
+
+namespace millrace {
+
+struct ModelFigures {
+  std::string family;
+  int64_t layers = 0, d_model = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0,
+          padded_vocab = 0, seq_len = 0;
+  int64_t parameters = 0, matmul_parameters = 0;
+};
+
+struct MemoryFigures {
+  std::array<int64_t, kBufferClasses> by_class{}, at_peak{};
+  int64_t arena = 0, run_arena = 0, lower_bound = 0, persistent = 0, parameter_pool = 0, gradient_pool = 0;
+  int64_t checkpoint = 0;           // master weights and both moments, all ranks together
+  int64_t checkpoint_per_rank = 0;  // what one rank of a replica writes
+};
+
+struct TimeFigures {
+  double roofline = 0, step = 0;                   // seconds
+  std::array<double, kStreams> busy{}, exposed{};  // seconds per stream; see timeline.h
+  double tokens_per_second = 0;                    // all ranks
+  double mfu_causal = 0, mfu_full = 0;
+  double peak_flops = 0;  // what MFU divides by
+};
+
+// All ops of one kind in one step.
+struct KindFigures {
+  std::string kind;
+  int64_t count = 0;
+  OpEstimate sum;  // bound: of the kind's longest op
+};
+
+// One op of a body.
+struct OpFigures {
+  std::string body, kind, label;
+  StreamId stream = StreamId::kCompute;
+  int64_t runs = 0;  // per step
+  OpEstimate each;
+};
+
+struct PlanReport {
+  std::string kind, execution, hash;
+  ModelFigures model;
+  int world = 1;
+  MeshShape mesh;
+  BatchShape shape;  // one microbatch on one rank
+  int accumulate = 1;
+  int64_t tokens_per_step = 0;                 // all ranks
+  std::map<std::string, std::string> options;  // by config key
+  MemoryFigures memory;
+  PlanCounters step, prologue;
+  WirePurposes wire;  // of one step
+  double flops_per_token_causal = 0, flops_per_token_full = 0;
+  double op_flops = 0;  // one rank, one step
+  Machine machine;      // as this run's ranks share it
+  TimeFigures time;
+  std::vector<KindFigures> kinds;    // longest first
+  std::vector<OpFigures> ops;        // bodies in canonical order
+  std::vector<std::string> choices;  // lowering and allocation
+};
+
+struct ReportInput {
+  const ModelSpec& spec;
+  const ShardLayout& layout;
+  const PlanOptions& options;
+  const StepPlan& plan;
+  const Machine& machine;  // not yet shared: MakePlanReport applies ShareOf
+  StreamJoin join = StreamJoin::kStepEnd;
+  int64_t other_plans_arena = 0;  // of the run's evaluation and generation plans, the largest
+};
+
+PlanReport MakePlanReport(const ReportInput& input);
+
+}  // namespace millrace

@@ -1,0 +1,220 @@
+#include "runtime/plan/report/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <iterator>
+
+namespace millrace {
+namespace {
+
+constexpr size_t kColumns = 100;
+
+// value with three significant digits.
+std::string Short(double value) {
+  return fmt::format("{:.{}f}", value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2);
+}
+
+std::string Scaled(double value, double base, std::initializer_list<std::string_view> units) {
+  auto unit = units.begin();
+  while (std::next(unit) != units.end() && value >= base * 0.99995) {
+    value /= base;
+    ++unit;
+  }
+  if (unit == units.begin()) return fmt::format("{:.0f}{}", value, *unit);
+  return Short(value) + std::string(*unit);
+}
+
+std::string Percent(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
+}
+
+// Paragraph broken at spaces, later lines indented by `indent`.
+std::string Wrapped(const std::string& text, size_t indent) {
+  std::string out;
+  size_t column = indent, begin = 0;
+  while (begin < text.size()) {
+    size_t end = text.find(' ', begin);
+    if (end == std::string::npos) end = text.size();
+    if (column > indent && column + 1 + (end - begin) > kColumns) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(begin, end - begin);
+    column += end - begin;
+    begin = end + 1;
+  }
+  return out;
+}
+
+// "h.3/ln_1: ... h.2/add" -> "h.*/ln_1: ... h.*/add": one line for all layers.
+std::string AnyLayer(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    out += text[i];
+    const bool unit = text[i] == '.' && i > 0 && text[i - 1] == 'h' && (i == 1 || text[i - 2] == ' ');
+    if (!unit || i + 1 == text.size() || !std::isdigit(static_cast<unsigned char>(text[i + 1]))) continue;
+    out += '*';
+    while (i + 1 < text.size() &&
+           (std::isdigit(static_cast<unsigned char>(text[i + 1])) || text[i + 1] == '-'))
+      ++i;
+  }
+  return out;
+}
+
+class Writer {
+ public:
+  explicit Writer(const PlanReport& report) : r_(report) {}
+
+  std::string Write() {
+    Header();
+    Memory();
+    Wire();
+    Time();
+    Kinds();
+    Notes();
+    return std::move(text_);
+  }
+
+ private:
+  template <class... Args>
+  void Line(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+    text_ += '\n';
+  }
+  void Title(std::string_view title) { Line("\n{}\n{}", title, std::string(title.size(), '-')); }
+  void Row(std::string_view key, const std::string& value) { Line("  {:<24}{}", key, Wrapped(value, 26)); }
+
+  void Header() {
+    const ModelFigures& m = r_.model;
+    Line("Millrace plan {}  ({}, {})", r_.hash, r_.kind, r_.execution);
+    Title("Model and batch");
+    Row("model", fmt::format("{}: {} layers, width {}, {} heads ({} kv) of {}, ffn {}, vocabulary {}",
+                             m.family, m.layers, m.d_model, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab));
+    Row("parameters", fmt::format("{} ({} in matmuls)", CountText(static_cast<double>(m.parameters)),
+                                  CountText(static_cast<double>(m.matmul_parameters))));
+    Row("ranks", fmt::format("{} = replicate {} x shard {}", r_.world, r_.mesh.replicate, r_.mesh.shard));
+    Row("batch", fmt::format("{} sequences of {} per rank, accumulated {} times: {} tokens per step",
+                             r_.shape.batch, r_.shape.seq, r_.accumulate, r_.tokens_per_step));
+    std::string options;
+    for (const auto& [key, value] : r_.options) options += (options.empty() ? "" : ", ") + key + "=" + value;
+    Row("options", options);
+  }
+
+  void Memory() {
+    const MemoryFigures& m = r_.memory;
+    Title("Memory of one rank");
+    Line("  {:<24}{:>12}{:>14}{:>10}", "class", "its peak", "at the peak", "share");
+    int64_t sum = 0;
+    for (int64_t bytes : m.at_peak) sum += bytes;
+    for (size_t c = 0; c < m.by_class.size(); ++c)
+      Line("  {:<24}{:>12}{:>14}{:>10}", Name(static_cast<BufferClass>(c)), BytesText(m.by_class[c]),
+           BytesText(m.at_peak[c]), Percent(static_cast<double>(m.at_peak[c]), static_cast<double>(sum)));
+    Line("  {:<24}{:>12}{:>14}", "all", "", BytesText(sum));
+    Row("arena", fmt::format("{}, lower bound {} ({} above)", BytesText(m.arena), BytesText(m.lower_bound),
+                             Percent(static_cast<double>(m.arena - m.lower_bound),
+                                     static_cast<double>(m.lower_bound))));
+    if (m.run_arena > m.arena)
+      Row("arena of the run", BytesText(m.run_arena) + ": evaluation or generation needs more");
+    if (m.parameter_pool + m.gradient_pool > 0)
+      Row("bucket pools", fmt::format("parameters {}, gradients {}", BytesText(m.parameter_pool),
+                                      BytesText(m.gradient_pool)));
+    Row("persistent", BytesText(m.persistent));
+    Row("checkpoint", fmt::format("{} in all, {} per writing rank", BytesText(m.checkpoint),
+                                  BytesText(m.checkpoint_per_rank)));
+  }
+
+  void Wire() {
+    const PlanCounters& s = r_.step;
+    Title("Sent by one rank in one step");
+    Line("  {:<24}{:>12}{:>14}", "collective", "count", "bytes");
+    Line("  {:<24}{:>12}{:>14}", "all-gather", s.all_gathers, BytesText(s.gathered_bytes));
+    Line("  {:<24}{:>12}{:>14}", "reduce-scatter", s.reduce_scatters, BytesText(s.reduced_bytes));
+    Line("  {:<24}{:>12}{:>14}", "all-reduce", s.all_reduces, BytesText(s.all_reduced_bytes));
+    Row("purpose", fmt::format("parameters {}, gradients {}, gradients between replicas {}, statistics {}",
+                               BytesText(r_.wire.parameters), BytesText(r_.wire.gradients),
+                               BytesText(r_.wire.gradient_replicas), BytesText(r_.wire.statistics)));
+    Row("moved in memory", fmt::format("concatenated {}, cast {}, copied {}", BytesText(s.concatenated_bytes),
+                                       BytesText(s.cast_bytes), BytesText(s.copied_bytes)));
+  }
+
+  void Time() {
+    const TimeFigures& t = r_.time;
+    const double tokens = static_cast<double>(r_.tokens_per_step) / r_.world;
+    Title("Time of a step on " + r_.machine.name);
+    Row("machine", r_.machine.title);
+    Row("step", fmt::format("{}: {} ops, roofline {} in all", SecondsText(t.step), r_.step.ops,
+                            SecondsText(t.roofline)));
+    Row("exposed communication",
+        fmt::format("{} ({} of the step): gather {}, reduce {}", SecondsText(t.exposed[1] + t.exposed[2]),
+                    Percent(t.exposed[1] + t.exposed[2], t.step), SecondsText(t.exposed[1]),
+                    SecondsText(t.exposed[2])));
+    Row("streams busy", fmt::format("compute {}, gather {}, reduce {}", SecondsText(t.busy[0]),
+                                    SecondsText(t.busy[1]), SecondsText(t.busy[2])));
+    Row("tokens/s", fmt::format("{}, {} per rank", CountText(t.tokens_per_second),
+                                CountText(t.tokens_per_second / r_.world)));
+    Row("MFU", fmt::format("{:.1f}% causal, {:.1f}% full, of {}FLOP/s", 100 * t.mfu_causal, 100 * t.mfu_full,
+                           CountText(t.peak_flops)));
+    Row("FLOPs of one rank",
+        fmt::format("model {} causal, {} full; ops {}", CountText(r_.flops_per_token_causal * tokens),
+                    CountText(r_.flops_per_token_full * tokens), CountText(r_.op_flops)));
+    Row("", "per token 6*N + c*layers*heads*head_dim*T, N in matmuls; c 6 causal, 12 full");
+    Row("rates", fmt::format("GEMM {}FLOP/s bf16, {}FLOP/s f32; memory {}B/s; link {}B/s + {}",
+                             CountText(r_.machine.gemm_bf16), CountText(r_.machine.gemm_f32),
+                             CountText(r_.machine.memory), CountText(r_.machine.link),
+                             SecondsText(r_.machine.collective_latency)));
+  }
+
+  void Kinds() {
+    Title("Roofline by kind of op");
+    Line("  {:<18}{:>8}{:>12}{:>8}{:>12}{:>12}{:>12}  {}", "op", "count", "time", "share", "FLOPs", "memory",
+         "wire", "bound");
+    for (const KindFigures& kind : r_.kinds)
+      Line("  {:<18}{:>8}{:>12}{:>8}{:>12}{:>12}{:>12}  {}", kind.kind, kind.count,
+           SecondsText(kind.sum.seconds), Percent(kind.sum.seconds, r_.time.roofline),
+           CountText(kind.sum.flops), BytesText(kind.sum.read_bytes + kind.sum.write_bytes),
+           BytesText(kind.sum.wire_bytes), Name(kind.sum.bound));
+  }
+
+  void Notes() {
+    Title("Choices");
+    std::vector<std::pair<std::string, int>> groups;
+    for (const std::string& choice : r_.choices) {
+      const std::string pattern = AnyLayer(choice);
+      const auto it = std::find_if(groups.begin(), groups.end(),
+                                   [&](const auto& group) { return group.first == pattern; });
+      if (it == groups.end())
+        groups.emplace_back(pattern, 1);
+      else
+        ++it->second;
+    }
+    for (const auto& [pattern, count] : groups)
+      Line("  {}", Wrapped(count > 1 ? fmt::format("{} ({} times)", pattern, count) : pattern, 4));
+  }
+
+  const PlanReport& r_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string BytesText(int64_t bytes) {
+  return Scaled(static_cast<double>(bytes), 1024, {" B", " KiB", " MiB", " GiB", " TiB"});
+}
+
+std::string SecondsText(double seconds) {
+  if (seconds >= 0.9995) return Short(seconds) + " s";
+  if (seconds >= 0.9995e-3) return Short(seconds * 1e3) + " ms";
+  return Short(seconds * 1e6) + " us";
+}
+
+std::string CountText(double count) { return Scaled(count, 1000, {" ", " k", " M", " G", " T", " P", " E"}); }
+
+std::string PlanReportText(const PlanReport& report) { return Writer(report).Write(); }
+
+}  // namespace millrace
