@@ -1,21 +1,18 @@
-// Writing a checkpoint (its format: checkpoint_manifest.h). Three phases, with a barrier of the caller's
-// between them:
+// Writing a checkpoint (its format: checkpoint_manifest.h). Three phases, a barrier of the caller's between
+// them:
 //
 //   1. one rank   PrepareCheckpoint: the temporary folder exists.
-//   2. each rank  CheckpointWriter: declare the blobs, write them, Finish: the rank's file and its record are
-//   durable.
-//   3. one rank   PublishCheckpoint: collects the records into the manifest, makes everything durable, and
-//   renames
-//                 the folder to its final name. Before that rename no reader sees anything, after it
-//                 everything.
+//   2. each rank  CheckpointWriter: declare the blobs, write them, Finish: file and record are durable.
+//   3. one rank   PublishCheckpoint: joins the records into the manifest, makes it durable, and renames the
+//                 folder to its final name. Before that no reader sees anything, after it everything.
 //
 // A kill, a crash of the machine or a failed write at any point leaves earlier checkpoints as they were.
-// After an error the caller calls AbandonCheckpoint, on one rank; leftovers of a killed run go with
+// After an error the caller calls AbandonCheckpoint, on one rank; what a killed run left goes with
 // RemoveLeftovers.
 //
 // Errors   kIo from the machine (disk full, ...); kCheckpoint if a checkpoint of this step exists, or a
-// record is
-//          missing or does not match its file; kInvalidArgument for wrong declarations; kInternal for too
+// record
+//          is missing or does not match its file; kInvalidArgument for wrong declarations; kInternal for too
 //          much or too little data.
 #pragma once
 

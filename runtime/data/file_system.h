@@ -1,9 +1,8 @@
 // The system calls that change files, behind one table, so that a test can stop, tear or fail each of them;
 // and the few things that everyone builds from them. Reading is input_file.h.
 //
-// Durability  Data is on disk after Sync of its file; a name is on disk after SyncFolder of the folder that
-// holds
-//             it. Rename replaces its target at once or not at all.
+// Durability  Data is on disk after Sync of its file; a name is on disk after SyncFolder of its folder.
+//             Rename replaces its target at once or not at all.
 // Errors      The virtual calls are the system's: -1 and errno (FileSystem::Write may write less than asked).
 //             The free functions and OutputFile throw Error(kIo) with path and cause.
 #pragma once

@@ -2,11 +2,11 @@
 // metrics.jsonl.
 //
 // Invariant  The file holds whole lines. Each is one write with O_APPEND, so a killed process leaves a whole
-// line or
-//            none; a line that a full disk cut short is taken back; a partial last line left by a crash of
-//            the machine is cut off when the file is next opened.
-// Errors     kIo. After a failed Append the next one may succeed: the caller decides whether a missing line
-// matters. Durable    After Sync, or when the system gets to it.
+//            line or none; a line that a full disk cut short is taken back; a partial last line left by a
+//            crash of the machine is cut off when the file is next opened.
+// Durable    After Sync, or when the system gets to it.
+// Errors     kIo. After a failed Append the next may succeed: whether a missing line matters, the caller
+// knows.
 #pragma once
 
 #include <cstdint>

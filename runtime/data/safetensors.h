@@ -2,9 +2,9 @@
 // safetensors_folder.h reads a Hugging Face folder).
 //
 //   file    u64 n (little endian), n bytes of JSON, data
-//   JSON    {"name": {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}, ..., "__metadata__":
-//   {"key": "text"}}
-//           offsets count from the start of the data; spaces may pad the end
+//   JSON    {"<tensor>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
+//            "__metadata__": {"<key>": "<text>", ...}}
+//           Offsets count from the start of the data; spaces may pad the end.
 //
 // A file from a stranger is checked before anything is allocated or read for it: header at most 100 MB, each
 // name once, at most 64 dims, numel and bytes without overflow, known dtypes, bytes = numel * size, and
@@ -25,8 +25,7 @@
 
 namespace millrace {
 
-// Bytes per element of a dtype by its safetensors name ("F32", "BF16", ...); 0 for a name that we do not
-// know.
+// Bytes per element of a dtype by its safetensors name ("F32", "BF16", ...); 0 for an unknown name.
 int64_t SafetensorsElementBytes(const std::string& dtype);
 
 // Its name for one of ours: kF32 -> "F32".
