@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/plan/checker.h"
 #include "runtime/plan/semantic_graph.h"
 
 namespace millrace {
@@ -116,6 +115,16 @@ ModelOptions ModelOptionsOf(const Config& config) {
   return o;
 }
 
+std::string ModelIdentity(const Config& config) {
+  const ModelOptions o = ModelOptionsOf(config);
+  return fmt::format(
+      "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} tied={} activation={} norm_eps={} rope_theta={} "
+      "rope_scaling={}/{}/{}/{}",
+      o.family == ModelFamily::kGpt2 ? "gpt2" : "llama", o.layers, o.d_model, o.heads, o.kv_heads, o.head_dim, o.ffn, o.vocab, o.seq_len, o.tied,
+      o.activation == ActivationKind::kGelu ? "gelu" : "swiglu", o.norm_eps, o.rope_theta, o.rope_scaling.factor, o.rope_scaling.low_freq_factor,
+      o.rope_scaling.high_freq_factor, o.rope_scaling.original_max_position_embeddings);
+}
+
 PrecisionPolicy PrecisionOf(const Config& config) {
   PrecisionPolicy p;
   p.compute = DTypeOf(config.precision.compute);
@@ -170,7 +179,6 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   const auto plan = [&](PlanKind kind) {
     const Program program = ProgramFor(config, *model, run.layout.precision, traits.backend, kind);
     StepPlan planned = PlanStep(run.layout, program, run.options, kind);
-    CheckPlan(planned, mesh, run.options.accumulate);
     return planned;
   };
   if (selection.train) run.plans.train = plan(PlanKind::kTrain);

@@ -30,6 +30,8 @@ struct AssembledRun {
 };
 
 ModelOptions ModelOptionsOf(const Config& config);
+// What makes a model another model, as text: the family, every size and every constant of its forward; not how its weights begin or are cut.
+std::string ModelIdentity(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 GraphMode GraphModeOf(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);

@@ -53,6 +53,7 @@ class Session {
   // Fresh weights: model.init_from, or the generator with train.seed.
   void InitWeights();
 
+  bool has_data() const { return batcher_ != nullptr; }
   const Batcher& batcher() const;          // with data
   const TokenSource& held_out() const;     // with data
   std::string DataDescription() const;

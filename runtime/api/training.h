@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/api/session.h"
+#include "runtime/exec/run_checkpoint.h"
 
 namespace millrace {
 
@@ -44,9 +45,13 @@ struct TrainResult {
 // Peak rate that MFU is measured against, and where it comes from.
 struct MfuBasis {
   double flops_per_token = 0;        // model FLOPs, forward and backward, causal attention
+  double flops_per_token_full = 0;   // the same with attention counted over the whole square
   double peak_flops_per_rank = 0;    // 0: MFU is not reported
   std::string text;                  // "6*N_matmul + 6*L*T*d_attn; peak ..."
 };
+
+// What checkpoints of this session's run belong to. Data is described when the session has opened it.
+RunIdentity IdentityOf(const Session& session);
 
 // Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0 calls the observer and writes
 // run.dir/metrics.jsonl and run.dir/summary.json. checkpoint.resume decides whether the newest valid checkpoint is continued.

@@ -1,0 +1,78 @@
+// What the verbs share: the words of the command line, and where a verb runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/comm_factory.h"
+#include "runtime/api/session.h"
+#include "runtime/config/load.h"
+
+namespace millrace {
+
+// CONFIG... --set key=value...
+struct ConfigArguments {
+  std::vector<std::string> files;
+  std::vector<std::string> sets;
+};
+
+// One rank of a verb that needs ranks: its factory and the environment of a session on the CPU.
+struct RankContext {
+  CommFactory& factory;
+  Environment environment;
+  LoadedConfig config;
+  bool leader() const { return factory.rank() == 0; }
+};
+
+// Runs `body` on this process's rank: under MPI when a launcher started it, alone otherwise. Loads and checks the configuration first: a wrong one
+// is printed once, by rank 0, and is the exit code 2 of every rank. An exception of the body ends the whole job with its exit code.
+// In preflight (MILLRACE_PREFLIGHT=1, MILLRACE_WORLD=N; set by tools/millrace) only the checking is done.
+int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans, const std::function<int(RankContext&)>& body);
+
+// One command-line verb; each is one file. Returns the process's exit code.
+struct EvalArguments {
+  ConfigArguments config;
+  std::string checkpoint;  // "" newest of run.dir
+};
+struct GenerateArguments {
+  ConfigArguments config;
+  std::string checkpoint;
+  std::string prompt = "The ";
+  int64_t tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  int64_t seed = 0;
+};
+struct PlanArguments {
+  ConfigArguments config;
+  int world = 1;
+  bool json = false, pool_only = false, text = false;
+  std::string machine = "h100", html, trace;
+};
+struct BenchArguments {
+  ConfigArguments config;
+  int64_t steps = 20, warmup = 5;
+  bool json = false;
+};
+struct ExchangeArguments {
+  ConfigArguments config;
+  std::string folder, checkpoint;
+};
+
+int TrainVerb(const ConfigArguments& arguments);
+int EvalVerb(const EvalArguments& arguments);
+int GenerateVerb(const GenerateArguments& arguments);
+int PlanVerb(const PlanArguments& arguments);
+int BenchVerb(const BenchArguments& arguments);
+int InspectVerb(const std::string& path, bool json);
+int ImportVerb(const ExchangeArguments& arguments);
+int ExportVerb(const ExchangeArguments& arguments);
+int ConfigSchemaVerb();
+int ConfigDocsVerb();
+int ConfigShowVerb(const ConfigArguments& arguments, bool json);
+int ConfigValidateVerb(const ConfigArguments& arguments, std::optional<int> world);
+
+}  // namespace millrace

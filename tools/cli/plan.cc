@@ -1,0 +1,72 @@
+// millrace plan: what a run will need and how long it will take, with no GPU and no MPI.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "comm/host_collectives.h"
+#include "runtime/api/assemble.h"
+#include "runtime/base/error.h"
+#include "runtime/data/file_system.h"
+#include "runtime/plan/machine.h"
+#include "runtime/plan/pool_config.h"
+#include "runtime/plan/report/plan_html.h"
+#include "runtime/plan/report/plan_json.h"
+#include "runtime/plan/report/plan_report.h"
+#include "runtime/plan/report/plan_text.h"
+#include "runtime/plan/report/plan_trace.h"
+#include "tools/cli/command.h"
+
+namespace millrace {
+namespace {
+
+int PoolOnly(const PlanArguments& arguments) {
+  MR_REQUIRE(ErrorCode::kConfig, arguments.config.files.size() == 1 && arguments.config.sets.empty(),
+             "--pool-only reads one bucket pool file and takes no --set");
+  const std::string& path = arguments.config.files.front();
+  std::ifstream in(path);
+  MR_REQUIRE(ErrorCode::kConfig, in.good(), "{}: cannot be read", path);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  MR_REQUIRE(ErrorCode::kConfig, !document.is_discarded(), "{}: not a JSON document", path);
+  const nlohmann::json figures = PoolFiguresJson(PlanPoolFigures(ParsePoolConfig(document)));
+  if (arguments.json) {
+    std::cout << figures.dump() << std::endl;
+    return 0;
+  }
+  const int64_t bound = std::max<int64_t>(figures.at("pool").at("lower_bound").get<int64_t>(), 1);
+  for (const auto& [name, bytes] : figures.at("pool").items())
+    std::cout << fmt::format("{:<12} {:>16} bytes  {:>10}  {:.2f} x lower bound\n", name, bytes.get<int64_t>(), BytesText(bytes.get<int64_t>()),
+                             static_cast<double>(bytes.get<int64_t>()) / static_cast<double>(bound));
+  return 0;
+}
+
+}  // namespace
+
+int PlanVerb(const PlanArguments& arguments) {
+  if (arguments.pool_only) return PoolOnly(arguments);
+  const LoadedConfig loaded =
+      LoadConfig(arguments.config.files, arguments.config.sets, ConfigContext{.world = arguments.world, .has_cuda = true});
+  const Machine& machine = FindMachine(arguments.machine);
+  const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
+  const BackendTraits traits{cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0};
+  const AssembledRun run = Assemble(loaded.config, arguments.world, traits, {true, true, true});
+  const StepPlan& plan = *run.plans.train;
+  if (arguments.text) {
+    std::cout << ToString(plan);
+    return 0;
+  }
+  const StreamJoin join = loaded.config.execution.graph == ExecutionConfig::Graph::kMicrobatch ? StreamJoin::kEveryEntry : StreamJoin::kStepEnd;
+  const ReportInput input{run.spec, run.layout, run.options, plan, machine, join,
+                          std::max(run.plans.eval->arena_bytes, run.plans.generate->arena_bytes)};
+  const PlanReport report = MakePlanReport(input);
+  if (!arguments.html.empty()) WriteFileAtomically(FileSystem::Posix(), arguments.html, PlanHtml(input, report));
+  if (!arguments.trace.empty()) WriteFileAtomically(FileSystem::Posix(), arguments.trace, PlanTrace(input));
+  std::cout << (arguments.json ? PlanReportJson(report).dump() + "\n" : PlanReportText(report));
+  return 0;
+}
+
+}  // namespace millrace
