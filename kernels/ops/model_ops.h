@@ -8,7 +8,7 @@
 //          V vocabulary, Vp padded vocabulary (rows [V, Vp) of a table are zero for ever and get zero gradient).
 // Dtypes   "any" is f32 or bf16. Arithmetic is f32 whatever the storage; one rounding when a result is stored.
 // Aliasing Views of one op do not overlap unless the op says so.
-// Scratch  Contents are undefined before and after; its size is WorkspaceBytes(op, backend) (kernels/ops/workspace.h).
+// Scratch  Contents are undefined before and after; its size is WorkspaceBytes(op, backend) (kernels/ops/cost.h).
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct EmbedOp : EmbedAttrs {
 };
 
 // d_table[v, :] (=|+=) sum over (b,t) with tokens[b,t] == v of d_out[b*T+t, :], in order of b*T+t; rows that no token names become zero
-// (overwrite) or keep their value. d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].   d_table, d_positions any dtype; sums are
-// formed in f32 in scratch when the destination is bf16.
+// (overwrite) or keep their value. d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].   d_table, d_positions any dtype; each
+// sum is formed in f32 and reaches its destination in one rounding, whatever the update.
 struct EmbedGradAttrs {
   int64_t parity_stride = 0;
   Update table_update = Update::kOverwrite;

@@ -120,6 +120,7 @@ enum class ScheduleKind { kConstant, kCosine, kWsd };
 // lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup counted against decay_steps:
 // constant: lr;  cosine: min_lr + (lr-min_lr)*(1+cos(pi*min(1, s/decay)))/2;
 // wsd: lr until total - decay_steps, then linear to min_lr at total (warm-up, stable, decay; arXiv 2404.06395).
+// A decay of 0 steps is over as soon as it begins.
 struct LearningRate {
   ScheduleKind kind = ScheduleKind::kConstant;
   double lr = 0, min_lr = 0;

@@ -20,8 +20,8 @@ double Ulps(float got, double exact) {
 TEST_CASE("Exp is within 2 ulp over all floats whose exponential is finite") {
   double worst = 0;
   float at = 0;
-  // Every 61st bit pattern of both signs (a prime, so that low bits vary), and all of them where the argument
-  // reduction changes its integer.
+  // Every 61st bit pattern of both signs (a prime, so that low bits vary), and all of them where the
+  // argument reduction changes its integer.
   const auto visit = [&](uint32_t bits) {
     const float x = std::bit_cast<float>(bits);
     if (!(std::abs(x) < 88.7f)) return;
