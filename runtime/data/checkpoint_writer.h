@@ -1,5 +1,4 @@
-// Writing a checkpoint (its format: checkpoint_manifest.h). Three phases, a barrier of the caller's between
-// them:
+// Writing a checkpoint (its format: checkpoint_manifest.h). Three phases, with barriers by the caller:
 //
 //   1. one rank   PrepareCheckpoint: the temporary folder exists.
 //   2. each rank  CheckpointWriter: declare the blobs, write them, Finish: file and record are durable.
@@ -10,10 +9,9 @@
 // After an error the caller calls AbandonCheckpoint, on one rank; what a killed run left goes with
 // RemoveLeftovers.
 //
-// Errors   kIo from the machine (disk full, ...); kCheckpoint if a checkpoint of this step exists, or a
-// record
-//          is missing or does not match its file; kInvalidArgument for wrong declarations; kInternal for too
-//          much or too little data.
+// Errors   kIo from the machine (disk full, ...); kCheckpoint if a checkpoint of this step exists, or if a
+//          record is missing or does not match its file; kInvalidArgument for wrong declarations; kInternal
+//          for too much or too little data.
 #pragma once
 
 #include <cstdint>

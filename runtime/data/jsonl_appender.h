@@ -5,8 +5,7 @@
 //            line or none; a line that a full disk cut short is taken back; a partial last line left by a
 //            crash of the machine is cut off when the file is next opened.
 // Durable    After Sync, or when the system gets to it.
-// Errors     kIo. After a failed Append the next may succeed: whether a missing line matters, the caller
-// knows.
+// Errors     kIo. After a failed Append the next may succeed: the caller knows if a missing line matters.
 #pragma once
 
 #include <cstdint>
