@@ -3,8 +3,7 @@
 // that names the file.
 //
 // Errors   The constructor's `code` (kData, kCheckpoint, ...) when the file is missing, unreadable, not a
-// regular
-//          file, or ends before what is asked for; kIo when the machine fails.
+//          regular file, or ends before what is asked for; kIo when the machine fails.
 // Threads  Read may be called from several threads at once.
 #pragma once
 

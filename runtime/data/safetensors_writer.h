@@ -5,8 +5,7 @@
 // `<path>.tmp`. Hugging Face's transformers wants the metadata {"format": "pt"}.
 //
 // Errors   kInvalidArgument for a wrong declaration (PlanSafetensors) or dtype, kInternal for too much or too
-// little
-//          data, kIo from the machine.
+//          little data, kIo from the machine.
 #pragma once
 
 #include <cstdint>
