@@ -30,18 +30,18 @@ OpCost CostOf(const Op<View>& op) {
   return cost;
 }
 
+// The narrowest class that holds the head dim, else the widest; in it the longest length reached, else the
+// shortest.
 double AttentionFlops(const Layout& q, const Machine& machine, bool backward) {
+  const int64_t length = q.dims[1], head_dim = q.dims[3];
   const AttentionRate* chosen = nullptr;
   for (const AttentionRate& rate : machine.attention) {
-    const bool wide_enough = rate.head_dim >= q.dims[3];
-    if (chosen == nullptr || (chosen->head_dim < q.dims[3] && rate.head_dim > chosen->head_dim) ||
-        (wide_enough && rate.head_dim == chosen->head_dim && rate.length <= q.dims[1]))
-      chosen = &rate;
+    const bool wider = chosen != nullptr && rate.head_dim > chosen->head_dim;
+    if (chosen == nullptr || (wider ? chosen->head_dim < head_dim : rate.length <= length)) chosen = &rate;
   }
-  const double rate = chosen == nullptr ? machine.gemm(q.dtype)
-                      : backward        ? chosen->backward
-                                        : chosen->forward;
-  return std::min(rate, machine.gemm(q.dtype));
+  const double gemm = machine.gemm(q.dtype);
+  if (chosen == nullptr) return gemm;
+  return std::min(backward ? chosen->backward : chosen->forward, gemm);
 }
 
 template <class Op>

@@ -1,0 +1,217 @@
+#include "runtime/plan/cost_model.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/runtime/data/error_matchers.h"
+#include "tests/runtime/plan/tiny_plan.h"
+
+namespace millrace {
+namespace {
+
+using test::Dense;
+using test::SlowMachine;
+
+constexpr MeshShape kAlone{1, 1};
+
+MatmulOp<View> Matmul(int64_t m, int64_t n, int64_t k, DType a, DType b) {
+  MatmulOp<View> op;
+  op.a = Dense(0, a, {m, k});
+  op.b = Dense(0, b, {k, n});
+  op.out = Dense(0, DType::kBF16, {m, n});
+  return op;
+}
+
+TEST_CASE("a matmul takes the longer of its arithmetic and its traffic", "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.gemm_bf16 = 7;
+  machine.gemm_f32 = 3;
+  machine.memory = 11;
+  // 2*5*6*8 FLOPs; bf16: 2 bytes each of 5*8 + 8*6 read and 5*6 written.
+  const OpEstimate e = Estimate(Matmul(5, 6, 8, DType::kBF16, DType::kBF16), kAlone, machine);
+  REQUIRE(e.flops == 480);
+  REQUIRE(e.read_bytes == 176);
+  REQUIRE(e.write_bytes == 60);
+  REQUIRE(e.wire_bytes == 0);
+  REQUIRE(e.seconds == Approx(480.0 / 7));
+  REQUIRE(e.bound == Bound::kArithmetic);
+
+  // One f32 operand: the f32 rate.
+  REQUIRE(Estimate(Matmul(5, 6, 8, DType::kBF16, DType::kF32), kAlone, machine).seconds == Approx(480.0 / 3));
+
+  machine.memory = 2;
+  const OpEstimate slow = Estimate(Matmul(5, 6, 8, DType::kBF16, DType::kBF16), kAlone, machine);
+  REQUIRE(slow.seconds == Approx(236.0 / 2));
+  REQUIRE(slow.bound == Bound::kMemory);
+}
+
+TEST_CASE("an accumulating matmul also reads its result", "[plan][cost]") {
+  MatmulOp<View> op = Matmul(5, 6, 8, DType::kBF16, DType::kBF16);
+  op.update = Update::kAccumulate;
+  REQUIRE(Estimate(op, kAlone, SlowMachine()).read_bytes == 176 + 60);
+}
+
+AttentionOp<View> Attention(int64_t batch, int64_t length, int64_t heads, int64_t depth) {
+  AttentionOp<View> op;
+  op.q = op.k = op.v = op.out = Dense(0, DType::kBF16, {batch, length, heads, depth});
+  op.lse = Dense(0, DType::kF32, {batch, heads, length});
+  return op;
+}
+
+TEST_CASE("attention counts the lower triangle and takes the rate of its head dim and length",
+          "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.gemm_bf16 = 1e6;
+  machine.memory = 1e12;
+  machine.attention = {{64, 4, 10, 100}, {64, 8, 20, 200}, {128, 4, 30, 300}, {128, 8, 40, 400}};
+  const auto seconds = [&](int64_t length, int64_t depth) {
+    return Estimate(Attention(2, length, 3, depth), kAlone, machine).seconds;
+  };
+  // 2 GEMMs of 2 * D FLOPs for each of T*(T+1)/2 pairs, over 2 * 3 rows and heads.
+  const auto flops = [](int64_t length, int64_t depth) {
+    return 2.0 * 2 * static_cast<double>(depth * 6 * length * (length + 1) / 2);
+  };
+  REQUIRE(Estimate(Attention(2, 5, 3, 64), kAlone, machine).flops == 4 * 64 * 6 * 15);
+  REQUIRE(seconds(5, 64) == Approx(flops(5, 64) / 10));
+  REQUIRE(seconds(8, 64) == Approx(flops(8, 64) / 20));
+  REQUIRE(seconds(9, 32) == Approx(flops(9, 32) / 20));
+  REQUIRE(seconds(4, 96) == Approx(flops(4, 96) / 30));
+  REQUIRE(seconds(100, 128) == Approx(flops(100, 128) / 40));
+  // Shorter or wider than any that was measured: the nearest.
+  REQUIRE(seconds(2, 64) == Approx(flops(2, 64) / 10));
+  REQUIRE(seconds(2, 128) == Approx(flops(2, 128) / 30));
+  REQUIRE(seconds(9, 256) == Approx(flops(9, 256) / 40));
+
+  AttentionGradOp<View> grad;
+  grad.q = grad.k = grad.v = grad.out = grad.d_out = grad.d_q = grad.d_k = grad.d_v =
+      Dense(0, DType::kBF16, {2, 8, 3, 128});
+  grad.lse = Dense(0, DType::kF32, {2, 3, 8});
+  REQUIRE(Estimate(grad, kAlone, machine).seconds == Approx(2.5 * flops(8, 128) / 400));
+}
+
+TEST_CASE("ops touch what they touch, not what their access allows", "[plan][cost]") {
+  ZeroRangesOp<View> zero;
+  zero.flat = Dense(0, DType::kBF16, {1000});
+  zero.ranges = std::make_shared<const std::vector<Range>>(std::vector<Range>{{10, 13}, {990, 1000}});
+  const OpEstimate zeroed = Estimate(zero, kAlone, SlowMachine());
+  REQUIRE(zeroed.read_bytes == 0);
+  REQUIRE(zeroed.write_bytes == 13 * 2);
+
+  FiniteScanOp<View> scan;
+  scan.x = Dense(0, DType::kBF16, {1000});
+  scan.bad_count = Dense(0, DType::kF64, {1});
+  scan.scalars = Dense(0, DType::kU8, {120});
+  const OpEstimate scanned = Estimate(scan, kAlone, SlowMachine());
+  REQUIRE(scanned.read_bytes == 2000 + 120);
+  REQUIRE(scanned.write_bytes == 8);
+}
+
+TEST_CASE("collectives send what the communicator counts, and wait for its latency", "[plan][cost]") {
+  const int shard = GENERATE(1, 3, 4);
+  const int replicate = GENERATE(1, 2, 5);
+  CAPTURE(shard, replicate);
+  const MeshShape mesh{replicate, shard};
+  Machine machine = SlowMachine();
+  machine.memory = machine.vector = 1e12;
+  machine.link = 8;
+  machine.collective_latency = 1000;
+
+  AllGatherOp<View> gather;  // in place: no shard operand
+  gather.full = Dense(0, DType::kBF16, {7 * shard});
+  const OpEstimate gathered = Estimate(gather, mesh, machine);
+  REQUIRE(gathered.wire_bytes == (shard - 1) * 7 * 2);
+
+  ReduceScatterOp<View> scatter;
+  scatter.full = Dense(0, DType::kF32, {7 * shard});
+  scatter.shard = Dense(0, DType::kF32, {7});
+  REQUIRE(Estimate(scatter, mesh, machine).wire_bytes == (shard - 1) * 7 * 4);
+
+  AllReduceOp<View> sum;  // between replicas; 11 elements in `replicate` parts, the last one short
+  sum.buffer = Dense(0, DType::kF32, {11});
+  const int64_t part = replicate == 1 ? 11 : replicate == 2 ? 6 : 3;
+  const OpEstimate summed = Estimate(sum, mesh, machine);
+  REQUIRE(summed.wire_bytes == 2 * (replicate - 1) * part * 4);
+
+  AllGatherOp<View> stats;
+  stats.group = AxisGroup::kWorld;
+  stats.full = Dense(0, DType::kF64, {3 * shard * replicate});
+  REQUIRE(Estimate(stats, mesh, machine).wire_bytes == (shard * replicate - 1) * 3 * 8);
+
+  if (shard == 1) {
+    REQUIRE(gathered.seconds < 1e-9);
+    REQUIRE(gathered.bound == Bound::kMemory);
+  } else {
+    REQUIRE(gathered.seconds == Approx(static_cast<double>((shard - 1) * 14) / 8 + 1000));
+    REQUIRE(gathered.bound == Bound::kLatency);
+  }
+  machine.collective_latency = 1e-3;
+  REQUIRE(Estimate(sum, mesh, machine).bound == (replicate == 1 ? Bound::kMemory : Bound::kWire));
+}
+
+TEST_CASE("counters follow the schedule: bodies count as often as they run", "[plan][cost]") {
+  StepPlan plan;
+  CastOp<View> cast;
+  cast.x = Dense(0, DType::kF32, {10});
+  cast.out = Dense(0, DType::kBF16, {10});
+  ConcatOp<View> concat;
+  concat.x = concat.out = Dense(0, DType::kF32, {3});
+  AccumulateOp<View> accumulate;
+  accumulate.x = Dense(0, DType::kBF16, {5});
+  accumulate.out = Dense(0, DType::kF32, {5});
+  AllGatherOp<View> gather;
+  gather.full = Dense(0, DType::kF32, {8});
+  AllGatherOp<View> stats;
+  stats.group = AxisGroup::kWorld;
+  stats.purpose = CommPurpose::kReduce;
+  stats.full = Dense(0, DType::kF64, {8});
+  AllReduceOp<View> replicas;
+  replicas.buffer = Dense(0, DType::kF32, {6});
+  plan.bodies = {{"forward", {{cast, StreamId::kGather, "c", {}}, {gather, StreamId::kGather, "g", {}}}, 0},
+                 {"update",
+                  {{concat, StreamId::kCompute, "k", {}},
+                   {accumulate, StreamId::kReduce, "a", {}},
+                   test::Sends(StreamId::kReduce, 9, "r"),
+                   {replicas, StreamId::kReduce, "ar", {}},
+                   {stats, StreamId::kReduce, "s", {}}},
+                  2}};
+  plan.schedule = {{0, 0, {}}, {0, 1, {}}, {0, 2, {}}, {1, 2, {}}};
+  const MeshShape mesh{2, 2};
+  const PlanCounters counters = CountersOf(plan, plan.schedule, mesh);
+  REQUIRE(counters.ops == 3 * 2 + 5);
+  REQUIRE(counters.all_gathers == 4);
+  REQUIRE(counters.reduce_scatters == 1);
+  REQUIRE(counters.all_reduces == 1);
+  REQUIRE(counters.gathered_bytes ==
+          3 * 16 + 3 * 16);  // half of 32 bytes, three times; 3 of 4 rows of 16 bytes
+  REQUIRE(counters.reduced_bytes == 9);
+  REQUIRE(counters.all_reduced_bytes == 2 * 3 * 4);
+  REQUIRE(counters.cast_bytes == 3 * 40);
+  REQUIRE(counters.concatenated_bytes == 12);
+  REQUIRE(counters.copied_bytes == 10);
+
+  const WirePurposes wire = WireByPurpose(plan, plan.schedule, mesh);
+  REQUIRE(wire.parameters == 48);
+  REQUIRE(wire.gradients == 9);
+  REQUIRE(wire.gradient_replicas == 24);
+  REQUIRE(wire.statistics == 48);
+  REQUIRE(CountersOf(plan, {}, mesh) == PlanCounters{});
+}
+
+TEST_CASE("machines are found by name; ranks beyond the cores share them", "[plan][cost]") {
+  REQUIRE(FindMachine("h200").memory > FindMachine("h100").memory);
+  RequireError(ErrorCode::kConfig, {"--machine", "\"h300\"", "h100, h200, cpu"}, [] { FindMachine("h300"); });
+  for (const Machine& machine : Machines()) {
+    CAPTURE(machine.name);
+    REQUIRE(machine.gemm_bf16 <= machine.peak_bf16);
+    REQUIRE(machine.gemm_f32 <= machine.peak_f32);
+    REQUIRE_FALSE(machine.source.empty());
+    const Machine share = ShareOf(machine, 6);
+    const double factor = machine.name == "cpu" ? 3 : 1;
+    REQUIRE(share.gemm_f32 * factor == Approx(machine.gemm_f32));
+    REQUIRE(share.memory * factor == Approx(machine.memory));
+    REQUIRE(share.attention.back().backward * factor == Approx(machine.attention.back().backward));
+    REQUIRE(ShareOf(machine, 2).gemm_f32 == machine.gemm_f32);
+  }
+}
+
+}  // namespace
+}  // namespace millrace

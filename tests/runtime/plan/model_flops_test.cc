@@ -1,0 +1,59 @@
+#include "runtime/plan/model_flops.h"
+
+#include <catch2/catch.hpp>
+
+#include "models/model.h"
+
+namespace millrace {
+namespace {
+
+TEST_CASE("GPT-2 124M: the published parameters and FLOPs per token", "[plan][flops]") {
+  ModelOptions o;  // defaults: 12 layers, width 768
+  o.vocab = 50257;
+  const ModelSpec spec = MakeModel(o)->spec();
+  REQUIRE(Parameters(spec) == 124439808);  // openai-community/gpt2
+  REQUIRE(MatmulParameters(spec) == 12 * 12 * 768 * 768 + 50257 * 768);
+  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kCausal) == Approx(0.798e9).epsilon(2e-3));
+  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kFull) == Approx(0.855e9).epsilon(2e-3));
+}
+
+TEST_CASE("Llama 3 8B: the published parameters and FLOPs per token", "[plan][flops]") {
+  ModelOptions o;
+  o.family = ModelFamily::kLlama;
+  o.layers = 32;
+  o.d_model = 4096;
+  o.heads = 32;
+  o.kv_heads = 8;
+  o.head_dim = 128;
+  o.ffn = 14336;
+  o.vocab = 128256;
+  o.seq_len = 8192;
+  o.tied = false;
+  o.activation = ActivationKind::kSwiglu;
+  o.blocks_per_unit = GENERATE(1, 2);  // how blocks are grouped does not matter
+  const ModelSpec spec = MakeModel(o)->spec();
+  REQUIRE(Parameters(spec) == 8030261248);  // meta-llama/Meta-Llama-3-8B
+  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kCausal) == Approx(51.47e9).epsilon(1e-3));
+  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kFull) == Approx(57.91e9).epsilon(1e-3));
+}
+
+TEST_CASE("a tied table counts once; positions, biases, norms and padded rows never", "[plan][flops]") {
+  ModelOptions o;
+  o.layers = 2;
+  o.d_model = 10;
+  o.heads = o.kv_heads = 3;
+  o.head_dim = 4;
+  o.ffn = 22;
+  o.vocab = 37;
+  o.seq_len = 7;
+  o.tied = GENERATE(true, false);
+  const ModelSpec spec = MakeModel(o)->spec();
+  // qkv 36x10, out 10x12, up 22x10, down 10x22; head 37x10.
+  REQUIRE(MatmulParameters(spec) == 2 * (360 + 120 + 220 + 220) + 370);
+  // 6 (12) FLOPs for each of 2 layers, 12 attention columns, 7 positions.
+  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kCausal) == 6.0 * 2210 + 6 * 2 * 12 * 7);
+  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kFull) == 6.0 * 2210 + 12 * 2 * 12 * 7);
+}
+
+}  // namespace
+}  // namespace millrace
