@@ -29,14 +29,16 @@ PassOnStop() {
 trap RequestStop INT TERM HUP USR1
 
 # RunChild SIGNAL COMMAND...: runs the command in a session of its own, so that a Ctrl-C on the terminal reaches this script alone, and
-# returns its exit code. SIGNAL is what RequestStop sends it. If this script is killed, the kernel sends the child TERM. The child
+# returns its exit code. SIGNAL is what RequestStop sends it. If this script is killed, the kernel sends the child INT if that is
+# SIGNAL (Bazel's client stops its build; by TERM it would stop the server too, which others may be using), else TERM. The child
 # reads what standard input is redirected from; a terminal stays with the shell that it belongs to.
 RunChild() {
   child_signal=$1
   shift
-  local code=0 again
+  local code=0 again at_death=TERM
+  if [[ $child_signal == INT ]]; then at_death=INT; fi
   if [[ -t 0 ]]; then exec 0</dev/null; fi
-  setsid setpriv --pdeathsig TERM -- "$@" <&0 &
+  setsid setpriv --pdeathsig "$at_death" -- "$@" <&0 &
   child=$!
   ((stop_requests == 0)) || PassOnStop
   {
