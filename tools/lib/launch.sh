@@ -98,6 +98,6 @@ ExitForSignal() {
     SIGILL | SIGTRAP | SIGABRT | SIGBUS | SIGFPE | SIGSEGV | SIGSYS)
       Die 70 "millrace: $who crashed with $name: a bug in Millrace. The job has been stopped."
       ;;
-    *) Die 72 "millrace: $who was killed by $name. The job has been stopped; a new start resumes from the last checkpoint." ;;
+    *) Die 72 "millrace: $who was killed by $name. The job has been stopped; the same command goes on from the last checkpoint, if there is one." ;;
   esac
 }
