@@ -1,0 +1,60 @@
+// Which op has finished before which begins: vector clocks over ops in issue order. Stream order and waits
+// are all it knows.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/plan/step_plan.h"
+
+namespace millrace {
+
+class HappensBefore {
+ public:
+  // Appends an op that waits for the ops in `waits` (indices of earlier ops); returns its index.
+  int32_t Append(StreamId stream, std::span<const int32_t> waits) {
+    const auto s = static_cast<size_t>(stream);
+    Clock clock = tail_[s];
+    for (const int32_t wait : waits) {
+      const Op& from = ops_[static_cast<size_t>(wait)];
+      for (size_t i = 0; i < kStreams; ++i) clock[i] = std::max(clock[i], from.finished[i]);
+      auto& seen = clock[static_cast<size_t>(from.stream)];
+      seen = std::max(seen, wait);
+    }
+    const auto index = static_cast<int32_t>(ops_.size());
+    ops_.push_back({clock, stream});
+    tail_[s] = clock;
+    tail_[s][s] = index;
+    return index;
+  }
+
+  // All streams wait for all that has been appended.
+  void Join() {
+    joined_ = static_cast<int32_t>(ops_.size());
+    tail_.fill({-1, -1, -1});
+  }
+
+  // Has `a` finished when `b` begins? False for a == b.
+  bool operator()(int32_t a, int32_t b) const {
+    if (a < joined_ && b >= joined_) return true;
+    return ops_[static_cast<size_t>(b)].finished[static_cast<size_t>(ops_[static_cast<size_t>(a)].stream)] >=
+           a;
+  }
+  StreamId stream(int32_t op) const { return ops_[static_cast<size_t>(op)].stream; }
+
+ private:
+  using Clock = std::array<int32_t, kStreams>;  // per stream, the latest op known to have finished; -1 none
+  struct Op {
+    Clock finished;
+    StreamId stream;
+  };
+  std::vector<Op> ops_;
+  std::array<Clock, kStreams> tail_{Clock{-1, -1, -1}, Clock{-1, -1, -1},
+                                    Clock{-1, -1, -1}};  // of each stream's next op
+  int32_t joined_ = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,55 @@
+#include "tests/support/plan_case.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "models/model.h"
+
+namespace millrace::test {
+namespace {
+
+BatchShape ShapeOf(const PlanCase& c) {
+  return {.batch = c.kind == PlanKind::kGenerate ? 1 : 2, .seq = c.model.seq_len};
+}
+
+}  // namespace
+
+Program ProgramOf(const PlanCase& c) {
+  const std::unique_ptr<Model> model = MakeModel(c.model);
+  ForwardBuilder builder(model->spec(), ShapeOf(c), c.precision.compute, c.precision.norm_params);
+  model->EmitForward(builder, c.kind == PlanKind::kTrain  ? HeadMode::kTrainLoss
+                              : c.kind == PlanKind::kEval ? HeadMode::kEvalLoss
+                                                          : HeadMode::kLogits);
+  SemanticGraph graph = std::move(builder).Finish();
+  if (c.kind == PlanKind::kTrain) graph = AddGradients(std::move(graph), c.recompute);
+  LowerOptions lower;
+  lower.backend = c.options.backend;
+  lower.loss_chunk_rows = 5;  // several chunks, the last one short
+  return Lower(graph, lower);
+}
+
+ShardLayout LayoutOf(const PlanCase& c) {
+  return PlanShards(MakeModel(c.model)->spec(), c.mesh, c.precision);
+}
+
+StepPlan PlanOf(PlanCase c) {
+  c.options.shape = {.batch = 2, .seq = c.model.seq_len};
+  return PlanStep(LayoutOf(c), ProgramOf(c), c.options, c.kind);
+}
+
+std::string ToString(const PlanCase& c) {
+  const PlanOptions& o = c.options;
+  return fmt::format(
+      "family {} layers {} tied {} | shard {} replicate {} | compute {} norms {} accumulate {} wire {} | "
+      "recompute {} kind {} | "
+      "accumulate {} reshard {} downcast {} sync {} concat {} allocator {} prefetch {} slots {} reduce_depth "
+      "{}",
+      static_cast<int>(c.model.family), c.model.layers, c.model.tied, c.mesh.shard, c.mesh.replicate,
+      Name(c.precision.compute), Name(c.precision.norm_params), Name(c.precision.grad_accumulate),
+      Name(c.precision.grad_wire), static_cast<int>(c.recompute), Name(c.kind), o.accumulate,
+      static_cast<int>(o.reshard), static_cast<int>(o.downcast), static_cast<int>(o.grad_sync),
+      static_cast<int>(o.grad_concat), static_cast<int>(o.allocator), o.prefetch, o.slots, o.reduce_depth);
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,30 @@
+// A plan for a tiny model, from a description that a failing test can print.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/planner.h"
+#include "tests/support/tiny_models.h"
+
+namespace millrace::test {
+
+struct PlanCase {
+  ModelOptions model = TinyGpt2(3);
+  MeshShape mesh;
+  PrecisionPolicy precision;
+  Recompute recompute = Recompute::kNone;
+  PlanOptions options;  // `shape` is filled in: 2 sequences of the model's length
+  PlanKind kind = PlanKind::kTrain;
+};
+
+Program ProgramOf(const PlanCase& c);
+ShardLayout LayoutOf(const PlanCase& c);
+// Not checked.
+StepPlan PlanOf(PlanCase c);
+std::string ToString(const PlanCase& c);
+
+inline PrecisionPolicy Mixed(DType norms, DType accumulate, DType wire) {
+  return {DType::kBF16, norms, accumulate, wire};
+}
+
+}  // namespace millrace::test
