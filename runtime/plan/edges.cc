@@ -1,6 +1,7 @@
-// Cross-stream edges, derived from the bytes that ops touch. The schedule is walked once in issue order with, per byte range of the arena, the
-// last writer and the readers since; an access that conflicts with one on another stream waits for it, unless what its stream already
-// waited for implies it (a vector clock per op decides). The checker proves the result with code of its own.
+// Cross-stream edges, derived from the bytes that ops touch. The schedule is walked once in issue order with,
+// per byte range of the arena, the last writer and the readers since; an access that conflicts with one on
+// another stream waits for it, unless what its stream already waited for implies it (a vector clock per op
+// decides). The checker proves the result with code of its own.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -10,7 +11,8 @@
 namespace millrace {
 namespace {
 
-using Clock = std::array<int32_t, kStreams>;  // per stream: index (in issue order) of the last op known to have finished; -1 none
+using Clock = std::array<int32_t, kStreams>;  // per stream: index (in issue order) of the last op known to
+                                              // have finished; -1 none
 
 struct Issued {
   int32_t entry = 0, op = 0;
@@ -25,9 +27,35 @@ struct Segment {
   Clock readers{-1, -1, -1};
 };
 
+// Buffers that are one row per rank (the statistics): persistent, touched whole or through views of a cell in
+// the own row. Two cells conflict on every rank or on none, so rank 0 stands for all; widening them to every
+// rank's row would order ops that share nothing.
+std::vector<bool> RowsByRank(const StepPlan& plan) {
+  std::vector<int64_t> stride(plan.buffers.size());
+  std::vector<bool> rows(plan.buffers.size());
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = plan.buffers[i].scope == BufferScope::kPersistent;
+  for (const Body& body : plan.bodies) {
+    for (const PlanOp& op : body.ops) {
+      ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
+        const size_t b = static_cast<size_t>(view.buffer.value);
+        const int64_t size = Bytes(view.layout.dtype);
+        if (view.rank_stride == 0) {
+          if (view.offset != 0 || view.layout.span_bytes() != plan.buffers[b].bytes) rows[b] = false;
+          return;
+        }
+        if (stride[b] == 0) stride[b] = view.rank_stride * size;
+        if (stride[b] != view.rank_stride * size || view.offset * size + view.layout.span_bytes() > stride[b])
+          rows[b] = false;
+      });
+    }
+  }
+  return rows;
+}
+
 class Deriver {
  public:
-  Deriver(StepPlan& plan, int world, int accumulate) : plan_(plan), world_(world), accumulate_(accumulate) {
+  Deriver(StepPlan& plan, const MeshShape& mesh, int accumulate)
+      : plan_(plan), mesh_(mesh), accumulate_(accumulate), rows_(RowsByRank(plan)) {
     segments_[0] = {plan.arena_bytes, -1, {-1, -1, -1}};
   }
 
@@ -36,7 +64,8 @@ class Deriver {
       Entry& entry = schedule[e];
       entry.edges.clear();
       const Body& body = plan_.bodies[static_cast<size_t>(entry.body)];
-      for (size_t o = 0; o < body.ops.size(); ++o) Step(entry, static_cast<int32_t>(e), body, static_cast<int32_t>(o));
+      for (size_t o = 0; o < body.ops.size(); ++o)
+        Step(entry, static_cast<int32_t>(e), body, static_cast<int32_t>(o));
     }
   }
 
@@ -52,10 +81,10 @@ class Deriver {
     }
     needed_ = {-1, -1, -1};
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
-      Touch(BytesOf(plan_, view, body.begin + op_index, world_, accumulate_), Writes(access), self, op.stream);
+      Touch(Touched(view, body.begin + op_index), Writes(access), self, op.stream);
     });
-    // The latest op of each other stream implies the earlier ones; take streams in order of how recent they are, so that a wait which another
-    // implies is dropped.
+    // The latest op of each other stream implies the earlier ones; take streams in order of how recent they
+    // are, so that a wait which another implies is dropped.
     std::array<int32_t, kStreams> waits = needed_;
     std::sort(waits.begin(), waits.end(), std::greater<>());
     for (int32_t wait : waits) {
@@ -69,6 +98,11 @@ class Deriver {
     }
     last_on_[s] = self;
     issued_.push_back(now);
+  }
+
+  ByteRange Touched(View view, int64_t position) const {
+    if (rows_[static_cast<size_t>(view.buffer.value)]) view.rank_stride = 0;
+    return BytesOf(plan_, view, position, mesh_, accumulate_);
   }
 
   void Need(int32_t other, StreamId stream) {
@@ -107,7 +141,9 @@ class Deriver {
   }
 
   StepPlan& plan_;
-  const int world_, accumulate_;
+  const MeshShape mesh_;
+  const int accumulate_;
+  const std::vector<bool> rows_;
   std::map<int64_t, Segment> segments_;  // by first byte; they tile the arena
   std::vector<Issued> issued_;
   Clock last_on_{-1, -1, -1};
@@ -116,10 +152,10 @@ class Deriver {
 
 }  // namespace
 
-void DeriveEdges(StepPlan& plan, int world, int accumulate) {
+void DeriveEdges(StepPlan& plan, const MeshShape& mesh, int accumulate) {
   if (plan.arena_bytes == 0) return;
-  Deriver(plan, world, accumulate).Run(plan.schedule);
-  Deriver(plan, world, accumulate).Run(plan.prologue);
+  Deriver(plan, mesh, accumulate).Run(plan.schedule);
+  Deriver(plan, mesh, accumulate).Run(plan.prologue);
 }
 
 }  // namespace millrace

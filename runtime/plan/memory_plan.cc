@@ -220,6 +220,8 @@ void PlaceBuffers(StepBuilder& b) {
 
   int64_t top = plan.persistent_bytes;
   const AllocatorKind kind = b.options.allocator;
+  if (kind != AllocatorKind::kDynamic)
+    for (size_t i = 0; i < plan.buffers.size(); ++i) plan.buffers[i].group = b.how[i].group;
   if (kind == AllocatorKind::kPacked) {
     top += Place(b, Gather(b, false, any), {kind, b.options.slots}, top);
   } else {

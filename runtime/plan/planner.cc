@@ -27,13 +27,13 @@ void FillParityStride(KernelOp& op, int64_t stride) {
       op);
 }
 
-void AccumulateAll(KernelOp& op) {
+void SetUpdates(KernelOp& op, Update update) {
   std::visit(
-      [](auto& typed) {
-        if constexpr (requires { typed.update; }) typed.update = Update::kAccumulate;
-        if constexpr (requires { typed.table_update; }) typed.table_update = typed.positions_update = Update::kAccumulate;
-        if constexpr (requires { typed.weight_update; }) typed.weight_update = typed.bias_update = Update::kAccumulate;
-        if constexpr (requires { typed.loss_update; }) typed.loss_update = Update::kAccumulate;
+      [update](auto& typed) {
+        if constexpr (requires { typed.update; }) typed.update = update;
+        if constexpr (requires { typed.table_update; }) typed.table_update = typed.positions_update = update;
+        if constexpr (requires { typed.weight_update; }) typed.weight_update = typed.bias_update = update;
+        if constexpr (requires { typed.loss_update; }) typed.loss_update = update;
       },
       op);
 }
@@ -58,7 +58,7 @@ class Planner {
       begin = body.end();
     }
     PlaceBuffers(b_);
-    DeriveEdges(b_.plan, b_.layout.mesh.world(), b_.options.accumulate);
+    DeriveEdges(b_.plan, b_.layout.mesh, b_.options.accumulate);
     return std::move(b_.plan);
   }
 
@@ -117,7 +117,7 @@ class Planner {
 
   // The program op on plan buffers.
   KernelOp Bound(KernelOp op, int position, const Variant& variant) {
-    bool accumulates = false;
+    bool accumulates = false, overwrites = false;
     ForEachView(op, [&](View& view, Access, std::string_view) {
       const size_t index = static_cast<size_t>(view.buffer.value);
       const ProgramBuffer& buffer = b_.program.buffers[index];
@@ -126,6 +126,7 @@ class Planner {
         case ProgramRole::kParamGrad:
           view = grads_.Resolve(view, buffer.param);
           accumulates |= !variant.first && grads_.outlives_microbatch();
+          overwrites |= grads_.one_contribution_per_part();
           break;
         case ProgramRole::kLoss:
           view = grads_.loss_sum();
@@ -142,7 +143,8 @@ class Planner {
         case ProgramRole::kLogits: view.buffer = Activation(index); break;
       }
     });
-    if (accumulates) AccumulateAll(op);
+    if (accumulates) SetUpdates(op, Update::kAccumulate);
+    if (overwrites) SetUpdates(op, Update::kOverwrite);
     FillParityStride(op, b_.options.accumulate * b_.options.shape.batch * (b_.options.shape.seq + 1));
     return op;
   }

@@ -24,7 +24,7 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const Program& microba
 
 BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope, BufferPlan buffer_plan) {
   const BufferId id{static_cast<int32_t>(plan.buffers.size())};
-  plan.buffers.push_back({name, bytes, cls, scope, {}, {}});
+  plan.buffers.push_back({name, bytes, cls, scope, {}, {}, -1});
   how.push_back(buffer_plan);
   produced.emplace_back();
   return id;

@@ -59,6 +59,6 @@ inline FlatId FlatAt(size_t index) { return FlatId{static_cast<int32_t>(index)};
 
 // Passes, in order.
 void PlaceBuffers(StepBuilder& builder);                                  // memory_plan.cc: lifetimes and addresses
-void DeriveEdges(StepPlan& plan, int world, int accumulate);              // edges.cc
+void DeriveEdges(StepPlan& plan, const MeshShape& mesh, int accumulate);  // edges.cc
 
 }  // namespace millrace

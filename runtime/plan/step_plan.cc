@@ -109,10 +109,11 @@ int64_t PlanBuffer::OffsetAt(int64_t position) const {
   return 0;
 }
 
-ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, int world, int accumulate) {
+ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh, int accumulate) {
   const int64_t size = Bytes(view.layout.dtype);
   const int64_t begin = plan.buffer(view.buffer).OffsetAt(position) + view.offset * size;
-  const int64_t widest = view.rank_stride * (world - 1) + view.microbatch_stride * (accumulate - 1);
+  const int64_t ranks = view.rank_axis == AxisGroup::kShard ? mesh.shard : view.rank_axis == AxisGroup::kReplicate ? mesh.replicate : mesh.world();
+  const int64_t widest = view.rank_stride * (ranks - 1) + view.microbatch_stride * (accumulate - 1);
   // Token views are read at either parity; the whole buffer is the safe answer.
   if (view.buffer == plan.state.tokens.buffer) {
     const int64_t base = plan.buffer(view.buffer).OffsetAt(position);
@@ -136,7 +137,9 @@ std::string ToString(const StepPlan& plan) {
   text += "buffers\n";
   for (const PlanBuffer& buffer : plan.buffers) {
     if (buffer.offsets.empty()) continue;
-    fmt::format_to(out, "  {} {} bytes {} {} at", buffer.name, buffer.bytes, Name(buffer.cls), Name(buffer.scope));
+    fmt::format_to(out, "  {} {} bytes {} {}", buffer.name, buffer.bytes, Name(buffer.cls), Name(buffer.scope));
+    if (buffer.group >= 0) fmt::format_to(out, " bucket {}", buffer.group);
+    text += " at";
     for (int64_t offset : buffer.offsets) fmt::format_to(out, " {}", offset);
     text += " live";
     for (const Interval& i : buffer.live) fmt::format_to(out, " [{},{})", i.begin, i.end);

@@ -38,6 +38,7 @@ struct PlanBuffer {
   BufferScope scope = BufferScope::kMicrobatch;
   std::vector<Interval> live;    // positions of the canonical timeline
   std::vector<int64_t> offsets;  // bytes in the arena: one (sticky), or one per interval (allocator `dynamic`)
+  int32_t group = -1;            // buffers of one group are stays of one bucket and share its one address; -1: on its own
 
   // Address at a position inside a live interval.
   int64_t OffsetAt(int64_t position) const;
@@ -94,12 +95,12 @@ struct StepPlan {
   int64_t timeline_end() const { return bodies.empty() ? 0 : bodies.back().end(); }
 };
 
-// Bytes [first, second) of the arena that an op at `position` may touch through `view`, on any rank and microbatch < accumulate: a rank stride
-// widens the range to every rank's part.
+// Bytes [begin, end) of the arena that an op at `position` may touch through `view`, on any rank of the mesh and microbatch < accumulate: a
+// rank stride widens the range to every rank's part.
 struct ByteRange {
   int64_t begin = 0, end = 0;
 };
-ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, int world, int accumulate);
+ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh, int accumulate);
 
 // The whole plan as text: buffers, bodies, schedule, edges. Equal text, equal plan.
 std::string ToString(const StepPlan& plan);
