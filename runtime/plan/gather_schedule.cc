@@ -20,10 +20,11 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses, const G
   std::vector<GatherSegment> segments;
   for (const FlatUse& use : uses) {
     if (use.reads.empty()) continue;
-    GatherSegment whole{use.flat, use.block, use.reshard == Reshard::kNever, use.reads.front(), use.reads.back()};
+    const bool slot = use.block && use.reshard == Reshard::kAfterForward;
+    GatherSegment whole{use.flat, slot, use.reshard == Reshard::kNever, use.reads.front(), use.reads.back()};
     const auto backward = std::lower_bound(use.reads.begin(), use.reads.end(), options.forward_ops);
-    const bool split = use.block && use.reshard == Reshard::kAfterForward && backward != use.reads.begin() &&
-                       backward != use.reads.end() && *(backward - 1) < kept_from;
+    const bool split =
+        slot && backward != use.reads.begin() && backward != use.reads.end() && *(backward - 1) < kept_from;
     if (!split) {
       segments.push_back(whole);
       continue;
@@ -37,8 +38,6 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses, const G
   std::stable_sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return segments;
 }
-
-bool TakesSlot(const GatherSegment& segment) { return segment.block && !segment.whole_step; }
 
 }  // namespace
 
@@ -55,10 +54,10 @@ std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses, const G
       bool same_flat_live = false;
       for (const GatherSegment& other : segments) {
         if (!live_before(other, position)) continue;
-        live += TakesSlot(other);
+        live += other.slot;
         same_flat_live |= other.flat == segment.flat;
       }
-      if (!same_flat_live && (!TakesSlot(segment) || live < options.slots)) return position;
+      if (!same_flat_live && (!segment.slot || live < options.slots)) return position;
     }
     return options.ops;
   };

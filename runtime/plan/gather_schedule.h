@@ -4,7 +4,9 @@
 // gather is issued before the op at `issue`; the bucket is free after the op at `last`.
 //
 // Rules    A gather is issued when the segment `prefetch` places before it (by first use) begins, and not before a block slot is free: at most
-//          `slots` block segments that are released in the microbatch live at once. Flats that are no block (embedding, head, norms) take no slot.
+//          `slots` slot segments live at once. A block that is given back after its forward takes a slot; one that is kept to its backward or
+//          for the step has a bucket of its own (all blocks are live at the turn-around), as have flats that are no block (embedding, head,
+//          norms).
 //          The last `slots` blocks of the forward are the first of the backward: they stay gathered over the turn-around.
 #pragma once
 
@@ -18,14 +20,14 @@ enum class Reshard { kNever, kAfterBackward, kAfterForward };
 
 struct FlatUse {
   FlatId flat;
-  bool block = false;        // occupies a slot
+  bool block = false;
   Reshard reshard = Reshard::kAfterForward;
   std::vector<int> reads;    // positions, ascending
 };
 
 struct GatherSegment {
   FlatId flat;
-  bool block = false;
+  bool slot = false;         // occupies a slot
   bool whole_step = false;   // gathered in the first microbatch, kept for the step (Reshard::kNever)
   int first = 0, last = 0;   // positions of first and last read
   int issue = 0;             // issued before this position; carried segments: issued by the previous microbatch or the update

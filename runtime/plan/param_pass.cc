@@ -54,7 +54,7 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
     Stay stay{segment, {}, {}, flat.name};
     const int nth = stay_count[static_cast<size_t>(segment.flat.value)]++;
     const BufferScope scope = segment.carried ? BufferScope::kCarried : segment.whole_step ? BufferScope::kStep : BufferScope::kMicrobatch;
-    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.block ? segment.flat.value : -1, flat.encoding, segment.whole_step};
+    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? segment.flat.value : -1, flat.encoding, segment.whole_step};
     const std::string suffix = nth == 0 ? "" : "#" + std::to_string(nth + 1);
     stay.bucket = b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.encoding), BufferClass::kSlots, scope, how);
     if (b_.options.downcast == Downcast::kAfterGather && flat.encoding != DType::kF32 && b_.shard_world() > 1) {
