@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/exec/logical_tensors.h"
@@ -81,7 +82,12 @@ Session::~Session() = default;
 int Session::rank() const { return comms_->world().rank(); }
 int Session::world() const { return comms_->world().world_size(); }
 
-void Session::InitWeights() { engine_->InitWeights(static_cast<uint64_t>(config_.train.seed)); }
+void Session::InitWeights() {
+  if (config_.model.init_from)
+    LoadHuggingFaceWeights(*engine_, run_.spec, config_.model, *config_.model.init_from);
+  else
+    engine_->InitWeights(static_cast<uint64_t>(config_.train.seed));
+}
 
 const Batcher& Session::batcher() const {
   MR_CHECK(batcher_ != nullptr, "this session has no data");

@@ -9,6 +9,7 @@
 
 #include "comm/host_collectives.h"
 #include "runtime/api/assemble.h"
+#include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
 #include "runtime/plan/machine.h"
@@ -49,7 +50,7 @@ int PoolOnly(const PlanArguments& arguments) {
 int PlanVerb(const PlanArguments& arguments) {
   if (arguments.pool_only) return PoolOnly(arguments);
   const LoadedConfig loaded =
-      LoadConfig(arguments.config.files, arguments.config.sets, ConfigContext{.world = arguments.world, .has_cuda = true});
+      LoadRunConfig(arguments.config.files, arguments.config.sets, ConfigContext{.world = arguments.world, .has_cuda = true});
   const Machine& machine = FindMachine(arguments.machine);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
   const BackendTraits traits{cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0};

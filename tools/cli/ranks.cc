@@ -9,6 +9,7 @@
 #include "comm/mpi/mpi_runtime.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/api/assemble.h"
+#include "runtime/api/exchange.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "tools/cli/command.h"
@@ -26,7 +27,7 @@ bool Launched() {
 BackendTraits TraitsOf(int world) { return {Backend::kCpu, ScratchBytes(world)}; }
 
 LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& plans, int world) {
-  LoadedConfig loaded = LoadConfig(arguments.files, arguments.sets, ConfigContext{.world = world});
+  LoadedConfig loaded = LoadRunConfig(arguments.files, arguments.sets, ConfigContext{.world = world});
   Assemble(loaded.config, world, TraitsOf(world), plans);  // what cannot be planned is as wrong as what cannot be parsed
   return loaded;
 }
@@ -34,7 +35,7 @@ LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& 
 int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelection& plans, const std::function<int(RankContext&)>& body) {
   LoadedConfig loaded;
   try {
-    loaded = LoadConfig(arguments.files, arguments.sets, ConfigContext{.world = factory.world_size()});
+    loaded = LoadRunConfig(arguments.files, arguments.sets, ConfigContext{.world = factory.world_size()});
     if (factory.world_size() > 1) Assemble(loaded.config, factory.world_size(), TraitsOf(factory.world_size()), plans);
   } catch (const Error& error) {
     // Every rank reads the same files and finds the same mistakes; one says so.

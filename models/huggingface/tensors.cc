@@ -1,0 +1,194 @@
+#include "models/huggingface/tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+enum class Rows { kAll, kQuery, kKey, kValue, kGate, kUp };
+
+struct Entry {
+  std::string_view ours, theirs;  // in a block: behind "h.<i>." and behind the block's prefix
+  Rows rows = Rows::kAll;
+  bool transposed = false;
+};
+
+struct FamilyTable {
+  std::string_view prefix;        // of everything but the head: absent in folders saved from the bare model
+  std::string_view block_prefix;  // before the block's number
+  std::vector<Entry> block;
+  std::vector<Entry> outside;  // without the head
+};
+
+const FamilyTable kGpt2 = {"transformer.",
+                           "h.",
+                           {{"ln_1.weight", "ln_1.weight"},
+                            {"ln_1.bias", "ln_1.bias"},
+                            {"attn.qkv.weight", "attn.c_attn.weight", Rows::kAll, true},
+                            {"attn.qkv.bias", "attn.c_attn.bias"},
+                            {"attn.proj.weight", "attn.c_proj.weight", Rows::kAll, true},
+                            {"attn.proj.bias", "attn.c_proj.bias"},
+                            {"ln_2.weight", "ln_2.weight"},
+                            {"ln_2.bias", "ln_2.bias"},
+                            {"mlp.up.weight", "mlp.c_fc.weight", Rows::kAll, true},
+                            {"mlp.up.bias", "mlp.c_fc.bias"},
+                            {"mlp.down.weight", "mlp.c_proj.weight", Rows::kAll, true},
+                            {"mlp.down.bias", "mlp.c_proj.bias"}},
+                           {{"embed/wte", "wte.weight"},
+                            {"embed/wpe", "wpe.weight"},
+                            {"ln_f.weight", "ln_f.weight"},
+                            {"ln_f.bias", "ln_f.bias"}}};
+
+const FamilyTable kLlama = {"model.",
+                            "layers.",
+                            {{"norm_1.weight", "input_layernorm.weight"},
+                             {"attn.qkv.weight", "self_attn.q_proj.weight", Rows::kQuery},
+                             {"attn.qkv.weight", "self_attn.k_proj.weight", Rows::kKey},
+                             {"attn.qkv.weight", "self_attn.v_proj.weight", Rows::kValue},
+                             {"attn.proj.weight", "self_attn.o_proj.weight"},
+                             {"norm_2.weight", "post_attention_layernorm.weight"},
+                             {"mlp.gate_up.weight", "mlp.gate_proj.weight", Rows::kGate},
+                             {"mlp.gate_up.weight", "mlp.up_proj.weight", Rows::kUp},
+                             {"mlp.down.weight", "mlp.down_proj.weight"}},
+                            {{"embed.weight", "embed_tokens.weight"}, {"norm_f.weight", "norm.weight"}}};
+
+constexpr const char* kHead = "lm_head.weight";  // the same in both families, and ours; never prefixed
+
+const FamilyTable& TableOf(const ModelSpec& spec) {
+  MR_CHECK(spec.family == "gpt2" || spec.family == "llama", "{} has no Hugging Face names", spec.family);
+  return spec.family == "gpt2" ? kGpt2 : kLlama;
+}
+
+std::pair<int64_t, int64_t> RowRange(const ModelSpec& spec, Rows rows, int64_t all) {
+  const int64_t q = spec.heads * spec.head_dim, kv = spec.kv_heads * spec.head_dim;
+  switch (rows) {
+    case Rows::kAll: return {0, all};
+    case Rows::kQuery: return {0, q};
+    case Rows::kKey: return {q, kv};
+    case Rows::kValue: return {q + kv, kv};
+    case Rows::kGate: return {0, spec.ffn};
+    case Rows::kUp: return {spec.ffn, spec.ffn};
+  }
+  return {0, all};
+}
+
+HuggingFaceTensor MakeTensor(const ModelSpec& spec, const ParamSpec& param, std::string name, const Entry& entry) {
+  const auto [first, count] = RowRange(spec, entry.rows, param.dims[0]);
+  const bool matrix = param.dims.size() == 2;
+  HuggingFaceTensor tensor{std::move(name), {count}, param.name, first, matrix ? param.dims[1] : 1, entry.transposed};
+  if (matrix) tensor.shape = entry.transposed ? std::vector{param.dims[1], count} : std::vector{count, param.dims[1]};
+  return tensor;
+}
+
+// "h.12.attn.qkv.weight" -> 12 and "attn.qkv.weight"; a parameter outside the blocks -> nothing.
+struct BlockName {
+  std::string_view number, rest;
+};
+std::optional<BlockName> SplitBlock(std::string_view name) {
+  if (!name.starts_with("h.")) return std::nullopt;
+  const size_t dot = name.find('.', 2);
+  return BlockName{name.substr(2, dot - 2), name.substr(dot + 1)};
+}
+
+std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::string_view prefix) {
+  const FamilyTable& table = TableOf(spec);
+  std::vector<HuggingFaceTensor> tensors;
+  for (const UnitSpec& unit : spec.units)
+    for (const ParamSpec& param : unit.params) {
+      const size_t before = tensors.size();
+      if (param.name == kHead) tensors.push_back(MakeTensor(spec, param, kHead, {}));
+      const auto block = SplitBlock(param.name);
+      for (const Entry& entry : block ? table.block : table.outside) {
+        if (entry.ours != (block ? block->rest : std::string_view(param.name))) continue;
+        std::string name = block ? fmt::format("{}{}{}.{}", prefix, table.block_prefix, block->number, entry.theirs)
+                                 : fmt::format("{}{}", prefix, entry.theirs);
+        tensors.push_back(MakeTensor(spec, param, std::move(name), entry));
+      }
+      MR_CHECK_LT(before, tensors.size(), "{} has no Hugging Face name", param.name);
+    }
+  return tensors;
+}
+
+// Buffers that older versions of transformers saved beside the parameters: causal masks, and RoPE frequencies, which follow from config.json.
+bool IsBuffer(std::string_view name, const FamilyTable& table) {
+  if (name.starts_with(table.prefix)) name.remove_prefix(table.prefix.size());
+  if (name == "rotary_emb.inv_freq") return &table == &kLlama;
+  if (!name.starts_with(table.block_prefix)) return false;
+  name.remove_prefix(table.block_prefix.size());
+  const size_t digits = name.find_first_not_of("0123456789");
+  if (digits == 0 || digits == name.npos) return false;
+  name.remove_prefix(digits);
+  if (&table == &kLlama) return name == ".self_attn.rotary_emb.inv_freq";
+  return name == ".attn.bias" || name == ".attn.masked_bias";
+}
+
+// The first few of many names: a folder of another model has thousands.
+std::string Listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 12;
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)), ", "));
+  return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
+}
+
+// Calls f(stored index - begin, index in the parameter) for stored elements [begin, begin + n).
+template <class F>
+void ForEachElement(const HuggingFaceTensor& tensor, int64_t begin, int64_t n, F&& f) {
+  const int64_t base = tensor.first_row * tensor.columns;
+  if (!tensor.transposed) {
+    for (int64_t i = 0; i < n; ++i) f(i, base + begin + i);
+    return;
+  }
+  const int64_t out = tensor.shape[1];
+  int64_t row = begin % out, column = begin / out;  // of the parameter
+  for (int64_t i = 0; i < n; ++i) {
+    f(i, base + row * tensor.columns + column);
+    if (++row == out) row = 0, ++column;
+  }
+}
+
+}  // namespace
+
+std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& spec) { return TensorsWithPrefix(spec, TableOf(spec).prefix); }
+
+TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& names, const std::string& folder) {
+  const FamilyTable& table = TableOf(spec);
+  const bool prefixed = std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(table.prefix); });
+  TensorMatch match;
+  match.tensors = TensorsWithPrefix(spec, prefixed ? table.prefix : "");
+  std::set<std::string> extra = names;
+  std::vector<std::string> missing, unplaced;
+  bool has_head = false;
+  for (const HuggingFaceTensor& tensor : match.tensors) {
+    if (extra.erase(tensor.name) == 0) missing.push_back(tensor.name);
+    has_head |= tensor.param == kHead;
+  }
+  if (!has_head && extra.erase(kHead) == 1) {
+    match.tied_head = kHead;
+    match.tied_to = table.outside.front().ours;
+  }
+  for (const std::string& name : extra)
+    if (!IsBuffer(name, table)) unplaced.push_back(name);
+  std::vector<std::string> problems;
+  if (!missing.empty()) problems.push_back(fmt::format("{} missing: {}", missing.size(), Listed(missing)));
+  if (!unplaced.empty()) problems.push_back(fmt::format("{} without a place in the model: {}", unplaced.size(), Listed(unplaced)));
+  MR_REQUIRE(ErrorCode::kData, problems.empty(), "the tensors of {} do not fit its config.json; {}", folder, fmt::join(problems, "; "));
+  return match;
+}
+
+void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored, std::span<float> param) {
+  const auto n = static_cast<int64_t>(stored.size());
+  MR_CHECK(begin >= 0 && begin + n <= tensor.numel(), "elements [{}, {}) of {}, which has {}", begin, begin + n, tensor.name, tensor.numel());
+  ForEachElement(tensor, begin, n, [&](int64_t i, int64_t at) { param[static_cast<size_t>(at)] = stored[static_cast<size_t>(i)]; });
+}
+
+std::vector<float> TakeFromParam(const HuggingFaceTensor& tensor, std::span<const float> param) {
+  std::vector<float> stored(static_cast<size_t>(tensor.numel()));
+  ForEachElement(tensor, 0, tensor.numel(), [&](int64_t i, int64_t at) { stored[static_cast<size_t>(i)] = param[static_cast<size_t>(at)]; });
+  return stored;
+}
+
+}  // namespace millrace
