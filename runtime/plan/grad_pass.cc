@@ -14,7 +14,8 @@ GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.s
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         const ProgramBuffer& buffer = b_.program.buffers[static_cast<size_t>(view.buffer.value)];
         if (buffer.role != ProgramRole::kParamGrad) return;
-        params_[static_cast<size_t>(buffer.param.value)].used = true;
+        std::vector<int>& contributions = params_[static_cast<size_t>(buffer.param.value)].contributions;
+        if (contributions.empty() || contributions.back() != position) contributions.push_back(position);
         FlatState& flat = flats_[static_cast<size_t>(b_.layout.param(buffer.param).flat.value)];
         if (flat.first < 0) flat.first = position;
         flat.last = position;
@@ -35,7 +36,7 @@ GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.s
     auto zero = std::make_shared<std::vector<Range>>(flat.gaps);
     for (ParamId param : flat.params) {
       const ParamPlacement& placement = b_.layout.param(param);
-      if (!params_[static_cast<size_t>(param.value)].used) zero->push_back({placement.begin, placement.end});
+      if (!params_[static_cast<size_t>(param.value)].used()) zero->push_back({placement.begin, placement.end});
     }
     std::sort(zero->begin(), zero->end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
     state.zero = std::move(zero);
@@ -63,14 +64,11 @@ GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.s
     final_.push_back(shard_.back());
   }
   if (direct()) return;
-  const bool part_accumulates = b_.options.grad_concat == GradConcat::kLast && !sync_every();
   for (size_t p = 0; p < params_.size(); ++p) {
-    if (!params_[p].used) continue;
+    if (!params_[p].used()) continue;
     const ParamSpec& spec = b_.layout.params[p].spec;
-    // A part that is added to an accumulator is kept in f32, so that every concat mode rounds once per addition.
-    const DType dtype = part_accumulates ? precision.grad_accumulate : DType::kF32;
-    params_[p].part = b_.AddBuffer("grad_part/" + spec.name, spec.stored_numel() * Bytes(dtype), BufferClass::kGradients,
-                                   part_accumulates ? BufferScope::kStep : BufferScope::kMicrobatch);
+    params_[p].part = b_.AddBuffer("grad_part/" + spec.name, spec.stored_numel() * Bytes(PartDType()), BufferClass::kGradients,
+                                   outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
   }
 }
 
@@ -78,6 +76,12 @@ bool GradPass::sync_every() const { return b_.options.grad_sync == GradSync::kEv
 
 bool GradPass::outlives_microbatch() const {
   return !sync_every() && b_.options.grad_concat != GradConcat::kEvery;
+}
+
+// Every concat mode adds the same contributions in the same order and rounds as often: direct adds each to the bucket; last adds each to a part
+// that holds the bucket's dtype; every forms each in f32, and adds it to the bucket by a concat of its own.
+DType GradPass::PartDType() const {
+  return b_.options.grad_concat == GradConcat::kLast ? b_.layout.precision.grad_accumulate : DType::kF32;
 }
 
 View GradPass::Resolve(const View& view, ParamId param) {
@@ -91,7 +95,7 @@ View GradPass::Resolve(const View& view, ParamId param) {
     return resolved;
   }
   resolved.buffer = params_[static_cast<size_t>(param.value)].part;
-  resolved.layout.dtype = outlives_microbatch() ? accumulate : DType::kF32;
+  resolved.layout.dtype = PartDType();
   return resolved;
 }
 
@@ -121,20 +125,24 @@ void GradPass::Zero(FlatId flat) {
   b_.Emit(op, StreamId::kCompute, "zero_gaps/" + b_.UnitLabel(flat), b_.layout.flat(flat).unit);
 }
 
-void GradPass::Concat(FlatId flat, Update update) {
-  if (update == Update::kOverwrite) Zero(flat);
-  const DType part_dtype = outlives_microbatch() ? b_.layout.precision.grad_accumulate : DType::kF32;
+void GradPass::Concat(ParamId param, Update update) {
+  const ParamPlacement& placement = b_.layout.param(param);
+  ConcatOp<View> op;
+  op.x = WholeView(params_[static_cast<size_t>(param.value)].part, PartDType(), placement.end - placement.begin);
+  op.out = Bucket(placement.flat);
+  op.out.offset = placement.begin;
+  op.out.layout = DenseLayout(op.out.layout.dtype, {placement.end - placement.begin});
+  op.update = update;
+  b_.Emit(op, StreamId::kCompute, "concat/" + placement.spec.name, placement.unit);
+}
+
+void GradPass::ConcatAll(FlatId flat, bool fresh) {
+  if (fresh) Zero(flat);
   for (ParamId param : b_.layout.flat(flat).params) {
-    const ParamPlacement& placement = b_.layout.param(param);
     const ParamState& state = params_[static_cast<size_t>(param.value)];
-    if (!state.used) continue;
-    ConcatOp<View> op;
-    op.x = WholeView(state.part, part_dtype, placement.end - placement.begin);
-    op.out = Bucket(flat);
-    op.out.offset = placement.begin;
-    op.out.layout = DenseLayout(op.out.layout.dtype, {placement.end - placement.begin});
-    op.update = update;
-    b_.Emit(op, StreamId::kCompute, "concat/" + placement.spec.name, placement.unit);
+    if (!state.used()) continue;
+    const bool alone = state.contributions.size() == 1 || !one_contribution_per_part();
+    Concat(param, fresh && alone ? Update::kOverwrite : Update::kAccumulate);
   }
 }
 
@@ -145,14 +153,22 @@ void GradPass::EmitBefore(int position, const Variant& variant) {
 }
 
 void GradPass::EmitAfter(int position, const Variant& variant) {
+  const bool fresh = sync_every() || variant.first;
+  if (one_contribution_per_part()) {
+    // All but a parameter's last contribution make room for the next; the last waits for the flat's.
+    for (size_t p = 0; p < params_.size(); ++p) {
+      const std::vector<int>& at = params_[p].contributions;
+      if (at.empty() || position == at.back() || !std::binary_search(at.begin(), at.end(), position)) continue;
+      Concat(ParamId{static_cast<int32_t>(p)}, fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
+    }
+  }
   for (size_t f = 0; f < flats_.size(); ++f) {
     if (flats_[f].last != position) continue;
     const FlatId flat = FlatAt(f);
-    if (b_.options.grad_concat == GradConcat::kEvery)
-      Concat(flat, sync_every() || variant.first ? Update::kOverwrite : Update::kAccumulate);
-    else if (b_.options.grad_concat == GradConcat::kLast && (sync_every() || variant.last))
-      Concat(flat, Update::kOverwrite);
-    if (sync_every() || variant.last) Reduce(flat, variant);
+    const bool reduces = sync_every() || variant.last;
+    if (b_.options.grad_concat == GradConcat::kEvery) ConcatAll(flat, fresh);
+    if (b_.options.grad_concat == GradConcat::kLast && reduces) ConcatAll(flat, true);
+    if (reduces) Reduce(flat, variant);
   }
 }
 

@@ -27,6 +27,8 @@ class GradPass {
   // in all but the first microbatch even the first contribution accumulates.
   View Resolve(const View& view, ParamId param);
   bool outlives_microbatch() const;
+  // Whether each contribution lands alone in a buffer of its own, so that it overwrites.
+  bool one_contribution_per_part() const { return b_.options.grad_concat == GradConcat::kEvery; }
 
   // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch.
   View final_grad(FlatId flat) const { return final_[static_cast<size_t>(flat.value)]; }
@@ -44,16 +46,19 @@ class GradPass {
     BufferId received;          // reduced shard before it is accumulated
   };
   struct ParamState {
-    BufferId part;  // gradient on its own, before concat
-    bool used = false;
+    BufferId part;                   // gradient on its own, before concat
+    std::vector<int> contributions;  // positions, ascending; several for a tied table or a loss in chunks
+    bool used() const { return !contributions.empty(); }
   };
 
   bool sync_every() const;   // reduced every microbatch
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
+  DType PartDType() const;
   View Cell(int64_t column) const;
   View Bucket(FlatId flat) const;
   void Zero(FlatId flat);
-  void Concat(FlatId flat, Update update);
+  void Concat(ParamId param, Update update);
+  void ConcatAll(FlatId flat, bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
   void Reduce(FlatId flat, const Variant& variant);
 
   StepBuilder& b_;
