@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/checker.h"
 #include "runtime/plan/semantic_graph.h"
 
 namespace millrace {
@@ -179,6 +180,7 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   const auto plan = [&](PlanKind kind) {
     const Program program = ProgramFor(config, *model, run.layout.precision, traits.backend, kind);
     StepPlan planned = PlanStep(run.layout, program, run.options, kind);
+    CheckPlan(planned, mesh, run.options.accumulate);
     return planned;
   };
   if (selection.train) run.plans.train = plan(PlanKind::kTrain);
