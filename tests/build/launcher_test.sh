@@ -79,6 +79,11 @@ ExpectText err "^err 0 of 1"
 RefuseText err "preflight"
 Expect "other verbs take any exit code through" 4 "$launcher" -n 2 inspect exit 4
 
+# On a terminal, too.
+Expect "on a terminal" 73 script -qec "$launcher -n 3 train exit 73" /dev/null
+Expect "on a terminal" 0 script -qec "$launcher -n 2 train print" /dev/null
+[[ $(tr -d '\r' <"$folder/out" | grep '^out' | sort | tr '\n' ' ') == "out 0 out 1 " ]] || Fail "standard output on a terminal"
+
 # The configuration is checked once, before any rank.
 Expect "bad configuration" 2 "$launcher" -n 3 train bad_config
 [[ $(<"$folder/err") == "preflight for 3" ]] || Fail "a bad configuration is said once"

@@ -45,7 +45,11 @@ MpirunArguments() {
   # A rank's standard output is a pseudo-terminal of mpirun's whatever ours is, and its standard error a pipe.
   MILLRACE_STDOUT_TTY=0 MILLRACE_STDERR_TTY=0
   if [[ -t 1 ]]; then MILLRACE_STDOUT_TTY=1; fi
-  if [[ -t 2 ]]; then MILLRACE_STDERR_TTY=1 COLUMNS=$(stty size 2>/dev/null <&2 | cut -d' ' -f2); fi
+  if [[ -t 2 ]]; then
+    MILLRACE_STDERR_TTY=1
+    COLUMNS=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || true
+  fi
+  [[ ${COLUMNS:-0} != 0 ]] || COLUMNS=80
   export MILLRACE_STDOUT_TTY MILLRACE_STDERR_TTY COLUMNS
   # Reading a peer's memory directly is forbidden in most containers, and Open MPI then warns on every start.
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
