@@ -214,4 +214,25 @@ PlanReport MakePlanReport(const ReportInput& in) {
   return r;
 }
 
+std::map<std::string, double> PredictedFigures(const PlanReport& r) {
+  const auto number = [](int64_t count) { return static_cast<double>(count); };
+  return {
+      {"arena_bytes", number(r.memory.run_arena)},
+      {"bytes_concatenated_per_step", number(r.step.concatenated_bytes)},
+      {"bytes_cast_per_step", number(r.step.cast_bytes)},
+      {"bytes_copied_per_step", number(r.step.copied_bytes)},
+      {"bytes_gathered_per_step", number(r.step.gathered_bytes)},
+      {"bytes_reduced_per_step", number(r.step.reduced_bytes)},
+      {"bytes_all_reduced_per_step", number(r.step.all_reduced_bytes)},
+      {"gathers_per_step", number(r.step.all_gathers)},
+      {"reduces_per_step", number(r.step.reduce_scatters)},
+      {"all_reduces_per_step", number(r.step.all_reduces)},
+      {"ops_per_step", number(r.step.ops)},
+      {"median_step_ms", r.time.step * 1e3},
+      {"tokens_per_s", r.time.tokens_per_second},
+      {"mfu", r.time.mfu_causal},
+      {"exposed_communication_ms", (r.time.exposed[1] + r.time.exposed[2]) * 1e3},
+  };
+}
+
 }  // namespace millrace

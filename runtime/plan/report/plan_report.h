@@ -97,4 +97,8 @@ struct ReportInput {
 
 PlanReport MakePlanReport(const ReportInput& input);
 
+// What a run's summary.json puts beside its measured figures, under the same names: counters of one step,
+// arena bytes, time on the report's machine.
+std::map<std::string, double> PredictedFigures(const PlanReport& report);
+
 }  // namespace millrace

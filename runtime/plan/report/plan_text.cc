@@ -163,7 +163,7 @@ class Writer {
     Row("FLOPs of one rank",
         fmt::format("model {} causal, {} full; ops {}", CountText(r_.flops_per_token_causal * tokens),
                     CountText(r_.flops_per_token_full * tokens), CountText(r_.op_flops)));
-    Row("", "per token 6*N + c*layers*heads*head_dim*T, N in matmuls; c 6 causal, 12 full");
+    Row("", "per token 6*N + c*layers*heads*head_dim*T; c = 6 causal, 12 full");
     Row("rates", fmt::format("GEMM {}FLOP/s bf16, {}FLOP/s f32; memory {}B/s; link {}B/s + {}",
                              CountText(r_.machine.gemm_bf16), CountText(r_.machine.gemm_f32),
                              CountText(r_.machine.memory), CountText(r_.machine.link),

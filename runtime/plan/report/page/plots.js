@@ -251,7 +251,7 @@ class TimelineView extends Plot {
       c.beginPath(); c.moveTo(x, this.margins.top); c.lineTo(x, this.margins.top + this.h); c.stroke();
       c.fillStyle = css('--dim');
       c.textAlign = 'center';
-      c.fillText(timeMark(k * step, step), x, this.margins.top + this.h + 12);
+      c.fillText(timeMark(k * step, this.view.x1), x, this.margins.top + this.h + 12);
       c.textAlign = 'left';
     }
     plan.streams.forEach((name, s) => {
@@ -343,7 +343,7 @@ class TimelineView extends Plot {
   click(hit) { choose(hit ? {op: hit.r.op} : null); }
   describe({r}) {
     const op = r.op, rate = op.seconds > 0 ? `<br>${countText(op.flops / op.seconds)}FLOP/s, ${countText(op.memory / op.seconds)}B/s` : '';
-    const names = (ids) => escapeHtml(ids.map((id) => buffers[id].name).join(', ') || '–');
+    const names = (ids) => escapeHtml([...new Set(ids)].map((id) => buffers[id].name).join(', ') || '–');
     return `<b>${escapeHtml(op.label || op.kind)}</b> <span class="k">${op.kind}, ${plan.streams[op.stream]}, ${escapeHtml(bodies[op.body].name)} #${plan.schedule[r.entry].microbatch}</span>` +
       `<br>${secondsText(r.begin)} <span class="k">to</span> ${secondsText(r.end)} <span class="k">(${secondsText(r.end - r.begin)})</span>` +
       `<br>${countText(op.flops)}FLOP, ${bytesText(op.memory)} <span class="k">memory</span>` + (op.wire ? `, ${bytesText(op.wire)} <span class="k">wire</span>` : '') + rate +
@@ -351,7 +351,7 @@ class TimelineView extends Plot {
       (r.waits.length ? `<br><span class="k">waits for</span> ${escapeHtml(r.waits.map((w) => w.op.label || w.op.kind).join(', '))}` : '');
   }
 }
-function timeMark(t, step) {
-  const [unit, name] = step >= 1 ? [1, ' s'] : step >= 1e-3 ? [1e-3, ' ms'] : [1e-6, ' µs'];
-  return +(t / unit).toFixed(3) + name;
+function timeMark(t, largest) {
+  const [unit, name] = largest >= 1 ? [1, ' s'] : largest >= 1e-3 ? [1e-3, ' ms'] : [1e-6, ' µs'];
+  return +(t / unit).toFixed(6) + name;
 }

@@ -114,6 +114,19 @@ TEST_CASE("tokens per second and MFU follow from the simulated step", "[plan][re
           Approx((6 * n + 12 * kLayers * 512) / (6 * n + 6 * kLayers * 512)));
 }
 
+TEST_CASE("a run's summary gets the figures that it will measure", "[plan][report]") {
+  const PlanReport r = NeverResharded({1, 4}, 2).Report(FindMachine("cpu"));
+  const std::map<std::string, double> predicted = PredictedFigures(r);
+  REQUIRE(predicted.at("gathers_per_step") == kFlats + 1);
+  REQUIRE(predicted.at("reduces_per_step") == kFlats);
+  REQUIRE(predicted.at("bytes_reduced_per_step") == static_cast<double>(3 * PaddedModel(4)));
+  REQUIRE(predicted.at("bytes_gathered_per_step") ==
+          static_cast<double>(3 * PaddedModel(4) + 3 * 8 * (2 * kFlats + 1)));
+  REQUIRE(predicted.at("arena_bytes") == static_cast<double>(r.memory.run_arena));
+  REQUIRE(predicted.at("median_step_ms") == r.time.step * 1e3);
+  REQUIRE(predicted.at("mfu") == r.time.mfu_causal);
+}
+
 TEST_CASE("sums by kind are the sums of the ops, each as often as it runs", "[plan][report]") {
   const PlanReport r = PlanFor(SmallModel(kLayers), {1, 2}, {}, SmallBatch(4)).Report(FindMachine("h100"));
   int64_t count = 0;
