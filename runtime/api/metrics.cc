@@ -4,9 +4,10 @@
 
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <system_error>
 
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
@@ -20,28 +21,76 @@ using Json = nlohmann::ordered_json;
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 std::string MetricsPath(const std::string& run_dir) { return run_dir + "/metrics.jsonl"; }
+std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary.json"; }
 
-// The lines of steps up to `resume_step`, in a file replaced at once.
-std::string Trimmed(const std::string& run_dir, int64_t resume_step) {
+// Moves what an earlier run left to the first free <name>.old-<n>.<extension>.
+void SetAside(const std::string& run_dir) {
+  namespace fs = std::filesystem;
+  const auto old = [&](const char* stem, int n, const char* extension) {
+    return fmt::format("{}/{}.old-{}.{}", run_dir, stem, n, extension);
+  };
+  int n = 1;
+  while (fs::exists(old("metrics", n, "jsonl")) || fs::exists(old("summary", n, "json"))) ++n;
+  if (fs::exists(MetricsPath(run_dir)))
+    Rename(FileSystem::Posix(), MetricsPath(run_dir), old("metrics", n, "jsonl"));
+  if (fs::exists(SummaryPath(run_dir)))
+    Rename(FileSystem::Posix(), SummaryPath(run_dir), old("summary", n, "json"));
+}
+
+bool IsOfStepUpTo(const std::string& line, int64_t last) {
+  const Json entry = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return entry.is_object() && entry.contains("step") && entry["step"].is_number_integer() &&
+         entry["step"].get<int64_t>() <= last;
+}
+
+// The path of a metrics file that holds the lines of steps up to `resume_step`; counts the others in
+// `dropped`.
+std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics old, int64_t* dropped) {
   MakeFolder(FileSystem::Posix(), run_dir);
+  if (old == OldMetrics::kSetAside) SetAside(run_dir);
+  // While a run goes on, and when it is killed, no summary of an earlier call passes for its own.
+  std::error_code ignored;
+  std::filesystem::remove(SummaryPath(run_dir), ignored);
   const std::string path = MetricsPath(run_dir);
   std::ifstream in(path);
-  if (!in) return path;
   std::string kept, line;
-  bool dropped = false;
   while (std::getline(in, line)) {
-    const Json entry = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const bool keep = entry.is_object() && entry.contains("step") && entry["step"].is_number_integer() && entry["step"].get<int64_t>() <= resume_step;
-    if (keep) kept += line + "\n";
-    dropped |= !keep;
+    if (IsOfStepUpTo(line, resume_step))
+      kept += line + "\n";
+    else
+      ++*dropped;
   }
-  if (dropped) WriteFileAtomically(FileSystem::Posix(), path, kept);
+  if (*dropped > 0) WriteFileAtomically(FileSystem::Posix(), path, kept);
   return path;
+}
+
+Json CountersJson(const StepCounters& c) {
+  return {{"bytes_concatenated", c.kernels.concatenated_bytes},
+          {"bytes_cast", c.kernels.cast_bytes},
+          {"bytes_copied", c.kernels.copied_bytes},
+          {"bytes_gathered", c.comm.gathered_bytes},
+          {"bytes_reduced", c.comm.reduced_bytes},
+          {"bytes_all_reduced", c.comm.all_reduced_bytes},
+          {"gathers", c.comm.all_gathers},
+          {"reduces", c.comm.reduce_scatters},
+          {"all_reduces", c.comm.all_reduces},
+          {"graph_launches", c.graph_launches}};
+}
+
+Json FiguresJson(const RunFigures& f) {
+  return {{"counters", CountersJson(f.counters)},
+          {"wire_bytes", f.counters.comm.gathered_bytes + f.counters.comm.reduced_bytes +
+                             f.counters.comm.all_reduced_bytes},
+          {"arena_bytes", f.arena_bytes},
+          {"step_ms", f.step_ms},
+          {"tokens_per_s", f.tokens_per_s}};
 }
 
 }  // namespace
 
-std::string Float32Bits(double value) { return fmt::format("0x{:08x}", std::bit_cast<uint32_t>(static_cast<float>(value))); }
+std::string Float32Bits(double value) {
+  return fmt::format("0x{:08x}", std::bit_cast<uint32_t>(static_cast<float>(value)));
+}
 
 int64_t PeakResidentBytes() {
   std::ifstream in("/proc/self/status");
@@ -51,7 +100,8 @@ int64_t PeakResidentBytes() {
   return 0;
 }
 
-MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step) : lines_(Trimmed(run_dir, resume_step)) {}
+MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old)
+    : lines_(Prepared(run_dir, resume_step, old, &dropped_)) {}
 
 void MetricsFile::Append(const StepReport& r) {
   Json line = {{"step", r.step},
@@ -66,48 +116,41 @@ void MetricsFile::Append(const StepReport& r) {
                {"peak_bytes", r.peak_bytes},
                {"skipped", r.skipped}};
   if (!r.finite) line["offender"] = r.offender;
+  if (r.eval_loss) {
+    line["eval_loss"] = Number(*r.eval_loss);
+    line["eval_loss_bits"] = Float32Bits(*r.eval_loss);
+  }
   lines_.Append(line.dump());
-}
-
-void MetricsFile::AppendEval(int64_t step, double loss) {
-  lines_.Append(Json{{"step", step}, {"eval_loss", Number(loss)}, {"eval_loss_bits", Float32Bits(loss)}}.dump());
 }
 
 void MetricsFile::Sync() { lines_.Sync(); }
 
 void WriteSummary(const std::string& run_dir, const Summary& s) {
-  const StepCounters& c = s.counters;
-  Json measured = {{"bytes_concatenated", c.kernels.concatenated_bytes},
-                   {"bytes_cast", c.kernels.cast_bytes},
-                   {"bytes_copied", c.kernels.copied_bytes},
-                   {"bytes_gathered", c.comm.gathered_bytes},
-                   {"bytes_reduced", c.comm.reduced_bytes},
-                   {"bytes_all_reduced", c.comm.all_reduced_bytes},
-                   {"gathers", c.comm.all_gathers},
-                   {"reduces", c.comm.reduce_scatters},
-                   {"all_reduces", c.comm.all_reduces},
-                   {"graph_launches", c.graph_launches}};
+  const auto optional = [](const std::optional<double>& value) {
+    return value ? Number(*value) : Json(nullptr);
+  };
+  Json predicted = FiguresJson(s.predicted);
+  predicted["lower_bound_bytes"] = s.lower_bound_bytes;
+  predicted["machine"] = s.machine;
   Json summary = {{"first_step", s.result.first_step},
                   {"last_step", s.result.last_step},
                   {"preempted", s.result.preempted},
                   {"first_loss", Number(s.result.first_loss)},
                   {"last_loss", Number(s.result.last_loss)},
                   {"last_loss_bits", Float32Bits(s.result.last_loss)},
-                  {"eval_before", s.result.eval_before ? Number(*s.result.eval_before) : Json(nullptr)},
-                  {"eval_after", s.result.eval_after ? Number(*s.result.eval_after) : Json(nullptr)},
+                  {"eval_before", optional(s.result.eval_before)},
+                  {"eval_after", optional(s.result.eval_after)},
                   {"world", s.world},
                   {"param_hash", s.param_hash},
                   {"optimizer_hash", s.optimizer_hash},
                   {"plan_hash", s.plan_hash},
-                  {"counters", measured},
+                  {"counters", CountersJson(s.counters)},
                   {"seconds", s.seconds},
-                  {"median_step_ms", s.median_step_ms},
-                  {"tokens_per_s", s.tokens_per_s},
-                  {"arena_bytes", s.arena_bytes},
                   {"resident_before_arena_bytes", s.resident_before_arena},
                   {"peak_bytes", s.resident_peak},
-                  {"predicted", s.predicted}};
-  WriteFileAtomically(FileSystem::Posix(), run_dir + "/summary.json", summary.dump(2) + "\n");
+                  {"predicted", predicted},
+                  {"measured", FiguresJson(s.measured)}};
+  WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir), summary.dump(2) + "\n");
 }
 
 }  // namespace millrace

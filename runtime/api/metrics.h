@@ -2,24 +2,30 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "runtime/api/training.h"
 #include "runtime/data/jsonl_appender.h"
 
 namespace millrace {
 
+// What becomes of lines that an earlier run left beyond the step that this one goes on from.
+enum class OldMetrics {
+  kDropTail,  // the same run, trained again from its last checkpoint: the lines come again
+  kSetAside   // another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl
+};
+
 class MetricsFile {
  public:
-  // Drops lines of steps after `resume_step` that a run left which did not save them.
-  MetricsFile(const std::string& run_dir, int64_t resume_step);
+  MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old);
   void Append(const StepReport& report);
-  void AppendEval(int64_t step, double loss);
   void Sync();
+  // Steps whose lines were dropped because they were not saved.
+  int64_t dropped() const { return dropped_; }
 
  private:
+  int64_t dropped_ = 0;
   JsonlAppender lines_;
 };
 
@@ -29,16 +35,24 @@ int64_t PeakResidentBytes();
 // "0x3f9d70a4": the bits of the float32 nearest to `value`.
 std::string Float32Bits(double value);
 
+// Figures that a plan predicts and a run measures: of rank 0, for the steps of one call.
+struct RunFigures {
+  StepCounters counters;
+  int64_t arena_bytes = 0;  // allocated
+  double step_ms = 0;       // measured: the median
+  double tokens_per_s = 0;  // all ranks
+};
+
 struct Summary {
   TrainResult result;
   std::string param_hash, optimizer_hash, plan_hash;
-  StepCounters counters;           // of rank 0
-  int64_t arena_bytes = 0;         // allocated
+  StepCounters counters;  // of rank 0, over all steps of the run
   int64_t resident_before_arena = 0, resident_peak = 0;
   int64_t world = 1;
   double seconds = 0;
-  double median_step_ms = 0, tokens_per_s = 0;
-  std::map<std::string, double> predicted;  // of the plan: bytes, counts, times by name
+  RunFigures predicted, measured;
+  int64_t lower_bound_bytes = 0;  // of the training plan's arena
+  std::string machine;            // that the prediction is for
 };
 void WriteSummary(const std::string& run_dir, const Summary& summary);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/api/metrics.h"
+#include "runtime/api/prediction.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "runtime/exec/logical_tensors.h"
@@ -19,24 +20,81 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double MillisecondsSince(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 ResumePolicy ResumePolicyOf(const Config& config) {
   switch (config.checkpoint.resume) {
-    case CheckpointConfig::Resume::kAuto: return ResumePolicy::kAuto;
-    case CheckpointConfig::Resume::kMust: return ResumePolicy::kMust;
-    case CheckpointConfig::Resume::kNever: return ResumePolicy::kNever;
+    case CheckpointConfig::Resume::kAuto:
+      return ResumePolicy::kAuto;
+    case CheckpointConfig::Resume::kMust:
+      return ResumePolicy::kMust;
+    case CheckpointConfig::Resume::kNever:
+      return ResumePolicy::kNever;
   }
   return ResumePolicy::kAuto;
+}
+
+StepCounters operator-(const StepCounters& a, const StepCounters& b) {
+  return {{a.kernels.concatenated_bytes - b.kernels.concatenated_bytes,
+           a.kernels.cast_bytes - b.kernels.cast_bytes, a.kernels.copied_bytes - b.kernels.copied_bytes},
+          {a.comm.all_gathers - b.comm.all_gathers, a.comm.reduce_scatters - b.comm.reduce_scatters,
+           a.comm.all_reduces - b.comm.all_reduces, a.comm.gathered_bytes - b.comm.gathered_bytes,
+           a.comm.reduced_bytes - b.comm.reduced_bytes, a.comm.all_reduced_bytes - b.comm.all_reduced_bytes},
+          a.graph_launches - b.graph_launches};
+}
+
+StepCounters PredictedCounters(const PlanCounters& step, int64_t launches, int64_t steps) {
+  return {{steps * step.concatenated_bytes, steps * step.cast_bytes, steps * step.copied_bytes},
+          {steps * step.all_gathers, steps * step.reduce_scatters, steps * step.all_reduces,
+           steps * step.gathered_bytes, steps * step.reduced_bytes, steps * step.all_reduced_bytes},
+          steps * launches};
+}
+
+// A fault with its unit found.
+struct PlacedFault {
+  int64_t step = 0, rank = 0;
+  Injection injection;
+};
+
+std::vector<PlacedFault> Placed(const std::vector<TrainFault>& faults, const ShardLayout& layout) {
+  std::vector<PlacedFault> placed;
+  for (const TrainFault& fault : faults) {
+    MR_REQUIRE(ErrorCode::kConfig, fault.rank >= 0 && fault.rank < layout.mesh.world(),
+               "a fault on rank {}: there are {} ranks", fault.rank, layout.mesh.world());
+    PlacedFault to{fault.step, fault.rank, {}};
+    if (fault.unit.empty()) {
+      to.injection.loss_nan = true;
+    } else {
+      std::vector<std::string> names;
+      for (const FlatParam& flat : layout.flats) names.push_back(flat.name);
+      const auto it = std::find(names.begin(), names.end(), fault.unit);
+      MR_REQUIRE(ErrorCode::kConfig, it != names.end(),
+                 "a fault in unit {}: there is no such unit; there are {}", fault.unit,
+                 fmt::join(names, ", "));
+      to.injection.grad_unit = it - names.begin();
+    }
+    placed.push_back(to);
+  }
+  return placed;
 }
 
 // One run of the loop, on one rank.
 class Loop {
  public:
-  Loop(Session& session, const MfuBasis& basis, const std::atomic<bool>& stop, TrainObserver& observer)
+  Loop(Session& session, const TrainOptions& options, const std::atomic<bool>& stop, TrainObserver& observer)
       : session_(session),
         config_(session.config()),
-        basis_(basis),
+        machine_(options.machine),
+        basis_(MfuBasisOf(session, options.machine)),
+        faults_(Placed(options.faults, session.engine().layout())),
         stop_(stop),
         observer_(observer),
         identity_(IdentityOf(session)),
@@ -44,12 +102,14 @@ class Loop {
 
   TrainResult Run() {
     Begin();
+    if (result_.complete_before) return result_;
     const auto start = Clock::now();
     for (int64_t step = result_.first_step; step < config_.train.steps; ++step) {
-      TrainStep(step);
       const int64_t done = step + 1;
       const bool last = done == config_.train.steps;
-      if (config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last)) Evaluate(done);
+      StepReport report = TrainStep(step);
+      if (config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last)) Evaluate(report);
+      if (leader()) metrics_->Append(report);
       const bool stopping = !last && StopAgreed();
       if (last || stopping)
         Save(done);
@@ -70,63 +130,91 @@ class Loop {
     const auto resumed = ResumeRun(session_.engine(), config_.run.dir, ResumePolicyOf(config_), identity_);
     if (resumed && leader())
       for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
-    if (resumed && !resumed->path.empty()) {
-      result_.first_step = resumed->step;
-      if (leader()) observer_.OnResume(resumed->step, resumed->path);
+    const bool goes_on = resumed && !resumed->path.empty();
+    if (goes_on) {
+      result_.first_step = result_.last_step = resumed->progress.step;
+      samples_before_ = resumed->progress.samples;
     } else {
       session_.InitWeights();
     }
-    result_.last_step = result_.first_step;
-    if (leader()) metrics_ = std::make_unique<MetricsFile>(config_.run.dir, result_.first_step);
-    if (config_.train.eval_every > 0 && result_.first_step < config_.train.steps) {
+    result_.complete_before = goes_on && result_.first_step >= config_.train.steps;
+    if (result_.complete_before) return;
+    counters_before_ = session_.engine().counters();
+    if (leader()) {
+      if (goes_on) observer_.OnResume(result_.first_step, resumed->path);
+      // Something is said and nothing is loaded: an earlier run was put aside, and its lines go with it.
+      metrics_ =
+          std::make_unique<MetricsFile>(config_.run.dir, result_.first_step,
+                                        resumed && !goes_on ? OldMetrics::kSetAside : OldMetrics::kDropTail);
+      if (metrics_->dropped() > 0)
+        observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
+                                        metrics_->dropped(), result_.first_step));
+    }
+    if (config_.train.eval_every > 0) {
       result_.eval_before = session_.Evaluate();
       if (leader()) observer_.OnEval(result_.first_step, *result_.eval_before);
     }
   }
 
-  void TrainStep(int64_t step) {
+  // Sequences that all ranks have seen; the global batch may have been another one before this call.
+  int64_t SamplesAfter(int64_t done) const {
+    return samples_before_ + (done - result_.first_step) * identity_.global_batch;
+  }
+
+  Injection InjectionAt(int64_t done) const {
+    for (const PlacedFault& fault : faults_)
+      if (fault.step == done && fault.rank == session_.rank()) return fault.injection;
+    return {};
+  }
+
+  StepReport TrainStep(int64_t step) {
     const auto start = Clock::now();
     const std::vector<int32_t> tokens = session_.batcher().Step(step, session_.rank());
-    const StepScalars scalars = session_.engine().Step(tokens, step, session_.batcher().valid_tokens());
+    const StepScalars scalars =
+        session_.engine().Step(tokens, step, session_.batcher().valid_tokens(), InjectionAt(step + 1));
     StepReport report;
     report.step = step + 1;
     report.steps = config_.train.steps;
     report.loss = scalars.loss;
     report.grad_norm = scalars.grad_norm;
     report.lr = scalars.lr;
-    report.tokens = (step + 1) * session_.batcher().valid_tokens();
+    report.tokens = SamplesAfter(report.step) * config_.model.seq_len;
     report.step_ms = MillisecondsSince(start);
     report.tokens_per_s = static_cast<double>(session_.batcher().valid_tokens()) / (report.step_ms / 1e3);
     if (basis_.peak_flops_per_rank > 0)
-      report.mfu = report.tokens_per_s / session_.world() * basis_.flops_per_token / basis_.peak_flops_per_rank;
+      report.mfu =
+          report.tokens_per_s / session_.world() * basis_.flops_per_token / basis_.peak_flops_per_rank;
     report.peak_bytes = PeakResidentBytes();
     report.skipped = scalars.skipped;
     report.finite = scalars.finite != 0;
-    if (!report.finite)
-      report.offender = scalars.offender_unit < 0
-                            ? fmt::format("loss on rank {}", scalars.offender_rank)
-                            : fmt::format("gradient of unit {} on rank {}",
-                                          session_.engine().layout().flats[static_cast<size_t>(scalars.offender_unit)].name, scalars.offender_rank);
+    if (!report.finite) report.offender = Offender(scalars);
     step_ms_.push_back(report.step_ms);
-    std::vector<double> recent(step_ms_.end() - static_cast<std::ptrdiff_t>(std::min<size_t>(step_ms_.size(), 20)), step_ms_.end());
-    std::nth_element(recent.begin(), recent.begin() + static_cast<std::ptrdiff_t>(recent.size() / 2), recent.end());
-    report.eta_s = recent[recent.size() / 2] / 1e3 * static_cast<double>(report.steps - report.step);
+    const auto recent = static_cast<std::ptrdiff_t>(std::min<size_t>(step_ms_.size(), 20));
+    report.eta_s = Median({step_ms_.end() - recent, step_ms_.end()}) / 1e3 *
+                   static_cast<double>(report.steps - report.step);
     if (result_.last_step == result_.first_step) result_.first_loss = report.loss;
     result_.last_loss = report.loss;
     result_.last_step = report.step;
-    if (!leader()) return;
-    metrics_->Append(report);
-    observer_.OnStep(report);
-    if (!report.finite)
-      observer_.OnWarning(fmt::format("step {}: non-finite {}; the update was skipped on all ranks ({} skipped so far)", report.step,
-                                      report.offender, report.skipped));
+    if (leader()) {
+      observer_.OnStep(report);
+      if (!report.finite)
+        observer_.OnWarning(
+            fmt::format("step {}: non-finite {}; the update was skipped on all ranks ({} skipped so far)",
+                        report.step, report.offender, report.skipped));
+    }
+    return report;
   }
 
-  void Evaluate(int64_t done) {
-    result_.eval_after = session_.Evaluate();
-    if (!leader()) return;
-    metrics_->AppendEval(done, *result_.eval_after);
-    observer_.OnEval(done, *result_.eval_after);
+  std::string Offender(const StepScalars& scalars) const {
+    if (scalars.offender_unit < 0) return fmt::format("loss on rank {}", scalars.offender_rank);
+    const ShardLayout& layout = session_.engine().layout();
+    return fmt::format("gradient of unit {} on rank {}",
+                       layout.flats[static_cast<size_t>(scalars.offender_unit)].name, scalars.offender_rank);
+  }
+
+  void Evaluate(StepReport& report) {
+    report.eval_loss = result_.eval_after = session_.Evaluate();
+    if (leader()) observer_.OnEval(report.step, *report.eval_loss);
   }
 
   // True on every rank when any rank was asked to stop.
@@ -138,7 +226,8 @@ class Loop {
 
   void Save(int64_t done) {
     if (metrics_) metrics_->Sync();
-    const std::string path = SaveRun(session_.engine(), config_.run.dir, done, identity_, config_.checkpoint.keep);
+    const std::string path = SaveRun(session_.engine(), config_.run.dir, {done, SamplesAfter(done)},
+                                     identity_, config_.checkpoint.keep);
     if (leader()) observer_.OnCheckpoint(done, path);
   }
 
@@ -148,7 +237,8 @@ class Loop {
       Save(done);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kIo) throw;
-      if (leader()) observer_.OnWarning(fmt::format("step {}: not saved: {}; training goes on", done, error.what()));
+      if (leader())
+        observer_.OnWarning(fmt::format("step {}: not saved: {}; training goes on", done, error.what()));
     }
   }
 
@@ -160,27 +250,35 @@ class Loop {
     summary.result = result_;
     summary.plan_hash = PlanHash(*session_.run().plans.train);
     summary.counters = session_.engine().counters();
-    summary.arena_bytes = session_.engine().arena_bytes();
     summary.resident_before_arena = resident_before_;
     summary.resident_peak = PeakResidentBytes();
     summary.world = session_.world();
     summary.seconds = seconds;
-    if (!step_ms_.empty()) {
-      std::sort(step_ms_.begin(), step_ms_.end());
-      summary.median_step_ms = step_ms_[step_ms_.size() / 2];
-      summary.tokens_per_s = static_cast<double>(session_.batcher().valid_tokens()) / (summary.median_step_ms / 1e3);
-    }
+    const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
+    const double step_ms = Median(step_ms_);
+    summary.measured = {summary.counters - counters_before_, session_.engine().arena_bytes(), step_ms,
+                        tokens / (step_ms / 1e3)};
+    const PlanReport plan = PredictRun(session_, machine_);
+    summary.predicted = {
+        PredictedCounters(plan.step, PredictGraphLaunches(session_), result_.last_step - result_.first_step),
+        plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second};
+    summary.lower_bound_bytes = plan.memory.lower_bound;
+    summary.machine = plan.machine.title;
     WriteSummary(config_.run.dir, summary);
   }
 
   Session& session_;
   const Config& config_;
-  const MfuBasis& basis_;
+  const Machine machine_;
+  const MfuBasis basis_;
+  const std::vector<PlacedFault> faults_;
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;
   const RunIdentity identity_;
   const int64_t resident_before_;
   std::unique_ptr<MetricsFile> metrics_;
+  StepCounters counters_before_;
+  int64_t samples_before_ = 0;
   std::vector<double> step_ms_;
   TrainResult result_;
 };
@@ -197,8 +295,9 @@ RunIdentity IdentityOf(const Session& session) {
   return identity;
 }
 
-TrainResult Train(Session& session, const MfuBasis& basis, const std::atomic<bool>& stop, TrainObserver& observer) {
-  return Loop(session, basis, stop, observer).Run();
+TrainResult Train(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
+                  TrainObserver& observer) {
+  return Loop(session, options, stop, observer).Run();
 }
 
 }  // namespace millrace

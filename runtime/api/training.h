@@ -1,13 +1,16 @@
-// The training loop: data in, steps, evaluation, metrics and checkpoints out. What it prints is the observer's business.
+// The training loop: data in, steps, evaluation, metrics and checkpoints out. What it prints is the
+// observer's business.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/api/session.h"
 #include "runtime/exec/run_checkpoint.h"
+#include "runtime/plan/machine.h"
 
 namespace millrace {
 
@@ -20,42 +23,51 @@ struct StepReport {
   int64_t peak_bytes = 0;  // most resident memory of this rank's process so far
   int64_t skipped = 0;     // updates skipped so far
   bool finite = true;
-  std::string offender;    // when not finite: "unit h.0 on rank 1"
+  std::string offender;             // when not finite: "gradient of unit h.0 on rank 1"
+  std::optional<double> eval_loss;  // held-out loss after this step, when train.eval_every asks for it
   double eta_s = 0;
 };
 
+// Called on rank 0 only.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
   virtual void OnResume(int64_t step, const std::string& checkpoint) = 0;
-  virtual void OnStep(const StepReport& report) = 0;
+  virtual void OnStep(const StepReport& report) = 0;  // before the step's evaluation
   virtual void OnEval(int64_t step, double loss) = 0;
   virtual void OnCheckpoint(int64_t step, const std::string& path) = 0;
   virtual void OnWarning(const std::string& text) = 0;
 };
 
 struct TrainResult {
-  int64_t first_step = 0;   // where this call began
-  int64_t last_step = 0;    // steps done in all
-  bool preempted = false;   // stopped on request, state saved
-  double first_loss = 0, last_loss = 0;          // training loss of the first and last step of this call
-  std::optional<double> eval_before, eval_after; // held-out loss, when train.eval_every is set
+  int64_t first_step = 0;        // where this call began
+  int64_t last_step = 0;         // steps done in all
+  bool complete_before = false;  // train.steps were done already: nothing was trained, no file changed
+  bool preempted = false;        // stopped on request, state saved
+  double first_loss = 0, last_loss = 0;           // training loss of the first and last step of this call
+  std::optional<double> eval_before, eval_after;  // held-out loss, when train.eval_every is set
 };
 
-// Peak rate that MFU is measured against, and where it comes from.
-struct MfuBasis {
-  double flops_per_token = 0;        // model FLOPs, forward and backward, causal attention
-  double flops_per_token_full = 0;   // the same with attention counted over the whole square
-  double peak_flops_per_rank = 0;    // 0: MFU is not reported
-  std::string text;                  // "6*N_matmul + 6*L*T*d_attn; peak ..."
+// A fault to be injected once, for tests: NaN in one rank's loss, or in its gradient of one unit.
+struct TrainFault {
+  int64_t step = 0;  // 1-based
+  int64_t rank = 0;
+  std::string unit;  // "": the loss
+};
+
+struct TrainOptions {
+  Machine machine;  // what MFU and the predicted figures are for, as FindMachine gives it
+  std::vector<TrainFault> faults;
 };
 
 // What checkpoints of this session's run belong to. Data is described when the session has opened it.
 RunIdentity IdentityOf(const Session& session);
 
-// Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0 calls the observer and writes
-// run.dir/metrics.jsonl and run.dir/summary.json. checkpoint.resume decides whether the newest valid checkpoint is continued.
-// Errors: kCheckpoint, kConfig (another model in the same folder), kData, kIo, and the engine's.
-TrainResult Train(Session& session, const MfuBasis& basis, const std::atomic<bool>& stop, TrainObserver& observer);
+// Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0
+// calls the observer and writes run.dir/metrics.jsonl and run.dir/summary.json. checkpoint.resume decides
+// whether the newest valid checkpoint is continued. Errors: kCheckpoint, kConfig (another model in the same
+// folder; a fault where there is no such rank or unit), kData, kIo, and the engine's.
+TrainResult Train(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
+                  TrainObserver& observer);
 
 }  // namespace millrace

@@ -1,9 +1,11 @@
-// A run's state in run.dir/checkpoints: what is saved, what a saved state must match, and how another world size reads it. The folder format,
-// checksums and atomic publication are runtime/data/checkpoint_store.h's.
+// A run's state in run.dir/checkpoints: what is saved, what a saved state must match, and how another world
+// size reads it. The folder format, checksums and atomic publication are runtime/data/checkpoint_store.h's.
 //
-// Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars, counters. Another mesh or precision loads the
+// Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars, counters.
+// Another mesh or precision loads the
 //          same logical values; counters then begin at zero.
-// Errors   kConfig: the folder holds another model. kCheckpoint: nothing valid where `must` asks for it, or damage under `must`.
+// Errors   kConfig: the folder holds another model. kCheckpoint: nothing valid where `must` asks for it, or
+// damage under `must`.
 #pragma once
 
 #include <cstdint>
@@ -23,26 +25,35 @@ struct RunIdentity {
   std::string model;             // ToString(ModelSpec): another text is another model
   std::string data_fingerprint;  // another value: resumed with a warning, the order of the data changes
   int64_t shuffle_seed = 0;
-  int64_t global_batch = 0;      // another value: warning
-  std::string config;            // JSON text of the whole configuration, for `inspect`
+  int64_t global_batch = 0;  // another value: warning
+  std::string config;        // JSON text of the whole configuration, for `inspect`
+};
+
+// How far a run is.
+struct RunProgress {
+  int64_t step = 0;     // steps done
+  int64_t samples = 0;  // sequences seen by all ranks; goes on counting when the global batch changes
 };
 
 struct ResumedRun {
-  int64_t step = 0;  // steps done
-  std::string path;  // "": nothing was loaded, but there is something to say
+  RunProgress progress;
+  std::string path;                   // "": nothing was loaded, but there is something to say
   std::vector<std::string> warnings;  // quarantined checkpoints, changed data, another world
 };
 
 // Collective. Publishes run_dir/checkpoints/step_XXXXXXXX and keeps the newest `keep`. Returns its path.
-std::string SaveRun(Engine& engine, const std::string& run_dir, int64_t step, const RunIdentity& identity, int64_t keep);
+std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
+                    const RunIdentity& identity, int64_t keep);
 
-// Collective. Loads the newest valid checkpoint into the engine, by policy; nothing when there is none (auto) or never. Damaged ones are
-// quarantined and reported under auto.
-std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, ResumePolicy policy, const RunIdentity& identity);
+// Collective. Loads the newest valid checkpoint into the engine, by policy; nothing when there is none (auto)
+// or never. Damaged ones are quarantined and reported under auto.
+std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, ResumePolicy policy,
+                                    const RunIdentity& identity);
 
-// Collective. Loads `checkpoint`, or with "" the newest of run_dir that looks usable: for evaluation, generation, export. kCheckpoint when there is
-// none, or it is damaged; nothing is moved.
-ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint, const RunIdentity& identity);
+// Collective. Loads `checkpoint`, or with "" the newest of run_dir that looks usable: for evaluation,
+// generation, export. kCheckpoint when there is none, or it is damaged; nothing is moved.
+ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
+                      const RunIdentity& identity);
 
 // Collective. Loads one checkpoint folder's logical weights (and moments) whatever the world it was saved by.
 ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdentity& identity);

@@ -27,10 +27,13 @@ struct RankContext {
   bool leader() const { return factory.rank() == 0; }
 };
 
-// Runs `body` on this process's rank: under MPI when a launcher started it, alone otherwise. Loads and checks the configuration first: a wrong one
-// is printed once, by rank 0, and is the exit code 2 of every rank. An exception of the body ends the whole job with its exit code.
-// In preflight (MILLRACE_PREFLIGHT=1, MILLRACE_WORLD=N; set by tools/millrace) only the checking is done.
-int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans, const std::function<int(RankContext&)>& body);
+// Runs `body` on this process's rank: under MPI when a launcher started it, alone otherwise. Loads and checks
+// the configuration first: a wrong one is printed once, by rank 0, and is the exit code 2 of every rank. An
+// exception of the body ends the whole job with its exit code; what every rank finds alike (data, checkpoint,
+// ...) is said by rank 0 alone. In preflight (MILLRACE_PREFLIGHT=1, MILLRACE_WORLD=N; set by tools/millrace)
+// only the checking is done.
+int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
+               const std::function<int(RankContext&)>& body);
 
 // One command-line verb; each is one file. Returns the process's exit code.
 struct EvalArguments {

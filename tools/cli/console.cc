@@ -38,8 +38,8 @@ std::string HumanDuration(double seconds) {
 }
 
 std::string StatusLine(const StepReport& r) {
-  std::string line = fmt::format("step {}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tok/s", r.step, r.steps, r.loss, r.grad_norm, r.lr,
-                                 HumanRate(r.tokens_per_s));
+  std::string line = fmt::format("step {}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tok/s", r.step, r.steps,
+                                 r.loss, r.grad_norm, r.lr, HumanRate(r.tokens_per_s));
   if (r.mfu > 0) line += fmt::format("  mfu {:.1f}%", 100 * r.mfu);
   line += fmt::format("  mem {}  eta {}", HumanBytes(r.peak_bytes), HumanDuration(r.eta_s));
   if (r.skipped > 0) line += fmt::format("  skipped {}", r.skipped);
@@ -56,22 +56,30 @@ void Console::Line(const std::string& text) {
   std::cout << text << std::endl;
 }
 
-void Console::OnResume(int64_t step, const std::string& checkpoint) { Line(fmt::format("resuming after step {} from {}", step, checkpoint)); }
+void Console::OnResume(int64_t step, const std::string& checkpoint) {
+  Line(fmt::format("resuming after step {} from {}", step, checkpoint));
+}
 
 void Console::OnStep(const StepReport& report) {
   Line(StatusLine(report));
   if (!terminal_ || report.step == report.steps) return;
   const int width = 30;
   const int filled = static_cast<int>(report.step * width / std::max<int64_t>(report.steps, 1));
-  std::cout << fmt::format("[{}{}] {:3}%  eta {}", std::string(static_cast<size_t>(filled), '#'), std::string(static_cast<size_t>(width - filled), '.'),
-                           100 * report.step / std::max<int64_t>(report.steps, 1), HumanDuration(report.eta_s))
+  std::cout << fmt::format("[{}{}] {:3}%  eta {}", std::string(static_cast<size_t>(filled), '#'),
+                           std::string(static_cast<size_t>(width - filled), '.'),
+                           100 * report.step / std::max<int64_t>(report.steps, 1),
+                           HumanDuration(report.eta_s))
             << std::flush;
   bar_ = true;
 }
 
-void Console::OnEval(int64_t step, double loss) { Line(fmt::format("step {}: held-out loss {:.4f}", step, loss)); }
+void Console::OnEval(int64_t step, double loss) {
+  Line(fmt::format("step {}: held-out loss {:.4f}", step, loss));
+}
 
-void Console::OnCheckpoint(int64_t step, const std::string& path) { Line(fmt::format("step {}: saved {}", step, path)); }
+void Console::OnCheckpoint(int64_t step, const std::string& path) {
+  Line(fmt::format("step {}: saved {}", step, path));
+}
 
 void Console::OnWarning(const std::string& text) {
   ClearBar();

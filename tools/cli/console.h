@@ -1,5 +1,5 @@
-// What a person sees while a run goes on: one line per step, a progress bar on a terminal, warnings. Standard output carries the status lines
-// of rank 0; everything else goes to standard error.
+// What a person sees while a run goes on: one line per step, a progress bar on a terminal, warnings. Standard
+// output carries the status lines of rank 0; everything else goes to standard error.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace millrace {
 
-// Is the user's standard output a terminal? Under the launcher the rank cannot see it and is told (MILLRACE_STDOUT_TTY).
+// Is the user's standard output a terminal? Under the launcher the rank cannot see it and is told
+// (MILLRACE_STDOUT_TTY).
 bool StdoutIsTerminal();
 
-std::string HumanBytes(int64_t bytes);       // "1.5 GiB"
-std::string HumanRate(double per_second);    // "12.3k"
-std::string HumanDuration(double seconds);   // "1:05", "2:03:04"
+std::string HumanBytes(int64_t bytes);      // "1.5 GiB"
+std::string HumanRate(double per_second);   // "12.3k"
+std::string HumanDuration(double seconds);  // "1:05", "2:03:04"
 
 // "step 10/300  loss 2.3456  norm 0.98  lr 3.00e-03  12.3k tok/s  mfu 41.0%  mem 120.0 MiB  eta 1:23"
 std::string StatusLine(const StepReport& report);

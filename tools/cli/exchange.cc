@@ -1,11 +1,12 @@
 // millrace import and export: Hugging Face folders.
+#include "runtime/api/exchange.h"
+
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/api/exchange.h"
 #include "runtime/api/training.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
@@ -34,16 +35,19 @@ int ImportVerb(const ExchangeArguments& arguments) {
   return RunOnRanks(config, kPlans, [&](RankContext& context) {
     const Config& c = context.config.config;
     const std::string root = (std::filesystem::path(c.run.dir) / "checkpoints").string();
-    MR_REQUIRE(ErrorCode::kConfig, ListCheckpoints(root).empty(), "run.dir {} holds checkpoints already; an import begins a run and needs another run.dir",
+    MR_REQUIRE(ErrorCode::kConfig, ListCheckpoints(root).empty(),
+               "run.dir {} holds checkpoints already; an import begins a run and needs another run.dir",
                c.run.dir);
     Session session(c, context.environment, {kPlans, false});
     session.InitWeights();
-    const std::string path = SaveRun(session.engine(), c.run.dir, 0, IdentityOf(session), c.checkpoint.keep);
+    const std::string path = SaveRun(session.engine(), c.run.dir, {}, IdentityOf(session), c.checkpoint.keep);
     if (!context.leader()) return 0;
     nlohmann::json model = nlohmann::json::parse(ConfigToJson(c)).at("model");
     model.erase("init_from");
-    std::cout << fmt::format("imported {} parameters from {} as step 0: {}\nto train it on, the configuration needs these keys, or model.init_from: {}",
-                             Parameters(session), arguments.folder, path, nlohmann::json{{"model", model}}.dump())
+    std::cout << fmt::format(
+                     "imported {} parameters from {} as step 0: {}\nto train it on, the configuration needs "
+                     "these keys, or model.init_from: {}",
+                     Parameters(session), arguments.folder, path, nlohmann::json{{"model", model}}.dump())
               << std::endl;
     return 0;
   });
@@ -53,10 +57,13 @@ int ExportVerb(const ExchangeArguments& arguments) {
   return RunOnRanks(arguments.config, kPlans, [&](RankContext& context) {
     const Config& c = context.config.config;
     Session session(c, context.environment, {kPlans, false});
-    const ResumedRun loaded = LoadForUse(session.engine(), c.run.dir, arguments.checkpoint, IdentityOf(session));
+    const ResumedRun loaded =
+        LoadForUse(session.engine(), c.run.dir, arguments.checkpoint, IdentityOf(session));
     ExportHuggingFace(session.engine(), session.run().spec, c.model, arguments.folder);
     if (context.leader())
-      std::cout << fmt::format("exported {} parameters of step {} ({}) to {}", Parameters(session), loaded.step, loaded.path, arguments.folder) << std::endl;
+      std::cout << fmt::format("exported {} parameters of step {} ({}) to {}", Parameters(session),
+                               loaded.progress.step, loaded.path, arguments.folder)
+                << std::endl;
     return 0;
   });
 }

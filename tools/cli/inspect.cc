@@ -18,38 +18,83 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-int InspectCheckpoint(const std::string& folder, bool json) {
-  const CheckpointManifest manifest = ReadManifest(folder);
-  const std::vector<std::string> problems = VerifyCheckpoint(folder);
-  const Json user = Json::parse(manifest.user);
-  int64_t bytes = 0;
-  for (const CheckpointFile& file : manifest.files) bytes += file.bytes;
-  const Json summary = {{"kind", "checkpoint"},   {"step", manifest.step}, {"world", manifest.world}, {"files", manifest.files.size()},
-                        {"bytes", bytes},         {"model", user.value("model", "")}, {"adam_t", user.value("adam_t", int64_t{0})},
-                        {"skipped", user.value("skipped", int64_t{0})}, {"sound", problems.empty()}, {"problems", problems}};
-  if (json) {
-    std::cout << summary.dump() << std::endl;
-  } else {
-    std::cout << fmt::format("checkpoint of step {} by {} ranks: {} files, {}\nmodel: {}\nupdates applied {}, skipped {}\n", manifest.step,
-                             manifest.world, manifest.files.size(), HumanBytes(bytes), user.value("model", ""), user.value("adam_t", int64_t{0}),
-                             user.value("skipped", int64_t{0}));
-    for (const std::string& problem : problems) std::cout << "damaged: " << problem << "\n";
-    std::cout << (problems.empty() ? "every checksum matches" : "do not use it") << std::endl;
+// A checkpoint as JSON; with "sound" false and no more than "problems" when its manifest cannot be read.
+Json CheckpointJson(const std::string& folder) {
+  try {
+    const CheckpointManifest manifest = ReadManifest(folder);
+    const std::vector<std::string> problems = VerifyCheckpoint(folder);
+    const Json user = Json::parse(manifest.user);
+    int64_t bytes = 0;
+    for (const CheckpointFile& file : manifest.files) bytes += file.bytes;
+    return {{"kind", "checkpoint"},
+            {"folder", folder},
+            {"sound", problems.empty()},
+            {"problems", problems},
+            {"step", manifest.step},
+            {"world", manifest.world},
+            {"files", manifest.files.size()},
+            {"bytes", bytes},
+            {"model", user.value("model", "")},
+            {"samples", user.value("samples", int64_t{0})},
+            {"adam_t", user.value("adam_t", int64_t{0})},
+            {"skipped", user.value("skipped", int64_t{0})}};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCheckpoint) throw;
+    return {{"kind", "checkpoint"},
+            {"folder", folder},
+            {"sound", false},
+            {"problems", Json::array({std::string(error.what())})}};
   }
-  return problems.empty() ? 0 : ExitCode(ErrorCode::kCheckpoint);
+}
+
+std::string CheckpointText(const Json& c) {
+  std::string text = c["folder"].get<std::string>() + "\n";
+  if (c.contains("step"))
+    text += fmt::format(
+        "checkpoint of step {} by {} ranks: {} files, {}\nmodel: {}\nupdates applied {}, skipped {}\n",
+        c["step"].get<int64_t>(), c["world"].get<int64_t>(), c["files"].get<int64_t>(),
+        HumanBytes(c["bytes"].get<int64_t>()), c["model"].get<std::string>(), c["adam_t"].get<int64_t>(),
+        c["skipped"].get<int64_t>());
+  for (const Json& problem : c["problems"]) text += "damaged: " + problem.get<std::string>() + "\n";
+  return text + (c["sound"].get<bool>() ? "every checksum matches" : "do not use it");
+}
+
+int InspectCheckpoint(const std::string& folder, bool json) {
+  const Json checkpoint = CheckpointJson(folder);
+  std::cout << (json ? checkpoint.dump() : CheckpointText(checkpoint)) << std::endl;
+  return checkpoint["sound"].get<bool>() ? 0 : ExitCode(ErrorCode::kCheckpoint);
+}
+
+// All checkpoints of a run, newest first; as JSON a line each.
+int InspectRun(const std::string& run_dir, bool json) {
+  const std::string root = run_dir + "/checkpoints";
+  const std::vector<CheckpointEntry> entries = ListCheckpoints(root);
+  MR_REQUIRE(ErrorCode::kCheckpoint, !entries.empty(), "{} holds no checkpoint", root);
+  int worst = 0;
+  for (const CheckpointEntry& entry : entries) worst = std::max(worst, InspectCheckpoint(entry.folder, json));
+  return worst;
+}
+
+// A folder of a checkpoint, whatever its name and whatever is missing from it.
+bool IsCheckpoint(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path / kManifestName)) return true;
+  return std::filesystem::exists(path / CheckpointFileName(0));
 }
 
 int InspectSafetensors(const std::string& path, bool json) {
   const SafetensorsFile file(path);
   Json tensors = Json::array();
   for (const TensorInfo& tensor : file.tensors())
-    tensors.push_back({{"name", tensor.spec.name}, {"dtype", tensor.spec.dtype}, {"shape", tensor.spec.shape}});
+    tensors.push_back(
+        {{"name", tensor.spec.name}, {"dtype", tensor.spec.dtype}, {"shape", tensor.spec.shape}});
   if (json) {
     std::cout << Json{{"kind", "safetensors"}, {"tensors", tensors}}.dump() << std::endl;
     return 0;
   }
   for (const Json& tensor : tensors)
-    std::cout << fmt::format("{:<48} {:<5} {}", tensor["name"].get<std::string>(), tensor["dtype"].get<std::string>(), tensor["shape"].dump()) << "\n";
+    std::cout << fmt::format("{:<48} {:<5} {}", tensor["name"].get<std::string>(),
+                             tensor["dtype"].get<std::string>(), tensor["shape"].dump())
+              << "\n";
   std::cout << fmt::format("{} tensors", tensors.size()) << std::endl;
   return 0;
 }
@@ -62,7 +107,11 @@ int InspectTokens(const std::string& path, bool json) {
   options.vocab = int64_t{1} << 31;
   const auto source = OpenTokenSource(options);
   if (json)
-    std::cout << Json{{"kind", "tokens"}, {"tokens", source->windows() + 1}, {"description", source->Describe()}}.dump() << std::endl;
+    std::cout << Json{{"kind", "tokens"},
+                      {"tokens", source->windows() + 1},
+                      {"description", source->Describe()}}
+                     .dump()
+              << std::endl;
   else
     std::cout << source->Describe() << std::endl;
   return 0;
@@ -73,20 +122,9 @@ int InspectTokens(const std::string& path, bool json) {
 int InspectVerb(const std::string& path, bool json) {
   namespace fs = std::filesystem;
   MR_REQUIRE(ErrorCode::kData, fs::exists(path), "{} does not exist", path);
-  if (fs::is_directory(path) && fs::exists(fs::path(path) / kManifestName)) return InspectCheckpoint(path, json);
-  if (fs::is_directory(path) && fs::exists(fs::path(path) / "checkpoints")) {
-    int worst = 0;
-    for (const CheckpointEntry& entry : ListCheckpoints((fs::path(path) / "checkpoints").string())) {
-      if (!json) std::cout << entry.folder << "\n";
-      if (!entry.manifest) {
-        std::cout << "damaged: " << entry.problem << std::endl;
-        worst = ExitCode(ErrorCode::kCheckpoint);
-        continue;
-      }
-      worst = std::max(worst, InspectCheckpoint(entry.folder, json));
-    }
-    return worst;
-  }
+  if (fs::is_directory(path) && IsCheckpoint(path)) return InspectCheckpoint(path, json);
+  if (fs::is_directory(path) && fs::is_directory(fs::path(path) / "checkpoints"))
+    return InspectRun(path, json);
   if (fs::path(path).extension() == ".safetensors") return InspectSafetensors(path, json);
   return InspectTokens(path, json);
 }

@@ -1,4 +1,5 @@
-// The program millrace: parses the command line and runs one verb. The one place, with ranks.cc, that names a backend.
+// The program millrace: parses the command line and runs one verb. The one place, with ranks.cc, that names a
+// backend.
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <iostream>
@@ -11,7 +12,9 @@ namespace {
 
 void AddConfig(CLI::App* app, ConfigArguments* arguments) {
   app->add_option("config", arguments->files, "configuration files (JSON); later ones win")->required();
-  app->add_option("--set", arguments->sets, "key=value, over the files; typed by the key")->allow_extra_args(false)->take_all();
+  app->add_option("--set", arguments->sets, "key=value, over the files; typed by the key")
+      ->allow_extra_args(false)
+      ->take_all();
 }
 
 int Main(int argc, char** argv) {
@@ -27,14 +30,18 @@ int Main(int argc, char** argv) {
   EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "held-out loss of a checkpoint, as a JSON line");
   AddConfig(eval_app, &eval.config);
-  eval_app->add_option("--checkpoint", eval.checkpoint, "a checkpoint folder (default: the newest of run.dir)");
+  eval_app->add_option("--checkpoint", eval.checkpoint,
+                       "a checkpoint folder (default: the newest of run.dir)");
   eval_app->callback([&] { verb = [&] { return EvalVerb(eval); }; });
 
   PlanArguments plan;
-  CLI::App* plan_app = app.add_subcommand("plan", "what a run will need and how long it will take; no GPU, no MPI");
+  CLI::App* plan_app =
+      app.add_subcommand("plan", "what a run will need and how long it will take; no GPU, no MPI");
   AddConfig(plan_app, &plan.config);
   plan_app->add_option("--world", plan.world, "ranks")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  plan_app->add_option("--machine", plan.machine, "h100, h200 or cpu")->capture_default_str()->check(CLI::IsMember({"h100", "h200", "cpu"}));
+  plan_app->add_option("--machine", plan.machine, "h100, h200 or cpu")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"h100", "h200", "cpu"}));
   plan_app->add_flag("--json", plan.json, "one JSON object");
   plan_app->add_flag("--text", plan.text, "the plan itself: every buffer, op and edge");
   plan_app->add_flag("--pool-only", plan.pool_only, "CONFIG is a bucket pool: bytes by allocator");
@@ -45,33 +52,49 @@ int Main(int argc, char** argv) {
   BenchArguments bench;
   CLI::App* bench_app = app.add_subcommand("bench", "time training steps on synthetic tokens");
   AddConfig(bench_app, &bench.config);
-  bench_app->add_option("--steps", bench.steps, "timed steps")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  bench_app->add_option("--warmup", bench.warmup, "steps before them")->capture_default_str()->check(CLI::Range(0, 1 << 20));
+  bench_app->add_option("--steps", bench.steps, "timed steps")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  bench_app->add_option("--warmup", bench.warmup, "steps before them")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
   bench_app->add_flag("--json", bench.json, "one JSON line");
   bench_app->callback([&] { verb = [&] { return BenchVerb(bench); }; });
 
   GenerateArguments generate;
   CLI::App* generate_app = app.add_subcommand("generate", "text from a checkpoint (no key/value cache yet)");
   AddConfig(generate_app, &generate.config);
-  generate_app->add_option("--checkpoint", generate.checkpoint, "a checkpoint folder (default: the newest of run.dir)");
+  generate_app->add_option("--checkpoint", generate.checkpoint,
+                           "a checkpoint folder (default: the newest of run.dir)");
   generate_app->add_option("--prompt", generate.prompt, "text to continue")->capture_default_str();
-  generate_app->add_option("--tokens", generate.tokens, "tokens to generate")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  generate_app->add_option("--temperature", generate.temperature, "0: the likeliest token")->capture_default_str()->check(CLI::Range(0.0, 100.0));
-  generate_app->add_option("--top-k", generate.top_k, "0: all")->capture_default_str()->check(CLI::Range(0, 1 << 20));
+  generate_app->add_option("--tokens", generate.tokens, "tokens to generate")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  generate_app->add_option("--temperature", generate.temperature, "0: the likeliest token")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  generate_app->add_option("--top-k", generate.top_k, "0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
   generate_app->add_option("--seed", generate.seed)->capture_default_str();
   generate_app->callback([&] { verb = [&] { return GenerateVerb(generate); }; });
 
   std::string inspected;
   bool inspect_json = false;
-  CLI::App* inspect_app = app.add_subcommand("inspect", "what a checkpoint, run, safetensors or token file holds; verifies checksums");
+  CLI::App* inspect_app = app.add_subcommand(
+      "inspect", "what a checkpoint, run, safetensors or token file holds; verifies checksums");
   inspect_app->add_option("path", inspected, "file or folder")->required();
   inspect_app->add_flag("--json", inspect_json, "JSON");
   inspect_app->callback([&] { verb = [&] { return InspectVerb(inspected, inspect_json); }; });
 
   CLI::App* config_app = app.add_subcommand("config", "schema, docs, show, validate");
   config_app->require_subcommand(1);
-  config_app->add_subcommand("schema", "JSON Schema of a configuration")->callback([&] { verb = [] { return ConfigSchemaVerb(); }; });
-  config_app->add_subcommand("docs", "every key, as Markdown")->callback([&] { verb = [] { return ConfigDocsVerb(); }; });
+  config_app->add_subcommand("schema", "JSON Schema of a configuration")->callback([&] {
+    verb = [] { return ConfigSchemaVerb(); };
+  });
+  config_app->add_subcommand("docs", "every key, as Markdown")->callback([&] {
+    verb = [] { return ConfigDocsVerb(); };
+  });
   ConfigArguments shown, validated;
   bool show_json = false;
   std::optional<int> validate_world;
@@ -81,7 +104,8 @@ int Main(int argc, char** argv) {
   bool show_origin = true;  // accepted for the sake of the name; origins are always shown
   show_app->add_flag("--origin", show_origin, "origins are always shown");
   show_app->callback([&] { verb = [&] { return ConfigShowVerb(shown, show_json); }; });
-  CLI::App* validate_app = config_app->add_subcommand("validate", "all mistakes at once; exit code 2 when there are any");
+  CLI::App* validate_app =
+      config_app->add_subcommand("validate", "all mistakes at once; exit code 2 when there are any");
   AddConfig(validate_app, &validated);
   validate_app->add_option("--world", validate_world, "ranks it will run on");
   validate_app->callback([&] { verb = [&] { return ConfigValidateVerb(validated, validate_world); }; });

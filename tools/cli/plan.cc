@@ -40,7 +40,8 @@ int PoolOnly(const PlanArguments& arguments) {
   }
   const int64_t bound = std::max<int64_t>(figures.at("pool").at("lower_bound").get<int64_t>(), 1);
   for (const auto& [name, bytes] : figures.at("pool").items())
-    std::cout << fmt::format("{:<12} {:>16} bytes  {:>10}  {:.2f} x lower bound\n", name, bytes.get<int64_t>(), BytesText(bytes.get<int64_t>()),
+    std::cout << fmt::format("{:<12} {:>16} bytes  {:>10}  {:.2f} x lower bound\n", name,
+                             bytes.get<int64_t>(), BytesText(bytes.get<int64_t>()),
                              static_cast<double>(bytes.get<int64_t>()) / static_cast<double>(bound));
   return 0;
 }
@@ -49,8 +50,8 @@ int PoolOnly(const PlanArguments& arguments) {
 
 int PlanVerb(const PlanArguments& arguments) {
   if (arguments.pool_only) return PoolOnly(arguments);
-  const LoadedConfig loaded =
-      LoadRunConfig(arguments.config.files, arguments.config.sets, ConfigContext{.world = arguments.world, .has_cuda = true});
+  const LoadedConfig loaded = LoadRunConfig(arguments.config.files, arguments.config.sets,
+                                            ConfigContext{.world = arguments.world, .has_cuda = true});
   const Machine& machine = FindMachine(arguments.machine);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
   const BackendTraits traits{cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0};
@@ -60,11 +61,19 @@ int PlanVerb(const PlanArguments& arguments) {
     std::cout << ToString(plan);
     return 0;
   }
-  const StreamJoin join = loaded.config.execution.graph == ExecutionConfig::Graph::kMicrobatch ? StreamJoin::kEveryEntry : StreamJoin::kStepEnd;
-  const ReportInput input{run.spec, run.layout, run.options, plan, machine, join,
+  const StreamJoin join = loaded.config.execution.graph == ExecutionConfig::Graph::kMicrobatch
+                              ? StreamJoin::kEveryEntry
+                              : StreamJoin::kStepEnd;
+  const ReportInput input{run.spec,
+                          run.layout,
+                          run.options,
+                          plan,
+                          machine,
+                          join,
                           std::max(run.plans.eval->arena_bytes, run.plans.generate->arena_bytes)};
   const PlanReport report = MakePlanReport(input);
-  if (!arguments.html.empty()) WriteFileAtomically(FileSystem::Posix(), arguments.html, PlanHtml(input, report));
+  if (!arguments.html.empty())
+    WriteFileAtomically(FileSystem::Posix(), arguments.html, PlanHtml(input, report));
   if (!arguments.trace.empty()) WriteFileAtomically(FileSystem::Posix(), arguments.trace, PlanTrace(input));
   std::cout << (arguments.json ? PlanReportJson(report).dump() + "\n" : PlanReportText(report));
   return 0;

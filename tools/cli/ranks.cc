@@ -1,7 +1,9 @@
 // Where a verb runs: the transport of this process, and how failures end a job.
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "comm/host_collectives.h"
 #include "comm/local/local_world.h"
@@ -24,19 +26,31 @@ bool Launched() {
   return false;
 }
 
+// What is wrong with the world outside is mostly wrong for every rank: the same file is missing for all. Then
+// rank 0 says so and ends the job, before the others do; when it has found nothing wrong, they speak after
+// all.
+bool IsLikelyEverywhere(ErrorCode code) {
+  return code == ErrorCode::kConfig || code == ErrorCode::kData || code == ErrorCode::kCheckpoint ||
+         code == ErrorCode::kDoesNotFit;
+}
+constexpr std::chrono::seconds kLeaderSpeaksFirst(3);
+
 BackendTraits TraitsOf(int world) { return {Backend::kCpu, ScratchBytes(world)}; }
 
 LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& plans, int world) {
   LoadedConfig loaded = LoadRunConfig(arguments.files, arguments.sets, ConfigContext{.world = world});
-  Assemble(loaded.config, world, TraitsOf(world), plans);  // what cannot be planned is as wrong as what cannot be parsed
+  Assemble(loaded.config, world, TraitsOf(world),
+           plans);  // what cannot be planned is as wrong as what cannot be parsed
   return loaded;
 }
 
-int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelection& plans, const std::function<int(RankContext&)>& body) {
+int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelection& plans,
+        const std::function<int(RankContext&)>& body) {
   LoadedConfig loaded;
   try {
     loaded = LoadRunConfig(arguments.files, arguments.sets, ConfigContext{.world = factory.world_size()});
-    if (factory.world_size() > 1) Assemble(loaded.config, factory.world_size(), TraitsOf(factory.world_size()), plans);
+    if (factory.world_size() > 1)
+      Assemble(loaded.config, factory.world_size(), TraitsOf(factory.world_size()), plans);
   } catch (const Error& error) {
     // Every rank reads the same files and finds the same mistakes; one says so.
     if (factory.rank() == 0) std::cerr << "millrace: " << error.what() << std::endl;
@@ -54,8 +68,10 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
 
 }  // namespace
 
-int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans, const std::function<int(RankContext&)>& body) {
-  if (const char* preflight = std::getenv("MILLRACE_PREFLIGHT"); preflight != nullptr && std::string(preflight) == "1") {
+int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
+               const std::function<int(RankContext&)>& body) {
+  if (const char* preflight = std::getenv("MILLRACE_PREFLIGHT");
+      preflight != nullptr && std::string(preflight) == "1") {
     const char* world = std::getenv("MILLRACE_WORLD");
     LoadAndPlan(arguments, plans, world == nullptr ? 1 : std::atoi(world));
     return 0;
@@ -70,6 +86,7 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans, con
     const std::unique_ptr<CommFactory> factory = MakeMpiCommFactory(mpi);
     return Run(*factory, arguments, plans, body);
   } catch (const Error& error) {
+    if (mpi.rank() != 0 && IsLikelyEverywhere(error.code())) std::this_thread::sleep_for(kLeaderSpeaksFirst);
     mpi.Abort(error.what(), ExitCode(error.code()));
   } catch (const std::exception& error) {
     mpi.Abort(error.what(), ExitCode(ErrorCode::kInternal));

@@ -1,10 +1,5 @@
 #include "tools/cli/text.h"
 
-#include <fmt/format.h>
-
-#include "runtime/plan/machine.h"
-#include "runtime/plan/model_flops.h"
-
 namespace millrace {
 
 std::vector<int32_t> TokensOfText(std::string_view text) {
@@ -22,12 +17,6 @@ std::string PrintableText(std::span<const int32_t> tokens) {
   return text;
 }
 
-MfuBasis MfuBasisOf(const Session& session) {
-  const ModelSpec& spec = session.run().spec;
-  const Machine machine = ShareOf(FindMachine("cpu"), session.world());
-  const double peak = machine.peak(session.run().layout.precision.compute);
-  return {TrainFlopsPerToken(spec, AttentionCount::kCausal), TrainFlopsPerToken(spec, AttentionCount::kFull), peak,
-          fmt::format("6*N_matmul + 6*L*T*H*D (full attention: 12) per token; peak {:.0f} GFLOP/s per rank, {}", peak / 1e9, machine.title)};
-}
+const Machine& ThisMachine() { return FindMachine("cpu"); }
 
 }  // namespace millrace

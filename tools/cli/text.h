@@ -7,16 +7,16 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/api/session.h"
-#include "runtime/api/training.h"
+#include "runtime/plan/machine.h"
 
 namespace millrace {
 
 // The byte tokenizer: token = byte.
 std::vector<int32_t> TokensOfText(std::string_view text);
-// Bytes of the tokens; control characters other than newline and tab, and bytes that are not UTF-8, as "?".
+// Bytes of the tokens; control characters other than newline and tab, and bytes that are not ASCII, as "?".
 std::string PrintableText(std::span<const int32_t> tokens);
 
-MfuBasis MfuBasisOf(const Session& session);
+// What this build runs on: the machine that MFU and predicted times are for.
+const Machine& ThisMachine();
 
 }  // namespace millrace

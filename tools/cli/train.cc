@@ -10,6 +10,7 @@
 #include "runtime/plan/model_flops.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
+#include "tools/cli/fault.h"
 #include "tools/cli/text.h"
 
 namespace millrace {
@@ -17,13 +18,29 @@ namespace {
 
 std::atomic<bool> stop_requested{false};
 
-void RequestStop(int) { stop_requested.store(true); }
+// The first request: save after this step. SIGTERM after a request: whoever repeats it does not want to wait,
+// and what is saved is saved.
+void RequestStop(int signal) {
+  if (signal == SIGTERM && stop_requested.load()) {
+    std::signal(SIGTERM, SIG_DFL);
+    std::raise(SIGTERM);
+  }
+  stop_requested.store(true);
+}
 
 void InstallSignalHandlers() {
   struct sigaction action = {};
   action.sa_handler = RequestStop;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGUSR1, SIGTERM}) sigaction(signal, &action, nullptr);
+}
+
+void PrintBegin(const Session& session) {
+  std::cout << fmt::format("training {} parameters on {} {}; {}; run {}",
+                           HumanRate(static_cast<double>(Parameters(session.run().spec))), session.world(),
+                           session.world() == 1 ? "rank" : "ranks", session.DataDescription(),
+                           session.config().run.dir)
+            << std::endl;
 }
 
 void PrintEnd(Session& session, Console& console, const TrainResult& result) {
@@ -33,9 +50,10 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
   if (text) sample = session.Generate(TokensOfText(prompt), 200, {});
   if (session.rank() != 0) return;
   console.ClearBar();
-  std::cout << fmt::format("trained steps {} to {}: training loss {:.4f} -> {:.4f}", result.first_step + 1, result.last_step, result.first_loss,
-                           result.last_loss);
-  if (result.eval_before && result.eval_after) std::cout << fmt::format(", held-out loss {:.4f} -> {:.4f}", *result.eval_before, *result.eval_after);
+  std::cout << fmt::format("trained steps {} to {}: training loss {:.4f} -> {:.4f}", result.first_step + 1,
+                           result.last_step, result.first_loss, result.last_loss);
+  if (result.eval_before && result.eval_after)
+    std::cout << fmt::format(", held-out loss {:.4f} -> {:.4f}", *result.eval_before, *result.eval_after);
   std::cout << "\n";
   if (text) std::cout << "sample:\n" << prompt << PrintableText(sample) << "\n";
   std::cout << "run: " << session.config().run.dir << std::endl;
@@ -44,26 +62,31 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
 }  // namespace
 
 int TrainVerb(const ConfigArguments& arguments) {
-  PlanSelection plans{true, true, true};
+  const PlanSelection plans{true, true, true};
+  const TrainOptions options{ThisMachine(), FaultsFromEnvironment()};
   return RunOnRanks(arguments, plans, [&](RankContext& context) {
     InstallSignalHandlers();
     const Config& config = context.config.config;
     Console console(StdoutIsTerminal());
     Session session(config, context.environment, {plans, true});
-    if (context.leader())
-      std::cout << fmt::format("{} on {} {}, {} parameters; {}; run {}", config.run.dir, session.world(), session.world() == 1 ? "rank" : "ranks",
-                               HumanRate(static_cast<double>(Parameters(session.run().spec))), session.DataDescription(), config.run.dir)
-                << std::endl;
-    const TrainResult result = Train(session, MfuBasisOf(session), stop_requested, console);
-    if (result.first_step == result.last_step && result.last_step >= config.train.steps) {
+    if (context.leader()) PrintBegin(session);
+    const TrainResult result = Train(session, options, stop_requested, console);
+    if (result.complete_before) {
       if (context.leader())
-        std::cout << fmt::format("{} is complete: {} of {} steps. Train on with --set train.steps=N, or start anew with --set run.dir=DIR.",
-                                 config.run.dir, result.last_step, config.train.steps)
+        std::cout << fmt::format(
+                         "{} is complete: {} of {} steps. Train on with --set train.steps=N, or start anew "
+                         "with --set run.dir=DIR.",
+                         config.run.dir, result.last_step, config.train.steps)
                   << std::endl;
       return 0;
     }
     if (result.preempted) {
-      if (context.leader()) std::cout << fmt::format("stopped on request after step {}; run the same command to go on", result.last_step) << std::endl;
+      if (context.leader()) {
+        console.ClearBar();
+        std::cout << fmt::format("stopped on request after step {}; run the same command to go on",
+                                 result.last_step)
+                  << std::endl;
+      }
       session.engine().comms().world().Barrier();
       return ExitCode(ErrorCode::kPreempted);
     }

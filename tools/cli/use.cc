@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "runtime/api/training.h"
 #include "runtime/base/error.h"
@@ -13,9 +14,16 @@ namespace millrace {
 namespace {
 
 ResumedRun Load(RankContext& context, Session& session, const std::string& checkpoint) {
-  const ResumedRun loaded = LoadForUse(session.engine(), session.config().run.dir, checkpoint, IdentityOf(session));
-  if (context.leader()) std::cerr << fmt::format("millrace: weights of step {} from {}", loaded.step, loaded.path) << std::endl;
+  ResumedRun loaded = LoadForUse(session.engine(), session.config().run.dir, checkpoint, IdentityOf(session));
+  if (context.leader())
+    std::cerr << fmt::format("millrace: weights of step {} from {}", loaded.progress.step, loaded.path)
+              << std::endl;
   return loaded;
+}
+
+// JSON has no infinity: a loss that is not a number, or a perplexity past the largest double, is null.
+nlohmann::ordered_json Number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
 }  // namespace
@@ -27,19 +35,32 @@ int EvalVerb(const EvalArguments& arguments) {
     const ResumedRun loaded = Load(context, session, arguments.checkpoint);
     const double loss = session.Evaluate();
     if (context.leader())
-      std::cout << fmt::format("{{\"step\": {}, \"eval_loss\": {}, \"perplexity\": {}}}", loaded.step, loss, std::exp(loss)) << std::endl;
+      std::cout << nlohmann::ordered_json{{"step", loaded.progress.step},
+                                          {"eval_loss", Number(loss)},
+                                          {"perplexity", Number(std::exp(loss))}}
+                       .dump()
+                << std::endl;
     return 0;
   });
 }
 
 int GenerateVerb(const GenerateArguments& arguments) {
   const PlanSelection plans{false, false, true};
+  const std::vector<int32_t> prompt = TokensOfText(arguments.prompt);
+  MR_REQUIRE(ErrorCode::kConfig, !prompt.empty(),
+             "--prompt is empty; generation goes on from at least one byte");
   return RunOnRanks(arguments.config, plans, [&](RankContext& context) {
+    const int64_t vocab = context.config.config.model.Vocab();
+    for (const int32_t token : prompt)
+      MR_REQUIRE(ErrorCode::kConfig, token < vocab, "--prompt holds the byte {}, but model.vocab is {}",
+                 token, vocab);
     Session session(context.config.config, context.environment, {plans, false});
     Load(context, session, arguments.checkpoint);
-    if (context.leader()) std::cerr << "millrace: no key/value cache yet: each token runs the whole window" << std::endl;
-    const std::vector<int32_t> tokens = session.Generate(TokensOfText(arguments.prompt), arguments.tokens,
-                                                         {arguments.temperature, arguments.top_k, static_cast<uint64_t>(arguments.seed)});
+    if (context.leader())
+      std::cerr << "millrace: no key/value cache yet: each token runs the whole window" << std::endl;
+    const std::vector<int32_t> tokens =
+        session.Generate(prompt, arguments.tokens,
+                         {arguments.temperature, arguments.top_k, static_cast<uint64_t>(arguments.seed)});
     if (context.leader()) std::cout << arguments.prompt << PrintableText(tokens) << std::endl;
     return 0;
   });

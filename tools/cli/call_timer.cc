@@ -1,0 +1,92 @@
+#include "tools/cli/call_timer.h"
+
+#include <memory>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+CallTimer* active = nullptr;
+const KernelTable* inner = nullptr;
+
+template <auto kEntry, class Op>
+auto Timed(void (*entry)(const Op&, Stream&)) {
+  const auto call = [](const Op& op, Stream& stream) {
+    const CallTimer::Scope scope(*active);
+    (inner->*kEntry)(op, stream);
+  };
+  return entry == nullptr ? nullptr : static_cast<decltype(entry)>(call);
+}
+
+// The table with each of the entries behind a timed call. The size check is for entries that are added and
+// not listed.
+template <auto... kEntries>
+KernelTable TimedTable(const KernelTable& kernels) {
+  static_assert(sizeof...(kEntries) * sizeof(void*) == sizeof(KernelTable));
+  KernelTable timed;
+  ((timed.*kEntries = Timed<kEntries>(kernels.*kEntries)), ...);
+  return timed;
+}
+
+using T = KernelTable;
+constexpr auto kTimedTable =
+    &TimedTable<&T::embed, &T::embed_grad, &T::norm, &T::norm_grad, &T::matmul, &T::column_sum,
+                &T::rope_table, &T::rope, &T::attention, &T::attention_grad, &T::add, &T::activation,
+                &T::activation_grad, &T::cross_entropy, &T::select_row, &T::cast, &T::concat, &T::accumulate,
+                &T::zero_ranges, &T::finite_scan, &T::sum_squares, &T::begin_step, &T::step_stats, &T::adamw>;
+
+class TimedCommunicator final : public Communicator {
+ public:
+  TimedCommunicator(std::unique_ptr<Communicator> inner, CallTimer& timer)
+      : inner_(std::move(inner)), timer_(timer) {}
+
+  int rank() const noexcept override { return inner_->rank(); }
+  int world_size() const noexcept override { return inner_->world_size(); }
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
+                 Stream& stream) override {
+    const CallTimer::Scope scope(timer_);
+    inner_->AllGather(shard, full, scratch, stream);
+  }
+  void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
+                        Stream& stream) override {
+    const CallTimer::Scope scope(timer_);
+    inner_->ReduceScatterSum(full, shard, scratch, stream);
+  }
+  void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream& stream) override {
+    const CallTimer::Scope scope(timer_);
+    inner_->AllReduceSum(buffer, scratch, stream);
+  }
+  std::vector<std::string> HostAllGather(const std::string& payload) override {
+    return inner_->HostAllGather(payload);
+  }
+  std::string HostBroadcast(const std::string& payload, int root) override {
+    return inner_->HostBroadcast(payload, root);
+  }
+  void Barrier() override { inner_->Barrier(); }
+  const CommCounters& counters() const noexcept override { return inner_->counters(); }
+  void SetCounters(const CommCounters& counters) override { inner_->SetCounters(counters); }
+  void Abort(const std::string& reason) noexcept override { inner_->Abort(reason); }
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+  CallTimer& timer_;
+};
+
+}  // namespace
+
+CallTimer::CallTimer(const KernelTable& kernels, CommFactory& factory)
+    : factory_(factory), timed_(kTimedTable(kernels)) {
+  MR_CHECK(active == nullptr, "two call timers at once");
+  active = this;
+  inner = &kernels;
+}
+
+CallTimer::~CallTimer() { active = nullptr; }
+
+std::unique_ptr<Communicator> CallTimer::Make(const std::vector<int>& ranks, const std::string& label) {
+  return std::make_unique<TimedCommunicator>(factory_.Make(ranks, label), *this);
+}
+
+}  // namespace millrace
