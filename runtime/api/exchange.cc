@@ -46,7 +46,7 @@ bool IsModelKey(const Key& key) { return key.section() == "model" && key.path !=
 
 // Longer than the positions that the model was made for is a guess; shorter is not, where positions have no weights.
 bool SeqLenFits(const ModelConfig& ours, const ModelConfig& theirs) {
-  return ours.family == ModelConfig::Family::kLlama ? ours.seq_len <= theirs.seq_len : ours.seq_len == theirs.seq_len;
+  return theirs.family == ModelConfig::Family::kLlama ? ours.seq_len <= theirs.seq_len : ours.seq_len == theirs.seq_len;
 }
 
 // `key` of both models, resolved; what is wrong, if anything is.
@@ -174,14 +174,15 @@ class NewFolder {
  public:
   NewFolder(FileSystem& files, std::string path) : files_(files), path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_, getpid())) {
     RemoveTree(files_, temporary_);
-    MakeFolder(files_, temporary_);
+    try {
+      MakeFolder(files_, temporary_);
+    } catch (const Error&) {
+      Discard();  // it may have been made
+      throw;
+    }
   }
   ~NewFolder() {
-    if (published_) return;
-    try {
-      RemoveTree(files_, temporary_);
-    } catch (const Error&) {  // the error that brought us here says more
-    }
+    if (!published_) Discard();
   }
   const std::string& temporary() const { return temporary_; }
   void Publish() {
@@ -191,6 +192,13 @@ class NewFolder {
   }
 
  private:
+  void Discard() noexcept {
+    try {
+      RemoveTree(files_, temporary_);
+    } catch (const Error&) {  // the error that brought us here says more
+    }
+  }
+
   FileSystem& files_;
   std::string path_, temporary_;
   bool published_ = false;

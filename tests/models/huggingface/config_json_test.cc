@@ -1,0 +1,185 @@
+#include "models/huggingface/config_json.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "runtime/config/load.h"
+#include "tests/runtime/data/error_matchers.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string ReadText(const std::string& path) {
+  std::ifstream in(path);
+  REQUIRE(in.good());
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+Json GoldenConfigJson(const std::string& model, bool transformers4) {
+  const std::string folder = "tests/golden/" + model;
+  return Json::parse(ReadText(folder + (transformers4 ? "/config_transformers4.json" : "/hf/config.json")));
+}
+
+ModelConfig Read(const Json& config) { return ModelFromHuggingFace(config.dump(2), "config.json"); }
+
+// The keys of golden.json, which the script that made the data wrote next to it; resolved as Read resolves.
+ModelConfig GoldenModel(const std::string& model) {
+  const Json golden = Json::parse(ReadText("tests/golden/" + model + "/golden.json"));
+  const std::vector<ConfigText> texts = {{"golden.json", Json{{"model", golden["model"]}, {"data", {{"kind", "synthetic"}}}}.dump()}};
+  ModelConfig m = LoadConfigTexts(texts, {}, {}).config.model;
+  m.kv_heads = m.KvHeads();
+  m.head_dim = m.HeadDim();
+  m.activation = m.ActivationKind();
+  return m;
+}
+
+TEST_CASE("transformers 4 and 5 write the same model in two forms, and both are read", "[huggingface]") {
+  const std::string model = GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny");
+  const bool transformers4 = GENERATE(true, false);
+  CAPTURE(model, transformers4);
+  ModelConfig want = GoldenModel(model);
+  if (model == "llama_tiny") want.seq_len = 1024;  // the file's max_position_embeddings; the data has sequences of 17
+  CHECK(Read(GoldenConfigJson(model, transformers4)) == want);
+}
+
+TEST_CASE("what is exported reads back as the same model", "[huggingface]") {
+  const std::string model = GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny");
+  ModelConfig m = GoldenModel(model);
+  m.init_std = 0.0317;
+  m.norm_eps = 3e-7;
+  m.tied = !m.Tied();
+  if (m.rope_theta) m.rope_theta = 500000.5;
+  CHECK(ModelFromHuggingFace(HuggingFaceConfigText(m), "config.json") == m);
+  CHECK(Json::parse(HuggingFaceGenerationText())["eos_token_id"].is_null());
+}
+
+// gpt2's config.json as it was published in 2019, but for the dropout.
+const char* const kPublishedGpt2 = R"({
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.0, "bos_token_id": 50256,
+  "embd_pdrop": 0.0, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
+  "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.0, "summary_activation": null,
+  "summary_first_dropout": 0.1, "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
+  "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257})";
+
+TEST_CASE("an old gpt2 file leaves fields out, and their defaults are transformers'", "[huggingface]") {
+  const ModelConfig m = ModelFromHuggingFace(kPublishedGpt2, "config.json");
+  CHECK(m.layers == 12);
+  CHECK(m.ffn == 3072);
+  CHECK(m.head_dim == 64);
+  CHECK(m.tied == true);
+  CHECK(m.vocab == 50257);
+  CHECK(m.seq_len == 1024);
+  CHECK_FALSE(m.rope_theta.has_value());
+}
+
+TEST_CASE("an old llama file leaves fields out, and their defaults are transformers'", "[huggingface]") {
+  const ModelConfig m = Read({{"model_type", "llama"}, {"hidden_size", 64}, {"num_hidden_layers", 3}, {"num_attention_heads", 4},
+                              {"intermediate_size", 96}, {"vocab_size", 300}, {"max_position_embeddings", 32}});
+  CHECK(m.kv_heads == 4);
+  CHECK(m.head_dim == 16);
+  CHECK(m.tied == false);
+  CHECK(m.norm_eps == 1e-6);
+  CHECK(m.rope_theta == 10000);
+  CHECK_FALSE(m.rope_scaling.has_value());
+}
+
+TEST_CASE("llama 3.1's scaling is read under the older name of its type too", "[huggingface]") {
+  Json config = GoldenConfigJson("llama_tiny", true);
+  const ModelConfig want = Read(config);
+  REQUIRE(want.rope_scaling.has_value());
+  config["rope_scaling"]["type"] = config["rope_scaling"]["rope_type"];
+  CHECK(Read(config) == want);
+  config["rope_scaling"].erase("rope_type");
+  CHECK(Read(config) == want);
+  config["rope_parameters"] = GoldenConfigJson("llama_tiny", false)["rope_parameters"];  // both forms in one file
+  CHECK(Read(config) == want);
+}
+
+struct Refused {
+  std::string model, field;  // a JSON pointer
+  Json value;
+  std::vector<std::string> says;
+};
+
+TEST_CASE("a field that is not honoured is an error that names it and its value", "[huggingface]") {
+  const auto [model, field, value, says] = GENERATE(values<Refused>({
+      {"gpt2_tiny", "/model_type", "mistral", {"model_type = \"mistral\"", "gpt2 and llama"}},
+      {"gpt2_tiny", "/architectures", Json::array({"GPT2ForSequenceClassification"}), {"architectures", "GPT2LMHeadModel"}},
+      {"gpt2_tiny", "/attn_pdrop", 0.1, {"attn_pdrop = 0.1", "no dropout"}},
+      {"gpt2_tiny", "/resid_pdrop", 0.1, {"resid_pdrop = 0.1", "no dropout"}},
+      {"gpt2_tiny", "/embd_pdrop", 0.1, {"embd_pdrop = 0.1", "no dropout"}},
+      {"gpt2_tiny", "/activation_function", "gelu", {"activation_function = \"gelu\"", "gelu_new"}},
+      {"gpt2_tiny", "/scale_attn_weights", false, {"scale_attn_weights = false"}},
+      {"gpt2_tiny", "/scale_attn_by_inverse_layer_idx", true, {"scale_attn_by_inverse_layer_idx = true"}},
+      {"gpt2_tiny", "/reorder_and_upcast_attn", true, {"reorder_and_upcast_attn = true"}},
+      {"gpt2_tiny", "/add_cross_attention", true, {"add_cross_attention = true"}},
+      {"gpt2_tiny", "/n_ctx", 512, {"n_ctx = 512", "n_positions, which is 17"}},
+      {"gpt2_tiny", "/n_embd", 37, {"n_head, 3, must divide n_embd, 37"}},
+      {"gpt2_tiny", "/n_layer", 0, {"n_layer = 0", "whole number"}},
+      {"gpt2_tiny", "/n_layer", 2.5, {"n_layer = 2.5", "whole number"}},
+      {"gpt2_tiny", "/n_layer", 20000, {"model.layers 20000", "from 1 to 10000"}},
+      {"gpt2_tiny", "/n_layer", nullptr, {"n_layer is missing"}},
+      {"gpt2_tiny", "/tie_word_embeddings", "yes", {"tie_word_embeddings = \"yes\"", "true or false"}},
+      {"gpt2_tiny", "/layer_norm_epsilon", 0, {"layer_norm_epsilon = 0", "positive"}},
+      {"gpt2_tiny", "/quantization_config", {{"bits", 4}}, {"quantization_config = {\"bits\":4}"}},
+      {"gpt2_tiny", "/auto_map", {{"AutoModel", "code.Model"}}, {"auto_map", "not run"}},
+      {"gpt2_tiny", "/dtype", "float8_e4m3fn", {"dtype = \"float8_e4m3fn\""}},
+      {"gpt2_tiny", "/rope_theta", 10000, {"rope_theta = 10000", "not a field that we know"}},
+      {"gpt2_tiny", "/logit_softcap", 30, {"logit_softcap = 30", "not a field that we know"}},
+      {"llama_tiny", "/hidden_act", "gelu", {"hidden_act = \"gelu\"", "silu"}},
+      {"llama_tiny", "/attention_bias", true, {"attention_bias = true", "no biases"}},
+      {"llama_tiny", "/mlp_bias", true, {"mlp_bias = true", "no biases"}},
+      {"llama_tiny", "/attention_dropout", 0.05, {"attention_dropout = 0.05", "no dropout"}},
+      {"llama_tiny", "/pretraining_tp", 2, {"pretraining_tp = 2"}},
+      {"llama_tiny", "/sliding_window", 4096, {"sliding_window = 4096"}},
+      {"llama_tiny", "/head_dim", 7, {"7 elements", "even"}},
+      {"llama_tiny", "/num_key_value_heads", 4, {"num_key_value_heads, 4, must divide num_attention_heads, 6"}},
+      {"llama_tiny", "/partial_rotary_factor", 0.5, {"partial_rotary_factor = 0.5"}},
+      {"llama_tiny", "/rope_parameters/rope_type", "yarn", {"rope_parameters.rope_type = \"yarn\"", "default and llama3"}},
+      {"llama_tiny", "/rope_parameters/partial_rotary_factor", 0.25, {"rope_parameters.partial_rotary_factor = 0.25"}},
+      {"llama_tiny", "/rope_parameters/attention_factor", 2, {"rope_parameters.attention_factor = 2"}},
+      {"llama_tiny", "/rope_parameters/low_freq_factor", 4, {"rope_parameters.low_freq_factor = 4", "less than"}},
+      {"llama_tiny", "/rope_parameters/original_max_position_embeddings", 0.5, {"original_max_position_embeddings = 0.5", "whole number"}},
+      {"llama_tiny", "/rope_theta", 500000, {"rope_parameters.rope_theta = 10000", "differs"}},
+      {"llama_tiny", "/rope_scaling", {{"rope_type", "default"}}, {"rope_scaling and rope_parameters disagree"}},
+  }));
+  CAPTURE(model, field);
+  Json config = GoldenConfigJson(model, false);
+  REQUIRE_NOTHROW(Read(config));
+  config[Json::json_pointer(field)] = value;
+  std::vector<std::string> parts = says;
+  parts.push_back("config.json");
+  RequireError(ErrorCode::kData, parts, [&] { Read(config); });
+}
+
+TEST_CASE("llama3 scaling needs all of its fields", "[huggingface]") {
+  const std::string field = GENERATE("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings");
+  Json config = GoldenConfigJson("llama_tiny", true);
+  config["rope_scaling"].erase(field);
+  RequireError(ErrorCode::kData, {"rope_scaling." + field + " is missing"}, [&] { Read(config); });
+}
+
+TEST_CASE("everything wrong with a file is said at once, with its line", "[huggingface]") {
+  const std::string text =
+      "{\n\"model_type\": \"llama\",\n\"hidden_act\": \"relu\",\n\"mystery\": [1, 2],\n\"num_hidden_layers\": -1,\n\"attention_bias\": true}";
+  RequireError(ErrorCode::kData,
+               {"line 3: hidden_act = \"relu\"", "line 4: mystery = [1,2]", "line 5: num_hidden_layers = -1", "line 6: attention_bias = true",
+                "hidden_size is missing", "vocab_size is missing"},
+               [&] { ModelFromHuggingFace(text, "config.json"); });
+  RequireError(ErrorCode::kData, {"folder/config.json", "line 2"}, [] { ModelFromHuggingFace("{\"model_type\": \"gpt2\",\n oops", "folder/config.json"); });
+  RequireError(ErrorCode::kData, {"must be an object"}, [] { ModelFromHuggingFace("[]", "config.json"); });
+  RequireError(ErrorCode::kData, {"model_type is missing"}, [] { ModelFromHuggingFace("{}", "config.json"); });
+}
+
+TEST_CASE("a field given twice is an error: transformers would take one of the two", "[huggingface]") {
+  std::string text = kPublishedGpt2;
+  text.insert(1, "\"n_layer\": 6,");
+  RequireError(ErrorCode::kData, {"n_layer"}, [&] { ModelFromHuggingFace(text, "config.json"); });
+}
+
+}  // namespace
+}  // namespace millrace
