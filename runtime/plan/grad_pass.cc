@@ -204,6 +204,7 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
     reduce.shard = straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
     b_.Emit(reduce, StreamId::kReduce, "reduce/" + name, layout.unit);
     point.op = b_.position() - 1;
+    if (!straight) point.buffers.push_back(state.received);
     b_.reduces.push_back(point);
     if (!straight) {
       AccumulateOp<View> accumulate;
