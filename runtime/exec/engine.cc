@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/checked_memory.h"
 #include "runtime/plan/param_init.h"
 
 namespace millrace {
@@ -19,6 +20,12 @@ void CheckSameState(const StepPlan& a, const StepPlan& b) {
     MR_CHECK(a.buffers[i].name == b.buffers[i].name && a.buffers[i].offsets == b.buffers[i].offsets,
              "plans {} and {} of one run disagree about {}", Name(a.kind), Name(b.kind), a.buffers[i].name);
   }
+}
+
+StepScalars FreshScalars() {
+  StepScalars scalars{};
+  scalars.inject_grad_unit = -1;
+  return scalars;
 }
 
 CommCounters operator-(const CommCounters& a, const CommCounters& b) {
@@ -49,7 +56,8 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
   for (size_t f = 0; f < layout_.flats.size(); ++f)
     for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
       WriteShard(kind, FlatId{static_cast<int32_t>(f)}, std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
-  WriteScalars(StepScalars{});
+  WriteScalars(FreshScalars());
+  if (options_.checked) observer_ = std::make_unique<CheckedMemory>(layout_.mesh, context_.comms->world().rank(), arena_->data());
 }
 
 Engine::~Engine() = default;
@@ -83,7 +91,7 @@ void Engine::InitWeights(uint64_t seed) {
     WriteShard(StateKind::kAdamM, flat, values);
     WriteShard(StateKind::kAdamV, flat, values);
   }
-  WriteScalars(StepScalars{});
+  WriteScalars(FreshScalars());
 }
 
 namespace {
@@ -133,9 +141,20 @@ void Engine::UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens,
   context_.device->CopyFromHost(view.data + parity * half, tokens.data(), bytes, executor_.stream(StreamId::kCompute));
 }
 
-void Engine::RunPrologue(const StepPlan& plan) { executor_.Run(BindingOf(plan), plan.prologue, observer_.get()); }
+void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule) {
+  const Binding binding = BindingOf(plan);
+  std::unique_ptr<Adversary>& adversary = adversaries_[&plan];
+  if (!adversary) adversary = std::make_unique<Adversary>(plan, layout_.mesh, binding.world_rank, binding.arena, *options_.adversary_seed);
+  adversary->Run(schedule, [&](const Entry& entry, int, int op_index) { executor_.RunOne(binding, entry, op_index); });
+}
+
+void Engine::RunPrologue(const StepPlan& plan) {
+  if (options_.adversary_seed) return RunAdversarial(plan, plan.prologue);
+  executor_.Run(BindingOf(plan), plan.prologue, observer_.get());
+}
 
 void Engine::RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded) {
+  if (options_.adversary_seed) return RunAdversarial(plan, plan.schedule);
   if (options_.graph == GraphMode::kOff || observer_ != nullptr) {
     executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
     return;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
+#include "runtime/exec/adversary.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/shard_layout.h"
 
@@ -84,6 +86,7 @@ class Engine {
   Binding BindingOf(const StepPlan& plan) const;
   TensorView ViewOf(const StepPlan& plan, const View& view) const;
   const StepPlan& AnyPlan() const;
+  void RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule);
   void RunPrologue(const StepPlan& plan);
   void RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded);
   void UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity);
@@ -95,8 +98,8 @@ class Engine {
   std::unique_ptr<DeviceBuffer> arena_;
   Executor executor_;
   std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
-  std::unique_ptr<OpObserver> observer_;
-  uint64_t runs_ = 0;             // seeds the adversary of each run
+  std::unique_ptr<OpObserver> observer_;                               // checked only
+  std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // adversary_seed only, by plan
   bool derived_valid_ = false;    // constants and compute shards follow from the master weights
   bool carried_valid_ = false;    // what the training step's first gathers would produce is in its buckets
   StepCounters counters_;

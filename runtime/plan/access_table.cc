@@ -218,27 +218,27 @@ AccessTable::AccessTable(const StepPlan& plan, const MeshShape& mesh, int accumu
 }
 
 StayTracker::StayTracker(const StepPlan& plan)
-    : plan_(plan), last_(plan.buffers.size()), next_(static_cast<int32_t>(plan.buffers.size())) {}
+    : plan_(&plan), last_(plan.buffers.size()), next_(static_cast<int32_t>(plan.buffers.size())) {}
 
 void StayTracker::Enter(int body) { entered_.push_back(body); }
 
 bool StayTracker::LiveThroughEnd(int32_t buffer, const Last& last) const {
-  const Body& body = plan_.bodies[static_cast<size_t>(entered_[static_cast<size_t>(last.entry)])];
-  return plan_.buffers[static_cast<size_t>(buffer)].live[static_cast<size_t>(last.interval)].end >=
+  const Body& body = plan_->bodies[static_cast<size_t>(entered_[static_cast<size_t>(last.entry)])];
+  return plan_->buffers[static_cast<size_t>(buffer)].live[static_cast<size_t>(last.interval)].end >=
          body.end();
 }
 
 bool StayTracker::LiveAllThrough(int32_t buffer, int body_index) const {
-  const Body& body = plan_.bodies[static_cast<size_t>(body_index)];
+  const Body& body = plan_->bodies[static_cast<size_t>(body_index)];
   if (body.ops.empty()) return true;
-  for (const Interval& live : plan_.buffers[static_cast<size_t>(buffer)].live)
+  for (const Interval& live : plan_->buffers[static_cast<size_t>(buffer)].live)
     if (live.begin <= body.begin && body.end() <= live.end) return true;
   return false;
 }
 
 bool StayTracker::Continues(int32_t buffer) const {
   const Last& last = last_[static_cast<size_t>(buffer)];
-  if (plan_.buffers[static_cast<size_t>(buffer)].scope == BufferScope::kPersistent) return true;
+  if (plan_->buffers[static_cast<size_t>(buffer)].scope == BufferScope::kPersistent) return true;
   if (last.entry < 0 || !LiveThroughEnd(buffer, last)) return false;
   for (size_t e = static_cast<size_t>(last.entry) + 1; e < entered_.size(); ++e)
     if (!LiveAllThrough(buffer, entered_[e])) return false;
@@ -246,7 +246,7 @@ bool StayTracker::Continues(int32_t buffer) const {
 }
 
 int32_t StayTracker::StayOf(const CellAccess& access) {
-  const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(access.buffer)];
+  const PlanBuffer& buffer = plan_->buffers[static_cast<size_t>(access.buffer)];
   if (buffer.scope == BufferScope::kPersistent) return access.buffer;
   Last& last = last_[static_cast<size_t>(access.buffer)];
   const auto now = static_cast<int32_t>(entered_.size()) - 1;
@@ -257,7 +257,7 @@ int32_t StayTracker::StayOf(const CellAccess& access) {
     same = LiveThroughEnd(access.buffer, last);
     for (int32_t e = last.entry + 1; same && e < now; ++e)
       same = LiveAllThrough(access.buffer, entered_[static_cast<size_t>(e)]);
-    const int64_t begin = plan_.bodies[static_cast<size_t>(entered_.back())].begin;
+    const int64_t begin = plan_->bodies[static_cast<size_t>(entered_.back())].begin;
     same = same && buffer.live[static_cast<size_t>(access.interval)].begin <= begin;
   }
   if (!same) last.stay = next_++;

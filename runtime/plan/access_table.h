@@ -80,7 +80,7 @@ class StayTracker {
   bool LiveThroughEnd(int32_t buffer, const Last& last) const;
   bool LiveAllThrough(int32_t buffer, int body) const;
 
-  const StepPlan& plan_;
+  const StepPlan* plan_;
   std::vector<int32_t> entered_;  // bodies, in order
   std::vector<Last> last_;        // by buffer
   int32_t next_;

@@ -1,0 +1,151 @@
+#include "runtime/exec/checked_memory.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "runtime/base/step_scalars.h"
+
+namespace millrace {
+namespace {
+
+double ValueAt(const TensorView& view, int64_t element) {
+  const std::byte* at = view.data + element * Bytes(view.layout.dtype);
+  switch (view.layout.dtype) {
+    case DType::kF32: {
+      float value;
+      std::memcpy(&value, at, sizeof value);
+      return value;
+    }
+    case DType::kF64: {
+      double value;
+      std::memcpy(&value, at, sizeof value);
+      return value;
+    }
+    case DType::kBF16: {
+      uint16_t bits;
+      std::memcpy(&bits, at, sizeof bits);
+      const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+      float value;
+      std::memcpy(&value, &wide, sizeof value);
+      return value;
+    }
+    default:
+      return 0;
+  }
+}
+
+// Index in memory order of the first non-finite element; -1 none.
+int64_t FirstNonFinite(const TensorView& view) {
+  const Layout& layout = view.layout;
+  std::array<int64_t, kMaxRank> at{};
+  const int64_t numel = layout.numel();
+  for (int64_t i = 0; i < numel; ++i) {
+    int64_t element = 0;
+    for (int d = 0; d < layout.rank; ++d)
+      element += at[static_cast<size_t>(d)] * layout.strides[static_cast<size_t>(d)];
+    if (!std::isfinite(ValueAt(view, element))) return element;
+    for (int d = layout.rank - 1; d >= 0; --d) {
+      if (++at[static_cast<size_t>(d)] < layout.dims[static_cast<size_t>(d)]) break;
+      at[static_cast<size_t>(d)] = 0;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+void CheckedMemory::BeginRun(const StepPlan& plan) {
+  std::unique_ptr<Shadow>& shadow = shadows_[&plan];
+  if (!shadow) shadow = std::make_unique<Shadow>(plan, mesh_, rank_, arena_);
+  if (plan_ != &plan) shadow->Reset();
+  plan_ = &plan;
+  shadow_ = shadow.get();
+  schedule_ = nullptr;
+  foreign_.assign(plan.buffers.size(), false);
+}
+
+void CheckedMemory::StartSchedule(int64_t position) {
+  schedule_ = &plan_->schedule;
+  for (const Entry& entry : plan_->prologue) {
+    const Body& body = plan_->bodies[static_cast<size_t>(entry.body)];
+    if (body.begin <= position && position < body.end()) schedule_ = &plan_->prologue;
+  }
+  shadow_->Begin(*schedule_);
+  entry_ = 0;
+  op_ = -1;
+}
+
+bool CheckedMemory::Looks(const PlanOp& op) const {
+  if (std::holds_alternative<ZeroRangesOp<View>>(op.op))
+    return false;  // outside its ranges the buffer holds nothing yet
+  if (!plan_->state.scalars) return true;
+  StepScalars scalars;
+  std::memcpy(&scalars, arena_ + plan_->buffer(plan_->state.scalars.buffer).offsets.front(), sizeof scalars);
+  return scalars.inject_loss_nan == 0 && scalars.inject_grad_unit < 0;
+}
+
+template <class Wanted>
+std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_t position, int microbatch,
+                                                        Wanted&& wanted) const {
+  std::vector<Finding> found;
+  const Binding binding{plan_, arena_, rank_ % mesh_.shard, rank_};
+  ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
+    if (!wanted(access)) return;
+    const TensorView bound = BindView(binding, view, position, microbatch);
+    const int64_t element = FirstNonFinite(bound);
+    if (element < 0) return;
+    const PlanBuffer& buffer = plan_->buffer(view.buffer);
+    const int64_t first = (bound.data - arena_ - buffer.OffsetAt(position)) / Bytes(view.layout.dtype);
+    found.push_back(
+        {fmt::format("{} of {} ({}, microbatch {}) is {} in {} at element {}", operand, op.label,
+                     OpName(op.op), microbatch, ValueAt(bound, element), buffer.name, first + element),
+         view.buffer});
+  });
+  return found;
+}
+
+void CheckedMemory::Before(const PlanOp& op, int64_t position, int microbatch) {
+  if (schedule_ == nullptr) StartSchedule(position);
+  ++op_;
+  while (op_ ==
+         static_cast<int>(
+             plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)].ops.size())) {
+    op_ = 0;
+    ++entry_;
+    MR_CHECK_LT(static_cast<size_t>(entry_), schedule_->size(), "more ops than the schedule has");
+  }
+  MR_CHECK_EQ(plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)].begin + op_,
+              position, "checked execution follows the issue order");
+  shadow_->Before(entry_, op_);
+  foreign_input_ = false;
+  if (!Looks(op) || IsCollective(op.op)) return;
+  for (const Finding& finding : Scan(op, position, microbatch, [](Access access) { return Reads(access); })) {
+    MR_REQUIRE(ErrorCode::kNonFinite, foreign_[static_cast<size_t>(finding.buffer.value)],
+               "rank {}: before it runs, {}", rank_, finding.text);
+    foreign_input_ = true;
+  }
+}
+
+void CheckedMemory::After(const PlanOp& op, int64_t position, int microbatch) {
+  if (Looks(op)) {
+    const bool foreign = foreign_input_ || IsCollective(op.op);
+    const auto results = [](Access access) {
+      return access == Access::kWrite || access == Access::kAccumulate;
+    };
+    for (const Finding& finding : Scan(op, position, microbatch, results)) {
+      MR_REQUIRE(ErrorCode::kNonFinite, foreign, "rank {}: from finite operands, {}", rank_, finding.text);
+      foreign_[static_cast<size_t>(finding.buffer.value)] = true;
+    }
+  }
+  shadow_->After(entry_, op_);
+}
+
+void CheckedMemory::EndRun() {
+  if (schedule_ != nullptr) shadow_->End();
+}
+
+}  // namespace millrace

@@ -1,0 +1,59 @@
+// Checked execution (execution.checked): free bytes are poisoned and owned bytes guarded (shadow.h), and
+// every float that an op writes is looked at. The first non-finite value fails the step with
+// Error(kNonFinite) naming op, operand, buffer, element and value.
+//
+// Blame    An op that makes a non-finite value from finite operands, or that finds one in its operands.
+// Values that came from other ranks through
+//          a collective are theirs to report: they, and what is computed from them, pass here. While this
+//          rank's step scalars ask for an injected fault, nothing is looked at.
+// Arena    Host memory; one object per rank, for all plans of the rank, in issue order.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+#include "runtime/exec/shadow.h"
+
+namespace millrace {
+
+class CheckedMemory final : public OpObserver {
+ public:
+  // Plans that are observed, and the arena, outlive this object.
+  CheckedMemory(const MeshShape& mesh, int rank, std::byte* arena)
+      : mesh_(mesh), rank_(rank), arena_(arena) {}
+
+  void BeginRun(const StepPlan& plan) override;
+  void Before(const PlanOp& op, int64_t position, int microbatch) override;
+  void After(const PlanOp& op, int64_t position, int microbatch) override;
+  void EndRun() override;
+
+ private:
+  struct Finding {
+    std::string text;
+    BufferId buffer;
+  };
+  void StartSchedule(int64_t position);
+  bool Looks(const PlanOp& op) const;  // at its operands
+  // Non-finite elements of operands that satisfy `wanted(access)`: the first of each operand.
+  template <class Wanted>
+  std::vector<Finding> Scan(const PlanOp& op, int64_t position, int microbatch, Wanted&& wanted) const;
+
+  const MeshShape mesh_;
+  const int rank_;
+  std::byte* const arena_;
+  std::map<const StepPlan*, std::unique_ptr<Shadow>> shadows_;
+
+  // Of the run in progress, or the last one.
+  const StepPlan* plan_ = nullptr;
+  Shadow* shadow_ = nullptr;
+  const std::vector<Entry>* schedule_ = nullptr;  // null until the first op tells which
+  int entry_ = 0, op_ = 0;
+  bool foreign_input_ = false;
+  std::vector<bool> foreign_;  // by buffer: holds a non-finite value that another rank made
+};
+
+}  // namespace millrace

@@ -1,0 +1,29 @@
+// Trains a PlanCase for real, on ranks as threads over the CPU kernels.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/engine.h"
+#include "tests/support/plan_case.h"
+
+namespace millrace::test {
+
+// Calls fn on every rank's thread with a fresh engine over the case's training and evaluation plans; weights
+// initialised.
+void RunEngines(const PlanCase& c, const EngineOptions& options,
+                const std::function<void(Engine& engine, int rank)>& fn);
+
+// Token ids that encode rank, step and index; [accumulate, B, T+1].
+std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step);
+// One step on them.
+StepScalars TrainStep(Engine& engine, const PlanCase& c, int rank, int64_t step,
+                      const Injection& injection = {});
+
+// Bits of loss, gradient norm and master weights of every rank after `steps` steps, with an evaluation after
+// the first.
+std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t steps);
+
+}  // namespace millrace::test
