@@ -87,6 +87,18 @@ int Main(int argc, char** argv) {
   inspect_app->add_flag("--json", inspect_json, "JSON");
   inspect_app->callback([&] { verb = [&] { return InspectVerb(inspected, inspect_json); }; });
 
+  ExchangeArguments imported, exported;
+  CLI::App* import_app =
+      app.add_subcommand("import", "a Hugging Face folder becomes the first checkpoint of run.dir");
+  AddConfig(import_app, &imported.config);
+  import_app->add_option("--from", imported.folder, "Hugging Face folder: config.json, *.safetensors")->required();
+  import_app->callback([&] { verb = [&] { return ImportVerb(imported); }; });
+  CLI::App* export_app = app.add_subcommand("export", "a checkpoint becomes a Hugging Face folder");
+  AddConfig(export_app, &exported.config);
+  export_app->add_option("--to", exported.folder, "folder to write; new or empty")->required();
+  export_app->add_option("--checkpoint", exported.checkpoint, "a checkpoint folder (default: the newest of run.dir)");
+  export_app->callback([&] { verb = [&] { return ExportVerb(exported); }; });
+
   CLI::App* config_app = app.add_subcommand("config", "schema, docs, show, validate");
   config_app->require_subcommand(1);
   config_app->add_subcommand("schema", "JSON Schema of a configuration")->callback([&] {
