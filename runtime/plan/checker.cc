@@ -223,14 +223,18 @@ class Walk {
 // Ranks that can differ: offsets are linear in the rank, so beyond a few ranks the ends and one in between
 // stand for all.
 std::vector<int> RanksToCheck(const StepPlan& plan, const MeshShape& mesh) {
-  bool strided = false;
-  for (const Body& body : plan.bodies)
-    for (const PlanOp& op : body.ops)
+  bool by_rank = false;
+  for (const Body& body : plan.bodies) {
+    for (const PlanOp& op : body.ops) {
+      const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
+      by_rank = by_rank || (gather != nullptr && !gather->shard);  // in place: reads the rank's own slice
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        strided = strided || view.rank_stride != 0;
+        by_rank = by_rank || view.rank_stride != 0;
       });
+    }
+  }
   const int world = mesh.world();
-  if (!strided || world == 1) return {0};
+  if (!by_rank || world == 1) return {0};
   if (world <= 4) {
     std::vector<int> all;
     for (int r = 0; r < world; ++r) all.push_back(r);

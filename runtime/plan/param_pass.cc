@@ -102,9 +102,10 @@ void ParamPass::EmitGather(Stay& stay) {
   const View compute = b_.plan.state.compute[static_cast<size_t>(id.value)];
   const View bucket = WholeView(stay.bucket, flat.encoding, flat.padded_numel);
   const bool gathers = b_.shard_world() > 1;
-  if (stay.segment.carried)
-    b_.produced[static_cast<size_t>(stay.bucket.value)].emplace_back(static_cast<int>(b_.plan.bodies.size()) - 1, b_.position());
-
+  const auto fills = [&] {  // the op emitted next writes the bucket first
+    if (stay.segment.carried)
+      b_.produced[static_cast<size_t>(stay.bucket.value)].emplace_back(static_cast<int>(b_.plan.bodies.size()) - 1, b_.position());
+  };
   const auto cast = [&](const View& from, const View& to) {
     CastOp<View> op;
     op.x = from;
@@ -117,6 +118,7 @@ void ParamPass::EmitGather(Stay& stay) {
     op.full = full;
     b_.Emit(op, StreamId::kGather, "gather/" + stay.name, flat.unit);
   };
+  if (b_.options.downcast != Downcast::kAfterGather || flat.encoding == DType::kF32 || !gathers) fills();
   if (flat.encoding == DType::kF32) {
     gather(master, bucket);
   } else if (b_.options.downcast == Downcast::kAfterUpdate) {
@@ -130,6 +132,7 @@ void ParamPass::EmitGather(Stay& stay) {
   } else {
     const View staging = WholeView(stay.staging, DType::kF32, flat.padded_numel);
     gather(master, staging);
+    fills();
     cast(staging, bucket);
   }
 }
