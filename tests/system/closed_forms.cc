@@ -1,0 +1,219 @@
+#include "tests/system/closed_forms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millrace::test {
+namespace {
+
+using Format = PrecisionConfig::Format;
+
+int64_t BytesOf(Format format) { return format == Format::kBf16 ? 2 : 4; }
+int64_t Up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial.world); }
+
+struct Adder {
+  FlatForm* matrices;
+  FlatForm* norms;  // the same flat unless norms are kept apart
+  void Matrix(int64_t numel, int64_t contributions = 1) const { Add(matrices, numel, contributions); }
+  void Norm(int64_t numel) const { Add(norms, numel, 1); }
+  static void Add(FlatForm* flat, int64_t numel, int64_t contributions) {
+    flat->params.push_back(numel);
+    flat->contributions.push_back(contributions);
+  }
+};
+
+void AddBlock(const Adder& add, const ModelConfig& m) {
+  const int64_t c = m.d_model, f = m.Ffn(), attn = m.heads * m.HeadDim(),
+                qkv = attn + 2 * m.KvHeads() * m.HeadDim();
+  const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
+  for (int norm = 0; norm < (gpt2 ? 4 : 2); ++norm) add.Norm(c);
+  add.Matrix(qkv * c);
+  add.Matrix(c * attn);
+  add.Matrix((gpt2 ? 1 : 2) * f * c);
+  add.Matrix(c * f);
+  if (!gpt2) return;
+  for (const int64_t bias : {qkv, c, f, c}) add.Matrix(bias);
+}
+
+}  // namespace
+
+std::vector<FlatForm> FlatsOf(const Trial& trial) {
+  const Config& config = trial.config;
+  const ModelConfig& m = config.model;
+  const PrecisionConfig& p = config.precision;
+  const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
+  const bool apart = p.norms == PrecisionConfig::Norms::kFp32 && p.compute == Format::kBf16;
+  const int64_t table = Up(m.Vocab(), 64) * m.d_model;
+
+  FlatForm norms{"norms", false, 4, 0, 0, {}, {}};
+  std::vector<FlatForm> flats;
+  const auto begin = [&](const std::string& name, bool block) {
+    flats.push_back({name, block, BytesOf(p.compute), 0, 0, {}, {}});
+    return Adder{&flats.back(), apart ? &norms : &flats.back()};
+  };
+  {
+    const Adder add = begin("embed", false);
+    add.Matrix(table, m.Tied() ? 2 : 1);  // a tied table gets the head's gradient, too
+    if (gpt2) add.Matrix(m.seq_len * m.d_model);
+  }
+  const int64_t per_unit = config.sharding.blocks_per_unit;
+  for (int64_t first = 0; first < m.layers; first += per_unit) {
+    const Adder add = begin(fmt::format("h.{}", first), true);
+    for (int64_t i = first; i < std::min(first + per_unit, m.layers); ++i) AddBlock(add, m);
+  }
+  {
+    const Adder add = begin("head", false);
+    add.Norm(m.d_model);
+    if (gpt2) add.Norm(m.d_model);
+    if (!m.Tied()) add.Matrix(table);
+  }
+  if (flats.back().params.empty()) flats.pop_back();
+  if (apart) flats.push_back(norms);
+
+  for (FlatForm& flat : flats) {
+    // Every parameter begins at 256 bytes of the narrowest dtype that the flat is stored in; so does every
+    // shard.
+    const int64_t align =
+        256 / std::min({flat.encoding_bytes, BytesOf(p.grad_accumulate), BytesOf(p.grad_wire)});
+    int64_t end = 0;
+    for (const int64_t numel : flat.params) end += Up(numel, align);
+    flat.padded = Up(end, align * ShardAxis(trial));
+    flat.shard = flat.padded / ShardAxis(trial);
+  }
+  return flats;
+}
+
+namespace {
+
+// Gathers of one flat in one step. `from_end`: blocks behind it.
+int64_t GathersOf(const Trial& trial, const FlatForm& flat, int64_t from_end, int64_t kept) {
+  using Reshard = ShardingConfig::Reshard;
+  const Config& config = trial.config;
+  const int64_t accumulate = config.train.Accumulate(trial.world);
+  if (flat.name == "norms") return 1;  // small: kept for the step, whatever the policy
+  switch (config.sharding.reshard) {
+    case Reshard::kNever:
+      return 1;
+    case Reshard::kAfterBackward:
+      return accumulate;
+    case Reshard::kAfterForward:
+    case Reshard::kAuto: {
+      if (!flat.block) return accumulate;  // one stay per microbatch
+      if (from_end < kept) return 1;
+      // Forward and backward; the last blocks, as many as there are slots, stay over the turn-around.
+      return accumulate * (from_end - kept < config.memory.Slots() ? 1 : 2);
+    }
+  }
+  return 0;
+}
+
+template <class F>
+void ForFlats(const Trial& trial, int64_t kept, F&& f) {
+  const std::vector<FlatForm> flats = FlatsOf(trial);
+  int64_t blocks = std::count_if(flats.begin(), flats.end(), [](const FlatForm& flat) { return flat.block; });
+  for (const FlatForm& flat : flats) {
+    if (flat.block) --blocks;
+    f(flat, GathersOf(trial, flat, blocks, kept));
+  }
+}
+
+}  // namespace
+
+int64_t ExpectedGathers(const Trial& trial, int64_t kept) {
+  int64_t sum = 0;
+  ForFlats(trial, kept, [&](const FlatForm&, int64_t gathers) { sum += gathers; });
+  return ShardAxis(trial) > 1 ? sum : 0;
+}
+
+StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
+  using Downcast = ShardingConfig::Downcast;
+  const Config& config = trial.config;
+  const int64_t world = trial.world, shard = ShardAxis(trial), replicas = world / shard;
+  const int64_t accumulate = config.train.Accumulate(world);
+  const int64_t sum_bytes = BytesOf(config.precision.grad_accumulate),
+                wire_bytes = BytesOf(config.precision.grad_wire);
+  const bool every = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery && shard > 1;
+  const Downcast downcast = config.sharding.downcast;
+
+  StepCounters e;
+  int64_t flats = 0;
+  ForFlats(trial, kept, [&](const FlatForm& flat, int64_t gathers) {
+    ++flats;
+    const bool narrow = flat.encoding_bytes < 4;
+    // Parameters. A cast reads f32; after_update leaves it to AdamW.
+    if (shard > 1) {
+      e.comm.all_gathers += gathers;
+      e.comm.gathered_bytes +=
+          gathers * (shard - 1) * flat.shard * (downcast == Downcast::kAfterGather ? 4 : flat.encoding_bytes);
+    }
+    if (narrow && downcast == Downcast::kPerGather) e.kernels.cast_bytes += gathers * flat.shard * 4;
+    if (narrow && downcast == Downcast::kAfterGather) e.kernels.cast_bytes += gathers * flat.padded * 4;
+
+    // Gradients. Shards that arrive in the wire's bf16, or on top of earlier ones, are added to the f32 shard
+    // by a copy.
+    const int64_t reductions = every ? accumulate : 1;
+    if (shard > 1) {
+      e.comm.reduce_scatters += reductions;
+      e.comm.reduced_bytes += reductions * (shard - 1) * flat.shard * wire_bytes;
+      if (wire_bytes != sum_bytes) e.kernels.cast_bytes += reductions * flat.padded * sum_bytes;
+      const int64_t straight = wire_bytes == 4 ? 1 : 0;
+      e.kernels.copied_bytes += (reductions - straight) * flat.shard * wire_bytes;
+    }
+    if (replicas > 1) {
+      const int64_t n = shard > 1 ? flat.shard : flat.padded, size = shard > 1 ? 4 : sum_bytes;
+      e.comm.all_reduces += 1;
+      e.comm.all_reduced_bytes += 2 * (replicas - 1) * ((n + replicas - 1) / replicas) * size;
+    }
+    for (size_t i = 0; i < flat.params.size(); ++i) {
+      switch (config.sharding.grad_concat) {
+        case ShardingConfig::GradConcat::kEvery:
+          e.kernels.concatenated_bytes += accumulate * flat.contributions[i] * flat.params[i] * 4;
+          break;
+        case ShardingConfig::GradConcat::kLast:
+          e.kernels.concatenated_bytes += flat.params[i] * sum_bytes;
+          break;
+        case ShardingConfig::GradConcat::kDirect:
+          break;
+      }
+    }
+  });
+  if (world > 1) {  // the table of statistics: sum of squares and bad values per flat, and the loss
+    e.comm.all_gathers += 1;
+    e.comm.gathered_bytes += (world - 1) * (2 * flats + 1) * 8;
+  }
+  switch (config.execution.graph) {
+    case ExecutionConfig::Graph::kStep:
+      e.graph_launches = 1;
+      break;
+    case ExecutionConfig::Graph::kMicrobatch:
+      e.graph_launches = 2 * accumulate + 1;
+      break;
+    case ExecutionConfig::Graph::kOff:
+      break;
+  }
+  if (config.execution.checked || trial.adversary_seed) e.graph_launches = 0;  // op by op
+  return e;
+}
+
+StepCounters operator*(const StepCounters& c, int64_t n) {
+  StepCounters r;
+  r.kernels = {c.kernels.concatenated_bytes * n, c.kernels.cast_bytes * n, c.kernels.copied_bytes * n};
+  r.comm = {c.comm.all_gathers * n,    c.comm.reduce_scatters * n, c.comm.all_reduces * n,
+            c.comm.gathered_bytes * n, c.comm.reduced_bytes * n,   c.comm.all_reduced_bytes * n};
+  r.graph_launches = c.graph_launches * n;
+  return r;
+}
+
+std::string ToString(const StepCounters& c) {
+  return fmt::format(
+      "concatenated {} cast {} copied {} | gathers {} ({} B) reduce-scatters {} ({} B) all-reduces {} ({} B) "
+      "| launches {}",
+      c.kernels.concatenated_bytes, c.kernels.cast_bytes, c.kernels.copied_bytes, c.comm.all_gathers,
+      c.comm.gathered_bytes, c.comm.reduce_scatters, c.comm.reduced_bytes, c.comm.all_reduces,
+      c.comm.all_reduced_bytes, c.graph_launches);
+}
+
+}  // namespace millrace::test

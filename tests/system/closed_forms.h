@@ -1,0 +1,34 @@
+// What a training step moves, written down from the model's shapes and the options: the tests' own sums,
+// which share no code with the planner. See the derivations in closed_forms.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/engine.h"
+#include "tests/system/run_model.h"
+
+namespace millrace::test {
+
+struct FlatForm {
+  std::string name;
+  bool block = false;
+  int64_t encoding_bytes = 4;          // of a gathered element
+  int64_t padded = 0, shard = 0;       // elements
+  std::vector<int64_t> params;         // stored elements of each parameter, in order
+  std::vector<int64_t> contributions;  // of each parameter: gradients added per microbatch
+};
+
+std::vector<FlatForm> FlatsOf(const Trial& trial);
+
+// Counters of one step on any rank. `kept`: blocks that sharding.reshard=auto keeps gathered.
+StepCounters ExpectedPerStep(const Trial& trial, int64_t kept = 0);
+
+// Gathers of block, embedding, head and norm parameters in one step.
+int64_t ExpectedGathers(const Trial& trial, int64_t kept = 0);
+
+StepCounters operator*(const StepCounters& counters, int64_t steps);
+std::string ToString(const StepCounters& counters);
+
+}  // namespace millrace::test

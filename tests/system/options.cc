@@ -1,0 +1,199 @@
+#include "tests/system/options.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "comm/host_collectives.h"
+#include "runtime/config/validate.h"
+#include "tests/system/closed_forms.h"
+
+namespace millrace::test {
+namespace {
+
+using Allocator = MemoryConfig::Allocator;
+using Recompute = MemoryConfig::Recompute;
+using Graph = ExecutionConfig::Graph;
+using Downcast = ShardingConfig::Downcast;
+using Concat = ShardingConfig::GradConcat;
+using Reshard = ShardingConfig::Reshard;
+
+bool Always(const Trial&) { return true; }
+bool Sharded(const Trial& trial) { return ShardAxis(trial) > 1; }
+// Are there parameter buckets at all? One rank reads f32 masters, or the bf16 shard that the update writes,
+// where they are.
+bool Bucketed(const Trial& trial) {
+  return Sharded(trial) || (Narrow(trial) && trial.config.sharding.downcast != Downcast::kAfterUpdate);
+}
+
+int64_t Communicators(const Outcome& o) { return o.shard_communicators; }
+int64_t Launches(const Outcome& o) { return o.counters[0].graph_launches; }
+int64_t Gathers(const Outcome& o) { return o.counters[0].comm.all_gathers; }
+int64_t CastBytes(const Outcome& o) { return o.counters[0].kernels.cast_bytes; }
+int64_t ConcatenatedBytes(const Outcome& o) { return o.counters[0].kernels.concatenated_bytes; }
+int64_t GradPoolBytes(const Outcome& o) { return o.plan().grad_pool_bytes; }
+int64_t ParamPoolBytes(const Outcome& o) { return o.plan().param_pool_bytes; }
+int64_t ActivationBytes(const Outcome& o) {
+  return o.plan().peak_by_class[static_cast<size_t>(BufferClass::kActivations)];
+}
+
+Option GraphOption(const char* name, Graph graph) {
+  return {fmt::format("graph={}", name), [=](Trial& t) { t.config.execution.graph = graph; }, Always,
+          Launches};
+}
+Option AllocatorOption(const char* name, Allocator allocator) {
+  return {fmt::format("allocator={}", name), [=](Trial& t) { t.config.memory.allocator = allocator; },
+          Bucketed, ParamPoolBytes};
+}
+Option PrefetchOption(int64_t prefetch) {
+  return {fmt::format("prefetch={}", prefetch), [=](Trial& t) { t.config.memory.prefetch = prefetch; },
+          Sharded, Gathers};
+}
+Option ReduceDepthOption(int64_t depth) {
+  // A pool of slots for the transient buckets of concat=last: depth + 1 copies.
+  return {fmt::format("reduce_depth={}", depth),
+          [=](Trial& t) {
+            t.config.memory.allocator = Allocator::kMaxPool;
+            t.config.sharding.grad_concat = Concat::kLast;
+            t.config.memory.reduce_depth = depth;
+          },
+          Sharded, GradPoolBytes};
+}
+Option DowncastOption(const char* name, Downcast downcast) {
+  return {fmt::format("downcast={}", name), [=](Trial& t) { t.config.sharding.downcast = downcast; }, Narrow,
+          CastBytes};
+}
+Option ConcatOption(const char* name, Concat concat) {
+  return {fmt::format("grad_concat={}", name), [=](Trial& t) { t.config.sharding.grad_concat = concat; },
+          Always, ConcatenatedBytes};
+}
+Option ReshardOption(const char* name, Reshard reshard) {
+  return {fmt::format("reshard={}", name), [=](Trial& t) { t.config.sharding.reshard = reshard; }, Sharded,
+          Gathers};
+}
+Option RecomputeOption(const char* name, Recompute recompute) {
+  return {fmt::format("recompute={}", name), [=](Trial& t) { t.config.memory.recompute = recompute; }, Always,
+          ActivationBytes};
+}
+// The bytes of a plan that keeps everything allow every block to stay.
+void SetWholeBudget(Trial& trial) {
+  Config never = trial.config;
+  never.sharding.reshard = Reshard::kNever;
+  const AssembledRun run =
+      Assemble(never, trial.world, {Backend::kCpu, ScratchBytes(trial.world)}, {true, false, false});
+  trial.config.sharding.reshard = Reshard::kAuto;
+  trial.config.memory.budget_gib =
+      static_cast<double>(run.plans.train->arena_bytes) / static_cast<double>(int64_t{1} << 30);
+}
+Option AdversaryOption(uint64_t seed) {
+  return {fmt::format("adversary={}", seed), [=](Trial& t) { t.adversary_seed = seed; }, Always, Launches,
+          /*in_plan=*/false};
+}
+
+}  // namespace
+
+int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial.world); }
+bool Narrow(const Trial& trial) { return trial.config.precision.compute == PrecisionConfig::Format::kBf16; }
+
+std::vector<Option> BitwiseOptions() {
+  std::vector<Option> options = {
+      GraphOption("microbatch", Graph::kMicrobatch),
+      GraphOption("off", Graph::kOff),
+      AllocatorOption("coloured", Allocator::kColoured),
+      AllocatorOption("max_pool", Allocator::kMaxPool),
+      AllocatorOption("fixed", Allocator::kFixed),
+      AllocatorOption("persistent", Allocator::kPersistent),
+      AllocatorOption("dynamic", Allocator::kDynamic),
+      PrefetchOption(0),
+      PrefetchOption(2),
+      PrefetchOption(3),
+      {"slots=3",
+       [](Trial& t) {
+         t.config.memory.allocator = Allocator::kMaxPool;
+         t.config.memory.slots = 3;
+       },
+       Sharded, Gathers},
+      ReduceDepthOption(0),
+      ReduceDepthOption(1),
+      ReduceDepthOption(2),
+      DowncastOption("per_gather", Downcast::kPerGather),
+      DowncastOption("after_gather", Downcast::kAfterGather),
+      ConcatOption("every", Concat::kEvery),
+      ConcatOption("last", Concat::kLast),
+      ReshardOption("never", Reshard::kNever),
+      ReshardOption("after_backward", Reshard::kAfterBackward),
+      {"reshard=auto", SetWholeBudget, Sharded, Gathers},
+      RecomputeOption("norms", Recompute::kNorms),
+      RecomputeOption("block", Recompute::kBlock),
+      {"checked", [](Trial& t) { t.config.execution.checked = true; }, Always, Launches},
+      AdversaryOption(1),
+      AdversaryOption(2),
+      AdversaryOption(3),
+      {"communicators=shared", [](Trial& t) { t.sharing = CommSharing::kShared; }, Always, Communicators,
+       /*in_plan=*/false},
+  };
+  return options;
+}
+
+std::string Name(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return "fp32";
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kBf16Sums:
+      return "bf16, bf16 sums";
+    case Precision::kBf16All:
+      return "bf16 throughout";
+  }
+  return "?";
+}
+
+void SetPrecision(Config& config, Precision precision) {
+  using Format = PrecisionConfig::Format;
+  if (precision == Precision::kFp32) return;
+  config.precision.compute = Format::kBf16;
+  if (precision == Precision::kBf16) return;
+  config.precision.grad_accumulate = Format::kBf16;
+  if (precision == Precision::kBf16Sums) return;
+  config.precision.grad_wire = Format::kBf16;
+  config.precision.norms = PrecisionConfig::Norms::kCompute;
+}
+
+bool Valid(const Trial& trial) { return Validate(trial.config, {.world = trial.world}).empty(); }
+
+int64_t KeptBlocks(const StepPlan& plan) {
+  const std::string prefix = "reshard auto: ";
+  for (const std::string& note : plan.notes)
+    if (note.rfind(prefix, 0) == 0) return std::atoll(note.c_str() + prefix.size());
+  return 0;
+}
+
+void RequireCounters(const Trial& trial, const Outcome& outcome) {
+  const StepCounters expected = ExpectedPerStep(trial, KeptBlocks(outcome.plan())) * trial.steps;
+  for (size_t rank = 0; rank < outcome.counters.size(); ++rank) {
+    INFO("rank " << rank << "\ncounted  " << ToString(outcome.counters[rank]) << "\nexpected "
+                 << ToString(expected));
+    REQUIRE(outcome.counters[rank] == expected);
+  }
+  REQUIRE(outcome.arena_bytes == outcome.plan().arena_bytes);
+  if (trial.config.memory.budget_gib)
+    REQUIRE(static_cast<double>(outcome.arena_bytes) <=
+            *trial.config.memory.budget_gib * static_cast<double>(int64_t{1} << 30));
+}
+
+Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world, int64_t accumulate) {
+  Base base;
+  base.trial.world = world;
+  Config& config = base.trial.config = TinyConfig(family);
+  config.model.tied = tied;
+  config.train.accumulate = accumulate;
+  SetPrecision(config, precision);
+  base.name =
+      fmt::format("{} {} {} world {} accumulate {}", family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
+                  tied ? "tied" : "untied", Name(precision), world, accumulate);
+  return base;
+}
+
+}  // namespace millrace::test

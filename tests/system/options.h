@@ -1,0 +1,52 @@
+// The options that may not change a bit of a run, and for each the counter that shows that it is in force.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/system/run_model.h"
+
+namespace millrace::test {
+
+struct Option {
+  std::string name;
+  std::function<void(Trial&)> set;
+  // Whether the option has anything to act on: a gather needs ranks to gather from, a downcast a narrower
+  // dtype.
+  std::function<bool(const Trial&)> applies;
+  // A number that must differ from the base's when it applies: counted while the run ran, or planned bytes
+  // that the engine allocated.
+  std::function<int64_t(const Outcome&)> governs;
+  bool in_plan = true;  // false: chosen when the run starts, so that the plan and its hash are the base's
+};
+std::vector<Option> BitwiseOptions();
+
+// What the options are compared within: runs of different bases have different bits.
+struct Base {
+  std::string name;
+  Trial trial;
+};
+
+enum class Precision {
+  kFp32,
+  kBf16,
+  kBf16Sums,
+  kBf16All
+};  // bf16 activations; + bf16 gradient sums; + bf16 wire and norms
+void SetPrecision(Config& config, Precision precision);
+std::string Name(Precision precision);
+Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world, int64_t accumulate);
+
+// Whether a configuration file may ask for this, by the rules that the command line checks.
+bool Valid(const Trial& trial);
+// Blocks that sharding.reshard=auto kept gathered, from the plan's notes; 0 for another policy.
+int64_t KeptBlocks(const StepPlan& plan);
+// REQUIREs the closed forms on every rank, and that the engine allocated what was planned.
+void RequireCounters(const Trial& trial, const Outcome& outcome);
+
+int64_t ShardAxis(const Trial& trial);
+bool Narrow(const Trial& trial);  // are gathered matrices narrower than master weights?
+
+}  // namespace millrace::test

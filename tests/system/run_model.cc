@@ -1,0 +1,137 @@
+#include "tests/system/run_model.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+#include <mutex>
+
+#include "comm/host_collectives.h"
+#include "comm/local/run_ranks.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/base/cpu/host_device.h"
+#include "runtime/base/error.h"
+#include "runtime/exec/logical_tensors.h"
+
+namespace millrace::test {
+
+Config TinyConfig(ModelConfig::Family family) {
+  Config c;
+  c.model.family = family;
+  c.model.layers = 4;
+  c.model.vocab = 37;
+  c.model.seq_len = 7;
+  if (family == ModelConfig::Family::kGpt2) {
+    c.model.d_model = 15;
+    c.model.heads = 3;
+    c.model.ffn = 53;
+  } else {
+    c.model.d_model = 22;
+    c.model.heads = 4;
+    c.model.kv_heads = 2;
+    c.model.head_dim = 6;
+    c.model.ffn = 31;
+  }
+  c.model.init_std = 0.2;
+  c.data.kind = DataConfig::Kind::kSynthetic;
+  c.train.seed = 5;
+  c.train.steps = 10;
+  c.train.micro_batch = 2;
+  c.train.accumulate = 1;
+  c.optimizer.lr = 3e-3;
+  c.optimizer.schedule.kind = ScheduleConfig::Kind::kCosine;
+  c.optimizer.schedule.warmup = 2;
+  c.sharding.grad_sync = ShardingConfig::GradSync::kLast;
+  return c;
+}
+
+void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn) {
+  const AssembledRun run =
+      Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)}, {true, false, false});
+  LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
+  RunRanks(world, [&](CommFactory& factory) {
+    CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
+    const std::unique_ptr<Device> device = MakeHostDevice();
+    EngineOptions options;
+    options.graph = GraphModeOf(trial.config);
+    options.checked = trial.config.execution.checked;
+    options.adversary_seed = trial.adversary_seed;
+    Engine engine({device.get(), trial.kernels != nullptr ? trial.kernels : &CpuKernels(), &comms},
+                  run.layout, run.plans, options);
+    RankContext context{engine, run, factory.rank(), factory.world_size()};
+    fn(context);
+  });
+}
+
+std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample) {
+  std::vector<int32_t> tokens(static_cast<size_t>(config.model.seq_len + 1));
+  const int64_t vocab = config.model.Vocab();
+  // A walk whose stride and start encode the sample: distinct samples give distinct rows, and there is
+  // something to learn.
+  const int64_t start = sample * 11 % vocab, stride = 1 + sample % 5;
+  for (size_t t = 0; t < tokens.size(); ++t)
+    tokens[t] = static_cast<int32_t>((start + stride * static_cast<int64_t>(t * t)) % vocab);
+  return tokens;
+}
+
+std::vector<int32_t> BatchOf(const Config& config, int world, int rank, int64_t step) {
+  std::vector<int32_t> tokens;
+  const int64_t accumulate = config.train.Accumulate(world), rows = config.train.micro_batch;
+  for (int64_t m = 0; m < accumulate; ++m)
+    for (int64_t r = 0; r < rows; ++r) {
+      const std::vector<int32_t> row =
+          TokensOfSample(config, step * config.train.GlobalBatch(world) + (m * world + rank) * rows + r);
+      tokens.insert(tokens.end(), row.begin(), row.end());
+    }
+  return tokens;
+}
+
+int64_t ValidTokens(const Config& config, int world) {
+  return config.train.GlobalBatch(world) * config.model.seq_len;
+}
+
+StepScalars StepOn(RankContext& rank, const Config& config, int64_t step, const Injection& injection) {
+  return rank.engine.Step(BatchOf(config, rank.world, rank.rank, step), step, ValidTokens(config, rank.world),
+                          injection);
+}
+
+std::string Outcome::Bits() const {
+  std::string text;
+  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    const StepScalars& s = scalars[i];
+    text += fmt::format(
+        "step {}: loss {} {:016x} norm {} {:016x} clip {:016x} lr {:016x} finite {} t {} skipped {}\n", i,
+        s.loss, bits(s.loss), s.grad_norm, bits(s.grad_norm), bits(s.clip_scale), bits(s.lr), s.finite,
+        s.adam_t, s.skipped);
+  }
+  return text + "parameters " + param_hash + " optimizer " + optimizer_hash;
+}
+
+Outcome RunTrial(const Trial& trial) {
+  std::vector<Outcome> ranks(static_cast<size_t>(trial.world));
+  RunEngines(trial, [&](RankContext& rank) {
+    Outcome& mine = ranks[static_cast<size_t>(rank.rank)];
+    rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
+    for (int64_t step = 0; step < trial.steps; ++step)
+      mine.scalars.push_back(StepOn(rank, trial.config, step));
+    mine.param_hash = ParamHash(rank.engine);
+    mine.optimizer_hash = OptimizerHash(rank.engine);
+    mine.counters = {rank.engine.counters()};
+    mine.arena_bytes = rank.engine.arena_bytes();
+    mine.shard_communicators =
+        &rank.engine.comms().shard_gather() == &rank.engine.comms().shard_reduce() ? 1 : 2;
+    if (rank.rank == 0) mine.run = rank.run;
+  });
+  Outcome result = ranks[0];
+  for (int r = 1; r < trial.world; ++r) {
+    const Outcome& other = ranks[static_cast<size_t>(r)];
+    MR_CHECK(other.Bits() == result.Bits(), "rank {} has\n{}\nbut rank 0 has\n{}", r, other.Bits(),
+             result.Bits());
+    result.counters.push_back(other.counters.front());
+  }
+  result.plan_hash = PlanHash(result.plan());
+  return result;
+}
+
+}  // namespace millrace::test

@@ -1,0 +1,74 @@
+// Runs a tiny model for a few steps on in-process ranks, and keeps all that two runs can be compared by.
+//
+// Batches  row r of microbatch m on rank k in step s is global sample s*G + (m*world + k)*B + r, as the
+// sample order deals them out, and its
+//          tokens are a function of that number alone: worlds with the same global batch G see the same
+//          batch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "kernels/ops/kernel_table.h"
+#include "runtime/api/assemble.h"
+#include "runtime/config/config.h"
+#include "runtime/exec/engine.h"
+
+namespace millrace::test {
+
+struct Trial {
+  Config config;
+  int world = 2;
+  int64_t steps = 3;
+  CommSharing sharing = CommSharing::kSeparate;
+  std::optional<uint64_t> adversary_seed;
+  const KernelTable* kernels = nullptr;  // null: the CPU's
+};
+
+// Four blocks of sizes that divide nothing: no two of width, rows, vocabulary and hidden width share a factor
+// with the worlds' 2, 3, 4 that would make shards even without padding. Base of all comparisons: every option
+// at its default but grad_sync last, which allows all concats.
+Config TinyConfig(ModelConfig::Family family);
+
+// What one rank works with inside RunEngines.
+struct RankContext {
+  Engine& engine;
+  const AssembledRun& run;
+  int rank = 0, world = 1;
+};
+
+// Plans once, then calls fn with a fresh engine (weights not initialised) on every rank's thread.
+void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn);
+
+// tokens [accumulate, B, T+1] of `rank` in `step`.
+std::vector<int32_t> BatchOf(const Config& config, int world, int rank, int64_t step);
+std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample);  // [T+1]
+int64_t ValidTokens(const Config& config, int world);
+
+// One step on the batch that belongs to it.
+StepScalars StepOn(RankContext& rank, const Config& config, int64_t step, const Injection& injection = {});
+
+struct Outcome {
+  std::vector<StepScalars> scalars;  // by step; equal on all ranks, which RunTrial requires
+  std::string param_hash, optimizer_hash;
+  std::vector<StepCounters> counters;  // by rank, over all steps
+  AssembledRun run;
+  std::string plan_hash;
+  int64_t arena_bytes = 0;      // allocated by an engine
+  int shard_communicators = 0;  // that the shard axis has: 2, or 1 when shared
+
+  // Everything that must be equal, bit for bit, in runs that differ only in how they work: losses, gradient
+  // norms, clip scales, learning rates, Adam's t, and the hashes of parameters and moments. A line per step,
+  // so that a failing comparison shows where they part.
+  std::string Bits() const;
+  const StepPlan& plan() const { return *run.plans.train; }
+};
+
+// Initialises the weights from train.seed and trains trial.steps steps.
+Outcome RunTrial(const Trial& trial);
+
+}  // namespace millrace::test
