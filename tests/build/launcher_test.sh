@@ -97,6 +97,17 @@ RefuseText err "MPI_ABORT|mpirun|-----"
 Expect "a crash is a bug" 70 "$launcher" -n 3 train crash
 ExpectText err "^millrace: rank 1 \(pid [0-9]+\) on [^ ]+ crashed with SIGSEGV"
 
+# mpirun's own crash after a rank has ended the job does not hide the rank's code.
+mkdir "$folder/bin"
+cat >"$folder/bin/mpirun" <<'SCRIPT'
+#!/bin/bash
+rule=$(printf -- '-%.0s' {1..74})
+printf '\036millrace-rank 0 41\n%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s\n' "$rule" "$rule" >&2
+kill -SEGV $$
+SCRIPT
+chmod +x "$folder/bin/mpirun"
+Expect "mpirun crashes on its way out" 71 env PATH="$folder/bin:$PATH" "$launcher" -n 2 train print
+
 # A rank that is killed is named.
 StartSteps -n 3
 kill -KILL "${pids[2]}"

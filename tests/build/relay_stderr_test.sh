@@ -27,6 +27,27 @@ Relay $'\x1emillrace-rank 0 41\none\n\x1emillrace-rank 1 42\ntwo\n' $'one\ntwo\n
 # Frames and rules that are not mpirun's closing words stay, also when such words follow.
 Relay "$rule"$'\nour table\n'"$rule"$'\n' "$rule"$'\nour table\n'"$rule"$'\n' ""
 Relay "$rule"$'\nour table\n'"$rule"$'\n'"$primary"$'z\n' "$rule"$'\nour table\n'"$rule"$'\nz\n' ""
+aborted="$rule
+MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 71.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+$rule
+"
+Relay "a${aborted}b" "ab" $'code 71\n'
+detected="$rule
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[18881,1],2]
+  Exit code:    73
+$rule
+"
+Relay "$detected" "" $'code 73\n'
+Relay '[east-7:13504] 1 more process has sent help message help-mpi-api.txt / mpi-abort
+[east-7:13504] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages
+[east-7:13504] our own
+' $'[east-7:13504] our own\n' ""
 Relay "mpirun: Forwarding signal 10 to job"$'\nok\n' $'ok\n' ""
 Relay "$rule"$'\nPrimary job  terminated nor' "$rule"$'\nPrimary job  terminated nor' ""
 

@@ -81,6 +81,10 @@ ExitForJob() {
     ((stop_requests)) && Die 75 "millrace: stopped before the ranks started; nothing to save."
     Die 72 "millrace: mpirun could not start the ranks (its exit code $code; its messages are above)."
   fi
+  # mpirun 4.1.4 at times crashes on its way out, after the job has ended; the job's code is what counts.
+  local said
+  said=$(sed -n 's/^code //p' "$report" | head -n1)
+  if IsSignalCode "$code" && [[ -n $said ]]; then exit "$said"; fi
   if IsSignalCode "$code"; then ExitForSignal mpirun $((code - 128)); fi
   # Asked twice, mpirun ends the ranks and itself, with a code that says nothing.
   if ((stop_requests > 1 && code == 1)); then ExitForSignal "the job" 15; fi

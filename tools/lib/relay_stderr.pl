@@ -4,6 +4,7 @@
 #
 #   pid RANK PID            a rank's own announcement (tools/lib/rank), also kept back
 #   signal RANK HOST SIG    mpirun's word that a signal ended the rank
+#   code N                  mpirun's word that a rank ended the job with that exit code
 #
 # mpirun frames what it has to say in two lines of 74 dashes. A frame is dropped only when its text is one of those below; every
 # other byte passes, in order. A frame that is begun and not finished is passed on after a moment.
@@ -25,7 +26,8 @@ binmode STDERR;
 my $rule = '-' x 74;
 my $known = qr/Primary job\s+terminated normally|mpirun (?:detected|noticed) that|MPI_ABORT was invoked on rank/;
 my $frame = qr/\Q$rule\E\n((?:$known)(?:(?!\Q$rule\E).)*?)\Q$rule\E\n/s;
-my $forwarding = qr/mpirun: Forwarding signal \d+ to job\n/;
+my $remark = qr/mpirun:\ Forwarding\ signal\ \d+\ to\ job\n
+  |\[[^\]\s]+:\d+\]\ (?:\d+\ more\ process(?:es)?\ ha(?:s|ve)\ sent\ help\ message|Set\ MCA\ parameter\ "orte_base_help_aggregate")[^\n]*\n/x;
 my $announcement = qr/\x1emillrace-rank (\d+) (\d+)\n/;
 # The end of the text that may become a frame or an announcement: held back until more comes, or a moment passes.
 my $begun = qr/(?:\x1e[^\n]*|-{8,74}|\Q$rule\E\n(?:[^-].*)?)\z/s;
@@ -45,7 +47,7 @@ while (1) {
   last if !$count;
   $held .= $chunk;
   $held =~ s/$announcement/print $report "pid $1 $2\n"; ''/ge;
-  $held =~ s/$forwarding//g;
+  $held =~ s/$remark//g;
   $held =~ s/$frame/Note($1)/ge;
   # Only a small tail is worth holding: a rank may print dashes of its own.
   my $tail = $held =~ $begun && length $& < 2000 ? $& : '';
@@ -57,5 +59,6 @@ print STDERR $held;
 sub Note {
   my ($text) = @_;
   print $report "signal $1 $2 $3\n" if $text =~ /process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)/;
+  print $report "code ", $1 // $2, "\n" if $text =~ /with errorcode (\d+)\.|Exit code:\s+(\d+)/;
   return '';
 }
