@@ -46,6 +46,7 @@ $rule
 Relay "$detected" "" $'code 73\n'
 Relay '[east-7:13504] 1 more process has sent help message help-mpi-api.txt / mpi-abort
 [east-7:13504] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages
+[east-7:13504] [[31437,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file ../../../orte/util/show_help.c at line 501
 [east-7:13504] our own
 ' $'[east-7:13504] our own\n' ""
 Relay "mpirun: Forwarding signal 10 to job"$'\nok\n' $'ok\n' ""

@@ -27,7 +27,8 @@ my $rule = '-' x 74;
 my $known = qr/Primary job\s+terminated normally|mpirun (?:detected|noticed) that|MPI_ABORT was invoked on rank/;
 my $frame = qr/\Q$rule\E\n((?:$known)(?:(?!\Q$rule\E).)*?)\Q$rule\E\n/s;
 my $remark = qr/mpirun:\ Forwarding\ signal\ \d+\ to\ job\n
-  |\[[^\]\s]+:\d+\]\ (?:\d+\ more\ process(?:es)?\ ha(?:s|ve)\ sent\ help\ message|Set\ MCA\ parameter\ "orte_base_help_aggregate")[^\n]*\n/x;
+  |\[[^\]\s]+:\d+\]\ (?:\d+\ more\ process(?:es)?\ ha(?:s|ve)\ sent\ help\ message|Set\ MCA\ parameter\ "orte_base_help_aggregate")[^\n]*\n
+  |\[[^\]\s]+:\d+\]\ \[\[\d+,\d+\],\d+\]\ ORTE_ERROR_LOG:\ [^\n]*\ in\ file\ \S*show_help\.c\ at\ line\ \d+\n/x;
 my $announcement = qr/\x1emillrace-rank (\d+) (\d+)\n/;
 # The end of the text that may become a frame or an announcement: held back until more comes, or a moment passes.
 my $begun = qr/(?:\x1e[^\n]*|-{8,74}|\Q$rule\E\n(?:[^-].*)?)\z/s;
