@@ -139,6 +139,8 @@ class Loop {
     }
     result_.complete_before = goes_on && result_.first_step >= config_.train.steps;
     if (result_.complete_before) return;
+    if (goes_on && leader())
+      for (const std::string& change : resumed->changes) observer_.OnWarning(change);
     counters_before_ = session_.engine().counters();
     if (leader()) {
       if (goes_on) observer_.OnResume(result_.first_step, resumed->path);

@@ -188,8 +188,8 @@ class SavedTensors {
 // Loads a verified checkpoint, with what is worth saying.
 ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIdentity& identity) {
   CheckpointReader reader(folder);
-  ResumedRun resumed{{reader.manifest().step, 0}, folder, {}};
-  std::vector<std::string>& warnings = resumed.warnings;
+  ResumedRun resumed{{reader.manifest().step, 0}, folder, {}, {}};
+  std::vector<std::string>& changes = resumed.changes;
   // The manifest has sorted the keys; ordered_json would compare their order.
   const nlohmann::json user = nlohmann::json::parse(reader.manifest().user);
   const ShardLayout& layout = engine.layout();
@@ -216,7 +216,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
         reader.manifest().world == now
             ? "with another layout of the same parameters"
             : fmt::format("by {} ranks, and now there are {}", reader.manifest().world, now);
-    warnings.push_back(
+    changes.push_back(
         fmt::format("{} was saved {}: the same values are loaded, counters begin at zero", folder, change));
   }
   StepScalars scalars = engine.ReadScalars();
@@ -228,7 +228,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
     return resumed;  // saved without data: an imported model, at its beginning
   const auto differs = [&](const char* what, const nlohmann::json& saved, const nlohmann::json& now) {
     if (saved != now)
-      warnings.push_back(
+      changes.push_back(
           fmt::format("{} was {} when {} was saved and is {} now: the order of the data changes", what,
                       saved.dump(), folder, now.dump()));
   };
@@ -357,7 +357,7 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
       problems = VerifyTogether(world, folder);
     if (problems.empty()) {
       ResumedRun resumed = LoadInto(engine, folder, identity);
-      resumed.warnings.insert(resumed.warnings.begin(), warnings.begin(), warnings.end());
+      resumed.warnings = warnings;
       return resumed;
     }
     MR_REQUIRE(ErrorCode::kCheckpoint, policy == ResumePolicy::kAuto, "checkpoint {} is damaged: {}", folder,
@@ -374,7 +374,7 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
         fmt::format("{} holds no sound checkpoint any more: training begins anew", Root(run_dir)));
   // Only rank 0 knows whether something was set aside; every rank returns the same.
   if (!Json::parse(world.HostBroadcast(Json(!warnings.empty()).dump(), 0)).get<bool>()) return std::nullopt;
-  return ResumedRun{{}, "", warnings};
+  return ResumedRun{{}, "", warnings, {}};
 }
 
 ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,

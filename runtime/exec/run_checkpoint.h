@@ -38,7 +38,8 @@ struct RunProgress {
 struct ResumedRun {
   RunProgress progress;
   std::string path;                   // "": nothing was loaded, but there is something to say
-  std::vector<std::string> warnings;  // quarantined checkpoints, changed data, another world
+  std::vector<std::string> warnings;  // checkpoints put aside, and why
+  std::vector<std::string> changes;   // what is not as it was saved: data, world, layout
 };
 
 // Collective. Publishes run_dir/checkpoints/step_XXXXXXXX and keeps the newest `keep`. Returns its path.

@@ -11,6 +11,8 @@ namespace millrace {
 
 bool StdoutIsTerminal() {
   if (const char* told = std::getenv("MILLRACE_STDOUT_TTY")) return std::string(told) == "1";
+  // Without our launcher mpirun gives each rank a pseudo-terminal, whatever is at its own end.
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return false;
   return isatty(STDOUT_FILENO) == 1;
 }
 

@@ -1,10 +1,14 @@
 // The program millrace: parses the command line and runs one verb. The one place, with ranks.cc, that names a
 // backend.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 #include <iostream>
 
 #include "runtime/base/error.h"
+#include "runtime/config/nearest.h"
 #include "tools/cli/command.h"
 
 namespace millrace {
@@ -15,6 +19,17 @@ void AddConfig(CLI::App* app, ConfigArguments* arguments) {
   app->add_option("--set", arguments->sets, "key=value, over the files; typed by the key")
       ->allow_extra_args(false)
       ->take_all();
+}
+
+void RequireVerb(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
+  if (std::find(names.begin(), names.end(), word) != names.end()) return;
+  const std::string nearest = NearestName(word, std::vector<std::string_view>(names.begin(), names.end()));
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("{}: no such verb{}; there are {}", word,
+                  nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest), fmt::join(names, ", ")));
 }
 
 int Main(int argc, char** argv) {
@@ -91,12 +106,14 @@ int Main(int argc, char** argv) {
   CLI::App* import_app =
       app.add_subcommand("import", "a Hugging Face folder becomes the first checkpoint of run.dir");
   AddConfig(import_app, &imported.config);
-  import_app->add_option("--from", imported.folder, "Hugging Face folder: config.json, *.safetensors")->required();
+  import_app->add_option("--from", imported.folder, "Hugging Face folder: config.json, *.safetensors")
+      ->required();
   import_app->callback([&] { verb = [&] { return ImportVerb(imported); }; });
   CLI::App* export_app = app.add_subcommand("export", "a checkpoint becomes a Hugging Face folder");
   AddConfig(export_app, &exported.config);
   export_app->add_option("--to", exported.folder, "folder to write; new or empty")->required();
-  export_app->add_option("--checkpoint", exported.checkpoint, "a checkpoint folder (default: the newest of run.dir)");
+  export_app->add_option("--checkpoint", exported.checkpoint,
+                         "a checkpoint folder (default: the newest of run.dir)");
   export_app->callback([&] { verb = [&] { return ExportVerb(exported); }; });
 
   CLI::App* config_app = app.add_subcommand("config", "schema, docs, show, validate");
@@ -119,9 +136,11 @@ int Main(int argc, char** argv) {
   CLI::App* validate_app =
       config_app->add_subcommand("validate", "all mistakes at once; exit code 2 when there are any");
   AddConfig(validate_app, &validated);
-  validate_app->add_option("--world", validate_world, "ranks it will run on");
+  validate_app->add_option("--world", validate_world, "ranks it will run on")->check(CLI::Range(1, 1 << 20));
   validate_app->callback([&] { verb = [&] { return ConfigValidateVerb(validated, validate_world); }; });
 
+  // CLI11 would only say that a verb is missing.
+  if (argc > 1 && argv[1][0] != '-') RequireVerb(app, argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,133 @@
+"""Ranks that are killed and runs that are asked to stop: nothing saved is lost, and what follows has the same bits."""
+import os
+import random
+import signal
+import time
+import unittest
+
+from harness import OK, PREEMPTED, RANK_LOST, STOPPED, CliTest, millrace, program, rank_pids, start, wait_until
+
+STEPS = 30
+
+
+class Stop(CliTest):
+
+    def configs(self, **sections):
+        """A run and its uninterrupted twin, trained already."""
+        sections.setdefault('train', {}).update(steps=STEPS, micro_batch=8)
+        sections.setdefault('model', {}).update(seq_len=64)  # steps long enough to fall into
+        sections.setdefault('checkpoint', {}).setdefault('every', 5)
+        twin, twin_run = self.config('twin.json', run='twin', **sections)
+        self.expect(millrace('train', twin, ranks=2), OK)
+        config, run = self.config(run='interrupted', **sections)
+        return config, run, twin_run
+
+    def expect_same(self, run, twin):
+        self.assertEqual(run.steps(), list(range(1, STEPS + 1)))
+        self.assertEqual(run.loss_bits(), twin.loss_bits())
+        self.assertEqual([m['tokens'] for m in run.metrics()], [m['tokens'] for m in twin.metrics()])
+        self.assertEqual(run.hashes(), twin.hashes())
+        self.assertEqual(run.summary()['counters'], twin.summary()['counters'])
+
+    def start_until(self, config, run, step, ranks=2):
+        """The launcher with a run that has done `step` steps."""
+        job = start('train', config, ranks=ranks)
+        wait_until(lambda: len(run.metrics()) >= step, 'step %d' % step, job=job)
+        return job
+
+    def finish(self, config, run, twin):
+        """Goes on to the end and compares."""
+        outcome = self.expect(millrace('train', config, ranks=2), OK)
+        self.expect_same(run, twin)
+        return outcome
+
+    def test_a_killed_rank_is_named_and_the_next_start_has_the_same_bits(self):
+        config, run, twin = self.configs()
+        for rank, step in ((1, 7), (0, 16)):
+            job = self.start_until(config, run, step)
+            pid = rank_pids(self.folder)[rank]
+            os.kill(pid, signal.SIGKILL)
+            outcome = self.expect(job.end(), RANK_LOST)
+            self.expect_line(outcome.err, r'^millrace: rank %d \(pid %d\) on \S+ was killed by SIGKILL' % (rank, pid))
+            self.assertFalse(os.path.exists(run.file('summary.json')))
+            saved = int(run.checkpoints()[-1][len('step_'):])
+            self.assertGreaterEqual(saved, step // 5 * 5 - 5)
+        outcome = self.finish(config, run, twin)
+        self.expect_line(outcome.out, '^resuming after step %d from %s$' % (saved, run.checkpoint(saved)))
+
+    def test_kill_minus_nine_during_a_save_leaves_the_previous_checkpoint(self):
+        # A save after each step: most of the time is spent in one.
+        config, run, twin = self.configs(checkpoint={'every': 1, 'keep': 2}, model={'d_model': 64, 'ffn': 256})
+        rng = random.Random(7)
+        caught = 0
+        for round in range(6):
+            if len(run.metrics()) >= STEPS - 3:
+                break
+            done = len(run.metrics())
+            job = start('train', config, ranks=2)
+            wait_until(lambda: len(run.metrics()) > done + 1, 'two more steps', job=job)
+            wait_until(lambda: any(n.startswith('tmp.') for n in run.others()), 'a save', job=job)
+            pids = rank_pids(self.folder)
+            time.sleep(rng.uniform(0, 0.01))
+            victims = pids.values() if round % 2 else [pids[round // 2 % 2]]
+            for pid in victims:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self.expect(job.end(), RANK_LOST)
+            caught += any(n.startswith('tmp.') for n in run.others())
+            # What has a checkpoint's name is one, whole, whatever the moment.
+            self.assertGreaterEqual(len(run.checkpoints()), 1)
+            self.expect(program('inspect', run.path), OK)
+        self.assertGreater(caught, 0, 'no kill fell into a save: the test proves nothing')
+        outcome = self.finish(config, run, twin)
+        self.assertIn('resuming after step', outcome.out)
+        self.assertEqual(run.others(), [])  # what killed saves left is gone
+
+    def test_a_run_killed_before_its_first_save_begins_again_and_says_so(self):
+        config, run, twin = self.configs(checkpoint={'every': 1000})
+        job = self.start_until(config, run, 3)
+        for pid in rank_pids(self.folder).values():
+            os.kill(pid, signal.SIGKILL)
+        self.expect(job.end(), RANK_LOST)
+        self.assertEqual(run.checkpoints(), [])
+        outcome = self.finish(config, run, twin)
+        self.expect_line(outcome.err, r'warning: \d+ steps after step 0 were not saved: they are trained again')
+
+    def test_signals_to_the_launcher_save_and_the_next_start_has_the_same_bits(self):
+        config, run, twin = self.configs(checkpoint={'every': 1000})
+        last = 0
+        for number, ranks in ((signal.SIGUSR1, 2), (signal.SIGTERM, 2), (signal.SIGINT, 2)):
+            job = self.start_until(config, run, last + 3, ranks)
+            job.signal(number)
+            outcome = self.expect(job.end(), PREEMPTED)
+            last = run.steps()[-1]
+            self.expect_line(outcome.out, r'^stopped on request after step %d; run the same command to go on$' % last)
+            self.assertEqual(run.checkpoints()[-1], 'step_%08d' % last)
+            self.assertTrue(run.summary()['preempted'])
+            self.assertEqual(run.summary()['last_step'], last)
+            self.assertEqual(outcome.err, '')
+        outcome = self.finish(config, run, twin)
+        self.expect_line(outcome.out, '^resuming after step %d from ' % last)
+        self.assertFalse(run.summary()['preempted'])
+
+    def test_a_single_process_stops_on_request_too_and_at_once_on_the_second(self):
+        config, run = self.config(train={'steps': 4000}, checkpoint={'every': 100000})
+        job = self.start_until(config, run, 3, ranks=1)
+        job.signal(signal.SIGTERM)
+        self.expect(job.end(), PREEMPTED)
+        self.assertEqual(run.checkpoints(), ['step_%08d' % run.steps()[-1]])
+        # Steps of seconds: the first request is waited for, the second is not.
+        slow, slow_run = self.config('slow.json', run='slow', train={'steps': 50, 'micro_batch': 64, 'accumulate': 400})
+        job = start('train', slow)
+        wait_until(lambda: os.path.exists(slow_run.file('metrics.jsonl')), 'the first step', job=job)
+        job.signal(signal.SIGTERM)
+        time.sleep(0.5)  # two at once would be one
+        job.signal(signal.SIGTERM)
+        self.expect(job.end(), STOPPED)
+        self.assertEqual(slow_run.steps(), [])
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

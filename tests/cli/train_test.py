@@ -1,0 +1,140 @@
+"""A run from its first step to its last, and what it leaves."""
+import math
+import unittest
+
+from harness import OK, CliTest, files_of, float32_bits, millrace, program
+
+METRIC_KEYS = ['step', 'loss', 'loss_bits', 'grad_norm', 'lr', 'tokens', 'step_ms', 'tokens_per_s', 'mfu', 'peak_bytes', 'skipped']
+COUNTERS = {'bytes_concatenated', 'bytes_cast', 'bytes_copied', 'bytes_gathered', 'bytes_reduced', 'bytes_all_reduced', 'gathers',
+            'reduces', 'all_reduces', 'graph_launches'}
+
+
+class Train(CliTest):
+
+    def test_metrics_have_a_line_per_step_with_the_right_values(self):
+        config, run = self.config(train={'eval_every': 4})
+        outcome = self.expect(millrace('train', config, ranks=2), OK)
+        lines = run.metrics()
+        self.assertEqual([line['step'] for line in lines], [1, 2, 3, 4, 5, 6])
+        for line in lines:
+            step = line['step']
+            evaluated = step in (4, 6)
+            self.assertEqual(list(line), METRIC_KEYS + (['eval_loss', 'eval_loss_bits'] if evaluated else []))
+            self.assertEqual(line['loss_bits'], float32_bits(line['loss']))
+            if evaluated:
+                self.assertEqual(line['eval_loss_bits'], float32_bits(line['eval_loss']))
+            # Two warm-up steps to 1e-2, then half a cosine to 1e-3 over the remaining four.
+            lr = 1e-2 * step / 2 if step <= 2 else 1e-3 + 9e-3 * (1 + math.cos(math.pi * (step - 3) / 4)) / 2
+            self.assertAlmostEqual(line['lr'], lr, delta=1e-12)
+            self.assertEqual(line['tokens'], step * 2 * 2 * 2 * 32)  # ranks * micro_batch * accumulate * seq_len
+            self.assertAlmostEqual(line['tokens_per_s'] * line['step_ms'] / 1e3, 256, delta=1e-6)
+            self.assertGreater(line['grad_norm'], 0)
+            self.assertGreater(line['mfu'], 0)
+            self.assertGreater(line['peak_bytes'], 1 << 20)
+            self.assertEqual(line['skipped'], 0)
+        # 256 bytes, untrained: close to the entropy of a uniform guess; then it learns.
+        self.assertAlmostEqual(lines[0]['loss'], math.log(256), delta=0.1)
+        self.assertLess(lines[-1]['loss'], lines[0]['loss'] - 0.5)
+        self.assertEqual(self.status_steps(outcome.out), [1, 2, 3, 4, 5, 6], outcome)
+        self.expect_line(outcome.out, r'^trained steps 1 to 6: training loss \d.* -> \d.*, held-out loss \d.* -> \d')
+        self.expect_line(outcome.out, '^sample:$')
+        self.assertEqual(outcome.err, '')
+
+    def test_summary_has_hashes_counters_and_the_prediction_beside_what_was_measured(self):
+        options = {
+            'defaults': {},
+            'bf16 wire, casts and copies': {'precision': {'compute': 'bf16', 'grad_wire': 'bf16'},
+                                            'sharding': {'downcast': 'per_gather', 'grad_sync': 'last', 'grad_concat': 'last'}},
+            'replicas': {'parallel': {'replicate': 2}, 'execution': {'graph': 'microbatch'}},
+            'eager': {'execution': {'graph': 'off'}, 'memory': {'allocator': 'max_pool'}, 'sharding': {'grad_concat': 'every'}},
+        }
+        seen = {}
+        for name, sections in options.items():
+            with self.subTest(name):
+                config, run = self.config(run=name.replace(' ', '_'), train={'steps': 3}, **sections)
+                self.expect(millrace('train', config, ranks=2), OK)
+                summary = run.summary()
+                for key, digits in (('param_hash', 32), ('optimizer_hash', 32), ('plan_hash', 16)):
+                    self.assertRegex(summary[key], '^[0-9a-f]{%d}$' % digits)
+                self.assertEqual(set(summary['counters']), COUNTERS)
+                self.assertEqual((summary['first_step'], summary['last_step'], summary['world']), (0, 3, 2))
+                predicted, measured = summary['predicted'], summary['measured']
+                self.assertEqual(measured['counters'], summary['counters'])  # all of the run was in one call
+                self.assertEqual(predicted['counters'], measured['counters'])
+                self.assertEqual(predicted['wire_bytes'], measured['wire_bytes'])
+                self.assertEqual(predicted['arena_bytes'], measured['arena_bytes'])
+                self.assertLessEqual(predicted['lower_bound_bytes'], predicted['arena_bytes'])
+                self.assertGreater(predicted['step_ms'], 0)
+                self.assertGreater(measured['step_ms'], 0)
+                # What stands in memory is the arena and little else.
+                self.assertLess(summary['peak_bytes'], summary['resident_before_arena_bytes'] + measured['arena_bytes'] + (16 << 20))
+                seen[name] = summary
+        counters = {name: summary['counters'] for name, summary in seen.items()}
+        # A prediction of nothing but zeros would be equal too: each option moves what it governs.
+        self.assertEqual(counters['defaults']['bytes_concatenated'], 0)
+        self.assertGreater(counters['eager']['bytes_concatenated'], 0)
+        self.assertEqual(counters['defaults']['bytes_cast'], 0)
+        self.assertGreater(counters['bf16 wire, casts and copies']['bytes_cast'], 0)
+        self.assertEqual(counters['defaults']['bytes_all_reduced'], 0)
+        self.assertGreater(counters['replicas']['bytes_all_reduced'], 0)
+        self.assertEqual(counters['defaults']['graph_launches'], 3)
+        self.assertEqual(counters['eager']['graph_launches'], 0)
+        self.assertGreater(counters['replicas']['graph_launches'], 3)
+        self.assertEqual(len({summary['plan_hash'] for summary in seen.values()}), 4)
+        # Where the bytes are moved differently the model is the same; bf16 is another.
+        self.assertEqual(seen['defaults']['param_hash'], seen['eager']['param_hash'])
+        self.assertNotEqual(seen['defaults']['param_hash'], seen['bf16 wire, casts and copies']['param_hash'])
+
+    def test_what_plan_says_is_what_the_run_measures(self):
+        import json
+        config, run = self.config(train={'steps': 3})
+        self.expect(millrace('train', config, ranks=2), OK)
+        plan = json.loads(self.expect(program('plan', config, '--world', 2, '--json', '--machine', 'cpu'), OK).out)
+        summary = run.summary()
+        self.assertEqual(plan['plan']['hash'], summary['plan_hash'])
+        self.assertEqual(plan['memory']['run_arena_bytes'], summary['measured']['arena_bytes'])
+        self.assertEqual(plan['memory']['lower_bound_bytes'], summary['predicted']['lower_bound_bytes'])
+
+    def test_evaluation_does_not_change_the_training(self):
+        plain, plain_run = self.config('plain.json', run='plain')
+        watched, watched_run = self.config('watched.json', run='watched', train={'eval_every': 1})
+        self.expect(millrace('train', plain), OK)
+        self.expect(millrace('train', watched), OK)
+        self.assertEqual(plain_run.loss_bits(), watched_run.loss_bits())
+        self.assertEqual(plain_run.hashes(), watched_run.hashes())
+
+    def test_a_complete_run_says_so_and_changes_nothing(self):
+        config, run = self.config()
+        self.expect(millrace('train', config, ranks=2), OK)
+        before = files_of(run.path)
+        for ranks in (2, 1):
+            outcome = self.expect(millrace('train', config, ranks=ranks), OK)
+            self.expect_line(outcome.out, '%s is complete: 6 of 6 steps' % run.path)
+            self.assertEqual(self.status_steps(outcome.out), [])
+            self.assertNotIn('resuming', outcome.out)
+            self.assertEqual(files_of(run.path), before)
+
+    def test_an_incomplete_run_goes_on_and_says_where(self):
+        # The schedule depends on the steps asked for; a constant rate does not.
+        constant = {'kind': 'constant', 'min_lr': 0}
+        whole, whole_run = self.config('whole.json', run='whole', optimizer={'schedule': constant}, train={'steps': 9})
+        self.expect(millrace('train', whole, ranks=2), OK)
+        config, run = self.config(run='parts', optimizer={'schedule': constant})
+        self.expect(millrace('train', config, '--set', 'train.steps=5', ranks=2), OK)
+        first = run.summary()
+        outcome = self.expect(millrace('train', config, '--set', 'train.steps=9', ranks=2), OK)
+        self.expect_line(outcome.out, '^resuming after step 5 from %s$' % run.checkpoint(5))
+        self.assertEqual(self.status_steps(outcome.out), [6, 7, 8, 9])
+        self.assertEqual(outcome.err, '')
+        self.assertEqual(run.steps(), list(range(1, 10)))
+        self.assertEqual(run.loss_bits(), whole_run.loss_bits())
+        self.assertEqual(run.hashes(), whole_run.hashes())
+        # The counters go on, too; those beside the prediction are of the second call.
+        summary = run.summary()
+        self.assertEqual(summary['counters'], whole_run.summary()['counters'])
+        self.assertEqual(summary['predicted']['counters'], summary['measured']['counters'])
+        self.assertEqual(summary['counters']['gathers'], first['counters']['gathers'] + summary['measured']['counters']['gathers'])
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

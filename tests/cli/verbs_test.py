@@ -1,0 +1,180 @@
+"""The verbs beside train: eval, generate, inspect, plan, bench."""
+import json
+import math
+import os
+import struct
+import unittest
+
+from harness import BAD_CHECKPOINT, BAD_DATA, OK, CliTest, flip_bit, millrace, program, truncate
+
+HYBRIDS = ('nemotron_3_nano_ep1', 'nemotron_3_nano_ep8', 'nemotron_h_8b')
+
+
+class Verbs(CliTest):
+
+    def trained(self, **sections):
+        config, run = self.config(**sections)
+        self.expect(millrace('train', config, ranks=2), OK)
+        return config, run
+
+    def test_eval_is_the_held_out_loss_of_the_checkpoint(self):
+        config, run = self.trained(train={'eval_every': 3})
+        expected = {line['step']: line['eval_loss'] for line in run.metrics() if 'eval_loss' in line}
+        result = json.loads(self.expect(millrace('eval', config, ranks=2), OK).out)
+        self.assertEqual(result['step'], 6)
+        self.assertEqual(result['eval_loss'], expected[6])
+        self.assertAlmostEqual(result['perplexity'], math.exp(result['eval_loss']), delta=1e-9 * result['perplexity'])
+        # Twice the batches for one rank: the same windows.
+        alone = json.loads(self.expect(millrace('eval', config, '--set', 'data.eval_batches=4'), OK).out)
+        self.assertAlmostEqual(alone['eval_loss'], expected[6], delta=1e-5)
+        older = json.loads(self.expect(millrace('eval', config, '--checkpoint', run.checkpoint(4)), OK).out)
+        self.assertEqual(older['step'], 4)
+        self.assertNotEqual(older['eval_loss'], alone['eval_loss'])
+
+    def test_generate_is_the_same_text_by_its_seed_on_any_number_of_ranks(self):
+        config, run = self.trained(train={'steps': 20})
+        words = ['generate', config, '--prompt', 'Sentence', '--tokens', '60']
+        texts = {}
+        for ranks in (1, 2, 3):
+            for seed in ('1', '2'):
+                outcome = self.expect(millrace(*words, '--seed', seed, ranks=ranks), OK)
+                self.expect_line(outcome.err, '^millrace: weights of step 20 from %s$' % run.checkpoint(20))
+                self.expect_line(outcome.err, 'no key/value cache yet')
+                self.assertTrue(outcome.out.startswith('Sentence'), outcome)
+                self.assertEqual(len(outcome.out), len('Sentence') + 60 + 1, outcome)
+                texts[ranks, seed] = outcome.out
+        for ranks in (2, 3):
+            for seed in ('1', '2'):
+                self.assertEqual(texts[ranks, seed], texts[1, seed])
+        self.assertNotEqual(texts[1, '1'], texts[1, '2'])
+        greedy = [self.expect(millrace(*words, '--temperature', '0', '--seed', seed), OK).out for seed in ('1', '2')]
+        self.assertEqual(greedy[0], greedy[1])
+        likeliest = self.expect(millrace(*words, '--top-k', '1', '--seed', '3'), OK).out
+        self.assertEqual(likeliest, greedy[0])
+
+    def test_eval_and_generate_need_a_sound_checkpoint(self):
+        config, run = self.config()
+        for verb in ('eval', 'generate'):
+            outcome = self.expect(millrace(verb, config, ranks=2), BAD_CHECKPOINT)
+            self.expect_line(outcome.err, '%s holds no usable checkpoint' % run.file('checkpoints'))
+        self.expect(millrace('train', config, ranks=2), OK)
+        shard = run.checkpoint(6, 'rank_00001.safetensors')
+        flip_bit(shard, os.path.getsize(shard) - 9)
+        for verb in ('eval', 'generate'):
+            outcome = self.expect(millrace(verb, config, ranks=2), BAD_CHECKPOINT)
+            self.expect_line(outcome.err, 'checkpoint %s cannot be used: %s' % (run.checkpoint(6), shard))
+            self.expect(millrace(verb, config, '--checkpoint', run.checkpoint(4), ranks=2), OK)
+        self.assertEqual(run.others(), [])  # looking moves nothing
+
+    def test_inspect_a_checkpoint_and_a_run(self):
+        config, run = self.trained()
+        outcome = self.expect(program('inspect', run.checkpoint(6)), OK)
+        self.expect_line(outcome.out, '^checkpoint of step 6 by 2 ranks: 2 files, ')
+        self.expect_line(outcome.out, '^model: family=llama layers=2 d_model=32 ')
+        self.expect_line(outcome.out, '^every checksum matches$')
+        value = json.loads(self.expect(program('inspect', '--json', run.checkpoint(6)), OK).out)
+        self.assertEqual((value['kind'], value['step'], value['world'], value['adam_t'], value['skipped'], value['samples'], value['sound']),
+                         ('checkpoint', 6, 2, 6, 0, 48, True))
+        outcome = self.expect(program('inspect', '--json', run.path), OK)
+        self.assertEqual([json.loads(line)['step'] for line in outcome.out.splitlines()], [6, 4])
+
+        truncate(run.checkpoint(4, 'rank_00000.safetensors'), 100)
+        outcome = self.expect(program('inspect', '--json', run.path), BAD_CHECKPOINT)
+        sound, damaged = [json.loads(line) for line in outcome.out.splitlines()]
+        self.assertTrue(sound['sound'])
+        self.assertFalse(damaged['sound'])
+        self.assertIn('rank_00000.safetensors has 100 bytes', damaged['problems'][0])
+        os.remove(run.checkpoint(6, 'manifest.json'))
+        outcome = self.expect(program('inspect', run.path), BAD_CHECKPOINT)
+        self.expect_line(outcome.out, '^damaged: .*%s' % run.checkpoint(6, 'manifest.json'))
+        self.expect_line(outcome.out, '^do not use it$', 2)
+        self.expect(program('inspect', run.checkpoint(6)), BAD_CHECKPOINT)
+        self.expect(program('inspect', self.path('nothing')), BAD_DATA)
+        os.makedirs(self.path('empty', 'checkpoints'))
+        self.expect(program('inspect', self.path('empty')), BAD_CHECKPOINT)
+
+    def test_inspect_tokens_and_safetensors(self):
+        tokens = self.path('tokens.bin')
+        with open(tokens, 'wb') as f:
+            f.write(struct.pack('<1000H', *range(1000)))
+        value = json.loads(self.expect(program('inspect', '--json', tokens), OK).out)
+        self.assertEqual((value['kind'], value['tokens']), ('tokens', 1000))
+        truncate(tokens, 1999)
+        outcome = self.expect(program('inspect', tokens), BAD_DATA)
+        self.expect_line(outcome.err, '%s has 1999 bytes' % tokens)
+
+        header = json.dumps({'w': {'dtype': 'F32', 'shape': [2, 3], 'data_offsets': [0, 24]}}).encode()
+        tensors = self.path('model.safetensors')
+        with open(tensors, 'wb') as f:
+            f.write(struct.pack('<Q', len(header)) + header + struct.pack('<6f', *range(6)))
+        value = json.loads(self.expect(program('inspect', '--json', tensors), OK).out)
+        self.assertEqual(value['tensors'], [{'name': 'w', 'dtype': 'F32', 'shape': [2, 3]}])
+        truncate(tensors, 20)
+        outcome = self.expect(program('inspect', tensors), BAD_DATA)
+        self.expect_line(outcome.err, tensors)
+
+    def test_plan_needs_no_ranks_and_writes_page_and_trace(self):
+        config, _ = self.config()
+        page, trace = self.path('plan.html'), self.path('plan.trace')
+        outcome = self.expect(program('plan', config, '--world', '64', '--json', '--html', page, '--trace', trace), OK)
+        plan = json.loads(outcome.out)
+        self.assertEqual((plan['mesh']['world'], plan['machine']['name']), (64, 'h100'))
+        self.assertEqual(set(plan['memory']['bytes_per_rank']),
+                         {'parameters', 'gradients', 'optimizer', 'activations', 'workspaces', 'slots', 'runtime'})
+        self.assertLessEqual(plan['memory']['lower_bound_bytes'], plan['memory']['arena_bytes'])
+        with open(page) as f:
+            text = f.read()
+        self.assertIn(plan['plan']['hash'], text)
+        self.assertNotRegex(text, r'(src|href)="https?:')  # it needs nothing else
+        with open(trace) as f:
+            events = json.load(f)
+        self.assertGreater(len(events['traceEvents'] if isinstance(events, dict) else events), 50)
+        self.expect_line(self.expect(program('plan', config), OK).out, 'lower bound')
+        # Every machine, and the plan itself.
+        seconds = {}
+        for machine in ('h100', 'h200', 'cpu'):
+            report = json.loads(self.expect(program('plan', config, '--machine', machine, '--json'), OK).out)
+            self.assertEqual(report['machine']['name'], machine)
+            seconds[machine] = json.dumps(report['roofline'], sort_keys=True)
+        self.assertNotEqual(seconds['h100'], seconds['cpu'])
+        self.assertIn('adamw', self.expect(program('plan', config, '--text'), OK).out)
+
+    def test_plan_of_the_hybrid_pools(self):
+        for name in HYBRIDS:
+            with self.subTest(name):
+                outcome = self.expect(program('plan', 'configs/hybrid/%s.json' % name, '--pool-only', '--json'), OK)
+                pool = json.loads(outcome.out)['pool']
+                self.assertEqual(set(pool), {'dynamic', 'persistent', 'fixed', 'max_pool', 'coloured', 'packed', 'lower_bound'})
+                self.assertEqual(pool['packed'], pool['lower_bound'])
+                for other in ('dynamic', 'persistent', 'fixed', 'max_pool', 'coloured'):
+                    self.assertGreaterEqual(pool[other], pool['lower_bound'])
+                self.assertTrue(1.2 <= pool['max_pool'] / pool['lower_bound'] <= 1.95, pool)
+
+    def test_bench_is_one_line_of_json(self):
+        config, run = self.config()
+        for ranks, options in ((1, ['--set', 'execution.graph=off']), (2, [])):
+            outcome = self.expect(millrace('bench', config, '--steps', '6', '--warmup', '2', '--json', *options, ranks=ranks), OK)
+            self.assertEqual(len(outcome.out.splitlines()), 1, outcome)
+            line = json.loads(outcome.out)
+            self.assertLessEqual(line['step_ms_p10'], line['step_ms'])
+            self.assertLessEqual(line['step_ms'], line['step_ms_p90'])
+            self.assertEqual((line['world'], line['steps'], line['warmup'], line['device'], line['deterministic']), (ranks, 6, 2, 'cpu', True))
+            self.assertEqual(line['graph'], 'off' if ranks == 1 else 'step')
+            tokens = 2 * 2 * 32  # micro_batch * accumulate * seq_len
+            self.assertAlmostEqual(line['tokens_per_s_per_rank'], tokens / (line['step_ms'] / 1e3), delta=1e-6 * line['tokens_per_s_per_rank'])
+            for kind in ('causal', 'full'):
+                flops = line['tokens_per_s_per_rank'] * line['model_flops_per_token_' + kind]
+                self.assertAlmostEqual(line['mfu_' + kind], flops / line['peak_flops_per_rank'], delta=1e-9)
+            # 6 per parameter of a matrix, and per layer 6 (causal; 12 full) * T * width.
+            matrices = 2 * (4 * 32 * 32 + 3 * 32 * 64) + 32 * 256
+            self.assertEqual(line['model_flops_per_token_causal'], 6 * matrices + 6 * 2 * 32 * 32)
+            self.assertEqual(line['model_flops_per_token_full'], 6 * matrices + 12 * 2 * 32 * 32)
+            self.assertIn('peak', line['mfu_basis'])
+            self.assertGreater(line['peak_bytes'], 1 << 20)
+            # Some of the step, and not all of it.
+            self.assertGreater(line['host_us_per_step'], 0)
+        self.assertFalse(os.path.exists(run.path))  # a benchmark leaves nothing
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
