@@ -1,12 +1,13 @@
-// Cross-stream edges, derived from the bytes that ops touch. The schedule is walked once in issue order with,
-// per byte range of the arena, the last writer and the readers since; an access that conflicts with one on
-// another stream waits for it, unless what its stream already waited for implies it (a vector clock per op
-// decides). The checker proves the result with code of its own.
+// The schedule is walked once in issue order with, per byte range of the arena, the last writer and the
+// readers since; an access that conflicts with one on another stream waits for it, unless what its stream
+// already waited for implies it (a vector clock per op decides). The checker proves the result with code of
+// its own.
+#include "runtime/plan/edges.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
-
-#include "runtime/plan/step_builder.h"
+#include <vector>
 
 namespace millrace {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/edges.h"
 #include "runtime/plan/grad_pass.h"
 #include "runtime/plan/param_pass.h"
 #include "runtime/plan/step_builder.h"

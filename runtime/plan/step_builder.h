@@ -57,8 +57,7 @@ struct StepBuilder {
 View WholeView(BufferId buffer, DType dtype, int64_t numel);
 inline FlatId FlatAt(size_t index) { return FlatId{static_cast<int32_t>(index)}; }
 
-// Passes, in order.
-void PlaceBuffers(StepBuilder& builder);                                  // memory_plan.cc: lifetimes and addresses
-void DeriveEdges(StepPlan& plan, const MeshShape& mesh, int accumulate);  // edges.cc
+// The last pass but the edges: lifetimes and addresses of all buffers (memory_plan.cc).
+void PlaceBuffers(StepBuilder& builder);
 
 }  // namespace millrace

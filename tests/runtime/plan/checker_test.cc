@@ -441,6 +441,20 @@ int RequireEachReported(const PlanCase& c, Wanted&& wanted, Change&& change) {
   return changed;
 }
 
+// Padded rows of a table are zeroed, then written with the rest of its gradient: only what lies between
+// parameters depends on the zeroing.
+bool ZeroesBetweenParams(const ZeroRangesOp<View>& op, const std::string& label, const ShardLayout& layout) {
+  for (const FlatParam& flat : layout.flats) {
+    if (label != "zero_gaps/" + flat.name) continue;
+    for (const Range& range : *op.ranges)
+      if (std::none_of(flat.params.begin(), flat.params.end(), [&](ParamId id) {
+            return layout.param(id).begin <= range.begin && range.end <= layout.param(id).end;
+          }))
+        return true;
+  }
+  return false;
+}
+
 TEST_CASE("a gather, cast or zeroing that does nothing is reported", "[plan][checker]") {
   int dropped = 0;
   for (const PlanCase& c : Cases()) {
@@ -448,8 +462,9 @@ TEST_CASE("a gather, cast or zeroing that does nothing is reported", "[plan][che
     if (c.options.allocator == AllocatorKind::kDynamic) continue;
     dropped += RequireEachReported(
         c,
-        [](const PlanOp& op) {
-          if (const auto* zero = std::get_if<ZeroRangesOp<View>>(&op.op)) return !zero->ranges->empty();
+        [layout = test::LayoutOf(c)](const PlanOp& op) {
+          if (const auto* zero = std::get_if<ZeroRangesOp<View>>(&op.op))
+            return ZeroesBetweenParams(*zero, op.label, layout);
           if (const auto* concat = std::get_if<ConcatOp<View>>(&op.op))
             return concat->update == Update::kOverwrite;
           return std::holds_alternative<AllGatherOp<View>>(op.op) ||
