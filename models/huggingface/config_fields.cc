@@ -42,7 +42,8 @@ constexpr FixedField kLlama[] = {
     {"partial_rotary_factor", "[1, null]", "the whole head is rotated"},
 };
 
-// Sorted. Token ids and generation defaults; what a task head other than the language model would use; how to run, not what; bookkeeping.
+// Sorted. Token ids and generation defaults; what a task head other than the language model would use; how to
+// run, not what; bookkeeping.
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -117,6 +118,8 @@ std::span<const FixedField> CommonFixedFields() { return kCommon; }
 std::span<const FixedField> Gpt2FixedFields() { return kGpt2; }
 std::span<const FixedField> LlamaFixedFields() { return kLlama; }
 
-bool IsHarmlessField(std::string_view name) { return std::binary_search(std::begin(kHarmless), std::end(kHarmless), name); }
+bool IsHarmlessField(std::string_view name) {
+  return std::binary_search(std::begin(kHarmless), std::end(kHarmless), name);
+}
 
 }  // namespace millrace

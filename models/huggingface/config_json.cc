@@ -40,7 +40,9 @@ class Reader {
     CheckFixed(gpt2 ? Gpt2FixedFields() : LlamaFixedFields());
     for (const auto& [field, value] : text_.root().items())
       if (!known_.contains(field) && !IsHarmlessField(field))
-        Problem("", field, value, "not a field that we know, so it cannot be honoured. Remove it if it does not change the model");
+        Problem(
+            "", field, value,
+            "not a field that we know, so it cannot be honoured. Remove it if it does not change the model");
     ThrowIfAny();
     CheckRanges(model);
     ThrowIfAny();
@@ -60,7 +62,8 @@ class Reader {
     m.vocab = Size("vocab_size");
     m.seq_len = Size("n_positions");
     const Json* context = Find("n_ctx");  // the older name
-    if (context && *context != m.seq_len) Problem("", "n_ctx", *context, fmt::format("must equal n_positions, which is {}", m.seq_len));
+    if (context && *context != m.seq_len)
+      Problem("", "n_ctx", *context, fmt::format("must equal n_positions, which is {}", m.seq_len));
     m.tied = Flag("tie_word_embeddings", true);
     m.activation = ModelConfig::Activation::kGelu;
     m.norm_eps = Number("layer_norm_epsilon", 1e-5);
@@ -75,10 +78,14 @@ class Reader {
     m.d_model = Size("hidden_size");
     m.heads = Size("num_attention_heads");
     m.kv_heads = Size("num_key_value_heads", m.heads);
-    if (m.heads % *m.kv_heads != 0) Add(fmt::format("num_key_value_heads, {}, must divide num_attention_heads, {}", *m.kv_heads, m.heads));
+    if (m.heads % *m.kv_heads != 0)
+      Add(fmt::format("num_key_value_heads, {}, must divide num_attention_heads, {}", *m.kv_heads, m.heads));
     const Json* head_dim = Find("head_dim");
-    m.head_dim = head_dim && !head_dim->is_null() ? Size("head_dim") : HeadDim(m, "hidden_size", "num_attention_heads");
-    if (*m.head_dim % 2 != 0) Add(fmt::format("a head has {} elements (head_dim); rotary positions need an even number", *m.head_dim));
+    m.head_dim = head_dim && !head_dim->is_null() ? Size("head_dim")
+                                                  : HeadDim(m, "hidden_size", "num_attention_heads");
+    if (*m.head_dim % 2 != 0)
+      Add(fmt::format("a head has {} elements (head_dim); rotary positions need an even number",
+                      *m.head_dim));
     m.ffn = Size("intermediate_size");
     m.vocab = Size("vocab_size");
     m.seq_len = Size("max_position_embeddings");
@@ -90,8 +97,8 @@ class Reader {
     return m;
   }
 
-  // transformers 4: rope_theta beside rope_scaling. transformers 5: rope_parameters holds both. A file may have both forms, which must then
-  // agree.
+  // transformers 4: rope_theta beside rope_scaling. transformers 5: rope_parameters holds both. A file may
+  // have both forms, which must then agree.
   void Rope(ModelConfig* m) {
     const bool has_theta = Find("rope_theta") != nullptr;
     m->rope_theta = Number("rope_theta", 10000);
@@ -106,33 +113,39 @@ class Reader {
       std::set<std::string> known = {"rope_theta"};
       if (const auto theta = value->find("rope_theta"); theta != value->end()) {
         const double found = Number(section, "rope_theta", *theta);
-        if (has_theta && found != *m->rope_theta) Problem(section, "rope_theta", *theta, "differs from the rope_theta beside it");
+        if (has_theta && found != *m->rope_theta)
+          Problem(section, "rope_theta", *theta, "differs from the rope_theta beside it");
         m->rope_theta = found;
       }
       const std::optional<RopeScalingConfig> scaling = Scaling(section, *value, &known);
       for (const auto& [field, inner] : value->items())
-        if (!known.contains(field)) Problem(section, field, inner, "not a field of this rope_type that we know");
+        if (!known.contains(field))
+          Problem(section, field, inner, "not a field of this rope_type that we know");
       if (seen && m->rope_scaling != scaling) Add("rope_scaling and rope_parameters disagree");
       m->rope_scaling = scaling;
       seen = true;
     }
   }
 
-  std::optional<RopeScalingConfig> Scaling(const std::string& section, const Json& value, std::set<std::string>* known) {
+  std::optional<RopeScalingConfig> Scaling(const std::string& section, const Json& value,
+                                           std::set<std::string>* known) {
     Json type = "default";
     for (const char* field : {"type", "rope_type"}) {  // the former is the older name
       known->insert(field);
       if (!value.contains(field)) continue;
-      if (type != "default" && type != value[field]) Problem(section, field, value[field], "differs from the type beside it");
+      if (type != "default" && type != value[field])
+        Problem(section, field, value[field], "differs from the type beside it");
       type = value[field];
     }
     known->insert("partial_rotary_factor");
     if (value.contains("partial_rotary_factor") && value["partial_rotary_factor"] != 1)
-      Problem(section, "partial_rotary_factor", value["partial_rotary_factor"], "only 1 is supported: the whole head is rotated");
+      Problem(section, "partial_rotary_factor", value["partial_rotary_factor"],
+              "only 1 is supported: the whole head is rotated");
     if (type == "default") return std::nullopt;
     if (type != "llama3") {
       Problem(section, "rope_type", type, "only default and llama3 are supported");
-      for (const auto& [field, inner] : value.items()) known->insert(field);  // of a type that is refused as a whole
+      for (const auto& [field, inner] : value.items())
+        known->insert(field);  // of a type that is refused as a whole
       return std::nullopt;
     }
     const auto number = [&](const char* field) {
@@ -148,7 +161,8 @@ class Reader {
     if (scaling.low_freq_factor >= scaling.high_freq_factor && value.contains("low_freq_factor"))
       Problem(section, "low_freq_factor", value["low_freq_factor"], "must be less than high_freq_factor");
     known->insert("original_max_position_embeddings");
-    scaling.original_max_position_embeddings = Size(section, "original_max_position_embeddings", value, std::nullopt);
+    scaling.original_max_position_embeddings =
+        Size(section, "original_max_position_embeddings", value, std::nullopt);
     return scaling;
   }
 
@@ -163,7 +177,8 @@ class Reader {
     known_.insert(field);
     return Size("", field, text_.root(), otherwise);
   }
-  int64_t Size(const std::string& section, const std::string& field, const Json& object, std::optional<int64_t> otherwise) {
+  int64_t Size(const std::string& section, const std::string& field, const Json& object,
+               std::optional<int64_t> otherwise) {
     constexpr int64_t kLargest = (int64_t{1} << 31) - 1;
     const auto value = object.find(field);
     if (value == object.end() || value->is_null()) {
@@ -194,7 +209,8 @@ class Reader {
   }
 
   int64_t HeadDim(const ModelConfig& m, const char* width, const char* heads) {
-    if (m.d_model % m.heads != 0) Add(fmt::format("{}, {}, must divide {}, {}", heads, m.heads, width, m.d_model));
+    if (m.d_model % m.heads != 0)
+      Add(fmt::format("{}, {}, must divide {}, {}", heads, m.heads, width, m.d_model));
     return std::max<int64_t>(1, m.d_model / m.heads);
   }
 
@@ -205,7 +221,8 @@ class Reader {
       if (!value || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) continue;
       std::vector<std::string> texts;
       for (const Json& one : allowed) texts.push_back(one.dump());
-      Problem("", std::string(field.name), *value, fmt::format("only {} can be honoured: {}", fmt::join(texts, " or "), field.reason));
+      Problem("", std::string(field.name), *value,
+              fmt::format("only {} can be honoured: {}", fmt::join(texts, " or "), field.reason));
     }
   }
 
@@ -223,19 +240,22 @@ class Reader {
   }
 
   // "line 7: rope_scaling.rope_type = \"yarn\": only ..."
-  void Problem(const std::string& section, const std::string& field, const Json& value, const std::string& text) {
+  void Problem(const std::string& section, const std::string& field, const Json& value,
+               const std::string& text) {
     std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
     if (shown.size() > 80) shown = shown.substr(0, 77) + "...";
     const std::string parent = section.empty() ? "" : PointerTo("", section);
     const JsonMember* member = text_.Find(PointerTo(parent, field));
-    const std::string place = member ? fmt::format("line {}: ", PositionOf(text_.text(), member->key).line) : "";
+    const std::string place =
+        member ? fmt::format("line {}: ", PositionOf(text_.text(), member->key).line) : "";
     Add(fmt::format("{}{}{}{} = {}: {}", place, section, section.empty() ? "" : ".", field, shown, text));
   }
   void Add(std::string text) { problems_.push_back(std::move(text)); }
 
   void ThrowIfAny() const {
     if (problems_.empty()) return;
-    throw Error(ErrorCode::kData, fmt::format("{}: this model cannot be read as it is meant:\n  {}", name_, fmt::join(problems_, "\n  ")));
+    throw Error(ErrorCode::kData, fmt::format("{}: this model cannot be read as it is meant:\n  {}", name_,
+                                              fmt::join(problems_, "\n  ")));
   }
 
   JsonText text_;
@@ -246,7 +266,9 @@ class Reader {
 
 }  // namespace
 
-ModelConfig ModelFromHuggingFace(std::string_view text, const std::string& name) { return Reader(text, name).Read(); }
+ModelConfig ModelFromHuggingFace(std::string_view text, const std::string& name) {
+  return Reader(text, name).Read();
+}
 
 std::string HuggingFaceConfigText(const ModelConfig& m) {
   nlohmann::ordered_json j;
@@ -285,11 +307,12 @@ std::string HuggingFaceConfigText(const ModelConfig& m) {
          {"mlp_bias", false},
          {"pretraining_tp", 1}};
     if (m.rope_scaling)
-      j["rope_scaling"] = {{"rope_type", "llama3"},
-                           {"factor", m.rope_scaling->factor},
-                           {"low_freq_factor", m.rope_scaling->low_freq_factor},
-                           {"high_freq_factor", m.rope_scaling->high_freq_factor},
-                           {"original_max_position_embeddings", m.rope_scaling->original_max_position_embeddings}};
+      j["rope_scaling"] = {
+          {"rope_type", "llama3"},
+          {"factor", m.rope_scaling->factor},
+          {"low_freq_factor", m.rope_scaling->low_freq_factor},
+          {"high_freq_factor", m.rope_scaling->high_freq_factor},
+          {"original_max_position_embeddings", m.rope_scaling->original_max_position_embeddings}};
   }
   j["vocab_size"] = m.Vocab();
   j["tie_word_embeddings"] = m.Tied();
@@ -301,7 +324,10 @@ std::string HuggingFaceConfigText(const ModelConfig& m) {
 }
 
 std::string HuggingFaceGenerationText() {
-  return nlohmann::ordered_json{{"_from_model_config", true}, {"bos_token_id", nullptr}, {"eos_token_id", nullptr}}.dump(2) + "\n";
+  return nlohmann::ordered_json{
+             {"_from_model_config", true}, {"bos_token_id", nullptr}, {"eos_token_id", nullptr}}
+             .dump(2) +
+         "\n";
 }
 
 }  // namespace millrace

@@ -67,21 +67,30 @@ const FamilyTable& TableOf(const ModelSpec& spec) {
 std::pair<int64_t, int64_t> RowRange(const ModelSpec& spec, Rows rows, int64_t all) {
   const int64_t q = spec.heads * spec.head_dim, kv = spec.kv_heads * spec.head_dim;
   switch (rows) {
-    case Rows::kAll: return {0, all};
-    case Rows::kQuery: return {0, q};
-    case Rows::kKey: return {q, kv};
-    case Rows::kValue: return {q + kv, kv};
-    case Rows::kGate: return {0, spec.ffn};
-    case Rows::kUp: return {spec.ffn, spec.ffn};
+    case Rows::kAll:
+      return {0, all};
+    case Rows::kQuery:
+      return {0, q};
+    case Rows::kKey:
+      return {q, kv};
+    case Rows::kValue:
+      return {q + kv, kv};
+    case Rows::kGate:
+      return {0, spec.ffn};
+    case Rows::kUp:
+      return {spec.ffn, spec.ffn};
   }
   return {0, all};
 }
 
-HuggingFaceTensor MakeTensor(const ModelSpec& spec, const ParamSpec& param, std::string name, const Entry& entry) {
+HuggingFaceTensor MakeTensor(const ModelSpec& spec, const ParamSpec& param, std::string name,
+                             const Entry& entry) {
   const auto [first, count] = RowRange(spec, entry.rows, param.dims[0]);
   const bool matrix = param.dims.size() == 2;
-  HuggingFaceTensor tensor{std::move(name), {count}, param.name, first, matrix ? param.dims[1] : 1, entry.transposed};
-  if (matrix) tensor.shape = entry.transposed ? std::vector{param.dims[1], count} : std::vector{count, param.dims[1]};
+  HuggingFaceTensor tensor{std::move(name), {count}, param.name, first, matrix ? param.dims[1] : 1,
+                           entry.transposed};
+  if (matrix)
+    tensor.shape = entry.transposed ? std::vector{param.dims[1], count} : std::vector{count, param.dims[1]};
   return tensor;
 }
 
@@ -105,8 +114,9 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
       const auto block = SplitBlock(param.name);
       for (const Entry& entry : block ? table.block : table.outside) {
         if (entry.ours != (block ? block->rest : std::string_view(param.name))) continue;
-        std::string name = block ? fmt::format("{}{}{}.{}", prefix, table.block_prefix, block->number, entry.theirs)
-                                 : fmt::format("{}{}", prefix, entry.theirs);
+        std::string name =
+            block ? fmt::format("{}{}{}.{}", prefix, table.block_prefix, block->number, entry.theirs)
+                  : fmt::format("{}{}", prefix, entry.theirs);
         tensors.push_back(MakeTensor(spec, param, std::move(name), entry));
       }
       MR_CHECK_LT(before, tensors.size(), "{} has no Hugging Face name", param.name);
@@ -114,7 +124,8 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
   return tensors;
 }
 
-// Buffers that older versions of transformers saved beside the parameters: causal masks, and RoPE frequencies, which follow from config.json.
+// Buffers that older versions of transformers saved beside the parameters: causal masks, and RoPE
+// frequencies, which follow from config.json.
 bool IsBuffer(std::string_view name, const FamilyTable& table) {
   if (name.starts_with(table.prefix)) name.remove_prefix(table.prefix.size());
   if (name == "rotary_emb.inv_freq") return &table == &kLlama;
@@ -130,7 +141,9 @@ bool IsBuffer(std::string_view name, const FamilyTable& table) {
 // The first few of many names: a folder of another model has thousands.
 std::string Listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 12;
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)), ", "));
+  std::string text = fmt::format(
+      "{}", fmt::join(names.begin(),
+                      names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)), ", "));
   return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
 }
 
@@ -152,11 +165,15 @@ void ForEachElement(const HuggingFaceTensor& tensor, int64_t begin, int64_t n, F
 
 }  // namespace
 
-std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& spec) { return TensorsWithPrefix(spec, TableOf(spec).prefix); }
+std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& spec) {
+  return TensorsWithPrefix(spec, TableOf(spec).prefix);
+}
 
-TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& names, const std::string& folder) {
+TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& names,
+                         const std::string& folder) {
   const FamilyTable& table = TableOf(spec);
-  const bool prefixed = std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(table.prefix); });
+  const bool prefixed = std::any_of(names.begin(), names.end(),
+                                    [&](const std::string& name) { return name.starts_with(table.prefix); });
   TensorMatch match;
   match.tensors = TensorsWithPrefix(spec, prefixed ? table.prefix : "");
   std::set<std::string> extra = names;
@@ -174,20 +191,28 @@ TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& nam
     if (!IsBuffer(name, table)) unplaced.push_back(name);
   std::vector<std::string> problems;
   if (!missing.empty()) problems.push_back(fmt::format("{} missing: {}", missing.size(), Listed(missing)));
-  if (!unplaced.empty()) problems.push_back(fmt::format("{} without a place in the model: {}", unplaced.size(), Listed(unplaced)));
-  MR_REQUIRE(ErrorCode::kData, problems.empty(), "the tensors of {} do not fit its config.json; {}", folder, fmt::join(problems, "; "));
+  if (!unplaced.empty())
+    problems.push_back(fmt::format("{} without a place in the model: {}", unplaced.size(), Listed(unplaced)));
+  MR_REQUIRE(ErrorCode::kData, problems.empty(), "the tensors of {} do not fit its config.json; {}", folder,
+             fmt::join(problems, "; "));
   return match;
 }
 
-void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored, std::span<float> param) {
+void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored,
+                 std::span<float> param) {
   const auto n = static_cast<int64_t>(stored.size());
-  MR_CHECK(begin >= 0 && begin + n <= tensor.numel(), "elements [{}, {}) of {}, which has {}", begin, begin + n, tensor.name, tensor.numel());
-  ForEachElement(tensor, begin, n, [&](int64_t i, int64_t at) { param[static_cast<size_t>(at)] = stored[static_cast<size_t>(i)]; });
+  MR_CHECK(begin >= 0 && begin + n <= tensor.numel(), "elements [{}, {}) of {}, which has {}", begin,
+           begin + n, tensor.name, tensor.numel());
+  ForEachElement(tensor, begin, n, [&](int64_t i, int64_t at) {
+    param[static_cast<size_t>(at)] = stored[static_cast<size_t>(i)];
+  });
 }
 
 std::vector<float> TakeFromParam(const HuggingFaceTensor& tensor, std::span<const float> param) {
   std::vector<float> stored(static_cast<size_t>(tensor.numel()));
-  ForEachElement(tensor, 0, tensor.numel(), [&](int64_t i, int64_t at) { stored[static_cast<size_t>(i)] = param[static_cast<size_t>(at)]; });
+  ForEachElement(tensor, 0, tensor.numel(), [&](int64_t i, int64_t at) {
+    stored[static_cast<size_t>(i)] = param[static_cast<size_t>(at)];
+  });
   return stored;
 }
 

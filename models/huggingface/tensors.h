@@ -1,7 +1,9 @@
 // Which Hugging Face tensors hold which of our parameters, for GPT2LMHeadModel and LlamaForCausalLM.
 //
-// Layout   Ours are [out, in]. GPT-2's linear weights are stored [in, out] (transformers' Conv1D), so they are transposed; everything else
-//          is stored as ours. Llama's q, k and v are row ranges of our fused qkv, its gate and up of our gate_up.
+// Layout   Ours are [out, in]. GPT-2's linear weights are stored [in, out] (transformers' Conv1D), so they
+// are
+//          transposed; everything else is stored as ours. Llama's q, k and v are row ranges of our fused qkv,
+//          its gate and up of our gate_up.
 // Padding  Neither side's tensors contain the padded rows of a vocabulary.
 #pragma once
 
@@ -30,7 +32,8 @@ struct HuggingFaceTensor {
   bool operator==(const HuggingFaceTensor&) const = default;
 };
 
-// In the order of the model's parameters; together they cover each parameter exactly. A tied head has no tensor.
+// In the order of the model's parameters; together they cover each parameter exactly. A tied head has no
+// tensor.
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& spec);
 
 // What a folder's tensors are to the model.
@@ -40,12 +43,15 @@ struct TensorMatch {
   std::string tied_to;                     // our parameter
 };
 
-// A folder saved from the bare model lacks the prefix "transformer." or "model."; buffers that older versions saved are left aside. Error(kData)
-// naming `folder` and all tensors that are missing, and all that have no place.
-TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& names, const std::string& folder);
+// A folder saved from the bare model lacks the prefix "transformer." or "model."; buffers that older versions
+// saved are left aside. Error(kData) naming `folder` and all tensors that are missing or have no place.
+TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& names,
+                         const std::string& folder);
 
-// param[...] = stored elements [begin, begin + stored.size()) of the tensor. `param` is the whole parameter [rows, columns].
-void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored, std::span<float> param);
+// param[...] = stored elements [begin, begin + stored.size()) of the tensor. `param` is the whole parameter
+// [rows, columns].
+void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored,
+                 std::span<float> param);
 
 // The stored tensor [numel] out of the whole parameter.
 std::vector<float> TakeFromParam(const HuggingFaceTensor& tensor, std::span<const float> param);

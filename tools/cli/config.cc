@@ -1,6 +1,7 @@
 // millrace config: schema, documentation, what a configuration amounts to.
 #include <iostream>
 
+#include "runtime/api/exchange.h"
 #include "runtime/config/document.h"
 #include "runtime/config/load.h"
 #include "tools/cli/command.h"
@@ -18,7 +19,7 @@ int ConfigDocsVerb() {
 }
 
 int ConfigShowVerb(const ConfigArguments& arguments, bool json) {
-  const LoadedConfig loaded = LoadConfig(arguments.files, arguments.sets, {});
+  const LoadedConfig loaded = LoadRunConfig(arguments.files, arguments.sets, {});
   std::cout << (json ? ConfigToJson(loaded.config) : ConfigShow(loaded)) << std::endl;
   return 0;
 }
@@ -26,7 +27,7 @@ int ConfigShowVerb(const ConfigArguments& arguments, bool json) {
 int ConfigValidateVerb(const ConfigArguments& arguments, std::optional<int> world) {
   ConfigContext context;
   if (world) context.world = *world;
-  LoadConfig(arguments.files, arguments.sets, context);
+  LoadRunConfig(arguments.files, arguments.sets, context);
   std::cout << "valid" << std::endl;
   return 0;
 }

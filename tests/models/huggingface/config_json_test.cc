@@ -29,7 +29,8 @@ ModelConfig Read(const Json& config) { return ModelFromHuggingFace(config.dump(2
 // The keys of golden.json, which the script that made the data wrote next to it; resolved as Read resolves.
 ModelConfig GoldenModel(const std::string& model) {
   const Json golden = Json::parse(ReadText("tests/golden/" + model + "/golden.json"));
-  const std::vector<ConfigText> texts = {{"golden.json", Json{{"model", golden["model"]}, {"data", {{"kind", "synthetic"}}}}.dump()}};
+  const std::vector<ConfigText> texts = {
+      {"golden.json", Json{{"model", golden["model"]}, {"data", {{"kind", "synthetic"}}}}.dump()}};
   ModelConfig m = LoadConfigTexts(texts, {}, {}).config.model;
   m.kv_heads = m.KvHeads();
   m.head_dim = m.HeadDim();
@@ -42,7 +43,8 @@ TEST_CASE("transformers 4 and 5 write the same model in two forms, and both are 
   const bool transformers4 = GENERATE(true, false);
   CAPTURE(model, transformers4);
   ModelConfig want = GoldenModel(model);
-  if (model == "llama_tiny") want.seq_len = 1024;  // the file's max_position_embeddings; the data has sequences of 17
+  if (model == "llama_tiny")
+    want.seq_len = 1024;  // the file's max_position_embeddings; the data has sequences of 17
   CHECK(Read(GoldenConfigJson(model, transformers4)) == want);
 }
 
@@ -77,8 +79,13 @@ TEST_CASE("an old gpt2 file leaves fields out, and their defaults are transforme
 }
 
 TEST_CASE("an old llama file leaves fields out, and their defaults are transformers'", "[huggingface]") {
-  const ModelConfig m = Read({{"model_type", "llama"}, {"hidden_size", 64}, {"num_hidden_layers", 3}, {"num_attention_heads", 4},
-                              {"intermediate_size", 96}, {"vocab_size", 300}, {"max_position_embeddings", 32}});
+  const ModelConfig m = Read({{"model_type", "llama"},
+                              {"hidden_size", 64},
+                              {"num_hidden_layers", 3},
+                              {"num_attention_heads", 4},
+                              {"intermediate_size", 96},
+                              {"vocab_size", 300},
+                              {"max_position_embeddings", 32}});
   CHECK(m.kv_heads == 4);
   CHECK(m.head_dim == 16);
   CHECK(m.tied == false);
@@ -95,7 +102,8 @@ TEST_CASE("llama 3.1's scaling is read under the older name of its type too", "[
   CHECK(Read(config) == want);
   config["rope_scaling"].erase("rope_type");
   CHECK(Read(config) == want);
-  config["rope_parameters"] = GoldenConfigJson("llama_tiny", false)["rope_parameters"];  // both forms in one file
+  config["rope_parameters"] =
+      GoldenConfigJson("llama_tiny", false)["rope_parameters"];  // both forms in one file
   CHECK(Read(config) == want);
 }
 
@@ -108,7 +116,10 @@ struct Refused {
 TEST_CASE("a field that is not honoured is an error that names it and its value", "[huggingface]") {
   const auto [model, field, value, says] = GENERATE(values<Refused>({
       {"gpt2_tiny", "/model_type", "mistral", {"model_type = \"mistral\"", "gpt2 and llama"}},
-      {"gpt2_tiny", "/architectures", Json::array({"GPT2ForSequenceClassification"}), {"architectures", "GPT2LMHeadModel"}},
+      {"gpt2_tiny",
+       "/architectures",
+       Json::array({"GPT2ForSequenceClassification"}),
+       {"architectures", "GPT2LMHeadModel"}},
       {"gpt2_tiny", "/attn_pdrop", 0.1, {"attn_pdrop = 0.1", "no dropout"}},
       {"gpt2_tiny", "/resid_pdrop", 0.1, {"resid_pdrop = 0.1", "no dropout"}},
       {"gpt2_tiny", "/embd_pdrop", 0.1, {"embd_pdrop = 0.1", "no dropout"}},
@@ -137,15 +148,33 @@ TEST_CASE("a field that is not honoured is an error that names it and its value"
       {"llama_tiny", "/pretraining_tp", 2, {"pretraining_tp = 2"}},
       {"llama_tiny", "/sliding_window", 4096, {"sliding_window = 4096"}},
       {"llama_tiny", "/head_dim", 7, {"7 elements", "even"}},
-      {"llama_tiny", "/num_key_value_heads", 4, {"num_key_value_heads, 4, must divide num_attention_heads, 6"}},
+      {"llama_tiny",
+       "/num_key_value_heads",
+       4,
+       {"num_key_value_heads, 4, must divide num_attention_heads, 6"}},
       {"llama_tiny", "/partial_rotary_factor", 0.5, {"partial_rotary_factor = 0.5"}},
-      {"llama_tiny", "/rope_parameters/rope_type", "yarn", {"rope_parameters.rope_type = \"yarn\"", "default and llama3"}},
-      {"llama_tiny", "/rope_parameters/partial_rotary_factor", 0.25, {"rope_parameters.partial_rotary_factor = 0.25"}},
+      {"llama_tiny",
+       "/rope_parameters/rope_type",
+       "yarn",
+       {"rope_parameters.rope_type = \"yarn\"", "default and llama3"}},
+      {"llama_tiny",
+       "/rope_parameters/partial_rotary_factor",
+       0.25,
+       {"rope_parameters.partial_rotary_factor = 0.25"}},
       {"llama_tiny", "/rope_parameters/attention_factor", 2, {"rope_parameters.attention_factor = 2"}},
-      {"llama_tiny", "/rope_parameters/low_freq_factor", 4, {"rope_parameters.low_freq_factor = 4", "less than"}},
-      {"llama_tiny", "/rope_parameters/original_max_position_embeddings", 0.5, {"original_max_position_embeddings = 0.5", "whole number"}},
+      {"llama_tiny",
+       "/rope_parameters/low_freq_factor",
+       4,
+       {"rope_parameters.low_freq_factor = 4", "less than"}},
+      {"llama_tiny",
+       "/rope_parameters/original_max_position_embeddings",
+       0.5,
+       {"original_max_position_embeddings = 0.5", "whole number"}},
       {"llama_tiny", "/rope_theta", 500000, {"rope_parameters.rope_theta = 10000", "differs"}},
-      {"llama_tiny", "/rope_scaling", {{"rope_type", "default"}}, {"rope_scaling and rope_parameters disagree"}},
+      {"llama_tiny",
+       "/rope_scaling",
+       {{"rope_type", "default"}},
+       {"rope_scaling and rope_parameters disagree"}},
   }));
   CAPTURE(model, field);
   Json config = GoldenConfigJson(model, false);
@@ -157,7 +186,8 @@ TEST_CASE("a field that is not honoured is an error that names it and its value"
 }
 
 TEST_CASE("llama3 scaling needs all of its fields", "[huggingface]") {
-  const std::string field = GENERATE("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings");
+  const std::string field =
+      GENERATE("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings");
   Json config = GoldenConfigJson("llama_tiny", true);
   config["rope_scaling"].erase(field);
   RequireError(ErrorCode::kData, {"rope_scaling." + field + " is missing"}, [&] { Read(config); });
@@ -165,14 +195,17 @@ TEST_CASE("llama3 scaling needs all of its fields", "[huggingface]") {
 
 TEST_CASE("everything wrong with a file is said at once, with its line", "[huggingface]") {
   const std::string text =
-      "{\n\"model_type\": \"llama\",\n\"hidden_act\": \"relu\",\n\"mystery\": [1, 2],\n\"num_hidden_layers\": -1,\n\"attention_bias\": true}";
+      "{\n\"model_type\": \"llama\",\n\"hidden_act\": \"relu\",\n\"mystery\": [1, "
+      "2],\n\"num_hidden_layers\": -1,\n\"attention_bias\": true}";
   RequireError(ErrorCode::kData,
-               {"line 3: hidden_act = \"relu\"", "line 4: mystery = [1,2]", "line 5: num_hidden_layers = -1", "line 6: attention_bias = true",
-                "hidden_size is missing", "vocab_size is missing"},
+               {"line 3: hidden_act = \"relu\"", "line 4: mystery = [1,2]", "line 5: num_hidden_layers = -1",
+                "line 6: attention_bias = true", "hidden_size is missing", "vocab_size is missing"},
                [&] { ModelFromHuggingFace(text, "config.json"); });
-  RequireError(ErrorCode::kData, {"folder/config.json", "line 2"}, [] { ModelFromHuggingFace("{\"model_type\": \"gpt2\",\n oops", "folder/config.json"); });
+  RequireError(ErrorCode::kData, {"folder/config.json", "line 2"},
+               [] { ModelFromHuggingFace("{\"model_type\": \"gpt2\",\n oops", "folder/config.json"); });
   RequireError(ErrorCode::kData, {"must be an object"}, [] { ModelFromHuggingFace("[]", "config.json"); });
-  RequireError(ErrorCode::kData, {"model_type is missing"}, [] { ModelFromHuggingFace("{}", "config.json"); });
+  RequireError(ErrorCode::kData, {"model_type is missing"},
+               [] { ModelFromHuggingFace("{}", "config.json"); });
 }
 
 TEST_CASE("a field given twice is an error: transformers would take one of the two", "[huggingface]") {

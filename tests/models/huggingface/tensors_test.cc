@@ -43,7 +43,8 @@ ModelOptions Tied(ModelOptions options) {
 }
 
 TEST_CASE("gpt2's linear weights are stored transposed, everything else as ours", "[huggingface]") {
-  const auto tensors = HuggingFaceTensors(MakeModel(TinyGpt2())->spec());  // C = 10, 3 heads of 4, F = 22, V = 37, T = 7
+  const auto tensors =
+      HuggingFaceTensors(MakeModel(TinyGpt2())->spec());  // C = 10, 3 heads of 4, F = 22, V = 37, T = 7
   using Dims = std::vector<int64_t>;
   CHECK(Named(tensors, "transformer.wte.weight").shape == Dims{37, 10});  // no padded rows
   CHECK(Named(tensors, "transformer.wpe.weight").shape == Dims{7, 10});
@@ -57,9 +58,11 @@ TEST_CASE("gpt2's linear weights are stored transposed, everything else as ours"
 }
 
 TEST_CASE("llama's projections are row ranges of our fused ones", "[huggingface]") {
-  const auto tensors = HuggingFaceTensors(MakeModel(TinyLlama())->spec());  // C = 10, 4 / 2 heads of 4, F = 14, V = 37
+  const auto tensors =
+      HuggingFaceTensors(MakeModel(TinyLlama())->spec());  // C = 10, 4 / 2 heads of 4, F = 14, V = 37
   using Dims = std::vector<int64_t>;
-  const auto check = [&](const std::string& name, const std::string& param, const Dims& shape, int64_t first_row) {
+  const auto check = [&](const std::string& name, const std::string& param, const Dims& shape,
+                         int64_t first_row) {
     CAPTURE(name);
     const HuggingFaceTensor& tensor = Named(tensors, name);
     CHECK(tensor.param == param);
@@ -81,7 +84,8 @@ TEST_CASE("the tensors cover every element of every parameter once, and come bac
   std::map<std::string, std::vector<float>> params, covered;
   float next = 1;
   for (const auto& [name, param] : ParamsOf(spec)) {
-    for (int64_t i = 0; i < param.numel(); ++i) params[name].push_back(next++);  // every element of the model has a value of its own
+    for (int64_t i = 0; i < param.numel(); ++i)
+      params[name].push_back(next++);  // every element of the model has a value of its own
     covered[name].assign(static_cast<size_t>(param.numel()), 0);
   }
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(spec)) {
@@ -92,10 +96,12 @@ TEST_CASE("the tensors cover every element of every parameter once, and come bac
       for (size_t i = 0; i < n; ++i) {
         std::vector<float>& to = covered.at(tensor.param);
         const float value = stored[static_cast<size_t>(begin) + i];
-        const auto at = std::find(params.at(tensor.param).begin(), params.at(tensor.param).end(), value) - params.at(tensor.param).begin();
+        const auto at = std::find(params.at(tensor.param).begin(), params.at(tensor.param).end(), value) -
+                        params.at(tensor.param).begin();
         REQUIRE(to.at(static_cast<size_t>(at)) == 0);
       }
-      CopyToParam(tensor, begin, std::span<const float>(stored).subspan(static_cast<size_t>(begin), n), covered.at(tensor.param));
+      CopyToParam(tensor, begin, std::span<const float>(stored).subspan(static_cast<size_t>(begin), n),
+                  covered.at(tensor.param));
     }
   }
   CHECK(covered == params);
@@ -110,9 +116,12 @@ TEST_CASE("a transposed weight's element [i, o] is ours [o, i]", "[huggingface]"
   CHECK(TakeFromParam(tensor, param) == stored);
 }
 
-std::string WithoutPrefix(const std::string& name) { return name == "lm_head.weight" ? name : name.substr(name.find('.') + 1); }
+std::string WithoutPrefix(const std::string& name) {
+  return name == "lm_head.weight" ? name : name.substr(name.find('.') + 1);
+}
 
-TEST_CASE("a folder saved from the bare model has no prefix, and old versions saved buffers", "[huggingface]") {
+TEST_CASE("a folder saved from the bare model has no prefix, and old versions saved buffers",
+          "[huggingface]") {
   const ModelOptions options = GENERATE(TinyGpt2(2), TinyLlama(2));
   const ModelSpec spec = MakeModel(options)->spec();
   std::set<std::string> bare;
@@ -137,7 +146,8 @@ TEST_CASE("prefixed buffers are left aside, one of the other family is not", "[h
   names.insert("transformer.h.1.attn.bias");
   CHECK_NOTHROW(MatchTensors(spec, names, "folder"));
   names.insert("model.layers.0.self_attn.rotary_emb.inv_freq");
-  RequireError(ErrorCode::kData, {"folder", "1 without a place", "inv_freq"}, [&] { MatchTensors(spec, names, "folder"); });
+  RequireError(ErrorCode::kData, {"folder", "1 without a place", "inv_freq"},
+               [&] { MatchTensors(spec, names, "folder"); });
 }
 
 TEST_CASE("missing and superfluous tensors are named, all of them", "[huggingface]") {
@@ -146,10 +156,11 @@ TEST_CASE("missing and superfluous tensors are named, all of them", "[huggingfac
   names.erase("model.norm.weight");
   names.erase("model.layers.1.mlp.up_proj.weight");
   names.insert({"model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"});
-  RequireError(ErrorCode::kData,
-               {"folder", "2 missing", "model.norm.weight", "model.layers.1.mlp.up_proj.weight", "2 without a place",
-                "model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"},
-               [&] { MatchTensors(spec, names, "folder"); });
+  RequireError(
+      ErrorCode::kData,
+      {"folder", "2 missing", "model.norm.weight", "model.layers.1.mlp.up_proj.weight", "2 without a place",
+       "model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"},
+      [&] { MatchTensors(spec, names, "folder"); });
 }
 
 TEST_CASE("a tied model's folder may repeat the head; an untied one's must have it", "[huggingface]") {
@@ -160,7 +171,8 @@ TEST_CASE("a tied model's folder may repeat the head; an untied one's must have 
   CHECK(repeated.tied_head == "lm_head.weight");
   CHECK(ParamsOf(tied).at(repeated.tied_to).dims == std::vector<int64_t>{37, 10});
   CHECK_FALSE(MatchTensors(untied, NamesOf(untied), "folder").tied_head);
-  RequireError(ErrorCode::kData, {"1 missing: lm_head.weight"}, [&] { MatchTensors(untied, NamesOf(tied), "folder"); });
+  RequireError(ErrorCode::kData, {"1 missing: lm_head.weight"},
+               [&] { MatchTensors(untied, NamesOf(tied), "folder"); });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Hugging Face folders in and out of a session: bits, ranks, files, and what is refused. The reference folders are tests/golden/*/hf, written by
-// transformers.
+// Hugging Face folders in and out of a session: bits, ranks, files, and what is refused. The reference
+// folders are tests/golden/*/hf, written by transformers.
 #include "runtime/api/exchange.h"
 
 #include <fmt/format.h>
@@ -9,10 +9,12 @@
 #include <filesystem>
 
 #include "models/huggingface/config_json.h"
+#include "runtime/api/training.h"
 #include "runtime/base/error.h"
 #include "runtime/data/safetensors_folder.h"
 #include "runtime/data/safetensors_writer.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/run_checkpoint.h"
 #include "tests/runtime/api/golden_data.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/faulty_file_system.h"
@@ -36,7 +38,8 @@ LoadedConfig ConfigOf(const std::string& folder, std::vector<std::string> sets =
   return LoadRunConfig({}, sets, ConfigContext{.world = world});
 }
 
-void Export(Session& session, const std::string& folder, const ExportOptions& options = {}, FileSystem& files = FileSystem::Posix()) {
+void Export(Session& session, const std::string& folder, const ExportOptions& options = {},
+            FileSystem& files = FileSystem::Posix()) {
   ExportHuggingFace(session.engine(), session.run().spec, session.config().model, folder, options, files);
 }
 
@@ -59,7 +62,8 @@ struct StoredTensor {
 };
 
 // A copy of a folder whose tensors `edit` has changed.
-void WriteEdited(const std::string& from, const std::string& to, const std::function<void(std::map<std::string, StoredTensor>&)>& edit) {
+void WriteEdited(const std::string& from, const std::string& to,
+                 const std::function<void(std::map<std::string, StoredTensor>&)>& edit) {
   const SafetensorsFolder file(from);
   std::map<std::string, StoredTensor> tensors;
   for (const std::string& name : file.names()) {
@@ -78,14 +82,16 @@ void WriteEdited(const std::string& from, const std::string& to, const std::func
   }
   SafetensorsWriter writer(to + "/model.safetensors", specs, {{"format", "pt"}});
   int64_t index = 0;
-  for (const auto& [name, tensor] : tensors) writer.WriteFloats(index++, tensor.values.data(), static_cast<int64_t>(tensor.values.size()));
+  for (const auto& [name, tensor] : tensors)
+    writer.WriteFloats(index++, tensor.values.data(), static_cast<int64_t>(tensor.values.size()));
   writer.Finish();
 }
 
 // What a session of that folder holds, by Hugging Face name.
 test::Tensors Imported(const std::string& folder) {
   test::Tensors tensors;
-  test::RunSessions(ConfigOf(folder), 1, kGenerate, [&](Session& session) { tensors = test::HuggingFaceState(session, StateKind::kMaster); });
+  test::RunSessions(ConfigOf(folder), 1, kGenerate,
+                    [&](Session& session) { tensors = test::HuggingFaceState(session, StateKind::kMaster); });
   return tensors;
 }
 
@@ -115,10 +121,12 @@ TEST_CASE("a folder by transformers goes in and comes out bit for bit, at any wo
   CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);  // no temporary folder beside it
 }
 
-TEST_CASE("a large export is cut into files with an index, which read back as the same weights", "[huggingface]") {
+TEST_CASE("a large export is cut into files with an index, which read back as the same weights",
+          "[huggingface]") {
   const std::string model = GENERATE(from_range(kModels));
   const TempDir dir;
-  test::RunSessions(ConfigOf(HfFolder(model)), 1, kGenerate, [&](Session& session) { Export(session, dir / "out", {.shard_bytes = 30000}); });
+  test::RunSessions(ConfigOf(HfFolder(model)), 1, kGenerate,
+                    [&](Session& session) { Export(session, dir / "out", {.shard_bytes = 30000}); });
   CHECK_FALSE(fs::exists(dir / "out/model.safetensors"));
   const Json index = Json::parse(ReadBytes(dir / "out/model.safetensors.index.json"));
   std::map<std::string, int64_t> bytes;  // by file
@@ -142,13 +150,40 @@ TEST_CASE("padded rows of the vocabulary and all gaps are zero after an import",
   test::RunSessions(ConfigOf(HfFolder(model)), 1, kGenerate, [&](Session& session) {
     const ShardLayout& layout = session.engine().layout();
     for (size_t f = 0; f < layout.flats.size(); ++f) {
-      const std::vector<float> values = session.engine().ReadShard(StateKind::kMaster, FlatId{static_cast<int32_t>(f)});
+      const std::vector<float> values =
+          session.engine().ReadShard(StateKind::kMaster, FlatId{static_cast<int32_t>(f)});
       for (const Range& gap : layout.flats[f].gaps)
         for (int64_t i = gap.begin; i < gap.end; ++i, ++gaps) wrong += values[static_cast<size_t>(i)] != 0;
     }
   });
   CHECK(gaps > 0);
   CHECK(wrong == 0);
+}
+
+TEST_CASE("an import is a run's step 0: training resumes from it, at any world size, with nothing to warn of",
+          "[huggingface]") {
+  const std::string model = GENERATE(from_range(kModels));
+  const TempDir dir;
+  const auto config = [&](int world) { return ConfigOf(HfFolder(model), {"run.dir=" + dir.path()}, world); };
+  test::RunSessions(config(2), 2, kGenerate, [&](Session& session) {
+    SaveRun(session.engine(), dir.path(), {}, IdentityOf(session), 2);
+  });
+  const int world = GENERATE(1, 2);
+  test::Tensors resumed;
+  test::RunSessions(config(world), world, kGenerate, [&](Session& session) {
+    session.engine().InitWeights(1);  // other weights
+    RunIdentity identity = IdentityOf(session);
+    identity.data_fingerprint = "of the data that the import did not open";
+    identity.global_batch = 12;
+    const auto run = ResumeRun(session.engine(), dir.path(), ResumePolicy::kMust, identity);
+    const test::Tensors tensors = test::HuggingFaceState(session, StateKind::kMaster);
+    if (session.rank() != 0) return;
+    MR_CHECK(run && run->progress.step == 0 && run->warnings.empty(), "resumed with warnings");
+    MR_CHECK(run->changes.size() == (world == 2 ? 0 : 1), "only another world is a change: {}",
+             fmt::join(run->changes, "; "));
+    resumed = tensors;
+  });
+  CHECK(resumed == Imported(HfFolder(model)));
 }
 
 TEST_CASE("bf16 weights are read exactly", "[huggingface]") {
@@ -167,7 +202,8 @@ TEST_CASE("a tied model's repeated head must be the embedding", "[huggingface]")
   const std::string model = GENERATE("gpt2_tiny", "llama_tied_tiny");
   const std::string embedding = model == "gpt2_tiny" ? "transformer.wte.weight" : "model.embed_tokens.weight";
   const TempDir dir;
-  WriteEdited(HfFolder(model), dir / "same", [&](auto& tensors) { tensors["lm_head.weight"] = tensors[embedding]; });
+  WriteEdited(HfFolder(model), dir / "same",
+              [&](auto& tensors) { tensors["lm_head.weight"] = tensors[embedding]; });
   CHECK(Imported(dir / "same") == Imported(HfFolder(model)));
   WriteEdited(HfFolder(model), dir / "other", [&](auto& tensors) {
     StoredTensor& head = tensors["lm_head.weight"] = tensors[embedding];
@@ -184,15 +220,20 @@ TEST_CASE("tensors that do not fit are refused before any is read", "[huggingfac
     tensors[norm].values.pop_back();
     std::swap(tensors[embedding].spec.shape[0], tensors[embedding].spec.shape[1]);
   });
-  RequireError(ErrorCode::kData, {norm + " has the shape [47]; [48] is needed", embedding + " has the shape [48, 103]; [103, 48]"},
-               [&] { Imported(dir / "shape"); });
-  WriteEdited(HfFolder("llama_tiny"), dir / "dtype", [&](auto& tensors) { tensors[norm].spec.dtype = "F64"; });
-  RequireError(ErrorCode::kData, {norm + " has the dtype F64", "F32, BF16 and F16"}, [&] { Imported(dir / "dtype"); });
+  RequireError(
+      ErrorCode::kData,
+      {norm + " has the shape [47]; [48] is needed", embedding + " has the shape [48, 103]; [103, 48]"},
+      [&] { Imported(dir / "shape"); });
+  WriteEdited(HfFolder("llama_tiny"), dir / "dtype",
+              [&](auto& tensors) { tensors[norm].spec.dtype = "F64"; });
+  RequireError(ErrorCode::kData, {norm + " has the dtype F64", "F32, BF16 and F16"},
+               [&] { Imported(dir / "dtype"); });
   WriteEdited(HfFolder("llama_tiny"), dir / "names", [&](auto& tensors) {
     tensors["model.layers.1.norm.weight"] = tensors[norm];
     tensors.erase(norm);
   });
-  RequireError(ErrorCode::kData, {"missing: " + norm, "model.layers.1.norm.weight"}, [&] { Imported(dir / "names"); });
+  RequireError(ErrorCode::kData, {"missing: " + norm, "model.layers.1.norm.weight"},
+               [&] { Imported(dir / "names"); });
 }
 
 TEST_CASE("keys that are not given come from config.json, with it as their origin", "[huggingface]") {
@@ -212,24 +253,32 @@ TEST_CASE("keys that are not given come from config.json, with it as their origi
   CHECK(ConfigOf(HfFolder("llama_tiny")).config.model.seq_len == 1024);
 }
 
-TEST_CASE("a given key that disagrees with config.json is an error with both values; all of them at once", "[huggingface]") {
-  RequireError(ErrorCode::kConfig, {"model.layers = 3, but config.json says 2", "model.tied = true, but config.json says false", "2 problems"},
-               [] { ConfigOf(HfFolder("llama_tiny"), {"model.layers=3", "model.tied=true"}); });
+TEST_CASE("a given key that disagrees with config.json is an error with both values; all of them at once",
+          "[huggingface]") {
+  RequireError(ErrorCode::kConfig,
+               {"model.layers = 3, but config.json says 2", "model.tied = true, but config.json says false",
+                "2 problems"},
+               [] {
+                 ConfigOf(HfFolder("llama_tiny"), {"model.layers=3", "model.tied=true"});
+               });
   RequireError(ErrorCode::kConfig, {"model.family = \"gpt2\", but config.json says \"llama\""},
                [] { ConfigOf(HfFolder("llama_tiny"), {"model.family=gpt2"}); });
   RequireError(ErrorCode::kConfig, {"model.rope_scaling is null, but config.json says llama3 (factor 8"},
                [] { ConfigOf(HfFolder("llama_tiny"), {"model.rope_scaling=null"}); });
   RequireError(ErrorCode::kConfig, {"model.seq_len = 1025", "1024 positions", "at most"},
                [] { ConfigOf(HfFolder("llama_tiny"), {"model.seq_len=1025"}); });
-  RequireError(ErrorCode::kConfig, {"model.seq_len = 16", "17 positions"}, [] { ConfigOf(HfFolder("gpt2_tiny"), {"model.seq_len=16"}); });
-  CHECK(ConfigOf(HfFolder("llama_tiny"), {"model.kv_heads=null"}).config.model.KvHeads() == 2);  // null: whatever is the default
+  RequireError(ErrorCode::kConfig, {"model.seq_len = 16", "17 positions"},
+               [] { ConfigOf(HfFolder("gpt2_tiny"), {"model.seq_len=16"}); });
+  CHECK(ConfigOf(HfFolder("llama_tiny"), {"model.kv_heads=null"}).config.model.KvHeads() ==
+        2);  // null: whatever is the default
 }
 
 TEST_CASE("the filled configuration is checked as a whole", "[huggingface]") {
   RequireError(ErrorCode::kConfig, {"sharding.blocks_per_unit", "model.layers"},
                [] { ConfigOf(HfFolder("llama_tiny"), {"sharding.blocks_per_unit=3"}); });
-  RequireError(ErrorCode::kConfig, {"model.vocab", "bytes"},
-               [] { ConfigOf(HfFolder("llama_tiny"), {"data.kind=text", "data.path=/usr/share/common-licenses"}); });
+  RequireError(ErrorCode::kConfig, {"model.vocab", "bytes"}, [] {
+    ConfigOf(HfFolder("llama_tiny"), {"data.kind=text", "data.path=/usr/share/common-licenses"});
+  });
 }
 
 TEST_CASE("bytes are not fed to a model that comes with a tokenizer", "[huggingface]") {
@@ -239,8 +288,9 @@ TEST_CASE("bytes are not fed to a model that comes with a tokenizer", "[huggingf
   CHECK_NOTHROW(ConfigOf(dir / "hf"));
   WriteBytes(dir / "hf/tokenizer.json", "{}");
   CHECK_NOTHROW(ConfigOf(dir / "hf"));  // synthetic tokens have no meaning to get wrong
-  RequireError(ErrorCode::kConfig, {"data.kind = text", "tokenizer"},
-               [&] { ConfigOf(dir / "hf", {"data.kind=text", "data.path=/usr/share/common-licenses"}); });
+  RequireError(ErrorCode::kConfig, {"data.kind = text", "tokenizer"}, [&] {
+    ConfigOf(dir / "hf", {"data.kind=text", "data.path=/usr/share/common-licenses"});
+  });
 }
 
 TEST_CASE("a session whose model is not the folder's is refused", "[huggingface]") {
@@ -262,9 +312,10 @@ TEST_CASE("an export goes into a new or empty folder only", "[huggingface]") {
   fs::create_directory(dir / "full");
   WriteBytes(dir / "full/mine", "precious");
   const auto export_to = [&](const std::string& folder) {
-    test::RunSessions(ConfigOf(HfFolder("gpt2_tiny")), 1, kGenerate, [&](Session& session) { Export(session, folder); });
+    test::RunSessions(ConfigOf(HfFolder("gpt2_tiny")), 1, kGenerate,
+                      [&](Session& session) { Export(session, folder); });
   };
-  RequireError(ErrorCode::kIo, {dir / "full", "exists already"}, [&] { export_to(dir / "full"); });
+  RequireError(ErrorCode::kConfig, {dir / "full", "exists already"}, [&] { export_to(dir / "full"); });
   CHECK(ReadBytes(dir / "full/mine") == "precious");
   export_to(dir / "empty/");
   CHECK(TensorsIn(dir / "empty") == TensorsIn(HfFolder("gpt2_tiny")));
@@ -272,7 +323,10 @@ TEST_CASE("an export goes into a new or empty folder only", "[huggingface]") {
   CHECK(TensorsIn(dir / "new/below") == TensorsIn(HfFolder("gpt2_tiny")));
 }
 
-TEST_CASE("an export that fails at any call leaves nothing behind, or the whole folder when only its durability is in doubt", "[huggingface]") {
+TEST_CASE(
+    "an export that fails at any call leaves nothing behind, or the whole folder when only its durability is "
+    "in doubt",
+    "[huggingface]") {
   const auto want = TensorsIn(HfFolder("gpt2_tiny"));
   int64_t calls = 1;
   for (int64_t at = 0; at <= calls; ++at) {  // the first time, nothing fails

@@ -55,26 +55,32 @@ Golden::Golden(const std::string& model) : folder("tests/golden/" + model) {
 }
 
 std::span<const int32_t> Golden::Row(int64_t step, int64_t row) const {
-  return std::span<const int32_t>(tokens).subspan(static_cast<size_t>((step * batch + row) * (seq + 1)), static_cast<size_t>(seq + 1));
+  return std::span<const int32_t>(tokens).subspan(static_cast<size_t>((step * batch + row) * (seq + 1)),
+                                                  static_cast<size_t>(seq + 1));
 }
 
-std::string Spread::Text() const { return fmt::format("{} x {} ranks, {} x {} rows each", replicate, shard, accumulate, micro_batch); }
+std::string Spread::Text() const {
+  return fmt::format("{} x {} ranks, {} x {} rows each", replicate, shard, accumulate, micro_batch);
+}
 
 LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread, const std::vector<std::string>& sets) {
   nlohmann::json model = golden.json.at("model");
   model["init_from"] = golden.Hf();
-  const nlohmann::json config = {{"model", model},
-                                 {"optimizer", golden.json.at("optimizer")},
-                                 {"data", {{"kind", "synthetic"}}},
-                                 {"train", {{"steps", golden.steps}, {"micro_batch", spread.micro_batch}, {"accumulate", spread.accumulate}}},
-                                 {"parallel", {{"replicate", spread.replicate}, {"shard", spread.shard}}}};
+  const nlohmann::json config = {
+      {"model", model},
+      {"optimizer", golden.json.at("optimizer")},
+      {"data", {{"kind", "synthetic"}}},
+      {"train",
+       {{"steps", golden.steps}, {"micro_batch", spread.micro_batch}, {"accumulate", spread.accumulate}}},
+      {"parallel", {{"replicate", spread.replicate}, {"shard", spread.shard}}}};
   const std::vector<ConfigText> texts = {{"golden.json", config.dump()}};
   LoadedConfig loaded = LoadConfigTexts(texts, sets, ConfigContext{.world = spread.world()});
   loaded.config = ApplyHuggingFaceConfig(loaded, golden.Hf());
   return loaded;
 }
 
-void RunSessions(const LoadedConfig& config, int world, const PlanSelection& plans, const std::function<void(Session& session)>& fn) {
+void RunSessions(const LoadedConfig& config, int world, const PlanSelection& plans,
+                 const std::function<void(Session& session)>& fn) {
   LocalWorld ranks(world);
   RunRanks(ranks, [&](CommFactory& factory) {
     const std::unique_ptr<Device> device = MakeHostDevice();
@@ -102,13 +108,14 @@ StepScalars StepOn(Session& session, const Golden& golden, const Spread& spread,
 Tensors HuggingFaceState(Session& session, StateKind kind) {
   const std::vector<HuggingFaceTensor> table = HuggingFaceTensors(session.run().spec);
   Tensors tensors;
-  ForEachLogicalTensor(session.engine(), kind, [&](const ParamPlacement& param, std::span<const float> values) {
-    for (const HuggingFaceTensor& tensor : table) {
-      if (tensor.param != param.spec.name) continue;
-      const std::vector<float> stored = TakeFromParam(tensor, values);
-      tensors[tensor.name].assign(stored.begin(), stored.end());
-    }
-  });
+  ForEachLogicalTensor(session.engine(), kind,
+                       [&](const ParamPlacement& param, std::span<const float> values) {
+                         for (const HuggingFaceTensor& tensor : table) {
+                           if (tensor.param != param.spec.name) continue;
+                           const std::vector<float> stored = TakeFromParam(tensor, values);
+                           tensors[tensor.name].assign(stored.begin(), stored.end());
+                         }
+                       });
   return tensors;
 }
 

@@ -1,5 +1,5 @@
-// The trainer against PyTorch: logits, every gradient, ten losses and the parameters after them (tests/golden/README.md, which argues the
-// tolerances).
+// The trainer against PyTorch: logits, every gradient, ten losses and the parameters after them
+// (tests/golden/README.md, which argues the tolerances).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,8 @@ struct Difference {
 std::vector<std::string> Outside(const std::vector<Difference>& differences) {
   std::vector<std::string> outside;
   for (const Difference& d : differences)
-    if (!(d.found <= d.allowed)) outside.push_back(fmt::format("{}: {:.3g}, allowed {:.3g}", d.what, d.found, d.allowed));
+    if (!(d.found <= d.allowed))
+      outside.push_back(fmt::format("{}: {:.3g}, allowed {:.3g}", d.what, d.found, d.allowed));
   return outside;
 }
 
@@ -47,9 +48,12 @@ double LargestOf(const std::vector<double>& values) {
   return largest;
 }
 
-// fp32: 1e-5 of the largest value in the unit, and twice PyTorch's own float32 error in the unit. Its error of one tensor is a single sample of
-// rounding noise, which another order of summation exceeds now and then; RequireTypicalError holds the tensors to twice their own, by median.
-double Fp32Bound(double unit_max, double pytorch_error) { return std::min(1e-5 * unit_max, 2 * pytorch_error); }
+// fp32: 1e-5 of the largest value in the unit, and twice PyTorch's own float32 error in the unit. Its error
+// of one tensor is a single sample of rounding noise, which another order of summation exceeds now and then;
+// RequireTypicalError holds the tensors to twice their own, by median.
+double Fp32Bound(double unit_max, double pytorch_error) {
+  return std::min(1e-5 * unit_max, 2 * pytorch_error);
+}
 
 // The largest of `values` (by tensor) in each unit.
 std::map<std::string, double> ByUnit(const Golden& golden, const nlohmann::json& values) {
@@ -75,20 +79,25 @@ std::vector<Difference> CompareGrads(const Golden& golden, const Tensors& grads,
     const double allowed = bf16 ? golden.json["bf16_bound"]["grad"][name].get<double>()
                                 : Fp32Bound(golden.json["unit_grad_max"][unit], pytorch.at(unit));
     const auto found = grads.find(name);
-    differences.push_back({name, LargestDifference(found == grads.end() ? std::vector<double>() : found->second, reference), allowed});
+    differences.push_back(
+        {name, LargestDifference(found == grads.end() ? std::vector<double>() : found->second, reference),
+         allowed});
   }
   return differences;
 }
 
 void RequireTypicalError(const Golden& golden, const std::vector<Difference>& grads) {
   std::vector<double> ratios;
-  for (const Difference& d : grads) ratios.push_back(d.found / golden.json["fp32"]["err"]["grad"][d.what].get<double>());
-  std::nth_element(ratios.begin(), ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2), ratios.end());
+  for (const Difference& d : grads)
+    ratios.push_back(d.found / golden.json["fp32"]["err"]["grad"][d.what].get<double>());
+  std::nth_element(ratios.begin(), ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2),
+                   ratios.end());
   CHECK(ratios[ratios.size() / 2] <= 2);
 }
 
-// Parameters after ten steps: 1e-5 of the largest parameter in the unit. A wrong direction of one element in one step is lr, a thousand times
-// that. PyTorch's error is no measure here: Adam magnifies the noise of an element by lr / |gradient|, so one element decides it.
+// Parameters after ten steps: 1e-5 of the largest parameter in the unit. A wrong direction of one element in
+// one step is lr, a thousand times that. PyTorch's error is no measure here: Adam magnifies the noise of an
+// element by lr / |gradient|, so one element decides it.
 std::vector<Difference> CompareParams(const Golden& golden, Tensors params) {
   nlohmann::json largest;
   for (const auto& [name, reference] : golden.params) largest[name] = LargestOf(reference);
@@ -96,11 +105,13 @@ std::vector<Difference> CompareParams(const Golden& golden, Tensors params) {
   std::vector<Difference> differences;
   for (const auto& [name, whole] : golden.params) {
     std::vector<double> reference = whole;
-    if (golden.json["shift_invariant"].contains(name)) {  // exact gradient 0: Adam normalises rounding noise (README)
+    if (golden.json["shift_invariant"].contains(
+            name)) {  // exact gradient 0: Adam normalises rounding noise (README)
       const auto range = golden.json["shift_invariant"][name].get<std::vector<size_t>>();
       for (size_t i = range.at(0); i < range.at(1); ++i) reference.at(i) = params[name].at(i) = 0;
     }
-    differences.push_back({name, LargestDifference(params[name], reference), 1e-5 * unit_max.at(golden.json["unit"][name])});
+    differences.push_back(
+        {name, LargestDifference(params[name], reference), 1e-5 * unit_max.at(golden.json["unit"][name])});
   }
   return differences;
 }
@@ -126,12 +137,13 @@ struct FirstStep {
 FirstStep RunFirstStep(const Golden& golden, const Spread& spread, std::vector<std::string> sets) {
   for (const char* set : {"optimizer.betas=[0,0.95]", "optimizer.clip=0"}) sets.push_back(set);
   FirstStep result;
-  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, true}, [&](Session& session) {
-    const std::vector<double> logits = AllLogits(session, golden);
-    test::StepOn(session, golden, spread, 0);
-    const Tensors grads = test::HuggingFaceState(session, StateKind::kAdamM);
-    if (session.rank() == 0) result = {logits, grads};
-  });
+  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, true},
+                    [&](Session& session) {
+                      const std::vector<double> logits = AllLogits(session, golden);
+                      test::StepOn(session, golden, spread, 0);
+                      const Tensors grads = test::HuggingFaceState(session, StateKind::kAdamM);
+                      if (session.rank() == 0) result = {logits, grads};
+                    });
   return result;
 }
 
@@ -142,21 +154,23 @@ struct Trajectory {
 
 Trajectory RunTrajectory(const Golden& golden, const Spread& spread, const std::vector<std::string>& sets) {
   Trajectory result;
-  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, false}, [&](Session& session) {
-    Trajectory mine;
-    for (int64_t step = 0; step < golden.steps; ++step) {
-      const StepScalars scalars = test::StepOn(session, golden, spread, step);
-      mine.loss.push_back(scalars.loss);
-      mine.grad_norm.push_back(scalars.grad_norm);
-      mine.lr.push_back(scalars.lr);
-    }
-    mine.params = test::HuggingFaceState(session, StateKind::kMaster);
-    if (session.rank() == 0) result = mine;
-  });
+  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, false},
+                    [&](Session& session) {
+                      Trajectory mine;
+                      for (int64_t step = 0; step < golden.steps; ++step) {
+                        const StepScalars scalars = test::StepOn(session, golden, spread, step);
+                        mine.loss.push_back(scalars.loss);
+                        mine.grad_norm.push_back(scalars.grad_norm);
+                        mine.lr.push_back(scalars.lr);
+                      }
+                      mine.params = test::HuggingFaceState(session, StateKind::kMaster);
+                      if (session.rank() == 0) result = mine;
+                    });
   return result;
 }
 
-std::vector<Difference> PerStep(const std::string& what, const std::vector<double>& found, const nlohmann::json& reference,
+std::vector<Difference> PerStep(const std::string& what, const std::vector<double>& found,
+                                const nlohmann::json& reference,
                                 const std::function<double(size_t step, double value)>& allowed) {
   std::vector<Difference> differences;
   for (size_t i = 0; i < reference.size(); ++i) {
@@ -178,7 +192,8 @@ const std::vector<Spread> kSpreads = {
 
 using Strings = std::vector<std::string>;
 
-TEST_CASE("logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks", "[golden]") {
+TEST_CASE("logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks",
+          "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread = GENERATE(from_range(kSpreads));
   CAPTURE(golden.folder, spread.Text());
@@ -197,12 +212,15 @@ TEST_CASE("ten losses, norms and learning rates, and the parameters after them, 
   const Trajectory run = RunTrajectory(golden, spread, {});
   const auto& json = golden.json;
   CHECK(Outside(PerStep("loss", run.loss, json["loss"], [](size_t, double) { return 1e-5; })) == Strings{});
-  CHECK(Outside(PerStep("grad norm", run.grad_norm, json["grad_norm"], [](size_t, double norm) { return 1e-5 * norm; })) == Strings{});
-  CHECK(Outside(PerStep("lr", run.lr, json["lr"], [](size_t, double lr) { return 1e-12 * lr; })) == Strings{});
+  CHECK(Outside(PerStep("grad norm", run.grad_norm, json["grad_norm"],
+                        [](size_t, double norm) { return 1e-5 * norm; })) == Strings{});
+  CHECK(Outside(PerStep("lr", run.lr, json["lr"], [](size_t, double lr) { return 1e-12 * lr; })) ==
+        Strings{});
   CHECK(Outside(CompareParams(golden, run.params)) == Strings{});
 }
 
-TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived for bf16 storage", "[golden]") {
+TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived for bf16 storage",
+          "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread = GENERATE(Spread{.micro_batch = 3}, Spread{.shard = 3, .micro_batch = 1});
   const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
@@ -215,7 +233,8 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
   CHECK(Outside(CompareGrads(golden, first.grads, true)) == Strings{});
   const Trajectory run = RunTrajectory(golden, spread, sets);
   const auto& bound = golden.json["bf16_bound"]["loss"];
-  CHECK(Outside(PerStep("loss", run.loss, golden.json["loss"], [&](size_t step, double) { return bound[step].get<double>(); })) == Strings{});
+  CHECK(Outside(PerStep("loss", run.loss, golden.json["loss"],
+                        [&](size_t step, double) { return bound[step].get<double>(); })) == Strings{});
 }
 
 TEST_CASE("the comparison notices one weight that is off by 1e-4", "[golden]") {
