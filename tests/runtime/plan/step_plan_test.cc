@@ -1,0 +1,136 @@
+#include "runtime/plan/step_plan.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "runtime/base/error.h"
+#include "tests/runtime/plan/hand_plan.h"
+#include "tests/support/golden.h"
+#include "tests/support/plan_case.h"
+
+namespace millrace {
+namespace {
+
+using test::HandPlan;
+using test::PlanCase;
+using test::PlanOf;
+
+const std::string kGolden = "tests/runtime/plan/golden/";
+
+PlanCase Golden() {
+  PlanCase c;
+  c.model = test::TinyGpt2(1);
+  c.options.clip = 1;
+  c.options.learning_rate = {.kind = ScheduleKind::kCosine,
+                             .lr = 0.001,
+                             .min_lr = 0.0001,
+                             .warmup = 2,
+                             .decay_steps = 8,
+                             .total_steps = 10};
+  c.options.execution = "graph=off";
+  return c;
+}
+
+TEST_CASE("a plan prints its buffers, bodies, schedule and edges", "[plan][step_plan]") {
+  PlanCase c = Golden();
+  test::RequireGolden(kGolden + "plan_gpt2_world1.txt", ToString(PlanOf(c)));
+
+  c.model = test::TinyGpt2(2);
+  c.mesh = {1, 2};
+  c.precision = test::Mixed(DType::kF32, DType::kF32, DType::kBF16);
+  c.options.accumulate = 2;
+  test::RequireGolden(kGolden + "plan_gpt2_shard2_accumulate2.txt", ToString(PlanOf(c)));
+
+  c.model = test::TinyLlama(1);
+  c.mesh = {2, 2};
+  c.options.accumulate = 2;
+  c.options.downcast = Downcast::kAfterUpdate;
+  c.options.grad_sync = GradSync::kEvery;
+  c.options.grad_concat = GradConcat::kEvery;
+  c.options.allocator = AllocatorKind::kMaxPool;
+  c.recompute = Recompute::kNorms;
+  test::RequireGolden(kGolden + "plan_llama_hsdp2x2.txt", ToString(PlanOf(c)));
+}
+
+TEST_CASE("the hash tells plans apart by every option, and is the text's", "[plan][step_plan]") {
+  PlanCase base = Golden();
+  base.mesh = {1, 2};
+  base.precision = test::Mixed(DType::kF32, DType::kF32, DType::kF32);
+  base.model = test::TinyGpt2(4);
+  base.options.accumulate = 3;
+  REQUIRE(PlanHash(PlanOf(base)) == PlanHash(PlanOf(base)));
+  REQUIRE(PlanHash(PlanOf(base)).size() == 16);
+
+  std::vector<PlanCase> others(23, base);
+  size_t i = 0;
+  others[i++].options.accumulate = 2;
+  others[i++].options.reshard = ReshardPolicy::kNever;
+  others[i++].options.reshard = ReshardPolicy::kAfterBackward;
+  others[i++].options.downcast = Downcast::kAfterGather;
+  others[i++].options.downcast = Downcast::kAfterUpdate;
+  others[i++].options.grad_sync = GradSync::kEvery;
+  others[i++].options.grad_concat = GradConcat::kEvery;
+  others[i++].options.grad_concat = GradConcat::kLast;
+  others[i++].options.allocator = AllocatorKind::kDynamic;
+  others[i++].options.allocator = AllocatorKind::kPersistent;
+  others[i++].options.allocator = AllocatorKind::kMaxPool;
+  others[i++].options.prefetch = 0;
+  others[i++].options.slots = 3;
+  others[i++].options.clip = 2;
+  others[i++].options.adamw.beta2 = 0.99;
+  others[i++].options.adamw.weight_decay = 0.2;
+  others[i++].options.learning_rate.lr = 0.002;
+  others[i++].options.execution = "graph=step";
+  others[i++].recompute = Recompute::kNorms;
+  others[i++].recompute = Recompute::kBlock;
+  others[i++].precision.grad_wire = DType::kBF16;
+  others[i++].mesh = {2, 2};
+  others[i++].kind = PlanKind::kEval;
+  REQUIRE(i == others.size());
+  std::set<std::string> hashes{PlanHash(PlanOf(base))};
+  for (const PlanCase& other : others) {
+    INFO(ToString(other));
+    REQUIRE(hashes.insert(PlanHash(PlanOf(other))).second);
+  }
+}
+
+TEST_CASE("an address is asked for where the buffer lives", "[plan][step_plan]") {
+  PlanBuffer buffer{"b", 256, BufferClass::kSlots, BufferScope::kMicrobatch, {{2, 4}, {6, 9}}, {512}, -1};
+  REQUIRE(buffer.OffsetAt(3) == 512);  // sticky
+  buffer.offsets = {512, 1024};
+  REQUIRE(buffer.OffsetAt(2) == 512);
+  REQUIRE(buffer.OffsetAt(3) == 512);
+  REQUIRE(buffer.OffsetAt(6) == 1024);
+  REQUIRE(buffer.OffsetAt(8) == 1024);
+  for (const int64_t position : {1, 4, 5, 9})
+    REQUIRE_THROWS_WITH(buffer.OffsetAt(position), Catch::Matchers::Contains("b is used at position"));
+  buffer.offsets.clear();
+  REQUIRE_THROWS_WITH(buffer.OffsetAt(3), Catch::Matchers::Contains("b has no address"));
+}
+
+TEST_CASE("bytes of a view cover every rank of its axis and every microbatch", "[plan][step_plan]") {
+  HandPlan p;
+  const BufferId w = p.Master("w"), b = p.Buffer("b", 3, {{0, 10}});
+  p.plan.state.tokens = p.Whole(w);
+  const auto range = [&](const View& view, MeshShape mesh, int accumulate) {
+    const ByteRange r = BytesOf(p.plan, view, 0, mesh, accumulate);
+    return std::pair{r.begin, r.end};
+  };
+  View view = p.Part(b, 4, 8);
+  REQUIRE(range(view, {1, 1}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 48});
+  view.rank_stride = 8;
+  REQUIRE(range(view, {1, 2}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 80});
+  REQUIRE(range(view, {4, 2}, 1) ==
+          std::pair<int64_t, int64_t>{768 + 16, 768 + 80});  // the shard axis, whatever the replicas
+  view.rank_axis = AxisGroup::kWorld;
+  REQUIRE(range(view, {2, 2}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 144});
+  view.rank_axis = AxisGroup::kReplicate;
+  REQUIRE(range(view, {3, 2}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 112});
+  view.rank_stride = 0;
+  view.microbatch_stride = 16;
+  REQUIRE(range(view, {1, 1}, 3) == std::pair<int64_t, int64_t>{768 + 16, 768 + 48 + 128});
+  REQUIRE(range(p.Part(w, 8, 8), {1, 1}, 1) == std::pair<int64_t, int64_t>{0, 256});  // tokens: either parity
+}
+
+}  // namespace
+}  // namespace millrace
