@@ -48,13 +48,17 @@ GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.s
     const BufferClass cls = scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
     state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(precision.grad_accumulate), cls, scope,
                                 {pool, -1, unit, precision.grad_accumulate});
+    const bool travels = b_.layout.mesh.world() > 1;
+    if (travels && precision.grad_wire != precision.grad_accumulate) {
+      const BufferScope wire_scope = sharded ? BufferScope::kMicrobatch : BufferScope::kStep;
+      state.wire = b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire), BufferClass::kSlots, wire_scope,
+                                {sharded ? PoolTag::kGrad : PoolTag::kNone, -1, unit, precision.grad_wire});
+    }
     if (!sharded) {
-      final_.push_back(WholeView(state.bucket, precision.grad_accumulate, flat.padded_numel));
+      final_.push_back(state.wire ? WholeView(state.wire, precision.grad_wire, flat.padded_numel)
+                                  : WholeView(state.bucket, precision.grad_accumulate, flat.padded_numel));
       continue;
     }
-    if (precision.grad_wire != precision.grad_accumulate)
-      state.wire = b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire), BufferClass::kSlots,
-                                BufferScope::kMicrobatch, {PoolTag::kGrad, -1, unit, precision.grad_wire});
     if (precision.grad_wire != DType::kF32 || (sync_every() && b_.options.accumulate > 1))
       state.received = b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire), BufferClass::kGradients,
                                     BufferScope::kMicrobatch);
@@ -215,15 +219,35 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
     }
   }
   if (!variant.last) return;
-  if (b_.layout.mesh.replicate > 1) {
-    AllReduceOp<View> outer;
-    outer.buffer = result;
-    b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + name, layout.unit);
-  }
+  if (b_.layout.mesh.replicate > 1) OuterReduce(flat);
   SumSquaresOp<View> norm;
   norm.x = result;
   norm.out = sum_squares(flat);
   b_.Emit(norm, StreamId::kReduce, "sum_squares/" + name, layout.unit);
+}
+
+// Sums the final gradient over the replicas, in the wire's encoding.
+void GradPass::OuterReduce(FlatId flat) {
+  const FlatParam& layout = b_.layout.flat(flat);
+  const View result = final_[static_cast<size_t>(flat.value)];
+  const DType wire = b_.layout.precision.grad_wire;
+  AllReduceOp<View> outer;
+  outer.buffer = result;
+  if (result.layout.dtype == wire) {
+    b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.unit);
+    return;
+  }
+  outer.buffer = WholeView(flats_[static_cast<size_t>(flat.value)].received, wire, layout.shard_numel);
+  CastOp<View> cast;
+  cast.x = result;
+  cast.out = outer.buffer;
+  b_.Emit(cast, StreamId::kReduce, "outer_cast/" + layout.name, layout.unit);
+  b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.unit);
+  AccumulateOp<View> back;
+  back.x = outer.buffer;
+  back.out = result;
+  back.update = Update::kOverwrite;
+  b_.Emit(back, StreamId::kReduce, "outer_back/" + layout.name, layout.unit);
 }
 
 }  // namespace millrace

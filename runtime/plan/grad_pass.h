@@ -60,6 +60,7 @@ class GradPass {
   void Concat(ParamId param, Update update);
   void ConcatAll(FlatId flat, bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
   void Reduce(FlatId flat, const Variant& variant);
+  void OuterReduce(FlatId flat);
 
   StepBuilder& b_;
   std::vector<FlatState> flats_;

@@ -163,9 +163,12 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
       e.kernels.copied_bytes += (reductions - straight) * flat.shard * wire_bytes;
     }
     if (replicas > 1) {
-      const int64_t n = shard > 1 ? flat.shard : flat.padded, size = shard > 1 ? 4 : sum_bytes;
+      const int64_t n = shard > 1 ? flat.shard : flat.padded;
       e.comm.all_reduces += 1;
-      e.comm.all_reduced_bytes += 2 * (replicas - 1) * ((n + replicas - 1) / replicas) * size;
+      e.comm.all_reduced_bytes += 2 * (replicas - 1) * ((n + replicas - 1) / replicas) * wire_bytes;
+      // What is reduced is the f32 shard, or without shards the bucket: narrowed to the wire first.
+      if (wire_bytes != (shard > 1 ? 4 : sum_bytes)) e.kernels.cast_bytes += n * (shard > 1 ? 4 : sum_bytes);
+      if (wire_bytes != 4 && shard > 1) e.kernels.copied_bytes += n * wire_bytes;
     }
     for (size_t i = 0; i < flat.params.size(); ++i) {
       switch (config.sharding.grad_concat) {
