@@ -1,7 +1,7 @@
 // config.json of a Hugging Face folder <-> the model.* keys, for GPT2LMHeadModel and LlamaForCausalLM, as
 // transformers 4 and 5 write it.
 //
-// Fields   Each is read, or must have the one value that we compute with, or is known to leave the model alone
+// Fields   Each is read, or must have the one value that we compute with, or is known to change nothing
 //          (token ids, generation defaults, bookkeeping). Any other is an error: we would have to guess.
 // Dropout  Must be 0. Weights and logits do not depend on it, but training on without it is not what the file
 //          asks for; who wants that writes 0 into config.json, and the error says so.
