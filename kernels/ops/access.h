@@ -19,10 +19,14 @@ constexpr bool Writes(Access a) { return a != Access::kRead; }
 
 constexpr std::string_view Name(Access a) {
   switch (a) {
-    case Access::kRead: return "read";
-    case Access::kWrite: return "write";
-    case Access::kAccumulate: return "accumulate";
-    case Access::kScratch: return "scratch";
+    case Access::kRead:
+      return "read";
+    case Access::kWrite:
+      return "write";
+    case Access::kAccumulate:
+      return "accumulate";
+    case Access::kScratch:
+      return "scratch";
   }
   return "?";
 }
@@ -30,8 +34,8 @@ constexpr std::string_view Name(Access a) {
 // Whether an output replaces or adds to what its view holds: beta 0 or beta 1 of a GEMM.
 enum class Update { kOverwrite, kAccumulate };
 
-// Base of an op without attributes. Ops inherit their attributes (what is not a view), so that an op over one kind of view converts to
-// the same op over another: see ConvertOp.
+// Base of an op without attributes. Ops inherit their attributes (what is not a view), so that an op over one
+// kind of view converts to the same op over another: see ConvertOp.
 struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
 };

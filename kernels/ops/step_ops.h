@@ -1,6 +1,8 @@
-// Argument structs of the kernel ops that surround the model: sharding, gradients, statistics, update. Conventions as in model_ops.h.
+// Argument structs of the kernel ops that surround the model: sharding, gradients, statistics, update.
+// Conventions as in model_ops.h.
 //
-// Flat views are 1-D and contiguous. n is the numel of the view. u indexes flat parameters, U is their number.
+// Flat views are 1-D and contiguous. n is the numel of the view. u indexes flat parameters, U is their
+// number.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +13,8 @@
 
 namespace millrace {
 
-// out[i] = x[i] converted to out's dtype (round to nearest even).   x, out any [n]. The downcast before a gather, the bf16 wire copy.
+// out[i] = x[i] converted to out's dtype (round to nearest even).   x, out any [n]. The downcast before a
+// gather, the bf16 wire copy.
 template <class V>
 struct CastOp : NoAttrs {
   using Attrs = NoAttrs;
@@ -24,7 +27,8 @@ struct CastOp : NoAttrs {
   }
 };
 
-// out[i] (=|+=) x[i]: one parameter's gradient into its slice of the flat gradient.   any [n]; f32 sum, one rounding.
+// out[i] (=|+=) x[i]: one parameter's gradient into its slice of the flat gradient.   any [n]; f32 sum, one
+// rounding.
 struct ConcatAttrs {
   Update update = Update::kOverwrite;
   bool operator==(const ConcatAttrs&) const = default;
@@ -81,8 +85,9 @@ struct ZeroRangesOp : ZeroRangesAttrs {
   }
 };
 
-// bad_count[0] (=|+=) number of non-finite x[i]: this rank's own contribution, before reduction.   x any [n], bad_count f64 [1].
-// When scalars->inject_grad_unit == unit, x[inject_index] is set to NaN first (fault injection), hence the access.
+// bad_count[0] (=|+=) number of non-finite x[i]: this rank's own contribution, before reduction.   x any [n],
+// bad_count f64 [1]. When scalars->inject_grad_unit == unit, x[inject_index] is set to NaN first (fault
+// injection), hence the access.
 struct FiniteScanAttrs {
   int64_t unit = 0;
   int64_t inject_index = 0;
@@ -117,10 +122,11 @@ struct SumSquaresOp : NoAttrs {
 
 enum class ScheduleKind { kConstant, kCosine, kWsd };
 
-// lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup counted against decay_steps:
+// lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup counted
+// against decay_steps:
 // constant: lr;  cosine: min_lr + (lr-min_lr)*(1+cos(pi*min(1, s/decay)))/2;
-// wsd: lr until total - decay_steps, then linear to min_lr at total (warm-up, stable, decay; arXiv 2404.06395).
-// A decay of 0 steps is over as soon as it begins.
+// wsd: lr until total - decay_steps, then linear to min_lr at total (warm-up, stable, decay; arXiv
+// 2404.06395). A decay of 0 steps is over as soon as it begins.
 struct LearningRate {
   ScheduleKind kind = ScheduleKind::kConstant;
   double lr = 0, min_lr = 0;
@@ -149,12 +155,13 @@ struct BeginStepOp : BeginStepAttrs {
   }
 };
 
-// Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in order.
-// rows f64 [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U), bad_count per flat parameter (U), loss_sum].
-// loss = sum over r of loss_sum * inv_valid_tokens; grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares);
-// ranks are numbered replica-major: rank = replica * shard_world + shard_rank, so replica 0 is ranks [0, shard_world).
-// finite = loss, every bad_count == 0 and grad_norm finite; the offender is the lowest rank with a bad loss (unit -1), else the lowest
-// (unit, rank) with bad_count > 0. finite: adam_t += 1; else skipped += 1. clip <= 0 turns clipping off (clip_scale = 1).
+// Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in order. rows f64
+// [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U), bad_count per flat
+// parameter (U), loss_sum]. loss = sum over r of loss_sum * inv_valid_tokens; grad_norm = sqrt(sum over the
+// ranks of replica 0 and over u of sum_squares); ranks are numbered replica-major: rank = replica *
+// shard_world + shard_rank, so replica 0 is ranks [0, shard_world). finite = loss, every bad_count == 0 and
+// grad_norm finite; the offender is the lowest rank with a bad loss (unit -1), else the lowest (unit, rank)
+// with bad_count > 0. finite: adam_t += 1; else skipped += 1. clip <= 0 turns clipping off (clip_scale = 1).
 struct StepStatsAttrs {
   int64_t units = 0;
   int64_t shard_world = 1;
@@ -173,12 +180,13 @@ struct StepStatsOp : StepStatsAttrs {
   }
 };
 
-// AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit unless scalars->finite.
-// g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
-// w = master * (1 - lr*wd*[i in decay]); master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps);  f32, bias corrections in double.
-// master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n] receives the downcast of the new master, also when the step is
-// skipped. decay holds ranges of the whole flat parameter; element i of the shard is flat element shard_rank * n + i, and shard_rank
-// comes from the executor through flat_begin, set when the op is bound.
+// AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit unless
+// scalars->finite. g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
+// w = master * (1 - lr*wd*[i in decay]); master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps);  f32,
+// bias corrections in double. master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n]
+// receives the downcast of the new master, also when the step is skipped. decay holds ranges of the whole
+// flat parameter; element i of the shard is flat element shard_rank * n + i, and shard_rank comes from the
+// executor through flat_begin, set when the op is bound.
 struct AdamWAttrs {
   RangeList decay;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
@@ -201,13 +209,15 @@ struct AdamWOp : AdamWAttrs {
   }
 };
 
-// --- Collectives. Executed by a Communicator (comm/communicator.h), not by the kernel table; they are ops like the others so that lifetimes
-// and edges see them. scratch: staging the transport asks for (Capabilities), absent when it needs none.
+// --- Collectives. Executed by a Communicator (comm/communicator.h), not by the kernel table; they are ops
+// like the others so that lifetimes and edges see them. scratch: staging the transport asks for
+// (Capabilities), absent when it needs none.
 
 enum class AxisGroup { kShard, kReplicate, kWorld };
 enum class CommPurpose { kGather, kReduce };
 
-// full[r*n + i] = (shard of rank r)[i], r over the group.   any dtype. In place when shard is slice `rank` of full; then `shard` is absent.
+// full[r*n + i] = (shard of rank r)[i], r over the group.   any dtype. In place when shard is slice `rank` of
+// full; then `shard` is absent.
 struct AllGatherAttrs {
   AxisGroup group = AxisGroup::kShard;
   CommPurpose purpose = CommPurpose::kGather;
@@ -226,7 +236,8 @@ struct AllGatherOp : AllGatherAttrs {
   }
 };
 
-// shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank order, one rounding to the dtype.   full [world*n], shard [n].
+// shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank order, one rounding to the
+// dtype.   full [world*n], shard [n].
 struct ReduceScatterAttrs {
   AxisGroup group = AxisGroup::kShard;
   CommPurpose purpose = CommPurpose::kReduce;
@@ -245,7 +256,8 @@ struct ReduceScatterOp : ReduceScatterAttrs {
   }
 };
 
-// buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on every rank.   f32 or bf16 [n], in place.
+// buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on every
+// rank.   f32 or bf16 [n], in place.
 struct AllReduceAttrs {
   AxisGroup group = AxisGroup::kReplicate;
   CommPurpose purpose = CommPurpose::kReduce;

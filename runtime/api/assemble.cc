@@ -11,53 +11,74 @@
 namespace millrace {
 namespace {
 
-DType DTypeOf(PrecisionConfig::Format format) { return format == PrecisionConfig::Format::kBf16 ? DType::kBF16 : DType::kF32; }
+DType DTypeOf(PrecisionConfig::Format format) {
+  return format == PrecisionConfig::Format::kBf16 ? DType::kBF16 : DType::kF32;
+}
 
 Recompute RecomputeOf(const Config& config) {
   switch (config.memory.recompute) {
-    case MemoryConfig::Recompute::kNone: return Recompute::kNone;
-    case MemoryConfig::Recompute::kNorms: return Recompute::kNorms;
-    case MemoryConfig::Recompute::kBlock: return Recompute::kBlock;
+    case MemoryConfig::Recompute::kNone:
+      return Recompute::kNone;
+    case MemoryConfig::Recompute::kNorms:
+      return Recompute::kNorms;
+    case MemoryConfig::Recompute::kBlock:
+      return Recompute::kBlock;
   }
   return Recompute::kNone;
 }
 
 ReshardPolicy ReshardOf(ShardingConfig::Reshard reshard) {
   switch (reshard) {
-    case ShardingConfig::Reshard::kNever: return ReshardPolicy::kNever;
-    case ShardingConfig::Reshard::kAfterBackward: return ReshardPolicy::kAfterBackward;
-    case ShardingConfig::Reshard::kAfterForward: return ReshardPolicy::kAfterForward;
-    case ShardingConfig::Reshard::kAuto: return ReshardPolicy::kAuto;
+    case ShardingConfig::Reshard::kNever:
+      return ReshardPolicy::kNever;
+    case ShardingConfig::Reshard::kAfterBackward:
+      return ReshardPolicy::kAfterBackward;
+    case ShardingConfig::Reshard::kAfterForward:
+      return ReshardPolicy::kAfterForward;
+    case ShardingConfig::Reshard::kAuto:
+      return ReshardPolicy::kAuto;
   }
   return ReshardPolicy::kAfterForward;
 }
 
 Downcast DowncastOf(ShardingConfig::Downcast downcast) {
   switch (downcast) {
-    case ShardingConfig::Downcast::kAfterGather: return Downcast::kAfterGather;
-    case ShardingConfig::Downcast::kPerGather: return Downcast::kPerGather;
-    case ShardingConfig::Downcast::kAfterUpdate: return Downcast::kAfterUpdate;
+    case ShardingConfig::Downcast::kAfterGather:
+      return Downcast::kAfterGather;
+    case ShardingConfig::Downcast::kPerGather:
+      return Downcast::kPerGather;
+    case ShardingConfig::Downcast::kAfterUpdate:
+      return Downcast::kAfterUpdate;
   }
   return Downcast::kPerGather;
 }
 
 GradConcat GradConcatOf(ShardingConfig::GradConcat concat) {
   switch (concat) {
-    case ShardingConfig::GradConcat::kEvery: return GradConcat::kEvery;
-    case ShardingConfig::GradConcat::kLast: return GradConcat::kLast;
-    case ShardingConfig::GradConcat::kDirect: return GradConcat::kDirect;
+    case ShardingConfig::GradConcat::kEvery:
+      return GradConcat::kEvery;
+    case ShardingConfig::GradConcat::kLast:
+      return GradConcat::kLast;
+    case ShardingConfig::GradConcat::kDirect:
+      return GradConcat::kDirect;
   }
   return GradConcat::kDirect;
 }
 
 AllocatorKind AllocatorOf(MemoryConfig::Allocator allocator) {
   switch (allocator) {
-    case MemoryConfig::Allocator::kPacked: return AllocatorKind::kPacked;
-    case MemoryConfig::Allocator::kColoured: return AllocatorKind::kColoured;
-    case MemoryConfig::Allocator::kMaxPool: return AllocatorKind::kMaxPool;
-    case MemoryConfig::Allocator::kFixed: return AllocatorKind::kFixed;
-    case MemoryConfig::Allocator::kPersistent: return AllocatorKind::kPersistent;
-    case MemoryConfig::Allocator::kDynamic: return AllocatorKind::kDynamic;
+    case MemoryConfig::Allocator::kPacked:
+      return AllocatorKind::kPacked;
+    case MemoryConfig::Allocator::kColoured:
+      return AllocatorKind::kColoured;
+    case MemoryConfig::Allocator::kMaxPool:
+      return AllocatorKind::kMaxPool;
+    case MemoryConfig::Allocator::kFixed:
+      return AllocatorKind::kFixed;
+    case MemoryConfig::Allocator::kPersistent:
+      return AllocatorKind::kPersistent;
+    case MemoryConfig::Allocator::kDynamic:
+      return AllocatorKind::kDynamic;
   }
   return AllocatorKind::kPacked;
 }
@@ -66,9 +87,15 @@ LearningRate LearningRateOf(const Config& config) {
   const ScheduleConfig& schedule = config.optimizer.schedule;
   LearningRate rate;
   switch (schedule.kind) {
-    case ScheduleConfig::Kind::kConstant: rate.kind = ScheduleKind::kConstant; break;
-    case ScheduleConfig::Kind::kCosine: rate.kind = ScheduleKind::kCosine; break;
-    case ScheduleConfig::Kind::kWsd: rate.kind = ScheduleKind::kWsd; break;
+    case ScheduleConfig::Kind::kConstant:
+      rate.kind = ScheduleKind::kConstant;
+      break;
+    case ScheduleConfig::Kind::kCosine:
+      rate.kind = ScheduleKind::kCosine;
+      break;
+    case ScheduleConfig::Kind::kWsd:
+      rate.kind = ScheduleKind::kWsd;
+      break;
   }
   rate.lr = config.optimizer.lr;
   rate.min_lr = schedule.min_lr;
@@ -78,10 +105,14 @@ LearningRate LearningRateOf(const Config& config) {
   return rate;
 }
 
-Program ProgramFor(const Config& config, const Model& model, const PrecisionPolicy& precision, Backend backend, PlanKind kind) {
+Program ProgramFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
+                   Backend backend, PlanKind kind) {
   const int64_t batch = kind == PlanKind::kGenerate ? 1 : config.train.micro_batch;
-  ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute, precision.norm_params);
-  const HeadMode head = kind == PlanKind::kTrain ? HeadMode::kTrainLoss : kind == PlanKind::kEval ? HeadMode::kEvalLoss : HeadMode::kLogits;
+  ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute,
+                         precision.norm_params);
+  const HeadMode head = kind == PlanKind::kTrain  ? HeadMode::kTrainLoss
+                        : kind == PlanKind::kEval ? HeadMode::kEvalLoss
+                                                  : HeadMode::kLogits;
   model.EmitForward(builder, head);
   SemanticGraph graph = std::move(builder).Finish();
   if (kind == PlanKind::kTrain) graph = AddGradients(std::move(graph), RecomputeOf(config));
@@ -105,12 +136,13 @@ ModelOptions ModelOptionsOf(const Config& config) {
   o.vocab = m.Vocab();
   o.seq_len = m.seq_len;
   o.tied = m.Tied();
-  o.activation = m.ActivationKind() == ModelConfig::Activation::kGelu ? ActivationKind::kGelu : ActivationKind::kSwiglu;
+  o.activation =
+      m.ActivationKind() == ModelConfig::Activation::kGelu ? ActivationKind::kGelu : ActivationKind::kSwiglu;
   o.norm_eps = m.norm_eps;
   o.rope_theta = m.RopeTheta();
   if (m.rope_scaling)
-    o.rope_scaling = {m.rope_scaling->factor, m.rope_scaling->low_freq_factor, m.rope_scaling->high_freq_factor,
-                      m.rope_scaling->original_max_position_embeddings};
+    o.rope_scaling = {m.rope_scaling->factor, m.rope_scaling->low_freq_factor,
+                      m.rope_scaling->high_freq_factor, m.rope_scaling->original_max_position_embeddings};
   o.init_std = m.init_std;
   o.blocks_per_unit = config.sharding.blocks_per_unit;
   return o;
@@ -119,10 +151,12 @@ ModelOptions ModelOptionsOf(const Config& config) {
 std::string ModelIdentity(const Config& config) {
   const ModelOptions o = ModelOptionsOf(config);
   return fmt::format(
-      "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} tied={} activation={} norm_eps={} rope_theta={} "
+      "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} tied={} "
+      "activation={} norm_eps={} rope_theta={} "
       "rope_scaling={}/{}/{}/{}",
-      o.family == ModelFamily::kGpt2 ? "gpt2" : "llama", o.layers, o.d_model, o.heads, o.kv_heads, o.head_dim, o.ffn, o.vocab, o.seq_len, o.tied,
-      o.activation == ActivationKind::kGelu ? "gelu" : "swiglu", o.norm_eps, o.rope_theta, o.rope_scaling.factor, o.rope_scaling.low_freq_factor,
+      o.family == ModelFamily::kGpt2 ? "gpt2" : "llama", o.layers, o.d_model, o.heads, o.kv_heads, o.head_dim,
+      o.ffn, o.vocab, o.seq_len, o.tied, o.activation == ActivationKind::kGelu ? "gelu" : "swiglu",
+      o.norm_eps, o.rope_theta, o.rope_scaling.factor, o.rope_scaling.low_freq_factor,
       o.rope_scaling.high_freq_factor, o.rope_scaling.original_max_position_embeddings);
 }
 
@@ -137,9 +171,12 @@ PrecisionPolicy PrecisionOf(const Config& config) {
 
 GraphMode GraphModeOf(const Config& config) {
   switch (config.execution.graph) {
-    case ExecutionConfig::Graph::kStep: return GraphMode::kStep;
-    case ExecutionConfig::Graph::kMicrobatch: return GraphMode::kMicrobatch;
-    case ExecutionConfig::Graph::kOff: return GraphMode::kOff;
+    case ExecutionConfig::Graph::kStep:
+      return GraphMode::kStep;
+    case ExecutionConfig::Graph::kMicrobatch:
+      return GraphMode::kMicrobatch;
+    case ExecutionConfig::Graph::kOff:
+      return GraphMode::kOff;
   }
   return GraphMode::kStep;
 }
@@ -150,31 +187,36 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.accumulate = static_cast<int>(config.train.Accumulate(world));
   o.reshard = ReshardOf(config.sharding.reshard);
   o.downcast = DowncastOf(config.sharding.downcast);
-  o.grad_sync = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery ? GradSync::kEvery : GradSync::kLast;
+  o.grad_sync =
+      config.sharding.grad_sync == ShardingConfig::GradSync::kEvery ? GradSync::kEvery : GradSync::kLast;
   o.grad_concat = GradConcatOf(config.sharding.grad_concat);
   o.allocator = AllocatorOf(config.memory.allocator);
   o.prefetch = static_cast<int>(config.memory.prefetch);
   o.slots = static_cast<int>(config.memory.Slots());
   o.reduce_depth = static_cast<int>(config.memory.reduce_depth);
-  o.budget_bytes = config.memory.budget_gib ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30)) : 0;
-  o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps, config.optimizer.weight_decay};
+  o.budget_bytes =
+      config.memory.budget_gib ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30)) : 0;
+  o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
+             config.optimizer.weight_decay};
   o.clip = config.optimizer.clip;
   o.learning_rate = LearningRateOf(config);
   o.backend = traits.backend;
   o.comm_scratch_bytes = traits.comm_scratch_bytes;
-  o.execution = fmt::format("graph={} checked={} deterministic={}", static_cast<int>(config.execution.graph), config.execution.checked,
-                            config.execution.deterministic);
+  o.execution = fmt::format("graph={} checked={} deterministic={}", static_cast<int>(config.execution.graph),
+                            config.execution.checked, config.execution.deterministic);
   return o;
 }
 
-AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits, const PlanSelection& selection) {
+AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
+                      const PlanSelection& selection) {
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   AssembledRun run;
   run.spec = model->spec();
   const auto shard = static_cast<int>(config.parallel.Shard(world));
   const MeshShape mesh{static_cast<int>(config.parallel.replicate), shard};
-  MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world, "parallel.replicate {} x parallel.shard {} is {}, but there are {} ranks",
-             mesh.replicate, mesh.shard, mesh.world(), world);
+  MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
+             "parallel.replicate {} x parallel.shard {} is {}, but there are {} ranks", mesh.replicate,
+             mesh.shard, mesh.world(), world);
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
   const auto plan = [&](PlanKind kind) {

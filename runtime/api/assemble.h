@@ -1,5 +1,6 @@
-// From a configuration to everything that is planned: model, layout, programs, plans. Pure: no device, no communicator, no files, so that
-// `plan` on a laptop and `train` on a cluster build the same values with the same code.
+// From a configuration to everything that is planned: model, layout, programs, plans. Pure: no device, no
+// communicator, no files, so that `plan` on a laptop and `train` on a cluster build the same values with the
+// same code.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ namespace millrace {
 // What planning has to know about a backend and its transport.
 struct BackendTraits {
   Backend backend = Backend::kCpu;
-  int64_t comm_scratch_bytes = 0;  // staging per communicator purpose; ScratchBytes of comm/host_collectives.h for host transports
+  int64_t comm_scratch_bytes =
+      0;  // staging per communicator purpose; ScratchBytes of comm/host_collectives.h for host transports
 };
 
 struct PlanSelection {
@@ -30,13 +32,15 @@ struct AssembledRun {
 };
 
 ModelOptions ModelOptionsOf(const Config& config);
-// What makes a model another model, as text: the family, every size and every constant of its forward; not how its weights begin or are cut.
+// What makes a model another model, as text: the family, every size and every constant of its forward; not
+// how its weights begin or are cut.
 std::string ModelIdentity(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 GraphMode GraphModeOf(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
 // Plans the selected kinds for `world` ranks and checks each (CheckPlan). Errors: kConfig, kDoesNotFit.
-AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits, const PlanSelection& selection);
+AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
+                      const PlanSelection& selection);
 
 }  // namespace millrace

@@ -15,9 +15,15 @@ namespace {
 TokenSourceOptions SourceOptionsOf(const Config& config) {
   TokenSourceOptions options;
   switch (config.data.kind) {
-    case DataConfig::Kind::kText: options.kind = TokenSourceOptions::Kind::kText; break;
-    case DataConfig::Kind::kTokens: options.kind = TokenSourceOptions::Kind::kTokens; break;
-    case DataConfig::Kind::kSynthetic: options.kind = TokenSourceOptions::Kind::kSynthetic; break;
+    case DataConfig::Kind::kText:
+      options.kind = TokenSourceOptions::Kind::kText;
+      break;
+    case DataConfig::Kind::kTokens:
+      options.kind = TokenSourceOptions::Kind::kTokens;
+      break;
+    case DataConfig::Kind::kSynthetic:
+      options.kind = TokenSourceOptions::Kind::kSynthetic;
+      break;
   }
   options.path = config.data.path.value_or("");
   options.seq_len = config.model.seq_len;
@@ -40,41 +46,52 @@ constexpr uint64_t kSamplingStream = 0x73616d706c65;  // "sample": a stream of i
 int32_t Sample(const std::vector<float>& logits, const SamplingOptions& sampling, uint64_t index) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
   if (sampling.temperature <= 0) return order.front();
-  if (sampling.top_k > 0 && sampling.top_k < static_cast<int64_t>(order.size())) order.resize(static_cast<size_t>(sampling.top_k));
+  if (sampling.top_k > 0 && sampling.top_k < static_cast<int64_t>(order.size()))
+    order.resize(static_cast<size_t>(sampling.top_k));
   std::vector<double> cumulative;
   double sum = 0;
   for (int32_t id : order) {
-    sum += std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) - logits[static_cast<size_t>(order.front())]) / sampling.temperature);
+    sum += std::exp(
+        (static_cast<double>(logits[static_cast<size_t>(id)]) - logits[static_cast<size_t>(order.front())]) /
+        sampling.temperature);
     cumulative.push_back(sum);
   }
   const double u = UnitUniform(PhiloxBlock(sampling.seed, kSamplingStream, index)[0]) * sum;
   const auto it = std::upper_bound(cumulative.begin(), cumulative.end(), u);
-  return order[static_cast<size_t>(std::min<std::ptrdiff_t>(it - cumulative.begin(), static_cast<std::ptrdiff_t>(order.size()) - 1))];
+  return order[static_cast<size_t>(
+      std::min<std::ptrdiff_t>(it - cumulative.begin(), static_cast<std::ptrdiff_t>(order.size()) - 1))];
 }
 
 }  // namespace
 
-Session::Session(const Config& config, const Environment& environment, const SessionParts& parts) : config_(config) {
+Session::Session(const Config& config, const Environment& environment, const SessionParts& parts)
+    : config_(config) {
   const int world = environment.comm_factory->world_size();
   run_ = Assemble(config, world, environment.traits, parts.plans);
   if (parts.data) {
     data_ = OpenDataSplit(SourceOptionsOf(config), config.data.val_path);
     const StepLayout layout{world, config.train.micro_batch, run_.options.accumulate};
-    batcher_ = std::make_unique<Batcher>(data_.train, static_cast<uint64_t>(config.data.shuffle_seed), layout);
+    batcher_ =
+        std::make_unique<Batcher>(data_.train, static_cast<uint64_t>(config.data.shuffle_seed), layout);
   }
-  comms_ = std::make_unique<CommSet>(*environment.comm_factory, Mesh{run_.layout.mesh.replicate, run_.layout.mesh.shard}, environment.sharing);
+  comms_ = std::make_unique<CommSet>(*environment.comm_factory,
+                                     Mesh{run_.layout.mesh.replicate, run_.layout.mesh.shard},
+                                     environment.sharing);
   // One plan on all ranks, or nothing runs.
   std::string plan_hashes;
   for (const auto* plan : {&run_.plans.train, &run_.plans.eval, &run_.plans.generate})
     if (*plan) plan_hashes += PlanHash(**plan) + " ";
   const std::vector<std::string> hashes = comms_->world().HostAllGather(plan_hashes);
   for (size_t r = 0; r < hashes.size(); ++r)
-    MR_REQUIRE(ErrorCode::kConfig, hashes[r] == plan_hashes, "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
+    MR_REQUIRE(ErrorCode::kConfig, hashes[r] == plan_hashes,
+               "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
                comms_->world().rank(), plan_hashes, r, hashes[r]);
-  engine_ = std::make_unique<Engine>(ExecutorContext{environment.device, environment.kernels, comms_.get()}, run_.layout, run_.plans,
-                                     EngineOptionsOf(config, environment));
+  engine_ = std::make_unique<Engine>(ExecutorContext{environment.device, environment.kernels, comms_.get()},
+                                     run_.layout, run_.plans, EngineOptionsOf(config, environment));
 }
 
 Session::~Session() = default;
@@ -104,10 +121,12 @@ double Session::Evaluate() {
   const StepLayout& layout = batcher().layout();
   const int64_t batches = EvalBatches(held_out(), config_.data.eval_batches, layout);
   double sum = 0;
-  for (int64_t i = 0; i < batches; ++i) sum += engine_->EvalLossSum(EvalTokens(held_out(), i, rank(), layout));
+  for (int64_t i = 0; i < batches; ++i)
+    sum += engine_->EvalLossSum(EvalTokens(held_out(), i, rank(), layout));
   // Summed in rank order, so that every rank has the same bits.
   double total = 0;
-  for (const std::string& part : comms_->world().HostAllGather({reinterpret_cast<const char*>(&sum), sizeof sum})) {
+  for (const std::string& part :
+       comms_->world().HostAllGather({reinterpret_cast<const char*>(&sum), sizeof sum})) {
     double value = 0;
     MR_CHECK_EQ(part.size(), sizeof value, "evaluation sum of a rank");
     std::copy(part.begin(), part.end(), reinterpret_cast<char*>(&value));
@@ -116,18 +135,21 @@ double Session::Evaluate() {
   return total / static_cast<double>(batches * layout.world * layout.micro_batch * held_out().seq_len());
 }
 
-std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling) {
-  MR_REQUIRE(ErrorCode::kInvalidArgument, !prompt.empty(), "the prompt is empty; generation needs at least one token");
+std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t count,
+                                       const SamplingOptions& sampling) {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, !prompt.empty(),
+             "the prompt is empty; generation needs at least one token");
   const auto window = static_cast<size_t>(config_.model.seq_len);
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   for (const int32_t id : all)
-    MR_REQUIRE(ErrorCode::kInvalidArgument, id >= 0 && id < config_.model.Vocab(), "prompt token {} is outside the vocabulary of {}", id,
-               config_.model.Vocab());
+    MR_REQUIRE(ErrorCode::kInvalidArgument, id >= 0 && id < config_.model.Vocab(),
+               "prompt token {} is outside the vocabulary of {}", id, config_.model.Vocab());
   for (int64_t i = 0; i < count; ++i) {
     const size_t used = std::min(all.size(), window);
     std::vector<int32_t> tokens(window);
     std::copy(all.end() - static_cast<std::ptrdiff_t>(used), all.end(), tokens.begin());
-    const std::vector<float> logits = engine_->Logits(tokens, static_cast<int64_t>(used) - 1, config_.model.Vocab());
+    const std::vector<float> logits =
+        engine_->Logits(tokens, static_cast<int64_t>(used) - 1, config_.model.Vocab());
     all.push_back(Sample(logits, sampling, static_cast<uint64_t>(i)));
   }
   return {all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end()};

@@ -1,4 +1,5 @@
-// A run in this process: plans, engine, data, for one rank. Made from a configuration; the verbs of the command line and embedders use it.
+// A run in this process: plans, engine, data, for one rank. Made from a configuration; the verbs of the
+// command line and embedders use it.
 //
 // Errors   kConfig, kData, kDoesNotFit before any memory of the device is touched; then as the engine's.
 // Threads  One session per rank, used by one thread. Sessions share nothing.
@@ -54,17 +55,19 @@ class Session {
   void InitWeights();
 
   bool has_data() const { return batcher_ != nullptr; }
-  const Batcher& batcher() const;          // with data
-  const TokenSource& held_out() const;     // with data
+  const Batcher& batcher() const;       // with data
+  const TokenSource& held_out() const;  // with data
   std::string DataDescription() const;
   std::string DataFingerprint() const;
 
   // Mean loss over data.eval_batches held-out batches. A collective.
   double Evaluate();
 
-  // `count` tokens that follow `prompt` (not empty; only its last seq_len tokens are seen). No key/value cache: every token runs the whole
-  // window. Every rank calls it with the same arguments and gets the same tokens.
-  std::vector<int32_t> Generate(std::span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling);
+  // `count` tokens that follow `prompt` (not empty; only its last seq_len tokens are seen). No key/value
+  // cache: every token runs the whole window. Every rank calls it with the same arguments and gets the same
+  // tokens.
+  std::vector<int32_t> Generate(std::span<const int32_t> prompt, int64_t count,
+                                const SamplingOptions& sampling);
 
  private:
   Config config_;

@@ -1,5 +1,6 @@
-// Typed, strided, non-owning views. `Layout` is the device-free half that planning shares with execution; `TensorView`
-// adds an address. A view never owns and never checks lifetime: the plan's checker proves that, before step 0.
+// Typed, strided, non-owning views. `Layout` is the device-free half that planning shares with execution;
+// `TensorView` adds an address. A view never owns and never checks lifetime: the plan's checker proves that,
+// before step 0.
 //
 // Units    dims and strides count elements of `dtype`; *_bytes counts bytes.
 #pragma once

@@ -27,11 +27,13 @@ class Batcher {
   StepLayout layout_;
 };
 
-// Held-out windows in order: row b of batch `index` on `rank` is window (index * world + rank) * micro_batch + b, modulo the number of windows.
-// tokens [micro_batch, T+1].
-std::vector<int32_t> EvalTokens(const TokenSource& source, int64_t index, int64_t rank, const StepLayout& layout);
+// Held-out windows in order: row b of batch `index` on `rank` is window (index * world + rank) * micro_batch
+// + b, modulo the number of windows. tokens [micro_batch, T+1].
+std::vector<int32_t> EvalTokens(const TokenSource& source, int64_t index, int64_t rank,
+                                const StepLayout& layout);
 
-// Batches that read each held-out window at most once, at most `wanted`; 1 when there are fewer windows than one batch has rows (they repeat).
+// Batches that read each held-out window at most once, at most `wanted`; 1 when there are fewer windows than
+// one batch has rows (they repeat).
 int64_t EvalBatches(const TokenSource& source, int64_t wanted, const StepLayout& layout);
 
 }  // namespace millrace

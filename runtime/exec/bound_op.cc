@@ -17,7 +17,8 @@ BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int
       [&]<template <class> class Op>(const Op<View>& typed) -> BoundOp {
         auto bound = ConvertOp<Op, View, TensorView>(
             typed, [&](const View& view) { return BindView(binding, view, position, microbatch); });
-        if constexpr (requires { bound.flat_begin; }) bound.flat_begin = binding.shard_rank * bound.master.numel();
+        if constexpr (requires { bound.flat_begin; })
+          bound.flat_begin = binding.shard_rank * bound.master.numel();
         return bound;
       },
       op);
@@ -33,9 +34,12 @@ struct Runner {
 
   Communicator& Group(AxisGroup group, CommPurpose purpose) const {
     switch (group) {
-      case AxisGroup::kShard: return purpose == CommPurpose::kGather ? comms.shard_gather() : comms.shard_reduce();
-      case AxisGroup::kReplicate: return comms.replicate_reduce();
-      case AxisGroup::kWorld: return comms.world();
+      case AxisGroup::kShard:
+        return purpose == CommPurpose::kGather ? comms.shard_gather() : comms.shard_reduce();
+      case AxisGroup::kReplicate:
+        return comms.replicate_reduce();
+      case AxisGroup::kWorld:
+        return comms.world();
     }
     MR_CHECK(false, "unknown axis group {}", static_cast<int>(group));
     return comms.world();
@@ -86,12 +90,15 @@ struct Runner {
   void operator()(const ReduceScatterOp<TensorView>& op) const {
     Group(op.group, op.purpose).ReduceScatterSum(op.full, op.shard, op.scratch, stream);
   }
-  void operator()(const AllReduceOp<TensorView>& op) const { Group(op.group, op.purpose).AllReduceSum(op.buffer, op.scratch, stream); }
+  void operator()(const AllReduceOp<TensorView>& op) const {
+    Group(op.group, op.purpose).AllReduceSum(op.buffer, op.scratch, stream);
+  }
 };
 
 }  // namespace
 
-void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters, Stream& stream) {
+void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters,
+           Stream& stream) {
   std::visit(Runner{kernels, comms, counters, stream}, op);
 }
 

@@ -1,5 +1,6 @@
-// A plan's op with addresses: what an executor issues. Binding is pure arithmetic on views; running is one call into the kernel table or a
-// communicator. Both are the same for the eager walk, the recorded replay and a captured graph.
+// A plan's op with addresses: what an executor issues. Binding is pure arithmetic on views; running is one
+// call into the kernel table or a communicator. Both are the same for the eager walk, the recorded replay and
+// a captured graph.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,13 @@
 namespace millrace {
 
 using BoundOp =
-    std::variant<EmbedOp<TensorView>, EmbedGradOp<TensorView>, NormOp<TensorView>, NormGradOp<TensorView>, MatmulOp<TensorView>,
-                 ColumnSumOp<TensorView>, RopeTableOp<TensorView>, RopeOp<TensorView>, AttentionOp<TensorView>, AttentionGradOp<TensorView>,
-                 AddOp<TensorView>, ActivationOp<TensorView>, ActivationGradOp<TensorView>, CrossEntropyOp<TensorView>,
-                 SelectRowOp<TensorView>, CastOp<TensorView>, ConcatOp<TensorView>, AccumulateOp<TensorView>, ZeroRangesOp<TensorView>,
-                 FiniteScanOp<TensorView>, SumSquaresOp<TensorView>, BeginStepOp<TensorView>, StepStatsOp<TensorView>, AdamWOp<TensorView>,
+    std::variant<EmbedOp<TensorView>, EmbedGradOp<TensorView>, NormOp<TensorView>, NormGradOp<TensorView>,
+                 MatmulOp<TensorView>, ColumnSumOp<TensorView>, RopeTableOp<TensorView>, RopeOp<TensorView>,
+                 AttentionOp<TensorView>, AttentionGradOp<TensorView>, AddOp<TensorView>,
+                 ActivationOp<TensorView>, ActivationGradOp<TensorView>, CrossEntropyOp<TensorView>,
+                 SelectRowOp<TensorView>, CastOp<TensorView>, ConcatOp<TensorView>, AccumulateOp<TensorView>,
+                 ZeroRangesOp<TensorView>, FiniteScanOp<TensorView>, SumSquaresOp<TensorView>,
+                 BeginStepOp<TensorView>, StepStatsOp<TensorView>, AdamWOp<TensorView>,
                  AllGatherOp<TensorView>, ReduceScatterOp<TensorView>, AllReduceOp<TensorView>>;
 
 // Where a plan's bytes are for one rank.
@@ -41,6 +44,7 @@ struct KernelCounters {
 };
 
 // Issues one op on `stream`; a collective goes to the communicator of its group and purpose.
-void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters, Stream& stream);
+void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters,
+           Stream& stream);
 
 }  // namespace millrace

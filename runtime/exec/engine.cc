@@ -13,8 +13,8 @@ namespace {
 
 // Every plan of a run finds the persistent state where the others left it.
 void CheckSameState(const StepPlan& a, const StepPlan& b) {
-  MR_CHECK_EQ(a.persistent_bytes, b.persistent_bytes, "plans {} and {} of one run disagree about the persistent state", Name(a.kind),
-              Name(b.kind));
+  MR_CHECK_EQ(a.persistent_bytes, b.persistent_bytes,
+              "plans {} and {} of one run disagree about the persistent state", Name(a.kind), Name(b.kind));
   for (size_t i = 0; i < std::min(a.buffers.size(), b.buffers.size()); ++i) {
     if (a.buffers[i].scope != BufferScope::kPersistent) break;
     MR_CHECK(a.buffers[i].name == b.buffers[i].name && a.buffers[i].offsets == b.buffers[i].offsets,
@@ -29,8 +29,9 @@ StepScalars FreshScalars() {
 }
 
 CommCounters operator-(const CommCounters& a, const CommCounters& b) {
-  return {a.all_gathers - b.all_gathers,         a.reduce_scatters - b.reduce_scatters, a.all_reduces - b.all_reduces,
-          a.gathered_bytes - b.gathered_bytes,   a.reduced_bytes - b.reduced_bytes,     a.all_reduced_bytes - b.all_reduced_bytes};
+  return {a.all_gathers - b.all_gathers,     a.reduce_scatters - b.reduce_scatters,
+          a.all_reduces - b.all_reduces,     a.gathered_bytes - b.gathered_bytes,
+          a.reduced_bytes - b.reduced_bytes, a.all_reduced_bytes - b.all_reduced_bytes};
 }
 
 void Add(CommCounters& to, const CommCounters& d) {
@@ -44,8 +45,13 @@ void Add(CommCounters& to, const CommCounters& d) {
 
 }  // namespace
 
-Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans, const EngineOptions& options)
-    : context_(context), layout_(std::move(layout)), plans_(std::move(plans)), options_(options), executor_(context) {
+Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans,
+               const EngineOptions& options)
+    : context_(context),
+      layout_(std::move(layout)),
+      plans_(std::move(plans)),
+      options_(options),
+      executor_(context) {
   int64_t bytes = 0;
   for (const auto* plan : {&plans_.train, &plans_.eval, &plans_.generate}) {
     if (!*plan) continue;
@@ -55,9 +61,11 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
   arena_ = context_.device->Allocate(bytes, "arena");
   for (size_t f = 0; f < layout_.flats.size(); ++f)
     for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
-      WriteShard(kind, FlatId{static_cast<int32_t>(f)}, std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
+      WriteShard(kind, FlatId{static_cast<int32_t>(f)},
+                 std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
   WriteScalars(FreshScalars());
-  if (options_.checked) observer_ = std::make_unique<CheckedMemory>(layout_.mesh, context_.comms->world().rank(), arena_->data());
+  if (options_.checked)
+    observer_ = std::make_unique<CheckedMemory>(layout_.mesh, context_.comms->world().rank(), arena_->data());
 }
 
 Engine::~Engine() = default;
@@ -98,9 +106,12 @@ namespace {
 const View& StateView(const StateViews& state, StateKind kind, FlatId flat) {
   const auto f = static_cast<size_t>(flat.value);
   switch (kind) {
-    case StateKind::kMaster: return state.master[f];
-    case StateKind::kAdamM: return state.m[f];
-    case StateKind::kAdamV: return state.v[f];
+    case StateKind::kMaster:
+      return state.master[f];
+    case StateKind::kAdamM:
+      return state.m[f];
+    case StateKind::kAdamV:
+      return state.v[f];
   }
   MR_CHECK(false, "unknown state kind {}", static_cast<int>(kind));
   return state.master[f];
@@ -138,14 +149,18 @@ void Engine::UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens,
   const int64_t half = view.bytes() / 2;
   const int64_t bytes = static_cast<int64_t>(tokens.size_bytes());
   MR_CHECK_LE(bytes, half, "tokens of one step");
-  context_.device->CopyFromHost(view.data + parity * half, tokens.data(), bytes, executor_.stream(StreamId::kCompute));
+  context_.device->CopyFromHost(view.data + parity * half, tokens.data(), bytes,
+                                executor_.stream(StreamId::kCompute));
 }
 
 void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule) {
   const Binding binding = BindingOf(plan);
   std::unique_ptr<Adversary>& adversary = adversaries_[&plan];
-  if (!adversary) adversary = std::make_unique<Adversary>(plan, layout_.mesh, binding.world_rank, binding.arena, *options_.adversary_seed);
-  adversary->Run(schedule, [&](const Entry& entry, int, int op_index) { executor_.RunOne(binding, entry, op_index); });
+  if (!adversary)
+    adversary = std::make_unique<Adversary>(plan, layout_.mesh, binding.world_rank, binding.arena,
+                                            *options_.adversary_seed);
+  adversary->Run(schedule,
+                 [&](const Entry& entry, int, int op_index) { executor_.RunOne(binding, entry, op_index); });
 }
 
 void Engine::RunPrologue(const StepPlan& plan) {
@@ -159,14 +174,17 @@ void Engine::RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& re
     executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
     return;
   }
-  if (!recorded) recorded = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph);
+  if (!recorded)
+    recorded = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph);
   recorded->Replay();
 }
 
-StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens, const Injection& injection) {
+StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
+                         const Injection& injection) {
   MR_CHECK(plans_.train.has_value(), "this engine has no training plan");
   const StepPlan& plan = *plans_.train;
-  MR_CHECK_EQ(static_cast<int64_t>(tokens.size_bytes()), ViewOf(plan, plan.state.tokens).bytes() / 2, "tokens of one step");
+  MR_CHECK_EQ(static_cast<int64_t>(tokens.size_bytes()), ViewOf(plan, plan.state.tokens).bytes() / 2,
+              "tokens of one step");
   MR_CHECK_GT(valid_tokens, 0, "a step needs targets");
   const int64_t parity = step & 1;
   UploadTokens(plan, tokens, parity);
@@ -186,7 +204,8 @@ StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t 
   executor_.Sync();
   Add(counters_.comm, context_.comms->Counters() - comm_before);
   counters_.kernels.cast_bytes += executor_.counters().cast_bytes - kernels_before.cast_bytes;
-  counters_.kernels.concatenated_bytes += executor_.counters().concatenated_bytes - kernels_before.concatenated_bytes;
+  counters_.kernels.concatenated_bytes +=
+      executor_.counters().concatenated_bytes - kernels_before.concatenated_bytes;
   counters_.kernels.copied_bytes += executor_.counters().copied_bytes - kernels_before.copied_bytes;
   counters_.graph_launches += train_recorded_ ? train_recorded_->launches() - launches_before : 0;
   derived_valid_ = carried_valid_ = true;
@@ -210,7 +229,8 @@ double Engine::EvalLossSum(std::span<const int32_t> tokens) {
   double sum = 0;
   const TensorView stats = ViewOf(plan, plan.state.stats);
   const int64_t cell = BindingOf(plan).world_rank * row + row - 1;
-  context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum), sizeof sum, executor_.stream(StreamId::kCompute));
+  context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum), sizeof sum,
+                              executor_.stream(StreamId::kCompute));
   return sum;
 }
 
@@ -232,7 +252,8 @@ std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, 
   const int64_t position = plan.bodies[static_cast<size_t>(last)].end() - 1;
   const TensorView logits = BindView(BindingOf(plan), view, position, 0);
   std::vector<float> values(static_cast<size_t>(vocab));
-  context_.device->CopyToHost(values.data(), logits.data, vocab * static_cast<int64_t>(sizeof(float)), executor_.stream(StreamId::kCompute));
+  context_.device->CopyToHost(values.data(), logits.data, vocab * static_cast<int64_t>(sizeof(float)),
+                              executor_.stream(StreamId::kCompute));
   return values;
 }
 

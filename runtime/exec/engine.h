@@ -1,6 +1,8 @@
-// One rank's training state and the plans that act on it: one arena, one layout, executors. No data, no files, no loop (see trainer.h).
+// One rank's training state and the plans that act on it: one arena, one layout, executors. No data, no
+// files, no loop (see trainer.h).
 //
-// Weights are written from outside only through WriteShard and InitWeights; the engine then runs the prologue of the next plan by itself.
+// Weights are written from outside only through WriteShard and InitWeights; the engine then runs the prologue
+// of the next plan by itself.
 // Errors   As the communicator's and kernels'; a failed Step leaves the engine unusable.
 // Threads  One engine per rank, used by one thread. Engines share nothing.
 #pragma once
@@ -20,7 +22,8 @@
 
 namespace millrace {
 
-// What a run moved in its steps (prologues, evaluation and set-up apart), summed over steps; part of a checkpoint.
+// What a run moved in its steps (prologues, evaluation and set-up apart), summed over steps; part of a
+// checkpoint.
 struct StepCounters {
   KernelCounters kernels;
   CommCounters comm;
@@ -30,8 +33,8 @@ struct StepCounters {
 
 struct EngineOptions {
   GraphMode graph = GraphMode::kStep;
-  bool checked = false;                        // poison freed bytes, find the first non-finite value; eager only
-  std::optional<uint64_t> adversary_seed;      // tests: random order within the plan's edges
+  bool checked = false;                    // poison freed bytes, find the first non-finite value; eager only
+  std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
 };
 
 struct EnginePlans {
@@ -61,21 +64,24 @@ class Engine {
   // Master weights by the counter-based generator, moments zero, scalars zero.
   void InitWeights(uint64_t seed);
 
-  // Copies of this rank's shard [shard_numel], f32. WriteShard invalidates what is derived from master weights.
+  // Copies of this rank's shard [shard_numel], f32. WriteShard invalidates what is derived from master
+  // weights.
   std::vector<float> ReadShard(StateKind kind, FlatId flat);
   void WriteShard(StateKind kind, FlatId flat, std::span<const float> values);
 
   StepScalars ReadScalars();
   void WriteScalars(const StepScalars& scalars);
 
-  // One training step. tokens [accumulate, B, T+1] of this rank; step is 0-based and drives the learning rate; valid_tokens counts the
-  // targets of the whole step over all ranks.
-  StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens, const Injection& injection = {});
+  // One training step. tokens [accumulate, B, T+1] of this rank; step is 0-based and drives the learning
+  // rate; valid_tokens counts the targets of the whole step over all ranks.
+  StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
+                   const Injection& injection = {});
 
   // Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
   double EvalLossSum(std::span<const int32_t> tokens);
 
-  // Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank calls it with the same arguments.
+  // Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank calls it
+  // with the same arguments.
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
   const StepCounters& counters() const { return counters_; }
@@ -100,8 +106,8 @@ class Engine {
   std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
   std::unique_ptr<OpObserver> observer_;                               // checked only
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // adversary_seed only, by plan
-  bool derived_valid_ = false;    // constants and compute shards follow from the master weights
-  bool carried_valid_ = false;    // what the training step's first gathers would produce is in its buckets
+  bool derived_valid_ = false;  // constants and compute shards follow from the master weights
+  bool carried_valid_ = false;  // what the training step's first gathers would produce is in its buckets
   StepCounters counters_;
 };
 

@@ -22,7 +22,8 @@ EventMap NumberEvents(const std::vector<Entry>& schedule) {
 
 Executor::Executor(const ExecutorContext& context) : context_(context) {
   for (int s = 0; s < kStreams; ++s)
-    streams_[static_cast<size_t>(s)] = context_.device->MakeStream(std::string(Name(static_cast<StreamId>(s))));
+    streams_[static_cast<size_t>(s)] =
+        context_.device->MakeStream(std::string(Name(static_cast<StreamId>(s))));
 }
 
 Event& Executor::EventAt(size_t index) {
@@ -81,7 +82,8 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
   if (observer != nullptr) observer->EndRun();
 }
 
-RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule, GraphMode mode)
+RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
+                           GraphMode mode)
     : executor_(executor) {
   MR_CHECK(mode != GraphMode::kOff, "nothing is recorded with execution.graph=off");
   const EventMap events = NumberEvents(schedule);
@@ -92,7 +94,8 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std
     const size_t first_waiting = graphs_.back().size();
     for (size_t o = 0; o < body.ops.size(); ++o) {
       const PlanOp& op = body.ops[o];
-      Issue issue{BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch), op.stream, {}, -1};
+      Issue issue{
+          BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch), op.stream, {}, -1};
       const auto recorded = events.find({static_cast<int32_t>(e), static_cast<int32_t>(o)});
       if (recorded != events.end()) issue.record = static_cast<int64_t>(1 + recorded->second);
       graphs_.back().push_back(std::move(issue));
@@ -100,7 +103,8 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std
     for (const Edge& edge : entry.edges) {
       // The join at a graph's end already orders everything before it.
       if (mode == GraphMode::kMicrobatch && edge.from_entry != static_cast<int32_t>(e)) continue;
-      graphs_.back()[first_waiting + static_cast<size_t>(edge.to_op)].waits.push_back(1 + events.at({edge.from_entry, edge.from_op}));
+      graphs_.back()[first_waiting + static_cast<size_t>(edge.to_op)].waits.push_back(
+          1 + events.at({edge.from_entry, edge.from_op}));
     }
   }
 }

@@ -1,5 +1,6 @@
-// Runs plans: the eager walk binds and issues each op; the recorded step binds once and issues the list again and again without looking at the
-// plan. Both wait and record events where the plan has edges. They decide nothing.
+// Runs plans: the eager walk binds and issues each op; the recorded step binds once and issues the list again
+// and again without looking at the plan. Both wait and record events where the plan has edges. They decide
+// nothing.
 //
 // Order    A run begins by joining all streams to compute and ends by joining compute to all streams.
 // Threads  One executor per rank, used by one thread.
@@ -16,7 +17,8 @@
 
 namespace millrace {
 
-// Called around each op of an eager walk: checked execution and its tests. Positions are on the canonical timeline.
+// Called around each op of an eager walk: checked execution and its tests. Positions are on the canonical
+// timeline.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
@@ -61,10 +63,12 @@ class Executor {
 
 enum class GraphMode { kStep, kMicrobatch, kOff };
 
-// The list of a step's ops, bound once. kStep: one launch per step; kMicrobatch: one per body, with all streams joined at each end.
+// The list of a step's ops, bound once. kStep: one launch per step; kMicrobatch: one per body, with all
+// streams joined at each end.
 class RecordedStep {
  public:
-  RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule, GraphMode mode);
+  RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
+               GraphMode mode);
 
   void Replay();
   int64_t launches() const { return launches_; }  // since construction

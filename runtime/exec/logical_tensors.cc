@@ -15,7 +15,8 @@ std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat) {
   if (comm.world_size() == 1) return shard;
   std::vector<float> full;
   full.reserve(static_cast<size_t>(engine.layout().flat(flat).padded_numel));
-  for (const std::string& part : comm.HostAllGather({reinterpret_cast<const char*>(shard.data()), shard.size() * sizeof(float)})) {
+  for (const std::string& part :
+       comm.HostAllGather({reinterpret_cast<const char*>(shard.data()), shard.size() * sizeof(float)})) {
     MR_CHECK_EQ(part.size(), shard.size() * sizeof(float), "shard of {}", engine.layout().flat(flat).name);
     const size_t at = full.size();
     full.resize(at + shard.size());
@@ -24,21 +25,26 @@ std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat) {
   return full;
 }
 
-void ForEachLogicalTensor(Engine& engine, StateKind kind, const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
+void ForEachLogicalTensor(Engine& engine, StateKind kind,
+                          const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
   const ShardLayout& layout = engine.layout();
-  // Parameters of one unit may lie in two flats ("norms"): keep the flats of the unit at hand, not the whole model.
+  // Parameters of one unit may lie in two flats ("norms"): keep the flats of the unit at hand, not the whole
+  // model.
   std::map<FlatId, std::vector<float>> at_hand;
   for (const ParamPlacement& param : layout.params) {
     const FlatId flat = param.flat;
     if (!at_hand.contains(flat)) {
-      std::erase_if(at_hand, [&](const auto& entry) { return static_cast<bool>(layout.flat(entry.first).unit); });
+      std::erase_if(at_hand,
+                    [&](const auto& entry) { return static_cast<bool>(layout.flat(entry.first).unit); });
       at_hand.emplace(flat, GatherFlat(engine, kind, flat));
     }
-    f(param, std::span<const float>(at_hand.at(flat)).subspan(static_cast<size_t>(param.begin), static_cast<size_t>(param.spec.numel())));
+    f(param, std::span<const float>(at_hand.at(flat))
+                 .subspan(static_cast<size_t>(param.begin), static_cast<size_t>(param.spec.numel())));
   }
 }
 
-void WriteLogicalTensors(Engine& engine, StateKind kind, const std::function<std::vector<float>(const ParamPlacement&)>& read) {
+void WriteLogicalTensors(Engine& engine, StateKind kind,
+                         const std::function<std::vector<float>(const ParamPlacement&)>& read) {
   const ShardLayout& layout = engine.layout();
   const int shard_rank = engine.comms().shard_gather().rank();
   for (size_t f = 0; f < layout.flats.size(); ++f) {
@@ -47,11 +53,13 @@ void WriteLogicalTensors(Engine& engine, StateKind kind, const std::function<std
     std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
     for (ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);
-      const int64_t begin = std::max(param.begin, shard_begin), end = std::min(param.begin + param.spec.numel(), shard_end);
+      const int64_t begin = std::max(param.begin, shard_begin),
+                    end = std::min(param.begin + param.spec.numel(), shard_end);
       if (begin >= end) continue;
       const std::vector<float> values = read(param);
       MR_CHECK_EQ(static_cast<int64_t>(values.size()), param.spec.numel(), "values of {}", param.spec.name);
-      std::copy(values.begin() + (begin - param.begin), values.begin() + (end - param.begin), shard.begin() + (begin - shard_begin));
+      std::copy(values.begin() + (begin - param.begin), values.begin() + (end - param.begin),
+                shard.begin() + (begin - shard_begin));
     }
     engine.WriteShard(kind, FlatId{static_cast<int32_t>(f)}, shard);
   }

@@ -11,8 +11,10 @@ namespace {
 std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses, const GatherOptions& options) {
   std::vector<int> last_forward_reads;  // of blocks that are given back after their forward
   for (const FlatUse& use : uses)
-    if (use.block && use.reshard == Reshard::kAfterForward && !use.reads.empty() && use.reads.front() < options.forward_ops)
-      last_forward_reads.push_back(*(std::lower_bound(use.reads.begin(), use.reads.end(), options.forward_ops) - 1));
+    if (use.block && use.reshard == Reshard::kAfterForward && !use.reads.empty() &&
+        use.reads.front() < options.forward_ops)
+      last_forward_reads.push_back(
+          *(std::lower_bound(use.reads.begin(), use.reads.end(), options.forward_ops) - 1));
   std::sort(last_forward_reads.rbegin(), last_forward_reads.rend());
   const size_t kept = std::min<size_t>(last_forward_reads.size(), static_cast<size_t>(options.slots));
   const int kept_from = kept == 0 ? options.ops : last_forward_reads[kept - 1];
@@ -35,7 +37,8 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses, const G
     segments.push_back(forward);
     segments.push_back(again);
   }
-  std::stable_sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(segments.begin(), segments.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   return segments;
 }
 
@@ -71,14 +74,16 @@ std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses, const G
     }
     const int wanted = segments[static_cast<size_t>(k - prefetch)].first;
     segment.issue = earliest(segment, wanted, [&](const GatherSegment& other, int position) {
-      return &other < &segment && other.last >= position;  // earlier segments were issued no later than this one
+      return &other < &segment &&
+             other.last >= position;  // earlier segments were issued no later than this one
     });
     segment.issue = std::min(segment.issue, segment.first);
   }
   for (int k = 0; k < prefetch && options.carry; ++k) {
     GatherSegment& segment = segments[static_cast<size_t>(k)];
     const int wanted = segments[static_cast<size_t>(count - prefetch + k)].first;
-    segment.carry_issue = earliest(segment, wanted, [&](const GatherSegment& other, int position) { return other.last >= position; });
+    segment.carry_issue = earliest(
+        segment, wanted, [&](const GatherSegment& other, int position) { return other.last >= position; });
   }
   return segments;
 }

@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.size()), params_(b_.layout.params.size()) {
+GradPass::GradPass(StepBuilder& builder)
+    : b_(builder), flats_(b_.layout.flats.size()), params_(b_.layout.params.size()) {
   int position = 0;
   const auto scan = [&](const std::vector<ProgramOp>& ops) {
     for (const ProgramOp& op : ops) {
@@ -28,7 +29,8 @@ GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.s
 
   const PrecisionPolicy& precision = b_.layout.precision;
   const bool sharded = b_.shard_world() > 1;
-  const bool step_bucket = !sync_every() && b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
+  const bool step_bucket =
+      !sync_every() && b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
   for (size_t f = 0; f < flats_.size(); ++f) {
     FlatState& state = flats_[f];
     const FlatParam& flat = b_.layout.flats[f];
@@ -36,22 +38,25 @@ GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.s
     auto zero = std::make_shared<std::vector<Range>>(flat.gaps);
     for (ParamId param : flat.params) {
       const ParamPlacement& placement = b_.layout.param(param);
-      if (!params_[static_cast<size_t>(param.value)].used()) zero->push_back({placement.begin, placement.end});
+      if (!params_[static_cast<size_t>(param.value)].used())
+        zero->push_back({placement.begin, placement.end});
     }
     std::sort(zero->begin(), zero->end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
     state.zero = std::move(zero);
 
-    // World 1 reads the final gradient from the bucket in the update; with shards it ends at the reduce-scatter.
+    // World 1 reads the final gradient from the bucket in the update; with shards it ends at the
+    // reduce-scatter.
     const BufferScope scope = step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
     const int32_t unit = flat.name.rfind("h.", 0) == 0 ? static_cast<int32_t>(f) : -1;
     const BufferClass cls = scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
-    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(precision.grad_accumulate), cls, scope,
-                                {pool, -1, unit, precision.grad_accumulate});
+    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(precision.grad_accumulate),
+                                cls, scope, {pool, -1, unit, precision.grad_accumulate});
     const bool travels = b_.layout.mesh.world() > 1;
     if (travels && precision.grad_wire != precision.grad_accumulate) {
       const BufferScope wire_scope = sharded ? BufferScope::kMicrobatch : BufferScope::kStep;
-      state.wire = b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire), BufferClass::kSlots, wire_scope,
+      state.wire = b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire),
+                                BufferClass::kSlots, wire_scope,
                                 {sharded ? PoolTag::kGrad : PoolTag::kNone, -1, unit, precision.grad_wire});
     }
     if (!sharded) {
@@ -60,18 +65,20 @@ GradPass::GradPass(StepBuilder& builder) : b_(builder), flats_(b_.layout.flats.s
       continue;
     }
     if (precision.grad_wire != DType::kF32 || (sync_every() && b_.options.accumulate > 1))
-      state.received = b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire), BufferClass::kGradients,
-                                    BufferScope::kMicrobatch);
-    shard_.push_back(WholeView(
-        b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(DType::kF32), BufferClass::kGradients, BufferScope::kStep),
-        DType::kF32, flat.shard_numel));
+      state.received =
+          b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire),
+                       BufferClass::kGradients, BufferScope::kMicrobatch);
+    shard_.push_back(WholeView(b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(DType::kF32),
+                                            BufferClass::kGradients, BufferScope::kStep),
+                               DType::kF32, flat.shard_numel));
     final_.push_back(shard_.back());
   }
   if (direct()) return;
   for (size_t p = 0; p < params_.size(); ++p) {
     if (!params_[p].used()) continue;
     const ParamSpec& spec = b_.layout.params[p].spec;
-    params_[p].part = b_.AddBuffer("grad_part/" + spec.name, spec.stored_numel() * Bytes(PartDType()), BufferClass::kGradients,
+    params_[p].part = b_.AddBuffer("grad_part/" + spec.name, spec.stored_numel() * Bytes(PartDType()),
+                                   BufferClass::kGradients,
                                    outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
   }
 }
@@ -82,8 +89,9 @@ bool GradPass::outlives_microbatch() const {
   return !sync_every() && b_.options.grad_concat != GradConcat::kEvery;
 }
 
-// Every concat mode adds the same contributions in the same order and rounds as often: direct adds each to the bucket; last adds each to a part
-// that holds the bucket's dtype; every forms each in f32, and adds it to the bucket by a concat of its own.
+// Every concat mode adds the same contributions in the same order and rounds as often: direct adds each to
+// the bucket; last adds each to a part that holds the bucket's dtype; every forms each in f32, and adds it to
+// the bucket by a concat of its own.
 DType GradPass::PartDType() const {
   return b_.options.grad_concat == GradConcat::kLast ? b_.layout.precision.grad_accumulate : DType::kF32;
 }
@@ -104,7 +112,8 @@ View GradPass::Resolve(const View& view, ParamId param) {
 }
 
 View GradPass::Bucket(FlatId flat) const {
-  return WholeView(flats_[static_cast<size_t>(flat.value)].bucket, b_.layout.precision.grad_accumulate, b_.layout.flat(flat).padded_numel);
+  return WholeView(flats_[static_cast<size_t>(flat.value)].bucket, b_.layout.precision.grad_accumulate,
+                   b_.layout.flat(flat).padded_numel);
 }
 
 // This rank's row of the statistics: [sum_squares per flat, bad_count per flat, loss_sum].
@@ -132,7 +141,8 @@ void GradPass::Zero(FlatId flat) {
 void GradPass::Concat(ParamId param, Update update) {
   const ParamPlacement& placement = b_.layout.param(param);
   ConcatOp<View> op;
-  op.x = WholeView(params_[static_cast<size_t>(param.value)].part, PartDType(), placement.end - placement.begin);
+  op.x =
+      WholeView(params_[static_cast<size_t>(param.value)].part, PartDType(), placement.end - placement.begin);
   op.out = Bucket(placement.flat);
   op.out.offset = placement.begin;
   op.out.layout = DenseLayout(op.out.layout.dtype, {placement.end - placement.begin});
@@ -162,8 +172,10 @@ void GradPass::EmitAfter(int position, const Variant& variant) {
     // All but a parameter's last contribution make room for the next; the last waits for the flat's.
     for (size_t p = 0; p < params_.size(); ++p) {
       const std::vector<int>& at = params_[p].contributions;
-      if (at.empty() || position == at.back() || !std::binary_search(at.begin(), at.end(), position)) continue;
-      Concat(ParamId{static_cast<int32_t>(p)}, fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
+      if (at.empty() || position == at.back() || !std::binary_search(at.begin(), at.end(), position))
+        continue;
+      Concat(ParamId{static_cast<int32_t>(p)},
+             fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
     }
   }
   for (size_t f = 0; f < flats_.size(); ++f) {

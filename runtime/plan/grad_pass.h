@@ -1,5 +1,6 @@
-// Gradients of a plan: where each parameter's gradient is written in a microbatch, and the ops that carry it to the gradient shard (concat, wire
-// cast, finite scan, reduce-scatter, outer all-reduce, norm). Internal to runtime/plan.
+// Gradients of a plan: where each parameter's gradient is written in a microbatch, and the ops that carry it
+// to the gradient shard (concat, wire cast, finite scan, reduce-scatter, outer all-reduce, norm). Internal to
+// runtime/plan.
 #pragma once
 
 #include <string>
@@ -19,12 +20,13 @@ class GradPass {
  public:
   explicit GradPass(StepBuilder& builder);
 
-  // Ops due before the program op at `position` (zeroing of gaps), and after it (what follows a flat's last contribution).
+  // Ops due before the program op at `position` (zeroing of gaps), and after it (what follows a flat's last
+  // contribution).
   void EmitBefore(int position, const Variant& variant);
   void EmitAfter(int position, const Variant& variant);
 
-  // Destination of a contribution to `param`, and whether contributions land on an accumulator that outlives the microbatch, so that
-  // in all but the first microbatch even the first contribution accumulates.
+  // Destination of a contribution to `param`, and whether contributions land on an accumulator that outlives
+  // the microbatch, so that in all but the first microbatch even the first contribution accumulates.
   View Resolve(const View& view, ParamId param);
   bool outlives_microbatch() const;
   // Whether each contribution lands alone in a buffer of its own, so that it overwrites.
@@ -39,11 +41,12 @@ class GradPass {
 
  private:
   struct FlatState {
-    int first = -1, last = -1;  // positions of first and last contribution; both the last position when there is none
-    RangeList zero;             // gaps, and parameters that nothing contributes to
-    BufferId bucket;            // unsharded flat gradient: accumulator or transient
-    BufferId wire;              // bucket in wire encoding, when it differs
-    BufferId received;          // reduced shard before it is accumulated
+    int first = -1,
+        last = -1;      // positions of first and last contribution; both the last position when there is none
+    RangeList zero;     // gaps, and parameters that nothing contributes to
+    BufferId bucket;    // unsharded flat gradient: accumulator or transient
+    BufferId wire;      // bucket in wire encoding, when it differs
+    BufferId received;  // reduced shard before it is accumulated
   };
   struct ParamState {
     BufferId part;                   // gradient on its own, before concat
@@ -51,14 +54,15 @@ class GradPass {
     bool used() const { return !contributions.empty(); }
   };
 
-  bool sync_every() const;   // reduced every microbatch
+  bool sync_every() const;  // reduced every microbatch
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
   DType PartDType() const;
   View Cell(int64_t column) const;
   View Bucket(FlatId flat) const;
   void Zero(FlatId flat);
   void Concat(ParamId param, Update update);
-  void ConcatAll(FlatId flat, bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
+  void ConcatAll(FlatId flat,
+                 bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
   void Reduce(FlatId flat, const Variant& variant);
   void OuterReduce(FlatId flat);
 

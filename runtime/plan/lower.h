@@ -1,5 +1,6 @@
-// Lower: semantic ops -> kernel ops. Pure: runs on any machine for any backend. Fuses across ops, decides what happens in place, and cuts
-// the head loss into chunks. No scratch, no parameter addresses, no streams: those are the planner's.
+// Lower: semantic ops -> kernel ops. Pure: runs on any machine for any backend. Fuses across ops, decides
+// what happens in place, and cuts the head loss into chunks. No scratch, no parameter addresses, no streams:
+// those are the planner's.
 #pragma once
 
 #include <string>
@@ -19,9 +20,20 @@ struct LowerOptions {
   bool operator==(const LowerOptions&) const = default;
 };
 
-enum class ProgramRole { kActivation, kParam, kParamGrad, kTokens, kTargets, kConstant, kLoss, kLogits, kScalars };
+enum class ProgramRole {
+  kActivation,
+  kParam,
+  kParamGrad,
+  kTokens,
+  kTargets,
+  kConstant,
+  kLoss,
+  kLogits,
+  kScalars
+};
 
-// Before sharding, a parameter and its gradient are buffers of their own, named by `param`; the planner maps them into buckets.
+// Before sharding, a parameter and its gradient are buffers of their own, named by `param`; the planner maps
+// them into buckets.
 struct ProgramBuffer {
   std::string name;
   ProgramRole role = ProgramRole::kActivation;
@@ -35,9 +47,10 @@ struct ProgramOp {
   UnitId unit;
 };
 
-// One microbatch. Views name Program::buffers. A gradient's first contribution in program order (forward, then backward) overwrites, later ones
-// accumulate; the planner turns the first into accumulate for later microbatches. Gradient views have dtype f32 until the planner decides.
-// A parameter that no op reads has no buffer, one that the loss does not depend on no gradient buffer. Tokens and targets are two views of one
+// One microbatch. Views name Program::buffers. A gradient's first contribution in program order (forward,
+// then backward) overwrites, later ones accumulate; the planner turns the first into accumulate for later
+// microbatches. Gradient views have dtype f32 until the planner decides. A parameter that no op reads has no
+// buffer, one that the loss does not depend on no gradient buffer. Tokens and targets are two views of one
 // kTokens buffer [B, T+1], at offsets 0 and 1; its strides over microbatches and parity are the planner's.
 struct Program {
   std::vector<ProgramBuffer> buffers;

@@ -9,7 +9,8 @@
 namespace millrace {
 namespace {
 
-// A stretch of the timeline that runs as one: forward and backward of one microbatch variant, the update, the prologue.
+// A stretch of the timeline that runs as one: forward and backward of one microbatch variant, the update, the
+// prologue.
 struct Region {
   int64_t begin = 0, end = 0;
   bool microbatch = false;
@@ -52,8 +53,10 @@ void AddSpan(const Positions& accesses, int64_t begin, int64_t end, std::vector<
   if (first != last) live->push_back({*first, *(last - 1) + 1});
 }
 
-// Read from the beginning of each region until its last use, and held from where it is filled to the region's end.
-std::vector<Interval> CarriedLife(const Positions& accesses, const Positions& produced, const std::vector<Region>& regions, bool whole_step) {
+// Read from the beginning of each region until its last use, and held from where it is filled to the region's
+// end.
+std::vector<Interval> CarriedLife(const Positions& accesses, const Positions& produced,
+                                  const std::vector<Region>& regions, bool whole_step) {
   std::vector<Interval> live;
   std::vector<Region> merged;
   for (const Region& region : regions) {
@@ -67,7 +70,8 @@ std::vector<Interval> CarriedLife(const Positions& accesses, const Positions& pr
     const int64_t fill = filled != produced.end() && *filled < region.end ? *filled : region.end;
     if (region.microbatch) {
       const auto last = std::lower_bound(accesses.begin(), accesses.end(), fill);
-      if (last != accesses.begin() && *(last - 1) >= region.begin) live.push_back({region.begin, *(last - 1) + 1});
+      if (last != accesses.begin() && *(last - 1) >= region.begin)
+        live.push_back({region.begin, *(last - 1) + 1});
     }
     if (fill < region.end) live.push_back({fill, region.end});
   }
@@ -75,7 +79,8 @@ std::vector<Interval> CarriedLife(const Positions& accesses, const Positions& pr
 }
 
 void Normalise(std::vector<Interval>* live) {
-  std::sort(live->begin(), live->end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::sort(live->begin(), live->end(),
+            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
   std::vector<Interval> merged;
   for (const Interval& i : *live) {
     if (!merged.empty() && i.begin <= merged.back().end)
@@ -99,7 +104,9 @@ void ComputeLifetimes(StepBuilder& b) {
     }
     if (accesses[i].empty()) continue;
     switch (buffer.scope) {
-      case BufferScope::kStep: AddSpan(accesses[i], 0, end, &buffer.live); break;
+      case BufferScope::kStep:
+        AddSpan(accesses[i], 0, end, &buffer.live);
+        break;
       case BufferScope::kMicrobatch:
         if (buffer.cls == BufferClass::kWorkspaces) {  // nothing survives between two uses of a workspace
           for (int64_t position : accesses[i]) buffer.live.push_back({position, position + 1});
@@ -109,14 +116,16 @@ void ComputeLifetimes(StepBuilder& b) {
         break;
       case BufferScope::kCarried: {
         Positions produced;
-        for (const auto& [body, op] : b.produced[i]) produced.push_back(plan.bodies[static_cast<size_t>(body)].begin + op);
+        for (const auto& [body, op] : b.produced[i])
+          produced.push_back(plan.bodies[static_cast<size_t>(body)].begin + op);
         if (produced.empty())
           buffer.live = {{accesses[i].front(), end}};  // read by the host when the plan has run
         else
           buffer.live = CarriedLife(accesses[i], produced, regions, b.how[i].whole_step);
         break;
       }
-      case BufferScope::kPersistent: break;
+      case BufferScope::kPersistent:
+        break;
     }
     Normalise(&buffer.live);
   }
@@ -228,7 +237,8 @@ void PlaceBuffers(StepBuilder& b) {
     const bool per_stay = kind == AllocatorKind::kDynamic;
     PoolItems params = Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kParam; });
     if (per_stay) {
-      // What is carried over a seam must be found where it was left: such a stay keeps one address of its own.
+      // What is carried over a seam must be found where it was left: such a stay keeps one address of its
+      // own.
       for (size_t k = 0; k < params.items.size(); ++k)
         if (plan.buffers[params.buffers[k].front()].scope == BufferScope::kCarried) {
           params.items[k].intervals = {{0, plan.timeline_end()}};
@@ -237,10 +247,11 @@ void PlaceBuffers(StepBuilder& b) {
     }
     plan.param_pool_bytes = Place(b, params, {kind, b.options.slots}, top);
     top += plan.param_pool_bytes;
-    plan.grad_pool_bytes =
-        Place(b, Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kGrad; }), {kind, b.options.reduce_depth + 1}, top);
+    plan.grad_pool_bytes = Place(b, Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kGrad; }),
+                                 {kind, b.options.reduce_depth + 1}, top);
     top += plan.grad_pool_bytes;
-    top += Place(b, Gather(b, false, [](PoolTag tag) { return tag == PoolTag::kNone; }), {AllocatorKind::kPacked, 0}, top);
+    top += Place(b, Gather(b, false, [](PoolTag tag) { return tag == PoolTag::kNone; }),
+                 {AllocatorKind::kPacked, 0}, top);
   }
   plan.arena_bytes = Aligned(top);
   SumPeaks(plan);

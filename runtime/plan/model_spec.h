@@ -1,6 +1,8 @@
-// What a model consists of: ordered FSDP units, each with named parameters. Built by models/, an immutable value.
+// What a model consists of: ordered FSDP units, each with named parameters. Built by models/, an immutable
+// value.
 //
-// Invariants (checked by ValidateModelSpec): unit and parameter names are unique, dims positive, padded_rows >= dims[0].
+// Invariants (checked by ValidateModelSpec): unit and parameter names are unique, dims positive, padded_rows
+// >= dims[0].
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,7 @@ struct ParamSpec {
   int64_t padded_rows = 0;    // rows stored (>= dims[0]); rows beyond dims[0] are zero for ever
   InitKind init = InitKind::kNormal;
   double init_std = 0.02;
-  bool decay = false;         // weight decay applies
+  bool decay = false;  // weight decay applies
   ParamKind kind = ParamKind::kMatrix;
 
   int64_t numel() const { return dims.size() == 2 ? dims[0] * dims[1] : dims[0]; }
@@ -38,7 +40,8 @@ struct UnitSpec {
 struct ModelSpec {
   std::string family;
   std::vector<UnitSpec> units;
-  int64_t vocab = 0, padded_vocab = 0, seq_len = 0, d_model = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
+  int64_t vocab = 0, padded_vocab = 0, seq_len = 0, d_model = 0, layers = 0, heads = 0, kv_heads = 0,
+          head_dim = 0, ffn = 0;
 
   bool operator==(const ModelSpec&) const = default;
 };

@@ -53,16 +53,21 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
     const FlatParam& flat = b_.layout.flat(segment.flat);
     Stay stay{segment, {}, {}, flat.name};
     const int nth = stay_count[static_cast<size_t>(segment.flat.value)]++;
-    const BufferScope scope = segment.carried ? BufferScope::kCarried : segment.whole_step ? BufferScope::kStep : BufferScope::kMicrobatch;
-    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? segment.flat.value : -1, flat.encoding, segment.whole_step};
+    const BufferScope scope = segment.carried      ? BufferScope::kCarried
+                              : segment.whole_step ? BufferScope::kStep
+                                                   : BufferScope::kMicrobatch;
+    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? segment.flat.value : -1, flat.encoding,
+                   segment.whole_step};
     const std::string suffix = nth == 0 ? "" : "#" + std::to_string(nth + 1);
-    stay.bucket = b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.encoding), BufferClass::kSlots, scope, how);
-    if (b_.options.downcast == Downcast::kAfterGather && flat.encoding != DType::kF32 && b_.shard_world() > 1) {
+    stay.bucket = b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.encoding),
+                               BufferClass::kSlots, scope, how);
+    if (b_.options.downcast == Downcast::kAfterGather && flat.encoding != DType::kF32 &&
+        b_.shard_world() > 1) {
       how.dtype = DType::kF32;
       how.group = -1;
       how.whole_step = false;
-      stay.staging = b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32), BufferClass::kSlots,
-                                  BufferScope::kMicrobatch, how);
+      stay.staging = b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32),
+                                  BufferClass::kSlots, BufferScope::kMicrobatch, how);
     }
     stays_.push_back(std::move(stay));
   }
@@ -79,15 +84,16 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
   View resolved = view;
   resolved.offset = placement.begin + view.offset;
   const FlatParam& flat = b_.layout.flat(placement.flat);
-  MR_CHECK(view.layout.dtype == flat.encoding, "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
-           Name(view.layout.dtype), Name(flat.encoding));
+  MR_CHECK(view.layout.dtype == flat.encoding, "parameter {} is read as {} but its gather encoding is {}",
+           placement.spec.name, Name(view.layout.dtype), Name(flat.encoding));
   if (Resident(placement.flat)) {
     const auto& home = flat.encoding == DType::kF32 ? b_.plan.state.master : b_.plan.state.compute;
     resolved.buffer = home[static_cast<size_t>(placement.flat.value)].buffer;
     return resolved;
   }
   for (const Stay& stay : stays_) {
-    if (stay.segment.flat != placement.flat || position < stay.segment.first || position > stay.segment.last) continue;
+    if (stay.segment.flat != placement.flat || position < stay.segment.first || position > stay.segment.last)
+      continue;
     resolved.buffer = stay.bucket;
     return resolved;
   }
@@ -104,7 +110,8 @@ void ParamPass::EmitGather(Stay& stay) {
   const bool gathers = b_.shard_world() > 1;
   const auto fills = [&] {  // the op emitted next writes the bucket first
     if (stay.segment.carried)
-      b_.produced[static_cast<size_t>(stay.bucket.value)].emplace_back(static_cast<int>(b_.plan.bodies.size()) - 1, b_.position());
+      b_.produced[static_cast<size_t>(stay.bucket.value)].emplace_back(
+          static_cast<int>(b_.plan.bodies.size()) - 1, b_.position());
   };
   const auto cast = [&](const View& from, const View& to) {
     CastOp<View> op;
@@ -126,7 +133,8 @@ void ParamPass::EmitGather(Stay& stay) {
   } else if (!gathers) {
     cast(master, bucket);
   } else if (b_.options.downcast == Downcast::kPerGather) {
-    // The shard is cast straight into its own slice of the bucket, so that the collective's input lives exactly as long as its output.
+    // The shard is cast straight into its own slice of the bucket, so that the collective's input lives
+    // exactly as long as its output.
     cast(master, ShardSlice(bucket, flat));
     gather({}, bucket);
   } else {

@@ -12,10 +12,13 @@ namespace millrace {
 namespace {
 
 void CheckOptions(const PlanOptions& o) {
-  MR_REQUIRE(ErrorCode::kConfig, o.slots >= o.prefetch + 1, "memory.slots is {}, but memory.prefetch {} needs at least {}", o.slots, o.prefetch,
+  MR_REQUIRE(ErrorCode::kConfig, o.slots >= o.prefetch + 1,
+             "memory.slots is {}, but memory.prefetch {} needs at least {}", o.slots, o.prefetch,
              o.prefetch + 1);
-  MR_REQUIRE(ErrorCode::kConfig, !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1),
-             "sharding.grad_concat=last with sharding.grad_sync=every and train.accumulate {}: every microbatch's reduction needs its gradients in "
+  MR_REQUIRE(ErrorCode::kConfig,
+             !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1),
+             "sharding.grad_concat=last with sharding.grad_sync=every and train.accumulate {}: every "
+             "microbatch's reduction needs its gradients in "
              "the bucket; use grad_concat direct or every, or grad_sync last",
              o.accumulate);
 }
@@ -42,8 +45,12 @@ void SetUpdates(KernelOp& op, Update update) {
 // Emits the bodies of one plan.
 class Planner {
  public:
-  Planner(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind, const std::vector<Reshard>& reshard)
-      : b_(layout, program, options, kind), params_(b_, reshard, /*carry=*/kind == PlanKind::kTrain), grads_(b_), act_(program.buffers.size()) {}
+  Planner(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind,
+          const std::vector<Reshard>& reshard)
+      : b_(layout, program, options, kind),
+        params_(b_, reshard, /*carry=*/kind == PlanKind::kTrain),
+        grads_(b_),
+        act_(program.buffers.size()) {}
 
   StepPlan Build() {
     if (b_.plan.kind == PlanKind::kTrain) {
@@ -101,7 +108,8 @@ class Planner {
     b_.BeginBody(name);
     const int forward_ops = static_cast<int>(b_.program.forward.size());
     EmitOps(b_.program.backward, forward_ops, variant);
-    params_.EmitGathersAt(forward_ops + static_cast<int>(b_.program.backward.size()), variant.first, !variant.last);
+    params_.EmitGathersAt(forward_ops + static_cast<int>(b_.program.backward.size()), variant.first,
+                          !variant.last);
   }
 
   void EmitOps(const std::vector<ProgramOp>& ops, int first_position, const Variant& variant) {
@@ -123,7 +131,9 @@ class Planner {
       const size_t index = static_cast<size_t>(view.buffer.value);
       const ProgramBuffer& buffer = b_.program.buffers[index];
       switch (buffer.role) {
-        case ProgramRole::kParam: view = params_.Resolve(view, buffer.param, position); break;
+        case ProgramRole::kParam:
+          view = params_.Resolve(view, buffer.param, position);
+          break;
         case ProgramRole::kParamGrad:
           view = grads_.Resolve(view, buffer.param);
           accumulates |= !variant.first && grads_.outlives_microbatch();
@@ -138,10 +148,16 @@ class Planner {
           view.buffer = b_.plan.state.tokens.buffer;
           view.microbatch_stride = b_.options.shape.batch * (b_.options.shape.seq + 1);
           break;
-        case ProgramRole::kScalars: view.buffer = b_.plan.state.scalars.buffer; break;
-        case ProgramRole::kConstant: view.buffer = Constant(index); break;
+        case ProgramRole::kScalars:
+          view.buffer = b_.plan.state.scalars.buffer;
+          break;
+        case ProgramRole::kConstant:
+          view.buffer = Constant(index);
+          break;
         case ProgramRole::kActivation:
-        case ProgramRole::kLogits: view.buffer = Activation(index); break;
+        case ProgramRole::kLogits:
+          view.buffer = Activation(index);
+          break;
       }
     });
     if (accumulates) SetUpdates(op, Update::kAccumulate);
@@ -215,7 +231,8 @@ class Planner {
 
   void BuildPrologue() {
     const int body = b_.BeginBody("prologue");
-    for (const ProgramOp& op : b_.program.prologue) b_.Emit(Bound(op.op, 0, {"", true, true}), StreamId::kCompute, op.label, op.unit);
+    for (const ProgramOp& op : b_.program.prologue)
+      b_.Emit(Bound(op.op, 0, {"", true, true}), StreamId::kCompute, op.label, op.unit);
     const StateViews& state = b_.plan.state;
     for (size_t f = 0; f < state.compute.size(); ++f) {
       if (!state.compute[f]) continue;
@@ -235,8 +252,8 @@ class Planner {
   std::vector<BufferId> act_;
 };
 
-// Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow `rest`. Norm parameters that are gathered apart
-// are small and stay.
+// Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow `rest`. Norm
+// parameters that are gathered apart are small and stay.
 std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, size_t kept) {
   std::vector<Reshard> reshard(layout.flats.size(), rest);
   size_t blocks = 0;
@@ -247,40 +264,55 @@ std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, siz
   return reshard;
 }
 
-StepPlan PlanWith(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind, Reshard rest, size_t kept) {
+StepPlan PlanWith(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                  PlanKind kind, Reshard rest, size_t kept) {
   return Planner(layout, program, options, kind, ReshardPerFlat(layout, rest, kept)).Build();
 }
 
-StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind) {
-  MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0, "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
+StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                  PlanKind kind) {
+  MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0,
+             "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
   size_t low = 0, high = 0;  // most blocks kept that fit: in [low, high]
   for (const FlatParam& flat : layout.flats) high += flat.name.rfind("h.", 0) == 0;
   const size_t blocks = high;
   while (low < high) {
     const size_t middle = (low + high + 1) / 2;
-    if (PlanWith(layout, program, options, kind, Reshard::kAfterForward, middle).arena_bytes <= options.budget_bytes)
+    if (PlanWith(layout, program, options, kind, Reshard::kAfterForward, middle).arena_bytes <=
+        options.budget_bytes)
       low = middle;
     else
       high = middle - 1;
   }
   StepPlan plan = PlanWith(layout, program, options, kind, Reshard::kAfterForward, low);
-  plan.notes.push_back("reshard auto: " + std::to_string(low) + " of " + std::to_string(blocks) + " block units stay gathered");
+  plan.notes.push_back("reshard auto: " + std::to_string(low) + " of " + std::to_string(blocks) +
+                       " block units stay gathered");
   return plan;
 }
 
 }  // namespace
 
-StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind) {
+StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                  PlanKind kind) {
   CheckOptions(options);
   StepPlan plan;
   switch (options.reshard) {
-    case ReshardPolicy::kNever: plan = PlanWith(layout, program, options, kind, Reshard::kNever, 0); break;
-    case ReshardPolicy::kAfterBackward: plan = PlanWith(layout, program, options, kind, Reshard::kAfterBackward, 0); break;
-    case ReshardPolicy::kAfterForward: plan = PlanWith(layout, program, options, kind, Reshard::kAfterForward, 0); break;
-    case ReshardPolicy::kAuto: plan = PlanAuto(layout, program, options, kind); break;
+    case ReshardPolicy::kNever:
+      plan = PlanWith(layout, program, options, kind, Reshard::kNever, 0);
+      break;
+    case ReshardPolicy::kAfterBackward:
+      plan = PlanWith(layout, program, options, kind, Reshard::kAfterBackward, 0);
+      break;
+    case ReshardPolicy::kAfterForward:
+      plan = PlanWith(layout, program, options, kind, Reshard::kAfterForward, 0);
+      break;
+    case ReshardPolicy::kAuto:
+      plan = PlanAuto(layout, program, options, kind);
+      break;
   }
   MR_REQUIRE(ErrorCode::kDoesNotFit, options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
-             "the plan needs {} bytes per rank, memory.budget_gib allows {}; smaller train.micro_batch, memory.recompute=block, or more ranks "
+             "the plan needs {} bytes per rank, memory.budget_gib allows {}; smaller train.micro_batch, "
+             "memory.recompute=block, or more ranks "
              "need less",
              plan.arena_bytes, options.budget_bytes);
   return plan;

@@ -1,11 +1,13 @@
-// The model's forward, as emitted by models/, and its gradients: ops over values, each value assigned once, no aliasing, no buffers.
+// The model's forward, as emitted by models/, and its gradients: ops over values, each value assigned once,
+// no aliasing, no buffers.
 //
-// Letters as in kernels/ops/model_ops.h. An activation value is [R, C] (R = B*T) unless the op says otherwise.
+// Letters as in kernels/ops/model_ops.h. An activation value is [R, C] (R = B*T) unless the op says
+// otherwise.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -37,26 +39,28 @@ struct Value {
   ParamId param;
 };
 
-// Inputs and outputs by position, documented per kind. "?" marks an operand that may be absent (an invalid id).
+// Inputs and outputs by position, documented per kind. "?" marks an operand that may be absent (an invalid
+// id).
 enum class NodeKind {
-  kEmbedding,          // in: tokens, table, positions?          out: x
-  kNorm,               // in: x, weight, bias?                   out: y, mean?, rstd
-  kLinear,             // in: x, weight [N,K], bias?             out: y = x weight^T + bias
-  kRope,               // in: qkv, table                         out: qkv with q and k heads rotated
-  kAttention,          // in: qkv [R,(H+2Hkv)D]                  out: y [R,H*D], lse f32 [B,H,T]
-  kAdd,                // in: a, b                               out: a + b
-  kActivation,         // in: x                                  out: y
-  kHeadLoss,           // in: x, weight [Vp,C], targets          out: loss, d_x?, (weight gradient: grad)   composite, by chunks of rows
-  kHeadLogits,         // in: x, weight                          out: logits of row generate_row
-  kRopeTable,          // in: -                                  out: table
-  kEmbeddingGrad,      // in: tokens, d_x                        grad: table, positions?
-  kNormGrad,           // in: d_y, x, weight, mean?, rstd        out: d_x     grad: weight, bias?
-  kLinearGradInput,    // in: d_y, weight                        out: d_x
-  kLinearGradWeight,   // in: d_y, x                             grad: weight
-  kBiasGrad,           // in: d_y                                grad: bias
-  kRopeGrad,           // in: d_qkv, table                       out: d_qkv rotated back
-  kAttentionGrad,      // in: qkv, y, lse, d_y                   out: d_qkv
-  kActivationGrad,     // in: x, d_y                             out: d_x
+  kEmbedding,   // in: tokens, table, positions?          out: x
+  kNorm,        // in: x, weight, bias?                   out: y, mean?, rstd
+  kLinear,      // in: x, weight [N,K], bias?             out: y = x weight^T + bias
+  kRope,        // in: qkv, table                         out: qkv with q and k heads rotated
+  kAttention,   // in: qkv [R,(H+2Hkv)D]                  out: y [R,H*D], lse f32 [B,H,T]
+  kAdd,         // in: a, b                               out: a + b
+  kActivation,  // in: x                                  out: y
+  kHeadLoss,  // in: x, weight [Vp,C], targets          out: loss, d_x?, (weight gradient: grad)   composite,
+              // by chunks of rows
+  kHeadLogits,        // in: x, weight                          out: logits of row generate_row
+  kRopeTable,         // in: -                                  out: table
+  kEmbeddingGrad,     // in: tokens, d_x                        grad: table, positions?
+  kNormGrad,          // in: d_y, x, weight, mean?, rstd        out: d_x     grad: weight, bias?
+  kLinearGradInput,   // in: d_y, weight                        out: d_x
+  kLinearGradWeight,  // in: d_y, x                             grad: weight
+  kBiasGrad,          // in: d_y                                grad: bias
+  kRopeGrad,          // in: d_qkv, table                       out: d_qkv rotated back
+  kAttentionGrad,     // in: qkv, y, lse, d_y                   out: d_qkv
+  kActivationGrad,    // in: x, d_y                             out: d_x
 };
 
 struct NodeAttrs {
@@ -77,8 +81,8 @@ struct Node {
   std::vector<ValueId> grads;  // kParamGrad values this node contributes to
   NodeAttrs attrs;
   UnitId unit;
-  std::string label;           // "h.3/attn.qkv"
-  bool recomputed = false;     // a forward node emitted again in the backward
+  std::string label;        // "h.3/attn.qkv"
+  bool recomputed = false;  // a forward node emitted again in the backward
 };
 
 struct BatchShape {
@@ -89,7 +93,7 @@ struct BatchShape {
 
 struct SemanticGraph {
   BatchShape shape;
-  int64_t vocab = 0;  // logical vocabulary: columns beyond it stay out of the softmax
+  int64_t vocab = 0;                    // logical vocabulary: columns beyond it stay out of the softmax
   std::vector<std::string> unit_names;  // by UnitId
   std::vector<Value> values;
   std::vector<Node> prologue;  // constants
@@ -104,18 +108,22 @@ std::string ToString(const SemanticGraph& graph);  // one line per node
 
 enum class HeadMode { kTrainLoss, kEvalLoss, kLogits };
 
-// Builds the forward of one microbatch. Models call it; it does shapes, names and value ids, and checks them (Error(kInternal) names the node).
+// Builds the forward of one microbatch. Models call it; it does shapes, names and value ids, and checks them
+// (Error(kInternal) names the node).
 class ForwardBuilder {
  public:
   // `param_dtype(ParamKind)` is the gather encoding; activations have dtype `compute`.
   ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType compute, DType norm_params);
 
   void BeginUnit(const std::string& unit_name);  // later nodes belong to this unit
-  ValueId Embedding(const std::string& table, const std::string& positions /* "" none */, const std::string& label);
-  ValueId Norm(ValueId x, const std::string& weight, const std::string& bias, NormKind kind, float eps, const std::string& label);
+  ValueId Embedding(const std::string& table, const std::string& positions /* "" none */,
+                    const std::string& label);
+  ValueId Norm(ValueId x, const std::string& weight, const std::string& bias, NormKind kind, float eps,
+               const std::string& label);
   ValueId Linear(ValueId x, const std::string& weight, const std::string& bias, const std::string& label);
   ValueId RopeTable(int64_t head_dim, double theta, const RopeScaling& scaling);
-  ValueId Rope(ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads, int64_t head_dim, const std::string& label);
+  ValueId Rope(ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads, int64_t head_dim,
+               const std::string& label);
   ValueId Attention(ValueId qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const std::string& label);
   ValueId Add(ValueId a, ValueId b, const std::string& label);
   ValueId Activation(ValueId x, ActivationKind kind, const std::string& label);
@@ -134,12 +142,13 @@ enum class Recompute {
   kBlock,  // everything of a block from its input
 };
 
-// Appends the gradient of every parameter that the loss depends on to `backward`, by one rule per node kind in reverse order; a value with
-// several consumers has its gradients summed by kAdd as they arrive. kHeadLoss has already produced d_x and the head weight's gradient in
-// the forward. A parameter that no node uses gets no gradient value: the planner keeps its gradient zero.
-// Values needed from the forward are either saved or, by policy, recomputed: the forward nodes of the same block unit are emitted again
-// (recomputed = true), each right before the first gradient node that needs it, and only if one does. Values that come from another unit
-// are always saved; embedding and head are never recomputed. Bits do not depend on the policy.
+// Appends the gradient of every parameter that the loss depends on to `backward`, by one rule per node kind
+// in reverse order; a value with several consumers has its gradients summed by kAdd as they arrive. kHeadLoss
+// has already produced d_x and the head weight's gradient in the forward. A parameter that no node uses gets
+// no gradient value: the planner keeps its gradient zero. Values needed from the forward are either saved or,
+// by policy, recomputed: the forward nodes of the same block unit are emitted again (recomputed = true), each
+// right before the first gradient node that needs it, and only if one does. Values that come from another
+// unit are always saved; embedding and head are never recomputed. Bits do not depend on the policy.
 // Errors  A graph without a training loss, or with a backward already: Error(kInternal).
 SemanticGraph AddGradients(SemanticGraph graph, Recompute policy);
 

@@ -14,7 +14,8 @@ View WholeView(BufferId buffer, DType dtype, int64_t numel) {
   return view;
 }
 
-StepBuilder::StepBuilder(const ShardLayout& shard_layout, const Program& microbatch, const PlanOptions& plan_options, PlanKind kind)
+StepBuilder::StepBuilder(const ShardLayout& shard_layout, const Program& microbatch,
+                         const PlanOptions& plan_options, PlanKind kind)
     : layout(shard_layout), program(microbatch), options(plan_options) {
   plan.kind = kind;
   plan.execution = options.execution;
@@ -22,7 +23,8 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const Program& microba
   AddState();
 }
 
-BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope, BufferPlan buffer_plan) {
+BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
+                                BufferPlan buffer_plan) {
   const BufferId id{static_cast<int32_t>(plan.buffers.size())};
   plan.buffers.push_back({name, bytes, cls, scope, {}, {}, -1});
   how.push_back(buffer_plan);
@@ -30,18 +32,22 @@ BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferCl
   return id;
 }
 
-// Persistent state comes first and in an order that depends on layout and options only: every plan of a run finds it at the same address.
+// Persistent state comes first and in an order that depends on layout and options only: every plan of a run
+// finds it at the same address.
 void StepBuilder::AddState() {
   StateViews& state = plan.state;
   const auto add = [&](const std::string& name, DType dtype, int64_t numel, BufferClass cls) {
     return WholeView(AddBuffer(name, numel * Bytes(dtype), cls, BufferScope::kPersistent), dtype, numel);
   };
   for (const FlatParam& flat : layout.flats) {
-    state.master.push_back(add("master/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kParameters));
+    state.master.push_back(
+        add("master/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kParameters));
     state.m.push_back(add("adam_m/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
     state.v.push_back(add("adam_v/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
     const bool shadow = options.downcast == Downcast::kAfterUpdate && flat.encoding != DType::kF32;
-    state.compute.push_back(shadow ? add("compute/" + flat.name, flat.encoding, flat.shard_numel, BufferClass::kParameters) : View{});
+    state.compute.push_back(
+        shadow ? add("compute/" + flat.name, flat.encoding, flat.shard_numel, BufferClass::kParameters)
+               : View{});
   }
   const int64_t row = 2 * static_cast<int64_t>(layout.flats.size()) + 1;
   const int64_t window = options.shape.batch * (options.shape.seq + 1);
@@ -49,10 +55,13 @@ void StepBuilder::AddState() {
   state.scalars = add("scalars", DType::kU8, sizeof(StepScalars), BufferClass::kRuntime);
   state.stats = add("stats", DType::kF64, layout.mesh.world() * row, BufferClass::kRuntime);
   for (const ProgramBuffer& buffer : program.buffers)
-    if (buffer.role == ProgramRole::kConstant) add("constant/" + buffer.name, buffer.layout.dtype, buffer.layout.numel(), BufferClass::kRuntime);
+    if (buffer.role == ProgramRole::kConstant)
+      add("constant/" + buffer.name, buffer.layout.dtype, buffer.layout.numel(), BufferClass::kRuntime);
   if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1) {
-    comm_scratch_gather = add("comm/gather", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
-    comm_scratch_reduce = add("comm/reduce", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
+    comm_scratch_gather =
+        add("comm/gather", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
+    comm_scratch_reduce =
+        add("comm/reduce", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
   }
 }
 
@@ -69,10 +78,13 @@ void StepBuilder::AttachScratch(KernelOp& op) {
           const int64_t bytes = WorkspaceBytes(ConvertOp<Op, View, Shape>(typed, to_shape), options.backend);
           if (bytes == 0) return;
           auto [it, fresh] = workspaces.try_emplace(bytes);
-          if (fresh) it->second = AddBuffer("workspace/" + std::to_string(bytes), bytes, BufferClass::kWorkspaces, BufferScope::kMicrobatch);
+          if (fresh)
+            it->second = AddBuffer("workspace/" + std::to_string(bytes), bytes, BufferClass::kWorkspaces,
+                                   BufferScope::kMicrobatch);
           typed.scratch = WholeView(it->second, DType::kU8, bytes);
         } else if constexpr (requires { typed.purpose; }) {
-          const BufferId scratch = typed.purpose == CommPurpose::kGather ? comm_scratch_gather : comm_scratch_reduce;
+          const BufferId scratch =
+              typed.purpose == CommPurpose::kGather ? comm_scratch_gather : comm_scratch_reduce;
           if (scratch) typed.scratch = WholeView(scratch, DType::kU8, options.comm_scratch_bytes);
         }
       },

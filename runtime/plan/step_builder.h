@@ -1,5 +1,5 @@
-// Shared state of the planner's passes: the plan under construction, and what is known about each buffer before it has an address.
-// Internal to runtime/plan.
+// Shared state of the planner's passes: the plan under construction, and what is known about each buffer
+// before it has an address. Internal to runtime/plan.
 #pragma once
 
 #include <map>
@@ -14,22 +14,25 @@ enum class PoolTag { kNone, kParam, kGrad };  // which bucket pool places the bu
 
 struct BufferPlan {
   PoolTag pool = PoolTag::kNone;
-  int32_t group = -1;      // buffers of one group share one address (stays of one bucket); -1: on its own
-  int32_t unit = -1;       // block index for slot pools; -1: takes no slot
+  int32_t group = -1;  // buffers of one group share one address (stays of one bucket); -1: on its own
+  int32_t unit = -1;   // block index for slot pools; -1: takes no slot
   DType dtype = DType::kF32;
-  bool whole_step = false; // carried for the whole step (Reshard::kNever)
+  bool whole_step = false;  // carried for the whole step (Reshard::kNever)
 };
 
-// Where a gradient bucket is reduced: its bytes stay reserved until `reduce_depth` later reductions have been issued.
+// Where a gradient bucket is reduced: its bytes stay reserved until `reduce_depth` later reductions have been
+// issued.
 struct ReducePoint {
   int body = 0, op = 0;
   std::vector<BufferId> buffers;
 };
 
 struct StepBuilder {
-  StepBuilder(const ShardLayout& shard_layout, const Program& microbatch, const PlanOptions& plan_options, PlanKind kind);
+  StepBuilder(const ShardLayout& shard_layout, const Program& microbatch, const PlanOptions& plan_options,
+              PlanKind kind);
 
-  BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope, BufferPlan how = {});
+  BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
+                     BufferPlan how = {});
   // Appends to the body being built. Attaches scratch of the size the backend asks for.
   void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit);
   int BeginBody(const std::string& name);  // index of the new body
@@ -42,10 +45,11 @@ struct StepBuilder {
   const Program& program;
   const PlanOptions& options;
   StepPlan plan;
-  std::vector<BufferPlan> how;                 // by BufferId
+  std::vector<BufferPlan> how;  // by BufferId
   std::vector<ReducePoint> reduces;
-  std::map<int64_t, BufferId> workspaces;      // by bytes
-  std::vector<std::vector<std::pair<int, int>>> produced;  // by BufferId: (body, op) where a carried buffer is filled
+  std::map<int64_t, BufferId> workspaces;  // by bytes
+  std::vector<std::vector<std::pair<int, int>>>
+      produced;  // by BufferId: (body, op) where a carried buffer is filled
   BufferId comm_scratch_gather, comm_scratch_reduce;
 
  private:

@@ -10,31 +10,44 @@ namespace millrace {
 
 std::string_view Name(StreamId stream) {
   switch (stream) {
-    case StreamId::kCompute: return "compute";
-    case StreamId::kGather: return "gather";
-    case StreamId::kReduce: return "reduce";
+    case StreamId::kCompute:
+      return "compute";
+    case StreamId::kGather:
+      return "gather";
+    case StreamId::kReduce:
+      return "reduce";
   }
   return "?";
 }
 
 std::string_view Name(BufferClass cls) {
   switch (cls) {
-    case BufferClass::kParameters: return "parameters";
-    case BufferClass::kGradients: return "gradients";
-    case BufferClass::kOptimizer: return "optimizer";
-    case BufferClass::kActivations: return "activations";
-    case BufferClass::kWorkspaces: return "workspaces";
-    case BufferClass::kSlots: return "slots";
-    case BufferClass::kRuntime: return "runtime";
+    case BufferClass::kParameters:
+      return "parameters";
+    case BufferClass::kGradients:
+      return "gradients";
+    case BufferClass::kOptimizer:
+      return "optimizer";
+    case BufferClass::kActivations:
+      return "activations";
+    case BufferClass::kWorkspaces:
+      return "workspaces";
+    case BufferClass::kSlots:
+      return "slots";
+    case BufferClass::kRuntime:
+      return "runtime";
   }
   return "?";
 }
 
 std::string_view Name(PlanKind kind) {
   switch (kind) {
-    case PlanKind::kTrain: return "train";
-    case PlanKind::kEval: return "eval";
-    case PlanKind::kGenerate: return "generate";
+    case PlanKind::kTrain:
+      return "train";
+    case PlanKind::kEval:
+      return "eval";
+    case PlanKind::kGenerate:
+      return "generate";
   }
   return "?";
 }
@@ -43,10 +56,14 @@ namespace {
 
 std::string_view Name(BufferScope scope) {
   switch (scope) {
-    case BufferScope::kPersistent: return "persistent";
-    case BufferScope::kStep: return "step";
-    case BufferScope::kMicrobatch: return "microbatch";
-    case BufferScope::kCarried: return "carried";
+    case BufferScope::kPersistent:
+      return "persistent";
+    case BufferScope::kStep:
+      return "step";
+    case BufferScope::kMicrobatch:
+      return "microbatch";
+    case BufferScope::kCarried:
+      return "carried";
   }
   return "?";
 }
@@ -54,7 +71,9 @@ std::string_view Name(BufferScope scope) {
 std::string Describe(const View& view, const StepPlan& plan) {
   std::string text = plan.buffer(view.buffer).name;
   if (view.offset != 0) text += fmt::format("+{}", view.offset);
-  if (view.rank_stride != 0) text += fmt::format("+{}*{}", view.rank_axis == AxisGroup::kShard ? "shard_rank" : "rank", view.rank_stride);
+  if (view.rank_stride != 0)
+    text +=
+        fmt::format("+{}*{}", view.rank_axis == AxisGroup::kShard ? "shard_rank" : "rank", view.rank_stride);
   if (view.microbatch_stride != 0) text += fmt::format("+microbatch*{}", view.microbatch_stride);
   return text + ":" + ToString(view.layout);
 }
@@ -65,27 +84,35 @@ std::string Attributes(const KernelOp& op) {
   const auto add = [&](const std::string& item) { text += " " + item; };
   std::visit(
       [&](const auto& typed) {
-        if constexpr (requires { typed.epilogue; }) add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
+        if constexpr (requires { typed.epilogue; })
+          add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
         if constexpr (requires { typed.kind; }) add(fmt::format("kind={}", static_cast<int>(typed.kind)));
-        if constexpr (requires { typed.direction; }) add(fmt::format("direction={}", static_cast<int>(typed.direction)));
+        if constexpr (requires { typed.direction; })
+          add(fmt::format("direction={}", static_cast<int>(typed.direction)));
         if constexpr (requires { typed.eps; }) add(fmt::format("eps={}", typed.eps));
         if constexpr (requires { typed.scale; }) add(fmt::format("scale={}", typed.scale));
         if constexpr (requires { typed.theta; })
-          add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor, typed.scaling.low_freq_factor,
-                          typed.scaling.high_freq_factor, typed.scaling.original_max_position_embeddings));
-        if constexpr (requires { typed.row_begin; }) add(fmt::format("row_begin={} vocab={}", typed.row_begin, typed.vocab));
-        if constexpr (requires { typed.output; }) add(fmt::format("output={}", static_cast<int>(typed.output)));
-        if constexpr (requires { typed.parity_stride; }) add(fmt::format("parity_stride={}", typed.parity_stride));
+          add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor,
+                          typed.scaling.low_freq_factor, typed.scaling.high_freq_factor,
+                          typed.scaling.original_max_position_embeddings));
+        if constexpr (requires { typed.row_begin; })
+          add(fmt::format("row_begin={} vocab={}", typed.row_begin, typed.vocab));
+        if constexpr (requires { typed.output; })
+          add(fmt::format("output={}", static_cast<int>(typed.output)));
+        if constexpr (requires { typed.parity_stride; })
+          add(fmt::format("parity_stride={}", typed.parity_stride));
         if constexpr (requires { typed.ranges; }) {
           int64_t elements = 0;
           for (const Range& r : *typed.ranges) elements += r.end - r.begin;
           add(fmt::format("ranges={} elements={}", typed.ranges->size(), elements));
         }
         if constexpr (requires { typed.decay; })
-          add(fmt::format("betas={},{} weight_decay={} decay_ranges={}", typed.beta1, typed.beta2, typed.weight_decay, typed.decay->size()));
+          add(fmt::format("betas={},{} weight_decay={} decay_ranges={}", typed.beta1, typed.beta2,
+                          typed.weight_decay, typed.decay->size()));
         if constexpr (requires { typed.schedule; })
-          add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}", static_cast<int>(typed.schedule.kind), typed.schedule.lr,
-                          typed.schedule.min_lr, typed.schedule.warmup, typed.schedule.decay_steps, typed.schedule.total_steps));
+          add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}",
+                          static_cast<int>(typed.schedule.kind), typed.schedule.lr, typed.schedule.min_lr,
+                          typed.schedule.warmup, typed.schedule.decay_steps, typed.schedule.total_steps));
         if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
         if constexpr (requires { typed.purpose; })
           add(fmt::format("group={} communicator={}",
@@ -109,10 +136,13 @@ int64_t PlanBuffer::OffsetAt(int64_t position) const {
   return 0;
 }
 
-ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh, int accumulate) {
+ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh,
+                  int accumulate) {
   const int64_t size = Bytes(view.layout.dtype);
   const int64_t begin = plan.buffer(view.buffer).OffsetAt(position) + view.offset * size;
-  const int64_t ranks = view.rank_axis == AxisGroup::kShard ? mesh.shard : view.rank_axis == AxisGroup::kReplicate ? mesh.replicate : mesh.world();
+  const int64_t ranks = view.rank_axis == AxisGroup::kShard       ? mesh.shard
+                        : view.rank_axis == AxisGroup::kReplicate ? mesh.replicate
+                                                                  : mesh.world();
   const int64_t widest = view.rank_stride * (ranks - 1) + view.microbatch_stride * (accumulate - 1);
   // Token views are read at either parity; the whole buffer is the safe answer.
   if (view.buffer == plan.state.tokens.buffer) {
@@ -131,13 +161,15 @@ std::string Describe(const PlanOp& op, const StepPlan& plan) {
 }
 
 std::string ToString(const StepPlan& plan) {
-  std::string text = fmt::format("plan {}\nexecution {}\narena {} persistent {} lower_bound {}\n", Name(plan.kind), plan.execution,
-                                 plan.arena_bytes, plan.persistent_bytes, plan.lower_bound);
+  std::string text =
+      fmt::format("plan {}\nexecution {}\narena {} persistent {} lower_bound {}\n", Name(plan.kind),
+                  plan.execution, plan.arena_bytes, plan.persistent_bytes, plan.lower_bound);
   auto out = std::back_inserter(text);
   text += "buffers\n";
   for (const PlanBuffer& buffer : plan.buffers) {
     if (buffer.offsets.empty()) continue;
-    fmt::format_to(out, "  {} {} bytes {} {}", buffer.name, buffer.bytes, Name(buffer.cls), Name(buffer.scope));
+    fmt::format_to(out, "  {} {} bytes {} {}", buffer.name, buffer.bytes, Name(buffer.cls),
+                   Name(buffer.scope));
     if (buffer.group >= 0) fmt::format_to(out, " bucket {}", buffer.group);
     text += " at";
     for (int64_t offset : buffer.offsets) fmt::format_to(out, " {}", offset);
@@ -154,8 +186,10 @@ std::string ToString(const StepPlan& plan) {
     fmt::format_to(out, "{}\n", title);
     int index = 0;
     for (const Entry& entry : entries) {
-      fmt::format_to(out, "  {:<3}{} microbatch {} waits", index++, plan.bodies[static_cast<size_t>(entry.body)].name, entry.microbatch);
-      for (const Edge& edge : entry.edges) fmt::format_to(out, " {}<-{}.{}", edge.to_op, edge.from_entry, edge.from_op);
+      fmt::format_to(out, "  {:<3}{} microbatch {} waits", index++,
+                     plan.bodies[static_cast<size_t>(entry.body)].name, entry.microbatch);
+      for (const Edge& edge : entry.edges)
+        fmt::format_to(out, " {}<-{}.{}", edge.to_op, edge.from_entry, edge.from_op);
       text += '\n';
     }
   };

@@ -1,11 +1,12 @@
-// A training step as data: what happens, in what order, on which bytes. Built by PlanStep (planner.h), proved by CheckPlan (checker.h),
-// executed by runtime/exec, which decides nothing.
+// A training step as data: what happens, in what order, on which bytes. Built by PlanStep (planner.h), proved
+// by CheckPlan (checker.h), executed by runtime/exec, which decides nothing.
 //
-// A step is a schedule of bodies: forward and backward of each microbatch, then the update. Bodies come in variants (only, or first, middle,
-// last), so a plan's size does not grow with accumulation. Streams are ordered by the edges of each schedule entry; a step begins and ends with
-// all streams joined.
+// A step is a schedule of bodies: forward and backward of each microbatch, then the update. Bodies come in
+// variants (only, or first, middle, last), so a plan's size does not grow with accumulation. Streams are
+// ordered by the edges of each schedule entry; a step begins and ends with all streams joined.
 //
-// Timeline  The bodies laid end to end in canonical order number every op with a position. Lifetimes are intervals of positions.
+// Timeline  The bodies laid end to end in canonical order number every op with a position. Lifetimes are
+//           intervals of positions.
 // Ranks     A plan is equal on all ranks of a mesh; views carry rank strides.
 #pragma once
 
@@ -25,7 +26,8 @@ inline constexpr int kBufferClasses = 7;
 std::string_view Name(BufferClass cls);
 
 enum class BufferScope {
-  kPersistent,  // holds its contents between steps and plans: live always, the same address in every plan of a run
+  kPersistent,  // holds its contents between steps and plans: live always, the same address in every plan of
+                // a run
   kStep,        // from its first write to its last use, across microbatches
   kMicrobatch,  // within the forward and backward of one microbatch
   kCarried,     // written at the end of one microbatch or step, read by the next: live-out and live-in
@@ -36,9 +38,11 @@ struct PlanBuffer {
   int64_t bytes = 0;
   BufferClass cls = BufferClass::kActivations;
   BufferScope scope = BufferScope::kMicrobatch;
-  std::vector<Interval> live;    // positions of the canonical timeline
-  std::vector<int64_t> offsets;  // bytes in the arena: one (sticky), or one per interval (allocator `dynamic`)
-  int32_t group = -1;            // buffers of one group are stays of one bucket and share its one address; -1: on its own
+  std::vector<Interval> live;  // positions of the canonical timeline
+  std::vector<int64_t>
+      offsets;  // bytes in the arena: one (sticky), or one per interval (allocator `dynamic`)
+  int32_t group =
+      -1;  // buffers of one group are stays of one bucket and share its one address; -1: on its own
 
   // Address at a position inside a live interval.
   int64_t OffsetAt(int64_t position) const;
@@ -51,7 +55,8 @@ struct Body {
   int64_t end() const { return begin + static_cast<int64_t>(ops.size()); }
 };
 
-// Op `to_op` of the entry that holds the edge waits for op `from_op` of an earlier or the same entry, on another stream.
+// Op `to_op` of the entry that holds the edge waits for op `from_op` of an earlier or the same entry, on
+// another stream.
 struct Edge {
   int32_t from_entry = 0, from_op = 0, to_op = 0;
   bool operator==(const Edge&) const = default;
@@ -68,39 +73,41 @@ std::string_view Name(PlanKind kind);
 
 // Where the run's persistent state lies; indices by FlatId. Absent views where a plan has no such buffer.
 struct StateViews {
-  std::vector<View> master, m, v;    // f32 [shard_numel]
-  std::vector<View> compute;         // bf16 [shard_numel], downcast after_update only
-  View tokens;                       // i32 [2, accumulate, B, T+1]
-  View scalars;                      // u8 [sizeof(StepScalars)]
-  View stats;                        // f64 [world, 2U+1], see StepStatsOp
-  View logits;                       // f32 [1, Vp], kGenerate
+  std::vector<View> master, m, v;  // f32 [shard_numel]
+  std::vector<View> compute;       // bf16 [shard_numel], downcast after_update only
+  View tokens;                     // i32 [2, accumulate, B, T+1]
+  View scalars;                    // u8 [sizeof(StepScalars)]
+  View stats;                      // f64 [world, 2U+1], see StepStatsOp
+  View logits;                     // f32 [1, Vp], kGenerate
 };
 
 struct StepPlan {
   PlanKind kind = PlanKind::kTrain;
   std::string execution;  // how it will be run ("graph=step checked=0 ..."): part of the hash
   std::vector<PlanBuffer> buffers;
-  std::vector<Body> bodies;       // canonical order; the prologue last
-  std::vector<Entry> schedule;    // one step
-  std::vector<Entry> prologue;    // run after init, load, evaluation, generation or any outside write to the weights
+  std::vector<Body> bodies;     // canonical order; the prologue last
+  std::vector<Entry> schedule;  // one step
+  std::vector<Entry>
+      prologue;  // run after init, load, evaluation, generation or any outside write to the weights
   StateViews state;
   int64_t arena_bytes = 0;
-  int64_t persistent_bytes = 0;   // [0, persistent_bytes) of the arena
-  int64_t lower_bound = 0;        // persistent + the most bytes of other buffers live at one position
+  int64_t persistent_bytes = 0;  // [0, persistent_bytes) of the arena
+  int64_t lower_bound = 0;       // persistent + the most bytes of other buffers live at one position
   std::array<int64_t, kBufferClasses> peak_by_class{};  // most bytes of a class live at one position
   int64_t param_pool_bytes = 0, grad_pool_bytes = 0;    // 0 when packed with everything else
-  std::vector<std::string> notes;  // lowering and allocation choices
+  std::vector<std::string> notes;                       // lowering and allocation choices
 
   const PlanBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
   int64_t timeline_end() const { return bodies.empty() ? 0 : bodies.back().end(); }
 };
 
-// Bytes [begin, end) of the arena that an op at `position` may touch through `view`, on any rank of the mesh and microbatch < accumulate: a
-// rank stride widens the range to every rank's part.
+// Bytes [begin, end) of the arena that an op at `position` may touch through `view`, on any rank of the mesh
+// and microbatch < accumulate: a rank stride widens the range to every rank's part.
 struct ByteRange {
   int64_t begin = 0, end = 0;
 };
-ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh, int accumulate);
+ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh,
+                  int accumulate);
 
 // The whole plan as text: buffers, bodies, schedule, edges. Equal text, equal plan.
 std::string ToString(const StepPlan& plan);

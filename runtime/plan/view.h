@@ -1,6 +1,8 @@
-// How a plan names bytes: a buffer, an offset, a layout. Never an address; the executor alone knows addresses.
+// How a plan names bytes: a buffer, an offset, a layout. Never an address; the executor alone knows
+// addresses.
 //
-// A plan is equal on all ranks. What depends on the rank or the microbatch is a stride in the view, applied when the op is bound.
+// A plan is equal on all ranks. What depends on the rank or the microbatch is a stride in the view, applied
+// when the op is bound.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,8 @@ using ParamId = Id<struct ParamTag>;    // into ShardLayout::params, the model's
 
 struct View {
   BufferId buffer;
-  int64_t offset = 0;             // elements of layout.dtype
-  int64_t rank_stride = 0;        // + rank in `rank_axis` * rank_stride elements
+  int64_t offset = 0;       // elements of layout.dtype
+  int64_t rank_stride = 0;  // + rank in `rank_axis` * rank_stride elements
   AxisGroup rank_axis = AxisGroup::kShard;
   int64_t microbatch_stride = 0;  // + microbatch index * microbatch_stride elements
   Layout layout;

@@ -1,4 +1,5 @@
-// Stands in for the program in launcher_test.sh: `fake_program VERB BEHAVIOUR` ends, or does not, as its second argument says.
+// Stands in for the program in launcher_test.sh: `fake_program VERB BEHAVIOUR` ends, or does not, as its
+// second argument says.
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ void SayOnce(const std::string& text) {
   if (write(2, text.data(), text.size()) < 0) _exit(1);
 }
 
-// Steps of 20 ms until SIGUSR1 has reached any rank. Rank 0 writes its peers' number and pids into the file first.
+// Steps of 20 ms until SIGUSR1 has reached any rank. Rank 0 writes its peers' number and pids into the file
+// first.
 int StepUntilStopped(int rank, int world, const std::string& path) {
   int pids[64];
   const int pid = getpid();
@@ -53,7 +55,8 @@ int main(int argc, char** argv) {
   int code = 0;
   if (behaviour == "print") {
     printf("out %d\n", rank);
-    SayOnce("err " + std::to_string(rank) + " of " + std::to_string(world) + ", BLAS threads " + getenv("OPENBLAS_NUM_THREADS") + "\n");
+    SayOnce("err " + std::to_string(rank) + " of " + std::to_string(world) + ", BLAS threads " +
+            getenv("OPENBLAS_NUM_THREADS") + "\n");
   } else if (behaviour == "abort" && rank == 1) {
     SayOnce("rank 1 aborts\n");
     MPI_Abort(MPI_COMM_WORLD, atoi(argv[3]));

@@ -1,5 +1,5 @@
-// Every third-party library compiles without warnings, links, and is the version or flavour that we count on; the compiler flags
-// that our arithmetic depends on are in force.
+// Every third-party library compiles without warnings, links, and is the version or flavour that we count on;
+// the compiler flags that our arithmetic depends on are in force.
 #include <cblas.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
@@ -30,7 +30,8 @@ TEST_CASE("products and sums are not contracted into a fused multiply-add", "[bu
 TEST_CASE("BLAS multiplies row-major matrices", "[build]") {
   const std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 10, 100, 1000, 10000, 100000};  // [2,3] x [3,2]
   std::vector<float> c(4);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 3, 1.0f, a.data(), 3, b.data(), 2, 0.0f, c.data(), 2);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 3, 1.0f, a.data(), 3, b.data(), 2, 0.0f,
+              c.data(), 2);
   REQUIRE(c == std::vector<float>{30201, 302010, 60504, 605040});
 }
 
@@ -41,7 +42,8 @@ TEST_CASE("XXH3-128 of the empty string is the published value", "[build]") {
 }
 
 TEST_CASE("a JSON schema accepts what it allows and rejects the rest", "[build]") {
-  const json schema_text = json::parse(R"({"properties": {"lr": {"type": "number", "minimum": 0}}, "additionalProperties": false})");
+  const json schema_text = json::parse(
+      R"({"properties": {"lr": {"type": "number", "minimum": 0}}, "additionalProperties": false})");
   valijson::Schema schema;
   const valijson::adapters::NlohmannJsonAdapter schema_adapter(schema_text);
   valijson::SchemaParser().populateSchema(schema_adapter, schema);

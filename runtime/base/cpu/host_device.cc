@@ -14,8 +14,10 @@ class HostBuffer final : public DeviceBuffer {
  public:
   HostBuffer(int64_t bytes, const std::string& label) : bytes_(bytes) {
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<size_t>(rounded > 0 ? rounded : kAlignment)));
-    MR_REQUIRE(ErrorCode::kOutOfMemory, data_ != nullptr, "cannot allocate {} bytes of host memory for {}", bytes, label);
+    data_ = static_cast<std::byte*>(
+        std::aligned_alloc(kAlignment, static_cast<size_t>(rounded > 0 ? rounded : kAlignment)));
+    MR_REQUIRE(ErrorCode::kOutOfMemory, data_ != nullptr, "cannot allocate {} bytes of host memory for {}",
+               bytes, label);
   }
   ~HostBuffer() override { std::free(data_); }
   HostBuffer(const HostBuffer&) = delete;
