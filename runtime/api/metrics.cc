@@ -29,11 +29,15 @@ void SetAside(const std::string& run_dir) {
   const auto old = [&](const char* stem, int n, const char* extension) {
     return fmt::format("{}/{}.old-{}.{}", run_dir, stem, n, extension);
   };
+  const auto exists = [](const std::string& path) {
+    std::error_code ignored;
+    return fs::exists(path, ignored);
+  };
   int n = 1;
-  while (fs::exists(old("metrics", n, "jsonl")) || fs::exists(old("summary", n, "json"))) ++n;
-  if (fs::exists(MetricsPath(run_dir)))
+  while (exists(old("metrics", n, "jsonl")) || exists(old("summary", n, "json"))) ++n;
+  if (exists(MetricsPath(run_dir)))
     Rename(FileSystem::Posix(), MetricsPath(run_dir), old("metrics", n, "jsonl"));
-  if (fs::exists(SummaryPath(run_dir)))
+  if (exists(SummaryPath(run_dir)))
     Rename(FileSystem::Posix(), SummaryPath(run_dir), old("summary", n, "json"));
 }
 

@@ -17,7 +17,7 @@ PROGRAM = os.path.abspath(os.environ.get('MILLRACE_BINARY') or next(
     (p for p in ('tools/cli/millrace', 'bazel-bin/tools/cli/millrace') if os.path.exists(p)), 'tools/cli/millrace'))
 
 # Exit codes of tools/README.md.
-OK, BAD_CONFIG, BAD_DATA, BAD_CHECKPOINT, DOES_NOT_FIT, RANK_LOST, STOPPED, PREEMPTED = 0, 2, 3, 4, 5, 72, 143, 75
+OK, BAD_CONFIG, BAD_DATA, BAD_CHECKPOINT, DOES_NOT_FIT, RANK_LOST, IO_FAILED, PREEMPTED, STOPPED = 0, 2, 3, 4, 5, 72, 74, 75, 143
 
 TIMEOUT_S = 120  # of one command; the machine may be busy
 
@@ -208,6 +208,21 @@ class CliTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+
+    def trained(self, name, **sections):
+        """The run of a configuration on two ranks, trained once for all tests of the class. Not to be changed."""
+        runs = vars(type(self)).get('_runs')
+        if runs is None:
+            runs = type(self)._runs = {}
+        if name not in runs:
+            folder = tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))
+            self.addClassCleanup(folder.cleanup)
+            own, self.folder = self.folder, folder.name
+            config, run = self.config(**sections)
+            self.folder = own
+            self.expect(millrace('train', config, ranks=2), OK)
+            runs[name] = run
+        return runs[name]
 
     def path(self, *names):
         return os.path.join(self.folder, *names)

@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from harness import OK, PREEMPTED, RANK_LOST, STOPPED, CliTest, millrace, program, rank_pids, start, wait_until
+from harness import IO_FAILED, OK, PREEMPTED, RANK_LOST, STOPPED, CliTest, millrace, program, rank_pids, start, wait_until
 
 STEPS = 30
 
@@ -17,10 +17,8 @@ class Stop(CliTest):
         sections.setdefault('train', {}).update(steps=STEPS, micro_batch=8)
         sections.setdefault('model', {}).update(seq_len=64)  # steps long enough to fall into
         sections.setdefault('checkpoint', {}).setdefault('every', 5)
-        twin, twin_run = self.config('twin.json', run='twin', **sections)
-        self.expect(millrace('train', twin, ranks=2), OK)
-        config, run = self.config(run='interrupted', **sections)
-        return config, run, twin_run
+        config, run = self.config(**sections)
+        return config, run, self.trained(str(sections['model']), **sections)
 
     def expect_same(self, run, twin):
         self.assertEqual(run.steps(), list(range(1, STEPS + 1)))
@@ -94,6 +92,19 @@ class Stop(CliTest):
         self.assertEqual(run.checkpoints(), [])
         outcome = self.finish(config, run, twin)
         self.expect_line(outcome.err, r'warning: \d+ steps after step 0 were not saved: they are trained again')
+
+    def test_a_save_that_fails_is_said_and_training_goes_on(self):
+        config, run = self.config(train={'steps': 30, 'micro_batch': 32, 'accumulate': 4}, checkpoint={'every': 20})
+        job = self.start_until(config, run, 1)
+        with open(run.file('checkpoints'), 'w') as f:
+            f.write('a file where the folder should be\n')
+        outcome = self.expect(job.end(), IO_FAILED)
+        self.expect_line(outcome.err, r'warning: step 20: not saved: .*%s.*; training goes on$' % run.file('checkpoints'))
+        # The last save is what the run was for.
+        self.expect_line(outcome.err, r'^millrace: rank 0: .*%s' % run.file('checkpoints'))
+        self.assertEqual(run.steps(), list(range(1, 31)))
+        outcome = self.expect(millrace('train', config, ranks=2), IO_FAILED)
+        self.expect_line(outcome.err, run.file('checkpoints'))
 
     def test_signals_to_the_launcher_save_and_the_next_start_has_the_same_bits(self):
         config, run, twin = self.configs(checkpoint={'every': 1000})

@@ -12,13 +12,13 @@ HYBRIDS = ('nemotron_3_nano_ep1', 'nemotron_3_nano_ep8', 'nemotron_h_8b')
 
 class Verbs(CliTest):
 
-    def trained(self, **sections):
+    def train(self, **sections):
         config, run = self.config(**sections)
         self.expect(millrace('train', config, ranks=2), OK)
         return config, run
 
     def test_eval_is_the_held_out_loss_of_the_checkpoint(self):
-        config, run = self.trained(train={'eval_every': 3})
+        config, run = self.train(train={'eval_every': 3})
         expected = {line['step']: line['eval_loss'] for line in run.metrics() if 'eval_loss' in line}
         result = json.loads(self.expect(millrace('eval', config, ranks=2), OK).out)
         self.assertEqual(result['step'], 6)
@@ -32,7 +32,7 @@ class Verbs(CliTest):
         self.assertNotEqual(older['eval_loss'], alone['eval_loss'])
 
     def test_generate_is_the_same_text_by_its_seed_on_any_number_of_ranks(self):
-        config, run = self.trained(train={'steps': 20})
+        config, run = self.train(train={'steps': 20})
         words = ['generate', config, '--prompt', 'Sentence', '--tokens', '60']
         texts = {}
         for ranks in (1, 2, 3):
@@ -67,7 +67,7 @@ class Verbs(CliTest):
         self.assertEqual(run.others(), [])  # looking moves nothing
 
     def test_inspect_a_checkpoint_and_a_run(self):
-        config, run = self.trained()
+        config, run = self.train()
         outcome = self.expect(program('inspect', run.checkpoint(6)), OK)
         self.expect_line(outcome.out, '^checkpoint of step 6 by 2 ranks: 2 files, ')
         self.expect_line(outcome.out, '^model: family=llama layers=2 d_model=32 ')

@@ -31,7 +31,7 @@ bool Launched() {
 // all.
 bool IsLikelyEverywhere(ErrorCode code) {
   return code == ErrorCode::kConfig || code == ErrorCode::kData || code == ErrorCode::kCheckpoint ||
-         code == ErrorCode::kDoesNotFit;
+         code == ErrorCode::kDoesNotFit || code == ErrorCode::kIo;
 }
 constexpr std::chrono::seconds kLeaderSpeaksFirst(3);
 
