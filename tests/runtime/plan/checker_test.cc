@@ -465,6 +465,8 @@ TEST_CASE("a gather, cast or zeroing that does nothing is reported", "[plan][che
         [layout = test::LayoutOf(c)](const PlanOp& op) {
           if (const auto* zero = std::get_if<ZeroRangesOp<View>>(&op.op))
             return ZeroesBetweenParams(*zero, op.label, layout);
+          // It overwrites bytes that hold a gradient already: to leave it out is wrong, but not undefined.
+          if (op.label.starts_with("outer_cast/")) return false;
           if (const auto* concat = std::get_if<ConcatOp<View>>(&op.op))
             return concat->update == Update::kOverwrite;
           return std::holds_alternative<AllGatherOp<View>>(op.op) ||

@@ -98,7 +98,10 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   const bool every = c.options.grad_sync == GradSync::kEvery && sharded;
   REQUIRE(step.reduces == (train && sharded ? f.all() * (every ? n : 1) : 0));
   REQUIRE(step.scans == (train ? f.all() * (every ? n : 1) : 0));
-  REQUIRE(step.wire_casts == (c.precision.grad_wire != c.precision.grad_accumulate ? step.reduces : 0));
+  // To the wire once per reduction; over replicas, the reduced f32 shard once more.
+  const bool wired = train && c.mesh.world() > 1 && c.precision.grad_wire != c.precision.grad_accumulate;
+  const bool outer_wired = train && sharded && c.mesh.replicate > 1 && c.precision.grad_wire != DType::kF32;
+  REQUIRE(step.wire_casts == (wired ? step.scans : 0) + (outer_wired ? f.all() : 0));
   REQUIRE(step.outer == (train && c.mesh.replicate > 1 ? f.all() : 0));
   REQUIRE(step.updates == (train ? f.all() : 0));
   if (c.options.grad_concat == GradConcat::kDirect) REQUIRE(step.concats == 0);

@@ -1,0 +1,136 @@
+#include "runtime/exec/checked_memory.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "runtime/base/error.h"
+#include "tests/support/engine_case.h"
+
+namespace millrace {
+namespace {
+
+using Catch::Matchers::Contains;
+using test::PlanCase;
+
+PlanCase Case(MeshShape mesh) {
+  PlanCase c;
+  c.mesh = mesh;
+  c.options.accumulate = 2;
+  c.options.clip = 1;
+  c.options.learning_rate.lr = 1e-2;
+  c.options.comm_scratch_bytes = 1 << 21;
+  return c;
+}
+
+EngineOptions Checked() {
+  EngineOptions options;
+  options.graph = GraphMode::kOff;
+  options.checked = true;
+  return options;
+}
+
+// What the run fails with; "" when it does not.
+std::string Failure(const PlanCase& c, const std::function<void(Engine&, int rank)>& fn, ErrorCode code) {
+  try {
+    test::RunEngines(c, Checked(), fn);
+  } catch (const Error& error) {
+    INFO(error.what());
+    REQUIRE(error.code() == code);
+    return error.what();
+  }
+  return "";
+}
+
+// Rewrites this rank's shard of master weights.
+void Rewrite(Engine& engine, const std::string& flat,
+             const std::function<void(std::vector<float>&)>& change) {
+  for (size_t f = 0; f < engine.layout().flats.size(); ++f) {
+    if (engine.layout().flats[f].name != flat) continue;
+    const FlatId id{static_cast<int32_t>(f)};
+    std::vector<float> shard = engine.ReadShard(StateKind::kMaster, id);
+    change(shard);
+    engine.WriteShard(StateKind::kMaster, id, shard);
+  }
+}
+
+void Poke(Engine& engine, const std::string& flat, float value) {
+  Rewrite(engine, flat, [&](std::vector<float>& shard) { shard[3] = value; });
+}
+
+TEST_CASE("a weight that is not finite is found by its first reader", "[exec][checked]") {
+  const PlanCase c = Case({1, 1});
+  const std::string message = Failure(
+      c,
+      [&](Engine& engine, int rank) {
+        test::TrainStep(engine, c, rank, 0);
+        Poke(engine, "h.1", std::numeric_limits<float>::quiet_NaN());
+        test::TrainStep(engine, c, rank, 1);
+      },
+      ErrorCode::kNonFinite);
+  REQUIRE_THAT(message, Contains("before it runs, ") && Contains("weight of h.1/ln_1") &&
+                            Contains("is nan in master/h.1 at element 3"));
+}
+
+TEST_CASE("an overflow is found in the op that makes it", "[exec][checked]") {
+  const PlanCase c = Case({1, 1});
+  const std::string message = Failure(
+      c,
+      [&](Engine& engine, int rank) {
+        // Weights are finite, the products of queries and keys are not.
+        Rewrite(engine, "h.0", [](std::vector<float>& shard) {
+          for (float& value : shard) value *= 1e37f;
+        });
+        test::TrainStep(engine, c, rank, 0);
+      },
+      ErrorCode::kNonFinite);
+  REQUIRE_THAT(message, Contains("from finite operands, ") && Contains("h.0/"));
+}
+
+TEST_CASE("the rank that makes the value is blamed, not those that receive it", "[exec][checked]") {
+  const PlanCase c = Case({1, 3});
+  const std::string message = Failure(
+      c,
+      [&](Engine& engine, int rank) {
+        test::TrainStep(engine, c, rank, 0);
+        if (rank == 1)
+          Poke(engine, "h.2", std::numeric_limits<float>::infinity());
+        else
+          Poke(engine, "h.2", 0.0f);
+        test::TrainStep(engine, c, rank, 1);
+      },
+      ErrorCode::kNonFinite);
+  REQUIRE_THAT(message, Contains("rank 1: before it runs, shard of gather/h.2") &&
+                            Contains("is inf in master/h.2 at element 3"));
+}
+
+TEST_CASE("an injected fault passes, and is skipped on all ranks", "[exec][checked]") {
+  for (const bool loss : {true, false}) {
+    const PlanCase c = Case({1, 2});
+    std::mutex mutex;
+    int skipped = 0, after = 0;
+    const std::string message = Failure(
+        c,
+        [&](Engine& engine, int rank) {
+          test::TrainStep(engine, c, rank, 0);
+          Injection injection;
+          if (rank == 1) {
+            injection.loss_nan = loss;
+            if (!loss) injection.grad_unit = 2;
+          }
+          const StepScalars bad = test::TrainStep(engine, c, rank, 1, injection);
+          const StepScalars good = test::TrainStep(engine, c, rank, 2);
+          const std::lock_guard lock(mutex);
+          skipped += bad.finite == 0 && bad.offender_rank == 1 && bad.offender_unit == (loss ? -1 : 2);
+          after += good.finite == 1 && good.adam_t == 2;
+        },
+        ErrorCode::kInternal);
+    REQUIRE(message.empty());
+    REQUIRE(skipped == 2);
+    REQUIRE(after == 2);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
