@@ -1,6 +1,8 @@
 // DESIGN.md section 12.2, one option at a time: each leaves every bit of a run as it was, and each visibly
 // takes effect.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "tests/system/options.h"
 
@@ -50,6 +52,46 @@ TEST_CASE("one rank: no option changes a bit, and each takes effect", "[world1]"
 TEST_CASE("two ranks: no option changes a bit, and each takes effect", "[world2]") { CheckBases(2); }
 TEST_CASE("three ranks: no option changes a bit, and each takes effect", "[world3]") { CheckBases(3); }
 TEST_CASE("four ranks: no option changes a bit, and each takes effect", "[world4]") { CheckBases(4); }
+
+TEST_CASE("a loss in chunks, whose gradients are added one by one", "[chunks]") {
+  for (const bool tied : {true, false})
+    for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
+      Base base = MakeBase(ModelConfig::Family::kLlama, tied, precision, 2, 2);
+      base.name += ", a loss in chunks";
+      base.trial.config.model.seq_len = 260;  // two rows: 520 rows of logits, of which 512 exist at once
+      base.trial.steps = 2;
+      CheckBase(base);
+    }
+}
+
+TEST_CASE("reshard auto: more budget, more blocks kept, the same bits, never more bytes than allowed",
+          "[auto]") {
+  for (const int64_t accumulate : {1, 3}) {
+    Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kBf16, 3, accumulate);
+    const Outcome reference = RunTrial(base.trial);
+    Trial never = base.trial;
+    never.config.sharding.reshard = ShardingConfig::Reshard::kNever;
+    const int64_t low = reference.arena_bytes, high = RunTrial(never).arena_bytes;
+    REQUIRE(low < high);
+    std::vector<int64_t> kept;
+    for (int64_t part = 0; part <= 8; ++part) {
+      Trial trial = base.trial;
+      trial.config.sharding.reshard = ShardingConfig::Reshard::kAuto;
+      trial.config.memory.budget_gib = std::ldexp(static_cast<double>(low + (high - low) * part / 8), -30);
+      INFO("budget " << low + (high - low) * part / 8);
+      const Outcome outcome = RunTrial(trial);
+      REQUIRE(outcome.Bits() == reference.Bits());
+      RequireCounters(trial, outcome);
+      kept.push_back(KeptBlocks(outcome.plan()));
+    }
+    REQUIRE(std::is_sorted(kept.begin(), kept.end()));
+    REQUIRE(kept.back() == base.trial.config.model.layers);
+    REQUIRE(kept.front() < base.trial.config.model.layers);
+    Trial too_small = base.trial;
+    too_small.config.memory.budget_gib = std::ldexp(static_cast<double>(low - 1), -30);
+    REQUIRE_THROWS_WITH(RunTrial(too_small), Catch::Contains("memory.budget_gib"));
+  }
+}
 
 }  // namespace
 }  // namespace millrace::test

@@ -47,6 +47,8 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
   const bool apart = p.norms == PrecisionConfig::Norms::kFp32 && p.compute == Format::kBf16;
   const int64_t table = Up(m.Vocab(), 64) * m.d_model;
+  const int64_t chunks = Up(config.train.micro_batch * m.seq_len, 512) /
+                         512;  // of rows of logits, each with a gradient of its own
 
   FlatForm norms{"norms", false, 4, 0, 0, {}, {}};
   std::vector<FlatForm> flats;
@@ -56,7 +58,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   };
   {
     const Adder add = begin("embed", false);
-    add.Matrix(table, m.Tied() ? 2 : 1);  // a tied table gets the head's gradient, too
+    add.Matrix(table, m.Tied() ? 1 + chunks : 1);  // a tied table gets the head's gradients, too
     if (gpt2) add.Matrix(m.seq_len * m.d_model);
   }
   const int64_t per_unit = config.sharding.blocks_per_unit;
@@ -68,7 +70,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
     const Adder add = begin("head", false);
     add.Norm(m.d_model);
     if (gpt2) add.Norm(m.d_model);
-    if (!m.Tied()) add.Matrix(table);
+    if (!m.Tied()) add.Matrix(table, chunks);
   }
   if (flats.back().params.empty()) flats.pop_back();
   if (apart) flats.push_back(norms);

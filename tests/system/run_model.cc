@@ -46,8 +46,8 @@ Config TinyConfig(ModelConfig::Family family) {
 }
 
 void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn) {
-  const AssembledRun run =
-      Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)}, {true, false, false});
+  const AssembledRun run = Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)},
+                                    {true, trial.all_plans, trial.all_plans});
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
   RunRanks(world, [&](CommFactory& factory) {
     CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);

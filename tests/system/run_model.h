@@ -27,6 +27,7 @@ struct Trial {
   CommSharing sharing = CommSharing::kSeparate;
   std::optional<uint64_t> adversary_seed;
   const KernelTable* kernels = nullptr;  // null: the CPU's
+  bool all_plans = false;                // evaluation and generation, too
 };
 
 // Four blocks of sizes that divide nothing: no two of width, rows, vocabulary and hidden width share a factor

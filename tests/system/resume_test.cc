@@ -1,0 +1,110 @@
+// A run that is stopped and resumed at each third step is the run that was never stopped.
+#include <catch2/catch.hpp>
+
+#include "runtime/base/error.h"
+#include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/run_checkpoint.h"
+#include "tests/runtime/data/temp_dir.h"
+#include "tests/system/options.h"
+
+namespace millrace::test {
+namespace {
+
+constexpr int64_t kSteps = 9, kLeg = 3;
+
+RunIdentity IdentityOf(const Trial& trial) {
+  return {ModelIdentity(trial.config), "tokens of samples", 0, trial.config.train.GlobalBatch(trial.world),
+          "{}"};
+}
+
+// Every leg in fresh engines, from what the one before has saved; `change` may alter options that bits do not
+// depend on.
+Outcome RunInLegs(const Trial& trial, const std::function<void(Trial&, int64_t leg)>& change) {
+  const TempDir dir;
+  Outcome whole;
+  for (int64_t leg = 0; leg < kSteps / kLeg; ++leg) {
+    Trial now = trial;
+    change(now, leg);
+    std::vector<StepCounters> counters(static_cast<size_t>(trial.world));
+    std::vector<StepScalars> scalars;
+    RunEngines(now, [&](RankContext& rank) {
+      const auto resumed = ResumeRun(rank.engine, dir.path(),
+                                     leg == 0 ? ResumePolicy::kAuto : ResumePolicy::kMust, IdentityOf(now));
+      MR_CHECK_EQ(resumed.has_value(), leg > 0, "resumed");
+      if (!resumed) rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
+      if (resumed) {
+        MR_CHECK_EQ(resumed->progress.step, leg * kLeg, "resumed at step");
+        MR_CHECK(resumed->warnings.empty(), "warned: {}", resumed->warnings.front());
+      }
+      for (int64_t step = leg * kLeg; step < (leg + 1) * kLeg; ++step) {
+        const StepScalars s = StepOn(rank, now.config, step);
+        if (rank.rank == 0) scalars.push_back(s);
+      }
+      const RunProgress progress{(leg + 1) * kLeg,
+                                 (leg + 1) * kLeg * now.config.train.GlobalBatch(now.world)};
+      SaveRun(rank.engine, dir.path(), progress, IdentityOf(now), 1);
+      const std::string params = ParamHash(rank.engine), optimizer = OptimizerHash(rank.engine);
+      counters[static_cast<size_t>(rank.rank)] = rank.engine.counters();
+      if (rank.rank != 0) return;
+      whole.param_hash = params;
+      whole.optimizer_hash = optimizer;
+    });
+    whole.scalars.insert(whole.scalars.end(), scalars.begin(), scalars.end());
+    whole.counters = counters;
+  }
+  return whole;
+}
+
+void CheckResume(Trial trial) {
+  trial.steps = kSteps;
+  const Outcome reference = RunTrial(trial);
+  const Outcome same = RunInLegs(trial, [](Trial&, int64_t) {});
+  REQUIRE(same.Bits() == reference.Bits());
+  for (size_t r = 0; r < reference.counters.size(); ++r) REQUIRE(same.counters[r] == reference.counters[r]);
+
+  const std::vector<Option> options = BitwiseOptions();
+  const Outcome changed =
+      RunInLegs(trial, [&](Trial& now, int64_t leg) { options[static_cast<size_t>(leg * 5 + 1)].set(now); });
+  REQUIRE(changed.Bits() == reference.Bits());
+}
+
+TEST_CASE("stopped and resumed at each third step, a run is the run that was never stopped") {
+  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
+      for (const auto& [world, replicate] : {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}, {2, 2}}) {
+        INFO("world " << world << " replicate " << replicate);
+        Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
+        trial.config.parallel.replicate = replicate;
+        CheckResume(trial);
+      }
+}
+
+TEST_CASE("another world, mesh or precision loads the same logical values") {
+  const TempDir dir;
+  const Trial from = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, 3, 1).trial;
+  std::string saved;
+  RunEngines(from, [&](RankContext& rank) {
+    rank.engine.InitWeights(3);
+    for (int64_t step = 0; step < 2; ++step) StepOn(rank, from.config, step);
+    SaveRun(rank.engine, dir.path(), {2, 12}, IdentityOf(from), 2);
+    const std::string hash = ParamHash(rank.engine) + OptimizerHash(rank.engine);
+    if (rank.rank == 0) saved = hash;
+  });
+  for (const auto& [world, replicate] : {std::pair{1, 1}, {2, 1}, {2, 2}, {4, 1}, {4, 2}})
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16All}) {
+      Trial to = MakeBase(ModelConfig::Family::kGpt2, true, precision, world, 1).trial;
+      to.config.parallel.replicate = replicate;
+      std::vector<std::string> loaded(static_cast<size_t>(world));
+      std::vector<int64_t> adam_t(static_cast<size_t>(world));
+      RunEngines(to, [&](RankContext& rank) {
+        ResumeRun(rank.engine, dir.path(), ResumePolicy::kMust, IdentityOf(to));
+        loaded[static_cast<size_t>(rank.rank)] = ParamHash(rank.engine) + OptimizerHash(rank.engine);
+        adam_t[static_cast<size_t>(rank.rank)] = StepOn(rank, to.config, 2).adam_t;
+      });
+      REQUIRE(loaded == std::vector<std::string>(static_cast<size_t>(world), saved));
+      REQUIRE(adam_t == std::vector<int64_t>(static_cast<size_t>(world), 3));
+    }
+}
+
+}  // namespace
+}  // namespace millrace::test
