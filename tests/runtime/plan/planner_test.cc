@@ -144,7 +144,7 @@ constexpr Downcast kDowncasts[] = {Downcast::kAfterGather, Downcast::kPerGather,
 TEST_CASE("gradient and parameter policies over worlds and accumulation", "[plan][planner]") {
   const MeshShape meshes[] = {{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}};
   for (const MeshShape mesh : meshes)
-    for (const int accumulate : {1, 2, 3, 5})
+    for (const int accumulate : {1, 2, 3})
       for (const ReshardPolicy reshard : kReshards)
         for (const Downcast downcast : kDowncasts)
           for (const GradSync sync : {GradSync::kEvery, GradSync::kLast})
@@ -189,7 +189,7 @@ TEST_CASE("random combinations of everything", "[plan][planner]") {
   const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   const auto dtype = [&] { return pick(2) == 0 ? DType::kF32 : DType::kBF16; };
   int planned = 0;
-  for (int i = 0; i < 800; ++i) {
+  for (int i = 0; i < 500; ++i) {
     PlanCase c;
     c.model = pick(2) == 0 ? test::TinyGpt2(1 + pick(6)) : test::TinyLlama(1 + pick(6));
     c.model.tied = pick(2) == 0;
@@ -215,7 +215,7 @@ TEST_CASE("random combinations of everything", "[plan][planner]") {
     RequireProved(c);
     ++planned;
   }
-  REQUIRE(planned > 500);
+  REQUIRE(planned > 300);
 }
 
 TEST_CASE("every kind of plan finds the persistent state at the same address", "[plan][planner]") {
