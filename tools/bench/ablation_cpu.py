@@ -87,7 +87,7 @@ def main():
         same = "yes" if s["param_hash"] == summaries[BASE]["param_hash"] else "no"
         print(f"| {name} | {statistics.median(t):.1f} ({t[len(t) // 10]:.1f}, {t[len(t) * 9 // 10]:.1f}) | {mib(per('bytes_gathered'))} | "
               f"{mib(per('bytes_reduced'))} | {per('gathers'):.0f} | {per('reduces'):.0f} | {mib(per('bytes_cast'))} | {mib(per('bytes_concatenated'))} | "
-              f"{mib(s['arena_bytes'])} | {mib(s['peak_bytes'])} | {same} |")
+              f"{mib(s['measured']['arena_bytes'])} | {mib(s['peak_bytes'])} | {same} |")
     shutil.rmtree(root)
 
 
