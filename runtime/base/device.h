@@ -18,17 +18,52 @@ class DeviceBuffer {
   virtual int64_t bytes() const noexcept = 0;
 };
 
+// Host memory that a device copies from and to without staging (pinned, on a GPU). As DeviceBuffer otherwise.
+class HostBuffer {
+ public:
+  virtual ~HostBuffer() = default;
+  virtual std::byte* data() const noexcept = 0;
+  virtual int64_t bytes() const noexcept = 0;
+};
+
+// Work that was captured from streams and is launched as one. The memory that it names, and the objects that
+// issued the work, outlive it.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  // Enqueues all of it on `stream`; the host does not wait.
+  virtual void Launch(Stream& stream) = 0;
+  virtual int64_t nodes() const noexcept = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
   // Error(kOutOfMemory) names the bytes asked for and the label.
   virtual std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) = 0;
+  virtual std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<Stream> MakeStream(const std::string& role) = 0;
   virtual std::unique_ptr<Event> MakeEvent() = 0;
+  // Blocks the host until the work before the last Record of `event` has finished; returns at once when there
+  // was none.
+  virtual void SyncEvent(const Event& event) = 0;
   // Blocking copies between host memory and this device's memory; ordered after all work of `stream`.
   virtual void CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) = 0;
   virtual void CopyFromHost(std::byte* device, const void* host, int64_t bytes, Stream& stream) = 0;
+  // The same in stream order: the host does not wait. The host memory is a HostBuffer's and stays untouched
+  // until the copy has run.
+  virtual void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) = 0;
+  virtual void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) = 0;
+  virtual void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) = 0;
+
+  // Whether work can be captured into a graph. Where it cannot (a host stream has run each call when it
+  // returns), a recorded step issues its list again.
+  virtual bool captures() const = 0;
+  // Between the two, work that is enqueued on `origin`, and on streams that wait for it, is captured and does
+  // not run. Every such stream has been joined to `origin` at the end.
+  virtual void BeginCapture(Stream& origin) = 0;
+  virtual std::unique_ptr<Graph> EndCapture(Stream& origin) = 0;
 };
 
 }  // namespace millrace

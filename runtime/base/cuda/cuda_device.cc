@@ -1,0 +1,173 @@
+#include "runtime/base/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+// Called where nothing may throw: an object that is being destroyed cannot do more than go on.
+void Quiet(cudaError_t) noexcept {}
+
+class CudaBuffer final : public DeviceBuffer {
+ public:
+  CudaBuffer(int64_t bytes, const std::string& label) : bytes_(bytes) {
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      size_t free = 0, total = 0;
+      Quiet(cudaMemGetInfo(&free, &total));
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("cannot allocate {} bytes of device memory for {}: {} of {} bytes are free",
+                              bytes, label, free, total));
+    }
+    MR_CUDA(status);
+    data_ = static_cast<std::byte*>(data);
+  }
+  ~CudaBuffer() override { Quiet(cudaFree(data_)); }
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
+  std::byte* data() const noexcept override { return data_; }
+  int64_t bytes() const noexcept override { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_;
+};
+
+class PinnedBuffer final : public HostBuffer {
+ public:
+  PinnedBuffer(int64_t bytes, const std::string& label) : bytes_(bytes) {
+    void* data = nullptr;
+    const cudaError_t status = cudaMallocHost(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    MR_REQUIRE(ErrorCode::kOutOfMemory, status == cudaSuccess,
+               "cannot pin {} bytes of host memory for {}: {}", bytes, label, cudaGetErrorString(status));
+    data_ = static_cast<std::byte*>(data);
+  }
+  ~PinnedBuffer() override { Quiet(cudaFreeHost(data_)); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  std::byte* data() const noexcept override { return data_; }
+  int64_t bytes() const noexcept override { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_;
+};
+
+class CudaGraph final : public Graph {
+ public:
+  explicit CudaGraph(cudaGraph_t graph) {
+    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
+    size_t nodes = 0;
+    Quiet(cudaGraphGetNodes(graph, nullptr, &nodes));
+    nodes_ = static_cast<int64_t>(nodes);
+    Quiet(cudaGraphDestroy(graph));
+    MR_CUDA(status);
+  }
+  ~CudaGraph() override { Quiet(cudaGraphExecDestroy(executable_)); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  void Launch(Stream& stream) override { MR_CUDA(cudaGraphLaunch(executable_, AsCuda(stream).get())); }
+  int64_t nodes() const noexcept override { return nodes_; }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+  int64_t nodes_ = 0;
+};
+
+const CudaEvent& AsCuda(const Event& event) {
+  const auto* cuda = dynamic_cast<const CudaEvent*>(&event);
+  MR_CHECK(cuda != nullptr, "an event of another device reached a CUDA stream");
+  return *cuda;
+}
+
+}  // namespace
+
+CudaEvent::CudaEvent() { MR_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+CudaEvent::~CudaEvent() { Quiet(cudaEventDestroy(event_)); }
+
+CudaStream::CudaStream(CudaDevice& device, bool high_priority) : device_(device) {
+  int least = 0, greatest = 0;
+  MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, high_priority ? greatest : least));
+}
+CudaStream::~CudaStream() { Quiet(cudaStreamDestroy(stream_)); }
+void CudaStream::Record(Event& event) { MR_CUDA(cudaEventRecord(AsCuda(event).get(), stream_)); }
+void CudaStream::Wait(const Event& event) { MR_CUDA(cudaStreamWaitEvent(stream_, AsCuda(event).get(), 0)); }
+void CudaStream::Sync() { MR_CUDA(cudaStreamSynchronize(stream_)); }
+
+CudaStream& AsCuda(Stream& stream) {
+  auto* cuda = dynamic_cast<CudaStream*>(&stream);
+  MR_CHECK(cuda != nullptr, "a stream of another device reached a CUDA op");
+  return *cuda;
+}
+
+CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  MR_REQUIRE(ErrorCode::kDevice, status == cudaSuccess, "no usable GPU: {}", cudaGetErrorString(status));
+  MR_REQUIRE(ErrorCode::kDevice, ordinal >= 0 && ordinal < count, "GPU {} does not exist: {} visible",
+             ordinal, count);
+  MR_CUDA(cudaSetDevice(ordinal));
+  MR_CUDA(cudaGetDeviceProperties(&properties_, ordinal));
+}
+
+CudaDevice::~CudaDevice() {
+  Quiet(cudaDeviceSynchronize());
+  attached_.clear();
+  while (!order_.empty()) order_.pop_back();
+}
+
+std::string CudaDevice::name() const { return properties_.name; }
+
+std::unique_ptr<DeviceBuffer> CudaDevice::Allocate(int64_t bytes, const std::string& label) {
+  return std::make_unique<CudaBuffer>(bytes, label);
+}
+std::unique_ptr<HostBuffer> CudaDevice::AllocateHost(int64_t bytes, const std::string& label) {
+  return std::make_unique<PinnedBuffer>(bytes, label);
+}
+std::unique_ptr<Stream> CudaDevice::MakeStream(const std::string& role) {
+  return std::make_unique<CudaStream>(*this, role == "gather" || role == "reduce");
+}
+std::unique_ptr<Event> CudaDevice::MakeEvent() { return std::make_unique<CudaEvent>(); }
+void CudaDevice::SyncEvent(const Event& event) { MR_CUDA(cudaEventSynchronize(AsCuda(event).get())); }
+
+void CudaDevice::CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) {
+  MR_CUDA(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                          AsCuda(stream).get()));
+  stream.Sync();
+}
+void CudaDevice::CopyFromHost(std::byte* device, const void* host, int64_t bytes, Stream& stream) {
+  MR_CUDA(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                          AsCuda(stream).get()));
+  stream.Sync();
+}
+void CudaDevice::EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) {
+  MR_CUDA(cudaMemcpyAsync(pinned, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                          AsCuda(stream).get()));
+}
+void CudaDevice::EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) {
+  MR_CUDA(cudaMemcpyAsync(device, pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                          AsCuda(stream).get()));
+}
+void CudaDevice::EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) {
+  MR_CUDA(cudaMemsetAsync(device, static_cast<int>(value), static_cast<size_t>(bytes), AsCuda(stream).get()));
+}
+
+// Relaxed: libraries may allocate or query while a step is captured (cuDNN, NCCL); what they launch is
+// captured all the same.
+void CudaDevice::BeginCapture(Stream& origin) {
+  MR_CUDA(cudaStreamBeginCapture(AsCuda(origin).get(), cudaStreamCaptureModeRelaxed));
+}
+std::unique_ptr<Graph> CudaDevice::EndCapture(Stream& origin) {
+  cudaGraph_t graph = nullptr;
+  MR_CUDA(cudaStreamEndCapture(AsCuda(origin).get(), &graph));
+  return std::make_unique<CudaGraph>(graph);
+}
+
+}  // namespace millrace
