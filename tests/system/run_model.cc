@@ -45,22 +45,29 @@ Config TinyConfig(ModelConfig::Family family) {
   return c;
 }
 
+AssembledRun PlanOf(const Trial& trial) {
+  return Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)},
+                  {true, trial.all_plans, trial.all_plans});
+}
+
+void RunRank(CommFactory& factory, const Trial& trial, const AssembledRun& run,
+             const std::function<void(RankContext&)>& fn) {
+  CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
+  const std::unique_ptr<Device> device = MakeHostDevice();
+  EngineOptions options;
+  options.graph = GraphModeOf(trial.config);
+  options.checked = trial.config.execution.checked;
+  options.adversary_seed = trial.adversary_seed;
+  Engine engine({device.get(), trial.kernels != nullptr ? trial.kernels : &CpuKernels(), &comms}, run.layout,
+                run.plans, options);
+  RankContext context{engine, run, factory.rank(), factory.world_size()};
+  fn(context);
+}
+
 void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn) {
-  const AssembledRun run = Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)},
-                                    {true, trial.all_plans, trial.all_plans});
+  const AssembledRun run = PlanOf(trial);
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
-  RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
-    const std::unique_ptr<Device> device = MakeHostDevice();
-    EngineOptions options;
-    options.graph = GraphModeOf(trial.config);
-    options.checked = trial.config.execution.checked;
-    options.adversary_seed = trial.adversary_seed;
-    Engine engine({device.get(), trial.kernels != nullptr ? trial.kernels : &CpuKernels(), &comms},
-                  run.layout, run.plans, options);
-    RankContext context{engine, run, factory.rank(), factory.world_size()};
-    fn(context);
-  });
+  RunRanks(world, [&](CommFactory& factory) { RunRank(factory, trial, run, fn); });
 }
 
 std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample) {
@@ -108,29 +115,32 @@ std::string Outcome::Bits() const {
   return text + "parameters " + param_hash + " optimizer " + optimizer_hash;
 }
 
+Outcome TrainOnRank(RankContext& rank, const Trial& trial) {
+  Outcome mine;
+  rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
+  for (int64_t step = 0; step < trial.steps; ++step) mine.scalars.push_back(StepOn(rank, trial.config, step));
+  mine.param_hash = ParamHash(rank.engine);
+  mine.optimizer_hash = OptimizerHash(rank.engine);
+  mine.counters = {rank.engine.counters()};
+  mine.arena_bytes = rank.engine.arena_bytes();
+  mine.shard_communicators =
+      &rank.engine.comms().shard_gather() == &rank.engine.comms().shard_reduce() ? 1 : 2;
+  mine.run = rank.run;
+  mine.plan_hash = PlanHash(mine.plan());
+  return mine;
+}
+
 Outcome RunTrial(const Trial& trial) {
   std::vector<Outcome> ranks(static_cast<size_t>(trial.world));
-  RunEngines(trial, [&](RankContext& rank) {
-    Outcome& mine = ranks[static_cast<size_t>(rank.rank)];
-    rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
-    for (int64_t step = 0; step < trial.steps; ++step)
-      mine.scalars.push_back(StepOn(rank, trial.config, step));
-    mine.param_hash = ParamHash(rank.engine);
-    mine.optimizer_hash = OptimizerHash(rank.engine);
-    mine.counters = {rank.engine.counters()};
-    mine.arena_bytes = rank.engine.arena_bytes();
-    mine.shard_communicators =
-        &rank.engine.comms().shard_gather() == &rank.engine.comms().shard_reduce() ? 1 : 2;
-    if (rank.rank == 0) mine.run = rank.run;
-  });
-  Outcome result = ranks[0];
+  RunEngines(trial,
+             [&](RankContext& rank) { ranks[static_cast<size_t>(rank.rank)] = TrainOnRank(rank, trial); });
+  Outcome result = std::move(ranks[0]);
   for (int r = 1; r < trial.world; ++r) {
     const Outcome& other = ranks[static_cast<size_t>(r)];
     MR_CHECK(other.Bits() == result.Bits(), "rank {} has\n{}\nbut rank 0 has\n{}", r, other.Bits(),
              result.Bits());
     result.counters.push_back(other.counters.front());
   }
-  result.plan_hash = PlanHash(result.plan());
   return result;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/comm_factory.h"
 #include "comm/mesh.h"
 #include "kernels/ops/kernel_table.h"
 #include "runtime/api/assemble.h"
@@ -35,12 +36,19 @@ struct Trial {
 // at its default but grad_sync last, which allows all concats.
 Config TinyConfig(ModelConfig::Family family);
 
-// What one rank works with inside RunEngines.
+// What one rank works with inside RunRank and RunEngines.
 struct RankContext {
   Engine& engine;
   const AssembledRun& run;
   int rank = 0, world = 1;
 };
+
+AssembledRun PlanOf(const Trial& trial);
+
+// Calls fn with a fresh engine (weights not initialised) of this rank, whose peers are the factory's: every
+// rank of its world calls this with the same trial and plans.
+void RunRank(CommFactory& factory, const Trial& trial, const AssembledRun& run,
+             const std::function<void(RankContext&)>& fn);
 
 // Plans once, then calls fn with a fresh engine (weights not initialised) on every rank's thread.
 void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn);
@@ -56,7 +64,7 @@ StepScalars StepOn(RankContext& rank, const Config& config, int64_t step, const 
 struct Outcome {
   std::vector<StepScalars> scalars;  // by step; equal on all ranks, which RunTrial requires
   std::string param_hash, optimizer_hash;
-  std::vector<StepCounters> counters;  // by rank, over all steps
+  std::vector<StepCounters> counters;  // over all steps, by rank; TrainOnRank: of this rank alone
   AssembledRun run;
   std::string plan_hash;
   int64_t arena_bytes = 0;      // allocated by an engine
@@ -70,6 +78,9 @@ struct Outcome {
 };
 
 // Initialises the weights from train.seed and trains trial.steps steps.
+Outcome TrainOnRank(RankContext& rank, const Trial& trial);
+
+// The same on trial.world in-process ranks.
 Outcome RunTrial(const Trial& trial);
 
 }  // namespace millrace::test
