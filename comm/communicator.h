@@ -30,6 +30,21 @@ struct CommCounters {
   int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0;
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
   bool operator==(const CommCounters&) const = default;
+
+  CommCounters& operator+=(const CommCounters& d) {
+    all_gathers += d.all_gathers;
+    reduce_scatters += d.reduce_scatters;
+    all_reduces += d.all_reduces;
+    gathered_bytes += d.gathered_bytes;
+    reduced_bytes += d.reduced_bytes;
+    all_reduced_bytes += d.all_reduced_bytes;
+    return *this;
+  }
+  CommCounters operator-(const CommCounters& b) const {
+    return {all_gathers - b.all_gathers,     reduce_scatters - b.reduce_scatters,
+            all_reduces - b.all_reduces,     gathered_bytes - b.gathered_bytes,
+            reduced_bytes - b.reduced_bytes, all_reduced_bytes - b.all_reduced_bytes};
+  }
 };
 
 class Communicator {

@@ -104,6 +104,11 @@ int64_t PeakResidentBytes() {
   return 0;
 }
 
+int64_t MemoryBytes(const Device& device) {
+  const int64_t used = device.UsedBytes();
+  return used > 0 ? used : PeakResidentBytes();
+}
+
 MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old)
     : lines_(Prepared(run_dir, resume_step, old, &dropped_)) {}
 

@@ -31,6 +31,9 @@ class MetricsFile {
 
 // Most resident bytes of this process so far (VmHWM); 0 where the system does not say.
 int64_t PeakResidentBytes();
+// The memory that a rank's status line and summary speak of: what is in use on its device, or, on a host
+// device, PeakResidentBytes.
+int64_t MemoryBytes(const Device& device);
 
 // "0x3f9d70a4": the bits of the float32 nearest to `value`.
 std::string Float32Bits(double value);

@@ -30,13 +30,16 @@ PlanReport PredictRun(const Session& session, const Machine& machine) {
   return MakePlanReport({run.spec, run.layout, run.options, *run.plans.train, machine, join, others});
 }
 
-int64_t PredictGraphLaunches(const Session& session) {
-  if (session.config().execution.checked) return 0;  // walked eagerly, so that every op can be watched
+int64_t PredictGraphLaunches(const Session& session, int64_t steps) {
+  const bool captures = session.device().captures();
+  // Walked eagerly, so that every op can be watched.
+  if (session.config().execution.checked && !captures) return 0;
+  const int64_t replayed = captures ? std::max<int64_t>(steps - 1, 0) : steps;
   switch (GraphModeOf(session.config())) {
     case GraphMode::kStep:
-      return 1;
+      return replayed;
     case GraphMode::kMicrobatch:
-      return static_cast<int64_t>(session.run().plans.train->schedule.size());
+      return replayed * static_cast<int64_t>(session.run().plans.train->schedule.size());
     case GraphMode::kOff:
       return 0;
   }

@@ -25,7 +25,8 @@ MfuBasis MfuBasisOf(const Session& session, const Machine& machine);
 // session.
 PlanReport PredictRun(const Session& session, const Machine& machine);
 
-// Recorded lists that one training step replays; 0 when it is walked eagerly.
-int64_t PredictGraphLaunches(const Session& session);
+// Launches of recorded work in the first `steps` training steps of a session; 0 when they are walked eagerly.
+// A device that captures issues the first step itself.
+int64_t PredictGraphLaunches(const Session& session, int64_t steps);
 
 }  // namespace millrace

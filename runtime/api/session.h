@@ -48,6 +48,7 @@ class Session {
   const Config& config() const { return config_; }
   const AssembledRun& run() const { return run_; }
   Engine& engine() { return *engine_; }
+  Device& device() const { return *device_; }
   int rank() const;
   int world() const;
 
@@ -71,6 +72,7 @@ class Session {
 
  private:
   Config config_;
+  Device* device_;
   std::unique_ptr<CommSet> comms_;
   AssembledRun run_;
   DataSplit data_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -43,19 +44,14 @@ ResumePolicy ResumePolicyOf(const Config& config) {
 }
 
 StepCounters operator-(const StepCounters& a, const StepCounters& b) {
-  return {{a.kernels.concatenated_bytes - b.kernels.concatenated_bytes,
-           a.kernels.cast_bytes - b.kernels.cast_bytes, a.kernels.copied_bytes - b.kernels.copied_bytes},
-          {a.comm.all_gathers - b.comm.all_gathers, a.comm.reduce_scatters - b.comm.reduce_scatters,
-           a.comm.all_reduces - b.comm.all_reduces, a.comm.gathered_bytes - b.comm.gathered_bytes,
-           a.comm.reduced_bytes - b.comm.reduced_bytes, a.comm.all_reduced_bytes - b.comm.all_reduced_bytes},
-          a.graph_launches - b.graph_launches};
+  return {a.kernels - b.kernels, a.comm - b.comm, a.graph_launches - b.graph_launches};
 }
 
-StepCounters PredictedCounters(const PlanCounters& step, int64_t launches, int64_t steps) {
+StepCounters PredictedCounters(const PlanCounters& step, int64_t steps, int64_t launches) {
   return {{steps * step.concatenated_bytes, steps * step.cast_bytes, steps * step.copied_bytes},
           {steps * step.all_gathers, steps * step.reduce_scatters, steps * step.all_reduces,
            steps * step.gathered_bytes, steps * step.reduced_bytes, steps * step.all_reduced_bytes},
-          steps * launches};
+          launches};
 }
 
 // A fault with its unit found.
@@ -86,6 +82,12 @@ std::vector<PlacedFault> Placed(const std::vector<TrainFault>& faults, const Sha
   return placed;
 }
 
+// A step that is in flight.
+struct Waiting {
+  int64_t step = 0;
+  double enqueue_us = 0;
+};
+
 // One run of the loop, on one rank.
 class Loop {
  public:
@@ -98,7 +100,8 @@ class Loop {
         stop_(stop),
         observer_(observer),
         identity_(IdentityOf(session)),
-        resident_before_(PeakResidentBytes()) {}
+        resident_before_(MemoryBytes(session.device())),
+        lag_(session.device().captures() ? 2 : 0) {}
 
   TrainResult Run() {
     Begin();
@@ -107,13 +110,14 @@ class Loop {
     for (int64_t step = result_.first_step; step < config_.train.steps; ++step) {
       const int64_t done = step + 1;
       const bool last = done == config_.train.steps;
-      StepReport report = TrainStep(step);
-      if (config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last)) Evaluate(report);
-      if (leader()) metrics_->Append(report);
+      Enqueue(step);
       const bool stopping = !last && StopAgreed();
+      const bool evaluates = config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last);
+      const bool saves = config_.checkpoint.every > 0 && done % config_.checkpoint.every == 0;
+      CollectDownTo(last || stopping || evaluates || saves ? 0 : lag_, evaluates);
       if (last || stopping)
         Save(done);
-      else if (config_.checkpoint.every > 0 && done % config_.checkpoint.every == 0)
+      else if (saves)
         TrySave(done);
       if (!stopping) continue;
       result_.preempted = true;
@@ -169,24 +173,42 @@ class Loop {
     return {};
   }
 
-  StepReport TrainStep(int64_t step) {
-    const auto start = Clock::now();
+  void Enqueue(int64_t step) {
+    if (waiting_.empty()) last_collected_ = Clock::now();
     const std::vector<int32_t> tokens = session_.batcher().Step(step, session_.rank());
-    const StepScalars scalars =
-        session_.engine().Step(tokens, step, session_.batcher().valid_tokens(), InjectionAt(step + 1));
+    const auto start = Clock::now();
+    session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(), InjectionAt(step + 1));
+    waiting_.push_back({step, 1e3 * MillisecondsSince(start)});
+  }
+
+  // Reports the oldest steps until `left` are in flight. With `evaluates`, the newest of them is evaluated.
+  void CollectDownTo(int left, bool evaluates) {
+    while (static_cast<int>(waiting_.size()) > left) {
+      const StepScalars scalars = session_.engine().Collect();
+      StepReport report = ReportOf(waiting_.front(), scalars);
+      waiting_.pop_front();
+      if (evaluates && waiting_.empty()) Evaluate(report);
+      if (leader()) metrics_->Append(report);
+    }
+  }
+
+  StepReport ReportOf(const Waiting& waiting, const StepScalars& scalars) {
+    const auto now = Clock::now();
     StepReport report;
-    report.step = step + 1;
+    report.step = waiting.step + 1;
     report.steps = config_.train.steps;
     report.loss = scalars.loss;
     report.grad_norm = scalars.grad_norm;
     report.lr = scalars.lr;
     report.tokens = SamplesAfter(report.step) * config_.model.seq_len;
-    report.step_ms = MillisecondsSince(start);
+    report.step_ms = std::chrono::duration<double, std::milli>(now - last_collected_).count();
+    report.enqueue_us = waiting.enqueue_us;
+    last_collected_ = now;
     report.tokens_per_s = static_cast<double>(session_.batcher().valid_tokens()) / (report.step_ms / 1e3);
     if (basis_.peak_flops_per_rank > 0)
       report.mfu =
           report.tokens_per_s / session_.world() * basis_.flops_per_token / basis_.peak_flops_per_rank;
-    report.peak_bytes = PeakResidentBytes();
+    report.peak_bytes = peak_bytes_ = std::max(peak_bytes_, MemoryBytes(session_.device()));
     report.skipped = scalars.skipped;
     report.finite = scalars.finite != 0;
     if (!report.finite) report.offender = Offender(scalars);
@@ -208,6 +230,7 @@ class Loop {
   }
 
   std::string Offender(const StepScalars& scalars) const {
+    if (scalars.offender_rank < 0) return "sum of gradients over the ranks, finite on each of them";
     if (scalars.offender_unit < 0) return fmt::format("loss on rank {}", scalars.offender_rank);
     const ShardLayout& layout = session_.engine().layout();
     return fmt::format("gradient of unit {} on rank {}",
@@ -253,7 +276,7 @@ class Loop {
     summary.plan_hash = PlanHash(*session_.run().plans.train);
     summary.counters = session_.engine().counters();
     summary.resident_before_arena = resident_before_;
-    summary.resident_peak = PeakResidentBytes();
+    summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));
     summary.world = session_.world();
     summary.seconds = seconds;
     const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
@@ -261,9 +284,9 @@ class Loop {
     summary.measured = {summary.counters - counters_before_, session_.engine().arena_bytes(), step_ms,
                         tokens / (step_ms / 1e3)};
     const PlanReport plan = PredictRun(session_, machine_);
-    summary.predicted = {
-        PredictedCounters(plan.step, PredictGraphLaunches(session_), result_.last_step - result_.first_step),
-        plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second};
+    const int64_t steps = result_.last_step - result_.first_step;
+    summary.predicted = {PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, steps)),
+                         plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second};
     summary.lower_bound_bytes = plan.memory.lower_bound;
     summary.machine = plan.machine.title;
     WriteSummary(config_.run.dir, summary);
@@ -281,6 +304,12 @@ class Loop {
   std::unique_ptr<MetricsFile> metrics_;
   StepCounters counters_before_;
   int64_t samples_before_ = 0;
+  // Steps that are still in flight when the next one is issued: the device never waits for the host to look
+  // at a loss. On a host device a step has run when it was issued.
+  const int lag_;
+  std::deque<Waiting> waiting_;
+  Clock::time_point last_collected_;
+  int64_t peak_bytes_ = 0;
   std::vector<double> step_ms_;
   TrainResult result_;
 };

@@ -20,7 +20,8 @@ struct StepReport {
   double loss = 0, grad_norm = 0, lr = 0;
   int64_t tokens = 0;  // seen so far, all ranks
   double step_ms = 0, tokens_per_s = 0, mfu = 0;
-  int64_t peak_bytes = 0;  // most resident memory of this rank's process so far
+  double enqueue_us = 0;   // host time to issue the step; on a host device, to run it
+  int64_t peak_bytes = 0;  // most memory in use so far: this rank's device, or its process's resident size
   int64_t skipped = 0;     // updates skipped so far
   bool finite = true;
   std::string offender;             // when not finite: "gradient of unit h.0 on rank 1"

@@ -40,6 +40,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
+  // Bytes of the device's memory that are in use, by anybody and for anything (contexts, libraries, buffers);
+  // 0 for host memory, where the process's resident size tells more.
+  virtual int64_t UsedBytes() const = 0;
   // Error(kOutOfMemory) names the bytes asked for and the label.
   virtual std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) = 0;

@@ -1,5 +1,7 @@
 #include "runtime/exec/bound_op.h"
 
+#include <vector>
+
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -22,6 +24,25 @@ BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int
         return bound;
       },
       op);
+}
+
+std::string MovedOperand(const BoundOp& then, const BoundOp& now) {
+  MR_CHECK_EQ(then.index(), now.index(), "bindings of two different ops");
+  std::vector<std::byte*> before;
+  const auto visit = [](const BoundOp& op, auto&& f) {
+    std::visit(
+        [&]<template <class> class Op>(const Op<TensorView>& typed) { Op<TensorView>::Visit(typed, f); }, op);
+  };
+  visit(then, [&](const TensorView& view, Access, std::string_view) { before.push_back(view.data); });
+  std::string moved;
+  size_t i = 0;
+  visit(now, [&](const TensorView& view, Access, std::string_view name) {
+    if (view.data != before[i] && moved.empty())
+      moved = fmt::format("operand {} was captured at {} and is now at {}", name,
+                          static_cast<const void*>(before[i]), static_cast<const void*>(view.data));
+    ++i;
+  });
+  return moved;
 }
 
 namespace {

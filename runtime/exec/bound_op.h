@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <variant>
 
 #include "comm/mesh.h"
@@ -41,7 +42,22 @@ struct KernelCounters {
   int64_t cast_bytes = 0;          // read by cast
   int64_t copied_bytes = 0;        // read by accumulate: reduced shards that did not land in place
   bool operator==(const KernelCounters&) const = default;
+
+  KernelCounters& operator+=(const KernelCounters& d) {
+    concatenated_bytes += d.concatenated_bytes;
+    cast_bytes += d.cast_bytes;
+    copied_bytes += d.copied_bytes;
+    return *this;
+  }
+  KernelCounters operator-(const KernelCounters& b) const {
+    return {concatenated_bytes - b.concatenated_bytes, cast_bytes - b.cast_bytes,
+            copied_bytes - b.copied_bytes};
+  }
 };
+
+// The first operand of `now` that is somewhere else than in `then`, as text with both addresses; "" when all
+// are where they were. Both are bindings of one op.
+std::string MovedOperand(const BoundOp& then, const BoundOp& now);
 
 // Issues one op on `stream`; a collective goes to the communicator of its group and purpose.
 void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters,

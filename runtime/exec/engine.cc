@@ -1,6 +1,7 @@
 #include "runtime/exec/engine.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -28,20 +29,8 @@ StepScalars FreshScalars() {
   return scalars;
 }
 
-CommCounters operator-(const CommCounters& a, const CommCounters& b) {
-  return {a.all_gathers - b.all_gathers,     a.reduce_scatters - b.reduce_scatters,
-          a.all_reduces - b.all_reduces,     a.gathered_bytes - b.gathered_bytes,
-          a.reduced_bytes - b.reduced_bytes, a.all_reduced_bytes - b.all_reduced_bytes};
-}
-
-void Add(CommCounters& to, const CommCounters& d) {
-  to.all_gathers += d.all_gathers;
-  to.reduce_scatters += d.reduce_scatters;
-  to.all_reduces += d.all_reduces;
-  to.gathered_bytes += d.gathered_bytes;
-  to.reduced_bytes += d.reduced_bytes;
-  to.all_reduced_bytes += d.all_reduced_bytes;
-}
+// The part of the scalars that the host writes for each step; ops write the rest.
+constexpr int64_t kHostScalarBytes = offsetof(StepScalars, lr);
 
 }  // namespace
 
@@ -64,11 +53,19 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
       WriteShard(kind, FlatId{static_cast<int32_t>(f)},
                  std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
   WriteScalars(FreshScalars());
-  if (options_.checked)
+  // A graph's ops cannot be watched one by one; there the addresses are checked at each launch instead.
+  if (options_.checked && (options_.graph == GraphMode::kOff || !context_.device->captures()))
     observer_ = std::make_unique<CheckedMemory>(layout_.mesh, context_.comms->world().rank(), arena_->data());
 }
 
-Engine::~Engine() = default;
+// What is in flight reads and writes memory that is about to go.
+Engine::~Engine() {
+  try {
+    executor_.Sync();
+  } catch (const Error&) {
+    // The device has failed, and whoever met the failure first has said so.
+  }
+}
 
 int64_t Engine::arena_bytes() const { return arena_->bytes(); }
 
@@ -176,40 +173,66 @@ void Engine::RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& re
   }
   if (!recorded)
     recorded = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph);
+  if (options_.checked) recorded->CheckAddresses(BindingOf(plan));
   recorded->Replay();
 }
 
 StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                          const Injection& injection) {
+  MR_CHECK_EQ(steps_in_flight(), 0, "Step() while steps are in flight: collect them first");
+  Enqueue(tokens, step, valid_tokens, injection);
+  return Collect();
+}
+
+void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
+                     const Injection& injection) {
   MR_CHECK(plans_.train.has_value(), "this engine has no training plan");
   const StepPlan& plan = *plans_.train;
-  MR_CHECK_EQ(static_cast<int64_t>(tokens.size_bytes()), ViewOf(plan, plan.state.tokens).bytes() / 2,
-              "tokens of one step");
+  const TensorView token_view = ViewOf(plan, plan.state.tokens);
+  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
+  MR_CHECK_EQ(bytes, token_view.bytes() / 2, "tokens of one step");
   MR_CHECK_GT(valid_tokens, 0, "a step needs targets");
-  const int64_t parity = step & 1;
-  UploadTokens(plan, tokens, parity);
-  StepScalars scalars = ReadScalars();
+  MR_CHECK_LT(steps_in_flight(), kStepsInFlight, "steps in flight");
+  Device& device = *context_.device;
+  Stream& compute = executor_.stream(StreamId::kCompute);
+  InFlight& slot = SlotOf(enqueued_);
+  if (!slot.done)
+    slot = {device.AllocateHost(bytes, "tokens of a step in flight"),
+            device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
+            device.AllocateHost(sizeof(StepScalars), "results of a step in flight"), device.MakeEvent()};
+  StepScalars scalars{};
   scalars.step = step;
   scalars.inv_valid_tokens = 1.0 / static_cast<double>(valid_tokens);
-  scalars.token_parity = parity;
+  scalars.token_parity = step & 1;
   scalars.inject_loss_nan = injection.loss_nan;
   scalars.inject_grad_unit = injection.grad_unit;
-  WriteScalars(scalars);
+  std::memcpy(slot.tokens->data(), tokens.data(), tokens.size_bytes());
+  std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
+  std::byte* const scalars_on_device = ViewOf(plan, plan.state.scalars).data;
+  device.EnqueueFromHost(token_view.data + scalars.token_parity * bytes, slot.tokens->data(), bytes, compute);
+  device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
   if (!carried_valid_) RunPrologue(plan);
-  const CommCounters comm_before = context_.comms->Counters();
-  const KernelCounters kernels_before = executor_.counters();
+  const CommCounters comm_before = executor_.comm_counters();
+  const KernelCounters kernels_before = executor_.kernel_counters();
   const int64_t launches_before = train_recorded_ ? train_recorded_->launches() : 0;
   RunSchedule(plan, train_recorded_);
-  executor_.Sync();
-  Add(counters_.comm, context_.comms->Counters() - comm_before);
-  counters_.kernels.cast_bytes += executor_.counters().cast_bytes - kernels_before.cast_bytes;
-  counters_.kernels.concatenated_bytes +=
-      executor_.counters().concatenated_bytes - kernels_before.concatenated_bytes;
-  counters_.kernels.copied_bytes += executor_.counters().copied_bytes - kernels_before.copied_bytes;
+  device.EnqueueToHost(slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars), compute);
+  compute.Record(*slot.done);
+  ++enqueued_;
+  counters_.comm += executor_.comm_counters() - comm_before;
+  counters_.kernels += executor_.kernel_counters() - kernels_before;
   counters_.graph_launches += train_recorded_ ? train_recorded_->launches() - launches_before : 0;
   derived_valid_ = carried_valid_ = true;
-  return ReadScalars();
+}
+
+StepScalars Engine::Collect() {
+  MR_CHECK_GT(steps_in_flight(), 0, "no step is in flight");
+  const InFlight& slot = SlotOf(collected_++);
+  context_.device->SyncEvent(*slot.done);
+  StepScalars scalars;
+  std::memcpy(&scalars, slot.scalars_out->data(), sizeof scalars);
+  return scalars;
 }
 
 double Engine::EvalLossSum(std::span<const int32_t> tokens) {

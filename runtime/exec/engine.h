@@ -7,6 +7,7 @@
 // Threads  One engine per rank, used by one thread. Engines share nothing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,7 +34,9 @@ struct StepCounters {
 
 struct EngineOptions {
   GraphMode graph = GraphMode::kStep;
-  bool checked = false;                    // poison freed bytes, find the first non-finite value; eager only
+  // Poison freed bytes and find the first non-finite value, walking the plan eagerly. On a device that
+  // captures and with a graph: check instead that every captured address is still the plan's, at each launch.
+  bool checked = false;
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
 };
 
@@ -72,10 +75,20 @@ class Engine {
   StepScalars ReadScalars();
   void WriteScalars(const StepScalars& scalars);
 
-  // One training step. tokens [accumulate, B, T+1] of this rank; step is 0-based and drives the learning
-  // rate; valid_tokens counts the targets of the whole step over all ranks.
+  // One training step: Enqueue, then Collect. tokens [accumulate, B, T+1] of this rank; step is 0-based and
+  // drives the learning rate; valid_tokens counts the targets of the whole step over all ranks.
   StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                    const Injection& injection = {});
+
+  // Enqueue issues a step and returns; `tokens` may change then. Collect waits for the oldest step that was
+  // not collected yet and returns its scalars. Between the two the device works and the host need not:
+  // nothing in Enqueue waits for the device while fewer than kStepsInFlight steps are in flight (more are an
+  // error). On a host device the step has run when Enqueue returns.
+  static constexpr int kStepsInFlight = 4;
+  void Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
+               const Injection& injection = {});
+  StepScalars Collect();
+  int steps_in_flight() const { return static_cast<int>(enqueued_ - collected_); }
 
   // Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
   double EvalLossSum(std::span<const int32_t> tokens);
@@ -97,6 +110,13 @@ class Engine {
   void RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded);
   void UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity);
 
+  // Host ends of a step in flight. Each is used again once its step was collected.
+  struct InFlight {
+    std::unique_ptr<HostBuffer> tokens, scalars_in, scalars_out;
+    std::unique_ptr<Event> done;
+  };
+  InFlight& SlotOf(int64_t number) { return in_flight_[static_cast<size_t>(number % kStepsInFlight)]; }
+
   ExecutorContext context_;
   ShardLayout layout_;
   EnginePlans plans_;
@@ -106,6 +126,8 @@ class Engine {
   std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
   std::unique_ptr<OpObserver> observer_;                               // checked only
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // adversary_seed only, by plan
+  std::array<InFlight, kStepsInFlight> in_flight_;
+  int64_t enqueued_ = 0, collected_ = 0;
   bool derived_valid_ = false;  // constants and compute shards follow from the master weights
   bool carried_valid_ = false;  // what the training step's first gathers would produce is in its buckets
   StepCounters counters_;

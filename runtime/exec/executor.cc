@@ -47,6 +47,11 @@ void Executor::Join() {
   }
 }
 
+CommCounters Executor::comm_counters() const {
+  CommCounters all = context_.comms->Counters();
+  return all += replayed_;
+}
+
 void Executor::Sync() {
   for (const auto& stream : streams_) stream->Sync();
 }
@@ -55,7 +60,7 @@ void Executor::RunOne(const Binding& binding, const Entry& entry, int op_index) 
   const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
   const PlanOp& op = body.ops[static_cast<size_t>(op_index)];
   const BoundOp bound = BindOp(binding, op.op, body.begin + op_index, entry.microbatch);
-  RunOp(bound, *context_.kernels, *context_.comms, counters_, stream(op.stream));
+  RunOp(bound, *context_.kernels, *context_.comms, kernel_counters_, stream(op.stream));
 }
 
 void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer) {
@@ -84,43 +89,97 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
 
 RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
                            GraphMode mode)
-    : executor_(executor) {
+    : executor_(executor), schedule_(schedule) {
   MR_CHECK(mode != GraphMode::kOff, "nothing is recorded with execution.graph=off");
   const EventMap events = NumberEvents(schedule);
   for (size_t e = 0; e < schedule.size(); ++e) {
     const Entry& entry = schedule[e];
     const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
-    if (e == 0 || mode == GraphMode::kMicrobatch) graphs_.emplace_back();
-    const size_t first_waiting = graphs_.back().size();
+    if (e == 0 || mode == GraphMode::kMicrobatch) sections_.emplace_back();
+    std::vector<Issue>& issues = sections_.back().issues;
+    const size_t first_waiting = issues.size();
     for (size_t o = 0; o < body.ops.size(); ++o) {
       const PlanOp& op = body.ops[o];
-      Issue issue{
-          BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch), op.stream, {}, -1};
+      Issue issue;
+      issue.op = BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch);
+      issue.stream = op.stream;
+      issue.entry = static_cast<int>(e);
+      issue.index = static_cast<int>(o);
       const auto recorded = events.find({static_cast<int32_t>(e), static_cast<int32_t>(o)});
       if (recorded != events.end()) issue.record = static_cast<int64_t>(1 + recorded->second);
-      graphs_.back().push_back(std::move(issue));
+      issues.push_back(std::move(issue));
     }
     for (const Edge& edge : entry.edges) {
       // The join at a graph's end already orders everything before it.
       if (mode == GraphMode::kMicrobatch && edge.from_entry != static_cast<int32_t>(e)) continue;
-      graphs_.back()[first_waiting + static_cast<size_t>(edge.to_op)].waits.push_back(
+      issues[first_waiting + static_cast<size_t>(edge.to_op)].waits.push_back(
           1 + events.at({edge.from_entry, edge.from_op}));
     }
   }
 }
 
+RecordedStep::~RecordedStep() = default;
+
+void RecordedStep::IssueAll(const Section& section) {
+  executor_.Fork();
+  for (const Issue& issue : section.issues) {
+    Stream& stream = executor_.stream(issue.stream);
+    for (const size_t event : issue.waits) stream.Wait(executor_.EventAt(event));
+    RunOp(issue.op, *executor_.context_.kernels, *executor_.context_.comms, executor_.kernel_counters_,
+          stream);
+    if (issue.record >= 0) stream.Record(executor_.EventAt(static_cast<size_t>(issue.record)));
+  }
+  executor_.Join();
+}
+
+void RecordedStep::Capture(Section& section) {
+  Device& device = *executor_.context_.device;
+  Stream& compute = executor_.stream(StreamId::kCompute);
+  const KernelCounters kernels = executor_.kernel_counters_;
+  const CommCounters comm = executor_.comm_counters();
+  device.BeginCapture(compute);
+  IssueAll(section);
+  section.graph = device.EndCapture(compute);
+  section.kernels = executor_.kernel_counters_ - kernels;
+  section.comm = executor_.comm_counters() - comm;
+}
+
 void RecordedStep::Replay() {
-  for (const std::vector<Issue>& graph : graphs_) {
-    executor_.Fork();
-    for (const Issue& issue : graph) {
-      Stream& stream = executor_.stream(issue.stream);
-      for (size_t event : issue.waits) stream.Wait(executor_.EventAt(event));
-      RunOp(issue.op, *executor_.context_.kernels, *executor_.context_.comms, executor_.counters_, stream);
-      if (issue.record >= 0) stream.Record(executor_.EventAt(static_cast<size_t>(issue.record)));
+  const bool captures = executor_.context_.device->captures();
+  for (Section& section : sections_) {
+    if (!captures || !section.issued) {
+      IssueAll(section);
+      section.issued = true;
+      launches_ += captures ? 0 : 1;
+      continue;
     }
-    executor_.Join();
+    if (section.graph) {
+      executor_.kernel_counters_ += section.kernels;
+      executor_.replayed_ += section.comm;
+    } else {
+      Capture(section);  // counts what it issues, once: for the launch that follows
+    }
+    section.graph->Launch(executor_.stream(StreamId::kCompute));
     ++launches_;
   }
+}
+
+void RecordedStep::CheckAddresses(const Binding& binding) const {
+  for (const Section& section : sections_)
+    for (const Issue& issue : section.issues) {
+      const Entry& entry = schedule_[static_cast<size_t>(issue.entry)];
+      const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
+      const PlanOp& op = body.ops[static_cast<size_t>(issue.index)];
+      const std::string moved =
+          MovedOperand(issue.op, BindOp(binding, op.op, body.begin + issue.index, entry.microbatch));
+      MR_CHECK(moved.empty(), "op {} of body {}: {}", op.label, body.name, moved);
+    }
+}
+
+int64_t RecordedStep::nodes() const {
+  int64_t nodes = 0;
+  for (const Section& section : sections_) nodes += section.graph ? section.graph->nodes() : 0;
+  return nodes;
 }
 
 }  // namespace millrace

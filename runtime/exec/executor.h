@@ -1,8 +1,9 @@
-// Runs plans: the eager walk binds and issues each op; the recorded step binds once and issues the list again
-// and again without looking at the plan. Both wait and record events where the plan has edges. They decide
-// nothing.
+// Runs plans: the eager walk binds and issues each op; the recorded step binds once, issues the list once
+// and, on a device that captures, replays it as a graph from then on (on a host device it issues the list
+// again). Both wait and record events where the plan has edges. They decide nothing.
 //
 // Order    A run begins by joining all streams to compute and ends by joining compute to all streams.
+// Host     Nothing here waits for the device but Sync().
 // Threads  One executor per rank, used by one thread.
 #pragma once
 
@@ -45,7 +46,9 @@ class Executor {
   void RunOne(const Binding& binding, const Entry& entry, int op_index);
 
   Stream& stream(StreamId id) { return *streams_[static_cast<size_t>(id)]; }
-  KernelCounters& counters() { return counters_; }
+  // What was issued so far, replays included.
+  const KernelCounters& kernel_counters() const { return kernel_counters_; }
+  CommCounters comm_counters() const;
   const ExecutorContext& context() const { return context_; }
   void Sync();
 
@@ -58,20 +61,32 @@ class Executor {
   ExecutorContext context_;
   std::array<std::unique_ptr<Stream>, kStreams> streams_;
   std::vector<std::unique_ptr<Event>> events_;
-  KernelCounters counters_;
+  KernelCounters kernel_counters_;
+  CommCounters replayed_;  // by graphs: communicators only count what is issued to them
 };
 
 enum class GraphMode { kStep, kMicrobatch, kOff };
 
 // The list of a step's ops, bound once. kStep: one launch per step; kMicrobatch: one per body, with all
 // streams joined at each end.
+//
+// Capture  The first replay issues the ops: it is a step like any other, and everything that libraries load
+// or
+//          build at first use is then there. The second captures the same list at the same addresses; from
+//          then on a replay is a launch.
 class RecordedStep {
  public:
+  // `executor` and what `binding` names outlive this object.
   RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
                GraphMode mode);
+  ~RecordedStep();
 
   void Replay();
-  int64_t launches() const { return launches_; }  // since construction
+  // Throws Error(kInternal) naming the op, the operand and both addresses unless `binding` puts every operand
+  // where the recorded list has it: a graph would go on reading and writing the old place.
+  void CheckAddresses(const Binding& binding) const;
+  int64_t launches() const { return launches_; }  // since construction; on a host device, lists issued
+  int64_t nodes() const;                          // of the captured graphs; 0 before
 
  private:
   struct Issue {
@@ -79,9 +94,21 @@ class RecordedStep {
     StreamId stream = StreamId::kCompute;
     std::vector<size_t> waits;  // events
     int64_t record = -1;        // event, -1 none
+    int entry = 0, index = 0;   // of the schedule, of the body's ops
   };
+  struct Section {
+    std::vector<Issue> issues;
+    bool issued = false;
+    std::unique_ptr<Graph> graph;
+    KernelCounters kernels;  // what one launch moves
+    CommCounters comm;
+  };
+  void IssueAll(const Section& section);
+  void Capture(Section& section);
+
   Executor& executor_;
-  std::vector<std::vector<Issue>> graphs_;
+  const std::vector<Entry> schedule_;
+  std::vector<Section> sections_;
   int64_t launches_ = 0;
 };
 

@@ -43,6 +43,7 @@ class HostStream final : public Stream {
 class HostDevice final : public Device {
  public:
   std::string name() const override { return "cpu"; }
+  int64_t UsedBytes() const override { return 0; }
   std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) override {
     return std::make_unique<AlignedBuffer<DeviceBuffer>>(bytes, label);
   }

@@ -125,6 +125,12 @@ CudaDevice::~CudaDevice() {
 
 std::string CudaDevice::name() const { return properties_.name; }
 
+int64_t CudaDevice::UsedBytes() const {
+  size_t free = 0, total = 0;
+  MR_CUDA(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(total - free);
+}
+
 std::unique_ptr<DeviceBuffer> CudaDevice::Allocate(int64_t bytes, const std::string& label) {
   return std::make_unique<CudaBuffer>(bytes, label);
 }

@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
   const cudaDeviceProp& properties() const { return properties_; }
 
   std::string name() const override;
+  int64_t UsedBytes() const override;
   std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) override;
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override;
   // The roles "gather" and "reduce" get a high priority: communication that waits behind a full GPU of
