@@ -118,6 +118,7 @@ Program ProgramFor(const Config& config, const Model& model, const PrecisionPoli
   if (kind == PlanKind::kTrain) graph = AddGradients(std::move(graph), RecomputeOf(config));
   LowerOptions options;
   options.backend = backend;
+  options.deterministic = config.execution.deterministic;
   return Lower(graph, options);
 }
 

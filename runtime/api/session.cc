@@ -90,6 +90,7 @@ Session::Session(const Config& config, const Environment& environment, const Ses
     MR_REQUIRE(ErrorCode::kConfig, hashes[r] == plan_hashes,
                "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
                comms_->world().rank(), plan_hashes, r, hashes[r]);
+  if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
   engine_ = std::make_unique<Engine>(ExecutorContext{environment.device, environment.kernels, comms_.get()},
                                      run_.layout, run_.plans, EngineOptionsOf(config, environment));
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,6 +27,9 @@ struct Environment {
   CommFactory* comm_factory = nullptr;
   BackendTraits traits;
   CommSharing sharing = CommSharing::kSeparate;
+  // Called once, before the engine is made and any op is issued: chooses the algorithms of the plans' ops, the
+  // same on all ranks (a collective), and returns what tells one choice from another. Null: nothing to choose.
+  std::function<std::string(const AssembledRun&, const Config&, Communicator& world)> tune;
   std::optional<uint64_t> adversary_seed;  // tests
 };
 
@@ -55,6 +59,9 @@ class Session {
   // Fresh weights: model.init_from, or the generator with train.seed.
   void InitWeights();
 
+  // Of the algorithms that the environment chose; "" where there was nothing to choose.
+  const std::string& tuning() const { return tuning_; }
+
   bool has_data() const { return batcher_ != nullptr; }
   const Batcher& batcher() const;       // with data
   const TokenSource& held_out() const;  // with data
@@ -75,6 +82,7 @@ class Session {
   Device* device_;
   std::unique_ptr<CommSet> comms_;
   AssembledRun run_;
+  std::string tuning_;
   DataSplit data_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Engine> engine_;

@@ -16,7 +16,8 @@ struct LowerOptions {
   Backend backend = Backend::kCpu;
   bool fuse_residual_norm = true;  // kAdd + kNorm -> NormOp with residual, over unit borders
   bool fuse_bias_gelu = true;      // kLinear + kActivation(gelu) -> GEMM epilogue
-  int64_t loss_chunk_rows = 512;   // rows of logits that exist at once
+  int64_t loss_chunk_rows = 0;     // rows of logits that exist at once; 0: LossChunkRows
+  bool deterministic = true;       // forbids kernels that sum in an order of their own
   bool operator==(const LowerOptions&) const = default;
 };
 
@@ -57,6 +58,11 @@ struct Program {
   std::vector<ProgramOp> prologue, forward, backward;
   std::vector<std::string> choices;  // what was fused or chosen and why, one line each, for `plan`
 };
+
+// Rows of logits that exist at once, of `rows` in all. kCpu: 512, what stays in cache. kCuda: equal chunks
+// whose logits take at most 1 GiB: each chunk adds its product to the whole f32 weight gradient, and that
+// traffic must stay small beside the product itself.
+int64_t LossChunkRows(Backend backend, int64_t rows, int64_t padded_vocab, DType logits);
 
 Program Lower(const SemanticGraph& graph, const LowerOptions& options);
 std::string ToString(const Program& program);

@@ -7,6 +7,16 @@
 
 namespace millrace {
 
+int64_t LossChunkRows(Backend backend, int64_t rows, int64_t padded_vocab, DType logits) {
+  if (backend == Backend::kCpu) return 512;
+  constexpr int64_t kLogitsBytes = int64_t{1} << 30;
+  constexpr int64_t kRowTile = 128;  // of a GEMM on Hopper
+  const int64_t chunks =
+      std::max<int64_t>(1, (rows * padded_vocab * Bytes(logits) + kLogitsBytes - 1) / kLogitsBytes);
+  const int64_t chunk = (rows + chunks - 1) / chunks;
+  return std::max<int64_t>(kRowTile, (chunk + kRowTile - 1) / kRowTile * kRowTile);
+}
+
 // By chunks of rows, through one buffer of logits; the gradient replaces the logits, and both products of it
 // are taken at once. The weight gradient comes first: then the input gradient can replace the rows of x that
 // it has just read.
@@ -16,8 +26,11 @@ void Lowering::HeadLoss(const Node& node) {
   const View x = storage_.Read(x_value), weight = storage_.Read(node.inputs[1]),
              targets = storage_.Read(node.inputs[2]), loss = storage_.Write(node.outputs[0]);
   const int64_t rows = x.layout.dims[0], padded_vocab = weight.layout.dims[0];
-  MR_CHECK_GE(options_.loss_chunk_rows, 1, "loss_chunk_rows");
-  const int64_t chunk = std::min(options_.loss_chunk_rows, rows);
+  MR_CHECK_GE(options_.loss_chunk_rows, 0, "loss_chunk_rows");
+  const int64_t wanted = options_.loss_chunk_rows > 0
+                             ? options_.loss_chunk_rows
+                             : LossChunkRows(options_.backend, rows, padded_vocab, x.layout.dtype);
+  const int64_t chunk = std::min(wanted, rows);
   const View logits = storage_.Temporary("head/logits", DenseLayout(x.layout.dtype, {chunk, padded_vocab}));
   const bool in_place = gradient && storage_.CanReplace(x_value, d_x_value);
   const View d_x = in_place ? storage_.WriteOver(d_x_value, x_value) : storage_.Write(d_x_value);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "runtime/api/metrics.h"
@@ -27,23 +28,47 @@ double Quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// Seconds of one step, which all ranks begin together.
-double TimeStep(Session& session, int64_t step) {
-  const std::vector<int32_t> tokens = session.batcher().Step(step, session.rank());
-  session.engine().comms().world().Barrier();
-  const auto start = Clock::now();
-  session.engine().Step(tokens, step, session.batcher().valid_tokens());
-  return std::chrono::duration<double>(Clock::now() - start).count();
+struct Times {
+  std::vector<double> step_ms;     // from the end of one step to the end of the next
+  std::vector<double> enqueue_us;  // host time to issue a step; on a host device, to run it
+};
+
+// Steps [first, first + count). On a device that works while the host goes on, two steps stay in flight, as
+// in training; on a host device all ranks begin each step together.
+Times RunSteps(Session& session, int64_t first, int64_t count) {
+  Engine& engine = session.engine();
+  const bool async = session.device().captures();
+  const int lag = async ? 2 : 0;
+  Times times;
+  auto last = Clock::now();
+  for (int64_t step = first; step < first + count || engine.steps_in_flight() > 0; ++step) {
+    if (step < first + count) {
+      const std::vector<int32_t> tokens = session.batcher().Step(step, session.rank());
+      if (!async) engine.comms().world().Barrier();
+      const auto start = Clock::now();
+      if (!async || step == first) last = start;
+      engine.Enqueue(tokens, step, session.batcher().valid_tokens());
+      times.enqueue_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+      if (engine.steps_in_flight() <= lag) continue;
+    }
+    engine.Collect();
+    const auto now = Clock::now();
+    times.step_ms.push_back(std::chrono::duration<double, std::milli>(now - last).count());
+    last = now;
+  }
+  return times;
 }
 
-// Host time to issue one step: its time outside kernels and communicators.
-double HostMicroseconds(Session& session, CallTimer& timer, int64_t first_step) {
+// Host time to issue one step. Where a step has run when it was issued: its time outside kernels and
+// communicators.
+double HostMicroseconds(Session& session, CallTimer* timer, const Times& measured, int64_t first_step) {
+  if (timer == nullptr) return Quantile(measured.enqueue_us, 0.5);
   std::vector<double> host;
-  timer.TurnOn();
+  timer->TurnOn();
   for (int64_t i = 0; i < kIssueSteps; ++i) {
-    const double before = timer.seconds();
-    const double step = TimeStep(session, first_step + i);
-    host.push_back(1e6 * (step - (timer.seconds() - before)));
+    const double before = timer->seconds();
+    const Times step = RunSteps(session, first_step + i, 1);
+    host.push_back(step.enqueue_us[0] - 1e6 * (timer->seconds() - before));
   }
   return Quantile(host, 0.5);
 }
@@ -55,21 +80,22 @@ int BenchVerb(const BenchArguments& arguments) {
   ConfigArguments config = arguments.config;
   config.sets.push_back("data.kind=synthetic");  // the data loader is not what is measured
   return RunOnRanks(config, plans, [&](RankContext& context) {
-    CallTimer timer(*context.environment.kernels, context.factory);
-    context.environment.kernels = &timer.kernels();
-    context.environment.comm_factory = &timer;
+    std::optional<CallTimer> timer;
+    if (!context.environment.device->captures()) {
+      timer.emplace(*context.environment.kernels, context.factory);
+      context.environment.kernels = &timer->kernels();
+      context.environment.comm_factory = &*timer;
+    }
     Session session(context.config.config, context.environment, {plans, true});
     session.InitWeights();
-    std::vector<double> step_ms;
-    const int64_t steps = arguments.warmup + arguments.steps;
-    for (int64_t step = 0; step < steps; ++step) {
-      const double seconds = TimeStep(session, step);
-      if (step >= arguments.warmup) step_ms.push_back(1e3 * seconds);
-    }
-    const double host_us = HostMicroseconds(session, timer, steps);
+    RunSteps(session, 0, arguments.warmup);
+    const Times times = RunSteps(session, arguments.warmup, arguments.steps);
+    const std::vector<double>& step_ms = times.step_ms;
+    const double host_us =
+        HostMicroseconds(session, timer ? &*timer : nullptr, times, arguments.warmup + arguments.steps);
     if (!context.leader()) return 0;
     const Config& c = session.config();
-    const MfuBasis basis = MfuBasisOf(session, ThisMachine());
+    const MfuBasis basis = MfuBasisOf(session, context.machine);
     const double median = Quantile(step_ms, 0.5);
     const double rate =
         static_cast<double>(session.batcher().valid_tokens()) / session.world() / (median / 1e3);
@@ -84,7 +110,7 @@ int BenchVerb(const BenchArguments& arguments) {
         {"mfu_full", rate * basis.flops_per_token_full / basis.peak_flops_per_rank},
         {"peak_flops_per_rank", basis.peak_flops_per_rank},
         {"mfu_basis", basis.text},
-        {"peak_bytes", PeakResidentBytes()},
+        {"peak_bytes", MemoryBytes(session.device())},
         {"arena_bytes", session.engine().arena_bytes()},
         {"host_us_per_step", host_us},
         {"graph", Name(c.execution.graph)},

@@ -10,6 +10,7 @@
 #include "comm/comm_factory.h"
 #include "runtime/api/session.h"
 #include "runtime/config/load.h"
+#include "runtime/plan/machine.h"
 
 namespace millrace {
 
@@ -19,10 +20,12 @@ struct ConfigArguments {
   std::vector<std::string> sets;
 };
 
-// One rank of a verb that needs ranks: its factory and the environment of a session on the CPU.
+// One rank of a verb that needs ranks: its factory, the environment of a session, and whose figures MFU is
+// for.
 struct RankContext {
   CommFactory& factory;
   Environment environment;
+  Machine machine;
   LoadedConfig config;
   bool leader() const { return factory.rank() == 0; }
 };

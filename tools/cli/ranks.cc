@@ -5,15 +5,13 @@
 #include <memory>
 #include <thread>
 
-#include "comm/host_collectives.h"
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_factory.h"
 #include "comm/mpi/mpi_runtime.h"
-#include "kernels/cpu/cpu_kernels.h"
 #include "runtime/api/assemble.h"
 #include "runtime/api/exchange.h"
-#include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
+#include "tools/cli/backend.h"
 #include "tools/cli/command.h"
 
 namespace millrace {
@@ -35,34 +33,32 @@ bool IsLikelyEverywhere(ErrorCode code) {
 }
 constexpr std::chrono::seconds kLeaderSpeaksFirst(3);
 
-BackendTraits TraitsOf(int world) { return {Backend::kCpu, ScratchBytes(world)}; }
-
 LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& plans, int world) {
-  LoadedConfig loaded = LoadRunConfig(arguments.files, arguments.sets, ConfigContext{.world = world});
-  Assemble(loaded.config, world, TraitsOf(world),
+  LoadedConfig loaded = LoadRunConfig(arguments.files, arguments.sets,
+                                      ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
+  Assemble(loaded.config, world, TraitsOf(ChooseBackend(loaded.config), world),
            plans);  // what cannot be planned is as wrong as what cannot be parsed
   return loaded;
 }
 
 int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelection& plans,
         const std::function<int(RankContext&)>& body) {
+  const int world = factory.world_size();
   LoadedConfig loaded;
+  Backend backend = Backend::kCpu;
   try {
-    loaded = LoadRunConfig(arguments.files, arguments.sets, ConfigContext{.world = factory.world_size()});
-    if (factory.world_size() > 1)
-      Assemble(loaded.config, factory.world_size(), TraitsOf(factory.world_size()), plans);
+    loaded = LoadRunConfig(arguments.files, arguments.sets,
+                           ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
+    backend = ChooseBackend(loaded.config);
+    if (world > 1) Assemble(loaded.config, world, TraitsOf(backend, world), plans);
   } catch (const Error& error) {
     // Every rank reads the same files and finds the same mistakes; one says so.
     if (factory.rank() == 0) std::cerr << "millrace: " << error.what() << std::endl;
     return ExitCode(error.code());
   }
-  const std::unique_ptr<Device> device = MakeHostDevice();
-  Environment environment;
-  environment.device = device.get();
-  environment.kernels = &CpuKernels();
-  environment.comm_factory = &factory;
-  environment.traits = TraitsOf(factory.world_size());
-  RankContext context{factory, environment, std::move(loaded)};
+  RankDevice device = MakeRankDevice(backend, factory);
+  RankContext context{*device.environment.comm_factory, device.environment, device.machine,
+                      std::move(loaded)};
   return body(context);
 }
 

@@ -17,6 +17,4 @@ std::string PrintableText(std::span<const int32_t> tokens) {
   return text;
 }
 
-const Machine& ThisMachine() { return FindMachine("cpu"); }
-
 }  // namespace millrace

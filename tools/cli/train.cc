@@ -63,8 +63,9 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
 
 int TrainVerb(const ConfigArguments& arguments) {
   const PlanSelection plans{true, true, true};
-  const TrainOptions options{ThisMachine(), FaultsFromEnvironment()};
+  const std::vector<TrainFault> faults = FaultsFromEnvironment();
   return RunOnRanks(arguments, plans, [&](RankContext& context) {
+    const TrainOptions options{context.machine, faults};
     InstallSignalHandlers();
     const Config& config = context.config.config;
     Console console(StdoutIsTerminal());

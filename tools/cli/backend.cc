@@ -1,0 +1,43 @@
+#include "tools/cli/backend.h"
+
+#include "comm/host_collectives.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/base/cpu/host_device.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+Backend ChooseBackend(const Config& config) {
+  using Wanted = ExecutionConfig::Backend;
+  switch (config.execution.backend) {
+    case Wanted::kCpu:
+      return Backend::kCpu;
+    case Wanted::kAuto:
+      return CudaBuiltIn() && VisibleGpus() > 0 ? Backend::kCuda : Backend::kCpu;
+    case Wanted::kCuda:
+      MR_REQUIRE(
+          ErrorCode::kDevice, VisibleGpus() > 0,
+          "execution.backend is cuda, but no GPU is visible here (`millrace doctor` says why); `auto` and "
+          "`cpu` run without one");
+      return Backend::kCuda;
+  }
+  return Backend::kCpu;
+}
+
+BackendTraits TraitsOf(Backend backend, int world) {
+  return {backend, backend == Backend::kCpu ? ScratchBytes(world) : 0};
+}
+
+RankDevice MakeRankDevice(Backend backend, CommFactory& host) {
+  if (backend == Backend::kCuda) return MakeCudaRankDevice(host);
+  RankDevice rank;
+  rank.device = MakeHostDevice();
+  rank.environment.device = rank.device.get();
+  rank.environment.kernels = &CpuKernels();
+  rank.environment.comm_factory = &host;
+  rank.environment.traits = TraitsOf(Backend::kCpu, host.world_size());
+  rank.machine = FindMachine("cpu");
+  return rank;
+}
+
+}  // namespace millrace

@@ -1,0 +1,40 @@
+// Which device a rank runs on. cuda_backend.cc implements the half that needs CUDA; a build without it links
+// no_cuda_backend.cc instead.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/comm_factory.h"
+#include "kernels/ops/kernel_table.h"
+#include "runtime/api/session.h"
+#include "runtime/base/device.h"
+#include "runtime/config/config.h"
+#include "runtime/plan/machine.h"
+
+namespace millrace {
+
+bool CudaBuiltIn();
+// GPUs that this process may use; 0 without CUDA or a driver. Makes no context.
+int VisibleGpus();
+
+// What a rank needs of its device; `comms` moves that device's memory. Members die in reverse order.
+struct RankDevice {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<CommFactory> comms;  // null: the host's factory serves
+  Environment environment;
+  Machine machine;  // whose figures MFU and predictions use
+};
+
+// Backend for a configuration on this machine: execution.backend, or for `auto` cuda where it is built in and
+// a GPU is visible. Error(kDevice) when cuda is asked for and no GPU is visible.
+Backend ChooseBackend(const Config& config);
+BackendTraits TraitsOf(Backend backend, int world);
+
+// A collective: on a host with several ranks each takes the GPU of its place among them.
+RankDevice MakeRankDevice(Backend backend, CommFactory& host);
+
+// The part that needs CUDA; an error of ours in a build without it.
+RankDevice MakeCudaRankDevice(CommFactory& host);
+
+}  // namespace millrace

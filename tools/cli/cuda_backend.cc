@@ -1,0 +1,71 @@
+// A rank on a GPU.
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/nccl_factory.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/error.h"
+#include "tools/cli/backend.h"
+
+namespace millrace {
+namespace {
+
+std::string HostName() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// This rank's place among the ranks of its host.
+int LocalRank(CommFactory& host) {
+  std::vector<int> all(static_cast<size_t>(host.world_size()));
+  for (size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int>(r);
+  const std::vector<std::string> names = host.Make(all, "hosts")->HostAllGather(HostName());
+  const auto mine = names.begin() + host.rank();
+  return static_cast<int>(std::count(names.begin(), mine, *mine));
+}
+
+// Figures of the GPU for MFU and predictions; of a GPU that nobody has measured, an H100's, and said so.
+Machine MachineOf(const CudaDevice& device) {
+  const std::string name = device.name();
+  for (const char* known : {"H200", "H100"})
+    if (name.find(known) != std::string::npos) return FindMachine(known[1] == '2' ? "h200" : "h100");
+  Machine machine = FindMachine("h100");
+  machine.title = fmt::format("{} (not measured; figures of {})", name, machine.title);
+  return machine;
+}
+
+}  // namespace
+
+bool CudaBuiltIn() { return true; }
+
+int VisibleGpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+RankDevice MakeCudaRankDevice(CommFactory& host) {
+  const int local = LocalRank(host), gpus = VisibleGpus();
+  MR_REQUIRE(
+      ErrorCode::kConfig, local < gpus,
+      "rank {} is number {} on {}, which has {} GPUs: start one rank per GPU, or train on the CPU with "
+      "--set execution.backend=cpu",
+      host.rank(), local, HostName(), gpus);
+  auto device = std::make_unique<CudaDevice>(local);
+  RankDevice rank;
+  rank.machine = MachineOf(*device);
+  rank.comms = MakeNcclCommFactory(host, *device, {});
+  rank.environment.device = device.get();
+  rank.environment.kernels = &CudaKernels();
+  rank.environment.comm_factory = rank.comms.get();
+  rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
+  rank.device = std::move(device);
+  return rank;
+}
+
+}  // namespace millrace

@@ -1,0 +1,15 @@
+// A build without CUDA.
+#include "runtime/base/error.h"
+#include "tools/cli/backend.h"
+
+namespace millrace {
+
+bool CudaBuiltIn() { return false; }
+int VisibleGpus() { return 0; }
+
+RankDevice MakeCudaRankDevice(CommFactory&) {
+  MR_CHECK(false, "this build has no CUDA");
+  return {};
+}
+
+}  // namespace millrace
