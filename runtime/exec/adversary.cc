@@ -52,7 +52,7 @@ std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& s
 }
 
 Adversary::Adversary(const StepPlan& plan, const MeshShape& mesh, int rank, std::byte* arena, uint64_t seed)
-    : plan_(plan), shadow_(plan, mesh, rank, arena), seed_(seed) {}
+    : plan_(plan), shadow_(plan, mesh, rank, ArenaView(arena)), seed_(seed) {}
 
 void Adversary::Run(const std::vector<Entry>& schedule,
                     const std::function<void(const Entry&, int entry_index, int op_index)>& run_op) {

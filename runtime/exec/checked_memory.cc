@@ -12,9 +12,10 @@
 namespace millrace {
 namespace {
 
-double ValueAt(const TensorView& view, int64_t element) {
-  const std::byte* at = view.data + element * Bytes(view.layout.dtype);
-  switch (view.layout.dtype) {
+// `data` holds the view's bytes, from its first element on.
+double ValueAt(const std::byte* data, DType dtype, int64_t element) {
+  const std::byte* at = data + element * Bytes(dtype);
+  switch (dtype) {
     case DType::kF32: {
       float value;
       std::memcpy(&value, at, sizeof value);
@@ -39,15 +40,14 @@ double ValueAt(const TensorView& view, int64_t element) {
 }
 
 // Index in memory order of the first non-finite element; -1 none.
-int64_t FirstNonFinite(const TensorView& view) {
-  const Layout& layout = view.layout;
+int64_t FirstNonFinite(const std::byte* data, const Layout& layout) {
   std::array<int64_t, kMaxRank> at{};
   const int64_t numel = layout.numel();
   for (int64_t i = 0; i < numel; ++i) {
     int64_t element = 0;
     for (int d = 0; d < layout.rank; ++d)
       element += at[static_cast<size_t>(d)] * layout.strides[static_cast<size_t>(d)];
-    if (!std::isfinite(ValueAt(view, element))) return element;
+    if (!std::isfinite(ValueAt(data, layout.dtype, element))) return element;
     for (int d = layout.rank - 1; d >= 0; --d) {
       if (++at[static_cast<size_t>(d)] < layout.dims[static_cast<size_t>(d)]) break;
       at[static_cast<size_t>(d)] = 0;
@@ -84,7 +84,8 @@ bool CheckedMemory::Looks(const PlanOp& op) const {
     return false;  // outside its ranges the buffer holds nothing yet
   if (!plan_->state.scalars) return true;
   StepScalars scalars;
-  std::memcpy(&scalars, arena_ + plan_->buffer(plan_->state.scalars.buffer).offsets.front(), sizeof scalars);
+  const int64_t at = plan_->buffer(plan_->state.scalars.buffer).offsets.front();
+  std::memcpy(&scalars, arena_.Look(at, at + static_cast<int64_t>(sizeof scalars)), sizeof scalars);
   return scalars.inject_loss_nan == 0 && scalars.inject_grad_unit < 0;
 }
 
@@ -92,18 +93,20 @@ template <class Wanted>
 std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_t position, int microbatch,
                                                         Wanted&& wanted) const {
   std::vector<Finding> found;
-  const Binding binding{plan_, arena_, rank_ % mesh_.shard, rank_};
+  const Binding binding{plan_, arena_.base(), rank_ % mesh_.shard, rank_};
   ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
     if (!wanted(access)) return;
     const TensorView bound = BindView(binding, view, position, microbatch);
-    const int64_t element = FirstNonFinite(bound);
+    const int64_t at = bound.data - arena_.base();
+    const std::byte* data = arena_.Look(at, at + bound.layout.span_bytes());
+    const int64_t element = FirstNonFinite(data, bound.layout);
     if (element < 0) return;
     const PlanBuffer& buffer = plan_->buffer(view.buffer);
-    const int64_t first = (bound.data - arena_ - buffer.OffsetAt(position)) / Bytes(view.layout.dtype);
-    found.push_back(
-        {fmt::format("{} of {} ({}, microbatch {}) is {} in {} at element {}", operand, op.label,
-                     OpName(op.op), microbatch, ValueAt(bound, element), buffer.name, first + element),
-         view.buffer});
+    const int64_t first = (at - buffer.OffsetAt(position)) / Bytes(view.layout.dtype);
+    found.push_back({fmt::format("{} of {} ({}, microbatch {}) is {} in {} at element {}", operand, op.label,
+                                 OpName(op.op), microbatch, ValueAt(data, bound.layout.dtype, element),
+                                 buffer.name, first + element),
+                     view.buffer});
   });
   return found;
 }

@@ -6,7 +6,7 @@
 // Values that came from other ranks through
 //          a collective are theirs to report: they, and what is computed from them, pass here. While this
 //          rank's step scalars ask for an injected fault, nothing is looked at.
-// Arena    Host memory; one object per rank, for all plans of the rank, in issue order.
+// Arena    Memory of any device; one object per rank, for all plans of the rank, in issue order.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace millrace {
 class CheckedMemory final : public OpObserver {
  public:
   // Plans that are observed, and the arena, outlive this object.
-  CheckedMemory(const MeshShape& mesh, int rank, std::byte* arena)
+  CheckedMemory(const MeshShape& mesh, int rank, const ArenaView& arena)
       : mesh_(mesh), rank_(rank), arena_(arena) {}
 
   void BeginRun(const StepPlan& plan) override;
@@ -44,7 +44,7 @@ class CheckedMemory final : public OpObserver {
 
   const MeshShape mesh_;
   const int rank_;
-  std::byte* const arena_;
+  mutable ArenaView arena_;  // looking changes nothing but where a copy is kept
   std::map<const StepPlan*, std::unique_ptr<Shadow>> shadows_;
 
   // Of the run in progress, or the last one.

@@ -55,7 +55,11 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
   WriteScalars(FreshScalars());
   // A graph's ops cannot be watched one by one; there the addresses are checked at each launch instead.
   if (options_.checked && (options_.graph == GraphMode::kOff || !context_.device->captures()))
-    observer_ = std::make_unique<CheckedMemory>(layout_.mesh, context_.comms->world().rank(), arena_->data());
+    observer_ = std::make_unique<CheckedMemory>(
+        layout_.mesh, context_.comms->world().rank(),
+        context_.device->captures()
+            ? ArenaView(arena_->data(), *context_.device, executor_.stream(StreamId::kCompute))
+            : ArenaView(arena_->data()));
 }
 
 // What is in flight reads and writes memory that is about to go.

@@ -78,7 +78,10 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
         stream(op.stream).Wait(EventAt(1 + events.at({edge->from_entry, edge->from_op})));
       if (observer != nullptr) observer->Before(op, body.begin + index, entry.microbatch);
       RunOne(binding, entry, index);
-      if (observer != nullptr) observer->After(op, body.begin + index, entry.microbatch);
+      if (observer != nullptr) {
+        Sync();  // the observer looks at memory
+        observer->After(op, body.begin + index, entry.microbatch);
+      }
       const auto recorded = events.find({static_cast<int32_t>(e), index});
       if (recorded != events.end()) stream(op.stream).Record(EventAt(1 + recorded->second));
     }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/base/error.h"
 
@@ -21,7 +20,7 @@ AccessTable TableOf(const StepPlan& plan, const MeshShape& mesh, int rank) {
 
 }  // namespace
 
-Shadow::Shadow(const StepPlan& plan, const MeshShape& mesh, int rank, std::byte* arena)
+Shadow::Shadow(const StepPlan& plan, const MeshShape& mesh, int rank, const ArenaView& arena)
     : plan_(plan),
       arena_(arena),
       table_(TableOf(plan, mesh, rank)),
@@ -48,15 +47,14 @@ void Shadow::ForEachAccess(int entry, int op, F&& f) const {
 }
 
 void Shadow::Reset() {
-  std::memset(arena_ + plan_.persistent_bytes, static_cast<int>(kPoison),
-              static_cast<size_t>(plan_.arena_bytes - plan_.persistent_bytes));
+  arena_.Poison(plan_.persistent_bytes, plan_.arena_bytes);
   std::fill(cells_.begin(), cells_.end(), Cell{});
   stays_ = StayTracker(plan_);
 }
 
 void Shadow::Free(int32_t cell) {
   const ByteRange range = table_.bytes(cell);
-  std::memset(arena_ + range.begin, static_cast<int>(kPoison), static_cast<size_t>(range.end - range.begin));
+  arena_.Poison(range.begin, range.end);
   cells_[static_cast<size_t>(cell)] = Cell{};
 }
 
@@ -116,8 +114,9 @@ void Shadow::Claim(const CellAccess& access, int32_t cell, int32_t stay, int ent
   const ByteRange range = table_.bytes(cell);
   MR_CHECK(access.effect != Effect::kRead, "{}: {} reads {}, whose bytes [{}, {}) nothing has written",
            Where(entry, op), access.operand, NameOf(stay), range.begin, range.end);
+  const std::byte* bytes = arena_.Look(range.begin, range.end);
   for (int64_t byte = range.begin; byte < range.end; ++byte)
-    MR_CHECK(arena_[byte] == kPoison,
+    MR_CHECK(bytes[byte - range.begin] == kPoison,
              "{}: byte {} of the arena, about to become {}'s, was written while it belonged to nobody",
              Where(entry, op), byte, NameOf(stay));
   cells_[static_cast<size_t>(cell)] = {stay, false};
@@ -145,10 +144,7 @@ void Shadow::After(int entry, int op) {
       Cell& cell = cells_[static_cast<size_t>(c)];
       if (access.effect != Effect::kRead) cell.defined = access.effect == Effect::kDefine;
       if (--outstanding_[Key(c, stay)] > 0 || outlasts_[static_cast<size_t>(stay)]) continue;
-      const ByteRange range = table_.bytes(c);
-      std::memset(arena_ + range.begin, static_cast<int>(kPoison),
-                  static_cast<size_t>(range.end - range.begin));
-      cell = Cell{};
+      Free(c);
     }
   });
 }

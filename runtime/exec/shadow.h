@@ -7,8 +7,10 @@
 //           does, the op that comes too early fails. Stays that outlast a schedule (gathered for the next
 //           step, read by the host) keep their bytes.
 // Poison    Free bytes hold 0xFF: NaN as f32, bf16 and f64. A claim finds them so, else somebody wrote where
-// nothing lives. Arena     Host memory. The prologue, evaluation and generation begin with everything but the
-// persistent state free. Errors    kInternal naming the op, the buffer and the actual owner.
+// nothing lives.
+// Arena     Memory of any device, seen through an ArenaView. The prologue, evaluation and generation begin
+// with everything but the persistent state free. Errors    kInternal naming the op, the buffer and the actual
+// owner.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +19,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/exec/arena_view.h"
 #include "runtime/plan/access_table.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {
 
-inline constexpr std::byte kPoison{0xFF};
-
 class Shadow {
  public:
   // `plan` and the arena outlive the shadow.
-  Shadow(const StepPlan& plan, const MeshShape& mesh, int rank, std::byte* arena);
+  Shadow(const StepPlan& plan, const MeshShape& mesh, int rank, const ArenaView& arena);
 
   // Another plan has used the arena: everything but the persistent state is free.
   void Reset();
@@ -58,7 +59,7 @@ class Shadow {
   const std::string& NameOf(int32_t stay) const;
 
   const StepPlan& plan_;
-  std::byte* const arena_;
+  ArenaView arena_;
   AccessTable table_;
   StayTracker stays_;
   std::vector<Cell> cells_;

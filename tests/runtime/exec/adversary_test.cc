@@ -127,7 +127,7 @@ TEST_CASE("free bytes are poisoned, and a stray write into them is caught", "[ex
   Reuse p;
   const StepPlan plan = p.Done({{1, 0}, {2, 1}, {3, 2}});
   Arena arena(plan);
-  Shadow shadow(plan, kAlone, 0, arena.bytes.data());
+  Shadow shadow(plan, kAlone, 0, ArenaView(arena.bytes.data()));
   shadow.Begin(plan.prologue);
   shadow.End();
   const auto poisoned = [&](int64_t begin, int64_t end) {
