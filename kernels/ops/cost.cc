@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/ops/cpu_blocking.h"
+#include "kernels/ops/matmul_key.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -11,8 +12,6 @@ namespace {
 int64_t Dim(const Shape& s, int i) { return s.layout.dims[static_cast<size_t>(i)]; }
 bool IsF32(const Shape& s) { return s.layout.dtype == DType::kF32; }
 
-// cuBLASLt's recommendation for Hopper.
-constexpr int64_t kCudaMatmulBytes = int64_t{32} << 20;
 // Blocks that keep partial column sums on a GPU: twice the SMs of an H100 or H200.
 constexpr int64_t kCudaPartials = 264;
 
@@ -46,7 +45,9 @@ int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend) {
 }
 
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
-  return backend == Backend::kCpu ? CpuBytes(op) : kCudaMatmulBytes;
+  if (backend == Backend::kCpu) return CpuBytes(op);
+  const int64_t tile = IsOneLaunch(op) ? 0 : std::min(op.out.layout.numel() * 4, kMatmulTileBytes);
+  return kMatmulWorkspaceBytes + tile;
 }
 
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
@@ -75,13 +76,21 @@ int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend) {
   return floats * 4;
 }
 
-std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend) {
+std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
   if (std::max({m, n, k}) > kLimit)
     return fmt::format("matmul {} x {} x {}: a dimension exceeds {}", m, n, k, kLimit);
   if (op.update == Update::kAccumulate && op.epilogue != Epilogue::kNone)
     return "matmul that accumulates takes no epilogue";
+  const DType a = op.a.layout.dtype, b = op.b.layout.dtype;
+  if (backend == Backend::kCuda && a != b)
+    return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a), Name(b));
+  const bool activated = op.epilogue == Epilogue::kGelu || op.epilogue == Epilogue::kBiasGelu;
+  for (const Shape* result : {&op.out, &op.pre})
+    if (backend == Backend::kCuda && activated && *result && MatrixKeyOf(result->layout).transposed)
+      return fmt::format("matmul with an activation into {}: rows are contiguous on CUDA",
+                         ToString(result->layout));
   return "";
 }
 

@@ -9,19 +9,12 @@
 
 #include "kernels/ops/access.h"
 #include "kernels/ops/model_ops.h"
+#include "kernels/ops/shape.h"
 #include "kernels/ops/step_ops.h"
-#include "runtime/base/tensor_view.h"
 
 namespace millrace {
 
 enum class Backend { kCpu, kCuda };
-
-// Operand of a shape-only op: what WhyUnsupported, WorkspaceBytes and Cost look at.
-struct Shape {
-  Layout layout;
-  bool present = false;
-  explicit operator bool() const { return present; }
-};
 
 // Scratch the backend needs for the op, in bytes; 0: no scratch operand. kCpu: exact,
 // kernels/ops/cpu_blocking.h. kCuda: what kernels/cuda may use at most.

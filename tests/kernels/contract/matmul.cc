@@ -43,13 +43,23 @@ Reference ProductOf(const MatmulOp<TensorView>& op) {
   return reference;
 }
 
-MatmulOp<TensorView> MakeMatmul(Memory& memory, Random& random, Sizes s) {
+std::string Refusal(const Subject& subject, const MatmulOp<TensorView>& op) {
+  return WhyUnsupported(ConvertOp<MatmulOp, TensorView, Shape>(op, ShapeOf), subject.backend);
+}
+
+// Whether every dtype and stride of a result is the same product to the backend. A GEMM library chooses its
+// algorithm, and with it the order of additions, by them.
+bool OneProductForAllLayouts(const Subject& subject) { return subject.backend == Backend::kCpu; }
+
+MatmulOp<TensorView> MakeMatmul(const Subject& subject, Memory& memory, Random& random, Sizes s) {
   MatmulOp<TensorView> op{};
   op.a = memory.NewRandom(random, PickFloat(random), {s.m, s.k}, PickMatrixStrides(random));
   // A backend may convert bf16 piece by piece where K is long.
   const DType b_dtype = s.k > 2000 ? DType::kBF16 : PickFloat(random);
   op.b = memory.NewRandom(random, b_dtype, {s.k, s.n}, PickMatrixStrides(random));
   op.out = memory.NewRandom(random, PickFloat(random), {s.m, s.n}, PickMatrixStrides(random));
+  if (op.a.dtype() != op.b.dtype() && !Refusal(subject, op).empty())  // operands of one dtype only
+    op.b = memory.NewRandom(random, op.a.dtype(), {s.k, s.n}, PickMatrixStrides(random));
   return op;
 }
 
@@ -60,7 +70,7 @@ void MatmulContract(const Subject& subject) {
   for (int repeat = 0; repeat < 60; ++repeat) {
     Memory memory;
     const Sizes s = PickSizes(random, repeat);
-    MatmulOp<TensorView> op = MakeMatmul(memory, random, s);
+    MatmulOp<TensorView> op = MakeMatmul(subject, memory, random, s);
     constexpr Epilogue kEpilogues[] = {Epilogue::kNone, Epilogue::kBias, Epilogue::kBiasGelu,
                                        Epilogue::kGelu};
     op.epilogue = kEpilogues[repeat % 4];
@@ -68,6 +78,9 @@ void MatmulContract(const Subject& subject) {
     if (op.epilogue == Epilogue::kBias || op.epilogue == Epilogue::kBiasGelu)
       op.bias = memory.NewRandom(random, PickFloat(random), {s.n});
     if (activated) op.pre = memory.New(PickFloat(random), {s.m, s.n}, PickRowStrides(random));
+    if (activated && !Refusal(subject, op).empty())  // results by columns
+      op.out = memory.New(op.out.dtype(), {s.m, s.n}, PickRowStrides(random));
+    REQUIRE(Refusal(subject, op) == "");
     const Reference product = ProductOf(op);
     Run(subject, memory, subject.table.matmul, op);
     if (!activated) {
@@ -87,7 +100,7 @@ void MatmulContract(const Subject& subject) {
     MatmulOp<TensorView> linear = op;
     linear.epilogue = op.epilogue == Epilogue::kBiasGelu ? Epilogue::kBias : Epilogue::kNone;
     linear.pre = {};
-    linear.out = memory.New(op.pre.dtype(), {s.m, s.n});
+    linear.out = memory.NewLike(op.pre);
     ActivationOp<TensorView> activation{{}, linear.out, memory.New(op.out.dtype(), {s.m, s.n})};
     Run(subject, memory, subject.table.matmul, linear);
     Run(subject, memory, subject.table.activation, activation);
@@ -96,32 +109,48 @@ void MatmulContract(const Subject& subject) {
   }
 }
 
-// Overwriting an f32 temporary is the product that every other form rounds or adds, bit for bit.
+// Overwriting a temporary is the product that every other form rounds or adds, bit for bit. The temporary is
+// f32, so that the sum can be formed here, where a bf16 result is the same product.
 void MatmulUpdateContract(const Subject& subject) {
   Random random(21);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
     const Sizes s = PickSizes(random, repeat);
-    MatmulOp<TensorView> op = MakeMatmul(memory, random, s);
+    MatmulOp<TensorView> op = MakeMatmul(subject, memory, random, s);
     op.update = PickUpdate(random);
+    REQUIRE(Refusal(subject, op) == "");
     const Reference reference = ProductOf(op);
     const TensorView old = memory.Clone(op.out);
 
     MatmulOp<TensorView> product = op;
     product.update = Update::kOverwrite;
-    product.out = memory.New(DType::kF32, {s.m, s.n});
+    product.out =
+        OneProductForAllLayouts(subject) ? memory.New(DType::kF32, {s.m, s.n}) : memory.NewLike(op.out);
     Run(subject, memory, subject.table.matmul, product);
     Run(subject, memory, subject.table.matmul, op);
     CheckNear(op.out, reference, "matmul");
 
-    const TensorView expected = memory.New(op.out.dtype(), {s.m, s.n});
-    ForEach(expected.layout, [&](const Index& i) {
-      const float value = static_cast<float>(Get(product.out, i));
-      Set(expected, i, op.update == Update::kAccumulate ? static_cast<float>(Get(old, i)) + value : value);
-    });
-    INFO(s.m << " x " << s.n << " x " << s.k << ", one rounding of (old +) the f32 product");
-    CHECK(SameBits(op.out, expected));
+    if (product.out.dtype() == DType::kF32 || op.update == Update::kOverwrite) {
+      const TensorView expected = memory.New(op.out.dtype(), {s.m, s.n});
+      ForEach(expected.layout, [&](const Index& i) {
+        const float value = static_cast<float>(Get(product.out, i));
+        Set(expected, i, op.update == Update::kAccumulate ? static_cast<float>(Get(old, i)) + value : value);
+      });
+      INFO(s.m << " x " << s.n << " x " << s.k << ", one rounding of (old +) the f32 product");
+      CHECK(SameBits(op.out, expected));
+    }
 
+    // Added to 0, the product is itself: one algorithm for both updates. (-0 + 0 is 0.)
+    MatmulOp<TensorView> onto_zero = op;
+    onto_zero.update = Update::kAccumulate;
+    onto_zero.out = memory.NewLike(op.out);
+    ForEach(op.out.layout, [&](const Index& i) { Set(onto_zero.out, i, 0); });
+    Run(subject, memory, subject.table.matmul, onto_zero);
+    const TensorView rounded = memory.New(op.out.dtype(), {s.m, s.n});
+    ForEach(op.out.layout, [&](const Index& i) { Set(rounded, i, Get(product.out, i) + 0.0); });
+    CHECK(SameBits(onto_zero.out, rounded));
+
+    if (!OneProductForAllLayouts(subject)) continue;
     // Row strides do not change bits.
     MatmulOp<TensorView> padded = op;
     padded.update = Update::kOverwrite;

@@ -108,6 +108,8 @@ TensorView Memory::NewScalars(const StepScalars& scalars) {
   return view;
 }
 
+TensorView Memory::NewLike(const TensorView& view) { return NewBlock(view.layout); }
+
 TensorView Memory::Clone(const TensorView& view) {
   Layout layout;
   layout.dtype = view.dtype();

@@ -71,6 +71,8 @@ class Memory {
   TensorView NewTokens(Random& random, std::initializer_list<int64_t> dims, int64_t low, int64_t high,
                        Strides strides = Strides::kDense);
   TensorView NewScalars(const StepScalars& scalars);
+  // A new block with the view's dtype, dims and strides.
+  TensorView NewLike(const TensorView& view);
   // A copy with the same dtype and values, dense.
   TensorView Clone(const TensorView& view);
 

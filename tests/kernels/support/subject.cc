@@ -1,5 +1,6 @@
 #include "tests/kernels/support/subject.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -52,9 +53,9 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
     const std::byte fill = shift == 0 ? std::byte{0xff} : std::byte{0x41};
     Placement place;
     for (const auto& [block, bytes] : before) {
-      // The first element is aligned to kAlignment in the first run, and just past it in the second.
-      place.offsets[block] =
-          RoundUp(place.bytes, kAlignment) + kAlignment - Memory::kGuard + shift * block->alignment;
+      // The first element is aligned to kAlignment in the first run, and as little as allowed in the second.
+      place.offsets[block] = RoundUp(place.bytes, kAlignment) + kAlignment - Memory::kGuard +
+                             shift * std::max(block->alignment, subject_.alignment);
       place.bytes = place.offsets[block] + block->bytes;
     }
     place.scratch = RoundUp(place.bytes + Memory::kGuard, kAlignment);

@@ -4,9 +4,8 @@
 //   - bytes that no written operand covers keep their value: read operands, the gaps of strided views, guards
 //   around each block;
 //   - scratch is exactly WorkspaceBytes, starts as garbage, and the guards around it keep their value;
-//   - a second run at other addresses (shifted by one element), with other garbage in scratch and in the
-//   write-only operands,
-//     gives the same bits.
+//   - a second run at other addresses (shifted by the subject's alignment), with other garbage in scratch and
+//     in the write-only operands, gives the same bits.
 // Results are then in the host views of the op.
 #pragma once
 
@@ -26,6 +25,9 @@ struct Subject {
   Device& device;
   Stream& stream;
   Backend backend;
+  // What the backend may rely on for addresses of operands, in bytes. 0: each is aligned to its elements
+  // only.
+  int64_t alignment = 0;
 };
 
 namespace internal {
@@ -51,6 +53,8 @@ class Runner {
 
 }  // namespace internal
 
+inline Shape ShapeOf(const TensorView& view) { return {view.layout, static_cast<bool>(view)}; }
+
 // Runs entry(op) on the subject's device. The op's views lie in `memory`; its scratch is supplied here.
 template <template <class> class Op>
 void Run(const Subject& subject, Memory& memory, KernelFn<Op> entry, const Op<TensorView>& op) {
@@ -58,8 +62,7 @@ void Run(const Subject& subject, Memory& memory, KernelFn<Op> entry, const Op<Te
   int64_t scratch_bytes = 0;
   TensorView* scratch = nullptr;
   if constexpr (requires { bound.scratch; }) {
-    const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
-    scratch_bytes = WorkspaceBytes(ConvertOp<Op, TensorView, Shape>(op, shape_of), subject.backend);
+    scratch_bytes = WorkspaceBytes(ConvertOp<Op, TensorView, Shape>(op, ShapeOf), subject.backend);
     scratch = &bound.scratch;
   }
   std::vector<internal::Operand> operands;

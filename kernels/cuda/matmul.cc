@@ -1,0 +1,107 @@
+#include "kernels/cuda/matmul.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/matmul_finish.h"
+#include "kernels/cuda/matmul_plans.h"
+#include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+bool HasBias(Epilogue e) { return e == Epilogue::kBias || e == Epilogue::kBiasGelu; }
+bool HasActivation(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
+
+void Check(const MatmulOp<TensorView>& op) {
+  for (const TensorView* view : {&op.a, &op.b, &op.out}) {
+    MR_CHECK(view->dtype() == DType::kF32 || view->dtype() == DType::kBF16, "matmul of {}",
+             ToString(view->layout));
+    MR_CHECK_EQ(view->layout.rank, 2, "matmul: rank of {}", ToString(view->layout));
+  }
+  MR_CHECK(op.a.dtype() == op.b.dtype(), "matmul of {} by {}: operands of one dtype are allowed",
+           ToString(op.a.layout), ToString(op.b.layout));
+  MR_CHECK(op.a.dim(1) == op.b.dim(0) && op.a.dim(0) == op.out.dim(0) && op.b.dim(1) == op.out.dim(1),
+           "matmul of {} by {} into {}", ToString(op.a.layout), ToString(op.b.layout),
+           ToString(op.out.layout));
+  MR_CHECK_EQ(static_cast<bool>(op.bias), HasBias(op.epilogue),
+              "matmul: is there a bias, and does the epilogue add one");
+  if (op.bias) MR_CHECK_EQ(op.bias.dim(0), op.out.dim(1), "matmul: bias and columns of out");
+  MR_CHECK(op.update == Update::kOverwrite || op.epilogue == Epilogue::kNone,
+           "matmul: accumulate takes no epilogue");
+  if (op.pre)
+    MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1), "matmul: pre is {}, out is {}",
+             ToString(op.pre.layout), ToString(op.out.layout));
+}
+
+// Rows [row, row + rows) and columns [col, col + cols) of a 2-D view.
+TensorView Part(TensorView view, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+  view.data += (row * view.stride(0) + col * view.stride(1)) * Bytes(view.dtype());
+  view.layout.dims[0] = rows;
+  view.layout.dims[1] = cols;
+  return view;
+}
+
+cuda::MatmulFinish FinishOf(const MatmulOp<TensorView>& op, const TensorView& result) {
+  cuda::MatmulFinish finish{.out = result.data,
+                            .out_dtype = result.dtype(),
+                            .row_stride = result.stride(0),
+                            .col_stride = result.stride(1),
+                            .rows = result.dim(0),
+                            .cols = result.dim(1),
+                            .accumulate = op.update == Update::kAccumulate};
+  if (op.bias)
+    finish.bias = op.bias.data, finish.bias_dtype = op.bias.dtype(), finish.bias_stride = op.bias.stride(0);
+  return finish;
+}
+
+// Products of whole columns of b by as many rows of a as a tile holds; columns in pieces only when one row
+// exceeds a tile.
+void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, MatmulPlans& plans,
+                  cudaStream_t stream) {
+  MR_CHECK_GE(op.scratch.bytes(), kMatmulWorkspaceBytes + std::min(result.numel() * 4, kMatmulTileBytes),
+              "scratch is smaller than WorkspaceBytes of the matmul");
+  TensorView workspace = op.scratch;
+  workspace.layout = DenseLayout(DType::kU8, {kMatmulWorkspaceBytes});
+  const int64_t m = result.dim(0), n = result.dim(1), k = op.a.dim(1), floats = kMatmulTileBytes / 4;
+  const int64_t cols = std::min(n, floats), rows = std::min(m, floats / cols);
+  for (int64_t col = 0; col < n; col += cols)
+    for (int64_t row = 0; row < m; row += rows) {
+      const int64_t r = std::min(rows, m - row), c = std::min(cols, n - col);
+      const TensorView tile{op.scratch.data + kMatmulWorkspaceBytes, DenseLayout(DType::kF32, {r, c})};
+      plans.Run({Part(op.a, row, r, 0, k), Part(op.b, 0, k, col, c), tile}, {}, Update::kOverwrite, workspace,
+                stream);
+      cuda::MatmulFinish finish = FinishOf(op, Part(result, row, r, col, c));
+      finish.product = tile.as<float>();
+      if (finish.bias != nullptr) finish.bias += col * finish.bias_stride * Bytes(finish.bias_dtype);
+      cuda::LaunchMatmulFinish(finish, stream);
+    }
+}
+
+}  // namespace
+
+void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
+  Check(op);
+  if (op.out.numel() == 0) return;
+  CudaStream& queue = AsCuda(stream);
+  const TensorView& result = op.pre ? op.pre : op.out;
+  const std::optional<Layout> bias = op.bias ? std::optional(op.bias.layout) : std::nullopt;
+  if (op.a.dim(1) == 0) {
+    cuda::LaunchMatmulFinish(FinishOf(op, result), queue.get());
+  } else if (IsOneLaunch(op.a.layout, result.layout, bias)) {
+    queue.device().Attached<MatmulPlans>().Run(Product<TensorView>::Of(op.a, op.b, result), op.bias,
+                                               op.update, op.scratch, queue.get());
+  } else {
+    ThroughTiles(op, result, queue.device().Attached<MatmulPlans>(), queue.get());
+  }
+  if (!HasActivation(op.epilogue)) return;
+  // In place where nobody wants the value before it.
+  ActivationOp<TensorView> activation;
+  activation.kind = ActivationKind::kGelu;
+  activation.x = result;
+  activation.out = op.out;
+  CudaActivation(activation, stream);
+}
+
+}  // namespace millrace

@@ -1,0 +1,23 @@
+// Products of matrices, and sums of columns (the gradient of a bias), on CUDA.
+//
+// Scratch  As WorkspaceBytes(op, kCuda) says, aligned to 256 bytes.
+// Bits     The same for the same op in every run on one kind of GPU, library version and tuning table;
+//          whether a product overwrites or accumulates does not change it. They may differ between dtypes
+//          and strides of operands and results: those are another product to cuBLASLt.
+#pragma once
+
+#include "kernels/ops/model_ops.h"
+#include "runtime/base/stream.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace {
+
+// One launch of cuBLASLt (matmul_plans.h), f32 operands without TF32. An activation is a second launch, over
+// the stored value before it, so that recomputing from that value gives the same bits. Two cases go through
+// f32 tiles in scratch instead, see IsOneLaunch (kernels/ops/matmul_key.h).
+void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream);
+
+// Rows are summed in f32 in an order that depends on the shape and on x's dtype only.
+void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream);
+
+}  // namespace millrace

@@ -1,0 +1,190 @@
+#include "kernels/cuda/tuning.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/tuning_fill.h"
+#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kMostSets = 16;
+
+class TimedEvent {
+ public:
+  TimedEvent() { MR_CUDA(cudaEventCreate(&event_)); }
+  ~TimedEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+  void Record(cudaStream_t stream) { MR_CUDA(cudaEventRecord(event_, stream)); }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+Layout LayoutOf(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key) {
+  Layout layout = DenseLayout(dtype, {rows, cols});
+  layout.strides[0] = key.transposed ? 1 : key.ld;
+  layout.strides[1] = key.transposed ? key.ld : 1;
+  return layout;
+}
+
+int64_t RoundUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Random operands of one product, several times over.
+class Operands {
+ public:
+  Operands(CudaDevice& device, const MatmulKey& key, Stream& stream)
+      : layouts_{LayoutOf(key.operands, key.m, key.k, key.a), LayoutOf(key.operands, key.k, key.n, key.b),
+                 LayoutOf(key.result, key.m, key.n, key.out), DenseLayout(key.result, {key.n})} {
+    int64_t bytes = 0;
+    for (const Layout& layout : layouts_) bytes += RoundUp(layout.span_bytes());
+    // Twice the cache lies between two uses of the same operands.
+    const int64_t wanted = 1 + 2 * device.properties().l2CacheSize / bytes;
+    sets_ = static_cast<int>(std::clamp<int64_t>(wanted, 1, kMostSets));
+    set_bytes_ = bytes;
+    buffer_ = device.Allocate(bytes * sets_, "operands for tuning");
+    int64_t offset = 0;
+    uint64_t seed = 1;
+    for (int set = 0; set < sets_; ++set)
+      for (const Layout& layout : layouts_) {
+        cuda::LaunchFillUniform(buffer_->data() + offset, layout.dtype,
+                                layout.span_bytes() / Bytes(layout.dtype), seed++ << 40,
+                                AsCuda(stream).get());
+        offset += RoundUp(layout.span_bytes());
+      }
+  }
+
+  // Of the `call`-th product.
+  Product<TensorView> Of(int64_t call) const { return {View(call, 0), View(call, 1), View(call, 2)}; }
+  const std::byte* BiasOf(int64_t call) const { return View(call, 3).data; }
+
+ private:
+  TensorView View(int64_t call, int which) const {
+    int64_t offset = call % sets_ * set_bytes_;
+    for (int i = 0; i < which; ++i) offset += RoundUp(layouts_[i].span_bytes());
+    return {buffer_->data() + offset, layouts_[which]};
+  }
+
+  Layout layouts_[4];
+  int sets_ = 1;
+  int64_t set_bytes_ = 0;
+  std::unique_ptr<DeviceBuffer> buffer_;
+};
+
+struct Candidate {
+  MatmulAlgorithm algorithm;
+  std::vector<double> microseconds = {};
+  int64_t calls = 1;  // per timing
+
+  double median() {
+    std::nth_element(microseconds.begin(), microseconds.begin() + std::ssize(microseconds) / 2,
+                     microseconds.end());
+    return microseconds[microseconds.size() / 2];
+  }
+};
+
+class Tuner {
+ public:
+  Tuner(CudaDevice& device, const TuneOptions& options)
+      : device_(device),
+        options_(options),
+        plans_(device.Attached<MatmulPlans>()),
+        stream_(device.MakeStream("tuning")),
+        scratch_(device.Allocate(kMatmulWorkspaceBytes, "workspace for tuning")) {}
+
+  TunedMatmul Measure(const MatmulKey& key) {
+    MatmulProblem problem(key);
+    const Operands operands(device_, key, *stream_);
+    std::vector<Candidate> candidates;
+    for (const MatmulAlgorithm& algorithm : problem.Suggestions(plans_.handle(), options_.suggestions)) {
+      Candidate candidate{.algorithm = algorithm};
+      if (FirstLook(problem, operands, candidate)) candidates.push_back(std::move(candidate));
+    }
+    MR_REQUIRE(ErrorCode::kDevice, !candidates.empty(), "no algorithm of cuBLASLt runs {}", ToString(key));
+    // The default stays in front.
+    std::stable_sort(candidates.begin() + 1, candidates.end(), [](const Candidate& a, const Candidate& b) {
+      return a.microseconds[0] < b.microseconds[0];
+    });
+    candidates.resize(std::min(candidates.size(), static_cast<size_t>(std::max(options_.finalists, 1))));
+    for (Candidate& candidate : candidates) candidate.microseconds.clear();
+    for (int round = 0; round < std::max(options_.rounds, 1); ++round)
+      for (Candidate& candidate : candidates)
+        candidate.microseconds.push_back(Time(problem, operands, candidate));
+
+    const double of_default = candidates.front().median();
+    Candidate* best = &candidates.front();
+    for (Candidate& candidate : candidates)
+      if (candidate.median() < std::min(best->median(), of_default * (1 - kNoise))) best = &candidate;
+    return {.algorithm = HexOf(best->algorithm.algo),
+            .description = Describe(best->algorithm.algo),
+            .microseconds = Rounded(best->median()),
+            .default_microseconds = Rounded(of_default)};
+  }
+
+ private:
+  // One timing, warm-up included (the first call loads the kernel), and how many calls later ones take.
+  // False: the library suggests what it then refuses to run.
+  bool FirstLook(MatmulProblem& problem, const Operands& operands, Candidate& candidate) {
+    try {
+      Time(problem, operands, candidate);
+    } catch (const Error&) {
+      return false;
+    }
+    const auto calls = [&](double milliseconds, double microseconds) {
+      return std::clamp<int64_t>(static_cast<int64_t>(milliseconds * 1e3 / microseconds), 1, 1000);
+    };
+    candidate.calls = calls(options_.round_ms / 4, Time(problem, operands, candidate));
+    candidate.microseconds = {Time(problem, operands, candidate)};
+    candidate.calls = calls(options_.round_ms, candidate.microseconds.front());
+    return true;
+  }
+
+  static double Rounded(double microseconds) { return std::round(microseconds * 100) / 100; }
+
+  // Microseconds per product.
+  double Time(MatmulProblem& problem, const Operands& operands, const Candidate& candidate) {
+    const cudaStream_t stream = AsCuda(*stream_).get();
+    const TensorView workspace{scratch_->data(), DenseLayout(DType::kU8, {kMatmulWorkspaceBytes})};
+    begin_.Record(stream);
+    for (int64_t i = 0; i < candidate.calls; ++i, ++calls_)
+      problem.Run(plans_.handle(), candidate.algorithm, operands.Of(calls_), operands.BiasOf(calls_),
+                  Update::kOverwrite, workspace, stream);
+    end_.Record(stream);
+    MR_CUDA(cudaEventSynchronize(end_.get()));
+    float milliseconds = 0;
+    MR_CUDA(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
+    return std::max(1e3 * static_cast<double>(milliseconds) / static_cast<double>(candidate.calls), 0.01);
+  }
+
+  CudaDevice& device_;
+  const TuneOptions& options_;
+  MatmulPlans& plans_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<DeviceBuffer> scratch_;
+  TimedEvent begin_, end_;
+  int64_t calls_ = 0;
+};
+
+}  // namespace
+
+TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops, const TuneOptions& options) {
+  std::set<MatmulKey> keys;
+  for (const MatmulOp<Shape>& op : ops)
+    if (const std::optional<MatmulKey> key = KeyOf(op)) keys.insert(*key);
+  TuningTable table{.device = device.name(), .library_version = MatmulPlans::LibraryVersion(), .matmuls = {}};
+  Tuner tuner(device, options);
+  for (const MatmulKey& key : keys) {
+    const TunedMatmul& tuned = table.matmuls.emplace(key, tuner.Measure(key)).first->second;
+    if (options.on_measured) options.on_measured(key, tuned);
+  }
+  return table;
+}
+
+}  // namespace millrace

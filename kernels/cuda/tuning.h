@@ -1,0 +1,39 @@
+// Measures cuBLASLt's algorithms for the products of a plan and picks the fastest of each.
+//
+// Timing   Random operands (zeros draw less power, and flatter), in sets that together exceed the L2 cache
+//          and are used in turn; events on one stream around batches of products. The candidates that survive
+//          a first look are timed in turns, so that clocks that drift meet all of them; medians decide.
+//          Another algorithm than the default must beat it by more than kNoise, so that repeated tuning
+//          rarely changes its mind.
+// Memory   Allocates its own operands, at most as many bytes as the largest product needs plus some multiples
+//          of the L2 cache; freed on return.
+// Blocks   The host until everything is measured. Not during capture.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/ops/model_ops.h"
+#include "kernels/ops/shape.h"
+#include "kernels/ops/tuning.h"
+#include "runtime/base/cuda/cuda_device.h"
+
+namespace millrace {
+
+inline constexpr double kNoise = 0.01;
+
+struct TuneOptions {
+  int suggestions = 24;  // candidates per product, as the library ranks them
+  int finalists = 4;     // of them, after a first look; the default is always one
+  int rounds = 9;        // in which each finalist is timed once
+  double round_ms = 2;   // of one timing
+  // Told of every product when it is measured, for progress output.
+  std::function<void(const MatmulKey&, const TunedMatmul&)> on_measured;
+};
+
+// Entries for all ops that cuBLASLt runs in one launch (IsOneLaunch); equal products are measured once. Ops
+// of a plan may be given as they are, duplicates and all.
+TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops, const TuneOptions& options);
+
+}  // namespace millrace

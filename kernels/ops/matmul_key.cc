@@ -1,0 +1,76 @@
+#include "kernels/ops/matmul_key.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kWidestAlignment = 16;
+
+std::string ToString(const char* name, const MatrixKey& m) {
+  std::string text = fmt::format(", {} {}{}", name, m.transposed ? "T " : "", m.ld);
+  if (m.alignment < kWidestAlignment) text += fmt::format(" ({} B)", m.alignment);
+  return text;
+}
+
+}  // namespace
+
+MatrixKey MatrixKeyOf(const Layout& layout) {
+  MR_CHECK_EQ(layout.rank, 2, "rank of a matrix, {}", ToString(layout));
+  const auto [rows, cols] = std::pair(layout.dims[0], layout.dims[1]);
+  MatrixKey key;
+  // A matrix of one line has no stride between lines.
+  if (layout.strides[1] == 1 || cols <= 1) {
+    key.ld = std::max({layout.strides[0], cols, int64_t{1}});
+  } else {
+    MR_CHECK(layout.strides[0] == 1 || rows <= 1, "a matrix is {}: neither stride is 1", ToString(layout));
+    key.transposed = true;
+    key.ld = std::max({layout.strides[1], rows, int64_t{1}});
+  }
+  const int64_t bytes = key.ld * Bytes(layout.dtype);
+  key.alignment = std::min(kWidestAlignment, bytes & -bytes);
+  return key;
+}
+
+bool IsOneLaunch(const Layout& operands, const Layout& result, const std::optional<Layout>& bias) {
+  if (operands.dtype == DType::kF32 && result.dtype != DType::kF32) return false;
+  if (!bias) return true;
+  return bias->dtype == result.dtype && bias->contiguous() && !MatrixKeyOf(result).transposed;
+}
+
+bool IsOneLaunch(const MatmulOp<Shape>& op) {
+  return IsOneLaunch(op.a.layout, (op.pre ? op.pre : op.out).layout,
+                     op.bias ? std::optional(op.bias.layout) : std::nullopt);
+}
+
+std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
+  if (op.out.layout.numel() == 0 || op.a.layout.numel() == 0 || !IsOneLaunch(op)) return std::nullopt;
+  return Product<Shape>::Of(op.a, op.b, op.pre ? op.pre : op.out).key(op.bias.present);
+}
+
+std::string ToString(const MatmulKey& key) {
+  return fmt::format("{} {} x {} x {} -> {}{}{}{}{}", Name(key.operands), key.m, key.n, key.k,
+                     Name(key.result), ToString("a", key.a), ToString("b", key.b), ToString("out", key.out),
+                     key.bias ? ", bias" : "");
+}
+
+size_t HashOf(const MatmulKey& key) {
+  uint64_t hash = 0;
+  const auto mix = [&hash](int64_t value) {  // splitmix64's finaliser over what was mixed so far
+    hash += static_cast<uint64_t>(value) + 0x9e3779b97f4a7c15u;
+    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+    hash ^= hash >> 31;
+  };
+  mix(key.m), mix(key.n), mix(key.k);
+  mix(static_cast<int64_t>(key.operands) * 16 + static_cast<int64_t>(key.result) * 2 + key.bias);
+  for (const MatrixKey* matrix : {&key.a, &key.b, &key.out}) mix(matrix->ld * 2 + matrix->transposed);
+  return hash;
+}
+
+}  // namespace millrace

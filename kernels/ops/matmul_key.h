@@ -1,0 +1,94 @@
+// Which product a GEMM library is asked for: what its choice of an algorithm, and so the bits of a matmul,
+// may depend on. From shapes alone, so that a planner, a tuner and the kernel agree on it.
+//
+// Not part of it: whether the product overwrites or accumulates (both run the same algorithm) and addresses.
+//
+// Alignment  A plan aligns buffers to 256 bytes, and a view starts a whole number of rows into one. So the
+//            address of a matrix is aligned to whatever power of two divides the bytes of its row stride.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/ops/model_ops.h"
+#include "kernels/ops/shape.h"
+
+namespace millrace {
+
+// What a GEMM library may use of a matmul's scratch; 32 MiB is what cuBLASLt recommends on Hopper.
+inline constexpr int64_t kMatmulWorkspaceBytes = int64_t{32} << 20;
+// The f32 product of a matmul that is not one launch (IsOneLaunch) is formed in tiles of at most that size,
+// which follow the library's workspace in scratch.
+inline constexpr int64_t kMatmulTileBytes = int64_t{16} << 20;
+
+// A matrix with one stride of 1: element (i, j) lies at i*ld + j, or at j*ld + i when transposed.
+struct MatrixKey {
+  bool transposed = false;
+  int64_t ld = 1;          // elements; at least the length of a line
+  int64_t alignment = 16;  // of every line, bytes: a power of two, at most 16, beyond which no kernel asks
+  auto operator<=>(const MatrixKey&) const = default;
+};
+
+// out [m,n] = a [m,k] * b [k,n] (+ bias [n] in out's dtype); out is never transposed.
+struct MatmulKey {
+  int64_t m = 0, n = 0, k = 0;
+  DType operands = DType::kF32;  // of a and b
+  DType result = DType::kF32;    // of out and bias
+  MatrixKey a, b, out;
+  bool bias = false;
+  auto operator<=>(const MatmulKey&) const = default;
+};
+
+// "bf16 65536 x 3072 x 768 -> bf16, a 768, b T 768, out 3072, bias"; alignments below 16 are added.
+std::string ToString(const MatmulKey& key);
+size_t HashOf(const MatmulKey& key);
+
+// Throws Error(kInternal) when neither stride is 1.
+MatrixKey MatrixKeyOf(const Layout& layout);
+
+template <class V>
+V TransposedView(V view) {
+  std::swap(view.layout.dims[0], view.layout.dims[1]);
+  std::swap(view.layout.strides[0], view.layout.strides[1]);
+  return view;
+}
+
+// The product with a result that is not transposed: where it would be, out^T = b^T a^T.   V: Shape or
+// TensorView.
+template <class V>
+struct Product {
+  V a, b, out;
+
+  static Product Of(V a, V b, V out) {
+    if (!MatrixKeyOf(out.layout).transposed) return {a, b, out};
+    return {TransposedView(b), TransposedView(a), TransposedView(out)};
+  }
+  // Operands of one dtype, not empty.
+  MatmulKey key(bool with_bias) const {
+    return {.m = out.layout.dims[0],
+            .n = out.layout.dims[1],
+            .k = a.layout.dims[1],
+            .operands = a.layout.dtype,
+            .result = out.layout.dtype,
+            .a = MatrixKeyOf(a.layout),
+            .b = MatrixKeyOf(b.layout),
+            .out = MatrixKeyOf(out.layout),
+            .bias = with_bias};
+  }
+};
+
+// Whether a GEMM library forms product and bias in one launch. It does not for f32 operands with a bf16
+// result, nor for a bias that has another dtype than the result or runs along its lines; then the f32 product
+// goes through scratch. `result`: the layout that receives the product, before any activation.
+bool IsOneLaunch(const Layout& operands, const Layout& result, const std::optional<Layout>& bias);
+
+bool IsOneLaunch(const MatmulOp<Shape>& op);
+
+// The product of an op, or none: nothing to multiply, or not one launch.
+std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op);
+
+}  // namespace millrace

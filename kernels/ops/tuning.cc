@@ -1,0 +1,101 @@
+#include "kernels/ops/tuning.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const MatrixKey& m) { return Json::array({m.transposed, m.ld, m.alignment}); }
+
+MatrixKey MatrixOf(const Json& json) {
+  return {.transposed = json.at(0).get<bool>(),
+          .ld = json.at(1).get<int64_t>(),
+          .alignment = json.at(2).get<int64_t>()};
+}
+
+DType DTypeOf(const Json& json) {
+  const std::string name = json.get<std::string>();
+  const std::optional<DType> dtype = DTypeFromName(name);
+  MR_REQUIRE(ErrorCode::kData, dtype.has_value(), "'{}' is no dtype", name);
+  return *dtype;
+}
+
+Json ToJson(const MatmulKey& key, const TunedMatmul& tuned) {
+  return Json{{"mnk", {key.m, key.n, key.k}},
+              {"operands", Name(key.operands)},
+              {"result", Name(key.result)},
+              {"a", ToJson(key.a)},
+              {"b", ToJson(key.b)},
+              {"out", ToJson(key.out)},
+              {"bias", key.bias},
+              {"algorithm", tuned.algorithm},
+              {"description", tuned.description},
+              {"us", tuned.microseconds},
+              {"default_us", tuned.default_microseconds}};
+}
+
+std::pair<MatmulKey, TunedMatmul> EntryOf(const Json& json) {
+  MatmulKey key{.m = json.at("mnk").at(0).get<int64_t>(),
+                .n = json.at("mnk").at(1).get<int64_t>(),
+                .k = json.at("mnk").at(2).get<int64_t>(),
+                .operands = DTypeOf(json.at("operands")),
+                .result = DTypeOf(json.at("result")),
+                .a = MatrixOf(json.at("a")),
+                .b = MatrixOf(json.at("b")),
+                .out = MatrixOf(json.at("out")),
+                .bias = json.at("bias").get<bool>()};
+  TunedMatmul tuned{.algorithm = json.at("algorithm").get<std::string>(),
+                    .description = json.at("description").get<std::string>(),
+                    .microseconds = json.at("us").get<double>(),
+                    .default_microseconds = json.at("default_us").get<double>()};
+  return {key, tuned};
+}
+
+}  // namespace
+
+std::string TuningTable::ToText() const {
+  std::string text = fmt::format("{{\"device\": {},\n \"library\": {},\n \"matmuls\": [", Json(device).dump(),
+                                 Json(library_version).dump());
+  const char* separator = "\n  ";
+  for (const auto& [key, tuned] : matmuls) {
+    text += separator + ToJson(key, tuned).dump();
+    separator = ",\n  ";
+  }
+  return text + "\n ]}\n";
+}
+
+TuningTable TuningTable::FromText(std::string_view text, const std::string& origin) {
+  try {
+    const Json json = Json::parse(text);
+    TuningTable table;
+    table.device = json.at("device").get<std::string>();
+    table.library_version = json.at("library").get<std::string>();
+    for (const Json& entry : json.at("matmuls")) {
+      auto [key, tuned] = EntryOf(entry);
+      const bool is_new = table.matmuls.emplace(key, std::move(tuned)).second;
+      MR_REQUIRE(ErrorCode::kData, is_new, "two entries for {}", ToString(key));
+    }
+    return table;
+  } catch (const Json::exception& e) {
+    throw Error(ErrorCode::kData, fmt::format("{} is no tuning table: {}", origin, e.what()));
+  } catch (const Error& e) {
+    throw Error(ErrorCode::kData, fmt::format("{} is no tuning table: {}", origin, e.what()));
+  }
+}
+
+std::string TuningTable::Hash() const {
+  std::string decisive = device + '\n' + library_version + '\n';
+  for (const auto& [key, tuned] : matmuls) decisive += ToString(key) + ": " + tuned.algorithm + '\n';
+  const XXH128_hash_t hash = XXH3_128bits(decisive.data(), decisive.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+}  // namespace millrace

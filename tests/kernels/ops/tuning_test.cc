@@ -1,0 +1,154 @@
+#include "kernels/ops/tuning.h"
+
+#include <catch2/catch.hpp>
+
+#include "kernels/ops/cost.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+Shape Dense(DType dtype, int64_t rows, int64_t cols) { return {DenseLayout(dtype, {rows, cols}), true}; }
+
+MatmulOp<Shape> Matmul(DType operands, DType out, int64_t m, int64_t n, int64_t k) {
+  MatmulOp<Shape> op;
+  op.a = Dense(operands, m, k), op.b = TransposedView(Dense(operands, n, k)), op.out = Dense(out, m, n);
+  return op;
+}
+
+TEST_CASE("a matrix is described by its row stride, and by what that says about addresses") {
+  CHECK(MatrixKeyOf(DenseLayout(DType::kBF16, {5, 24})) == MatrixKey{false, 24, 16});
+  CHECK(MatrixKeyOf(DenseLayout(DType::kBF16, {5, 20})) == MatrixKey{false, 20, 8});
+  CHECK(MatrixKeyOf(DenseLayout(DType::kBF16, {5, 7})) == MatrixKey{false, 7, 2});
+  CHECK(MatrixKeyOf(DenseLayout(DType::kF32, {5, 7})) == MatrixKey{false, 7, 4});
+  CHECK(MatrixKeyOf(TransposedView(Dense(DType::kBF16, 64, 40)).layout) == MatrixKey{true, 40, 16});
+  Layout padded = DenseLayout(DType::kF32, {5, 6});
+  padded.strides[0] = 12;
+  CHECK(MatrixKeyOf(padded) == MatrixKey{false, 12, 16});
+  padded.strides[1] = 2;
+  CHECK_THROWS_AS(MatrixKeyOf(padded), Error);
+}
+
+TEST_CASE("a matrix of one line is never read past it") {
+  Layout row = DenseLayout(DType::kF32, {1, 9});
+  row.strides[0] = 1;  // the transpose of a column
+  CHECK(MatrixKeyOf(row) == MatrixKey{false, 9, 4});
+  CHECK(MatrixKeyOf(TransposedView(Shape{row, true}).layout) == MatrixKey{false, 1, 4});
+}
+
+TEST_CASE("the product of a result by columns is that of the transposes") {
+  MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kF32, 48, 80, 32);
+  const MatmulKey forward = KeyOf(op).value();
+  CHECK(ToString(forward) == "bf16 48 x 80 x 32 -> f32, a 32, b T 32, out 80");
+  op.out = TransposedView(Dense(DType::kF32, 80, 48));
+  const MatmulKey swapped = KeyOf(op).value();
+  CHECK(ToString(swapped) == "bf16 80 x 48 x 32 -> f32, a 32, b T 32, out 48");
+  CHECK(HashOf(swapped) != HashOf(forward));
+}
+
+TEST_CASE("the update is no part of a product, the bias is, and pre is its result") {
+  MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kBF16, 48, 80, 32);
+  const MatmulKey overwrite = KeyOf(op).value();
+  op.update = Update::kAccumulate;
+  CHECK(KeyOf(op) == overwrite);
+  op.update = Update::kOverwrite;
+  op.epilogue = Epilogue::kBiasGelu;
+  op.bias = {DenseLayout(DType::kBF16, {80}), true};
+  op.pre = op.out, op.out = Dense(DType::kF32, 48, 80);
+  CHECK(ToString(KeyOf(op).value()) == "bf16 48 x 80 x 32 -> bf16, a 32, b T 32, out 80, bias");
+}
+
+TEST_CASE("what cuBLASLt does not run in one launch has scratch for a tile, and no key") {
+  const auto check = [](const MatmulOp<Shape>& op, int64_t tile_bytes) {
+    CHECK(WorkspaceBytes(op, Backend::kCuda) == kMatmulWorkspaceBytes + tile_bytes);
+    CHECK(KeyOf(op).has_value() == (tile_bytes == 0));
+  };
+  check(Matmul(DType::kBF16, DType::kF32, 48, 80, 32), 0);
+  check(Matmul(DType::kF32, DType::kF32, 48, 80, 32), 0);
+  check(Matmul(DType::kF32, DType::kBF16, 48, 80, 32), 48 * 80 * 4);
+  check(Matmul(DType::kF32, DType::kBF16, 4096, 4096, 32), kMatmulTileBytes);
+  MatmulOp<Shape> biased = Matmul(DType::kBF16, DType::kBF16, 48, 80, 32);
+  biased.epilogue = Epilogue::kBias;
+  biased.bias = {DenseLayout(DType::kBF16, {80}), true};
+  check(biased, 0);
+  biased.bias.layout.dtype = DType::kF32;
+  check(biased, 48 * 80 * 4);
+  biased.bias.layout.dtype = DType::kBF16;
+  biased.out = TransposedView(Dense(DType::kBF16, 80, 48));
+  check(biased, 48 * 80 * 4);
+  CHECK_FALSE(KeyOf(Matmul(DType::kF32, DType::kF32, 48, 80, 0)).has_value());
+  CHECK_FALSE(KeyOf(Matmul(DType::kF32, DType::kF32, 0, 80, 5)).has_value());
+}
+
+TEST_CASE("CUDA multiplies operands of one dtype, and activates rows") {
+  MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kF32, 48, 80, 32);
+  CHECK(WhyUnsupported(op, Backend::kCuda) == "");
+  op.b = Dense(DType::kF32, 32, 80);
+  CHECK(WhyUnsupported(op, Backend::kCuda) ==
+        "matmul of bf16 by f32: operands of one dtype are allowed on CUDA");
+  CHECK(WhyUnsupported(op, Backend::kCpu) == "");
+  op.b = Dense(DType::kBF16, 32, 80);
+  op.epilogue = Epilogue::kGelu;
+  CHECK(WhyUnsupported(op, Backend::kCuda) == "");
+  op.out = TransposedView(Dense(DType::kF32, 80, 48));
+  CHECK(WhyUnsupported(op, Backend::kCuda) ==
+        "matmul with an activation into f32[48, 80 : 1, 48]: rows are contiguous on CUDA");
+}
+
+TuningTable Example() {
+  TuningTable table{.device = "A \"GPU\"", .library_version = "cuBLASLt 130100", .matmuls = {}};
+  MatmulOp<Shape> biased = Matmul(DType::kBF16, DType::kBF16, 48, 80, 36);
+  biased.bias = {DenseLayout(DType::kBF16, {80}), true};
+  table.matmuls[KeyOf(biased).value()] = {std::string(128, 'a'), "id 66, tile 23", 12.25, 13.5};
+  table.matmuls[KeyOf(Matmul(DType::kF32, DType::kF32, 7, 5, 3)).value()] = {std::string(128, '0'), "id 0", 1,
+                                                                             2};
+  return table;
+}
+
+TEST_CASE("a tuning table survives its text") {
+  const TuningTable table = Example();
+  CHECK(TuningTable::FromText(table.ToText(), "test") == table);
+  CHECK(TuningTable::FromText(TuningTable{}.ToText(), "test") == TuningTable{});
+}
+
+TEST_CASE("a table's hash is of what decides results, not of times") {
+  TuningTable table = Example();
+  const std::string hash = table.Hash();
+  CHECK(hash.size() == 32);
+  table.matmuls.begin()->second.microseconds = 99;
+  CHECK(table.Hash() == hash);
+  table.matmuls.begin()->second.algorithm[5] = 'b';
+  CHECK(table.Hash() != hash);
+  table = Example();
+  table.device = "B";
+  CHECK(table.Hash() != hash);
+  table = Example();
+  table.matmuls.erase(table.matmuls.begin());
+  CHECK(table.Hash() != hash);
+}
+
+TEST_CASE("text that is no table is refused, naming where it came from") {
+  const auto refuses = [](const std::string& text, const std::string& part) {
+    INFO(text);
+    try {
+      TuningTable::FromText(text, "runs/a/tuning.json");
+      CHECK(false);
+    } catch (const Error& e) {
+      CHECK(e.code() == ErrorCode::kData);
+      CHECK_THAT(e.what(), Catch::Contains("runs/a/tuning.json is no tuning table: "));
+      CHECK_THAT(e.what(), Catch::Contains(part));
+    }
+  };
+  refuses("", "parse error");
+  refuses("{}", "device");
+  std::string text = Example().ToText();
+  text.replace(text.find("\"bf16\""), 6, "\"b16\"");
+  refuses(text, "'b16' is no dtype");
+  std::string twice = TuningTable::FromText(Example().ToText(), "test").ToText();
+  const size_t begin = twice.find("  {\"mnk\""), end = twice.find(",\n", begin);
+  twice.insert(begin, twice.substr(begin, end + 2 - begin));
+  refuses(twice, "two entries for ");
+}
+
+}  // namespace
+}  // namespace millrace
