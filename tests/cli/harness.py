@@ -1,6 +1,7 @@
 """Running Millrace as a user does, and reading what it leaves behind. Needs nothing but Python's standard library.
 
-The working directory is the repository's root (Bazel's test folder looks like it). MILLRACE_BINARY names another program than the built one.
+The working directory is the repository's root (Bazel's test folder looks like it). MILLRACE_BINARY names another program than the built one,
+which is the one without CUDA: these tests start more ranks than a machine has GPUs.
 """
 import json
 import os
@@ -14,7 +15,7 @@ import unittest
 
 LAUNCHER = os.path.abspath('tools/millrace')
 PROGRAM = os.path.abspath(os.environ.get('MILLRACE_BINARY') or next(
-    (p for p in ('tools/cli/millrace', 'bazel-bin/tools/cli/millrace') if os.path.exists(p)), 'tools/cli/millrace'))
+    (p for p in ('tools/cli/millrace_cpu', 'bazel-bin/tools/cli/millrace_cpu') if os.path.exists(p)), 'tools/cli/millrace_cpu'))
 
 # Exit codes of tools/README.md.
 OK, BAD_CONFIG, BAD_DATA, BAD_CHECKPOINT, DOES_NOT_FIT, RANK_LOST, IO_FAILED, PREEMPTED, STOPPED = 0, 2, 3, 4, 5, 72, 74, 75, 143

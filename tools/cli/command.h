@@ -76,6 +76,7 @@ int BenchVerb(const BenchArguments& arguments);
 int InspectVerb(const std::string& path, bool json);
 int ImportVerb(const ExchangeArguments& arguments);
 int ExportVerb(const ExchangeArguments& arguments);
+int DoctorVerb(bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot
 int ConfigSchemaVerb();
 int ConfigDocsVerb();
 int ConfigShowVerb(const ConfigArguments& arguments, bool json);

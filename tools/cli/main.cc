@@ -102,6 +102,12 @@ int Main(int argc, char** argv) {
   inspect_app->add_flag("--json", inspect_json, "JSON");
   inspect_app->callback([&] { verb = [&] { return InspectVerb(inspected, inspect_json); }; });
 
+  bool doctor_json = false;
+  CLI::App* doctor_app = app.add_subcommand(
+      "doctor", "what this host has, what is missing, and the fix; exit code 0 when training can work");
+  doctor_app->add_flag("--json", doctor_json, "JSON");
+  doctor_app->callback([&] { verb = [&] { return DoctorVerb(doctor_json); }; });
+
   ExchangeArguments imported, exported;
   CLI::App* import_app =
       app.add_subcommand("import", "a Hugging Face folder becomes the first checkpoint of run.dir");
