@@ -70,8 +70,9 @@ class ByteExchange {
   // sent ones are no longer read. Blocks only on peers with a piece that is not empty.
   virtual void Exchange(CommOp op, std::span<const SendPiece> sends, std::span<const RecvPiece> recvs) = 0;
 
-  // As Communicator::Abort.
+  // As Communicator::Abort and CheckHealth.
   virtual void Abort(const std::string& reason) noexcept = 0;
+  virtual void CheckHealth() const {}
 };
 
 }  // namespace millrace

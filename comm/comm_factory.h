@@ -1,5 +1,5 @@
 // Makes communicators over groups of ranks. Implementations: comm/local (LocalWorld), comm/mpi
-// (MpiCommFactory).
+// (MpiCommFactory), comm/nccl (NcclCommFactory, around one of the others).
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "runtime/base/device.h"
 
 namespace millrace {
 
@@ -28,6 +29,13 @@ class CommFactory {
   // rank(). As a collective:
   //          Error(kTimeout), Error(kPeerLost).
   virtual std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) = 0;
+
+  // Memory of `device` that Communicator::RegisterMemory of this factory's communicators takes. Default: what
+  // the device allocates.
+  virtual std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
+                                                      const std::string& label) {
+    return device.Allocate(bytes, label);
+  }
 };
 
 // The checks of Make, shared by the implementations. Returns the index of `rank` in `ranks`.

@@ -1,7 +1,13 @@
 // Collectives over one process group. Implementations: comm/mpi (host memory), comm/local (ranks as threads
-// of one process, for tests and embedding), comm/nccl (CUDA). Host implementations move bytes and sum in rank
-// order in shared code (comm/host_collectives.h), so MPI and in-process ranks give the same bits.
+// of one process, for tests and embedding), comm/nccl (CUDA).
 //
+// Sums     Every implementation: the same bits run after run, and for an all-reduce on every rank.
+//          Host (comm/host_collectives.h): f32 accumulation in rank order, rounded once to the dtype (f32,
+//          bf16); f64 accumulates in double. So MPI and in-process ranks give the same bits.
+//          NCCL: order and intermediate roundings are those of the algorithm that it picks from the op, the
+//          size, the dtype, the group and its topology; the same ones eager and captured. See
+//          comm/nccl/nccl_communicator.h for what that means for bf16: f32 on the wire where roundings
+//          matter. Where every partial sum is exact, all implementations agree bit for bit.
 // Units    n = shard.numel() counts elements, per rank. All views are 1-D and contiguous.
 // Streams  Calls enqueue on `stream` and return; buffers are touched in stream order. A host stream has run
 //          the call on return.
@@ -14,6 +20,7 @@
 // Counters Bytes are counted here, from the arguments, not by callers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -59,8 +66,8 @@ class Communicator {
   virtual void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
                          Stream& stream) = 0;
 
-  // shard[i] = sum over ranks r of (full of rank r)[rank*n + i]: f32 accumulation in rank order, rounded once
-  // to the dtype (f32, bf16); f64 accumulates in double. `full` is not changed; no overlap.
+  // shard[i] = sum over ranks r of (full of rank r)[rank*n + i], for f32, bf16 and f64, rounded as above.
+  // `full` is not changed; no overlap.
   virtual void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
                                 Stream& stream) = 0;
 
@@ -77,8 +84,26 @@ class Communicator {
   // Sets the counters, for example from a checkpoint so that a resumed run counts on.
   virtual void SetCounters(const CommCounters& counters) = 0;
 
-  // Unblocks the pending calls of every rank of the group, with `reason` as their message. Idempotent; for
-  // error paths.
+  // Makes [base, base + bytes), memory of CommFactory::AllocateArena, known to the transport, which may then
+  // move it without staging. A collective, before the first capture: every rank passes as many bytes and from
+  // then on uses the same offsets in the same calls. UnregisterMemory (local; no call in flight, captured
+  // graphs gone) comes before the memory is freed; destruction does it, too. Default: nothing to know.
+  virtual void RegisterMemory(std::byte* /*base*/, int64_t /*bytes*/) {}
+  virtual void UnregisterMemory(std::byte* /*base*/) noexcept {}
+
+  // Runs each kind of call once, on memory and a stream of its own, and checks the results, so that no call
+  // connects, loads or allocates anything later: a capture may not. A collective, uncounted, after
+  // RegisterMemory and before step 0. Error(kComm): a result is wrong.
+  virtual void Connect() {}
+
+  // Throws when the group is known to be broken: Error(kPeerLost) after an abort, Error(kComm) with the
+  // transport's words. Does not block; from any thread, while another is in a call: for watchdogs.
+  virtual void CheckHealth() const {}
+
+  // Unblocks the pending calls, with `reason` as the message of these and all later ones. Idempotent, from
+  // any thread; for error paths. Host transports unblock every rank of the group. A device transport unblocks
+  // this rank's calls; its peers learn of it through the host transport beside it: processes end, threads
+  // find it in CheckHealth() and abort their own.
   virtual void Abort(const std::string& reason) noexcept = 0;
 };
 

@@ -4,23 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/operand_checks.h"
 #include "comm/rank_order_sum.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
-
-struct Range {
-  const char* name;
-  const std::byte* data;
-  int64_t bytes;
-};
-
-Range RangeOf(const char* name, const TensorView& view) { return {name, view.data, view.bytes()}; }
-
-bool Overlap(const Range& a, const Range& b) {
-  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
-}
 
 class HostCommunicator final : public Communicator {
  public:
@@ -28,6 +17,7 @@ class HostCommunicator final : public Communicator {
       : exchange_(std::move(exchange)),
         rank_(exchange_->rank()),
         world_(exchange_->world_size()),
+        checks_(exchange_->label(), rank_, world_),
         chunk_bytes_(options.chunk_bytes),
         sends_(static_cast<size_t>(world_)),
         recvs_(static_cast<size_t>(world_)),
@@ -42,12 +32,8 @@ class HostCommunicator final : public Communicator {
 
   void AllGather(const TensorView& shard, const TensorView& full, const TensorView&, Stream&) override {
     constexpr CommOp op = CommOp::kAllGather;
-    CheckContiguous(op, "shard", shard);
-    CheckContiguous(op, "full", full);
-    CheckShardOfFull(op, shard, full);
+    const bool in_place = checks_.AllGather(shard, full);
     std::byte* const own = full.data + rank_ * shard.bytes();
-    const bool in_place = shard.data == own;
-    if (!in_place) CheckDisjoint(op, RangeOf("shard", shard), RangeOf("full", full));
 
     ++counters_.all_gathers;
     counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
@@ -65,11 +51,7 @@ class HostCommunicator final : public Communicator {
   void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
                         Stream&) override {
     constexpr CommOp op = CommOp::kReduceScatter;
-    CheckContiguous(op, "full", full);
-    CheckContiguous(op, "shard", shard);
-    CheckShardOfFull(op, shard, full);
-    CheckSummable(op, full.dtype());
-    CheckDisjoint(op, RangeOf("shard", shard), RangeOf("full", full));
+    checks_.ReduceScatter(full, shard);
     CheckScratch(op, scratch, {RangeOf("full", full), RangeOf("shard", shard)});
 
     ++counters_.reduce_scatters;
@@ -85,8 +67,7 @@ class HostCommunicator final : public Communicator {
 
   void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream&) override {
     constexpr CommOp op = CommOp::kAllReduce;
-    CheckContiguous(op, "buffer", buffer);
-    CheckSummable(op, buffer.dtype());
+    checks_.AllReduce(buffer);
     CheckScratch(op, scratch, {RangeOf("buffer", buffer)});
 
     const int64_t n = buffer.numel();
@@ -131,9 +112,7 @@ class HostCommunicator final : public Communicator {
   }
 
   std::string HostBroadcast(const std::string& payload, int root) override {
-    MR_REQUIRE(ErrorCode::kInvalidArgument, root >= 0 && root < world_,
-               "host_broadcast on '{}': root {} is not a rank of a group of {}", exchange_->label(), root,
-               world_);
+    checks_.Root(root);
     if (world_ == 1) return payload;
     int64_t size = static_cast<int64_t>(payload.size());
     FromRoot(root, reinterpret_cast<std::byte*>(&size), sizeof(size));
@@ -156,6 +135,7 @@ class HostCommunicator final : public Communicator {
   const CommCounters& counters() const noexcept override { return counters_; }
   void SetCounters(const CommCounters& counters) override { counters_ = counters; }
   void Abort(const std::string& reason) noexcept override { exchange_->Abort(reason); }
+  void CheckHealth() const override { exchange_->CheckHealth(); }
 
  private:
   // [0, total) cut into one slice per rank, in elements; the last ones may be shorter or empty.
@@ -212,38 +192,7 @@ class HostCommunicator final : public Communicator {
     exchange_->Exchange(CommOp::kHostBroadcast, sends_, recvs_);
   }
 
-  void CheckContiguous(CommOp op, const char* name, const TensorView& view) const {
-    MR_REQUIRE(ErrorCode::kInvalidArgument, view.layout.contiguous(),
-               "{} on '{}': {} is {}; a contiguous view is needed", Name(op), exchange_->label(), name,
-               ToString(view.layout));
-    MR_REQUIRE(ErrorCode::kInvalidArgument, view.data != nullptr || view.numel() == 0,
-               "{} on '{}': {} is {} without an address", Name(op), exchange_->label(), name,
-               ToString(view.layout));
-  }
-
-  void CheckShardOfFull(CommOp op, const TensorView& shard, const TensorView& full) const {
-    MR_REQUIRE(ErrorCode::kInvalidArgument, shard.dtype() == full.dtype(),
-               "{} on '{}': shard is {} but full is {}; one dtype is needed", Name(op), exchange_->label(),
-               Name(shard.dtype()), Name(full.dtype()));
-    MR_REQUIRE(ErrorCode::kInvalidArgument, full.numel() == shard.numel() * world_,
-               "{} on '{}': full has {} elements; {} ranks times the shard's {} make {}", Name(op),
-               exchange_->label(), full.numel(), world_, shard.numel(), shard.numel() * world_);
-  }
-
-  void CheckSummable(CommOp op, DType dtype) const {
-    MR_REQUIRE(ErrorCode::kInvalidArgument, CanSum(dtype),
-               "{} on '{}': cannot sum {}; f32, bf16 or f64 is needed", Name(op), exchange_->label(),
-               Name(dtype));
-  }
-
-  void CheckDisjoint(CommOp op, const Range& a, const Range& b) const {
-    MR_REQUIRE(ErrorCode::kInvalidArgument, !Overlap(a, b),
-               "{} on '{}', rank {}: {} [{}, +{} bytes) overlaps {} [{}, +{} bytes)", Name(op),
-               exchange_->label(), rank_, a.name, static_cast<const void*>(a.data), a.bytes, b.name,
-               static_cast<const void*>(b.data), b.bytes);
-  }
-
-  void CheckScratch(CommOp op, const TensorView& scratch, std::initializer_list<Range> operands) const {
+  void CheckScratch(CommOp op, const TensorView& scratch, std::initializer_list<NamedRange> operands) const {
     const int64_t needed = ScratchBytes(world_, chunk_bytes_);
     if (needed == 0) return;
     const int64_t given = scratch ? scratch.bytes() : 0;
@@ -253,12 +202,14 @@ class HostCommunicator final : public Communicator {
     MR_REQUIRE(ErrorCode::kInvalidArgument, reinterpret_cast<uintptr_t>(scratch.data) % sizeof(double) == 0,
                "{} on '{}': scratch at {} is not aligned to {} bytes", Name(op), exchange_->label(),
                static_cast<const void*>(scratch.data), sizeof(double));
-    for (const Range& operand : operands) CheckDisjoint(op, {"scratch", scratch.data, needed}, operand);
+    for (const NamedRange& operand : operands)
+      checks_.Disjoint(op, {"scratch", scratch.data, needed}, operand);
   }
 
   const std::unique_ptr<ByteExchange> exchange_;
   const int rank_;
   const int world_;
+  const OperandChecks checks_;
   const int64_t chunk_bytes_;
   CommCounters counters_;
   // Filled anew by each call; kept so that a step allocates nothing.

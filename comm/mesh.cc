@@ -18,7 +18,8 @@ std::vector<int> Mesh::ReplicateGroup(int rank) const {
   return ranks;
 }
 
-CommSet::CommSet(CommFactory& factory, const Mesh& mesh, CommSharing sharing) : mesh_(mesh) {
+CommSet::CommSet(CommFactory& factory, const Mesh& mesh, CommSharing sharing)
+    : mesh_(mesh), factory_(factory) {
   MR_REQUIRE(ErrorCode::kInvalidArgument,
              mesh.replicate >= 1 && mesh.shard >= 1 && mesh.world_size() == factory.world_size(),
              "a mesh of replicate {} x shard {} does not make a world of {} ranks", mesh.replicate,
@@ -42,10 +43,13 @@ Communicator& CommSet::shard_reduce() const noexcept {
   return shard_reduce_ ? *shard_reduce_ : *shard_gather_;
 }
 
+std::array<Communicator*, 4> CommSet::All() const noexcept {
+  return {world_.get(), shard_gather_.get(), shard_reduce_.get(), replicate_reduce_.get()};
+}
+
 CommCounters CommSet::Counters() const {
   CommCounters sum;
-  for (const Communicator* comm :
-       {world_.get(), shard_gather_.get(), shard_reduce_.get(), replicate_reduce_.get()}) {
+  for (const Communicator* comm : All()) {
     if (comm == nullptr) continue;
     const CommCounters& c = comm->counters();
     sum.all_gathers += c.all_gathers;
@@ -58,8 +62,33 @@ CommCounters CommSet::Counters() const {
   return sum;
 }
 
+std::unique_ptr<DeviceBuffer> CommSet::AllocateArena(Device& device, int64_t bytes,
+                                                     const std::string& label) {
+  return factory_.AllocateArena(device, bytes, label);
+}
+
+void CommSet::RegisterMemory(std::byte* base, int64_t bytes) {
+  for (Communicator* comm : All())
+    if (comm != nullptr) comm->RegisterMemory(base, bytes);
+}
+
+void CommSet::UnregisterMemory(std::byte* base) noexcept {
+  for (Communicator* comm : All())
+    if (comm != nullptr) comm->UnregisterMemory(base);
+}
+
+void CommSet::Connect() {
+  for (Communicator* comm : All())
+    if (comm != nullptr) comm->Connect();
+}
+
+void CommSet::CheckHealth() const {
+  for (const Communicator* comm : All())
+    if (comm != nullptr) comm->CheckHealth();
+}
+
 void CommSet::Abort(const std::string& reason) noexcept {
-  for (Communicator* comm : {world_.get(), shard_gather_.get(), shard_reduce_.get(), replicate_reduce_.get()})
+  for (Communicator* comm : All())
     if (comm != nullptr) comm->Abort(reason);
 }
 

@@ -7,6 +7,7 @@
 // need one each.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,8 +37,9 @@ enum class CommSharing {
 // The communicators of one rank. Groups of size 1 (an axis of size 1) are communicators of world_size 1.
 class CommSet {
  public:
-  // Collective over the world: every rank calls it with the same mesh and sharing. Error(kInvalidArgument)
-  // unless the mesh's axes are positive and their product is the factory's world.
+  // Collective over the world: every rank calls it with the same mesh and sharing. The factory outlives the
+  // set. Error(kInvalidArgument) unless the mesh's axes are positive and their product is the factory's
+  // world.
   CommSet(CommFactory& factory, const Mesh& mesh, CommSharing sharing);
 
   const Mesh& mesh() const noexcept { return mesh_; }
@@ -50,11 +52,22 @@ class CommSet {
 
   // Sum over the communicators.
   CommCounters Counters() const;
-  // As Communicator::Abort, on all of them.
+
+  // As CommFactory::AllocateArena.
+  std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes, const std::string& label);
+
+  // As those of Communicator, on all of them in one order.
+  void RegisterMemory(std::byte* base, int64_t bytes);
+  void UnregisterMemory(std::byte* base) noexcept;
+  void Connect();
+  void CheckHealth() const;
   void Abort(const std::string& reason) noexcept;
 
  private:
+  std::array<Communicator*, 4> All() const noexcept;  // null where there is none
+
   Mesh mesh_;
+  CommFactory& factory_;
   std::unique_ptr<Communicator> world_, shard_gather_, shard_reduce_,
       replicate_reduce_;  // shard_reduce_ null when shared
 };

@@ -31,6 +31,12 @@ class LocalExchange final : public ByteExchange {
   int world_size() const noexcept override { return static_cast<int>(group_->ranks.size()); }
   const std::string& label() const noexcept override { return group_->label; }
   void Abort(const std::string& reason) noexcept override { abort_world_(reason); }
+  void CheckHealth() const override {
+    const Lock lock(group_->mutex);
+    if (!group_->aborted) return;
+    throw Error(ErrorCode::kPeerLost, fmt::format("'{}', rank {} of {}: aborted: {}", group_->label, rank_,
+                                                  world_size(), group_->reason));
+  }
 
   void Exchange(CommOp op, std::span<const SendPiece> sends, std::span<const RecvPiece> recvs) override {
     const auto deadline = std::chrono::steady_clock::now() + timeout_;

@@ -67,6 +67,10 @@ class TimedCommunicator final : public Communicator {
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
   void SetCounters(const CommCounters& counters) override { inner_->SetCounters(counters); }
+  void RegisterMemory(std::byte* base, int64_t bytes) override { inner_->RegisterMemory(base, bytes); }
+  void UnregisterMemory(std::byte* base) noexcept override { inner_->UnregisterMemory(base); }
+  void Connect() override { inner_->Connect(); }
+  void CheckHealth() const override { inner_->CheckHealth(); }
   void Abort(const std::string& reason) noexcept override { inner_->Abort(reason); }
 
  private:

@@ -1,0 +1,216 @@
+#include "comm/nccl/nccl_communicator.h"
+
+#include <nccl.h>
+
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "comm/host_collectives.h"
+#include "comm/nccl/nccl_check.h"
+#include "comm/nccl/nccl_connect.h"
+#include "comm/nccl/nccl_fence.h"
+#include "comm/nccl/nccl_handle.h"
+#include "comm/nccl/nccl_window.h"
+#include "comm/operand_checks.h"
+#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+ncclDataType_t NcclType(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kF64:
+      return ncclFloat64;
+    default:
+      break;
+  }
+  MR_CHECK(false, "NCCL is asked to sum {}", Name(dtype));
+  return ncclFloat32;
+}
+
+// Rank 0 makes the id of the communicator, the others receive it; a failure of rank 0 fails all.
+ncclUniqueId ShareUniqueId(Communicator& host, const std::string& label) {
+  ncclUniqueId id{};
+  std::string payload;
+  if (host.rank() == 0) {
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    payload = result == ncclSuccess ? std::string(id.internal, sizeof(id.internal)) : NcclWords(result);
+    payload.insert(payload.begin(), result == ncclSuccess ? '+' : '-');
+  }
+  payload = host.HostBroadcast(payload, 0);
+  MR_REQUIRE(ErrorCode::kComm, payload.size() == 1 + sizeof(id.internal) && payload.front() == '+',
+             "communicator '{}', rank {}: rank 0 could not make an id: {}", label, host.rank(),
+             payload.empty() ? payload : payload.substr(1));
+  payload.copy(id.internal, sizeof(id.internal), 1);
+  return id;
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device, const std::string& label,
+                   const NcclOptions& options)
+      : host_(std::move(host)),
+        device_(device),
+        options_(options),
+        checks_(label, host_->rank(), host_->world_size()),
+        rank_(host_->rank()),
+        world_(host_->world_size()) {
+    if (world_ == 1) return;
+    PrepareNcclEnvironment();
+    needs_fence_ = NeedsFence(NcclVersion());
+    const ncclUniqueId id = ShareUniqueId(*host_, label);
+    handle_ = NcclHandle::Join({device.ordinal(), rank_, world_, label}, id, options);
+  }
+
+  ~NcclCommunicator() override {
+    if (!handle_) return;
+    // Unwinding: the peers do not come to a tear-down.
+    if (std::uncaught_exceptions() > exceptions_at_birth_) handle_->Abort("destroyed after an error");
+    std::vector<ncclWindow_t> windows;
+    for (const auto& [base, window] : windows_) windows.push_back(window);
+    const std::string trouble = handle_->Destroy(windows);
+    if (!trouble.empty()) std::fprintf(stderr, "millrace: %s\n", trouble.c_str());
+  }
+
+  int rank() const noexcept override { return rank_; }
+  int world_size() const noexcept override { return world_; }
+
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&,
+                 Stream& stream) override {
+    const bool in_place = checks_.AllGather(shard, full);
+    ++counters_.all_gathers;
+    counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+    if (shard.bytes() == 0) return;
+    if (world_ == 1) {
+      if (!in_place) Copy(shard, full, stream);
+      return;
+    }
+    const cudaStream_t cuda = Prepared(stream);
+    handle_->Call(Name(CommOp::kAllGather), "ncclAllGather", [&](ncclComm_t comm) {
+      return ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.bytes()), ncclUint8, comm, cuda);
+    });
+  }
+
+  void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView&,
+                        Stream& stream) override {
+    checks_.ReduceScatter(full, shard);
+    ++counters_.reduce_scatters;
+    counters_.reduced_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+    if (shard.bytes() == 0) return;
+    if (world_ == 1) {
+      Copy(full, shard, stream);
+      return;
+    }
+    const cudaStream_t cuda = Prepared(stream);
+    handle_->Call(Name(CommOp::kReduceScatter), "ncclReduceScatter", [&](ncclComm_t comm) {
+      return ncclReduceScatter(full.data, shard.data, static_cast<size_t>(shard.numel()),
+                               NcclType(shard.dtype()), ncclSum, comm, cuda);
+    });
+  }
+
+  void AllReduceSum(const TensorView& buffer, const TensorView&, Stream& stream) override {
+    checks_.AllReduce(buffer);
+    ++counters_.all_reduces;
+    counters_.all_reduced_bytes += AllReduceWireBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
+    if (buffer.bytes() == 0 || world_ == 1) return;
+    const cudaStream_t cuda = Prepared(stream);
+    handle_->Call(Name(CommOp::kAllReduce), "ncclAllReduce", [&](ncclComm_t comm) {
+      return ncclAllReduce(buffer.data, buffer.data, static_cast<size_t>(buffer.numel()),
+                           NcclType(buffer.dtype()), ncclSum, comm, cuda);
+    });
+  }
+
+  std::vector<std::string> HostAllGather(const std::string& payload) override {
+    return host_->HostAllGather(payload);
+  }
+  std::string HostBroadcast(const std::string& payload, int root) override {
+    return host_->HostBroadcast(payload, root);
+  }
+  void Barrier() override { host_->Barrier(); }
+
+  const CommCounters& counters() const noexcept override { return counters_; }
+  void SetCounters(const CommCounters& counters) override { counters_ = counters; }
+
+  void RegisterMemory(std::byte* base, int64_t bytes) override {
+    if (!handle_ || !options_.symmetric) return;
+    MR_REQUIRE(ErrorCode::kInvalidArgument, windows_.count(base) == 0,
+               "communicator '{}', rank {}: memory at {} is registered already", checks_.label(), rank_,
+               static_cast<const void*>(base));
+    windows_[base] = RegisterWindow(*handle_, *host_, checks_.label(), base, bytes);
+  }
+
+  void UnregisterMemory(std::byte* base) noexcept override {
+    const auto found = windows_.find(base);
+    if (found == windows_.end()) return;
+    const ncclWindow_t window = found->second;
+    windows_.erase(found);
+    try {
+      handle_->CallBlocking("unregister", "ncclCommWindowDeregister", [window](ncclComm_t comm) {
+        MR_CUDA(cudaDeviceSynchronize());  // unmaps the peers' memory
+        return ncclCommWindowDeregister(comm, window);
+      });
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "millrace: %s\n", error.what());
+    }
+  }
+
+  void Connect() override {
+    if (!handle_) return;
+    const CommCounters before = counters_;
+    ExerciseCollectives(*this, device_, options_, checks_.label());
+    counters_ = before;
+  }
+
+  void CheckHealth() const override {
+    if (handle_) handle_->CheckHealth();
+    host_->CheckHealth();
+  }
+
+  void Abort(const std::string& reason) noexcept override {
+    if (handle_) handle_->Abort(reason);
+    host_->Abort(reason);
+  }
+
+ private:
+  void Copy(const TensorView& from, const TensorView& to, Stream& stream) {
+    MR_CUDA(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToDevice,
+                            AsCuda(stream).get()));
+  }
+
+  // The stream for NCCL, fenced when its kernels would overtake ours.
+  cudaStream_t Prepared(Stream& stream) {
+    CudaStream& cuda = AsCuda(stream);
+    MR_CHECK_EQ(cuda.device().ordinal(), device_.ordinal(),
+                "communicator '{}' is given a stream of another GPU", checks_.label());
+    if (needs_fence_ && !windows_.empty()) LaunchFence(cuda.get());
+    return cuda.get();
+  }
+
+  const std::unique_ptr<Communicator> host_;
+  CudaDevice& device_;
+  const NcclOptions options_;
+  const OperandChecks checks_;
+  const int rank_;
+  const int world_;
+  const int exceptions_at_birth_ = std::uncaught_exceptions();
+  bool needs_fence_ = false;
+  std::shared_ptr<NcclHandle> handle_;  // null at world 1
+  std::map<const std::byte*, ncclWindow_t> windows_;
+  CommCounters counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> MakeNcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device,
+                                                   const std::string& label, const NcclOptions& options) {
+  return std::make_unique<NcclCommunicator>(std::move(host), device, label, options);
+}
+
+}  // namespace millrace

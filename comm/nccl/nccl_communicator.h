@@ -1,0 +1,43 @@
+// The collectives over NCCL on one GPU per rank. A host communicator over the same ranks carries what is not
+// a collective: host helpers, the rendezvous, votes, aborts.
+//
+// Sums     ncclSum only: ncclAvg and pre-multiplied sums leave the kernels of symmetric windows. What
+// NCCL 2.28
+//          does with ranks W (its sources; tests/comm/nccl checks the bounds):
+//          - f32, f64: W - 1 additions in the dtype, in ring or tree order, or from the own rank upwards.
+//          - bf16 without windows: each hop adds in bf16, so W - 1 roundings to 8 bits. f32 on the wire is
+//            recommended where that matters, from three ranks on; at two both round once.
+//          - bf16 between windows (reduce-scatter, all-reduce): f32 accumulation, rounded once.
+//          The algorithm may change with the size; not between runs, eager and captured, or first and later
+//          calls: connections are made at once and captured buffers are not registered (nccl_options.h).
+// World 1  No NCCL communicator; a copy on the stream where operands differ.
+// Scratch  Not used.
+// Streams  Streams of the device that the communicator was made with; capturable. Calls do not block, except
+//          that the driver may when a thousand launches are waiting.
+// Windows  With options.symmetric, RegisterMemory makes the arena a symmetric window. It is refused by all
+// ranks
+//          together when one cannot (Error(kComm)): there is no silent other path. On NCCL versions whose
+//          kernels need it an empty kernel goes before each collective (nccl_fence.h).
+// Abort    Stops NCCL's kernels of this communicator; those between windows do not look at the flag, and end
+//          with the process. A captured graph keeps NCCL's state alive until it is destroyed.
+// Tear-down Graphs that captured calls first, then the communicator, which deregisters windows, then the
+//          memory. NCCL waits for the graphs for ever; the destructor waits for options.timeout, says so on
+//          stderr and goes on.
+// Errors   As communicator.h; NCCL's refusals are Error(kComm), kDevice or kPeerLost in NCCL's words.
+// Threads  Abort and CheckHealth from any thread; everything else from the rank's.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/communicator.h"
+#include "comm/nccl/nccl_options.h"
+#include "runtime/base/cuda/cuda_device.h"
+
+namespace millrace {
+
+// A collective over the ranks of `host`, which becomes part of the communicator. The device outlives it.
+std::unique_ptr<Communicator> MakeNcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device,
+                                                   const std::string& label, const NcclOptions& options);
+
+}  // namespace millrace

@@ -1,0 +1,89 @@
+#include "comm/nccl/nccl_connect.h"
+
+#include <vector>
+
+#include "comm/nccl/nccl_check.h"
+#include "comm/nccl/nccl_memory.h"
+#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+// Whole numbers whose sums are exact in f32 in any order, for worlds of a few hundred ranks.
+float Factor(int64_t i) { return static_cast<float>(1 + i % 61); }
+
+class Exercise {
+ public:
+  Exercise(Communicator& comm, CudaDevice& device, const NcclOptions& options, const std::string& label,
+           std::byte* memory, int64_t n)
+      : comm_(comm),
+        device_(device),
+        options_(options),
+        label_(label),
+        stream_(device.MakeStream("reduce")),
+        n_(n),
+        full_{memory, DenseLayout(DType::kF32, {n * comm.world_size()})},
+        shard_{memory + full_.bytes(), DenseLayout(DType::kF32, {n})} {}
+
+  void Run() {
+    Fill();
+    comm_.ReduceScatterSum(full_, shard_, {}, *stream_);
+    comm_.AllGather(shard_, full_, {}, *stream_);
+    Compare("reduce_scatter and all_gather");
+    Fill();
+    comm_.AllReduceSum(full_, {}, *stream_);
+    Compare("all_reduce");
+  }
+
+ private:
+  void Fill() {
+    std::vector<float> values(static_cast<size_t>(full_.numel()));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(comm_.rank() + 1) * Factor(static_cast<int64_t>(i));
+    device_.CopyFromHost(full_.data, values.data(), full_.bytes(), *stream_);
+  }
+
+  void Compare(const char* what) {
+    // A copy would wait for a collective that never ends; this does not.
+    const bool done = RunWithin(device_.ordinal(), options_.timeout, [stream = AsCuda(*stream_).get()] {
+                        MR_CUDA(cudaStreamSynchronize(stream));
+                        return std::string();
+                      }).has_value();
+    MR_REQUIRE(ErrorCode::kTimeout, done, "{} on '{}', rank {}: a first call has not ended within {} ms",
+               what, label_, comm_.rank(), options_.timeout.count());
+    std::vector<float> values(static_cast<size_t>(full_.numel()));
+    device_.CopyToHost(values.data(), full_.data, full_.bytes(), *stream_);
+    const int world = comm_.world_size();
+    const float ranks = static_cast<float>(world * (world + 1) / 2);
+    for (int64_t i = 0; i < full_.numel(); ++i)
+      MR_REQUIRE(ErrorCode::kComm, values[static_cast<size_t>(i)] == ranks * Factor(i),
+                 "{} on '{}', rank {}: element {} of {} is {} instead of {}", what, label_, comm_.rank(), i,
+                 full_.numel(), values[static_cast<size_t>(i)], ranks * Factor(i));
+  }
+
+  Communicator& comm_;
+  CudaDevice& device_;
+  const NcclOptions& options_;
+  const std::string& label_;
+  const std::unique_ptr<Stream> stream_;
+  const int64_t n_;
+  const TensorView full_, shard_;
+};
+
+}  // namespace
+
+void ExerciseCollectives(Communicator& comm, CudaDevice& device, const NcclOptions& options,
+                         const std::string& label) {
+  constexpr int64_t kFew = 64, kMany = 256 * 1024;  // 1 MiB per rank: past the low-latency protocols
+  const int64_t bytes = (comm.world_size() + 1) * kMany * static_cast<int64_t>(sizeof(float));
+  const std::unique_ptr<DeviceBuffer> memory =
+      options.symmetric ? AllocateSymmetric(device, bytes, "first collectives of " + label)
+                        : device.Allocate(bytes, "first collectives of " + label);
+  comm.RegisterMemory(memory->data(), bytes);
+  for (const int64_t n : {kFew, kMany}) Exercise(comm, device, options, label, memory->data(), n).Run();
+  comm.UnregisterMemory(memory->data());
+  comm.Barrier();  // no rank frees what a peer may still have mapped
+}
+
+}  // namespace millrace

@@ -1,0 +1,48 @@
+#include "comm/nccl/nccl_factory.h"
+
+#include "comm/nccl/nccl_communicator.h"
+#include "comm/nccl/nccl_memory.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+class NcclCommFactory final : public CommFactory {
+ public:
+  NcclCommFactory(CommFactory& host, CudaDevice& device, const NcclOptions& options)
+      : host_(host),
+        device_(device),
+        options_(ParseNcclOptions(ToString(options))) {  // the parser knows what is allowed
+    PrepareNcclEnvironment();
+  }
+
+  int rank() const noexcept override { return host_.rank(); }
+  int world_size() const noexcept override { return host_.world_size(); }
+
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+    return MakeNcclCommunicator(host_.Make(ranks, label), device_, label, options_);
+  }
+
+  std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
+                                              const std::string& label) override {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, &device == &device_,
+               "{}: an arena on {}, but this rank's collectives run on GPU {}", label, device.name(),
+               device_.ordinal());
+    if (!options_.symmetric || host_.world_size() == 1) return device.Allocate(bytes, label);
+    return AllocateSymmetric(device_, bytes, label);
+  }
+
+ private:
+  CommFactory& host_;
+  CudaDevice& device_;
+  const NcclOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<CommFactory> MakeNcclCommFactory(CommFactory& host, CudaDevice& device,
+                                                 const NcclOptions& options) {
+  return std::make_unique<NcclCommFactory>(host, device, options);
+}
+
+}  // namespace millrace

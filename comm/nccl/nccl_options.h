@@ -1,0 +1,51 @@
+// What a run chooses about NCCL, and the environment that NCCL reads.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace millrace {
+
+enum class CtaPolicy {
+  kDefault,
+  kEfficiency,  // fewer blocks where registered buffers allow it
+  kZero         // all-gathers between windows on copy engines, without blocks; needs `symmetric`
+};
+
+// Every rank of a world has the same options.
+struct NcclOptions {
+  // Longest wait inside NCCL for a peer: making, registering, connecting, tear-down. Not of a collective,
+  // which is a kernel: a watchdog sees to it.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // The arena as a symmetric window: NCCL's kernels read and write peers directly.
+  bool symmetric = false;
+  CtaPolicy cta_policy = CtaPolicy::kDefault;
+  int min_ctas = 0, max_ctas = 0;  // blocks of one collective; 0: NCCL's choice
+  bool operator==(const NcclOptions&) const = default;
+};
+
+// "symmetric,cta_policy=zero,max_ctas=16,min_ctas=4,timeout_ms=60000", each part optional; "" is the default.
+// Error(kConfig): an unknown key or value, with what is allowed; kZero without symmetric.
+NcclOptions ParseNcclOptions(std::string_view text);
+std::string ToString(const NcclOptions& options);
+
+// One variable of the environment as we want it, and why.
+struct NcclSetting {
+  const char* name;
+  const char* value;
+  bool forced;  // replaces what the user set
+  const char* why;
+};
+const std::vector<NcclSetting>& NcclSettings();
+
+// Those of NcclSettings that `lookup` (name -> value or null) lacks or, where forced, has otherwise.
+std::vector<NcclSetting> MissingSettings(const std::function<const char*(const char* name)>& lookup);
+
+// Puts them into this process's environment, once. NCCL reads each variable at its first use, so this
+// precedes every NCCL call; the first call precedes threads that read the environment.
+void PrepareNcclEnvironment();
+
+}  // namespace millrace

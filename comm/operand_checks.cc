@@ -1,0 +1,73 @@
+#include "comm/operand_checks.h"
+
+#include "comm/rank_order_sum.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+bool Overlap(const NamedRange& a, const NamedRange& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+}  // namespace
+
+bool OperandChecks::AllGather(const TensorView& shard, const TensorView& full) const {
+  constexpr CommOp op = CommOp::kAllGather;
+  Contiguous(op, "shard", shard);
+  Contiguous(op, "full", full);
+  ShardOfFull(op, shard, full);
+  const bool in_place = shard.data == full.data + rank_ * shard.bytes();
+  if (!in_place) Disjoint(op, RangeOf("shard", shard), RangeOf("full", full));
+  return in_place;
+}
+
+void OperandChecks::ReduceScatter(const TensorView& full, const TensorView& shard) const {
+  constexpr CommOp op = CommOp::kReduceScatter;
+  Contiguous(op, "full", full);
+  Contiguous(op, "shard", shard);
+  ShardOfFull(op, shard, full);
+  Summable(op, full.dtype());
+  Disjoint(op, RangeOf("shard", shard), RangeOf("full", full));
+}
+
+void OperandChecks::AllReduce(const TensorView& buffer) const {
+  Contiguous(CommOp::kAllReduce, "buffer", buffer);
+  Summable(CommOp::kAllReduce, buffer.dtype());
+}
+
+void OperandChecks::Root(int root) const {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, root >= 0 && root < world_size_,
+             "host_broadcast on '{}': root {} is not a rank of a group of {}", label_, root, world_size_);
+}
+
+void OperandChecks::Contiguous(CommOp op, const char* name, const TensorView& view) const {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, view.layout.contiguous(),
+             "{} on '{}': {} is {}; a contiguous view is needed", Name(op), label_, name,
+             ToString(view.layout));
+  MR_REQUIRE(ErrorCode::kInvalidArgument, view.data != nullptr || view.numel() == 0,
+             "{} on '{}': {} is {} without an address", Name(op), label_, name, ToString(view.layout));
+}
+
+void OperandChecks::ShardOfFull(CommOp op, const TensorView& shard, const TensorView& full) const {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, shard.dtype() == full.dtype(),
+             "{} on '{}': shard is {} but full is {}; one dtype is needed", Name(op), label_,
+             Name(shard.dtype()), Name(full.dtype()));
+  MR_REQUIRE(ErrorCode::kInvalidArgument, full.numel() == shard.numel() * world_size_,
+             "{} on '{}': full has {} elements; {} ranks times the shard's {} make {}", Name(op), label_,
+             full.numel(), world_size_, shard.numel(), shard.numel() * world_size_);
+}
+
+void OperandChecks::Summable(CommOp op, DType dtype) const {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, CanSum(dtype),
+             "{} on '{}': cannot sum {}; f32, bf16 or f64 is needed", Name(op), label_, Name(dtype));
+}
+
+void OperandChecks::Disjoint(CommOp op, const NamedRange& a, const NamedRange& b) const {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, !Overlap(a, b),
+             "{} on '{}', rank {}: {} [{}, +{} bytes) overlaps {} [{}, +{} bytes)", Name(op), label_, rank_,
+             a.name, static_cast<const void*>(a.data), a.bytes, b.name, static_cast<const void*>(b.data),
+             b.bytes);
+}
+
+}  // namespace millrace
