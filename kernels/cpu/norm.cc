@@ -39,15 +39,20 @@ struct Statistics {
   float mean, rstd;
 };
 
+// In double, rounded once: every use of a row shares the error of its two statistics, which does not average
+// out over the rows of a weight's gradient as other roundings do.
 Statistics StatisticsOf(Row row, int64_t columns, NormKind kind, float eps) {
-  float buffer[kChunk], mean = 0, squares = 0;
+  float buffer[kChunk];
+  double mean = 0, squares = 0;
   if (kind == NormKind::kLayer) {
-    ForChunks(columns, [&](int64_t c, int64_t n) { mean += Sum(Load(row, c, n, buffer), n); });
-    mean /= static_cast<float>(columns);
+    ForChunks(columns, [&](int64_t c, int64_t n) { mean += SumInDouble(Load(row, c, n, buffer), n); });
+    mean /= static_cast<double>(columns);
   }
-  ForChunks(columns,
-            [&](int64_t c, int64_t n) { squares += SumSquaredDeviations(Load(row, c, n, buffer), mean, n); });
-  return {mean, 1.0f / std::sqrt(squares / static_cast<float>(columns) + eps)};
+  ForChunks(columns, [&](int64_t c, int64_t n) {
+    squares += SumSquaredDeviationsInDouble(Load(row, c, n, buffer), mean, n);
+  });
+  const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(columns) + eps);
+  return {static_cast<float>(mean), static_cast<float>(rstd)};
 }
 
 }  // namespace
@@ -97,36 +102,35 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
   if (op.d_bias) CheckColumns(op.d_bias, op.x, "d_bias");
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
   Scratch scratch(op.scratch);
-  // Sums over a block of rows, then over blocks.
-  float* const weight_total = scratch.Take(4 * columns);
-  float* const bias_total = weight_total + columns;
-  float* const weight_part = weight_total + 2 * columns;
-  float* const bias_part = weight_total + 3 * columns;
-  std::fill_n(weight_total, 4 * columns, 0.0f);
+  // Sums over rows in double: the rounding that is left in a weight's gradient is that of its terms.
+  double* const weight_sum = reinterpret_cast<double*>(scratch.Take(4 * columns));
+  double* const bias_sum = weight_sum + columns;
+  std::fill_n(weight_sum, 2 * columns, 0.0);
 
   for (int64_t r = 0; r < rows; ++r) {
     const Row dy_row = RowAt(op.d_out, r), x_row = RowAt(op.x, r), dx_row = RowAt(op.d_x, r);
     const float mean = op.kind == NormKind::kLayer ? At(op.mean, r) : 0.0f, rstd = At(op.rstd, r);
-    float sum_g = 0, sum_g_xhat = 0;  // g = d_out * weight
+    double sum_g = 0, sum_g_xhat = 0;  // g = d_out * weight
     ForChunks(columns, [&](int64_t c, int64_t n) {
       float dy_buffer[kChunk], x_buffer[kChunk], weight_buffer[kChunk], g[kChunk], xhat[kChunk];
       const float* dy = Load(dy_row, c, n, dy_buffer);
       const float* x = Load(x_row, c, n, x_buffer);
       const float* weight = Load(AsRow(op.weight), c, n, weight_buffer);
-      float* dw = weight_part + c;
-      float* db = bias_part + c;
+      double* dw = weight_sum + c;
+      double* db = bias_sum + c;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
         xhat[i] = (x[i] - mean) * rstd;
         g[i] = dy[i] * weight[i];
-        dw[i] += dy[i] * xhat[i];
-        db[i] += dy[i];
+        dw[i] += double{dy[i]} * double{xhat[i]};
+        db[i] += double{dy[i]};
       }
-      sum_g += Sum(g, n);
-      sum_g_xhat += Dot(g, xhat, n);
+      sum_g += SumInDouble(g, n);
+      sum_g_xhat += DotInDouble(g, xhat, n);
     });
-    const float mean_g = op.kind == NormKind::kLayer ? sum_g / static_cast<float>(columns) : 0.0f;
-    const float mean_g_xhat = sum_g_xhat / static_cast<float>(columns);
+    const double per_column = 1.0 / static_cast<double>(columns);
+    const float mean_g = op.kind == NormKind::kLayer ? static_cast<float>(sum_g * per_column) : 0.0f;
+    const float mean_g_xhat = static_cast<float>(sum_g_xhat * per_column);
     ForChunks(columns, [&](int64_t c, int64_t n) {
       float dy_buffer[kChunk], x_buffer[kChunk], weight_buffer[kChunk], bypass_buffer[kChunk];
       const float* dy = Load(dy_row, c, n, dy_buffer);
@@ -145,19 +149,17 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
       }
       Store(dx_row, c, n, dx);
     });
-    if ((r + 1) % kSumRows == 0 || r + 1 == rows) {
-#pragma omp simd
-      for (int64_t i = 0; i < 2 * columns; ++i) {
-        weight_total[i] += weight_part[i];
-        weight_part[i] = 0;
-      }
-    }
   }
-  ForChunks(columns, [&](int64_t c, int64_t n) {
-    if (op.d_weight)
-      StoreOrAdd(AsRow(op.d_weight), c, n, weight_total + c, op.weight_update == Update::kAccumulate);
-    if (op.d_bias) StoreOrAdd(AsRow(op.d_bias), c, n, bias_total + c, op.bias_update == Update::kAccumulate);
-  });
+  const auto store = [columns](const TensorView& to, const double* sums, Update update) {
+    if (!to) return;
+    ForChunks(columns, [&](int64_t c, int64_t n) {
+      float buffer[kChunk];
+      for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(sums[c + i]);
+      StoreOrAdd(AsRow(to), c, n, buffer, update == Update::kAccumulate);
+    });
+  };
+  store(op.d_weight, weight_sum, op.weight_update);
+  store(op.d_bias, bias_sum, op.bias_update);
 }
 
 }  // namespace millrace::cpu

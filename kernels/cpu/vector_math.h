@@ -74,9 +74,9 @@ inline Lanes LoadLanes(const float* p, int64_t n, float fill) {
 
 inline float SumOfLanes(Lanes v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
-// sum of term(Lanes of x, Lanes of y) over n elements; lanes past the end enter `term` as fill_x and 0.
+// sum of term(Lanes of x, Lanes of y) over n elements; lanes past the end enter `term` as 0.
 template <class Term>
-inline float ReduceSum(const float* x, const float* y, int64_t n, float fill_x, Term term) {
+inline float ReduceSum(const float* x, const float* y, int64_t n, Term term) {
   Lanes a = {}, b = {}, c = {}, d = {};
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
@@ -86,21 +86,47 @@ inline float ReduceSum(const float* x, const float* y, int64_t n, float fill_x, 
     d += term(LoadLanes(x + i + 3 * kLanes), LoadLanes(y + i + 3 * kLanes));
   }
   for (; i + kLanes <= n; i += kLanes) a += term(LoadLanes(x + i), LoadLanes(y + i));
-  if (i < n) b += term(LoadLanes(x + i, n - i, fill_x), LoadLanes(y + i, n - i, 0.0f));
+  if (i < n) b += term(LoadLanes(x + i, n - i, 0.0f), LoadLanes(y + i, n - i, 0.0f));
   return SumOfLanes((a + b) + (c + d));
 }
 
 inline float Sum(const float* x, int64_t n) {
-  return ReduceSum(x, x, n, 0.0f, [](Lanes v, Lanes) { return v; });
+  return ReduceSum(x, x, n, [](Lanes v, Lanes) { return v; });
 }
 
 inline float Dot(const float* x, const float* y, int64_t n) {
-  return ReduceSum(x, y, n, 0.0f, [](Lanes v, Lanes w) { return v * w; });
+  return ReduceSum(x, y, n, [](Lanes v, Lanes w) { return v * w; });
+}
+
+// Reductions in double: a term sees its operands converted, so that neither it nor the sum rounds to float.
+using DoubleLanes = double __attribute__((vector_size(32)));
+
+inline DoubleLanes LoadInDouble(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
+
+// As ReduceSum; `term` takes lanes or, past the last whole ones, single doubles.
+template <class Term>
+inline double ReduceSumInDouble(const float* x, const float* y, int64_t n, Term term) {
+  DoubleLanes sums[4] = {};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (int64_t k = 0; k < 4; ++k) sums[k] += term(LoadInDouble(x + i + 4 * k), LoadInDouble(y + i + 4 * k));
+  double tail = 0;
+  for (; i < n; ++i) tail += term(double{x[i]}, double{y[i]});
+  const DoubleLanes sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return ((sum[0] + sum[2]) + (sum[1] + sum[3])) + tail;
+}
+
+inline double SumInDouble(const float* x, int64_t n) {
+  return ReduceSumInDouble(x, x, n, [](auto v, auto) { return v; });
+}
+
+inline double DotInDouble(const float* x, const float* y, int64_t n) {
+  return ReduceSumInDouble(x, y, n, [](auto v, auto w) { return v * w; });
 }
 
 // sum of (x[i] - mean)^2.
-inline float SumSquaredDeviations(const float* x, float mean, int64_t n) {
-  return ReduceSum(x, x, n, mean, [mean](Lanes v, Lanes) { return (v - mean) * (v - mean); });
+inline double SumSquaredDeviationsInDouble(const float* x, double mean, int64_t n) {
+  return ReduceSumInDouble(x, x, n, [mean](auto v, auto) { return (v - mean) * (v - mean); });
 }
 
 // Largest x[i]; NaNs are passed over; -infinity for n = 0.

@@ -75,18 +75,31 @@ TEST_CASE("reductions over every length, at every alignment, have the bits of th
     for (float& v : values) v = uniform(random);
     for (float& v : others) v = uniform(random);
     const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-    const double dot = std::inner_product(values.begin(), values.end(), others.begin(), 0.0);
+    double dot = 0;
+    for (size_t i = 0; i < values.size(); ++i) dot += double{values[i]} * double{others[i]};
     float max = -kInfinity;
     for (const float v : values) max = std::max(max, v);
     const float first_sum = Sum(values.data(), n), first_dot = Dot(values.data(), others.data(), n);
     const double bound = static_cast<double>(n + 1) * static_cast<double>(n) * 0x1p-24;
     CHECK(std::abs(first_sum - sum) <= bound);
     CHECK(std::abs(first_dot - dot) <= bound);
+    // In double: products of floats are exact, and only the order of additions differs.
+    const double double_sum = SumInDouble(values.data(), n);
+    const double double_dot = DotInDouble(values.data(), others.data(), n);
+    const double deviations = SumSquaredDeviationsInDouble(values.data(), 0.25, n);
+    double exact_deviations = 0;
+    for (const float v : values) exact_deviations += (v - 0.25) * (v - 0.25);
+    CHECK(std::abs(double_sum - sum) <= bound * 0x1p-29);
+    CHECK(std::abs(double_dot - dot) <= bound * 0x1p-29);
+    CHECK(std::abs(deviations - exact_deviations) <= 4 * bound * 0x1p-29);
     for (int shift = 0; shift < 9; ++shift) {
       std::copy(values.begin(), values.end(), x.begin() + shift);
       std::copy(others.begin(), others.end(), y.begin() + shift);
       CHECK(Sum(x.data() + shift, n) == first_sum);
       CHECK(Dot(x.data() + shift, y.data() + shift, n) == first_dot);
+      CHECK(SumInDouble(x.data() + shift, n) == double_sum);
+      CHECK(DotInDouble(x.data() + shift, y.data() + shift, n) == double_dot);
+      CHECK(SumSquaredDeviationsInDouble(x.data() + shift, 0.25, n) == deviations);
       CHECK(Max(x.data() + shift, n) == max);
     }
   }
