@@ -1,6 +1,5 @@
-#include "tests/build/squares.h"
-
 #include "runtime/base/cuda/cuda_check.h"
+#include "tests/build/squares.h"
 
 namespace millrace {
 namespace {
