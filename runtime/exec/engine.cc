@@ -47,7 +47,9 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
     CheckSameState(AnyPlan(), **plan);
     bytes = std::max(bytes, (*plan)->arena_bytes);
   }
-  arena_ = context_.device->Allocate(bytes, "arena");
+  arena_ = context_.comms->AllocateArena(*context_.device, bytes, "arena");
+  context_.comms->RegisterMemory(arena_->data(), bytes);
+  context_.comms->Connect();
   for (size_t f = 0; f < layout_.flats.size(); ++f)
     for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
       WriteShard(kind, FlatId{static_cast<int32_t>(f)},
@@ -69,6 +71,11 @@ Engine::~Engine() {
   } catch (const Error&) {
     // The device has failed, and whoever met the failure first has said so.
   }
+  // Graphs before what they name, and the transport's knowledge of the arena before the arena.
+  train_recorded_.reset();
+  eval_recorded_.reset();
+  generate_recorded_.reset();
+  context_.comms->UnregisterMemory(arena_->data());
 }
 
 int64_t Engine::arena_bytes() const { return arena_->bytes(); }

@@ -34,6 +34,7 @@ void CheckBase(const Base& base) {
 }
 
 void CheckBases(int world) {
+  if (!HaveDevices(world)) return;
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const bool tied : {true, false})
       for (const auto precision :
@@ -54,6 +55,7 @@ TEST_CASE("three ranks: no option changes a bit, and each takes effect", "[world
 TEST_CASE("four ranks: no option changes a bit, and each takes effect", "[world4]") { CheckBases(4); }
 
 TEST_CASE("a loss in chunks, whose gradients are added one by one", "[chunks]") {
+  if (!HaveDevices(2)) return;
   for (const bool tied : {true, false})
     for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
       Base base = MakeBase(ModelConfig::Family::kLlama, tied, precision, 2, 2);
@@ -66,6 +68,7 @@ TEST_CASE("a loss in chunks, whose gradients are added one by one", "[chunks]") 
 
 TEST_CASE("reshard auto: more budget, more blocks kept, the same bits, never more bytes than allowed",
           "[auto]") {
+  if (!HaveDevices(3)) return;
   for (const int64_t accumulate : {1, 3}) {
     Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kBf16, 3, accumulate);
     const Outcome reference = RunTrial(base.trial);

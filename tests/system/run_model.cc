@@ -6,10 +6,6 @@
 #include <cstring>
 #include <mutex>
 
-#include "comm/host_collectives.h"
-#include "comm/local/run_ranks.h"
-#include "kernels/cpu/cpu_kernels.h"
-#include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/logical_tensors.h"
 
@@ -46,28 +42,31 @@ Config TinyConfig(ModelConfig::Family family) {
 }
 
 AssembledRun PlanOf(const Trial& trial) {
-  return Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)},
+  return Assemble(trial.config, trial.world, TestRanks().Traits(trial.world),
                   {true, trial.all_plans, trial.all_plans});
 }
 
 void RunRank(CommFactory& factory, const Trial& trial, const AssembledRun& run,
              const std::function<void(RankContext&)>& fn) {
-  CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
-  const std::unique_ptr<Device> device = MakeHostDevice();
+  TestRanks().RunOne(factory, [&](const RankSetup& setup) { RunRank(setup, trial, run, fn); });
+}
+
+void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run,
+             const std::function<void(RankContext&)>& fn) {
+  CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
   EngineOptions options;
   options.graph = GraphModeOf(trial.config);
   options.checked = trial.config.execution.checked;
   options.adversary_seed = trial.adversary_seed;
-  Engine engine({device.get(), trial.kernels != nullptr ? trial.kernels : &CpuKernels(), &comms}, run.layout,
-                run.plans, options);
-  RankContext context{engine, run, factory.rank(), factory.world_size()};
+  Engine engine({&setup.device, trial.kernels != nullptr ? trial.kernels : &setup.kernels, &comms},
+                run.layout, run.plans, options);
+  RankContext context{engine, run, setup.comms.rank(), setup.comms.world_size()};
   fn(context);
 }
 
 void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn) {
   const AssembledRun run = PlanOf(trial);
-  LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
-  RunRanks(world, [&](CommFactory& factory) { RunRank(factory, trial, run, fn); });
+  TestRanks().Run(trial.world, [&](const RankSetup& setup) { RunRank(setup, trial, run, fn); });
 }
 
 std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample) {

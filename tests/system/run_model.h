@@ -18,6 +18,7 @@
 #include "runtime/api/assemble.h"
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
+#include "tests/support/ranks.h"
 
 namespace millrace::test {
 
@@ -27,7 +28,7 @@ struct Trial {
   int64_t steps = 3;
   CommSharing sharing = CommSharing::kSeparate;
   std::optional<uint64_t> adversary_seed;
-  const KernelTable* kernels = nullptr;  // null: the CPU's
+  const KernelTable* kernels = nullptr;  // null: the device's
   bool all_plans = false;                // evaluation and generation, too
 };
 
@@ -48,6 +49,8 @@ AssembledRun PlanOf(const Trial& trial);
 // Calls fn with a fresh engine (weights not initialised) of this rank, whose peers are the factory's: every
 // rank of its world calls this with the same trial and plans.
 void RunRank(CommFactory& factory, const Trial& trial, const AssembledRun& run,
+             const std::function<void(RankContext&)>& fn);
+void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run,
              const std::function<void(RankContext&)>& fn);
 
 // Plans once, then calls fn with a fresh engine (weights not initialised) on every rank's thread.

@@ -6,15 +6,12 @@
 #include <iterator>
 #include <memory>
 
-#include "comm/host_collectives.h"
-#include "comm/local/run_ranks.h"
-#include "kernels/cpu/cpu_kernels.h"
 #include "models/huggingface/tensors.h"
 #include "runtime/api/exchange.h"
-#include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/exec/logical_tensors.h"
+#include "tests/support/ranks.h"
 
 namespace millrace::test {
 namespace {
@@ -81,15 +78,8 @@ LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread, const std:
 
 void RunSessions(const LoadedConfig& config, int world, const PlanSelection& plans,
                  const std::function<void(Session& session)>& fn) {
-  LocalWorld ranks(world);
-  RunRanks(ranks, [&](CommFactory& factory) {
-    const std::unique_ptr<Device> device = MakeHostDevice();
-    Environment environment;
-    environment.device = device.get();
-    environment.kernels = &CpuKernels();
-    environment.comm_factory = &factory;
-    environment.traits = {Backend::kCpu, ScratchBytes(world)};
-    Session session(config.config, environment, {plans, false});
+  TestRanks().Run(world, [&](const RankSetup& setup) {
+    Session session(config.config, setup.environment(), {plans, false});
     session.InitWeights();
     fn(session);
   });

@@ -1,0 +1,117 @@
+// The same plans on the CPU and on GPUs: twenty steps to a tolerance, at every precision; and what only a
+// device can get wrong: waiting inside a step, memory that does not come back.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/cuda_device.h"
+#include "tests/system/options.h"
+
+namespace millrace::test {
+namespace {
+
+Outcome OnHost(const Trial& trial) {
+  std::unique_ptr<Ranks> device = UseRanks(MakeHostRanks());
+  Outcome outcome = RunTrial(trial);
+  UseRanks(std::move(device));
+  return outcome;
+}
+
+// Losses of a tiny model are about 4 and fall by tenths in twenty steps. f32: other orders of summation,
+// 2^-24 each, magnified by twenty steps of Adam. bf16: every stored value may be rounded to the other
+// neighbour, 2^-8 relative, and a loss averages the rows.
+double Tolerance(Precision precision) { return precision == Precision::kFp32 ? 2e-4 : 4e-2; }
+
+TEST_CASE("twenty steps on GPUs give the CPU's losses, to a tolerance") {
+  for (const int world : {1, 2, 4}) {
+    if (!HaveDevices(world)) continue;
+    for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+      for (const auto precision :
+           {Precision::kFp32, Precision::kBf16, Precision::kBf16Sums, Precision::kBf16All}) {
+        Base base = MakeBase(family, true, precision, world, 2);
+        base.trial.steps = 20;
+        INFO(base.name);
+        const Outcome host = OnHost(base.trial), device = RunTrial(base.trial);
+        REQUIRE(device.scalars.back().loss < device.scalars.front().loss);
+        for (size_t s = 0; s < host.scalars.size(); ++s) {
+          INFO("step " << s);
+          CHECK(std::abs(device.scalars[s].loss - host.scalars[s].loss) <= Tolerance(precision));
+          CHECK(device.scalars[s].lr == host.scalars[s].lr);
+        }
+      }
+  }
+}
+
+std::atomic<bool> gate{true};
+std::atomic<int> waiting{0};
+
+void BeginStepBehindTheGate(const BeginStepOp<TensorView>& op, Stream& stream) {
+  MR_CUDA(cudaLaunchHostFunc(
+      AsCuda(stream).get(),
+      [](void*) {
+        ++waiting;
+        while (!gate.load()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+        --waiting;
+      },
+      nullptr));
+  CudaKernels().begin_step(op, stream);
+}
+
+// Each step waits on the device for a gate that opens only after the host has issued as many steps as may be
+// in flight: a wait for the device anywhere in Enqueue would never end.
+TEST_CASE("no host wait inside a step: steps are issued while the first of them cannot begin") {
+  for (const auto graph : {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kMicrobatch}) {
+    Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kBf16, 1, 2);
+    base.trial.config.execution.graph = graph;
+    KernelTable kernels = CudaKernels();
+    kernels.begin_step = &BeginStepBehindTheGate;
+    base.trial.kernels = &kernels;
+    const Trial& trial = base.trial;
+    RunEngines(trial, [&](RankContext& rank) {
+      rank.engine.InitWeights(1);
+      for (int64_t step = 0; step < 3; ++step)
+        StepOn(rank, trial.config, step);  // issued, captured, launched
+      gate = false;
+      std::atomic<bool> issued{false};
+      std::thread watch([&] {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (!issued && std::chrono::steady_clock::now() < deadline)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        gate = true;
+      });
+      for (int64_t step = 3; step < 3 + Engine::kStepsInFlight; ++step)
+        rank.engine.Enqueue(BatchOf(trial.config, 1, 0, step), step, ValidTokens(trial.config, 1));
+      const bool still_closed = !gate.load();
+      issued = true;
+      watch.join();
+      CHECK(still_closed);
+      for (int i = 0; i < Engine::kStepsInFlight; ++i) CHECK(rank.engine.Collect().adam_t == 4 + i);
+    });
+  }
+}
+
+TEST_CASE("twenty trainers in one process: their memory comes back") {
+  for (const int world : {1, 2}) {
+    if (!HaveDevices(world)) continue;
+    Base base = MakeBase(ModelConfig::Family::kLlama, false, Precision::kBf16, world, 2);
+    const auto used = [] {
+      CudaDevice device(0);
+      return device.UsedBytes();
+    };
+    RunTrial(base.trial);
+    const Outcome first = RunTrial(base.trial);
+    const int64_t before = used();
+    for (int i = 0; i < 20; ++i) CHECK(RunTrial(base.trial).Bits() == first.Bits());
+    // Allocations come in pieces of 2 MiB.
+    CHECK(used() - before <= int64_t{4} << 20);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test
