@@ -1,0 +1,286 @@
+// Products of matrices and column sums on a GPU: the contract of the kernel table, then what the contract's
+// small shapes do not reach.
+#include "kernels/cuda/matmul.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/tuning.h"
+#include "kernels/ops/matmul_key.h"
+#include "runtime/base/error.h"
+#include "tests/kernels/contract/contract.h"
+#include "tests/kernels/cuda/matmul_operands.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+namespace {
+
+KernelTable Table() {
+  KernelTable table;
+  table.matmul = CudaMatmul;
+  table.column_sum = CudaColumnSum;
+  table.activation = CudaActivation;
+  return table;
+}
+
+struct Gpu {
+  CudaDevice device{0};
+  std::unique_ptr<Stream> stream = device.MakeStream("test");
+  KernelTable table = Table();
+  Subject subject{table, device, *stream, Backend::kCuda, 256};
+  DeviceOperands operands{device, *stream};
+};
+
+// Elements (i, j) of a product picked at random, against a double reference; `old` is the destination before
+// an accumulating product. All on the host.
+void CheckSamples(const MatmulOp<TensorView>& op, const TensorView& result, const TensorView* old) {
+  constexpr int kSamples = 400;
+  std::mt19937_64 random(5);
+  Memory memory;
+  const TensorView got = memory.New(result.dtype(), {kSamples});
+  Reference reference;
+  for (int64_t sample = 0; sample < kSamples; ++sample) {
+    // The corners first: the last row and column are where a tile is cut off.
+    const int64_t i = sample < 4 ? (sample / 2) * (result.dim(0) - 1) : Pick(random, 0, result.dim(0) - 1);
+    const int64_t j = sample < 4 ? (sample % 2) * (result.dim(1) - 1) : Pick(random, 0, result.dim(1) - 1);
+    SumOf sum;
+    for (int64_t k = 0; k < op.a.dim(1); ++k) sum.Add(Get(op.a, i, k) * Get(op.b, k, j));
+    if (op.bias) sum.Add(Get(op.bias, j));
+    if (old != nullptr) sum.Add(Get(*old, i, j));
+    reference.push_back({sum.value, sum.bound(2)});
+    Set(got, {sample}, Get(result, i, j));
+  }
+  CheckNear(got, reference, "sampled product");
+}
+
+MatmulOp<TensorView> OnHost(DeviceOperands& operands, const MatmulOp<TensorView>& op) {
+  MatmulOp<TensorView> host = op;
+  for (TensorView* view : {&host.a, &host.b, &host.bias, &host.out, &host.pre})
+    if (*view) *view = operands.OnHost(*view);
+  return host;
+}
+
+// The GEMMs of a GPT-2 124M layer, and some that no tile divides.
+const std::vector<ProductShape> kProducts = {
+    {DType::kBF16, DType::kBF16, 4096, 2304, 768, false, true},   // forward
+    {DType::kBF16, DType::kBF16, 4096, 768, 3072, false, false},  // gradient of the input
+    {DType::kBF16, DType::kF32, 3072, 768, 4096, true, false},    // gradient of the weight
+    {DType::kBF16, DType::kBF16, 2304, 768, 4096, true, false},   // the same, accumulated in bf16
+    {DType::kBF16, DType::kBF16, 1000, 5003, 768, false, true},   // logits of an odd vocabulary
+    {DType::kBF16, DType::kF32, 5003, 768, 1000, true, false},    // and the gradient of its table
+    {DType::kF32, DType::kF32, 1024, 2304, 768, false, true},
+    {DType::kF32, DType::kF32, 2304, 768, 1024, true, false},
+    {DType::kF32, DType::kBF16, 3001, 2003, 65, true, false},  // two tiles through scratch
+};
+
+TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
+TEST_CASE("matmul adds the complete product") { MatmulUpdateContract(Gpu().subject); }
+TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
+
+TEST_CASE("products at the sizes of models, overwriting and accumulating") {
+  Gpu gpu;
+  for (const ProductShape& product : kProducts) {
+    for (const Update update : {Update::kOverwrite, Update::kAccumulate}) {
+      MatmulOp<Shape> shape = ShapesOf(product);
+      shape.update = update;
+      CAPTURE(product.m, product.n, product.k, Name(product.operands), Name(product.result),
+              update == Update::kAccumulate);
+      DeviceOperands operands(gpu.device, *gpu.stream);
+      const MatmulOp<TensorView> op = operands.Make(shape);
+      const TensorView old = operands.OnHost(op.out);
+      CudaMatmul(op, *gpu.stream);
+      const MatmulOp<TensorView> host = OnHost(operands, op);
+      CheckSamples(host, host.out, update == Update::kAccumulate ? &old : nullptr);
+      if (update == Update::kOverwrite || product.result == DType::kBF16) continue;
+
+      // The same bits as the product alone, added here.
+      MatmulOp<TensorView> alone = op;
+      alone.update = Update::kOverwrite;
+      alone.out = operands.New(op.out.layout);
+      CudaMatmul(alone, *gpu.stream);
+      const TensorView sum = operands.OnHost(alone.out);
+      ForEach(sum.layout, [&](const Index& i) {
+        Set(sum, i, static_cast<float>(Get(sum, i)) + static_cast<float>(Get(old, i)));
+      });
+      CHECK(SameBits(sum, host.out));
+    }
+  }
+}
+
+TEST_CASE("bias and GELU at the sizes of models") {
+  Gpu gpu;
+  MatmulOp<Shape> shape = ShapesOf({DType::kBF16, DType::kBF16, 4096, 3072, 768, false, true});
+  shape.epilogue = Epilogue::kBiasGelu;
+  shape.bias = {DenseLayout(DType::kBF16, {3072}), true};
+  shape.pre = shape.out;
+  const MatmulOp<TensorView> op = gpu.operands.Make(shape);
+  CudaMatmul(op, *gpu.stream);
+  const MatmulOp<TensorView> host = OnHost(gpu.operands, op);
+  CheckSamples(host, host.pre, nullptr);
+
+  // Recomputed from the stored value before it, and without storing that value.
+  ActivationOp<TensorView> again;
+  again.kind = ActivationKind::kGelu;
+  again.x = op.pre;
+  again.out = gpu.operands.New(op.out.layout);
+  CudaActivation(again, *gpu.stream);
+  CHECK(SameBits(gpu.operands.OnHost(again.out), host.out));
+  MatmulOp<TensorView> in_place = op;
+  in_place.pre = {};
+  in_place.out = gpu.operands.New(op.out.layout);
+  CudaMatmul(in_place, *gpu.stream);
+  CHECK(SameBits(gpu.operands.OnHost(in_place.out), host.out));
+}
+
+TEST_CASE("a captured product replays with the bits of the eager one") {
+  Gpu gpu;
+  for (const ProductShape& product : kProducts) {
+    CAPTURE(product.m, product.n, product.k);
+    MatmulOp<Shape> shape = ShapesOf(product);
+    shape.update = Update::kAccumulate;
+    DeviceOperands operands(gpu.device, *gpu.stream);
+    const MatmulOp<TensorView> op = operands.Make(shape);
+    MatmulOp<TensorView> replayed = op;
+    replayed.out = operands.Copy(op.out);
+    CudaMatmul(op, *gpu.stream);
+    gpu.stream->Sync();
+    gpu.device.BeginCapture(*gpu.stream);
+    CudaMatmul(replayed, *gpu.stream);
+    const std::unique_ptr<Graph> graph = gpu.device.EndCapture(*gpu.stream);
+    graph->Launch(*gpu.stream);
+    const TensorView once = operands.OnHost(replayed.out);
+    CHECK(SameBits(once, operands.OnHost(op.out)));
+    graph->Launch(*gpu.stream);  // beta is 1: another replay adds another product
+    CHECK_FALSE(SameBits(operands.OnHost(replayed.out), once));
+  }
+}
+
+TEST_CASE("a tuned product is right, keeps its bits and its update, and survives text") {
+  Gpu gpu;
+  std::vector<MatmulOp<Shape>> shapes;
+  for (const ProductShape& product : kProducts) shapes.push_back(ShapesOf(product));
+  shapes.push_back(shapes.front());
+  TuneOptions options;
+  options.rounds = 3;
+  options.round_ms = 0.3;
+  const TuningTable table = Tune(gpu.device, shapes, options);
+  CHECK(table.matmuls.size() == kProducts.size() - 1);  // one of them is not one launch
+  const TuningTable read = TuningTable::FromText(table.ToText(), "test");
+  CHECK(read == table);
+  for (const auto& [key, tuned] : table.matmuls) {
+    INFO(ToString(key) << ": " << tuned.description);
+    CHECK(tuned.microseconds > 0);
+    CHECK(tuned.microseconds <= tuned.default_microseconds);
+  }
+  gpu.device.Attached<MatmulPlans>().Install(read);
+  for (const MatmulOp<Shape>& shape : shapes) {
+    DeviceOperands operands(gpu.device, *gpu.stream);
+    MatmulOp<TensorView> op = operands.Make(shape);
+    CudaMatmul(op, *gpu.stream);
+    const MatmulOp<TensorView> host = OnHost(operands, op);
+    INFO(ToString(shape.out.layout));
+    CheckSamples(host, host.out, nullptr);
+    MatmulOp<TensorView> again = op;
+    again.out = operands.New(op.out.layout);
+    gpu.device.EnqueueFill(op.scratch.data, std::byte{0x41}, op.scratch.bytes(), *gpu.stream);
+    CudaMatmul(again, *gpu.stream);
+    CHECK(SameBits(operands.OnHost(again.out), host.out));
+    if (op.out.dtype() != DType::kF32) continue;
+    again.update = Update::kAccumulate;  // p + p is exact
+    CudaMatmul(again, *gpu.stream);
+    const TensorView doubled = operands.OnHost(again.out);
+    ForEach(doubled.layout, [&](const Index& i) { Set(doubled, i, Get(doubled, i) / 2); });
+    CHECK(SameBits(doubled, host.out));
+  }
+}
+
+TEST_CASE("a table of another device or library, or with an algorithm that is refused, is not installed") {
+  Gpu gpu;
+  MatmulPlans& plans = gpu.device.Attached<MatmulPlans>();
+  TuneOptions options;
+  options.rounds = 1;
+  options.round_ms = 0.1;
+  const MatmulOp<Shape> shape = ShapesOf(kProducts.front());
+  const TuningTable table = Tune(gpu.device, {shape}, options);
+  const auto refuses = [&](const TuningTable& wrong, const std::string& part) {
+    try {
+      plans.Install(wrong);
+      CHECK(false);
+    } catch (const Error& e) {
+      CHECK(e.code() == ErrorCode::kInvalidArgument);
+      CHECK_THAT(e.what(), Catch::Contains(part));
+    }
+  };
+  TuningTable wrong = table;
+  wrong.device = "another GPU";
+  refuses(wrong, "another GPU");
+  wrong = table;
+  wrong.library_version = "cuBLASLt 1";
+  refuses(wrong, "cuBLASLt 1;");
+  wrong = table;
+
+  const auto& [key, tuned] = *table.matmuls.begin();
+  cublasLtMatmulAlgo_t algo = MatmulProblem(key).FromHex(plans.handle(), tuned.algorithm).algo;
+  const uint32_t tile = CUBLASLT_MATMUL_TILE_8x8;  // which no kernel for tensor cores has
+  REQUIRE(cublasLtMatmulAlgoConfigSetAttribute(&algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile) ==
+          CUBLAS_STATUS_SUCCESS);
+  wrong.matmuls.at(key).algorithm = HexOf(algo);
+  refuses(wrong, ToString(key));
+  wrong.matmuls.at(key).algorithm = "0123";
+  refuses(wrong, "128 hex digits");
+  plans.Install(table);
+}
+
+TEST_CASE("operands that break what their strides promise are refused") {
+  Gpu gpu;
+  MatmulOp<TensorView> op =
+      gpu.operands.Make(ShapesOf({DType::kBF16, DType::kBF16, 64, 64, 64, false, true}));
+  op.a.data += 2;
+  CHECK_THROWS_WITH(CudaMatmul(op, *gpu.stream), Catch::Contains("is not aligned to 16 bytes"));
+}
+
+TEST_CASE("column sums at the sizes of models") {
+  Gpu gpu;
+  const auto sums = [&](DType dtype, int64_t rows, int64_t columns, int64_t stride) {
+    CAPTURE(Name(dtype), rows, columns, stride);
+    DeviceOperands operands(gpu.device, *gpu.stream);
+    ColumnSumOp<Shape> shape;
+    shape.x = {DenseLayout(dtype, {rows, columns}), true};
+    shape.x.layout.strides[0] = stride;
+    shape.out = {DenseLayout(DType::kF32, {columns}), true};
+    const ColumnSumOp<TensorView> op = operands.Make(shape);
+    CudaColumnSum(op, *gpu.stream);
+    const TensorView x = operands.OnHost(op.x), out = operands.OnHost(op.out);
+    Reference reference;
+    for (int64_t c = 0; c < columns; ++c) {
+      SumOf sum;
+      for (int64_t r = 0; r < rows; ++r) sum.Add(Get(x, r, c));
+      reference.push_back({sum.value, sum.bound()});
+    }
+    CheckNear(out, reference, "column sums");
+    // The same values in rows that are not aligned to a vector.
+    if (stride % 8 != 0) return;
+    ColumnSumOp<Shape> odd_shape = shape;
+    odd_shape.x.layout.strides[0] = stride + 1;
+    const ColumnSumOp<TensorView> odd = operands.Make(odd_shape);
+    const TensorView odd_x = operands.OnHost(odd.x);
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(AddressOf(odd_x, {r, 0}), AddressOf(x, {r, 0}),
+                  static_cast<size_t>(columns * Bytes(dtype)));
+    gpu.device.CopyFromHost(odd.x.data, odd_x.data, odd.x.layout.span_bytes(), *gpu.stream);
+    CudaColumnSum(odd, *gpu.stream);
+    CHECK(SameBits(operands.OnHost(odd.out), out));
+  };
+  sums(DType::kBF16, 16384, 768, 768);
+  sums(DType::kBF16, 8192, 2304, 2304);
+  sums(DType::kBF16, 5000, 776, 800);
+  sums(DType::kF32, 8192, 768, 768);
+  sums(DType::kBF16, 3001, 101, 101);
+  sums(DType::kF32, 3001, 101, 103);
+}
+
+}  // namespace
+}  // namespace millrace::test
