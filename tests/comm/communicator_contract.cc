@@ -128,15 +128,60 @@ void AllReduce(Communicator& comm, Report& report) {
   AllReduceOne<double>(comm, report);
 }
 
+template <typename T>
+std::vector<T> Wholes(int rank, int64_t n) {
+  std::vector<T> data(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) data[i] = WholeAs<T>(Whole(rank, i));
+  return data;
+}
+
+template <typename T>
+void WholeSumsOne(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  for (const int64_t n : kSizes) {
+    std::vector<T> full = Wholes<T>(rank, world * n);
+    const std::vector<T> before = full;
+    std::vector<T> out(static_cast<size_t>(n + 2), Pattern<T>(rank, -1));
+    comm.ReduceScatterSum(View(full), View(out, 1, n), bench.scratch, *bench.stream);
+    for (int64_t i = 0; i < n; ++i)
+      report.Expect(SameBits(out[1 + i], WholeAs<T>(WholeSum(world, rank * n + i))),
+                    "{} of world {}, n {}: element {} of rank {}'s sum is wrong", Name(DTypeOf<T>()), world,
+                    n, i, rank);
+    report.Expect(SameBits(out.front(), Pattern<T>(rank, -1)) && SameBits(out.back(), Pattern<T>(rank, -1)),
+                  "n {}: written outside the shard", n);
+    report.Expect(std::equal(full.begin(), full.end(), before.begin(), SameBits<T>), "n {}: full was changed",
+                  n);
+
+    std::vector<T> buffer = Wholes<T>(rank, n + 2);
+    comm.AllReduceSum(View(buffer, 1, n), bench.scratch, *bench.stream);
+    for (int64_t i = 0; i < n; ++i)
+      report.Expect(SameBits(buffer[1 + i], WholeAs<T>(WholeSum(world, 1 + i))),
+                    "{} of world {}, n {}: element {} of the sum over all is wrong", Name(DTypeOf<T>()),
+                    world, n, i);
+    report.Expect(SameBits(buffer.front(), WholeAs<T>(Whole(rank, 0))) &&
+                      SameBits(buffer.back(), WholeAs<T>(Whole(rank, n + 1))),
+                  "n {}: written outside the buffer", n);
+  }
+}
+
+void WholeSums(Communicator& comm, Report& report) {
+  WholeSumsOne<float>(comm, report);
+  WholeSumsOne<BFloat16>(comm, report);
+  WholeSumsOne<double>(comm, report);
+}
+
 // A communicator that runs ahead, or mixes up two calls, shows here: calls of changing kind and size with
-// ranks out of step.
+// ranks out of step. `values` gives the operands: of numbers whose sum depends on the order where the order
+// is promised.
+template <std::vector<float> (*values)(int rank, int64_t n)>
 void Mixture(Communicator& comm, Report& report) {
   const int world = comm.world_size(), rank = comm.rank();
   Bench bench(world);
   for (int round = 0; round < 60; ++round) {
     const int64_t n = static_cast<int64_t>(Mixed(0, round) % 300);
     if ((Mixed(rank, round) & 7) == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
-    std::vector<float> full = Terms<float>(rank, world * n), shard(static_cast<size_t>(n));
+    std::vector<float> full = values(rank, world * n), shard(static_cast<size_t>(n));
     comm.ReduceScatterSum(View(full), View(shard), bench.scratch, *bench.stream);
     std::vector<float> gathered(static_cast<size_t>(world * n));
     comm.AllGather(View(shard), View(gathered), {}, *bench.stream);
@@ -202,6 +247,22 @@ void WrongArguments(Communicator& comm, Report& report) {
   ExpectRefused(report, "a root outside", {std::to_string(world), "'world'"},
                 [&] { comm.HostBroadcast("x", world); });
   ExpectRefused(report, "a negative root", {"-1"}, [&] { comm.HostBroadcast("x", -1); });
+  // Nothing moved, nothing counted, and the group still works.
+  report.Expect(comm.counters() == before, "refused calls were counted");
+  bool untouched = true;
+  for (int64_t i = 0; i < world * 40; ++i) untouched = untouched && SameBits(full[i], TermAs<float>(rank, i));
+  report.Expect(untouched, "a refused call changed full");
+  std::vector<float> wholes = Wholes<float>(rank, 40);
+  comm.AllReduceSum(View(wholes), bench.scratch, stream);
+  report.Expect(wholes[7] == static_cast<float>(WholeSum(world, 7)), "a sum after refused calls is wrong");
+}
+
+void WrongScratch(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  Stream& stream = *bench.stream;
+  const CommCounters before = comm.counters();
+  std::vector<float> full = Terms<float>(rank, world * 40), shard = Terms<float>(rank, 40);
   if (world > 1) {
     const int64_t needed = ScratchBytes(world, kContractChunkBytes);
     ExpectRefused(report, "no scratch", {"0 bytes", std::to_string(needed), "'world'"},
@@ -213,11 +274,7 @@ void WrongArguments(Communicator& comm, Report& report) {
     ExpectRefused(report, "scratch over the operand", {"scratch", "overlaps"},
                   [&] { comm.AllReduceSum(View(bench.scratch_data, 3, 5), bench.scratch, stream); });
   }
-  // Nothing moved, nothing counted, and the group still works.
   report.Expect(comm.counters() == before, "refused calls were counted");
-  bool untouched = true;
-  for (int64_t i = 0; i < world * 40; ++i) untouched = untouched && SameBits(full[i], TermAs<float>(rank, i));
-  report.Expect(untouched, "a refused call changed full");
   comm.AllReduceSum(View(shard), bench.scratch, stream);
   report.Expect(SameBits(shard[7], RankOrderOracle<float>(world, 7)), "a sum after refused calls is wrong");
 }
@@ -322,15 +379,19 @@ void DigestOf(Communicator& comm, Bench& bench, uint64_t& hash) {
 }  // namespace
 
 const std::vector<ContractCase>& CommunicatorContract() {
+  constexpr Promise every = Promise::kEvery, host = Promise::kHost;
   static const std::vector<ContractCase> cases = {
-      {"all-gather puts the shard of rank r at place r, bit for bit, in place and not", Gather},
-      {"reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
-      {"all-reduce leaves every rank the same sum, added in rank order", AllReduce},
-      {"calls of changing kind and size stay in step", Mixture},
-      {"wrong arguments are refused by name before anything moves", WrongArguments},
-      {"host payloads of unequal sizes, empty ones included, arrive at every rank", HostHelpers},
-      {"no rank leaves a barrier before the last has come", BarrierHolds},
-      {"counters follow the closed forms and count no host helper", Counters},
+      {every, "all-gather puts the shard of rank r at place r, bit for bit, in place and not", Gather},
+      {every, "sums that are exact in any order are exact, of slices and over all", WholeSums},
+      {host, "reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
+      {host, "all-reduce leaves every rank the same sum, added in rank order", AllReduce},
+      {every, "calls of changing kind and size stay in step", Mixture<Wholes<float>>},
+      {host, "reduce-scatter and all-gather together are an all-reduce, bit for bit", Mixture<Terms<float>>},
+      {every, "wrong arguments are refused by name before anything moves", WrongArguments},
+      {host, "wrong scratch is refused by name before anything moves", WrongScratch},
+      {every, "host payloads of unequal sizes, empty ones included, arrive at every rank", HostHelpers},
+      {every, "no rank leaves a barrier before the last has come", BarrierHolds},
+      {every, "counters follow the closed forms and count no host helper", Counters},
   };
   return cases;
 }

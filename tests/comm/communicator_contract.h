@@ -1,5 +1,5 @@
-// What every host Communicator must do, as one list of cases that each implementation's test runs: comm/local
-// on threads, comm/mpi on processes.
+// What every Communicator must do, as one list of cases that each implementation's test runs: comm/local on
+// threads, comm/mpi on processes, comm/nccl on copies in device memory.
 //
 // A case runs on all ranks at once and says what is wrong in a Report: Catch2's assertions are not
 // thread-safe, and a rank that stopped in the middle of a case would leave the others waiting.
@@ -38,7 +38,13 @@ class Report {
 // The communicators under test have this chunk size, small so that modest buffers span several chunks.
 inline constexpr int64_t kContractChunkBytes = 1024;
 
+enum class Promise {
+  kEvery,  // of every implementation
+  kHost    // of host transports: sums in rank order, rounded once; scratch
+};
+
 struct ContractCase {
+  Promise promise;
   const char* name;  // the sentence that it proves
   void (*run)(Communicator& comm, Report& report);
 };

@@ -76,6 +76,17 @@ inline double Term(int rank, int64_t index) {
   return (bits & 0x800) != 0 ? -mantissa * scale : mantissa * scale;
 }
 
+// For sums that are exact in every dtype, bf16 included, in any order and for up to 16 ranks: whole numbers
+// of both signs, |value| <= 15.
+constexpr int Whole(int rank, int64_t index) {
+  return static_cast<int>((7 * static_cast<int64_t>(rank) + 5 * index + index / 31) % 31) - 15;
+}
+constexpr int WholeSum(int world, int64_t index) {
+  int sum = 0;
+  for (int r = 0; r < world; ++r) sum += Whole(r, index);
+  return sum;
+}
+
 inline void SetTerm(double value, double& out) { out = value; }
 inline void SetTerm(double value, float& out) { out = static_cast<float>(value); }
 inline void SetTerm(double value, BFloat16& out) { out = ToBFloat16(static_cast<float>(value)); }
@@ -84,6 +95,13 @@ template <typename T>
 T TermAs(int rank, int64_t index) {
   T out;
   SetTerm(Term(rank, index), out);
+  return out;
+}
+
+template <typename T>
+T WholeAs(int value) {
+  T out;
+  SetTerm(value, out);
   return out;
 }
 
