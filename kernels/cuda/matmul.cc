@@ -56,8 +56,8 @@ cuda::MatmulFinish FinishOf(const MatmulOp<TensorView>& op, const TensorView& re
   return finish;
 }
 
-// Products of whole columns of b by as many rows of a as a tile holds; columns in pieces only when one row
-// exceeds a tile.
+// Products of all columns of b by as many rows of a as a tile holds; fewer columns only when eight rows of
+// them exceed a tile.
 void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, MatmulPlans& plans,
                   cudaStream_t stream) {
   MR_CHECK_GE(op.scratch.bytes(), kMatmulWorkspaceBytes + std::min(result.numel() * 4, kMatmulTileBytes),
@@ -65,7 +65,9 @@ void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, Matm
   TensorView workspace = op.scratch;
   workspace.layout = DenseLayout(DType::kU8, {kMatmulWorkspaceBytes});
   const int64_t m = result.dim(0), n = result.dim(1), k = op.a.dim(1), floats = kMatmulTileBytes / 4;
-  const int64_t cols = std::min(n, floats), rows = std::min(m, floats / cols);
+  // Tiles begin at multiples of 8 elements, so that parts of a and b stay aligned to 16 bytes.
+  const int64_t cols = std::min(n, floats / 8);
+  const int64_t rows = std::min(m, floats / cols / 8 * 8);
   for (int64_t col = 0; col < n; col += cols)
     for (int64_t row = 0; row < m; row += rows) {
       const int64_t r = std::min(rows, m - row), c = std::min(cols, n - col);
