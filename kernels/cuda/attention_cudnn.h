@@ -1,0 +1,24 @@
+// Attention through cuDNN, for ops of which cuda::ChooseAttention says kCudnn. The fused QKV row is read, and
+// its gradient written, in place through strides. An op may be several calls (cuda::SlicesOf).
+//
+// Capture  The first call of a shape builds its plan: before a capture, at any addresses.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops/model_ops.h"
+#include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/stream.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace::cuda {
+
+void CudnnAttention(const AttentionOp<TensorView>& op, Stream& stream);
+// The same bits every time when op.deterministic.
+void CudnnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
+
+// The most scratch that a call of this op asks for; builds the plans. Addresses do not matter.
+int64_t CudnnBytes(const AttentionOp<TensorView>& op, CudaDevice& device);
+int64_t CudnnBytes(const AttentionGradOp<TensorView>& op, CudaDevice& device);
+
+}  // namespace millrace::cuda

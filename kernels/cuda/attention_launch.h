@@ -1,0 +1,52 @@
+// The border between attention_own.cc, which checks, and attention_own.cu, which runs. Launches enqueue on
+// the stream; the caller has made sure that there is something to do: no dimension is 0.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace::cuda {
+
+// A [B,T,H,D] view, f32 or bf16, last stride 1. Strides in elements.
+struct AttentionHeads {
+  std::byte* data = nullptr;
+  int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+  bool bf16 = false;
+  bool wide = false;  // four elements at a time: D, strides and the address are multiples of four elements
+};
+
+// f32 [B,H,T]; nullptr: absent.
+struct AttentionLse {
+  float* data = nullptr;
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+};
+
+struct AttentionSizes {
+  int64_t batch = 0;
+  int length = 0, heads = 0, kv_heads = 0, depth = 0;
+};
+
+struct AttentionArgs {
+  AttentionSizes sizes;
+  float scale = 1;
+  AttentionHeads q, k, v, out;
+  AttentionLse lse;
+};
+void LaunchAttention(const AttentionArgs& args, cudaStream_t stream);
+
+struct AttentionGradArgs {
+  AttentionSizes sizes;
+  float scale = 1;
+  AttentionHeads q, k, v, out, d_out, d_q, d_k, d_v;
+  AttentionLse lse;
+  float* delta = nullptr;  // scratch [B,H,T]
+};
+void LaunchAttentionGrad(const AttentionGradArgs& args, cudaStream_t stream);
+
+// Blocks of a launch are one-dimensional: (tiles of 64 rows) * H * B of them, at most 2^31 - 1.
+inline constexpr int kAttentionTile = 64;
+inline constexpr int kMaxAttentionDepth = 256;
+
+}  // namespace millrace::cuda

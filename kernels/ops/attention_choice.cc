@@ -1,0 +1,138 @@
+#include "kernels/ops/attention_choice.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int64_t kMaxDepth = 256, kDepthMultiple = 8, kAlignment = 16, kMaxGrid = 65535;
+constexpr int64_t kMaxElements = (int64_t{1} << 31) - 1;
+// What a plan asks for beside its tensors: at most 256 bytes were seen.
+constexpr int64_t kSlack = 4096;
+
+int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int64_t RoundUp(int64_t n, int64_t to) { return CeilDiv(n, to) * to; }
+
+template <class Op>
+struct Dims {
+  explicit Dims(const Op& op)
+      : batch(op.q.layout.dims[0]),
+        length(op.q.layout.dims[1]),
+        heads(op.q.layout.dims[2]),
+        kv_heads(op.k.layout.dims[2]),
+        depth(op.q.layout.dims[3]) {}
+  int64_t group() const { return kv_heads > 0 ? heads / kv_heads : 0; }
+  int64_t batch, length, heads, kv_heads, depth;
+};
+
+bool Dense(const Layout& layout) {
+  int64_t expected = 1;
+  for (int i = layout.rank - 1; i >= 0; --i) {
+    if (layout.dims[i] > 1 && layout.strides[i] != expected) return false;
+    expected *= layout.dims[i];
+  }
+  return true;
+}
+
+std::string WhyNotHeads(const Layout& layout, std::string_view name) {
+  if (layout.dtype != DType::kBF16)
+    return fmt::format("{} is {}, cuDNN takes bf16", name, Name(layout.dtype));
+  if (layout.dims[3] > 1 && layout.strides[3] != 1)
+    return fmt::format("{} has stride {} in its last dimension, cuDNN takes 1", name, layout.strides[3]);
+  for (int i = 0; i < 3; ++i) {
+    const int64_t bytes = layout.strides[i] * Bytes(layout.dtype);
+    if (layout.dims[i] > 1 && bytes % kAlignment != 0)
+      return fmt::format("{} has a stride of {} bytes, cuDNN takes multiples of {}", name, bytes, kAlignment);
+  }
+  return "";
+}
+
+template <class Op>
+AttentionChoice Choose(const Op& op) {
+  const Dims<Op> d(op);
+  std::string why;
+  Op::Visit(op, [&](const Shape& operand, Access access, std::string_view name) {
+    if (!why.empty() || !operand || access == Access::kScratch) return;
+    if (name == "lse") {
+      if (!Dense(operand.layout)) why = "lse has gaps, cuDNN takes a dense one";
+    } else {
+      why = WhyNotHeads(operand.layout, name);
+    }
+  });
+  if (why.empty()) {
+    if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
+      why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth, kDepthMultiple,
+                        kMaxDepth);
+    else if (d.length < 2)
+      why = fmt::format("sequences of {}, cuDNN takes 2 and more", d.length);
+    else if (std::max(d.batch, d.heads) > kMaxGrid)
+      why = fmt::format("batch {} and {} heads, cuDNN takes up to {}", d.batch, d.heads, kMaxGrid);
+  }
+  return {why.empty() ? AttentionKernel::kCudnn : AttentionKernel::kOwn, why};
+}
+
+// `n` in as few parts of at most `limit` as there can be, all of one size but the last.
+int64_t PartOf(int64_t n, int64_t limit) {
+  if (n <= 0) return 0;
+  return CeilDiv(n, CeilDiv(n, std::clamp<int64_t>(limit, 1, n)));
+}
+
+// Batch rows such that every operand of a call spans less than 2^31 elements.
+template <class Op>
+int64_t BatchLimit(const Op& op) {
+  int64_t limit = op.q.layout.dims[0];
+  Op::Visit(op, [&](const Shape& operand, Access access, std::string_view) {
+    if (!operand || access == Access::kScratch || operand.layout.rank != 4) return;
+    const int64_t stride = operand.layout.strides[0];
+    if (stride > 0) limit = std::min(limit, std::max<int64_t>(kMaxElements / stride, 1));
+  });
+  return limit;
+}
+
+// cuDNN's tiles: 64 queries by 128 keys, bf16.
+template <class Op>
+int64_t ScoreBytes(const Dims<Op>& d) {
+  return RoundUp(d.length, 64) * RoundUp(d.length, 128) * 2;
+}
+
+}  // namespace
+
+AttentionChoice ChooseAttention(const AttentionOp<Shape>& op) { return Choose(op); }
+AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op) { return Choose(op); }
+
+AttentionSlices SlicesOf(const AttentionOp<Shape>& op) {
+  const Dims d(op);
+  return {PartOf(d.batch, BatchLimit(op)), d.kv_heads};
+}
+
+AttentionSlices SlicesOf(const AttentionGradOp<Shape>& op) {
+  const Dims d(op);
+  int64_t limit = BatchLimit(op);
+  if (!op.deterministic || d.length == 0) return {PartOf(d.batch, limit), d.kv_heads};
+  const int64_t head_bytes = ScoreBytes(d) * d.group(), row_bytes = head_bytes * d.kv_heads;
+  if (row_bytes <= kScoreGradientBytes)
+    return {PartOf(d.batch, std::min(limit, kScoreGradientBytes / std::max<int64_t>(row_bytes, 1))),
+            d.kv_heads};
+  return {std::min<int64_t>(d.batch, 1), PartOf(d.kv_heads, kScoreGradientBytes / head_bytes)};
+}
+
+int64_t AttentionBytes(const AttentionOp<Shape>& op) {
+  return Choose(op).kernel == AttentionKernel::kCudnn ? kSlack : 0;
+}
+
+int64_t AttentionBytes(const AttentionGradOp<Shape>& op) {
+  const Dims d(op);
+  if (Choose(op).kernel == AttentionKernel::kOwn) return d.batch * d.heads * d.length * 4;
+  const AttentionSlices slices = SlicesOf(op);
+  const int64_t heads = slices.batch * slices.kv_heads * d.group(), rows = heads * d.length;
+  int64_t bytes = kSlack + rows * 4;  // row sums of d_out * out
+  // d_q in f32, to which blocks add in an order of their own, or the matrix that avoids it.
+  bytes += op.deterministic ? heads * ScoreBytes(d) : rows * d.depth * 4;
+  if (d.group() > 1) bytes += 2 * rows * d.depth * 2;  // d_k and d_v per query head, bf16
+  return bytes;
+}
+
+}  // namespace millrace::cuda
