@@ -49,6 +49,7 @@ struct RunFigures {
 struct Summary {
   TrainResult result;
   std::string param_hash, optimizer_hash, plan_hash;
+  std::string tuning_hash;  // of the algorithms in force; "" where there is nothing to tune
   StepCounters counters;  // of rank 0, over all steps of the run
   int64_t resident_before_arena = 0, resident_peak = 0;
   int64_t world = 1;

@@ -274,6 +274,7 @@ class Loop {
     if (!leader()) return;
     summary.result = result_;
     summary.plan_hash = PlanHash(*session_.run().plans.train);
+    summary.tuning_hash = session_.tuning();
     summary.counters = session_.engine().counters();
     summary.resident_before_arena = resident_before_;
     summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));

@@ -158,6 +158,13 @@ struct ExecutionConfig {
   Graph graph = Graph::kStep;
   bool checked = false;
   bool deterministic = true;
+  bool tune = true;
+  std::optional<std::string> tuning_file = {};
+
+  // Where the algorithms that were measured for a run are kept.
+  std::string TuningFile(const std::string& run_dir) const {
+    return tuning_file.value_or(run_dir + "/tuning.json");
+  }
   bool operator==(const ExecutionConfig&) const = default;
 };
 

@@ -227,6 +227,12 @@ std::vector<Key> MakeKeys() {
       KEY(execution.graph, any, "Record and replay the whole step, each microbatch, or nothing."),
       KEY(execution.checked, any, "Poison freed memory and verify addresses. Slower, same bits."),
       KEY(execution.deterministic, any, "Forbid kernels whose bits depend on timing. The CPU has none."),
+      KEY(execution.tune, any,
+          "Measure the GPU library's algorithms for the plan's products and take the fastest, once: what was "
+          "measured is kept in `execution.tuning_file`. false: the library's first suggestions."),
+      KEY(execution.tuning_file, any,
+          "Algorithms to use, and where newly measured ones go; runs that share it have the same bits. null: "
+          "`tuning.json` in `run.dir`."),
 
       KEY(checkpoint.every, From(0, 1000 * kMillion), "Steps between checkpoints. 0: only at the end."),
       KEY(checkpoint.keep, From(1, 10000), "Newest checkpoints kept."),

@@ -95,6 +95,8 @@ int BenchVerb(const BenchArguments& arguments) {
         HostMicroseconds(session, timer ? &*timer : nullptr, times, arguments.warmup + arguments.steps);
     if (!context.leader()) return 0;
     const Config& c = session.config();
+    const StepCounters& counters = session.engine().counters();
+    const int64_t run_steps = arguments.warmup + arguments.steps + (timer ? kIssueSteps : 0);
     const MfuBasis basis = MfuBasisOf(session, context.machine);
     const double median = Quantile(step_ms, 0.5);
     const double rate =
@@ -112,6 +114,10 @@ int BenchVerb(const BenchArguments& arguments) {
         {"mfu_basis", basis.text},
         {"peak_bytes", MemoryBytes(session.device())},
         {"arena_bytes", session.engine().arena_bytes()},
+        {"gathered_bytes_per_step", counters.comm.gathered_bytes / run_steps},
+        {"reduced_bytes_per_step", counters.comm.reduced_bytes / run_steps},
+        {"cast_bytes_per_step", counters.kernels.cast_bytes / run_steps},
+        {"concatenated_bytes_per_step", counters.kernels.concatenated_bytes / run_steps},
         {"host_us_per_step", host_us},
         {"graph", Name(c.execution.graph)},
         {"deterministic", c.execution.deterministic},

@@ -11,6 +11,7 @@
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
+#include "tools/cli/cuda_tuning.h"
 
 namespace millrace {
 namespace {
@@ -64,6 +65,10 @@ RankDevice MakeCudaRankDevice(CommFactory& host) {
   rank.environment.kernels = &CudaKernels();
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
+  rank.environment.tune = [gpu = device.get()](const AssembledRun& run, const Config& config,
+                                               Communicator& world) {
+    return TuneRun(*gpu, run, config, world);
+  };
   rank.device = std::move(device);
   return rank;
 }

@@ -72,6 +72,8 @@ const char* const kPromised[] = {
     "execution.graph",
     "execution.checked",
     "execution.deterministic",
+    "execution.tune",
+    "execution.tuning_file",
     "checkpoint.every",
     "checkpoint.keep",
     "checkpoint.resume",
