@@ -2,7 +2,9 @@
 
 #include <limits>
 
+#include "kernels/ops/attention_choice.h"
 #include "kernels/ops/cpu_blocking.h"
+#include "kernels/ops/cuda_blocking.h"
 #include "kernels/ops/matmul_key.h"
 #include "runtime/base/error.h"
 
@@ -33,15 +35,17 @@ double CausalPairs(const Shape& q) {
 
 }  // namespace
 
-int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend) {
-  // Rows sorted by token, and where each token's rows end.
+int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend) {
   if (!op.d_table) return 0;
+  if (backend == Backend::kCuda)
+    return cuda::EmbedGradScratch{op.tokens.layout.numel(), Dim(op.d_table, 0), Dim(op.d_table, 1)}.bytes();
+  // Rows sorted by token, and where each token's rows end.
   return (Dim(op.d_table, 0) + 1 + op.tokens.layout.numel()) * 4;
 }
 
 int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend) {
   const int64_t columns = Dim(op.x, 1);
-  return backend == Backend::kCpu ? 4 * columns * 4 : kCudaPartials * 2 * columns * 4;
+  return backend == Backend::kCpu ? 4 * columns * 4 : cuda::NormGradBytes(columns);
 }
 
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
@@ -55,7 +59,7 @@ int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
 }
 
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {
-  if (backend == Backend::kCuda) return 0;
+  if (backend == Backend::kCuda) return cuda::AttentionBytes(op);
   const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3), block = std::min(cpu::kAttentionRows, length);
   int64_t floats = block * length;
   for (const Shape* s : {&op.q, &op.out}) floats += IsF32(*s) ? 0 : block * depth;
@@ -64,16 +68,20 @@ int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {
 }
 
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend) {
+  if (backend == Backend::kCuda) return cuda::AttentionBytes(op);
   const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3), block = std::min(cpu::kAttentionRows, length);
-  if (backend == Backend::kCuda) {
-    // d_q in f32, row sums of d_out * out, and gradients of keys and values per query head.
-    const int64_t rows = Dim(op.q, 0) * length * Dim(op.q, 2);
-    return (rows * depth * 3 + rows) * 4;
-  }
   int64_t floats = 2 * block * length;
   for (const Shape* s : {&op.q, &op.d_out, &op.d_q}) floats += IsF32(*s) ? 0 : block * depth;
   for (const Shape* s : {&op.k, &op.v, &op.d_k, &op.d_v}) floats += IsF32(*s) ? 0 : length * depth;
   return floats * 4;
+}
+
+int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend) {
+  return backend == Backend::kCpu ? 0 : cuda::CrossEntropyBytes(Dim(op.logits, 0));
+}
+
+int64_t WorkspaceBytes(const SumSquaresOp<Shape>&, Backend backend) {
+  return backend == Backend::kCpu ? 0 : cuda::kSumSquaresBytes;
 }
 
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {

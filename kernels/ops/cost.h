@@ -24,6 +24,8 @@ int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
 
 // "" when the backend runs the op with these shapes and dtypes; else the reason, naming value and limit.
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);

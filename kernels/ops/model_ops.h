@@ -227,7 +227,7 @@ struct RopeOp : RopeAttrs {
 // Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:]; out[b,t,h,:] =
 // sum_u p * v[b,u,h/(H/Hkv),:].
 // lse[b,h,t] = log sum exp of the scaled scores, f32.   q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all
-// strided in dims 0..2.
+// strided in dims 0..2. lse optional. On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
 struct AttentionAttrs {
   float scale = 1;
   bool operator==(const AttentionAttrs&) const = default;
@@ -249,8 +249,10 @@ struct AttentionOp : AttentionAttrs {
 };
 
 // Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D], d_k, d_v [B,T,Hkv,D].
+// deterministic: the same bits every time; else blocks of a GPU may add to d_q in the order they finish.
 struct AttentionGradAttrs {
   float scale = 1;
+  bool deterministic = true;
   bool operator==(const AttentionGradAttrs&) const = default;
 };
 template <class V>
@@ -333,7 +335,7 @@ enum class LossOutput { kLossOnly, kLossAndGradient };
 // target y = targets[b,t]: loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with gradient, in place,
 // logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) * scalars->inv_valid_tokens for v < V, and 0 for V <=
 // v < Vp. A target < 0 is not counted and its gradient row is 0. logits any [rows,Vp] accumulate (loss only:
-// read); targets i32 [B,T] strided, parity as EmbedOp; loss_sum f64 [1] (=|+=), summed in row order.
+// read); targets i32 [B,T] strided, parity as EmbedOp; loss_sum f64 [1] (=|+=), summed in a fixed order.
 // scalars->inject_loss_nan != 0 makes loss_sum NaN (fault injection).
 struct CrossEntropyAttrs {
   int64_t row_begin = 0;
@@ -347,13 +349,14 @@ template <class V>
 struct CrossEntropyOp : CrossEntropyAttrs {
   using Attrs = CrossEntropyAttrs;
   static constexpr const char* kName = "cross_entropy";
-  V logits, targets, loss_sum, scalars;
+  V logits, targets, loss_sum, scalars, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.targets, Access::kRead, "targets");
     f(s.scalars, Access::kRead, "scalars");
     f(s.logits, s.output == LossOutput::kLossOnly ? Access::kRead : Access::kAccumulate, "logits");
     f(s.loss_sum, AccessOf(s.loss_update), "loss_sum");
+    f(s.scratch, Access::kScratch, "scratch");
   }
 };
 

@@ -112,11 +112,12 @@ template <class V>
 struct SumSquaresOp : NoAttrs {
   using Attrs = NoAttrs;
   static constexpr const char* kName = "sum_squares";
-  V x, out;
+  V x, out, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
     f(s.out, Access::kWrite, "out");
+    f(s.scratch, Access::kScratch, "scratch");
   }
 };
 

@@ -1,0 +1,164 @@
+#include "kernels/cuda/activation_launch.h"
+#include "kernels/cuda/flat.cuh"
+#include "runtime/base/cuda/cuda_check.h"
+
+namespace millrace::cuda {
+namespace {
+
+// Packs per thread.
+constexpr int kUnroll = 2;
+
+// Within one unit in the last place, subnormals included; an IEEE division costs four times as much.
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float Sigmoid(float x) { return Reciprocal(__fadd_rn(1.0f, expf(-x))); }
+
+// tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
+constexpr float kGeluCubic = 0.07135481627159262f;  // 0.044715 * that
+
+__device__ __forceinline__ float GeluSigmoid(float x) {
+  return Sigmoid(__fmul_rn(x, __fmaf_rn(kGeluCubic, __fmul_rn(x, x), kGeluLinear)));
+}
+
+__device__ __forceinline__ float GeluDerivative(float x) {
+  const float s = GeluSigmoid(x);
+  return __fmaf_rn(__fmul_rn(__fmul_rn(x, s), __fsub_rn(1.0f, s)),
+                   __fmaf_rn(3.0f * kGeluCubic, __fmul_rn(x, x), kGeluLinear), s);
+}
+
+// Where a thread's u-th pack lies.
+struct Place {
+  bool inside;
+  int64_t row;
+  int column, left;
+
+  __device__ Place(const ActivationArgs& a, int u) {
+    const uint32_t pack = (blockIdx.x * kUnroll + u) * kFlatThreads + threadIdx.x;
+    inside = pack < a.packs;
+    const uint32_t r = a.row_packs.Quotient(pack);
+    row = r;
+    column = static_cast<int>(pack - r * a.row_packs.divisor) * kPack;
+    left = a.columns - column;
+  }
+};
+
+template <Elements E, bool kSwiglu>
+__global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const ActivationArgs a) {
+  Raw<E> gate[kUnroll], up[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const Place p(a, u);
+    if (!p.inside) continue;
+    gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
+    if constexpr (kSwiglu) up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const Place p(a, u);
+    if (!p.inside) continue;
+    const Floats g = ToFloats<E>(a.x, gate[u]);
+    Floats y;
+    if constexpr (kSwiglu) {
+      const Floats other = ToFloats<E>(a.x, up[u]);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) y.v[i] = __fmul_rn(__fmul_rn(g.v[i], Sigmoid(g.v[i])), other.v[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) y.v[i] = __fmul_rn(g.v[i], GeluSigmoid(g.v[i]));
+    }
+    Store<E>(a.out, p.row * a.out.stride + p.column, p.left, y);
+  }
+}
+
+template <Elements E, bool kSwiglu>
+__global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const ActivationArgs a) {
+  Raw<E> gate[kUnroll], up[kUnroll], d_out[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const Place p(a, u);
+    if (!p.inside) continue;
+    gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
+    if constexpr (kSwiglu) up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
+    d_out[u] = LoadRaw<E>(a.d_out, p.row * a.d_out.stride + p.column, p.left);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const Place p(a, u);
+    if (!p.inside) continue;
+    const Floats g = ToFloats<E>(a.x, gate[u]), dy = ToFloats<E>(a.d_out, d_out[u]);
+    const int64_t at = p.row * a.d_x.stride + p.column;
+    Floats d_gate;
+    if constexpr (kSwiglu) {
+      const Floats other = ToFloats<E>(a.x, up[u]);
+      Floats d_up;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float s = Sigmoid(g.v[i]), silu = __fmul_rn(g.v[i], s);
+        const float slope = __fadd_rn(s, __fmul_rn(silu, __fsub_rn(1.0f, s)));
+        d_gate.v[i] = __fmul_rn(__fmul_rn(dy.v[i], other.v[i]), slope);
+        d_up.v[i] = __fmul_rn(dy.v[i], silu);
+      }
+      Store<E>(a.d_x, at + a.columns, p.left, d_up);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) d_gate.v[i] = __fmul_rn(dy.v[i], GeluDerivative(g.v[i]));
+    }
+    Store<E>(a.d_x, at, p.left, d_gate);
+  }
+}
+
+// The second half of a swiglu row starts F elements into it.
+bool HalvesAligned(const Rows& rows, int columns) { return rows.wide && columns % (rows.bf16 ? 8 : 4) == 0; }
+
+// f.operator()<E, kSwiglu>().
+template <class F>
+void Dispatch(Elements elements, bool swiglu, F&& f) {
+  const auto with_kind = [&]<Elements E>() {
+    if (swiglu)
+      f.template operator()<E, true>();
+    else
+      f.template operator()<E, false>();
+  };
+  if (elements == Elements::kBF16)
+    with_kind.template operator()<Elements::kBF16>();
+  else if (elements == Elements::kF32)
+    with_kind.template operator()<Elements::kF32>();
+  else
+    with_kind.template operator()<Elements::kAny>();
+}
+
+unsigned Blocks(const ActivationArgs& args) {
+  return static_cast<unsigned>(CeilDiv(args.packs, kFlatThreads * kUnroll));
+}
+
+}  // namespace
+
+void LaunchActivation(const ActivationArgs& args, Elements elements, const Launch& launch) {
+  if (args.packs == 0) return;
+  ActivationArgs a = args;
+  if (a.swiglu) a.x.wide = HalvesAligned(a.x, a.columns);
+  Dispatch(elements, a.swiglu, [&]<Elements E, bool kSwiglu>() {
+    ActivationKernel<E, kSwiglu><<<Blocks(a), kFlatThreads, 0, launch.stream>>>(a);
+  });
+  MR_CUDA_LAUNCHED();
+}
+
+void LaunchActivationGrad(const ActivationArgs& args, Elements elements, const Launch& launch) {
+  if (args.packs == 0) return;
+  ActivationArgs a = args;
+  if (a.swiglu) {
+    a.x.wide = HalvesAligned(a.x, a.columns);
+    a.d_x.wide = HalvesAligned(a.d_x, a.columns);
+  }
+  Dispatch(elements, a.swiglu, [&]<Elements E, bool kSwiglu>() {
+    ActivationGradKernel<E, kSwiglu><<<Blocks(a), kFlatThreads, 0, launch.stream>>>(a);
+  });
+  MR_CUDA_LAUNCHED();
+}
+
+}  // namespace millrace::cuda

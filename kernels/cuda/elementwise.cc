@@ -1,0 +1,63 @@
+#include "kernels/cuda/elementwise.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/elementwise_launch.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+using namespace cuda;
+
+void CheckNumel(const TensorView& a, const TensorView& b, const char* op) {
+  MR_CHECK_EQ(a.numel(), b.numel(), "{}: elements of {} and {}", op, ToString(a.layout), ToString(b.layout));
+}
+
+// out = or += x, converted.
+void CopyOrAdd(const TensorView& x, const TensorView& out, Update update, const char* op, Stream& stream) {
+  CheckNumel(x, out, op);
+  LaunchCopy(FlatOf(x, "x"), FlatOf(out, "out"), update == Update::kAccumulate, x.numel(), LaunchOn(stream));
+}
+
+}  // namespace
+
+void CudaAdd(const AddOp<TensorView>& op, Stream& stream) {
+  CheckNumel(op.a, op.out, "add");
+  CheckNumel(op.b, op.out, "add");
+  LaunchAdd(FlatOf(op.a, "a"), FlatOf(op.b, "b"), FlatOf(op.out, "out"), op.out.numel(), LaunchOn(stream));
+}
+
+void CudaCast(const CastOp<TensorView>& op, Stream& stream) {
+  CopyOrAdd(op.x, op.out, Update::kOverwrite, "cast", stream);
+}
+
+void CudaConcat(const ConcatOp<TensorView>& op, Stream& stream) {
+  CopyOrAdd(op.x, op.out, op.update, "concat", stream);
+}
+
+void CudaAccumulate(const AccumulateOp<TensorView>& op, Stream& stream) {
+  CopyOrAdd(op.x, op.out, op.update, "accumulate", stream);
+}
+
+void CudaZeroRanges(const ZeroRangesOp<TensorView>& op, Stream& stream) {
+  const Rows flat = FlatOf(op.flat, "flat");
+  const Launch launch = LaunchOn(stream);
+  Ranges ranges;
+  int64_t longest = 0;
+  const auto flush = [&] {
+    if (ranges.count > 0) LaunchZeroRanges(flat, ranges, longest, launch);
+    ranges.count = 0, longest = 0;
+  };
+  for (const Range& range : *op.ranges) {
+    MR_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= op.flat.numel(),
+             "zero_ranges: [{}, {}) of {} elements", range.begin, range.end, op.flat.numel());
+    if (range.begin == range.end) continue;
+    longest = std::max(longest, range.end - range.begin);
+    ranges.of[ranges.count++] = range;
+    if (ranges.count == kRangesPerLaunch) flush();
+  }
+  flush();
+}
+
+}  // namespace millrace

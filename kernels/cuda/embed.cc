@@ -1,0 +1,50 @@
+#include "kernels/cuda/embed.h"
+
+#include <limits>
+
+#include "kernels/cuda/embed_launch.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+using namespace cuda;
+
+void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream) {
+  EmbedArgs args;
+  args.tokens = TokensOf(op.tokens, op.scalars, op.parity_stride);
+  const int64_t rows = args.tokens.batch * args.tokens.length, columns = op.table.dim(1);
+  args.table = RowsOf(op.table, "table");
+  args.out = RowsOf(op.out, rows, columns, "out");
+  args.positions = RowsOf(op.positions, "positions");
+  if (op.positions)
+    MR_CHECK(op.positions.dim(0) >= args.tokens.length && op.positions.dim(1) == columns,
+             "embed: positions are {} for T = {} and table {}", ToString(op.positions.layout),
+             args.tokens.length, ToString(op.table.layout));
+  const int64_t packs = rows * Packs(columns);
+  if (packs == 0) return;
+  MR_CHECK_LE(packs, std::numeric_limits<int32_t>::max(), "embed: packs of eight elements");
+  args.packs = static_cast<uint32_t>(packs);
+  args.row_packs = Divisor(Packs(columns));
+  args.length = Divisor(args.tokens.length);
+  args.columns = static_cast<int>(columns);
+  LaunchEmbed(args, ElementsOf({args.table, args.positions, args.out}), LaunchOn(stream));
+}
+
+void CudaSelectRow(const SelectRowOp<TensorView>& op, Stream& stream) {
+  MR_CHECK(op.x.dtype() == op.out.dtype() && op.x.dim(1) == op.out.dim(1), "select_row: x is {}, out is {}",
+           ToString(op.x.layout), ToString(op.out.layout));
+  const int64_t bytes = Bytes(op.x.dtype());
+  MR_CHECK(bytes == 2 || bytes == 4, "select_row: x is {}; f32 or bf16 is allowed", Name(op.x.dtype()));
+  SelectRowArgs args;
+  args.x = op.x.data;
+  args.out = op.out.data;
+  args.row_stride = op.x.stride(0);
+  args.x_stride = op.x.stride(1);
+  args.out_stride = op.out.stride(1);
+  args.columns = op.x.dim(1);
+  args.bytes = static_cast<int>(bytes);
+  args.scalars = ScalarsOf(op.scalars);
+  LaunchSelectRow(args, LaunchOn(stream));
+}
+
+}  // namespace millrace

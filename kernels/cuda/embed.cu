@@ -1,0 +1,85 @@
+#include "kernels/cuda/embed_launch.h"
+#include "kernels/cuda/flat.cuh"
+#include "runtime/base/cuda/cuda_check.h"
+
+namespace millrace::cuda {
+namespace {
+
+// out[b*T+t] = table[token] (+ positions[t]), packs of eight; two per thread, far apart.
+constexpr int kUnroll = 2;
+
+template <Elements E>
+__global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
+  const int64_t parity = a.tokens.scalars->token_parity * a.tokens.parity_stride;
+  int64_t row[kUnroll];
+  int column[kUnroll], t[kUnroll], token[kUnroll];
+  bool inside[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const uint32_t pack = (blockIdx.x * kUnroll + u) * kFlatThreads + threadIdx.x;
+    inside[u] = pack < a.packs;
+    const uint32_t r = a.row_packs.Quotient(pack), b = a.length.Quotient(r);
+    row[u] = r;
+    column[u] = static_cast<int>(pack - r * a.row_packs.divisor) * kPack;
+    t[u] = static_cast<int>(r - b * a.length.divisor);
+    token[u] =
+        inside[u] ? a.tokens.data[parity + b * a.tokens.batch_stride + t[u] * a.tokens.length_stride] : 0;
+  }
+  Raw<E> value[kUnroll], position[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (!inside[u]) continue;
+    const int left = a.columns - column[u];
+    value[u] = LoadRaw<E>(a.table, token[u] * a.table.stride + column[u], left);
+    if (a.positions.data != nullptr)
+      position[u] = LoadRaw<E>(a.positions, t[u] * a.positions.stride + column[u], left);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    if (!inside[u]) continue;
+    Floats sum = ToFloats<E>(a.table, value[u]);
+    if (a.positions.data != nullptr) {
+      const Floats more = ToFloats<E>(a.positions, position[u]);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum.v[i] = __fadd_rn(sum.v[i], more.v[i]);
+    }
+    Store<E>(a.out, row[u] * a.out.stride + column[u], a.columns - column[u], sum);
+  }
+}
+
+__global__ void __launch_bounds__(kFlatThreads) SelectRowKernel(const SelectRowArgs a) {
+  const int64_t c = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;
+  if (c >= a.columns) return;
+  const int64_t from = a.scalars->generate_row * a.row_stride + c * a.x_stride, to = c * a.out_stride;
+  if (a.bytes == 2)
+    reinterpret_cast<uint16_t*>(a.out)[to] = reinterpret_cast<const uint16_t*>(a.x)[from];
+  else
+    reinterpret_cast<uint32_t*>(a.out)[to] = reinterpret_cast<const uint32_t*>(a.x)[from];
+}
+
+}  // namespace
+
+void LaunchEmbed(const EmbedArgs& args, Elements elements, const Launch& launch) {
+  const auto blocks = static_cast<unsigned>(CeilDiv(args.packs, kFlatThreads * kUnroll));
+  switch (elements) {
+    case Elements::kF32:
+      EmbedKernel<Elements::kF32><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+      break;
+    case Elements::kBF16:
+      EmbedKernel<Elements::kBF16><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+      break;
+    case Elements::kAny:
+      EmbedKernel<Elements::kAny><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+      break;
+  }
+  MR_CUDA_LAUNCHED();
+}
+
+void LaunchSelectRow(const SelectRowArgs& args, const Launch& launch) {
+  if (args.columns == 0) return;
+  const auto blocks = static_cast<unsigned>(CeilDiv(args.columns, kFlatThreads));
+  SelectRowKernel<<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+  MR_CUDA_LAUNCHED();
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,17 @@
+// Norms of the CUDA kernel table. A row is held in registers: each operand passes through memory once.
+// Columns: at most kMaxNormColumns (norm_launch.h).
+#pragma once
+
+#include "kernels/ops/model_ops.h"
+#include "runtime/base/stream.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace {
+
+void CudaNorm(const NormOp<TensorView>& op, Stream& stream);
+// Statistics and the sums of a row are formed in double, as on the CPU.
+// Sums over rows: each of at most kNormGradBlocks blocks adds up the rows that it takes, then the blocks are
+// added in order. Their number depends on the shape alone, so every GPU gives the same bits.
+void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream);
+
+}  // namespace millrace

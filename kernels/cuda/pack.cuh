@@ -1,0 +1,215 @@
+// Device side of rows.h: packs of eight elements between memory and registers, and sums in a fixed order.
+//
+// Arithmetic  __fadd_rn and its like where two kernels, or two instances of one, must give the same bits: the
+//             compiler never fuses those into multiply-adds.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/rows.h"
+
+namespace millrace::cuda {
+
+inline constexpr int kWarp = 32;
+
+// A pack as it lies in memory: four words of bf16 pairs, or eight of f32. Loading and converting are apart so
+// that a kernel can have many loads in flight.
+template <Elements E>
+struct Raw {
+  uint4 low, high;
+};
+template <>
+struct Raw<Elements::kBF16> {
+  uint4 low;
+};
+
+struct Floats {
+  float v[kPack];
+};
+
+template <Elements E>
+__device__ __forceinline__ bool IsBF16(const Rows& rows) {
+  if constexpr (E == Elements::kAny) return rows.bf16;
+  return E == Elements::kBF16;
+}
+
+// Round to nearest even; a NaN becomes 0x7fff (the CPU keeps its payload).
+__device__ __forceinline__ uint32_t PairOfBF16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+__device__ __forceinline__ float RoundToBF16(float value) {
+  return __uint_as_float(PairOfBF16(value, 0.0f) << 16);
+}
+
+// Elements [at, at + min(n, 8)) of the view; the rest of the pack is zero. n > 0.
+template <Elements E>
+__device__ __forceinline__ Raw<E> LoadRaw(const Rows& rows, int64_t at, int n) {
+  Raw<E> raw{};
+  if (IsBF16<E>(rows)) {
+    const uint16_t* p = reinterpret_cast<const uint16_t*>(rows.data) + at;
+    if (rows.wide && n >= kPack) {
+      raw.low = *reinterpret_cast<const uint4*>(p);
+    } else {
+      uint32_t w[4] = {};
+#pragma unroll
+      for (int i = 0; i < kPack; ++i)
+        if (i < n) w[i / 2] |= static_cast<uint32_t>(p[i]) << (16 * (i % 2));
+      raw.low = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+  } else if constexpr (E != Elements::kBF16) {
+    const uint32_t* p = reinterpret_cast<const uint32_t*>(rows.data) + at;
+    if (rows.wide && n >= kPack) {
+      raw.low = *reinterpret_cast<const uint4*>(p);
+      raw.high = *reinterpret_cast<const uint4*>(p + 4);
+    } else {
+      uint32_t w[kPack] = {};
+#pragma unroll
+      for (int i = 0; i < kPack; ++i)
+        if (i < n) w[i] = p[i];
+      raw.low = make_uint4(w[0], w[1], w[2], w[3]);
+      raw.high = make_uint4(w[4], w[5], w[6], w[7]);
+    }
+  }
+  return raw;
+}
+
+template <Elements E>
+__device__ __forceinline__ void StoreRaw(const Rows& rows, int64_t at, int n, const Raw<E>& raw) {
+  if (IsBF16<E>(rows)) {
+    uint16_t* p = reinterpret_cast<uint16_t*>(rows.data) + at;
+    if (rows.wide && n >= kPack) {
+      *reinterpret_cast<uint4*>(p) = raw.low;
+    } else {
+      const uint32_t w[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
+#pragma unroll
+      for (int i = 0; i < kPack; ++i)
+        if (i < n) p[i] = static_cast<uint16_t>(w[i / 2] >> (16 * (i % 2)));
+    }
+  } else if constexpr (E != Elements::kBF16) {
+    uint32_t* p = reinterpret_cast<uint32_t*>(rows.data) + at;
+    if (rows.wide && n >= kPack) {
+      *reinterpret_cast<uint4*>(p) = raw.low;
+      *reinterpret_cast<uint4*>(p + 4) = raw.high;
+    } else {
+      const uint32_t w[kPack] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
+                                 raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+#pragma unroll
+      for (int i = 0; i < kPack; ++i)
+        if (i < n) p[i] = w[i];
+    }
+  }
+}
+
+template <Elements E>
+__device__ __forceinline__ Floats ToFloats(const Rows& rows, const Raw<E>& raw) {
+  const uint32_t low[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
+  Floats f;
+  if (IsBF16<E>(rows)) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      f.v[2 * i] = __uint_as_float(low[i] << 16);
+      f.v[2 * i + 1] = __uint_as_float(low[i] & 0xffff0000u);
+    }
+  } else if constexpr (E != Elements::kBF16) {
+    const uint32_t high[4] = {raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      f.v[i] = __uint_as_float(low[i]);
+      f.v[4 + i] = __uint_as_float(high[i]);
+    }
+  }
+  return f;
+}
+
+// Rounds once.
+template <Elements E>
+__device__ __forceinline__ Raw<E> FromFloats(const Rows& rows, const Floats& f) {
+  Raw<E> raw{};
+  if (IsBF16<E>(rows)) {
+    raw.low = make_uint4(PairOfBF16(f.v[0], f.v[1]), PairOfBF16(f.v[2], f.v[3]), PairOfBF16(f.v[4], f.v[5]),
+                         PairOfBF16(f.v[6], f.v[7]));
+  } else if constexpr (E != Elements::kBF16) {
+    raw.low = make_uint4(__float_as_uint(f.v[0]), __float_as_uint(f.v[1]), __float_as_uint(f.v[2]),
+                         __float_as_uint(f.v[3]));
+    raw.high = make_uint4(__float_as_uint(f.v[4]), __float_as_uint(f.v[5]), __float_as_uint(f.v[6]),
+                          __float_as_uint(f.v[7]));
+  }
+  return raw;
+}
+
+// What follows is computed from the value anew, not kept in registers from what came before.
+__device__ __forceinline__ void Forget(float& v) { asm volatile("" : "+f"(v)); }
+__device__ __forceinline__ void Forget(Floats& f) {
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) Forget(f.v[i]);
+}
+__device__ __forceinline__ void Forget(uint4& w) {
+  asm volatile("" : "+r"(w.x), "+r"(w.y), "+r"(w.z), "+r"(w.w));
+}
+template <Elements E>
+__device__ __forceinline__ void Forget(Raw<E>& raw) {
+  Forget(raw.low);
+  if constexpr (E != Elements::kBF16) Forget(raw.high);
+}
+
+template <Elements E>
+__device__ __forceinline__ Floats Load(const Rows& rows, int64_t at, int n) {
+  return ToFloats<E>(rows, LoadRaw<E>(rows, at, n));
+}
+
+template <Elements E>
+__device__ __forceinline__ void Store(const Rows& rows, int64_t at, int n, const Floats& f) {
+  StoreRaw<E>(rows, at, n, FromFloats<E>(rows, f));
+}
+
+// = or +=, the addition in f32 with one rounding.
+template <Elements E>
+__device__ __forceinline__ void StoreOrAdd(const Rows& rows, int64_t at, int n, Floats f, bool accumulate) {
+  if (accumulate) {
+    const Floats old = Load<E>(rows, at, n);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) f.v[i] = __fadd_rn(old.v[i], f.v[i]);
+  }
+  Store<E>(rows, at, n, f);
+}
+
+__device__ __forceinline__ int32_t TokenAt(const TokenRows& tokens, int64_t b, int64_t t) {
+  const int64_t at = b * tokens.batch_stride + t * tokens.length_stride;
+  return tokens.data[tokens.scalars->token_parity * tokens.parity_stride + at];
+}
+__device__ __forceinline__ int32_t TokenAt(const TokenRows& tokens, int64_t row) {
+  return TokenAt(tokens, row / tokens.length, row % tokens.length);
+}
+
+__device__ __forceinline__ float SumOfPack(const Floats& f) {
+  return __fadd_rn(__fadd_rn(__fadd_rn(f.v[0], f.v[1]), __fadd_rn(f.v[2], f.v[3])),
+                   __fadd_rn(__fadd_rn(f.v[4], f.v[5]), __fadd_rn(f.v[6], f.v[7])));
+}
+
+// The sum over a warp, the same bits in every lane.
+__device__ __forceinline__ float WarpSum(float v) {
+#pragma unroll
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) v = __fadd_rn(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  return v;
+}
+__device__ __forceinline__ double WarpSum(double v) {
+#pragma unroll
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) v = __dadd_rn(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  return v;
+}
+
+// The sum over a block of at most 1024 threads, in thread 0 only. `shared` holds 32 doubles.
+__device__ __forceinline__ double BlockSum(double v, double* shared) {
+  v = WarpSum(v);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
+  if (threadIdx.x % kWarp == 0) shared[warp] = v;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int w = 1; w < warps; ++w) v = __dadd_rn(v, shared[w]);
+  return v;
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,45 @@
+#include "kernels/cuda/statistics.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/statistics_launch.h"
+#include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+using namespace cuda;
+
+void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
+  FiniteScanArgs args;
+  args.x = FlatOf(op.x, "x");
+  args.n = op.x.numel();
+  args.bad_count = DoublesOf(op.bad_count, 1, "bad_count");
+  args.scalars = ScalarsOf(op.scalars);
+  args.unit = op.unit;
+  args.inject_index = op.inject_index;
+  args.accumulate = op.update == Update::kAccumulate;
+  MR_CHECK(args.n == 0 || (op.inject_index >= 0 && op.inject_index < args.n),
+           "finite_scan: inject_index {} of {}", op.inject_index, args.n);
+  LaunchFiniteScan(args, LaunchOn(stream));
+}
+
+void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
+  const int64_t n = op.x.numel();
+  const int64_t blocks = std::min(kSumSquaresBlocks, CeilDiv(Packs(n), kSumSquaresThreads));
+  double* const partials =
+      reinterpret_cast<double*>(ScratchOf(op.scratch, blocks > 1 ? kSumSquaresBytes : 0, "sum_squares"));
+  LaunchSumSquares(FlatOf(op.x, "x"), n, partials, static_cast<int>(blocks), DoublesOf(op.out, 1, "out"),
+                   LaunchOn(stream));
+}
+
+void CudaStepStats(const StepStatsOp<TensorView>& op, Stream& stream) {
+  const int64_t world = op.rows.dim(0), width = 2 * op.units + 1;
+  MR_CHECK_EQ(op.rows.dim(1), width, "step_stats: columns for {} units", op.units);
+  MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}", op.shard_world,
+           world);
+  LaunchStepStats({DoublesOf(op.rows, world * width, "rows"), ScalarsOf(op.scalars), world, op},
+                  LaunchOn(stream));
+}
+
+}  // namespace millrace

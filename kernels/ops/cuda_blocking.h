@@ -1,0 +1,54 @@
+// How the CUDA backend cuts its ops into blocks, and the scratch that follows. Planning and kernels/cuda read
+// the same numbers here, so that a planned workspace always is the one the kernel carves up. All of it
+// follows from shapes: a plan is the same on every GPU, and so are the orders of additions.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace millrace::cuda {
+
+// Blocks of norm_grad that keep sums over rows, in double: twice the multiprocessors of an H100 or H200.
+inline constexpr int64_t kNormGradBlocks = 264;
+
+constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * columns * 8; }
+
+// Blocks of sum_squares, each with a partial sum in double, and threads of a block.
+inline constexpr int64_t kSumSquaresBlocks = 528;
+inline constexpr int kSumSquaresThreads = 512;
+constexpr int64_t kSumSquaresBytes = kSumSquaresBlocks * 8;
+
+// The losses of a chunk's rows, in double.
+constexpr int64_t CrossEntropyBytes(int64_t rows) { return rows * 8; }
+
+// embed_grad sorts its rows by token (radix sort, least significant digit first), then adds up the sorted
+// rows in tiles. A token whose rows cross the border of tiles is summed in parts: a tile has at most two, one
+// that reaches in from the left and one that goes on to the right.
+struct EmbedGradScratch {
+  static constexpr int64_t kSortTile = 2048;  // rows per block of the sort
+  static constexpr int kMaxDigitBits = 9;
+  static constexpr int64_t kSumTile = 64;  // sorted rows per block of the sums
+
+  int64_t rows, vocab, columns;
+
+  constexpr int bits() const { return vocab < 2 ? 1 : std::bit_width(static_cast<uint64_t>(vocab - 1)); }
+  constexpr int passes() const { return (bits() + kMaxDigitBits - 1) / kMaxDigitBits; }
+  constexpr int digit_bits() const { return (bits() + passes() - 1) / passes(); }
+  constexpr int64_t digits() const { return int64_t{1} << digit_bits(); }
+  constexpr int64_t sort_blocks() const { return (rows + kSortTile - 1) / kSortTile; }
+  constexpr int64_t sum_tiles() const { return (rows + kSumTile - 1) / kSumTile; }
+
+  // Offsets in bytes, in this order; each piece aligned to 16 bytes.
+  constexpr int64_t keys(int which) const { return which * 2 * Aligned(rows * 4); }     // i32 [rows], 2 of it
+  constexpr int64_t order(int which) const { return keys(which) + Aligned(rows * 4); }  // i32 [rows], 2 of it
+  constexpr int64_t counts() const { return keys(2); }  // i32 [digits, blocks]
+  constexpr int64_t begins() const { return counts() + Aligned(digits() * sort_blocks() * 4); }  // i32 [V+1]
+  constexpr int64_t partials() const { return begins() + Aligned((vocab + 1) * 4); }  // f32 [tiles, 2, C]
+  constexpr int64_t bytes() const { return partials() + sum_tiles() * 2 * columns * 4; }
+
+ private:
+  static constexpr int64_t Aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,53 @@
+// The CUDA backend against the contract of the kernel table. The tests of products, attention and large rows
+// beside this one reach what the contract's small shapes do not.
+#include "tests/kernels/contract/contract.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "runtime/base/cuda/cuda_device.h"
+
+namespace millrace::test {
+namespace {
+
+struct Gpu {
+  CudaDevice device{0};
+  std::unique_ptr<Stream> stream = device.MakeStream("test");
+  Subject subject{CudaKernels(), device, *stream, Backend::kCuda, 256};
+};
+
+TEST_CASE("the CUDA table has every entry") {
+  const KernelTable& table = CudaKernels();
+  static_assert(sizeof(KernelTable) % sizeof(void (*)()) == 0);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&table);
+  for (size_t at = 0; at < sizeof(KernelTable); at += sizeof(void (*)())) {
+    void (*entry)() = nullptr;
+    std::memcpy(&entry, bytes + at, sizeof entry);
+    INFO("entry " << at / sizeof entry);
+    CHECK(entry != nullptr);
+  }
+}
+
+TEST_CASE("embed") { EmbedContract(Gpu().subject); }
+TEST_CASE("embed_grad") { EmbedGradContract(Gpu().subject); }
+TEST_CASE("select_row") { SelectRowContract(Gpu().subject); }
+TEST_CASE("norm") { NormContract(Gpu().subject); }
+TEST_CASE("norm_grad") { NormGradContract(Gpu().subject); }
+TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
+TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
+TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
+TEST_CASE("rope_table and rope") { RopeContract(Gpu().subject); }
+TEST_CASE("attention") { AttentionContract(Gpu().subject); }
+TEST_CASE("attention_grad") { AttentionGradContract(Gpu().subject); }
+TEST_CASE("activation and activation_grad") { ActivationContract(Gpu().subject); }
+TEST_CASE("cross_entropy") { CrossEntropyContract(Gpu().subject); }
+TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Gpu().subject); }
+TEST_CASE("finite_scan") { FiniteScanContract(Gpu().subject); }
+TEST_CASE("sum_squares") { SumSquaresContract(Gpu().subject); }
+TEST_CASE("step_stats") { StepStatsContract(Gpu().subject); }
+TEST_CASE("begin_step") { BeginStepContract(Gpu().subject); }
+TEST_CASE("adamw") { AdamWContract(Gpu().subject); }
+
+}  // namespace
+}  // namespace millrace::test
