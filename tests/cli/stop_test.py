@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from harness import IO_FAILED, OK, PREEMPTED, RANK_LOST, STOPPED, CliTest, millrace, program, rank_pids, start, wait_until
+from harness import BAD_CONFIG, IO_FAILED, OK, PREEMPTED, RANK_LOST, STOPPED, CliTest, millrace, program, rank_pids, start, wait_until
 
 STEPS = 30
 
@@ -92,6 +92,31 @@ class Stop(CliTest):
         self.assertEqual(run.checkpoints(), [])
         outcome = self.finish(config, run, twin)
         self.expect_line(outcome.err, r'warning: \d+ steps after step 0 were not saved: they are trained again')
+
+    def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(self):
+        config, run, twin = self.configs()
+        job = self.start_until(config, run, 2)
+        os.kill(job.process.pid, signal.SIGSTOP)  # of the launcher: the ranks go on
+        pids = rank_pids(self.folder)
+        for pid in pids.values():
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with open(run.file('lock')) as f:
+                holder = f.read().strip()
+            self.assertRegex(holder, r'^pid %d on host \S+ since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$' % pids[0])
+            before = run.steps()
+            for ranks in (1, 2):
+                outcome = self.expect(millrace('train', config, ranks=ranks), BAD_CONFIG)
+                self.expect_line(outcome.err, r'^millrace: (rank 0: )?run\.dir %s is in use by %s; ' % (run.path, holder))
+                self.assertEqual(self.status_steps(outcome.out), [])
+            self.assertEqual(run.steps(), before)
+        finally:
+            for pid in [job.process.pid, *pids.values()]:
+                os.kill(pid, signal.SIGCONT)
+        self.expect(job.end(), OK)
+        self.expect_same(run, twin)
+        self.assertFalse(os.path.exists(run.file('lock')))
+        self.expect(millrace('train', config, ranks=2), OK)  # complete, and nothing is in the way
 
     def test_a_save_that_fails_is_said_and_training_goes_on(self):
         config, run = self.config(train={'steps': 30, 'micro_batch': 32, 'accumulate': 4}, checkpoint={'every': 20})

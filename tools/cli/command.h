@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "comm/comm_factory.h"
 #include "runtime/api/session.h"
 #include "runtime/config/load.h"
+#include "runtime/data/run_lock.h"
 #include "runtime/plan/machine.h"
 
 namespace millrace {
@@ -37,6 +39,10 @@ struct RankContext {
 // only the checking is done.
 int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
                const std::function<int(RankContext&)>& body);
+
+// On rank 0 the lock of run.dir, for verbs that write there; a warning of it is printed. Error(kConfig):
+// another run has it. The other ranks go on at once, and are ended with rank 0 if it is refused.
+std::unique_ptr<RunLock> LockRun(const RankContext& context);
 
 // One command-line verb; each is one file. Returns the process's exit code.
 struct EvalArguments {

@@ -34,6 +34,7 @@ int ImportVerb(const ExchangeArguments& arguments) {
   config.sets.push_back("model.init_from=" + arguments.folder);
   return RunOnRanks(config, kPlans, [&](RankContext& context) {
     const Config& c = context.config.config;
+    const std::unique_ptr<RunLock> lock = LockRun(context);
     const std::string root = (std::filesystem::path(c.run.dir) / "checkpoints").string();
     MR_REQUIRE(ErrorCode::kConfig, ListCheckpoints(root).empty(),
                "run.dir {} holds checkpoints already; an import begins a run and needs another run.dir",

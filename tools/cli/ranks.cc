@@ -64,6 +64,14 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
 
 }  // namespace
 
+std::unique_ptr<RunLock> LockRun(const RankContext& context) {
+  std::unique_ptr<RunLock> lock;
+  if (!context.leader()) return lock;
+  lock = std::make_unique<RunLock>(context.config.config.run.dir);
+  if (!lock->warning().empty()) std::cerr << "millrace: warning: " << lock->warning() << std::endl;
+  return lock;
+}
+
 int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
                const std::function<int(RankContext&)>& body) {
   if (const char* preflight = std::getenv("MILLRACE_PREFLIGHT");

@@ -69,6 +69,7 @@ int TrainVerb(const ConfigArguments& arguments) {
     InstallSignalHandlers();
     const Config& config = context.config.config;
     Console console(StdoutIsTerminal());
+    const std::unique_ptr<RunLock> lock = LockRun(context);
     Session session(config, context.environment, {plans, true});
     if (context.leader()) PrintBegin(session);
     const TrainResult result = Train(session, options, stop_requested, console);
