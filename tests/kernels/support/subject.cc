@@ -16,8 +16,40 @@ using Bytes = std::vector<std::byte>;
 // Where each host block lies on the device, in one allocation.
 struct Placement {
   std::map<Memory::Block*, int64_t> offsets;
-  int64_t scratch = 0;
   int64_t bytes = 0;
+};
+
+// Scratch in an allocation of its own, between guards. It may be large, so only the guards are looked at.
+class GuardedScratch {
+ public:
+  GuardedScratch(const Subject& subject, int64_t bytes, std::byte fill)
+      : subject_(subject),
+        bytes_(bytes),
+        fill_(fill),
+        buffer_(subject.device.Allocate(kAlignment + bytes + Memory::kGuard, "scratch of a kernel test")) {
+    subject.device.EnqueueFill(buffer_->data(), fill, buffer_->bytes(), subject.stream);
+  }
+
+  TensorView view() const {
+    if (bytes_ == 0) return {};
+    return {buffer_->data() + kAlignment, DenseLayout(DType::kU8, {bytes_})};
+  }
+  // Bytes of the guards that were changed.
+  int64_t Stray() const {
+    int64_t stray = 0;
+    for (const int64_t guard : {kAlignment - Memory::kGuard, kAlignment + bytes_}) {
+      std::byte now[Memory::kGuard];
+      subject_.device.CopyToHost(now, buffer_->data() + guard, Memory::kGuard, subject_.stream);
+      for (const std::byte byte : now) stray += byte != fill_;
+    }
+    return stray;
+  }
+
+ private:
+  const Subject& subject_;
+  int64_t bytes_;
+  std::byte fill_;
+  std::unique_ptr<DeviceBuffer> buffer_;
 };
 
 }  // namespace
@@ -58,8 +90,7 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
                              shift * std::max(block->alignment, subject_.alignment);
       place.bytes = place.offsets[block] + block->bytes;
     }
-    place.scratch = RoundUp(place.bytes + Memory::kGuard, kAlignment);
-    place.bytes = place.scratch + scratch_bytes_ + Memory::kGuard;
+    const GuardedScratch guarded(subject_, scratch_bytes_, fill);
     const auto buffer = subject_.device.Allocate(place.bytes, "kernel test");
     Bytes image(static_cast<size_t>(place.bytes), fill);
     for (const auto& [block, bytes] : before) {
@@ -71,10 +102,7 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
       Memory::Block& block = memory_.BlockOf(host[i]);
       operands[i].view->data = buffer->data() + place.offsets[&block] + (host[i].data - block.data.get());
     }
-    if (scratch != nullptr)
-      *scratch = scratch_bytes_ == 0
-                     ? TensorView{}
-                     : TensorView{buffer->data() + place.scratch, DenseLayout(DType::kU8, {scratch_bytes_})};
+    if (scratch != nullptr) *scratch = guarded.view();
     call();
     subject_.stream.Sync();
     Bytes after(image.size());
@@ -92,10 +120,7 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
         CHECK((results[block] == now));
       }
     }
-    for (int64_t i = 0; i < Memory::kGuard; ++i) {
-      stray += after[place.scratch - 1 - i] != image[place.scratch - 1 - i];
-      stray += after[place.scratch + scratch_bytes_ + i] != image[place.scratch + scratch_bytes_ + i];
-    }
+    stray += guarded.Stray();
     INFO("bytes changed that no written operand covers");
     CHECK(stray == 0);
   }
