@@ -10,8 +10,6 @@
 
 namespace millrace {
 
-constexpr bool NeedsFence(int nccl_version) noexcept { return nccl_version >= 22800 && nccl_version < 23007; }
-
 // Enqueues it. Capturable.
 void LaunchFence(cudaStream_t stream);
 

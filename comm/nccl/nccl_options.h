@@ -44,6 +44,10 @@ const std::vector<NcclSetting>& NcclSettings();
 // Those of NcclSettings that `lookup` (name -> value or null) lacks or, where forced, has otherwise.
 std::vector<NcclSetting> MissingSettings(const std::function<const char*(const char* name)>& lookup);
 
+// Whether the kernels of symmetric windows of this version (as ncclGetVersion counts, 22809 is 2.28.9) may
+// overtake the kernel before them on their stream: nccl_fence.h.
+constexpr bool NeedsFence(int nccl_version) noexcept { return nccl_version >= 22800 && nccl_version < 23007; }
+
 // Puts them into this process's environment, once. NCCL reads each variable at its first use, so this
 // precedes every NCCL call; the first call precedes threads that read the environment.
 void PrepareNcclEnvironment();
