@@ -4,7 +4,8 @@
 // Sums     ncclSum only: ncclAvg and pre-multiplied sums leave the kernels of symmetric windows. What
 // NCCL 2.28
 //          does with ranks W (its sources; tests/comm/nccl checks the bounds):
-//          - f32, f64: W - 1 additions in the dtype, in ring or tree order, or from the own rank upwards.
+//          - f32, f64: W - 1 additions in the dtype, in ring or tree order; between windows from the own rank
+//            upwards, or in rank order (small messages).
 //          - bf16 without windows: each hop adds in bf16, so W - 1 roundings to 8 bits. f32 on the wire is
 //            recommended where that matters, from three ranks on; at two both round once.
 //          - bf16 between windows (reduce-scatter, all-reduce): f32 accumulation, rounded once.

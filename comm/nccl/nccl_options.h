@@ -12,7 +12,9 @@ namespace millrace {
 enum class CtaPolicy {
   kDefault,
   kEfficiency,  // fewer blocks where registered buffers allow it
-  kZero         // all-gathers between windows on copy engines, without blocks; needs `symmetric`
+  // All-gathers between windows on copy engines, without blocks; needs `symmetric`. NCCL before 2.31.2 can
+  // hang in the first one of two ranks (its issue 2241); Connect() then times out.
+  kZero
 };
 
 // Every rank of a world has the same options.

@@ -173,13 +173,15 @@ TensorView TestArena::Take(DType dtype, int64_t n) {
 
 int GpuMain(int argc, char** argv, const std::function<int()>& body) {
   std::thread(EndWhatHangs).detach();
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return body();
-  MpiRuntime runtime(&argc, &argv);
-  mpi = &runtime;
+  std::unique_ptr<MpiRuntime> runtime;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) runtime = std::make_unique<MpiRuntime>(&argc, &argv);
+  mpi = runtime.get();
   try {
     return body();
   } catch (const std::exception& error) {
-    runtime.Abort(error.what());
+    if (runtime) runtime->Abort(error.what());
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
   }
 }
 
