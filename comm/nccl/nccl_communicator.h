@@ -1,9 +1,8 @@
 // The collectives over NCCL on one GPU per rank. A host communicator over the same ranks carries what is not
 // a collective: host helpers, the rendezvous, votes, aborts.
 //
-// Sums     ncclSum only: ncclAvg and pre-multiplied sums leave the kernels of symmetric windows. What
-// NCCL 2.28
-//          does with ranks W (its sources; tests/comm/nccl checks the bounds):
+// Sums     ncclSum only: ncclAvg and pre-multiplied sums leave the kernels of symmetric windows. What W
+//          ranks add in NCCL 2.28 (its sources say so; tests/comm/nccl checks the bounds):
 //          - f32, f64: W - 1 additions in the dtype, in ring or tree order; between windows from the own rank
 //            upwards, or in rank order (small messages).
 //          - bf16 without windows: each hop adds in bf16, so W - 1 roundings to 8 bits. f32 on the wire is
@@ -15,10 +14,9 @@
 // Scratch  Not used.
 // Streams  Streams of the device that the communicator was made with; capturable. Calls do not block, except
 //          that the driver may when a thousand launches are waiting.
-// Windows  With options.symmetric, RegisterMemory makes the arena a symmetric window. It is refused by all
-// ranks
-//          together when one cannot (Error(kComm)): there is no silent other path. On NCCL versions whose
-//          kernels need it an empty kernel goes before each collective (nccl_fence.h).
+// Windows  With options.symmetric, RegisterMemory makes the arena a symmetric window; when one rank cannot,
+//          all refuse together (Error(kComm)): there is no silent other path. On NCCL versions whose kernels
+//          need it an empty kernel goes before each collective (nccl_fence.h).
 // Abort    Stops NCCL's kernels of this communicator; those between windows do not look at the flag, and end
 //          with the process. A captured graph keeps NCCL's state alive until it is destroyed.
 // Tear-down Graphs that captured calls first, then the communicator, which deregisters windows, then the
