@@ -72,9 +72,10 @@ std::string Attributes(const KernelOp& op) {
                              typed.scaling.high_freq_factor, typed.scaling.original_max_position_embeddings);
         } else if constexpr (std::is_same_v<Op, RopeOp<View>>) {
           return typed.direction == RopeDirection::kInverse ? " inverse" : "";
-        } else if constexpr (std::is_same_v<Op, AttentionOp<View>> ||
-                             std::is_same_v<Op, AttentionGradOp<View>>) {
+        } else if constexpr (std::is_same_v<Op, AttentionOp<View>>) {
           return fmt::format(" scale {}", typed.scale);
+        } else if constexpr (std::is_same_v<Op, AttentionGradOp<View>>) {
+          return fmt::format(" scale {}{}", typed.scale, typed.deterministic ? "" : ", any order");
         } else if constexpr (std::is_same_v<Op, ActivationOp<View>> ||
                              std::is_same_v<Op, ActivationGradOp<View>>) {
           return typed.kind == ActivationKind::kGelu ? " gelu" : " swiglu";

@@ -12,15 +12,49 @@ struct Sizes {
   int64_t batch, length, heads, kv_heads, depth;
 };
 
-Sizes PickSizes(Random& random, int repeat) {
+using Only = std::optional<cuda::AttentionKernel>;
+
+// What an implementation does to the numbers between loading and storing them.
+struct Arithmetic {
+  double operand = 0;  // relative rounding of what enters a product: 2^-8 for bf16
+  // Of the bounds that hold for f32. Tensor cores add up in another precision than the order of a sum tells
+  // (products are aligned to the largest and cut off), and exponentials are the hardware's.
+  double f32 = 1;
+};
+
+Arithmetic ArithmeticOf(cuda::AttentionKernel kernel) {
+  return kernel == cuda::AttentionKernel::kCudnn ? Arithmetic{.operand = 0x1p-8, .f32 = 8} : Arithmetic{};
+}
+
+// Which implementation runs the op.
+template <template <class> class Op>
+cuda::AttentionKernel KernelOf(const Subject& subject, const Op<TensorView>& op, Only only) {
+  if (subject.backend == Backend::kCpu) return cuda::AttentionKernel::kOwn;
+  const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+  return only ? *only : cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel;
+}
+
+Sizes PickSizes(Random& random, int repeat, Only only) {
   // Block borders of the CPU backend (64 rows) and of usual GPU tiles, then small shapes.
   constexpr int64_t kLengths[] = {64, 65, 130, 63, 1, 0};
   const int64_t kv_heads = Pick(random, 1, 2), group = Pick(random, 1, 3);
   const int64_t length =
       repeat < static_cast<int>(std::size(kLengths)) ? kLengths[repeat] : Pick(random, 1, 40);
-  constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64};
-  return {length > 64 ? 1 : Pick(random, 1, 2), length, kv_heads * group, kv_heads,
-          kDepths[Pick(random, 0, 5)]};
+  const int64_t batch = length > 64 ? 1 : Pick(random, 1, 2);
+  if (only == cuda::AttentionKernel::kCudnn)
+    return {batch, length == 1 ? 2 : length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 32)};
+  constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64}, kCudaDepths[] = {2, 33, 40, 96, 128, 129, 200, 256};
+  const int64_t depth =
+      only && repeat % 2 == 0 ? kCudaDepths[Pick(random, 0, 7)] : kDepths[Pick(random, 0, 5)];
+  return {batch, length, kv_heads * group, kv_heads, depth};
+}
+
+DType PickDType(Random& random, Only only) {
+  return only == cuda::AttentionKernel::kCudnn ? DType::kBF16 : PickFloat(random);
+}
+// cuDNN wants strides in units of 16 bytes: dense ones of these head dimensions are.
+Strides PickHeadStrides(Random& random, Only only) {
+  return only == cuda::AttentionKernel::kCudnn ? Strides::kDense : PickRowStrides(random);
 }
 
 // [B,T,heads,D] views that are slices of one fused row, as a QKV projection writes them, or blocks of their
@@ -29,13 +63,13 @@ struct Qkv {
   TensorView q, k, v;
 };
 
-Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s) {
+Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s, Only only) {
   Qkv qkv;
   if (s.length > 0 && Flip(random)) {
     const int64_t width = (s.heads + 2 * s.kv_heads) * s.depth;
-    const DType dtype = PickFloat(random);
+    const DType dtype = PickDType(random, only);
     const TensorView row =
-        memory.NewRandom(random, dtype, {s.batch, s.length, width}, PickRowStrides(random));
+        memory.NewRandom(random, dtype, {s.batch, s.length, width}, PickHeadStrides(random, only));
     const auto slice = [&](int64_t heads, int64_t column) {
       TensorView view = row;
       view.data += column * Bytes(dtype);
@@ -47,8 +81,8 @@ Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s) {
            slice(s.kv_heads, (s.heads + s.kv_heads) * s.depth)};
   } else {
     const auto make = [&](int64_t heads) {
-      return memory.NewRandom(random, PickFloat(random), {s.batch, s.length, heads, s.depth},
-                              PickRowStrides(random));
+      return memory.NewRandom(random, PickDType(random, only), {s.batch, s.length, heads, s.depth},
+                              PickHeadStrides(random, only));
     };
     qkv = {make(s.heads), make(s.kv_heads), make(s.kv_heads)};
   }
@@ -83,18 +117,20 @@ Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t 
 
 }  // namespace
 
-void AttentionContract(const Subject& subject) {
+void AttentionContract(const Subject& subject, Only only) {
   Random random(30);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
-    const Sizes s = PickSizes(random, repeat);
-    const Qkv qkv = MakeQkv(memory, random, s);
+    const Sizes s = PickSizes(random, repeat, only);
+    const Qkv qkv = MakeQkv(memory, random, s, only);
     AttentionOp<TensorView> op{};
     op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
     // 40: scores far apart, so that the softmax saturates and a missing maximum would overflow.
     op.scale = repeat % 7 == 6 ? 40.0f : 1 / std::sqrt(static_cast<float>(s.depth));
-    op.out = memory.New(PickFloat(random), {s.batch, s.length, s.heads, s.depth}, PickRowStrides(random));
+    op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
+                        PickHeadStrides(random, only));
     op.lse = memory.New(DType::kF32, {s.batch, s.heads, s.length});
+    const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only));
     Run(subject, memory, subject.table.attention, op);
 
     Reference out, lse;
@@ -103,7 +139,8 @@ void AttentionContract(const Subject& subject) {
       for (int64_t h = 0; h < s.heads; ++h) {
         for (int64_t t = 0; t < s.length; ++t) {
           const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
-          lse.push_back({scores.lse, scores.bound + (terms + 8) * kU + kU * std::abs(scores.max)});
+          const double bound = scores.bound + (terms + 8) * kU + kU * std::abs(scores.max);
+          lse.push_back({scores.lse, rounding.f32 * bound});
         }
       }
     }
@@ -111,14 +148,16 @@ void AttentionContract(const Subject& subject) {
       for (int64_t t = 0; t < s.length; ++t) {
         for (int64_t h = 0; h < s.heads; ++h) {
           const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
-          // A probability is a ratio of exponentials of scores and of a sum of T terms.
+          // A probability is a ratio of exponentials of scores and of a sum of T terms. Before it is
+          // multiplied it may be rounded as an operand, and so may be the terms of that sum.
           const double relative = 2 * scores.bound + (2 * terms + 16 + 4 * scores.range) * kU;
           for (int64_t d = 0; d < s.depth; ++d) {
             SumOf sum;
             for (int64_t u = 0; u <= t; ++u)
               sum.Add(std::exp(scores.value[u] - scores.lse) *
                       Get(op.v, b, u, h / (s.heads / s.kv_heads), d));
-            out.push_back({sum.value, sum.bound() + relative * sum.magnitude});
+            out.push_back({sum.value, rounding.f32 * (sum.bound() + relative * sum.magnitude) +
+                                          2 * rounding.operand * sum.magnitude});
           }
         }
       }
@@ -136,8 +175,9 @@ struct GradReference {
   Reference d_q, d_k, d_v;
 };
 
-// First-order bounds along d_s = p (d_out.v - d_out.out) scale.
-GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s) {
+// First-order bounds along d_s = p (d_out.v - d_out.out) scale. p and d_s enter the products; with grouped
+// queries the products of each query head may be rounded again before they are added up.
+GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s, const Arithmetic& rounding) {
   const auto at = [&](int64_t heads, int64_t b, int64_t t, int64_t h, int64_t d) {
     return static_cast<size_t>(((b * s.length + t) * heads + h) * s.depth + d);
   };
@@ -175,35 +215,42 @@ GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s)
       }
     }
   }
+  const auto expected = [&](const SumOf& sum, double error, double roundings) {
+    return Expected{sum.value,
+                    rounding.f32 * (sum.bound() + error) + roundings * rounding.operand * sum.magnitude};
+  };
+  const double per_key = s.heads > s.kv_heads ? 2 : 1;
   GradReference reference;
-  for (size_t i = 0; i < queries; ++i) reference.d_q.push_back({d_q[i].value, d_q[i].bound() + d_q_error[i]});
-  for (size_t i = 0; i < keys; ++i) reference.d_k.push_back({d_k[i].value, d_k[i].bound() + d_k_error[i]});
-  for (size_t i = 0; i < keys; ++i) reference.d_v.push_back({d_v[i].value, d_v[i].bound() + d_v_error[i]});
+  for (size_t i = 0; i < queries; ++i) reference.d_q.push_back(expected(d_q[i], d_q_error[i], 1));
+  for (size_t i = 0; i < keys; ++i) reference.d_k.push_back(expected(d_k[i], d_k_error[i], per_key));
+  for (size_t i = 0; i < keys; ++i) reference.d_v.push_back(expected(d_v[i], d_v_error[i], per_key));
   return reference;
 }
 
 }  // namespace
 
-void AttentionGradContract(const Subject& subject) {
+void AttentionGradContract(const Subject& subject, Only only) {
   Random random(31);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
-    const Sizes s = PickSizes(random, repeat);
-    const Qkv qkv = MakeQkv(memory, random, s), grads = MakeQkv(memory, random, s);
+    const Sizes s = PickSizes(random, repeat, only);
+    const Qkv qkv = MakeQkv(memory, random, s, only), grads = MakeQkv(memory, random, s, only);
     AttentionGradOp<TensorView> op{};
     op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
     op.d_q = grads.q, op.d_k = grads.k, op.d_v = grads.v;
     op.scale = 1 / std::sqrt(static_cast<float>(s.depth));
-    op.out = memory.New(PickFloat(random), {s.batch, s.length, s.heads, s.depth}, PickRowStrides(random));
-    op.d_out = memory.NewRandom(random, PickFloat(random), {s.batch, s.length, s.heads, s.depth},
-                                PickRowStrides(random));
+    op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
+                        PickHeadStrides(random, only));
+    op.d_out = memory.NewRandom(random, PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
+                                PickHeadStrides(random, only));
     op.lse = memory.New(DType::kF32, {s.batch, s.heads, s.length});
     AttentionOp<TensorView> forward{};
     forward.q = op.q, forward.k = op.k, forward.v = op.v;
     forward.out = op.out, forward.lse = op.lse;
     forward.scale = op.scale;
+    const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only));
     Run(subject, memory, subject.table.attention, forward);
-    const GradReference reference = ReferenceOf(op, s);
+    const GradReference reference = ReferenceOf(op, s, rounding);
     Run(subject, memory, subject.table.attention_grad, op);
     INFO("B " << s.batch << " T " << s.length << " H " << s.heads << " Hkv " << s.kv_heads << " D "
               << s.depth);

@@ -4,6 +4,9 @@
 // op goes through Run (tests/kernels/support/subject.h), which adds the checks that hold for all ops.
 #pragma once
 
+#include <optional>
+
+#include "kernels/ops/attention_choice.h"
 #include "tests/kernels/support/subject.h"
 
 namespace millrace::test {
@@ -27,8 +30,10 @@ void MatmulContract(const Subject& subject);
 void MatmulUpdateContract(const Subject& subject);
 void ColumnSumContract(const Subject& subject);
 void RopeContract(const Subject& subject);
-void AttentionContract(const Subject& subject);
-void AttentionGradContract(const Subject& subject);
+// `only`: the CUDA implementation that the table's attention entries are; else they are the chosen one of each
+// case. It decides which cases there are, and the bounds: attention_choice.h says what cuDNN rounds.
+void AttentionContract(const Subject& subject, std::optional<cuda::AttentionKernel> only = {});
+void AttentionGradContract(const Subject& subject, std::optional<cuda::AttentionKernel> only = {});
 void ActivationContract(const Subject& subject);
 void CrossEntropyContract(const Subject& subject);
 void ElementwiseContract(const Subject& subject);
