@@ -5,7 +5,7 @@ import os
 import struct
 import unittest
 
-from harness import BAD_CHECKPOINT, BAD_DATA, OK, CliTest, flip_bit, millrace, program, truncate
+from harness import BAD_CHECKPOINT, BAD_CONFIG, BAD_DATA, OK, CliTest, flip_bit, millrace, program, truncate
 
 HYBRIDS = ('nemotron_3_nano_ep1', 'nemotron_3_nano_ep8', 'nemotron_h_8b')
 
@@ -16,6 +16,34 @@ class Verbs(CliTest):
         config, run = self.config(**sections)
         self.expect(millrace('train', config, ranks=2), OK)
         return config, run
+
+    def test_doctor_finds_a_host_that_can_train_and_names_what_a_package_misses(self):
+        # The program without CUDA is not the best for a host with a GPU, and doctor says so.
+        gpu_host = os.path.exists('/proc/driver/nvidia/version')
+        outcome = self.expect(program('doctor'), BAD_CONFIG if gpu_host else OK)
+        self.expect_line(outcome.out, r'^  MPI +Open MPI v4\.\d+.*libmpi\.so\.40.*compiled with Open MPI 4\.')
+        self.expect_line(outcome.out, r'^  BLAS +OpenBLAS \d')
+        self.expect_line(outcome.out, 'there is a GPU driver, but this program was built without CUDA' if gpu_host else
+                         '^training works here, on the CPU$')
+        found = json.loads(program('doctor', '--json').out)
+        self.assertEqual((found['ok'], found['backend'], found['gpus']), (not gpu_host, 'cpu', []))
+        self.assertIn('host', [finding['name'] for finding in found['findings']])
+        # What bin/millrace of a package tells it.
+        missing = program('doctor', '--json', env={'MILLRACE_MISSING_LIBRARIES': 'libnccl.so.2, libcudnn.so.9'})
+        cuda = [finding for finding in json.loads(missing.out)['findings'] if finding['name'] == 'CUDA'][0]
+        self.assertIn('libnccl.so.2, libcudnn.so.9', cuda['trouble'])
+        self.assertIn('pip install nvidia-nccl-cu13', cuda['fix'])
+        self.assertEqual(missing.code, BAD_CONFIG if cuda['serious'] else OK)
+
+    def test_doctor_names_an_mpirun_of_another_mpi(self):
+        folder = self.path('bin')
+        os.mkdir(folder)
+        with open(os.path.join(folder, 'mpirun'), 'w') as f:
+            f.write('#!/bin/sh\necho "mpirun (Open MPI) 5.0.3"\n')
+        os.chmod(os.path.join(folder, 'mpirun'), 0o755)
+        outcome = self.expect(program('doctor', env={'PATH': folder + ':' + os.environ['PATH']}), BAD_CONFIG)
+        self.expect_line(outcome.out, 'mpirun is of another Open MPI than the library')
+        self.expect_line(outcome.out, '^training on the best that this host has cannot work')
 
     def test_eval_is_the_held_out_loss_of_the_checkpoint(self):
         config, run = self.train(train={'eval_every': 3})
