@@ -1,0 +1,392 @@
+// The memory-bound ops at the sizes of models, CUDA against CPU. Where both do the same operations in the
+// same order, results are compared as bits; else the bound is derived beside the check.
+#include <random>
+
+#include "tests/kernels/cuda/both.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+namespace {
+
+StepScalars Scalars() {
+  StepScalars scalars{};
+  scalars.inv_valid_tokens = 1.0 / 37;
+  scalars.inject_grad_unit = -1;
+  scalars.lr = 3e-3;
+  scalars.clip_scale = 0.75;
+  scalars.finite = 1;
+  scalars.adam_t = 17;
+  return scalars;
+}
+
+struct NormCase {
+  NormKind kind;
+  DType dtype;
+  int64_t rows, columns;
+};
+
+// GPT-2 124M and 1558M, Llama 1B and 8B; a row of 16 warps; an odd one.
+constexpr NormCase kNorms[] = {
+    {NormKind::kLayer, DType::kBF16, 4096, 768}, {NormKind::kLayer, DType::kBF16, 999, 1600},
+    {NormKind::kRms, DType::kBF16, 1000, 2048},  {NormKind::kRms, DType::kBF16, 531, 4096},
+    {NormKind::kLayer, DType::kF32, 2500, 768},  {NormKind::kRms, DType::kF32, 40, 12288},
+    {NormKind::kLayer, DType::kBF16, 300, 1023}, {NormKind::kLayer, DType::kF32, 5, 16384}};
+
+TEST_CASE("norm") {
+  Both both;
+  Random random(1);
+  for (const NormCase& c : kNorms) {
+    Memory memory;
+    NormOp<TensorView> op{};
+    op.kind = c.kind;
+    op.x = op.sum = memory.NewRandom(random, c.dtype, {c.rows, c.columns}, Strides::kDense, 3);
+    op.residual = memory.NewRandom(random, c.dtype, {c.rows, c.columns});
+    op.weight = memory.NewRandom(random, DType::kF32, {c.columns});
+    if (c.kind == NormKind::kLayer) {
+      op.bias = memory.NewRandom(random, DType::kF32, {c.columns});
+      op.mean = memory.New(DType::kF32, {c.rows});
+    }
+    op.rstd = memory.New(DType::kF32, {c.rows});
+    op.out = memory.New(c.dtype, {c.rows, c.columns});
+    const NormOp<TensorView> cpu = CopyOf(memory, op);
+    both.OnCpu(&KernelTable::norm, cpu);
+    both.OnGpu(&KernelTable::norm, op);
+    CHECK(SameBits(op.sum, cpu.sum));
+    // Statistics are sums in double: at most the last bit of their rounding differs.
+    const auto none = [](const Index&) { return 0.0; };
+    if (op.mean) CheckClose(op.mean, cpu.mean, "mean", none);
+    CheckClose(op.rstd, cpu.rstd, "rstd", none);
+    // |x - mean| * rstd * |weight| <= 10 here, and a unit of it in mean and in rstd.
+    CheckClose(op.out, cpu.out, "norm", [](const Index&) { return 10 * 4 * kU; });
+  }
+}
+
+TEST_CASE("norm_grad") {
+  Both both;
+  Random random(2);
+  for (const NormCase& c : kNorms) {
+    if (c.columns > 12288) continue;
+    Memory memory;
+    NormGradOp<TensorView> op{};
+    op.kind = c.kind;
+    op.d_out = memory.NewRandom(random, c.dtype, {c.rows, c.columns});
+    op.x = memory.NewRandom(random, c.dtype, {c.rows, c.columns}, Strides::kDense, 2);
+    op.weight = memory.NewRandom(random, DType::kF32, {c.columns});
+    op.rstd = memory.NewRandom(random, DType::kF32, {c.rows});
+    if (c.kind == NormKind::kLayer) {
+      op.mean = memory.NewRandom(random, DType::kF32, {c.rows}, Strides::kDense, 0.3);
+      op.d_bias = memory.NewRandom(random, DType::kF32, {c.columns});
+      op.bias_update = Update::kAccumulate;
+    }
+    op.d_bypass = op.d_x = memory.NewRandom(random, c.dtype, {c.rows, c.columns});
+    op.d_weight = memory.NewRandom(random, DType::kF32, {c.columns});
+    const NormGradOp<TensorView> cpu = CopyOf(memory, op);
+    both.OnCpu(&KernelTable::norm_grad, cpu);
+    both.OnGpu(&KernelTable::norm_grad, op);
+    // The means over a row agree to the last bit of f32; the factors here are at most 2.3.
+    CheckClose(op.d_x, cpu.d_x, "d_x", [](const Index&) { return 16 * kU; });
+    // A thread adds rows / 264 terms, each at most 2.3, in f32: a relative error of their number.
+    const double rows = static_cast<double>(c.rows), in_f32 = rows / 264 + 2;
+    const auto sums = [&](const Index&) { return in_f32 * kU * rows * 2.3; };
+    CheckClose(op.d_weight, cpu.d_weight, "d_weight", sums);
+    if (op.d_bias) CheckClose(op.d_bias, cpu.d_bias, "d_bias", sums);
+  }
+}
+
+struct EmbedCase {
+  int64_t batch, length, vocab, columns;
+  int skew;  // share of the most frequent token in percent; the table's last row gets as much
+};
+
+// Sorts of one, two and three digits; a token that fills nearly every tile; one block of columns and two.
+constexpr EmbedCase kEmbeds[] = {{8, 640, 50304, 72, 20}, {3, 1001, 256, 768, 0},  {2, 2500, 300000, 8, 30},
+                                 {4, 1500, 513, 96, 49},  {2, 300, 1000, 2304, 5}, {1, 4096, 2, 40, 10}};
+
+TEST_CASE("embed and embed_grad") {
+  Both both;
+  Random random(3);
+  for (const EmbedCase& c : kEmbeds) {
+    Memory memory;
+    const TensorView tokens = memory.NewTokens(random, {c.batch, c.length}, 0, c.vocab);
+    std::vector<double> count(static_cast<size_t>(c.vocab));
+    ForEach(tokens.layout, [&](const Index& i) {
+      const int64_t dice = Pick(random, 0, 99);
+      if (dice < c.skew) Set(tokens, i, 1);
+      if (dice >= 100 - c.skew) Set(tokens, i, static_cast<double>(c.vocab - 1));
+      count[static_cast<size_t>(Get(tokens, i))] += 1;
+    });
+    const int64_t rows = c.batch * c.length;
+    const TensorView scalars = memory.NewScalars(Scalars());
+
+    EmbedOp<TensorView> embed{};
+    embed.tokens = tokens, embed.scalars = scalars;
+    embed.table = memory.NewRandom(random, DType::kBF16, {c.vocab, c.columns});
+    embed.positions = memory.NewRandom(random, DType::kBF16, {c.length, c.columns});
+    embed.out = memory.New(DType::kBF16, {rows, c.columns});
+    const EmbedOp<TensorView> embed_cpu = CopyOf(memory, embed);
+    both.OnCpu(&KernelTable::embed, embed_cpu);
+    both.OnGpu(&KernelTable::embed, embed);
+    CHECK(SameBits(embed.out, embed_cpu.out));
+
+    for (const Update update : {Update::kOverwrite, Update::kAccumulate}) {
+      EmbedGradOp<TensorView> op{};
+      op.tokens = tokens, op.scalars = scalars;
+      op.d_out = memory.NewRandom(random, DType::kBF16, {rows, c.columns});
+      op.d_table = memory.NewRandom(random, DType::kF32, {c.vocab, c.columns});
+      op.d_positions = memory.NewRandom(random, DType::kF32, {c.length, c.columns});
+      op.table_update = op.positions_update = update;
+      const EmbedGradOp<TensorView> cpu = CopyOf(memory, op);
+      both.OnCpu(&KernelTable::embed_grad, cpu);
+      both.OnGpu(&KernelTable::embed_grad, op);
+      CHECK(SameBits(op.d_positions, cpu.d_positions));
+      // Two orders of the same sum of n terms, each at most 1: n * u * n each.
+      CheckClose(op.d_table, cpu.d_table, "d_table", [&](const Index& i) {
+        const double n = count[static_cast<size_t>(i[0])];
+        return n < 2 ? 0 : 2 * n * kU * n;
+      });
+    }
+  }
+}
+
+struct LossCase {
+  DType dtype;
+  int64_t rows, vocab, padded;
+};
+
+// A row that stays on the chip, one of Llama 3, one of f32 that does not, a small one.
+constexpr LossCase kLosses[] = {{DType::kBF16, 100, 50257, 50304},
+                                {DType::kBF16, 30, 128256, 128256},
+                                {DType::kF32, 17, 50257, 50304},
+                                {DType::kBF16, 2500, 256, 256}};
+
+TEST_CASE("cross_entropy") {
+  Both both;
+  Random random(4);
+  for (const LossCase& c : kLosses) {
+    Memory memory;
+    CrossEntropyOp<TensorView> op{};
+    op.targets = memory.NewTokens(random, {1, c.rows}, -1, c.vocab);
+    op.vocab = c.vocab;
+    op.logits = memory.NewRandom(random, c.dtype, {c.rows, c.padded}, Strides::kDense, 5);
+    op.loss_sum = memory.New(DType::kF64, {1});
+    Set(op.loss_sum, {}, 12.5);
+    op.loss_update = Update::kAccumulate;
+    op.scalars = memory.NewScalars(Scalars());
+    const CrossEntropyOp<TensorView> cpu = CopyOf(memory, op);
+    both.OnCpu(&KernelTable::cross_entropy, cpu);
+    both.OnGpu(&KernelTable::cross_entropy, op);
+    // e^(x - max) with |x - max| <= 10 is within 4 + 15 units on either side, the sum within log2 of its
+    // length and a thread's 250 terms.
+    const double relative = 2 * (19 + 270) * kU;
+    CheckClose(op.loss_sum, cpu.loss_sum, "loss",
+               [&](const Index&) { return relative * static_cast<double>(c.rows); });
+    const double inverse = ScalarsOf(op.scalars).inv_valid_tokens;
+    CheckClose(op.logits, cpu.logits, "gradient", [&](const Index& i) {
+      const auto target = static_cast<int64_t>(Get(op.targets, 0, i[0]));
+      return relative * (std::abs(Get(cpu.logits, i)) + (i[1] == target ? 2 * inverse : 0));
+    });
+  }
+}
+
+TEST_CASE("activations") {
+  Both both;
+  Random random(5);
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiglu}) {
+    for (const int64_t columns : {3072, 1365}) {
+      Memory memory;
+      const int64_t wide = kind == ActivationKind::kGelu ? columns : 2 * columns;
+      ActivationOp<TensorView> op{};
+      op.kind = kind;
+      op.x = memory.NewRandom(random, DType::kBF16, {700, wide}, Strides::kDense, 6);
+      op.out = memory.New(DType::kBF16, {700, columns});
+      const ActivationOp<TensorView> cpu = CopyOf(memory, op);
+      both.OnCpu(&KernelTable::activation, cpu);
+      both.OnGpu(&KernelTable::activation, op);
+      // A relative error of (8 + 4 |z|) units on either side, |z| <= 25 where the result is not tiny.
+      CheckClose(op.out, cpu.out, "activation",
+                 [&](const Index& i) { return 2 * 108 * kU * std::abs(Get(cpu.out, i)); });
+
+      ActivationGradOp<TensorView> grad{};
+      grad.kind = kind;
+      grad.x = grad.d_x = op.x;
+      grad.d_out = memory.NewRandom(random, DType::kBF16, {700, columns});
+      const ActivationGradOp<TensorView> grad_cpu = CopyOf(memory, grad);
+      both.OnCpu(&KernelTable::activation_grad, grad_cpu);
+      both.OnGpu(&KernelTable::activation_grad, grad);
+      // The terms of a derivative are at most 6 * 6 and may cancel.
+      CheckClose(grad.d_x, grad_cpu.d_x, "activation gradient",
+                 [&](const Index&) { return 2 * 108 * kU * 36; });
+    }
+  }
+}
+
+TEST_CASE("rope on slices of a fused row") {
+  Both both;
+  Random random(6);
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const int64_t depth : {64, 128, 72}) {
+      Memory memory;
+      const int64_t batch = 3, length = 301, heads = 12;
+      RopeTableOp<TensorView> table{};
+      table.theta = 500000;
+      table.scaling = {32, 1, 4, 128};
+      table.table = memory.New(DType::kF32, {length, depth / 2, 2});
+      const RopeTableOp<TensorView> table_cpu = CopyOf(memory, table);
+      both.OnCpu(&KernelTable::rope_table, table_cpu);
+      both.OnGpu(&KernelTable::rope_table, table);
+      // Angles of up to 300 in double, cosines rounded once.
+      CheckClose(table.table, table_cpu.table, "table", [](const Index&) { return 8 * 0x1p-52 * 301; });
+
+      RopeOp<TensorView> op{};
+      op.x = memory.NewRandom(random, dtype, {batch, length, (heads + 4) * depth});
+      const int64_t row = (heads + 4) * depth;
+      const TensorView whole = op.x;
+      op.x.layout = DenseLayout(dtype, {batch, length, heads, depth});
+      op.x.layout.strides = {length * row, row, depth, 1};
+      op.table = table_cpu.table;
+      RopeOp<TensorView> cpu = op;
+      cpu.x.data = memory.Clone(whole).data;
+      both.OnCpu(&KernelTable::rope, cpu);
+      both.OnGpu(&KernelTable::rope, op);
+      CHECK(SameBits(op.x, cpu.x));
+    }
+  }
+}
+
+TEST_CASE("add, cast, concat and accumulate") {
+  Both both;
+  Random random(7);
+  for (const int64_t n : {1 << 20, (1 << 20) + 13}) {
+    for (const DType x : {DType::kBF16, DType::kF32}) {
+      for (const DType out : {DType::kBF16, DType::kF32}) {
+        Memory memory;
+        AddOp<TensorView> add{};
+        add.a = memory.NewRandom(random, x, {n});
+        add.b = memory.NewRandom(random, x, {n});
+        add.out = memory.New(out, {n});
+        const AddOp<TensorView> add_cpu = CopyOf(memory, add);
+        both.OnCpu(&KernelTable::add, add_cpu);
+        both.OnGpu(&KernelTable::add, add);
+        CHECK(SameBits(add.out, add_cpu.out));
+        CastOp<TensorView> cast{{}, add.a, memory.New(out, {n})};
+        const CastOp<TensorView> cast_cpu = CopyOf(memory, cast);
+        both.OnCpu(&KernelTable::cast, cast_cpu);
+        both.OnGpu(&KernelTable::cast, cast);
+        CHECK(SameBits(cast.out, cast_cpu.out));
+        ConcatOp<TensorView> concat{{Update::kAccumulate}, add.a, memory.NewRandom(random, out, {n})};
+        const ConcatOp<TensorView> concat_cpu = CopyOf(memory, concat);
+        both.OnCpu(&KernelTable::concat, concat_cpu);
+        both.OnGpu(&KernelTable::concat, concat);
+        CHECK(SameBits(concat.out, concat_cpu.out));
+      }
+    }
+  }
+}
+
+// Many short ranges, neighbours among them, so that a launch ends in the middle of a pack that three share.
+std::shared_ptr<std::vector<Range>> ManyRanges(Random& random, int64_t n) {
+  auto ranges = std::make_shared<std::vector<Range>>();
+  for (int64_t begin = 3; begin < n && ranges->size() < 900;) {
+    const int64_t end = std::min(n, begin + (Flip(random) ? Pick(random, 1, 3) : Pick(random, 1, 3000)));
+    ranges->push_back({begin, end});
+    begin = end + (Flip(random) ? 0 : Pick(random, 1, 900));
+  }
+  return ranges;
+}
+
+TEST_CASE("adamw and zero_ranges") {
+  Both both;
+  Random random(8);
+  for (const int64_t t : {1, 17, 100000}) {
+    Memory memory;
+    const int64_t n = 1000003;
+    StepScalars scalars = Scalars();
+    scalars.adam_t = t;
+    AdamWOp<TensorView> op{};
+    op.master = memory.NewRandom(random, DType::kF32, {n});
+    op.m = memory.NewRandom(random, DType::kF32, {n}, Strides::kDense, 0.1);
+    op.v = memory.NewRandom(random, DType::kF32, {n}, Strides::kDense, 0.01);
+    for (int64_t i = 0; i < n; ++i) op.v.as<float>()[i] = std::abs(op.v.as<float>()[i]);
+    op.grad = memory.NewRandom(random, t == 17 ? DType::kF32 : DType::kBF16, {n});
+    op.compute = memory.New(DType::kBF16, {n});
+    op.scalars = memory.NewScalars(scalars);
+    op.weight_decay = 0.1;
+    op.flat_begin = 1000;
+    op.decay = ManyRanges(random, n + 1000);
+    const AdamWOp<TensorView> cpu = CopyOf(memory, op);
+    both.OnCpu(&KernelTable::adamw, cpu);
+    both.OnGpu(&KernelTable::adamw, op);
+    CHECK(SameBits(op.master, cpu.master));
+    CHECK(SameBits(op.m, cpu.m));
+    CHECK(SameBits(op.v, cpu.v));
+    CHECK(SameBits(op.compute, cpu.compute));
+
+    ZeroRangesOp<TensorView> zero{{ManyRanges(random, n)}, op.grad};
+    const ZeroRangesOp<TensorView> zero_cpu = CopyOf(memory, zero);
+    both.OnCpu(&KernelTable::zero_ranges, zero_cpu);
+    both.OnGpu(&KernelTable::zero_ranges, zero);
+    CHECK(SameBits(zero.flat, zero_cpu.flat));
+  }
+}
+
+TEST_CASE("finite_scan and sum_squares") {
+  Both both;
+  Random random(9);
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    Memory memory;
+    const int64_t n = 9000011;  // more than one round of every block
+    SumSquaresOp<TensorView> squares{
+        {}, memory.NewRandom(random, dtype, {n}), memory.New(DType::kF64, {1}), {}};
+    const SumSquaresOp<TensorView> cpu = CopyOf(memory, squares);
+    both.OnCpu(&KernelTable::sum_squares, cpu);
+    both.OnGpu(&KernelTable::sum_squares, squares);
+    // Two orders of n positive terms in double.
+    CheckClose(squares.out, cpu.out, "sum of squares",
+               [&](const Index&) { return 2 * static_cast<double>(n) * 0x1p-53 * Get(cpu.out); });
+
+    FiniteScanOp<TensorView> scan{};
+    scan.x = squares.x;
+    for (int64_t i = 5; i < n; i += 4999) Set(scan.x, {i}, i % 2 == 0 ? INFINITY : std::nan(""));
+    scan.bad_count = memory.New(DType::kF64, {1});
+    Set(scan.bad_count, {}, 3);
+    scan.unit = 4;
+    scan.inject_index = n - 1;
+    StepScalars scalars = Scalars();
+    scalars.inject_grad_unit = 4;
+    scan.scalars = memory.NewScalars(scalars);
+    for (const Update update : {Update::kOverwrite, Update::kAccumulate}) {
+      scan.update = update;
+      const FiniteScanOp<TensorView> scan_cpu = CopyOf(memory, scan);
+      both.OnCpu(&KernelTable::finite_scan, scan_cpu);
+      both.OnGpu(&KernelTable::finite_scan, scan);
+      CHECK(Get(scan.bad_count) == Get(scan_cpu.bad_count));
+      CHECK(std::isnan(Get(scan.x, n - 1)));
+    }
+  }
+}
+
+TEST_CASE("step_stats of many ranks is the CPU's to the last bit") {
+  Both both;
+  Random random(10);
+  for (const bool bad : {false, true}) {
+    Memory memory;
+    StepStatsOp<TensorView> op{};
+    op.units = 37;
+    op.shard_world = 32;
+    op.clip = 1;
+    op.rows = memory.NewRandom(random, DType::kF64, {64, 2 * 37 + 1});
+    ForEach(op.rows.layout, [&](const Index& i) {
+      const double value = std::abs(Get(op.rows, i));
+      Set(op.rows, i, i[1] < 37 || i[1] == 74 ? value : bad && i[0] == 50 && i[1] == 70 ? 2 : 0);
+    });
+    op.scalars = memory.NewScalars(Scalars());
+    const StepStatsOp<TensorView> cpu = CopyOf(memory, op);
+    both.OnCpu(&KernelTable::step_stats, cpu);
+    both.OnGpu(&KernelTable::step_stats, op);
+    CHECK(SameBits(op.scalars, cpu.scalars));
+    CHECK(ScalarsOf(op.scalars).finite == (bad ? 0 : 1));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test
