@@ -213,9 +213,9 @@ std::vector<Key> MakeKeys() {
       KEY(memory.allocator, any, "How gathered weights and gradients get their addresses."),
       KEY(memory.prefetch, From(0, 64), "Units gathered ahead of their use."),
       KEY(memory.slots, From(1, 128),
-          "Buckets of the allocators coloured, max_pool and fixed; at least prefetch + 1, the others have "
-          "none. "
-          "null: prefetch + 1."),
+          "Buckets of the allocators coloured, max_pool and fixed; at least prefetch + 1. The others have "
+          "none, nor do blocks that stay gathered (sharding.reshard never, after_backward): each has its own "
+          "place. null: prefetch + 1."),
       KEY(memory.reduce_depth, From(1, 64), "Reductions in flight before backward waits."),
       KEY(memory.recompute, any,
           "What backward computes again: nothing, norms and activations, or whole blocks."),

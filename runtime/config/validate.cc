@@ -166,6 +166,12 @@ class Validator {
             Name(memory.allocator));
     Require(*memory.slots >= memory.prefetch + 1, {"memory.slots", "memory.prefetch"},
             "slots must be at least prefetch + 1");
+    const ShardingConfig::Reshard reshard = config_.sharding.reshard;
+    Require(reshard == ShardingConfig::Reshard::kAfterForward || reshard == ShardingConfig::Reshard::kAuto,
+            {"memory.slots", "sharding.reshard"},
+            "blocks take turns in slots when they are given back after their forward, so this has no effect "
+            "with reshard {}",
+            Name(reshard));
   }
 
   void Execution() {

@@ -152,12 +152,23 @@ TEST_CASE("slots are for the allocators that have them", "[config][validate]") {
     Check({{{"memory.allocator=" + allocator, "memory.slots=4"}, "memory.slots", "has no slots"},
            {{"memory.allocator=" + allocator}, "", ""}});
   for (const std::string allocator : {"coloured", "max_pool", "fixed"})
-    Check({{{"memory.allocator=" + allocator, "memory.slots=2"}, "", ""},
-           {{"memory.allocator=" + allocator, "memory.slots=1"}, "memory.slots", "prefetch + 1"},
-           {{"memory.allocator=" + allocator, "memory.slots=1", "memory.prefetch=0"}, "", ""},
-           {{"memory.allocator=" + allocator, "memory.slots=3", "memory.prefetch=3"},
-            "memory.slots",
-            "prefetch + 1"}});
+    Check(
+        {{{"memory.allocator=" + allocator, "memory.slots=2"}, "", ""},
+         {{"memory.allocator=" + allocator, "memory.slots=1"}, "memory.slots", "prefetch + 1"},
+         {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=never"},
+          "memory.slots",
+          "no effect with reshard never"},
+         {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=after_backward"},
+          "memory.slots",
+          "no effect with reshard after_backward"},
+         {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=auto", "memory.budget_gib=1"},
+          "",
+          ""},
+         {{"memory.allocator=" + allocator, "sharding.reshard=never"}, "", ""},
+         {{"memory.allocator=" + allocator, "memory.slots=1", "memory.prefetch=0"}, "", ""},
+         {{"memory.allocator=" + allocator, "memory.slots=3", "memory.prefetch=3"},
+          "memory.slots",
+          "prefetch + 1"}});
   REQUIRE(MemoryConfig{.prefetch = 3}.Slots() == 4);
   REQUIRE(MemoryConfig{.prefetch = 3, .slots = 6}.Slots() == 6);
 }
