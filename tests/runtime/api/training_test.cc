@@ -1,0 +1,83 @@
+// The training loop on in-process ranks: what it says about a step whose update was skipped.
+#include "runtime/api/training.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/base/dtype.h"
+#include "runtime/config/load.h"
+#include "tests/runtime/data/temp_dir.h"
+#include "tests/support/ranks.h"
+
+namespace millrace {
+namespace {
+
+struct Heard : TrainObserver {
+  std::vector<StepReport> steps;
+  std::vector<std::string> warnings;
+  void OnResume(int64_t, const std::string&) override {}
+  void OnStep(const StepReport& report) override { steps.push_back(report); }
+  void OnEval(int64_t, double) override {}
+  void OnCheckpoint(int64_t, const std::string&) override {}
+  void OnWarning(const std::string& text) override { warnings.push_back(text); }
+};
+
+// The largest gradient that a float holds, in the first flat parameter of step 1 on every rank: finite when a
+// rank scans it, infinite in the sum of two.
+void ScanHugeGradient(const FiniteScanOp<TensorView>& op, Stream& stream) {
+  if (op.unit == 0 && op.scalars.as<StepScalars>()->step == 1) {
+    constexpr float kHuge = 3.0e38f;
+    if (op.x.dtype() == DType::kF32)
+      op.x.as<float>()[op.inject_index] = kHuge;
+    else
+      op.x.as<BFloat16>()[op.inject_index] = ToBFloat16(kHuge);
+  }
+  CpuKernels().finite_scan(op, stream);
+}
+
+TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said to be of no single rank",
+          "[training]") {
+  const int world = 2;
+  const std::string replicate = GENERATE("1", "2"), wire = GENERATE("fp32", "bf16");
+  CAPTURE(replicate, wire);
+  const TempDir temp;
+  const std::vector<ConfigText> texts = {{"test.json", R"({
+    "model": {"family": "gpt2", "layers": 2, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8},
+    "data": {"kind": "synthetic"},
+    "train": {"steps": 3, "micro_batch": 2},
+    "precision": {"compute": "bf16"}})"}};
+  const LoadedConfig loaded =
+      LoadConfigTexts(texts,
+                      std::vector<std::string>{"run.dir=" + temp / "run", "parallel.replicate=" + replicate,
+                                               "precision.grad_wire=" + wire},
+                      ConfigContext{.world = world});
+  KernelTable kernels = CpuKernels();
+  kernels.finite_scan = ScanHugeGradient;
+  Heard heard[world];
+  test::TestRanks().Run(world, [&](const test::RankSetup& setup) {
+    Environment environment = setup.environment();
+    environment.kernels = &kernels;
+    Session session(loaded.config, environment, {{true, false, false}, true});
+    Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard[session.rank()]);
+  });
+  REQUIRE(heard[1].steps.empty());  // rank 0 speaks
+  REQUIRE(heard[0].warnings ==
+          std::vector<std::string>{"step 2: non-finite sum of gradients over the ranks, finite on each of "
+                                   "them; the update was skipped on all ranks (1 skipped so far)"});
+  REQUIRE(heard[0].steps.size() == 3);
+  for (const StepReport& step : heard[0].steps) {
+    CAPTURE(step.step);
+    CHECK(step.finite == (step.step != 2));
+    CHECK(step.skipped == (step.step >= 2 ? 1 : 0));
+    CHECK(std::isfinite(step.loss));
+    CHECK(std::isfinite(step.grad_norm) == (step.step != 2));
+  }
+}
+
+}  // namespace
+}  // namespace millrace
