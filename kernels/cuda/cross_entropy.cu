@@ -21,9 +21,10 @@ __device__ __forceinline__ float Exp(float z) {
   return y;
 }
 
-// Over some elements: `sum` is that of e^(x - max). NaNs do not enter max, but poison sum.
+// Over some elements: `sum` is that of e^(x - max); over none: -infinity, 0. NaNs do not enter max, but
+// poison sum.
 struct Softmax {
-  float max = -INFINITY, sum = 0;
+  float max, sum;
 
   // What x - max may subtract while all elements so far are -infinity.
   __device__ static float Base(float max) { return max == -INFINITY ? 0.0f : max; }
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     return;
   }
 
-  Softmax softmax;
+  Softmax softmax{-INFINITY, 0};
   for (int first = thread; first < packs; first += threads * kUnroll) {
     Raw<E> raw[kUnroll];
 #pragma unroll
