@@ -153,6 +153,7 @@ void Lowering::AttentionGrad(const Node& node) {
   const NodeAttrs& attrs = node.attrs;
   const View qkv = storage_.Read(node.inputs[0]), d_qkv = storage_.Write(node.outputs[0]);
   AttentionGradOp<View> op;
+  op.deterministic = options_.deterministic || options_.backend == Backend::kCpu;
   op.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(attrs.head_dim)));
   op.q = HeadsOf(qkv, attrs, 0, attrs.heads);
   op.k = HeadsOf(qkv, attrs, attrs.heads, attrs.kv_heads);

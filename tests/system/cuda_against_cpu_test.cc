@@ -2,6 +2,7 @@
 // device can get wrong: waiting inside a step, memory that does not come back.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -38,7 +39,6 @@ TEST_CASE("twenty steps on GPUs give the CPU's losses, to a tolerance") {
         base.trial.steps = 20;
         INFO(base.name);
         const Outcome host = OnHost(base.trial), device = RunTrial(base.trial);
-        REQUIRE(device.scalars.back().loss < device.scalars.front().loss);
         for (size_t s = 0; s < host.scalars.size(); ++s) {
           INFO("step " << s);
           CHECK(std::abs(device.scalars[s].loss - host.scalars[s].loss) <= Tolerance(precision));
@@ -47,6 +47,18 @@ TEST_CASE("twenty steps on GPUs give the CPU's losses, to a tolerance") {
         }
       }
   }
+}
+
+TEST_CASE("the comparison notices a learning rate that is off by a tenth") {
+  Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, 1, 2);
+  base.trial.steps = 20;
+  const Outcome host = OnHost(base.trial);
+  base.trial.config.optimizer.lr *= 1.1;
+  const Outcome device = RunTrial(base.trial);
+  double apart = 0;
+  for (size_t s = 0; s < host.scalars.size(); ++s)
+    apart = std::max(apart, std::abs(device.scalars[s].loss - host.scalars[s].loss));
+  CHECK(apart > Tolerance(Precision::kFp32));
 }
 
 std::atomic<bool> gate{true};

@@ -4,7 +4,8 @@
   python3 tools/bench/bitwise_gpu.py CONFIG [--ranks 1] [--steps 100] [--only NAME,...] [--binary bin/millrace] [--set key=value]...
 
 Trains CONFIG once per option on synthetic tokens with execution.deterministic=true and compares every loss's bits, every
-gradient norm and the hashes of parameters and moments with those of the first run. One more run stops half-way and is resumed.
+gradient norm and the hashes of parameters and moments with those of the first run. One more run stops half-way and is resumed. Algorithms
+are tuned once, by the first run, for all of them.
 Prints a Markdown table; exit code 1 when anything differs.
 """
 import argparse, datetime, os, shutil, sys, tempfile
@@ -24,15 +25,15 @@ OPTIONS = [
     ("prefetch 2", ["memory.prefetch=2"]),
     ("downcast per_gather", ["sharding.downcast=per_gather"]),
     ("downcast after_gather", ["sharding.downcast=after_gather"]),
-    ("concat last", ["sharding.grad_concat=last"]),
-    ("concat every", ["sharding.grad_concat=every"]),
     ("reshard never", ["sharding.reshard=never"]),
     ("reshard after_backward", ["sharding.reshard=after_backward"]),
     ("recompute norms", ["memory.recompute=norms"]),
 ]
-# Concats differ only where gradients are kept over microbatches.
-BASE = ["data.kind=synthetic", "execution.deterministic=true", "train.accumulate=2", "sharding.grad_sync=last", "checkpoint.every=0",
-        "train.eval_every=0"]
+BASE = ["data.kind=synthetic", "execution.deterministic=true", "sharding.grad_sync=last", "checkpoint.every=0", "train.eval_every=0"]
+# Concats differ only where gradients are kept over microbatches: these runs have two, and a base of their own.
+TWO = ["train.accumulate=2"]
+CONCATS = [("concat direct, accumulate 2", TWO), ("concat last, accumulate 2", TWO + ["sharding.grad_concat=last"]),
+           ("concat every, accumulate 2", TWO + ["sharding.grad_concat=every"])]
 
 
 def bits(steps, summary):
@@ -51,7 +52,7 @@ def main():
     program = runs.Program(args.binary, args.ranks)
     chosen = [o for o in OPTIONS if not args.only or o[0] in args.only.split(",") or o is OPTIONS[0]]
     root = tempfile.mkdtemp(prefix="bitwise_")
-    common = BASE + args.set
+    common = BASE + args.set + [f"execution.tuning_file={root}/tuning.json"]  # one choice of algorithms for all runs
     rows, base, failed = [], None, 0
 
     def record(name, steps, summary):
@@ -70,6 +71,11 @@ def main():
         for i, (name, sets) in enumerate(chosen):
             record(name, *program.train(args.config, common + sets + [f"train.steps={args.steps}"], os.path.join(root, str(i))))
             shutil.rmtree(os.path.join(root, str(i)))
+        if not args.only or "concat" in args.only.split(","):
+            base = None
+            for i, (name, sets) in enumerate(CONCATS):
+                record(name, *program.train(args.config, common + sets + [f"train.steps={args.steps}"], os.path.join(root, f"c{i}")))
+                shutil.rmtree(os.path.join(root, f"c{i}"))
         if not args.only or "resume" in args.only.split(","):
             folder, half = os.path.join(root, "resume"), args.steps // 2
             # The learning rate looks ahead to train.steps: the first half is a run that is stopped, not a shorter one.
@@ -85,7 +91,7 @@ def main():
         shutil.rmtree(root, ignore_errors=True)
     options = "".join(f" --set {s}" for s in args.set) + (f" --only '{args.only}'" if args.only else "")
     print(f"\n`python3 tools/bench/bitwise_gpu.py {args.config} --ranks {args.ranks} --steps {args.steps}{options}`, "
-          f"{runs.host_of(args.binary)}, {datetime.date.today()}; deterministic, accumulate 2.\n")
+          f"{runs.host_of(args.binary)}, {datetime.date.today()}; deterministic.\n")
     print("| option | losses, norms, hashes | last loss | step ms (median) | plan |\n|---|---|---|---|---|")
     for name, verdict, loss, step_ms, plan in rows:
         print(f"| {name} | {verdict} | {loss:.6f} | {step_ms:.2f} | {plan} |")

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tests/runtime/api/golden_data.h"
+#include "tests/support/ranks.h"
 
 namespace millrace {
 namespace {
@@ -185,6 +186,7 @@ TEST_CASE("logits and every gradient of step 0 are PyTorch's to float32 rounding
           "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread = GENERATE(from_range(kSpreads));
+  if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text());
   const FirstStep first = RunFirstStep(golden, spread, {});
   CHECK(Outside({CompareLogits(golden, first.logits, false)}) == Strings{});
@@ -195,6 +197,7 @@ TEST_CASE("logits and every gradient of step 0 are PyTorch's to float32 rounding
 TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's", "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread = GENERATE(from_range(kSpreads));
+  if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text());
   const Trajectory run = RunTrajectory(golden, spread, {});
   const auto& json = golden.json;
@@ -211,6 +214,7 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread = GENERATE(Spread{.micro_batch = 3}, Spread{.shard = 3, .micro_batch = 1});
   const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
+  if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text(), norms);
   const std::vector<std::string> sets = {"precision.compute=bf16", norms};
   const FirstStep first = RunFirstStep(golden, spread, sets);
