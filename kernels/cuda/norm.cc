@@ -51,11 +51,12 @@ void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream) {
   args.mean = op.kind == NormKind::kLayer ? FloatsOf(op.mean, args.rows, "mean") : nullptr;
   args.rstd = FloatsOf(op.rstd, args.rows, "rstd");
   args.partials = reinterpret_cast<double*>(ScratchOf(op.scratch, NormGradBytes(args.columns), "norm_grad"));
-  args.shape = RowShapeOf(args.columns, kNormGradPacks);
+  const Elements elements = ElementsOf({args.d_out, args.x, args.d_bypass, args.d_x});
+  args.shape = RowShapeOf(args.columns, elements == Elements::kBF16 ? kNormGradPacks : kNormGradPacksF32);
   args.blocks = static_cast<int>(std::min(kNormGradBlocks, CeilDiv(args.rows, NormGradGroups(args.shape))));
   args.add_weight = op.weight_update == Update::kAccumulate;
   args.add_bias = op.bias_update == Update::kAccumulate;
-  LaunchNormGrad(args, ElementsOf({args.d_out, args.x, args.d_bypass, args.d_x}), LaunchOn(stream));
+  LaunchNormGrad(args, elements, LaunchOn(stream));
 }
 
 }  // namespace millrace

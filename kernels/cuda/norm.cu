@@ -7,6 +7,9 @@ namespace {
 
 constexpr int kForwardThreads = 128;  // or a row's warps, if those are more
 
+// Several groups share a block as long as a row takes at most four warps.
+constexpr int kMaxGradShared = 2 * (4 * kWarp * kNormGradPacks * kPack) * sizeof(double);
+
 // A group is the `warps` warps that share a row.
 struct Group {
   int index;   // of the block's groups
@@ -23,20 +26,27 @@ struct Group {
   __device__ int column(int k) const { return (thread + k * threads) * kPack; }
 };
 
-// Sum over each group, the same bits in all its threads: lanes as WarpSum, then warps in order. Every thread
-// of the block calls it.
-__device__ __forceinline__ double GroupSum(double v, int warps) {
-  v = WarpSum(v);
-  if (warps == 1) return v;
-  __shared__ double of_warp[32];
+// v[n] = its sum over each group, the same bits in all its threads: lanes as WarpSum, then warps in order.
+// Every thread of the block calls it.
+template <int N>
+__device__ __forceinline__ void GroupSum(double (&v)[N], int warps) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) v[n] = WarpSum(v[n]);
+  if (warps == 1) return;
+  __shared__ double of_warp[N][32];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   __syncthreads();  // the values of an earlier call have been read
-  if (threadIdx.x % kWarp == 0) of_warp[warp] = v;
+  if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) of_warp[n][warp] = v[n];
+  }
   __syncthreads();
   const int first = warp / warps * warps;
-  v = of_warp[first];
-  for (int w = 1; w < warps; ++w) v = __dadd_rn(v, of_warp[first + w]);
-  return v;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    v[n] = of_warp[n][first];
+    for (int w = 1; w < warps; ++w) v[n] = __dadd_rn(v[n], of_warp[n][first + w]);
+  }
 }
 
 // out = (s - mean) * rstd * weight + bias, one row per group.
@@ -73,17 +83,18 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
   const double columns = a.columns;
   double exact_mean = 0;
   if (a.layer) {
-    double sum = 0;
+    double sum[1] = {};
 #pragma unroll
     for (int k = 0; k < P; ++k) {
       double part = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) part = __dadd_rn(part, s[k].v[i]);
-      sum = __dadd_rn(sum, part);
+      sum[0] = __dadd_rn(sum[0], part);
     }
-    exact_mean = __ddiv_rn(GroupSum(sum, a.shape.warps), columns);
+    GroupSum(sum, a.shape.warps);
+    exact_mean = __ddiv_rn(sum[0], columns);
   }
-  double squares = 0;
+  double squares[1] = {};
 #pragma unroll
   for (int k = 0; k < P; ++k) {
     const int c = group.column(k);
@@ -94,9 +105,10 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
       const double deviation = c + i < a.columns ? __dsub_rn(s[k].v[i], exact_mean) : 0.0;
       part = __fma_rn(deviation, deviation, part);
     }
-    squares = __dadd_rn(squares, part);
+    squares[0] = __dadd_rn(squares[0], part);
   }
-  const double variance = __ddiv_rn(GroupSum(squares, a.shape.warps), columns);
+  GroupSum(squares, a.shape.warps);
+  const double variance = __ddiv_rn(squares[0], columns);
   const float mean = __double2float_rn(exact_mean);
   const float rstd = __double2float_rn(__ddiv_rn(1.0, __dsqrt_rn(__dadd_rn(variance, a.eps))));
   if (!active) return;
@@ -123,12 +135,13 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
 }
 
 // d_x = (g - mean(g) - xhat * mean(g * xhat)) * rstd + bypass with g = d_out * weight, xhat = (x - mean) *
-// rstd; mean(g) is absent from rms. Block b leaves its sums over rows in partials[b].
-template <Elements E, int P>
+// rstd; mean(g) is absent from rms, and so are the sums of d_bias. Block b leaves its sums over rows in
+// partials[b].
+template <Elements E, int P, bool kBias>
 __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
   const Group group(a.shape.warps);
   const double per_column = __ddiv_rn(1.0, a.columns);
-  Floats d_weight[P] = {}, d_bias[P] = {};
+  Floats d_weight[P] = {}, d_bias[kBias ? P : 1] = {};
   for (int64_t base = int64_t{blockIdx.x} * group.count; base < a.rows;
        base += int64_t{gridDim.x} * group.count) {
     const int64_t row = base + group.index;
@@ -141,9 +154,10 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       d_out[k] = mine ? LoadRaw<E>(a.d_out, row * a.d_out.stride + c, a.columns - c) : Raw<E>{};
       x[k] = mine ? LoadRaw<E>(a.x, row * a.x.stride + c, a.columns - c) : Raw<E>{};
     }
-    const float mean = active && a.mean != nullptr ? a.mean[row] : 0.0f;
+    const float mean = kBias && active && a.mean != nullptr ? a.mean[row] : 0.0f;
     const float rstd = active ? a.rstd[row] : 0.0f;
-    double sum_g = 0, sum_g_xhat = 0;  // their rounding would be shared by the row, as that of its statistics
+    // Of g and of g * xhat; their rounding would be shared by the row, as that of its statistics.
+    double sums[2] = {};
 #pragma unroll
     for (int k = 0; k < P; ++k) {
       const int c = group.column(k);
@@ -155,17 +169,24 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       for (int i = 0; i < kPack; ++i) {
         // Past the last column d_out and weight are zero, and so is every term.
         const float xhat = __fmul_rn(__fsub_rn(in.v[i], mean), rstd), g = __fmul_rn(dy.v[i], weight.v[i]);
-        part_g = __dadd_rn(part_g, g);
+        if constexpr (kBias) part_g = __dadd_rn(part_g, g);
         part_g_xhat = __fma_rn(g, xhat, part_g_xhat);
         d_weight[k].v[i] = __fmaf_rn(dy.v[i], xhat, d_weight[k].v[i]);
-        d_bias[k].v[i] = __fadd_rn(d_bias[k].v[i], dy.v[i]);
+        if constexpr (kBias) d_bias[k].v[i] = __fadd_rn(d_bias[k].v[i], dy.v[i]);
       }
-      sum_g = __dadd_rn(sum_g, part_g);
-      sum_g_xhat = __dadd_rn(sum_g_xhat, part_g_xhat);
+      sums[0] = __dadd_rn(sums[0], part_g);
+      sums[1] = __dadd_rn(sums[1], part_g_xhat);
     }
-    float mean_g = 0;
-    if (a.mean != nullptr) mean_g = __double2float_rn(__dmul_rn(GroupSum(sum_g, a.shape.warps), per_column));
-    const float mean_g_xhat = __double2float_rn(__dmul_rn(GroupSum(sum_g_xhat, a.shape.warps), per_column));
+    Raw<E> bypass[P];  // on its way during the sums
+#pragma unroll
+    for (int k = 0; k < P; ++k) {
+      const int c = group.column(k);
+      if (a.d_bypass.data != nullptr && active && c < a.columns)
+        bypass[k] = LoadRaw<E>(a.d_bypass, row * a.d_bypass.stride + c, a.columns - c);
+    }
+    GroupSum(sums, a.shape.warps);
+    const float mean_g = a.mean != nullptr ? __double2float_rn(__dmul_rn(sums[0], per_column)) : 0.0f;
+    const float mean_g_xhat = __double2float_rn(__dmul_rn(sums[1], per_column));
     if (!active) continue;
 #pragma unroll
     for (int k = 0; k < P; ++k) {
@@ -174,16 +195,17 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       Forget(d_out[k]), Forget(x[k]);
       const Floats weight = Load<Elements::kAny>(a.weight, c, a.columns - c);
       const Floats dy = ToFloats<E>(a.d_out, d_out[k]), in = ToFloats<E>(a.x, x[k]);
-      Floats bypass;
-      if (a.d_bypass.data != nullptr)
-        bypass = Load<E>(a.d_bypass, row * a.d_bypass.stride + c, a.columns - c);
       Floats dx;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const float xhat = __fmul_rn(__fsub_rn(in.v[i], mean), rstd);
         const float centred = __fsub_rn(__fmul_rn(dy.v[i], weight.v[i]), mean_g);
         dx.v[i] = __fmul_rn(__fsub_rn(centred, __fmul_rn(xhat, mean_g_xhat)), rstd);
-        if (a.d_bypass.data != nullptr) dx.v[i] = __fadd_rn(dx.v[i], bypass.v[i]);
+      }
+      if (a.d_bypass.data != nullptr) {
+        const Floats past = ToFloats<E>(a.d_bypass, bypass[k]);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) dx.v[i] = __fadd_rn(dx.v[i], past.v[i]);
       }
       Store<E>(a.d_x, row * a.d_x.stride + c, a.columns - c, dx);
     }
@@ -201,13 +223,14 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
         for (int i = 0; i < kPack; ++i) {
           const int c = group.column(k) + i;
           if (c >= a.columns) break;
-          double dw = d_weight[k].v[i], db = d_bias[k].v[i];
-          if (g > 0) {
-            dw = __dadd_rn(total[c], dw);
-            db = __dadd_rn(total[a.columns + c], db);
-          }
+          double dw = d_weight[k].v[i];
+          if (g > 0) dw = __dadd_rn(total[c], dw);
           (last ? out : total)[c] = dw;
-          (last ? out : total)[a.columns + c] = db;
+          if constexpr (kBias) {
+            double db = d_bias[k].v[i];
+            if (g > 0) db = __dadd_rn(total[a.columns + c], db);
+            (last ? out : total)[a.columns + c] = db;
+          }
         }
       }
     }
@@ -292,7 +315,11 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
     const int threads = groups * args.shape.warps * kWarp;
     const size_t shared = groups > 1 ? 2 * static_cast<size_t>(args.columns) * sizeof(double) : 0;
     Dispatch(elements, args.shape.packs, [&]<Elements E, int P>() {
-      NormGradKernel<E, P><<<args.blocks, threads, shared, launch.stream>>>(args);
+      // Without a mean and a bias there is less to sum.
+      const auto kernel = args.mean != nullptr || args.d_bias.data != nullptr ? NormGradKernel<E, P, true>
+                                                                              : NormGradKernel<E, P, false>;
+      MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxGradShared));
+      kernel<<<args.blocks, threads, shared, launch.stream>>>(args);
     });
     MR_CUDA_LAUNCHED();
   }

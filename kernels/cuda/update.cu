@@ -7,6 +7,8 @@
 namespace millrace::cuda {
 namespace {
 
+constexpr double kPi = 3.14159265358979323846;
+
 // Share of a decay that is over after `done` of `length` steps; a decay of length 0 is over at once.
 __device__ double Share(int64_t done, int64_t length) {
   if (done < 0) return 0;
@@ -22,7 +24,7 @@ __global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s) {
   if (step < s.warmup) {
     lr = __ddiv_rn(__dmul_rn(s.lr, static_cast<double>(step + 1)), static_cast<double>(s.warmup));
   } else if (s.kind == ScheduleKind::kCosine) {
-    const double factor = __dadd_rn(1.0, cospi(Share(step - s.warmup, s.decay_steps)));
+    const double factor = __dadd_rn(1.0, cos(__dmul_rn(kPi, Share(step - s.warmup, s.decay_steps))));
     lr = __dadd_rn(s.min_lr, __ddiv_rn(__dmul_rn(__dsub_rn(s.lr, s.min_lr), factor), 2.0));
   } else if (s.kind == ScheduleKind::kWsd) {
     const double share = Share(step - (s.total_steps - s.decay_steps), s.decay_steps);
