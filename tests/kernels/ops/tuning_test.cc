@@ -47,15 +47,47 @@ TEST_CASE("the product of a result by columns is that of the transposes") {
 }
 
 TEST_CASE("the update is no part of a product, the bias is, and pre is its result") {
-  MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kBF16, 48, 80, 32);
+  MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kF32, 48, 80, 32);
   const MatmulKey overwrite = KeyOf(op).value();
   op.update = Update::kAccumulate;
   CHECK(KeyOf(op) == overwrite);
-  op.update = Update::kOverwrite;
+  op = Matmul(DType::kBF16, DType::kBF16, 48, 80, 32);
   op.epilogue = Epilogue::kBiasGelu;
   op.bias = {DenseLayout(DType::kBF16, {80}), true};
   op.pre = op.out, op.out = Dense(DType::kF32, 48, 80);
   CHECK(ToString(KeyOf(op).value()) == "bf16 48 x 80 x 32 -> bf16, a 32, b T 32, out 80, bias");
+}
+
+TEST_CASE("what rounds once to bf16 is the product of a dense f32 result, and has scratch for all of it") {
+  MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kBF16, 4096, 3000, 32);
+  const std::optional<MatmulKey> of_bf16 = KeyOf(op),
+                                 of_f32 = KeyOf(Matmul(DType::kBF16, DType::kF32, 4096, 3000, 32));
+  const auto check = [&](const MatmulOp<Shape>& once) {
+    CHECK(KeyOf(once) == of_f32);
+    CHECK(RouteOf(once) == MatmulRoute::kWhole);
+    CHECK(WorkspaceBytes(once, Backend::kCuda) == kMatmulWorkspaceBytes + 4096 * 3000 * 4);
+  };
+  CHECK(of_bf16 != of_f32);
+  op.rounding = Rounding::kOnce;
+  check(op);
+  op.out.layout.strides[0] = 3008;
+  check(op);
+  op.rounding = Rounding::kBackend;
+  op.update = Update::kAccumulate;  // always once
+  check(op);
+  MatmulOp<Shape> converted = Matmul(DType::kF32, DType::kBF16, 4096, 3000, 32);
+  converted.rounding = Rounding::kOnce;  // no tiles, their products are others
+  CHECK(KeyOf(converted) == KeyOf(Matmul(DType::kF32, DType::kF32, 4096, 3000, 32)));
+  CHECK(WorkspaceBytes(converted, Backend::kCuda) == kMatmulWorkspaceBytes + 4096 * 3000 * 4);
+
+  // Nothing to round: one launch.
+  MatmulOp<Shape> f32 = Matmul(DType::kBF16, DType::kF32, 4096, 3000, 32);
+  f32.rounding = Rounding::kOnce;
+  CHECK(KeyOf(f32) == of_f32);
+  CHECK(WorkspaceBytes(f32, Backend::kCuda) == kMatmulWorkspaceBytes);
+  f32.update = Update::kAccumulate;
+  CHECK(KeyOf(f32) == of_f32);
+  CHECK(WorkspaceBytes(f32, Backend::kCuda) == kMatmulWorkspaceBytes);
 }
 
 TEST_CASE("what cuBLASLt does not run in one launch has scratch for a tile, and no key") {
@@ -90,6 +122,10 @@ TEST_CASE("CUDA multiplies operands of one dtype, and activates rows") {
   op.b = Dense(DType::kBF16, 32, 80);
   op.epilogue = Epilogue::kGelu;
   CHECK(WhyUnsupported(op, Backend::kCuda) == "");
+  op.rounding = Rounding::kOnce;
+  for (const Backend backend : {Backend::kCpu, Backend::kCuda})
+    CHECK(WhyUnsupported(op, backend) == "matmul that rounds once takes no epilogue");
+  op.rounding = Rounding::kBackend;
   op.out = TransposedView(Dense(DType::kF32, 80, 48));
   CHECK(WhyUnsupported(op, Backend::kCuda) ==
         "matmul with an activation into f32[48, 80 : 1, 48]: rows are contiguous on CUDA");

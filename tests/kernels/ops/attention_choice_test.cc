@@ -1,0 +1,126 @@
+#include "kernels/ops/attention_choice.h"
+
+#include <catch2/catch.hpp>
+
+namespace millrace {
+namespace {
+
+using Catch::Matchers::Contains;
+using cuda::AttentionKernel;
+
+Shape Of(DType dtype, std::initializer_list<int64_t> dims) { return {DenseLayout(dtype, dims), true}; }
+
+struct Size {
+  int64_t batch, length, heads, kv_heads, depth;
+  DType dtype = DType::kBF16;
+};
+
+// q, k, v and their gradients as slices of one fused row.
+AttentionGradOp<Shape> Grad(const Size& s, bool deterministic = true) {
+  const int64_t row = (s.heads + 2 * s.kv_heads) * s.depth;
+  const auto slice = [&](int64_t heads) {
+    Shape shape = Of(s.dtype, {s.batch, s.length, heads, s.depth});
+    shape.layout.strides = {s.length * row, row, s.depth, 1};
+    return shape;
+  };
+  AttentionGradOp<Shape> op;
+  op.deterministic = deterministic;
+  op.q = op.d_q = slice(s.heads);
+  op.k = op.v = op.d_k = op.d_v = slice(s.kv_heads);
+  op.out = op.d_out = Of(s.dtype, {s.batch, s.length, s.heads, s.depth});
+  op.lse = Of(DType::kF32, {s.batch, s.heads, s.length});
+  return op;
+}
+
+AttentionOp<Shape> Forward(const Size& s) {
+  const AttentionGradOp<Shape> grad = Grad(s);
+  AttentionOp<Shape> op;
+  op.q = grad.q, op.k = grad.k, op.v = grad.v, op.out = grad.out, op.lse = grad.lse;
+  return op;
+}
+
+std::string Refusal(const AttentionGradOp<Shape>& op) {
+  const cuda::AttentionChoice choice = cuda::ChooseAttention(op);
+  CHECK((choice.kernel == AttentionKernel::kOwn) == !choice.why.empty());
+  return choice.why;
+}
+
+TEST_CASE("cuDNN serves bf16 attention of any length, grouped queries and head dimensions in eights") {
+  for (const Size& size : {Size{64, 1024, 12, 12, 64}, Size{1, 8192, 32, 8, 128}, Size{3, 65, 6, 2, 8},
+                           Size{2, 2, 4, 1, 256}, Size{1, 33, 1, 1, 64}}) {
+    CHECK(cuda::ChooseAttention(Forward(size)).kernel == AttentionKernel::kCudnn);
+    CHECK(Refusal(Grad(size)).empty());
+  }
+}
+
+TEST_CASE("what cuDNN cannot serve goes to our own kernels, with the reason") {
+  CHECK_THAT(Refusal(Grad({2, 64, 4, 4, 64, DType::kF32})), Contains("q is f32"));
+  CHECK_THAT(Refusal(Grad({2, 64, 4, 4, 20})),
+             Contains("stride of 40 bytes") || Contains("head dimension 20"));
+  CHECK_THAT(Refusal(Grad({2, 64, 4, 4, 264})), Contains("264") && Contains("256"));
+  CHECK_THAT(Refusal(Grad({2, 1, 4, 4, 64})), Contains("sequences of 1"));
+  CHECK_THAT(Refusal(Grad({65536, 2, 1, 1, 8})), Contains("65536") && Contains("65535"));
+  AttentionGradOp<Shape> op = Grad({2, 64, 4, 4, 64});
+  op.d_out.layout.dtype = DType::kF32;
+  CHECK_THAT(Refusal(op), Contains("d_out is f32"));
+  op = Grad({2, 64, 4, 4, 64});
+  op.k.layout.strides[1] += 4;
+  CHECK_THAT(Refusal(op), Contains("k has a stride of 1544 bytes"));
+  op = Grad({2, 64, 4, 4, 64});
+  op.lse.layout.strides[0] += 1;
+  CHECK_THAT(Refusal(op), Contains("lse"));
+  // Strides of dimensions of one are never used.
+  op = Grad({1, 64, 1, 1, 64});
+  op.q.layout.strides[0] = op.q.layout.strides[2] = 3;
+  CHECK(Refusal(op).empty());
+}
+
+TEST_CASE("deterministic gradients are cut so that score gradients stay within their limit") {
+  const auto slices = [](const Size& size, bool deterministic) {
+    const cuda::AttentionSlices s = cuda::SlicesOf(Grad(size, deterministic));
+    return std::pair{s.batch, s.kv_heads};
+  };
+  using Pair = std::pair<int64_t, int64_t>;
+  CHECK(slices({64, 1024, 12, 12, 64}, false) == Pair{64, 12});
+  // 24 MiB per batch row: 42 rows fit into 1 GiB, and two equal calls do it.
+  CHECK(slices({64, 1024, 12, 12, 64}, true) == Pair{32, 12});
+  CHECK(slices({42, 1024, 12, 12, 64}, true) == Pair{42, 12});
+  CHECK(slices({43, 1024, 12, 12, 64}, true) == Pair{22, 12});
+  // 512 MiB per key/value head with its four query heads.
+  CHECK(slices({1, 8192, 32, 8, 128}, true) == Pair{1, 2});
+  // 8 GiB per head: one at a time, and more than the limit.
+  CHECK(slices({3, 65536, 2, 2, 64}, true) == Pair{1, 1});
+  // Operands of 2^31 elements and more: 16384 * 12288 elements per batch row, ten rows.
+  CHECK(slices({64, 16384, 32, 32, 128}, false) == Pair{10, 32});
+  const cuda::AttentionSlices forward = cuda::SlicesOf(Forward({64, 16384, 32, 32, 128}));
+  CHECK(Pair{forward.batch, forward.kv_heads} == Pair{10, 32});
+}
+
+// Figures that cuDNN 9.19 gave for compute capability 9.0; 4096 bytes of room.
+TEST_CASE("scratch covers what cuDNN asks for, closely") {
+  struct Case {
+    Size size;
+    bool deterministic;
+    int64_t needed;
+  };
+  for (const auto& [size, deterministic, needed] :
+       {Case{{64, 1024, 12, 12, 64}, false, 204472576}, Case{{16, 1024, 25, 25, 64}, true, 840499456},
+        Case{{8, 4096, 32, 8, 64}, false, 541065472}, Case{{1, 8192, 32, 8, 128}, false, 269484288},
+        Case{{4, 256, 6, 6, 64}, true, 3170560}, Case{{2, 2, 4, 2, 64}, true, 135488},
+        Case{{3, 65, 6, 2, 64}, false, 603976}, Case{{3, 65, 6, 2, 64}, true, 894280},
+        Case{{2, 1000, 4, 2, 96}, true, 19881472}, Case{{1, 129, 4, 2, 248}, false, 1026192}}) {
+    const int64_t planned = cuda::AttentionBytes(Grad(size, deterministic));
+    INFO("T " << size.length << " D " << size.depth << " deterministic " << deterministic);
+    CHECK(planned >= needed);
+    CHECK(planned <= needed + 4096);
+  }
+  CHECK(cuda::AttentionBytes(Forward({64, 1024, 12, 12, 64})) >= 256);
+}
+
+TEST_CASE("our own kernels take a float per query and head, backward only") {
+  CHECK(cuda::AttentionBytes(Forward({2, 100, 6, 3, 64, DType::kF32})) == 0);
+  CHECK(cuda::AttentionBytes(Grad({2, 100, 6, 3, 64, DType::kF32})) == 2 * 100 * 6 * 4);
+}
+
+}  // namespace
+}  // namespace millrace
