@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul_finish.h"
 #include "kernels/cuda/matmul_plans.h"
+#include "kernels/ops/step_ops.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
@@ -28,8 +30,8 @@ void Check(const MatmulOp<TensorView>& op) {
   MR_CHECK_EQ(static_cast<bool>(op.bias), HasBias(op.epilogue),
               "matmul: is there a bias, and does the epilogue add one");
   if (op.bias) MR_CHECK_EQ(op.bias.dim(0), op.out.dim(1), "matmul: bias and columns of out");
-  MR_CHECK(op.update == Update::kOverwrite || op.epilogue == Epilogue::kNone,
-           "matmul: accumulate takes no epilogue");
+  MR_CHECK(!op.rounds_once() || op.epilogue == Epilogue::kNone,
+           "matmul that accumulates or rounds once takes no epilogue");
   if (op.pre)
     MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1), "matmul: pre is {}, out is {}",
              ToString(op.pre.layout), ToString(op.out.layout));
@@ -56,14 +58,41 @@ cuda::MatmulFinish FinishOf(const MatmulOp<TensorView>& op, const TensorView& re
   return finish;
 }
 
+// The f32 part of scratch, behind the library's workspace.
+TensorView ProductIn(const TensorView& scratch, int64_t rows, int64_t cols) {
+  const TensorView product{scratch.data + kMatmulWorkspaceBytes, DenseLayout(DType::kF32, {rows, cols})};
+  MR_CHECK_GE(scratch ? scratch.bytes() : 0, kMatmulWorkspaceBytes + product.bytes(),
+              "scratch is smaller than WorkspaceBytes of the matmul");
+  return product;
+}
+
+TensorView WorkspaceIn(TensorView scratch) {
+  scratch.layout = DenseLayout(DType::kU8, {kMatmulWorkspaceBytes});
+  return scratch;
+}
+
+// The product as a dense f32 result would have it; then the kernel that would add such a temporary later.
+void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& stream) {
+  const cudaStream_t queue = AsCuda(stream).get();
+  const TensorView product = ProductIn(op.scratch, op.out.dim(0), op.out.dim(1));
+  plans.Run({op.a, op.b, product}, {}, Update::kOverwrite, WorkspaceIn(op.scratch), queue);
+  if (op.out.layout.contiguous()) {
+    ConcatOp<TensorView> concat;
+    concat.x = product;
+    concat.out = op.out;
+    concat.update = op.update;
+    CudaConcat(concat, stream);
+    return;
+  }
+  cuda::MatmulFinish finish = FinishOf(op, op.out);
+  finish.product = product.as<float>();
+  cuda::LaunchMatmulFinish(finish, queue);
+}
+
 // Products of all columns of b by as many rows of a as a tile holds; fewer columns only when eight rows of
 // them exceed a tile.
 void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, MatmulPlans& plans,
                   cudaStream_t stream) {
-  MR_CHECK_GE(op.scratch.bytes(), kMatmulWorkspaceBytes + std::min(result.numel() * 4, kMatmulTileBytes),
-              "scratch is smaller than WorkspaceBytes of the matmul");
-  TensorView workspace = op.scratch;
-  workspace.layout = DenseLayout(DType::kU8, {kMatmulWorkspaceBytes});
   const int64_t m = result.dim(0), n = result.dim(1), k = op.a.dim(1), floats = kMatmulTileBytes / 4;
   // Tiles begin at multiples of 8 elements, so that parts of a and b stay aligned to 16 bytes.
   const int64_t cols = std::min(n, floats / 8);
@@ -71,9 +100,9 @@ void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, Matm
   for (int64_t col = 0; col < n; col += cols)
     for (int64_t row = 0; row < m; row += rows) {
       const int64_t r = std::min(rows, m - row), c = std::min(cols, n - col);
-      const TensorView tile{op.scratch.data + kMatmulWorkspaceBytes, DenseLayout(DType::kF32, {r, c})};
-      plans.Run({Part(op.a, row, r, 0, k), Part(op.b, 0, k, col, c), tile}, {}, Update::kOverwrite, workspace,
-                stream);
+      const TensorView tile = ProductIn(op.scratch, r, c);
+      plans.Run({Part(op.a, row, r, 0, k), Part(op.b, 0, k, col, c), tile}, {}, Update::kOverwrite,
+                WorkspaceIn(op.scratch), stream);
       cuda::MatmulFinish finish = FinishOf(op, Part(result, row, r, col, c));
       finish.product = tile.as<float>();
       if (finish.bias != nullptr) finish.bias += col * finish.bias_stride * Bytes(finish.bias_dtype);
@@ -88,14 +117,21 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   if (op.out.numel() == 0) return;
   CudaStream& queue = AsCuda(stream);
   const TensorView& result = op.pre ? op.pre : op.out;
-  const std::optional<Layout> bias = op.bias ? std::optional(op.bias.layout) : std::nullopt;
   if (op.a.dim(1) == 0) {
     cuda::LaunchMatmulFinish(FinishOf(op, result), queue.get());
-  } else if (IsOneLaunch(op.a.layout, result.layout, bias)) {
-    queue.device().Attached<MatmulPlans>().Run(Product<TensorView>::Of(op.a, op.b, result), op.bias,
-                                               op.update, op.scratch, queue.get());
   } else {
-    ThroughTiles(op, result, queue.device().Attached<MatmulPlans>(), queue.get());
+    MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
+    switch (RouteOf(op)) {
+      case MatmulRoute::kOneLaunch:
+        plans.Run(Product<TensorView>::Of(op.a, op.b, result), op.bias, op.update, op.scratch, queue.get());
+        break;
+      case MatmulRoute::kWhole:
+        ThroughWhole(op, plans, stream);
+        break;
+      case MatmulRoute::kTiles:
+        ThroughTiles(op, result, plans, queue.get());
+        break;
+    }
   }
   if (!HasActivation(op.epilogue)) return;
   // In place where nobody wants the value before it.

@@ -32,8 +32,8 @@ struct TuneOptions {
   std::function<void(const MatmulKey&, const TunedMatmul&)> on_measured;
 };
 
-// Entries for all ops that cuBLASLt runs in one launch (IsOneLaunch); equal products are measured once. Ops
-// of a plan may be given as they are, duplicates and all.
+// Entries for all ops that have a key (KeyOf, kernels/ops/matmul_key.h); equal products are measured once.
+// Ops of a plan may be given as they are, duplicates and all.
 TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops, const TuneOptions& options);
 
 }  // namespace millrace

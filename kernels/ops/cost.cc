@@ -50,8 +50,16 @@ int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend) {
 
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCpu) return CpuBytes(op);
-  const int64_t tile = IsOneLaunch(op) ? 0 : std::min(op.out.layout.numel() * 4, kMatmulTileBytes);
-  return kMatmulWorkspaceBytes + tile;
+  const int64_t product_bytes = op.out.layout.numel() * 4;
+  switch (RouteOf(op)) {
+    case MatmulRoute::kOneLaunch:
+      return kMatmulWorkspaceBytes;
+    case MatmulRoute::kWhole:
+      return kMatmulWorkspaceBytes + product_bytes;
+    case MatmulRoute::kTiles:
+      return kMatmulWorkspaceBytes + std::min(product_bytes, kMatmulTileBytes);
+  }
+  return 0;
 }
 
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
@@ -91,6 +99,8 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
     return fmt::format("matmul {} x {} x {}: a dimension exceeds {}", m, n, k, kLimit);
   if (op.update == Update::kAccumulate && op.epilogue != Epilogue::kNone)
     return "matmul that accumulates takes no epilogue";
+  if (op.rounding == Rounding::kOnce && op.epilogue != Epilogue::kNone)
+    return "matmul that rounds once takes no epilogue";
   const DType a = op.a.layout.dtype, b = op.b.layout.dtype;
   if (backend == Backend::kCuda && a != b)
     return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a), Name(b));

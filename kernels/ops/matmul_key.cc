@@ -37,20 +37,29 @@ MatrixKey MatrixKeyOf(const Layout& layout) {
   return key;
 }
 
-bool IsOneLaunch(const Layout& operands, const Layout& result, const std::optional<Layout>& bias) {
-  if (operands.dtype == DType::kF32 && result.dtype != DType::kF32) return false;
-  if (!bias) return true;
-  return bias->dtype == result.dtype && bias->contiguous() && !MatrixKeyOf(result).transposed;
-}
-
-bool IsOneLaunch(const MatmulOp<Shape>& op) {
-  return IsOneLaunch(op.a.layout, (op.pre ? op.pre : op.out).layout,
-                     op.bias ? std::optional(op.bias.layout) : std::nullopt);
+MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& result,
+                    const std::optional<Layout>& bias) {
+  if (attrs.rounds_once() && result.dtype != DType::kF32) return MatmulRoute::kWhole;
+  if (operands == DType::kF32 && result.dtype != DType::kF32) return MatmulRoute::kTiles;
+  if (!bias) return MatmulRoute::kOneLaunch;
+  const bool by_library =
+      bias->dtype == result.dtype && bias->contiguous() && !MatrixKeyOf(result).transposed;
+  return by_library ? MatmulRoute::kOneLaunch : MatmulRoute::kTiles;
 }
 
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
-  if (op.out.layout.numel() == 0 || op.a.layout.numel() == 0 || !IsOneLaunch(op)) return std::nullopt;
-  return Product<Shape>::Of(op.a, op.b, op.pre ? op.pre : op.out).key(op.bias.present);
+  if (op.out.layout.numel() == 0 || op.a.layout.numel() == 0) return std::nullopt;
+  switch (RouteOf(op)) {
+    case MatmulRoute::kOneLaunch:
+      return Product<Shape>::Of(op.a, op.b, op.pre ? op.pre : op.out).key(op.bias.present);
+    case MatmulRoute::kWhole:
+      return Product<Shape>{
+          op.a, op.b, {DenseLayout(DType::kF32, {op.out.layout.dims[0], op.out.layout.dims[1]}), true}}
+          .key(false);
+    case MatmulRoute::kTiles:
+      return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 std::string ToString(const MatmulKey& key) {

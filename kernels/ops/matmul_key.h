@@ -21,8 +21,8 @@ namespace millrace {
 
 // What a GEMM library may use of a matmul's scratch; 32 MiB is what cuBLASLt recommends on Hopper.
 inline constexpr int64_t kMatmulWorkspaceBytes = int64_t{32} << 20;
-// The f32 product of a matmul that is not one launch (IsOneLaunch) is formed in tiles of at most that size,
-// which follow the library's workspace in scratch.
+// The f32 product of a matmul whose route is kTiles is formed in tiles of at most that size, which follow the
+// library's workspace in scratch.
 inline constexpr int64_t kMatmulTileBytes = int64_t{16} << 20;
 
 // A matrix with one stride of 1: element (i, j) lies at i*ld + j, or at j*ld + i when transposed.
@@ -81,14 +81,27 @@ struct Product {
   }
 };
 
-// Whether a GEMM library forms product and bias in one launch. It does not for f32 operands with a bf16
-// result, nor for a bias that has another dtype than the result or runs along its lines; then the f32 product
-// goes through scratch. `result`: the layout that receives the product, before any activation.
-bool IsOneLaunch(const Layout& operands, const Layout& result, const std::optional<Layout>& bias);
+// How a GEMM library is used for a matmul.
+enum class MatmulRoute {
+  kOneLaunch,  // it forms product and bias, and adds to the destination
+  kWhole,      // it forms the whole f32 product in scratch, after its workspace; a kernel adds and rounds.
+               // For results that round once and are not f32: a library rounds to the result's dtype before
+               // it adds, and chooses another algorithm for that dtype.
+  kTiles,      // the same in tiles, where bits need not be those of another op: f32 operands with a bf16
+               // result, a bias that has another dtype than the result or runs along its lines
+};
 
-bool IsOneLaunch(const MatmulOp<Shape>& op);
+// `result`: the layout that receives the product, before any activation. All operands have one dtype.
+MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& result,
+                    const std::optional<Layout>& bias);
 
-// The product of an op, or none: nothing to multiply, or not one launch.
+template <class V>
+MatmulRoute RouteOf(const MatmulOp<V>& op) {
+  return RouteOf(op, op.a.layout.dtype, (op.pre ? op.pre : op.out).layout,
+                 op.bias ? std::optional(op.bias.layout) : std::nullopt);
+}
+
+// The one product of an op; none where there is nothing to multiply, or tiles.
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op);
 
 }  // namespace millrace

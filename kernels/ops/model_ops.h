@@ -135,12 +135,20 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu };
 
 // out[m,n] (=|+=) epilogue(sum over k of a[m,k] * b[k,n]).   a [M,K], b [K,N], out [M,N], any dtypes; one
 // stride of each 2-D view is 1, so a transpose is a view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of
-// that, and `pre` [M,N] receives the value before it. Accumulate adds the complete f32 product to the
-// destination with one rounding: never to partial products, so that overwriting a temporary and adding it
-// later gives the same bits. Accumulate takes no epilogue.
+// that, and `pre` [M,N] receives the value before it.
+// Rounding  kOnce: the f32 product is complete before it is rounded to out's dtype or added to what is there,
+//           in one rounding, and it has the bits that a dense f32 `out` would receive. So overwriting a
+//           temporary and adding it later (ConcatOp) gives the bits of writing or adding at once. An op that
+//           accumulates always is kOnce; none that is takes an epilogue.
+//           kBackend: the product's bits may depend on out's dtype and strides, and a backend may round it to
+//           the dtype of the stored value (pre's or else out's) before it adds the bias. The CPU does
+//           neither.
+enum class Rounding { kBackend, kOnce };
 struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
   Update update = Update::kOverwrite;
+  Rounding rounding = Rounding::kBackend;
+  bool rounds_once() const { return rounding == Rounding::kOnce || update == Update::kAccumulate; }
   bool operator==(const MatmulAttrs&) const = default;
 };
 template <class V>

@@ -64,6 +64,7 @@ void Lowering::HeadLoss(const Node& node) {
     d_weight.a = Transposed(chunk_logits);
     d_weight.b = Rows(x, begin, n);
     d_weight.out = storage_.Grad(node.grads[0], d_weight.update);
+    d_weight.rounding = Rounding::kOnce;
     Push(d_weight, node, ":d_weight" + suffix);
 
     MatmulOp<View> d_input;

@@ -118,6 +118,7 @@ void Lowering::LinearGradWeight(const Node& node) {
   op.a = Transposed(storage_.Read(node.inputs[0]));
   op.b = storage_.Read(node.inputs[1]);
   op.out = storage_.Grad(node.grads[0], op.update);
+  op.rounding = Rounding::kOnce;  // the planner may put a temporary in place of the gradient
   Push(op, node);
 }
 

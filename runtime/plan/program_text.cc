@@ -57,7 +57,7 @@ std::string Attributes(const KernelOp& op) {
         } else if constexpr (std::is_same_v<Op, MatmulOp<View>>) {
           switch (typed.epilogue) {
             case Epilogue::kNone:
-              return "";
+              return typed.rounding == Rounding::kOnce ? " rounded once" : "";
             case Epilogue::kBias:
               return " bias";
             case Epilogue::kBiasGelu:

@@ -86,6 +86,8 @@ std::string Attributes(const KernelOp& op) {
       [&](const auto& typed) {
         if constexpr (requires { typed.epilogue; })
           add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
+        if constexpr (requires { typed.rounding; })
+          if (typed.rounding == Rounding::kOnce) add("rounding=once");
         if constexpr (requires { typed.kind; }) add(fmt::format("kind={}", static_cast<int>(typed.kind)));
         if constexpr (requires { typed.direction; })
           add(fmt::format("direction={}", static_cast<int>(typed.direction)));

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/ops/matmul_key.h"
 #include "tests/kernels/contract/contract.h"
 #include "tests/kernels/support/near.h"
 
@@ -30,15 +31,23 @@ Sizes PickSizes(Random& random, int repeat) {
   return {PickSize(random), PickSize(random), PickSize(random)};
 }
 
+// Whether the backend may round the product to a bf16 result before it adds the bias (kernels/cuda/matmul.h).
+bool MayRoundBeforeBias(const Subject& subject, const MatmulOp<TensorView>& op) {
+  return subject.backend == Backend::kCuda && op.bias && (op.pre ? op.pre : op.out).dtype() == DType::kBF16 &&
+         RouteOf(op) == MatmulRoute::kOneLaunch;
+}
+
 // Product and bias, before any activation.
-Reference ProductOf(const MatmulOp<TensorView>& op) {
+Reference ProductOf(const Subject& subject, const MatmulOp<TensorView>& op) {
+  const double half_ulp = MayRoundBeforeBias(subject, op) ? 0x1p-8 : 0;
   Reference reference;
   ForEach(op.out.layout, [&](const Index& i) {
     SumOf sum;
     for (int64_t k = 0; k < op.a.dim(1); ++k) sum.Add(Get(op.a, i[0], k) * Get(op.b, k, i[1]));
+    const double rounding = half_ulp * (std::abs(sum.value) + sum.bound());
     if (op.bias) sum.Add(Get(op.bias, i[1]));
     if (op.update == Update::kAccumulate) sum.Add(Get(op.out, i));
-    reference.push_back({sum.value, sum.bound(2)});
+    reference.push_back({sum.value, sum.bound(2) + rounding});
   });
   return reference;
 }
@@ -81,7 +90,7 @@ void MatmulContract(const Subject& subject) {
     if (activated && !Refusal(subject, op).empty())  // results by columns
       op.out = memory.New(op.out.dtype(), {s.m, s.n}, PickRowStrides(random));
     REQUIRE(Refusal(subject, op) == "");
-    const Reference product = ProductOf(op);
+    const Reference product = ProductOf(subject, op);
     Run(subject, memory, subject.table.matmul, op);
     if (!activated) {
       CheckNear(op.out, product, "matmul");
@@ -109,8 +118,7 @@ void MatmulContract(const Subject& subject) {
   }
 }
 
-// Overwriting a temporary is the product that every other form rounds or adds, bit for bit. The temporary is
-// f32, so that the sum can be formed here, where a bf16 result is the same product.
+// A f32 temporary holds the product that an op which rounds once rounds or adds, bit for bit.
 void MatmulUpdateContract(const Subject& subject) {
   Random random(21);
   for (int repeat = 0; repeat < 40; ++repeat) {
@@ -118,19 +126,22 @@ void MatmulUpdateContract(const Subject& subject) {
     const Sizes s = PickSizes(random, repeat);
     MatmulOp<TensorView> op = MakeMatmul(subject, memory, random, s);
     op.update = PickUpdate(random);
+    op.rounding = Flip(random) ? Rounding::kOnce : Rounding::kBackend;
     REQUIRE(Refusal(subject, op) == "");
-    const Reference reference = ProductOf(op);
+    const Reference reference = ProductOf(subject, op);
     const TensorView old = memory.Clone(op.out);
+    const bool to_f32 = op.out.dtype() == DType::kF32;
 
     MatmulOp<TensorView> product = op;
     product.update = Update::kOverwrite;
-    product.out =
-        OneProductForAllLayouts(subject) ? memory.New(DType::kF32, {s.m, s.n}) : memory.NewLike(op.out);
+    product.rounding = Rounding::kBackend;
+    product.out = OneProductForAllLayouts(subject) || !to_f32 ? memory.New(DType::kF32, {s.m, s.n})
+                                                              : memory.NewLike(op.out);
     Run(subject, memory, subject.table.matmul, product);
     Run(subject, memory, subject.table.matmul, op);
     CheckNear(op.out, reference, "matmul");
 
-    if (product.out.dtype() == DType::kF32 || op.update == Update::kOverwrite) {
+    if (OneProductForAllLayouts(subject) || to_f32 || op.rounds_once()) {
       const TensorView expected = memory.New(op.out.dtype(), {s.m, s.n});
       ForEach(expected.layout, [&](const Index& i) {
         const float value = static_cast<float>(Get(product.out, i));

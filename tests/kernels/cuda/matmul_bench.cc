@@ -5,7 +5,8 @@
 //
 // tuned, default   TFLOP/s of the product alone, from the tuner: random operands that are not in the cache.
 // op               TFLOP/s of the kernel-table entry with the tuned algorithm, activation included, adding to
-//                  its result where the plan does; back to back on the same operands.
+//                  its result where the plan does; back to back on the same operands. A weight gradient in
+//                  bf16 is the product of the f32 one, and a kernel that adds it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,6 +51,7 @@ void AddLinear(std::vector<Bench>& benches, const char* model, int64_t rows, con
   for (const DType result : {kF32, kBF16}) {
     MatmulOp<Shape> d_weight = ShapesOf({kBF16, result, l.out, l.in, rows, true, false});
     d_weight.update = Update::kAccumulate;
+    d_weight.rounding = Rounding::kOnce;
     benches.push_back({model, fmt::format("{} d_weight {}", l.name, Name(result)), d_weight});
   }
 }
