@@ -169,6 +169,11 @@ struct AttentionPlans::State {
 };
 
 AttentionPlans::AttentionPlans(CudaDevice&) : state_(std::make_unique<State>()) {
+  // Before 9.16 a gradient whose T is no multiple of 128 copies its lengths from the host at every call.
+  constexpr size_t kOldest = 91600;
+  MR_REQUIRE(ErrorCode::kDevice, cudnnGetVersion() >= kOldest,
+             "cuDNN {} was found; attention needs 9.16 or newer, 9.19 is what it is tested with",
+             cudnnGetVersion());
   CheckCudnn(cudnnCreate(&state_->handle), "cudnnCreate");
 }
 

@@ -3,6 +3,7 @@
 // to seconds and must not fall into a capture; later uses enqueue.
 //
 // Streams  One cuDNN handle: calls of one device go to one stream at a time, from one thread.
+// Needs    libnvrtc where the loader finds it: cuDNN compiles these kernels when it builds a plan.
 // Errors   Error(kDevice) with cuDNN's words when it refuses a problem, Error(kInternal) when a plan asks for
 //          more scratch than it is given.
 // The frontend's headers are large: attention_plans.cc alone includes them.

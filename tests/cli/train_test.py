@@ -4,7 +4,8 @@ import unittest
 
 from harness import OK, CliTest, files_of, float32_bits, millrace, program
 
-METRIC_KEYS = ['step', 'loss', 'loss_bits', 'grad_norm', 'lr', 'tokens', 'step_ms', 'tokens_per_s', 'mfu', 'peak_bytes', 'skipped']
+METRIC_KEYS = ['step', 'loss', 'loss_bits', 'grad_norm', 'lr', 'tokens', 'step_ms', 'enqueue_us', 'tokens_per_s', 'mfu', 'peak_bytes',
+               'skipped']
 COUNTERS = {'bytes_concatenated', 'bytes_cast', 'bytes_copied', 'bytes_gathered', 'bytes_reduced', 'bytes_all_reduced', 'gathers',
             'reduces', 'all_reduces', 'graph_launches'}
 
@@ -29,6 +30,8 @@ class Train(CliTest):
             self.assertEqual(line['tokens'], step * 2 * 2 * 2 * 32)  # ranks * micro_batch * accumulate * seq_len
             self.assertAlmostEqual(line['tokens_per_s'] * line['step_ms'] / 1e3, 256, delta=1e-6)
             self.assertGreater(line['grad_norm'], 0)
+            self.assertGreater(line['enqueue_us'], 0)
+            self.assertLessEqual(line['enqueue_us'], line['step_ms'] * 1e3)
             self.assertGreater(line['mfu'], 0)
             self.assertGreater(line['peak_bytes'], 1 << 20)
             self.assertEqual(line['skipped'], 0)
