@@ -141,5 +141,17 @@ TEST_CASE("a shard rank outside the mesh is refused", "[plan][init]") {
   REQUIRE_THROWS_AS(FillShard(layout, FlatId{0}, -1, 1, shard.data()), Error);
 }
 
+TEST_CASE("a parameter large enough to be filled by several threads has the values of its elements") {
+  ModelSpec spec;
+  spec.family = "test";
+  spec.units.push_back({"embed", {Param("wte", {1031, 1021}, 1040, InitKind::kNormal)}});
+  const ShardLayout layout = PlanShards(spec, {.replicate = 1, .shard = 3}, {});
+  const std::vector<float> full = Fill(layout, FlatId{0}, 5);
+  const ParamSpec& param = spec.units[0].params[0];
+  for (int64_t i = 0; i < param.numel(); i += 37)
+    REQUIRE(full[static_cast<size_t>(i)] == InitialValue(param, 5, i));
+  REQUIRE(full[static_cast<size_t>(param.numel() - 1)] == InitialValue(param, 5, param.numel() - 1));
+}
+
 }  // namespace
 }  // namespace millrace
