@@ -30,6 +30,12 @@ class CommFactory {
   //          Error(kTimeout), Error(kPeerLost).
   virtual std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) = 0;
 
+  // As Make, for calls that move a few KB: statistics, votes. A transport may give such a communicator fewer
+  // resources; larger calls are right, and slow. Default: as Make.
+  virtual std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) {
+    return Make(ranks, label);
+  }
+
   // Memory of `device` that Communicator::RegisterMemory of this factory's communicators takes. Default: what
   // the device allocates.
   virtual std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,

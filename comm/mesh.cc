@@ -27,7 +27,7 @@ CommSet::CommSet(CommFactory& factory, const Mesh& mesh, CommSharing sharing)
   const int rank = factory.rank();
   std::vector<int> all(static_cast<size_t>(mesh.world_size()));
   std::iota(all.begin(), all.end(), 0);
-  world_ = factory.Make(all, "world");
+  world_ = factory.MakeSmall(all, "world");
   const std::string replica = fmt::format("replica {}", mesh.replica(rank));
   if (sharing == CommSharing::kShared) {
     shard_gather_ = factory.Make(mesh.ShardGroup(rank), "shard of " + replica);

@@ -2,8 +2,11 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -19,6 +22,9 @@
 
 namespace millrace {
 namespace {
+
+// Operands between windows begin at multiples of this (nccl_communicator.h).
+constexpr int64_t kWindowWord = 4;
 
 ncclDataType_t NcclType(DType dtype) {
   switch (dtype) {
@@ -74,7 +80,7 @@ class NcclCommunicator final : public Communicator {
     // Unwinding: the peers do not come to a tear-down.
     if (std::uncaught_exceptions() > exceptions_at_birth_) handle_->Abort("destroyed after an error");
     std::vector<ncclWindow_t> windows;
-    for (const auto& [base, window] : windows_) windows.push_back(window);
+    for (const auto& [base, window] : windows_) windows.push_back(window.handle);
     const std::string trouble = handle_->Destroy(windows);
     if (!trouble.empty()) std::fprintf(stderr, "millrace: %s\n", trouble.c_str());
   }
@@ -85,6 +91,7 @@ class NcclCommunicator final : public Communicator {
   void AllGather(const TensorView& shard, const TensorView& full, const TensorView&,
                  Stream& stream) override {
     const bool in_place = checks_.AllGather(shard, full);
+    CheckWords(CommOp::kAllGather, shard, {&shard, &full});
     ++counters_.all_gathers;
     counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
     if (shard.bytes() == 0) return;
@@ -101,6 +108,7 @@ class NcclCommunicator final : public Communicator {
   void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView&,
                         Stream& stream) override {
     checks_.ReduceScatter(full, shard);
+    CheckWords(CommOp::kReduceScatter, shard, {&full, &shard});
     ++counters_.reduce_scatters;
     counters_.reduced_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
     if (shard.bytes() == 0) return;
@@ -117,6 +125,7 @@ class NcclCommunicator final : public Communicator {
 
   void AllReduceSum(const TensorView& buffer, const TensorView&, Stream& stream) override {
     checks_.AllReduce(buffer);
+    CheckWords(CommOp::kAllReduce, {}, {&buffer});
     ++counters_.all_reduces;
     counters_.all_reduced_bytes += AllReduceWireBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
     if (buffer.bytes() == 0 || world_ == 1) return;
@@ -143,13 +152,13 @@ class NcclCommunicator final : public Communicator {
     MR_REQUIRE(ErrorCode::kInvalidArgument, windows_.count(base) == 0,
                "communicator '{}', rank {}: memory at {} is registered already", checks_.label(), rank_,
                static_cast<const void*>(base));
-    windows_[base] = RegisterWindow(*handle_, *host_, checks_.label(), base, bytes);
+    windows_[base] = {RegisterWindow(*handle_, *host_, checks_.label(), base, bytes), bytes};
   }
 
   void UnregisterMemory(std::byte* base) noexcept override {
     const auto found = windows_.find(base);
     if (found == windows_.end()) return;
-    const ncclWindow_t window = found->second;
+    const ncclWindow_t window = found->second.handle;
     windows_.erase(found);
     try {
       handle_->CallBlocking("unregister", "ncclCommWindowDeregister", [window](ncclComm_t comm) {
@@ -184,6 +193,29 @@ class NcclCommunicator final : public Communicator {
                             AsCuda(stream).get()));
   }
 
+  bool InWindow(const TensorView& view) const {
+    const auto after = windows_.upper_bound(view.data);
+    if (after == windows_.begin()) return false;
+    const auto& [base, window] = *std::prev(after);
+    return view.data < base + window.bytes;
+  }
+
+  // Slices of `slice`'s size follow each other in the full buffer; none for an all-reduce. The same verdict on
+  // every rank, since offsets and sizes are the same.
+  void CheckWords(CommOp op, const TensorView& slice,
+                  std::initializer_list<const TensorView*> operands) const {
+    if (!std::all_of(operands.begin(), operands.end(),
+                     [&](const TensorView* operand) { return operand->bytes() > 0 && InWindow(*operand); }))
+      return;
+    MR_REQUIRE(ErrorCode::kInvalidArgument, !slice || slice.bytes() % kWindowWord == 0,
+               "{} on '{}': slices of {} bytes between windows; multiples of {} bytes are allowed", Name(op),
+               checks_.label(), slice.bytes(), kWindowWord);
+    for (const TensorView* operand : operands)
+      MR_REQUIRE(ErrorCode::kInvalidArgument, reinterpret_cast<uintptr_t>(operand->data) % kWindowWord == 0,
+                 "{} on '{}': an operand at {} in a window; addresses that are multiples of {} bytes are allowed",
+                 Name(op), checks_.label(), static_cast<const void*>(operand->data), kWindowWord);
+  }
+
   // The stream for NCCL, fenced when its kernels would overtake ours.
   cudaStream_t Prepared(Stream& stream) {
     CudaStream& cuda = AsCuda(stream);
@@ -192,6 +224,11 @@ class NcclCommunicator final : public Communicator {
     if (needs_fence_ && !windows_.empty()) LaunchFence(cuda.get());
     return cuda.get();
   }
+
+  struct Window {
+    ncclWindow_t handle = nullptr;
+    int64_t bytes = 0;
+  };
 
   const std::unique_ptr<Communicator> host_;
   CudaDevice& device_;
@@ -202,7 +239,7 @@ class NcclCommunicator final : public Communicator {
   const int exceptions_at_birth_ = std::uncaught_exceptions();
   bool needs_fence_ = false;
   std::shared_ptr<NcclHandle> handle_;  // null at world 1
-  std::map<const std::byte*, ncclWindow_t> windows_;
+  std::map<const std::byte*, Window> windows_;  // by their base
   CommCounters counters_;
 };
 

@@ -17,6 +17,11 @@
 // Windows  With options.symmetric, RegisterMemory makes the arena a symmetric window; when one rank cannot,
 //          all refuse together (Error(kComm)): there is no silent other path. On NCCL versions whose kernels
 //          need it an empty kernel goes before each collective (nccl_fence.h).
+//          Operands that lie in windows begin at multiples of 4 bytes, and so do the slices of an all-gather
+//          or reduce-scatter; Error(kInvalidArgument) otherwise, nothing moved. The low-latency kernels lose
+//          the end of every 8 bytes that they read from an address in between (loadPack in 2.28.9, seen with
+//          bf16 shards of odd length; repaired in 2.30.7). Plans pad shards to 256 bytes. Operands outside
+//          windows have no such limit.
 // Abort    Stops NCCL's kernels of this communicator; those between windows do not look at the flag, and end
 //          with the process. A captured graph keeps NCCL's state alive until it is destroyed.
 // Tear-down Graphs that captured calls first, then the communicator, which deregisters windows, then the

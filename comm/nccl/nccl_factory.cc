@@ -1,5 +1,7 @@
 #include "comm/nccl/nccl_factory.h"
 
+#include <algorithm>
+
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/nccl/nccl_memory.h"
 #include "runtime/base/error.h"
@@ -21,6 +23,13 @@ class NcclCommFactory final : public CommFactory {
 
   std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
     return MakeNcclCommunicator(host_.Make(ranks, label), device_, label, options_);
+  }
+
+  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) override {
+    NcclOptions small = options_;
+    small.max_ctas = std::min(small.max_ctas, kSmallCtas);
+    small.min_ctas = std::min(small.min_ctas, small.max_ctas);
+    return MakeNcclCommunicator(host_.MakeSmall(ranks, label), device_, label, small);
   }
 
   std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,

@@ -36,7 +36,7 @@ ncclConfig_t ConfigOf(const NcclOptions& options, const std::string& label) {
   config.commName = label.c_str();
   config.CTAPolicy = NcclPolicy(options.cta_policy);
   if (options.min_ctas > 0) config.minCTAs = options.min_ctas;
-  if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
+  config.maxCTAs = options.max_ctas;
   return config;
 }
 

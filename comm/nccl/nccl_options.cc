@@ -61,7 +61,7 @@ NcclOptions ParseNcclOptions(std::string_view text) {
   }
   MR_REQUIRE(ErrorCode::kConfig, options.cta_policy != CtaPolicy::kZero || options.symmetric,
              "NCCL option 'cta_policy=zero' needs 'symmetric': copy engines move between windows only");
-  MR_REQUIRE(ErrorCode::kConfig, options.max_ctas == 0 || options.min_ctas <= options.max_ctas,
+  MR_REQUIRE(ErrorCode::kConfig, options.min_ctas <= options.max_ctas,
              "NCCL options min_ctas={} and max_ctas={}: the least is more than the most", options.min_ctas,
              options.max_ctas);
   return options;
@@ -72,8 +72,7 @@ std::string ToString(const NcclOptions& options) {
   if (options.cta_policy == CtaPolicy::kEfficiency) text += "cta_policy=efficiency,";
   if (options.cta_policy == CtaPolicy::kZero) text += "cta_policy=zero,";
   if (options.min_ctas > 0) text += fmt::format("min_ctas={},", options.min_ctas);
-  if (options.max_ctas > 0) text += fmt::format("max_ctas={},", options.max_ctas);
-  return text + fmt::format("timeout_ms={}", options.timeout.count());
+  return text + fmt::format("max_ctas={},timeout_ms={}", options.max_ctas, options.timeout.count());
 }
 
 const std::vector<NcclSetting>& NcclSettings() {
@@ -81,11 +80,14 @@ const std::vector<NcclSetting>& NcclSettings() {
       {"NCCL_NVLS_ENABLE", "0", true, "multicast objects may not be used on the machines that this runs on"},
       {"NCCL_RUNTIME_CONNECT", "0", false,
        "the default connects an algorithm's channels at its first call, which may be the one that is "
-       "captured; "
-       "0 connects rings and trees when a communicator is made, for some more memory"},
+       "captured; 0 connects rings and trees when a communicator is made, for some more memory from three "
+       "ranks on"},
       {"NCCL_GRAPH_REGISTER", "0", false,
        "the default registers the buffers of captured calls only, so that they may move and be cut into "
        "channels otherwise than eager ones; a cut decides the order of a ring's additions"},
+      {"NCCL_RAS_ENABLE", "0", false,
+       "the default runs a thread that keeps lists of all communicators and listens on ports of the host, for "
+       "a diagnostic tool that nobody here calls"},
   };
   return settings;
 }

@@ -17,6 +17,9 @@ enum class CtaPolicy {
   kZero
 };
 
+// Blocks of a collective of CommFactory::MakeSmall, at most.
+inline constexpr int kSmallCtas = 2;
+
 // Every rank of a world has the same options.
 struct NcclOptions {
   // Longest wait inside NCCL for a peer: making, registering, connecting, tear-down. Not of a collective,
@@ -25,7 +28,11 @@ struct NcclOptions {
   // The arena as a symmetric window: NCCL's kernels read and write peers directly.
   bool symmetric = false;
   CtaPolicy cta_policy = CtaPolicy::kDefault;
-  int min_ctas = 0, max_ctas = 0;  // blocks of one collective; 0: NCCL's choice
+  // Blocks of one collective. The most is also NCCL's number of channels, and each costs device memory in
+  // every communicator: on NVLink 18 MiB per channel of a ring (a receive buffer of 10 MiB and four pieces of
+  // 2 MiB, the granularity of its allocations), 12 more where trees need other links. 64 is NCCL's own limit.
+  // min_ctas 0: NCCL's choice.
+  int min_ctas = 0, max_ctas = 16;
   bool operator==(const NcclOptions&) const = default;
 };
 

@@ -93,4 +93,8 @@ std::unique_ptr<Communicator> CallTimer::Make(const std::vector<int>& ranks, con
   return std::make_unique<TimedCommunicator>(factory_.Make(ranks, label), *this);
 }
 
+std::unique_ptr<Communicator> CallTimer::MakeSmall(const std::vector<int>& ranks, const std::string& label) {
+  return std::make_unique<TimedCommunicator>(factory_.MakeSmall(ranks, label), *this);
+}
+
 }  // namespace millrace

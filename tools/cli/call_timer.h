@@ -26,6 +26,7 @@ class CallTimer final : public CommFactory {
   int rank() const noexcept override { return factory_.rank(); }
   int world_size() const noexcept override { return factory_.world_size(); }
   std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override;
+  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) override;
   std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
                                               const std::string& label) override {
     return factory_.AllocateArena(device, bytes, label);

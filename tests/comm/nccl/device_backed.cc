@@ -17,6 +17,7 @@ class DeviceBacked final : public Communicator {
         inner_(std::move(inner)),
         arena_(rank, {inner_.get()}, kArenaBytes),
         base_(arena_.Take(DType::kU8, kArenaBytes).data),
+        outside_(device_.Allocate(kArenaBytes, "operands outside windows")),
         stream_(device_.MakeStream("gather")) {}
 
   int rank() const noexcept override { return inner_->rank(); }
@@ -52,12 +53,17 @@ class DeviceBacked final : public Communicator {
 
  private:
   // Two operands on the device, overlapping there as they do on the host, at offsets that depend on sizes and
-  // on the host address modulo 16 only: the same on all ranks, as windows demand.
+  // on the host address modulo 16 only: the same on all ranks, as windows demand. What begins between
+  // multiples of 4 bytes lies outside windows, which do not take it.
   class Mirror {
    public:
     Mirror(DeviceBacked& owner, const TensorView& first, const TensorView& second) : owner_(owner) {
       views_[0] = host_[0] = first;
       views_[1] = host_[1] = second;
+      for (const TensorView& view : host_)
+        if (reinterpret_cast<uintptr_t>(view.data) % 4 != 0 ||
+            (second.data != nullptr && view.layout.span_bytes() % 4 != 0))
+          base_ = owner_.outside_->data();
       if (Overlapping()) {
         const std::byte* const low = std::min(first.data, second.data);
         for (int k = 0; k < 2; ++k) views_[k].data = Place(0, low) + (host_[k].data - low);
@@ -92,10 +98,11 @@ class DeviceBacked final : public Communicator {
              host_[1].data < host_[0].data + host_[0].bytes();
     }
     std::byte* Place(int64_t offset, const std::byte* host) const {
-      return owner_.base_ + offset + reinterpret_cast<uintptr_t>(host) % 16;
+      return base_ + offset + reinterpret_cast<uintptr_t>(host) % 16;
     }
 
     DeviceBacked& owner_;
+    std::byte* base_ = owner_.base_;
     TensorView host_[2], views_[2];
   };
 
@@ -103,6 +110,7 @@ class DeviceBacked final : public Communicator {
   const std::unique_ptr<Communicator> inner_;
   TestArena arena_;
   std::byte* const base_;
+  const std::unique_ptr<DeviceBuffer> outside_;
   const std::unique_ptr<Stream> stream_;
 };
 

@@ -31,7 +31,8 @@ TEST_CASE("options are read part by part, and printed as they are read", "[comm]
   REQUIRE(ParseNcclOptions(ToString(all)) == all);
   REQUIRE(ParseNcclOptions("") == NcclOptions{});
   REQUIRE(ParseNcclOptions("cta_policy=efficiency").cta_policy == CtaPolicy::kEfficiency);
-  REQUIRE(ToString(NcclOptions{}) == "timeout_ms=600000");
+  REQUIRE(ToString(NcclOptions{}) == "max_ctas=16,timeout_ms=600000");
+  REQUIRE(ParseNcclOptions("max_ctas=64").max_ctas == 64);
 }
 
 TEST_CASE("options that mean nothing are refused by name", "[comm][nccl]") {
@@ -46,6 +47,7 @@ TEST_CASE("options that mean nothing are refused by name", "[comm][nccl]") {
   REQUIRE_THAT(Refusal("symmetric,"), Contains("comma"));
   REQUIRE_THAT(Refusal("cta_policy=zero"), Contains("needs 'symmetric'"));
   REQUIRE_THAT(Refusal("min_ctas=8,max_ctas=4"), Contains("min_ctas=8") && Contains("max_ctas=4"));
+  REQUIRE_THAT(Refusal("min_ctas=17"), Contains("min_ctas=17") && Contains("max_ctas=16"));
 }
 
 TEST_CASE("a user's environment stays, except for multicast, which is off", "[comm][nccl]") {
@@ -61,8 +63,14 @@ TEST_CASE("a user's environment stays, except for multicast, which is off", "[co
   };
   using Values = std::map<std::string, std::string>;
   REQUIRE(missing() ==
-          Values{{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_RUNTIME_CONNECT", "0"}, {"NCCL_GRAPH_REGISTER", "0"}});
-  environment = {{"NCCL_NVLS_ENABLE", "2"}, {"NCCL_RUNTIME_CONNECT", "1"}, {"NCCL_GRAPH_REGISTER", "1"}};
+          Values{{"NCCL_NVLS_ENABLE", "0"},
+                 {"NCCL_RUNTIME_CONNECT", "0"},
+                 {"NCCL_GRAPH_REGISTER", "0"},
+                 {"NCCL_RAS_ENABLE", "0"}});
+  environment = {{"NCCL_NVLS_ENABLE", "2"},
+                 {"NCCL_RUNTIME_CONNECT", "1"},
+                 {"NCCL_GRAPH_REGISTER", "1"},
+                 {"NCCL_RAS_ENABLE", "1"}};
   REQUIRE(missing() == Values{{"NCCL_NVLS_ENABLE", "0"}});
   environment["NCCL_NVLS_ENABLE"] = "0";
   REQUIRE(missing().empty());
