@@ -72,7 +72,7 @@ void FillShard(const ShardLayout& layout, FlatId flat_id, int shard_rank, uint64
 }
 
 float InitialValue(const ParamSpec& param, uint64_t seed, int64_t index) {
-  float value;
+  float value = 0;
   FillLogical(param, seed, index, index + 1, &value);
   return value;
 }
