@@ -200,8 +200,8 @@ class NcclCommunicator final : public Communicator {
     return view.data < base + window.bytes;
   }
 
-  // Slices of `slice`'s size follow each other in the full buffer; none for an all-reduce. The same verdict on
-  // every rank, since offsets and sizes are the same.
+  // Slices of `slice`'s size follow each other in the full buffer; none for an all-reduce. The same verdict
+  // on every rank, since offsets and sizes are the same.
   void CheckWords(CommOp op, const TensorView& slice,
                   std::initializer_list<const TensorView*> operands) const {
     if (!std::all_of(operands.begin(), operands.end(),
@@ -211,9 +211,10 @@ class NcclCommunicator final : public Communicator {
                "{} on '{}': slices of {} bytes between windows; multiples of {} bytes are allowed", Name(op),
                checks_.label(), slice.bytes(), kWindowWord);
     for (const TensorView* operand : operands)
-      MR_REQUIRE(ErrorCode::kInvalidArgument, reinterpret_cast<uintptr_t>(operand->data) % kWindowWord == 0,
-                 "{} on '{}': an operand at {} in a window; addresses that are multiples of {} bytes are allowed",
-                 Name(op), checks_.label(), static_cast<const void*>(operand->data), kWindowWord);
+      MR_REQUIRE(
+          ErrorCode::kInvalidArgument, reinterpret_cast<uintptr_t>(operand->data) % kWindowWord == 0,
+          "{} on '{}': an operand at {} in a window; addresses that are multiples of {} bytes are allowed",
+          Name(op), checks_.label(), static_cast<const void*>(operand->data), kWindowWord);
   }
 
   // The stream for NCCL, fenced when its kernels would overtake ours.
@@ -238,7 +239,7 @@ class NcclCommunicator final : public Communicator {
   const int world_;
   const int exceptions_at_birth_ = std::uncaught_exceptions();
   bool needs_fence_ = false;
-  std::shared_ptr<NcclHandle> handle_;  // null at world 1
+  std::shared_ptr<NcclHandle> handle_;          // null at world 1
   std::map<const std::byte*, Window> windows_;  // by their base
   CommCounters counters_;
 };

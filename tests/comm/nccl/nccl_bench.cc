@@ -1,16 +1,23 @@
 // Times of all-gather and reduce-scatter by message size, as a markdown table.
 //
-//   mpirun -n 2 nccl_bench [OPTIONS...]      or, with the GPUs as threads of one process:  nccl_bench
-//   [OPTIONS...]
+//   mpirun -n 2 nccl_bench [--choose] [OPTIONS...]      GPUs as threads of one process: the same without
+//   mpirun
 //
 // Each OPTIONS is a line of NcclOptions ("plain" for none): default "plain" "symmetric". A sample is the time
 // of one graph with several calls on rank-private data, divided by their number; per sample the slowest rank
 // counts. Bytes are those of the full buffer; bus bandwidth is bytes * (W - 1) / W / median, which links see.
+//
+// --choose is for choosing options: one row for each, with the device memory that a communicator takes (rank
+// 0's, in MiB: when it is made, and after its first calls) and bus bandwidths in GB/s at four sizes. What the
+// environment adds (NCCL_BUFFSIZE, ...) is said in the first line.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/nccl/nccl_check.h"
@@ -23,7 +30,9 @@ namespace millrace::testing {
 namespace {
 
 constexpr int kWarmUps = 5, kSamples = 30;
-constexpr int64_t kLeast = 64 << 10, kMost = 256 << 20;
+constexpr int64_t kMost = 256 << 20;
+const std::vector<int64_t> kSizes = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, kMost};
+const std::vector<int64_t> kChoiceSizes = {1 << 20, 16 << 20, 64 << 20, kMost};
 
 class TimedEvent {
  public:
@@ -72,14 +81,22 @@ std::vector<double> SlowestOf(Communicator& comm, const std::vector<double>& sam
   return slowest;
 }
 
-void Measure(GpuRank& rank, const std::string& options, bool reduces, DType dtype, Communicator& comm,
-             TestArena& arena, Stream& stream) {
+// Times of one size, over all ranks.
+struct Timing {
+  int64_t bytes = 0;
+  double p10 = 0, median = 0, p90 = 0;  // us
+  double bus = 0;                       // GB/s
+};
+
+std::vector<Timing> Measure(GpuRank& rank, const std::vector<int64_t>& sizes, bool reduces, DType dtype,
+                            Communicator& comm, TestArena& arena, Stream& stream) {
   const int world = rank.world();
+  std::vector<Timing> timings;
   arena.Reset();
   const TensorView round = arena.Take(DType::kI64, 1);
   ToDevice(rank, std::vector<int64_t>{3}, round, stream);
-  for (int64_t bytes = kLeast; bytes <= kMost; bytes *= 4) {
-    const int64_t n = bytes / world / Bytes(dtype);
+  for (const int64_t bytes : sizes) {
+    const int64_t n = bytes / world / Bytes(dtype) / 128 * 128;  // shards as plans align them
     arena.Reset();
     arena.Take(DType::kI64, 1);
     const TensorView full = arena.Take(dtype, n * world), shard = arena.Take(dtype, n);
@@ -90,47 +107,92 @@ void Measure(GpuRank& rank, const std::string& options, bool reduces, DType dtyp
     };
     const std::vector<double> us =
         SlowestOf(comm, Samples(rank, comm, stream, call, bytes >= 64 << 20 ? 4 : 20));
-    const double median = us[us.size() / 2];
-    const double bus = static_cast<double>(full.bytes()) * (world - 1) / world / median * 1e-3;
-    if (rank.rank() == 0)
-      std::printf("| %s | %s | %s | %lld | %.1f | %.1f | %.1f | %.1f |\n", options.c_str(),
-                  reduces ? "reduce-scatter" : "all-gather", std::string(Name(dtype)).c_str(),
-                  static_cast<long long>(full.bytes()), us[us.size() / 10], median, us[us.size() * 9 / 10],
-                  bus);
-    std::fflush(stdout);
+    Timing timing{full.bytes(), us[us.size() / 10], us[us.size() / 2], us[us.size() * 9 / 10]};
+    timing.bus = static_cast<double>(timing.bytes) * (world - 1) / world / timing.median * 1e-3;
+    timings.push_back(timing);
   }
+  return timings;
 }
+
+int64_t UsedMiB(GpuRank& rank) {
+  MR_CUDA(cudaDeviceSynchronize());
+  return rank.device.UsedBytes() >> 20;
+}
+
+constexpr const char* kTimingHeads =
+    "| options | op | dtype | bytes | p10 us | median us | p90 us | bus GB/s |\n"
+    "|---|---|---|--:|--:|--:|--:|--:|\n";
 
 void Bench(GpuRank& rank, const std::string& options) {
   const auto stream = rank.device.MakeStream("gather");
-  size_t free_before = 0, free_after = 0, total = 0;
-  MR_CUDA(cudaMemGetInfo(&free_before, &total));
-  const auto start = std::chrono::steady_clock::now();
   const auto comm = rank.nccl.Make(rank.Everyone(), "bench");
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  MR_CUDA(cudaMemGetInfo(&free_after, &total));
-  if (rank.rank() == 0)
-    std::printf("<!-- %s: %d x %s, NCCL %d, joined in %.2f s, communicator %.0f MiB -->\n", options.c_str(),
-                rank.world(), rank.device.name().c_str(), NcclVersion(), seconds.count(),
-                static_cast<double>(free_before - free_after) / (1 << 20));
   TestArena arena(rank, {comm.get()}, kMost + kMost / rank.world() + (1 << 20));
   comm->Connect();
   for (const bool reduces : {false, true})
     for (const DType dtype : {DType::kBF16, DType::kF32})
-      Measure(rank, options, reduces, dtype, *comm, arena, *stream);
+      for (const Timing& t : Measure(rank, kSizes, reduces, dtype, *comm, arena, *stream)) {
+        if (rank.rank() != 0) continue;
+        std::printf("| %s | %s | %s | %lld | %.1f | %.1f | %.1f | %.1f |\n", options.c_str(),
+                    reduces ? "reduce-scatter" : "all-gather", std::string(Name(dtype)).c_str(),
+                    static_cast<long long>(t.bytes), t.p10, t.median, t.p90, t.bus);
+        std::fflush(stdout);
+      }
 }
 
-int BenchAll(const std::vector<std::string>& choices) {
+constexpr const char* kChoiceHeads =
+    "| options | join s | made MiB | used MiB | gather bf16, GB/s at 1/16/64/256 MiB | reduce bf16 | reduce "
+    "f32 |\n"
+    "|---|--:|--:|--:|---|---|---|\n";
+
+std::string Busses(const std::vector<Timing>& timings) {
+  std::string text;
+  for (const Timing& t : timings) text += fmt::format("{}{:.0f}", text.empty() ? "" : " / ", t.bus);
+  return text;
+}
+
+void Choose(GpuRank& rank, const std::string& options) {
+  const auto stream = rank.device.MakeStream("gather");
+  rank.nccl.Make(rank.Everyone(), "first")->Connect();  // a GPU loads NCCL's kernels once
+  rank.host.Make(rank.Everyone(), "meet")->Barrier();   // and threads free communicators together
+  const int64_t arena_bytes = kMost + kMost / rank.world() + (1 << 20);
+  const int64_t before = UsedMiB(rank);
+  const auto start = std::chrono::steady_clock::now();
+  const auto comm = rank.nccl.Make(rank.Everyone(), "bench");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const int64_t made = UsedMiB(rank) - before;
+  TestArena arena(rank, {comm.get()}, arena_bytes);
+  comm->Connect();
+  const int64_t used = UsedMiB(rank) - before - (arena_bytes >> 20);
+  const auto busses = [&](bool reduces, DType dtype) {
+    return Busses(Measure(rank, kChoiceSizes, reduces, dtype, *comm, arena, *stream));
+  };
+  const std::string gather = busses(false, DType::kBF16), reduce = busses(true, DType::kBF16),
+                    exact = busses(true, DType::kF32);
+  if (rank.rank() != 0) return;
+  std::printf("| %s | %.2f | %lld | %lld | %s | %s | %s |\n", options.c_str(), seconds.count(),
+              static_cast<long long>(made), static_cast<long long>(used), gather.c_str(), reduce.c_str(),
+              exact.c_str());
+  std::fflush(stdout);
+}
+
+// The variables of this process's environment that NCCL reads.
+std::string NcclEnvironment() {
+  std::string text;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (std::string_view(*entry).substr(0, 5) == "NCCL_") text += fmt::format(" {}", *entry);
+  return text;
+}
+
+int BenchAll(bool choose, const std::vector<std::string>& choices) {
   bool heading = true;
   for (const std::string& choice : choices) {
     NcclOptions options = ParseNcclOptions(choice == "plain" ? "" : choice);
     options.timeout = std::chrono::seconds(120);
     RunOnGpus(options, [&](GpuRank& rank) {
       if (heading && rank.rank() == 0)
-        std::printf(
-            "| options | op | dtype | bytes | p10 us | median us | p90 us | bus GB/s "
-            "|\n|---|---|---|--:|--:|--:|--:|--:|\n");
-      Bench(rank, choice);
+        std::printf("<!-- %d x %s, NCCL %d,%s -->\n%s", rank.world(), rank.device.name().c_str(),
+                    NcclVersion(), NcclEnvironment().c_str(), choose ? kChoiceHeads : kTimingHeads);
+      choose ? Choose(rank, choice) : Bench(rank, choice);
     });
     heading = false;
   }
@@ -142,6 +204,8 @@ int BenchAll(const std::vector<std::string>& choices) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> choices(argv + 1, argv + argc);
+  const bool choose = !choices.empty() && choices.front() == "--choose";
+  if (choose) choices.erase(choices.begin());
   if (choices.empty()) choices = {"plain", "symmetric"};
-  return millrace::testing::GpuMain(argc, argv, [&] { return millrace::testing::BenchAll(choices); });
+  return millrace::testing::GpuMain(argc, argv, [&] { return millrace::testing::BenchAll(choose, choices); });
 }

@@ -65,7 +65,8 @@ TEST_CASE("between windows, operands that begin inside a word are refused and le
     };
     refused("all_gather", "254 bytes", Refusal([&] { comm->AllGather(shard, full, {}, *stream); }));
     refused("all_gather", "254 bytes", Refusal([&] { comm->AllGather(own, full, {}, *stream); }));
-    refused("reduce_scatter", "254 bytes", Refusal([&] { comm->ReduceScatterSum(full, shard, {}, *stream); }));
+    refused("reduce_scatter", "254 bytes",
+            Refusal([&] { comm->ReduceScatterSum(full, shard, {}, *stream); }));
     refused("all_reduce", "in a window", Refusal([&] { comm->AllReduceSum(inside, {}, *stream); }));
     rank.report.Expect(comm->counters() == CommCounters{}, "a refused call was counted");
     const std::vector<BFloat16> after = ToHost<BFloat16>(rank, full, *stream);

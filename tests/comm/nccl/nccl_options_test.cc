@@ -62,11 +62,10 @@ TEST_CASE("a user's environment stays, except for multicast, which is off", "[co
     return values;
   };
   using Values = std::map<std::string, std::string>;
-  REQUIRE(missing() ==
-          Values{{"NCCL_NVLS_ENABLE", "0"},
-                 {"NCCL_RUNTIME_CONNECT", "0"},
-                 {"NCCL_GRAPH_REGISTER", "0"},
-                 {"NCCL_RAS_ENABLE", "0"}});
+  REQUIRE(missing() == Values{{"NCCL_NVLS_ENABLE", "0"},
+                              {"NCCL_RUNTIME_CONNECT", "0"},
+                              {"NCCL_GRAPH_REGISTER", "0"},
+                              {"NCCL_RAS_ENABLE", "0"}});
   environment = {{"NCCL_NVLS_ENABLE", "2"},
                  {"NCCL_RUNTIME_CONNECT", "1"},
                  {"NCCL_GRAPH_REGISTER", "1"},
