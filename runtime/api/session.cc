@@ -90,17 +90,39 @@ Session::Session(const Config& config, const Environment& environment, const Ses
     MR_REQUIRE(ErrorCode::kConfig, hashes[r] == plan_hashes,
                "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
                comms_->world().rank(), plan_hashes, r, hashes[r]);
+  StartWatchdog(environment);
+  const PhaseScope phase(marks(), RunPhase::kSettingUp);
   if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
-  engine_ = std::make_unique<Engine>(ExecutorContext{environment.device, environment.kernels, comms_.get()},
-                                     run_.layout, run_.plans, EngineOptionsOf(config, environment));
+  engine_ = std::make_unique<Engine>(
+      ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get()}, run_.layout,
+      run_.plans, EngineOptionsOf(config, environment));
 }
 
-Session::~Session() = default;
+Session::~Session() {
+  if (marks_) marks_->Enter(RunPhase::kEnding, 0);
+}
+
+void Session::StartWatchdog(const Environment& environment) {
+  if (config_.execution.watchdog_s == 0 || !environment.on_stall) return;
+  const auto plan_of = [](const std::optional<StepPlan>& plan) { return plan ? &*plan : nullptr; };
+  PlanNames names{plan_of(run_.plans.train), plan_of(run_.plans.eval), plan_of(run_.plans.generate), {}};
+  for (const UnitSpec& unit : run_.spec.units) names.units.push_back(unit.name);
+  WatchdogOptions options;
+  options.limit = std::chrono::seconds(config_.execution.watchdog_s);
+  options.on_stall = environment.on_stall;
+  marks_ = std::make_unique<ProgressMarks>();
+  marks_->Enter(RunPhase::kCaller, 0);
+  std::string warning;
+  watchdog_ = Watchdog::Start(comms_->world(), config_.run.dir, *marks_, std::move(names), options, warning);
+  if (!watchdog_) marks_.reset();
+  if (!warning.empty() && environment.on_warning) environment.on_warning(warning);
+}
 
 int Session::rank() const { return comms_->world().rank(); }
 int Session::world() const { return comms_->world().world_size(); }
 
 void Session::InitWeights() {
+  const PhaseScope phase(marks(), RunPhase::kInitializing);
   if (config_.model.init_from)
     LoadHuggingFaceWeights(*engine_, run_.spec, config_.model, *config_.model.init_from);
   else
@@ -122,8 +144,11 @@ double Session::Evaluate() {
   const StepLayout& layout = batcher().layout();
   const int64_t batches = EvalBatches(held_out(), config_.data.eval_batches, layout);
   double sum = 0;
-  for (int64_t i = 0; i < batches; ++i)
+  const PhaseScope phase(marks(), RunPhase::kEvaluating);
+  for (int64_t i = 0; i < batches; ++i) {
+    if (marks_) marks_->Enter(RunPhase::kEvaluating, i);
     sum += engine_->EvalLossSum(EvalTokens(held_out(), i, rank(), layout));
+  }
   // Summed in rank order, so that every rank has the same bits.
   double total = 0;
   for (const std::string& part :
@@ -145,7 +170,9 @@ std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t 
   for (const int32_t id : all)
     MR_REQUIRE(ErrorCode::kInvalidArgument, id >= 0 && id < config_.model.Vocab(),
                "prompt token {} is outside the vocabulary of {}", id, config_.model.Vocab());
+  const PhaseScope phase(marks(), RunPhase::kGenerating);
   for (int64_t i = 0; i < count; ++i) {
+    if (marks_) marks_->Enter(RunPhase::kGenerating, i);
     const size_t used = std::min(all.size(), window);
     std::vector<int32_t> tokens(window);
     std::copy(all.end() - static_cast<std::ptrdiff_t>(used), all.end(), tokens.begin());

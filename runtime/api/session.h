@@ -17,6 +17,7 @@
 #include "runtime/config/config.h"
 #include "runtime/exec/batcher.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/watchdog.h"
 
 namespace millrace {
 
@@ -27,10 +28,15 @@ struct Environment {
   CommFactory* comm_factory = nullptr;
   BackendTraits traits;
   CommSharing sharing = CommSharing::kSeparate;
-  // Called once, before the engine is made and any op is issued: chooses the algorithms of the plans' ops, the
-  // same on all ranks (a collective), and returns what tells one choice from another. Null: nothing to choose.
+  // Called once, before the engine is made and any op is issued: chooses the algorithms of the plans' ops,
+  // the same on all ranks (a collective), and returns what tells one choice from another. Null: nothing to
+  // choose.
   std::function<std::string(const AssembledRun&, const Config&, Communicator& world)> tune;
-  std::optional<uint64_t> adversary_seed;  // tests
+  // Ends the whole job, on the watchdog's thread, with what it has to say (exec/watchdog.h). Null: no
+  // watchdog.
+  std::function<void(const std::string& verdict)> on_stall;
+  std::function<void(const std::string& text)> on_warning;  // rank 0 only; null: not said
+  std::optional<uint64_t> adversary_seed;                   // tests
 };
 
 struct SessionParts {
@@ -53,6 +59,7 @@ class Session {
   const AssembledRun& run() const { return run_; }
   Engine& engine() { return *engine_; }
   Device& device() const { return *device_; }
+  ProgressMarks* marks() const { return marks_.get(); }  // null without a watchdog
   int rank() const;
   int world() const;
 
@@ -78,10 +85,14 @@ class Session {
                                 const SamplingOptions& sampling);
 
  private:
+  void StartWatchdog(const Environment& environment);
+
   Config config_;
   Device* device_;
   std::unique_ptr<CommSet> comms_;
   AssembledRun run_;
+  std::unique_ptr<ProgressMarks> marks_;
+  std::unique_ptr<Watchdog> watchdog_;  // watches until the engine has gone
   std::string tuning_;
   DataSplit data_;
   std::unique_ptr<Batcher> batcher_;

@@ -75,7 +75,10 @@ std::vector<PlacedFault> Placed(const std::vector<TrainFault>& faults, const Sha
       MR_REQUIRE(ErrorCode::kConfig, it != names.end(),
                  "a fault in unit {}: there is no such unit; there are {}", fault.unit,
                  fmt::join(names, ", "));
-      to.injection.grad_unit = it - names.begin();
+      if (fault.kind == TrainFault::Kind::kSkip)
+        to.injection.skip_unit = layout.flats[static_cast<size_t>(it - names.begin())].unit.value;
+      else
+        to.injection.grad_unit = it - names.begin();
     }
     placed.push_back(to);
   }
@@ -104,6 +107,7 @@ class Loop {
         lag_(session.device().captures() ? 2 : 0) {}
 
   TrainResult Run() {
+    const PhaseScope phase(marks(), RunPhase::kTraining);
     Begin();
     if (result_.complete_before) return result_;
     const auto start = Clock::now();
@@ -129,11 +133,27 @@ class Loop {
 
  private:
   bool leader() const { return session_.rank() == 0; }
+  ProgressMarks* marks() const { return session_.marks(); }
+
+  std::optional<ResumedRun> Resume() {
+    const PhaseScope phase(marks(), RunPhase::kLoading);
+    return ResumeRun(session_.engine(), config_.run.dir, ResumePolicyOf(config_), identity_);
+  }
+
+  // What the leader says or writes down.
+  template <class F>
+  void Report(F&& say) {
+    if (!leader()) return;
+    const PhaseScope phase(marks(), RunPhase::kReporting);
+    say();
+  }
 
   void Begin() {
-    const auto resumed = ResumeRun(session_.engine(), config_.run.dir, ResumePolicyOf(config_), identity_);
-    if (resumed && leader())
-      for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
+    const std::optional<ResumedRun> resumed = Resume();
+    if (resumed)
+      Report([&] {
+        for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
+      });
     const bool goes_on = resumed && !resumed->path.empty();
     if (goes_on) {
       result_.first_step = result_.last_step = resumed->progress.step;
@@ -143,10 +163,10 @@ class Loop {
     }
     result_.complete_before = goes_on && result_.first_step >= config_.train.steps;
     if (result_.complete_before) return;
-    if (goes_on && leader())
-      for (const std::string& change : resumed->changes) observer_.OnWarning(change);
     counters_before_ = session_.engine().counters();
-    if (leader()) {
+    Report([&] {
+      if (goes_on)
+        for (const std::string& change : resumed->changes) observer_.OnWarning(change);
       if (goes_on) observer_.OnResume(result_.first_step, resumed->path);
       // Something is said and nothing is loaded: an earlier run was put aside, and its lines go with it.
       metrics_ =
@@ -155,10 +175,10 @@ class Loop {
       if (metrics_->dropped() > 0)
         observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
                                         metrics_->dropped(), result_.first_step));
-    }
+    });
     if (config_.train.eval_every > 0) {
       result_.eval_before = session_.Evaluate();
-      if (leader()) observer_.OnEval(result_.first_step, *result_.eval_before);
+      Report([&] { observer_.OnEval(result_.first_step, *result_.eval_before); });
     }
   }
 
@@ -173,9 +193,14 @@ class Loop {
     return {};
   }
 
+  std::vector<int32_t> TokensOf(int64_t step) {
+    const PhaseScope phase(marks(), RunPhase::kReadingTokens, step);
+    return session_.batcher().Step(step, session_.rank());
+  }
+
   void Enqueue(int64_t step) {
     if (waiting_.empty()) last_collected_ = Clock::now();
-    const std::vector<int32_t> tokens = session_.batcher().Step(step, session_.rank());
+    const std::vector<int32_t> tokens = TokensOf(step);
     const auto start = Clock::now();
     session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(), InjectionAt(step + 1));
     waiting_.push_back({step, 1e3 * MillisecondsSince(start)});
@@ -188,7 +213,8 @@ class Loop {
       StepReport report = ReportOf(waiting_.front(), scalars);
       waiting_.pop_front();
       if (evaluates && waiting_.empty()) Evaluate(report);
-      if (leader()) metrics_->Append(report);
+      Report([&] { metrics_->Append(report); });
+      if (marks() != nullptr) marks()->Enter(RunPhase::kTraining, report.step);
     }
   }
 
@@ -201,7 +227,10 @@ class Loop {
     report.grad_norm = scalars.grad_norm;
     report.lr = scalars.lr;
     report.tokens = SamplesAfter(report.step) * config_.model.seq_len;
-    report.step_ms = std::chrono::duration<double, std::milli>(now - last_collected_).count();
+    // Steps in flight end together for a host that waited for something else; the device knows when each
+    // ended.
+    report.step_ms = lag_ > 0 ? session_.engine().step_ms()
+                              : std::chrono::duration<double, std::milli>(now - last_collected_).count();
     report.enqueue_us = waiting.enqueue_us;
     last_collected_ = now;
     report.tokens_per_s = static_cast<double>(session_.batcher().valid_tokens()) / (report.step_ms / 1e3);
@@ -219,13 +248,13 @@ class Loop {
     if (result_.last_step == result_.first_step) result_.first_loss = report.loss;
     result_.last_loss = report.loss;
     result_.last_step = report.step;
-    if (leader()) {
+    Report([&] {
       observer_.OnStep(report);
       if (!report.finite)
         observer_.OnWarning(
             fmt::format("step {}: non-finite {}; the update was skipped on all ranks ({} skipped so far)",
                         report.step, report.offender, report.skipped));
-    }
+    });
     return report;
   }
 
@@ -239,7 +268,7 @@ class Loop {
 
   void Evaluate(StepReport& report) {
     report.eval_loss = result_.eval_after = session_.Evaluate();
-    if (leader()) observer_.OnEval(report.step, *report.eval_loss);
+    Report([&] { observer_.OnEval(report.step, *report.eval_loss); });
   }
 
   // True on every rank when any rank was asked to stop.
@@ -250,10 +279,11 @@ class Loop {
   }
 
   void Save(int64_t done) {
-    if (metrics_) metrics_->Sync();
+    Report([&] { metrics_->Sync(); });
+    const PhaseScope phase(marks(), RunPhase::kSaving, done);
     const std::string path = SaveRun(session_.engine(), config_.run.dir, {done, SamplesAfter(done)},
                                      identity_, config_.checkpoint.keep);
-    if (leader()) observer_.OnCheckpoint(done, path);
+    Report([&] { observer_.OnCheckpoint(done, path); });
   }
 
   // A full or failing disk must not end a run that can go on: the earlier checkpoints are as they were.
@@ -262,12 +292,14 @@ class Loop {
       Save(done);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kIo) throw;
-      if (leader())
+      Report([&] {
         observer_.OnWarning(fmt::format("step {}: not saved: {}; training goes on", done, error.what()));
+      });
     }
   }
 
   void Finish(double seconds) {
+    const PhaseScope phase(marks(), RunPhase::kEnding);
     Summary summary;
     summary.param_hash = ParamHash(session_.engine());
     summary.optimizer_hash = OptimizerHash(session_.engine());

@@ -49,11 +49,14 @@ struct TrainResult {
   std::optional<double> eval_before, eval_after;  // held-out loss, when train.eval_every is set
 };
 
-// A fault to be injected once, for tests: NaN in one rank's loss, or in its gradient of one unit.
+// A fault to be injected once, for tests: NaN in one rank's loss, or in its gradient of one unit, or that
+// rank leaves out the step's collectives from the first one of a unit on, so that the job hangs.
 struct TrainFault {
   int64_t step = 0;  // 1-based
   int64_t rank = 0;
   std::string unit;  // "": the loss
+  enum class Kind { kNotFinite, kSkip };
+  Kind kind = Kind::kNotFinite;
 };
 
 struct TrainOptions {

@@ -48,6 +48,10 @@ class Device {
   virtual std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<Stream> MakeStream(const std::string& role) = 0;
   virtual std::unique_ptr<Event> MakeEvent() = 0;
+  // An event that also keeps when its last Record took place on the device. Not to be recorded in a capture.
+  virtual std::unique_ptr<Event> MakeTimedEvent() = 0;
+  // From one timed event to a later one, both reached (SyncEvent).
+  virtual double MillisecondsBetween(const Event& begin, const Event& end) = 0;
   // Blocks the host until the work before the last Record of `event` has finished; returns at once when there
   // was none.
   virtual void SyncEvent(const Event& event) = 0;
@@ -59,6 +63,10 @@ class Device {
   virtual void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) = 0;
   virtual void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) = 0;
   virtual void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) = 0;
+  // *word = value, in stream order and visible to the host at once, without any wait of the host's: also
+  // while what follows on the stream hangs. `word` is a HostBuffer's, at a multiple of 8 bytes. Can be
+  // captured.
+  virtual void EnqueueMark(std::byte* word, uint64_t value, Stream& stream) = 0;
 
   // Whether work can be captured into a graph. Where it cannot (a host stream has run each call when it
   // returns), a recorded step issues its list again.

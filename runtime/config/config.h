@@ -160,6 +160,7 @@ struct ExecutionConfig {
   bool deterministic = true;
   bool tune = true;
   std::optional<std::string> tuning_file = {};
+  int64_t watchdog_s = 20;  // 0: no watchdog
 
   // Where the algorithms that were measured for a run are kept.
   std::string TuningFile(const std::string& run_dir) const {

@@ -233,6 +233,9 @@ std::vector<Key> MakeKeys() {
       KEY(execution.tuning_file, any,
           "Algorithms to use, and where newly measured ones go; runs that share it have the same bits. null: "
           "`tuning.json` in `run.dir`."),
+      KEY(execution.watchdog_s, From(0, 86400),
+          "Seconds without any progress after which the job ends with exit code 71, naming the rank that holds "
+          "it up. 0: never."),
 
       KEY(checkpoint.every, From(0, 1000 * kMillion), "Steps between checkpoints. 0: only at the end."),
       KEY(checkpoint.keep, From(1, 10000), "Newest checkpoints kept."),

@@ -167,16 +167,31 @@ void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& sche
   if (!adversary)
     adversary = std::make_unique<Adversary>(plan, layout_.mesh, binding.world_rank, binding.arena,
                                             *options_.adversary_seed);
-  adversary->Run(schedule,
-                 [&](const Entry& entry, int, int op_index) { executor_.RunOne(binding, entry, op_index); });
+  std::vector<int64_t> first = {0};  // index of each entry's first op in the order of issue
+  for (const Entry& entry : schedule)
+    first.push_back(first.back() +
+                    static_cast<int64_t>(plan.bodies[static_cast<size_t>(entry.body)].ops.size()));
+  adversary->Run(schedule, [&](const Entry& entry, int entry_index, int op_index) {
+    executor_.RunOne(binding, entry, op_index, first[static_cast<size_t>(entry_index)] + op_index);
+  });
 }
 
-void Engine::RunPrologue(const StepPlan& plan) {
-  if (options_.adversary_seed) return RunAdversarial(plan, plan.prologue);
-  executor_.Run(BindingOf(plan), plan.prologue, observer_.get());
+void Engine::RunPrologue(const StepPlan& plan, int64_t step) {
+  executor_.BeginRun({plan.kind, true, step});
+  if (options_.adversary_seed)
+    RunAdversarial(plan, plan.prologue);
+  else
+    executor_.Run(BindingOf(plan), plan.prologue, observer_.get());
+  executor_.EndRun();
 }
 
-void Engine::RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded) {
+void Engine::RunSchedule(const StepPlan& plan, int64_t step, std::unique_ptr<RecordedStep>& recorded) {
+  executor_.BeginRun({plan.kind, false, step});
+  IssueSchedule(plan, recorded);
+  executor_.EndRun();
+}
+
+void Engine::IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded) {
   if (options_.adversary_seed) return RunAdversarial(plan, plan.schedule);
   if (options_.graph == GraphMode::kOff || observer_ != nullptr) {
     executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
@@ -210,7 +225,10 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   if (!slot.done)
     slot = {device.AllocateHost(bytes, "tokens of a step in flight"),
             device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
-            device.AllocateHost(sizeof(StepScalars), "results of a step in flight"), device.MakeEvent()};
+            device.AllocateHost(sizeof(StepScalars), "results of a step in flight"), device.MakeTimedEvent(),
+            device.MakeTimedEvent()};
+  slot.follows = steps_in_flight() > 0;
+  if (!slot.follows) compute.Record(*slot.begun);
   StepScalars scalars{};
   scalars.step = step;
   scalars.inv_valid_tokens = 1.0 / static_cast<double>(valid_tokens);
@@ -223,11 +241,18 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   device.EnqueueFromHost(token_view.data + scalars.token_parity * bytes, slot.tokens->data(), bytes, compute);
   device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
-  if (!carried_valid_) RunPrologue(plan);
+  if (!carried_valid_) RunPrologue(plan, step);
   const CommCounters comm_before = executor_.comm_counters();
   const KernelCounters kernels_before = executor_.kernel_counters();
   const int64_t launches_before = train_recorded_ ? train_recorded_->launches() : 0;
-  RunSchedule(plan, train_recorded_);
+  if (injection.skip_unit >= 0) {  // what is left out is not in a recorded step
+    executor_.LeaveOutCollectives(UnitId{static_cast<int32_t>(injection.skip_unit)});
+    executor_.BeginRun({plan.kind, false, step});
+    executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
+    executor_.EndRun();
+  } else {
+    RunSchedule(plan, step, train_recorded_);
+  }
   device.EnqueueToHost(slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars), compute);
   compute.Record(*slot.done);
   ++enqueued_;
@@ -239,8 +264,11 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
 
 StepScalars Engine::Collect() {
   MR_CHECK_GT(steps_in_flight(), 0, "no step is in flight");
-  const InFlight& slot = SlotOf(collected_++);
+  const InFlight& slot = SlotOf(collected_);
   context_.device->SyncEvent(*slot.done);
+  const Event& begun = slot.follows ? *SlotOf(collected_ - 1).done : *slot.begun;
+  step_ms_ = context_.device->MillisecondsBetween(begun, *slot.done);
+  ++collected_;
   StepScalars scalars;
   std::memcpy(&scalars, slot.scalars_out->data(), sizeof scalars);
   return scalars;
@@ -254,10 +282,10 @@ double Engine::EvalLossSum(std::span<const int32_t> tokens) {
   scalars.inject_loss_nan = 0;
   WriteScalars(scalars);
   UploadTokens(plan, tokens, 0);
-  if (!derived_valid_) RunPrologue(plan);
+  if (!derived_valid_) RunPrologue(plan, 0);
   derived_valid_ = true;
   carried_valid_ = false;
-  RunSchedule(plan, eval_recorded_);
+  RunSchedule(plan, 0, eval_recorded_);
   executor_.Sync();
   const int64_t row = 2 * static_cast<int64_t>(layout_.flats.size()) + 1;
   double sum = 0;
@@ -276,10 +304,10 @@ std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, 
   scalars.generate_row = row;
   WriteScalars(scalars);
   UploadTokens(plan, tokens, 0);
-  if (!derived_valid_) RunPrologue(plan);
+  if (!derived_valid_) RunPrologue(plan, 0);
   derived_valid_ = true;
   carried_valid_ = false;
-  RunSchedule(plan, generate_recorded_);
+  RunSchedule(plan, 0, generate_recorded_);
   executor_.Sync();
   const View& view = plan.state.logits;
   const int64_t last = plan.schedule.back().body;

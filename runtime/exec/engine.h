@@ -51,6 +51,7 @@ enum class StateKind { kMaster, kAdamM, kAdamV };
 struct Injection {
   bool loss_nan = false;
   int64_t grad_unit = -1;
+  int64_t skip_unit = -1;  // leave out this unit's first collective and all later ones: the others wait
 };
 
 class Engine {
@@ -63,6 +64,7 @@ class Engine {
   const EnginePlans& plans() const { return plans_; }
   int64_t arena_bytes() const;
   CommSet& comms() { return *context_.comms; }
+  ProgressMarks* marks() const { return context_.marks; }
 
   // Master weights by the counter-based generator, moments zero, scalars zero.
   void InitWeights(uint64_t seed);
@@ -88,6 +90,9 @@ class Engine {
   void Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                const Injection& injection = {});
   StepScalars Collect();
+  // Of the step collected last, on the device: from the end of the step before it to its own end; from its
+  // own start where no step was in flight when it was issued.
+  double step_ms() const { return step_ms_; }
   int steps_in_flight() const { return static_cast<int>(enqueued_ - collected_); }
 
   // Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
@@ -106,16 +111,18 @@ class Engine {
   TensorView ViewOf(const StepPlan& plan, const View& view) const;
   const StepPlan& AnyPlan() const;
   void RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule);
-  void RunPrologue(const StepPlan& plan);
-  void RunSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded);
+  void RunPrologue(const StepPlan& plan, int64_t step);
+  void RunSchedule(const StepPlan& plan, int64_t step, std::unique_ptr<RecordedStep>& recorded);
+  void IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded);
   void UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity);
 
   // Host ends of a step in flight. Each is used again once its step was collected.
   struct InFlight {
     std::unique_ptr<HostBuffer> tokens, scalars_in, scalars_out;
-    std::unique_ptr<Event> done;
+    std::unique_ptr<Event> begun, done;  // timed
+    bool follows = false;                // issued while the step before it was in flight
   };
-  InFlight& SlotOf(int64_t number) { return in_flight_[static_cast<size_t>(number % kStepsInFlight)]; }
+  InFlight& SlotOf(int64_t number) { return in_flight_[static_cast<size_t>(number) % in_flight_.size()]; }
 
   ExecutorContext context_;
   ShardLayout layout_;
@@ -126,8 +133,10 @@ class Engine {
   std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
   std::unique_ptr<OpObserver> observer_;                               // checked only
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // adversary_seed only, by plan
-  std::array<InFlight, kStepsInFlight> in_flight_;
+  std::array<InFlight, kStepsInFlight + 1>
+      in_flight_;  // one more: a step's time begins at the end of another
   int64_t enqueued_ = 0, collected_ = 0;
+  double step_ms_ = 0;
   bool derived_valid_ = false;  // constants and compute shards follow from the master weights
   bool carried_valid_ = false;  // what the training step's first gathers would produce is in its buckets
   StepCounters counters_;

@@ -1,5 +1,6 @@
 #include "runtime/exec/executor.h"
 
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -18,12 +19,74 @@ EventMap NumberEvents(const std::vector<Entry>& schedule) {
   return events;
 }
 
+// Of the ops of one body, in order.
+class OpMarker {
+ public:
+  explicit OpMarker(int64_t first_index) : index_(first_index) {}
+
+  OpMark Next(const PlanOp& op) {
+    OpMark mark{index_++, IsCollective(op.op), false};
+    if (op.stream != StreamId::kCompute) return mark;
+    mark.boundary = first_ || unit_ != op.unit;
+    first_ = false;
+    unit_ = op.unit;
+    return mark;
+  }
+
+ private:
+  int64_t index_;
+  bool first_ = true;
+  UnitId unit_;
+};
+
 }  // namespace
 
 Executor::Executor(const ExecutorContext& context) : context_(context) {
   for (int s = 0; s < kStreams; ++s)
     streams_[static_cast<size_t>(s)] =
         context_.device->MakeStream(std::string(Name(static_cast<StreamId>(s))));
+  if (context_.marks == nullptr || !context_.device->captures()) return;
+  words_ = context_.device->AllocateHost(kDeviceWords * kDeviceWordStride, "progress marks");
+  std::memset(words_->data(), 0, static_cast<size_t>(words_->bytes()));
+  context_.marks->AttachDevice(words_->data());
+}
+
+Executor::~Executor() {
+  if (words_) context_.marks->AttachDevice(nullptr);
+}
+
+void Executor::EnqueueMark(int word, uint64_t value, StreamId id) {
+  context_.device->EnqueueMark(words_->data() + word * kDeviceWordStride, value, stream(id));
+}
+
+void Executor::BeginRun(const RunInfo& run) {
+  if (context_.marks == nullptr) return;
+  const uint64_t number = context_.marks->BeginRun(run);
+  if (!marks_on_device()) return;
+  // Streams are joined to compute here, so no older mark comes later. The words go back before the number
+  // moves on: their pair never does.
+  for (int s = 0; s < kStreams; ++s) EnqueueMark(kFirstStreamWord + s, 0, StreamId::kCompute);
+  EnqueueMark(kRunBegunWord, number, StreamId::kCompute);
+  number_ = number;
+}
+
+void Executor::EndRun() {
+  if (context_.marks == nullptr) return;
+  if (marks_on_device()) EnqueueMark(kRunDoneWord, number_, StreamId::kCompute);
+  context_.marks->EndIssue();
+}
+
+void Executor::RunMarked(const BoundOp& op, StreamId id, const OpMark& mark) {
+  if (context_.marks != nullptr) context_.marks->At(mark.index, mark.collective);
+  const bool on_device = marks_on_device();
+  const int word = kFirstStreamWord + static_cast<int>(id);
+  if (on_device && mark.collective)
+    EnqueueMark(word, StreamWord(mark.index, StreamMark::kInCollective), id);
+  else if (on_device && mark.boundary)
+    EnqueueMark(word, StreamWord(mark.index, StreamMark::kComputing), id);
+  RunOp(op, *context_.kernels, *context_.comms, kernel_counters_, stream(id));
+  if (on_device && mark.collective)
+    EnqueueMark(word, StreamWord(mark.index, StreamMark::kPassedCollective), id);
 }
 
 Event& Executor::EventAt(size_t index) {
@@ -56,20 +119,24 @@ void Executor::Sync() {
   for (const auto& stream : streams_) stream->Sync();
 }
 
-void Executor::RunOne(const Binding& binding, const Entry& entry, int op_index) {
+void Executor::RunOne(const Binding& binding, const Entry& entry, int op_index, int64_t index) {
   const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
   const PlanOp& op = body.ops[static_cast<size_t>(op_index)];
   const BoundOp bound = BindOp(binding, op.op, body.begin + op_index, entry.microbatch);
-  RunOp(bound, *context_.kernels, *context_.comms, kernel_counters_, stream(op.stream));
+  RunMarked(bound, op.stream, OpMarker(index).Next(op));
 }
 
 void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer) {
   const EventMap events = NumberEvents(schedule);
   if (observer != nullptr) observer->BeginRun(*binding.plan);
   Fork();
+  bool leaves_out = false;
+  int64_t begun = 0;
   for (size_t e = 0; e < schedule.size(); ++e) {
     const Entry& entry = schedule[e];
     const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
+    OpMarker marker(begun);
+    begun += static_cast<int64_t>(body.ops.size());
     auto edge = entry.edges.begin();
     for (size_t o = 0; o < body.ops.size(); ++o) {
       const PlanOp& op = body.ops[o];
@@ -77,7 +144,10 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
       for (; edge != entry.edges.end() && edge->to_op == index; ++edge)
         stream(op.stream).Wait(EventAt(1 + events.at({edge->from_entry, edge->from_op})));
       if (observer != nullptr) observer->Before(op, body.begin + index, entry.microbatch);
-      RunOne(binding, entry, index);
+      const OpMark mark = marker.Next(op);
+      leaves_out |= mark.collective && leaves_out_from_ && *leaves_out_from_ == op.unit;
+      if (!mark.collective || !leaves_out)
+        RunMarked(BindOp(binding, op.op, body.begin + index, entry.microbatch), op.stream, mark);
       if (observer != nullptr) {
         Sync();  // the observer looks at memory
         observer->After(op, body.begin + index, entry.microbatch);
@@ -87,6 +157,7 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
     }
   }
   Join();
+  leaves_out_from_.reset();
   if (observer != nullptr) observer->EndRun();
 }
 
@@ -95,9 +166,12 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std
     : executor_(executor), schedule_(schedule) {
   MR_CHECK(mode != GraphMode::kOff, "nothing is recorded with execution.graph=off");
   const EventMap events = NumberEvents(schedule);
+  int64_t begun = 0;
   for (size_t e = 0; e < schedule.size(); ++e) {
     const Entry& entry = schedule[e];
     const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
+    OpMarker marker(begun);
+    begun += static_cast<int64_t>(body.ops.size());
     if (e == 0 || mode == GraphMode::kMicrobatch) sections_.emplace_back();
     std::vector<Issue>& issues = sections_.back().issues;
     const size_t first_waiting = issues.size();
@@ -106,6 +180,7 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std
       Issue issue;
       issue.op = BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch);
       issue.stream = op.stream;
+      issue.mark = marker.Next(op);
       issue.entry = static_cast<int>(e);
       issue.index = static_cast<int>(o);
       const auto recorded = events.find({static_cast<int32_t>(e), static_cast<int32_t>(o)});
@@ -128,8 +203,7 @@ void RecordedStep::IssueAll(const Section& section) {
   for (const Issue& issue : section.issues) {
     Stream& stream = executor_.stream(issue.stream);
     for (const size_t event : issue.waits) stream.Wait(executor_.EventAt(event));
-    RunOp(issue.op, *executor_.context_.kernels, *executor_.context_.comms, executor_.kernel_counters_,
-          stream);
+    executor_.RunMarked(issue.op, issue.stream, issue.mark);
     if (issue.record >= 0) stream.Record(executor_.EventAt(static_cast<size_t>(issue.record)));
   }
   executor_.Join();

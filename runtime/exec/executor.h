@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/device.h"
 #include "runtime/exec/bound_op.h"
+#include "runtime/exec/progress.h"
 
 namespace millrace {
 
@@ -33,17 +35,35 @@ struct ExecutorContext {
   Device* device = nullptr;
   const KernelTable* kernels = nullptr;
   CommSet* comms = nullptr;
+  ProgressMarks* marks = nullptr;  // null: none are made
+};
+
+// What is marked around an op, and where it stands in the order of issue.
+struct OpMark {
+  int64_t index = 0;
+  bool collective = false;
+  bool boundary = false;  // the compute stream comes to another unit
 };
 
 class Executor {
  public:
   explicit Executor(const ExecutorContext& context);
+  ~Executor();
+
+  // Around the runs of a plan's prologue or schedule, by whichever executor: numbers and marks them.
+  void BeginRun(const RunInfo& run);
+  void EndRun();
 
   // Walks `schedule` (plan.schedule or plan.prologue) eagerly. `observer` may be null.
   void Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer);
 
-  // One op, at once, on its stream: for executors that choose their own order.
-  void RunOne(const Binding& binding, const Entry& entry, int op_index);
+  // One op, at once, on its stream: for executors that choose their own order. `index`: of the op, in the
+  // schedule's order of issue.
+  void RunOne(const Binding& binding, const Entry& entry, int op_index, int64_t index);
+
+  // For tests of what finds a hang: the next Run leaves out the first collective of `unit`, and all later
+  // ones.
+  void LeaveOutCollectives(UnitId unit) { leaves_out_from_ = unit; }
 
   Stream& stream(StreamId id) { return *streams_[static_cast<size_t>(id)]; }
   // What was issued so far, replays included.
@@ -57,12 +77,18 @@ class Executor {
   void Fork();
   void Join();
   Event& EventAt(size_t index);
+  void RunMarked(const BoundOp& op, StreamId stream, const OpMark& mark);
+  bool marks_on_device() const { return words_ != nullptr; }
+  void EnqueueMark(int word, uint64_t value, StreamId stream);
 
   ExecutorContext context_;
+  std::unique_ptr<HostBuffer> words_;  // where a device writes its marks
   std::array<std::unique_ptr<Stream>, kStreams> streams_;
   std::vector<std::unique_ptr<Event>> events_;
   KernelCounters kernel_counters_;
   CommCounters replayed_;  // by graphs: communicators only count what is issued to them
+  uint64_t number_ = 0;    // of the run begun last
+  std::optional<UnitId> leaves_out_from_;
 };
 
 enum class GraphMode { kStep, kMicrobatch, kOff };
@@ -92,6 +118,7 @@ class RecordedStep {
   struct Issue {
     BoundOp op;
     StreamId stream = StreamId::kCompute;
+    OpMark mark;
     std::vector<size_t> waits;  // events
     int64_t record = -1;        // event, -1 none
     int entry = 0, index = 0;   // of the schedule, of the body's ops

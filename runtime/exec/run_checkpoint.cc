@@ -129,20 +129,30 @@ std::string NewId(Communicator& world) {
   return world.HostBroadcast(fmt::format("{:x}-{}", now, getpid()), 0);
 }
 
-void WriteShards(Engine& engine, const CheckpointPlace& place, int rank) {
+constexpr int64_t kWrittenPiece = int64_t{4} << 20;
+
+void WriteShards(Engine& engine, const CheckpointPlace& place, int rank, FileSystem& files) {
   const ShardLayout& layout = engine.layout();
   std::vector<CheckpointWriter::Blob> blobs;
   for (const auto& [kind, name] : kKinds)
     for (const FlatParam& flat : layout.flats)
       blobs.push_back({BlobName(name, flat.name), DType::kF32, flat.shard_numel});
-  CheckpointWriter writer(place, rank, blobs);
+  CheckpointWriter writer(place, rank, blobs, files);
   int64_t index = 0;
   for (const auto& [kind, name] : kKinds) {
     for (size_t f = 0; f < layout.flats.size(); ++f) {
       const std::vector<float> shard = engine.ReadShard(kind, FlatId{static_cast<int32_t>(f)});
-      writer.Write(index++, shard.data(), static_cast<int64_t>(shard.size() * sizeof(float)));
+      const auto bytes = static_cast<int64_t>(shard.size() * sizeof(float));
+      // In pieces, so that a slow disk shows progress.
+      for (int64_t done = 0; done < bytes; done += kWrittenPiece) {
+        writer.Write(index, reinterpret_cast<const char*>(shard.data()) + done,
+                     std::min(kWrittenPiece, bytes - done));
+        if (engine.marks() != nullptr) engine.marks()->Tick();
+      }
+      ++index;
     }
   }
+  const PhaseScope phase(engine.marks(), RunPhase::kSyncing, place.step);
   writer.Finish();
 }
 
@@ -284,7 +294,7 @@ std::optional<std::string> SetAside(const std::string& run_dir) {
 }  // namespace
 
 std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
-                    const RunIdentity& identity, int64_t keep) {
+                    const RunIdentity& identity, int64_t keep, FileSystem& files) {
   Communicator& world = engine.comms().world();
   const CheckpointPlace place{Root(run_dir), progress.step, NewId(world)};
   const int writers = engine.layout().mesh.shard;  // replica 0; the others hold the same bits
@@ -293,11 +303,12 @@ std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgres
   for (const std::string& text : world.HostAllGather(CountersJson(engine.counters()).dump()))
     counters.push_back(Json::parse(text));
   try {
-    OnLeader(world, [&] { PrepareCheckpoint(place); });
+    OnLeader(world, [&] { PrepareCheckpoint(place, files); });
     OnAll(world, [&] {
-      if (world.rank() < writers) WriteShards(engine, place, world.rank());
+      if (world.rank() < writers) WriteShards(engine, place, world.rank(), files);
     });
     OnLeader(world, [&] {
+      const PhaseScope phase(engine.marks(), RunPhase::kTidying, progress.step);
       CheckpointManifest manifest;
       manifest.step = progress.step;
       manifest.world = world.world_size();
@@ -315,11 +326,11 @@ std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgres
                           .dump();
       std::vector<int64_t> ranks;
       for (int r = 0; r < writers; ++r) ranks.push_back(r);
-      PublishCheckpoint(place, manifest, ranks);
+      PublishCheckpoint(place, manifest, ranks, files);
       KeepNewest(place.root, keep);
     });
   } catch (const Error&) {
-    if (world.rank() == 0) AbandonCheckpoint(place);
+    if (world.rank() == 0) AbandonCheckpoint(place, files);
     throw;
   }
   return place.Folder();

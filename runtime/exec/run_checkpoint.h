@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/file_system.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/model_spec.h"
 
@@ -43,8 +44,9 @@ struct ResumedRun {
 };
 
 // Collective. Publishes run_dir/checkpoints/step_XXXXXXXX and keeps the newest `keep`. Returns its path.
+// Progress for a watchdog: each piece of some MiB that was written.
 std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
-                    const RunIdentity& identity, int64_t keep);
+                    const RunIdentity& identity, int64_t keep, FileSystem& files = FileSystem::Posix());
 
 // Collective. Loads the newest valid checkpoint into the engine, by policy; nothing when there is none (auto)
 // or never. Damaged ones are quarantined and reported under auto.

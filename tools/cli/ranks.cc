@@ -1,4 +1,6 @@
 // Where a verb runs: the transport of this process, and how failures end a job.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -41,8 +43,14 @@ LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& 
   return loaded;
 }
 
+using EndJob = std::function<void(const std::string& reason)>;  // with the exit code of a hang; any thread
+
+// MPI is asked to end all ranks. It may hang as the job does; then this process leaves by itself, and its
+// launcher ends the others.
+constexpr std::chrono::seconds kMpiEnds(10);
+
 int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelection& plans,
-        const std::function<int(RankContext&)>& body) {
+        const EndJob& end_job, const std::function<int(RankContext&)>& body) {
   const int world = factory.world_size();
   LoadedConfig loaded;
   Backend backend = Backend::kCpu;
@@ -57,6 +65,10 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
     return ExitCode(error.code());
   }
   RankDevice device = MakeRankDevice(backend, factory);
+  device.environment.on_stall = end_job;
+  device.environment.on_warning = [](const std::string& text) {
+    std::cerr << "millrace: warning: " << text << std::endl;
+  };
   RankContext context{*device.environment.comm_factory, device.environment, device.machine,
                       std::move(loaded)};
   return body(context);
@@ -83,12 +95,24 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
   if (!Launched()) {
     LocalWorld world(1);
     const std::unique_ptr<CommFactory> factory = world.Factory(0);
-    return Run(*factory, arguments, plans, body);
+    const EndJob end_job = [](const std::string& reason) {
+      std::cerr << "millrace: " << reason << std::endl;
+      _exit(ExitCode(ErrorCode::kTimeout));
+    };
+    return Run(*factory, arguments, plans, end_job, body);
   }
   MpiRuntime mpi(nullptr, nullptr);
   try {
     const std::unique_ptr<CommFactory> factory = MakeMpiCommFactory(mpi);
-    return Run(*factory, arguments, plans, body);
+    const EndJob end_job = [&mpi](const std::string& reason) {
+      const int code = ExitCode(ErrorCode::kTimeout);
+      std::thread([code] {
+        std::this_thread::sleep_for(kMpiEnds);
+        _exit(code);
+      }).detach();
+      mpi.Abort(reason, code);
+    };
+    return Run(*factory, arguments, plans, end_job, body);
   } catch (const Error& error) {
     if (mpi.rank() != 0 && IsLikelyEverywhere(error.code())) std::this_thread::sleep_for(kLeaderSpeaksFirst);
     mpi.Abort(error.what(), ExitCode(error.code()));

@@ -1,5 +1,6 @@
 #include "runtime/base/cpu/host_device.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -7,6 +8,8 @@
 
 namespace millrace {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kAlignment = 4096;
 
@@ -31,11 +34,32 @@ class AlignedBuffer final : public Base {
   int64_t bytes_;
 };
 
-class HostEvent final : public Event {};
+class HostEvent final : public Event {
+ public:
+  explicit HostEvent(bool timed) : timed_(timed) {}
+  void Record() {
+    if (timed_) at_ = Clock::now();
+  }
+  double MillisecondsUntil(const HostEvent& later) const {
+    MR_CHECK(timed_ && later.timed_, "time is kept by timed events");
+    return std::chrono::duration<double, std::milli>(later.at_ - at_).count();
+  }
+
+ private:
+  bool timed_;
+  Clock::time_point at_;
+};
+
+template <class E>
+auto& AsHost(E& event) {
+  auto* host = dynamic_cast<std::conditional_t<std::is_const_v<E>, const HostEvent*, HostEvent*>>(&event);
+  MR_CHECK(host != nullptr, "an event of another device");
+  return *host;
+}
 
 class HostStream final : public Stream {
  public:
-  void Record(Event&) override {}
+  void Record(Event& event) override { AsHost(event).Record(); }
   void Wait(const Event&) override {}
   void Sync() override {}
 };
@@ -51,7 +75,11 @@ class HostDevice final : public Device {
     return std::make_unique<AlignedBuffer<HostBuffer>>(bytes, label);
   }
   std::unique_ptr<Stream> MakeStream(const std::string&) override { return std::make_unique<HostStream>(); }
-  std::unique_ptr<Event> MakeEvent() override { return std::make_unique<HostEvent>(); }
+  std::unique_ptr<Event> MakeEvent() override { return std::make_unique<HostEvent>(false); }
+  std::unique_ptr<Event> MakeTimedEvent() override { return std::make_unique<HostEvent>(true); }
+  double MillisecondsBetween(const Event& begin, const Event& end) override {
+    return AsHost(begin).MillisecondsUntil(AsHost(end));
+  }
   void SyncEvent(const Event&) override {}
   void CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream&) override {
     std::memcpy(host, device, static_cast<size_t>(bytes));
@@ -67,6 +95,9 @@ class HostDevice final : public Device {
   }
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream&) override {
     std::memset(device, static_cast<int>(value), static_cast<size_t>(bytes));
+  }
+  void EnqueueMark(std::byte* word, uint64_t value, Stream&) override {
+    __atomic_store_n(reinterpret_cast<uint64_t*>(word), value, __ATOMIC_RELEASE);
   }
   bool captures() const override { return false; }
   void BeginCapture(Stream&) override { MR_CHECK(false, "host streams cannot be captured"); }

@@ -1,5 +1,7 @@
 #include "runtime/base/cuda/cuda_device.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -88,7 +90,9 @@ const CudaEvent& AsCuda(const Event& event) {
 
 }  // namespace
 
-CudaEvent::CudaEvent() { MR_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+CudaEvent::CudaEvent(bool timed) {
+  MR_CUDA(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming));
+}
 CudaEvent::~CudaEvent() { Quiet(cudaEventDestroy(event_)); }
 
 CudaStream::CudaStream(CudaDevice& device, bool high_priority) : device_(device) {
@@ -141,6 +145,12 @@ std::unique_ptr<Stream> CudaDevice::MakeStream(const std::string& role) {
   return std::make_unique<CudaStream>(*this, role == "gather" || role == "reduce");
 }
 std::unique_ptr<Event> CudaDevice::MakeEvent() { return std::make_unique<CudaEvent>(); }
+std::unique_ptr<Event> CudaDevice::MakeTimedEvent() { return std::make_unique<CudaEvent>(true); }
+double CudaDevice::MillisecondsBetween(const Event& begin, const Event& end) {
+  float milliseconds = 0;
+  MR_CUDA(cudaEventElapsedTime(&milliseconds, AsCuda(begin).get(), AsCuda(end).get()));
+  return milliseconds;
+}
 void CudaDevice::SyncEvent(const Event& event) { MR_CUDA(cudaEventSynchronize(AsCuda(event).get())); }
 
 void CudaDevice::CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) {
@@ -163,6 +173,29 @@ void CudaDevice::EnqueueFromHost(std::byte* device, const std::byte* pinned, int
 }
 void CudaDevice::EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) {
   MR_CUDA(cudaMemsetAsync(device, static_cast<int>(value), static_cast<size_t>(bytes), AsCuda(stream).get()));
+}
+
+// The driver is not linked: this program also starts where there is none. cuStreamWriteValue64 orders the
+// mark behind the writes before it, as an event would.
+void CudaDevice::EnqueueMark(std::byte* word, uint64_t value, Stream& stream) {
+  if (write_value_ == nullptr) {
+    constexpr unsigned kSince = 11070;  // the second version of stream memory operations, capturable
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    MR_CUDA(cudaGetDriverEntryPointByVersion("cuStreamWriteValue64", &write_value_, kSince, cudaEnableDefault,
+                                             &found));
+    MR_REQUIRE(ErrorCode::kDevice, found == cudaDriverEntryPointSuccess && write_value_ != nullptr,
+               "{}: the driver has no cuStreamWriteValue64, which the watchdog's marks need; run without it: "
+               "execution.watchdog_s=0",
+               name());
+  }
+  using WriteValue = CUresult(CUDAAPI*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
+  const CUresult status = reinterpret_cast<WriteValue>(write_value_)(
+      AsCuda(stream).get(), reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT);
+  MR_REQUIRE(
+      ErrorCode::kDevice, status == CUDA_SUCCESS,
+      "{}: cuStreamWriteValue64 failed with error {} of the driver; the watchdog's marks can be turned "
+      "off: execution.watchdog_s=0",
+      name(), static_cast<int>(status));
 }
 
 // Relaxed: libraries may allocate or query while a step is captured (cuDNN, NCCL); what they launch is

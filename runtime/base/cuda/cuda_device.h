@@ -21,7 +21,7 @@ class CudaDevice;
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent();
+  explicit CudaEvent(bool timed = false);
   ~CudaEvent() override;
   cudaEvent_t get() const { return event_; }
 
@@ -65,12 +65,17 @@ class CudaDevice final : public Device {
   // compute blocks overlaps nothing.
   std::unique_ptr<Stream> MakeStream(const std::string& role) override;
   std::unique_ptr<Event> MakeEvent() override;
+  std::unique_ptr<Event> MakeTimedEvent() override;
+  double MillisecondsBetween(const Event& begin, const Event& end) override;
   void SyncEvent(const Event& event) override;
   void CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) override;
   void CopyFromHost(std::byte* device, const void* host, int64_t bytes, Stream& stream) override;
   void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) override;
   void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) override;
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) override;
+  // A memory operation of the stream, not a kernel: no SM has to be free for it. Error(kDevice) where the
+  // driver or GPU has none for 64 bits.
+  void EnqueueMark(std::byte* word, uint64_t value, Stream& stream) override;
 
   bool captures() const override { return true; }
   void BeginCapture(Stream& origin) override;
@@ -91,6 +96,7 @@ class CudaDevice final : public Device {
  private:
   int ordinal_;
   cudaDeviceProp properties_{};
+  void* write_value_ = nullptr;  // the driver's cuStreamWriteValue64, found at the first mark
   std::map<std::type_index, std::shared_ptr<void>> attached_;
   std::vector<std::shared_ptr<void>> order_;
 };

@@ -1,0 +1,84 @@
+// A thread per rank that ends a job which makes no progress, after saying who holds it up.
+//
+// Rule     When this rank has made no progress (progress.h) for the limit, it looks at the others' records.
+// It
+//          speaks when a rank is silent: its record has not been renewed for half the limit; or when every
+//          rank has been idle for as long as the phase it is in allows: the limit, or ten minutes where
+//          progress cannot be shown, or for ever in its caller's own time. As long as one rank moves, nobody
+//          is hung.
+// Who      The lowest rank that is not silent speaks and ends the job; the others follow after a few seconds
+//          if that has not ended them.
+// Clocks   Each rank counts its own idle time, so clocks of hosts are not compared. A watchdog that finds
+// that
+//          it did not run itself (a debugger, SIGSTOP to the whole job, a suspended machine, or a file system
+//          that blocked its own record) begins to count anew.
+// Limits   The last rank that is left, stopped itself, is seen by nobody. Endless computation in an op of the
+//          CPU backend counts as progress.
+// Hang     The thread touches memory, small files and its own clock: never the device, nor a communicator.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "runtime/exec/progress.h"
+#include "runtime/exec/progress_board.h"
+#include "runtime/exec/stall_verdict.h"
+
+namespace millrace {
+
+struct WatchdogOptions {
+  std::chrono::milliseconds limit = std::chrono::seconds(20);
+  std::chrono::milliseconds long_limit = std::chrono::minutes(10);  // Patience::kLong; at least `limit`
+  // Called once, on the watchdog's thread, with the verdict. Ends the process; where it returns (embedders,
+  // tests) the watchdog does no more.
+  std::function<void(const std::string& verdict)> on_stall;
+};
+
+class Watchdog {
+ public:
+  // A collective over `world`. `marks` and what `names` points to outlive the watchdog. Null, with `warning`
+  // set on rank 0, where run_dir cannot hold the records, or the ranks do not see each other's there.
+  static std::unique_ptr<Watchdog> Start(Communicator& world, const std::string& run_dir,
+                                         const ProgressMarks& marks, PlanNames names,
+                                         const WatchdogOptions& options, std::string& warning);
+  ~Watchdog();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What this rank has seen of another one's record since it began to look.
+  struct Seen {
+    ProgressRecord record;
+    bool any = false, gone = false;
+    Clock::time_point renewed;
+  };
+
+  Watchdog(std::unique_ptr<ProgressBoard> board, ProgressRecord own, const ProgressMarks& marks,
+           PlanNames names, const WatchdogOptions& options);
+  void Run(const std::stop_token& stop);
+  void Observe(Clock::time_point now);
+  void Look(Clock::time_point now);
+  // Whether all that is known says that the job is hung.
+  bool Stalled(Clock::time_point now, std::vector<RankView>& views) const;
+  std::chrono::milliseconds Allowed(const ProgressReading& reading) const;
+  void StartAfresh(Clock::time_point now);
+
+  const WatchdogOptions options_;
+  const ProgressMarks& marks_;
+  const PlanNames names_;
+  const std::unique_ptr<ProgressBoard> board_;  // null: one rank
+  ProgressRecord own_;
+  Clock::time_point moved_;  // this rank's last progress
+  std::vector<Seen> seen_;   // by rank; empty: not looking
+  Clock::time_point stalled_since_;
+  bool stalled_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace millrace
