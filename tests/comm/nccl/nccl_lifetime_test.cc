@@ -5,6 +5,7 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
@@ -167,6 +168,69 @@ TEST_CASE("twenty lives leave no memory behind", "[comm][gpu]") {
                     ToString(options).c_str(), static_cast<long long>(held >> 20),
                     static_cast<long long>(lost));
     });
+}
+
+// Blocks of many sizes with a pattern in each, freed and taken anew: writes behind a block or into a freed
+// one, by whatever library, change a pattern or what malloc keeps between blocks.
+class Heap {
+ public:
+  // Returns how many blocks have changed since they were taken.
+  int64_t Churn(uint32_t seed) {
+    int64_t changed = 0;
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+      seed = seed * 1664525u + 1013904223u;
+      std::vector<unsigned char>& block = blocks_[b];
+      for (const unsigned char byte : block) changed += byte != Mark(b);
+      if (seed >> 31) block = std::vector<unsigned char>(16 + (seed >> 8) % 6000, Mark(b));
+    }
+    return changed;
+  }
+
+ private:
+  static unsigned char Mark(size_t b) { return static_cast<unsigned char>(1 + b % 251); }
+  std::vector<std::vector<unsigned char>> blocks_{2000};
+};
+
+// Threads that end, as ranks of an embedding process do: a world, a gather and a reduce communicator, some
+// eager calls, a graph of many, and all of it gone with the thread.
+void OneThreadsLife(GpuRank& rank, int life) {
+  Heap heap;
+  int64_t changed = heap.Churn(static_cast<uint32_t>(life));
+  const auto world = rank.nccl.MakeSmall(rank.Everyone(), "world");
+  const auto gather = rank.nccl.Make(rank.Everyone(), "gather");
+  const auto reduce = rank.nccl.Make(rank.Everyone(), "reduce");
+  const int64_t n = 2560;
+  TestArena arena(rank, {world.get(), gather.get(), reduce.get()}, (rank.world() + 1) * n * 4 + (1 << 16));
+  for (Communicator* comm : {world.get(), gather.get(), reduce.get()}) comm->Connect();
+  const auto stream = rank.device.MakeStream("gather");
+  const TensorView full = arena.Take(DType::kF32, rank.world() * n), shard = arena.Take(DType::kF32, n);
+  const TensorView few = arena.Take(DType::kF64, 40 * rank.world());
+  const TensorView own{few.data + rank.rank() * 320, DenseLayout(DType::kF64, {40})};
+  const auto issue = [&] {
+    for (int i = 0; i < 24; ++i) {
+      reduce->ReduceScatterSum(full, shard, {}, *stream);
+      gather->AllGather(shard, full, {}, *stream);
+      world->AllGather(own, few, {}, *stream);
+    }
+  };
+  rank.device.EnqueueFill(full.data, std::byte{0}, full.bytes(), *stream);
+  rank.device.EnqueueFill(few.data, std::byte{0}, few.bytes(), *stream);
+  issue();
+  changed += heap.Churn(static_cast<uint32_t>(life) + 1000);
+  rank.device.BeginCapture(*stream);
+  issue();
+  std::unique_ptr<Graph> graph = rank.device.EndCapture(*stream);
+  for (int i = 0; i < 5; ++i) graph->Launch(*stream);
+  stream->Sync();
+  graph.reset();
+  changed += heap.Churn(static_cast<uint32_t>(life) + 2000);
+  rank.report.Expect(changed == 0, "life {}: {} bytes of the heap were overwritten", life, changed);
+}
+
+TEST_CASE("lives on threads that end leave the heap whole", "[comm][gpu]") {
+  for (int life = 0; life < 40; ++life)
+    OnGpuRanks(PlainAndSymmetric()[static_cast<size_t>(life % 2)],
+               [life](GpuRank& rank) { OneThreadsLife(rank, life); });
 }
 
 }  // namespace
