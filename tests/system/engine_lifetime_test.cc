@@ -1,6 +1,7 @@
 // Engines share nothing: two at once in one process, many one after the other, each as if it were alone.
 // Runs under the thread sanitizer, with every way of executing a step.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <thread>
 
 #include "tests/system/options.h"
@@ -47,6 +48,31 @@ TEST_CASE("two engines of one rank, stepping in turn, do not see each other") {
   const Outcome reference = RunTrial(trial);
   for (size_t step = 0; step < losses.size(); ++step) REQUIRE(losses[step] == reference.scalars[step].loss);
   REQUIRE(other_losses != losses);
+}
+
+TEST_CASE("a step's time lies within the host's wait for it, and steps in flight share none") {
+  const Trial trial = Small(ModelConfig::Family::kGpt2, 1);
+  RunEngines(trial, [&](RankContext& rank) {
+    rank.engine.InitWeights(1);
+    const auto start = std::chrono::steady_clock::now();
+    const auto since = [&] {
+      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    };
+    double sum = 0;
+    for (int64_t step = 0; step < 3; ++step) {
+      StepOn(rank, trial.config, step);
+      CHECK(rank.engine.step_ms() > 0);
+      sum += rank.engine.step_ms();
+    }
+    for (int64_t step = 3; step < 3 + Engine::kStepsInFlight; ++step)
+      rank.engine.Enqueue(BatchOf(trial.config, 1, 0, step), step, ValidTokens(trial.config, 1));
+    for (int i = 0; i < Engine::kStepsInFlight; ++i) {
+      rank.engine.Collect();
+      CHECK(rank.engine.step_ms() > 0);
+      sum += rank.engine.step_ms();
+    }
+    CHECK(sum <= since());
+  });
 }
 
 TEST_CASE("twenty engines, made and destroyed one after the other") {
