@@ -102,6 +102,9 @@ class Engine {
   // with the same arguments.
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
+  // The training step's, once it is recorded; else null.
+  const RecordedStep* recorded_step() const { return train_recorded_.get(); }
+
   const StepCounters& counters() const { return counters_; }
   void SetCounters(const StepCounters& counters) { counters_ = counters; }
 

@@ -56,6 +56,7 @@ Executor::~Executor() {
 }
 
 void Executor::EnqueueMark(int word, uint64_t value, StreamId id) {
+  ++enqueued_marks_;
   context_.device->EnqueueMark(words_->data() + word * kDeviceWordStride, value, stream(id));
 }
 
@@ -214,11 +215,13 @@ void RecordedStep::Capture(Section& section) {
   Stream& compute = executor_.stream(StreamId::kCompute);
   const KernelCounters kernels = executor_.kernel_counters_;
   const CommCounters comm = executor_.comm_counters();
+  const int64_t marks = executor_.enqueued_marks_;
   device.BeginCapture(compute);
   IssueAll(section);
   section.graph = device.EndCapture(compute);
   section.kernels = executor_.kernel_counters_ - kernels;
   section.comm = executor_.comm_counters() - comm;
+  mark_nodes_ += executor_.enqueued_marks_ - marks;
 }
 
 void RecordedStep::Replay() {

@@ -88,6 +88,7 @@ class Executor {
   KernelCounters kernel_counters_;
   CommCounters replayed_;  // by graphs: communicators only count what is issued to them
   uint64_t number_ = 0;    // of the run begun last
+  int64_t enqueued_marks_ = 0;
   std::optional<UnitId> leaves_out_from_;
 };
 
@@ -111,8 +112,9 @@ class RecordedStep {
   // Throws Error(kInternal) naming the op, the operand and both addresses unless `binding` puts every operand
   // where the recorded list has it: a graph would go on reading and writing the old place.
   void CheckAddresses(const Binding& binding) const;
-  int64_t launches() const { return launches_; }  // since construction; on a host device, lists issued
-  int64_t nodes() const;                          // of the captured graphs; 0 before
+  int64_t launches() const { return launches_; }      // since construction; on a host device, lists issued
+  int64_t nodes() const;                              // of the captured graphs; 0 before
+  int64_t mark_nodes() const { return mark_nodes_; }  // of these, a watchdog's
 
  private:
   struct Issue {
@@ -136,7 +138,7 @@ class RecordedStep {
   Executor& executor_;
   const std::vector<Entry> schedule_;
   std::vector<Section> sections_;
-  int64_t launches_ = 0;
+  int64_t launches_ = 0, mark_nodes_ = 0;
 };
 
 }  // namespace millrace

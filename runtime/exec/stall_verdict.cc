@@ -92,6 +92,18 @@ Position DevicePosition(const ProgressReading& reading, const PlanNames& names) 
   return position;
 }
 
+// Where a rank was last in work of its own; a device shows marks, not every op.
+std::string LastOp(const ProgressReading& reading, const PlanNames& names) {
+  if (reading.runs == 0) return "";
+  if (!reading.has_device)
+    return "; its last op was " + OpText(names, reading.host_run, reading.index, Reach::kAt);
+  uint64_t last = 0;
+  for (int s = 0; s < kStreams; ++s) last = std::max(last, reading.device[kFirstStreamWord + s]);
+  if (last == 0) return "";
+  return "; its last mark was " +
+         OpText(names, reading.device_run, static_cast<int64_t>(last >> 2), Reach::kAt);
+}
+
 std::string Who(const ProgressRecord& record) {
   return fmt::format("rank {} (pid {} on {})", record.rank, record.pid, record.host);
 }
@@ -195,8 +207,7 @@ Position PositionOf(const ProgressReading& reading, const PlanNames& names) {
   if (reading.phase == RunPhase::kTraining || reading.phase == RunPhase::kSaving ||
       reading.phase == RunPhase::kSyncing)
     text += fmt::format(", after step {}", reading.detail);
-  if (reading.runs > 0)
-    text += fmt::format("; its last op was {}", OpText(names, reading.host_run, reading.index, Reach::kAt));
+  text += LastOp(reading, names);
   return {reading.runs + 1, -1, false, text};
 }
 

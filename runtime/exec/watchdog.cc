@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a rank that would not speak first waits for the one that does.
+// How long a rank waits for whoever should end the job before it does.
 constexpr std::chrono::seconds kSpeakerEnds(5);
 
 // How often a rank renews its record, which is as old as what is last known of a rank that was stopped. Rarer
@@ -112,6 +112,7 @@ void Watchdog::Run(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any wake;
   Clock::time_point last = Clock::now();
+  bool spoken = false;
   while (!stop.stop_requested()) {
     {
       std::unique_lock lock(mutex);
@@ -122,7 +123,7 @@ void Watchdog::Run(const std::stop_token& stop) {
     if (now - last > period + options_.limit / 4) StartAfresh(now);
     last = now;
     Observe(now);
-    if (seen_.empty()) continue;
+    if (seen_.empty() || spoken) continue;
     std::vector<RankView> views;
     if (!Stalled(now, views)) {
       stalled_ = false;
@@ -133,10 +134,15 @@ void Watchdog::Run(const std::stop_token& stop) {
     const auto speaker = std::find_if(views.begin(), views.end(), [](const RankView& view) {
       return view.state == RankView::State::kAlive;
     });
-    if (speaker->record.rank != own_.rank && now - stalled_since_ < kSpeakerEnds) continue;
+    // Whoever ended a process ends the others: the launcher, or the rank that spoke.
+    const bool one_has_ended = std::any_of(views.begin(), views.end(), [](const RankView& view) {
+      return view.state == RankView::State::kSilent && (view.process == 'X' || view.process == 'Z');
+    });
+    const bool others_turn = speaker->record.rank != own_.rank || one_has_ended;
+    if (others_turn && now - stalled_since_ < kSpeakerEnds) continue;
     const auto idle = std::chrono::duration_cast<std::chrono::seconds>(now - moved_).count();
+    spoken = true;
     options_.on_stall(StallVerdict(views, names_, idle));
-    return;
   }
 }
 

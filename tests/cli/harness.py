@@ -18,7 +18,7 @@ PROGRAM = os.path.abspath(os.environ.get('MILLRACE_BINARY') or next(
     (p for p in ('tools/cli/millrace_cpu', 'bazel-bin/tools/cli/millrace_cpu') if os.path.exists(p)), 'tools/cli/millrace_cpu'))
 
 # Exit codes of tools/README.md.
-OK, BAD_CONFIG, BAD_DATA, BAD_CHECKPOINT, DOES_NOT_FIT, RANK_LOST, IO_FAILED, PREEMPTED, STOPPED = 0, 2, 3, 4, 5, 72, 74, 75, 143
+OK, BAD_CONFIG, BAD_DATA, BAD_CHECKPOINT, DOES_NOT_FIT, HUNG, RANK_LOST, IO_FAILED, PREEMPTED, STOPPED = 0, 2, 3, 4, 5, 71, 72, 74, 75, 143
 
 TIMEOUT_S = 120  # of one command; the machine may be busy
 

@@ -1,0 +1,123 @@
+"""A job that stands still ends with exit code 71 and says who holds it up; one that is only slow goes on."""
+import os
+import re
+import signal
+import time
+import unittest
+
+from harness import HUNG, OK, RANK_LOST, CliTest, millrace, rank_pids, start, wait_until
+
+LIMIT_S = 2
+# Until the verdict and the end: generous, the machine may be busy. Without a watchdog nothing ends for ten minutes.
+END_S = 30
+
+
+class Watchdog(CliTest):
+
+    def watched(self, limit=LIMIT_S, **sections):
+        sections.setdefault('train', {}).setdefault('steps', 100000)
+        sections.setdefault('checkpoint', {}).setdefault('every', 0)
+        sections.setdefault('execution', {})['watchdog_s'] = limit
+        return self.config(**sections)
+
+    def start_until(self, config, run, step, ranks=2, env=None):
+        job = start('train', config, ranks=ranks, env=env)
+        wait_until(lambda: len(run.metrics()) >= step, 'step %d' % step, job=job)
+        return job
+
+    def expect_hang(self, job):
+        outcome = self.expect(job.end(END_S), HUNG)
+        self.assertEqual(wait_until(lambda: not rank_pids(self.folder), 'the last rank to end', END_S), True)
+        return outcome, self.expect_line(outcome.err, r'^millrace: rank \d+: no progress for \d+ s ')[0]
+
+    def test_a_stopped_rank_is_named_and_the_job_ends(self):
+        for rank, ranks in ((1, 2), (0, 3)):
+            with self.subTest(rank=rank):
+                config, run = self.watched(run='run%d' % rank, execution={'graph': ('step', 'off')[rank]})
+                job = self.start_until(config, run, 100, ranks)
+                pid = rank_pids(self.folder)[rank]
+                os.kill(pid, signal.SIGSTOP)
+                stopped = time.monotonic()
+                outcome, line = self.expect_hang(job)
+                self.assertGreater(time.monotonic() - stopped, LIMIT_S * 0.9, outcome)
+                self.assertRegex(line, r'rank %d \(pid %d on \S+\) does not run: its process is stopped by a signal' % (rank, pid))
+                # Where it was, and where another one waits for it.
+                self.assertRegex(line, r'last seen in .*\(op \S+, stream \w+, step \d+, microbatch \d')
+                speaker = 1 - rank if ranks == 2 else 1
+                self.assertRegex(line, r'^millrace: rank %d: ' % speaker)
+                self.assertRegex(line, r'ranks? \S+( \S+)? (waits?|are|is) in \S+ of (no unit|unit \S+) \(op \S+|the phase')
+
+    def test_a_rank_that_leaves_out_a_collective_is_seen_and_the_collective_named(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                config, run = self.watched(run='run%d' % rank)
+                job = start('train', config, ranks=2, env={'MILLRACE_INJECT': '20:%d:skip=h.1' % rank})
+                outcome, line = self.expect_hang(job)
+                self.assertRegex(
+                    line, r'rank %d \(pid \d+ on \S+\) waits in all_gather of unit h\.1 \(op gather/h\.1, stream gather, step 20, '
+                    r'microbatch 0, forward\.\w+\), which others have passed, or left out; rank %d ' % (1 - rank, rank))
+                self.assertEqual(run.steps()[-1:], [19] if rank == 1 else run.steps()[-1:])
+
+    def test_a_stop_of_all_ranks_is_no_hang(self):
+        config, run = self.watched(train={'steps': 4000})
+        job = self.start_until(config, run, 5)
+        pids = rank_pids(self.folder).values()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(3 * LIMIT_S)
+        steps = len(run.metrics())
+        self.assertLess(steps, 4000)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        outcome = self.expect(job.end(), OK)
+        self.assertEqual(outcome.err, '')
+        self.assertFalse(os.path.exists(run.file('.progress')))  # removed at a clean end
+
+    def test_a_short_stop_of_one_rank_is_no_hang(self):
+        config, run = self.watched(limit=6, train={'steps': 4000})
+        job = self.start_until(config, run, 5)
+        pid = rank_pids(self.folder)[1]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(2)
+        steps = len(run.metrics())
+        self.assertLess(steps, 4000)
+        os.kill(pid, signal.SIGCONT)
+        self.expect(job.end(), OK)
+
+    def test_without_a_watchdog_nothing_is_said(self):
+        config, run = self.watched(limit=0, train={'steps': 4000})
+        job = self.start_until(config, run, 5)
+        self.assertFalse(os.path.exists(run.file('.progress')))
+        pid = rank_pids(self.folder)[1]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(3 * LIMIT_S)
+        self.assertTrue(job.running())
+        os.kill(pid, signal.SIGCONT)
+        self.expect(job.end(), OK)
+
+    def test_a_killed_rank_keeps_its_exit_code_and_what_it_left_goes_at_the_next_start(self):
+        config, run = self.watched(train={'steps': 4000})
+        job = self.start_until(config, run, 5)
+        os.kill(rank_pids(self.folder)[1], signal.SIGKILL)
+        outcome = self.expect(job.end(END_S), RANK_LOST)
+        self.assertNotIn('no progress', outcome.err)
+        left = os.listdir(run.file('.progress'))
+        self.assertEqual(len(left), 1)
+        job = start('train', config, ranks=2)
+        wait_until(lambda: os.listdir(run.file('.progress')) not in (left, []), 'a folder of its own', job=job)
+        wait_until(lambda: len(os.listdir(run.file('.progress'))) == 1, 'the old one to go', job=job)
+        self.assertNotEqual(os.listdir(run.file('.progress')), left)
+        self.expect(job.end(), OK)
+        self.assertFalse(os.path.exists(run.file('.progress')))
+
+    def test_an_op_of_the_cpu_that_takes_longer_than_the_limit_is_no_hang(self):
+        # Products of seconds.
+        config, run = self.watched(limit=1, train={'steps': 1, 'micro_batch': 2, 'accumulate': 1},
+                                   model={'family': 'gpt2', 'layers': 1, 'd_model': 1024, 'heads': 4, 'ffn': 65536, 'seq_len': 1024},
+                                   data={'kind': 'synthetic'}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
+        outcome = self.expect(millrace('train', config), OK)
+        self.assertGreater(run.metrics()[0]['step_ms'], 20000, outcome)  # in a few dozen ops
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
