@@ -87,13 +87,16 @@ ProgressBoard::Found ReadRecord(const std::string& path, ProgressRecord& record)
   return ProgressBoard::Found::kRecord;
 }
 
-// A job's folder is left when it was killed. Its rank 0 tells whether it lives, if it is of this host.
+// A job's folder is left when its ranks were killed: all that have records are of this host, and have ended.
 bool IsLeft(const std::filesystem::path& folder) {
-  ProgressRecord record;
-  if (ReadRecord((folder / "rank_0").string(), record) == ProgressBoard::Found::kRecord &&
-      ProcessState(record) == 'X')
-    return true;
   std::error_code error;
+  int ended = 0, others = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    ProgressRecord record;
+    const bool known = ReadRecord(entry.path().string(), record) == ProgressBoard::Found::kRecord;
+    ++(known && ProcessState(record) == 'X' ? ended : others);
+  }
+  if (ended > 0 && others == 0) return true;
   const auto written = std::filesystem::last_write_time(folder, error);
   return !error && std::filesystem::file_time_type::clock::now() - written > kLeftoverAge;
 }
@@ -115,7 +118,7 @@ char ProcessState(const ProgressRecord& record) {
   HostName(here);
   if (std::strcmp(here, record.host) != 0) return '?';
   const std::optional<ProcStat> stat = StatOf(record.pid);
-  return stat && stat->started == record.started ? stat->state : 'X';
+  return stat && stat->started == record.started && stat->state != 'Z' ? stat->state : 'X';
 }
 
 std::string MakeJobFolder(const std::string& run_dir) {

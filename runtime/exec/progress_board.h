@@ -30,7 +30,8 @@ struct ProgressRecord {
 ProgressRecord OwnRecord(int rank, int world);
 
 // The state of the process that wrote the record, as in /proc: 'T' stopped by a signal, 't' by a debugger,
-// 'D' in the kernel, ...; 'X': it has ended; '?': it is on another host, or hidden.
+// 'D' in the kernel, ...; 'X': it has ended, also where nobody has collected it yet; '?': it is on another
+// host.
 char ProcessState(const ProgressRecord& record);
 
 // A new folder for one job, run_dir/.progress/<id>; removes those of jobs that died on this host, or are days

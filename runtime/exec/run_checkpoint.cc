@@ -137,7 +137,12 @@ void WriteShards(Engine& engine, const CheckpointPlace& place, int rank, FileSys
   for (const auto& [kind, name] : kKinds)
     for (const FlatParam& flat : layout.flats)
       blobs.push_back({BlobName(name, flat.name), DType::kF32, flat.shard_numel});
-  CheckpointWriter writer(place, rank, blobs, files);
+  std::optional<CheckpointWriter> writer;
+  {
+    const PhaseScope phase(engine.marks(), RunPhase::kSyncing,
+                           place.step);  // takes the disk space of the whole file
+    writer.emplace(place, rank, blobs, files);
+  }
   int64_t index = 0;
   for (const auto& [kind, name] : kKinds) {
     for (size_t f = 0; f < layout.flats.size(); ++f) {
@@ -145,15 +150,15 @@ void WriteShards(Engine& engine, const CheckpointPlace& place, int rank, FileSys
       const auto bytes = static_cast<int64_t>(shard.size() * sizeof(float));
       // In pieces, so that a slow disk shows progress.
       for (int64_t done = 0; done < bytes; done += kWrittenPiece) {
-        writer.Write(index, reinterpret_cast<const char*>(shard.data()) + done,
-                     std::min(kWrittenPiece, bytes - done));
+        writer->Write(index, reinterpret_cast<const char*>(shard.data()) + done,
+                      std::min(kWrittenPiece, bytes - done));
         if (engine.marks() != nullptr) engine.marks()->Tick();
       }
       ++index;
     }
   }
   const PhaseScope phase(engine.marks(), RunPhase::kSyncing, place.step);
-  writer.Finish();
+  writer->Finish();
 }
 
 // Logical values [numel] of one parameter from whichever shards hold them.

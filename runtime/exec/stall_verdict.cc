@@ -117,7 +117,6 @@ std::string WhySilent(const RankView& rank) {
     case 'D':
       return "its process waits in the kernel, for a disk, a network file system or a driver";
     case 'X':
-    case 'Z':
       return "its process has ended";
     case '?':
       return "nothing comes from its process: it is stopped, or its host hangs or is cut off";

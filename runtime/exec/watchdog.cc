@@ -136,7 +136,7 @@ void Watchdog::Run(const std::stop_token& stop) {
     });
     // Whoever ended a process ends the others: the launcher, or the rank that spoke.
     const bool one_has_ended = std::any_of(views.begin(), views.end(), [](const RankView& view) {
-      return view.state == RankView::State::kSilent && (view.process == 'X' || view.process == 'Z');
+      return view.state == RankView::State::kSilent && view.process == 'X';
     });
     const bool others_turn = speaker->record.rank != own_.rank || one_has_ended;
     if (others_turn && now - stalled_since_ < kSpeakerEnds) continue;

@@ -39,6 +39,7 @@ Times RunSteps(Session& session, int64_t first, int64_t count) {
   Engine& engine = session.engine();
   const bool async = session.device().captures();
   const int lag = async ? 2 : 0;
+  const PhaseScope phase(session.marks(), RunPhase::kTraining, first);
   Times times;
   auto last = Clock::now();
   for (int64_t step = first; step < first + count || engine.steps_in_flight() > 0; ++step) {

@@ -7,8 +7,12 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/exec/progress_board.h"
 #include "tests/runtime/data/temp_dir.h"
@@ -173,10 +177,13 @@ TEST_CASE("a stopped process, one that has ended, and what it left are told apar
     const ProgressBoard board(MakeJobFolder(run), 7, 8);  // of a job beside it, which removes nothing
     REQUIRE(jobs().size() == 2);
   }
-  const ProgressBoard other(left, 9, 10);
-  REQUIRE(other.Read(0, record) == ProgressBoard::Found::kRecord);
+  auto other = std::make_unique<ProgressBoard>(left, 9, 10);
+  REQUIRE(other->Read(0, record) == ProgressBoard::Found::kRecord);
   REQUIRE(ProcessState(record) == 'T');
   ::kill(child, SIGKILL);
+  siginfo_t ended = {};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) == 0);
+  REQUIRE(ProcessState(record) == 'X');  // a zombie
   REQUIRE(::waitpid(child, nullptr, 0) == child);
   REQUIRE(ProcessState(record) == 'X');
   record.started += 1;  // another process of the same number
@@ -184,8 +191,13 @@ TEST_CASE("a stopped process, one that has ended, and what it left are told apar
   REQUIRE(ProcessState(record) == 'X');
   std::strcpy(record.host, "another host");
   REQUIRE(ProcessState(record) == '?');
-  const std::string next = MakeJobFolder(run);
-  REQUIRE(jobs() == std::vector<std::string>{next});
+  const std::string beside = MakeJobFolder(run);  // rank 9 of that job is this process, which lives
+  REQUIRE(jobs().size() == 2);
+  other.reset();
+  const std::string next = MakeJobFolder(run);  // an empty folder may belong to a job that starts
+  REQUIRE(jobs().size() == 2);
+  REQUIRE(std::filesystem::exists(beside));
+  REQUIRE_FALSE(std::filesystem::exists(left));
 }
 
 }  // namespace
