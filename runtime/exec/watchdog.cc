@@ -180,7 +180,6 @@ void Watchdog::Look(Clock::time_point now) {
 }
 
 bool Watchdog::Stalled(Clock::time_point now, std::vector<RankView>& views) const {
-  if (now - moved_ < options_.limit) return false;
   bool silent = false, all_too_long = true;
   for (const Seen& seen : seen_) {
     RankView view;

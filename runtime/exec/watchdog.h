@@ -35,8 +35,8 @@ namespace millrace {
 struct WatchdogOptions {
   std::chrono::milliseconds limit = std::chrono::seconds(20);
   std::chrono::milliseconds long_limit = std::chrono::minutes(10);  // Patience::kLong; at least `limit`
-  // Called once, on the watchdog's thread, with the verdict. Ends the job; where it returns (embedders, tests)
-  // the watchdog only goes on renewing its record.
+  // Called once, on the watchdog's thread, with the verdict. Ends the job; where it returns (embedders,
+  // tests) the watchdog only goes on renewing its record.
   std::function<void(const std::string& verdict)> on_stall;
 };
 

@@ -41,11 +41,11 @@ std::vector<TrainFault> ParseFaults(const std::string& text) {
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, ',');) {
     const auto fault = ParseFault(part);
-    MR_REQUIRE(ErrorCode::kConfig, fault.has_value(),
-               "{}={}: \"{}\" is neither STEP:RANK:loss, STEP:RANK:unit=NAME nor STEP:RANK:skip=NAME, with "
-               "STEP from 1 "
-               "and RANK from 0",
-               kFaultVariable, text, part);
+    MR_REQUIRE(
+        ErrorCode::kConfig, fault.has_value(),
+        "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:unit=NAME nor STEP:RANK:skip=NAME, with STEP "
+        "from 1 and RANK from 0",
+        kFaultVariable, text, part);
     faults.push_back(*fault);
   }
   MR_REQUIRE(ErrorCode::kConfig, !faults.empty(), "{} is set and empty", kFaultVariable);

@@ -1,6 +1,10 @@
 // When a watchdog speaks and when it does not: ranks as threads, each with marks of its own.
 #include "runtime/exec/watchdog.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <mutex>
 #include <optional>
@@ -153,6 +157,37 @@ TEST_CASE("a rank that has left is waited for by nobody's watchdog, and named by
   });
   REQUIRE(texts.size() == 1);
   CHECK_THAT(texts[0], Contains("rank 1") && !Contains("rank 0"));
+}
+
+TEST_CASE("a process that was stopped whole begins to count anew") {
+  int ends[2] = {};
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    RunRanks(1, [&](Communicator& comm) {
+      ProgressMarks marks;
+      WatchdogOptions options;
+      options.limit = 1s;
+      options.on_stall = [&](const std::string&) { ::_exit(::write(ends[1], "!", 1) == 1 ? 0 : 1); };
+      std::string warning;
+      marks.BeginRun({});
+      const auto watchdog = Watchdog::Start(comm, "", marks, {}, options, warning);
+      std::this_thread::sleep_for(1min);
+    });
+  }
+  std::this_thread::sleep_for(300ms);
+  ::kill(child, SIGSTOP);
+  std::this_thread::sleep_for(2s);
+  ::kill(child, SIGCONT);
+  const auto start = Clock::now();
+  char said = 0;
+  CHECK(::read(ends[0], &said, 1) == 1);
+  CHECK(said == '!');
+  CHECK(Clock::now() - start > 900ms);
+  CHECK(::waitpid(child, nullptr, 0) == child);
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 TEST_CASE("where the records cannot be kept there is no watchdog, and one warning") {
