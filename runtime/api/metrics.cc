@@ -96,19 +96,6 @@ std::string Float32Bits(double value) {
   return fmt::format("0x{:08x}", std::bit_cast<uint32_t>(static_cast<float>(value)));
 }
 
-int64_t PeakResidentBytes() {
-  std::ifstream in("/proc/self/status");
-  std::string line;
-  while (std::getline(in, line))
-    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
-  return 0;
-}
-
-int64_t MemoryBytes(const Device& device) {
-  const int64_t used = device.UsedBytes();
-  return used > 0 ? used : PeakResidentBytes();
-}
-
 MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old)
     : lines_(Prepared(run_dir, resume_step, old, &dropped_)) {}
 

@@ -29,12 +29,6 @@ class MetricsFile {
   JsonlAppender lines_;
 };
 
-// Most resident bytes of this process so far (VmHWM); 0 where the system does not say.
-int64_t PeakResidentBytes();
-// The memory that a rank's status line and summary speak of: what is in use on its device, or, on a host
-// device, PeakResidentBytes.
-int64_t MemoryBytes(const Device& device);
-
 // "0x3f9d70a4": the bits of the float32 nearest to `value`.
 std::string Float32Bits(double value);
 
@@ -50,7 +44,7 @@ struct Summary {
   TrainResult result;
   std::string param_hash, optimizer_hash, plan_hash;
   std::string tuning_hash;  // of the algorithms in force; "" where there is nothing to tune
-  StepCounters counters;  // of rank 0, over all steps of the run
+  StepCounters counters;    // of rank 0, over all steps of the run
   int64_t resident_before_arena = 0, resident_peak = 0;
   int64_t world = 1;
   double seconds = 0;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runtime/api/exchange.h"
+#include "runtime/api/memory_use.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/exec/logical_tensors.h"
@@ -93,6 +94,7 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   StartWatchdog(environment);
   const PhaseScope phase(marks(), RunPhase::kSettingUp);
   if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
+  memory_before_arena_ = MemoryBytes(*device_);
   engine_ = std::make_unique<Engine>(
       ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get()}, run_.layout,
       run_.plans, EngineOptionsOf(config, environment));

@@ -68,6 +68,8 @@ class Session {
 
   // Of the algorithms that the environment chose; "" where there was nothing to choose.
   const std::string& tuning() const { return tuning_; }
+  // MemoryBytes of its device just before the arena was allocated.
+  int64_t memory_before_arena() const { return memory_before_arena_; }
 
   bool has_data() const { return batcher_ != nullptr; }
   const Batcher& batcher() const;       // with data
@@ -94,6 +96,7 @@ class Session {
   std::unique_ptr<ProgressMarks> marks_;
   std::unique_ptr<Watchdog> watchdog_;  // watches until the engine has gone
   std::string tuning_;
+  int64_t memory_before_arena_ = 0;
   DataSplit data_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Engine> engine_;

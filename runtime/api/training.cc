@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/api/memory_use.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/prediction.h"
 #include "runtime/base/error.h"
@@ -103,8 +104,7 @@ class Loop {
         stop_(stop),
         observer_(observer),
         identity_(IdentityOf(session)),
-        resident_before_(MemoryBytes(session.device())),
-        lag_(session.device().captures() ? 2 : 0) {}
+        lag_(session.engine().lag()) {}
 
   TrainResult Run() {
     const PhaseScope phase(marks(), RunPhase::kTraining);
@@ -308,7 +308,7 @@ class Loop {
     summary.plan_hash = PlanHash(*session_.run().plans.train);
     summary.tuning_hash = session_.tuning();
     summary.counters = session_.engine().counters();
-    summary.resident_before_arena = resident_before_;
+    summary.resident_before_arena = session_.memory_before_arena();
     summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));
     summary.world = session_.world();
     summary.seconds = seconds;
@@ -333,7 +333,6 @@ class Loop {
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;
   const RunIdentity identity_;
-  const int64_t resident_before_;
   std::unique_ptr<MetricsFile> metrics_;
   StepCounters counters_before_;
   int64_t samples_before_ = 0;

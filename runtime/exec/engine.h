@@ -93,6 +93,10 @@ class Engine {
   // Of the step collected last, on the device: from the end of the step before it to its own end; from its
   // own start where no step was in flight when it was issued.
   double step_ms() const { return step_ms_; }
+  // Steps to leave in flight in a loop of Enqueue and Collect. One keeps the device busy: its next step is
+  // queued while it runs one. With more, CUDA's queue of launches fills up (three graphs of about a thousand
+  // nodes, seen on an H200), and Enqueue blocks for half a step.
+  int lag() const { return context_.device->captures() ? 1 : 0; }
   int steps_in_flight() const { return static_cast<int>(enqueued_ - collected_); }
 
   // Sum of the loss over the targets of tokens [B, T+1]: this rank's part.

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/api/metrics.h"
+#include "runtime/api/memory_use.h"
 #include "runtime/api/prediction.h"
 #include "runtime/config/enum_names.h"
 #include "tools/cli/call_timer.h"
@@ -33,12 +33,12 @@ struct Times {
   std::vector<double> enqueue_us;  // host time to issue a step; on a host device, to run it
 };
 
-// Steps [first, first + count). On a device that works while the host goes on, two steps stay in flight, as
+// Steps [first, first + count). On a device that works while the host goes on, a step stays in flight, as
 // in training; on a host device all ranks begin each step together.
 Times RunSteps(Session& session, int64_t first, int64_t count) {
   Engine& engine = session.engine();
   const bool async = session.device().captures();
-  const int lag = async ? 2 : 0;
+  const int lag = engine.lag();
   const PhaseScope phase(session.marks(), RunPhase::kTraining, first);
   Times times;
   auto last = Clock::now();
