@@ -108,6 +108,29 @@ SCRIPT
 chmod +x "$folder/bin/mpirun"
 Expect "mpirun crashes on its way out" 71 env PATH="$folder/bin:$PATH" "$launcher" -n 2 train print
 
+# mpirun that deadlocks when its ranks have ended is killed. What it had said is the code, else there is a code of its own.
+cat >"$folder/bin/mpirun" <<'SCRIPT'
+#!/usr/bin/python3
+import os, signal, subprocess, sys, threading, time
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, signal.SIG_IGN)
+rank = subprocess.Popen(['sleep', '4'])
+rule = '-' * 74
+print('\x1emillrace-rank 0 %d\n\x1emillrace-rank 1 %d' % (rank.pid, rank.pid), file=sys.stderr, flush=True)
+time.sleep(2)
+if 'abort' in sys.argv:
+    print('%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s' % (rule, rule), file=sys.stderr, flush=True)
+time.sleep(3)  # the rank has ended, and nobody has waited for it
+lock = threading.Lock()
+lock.acquire()
+lock.acquire()
+SCRIPT
+Expect "mpirun deadlocks on its way out" 71 env PATH="$folder/bin:$PATH" "$launcher" -n 2 train abort
+ExpectText err "^millrace: no rank is left, but Open MPI's mpirun did not end for 15 s"
+Expect "mpirun deadlocks without a word" 76 env PATH="$folder/bin:$PATH" "$launcher" -n 2 train print
+ExpectText err "^millrace: what code the job ended with is not known"
+rm "$folder/bin/mpirun"
+
 # A rank that is killed is named.
 StartSteps -n 3
 kill -KILL "${pids[2]}"

@@ -30,6 +30,9 @@ def mpi_test(name, srcs, ranks, deps = [], size = "small", tags = [], **kwargs):
             size = size,
             srcs = ["//third_party/mpi:run_under_mpi.sh"],
             args = [str(n), "$(rootpath :%s)" % name],
-            data = [":" + name],
+            data = [
+                ":" + name,
+                "//third_party/mpi:guarded_mpirun.sh",
+            ],
             tags = tags + ["mpi", "exclusive"],
         )

@@ -33,7 +33,8 @@ LaunchRanks() {
 
   MpirunArguments "$ranks" "$hostfile"
   code=0
-  RunChild USR1 mpirun "${mpirun_arguments[@]}" "$root/tools/lib/rank" "$@" </dev/null 2>"$folder/stderr" || code=$?
+  RunChild USR1 "$root/third_party/mpi/guarded_mpirun.sh" "$folder/report" "$ranks" "${mpirun_arguments[@]}" "$root/tools/lib/rank" "$@" \
+    </dev/null 2>"$folder/stderr" || code=$?
   WaitBriefly "$relay"
   ExitForJob "$code" "$folder/report"
 }
@@ -72,7 +73,9 @@ WaitBriefly() {
 
 # ExitForJob CODE REPORT: from mpirun's exit code and what relay_stderr.pl noted.
 ExitForJob() {
-  local code=$1 report=$2 kind rank host signal pid='?'
+  local code=$1 report=$2 kind rank host signal stuck pid='?'
+  stuck=$(sed -n 's/^stuck //p' "$report" | head -n1)
+  [[ -z $stuck ]] || Say "millrace: $stuck."
   if read -r kind rank host signal < <(grep -m1 '^signal ' "$report"); then
     pid=$(sed -n "s/^pid $rank \([0-9]*\)$/\1/p" "$report" | head -n1)
     ExitForSignal "rank $rank (pid ${pid:-?}) on $host" "$signal"
@@ -84,6 +87,9 @@ ExitForJob() {
   # mpirun 4.1.4 at times crashes on its way out, after the job has ended; the job's code is what counts.
   local said
   said=$(sed -n 's/^code //p' "$report" | head -n1)
+  if [[ -n $stuck ]]; then
+    [[ -n $said ]] || Die 76 "millrace: what code the job ended with is not known; the same command goes on, or says that the run is complete."
+  fi
   if IsSignalCode "$code" && [[ -n $said ]]; then exit "$said"; fi
   if IsSignalCode "$code"; then ExitForSignal mpirun $((code - 128)); fi
   # Asked twice, mpirun ends the ranks and itself, with a code that says nothing.
