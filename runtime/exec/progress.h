@@ -2,10 +2,9 @@
 //
 // Host     The thread that works stores one word per op that it issues (relaxed: no order is promised between
 //          marks and memory), and the name of the phase around it.
-// Device   Where work is captured, a replayed step passes no host code: the device itself writes words in
-// host
-//          memory, in stream order, around each collective and where the compute stream comes to another
-//          unit. They are reset when a run begins, so that (run, word) only grows.
+// Device   Where work is captured, a replayed step passes no host code: the device itself writes words into
+//          host memory, in stream order, around each collective and where the compute stream comes to
+//          another unit. They are reset when a run begins, so that (run, word) only grows.
 // Progress Any of these changing. On a host device an op that computes also makes progress by using CPU time
 //          (one product of a large model may take minutes); a rank that waits in a collective uses CPU, too,
 //          but makes none.

@@ -1,17 +1,15 @@
 // A thread per rank that ends a job which makes no progress, after saying who holds it up.
 //
-// Rule     When this rank has made no progress (progress.h) for the limit, it looks at the others' records.
-// It
-//          speaks when a rank is silent: its record has not been renewed for half the limit; or when every
-//          rank has been idle for as long as the phase it is in allows: the limit, or ten minutes where
-//          progress cannot be shown, or for ever in its caller's own time. As long as one rank moves, nobody
-//          is hung.
+// Rule     When this rank has made no progress (progress.h) for half the limit, it looks at the others'
+//          records. It speaks when a rank is silent: its record has not been renewed for half the limit; or
+//          when every rank has been idle for as long as the phase it is in allows: the limit, or ten minutes
+//          where progress cannot be shown, or for ever in its caller's own time. As long as one rank moves
+//          and none is silent, nobody is hung.
 // Who      The lowest rank that is not silent speaks and ends the job; the others follow after a few seconds
 //          if that has not ended them.
 // Clocks   Each rank counts its own idle time, so clocks of hosts are not compared. A watchdog that finds
-// that
-//          it did not run itself (a debugger, SIGSTOP to the whole job, a suspended machine, or a file system
-//          that blocked its own record) begins to count anew.
+//          that it did not run itself (a debugger, SIGSTOP to the whole job, a suspended machine, or a file
+//          system that blocked its own record) begins to count anew.
 // Limits   The last rank that is left, stopped itself, is seen by nobody. Endless computation in an op of the
 //          CPU backend counts as progress.
 // Hang     The thread touches memory, small files and its own clock: never the device, nor a communicator.
