@@ -97,10 +97,9 @@ enum class GraphMode { kStep, kMicrobatch, kOff };
 // The list of a step's ops, bound once. kStep: one launch per step; kMicrobatch: one per body, with all
 // streams joined at each end.
 //
-// Capture  The first replay issues the ops: it is a step like any other, and everything that libraries load
-// or
-//          build at first use is then there. The second captures the same list at the same addresses; from
-//          then on a replay is a launch.
+// Capture  The first replay issues the ops: it is a step like any other, and all that libraries load or build
+//          at first use is then there. The second captures the same list at the same addresses; from then on
+//          a replay is a launch.
 class RecordedStep {
  public:
   // `executor` and what `binding` names outlive this object.
