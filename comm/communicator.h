@@ -54,6 +54,11 @@ struct CommCounters {
   }
 };
 
+// The kinds of call that a communicator is used for.
+struct CommUses {
+  bool all_gathers = true, reduce_scatters = true, all_reduces = true;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -91,10 +96,12 @@ class Communicator {
   virtual void RegisterMemory(std::byte* /*base*/, int64_t /*bytes*/) {}
   virtual void UnregisterMemory(std::byte* /*base*/) noexcept {}
 
-  // Runs each kind of call once, on memory and a stream of its own, and checks the results, so that no call
-  // connects, loads or allocates anything later: a capture may not. A collective, uncounted, after
-  // RegisterMemory and before step 0. Error(kComm): a result is wrong.
-  virtual void Connect() {}
+  // Runs each kind of call in `uses`, few elements and many, on memory and a stream of its own, and checks
+  // the results, so that the transport works and has loaded and connected what these calls need. A
+  // collective, uncounted, after RegisterMemory and before step 0; `uses` is the same on all ranks. Other
+  // calls remain valid; the first may connect, so a call is issued once before it is captured.
+  // Error(kComm): a result is wrong.
+  virtual void Connect(const CommUses& /*uses*/) {}
 
   // Throws when the group is known to be broken: Error(kPeerLost) after an abort, Error(kComm) with the
   // transport's words. Does not block; from any thread, while another is in a call: for watchdogs.

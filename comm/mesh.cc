@@ -78,8 +78,12 @@ void CommSet::UnregisterMemory(std::byte* base) noexcept {
 }
 
 void CommSet::Connect() {
-  for (Communicator* comm : All())
-    if (comm != nullptr) comm->Connect();
+  world_->Connect({.all_gathers = true, .reduce_scatters = false, .all_reduces = false});
+  shard_gather_->Connect(
+      {.all_gathers = true, .reduce_scatters = shard_reduce_ == nullptr, .all_reduces = false});
+  if (shard_reduce_)
+    shard_reduce_->Connect({.all_gathers = false, .reduce_scatters = true, .all_reduces = false});
+  replicate_reduce_->Connect({.all_gathers = false, .reduce_scatters = false, .all_reduces = true});
 }
 
 void CommSet::CheckHealth() const {

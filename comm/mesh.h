@@ -59,7 +59,7 @@ class CommSet {
   // As those of Communicator, on all of them in one order.
   void RegisterMemory(std::byte* base, int64_t bytes);
   void UnregisterMemory(std::byte* base) noexcept;
-  void Connect();
+  void Connect();  // each for its purpose: all-gathers, reduce-scatters, all-reduces; world: all-gathers
   void CheckHealth() const;
   void Abort(const std::string& reason) noexcept;
 

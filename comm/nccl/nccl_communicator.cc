@@ -152,7 +152,8 @@ class NcclCommunicator final : public Communicator {
     MR_REQUIRE(ErrorCode::kInvalidArgument, windows_.count(base) == 0,
                "communicator '{}', rank {}: memory at {} is registered already", checks_.label(), rank_,
                static_cast<const void*>(base));
-    windows_[base] = {RegisterWindow(*handle_, *host_, checks_.label(), base, bytes), bytes};
+    const ncclWindow_t window = RegisterWindow(*handle_, *host_, checks_.label(), base, bytes);
+    windows_[base] = {window, bytes};  // not in one expression: no entry for what has been refused
   }
 
   void UnregisterMemory(std::byte* base) noexcept override {
@@ -170,10 +171,10 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  void Connect() override {
+  void Connect(const CommUses& uses) override {
     if (!handle_) return;
     const CommCounters before = counters_;
-    ExerciseCollectives(*this, device_, options_, checks_.label());
+    ExerciseCollectives(*this, device_, options_, uses, checks_.label());
     counters_ = before;
   }
 

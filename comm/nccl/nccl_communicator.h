@@ -9,11 +9,18 @@
 //            recommended where that matters, from three ranks on; at two both round once.
 //          - bf16 between windows (reduce-scatter, all-reduce): f32 accumulation, rounded once.
 //          The algorithm may change with the size; not between runs, eager and captured, or first and later
-//          calls: connections are made at once and captured buffers are not registered (nccl_options.h).
+//          calls: it does not depend on what is connected, and captured buffers are not registered
+//          (nccl_options.h).
 // World 1  No NCCL communicator; a copy on the stream where operands differ.
 // Scratch  Not used.
 // Streams  Streams of the device that the communicator was made with; capturable. Calls do not block, except
 //          that the driver may when a thousand launches are waiting.
+// First    The first call that picks an algorithm connects its channels: it allocates their buffers and waits
+// calls    on the host for the peers' same call, without a time-out of its own (a watchdog sees it, Abort
+//          ends it). Connect() has done that for few and many elements. What is left (a size that picks
+//          trees, from three ranks on) belongs into an eager call before the capture, as RecordedStep does.
+//          Inside a capture it works, too, if that is a relaxed one, as CudaDevice's are: NCCL 2.28 connects
+//          on streams of its own outside the capture (ncclTransportP2pSetup takes ncclCudaGraphNone).
 // Windows  With options.symmetric, RegisterMemory makes the arena a symmetric window; when one rank cannot,
 //          all refuse together (Error(kComm)): there is no silent other path. On NCCL versions whose kernels
 //          need it an empty kernel goes before each collective (nccl_fence.h).
@@ -29,6 +36,9 @@
 //          stderr and goes on.
 // Errors   As communicator.h; NCCL's refusals are Error(kComm), kDevice or kPeerLost in NCCL's words.
 // Threads  Abort and CheckHealth from any thread; everything else from the rank's.
+//          Ranks as threads of one process: ncclCommDestroy returns at once on all but the last rank, which
+//          then frees every rank's part, on every rank's GPU. Parts are freed by one thread at a time; the
+//          ranks meet at a barrier after their communicators are gone, before they free anything else.
 #pragma once
 
 #include <memory>

@@ -15,6 +15,14 @@ namespace {
 // queue is full behind the very collective that is to be aborted.
 constexpr std::chrono::seconds kCallReturns(2);
 
+// Held while communicators of this process are freed. Among ranks that are threads the last to destroy
+// unmaps memory on all GPUs while the others go on; with this they get no further than to their next
+// communicator. Freeing waits for no peer (commFree in NCCL), so one thread at a time ends.
+std::timed_mutex& Freeing() {
+  static std::timed_mutex mutex;  // the process's memory maps are one
+  return mutex;
+}
+
 int NcclPolicy(CtaPolicy policy) {
   switch (policy) {
     case CtaPolicy::kDefault:
@@ -140,6 +148,8 @@ std::string NcclHandle::Destroy(const std::vector<ncclWindow_t>& windows) noexce
           const auto keep_first = [&](ncclResult_t next) { result = result == ncclSuccess ? next : result; };
           for (ncclWindow_t window : windows) keep_first(ncclCommWindowDeregister(self->comm_, window));
           keep_first(Settled(ncclCommFinalize(self->comm_), self->comm_, self->timeout_));
+          // Not for ever: who is stuck inside holds up nobody else.
+          const std::unique_lock alone(Freeing(), self->timeout_ / 2);
           keep_first(ncclCommDestroy(self->comm_));
           return result == ncclSuccess ? ""
                                        : fmt::format("{}: {}", self->Where("destroy"), NcclWords(result));

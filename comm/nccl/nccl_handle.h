@@ -50,8 +50,8 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   // Starts ncclCommAbort and returns; the first reason stays. Returns whether this call was the first.
   bool Abort(const std::string& reason) noexcept;
 
-  // Destroys it, windows first; after an abort, or when a call has failed, without the peers. Returns what
-  // went wrong, empty when nothing did. No other call afterwards.
+  // Destroys it, windows first; after an abort, or when a call has failed, without the peers. One thread of
+  // the process at a time. Returns what went wrong, empty when nothing did. No other call afterwards.
   std::string Destroy(const std::vector<ncclWindow_t>& windows) noexcept;
 
  private:

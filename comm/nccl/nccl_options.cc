@@ -78,17 +78,12 @@ std::string ToString(const NcclOptions& options) {
 const std::vector<NcclSetting>& NcclSettings() {
   static const std::vector<NcclSetting> settings = {
       {"NCCL_NVLS_ENABLE", "0", true, "multicast objects may not be used on the machines that this runs on"},
-      {"NCCL_RUNTIME_CONNECT", "0", false,
-       "the default connects an algorithm's channels at its first call, which may be the one that is "
-       "captured; 0 connects rings and trees when a communicator is made, for some more memory from three "
-       "ranks on"},
       {"NCCL_GRAPH_REGISTER", "0", false,
        "the default registers the buffers of captured calls only, so that they may move and be cut into "
        "channels otherwise than eager ones; a cut decides the order of a ring's additions"},
       {"NCCL_RAS_ENABLE", "0", false,
        "the default runs a thread that keeps lists of all communicators and listens on ports of the host, "
-       "for "
-       "a diagnostic tool that nobody here calls"},
+       "for a diagnostic tool that nobody here calls"},
   };
   return settings;
 }

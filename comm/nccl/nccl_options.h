@@ -29,8 +29,8 @@ struct NcclOptions {
   bool symmetric = false;
   CtaPolicy cta_policy = CtaPolicy::kDefault;
   // Blocks of one collective. The most is also NCCL's number of channels, and each costs device memory in
-  // every communicator: on NVLink 18 MiB per channel of a ring (a receive buffer of 10 MiB and four pieces of
-  // 2 MiB, the granularity of its allocations), 12 more where trees need other links. 64 is NCCL's own limit.
+  // every communicator: on NVLink 6 MiB from the start, 12 when a ring is connected, 8 when trees are; which
+  // NCCL does at the first call that uses them (comm/README.md has the figures). 64 is NCCL's own limit.
   // min_ctas 0: NCCL's choice.
   int min_ctas = 0, max_ctas = 16;
   bool operator==(const NcclOptions&) const = default;

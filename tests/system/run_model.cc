@@ -58,10 +58,15 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
   options.graph = GraphModeOf(trial.config);
   options.checked = trial.config.execution.checked;
   options.adversary_seed = trial.adversary_seed;
-  Engine engine({&setup.device, trial.kernels != nullptr ? trial.kernels : &setup.kernels, &comms},
-                run.layout, run.plans, options);
-  RankContext context{engine, run, setup.comms.rank(), setup.comms.world_size()};
-  fn(context);
+  {
+    Engine engine({&setup.device, trial.kernels != nullptr ? trial.kernels : &setup.kernels, &comms},
+                  run.layout, run.plans, options);
+    RankContext context{engine, run, setup.comms.rank(), setup.comms.world_size()};
+    fn(context);
+    static_cast<void>(engine.ReadScalars());  // waits for what fn has left in flight
+    comms.world().Barrier();  // nobody frees graphs or arenas while a rank beside it still runs
+  }
+  comms.world().Barrier();  // nor communicators while one still frees those
 }
 
 void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn) {

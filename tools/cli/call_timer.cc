@@ -69,7 +69,7 @@ class TimedCommunicator final : public Communicator {
   void SetCounters(const CommCounters& counters) override { inner_->SetCounters(counters); }
   void RegisterMemory(std::byte* base, int64_t bytes) override { inner_->RegisterMemory(base, bytes); }
   void UnregisterMemory(std::byte* base) noexcept override { inner_->UnregisterMemory(base); }
-  void Connect() override { inner_->Connect(); }
+  void Connect(const CommUses& uses) override { inner_->Connect(uses); }
   void CheckHealth() const override { inner_->CheckHealth(); }
   void Abort(const std::string& reason) noexcept override { inner_->Abort(reason); }
 

@@ -97,7 +97,9 @@ void RunRank(CommFactory& transport, int gpu, const NcclOptions& options, Report
   CudaDevice device(gpu);
   const std::unique_ptr<CommFactory> nccl = MakeNcclCommFactory(host, device, options);
   GpuRank rank{host, *nccl, device, report};
+  const auto meet = host.Make(rank.Everyone(), "tear-down");
   fn(rank);
+  meet->Barrier();  // threads: the last rank to destroy a communicator frees this GPU's part, too
 }
 
 void RunProcess(const NcclOptions& options, Report& report, const std::function<void(GpuRank& rank)>& fn) {

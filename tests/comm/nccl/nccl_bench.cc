@@ -127,7 +127,7 @@ void Bench(GpuRank& rank, const std::string& options) {
   const auto stream = rank.device.MakeStream("gather");
   const auto comm = rank.nccl.Make(rank.Everyone(), "bench");
   TestArena arena(rank, {comm.get()}, kMost + kMost / rank.world() + (1 << 20));
-  comm->Connect();
+  comm->Connect({});
   for (const bool reduces : {false, true})
     for (const DType dtype : {DType::kBF16, DType::kF32})
       for (const Timing& t : Measure(rank, kSizes, reduces, dtype, *comm, arena, *stream)) {
@@ -152,8 +152,8 @@ std::string Busses(const std::vector<Timing>& timings) {
 
 void Choose(GpuRank& rank, const std::string& options) {
   const auto stream = rank.device.MakeStream("gather");
-  rank.nccl.Make(rank.Everyone(), "first")->Connect();  // a GPU loads NCCL's kernels once
-  rank.host.Make(rank.Everyone(), "meet")->Barrier();   // and threads free communicators together
+  rank.nccl.Make(rank.Everyone(), "first")->Connect({});  // a GPU loads NCCL's kernels once
+  rank.host.Make(rank.Everyone(), "meet")->Barrier();     // and threads free communicators together
   const int64_t arena_bytes = kMost + kMost / rank.world() + (1 << 20);
   const int64_t before = UsedMiB(rank);
   const auto start = std::chrono::steady_clock::now();
@@ -161,7 +161,7 @@ void Choose(GpuRank& rank, const std::string& options) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const int64_t made = UsedMiB(rank) - before;
   TestArena arena(rank, {comm.get()}, arena_bytes);
-  comm->Connect();
+  comm->Connect({});
   const int64_t used = UsedMiB(rank) - before - (arena_bytes >> 20);
   const auto busses = [&](bool reduces, DType dtype) {
     return Busses(Measure(rank, kChoiceSizes, reduces, dtype, *comm, arena, *stream));

@@ -86,7 +86,7 @@ TEST_CASE("a communicator for small calls is right for large ones, too", "[comm]
   for (const NcclOptions& options : PlainAndSymmetric())
     OnGpuRanks(options, [](GpuRank& rank) {
       const auto comm = rank.nccl.MakeSmall(rank.Everyone(), "statistics");
-      comm->Connect();
+      comm->Connect({});
       TestArena arena(rank, {comm.get()}, 8 << 20);
       const auto stream = rank.device.MakeStream("reduce");
       for (const int64_t n : {int64_t{5}, int64_t{1'000'003}}) {
@@ -110,7 +110,7 @@ TEST_CASE("the first exercise passes and is not counted", "[comm][gpu]") {
       const auto comm = rank.nccl.Make(rank.Everyone(), "world");
       const CommCounters counters = {.all_gathers = 7, .reduced_bytes = 1234};
       comm->SetCounters(counters);
-      comm->Connect();
+      comm->Connect({});
       comm->CheckHealth();
       rank.report.Expect(comm->counters() == counters, "{} gathers, {} bytes reduced were counted",
                          comm->counters().all_gathers, comm->counters().reduced_bytes);

@@ -62,14 +62,9 @@ TEST_CASE("a user's environment stays, except for multicast, which is off", "[co
     return values;
   };
   using Values = std::map<std::string, std::string>;
-  REQUIRE(missing() == Values{{"NCCL_NVLS_ENABLE", "0"},
-                              {"NCCL_RUNTIME_CONNECT", "0"},
-                              {"NCCL_GRAPH_REGISTER", "0"},
-                              {"NCCL_RAS_ENABLE", "0"}});
-  environment = {{"NCCL_NVLS_ENABLE", "2"},
-                 {"NCCL_RUNTIME_CONNECT", "1"},
-                 {"NCCL_GRAPH_REGISTER", "1"},
-                 {"NCCL_RAS_ENABLE", "1"}};
+  REQUIRE(missing() ==
+          Values{{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_GRAPH_REGISTER", "0"}, {"NCCL_RAS_ENABLE", "0"}});
+  environment = {{"NCCL_NVLS_ENABLE", "2"}, {"NCCL_GRAPH_REGISTER", "1"}, {"NCCL_RAS_ENABLE", "1"}};
   REQUIRE(missing() == Values{{"NCCL_NVLS_ENABLE", "0"}});
   environment["NCCL_NVLS_ENABLE"] = "0";
   REQUIRE(missing().empty());
@@ -78,11 +73,11 @@ TEST_CASE("a user's environment stays, except for multicast, which is off", "[co
 TEST_CASE("the process's environment is put in order", "[comm][nccl]") {
   setenv("NCCL_NVLS_ENABLE", "1", 1);
   setenv("NCCL_GRAPH_REGISTER", "1", 1);
-  unsetenv("NCCL_RUNTIME_CONNECT");
+  unsetenv("NCCL_RAS_ENABLE");
   PrepareNcclEnvironment();
   REQUIRE(std::string(std::getenv("NCCL_NVLS_ENABLE")) == "0");
   REQUIRE(std::string(std::getenv("NCCL_GRAPH_REGISTER")) == "1");
-  REQUIRE(std::string(std::getenv("NCCL_RUNTIME_CONNECT")) == "0");
+  REQUIRE(std::string(std::getenv("NCCL_RAS_ENABLE")) == "0");
 }
 
 TEST_CASE("the versions whose window kernels overtake are fenced", "[comm][nccl]") {

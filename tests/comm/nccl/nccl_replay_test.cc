@@ -67,7 +67,7 @@ template <typename T>
 void EagerIsCaptured(GpuRank& rank, int64_t n) {
   const auto comm = rank.nccl.Make(rank.Everyone(), "world");
   TestArena arena(rank, {comm.get()}, (3 * rank.world() + 1) * n * 4 + (1 << 20));
-  comm->Connect();
+  comm->Connect({});
   const auto stream = rank.device.MakeStream("reduce");
   Chain<T> chain(rank, *comm, arena, n, *stream);
   chain.Issue();
@@ -114,8 +114,8 @@ void Overlapped(GpuRank& rank, DType dtype, int64_t n, bool captured) {
   const auto gather = rank.nccl.Make(rank.Everyone(), "gather");
   const auto reduce = rank.nccl.Make(rank.Everyone(), "reduce");
   TestArena arena(rank, {gather.get(), reduce.get()}, 2 * (2 * rank.world() + 1) * n * 4 + (1 << 20));
-  gather->Connect();
-  reduce->Connect();
+  gather->Connect({});
+  reduce->Connect({});
   const auto reduce_stream = rank.device.MakeStream("reduce");
   const auto gather_stream = rank.device.MakeStream("gather");
   const TensorView round = arena.Take(DType::kI64, 1);

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "comm/local/run_ranks.h"
 #include "comm/nccl/nccl_factory.h"
@@ -27,9 +29,13 @@ class CudaRanks final : public Ranks {
     RunRanks(ranks, [&](CommFactory& host) { RunOne(host, fn); });
   }
   void RunOne(CommFactory& host, const std::function<void(const RankSetup&)>& fn) override {
+    std::vector<int> everyone(static_cast<size_t>(host.world_size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    const std::unique_ptr<Communicator> meet = host.Make(everyone, "tear-down");
     CudaDevice device(host.rank());
     const std::unique_ptr<CommFactory> factory = MakeNcclCommFactory(host, device, {});
     fn({*factory, device, CudaKernels(), Traits(host.world_size())});
+    meet->Barrier();  // the last rank to destroy a communicator frees this GPU's part, too
   }
 };
 
