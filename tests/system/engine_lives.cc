@@ -3,9 +3,10 @@
 //
 //   engine_lives [lives] [world] [step|microbatch|off]      30 2 step
 //
-// A line per life; ends with 1 when a life's bits are not those of the first of its kind.
+// A line per life; ends with 1 when a life's bits are not those of the first of its kind, with 2 on an error.
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <string>
 
@@ -37,5 +38,10 @@ int Lives(int lives, int world, const std::string& graph) {
 
 int main(int argc, char** argv) {
   const int lives = argc > 1 ? std::atoi(argv[1]) : 30, world = argc > 2 ? std::atoi(argv[2]) : 2;
-  return millrace::test::Lives(lives, world, argc > 3 ? argv[3] : "step");
+  try {
+    return millrace::test::Lives(lives, world, argc > 3 ? argv[3] : "step");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "engine_lives: %s\n", error.what());
+    return 2;
+  }
 }
