@@ -185,6 +185,12 @@ void Engine::RunPrologue(const StepPlan& plan, int64_t step) {
   executor_.EndRun();
 }
 
+void Engine::Observe(OpObserver* observer) {
+  MR_REQUIRE(ErrorCode::kConfig, observer == nullptr || observer_ == nullptr,
+             "execution.checked = true: ops are watched by the check already, nobody else can watch them");
+  watcher_ = observer;
+}
+
 void Engine::RunSchedule(const StepPlan& plan, int64_t step, std::unique_ptr<RecordedStep>& recorded) {
   executor_.BeginRun({plan.kind, false, step});
   IssueSchedule(plan, recorded);
@@ -193,8 +199,10 @@ void Engine::RunSchedule(const StepPlan& plan, int64_t step, std::unique_ptr<Rec
 
 void Engine::IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded) {
   if (options_.adversary_seed) return RunAdversarial(plan, plan.schedule);
-  if (options_.graph == GraphMode::kOff || observer_ != nullptr) {
-    executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
+  OpObserver* const observer =
+      watcher_ != nullptr && plan.kind == PlanKind::kTrain ? watcher_ : observer_.get();
+  if (options_.graph == GraphMode::kOff || observer != nullptr) {
+    executor_.Run(BindingOf(plan), plan.schedule, observer);
     return;
   }
   if (!recorded)

@@ -63,6 +63,7 @@ class Engine {
   const ShardLayout& layout() const { return layout_; }
   const EnginePlans& plans() const { return plans_; }
   int64_t arena_bytes() const;
+  Stream& stream(StreamId id) { return executor_.stream(id); }
   CommSet& comms() { return *context_.comms; }
   ProgressMarks* marks() const { return context_.marks; }
 
@@ -81,6 +82,10 @@ class Engine {
   // drives the learning rate; valid_tokens counts the targets of the whole step over all ranks.
   StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                    const Injection& injection = {});
+
+  // Training steps from now on walk eagerly, watched by `observer`; null: as before. Not in checked
+  // execution, which has an observer of its own.
+  void Observe(OpObserver* observer);
 
   // Enqueue issues a step and returns; `tokens` may change then. Collect waits for the oldest step that was
   // not collected yet and returns its scalars. Between the two the device works and the host need not:
@@ -139,6 +144,7 @@ class Engine {
   Executor executor_;
   std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
   std::unique_ptr<OpObserver> observer_;                               // checked only
+  OpObserver* watcher_ = nullptr;                                      // of training steps, from outside
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // adversary_seed only, by plan
   std::array<InFlight, kStepsInFlight + 1>
       in_flight_;  // one more: a step's time begins at the end of another

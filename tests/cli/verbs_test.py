@@ -203,6 +203,27 @@ class Verbs(CliTest):
             self.assertGreater(line['host_us_per_step'], 0)
         self.assertFalse(os.path.exists(run.path))  # a benchmark leaves nothing
 
+    def test_bench_times_every_kind_of_op_of_the_plan(self):
+        config, _ = self.config()
+        bench = json.loads(self.expect(millrace('bench', config, '--steps', '3', '--warmup', '1', '--json', '--ops', ranks=2), OK).out)
+        plan = json.loads(self.expect(millrace('plan', config, '--world', '2', '--json'), OK).out)
+        predicted = {kind['kind']: kind for kind in plan['roofline']['by_kind']}
+        measured = {row['op']: row for row in bench['ops']}
+        self.assertEqual(measured.keys(), predicted.keys())
+        for name, row in measured.items():
+            self.assertEqual(row['count'], predicted[name]['count'], name)
+            self.assertGreater(row['ms'], 0, name)
+        # On the CPU ops run one after the other.
+        self.assertLess(sum(row['ms'] for row in bench['ops']), 2 * bench['step_ms_p90'])
+        self.assertEqual([row['ms'] for row in bench['ops']], sorted((row['ms'] for row in bench['ops']), reverse=True))
+        # --ops does not change what the other figures count.
+        plain = json.loads(self.expect(millrace('bench', config, '--steps', '3', '--warmup', '1', '--json', ranks=2), OK).out)
+        self.assertEqual(plain['gathered_bytes_per_step'], bench['gathered_bytes_per_step'])
+        text = self.expect(millrace('bench', config, '--steps', '3', '--warmup', '1', '--ops'), OK).out
+        self.expect_line(text, '^matmul ')
+        refused = self.expect(millrace('bench', config, '--steps', '3', '--ops', '--set', 'execution.checked=true'), 2)
+        self.assertIn('execution.checked', refused.err)
+
 
 if __name__ == '__main__':
     unittest.main(verbosity=2)

@@ -11,6 +11,7 @@
 #include "runtime/api/memory_use.h"
 #include "runtime/api/prediction.h"
 #include "runtime/config/enum_names.h"
+#include "tools/cli/bench_ops.h"
 #include "tools/cli/call_timer.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
@@ -22,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 // Steps whose calls are timed one by one, after the steps that step_ms tells of.
 constexpr int64_t kIssueSteps = 5;
+// Eager steps whose ops are timed one by one, after those.
+constexpr int64_t kOpSteps = 5;
 
 double Quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
@@ -95,15 +98,21 @@ int BenchVerb(const BenchArguments& arguments) {
     const std::vector<double>& step_ms = times.step_ms;
     const double host_us =
         HostMicroseconds(session, timer ? &*timer : nullptr, times, arguments.warmup + arguments.steps);
+    std::vector<OpRow> ops;
+    const StepCounters counters = session.engine().counters();
+    if (arguments.ops)
+      ops = TimeOps(session, context.machine, kOpSteps,
+                    [&, next = arguments.warmup + arguments.steps + kIssueSteps](int step) {
+                      RunSteps(session, next + step, 1);
+                    });
     if (!context.leader()) return 0;
     const Config& c = session.config();
-    const StepCounters& counters = session.engine().counters();
     const int64_t run_steps = arguments.warmup + arguments.steps + (timer ? kIssueSteps : 0);
     const MfuBasis basis = MfuBasisOf(session, context.machine);
     const double median = Quantile(step_ms, 0.5);
     const double rate =
         static_cast<double>(session.batcher().valid_tokens()) / session.world() / (median / 1e3);
-    const nlohmann::ordered_json line = {
+    nlohmann::ordered_json line = {
         {"step_ms", median},
         {"step_ms_p10", Quantile(step_ms, 0.1)},
         {"step_ms_p90", Quantile(step_ms, 0.9)},
@@ -128,6 +137,7 @@ int BenchVerb(const BenchArguments& arguments) {
         {"steps", arguments.steps},
         {"warmup", arguments.warmup}};
     if (arguments.json) {
+      if (arguments.ops) line["ops"] = OpsJson(ops);
       std::cout << line.dump() << std::endl;
       return 0;
     }
@@ -136,6 +146,7 @@ int BenchVerb(const BenchArguments& arguments) {
                      "{:.0f} us",
                      median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(), host_us)
               << std::endl;
+    if (arguments.ops) std::cout << OpsText(ops) << std::flush;
     return 0;
   });
 }

@@ -67,7 +67,7 @@ struct PlanArguments {
 struct BenchArguments {
   ConfigArguments config;
   int64_t steps = 20, warmup = 5;
-  bool json = false;
+  bool json = false, ops = false;
 };
 struct ExchangeArguments {
   ConfigArguments config;

@@ -74,6 +74,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
   bench_app->add_flag("--json", bench.json, "one JSON line");
+  bench_app->add_flag("--ops", bench.ops, "also time by kind of op, in eager steps");
   bench_app->callback([&] { verb = [&] { return BenchVerb(bench); }; });
 
   GenerateArguments generate;

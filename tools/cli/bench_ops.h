@@ -1,0 +1,32 @@
+// Where a step's time goes, by kind of op: measured, beside the least time that the cost model allows.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/api/session.h"
+#include "runtime/plan/machine.h"
+
+namespace millrace {
+
+struct OpRow {
+  std::string kind;
+  int64_t count = 0;  // per step
+  double ms =
+      0;  // per step, median of the timed steps; on streams that overlap these add up to more than a step
+  double floor_ms = 0;    // by the cost model (runtime/plan/cost_model.h) on this machine
+  double flops = 0;       // per step
+  double bytes = 0;       // per step: memory read and written
+  double wire_bytes = 0;  // per step: sent
+};
+
+// Times `steps` eager steps: `run_step` runs one. Longest kinds first.
+std::vector<OpRow> TimeOps(Session& session, const Machine& machine, int steps,
+                           const std::function<void(int)>& run_step);
+
+nlohmann::ordered_json OpsJson(const std::vector<OpRow>& rows);
+std::string OpsText(const std::vector<OpRow>& rows);
+
+}  // namespace millrace
