@@ -103,6 +103,8 @@ KeyRange Above(double min) { return {.min = min, .min_exclusive = true}; }
 KeyRange AtLeast(double min) { return {.min = min}; }
 
 constexpr double kMillion = 1e6;
+// Above 0 for kernels too: a float32 would make smaller values 0, and larger ones infinite.
+constexpr KeyRange kFloat32 = {.min = 1e-30, .max = 1e30};
 constexpr double kMaxSeed = 9007199254740991;  // 2^53 - 1: every JSON reader keeps it exact
 
 // The path is the field's own name, so the two cannot differ.
@@ -130,13 +132,13 @@ std::vector<Key> MakeKeys() {
           "of 256, for llama."),
       KEY(model.vocab, From(1, 10 * kMillion),
           "Vocabulary. At least 256 for bytes; needed for `data.kind: tokens`. null: 256."),
-      KEY(model.seq_len, From(1, 16 * kMillion), "Tokens per sequence, and positions of gpt2."),
+      KEY(model.seq_len, From(1, 4194304), "Tokens per sequence, and positions of gpt2."),
       KEY(model.tied, any,
           "Output layer shares the embedding's weights. null: true for gpt2, false for llama."),
       KEY(model.activation, any,
           "gpt2: `gelu` (the tanh approximation, `gelu_new`); llama: `swiglu`. null: the family's."),
-      KEY(model.norm_eps, Above(0), "Added to the variance in LayerNorm and RMSNorm."),
-      KEY(model.rope_theta, Above(0), "Base of the rotary frequencies; llama only. null: 10000."),
+      KEY(model.norm_eps, kFloat32, "Added to the variance in LayerNorm and RMSNorm."),
+      KEY(model.rope_theta, kFloat32, "Base of the rotary frequencies; llama only. null: 10000."),
       KEY(model.init_std, From(0, 10), "Standard deviation of the initial weights."),
       KEY(model.init_from, any,
           "Hugging Face folder (config.json, safetensors) to start from; model keys given here must agree "
@@ -175,7 +177,7 @@ std::vector<Key> MakeKeys() {
       KEY(optimizer.lr, From(0, 1000), "Learning rate after warm-up."),
       KEY(optimizer.betas, {.min = 0, .max = 1, .max_exclusive = true},
           "Decay of AdamW's first and second moment."),
-      KEY(optimizer.eps, Above(0), "Added to the root of the second moment."),
+      KEY(optimizer.eps, kFloat32, "Added to the root of the second moment."),
       KEY(optimizer.weight_decay, From(0, 1000), "Decoupled weight decay of matrices."),
       KEY(optimizer.clip, AtLeast(0), "Largest global gradient norm. 0: no clipping."),
       KEY(optimizer.schedule.kind, any,
@@ -219,7 +221,7 @@ std::vector<Key> MakeKeys() {
       KEY(memory.reduce_depth, From(1, 64), "Reductions in flight before backward waits."),
       KEY(memory.recompute, any,
           "What backward computes again: nothing, norms and activations, or whole blocks."),
-      KEY(memory.budget_gib, Above(0),
+      KEY(memory.budget_gib, From(1e-6, 1e9),
           "Largest arena per rank, in GiB: `reshard: auto` fills it, a plan above it is refused. null: no "
           "limit."),
 

@@ -24,6 +24,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMaxFileBytes = 64 << 20;  // /dev/zero has no end
+
 // Long values are cut: the message has to stay readable.
 std::string Shortened(std::string_view text) {
   size_t size = std::min<size_t>(text.size(), 80);
@@ -67,8 +69,11 @@ class Loader {
     } else {
       errno = 0;
       stream.open(path, std::ios::binary);
-      file.text.assign(std::istreambuf_iterator<char>(stream), {});
-      if (!stream.is_open() || stream.bad()) error = std::error_code(errno, std::generic_category());
+      for (char c; file.text.size() <= kMaxFileBytes && stream.get(c);) file.text.push_back(c);
+      if (file.text.size() > kMaxFileBytes)
+        error = std::make_error_code(std::errc::file_too_large);
+      else if (!stream.is_open() || stream.bad())
+        error = std::error_code(errno, std::generic_category());
     }
     if (!error) return AddText(file);
     Problem(sources_++, 0, fmt::format("{}: cannot be read: {}", path, error.message()));

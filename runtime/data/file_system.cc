@@ -157,6 +157,10 @@ void Rename(FileSystem& files, const std::string& from, const std::string& to) {
 }
 
 void WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view text) {
+  // A rename would put the file in place of a device or pipe (/dev/stdout).
+  struct stat status;
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
+    throw Error(ErrorCode::kIo, "cannot write " + path + ": it exists and is not a regular file");
   const std::string temporary = path + ".tmp";
   try {
     OutputFile file(files, temporary);

@@ -44,6 +44,11 @@ Json CheckpointJson(const std::string& folder) {
             {"folder", folder},
             {"sound", false},
             {"problems", Json::array({std::string(error.what())})}};
+  } catch (const Json::exception& error) {
+    return {{"kind", "checkpoint"},
+            {"folder", folder},
+            {"sound", false},
+            {"problems", Json::array({fmt::format("its manifest is of another version: {}", error.what())})}};
   }
 }
 
@@ -65,9 +70,8 @@ int InspectCheckpoint(const std::string& folder, bool json) {
   return checkpoint["sound"].get<bool>() ? 0 : ExitCode(ErrorCode::kCheckpoint);
 }
 
-// All checkpoints of a run, newest first; as JSON a line each.
-int InspectRun(const std::string& run_dir, bool json) {
-  const std::string root = run_dir + "/checkpoints";
+// All checkpoints of a run's folder `root` of them, newest first; as JSON a line each.
+int InspectRun(const std::string& root, bool json) {
   const std::vector<CheckpointEntry> entries = ListCheckpoints(root);
   MR_REQUIRE(ErrorCode::kCheckpoint, !entries.empty(), "{} holds no checkpoint", root);
   int worst = 0;
@@ -124,7 +128,8 @@ int InspectVerb(const std::string& path, bool json) {
   MR_REQUIRE(ErrorCode::kData, fs::exists(path), "{} does not exist", path);
   if (fs::is_directory(path) && IsCheckpoint(path)) return InspectCheckpoint(path, json);
   if (fs::is_directory(path) && fs::is_directory(fs::path(path) / "checkpoints"))
-    return InspectRun(path, json);
+    return InspectRun(path + "/checkpoints", json);
+  if (fs::is_directory(path) && !ListCheckpoints(path).empty()) return InspectRun(path, json);
   if (fs::path(path).extension() == ".safetensors") return InspectSafetensors(path, json);
   return InspectTokens(path, json);
 }

@@ -4,12 +4,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 
 #include "runtime/base/error.h"
 #include "runtime/config/nearest.h"
 #include "tools/cli/command.h"
+#include "tools/cli/standard_streams.h"
 
 namespace millrace {
 namespace {
@@ -19,6 +22,11 @@ void AddConfig(CLI::App* app, ConfigArguments* arguments) {
   app->add_option("--set", arguments->sets, "key=value, over the files; typed by the key")
       ->allow_extra_args(false)
       ->take_all();
+}
+
+// A range has no opinion about NaN, which compares with nothing.
+std::string NotNan(const std::string& text) {
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value " + text + " is not a number" : "";
 }
 
 void RequireVerb(const CLI::App& app, const std::string& word) {
@@ -88,11 +96,13 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20));
   generate_app->add_option("--temperature", generate.temperature, "0: the likeliest token")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(CLI::Range(0.0, 100.0) & CLI::Validator(NotNan, ""));
   generate_app->add_option("--top-k", generate.top_k, "0: all")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
-  generate_app->add_option("--seed", generate.seed)->capture_default_str();
+  generate_app->add_option("--seed", generate.seed, "the same text for the same seed")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, (int64_t{1} << 53) - 1));
   generate_app->callback([&] { verb = [&] { return GenerateVerb(generate); }; });
 
   std::string inspected;
@@ -160,8 +170,10 @@ int Main(int argc, char** argv) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
+  const std::string verb = argc > 1 ? argv[1] : "";
+  millrace::PrepareStandardStreams(verb);
   try {
-    return millrace::Main(argc, argv);
+    return millrace::FinishStandardOutput(verb, millrace::Main(argc, argv));
   } catch (const millrace::Error& error) {
     std::cerr << "millrace: " << error.what() << std::endl;
     return millrace::ExitCode(error.code());

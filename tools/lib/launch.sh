@@ -20,12 +20,14 @@ LaunchRanks() {
   IsSignalCode "$code" && Die 70 "millrace: the check of the configuration crashed (signal $(kill -l $((code - 128))))."
   ((code)) && exit "$code"
 
-  local folder relay
-  folder=$(mktemp -d "${TMPDIR:-/tmp}/millrace.XXXXXX")
-  trap "rm -rf '$folder'" EXIT
-  mkfifo "$folder/stderr"
+  local folder relay output
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/millrace.XXXXXX") || Die 74 "millrace: no temporary folder can be made in ${TMPDIR:-/tmp} (TMPDIR)."
+  trap "rm -rf ${folder@Q}" EXIT
+  mkfifo "$folder/stderr" "$folder/stdout"
   setsid "$root/tools/lib/relay_stderr.pl" "$folder/report" <"$folder/stderr" &
   relay=$!
+  setsid "$root/tools/lib/relay_stdout.pl" <"$folder/stdout" &
+  output=$!
 
   # mpirun forwards a signal to the ranks that it has started, and drops it when there are none yet.
   AllRanksRun() { (($(grep -c '^pid ' "$folder/report") == ranks)); }
@@ -34,8 +36,12 @@ LaunchRanks() {
   MpirunArguments "$ranks" "$hostfile"
   code=0
   RunChild USR1 "$root/third_party/mpi/guarded_mpirun.sh" "$folder/report" "$ranks" "${mpirun_arguments[@]}" "$root/tools/lib/rank" "$@" \
-    </dev/null 2>"$folder/stderr" || code=$?
+    </dev/null >"$folder/stdout" 2>"$folder/stderr" || code=$?
   WaitBriefly "$relay"
+  WaitForOutput "$output" || case $code:$2 in
+    0:train) ;;           # its results are files
+    0:*) code=74 ;;
+  esac
   ExitForJob "$code" "$folder/report"
 }
 
@@ -69,6 +75,18 @@ WaitBriefly() {
     sleep 0.1
   done
   kill -KILL "$pid" 2>/dev/null || true
+}
+
+# Waits until a process has written what there is, however slow its reader; its exit code. A second request to stop ends it.
+WaitForOutput() {
+  local pid=$1 code=0
+  while true; do
+    code=0
+    wait "$pid" || code=$?
+    kill -0 "$pid" 2>/dev/null || break
+    ((stop_requests < 2)) || kill -KILL "$pid" 2>/dev/null || true
+  done
+  return "$code"
 }
 
 # ExitForJob CODE REPORT: from mpirun's exit code and what relay_stderr.pl noted.

@@ -1,0 +1,96 @@
+"""What a stranger does: output that cannot be written, closed descriptors, devices in place of files, numbers that a float32 cannot hold."""
+import json
+import os
+import subprocess
+import unittest
+
+from harness import BAD_CHECKPOINT, BAD_CONFIG, IO_FAILED, OK, LAUNCHER, PROGRAM, CliTest, environment, millrace, program
+
+LIMIT_S = 120
+
+
+def shell(script, *args, env=None):
+    """(exit code, standard error) of a bash script; $1 and so on are the arguments."""
+    done = subprocess.run(['bash', '-c', script, 'bash'] + [str(a) for a in args], env=environment(env), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT_S)
+    return done.returncode, done.stderr.decode(errors='replace')
+
+
+class Edges(CliTest):
+
+    def test_output_that_is_lost_is_an_exit_code_and_training_goes_on(self):
+        config, run = self.config(train={'steps': 40}, checkpoint={'every': 20})
+        for words in ('config show "$2"', 'config schema', 'plan "$2" --json', 'bench "$2" --steps 1 --warmup 1'):
+            code, err = shell('"$1" %s >/dev/full' % words, PROGRAM, config)
+            self.assertEqual(code, IO_FAILED, words + err)
+            self.expect_line(err, '^millrace: standard output could not be written to its end')
+        code, err = shell('"$1" train "$2" | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}', PROGRAM, config)
+        self.assertEqual((code, run.steps()), (OK, list(range(1, 41))), err)
+        self.expect_line(err, 'warning: standard output could not be written to its end')
+        code, err = shell('"$1" eval "$2" >/dev/full', PROGRAM, config)
+        self.assertEqual(code, IO_FAILED, err)
+
+    def test_mpirun_does_not_crash_when_its_reader_ends(self):
+        config, run = self.config(train={'steps': 400}, checkpoint={'every': 200})
+        code, err = shell('"$1" -n 2 train "$2" | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}', LAUNCHER, config)
+        self.assertEqual((code, run.steps()), (OK, list(range(1, 401))), err)
+        self.expect_line(err, r'^millrace: standard output takes no more \(.*\); the job goes on\.$')
+        self.assertNotIn('mpirun', err)
+        code, err = shell('"$1" -n 2 eval "$2" >/dev/full', LAUNCHER, config)
+        self.assertEqual(code, IO_FAILED, err)
+
+    def test_what_is_printed_never_lands_in_a_file_of_the_run(self):
+        for closed in ('>&-', '<&- >&-', '<&- >&- 2>&-'):
+            config, run = self.config(run='run' + str(len(closed)))
+            code, err = shell('"$1" train "$2" ' + closed, PROGRAM, config)
+            self.assertEqual((code, run.steps()), (OK, list(range(1, 7))), err)
+            # Their numbers are taken, by /dev/null: a closed output is not an error.
+            self.assertNotIn('standard output', err)
+            self.expect(program('inspect', run.path), OK)
+
+    def test_a_device_or_pipe_is_not_replaced_by_a_file(self):
+        config, _ = self.config()
+        pipe = self.path('pipe')
+        os.mkfifo(pipe)
+        for option in ('--html', '--trace'):
+            outcome = self.expect(program('plan', config, option, pipe), IO_FAILED)
+            self.expect_line(outcome.err, 'cannot write %s: it exists and is not a regular file$' % pipe)
+            self.assertEqual(os.listdir(self.folder).count('pipe'), 1)
+        self.assertNotIn('pipe.tmp', os.listdir(self.folder))
+
+    def test_numbers_that_kernels_would_take_for_0_or_infinity_are_refused(self):
+        config, _ = self.config()
+        for assignment in ('model.norm_eps=1e-50', 'model.norm_eps=1e300', 'optimizer.eps=1e-300', 'model.rope_theta=1e-300',
+                           'memory.budget_gib=1e-30', 'memory.budget_gib=1e30', 'model.seq_len=4194305'):
+            key, value = assignment.split('=')
+            outcome = self.expect(program('config', 'validate', config, '--set', assignment), BAD_CONFIG)
+            self.expect_line(outcome.err, '%s = %s: must be an? (number|integer) from ' % (key, value))
+        outcome = self.expect(program('config', 'validate', '/dev/zero'), BAD_CONFIG)
+        self.expect_line(outcome.err, '/dev/zero: cannot be read: File too large')
+        code, err = shell(r'''"$1" config validate "$2" --set run.dir=$'\xff' ''', PROGRAM, config)
+        self.assertEqual(code, BAD_CONFIG)
+        self.assertIn('must be a string that is not empty, in UTF-8', err)
+        for words in (('--temperature', 'nan'), ('--seed', '99999999999999999999'), ('--seed', '-1')):
+            outcome = self.expect(program('generate', config, *words), BAD_CONFIG)
+            self.assertIn(words[0], outcome.err)
+
+    def test_inspect_takes_the_folder_of_checkpoints_too(self):
+        run = self.trained('plain')
+        outcome = self.expect(program('inspect', run.file('checkpoints'), '--json'), OK)
+        self.assertEqual([json.loads(line)['step'] for line in outcome.out.splitlines()], [6, 4])
+        empty = self.path('empty')
+        os.makedirs(os.path.join(empty, 'checkpoints'))
+        self.expect(program('inspect', empty), BAD_CHECKPOINT)
+
+    def test_temporary_folders_of_any_name_and_none(self):
+        config, run = self.config()
+        odd = self.path("it's  a folder")
+        os.mkdir(odd)
+        self.expect(millrace('train', config, ranks=2, env={'TMPDIR': odd}), OK)
+        self.assertEqual(os.listdir(odd), [], 'left behind')
+        outcome = self.expect(millrace('train', config, ranks=2, env={'TMPDIR': self.path('none')}), IO_FAILED)
+        self.expect_line(outcome.err, '^millrace: no temporary folder can be made in %s' % self.path('none'))
+
+
+if __name__ == '__main__':
+    unittest.main()

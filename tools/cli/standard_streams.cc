@@ -1,0 +1,35 @@
+#include "tools/cli/standard_streams.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+void PrepareStandardStreams(const std::string& verb) {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) == -1) ::open("/dev/null", O_RDWR);  // takes the lowest free number
+  if (verb == "train") std::signal(SIGPIPE, SIG_IGN);
+}
+
+int FinishStandardOutput(const std::string& verb, int code) {
+  std::cout.flush();
+  if (std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (verb == "train") {
+    std::cerr
+        << "millrace: warning: standard output could not be written to its end; metrics.jsonl has every step"
+        << std::endl;
+    return code;
+  }
+  std::cerr
+      << "millrace: standard output could not be written to its end (disk full, or its reader has ended)"
+      << std::endl;
+  return code == 0 ? ExitCode(ErrorCode::kIo) : code;
+}
+
+}  // namespace millrace
