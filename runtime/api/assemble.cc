@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/data/hash.h"
 #include "runtime/plan/checker.h"
 #include "runtime/plan/semantic_graph.h"
 
@@ -105,8 +106,8 @@ LearningRate LearningRateOf(const Config& config) {
   return rate;
 }
 
-Program ProgramFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
-                   Backend backend, PlanKind kind) {
+SemanticGraph GraphFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
+                       PlanKind kind) {
   const int64_t batch = kind == PlanKind::kGenerate ? 1 : config.train.micro_batch;
   ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute,
                          precision.norm_params);
@@ -116,6 +117,10 @@ Program ProgramFor(const Config& config, const Model& model, const PrecisionPoli
   model.EmitForward(builder, head);
   SemanticGraph graph = std::move(builder).Finish();
   if (kind == PlanKind::kTrain) graph = AddGradients(std::move(graph), RecomputeOf(config));
+  return graph;
+}
+
+Program ProgramFor(const Config& config, const SemanticGraph& graph, Backend backend) {
   LowerOptions options;
   options.backend = backend;
   options.deterministic = config.execution.deterministic;
@@ -221,7 +226,8 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
   const auto plan = [&](PlanKind kind) {
-    const Program program = ProgramFor(config, *model, run.layout.precision, traits.backend, kind);
+    const SemanticGraph graph = GraphFor(config, *model, run.layout.precision, kind);
+    const Program program = ProgramFor(config, graph, traits.backend);
     StepPlan planned = PlanStep(run.layout, program, run.options, kind);
     CheckPlan(planned, mesh, run.options.accumulate);
     return planned;
@@ -230,6 +236,22 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   if (selection.eval) run.plans.eval = plan(PlanKind::kEval);
   if (selection.generate) run.plans.generate = plan(PlanKind::kGenerate);
   return run;
+}
+
+std::string PlanStage::Hash() const { return Hash128(text); }
+
+std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run) {
+  MR_CHECK(run.plans.train.has_value(), "stages of a run without a training plan");
+  const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
+  const SemanticGraph graph = GraphFor(config, *model, run.layout.precision, PlanKind::kTrain);
+  const StepPlan& plan = *run.plans.train;
+  const std::array<std::string, kPlanStageNames.size()> texts = {
+      ToString(run.spec), ToString(run.layout),
+      ToString(graph),    ToString(ProgramFor(config, graph, run.options.backend)),
+      MemoryText(plan),   fmt::format("execution {}\n", plan.execution) + ScheduleText(plan)};
+  std::vector<PlanStage> stages;
+  for (size_t i = 0; i < texts.size(); ++i) stages.push_back({std::string(kPlanStageNames[i]), texts[i]});
+  return stages;
 }
 
 }  // namespace millrace

@@ -3,8 +3,11 @@
 // same code.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "models/model.h"
 #include "runtime/config/config.h"
@@ -42,5 +45,21 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
 // Plans the selected kinds for `world` ranks and checks each (CheckPlan). Errors: kConfig, kDoesNotFit.
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection);
+
+// The stages of planning, in order (the picture in README.md).
+inline constexpr std::array<std::string_view, 6> kPlanStageNames = {
+    "model_spec", "layout", "semantic_program", "kernel_program", "memory_plan", "schedule"};
+
+// A stage as text. Equal text, equal stage.
+struct PlanStage {
+  std::string name;
+  std::string text;
+
+  std::string Hash() const;  // 32 hex digits
+};
+
+// How the training step came about, stage by stage. `run` is Assemble's for this configuration, with a
+// training plan, whose text is that of the last two stages.
+std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run);
 
 }  // namespace millrace

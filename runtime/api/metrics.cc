@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
@@ -25,20 +28,22 @@ std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary
 
 // Moves what an earlier run left to the first free <name>.old-<n>.<extension>.
 void SetAside(const std::string& run_dir) {
-  namespace fs = std::filesystem;
-  const auto old = [&](const char* stem, int n, const char* extension) {
-    return fmt::format("{}/{}.old-{}.{}", run_dir, stem, n, extension);
-  };
+  constexpr std::pair<const char*, const char*> kFiles[] = {
+      {"metrics", ".jsonl"}, {"summary", ".json"}, {"config", ".json"}};
   const auto exists = [](const std::string& path) {
     std::error_code ignored;
-    return fs::exists(path, ignored);
+    return std::filesystem::exists(path, ignored);
+  };
+  const auto old = [&](int n, const auto& file) {
+    return fmt::format("{}/{}.old-{}{}", run_dir, file.first, n, file.second);
   };
   int n = 1;
-  while (exists(old("metrics", n, "jsonl")) || exists(old("summary", n, "json"))) ++n;
-  if (exists(MetricsPath(run_dir)))
-    Rename(FileSystem::Posix(), MetricsPath(run_dir), old("metrics", n, "jsonl"));
-  if (exists(SummaryPath(run_dir)))
-    Rename(FileSystem::Posix(), SummaryPath(run_dir), old("summary", n, "json"));
+  while (std::any_of(std::begin(kFiles), std::end(kFiles),
+                     [&](const auto& file) { return exists(old(n, file)); }))
+    ++n;
+  for (const auto& file : kFiles)
+    if (const std::string path = fmt::format("{}/{}{}", run_dir, file.first, file.second); exists(path))
+      Rename(FileSystem::Posix(), path, old(n, file));
 }
 
 bool IsOfStepUpTo(const std::string& line, int64_t last) {
@@ -129,6 +134,8 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
   Json predicted = FiguresJson(s.predicted);
   predicted["lower_bound_bytes"] = s.lower_bound_bytes;
   predicted["machine"] = s.machine;
+  Json stages = Json::object();
+  for (const PlanStage& stage : s.plan_stages) stages[stage.name] = stage.Hash();
   Json summary = {{"first_step", s.result.first_step},
                   {"last_step", s.result.last_step},
                   {"preempted", s.result.preempted},
@@ -141,6 +148,7 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
                   {"param_hash", s.param_hash},
                   {"optimizer_hash", s.optimizer_hash},
                   {"plan_hash", s.plan_hash},
+                  {"plan_stages", stages},
                   {"tuning_hash", s.tuning_hash},
                   {"counters", CountersJson(s.counters)},
                   {"seconds", s.seconds},

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/api/training.h"
 #include "runtime/data/jsonl_appender.h"
@@ -13,7 +14,8 @@ namespace millrace {
 // What becomes of lines that an earlier run left beyond the step that this one goes on from.
 enum class OldMetrics {
   kDropTail,  // the same run, trained again from its last checkpoint: the lines come again
-  kSetAside   // another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl
+  kSetAside  // another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl, and
+             // summary.json and config.json follow it
 };
 
 class MetricsFile {
@@ -44,7 +46,8 @@ struct Summary {
   TrainResult result;
   std::string param_hash, optimizer_hash, plan_hash;
   std::string tuning_hash;  // of the algorithms in force; "" where there is nothing to tune
-  StepCounters counters;    // of rank 0, over all steps of the run
+  std::vector<PlanStage> plan_stages;
+  StepCounters counters;  // of rank 0, over all steps of the run
   int64_t resident_before_arena = 0, resident_peak = 0;
   int64_t world = 1;
   double seconds = 0;

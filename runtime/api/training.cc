@@ -12,6 +12,7 @@
 #include "runtime/api/memory_use.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/prediction.h"
+#include "runtime/api/run_history.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "runtime/exec/logical_tensors.h"
@@ -100,6 +101,7 @@ class Loop {
         config_(session.config()),
         machine_(options.machine),
         basis_(MfuBasisOf(session, options.machine)),
+        origin_(options.origin),
         faults_(Placed(options.faults, session.engine().layout())),
         stop_(stop),
         observer_(observer),
@@ -175,6 +177,10 @@ class Loop {
       if (metrics_->dropped() > 0)
         observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
                                         metrics_->dropped(), result_.first_step));
+      plan_stages_ = PlanStages(config_, session_.run());
+      const std::string warning = RecordCall(
+          config_.run.dir, DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step));
+      if (!warning.empty()) observer_.OnWarning(warning);
     });
     if (config_.train.eval_every > 0) {
       result_.eval_before = session_.Evaluate();
@@ -306,6 +312,7 @@ class Loop {
     if (!leader()) return;
     summary.result = result_;
     summary.plan_hash = PlanHash(*session_.run().plans.train);
+    summary.plan_stages = plan_stages_;
     summary.tuning_hash = session_.tuning();
     summary.counters = session_.engine().counters();
     summary.resident_before_arena = session_.memory_before_arena();
@@ -329,11 +336,13 @@ class Loop {
   const Config& config_;
   const Machine machine_;
   const MfuBasis basis_;
+  const std::map<std::string, std::string> origin_;
   const std::vector<PlacedFault> faults_;
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;
   const RunIdentity identity_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::vector<PlanStage> plan_stages_;  // rank 0
   StepCounters counters_before_;
   int64_t samples_before_ = 0;
   // Steps that are still in flight when the next one is issued: the device never waits for the host to look

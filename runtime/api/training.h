@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,15 +63,17 @@ struct TrainFault {
 struct TrainOptions {
   Machine machine;  // what MFU and the predicted figures are for, as FindMachine gives it
   std::vector<TrainFault> faults;
+  // Where each configuration key's value comes from, as LoadedConfig has it: recorded in run.dir/config.json.
+  std::map<std::string, std::string> origin = {};
 };
 
 // What checkpoints of this session's run belong to. Data is described when the session has opened it.
 RunIdentity IdentityOf(const Session& session);
 
 // Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0
-// calls the observer and writes run.dir/metrics.jsonl and run.dir/summary.json. checkpoint.resume decides
-// whether the newest valid checkpoint is continued. Errors: kCheckpoint, kConfig (another model in the same
-// folder; a fault where there is no such rank or unit), kData, kIo, and the engine's.
+// calls the observer and writes run.dir/config.json, metrics.jsonl and summary.json. checkpoint.resume
+// decides whether the newest valid checkpoint is continued. Errors: kCheckpoint, kConfig (another model in
+// the same folder; a fault where there is no such rank or unit), kData, kIo, and the engine's.
 TrainResult Train(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
                   TrainObserver& observer);
 

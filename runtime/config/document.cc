@@ -100,8 +100,7 @@ std::string Default(const Key& key) {
 }
 
 // The value that the null of a key stands for, or null where there is none.
-KeyValue InForce(std::string_view path, const LoadedConfig& loaded) {
-  const Config& config = loaded.config;
+KeyValue InForce(std::string_view path, const Config& config, std::optional<int64_t> world) {
   const ModelConfig& model = config.model;
   if (model.init_from && path.starts_with("model.")) return {};  // that folder says
   if (path == "model.kv_heads") return model.KvHeads();
@@ -111,13 +110,13 @@ KeyValue InForce(std::string_view path, const LoadedConfig& loaded) {
   if (path == "model.tied") return model.Tied();
   if (path == "model.activation") return std::string(Name(model.ActivationKind()));
   if (path == "model.rope_theta" && model.family == ModelConfig::Family::kLlama) return model.RopeTheta();
-  if (path == "train.accumulate" && (loaded.world || !config.train.global_batch))
-    return config.train.Accumulate(loaded.world.value_or(1));
-  if (path == "train.global_batch" && loaded.world) return config.train.GlobalBatch(*loaded.world);
+  if (path == "train.accumulate" && (world || !config.train.global_batch))
+    return config.train.Accumulate(world.value_or(1));
+  if (path == "train.global_batch" && world) return config.train.GlobalBatch(*world);
   if (path == "optimizer.schedule.decay_steps" &&
       config.optimizer.schedule.kind != ScheduleConfig::Kind::kConstant)
     return config.optimizer.schedule.DecaySteps(config.train.steps);
-  if (path == "parallel.shard" && loaded.world) return config.parallel.Shard(*loaded.world);
+  if (path == "parallel.shard" && world) return config.parallel.Shard(*world);
   if (path == "memory.slots" && MemoryConfig::HasSlots(config.memory.allocator)) return config.memory.Slots();
   return {};
 }
@@ -167,6 +166,11 @@ std::string ConfigDocsMarkdown() {
   return text;
 }
 
+KeyValue ValueInForce(const Key& key, const Config& config, std::optional<int64_t> world) {
+  const KeyValue value = key.get(config);
+  return value == KeyValue() ? InForce(key.path, config, world) : value;
+}
+
 std::string ConfigShow(const LoadedConfig& loaded) {
   struct Row {
     std::string path, value, origin;
@@ -181,7 +185,8 @@ std::string ConfigShow(const LoadedConfig& loaded) {
       continue;
     }
     Row row = {key.path, ToJson(key.get(loaded.config)).dump(), loaded.origin.at(key.path)};
-    if (const KeyValue in_force = InForce(key.path, loaded); row.value == "null" && in_force != KeyValue()) {
+    if (const KeyValue in_force = InForce(key.path, loaded.config, loaded.world);
+        row.value == "null" && in_force != KeyValue()) {
       row.value = ToJson(in_force).dump();
       row.origin += " (null)";
     }

@@ -162,10 +162,9 @@ std::string Describe(const PlanOp& op, const StepPlan& plan) {
   return text + Attributes(op.op);
 }
 
-std::string ToString(const StepPlan& plan) {
-  std::string text =
-      fmt::format("plan {}\nexecution {}\narena {} persistent {} lower_bound {}\n", Name(plan.kind),
-                  plan.execution, plan.arena_bytes, plan.persistent_bytes, plan.lower_bound);
+std::string MemoryText(const StepPlan& plan) {
+  std::string text = fmt::format("arena {} persistent {} lower_bound {}\n", plan.arena_bytes,
+                                 plan.persistent_bytes, plan.lower_bound);
   auto out = std::back_inserter(text);
   text += "buffers\n";
   for (const PlanBuffer& buffer : plan.buffers) {
@@ -179,6 +178,12 @@ std::string ToString(const StepPlan& plan) {
     for (const Interval& i : buffer.live) fmt::format_to(out, " [{},{})", i.begin, i.end);
     text += '\n';
   }
+  return text;
+}
+
+std::string ScheduleText(const StepPlan& plan) {
+  std::string text;
+  auto out = std::back_inserter(text);
   for (const Body& body : plan.bodies) {
     fmt::format_to(out, "body {} at {}\n", body.name, body.begin);
     int index = 0;
@@ -200,6 +205,11 @@ std::string ToString(const StepPlan& plan) {
   text += "notes\n";
   for (const std::string& note : plan.notes) fmt::format_to(out, "  {}\n", note);
   return text;
+}
+
+std::string ToString(const StepPlan& plan) {
+  return fmt::format("plan {}\nexecution {}\n", Name(plan.kind), plan.execution) + MemoryText(plan) +
+         ScheduleText(plan);
 }
 
 std::string PlanHash(const StepPlan& plan) {

@@ -111,6 +111,10 @@ ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, cons
 
 // The whole plan as text: buffers, bodies, schedule, edges. Equal text, equal plan.
 std::string ToString(const StepPlan& plan);
+// Its two halves below the title: where every buffer lies and when it lives; the ops with their constants,
+// their order and edges.
+std::string MemoryText(const StepPlan& plan);
+std::string ScheduleText(const StepPlan& plan);
 // 64-bit FNV-1a of ToString, in hex.
 std::string PlanHash(const StepPlan& plan);
 std::string Describe(const PlanOp& op, const StepPlan& plan);  // one line

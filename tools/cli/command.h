@@ -73,6 +73,10 @@ struct ExchangeArguments {
   ConfigArguments config;
   std::string folder, checkpoint;
 };
+struct CompareArguments {
+  std::string a, b;  // folders of runs
+  bool json = false;
+};
 
 int TrainVerb(const ConfigArguments& arguments);
 int EvalVerb(const EvalArguments& arguments);
@@ -80,6 +84,7 @@ int GenerateVerb(const GenerateArguments& arguments);
 int PlanVerb(const PlanArguments& arguments);
 int BenchVerb(const BenchArguments& arguments);
 int InspectVerb(const std::string& path, bool json);
+int CompareVerb(const CompareArguments& arguments);  // 0: the same; 1: they differ
 int ImportVerb(const ExchangeArguments& arguments);
 int ExportVerb(const ExchangeArguments& arguments);
 int DoctorVerb(bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot

@@ -113,6 +113,14 @@ int Main(int argc, char** argv) {
   inspect_app->add_flag("--json", inspect_json, "JSON");
   inspect_app->callback([&] { verb = [&] { return InspectVerb(inspected, inspect_json); }; });
 
+  CompareArguments compared;
+  CLI::App* compare_app = app.add_subcommand(
+      "compare", "two runs: where losses begin to differ, and what was different; exit code 1 when they are");
+  compare_app->add_option("run_a", compared.a, "run.dir of a run")->required();
+  compare_app->add_option("run_b", compared.b, "run.dir of another")->required();
+  compare_app->add_flag("--json", compared.json, "one JSON object");
+  compare_app->callback([&] { verb = [&] { return CompareVerb(compared); }; });
+
   bool doctor_json = false;
   CLI::App* doctor_app = app.add_subcommand(
       "doctor", "what this host has, what is missing, and the fix; exit code 0 when training can work");

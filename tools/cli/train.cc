@@ -65,7 +65,7 @@ int TrainVerb(const ConfigArguments& arguments) {
   const PlanSelection plans{true, true, true};
   const std::vector<TrainFault> faults = FaultsFromEnvironment();
   return RunOnRanks(arguments, plans, [&](RankContext& context) {
-    const TrainOptions options{context.machine, faults};
+    const TrainOptions options{context.machine, faults, context.config.origin};
     InstallSignalHandlers();
     const Config& config = context.config.config;
     Console console(StdoutIsTerminal());

@@ -1,0 +1,50 @@
+// What a run left in run.dir, read back: metrics.jsonl, summary.json, config.json. For looking at a run, also
+// one that goes on or was killed; nothing is changed.
+//
+// Errors   kData: not a run's folder, or a file of it is damaged (named with its line). kIo: the machine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/api/run_history.h"
+
+namespace millrace {
+
+struct MetricsLine {
+  float loss = 0;       // bit for bit what loss_bits says
+  float grad_norm = 0;  // the nearest float to the number; NaN where it was not finite
+  std::optional<float> eval_loss;
+  std::string offender;  // what was not finite, so that the update was skipped; else ""
+};
+
+struct RecordedMetrics {
+  std::map<int64_t, MetricsLine> steps;
+  int64_t repeated = 0;  // lines of a step that a later line replaces
+  bool torn = false;     // the last line is not whole: the run was killed, or is writing it
+};
+
+// Of a run's end, in summary.json: the state that it left, the plan and the algorithms that it ended with.
+inline constexpr std::array<std::string_view, 4> kFinalHashNames = {"param_hash", "optimizer_hash",
+                                                                    "plan_hash", "tuning_hash"};
+
+struct RecordedSummary {
+  int64_t last_step = 0;
+  std::map<std::string, std::string> hashes;       // by kFinalHashNames; "" where there is nothing to hash
+  std::map<std::string, std::string> plan_stages;  // of its last call
+};
+
+struct RecordedRun {
+  RecordedMetrics metrics;
+  std::optional<RecordedSummary> summary;  // none: the run goes on, or did not end in good order
+  RunHistory history;                      // empty: a run from before there was a config.json
+};
+
+RecordedMetrics ParseMetrics(std::string_view text, const std::string& path);
+RecordedRun ReadRunFolder(const std::string& run_dir);
+
+}  // namespace millrace

@@ -1,0 +1,158 @@
+#include "runtime/api/run_history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "runtime/base/error.h"
+#include "runtime/config/convert.h"
+#include "runtime/config/document.h"
+#include "runtime/config/keys.h"
+#include "runtime/data/input_file.h"
+#include "runtime/data/strict_json.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kLargestFile = int64_t{16} << 20;
+constexpr int kDepth = 8;
+
+std::string PathOf(const std::string& run_dir) { return run_dir + "/config.json"; }
+
+std::map<std::string, RecordedValue> Changed(const RecordedCall& before, const RecordedCall& now) {
+  std::map<std::string, RecordedValue> changed;
+  for (const auto& [key, recorded] : now.keys) {
+    const auto old = before.keys.find(key);
+    if (old == before.keys.end() || old->second.value != recorded.value) changed[key] = recorded;
+  }
+  return changed;
+}
+
+bool SameBut(const RecordedCall& a, const RecordedCall& b) {
+  return a.world == b.world && a.backend == b.backend && a.plan_stages == b.plan_stages &&
+         Changed(a, b).empty();
+}
+
+Json CallJson(const RecordedCall& call, const std::map<std::string, RecordedValue>& keys) {
+  Json values = Json::object(), stages = Json::object();
+  for (const auto& [key, recorded] : keys)
+    values[key] = {{"value", Json::parse(recorded.value)}, {"origin", recorded.origin}};
+  for (const std::string_view name : kPlanStageNames)
+    if (const auto hash = call.plan_stages.find(std::string(name)); hash != call.plan_stages.end())
+      stages[hash->first] = hash->second;
+  return {{"step", call.step},
+          {"world", call.world},
+          {"backend", call.backend},
+          {"keys", values},
+          {"plan_stages", stages}};
+}
+
+RecordedCall CallFrom(const nlohmann::json& object, const JsonOrigin& origin) {
+  RecordedCall call;
+  call.step = JsonCount(object, "step", origin);
+  call.world = JsonCount(object, "world", origin);
+  call.backend = JsonString(object, "backend", origin);
+  for (const auto& [key, recorded] : JsonField(object, "keys", origin).items())
+    call.keys[key] = {JsonField(recorded, "value", origin).dump(), JsonString(recorded, "origin", origin)};
+  const nlohmann::json& stages = JsonField(object, "plan_stages", origin);
+  for (const auto& [name, hash] : stages.items()) call.plan_stages[name] = JsonString(stages, name, origin);
+  return call;
+}
+
+}  // namespace
+
+RecordedCall DescribeCall(const Config& config, const std::map<std::string, std::string>& origin,
+                          const AssembledRun& run, const std::vector<PlanStage>& stages, int64_t step) {
+  RecordedCall call;
+  call.step = step;
+  call.world = run.layout.mesh.world();
+  call.backend = run.options.backend == Backend::kCuda ? "cuda" : "cpu";
+  for (const Key& key : Keys()) {
+    // Keys of a null section have no values; the section itself stands for them.
+    const bool is_null_section = key.required && !config.model.rope_scaling;
+    const std::string path = is_null_section ? std::string(key.section()) : key.path;
+    const auto from = origin.find(path);
+    call.keys[path] = {is_null_section ? "null" : ToJson(ValueInForce(key, config, call.world)).dump(),
+                       from == origin.end() ? "default" : from->second};
+  }
+  for (const PlanStage& stage : stages) call.plan_stages[stage.name] = stage.Hash();
+  return call;
+}
+
+RunHistory WithCall(RunHistory history, const RecordedCall& now) {
+  std::erase_if(history, [&](const RecordedCall& call) { return call.step >= now.step; });
+  if (history.empty() || !SameBut(history.back(), now)) history.push_back(now);
+  return history;
+}
+
+std::string RunHistoryJson(const RunHistory& history) {
+  MR_CHECK(!history.empty(), "a run's history has a first call");
+  Json all = CallJson(history.front(), history.front().keys);
+  all["resumed"] = Json::array();
+  for (size_t i = 1; i < history.size(); ++i)
+    all["resumed"].push_back(CallJson(history[i], Changed(history[i - 1], history[i])));
+  return all.dump(2) + "\n";
+}
+
+RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
+  const JsonOrigin origin{path, ErrorCode::kData};
+  const nlohmann::json all = ParseStrictJson(text, kDepth, origin);
+  RunHistory history = {CallFrom(all, origin)};
+  const nlohmann::json& resumed = JsonField(all, "resumed", origin);
+  MR_REQUIRE(ErrorCode::kData, resumed.is_array(), "{}: \"resumed\" must be an array, got {}", path,
+             resumed.type_name());
+  for (const nlohmann::json& object : resumed) {
+    RecordedCall call = CallFrom(object, origin);
+    MR_REQUIRE(ErrorCode::kData, call.step > history.back().step,
+               "{}: \"resumed\" goes on from step {} after step {}; steps must ascend", path, call.step,
+               history.back().step);
+    std::map<std::string, RecordedValue> changed = std::move(call.keys);
+    call.keys = history.back().keys;
+    for (auto& [key, recorded] : changed) call.keys[key] = std::move(recorded);
+    history.push_back(std::move(call));
+  }
+  return history;
+}
+
+std::optional<RunHistory> ReadRunHistory(const std::string& run_dir) {
+  std::error_code ignored;
+  const std::string path = PathOf(run_dir);
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  return ParseRunHistory(ReadWholeFile(path, kLargestFile, ErrorCode::kData), path);
+}
+
+std::string RecordCall(const std::string& run_dir, const RecordedCall& now, FileSystem& files) {
+  std::optional<RunHistory> old;
+  std::string warning;
+  try {
+    if (now.step > 0) old = ReadRunHistory(run_dir);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kData) throw;
+    warning = fmt::format("{}; it is written anew, from step {} on", error.what(), now.step);
+  }
+  const RunHistory history = WithCall(old.value_or(RunHistory()), now);
+  const std::string text = RunHistoryJson(history);
+  if (!old || text != RunHistoryJson(*old)) WriteFileAtomically(files, PathOf(run_dir), text);
+  return warning;
+}
+
+Config ConfigOf(const RecordedCall& call) {
+  Config config;
+  for (const auto& [path, recorded] : call.keys) {
+    if (IsNullableSection(path)) continue;  // null, as it is by default
+    const Key* key = FindKey(path);
+    MR_REQUIRE(ErrorCode::kData, key != nullptr, "{}: this version has no such key", path);
+    std::string problem;
+    const std::optional<KeyValue> value = Convert(*key, nlohmann::json::parse(recorded.value), &problem);
+    MR_REQUIRE(ErrorCode::kData, value.has_value(), "{} = {}: {}", path, recorded.value, problem);
+    key->set(config, *value);
+  }
+  return config;
+}
+
+}  // namespace millrace

@@ -1,0 +1,68 @@
+// What a run was made with: run.dir/config.json. The first call's configuration whole, every key with the
+// value in force and where it comes from; for each later call that was given something else, what changed.
+// Written by rank 0 at the start of each call, before its first step, so that a killed run has it too.
+//
+//   {"step": 0, "world": 2, "backend": "cpu",
+//    "keys": {"model.family": {"value": "llama", "origin": "quickstart.json:3"}, ...},
+//    "plan_stages": {"model_spec": "<hash>", ...},
+//    "resumed": [{"step": 200, "world": 2, "backend": "cpu", "keys": {what changed}, "plan_stages": {...}}]}
+//
+// Invariant  Calls ascend by step, and each differs from the one before in more than origins: resuming with
+//            the same configuration leaves the file as it is. Every step of metrics.jsonl was trained by the
+//            last call whose step is below it: a call that goes back behind an earlier one replaces it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/api/assemble.h"
+#include "runtime/config/config.h"
+#include "runtime/data/file_system.h"
+
+namespace millrace {
+
+struct RecordedValue {
+  std::string value;   // JSON text
+  std::string origin;  // "default", "quickstart.json:12", "--set"
+  bool operator==(const RecordedValue&) const = default;
+};
+
+// What was in force from a step on.
+struct RecordedCall {
+  int64_t step = 0;  // steps done when it began
+  int64_t world = 1;
+  std::string backend;                             // "cpu" or "cuda", never "auto"
+  std::map<std::string, RecordedValue> keys;       // all, by path; no null section's
+  std::map<std::string, std::string> plan_stages;  // hashes by name
+};
+
+using RunHistory = std::vector<RecordedCall>;
+
+// `origin` as LoadedConfig has it; a key that it lacks is a default. `stages` are PlanStages of the run.
+RecordedCall DescribeCall(const Config& config, const std::map<std::string, std::string>& origin,
+                          const AssembledRun& run, const std::vector<PlanStage>& stages, int64_t step);
+
+// The history once `now` has begun.
+RunHistory WithCall(RunHistory history, const RecordedCall& now);
+
+std::string RunHistoryJson(const RunHistory& history);
+// Error(kData) naming `path` and what is wrong.
+RunHistory ParseRunHistory(std::string_view text, const std::string& path);
+
+// run_dir's; none where there is no such file. Errors: kData as above, kIo.
+std::optional<RunHistory> ReadRunHistory(const std::string& run_dir);
+
+// Brings run_dir/config.json up to date, atomically. A history that cannot be read begins anew with `now`:
+// what is returned says so, else it is empty.
+std::string RecordCall(const std::string& run_dir, const RecordedCall& now,
+                       FileSystem& files = FileSystem::Posix());
+
+// The configuration that the call's values stand for. Error(kData) naming a key that this version lacks, or a
+// value that it does not take.
+Config ConfigOf(const RecordedCall& call);
+
+}  // namespace millrace

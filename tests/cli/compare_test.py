@@ -1,0 +1,152 @@
+"""Two runs side by side: what `compare` says of real ones that differ in a known way."""
+import json
+import os
+import shutil
+import unittest
+
+from harness import BAD_CONFIG, BAD_DATA, OK, CliTest, RunDir, millrace, program, truncate
+
+DIFFER = 1
+STAGES = ['model_spec', 'layout', 'semantic_program', 'kernel_program', 'memory_plan', 'schedule']
+CONSTANT = {'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}}
+
+
+class Compare(CliTest):
+
+    def train(self, name, *sets, folder=None, **sections):
+        """A run on two ranks in a folder of its own; `folder` goes on with another run's."""
+        sections.setdefault('optimizer', CONSTANT)
+        config, run = self.config(name + '.json', run=folder or name, **sections)
+        words = [word for assignment in sets for word in ('--set', assignment)]
+        self.expect(millrace('train', config, *words, ranks=2), OK)
+        return run
+
+    def compare(self, a, b, code):
+        value = json.loads(self.expect(program('compare', '--json', a.path, b.path), code).out)
+        text = self.expect(program('compare', a.path, b.path), code).out
+        return value, text
+
+    def stages(self, value):
+        return [stage['stage'] for stage in value['plan_stages']]
+
+    def keys(self, value):
+        return {key['key']: (key['a'], key['b']) for key in value['config']}
+
+    def test_the_same_configuration_twice_is_the_same_run(self):
+        a, b = self.train('a'), self.train('b')
+        value, text = self.compare(a, b, OK)
+        self.assertTrue(value['same'] and value['same_results'])
+        for series in ('loss', 'grad_norm'):
+            self.assertEqual(value[series], {'common_steps': 6, 'differing_steps': 0, 'first': None, 'growth': []})
+        self.assertEqual((value['config'], value['plan_stages']), ([], []))
+        self.assertEqual(value['hashes']['param_hash'], {'a': a.summary()['param_hash'], 'b': b.summary()['param_hash'], 'equal': True})
+        self.expect_line(text, r'^The same: all 6 losses and the final hashes are equal\.$')
+        self.expect_line(text, r'^plan stages: equal$')
+        self.assertLess(len(text.splitlines()), 15)
+
+    def test_another_learning_rate_from_a_step_on(self):
+        a = self.train('a')
+        self.train('b', 'train.steps=3')
+        b = self.train('b', 'optimizer.lr=0.02')
+        with open(b.file('config.json')) as f:
+            recorded = json.load(f)
+        self.assertEqual((recorded['step'], recorded['world'], recorded['backend']), (0, 2, 'cpu'))
+        self.assertEqual(recorded['keys']['optimizer.lr']['value'], 0.01)
+        self.assertEqual(recorded['keys']['train.steps'], {'value': 3, 'origin': '--set'})
+        self.assertEqual(recorded['keys']['model.kv_heads'], {'value': 2, 'origin': 'default'})  # in force; null in the file
+        self.assertEqual([call['step'] for call in recorded['resumed']], [3])
+        self.assertEqual(set(recorded['resumed'][0]['keys']), {'optimizer.lr', 'train.steps'})
+        self.assertEqual(list(recorded['plan_stages']), STAGES)
+        self.assertEqual(recorded['resumed'][0]['plan_stages'], b.summary()['plan_stages'])
+
+        value, text = self.compare(a, b, DIFFER)
+        # The update after step 4 is the first with the other rate: its loss is step 5's.
+        self.assertEqual([p['step'] for p in [value['loss']['first']] + value['loss']['growth']], [5, 6])
+        self.assertEqual(value['loss']['differing_steps'], 2)
+        self.assertEqual(value['grad_norm']['first']['step'], 5)
+        first = value['loss']['first']
+        self.assertEqual((first['a_bits'], first['b_bits']), (a.loss_bits()[4], b.loss_bits()[4]))
+        # Both are positive: bits are consecutive integers.
+        self.assertEqual(first['ulps'], abs(int(first['a_bits'], 16) - int(first['b_bits'], 16)))
+        self.assertAlmostEqual(first['difference'], b.metrics()[4]['loss'] - a.metrics()[4]['loss'], delta=1e-6)
+        self.assertFalse(value['hashes']['param_hash']['equal'])
+        in_a, in_b = self.keys(value)['optimizer.lr']
+        self.assertEqual([(v['after_step'], v['value']) for v in in_a], [(0, 0.01)])
+        self.assertRegex(in_a[0]['origin'], r'a\.json:\d+$')
+        self.assertEqual([(v['after_step'], v['value']) for v in in_b], [(0, 0.01), (3, 0.02)])
+        self.assertEqual(in_b[1]['origin'], '--set')
+        self.assertEqual(self.stages(value), ['schedule'])
+        line = value['plan_stages'][0]['first_difference']
+        self.assertIn('lr=0.01', line['a'])
+        self.assertIn('lr=0.02', line['b'])
+        self.expect_line(text, r'^The losses differ, from step 5 on\.$')
+        self.expect_line(text, r'^    A lr=0\.01$')
+        self.expect_line(text, r'^ +B 0\.01 \(.*b\.json:\d+\), after step 3 0\.02 \(--set\)$')
+
+    def test_another_seed(self):
+        a, b = self.train('a'), self.train('b', train={'seed': 1})
+        value, _ = self.compare(a, b, DIFFER)
+        self.assertEqual(value['loss']['first']['step'], 1)
+        self.assertEqual(value['loss']['differing_steps'], 6)
+        self.assertEqual(set(self.keys(value)), {'train.seed'})
+        self.assertEqual(self.stages(value), [])  # the plan does not know the seed
+        self.assertTrue(value['hashes']['plan_hash']['equal'])
+
+    def test_another_plan_with_the_same_bits(self):
+        a, b = self.train('a'), self.train('b', sharding={'reshard': 'never'})
+        value, text = self.compare(a, b, DIFFER)
+        self.assertTrue(value['same_results'])
+        self.assertFalse(value['same'])
+        self.assertEqual(value['loss']['differing_steps'], 0)
+        self.assertEqual([name for name, h in value['hashes'].items() if not h['equal']], ['plan_hash'])
+        self.assertEqual(set(self.keys(value)), {'sharding.reshard'})
+        self.assertEqual(self.stages(value), ['memory_plan', 'schedule'])
+        self.expect_line(text, r'^The same results, bit for bit, by another plan or other algorithms\.$')
+
+    def test_a_killed_run_and_one_with_a_skipped_step(self):
+        a = self.train('a')
+        b = RunDir(self.path('b'))
+        shutil.copytree(a.path, b.path)
+        os.remove(b.file('summary.json'))
+        truncate(b.file('metrics.jsonl'), os.path.getsize(b.file('metrics.jsonl')) - 20)
+        value, text = self.compare(a, b, DIFFER)
+        self.assertEqual((value['b']['torn_last_line'], value['b']['steps'], value['b']['last_step']), (True, 5, None))
+        self.assertEqual((value['steps_only_in_a'], value['steps_only_in_b']), ([[6, 6]], []))
+        self.assertEqual(value['loss']['differing_steps'], 0)
+        self.assertEqual(value['hashes']['param_hash'], {'a': a.summary()['param_hash'], 'b': None, 'equal': False})
+        self.expect_line(text, r'^No difference in the 5 steps that both have\.$')
+        self.expect_line(text, r'^B  .*: 5 steps, the last is 5; no summary\.json: .*; the last line of metrics\.jsonl is cut off')
+        self.expect_line(text, r'^steps only in A: 6$')
+
+        config, c = self.config('c.json', run='c', optimizer=CONSTANT)
+        self.expect(millrace('train', config, ranks=2, env={'MILLRACE_INJECT': '3:1:loss'}), OK)
+        value, text = self.compare(a, c, DIFFER)
+        self.assertEqual(value['skipped_in_b'], [{'step': 3, 'offender': 'loss on rank 1'}])
+        first = value['loss']['first']
+        self.assertEqual((first['step'], first['b'], first['b_bits'], first['ulps']), (3, None, '0x7fc00000', None))
+        self.expect_line(text, r'^skipped in B: 3 \(loss on rank 1\)$')
+
+    def test_a_run_that_begins_anew_puts_the_old_configuration_aside(self):
+        self.train('a')
+        run = self.train('a', 'checkpoint.resume=never', 'train.seed=3')
+        with open(run.file('config.json')) as f:
+            self.assertEqual(json.load(f)['keys']['train.seed'], {'value': 3, 'origin': '--set'})
+        with open(run.file('config.old-1.json')) as f:
+            self.assertEqual(json.load(f)['keys']['train.seed'], {'value': 0, 'origin': 'default'})
+
+    def test_what_is_no_run(self):
+        run = self.train('a', 'train.steps=1')
+        os.makedirs(self.path('empty'))
+        self.expect_line(self.expect(program('compare', run.path, self.path('empty')), BAD_DATA).err,
+                         r"empty is not a run's folder: it has neither metrics\.jsonl nor config\.json$")
+        self.expect_line(self.expect(program('compare', self.path('none'), run.path), BAD_DATA).err, 'none does not exist$')
+        self.expect(program('compare', run.path), BAD_CONFIG)
+        self.expect(program('compare'), BAD_CONFIG)
+        self.expect(program('compare', run.path, run.path, '--jsn'), BAD_CONFIG)
+        with open(run.file('metrics.jsonl'), 'r+') as f:
+            f.write('x')
+        self.expect_line(self.expect(program('compare', run.path, run.path), BAD_DATA).err, r'metrics\.jsonl:1: not valid JSON')
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
