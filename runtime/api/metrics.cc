@@ -7,11 +7,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "runtime/api/run_history.h"
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
 
@@ -28,20 +29,19 @@ std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary
 
 // Moves what an earlier run left to the first free <name>.old-<n>.<extension>.
 void SetAside(const std::string& run_dir) {
-  constexpr std::pair<const char*, const char*> kFiles[] = {
-      {"metrics", ".jsonl"}, {"summary", ".json"}, {"config", ".json"}};
+  using File = std::pair<const char*, const char*>;
+  std::vector<File> files = {{"metrics", ".jsonl"}, {"summary", ".json"}};
+  if (HasRunHistory(run_dir)) files.emplace_back("config", ".json");
   const auto exists = [](const std::string& path) {
     std::error_code ignored;
     return std::filesystem::exists(path, ignored);
   };
-  const auto old = [&](int n, const auto& file) {
+  const auto old = [&](int n, const File& file) {
     return fmt::format("{}/{}.old-{}{}", run_dir, file.first, n, file.second);
   };
   int n = 1;
-  while (std::any_of(std::begin(kFiles), std::end(kFiles),
-                     [&](const auto& file) { return exists(old(n, file)); }))
-    ++n;
-  for (const auto& file : kFiles)
+  while (std::any_of(files.begin(), files.end(), [&](const File& file) { return exists(old(n, file)); })) ++n;
+  for (const File& file : files)
     if (const std::string path = fmt::format("{}/{}{}", run_dir, file.first, file.second); exists(path))
       Rename(FileSystem::Posix(), path, old(n, file));
 }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/data/input_file.h"
@@ -93,7 +94,12 @@ RecordedRun ReadRunFolder(const std::string& run_dir) {
   MR_REQUIRE(ErrorCode::kData, fs::is_directory(run_dir, ignored),
              "{} is not a folder; a run is named by its run.dir", run_dir);
   RecordedRun run;
-  if (std::optional<RunHistory> history = ReadRunHistory(run_dir)) run.history = std::move(*history);
+  try {
+    if (std::optional<RunHistory> history = ReadRunHistory(run_dir)) run.history = std::move(*history);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kData) throw;
+    run.history_problem = error.what();
+  }
   MR_REQUIRE(ErrorCode::kData, has(metrics) || !run.history.empty(),
              "{} is not a run's folder: it has neither metrics.jsonl nor config.json", run_dir);
   if (has(metrics))

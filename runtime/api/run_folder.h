@@ -1,7 +1,8 @@
 // What a run left in run.dir, read back: metrics.jsonl, summary.json, config.json. For looking at a run, also
 // one that goes on or was killed; nothing is changed.
 //
-// Errors   kData: not a run's folder, or a file of it is damaged (named with its line). kIo: the machine.
+// Errors   kData: not a run's folder, or metrics.jsonl (named with its line) or summary.json is damaged. kIo:
+//          the machine.
 #pragma once
 
 #include <array>
@@ -41,7 +42,8 @@ struct RecordedSummary {
 struct RecordedRun {
   RecordedMetrics metrics;
   std::optional<RecordedSummary> summary;  // none: the run goes on, or did not end in good order
-  RunHistory history;                      // empty: a run from before there was a config.json
+  RunHistory history;                      // empty: there is no config.json, or not one that a run wrote
+  std::string history_problem;             // what is wrong with that file
 };
 
 RecordedMetrics ParseMetrics(std::string_view text, const std::string& path);

@@ -96,7 +96,7 @@ std::string RunHistoryJson(const RunHistory& history) {
   all["resumed"] = Json::array();
   for (size_t i = 1; i < history.size(); ++i)
     all["resumed"].push_back(CallJson(history[i], Changed(history[i - 1], history[i])));
-  return all.dump(2) + "\n";
+  return all.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
 RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
@@ -126,19 +126,27 @@ std::optional<RunHistory> ReadRunHistory(const std::string& run_dir) {
   return ParseRunHistory(ReadWholeFile(path, kLargestFile, ErrorCode::kData), path);
 }
 
+bool HasRunHistory(const std::string& run_dir) {
+  try {
+    return ReadRunHistory(run_dir).has_value();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::string RecordCall(const std::string& run_dir, const RecordedCall& now, FileSystem& files) {
   std::optional<RunHistory> old;
-  std::string warning;
   try {
-    if (now.step > 0) old = ReadRunHistory(run_dir);
+    old = ReadRunHistory(run_dir);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kData) throw;
-    warning = fmt::format("{}; it is written anew, from step {} on", error.what(), now.step);
+    return fmt::format(
+        "{}; it is no record of this run, is left as it is, and the configuration is not recorded",
+        error.what());
   }
-  const RunHistory history = WithCall(old.value_or(RunHistory()), now);
-  const std::string text = RunHistoryJson(history);
+  const std::string text = RunHistoryJson(WithCall(old.value_or(RunHistory()), now));
   if (!old || text != RunHistoryJson(*old)) WriteFileAtomically(files, PathOf(run_dir), text);
-  return warning;
+  return "";
 }
 
 Config ConfigOf(const RecordedCall& call) {

@@ -10,6 +10,7 @@
 // Invariant  Calls ascend by step, and each differs from the one before in more than origins: resuming with
 //            the same configuration leaves the file as it is. Every step of metrics.jsonl was trained by the
 //            last call whose step is below it: a call that goes back behind an earlier one replaces it.
+// Text       A path in an origin that is not UTF-8 has replacement characters.
 #pragma once
 
 #include <cstdint>
@@ -55,9 +56,10 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path);
 
 // run_dir's; none where there is no such file. Errors: kData as above, kIo.
 std::optional<RunHistory> ReadRunHistory(const std::string& run_dir);
+bool HasRunHistory(const std::string& run_dir);  // and it can be read
 
-// Brings run_dir/config.json up to date, atomically. A history that cannot be read begins anew with `now`:
-// what is returned says so, else it is empty.
+// Brings run_dir/config.json up to date, atomically. A file of that name that is no history (a configuration
+// that someone keeps there, or a damaged one) is left as it is: what is returned says so, else it is empty.
 std::string RecordCall(const std::string& run_dir, const RecordedCall& now,
                        FileSystem& files = FileSystem::Posix());
 

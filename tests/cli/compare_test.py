@@ -134,6 +134,21 @@ class Compare(CliTest):
         with open(run.file('config.old-1.json')) as f:
             self.assertEqual(json.load(f)['keys']['train.seed'], {'value': 0, 'origin': 'default'})
 
+    def test_a_configuration_that_is_kept_in_the_folder_stays_there(self):
+        os.makedirs(self.path('a'))
+        config, run = self.config('a/config.json', run='a', train={'steps': 2})
+        with open(config) as f:
+            mine = f.read()
+        for sets in ([], ['--set', 'checkpoint.resume=never']):
+            outcome = self.expect(millrace('train', config, *sets), OK)
+            self.expect_line(outcome.err, r'warning: .*/a/config\.json: "step" is missing; .* is left as it is')
+            with open(config) as f:
+                self.assertEqual(f.read(), mine)
+        value, text = self.compare(run, run, OK)
+        self.assertIsNone(value['config'])
+        self.assertEqual(value['plan_stages'], [])  # from summary.json
+        self.expect_line(text, '^configuration: not recorded by both runs')
+
     def test_what_is_no_run(self):
         run = self.train('a', 'train.steps=1')
         os.makedirs(self.path('empty'))

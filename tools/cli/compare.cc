@@ -158,6 +158,7 @@ std::string SideText(const char* name, const Side& side) {
   if (metrics.torn) text += "; the last line of metrics.jsonl is cut off and left out";
   if (metrics.repeated > 0)
     text += fmt::format("; {} steps are there twice, the later line counts", metrics.repeated);
+  if (!side.run.history_problem.empty()) text += "; " + side.run.history_problem;
   return text + "\n";
 }
 
@@ -234,7 +235,7 @@ std::string ValuesText(const std::vector<ValueFrom>& values) {
 }
 
 std::string KeysText(const RunComparison& c) {
-  if (!c.keys_known) return "configuration: not recorded by both runs (no config.json)\n";
+  if (!c.keys_known) return "configuration: not recorded by both runs (config.json)\n";
   if (c.keys.empty()) return "configuration: equal, run.dir apart\n";
   std::string text = "configuration: differs\n";
   size_t width = 0;
@@ -280,7 +281,8 @@ int CompareVerb(const CompareArguments& arguments) {
     b.stage_texts = PlanAgain(b.run);
   }
   if (arguments.json)
-    std::cout << ComparisonJson(c, a, b).dump() << std::endl;
+    std::cout << ComparisonJson(c, a, b).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace)
+              << std::endl;
   else
     std::cout << Verdict(c) << "\n"
               << SideText("A", a) << SideText("B", b) << SeriesText(c.loss) << SeriesText(c.grad_norm)

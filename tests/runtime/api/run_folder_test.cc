@@ -113,11 +113,15 @@ TEST_CASE("a resumed run keeps the first configuration and adds what changed", "
   RecordedCall wider = Call(9, "0.03", "b.json:1");
   wider.world = 4;
   CHECK(WithCall(history, wider).size() == 4);
+  // A path that is not UTF-8 does not end the run.
+  CHECK(
+      ParseRunHistory(RunHistoryJson({Call(0, "0.5", "\xff.json:1")}), "c").front().keys.at("optimizer.lr") ==
+      RecordedValue{"0.5", "\xef\xbf\xbd.json:1"});
   // From the beginning: another run.
   RequireEqual(WithCall(history, Call(0, "0.5", "c.json:1")), {Call(0, "0.5", "c.json:1")});
 }
 
-TEST_CASE("config.json is written once, then only for a change; a damaged one is said and begun anew",
+TEST_CASE("config.json is written once, then only for a change; what is no history is left alone",
           "[run_history]") {
   const TempDir temp;
   const std::string path = temp / "config.json";
@@ -129,11 +133,22 @@ TEST_CASE("config.json is written once, then only for a change; a damaged one is
   REQUIRE(RecordCall(temp.path(), Call(4, "0.02", "--set")).empty());
   RequireEqual(ReadRunHistory(temp.path()).value(), {Call(0, "0.01", "a.json:3"), Call(4, "0.02", "--set")});
 
-  WriteBytes(path, first.substr(0, first.size() / 2));
-  const std::string warning = RecordCall(temp.path(), Call(6, "0.02", "--set"));
-  CHECK(warning.find(path + ": not valid JSON") == 0);
-  CHECK(warning.find("written anew, from step 6 on") != warning.npos);
-  RequireEqual(ReadRunHistory(temp.path()).value(), {Call(6, "0.02", "--set")});
+  // Half a file, and a configuration that someone keeps there: not ours to replace, nor to put aside.
+  for (const std::string& other :
+       {first.substr(0, first.size() / 2), std::string(R"({"model": {"layers": 2}})")}) {
+    CAPTURE(other);
+    WriteBytes(path, other);
+    for (const int64_t step : {0, 6}) {
+      const std::string warning = RecordCall(temp.path(), Call(step, "0.02", "--set"));
+      CHECK(warning.find(path + ": ") == 0);
+      CHECK(warning.find("is left as it is, and the configuration is not recorded") != warning.npos);
+      CHECK(ReadBytes(path) == other);
+    }
+    CHECK_FALSE(HasRunHistory(temp.path()));
+    WriteBytes(temp / "metrics.jsonl", Line(1, "0x3f800000"));
+    CHECK(ReadRunFolder(temp.path()).history.empty());
+    CHECK(ReadRunFolder(temp.path()).history_problem.find(path + ": ") == 0);
+  }
   // Resumed where no call is known of.
   std::filesystem::remove(path);
   REQUIRE(RecordCall(temp.path(), Call(3, "0.02", "--set")).empty());
