@@ -69,6 +69,13 @@ Expect "ranks that are no number" 2 "$launcher" -n two train
 ExpectText err "-n two: the number of ranks"
 Expect "no such hostfile" 2 "$launcher" -n 2 --hostfile "$folder/none" train
 
+Expect "a value in the same word" 2 "$launcher" -n0 train
+ExpectText err "-n 0: the number of ranks"
+Expect "a hostfile in the same word" 2 "$launcher" --ranks=3 --hostfile="$folder/none" train
+ExpectText err "--hostfile $folder/none: no such readable file"
+Expect "ranks in the same word" 0 "$launcher" -n3 train print
+[[ $(wc -l <"$folder/out") == 3 ]] || Fail "-n3 starts other than three ranks"
+
 # Ranks: stdout and stderr arrive, nothing of mpirun's or the launcher's own is added; oversubscribed.
 Expect "five ranks" 0 "$launcher" -n 5 train print
 [[ $(sort "$folder/out" | tr '\n' ' ') == "out 0 out 1 out 2 out 3 out 4 " ]] || Fail "standard output of five ranks"

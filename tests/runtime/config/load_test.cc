@@ -129,7 +129,11 @@ std::vector<std::string> OutOfRange(const Key& key) {
   const KeyRange& range = key.range;
   const double step = is_integer ? 1 : 1e-3;
   if (std::isfinite(range.min)) values.push_back(range.min_exclusive ? range.min : range.min - step);
-  if (std::isfinite(range.max)) values.push_back(range.max_exclusive ? range.max : range.max + step);
+  if (std::isfinite(range.max))
+    values.push_back(range.max_exclusive ? range.max
+                                         : std::max(range.max + step, std::nextafter(range.max, INFINITY)));
+  if (!is_integer && !range.min_exclusive && range.min > 0)
+    values.push_back(std::nextafter(range.min, 0));  // still positive
   std::vector<std::string> texts;
   for (const double value : values) {
     char text[64];
