@@ -2,9 +2,10 @@
 import json
 import os
 import shutil
+import subprocess
 import unittest
 
-from harness import BAD_CONFIG, BAD_DATA, OK, CliTest, RunDir, millrace, program, truncate
+from harness import BAD_CONFIG, BAD_DATA, IO_FAILED, OK, PROGRAM, CliTest, RunDir, millrace, program, truncate
 
 DIFFER = 1
 STAGES = ['model_spec', 'layout', 'semantic_program', 'kernel_program', 'memory_plan', 'schedule']
@@ -102,6 +103,10 @@ class Compare(CliTest):
         self.assertEqual(set(self.keys(value)), {'sharding.reshard'})
         self.assertEqual(self.stages(value), ['memory_plan', 'schedule'])
         self.expect_line(text, r'^The same results, bit for bit, by another plan or other algorithms\.$')
+        # A difference that could not be written down is no answer.
+        with open('/dev/full', 'w') as full:
+            self.assertEqual(subprocess.run([PROGRAM, 'compare', a.path, b.path], stdout=full, stderr=subprocess.DEVNULL, timeout=60).returncode,
+                             IO_FAILED)
 
     def test_a_killed_run_and_one_with_a_skipped_step(self):
         a = self.train('a')

@@ -169,7 +169,12 @@ std::string Verdict(const RunComparison& c) {
     return hashes_known
                ? fmt::format("The same: all {} losses and the final hashes are equal.", c.loss.common)
                : fmt::format("No difference in {} losses; there are no final hashes.", c.loss.common);
-  if (c.same_results()) return "The same results, bit for bit, by another plan or other algorithms.";
+  const bool otherwise_made = std::any_of(c.hashes.begin(), c.hashes.end(), [](const HashComparison& hash) {
+    return hash.known() && !hash.equal();
+  });
+  if (c.same_results())
+    return otherwise_made ? "The same results, bit for bit, by another plan or other algorithms."
+                          : "The same results, bit for bit; the plan or algorithms of one run are not known.";
   if (c.loss.first) return fmt::format("The losses differ, from step {} on.", c.loss.first->step);
   if (c.eval_loss.first)
     return fmt::format("The losses are equal; held-out losses differ, from step {} on.",

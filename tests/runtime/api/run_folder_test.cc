@@ -88,6 +88,7 @@ TEST_CASE("a damaged line is an error with its place", "[run_folder]") {
   fails("{\"step\":2,", "not valid JSON");
   fails("{\"step\":2}", "\"loss_bits\" is missing");
   fails(R"({"step":2,"loss_bits":"3f800000"})", "\"loss_bits\" = 3f800000: must be 0x and eight hex digits");
+  fails(R"({"step":2,"loss_bits":"0x3f8"})", "\"loss_bits\" = 0x3f8: must be 0x and eight hex digits");
   fails(R"({"step":2,"loss_bits":"0x3f80000g"})", "\"loss_bits\" = 0x3f80000g");
   fails(R"({"step":2,"loss_bits":"0x3f800000","grad_norm":"1"})", "\"grad_norm\" must be a number or null");
   fails(R"({"step":"2","loss_bits":"0x3f800000","grad_norm":1})", "\"step\"");
@@ -184,6 +185,14 @@ TEST_CASE("what is recorded is the value in force, and gives the configuration b
   for (const PlanStage& stage : PlanStages(again, planned))
     CHECK(call.plan_stages.at(stage.name) == stage.Hash());
   CHECK(PlanHash(*planned.plans.train) == PlanHash(*run.plans.train));
+
+  // A null section is recorded as one.
+  LoadedConfig plain = loaded;
+  plain.config.model.rope_scaling.reset();
+  const RecordedCall unscaled = DescribeCall(plain.config, plain.origin, run, stages, 0);
+  CHECK(unscaled.keys.at("model.rope_scaling").value == "null");
+  CHECK_FALSE(unscaled.keys.contains("model.rope_scaling.factor"));
+  CHECK_FALSE(ConfigOf(unscaled).model.rope_scaling.has_value());
 
   RecordedCall other = call;
   other.keys["model.lairs"] = {"2", "default"};
