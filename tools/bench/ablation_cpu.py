@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The ablation table of the CPU backend: what each sharding and memory option costs and saves.
 
-  python3 tools/bench/ablation_cpu.py [--ranks 2] [--steps 12] [--binary bazel-bin/tools/cli/millrace]
+  python3 tools/bench/ablation_cpu.py [--ranks 2] [--steps 12] [--binary bazel-bin/tools/cli/millrace_cpu]
 
 Trains the same model once per variant on synthetic tokens and reads the run's summary: counters come from the communicators and kernel arguments,
 bytes from the plan's arena and from VmHWM. Times are the median step of the run with the 10th and 90th percentile; all variants alternate, so that
@@ -63,7 +63,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--binary", default="bazel-bin/tools/cli/millrace")
+    parser.add_argument("--binary", default="bazel-bin/tools/cli/millrace_cpu")
     args = parser.parse_args()
     root = tempfile.mkdtemp(prefix="ablation_")
     config = os.path.join(root, "config.json")
