@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -131,6 +132,10 @@ class WeightReader {
       for (int64_t begin = 0; begin < tensor->numel(); begin += kBlock) {
         block.resize(static_cast<size_t>(std::min(kBlock, tensor->numel() - begin)));
         folder_.ReadFloats(tensor->name, begin, static_cast<int64_t>(block.size()), block.data());
+        const auto odd = std::find_if(block.begin(), block.end(), [](float v) { return !std::isfinite(v); });
+        MR_REQUIRE(ErrorCode::kData, odd == block.end(),
+                   "{}: {} holds {} at element {}; weights must be finite numbers", folder_.path(),
+                   tensor->name, *odd, begin + (odd - block.begin()));
         CopyToParam(*tensor, begin, block, values);
       }
     }

@@ -212,6 +212,19 @@ TEST_CASE("a tied model's repeated head must be the embedding", "[huggingface]")
   RequireError(ErrorCode::kData, {"lm_head.weight", "element 7", "ties"}, [&] { Imported(dir / "other"); });
 }
 
+TEST_CASE("a weight that is not a finite number is refused by name and element", "[huggingface]") {
+  const TempDir dir;
+  for (const float odd : {NAN, INFINITY, -INFINITY}) {
+    const std::string folder = dir / fmt::format("odd_{}", odd);
+    WriteEdited(HfFolder("gpt2_tiny"), folder, [&](std::map<std::string, StoredTensor>& tensors) {
+      tensors.at("transformer.h.1.mlp.c_fc.weight").values[5] = odd;
+    });
+    RequireError(ErrorCode::kData,
+                 {"transformer.h.1.mlp.c_fc.weight", fmt::format("holds {} at element 5", odd)},
+                 [&] { Imported(folder); });
+  }
+}
+
 TEST_CASE("tensors that do not fit are refused before any is read", "[huggingface]") {
   const TempDir dir;
   const std::string norm = "model.layers.1.input_layernorm.weight", embedding = "model.embed_tokens.weight";
