@@ -1,17 +1,19 @@
 #!/bin/bash
-# against_torch.sh [--compile] [--fp32] [--device cpu] CONFIG TEXT STEPS OUT: CONFIG (GPT-2) trained on the bytes of the file TEXT by Millrace and by
-# PyTorch, one after the other on one device, from the same weights, in the same order of batches. Run from a package's folder.
+# against_torch.sh [--at-once] [--compile] [--fp32] [--device cpu] CONFIG TEXT STEPS OUT: CONFIG (GPT-2) trained on the bytes of the file TEXT by
+# Millrace and by PyTorch, one after the other on one device (--at-once: on the first two GPUs), from the same weights, in the same order of batches.
+# Run from a package's folder.
 # OUT gets config.json, millrace.jsonl, torch.jsonl, summary.json and curves.svg; a table of losses and step times goes to standard output.
 # MILLRACE and PYTHON name other programs than bin/millrace and python3.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-torch_arguments=()
+torch_arguments=() at_once=
 while [[ ${1:-} == --* ]]; do
+  [[ $1 != --at-once ]] || { at_once=yes; shift; continue; }
   torch_arguments+=("$1")
   [[ $1 != --device ]] || { torch_arguments+=("$2"); shift; }
   shift
 done
-(($# == 4)) || { sed -n '2,5s/^# \?//p' "$0" >&2; exit 2; }
+(($# == 4)) || { sed -n '2,6s/^# \?//p' "$0" >&2; exit 2; }
 config=$1 text=$(realpath "$2") steps=$3 out=$4 millrace=${MILLRACE:-bin/millrace} python=${PYTHON:-python3}
 mkdir -p "$out"
 out=$(realpath "$out")
@@ -37,10 +39,23 @@ P
   --set optimizer.schedule.kind=constant --set optimizer.schedule.warmup=0 --set optimizer.schedule.decay_steps=null \
   --set optimizer.schedule.min_lr=0 --set "run.dir=$work/initial" >"$work/log" || { cat "$work/log" >&2; exit 1; }
 "$millrace" export "$out/config.json" --set "run.dir=$work/initial" --to "$work/weights" >"$work/log"
-"$millrace" train "$out/config.json" --set "model.init_from=$work/weights" >"$out/millrace.log"
-cp "$work/run/metrics.jsonl" "$out/millrace.jsonl"
-cp "$work/run/summary.json" "$out/summary.json"
-"$python" "$here/peers/torch_train.py" "$out/config.json" --weights "$work/weights" --out "$out/torch.jsonl" "${torch_arguments[@]}"
+Ours() {
+  "$millrace" train "$out/config.json" --set "model.init_from=$work/weights" >"$out/millrace.log"
+  cp "$work/run/metrics.jsonl" "$out/millrace.jsonl"
+  cp "$work/run/summary.json" "$out/summary.json"
+}
+Torch() { "$python" "$here/peers/torch_train.py" "$out/config.json" --weights "$work/weights" --out "$out/torch.jsonl" "${torch_arguments[@]}"; }
+if [[ $at_once ]]; then
+  IFS=, read -r first second _ <<<"${CUDA_VISIBLE_DEVICES:-0,1}"
+  CUDA_VISIBLE_DEVICES=$second Torch &
+  peer=$!
+  trap 'rm -rf "$work"; kill "$peer" 2>/dev/null' EXIT
+  CUDA_VISIBLE_DEVICES=$first Ours
+  wait "$peer"
+else
+  Ours
+  Torch
+fi
 "$python" "$here/loss_curves.py" --out "$out/curves.svg" --title "$(basename "$config" .json), $steps steps on $(stat -c %s "$text") bytes" \
   "Millrace=$out/millrace.jsonl" "PyTorch=$out/torch.jsonl"
 "$python" - "$out" <<'P'
