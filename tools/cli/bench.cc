@@ -116,6 +116,7 @@ int BenchVerb(const BenchArguments& arguments) {
         {"step_ms", median},
         {"step_ms_p10", Quantile(step_ms, 0.1)},
         {"step_ms_p90", Quantile(step_ms, 0.9)},
+        {"step_ms_samples", step_ms},
         {"tokens_per_s_per_rank", rate},
         {"model_flops_per_token_causal", basis.flops_per_token},
         {"model_flops_per_token_full", basis.flops_per_token_full},
