@@ -12,6 +12,10 @@ class Program:
         command = [self.binary, verb, config, *flags]
         for item in sets:
             command += ["--set", item]
+        return self.launched(command)
+
+    def launched(self, command):
+        """`command`, of whatever program, on as many ranks."""
         if self.ranks == 1:
             return command
         mpi = ["mpirun", "-n", str(self.ranks), "--bind-to", "none"]

@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Millrace and its peers on the same shapes, one after the other in rounds: a table, its data and a picture.
+
+  python3 tools/bench/headline.py gpt2_124m_b64 gpt2_30m_b4 --ranks 1 --rounds 2 --out results
+  python3 tools/bench/headline.py gpt2_124m_b64 llama_1b_b4 --ranks 2 --out results --peers ddp,fsdp2,fsdp2_keep [--llmc train_gpt2cu]
+
+A case NAME_bB is configs/NAME.json at train.micro_batch B. Every round runs ours, each peer, ours deterministic and, on several ranks, ours alone on one
+GPU. Peers are variants of peers/torch_bench.py; the first of them runs once with every --sdpa, the fastest is everybody's from there on. llm.c takes part
+in GPT-2 cases where its program is given. NVLink multicast is off for all.
+Steps of all rounds are taken together. OUT gets table.md, table.json (every step's time, every failure), bars.svg and logs/; they are written again after
+every run. What fails or runs out of memory is a row that says so. Exit code 1 when ours failed, else 0. Standard library only; peers need torch.
+"""
+import argparse, datetime, json, os, re, shlex, shutil, signal, socket, subprocess, sys, tempfile, time
+import headline_table, runs
+from peers import llmc
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = ["gpt2_124m_b64", "gpt2_1558m_b16", "llama_1b_b8", "llama_8b_b1", "gpt2_30m_b4", "gpt2_124m_b4"]
+ON_ONE = ("eager", "compile", "graphs", "step_graph")
+ON_MANY = ("ddp_eager", "ddp", "ddp_graphs", "fsdp2_eager", "fsdp2", "fsdp2_keep")
+OURS = {"millrace": "false", "millrace deterministic": "true"}
+ALONE = headline_table.ALONE  # the same configuration, for what communication costs
+
+
+def default_peers(ranks, shape):
+    """What was best, or close to it, somewhere on that many GPUs."""
+    small = shape["tokens_per_step"] // ranks <= 8192
+    if ranks == 1:
+        return ["compile", "graphs", "step_graph"] if small else ["compile"]
+    if small:
+        return ["ddp_graphs", "ddp", "fsdp2"]
+    return ["fsdp2", "fsdp2_keep"] + (["ddp"] if shape["parameters"] < 3e9 else [])
+
+
+class Runner:
+    """Starts one program at a time, each with a time limit, and keeps what it said."""
+
+    def __init__(self, args):
+        self.args, self.begin, self.count, self.folder = args, time.monotonic(), 0, os.path.join(args.out, "logs")
+        os.makedirs(self.folder, exist_ok=True)
+
+    def elapsed(self):
+        return time.monotonic() - self.begin
+
+    def mpi(self, ranks, command):
+        return runs.Program(command[0], ranks, self.args.oversubscribe).launched(command)
+
+    def run(self, name, command):
+        """(exit code or None after the time limit, standard output, seconds)."""
+        self.count += 1
+        stem = os.path.join(self.folder, f"{self.count:03}_" + re.sub(r"[^a-z0-9_]+", "_", name.lower()))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        env = dict(os.environ, NCCL_NVLS_ENABLE="0", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", PYTHONDONTWRITEBYTECODE="1",
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        env.setdefault("OMP_NUM_THREADS", "1" if self.args.device == "cpu" else "8")
+        start = time.monotonic()
+        with open(stem + ".out", "w+") as out, open(stem + ".err", "w") as err:
+            err.write(shlex.join(command) + "\n")
+            err.flush()
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True)
+            try:
+                code = child.wait(self.args.run_timeout_s)
+            except BaseException as e:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+                if not isinstance(e, subprocess.TimeoutExpired):
+                    raise
+                code = None
+            out.seek(0)
+            return code, out.read(), time.monotonic() - start, stem + ".err"
+
+
+def lines_of_json(text):
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                pass
+
+
+def reason(code, text, err_path, limit_s):
+    """Why a run gave no result, in one line."""
+    if code is None:
+        return f"no result after {limit_s:.0f} s"
+    for line in lines_of_json(text):
+        if "error" in line:
+            return line["error"]
+    with open(err_path) as file:
+        said = [line.strip() for line in file.readlines()[1:] if line.strip()]
+    for line in said:
+        if re.search(r"out of memory|OutOfMemory", line, re.IGNORECASE):
+            return f"out of memory: {line}"[:300]
+    telling = [line for line in said if re.search(r"error|exception|cannot|not found|needs", line, re.IGNORECASE)]
+    return f"exit code {code}: {(telling or said or ['it said nothing'])[-1]}"[:300]
+
+
+class Case:
+    """One row of the issue of speed: shapes, floor, and who takes part."""
+
+    def __init__(self, name, args, runner, work):
+        match = re.fullmatch(r"(.+)_b(\d+)", name)
+        if not match:
+            raise ValueError(f"a case is CONFIG_bBATCH, not '{name}'")
+        self.name, self.args, self.runner, self.work = name, args, runner, work
+        self.path = os.path.join(args.configs, match[1] + ".json")
+        self.sets = [f"train.micro_batch={match[2]}", *args.sets]
+        self.runs, self.left_out, self.sdpa = [], [], None
+        self.plan = self.ask("plan", ["--world", str(args.ranks), "--machine", args.machine, "--json"], json.loads)
+        self.config = self.ask("config show", [], effective)
+        shape = {**self.plan["model"], **self.plan["batch"]}
+        shape["tokens_per_step_per_rank"] = shape["tokens_per_step"] // args.ranks
+        self.shape = shape
+        for key in ("kv_heads", "head_dim", "ffn", "seq_len"):
+            self.config["model"][key] = shape[key]
+        self.config_path = os.path.join(work, name + ".json")
+        with open(self.config_path, "w") as file:
+            json.dump(self.config, file)
+        wanted = default_peers(args.ranks, shape) if args.peers is None else args.peers
+        fit = ON_ONE if args.ranks == 1 else ON_MANY
+        self.peers = [p for p in wanted if p in fit]
+        self.left_out += [f"{p}: not for {args.ranks} rank{'s' * (args.ranks > 1)}" for p in wanted if p not in fit]
+        if args.llmc and shape["family"] == "gpt2":
+            self.peers.append("llm.c")
+
+    def ask(self, verb, flags, read):
+        command = [self.args.binary, *verb.split(), self.path, *flags]
+        for item in self.sets:
+            command += ["--set", item]
+        code, text, _, err = self.runner.run(f"{self.name} {verb}", command)
+        if code != 0:
+            raise ValueError(f"{self.name}: {reason(code, text, err, self.args.run_timeout_s)}")
+        return read(text)
+
+    def floor(self):
+        """(ms, where from): the slower of all arithmetic and memory traffic and all wire traffic, each op at the machine's rate."""
+        measured = [r["raw"]["floor_ms"] for r in self.runs if r["ok"] and r["variant"] == "millrace" and "floor_ms" in r["raw"]]
+        if measured:
+            return sorted(measured)[len(measured) // 2], "measured by bench"
+        kinds = self.plan["roofline"]["by_kind"]
+        local = sum(k["seconds"] for k in kinds if not k["wire_bytes"])
+        wire = sum(k["seconds"] for k in kinds if k["wire_bytes"])
+        return 1e3 * max(local, wire), f"roofline of millrace plan --machine {self.args.machine}"
+
+    def ours(self, variant, ranks):
+        tuning = os.path.join(self.work, f"tuning_{self.name}_{variant.replace(' ', '_')}.json")
+        sets = [*self.sets, f"run.dir={self.work}/run", f"execution.tuning_file={tuning}", f"execution.deterministic={OURS.get(variant, 'false')}"]
+        if self.args.device == "cpu":
+            sets.append("execution.backend=cpu")
+        steps = ["--steps", str(self.args.steps), "--warmup", str(self.args.warmup), "--json"]
+        return runs.Program(self.args.binary, ranks, self.args.oversubscribe).command("bench", self.path, sets, steps)
+
+    def torch(self, variant, sdpa):
+        return self.runner.mpi(self.args.ranks, [self.args.python, os.path.join(HERE, "peers", "torch_bench.py"), self.config_path, "--variant", variant,
+                                                 "--sdpa", sdpa, "--steps", str(self.args.steps), "--warmup", str(self.args.warmup),
+                                                 "--device", self.args.device])
+
+    def once(self, round_, variant, sdpa=None):
+        """Runs `variant` and remembers how it went. One that failed is not tried again."""
+        past = [r for r in self.runs if r["variant"] == variant and r["sdpa"] == sdpa]
+        if any(not r["ok"] for r in past):
+            return
+        label = variant + (f" ({sdpa})" if sdpa else "")
+        expected = max((r["seconds"] for r in past), default=0)
+        if self.runner.elapsed() + expected > self.args.budget_s:
+            self.left_out.append(f"{label}, round {round_}: the budget of {self.args.budget_s:.0f} s was spent")
+            print(f"[{self.runner.elapsed():5.0f} s] {self.name} {label}: left out, the budget is spent", file=sys.stderr, flush=True)
+            return
+        if variant in OURS or variant == ALONE:
+            command, read = self.ours(variant, 1 if variant == ALONE else self.args.ranks), read_ours
+        elif variant == "llm.c":
+            command, read = self.runner.mpi(self.args.ranks, llmc.command(self.args.llmc, self.shape, self.config, self.args, self.work)), llmc.read
+        else:
+            command, read = self.torch(variant, sdpa), read_torch
+        code, text, seconds, err = self.runner.run(f"{self.name} {label} {round_}", command)
+        found = read(text, self.shape, self.args.warmup) if code == 0 else None
+        run = dict(variant=variant, sdpa=sdpa, round=round_, ok=bool(found), seconds=round(seconds, 1), command=shlex.join(command))
+        run.update(found or dict(error=reason(code, text, err, self.args.run_timeout_s), raw=None))
+        if found and found.get("parameters", self.shape["parameters"]) != self.shape["parameters"]:
+            run.update(ok=False, error=f"another model: {found['parameters']} parameters, ours has {self.shape['parameters']}")
+        self.runs.append(run)
+        said = f"{headline_table.quantile(run['step_ms'], 0.5):.2f} ms" if run["ok"] else run["error"]
+        print(f"[{self.runner.elapsed():5.0f} s] {self.name} round {round_}/{self.args.rounds} {label}: {said} ({seconds:.0f} s)", file=sys.stderr,
+              flush=True)
+
+    def round(self, number, write):
+        self.once(number, "millrace")
+        write()
+        for peer in self.peers:
+            if peer == "llm.c":
+                self.once(number, peer)
+            elif self.sdpa is not None:
+                self.once(number, peer, self.sdpa)
+            else:
+                self.choose_attention(number, peer)
+            write()
+        self.once(number, "millrace deterministic")
+        write()
+        if self.args.ranks > 1:
+            self.once(number, ALONE)
+            write()
+
+    def choose_attention(self, number, peer):
+        for sdpa in self.args.sdpa:
+            self.once(number, peer, sdpa)
+        fine = [(headline_table.quantile(r["step_ms"], 0.5), r["sdpa"]) for r in self.runs if r["variant"] == peer and r["ok"]]
+        if fine:
+            self.sdpa = min(fine)[1]
+
+
+def read_ours(text, _shape, _warmup):
+    raw = next((v for v in lines_of_json(text) if "step_ms_samples" in v), None)
+    return raw and dict(step_ms=raw["step_ms_samples"], host_us=raw["host_us_per_step"], working_bytes=raw["arena_bytes"], reserved_bytes=None,
+                        device_bytes=raw["peak_bytes"], raw=raw)
+
+
+def read_torch(text, _shape, _warmup):
+    raw = next((v for v in lines_of_json(text) if "step_ms" in v), None)
+    return raw and dict(step_ms=raw["step_ms"], host_us=raw["host_us"], working_bytes=raw["peak_allocated_bytes"],
+                        reserved_bytes=raw["peak_reserved_bytes"], device_bytes=raw["device_used_bytes"], parameters=raw["parameters"], raw=raw)
+
+
+def effective(text):
+    """The values of `config show`, defaults filled in, as nested dictionaries."""
+    config, decoder = {}, json.JSONDecoder()
+    for line in text.splitlines():
+        path, _, rest = line.partition(" ")
+        if not rest.strip():
+            continue
+        *outer, last = path.split(".")
+        place = config
+        for key in outer:
+            place = place.setdefault(key, {})
+        place[last] = decoder.raw_decode(rest.strip())[0]
+    return config
+
+
+def machine_of(device):
+    if device == "cpu":
+        return "cpu"
+    try:
+        name = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        name = ""
+    return "h200" if "H200" in name else "h100"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=CASES, help="default: " + " ".join(CASES))
+    parser.add_argument("--only", default="", help="of the cases, these, separated by commas")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--set", action="append", default=[], dest="sets", metavar="KEY=VALUE", help="for every case, on top of its own")
+    parser.add_argument("--peers", help="of " + ", ".join(ON_ONE + ON_MANY) + "; none for no peer; default: by ranks and size")
+    parser.add_argument("--sdpa", default="cudnn,flash", help="attention back-ends of PyTorch to try: cudnn, flash, efficient, math, auto")
+    parser.add_argument("--llmc", help="llm.c's train_gpt2cu, built with cuDNN")
+    parser.add_argument("--binary", default="bin/millrace")
+    parser.add_argument("--python", default=sys.executable, help="one that has torch")
+    parser.add_argument("--configs", default=os.path.normpath(os.path.join(HERE, "..", "..", "configs")))
+    parser.add_argument("--machine", choices=("h100", "h200", "cpu"), help="whose rates the floor takes; default: this machine's")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--oversubscribe", action="store_true", help="more ranks than cores")
+    parser.add_argument("--run-timeout-s", type=float, default=400)
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no run that would end after this")
+    args = parser.parse_args()
+    args.sdpa = args.sdpa.split(",")
+    if args.peers is not None:
+        args.peers = [p for p in args.peers.split(",") if p != "none"]
+        for peer in args.peers:
+            if peer not in ON_ONE + ON_MANY:
+                parser.error(f"--peers: '{peer}' is none of {', '.join(ON_ONE + ON_MANY)}")
+    for name in filter(None, args.only.split(",")):
+        if name not in args.cases:
+            parser.error(f"--only: '{name}' is none of the cases {', '.join(args.cases)}")
+    args.cases = [c for c in args.cases if not args.only or c in args.only.split(",")]
+    args.machine = args.machine or machine_of(args.device)
+    return args
+
+
+def main():
+    args = arguments()
+    runner, work = Runner(args), tempfile.mkdtemp(prefix="headline_")
+    host = dict(command=shlex.join(["python3", os.path.relpath(__file__), *sys.argv[1:]]), host=runs.host_of(args.binary), ranks=args.ranks, rounds=args.rounds,
+                steps=args.steps, warmup=args.warmup, date=str(datetime.date.today()))
+    cases, failures = [], []
+
+    def write():
+        headline_table.write(args.out, host, cases, failures)
+
+    try:
+        for name in args.cases:
+            try:
+                cases.append(Case(name, args, runner, work))
+            except ValueError as e:
+                failures.append(str(e))
+                print(e, file=sys.stderr, flush=True)
+                write()
+                continue
+            for number in range(1, args.rounds + 1):
+                cases[-1].round(number, write)
+        write()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    with open(os.path.join(args.out, "table.md")) as table:
+        print(table.read(), end="")
+    return 1 if failures or any(not r["ok"] and r["variant"] in OURS for case in cases for r in case.runs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
