@@ -16,7 +16,7 @@ from peers import llmc
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = ["gpt2_124m_b64", "gpt2_1558m_b16", "llama_1b_b8", "llama_8b_b1", "gpt2_30m_b4", "gpt2_124m_b4"]
-ON_ONE = ("eager", "compile", "graphs", "step_graph")
+ON_ONE = ("eager", "compile", "autotune", "graphs", "step_graph")
 ON_MANY = ("ddp_eager", "ddp", "ddp_graphs", "fsdp2_eager", "fsdp2", "fsdp2_keep")
 OURS = {"millrace": "false", "millrace deterministic": "true"}
 ALONE = headline_table.ALONE  # the same configuration, for what communication costs
@@ -63,13 +63,22 @@ class Runner:
             try:
                 code = child.wait(self.args.run_timeout_s)
             except BaseException as e:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                self.end(child)
                 if not isinstance(e, subprocess.TimeoutExpired):
                     raise
                 code = None
             out.seek(0)
             return code, out.read(), time.monotonic() - start, stem + ".err"
+
+    @staticmethod
+    def end(child):
+        """mpirun ends its ranks, which are in process groups of their own, when it is asked to; not when it is killed."""
+        os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def lines_of_json(text):
@@ -108,6 +117,7 @@ class Case:
         self.path = os.path.join(args.configs, match[1] + ".json")
         self.sets = [f"train.micro_batch={match[2]}", *args.sets]
         self.runs, self.left_out, self.sdpa = [], [], None
+        self.out_of_budget = {}  # round: what it did without
         self.plan = self.ask("plan", ["--world", str(args.ranks), "--machine", args.machine, "--json"], json.loads)
         self.config = self.ask("config show", [], effective)
         shape = {**self.plan["model"], **self.plan["batch"]}
@@ -144,6 +154,10 @@ class Case:
         wire = sum(k["seconds"] for k in kinds if k["wire_bytes"])
         return 1e3 * max(local, wire), f"roofline of millrace plan --machine {self.args.machine}"
 
+    def all_left_out(self):
+        return self.left_out + [f"of round {r} {', '.join(labels)}, the budget of {self.args.budget_s:.0f} s being spent"
+                                for r, labels in self.out_of_budget.items()]
+
     def ours(self, variant, ranks):
         tuning = os.path.join(self.work, f"tuning_{self.name}_{variant.replace(' ', '_')}.json")
         sets = [*self.sets, f"run.dir={self.work}/run", f"execution.tuning_file={tuning}", f"execution.deterministic={OURS.get(variant, 'false')}"]
@@ -165,7 +179,7 @@ class Case:
         label = variant + (f" ({sdpa})" if sdpa else "")
         expected = max((r["seconds"] for r in past), default=0)
         if self.runner.elapsed() + expected > self.args.budget_s:
-            self.left_out.append(f"{label}, round {round_}: the budget of {self.args.budget_s:.0f} s was spent")
+            self.out_of_budget.setdefault(round_, []).append(label)
             print(f"[{self.runner.elapsed():5.0f} s] {self.name} {label}: left out, the budget is spent", file=sys.stderr, flush=True)
             return
         if variant in OURS or variant == ALONE:

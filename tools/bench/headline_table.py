@@ -98,8 +98,8 @@ def markdown_case(case, rows, host, floor):
     partly = [f"{label(r)}: only {r['rounds']} of its rounds, then {r['error']}" for r in rows if r["ok"] and r["error"]]
     best = next((label(r) for r in rows if r["is_best_peer"]), None)
     notes = [f"Best peer: {best}." if best else "No peer has a result.", *partly]
-    if case.left_out:
-        notes.append("Left out: " + "; ".join(case.left_out) + ".")
+    if case.all_left_out():
+        notes.append("Left out: " + "; ".join(case.all_left_out()) + ".")
     return out + ["", " ".join(notes)]
 
 
@@ -168,7 +168,7 @@ def write(folder, host, cases, failures):
     data = dict(**host, python=platform.python_version(), not_run=failures, cases=[
         dict(case=case.name, shape=case.shape, config=case.config, floor_ms=floor[0], floor_from=floor[1], predicted_step_ms=1e3 * case.plan["time"]["step_s"],
              peak_flops_per_s=case.plan["time"]["peak_flops_per_s"], flops_per_token=case.plan["flops"]["per_token"], formula=case.plan["flops"]["formula"],
-             rows=rows, left_out=case.left_out, runs=case.runs) for case, rows, floor in tables])
+             rows=rows, left_out=case.all_left_out(), runs=case.runs) for case, rows, floor in tables])
     put(os.path.join(folder, "table.json"), json.dumps(data, indent=1) + "\n")
     put(os.path.join(folder, "table.md"), markdown(host, tables, failures))
     put(os.path.join(folder, "bars.svg"), svg(host, tables))

@@ -10,7 +10,7 @@ Reported: step_ms of every timed step (CUDA events between the ends of steps tha
 idle device), the allocator's peaks from the second step on, device memory in use by cudaMemGetInfo at the end, the loss of the first and of the last
 step. Memory that making the model took and training does not need is given back first. An error is a JSON line too, and exit code 1.
 """
-import argparse, contextlib, gc, json, math, os, statistics, sys, time
+import argparse, contextlib, gc, json, math, os, statistics, sys, time, traceback
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 import torch
@@ -22,6 +22,7 @@ import torch.distributed as dist
 VARIANTS = {
     "eager": (None, None, "eager"),
     "compile": (None, "default", "torch.compile"),
+    "autotune": (None, "max-autotune-no-cudagraphs", "torch.compile, max-autotune"),
     "graphs": (None, "reduce-overhead", "torch.compile, reduce-overhead (CUDA graphs)"),
     "step_graph": (None, "default", "torch.compile, the whole step in one CUDA graph"),
     "ddp_eager": ("ddp", None, "DDP, eager"),
@@ -208,9 +209,9 @@ class Trainer:
         loss = None
         for i in range(self.accumulate):
             last, part = i == self.accumulate - 1, self.tokens[i]
-            if self.marks:
+            if self.marks and i == 0:
                 torch.compiler.cudagraph_mark_step_begin()
-            if self.spread in ("reshard", "keep"):
+            if self.accumulate > 1 and self.spread in ("reshard", "keep"):
                 self.model.set_requires_gradient_sync(last)
             alone = self.run.no_sync() if self.spread == "ddp" and not last else contextlib.nullcontext()
             with alone:
@@ -263,6 +264,7 @@ def timed(trainer, count):
 def measure(args, config, rank, world, device):
     begin = time.monotonic()
     trainer, cuda = Trainer(args, config, rank, world, device), device.type == "cuda"
+    trainer.wait()
     side = torch.cuda.Stream() if trainer.whole_step else None
     with torch.cuda.stream(side) if side else contextlib.nullcontext():
         trainer.step()
@@ -377,15 +379,12 @@ def main():
         if dist.is_initialized():
             dist.barrier()
             dist.destroy_process_group()
-        code = 0
     except Exception as e:  # the benchmark's table wants the reason, whatever it is
         kind = "out of memory" if isinstance(e, torch.cuda.OutOfMemoryError) else type(e).__name__
         print(json.dumps(dict(variant=args.variant, rank=rank, error=f"{kind}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"[:300])), flush=True)
-        print(e, file=sys.stderr)
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # nothing at exit waits for ranks that are gone, or for worker processes of the compiler
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # nothing at exit waits for ranks that are gone
 
 
 if __name__ == "__main__":
