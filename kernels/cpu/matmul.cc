@@ -21,6 +21,7 @@ void Check(const MatmulOp<TensorView>& op) {
   if (op.bias) MR_CHECK_EQ(op.bias.dim(0), op.out.dim(1), "matmul: bias and columns of out");
   MR_CHECK(op.update == Update::kOverwrite || op.epilogue == Epilogue::kNone,
            "matmul: accumulate takes no epilogue");
+  MR_CHECK(op.pre || op.epilogue != Epilogue::kGeluGrad, "matmul: a GELU's gradient needs pre");
   if (op.pre)
     MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1), "matmul: pre is {}, out is {}",
              ToString(op.pre.layout), ToString(op.out.layout));
@@ -52,6 +53,12 @@ void Finish(const MatmulOp<TensorView>& op, int64_t row, int64_t col, int64_t n,
     if (op.pre) Store(RowAt(op.pre, row), col, n, product);
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) product[i] = Gelu(product[i]);
+  }
+  if (op.epilogue == Epilogue::kGeluGrad) {
+    RoundTo(op.out.dtype(), product, n);  // as separate ops would store it
+    const float* const pre = Load(RowAt(op.pre, row), col, n, buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) product[i] *= GeluDerivative(pre[i]);
   }
   StoreOrAdd(RowAt(op.out, row), col, n, product, op.update == Update::kAccumulate);
 }

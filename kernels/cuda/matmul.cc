@@ -14,7 +14,7 @@ namespace millrace {
 namespace {
 
 bool HasBias(Epilogue e) { return e == Epilogue::kBias || e == Epilogue::kBiasGelu; }
-bool HasActivation(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
+bool HasGelu(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
 
 void Check(const MatmulOp<TensorView>& op) {
   for (const TensorView* view : {&op.a, &op.b, &op.out}) {
@@ -32,6 +32,7 @@ void Check(const MatmulOp<TensorView>& op) {
   if (op.bias) MR_CHECK_EQ(op.bias.dim(0), op.out.dim(1), "matmul: bias and columns of out");
   MR_CHECK(!op.rounds_once() || op.epilogue == Epilogue::kNone,
            "matmul that accumulates or rounds once takes no epilogue");
+  MR_CHECK(op.pre || op.epilogue != Epilogue::kGeluGrad, "matmul: a GELU's gradient needs pre");
   if (op.pre)
     MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1), "matmul: pre is {}, out is {}",
              ToString(op.pre.layout), ToString(op.out.layout));
@@ -116,11 +117,12 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   Check(op);
   if (op.out.numel() == 0) return;
   CudaStream& queue = AsCuda(stream);
-  const TensorView& result = op.pre ? op.pre : op.out;
+  const TensorView& result = ResultOf(op);
   if (op.a.dim(1) == 0) {
     cuda::LaunchMatmulFinish(FinishOf(op, result), queue.get());
   } else {
     MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
+    if (op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get())) return;
     switch (RouteOf(op)) {
       case MatmulRoute::kOneLaunch:
         plans.Run(Product<TensorView>::Of(op.a, op.b, result), op.bias, op.update, op.scratch, queue.get());
@@ -133,13 +135,19 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
         break;
     }
   }
-  if (!HasActivation(op.epilogue)) return;
-  // In place where nobody wants the value before it.
-  ActivationOp<TensorView> activation;
-  activation.kind = ActivationKind::kGelu;
-  activation.x = result;
-  activation.out = op.out;
-  CudaActivation(activation, stream);
+  if (HasGelu(op.epilogue)) {  // in place where nobody wants the value before it
+    ActivationOp<TensorView> activation;
+    activation.kind = ActivationKind::kGelu;
+    activation.x = result;
+    activation.out = op.out;
+    CudaActivation(activation, stream);
+  } else if (op.epilogue == Epilogue::kGeluGrad) {
+    ActivationGradOp<TensorView> grad;
+    grad.kind = ActivationKind::kGelu;
+    grad.x = op.pre;
+    grad.d_out = grad.d_x = op.out;
+    CudaActivationGrad(grad, stream);
+  }
 }
 
 }  // namespace millrace

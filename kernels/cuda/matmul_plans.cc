@@ -98,16 +98,20 @@ MatmulProblem::MatmulProblem(const MatmulKey& key)
   desc_.reset(desc);
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (!key.bias) return;
-  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-  Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(key.result));
+  if (!key.bias && !key.gelu_grad) return;
+  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DGELU);
+  if (key.bias)
+    Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(key.result));
+  else
+    Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.out.ld);
   // Suggestions look at the alignment of the address, not at what is there.
-  SetBias(reinterpret_cast<const std::byte*>(uintptr_t{16}));
+  SetExtra(reinterpret_cast<const std::byte*>(uintptr_t{16}));
 }
 
-void MatmulProblem::SetBias(const std::byte* bias) {
-  const void* const address = bias;
-  Set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, address);
+void MatmulProblem::SetExtra(const std::byte* extra) {
+  const void* const address = extra;
+  Set(desc_.get(), key_.bias ? CUBLASLT_MATMUL_DESC_BIAS_POINTER : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+      address);
 }
 
 std::vector<MatmulAlgorithm> MatmulProblem::Suggestions(cublasLtHandle_t handle, int count) const {
@@ -151,16 +155,16 @@ MatmulAlgorithm MatmulProblem::FromHex(cublasLtHandle_t handle, const std::strin
 }
 
 void MatmulProblem::Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
-                        const Product<TensorView>& operands, const std::byte* bias, Update update,
+                        const Product<TensorView>& operands, const std::byte* extra, Update update,
                         const TensorView& workspace, cudaStream_t stream) {
   CheckAligned(operands.a.data, key_.a.alignment, "a", key_);
   CheckAligned(operands.b.data, key_.b.alignment, "b", key_);
   CheckAligned(operands.out.data, key_.out.alignment, "out", key_);
   MR_CHECK_LE(static_cast<int64_t>(algorithm.workspace_bytes), workspace ? workspace.bytes() : 0,
               "matmul {}: scratch is smaller than the algorithm's workspace", ToString(key_));
-  if (key_.bias) {
-    CheckAligned(bias, 16, "bias", key_);
-    SetBias(bias);
+  if (key_.bias || key_.gelu_grad) {
+    CheckAligned(extra, 16, key_.bias ? "bias" : "pre", key_);
+    SetExtra(extra);
   }
   const float alpha = 1, beta = update == Update::kAccumulate ? 1.0f : 0.0f;
   MR_CUBLAS(cublasLtMatmul(handle, desc_.get(), &alpha, operands.b.data, first_.get(), operands.a.data,
@@ -184,11 +188,24 @@ void MatmulPlans::Install(const TuningTable& table) {
              device_name_, LibraryVersion());
   Plans plans;
   for (const auto& [key, tuned] : table.matmuls) {
+    if (key.gelu_grad && tuned.algorithm.empty()) continue;  // measured: the two in turn are faster
     MatmulProblem problem(key);
     const MatmulAlgorithm algorithm = problem.FromHex(handle_, tuned.algorithm);
     plans.emplace(key, Plan{std::move(problem), algorithm});
   }
   plans_ = std::move(plans);
+}
+
+bool MatmulPlans::RunWithGeluGrad(const MatmulOp<TensorView>& op, cudaStream_t stream) {
+  const std::optional<MatmulKey> key =
+      FusedKeyOf(ConvertOp<MatmulOp, TensorView, Shape>(op, [](const TensorView& view) {
+        return Shape{view.layout, static_cast<bool>(view)};
+      }));
+  const auto found = key ? plans_.find(*key) : plans_.end();
+  if (found == plans_.end()) return false;
+  found->second.problem.Run(handle_, found->second.algorithm, {op.a, op.b, op.out}, op.pre.data, op.update,
+                            op.scratch, stream);
+  return true;
 }
 
 void MatmulPlans::Run(const Product<TensorView>& operands, const TensorView& bias, Update update,

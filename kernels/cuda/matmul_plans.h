@@ -50,9 +50,10 @@ class MatmulProblem {
   // The algorithm with these hex digits, or Error(kInvalidArgument), which names the product: the library
   // refuses it, so the digits come from another version or device.
   MatmulAlgorithm FromHex(cublasLtHandle_t handle, const std::string& hex) const;
-  // Enqueues out (=|+=) a b (+ bias). Addresses are aligned as the key says (bias: 16 bytes), MR_CHECKed.
+  // Enqueues out (=|+=) a b (+ bias | * GELU'(pre)). `extra`: the bias or pre that the key asks for.
+  // Addresses are aligned as the key says (extra: 16 bytes), MR_CHECKed.
   void Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm, const Product<TensorView>& operands,
-           const std::byte* bias, Update update, const TensorView& workspace, cudaStream_t stream);
+           const std::byte* extra, Update update, const TensorView& workspace, cudaStream_t stream);
 
  private:
   template <class T, cublasStatus_t (*destroy)(T*)>
@@ -62,7 +63,7 @@ class MatmulProblem {
   using Matrix = std::unique_ptr<cublasLtMatrixLayoutOpaque_t,
                                  Destroy<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
   static Matrix MakeMatrix(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key);
-  void SetBias(const std::byte* bias);
+  void SetExtra(const std::byte* extra);
 
   MatmulKey key_;
   std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy>>
@@ -82,6 +83,10 @@ class MatmulPlans {
   // tried against the library now. Error(kInvalidArgument): made on another device or by another library
   // version, or an algorithm is refused; the plans are then as before. Tune again.
   void Install(const TuningTable& table);
+
+  // True and enqueued, when the table says that the library is faster at this product times GELU's derivative
+  // at `pre` (FusedKeyOf) than at the product alone with a kernel behind it.
+  bool RunWithGeluGrad(const MatmulOp<TensorView>& op, cudaStream_t stream);
 
   // As MatmulProblem::Run, with the product's own algorithm.
   void Run(const Product<TensorView>& operands, const TensorView& bias, Update update,

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <set>
 
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/matmul_plans.h"
 #include "kernels/cuda/tuning_fill.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -41,8 +43,10 @@ int64_t RoundUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 class Operands {
  public:
   Operands(CudaDevice& device, const MatmulKey& key, Stream& stream)
-      : layouts_{LayoutOf(key.operands, key.m, key.k, key.a), LayoutOf(key.operands, key.k, key.n, key.b),
-                 LayoutOf(key.result, key.m, key.n, key.out), DenseLayout(key.result, {key.n})} {
+      : layouts_{
+            LayoutOf(key.operands, key.m, key.k, key.a), LayoutOf(key.operands, key.k, key.n, key.b),
+            LayoutOf(key.result, key.m, key.n, key.out),
+            key.gelu_grad ? LayoutOf(key.result, key.m, key.n, key.out) : DenseLayout(key.result, {key.n})} {
     int64_t bytes = 0;
     for (const Layout& layout : layouts_) bytes += RoundUp(layout.span_bytes());
     // Twice the cache lies between two uses of the same operands.
@@ -63,7 +67,8 @@ class Operands {
 
   // Of the `call`-th product.
   Product<TensorView> Of(int64_t call) const { return {View(call, 0), View(call, 1), View(call, 2)}; }
-  const std::byte* BiasOf(int64_t call) const { return View(call, 3).data; }
+  // Its bias, or pre of a GELU's gradient.
+  TensorView ExtraOf(int64_t call) const { return View(call, 3); }
 
  private:
   TensorView View(int64_t call, int which) const {
@@ -81,7 +86,8 @@ class Operands {
 struct Candidate {
   MatmulAlgorithm algorithm;
   std::vector<double> microseconds = {};
-  int64_t calls = 1;  // per timing
+  int64_t calls = 1;       // per timing
+  bool gelu_grad = false;  // with the kernel that multiplies by GELU's derivative behind each product
 
   double median() {
     std::nth_element(microseconds.begin(), microseconds.begin() + std::ssize(microseconds) / 2,
@@ -128,6 +134,33 @@ class Tuner {
             .default_microseconds = Rounded(of_default)};
   }
 
+  // A product times GELU's derivative: by the library at once, or by its product, for which `separate` was
+  // chosen, and a kernel behind it.
+  TunedMatmul MeasureFused(const MatmulKey& key, const TunedMatmul& separate) {
+    MatmulKey product_key = key;
+    product_key.gelu_grad = false;
+    MatmulProblem product(product_key);
+    const Operands operands(device_, key, *stream_);
+    Candidate candidate{.algorithm = product.FromHex(plans_.handle(), separate.algorithm), .gelu_grad = true};
+    FirstLook(product, operands, candidate);
+    candidate.microseconds.clear();
+    for (int round = 0; round < std::max(options_.rounds, 1); ++round)
+      candidate.microseconds.push_back(Time(product, operands, candidate));
+    const double in_turn = Rounded(candidate.median());
+    TunedMatmul fused;
+    try {
+      fused = Measure(key);
+    } catch (const Error&) {  // the library has none
+      fused.microseconds = std::numeric_limits<double>::infinity();
+    }
+    fused.default_microseconds = in_turn;
+    if (fused.microseconds < in_turn * (1 - kNoise)) return fused;
+    return {.algorithm = "",
+            .description = "product and kernel in turn",
+            .microseconds = in_turn,
+            .default_microseconds = in_turn};
+  }
+
  private:
   // One timing, warm-up included (the first call loads the kernel), and how many calls later ones take.
   // False: the library suggests what it then refuses to run.
@@ -153,14 +186,24 @@ class Tuner {
     const cudaStream_t stream = AsCuda(*stream_).get();
     const TensorView workspace{scratch_->data(), DenseLayout(DType::kU8, {kMatmulWorkspaceBytes})};
     begin_.Record(stream);
-    for (int64_t i = 0; i < candidate.calls; ++i, ++calls_)
-      problem.Run(plans_.handle(), candidate.algorithm, operands.Of(calls_), operands.BiasOf(calls_),
+    for (int64_t i = 0; i < candidate.calls; ++i, ++calls_) {
+      problem.Run(plans_.handle(), candidate.algorithm, operands.Of(calls_), operands.ExtraOf(calls_).data,
                   Update::kOverwrite, workspace, stream);
+      if (candidate.gelu_grad) MultiplyByGeluGrad(operands.ExtraOf(calls_), operands.Of(calls_).out);
+    }
     end_.Record(stream);
     MR_CUDA(cudaEventSynchronize(end_.get()));
     float milliseconds = 0;
     MR_CUDA(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
     return std::max(1e3 * static_cast<double>(milliseconds) / static_cast<double>(candidate.calls), 0.01);
+  }
+
+  void MultiplyByGeluGrad(const TensorView& pre, const TensorView& out) {
+    ActivationGradOp<TensorView> grad;
+    grad.kind = ActivationKind::kGelu;
+    grad.x = pre;
+    grad.d_out = grad.d_x = out;
+    CudaActivationGrad(grad, *stream_);
   }
 
   CudaDevice& device_;
@@ -175,13 +218,20 @@ class Tuner {
 }  // namespace
 
 TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops, const TuneOptions& options) {
-  std::set<MatmulKey> keys;
+  std::set<MatmulKey> keys;  // a product is in front of the same product with GELU's gradient
   for (const MatmulOp<Shape>& op : ops)
-    if (const std::optional<MatmulKey> key = KeyOf(op)) keys.insert(*key);
+    for (const std::optional<MatmulKey>& key : {KeyOf(op), FusedKeyOf(op)})
+      if (key) keys.insert(*key);
   TuningTable table{.device = device.name(), .library_version = MatmulPlans::LibraryVersion(), .matmuls = {}};
   Tuner tuner(device, options);
   for (const MatmulKey& key : keys) {
-    const TunedMatmul& tuned = table.matmuls.emplace(key, tuner.Measure(key)).first->second;
+    MatmulKey product = key;
+    product.gelu_grad = false;
+    const TunedMatmul& tuned =
+        table.matmuls
+            .emplace(key,
+                     key.gelu_grad ? tuner.MeasureFused(key, table.matmuls.at(product)) : tuner.Measure(key))
+            .first->second;
     if (options.on_measured) options.on_measured(key, tuned);
   }
   return table;

@@ -32,8 +32,9 @@ struct TuneOptions {
   std::function<void(const MatmulKey&, const TunedMatmul&)> on_measured;
 };
 
-// Entries for all ops that have a key (KeyOf, kernels/ops/matmul_key.h); equal products are measured once.
-// Ops of a plan may be given as they are, duplicates and all.
+// Entries for all ops that have a key (KeyOf, FusedKeyOf of kernels/ops/matmul_key.h); equal products are
+// measured once. A fused key whose entry has no algorithm is one that is slower than its product and a
+// kernel. Ops of a plan may be given as they are, duplicates and all.
 TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops, const TuneOptions& options);
 
 }  // namespace millrace

@@ -101,10 +101,11 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
     return "matmul that accumulates takes no epilogue";
   if (op.rounding == Rounding::kOnce && op.epilogue != Epilogue::kNone)
     return "matmul that rounds once takes no epilogue";
+  if (op.epilogue == Epilogue::kGeluGrad && !op.pre) return "matmul with a GELU's gradient has no pre";
   const DType a = op.a.layout.dtype, b = op.b.layout.dtype;
   if (backend == Backend::kCuda && a != b)
     return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a), Name(b));
-  const bool activated = op.epilogue == Epilogue::kGelu || op.epilogue == Epilogue::kBiasGelu;
+  const bool activated = op.epilogue != Epilogue::kNone && op.epilogue != Epilogue::kBias;
   for (const Shape* result : {&op.out, &op.pre})
     if (backend == Backend::kCuda && activated && *result && MatrixKeyOf(result->layout).transposed)
       return fmt::format("matmul with an activation into {}: rows are contiguous on CUDA",

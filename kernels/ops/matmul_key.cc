@@ -51,7 +51,7 @@ std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
   if (op.out.layout.numel() == 0 || op.a.layout.numel() == 0) return std::nullopt;
   switch (RouteOf(op)) {
     case MatmulRoute::kOneLaunch:
-      return Product<Shape>::Of(op.a, op.b, op.pre ? op.pre : op.out).key(op.bias.present);
+      return Product<Shape>::Of(op.a, op.b, ResultOf(op)).key(op.bias.present);
     case MatmulRoute::kWhole:
       return Product<Shape>{
           op.a, op.b, {DenseLayout(DType::kF32, {op.out.layout.dims[0], op.out.layout.dims[1]}), true}}
@@ -62,10 +62,20 @@ std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
   return std::nullopt;
 }
 
+std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op) {
+  if (op.epilogue != Epilogue::kGeluGrad || op.out.layout.dtype != DType::kBF16) return std::nullopt;
+  std::optional<MatmulKey> key = KeyOf(op);
+  if (!key || key->operands != DType::kBF16 || op.pre.layout != op.out.layout) return std::nullopt;
+  if (std::min({key->a.alignment, key->b.alignment, key->out.alignment}) < kWidestAlignment)
+    return std::nullopt;
+  key->gelu_grad = true;
+  return key;
+}
+
 std::string ToString(const MatmulKey& key) {
-  return fmt::format("{} {} x {} x {} -> {}{}{}{}{}", Name(key.operands), key.m, key.n, key.k,
+  return fmt::format("{} {} x {} x {} -> {}{}{}{}{}{}", Name(key.operands), key.m, key.n, key.k,
                      Name(key.result), ToString("a", key.a), ToString("b", key.b), ToString("out", key.out),
-                     key.bias ? ", bias" : "");
+                     key.bias ? ", bias" : "", key.gelu_grad ? ", GELU's gradient" : "");
 }
 
 size_t HashOf(const MatmulKey& key) {
@@ -77,7 +87,8 @@ size_t HashOf(const MatmulKey& key) {
     hash ^= hash >> 31;
   };
   mix(key.m), mix(key.n), mix(key.k);
-  mix(static_cast<int64_t>(key.operands) * 16 + static_cast<int64_t>(key.result) * 2 + key.bias);
+  mix(static_cast<int64_t>(key.operands) * 64 + static_cast<int64_t>(key.result) * 4 + key.gelu_grad * 2 +
+      key.bias);
   for (const MatrixKey* matrix : {&key.a, &key.b, &key.out}) mix(matrix->ld * 2 + matrix->transposed);
   return hash;
 }

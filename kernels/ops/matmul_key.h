@@ -33,13 +33,15 @@ struct MatrixKey {
   auto operator<=>(const MatrixKey&) const = default;
 };
 
-// out [m,n] = a [m,k] * b [k,n] (+ bias [n] in out's dtype); out is never transposed.
+// out [m,n] = a [m,k] * b [k,n] (+ bias [n] in out's dtype, or times GELU's derivative at a matrix of out's
+// dtype and layout); out is never transposed.
 struct MatmulKey {
   int64_t m = 0, n = 0, k = 0;
   DType operands = DType::kF32;  // of a and b
   DType result = DType::kF32;    // of out and bias
   MatrixKey a, b, out;
   bool bias = false;
+  bool gelu_grad = false;
   auto operator<=>(const MatmulKey&) const = default;
 };
 
@@ -95,13 +97,23 @@ enum class MatmulRoute {
 MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& result,
                     const std::optional<Layout>& bias);
 
+// What receives the product.
+template <class V>
+const V& ResultOf(const MatmulOp<V>& op) {
+  return op.pre && op.epilogue != Epilogue::kGeluGrad ? op.pre : op.out;
+}
+
 template <class V>
 MatmulRoute RouteOf(const MatmulOp<V>& op) {
-  return RouteOf(op, op.a.layout.dtype, (op.pre ? op.pre : op.out).layout,
+  return RouteOf(op, op.a.layout.dtype, ResultOf(op).layout,
                  op.bias ? std::optional(op.bias.layout) : std::nullopt);
 }
 
-// The one product of an op; none where there is nothing to multiply, or tiles.
+// The one product of an op, without what follows a product; none where there is nothing to multiply, or
+// tiles.
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op);
+// The op as a library would do it at once: Epilogue::kGeluGrad in bf16, with pre as out. None for other ops:
+// they are their product, or the library shall not do the rest.
+std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op);
 
 }  // namespace millrace

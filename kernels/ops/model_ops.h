@@ -131,18 +131,19 @@ struct NormGradOp : NormGradAttrs {
   }
 };
 
-enum class Epilogue { kNone, kBias, kBiasGelu, kGelu };
+enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 
 // out[m,n] (=|+=) epilogue(sum over k of a[m,k] * b[k,n]).   a [M,K], b [K,N], out [M,N], any dtypes; one
 // stride of each 2-D view is 1, so a transpose is a view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of
-// that, and `pre` [M,N] receives the value before it.
+// that, and `pre` [M,N] receives the value before it. kGeluGrad: times the derivative of tanh-GELU at `pre`,
+// which is read: the gradient with respect to what went into a GELU. Nothing overlaps `pre`.
 // Rounding  kOnce: the f32 product is complete before it is rounded to out's dtype or added to what is there,
 //           in one rounding, and it has the bits that a dense f32 `out` would receive. So overwriting a
 //           temporary and adding it later (ConcatOp) gives the bits of writing or adding at once. An op that
 //           accumulates always is kOnce; none that is takes an epilogue.
 //           kBackend: the product's bits may depend on out's dtype and strides, and a backend may round it to
-//           the dtype of the stored value (pre's or else out's) before it adds the bias. The CPU does
-//           neither.
+//           the dtype of the stored value (pre's or else out's) before it adds the bias, or to out's before
+//           it multiplies by the derivative. Of these the CPU does the last, always.
 enum class Rounding { kBackend, kOnce };
 struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
@@ -162,7 +163,7 @@ struct MatmulOp : MatmulAttrs {
     f(s.b, Access::kRead, "b");
     f(s.bias, Access::kRead, "bias");
     f(s.out, AccessOf(s.update), "out");
-    f(s.pre, Access::kWrite, "pre");
+    f(s.pre, s.epilogue == Epilogue::kGeluGrad ? Access::kRead : Access::kWrite, "pre");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };

@@ -29,17 +29,19 @@ DType DTypeOf(const Json& json) {
 }
 
 Json ToJson(const MatmulKey& key, const TunedMatmul& tuned) {
-  return Json{{"mnk", {key.m, key.n, key.k}},
-              {"operands", Name(key.operands)},
-              {"result", Name(key.result)},
-              {"a", ToJson(key.a)},
-              {"b", ToJson(key.b)},
-              {"out", ToJson(key.out)},
-              {"bias", key.bias},
-              {"algorithm", tuned.algorithm},
-              {"description", tuned.description},
-              {"us", tuned.microseconds},
-              {"default_us", tuned.default_microseconds}};
+  Json entry{{"mnk", {key.m, key.n, key.k}},
+             {"operands", Name(key.operands)},
+             {"result", Name(key.result)},
+             {"a", ToJson(key.a)},
+             {"b", ToJson(key.b)},
+             {"out", ToJson(key.out)},
+             {"bias", key.bias},
+             {"algorithm", tuned.algorithm},
+             {"description", tuned.description},
+             {"us", tuned.microseconds},
+             {"default_us", tuned.default_microseconds}};
+  if (key.gelu_grad) entry["gelu_grad"] = true;
+  return entry;
 }
 
 std::pair<MatmulKey, TunedMatmul> EntryOf(const Json& json) {
@@ -51,7 +53,8 @@ std::pair<MatmulKey, TunedMatmul> EntryOf(const Json& json) {
                 .a = MatrixOf(json.at("a")),
                 .b = MatrixOf(json.at("b")),
                 .out = MatrixOf(json.at("out")),
-                .bias = json.at("bias").get<bool>()};
+                .bias = json.at("bias").get<bool>(),
+                .gelu_grad = json.value("gelu_grad", false)};
   TunedMatmul tuned{.algorithm = json.at("algorithm").get<std::string>(),
                     .description = json.at("description").get<std::string>(),
                     .microseconds = json.at("us").get<double>(),

@@ -45,6 +45,8 @@ class Fuser {
       if (options_.fuse_residual_norm && uses_.all[i]->kind == NodeKind::kNormGrad)
         FuseBypass(static_cast<int>(i));
       if (options_.fuse_bias_gelu && uses_.all[i]->kind == NodeKind::kLinear) FuseGelu(static_cast<int>(i));
+      if (options_.fuse_bias_gelu && uses_.all[i]->kind == NodeKind::kLinearGradInput)
+        FuseGeluGrad(static_cast<int>(i));
     }
     for (const Node& node : graph_.prologue) fused_.prologue.push_back(Step{.node = &node});
     for (size_t i = 0; i < steps_.size(); ++i)
@@ -95,6 +97,18 @@ class Fuser {
                                          readers.size() > 1 ? ", its input kept for the backward" : ""));
   }
 
+  void FuseGeluGrad(int linear_grad) {
+    const std::vector<int>& readers = uses_.ReadersOf(uses_.all[linear_grad]->outputs[0]);
+    if (readers.size() != 1) return;
+    const Node& grad = *uses_.all[readers[0]];
+    if (grad.kind != NodeKind::kActivationGrad || grad.attrs.activation != ActivationKind::kGelu) return;
+    if (uses_.DefinitionOf(grad.inputs[0]) >= linear_grad) return;
+    steps_[linear_grad].activation = &grad;
+    absorbed_[readers[0]] = true;
+    fused_.choices.push_back(
+        fmt::format("{}: GELU's gradient in the matmul's epilogue", uses_.all[linear_grad]->label));
+  }
+
   const SemanticGraph& graph_;
   const LowerOptions& options_;
   Uses uses_;
@@ -113,6 +127,7 @@ std::vector<ValueId> ReadsOf(const Step& step) {
   const bool norm = step.node->kind == NodeKind::kNorm;
   const ValueId inside = !step.add ? ValueId{} : norm ? step.add->outputs[0] : step.node->outputs[0];
   for (const ValueId input : step.node->inputs) add(input, inside);
+  if (step.node->kind == NodeKind::kLinearGradInput && step.activation) add(step.activation->inputs[0], {});
   if (step.add)
     for (const ValueId input : step.add->inputs) add(input, inside);
   return reads;

@@ -15,7 +15,8 @@ struct Step {
   const Node* node = nullptr;
   const Node* add =
       nullptr;  // kNorm: the residual sum it forms first; kNormGrad: the sum it adds its d_x into
-  const Node* activation = nullptr;  // kLinear: the GELU of its result
+  const Node* activation =
+      nullptr;  // kLinear: the GELU of its result; kLinearGradInput: that GELU's gradient
 };
 
 struct FusedGraph {
@@ -29,7 +30,7 @@ std::vector<ValueId> ReadsOf(const Step& step);
 
 // Pure. A kAdd moves to the norm that reads it when nothing reads the sum in between; a norm's gradient takes
 // over the kAdd of its d_x when that is the only reader and the other term exists already; a kLinear takes
-// over the GELU that follows.
+// over the GELU that follows, and the gradient of a kLinear's input the gradient of the GELU before it.
 FusedGraph Fuse(const SemanticGraph& graph, const LowerOptions& options);
 
 }  // namespace millrace

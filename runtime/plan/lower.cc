@@ -48,7 +48,7 @@ void Lowering::LowerStep(const Step& step) {
     case NodeKind::kLinear:
       return Linear(step);
     case NodeKind::kLinearGradInput:
-      return LinearGradInput(node);
+      return LinearGradInput(step);
     case NodeKind::kLinearGradWeight:
       return LinearGradWeight(node);
     case NodeKind::kBiasGrad:

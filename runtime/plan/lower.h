@@ -15,7 +15,7 @@ namespace millrace {
 struct LowerOptions {
   Backend backend = Backend::kCpu;
   bool fuse_residual_norm = true;  // kAdd + kNorm -> NormOp with residual, over unit borders
-  bool fuse_bias_gelu = true;      // kLinear + kActivation(gelu) -> GEMM epilogue
+  bool fuse_bias_gelu = true;      // kLinear + kActivation(gelu), and their gradients -> GEMM epilogues
   int64_t loss_chunk_rows = 0;     // rows of logits that exist at once; 0: LossChunkRows
   bool deterministic = true;       // forbids kernels that sum in an order of their own
   bool operator==(const LowerOptions&) const = default;

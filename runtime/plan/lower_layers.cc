@@ -105,11 +105,18 @@ void Lowering::Linear(const Step& step) {
   Push(op, node);
 }
 
-void Lowering::LinearGradInput(const Node& node) {
+void Lowering::LinearGradInput(const Step& step) {
+  const Node& node = *step.node;
   MatmulOp<View> op;
   op.a = storage_.Read(node.inputs[0]);
   op.b = storage_.Read(node.inputs[1]);
-  op.out = storage_.Write(node.outputs[0]);
+  if (step.activation) {
+    op.epilogue = Epilogue::kGeluGrad;
+    op.pre = storage_.Read(step.activation->inputs[0]);
+    op.out = storage_.Write(step.activation->outputs[0]);
+  } else {
+    op.out = storage_.Write(node.outputs[0]);
+  }
   Push(op, node);
 }
 

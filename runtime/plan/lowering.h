@@ -41,7 +41,7 @@ class Lowering {
   void Norm(const Step& step);
   void NormGrad(const Step& step);
   void Linear(const Step& step);
-  void LinearGradInput(const Node& node);
+  void LinearGradInput(const Step& step);
   void LinearGradWeight(const Node& node);
   void BiasGrad(const Node& node);
   void RopeTable(const Node& node);

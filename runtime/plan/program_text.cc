@@ -64,6 +64,8 @@ std::string Attributes(const KernelOp& op) {
               return " bias+gelu";
             case Epilogue::kGelu:
               return " gelu";
+            case Epilogue::kGeluGrad:
+              return " gelu gradient";
           }
           return "";
         } else if constexpr (std::is_same_v<Op, RopeTableOp<View>>) {

@@ -271,6 +271,10 @@ class ProgramExecutor {
         OfProduct(Read(op.a), IsTransposed(op.a), Read(op.b), IsTransposed(op.b), Read(op.bias));
     if ((op.epilogue == Epilogue::kBias || op.epilogue == Epilogue::kBiasGelu) != static_cast<bool>(op.bias))
       Fail("epilogue and bias disagree in", op.out);
+    if (op.epilogue == Epilogue::kGeluGrad)
+      return Contribute(
+          op.out, op.update,
+          Of("activation_grad", {Read(op.pre), product, static_cast<Symbol>(ActivationKind::kGelu)}));
     if (op.epilogue != Epilogue::kGelu && op.epilogue != Epilogue::kBiasGelu)
       return Contribute(op.out, op.update, product);
     Write(op.pre, product);

@@ -67,8 +67,10 @@ TuningTable MakeTable(CudaDevice& device, const AssembledRun& run, const std::st
   if (!run.plans.train) return table;
   std::vector<MatmulOp<Shape>> missing;
   for (const MatmulOp<Shape>& op : ProductsOf(*run.plans.train)) {
-    const std::optional<MatmulKey> key = KeyOf(op);
-    if (key && !table.matmuls.contains(*key)) missing.push_back(op);
+    const auto lacks = [&](const std::optional<MatmulKey>& key) {
+      return key && !table.matmuls.contains(*key);
+    };
+    if (lacks(KeyOf(op)) || lacks(FusedKeyOf(op))) missing.push_back(op);
   }
   if (missing.empty()) return table;
   const TuningTable measured = Tune(device, missing, {});

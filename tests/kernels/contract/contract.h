@@ -28,6 +28,7 @@ void NormContract(const Subject& subject);
 void NormGradContract(const Subject& subject);
 void MatmulContract(const Subject& subject);
 void MatmulUpdateContract(const Subject& subject);
+void MatmulGeluGradContract(const Subject& subject);
 void ColumnSumContract(const Subject& subject);
 void RopeContract(const Subject& subject);
 // `only`: the CUDA implementation that the table's attention entries are; else they are the chosen one of each

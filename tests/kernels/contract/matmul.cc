@@ -118,6 +118,33 @@ void MatmulContract(const Subject& subject) {
   }
 }
 
+// A product times GELU's derivative has the bits of a product and a gradient of GELU behind it, as long as a
+// backend was not told (TuningTable) to leave both to a library.
+void MatmulGeluGradContract(const Subject& subject) {
+  Random random(22);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const Sizes s = PickSizes(random, repeat);
+    MatmulOp<TensorView> op = MakeMatmul(subject, memory, random, s);
+    MatmulOp<TensorView> product = op;
+    op.epilogue = Epilogue::kGeluGrad;
+    op.pre = memory.NewRandom(random, PickFloat(random), {s.m, s.n}, PickRowStrides(random));
+    if (!Refusal(subject, op).empty())
+      op.out = memory.New(op.out.dtype(), {s.m, s.n}, PickRowStrides(random));
+    REQUIRE(Refusal(subject, op) == "");
+    const TensorView pre = memory.Clone(op.pre);
+    Run(subject, memory, subject.table.matmul, op);
+    CHECK(SameBits(op.pre, pre));
+
+    product.out = memory.NewLike(op.out);
+    ActivationGradOp<TensorView> grad{{ActivationKind::kGelu}, op.pre, product.out, memory.NewLike(op.out)};
+    Run(subject, memory, subject.table.matmul, product);
+    Run(subject, memory, subject.table.activation_grad, grad);
+    INFO(s.m << " x " << s.n << " x " << s.k);
+    CHECK(SameBits(op.out, grad.d_x));
+  }
+}
+
 // A f32 temporary holds the product that an op which rounds once rounds or adds, bit for bit.
 void MatmulUpdateContract(const Subject& subject) {
   Random random(21);

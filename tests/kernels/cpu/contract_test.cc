@@ -34,6 +34,7 @@ TEST_CASE("select_row") { SelectRowContract(Cpu().subject); }
 TEST_CASE("norm") { NormContract(Cpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Cpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Cpu().subject); }
+TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Cpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Cpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Cpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Cpu().subject); }

@@ -35,6 +35,7 @@ TEST_CASE("select_row") { SelectRowContract(Gpu().subject); }
 TEST_CASE("norm") { NormContract(Gpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Gpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
+TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Gpu().subject); }

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <random>
 
 #include "kernels/cuda/activation.h"
@@ -25,6 +26,7 @@ KernelTable Table() {
   table.matmul = CudaMatmul;
   table.column_sum = CudaColumnSum;
   table.activation = CudaActivation;
+  table.activation_grad = CudaActivationGrad;
   return table;
 }
 
@@ -118,6 +120,7 @@ const std::vector<ProductShape> kProducts = {
 };
 
 TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
+TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }
 TEST_CASE("matmul adds the complete product") { MatmulUpdateContract(Gpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
 
@@ -223,6 +226,60 @@ TEST_CASE("bias and GELU at the sizes of models") {
   in_place.out = gpu.operands.New(op.out.layout);
   CudaMatmul(in_place, *gpu.stream);
   CHECK(SameBits(gpu.operands.OnHost(in_place.out), host.out));
+}
+
+// What tanh-GELU multiplies a gradient by.
+double GeluSlope(double x) {
+  const double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
+TEST_CASE("a library that is told to multiplies by the derivative of GELU") {
+  Gpu gpu;
+  MatmulOp<Shape> shape = ShapesOf({DType::kBF16, DType::kBF16, 4096, 3072, 768, false, false});
+  shape.epilogue = Epilogue::kGeluGrad;
+  shape.pre = shape.out;
+  const MatmulKey key = FusedKeyOf(shape).value();
+  TuneOptions options;
+  options.rounds = 3;
+  options.round_ms = 0.3;
+  TuningTable table = Tune(gpu.device, {shape}, options);
+  REQUIRE(table.matmuls.size() == 2);
+  WARN(ToString(key) << ": " << table.matmuls.at(key).microseconds << " us, product and kernel "
+                     << table.matmuls.at(key).default_microseconds << " us; "
+                     << table.matmuls.at(key).description);
+  CHECK(table.matmuls.at(key).microseconds <= table.matmuls.at(key).default_microseconds);
+  MatmulPlans& plans = gpu.device.Attached<MatmulPlans>();
+  const MatmulOp<TensorView> op = gpu.operands.Make(shape);
+  MatmulOp<TensorView> separate = op, again = op;
+  separate.out = gpu.operands.New(op.out.layout);
+  again.out = gpu.operands.New(op.out.layout);
+  CHECK_FALSE(plans.RunWithGeluGrad(op, AsCuda(*gpu.stream).get()));
+  CudaMatmul(separate, *gpu.stream);
+
+  // Whatever is faster: the library's first suggestion.
+  table.matmuls.at(key).algorithm = HexOf(MatmulProblem(key).Suggestions(plans.handle(), 1).front().algo);
+  plans.Install(table);
+  CHECK(plans.RunWithGeluGrad(op, AsCuda(*gpu.stream).get()));
+  CudaMatmul(again, *gpu.stream);
+  const MatmulOp<TensorView> host = OnHost(gpu.operands, op);
+  CHECK(SameBits(host.out, gpu.operands.OnHost(again.out)));
+
+  Memory memory;
+  for (const TensorView& result : {host.out, gpu.operands.OnHost(separate.out)}) {
+    const TensorView got = memory.New(DType::kBF16, {kSamples});
+    Reference product = Samples(host, result, nullptr, got, 0x1p-8);
+    std::mt19937_64 random(5);  // picks what Samples picked
+    for (int64_t sample = 0; sample < kSamples; ++sample) {
+      const int64_t i = sample < 4 ? (sample / 2) * (result.dim(0) - 1) : Pick(random, 0, result.dim(0) - 1);
+      const int64_t j = sample < 4 ? (sample % 2) * (result.dim(1) - 1) : Pick(random, 0, result.dim(1) - 1);
+      Expected& e = product[static_cast<size_t>(sample)];
+      // A hardware tanh is off by 2^-11; for |x| < 1 the slope changes by at most 1.5 times that.
+      const double slope = GeluSlope(Get(host.pre, i, j)), off = 1.5 * 0x1p-11 * std::abs(e.value);
+      e = {e.value * slope, e.bound * std::abs(slope) + off};
+    }
+    CheckNear(got, product, "sampled product times GELU's derivative");
+  }
 }
 
 TEST_CASE("a captured product replays with the bits of the eager one") {

@@ -157,9 +157,11 @@ TEST_CASE("each fusion visibly takes effect", "[plan][lower]") {
   CHECK(CountOps<AddOp<View>>(norms) == 0);
   CHECK(CountOps<ActivationOp<View>>(norms) == kLayers);
   CHECK(CountOps<ActivationOp<View>>(both) == 0);
+  CHECK(CountOps<ActivationGradOp<View>>(norms) == kLayers);
+  CHECK(CountOps<ActivationGradOp<View>>(both) == 0);
   CHECK(ActivationBytes(both) <= ActivationBytes(norms));
   CHECK(norms.choices.size() == plain.choices.size() + 4 * kLayers);
-  CHECK(both.choices.size() == norms.choices.size() + kLayers);
+  CHECK(both.choices.size() == norms.choices.size() + 2 * kLayers);
 }
 
 TEST_CASE("logits exist for one chunk of rows at a time", "[plan][lower]") {
