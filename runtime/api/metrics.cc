@@ -91,6 +91,7 @@ Json FiguresJson(const RunFigures& f) {
           {"wire_bytes", f.counters.comm.gathered_bytes + f.counters.comm.reduced_bytes +
                              f.counters.comm.all_reduced_bytes},
           {"arena_bytes", f.arena_bytes},
+          {"device_bytes", f.device_bytes > 0 ? Json(f.device_bytes) : Json(nullptr)},
           {"step_ms", f.step_ms},
           {"tokens_per_s", f.tokens_per_s}};
 }

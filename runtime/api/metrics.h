@@ -37,9 +37,10 @@ std::string Float32Bits(double value);
 // Figures that a plan predicts and a run measures: of rank 0, for the steps of one call.
 struct RunFigures {
   StepCounters counters;
-  int64_t arena_bytes = 0;  // allocated
-  double step_ms = 0;       // measured: the median
-  double tokens_per_s = 0;  // all ranks
+  int64_t arena_bytes = 0;   // allocated
+  double step_ms = 0;        // measured: the median
+  double tokens_per_s = 0;   // all ranks
+  int64_t device_bytes = 0;  // most in use of the rank's device; 0: not known
 };
 
 struct Summary {

@@ -79,9 +79,11 @@ Session::Session(const Config& config, const Environment& environment, const Ses
     batcher_ =
         std::make_unique<Batcher>(data_.train, static_cast<uint64_t>(config.data.shuffle_seed), layout);
   }
+  memory_.start = MemoryBytes(*device_);
   comms_ = std::make_unique<CommSet>(*environment.comm_factory,
                                      Mesh{run_.layout.mesh.replicate, run_.layout.mesh.shard},
                                      environment.sharing);
+  memory_.communicators = MemoryBytes(*device_);
   // One plan on all ranks, or nothing runs.
   std::string plan_hashes;
   for (const auto* plan : {&run_.plans.train, &run_.plans.eval, &run_.plans.generate})
@@ -94,10 +96,11 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   StartWatchdog(environment);
   const PhaseScope phase(marks(), RunPhase::kSettingUp);
   if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
-  memory_before_arena_ = MemoryBytes(*device_);
+  memory_.before_arena = MemoryBytes(*device_);
   engine_ = std::make_unique<Engine>(
       ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get()}, run_.layout,
       run_.plans, EngineOptionsOf(config, environment));
+  memory_.ready = MemoryBytes(*device_);
 }
 
 Session::~Session() {

@@ -68,8 +68,12 @@ class Session {
 
   // Of the algorithms that the environment chose; "" where there was nothing to choose.
   const std::string& tuning() const { return tuning_; }
-  // MemoryBytes of its device just before the arena was allocated.
-  int64_t memory_before_arena() const { return memory_before_arena_; }
+  // MemoryBytes of its device while the session was set up.
+  struct MemoryMarks {
+    int64_t start = 0, communicators = 0;  // before there were communicators, and with them
+    int64_t before_arena = 0, ready = 0;   // algorithms chosen; engine made
+  };
+  const MemoryMarks& memory_marks() const { return memory_; }
 
   bool has_data() const { return batcher_ != nullptr; }
   const Batcher& batcher() const;       // with data
@@ -96,7 +100,7 @@ class Session {
   std::unique_ptr<ProgressMarks> marks_;
   std::unique_ptr<Watchdog> watchdog_;  // watches until the engine has gone
   std::string tuning_;
-  int64_t memory_before_arena_ = 0;
+  MemoryMarks memory_;
   DataSplit data_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Engine> engine_;

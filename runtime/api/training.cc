@@ -315,18 +315,20 @@ class Loop {
     summary.plan_stages = plan_stages_;
     summary.tuning_hash = session_.tuning();
     summary.counters = session_.engine().counters();
-    summary.resident_before_arena = session_.memory_before_arena();
+    summary.resident_before_arena = session_.memory_marks().before_arena;
     summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));
     summary.world = session_.world();
     summary.seconds = seconds;
     const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
     const double step_ms = Median(step_ms_);
     summary.measured = {summary.counters - counters_before_, session_.engine().arena_bytes(), step_ms,
-                        tokens / (step_ms / 1e3)};
+                        tokens / (step_ms / 1e3),
+                        session_.device().UsedBytes() > 0 ? summary.resident_peak : 0};
     const PlanReport plan = PredictRun(session_, machine_);
     const int64_t steps = result_.last_step - result_.first_step;
     summary.predicted = {PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, steps)),
-                         plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second};
+                         plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second,
+                         plan.memory.device};
     summary.lower_bound_bytes = plan.memory.lower_bound;
     summary.machine = plan.machine.title;
     WriteSummary(config_.run.dir, summary);

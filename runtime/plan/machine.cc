@@ -7,6 +7,8 @@
 namespace millrace {
 namespace {
 
+constexpr int kHostDevices = 8;  // GPUs of a host: ranks with links to each other
+
 // cuDNN 9.19, head dim 128, causal, H200 (cudnn-frontend, benchmark/sdpa_benchmark_training); head dim 64 is
 // scaled from published neighbours, not measured.
 std::vector<AttentionRate> HopperAttention() {
@@ -35,6 +37,9 @@ Machine Hopper() {
   m.link = 335e9;
   m.collective_latency = 20e-6;
   m.op_gap = 1e-6;
+  m.process_bytes = int64_t{545} << 20;
+  m.communication_bytes = int64_t{1007} << 20;
+  m.peer_bytes = 0;
   return m;
 }
 
@@ -79,6 +84,11 @@ Machine Cpu() {
 }
 
 }  // namespace
+
+int64_t Machine::BesideArena(int world) const {
+  if (process_bytes == 0 || world == 1) return process_bytes;
+  return process_bytes + communication_bytes + peer_bytes * std::min(world - 1, kHostDevices - 1);
+}
 
 const std::vector<Machine>& Machines() {
   static const std::vector<Machine> machines = {H100(), H200(), Cpu()};

@@ -30,6 +30,7 @@ json MemoryJson(const MemoryFigures& m) {
           {"bytes_at_peak", ClassesJson(m.at_peak)},
           {"arena_bytes", m.arena},
           {"run_arena_bytes", m.run_arena},
+          {"device_bytes", m.device > 0 ? json(m.device) : json(nullptr)},
           {"lower_bound_bytes", m.lower_bound},
           {"persistent_bytes", m.persistent},
           {"parameter_pool_bytes", m.parameter_pool},

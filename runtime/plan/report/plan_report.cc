@@ -124,6 +124,8 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   m.at_peak = ClassesAtPeak(plan);
   m.arena = plan.arena_bytes;
   m.run_arena = std::max(plan.arena_bytes, in.other_plans_arena);
+  const int64_t beside = in.machine.BesideArena(in.layout.mesh.world());
+  if (beside > 0) m.device = m.run_arena + beside;
   m.lower_bound = plan.lower_bound;
   m.persistent = plan.persistent_bytes;
   m.parameter_pool = plan.param_pool_bytes;

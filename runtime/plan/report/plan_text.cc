@@ -121,6 +121,9 @@ class Writer {
                                      static_cast<double>(m.lower_bound))));
     if (m.run_arena > m.arena)
       Row("arena of the run", BytesText(m.run_arena) + ": evaluation or generation needs more");
+    if (m.device > 0)
+      Row("device", fmt::format("{}: {} beside the arena for context, libraries and communicators",
+                                BytesText(m.device), BytesText(m.device - m.run_arena)));
     if (m.parameter_pool + m.gradient_pool > 0)
       Row("bucket pools", fmt::format("parameters {}, gradients {}", BytesText(m.parameter_pool),
                                       BytesText(m.gradient_pool)));
