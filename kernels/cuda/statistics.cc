@@ -1,14 +1,22 @@
 #include "kernels/cuda/statistics.h"
 
-#include <algorithm>
-
 #include "kernels/cuda/statistics_launch.h"
+#include "kernels/cuda/tickets.h"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 
 using namespace cuda;
+
+namespace {
+
+uint64_t* TicketOf(const void* written, Stream& stream) {
+  return AsCuda(stream).device().Attached<Tickets>().Of(static_cast<const std::byte*>(written));
+}
+
+}  // namespace
 
 void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
   FiniteScanArgs args;
@@ -21,16 +29,21 @@ void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
   args.accumulate = op.update == Update::kAccumulate;
   MR_CHECK(args.n == 0 || (op.inject_index >= 0 && op.inject_index < args.n),
            "finite_scan: inject_index {} of {}", op.inject_index, args.n);
+  if (args.n > 0) args.ticket = reinterpret_cast<unsigned long long*>(TicketOf(args.bad_count, stream));
   LaunchFiniteScan(args, LaunchOn(stream));
 }
 
 void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
-  const int64_t n = op.x.numel();
-  const int64_t blocks = std::min(kSumSquaresBlocks, CeilDiv(Packs(n), kSumSquaresThreads));
-  double* const partials =
-      reinterpret_cast<double*>(ScratchOf(op.scratch, blocks > 1 ? kSumSquaresBytes : 0, "sum_squares"));
-  LaunchSumSquares(FlatOf(op.x, "x"), n, partials, static_cast<int>(blocks), DoublesOf(op.out, 1, "out"),
-                   LaunchOn(stream));
+  SumSquaresArgs args;
+  args.x = FlatOf(op.x, "x");
+  args.n = op.x.numel();
+  args.blocks = static_cast<int>(SumSquaresBlocks(args.n));
+  args.out = DoublesOf(op.out, 1, "out");
+  if (args.blocks > 1) {
+    args.partials = reinterpret_cast<double*>(ScratchOf(op.scratch, kSumSquaresBytes, "sum_squares"));
+    args.ticket = reinterpret_cast<unsigned*>(TicketOf(args.partials, stream));
+  }
+  LaunchSumSquares(args, LaunchOn(stream));
 }
 
 void CudaStepStats(const StepStatsOp<TensorView>& op, Stream& stream) {

@@ -8,96 +8,149 @@
 namespace millrace::cuda {
 namespace {
 
-// Blocks per multiprocessor of a scan: its reads alone fill the memory's queues.
-constexpr int kScanBlocksPerSm = 8;
+// Units that a thread loads before it looks at the first.
+constexpr int kScanUnroll = 8;
+// Blocks of a scan on a multiprocessor. Named in launch bounds as well: without, the compiler saves registers
+// for more blocks than there are and waits for one load before it issues the next.
+constexpr int kScanBlocksPerSm = 4;
+// A scan's ticket: blocks that are done, and below them what they found.
+constexpr int kFoundBits = 43;
 
-// Elements of a pack whose exponent bits are all ones. The zeros that fill the last pack are finite.
-template <Elements E>
-__device__ __forceinline__ int BadIn(const Raw<E>& raw) {
-  int bad = 0;
-  if constexpr (E == Elements::kBF16) {
-    const uint32_t w[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
+// Elements of a unit whose exponent bits are all ones.
+template <Elements E, int W>
+__device__ __forceinline__ int BadIn(const Unit<E, W>& unit) {
+  if constexpr (W == 1) {
+    constexpr uint32_t kExponent = E == Elements::kBF16 ? 0x7f80u : 0x7f800000u;
+    return (unit & kExponent) == kExponent;
+  } else {
+    const uint32_t w[4] = {unit.x, unit.y, unit.z, unit.w};
+    int bad = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      bad += (w[i] & 0x7f80u) == 0x7f80u;
+      if constexpr (E == Elements::kBF16) bad += (w[i] & 0x7f80u) == 0x7f80u;
       bad += (w[i] & 0x7f800000u) == 0x7f800000u;
     }
-  } else {
-    const uint32_t w[kPack] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
-                               raw.high.x, raw.high.y, raw.high.z, raw.high.w};
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) bad += (w[i] & 0x7f800000u) == 0x7f800000u;
+    return bad;
   }
-  return bad;
 }
 
-template <Elements E>
-__global__ void __launch_bounds__(kFlatThreads) FiniteScanKernel(const FiniteScanArgs a) {
-  const bool inject = a.scalars->inject_grad_unit == a.unit;
-  const int64_t packs = (a.n + kPack - 1) / kPack, inject_pack = a.inject_index / kPack;
-  const int64_t stride = int64_t{gridDim.x} * kFlatThreads;
+// W: 16 bytes of elements, or 1.
+template <Elements E, int W>
+__global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm) FiniteScanKernel(const FiniteScanArgs a) {
+  __shared__ int found[kFlatThreads / kWarp];
+  const int64_t units = a.n / W, stride = int64_t{gridDim.x} * kFlatThreads;
+  const int64_t own = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;  // first unit of this thread
   int bad = 0;
-  for (int64_t first = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x; first < packs;
-       first += stride * kFlatUnroll) {
-    Raw<E> raw[kFlatUnroll];
+  for (int64_t first = own; first < units; first += stride * kScanUnroll) {
+    Unit<E, W> unit[kScanUnroll];
 #pragma unroll
-    for (int u = 0; u < kFlatUnroll; ++u) {
-      const int64_t p = first + u * stride;
-      if (p >= packs) break;
-      if (inject && p == inject_pack) {
-        if constexpr (E == Elements::kBF16)
-          reinterpret_cast<uint16_t*>(a.x.data)[a.inject_index] = 0x7fc0u;
-        else
-          reinterpret_cast<uint32_t*>(a.x.data)[a.inject_index] = 0x7fc00000u;
-        __threadfence_block();  // the load below sees it
-      }
-      raw[u] = LoadRaw<E>(a.x, p * kPack, Left(a.n, p * kPack));
-    }
+    for (int u = 0; u < kScanUnroll; ++u)
+      unit[u] = first + u * stride < units ? LoadUnit<E, W>(a.x, first + u * stride) : Unit<E, W>{};
 #pragma unroll
-    for (int u = 0; u < kFlatUnroll; ++u)
-      if (first + u * stride < packs) bad += BadIn<E>(raw[u]);
+    for (int u = 0; u < kScanUnroll; ++u) bad += BadIn<E, W>(unit[u]);
   }
+  // Elements that no whole unit holds.
+  const int64_t last = units * W + own;
+  if (W > 1 && last < a.n) bad += BadIn<E, 1>(LoadUnit<E, 1>(a.x, last));
+
+  if (a.scalars->inject_grad_unit == a.unit) {
+    // By the thread that has read the element, and not before that.
+    __threadfence_block();
+    const int64_t unit = a.inject_index / W;
+    const int64_t owner = unit < units ? unit % stride : a.inject_index - units * W;
+    if (own == owner) {
+      bad += 1 - BadIn<E, 1>(LoadUnit<E, 1>(a.x, a.inject_index));
+      StoreUnit<E, 1>(a.x, a.inject_index,
+                      static_cast<Unit<E, 1>>(E == Elements::kBF16 ? 0x7fc0u : 0x7fc00000u));
+    }
+  }
+
   bad = __reduce_add_sync(0xffffffffu, bad);
-  if (bad > 0 && threadIdx.x % kWarp == 0) atomicAdd(a.bad_count, static_cast<double>(bad));
+  if (threadIdx.x % kWarp == 0) found[threadIdx.x / kWarp] = bad;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int w = 1; w < kFlatThreads / kWarp; ++w) bad += found[w];
+  // Everything a block has to tell is in the addition itself, so it orders nothing else.
+  constexpr unsigned long long kDone = 1ull << kFoundBits;
+  const unsigned long long before = atomicAdd(a.ticket, kDone + static_cast<unsigned long long>(bad));
+  if (before >> kFoundBits != gridDim.x - 1) return;
+  const auto total = static_cast<double>((before & (kDone - 1)) + static_cast<unsigned long long>(bad));
+  *a.bad_count = a.accumulate ? __dadd_rn(*a.bad_count, total) : total;
+  *a.ticket = 0;
 }
 
-// Block b: packs b * threads + t, then every (blocks * threads)-th.
-template <Elements E>
-__global__ void __launch_bounds__(kSumSquaresThreads)
-    SumSquaresKernel(const Rows x, const int64_t n, double* partials) {
-  __shared__ double shared[32];
-  const int64_t packs = (n + kPack - 1) / kPack, stride = int64_t{gridDim.x} * kSumSquaresThreads;
-  double sum[4] = {};  // of elements i with i % 4
-  for (int64_t first = int64_t{blockIdx.x} * kSumSquaresThreads + threadIdx.x; first < packs;
-       first += stride * kFlatUnroll) {
-    Raw<E> raw[kFlatUnroll];
+// The elements of a quad, the absent ones zero.
+template <Elements E, bool kWide>
+__device__ __forceinline__ void LoadQuad(const Rows& x, int64_t quad, int64_t n, float (&v)[4]) {
+  if constexpr (kWide) {
+    Widen<E, 4>(LoadUnit<E, 4>(x, quad), v);
+  } else {
 #pragma unroll
-    for (int u = 0; u < kFlatUnroll; ++u) {
-      const int64_t p = first + u * stride;
-      raw[u] = p < packs ? LoadRaw<E>(x, p * kPack, Left(n, p * kPack)) : Raw<E>{};
-    }
-#pragma unroll
-    for (int u = 0; u < kFlatUnroll; ++u) {
-      const Floats f = ToFloats<E>(x, raw[u]);
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) {
-        const double v = f.v[i];
-        sum[i % 4] = __fma_rn(v, v, sum[i % 4]);  // v * v is exact in double
-      }
+    for (int i = 0; i < 4; ++i) {
+      float one[1] = {0.0f};
+      if (quad * 4 + i < n) Widen<E, 1>(LoadUnit<E, 1>(x, quad * 4 + i), one);
+      v[i] = one[0];
     }
   }
-  const double total = BlockSum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])), shared);
-  if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
-__global__ void __launch_bounds__(256)
-    SumPartialsKernel(const double* partials, const int blocks, double* out) {
+__device__ __forceinline__ void AddSquares(const float (&v)[4], double (&sum)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum[i] = __fma_rn(double{v[i]}, double{v[i]}, sum[i]);  // exact squares
+}
+
+// True in the threads of the grid's last block: what other blocks wrote before they came here is visible.
+__device__ __forceinline__ bool IsLastBlock(unsigned* ticket) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    unsigned before;  // counts to blocks - 1, then to zero
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(__cvta_generic_to_global(ticket)), "r"(gridDim.x - 1)
+                 : "memory");
+    last = before == gridDim.x - 1;
+  }
+  __syncthreads();
+  return last;
+}
+
+// Thread t of block b: quads b * threads + t, then every (blocks * threads)-th. The last block adds up the
+// partial sums: its thread t those of blocks t, t + threads, ...
+template <Elements E, bool kWide>
+__global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
+    SumSquaresKernel(const SumSquaresArgs a) {
   __shared__ double shared[32];
-  double sum = 0;
-  for (int b = static_cast<int>(threadIdx.x); b < blocks; b += static_cast<int>(blockDim.x))
-    sum = __dadd_rn(sum, partials[b]);
-  sum = BlockSum(sum, shared);
-  if (threadIdx.x == 0) *out = sum;
+  const int64_t whole = a.n / 4, stride = int64_t{gridDim.x} * kSumSquaresThreads;
+  const int64_t own = int64_t{blockIdx.x} * kSumSquaresThreads + threadIdx.x;
+  double sum[4] = {};  // of elements i with i % 4
+  for (int64_t first = own; first < whole; first += stride * kScanUnroll) {
+    float v[kScanUnroll][4];
+#pragma unroll
+    for (int u = 0; u < kScanUnroll; ++u) {
+      if (first + u * stride < whole) {
+        LoadQuad<E, kWide>(a.x, first + u * stride, a.n, v[u]);
+      } else {
+        v[u][0] = v[u][1] = v[u][2] = v[u][3] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kScanUnroll; ++u) AddSquares(v[u], sum);
+  }
+  if (a.n % 4 != 0 && whole % stride == own) {
+    float v[4];
+    LoadQuad<E, false>(a.x, whole, a.n, v);
+    AddSquares(v, sum);
+  }
+  double total = BlockSum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])), shared);
+  if (gridDim.x > 1) {
+    if (threadIdx.x == 0) a.partials[blockIdx.x] = total;
+    if (!IsLastBlock(a.ticket)) return;
+    total = 0;
+    for (unsigned b = threadIdx.x; b < gridDim.x; b += kSumSquaresThreads)
+      total = __dadd_rn(total, __ldcg(a.partials + b));
+    total = BlockSum(total, shared);
+  }
+  if (threadIdx.x == 0) *a.out = total;
 }
 
 // Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest (unit, rank)
@@ -172,31 +225,42 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
 }  // namespace
 
 void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch) {
-  if (!args.accumulate) MR_CUDA(cudaMemsetAsync(args.bad_count, 0, sizeof(double), launch.stream));
-  if (args.n == 0) return;
-  const auto blocks = static_cast<unsigned>(
-      std::min<int64_t>(CeilDiv(Packs(args.n), kFlatBlockPacks), int64_t{launch.sms} * kScanBlocksPerSm));
-  if (args.x.bf16)
-    FiniteScanKernel<Elements::kBF16><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+  if (args.n == 0) {
+    if (!args.accumulate) MR_CUDA(cudaMemsetAsync(args.bad_count, 0, sizeof(double), launch.stream));
+    return;
+  }
+  const auto run = [&]<Elements E, int W>() {
+    const auto blocks = static_cast<unsigned>(
+        std::clamp<int64_t>(CeilDiv(args.n / W, kFlatThreads), 1, int64_t{launch.sms} * kScanBlocksPerSm));
+    FiniteScanKernel<E, W><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+  };
+  if (args.x.bf16 && args.x.wide)
+    run.operator()<Elements::kBF16, 8>();
+  else if (args.x.bf16)
+    run.operator()<Elements::kBF16, 1>();
+  else if (args.x.wide)
+    run.operator()<Elements::kF32, 4>();
   else
-    FiniteScanKernel<Elements::kF32><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+    run.operator()<Elements::kF32, 1>();
   MR_CUDA_LAUNCHED();
 }
 
-void LaunchSumSquares(const Rows& x, int64_t n, double* partials, int blocks, double* out,
-                      const Launch& launch) {
-  double* const sums = blocks > 1 ? partials : out;
-  if (blocks == 0) {
-    MR_CUDA(cudaMemsetAsync(out, 0, sizeof(double), launch.stream));
+void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch) {
+  if (args.blocks == 0) {
+    MR_CUDA(cudaMemsetAsync(args.out, 0, sizeof(double), launch.stream));
     return;
   }
-  if (x.bf16)
-    SumSquaresKernel<Elements::kBF16><<<blocks, kSumSquaresThreads, 0, launch.stream>>>(x, n, sums);
+  const auto run = [&]<Elements E, bool kWide>() {
+    SumSquaresKernel<E, kWide><<<args.blocks, kSumSquaresThreads, 0, launch.stream>>>(args);
+  };
+  if (args.x.bf16 && args.x.wide)
+    run.operator()<Elements::kBF16, true>();
+  else if (args.x.bf16)
+    run.operator()<Elements::kBF16, false>();
+  else if (args.x.wide)
+    run.operator()<Elements::kF32, true>();
   else
-    SumSquaresKernel<Elements::kF32><<<blocks, kSumSquaresThreads, 0, launch.stream>>>(x, n, sums);
-  MR_CUDA_LAUNCHED();
-  if (blocks == 1) return;
-  SumPartialsKernel<<<1, 256, 0, launch.stream>>>(partials, blocks, out);
+    run.operator()<Elements::kF32, false>();
   MR_CUDA_LAUNCHED();
 }
 

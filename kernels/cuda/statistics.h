@@ -1,8 +1,9 @@
 // What a step measures, on the CUDA kernel table.
 //
+// One launch each: the last block to finish, known by a ticket (tickets.h), completes the work.
+//
 // SumSquares  In double, in an order that depends on n alone.
-// FiniteScan  Blocks that found something add their count with an atomic: sums of integers in double are
-//             exact, so their order is no matter.
+// FiniteScan  Counts are integers: the order of blocks is no matter.
 #pragma once
 
 #include "kernels/ops/step_ops.h"

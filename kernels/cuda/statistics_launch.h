@@ -10,15 +10,22 @@ struct FiniteScanArgs {
   Rows x;
   int64_t n = 0;
   double* bad_count = nullptr;
+  unsigned long long* ticket = nullptr;  // bad_count's own
   const StepScalars* scalars = nullptr;
   int64_t unit = 0, inject_index = 0;
   bool accumulate = false;
 };
 void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch);
 
-// partials f64 [blocks].
-void LaunchSumSquares(const Rows& x, int64_t n, double* partials, int blocks, double* out,
-                      const Launch& launch);
+struct SumSquaresArgs {
+  Rows x;
+  int64_t n = 0;
+  int blocks = 0;              // SumSquaresBlocks(n)
+  double* partials = nullptr;  // f64 [blocks]; not used by one block
+  unsigned* ticket = nullptr;  // the partials' own
+  double* out = nullptr;
+};
+void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch);
 
 struct StepStatsArgs {
   const double* rows = nullptr;  // [world, 2 * units + 1]

@@ -9,6 +9,10 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
+// Units that a thread of AdamW loads before it uses the first, and blocks that registers leave room for; the
+// grid is no larger, so that a block forms the factors once.
+constexpr int kAdamWUnroll = 2, kAdamWBlocksPerSm = 4;
+
 // Share of a decay that is over after `done` of `length` steps; a decay of length 0 is over at once.
 __device__ double Share(int64_t done, int64_t length) {
   if (done < 0) return 0;
@@ -40,107 +44,198 @@ struct Factors {
   float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
   float eps;
   float keep;  // 1 - lr * weight_decay
+  bool finite;
 };
 
-__device__ Factors FactorsOf(const AdamWArgs& a) {
+// By the first threads of two warps, so that both powers (hundreds of instructions each) form at once. The
+// caller synchronises.
+__device__ __forceinline__ void FormFactors(const AdamWArgs& a, Factors& factors) {
   const StepScalars& s = *a.scalars;
-  const double t = static_cast<double>(s.adam_t);
   const auto f = [](double value) { return __double2float_rn(value); };
-  return {f(s.clip_scale),
-          f(a.beta1),
-          f(a.beta2),
-          f(__dsub_rn(1, a.beta1)),
-          f(__dsub_rn(1, a.beta2)),
-          f(__ddiv_rn(s.lr, __dsub_rn(1, pow(a.beta1, t)))),
-          f(__ddiv_rn(1, __dsqrt_rn(__dsub_rn(1, pow(a.beta2, t))))),
-          f(a.eps),
-          f(__dsub_rn(1, __dmul_rn(s.lr, a.weight_decay)))};
+  if (threadIdx.x == 0) {
+    const double lr = s.lr;
+    factors.finite = s.finite != 0;
+    factors.clip = f(s.clip_scale);
+    factors.beta1 = f(a.beta1), factors.one_minus_beta1 = f(__dsub_rn(1, a.beta1));
+    factors.keep = f(__dsub_rn(1, __dmul_rn(lr, a.weight_decay)));
+    factors.step = f(__ddiv_rn(lr, __dsub_rn(1, pow(a.beta1, static_cast<double>(s.adam_t)))));
+  } else if (threadIdx.x == kWarp) {
+    factors.beta2 = f(a.beta2), factors.one_minus_beta2 = f(__dsub_rn(1, a.beta2));
+    factors.eps = f(a.eps);
+    const double bias2 = __dsub_rn(1, pow(a.beta2, static_cast<double>(s.adam_t)));
+    factors.inverse_sqrt_bias2 = f(__ddiv_rn(1, __dsqrt_rn(bias2)));
+  }
 }
 
-// Bit i: element at + i decays.
-__device__ __forceinline__ unsigned DecayMask(const Ranges& decay, int64_t at) {
-  int low = 0, high = decay.count;  // first range with end > at
+// Which elements of a tile decay: all, none, or those that its ranges say.
+struct TileDecay {
+  int first;      // first range that ends behind the tile's begin
+  bool mixed;     // ask each unit
+  unsigned bits;  // else: of every unit
+};
+
+// `begin`, `end` in elements, equal in all threads of a block.
+__device__ __forceinline__ TileDecay DecayOf(const Ranges& decay, int64_t begin, int64_t end) {
+  int low = 0, high = decay.count;
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (decay.of[middle].end <= at)
+    if (decay.of[middle].end <= begin)
       low = middle + 1;
     else
       high = middle;
   }
+  if (low == decay.count || decay.of[low].begin >= end) return {low, false, 0u};
+  return {low, decay.of[low].begin > begin || decay.of[low].end < end, ~0u};
+}
+
+// Bit i: element at + i decays.
+template <int W>
+__device__ __forceinline__ unsigned UnitDecay(const Ranges& decay, const TileDecay& tile, int64_t at) {
+  if (!tile.mixed) return tile.bits;
+  int r = tile.first;
+  while (r < decay.count && decay.of[r].end <= at) ++r;
   unsigned mask = 0;
-  for (; low < decay.count && decay.of[low].begin < at + kPack; ++low) {
-    const int from = static_cast<int>(max(int64_t{0}, decay.of[low].begin - at));
-    const int to = static_cast<int>(min(int64_t{kPack}, decay.of[low].end - at));
+  for (; r < decay.count && decay.of[r].begin < at + W; ++r) {
+    const int from = static_cast<int>(max(int64_t{0}, decay.of[r].begin - at));
+    const int to = static_cast<int>(min(int64_t{W}, decay.of[r].end - at));
     mask |= (1u << to) - (1u << from);
   }
   return mask;
 }
 
-// As many as registers allow; the grid is no larger, so that a block forms the factors once.
-constexpr int kBlocksPerSm = 3;
+// m / (sqrt(v) * inverse_sqrt_bias2 + eps), every operation rounded once. The instructions that the compiler
+// makes of __fsqrt_rn and __fdiv_rn, without a branch for each: the elements of a unit run side by side.
+// Where those would leave their fast path (or might: the bounds of the division are tighter) the intrinsics
+// do it.
+template <int W>
+__device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W], const float (&v)[W],
+                                           float (&out)[W]) {
+  bool fast = true;
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    float rsqrt, reciprocal;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(rsqrt) : "f"(v[i]));
+    const float guess = __fmul_rn(v[i], rsqrt), half = __fmul_rn(rsqrt, 0.5f);
+    const float root = __fmaf_rn(__fmaf_rn(-guess, guess, v[i]), half, guess);
+    const float denominator = __fadd_rn(__fmul_rn(root, f.inverse_sqrt_bias2), f.eps);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(denominator));
+    const float inverse = __fmaf_rn(reciprocal, __fmaf_rn(-denominator, reciprocal, 1.0f), reciprocal);
+    const float quotient = __fmul_rn(m[i], inverse);
+    out[i] = __fmaf_rn(inverse, __fmaf_rn(-denominator, quotient, m[i]), quotient);
+    // v in [2^-101, infinity); the division's operands in [2^-60, 2^60).
+    constexpr uint32_t kRoot = 0x0d000000u, kLow = 0x21800000u, kHigh = 0x5d800000u;
+    fast &= __float_as_uint(v[i]) - kRoot < 0x7f800000u - kRoot;
+    fast &= __float_as_uint(denominator) - kLow < kHigh - kLow;
+    fast &= (__float_as_uint(m[i]) & 0x7fffffffu) - kLow < kHigh - kLow;
+  }
+  if (fast) return;
+#pragma unroll
+  for (int i = 0; i < W; ++i)
+    out[i] = __fdiv_rn(m[i], __fadd_rn(__fmul_rn(__fsqrt_rn(v[i]), f.inverse_sqrt_bias2), f.eps));
+}
 
-struct Pack {
-  Raw<Elements::kF32> master, m, v;
+template <Elements Grad, int W>
+struct State {
+  Unit<Elements::kF32, W> master, m, v;
+  Unit<Grad, W> grad;
 };
 
-__device__ __forceinline__ Pack LoadState(const AdamWArgs& a, int64_t at) {
-  const int left = Left(a.end, at);
-  return {LoadRaw<Elements::kF32>(a.master, at, left), LoadRaw<Elements::kF32>(a.m, at, left),
-          LoadRaw<Elements::kF32>(a.v, at, left)};
+template <Elements Grad, int W>
+__device__ __forceinline__ State<Grad, W> LoadState(const AdamWArgs& a, int64_t unit) {
+  constexpr Elements kF32 = Elements::kF32;
+  return {LoadUnit<kF32, W>(a.master, unit), LoadUnit<kF32, W>(a.m, unit), LoadUnit<kF32, W>(a.v, unit),
+          LoadUnit<Grad, W>(a.grad, unit)};
 }
 
-__device__ __forceinline__ Floats Updated(const Factors& f, const Floats& grad, unsigned decay,
-                                          const Floats& master, Floats& m, Floats& v) {
-  Floats w;
+template <int W>
+__device__ __forceinline__ void StoreCompute(const AdamWArgs& a, int64_t unit, const float (&w)[W]) {
+  if (a.compute.data == nullptr) return;
+  if (a.compute.bf16)
+    StoreUnit<Elements::kBF16, W>(a.compute, unit, Narrow<Elements::kBF16, W>(w));
+  else
+    StoreUnit<Elements::kF32, W>(a.compute, unit, Narrow<Elements::kF32, W>(w));
+}
+
+template <Elements Grad, int W>
+__device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f, const State<Grad, W>& state,
+                                       int64_t unit, unsigned decay) {
+  constexpr Elements kF32 = Elements::kF32;
+  float w[W], m[W], v[W], g[W], direction[W];
+  Widen<kF32, W>(state.master, w), Widen<kF32, W>(state.m, m), Widen<kF32, W>(state.v, v);
+  Widen<Grad, W>(state.grad, g);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    const float g = __fmul_rn(grad.v[i], f.clip);
-    m.v[i] = __fadd_rn(__fmul_rn(f.beta1, m.v[i]), __fmul_rn(f.one_minus_beta1, g));
-    v.v[i] = __fadd_rn(__fmul_rn(f.beta2, v.v[i]), __fmul_rn(f.one_minus_beta2, __fmul_rn(g, g)));
-    const float keep = decay >> i & 1 ? f.keep : 1.0f;
-    const float denominator = __fadd_rn(__fmul_rn(__fsqrt_rn(v.v[i]), f.inverse_sqrt_bias2), f.eps);
-    w.v[i] = __fsub_rn(__fmul_rn(master.v[i], keep), __fmul_rn(f.step, __fdiv_rn(m.v[i], denominator)));
+  for (int i = 0; i < W; ++i) {
+    g[i] = __fmul_rn(g[i], f.clip);
+    m[i] = __fadd_rn(__fmul_rn(f.beta1, m[i]), __fmul_rn(f.one_minus_beta1, g[i]));
+    v[i] = __fadd_rn(__fmul_rn(f.beta2, v[i]), __fmul_rn(f.one_minus_beta2, __fmul_rn(g[i], g[i])));
   }
-  return w;
+  StoreUnit<kF32, W>(a.m, unit, Narrow<kF32, W>(m));
+  StoreUnit<kF32, W>(a.v, unit, Narrow<kF32, W>(v));
+  Directions<W>(f, m, v, direction);
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    const float keep = decay >> i & 1 ? f.keep : 1.0f;
+    w[i] = __fsub_rn(__fmul_rn(w[i], keep), __fmul_rn(f.step, direction[i]));
+  }
+  StoreUnit<kF32, W>(a.master, unit, Narrow<kF32, W>(w));
+  StoreCompute<W>(a, unit, w);
 }
 
-template <Elements Grad>
+template <Elements Grad, int W, int kUnroll, int kBlocksPerSm>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
-    AdamWKernel(const AdamWArgs a, const __grid_constant__ Ranges decay) {
+    AdamWKernel(const __grid_constant__ AdamWArgs a, const __grid_constant__ Ranges decay) {
   __shared__ Factors factors;
   constexpr Elements kF32 = Elements::kF32;
-  const int64_t stride = int64_t{gridDim.x} * kFlatThreads * kPack;
-  int64_t at = a.begin + (int64_t{blockIdx.x} * kFlatThreads + threadIdx.x) * kPack;
-  if (a.scalars->finite == 0) {
-    if (a.compute.data == nullptr) return;
-    for (; at < a.end; at += stride)
-      Store<Elements::kAny>(a.compute, at, Left(a.end, at), Load<kF32>(a.master, at, Left(a.end, at)));
-    return;
-  }
-  // The first loads are under way while one thread raises the betas to the power of t.
-  Pack pack{};
-  Raw<Grad> grad{};
-  if (at < a.end) {
-    pack = LoadState(a, at);
-    grad = LoadRaw<Grad>(a.grad, at, Left(a.end, at));
-  }
-  if (threadIdx.x == 0) factors = FactorsOf(a);
+  constexpr int64_t kTile = kUnroll * kFlatThreads;  // units
+  const int64_t units = a.end / W;                   // whole ones; `begin` is a multiple of W
+  const int64_t stride = gridDim.x * kTile;
+  int64_t tile = a.begin / W + blockIdx.x * kTile;
+  State<Grad, W> state[kUnroll];
+  const auto load = [&] {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t unit = tile + u * kFlatThreads + threadIdx.x;
+      if (unit < units) state[u] = LoadState<Grad, W>(a, unit);
+    }
+  };
+  load();  // under way while the factors form
+  FormFactors(a, factors);
   __syncthreads();
   const Factors f = factors;
-  while (at < a.end) {
-    const int left = Left(a.end, at);
-    Floats m = ToFloats<kF32>(a.m, pack.m), v = ToFloats<kF32>(a.v, pack.v);
-    const Floats w = Updated(f, ToFloats<Grad>(a.grad, grad), DecayMask(decay, at),
-                             ToFloats<kF32>(a.master, pack.master), m, v);
-    Store<kF32>(a.m, at, left, m);
-    Store<kF32>(a.v, at, left, v);
-    Store<kF32>(a.master, at, left, w);
-    if (a.compute.data != nullptr) Store<Elements::kAny>(a.compute, at, left, w);
-    at += stride;
-    if (at < a.end) {
-      pack = LoadState(a, at);
-      grad = LoadRaw<Grad>(a.grad, at, Left(a.end, at));
+  // What no whole unit holds: the last elements of the shard.
+  const int64_t last = units * W + threadIdx.x;
+  const bool owns_last = W > 1 && blockIdx.x == 0 && last < a.end;
+  if (!f.finite) {
+    if (a.compute.data == nullptr) return;
+    for (; tile < units; tile += stride) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t unit = tile + u * kFlatThreads + threadIdx.x;
+        if (unit >= units) break;
+        float w[W];
+        Widen<kF32, W>(LoadUnit<kF32, W>(a.master, unit), w);
+        StoreCompute<W>(a, unit, w);
+      }
     }
+    if (owns_last) {
+      const float w[1] = {__uint_as_float(LoadUnit<kF32, 1>(a.master, last))};
+      StoreCompute<1>(a, last, w);
+    }
+    return;
+  }
+  while (tile < units) {
+    const TileDecay tile_decay = DecayOf(decay, tile * W, (tile + kTile) * W);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t unit = tile + u * kFlatThreads + threadIdx.x;
+      if (unit < units) Update<Grad, W>(a, f, state[u], unit, UnitDecay<W>(decay, tile_decay, unit * W));
+    }
+    tile += stride;
+    load();
+  }
+  if (owns_last) {
+    const TileDecay ask{0, true, 0u};
+    Update<Grad, 1>(a, f, LoadState<Grad, 1>(a, last), last, UnitDecay<1>(decay, ask, last));
   }
 }
 
@@ -152,12 +247,22 @@ void LaunchBeginStep(StepScalars* scalars, const LearningRate& schedule, const L
 }
 
 void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launch) {
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(
-      CeilDiv(Packs(args.end - args.begin), kFlatThreads), int64_t{launch.sms} * kBlocksPerSm));
-  if (args.grad.bf16)
-    AdamWKernel<Elements::kBF16><<<blocks, kFlatThreads, 0, launch.stream>>>(args, decay);
+  bool wide = true, bf16 = args.grad.bf16;
+  for (const Rows& rows : {args.master, args.m, args.v, args.grad, args.compute})
+    wide &= rows.wide || rows.data == nullptr;
+  const auto run = [&]<Elements Grad, int W, int kUnroll, int kBlocksPerSm>() {
+    const int64_t tiles = CeilDiv(args.end - args.begin, kUnroll * kFlatThreads * W);
+    const auto blocks = static_cast<unsigned>(std::min(tiles, int64_t{launch.sms} * kBlocksPerSm));
+    AdamWKernel<Grad, W, kUnroll, kBlocksPerSm><<<blocks, kFlatThreads, 0, launch.stream>>>(args, decay);
+  };
+  if (wide && bf16)
+    run.operator()<Elements::kBF16, 4, kAdamWUnroll, kAdamWBlocksPerSm>();
+  else if (wide)
+    run.operator()<Elements::kF32, 4, kAdamWUnroll, kAdamWBlocksPerSm>();
+  else if (bf16)
+    run.operator()<Elements::kBF16, 1, kAdamWUnroll, kAdamWBlocksPerSm>();
   else
-    AdamWKernel<Elements::kF32><<<blocks, kFlatThreads, 0, launch.stream>>>(args, decay);
+    run.operator()<Elements::kF32, 1, kAdamWUnroll, kAdamWBlocksPerSm>();
   MR_CUDA_LAUNCHED();
 }
 

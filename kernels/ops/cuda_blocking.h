@@ -14,10 +14,14 @@ inline constexpr int64_t kNormGradBlocks = 264;
 
 constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * columns * 8; }
 
-// Blocks of sum_squares, each with a partial sum in double, and threads of a block.
+// Blocks of sum_squares, at most, each with a partial sum in double, and threads of a block. Threads take
+// four elements at a time.
 inline constexpr int64_t kSumSquaresBlocks = 528;
-inline constexpr int kSumSquaresThreads = 512;
+inline constexpr int kSumSquaresThreads = 256;
 constexpr int64_t kSumSquaresBytes = kSumSquaresBlocks * 8;
+constexpr int64_t SumSquaresBlocks(int64_t n) {
+  return std::min(kSumSquaresBlocks, (n + 4 * kSumSquaresThreads - 1) / (4 * kSumSquaresThreads));
+}
 
 // The losses of a chunk's rows, in double.
 constexpr int64_t CrossEntropyBytes(int64_t rows) { return rows * 8; }
