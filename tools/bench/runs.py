@@ -55,7 +55,8 @@ def host_of(binary):
         lines = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
                                text=True, check=True).stdout.strip().splitlines()
         name, driver = lines[0].split(", ")
-        return f"{len(lines)} x {name}, driver {driver}"
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return f"{len(visible.split(',')) if visible else len(lines)} x {name}, driver {driver}"
     except (OSError, subprocess.CalledProcessError, IndexError):
         with open("/proc/cpuinfo") as info:
             return next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "an unknown CPU")
