@@ -18,7 +18,7 @@ config = json.load(open(sys.argv[2]))
 m, variant, sdpa = config["model"], arguments["--variant"], arguments["--sdpa"]
 d, f, v = m["d_model"], m["ffn"], m["vocab"]
 parameters = v * d + m["seq_len"] * d + m["layers"] * (4 * d * d + 2 * d * f + 9 * d + f) + 2 * d
-steps = {"compile": {"cudnn": 40.0, "flash": 20.0}, "graphs": {"flash": 10.0}, "eager": {"flash": 5.0}}.get(variant, {}).get(sdpa)
+steps = {"compile": {"cudnn": 40.0, "flash": 20.0, "math": 1.0}, "graphs": {"flash": 10.0}, "eager": {"flash": 5.0}}.get(variant, {}).get(sdpa)
 with open(os.environ["ORDER"], "a") as order:
     order.write(variant + " " + sdpa + " nvls " + os.environ["NCCL_NVLS_ENABLE"] + "\\n")
 if variant == "step_graph":
@@ -29,7 +29,7 @@ if variant == "autotune":
 count = int(arguments["--steps"])
 print("a line that is no JSON")
 print(json.dumps(dict(variant=variant, torch="9.9", cudnn=1, parameters=parameters + (variant == "eager"), step_ms=[steps + i for i in range(count)], host_us=7.0,
-                      peak_allocated_bytes=3 << 30, peak_reserved_bytes=4 << 30, device_used_bytes=5 << 30)))
+                      loss_last=float("nan") if sdpa == "math" else 9.5, peak_allocated_bytes=3 << 30, peak_reserved_bytes=4 << 30, device_used_bytes=5 << 30)))
 """
 
 # Stands for the program: fails to train, plans as the program does.
@@ -51,8 +51,8 @@ def run(folder, *arguments, binary=PROGRAM):
     """(exit code, table.json, table.md, what the peers were asked, stderr)."""
     peer, order = script(folder, "peer", PEER), os.path.join(folder, "order")
     out = os.path.join(folder, "out")
-    command = [sys.executable, "-B", os.path.join(BENCH, "headline.py"), *arguments, "--out", out, "--python", peer, "--binary", binary, "--device", "cpu",
-               "--steps", "5", "--warmup", "1", "--oversubscribe"]
+    command = [sys.executable, "-B", os.path.join(BENCH, "headline.py"), *arguments, "--out", out, "--python", peer, "--binary", binary, "--steps", "5",
+               "--warmup", "1", "--oversubscribe"] + (["--device", "cpu"] if "--device" not in arguments else [])
     for item in TINY:
         command += ["--set", item]
     done = subprocess.run(command, env=dict(os.environ, ORDER=order, OPENBLAS_NUM_THREADS="1"), capture_output=True, text=True, timeout=240)
@@ -108,6 +108,7 @@ class Headline(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             code, data, table, asked, said = run(folder, "gpt2_30m_b1", "--rounds", "2", "--sdpa", "flash", "--run-timeout-s", "6", "--peers",
                                                  "step_graph,autotune,eager,compile")
+            diverged = run(folder, "gpt2_30m_b1", "--rounds", "2", "--sdpa", "math", "--peers", "compile")[1]
         self.assertEqual(code, 0, said)
         self.assertEqual([r.split()[0] for r in asked], ["step_graph", "autotune", "eager", "compile", "compile"])
         self.assertIn("out of memory: 7 GiB", row(data, "step_graph", "flash")["error"])
@@ -115,14 +116,20 @@ class Headline(unittest.TestCase):
         self.assertRegex(row(data, "eager", "flash")["error"], r"another model: \d+ parameters, ours has \d+")
         self.assertTrue(row(data, "compile", "flash")["is_best_peer"])
         self.assertEqual(table.count("**no result**"), 3)
+        self.assertEqual(row(diverged, "compile", "math")["error"], "does not train: its last loss is no finite number")
+        self.assertIsNone(row(diverged, "millrace")["ratio_to_best_peer"])
 
     def test_ours_failing_is_the_exit_code(self):
         with tempfile.TemporaryDirectory() as folder:
             broken = script(folder, "broken", BROKEN.format(program=PROGRAM))
             code, data, table, asked, said = run(folder, "gpt2_30m_b1", "no_such_config_b1", "--rounds", "1", "--sdpa", "flash", "--peers", "compile",
                                                  binary=broken)
+        with tempfile.TemporaryDirectory() as folder:
+            broken = script(folder, "broken", BROKEN.format(program=PROGRAM))
+            two = run(folder, "gpt2_30m_b1", "--rounds", "1", "--ranks", "2", "--peers", "none", binary=broken)
         self.assertEqual(code, 1, said)
         self.assertIn("out of memory: 9 GiB asked for", row(data, "millrace")["error"])
+        self.assertEqual((two[0], [r["error"] for r in two[1]["cases"][0]["rows"]]), (1, ["out of memory: millrace: out of memory: 9 GiB asked for"] * 3))
         self.assertTrue(row(data, "compile", "flash")["ok"])
         self.assertRegex(data["not_run"][0], "no_such_config")
         self.assertIn("no_such_config", table)
@@ -139,6 +146,11 @@ class Headline(unittest.TestCase):
         told = {r["variant"]: r["raw"]["deterministic"] for r in data["cases"][0]["runs"]}
         self.assertEqual(told, {"millrace": False, "millrace deterministic": True, "millrace on 1 GPU": False})
         self.assertIn("No peer has a result.", table)
+
+    def test_a_gpu_that_was_not_used_is_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code, data, table, asked, said = run(folder, "gpt2_30m_b1", "--rounds", "1", "--peers", "none", "--device", "cuda")
+        self.assertEqual((code, row(data, "millrace")["error"]), (1, "it ran on the CPU"), said)
 
     def test_a_spent_budget_is_said(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -180,6 +192,11 @@ class Parts(unittest.TestCase):
         found = llmc.read("device memory usage: 300 MiB / 900 MiB\n" + "\n".join(lines), shape, 2)
         self.assertEqual((found["step_ms"], found["device_bytes"]), ([143.25, 144.25, 145.25], 300 << 20))
         self.assertIsNone(llmc.read("nothing", shape, 2))
+
+    def test_clocks_are_those_of_busy_gpus(self):
+        lines = "0, 1980, 650.5, 100\n1, 345, 80.0, 0\n0, 1755, 690.0, 99\n0, [N/A], 1, 99\n0, 1700, 699.0, 97\n0, 19"
+        self.assertEqual(headline.clocks(lines), dict(sm_mhz=1755.0, watts=690.0))
+        self.assertEqual(headline.clocks("1, 345, 80.0, 0\n"), dict(sm_mhz=None, watts=None))
 
     def test_quantiles_are_those_of_bench(self):
         self.assertEqual([headline_table.quantile([5, 1, 4, 2, 3], q) for q in (0, 0.1, 0.5, 0.9, 1)], [1, 1, 3, 5, 5])

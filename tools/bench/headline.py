@@ -10,7 +10,7 @@ in GPT-2 cases where its program is given. NVLink multicast is off for all.
 Steps of all rounds are taken together. OUT gets table.md, table.json (every step's time, every failure), bars.svg and logs/; they are written again after
 every run. What fails or runs out of memory is a row that says so. Exit code 1 when ours failed, else 0. Standard library only; peers need torch.
 """
-import argparse, datetime, json, os, re, shlex, shutil, signal, socket, subprocess, sys, tempfile, time
+import argparse, datetime, json, math, os, re, shlex, shutil, signal, socket, subprocess, sys, tempfile, time
 import headline_table, runs
 from peers import llmc
 
@@ -19,6 +19,8 @@ CASES = ["gpt2_124m_b64", "gpt2_1558m_b16", "llama_1b_b8", "llama_8b_b1", "gpt2_
 ON_ONE = ("eager", "compile", "autotune", "graphs", "step_graph")
 ON_MANY = ("ddp_eager", "ddp", "ddp_graphs", "fsdp2_eager", "fsdp2", "fsdp2_keep")
 OURS = {"millrace": "false", "millrace deterministic": "true"}
+# What mpirun says of a rank that failed, after the rank's own words.
+OF_MPIRUN = r"-----|Primary job|a non-zero exit code|mpirun|Process name:|Exit code:|MPI_ABORT|with errorcode|NOTE: invoking|You may or may not|exactly when"
 ALONE = headline_table.ALONE  # the same configuration, for what communication costs
 
 
@@ -26,9 +28,9 @@ def default_peers(ranks, shape):
     """What was best, or close to it, somewhere on that many GPUs."""
     small = shape["tokens_per_step"] // ranks <= 8192
     if ranks == 1:
-        return ["compile", "graphs", "step_graph"] if small else ["compile"]
+        return ["graphs", "step_graph"] if small else ["compile"]
     if small:
-        return ["ddp_graphs", "ddp", "fsdp2"]
+        return ["ddp_graphs", "ddp"]
     return ["fsdp2", "fsdp2_keep"] + (["ddp"] if shape["parameters"] < 3e9 else [])
 
 
@@ -38,6 +40,16 @@ class Runner:
     def __init__(self, args):
         self.args, self.begin, self.count, self.folder = args, time.monotonic(), 0, os.path.join(args.out, "logs")
         os.makedirs(self.folder, exist_ok=True)
+        self.gpu_log, self.watcher = os.path.join(self.folder, "gpu.csv"), None
+        with open(self.gpu_log, "w") as log:
+            if args.device == "cuda" and shutil.which("nvidia-smi"):
+                self.watcher = subprocess.Popen(["nvidia-smi", "--query-gpu=index,clocks.sm,power.draw,utilization.gpu", "--format=csv,noheader,nounits",
+                                                 "-lms", "1000"], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.DEVNULL)
+
+    def close(self):
+        if self.watcher:
+            self.watcher.terminate()
+            self.watcher.wait()
 
     def elapsed(self):
         return time.monotonic() - self.begin
@@ -46,7 +58,7 @@ class Runner:
         return runs.Program(command[0], ranks, self.args.oversubscribe).launched(command)
 
     def run(self, name, command):
-        """(exit code or None after the time limit, standard output, seconds)."""
+        """(exit code or None after the time limit, standard output, seconds, file of standard error, what gpu.csv got meanwhile)."""
         self.count += 1
         stem = os.path.join(self.folder, f"{self.count:03}_" + re.sub(r"[^a-z0-9_]+", "_", name.lower()))
         with socket.socket() as probe:
@@ -55,7 +67,7 @@ class Runner:
         env = dict(os.environ, NCCL_NVLS_ENABLE="0", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", PYTHONDONTWRITEBYTECODE="1",
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         env.setdefault("OMP_NUM_THREADS", "1" if self.args.device == "cpu" else "8")
-        start = time.monotonic()
+        start, logged = time.monotonic(), os.path.getsize(self.gpu_log)
         with open(stem + ".out", "w+") as out, open(stem + ".err", "w") as err:
             err.write(shlex.join(command) + "\n")
             err.flush()
@@ -68,7 +80,10 @@ class Runner:
                     raise
                 code = None
             out.seek(0)
-            return code, out.read(), time.monotonic() - start, stem + ".err"
+            said, seconds = out.read(), time.monotonic() - start
+        with open(self.gpu_log) as log:
+            log.seek(logged)
+            return code, said, seconds, stem + ".err", log.read()
 
     @staticmethod
     def end(child):
@@ -79,6 +94,20 @@ class Runner:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+
+
+def clocks(lines):
+    """Of lines of gpu.csv: medians over the samples at which a GPU was busy. Clocks that differ between contenders would explain a difference."""
+    busy = []
+    for line in lines.splitlines():
+        try:
+            _, mhz, watts, use = (float(word) for word in line.split(","))
+        except ValueError:  # a line half written, or a GPU that does not tell
+            continue
+        if use >= 80:
+            busy.append((mhz, watts))
+    return dict(sm_mhz=headline_table.quantile([b[0] for b in busy], 0.5) if busy else None,
+                watts=headline_table.quantile([b[1] for b in busy], 0.5) if busy else None)
 
 
 def lines_of_json(text):
@@ -99,6 +128,7 @@ def reason(code, text, err_path, limit_s):
             return line["error"]
     with open(err_path) as file:
         said = [line.strip() for line in file.readlines()[1:] if line.strip()]
+    said = [line for line in said if not re.match(OF_MPIRUN, line)]
     for line in said:
         if re.search(r"out of memory|OutOfMemory", line, re.IGNORECASE):
             return f"out of memory: {line}"[:300]
@@ -139,7 +169,7 @@ class Case:
         command = [self.args.binary, *verb.split(), self.path, *flags]
         for item in self.sets:
             command += ["--set", item]
-        code, text, _, err = self.runner.run(f"{self.name} {verb}", command)
+        code, text, _, err, _ = self.runner.run(f"{self.name} {verb}", command)
         if code != 0:
             raise ValueError(f"{self.name}: {reason(code, text, err, self.args.run_timeout_s)}")
         return read(text)
@@ -188,12 +218,17 @@ class Case:
             command, read = self.runner.mpi(self.args.ranks, llmc.command(self.args.llmc, self.shape, self.config, self.args, self.work)), llmc.read
         else:
             command, read = self.torch(variant, sdpa), read_torch
-        code, text, seconds, err = self.runner.run(f"{self.name} {label} {round_}", command)
+        code, text, seconds, err, gpus = self.runner.run(f"{self.name} {label} {round_}", command)
         found = read(text, self.shape, self.args.warmup) if code == 0 else None
-        run = dict(variant=variant, sdpa=sdpa, round=round_, ok=bool(found), seconds=round(seconds, 1), command=shlex.join(command))
+        run = dict(variant=variant, sdpa=sdpa, round=round_, ok=bool(found), seconds=round(seconds, 1), command=shlex.join(command),
+                   **clocks(gpus))
         run.update(found or dict(error=reason(code, text, err, self.args.run_timeout_s), raw=None))
         if found and found.get("parameters", self.shape["parameters"]) != self.shape["parameters"]:
             run.update(ok=False, error=f"another model: {found['parameters']} parameters, ours has {self.shape['parameters']}")
+        if found and self.args.device == "cuda" and (found["raw"] or {}).get("device") == "cpu":
+            run.update(ok=False, error="it ran on the CPU")
+        if found and not math.isfinite((found["raw"] or {}).get("loss_last", 0.0)):
+            run.update(ok=False, error="does not train: its last loss is no finite number")
         self.runs.append(run)
         said = f"{headline_table.quantile(run['step_ms'], 0.5):.2f} ms" if run["ok"] else run["error"]
         print(f"[{self.runner.elapsed():5.0f} s] {self.name} round {round_}/{self.args.rounds} {label}: {said} ({seconds:.0f} s)", file=sys.stderr,
@@ -320,6 +355,7 @@ def main():
                 cases[-1].round(number, write)
         write()
     finally:
+        runner.close()
         shutil.rmtree(work, ignore_errors=True)
     with open(os.path.join(args.out, "table.md")) as table:
         print(table.read(), end="")

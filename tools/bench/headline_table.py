@@ -4,7 +4,7 @@ import html, json, os, platform
 ALONE = "millrace on 1 GPU"
 BLUE, LIGHT, RED, GREY = "#1f4e8c", "#7fa3cf", "#c8553d", "#b5aea9"
 HEAD = ["variant", "tokens/s per GPU", "step ms", "p10", "p90", "MFU causal", "MFU full", "arena or allocated GiB", "reserved GiB", "device GiB",
-        "host us", "x best peer", "x floor", "exposed ms", "rounds"]
+        "host us", "SM MHz", "x best peer", "x floor", "exposed ms", "rounds"]
 
 
 def quantile(values, q):
@@ -32,7 +32,7 @@ def rows_of(case, floor_ms):
         per_token, peak = plan["flops"]["per_token"], plan["time"]["peak_flops_per_s"]
         row.update(step_ms=median, step_ms_p10=quantile(steps, 0.1), step_ms_p90=quantile(steps, 0.9), tokens_per_s_per_gpu=rate,
                    mfu_causal=rate * per_token["causal"] / peak, mfu_full=rate * per_token["full"] / peak,
-                   host_us=middle(fine, "host_us"), working_bytes=most(fine, "working_bytes"), reserved_bytes=most(fine, "reserved_bytes"),
+                   host_us=middle(fine, "host_us"), sm_mhz=middle(fine, "sm_mhz"), watts=middle(fine, "watts"), working_bytes=most(fine, "working_bytes"), reserved_bytes=most(fine, "reserved_bytes"),
                    device_bytes=most(fine, "device_bytes"), ratio_to_best_peer=None, exposed_ms=None,
                    ratio_to_floor=None if key[0] == ALONE or not floor_ms else median / floor_ms)
     peers = [r for r in rows if r["ok"] and not is_ours(r["variant"])]
@@ -71,7 +71,7 @@ def markdown_row(row):
     name = f"**{label(row)}**" if is_ours(row["variant"]) else label(row)
     return [name, number(row["tokens_per_s_per_gpu"], ",.0f"), number(row["step_ms"], ".2f"), number(row["step_ms_p10"], ".2f"),
             number(row["step_ms_p90"], ".2f"), number(row["mfu_causal"], ".1%"), number(row["mfu_full"], ".1%"), number(row["working_bytes"], ".2f", gib),
-            number(row["reserved_bytes"], ".2f", gib), number(row["device_bytes"], ".2f", gib), number(row["host_us"], ".0f"),
+            number(row["reserved_bytes"], ".2f", gib), number(row["device_bytes"], ".2f", gib), number(row["host_us"], ".0f"), number(row["sm_mhz"], ".0f"),
             number(row["ratio_to_best_peer"], ".3f"), number(row["ratio_to_floor"], ".2f"), number(row["exposed_ms"], ".2f"), str(row["rounds"])]
 
 
@@ -89,10 +89,11 @@ def versions(case):
 def markdown_case(case, rows, host, floor):
     floor_ms, floor_from = floor
     plan, out = case.plan, [f"\n## {title_of(case, host['ranks'])}\n"]
-    per_token = plan["flops"]["per_token"]
+    per_token, device = plan["flops"]["per_token"], plan["memory"].get("device_bytes")
+    in_use = f", device {device / 2**30:.2f} GiB" if device else ""
     out.append(f"{case.shape['parameters']:,} parameters, {per_token['causal'] / 1e9:.3f} GFLOP per token causal, {per_token['full'] / 1e9:.3f} full; peak "
                f"{plan['time']['peak_flops_per_s'] / 1e12:.1f} TFLOP/s. Floor {floor_ms:.2f} ms ({floor_from}); predicted step "
-               f"{1e3 * plan['time']['step_s']:.2f} ms, arena {plan['memory']['run_arena_bytes'] / 2**30:.2f} GiB. Peers: {versions(case)}.\n")
+               f"{1e3 * plan['time']['step_s']:.2f} ms, arena {plan['memory']['run_arena_bytes'] / 2**30:.2f} GiB{in_use}. Peers: {versions(case)}.\n")
     out += ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1)]
     out += ["| " + " | ".join(markdown_row(row)) + " |" for row in rows]
     partly = [f"{label(r)}: only {r['rounds']} of its rounds, then {r['error']}" for r in rows if r["ok"] and r["error"]]
@@ -106,13 +107,13 @@ def markdown_case(case, rows, host, floor):
 LEGEND = """
 Steps of all rounds together; medians, 10th and 90th percentile. x best peer: its step over this one, higher is better. x floor: this step over the floor.
 Memory like with like: our arena and PyTorch's allocated; what PyTorch reserved and what the device has in use, context and libraries included, for both.
-host us: time to issue a step. exposed: our step here less our step of the same configuration on one GPU in the same rounds (its own row): what communication
-adds, less what sharding the optimizer saves. NVLink multicast is off for all."""
+host us: time to issue a step. SM MHz: median clock while busy. exposed: our step here less our step of the same configuration on one GPU in the
+same rounds (its own row): what communication adds, less what sharding the optimizer saves. NVLink multicast is off for all."""
 
 
 def markdown(host, tables, failures):
-    out = [f"# Millrace beside its peers\n\n`{host['command']}`, {host['host']}, {host['date']}: {host['rounds']} rounds of {host['steps']} steps after "
-           f"{host['warmup']}.", LEGEND]
+    out = [f"# Millrace beside its peers\n\n`{host['command']}`, {host['host']}, {host['date']}: rounds: {host['rounds']}, of {host['steps']} steps after "
+           f"{host['warmup']} more.", LEGEND]
     for case, rows, floor in tables:
         out += markdown_case(case, rows, host, floor)
     if failures:
@@ -143,8 +144,8 @@ def svg(host, tables):
             bar, low, high = (left + (width - left - right) * tokens * 1e3 / row[key] / limit for key in ("step_ms", "step_ms_p90", "step_ms_p10"))
             body.append(f'<rect x="{left}" y="{y + 3}" width="{bar - left:.1f}" height="{line - 6}" fill="{colour}"/>'
                         f'<path d="M{low:.1f} {y + line / 2}H{high:.1f}M{low:.1f} {y + 8}v8M{high:.1f} {y + 8}v8" stroke="#333" fill="none"/>')
-            ratio = f"  {row['ratio_to_best_peer']:.2f}x" if row["ratio_to_best_peer"] is not None and is_ours(row["variant"]) else ""
-            text(max(bar, high) + 8, y + 16, f"{row['tokens_per_s_per_gpu']:,.0f}  {row['step_ms']:.2f} ms{ratio}")
+            ratio = f"\u2003{row['ratio_to_best_peer']:.2f}x" if row["ratio_to_best_peer"] is not None and is_ours(row["variant"]) else ""
+            text(max(bar, high) + 8, y + 16, f"{row['tokens_per_s_per_gpu']:,.0f}\u2003{row['step_ms']:.2f} ms{ratio}")
             y += line
         y += 18
     text(20, y + 6, f"{host['host']}, {host['date']}. Bars: tokens per second and GPU at the median step; whiskers: p10 to p90; x: against the best peer (red).",
@@ -155,7 +156,7 @@ def svg(host, tables):
 
 
 def put(path, text):
-    with open(path + ".part", "w") as file:
+    with open(path + ".part", "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(path + ".part", path)
 

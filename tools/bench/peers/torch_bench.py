@@ -229,13 +229,14 @@ class Trainer:
         if self.graph is not None:
             self.graph.replay()
             return
+        self.loss = None  # memory of the compiler's graphs, which the step uses again
         self.loss = self.compute()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def capture(self):
-        """The whole step as one graph, as PyTorch's notes on CUDA graphs describe; the steps before it ran on another stream than the default."""
+    def capture(self, stream):
+        """The whole step as one graph, as PyTorch's notes on CUDA graphs describe; the steps before it ran on `stream` too."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             loss = self.compute()
         self.graph, self.loss = graph, loss
 
@@ -281,7 +282,7 @@ def measure(args, config, rank, world, device):
     trainer.wait()
     if trainer.whole_step:
         torch.cuda.empty_cache()
-        trainer.capture()
+        trainer.capture(side)
         for _ in range(2):
             trainer.step()
     if world > 1:
@@ -380,8 +381,9 @@ def main():
             dist.barrier()
             dist.destroy_process_group()
     except Exception as e:  # the benchmark's table wants the reason, whatever it is
-        kind = "out of memory" if isinstance(e, torch.cuda.OutOfMemoryError) else type(e).__name__
-        print(json.dumps(dict(variant=args.variant, rank=rank, error=f"{kind}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"[:300])), flush=True)
+        said = " ".join(str(e).split())
+        kind = "out of memory" if "out of memory" in said else type(e).__name__
+        print(json.dumps(dict(variant=args.variant, rank=rank, error=f"{kind}: {said}"[:300])), flush=True)
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # nothing at exit waits for ranks that are gone
