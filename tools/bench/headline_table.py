@@ -32,8 +32,8 @@ def rows_of(case, floor_ms):
         per_token, peak = plan["flops"]["per_token"], plan["time"]["peak_flops_per_s"]
         row.update(step_ms=median, step_ms_p10=quantile(steps, 0.1), step_ms_p90=quantile(steps, 0.9), tokens_per_s_per_gpu=rate,
                    mfu_causal=rate * per_token["causal"] / peak, mfu_full=rate * per_token["full"] / peak,
-                   host_us=middle(fine, "host_us"), sm_mhz=middle(fine, "sm_mhz"), watts=middle(fine, "watts"), working_bytes=most(fine, "working_bytes"), reserved_bytes=most(fine, "reserved_bytes"),
-                   device_bytes=most(fine, "device_bytes"), ratio_to_best_peer=None, exposed_ms=None,
+                   host_us=middle(fine, "host_us"), sm_mhz=middle(fine, "sm_mhz"), watts=middle(fine, "watts"),
+                   working_bytes=most(fine, "working_bytes"), reserved_bytes=most(fine, "reserved_bytes"), device_bytes=most(fine, "device_bytes"), ratio_to_best_peer=None, exposed_ms=None,
                    ratio_to_floor=None if key[0] == ALONE or not floor_ms else median / floor_ms)
     peers = [r for r in rows if r["ok"] and not is_ours(r["variant"])]
     best = min(peers, key=lambda r: r["step_ms"], default=None)

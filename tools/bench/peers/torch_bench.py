@@ -43,7 +43,7 @@ class Block(nn.Module):
         d, self.gpt2, self.eps = c["d_model"], c["family"] == "gpt2", c["norm_eps"]
         self.heads, self.kv_heads, self.head_dim = c["heads"], c["kv_heads"], c["head_dim"]
         inner, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        self.widths = [inner, kv, kv]
+        self.widths, self.repeat = [inner, kv, kv], c.get("repeat_heads", 1)
         norm = nn.LayerNorm if self.gpt2 else nn.RMSNorm
         self.norm_1, self.norm_2 = norm(d, self.eps), norm(d, self.eps)
         self.qkv = nn.Linear(d, inner + 2 * kv, bias=self.gpt2)
@@ -57,7 +57,9 @@ class Block(nn.Module):
                    for part in self.qkv(normed(self.norm_1, x)).split(self.widths, -1))
         if not self.gpt2:
             q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv_heads != self.heads)
+        if self.repeat > 1:
+            k, v = k.repeat_interleave(self.repeat, 1), v.repeat_interleave(self.repeat, 1)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != self.heads)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, -1))
         z = self.up(normed(self.norm_2, x))
         if self.gpt2:
@@ -307,7 +309,7 @@ def measure(args, config, rank, world, device):
         memory = dict(peak_allocated_bytes=torch.cuda.max_memory_allocated(), peak_reserved_bytes=torch.cuda.max_memory_reserved(),
                       device_used_bytes=total - free)
     train = config["train"]
-    return dict(variant=args.variant, what=VARIANTS[args.variant][2], sdpa=args.sdpa, torch=torch.__version__, cuda=torch.version.cuda,
+    return dict(variant=args.variant, what=VARIANTS[args.variant][2], sdpa=args.sdpa, torch=torch.__version__, cuda=torch.version.cuda, keys_repeated=config["model"].get("repeat_heads", 1),
                 cudnn=torch.backends.cudnn.version() if cuda else None, device=torch.cuda.get_device_name() if cuda else "cpu", world=world,
                 parameters=sum(p.numel() for p in trainer.model.parameters()),
                 tokens_per_step_per_rank=(train.get("accumulate") or 1) * train["micro_batch"] * config["model"]["seq_len"],
@@ -336,14 +338,25 @@ def completed(config, sets):
     return config
 
 
-def select_attention(name):
-    """Before anything is traced: torch.compile keeps the back-end that it finds."""
+def select_attention(name, config, device):
+    """Before anything is traced: torch.compile keeps the back-end that it finds. One that has no grouped queries gets its keys and values repeated."""
     if name == "auto":
         return
     cuda = torch.backends.cuda
     for key, enable in dict(cudnn=cuda.enable_cudnn_sdp, flash=cuda.enable_flash_sdp, efficient=cuda.enable_mem_efficient_sdp,
                             math=cuda.enable_math_sdp).items():
         enable(key == name)
+    c = config["model"]
+    if c["heads"] == c["kv_heads"]:
+        return
+    narrow = config.get("precision", {}).get("compute", "bf16") == "bf16"
+    q, kv = (torch.ones(1, heads, 128, c["head_dim"], device=device, dtype=torch.bfloat16 if narrow else torch.float32, requires_grad=True)
+             for heads in (c["heads"], c["kv_heads"]))
+    try:
+        F.scaled_dot_product_attention(q, kv, kv, is_causal=True, enable_gqa=True).sum().backward()
+    except RuntimeError as e:
+        print(f"{name}: no grouped queries ({e}); keys and values are repeated", file=sys.stderr)
+        c["repeat_heads"] = c["heads"] // c["kv_heads"]
 
 
 def main():
@@ -373,7 +386,7 @@ def main():
             dist.init_process_group("nccl" if args.device == "cuda" else "gloo", rank=rank, world_size=world, **on_gpu)
         wide = config.get("precision", {}).get("compute", "bf16") != "bf16"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not wide
-        select_attention(args.sdpa)
+        select_attention(args.sdpa, config, device)
         result = measure(args, config, rank, world, device)
         if rank == 0:
             print(json.dumps(result), flush=True)
