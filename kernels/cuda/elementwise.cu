@@ -10,6 +10,29 @@ namespace {
 constexpr int kUnroll = 4, kBlocksPerSm = 4;
 constexpr int64_t kTile = int64_t{kFlatThreads} * kUnroll;  // units of a block
 
+// store(unit, load(unit)) for this thread's units of the block's tile. A whole tile asks no unit for itself:
+// else the compiler puts the loads of some behind the stores of others.
+template <class Load, class Store>
+__device__ __forceinline__ void ForTile(int64_t units, Load&& load, Store&& store) {
+  const int64_t own = blockIdx.x * kTile + threadIdx.x;
+  if ((blockIdx.x + 1) * kTile <= units) {
+    decltype(load(own)) loaded[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) loaded[u] = load(own + u * kFlatThreads);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) store(own + u * kFlatThreads, loaded[u]);
+  } else {
+#pragma unroll 1
+    for (int64_t unit = own; unit < units; unit += kFlatThreads) store(unit, load(unit));
+  }
+}
+
+template <class A, class B>
+struct Two {
+  A a;
+  B b;
+};
+
 template <Elements A, Elements B, Elements Out, int W>
 __device__ __forceinline__ Unit<Out, W> Sum(const Unit<A, W>& a, const Unit<B, W>& b) {
   float x[W], y[W];
@@ -23,62 +46,54 @@ __device__ __forceinline__ Unit<Out, W> Sum(const Unit<A, W>& a, const Unit<B, W
 template <Elements A, Elements B, Elements Out, int W>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     AddKernel(const Rows a, const Rows b, const Rows out, const int64_t n) {
-  Unit<A, W> x[kUnroll];
-  Unit<B, W> y[kUnroll];
-  const int64_t units = n / W, own = blockIdx.x * kTile + threadIdx.x;
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const int64_t unit = own + u * kFlatThreads;
-    if (unit < units) x[u] = LoadUnit<A, W>(a, unit), y[u] = LoadUnit<B, W>(b, unit);
-  }
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const int64_t unit = own + u * kFlatThreads;
-    if (unit < units) StoreUnit<Out, W>(out, unit, Sum<A, B, Out, W>(x[u], y[u]));
-  }
+  using Operands = Two<Unit<A, W>, Unit<B, W>>;
+  const int64_t units = n / W;
+  ForTile(
+      units,
+      [&](int64_t unit) {
+        return Operands{LoadUnit<A, W>(a, unit), LoadUnit<B, W>(b, unit)};
+      },
+      [&](int64_t unit, const Operands& x) { StoreUnit<Out, W>(out, unit, Sum<A, B, Out, W>(x.a, x.b)); });
   // Elements that no whole unit holds.
-  const int64_t last = units * W + own;
+  const int64_t last = units * W + threadIdx.x;
   if (W > 1 && blockIdx.x == 0 && last < n)
     StoreUnit<Out, 1>(out, last, Sum<A, B, Out, 1>(LoadUnit<A, 1>(a, last), LoadUnit<B, 1>(b, last)));
 }
 
 // out = x converted, or out += x. Equal dtypes copy bits.
 template <Elements X, Elements Out, bool kAccumulate, int W>
-__device__ __forceinline__ Unit<Out, W> Copied(const Unit<X, W>& x, const Unit<Out, W>& old) {
+__device__ __forceinline__ auto LoadCopied(const Rows& x, const Rows& out, int64_t unit) {
+  Two<Unit<X, W>, Unit<Out, W>> loaded{LoadUnit<X, W>(x, unit), {}};
+  if constexpr (kAccumulate) loaded.b = LoadUnit<Out, W>(out, unit);
+  return loaded;
+}
+template <Elements X, Elements Out, bool kAccumulate, int W>
+__device__ __forceinline__ void StoreCopied(const Rows& out, int64_t unit, const Unit<X, W>& x,
+                                            const Unit<Out, W>& old) {
   if constexpr (kAccumulate) {
-    return Sum<Out, X, Out, W>(old, x);
+    StoreUnit<Out, W>(out, unit, Sum<Out, X, Out, W>(old, x));
   } else if constexpr (X == Out) {
-    return x;
+    StoreUnit<Out, W>(out, unit, x);
   } else {
     float v[W];
     Widen<X, W>(x, v);
-    return Narrow<Out, W>(v);
+    StoreUnit<Out, W>(out, unit, Narrow<Out, W>(v));
   }
 }
 
 template <Elements X, Elements Out, bool kAccumulate, int W>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     CopyKernel(const Rows x, const Rows out, const int64_t n) {
-  Unit<X, W> in[kUnroll];
-  Unit<Out, W> old[kUnroll] = {};
-  const int64_t units = n / W, own = blockIdx.x * kTile + threadIdx.x;
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const int64_t unit = own + u * kFlatThreads;
-    if (unit >= units) continue;
-    in[u] = LoadUnit<X, W>(x, unit);
-    if constexpr (kAccumulate) old[u] = LoadUnit<Out, W>(out, unit);
-  }
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const int64_t unit = own + u * kFlatThreads;
-    if (unit < units) StoreUnit<Out, W>(out, unit, Copied<X, Out, kAccumulate, W>(in[u], old[u]));
-  }
-  const int64_t last = units * W + own;
+  const int64_t units = n / W;
+  ForTile(
+      units, [&](int64_t unit) { return LoadCopied<X, Out, kAccumulate, W>(x, out, unit); },
+      [&](int64_t unit, const Two<Unit<X, W>, Unit<Out, W>>& loaded) {
+        StoreCopied<X, Out, kAccumulate, W>(out, unit, loaded.a, loaded.b);
+      });
+  const int64_t last = units * W + threadIdx.x;
   if (W > 1 && blockIdx.x == 0 && last < n) {
-    Unit<Out, 1> before{};
-    if constexpr (kAccumulate) before = LoadUnit<Out, 1>(out, last);
-    StoreUnit<Out, 1>(out, last, Copied<X, Out, kAccumulate, 1>(LoadUnit<X, 1>(x, last), before));
+    const auto loaded = LoadCopied<X, Out, kAccumulate, 1>(x, out, last);
+    StoreCopied<X, Out, kAccumulate, 1>(out, last, loaded.a, loaded.b);
   }
 }
 

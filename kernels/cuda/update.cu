@@ -122,11 +122,13 @@ __device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W]
     const float inverse = __fmaf_rn(reciprocal, __fmaf_rn(-denominator, reciprocal, 1.0f), reciprocal);
     const float quotient = __fmul_rn(m[i], inverse);
     out[i] = __fmaf_rn(inverse, __fmaf_rn(-denominator, quotient, m[i]), quotient);
-    // v in [2^-101, infinity); the division's operands in [2^-60, 2^60).
-    constexpr uint32_t kRoot = 0x0d000000u, kLow = 0x21800000u, kHigh = 0x5d800000u;
-    fast &= __float_as_uint(v[i]) - kRoot < 0x7f800000u - kRoot;
-    fast &= __float_as_uint(denominator) - kLow < kHigh - kLow;
-    fast &= (__float_as_uint(m[i]) & 0x7fffffffu) - kLow < kHigh - kLow;
+    // v in [2^-101, infinity), m in [2^-100, 2^60), denominator in [2^-60, 2^20): no step is subnormal, and
+    // remainders are exact.
+    const auto within = [](float x, uint32_t low, uint32_t high) {
+      return __float_as_uint(x) - low < high - low;
+    };
+    fast &= within(v[i], 26u << 23, 255u << 23) && within(fabsf(m[i]), 27u << 23, 187u << 23) &&
+            within(denominator, 67u << 23, 147u << 23);
   }
   if (fast) return;
 #pragma unroll
