@@ -111,6 +111,9 @@ class Engine {
   // with the same arguments.
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
+  // Where the plan's bytes are on this rank: for measurements and tests that run ops of it themselves.
+  Binding BindingOf(const StepPlan& plan) const;
+
   // The training step's, once it is recorded; else null.
   const RecordedStep* recorded_step() const { return train_recorded_.get(); }
 
@@ -119,7 +122,6 @@ class Engine {
 
  private:
   struct PlanRun;  // a plan with its recorded schedule
-  Binding BindingOf(const StepPlan& plan) const;
   TensorView ViewOf(const StepPlan& plan, const View& view) const;
   const StepPlan& AnyPlan() const;
   void RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule);

@@ -224,6 +224,28 @@ class Verbs(CliTest):
         refused = self.expect(millrace('bench', config, '--steps', '3', '--ops', '--set', 'execution.checked=true'), 2)
         self.assertIn('execution.checked', refused.err)
 
+    def test_bench_measures_the_floor_of_a_step_op_by_op(self):
+        config, _ = self.config()
+        bench = json.loads(self.expect(millrace('bench', config, '--steps', '3', '--warmup', '1', '--json', '--floor', ranks=2), OK).out)
+        floor, rows = bench['floor'], {row['op']: row for row in bench['ops']}
+        alone = {}
+        for row in floor['alone']:
+            kind = row['op'].split()[0]
+            count, ms = alone.get(kind, (0, 0))
+            alone[kind] = (count + row['count'], ms + row['count'] * row['us'] / 1e3)
+        self.assertEqual(set(alone), {'matmul', 'attention', 'attention_grad', 'all_gather', 'reduce_scatter'})
+        for kind, (count, ms) in alone.items():
+            self.assertEqual(count, rows[kind]['count'], kind)
+            self.assertAlmostEqual(ms, floor['kind_ms'][kind], delta=1e-6 + 1e-6 * ms)
+        for kind, row in rows.items():
+            self.assertEqual(row['floor_ms'], floor['kind_ms'][kind], kind)
+            if kind not in alone and kind not in ('step_stats', 'begin_step', 'embed'):
+                bytes_alone = row['memory_bytes'] / floor['copy_bytes_per_s'] * 1e3
+                self.assertGreaterEqual(row['floor_ms'], 0.999 * bytes_alone, kind)
+        self.assertAlmostEqual(sum(floor['stream_ms'].values()), sum(floor['kind_ms'].values()), delta=1e-6)
+        self.assertEqual(bench['floor_ms'], max(floor['stream_ms'].values()))
+        self.assertGreater(floor['copy_bytes_per_s'], 1e8)
+
 
 if __name__ == '__main__':
     unittest.main(verbosity=2)

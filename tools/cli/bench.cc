@@ -11,6 +11,7 @@
 #include "runtime/api/memory_use.h"
 #include "runtime/api/prediction.h"
 #include "runtime/config/enum_names.h"
+#include "tools/cli/bench_floor.h"
 #include "tools/cli/bench_ops.h"
 #include "tools/cli/call_timer.h"
 #include "tools/cli/command.h"
@@ -100,11 +101,17 @@ int BenchVerb(const BenchArguments& arguments) {
         HostMicroseconds(session, timer ? &*timer : nullptr, times, arguments.warmup + arguments.steps);
     std::vector<OpRow> ops;
     const StepCounters counters = session.engine().counters();
-    if (arguments.ops)
+    std::optional<Floor> floor;
+    if (arguments.ops || arguments.floor)
       ops = TimeOps(session, context.machine, kOpSteps,
                     [&, next = arguments.warmup + arguments.steps + kIssueSteps](int step) {
                       RunSteps(session, next + step, 1);
                     });
+    const int64_t peak_bytes = MemoryBytes(session.device());
+    if (arguments.floor) {
+      floor = MeasureFloor(session, context.environment, context.machine);
+      for (OpRow& row : ops) row.floor_ms = floor->kind_ms[row.kind];
+    }
     if (!context.leader()) return 0;
     const Config& c = session.config();
     const int64_t run_steps = arguments.warmup + arguments.steps + (timer ? kIssueSteps : 0);
@@ -124,7 +131,7 @@ int BenchVerb(const BenchArguments& arguments) {
         {"mfu_full", rate * basis.flops_per_token_full / basis.peak_flops_per_rank},
         {"peak_flops_per_rank", basis.peak_flops_per_rank},
         {"mfu_basis", basis.text},
-        {"peak_bytes", MemoryBytes(session.device())},
+        {"peak_bytes", peak_bytes},
         {"arena_bytes", session.engine().arena_bytes()},
         {"memory_at_start_bytes", session.memory_marks().start},
         {"memory_with_communicators_bytes", session.memory_marks().communicators},
@@ -142,7 +149,8 @@ int BenchVerb(const BenchArguments& arguments) {
         {"steps", arguments.steps},
         {"warmup", arguments.warmup}};
     if (arguments.json) {
-      if (arguments.ops) line["ops"] = OpsJson(ops);
+      if (!ops.empty()) line["ops"] = OpsJson(ops);
+      if (floor) line["floor"] = FloorJson(*floor), line["floor_ms"] = floor->ms;
       std::cout << line.dump() << std::endl;
       return 0;
     }
@@ -151,7 +159,8 @@ int BenchVerb(const BenchArguments& arguments) {
                      "{:.0f} us",
                      median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(), host_us)
               << std::endl;
-    if (arguments.ops) std::cout << OpsText(ops) << std::flush;
+    if (!ops.empty()) std::cout << OpsText(ops) << std::flush;
+    if (floor) std::cout << FloorText(*floor, median, ops) << std::flush;
     return 0;
   });
 }

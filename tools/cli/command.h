@@ -67,7 +67,7 @@ struct PlanArguments {
 struct BenchArguments {
   ConfigArguments config;
   int64_t steps = 20, warmup = 5;
-  bool json = false, ops = false;
+  bool json = false, ops = false, floor = false;
 };
 struct ExchangeArguments {
   ConfigArguments config;

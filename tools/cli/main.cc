@@ -83,6 +83,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 20));
   bench_app->add_flag("--json", bench.json, "one JSON line");
   bench_app->add_flag("--ops", bench.ops, "also time by kind of op, in eager steps");
+  bench_app->add_flag("--floor", bench.floor, "also measure what this machine allows at best; implies --ops");
   bench_app->callback([&] { verb = [&] { return BenchVerb(bench); }; });
 
   GenerateArguments generate;

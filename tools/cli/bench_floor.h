@@ -1,0 +1,45 @@
+// The least time of a step on the machine at hand: ceilings measured here, added up op by op.
+//
+//   matmul, attention, attention_grad   the op's own time at its own shapes, alone on the device, on random
+//   numbers all_gather, reduce_scatter, ...     the same, all ranks at once other ops bytes read and written
+//   once / what a copy reaches here step                                the longest of the streams' sums:
+//   communication may hide behind computation
+// (The floor formula of tools/bench/README.md.) Bursts of one op run at higher clocks than a whole step can
+// hold.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/api/session.h"
+#include "runtime/plan/machine.h"
+#include "tools/cli/bench_ops.h"
+
+namespace millrace {
+
+// An op that was timed alone.
+struct AloneRow {
+  std::string op;                                     // kind and operands
+  int64_t count = 0;                                  // per step
+  double us = 0;                                      // of one call: the best of several batches
+  double flops_per_second = 0, bytes_per_second = 0;  // wire bytes for a collective
+};
+
+struct Floor {
+  double ms = 0;
+  std::array<double, kStreams> stream_ms{};
+  double copy_bytes_per_second = 0;       // read plus written
+  std::map<std::string, double> kind_ms;  // per step, by kind of op
+  std::vector<AloneRow> alone;            // longest first
+};
+
+// A collective, and the last use of the session's engine: its arena is filled with random numbers.
+Floor MeasureFloor(Session& session, const Environment& environment, const Machine& machine);
+
+nlohmann::ordered_json FloorJson(const Floor& floor);
+// `step_ms`: the measured step. `rows`: of TimeOps.
+std::string FloorText(const Floor& floor, double step_ms, const std::vector<OpRow>& rows);
+
+}  // namespace millrace
