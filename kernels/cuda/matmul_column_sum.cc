@@ -1,6 +1,7 @@
 #include "kernels/cuda/matmul_column_sum.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/cuda/matmul.h"
 #include "runtime/base/cuda/cuda_device.h"
@@ -28,24 +29,26 @@ void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream) {
   MR_CHECK(op.x.dim(1) == op.out.dim(0) && (op.x.stride(1) == 1 || op.x.dim(1) <= 1),
            "column_sum of {} into {}", ToString(op.x.layout), ToString(op.out.layout));
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
+  MR_CHECK_LE(rows, std::numeric_limits<int32_t>::max(), "column_sum: rows on CUDA");
   if (columns == 0) return;
   const int64_t tiles = (columns + cuda::ColumnSumTile(op.x.dtype()) - 1) / cuda::ColumnSumTile(op.x.dtype());
   const int64_t limit = op.scratch.bytes() / (columns * 4);
   MR_CHECK_GE(limit, 1, "scratch is smaller than WorkspaceBytes of the column sum");
   const int64_t wanted = std::min((kBlocks + tiles - 1) / tiles, (rows + kLeastChunk - 1) / kLeastChunk);
-  cuda::ColumnSum sum{.x = op.x.data,
-                      .x_dtype = op.x.dtype(),
-                      .rows = rows,
-                      .columns = columns,
-                      .row_stride = op.x.stride(0),
-                      .partials = op.scratch.as<float>(),
-                      .chunks = std::clamp<int64_t>(wanted, 1, limit),
-                      .out = op.out.data,
-                      .out_dtype = op.out.dtype(),
-                      .out_stride = op.out.stride(0),
-                      .accumulate = op.update == Update::kAccumulate,
-                      .vectors = rows > 0 && ReadsVectors(op.x)};
-  sum.chunk_rows = (rows + sum.chunks - 1) / sum.chunks;
+  const bool few = rows <= cuda::kColumnSumFewRows;
+  const cuda::ColumnSum sum{
+      .x = op.x.data,
+      .x_dtype = op.x.dtype(),
+      .rows = rows,
+      .columns = columns,
+      .row_stride = op.x.stride(0),
+      .partials = few ? nullptr : op.scratch.as<float>(),
+      .chunks = std::clamp<int64_t>(wanted, 1, std::min(limit, cuda::kColumnSumMostChunks)),
+      .out = op.out.data,
+      .out_dtype = op.out.dtype(),
+      .out_stride = op.out.stride(0),
+      .accumulate = op.update == Update::kAccumulate,
+      .vectors = rows > 0 && ReadsVectors(op.x)};
   cuda::LaunchColumnSum(sum, AsCuda(stream).get());
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/norm.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/norm_launch.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
@@ -21,6 +23,7 @@ void CudaNorm(const NormOp<TensorView>& op, Stream& stream) {
   NormArgs args;
   args.rows = op.x.dim(0);
   args.columns = NumberOfColumns(op.x);
+  args.per_column = 1.0 / static_cast<double>(std::max(args.columns, 1));
   MR_CHECK_EQ(static_cast<bool>(op.residual), static_cast<bool>(op.sum),
               "norm: is there a residual, and a place for the sum");
   args.x = RowsOf(op.x, "x");
@@ -41,6 +44,7 @@ void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream) {
   NormGradArgs args;
   args.rows = op.x.dim(0);
   args.columns = NumberOfColumns(op.x);
+  args.per_column = 1.0 / static_cast<double>(std::max(args.columns, 1));
   args.d_out = RowsOf(op.d_out, args.rows, args.columns, "d_out");
   args.x = RowsOf(op.x, "x");
   args.weight = ColumnsOf(op.weight, args.columns, "weight");
@@ -53,7 +57,7 @@ void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream) {
   args.partials = reinterpret_cast<double*>(ScratchOf(op.scratch, NormGradBytes(args.columns), "norm_grad"));
   const Elements elements = ElementsOf({args.d_out, args.x, args.d_bypass, args.d_x});
   args.shape = RowShapeOf(args.columns, elements == Elements::kBF16 ? kNormGradPacks : kNormGradPacksF32);
-  args.blocks = static_cast<int>(std::min(kNormGradBlocks, CeilDiv(args.rows, NormGradGroups(args.shape))));
+  args.blocks = NormGradBlocksFor(args.rows, args.shape);
   args.add_weight = op.weight_update == Update::kAccumulate;
   args.add_bias = op.bias_update == Update::kAccumulate;
   LaunchNormGrad(args, elements, LaunchOn(stream));

@@ -1,8 +1,9 @@
-// The border between norm.cc, which checks, and norm.cu, which runs. Enqueues on the launch's stream; zero
-// rows launch nothing but the sums.
+// The border between norm.cc, which checks, and norm.cu and norm_grad.cu, which run. Enqueues on the launch's
+// stream; zero rows launch nothing but the sums.
 #pragma once
 
 #include "kernels/cuda/views.h"
+#include "kernels/ops/cuda_blocking.h"
 
 namespace millrace::cuda {
 
@@ -32,6 +33,7 @@ struct NormArgs {
   float* rstd = nullptr;
   int64_t rows = 0;
   int columns = 0;
+  double per_column = 0;  // 1 / columns
   RowShape shape;
   float eps = 0;
   bool layer = false;  // else rms
@@ -46,6 +48,7 @@ struct NormGradArgs {
   int64_t rows = 0;
   int columns = 0;
   int blocks = 0;
+  double per_column = 0;  // 1 / columns
   RowShape shape;
   bool add_weight = false, add_bias = false;
 };
@@ -53,5 +56,15 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
 
 // Rows that a block of norm_grad works on at a time.
 constexpr int NormGradGroups(RowShape shape) { return shape.warps < 8 ? 8 / shape.warps : 1; }
+
+// Blocks among which the rows are dealt, so that each gets as many as any other; few rows make few blocks,
+// whose sums are added up sooner.
+inline constexpr int64_t kNormGradLeastTurns = 2;
+constexpr int NormGradBlocksFor(int64_t rows, RowShape shape) {
+  const int64_t groups = NormGradGroups(shape);
+  const int64_t turns = CeilDiv(rows, kNormGradBlocks * groups);
+  return static_cast<int>(
+      CeilDiv(rows, (turns > kNormGradLeastTurns ? turns : kNormGradLeastTurns) * groups));
+}
 
 }  // namespace millrace::cuda

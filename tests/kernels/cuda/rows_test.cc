@@ -1,5 +1,6 @@
 // The memory-bound ops at the sizes of models, CUDA against CPU. Where both do the same operations in the
 // same order, results are compared as bits; else the bound is derived beside the check.
+#include <cmath>
 #include <random>
 
 #include "tests/kernels/cuda/both.h"
@@ -25,13 +26,15 @@ struct NormCase {
   int64_t rows, columns;
 };
 
-// GPT-2 124M and 1558M, Llama 1B, 3B's width (the most shared memory) and 8B; a row of 16 warps; an odd one.
+// GPT-2 124M and 1558M, Llama 1B, 3B's width (the most shared memory) and 8B; a row of 16 warps; an odd one;
+// small ones.
 constexpr NormCase kNorms[] = {
     {NormKind::kLayer, DType::kBF16, 4096, 768}, {NormKind::kLayer, DType::kBF16, 999, 1600},
     {NormKind::kRms, DType::kBF16, 1000, 2048},  {NormKind::kLayer, DType::kBF16, 500, 3072},
     {NormKind::kRms, DType::kBF16, 531, 4096},   {NormKind::kLayer, DType::kF32, 2500, 768},
     {NormKind::kRms, DType::kF32, 40, 12288},    {NormKind::kLayer, DType::kBF16, 300, 1023},
-    {NormKind::kLayer, DType::kF32, 5, 16384}};
+    {NormKind::kLayer, DType::kF32, 5, 16384},   {NormKind::kLayer, DType::kBF16, 1000, 384},
+    {NormKind::kRms, DType::kBF16, 2200, 200}};
 
 TEST_CASE("norm") {
   Both both;
@@ -91,6 +94,37 @@ TEST_CASE("norm_grad") {
     const auto sums = [&](const Index&) { return in_f32 * kU * rows * 2.3; };
     CheckClose(op.d_weight, cpu.d_weight, "d_weight", sums);
     if (op.d_bias) CheckClose(op.d_bias, cpu.d_bias, "d_bias", sums);
+  }
+}
+
+struct ColumnSumCase {
+  DType dtype;
+  int64_t rows, columns;
+};
+
+// One launch, up to its most rows; two, with 88 chunks, with the most chunks, and one element at a time.
+constexpr ColumnSumCase kColumnSums[] = {{DType::kBF16, 1024, 384},  {DType::kF32, 4096, 136},
+                                         {DType::kBF16, 999, 1023},  {DType::kBF16, 8192, 1536},
+                                         {DType::kF32, 20000, 100},  {DType::kBF16, 4097, 777},
+                                         {DType::kBF16, 30000, 256}, {DType::kF32, 5001, 2304}};
+
+TEST_CASE("column_sum") {
+  Both both;
+  Random random(12);
+  for (const ColumnSumCase& c : kColumnSums) {
+    Memory memory;
+    ColumnSumOp<TensorView> op{};
+    op.update = Update::kAccumulate;
+    op.x = memory.NewRandom(random, c.dtype, {c.rows, c.columns});
+    op.out = memory.New(DType::kF32, {c.columns});
+    // Multiples of 1/16 up to 1: no sum of them is rounded, whatever its order.
+    ForEach(op.x.layout, [&](const Index& i) { Set(op.x, i, std::round(16 * Get(op.x, i)) / 16); });
+    ForEach(op.out.layout, [&](const Index& i) { Set(op.out, i, 3.0 * static_cast<double>(i[0])); });
+    const ColumnSumOp<TensorView> cpu = CopyOf(memory, op);
+    both.OnCpu(&KernelTable::column_sum, cpu);
+    both.OnGpu(&KernelTable::column_sum, op);
+    INFO(ToString(op.x.layout));
+    CHECK(SameBits(op.out, cpu.out));
   }
 }
 

@@ -1,0 +1,78 @@
+// How threads share a row of a norm, and the sums that they form together.
+#pragma once
+
+#include "kernels/cuda/pack.cuh"
+
+namespace millrace::cuda {
+
+// A group is the `warps` warps that share a row.
+struct Group {
+  int index;  // of the block's groups
+  int count;  // groups per block
+  int warps;
+  int thread;  // in the group
+  int threads;
+
+  __device__ explicit Group(int row_warps)
+      : index(static_cast<int>(threadIdx.x) / (row_warps * kWarp)),
+        count(static_cast<int>(blockDim.x) / (row_warps * kWarp)),
+        warps(row_warps),
+        thread(static_cast<int>(threadIdx.x) % (row_warps * kWarp)),
+        threads(row_warps * kWarp) {}
+  // First column of this thread's k-th pack.
+  __device__ int column(int k) const { return (thread + k * threads) * kPack; }
+  // Waits for the group's threads alone; barrier 0 is __syncthreads's. At most eight groups of several warps.
+  __device__ void Sync() const {
+    asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(threads) : "memory");
+  }
+};
+
+// v[n] = its sum over the group, the same bits in all its threads: lanes as WarpSum, then warps in order.
+// Every thread of the group calls it, with turn = 0, 1, 0, 1, ...: a turn's values have been read by all when
+// the next turn's barrier opens.
+template <int N>
+__device__ __forceinline__ void GroupSum(double (&v)[N], const Group& group, int turn) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) v[n] = WarpSum(v[n]);
+  if (group.warps == 1) return;
+  __shared__ double of_warp[2][N][32];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) of_warp[turn][n][warp] = v[n];
+  }
+  group.Sync();
+  const int first = group.index * group.warps;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    v[n] = of_warp[turn][n][first];
+    for (int w = 1; w < group.warps; ++w) v[n] = __dadd_rn(v[n], of_warp[turn][n][first + w]);
+  }
+}
+
+// f.operator()<E, P>() for the elements and the packs per thread.
+template <class F>
+void DispatchRows(Elements elements, int packs, F&& f) {
+  const auto with_packs = [&]<Elements E>() {
+    switch (packs) {
+      case 1:
+        return f.template operator()<E, 1>();
+      case 2:
+        return f.template operator()<E, 2>();
+      case 3:
+        return f.template operator()<E, 3>();
+      default:
+        return f.template operator()<E, 4>();
+    }
+  };
+  switch (elements) {
+    case Elements::kF32:
+      return with_packs.template operator()<Elements::kF32>();
+    case Elements::kBF16:
+      return with_packs.template operator()<Elements::kBF16>();
+    case Elements::kAny:
+      return with_packs.template operator()<Elements::kAny>();
+  }
+}
+
+}  // namespace millrace::cuda
