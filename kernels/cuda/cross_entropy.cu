@@ -1,16 +1,23 @@
 #include <algorithm>
 
 #include "kernels/cuda/cross_entropy_launch.h"
-#include "kernels/cuda/flat.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
-constexpr int kUnroll = 4;
-// Two blocks per multiprocessor, of its 227 KiB: a row of 56,320 bf16 logits stays on the chip.
-constexpr int kCacheBytes = 110 * 1024;
+constexpr int kMaxThreads = 1024;
+constexpr int kUnroll = 4;  // packs that a thread takes at a time
+// Rows of a block: enough to make little of the first, which nobody fetched early, but not all that there
+// are: multiprocessors that another kernel holds for a while are made up for by the rest.
+constexpr int64_t kRowsPerBlock = 8;
+
+// Rows of up to kSharedPacks packs take half the threads: in bf16 they are short enough for two blocks per
+// multiprocessor, of its 227 KiB. The threads follow from the columns alone, not from the dtype.
+constexpr int64_t kSharedPacks = 7040;
+constexpr int kSharedThreads = 512;
+constexpr int64_t kSharedBytes = kSharedPacks * 16, kWholeBytes = 224 * 1024;
 
 constexpr float kLog2E = 1.44269504088896341f;
 
@@ -21,6 +28,37 @@ __device__ __forceinline__ float Exp(float z) {
   return y;
 }
 
+// The larger in each half; NaNs lose.
+__device__ __forceinline__ uint32_t LargerOfPair(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+
+__device__ __forceinline__ float Largest(const Raw<Elements::kBF16>& raw) {
+  const uint32_t pair = LargerOfPair(LargerOfPair(raw.low.x, raw.low.y), LargerOfPair(raw.low.z, raw.low.w));
+  return fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+__device__ __forceinline__ float Largest(const Raw<Elements::kF32>& raw) {
+  const Floats x = ToFloats<Elements::kF32>(Rows{}, raw);
+  float largest = x.v[0];
+#pragma unroll
+  for (int i = 1; i < kPack; ++i) largest = fmaxf(largest, x.v[i]);
+  return largest;
+}
+
+// A pack whose elements from `left` on take no part: -infinity.
+template <Elements E>
+__device__ __forceinline__ void MaskFrom(Raw<E>& raw, int left) {
+  Floats x = ToFloats<E>(Rows{}, raw);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i)
+    if (i >= left) x.v[i] = -INFINITY;
+  Rows rows;
+  rows.bf16 = E == Elements::kBF16;
+  raw = FromFloats<E>(rows, x);
+}
+
 // Over some elements: `sum` is that of e^(x - max); over none: -infinity, 0. NaNs do not enter max, but
 // poison sum.
 struct Softmax {
@@ -29,15 +67,24 @@ struct Softmax {
   // What x - max may subtract while all elements so far are -infinity.
   __device__ static float Base(float max) { return max == -INFINITY ? 0.0f : max; }
 
-  __device__ void Add(const Floats& x) {
+  // The first n packs.
+  template <Elements E>
+  __device__ void Add(const Raw<E> (&raw)[kUnroll], int n) {
     float largest = max;
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) largest = fmaxf(largest, x.v[i]);
+    for (int u = 0; u < kUnroll; ++u)
+      if (u < n) largest = fmaxf(largest, Largest(raw[u]));
     const float base = Base(largest);
-    Floats e;
+    float added = 0;
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) e.v[i] = Exp(__fsub_rn(x.v[i], base));
-    sum = __fadd_rn(__fmul_rn(sum, Exp(__fsub_rn(max, base))), SumOfPack(e));
+    for (int u = 0; u < kUnroll; ++u) {
+      if (u >= n) break;
+      Floats x = ToFloats<E>(Rows{}, raw[u]);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) x.v[i] = Exp(__fsub_rn(x.v[i], base));
+      added = __fadd_rn(added, SumOfPack(x));
+    }
+    sum = __fadd_rn(__fmul_rn(sum, Exp(__fsub_rn(max, base))), added);
     max = largest;
   }
   // Commutative bit for bit.
@@ -47,110 +94,257 @@ struct Softmax {
                     __fmul_rn(other.sum, Exp(__fsub_rn(other.max, base))));
     max = largest;
   }
+  // Over the lanes of a warp, the same bits in each.
+  __device__ void JoinLanes() {
+#pragma unroll
+    for (int lane = kWarp / 2; lane > 0; lane /= 2)
+      Join({__shfl_xor_sync(0xffffffffu, max, lane), __shfl_xor_sync(0xffffffffu, sum, lane)});
+  }
 };
 
 // Joined over the block, the same bits in every thread.
-__device__ Softmax BlockJoin(Softmax s) {
-  __shared__ Softmax of_warp[kMaxThreads / kWarp];
-#pragma unroll
-  for (int lane = kWarp / 2; lane > 0; lane /= 2)
-    s.Join({__shfl_xor_sync(0xffffffffu, s.max, lane), __shfl_xor_sync(0xffffffffu, s.sum, lane)});
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = s;
+__device__ __forceinline__ Softmax BlockJoin(Softmax s, Softmax (&of_warp)[kWarp]) {
+  const int warps = static_cast<int>(blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  s.JoinLanes();
+  if (lane == 0) of_warp[threadIdx.x / kWarp] = s;
   __syncthreads();
-  s = of_warp[0];
-  for (int w = 1; w < static_cast<int>(blockDim.x) / kWarp; ++w) s.Join(of_warp[w]);
+  s = lane < warps ? of_warp[lane] : Softmax{-INFINITY, 0};
+  s.JoinLanes();
   return s;
 }
 
-// Elements that are none of the vocabulary take part as -infinity.
-__device__ __forceinline__ void MaskFrom(Floats& x, int left) {
-#pragma unroll
-  for (int i = 0; i < kPack; ++i)
-    if (i >= left) x.v[i] = -INFINITY;
+// Of a row; -1 past the last. `tokens` addresses the parity in use.
+__device__ __forceinline__ int TargetOf(const CrossEntropyArgs& a, const int32_t* tokens, int64_t row) {
+  if (row >= a.rows) return -1;
+  const auto at = static_cast<uint32_t>(a.row_begin + row), length = static_cast<uint32_t>(a.targets.length);
+  return tokens[at / length * a.targets.batch_stride + at % length * a.targets.length_stride];
 }
 
-// row_loss[r] = logsumexp(row[:vocab]) - row[target], and the gradient in place. The first `cached` packs of
-// the row wait in shared memory for the second pass.
-template <Elements E, bool kGradient>
-__global__ void __launch_bounds__(kMaxThreads, 2)
+// The packs of the rows that a block takes. The first of a row are read from shared memory, where a thread
+// finds only what it fetched. With kWide a fetch is a copy in the background; Commit ends a stretch of them.
+template <Elements E, bool kWide>
+struct RowPacks {
+  static constexpr int kRawBytes = sizeof(Raw<E>), kBytes = kRawBytes / kPack;
+
+  Rows logits;
+  int padded, cached;
+  uint32_t cache;  // address in shared memory
+
+  __device__ RowPacks(const CrossEntropyArgs& a, const void* shared, int cached)
+      : logits(a.logits),
+        padded(a.padded),
+        cached(cached),
+        cache(static_cast<uint32_t>(__cvta_generic_to_shared(shared))) {
+    asm volatile("" : "+r"(cache));  // kept, not computed anew
+  }
+  __device__ __forceinline__ std::byte* Row(int64_t row) const {
+    std::byte* begin = logits.data + row * logits.stride * kBytes;
+    asm volatile("" : "+l"(begin));  // as above
+    return begin;
+  }
+  __device__ __forceinline__ void Fetch(const std::byte* row, int p) const {
+    if (p >= cached) return;
+    const uint32_t to = cache + static_cast<uint32_t>(p) * kRawBytes;
+    if constexpr (kWide) {
+      const std::byte* from = row + int64_t{p} * kRawBytes;
+#pragma unroll
+      for (int piece = 0; piece < kRawBytes; piece += 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece), "l"(from + piece)
+                     : "memory");
+    } else {
+      const Raw<E> raw = FromMemory(row, p);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(raw.low.x), "r"(raw.low.y),
+                   "r"(raw.low.z), "r"(raw.low.w)
+                   : "memory");
+      if constexpr (E == Elements::kF32)
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(raw.high.x),
+                     "r"(raw.high.y), "r"(raw.high.z), "r"(raw.high.w)
+                     : "memory");
+    }
+  }
+  // n packs, `step` apart, of the row that comes next; nullptr: there is none.
+  template <int n>
+  __device__ __forceinline__ void Fetch(const std::byte* row, int first, int step) const {
+    if (row == nullptr) return;
+#pragma unroll
+    for (int u = 0; u < n; ++u) Fetch(row, first + u * step);
+  }
+  __device__ __forceinline__ static void Commit() {
+    if constexpr (kWide) asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  // Waits until at most the latest `pending` stretches are on their way, or three.
+  __device__ __forceinline__ static void Await(int pending) {
+    if constexpr (!kWide) return;
+    if (pending <= 0)
+      asm volatile("cp.async.wait_group 0;" ::: "memory");
+    else if (pending == 1)
+      asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else if (pending == 2)
+      asm volatile("cp.async.wait_group 2;" ::: "memory");
+    else
+      asm volatile("cp.async.wait_group 3;" ::: "memory");
+  }
+  __device__ __forceinline__ Raw<E> Read(const std::byte* row, int p) const {
+    if (p >= cached) return FromMemory(row, p);
+    const uint32_t from = cache + static_cast<uint32_t>(p) * kRawBytes;
+    Raw<E> raw;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(raw.low.x), "=r"(raw.low.y), "=r"(raw.low.z), "=r"(raw.low.w)
+                 : "r"(from)
+                 : "memory");
+    if constexpr (E == Elements::kF32)
+      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(raw.high.x), "=r"(raw.high.y), "=r"(raw.high.z), "=r"(raw.high.w)
+                   : "r"(from + 16)
+                   : "memory");
+    return raw;
+  }
+  __device__ __forceinline__ void Write(std::byte* row, int p, const Floats& x) const {
+    if constexpr (kWide) {  // on its way out: nothing reads it before the whole chunk is written
+      const Raw<E> raw = FromFloats<E>(logits, x);
+      uint4* to = reinterpret_cast<uint4*>(row + int64_t{p} * kRawBytes);
+      __stcs(to, raw.low);
+      if constexpr (E == Elements::kF32) __stcs(to + 1, raw.high);
+    } else {
+      Store<E>(At(row), int64_t{p} * kPack, padded - p * kPack, x);
+    }
+  }
+  // One element as it lies in memory, and its value: apart, so that the load is awaited where the value is
+  // used.
+  __device__ __forceinline__ uint32_t Bits(const std::byte* row, int column) const {
+    if constexpr (E == Elements::kBF16) return reinterpret_cast<const uint16_t*>(row)[column];
+    return reinterpret_cast<const uint32_t*>(row)[column];
+  }
+  __device__ __forceinline__ static float Value(uint32_t bits) {
+    asm volatile("" : "+r"(bits));
+    return __uint_as_float(E == Elements::kBF16 ? bits << 16 : bits);
+  }
+  __device__ __forceinline__ void WriteOne(std::byte* row, int column, float value) const {
+    Store<E>(At(row), column, 1, Floats{{value}});
+  }
+
+ private:
+  __device__ __forceinline__ Rows At(const std::byte* row) const {
+    Rows at = logits;
+    at.data = const_cast<std::byte*>(row);
+    return at;
+  }
+  __device__ __forceinline__ Raw<E> FromMemory(const std::byte* row, int p) const {
+    if constexpr (!kWide) return LoadRaw<E>(At(row), int64_t{p} * kPack, padded - p * kPack);
+    const uint4* from = reinterpret_cast<const uint4*>(row + int64_t{p} * kRawBytes);
+    Raw<E> raw;
+    raw.low = *from;
+    if constexpr (E == Elements::kF32) raw.high = from[1];
+    return raw;
+  }
+};
+
+// row_loss[r] = logsumexp(row[:vocab]) - row[target], and the gradient in place, for the rows that this block
+// takes. The last pass over a row frees the cache pack by pack, and fetches the next row into it.
+template <Elements E, bool kGradient, bool kWide>
+__global__ void __launch_bounds__(kMaxThreads, 1)
     CrossEntropyKernel(const CrossEntropyArgs a, const int cached) {
   extern __shared__ uint4 shared[];
-  Raw<E>* const cache = reinterpret_cast<Raw<E>*>(shared);
+  __shared__ Softmax of_warp[2][kWarp];  // in turn: a warp may still read one when the next row is joined
+  const RowPacks<E, kWide> packs_of(a, shared, cached);
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const int64_t row = blockIdx.x, begin = row * a.logits.stride;
+  const int stretch = threads * kUnroll;
   const int packs = (a.vocab + kPack - 1) / kPack, all_packs = (a.padded + kPack - 1) / kPack;
-  const int target = TokenAt(a.targets, a.row_begin + row);
-  if (target < 0) {
-    if (thread == 0) a.row_loss[row] = 0;
-    if constexpr (kGradient)
-      for (int p = thread; p < all_packs; p += threads)
-        StoreRaw<E>(a.logits, begin + p * kPack, a.padded - p * kPack, Raw<E>{});
-    return;
-  }
+  const int last_pass = kGradient ? all_packs : packs;
+  const int stretches = (last_pass - thread + stretch - 1) / stretch;
+  const float scale = kGradient ? static_cast<float>(a.targets.scalars->inv_valid_tokens) : 0;
 
-  Softmax softmax{-INFINITY, 0};
-  for (int first = thread; first < packs; first += threads * kUnroll) {
-    Raw<E> raw[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int p = first + u * threads;
-      if (p < packs) raw[u] = LoadRaw<E>(a.logits, begin + p * kPack, a.padded - p * kPack);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int p = first + u * threads;
-      if (p >= packs) break;
-      if constexpr (kGradient)
-        if (p < cached) cache[p] = raw[u];  // read by this thread only
-      Floats x = ToFloats<E>(a.logits, raw[u]);
-      if ((p + 1) * kPack > a.vocab) MaskFrom(x, a.vocab - p * kPack);
-      softmax.Add(x);
-    }
+  int64_t row = blockIdx.x;
+  std::byte* next_row = packs_of.Row(row);
+  for (int first = thread; first < last_pass; first += stretch) {
+    packs_of.template Fetch<kUnroll>(next_row, first, threads);
+    packs_of.Commit();
   }
-  float target_logit = 0;
-  if (thread == 0)  // before anybody writes the gradient: BlockJoin synchronises
-    target_logit = ToFloats<E>(a.logits, LoadRaw<E>(a.logits, begin + target, 1)).v[0];
-  softmax = BlockJoin(softmax);
-  if (thread == 0)
-    a.row_loss[row] = static_cast<double>(softmax.max) + log(static_cast<double>(softmax.sum)) -
-                      static_cast<double>(target_logit);
+  const int32_t* const tokens = a.targets.data + a.targets.scalars->token_parity * a.targets.parity_stride;
+  int next_target = TargetOf(a, tokens, row), turn = 0;
+  for (; row < a.rows; row += gridDim.x) {
+    std::byte* const this_row = next_row;
+    const int target = next_target;
+    const int64_t next = row + gridDim.x;
+    next_row = next < a.rows ? packs_of.Row(next) : nullptr;
+    next_target = TargetOf(a, tokens, next);
+    if (target < 0) {
+      if (thread == 0) a.row_loss[row] = 0;
+      packs_of.Await(0);
+      for (int first = thread; first < last_pass; first += stretch) {
+        packs_of.template Fetch<kUnroll>(next_row, first, threads);
+        packs_of.Commit();
+        if constexpr (kGradient)
+          for (int p = first; p < min(first + stretch, all_packs); p += threads)
+            packs_of.Write(this_row, p, Floats{});
+      }
+      continue;
+    }
+    const bool has_target = thread == target / kPack % threads;
+    uint32_t target_bits = 0;
+    if (has_target) target_bits = packs_of.Bits(this_row, target);
 
-  if constexpr (kGradient) {
-    const float inverse_sum = __fdiv_rn(1.0f, softmax.sum);
-    const float scale = static_cast<float>(a.targets.scalars->inv_valid_tokens);
-    for (int first = thread; first < all_packs; first += threads * kUnroll) {
+    Softmax softmax{-INFINITY, 0};
+    for (int first = thread, s = 0; first < packs; first += stretch, ++s) {
+      packs_of.Await(stretches - 1 - (kGradient ? s : 0));
       Raw<E> raw[kUnroll];
+      int n = 0;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         const int p = first + u * threads;
-        if (p >= all_packs) break;
-        raw[u] = p < cached  ? cache[p]
-                 : p < packs ? LoadRaw<E>(a.logits, begin + p * kPack, a.padded - p * kPack)
-                             : Raw<E>{};
+        if (p >= packs) break;
+        raw[u] = packs_of.Read(this_row, p);
+        if ((p + 1) * kPack > a.vocab) MaskFrom<E>(raw[u], a.vocab - p * kPack);
+        n = u + 1;
       }
+      if constexpr (!kGradient) {
+        packs_of.template Fetch<kUnroll>(next_row, first, threads);
+        packs_of.Commit();
+      }
+      softmax.Add<E>(raw, n);
+    }
+    softmax = BlockJoin(softmax, of_warp[turn]);
+    turn ^= 1;
+
+    if constexpr (kGradient) {
+      const float inverse_sum = __fdiv_rn(1.0f, softmax.sum), factor = __fmul_rn(inverse_sum, scale);
+      constexpr int kAtOnce = kWide && E == Elements::kBF16 ? kUnroll : 1;  // as registers allow
+      int p_first = thread;
+      for (int s = 0; s < stretches; ++s) {
+#pragma unroll 1
+        for (int k = 0; k < kUnroll / kAtOnce; ++k, p_first += kAtOnce * threads) {
+          Raw<E> raw[kAtOnce];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const int p = first + u * threads;
-        if (p >= all_packs) break;
-        Floats x = ToFloats<E>(a.logits, raw[u]);
-        if ((p + 1) * kPack > a.vocab) MaskFrom(x, a.vocab - p * kPack);
+          for (int u = 0; u < kAtOnce; ++u) {
+            const int p = p_first + u * threads;
+            if (p < packs) raw[u] = packs_of.Read(this_row, p);
+          }
+          packs_of.template Fetch<kAtOnce>(next_row, p_first, threads);
 #pragma unroll
-        for (int i = 0; i < kPack; ++i) x.v[i] = __fmul_rn(Exp(__fsub_rn(x.v[i], softmax.max)), inverse_sum);
-        if (p == target / kPack) {
+          for (int u = 0; u < kAtOnce; ++u) {
+            const int p = p_first + u * threads;
+            if (p >= all_packs) break;
+            Floats x = ToFloats<E>(Rows{}, raw[u]);
 #pragma unroll
-          for (int i = 0; i < kPack; ++i)
-            if (i == target % kPack) x.v[i] = __fsub_rn(x.v[i], 1.0f);
+            for (int i = 0; i < kPack; ++i) x.v[i] = __fmul_rn(Exp(__fsub_rn(x.v[i], softmax.max)), factor);
+            // Padding is zero whatever the row holds, NaN included.
+            if ((p + 1) * kPack > a.vocab)
+#pragma unroll
+              for (int i = 0; i < kPack; ++i)
+                if (p * kPack + i >= a.vocab) x.v[i] = 0;
+            packs_of.Write(this_row, p, x);
+          }
         }
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) x.v[i] = __fmul_rn(x.v[i], scale);
-        // Padding is zero whatever the row holds, NaN included.
-        if ((p + 1) * kPack > a.vocab)
-#pragma unroll
-          for (int i = 0; i < kPack; ++i)
-            if (p * kPack + i >= a.vocab) x.v[i] = 0;
-        Store<E>(a.logits, begin + p * kPack, a.padded - p * kPack, x);
+        packs_of.Commit();
+      }
+      if (has_target) {  // after its pack, which is this thread's too
+        const float p = __fmul_rn(Exp(__fsub_rn(packs_of.Value(target_bits), softmax.max)), inverse_sum);
+        packs_of.WriteOne(this_row, target, __fmul_rn(__fsub_rn(p, 1.0f), scale));
       }
     }
+    if (has_target)
+      a.row_loss[row] = static_cast<double>(softmax.max) + log(static_cast<double>(softmax.sum)) -
+                        static_cast<double>(packs_of.Value(target_bits));
   }
 }
 
@@ -166,17 +360,31 @@ __global__ void __launch_bounds__(1024) LossSumKernel(const CrossEntropyArgs a) 
   *a.loss_sum = a.add_loss ? __dadd_rn(*a.loss_sum, sum) : sum;
 }
 
+template <Elements E, bool kGradient, bool kWide>
+void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
+  const int64_t packs = Packs(args.padded), raw_bytes = sizeof(Raw<E>);
+  const int64_t limit = packs <= kSharedPacks ? kSharedThreads : kMaxThreads;
+  const int64_t threads = std::min(limit, CeilDiv(packs, kWarp) * kWarp);
+  const int64_t cached = std::min(Packs(args.vocab), kWholeBytes / raw_bytes), bytes = cached * raw_bytes;
+  // A row's result is the same whichever block takes it.
+  const int64_t per_sm =
+      std::clamp<int64_t>((2 * kSharedBytes) / std::max<int64_t>(bytes, 1), 1, kMaxThreads / threads);
+  const int64_t blocks =
+      std::max(std::min(args.rows, per_sm * launch.sms), CeilDiv(args.rows, kRowsPerBlock));
+  const auto kernel = CrossEntropyKernel<E, kGradient, kWide>;
+  MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWholeBytes));
+  MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared));
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), static_cast<size_t>(bytes),
+           launch.stream>>>(args, static_cast<int>(cached));
+}
+
 template <Elements E, bool kGradient>
 void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
-  const int64_t packs = Packs(args.padded);
-  const auto threads = static_cast<unsigned>(std::min<int64_t>(kMaxThreads, CeilDiv(packs, kWarp) * kWarp));
-  constexpr int64_t kRawBytes = sizeof(Raw<E>);
-  const int64_t cached = kGradient ? std::min(Packs(args.vocab), kCacheBytes / kRawBytes) : 0;
-  const auto kernel = CrossEntropyKernel<E, kGradient>;
-  if (kGradient)
-    MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kCacheBytes));
-  kernel<<<static_cast<unsigned>(args.rows), threads, static_cast<size_t>(cached * kRawBytes),
-           launch.stream>>>(args, static_cast<int>(cached));
+  if (args.logits.wide && args.padded % kPack == 0)
+    LaunchRows<E, kGradient, true>(args, launch);
+  else
+    LaunchRows<E, kGradient, false>(args, launch);
 }
 
 }  // namespace

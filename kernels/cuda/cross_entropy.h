@@ -1,7 +1,9 @@
-// Cross entropy of the CUDA kernel table: one block per row of logits, which it reads once and, with
-// gradient, writes once; what does not fit into its shared memory is read twice.
+// Cross entropy of the CUDA kernel table: each block takes a few rows of logits, one after another. A row is
+// read once and, with gradient, written once; what does not fit into shared memory is read twice. While a
+// row's gradient is written, the block's next row is on its way.
 //
-// loss_sum  Row losses are added in an order that depends on their number alone, not strictly one by one.
+// Order     Who adds what within a row follows from its number of columns alone. Row losses are added in an
+//           order that depends on their number alone, not strictly one by one.
 #pragma once
 
 #include "kernels/ops/model_ops.h"

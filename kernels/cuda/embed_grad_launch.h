@@ -8,34 +8,37 @@ namespace millrace::cuda {
 // Stable: order[i] is the row of the i-th smallest token, keys[i] that token; equal tokens in row order.
 struct TokenSortArgs {
   TokenRows tokens;
-  int64_t rows = 0, vocab = 0;
+  int rows = 0, tile = 0, blocks = 0;  // of `tile` rows; one block, or counts are wanted
   int passes = 0, digit_bits = 0;
   int32_t* keys[2] = {};      // [rows]; the result is in keys[(passes - 1) % 2]
   int32_t* order[2] = {};     // [rows]; as keys
-  int32_t* counts = nullptr;  // [2^digit_bits, blocks of kSortTile rows]
-  int32_t* begins =
-      nullptr;  // [vocab + 1]: rows of token v are [begins[v], begins[v + 1]) of the sorted ones
+  int32_t* counts = nullptr;  // [blocks, 2^digit_bits]
 };
 void LaunchTokenSort(const TokenSortArgs& args, const Launch& launch);
 
+// d_table from sorted rows.
 struct TableGradArgs {
-  Rows d_out, d_table;
+  Rows d_table;  // absent: nothing to do
   const int32_t* keys = nullptr;
   const int32_t* order = nullptr;
-  const int32_t* begins = nullptr;
   float* partials = nullptr;  // [tiles, 2, columns]
-  int64_t rows = 0, vocab = 0;
-  int columns = 0;
+  int64_t vocab = 0;
+  int tile = 0, tiles = 0;
   bool accumulate = false;
 };
-void LaunchTableGrad(const TableGradArgs& args, const Launch& launch);
 
 struct PositionsGradArgs {
-  Rows d_out, d_positions;
+  Rows d_positions;  // absent: nothing to do
   int64_t batch = 0, length = 0;
-  int columns = 0;
   bool accumulate = false;
 };
-void LaunchPositionsGrad(const PositionsGradArgs& args, const Launch& launch);
+
+struct EmbedGradArgs {
+  TableGradArgs table;
+  PositionsGradArgs positions;
+  Rows d_out;
+  int rows = 0, columns = 0;
+};
+void LaunchEmbedGrad(const EmbedGradArgs& args, const Launch& launch);
 
 }  // namespace millrace::cuda

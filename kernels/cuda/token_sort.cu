@@ -6,153 +6,166 @@
 namespace millrace::cuda {
 namespace {
 
-// A block sorts kSortTile rows by one digit. Its warps take consecutive stretches of them, a stretch 32 rows
-// at a time: "earlier in the tile" is "lower warp, earlier round, lower lane".
-constexpr int kThreads = 256;
+// A block sorts a tile of rows by one digit. Its warps take consecutive stretches of them, a stretch 32 rows
+// at a time: "earlier in the tile" is "lower warp, earlier round, lower lane". A thread is a digit in
+// between.
+constexpr int kThreads = 1 << EmbedGradScratch::kMaxDigitBits;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kTile = EmbedGradScratch::kSortTile;
-constexpr int kRounds = kTile / kThreads;
-constexpr int kMaxDigits = 1 << EmbedGradScratch::kMaxDigitBits;
+constexpr int kBatch = 4;  // rows that a thread loads before it uses the first; a tile is whole batches
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Pass {
-  TokenSortArgs a;
-  int shift = 0, from = 0;  // from: of keys and order; -1: the tokens themselves
-  int blocks = 0;
+  const TokenSortArgs& a;
+  int number;
 
-  __device__ int digits() const { return 1 << a.digit_bits; }
-  __device__ int32_t Key(int64_t i) const { return from < 0 ? TokenAt(a.tokens, i) : a.keys[from][i]; }
-  __device__ int Digit(int32_t key) const { return key >> shift & (digits() - 1); }
+  // Where pass `number` puts its keys or order.
+  __device__ static int32_t* Turn(int32_t* const (&two)[2], int number) {
+    return number % 2 == 0 ? two[0] : two[1];
+  }
+  __device__ int Key(int row) const {
+    if (number > 0) return Turn(a.keys, number - 1)[row];
+    const auto length = static_cast<uint32_t>(a.tokens.length), r = static_cast<uint32_t>(row);
+    return TokenAt(a.tokens, r / length, r % length);
+  }
+  __device__ int Order(int row) const { return number > 0 ? Turn(a.order, number - 1)[row] : row; }
+  __device__ int Digit(int key) const { return key >> (number * a.digit_bits) & ((1 << a.digit_bits) - 1); }
 };
 
-// Row of the tile that this thread looks at in a round.
-__device__ int64_t RowOf(int round) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  return int64_t{blockIdx.x} * kTile + (warp * kRounds + round) * kWarp + lane;
-}
-
-// counts[digit][block]: rows of the block's tile with that digit. Integer atomics: the order is no matter.
-__global__ void __launch_bounds__(kThreads) CountDigitsKernel(const Pass pass) {
-  __shared__ int count[kMaxDigits];
-  for (int d = static_cast<int>(threadIdx.x); d < pass.digits(); d += kThreads) count[d] = 0;
+// counts[block][digit]: rows of the block's tile with that digit. Integer atomics: the order is no matter.
+__global__ void __launch_bounds__(kThreads) CountDigitsKernel(const TokenSortArgs a, const int number) {
+  __shared__ int count[kThreads];
+  const Pass pass{a, number};
+  const int thread = static_cast<int>(threadIdx.x), begin = static_cast<int>(blockIdx.x) * a.tile;
+  count[thread] = 0;
   __syncthreads();
-  for (int round = 0; round < kRounds; ++round) {
-    const int64_t i = RowOf(round);
-    if (i < pass.a.rows) atomicAdd(&count[pass.Digit(pass.Key(i))], 1);
+  for (int first = begin + thread; first < begin + a.tile; first += kBatch * kThreads) {
+    int key[kBatch];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u)
+      if (first + u * kThreads < a.rows) key[u] = pass.Key(first + u * kThreads);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u)
+      if (first + u * kThreads < a.rows) atomicAdd(&count[pass.Digit(key[u])], 1);
   }
   __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < pass.digits(); d += kThreads)
-    pass.a.counts[int64_t{d} * pass.blocks + blockIdx.x] = count[d];
+  if (thread < 1 << a.digit_bits) a.counts[(blockIdx.x << a.digit_bits) + thread] = count[thread];
 }
 
-// counts[i] = sum of counts[j] for j < i; one block.
-__global__ void __launch_bounds__(1024) ScanCountsKernel(int32_t* counts, const int64_t n) {
-  __shared__ int of_warp[32];
+// The sum over threads below this one.
+__device__ int SumBelow(int own, int (&of_warp)[kWarps]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  int carry = 0;
-  for (int64_t base = 0; base < n; base += 1024) {
-    const int64_t i = base + threadIdx.x;
-    const int own = i < n ? counts[i] : 0;
-    int sum = own;  // of lanes up to this one
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int below = __shfl_up_sync(kAllLanes, sum, d);
-      if (lane >= d) sum += below;
-    }
-    if (lane == kWarp - 1) of_warp[warp] = sum;
-    __syncthreads();
-    int before = carry, total = 0;
-    for (int w = 0; w < 32; ++w) {
-      if (w < warp) before += of_warp[w];
-      total += of_warp[w];
-    }
-    if (i < n) counts[i] = before + sum - own;
-    carry += total;
-    __syncthreads();
+  int sum = own;  // of lanes up to this one
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2) {
+    const int below = __shfl_up_sync(kAllLanes, sum, d);
+    if (lane >= d) sum += below;
   }
+  if (lane == kWarp - 1) of_warp[warp] = sum;
+  __syncthreads();
+  sum -= own;
+  for (int w = 0; w < warp; ++w) sum += of_warp[w];
+  return sum;
 }
 
-// Moves each row to its place: counts is where the block's rows of a digit begin.
-__global__ void __launch_bounds__(kThreads) ScatterDigitsKernel(const Pass pass, const int to) {
-  __shared__ int next[kWarps][kMaxDigits];  // first how many, then where a warp's next row of a digit goes
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+// Moves each row to its place by the digits of passes [from, to); more than one only if one block has all
+// rows.
+__global__ void __launch_bounds__(kThreads)
+    ScatterDigitsKernel(const TokenSortArgs a, const int from, const int to) {
+  __shared__ int next[kWarps][kThreads];  // first how many, then where a warp's next row of a digit goes
+  __shared__ int of_warp[kWarps];
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   const unsigned lower = (1u << lane) - 1;
-  for (int d = static_cast<int>(threadIdx.x); d < kWarps * kMaxDigits; d += kThreads) (&next[0][0])[d] = 0;
-  __syncthreads();
+  const int rounds = a.tile / kThreads;
+  const int begin = block * a.tile + warp * rounds * kWarp + lane;  // this thread's row of round 0
 
-  int32_t key[kRounds];
+  for (int number = from; number < to; ++number) {
+    const Pass pass{a, number};
+    int32_t* const to_keys = Pass::Turn(a.keys, number);
+    int32_t* const to_order = Pass::Turn(a.order, number);
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int64_t i = RowOf(round);
-    key[round] = i < pass.a.rows ? pass.Key(i) : -1;
-  }
+    for (int w = 0; w < kWarps; ++w) next[w][thread] = 0;
+    __syncthreads();
+    for (int round = 0; round < rounds; round += kBatch) {
+      int key[kBatch];
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const bool valid = RowOf(round) < pass.a.rows;
-    const int digit = valid ? pass.Digit(key[round]) : -1;
-    const unsigned peers = __match_any_sync(kAllLanes, digit);
-    if (valid && (peers & lower) == 0) next[warp][digit] += __popc(peers);
-    __syncwarp();
-  }
-  __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < pass.digits(); d += kThreads) {
-    int place = pass.a.counts[int64_t{d} * pass.blocks + blockIdx.x];
+      for (int u = 0; u < kBatch; ++u) {
+        const int row = begin + (round + u) * kWarp;
+        key[u] = row < a.rows ? pass.Key(row) : -1;
+      }
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        const int digit = key[u] < 0 ? -1 : pass.Digit(key[u]);
+        const unsigned peers = __match_any_sync(kAllLanes, digit);
+        if (digit >= 0 && (peers & lower) == 0) next[warp][digit] += __popc(peers);
+        __syncwarp();
+      }
+    }
+    __syncthreads();
+
+    // Rows with this thread's digit: of all blocks, and of the blocks before this one.
+    int total = 0, before = 0;
+    if (blocks == 1) {
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) total += next[w][thread];
+    } else if (thread < 1 << a.digit_bits) {
+#pragma unroll 8
+      for (int b = 0; b < blocks; ++b) {
+        const int count = a.counts[(b << a.digit_bits) + thread];
+        total += count;
+        before += b < block ? count : 0;
+      }
+    }
+    int place = SumBelow(total, of_warp) + before;
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const int count = next[w][d];
-      next[w][d] = place;
+      const int count = next[w][thread];
+      next[w][thread] = place;
       place += count;
     }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int64_t i = RowOf(round);
-    const bool valid = i < pass.a.rows;
-    const int digit = valid ? pass.Digit(key[round]) : -1;
-    const unsigned peers = __match_any_sync(kAllLanes, digit);
-    const int place = valid ? next[warp][digit] + __popc(peers & lower) : 0;
-    __syncwarp();
-    if (valid) {
-      if ((peers & lower) == 0) next[warp][digit] += __popc(peers);
-      pass.a.keys[to][place] = key[round];
-      pass.a.order[to][place] = pass.from < 0 ? static_cast<int32_t>(i) : pass.a.order[pass.from][i];
-    }
-    __syncwarp();
-  }
-}
+    __syncthreads();
 
-// begins[v]: the number of sorted keys below v, by bisection.
-__global__ void __launch_bounds__(kThreads)
-    BeginsKernel(const int32_t* keys, int32_t* begins, const int32_t rows, const int64_t vocab) {
-  const int64_t v = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (v > vocab) return;
-  int32_t low = 0, high = rows;
-  while (low < high) {
-    const int32_t middle = low + (high - low) / 2;
-    if (keys[middle] < v)
-      low = middle + 1;
-    else
-      high = middle;
+    for (int round = 0; round < rounds; round += kBatch) {
+      int key[kBatch], order[kBatch];
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        const int row = begin + (round + u) * kWarp;
+        key[u] = row < a.rows ? pass.Key(row) : -1;
+        order[u] = row < a.rows ? pass.Order(row) : 0;
+      }
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        const int digit = key[u] < 0 ? -1 : pass.Digit(key[u]);
+        const unsigned peers = __match_any_sync(kAllLanes, digit);
+        const int at = digit < 0 ? 0 : next[warp][digit] + __popc(peers & lower);
+        __syncwarp();
+        if (digit >= 0) {
+          if ((peers & lower) == 0) next[warp][digit] += __popc(peers);
+          to_keys[at] = key[u];
+          to_order[at] = order[u];
+        }
+        __syncwarp();
+      }
+    }
+    __syncthreads();  // the next pass reads what others moved
   }
-  begins[v] = low;
 }
 
 }  // namespace
 
 void LaunchTokenSort(const TokenSortArgs& args, const Launch& launch) {
-  const auto blocks = static_cast<int>(CeilDiv(args.rows, kTile));
-  for (int p = 0; p < args.passes && blocks > 0; ++p) {
-    const int to = p % 2;
-    const Pass pass{args, p * args.digit_bits, p == 0 ? -1 : 1 - to, blocks};
-    CountDigitsKernel<<<blocks, kThreads, 0, launch.stream>>>(pass);
+  if (args.blocks == 0) return;
+  if (args.blocks == 1) {
+    ScatterDigitsKernel<<<1, kThreads, 0, launch.stream>>>(args, 0, args.passes);
     MR_CUDA_LAUNCHED();
-    ScanCountsKernel<<<1, 1024, 0, launch.stream>>>(args.counts, (int64_t{1} << args.digit_bits) * blocks);
+    return;
+  }
+  for (int pass = 0; pass < args.passes; ++pass) {
+    CountDigitsKernel<<<args.blocks, kThreads, 0, launch.stream>>>(args, pass);
     MR_CUDA_LAUNCHED();
-    ScatterDigitsKernel<<<blocks, kThreads, 0, launch.stream>>>(pass, to);
+    ScatterDigitsKernel<<<args.blocks, kThreads, 0, launch.stream>>>(args, pass, pass + 1);
     MR_CUDA_LAUNCHED();
   }
-  BeginsKernel<<<static_cast<unsigned>(CeilDiv(args.vocab + 1, kThreads)), kThreads, 0, launch.stream>>>(
-      args.keys[(args.passes - 1) % 2], args.begins, static_cast<int32_t>(args.rows), args.vocab);
-  MR_CUDA_LAUNCHED();
 }
 
 }  // namespace millrace::cuda

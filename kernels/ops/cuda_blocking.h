@@ -30,9 +30,8 @@ constexpr int64_t CrossEntropyBytes(int64_t rows) { return rows * 8; }
 // rows in tiles. A token whose rows cross the border of tiles is summed in parts: a tile has at most two, one
 // that reaches in from the left and one that goes on to the right.
 struct EmbedGradScratch {
-  static constexpr int64_t kSortTile = 2048;  // rows per block of the sort
   static constexpr int kMaxDigitBits = 9;
-  static constexpr int64_t kSumTile = 64;  // sorted rows per block of the sums
+  static constexpr int64_t kMaxSumTile = 64;
 
   int64_t rows, vocab, columns;
 
@@ -40,15 +39,23 @@ struct EmbedGradScratch {
   constexpr int passes() const { return (bits() + kMaxDigitBits - 1) / kMaxDigitBits; }
   constexpr int digit_bits() const { return (bits() + passes() - 1) / passes(); }
   constexpr int64_t digits() const { return int64_t{1} << digit_bits(); }
-  constexpr int64_t sort_blocks() const { return (rows + kSortTile - 1) / kSortTile; }
-  constexpr int64_t sum_tiles() const { return (rows + kSumTile - 1) / kSumTile; }
+  // Rows per block of the sort, a multiple of 2048: one block sorts few rows in one launch; beyond 64 blocks
+  // the tiles grow, since every block looks at the counts of all.
+  constexpr int64_t sort_tile() const {
+    return rows <= 4096 ? 4096 : std::max<int64_t>(1, (rows + 64 * 2048 - 1) / (64 * 2048)) * 2048;
+  }
+  constexpr int64_t sort_blocks() const { return (rows + sort_tile() - 1) / sort_tile(); }
+  // Sorted rows per block of the sums: small tiles keep more multiprocessors busy.
+  constexpr int64_t sum_tile() const { return rows <= 8192 ? 16 : kMaxSumTile; }
+  constexpr int64_t sum_tiles() const { return (rows + sum_tile() - 1) / sum_tile(); }
 
   // Offsets in bytes, in this order; each piece aligned to 16 bytes.
   constexpr int64_t keys(int which) const { return which * 2 * Aligned(rows * 4); }     // i32 [rows], 2 of it
   constexpr int64_t order(int which) const { return keys(which) + Aligned(rows * 4); }  // i32 [rows], 2 of it
-  constexpr int64_t counts() const { return keys(2); }  // i32 [digits, blocks]
-  constexpr int64_t begins() const { return counts() + Aligned(digits() * sort_blocks() * 4); }  // i32 [V+1]
-  constexpr int64_t partials() const { return begins() + Aligned((vocab + 1) * 4); }  // f32 [tiles, 2, C]
+  constexpr int64_t counts() const { return keys(2); }  // i32 [blocks, digits]
+  constexpr int64_t partials() const {                  // f32 [tiles, 2, C]
+    return counts() + Aligned(digits() * sort_blocks() * 4);
+  }
   constexpr int64_t bytes() const { return partials() + sum_tiles() * 2 * columns * 4; }
 
  private:
