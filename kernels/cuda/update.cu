@@ -127,8 +127,9 @@ __device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W]
     const auto within = [](float x, uint32_t low, uint32_t high) {
       return __float_as_uint(x) - low < high - low;
     };
-    fast &= within(v[i], 26u << 23, 255u << 23) && within(fabsf(m[i]), 27u << 23, 187u << 23) &&
-            within(denominator, 67u << 23, 147u << 23);
+    fast &= within(v[i], 26u << 23, 255u << 23);
+    fast &= within(fabsf(m[i]), 27u << 23, 187u << 23);
+    fast &= within(denominator, 67u << 23, 147u << 23);
   }
   if (fast) return;
 #pragma unroll
