@@ -133,9 +133,11 @@ struct EmbedCase {
   int skew;  // share of the most frequent token in percent; the table's last row gets as much
 };
 
-// Sorts of one, two and three digits; a token that fills nearly every tile; one block of columns and two.
+// Sorts of one, two and three digits, by one block and by several; small tiles and large ones; a token that
+// fills nearly every tile; one block of columns and two.
 constexpr EmbedCase kEmbeds[] = {{8, 640, 50304, 72, 20}, {3, 1001, 256, 768, 0},  {2, 2500, 300000, 8, 30},
-                                 {4, 1500, 513, 96, 49},  {2, 300, 1000, 2304, 5}, {1, 4096, 2, 40, 10}};
+                                 {4, 1500, 513, 96, 49},  {2, 300, 1000, 2304, 5}, {1, 4096, 2, 40, 10},
+                                 {9, 1111, 700, 40, 45}};
 
 TEST_CASE("embed and embed_grad") {
   Both both;
@@ -188,11 +190,13 @@ struct LossCase {
   int64_t rows, vocab, padded;
 };
 
-// A row that stays on the chip, one of Llama 3, one of f32 that does not, a small one.
-constexpr LossCase kLosses[] = {{DType::kBF16, 100, 50257, 50304},
-                                {DType::kBF16, 30, 128256, 128256},
-                                {DType::kF32, 17, 50257, 50304},
-                                {DType::kBF16, 2500, 256, 256}};
+// A row that stays on the chip, one of Llama 3 that does not, one of f32, a small one, one that no 16 bytes
+// divide; more rows than blocks run at a time.
+constexpr LossCase kLosses[] = {{DType::kBF16, 300, 50257, 50304},
+                                {DType::kBF16, 140, 128256, 128256},
+                                {DType::kF32, 140, 50257, 50304},
+                                {DType::kBF16, 2500, 256, 256},
+                                {DType::kBF16, 300, 32001, 32001}};
 
 TEST_CASE("cross_entropy") {
   Both both;
