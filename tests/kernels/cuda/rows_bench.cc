@@ -1,5 +1,5 @@
-// Speed of the memory-bound ops at the sizes of GPT-2 124M (B 64, T 1024) and Llama 1B (B 8, T 4096): a
-// markdown table on stdout.
+// Speed of the memory-bound ops at the sizes of GPT-2 124M (B 64, T 1024), Llama 1B (B 8, T 4096) and a small
+// GPT-2 (B 4, T 256): a markdown table on stdout.
 //
 //   rows_bench [FILTER]   ops whose name contains FILTER
 //
@@ -146,7 +146,8 @@ struct Model {
 
 constexpr Model kModels[] = {
     {"gpt2_124m", NormKind::kLayer, 64, 1024, 768, 3072, 50257, 50304, 8192, 12, 12, 64, 7087872},
-    {"llama_1b", NormKind::kRms, 8, 4096, 2048, 8192, 128256, 128256, 4096, 32, 8, 64, 60821504}};
+    {"llama_1b", NormKind::kRms, 8, 4096, 2048, 8192, 128256, 128256, 4096, 32, 8, 64, 60821504},
+    {"gpt2_30m", NormKind::kLayer, 4, 256, 384, 1536, 50257, 50304, 1024, 6, 6, 64, 1774464}};
 
 void Norms(Bench& bench, const Model& m) {
   const Layout rows = DenseLayout(kBF16, {m.rows(), m.width}), one = DenseLayout(kF32, {m.rows()}),
@@ -178,6 +179,19 @@ void Norms(Bench& bench, const Model& m) {
                              op.d_x = o.New(rows);
                              return op;
                            });
+  }
+}
+
+void ColumnSums(Bench& bench, const Model& m) {
+  for (const int64_t columns : {m.width, 3 * m.width, m.hidden}) {
+    bench.Time<ColumnSumOp>("column_sum", fmt::format("{}: {} x {}", m.name, m.rows(), columns),
+                            &KernelTable::column_sum, [&](DeviceOperands& o) {
+                              ColumnSumOp<TensorView> op{};
+                              op.update = Update::kAccumulate;
+                              op.x = o.Random(DenseLayout(kBF16, {m.rows(), columns}));
+                              op.out = o.Random(DenseLayout(kF32, {columns}));
+                              return op;
+                            });
   }
 }
 
@@ -352,6 +366,7 @@ int main(int argc, char** argv) {
   Bench bench(argc > 1 ? argv[1] : "");
   for (const Model& model : kModels) {
     Norms(bench, model);
+    if (model.norm == millrace::NormKind::kLayer) ColumnSums(bench, model);
     Embeddings(bench, model);
     if (model.norm == millrace::NormKind::kRms) Rotations(bench, model);
     Activations(bench, model);
