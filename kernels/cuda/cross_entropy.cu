@@ -297,11 +297,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
         if ((p + 1) * kPack > a.vocab) MaskFrom<E>(raw[u], a.vocab - p * kPack);
         n = u + 1;
       }
+      softmax.Add<E>(raw, n);
       if constexpr (!kGradient) {
         packs_of.template Fetch<kUnroll>(next_row, first, threads);
         packs_of.Commit();
       }
-      softmax.Add<E>(raw, n);
     }
     softmax = BlockJoin(softmax, of_warp[turn]);
     turn ^= 1;
@@ -319,7 +319,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
             const int p = p_first + u * threads;
             if (p < packs) raw[u] = packs_of.Read(this_row, p);
           }
-          packs_of.template Fetch<kAtOnce>(next_row, p_first, threads);
 #pragma unroll
           for (int u = 0; u < kAtOnce; ++u) {
             const int p = p_first + u * threads;
@@ -334,6 +333,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                 if (p * kPack + i >= a.vocab) x.v[i] = 0;
             packs_of.Write(this_row, p, x);
           }
+          packs_of.template Fetch<kAtOnce>(next_row, p_first, threads);  // all of raw has arrived
         }
         packs_of.Commit();
       }
