@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kBlocks = 528;     // four for each SM of an H100 or H200
+constexpr int64_t kBlocks = 264;     // two for each SM of an H100 or H200
 constexpr int64_t kLeastChunk = 64;  // rows; less is not worth a block
 
 bool IsFloat(const TensorView& v) { return v.dtype() == DType::kF32 || v.dtype() == DType::kBF16; }

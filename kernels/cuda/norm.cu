@@ -5,7 +5,7 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr int kForwardThreads = 128;  // or a row's warps, if those are more
+constexpr int kForwardThreads = 256;  // or a row's warps, if those are more
 
 // sum / columns without a division: the quotient's remainder is divided once more.
 __device__ __forceinline__ double Mean(double sum, const NormArgs& a) {

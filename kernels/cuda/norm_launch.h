@@ -57,14 +57,11 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
 // Rows that a block of norm_grad works on at a time.
 constexpr int NormGradGroups(RowShape shape) { return shape.warps < 8 ? 8 / shape.warps : 1; }
 
-// Blocks among which the rows are dealt, so that each gets as many as any other; few rows make few blocks,
-// whose sums are added up sooner.
-inline constexpr int64_t kNormGradLeastTurns = 2;
+// Blocks among which the rows are dealt, so that each gets as many as any other.
 constexpr int NormGradBlocksFor(int64_t rows, RowShape shape) {
   const int64_t groups = NormGradGroups(shape);
   const int64_t turns = CeilDiv(rows, kNormGradBlocks * groups);
-  return static_cast<int>(
-      CeilDiv(rows, (turns > kNormGradLeastTurns ? turns : kNormGradLeastTurns) * groups));
+  return static_cast<int>(CeilDiv(rows, (turns > 0 ? turns : 1) * groups));
 }
 
 }  // namespace millrace::cuda

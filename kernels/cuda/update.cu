@@ -9,9 +9,8 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// Units that a thread of AdamW loads before it uses the first, and blocks that registers leave room for; the
-// grid is no larger, so that a block forms the factors once.
-constexpr int kAdamWUnroll = 2, kAdamWBlocksPerSm = 4;
+// Units that a thread of AdamW loads before it uses the first, and blocks that registers leave room for.
+constexpr int kAdamWUnroll = 1, kAdamWBlocksPerSm = 5;
 
 // Share of a decay that is over after `done` of `length` steps; a decay of length 0 is over at once.
 __device__ double Share(int64_t done, int64_t length) {
@@ -255,7 +254,7 @@ void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launc
     wide &= rows.wide || rows.data == nullptr;
   const auto run = [&]<Elements Grad, int W, int kUnroll, int kBlocksPerSm>() {
     const int64_t tiles = CeilDiv(args.end - args.begin, kUnroll * kFlatThreads * W);
-    const auto blocks = static_cast<unsigned>(std::min(tiles, int64_t{launch.sms} * kBlocksPerSm));
+    const auto blocks = static_cast<unsigned>(tiles);
     AdamWKernel<Grad, W, kUnroll, kBlocksPerSm><<<blocks, kFlatThreads, 0, launch.stream>>>(args, decay);
   };
   if (wide && bf16)

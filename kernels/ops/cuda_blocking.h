@@ -16,7 +16,7 @@ constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * 
 
 // Blocks of sum_squares, at most, each with a partial sum in double, and threads of a block. Threads take
 // four elements at a time.
-inline constexpr int64_t kSumSquaresBlocks = 528;
+inline constexpr int64_t kSumSquaresBlocks = 264;
 inline constexpr int kSumSquaresThreads = 256;
 constexpr int64_t kSumSquaresBytes = kSumSquaresBlocks * 8;
 constexpr int64_t SumSquaresBlocks(int64_t n) {

@@ -7,8 +7,6 @@
 namespace millrace {
 namespace {
 
-constexpr int kHostDevices = 8;  // GPUs of a host: ranks with links to each other
-
 // cuDNN 9.19, head dim 128, causal, H200 (cudnn-frontend, benchmark/sdpa_benchmark_training); head dim 64 is
 // scaled from published neighbours, not measured.
 std::vector<AttentionRate> HopperAttention() {
@@ -26,6 +24,9 @@ Machine Hopper() {
       "project's machines; attention from "
       "cudnn-frontend (head dim 64 scaled); collectives fitted to NCCL 2.28 on 8 GPUs, NVLS off (8 MiB 43 "
       "us, 128 MiB 385 us, 512 MiB 335 GB/s); "
+      "memory beside the arena measured on 1, 2 and 4 H200s with the project's NCCL options (543 to 545 MiB, "
+      "1552 to "
+      "1559 MiB, whatever the model); "
       "f32 GEMM and vector rates assumed 80% of the f32 peak; beyond one host the same link rate is assumed "
       "(one 400 Gb/s rail per GPU)";
   m.peak_bf16 = 989.4e12;
@@ -37,9 +38,8 @@ Machine Hopper() {
   m.link = 335e9;
   m.collective_latency = 20e-6;
   m.op_gap = 1e-6;
-  m.process_bytes = int64_t{545} << 20;
-  m.communication_bytes = int64_t{1007} << 20;
-  m.peer_bytes = 0;
+  m.process_bytes = int64_t{548} << 20;
+  m.communication_bytes = int64_t{1014} << 20;
   return m;
 }
 
@@ -87,7 +87,7 @@ Machine Cpu() {
 
 int64_t Machine::BesideArena(int world) const {
   if (process_bytes == 0 || world == 1) return process_bytes;
-  return process_bytes + communication_bytes + peer_bytes * std::min(world - 1, kHostDevices - 1);
+  return process_bytes + communication_bytes;
 }
 
 const std::vector<Machine>& Machines() {

@@ -34,9 +34,9 @@ struct Machine {
   double op_gap = 0;                     // from the end of a kernel to the start of the next on its stream
   bool concurrent_streams =
       true;  // false: a host stream runs each op when it is issued, so that nothing overlaps
-  // Bytes of a rank's device that are not the arena: the context and what libraries load; with more than one
-  // rank also communicators, and for each peer on the host what links to it need. 0: nobody has measured.
-  int64_t process_bytes = 0, communication_bytes = 0, peer_bytes = 0;
+  // Bytes of a rank's device that are not the arena, at most: the context and what libraries load; with more
+  // than one rank also communicators, their kernels and windows. 0: nobody has measured.
+  int64_t process_bytes = 0, communication_bytes = 0;
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
   double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
