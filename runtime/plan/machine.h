@@ -35,7 +35,7 @@ struct Machine {
   bool concurrent_streams =
       true;  // false: a host stream runs each op when it is issued, so that nothing overlaps
   // Bytes of a rank's device that are not the arena, at most: the context and what libraries load; with more
-  // than one rank also communicators, their kernels and windows. 0: nobody has measured.
+  // than one rank also communicators, their kernels and buffers. 0: nobody has measured.
   int64_t process_bytes = 0, communication_bytes = 0;
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
