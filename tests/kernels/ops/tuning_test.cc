@@ -131,6 +131,36 @@ TEST_CASE("CUDA multiplies operands of one dtype, and activates rows") {
         "matmul with an activation into f32[48, 80 : 1, 48]: rows are contiguous on CUDA");
 }
 
+MatmulOp<Shape> WithGeluGrad(int64_t n) {
+  MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kBF16, 48, n, 32);
+  op.epilogue = Epilogue::kGeluGrad;
+  op.pre = op.out;
+  return op;
+}
+
+TEST_CASE("GELU's gradient is asked of a library in bf16, at a pre that lies like out, in whole vectors") {
+  const MatmulOp<Shape> op = WithGeluGrad(80);
+  const MatmulKey product = KeyOf(op).value(), fused = FusedKeyOf(op).value();
+  CHECK(ToString(product) == "bf16 48 x 80 x 32 -> bf16, a 32, b T 32, out 80");
+  CHECK(ToString(fused) == ToString(product) + ", GELU's gradient");
+  CHECK(HashOf(fused) != HashOf(product));
+  CHECK(product < fused);  // tuned in that order: the product's algorithm is what the fused one must beat
+  CHECK_FALSE(FusedKeyOf(Matmul(DType::kBF16, DType::kBF16, 48, 80, 32)).has_value());
+  CHECK_FALSE(FusedKeyOf(WithGeluGrad(84)).has_value());  // rows of 168 bytes
+  MatmulOp<Shape> other = op;
+  other.pre = Dense(DType::kF32, 48, 80);
+  CHECK_FALSE(FusedKeyOf(other).has_value());
+  other = op;
+  other.pre.layout.strides[0] = 88;
+  CHECK_FALSE(FusedKeyOf(other).has_value());
+  other = op;
+  other.a.layout.dtype = other.b.layout.dtype = DType::kF32;
+  CHECK_FALSE(FusedKeyOf(other).has_value());
+  other = op;
+  other.out.layout.dtype = other.pre.layout.dtype = DType::kF32;
+  CHECK_FALSE(FusedKeyOf(other).has_value());
+}
+
 TuningTable Example() {
   TuningTable table{.device = "A \"GPU\"", .library_version = "cuBLASLt 130100", .matmuls = {}};
   MatmulOp<Shape> biased = Matmul(DType::kBF16, DType::kBF16, 48, 80, 36);
@@ -163,6 +193,23 @@ TEST_CASE("a table's hash is of what decides results, not of times") {
   CHECK(table.Hash() != hash);
 }
 
+TEST_CASE("a product with GELU's gradient is an entry of its own, which older tables lack") {
+  const MatmulKey product = KeyOf(WithGeluGrad(80)).value(), fused = FusedKeyOf(WithGeluGrad(80)).value();
+  TuningTable older{.device = "GPU", .library_version = "1", .matmuls = {}};
+  older.matmuls[product] = {std::string(128, 'a'), "id 66", 12, 13};
+  const std::string older_text = older.ToText();
+  CHECK(older_text.find("gelu_grad") == std::string::npos);
+  CHECK(TuningTable::FromText(older_text, "test") == older);
+  TuningTable in_turn = older, at_once = older;
+  in_turn.matmuls[fused] = {"", "product and kernel in turn", 20, 20};
+  at_once.matmuls[fused] = {std::string(128, 'b'), "id 67", 15, 20};
+  for (const TuningTable& table : {in_turn, at_once}) {
+    CHECK(TuningTable::FromText(table.ToText(), "test") == table);
+    CHECK(table.Hash() != older.Hash());
+  }
+  CHECK(in_turn.Hash() != at_once.Hash());
+}
+
 TEST_CASE("text that is no table is refused, naming where it came from") {
   const auto refuses = [](const std::string& text, const std::string& part) {
     INFO(text);
@@ -180,6 +227,12 @@ TEST_CASE("text that is no table is refused, naming where it came from") {
   std::string text = Example().ToText();
   text.replace(text.find("\"bf16\""), 6, "\"b16\"");
   refuses(text, "'b16' is no dtype");
+  text = Example().ToText();
+  text.replace(text.find("\"bias\":"), 7, "\"gelu_grad\":1,\"bias\":");
+  refuses(text, "type must be boolean");
+  text = Example().ToText();
+  text.replace(text.find("\"mnk\":[7,5,3]"), 13, "\"mnk\":[7,5]");
+  refuses(text, "out of range");
   std::string twice = TuningTable::FromText(Example().ToText(), "test").ToText();
   const size_t begin = twice.find("  {\"mnk\""), end = twice.find(",\n", begin);
   twice.insert(begin, twice.substr(begin, end + 2 - begin));

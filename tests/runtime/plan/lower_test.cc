@@ -164,6 +164,41 @@ TEST_CASE("each fusion visibly takes effect", "[plan][lower]") {
   CHECK(both.choices.size() == norms.choices.size() + 2 * kLayers);
 }
 
+TEST_CASE("GELU's gradient keeps a kernel of its own where the product before it could not form it",
+          "[plan][lower]") {
+  SemanticGraph graph = AddGradients(ForwardOf(TinyGpt2(1)), Recompute::kNone);
+  const auto grad = std::find_if(graph.backward.begin(), graph.backward.end(),
+                                 [](const Node& node) { return node.kind == NodeKind::kActivationGrad; });
+  REQUIRE(grad != graph.backward.end());
+  const auto new_value = [&](ValueId like) {
+    Value value = graph.value(like);
+    value.name += "/again";
+    graph.values.push_back(value);
+    return ValueId{static_cast<int32_t>(graph.values.size()) - 1};
+  };
+  SECTION("the product is read twice") {
+    Node second = *grad;
+    second.label += ":again";
+    second.outputs[0] = new_value(second.outputs[0]);
+    graph.backward.insert(grad + 1, second);
+  }
+  SECTION("what went into GELU is formed again after the product") {
+    const auto up = std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Node& node) {
+      return !node.outputs.empty() && node.outputs[0] == grad->inputs[0];
+    });
+    REQUIRE(up != graph.forward.end());
+    Node again = *up;
+    again.recomputed = true;
+    again.label += ":again";
+    again.outputs[0] = grad->inputs[0] = new_value(again.outputs[0]);
+    graph.backward.insert(grad, again);
+  }
+  const LowerOptions options = Options(true, 512);
+  const Program program = Lower(graph, options);
+  CHECK(CountOps<ActivationGradOp<View>>(program) > 0);
+  CHECK(test::Execute(program) == test::Evaluate(graph, 1));
+}
+
 TEST_CASE("logits exist for one chunk of rows at a time", "[plan][lower]") {
   const int64_t chunk_rows = GENERATE(1, 4, 14, 100);
   const SemanticGraph graph = AddGradients(ForwardOf(TinyGpt2()), Recompute::kNone);  // 14 rows
