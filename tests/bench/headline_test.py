@@ -1,5 +1,5 @@
 """headline.py end to end: the program on the CPU, a peer that says known figures, and peers that fail in every way there is."""
-import array, json, os, stat, subprocess, sys, tempfile, unittest
+import array, json, os, signal, stat, subprocess, sys, tempfile, time, unittest
 import xml.dom.minidom
 
 BENCH = os.path.abspath("tools/bench")
@@ -151,6 +151,45 @@ class Headline(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             code, data, table, asked, said = run(folder, "gpt2_30m_b1", "--rounds", "1", "--peers", "none", "--device", "cuda")
         self.assertEqual((code, row(data, "millrace")["error"]), (1, "it ran on the CPU"), said)
+
+    def test_a_program_that_cannot_be_started_is_a_row(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code, data, table, asked, said = run(folder, "gpt2_30m_b1", "a/b_b1", "--rounds", "1", "--peers", "none")
+        with tempfile.TemporaryDirectory() as folder:
+            missing = run(folder, "gpt2_30m_b1", "--rounds", "1", "--peers", "none", binary="/no/such/millrace")
+        self.assertEqual(code, 1, said)
+        self.assertRegex(data["not_run"][0], "a case is CONFIG_bBATCH.* not 'a/b_b1'")
+        self.assertEqual(missing[0], 1)
+        self.assertRegex(missing[1]["not_run"][0], "/no/such/millrace: cannot be started: No such file")
+
+    def test_arguments_that_cannot_be_are_refused_before_anything_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = script(folder, "file", "")
+            for wrong, said in ((["--ranks", "0"], "--ranks: 0 is less than 1"), (["--rounds", "0"], "--rounds: 0 is less"),
+                                (["--steps", "-1"], "--steps: -1 is less"), (["--out", file], "--out: .*: Not a directory")):
+                done = subprocess.run([sys.executable, "-B", os.path.join(BENCH, "headline.py"), "gpt2_30m_b1", "--out", folder, *wrong],
+                                      capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertRegex(done.stderr, said)
+
+    def test_a_signal_ends_the_program_that_runs(self):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            with tempfile.TemporaryDirectory() as folder:
+                pid_file = os.path.join(folder, "pid")
+                slow = script(folder, "slow", f"#!/bin/sh\necho $$ > {pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 300\n")
+                child = subprocess.Popen([sys.executable, "-B", os.path.join(BENCH, "headline.py"), "gpt2_30m_b1", "--out", folder, "--device", "cpu",
+                                          "--binary", slow], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                         env=dict(os.environ, TMPDIR=folder))
+                deadline = time.monotonic() + 60
+                while not os.path.exists(pid_file) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                with open(pid_file) as file:
+                    slow_pid = int(file.read())
+                child.send_signal(number)
+                self.assertEqual(child.wait(30), 128 + number)
+                with self.assertRaises(ProcessLookupError):
+                    os.kill(slow_pid, 0)
+                self.assertFalse([name for name in os.listdir(folder) if name.startswith("headline_")])
 
     def test_a_spent_budget_is_said(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ ON_ONE = ("eager", "compile", "autotune", "graphs", "step_graph")
 ON_MANY = ("ddp_eager", "ddp", "ddp_graphs", "fsdp2_eager", "fsdp2", "fsdp2_keep")
 OURS = {"millrace": "false", "millrace deterministic": "true"}
 # What mpirun says of a rank that failed, after the rank's own words.
-OF_MPIRUN = r"-----|Primary job|a non-zero exit code|mpirun|Process name:|Exit code:|MPI_ABORT|with errorcode|NOTE: invoking|You may or may not|exactly when"
+OF_MPIRUN = r"-----|Primary job|a non-zero exit code|mpirun|Process name:|Exit code:|MPI_ABORT|with errorcode|NOTE: invoking|You may or may not|exactly when|Run with --help"
 ALONE = headline_table.ALONE  # the same configuration, for what communication costs
 
 
@@ -39,7 +39,6 @@ class Runner:
 
     def __init__(self, args):
         self.args, self.begin, self.count, self.folder = args, time.monotonic(), 0, os.path.join(args.out, "logs")
-        os.makedirs(self.folder, exist_ok=True)
         self.gpu_log, self.watcher = os.path.join(self.folder, "gpu.csv"), None
         with open(self.gpu_log, "w") as log:
             if args.device == "cuda" and shutil.which("nvidia-smi"):
@@ -68,10 +67,14 @@ class Runner:
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         env.setdefault("OMP_NUM_THREADS", "1" if self.args.device == "cpu" else "8")
         start, logged = time.monotonic(), os.path.getsize(self.gpu_log)
-        with open(stem + ".out", "w+") as out, open(stem + ".err", "w") as err:
+        with open(stem + ".out", "w+", errors="replace") as out, open(stem + ".err", "w") as err:
             err.write(shlex.join(command) + "\n")
             err.flush()
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True)
+            try:
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True)
+            except OSError as e:
+                err.write(f"{command[0]}: cannot be started: {e.strerror}\n")
+                return 127, "", 0.0, stem + ".err", ""
             try:
                 code = child.wait(self.args.run_timeout_s)
             except BaseException as e:
@@ -126,7 +129,7 @@ def reason(code, text, err_path, limit_s):
     for line in lines_of_json(text):
         if "error" in line:
             return line["error"]
-    with open(err_path) as file:
+    with open(err_path, errors="replace") as file:
         said = [line.strip() for line in file.readlines()[1:] if line.strip()]
     said = [line for line in said if not re.match(OF_MPIRUN, line)]
     for line in said:
@@ -140,9 +143,9 @@ class Case:
     """One row of the issue of speed: shapes, floor, and who takes part."""
 
     def __init__(self, name, args, runner, work):
-        match = re.fullmatch(r"(.+)_b(\d+)", name)
+        match = re.fullmatch(r"([^/]+)_b(\d+)", name)
         if not match:
-            raise ValueError(f"a case is CONFIG_bBATCH, not '{name}'")
+            raise ValueError(f"a case is CONFIG_bBATCH, CONFIG a file in --configs without .json, not '{name}'")
         self.name, self.args, self.runner, self.work = name, args, runner, work
         self.path = os.path.join(args.configs, match[1] + ".json")
         self.sets = [f"train.micro_batch={match[2]}", *args.sets]
@@ -296,13 +299,24 @@ def machine_of(device):
     return "h200" if "H200" in name else "h100"
 
 
+def at_least_one(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(text)
+
+
+def interrupt(signal_number, _frame):
+    """Ends as Ctrl-C does: the program that runs is ended too, and what is temporary goes."""
+    sys.exit(128 + signal_number)
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=CASES, help="default: " + " ".join(CASES))
     parser.add_argument("--only", default="", help="of the cases, these, separated by commas")
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--ranks", type=at_least_one, default=1)
+    parser.add_argument("--rounds", type=at_least_one, default=2)
+    parser.add_argument("--steps", type=at_least_one, default=20)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--out", required=True)
     parser.add_argument("--set", action="append", default=[], dest="sets", metavar="KEY=VALUE", help="for every case, on top of its own")
@@ -327,6 +341,10 @@ def arguments():
     for name in filter(None, args.only.split(",")):
         if name not in args.cases:
             parser.error(f"--only: '{name}' is none of the cases {', '.join(args.cases)}")
+    try:
+        os.makedirs(os.path.join(args.out, "logs"), exist_ok=True)
+    except OSError as e:
+        parser.error(f"--out: {args.out}: {e.strerror}")
     args.cases = [c for c in args.cases if not args.only or c in args.only.split(",")]
     args.machine = args.machine or machine_of(args.device)
     return args
@@ -334,6 +352,8 @@ def arguments():
 
 def main():
     args = arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, interrupt)
     runner, work = Runner(args), tempfile.mkdtemp(prefix="headline_")
     host = dict(command=shlex.join(["python3", os.path.relpath(__file__), *sys.argv[1:]]), host=runs.host_of(args.binary), ranks=args.ranks, rounds=args.rounds,
                 steps=args.steps, warmup=args.warmup, date=str(datetime.date.today()))
