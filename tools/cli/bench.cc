@@ -10,6 +10,7 @@
 
 #include "runtime/api/memory_use.h"
 #include "runtime/api/prediction.h"
+#include "runtime/base/error.h"
 #include "runtime/config/enum_names.h"
 #include "tools/cli/bench_floor.h"
 #include "tools/cli/bench_ops.h"
@@ -92,6 +93,9 @@ int BenchVerb(const BenchArguments& arguments) {
       context.environment.kernels = &timer->kernels();
       context.environment.comm_factory = &*timer;
     }
+    MR_REQUIRE(ErrorCode::kConfig,
+               !((arguments.ops || arguments.floor) && context.config.config.execution.checked),
+               "--ops and --floor time ops one by one: not with execution.checked = true");
     Session session(context.config.config, context.environment, {plans, true});
     session.InitWeights();
     RunSteps(session, 0, arguments.warmup);

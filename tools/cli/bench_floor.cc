@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <set>
 
 #include "runtime/base/error.h"
@@ -117,6 +118,7 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
   floor.copy_bytes_per_second = CopyRate(watch, environment, binding.arena, engine.arena_bytes(), compute);
   Machine here = machine;
   here.memory = floor.copy_bytes_per_second;
+  here.vector = std::numeric_limits<double>::infinity();  // a rate that nobody measured here is no floor
 
   std::map<std::string, AloneRow> alone;
   KernelCounters unused;
