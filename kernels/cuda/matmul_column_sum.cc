@@ -4,13 +4,13 @@
 #include <limits>
 
 #include "kernels/cuda/matmul.h"
+#include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
 
-constexpr int64_t kBlocks = 264;     // two for each SM of an H100 or H200
 constexpr int64_t kLeastChunk = 64;  // rows; less is not worth a block
 
 bool IsFloat(const TensorView& v) { return v.dtype() == DType::kF32 || v.dtype() == DType::kBF16; }
@@ -34,21 +34,21 @@ void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream) {
   const int64_t tiles = (columns + cuda::ColumnSumTile(op.x.dtype()) - 1) / cuda::ColumnSumTile(op.x.dtype());
   const int64_t limit = op.scratch.bytes() / (columns * 4);
   MR_CHECK_GE(limit, 1, "scratch is smaller than WorkspaceBytes of the column sum");
-  const int64_t wanted = std::min((kBlocks + tiles - 1) / tiles, (rows + kLeastChunk - 1) / kLeastChunk);
+  const int64_t wanted =
+      std::min((cuda::kColumnSumBlocks + tiles - 1) / tiles, (rows + kLeastChunk - 1) / kLeastChunk);
   const bool few = rows <= cuda::kColumnSumFewRows;
-  const cuda::ColumnSum sum{
-      .x = op.x.data,
-      .x_dtype = op.x.dtype(),
-      .rows = rows,
-      .columns = columns,
-      .row_stride = op.x.stride(0),
-      .partials = few ? nullptr : op.scratch.as<float>(),
-      .chunks = std::clamp<int64_t>(wanted, 1, std::min(limit, cuda::kColumnSumMostChunks)),
-      .out = op.out.data,
-      .out_dtype = op.out.dtype(),
-      .out_stride = op.out.stride(0),
-      .accumulate = op.update == Update::kAccumulate,
-      .vectors = rows > 0 && ReadsVectors(op.x)};
+  const cuda::ColumnSum sum{.x = op.x.data,
+                            .x_dtype = op.x.dtype(),
+                            .rows = rows,
+                            .columns = columns,
+                            .row_stride = op.x.stride(0),
+                            .partials = few ? nullptr : op.scratch.as<float>(),
+                            .chunks = std::clamp<int64_t>(wanted, 1, std::min(limit, cuda::kColumnSumBlocks)),
+                            .out = op.out.data,
+                            .out_dtype = op.out.dtype(),
+                            .out_stride = op.out.stride(0),
+                            .accumulate = op.update == Update::kAccumulate,
+                            .vectors = rows > 0 && ReadsVectors(op.x)};
   cuda::LaunchColumnSum(sum, AsCuda(stream).get());
 }
 

@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/matmul_column_sum.h"
+#include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const Col
 // Thread (x, y) sums chunks y, y + 32, ... of column x of the block's 32, then warp y the 32 sums of column
 // y.
 __global__ void __launch_bounds__(1024, 1) SumPartials(const ColumnSum s) {
-  constexpr int kMost = (kColumnSumMostChunks + 31) / 32;
+  constexpr int kMost = (kColumnSumBlocks + 31) / 32;
   __shared__ float of_column[32][33];
   const int64_t first = int64_t{blockIdx.x} * 32, mine = first + threadIdx.x;
   float part[kMost];

@@ -18,7 +18,7 @@ struct ColumnSum {
   DType x_dtype = DType::kF32;
   int64_t rows = 0, columns = 0, row_stride = 0;
   float* partials = nullptr;  // [chunks, columns]; nullptr: one launch
-  int64_t chunks = 1;         // at most kColumnSumMostChunks; chunk c takes every chunks-th 8 rows
+  int64_t chunks = 1;         // at most kColumnSumBlocks; chunk c takes every chunks-th 8 rows
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 1;
@@ -29,7 +29,6 @@ struct ColumnSum {
 // Columns that one block sums: 32 threads with 16 bytes each.
 constexpr int64_t ColumnSumTile(DType dtype) { return dtype == DType::kF32 ? 128 : 256; }
 
-inline constexpr int64_t kColumnSumMostChunks = 264;
 inline constexpr int64_t kColumnSumFewRows = 4096;  // one launch
 
 void LaunchColumnSum(const ColumnSum& sum, cudaStream_t stream);

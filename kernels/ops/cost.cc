@@ -14,9 +14,6 @@ namespace {
 int64_t Dim(const Shape& s, int i) { return s.layout.dims[static_cast<size_t>(i)]; }
 bool IsF32(const Shape& s) { return s.layout.dtype == DType::kF32; }
 
-// Blocks that keep partial column sums on a GPU: twice the SMs of an H100 or H200.
-constexpr int64_t kCudaPartials = 264;
-
 int64_t CpuBytes(const MatmulOp<Shape>& op) {
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
   if (m == 0 || n == 0) return 0;
@@ -63,7 +60,7 @@ int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
 }
 
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
-  return backend == Backend::kCpu ? 0 : kCudaPartials * Dim(op.x, 1) * 4;
+  return backend == Backend::kCpu ? 0 : cuda::ColumnSumBytes(Dim(op.x, 1));
 }
 
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {

@@ -14,6 +14,10 @@ inline constexpr int64_t kNormGradBlocks = 264;
 
 constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * columns * 8; }
 
+// Blocks of column_sum, at most, that each keep f32 sums of a chunk of rows.
+inline constexpr int64_t kColumnSumBlocks = 264;
+constexpr int64_t ColumnSumBytes(int64_t columns) { return kColumnSumBlocks * columns * 4; }
+
 // Blocks of sum_squares, at most, each with a partial sum in double, and threads of a block. Threads take
 // four elements at a time.
 inline constexpr int64_t kSumSquaresBlocks = 264;
