@@ -48,6 +48,7 @@ Machine H100() {
   m.name = "h100";
   m.title = "NVIDIA H100 SXM, 80 GB HBM3, NVLink 4";
   m.memory = 3.0e12;
+  m.device_bytes = int64_t{79} << 30;
   return m;
 }
 
@@ -56,6 +57,7 @@ Machine H200() {
   m.name = "h200";
   m.title = "NVIDIA H200 SXM, 141 GB HBM3e, NVLink 4";
   m.memory = 4.3e12;
+  m.device_bytes = int64_t{139} << 30;
   return m;
 }
 

@@ -31,6 +31,7 @@ json MemoryJson(const MemoryFigures& m) {
           {"arena_bytes", m.arena},
           {"run_arena_bytes", m.run_arena},
           {"device_bytes", m.device > 0 ? json(m.device) : json(nullptr)},
+          {"device_has_bytes", m.device_has > 0 ? json(m.device_has) : json(nullptr)},
           {"lower_bound_bytes", m.lower_bound},
           {"persistent_bytes", m.persistent},
           {"parameter_pool_bytes", m.parameter_pool},

@@ -125,7 +125,10 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   m.arena = plan.arena_bytes;
   m.run_arena = std::max(plan.arena_bytes, in.other_plans_arena);
   const int64_t beside = in.machine.BesideArena(in.layout.mesh.world());
-  if (beside > 0) m.device = m.run_arena + beside;
+  if (in.options.backend == Backend::kCuda && beside > 0) {
+    m.device = m.run_arena + beside;
+    m.device_has = in.machine.device_bytes;
+  }
   m.lower_bound = plan.lower_bound;
   m.persistent = plan.persistent_bytes;
   m.parameter_pool = plan.param_pool_bytes;

@@ -121,9 +121,15 @@ class Writer {
                                      static_cast<double>(m.lower_bound))));
     if (m.run_arena > m.arena)
       Row("arena of the run", BytesText(m.run_arena) + ": evaluation or generation needs more");
-    if (m.device > 0)
+    if (m.device > 0) {
       Row("device", fmt::format("{}: {} beside the arena for context, libraries and communicators",
                                 BytesText(m.device), BytesText(m.device - m.run_arena)));
+      if (m.device_has > 0 && m.device > m.device_has)
+        Row("does not fit",
+            fmt::format("such a device has {}; try memory.recompute, a smaller train.micro_batch or "
+                        "more ranks",
+                        BytesText(m.device_has)));
+    }
     if (m.parameter_pool + m.gradient_pool > 0)
       Row("bucket pools", fmt::format("parameters {}, gradients {}", BytesText(m.parameter_pool),
                                       BytesText(m.gradient_pool)));

@@ -158,6 +158,22 @@ TEST_CASE("sums by kind are the sums of the ops, each as often as it runs", "[pl
   REQUIRE(middle->runs == 2);
 }
 
+TEST_CASE("a plan for GPUs says how much of a device it takes, and when that is too much", "[plan][report]") {
+  PlanOptions options = SmallBatch(1);
+  Machine machine = FindMachine("h200");
+  CHECK(PlanFor(SmallModel(1), {1, 2}, {}, options).Report(machine).memory.device ==
+        0);  // a plan for the CPU
+  options.backend = Backend::kCuda;
+  const TinyPlan plan = PlanFor(SmallModel(1), {1, 2}, {}, options);
+  const PlanReport r = plan.Report(machine);
+  CHECK(machine.BesideArena(2) > machine.BesideArena(1));
+  CHECK(r.memory.device == r.memory.run_arena + machine.BesideArena(2));
+  CHECK(PlanReportJson(r)["memory"]["device_bytes"] == r.memory.device);
+  CHECK_THAT(PlanReportText(r), !Catch::Contains("does not fit"));
+  machine.device_bytes = r.memory.device - 1;
+  CHECK_THAT(PlanReportText(plan.Report(machine)), Catch::Contains("does not fit"));
+}
+
 std::string Keys(const json& value, const std::string& prefix) {
   std::string keys;
   for (const auto& [key, child] : value.items()) {
@@ -194,7 +210,8 @@ TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
       "memory.bytes_at_peak.slots\nmemory.bytes_at_peak.workspaces\nmemory.bytes_per_rank\n"
       "memory.bytes_per_rank.activations\nmemory.bytes_per_rank.gradients\nmemory.bytes_per_rank.optimizer\n"
       "memory.bytes_per_rank.parameters\nmemory.bytes_per_rank.runtime\nmemory.bytes_per_rank.slots\n"
-      "memory.bytes_per_rank.workspaces\nmemory.device_bytes\nmemory.gradient_pool_bytes\nmemory.lower_bound_"
+      "memory.bytes_per_rank.workspaces\nmemory.device_bytes\nmemory.device_has_bytes\nmemory.gradient_pool_"
+      "bytes\nmemory.lower_bound_"
       "bytes\n"
       "memory.parameter_pool_bytes\nmemory.persistent_bytes\nmemory.run_arena_bytes\n"
       "mesh\nmesh.replicate\nmesh.shard\nmesh.world\n"
