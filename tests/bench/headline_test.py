@@ -98,6 +98,7 @@ class Headline(unittest.TestCase):
         raw = next(r["raw"] for r in case["runs"] if r["variant"] == "millrace")
         self.assertEqual(raw["model_flops_per_token_full"], case["flops_per_token"]["full"])
         self.assertAlmostEqual(graphs["ratio_to_floor"], 12 / case["floor_ms"])
+        self.assertEqual(case["floor_from"], "measured by bench")
         self.assertEqual((graphs["working_bytes"], graphs["reserved_bytes"], graphs["device_bytes"]), (3 << 30, 4 << 30, 5 << 30))
         self.assertEqual(ours["working_bytes"], raw["arena_bytes"])
         self.assertIsNone(ours["exposed_ms"])
