@@ -30,7 +30,7 @@ std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary
 // Moves what an earlier run left to the first free <name>.old-<n>.<extension>.
 void SetAside(const std::string& run_dir) {
   using File = std::pair<const char*, const char*>;
-  std::vector<File> files = {{"metrics", ".jsonl"}, {"summary", ".json"}};
+  std::vector<File> files = {{"metrics", ".jsonl"}, {"summary", ".json"}, {"tensorboard", ""}};
   if (HasRunHistory(run_dir)) files.emplace_back("config", ".json");
   const auto exists = [](const std::string& path) {
     std::error_code ignored;
@@ -127,6 +127,18 @@ void MetricsFile::Append(const StepReport& r) {
 }
 
 void MetricsFile::Sync() { lines_.Sync(); }
+
+std::vector<EventScalar> ScalarsOf(const StepReport& r) {
+  std::vector<EventScalar> scalars = {{"loss", r.loss},
+                                      {"grad_norm", r.grad_norm},
+                                      {"lr", r.lr},
+                                      {"step_ms", r.step_ms},
+                                      {"tokens_per_s", r.tokens_per_s},
+                                      {"mfu", r.mfu},
+                                      {"peak_bytes", static_cast<double>(r.peak_bytes)}};
+  if (r.eval_loss) scalars.push_back({"eval_loss", *r.eval_loss});
+  return scalars;
+}
 
 void WriteSummary(const std::string& run_dir, const Summary& s) {
   const auto optional = [](const std::optional<double>& value) {

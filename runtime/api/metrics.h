@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/api/tensorboard.h"
 #include "runtime/api/training.h"
 #include "runtime/data/jsonl_appender.h"
 
@@ -15,7 +16,7 @@ namespace millrace {
 enum class OldMetrics {
   kDropTail,  // the same run, trained again from its last checkpoint: the lines come again
   kSetAside  // another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl, and
-             // summary.json and config.json follow it
+             // summary.json, config.json and the folder tensorboard follow it
 };
 
 class MetricsFile {
@@ -30,6 +31,9 @@ class MetricsFile {
   int64_t dropped_ = 0;
   JsonlAppender lines_;
 };
+
+// The numbers of a line of metrics.jsonl that are worth a curve, under the same names.
+std::vector<EventScalar> ScalarsOf(const StepReport& report);
 
 // "0x3f9d70a4": the bits of the float32 nearest to `value`.
 std::string Float32Bits(double value);

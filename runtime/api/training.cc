@@ -13,6 +13,7 @@
 #include "runtime/api/metrics.h"
 #include "runtime/api/prediction.h"
 #include "runtime/api/run_history.h"
+#include "runtime/api/tensorboard.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "runtime/exec/logical_tensors.h"
@@ -174,6 +175,10 @@ class Loop {
       metrics_ =
           std::make_unique<MetricsFile>(config_.run.dir, result_.first_step,
                                         resumed && !goes_on ? OldMetrics::kSetAside : OldMetrics::kDropTail);
+      if (config_.run.tensorboard)
+        events_ =
+            std::make_unique<TensorBoardFile>(config_.run.dir, result_.first_step,
+                                              [this](const std::string& text) { observer_.OnWarning(text); });
       if (metrics_->dropped() > 0)
         observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
                                         metrics_->dropped(), result_.first_step));
@@ -219,7 +224,10 @@ class Loop {
       StepReport report = ReportOf(waiting_.front(), scalars);
       waiting_.pop_front();
       if (evaluates && waiting_.empty()) Evaluate(report);
-      Report([&] { metrics_->Append(report); });
+      Report([&] {
+        metrics_->Append(report);
+        if (events_ != nullptr) events_->Append(report.step, ScalarsOf(report));
+      });
       if (marks() != nullptr) marks()->Enter(RunPhase::kTraining, report.step);
     }
   }
@@ -344,7 +352,8 @@ class Loop {
   TrainObserver& observer_;
   const RunIdentity identity_;
   std::unique_ptr<MetricsFile> metrics_;
-  std::vector<PlanStage> plan_stages_;  // rank 0
+  std::unique_ptr<TensorBoardFile> events_;  // when run.tensorboard asks for them
+  std::vector<PlanStage> plan_stages_;       // rank 0
   StepCounters counters_before_;
   int64_t samples_before_ = 0;
   // Steps that are still in flight when the next one is issued: the device never waits for the host to look

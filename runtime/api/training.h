@@ -71,9 +71,10 @@ struct TrainOptions {
 RunIdentity IdentityOf(const Session& session);
 
 // Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0
-// calls the observer and writes run.dir/config.json, metrics.jsonl and summary.json. checkpoint.resume
-// decides whether the newest valid checkpoint is continued. Errors: kCheckpoint, kConfig (another model in
-// the same folder; a fault where there is no such rank or unit), kData, kIo, and the engine's.
+// calls the observer and writes run.dir/config.json, metrics.jsonl, summary.json and, where run.tensorboard
+// asks for them, event files. checkpoint.resume decides whether the newest valid checkpoint is continued.
+// Errors: kCheckpoint, kConfig (another model in the same folder; a fault where there is no such rank or
+// unit), kData, kIo, and the engine's.
 TrainResult Train(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
                   TrainObserver& observer);
 

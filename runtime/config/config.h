@@ -179,6 +179,7 @@ struct CheckpointConfig {
 
 struct RunConfig {
   std::string dir = "runs/default";
+  bool tensorboard = false;
   bool operator==(const RunConfig&) const = default;
 };
 

@@ -246,6 +246,9 @@ std::vector<Key> MakeKeys() {
           "`never`: start anew."),
 
       KEY(run.dir, any, "Folder of metrics, summary and checkpoints."),
+      KEY(run.tensorboard, any,
+          "Also write the figures of each step as TensorBoard events, into the folder `tensorboard` of "
+          "`run.dir`."),
   };
 }
 

@@ -79,6 +79,7 @@ const char* const kPromised[] = {
     "checkpoint.keep",
     "checkpoint.resume",
     "run.dir",
+    "run.tensorboard",
 };
 
 // Two values of the key's type and range, unlike each other.
