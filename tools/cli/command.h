@@ -77,6 +77,10 @@ struct CompareArguments {
   std::string a, b;  // folders of runs
   bool json = false;
 };
+struct ReportArguments {
+  std::string run_dir;
+  std::string out;  // "": report.html in run_dir
+};
 
 int TrainVerb(const ConfigArguments& arguments);
 int EvalVerb(const EvalArguments& arguments);
@@ -85,6 +89,7 @@ int PlanVerb(const PlanArguments& arguments);
 int BenchVerb(const BenchArguments& arguments);
 int InspectVerb(const std::string& path, bool json);
 int CompareVerb(const CompareArguments& arguments);  // 0: the same; 1: they differ
+int ReportVerb(const ReportArguments& arguments);
 int ImportVerb(const ExchangeArguments& arguments);
 int ExportVerb(const ExchangeArguments& arguments);
 int DoctorVerb(bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot

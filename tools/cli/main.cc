@@ -122,6 +122,13 @@ int Main(int argc, char** argv) {
   compare_app->add_flag("--json", compared.json, "one JSON object");
   compare_app->callback([&] { verb = [&] { return CompareVerb(compared); }; });
 
+  ReportArguments report;
+  CLI::App* report_app =
+      app.add_subcommand("report", "a run as one HTML page: curves, memory, configuration");
+  report_app->add_option("run_dir", report.run_dir, "run.dir of a run")->required();
+  report_app->add_option("--out", report.out, "file to write (default: report.html in run.dir)");
+  report_app->callback([&] { verb = [&] { return ReportVerb(report); }; });
+
   bool doctor_json = false;
   CLI::App* doctor_app = app.add_subcommand(
       "doctor", "what this host has, what is missing, and the fix; exit code 0 when training can work");

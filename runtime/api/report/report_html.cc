@@ -1,0 +1,362 @@
+#include "runtime/api/report/report_html.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "runtime/api/report/chart.h"
+#include "runtime/api/report/report_style.h"
+#include "runtime/plan/report/plan_text.h"
+
+namespace millrace {
+namespace {
+
+using nlohmann::json;
+
+std::string Short(double value) { return fmt::format("{:.6g}", value); }
+std::string Bytes(double value) {
+  return std::isfinite(value) && std::abs(value) < 0x1p62 ? BytesText(std::llround(value)) : "not known";
+}
+std::string Milliseconds(double value) { return fmt::format("{:.4g} ms", value); }
+
+// ---- tables
+
+// A cell is HTML already.
+std::string Row(const std::vector<std::string>& cells, std::string_view numbers = "") {
+  std::string row = "<tr>";
+  for (size_t i = 0; i < cells.size(); ++i)
+    row +=
+        fmt::format("<td{}>{}</td>", i < numbers.size() && numbers[i] == 'n' ? " class=\"n\"" : "", cells[i]);
+  return row + "</tr>\n";
+}
+
+std::string Table(const std::vector<std::string>& heads, const std::string& rows,
+                  std::string_view numbers = "") {
+  std::string html = "<table><thead><tr>";
+  for (size_t i = 0; i < heads.size(); ++i)
+    html +=
+        fmt::format("<th{}>{}</th>", i < numbers.size() && numbers[i] == 'n' ? " class=\"n\"" : "", heads[i]);
+  return html + "</tr></thead><tbody>\n" + rows + "</tbody></table>\n";
+}
+
+std::string Section(std::string_view id, std::string_view title, const std::string& body, bool wide = false) {
+  return fmt::format("<section class=\"card{}\" id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", wide ? " wide" : "",
+                     id, title, body);
+}
+
+std::string Hint(const std::string& text) { return "<p class=\"hint\">" + HtmlText(text) + "</p>\n"; }
+std::string Warning(const std::string& text) { return "<p class=\"warn\">" + HtmlText(text) + "</p>\n"; }
+std::string Code(const std::string& text) { return "<code>" + HtmlText(text) + "</code>"; }
+
+// A value of summary.json by its path; null where there is none.
+const json& At(const json& object, std::initializer_list<const char*> path) {
+  static const json kNone;
+  const json* at = &object;
+  for (const char* key : path) {
+    if (!at->is_object() || !at->contains(key)) return kNone;
+    at = &(*at)[key];
+  }
+  return *at;
+}
+
+std::string TextOf(const json& value) {
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+double NumberOf(const json& value) { return value.is_number() ? value.get<double>() : StepRow::kUnknown; }
+
+// ---- sections
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return StepRow::kUnknown;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double MedianOf(const std::vector<StepRow>& rows, double StepRow::*column) {
+  std::vector<double> values;
+  for (const StepRow& row : rows)
+    if (std::isfinite(row.*column)) values.push_back(row.*column);
+  return Median(std::move(values));
+}
+
+std::string State(const RunRecord& r) {
+  std::string text;
+  if (r.summary.is_null())
+    text = "No summary.json: the run goes on, or did not end in good order.";
+  else if (At(r.summary, {"preempted"}) == true)
+    text = fmt::format("Stopped on request after step {}, saved.", TextOf(At(r.summary, {"last_step"})));
+  else
+    text = fmt::format("Ended in good order after step {}.", TextOf(At(r.summary, {"last_step"})));
+  if (!r.history.empty())
+    if (const auto steps = r.history.back().keys.find("train.steps"); steps != r.history.back().keys.end())
+      text += fmt::format(" train.steps is {}.", steps->second.value);
+  return text;
+}
+
+std::string Tile(const std::string& value, const std::string& what) {
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", HtmlText(value), HtmlText(what));
+}
+
+std::string Tiles(const RunRecord& r) {
+  const auto known = [](double value, const std::string& text) {
+    return std::isfinite(value) ? text : "not finite";
+  };
+  std::string tiles = Tile(std::to_string(r.rows.size()), "steps recorded");
+  const auto skipped =
+      std::count_if(r.rows.begin(), r.rows.end(), [](const auto& row) { return !row.offender.empty(); });
+  if (!r.rows.empty()) {
+    const StepRow& last = r.rows.back();
+    tiles += Tile(known(last.loss, Short(last.loss)), fmt::format("loss of step {}", last.step));
+    const auto eval = std::find_if(r.rows.rbegin(), r.rows.rend(),
+                                   [](const auto& row) { return row.eval_loss.has_value(); });
+    if (eval != r.rows.rend())
+      tiles += Tile(known(*eval->eval_loss, Short(*eval->eval_loss)),
+                    fmt::format("held-out loss after step {}", eval->step));
+    if (std::isfinite(last.tokens)) tiles += Tile(CountText(last.tokens), "tokens seen, all ranks");
+    if (const double ms = MedianOf(r.rows, &StepRow::step_ms); std::isfinite(ms))
+      tiles += Tile(Milliseconds(ms), "median step");
+    if (const double rate = MedianOf(r.rows, &StepRow::tokens_per_s); std::isfinite(rate))
+      tiles += Tile(CountText(rate), "tokens/s, median, all ranks");
+    if (const double mfu = MedianOf(r.rows, &StepRow::mfu); mfu > 0)
+      tiles += Tile(fmt::format("{:.1f}%", 100 * mfu), "MFU, median");
+  }
+  tiles += Tile(std::to_string(skipped), "steps not finite");
+  return "<div class=\"tiles wide\">\n" + tiles + "</div>\n";
+}
+
+// Steps that were not finite, and where calls with another configuration began.
+std::vector<ChartMark> Marks(const RunRecord& r) {
+  std::vector<ChartMark> marks;
+  for (size_t i = 1; i < r.history.size(); ++i)
+    marks.push_back({static_cast<double>(r.history[i].step) + 0.5, "call",
+                     fmt::format("resumed after step {} with another configuration", r.history[i].step)});
+  size_t bad = 0;
+  for (const StepRow& row : r.rows)
+    if (!row.offender.empty() && ++bad <= kMostPoints)
+      marks.push_back({static_cast<double>(row.step), "bad",
+                       fmt::format("step {}: not finite: {}", row.step, row.offender)});
+  return marks;
+}
+
+std::string Charts(const RunRecord& r) {
+  const std::vector<ChartMark> marks = Marks(r);
+  const auto series = [&](const char* name, double StepRow::*column) {
+    ChartSeries all{name, "main", {}};
+    for (const StepRow& row : r.rows) all.points.push_back({row.step, row.*column});
+    return all;
+  };
+  ChartSeries held_out{"held-out loss", "other", {}};
+  for (const StepRow& row : r.rows)
+    if (row.eval_loss) held_out.points.push_back({row.step, *row.eval_loss});
+  std::string html = ChartHtml({"loss", "Loss", Short, {series("loss", &StepRow::loss), held_out}, marks});
+  html += ChartHtml({"grad_norm", "Gradient norm", Short, {series("grad_norm", &StepRow::grad_norm)}, marks});
+  html += ChartHtml({"lr", "Learning rate", Short, {series("lr", &StepRow::lr)}, marks});
+  html += ChartHtml({"tokens_per_s",
+                     "Tokens per second, all ranks",
+                     CountText,
+                     {series("tokens/s", &StepRow::tokens_per_s)},
+                     marks});
+  html += ChartHtml({"step_ms", "Time of a step", Milliseconds, {series("step", &StepRow::step_ms)}, marks});
+  html += ChartHtml({"peak_bytes",
+                     "Most memory in use so far, rank 0",
+                     Bytes,
+                     {series("peak", &StepRow::peak_bytes)},
+                     marks});
+  return html;
+}
+
+std::string MemorySection(const RunRecord& r, const std::optional<PlannedMemory>& planned) {
+  std::string rows;
+  const auto add = [&](const char* what, double value) {
+    if (std::isfinite(value)) rows += Row({what, Bytes(value)}, " n");
+  };
+  add("arena, predicted", NumberOf(At(r.summary, {"predicted", "arena_bytes"})));
+  add("arena, allocated", NumberOf(At(r.summary, {"measured", "arena_bytes"})));
+  add("lower bound of the training plan", NumberOf(At(r.summary, {"predicted", "lower_bound_bytes"})));
+  add("device, predicted", NumberOf(At(r.summary, {"predicted", "device_bytes"})));
+  add("device, measured", NumberOf(At(r.summary, {"measured", "device_bytes"})));
+  add("process before the arena", NumberOf(At(r.summary, {"resident_before_arena_bytes"})));
+  add("most in use, last call", r.rows.empty() ? StepRow::kUnknown : r.rows.back().peak_bytes);
+  std::string html = Hint("Of one rank.") + (rows.empty() ? "" : Table({"", "bytes"}, rows, " n"));
+  if (!planned)
+    return html + Hint(
+                      "By class: not known. The run recorded no configuration, or this version of the "
+                      "program plans it otherwise.");
+  std::string classes;
+  const int64_t most =
+      std::max<int64_t>(1, *std::max_element(planned->by_class.begin(), planned->by_class.end()));
+  for (int c = 0; c < kBufferClasses; ++c) {
+    const auto i = static_cast<size_t>(c);
+    if (planned->by_class[i] == 0) continue;
+    classes +=
+        Row({HtmlText(Name(static_cast<BufferClass>(c))), BytesText(planned->by_class[i]),
+             BytesText(planned->at_peak[i]),
+             fmt::format("<i style=\"width:{:.1f}%\"></i>",
+                         100.0 * static_cast<double>(planned->by_class[i]) / static_cast<double>(most))},
+            " nn");
+    classes.replace(classes.rfind("<td><i"), 4, "<td class=\"bar\">");
+  }
+  return html + "<h3>Planned for a training step</h3>\n" +
+         Table({"class", "most", "at the peak of all", ""}, classes, " nn") +
+         Hint(fmt::format("Arena of the training plan: {}; lower bound {}.", BytesText(planned->arena),
+                          BytesText(planned->lower_bound)));
+}
+
+std::string SkippedSection(const RunRecord& r) {
+  constexpr size_t kShown = 1000;
+  std::string rows;
+  size_t count = 0;
+  for (const StepRow& row : r.rows)
+    if (!row.offender.empty() && ++count <= kShown)
+      rows += Row({std::to_string(row.step), HtmlText(row.offender)}, "n");
+  if (count == 0) return Hint("None: every step was finite.");
+  std::string html = Table({"step", "not finite, so that the update was skipped"}, rows, "n");
+  if (count > kShown) html += Hint(fmt::format("The first {} of {}.", kShown, count));
+  return html;
+}
+
+std::string CallsSection(const RunRecord& r) {
+  std::string rows;
+  for (const RecordedCall& call : r.history)
+    rows += Row({std::to_string(call.step),
+                 &call == &r.history.front() ? "the run began" : "resumed with another configuration",
+                 std::to_string(call.world), HtmlText(call.backend)},
+                "n n");
+  std::string html = rows.empty() ? "" : Table({"after step", "", "ranks", "backend"}, rows, "n n");
+  if (const json& first = At(r.summary, {"first_step"}); first.is_number_integer())
+    html += Hint(first == 0 ? "The last call began at the start."
+                            : fmt::format("The last call went on after step {}.", TextOf(first)));
+  html += Hint("A call that resumes with the same configuration leaves no record, but for the last.");
+  std::string saved;
+  for (const CheckpointEntry& entry : r.checkpoints) {
+    double bytes = 0;
+    if (entry.manifest)
+      for (const CheckpointFile& file : entry.manifest->files) bytes += static_cast<double>(file.bytes);
+    saved += Row({std::to_string(entry.step), entry.manifest ? std::to_string(entry.manifest->world) : "",
+                  entry.manifest ? Bytes(bytes) : "", entry.usable() ? "usable" : HtmlText(entry.problem)},
+                 "nnn");
+  }
+  if (!r.checkpoints_problem.empty()) html += Warning(r.checkpoints_problem);
+  html += "<h3>Checkpoints</h3>\n";
+  return html + (saved.empty() ? Hint("None.")
+                               : Table({"step", "ranks", "bytes", "manifest and sizes"}, saved, "nnn"));
+}
+
+std::string PredictedSection(const RunRecord& r) {
+  const json &predicted = At(r.summary, {"predicted"}), &measured = At(r.summary, {"measured"});
+  if (!predicted.is_object() || !measured.is_object())
+    return Hint("Not known before the run has ended in good order.");
+  std::string rows;
+  const auto add = [&](const std::string& name, const json& p, const json& m) {
+    if (!p.is_number() && !m.is_number()) return;
+    const double a = NumberOf(p), b = NumberOf(m);
+    const auto text = [&](double value) {
+      if (!std::isfinite(value)) return std::string("not known");
+      return std::floor(value) == value && std::abs(value) < 0x1p53 ? fmt::format("{:.0f}", value)
+                                                                    : Short(value);
+    };
+    rows += Row({Code(name), text(a), text(b),
+                 std::isfinite(a) && std::isfinite(b) && a != 0 ? fmt::format("{:.3f}", b / a) : ""},
+                " nnn");
+  };
+  for (const char* name : {"step_ms", "tokens_per_s", "arena_bytes", "device_bytes", "wire_bytes"})
+    add(name, At(predicted, {name}), At(measured, {name}));
+  if (const json& counters = At(predicted, {"counters"}); counters.is_object())
+    for (const auto& [name, value] : counters.items())
+      add(name, value, At(measured, {"counters", name.c_str()}));
+  return Hint("Of rank 0, for the steps of the last call; predicted for: " +
+              TextOf(At(predicted, {"machine"}))) +
+         Table({"", "predicted", "measured", "ratio"}, rows, " nnn");
+}
+
+// Each key with its value at first, and what later calls changed.
+std::string ConfigurationSection(const RunRecord& r) {
+  if (r.history.empty()) return Hint("Not recorded.");
+  std::map<std::string, std::pair<std::string, bool>> keys;  // the row, and whether anyone has set it
+  std::map<std::string, std::string> in_force;
+  for (const RecordedCall& call : r.history)
+    for (const auto& [key, value] : call.keys) {
+      const auto [before, fresh] = in_force.try_emplace(key, value.value);
+      if (!fresh && before->second == value.value) continue;
+      before->second = value.value;
+      const bool first = &call == &r.history.front();
+      auto& [rows, set] = keys[key];
+      rows += Row({Code(key), (first ? "" : fmt::format("after step {}: ", call.step)) + Code(value.value),
+                   HtmlText(value.origin)});
+      set = set || value.origin != "default";
+    }
+  std::string given, defaults;
+  for (const auto& [key, row] : keys) (row.second ? given : defaults) += row.first;
+  const std::vector<std::string> heads = {"key", "value", "origin"};
+  return (given.empty() ? Hint("Every key has its default.") : Table(heads, given)) +
+         (defaults.empty()
+              ? ""
+              : "<details><summary>Defaults</summary>\n" + Table(heads, defaults) + "</details>\n");
+}
+
+std::string HashesSection(const RunRecord& r) {
+  std::string stages, hashes;
+  for (const RecordedCall& call : r.history)
+    for (const std::string_view name : kPlanStageNames)
+      if (const auto stage = call.plan_stages.find(std::string(name)); stage != call.plan_stages.end())
+        stages += Row({std::to_string(call.step), HtmlText(name), Code(stage->second)}, "n");
+  for (const std::string_view name : kFinalHashNames)
+    if (const json& hash = At(r.summary, {std::string(name).c_str()}); hash.is_string() && hash != "")
+      hashes += Row({HtmlText(name), Code(TextOf(hash))});
+  return (stages.empty() ? Hint("Plan stages were not recorded.")
+                         : Table({"after step", "stage", "hash"}, stages, "n")) +
+         (hashes.empty() ? "" : "<h3>At the end</h3>\n" + Table({"", "hash"}, hashes));
+}
+
+std::string EnvironmentSection(const RunRecord& r) {
+  std::string rows;
+  if (!r.history.empty()) {
+    rows += Row({"backend", HtmlText(r.history.back().backend)});
+    rows += Row({"ranks", std::to_string(r.history.back().world)});
+  }
+  if (const json& machine = At(r.summary, {"predicted", "machine"}); machine.is_string())
+    rows += Row({"machine that predictions and MFU are for", HtmlText(TextOf(machine))});
+  if (const json& seconds = At(r.summary, {"seconds"}); seconds.is_number())
+    rows += Row({"time of the last call", HtmlText(SecondsText(seconds.get<double>()))});
+  return (rows.empty() ? "" : Table({"", ""}, rows)) +
+         Hint(
+             "A run does not record host names and library versions; millrace doctor prints those of a "
+             "host.");
+}
+
+}  // namespace
+
+std::string ReportHtml(const RunRecord& r, const std::optional<PlannedMemory>& planned) {
+  std::filesystem::path path(r.dir);
+  if (!path.has_filename()) path = path.parent_path();
+  std::string notes;
+  if (r.torn)
+    notes += Warning("The last line of metrics.jsonl is cut off: the run was killed, or is writing it.");
+  if (!r.history_problem.empty()) notes += Warning("Not a run's config.json: " + r.history_problem);
+  if (r.rows.empty()) notes += Warning("No step is recorded yet.");
+  const std::string name = HtmlText(path.filename().string());
+  std::string html = fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+      "content=\"width=device-width, "
+      "initial-scale=1\">\n<title>Millrace run "
+      "{}</title>\n<style>{}</style>\n</head>\n<body>\n<header>\n<h1>Millrace run {}</h1>\n"
+      "<p>{}</p>\n<p id=\"state\">{}</p>\n{}</header>\n<main>\n",
+      name, kReportStyle, name, Code(r.dir), HtmlText(State(r)), notes);
+  html += Tiles(r) + Charts(r) + Section("memory", "Memory", MemorySection(r, planned)) +
+          Section("skipped", "Skipped steps", SkippedSection(r)) +
+          Section("calls", "Calls and checkpoints", CallsSection(r)) +
+          Section("predicted", "Predicted beside measured", PredictedSection(r)) +
+          Section("configuration", "Configuration", ConfigurationSection(r), true) +
+          Section("hashes", "Plan stages and hashes", HashesSection(r)) +
+          Section("environment", "Environment", EnvironmentSection(r));
+  return html + "</main>\n</body>\n</html>\n";
+}
+
+}  // namespace millrace

@@ -1,0 +1,46 @@
+// All that a run's folder tells, as one value: what a report shows. For looking at a run, also one that goes
+// on or was killed; nothing is changed.
+//
+// Units    bytes and ms as in metrics.jsonl and summary.json (tools/README.md). NaN: not recorded, or
+// recorded as
+//          null because it was not finite.
+// Errors   As ReadRunFolder (run_folder.h): kData where the folder is no run's or a file of it is damaged.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/api/run_folder.h"
+#include "runtime/data/checkpoint_store.h"
+
+namespace millrace {
+
+// A line of metrics.jsonl.
+struct StepRow {
+  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  int64_t step = 0;
+  double loss = kUnknown, grad_norm = kUnknown, lr = kUnknown, tokens = kUnknown, step_ms = kUnknown;
+  double tokens_per_s = kUnknown, mfu = kUnknown, peak_bytes = kUnknown;
+  std::optional<double> eval_loss;
+  std::string offender;  // "" where everything was finite
+};
+
+struct RunRecord {
+  std::string dir;            // as it was named
+  std::vector<StepRow> rows;  // by rising step; the last line of a step that has several
+  bool torn = false;          // the last line is cut off
+  RunHistory history;
+  std::string history_problem;
+  nlohmann::json summary;                    // null: there is none
+  std::vector<CheckpointEntry> checkpoints;  // newest first
+  std::string checkpoints_problem;           // why they could not be listed
+};
+
+RunRecord ReadRunRecord(const std::string& run_dir);
+
+}  // namespace millrace

@@ -1,0 +1,249 @@
+"""A run as a page: that `report` shows what the run's files say, escapes what it shows, and refuses what is no run."""
+import html.parser
+import json
+import os
+import shutil
+import unittest
+
+from harness import BAD_CONFIG, BAD_DATA, IO_FAILED, OK, CliTest, RunDir, millrace, program, truncate
+
+VOID = {'meta', 'br'}
+STEPS = 6
+CONSTANT = {'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}}
+
+
+class Page(html.parser.HTMLParser):
+    """Every element by id with its text; fails on tags that do not match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.texts, self.polylines, self.titles, self.errors = [], [], {}, {}, {}, []
+        self.tables = {}
+        self.feed(text)
+        self.close()
+        if self.open:
+            self.errors.append('not closed: %s' % self.open)
+
+    def within(self):
+        return next((i for _, i in reversed(self.open) if i), None)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append((tag, dict(attributes).get('id')))
+        if tag == 'tr':
+            self.tables.setdefault(self.within(), []).append([])
+        if tag in ('td', 'th'):
+            self.tables[self.within()][-1].append('')
+
+    def handle_startendtag(self, tag, attributes):
+        values = dict(attributes)
+        self.elements.append((tag, values))
+        if tag == 'polyline':
+            points = [tuple(float(v) for v in p.split(',')) for p in values['points'].split(' ')]
+            self.polylines.setdefault((self.within(), values['class']), []).append(points)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1][0] != tag:
+            self.errors.append('</%s> closes %s at %s' % (tag, self.open[-1:], self.getpos()))
+        else:
+            self.open.pop()
+
+    def handle_data(self, data):
+        within = self.within()
+        if any(tag == 'title' for tag, _ in self.open):
+            self.titles.setdefault(within, []).append(data)
+            return
+        self.texts[within] = self.texts.get(within, '') + data
+        if any(tag in ('td', 'th') for tag, _ in self.open):
+            self.tables[within][-1][-1] += data
+
+
+class Report(CliTest):
+
+    def train(self, name='run', ranks=2, env=None, sets=(), **sections):
+        sections.setdefault('optimizer', CONSTANT)
+        config, run = self.config(os.path.basename(name) + '.json', run=name, **sections)
+        words = [word for assignment in sets for word in ('--set', assignment)]
+        self.expect(millrace('train', config, *words, ranks=ranks, env=env), OK)
+        return run
+
+    def page(self, run, *words):
+        self.expect(program('report', run.path, *words), OK)
+        with open(words[1] if words else run.file('report.html'), encoding='utf-8') as f:
+            text = f.read()
+        page = Page(text)
+        self.assertEqual(page.errors, [])
+        # Nothing is fetched and nothing runs.
+        self.assertEqual({tag for tag, _ in page.elements} & {'script', 'link', 'img', 'iframe', 'object', 'a'}, set())
+        self.assertFalse([a for _, values in page.elements for a in values if a.startswith('on') or a in ('src', 'href')])
+        self.assertNotRegex(text, r'https?://|@import|url\(')
+        return page, text
+
+    def check_curve(self, page, chart, values):
+        """The line has a point for each step, at the height of its value between least and most."""
+        (points,) = page.polylines[(chart, 'main')]
+        self.assertEqual(len(points), len(values))
+        low, high = min(values), max(values)
+        for i, ((x, y), value) in enumerate(zip(points, values)):
+            self.assertAlmostEqual(x, 1000 * i / (len(values) - 1), delta=0.01)
+            self.assertAlmostEqual(y, 200 * (1 - (value - low) / (high - low)), delta=0.01)
+
+    def test_every_section_has_the_numbers_of_the_files(self):
+        run = self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2})
+        page, _ = self.page(run)
+        metrics, summary = run.metrics(), run.summary()
+        for column in ('loss', 'grad_norm', 'lr', 'tokens_per_s', 'step_ms'):
+            values = [line[column] for line in metrics]
+            if column == 'loss':  # one scale with the held-out losses
+                held_out = [line['eval_loss'] for line in metrics if 'eval_loss' in line]
+                low, high = min(values + held_out), max(values + held_out)
+                (points,) = page.polylines[('loss', 'main')]
+                (others,) = page.polylines[('loss', 'other')]
+                for drawn, wanted in ((points, values), (others, held_out)):
+                    self.assertEqual(len(drawn), len(wanted))
+                    for (_, y), value in zip(drawn, wanted):
+                        self.assertAlmostEqual(y, 200 * (1 - (value - low) / (high - low)), delta=0.01)
+                self.assertEqual(len(values), STEPS)
+                self.assertEqual(len(held_out), STEPS // 2)
+                self.assertIn('held-out loss: last %.6g (step 6)' % held_out[-1], page.texts['loss'])
+            else:
+                self.check_curve(page, column, values)
+            self.assertEqual(len(page.titles[column]), STEPS)
+        for column in ('loss', 'grad_norm', 'lr'):
+            values = [line[column] for line in metrics]
+            for word, value in (('least', min(values)), ('most', max(values))):
+                self.assertIn('%s %.6g (step %d)' % (word, value, 1 + values.index(value)), page.texts[column])
+            for step, (title, value) in enumerate(zip(page.titles[column], values), 1):
+                self.assertTrue(title.startswith('step %d\n%s %.6g' % (step, column, value)), title)
+        self.assertIn('Ended in good order after step 6. train.steps is 6.', page.texts['state'])
+
+        predicted = {row[0]: row[1:] for row in page.tables['predicted']}
+        for name in ('arena_bytes', 'wire_bytes'):
+            self.assertEqual(predicted[name][:2], [str(summary['predicted'][name]), str(summary['measured'][name])])
+        self.assertGreater(summary['measured']['wire_bytes'], 0)
+        self.assertEqual(predicted['gathers'][1], str(summary['measured']['counters']['gathers']))
+        self.assertIn(summary['predicted']['machine'], page.texts['predicted'])
+
+        keys = {row[0]: row[1:] for row in page.tables['configuration']}
+        with open(run.file('config.json')) as f:
+            recorded = json.load(f)['keys']
+        self.assertEqual(set(keys) - {'key'}, set(recorded))
+        for key, value in recorded.items():
+            self.assertEqual((json.loads(keys[key][0]), keys[key][1]), (value['value'], value['origin']))
+
+        hashes = [row[-1] for row in page.tables['hashes']]
+        for value in [*summary['plan_stages'].values(), summary['param_hash'], summary['optimizer_hash'], summary['plan_hash']]:
+            self.assertIn(value, hashes)
+        classes = {row[0] for row in page.tables['memory']}
+        self.assertTrue({'parameters', 'gradients', 'optimizer', 'activations'} <= classes, classes)
+        checkpoints = [row[0] for row in page.tables['calls'] if row[-1] == 'usable']
+        self.assertEqual(['step_%08d' % int(step) for step in reversed(checkpoints)], run.checkpoints())
+        self.assertIn('None: every step was finite.', page.texts['skipped'])
+        self.assertIn('cpu', page.texts['environment'])
+
+    def test_the_same_run_gives_the_same_page_where_it_is_asked_for(self):
+        run = self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2})
+        _, first = self.page(run)
+        _, second = self.page(run, '--out', self.path('page.html'))
+        self.assertEqual(first, second)
+        self.expect(program('report', run.path, '--out', self.path('none', 'page.html')), IO_FAILED)
+
+    def test_a_skipped_step_and_a_resumed_run(self):
+        run = self.train(env={'MILLRACE_INJECT': '3:1:loss'}, sets=['train.steps=4'])
+        run = self.train(sets=['optimizer.lr=0.02'])
+        page, _ = self.page(run)
+        self.assertIn(['3', 'loss on rank 1'], page.tables['skipped'])
+        # The line is broken at step 3.
+        self.assertEqual([len(points) for points in page.polylines[('loss', 'main')]], [2, 3])
+        self.assertIn('step 3: not finite: loss on rank 1', page.titles['loss'])
+        self.assertIn('resumed after step 4 with another configuration', page.titles['loss'])
+        calls = page.tables['calls']
+        self.assertIn(['0', 'the run began', '2', 'cpu'], calls)
+        self.assertIn(['4', 'resumed with another configuration', '2', 'cpu'], calls)
+        self.assertIn('The last call went on after step 4.', page.texts['calls'])
+        rates = [row for row in page.tables['configuration'] if row[0] == 'optimizer.lr']
+        self.assertEqual([row[1] for row in rates], ['0.01', 'after step 4: 0.02'])
+        self.assertEqual(rates[1][2], '--set')
+
+    def test_names_are_text_and_not_markup(self):
+        name = '<script>alert(1)</script>&"\''
+        run = self.train(name.replace('/', '_'), ranks=1, sets=['train.steps=1'])
+        shown = os.path.basename(run.path)
+        page, text = self.page(run)
+        self.assertNotIn('<script', text)
+        self.assertIn('Millrace run ' + shown, page.titles[None])
+        self.assertIn(shown, page.texts[None])
+        # One step is a dot, with nothing to draw a line to.
+        self.assertEqual([len(points) for points in page.polylines[('loss', 'main')]], [1])
+        with open(run.file('metrics.jsonl')) as f:
+            line = json.loads(f.read())
+        line.update(step=2, loss=None, offender='</title><img src=x onerror=alert(1)>\x01')
+        with open(run.file('metrics.jsonl'), 'a') as f:
+            f.write(json.dumps(line) + '\n')
+        page, text = self.page(run)
+        self.assertNotIn('<img', text)
+        self.assertIn(['2', '</title><img src=x onerror=alert(1)>\ufffd'], page.tables['skipped'])
+
+    def test_runs_that_did_not_end(self):
+        run = RunDir(self.path('cut'))
+        shutil.copytree(self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2}).path, run.path)
+        os.remove(run.file('summary.json'))
+        truncate(run.file('metrics.jsonl'), os.path.getsize(run.file('metrics.jsonl')) - 20)
+        page, _ = self.page(run)
+        self.assertEqual([len(points) for points in page.polylines[('loss', 'main')]], [5])
+        self.assertIn('the run goes on, or did not end', page.texts['state'])
+        self.assertIn('The last line of metrics.jsonl is cut off', page.texts[None])
+        self.assertIn('Not known before the run has ended', page.texts['predicted'])
+        self.assertIn('parameters', {row[0] for row in page.tables['memory']})
+
+        lines = run.metrics()
+        for line in lines:  # never finite
+            line.update(loss=None, loss_bits='0x7fc00000', grad_norm=None, offender='loss on rank 0')
+        with open(run.file('metrics.jsonl'), 'w') as f:
+            f.writelines(json.dumps(line) + '\n' for line in lines)
+        page, _ = self.page(run)
+        self.assertNotIn(('loss', 'main'), page.polylines)
+        self.assertIn('loss: no finite value', page.texts['loss'])
+        self.assertEqual(len(page.tables['skipped']), 1 + len(lines))
+
+        os.remove(run.file('metrics.jsonl'))
+        page, _ = self.page(run)
+        self.assertIn('No step is recorded yet.', page.texts[None])
+        self.assertEqual(page.polylines, {})
+
+    def test_a_long_run_keeps_its_extremes(self):
+        run = self.train(ranks=1, sets=['train.steps=1'])
+        (line,) = run.metrics()
+        losses = [5 + (step % 7) / 10 for step in range(1, 20001)]
+        losses[12344], losses[15431] = 99.5, 0.25
+        with open(run.file('metrics.jsonl'), 'w') as f:
+            for step, loss in enumerate(losses, 1):
+                f.write(json.dumps(dict(line, step=step, loss=loss)) + '\n')
+        page, text = self.page(run)
+        (points,) = page.polylines[('loss', 'main')]
+        self.assertLessEqual(len(points), 2000)
+        self.assertIn(0, [y for _, y in points])
+        self.assertIn(200, [y for _, y in points])
+        self.assertIn('least 0.25 (step 15432), most 99.5 (step 12345); 20000 steps', page.texts['loss'])
+        self.assertLess(len(text), 1 << 20)
+
+    def test_what_is_no_run(self):
+        run = self.train(ranks=1, sets=['train.steps=1'])
+        os.makedirs(self.path('empty'))
+        self.expect_line(self.expect(program('report', self.path('empty')), BAD_DATA).err, "empty is not a run's folder")
+        self.expect_line(self.expect(program('report', self.path('none')), BAD_DATA).err, 'none does not exist$')
+        self.expect(program('report'), BAD_CONFIG)
+        with open(run.file('summary.json'), 'r+') as f:
+            f.write('x')
+        self.expect_line(self.expect(program('report', run.path), BAD_DATA).err, r'summary\.json')
+        os.remove(run.file('summary.json'))
+        with open(run.file('metrics.jsonl'), 'r+') as f:
+            f.write('x')
+        self.expect_line(self.expect(program('report', run.path), BAD_DATA).err, r'metrics\.jsonl:1: not valid JSON')
+        self.assertFalse(os.path.exists(run.file('report.html')))
+        self.assertEqual(os.listdir(self.path('empty')), [])
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

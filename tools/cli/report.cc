@@ -1,0 +1,57 @@
+// millrace report: a run's folder as one HTML page, for looking at and for sending.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <optional>
+
+#include "runtime/api/assemble.h"
+#include "runtime/api/report/report_html.h"
+#include "runtime/api/report/run_record.h"
+#include "runtime/api/run_history.h"
+#include "runtime/base/error.h"
+#include "runtime/data/file_system.h"
+#include "runtime/plan/machine.h"
+#include "runtime/plan/report/plan_report.h"
+#include "runtime/plan/report/plan_text.h"
+#include "tools/cli/backend.h"
+#include "tools/cli/command.h"
+
+namespace millrace {
+namespace {
+
+// The last call's training plan, if planning it here gives the memory plan that the run recorded.
+std::optional<PlannedMemory> PlanAgain(const RunHistory& history) {
+  if (history.empty()) return std::nullopt;
+  const RecordedCall& call = history.back();
+  const auto recorded = call.plan_stages.find("memory_plan");
+  if (recorded == call.plan_stages.end()) return std::nullopt;
+  try {
+    const Config config = ConfigOf(call);
+    const auto world = static_cast<int>(call.world);
+    const bool cuda = call.backend == "cuda";
+    const AssembledRun run =
+        Assemble(config, world, TraitsOf(cuda ? Backend::kCuda : Backend::kCpu, world), {.train = true});
+    for (const PlanStage& stage : PlanStages(config, run))
+      if (stage.name == recorded->first && stage.Hash() != recorded->second) return std::nullopt;
+    const MemoryFigures figures = MakePlanReport({run.spec, run.layout, run.options, *run.plans.train,
+                                                  FindMachine(cuda ? "h100" : "cpu")})
+                                      .memory;
+    return PlannedMemory{figures.by_class, figures.at_peak, figures.arena, figures.lower_bound};
+  } catch (const Error&) {
+    return std::nullopt;  // another version's keys or models: the page says that the classes are not known
+  }
+}
+
+}  // namespace
+
+int ReportVerb(const ReportArguments& arguments) {
+  const RunRecord record = ReadRunRecord(arguments.run_dir);
+  const std::string page = ReportHtml(record, PlanAgain(record.history));
+  const std::string path = arguments.out.empty() ? arguments.run_dir + "/report.html" : arguments.out;
+  WriteFileAtomically(FileSystem::Posix(), path, page);
+  std::cout << fmt::format("{}: {} steps, {}\n", path, record.rows.size(),
+                           BytesText(static_cast<int64_t>(page.size())));
+  return 0;
+}
+
+}  // namespace millrace
