@@ -135,11 +135,11 @@ void Session::InitWeights() {
 }
 
 const Batcher& Session::batcher() const {
-  MR_CHECK(batcher_ != nullptr, "this session has no data");
+  MR_CHECK(batcher_ != nullptr, "batches of a Session that was made without data (SessionParts::data)");
   return *batcher_;
 }
 const TokenSource& Session::held_out() const {
-  MR_CHECK(data_.held_out != nullptr, "this session has no data");
+  MR_CHECK(data_.held_out != nullptr, "held-out data of a Session made without data (SessionParts::data)");
   return *data_.held_out;
 }
 std::string Session::DataDescription() const { return data_.train->Describe(); }

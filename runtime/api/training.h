@@ -67,7 +67,7 @@ struct TrainOptions {
   std::map<std::string, std::string> origin = {};
 };
 
-// What checkpoints of this session's run belong to. Data is described when the session has opened it.
+// What checkpoints of a Session's run belong to. Data is described once it is open.
 RunIdentity IdentityOf(const Session& session);
 
 // Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0

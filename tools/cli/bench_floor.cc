@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <set>
+#include <map>
+#include <memory>
 
-#include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/plan/cost_model.h"
