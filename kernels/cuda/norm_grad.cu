@@ -90,7 +90,8 @@ __device__ __forceinline__ Floats GradientOf(const Floats& dy, const Floats& x, 
   return dx;
 }
 
-// Leaves the block's column sums in its partials: groups are added in order, in double.
+// Leaves the block's column sums in its partials: groups are added in order, in double. All threads of the
+// block are done with what `shared` held before.
 template <int P, bool kBias>
 __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group& group,
                                               const ColumnSums<P, kBias>& columns, float* shared) {
@@ -109,7 +110,6 @@ __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group
     return;
   }
   const int width = (a.columns + kPack - 1) / kPack * kPack;
-  __syncthreads();  // what else was in shared memory has been read
 #pragma unroll
   for (int n = 0; n < kCount; ++n)
 #pragma unroll
@@ -299,6 +299,7 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   LetSumsBegin();
+  __syncthreads();  // rows of other warps are where the partials go
   StorePartials(a, group, columns, reinterpret_cast<float*>(shared));
 }
 
