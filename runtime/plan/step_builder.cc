@@ -93,6 +93,8 @@ void StepBuilder::AttachScratch(KernelOp& op) {
 
 void StepBuilder::Emit(KernelOp op, StreamId stream, std::string label, UnitId unit) {
   AttachScratch(op);
+  // With no communication to hide, forks and joins cost more than they hide.
+  if (layout.mesh.world() == 1) stream = StreamId::kCompute;
   plan.bodies.back().ops.push_back({std::move(op), stream, std::move(label), unit});
 }
 

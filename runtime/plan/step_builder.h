@@ -33,7 +33,8 @@ struct StepBuilder {
 
   BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
                      BufferPlan how = {});
-  // Appends to the body being built. Attaches scratch of the size the backend asks for.
+  // Appends to the body being built. Attaches scratch of the size the backend asks for. In a world of one rank
+  // the stream is compute.
   void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit);
   int BeginBody(const std::string& name);  // index of the new body
   int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }

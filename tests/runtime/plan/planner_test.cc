@@ -35,7 +35,7 @@ Counts CountsOf(const StepPlan& plan, const std::vector<Entry>& schedule) {
     if (const auto* gather = std::get_if<AllGatherOp<View>>(&op.op))
       ++(gather->group == AxisGroup::kShard ? n.gathers : n.stats_gathers);
     if (std::holds_alternative<CastOp<View>>(op.op))
-      ++(op.stream == StreamId::kGather ? n.casts : n.wire_casts);
+      ++(op.label.starts_with("downcast/") ? n.casts : n.wire_casts);
     n.reduces += std::holds_alternative<ReduceScatterOp<View>>(op.op);
     n.outer += std::holds_alternative<AllReduceOp<View>>(op.op);
     n.concats += std::holds_alternative<ConcatOp<View>>(op.op);
@@ -77,7 +77,15 @@ int64_t Stays(const PlanCase& c) {
   }
 }
 
+void RequireOneStreamAlone(const PlanCase& c, const StepPlan& plan) {
+  if (c.mesh.world() > 1) return;
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops) REQUIRE(op.stream == StreamId::kCompute);
+  for (const Entry& entry : plan.schedule) REQUIRE(entry.edges.empty());
+}
+
 void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
+  RequireOneStreamAlone(c, plan);
   const Flats f = FlatsOf(c);
   const int64_t n = c.options.accumulate;
   const bool train = c.kind == PlanKind::kTrain, sharded = c.mesh.shard > 1,
