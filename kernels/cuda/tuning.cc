@@ -16,6 +16,7 @@ namespace millrace {
 namespace {
 
 constexpr int kMostSets = 16;
+constexpr int64_t kMostCalls = 200;  // products of one graph
 
 class TimedEvent {
  public:
@@ -85,9 +86,10 @@ class Operands {
 
 struct Candidate {
   MatmulAlgorithm algorithm;
-  std::vector<double> microseconds = {};
-  int64_t calls = 1;       // per timing
   bool gelu_grad = false;  // with the kernel that multiplies by GELU's derivative behind each product
+  std::vector<double> microseconds = {};
+  int64_t calls = 1;  // per timing
+  std::unique_ptr<Graph> graph = {};
 
   double median() {
     std::nth_element(microseconds.begin(), microseconds.begin() + std::ssize(microseconds) / 2,
@@ -107,7 +109,39 @@ class Tuner {
 
   TunedMatmul Measure(const MatmulKey& key) {
     MatmulProblem problem(key);
+    return Best(problem, Operands(device_, key, *stream_), key, nullptr);
+  }
+
+  // A product times GELU's derivative: by the library at once, or by its product, for which `separate` was
+  // chosen, and a kernel behind it.
+  TunedMatmul MeasureFused(const MatmulKey& key, const TunedMatmul& separate) {
     const Operands operands(device_, key, *stream_);
+    MatmulKey product_key = key;
+    product_key.gelu_grad = false;
+    MatmulProblem product(product_key);
+    Candidate in_turn{.algorithm = product.FromHex(plans_.handle(), separate.algorithm), .gelu_grad = true};
+    MR_REQUIRE(ErrorCode::kDevice, FirstLook(product, operands, in_turn),
+               "cuBLASLt no longer runs what was measured of {}", ToString(product_key));
+    TunedMatmul fused;
+    fused.microseconds = std::numeric_limits<double>::infinity();  // what the library has none for
+    try {
+      MatmulProblem problem(key);
+      fused = Best(problem, operands, key, &in_turn);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kDevice) throw;  // memory that is short today shall not decide about bits
+    }
+    fused.default_microseconds = Rounded(in_turn.median());
+    if (fused.microseconds < fused.default_microseconds * (1 - kNoise)) return fused;
+    return {.algorithm = "",
+            .description = "product and kernel in turn",
+            .microseconds = fused.default_microseconds,
+            .default_microseconds = fused.default_microseconds};
+  }
+
+ private:
+  // `beside` is timed in the same rounds.
+  TunedMatmul Best(MatmulProblem& problem, const Operands& operands, const MatmulKey& key,
+                   Candidate* beside) {
     std::vector<Candidate> candidates;
     for (const MatmulAlgorithm& algorithm : problem.Suggestions(plans_.handle(), options_.suggestions)) {
       Candidate candidate{.algorithm = algorithm};
@@ -119,10 +153,12 @@ class Tuner {
       return a.microseconds[0] < b.microseconds[0];
     });
     candidates.resize(std::min(candidates.size(), static_cast<size_t>(std::max(options_.finalists, 1))));
-    for (Candidate& candidate : candidates) candidate.microseconds.clear();
+    std::vector<Candidate*> entrants;
+    for (Candidate& candidate : candidates) entrants.push_back(&candidate);
+    if (beside != nullptr) entrants.push_back(beside);
+    for (Candidate* entrant : entrants) entrant->microseconds.clear();
     for (int round = 0; round < std::max(options_.rounds, 1); ++round)
-      for (Candidate& candidate : candidates)
-        candidate.microseconds.push_back(Time(problem, operands, candidate));
+      for (Candidate* entrant : entrants) entrant->microseconds.push_back(Time(*entrant));
 
     const double of_default = candidates.front().median();
     Candidate* best = &candidates.front();
@@ -134,70 +170,49 @@ class Tuner {
             .default_microseconds = Rounded(of_default)};
   }
 
-  // A product times GELU's derivative: by the library at once, or by its product, for which `separate` was
-  // chosen, and a kernel behind it.
-  TunedMatmul MeasureFused(const MatmulKey& key, const TunedMatmul& separate) {
-    const double in_turn = MeasureInTurn(key, separate);
-    TunedMatmul fused;
-    try {
-      fused = Measure(key);
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::kDevice) throw;  // memory that is short today shall not decide about bits
-      fused.microseconds = std::numeric_limits<double>::infinity();  // the library has none
-    }
-    fused.default_microseconds = in_turn;
-    if (fused.microseconds < in_turn * (1 - kNoise)) return fused;
-    return {.algorithm = "",
-            .description = "product and kernel in turn",
-            .microseconds = in_turn,
-            .default_microseconds = in_turn};
-  }
-
- private:
-  // One timing, warm-up included (the first call loads the kernel), and how many calls later ones take.
-  // False: the library suggests what it then refuses to run.
+  // One timing of the candidate, whose graph is then as long as later timings are to be. False: the library
+  // suggests what it then refuses to run.
   bool FirstLook(MatmulProblem& problem, const Operands& operands, Candidate& candidate) {
     try {
-      Time(problem, operands, candidate);
+      Issue(problem, operands, candidate);  // loads the kernel
+      MR_CUDA(cudaStreamSynchronize(AsCuda(*stream_).get()));
     } catch (const Error&) {
       return false;
     }
     const auto calls = [&](double milliseconds, double microseconds) {
-      return std::clamp<int64_t>(static_cast<int64_t>(milliseconds * 1e3 / microseconds), 1, 1000);
+      return std::clamp<int64_t>(static_cast<int64_t>(milliseconds * 1e3 / microseconds), 1, kMostCalls);
     };
-    candidate.calls = calls(options_.round_ms / 4, Time(problem, operands, candidate));
-    candidate.microseconds = {Time(problem, operands, candidate)};
-    candidate.calls = calls(options_.round_ms, candidate.microseconds.front());
+    Record(problem, operands, candidate, 1);
+    Record(problem, operands, candidate, calls(options_.round_ms / 4, Time(candidate)));
+    candidate.microseconds = {Time(candidate)};
+    Record(problem, operands, candidate, calls(options_.round_ms, candidate.microseconds.front()));
     return true;
-  }
-
-  // Microseconds of the product of a fused key and the kernel behind it.
-  double MeasureInTurn(const MatmulKey& key, const TunedMatmul& separate) {
-    MatmulKey product_key = key;
-    product_key.gelu_grad = false;
-    MatmulProblem product(product_key);
-    const Operands operands(device_, key, *stream_);
-    Candidate candidate{.algorithm = product.FromHex(plans_.handle(), separate.algorithm), .gelu_grad = true};
-    MR_REQUIRE(ErrorCode::kDevice, FirstLook(product, operands, candidate),
-               "cuBLASLt no longer runs what was measured of {}", ToString(product_key));
-    candidate.microseconds.clear();
-    for (int round = 0; round < std::max(options_.rounds, 1); ++round)
-      candidate.microseconds.push_back(Time(product, operands, candidate));
-    return Rounded(candidate.median());
   }
 
   static double Rounded(double microseconds) { return std::round(microseconds * 100) / 100; }
 
-  // Microseconds per product.
-  double Time(MatmulProblem& problem, const Operands& operands, const Candidate& candidate) {
-    const cudaStream_t stream = AsCuda(*stream_).get();
+  void Issue(MatmulProblem& problem, const Operands& operands, const Candidate& candidate) {
     const TensorView workspace{scratch_->data(), DenseLayout(DType::kU8, {kMatmulWorkspaceBytes})};
+    problem.Run(plans_.handle(), candidate.algorithm, operands.Of(calls_), operands.ExtraOf(calls_).data,
+                Update::kOverwrite, workspace, AsCuda(*stream_).get());
+    if (candidate.gelu_grad) MultiplyByGeluGrad(operands.ExtraOf(calls_), operands.Of(calls_).out);
+    ++calls_;
+  }
+
+  // Captures `calls` products, and runs them once: a graph's first launch takes longer.
+  void Record(MatmulProblem& problem, const Operands& operands, Candidate& candidate, int64_t calls) {
+    candidate.calls = calls;
+    device_.BeginCapture(*stream_);
+    for (int64_t i = 0; i < calls; ++i) Issue(problem, operands, candidate);
+    candidate.graph = device_.EndCapture(*stream_);
+    candidate.graph->Launch(*stream_);
+  }
+
+  // Microseconds per product.
+  double Time(const Candidate& candidate) {
+    const cudaStream_t stream = AsCuda(*stream_).get();
     begin_.Record(stream);
-    for (int64_t i = 0; i < candidate.calls; ++i, ++calls_) {
-      problem.Run(plans_.handle(), candidate.algorithm, operands.Of(calls_), operands.ExtraOf(calls_).data,
-                  Update::kOverwrite, workspace, stream);
-      if (candidate.gelu_grad) MultiplyByGeluGrad(operands.ExtraOf(calls_), operands.Of(calls_).out);
-    }
+    candidate.graph->Launch(*stream_);
     end_.Record(stream);
     MR_CUDA(cudaEventSynchronize(end_.get()));
     float milliseconds = 0;

@@ -1,8 +1,9 @@
 // Measures cuBLASLt's algorithms for the products of a plan and picks the fastest of each.
 //
 // Timing   Random operands (zeros draw less power, and flatter), in sets that together exceed the L2 cache
-//          and are used in turn; events on one stream around batches of products. The candidates that survive
-//          a first look are timed in turns, so that clocks that drift meet all of them; medians decide.
+//          and are used in turn; events around launches of a graph of products, as a step runs them: issued one
+//          by one, products of a few microseconds take as long as the host does. The candidates that survive a
+//          first look are timed in turns, so that clocks that drift meet all of them; medians decide.
 //          Another algorithm than the default must beat it by more than kNoise, so that repeated tuning
 //          rarely changes its mind.
 // Memory   Allocates its own operands, at most as many bytes as the largest product needs plus some multiples

@@ -111,6 +111,8 @@ int BenchVerb(const BenchArguments& arguments) {
                     [&, next = arguments.warmup + arguments.steps + kIssueSteps](int step) {
                       RunSteps(session, next + step, 1);
                     });
+    const RecordedStep* const recorded = session.engine().recorded_step();
+    const int64_t graph_nodes = recorded != nullptr ? recorded->nodes() : 0;
     const int64_t peak_bytes = MemoryBytes(session.device());
     if (arguments.floor) {
       floor = MeasureFloor(session, context.environment, context.machine);
@@ -147,6 +149,8 @@ int BenchVerb(const BenchArguments& arguments) {
         {"concatenated_bytes_per_step", counters.kernels.concatenated_bytes / run_steps},
         {"host_us_per_step", host_us},
         {"graph", Name(c.execution.graph)},
+        {"graph_nodes", graph_nodes},
+        {"graph_mark_nodes", recorded != nullptr ? recorded->mark_nodes() : 0},
         {"deterministic", c.execution.deterministic},
         {"device", context.environment.device->name()},
         {"world", session.world()},
@@ -160,8 +164,9 @@ int BenchVerb(const BenchArguments& arguments) {
     }
     std::cout << fmt::format(
                      "step {:.2f} ms (p10 {:.2f}, p90 {:.2f}), {:.0f} tokens/s per rank, {} ranks, issued in "
-                     "{:.0f} us",
-                     median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(), host_us)
+                     "{:.0f} us, {} graph nodes",
+                     median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(), host_us,
+                     graph_nodes)
               << std::endl;
     if (!ops.empty()) std::cout << OpsText(ops) << std::flush;
     if (floor) std::cout << FloorText(*floor, median, ops) << std::flush;
