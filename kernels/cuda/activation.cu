@@ -1,6 +1,6 @@
 #include "kernels/cuda/activation_launch.h"
 #include "kernels/cuda/flat.cuh"
-#include "runtime/base/cuda/cuda_check.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -49,6 +49,7 @@ struct Place {
 
 template <Elements E, bool kSwiglu>
 __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const ActivationArgs a) {
+  BeginKernel();
   Raw<E> gate[kUnroll], up[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
@@ -77,6 +78,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
 
 template <Elements E, bool kSwiglu>
 __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const ActivationArgs a) {
+  BeginKernel();
   Raw<E> gate[kUnroll], up[kUnroll], d_out[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
@@ -143,9 +145,8 @@ void LaunchActivation(const ActivationArgs& args, Elements elements, const Launc
   ActivationArgs a = args;
   if (a.swiglu) a.x.wide = HalvesAligned(a.x, a.columns);
   Dispatch(elements, a.swiglu, [&]<Elements E, bool kSwiglu>() {
-    ActivationKernel<E, kSwiglu><<<Blocks(a), kFlatThreads, 0, launch.stream>>>(a);
+    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationKernel<E, kSwiglu>, a);
   });
-  MR_CUDA_LAUNCHED();
 }
 
 void LaunchActivationGrad(const ActivationArgs& args, Elements elements, const Launch& launch) {
@@ -156,9 +157,8 @@ void LaunchActivationGrad(const ActivationArgs& args, Elements elements, const L
     a.d_x.wide = HalvesAligned(a.d_x, a.columns);
   }
   Dispatch(elements, a.swiglu, [&]<Elements E, bool kSwiglu>() {
-    ActivationGradKernel<E, kSwiglu><<<Blocks(a), kFlatThreads, 0, launch.stream>>>(a);
+    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationGradKernel<E, kSwiglu>, a);
   });
-  MR_CUDA_LAUNCHED();
 }
 
 }  // namespace millrace::cuda

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention_check.h"
 #include "kernels/cuda/attention_launch.h"
-#include "runtime/base/cuda/cuda_device.h"
+#include "kernels/cuda/views.h"
 #include "runtime/base/error.h"
 
 namespace millrace::cuda {
@@ -59,7 +59,7 @@ void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
                            .v = HeadsOf(op.v),
                            .out = HeadsOf(op.out),
                            .lse = LseOf(op.lse)};
-  LaunchAttention(args, AsCuda(stream).get());
+  LaunchAttention(args, LaunchOn(stream));
 }
 
 void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
@@ -79,7 +79,7 @@ void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
                                .d_v = HeadsOf(op.d_v),
                                .lse = LseOf(op.lse),
                                .delta = op.scratch.as<float>()};
-  LaunchAttentionGrad(args, AsCuda(stream).get());
+  LaunchAttentionGrad(args, LaunchOn(stream));
 }
 
 }  // namespace millrace::cuda

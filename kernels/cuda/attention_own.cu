@@ -6,6 +6,7 @@
 // the query heads of its group: two products more than with atomics, and the same bits every time.
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
@@ -52,6 +53,7 @@ constexpr int ForwardBytes() {
 
 template <int kDepth>
 __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs args) {
+  BeginKernel();
   extern __shared__ float4 shared[];
   float* const q = reinterpret_cast<float*>(shared);
   float* const kv = q + TileFloats<kDepth>(kTile);  // keys, then values
@@ -116,6 +118,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
 
 // delta[b,h,t] = d_out[b,t,h,:] . out[b,t,h,:], a warp per row.
 __global__ void __launch_bounds__(kThreads) DeltaKernel(const AttentionGradArgs args) {
+  BeginKernel();
   const AttentionSizes& sizes = args.sizes;
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   if (row >= sizes.batch * sizes.heads * sizes.length) return;
@@ -150,6 +153,7 @@ constexpr int QueryGradBytes() {
 
 template <int kDepth>
 __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradArgs args) {
+  BeginKernel();
   extern __shared__ float4 shared[];
   float* const q = reinterpret_cast<float*>(shared);
   float* const d_out = q + TileFloats<kDepth>(kTile);
@@ -211,6 +215,7 @@ constexpr int KeyGradBytes() {
 
 template <int kDepth>
 __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArgs args) {
+  BeginKernel();
   constexpr int kQ = kQueries<kDepth>, kJ = kQ / 16, kLine = kQ + 4;
   extern __shared__ float4 shared[];
   float* const k = reinterpret_cast<float*>(shared);
@@ -269,10 +274,9 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
 }
 
 template <class Args>
-void Launch(void (*kernel)(Args), int bytes, int64_t blocks, const Args& args, cudaStream_t stream) {
+void Run(void (*kernel)(Args), int bytes, int64_t blocks, const Args& args, const Launch& launch) {
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), stream>>>(args);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), kernel, args);
 }
 
 int64_t BlocksOf(const AttentionSizes& sizes, int heads) {
@@ -280,16 +284,15 @@ int64_t BlocksOf(const AttentionSizes& sizes, int heads) {
 }
 
 template <int kDepth>
-void Forward(const AttentionArgs& args, cudaStream_t stream) {
-  Launch(ForwardKernel<kDepth>, ForwardBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args, stream);
+void Forward(const AttentionArgs& args, const Launch& launch) {
+  Run(ForwardKernel<kDepth>, ForwardBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args, launch);
 }
 
 template <int kDepth>
-void Backward(const AttentionGradArgs& args, cudaStream_t stream) {
-  Launch(QueryGradKernel<kDepth>, QueryGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args,
-         stream);
-  Launch(KeyGradKernel<kDepth>, KeyGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.kv_heads), args,
-         stream);
+void Backward(const AttentionGradArgs& args, const Launch& launch) {
+  Run(QueryGradKernel<kDepth>, QueryGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args,
+      launch);
+  Run(KeyGradKernel<kDepth>, KeyGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.kv_heads), args, launch);
 }
 
 // What a block may have on Hopper (and Blackwell): 227 KiB.
@@ -298,22 +301,22 @@ static_assert(ForwardBytes<256>() <= 227 * 1024 && QueryGradBytes<256>() <= 227 
 
 }  // namespace
 
-void LaunchAttention(const AttentionArgs& args, cudaStream_t stream) {
+void LaunchAttention(const AttentionArgs& args, const Launch& launch) {
   const int depth = args.sizes.depth;
-  depth <= 32    ? Forward<32>(args, stream)
-  : depth <= 64  ? Forward<64>(args, stream)
-  : depth <= 128 ? Forward<128>(args, stream)
-                 : Forward<256>(args, stream);
+  depth <= 32    ? Forward<32>(args, launch)
+  : depth <= 64  ? Forward<64>(args, launch)
+  : depth <= 128 ? Forward<128>(args, launch)
+                 : Forward<256>(args, launch);
 }
 
-void LaunchAttentionGrad(const AttentionGradArgs& args, cudaStream_t stream) {
+void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch) {
   const int64_t rows = args.sizes.batch * args.sizes.heads * args.sizes.length;
-  Launch(DeltaKernel, 0, (rows + kThreads / 32 - 1) / (kThreads / 32), args, stream);
+  Run(DeltaKernel, 0, (rows + kThreads / 32 - 1) / (kThreads / 32), args, launch);
   const int depth = args.sizes.depth;
-  depth <= 32    ? Backward<32>(args, stream)
-  : depth <= 64  ? Backward<64>(args, stream)
-  : depth <= 128 ? Backward<128>(args, stream)
-                 : Backward<256>(args, stream);
+  depth <= 32    ? Backward<32>(args, launch)
+  : depth <= 64  ? Backward<64>(args, launch)
+  : depth <= 128 ? Backward<128>(args, launch)
+                 : Backward<256>(args, launch);
 }
 
 }  // namespace millrace::cuda

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/cross_entropy_launch.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
@@ -244,6 +245,7 @@ struct RowPacks {
 template <Elements E, bool kGradient, bool kWide>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     CrossEntropyKernel(const CrossEntropyArgs a, const int cached) {
+  BeginKernel();
   extern __shared__ uint4 shared[];
   __shared__ Softmax of_warp[2][kWarp];  // in turn: a warp may still read one when the next row is joined
   const RowPacks<E, kWide> packs_of(a, shared, cached);
@@ -350,6 +352,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 // loss_sum (=|+=) sum of row_loss.
 __global__ void __launch_bounds__(1024) LossSumKernel(const CrossEntropyArgs a) {
+  BeginKernel();
   __shared__ double shared[32];
   double sum = 0;
 #pragma unroll 4
@@ -375,8 +378,8 @@ void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWholeBytes));
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                cudaSharedmemCarveoutMaxShared));
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), static_cast<size_t>(bytes),
-           launch.stream>>>(args, static_cast<int>(cached));
+  LaunchKernel(launch, static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
+               static_cast<size_t>(bytes), kernel, args, static_cast<int>(cached));
 }
 
 template <Elements E, bool kGradient>
@@ -399,10 +402,8 @@ void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch) {
       LaunchRows<Elements::kF32, true>(args, launch);
     else
       LaunchRows<Elements::kF32, false>(args, launch);
-    MR_CUDA_LAUNCHED();
   }
-  LossSumKernel<<<1, 1024, 0, launch.stream>>>(args);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, 1, 1024, 0, LossSumKernel, args);
 }
 
 }  // namespace millrace::cuda

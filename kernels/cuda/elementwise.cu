@@ -1,6 +1,6 @@
 #include "kernels/cuda/elementwise_launch.h"
 #include "kernels/cuda/flat.cuh"
-#include "runtime/base/cuda/cuda_check.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -46,6 +46,7 @@ __device__ __forceinline__ Unit<Out, W> Sum(const Unit<A, W>& a, const Unit<B, W
 template <Elements A, Elements B, Elements Out, int W>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     AddKernel(const Rows a, const Rows b, const Rows out, const int64_t n) {
+  BeginKernel();
   using Operands = Two<Unit<A, W>, Unit<B, W>>;
   const int64_t units = n / W;
   ForTile(
@@ -84,6 +85,7 @@ __device__ __forceinline__ void StoreCopied(const Rows& out, int64_t unit, const
 template <Elements X, Elements Out, bool kAccumulate, int W>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     CopyKernel(const Rows x, const Rows out, const int64_t n) {
+  BeginKernel();
   const int64_t units = n / W;
   ForTile(
       units, [&](int64_t unit) { return LoadCopied<X, Out, kAccumulate, W>(x, out, unit); },
@@ -100,6 +102,7 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
 // Block (x, y): range x, every gridDim.y-th stretch of it.
 __global__ void __launch_bounds__(kFlatThreads)
     ZeroRangesKernel(const Rows flat, const __grid_constant__ Ranges ranges) {
+  BeginKernel();
   const Range range = ranges.of[blockIdx.x];
   for (int64_t i = range.begin + int64_t{blockIdx.y} * blockDim.x + threadIdx.x; i < range.end;
        i += int64_t{gridDim.y} * blockDim.x) {
@@ -143,12 +146,11 @@ void LaunchAdd(const Rows& a, const Rows& b, const Rows& out, int64_t n, const L
     WithDType(b, [&]<Elements B>() {
       WithDType(out, [&]<Elements Out>() {
         WithUnit<kUnit<A, B, Out>>(a.wide && b.wide && out.wide, [&]<int W>() {
-          AddKernel<A, B, Out, W><<<Blocks(n, W), kFlatThreads, 0, launch.stream>>>(a, b, out, n);
+          LaunchKernel(launch, Blocks(n, W), kFlatThreads, 0, AddKernel<A, B, Out, W>, a, b, out, n);
         });
       });
     });
   });
-  MR_CUDA_LAUNCHED();
 }
 
 void LaunchCopy(const Rows& x, const Rows& out, bool accumulate, int64_t n, const Launch& launch) {
@@ -158,20 +160,18 @@ void LaunchCopy(const Rows& x, const Rows& out, bool accumulate, int64_t n, cons
       WithUnit<kUnit<X, Out>>(x.wide && out.wide, [&]<int W>() {
         const unsigned blocks = Blocks(n, W);
         if (accumulate)
-          CopyKernel<X, Out, true, W><<<blocks, kFlatThreads, 0, launch.stream>>>(x, out, n);
+          LaunchKernel(launch, blocks, kFlatThreads, 0, CopyKernel<X, Out, true, W>, x, out, n);
         else
-          CopyKernel<X, Out, false, W><<<blocks, kFlatThreads, 0, launch.stream>>>(x, out, n);
+          LaunchKernel(launch, blocks, kFlatThreads, 0, CopyKernel<X, Out, false, W>, x, out, n);
       });
     });
   });
-  MR_CUDA_LAUNCHED();
 }
 
 void LaunchZeroRanges(const Rows& flat, const Ranges& ranges, int64_t longest, const Launch& launch) {
   const auto stretches = static_cast<unsigned>(std::min<int64_t>(CeilDiv(longest, kFlatThreads), 64));
   const dim3 grid(static_cast<unsigned>(ranges.count), stretches);
-  ZeroRangesKernel<<<grid, kFlatThreads, 0, launch.stream>>>(flat, ranges);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, grid, kFlatThreads, 0, ZeroRangesKernel, flat, ranges);
 }
 
 }  // namespace millrace::cuda

@@ -1,6 +1,6 @@
 #include "kernels/cuda/embed_launch.h"
 #include "kernels/cuda/flat.cuh"
-#include "runtime/base/cuda/cuda_check.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -10,6 +10,7 @@ constexpr int kUnroll = 2;
 
 template <Elements E>
 __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
+  BeginKernel();
   const int64_t parity = a.tokens.scalars->token_parity * a.tokens.parity_stride;
   int64_t row[kUnroll];
   int column[kUnroll], t[kUnroll], token[kUnroll];
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
 }
 
 __global__ void __launch_bounds__(kFlatThreads) SelectRowKernel(const SelectRowArgs a) {
+  BeginKernel();
   const int64_t c = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;
   if (c >= a.columns) return;
   const int64_t from = a.scalars->generate_row * a.row_stride + c * a.x_stride, to = c * a.out_stride;
@@ -63,23 +65,21 @@ void LaunchEmbed(const EmbedArgs& args, Elements elements, const Launch& launch)
   const auto blocks = static_cast<unsigned>(CeilDiv(args.packs, kFlatThreads * kUnroll));
   switch (elements) {
     case Elements::kF32:
-      EmbedKernel<Elements::kF32><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+      LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<Elements::kF32>, args);
       break;
     case Elements::kBF16:
-      EmbedKernel<Elements::kBF16><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+      LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<Elements::kBF16>, args);
       break;
     case Elements::kAny:
-      EmbedKernel<Elements::kAny><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+      LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<Elements::kAny>, args);
       break;
   }
-  MR_CUDA_LAUNCHED();
 }
 
 void LaunchSelectRow(const SelectRowArgs& args, const Launch& launch) {
   if (args.columns == 0) return;
   const auto blocks = static_cast<unsigned>(CeilDiv(args.columns, kFlatThreads));
-  SelectRowKernel<<<blocks, kFlatThreads, 0, launch.stream>>>(args);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, blocks, kFlatThreads, 0, SelectRowKernel, args);
 }
 
 }  // namespace millrace::cuda

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/embed_grad_launch.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"
-#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
@@ -96,6 +96,7 @@ __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t t) {
 // Blocks x: the tiles of sorted rows, then the positions.
 template <Elements E>
 __global__ void __launch_bounds__(kMaxThreads) SumsKernel(const EmbedGradArgs a) {
+  BeginKernel();
   const int x = static_cast<int>(blockIdx.x);
   if (x < a.table.tiles)
     SumTile<E>(a, x);
@@ -105,6 +106,7 @@ __global__ void __launch_bounds__(kMaxThreads) SumsKernel(const EmbedGradArgs a)
 
 // Block x: the token whose rows begin in tile x and go on to the right, if there is one. Adds its parts.
 __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradArgs a) {
+  BeginKernel();
   const TableGradArgs& t = a.table;
   const int begin = static_cast<int>(blockIdx.x) * t.tile, next = begin + t.tile;
   if (next >= a.rows) return;
@@ -137,6 +139,7 @@ __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradAr
 // Rows of the table that no token names become zero. A warp is a row, which it looks up among the sorted
 // keys: [low, high) holds the first that is not below v, cut into 32 at a time.
 __global__ void __launch_bounds__(kMaxThreads) ZeroUnnamedKernel(const EmbedGradArgs a) {
+  BeginKernel();
   const TableGradArgs& t = a.table;
   const int64_t v = (int64_t{blockIdx.x} * kMaxThreads + threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -175,20 +178,17 @@ void LaunchEmbedGrad(const EmbedGradArgs& args, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(args.table.tiles + positions), columns.blocks);
   if (grid.x > 0) {
     if (args.d_out.bf16)
-      SumsKernel<Elements::kBF16><<<grid, columns.threads, 0, launch.stream>>>(args);
+      LaunchKernel(launch, grid, columns.threads, 0, SumsKernel<Elements::kBF16>, args);
     else
-      SumsKernel<Elements::kF32><<<grid, columns.threads, 0, launch.stream>>>(args);
-    MR_CUDA_LAUNCHED();
+      LaunchKernel(launch, grid, columns.threads, 0, SumsKernel<Elements::kF32>, args);
   }
   if (args.table.tiles > 1) {
     const dim3 tiles(static_cast<unsigned>(args.table.tiles - 1), columns.blocks);
-    JoinTilesKernel<<<tiles, columns.threads, 0, launch.stream>>>(args);
-    MR_CUDA_LAUNCHED();
+    LaunchKernel(launch, tiles, columns.threads, 0, JoinTilesKernel, args);
   }
   if (table && !args.table.accumulate && args.table.vocab > 0) {
     const auto blocks = static_cast<unsigned>(CeilDiv(args.table.vocab * kWarp, kMaxThreads));
-    ZeroUnnamedKernel<<<blocks, kMaxThreads, 0, launch.stream>>>(args);
-    MR_CUDA_LAUNCHED();
+    LaunchKernel(launch, blocks, kMaxThreads, 0, ZeroUnnamedKernel, args);
   }
 }
 

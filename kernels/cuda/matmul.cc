@@ -6,6 +6,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul_finish.h"
 #include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/views.h"
 #include "kernels/ops/step_ops.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
@@ -74,9 +75,8 @@ TensorView WorkspaceIn(TensorView scratch) {
 
 // The product as a dense f32 result would have it; then the kernel that would add such a temporary later.
 void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& stream) {
-  const cudaStream_t queue = AsCuda(stream).get();
   const TensorView product = ProductIn(op.scratch, op.out.dim(0), op.out.dim(1));
-  plans.Run({op.a, op.b, product}, {}, Update::kOverwrite, WorkspaceIn(op.scratch), queue);
+  plans.Run({op.a, op.b, product}, {}, Update::kOverwrite, WorkspaceIn(op.scratch), AsCuda(stream).get());
   if (op.out.layout.contiguous()) {
     ConcatOp<TensorView> concat;
     concat.x = product;
@@ -87,13 +87,13 @@ void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& st
   }
   cuda::MatmulFinish finish = FinishOf(op, op.out);
   finish.product = product.as<float>();
-  cuda::LaunchMatmulFinish(finish, queue);
+  cuda::LaunchMatmulFinish(finish, cuda::LaunchOn(stream));
 }
 
 // Products of all columns of b by as many rows of a as a tile holds; fewer columns only when eight rows of
 // them exceed a tile.
 void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, MatmulPlans& plans,
-                  cudaStream_t stream) {
+                  Stream& stream) {
   const int64_t m = result.dim(0), n = result.dim(1), k = op.a.dim(1), floats = kMatmulTileBytes / 4;
   // Tiles begin at multiples of 8 elements, so that parts of a and b stay aligned to 16 bytes.
   const int64_t cols = std::min(n, floats / 8);
@@ -103,11 +103,11 @@ void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, Matm
       const int64_t r = std::min(rows, m - row), c = std::min(cols, n - col);
       const TensorView tile = ProductIn(op.scratch, r, c);
       plans.Run({Part(op.a, row, r, 0, k), Part(op.b, 0, k, col, c), tile}, {}, Update::kOverwrite,
-                WorkspaceIn(op.scratch), stream);
+                WorkspaceIn(op.scratch), AsCuda(stream).get());
       cuda::MatmulFinish finish = FinishOf(op, Part(result, row, r, col, c));
       finish.product = tile.as<float>();
       if (finish.bias != nullptr) finish.bias += col * finish.bias_stride * Bytes(finish.bias_dtype);
-      cuda::LaunchMatmulFinish(finish, stream);
+      cuda::LaunchMatmulFinish(finish, cuda::LaunchOn(stream));
     }
 }
 
@@ -119,7 +119,7 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   CudaStream& queue = AsCuda(stream);
   const TensorView& result = ResultOf(op);
   if (op.a.dim(1) == 0) {
-    cuda::LaunchMatmulFinish(FinishOf(op, result), queue.get());
+    cuda::LaunchMatmulFinish(FinishOf(op, result), cuda::LaunchOn(stream));
   } else {
     MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
     if (op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get())) return;
@@ -131,7 +131,7 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
         ThroughWhole(op, plans, stream);
         break;
       case MatmulRoute::kTiles:
-        ThroughTiles(op, result, plans, queue.get());
+        ThroughTiles(op, result, plans, stream);
         break;
     }
   }

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
-#include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -49,7 +49,7 @@ void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream) {
                             .out_stride = op.out.stride(0),
                             .accumulate = op.update == Update::kAccumulate,
                             .vectors = rows > 0 && ReadsVectors(op.x)};
-  cuda::LaunchColumnSum(sum, AsCuda(stream).get());
+  cuda::LaunchColumnSum(sum, cuda::LaunchOn(stream));
 }
 
 }  // namespace millrace

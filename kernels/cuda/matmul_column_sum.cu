@@ -1,8 +1,8 @@
 #include <cuda_bf16.h>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_column_sum.h"
 #include "kernels/ops/cuda_blocking.h"
-#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
@@ -91,6 +91,7 @@ __device__ __forceinline__ void StoreSum(const ColumnSum& s, int64_t column, flo
 // columns.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const ColumnSum s) {
+  BeginKernel();
   constexpr int kWidth = Vector<T>::kWidth;
   __shared__ float lanes[kLanes][32 * kWidth];
   const int64_t first = (int64_t{blockIdx.x} * 32 + threadIdx.x) * kWidth;
@@ -113,6 +114,7 @@ __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const Col
 // Thread (x, y) sums chunks y, y + 32, ... of column x of the block's 32, then warp y the 32 sums of column
 // y.
 __global__ void __launch_bounds__(1024, 1) SumPartials(const ColumnSum s) {
+  BeginKernel();
   constexpr int kMost = (kColumnSumBlocks + 31) / 32;
   __shared__ float of_column[32][33];
   const int64_t first = int64_t{blockIdx.x} * 32, mine = first + threadIdx.x;
@@ -150,6 +152,7 @@ __device__ __forceinline__ void ClusterWait() {
 template <class T, bool kVectors>
 __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterLanes, kBlocksPerSm)
     SumInCluster(const ColumnSum s) {
+  BeginKernel();
   constexpr int kWidth = Vector<T>::kWidth, kTile = 8 * kWidth, kWarps = 8 * kClusterLanes / 32;
   __shared__ float of_warp[kWarps][kTile];
   __shared__ float of_block[kCluster][kTile];  // the first block's are used
@@ -189,36 +192,33 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
 }
 
 template <class T>
-void LaunchWhole(const ColumnSum& s, cudaStream_t stream) {
+void LaunchWhole(const ColumnSum& s, const Launch& launch) {
   const int64_t tile = 8 * Vector<T>::kWidth;
   const dim3 grid(static_cast<unsigned>((s.columns + tile - 1) / tile), kCluster);
   if (s.vectors)
-    SumInCluster<T, true><<<grid, 8 * kClusterLanes, 0, stream>>>(s);
+    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, true>, s);
   else
-    SumInCluster<T, false><<<grid, 8 * kClusterLanes, 0, stream>>>(s);
-  MR_CUDA_LAUNCHED();
+    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, false>, s);
 }
 
 template <class T>
-void LaunchChunks(const ColumnSum& s, cudaStream_t stream) {
+void LaunchChunks(const ColumnSum& s, const Launch& launch) {
   static_assert(Vector<T>::kWidth <= kLanes, "the lanes of a block add up all of its columns");
   const int64_t tile = 32 * Vector<T>::kWidth;
   const dim3 grid(static_cast<unsigned>((s.columns + tile - 1) / tile), static_cast<unsigned>(s.chunks));
   if (s.vectors)
-    SumChunks<T, true><<<grid, dim3(32, kLanes), 0, stream>>>(s);
+    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, true>, s);
   else
-    SumChunks<T, false><<<grid, dim3(32, kLanes), 0, stream>>>(s);
-  MR_CUDA_LAUNCHED();
+    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, false>, s);
 }
 
 }  // namespace
 
-void LaunchColumnSum(const ColumnSum& s, cudaStream_t stream) {
+void LaunchColumnSum(const ColumnSum& s, const Launch& launch) {
   if (s.partials == nullptr)
-    return s.x_dtype == DType::kF32 ? LaunchWhole<float>(s, stream) : LaunchWhole<__nv_bfloat16>(s, stream);
-  s.x_dtype == DType::kF32 ? LaunchChunks<float>(s, stream) : LaunchChunks<__nv_bfloat16>(s, stream);
-  SumPartials<<<static_cast<unsigned>((s.columns + 31) / 32), dim3(32, 32), 0, stream>>>(s);
-  MR_CUDA_LAUNCHED();
+    return s.x_dtype == DType::kF32 ? LaunchWhole<float>(s, launch) : LaunchWhole<__nv_bfloat16>(s, launch);
+  s.x_dtype == DType::kF32 ? LaunchChunks<float>(s, launch) : LaunchChunks<__nv_bfloat16>(s, launch);
+  LaunchKernel(launch, static_cast<unsigned>((s.columns + 31) / 32), dim3(32, 32), 0, SumPartials, s);
 }
 
 }  // namespace millrace::cuda

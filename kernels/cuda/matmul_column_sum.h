@@ -4,11 +4,10 @@
 // Source  The order of additions follows from the shape and the numbers below, as the kernels say.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/launch.h"
 #include "runtime/base/dtype.h"
 
 namespace millrace::cuda {
@@ -31,6 +30,6 @@ constexpr int64_t ColumnSumTile(DType dtype) { return dtype == DType::kF32 ? 128
 
 inline constexpr int64_t kColumnSumFewRows = 4096;  // one launch
 
-void LaunchColumnSum(const ColumnSum& sum, cudaStream_t stream);
+void LaunchColumnSum(const ColumnSum& sum, const Launch& launch);
 
 }  // namespace millrace::cuda

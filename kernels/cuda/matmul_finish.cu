@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_finish.h"
-#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
@@ -23,6 +23,7 @@ __device__ void Store(std::byte* data, DType dtype, int64_t i, float value) {
 }
 
 __global__ void FinishKernel(const MatmulFinish f) {
+  BeginKernel();
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < f.rows * f.cols; at += step) {
     const int64_t i = at / f.cols, j = at % f.cols;
@@ -36,12 +37,11 @@ __global__ void FinishKernel(const MatmulFinish f) {
 
 }  // namespace
 
-void LaunchMatmulFinish(const MatmulFinish& finish, cudaStream_t stream) {
+void LaunchMatmulFinish(const MatmulFinish& finish, const Launch& launch) {
   const int64_t numel = finish.rows * finish.cols;
   if (numel == 0) return;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>((numel + kThreads - 1) / kThreads, 4096));
-  FinishKernel<<<blocks, kThreads, 0, stream>>>(finish);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, blocks, kThreads, 0, FinishKernel, finish);
 }
 
 }  // namespace millrace::cuda

@@ -1,11 +1,10 @@
 // The elementwise end of a matmul whose f32 product passed through scratch.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/launch.h"
 #include "runtime/base/dtype.h"
 
 namespace millrace::cuda {
@@ -25,6 +24,6 @@ struct MatmulFinish {
 };
 
 // Enqueues it; nothing when it has no elements.
-void LaunchMatmulFinish(const MatmulFinish& finish, cudaStream_t stream);
+void LaunchMatmulFinish(const MatmulFinish& finish, const Launch& launch);
 
 }  // namespace millrace::cuda

@@ -1,6 +1,6 @@
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm_launch.h"
 #include "kernels/cuda/norm_rows.cuh"
-#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
@@ -16,6 +16,7 @@ __device__ __forceinline__ double Mean(double sum, const NormArgs& a) {
 // out = (s - mean) * rstd * weight + bias, one row per group.
 template <Elements E, int P>
 __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
+  BeginKernel();
   const Group group(a.shape.warps);
   const int64_t row = int64_t{blockIdx.x} * group.count + group.index;
   const bool active = row < a.rows;
@@ -122,9 +123,8 @@ void LaunchNorm(const NormArgs& args, Elements elements, const Launch& launch) {
   const int threads = max(kForwardThreads, args.shape.warps * kWarp);
   const int64_t blocks = CeilDiv(args.rows, threads / (args.shape.warps * kWarp));
   DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
-    NormKernel<E, P><<<static_cast<unsigned>(blocks), threads, 0, launch.stream>>>(args);
+    LaunchKernel(launch, static_cast<unsigned>(blocks), threads, 0, NormKernel<E, P>, args);
   });
-  MR_CUDA_LAUNCHED();
 }
 
 }  // namespace millrace::cuda

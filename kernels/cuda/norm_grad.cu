@@ -1,3 +1,4 @@
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm_launch.h"
 #include "kernels/cuda/norm_rows.cuh"
 #include "kernels/ops/cuda_blocking.h"
@@ -12,9 +13,6 @@ constexpr int kStagedPacks = 3;  // more would not leave room for them
 
 // The last rows of d_out have been written last, and may still be in the L2 cache.
 constexpr bool kLastRowFirst = true;
-
-// Whether the blocks of the second launch are set up while those of the first end.
-constexpr bool kOverlapSums = false;
 
 __device__ __forceinline__ int64_t RowOfTurn(const NormGradArgs& a, int64_t row) {
   return kLastRowFirst ? a.rows - 1 - row : row;
@@ -134,15 +132,12 @@ __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group
 // Groups share a block as long as a row takes at most four warps, each with four packs per thread.
 constexpr size_t kMostSums = 2 * sizeof(float) * kPack * 8 * kWarp * 4;
 
-__device__ __forceinline__ void LetSumsBegin() {
-  if constexpr (kOverlapSums) asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-}
-
 // d_x = (g - mean(g) - xhat * mean(g * xhat)) * rstd + bypass with g = d_out * weight, xhat = (x - mean) *
 // rstd; mean(g) is absent from rms, and so are the sums of d_bias. Block b leaves its sums over rows in
 // partials[b]. Of any dtypes and alignment.
 template <Elements E, int P, bool kBias>
 __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
+  BeginKernel();
   extern __shared__ uint4 shared[];
   const Group group(a.shape.warps);
   ColumnSums<P, kBias> columns{};
@@ -190,7 +185,6 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       Store<E>(a.d_x, row * a.d_x.stride + c, a.columns - c, dx);
     }
   }
-  LetSumsBegin();
   StorePartials(a, group, columns, reinterpret_cast<float*>(shared));
 }
 
@@ -220,6 +214,7 @@ inline constexpr size_t kWarpBytes = kWarpVectors<P> * sizeof(uint4);
 // way to shared memory while the one before it is at work. kOneWarp: so has a row.
 template <int P, bool kBias, bool kOneWarp>
 __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a) {
+  BeginKernel();
   constexpr Elements E = Elements::kBF16;
   extern __shared__ uint4 shared[];
   const Group group(kOneWarp ? 1 : a.shape.warps);
@@ -298,7 +293,6 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
     }
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
-  LetSumsBegin();
   __syncthreads();  // rows of other warps are where the partials go
   StorePartials(a, group, columns, reinterpret_cast<float*>(shared));
 }
@@ -309,8 +303,8 @@ constexpr int kSlices = kWarp;
 constexpr int kSlicePartials = static_cast<int>(CeilDiv(kNormGradBlocks, kSlices));
 
 __global__ void __launch_bounds__(kWarp* kSlices, 1) NormSumsKernel(const NormGradArgs a) {
+  BeginKernel();
   __shared__ double of_column[kWarp][kSlices + 1];
-  if constexpr (kOverlapSums) asm volatile("griddepcontrol.wait;" : : : "memory");
   const bool bias = blockIdx.y == 1;
   const Rows out = bias ? a.d_bias : a.d_weight;
   if (out.data == nullptr) return;
@@ -351,10 +345,10 @@ bool Staged(const NormGradArgs& a, Elements elements) {
 
 // `most`: dynamic shared memory that the kernel may have, the same in all its launches.
 template <class Kernel>
-void LaunchRows(Kernel kernel, const NormGradArgs& a, size_t shared, size_t most, cudaStream_t stream) {
+void LaunchRows(Kernel kernel, const NormGradArgs& a, size_t shared, size_t most, const Launch& launch) {
   const int threads = NormGradGroups(a.shape) * a.shape.warps * kWarp;
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
-  kernel<<<a.blocks, threads, shared, stream>>>(a);
+  LaunchKernel(launch, a.blocks, threads, shared, kernel, a);
 }
 
 }  // namespace
@@ -372,7 +366,7 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
             args.shape.warps > 1
                 ? (bias ? NormGradStagedKernel<P, true, false> : NormGradStagedKernel<P, false, false>)
                 : (bias ? NormGradStagedKernel<P, true, true> : NormGradStagedKernel<P, false, true>);
-        LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch.stream);
+        LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch);
       };
       args.shape.packs == 1   ? run.template operator()<1>()
       : args.shape.packs == 2 ? run.template operator()<2>()
@@ -380,21 +374,12 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
     } else {
       DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
         LaunchRows(bias ? NormGradKernel<E, P, true> : NormGradKernel<E, P, false>, args, sums, kMostSums,
-                   launch.stream);
+                   launch);
       });
     }
-    MR_CUDA_LAUNCHED();
   }
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(CeilDiv(args.columns, kWarp)), 2);
-  config.blockDim = dim3(kWarp, kSlices);
-  config.stream = launch.stream;
-  config.attrs = &overlap;
-  config.numAttrs = kOverlapSums && args.blocks > 0 ? 1 : 0;
-  MR_CUDA(cudaLaunchKernelEx(&config, NormSumsKernel, args));
+  const dim3 grid(static_cast<unsigned>(CeilDiv(args.columns, kWarp)), 2);
+  LaunchKernel(launch, grid, dim3(kWarp, kSlices), 0, NormSumsKernel, args);
 }
 
 }  // namespace millrace::cuda

@@ -1,6 +1,6 @@
 #include "kernels/cuda/flat.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rope_launch.h"
-#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
@@ -21,6 +21,7 @@ __device__ double Scaled(double frequency, const RopeScaling& s) {
 
 // table[t, i] = cos, sin of t * frequency(i); a block is one i, whose frequency is formed once.
 __global__ void __launch_bounds__(kFlatThreads) RopeTableKernel(const RopeTableArgs a) {
+  BeginKernel();
   __shared__ double frequency;
   const int64_t i = blockIdx.x;
   if (threadIdx.x == 0)
@@ -39,6 +40,7 @@ __global__ void __launch_bounds__(kFlatThreads) RopeTableKernel(const RopeTableA
 // (low, high) -> (low cos - high sin, high cos + low sin), eight pairs per thread.
 template <Elements E>
 __global__ void __launch_bounds__(kFlatThreads) RopeKernel(const RopeArgs a) {
+  BeginKernel();
   const uint32_t pack = blockIdx.x * kFlatThreads + threadIdx.x;
   if (pack >= a.packs) return;
   const uint32_t row = a.per_position.Quotient(pack);  // b*T + t
@@ -77,17 +79,15 @@ __global__ void __launch_bounds__(kFlatThreads) RopeKernel(const RopeArgs a) {
 
 void LaunchRopeTable(const RopeTableArgs& args, const Launch& launch) {
   if (args.length == 0 || args.half == 0) return;
-  RopeTableKernel<<<static_cast<unsigned>(args.half), kFlatThreads, 0, launch.stream>>>(args);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, static_cast<unsigned>(args.half), kFlatThreads, 0, RopeTableKernel, args);
 }
 
 void LaunchRope(const RopeArgs& args, const Launch& launch) {
   const auto blocks = static_cast<unsigned>(CeilDiv(args.packs, kFlatThreads));
   if (args.x.bf16)
-    RopeKernel<Elements::kBF16><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+    LaunchKernel(launch, blocks, kFlatThreads, 0, RopeKernel<Elements::kBF16>, args);
   else
-    RopeKernel<Elements::kF32><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
-  MR_CUDA_LAUNCHED();
+    LaunchKernel(launch, blocks, kFlatThreads, 0, RopeKernel<Elements::kF32>, args);
 }
 
 }  // namespace millrace::cuda

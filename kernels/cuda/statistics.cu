@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/flat.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/statistics_launch.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -37,6 +38,7 @@ __device__ __forceinline__ int BadIn(const Unit<E, W>& unit) {
 // W: 16 bytes of elements, or 1.
 template <Elements E, int W>
 __global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm) FiniteScanKernel(const FiniteScanArgs a) {
+  BeginKernel();
   __shared__ int found[kFlatThreads / kWarp];
   const int64_t units = a.n / W, stride = int64_t{gridDim.x} * kFlatThreads;
   const int64_t own = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;  // first unit of this thread
@@ -119,6 +121,7 @@ __device__ __forceinline__ bool IsLastBlock(unsigned* ticket) {
 template <Elements E, bool kWide>
 __global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
     SumSquaresKernel(const SumSquaresArgs a) {
+  BeginKernel();
   __shared__ double shared[32];
   const int64_t whole = a.n / 4, stride = int64_t{gridDim.x} * kSumSquaresThreads;
   const int64_t own = int64_t{blockIdx.x} * kSumSquaresThreads + threadIdx.x;
@@ -177,6 +180,7 @@ __device__ void FindOffender(const StepStatsArgs& a, StepScalars& s) {
 constexpr int kStatsThreads = 256;
 
 __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStatsArgs a) {
+  BeginKernel();
   __shared__ double value[kStatsThreads];
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t units = a.attrs.units, width = 2 * units + 1;
@@ -232,7 +236,7 @@ void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch) {
   const auto run = [&]<Elements E, int W>() {
     const auto blocks = static_cast<unsigned>(
         std::clamp<int64_t>(CeilDiv(args.n / W, kFlatThreads), 1, int64_t{launch.sms} * kScanBlocksPerSm));
-    FiniteScanKernel<E, W><<<blocks, kFlatThreads, 0, launch.stream>>>(args);
+    LaunchKernel(launch, blocks, kFlatThreads, 0, FiniteScanKernel<E, W>, args);
   };
   if (args.x.bf16 && args.x.wide)
     run.operator()<Elements::kBF16, 8>();
@@ -242,7 +246,6 @@ void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch) {
     run.operator()<Elements::kF32, 4>();
   else
     run.operator()<Elements::kF32, 1>();
-  MR_CUDA_LAUNCHED();
 }
 
 void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch) {
@@ -251,7 +254,7 @@ void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch) {
     return;
   }
   const auto run = [&]<Elements E, bool kWide>() {
-    SumSquaresKernel<E, kWide><<<args.blocks, kSumSquaresThreads, 0, launch.stream>>>(args);
+    LaunchKernel(launch, args.blocks, kSumSquaresThreads, 0, SumSquaresKernel<E, kWide>, args);
   };
   if (args.x.bf16 && args.x.wide)
     run.operator()<Elements::kBF16, true>();
@@ -261,12 +264,10 @@ void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch) {
     run.operator()<Elements::kF32, true>();
   else
     run.operator()<Elements::kF32, false>();
-  MR_CUDA_LAUNCHED();
 }
 
 void LaunchStepStats(const StepStatsArgs& args, const Launch& launch) {
-  StepStatsKernel<<<1, kStatsThreads, 0, launch.stream>>>(args);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, 1, kStatsThreads, 0, StepStatsKernel, args);
 }
 
 }  // namespace millrace::cuda

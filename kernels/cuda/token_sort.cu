@@ -1,7 +1,7 @@
 #include "kernels/cuda/embed_grad_launch.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"
-#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
@@ -33,6 +33,7 @@ struct Pass {
 
 // counts[block][digit]: rows of the block's tile with that digit. Integer atomics: the order is no matter.
 __global__ void __launch_bounds__(kThreads) CountDigitsKernel(const TokenSortArgs a, const int number) {
+  BeginKernel();
   __shared__ int count[kThreads];
   const Pass pass{a, number};
   const int thread = static_cast<int>(threadIdx.x), begin = static_cast<int>(blockIdx.x) * a.tile;
@@ -71,6 +72,7 @@ __device__ int SumBelow(int own, int (&of_warp)[kWarps]) {
 // rows.
 __global__ void __launch_bounds__(kThreads)
     ScatterDigitsKernel(const TokenSortArgs a, const int from, const int to) {
+  BeginKernel();
   __shared__ int next[kWarps][kThreads];  // first how many, then where a warp's next row of a digit goes
   __shared__ int of_warp[kWarps];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
@@ -156,15 +158,12 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchTokenSort(const TokenSortArgs& args, const Launch& launch) {
   if (args.blocks == 0) return;
   if (args.blocks == 1) {
-    ScatterDigitsKernel<<<1, kThreads, 0, launch.stream>>>(args, 0, args.passes);
-    MR_CUDA_LAUNCHED();
+    LaunchKernel(launch, 1, kThreads, 0, ScatterDigitsKernel, args, 0, args.passes);
     return;
   }
   for (int pass = 0; pass < args.passes; ++pass) {
-    CountDigitsKernel<<<args.blocks, kThreads, 0, launch.stream>>>(args, pass);
-    MR_CUDA_LAUNCHED();
-    ScatterDigitsKernel<<<args.blocks, kThreads, 0, launch.stream>>>(args, pass, pass + 1);
-    MR_CUDA_LAUNCHED();
+    LaunchKernel(launch, args.blocks, kThreads, 0, CountDigitsKernel, args, pass);
+    LaunchKernel(launch, args.blocks, kThreads, 0, ScatterDigitsKernel, args, pass, pass + 1);
   }
 }
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/flat.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/update_launch.h"
-#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
 namespace {
@@ -22,6 +22,7 @@ __device__ double Share(int64_t done, int64_t length) {
 // LearningRateAt of kernels/ops/learning_rate.cc, on the device because the step is there. The cosine may
 // differ from the host's in its last bit.
 __global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s) {
+  BeginKernel();
   const int64_t step = scalars->step;
   double lr = s.lr;
   if (step < s.warmup) {
@@ -186,6 +187,7 @@ __device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f, con
 template <Elements Grad, int W, int kUnroll, int kBlocksPerSm>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     AdamWKernel(const __grid_constant__ AdamWArgs a, const __grid_constant__ Ranges decay) {
+  BeginKernel();
   __shared__ Factors factors;
   constexpr Elements kF32 = Elements::kF32;
   constexpr int64_t kTile = kUnroll * kFlatThreads;  // units
@@ -244,8 +246,7 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
 }  // namespace
 
 void LaunchBeginStep(StepScalars* scalars, const LearningRate& schedule, const Launch& launch) {
-  BeginStepKernel<<<1, 1, 0, launch.stream>>>(scalars, schedule);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, 1, 1, 0, BeginStepKernel, scalars, schedule);
 }
 
 void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launch) {
@@ -255,7 +256,7 @@ void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launc
   const auto run = [&]<Elements Grad, int W, int kUnroll, int kBlocksPerSm>() {
     const int64_t tiles = CeilDiv(args.end - args.begin, kUnroll * kFlatThreads * W);
     const auto blocks = static_cast<unsigned>(tiles);
-    AdamWKernel<Grad, W, kUnroll, kBlocksPerSm><<<blocks, kFlatThreads, 0, launch.stream>>>(args, decay);
+    LaunchKernel(launch, blocks, kFlatThreads, 0, AdamWKernel<Grad, W, kUnroll, kBlocksPerSm>, args, decay);
   };
   if (wide && bf16)
     run.operator()<Elements::kBF16, 4, kAdamWUnroll, kAdamWBlocksPerSm>();
@@ -265,7 +266,6 @@ void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launc
     run.operator()<Elements::kBF16, 1, kAdamWUnroll, kAdamWBlocksPerSm>();
   else
     run.operator()<Elements::kF32, 1, kAdamWUnroll, kAdamWBlocksPerSm>();
-  MR_CUDA_LAUNCHED();
 }
 
 }  // namespace millrace::cuda

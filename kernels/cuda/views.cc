@@ -98,7 +98,8 @@ Elements ElementsOf(std::initializer_list<Rows> rows) {
 
 Launch LaunchOn(Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
-  return {cuda.get(), cuda.device().properties().multiProcessorCount};
+  CudaDevice& device = cuda.device();
+  return {cuda.get(), device.properties().multiProcessorCount, device.Attached<LaunchPolicy>().early};
 }
 
 }  // namespace millrace::cuda

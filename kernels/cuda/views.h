@@ -1,10 +1,9 @@
 // Operands of an op, checked and turned into what kernels take (rows.h). Violations throw Error(kInternal).
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <initializer_list>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
@@ -29,11 +28,6 @@ std::byte* ScratchOf(const TensorView& scratch, int64_t bytes, const char* op);
 // The dtype that all present rows share.
 Elements ElementsOf(std::initializer_list<Rows> rows);
 
-// What a launch needs beside its arguments.
-struct Launch {
-  cudaStream_t stream;
-  int sms;  // multiprocessors of the device
-};
 Launch LaunchOn(Stream& stream);
 
 }  // namespace millrace::cuda

@@ -3,11 +3,12 @@
 //
 //   rows_bench [FILTER]   ops whose name contains FILTER
 //
-// us      one call: a captured graph of many, so that no launch waits for the host. Calls take turns on
-// several
-//         sets of random operands that together exceed the L2 cache.
-// GB/s    bytes that the op has to move, each operand once, per second.
-// of copy the same as a share of what a copy of 1 GiB moves (reads and writes both counted).
+// us          one call: a captured graph of many, so that no launch waits for the host. Calls take turns on
+//             several sets of random operands that together exceed the L2 cache.
+// end, begin  the same with execution.programmatic_launch: a kernel is set up while the one before it ends,
+//             or runs.
+// GB/s        bytes that the op has to move, each operand once, per second, as without.
+// of copy     the same as a share of what a copy of 1 GiB moves (reads and writes both counted).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/ops/cost.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/step_scalars.h"
@@ -43,7 +45,7 @@ class Bench {
     });
     copy_ = 2 * static_cast<double>(bytes) / us / 1e3;
     fmt::print("{}: a copy of 1 GiB moves {:.0f} GB/s\n\n", device_.name(), copy_);
-    fmt::print("| op | sizes | us | GB/s | of copy |\n|---|---|---:|---:|---:|\n");
+    fmt::print("| op | sizes | us | end | begin | GB/s | of copy |\n|---|---|---:|---:|---:|---:|---:|\n");
   }
 
   CudaDevice& device() { return device_; }
@@ -68,11 +70,16 @@ class Bench {
       const int64_t scratch = WorkspaceBytes(shape, Backend::kCuda);
       for (Op<TensorView>& op : sets) op.scratch = operands.New(DenseLayout(DType::kU8, {scratch}));
     }
-    const double us = Microseconds(static_cast<int>(sets.size()), bytes, [&](int set) {
-      (CudaKernels().*entry)(sets[static_cast<size_t>(set)], *stream_);
-    });
+    const auto time = [&](cuda::EarlyLaunch early) {
+      device_.Attached<cuda::LaunchPolicy>().early = early;
+      return Microseconds(static_cast<int>(sets.size()), bytes,
+                          [&](int set) { (CudaKernels().*entry)(sets[static_cast<size_t>(set)], *stream_); });
+    };
+    const double us = time(cuda::EarlyLaunch::kOff), end = time(cuda::EarlyLaunch::kEnd),
+                 begin = time(cuda::EarlyLaunch::kBegin);
     const double rate = bytes / us / 1e3;
-    fmt::print("| {} | {} | {:.1f} | {:.0f} | {:.0f}% |\n", name, sizes, us, rate, 100 * rate / copy_);
+    fmt::print("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {:.0f}% |\n", name, sizes, us, end, begin,
+               rate, 100 * rate / copy_);
     std::fflush(stdout);
   }
 

@@ -1,0 +1,32 @@
+#include "kernels/cuda/launch.h"
+
+#include "runtime/base/cuda/cuda_check.h"
+
+namespace millrace::cuda {
+
+void LetBeginEarly(const Launch& launch) {
+  if (launch.early == EarlyLaunch::kOff) return;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  size_t count = 0;
+  MR_CUDA(cudaStreamGetCaptureInfo(launch.stream, &status, nullptr, nullptr, &nodes, &edges, &count));
+  if (status != cudaStreamCaptureStatusActive || count != 1) return;
+  // An edge that somebody has made another kind already.
+  if (edges != nullptr && (edges[0].type != cudaGraphDependencyTypeDefault || edges[0].from_port != 0))
+    return;
+  cudaGraphNode_t before = nodes[0];
+  cudaGraphNodeType type{};
+  MR_CUDA(cudaGraphNodeGetType(before, &type));
+  int priority = 0;  // the lowest; higher ones are negative
+  MR_CUDA(cudaStreamGetPriority(launch.stream, &priority));
+  if (type != cudaGraphNodeTypeKernel || priority < 0) return;
+  cudaGraphEdgeData edge{};
+  edge.type = cudaGraphDependencyTypeProgrammatic;
+  edge.from_port = launch.early == EarlyLaunch::kBegin ? cudaGraphKernelNodePortLaunchCompletion
+                                                       : cudaGraphKernelNodePortProgrammatic;
+  MR_CUDA(cudaStreamUpdateCaptureDependencies(launch.stream, &before, &edge, 1,
+                                              cudaStreamSetCaptureDependencies));
+}
+
+}  // namespace millrace::cuda
