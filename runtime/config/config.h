@@ -154,12 +154,14 @@ struct MemoryConfig {
 struct ExecutionConfig {
   enum class Backend { kAuto, kCpu, kCuda };
   enum class Graph { kStep, kMicrobatch, kOff };
+  enum class ProgrammaticLaunch { kOff, kEnd, kBegin };
   Backend backend = Backend::kAuto;
   Graph graph = Graph::kStep;
   bool checked = false;
   bool deterministic = true;
   bool tune = true;
   std::optional<std::string> tuning_file = {};
+  ProgrammaticLaunch programmatic_launch = ProgrammaticLaunch::kOff;
   int64_t watchdog_s = 20;  // 0: no watchdog
 
   // Where the algorithms that were measured for a run are kept.

@@ -38,6 +38,9 @@ constexpr auto NamesOf(MemoryConfig::Allocator) {
 constexpr auto NamesOf(MemoryConfig::Recompute) { return internal::NameList<3>{"none", "norms", "block"}; }
 constexpr auto NamesOf(ExecutionConfig::Backend) { return internal::NameList<3>{"auto", "cpu", "cuda"}; }
 constexpr auto NamesOf(ExecutionConfig::Graph) { return internal::NameList<3>{"step", "microbatch", "off"}; }
+constexpr auto NamesOf(ExecutionConfig::ProgrammaticLaunch) {
+  return internal::NameList<3>{"off", "end", "begin"};
+}
 constexpr auto NamesOf(CheckpointConfig::Resume) { return internal::NameList<3>{"auto", "must", "never"}; }
 
 template <typename E>

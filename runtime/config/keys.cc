@@ -235,6 +235,9 @@ std::vector<Key> MakeKeys() {
       KEY(execution.tuning_file, any,
           "Algorithms to use, and where newly measured ones go; runs that share it have the same bits. null: "
           "`tuning.json` in `run.dir`."),
+      KEY(execution.programmatic_launch, any,
+          "Set a kernel of a graph up before the one ahead of it is complete: as soon as that one's blocks "
+          "end, or begin. The bits are the same."),
       KEY(execution.watchdog_s, From(0, 86400),
           "Seconds without any progress after which the job ends with exit code 71, naming the rank that holds "
           "it up. 0: never."),

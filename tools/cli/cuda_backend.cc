@@ -8,6 +8,7 @@
 
 #include "comm/nccl/nccl_factory.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launch.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
@@ -41,6 +42,18 @@ Machine MachineOf(const CudaDevice& device) {
   return machine;
 }
 
+cuda::EarlyLaunch EarlyLaunchOf(const Config& config) {
+  switch (config.execution.programmatic_launch) {
+    case ExecutionConfig::ProgrammaticLaunch::kOff:
+      return cuda::EarlyLaunch::kOff;
+    case ExecutionConfig::ProgrammaticLaunch::kEnd:
+      return cuda::EarlyLaunch::kEnd;
+    case ExecutionConfig::ProgrammaticLaunch::kBegin:
+      return cuda::EarlyLaunch::kBegin;
+  }
+  return cuda::EarlyLaunch::kOff;
+}
+
 }  // namespace
 
 bool CudaBuiltIn() { return true; }
@@ -67,6 +80,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host) {
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
   rank.environment.tune = [gpu = device.get()](const AssembledRun& run, const Config& config,
                                                Communicator& world) {
+    gpu->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);
     return TuneRun(*gpu, run, config, world);
   };
   rank.device = std::move(device);

@@ -74,6 +74,7 @@ const char* const kPromised[] = {
     "execution.deterministic",
     "execution.tune",
     "execution.tuning_file",
+    "execution.programmatic_launch",
     "execution.watchdog_s",
     "checkpoint.every",
     "checkpoint.keep",
