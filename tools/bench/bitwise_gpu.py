@@ -16,6 +16,8 @@ OPTIONS = [
     ("again", []),
     ("graph off", ["execution.graph=off"]),
     ("graph microbatch", ["execution.graph=microbatch"]),
+    ("programmatic launch end", ["execution.programmatic_launch=end"]),
+    ("programmatic launch begin", ["execution.programmatic_launch=begin"]),
     ("allocator coloured", ["memory.allocator=coloured"]),
     ("allocator max_pool", ["memory.allocator=max_pool"]),
     ("allocator fixed", ["memory.allocator=fixed"]),
