@@ -1,11 +1,11 @@
 // The border between attention_own.cc, which checks, and attention_own.cu, which runs. Launches enqueue on
-// the stream; the caller has made sure that there is something to do: no dimension is 0.
+// the launch's stream; the caller has made sure that there is something to do: no dimension is 0.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
+
+#include "kernels/cuda/launch.h"
 
 namespace millrace::cuda {
 
@@ -34,7 +34,7 @@ struct AttentionArgs {
   AttentionHeads q, k, v, out;
   AttentionLse lse;
 };
-void LaunchAttention(const AttentionArgs& args, cudaStream_t stream);
+void LaunchAttention(const AttentionArgs& args, const Launch& launch);
 
 struct AttentionGradArgs {
   AttentionSizes sizes;
@@ -43,7 +43,7 @@ struct AttentionGradArgs {
   AttentionLse lse;
   float* delta = nullptr;  // scratch [B,H,T]
 };
-void LaunchAttentionGrad(const AttentionGradArgs& args, cudaStream_t stream);
+void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch);
 
 // Blocks of a launch are one-dimensional: (tiles of 64 rows) * H * B of them, at most 2^31 - 1.
 inline constexpr int kAttentionTile = 64;
