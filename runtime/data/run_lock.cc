@@ -28,8 +28,8 @@ std::string ErrorText(int error) { return std::generic_category().message(error)
 
 }  // namespace
 
-RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
-    : folder_(run_dir), path_(run_dir + "/lock") {
+RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience, const std::string& name)
+    : folder_(run_dir), path_(run_dir + "/" + name) {
   struct stat status;
   made_folder_ = ::stat(folder_.c_str(), &status) != 0;
   const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -79,8 +79,8 @@ void RunLock::Refuse() {
   ::close(fd_);
   throw Error(ErrorCode::kConfig,
               fmt::format("run.dir {} is in use by {}; wait until that run has ended, or choose another "
-                          "run.dir (the lock is {}/lock)",
-                          folder_, holder.empty() ? "another run" : holder, folder_));
+                          "run.dir (the lock is {})",
+                          folder_, holder.empty() ? "another run" : holder, path_));
 }
 
 // For whoever is refused. A full disk must not end a run that holds its lock.

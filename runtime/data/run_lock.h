@@ -20,7 +20,10 @@ class RunLock {
   // Makes the folder if need be. Error(kConfig) naming the holder's pid, host and start when another process,
   // or another RunLock of this one, has not let go within `patience`: a run that was just killed takes a
   // moment to die. kIo: the folder or the file cannot be made.
-  explicit RunLock(const std::string& run_dir, std::chrono::milliseconds patience = std::chrono::seconds(3));
+  // `name`: of the file; a supervisor has one of its own, "launch.lock", beside that of the run it
+  // supervises.
+  explicit RunLock(const std::string& run_dir, std::chrono::milliseconds patience = std::chrono::seconds(3),
+                   const std::string& name = "lock");
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

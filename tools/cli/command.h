@@ -82,7 +82,17 @@ struct ReportArguments {
   std::string out;  // "": report.html in run_dir
 };
 
+struct LaunchArguments {
+  std::vector<std::string> command;  // "train", CONFIG, ...: what each attempt is given
+  ConfigArguments train;             // the same, parsed
+  int ranks = 1;
+  std::string mpirun;  // "" or the words that start the ranks, instead of `ranks`
+  int64_t max_restarts = 100;
+  double grace_s = 300;  // for a run that was asked to stop
+};
+
 int TrainVerb(const ConfigArguments& arguments);
+int LaunchVerb(const LaunchArguments& arguments);
 int EvalVerb(const EvalArguments& arguments);
 int GenerateVerb(const GenerateArguments& arguments);
 int PlanVerb(const PlanArguments& arguments);

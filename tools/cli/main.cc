@@ -40,6 +40,24 @@ void RequireVerb(const CLI::App& app, const std::string& word) {
                   nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest), fmt::join(names, ", ")));
 }
 
+// What stands behind "--" of `launch`: a command line of its own, of which only `train` makes sense.
+LaunchArguments Launched(std::vector<std::string> command) {
+  MR_REQUIRE(ErrorCode::kConfig, !command.empty() && command.front() == "train",
+             "launch supervises `train` alone: millrace launch [OPTION...] -- train CONFIG...{}",
+             command.empty() ? "" : fmt::format(", not {}", command.front()));
+  LaunchArguments launch;
+  launch.command = command;
+  CLI::App train{"train, under launch"};
+  AddConfig(&train, &launch.train);
+  std::vector<std::string> words(command.rbegin(), command.rend() - 1);  // as CLI11 wants them: reversed
+  try {
+    train.parse(words);
+  } catch (const CLI::ParseError& error) {
+    throw Error(ErrorCode::kConfig, fmt::format("launch -- train: {}", error.what()));
+  }
+  return launch;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"Millrace trains transformers from one JSON file; see README.md."};
   app.require_subcommand(1);
@@ -49,6 +67,35 @@ int Main(int argc, char** argv) {
   CLI::App* train_app = app.add_subcommand("train", "train, or go on training; one line per step");
   AddConfig(train_app, &train);
   train_app->callback([&] { verb = [&] { return TrainVerb(train); }; });
+
+  LaunchArguments launch;
+  std::vector<std::string> launched;
+  CLI::App* launch_app = app.add_subcommand(
+      "launch", "train under a supervisor, which starts it again from the newest checkpoint: -- train ...");
+  auto* launch_ranks = launch_app->add_option("--ranks", launch.ranks, "ranks under mpirun; 1: without")
+                           ->capture_default_str()
+                           ->check(CLI::Range(1, 99999));
+  launch_app
+      ->add_option("--mpirun", launch.mpirun,
+                   "what starts the ranks instead: \"mpirun -n 16 --hostfile ...\"")
+      ->excludes(launch_ranks);
+  launch_app->add_option("--max-restarts", launch.max_restarts, "give up after so many")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
+  launch_app
+      ->add_option("--grace-s", launch.grace_s, "seconds for saving after a signal; then the run is killed")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e9) & CLI::Validator(NotNan, ""));
+  launch_app->callback([&] {
+    verb = [&] {
+      LaunchArguments all = Launched(launched);
+      all.ranks = launch.ranks;
+      all.mpirun = launch.mpirun;
+      all.max_restarts = launch.max_restarts;
+      all.grace_s = launch.grace_s;
+      return LaunchVerb(all);
+    };
+  });
 
   EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "held-out loss of a checkpoint, as a JSON line");
@@ -174,6 +221,12 @@ int Main(int argc, char** argv) {
 
   // CLI11 would only say that a verb is missing.
   if (argc > 1 && argv[1][0] != '-') RequireVerb(app, argv[1]);
+  if (argc > 1 && std::string(argv[1]) == "launch") {
+    char** const end = argv + argc;
+    char** const dashes = std::find(argv, end, std::string("--"));
+    if (dashes != end) launched.assign(dashes + 1, end);
+    argc = static_cast<int>(dashes - argv);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

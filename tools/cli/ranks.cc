@@ -15,6 +15,7 @@
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
+#include "tools/cli/parent_watch.h"
 
 namespace millrace {
 namespace {
@@ -101,6 +102,7 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
     };
     return Run(*factory, arguments, plans, end_job, body);
   }
+  DieWithParent();
   MpiRuntime mpi(nullptr, nullptr);
   try {
     const std::unique_ptr<CommFactory> factory = MakeMpiCommFactory(mpi);

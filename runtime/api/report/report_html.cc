@@ -222,6 +222,27 @@ std::string SkippedSection(const RunRecord& r) {
   return html;
 }
 
+// What the supervisor of `millrace launch` has seen.
+std::string RestartsTable(const RunRecord& r) {
+  constexpr size_t kShown = 1000;
+  if (r.failures.empty()) return "";
+  std::string rows;
+  for (size_t i = r.failures.size() - std::min(kShown, r.failures.size()); i < r.failures.size(); ++i) {
+    const auto& [failure, resumed_step, seconds] = r.failures[i];
+    rows += Row({HtmlText(failure.time), HtmlText(failure.reason), std::to_string(failure.step),
+                 failure.exit_code ? std::to_string(*failure.exit_code) : "",
+                 !failure.restarts ? "given up"
+                 : seconds         ? fmt::format("{:.2f} s", *seconds)
+                                   : ""},
+                "  nnn");
+  }
+  std::string html =
+      "<h3>Restarts</h3>\n" +
+      Table({"time, UTC", "why it ended", "after step", "exit code", "until the next step"}, rows, "  nnn");
+  if (r.failures.size() > kShown) html += Hint(fmt::format("The last {} of {}.", kShown, r.failures.size()));
+  return html;
+}
+
 std::string CallsSection(const RunRecord& r) {
   std::string rows;
   for (const RecordedCall& call : r.history)
@@ -234,6 +255,7 @@ std::string CallsSection(const RunRecord& r) {
     html += Hint(first == 0 ? "The last call began at the start."
                             : fmt::format("The last call went on after step {}.", TextOf(first)));
   html += Hint("A call that resumes with the same configuration leaves no record, but for the last.");
+  html += RestartsTable(r);
   std::string saved;
   for (const CheckpointEntry& entry : r.checkpoints) {
     double bytes = 0;

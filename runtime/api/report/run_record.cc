@@ -75,6 +75,7 @@ RunRecord ReadRunRecord(const std::string& run_dir) {
   } catch (const Error& error) {  // a run that goes on removes old ones while they are looked at
     record.checkpoints_problem = error.what();
   }
+  record.failures = ReadRestarts(run_dir);
   return record;
 }
 

@@ -17,6 +17,7 @@
 
 #include "runtime/api/run_folder.h"
 #include "runtime/data/checkpoint_store.h"
+#include "runtime/data/restart_log.h"
 
 namespace millrace {
 
@@ -39,6 +40,7 @@ struct RunRecord {
   nlohmann::json summary;                    // null: there is none
   std::vector<CheckpointEntry> checkpoints;  // newest first
   std::string checkpoints_problem;           // why they could not be listed
+  std::vector<RecordedFailure> failures;     // that a supervisor has seen
 };
 
 RunRecord ReadRunRecord(const std::string& run_dir);

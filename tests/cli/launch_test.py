@@ -1,0 +1,252 @@
+"""`millrace launch`: what it starts again and what not, how it is stopped, and that nothing of a run outlives it."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, STOPPED, CliTest, environment, millrace, rank_pids,
+                     start, wait_until)
+from kill_matrix import carriers, children, is_over, read, scratch_of
+
+STEPS = 30
+
+
+def launch(*args, ranks=2, options=(), env=None):
+    return start('launch', '--ranks', ranks, *options, '--', 'train', *args, env=env)
+
+
+def mpirun_of(job):
+    found = [c for c in children(job.process.pid) if not is_over(c)]
+    return found[0] if found else None
+
+
+class Launch(CliTest):
+
+    def configs(self, **sections):
+        """A run and its uninterrupted twin, trained already."""
+        sections.setdefault('train', {}).update(steps=STEPS, micro_batch=8)
+        sections.setdefault('model', {}).update(seq_len=64)
+        sections.setdefault('checkpoint', {}).setdefault('every', 5)
+        config, run = self.config(**sections)
+        return config, run, self.trained('twin', **sections)
+
+    def expect_same(self, run, twin):
+        self.assertEqual(run.steps(), list(range(1, STEPS + 1)))
+        self.assertEqual(run.loss_bits(), twin.loss_bits())
+        self.assertEqual(run.hashes(), twin.hashes())
+
+    def started(self, job, run, step):
+        wait_until(lambda: len(run.metrics()) >= step, 'step %d' % step, job=job)
+        return job
+
+    def lines(self, run):
+        with open(run.file('restarts.jsonl')) as f:
+            return [json.loads(line) for line in f]
+
+    def left(self, run):
+        """What the supervisor is there to clear away."""
+        return [n for n in ('lock', 'launch.lock', '.launch', '.progress') if os.path.exists(run.file(n))]
+
+    def test_a_killed_rank_and_a_killed_mpirun_are_started_again_with_the_same_bits(self):
+        config, run, twin = self.configs()
+        job = launch(config)
+        for victim, step in (('rank', 7), ('mpirun', 16)):
+            self.started(job, run, step)
+            scratch = scratch_of(run)
+            self.assertTrue(any(n.startswith('vader_segment.') for n in os.listdir(scratch)), os.listdir(scratch))
+            os.kill(wait_until(lambda: rank_pids(self.folder).get(1), 'rank 1') if victim == 'rank' else mpirun_of(job), signal.SIGKILL)
+            wait_until(lambda: read(run.file('restarts.jsonl')).count(b'"resumed"') == (1 if victim == 'rank' else 2), 'the next step', job=job)
+        outcome = self.expect(job.end(), OK)
+        self.expect_same(run, twin)
+        first, second = self.expect_line(outcome.err, '^millrace launch: .*; restart [12] of at most 100, from the checkpoint of step ', 2)
+        self.assertIn('a rank was killed by SIGKILL after step', first)
+        self.assertIn('mpirun was killed by SIGKILL after step', second)
+        lines = self.lines(run)
+        self.assertEqual([line['event'] for line in lines], ['failed', 'resumed'] * 2)
+        for failed, resumed, reason in zip(lines[::2], lines[1::2], ('a rank was killed by SIGKILL', 'mpirun was killed by SIGKILL')):
+            self.assertEqual((failed['reason'], failed['exit_code'], failed['restarts']), (reason, 137, True))
+            self.assertEqual(failed['checkpoint'], failed['step'] // 5 * 5)
+            self.assertEqual(resumed['step'], failed['checkpoint'] + 1)
+            self.assertGreater(resumed['seconds'], 0.1)
+            self.assertLess(resumed['seconds'], 10)
+        self.assertEqual(self.left(run), [])
+        self.assertFalse(os.path.exists(scratch))
+
+    def test_one_process_without_mpirun_is_started_again_too(self):
+        config, run = self.config(train={'steps': 200, 'micro_batch': 8}, checkpoint={'every': 5})
+        job = self.started(launch(config, ranks=1), run, 8)
+        os.kill(mpirun_of(job), signal.SIGKILL)
+        outcome = self.expect(job.end(), OK)
+        self.expect_line(outcome.err, r'^millrace launch: the run was killed by SIGKILL after step \d+; restart 1 of at most 100')
+        self.assertEqual(run.steps(), list(range(1, 201)))
+
+    def test_a_killed_supervisor_leaves_nothing_that_runs_and_the_next_one_goes_on(self):
+        config, run, twin = self.configs()
+        mark = 'MILLRACE_LAUNCH_TEST=' + self.folder
+        job = self.started(launch(config, env=dict([mark.split('=', 1)])), run, 7)
+        pids = [mpirun_of(job), *rank_pids(self.folder).values()]
+        self.assertEqual(len(pids), 3)
+        scratch = scratch_of(run)
+        os.kill(job.process.pid, signal.SIGKILL)
+        wait_until(lambda: all(is_over(pid) for pid in pids), 'the end of mpirun and ranks', timeout=0.9)  # Open MPI itself needs a second
+        job.end()
+        self.assertEqual(carriers(mark), [])
+        outcome = self.expect(launch(config).end(), OK)
+        self.expect_line(outcome.err, '^millrace launch: an earlier supervisor of this run was killed')
+        self.expect_same(run, twin)
+        failed, resumed = self.lines(run)
+        self.assertEqual((failed['reason'], failed['exit_code']), ('the supervisor was killed', None))
+        self.assertEqual(resumed['step'], failed['checkpoint'] + 1)
+        self.assertEqual(self.left(run), [])
+        self.assertFalse(os.path.exists(scratch))
+
+    def test_what_a_killed_supervisor_could_not_end_the_next_one_kills(self):
+        config, run, twin = self.configs()
+        job = self.started(launch(config), run, 3)
+        with open(run.file('.launch')) as f:
+            marked = dict(os.environ, MILLRACE_LAUNCH=f.read())
+        stray = subprocess.Popen(['sleep', '1000'], env=marked)
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.end()
+        self.expect(launch(config).end(), OK)
+        self.assertEqual(stray.wait(5), -signal.SIGKILL)
+        self.expect_same(run, twin)
+
+    def test_a_stopped_rank_does_not_outlive_mpirun(self):
+        config, run, twin = self.configs()
+        job = self.started(launch(config), run, 3)
+        pids = rank_pids(self.folder)
+        os.kill(pids[1], signal.SIGSTOP)
+        os.kill(mpirun_of(job), signal.SIGKILL)
+        self.expect(job.end(), OK)
+        self.assertTrue(is_over(pids[1]))
+        self.expect_same(run, twin)
+
+    def test_the_same_step_failing_twice_is_the_end(self):
+        config, run = self.config(train={'steps': 12}, checkpoint={'every': 3}, execution={'watchdog_s': 2})
+        outcome = self.expect(launch(config, env={'MILLRACE_INJECT': '8:1:skip=h.0'}).end(), HUNG)
+        self.expect_line(outcome.err, '^millrace launch: mpirun ended with exit code 71 .timeout. after step 7; restart 1 of at most 100, '
+                         'from the checkpoint of step 6$')
+        self.expect_line(outcome.err, '^millrace launch: .* after step 7: not started again: it ended twice after step 7 without progress in '
+                         'between; its exit code is 71$')
+        self.assertEqual([(line['event'], line.get('restarts')) for line in self.lines(run)],
+                         [('failed', True), ('resumed', None), ('failed', False)])
+        self.expect(launch(config).end(), OK)  # without the fault it goes on
+        self.assertEqual(run.steps(), list(range(1, 13)))
+
+    def test_mistakes_are_not_started_again(self):
+        config, run = self.config()
+        outcome = self.expect(launch(config, '--set', 'train.stepz=3').end(), BAD_CONFIG)
+        self.expect_line(outcome.err, 'train.stepz')
+        self.assertFalse(os.path.exists(run.path))
+        outcome = self.expect(launch(config, '--set', 'data.path=/nowhere').end(), BAD_DATA)
+        self.expect_line(outcome.err, '^millrace launch: mpirun ended with exit code 3 .data. before its first step: not started again')
+        outcome = self.expect(launch(config, '--set', 'checkpoint.resume=never').end(), BAD_CONFIG)
+        self.expect_line(outcome.err, 'checkpoint.resume is never')
+        for words in ((), ('--', 'eval', config)):
+            self.expect_line(self.expect(millrace('launch', *words), BAD_CONFIG).err, 'supervises `train` alone')
+        outcome = self.expect(start('launch', '--mpirun', '/nowhere/mpirun -n 2', '--', 'train', config).end(), BAD_CONFIG)
+        self.expect_line(outcome.err, 'cannot start /nowhere/mpirun: No such file')
+
+    def test_starts_that_come_to_no_step_end_after_the_third(self):
+        config, run = self.config()
+        outcome = self.expect(start('launch', '--mpirun', 'false', '--', 'train', config).end(), RANK_LOST)
+        self.expect_line(outcome.err, '^millrace launch: false ended with exit code 1 before its first step; restart', 2)
+        self.expect_line(outcome.err, 'not started again: 3 attempts in a row ended before their first step; its exit code is 1$')
+
+    def test_restarts_are_limited(self):
+        config, run = self.config(train={'steps': 2000, 'micro_batch': 8})
+        job = self.started(launch(config, options=('--max-restarts', 0)), run, 3)
+        os.kill(rank_pids(self.folder)[0], signal.SIGKILL)
+        outcome = self.expect(job.end(), RANK_LOST)
+        self.expect_line(outcome.err, 'not started again: it was restarted 0 times')
+
+    def test_a_signal_saves_and_the_same_command_goes_on(self):
+        config, run, twin = self.configs(checkpoint={'every': 1000})
+        last = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            job = self.started(launch(config), run, last + 3)
+            job.signal(number)
+            self.expect(job.end(), PREEMPTED)
+            last = run.steps()[-1]
+            self.assertEqual(run.checkpoints()[-1], 'step_%08d' % last)
+            self.assertTrue(run.summary()['preempted'])
+        self.expect(launch(config).end(), OK)
+        self.expect_same(run, twin)
+        self.assertFalse(os.path.exists(run.file('restarts.jsonl')))
+
+    def test_a_signal_at_a_start_stops_too(self):
+        config, run = self.config(train={'steps': 4000})
+        for delay in (0.05, 0.15, 0.3):
+            job = launch(config)
+            time.sleep(delay)
+            job.signal(signal.SIGTERM)
+            outcome = job.end()
+            self.assertIn(outcome.code, (PREEMPTED, -signal.SIGTERM, STOPPED), outcome)  # before anything was set up, it is just ended
+            self.assertLess(outcome.seconds, 20)
+            self.assertEqual(rank_pids(self.folder), {})
+
+    def test_a_second_signal_and_the_end_of_patience_kill(self):
+        # Steps of seconds.
+        config, run = self.config(train={'steps': 50, 'micro_batch': 64, 'accumulate': 400}, execution={'watchdog_s': 0})
+        for options, signals, words in (((), 2, 'on the second request'), (('--grace-s', 1), 1, 'did not stop within 1 s')):
+            job = launch(config, options=options)
+            wait_until(lambda: os.path.exists(run.file('metrics.jsonl')), 'the first step', job=job)
+            began = time.monotonic()
+            for _ in range(signals):
+                job.signal(signal.SIGTERM)
+                time.sleep(0.3)
+            outcome = self.expect(job.end(), STOPPED)
+            self.assertLess(time.monotonic() - began, 5)
+            self.expect_line(outcome.err, words)
+            self.assertEqual(rank_pids(self.folder), {})
+            os.remove(run.file('metrics.jsonl'))
+
+    def test_two_supervisors_of_one_run_are_refused(self):
+        config, run, twin = self.configs()
+        job = self.started(launch(config), run, 2)
+        os.kill(job.process.pid, signal.SIGSTOP)
+        try:
+            outcome = self.expect(launch(config).end(), BAD_CONFIG)
+            self.expect_line(outcome.err, r'^millrace: run\.dir %s is in use by pid %d on host .*launch\.lock' % (run.path, job.process.pid))
+        finally:
+            os.kill(job.process.pid, signal.SIGCONT)
+        self.expect(job.end(), OK)
+        self.expect_same(run, twin)
+
+    def test_a_reader_that_goes_away_does_not_end_the_run(self):
+        config, run, twin = self.configs()
+        process = subprocess.Popen([PROGRAM, 'launch', '--ranks', '2', '--', 'train', config], env=environment(), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertIn(b'training ', process.stdout.readline())
+        process.stdout.close()
+        self.assertEqual(process.wait(60), OK, process.stderr.read())
+        process.stderr.close()
+        self.expect_same(run, twin)
+
+    def test_output_arrives_whole_and_the_launcher_gives_its_ranks(self):
+        config, run, twin = self.configs()
+        outcome = self.expect(millrace('launch', '--', 'train', config, ranks=2), OK)
+        self.assertEqual(self.status_steps(outcome.out), list(range(1, STEPS + 1)))
+        self.expect_line(outcome.out, '^training .* on 2 ranks')
+        self.expect_line(outcome.out, '^run: ')
+        self.expect_same(run, twin)
+
+    def test_the_report_shows_restarts(self):
+        config, run, twin = self.configs()
+        job = self.started(launch(config), run, 7)
+        os.kill(mpirun_of(job), signal.SIGKILL)
+        self.expect(job.end(), OK)
+        self.expect(millrace('report', run.path), OK)
+        with open(run.file('report.html')) as f:
+            page = f.read()
+        section = page[page.index('id="calls"'):]
+        section = section[:section.index('</section>')]
+        self.assertIn('mpirun was killed by SIGKILL', section)
+        self.assertIn('<td class="n">%d</td>' % self.lines(run)[0]['step'], section)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
