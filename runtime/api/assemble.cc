@@ -16,18 +16,6 @@ DType DTypeOf(PrecisionConfig::Format format) {
   return format == PrecisionConfig::Format::kBf16 ? DType::kBF16 : DType::kF32;
 }
 
-Recompute RecomputeOf(const Config& config) {
-  switch (config.memory.recompute) {
-    case MemoryConfig::Recompute::kNone:
-      return Recompute::kNone;
-    case MemoryConfig::Recompute::kNorms:
-      return Recompute::kNorms;
-    case MemoryConfig::Recompute::kBlock:
-      return Recompute::kBlock;
-  }
-  return Recompute::kNone;
-}
-
 ReshardPolicy ReshardOf(ShardingConfig::Reshard reshard) {
   switch (reshard) {
     case ShardingConfig::Reshard::kNever:
@@ -106,8 +94,8 @@ LearningRate LearningRateOf(const Config& config) {
   return rate;
 }
 
-SemanticGraph GraphFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
-                       PlanKind kind) {
+SemanticGraph ForwardFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
+                         PlanKind kind) {
   const int64_t batch = kind == PlanKind::kGenerate ? 1 : config.train.micro_batch;
   ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute,
                          precision.norm_params);
@@ -115,16 +103,30 @@ SemanticGraph GraphFor(const Config& config, const Model& model, const Precision
                         : kind == PlanKind::kEval ? HeadMode::kEvalLoss
                                                   : HeadMode::kLogits;
   model.EmitForward(builder, head);
-  SemanticGraph graph = std::move(builder).Finish();
-  if (kind == PlanKind::kTrain) graph = AddGradients(std::move(graph), RecomputeOf(config));
-  return graph;
+  return std::move(builder).Finish();
 }
 
-Program ProgramFor(const Config& config, const SemanticGraph& graph, Backend backend) {
+LowerOptions LowerOptionsOf(const Config& config, Backend backend) {
   LowerOptions options;
   options.backend = backend;
   options.deterministic = config.execution.deterministic;
-  return Lower(graph, options);
+  return options;
+}
+
+RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward, const AssembledRun& run,
+                             const BackendTraits& traits) {
+  switch (config.memory.recompute) {
+    case MemoryConfig::Recompute::kNone:
+      return GivenRecompute(forward, Recompute::kNone);
+    case MemoryConfig::Recompute::kNorms:
+      return GivenRecompute(forward, Recompute::kNorms);
+    case MemoryConfig::Recompute::kBlock:
+      return GivenRecompute(forward, Recompute::kBlock);
+    case MemoryConfig::Recompute::kAuto:
+      break;
+  }
+  return ChooseRecompute(
+      {run.layout, forward, LowerOptionsOf(config, traits.backend), run.options, traits.device_arena_bytes});
 }
 
 }  // namespace
@@ -226,9 +228,15 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
   const auto plan = [&](PlanKind kind) {
-    const SemanticGraph graph = GraphFor(config, *model, run.layout.precision, kind);
-    const Program program = ProgramFor(config, graph, traits.backend);
+    SemanticGraph graph = ForwardFor(config, *model, run.layout.precision, kind);
+    if (kind == PlanKind::kTrain) {
+      run.recompute = RecomputeFor(config, graph, run, traits);
+      graph = AddGradients(std::move(graph), run.recompute.units);
+    }
+    const Program program = Lower(graph, LowerOptionsOf(config, traits.backend));
     StepPlan planned = PlanStep(run.layout, program, run.options, kind);
+    if (kind == PlanKind::kTrain && run.recompute.searched)
+      planned.notes.push_back("recompute auto: " + ToString(run.recompute.counts));
     CheckPlan(planned, mesh, run.options.accumulate);
     return planned;
   };
@@ -243,11 +251,12 @@ std::string PlanStage::Hash() const { return Hash128(text); }
 std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run) {
   MR_CHECK(run.plans.train.has_value(), "stages of a run without a training plan");
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
-  const SemanticGraph graph = GraphFor(config, *model, run.layout.precision, PlanKind::kTrain);
+  const SemanticGraph graph =
+      AddGradients(ForwardFor(config, *model, run.layout.precision, PlanKind::kTrain), run.recompute.units);
   const StepPlan& plan = *run.plans.train;
   const std::array<std::string, kPlanStageNames.size()> texts = {
       ToString(run.spec), ToString(run.layout),
-      ToString(graph),    ToString(ProgramFor(config, graph, run.options.backend)),
+      ToString(graph),    ToString(Lower(graph, LowerOptionsOf(config, run.options.backend))),
       MemoryText(plan),   fmt::format("execution {}\n", plan.execution) + ScheduleText(plan)};
   std::vector<PlanStage> stages;
   for (size_t i = 0; i < texts.size(); ++i) stages.push_back({std::string(kPlanStageNames[i]), texts[i]});

@@ -13,6 +13,7 @@
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/planner.h"
+#include "runtime/plan/recompute.h"
 
 namespace millrace {
 
@@ -21,6 +22,7 @@ struct BackendTraits {
   Backend backend = Backend::kCpu;
   int64_t comm_scratch_bytes =
       0;  // staging per communicator purpose; ScratchBytes of comm/host_collectives.h for host transports
+  int64_t device_arena_bytes = 0;  // what a rank's device has for the arena; 0: not known
 };
 
 struct PlanSelection {
@@ -31,6 +33,7 @@ struct AssembledRun {
   ModelSpec spec;
   ShardLayout layout;
   PlanOptions options;
+  RecomputeChoice recompute;  // of the training plan
   EnginePlans plans;
 };
 

@@ -27,7 +27,8 @@ PlanReport PredictRun(const Session& session, const Machine& machine) {
     if (*plan) others = std::max(others, (*plan)->arena_bytes);
   const StreamJoin join = GraphModeOf(session.config()) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
                                                                                   : StreamJoin::kStepEnd;
-  return MakePlanReport({run.spec, run.layout, run.options, *run.plans.train, machine, join, others});
+  return MakePlanReport(
+      {run.spec, run.layout, run.options, *run.plans.train, machine, join, others, run.recompute});
 }
 
 int64_t PredictGraphLaunches(const Session& session, int64_t steps) {

@@ -134,7 +134,7 @@ struct ShardingConfig {
 
 struct MemoryConfig {
   enum class Allocator { kPacked, kColoured, kMaxPool, kFixed, kPersistent, kDynamic };
-  enum class Recompute { kNone, kNorms, kBlock };
+  enum class Recompute { kNone, kNorms, kBlock, kAuto };
   Allocator allocator = Allocator::kPacked;
   int64_t prefetch = 1;
   std::optional<int64_t> slots = {};

@@ -35,7 +35,9 @@ constexpr auto NamesOf(ShardingConfig::GradConcat) {
 constexpr auto NamesOf(MemoryConfig::Allocator) {
   return internal::NameList<6>{"packed", "coloured", "max_pool", "fixed", "persistent", "dynamic"};
 }
-constexpr auto NamesOf(MemoryConfig::Recompute) { return internal::NameList<3>{"none", "norms", "block"}; }
+constexpr auto NamesOf(MemoryConfig::Recompute) {
+  return internal::NameList<4>{"none", "norms", "block", "auto"};
+}
 constexpr auto NamesOf(ExecutionConfig::Backend) { return internal::NameList<3>{"auto", "cpu", "cuda"}; }
 constexpr auto NamesOf(ExecutionConfig::Graph) { return internal::NameList<3>{"step", "microbatch", "off"}; }
 constexpr auto NamesOf(ExecutionConfig::ProgrammaticLaunch) {

@@ -220,10 +220,12 @@ std::vector<Key> MakeKeys() {
           "place. null: prefetch + 1."),
       KEY(memory.reduce_depth, From(1, 64), "Reductions in flight before backward waits."),
       KEY(memory.recompute, any,
-          "What backward computes again: nothing, norms and activations, or whole blocks."),
+          "What backward computes again: nothing, norms and activations, or whole blocks. `auto`: the "
+          "cheapest of these in as many blocks as `memory.budget_gib` asks for, or the device's memory if "
+          "no budget is given. The bits are the same."),
       KEY(memory.budget_gib, From(1e-6, 1e9),
-          "Largest arena per rank, in GiB: `reshard: auto` fills it, a plan above it is refused. null: no "
-          "limit."),
+          "Largest arena per rank, in GiB: `recompute: auto` stays within it, `reshard: auto` fills it, a "
+          "plan above it is refused. null: no limit."),
 
       KEY(execution.backend, any, "`auto`: cuda where it is built in and a GPU is present, else cpu."),
       KEY(execution.graph, any, "Record and replay the whole step, each microbatch, or nothing."),

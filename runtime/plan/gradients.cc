@@ -17,7 +17,7 @@ using Rule = void (*)(Differentiator&, const Node& forward);
 
 class Differentiator {
  public:
-  Differentiator(SemanticGraph graph, Recompute policy);
+  Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute);
   SemanticGraph Run() &&;
 
   // --- for the rules ---
@@ -45,17 +45,18 @@ class Differentiator {
   void FindDifferentiable();
 
   SemanticGraph graph_;
-  Recompute policy_;
-  size_t forward_values_ = 0;           // values [0, this) belong to the forward
-  std::vector<const Node*> producers_;  // of a forward value, by value; null: no forward node
-  std::vector<char> differentiable_;    // by forward value: depends on a parameter
-  std::vector<ValueId> gradients_;      // by forward value: its gradient as summed so far
-  std::vector<int> contributions_;      // by forward value
-  std::vector<ValueId> recomputed_;     // by forward value: its recomputed twin
+  std::vector<UnitRecompute> recompute_;  // by unit
+  size_t forward_values_ = 0;             // values [0, this) belong to the forward
+  std::vector<const Node*> producers_;    // of a forward value, by value; null: no forward node
+  std::vector<char> differentiable_;      // by forward value: depends on a parameter
+  std::vector<ValueId> gradients_;        // by forward value: its gradient as summed so far
+  std::vector<int> contributions_;        // by forward value
+  std::vector<ValueId> recomputed_;       // by forward value: its recomputed twin
 };
 
-Differentiator::Differentiator(SemanticGraph graph, Recompute policy)
-    : graph_(std::move(graph)), policy_(policy) {
+Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute)
+    : graph_(std::move(graph)), recompute_(recompute) {
+  MR_CHECK_EQ(recompute_.size(), graph_.unit_names.size(), "recomputation by unit against the units");
   MR_CHECK(graph_.backward.empty(), "the graph has {} backward nodes already", graph_.backward.size());
   forward_values_ = graph_.values.size();
   producers_.resize(forward_values_);
@@ -109,16 +110,11 @@ void Differentiator::Contribute(ValueId of, ValueId contribution, const Node& fo
 }
 
 bool Differentiator::IsRecomputed(const Node& node) const {
-  if (!IsBlockUnit(graph_.unit_names[static_cast<size_t>(node.unit.value)])) return false;
-  switch (policy_) {
-    case Recompute::kNone:
-      return false;
-    case Recompute::kNorms:
-      return node.kind == NodeKind::kNorm || node.kind == NodeKind::kActivation;
-    case Recompute::kBlock:
-      return true;
-  }
-  return false;
+  const auto unit = static_cast<size_t>(node.unit.value);
+  if (!IsBlockUnit(graph_.unit_names[unit])) return false;
+  if (node.kind == NodeKind::kNorm) return recompute_[unit].norms;
+  if (node.kind == NodeKind::kActivation) return recompute_[unit].activations;
+  return recompute_[unit].others;
 }
 
 // What a node of `unit` in the backward reads for the forward value `id`. Recursion ends at values that are
@@ -258,8 +254,21 @@ SemanticGraph Differentiator::Run() && {
 
 }  // namespace
 
+std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute policy) {
+  std::vector<UnitRecompute> by_unit(graph.unit_names.size());
+  for (size_t u = 0; u < by_unit.size(); ++u)
+    if (policy != Recompute::kNone && IsBlockUnit(graph.unit_names[u]))
+      by_unit[u] = {.norms = true, .activations = true, .others = policy == Recompute::kBlock};
+  return by_unit;
+}
+
+SemanticGraph AddGradients(SemanticGraph graph, const std::vector<UnitRecompute>& by_unit) {
+  return Differentiator(std::move(graph), by_unit).Run();
+}
+
 SemanticGraph AddGradients(SemanticGraph graph, Recompute policy) {
-  return Differentiator(std::move(graph), policy).Run();
+  const std::vector<UnitRecompute> by_unit = RecomputeOf(graph, policy);
+  return AddGradients(std::move(graph), by_unit);
 }
 
 }  // namespace millrace

@@ -92,6 +92,11 @@ int64_t Machine::BesideArena(int world) const {
   return process_bytes + communication_bytes;
 }
 
+int64_t Machine::ArenaBytes(int world) const {
+  if (device_bytes == 0 || process_bytes == 0) return 0;
+  return std::max<int64_t>(device_bytes - BesideArena(world), 1);  // 1: known, and nothing
+}
+
 const std::vector<Machine>& Machines() {
   static const std::vector<Machine> machines = {H100(), H200(), Cpu()};
   return machines;

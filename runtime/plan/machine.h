@@ -43,6 +43,8 @@ struct Machine {
 
   double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
   int64_t BesideArena(int world) const;
+  // What is left of the device for the arena; 0: not known.
+  int64_t ArenaBytes(int world) const;
   double gemm(DType operands) const { return operands == DType::kBF16 ? gemm_bf16 : gemm_f32; }
 };
 

@@ -310,11 +310,11 @@ StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanO
       plan = PlanAuto(layout, program, options, kind);
       break;
   }
-  MR_REQUIRE(ErrorCode::kDoesNotFit, options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
-             "the plan needs {} bytes per rank, memory.budget_gib allows {}; smaller train.micro_batch, "
-             "memory.recompute=block, or more ranks "
-             "need less",
-             plan.arena_bytes, options.budget_bytes);
+  MR_REQUIRE(
+      ErrorCode::kDoesNotFit, options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
+      "the plan needs {} bytes per rank, memory.budget_gib allows {}; memory.recompute=auto, a smaller "
+      "train.micro_batch or more ranks need less",
+      plan.arena_bytes, options.budget_bytes);
   return plan;
 }
 

@@ -136,11 +136,23 @@ class ForwardBuilder {
   std::shared_ptr<State> state_;
 };
 
+// What a unit's backward computes again instead of reading what its forward saved.
+struct UnitRecompute {
+  bool norms = false;        // outputs and statistics of norms
+  bool activations = false;  // GELU's and SwiGLU's products
+  bool others = false;       // all else: matmuls, attention, rope, sums
+  bool operator==(const UnitRecompute&) const = default;
+};
+
+// The same for every block unit.
 enum class Recompute {
   kNone,
-  kNorms,  // norm outputs and activation products
+  kNorms,  // norms and activations
   kBlock,  // everything of a block from its input
 };
+
+// By UnitId; nothing for units that are not blocks.
+std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute policy);
 
 // Appends the gradient of every parameter that the loss depends on to `backward`, by one rule per node kind
 // in reverse order; a value with several consumers has its gradients summed by kAdd as they arrive. kHeadLoss
@@ -149,7 +161,9 @@ enum class Recompute {
 // by policy, recomputed: the forward nodes of the same block unit are emitted again (recomputed = true), each
 // right before the first gradient node that needs it, and only if one does. Values that come from another
 // unit are always saved; embedding and head are never recomputed. Bits do not depend on the policy.
-// Errors  A graph without a training loss, or with a backward already: Error(kInternal).
+// Errors  A graph without a training loss, or with a backward already; `by_unit` not of one entry per unit:
+// Error(kInternal).
+SemanticGraph AddGradients(SemanticGraph graph, const std::vector<UnitRecompute>& by_unit);
 SemanticGraph AddGradients(SemanticGraph graph, Recompute policy);
 
 }  // namespace millrace

@@ -98,6 +98,27 @@ class Train(CliTest):
         self.assertEqual(plan['memory']['run_arena_bytes'], summary['measured']['arena_bytes'])
         self.assertEqual(plan['memory']['lower_bound_bytes'], summary['predicted']['lower_bound_bytes'])
 
+    def test_recomputing_for_a_budget_changes_no_bit_and_is_planned_alike(self):
+        import json
+        plain, plain_run = self.config('plain.json', run='plain')
+        def plan(config, *options):
+            return json.loads(self.expect(program('plan', config, '--world', 2, '--json', '--machine', 'cpu', *options), OK).out)
+        most = plan(plain, '--set', 'memory.recompute=norms')['memory']['run_arena_bytes']
+        free = plan(plain)['memory']['run_arena_bytes']
+        self.assertLess(most, free)
+        budget = (free - (free - most) // 3) / 2 ** 30
+        tight, tight_run = self.config('tight.json', run='tight', memory={'recompute': 'auto', 'budget_gib': budget})
+        planned = plan(tight)
+        self.assertTrue(planned['recompute']['auto'])
+        self.assertGreater(planned['recompute']['ops'], 0)
+        self.expect(millrace('train', plain, ranks=2), OK)
+        self.expect(millrace('train', tight, ranks=2), OK)
+        self.assertEqual(plain_run.loss_bits(), tight_run.loss_bits())
+        self.assertEqual(plain_run.hashes(), tight_run.hashes())
+        self.assertEqual(planned['plan']['hash'], tight_run.summary()['plan_hash'])
+        self.assertLessEqual(tight_run.summary()['measured']['arena_bytes'], budget * 2 ** 30)
+        self.assertLess(tight_run.summary()['measured']['arena_bytes'], plain_run.summary()['measured']['arena_bytes'])
+
     def test_evaluation_does_not_change_the_training(self):
         plain, plain_run = self.config('plain.json', run='plain')
         watched, watched_run = self.config('watched.json', run='watched', train={'eval_every': 1})

@@ -5,7 +5,7 @@ import os
 import struct
 import unittest
 
-from harness import BAD_CHECKPOINT, BAD_CONFIG, BAD_DATA, OK, CliTest, flip_bit, millrace, program, truncate
+from harness import BAD_CHECKPOINT, BAD_CONFIG, BAD_DATA, DOES_NOT_FIT, OK, CliTest, flip_bit, millrace, program, truncate
 
 HYBRIDS = ('nemotron_3_nano_ep1', 'nemotron_3_nano_ep8', 'nemotron_h_8b')
 
@@ -166,6 +166,36 @@ class Verbs(CliTest):
             seconds[machine] = json.dumps(report['roofline'], sort_keys=True)
         self.assertNotEqual(seconds['h100'], seconds['cpu'])
         self.assertIn('adamw', self.expect(program('plan', config, '--text'), OK).out)
+
+    def test_plan_recomputes_what_a_budget_or_a_device_asks_for(self):
+        def plan(*options, machine='h200'):
+            sets = [word for option in ('execution.backend=cuda', *options) for word in ('--set', option)]
+            return program('plan', 'configs/gpt2_124m.json', '--machine', machine, '--json', *sets)
+        def planned(*options, **machine):
+            return json.loads(self.expect(plan(*options, **machine), OK).out)
+        free = planned('train.micro_batch=64')
+        self.assertGreater(free['memory']['arena_bytes'], 20 * 2 ** 30)
+        self.assertEqual((free['recompute']['auto'], free['recompute']['ops']), (False, 0))
+        tight = planned('train.micro_batch=64', 'memory.recompute=auto', 'memory.budget_gib=20')
+        again = tight['recompute']
+        self.assertLessEqual(tight['memory']['arena_bytes'], 20 * 2 ** 30)
+        self.assertEqual(free['memory']['arena_bytes'] - tight['memory']['arena_bytes'], again['saved_bytes'])
+        self.assertEqual((again['block_units'], again['everything']), (12, 0))
+        self.assertTrue(0 < again['activations'] + again['norms'] < 6, again)
+        self.assertAlmostEqual(tight['time']['step_s'] - free['time']['step_s'], again['seconds'], delta=2e-5)
+        self.assertLess(again['seconds'], 0.01 * free['time']['step_s'])
+        text = self.expect(program('plan', 'configs/gpt2_124m.json', '--set', 'execution.backend=cuda', '--set', 'memory.recompute=auto',
+                                   '--set', 'memory.budget_gib=20'), OK).out
+        self.expect_line(text, r'^  recomputed  .*auto: activations in \d+, norms in \d+ of 12 block units')
+        outcome = self.expect(plan('memory.recompute=auto', 'memory.budget_gib=1'), DOES_NOT_FIT)
+        self.expect_line(outcome.err, r'needs \d+ bytes per rank even with every block computed again .* memory.budget_gib allows 1073741824;')
+        # Without a budget the device decides.
+        kept = planned('train.micro_batch=512', 'memory.recompute=auto', machine='h200')
+        less = planned('train.micro_batch=512', 'memory.recompute=auto', machine='h100')
+        for report in (kept, less):
+            self.assertLessEqual(report['memory']['device_bytes'], report['memory']['device_has_bytes'])
+        self.assertLess(kept['recompute']['ops'], less['recompute']['ops'])
+        self.assertEqual(planned('memory.recompute=auto')['recompute']['ops'], 0)
 
     def test_plan_of_the_hybrid_pools(self):
         for name in HYBRIDS:

@@ -101,5 +101,44 @@ TEST_CASE("reshard auto: more budget, more blocks kept, the same bits, never mor
   }
 }
 
+TEST_CASE("recompute auto: less budget, more computed again, the same bits, never more bytes than allowed",
+          "[auto]") {
+  if (!HaveDevices(2)) return;
+  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama}) {
+    Base base = MakeBase(family, true, Precision::kBf16, 2, family == ModelConfig::Family::kGpt2 ? 1 : 3);
+    base.trial.config.model.seq_len = 96;  // activations outweigh all else
+    const Outcome reference = RunTrial(base.trial);
+    const auto with = [&](MemoryConfig::Recompute recompute) {
+      Trial trial = base.trial;
+      trial.config.memory.recompute = recompute;
+      return PlanOf(trial).plans.train->arena_bytes;
+    };
+    const int64_t high = reference.arena_bytes, norms = with(MemoryConfig::Recompute::kNorms),
+                  low = std::min(norms, with(MemoryConfig::Recompute::kBlock));
+    REQUIRE(norms < high);
+    std::vector<int64_t> again;
+    bool partly = false;
+    for (int64_t part = 8; part >= 0; --part) {
+      Trial trial = base.trial;
+      trial.config.memory.recompute = MemoryConfig::Recompute::kAuto;
+      trial.config.memory.budget_gib = std::ldexp(static_cast<double>(low + (high - low) * part / 8), -30);
+      INFO("budget " << low + (high - low) * part / 8);
+      const Outcome outcome = RunTrial(trial);
+      REQUIRE(outcome.Bits() == reference.Bits());
+      RequireCounters(trial, outcome);
+      const RecomputeCounts counts = PlanOf(trial).recompute.counts;
+      again.push_back(counts.activations + counts.norms + counts.everything);
+      partly |= counts.activations % counts.blocks != 0 || counts.norms % counts.blocks != 0;
+    }
+    REQUIRE(again.front() == 0);
+    REQUIRE(again.back() > again[1]);
+    REQUIRE(partly);
+    Trial too_small = base.trial;
+    too_small.config.memory.recompute = MemoryConfig::Recompute::kAuto;
+    too_small.config.memory.budget_gib = std::ldexp(static_cast<double>(low - 1), -30);
+    REQUIRE_THROWS_WITH(RunTrial(too_small), Catch::Contains("even with every block computed again"));
+  }
+}
+
 }  // namespace
 }  // namespace millrace::test

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdlib>
 
 #include "runtime/config/validate.h"
@@ -92,6 +93,17 @@ Option AdversaryOption(uint64_t seed) {
 
 }  // namespace
 
+void SetTightBudget(Trial& trial) {
+  int64_t sum = 0;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms}) {
+    trial.config.memory.recompute = recompute;
+    sum += Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), {true, false, false})
+               .plans.train->arena_bytes;
+  }
+  trial.config.memory.recompute = Recompute::kAuto;
+  trial.config.memory.budget_gib = std::ldexp(static_cast<double>(sum / 2), -30);
+}
+
 int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial.world); }
 bool Narrow(const Trial& trial) { return trial.config.precision.compute == PrecisionConfig::Format::kBf16; }
 
@@ -125,6 +137,7 @@ std::vector<Option> BitwiseOptions() {
       {"reshard=auto", SetWholeBudget, Sharded, Gathers},
       RecomputeOption("norms", Recompute::kNorms),
       RecomputeOption("block", Recompute::kBlock),
+      {"recompute=auto", SetTightBudget, Always, ActivationBytes},
       {"checked",
        [](Trial& t) {
          t.config.execution.checked = true;

@@ -39,6 +39,10 @@ void SetPrecision(Config& config, Precision precision);
 std::string Name(Precision precision);
 Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world, int64_t accumulate);
 
+// memory.recompute=auto with half of what recomputing norms and activations everywhere saves left to save: of
+// the arena that the trial's other options plan.
+void SetTightBudget(Trial& trial);
+
 // Whether a configuration file may ask for this, by the rules that the command line checks.
 bool Valid(const Trial& trial);
 // Blocks that sharding.reshard=auto kept gathered, from the plan's notes; 0 for another policy.

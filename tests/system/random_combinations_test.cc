@@ -110,6 +110,7 @@ TEST_CASE(
     Trial trial = base;
     DrawOptions(draw, trial);
     if (!Valid(base) || !Valid(trial)) continue;
+    if (draw.Below(4) == 0) SetTightBudget(trial);
     CheckSame(base, trial);
     ++run;
   }

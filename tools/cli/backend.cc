@@ -25,7 +25,7 @@ Backend ChooseBackend(const Config& config) {
 }
 
 BackendTraits TraitsOf(Backend backend, int world) {
-  return {backend, backend == Backend::kCpu ? ScratchBytes(world) : 0};
+  return {backend, backend == Backend::kCpu ? ScratchBytes(world) : 0, 0};
 }
 
 RankDevice MakeRankDevice(Backend backend, CommFactory& host) {

@@ -29,6 +29,7 @@ struct RankDevice {
 // Backend for a configuration on this machine: execution.backend, or for `auto` cuda where it is built in and
 // a GPU is visible. Error(kDevice) when cuda is asked for and no GPU is visible.
 Backend ChooseBackend(const Config& config);
+// Without a device: what it has for the arena is not known.
 BackendTraits TraitsOf(Backend backend, int world);
 
 // A collective: on a host with several ranks each takes the GPU of its place among them.

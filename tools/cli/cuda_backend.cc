@@ -33,11 +33,18 @@ int LocalRank(CommFactory& host) {
 }
 
 // Figures of the GPU for MFU and predictions; of a GPU that nobody has measured, an H100's, and said so.
+// Never more memory than it has (a GH200 is an H200 with less).
 Machine MachineOf(const CudaDevice& device) {
   const std::string name = device.name();
+  const auto has = static_cast<int64_t>(device.properties().totalGlobalMem);
   for (const char* known : {"H200", "H100"})
-    if (name.find(known) != std::string::npos) return FindMachine(known[1] == '2' ? "h200" : "h100");
+    if (name.find(known) != std::string::npos) {
+      Machine machine = FindMachine(known[1] == '2' ? "h200" : "h100");
+      machine.device_bytes = std::min(machine.device_bytes, has);
+      return machine;
+    }
   Machine machine = FindMachine("h100");
+  machine.device_bytes = has;
   machine.title = fmt::format("{} (not measured; figures of {})", name, machine.title);
   return machine;
 }
@@ -78,6 +85,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host) {
   rank.environment.kernels = &CudaKernels();
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
+  rank.environment.traits.device_arena_bytes = rank.machine.ArenaBytes(host.world_size());
   rank.environment.tune = [gpu = device.get()](const AssembledRun& run, const Config& config,
                                                Communicator& world) {
     gpu->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);

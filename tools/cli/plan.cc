@@ -54,7 +54,8 @@ int PlanVerb(const PlanArguments& arguments) {
                                             ConfigContext{.world = arguments.world, .has_cuda = true});
   const Machine& machine = FindMachine(arguments.machine);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
-  const BackendTraits traits{cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0};
+  const BackendTraits traits{cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0,
+                             cpu ? 0 : machine.ArenaBytes(arguments.world)};
   const AssembledRun run = Assemble(loaded.config, arguments.world, traits, {true, true, true});
   const StepPlan& plan = *run.plans.train;
   if (arguments.text) {
@@ -70,7 +71,8 @@ int PlanVerb(const PlanArguments& arguments) {
                           plan,
                           machine,
                           join,
-                          std::max(run.plans.eval->arena_bytes, run.plans.generate->arena_bytes)};
+                          std::max(run.plans.eval->arena_bytes, run.plans.generate->arena_bytes),
+                          run.recompute};
   const PlanReport report = MakePlanReport(input);
   if (!arguments.html.empty())
     WriteFileAtomically(FileSystem::Posix(), arguments.html, PlanHtml(input, report));

@@ -38,6 +38,17 @@ json MemoryJson(const MemoryFigures& m) {
           {"gradient_pool_bytes", m.gradient_pool}};
 }
 
+json RecomputeJson(const RecomputeFigures& r) {
+  return {{"auto", r.searched},
+          {"block_units", r.counts.blocks},
+          {"activations", r.counts.activations},
+          {"norms", r.counts.norms},
+          {"everything", r.counts.everything},
+          {"saved_bytes", r.searched ? json(r.saved_bytes) : json(nullptr)},
+          {"ops", r.ops},
+          {"seconds", r.seconds}};
+}
+
 json WireJson(const PlanReport& r) {
   return {{"bytes_per_rank_and_step", r.step.wire_bytes()},
           {"by_collective",
@@ -147,6 +158,7 @@ json PlanReportJson(const PlanReport& r, OpList ops) {
             {"tokens_per_step", r.tokens_per_step}}},
           {"options", r.options},
           {"memory", MemoryJson(r.memory)},
+          {"recompute", RecomputeJson(r.recompute)},
           {"checkpoint", {{"bytes", r.memory.checkpoint}, {"bytes_per_rank", r.memory.checkpoint_per_rank}}},
           {"wire", WireJson(r)},
           {"step", CountersJson(r.step)},

@@ -148,6 +148,9 @@ void Add(OpEstimate& sum, const OpEstimate& each, int64_t runs) {
   sum.seconds += each.seconds * static_cast<double>(runs);
 }
 
+// By the label that AddGradients gives.
+bool IsRecomputed(const PlanOp& op) { return op.label.find(":again") != std::string::npos; }
+
 void FillOps(const ReportInput& in, PlanReport& r) {
   std::vector<int64_t> runs(in.plan.bodies.size(), 0);
   for (const Entry& entry : in.plan.schedule) ++runs[static_cast<size_t>(entry.body)];
@@ -166,6 +169,10 @@ void FillOps(const ReportInput& in, PlanReport& r) {
           kind.sum.bound = figures.each.bound;
         }
         Add(kind.sum, figures.each, runs[b]);
+      }
+      if (IsRecomputed(op)) {
+        r.recompute.ops += runs[b];
+        r.recompute.seconds += (figures.each.seconds + r.machine.op_gap) * static_cast<double>(runs[b]);
       }
       r.ops.push_back(std::move(figures));
     }
@@ -213,6 +220,9 @@ PlanReport MakePlanReport(const ReportInput& in) {
   r.flops_per_token_causal = TrainFlopsPerToken(in.spec, AttentionCount::kCausal);
   r.flops_per_token_full = TrainFlopsPerToken(in.spec, AttentionCount::kFull);
   r.machine = ShareOf(in.machine, r.world);
+  r.recompute.counts = in.recompute.counts;
+  r.recompute.searched = in.recompute.searched;
+  r.recompute.saved_bytes = in.recompute.saved_bytes;
   FillOps(in, r);
   FillTime(in, r);
   r.choices = in.plan.notes;

@@ -23,6 +23,7 @@
 #include "runtime/plan/cost_model.h"
 #include "runtime/plan/model_spec.h"
 #include "runtime/plan/planner.h"
+#include "runtime/plan/recompute.h"
 #include "runtime/plan/timeline.h"
 
 namespace millrace {
@@ -41,6 +42,15 @@ struct MemoryFigures {
   int64_t device_has = 0;           // what such a device has for one process; 0: not known
   int64_t checkpoint = 0;           // master weights and both moments, all ranks together
   int64_t checkpoint_per_rank = 0;  // what one rank of a replica writes
+};
+
+// Of what the backward computes again.
+struct RecomputeFigures {
+  RecomputeCounts counts;
+  bool searched = false;    // memory.recompute=auto
+  int64_t saved_bytes = 0;  // searched: by how much it makes the arena smaller
+  int64_t ops = 0;          // in one step
+  double seconds = 0;       // of these ops
 };
 
 struct TimeFigures {
@@ -76,6 +86,7 @@ struct PlanReport {
   int64_t tokens_per_step = 0;                 // all ranks
   std::map<std::string, std::string> options;  // by config key
   MemoryFigures memory;
+  RecomputeFigures recompute;
   PlanCounters step, prologue;
   WirePurposes wire;  // of one step
   double flops_per_token_causal = 0, flops_per_token_full = 0;
@@ -94,7 +105,8 @@ struct ReportInput {
   const StepPlan& plan;
   const Machine& machine;  // not yet shared: MakePlanReport applies ShareOf
   StreamJoin join = StreamJoin::kStepEnd;
-  int64_t other_plans_arena = 0;  // of the run's evaluation and generation plans, the largest
+  int64_t other_plans_arena = 0;   // of the run's evaluation and generation plans, the largest
+  RecomputeChoice recompute = {};  // that the plan was built with
 };
 
 PlanReport MakePlanReport(const ReportInput& input);

@@ -106,6 +106,16 @@ class Writer {
     Row("options", options);
   }
 
+  // Nothing about a run that neither recomputes nor asks whether it must.
+  void Recomputed() {
+    const RecomputeFigures& again = r_.recompute;
+    if (again.ops == 0 && !again.searched) return;
+    std::string text = (again.searched ? "auto: " : "") + ToString(again.counts);
+    if (again.ops > 0 && again.searched) text += fmt::format("; {} less", BytesText(again.saved_bytes));
+    if (again.ops > 0) text += fmt::format("; {} ops more, {}", again.ops, SecondsText(again.seconds));
+    Row("recomputed", text);
+  }
+
   void Memory() {
     const MemoryFigures& m = r_.memory;
     Title("Memory of one rank");
@@ -119,6 +129,7 @@ class Writer {
     Row("arena", fmt::format("{}, lower bound {} ({} above)", BytesText(m.arena), BytesText(m.lower_bound),
                              Percent(static_cast<double>(m.arena - m.lower_bound),
                                      static_cast<double>(m.lower_bound))));
+    Recomputed();
     if (m.run_arena > m.arena)
       Row("arena of the run", BytesText(m.run_arena) + ": evaluation or generation needs more");
     if (m.device > 0) {
@@ -126,7 +137,7 @@ class Writer {
                                 BytesText(m.device), BytesText(m.device - m.run_arena)));
       if (m.device_has > 0 && m.device > m.device_has)
         Row("does not fit",
-            fmt::format("such a device has {}; try memory.recompute, a smaller train.micro_batch or "
+            fmt::format("such a device has {}; try memory.recompute=auto, a smaller train.micro_batch or "
                         "more ranks",
                         BytesText(m.device_has)));
     }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -79,6 +80,32 @@ TEST_CASE("recomputation repeats what gradients need, from values that were save
   const int blocks = 4, nodes_per_block = options.family == ModelFamily::kGpt2 ? 10 : 11;
   const int units = static_cast<int>(graph.unit_names.size()) - 2;
   CHECK(recomputed == (policy == Recompute::kNorms ? 3 * blocks : nodes_per_block * blocks - 2 * units));
+}
+
+TEST_CASE("each unit computes again what it is told to", "[plan][gradients]") {
+  const SemanticGraph forward = ForwardOf(TinyLlama(4));
+  std::vector<UnitRecompute> units(forward.unit_names.size());
+  const auto unit = [&](const std::string& name) -> UnitRecompute& {
+    const auto found = std::find(forward.unit_names.begin(), forward.unit_names.end(), name);
+    return units[static_cast<size_t>(found - forward.unit_names.begin())];
+  };
+  unit("h.0").norms = true;
+  unit("h.1").activations = true;
+  unit("h.3") = {.norms = true, .activations = true, .others = true};
+  for (const char* name : {"embed", "head"}) unit(name) = unit("h.3");  // never recomputed, whatever is asked
+  std::map<std::string, std::map<NodeKind, int>> again;
+  const SemanticGraph graph = AddGradients(forward, units);
+  for (const Node& node : graph.backward)
+    if (node.recomputed) ++again[graph.unit_names[static_cast<size_t>(node.unit.value)]][node.kind];
+  CHECK(again.size() == 3);
+  CHECK(again["h.0"] == std::map<NodeKind, int>{{NodeKind::kNorm, 2}});
+  CHECK(again["h.1"] == std::map<NodeKind, int>{{NodeKind::kActivation, 1}});
+  CHECK(again["h.3"][NodeKind::kNorm] == 2);
+  CHECK(again["h.3"][NodeKind::kActivation] == 1);
+  CHECK(again["h.3"][NodeKind::kAttention] == 1);
+  CHECK(again["h.3"][NodeKind::kLinear] == 3);  // the last one's result feeds no gradient
+  units.pop_back();
+  CHECK_THROWS_AS(AddGradients(forward, units), Error);
 }
 
 TEST_CASE("gradients need a training loss, once", "[plan][gradients]") {

@@ -224,6 +224,8 @@ TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
       "prologue.concatenated_bytes\nprologue.copied_bytes\nprologue.gathered_bytes\nprologue.ops\nprologue."
       "reduce_scatters\n"
       "prologue.reduced_bytes\n"
+      "recompute\nrecompute.activations\nrecompute.auto\nrecompute.block_units\nrecompute.everything\n"
+      "recompute.norms\nrecompute.ops\nrecompute.saved_bytes\nrecompute.seconds\n"
       "roofline\nroofline.by_kind\nroofline.ops\n"
       "step\nstep.all_gathers\nstep.all_reduced_bytes\nstep.all_reduces\nstep.cast_bytes\nstep.concatenated_"
       "bytes\n"
