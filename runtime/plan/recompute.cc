@@ -92,15 +92,13 @@ class Search {
     return it->second;
   }
 
-  // Of recomputing one kind in the first n block units, by n from 0, as far as units just add up.
+  // Of recomputing one kind in the first n block units, by n from 0, as far as units just add up: the bytes
+  // of what is dropped, and of the seconds that all units take the same share.
   struct Prefix {
     double seconds = 0;
-    int64_t bytes = 0;  // by which the arena is smaller
+    int64_t bytes = 0;
   };
 
-  // Seconds are shared out by bytes. Bytes are all that is dropped, but of the last unit only what makes the
-  // arena smaller when all else is dropped: that unit's backward comes first, while everything is still
-  // saved, and brings back what the unit dropped.
   std::vector<Prefix> PrefixesOf(NodeKind kind, int64_t Prefixes::*units, int64_t all) {
     std::vector<int64_t> dropped(in_.forward.unit_names.size());
     for (const Node& node : in_.forward.forward) {
@@ -120,11 +118,6 @@ class Search {
     const double seconds = std::max(0.0, Try(alone).seconds - Try({}).seconds);
     const auto total = static_cast<double>(std::max<int64_t>(prefixes.back().bytes, 1));
     for (Prefix& prefix : prefixes) prefix.seconds = seconds * (static_cast<double>(prefix.bytes) / total);
-    const Prefixes cheap{all, all, 0};
-    Prefixes but_last = cheap;
-    --(but_last.*units);
-    const int64_t last = std::max<int64_t>(Try(but_last).arena - Try(cheap).arena, 0);
-    prefixes.back().bytes = std::min(prefixes.back().bytes, prefixes[prefixes.size() - 2].bytes + last);
     return prefixes;
   }
 
@@ -153,8 +146,6 @@ class Search {
       bytes = pair.bytes;
       best.push_back(pair.prefixes);
     }
-    const Prefixes cheap{all, all, 0};
-    if (best.back() != cheap) best.push_back(cheap);
     return best;
   }
 
@@ -169,7 +160,8 @@ class Search {
     return steps[high];
   }
 
-  // Without the units that the fit does not need after all.
+  // Without the units that the fit does not need after all: the last unit's backward comes first, while
+  // everything is still saved, and brings back what that unit dropped.
   template <class Fits>
   static Prefixes Trimmed(Prefixes p, Fits&& fits) {
     for (int64_t Prefixes::*kind : {&Prefixes::activations, &Prefixes::norms})
