@@ -107,12 +107,33 @@ class Launch(CliTest):
         job = self.started(launch(config), run, 3)
         with open(run.file('.launch')) as f:
             marked = dict(os.environ, MILLRACE_LAUNCH=f.read())
-        stray = subprocess.Popen(['sleep', '1000'], env=marked)
+        stray = subprocess.Popen(['sleep', '1000'], env=marked, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(stray.kill)
         os.kill(job.process.pid, signal.SIGKILL)
         job.end()
         self.expect(launch(config).end(), OK)
         self.assertEqual(stray.wait(5), -signal.SIGKILL)
         self.expect_same(run, twin)
+
+    def test_what_an_attempt_leaves_is_killed_before_the_next(self):
+        config, run = self.config()
+        script = self.path('mpirun.sh')
+        with open(script, 'w') as f:
+            f.write('#!/bin/sh\nsetsid sh -c "trap : HUP TERM; sleep 1000; sleep 1000" >/dev/null 2>&1 &\nsleep 0.3\nexit 72\n')
+        os.chmod(script, 0o755)
+        mark = 'MILLRACE_LAUNCH_TEST=' + self.folder
+        job = start('launch', '--mpirun', script, '--', 'train', config, env=dict([mark.split('=', 1)]))
+        strays = lambda: [pid for pid in carriers(mark) if read('/proc/%d/cmdline' % pid).startswith(b'sleep\x001000')]
+        try:
+            most = 0
+            while job.running():
+                most = max(most, len(strays()))
+                time.sleep(0.02)
+            self.expect(job.end(), RANK_LOST)
+            self.assertEqual((most, strays()), (1, []))
+        finally:
+            for pid in carriers(mark):
+                os.kill(pid, signal.SIGKILL)
 
     def test_a_stopped_rank_does_not_outlive_mpirun(self):
         config, run, twin = self.configs()
