@@ -119,7 +119,7 @@ def rank_pids(marker):
         try:
             with open('/proc/%s/cmdline' % name, 'rb') as f:
                 words = f.read().split(b'\0')
-            if words[0].decode() != PROGRAM or not any(marker.encode() in w for w in words):
+            if os.path.realpath(words[0].decode()) != os.path.realpath(PROGRAM) or not any(marker.encode() in w for w in words):
                 continue
             with open('/proc/%s/environ' % name, 'rb') as f:
                 variables = dict(v.split(b'=', 1) for v in f.read().split(b'\0') if b'=' in v)
