@@ -96,20 +96,6 @@ TensorView Engine::ViewOf(const StepPlan& plan, const View& view) const {
   return BindView(BindingOf(plan), view, plan.buffer(view.buffer).live.front().begin, 0);
 }
 
-void Engine::InitWeights(uint64_t seed) {
-  const int shard_rank = BindingOf(AnyPlan()).shard_rank;
-  for (size_t f = 0; f < layout_.flats.size(); ++f) {
-    const FlatId flat{static_cast<int32_t>(f)};
-    std::vector<float> values(static_cast<size_t>(layout_.flats[f].shard_numel));
-    FillShard(layout_, flat, shard_rank, seed, values.data());
-    WriteShard(StateKind::kMaster, flat, values);
-    std::fill(values.begin(), values.end(), 0.0f);
-    WriteShard(StateKind::kAdamM, flat, values);
-    WriteShard(StateKind::kAdamV, flat, values);
-  }
-  WriteScalars(FreshScalars());
-}
-
 namespace {
 const View& StateView(const StateViews& state, StateKind kind, FlatId flat) {
   const auto f = static_cast<size_t>(flat.value);
@@ -125,6 +111,22 @@ const View& StateView(const StateViews& state, StateKind kind, FlatId flat) {
   return state.master[f];
 }
 }  // namespace
+
+void Engine::InitWeights(uint64_t seed) {
+  const int shard_rank = BindingOf(AnyPlan()).shard_rank;
+  for (size_t f = 0; f < layout_.flats.size(); ++f) {
+    const FlatId flat{static_cast<int32_t>(f)};
+    std::vector<float> values(static_cast<size_t>(layout_.flats[f].shard_numel));
+    FillShard(layout_, flat, shard_rank, seed, values.data());
+    WriteShard(StateKind::kMaster, flat, values);
+    for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV}) {
+      const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
+      context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
+                                   executor_.stream(StreamId::kCompute));
+    }
+  }
+  WriteScalars(FreshScalars());
+}
 
 std::vector<float> Engine::ReadShard(StateKind kind, FlatId flat) {
   const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));

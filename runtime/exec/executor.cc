@@ -83,7 +83,7 @@ void Executor::RunMarked(const BoundOp& op, StreamId id, const OpMark& mark) {
   const int word = kFirstStreamWord + static_cast<int>(id);
   if (on_device && mark.collective)
     EnqueueMark(word, StreamWord(mark.index, StreamMark::kInCollective), id);
-  else if (on_device && mark.boundary)
+  else if (on_device && mark.boundary && context_.comms->world().world_size() > 1)
     EnqueueMark(word, StreamWord(mark.index, StreamMark::kComputing), id);
   RunOp(op, *context_.kernels, *context_.comms, kernel_counters_, stream(id));
   if (on_device && mark.collective)

@@ -87,7 +87,7 @@ Position DevicePosition(const ProgressReading& reading, const PlanNames& names) 
     position.place = computes;
     position.text = OpText(names, reading.device_run, computes, Reach::kFrom);
   } else {
-    position.text = fmt::format("the beginning of {}", WhichRun(reading.device_run));
+    position.text = fmt::format("{}, before its first mark", WhichRun(reading.device_run));
   }
   return position;
 }

@@ -22,7 +22,7 @@ constexpr uint64_t Fnv1a64(std::string_view text) {
 // matter.
 template <class Fill>
 void InParts(int64_t begin, int64_t end, const Fill& fill) {
-  constexpr int64_t kPart = int64_t{1} << 18, kMostThreads = 8;
+  constexpr int64_t kPart = int64_t{1} << 18, kMostThreads = 16;
   const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
   const int64_t threads = std::clamp<int64_t>((end - begin) / kPart, 1, std::min(cores, kMostThreads));
   std::vector<std::jthread> others;

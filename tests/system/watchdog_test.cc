@@ -101,7 +101,7 @@ struct LastMarks {
   int64_t ops = 0;
   std::array<uint64_t, kStreams> words{};
 };
-LastMarks LastMarksOf(const StepPlan& plan) {
+LastMarks LastMarksOf(const StepPlan& plan, int world) {
   LastMarks last;
   for (const Entry& entry : plan.schedule) {
     const PlanOp* before = nullptr;  // on the compute stream
@@ -109,7 +109,7 @@ LastMarks LastMarksOf(const StepPlan& plan) {
       uint64_t& word = last.words[static_cast<size_t>(op.stream)];
       if (IsCollective(op.op))
         word = StreamWord(last.ops, StreamMark::kPassedCollective);
-      else if (op.stream == StreamId::kCompute && (before == nullptr || before->unit != op.unit))
+      else if (world > 1 && op.stream == StreamId::kCompute && (before == nullptr || before->unit != op.unit))
         word = StreamWord(last.ops, StreamMark::kComputing);
       if (op.stream == StreamId::kCompute) before = &op;
       ++last.ops;
@@ -125,7 +125,7 @@ TEST_CASE("every way of executing a step leaves the marks of its last ops, on ea
     trial.world = std::min(2, TestRanks().MaxWorld());
     trial.config.execution.graph = graph;
     const AssembledRun run = PlanOf(trial);
-    const LastMarks last = LastMarksOf(*run.plans.train);
+    const LastMarks last = LastMarksOf(*run.plans.train, trial.world);
     TestRanks().Run(trial.world, [&](const RankSetup& setup) {
       CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
       ProgressMarks marks;

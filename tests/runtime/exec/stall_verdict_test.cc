@@ -110,7 +110,7 @@ TEST_CASE("a device's position is the collective that was issued first, else whe
                              {computes_a, StreamWord(6, StreamMark::kInCollective),
                               StreamWord(4, StreamMark::kInCollective)})),
                Contains("gather/a, stream gather, step 11, microbatch 1"));
-  REQUIRE(text(DeviceAt(1, 0, {0, 0, 0})) == "the beginning of step 11");
+  REQUIRE(text(DeviceAt(1, 0, {0, 0, 0})) == "step 11, before its first mark");
   // Done: the words no longer say anything, the host's phase does.
   REQUIRE_THAT(text(DeviceAt(1, 1, {computes_a, 0, 0})), Contains("the phase"));
   // Issued, and the device has not come to it.
