@@ -204,6 +204,7 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.reduce_depth = static_cast<int>(config.memory.reduce_depth);
   o.budget_bytes =
       config.memory.budget_gib ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30)) : 0;
+  o.overlap_weight_gradients = config.execution.overlap_weight_gradients;
   o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
              config.optimizer.weight_decay};
   o.clip = config.optimizer.clip;

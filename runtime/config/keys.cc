@@ -231,6 +231,9 @@ std::vector<Key> MakeKeys() {
       KEY(execution.graph, any, "Record and replay the whole step, each microbatch, or nothing."),
       KEY(execution.checked, any, "Poison freed memory and verify addresses. Slower, same bits."),
       KEY(execution.deterministic, any, "Forbid kernels whose bits depend on timing. The CPU has none."),
+      KEY(execution.overlap_weight_gradients, any,
+          "Compute gradients of weights beside those of activations, on the reduce stream. For small models, "
+          "whose products leave room on a GPU."),
       KEY(execution.tune, any,
           "Measure the GPU library's algorithms for the plan's products and take the fastest, once: what was "
           "measured is kept in `execution.tuning_file`. false: the library's first suggestions."),
@@ -241,7 +244,8 @@ std::vector<Key> MakeKeys() {
           "Set a kernel of a graph up before the one ahead of it is complete: as soon as that one's blocks "
           "end, or begin. The bits are the same."),
       KEY(execution.watchdog_s, From(0, 86400),
-          "Seconds without any progress after which the job ends with exit code 71, naming the rank that holds "
+          "Seconds without any progress after which the job ends with exit code 71, naming the rank that "
+          "holds "
           "it up. 0: never."),
 
       KEY(checkpoint.every, From(0, 1000 * kMillion), "Steps between checkpoints. 0: only at the end."),

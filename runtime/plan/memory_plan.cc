@@ -91,6 +91,30 @@ void Normalise(std::vector<Interval>* live) {
   *live = std::move(merged);
 }
 
+// What ops beside the compute stream read and write is kept until kOpsBeside later ops have been issued, so
+// that the compute stream need not wait for its bytes at once.
+constexpr int64_t kOpsBeside = 12;
+
+void HoldOperandsBeside(StepPlan& plan) {
+  for (const Body& body : plan.bodies) {
+    int64_t position = body.begin;
+    for (const PlanOp& op : body.ops) {
+      if (op.stream == StreamId::kReduce && !IsCollective(op.op))
+        ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
+          PlanBuffer& buffer = plan.buffers[static_cast<size_t>(view.buffer.value)];
+          // A bucket has its copies, and its own rule.
+          if (buffer.cls != BufferClass::kActivations && buffer.cls != BufferClass::kWorkspaces) return;
+          std::vector<Interval>& live = buffer.live;
+          for (Interval& i : live)
+            if (i.begin <= position && position < i.end)
+              i.end = std::max(i.end, std::min(position + kOpsBeside, body.end()));
+          Normalise(&live);
+        });
+      ++position;
+    }
+  }
+}
+
 void ComputeLifetimes(StepBuilder& b) {
   StepPlan& plan = b.plan;
   const std::vector<Region> regions = Regions(plan);
@@ -130,6 +154,7 @@ void ComputeLifetimes(StepBuilder& b) {
     Normalise(&buffer.live);
   }
 
+  if (b.options.overlap_weight_gradients) HoldOperandsBeside(plan);
   // A reduction in flight keeps its bucket until `reduce_depth` later ones have been issued.
   for (size_t r = 0; r < b.reduces.size(); ++r) {
     const ReducePoint& point = b.reduces[r];

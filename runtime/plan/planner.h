@@ -39,6 +39,9 @@ struct PlanOptions {
   int reduce_depth = 1;  // later reductions that may be issued before a gradient bucket's bytes are reused
   int64_t budget_bytes =
       0;  // 0: none. More than this: Error(kDoesNotFit); kAuto keeps as many blocks gathered as fit
+  // Gradients of weights and biases are computed on the reduce stream, beside those of activations, and their
+  // operands are held a little longer for it. Small products leave room on a GPU, large ones do not.
+  bool overlap_weight_gradients = false;
   AdamWHyper adamw;
   double clip = 0;  // <= 0: off
   LearningRate learning_rate;

@@ -1,5 +1,7 @@
 #include "runtime/plan/step_builder.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -70,17 +72,27 @@ int StepBuilder::BeginBody(const std::string& name) {
   return static_cast<int>(plan.bodies.size()) - 1;
 }
 
-void StepBuilder::AttachScratch(KernelOp& op) {
+bool StepBuilder::WritesGradientOfWeight(const KernelOp& op) const {
+  const View* out = nullptr;
+  if (const auto* matmul = std::get_if<MatmulOp<View>>(&op))
+    out = &matmul->out;
+  else if (const auto* sum = std::get_if<ColumnSumOp<View>>(&op))
+    out = &sum->out;
+  return out != nullptr && plan.buffer(out->buffer).cls == BufferClass::kGradients;
+}
+
+void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
   std::visit(
       [&]<template <class> class Op>(Op<View>& typed) {
         const auto to_shape = [](const View& view) { return Shape{view.layout, static_cast<bool>(view)}; };
         if constexpr (requires(Op<Shape> shape) { WorkspaceBytes(shape, options.backend); }) {
           const int64_t bytes = WorkspaceBytes(ConvertOp<Op, View, Shape>(typed, to_shape), options.backend);
           if (bytes == 0) return;
-          auto [it, fresh] = workspaces.try_emplace(bytes);
+          auto [it, fresh] = workspaces.try_emplace({bytes, stream});
           if (fresh)
-            it->second = AddBuffer("workspace/" + std::to_string(bytes), bytes, BufferClass::kWorkspaces,
-                                   BufferScope::kMicrobatch);
+            it->second =
+                AddBuffer(fmt::format("workspace/{}{}", stream == StreamId::kCompute ? "" : "beside/", bytes),
+                          bytes, BufferClass::kWorkspaces, BufferScope::kMicrobatch);
           typed.scratch = WholeView(it->second, DType::kU8, bytes);
         } else if constexpr (requires { typed.purpose; }) {
           const BufferId scratch =
@@ -92,9 +104,11 @@ void StepBuilder::AttachScratch(KernelOp& op) {
 }
 
 void StepBuilder::Emit(KernelOp op, StreamId stream, std::string label, UnitId unit) {
-  AttachScratch(op);
-  // With no communication to hide, forks and joins cost more than they hide.
-  if (layout.mesh.world() == 1) stream = StreamId::kCompute;
+  if (options.overlap_weight_gradients)
+    stream = WritesGradientOfWeight(op) ? StreamId::kReduce : stream;
+  else if (layout.mesh.world() == 1)  // with nothing to hide, forks and joins cost more than they hide
+    stream = StreamId::kCompute;
+  AttachScratch(op, stream);
   plan.bodies.back().ops.push_back({std::move(op), stream, std::move(label), unit});
 }
 

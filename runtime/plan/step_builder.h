@@ -33,8 +33,8 @@ struct StepBuilder {
 
   BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
                      BufferPlan how = {});
-  // Appends to the body being built. Attaches scratch of the size the backend asks for. In a world of one rank
-  // the stream is compute.
+  // Appends to the body being built. Attaches scratch of the size the backend asks for. In a world of one
+  // rank the stream is compute.
   void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit);
   int BeginBody(const std::string& name);  // index of the new body
   int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }
@@ -48,14 +48,15 @@ struct StepBuilder {
   StepPlan plan;
   std::vector<BufferPlan> how;  // by BufferId
   std::vector<ReducePoint> reduces;
-  std::map<int64_t, BufferId> workspaces;  // by bytes
+  std::map<std::pair<int64_t, StreamId>, BufferId> workspaces;  // by bytes, one per stream
   std::vector<std::vector<std::pair<int, int>>>
       produced;  // by BufferId: (body, op) where a carried buffer is filled
   BufferId comm_scratch_gather, comm_scratch_reduce;
 
  private:
   void AddState();
-  void AttachScratch(KernelOp& op);
+  void AttachScratch(KernelOp& op, StreamId stream);
+  bool WritesGradientOfWeight(const KernelOp& op) const;
 };
 
 // A dense view of a whole buffer.

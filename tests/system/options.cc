@@ -38,6 +38,13 @@ int64_t ActivationBytes(const Outcome& o) {
   return o.plan().peak_by_class[static_cast<size_t>(BufferClass::kActivations)];
 }
 
+int64_t OpsOnReduceStream(const Outcome& o) {
+  int64_t ops = 0;
+  for (const Body& body : o.plan().bodies)
+    for (const PlanOp& op : body.ops) ops += op.stream == StreamId::kReduce;
+  return ops;
+}
+
 Option GraphOption(const char* name, Graph graph) {
   return {fmt::format("graph={}", name), [=](Trial& t) { t.config.execution.graph = graph; }, Always,
           Launches};
@@ -138,6 +145,8 @@ std::vector<Option> BitwiseOptions() {
       RecomputeOption("norms", Recompute::kNorms),
       RecomputeOption("block", Recompute::kBlock),
       {"recompute=auto", SetTightBudget, Always, ActivationBytes},
+      {"overlap_weight_gradients", [](Trial& t) { t.config.execution.overlap_weight_gradients = true; },
+       Always, OpsOnReduceStream},
       {"checked",
        [](Trial& t) {
          t.config.execution.checked = true;

@@ -67,6 +67,7 @@ void DrawOptions(Draw& draw, Trial& trial) {
   config.sharding.reshard = draw.Of({Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward});
   config.execution.graph = draw.Of({Graph::kStep, Graph::kMicrobatch, Graph::kOff});
   trial.sharing = draw.Of({CommSharing::kSeparate, CommSharing::kShared});
+  config.execution.overlap_weight_gradients = draw.Below(3) == 0;
   config.execution.checked = draw.Below(4) == 0;
   if (!config.execution.checked && draw.Below(3) == 0)
     trial.adversary_seed = static_cast<uint64_t>(draw.Below(1 << 20));
@@ -77,7 +78,8 @@ std::string Describe(const Trial& trial) {
   return fmt::format(
       "world {} replicate {} {} tied {} layers {} per unit {} batch {} accumulate {} compute {} sums {} wire "
       "{} sync {} | allocator {} prefetch {} "
-      "slots {} reduce_depth {} recompute {} downcast {} concat {} reshard {} graph {} checked {} adversary "
+      "slots {} reduce_depth {} recompute {} downcast {} concat {} reshard {} graph {} overlap {} checked {} "
+      "adversary "
       "{}",
       trial.world, c.parallel.replicate, c.model.family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
       c.model.Tied(), c.model.layers, c.sharding.blocks_per_unit, c.train.micro_batch, *c.train.accumulate,
@@ -86,7 +88,7 @@ std::string Describe(const Trial& trial) {
       static_cast<int>(c.memory.allocator), c.memory.prefetch, c.memory.Slots(), c.memory.reduce_depth,
       static_cast<int>(c.memory.recompute), static_cast<int>(c.sharding.downcast),
       static_cast<int>(c.sharding.grad_concat), static_cast<int>(c.sharding.reshard),
-      static_cast<int>(c.execution.graph), c.execution.checked,
+      static_cast<int>(c.execution.graph), c.execution.overlap_weight_gradients, c.execution.checked,
       trial.adversary_seed ? std::to_string(*trial.adversary_seed) : "none");
 }
 

@@ -72,6 +72,7 @@ const char* const kPromised[] = {
     "execution.graph",
     "execution.checked",
     "execution.deterministic",
+    "execution.overlap_weight_gradients",
     "execution.tune",
     "execution.tuning_file",
     "execution.programmatic_launch",

@@ -195,6 +195,11 @@ std::vector<PlanCase> Cases() {
   c.options.reduce_depth = 0;
   c.recompute = Recompute::kBlock;
   cases.push_back(c);
+  c.options.overlap_weight_gradients = true;
+  cases.push_back(c);
+  c.mesh = {1, 1};
+  c.options.allocator = AllocatorKind::kPacked;
+  cases.push_back(c);
   return cases;
 }
 

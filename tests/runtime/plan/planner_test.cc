@@ -78,7 +78,7 @@ int64_t Stays(const PlanCase& c) {
 }
 
 void RequireOneStreamAlone(const PlanCase& c, const StepPlan& plan) {
-  if (c.mesh.world() > 1) return;
+  if (c.mesh.world() > 1 || c.options.overlap_weight_gradients) return;
   for (const Body& body : plan.bodies)
     for (const PlanOp& op : body.ops) REQUIRE(op.stream == StreamId::kCompute);
   for (const Entry& entry : plan.schedule) REQUIRE(entry.edges.empty());
@@ -218,6 +218,7 @@ TEST_CASE("random combinations of everything", "[plan][planner]") {
     o.prefetch = pick(4);
     o.slots = o.prefetch + 1 + pick(2);
     o.reduce_depth = pick(3);
+    o.overlap_weight_gradients = pick(2) == 1;
     o.comm_scratch_bytes = pick(2) * 1000;
     if (!Allowed(o)) continue;
     RequireProved(c);
