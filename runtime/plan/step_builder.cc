@@ -78,7 +78,9 @@ bool StepBuilder::WritesGradientOfWeight(const KernelOp& op) const {
     out = &matmul->out;
   else if (const auto* sum = std::get_if<ColumnSumOp<View>>(&op))
     out = &sum->out;
-  return out != nullptr && plan.buffer(out->buffer).cls == BufferClass::kGradients;
+  if (out == nullptr) return false;
+  const BufferClass cls = plan.buffer(out->buffer).cls;
+  return cls == BufferClass::kGradients || cls == BufferClass::kSlots;  // whole, or of a bucket in a pool
 }
 
 void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
