@@ -17,7 +17,11 @@ void LetBeginEarly(const Launch& launch) {
     return;
   cudaGraphNode_t before = nodes[0];
   cudaGraphNodeType type{};
-  MR_CUDA(cudaGraphNodeGetType(before, &type));
+  // The runtime has no name for a stream's memory operations, which watchdogs mark with.
+  if (cudaGraphNodeGetType(before, &type) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return;
+  }
   int priority = 0;  // the lowest; higher ones are negative
   MR_CUDA(cudaStreamGetPriority(launch.stream, &priority));
   if (type != cudaGraphNodeTypeKernel || priority < 0) return;

@@ -189,6 +189,10 @@ GraphMode GraphModeOf(const Config& config) {
   return GraphMode::kStep;
 }
 
+// Of a microbatch whose products leave room on a GPU. Measured on H200s: GPT-2 30M and 124M at 1024 and 4096
+// tokens gain 1% on one GPU and 4 to 6% on two; at 65536 tokens there is no difference.
+constexpr int64_t kFewTokens = 8192;
+
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits) {
   PlanOptions o;
   o.shape = {config.train.micro_batch, config.model.seq_len};
@@ -204,7 +208,8 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.reduce_depth = static_cast<int>(config.memory.reduce_depth);
   o.budget_bytes =
       config.memory.budget_gib ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30)) : 0;
-  o.overlap_weight_gradients = config.execution.overlap_weight_gradients;
+  o.overlap_weight_gradients = config.execution.overlap_weight_gradients.value_or(
+      traits.backend == Backend::kCuda && config.train.micro_batch * config.model.seq_len <= kFewTokens);
   o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
              config.optimizer.weight_decay};
   o.clip = config.optimizer.clip;

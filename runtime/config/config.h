@@ -159,7 +159,7 @@ struct ExecutionConfig {
   Graph graph = Graph::kStep;
   bool checked = false;
   bool deterministic = true;
-  bool overlap_weight_gradients = false;
+  std::optional<bool> overlap_weight_gradients = {};
   bool tune = true;
   std::optional<std::string> tuning_file = {};
   ProgrammaticLaunch programmatic_launch = ProgrammaticLaunch::kOff;

@@ -232,8 +232,8 @@ std::vector<Key> MakeKeys() {
       KEY(execution.checked, any, "Poison freed memory and verify addresses. Slower, same bits."),
       KEY(execution.deterministic, any, "Forbid kernels whose bits depend on timing. The CPU has none."),
       KEY(execution.overlap_weight_gradients, any,
-          "Compute gradients of weights beside those of activations, on the reduce stream. For small models, "
-          "whose products leave room on a GPU."),
+          "Compute gradients of weights beside those of activations, on the reduce stream. null: on GPUs, where a "
+          "microbatch has at most 8192 tokens, whose products leave room for others."),
       KEY(execution.tune, any,
           "Measure the GPU library's algorithms for the plan's products and take the fastest, once: what was "
           "measured is kept in `execution.tuning_file`. false: the library's first suggestions."),

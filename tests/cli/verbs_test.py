@@ -169,7 +169,7 @@ class Verbs(CliTest):
 
     def test_plan_recomputes_what_a_budget_or_a_device_asks_for(self):
         def plan(*options, machine='h200'):
-            sets = [word for option in ('execution.backend=cuda', *options) for word in ('--set', option)]
+            sets = [word for option in ('execution.backend=cuda', 'sharding.blocks_per_unit=1', *options) for word in ('--set', option)]
             return program('plan', 'configs/gpt2_124m.json', '--machine', machine, '--json', *sets)
         def planned(*options, **machine):
             return json.loads(self.expect(plan(*options, **machine), OK).out)
@@ -184,7 +184,7 @@ class Verbs(CliTest):
         self.assertTrue(0 < again['activations'] + again['norms'] < 6, again)
         self.assertAlmostEqual(tight['time']['step_s'] - free['time']['step_s'], again['seconds'], delta=2e-5)
         self.assertLess(again['seconds'], 0.01 * free['time']['step_s'])
-        text = self.expect(program('plan', 'configs/gpt2_124m.json', '--set', 'execution.backend=cuda', '--set', 'memory.recompute=auto',
+        text = self.expect(program('plan', 'configs/gpt2_124m.json', '--set', 'execution.backend=cuda', '--set', 'sharding.blocks_per_unit=1', '--set', 'memory.recompute=auto',
                                    '--set', 'memory.budget_gib=20'), OK).out
         self.expect_line(text, r'^  recomputed  .*auto: activations in \d+, norms in \d+ of 12 block units')
         outcome = self.expect(plan('memory.recompute=auto', 'memory.budget_gib=1'), DOES_NOT_FIT)

@@ -145,8 +145,9 @@ std::vector<Option> BitwiseOptions() {
       RecomputeOption("norms", Recompute::kNorms),
       RecomputeOption("block", Recompute::kBlock),
       {"recompute=auto", SetTightBudget, Always, ActivationBytes},
-      {"overlap_weight_gradients", [](Trial& t) { t.config.execution.overlap_weight_gradients = true; },
-       Always, OpsOnReduceStream},
+      {"overlap_weight_gradients",
+       [](Trial& t) { t.config.execution.overlap_weight_gradients = !TestRanks().captures(); }, Always,
+       OpsOnReduceStream},
       {"checked",
        [](Trial& t) {
          t.config.execution.checked = true;
