@@ -8,7 +8,7 @@ import headline, headline_table
 from peers import llmc
 
 PROGRAM = os.path.abspath("tools/cli/millrace_cpu")
-TINY = ["model.layers=2", "model.d_model=64", "model.heads=2", "model.ffn=128", "model.vocab=250", "model.seq_len=32"]
+TINY = ["model.layers=2", "sharding.blocks_per_unit=1", "model.d_model=64", "model.heads=2", "model.ffn=128", "model.vocab=250", "model.seq_len=32"]
 
 # Stands for Python with torch: says what torch_bench.py would say of the variant that it is asked for.
 PEER = """#!/usr/bin/env python3
@@ -109,7 +109,7 @@ class Headline(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             code, data, table, asked, said = run(folder, "gpt2_30m_b1", "--rounds", "2", "--sdpa", "flash", "--run-timeout-s", "6", "--peers",
                                                  "step_graph,autotune,eager,compile")
-            diverged = run(folder, "gpt2_30m_b1", "--rounds", "2", "--sdpa", "math", "--peers", "compile")[1]
+            nothing_compared, diverged, *_ = run(folder, "gpt2_30m_b1", "--rounds", "2", "--sdpa", "math", "--peers", "compile")
         self.assertEqual(code, 0, said)
         self.assertEqual([r.split()[0] for r in asked], ["step_graph", "autotune", "eager", "compile", "compile"])
         self.assertIn("out of memory: 7 GiB", row(data, "step_graph", "flash")["error"])
@@ -119,6 +119,7 @@ class Headline(unittest.TestCase):
         self.assertEqual(table.count("**no result**"), 3)
         self.assertEqual(row(diverged, "compile", "math")["error"], "does not train: its last loss is no finite number")
         self.assertIsNone(row(diverged, "millrace")["ratio_to_best_peer"])
+        self.assertEqual(nothing_compared, 1)
 
     def test_ours_failing_is_the_exit_code(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +168,8 @@ class Headline(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = script(folder, "file", "")
             for wrong, said in ((["--ranks", "0"], "--ranks: 0 is less than 1"), (["--rounds", "0"], "--rounds: 0 is less"),
-                                (["--steps", "-1"], "--steps: -1 is less"), (["--out", file], "--out: .*: Not a directory")):
+                                (["--steps", "-1"], "--steps: -1 is less"), (["--out", file], "--out: .*: Not a directory"),
+                                (["--sdpa", "cudnn,flsh"], "--sdpa: 'flsh' is none of cudnn, flash"), (["--run-timeout-s", "0"], "--run-timeout-s: 0 is not above 0")):
                 done = subprocess.run([sys.executable, "-B", os.path.join(BENCH, "headline.py"), "gpt2_30m_b1", "--out", folder, *wrong],
                                       capture_output=True, text=True, timeout=60)
                 self.assertEqual(done.returncode, 2, done.stderr)

@@ -67,7 +67,7 @@ Retune() {
 # Skipped: rank 1 leaves out the collectives of a step from unit h.1 on. Stopped: rank 1 gets SIGSTOP in the middle of a run.
 Skipped() {
   local code=0
-  MILLRACE_INJECT=20:1:skip=h.1 "${mpi[@]}" -x MILLRACE_INJECT bin/millrace train configs/gpt2_124m.json \
+  MILLRACE_INJECT=20:1:skip=h.1 "${mpi[@]}" -x MILLRACE_INJECT bin/millrace train configs/gpt2_124m.json --set sharding.blocks_per_unit=1 \
     --set "run.dir=$work/skipped" --set checkpoint.every=0 || code=$?
   echo "exit code $code, 71 is right"
   ((code == 71))
