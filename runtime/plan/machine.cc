@@ -38,7 +38,7 @@ Machine Hopper() {
   m.link = 335e9;
   m.collective_latency = 20e-6;
   m.op_gap = 1e-6;
-  m.process_bytes = int64_t{548} << 20;
+  m.process_bytes = int64_t{568} << 20;
   m.communication_bytes = int64_t{1014} << 20;
   return m;
 }
