@@ -141,6 +141,18 @@ std::vector<EventScalar> ScalarsOf(const StepReport& r) {
   return scalars;
 }
 
+StepFigures FiguresOf(const StepReport& r) {
+  return {.step = r.step,
+          .loss = r.loss,
+          .grad_norm = r.grad_norm,
+          .lr = r.lr,
+          .tokens_per_s = r.tokens_per_s,
+          .step_seconds = r.step_ms / 1e3,
+          .device_bytes = r.peak_bytes,
+          .skipped = r.skipped,
+          .tokens = r.tokens};
+}
+
 void WriteSummary(const std::string& run_dir, const Summary& s) {
   const auto optional = [](const std::optional<double>& value) {
     return value ? Number(*value) : Json(nullptr);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/api/metrics_server.h"
 #include "runtime/api/tensorboard.h"
 #include "runtime/api/training.h"
 #include "runtime/data/jsonl_appender.h"
@@ -34,6 +35,9 @@ class MetricsFile {
 
 // The numbers of a line of metrics.jsonl that are worth a curve, under the same names.
 std::vector<EventScalar> ScalarsOf(const StepReport& report);
+
+// The numbers of a line for MetricsServer.
+StepFigures FiguresOf(const StepReport& report);
 
 // "0x3f9d70a4": the bits of the float32 nearest to `value`.
 std::string Float32Bits(double value);

@@ -103,6 +103,7 @@ class Loop {
         machine_(options.machine),
         basis_(MfuBasisOf(session, options.machine)),
         origin_(options.origin),
+        metrics_server_(options.metrics_server),
         faults_(Placed(options.faults, session.engine().layout())),
         stop_(stop),
         observer_(observer),
@@ -227,6 +228,7 @@ class Loop {
       Report([&] {
         metrics_->Append(report);
         if (events_ != nullptr) events_->Append(report.step, ScalarsOf(report));
+        if (metrics_server_ != nullptr) metrics_server_->Store(FiguresOf(report));
       });
       if (marks() != nullptr) marks()->Enter(RunPhase::kTraining, report.step);
     }
@@ -347,6 +349,7 @@ class Loop {
   const Machine machine_;
   const MfuBasis basis_;
   const std::map<std::string, std::string> origin_;
+  MetricsServer* const metrics_server_;
   const std::vector<PlacedFault> faults_;
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;

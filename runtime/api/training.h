@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/api/metrics_server.h"
 #include "runtime/api/session.h"
 #include "runtime/exec/run_checkpoint.h"
 #include "runtime/plan/machine.h"
@@ -65,6 +66,7 @@ struct TrainOptions {
   std::vector<TrainFault> faults;
   // Where each configuration key's value comes from, as LoadedConfig has it: recorded in run.dir/config.json.
   std::map<std::string, std::string> origin = {};
+  MetricsServer* metrics_server = nullptr;  // rank 0's: is given each step when its line has been written
 };
 
 // What checkpoints of a Session's run belong to. Data is described once it is open.

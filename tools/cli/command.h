@@ -45,6 +45,10 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
 std::unique_ptr<RunLock> LockRun(const RankContext& context);
 
 // One command-line verb; each is one file. Returns the process's exit code.
+struct TrainArguments {
+  ConfigArguments config;
+  std::optional<int> metrics_port;  // 0: one that is free
+};
 struct EvalArguments {
   ConfigArguments config;
   std::string checkpoint;  // "" newest of run.dir
@@ -91,7 +95,7 @@ struct LaunchArguments {
   double grace_s = 300;  // for a run that was asked to stop
 };
 
-int TrainVerb(const ConfigArguments& arguments);
+int TrainVerb(const TrainArguments& arguments);
 int LaunchVerb(const LaunchArguments& arguments);
 int EvalVerb(const EvalArguments& arguments);
 int GenerateVerb(const GenerateArguments& arguments);

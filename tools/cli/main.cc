@@ -24,6 +24,13 @@ void AddConfig(CLI::App* app, ConfigArguments* arguments) {
       ->take_all();
 }
 
+void AddTrain(CLI::App* app, TrainArguments* arguments) {
+  AddConfig(app, &arguments->config);
+  app->add_option("--metrics-port", arguments->metrics_port,
+                  "serve Prometheus text on 127.0.0.1:PORT/metrics, by rank 0; 0: a free port, which is said")
+      ->check(CLI::Range(0, 65535));
+}
+
 // A range has no opinion about NaN, which compares with nothing.
 std::string NotNan(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value " + text + " is not a number" : "";
@@ -48,13 +55,15 @@ LaunchArguments Launched(std::vector<std::string> command) {
   LaunchArguments launch;
   launch.command = command;
   CLI::App train{"train, under launch"};
-  AddConfig(&train, &launch.train);
+  TrainArguments parsed;
+  AddTrain(&train, &parsed);
   std::vector<std::string> words(command.rbegin(), command.rend() - 1);  // as CLI11 wants them: reversed
   try {
     train.parse(words);
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorCode::kConfig, fmt::format("launch -- train: {}", error.what()));
   }
+  launch.train = parsed.config;
   return launch;
 }
 
@@ -63,9 +72,9 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   std::function<int()> verb;
 
-  ConfigArguments train;
+  TrainArguments train;
   CLI::App* train_app = app.add_subcommand("train", "train, or go on training; one line per step");
-  AddConfig(train_app, &train);
+  AddTrain(train_app, &train);
   train_app->callback([&] { verb = [&] { return TrainVerb(train); }; });
 
   LaunchArguments launch;

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "runtime/api/metrics_server.h"
 #include "runtime/api/training.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/model_flops.h"
@@ -61,15 +62,20 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
 
 }  // namespace
 
-int TrainVerb(const ConfigArguments& arguments) {
+int TrainVerb(const TrainArguments& arguments) {
   const PlanSelection plans{true, true, true};
   const std::vector<TrainFault> faults = FaultsFromEnvironment();
-  return RunOnRanks(arguments, plans, [&](RankContext& context) {
-    const TrainOptions options{context.machine, faults, context.config.origin};
+  return RunOnRanks(arguments.config, plans, [&](RankContext& context) {
     InstallSignalHandlers();
     const Config& config = context.config.config;
     Console console(StdoutIsTerminal());
     const std::unique_ptr<RunLock> lock = LockRun(context);
+    std::unique_ptr<MetricsServer> metrics_server;
+    if (context.leader() && arguments.metrics_port) {
+      metrics_server = std::make_unique<MetricsServer>(*arguments.metrics_port);
+      std::cout << fmt::format("metrics: http://127.0.0.1:{}/metrics", metrics_server->port()) << std::endl;
+    }
+    const TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get()};
     Session session(config, context.environment, {plans, true});
     if (context.leader()) PrintBegin(session);
     const TrainResult result = Train(session, options, stop_requested, console);

@@ -1,0 +1,72 @@
+// The figures of the newest step for Prometheus, over HTTP, while a run goes on. Rank 0 has one.
+//
+// Format    Text exposition format 0.0.4. GET /metrics (a query is ignored) is answered with 200, every other
+//           request with 404. Until Store was called the text is empty: no figure is made up.
+// Network   127.0.0.1 only. One connection at a time, closed after its answer, and whatever its client does
+//           after two seconds at the latest.
+// Threads   One, which takes no signals. Store copies a small struct under a mutex that is never held while
+//           a client is waited for.
+// Errors    Of the constructor: Error(kConfig) where the port cannot be had. None later: a connection that
+//           fails is dropped.
+// Source    prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace millrace {
+
+struct StepFigures {
+  int64_t step = 0;  // 1-based: steps done
+  double loss = 0, grad_norm = 0, lr = 0;
+  double tokens_per_s = 0;  // all ranks
+  double step_seconds = 0;
+  int64_t device_bytes = 0;  // most in use so far: rank 0's device, or its process's resident size
+  int64_t skipped = 0;       // updates skipped so far
+  int64_t tokens = 0;        // seen so far, all ranks
+};
+
+// NaN and infinities as Prometheus writes them; other values read back as the same double.
+std::string PrometheusText(const StepFigures& figures);
+
+class MetricsServer {
+ public:
+  // `port` in [0, 65535]; 0: the kernel chooses one that is free. Connections are taken from here on.
+  explicit MetricsServer(int port);
+  // Does not wait for a client.
+  ~MetricsServer();
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
+
+  int port() const noexcept { return port_; }
+  void Store(const StepFigures& figures);
+
+ private:
+  class Descriptor {
+   public:
+    explicit Descriptor(int fd) : fd_(fd) {}
+    ~Descriptor();
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    int get() const noexcept { return fd_; }
+
+   private:
+    const int fd_;
+  };
+  class Connection;
+
+  std::string Text();
+  void Run();
+
+  const Descriptor listener_;
+  const Descriptor stop_;  // an eventfd: readable from the destructor on
+  int port_ = 0;
+  std::mutex mutex_;
+  std::optional<StepFigures> figures_;  // under mutex_
+  std::thread thread_;
+};
+
+}  // namespace millrace
