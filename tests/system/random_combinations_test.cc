@@ -88,8 +88,8 @@ std::string Describe(const Trial& trial) {
       static_cast<int>(c.memory.allocator), c.memory.prefetch, c.memory.Slots(), c.memory.reduce_depth,
       static_cast<int>(c.memory.recompute), static_cast<int>(c.sharding.downcast),
       static_cast<int>(c.sharding.grad_concat), static_cast<int>(c.sharding.reshard),
-      static_cast<int>(c.execution.graph), c.execution.overlap_weight_gradients, c.execution.checked,
-      trial.adversary_seed ? std::to_string(*trial.adversary_seed) : "none");
+      static_cast<int>(c.execution.graph), c.execution.overlap_weight_gradients.value_or(false),
+      c.execution.checked, trial.adversary_seed ? std::to_string(*trial.adversary_seed) : "none");
 }
 
 void CheckSame(const Trial& base, const Trial& trial) {
