@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <limits>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "runtime/base/error.h"
 
@@ -28,14 +31,19 @@ std::string Samples(const std::string& text) {
   return samples;
 }
 
-// What the server answers to GET /metrics, status line and headers included.
-std::string Scrape(int port) {
+int Connected(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+// What the server answers to GET /metrics, status line and headers included.
+std::string Scrape(int port) {
+  const int fd = Connected(port);
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
   REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
   std::string answer;
@@ -101,6 +109,16 @@ TEST_CASE("a port that is taken is refused, and free again afterwards", "[metric
   }
   MetricsServer again(port);
   CHECK(again.port() == port);
+}
+
+TEST_CASE("the server ends at once while a client is silent", "[metrics]") {
+  std::optional<MetricsServer> server(std::in_place, 0);
+  const int silent = Connected(server->port());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it is waited for
+  const auto start = std::chrono::steady_clock::now();
+  server.reset();
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
+  ::close(silent);
 }
 
 }  // namespace
