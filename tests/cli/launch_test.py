@@ -6,8 +6,8 @@ import subprocess
 import time
 import unittest
 
-from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, STOPPED, CliTest, environment, millrace, rank_pids,
-                     start, wait_until)
+from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, STOPPED, CliTest, Job, environment, flip_bit, millrace,
+                     rank_pids, start, wait_until)
 from kill_matrix import carriers, children, is_over, read, scratch_of
 
 STEPS = 30
@@ -73,6 +73,17 @@ class Launch(CliTest):
             self.assertLess(resumed['seconds'], 10)
         self.assertEqual(self.left(run), [])
         self.assertFalse(os.path.exists(scratch))
+
+    def test_a_restart_from_an_older_checkpoint_is_told_as_it_was(self):
+        config, run = self.config(train={'steps': 300, 'micro_batch': 8}, checkpoint={'every': 100})
+        job = self.started(launch(config), run, 210)
+        flip_bit(run.checkpoint(200, 'rank_00000.safetensors'), -1000 + os.path.getsize(run.checkpoint(200, 'rank_00000.safetensors')))
+        os.kill(rank_pids(self.folder)[1], signal.SIGKILL)
+        self.expect(job.end(), OK)
+        failed, resumed = self.lines(run)
+        self.assertEqual((failed['event'], failed['checkpoint'], resumed['event']), ('failed', 200, 'resumed'))
+        self.assertLess(resumed['step'], 120)  # steps are faster than they are looked at; the undamaged one is 100
+        self.assertGreater(resumed['step'], 100)
 
     def test_one_process_without_mpirun_is_started_again_too(self):
         config, run = self.config(train={'steps': 200, 'micro_batch': 8}, checkpoint={'every': 5})
@@ -224,6 +235,56 @@ class Launch(CliTest):
             self.expect_line(outcome.err, words)
             self.assertEqual(rank_pids(self.folder), {})
             os.remove(run.file('metrics.jsonl'))
+
+    def test_signals_that_come_together_are_one_request(self):
+        # A terminal that closes sends SIGHUP, and so does its shell.
+        config, run = self.config(train={'steps': 4000, 'micro_batch': 8}, checkpoint={'every': 100000})
+        last = 0
+        for numbers in ((signal.SIGHUP, signal.SIGHUP), (signal.SIGTERM, signal.SIGHUP)):
+            job = self.started(launch(config), run, last + 3)
+            for number in numbers:
+                job.signal(number)
+                time.sleep(0.01)
+            self.expect(job.end(), PREEMPTED)
+            last = run.steps()[-1]
+            self.assertEqual(run.checkpoints()[-1], 'step_%08d' % last)
+
+    def test_a_program_that_had_a_child_and_computes_is_no_hung_mpirun(self):
+        config, run = self.config()
+        wrapper = self.path('wrapper.sh')
+        with open(wrapper, 'w') as f:
+            f.write('#!/bin/bash\nsleep 0.6\nwhile ((SECONDS < 8)); do :; done\nexec "$@"\n')  # without a child for 7 s
+        os.chmod(wrapper, 0o755)
+        outcome = self.expect(start('launch', '--mpirun', wrapper, '--max-restarts', 0, '--', 'train', config).end(), OK)
+        self.assertGreater(outcome.seconds, 7)
+        self.assertEqual(run.steps(), list(range(1, 7)))
+
+    def test_children_that_it_did_not_start_are_left_alone(self):
+        config, run = self.config(train={'steps': 400, 'micro_batch': 8}, checkpoint={'every': 5})
+        # sh starts one, and becomes the supervisor.
+        script = 'sleep 1000 & echo $! >"$0"; exec "$@"'
+        job = Job(['sh', '-c', script, self.path('pid'), PROGRAM, 'launch', '--ranks', '2', '--', 'train', config],
+                  environment())
+        with open(wait_until(lambda: os.path.exists(self.path('pid')) and self.path('pid'), 'the child', job=job)) as f:
+            bystander = wait_until(lambda: (f.seek(0), f.read().strip())[1], 'its pid', job=job)
+        try:
+            self.started(job, run, 3)
+            rank = wait_until(lambda: rank_pids(self.folder).get(1), 'rank 1')
+            os.kill(rank, signal.SIGKILL)
+            outcome = self.expect(job.end(), OK)
+            self.expect_line(outcome.err, 'restart 1 of at most 100')
+            self.assertFalse(is_over(int(bystander)))
+            self.assertEqual(rank_pids(self.folder), {})
+        finally:
+            if not is_over(int(bystander)):
+                os.kill(int(bystander), signal.SIGKILL)
+
+    def test_an_empty_mpirun_is_refused(self):
+        config, run = self.config()
+        for words in ('', ' '):
+            outcome = self.expect(start('launch', '--mpirun', words, '--', 'train', config).end(), BAD_CONFIG)
+            self.assertIn('--mpirun', outcome.err)
+            self.assertFalse(os.path.exists(run.path))
 
     def test_two_supervisors_of_one_run_are_refused(self):
         config, run, twin = self.configs()

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -147,15 +148,22 @@ class Supervisor {
 
  private:
   AttemptEnd Attempt() {
-    const int64_t from = NewestCheckpoint(run_dir_);
+    int64_t from = NewestCheckpoint(run_dir_);
     MetricsWatch metrics(run_dir_);
     SupervisedJob job(command_, EnvironmentOf(arguments_, scratch_.path()), "resuming after step ");
     std::optional<Clock::time_point> asked;
+    const auto look = [&] {
+      if (!metrics.Poll()) return;
+      if (metrics.step() > from) NextStep(from + 1);
+      // The run finds damage that a list of checkpoints does not show, and takes the steps back that an older
+      // one does not have.
+      from = std::min(from, metrics.step());
+    };
     while (!job.Wait(kPoll)) {
-      if (metrics.Poll() && metrics.step() > from) NextStep(from + 1);
+      look();
       PassOn(job, asked);
     }
-    if (metrics.Poll() && metrics.step() > from) NextStep(from + 1);
+    look();
     AttemptEnd end;
     end.code = job.code();
     end.leader_lost = job.leader_lost();

@@ -36,6 +36,11 @@ std::string NotNan(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value " + text + " is not a number" : "";
 }
 
+// An empty variable in a script would train on one rank instead of many.
+std::string NotBlank(const std::string& text) {
+  return text.find_first_not_of(" \t\n") == text.npos ? "there is no program in an empty command" : "";
+}
+
 void RequireVerb(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
@@ -87,7 +92,8 @@ int Main(int argc, char** argv) {
   launch_app
       ->add_option("--mpirun", launch.mpirun,
                    "what starts the ranks instead: \"mpirun -n 16 --hostfile ...\"")
-      ->excludes(launch_ranks);
+      ->excludes(launch_ranks)
+      ->check(CLI::Validator(NotBlank, ""));
   launch_app->add_option("--max-restarts", launch.max_restarts, "give up after so many")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));

@@ -7,10 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -28,15 +31,23 @@ constexpr std::chrono::seconds kHang(5);
 constexpr std::chrono::milliseconds kLook(250);
 constexpr std::chrono::seconds kLastWords(2);  // for output after the end, in case its reader is slow
 constexpr int kSignalBase = 128;
+constexpr int64_t kOneRequestNs = 100'000'000;
 constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 std::atomic<int> stop_requests{0};
-std::atomic<int> wake_end{-1};  // of a pipe: what is written there ends poll()
+std::atomic<int64_t> last_request_ns{0};  // 0: none yet
+std::atomic<int> wake_end{-1};            // of a pipe: what is written there ends poll()
 
 // Async-signal-safe. Handlers, no signalfd: libraries have threads, which have not blocked the signals.
 void OnSignal(int signal) {
   const int saved = errno;
-  if (signal != SIGCHLD) stop_requests.fetch_add(1);
+  if (signal != SIGCHLD) {
+    timespec now = {};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    const int64_t ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+    const int64_t before = last_request_ns.exchange(ns);
+    if (before == 0 || ns - before >= kOneRequestNs) stop_requests.fetch_add(1);
+  }
   [[maybe_unused]] const ssize_t written = ::write(wake_end.load(), "x", 1);
   errno = saved;
 }
@@ -61,6 +72,17 @@ int CatchSignals() {
     return ends[0];
   }();
   return wake;
+}
+
+// Children of a process, also of its threads, ended ones too.
+std::vector<pid_t> ChildrenOf(pid_t pid) {
+  std::vector<pid_t> children;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
+    std::ifstream in(task.path() / "children");
+    for (pid_t child; in >> child;) children.push_back(child);
+  }
+  return children;
 }
 
 std::string Word(const std::string& path) {
@@ -110,13 +132,11 @@ void CatchStopRequests() { CatchSignals(); }
 int StopRequests() { return stop_requests.load(); }
 
 std::vector<pid_t> LivingChildren(pid_t pid) {
-  std::vector<pid_t> living;
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
-    std::ifstream in(task.path() / "children");
-    for (pid_t child; in >> child;)
-      if (const char state = StateOf(child); state != 'Z' && state != 'X') living.push_back(child);
-  }
+  std::vector<pid_t> living = ChildrenOf(pid);
+  std::erase_if(living, [](pid_t child) {
+    const char state = StateOf(child);
+    return state == 'Z' || state == 'X';
+  });
   return living;
 }
 
@@ -167,6 +187,7 @@ SupervisedJob::SupervisedJob(const std::vector<std::string>& command,
                              const std::map<std::string, std::string>& environment, std::string line_begins)
     : line_begins_(std::move(line_begins)), looked_(Clock::now()), busy_(looked_) {
   CatchSignals();
+  for (const pid_t child : LivingChildren(::getpid())) foreign_.insert(child);
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string text = *variable;
@@ -240,11 +261,16 @@ void SupervisedJob::Collect(int status) {
   ended_ = true;
   leader_lost_ = WIFSIGNALED(status);
   code_ = leader_lost_ ? kSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
+  const auto own = [this](pid_t child) { return !foreign_.contains(child); };
   while (true) {
-    for (const pid_t child : LivingChildren(::getpid())) ::kill(child, SIGKILL);
+    for (const pid_t child : LivingChildren(::getpid()))
+      if (own(child)) ::kill(child, SIGKILL);
     const pid_t collected = ::waitpid(-1, nullptr, WNOHANG);
     if (collected < 0 && errno == ECHILD) break;
-    if (collected == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (collected != 0) continue;
+    const std::vector<pid_t> left = ChildrenOf(::getpid());  // ended ones may still hand on theirs
+    if (!left.empty() && std::none_of(left.begin(), left.end(), own)) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   const auto deadline = Clock::now() + kLastWords;
   for (size_t i = 0; i < relays_.size(); ++i) {
@@ -267,8 +293,10 @@ void SupervisedJob::WatchForHang() {
   had_children_ = had_children_ || children;
   const std::string waits_in = Word(fmt::format("/proc/{}/wchan", pid_));
   const bool in_lock = waits_in.empty() || waits_in == "0" || waits_in.find("futex") != waits_in.npos;
-  const char state = StateOf(pid_);
-  if (!had_children_ || children || !in_lock || state == 'T' || state == 't') busy_ = now;
+  // Of other programs nothing is known: one that has had a child may well train.
+  const std::string program = Word(fmt::format("/proc/{}/comm", pid_));
+  const bool is_mpirun = program == "mpirun" || program == "mpiexec" || program == "orterun";
+  if (!is_mpirun || !had_children_ || children || !in_lock || StateOf(pid_) != 'S') busy_ = now;
   if (now - busy_ < kHang) return;
   hung_ = true;
   Kill();

@@ -6,7 +6,8 @@
 //          that it found ignored stay ignored).
 // Death    The kernel kills the program when the supervisor dies, however it dies; mpirun's ranks then end by
 //          themselves. When the program ends, everything on this host that it has started and left is killed:
-//          orphans become the supervisor's children (PR_SET_CHILD_SUBREAPER).
+//          orphans become the supervisor's children (PR_SET_CHILD_SUBREAPER). Children that it had before are
+//          left alone.
 // Output   Copied to the supervisor's own. A reader that goes away ends neither.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +24,8 @@
 namespace millrace {
 
 void CatchStopRequests();
-int StopRequests();  // so far
+int StopRequests();  // so far; signals within 100 ms are one: a terminal that closes, or a wrapper, sends
+                     // several
 
 class SupervisedJob {
  public:
@@ -43,7 +46,8 @@ class SupervisedJob {
   // Valid once Wait has returned true.
   int code() const { return code_; }  // as shells write it
   bool leader_lost() const { return leader_lost_; }
-  bool hung() const { return hung_; }  // no rank was left, and it did not end: it was killed
+  // It was mpirun, no rank was left, and it did not end: it was killed.
+  bool hung() const { return hung_; }
   bool SawLine() const { return saw_line_; }
 
  private:
@@ -52,6 +56,7 @@ class SupervisedJob {
   void WatchForHang();
   void Look(std::string_view text);
 
+  std::set<pid_t> foreign_;  // children that were there before
   pid_t pid_ = -1;
   bool ended_ = false, leader_lost_ = false, hung_ = false, saw_line_ = false;
   int code_ = 0;
