@@ -33,8 +33,9 @@ struct StepBuilder {
 
   BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
                      BufferPlan how = {});
-  // Appends to the body being built. Attaches scratch of the size the backend asks for. In a world of one
-  // rank the stream is compute.
+  // Appends to the body being built. Attaches scratch of the size the backend asks for. With
+  // overlap_weight_gradients the stream of such a gradient is reduce; without, in a world of one rank, every
+  // op's is compute.
   void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit);
   int BeginBody(const std::string& name);  // index of the new body
   int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }

@@ -84,8 +84,26 @@ void RequireOneStreamAlone(const PlanCase& c, const StepPlan& plan) {
   for (const Entry& entry : plan.schedule) REQUIRE(entry.edges.empty());
 }
 
+// Gradients of weights and biases, wherever they are kept: whole, in a pool of buckets, in parts.
+void RequireWeightGradientsBeside(const PlanCase& c, const StepPlan& plan) {
+  if (!c.options.overlap_weight_gradients || c.kind != PlanKind::kTrain) return;
+  int64_t beside = 0;
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops) {
+      if (!std::holds_alternative<MatmulOp<View>>(op.op) && !std::holds_alternative<ColumnSumOp<View>>(op.op))
+        continue;
+      const bool gradient =
+          op.label.find(":d_weight") != std::string::npos || op.label.find(":d_bias") != std::string::npos;
+      INFO(op.label);
+      REQUIRE(op.stream == (gradient ? StreamId::kReduce : StreamId::kCompute));
+      beside += gradient;
+    }
+  REQUIRE(beside > 0);
+}
+
 void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   RequireOneStreamAlone(c, plan);
+  RequireWeightGradientsBeside(c, plan);
   const Flats f = FlatsOf(c);
   const int64_t n = c.options.accumulate;
   const bool train = c.kind == PlanKind::kTrain, sharded = c.mesh.shard > 1,
