@@ -129,6 +129,7 @@ class Tuner {
       fused = Best(problem, operands, key, &in_turn);
     } catch (const Error& e) {
       if (e.code() != ErrorCode::kDevice) throw;  // memory that is short today shall not decide about bits
+      if (in_turn.microseconds.empty()) throw;    // not for want of an algorithm: in the midst of timing
     }
     fused.default_microseconds = Rounded(in_turn.median());
     if (fused.microseconds < fused.default_microseconds * (1 - kNoise)) return fused;
