@@ -64,9 +64,9 @@ class Stop(CliTest):
             done = len(run.metrics())
             job = start('train', config, ranks=2)
             wait_until(lambda: len(run.metrics()) > done + 1, 'two more steps', job=job)
+            pids = rank_pids(self.folder)  # finding them takes longer than a save
             wait_until(lambda: any(n.startswith('tmp.') for n in run.others()), 'a save', job=job)
-            pids = rank_pids(self.folder)
-            time.sleep(rng.uniform(0, 0.01))
+            time.sleep(rng.uniform(0, 0.01) if round > 1 else 0)
             victims = pids.values() if round % 2 else [pids[round // 2 % 2]]
             for pid in victims:
                 try:
