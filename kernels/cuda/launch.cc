@@ -18,10 +18,12 @@ void LetBeginEarly(const Launch& launch) {
   cudaGraphNode_t before = nodes[0];
   cudaGraphNodeType type{};
   // The runtime has no name for a stream's memory operations, which watchdogs mark with.
-  if (cudaGraphNodeGetType(before, &type) != cudaSuccess) {
+  const cudaError_t status_of_type = cudaGraphNodeGetType(before, &type);
+  if (status_of_type == cudaErrorUnknown) {
     static_cast<void>(cudaGetLastError());
     return;
   }
+  MR_CUDA(status_of_type);
   int priority = 0;  // the lowest; higher ones are negative
   MR_CUDA(cudaStreamGetPriority(launch.stream, &priority));
   if (type != cudaGraphNodeTypeKernel || priority < 0) return;

@@ -27,7 +27,7 @@ GROUPS = {
     # Unequal units: the embedding is seven times a block.
     "allocators": ("configs/llama_1b.json", ["train.micro_batch=1", "model.seq_len=2048"], {},
                    [(a, [f"memory.allocator={a}"]) for a in ("persistent", "fixed", "max_pool", "coloured", "packed", "dynamic")]),
-    "graphs": ("configs/gpt2_124m.json", [], {}, GRAPHS),
+    "graphs": ("configs/gpt2_124m.json", ["sharding.blocks_per_unit=1", "sharding.reshard=after_forward"], {}, GRAPHS),
 }
 
 

@@ -18,6 +18,7 @@ OPTIONS = [
     ("graph microbatch", ["execution.graph=microbatch"]),
     ("programmatic launch end", ["execution.programmatic_launch=end"]),
     ("programmatic launch begin", ["execution.programmatic_launch=begin"]),
+    ("weight gradients beside", ["execution.overlap_weight_gradients=true"]),
     ("allocator coloured", ["memory.allocator=coloured"]),
     ("allocator max_pool", ["memory.allocator=max_pool"]),
     ("allocator fixed", ["memory.allocator=fixed"]),
@@ -31,7 +32,9 @@ OPTIONS = [
     ("reshard after_backward", ["sharding.reshard=after_backward"]),
     ("recompute norms", ["memory.recompute=norms"]),
 ]
-BASE = ["data.kind=synthetic", "execution.deterministic=true", "sharding.grad_sync=last", "checkpoint.every=0", "train.eval_every=0"]
+BASE = ["data.kind=synthetic", "execution.deterministic=true", "sharding.grad_sync=last", "checkpoint.every=0", "train.eval_every=0",
+        # What options are compared with, whatever CONFIG says: as many gathers as there can be, on streams of their own.
+        "sharding.blocks_per_unit=1", "sharding.reshard=after_forward", "execution.overlap_weight_gradients=false"]
 # Concats differ only where gradients are kept over microbatches: these runs have two, and a base of their own.
 TWO = ["train.accumulate=2"]
 CONCATS = [("concat direct, accumulate 2", TWO), ("concat last, accumulate 2", TWO + ["sharding.grad_concat=last"]),
