@@ -1,0 +1,268 @@
+#include "comm/peer/peer_communicator.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "comm/host_collectives.h"
+#include "comm/nccl/nccl_connect.h"
+#include "comm/operand_checks.h"
+#include "comm/peer/peer_mapping.h"
+#include "comm/peer/peer_reduce.h"
+#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+enum class Kind : uint32_t { kGather, kGatherBF16, kReduce };
+constexpr int kLanes = 2;  // gathers, reductions
+
+// Of what all ranks must agree on in a call; never 0.
+uint32_t Signature(Kind kind, DType dtype, int64_t offset, int64_t n) {
+  uint64_t mixed = static_cast<uint64_t>(kind) * 31 + static_cast<uint64_t>(dtype);
+  for (const int64_t part : {offset, n}) {  // SplitMix64's finaliser
+    mixed += static_cast<uint64_t>(part) + 0x9e3779b97f4a7c15ull;
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
+    mixed ^= mixed >> 31;
+  }
+  return static_cast<uint32_t>(mixed % ((1u << kSignatureBits) - 1)) + 1;
+}
+
+class PeerCommunicatorImpl final : public PeerCommunicator {
+ public:
+  PeerCommunicatorImpl(std::unique_ptr<Communicator> other, CudaDevice& device, const std::string& label,
+                       const PeerOptions& options)
+      : other_(std::move(other)),
+        device_(device),
+        options_(options),
+        checks_(label, other_->rank(), other_->world_size()),
+        rank_(other_->rank()),
+        world_(other_->world_size()) {
+    MR_REQUIRE(ErrorCode::kConfig, options.max_blocks >= 1 && options.max_blocks <= kMaxPeerBlocks,
+               "peer memory: {} blocks; 1 to {} are allowed", options.max_blocks, kMaxPeerBlocks);
+    if (world_ == 1) return;
+    words_ = device.AllocateHost(2 * sizeof(uint32_t), "peer words of " + label);
+    for (const int i : {kStop, kStrange}) *HostWord(i) = 0;
+    lanes_ = device.Allocate(kLanes * sizeof(PeerLane), "peer lanes of " + label);
+    const auto stream = device.MakeStream("peer lanes");
+    device.EnqueueFill(lanes_->data(), std::byte{0}, lanes_->bytes(), *stream);
+    stream->Sync();
+    lane_mapping_ = PeerMapping::Make(*other_, device, label, lanes_->data(), lanes_->bytes());
+  }
+
+  ~PeerCommunicatorImpl() override {
+    if (!regions_.empty() || lane_mapping_) static_cast<void>(cudaDeviceSynchronize());
+  }
+
+  int rank() const noexcept override { return rank_; }
+  int world_size() const noexcept override { return world_; }
+
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
+                 Stream& stream) override {
+    if (world_ == 1) return other_->AllGather(shard, full, scratch, stream);
+    const bool in_place = checks_.AllGather(shard, full);
+    if (shard.bytes() == 0) return CountGather(shard);
+    const PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
+    CountGather(shard);
+    LaunchPeerGather(call, shard.data, Slots(full, in_place), shard.bytes(), options_.gather_mover,
+                     AsCuda(stream).get());
+  }
+
+  void AllGatherBF16(const TensorView& master, const TensorView& full, Stream& stream) override {
+    const int64_t n = master.numel();
+    MR_REQUIRE(ErrorCode::kInvalidArgument,
+               master.dtype() == DType::kF32 && full.dtype() == DType::kBF16 && full.numel() == world_ * n,
+               "all_gather_bf16 on '{}': {} elements of {} into {} of {}; f32 into {} of bf16 is needed",
+               checks_.label(), n, Name(master.dtype()), full.numel(), Name(full.dtype()), world_ * n);
+    MR_REQUIRE(ErrorCode::kInvalidArgument, world_ > 1, "all_gather_bf16 on '{}': one rank", checks_.label());
+    const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16), DenseLayout(DType::kBF16, {n})};
+    if (n == 0) return CountGather(own);
+    const PeerCall call = Begin(Kind::kGatherBF16, full, own.bytes(), stream);
+    CountGather(own);
+    LaunchPeerGatherBF16(call, master.as<float>(), Slots(full, false), n, AsCuda(stream).get());
+  }
+
+  void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
+                        Stream& stream) override {
+    if (world_ == 1) return other_->ReduceScatterSum(full, shard, scratch, stream);
+    checks_.ReduceScatter(full, shard);
+    if (shard.bytes() == 0) return CountReduce(shard);
+    const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
+    CountReduce(shard);
+    PeerSlices slices;
+    const PeerMapping& region = RegionOf(full);
+    for (int r = 0; r < world_; ++r) slices.slice[r] = region.At(r, full.data) + rank_ * shard.bytes();
+    LaunchPeerReduce(call, slices, shard.data, shard.dtype(), shard.numel(), options_.reduce_mover,
+                     AsCuda(stream).get());
+  }
+
+  void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream& stream) override {
+    const CommCounters before = other_->counters();
+    other_->AllReduceSum(buffer, scratch, stream);
+    counters_ += other_->counters() - before;
+  }
+
+  std::vector<std::string> HostAllGather(const std::string& payload) override {
+    return other_->HostAllGather(payload);
+  }
+  std::string HostBroadcast(const std::string& payload, int root) override {
+    return other_->HostBroadcast(payload, root);
+  }
+  void Barrier() override { other_->Barrier(); }
+
+  const CommCounters& counters() const noexcept override {
+    return world_ == 1 ? other_->counters() : counters_;
+  }
+  void SetCounters(const CommCounters& counters) override {
+    counters_ = counters;
+    if (world_ == 1) other_->SetCounters(counters);
+  }
+
+  void RegisterMemory(std::byte* base, int64_t bytes) override {
+    if (world_ == 1) return;
+    MR_REQUIRE(ErrorCode::kInvalidArgument, regions_.count(base) == 0,
+               "communicator '{}', rank {}: memory at {} is registered already", checks_.label(), rank_,
+               static_cast<const void*>(base));
+    auto mapping = PeerMapping::Make(*other_, device_, checks_.label(), base, bytes);
+    regions_[base] = std::move(mapping);
+  }
+
+  void UnregisterMemory(std::byte* base) noexcept override {
+    if (regions_.count(base) == 0) return;
+    static_cast<void>(cudaDeviceSynchronize());
+    regions_.erase(base);
+  }
+
+  void Connect(const CommUses& uses) override {
+    other_->Connect({.all_gathers = world_ == 1 && uses.all_gathers,
+                     .reduce_scatters = world_ == 1 && uses.reduce_scatters,
+                     .all_reduces = uses.all_reduces});
+    if (world_ == 1) return;
+    const CommCounters before = counters_;
+    ExerciseCollectives(
+        *this, device_, options_.nccl,
+        {.all_gathers = uses.all_gathers, .reduce_scatters = uses.reduce_scatters, .all_reduces = false},
+        checks_.label());
+    counters_ = before;
+  }
+
+  void CheckHealth() const override {
+    if (words_) {
+      const uint32_t strange = *HostWord(kStrange);
+      MR_REQUIRE(ErrorCode::kComm, strange == 0,
+                 "communicator '{}', rank {}: rank {} is in another collective, or has its buffer elsewhere",
+                 checks_.label(), rank_, strange - 1);
+      ThrowIfAborted("check");
+    }
+    other_->CheckHealth();
+  }
+
+  void Abort(const std::string& reason) noexcept override {
+    if (words_) {
+      const std::lock_guard lock(reason_mutex_);
+      if (!aborted_) reason_ = reason;
+      aborted_ = true;
+      *HostWord(kStop) = 1;
+    }
+    other_->Abort(reason);
+  }
+
+ private:
+  static constexpr int kStop = 0, kStrange = 1;  // of words_
+
+  volatile uint32_t* HostWord(int i) const { return reinterpret_cast<uint32_t*>(words_->data()) + i; }
+
+  void CountGather(const TensorView& shard) {
+    ++counters_.all_gathers;
+    counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+  }
+  void CountReduce(const TensorView& shard) {
+    ++counters_.reduce_scatters;
+    counters_.reduced_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+  }
+
+  void ThrowIfAborted(const char* op) const {
+    if (!aborted_) return;
+    const std::lock_guard lock(reason_mutex_);
+    throw Error(ErrorCode::kPeerLost,
+                fmt::format("{} on '{}', rank {}: aborted: {}", op, checks_.label(), rank_, reason_));
+  }
+
+  // Registered memory that `full` lies in.
+  const PeerMapping& RegionOf(const TensorView& full) const {
+    const auto after = regions_.upper_bound(full.data);
+    const PeerMapping* const region = after == regions_.begin() ? nullptr : std::prev(after)->second.get();
+    MR_REQUIRE(ErrorCode::kInvalidArgument,
+               region != nullptr && full.data + full.bytes() <= region->base(rank_) + region->bytes(),
+               "communicator '{}', rank {}: {} bytes at {} do not lie in registered memory, which peers need",
+               checks_.label(), rank_, full.bytes(), static_cast<const void*>(full.data));
+    return *region;
+  }
+
+  // A block for every `kEach` bytes of a shard: all ranks find the same number.
+  int Blocks(int64_t shard_bytes) const {
+    constexpr int64_t kEach = 8192;
+    return static_cast<int>(std::clamp<int64_t>((shard_bytes + kEach - 1) / kEach, 1, options_.max_blocks));
+  }
+
+  PeerCall Begin(Kind kind, const TensorView& full, int64_t shard_bytes, Stream& stream) const {
+    const bool reduces = kind == Kind::kReduce;
+    ThrowIfAborted(reduces ? "reduce_scatter" : "all_gather");
+    MR_CHECK_EQ(AsCuda(stream).device().ordinal(), device_.ordinal(),
+                "communicator '{}' is given a stream of another GPU", checks_.label());
+    const PeerMapping& region = RegionOf(full);
+    PeerCall call;
+    for (int r = 0; r < world_; ++r)
+      call.lanes[r] = reinterpret_cast<PeerLane*>(lane_mapping_->base(r)) + (reduces ? 1 : 0);
+    uint32_t* const words = reinterpret_cast<uint32_t*>(words_->data());
+    call.stop = words + kStop;
+    call.strange = words + kStrange;
+    call.signature = Signature(kind, full.dtype(), full.data - region.base(rank_), full.numel());
+    call.rank = rank_;
+    call.world = world_;
+    call.blocks = Blocks(shard_bytes);
+    call.fault = options_.fault;
+    return call;
+  }
+
+  PeerSlots Slots(const TensorView& full, bool in_place) const {
+    const PeerMapping& region = RegionOf(full);
+    PeerSlots slots;
+    for (int k = 1; k <= world_ - (in_place ? 1 : 0); ++k)
+      slots.slot[slots.count++] =
+          region.At((rank_ + k) % world_, full.data) + rank_ * (full.bytes() / world_);
+    return slots;
+  }
+
+  const std::unique_ptr<Communicator> other_;
+  CudaDevice& device_;
+  const PeerOptions options_;
+  const OperandChecks checks_;
+  const int rank_;
+  const int world_;
+  std::unique_ptr<HostBuffer> words_;
+  std::unique_ptr<DeviceBuffer> lanes_;
+  std::unique_ptr<PeerMapping> lane_mapping_;
+  std::map<const std::byte*, std::unique_ptr<PeerMapping>> regions_;  // by their base
+  CommCounters counters_;
+  mutable std::mutex reason_mutex_;
+  std::string reason_;
+  std::atomic<bool> aborted_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<PeerCommunicator> MakePeerCommunicator(std::unique_ptr<Communicator> other,
+                                                       CudaDevice& device, const std::string& label,
+                                                       const PeerOptions& options) {
+  return std::make_unique<PeerCommunicatorImpl>(std::move(other), device, label, options);
+}
+
+}  // namespace millrace

@@ -1,0 +1,117 @@
+#include "comm/peer/peer_bulk.h"
+#include "comm/peer/peer_gather.h"
+#include "comm/peer/peer_wait.cuh"
+#include "runtime/base/cuda/cuda_check.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kInFlight = 4;  // units that a thread has loaded
+
+template <class Unit>
+__device__ __forceinline__ void StoreAll(const PeerSlots& slots, int64_t unit, const Unit& value) {
+#pragma unroll
+  for (int k = 0; k < kMaxPeers; ++k)
+    if (k < slots.count) reinterpret_cast<Unit*>(slots.slot[k])[unit] = value;
+}
+
+// The bytes from `begin` on, fewer than there are threads, by one block.
+__device__ __forceinline__ void StoreTail(const std::byte* shard, const PeerSlots& slots, int64_t begin,
+                                          int64_t bytes) {
+  const int64_t i = begin + threadIdx.x;
+  if (blockIdx.x == 0 && i < bytes) StoreAll(slots, i, shard[i]);
+}
+
+template <class Unit>
+__global__ void __launch_bounds__(kPeerThreads, 2)
+    GatherKernel(const __grid_constant__ PeerCall call, const std::byte* __restrict__ shard,
+                 const __grid_constant__ PeerSlots slots, int64_t bytes) {
+  const uint64_t number = EnterCall(call);
+  if (number == 0) return;
+  const Unit* const from = reinterpret_cast<const Unit*>(shard);
+  const int64_t units = bytes / static_cast<int64_t>(sizeof(Unit));
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kPeerThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x; i < units;
+       i += kInFlight * stride) {
+    Unit unit[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u)
+      if (i + u * stride < units) unit[u] = from[i + u * stride];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u)
+      if (i + u * stride < units) StoreAll(slots, i + u * stride, unit[u]);
+  }
+  StoreTail(shard, slots, units * static_cast<int64_t>(sizeof(Unit)), bytes);
+  LeaveCall(call, number);
+}
+
+// Round to nearest even; a NaN becomes 0x7fff.
+__device__ __forceinline__ uint32_t PairOfBF16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+constexpr int kPack = 8;  // elements: 16 bytes of bf16
+
+template <bool kWide>
+__global__ void __launch_bounds__(kPeerThreads, 2)
+    GatherBF16Kernel(const __grid_constant__ PeerCall call, const float* __restrict__ master,
+                     const __grid_constant__ PeerSlots slots, int64_t n) {
+  const uint64_t number = EnterCall(call);
+  if (number == 0) return;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kPeerThreads;
+  const int64_t packs = kWide ? n / kPack : 0;
+  const float4* const from = reinterpret_cast<const float4*>(master);
+  constexpr int kPacks = 2;  // in flight
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x; i < packs;
+       i += kPacks * stride) {
+    float4 low[kPacks], high[kPacks];
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u)
+      if (const int64_t j = i + u * stride; j < packs) {
+        low[u] = from[2 * j];
+        high[u] = from[2 * j + 1];
+      }
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u)
+      if (const int64_t j = i + u * stride; j < packs)
+        StoreAll(slots, j,
+                 make_uint4(PairOfBF16(low[u].x, low[u].y), PairOfBF16(low[u].z, low[u].w),
+                            PairOfBF16(high[u].x, high[u].y), PairOfBF16(high[u].z, high[u].w)));
+  }
+  for (int64_t i = packs * kPack + static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x; i < n;
+       i += stride)
+    StoreAll(slots, i, static_cast<uint16_t>(PairOfBF16(master[i], 0.0f)));
+  LeaveCall(call, number);
+}
+
+bool Aligned(const void* shard, const PeerSlots& slots, uintptr_t to) {
+  uintptr_t all = reinterpret_cast<uintptr_t>(shard);
+  for (int k = 0; k < slots.count; ++k) all |= reinterpret_cast<uintptr_t>(slots.slot[k]);
+  return all % to == 0;
+}
+
+}  // namespace
+
+void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots, int64_t bytes,
+                      PeerMover mover, cudaStream_t stream) {
+  if (Aligned(shard, slots, 16) && mover == PeerMover::kBulk)
+    LaunchBulkGather(call, shard, slots, bytes, stream);
+  else if (Aligned(shard, slots, 16))
+    GatherKernel<uint4><<<call.blocks, kPeerThreads, 0, stream>>>(call, shard, slots, bytes);
+  else if (Aligned(shard, slots, 4))
+    GatherKernel<uint32_t><<<call.blocks, kPeerThreads, 0, stream>>>(call, shard, slots, bytes);
+  else
+    GatherKernel<uint8_t><<<call.blocks, kPeerThreads, 0, stream>>>(call, shard, slots, bytes);
+  MR_CUDA_LAUNCHED();
+}
+
+void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots, int64_t n,
+                          cudaStream_t stream) {
+  const auto kernel = Aligned(master, slots, 16) ? GatherBF16Kernel<true> : GatherBF16Kernel<false>;
+  kernel<<<call.blocks, kPeerThreads, 0, stream>>>(call, master, slots, n);
+  MR_CUDA_LAUNCHED();
+}
+
+}  // namespace millrace

@@ -1,0 +1,30 @@
+// All-gathers that store this rank's shard into every rank's buffer, for peer_call.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "comm/peer/peer_call.h"
+
+namespace millrace {
+
+// Where this rank's shard goes: its place in the buffers of `count` ranks, nearest neighbour first, so that
+// not all ranks store to the same one at a time.
+struct PeerSlots {
+  std::byte* slot[kMaxPeers] = {};
+  int count = 0;
+};
+
+enum class PeerMover {
+  kStores,  // of 16 bytes by every thread
+  kBulk     // copy engines of the multiprocessors, through shared memory; where all is aligned to 16 bytes
+};
+
+// slot[k][0, bytes) = shard[0, bytes) for all k. Any alignment.
+void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots, int64_t bytes,
+                      PeerMover mover, cudaStream_t stream);
+
+// slot[k][i] = bf16 of master[i], rounded to nearest even, for i in [0, n).
+void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots, int64_t n,
+                          cudaStream_t stream);
+
+}  // namespace millrace

@@ -1,0 +1,75 @@
+// Device side of peer_call.h.
+#pragma once
+
+#include "comm/peer/peer_call.h"
+
+namespace millrace {
+
+inline constexpr int kPeerThreads = 512;
+
+__device__ __forceinline__ void StoreRelease(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+__device__ __forceinline__ uint64_t LoadAcquire(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+__device__ __forceinline__ uint32_t LoadHost(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+
+// Until *word is of call `number` or a later one. False: told to stop.
+__device__ __forceinline__ bool AwaitCall(const uint64_t* word, uint64_t number, const PeerCall& call,
+                                          uint64_t* seen) {
+  constexpr uint32_t kLooks = 4096;  // between looks at host memory, which takes a microsecond
+  for (uint32_t looks = 1;; ++looks) {
+    *seen = LoadAcquire(word);
+    if (*seen >> kSignatureBits >= number) return true;
+    if (looks % kLooks == 0 && LoadHost(call.stop) != 0) return false;
+  }
+}
+
+// Steps 1 and 2, in every thread of the block. Returns the number of this call, or 0: told to stop; the block
+// then returns at once.
+__device__ __forceinline__ uint64_t EnterCall(const PeerCall& call) {
+  __shared__ uint64_t shared_number;
+  const int block = static_cast<int>(blockIdx.x), peer = static_cast<int>(threadIdx.x);
+  PeerLane* const own = call.lanes[call.rank];
+  if (threadIdx.x == 0) shared_number = own->calls[block] + 1;
+  __syncthreads();
+  const uint64_t number = shared_number;
+  bool go = true;
+  if (peer < call.world && peer != call.rank) {
+    StoreRelease(&call.lanes[peer]->blocks[block].entered[call.rank],
+                 number << kSignatureBits | call.signature);
+    uint64_t seen = 0;
+    if (call.fault != PeerFault::kNoEntry) {
+      go = AwaitCall(&own->blocks[block].entered[peer], number, call, &seen);
+      constexpr uint64_t kMask = (uint64_t{1} << kSignatureBits) - 1;
+      if (go && seen >> kSignatureBits == number && (seen & kMask) != call.signature) {
+        asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(call.strange), "r"(1 + peer) : "memory");
+        while (LoadHost(call.stop) == 0) __nanosleep(1000);
+        go = false;
+      }
+    }
+  }
+  return __syncthreads_and(go) ? number : 0;
+}
+
+// Steps 3's end and 4, in every thread of the block.
+__device__ __forceinline__ void LeaveCall(const PeerCall& call, uint64_t number) {
+  const int block = static_cast<int>(blockIdx.x), peer = static_cast<int>(threadIdx.x);
+  PeerLane* const own = call.lanes[call.rank];
+  __syncthreads();
+  if (peer < call.world && peer != call.rank) {
+    StoreRelease(&call.lanes[peer]->blocks[block].done[call.rank], number << kSignatureBits);
+    uint64_t seen = 0;
+    if (call.fault != PeerFault::kNoDone) AwaitCall(&own->blocks[block].done[peer], number, call, &seen);
+  }
+  if (threadIdx.x == 0) own->calls[block] = number;
+}
+
+}  // namespace millrace

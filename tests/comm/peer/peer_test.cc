@@ -1,0 +1,409 @@
+// comm/peer: collectives over the memory of peers give the bits of the host transports, in any order of
+// arrival, eager and captured. On every GPU as threads, or mpirun -n N PROGRAM.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "comm/peer/peer_communicator.h"
+#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/error.h"
+#include "tests/comm/nccl/gpu_case.h"
+#include "tests/comm/nccl/round_fill.h"
+#include "tests/comm/peer/round_check.h"
+#include "tests/comm/rank_data.h"
+
+namespace millrace::testing {
+namespace {
+
+using std::chrono::seconds;
+
+PeerOptions Options(PeerMover mover = PeerMover::kStores, int max_blocks = 16) {
+  PeerOptions options;
+  options.max_blocks = max_blocks;
+  options.gather_mover = options.reduce_mover = mover;
+  options.nccl.timeout = seconds(60);
+  return options;
+}
+
+std::unique_ptr<PeerCommunicator> MakePeer(GpuRank& rank, const std::string& label,
+                                           const PeerOptions& options) {
+  return MakePeerCommunicator(rank.nccl.Make(rank.Everyone(), label), rank.device, label, options);
+}
+
+// fn on every rank of a world of several; a world of one has no peers, and says so.
+void OnPeers(const std::function<void(GpuRank& rank)>& fn) {
+  NcclOptions options;
+  options.timeout = seconds(60);
+  if (GpuWorld() < 2) {
+    WARN("one GPU: nothing to test");
+    return;
+  }
+  OnGpuRanks(options, fn);
+}
+
+// What `fn` throws: "<code>: <text>", or "nothing".
+template <typename Fn>
+std::string Thrown(Fn fn) {
+  try {
+    fn();
+    return "nothing";
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", Name(error.code()), error.what());
+  }
+}
+bool Contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+constexpr int64_t kSizes[] = {1, 3, 127, 1009, 8192, 40'000, 300'007};
+constexpr int64_t kOffsets[] = {0, 1, 5};  // of views from an aligned address, elements
+constexpr PeerMover kMovers[] = {PeerMover::kStores, PeerMover::kBulk};
+
+TensorView Shifted(TestArena& arena, DType dtype, int64_t offset, int64_t n) {
+  const TensorView all = arena.Take(dtype, offset + n);
+  return {all.data + offset * Bytes(dtype), DenseLayout(dtype, {n})};
+}
+
+template <typename T>
+void Gathers(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, Stream& stream) {
+  for (const int64_t n : kSizes)
+    for (const int64_t offset : kOffsets)
+      for (const bool in_place : {false, true}) {
+        arena.Reset();
+        const TensorView full = Shifted(arena, DTypeOf<T>(), offset, n * rank.world());
+        const TensorView shard =
+            in_place ? TensorView{full.data + rank.rank() * n * static_cast<int64_t>(sizeof(T)),
+                                  DenseLayout(DTypeOf<T>(), {n})}
+                     : Shifted(arena, DTypeOf<T>(), offset, n);
+        rank.device.EnqueueFill(full.data, std::byte{0x7f}, full.bytes(), stream);
+        std::vector<T> own(static_cast<size_t>(n));
+        for (int64_t i = 0; i < n; ++i) own[i] = Pattern<T>(rank.rank(), n + i);
+        ToDevice(rank, own, shard, stream);
+        comm.AllGather(shard, full, {}, stream);
+        const std::vector<T> result = ToHost<T>(rank, full, stream);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < full.numel(); ++i)
+          wrong += !SameBits(result[i], Pattern<T>(static_cast<int>(i / n), n + i % n));
+        rank.report.Expect(wrong == 0, "gather of {} {}, offset {}, in place {}: {} wrong", n,
+                           Name(DTypeOf<T>()), offset, in_place, wrong);
+      }
+}
+
+TEST_CASE("an all-gather puts every rank's bytes into every buffer", "[comm][gpu]") {
+  OnPeers([](GpuRank& rank) {
+    for (const PeerMover mover : kMovers) {
+      const auto comm = MakePeer(rank, "world", Options(mover));
+      TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
+      const auto stream = rank.device.MakeStream("gather");
+      Gathers<uint8_t>(rank, *comm, arena, *stream);
+      Gathers<BFloat16>(rank, *comm, arena, *stream);
+      Gathers<float>(rank, *comm, arena, *stream);
+      Gathers<int64_t>(rank, *comm, arena, *stream);
+      comm->Barrier();
+    }
+  });
+}
+
+template <typename T>
+void Reduces(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, Stream& stream) {
+  for (const int64_t n : kSizes)
+    for (const int64_t offset : kOffsets) {
+      arena.Reset();
+      const TensorView full = Shifted(arena, DTypeOf<T>(), offset, n * rank.world());
+      const TensorView shard = Shifted(arena, DTypeOf<T>(), offset, n);
+      std::vector<T> terms(static_cast<size_t>(full.numel()));
+      for (int64_t i = 0; i < full.numel(); ++i) terms[i] = TermAs<T>(rank.rank(), n + i);
+      ToDevice(rank, terms, full, stream);
+      comm.ReduceScatterSum(full, shard, {}, stream);
+      const std::vector<T> sums = ToHost<T>(rank, shard, stream), after = ToHost<T>(rank, full, stream);
+      int64_t wrong = 0, changed = 0;
+      for (int64_t i = 0; i < n; ++i)
+        wrong += !SameBits(sums[i], RankOrderOracle<T>(rank.world(), n + rank.rank() * n + i));
+      for (size_t i = 0; i < terms.size(); ++i) changed += !SameBits(terms[i], after[i]);
+      rank.report.Expect(wrong == 0 && changed == 0, "sum of {} {}, offset {}: {} wrong, {} operands changed",
+                         n, Name(DTypeOf<T>()), offset, wrong, changed);
+      comm.Barrier();  // no rank fills what a peer's host still compares
+    }
+}
+
+TEST_CASE("a reduce-scatter has the bits of the host's sum in rank order", "[comm][gpu]") {
+  OnPeers([](GpuRank& rank) {
+    for (const PeerMover mover : kMovers) {
+      const auto comm = MakePeer(rank, "world", Options(mover));
+      TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
+      const auto stream = rank.device.MakeStream("reduce");
+      Reduces<float>(rank, *comm, arena, *stream);
+      Reduces<BFloat16>(rank, *comm, arena, *stream);
+      Reduces<double>(rank, *comm, arena, *stream);
+      comm->Barrier();
+    }
+  });
+}
+
+TEST_CASE("a gather of rounded master weights is the rounding, then the gather", "[comm][gpu]") {
+  OnPeers([](GpuRank& rank) {
+    const auto comm = MakePeer(rank, "world", Options());
+    TestArena arena(rank, {comm.get()}, (2 * rank.world() + 4) * 300'100);
+    const auto stream = rank.device.MakeStream("gather");
+    for (const int64_t n : kSizes)
+      for (const int64_t offset : kOffsets) {
+        arena.Reset();
+        const TensorView full = Shifted(arena, DType::kBF16, offset, n * rank.world());
+        const TensorView master = Shifted(arena, DType::kF32, offset, n);
+        std::vector<float> own(static_cast<size_t>(n));
+        for (int64_t i = 0; i < n; ++i) own[i] = TermAs<float>(rank.rank(), n + i);
+        ToDevice(rank, own, master, *stream);
+        comm->AllGatherBF16(master, full, *stream);
+        const std::vector<BFloat16> result = ToHost<BFloat16>(rank, full, *stream);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < full.numel(); ++i)
+          wrong += result[i] != ToBFloat16(TermAs<float>(static_cast<int>(i / n), n + i % n));
+        rank.report.Expect(wrong == 0, "{} elements, offset {}: {} wrong", n, offset, wrong);
+        comm->Barrier();
+      }
+  });
+}
+
+// Rounds of both collectives on a stream each, by one communicator, between ranks that come late at random. A
+// round's operands are written right before it and after the one before it; every result is checked on the
+// device, between the collective that makes it and the next one, which overwrites it.
+class Rounds {
+ public:
+  Rounds(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, DType dtype, int64_t n)
+      : rank_(rank),
+        comm_(comm),
+        dtype_(dtype),
+        reduce_stream_(rank.device.MakeStream("reduce")),
+        gather_stream_(rank.device.MakeStream("gather")),
+        rounds_(arena.Take(DType::kI64, 2)),
+        wrong_(arena.Take(DType::kI64, 2)),
+        operand_(arena.Take(dtype, n * rank.world())),
+        sums_(arena.Take(dtype, n)),
+        shard_(arena.Take(dtype, n)),
+        full_(arena.Take(dtype, n * rank.world())) {
+    ToDevice(rank, std::vector<int64_t>{0, 0}, rounds_, *reduce_stream_);
+    ToDevice(rank, std::vector<int64_t>{0, 0}, wrong_, *reduce_stream_);
+  }
+
+  void Run(bool captured, int launches) {
+    std::unique_ptr<Graph> graph;
+    if (captured) {
+      rank_.device.BeginCapture(*reduce_stream_);
+      Issue();
+      graph = rank_.device.EndCapture(*reduce_stream_);
+    }
+    for (int i = 0; i < launches; ++i) graph ? graph->Launch(*reduce_stream_) : Issue();
+    reduce_stream_->Sync();
+    gather_stream_->Sync();
+    comm_.Barrier();
+  }
+
+  int64_t rounds() { return ToHost<int64_t>(rank_, rounds_, *reduce_stream_)[0]; }
+  std::vector<int64_t> wrong() { return ToHost<int64_t>(rank_, wrong_, *reduce_stream_); }  // sums, gathered
+
+ private:
+  static constexpr int kInOne = 4, kLate = 40;  // rounds of a launch; microseconds
+
+  void Follow(Stream& later, Stream& earlier) {
+    events_.push_back(rank_.device.MakeEvent());
+    earlier.Record(*events_.back());
+    later.Wait(*events_.back());
+  }
+
+  void Issue() {
+    Follow(*gather_stream_, *reduce_stream_);
+    for (int i = 0; i < kInOne; ++i) {
+      ReduceRound();
+      GatherRound();
+    }
+    Follow(*reduce_stream_, *gather_stream_);
+  }
+
+  void ReduceRound() {
+    auto* const round = rounds_.as<int64_t>();
+    auto* const wrong = wrong_.as<unsigned long long>();
+    const cudaStream_t stream = AsCuda(*reduce_stream_).get();
+    LaunchNextRound(round, stream);
+    LaunchDelay(rank_.rank(), round, 1, kLate, stream);
+    LaunchRoundFill(dtype_, operand_.data, operand_.numel(), rank_.rank(), round, stream);
+    comm_.ReduceScatterSum(operand_, sums_, {}, *reduce_stream_);
+    LaunchRoundCheck(RoundResult::kSums, dtype_, sums_.data, sums_.numel(), rank_.rank(), rank_.world(),
+                     round, wrong, stream);
+  }
+
+  void GatherRound() {
+    auto* const round = rounds_.as<int64_t>() + 1;
+    auto* const wrong = wrong_.as<unsigned long long>() + 1;
+    const cudaStream_t stream = AsCuda(*gather_stream_).get();
+    LaunchNextRound(round, stream);
+    LaunchRoundFill(dtype_, shard_.data, shard_.numel(), rank_.rank(), round, stream);
+    comm_.AllGather(shard_, full_, {}, *gather_stream_);
+    LaunchDelay(rank_.rank(), round, 2, kLate, stream);
+    LaunchRoundCheck(RoundResult::kGathered, dtype_, full_.data, full_.numel(), rank_.rank(), rank_.world(),
+                     round, wrong, stream);
+  }
+
+  GpuRank& rank_;
+  PeerCommunicator& comm_;
+  const DType dtype_;
+  const std::unique_ptr<Stream> reduce_stream_, gather_stream_;
+  const TensorView rounds_, wrong_, operand_, sums_, shard_, full_;
+  std::vector<std::unique_ptr<Event>> events_;
+};
+
+constexpr int64_t RoundsBytes(int world, int64_t n) { return 4 * (2 * world + 2) * n + (1 << 20); }
+
+TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays", "[comm][gpu]") {
+  constexpr int kLaunches = 100;
+  OnPeers([](GpuRank& rank) {
+    for (const PeerMover mover : kMovers)
+      for (const int blocks : {1, 16}) {
+        const auto comm = MakePeer(rank, "world", Options(mover, blocks));
+        for (const DType dtype : {DType::kF32, DType::kBF16})
+          for (const int64_t n : {int64_t{300}, int64_t{40'000}, int64_t{250'001}})
+            for (const bool captured : {false, true}) {
+              TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), n));
+              Rounds rounds(rank, *comm, arena, dtype, n);
+              rounds.Run(captured, kLaunches);
+              const std::vector<int64_t> wrong = rounds.wrong();
+              rank.report.Expect(
+                  wrong[0] == 0 && wrong[1] == 0,
+                  "{} of {}, {} blocks, mover {}, captured {}: in {} rounds {} sums and {} gathered "
+                  "elements are wrong",
+                  n, Name(dtype), blocks, static_cast<int>(mover), captured, rounds.rounds(), wrong[0],
+                  wrong[1]);
+              comm->Barrier();
+            }
+      }
+  });
+}
+
+int RanksWith(Communicator& comm, bool own) {
+  const std::vector<std::string> all = comm.HostAllGather(own ? "x" : "");
+  return static_cast<int>(std::count(all.begin(), all.end(), "x"));
+}
+
+// What the test above is worth: it sees each of the two waits that are left out.
+TEST_CASE("without a wait the rounds are wrong", "[comm][gpu]") {
+  OnPeers([](GpuRank& rank) {
+    for (const PeerFault fault : {PeerFault::kNoEntry, PeerFault::kNoDone}) {
+      PeerOptions options = Options();
+      options.fault = fault;
+      const auto comm = MakePeer(rank, "faulty", options);
+      TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), 40'000));
+      Rounds rounds(rank, *comm, arena, DType::kF32, 40'000);
+      rounds.Run(true, 100);
+      const std::vector<int64_t> wrong = rounds.wrong();
+      const int sums = RanksWith(*comm, wrong[0] > 0), gathered = RanksWith(*comm, wrong[1] > 0);
+      rank.report.Expect(sums > 0 && gathered > 0, "fault {}: wrong sums on {} ranks, gathers on {}",
+                         static_cast<int>(fault), sums, gathered);
+      comm->Barrier();
+    }
+  });
+}
+
+TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
+  OnPeers([](GpuRank& rank) {
+    const auto comm = MakePeer(rank, "world", Options());
+    const auto stream = rank.device.MakeStream("gather");
+    const int last = rank.world() - 1;
+    const int64_t bytes = 1 << 20;
+    const auto arena = rank.device.Allocate(bytes, "arena");
+    const TensorView full{arena->data(), DenseLayout(DType::kF32, {rank.world() * int64_t{64}})};
+    const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
+    const std::string outside = Thrown([&] { comm->AllGather(own, full, {}, *stream); });
+    rank.report.Expect(Contains(outside, "invalid_argument") && Contains(outside, "registered memory"),
+                       "before it is registered: '{}'", outside);
+    const int64_t mine = rank.rank() == last ? bytes - 4096 : bytes;
+    const std::string unequal = Thrown([&] { comm->RegisterMemory(arena->data(), mine); });
+    rank.report.Expect(Contains(unequal, "comm: communicator 'world'") &&
+                           Contains(unequal, std::to_string(bytes)) &&
+                           Contains(unequal, std::to_string(bytes - 4096)),
+                       "unequal sizes: '{}'", unequal);
+    comm->RegisterMemory(arena->data(), bytes);
+    const std::string twice = Thrown([&] { comm->RegisterMemory(arena->data(), bytes); });
+    rank.report.Expect(Contains(twice, "registered already"), "twice: '{}'", twice);
+    const TensorView beyond{arena->data() + bytes - 512, full.layout};
+    const std::string over = Thrown([&] {
+      comm->AllGather({beyond.data + rank.rank() * 256, own.layout}, beyond, {}, *stream);
+    });
+    rank.report.Expect(Contains(over, "registered memory"), "past its end: '{}'", over);
+    rank.report.Expect(comm->counters() == CommCounters{}, "a refused call was counted");
+    comm->UnregisterMemory(arena->data());
+    comm->Connect({});
+    rank.report.Expect(comm->counters() == CommCounters{}, "the first exercise was counted");
+    comm->Barrier();
+  });
+}
+
+// Rank 0 calls alone, until it aborts.
+void AbortStuck(GpuRank& rank, bool captured) {
+  const auto meet = rank.host.Make(rank.Everyone(), "meet");
+  const auto comm = MakePeer(rank, "stuck", Options());
+  TestArena arena(rank, {comm.get()}, rank.world() << 16);
+  const TensorView full = arena.Take(DType::kF32, rank.world() * 1024);
+  const auto stream = rank.device.MakeStream("gather");
+  const TensorView own{full.data + rank.rank() * 4096, DenseLayout(DType::kF32, {1024})};
+  std::unique_ptr<Graph> graph;
+  if (captured) {
+    rank.device.BeginCapture(*stream);
+    comm->AllGather(own, full, {}, *stream);
+    graph = rank.device.EndCapture(*stream);
+  }
+  if (rank.rank() == 0) {
+    graph ? graph->Launch(*stream) : comm->AllGather(own, full, {}, *stream);
+    auto waiting = std::async(std::launch::async, [&] {
+      MR_CUDA(cudaSetDevice(rank.device.ordinal()));
+      stream->Sync();
+    });
+    const bool ended = waiting.wait_for(std::chrono::milliseconds(500)) == std::future_status::ready;
+    rank.report.Expect(!ended, "a gather ended without its peers");
+    rank.report.Expect(Thrown([&] { comm->CheckHealth(); }) == "nothing", "not healthy while it waits");
+    std::thread([&] { comm->Abort("the disk is on fire"); }).join();
+    rank.report.Expect(waiting.wait_for(seconds(5)) == std::future_status::ready,
+                       "5 s after the abort the stream still waits");
+  }
+  meet->Barrier();
+  if (rank.rank() != 0) comm->Abort("the disk is on fire");
+  const std::string call = Thrown([&] { comm->AllGather(own, full, {}, *stream); });
+  rank.report.Expect(
+      Contains(call, "peer_lost: all_gather on 'stuck'") && Contains(call, "the disk is on fire"),
+      "a call after the abort says '{}'", call);
+  meet->Barrier();
+}
+
+TEST_CASE("abort ends a wait for peers that do not come", "[comm][gpu]") {
+  for (const bool captured : {false, true})
+    OnPeers([captured](GpuRank& rank) { AbortStuck(rank, captured); });
+}
+
+TEST_CASE("ranks in different calls find it out", "[comm][gpu]") {
+  OnPeers([](GpuRank& rank) {
+    const auto meet = rank.host.Make(rank.Everyone(), "meet");
+    const auto comm = MakePeer(rank, "crossed", Options());
+    TestArena arena(rank, {comm.get()}, 1 << 20);
+    if (rank.rank() == rank.world() - 1) arena.Take(DType::kF32, 64);  // everything behind it elsewhere
+    const TensorView full = arena.Take(DType::kF32, rank.world() * 64);
+    const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
+    const auto stream = rank.device.MakeStream("gather");
+    comm->AllGather(own, full, {}, *stream);
+    std::string health = "nothing";
+    for (int i = 0; i < 100 && health == "nothing"; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      health = Thrown([&] { comm->CheckHealth(); });
+    }
+    rank.report.Expect(
+        Contains(health, "comm: communicator 'crossed'") && Contains(health, "another collective"),
+        "health: '{}'", health);
+    meet->Barrier();
+    comm->Abort("crossed");
+    stream->Sync();
+    meet->Barrier();
+  });
+}
+
+}  // namespace
+}  // namespace millrace::testing
+
+int main(int argc, char** argv) { return millrace::testing::GpuTestMain(argc, argv); }
