@@ -43,7 +43,8 @@ struct PeerLane {
   uint64_t calls[kMaxPeerBlocks];  // that block b has completed; this rank's own
 };
 
-// Leaves out a wait, for tests that prove that the others would notice.
+// Leaves out a wait, and makes ranks of odd number slow to move, for tests that prove that this would be
+// noticed.
 enum class PeerFault : int { kNone, kNoEntry, kNoDone };
 
 // By value, so that a captured launch keeps it.

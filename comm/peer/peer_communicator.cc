@@ -22,6 +22,10 @@ namespace {
 
 enum class Kind : uint32_t { kGather, kGatherBF16, kReduce };
 constexpr int kLanes = 2;  // gathers, reductions
+// What peers map is an allocation of its own: the driver maps whole pages, and puts small ones together in
+// them.
+constexpr int64_t kLaneBytes = 2 << 20;
+static_assert(kLanes * sizeof(PeerLane) <= kLaneBytes);
 
 // Of what all ranks must agree on in a call; never 0.
 uint32_t Signature(Kind kind, DType dtype, int64_t offset, int64_t n) {
@@ -50,7 +54,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     if (world_ == 1) return;
     words_ = device.AllocateHost(2 * sizeof(uint32_t), "peer words of " + label);
     for (const int i : {kStop, kStrange}) *HostWord(i) = 0;
-    lanes_ = device.Allocate(kLanes * sizeof(PeerLane), "peer lanes of " + label);
+    lanes_ = device.Allocate(kLaneBytes, "peer lanes of " + label);
     const auto stream = device.MakeStream("peer lanes");
     device.EnqueueFill(lanes_->data(), std::byte{0}, lanes_->bytes(), *stream);
     stream->Sync();

@@ -24,8 +24,8 @@ class PeerMapping {
   // A collective over `host`; `bytes` is the same on all ranks.
   static std::unique_ptr<PeerMapping> Make(Communicator& host, CudaDevice& device, const std::string& label,
                                            std::byte* base, int64_t bytes);
-  // Local. No call that uses the mapping is in flight. Memory that peers still have mapped may be freed: the
-  // driver keeps it for them.
+  // Local. No call that uses the mapping is in flight. CUDA asks that memory be freed only when no peer has
+  // it mapped any more: ranks that go on afterwards meet in between.
   ~PeerMapping();
   PeerMapping(const PeerMapping&) = delete;
   PeerMapping& operator=(const PeerMapping&) = delete;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <string>
 #include <thread>
@@ -43,6 +44,22 @@ void OnPeers(const std::function<void(GpuRank& rank)>& fn) {
   }
   OnGpuRanks(options, fn);
 }
+
+// Memory that `comm` has registered while it lives; afterwards the ranks meet, before it is freed.
+class PeerArena : public TestArena {
+ public:
+  PeerArena(GpuRank& rank, Communicator& comm, int64_t bytes)
+      : TestArena(rank, {&comm}, bytes), comm_(comm), base_(Take(DType::kU8, 0).data) {}
+  ~PeerArena() {
+    comm_.UnregisterMemory(base_);
+    if (std::uncaught_exceptions() == exceptions_) comm_.Barrier();
+  }
+
+ private:
+  Communicator& comm_;
+  std::byte* const base_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
 
 // What `fn` throws: "<code>: <text>", or "nothing".
 template <typename Fn>
@@ -94,13 +111,12 @@ TEST_CASE("an all-gather puts every rank's bytes into every buffer", "[comm][gpu
   OnPeers([](GpuRank& rank) {
     for (const PeerMover mover : kMovers) {
       const auto comm = MakePeer(rank, "world", Options(mover));
-      TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
+      PeerArena arena(rank, *comm, (rank.world() + 1) * 8 * 300'100);
       const auto stream = rank.device.MakeStream("gather");
       Gathers<uint8_t>(rank, *comm, arena, *stream);
       Gathers<BFloat16>(rank, *comm, arena, *stream);
       Gathers<float>(rank, *comm, arena, *stream);
       Gathers<int64_t>(rank, *comm, arena, *stream);
-      comm->Barrier();
     }
   });
 }
@@ -131,12 +147,11 @@ TEST_CASE("a reduce-scatter has the bits of the host's sum in rank order", "[com
   OnPeers([](GpuRank& rank) {
     for (const PeerMover mover : kMovers) {
       const auto comm = MakePeer(rank, "world", Options(mover));
-      TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
+      PeerArena arena(rank, *comm, (rank.world() + 1) * 8 * 300'100);
       const auto stream = rank.device.MakeStream("reduce");
       Reduces<float>(rank, *comm, arena, *stream);
       Reduces<BFloat16>(rank, *comm, arena, *stream);
       Reduces<double>(rank, *comm, arena, *stream);
-      comm->Barrier();
     }
   });
 }
@@ -144,7 +159,7 @@ TEST_CASE("a reduce-scatter has the bits of the host's sum in rank order", "[com
 TEST_CASE("a gather of rounded master weights is the rounding, then the gather", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
     const auto comm = MakePeer(rank, "world", Options());
-    TestArena arena(rank, {comm.get()}, (2 * rank.world() + 4) * 300'100);
+    PeerArena arena(rank, *comm, (2 * rank.world() + 4) * 300'100);
     const auto stream = rank.device.MakeStream("gather");
     for (const int64_t n : kSizes)
       for (const int64_t offset : kOffsets) {
@@ -263,7 +278,7 @@ TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays",
         for (const DType dtype : {DType::kF32, DType::kBF16})
           for (const int64_t n : {int64_t{300}, int64_t{40'000}, int64_t{250'001}})
             for (const bool captured : {false, true}) {
-              TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), n));
+              PeerArena arena(rank, *comm, RoundsBytes(rank.world(), n));
               Rounds rounds(rank, *comm, arena, dtype, n);
               rounds.Run(captured, kLaunches);
               const std::vector<int64_t> wrong = rounds.wrong();
@@ -273,7 +288,6 @@ TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays",
                   "elements are wrong",
                   n, Name(dtype), blocks, static_cast<int>(mover), captured, rounds.rounds(), wrong[0],
                   wrong[1]);
-              comm->Barrier();
             }
       }
   });
@@ -291,14 +305,13 @@ TEST_CASE("without a wait the rounds are wrong", "[comm][gpu]") {
       PeerOptions options = Options();
       options.fault = fault;
       const auto comm = MakePeer(rank, "faulty", options);
-      TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), 40'000));
+      PeerArena arena(rank, *comm, RoundsBytes(rank.world(), 40'000));
       Rounds rounds(rank, *comm, arena, DType::kF32, 40'000);
       rounds.Run(true, 100);
       const std::vector<int64_t> wrong = rounds.wrong();
       const int sums = RanksWith(*comm, wrong[0] > 0), gathered = RanksWith(*comm, wrong[1] > 0);
       rank.report.Expect(sums > 0 && gathered > 0, "fault {}: wrong sums on {} ranks, gathers on {}",
                          static_cast<int>(fault), sums, gathered);
-      comm->Barrier();
     }
   });
 }
@@ -341,7 +354,7 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
 void AbortStuck(GpuRank& rank, bool captured) {
   const auto meet = rank.host.Make(rank.Everyone(), "meet");
   const auto comm = MakePeer(rank, "stuck", Options());
-  TestArena arena(rank, {comm.get()}, rank.world() << 16);
+  PeerArena arena(rank, *comm, rank.world() << 16);
   const TensorView full = arena.Take(DType::kF32, rank.world() * 1024);
   const auto stream = rank.device.MakeStream("gather");
   const TensorView own{full.data + rank.rank() * 4096, DenseLayout(DType::kF32, {1024})};
@@ -382,7 +395,7 @@ TEST_CASE("ranks in different calls find it out", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
     const auto meet = rank.host.Make(rank.Everyone(), "meet");
     const auto comm = MakePeer(rank, "crossed", Options());
-    TestArena arena(rank, {comm.get()}, 1 << 20);
+    PeerArena arena(rank, *comm, 1 << 20);
     if (rank.rank() == rank.world() - 1) arena.Take(DType::kF32, 64);  // everything behind it elsewhere
     const TensorView full = arena.Take(DType::kF32, rank.world() * 64);
     const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
