@@ -189,9 +189,10 @@ GraphMode GraphModeOf(const Config& config) {
   return GraphMode::kStep;
 }
 
-// Of a microbatch whose products leave room on a GPU. Measured on H200s: GPT-2 30M and 124M at 1024 and 4096
-// tokens gain 1% on one GPU and 4 to 6% on two; at 65536 tokens there is no difference.
-constexpr int64_t kFewTokens = 8192;
+// Elements of the residual stream of a microbatch whose products leave room on a GPU. Measured on H200s:
+// GPT-2 30M and 124M at 1024 and 4096 tokens (3.1 M elements) gain 1% on one GPU and 4 to 6% on two; 124M at
+// 65536 tokens (50 M) neither gains nor loses.
+constexpr int64_t kSmallActivation = int64_t{1} << 23;
 
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits) {
   PlanOptions o;
@@ -209,7 +210,8 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.budget_bytes =
       config.memory.budget_gib ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30)) : 0;
   o.overlap_weight_gradients = config.execution.overlap_weight_gradients.value_or(
-      traits.backend == Backend::kCuda && config.train.micro_batch * config.model.seq_len <= kFewTokens);
+      traits.backend == Backend::kCuda &&
+      config.train.micro_batch * config.model.seq_len * config.model.d_model <= kSmallActivation);
   o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
              config.optimizer.weight_decay};
   o.clip = config.optimizer.clip;

@@ -50,10 +50,12 @@ GradPass::GradPass(StepBuilder& builder)
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
     const int32_t unit = flat.name.rfind("h.", 0) == 0 ? static_cast<int32_t>(f) : -1;
     const BufferClass cls = scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
-    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(precision.grad_accumulate),
-                                cls, scope, {pool, -1, unit, precision.grad_accumulate});
     const bool travels = b_.layout.mesh.world() > 1;
-    if (travels && precision.grad_wire != precision.grad_accumulate) {
+    const bool narrows = travels && Bytes(precision.grad_wire) < Bytes(precision.grad_accumulate);
+    state.dtype = narrows && WrittenOnce(FlatAt(f)) ? precision.grad_wire : precision.grad_accumulate;
+    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(state.dtype), cls, scope,
+                                {pool, -1, unit, state.dtype});
+    if (travels && precision.grad_wire != state.dtype) {
       const BufferScope wire_scope = sharded ? BufferScope::kMicrobatch : BufferScope::kStep;
       state.wire = b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire),
                                 BufferClass::kSlots, wire_scope,
@@ -61,7 +63,7 @@ GradPass::GradPass(StepBuilder& builder)
     }
     if (!sharded) {
       final_.push_back(state.wire ? WholeView(state.wire, precision.grad_wire, flat.padded_numel)
-                                  : WholeView(state.bucket, precision.grad_accumulate, flat.padded_numel));
+                                  : WholeView(state.bucket, state.dtype, flat.padded_numel));
       continue;
     }
     if (precision.grad_wire != DType::kF32 || (sync_every() && b_.options.accumulate > 1))
@@ -77,9 +79,9 @@ GradPass::GradPass(StepBuilder& builder)
   for (size_t p = 0; p < params_.size(); ++p) {
     if (!params_[p].used()) continue;
     const ParamSpec& spec = b_.layout.params[p].spec;
-    params_[p].part = b_.AddBuffer("grad_part/" + spec.name, spec.stored_numel() * Bytes(PartDType()),
-                                   BufferClass::kGradients,
-                                   outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
+    params_[p].part = b_.AddBuffer(
+        "grad_part/" + spec.name, spec.stored_numel() * Bytes(PartDType(b_.layout.params[p].flat)),
+        BufferClass::kGradients, outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
   }
 }
 
@@ -89,30 +91,44 @@ bool GradPass::outlives_microbatch() const {
   return !sync_every() && b_.options.grad_concat != GradConcat::kEvery;
 }
 
+// Whether nothing is ever added to what a gradient kernel wrote into this flat's bucket before it is sent. A
+// narrow wire then rounds what the kernel formed, and the kernel may as well do that itself: the same bits,
+// without a bucket twice as wide and a cast of all of it.
+bool GradPass::WrittenOnce(FlatId flat) const {
+  if (!sync_every() && b_.options.accumulate > 1) return false;
+  const std::vector<ParamId>& params = b_.layout.flat(flat).params;
+  return std::all_of(params.begin(), params.end(), [&](ParamId param) {
+    return params_[static_cast<size_t>(param.value)].contributions.size() <= 1;
+  });
+}
+
 // Every concat mode adds the same contributions in the same order and rounds as often: direct adds each to
 // the bucket; last adds each to a part that holds the bucket's dtype; every forms each in f32, and adds it to
-// the bucket by a concat of its own.
-DType GradPass::PartDType() const {
-  return b_.options.grad_concat == GradConcat::kLast ? b_.layout.precision.grad_accumulate : DType::kF32;
+// the bucket by a concat of its own. Where there is one contribution it is formed in the bucket's dtype, by
+// the same kernel in every mode.
+DType GradPass::PartDType(FlatId flat) const {
+  const DType accumulate = b_.layout.precision.grad_accumulate;
+  if (b_.options.grad_concat == GradConcat::kLast || BucketDType(flat) != accumulate)
+    return BucketDType(flat);
+  return DType::kF32;
 }
 
 View GradPass::Resolve(const View& view, ParamId param) {
   View resolved = view;
-  const DType accumulate = b_.layout.precision.grad_accumulate;
+  const ParamPlacement& placement = b_.layout.param(param);
   if (direct()) {
-    const ParamPlacement& placement = b_.layout.param(param);
     resolved.buffer = flats_[static_cast<size_t>(placement.flat.value)].bucket;
     resolved.offset = placement.begin + view.offset;
-    resolved.layout.dtype = accumulate;
+    resolved.layout.dtype = BucketDType(placement.flat);
     return resolved;
   }
   resolved.buffer = params_[static_cast<size_t>(param.value)].part;
-  resolved.layout.dtype = PartDType();
+  resolved.layout.dtype = PartDType(placement.flat);
   return resolved;
 }
 
 View GradPass::Bucket(FlatId flat) const {
-  return WholeView(flats_[static_cast<size_t>(flat.value)].bucket, b_.layout.precision.grad_accumulate,
+  return WholeView(flats_[static_cast<size_t>(flat.value)].bucket, BucketDType(flat),
                    b_.layout.flat(flat).padded_numel);
 }
 
@@ -141,8 +157,8 @@ void GradPass::Zero(FlatId flat) {
 void GradPass::Concat(ParamId param, Update update) {
   const ParamPlacement& placement = b_.layout.param(param);
   ConcatOp<View> op;
-  op.x =
-      WholeView(params_[static_cast<size_t>(param.value)].part, PartDType(), placement.end - placement.begin);
+  op.x = WholeView(params_[static_cast<size_t>(param.value)].part, PartDType(placement.flat),
+                   placement.end - placement.begin);
   op.out = Bucket(placement.flat);
   op.out.offset = placement.begin;
   op.out.layout = DenseLayout(op.out.layout.dtype, {placement.end - placement.begin});

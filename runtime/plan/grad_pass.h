@@ -31,6 +31,11 @@ class GradPass {
   bool outlives_microbatch() const;
   // Whether each contribution lands alone in a buffer of its own, so that it overwrites.
   bool one_contribution_per_part() const { return b_.options.grad_concat == GradConcat::kEvery; }
+  // Whether the kernel that forms the gradient of `param` rounds it to the wire's dtype. No other way of
+  // adding or rounding leads to the same value, so the kernel may form it as it likes.
+  bool formed_for_wire(ParamId param) const {
+    return BucketDType(b_.layout.param(param).flat) != b_.layout.precision.grad_accumulate;
+  }
 
   // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch.
   View final_grad(FlatId flat) const { return final_[static_cast<size_t>(flat.value)]; }
@@ -45,6 +50,7 @@ class GradPass {
         last = -1;      // positions of first and last contribution; both the last position when there is none
     RangeList zero;     // gaps, and parameters that nothing contributes to
     BufferId bucket;    // unsharded flat gradient: accumulator or transient
+    DType dtype;        // of the bucket: precision.grad_accumulate, or the wire's if written_once
     BufferId wire;      // bucket in wire encoding, when it differs
     BufferId received;  // reduced shard before it is accumulated
   };
@@ -56,7 +62,9 @@ class GradPass {
 
   bool sync_every() const;  // reduced every microbatch
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
-  DType PartDType() const;
+  bool WrittenOnce(FlatId flat) const;
+  DType BucketDType(FlatId flat) const { return flats_[static_cast<size_t>(flat.value)].dtype; }
+  DType PartDType(FlatId flat) const;
   View Cell(int64_t column) const;
   View Bucket(FlatId flat) const;
   void Zero(FlatId flat);

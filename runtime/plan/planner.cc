@@ -126,7 +126,7 @@ class Planner {
 
   // The program op on plan buffers.
   KernelOp Bound(KernelOp op, int position, const Variant& variant) {
-    bool accumulates = false, overwrites = false;
+    bool accumulates = false, overwrites = false, formed_for_wire = false;
     ForEachView(op, [&](View& view, Access, std::string_view) {
       const size_t index = static_cast<size_t>(view.buffer.value);
       const ProgramBuffer& buffer = b_.program.buffers[index];
@@ -138,6 +138,7 @@ class Planner {
           view = grads_.Resolve(view, buffer.param);
           accumulates |= !variant.first && grads_.outlives_microbatch();
           overwrites |= grads_.one_contribution_per_part();
+          formed_for_wire |= grads_.formed_for_wire(buffer.param);
           break;
         case ProgramRole::kLoss:
           view = grads_.loss_sum();
@@ -162,6 +163,8 @@ class Planner {
     });
     if (accumulates) SetUpdates(op, Update::kAccumulate);
     if (overwrites) SetUpdates(op, Update::kOverwrite);
+    if (auto* product = std::get_if<MatmulOp<View>>(&op); product != nullptr && formed_for_wire)
+      product->rounding = Rounding::kBackend;
     FillParityStride(op, b_.options.accumulate * b_.options.shape.batch * (b_.options.shape.seq + 1));
     return op;
   }

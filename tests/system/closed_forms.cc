@@ -157,10 +157,15 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
     // Gradients. Shards that arrive in the wire's bf16, or on top of earlier ones, are added to the f32 shard
     // by a copy.
     const int64_t reductions = every ? accumulate : 1;
+    // What nothing is added to before it is sent is formed in the wire's dtype.
+    const bool once = (every || accumulate == 1) && world > 1 && wire_bytes < sum_bytes &&
+                      std::all_of(flat.contributions.begin(), flat.contributions.end(),
+                                  [](int64_t contributions) { return contributions <= 1; });
+    const int64_t bucket_bytes = once ? wire_bytes : sum_bytes;
     if (shard > 1) {
       e.comm.reduce_scatters += reductions;
       e.comm.reduced_bytes += reductions * (shard - 1) * flat.shard * wire_bytes;
-      if (wire_bytes != sum_bytes) e.kernels.cast_bytes += reductions * flat.padded * sum_bytes;
+      if (wire_bytes != bucket_bytes) e.kernels.cast_bytes += reductions * flat.padded * bucket_bytes;
       const int64_t straight = wire_bytes == 4 ? 1 : 0;
       e.kernels.copied_bytes += (reductions - straight) * flat.shard * wire_bytes;
     }
@@ -169,16 +174,18 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
       e.comm.all_reduces += 1;
       e.comm.all_reduced_bytes += 2 * (replicas - 1) * ((n + replicas - 1) / replicas) * wire_bytes;
       // What is reduced is the f32 shard, or without shards the bucket: narrowed to the wire first.
-      if (wire_bytes != (shard > 1 ? 4 : sum_bytes)) e.kernels.cast_bytes += n * (shard > 1 ? 4 : sum_bytes);
+      if (wire_bytes != (shard > 1 ? 4 : bucket_bytes))
+        e.kernels.cast_bytes += n * (shard > 1 ? 4 : bucket_bytes);
       if (wire_bytes != 4 && shard > 1) e.kernels.copied_bytes += n * wire_bytes;
     }
     for (size_t i = 0; i < flat.params.size(); ++i) {
       switch (config.sharding.grad_concat) {
         case ShardingConfig::GradConcat::kEvery:
-          e.kernels.concatenated_bytes += accumulate * flat.contributions[i] * flat.params[i] * 4;
+          e.kernels.concatenated_bytes +=
+              accumulate * flat.contributions[i] * flat.params[i] * (once ? wire_bytes : 4);
           break;
         case ShardingConfig::GradConcat::kLast:
-          e.kernels.concatenated_bytes += flat.params[i] * sum_bytes;
+          e.kernels.concatenated_bytes += flat.params[i] * bucket_bytes;
           break;
         case ShardingConfig::GradConcat::kDirect:
           break;
