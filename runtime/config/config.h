@@ -155,6 +155,7 @@ struct ExecutionConfig {
   enum class Backend { kAuto, kCpu, kCuda };
   enum class Graph { kStep, kMicrobatch, kOff };
   enum class ProgrammaticLaunch { kOff, kEnd, kBegin };
+  enum class PeerMemory { kOff, kAuto, kOn };
   Backend backend = Backend::kAuto;
   Graph graph = Graph::kStep;
   bool checked = false;
@@ -163,6 +164,7 @@ struct ExecutionConfig {
   bool tune = true;
   std::optional<std::string> tuning_file = {};
   ProgrammaticLaunch programmatic_launch = ProgrammaticLaunch::kOff;
+  PeerMemory peer_memory = PeerMemory::kOff;
   int64_t watchdog_s = 20;  // 0: no watchdog
 
   // Where the algorithms that were measured for a run are kept.
@@ -174,10 +176,29 @@ struct ExecutionConfig {
 
 struct CheckpointConfig {
   enum class Resume { kAuto, kMust, kNever };
+  enum class OnError { kContinue, kStop };
   int64_t every = 1000;
   int64_t keep = 2;
+  std::optional<int64_t> keep_every = {};
+  int64_t keep_best = 0;
+  bool asynchronous = true;
+  OnError on_error = OnError::kContinue;
   Resume resume = Resume::kAuto;
   bool operator==(const CheckpointConfig&) const = default;
+};
+
+// What is watched while a run goes on, and what is done about it.
+struct GuardConfig {
+  enum class Policy { kSkip, kRollBack, kStop };
+  Policy non_finite = Policy::kSkip;
+  std::optional<Policy> loss_spike = {};
+  int64_t spike_window = 64;
+  double spike_factor = 8;
+  int64_t max_roll_backs = 3;
+  int64_t replicas_every = 0;  // steps; 0: never
+  int64_t rerun_every = 0;     // steps; 0: never
+  int64_t order_every = 0;     // steps; 0: never
+  bool operator==(const GuardConfig&) const = default;
 };
 
 struct RunConfig {
@@ -197,6 +218,7 @@ struct Config {
   MemoryConfig memory;
   ExecutionConfig execution;
   CheckpointConfig checkpoint;
+  GuardConfig guard;
   RunConfig run;
   bool operator==(const Config&) const = default;
 };

@@ -43,6 +43,9 @@ constexpr auto NamesOf(ExecutionConfig::Graph) { return internal::NameList<3>{"s
 constexpr auto NamesOf(ExecutionConfig::ProgrammaticLaunch) {
   return internal::NameList<3>{"off", "end", "begin"};
 }
+constexpr auto NamesOf(ExecutionConfig::PeerMemory) { return internal::NameList<3>{"off", "auto", "on"}; }
+constexpr auto NamesOf(CheckpointConfig::OnError) { return internal::NameList<2>{"continue", "stop"}; }
+constexpr auto NamesOf(GuardConfig::Policy) { return internal::NameList<3>{"skip", "roll_back", "stop"}; }
 constexpr auto NamesOf(CheckpointConfig::Resume) { return internal::NameList<3>{"auto", "must", "never"}; }
 
 template <typename E>

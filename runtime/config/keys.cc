@@ -232,8 +232,9 @@ std::vector<Key> MakeKeys() {
       KEY(execution.checked, any, "Poison freed memory and verify addresses. Slower, same bits."),
       KEY(execution.deterministic, any, "Forbid kernels whose bits depend on timing. The CPU has none."),
       KEY(execution.overlap_weight_gradients, any,
-          "Compute gradients of weights beside those of activations, on the reduce stream. null: on GPUs, where a "
-          "microbatch has at most 8192 tokens, whose products leave room for others."),
+          "Compute gradients of weights beside those of activations, on the reduce stream. null: on GPUs, "
+          "where tokens of a microbatch times `model.d_model` are at most 2^23: such products leave room for "
+          "others."),
       KEY(execution.tune, any,
           "Measure the GPU library's algorithms for the plan's products and take the fastest, once: what was "
           "measured is kept in `execution.tuning_file`. false: the library's first suggestions."),
@@ -243,6 +244,11 @@ std::vector<Key> MakeKeys() {
       KEY(execution.programmatic_launch, any,
           "Set a kernel of a graph up before the one ahead of it is complete: as soon as that one's blocks "
           "end, or begin. The bits are the same."),
+      KEY(execution.peer_memory, any,
+          "All-gather and reduce-scatter by kernels of our own that load and store other GPUs' memory over "
+          "NVLink, "
+          "in place of NCCL's. `on`: stop where that cannot be; `auto`: where it can be and measured "
+          "faster."),
       KEY(execution.watchdog_s, From(0, 86400),
           "Seconds without any progress after which the job ends with exit code 71, naming the rank that "
           "holds "
@@ -250,9 +256,50 @@ std::vector<Key> MakeKeys() {
 
       KEY(checkpoint.every, From(0, 1000 * kMillion), "Steps between checkpoints. 0: only at the end."),
       KEY(checkpoint.keep, From(1, 10000), "Newest checkpoints kept."),
+      KEY(checkpoint.keep_every, From(1, 1000 * kMillion),
+          "Checkpoints of steps that are multiples of this stay for good. null: none does."),
+      KEY(checkpoint.keep_best, From(0, 10000),
+          "Checkpoints with the lowest held-out loss that stay as well; `checkpoint.every` must be a "
+          "multiple "
+          "of `train.eval_every`."),
+      KEY(checkpoint.asynchronous, any,
+          "Training waits for a copy of the state in host memory only (12 bytes per parameter, divided by "
+          "`parallel.shard`), which is written while steps go on. false: training waits until it is on "
+          "disk."),
+      KEY(checkpoint.on_error, any,
+          "When the disk refuses a checkpoint: `continue` training and say so, or `stop` with exit code 74, "
+          "as the last one of a run always does. Earlier ones stay as they are."),
       KEY(checkpoint.resume, any,
           "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is none; "
           "`never`: start anew."),
+
+      KEY(guard.non_finite, any,
+          "A step whose loss or gradients are not finite: `skip` its update on all ranks; `roll_back` to the "
+          "newest sound checkpoint and leave out the data of the steps from there through this one; `stop` "
+          "with "
+          "exit code 73, saving nothing."),
+      KEY(guard.loss_spike, any,
+          "The same for a step whose loss is a spike: above median + spike_factor * max(1.4826 * median "
+          "absolute "
+          "deviation, 0.001 * median) of the finite losses of the last spike_window steps before the one "
+          "before "
+          "it. No step is one until there are so many. null: not watched."),
+      KEY(guard.spike_window, From(4, 100000), "Losses that a loss is compared with."),
+      KEY(guard.spike_factor, Above(0), "Robust standard deviations above their median that make a spike."),
+      KEY(guard.max_roll_backs, From(0, kMillion),
+          "Roll-backs of a run; where another would follow, it stops with exit code 73."),
+      KEY(guard.replicas_every, From(0, 1000 * kMillion),
+          "Steps between comparisons of the replicas' weights and moments, by hash; a difference stops with "
+          "exit "
+          "code 73. 0: never."),
+      KEY(guard.rerun_every, From(0, 1000 * kMillion),
+          "Steps between those that are run twice from the same state and compared bit for bit; a difference "
+          "stops with exit code 73. Each rank needs host memory for its shards of weights and moments. 0: "
+          "never."),
+      KEY(guard.order_every, From(0, 1000 * kMillion),
+          "Steps between comparisons of which collectives the ranks have issued, in what order, also made "
+          "before "
+          "each checkpoint; a difference stops with exit code 73. 0: never."),
 
       KEY(run.dir, any, "Folder of metrics, summary and checkpoints."),
       KEY(run.tensorboard, any,

@@ -28,6 +28,8 @@ class Validator {
     Sharding();
     Memory();
     Execution();
+    Checkpoint();
+    Guard();
     return std::move(problems_);
   }
 
@@ -177,6 +179,24 @@ class Validator {
   void Execution() {
     Require(config_.execution.backend != ExecutionConfig::Backend::kCuda || context_.has_cuda,
             {"execution.backend"}, "this build has no CUDA; it can run auto or cpu");
+  }
+
+  void Checkpoint() {
+    const CheckpointConfig& checkpoint = config_.checkpoint;
+    if (checkpoint.keep_best == 0) return;
+    const int64_t eval_every = config_.train.eval_every;
+    Require(eval_every > 0, {"checkpoint.keep_best", "train.eval_every"},
+            "which checkpoints are best is told by their held-out loss: set eval_every, or keep_best to 0");
+    Require(eval_every == 0 || checkpoint.every % eval_every == 0,
+            {"checkpoint.keep_best", "checkpoint.every", "train.eval_every"},
+            "a checkpoint can only be among the best if its step is evaluated: every must be a multiple of "
+            "eval_every");
+  }
+
+  void Guard() {
+    Require(config_.guard.replicas_every == 0 || config_.parallel.replicate > 1,
+            {"guard.replicas_every", "parallel.replicate"},
+            "with one replica there is nothing to compare; set replicate to 2 or more, or leave it 0");
   }
 
   const Config& config_;

@@ -223,5 +223,16 @@ TEST_CASE("what is not given follows the family", "[config][validate]") {
   REQUIRE(model.RopeTheta() == 10000);
 }
 
+TEST_CASE("the best checkpoints are those of steps that are evaluated", "[config][validate]") {
+  const std::string best = "checkpoint.keep_best=1";
+  Check({{{best}, "checkpoint.keep_best", "set eval_every"},
+         {{best, "train.eval_every=30", "checkpoint.every=100"},
+          "checkpoint.keep_best",
+          "multiple of eval_every"},
+         {{best, "train.eval_every=50", "checkpoint.every=100"}, "", ""},
+         {{best, "train.eval_every=50", "checkpoint.every=0"}, "", ""},
+         {{"train.eval_every=30", "checkpoint.every=100"}, "", ""}});
+}
+
 }  // namespace
 }  // namespace millrace
