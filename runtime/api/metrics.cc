@@ -97,6 +97,18 @@ Json FiguresJson(const RunFigures& f) {
           {"tokens_per_s", f.tokens_per_s}};
 }
 
+Json SavesJson(const SaveTotals& t) {
+  const auto spread = [](std::vector<double> values) {
+    if (values.empty()) return Json(nullptr);
+    std::sort(values.begin(), values.end());
+    return Json{{"median", values[values.size() / 2]}, {"max", values.back()}};
+  };
+  return {{"published", t.published},
+          {"failed", t.failed},
+          {"stall_ms", spread(t.stall_ms)},
+          {"save_ms", spread(t.save_ms)}};
+}
+
 }  // namespace
 
 std::string Float32Bits(double value) {
@@ -124,7 +136,11 @@ void MetricsFile::Append(const StepReport& r) {
     line["eval_loss"] = Number(*r.eval_loss);
     line["eval_loss_bits"] = Float32Bits(*r.eval_loss);
   }
-  lines_.Append(line.dump());
+  if (r.saves.stall_ms) line["save_stall_ms"] = *r.saves.stall_ms;
+  if (r.saves.saved_step) line["saved_step"] = *r.saves.saved_step;
+  if (r.saves.save_ms) line["save_ms"] = *r.saves.save_ms;
+  if (!r.saves.error.empty()) line["save_error"] = r.saves.error;
+  lines_.Append(line.dump(-1, ' ', false, Json::error_handler_t::replace));  // a path is any bytes
 }
 
 void MetricsFile::Sync() { lines_.Sync(); }
@@ -138,6 +154,8 @@ std::vector<EventScalar> ScalarsOf(const StepReport& r) {
                                       {"mfu", r.mfu},
                                       {"peak_bytes", static_cast<double>(r.peak_bytes)}};
   if (r.eval_loss) scalars.push_back({"eval_loss", *r.eval_loss});
+  if (r.saves.stall_ms) scalars.push_back({"save_stall_ms", *r.saves.stall_ms});
+  if (r.saves.save_ms) scalars.push_back({"save_ms", *r.saves.save_ms});
   return scalars;
 }
 
@@ -180,6 +198,7 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
                   {"seconds", s.seconds},
                   {"resident_before_arena_bytes", s.resident_before_arena},
                   {"peak_bytes", s.resident_peak},
+                  {"saves", SavesJson(s.saves)},
                   {"predicted", predicted},
                   {"measured", FiguresJson(s.measured)}};
   WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir), summary.dump(2) + "\n");

@@ -61,6 +61,7 @@ struct Summary {
   int64_t world = 1;
   double seconds = 0;
   RunFigures predicted, measured;
+  SaveTotals saves;
   int64_t lower_bound_bytes = 0;  // of the training plan's arena
   std::string machine;            // that the prediction is for
 };

@@ -13,6 +13,7 @@
 #include "runtime/api/metrics.h"
 #include "runtime/api/prediction.h"
 #include "runtime/api/run_history.h"
+#include "runtime/api/saver.h"
 #include "runtime/api/tensorboard.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
@@ -104,6 +105,7 @@ class Loop {
         basis_(MfuBasisOf(session, options.machine)),
         origin_(options.origin),
         metrics_server_(options.metrics_server),
+        files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
         faults_(Placed(options.faults, session.engine().layout())),
         stop_(stop),
         observer_(observer),
@@ -124,9 +126,9 @@ class Loop {
       const bool saves = config_.checkpoint.every > 0 && done % config_.checkpoint.every == 0;
       CollectDownTo(last || stopping || evaluates || saves ? 0 : lag_, evaluates);
       if (last || stopping)
-        Save(done);
+        saver_->SaveLast({done, SamplesAfter(done)}, EvalLossAt(done));
       else if (saves)
-        TrySave(done);
+        saver_->Save({done, SamplesAfter(done)}, EvalLossAt(done));
       if (!stopping) continue;
       result_.preempted = true;
       break;
@@ -188,6 +190,7 @@ class Loop {
           config_.run.dir, DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step));
       if (!warning.empty()) observer_.OnWarning(warning);
     });
+    saver_ = std::make_unique<Saver>(session_, identity_, files_, CallbacksOfSaver());
     if (config_.train.eval_every > 0) {
       result_.eval_before = session_.Evaluate();
       Report([&] { observer_.OnEval(result_.first_step, *result_.eval_before); });
@@ -225,6 +228,7 @@ class Loop {
       StepReport report = ReportOf(waiting_.front(), scalars);
       waiting_.pop_front();
       if (evaluates && waiting_.empty()) Evaluate(report);
+      report.saves = saver_->TakeFigures();
       Report([&] {
         metrics_->Append(report);
         if (events_ != nullptr) events_->Append(report.step, ScalarsOf(report));
@@ -284,34 +288,34 @@ class Loop {
 
   void Evaluate(StepReport& report) {
     report.eval_loss = result_.eval_after = session_.Evaluate();
+    evaluated_ = report.step;
     Report([&] { observer_.OnEval(report.step, *report.eval_loss); });
   }
 
-  // True on every rank when any rank was asked to stop.
+  // Once a step each rank says whether it was asked to stop, and how its part of a save is doing. True on
+  // every rank when any was asked.
   bool StopAgreed() {
-    const std::string mine(1, stop_.load() ? '1' : '0');
-    const std::vector<std::string> votes = session_.engine().comms().world().HostAllGather(mine);
-    return std::any_of(votes.begin(), votes.end(), [](const std::string& vote) { return vote == "1"; });
-  }
-
-  void Save(int64_t done) {
-    Report([&] { metrics_->Sync(); });
-    const PhaseScope phase(marks(), RunPhase::kSaving, done);
-    const std::string path = SaveRun(session_.engine(), config_.run.dir, {done, SamplesAfter(done)},
-                                     identity_, config_.checkpoint.keep);
-    Report([&] { observer_.OnCheckpoint(done, path); });
-  }
-
-  // A full or failing disk must not end a run that can go on: the earlier checkpoints are as they were.
-  void TrySave(int64_t done) {
-    try {
-      Save(done);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kIo) throw;
-      Report([&] {
-        observer_.OnWarning(fmt::format("step {}: not saved: {}; training goes on", done, error.what()));
-      });
+    const std::string mine = {stop_.load() ? '1' : '0', saver_->Vote()};
+    bool stop = false;
+    std::string saves;
+    for (const std::string& vote : session_.engine().comms().world().HostAllGather(mine)) {
+      stop |= vote[0] == '1';
+      saves += vote[1];
     }
+    saver_->Hear(saves);
+    return stop;
+  }
+
+  std::optional<double> EvalLossAt(int64_t done) const {
+    return evaluated_ == done ? result_.eval_after : std::nullopt;
+  }
+
+  SaverCallbacks CallbacksOfSaver() {
+    return {
+        .on_saved = [this](int64_t step, const std::string& folder) { observer_.OnCheckpoint(step, folder); },
+        .on_warning = [this](const std::string& text) { observer_.OnWarning(text); },
+        // A checkpoint's steps have their lines, whatever happens to the machine.
+        .before_publishing = [this] { metrics_->Sync(); }};
   }
 
   void Finish(double seconds) {
@@ -331,6 +335,7 @@ class Loop {
     summary.seconds = seconds;
     const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
     const double step_ms = Median(step_ms_);
+    summary.saves = saver_->totals();
     summary.measured = {summary.counters - counters_before_, session_.engine().arena_bytes(), step_ms,
                         tokens / (step_ms / 1e3),
                         session_.device().UsedBytes() > 0 ? summary.resident_peak : 0};
@@ -350,6 +355,7 @@ class Loop {
   const MfuBasis basis_;
   const std::map<std::string, std::string> origin_;
   MetricsServer* const metrics_server_;
+  FileSystem& files_;
   const std::vector<PlacedFault> faults_;
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;
@@ -366,7 +372,9 @@ class Loop {
   Clock::time_point last_collected_;
   int64_t peak_bytes_ = 0;
   std::vector<double> step_ms_;
+  int64_t evaluated_ = 0;  // the last step that was
   TrainResult result_;
+  std::unique_ptr<Saver> saver_;  // after what its thread uses
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/api/metrics_server.h"
+#include "runtime/api/saver.h"
 #include "runtime/api/session.h"
 #include "runtime/exec/run_checkpoint.h"
 #include "runtime/plan/machine.h"
@@ -29,6 +30,7 @@ struct StepReport {
   std::string offender;             // when not finite: "gradient of unit h.0 on rank 1"
   std::optional<double> eval_loss;  // held-out loss after this step, when train.eval_every asks for it
   double eta_s = 0;
+  SaveFigures saves;  // since the step before
 };
 
 // Called on rank 0 only.
@@ -67,6 +69,7 @@ struct TrainOptions {
   // Where each configuration key's value comes from, as LoadedConfig has it: recorded in run.dir/config.json.
   std::map<std::string, std::string> origin = {};
   MetricsServer* metrics_server = nullptr;  // rank 0's: is given each step when its line has been written
+  FileSystem* files = nullptr;              // that checkpoints are written with; null: the machine's
 };
 
 // What checkpoints of a Session's run belong to. Data is described once it is open.

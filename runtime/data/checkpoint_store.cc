@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
@@ -54,6 +56,23 @@ std::string CheckBytes(const InputFile& file, int64_t offset, int64_t bytes, con
   if (found == expected) return "";
   return fmt::format("{}: {} (bytes {} to {}) is damaged: its XXH3-128 is {}, the manifest says {}",
                      file.path(), what, offset, offset + bytes, found, expected);
+}
+
+// Of each of `usable`, newest first: whether it is wanted.
+std::vector<bool> Wanted(const std::vector<CheckpointEntry>& usable, const Retention& retention) {
+  std::vector<bool> wanted(usable.size(), false);
+  std::vector<std::pair<double, size_t>> scores;  // the newer of equal ones comes first
+  for (size_t i = 0; i < usable.size(); ++i) {
+    wanted[i] = static_cast<int64_t>(i) < retention.newest ||
+                (retention.every.has_value() && usable[i].step % *retention.every == 0);
+    if (retention.best == 0) continue;
+    const std::optional<double> score = retention.score(*usable[i].manifest);
+    if (score.has_value() && !std::isnan(*score)) scores.emplace_back(*score, i);
+  }
+  std::sort(scores.begin(), scores.end());
+  for (size_t i = 0; i < scores.size() && static_cast<int64_t>(i) < retention.best; ++i)
+    wanted[scores[i].second] = true;
+  return wanted;
 }
 
 }  // namespace
@@ -129,21 +148,24 @@ std::string QuarantineCheckpoint(const std::string& folder, FileSystem& files) {
   return target;
 }
 
-std::vector<std::string> KeepNewest(const std::string& root, int64_t keep,
-                                    const std::function<bool(const CheckpointEntry&)>& is_sound,
-                                    FileSystem& files) {
-  MR_REQUIRE(ErrorCode::kInvalidArgument, keep >= 1, "at least one checkpoint must be kept, not {}", keep);
+std::vector<std::string> ThinCheckpoints(const std::string& root, const Retention& retention,
+                                         const std::function<bool(const CheckpointEntry&)>& is_sound,
+                                         FileSystem& files) {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, retention.newest >= 1,
+             "at least one checkpoint must be kept, not {}", retention.newest);
   std::vector<CheckpointEntry> usable;
   for (CheckpointEntry& entry : ListCheckpoints(root))
     if (entry.usable()) usable.push_back(std::move(entry));
+  std::vector<bool> stays = Wanted(usable, retention);
   std::vector<std::string> removed;
-  if (int64_t(usable.size()) <= keep) return removed;
+  if (std::find(stays.begin(), stays.end(), false) == stays.end()) return removed;
 
   size_t sound = 0;
   while (sound < usable.size() && !is_sound(usable[sound])) ++sound;
   if (sound == usable.size()) return removed;  // none passes: throwing any away could only make it worse
-  for (size_t i = static_cast<size_t>(keep); i < usable.size(); ++i) {
-    if (i == sound) continue;
+  stays[sound] = true;
+  for (size_t i = 0; i < usable.size(); ++i) {
+    if (stays[i]) continue;
     // Out of sight first: a removal that is cut short must not leave half a checkpoint under its name.
     const std::string hidden = fmt::format("{}/{}removed.{}", root, kTemporary,
                                            std::filesystem::path(usable[i].folder).filename().string());
@@ -155,9 +177,11 @@ std::vector<std::string> KeepNewest(const std::string& root, int64_t keep,
   return removed;
 }
 
-std::vector<std::string> KeepNewest(const std::string& root, int64_t keep, FileSystem& files) {
-  return KeepNewest(
-      root, keep, [](const CheckpointEntry& entry) { return VerifyCheckpoint(entry.folder).empty(); }, files);
+std::vector<std::string> ThinCheckpoints(const std::string& root, const Retention& retention,
+                                         FileSystem& files) {
+  return ThinCheckpoints(
+      root, retention, [](const CheckpointEntry& entry) { return VerifyCheckpoint(entry.folder).empty(); },
+      files);
 }
 
 std::vector<std::string> RemoveLeftovers(const std::string& root, FileSystem& files) {

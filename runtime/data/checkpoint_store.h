@@ -38,17 +38,26 @@ std::vector<std::string> VerifyCheckpointFile(const std::string& folder, const C
 // and nothing is lost. Returns the new path.
 std::string QuarantineCheckpoint(const std::string& folder, FileSystem& files = FileSystem::Posix());
 
-// Removes older checkpoints so that the newest `keep` (at least 1) usable ones stay, and never the newest one
-// that `is_sound` accepts: if none of those kept passes, the newest older one that does stays as well.
-// Unusable ones are neither counted nor removed. `is_sound` is asked newest first until it says yes, and only
-// if something is to go. Returns the removed folders.
-std::vector<std::string> KeepNewest(const std::string& root, int64_t keep,
-                                    const std::function<bool(const CheckpointEntry&)>& is_sound,
-                                    FileSystem& files = FileSystem::Posix());
+// Which checkpoints stay when others go: those that any of the three wants.
+struct Retention {
+  int64_t newest = 1;                 // so many of the newest; at least 1
+  std::optional<int64_t> every = {};  // steps that are multiples of it
+  int64_t best = 0;                   // so many with the lowest score; of equal ones the newer
+  // What `best` goes by. A checkpoint without one, or with a NaN, is not among them.
+  std::function<std::optional<double>(const CheckpointManifest&)> score = {};
+};
+
+// Removes the usable checkpoints that `retention` does not want, but never the newest one that `is_sound`
+// accepts: if none of the newest that stay passes, the newest older one that does stays as well. Unusable
+// ones are neither counted nor removed. `is_sound` is asked newest first until it says yes, and only if
+// something is to go. Returns the removed folders.
+std::vector<std::string> ThinCheckpoints(const std::string& root, const Retention& retention,
+                                         const std::function<bool(const CheckpointEntry&)>& is_sound,
+                                         FileSystem& files = FileSystem::Posix());
 
 // With VerifyCheckpoint as judge.
-std::vector<std::string> KeepNewest(const std::string& root, int64_t keep,
-                                    FileSystem& files = FileSystem::Posix());
+std::vector<std::string> ThinCheckpoints(const std::string& root, const Retention& retention,
+                                         FileSystem& files = FileSystem::Posix());
 
 // Removes the tmp.* folders that a killed run left. Only when no checkpoint is being written. Returns them.
 std::vector<std::string> RemoveLeftovers(const std::string& root, FileSystem& files = FileSystem::Posix());

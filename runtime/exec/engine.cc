@@ -129,10 +129,15 @@ void Engine::InitWeights(uint64_t seed) {
 }
 
 std::vector<float> Engine::ReadShard(StateKind kind, FlatId flat) {
-  const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
-  std::vector<float> values(static_cast<size_t>(view.numel()));
-  context_.device->CopyToHost(values.data(), view.data, view.bytes(), executor_.stream(StreamId::kCompute));
+  std::vector<float> values(static_cast<size_t>(layout_.flats[static_cast<size_t>(flat.value)].shard_numel));
+  ReadShard(kind, flat, values);
   return values;
+}
+
+void Engine::ReadShard(StateKind kind, FlatId flat, std::span<float> values) {
+  const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
+  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of flat parameter {}", flat.value);
+  context_.device->CopyToHost(values.data(), view.data, view.bytes(), executor_.stream(StreamId::kCompute));
 }
 
 void Engine::WriteShard(StateKind kind, FlatId flat, std::span<const float> values) {

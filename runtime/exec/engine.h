@@ -64,6 +64,7 @@ class Engine {
   const EnginePlans& plans() const { return plans_; }
   int64_t arena_bytes() const;
   Stream& stream(StreamId id) { return executor_.stream(id); }
+  Device& device() const { return *context_.device; }
   CommSet& comms() { return *context_.comms; }
   ProgressMarks* marks() const { return context_.marks; }
 
@@ -73,6 +74,7 @@ class Engine {
   // Copies of this rank's shard [shard_numel], f32. WriteShard invalidates what is derived from master
   // weights.
   std::vector<float> ReadShard(StateKind kind, FlatId flat);
+  void ReadShard(StateKind kind, FlatId flat, std::span<float> values);  // faster into a HostBuffer
   void WriteShard(StateKind kind, FlatId flat, std::span<const float> values);
 
   StepScalars ReadScalars();

@@ -1,10 +1,8 @@
 #include "runtime/exec/run_checkpoint.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,47 +12,14 @@
 #include "runtime/base/error.h"
 #include "runtime/data/checkpoint_reader.h"
 #include "runtime/data/checkpoint_store.h"
-#include "runtime/data/checkpoint_writer.h"
 #include "runtime/data/hash.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/saved_state.h"
 
 namespace millrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::pair<StateKind, const char*> kKinds[] = {
-    {StateKind::kMaster, "master"}, {StateKind::kAdamM, "adam_m"}, {StateKind::kAdamV, "adam_v"}};
-
-std::string Root(const std::string& run_dir) { return run_dir + "/checkpoints"; }
-std::string BlobName(const char* kind, const std::string& flat) { return fmt::format("{}/{}", kind, flat); }
-
-// Where each parameter lies in the saved shards: all that a reader of another world needs.
-Json LayoutJson(const ShardLayout& layout) {
-  Json flats = Json::array();
-  for (const FlatParam& flat : layout.flats) {
-    Json params = Json::array();
-    for (const ParamId id : flat.params) {
-      const ParamPlacement& param = layout.param(id);
-      params.push_back({{"name", param.spec.name}, {"begin", param.begin}, {"numel", param.spec.numel()}});
-    }
-    flats.push_back({{"name", flat.name}, {"shard_numel", flat.shard_numel}, {"params", params}});
-  }
-  return {{"shard_world", layout.mesh.shard}, {"replicate", layout.mesh.replicate}, {"flats", flats}};
-}
-
-Json CountersJson(const StepCounters& c) {
-  return {c.kernels.concatenated_bytes, c.kernels.cast_bytes, c.kernels.copied_bytes, c.comm.all_gathers,
-          c.comm.reduce_scatters,       c.comm.all_reduces,   c.comm.gathered_bytes,  c.comm.reduced_bytes,
-          c.comm.all_reduced_bytes,     c.graph_launches};
-}
-
-StepCounters CountersFrom(const nlohmann::json& j) {
-  const auto v = j.get<std::vector<int64_t>>();
-  MR_REQUIRE(ErrorCode::kCheckpoint, v.size() == 10,
-             "a checkpoint's counters hold {} values; 10 are expected", v.size());
-  return {{v[0], v[1], v[2]}, {v[3], v[4], v[5], v[6], v[7], v[8]}, v[9]};
-}
 
 // What is different between two identities "name=value name=value ...", for people: "layers=2 d_model=32" of
 // the first.
@@ -107,60 +72,6 @@ void OnLeader(Communicator& world, const std::function<void()>& step) {
     throw Error(static_cast<ErrorCode>(heard["code"].get<int>()), heard["text"].get<std::string>());
 }
 
-// Runs `step` on every rank and makes the first failure everyone's.
-void OnAll(Communicator& world, const std::function<void()>& step) {
-  Json outcome = {{"ok", true}};
-  try {
-    step();
-  } catch (const Error& error) {
-    outcome = {{"ok", false}, {"code", static_cast<int>(error.code())}, {"text", error.what()}};
-  }
-  const std::vector<std::string> heard = world.HostAllGather(outcome.dump());
-  for (size_t r = 0; r < heard.size(); ++r) {
-    const Json other = Json::parse(heard[r]);
-    if (!other["ok"].get<bool>())
-      throw Error(static_cast<ErrorCode>(other["code"].get<int>()),
-                  fmt::format("rank {}: {}", r, other["text"].get<std::string>()));
-  }
-}
-
-std::string NewId(Communicator& world) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return world.HostBroadcast(fmt::format("{:x}-{}", now, getpid()), 0);
-}
-
-constexpr int64_t kWrittenPiece = int64_t{4} << 20;
-
-void WriteShards(Engine& engine, const CheckpointPlace& place, int rank, FileSystem& files) {
-  const ShardLayout& layout = engine.layout();
-  std::vector<CheckpointWriter::Blob> blobs;
-  for (const auto& [kind, name] : kKinds)
-    for (const FlatParam& flat : layout.flats)
-      blobs.push_back({BlobName(name, flat.name), DType::kF32, flat.shard_numel});
-  std::optional<CheckpointWriter> writer;
-  {
-    const PhaseScope phase(engine.marks(), RunPhase::kSyncing,
-                           place.step);  // takes the disk space of the whole file
-    writer.emplace(place, rank, blobs, files);
-  }
-  int64_t index = 0;
-  for (const auto& [kind, name] : kKinds) {
-    for (size_t f = 0; f < layout.flats.size(); ++f) {
-      const std::vector<float> shard = engine.ReadShard(kind, FlatId{static_cast<int32_t>(f)});
-      const auto bytes = static_cast<int64_t>(shard.size() * sizeof(float));
-      // In pieces, so that a slow disk shows progress.
-      for (int64_t done = 0; done < bytes; done += kWrittenPiece) {
-        writer->Write(index, reinterpret_cast<const char*>(shard.data()) + done,
-                      std::min(kWrittenPiece, bytes - done));
-        if (engine.marks() != nullptr) engine.marks()->Tick();
-      }
-      ++index;
-    }
-  }
-  const PhaseScope phase(engine.marks(), RunPhase::kSyncing, place.step);
-  writer->Finish();
-}
-
 // Logical values [numel] of one parameter from whichever shards hold them.
 class SavedTensors {
  public:
@@ -203,7 +114,9 @@ class SavedTensors {
 // Loads a verified checkpoint, with what is worth saying.
 ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIdentity& identity) {
   CheckpointReader reader(folder);
-  ResumedRun resumed{{reader.manifest().step, 0}, folder, {}, {}};
+  ResumedRun resumed;
+  resumed.progress.step = reader.manifest().step;
+  resumed.path = folder;
   std::vector<std::string>& changes = resumed.changes;
   // The manifest has sorted the keys; ordered_json would compare their order.
   const nlohmann::json user = nlohmann::json::parse(reader.manifest().user);
@@ -211,7 +124,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   const bool same = user.at("layout") == nlohmann::json(LayoutJson(layout));
   if (same) {
     const int shard_rank = engine.comms().shard_gather().rank();
-    for (const auto& [kind, name] : kKinds) {
+    for (const auto& [kind, name] : kSavedKinds) {
       for (size_t f = 0; f < layout.flats.size(); ++f) {
         std::vector<float> shard(static_cast<size_t>(layout.flats[f].shard_numel));
         reader.Read(shard_rank, BlobName(name, layout.flats[f].name), 0, shard.data(),
@@ -223,7 +136,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
     engine.SetCounters(CountersFrom(counters.at(static_cast<size_t>(engine.comms().world().rank()))));
   } else {
     SavedTensors saved(reader, user.at("layout"));
-    for (const auto& [kind, name] : kKinds)
+    for (const auto& [kind, name] : kSavedKinds)
       WriteLogicalTensors(engine, kind,
                           [&, n = name](const ParamPlacement& param) { return saved.Read(n, param); });
     const int64_t now = engine.comms().world().world_size();
@@ -239,6 +152,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   scalars.skipped = user.at("skipped").get<int64_t>();
   engine.WriteScalars(scalars);
   resumed.progress.samples = user.at("samples").get<int64_t>();
+  resumed.progress.state = user.value("state", nlohmann::json::object()).dump();
   if (user.at("data_fingerprint") == "")
     return resumed;  // saved without data: an imported model, at its beginning
   const auto differs = [&](const char* what, const nlohmann::json& saved, const nlohmann::json& now) {
@@ -286,7 +200,7 @@ std::vector<std::string> VerifyTogether(Communicator& world, const std::string& 
 
 // Moves the checkpoints of an earlier run out of the way, so that a run that begins anew loses nothing of it.
 std::optional<std::string> SetAside(const std::string& run_dir) {
-  const std::string root = Root(run_dir);
+  const std::string root = CheckpointRoot(run_dir);
   if (ListCheckpoints(root).empty()) return std::nullopt;
   for (int n = 1;; ++n) {
     const std::string aside = fmt::format("{}.old-{}", root, n);
@@ -298,63 +212,20 @@ std::optional<std::string> SetAside(const std::string& run_dir) {
 
 }  // namespace
 
-std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
-                    const RunIdentity& identity, int64_t keep, FileSystem& files) {
-  Communicator& world = engine.comms().world();
-  const CheckpointPlace place{Root(run_dir), progress.step, NewId(world)};
-  const int writers = engine.layout().mesh.shard;  // replica 0; the others hold the same bits
-  const StepScalars scalars = engine.ReadScalars();
-  Json counters = Json::array();
-  for (const std::string& text : world.HostAllGather(CountersJson(engine.counters()).dump()))
-    counters.push_back(Json::parse(text));
-  try {
-    OnLeader(world, [&] { PrepareCheckpoint(place, files); });
-    OnAll(world, [&] {
-      if (world.rank() < writers) WriteShards(engine, place, world.rank(), files);
-    });
-    OnLeader(world, [&] {
-      const PhaseScope phase(engine.marks(), RunPhase::kTidying, progress.step);
-      CheckpointManifest manifest;
-      manifest.step = progress.step;
-      manifest.world = world.world_size();
-      manifest.identity = Hash128(identity.model);
-      manifest.user = Json{{"model", identity.model},
-                           {"samples", progress.samples},
-                           {"adam_t", scalars.adam_t},
-                           {"skipped", scalars.skipped},
-                           {"data_fingerprint", identity.data_fingerprint},
-                           {"shuffle_seed", identity.shuffle_seed},
-                           {"global_batch", identity.global_batch},
-                           {"counters", counters},
-                           {"layout", LayoutJson(engine.layout())},
-                           {"config", Json::parse(identity.config)}}
-                          .dump();
-      std::vector<int64_t> ranks;
-      for (int r = 0; r < writers; ++r) ranks.push_back(r);
-      PublishCheckpoint(place, manifest, ranks, files);
-      KeepNewest(place.root, keep);
-    });
-  } catch (const Error&) {
-    if (world.rank() == 0) AbandonCheckpoint(place, files);
-    throw;
-  }
-  return place.Folder();
-}
-
 std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, ResumePolicy policy,
                                     const RunIdentity& identity) {
   Communicator& world = engine.comms().world();
   std::vector<std::string> warnings;
   Json entries = Json::array();
   OnLeader(world, [&] {
-    RemoveLeftovers(Root(run_dir));
+    RemoveLeftovers(CheckpointRoot(run_dir));
     if (policy == ResumePolicy::kNever) {
       if (const auto aside = SetAside(run_dir))
         warnings.push_back(fmt::format(
             "checkpoint.resume is never: the checkpoints of an earlier run are now in {}", *aside));
       return;
     }
-    for (const CheckpointEntry& entry : ListCheckpoints(Root(run_dir)))
+    for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir)))
       entries.push_back({{"folder", entry.folder},
                          {"problem", entry.problem},
                          {"identity", entry.manifest ? entry.manifest->identity : ""},
@@ -384,13 +255,15 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
         fmt::format("checkpoint {} is damaged and was moved to {}: {}", folder, moved, Summary(problems)));
   }
   MR_REQUIRE(ErrorCode::kCheckpoint, policy != ResumePolicy::kMust,
-             "checkpoint.resume is must, but {} holds no valid checkpoint", Root(run_dir));
+             "checkpoint.resume is must, but {} holds no valid checkpoint", CheckpointRoot(run_dir));
   if (!entries.empty())
     warnings.push_back(
-        fmt::format("{} holds no sound checkpoint any more: training begins anew", Root(run_dir)));
+        fmt::format("{} holds no sound checkpoint any more: training begins anew", CheckpointRoot(run_dir)));
   // Only rank 0 knows whether something was set aside; every rank returns the same.
   if (!Json::parse(world.HostBroadcast(Json(!warnings.empty()).dump(), 0)).get<bool>()) return std::nullopt;
-  return ResumedRun{{}, "", warnings, {}};
+  ResumedRun nothing;
+  nothing.warnings = warnings;
+  return nothing;
 }
 
 ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
@@ -399,14 +272,14 @@ ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::str
   if (folder.empty()) {
     Communicator& world = engine.comms().world();
     OnLeader(world, [&] {
-      for (const CheckpointEntry& entry : ListCheckpoints(Root(run_dir))) {
+      for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir))) {
         if (!entry.usable()) continue;
         folder = entry.folder;
         return;
       }
       throw Error(ErrorCode::kCheckpoint,
                   fmt::format("{} holds no usable checkpoint; train first, or name one with --checkpoint",
-                              Root(run_dir)));
+                              CheckpointRoot(run_dir)));
     });
     folder = world.HostBroadcast(folder, 0);
   }

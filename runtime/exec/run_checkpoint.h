@@ -1,11 +1,11 @@
-// A run's state in run.dir/checkpoints: what is saved, what a saved state must match, and how another world
-// size reads it. The folder format, checksums and atomic publication are runtime/data/checkpoint_store.h's.
+// A run's state from run.dir/checkpoints: what a saved state must match, and how another world size reads it.
+// Saving is run_saver.h's; the folder format, checksums and atomic publication are
+// runtime/data/checkpoint_store.h's.
 //
 // Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars, counters.
-// Another mesh or precision loads the
-//          same logical values; counters then begin at zero.
+//          Another mesh or precision loads the same logical values; counters then begin at zero.
 // Errors   kConfig: the folder holds another model. kCheckpoint: nothing valid where `must` asks for it, or
-// damage under `must`.
+//          damage under `must`.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/file_system.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/model_spec.h"
 
@@ -32,8 +31,9 @@ struct RunIdentity {
 
 // How far a run is.
 struct RunProgress {
-  int64_t step = 0;     // steps done
-  int64_t samples = 0;  // sequences seen by all ranks; goes on counting when the global batch changes
+  int64_t step = 0;          // steps done
+  int64_t samples = 0;       // sequences seen by all ranks; goes on counting when the global batch changes
+  std::string state = "{}";  // JSON of the training loop's own, the same on every rank
 };
 
 struct ResumedRun {
@@ -42,11 +42,6 @@ struct ResumedRun {
   std::vector<std::string> warnings;  // checkpoints put aside, and why
   std::vector<std::string> changes;   // what is not as it was saved: data, world, layout
 };
-
-// Collective. Publishes run_dir/checkpoints/step_XXXXXXXX and keeps the newest `keep`. Returns its path.
-// Progress for a watchdog: each piece of some MiB that was written.
-std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
-                    const RunIdentity& identity, int64_t keep, FileSystem& files = FileSystem::Posix());
 
 // Collective. Loads the newest valid checkpoint into the engine, by policy; nothing when there is none (auto)
 // or never. Damaged ones are quarantined and reported under auto.

@@ -4,6 +4,7 @@
 #include "runtime/base/error.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/run_checkpoint.h"
+#include "runtime/exec/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/system/options.h"
 

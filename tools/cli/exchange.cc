@@ -12,6 +12,7 @@
 #include "runtime/config/load.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/exec/run_checkpoint.h"
+#include "runtime/exec/run_saver.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

@@ -15,6 +15,7 @@
 #include "runtime/data/safetensors_writer.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/run_checkpoint.h"
+#include "runtime/exec/run_saver.h"
 #include "tests/runtime/api/golden_data.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/faulty_file_system.h"

@@ -20,7 +20,7 @@ constexpr int64_t kWorld = 2;
 // What a trainer does at a save, clean-up included.
 void SaveAndPrune(const std::string& root, int64_t step, FileSystem& files) {
   SaveFixture(root, step, kWorld, files);
-  KeepNewest(root, 1, files);
+  ThinCheckpoints(root, {.newest = 1}, files);
 }
 
 // Runs `body` in a child process; the signal that ended it, or 0.

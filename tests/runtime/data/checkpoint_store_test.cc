@@ -1,7 +1,9 @@
 #include "runtime/data/checkpoint_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -177,13 +179,13 @@ TEST_CASE("the newest stay, unusable ones neither count nor go", "[data][checkpo
   const TempDir dir;
   for (int64_t step = 1; step <= 6; ++step) SaveFixture(dir.path(), step, 1);
   std::filesystem::remove(dir / "step_00000005/manifest.json");
-  REQUIRE(KeepNewest(dir.path(), 9).empty());
-  const std::vector<std::string> removed = KeepNewest(dir.path(), 2);
+  REQUIRE(ThinCheckpoints(dir.path(), {.newest = 9}).empty());
+  const std::vector<std::string> removed = ThinCheckpoints(dir.path(), {.newest = 2});
   REQUIRE(std::set<std::string>(removed.begin(), removed.end()) ==
           std::set<std::string>{dir / "step_00000001", dir / "step_00000002", dir / "step_00000003"});
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{6, -5, 4});
   REQUIRE(Names(dir.path()).size() == 3);
-  RequireError(ErrorCode::kInvalidArgument, {"not 0"}, [&] { KeepNewest(dir.path(), 0); });
+  RequireError(ErrorCode::kInvalidArgument, {"not 0"}, [&] { ThinCheckpoints(dir.path(), {.newest = 0}); });
 }
 
 TEST_CASE("the newest sound checkpoint is never removed", "[data][checkpoint]") {
@@ -197,13 +199,51 @@ TEST_CASE("the newest sound checkpoint is never removed", "[data][checkpoint]") 
   for (int64_t step = 1; step <= 5; ++step) SaveFixture(dir.path(), step, 1);
   damage(5);
   damage(4);  // the sizes are right: listing calls both usable
-  KeepNewest(dir.path(), 2);
+  ThinCheckpoints(dir.path(), {.newest = 2});
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{5, 4, 3});
   damage(3);
-  REQUIRE(KeepNewest(dir.path(), 1).empty());  // nothing sound is left: nothing goes
+  REQUIRE(ThinCheckpoints(dir.path(), {.newest = 1}).empty());  // nothing sound is left: nothing goes
   SaveFixture(dir.path(), 6, 1);
-  KeepNewest(dir.path(), 1);
+  ThinCheckpoints(dir.path(), {.newest = 1});
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{6});
+}
+
+TEST_CASE("multiples and the best by score stay beside the newest, whatever comes after",
+          "[data][checkpoint]") {
+  const TempDir dir;
+  const std::map<int64_t, double> scores = {{1, 5}, {2, 1}, {3, NAN},      {4, 0.5},
+                                            {5, 1}, {6, 9}, {7, -INFINITY}};
+  Retention retention{.newest = 1, .every = 3, .best = 2, .score = {}};
+  retention.score = [&](const CheckpointManifest& manifest) -> std::optional<double> {
+    const auto it = scores.find(manifest.step);
+    return it == scores.end() ? std::nullopt : std::optional(it->second);
+  };
+  const auto save = [&](int64_t step) {
+    SaveFixture(dir.path(), step, 1);
+    ThinCheckpoints(dir.path(), retention);
+    return Steps(dir.path());
+  };
+  using List = std::vector<int64_t>;
+  CHECK(save(1) == List{1});
+  CHECK(save(2) == List{2, 1});
+  CHECK(save(3) == List{3, 2, 1});
+  CHECK(save(4) == List{4, 3, 2});        // 1 was third
+  CHECK(save(5) == List{5, 4, 3});        // as good as 2, and newer
+  CHECK(save(6) == List{6, 5, 4, 3});     // 5 and 4 by score, 3 and 6 as multiples
+  CHECK(save(7) == List{7, 6, 4, 3});     // beats them all: 5 is third
+  CHECK(save(8) == List{8, 7, 6, 4, 3});  // has none
+  CHECK(save(9) == List{9, 7, 6, 4, 3});
+  CHECK(save(10) == List{10, 9, 7, 6, 4, 3});
+  // The best may be damaged: it is not what a run could go on from, so the newest sound one stays as well.
+  for (const int64_t step : {10, 9, 7}) {
+    const std::string path = dir / CheckpointFolderName(step) + "/rank_00000.safetensors";
+    std::string bytes = ReadBytes(path);
+    bytes.back() ^= 1;
+    WriteBytes(path, bytes);
+  }
+  retention.every.reset();
+  CHECK(ThinCheckpoints(dir.path(), retention).size() == 2);  // 9 and 3
+  CHECK(Steps(dir.path()) == List{10, 7, 6, 4});
 }
 
 TEST_CASE("leftovers of a killed run go, other things stay", "[data][checkpoint]") {

@@ -1,0 +1,72 @@
+// The checkpoints of a training run: what a save that fails means, what saves cost, who is told.
+//
+// Every member function but those that say otherwise is collective.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/api/session.h"
+#include "runtime/exec/run_saver.h"
+
+namespace millrace {
+
+// What was seen of saves between two lines of metrics.jsonl.
+struct SaveFigures {
+  std::optional<double> stall_ms;     // that training waited for a checkpoint
+  std::optional<int64_t> saved_step;  // whose checkpoint was published
+  std::optional<double> save_ms;      // from its beginning until then
+  std::string error;                  // why one was not
+};
+
+// Of a call of Train.
+struct SaveTotals {
+  int64_t published = 0, failed = 0;
+  std::vector<double> stall_ms, save_ms;  // of each save; of each that was published
+};
+
+// What rank 0 says and does about it.
+struct SaverCallbacks {
+  std::function<void(int64_t step, const std::string& folder)> on_saved;
+  std::function<void(const std::string& warning)> on_warning;
+  std::function<void()> before_publishing;  // on the thread of the save
+};
+
+class Saver {
+ public:
+  Saver(Session& session, const RunIdentity& identity, FileSystem& files, SaverCallbacks callbacks);
+
+  // Begins a save; where checkpoint.asynchronous is false, does it. One that fails for the disk's sake, now
+  // or later, is a warning, or where checkpoint.on_error says so an error.
+  void Save(const RunProgress& progress, std::optional<double> eval_loss);
+  // The same, and on return it is published; a failure is an error.
+  void SaveLast(const RunProgress& progress, std::optional<double> eval_loss);
+  // Waits for a save that is in flight.
+  void Settle();
+
+  // As RunSaver's, once a step.
+  char Vote() const { return saver_.Vote(); }
+  void Hear(std::string_view votes);
+
+  // Since the last call. Not collective.
+  SaveFigures TakeFigures();
+  const SaveTotals& totals() const { return totals_; }
+
+ private:
+  enum class Failure { kByPolicy, kIsAnError };
+  void Begin(const RunProgress& progress, std::optional<double> eval_loss, bool waits, Failure failure);
+  void Conclude(const std::optional<SaveOutcome>& outcome, Failure failure);
+
+  Session& session_;
+  const CheckpointConfig config_;
+  const SaverCallbacks callbacks_;
+  RunSaver saver_;
+  SaveFigures figures_;
+  SaveTotals totals_;
+};
+
+}  // namespace millrace
