@@ -49,13 +49,13 @@ double SumSquaresOf(const float* x, int64_t n) {
 // Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest (unit, rank)
 // with bad elements.
 struct Offender {
-  int64_t unit = -2, rank = -1;
+  int64_t unit = kOffenderNone, rank = -1;
 };
 
 Offender FindOffender(const double* rows, int64_t world, int64_t units) {
   const int64_t width = 2 * units + 1;
   for (int64_t rank = 0; rank < world; ++rank)
-    if (!std::isfinite(rows[rank * width + 2 * units])) return {-1, rank};
+    if (!std::isfinite(rows[rank * width + 2 * units])) return {kOffenderLoss, rank};
   for (int64_t unit = 0; unit < units; ++unit)
     for (int64_t rank = 0; rank < world; ++rank)
       if (!(rows[rank * width + units + unit] == 0)) return {unit, rank};
@@ -115,12 +115,16 @@ void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
   s.loss = loss_sum * s.inv_valid_tokens;
   s.grad_norm = std::sqrt(squares);
   const bool finite = std::isfinite(s.loss) && !bad && std::isfinite(s.grad_norm);
-  s.finite = finite ? 1 : 0;
-  s.clip_scale = finite && op.clip > 0 && s.grad_norm > op.clip ? op.clip / s.grad_norm : 1.0;
-  const Offender offender = finite ? Offender{} : FindOffender(rows, world, units);
+  const bool spike = finite && s.max_loss > 0 && s.loss > s.max_loss;
+  const bool applied = finite && !spike;
+  s.applied = applied ? 1 : 0;
+  s.clip_scale = applied && op.clip > 0 && s.grad_norm > op.clip ? op.clip / s.grad_norm : 1.0;
+  const Offender offender = spike    ? Offender{kOffenderSpike, -1}
+                            : finite ? Offender{}
+                                     : FindOffender(rows, world, units);
   s.offender_unit = offender.unit;
   s.offender_rank = offender.rank;
-  (finite ? s.adam_t : s.skipped) += 1;
+  (applied ? s.adam_t : s.skipped) += 1;
 }
 
 }  // namespace millrace::cpu

@@ -91,7 +91,7 @@ void AdamW(const AdamWOp<TensorView>& op, Stream&) {
   Flat(op.grad, "grad");
 
   const StepScalars& scalars = *op.scalars.as<StepScalars>();
-  if (scalars.finite != 0) {
+  if (scalars.applied != 0) {
     const Factors factors = FactorsOf(op, scalars);
     ForStretches(op, n, [&](int64_t begin, int64_t end, bool decayed) {
       ForChunks(end - begin, [&](int64_t c, int64_t count) {

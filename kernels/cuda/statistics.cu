@@ -215,15 +215,18 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
   const bool finite = isfinite(loss) && !bad && isfinite(norm);
   s.loss = loss;
   s.grad_norm = norm;
-  s.finite = finite ? 1 : 0;
-  s.clip_scale = finite && a.attrs.clip > 0 && norm > a.attrs.clip ? __ddiv_rn(a.attrs.clip, norm) : 1.0;
-  if (finite) {
-    s.offender_unit = -2, s.offender_rank = -1;
-    s.adam_t += 1;
-  } else {
+  const bool spike = finite && s.max_loss > 0 && loss > s.max_loss;
+  const bool applied = finite && !spike;
+  s.applied = applied ? 1 : 0;
+  s.clip_scale = applied && a.attrs.clip > 0 && norm > a.attrs.clip ? __ddiv_rn(a.attrs.clip, norm) : 1.0;
+  if (finite)
+    s.offender_unit = spike ? kOffenderSpike : kOffenderNone, s.offender_rank = -1;
+  else
     FindOffender(a, s);
+  if (applied)
+    s.adam_t += 1;
+  else
     s.skipped += 1;
-  }
 }
 
 }  // namespace

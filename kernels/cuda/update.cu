@@ -44,7 +44,7 @@ struct Factors {
   float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
   float eps;
   float keep;  // 1 - lr * weight_decay
-  bool finite;
+  bool applied;
 };
 
 // By the first threads of two warps, so that both powers (hundreds of instructions each) form at once. The
@@ -54,7 +54,7 @@ __device__ __forceinline__ void FormFactors(const AdamWArgs& a, Factors& factors
   const auto f = [](double value) { return __double2float_rn(value); };
   if (threadIdx.x == 0) {
     const double lr = s.lr;
-    factors.finite = s.finite != 0;
+    factors.applied = s.applied != 0;
     factors.clip = f(s.clip_scale);
     factors.beta1 = f(a.beta1), factors.one_minus_beta1 = f(__dsub_rn(1, a.beta1));
     factors.keep = f(__dsub_rn(1, __dmul_rn(lr, a.weight_decay)));
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
   // What no whole unit holds: the last elements of the shard.
   const int64_t last = units * W + threadIdx.x;
   const bool owns_last = W > 1 && blockIdx.x == 0 && last < a.end;
-  if (!f.finite) {
+  if (!f.applied) {
     if (a.compute.data == nullptr) return;
     for (; tile < units; tile += stride) {
 #pragma unroll

@@ -162,7 +162,9 @@ struct BeginStepOp : BeginStepAttrs {
 // ranks of replica 0 and over u of sum_squares); ranks are numbered replica-major: rank = replica *
 // shard_world + shard_rank, so replica 0 is ranks [0, shard_world). finite = loss, every bad_count == 0 and
 // grad_norm finite; the offender is the lowest rank with a bad loss (unit -1), else the lowest (unit, rank)
-// with bad_count > 0. finite: adam_t += 1; else skipped += 1. clip <= 0 turns clipping off (clip_scale = 1).
+// with bad_count > 0. spike = finite, scalars->max_loss > 0 and loss > scalars->max_loss; its offender is unit
+// -3 of no rank. applied = finite and no spike; applied: adam_t += 1; else skipped += 1. clip <= 0 turns
+// clipping off (clip_scale = 1), which is 1 also when the update is not applied.
 struct StepStatsAttrs {
   int64_t units = 0;
   int64_t shard_world = 1;
@@ -182,7 +184,7 @@ struct StepStatsOp : StepStatsAttrs {
 };
 
 // AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit unless
-// scalars->finite. g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
+// scalars->applied. g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
 // w = master * (1 - lr*wd*[i in decay]); master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps);  f32,
 // bias corrections in double. master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n]
 // receives the downcast of the new master, also when the step is skipped. decay holds ranges of the whole

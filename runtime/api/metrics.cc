@@ -131,7 +131,7 @@ void MetricsFile::Append(const StepReport& r) {
                {"mfu", r.mfu},
                {"peak_bytes", r.peak_bytes},
                {"skipped", r.skipped}};
-  if (!r.finite) line["offender"] = r.offender;
+  if (!r.applied) line["offender"] = r.offender;
   if (r.eval_loss) {
     line["eval_loss"] = Number(*r.eval_loss);
     line["eval_loss_bits"] = Float32Bits(*r.eval_loss);

@@ -259,8 +259,8 @@ class Loop {
           report.tokens_per_s / session_.world() * basis_.flops_per_token / basis_.peak_flops_per_rank;
     report.peak_bytes = peak_bytes_ = std::max(peak_bytes_, MemoryBytes(session_.device()));
     report.skipped = scalars.skipped;
-    report.finite = scalars.finite != 0;
-    if (!report.finite) report.offender = Offender(scalars);
+    report.applied = scalars.applied != 0;
+    if (!report.applied) report.offender = Offender(scalars);
     step_ms_.push_back(report.step_ms);
     const auto recent = static_cast<std::ptrdiff_t>(std::min<size_t>(step_ms_.size(), 20));
     report.eta_s = Median({step_ms_.end() - recent, step_ms_.end()}) / 1e3 *
@@ -270,7 +270,7 @@ class Loop {
     result_.last_step = report.step;
     Report([&] {
       observer_.OnStep(report);
-      if (!report.finite)
+      if (!report.applied)
         observer_.OnWarning(
             fmt::format("step {}: non-finite {}; the update was skipped on all ranks ({} skipped so far)",
                         report.step, report.offender, report.skipped));

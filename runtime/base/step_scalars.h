@@ -7,6 +7,11 @@
 
 namespace millrace {
 
+// What offender_unit says where no flat parameter is to blame.
+inline constexpr int64_t kOffenderLoss = -1;  // the loss of offender_rank is not finite
+inline constexpr int64_t kOffenderNone = -2;  // applied; or what is not finite is so only in a sum over ranks
+inline constexpr int64_t kOffenderSpike = -3;  // all is finite, and the loss above max_loss
+
 struct StepScalars {
   // Written by the host before each launch.
   int64_t step;              // 0-based index of this step; drives the learning-rate schedule
@@ -16,21 +21,22 @@ struct StepScalars {
   int64_t inject_loss_nan;   // fault injection (tests): != 0 makes this rank's loss NaN
   int64_t inject_grad_unit;  // fault injection (tests): flat parameter whose gradient gets a NaN on this
                              // rank; -1 none
+  double max_loss;           // a loss above it is a spike, and its update is not applied; 0: none is
 
   // Written by BeginStep.
   double lr;  // learning rate of this step
 
   // Written by StepStats; every rank computes the same bits.
-  double loss;            // sum over valid tokens * inv_valid_tokens
-  double grad_norm;       // global L2 norm before clipping
-  double clip_scale;      // min(1, clip / grad_norm); 1 when clipping is off
-  int64_t finite;         // 1: loss and every gradient are finite, the update is applied
-  int64_t offender_unit;  // flat parameter with the first non-finite gradient; -1 loss; -2 none
+  double loss;        // sum over valid tokens * inv_valid_tokens
+  double grad_norm;   // global L2 norm before clipping
+  double clip_scale;  // min(1, clip / grad_norm); 1 when clipping is off
+  int64_t applied;    // 1: loss and every gradient are finite, the loss is no spike: the update is applied
+  int64_t offender_unit;  // flat parameter with the first non-finite gradient, or one of the above
   int64_t offender_rank;  // world rank that contributed it; -1 none
 
   // State that only applied steps advance; part of a checkpoint.
   int64_t adam_t;   // number of updates applied, this one included once StepStats has run
-  int64_t skipped;  // number of steps skipped because of non-finite values
+  int64_t skipped;  // number of steps whose update was not applied
 };
 
 }  // namespace millrace

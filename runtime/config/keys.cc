@@ -281,10 +281,10 @@ std::vector<Key> MakeKeys() {
       KEY(guard.loss_spike, any,
           "The same for a step whose loss is a spike: above median + spike_factor * max(1.4826 * median "
           "absolute "
-          "deviation, 0.001 * median) of the finite losses of the last spike_window steps before the one "
-          "before "
-          "it. No step is one until there are so many. null: not watched."),
-      KEY(guard.spike_window, From(4, 100000), "Losses that a loss is compared with."),
+          "deviation, 0.001 * median) of the last spike_window finite losses, that of the step just before "
+          "it "
+          "left out. There is none before there are so many. null: not watched."),
+      KEY(guard.spike_window, From(1, 100000), "Losses that a loss is compared with."),
       KEY(guard.spike_factor, Above(0), "Robust standard deviations above their median that make a spike."),
       KEY(guard.max_roll_backs, From(0, kMillion),
           "Roll-backs of a run; where another would follow, it stops with exit code 73."),

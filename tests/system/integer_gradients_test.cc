@@ -270,7 +270,7 @@ void RequireExact(const Trial& trial, const Result& result) {
     for (int64_t s = step * kGlobalBatch; s < (step + 1) * kGlobalBatch; ++s)
       loss += static_cast<double>(LossOf(s));
     const StepScalars& scalars = result.scalars[static_cast<size_t>(step)];
-    REQUIRE(scalars.finite == 1);
+    REQUIRE(scalars.applied == 1);
     REQUIRE(scalars.grad_norm == std::sqrt(squares));
     REQUIRE(scalars.loss == loss * (1.0 / static_cast<double>(kGlobalBatch)));
   }

@@ -40,7 +40,7 @@ FaultyRun RunWithFault(const Trial& trial, const Fault& fault) {
   for (const FaultyRun& other : ranks) {
     MR_CHECK(other.hashes == ranks[0].hashes, "ranks end with different states");
     for (size_t s = 0; s < other.scalars.size(); ++s)
-      MR_CHECK(other.scalars[s].finite == ranks[0].scalars[s].finite &&
+      MR_CHECK(other.scalars[s].applied == ranks[0].scalars[s].applied &&
                    other.scalars[s].offender_unit == ranks[0].scalars[s].offender_unit &&
                    other.scalars[s].offender_rank == ranks[0].scalars[s].offender_rank &&
                    other.scalars[s].adam_t == ranks[0].scalars[s].adam_t,
@@ -52,7 +52,7 @@ FaultyRun RunWithFault(const Trial& trial, const Fault& fault) {
 void CheckSkipped(const Trial& trial, const Fault& fault) {
   const FaultyRun run = RunWithFault(trial, fault);
   const StepScalars& bad = run.scalars[1];
-  REQUIRE(bad.finite == 0);
+  REQUIRE(bad.applied == 0);
   REQUIRE(bad.offender_rank == fault.rank);
   REQUIRE(bad.offender_unit == fault.injection.grad_unit);  // -1: the loss
   REQUIRE(std::isnan(bad.loss) == fault.injection.loss_nan);
@@ -63,7 +63,7 @@ void CheckSkipped(const Trial& trial, const Fault& fault) {
                                        run.scalars[3].adam_t};
   REQUIRE(adam_t == std::vector<int64_t>{1, 1, 2, 3});
   REQUIRE(run.scalars[3].skipped == 1);
-  REQUIRE(run.scalars[2].finite == 1);
+  REQUIRE(run.scalars[2].applied == 1);
   REQUIRE(run.scalars[2].offender_unit == -2);
   REQUIRE(run.scalars[2].offender_rank == -1);
 

@@ -113,7 +113,7 @@ std::string Outcome::Bits() const {
     const StepScalars& s = scalars[i];
     text += fmt::format(
         "step {}: loss {} {:016x} norm {} {:016x} clip {:016x} lr {:016x} finite {} t {} skipped {}\n", i,
-        s.loss, bits(s.loss), s.grad_norm, bits(s.grad_norm), bits(s.clip_scale), bits(s.lr), s.finite,
+        s.loss, bits(s.loss), s.grad_norm, bits(s.grad_norm), bits(s.clip_scale), bits(s.lr), s.applied,
         s.adam_t, s.skipped);
   }
   return text + "parameters " + param_hash + " optimizer " + optimizer_hash;

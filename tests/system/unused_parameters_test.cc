@@ -59,7 +59,7 @@ void CheckUnused(const Trial& trial) {
     RankContext rank{engine, run, factory.rank(), factory.world_size()};
     for (int64_t step = 0; step < 3; ++step) {
       const StepScalars scalars = StepOn(rank, trial.config, step);
-      MR_CHECK_EQ(scalars.finite, 1, "finite");
+      MR_CHECK_EQ(scalars.applied, 1, "finite");
     }
     for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV}) {
       int unused = 0;

@@ -67,7 +67,7 @@ class Bench {
     StepScalars scalars{};
     scalars.inv_valid_tokens = 1.0 / static_cast<double>(model_.rows());
     scalars.inject_grad_unit = -1;
-    scalars.lr = 1e-4, scalars.clip_scale = 1, scalars.finite = 1, scalars.adam_t = 1;
+    scalars.lr = 1e-4, scalars.clip_scale = 1, scalars.applied = 1, scalars.adam_t = 1;
     *view.as<StepScalars>() = scalars;
     return view;
   }

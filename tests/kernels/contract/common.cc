@@ -14,7 +14,7 @@ StepScalars MakeScalars() {
   scalars.inject_grad_unit = -1;
   scalars.lr = 3e-3;
   scalars.clip_scale = 0.75;
-  scalars.finite = 1;
+  scalars.applied = 1;
   scalars.offender_unit = -2;
   scalars.offender_rank = -1;
   scalars.adam_t = 1;

@@ -100,7 +100,7 @@ struct StatsCase {
 
 void CheckSkipped(const StatsCase& c, const Subject& subject, int64_t unit, int64_t rank) {
   const StepScalars got = c.Result(subject);
-  CHECK(got.finite == 0);
+  CHECK(got.applied == 0);
   CHECK(got.offender_unit == unit);
   CHECK(got.offender_rank == rank);
   CHECK(got.adam_t == c.scalars.adam_t);
@@ -113,6 +113,7 @@ void CheckUntouched(const StepScalars& got, const StepScalars& before) {
   CHECK(got.token_parity == before.token_parity);
   CHECK(got.lr == before.lr);
   CHECK(got.inject_grad_unit == before.inject_grad_unit);
+  CHECK(got.max_loss == before.max_loss);
 }
 
 }  // namespace
@@ -128,7 +129,7 @@ void StepStatsContract(const Subject& subject) {
     CHECK(got.loss == (10 + 11 + 12 + 13) * c.scalars.inv_valid_tokens);
     CHECK(got.grad_norm == norm);
     CHECK(got.clip_scale == 1);
-    CHECK(got.finite == 1);
+    CHECK(got.applied == 1);
     CHECK(got.offender_unit == -2);
     CHECK(got.offender_rank == -1);
     CHECK(got.adam_t == 7);
@@ -150,7 +151,7 @@ void StepStatsContract(const Subject& subject) {
     const StepScalars got = c.Result(subject);
     CHECK(got.grad_norm == 0);
     CHECK(got.clip_scale == 1);
-    CHECK(got.finite == 1);
+    CHECK(got.applied == 1);
   }
   SECTION("bad elements: the lowest unit, then the lowest rank, of any replica") {
     c.bad(3, 2) = 1;
@@ -176,12 +177,32 @@ void StepStatsContract(const Subject& subject) {
     CheckSkipped(c, subject, -2, -1);
     c.Reset();
     c.squares(3, 1) = kNan;  // replica 1 does not enter the norm
-    CHECK(c.Result(subject).finite == 1);
+    CHECK(c.Result(subject).applied == 1);
   }
   SECTION("a loss that is finite on each rank but not as a sum") {
     c.loss(0) = c.loss(1) = std::numeric_limits<double>::max();
     c.scalars.inv_valid_tokens = 1;
     CheckSkipped(c, subject, -2, -1);
+  }
+  SECTION("a loss above max_loss is a spike: no update, nobody's fault; at it, or with 0, it is none") {
+    const double loss = (10 + 11 + 12 + 13) * c.scalars.inv_valid_tokens;
+    c.clip = norm / 4;
+    c.scalars.max_loss = std::nextafter(loss, 0);
+    CheckSkipped(c, subject, -3, -1);
+    const StepScalars got = c.Result(subject);
+    CHECK(got.loss == loss);
+    CHECK(got.grad_norm == norm);
+    CHECK(got.clip_scale == 1);
+    CheckUntouched(got, c.scalars);
+    for (const double max_loss : {0.0, loss}) {
+      c.scalars.max_loss = max_loss;
+      CHECK(c.Result(subject).applied == 1);
+      CHECK(c.Result(subject).offender_unit == -2);
+    }
+    // A value that is not finite is named, whatever the limit.
+    c.scalars.max_loss = loss / 2;
+    c.bad(1, 2) = 7;
+    CheckSkipped(c, subject, 2, 1);
   }
   SECTION("one rank, no units") {
     c.world = 1, c.units = 0, c.shard_world = 1;
@@ -189,7 +210,7 @@ void StepStatsContract(const Subject& subject) {
     const StepScalars got = c.Result(subject);
     CHECK(got.loss == 10 * c.scalars.inv_valid_tokens);
     CHECK(got.grad_norm == 0);
-    CHECK(got.finite == 1);
+    CHECK(got.applied == 1);
   }
 }
 

@@ -109,7 +109,7 @@ void AdamWContract(const Subject& subject) {
   for (int repeat = 0; repeat < 10; ++repeat) {
     Memory memory;
     StepScalars scalars = MakeScalars();
-    scalars.finite = 0;
+    scalars.applied = 0;
     scalars.lr = std::nan("");
     const AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, 600);
     for (int64_t i = 0; i < 600; i += 7) Set(op.grad, {i}, std::nan(""));

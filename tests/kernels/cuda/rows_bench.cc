@@ -101,7 +101,7 @@ class Bench {
     scalars.inject_grad_unit = -1;
     scalars.lr = 1e-4;
     scalars.clip_scale = 0.75;
-    scalars.finite = 1;
+    scalars.applied = 1;
     scalars.adam_t = 17;
     const TensorView view = operands.New(DenseLayout(DType::kU8, {sizeof(StepScalars)}));
     device_.CopyFromHost(view.data, &scalars, sizeof scalars, *stream_);

@@ -15,7 +15,7 @@ StepScalars Scalars() {
   scalars.inject_grad_unit = -1;
   scalars.lr = 3e-3;
   scalars.clip_scale = 0.75;
-  scalars.finite = 1;
+  scalars.applied = 1;
   scalars.adam_t = 17;
   return scalars;
 }
@@ -423,7 +423,7 @@ TEST_CASE("step_stats of many ranks is the CPU's to the last bit") {
     both.OnCpu(&KernelTable::step_stats, cpu);
     both.OnGpu(&KernelTable::step_stats, op);
     CHECK(SameBits(op.scalars, cpu.scalars));
-    CHECK(ScalarsOf(op.scalars).finite == (bad ? 0 : 1));
+    CHECK(ScalarsOf(op.scalars).applied == (bad ? 0 : 1));
   }
 }
 

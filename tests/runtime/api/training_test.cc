@@ -72,7 +72,7 @@ TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said t
   REQUIRE(heard[0].steps.size() == 3);
   for (const StepReport& step : heard[0].steps) {
     CAPTURE(step.step);
-    CHECK(step.finite == (step.step != 2));
+    CHECK(step.applied == (step.step != 2));
     CHECK(step.skipped == (step.step >= 2 ? 1 : 0));
     CHECK(std::isfinite(step.loss));
     CHECK(std::isfinite(step.grad_norm) == (step.step != 2));

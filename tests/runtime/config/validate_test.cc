@@ -68,6 +68,12 @@ TEST_CASE("a key that a family cannot honour is refused by name", "[config][vali
         "less than high_freq_factor"}});
 }
 
+TEST_CASE("replicas are compared where there are some", "[config][validate]") {
+  Check({{{"guard.replicas_every=5"}, "guard.replicas_every", "nothing to compare"},
+         {{"guard.replicas_every=5", "parallel.replicate=2"}, "", ""},
+         {{"guard.replicas_every=0"}, "", ""}});
+}
+
 TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read", "[config][validate]") {
   Check({{{"data.kind=text"}, "data.path", "needed for text"},
          {{"data.kind=text", "data.path=a.txt"}, "", ""},

@@ -122,8 +122,8 @@ TEST_CASE("an injected fault passes, and is skipped on all ranks", "[exec][check
           const StepScalars bad = test::TrainStep(engine, c, rank, 1, injection);
           const StepScalars good = test::TrainStep(engine, c, rank, 2);
           const std::lock_guard lock(mutex);
-          skipped += bad.finite == 0 && bad.offender_rank == 1 && bad.offender_unit == (loss ? -1 : 2);
-          after += good.finite == 1 && good.adam_t == 2;
+          skipped += bad.applied == 0 && bad.offender_rank == 1 && bad.offender_unit == (loss ? -1 : 2);
+          after += good.applied == 1 && good.adam_t == 2;
         },
         ErrorCode::kInternal);
     REQUIRE(message.empty());
