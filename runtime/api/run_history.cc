@@ -21,6 +21,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = int64_t{16} << 20;
 constexpr int kDepth = 8;
+// Of a history in memory, calls times keys: each call holds all keys, though its file says only what changed.
+constexpr size_t kMostValues = size_t{1} << 20;
 
 std::string PathOf(const std::string& run_dir) { return run_dir + "/config.json"; }
 
@@ -103,6 +105,7 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
   const JsonOrigin origin{path, ErrorCode::kData};
   const nlohmann::json all = ParseStrictJson(text, kDepth, origin);
   RunHistory history = {CallFrom(all, origin)};
+  size_t values = history.back().keys.size();
   const nlohmann::json& resumed = JsonField(all, "resumed", origin);
   MR_REQUIRE(ErrorCode::kData, resumed.is_array(), "{}: \"resumed\" must be an array, got {}", path,
              resumed.type_name());
@@ -114,6 +117,8 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
     std::map<std::string, RecordedValue> changed = std::move(call.keys);
     call.keys = history.back().keys;
     for (auto& [key, recorded] : changed) call.keys[key] = std::move(recorded);
+    MR_REQUIRE(ErrorCode::kData, (values += call.keys.size()) <= kMostValues,
+               "{}: the calls up to step {} have more than {} values together", path, call.step, kMostValues);
     history.push_back(std::move(call));
   }
   return history;

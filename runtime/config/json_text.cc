@@ -13,6 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
+constexpr size_t kLongestPointer = 256;  // several times that of any key; see Scanner
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 // Accepts everything that is JSON, and keeps the first error with its place.
@@ -84,7 +85,9 @@ JsonTextProblem SyntaxProblem(const std::string& text, const SyntaxCheck& check)
   return {offset, "not a JSON document: " + check.text() + hint};
 }
 
-// Walks text that is known to be JSON.
+// Walks text that is known to be JSON. Members whose pointer is too long for any key of ours are not kept:
+// each pointer repeats all names around it, so that one long name around many short ones would take their
+// product in memory.
 class Scanner {
  public:
   Scanner(std::string_view text, std::map<std::string, JsonMember>& members,
@@ -133,8 +136,10 @@ class Scanner {
       ++at_;  // colon
       SkipSpace();
       member.value_begin = at_;
-      Value(child);
+      const bool outer = std::exchange(kept_, kept_ && child.size() <= kLongestPointer);
+      Value(kept_ ? child : std::string());
       member.value_end = at_;
+      if (!std::exchange(kept_, outer)) continue;
       if (const auto [first, is_new] = members_.emplace(child, member); !is_new) {
         problems_.push_back({member.key, fmt::format("\"{}\" is given twice in one object, first in line {}",
                                                      name, PositionOf(text_, first->second.key).line)});
@@ -157,6 +162,7 @@ class Scanner {
 
   std::string_view text_;
   size_t at_ = 0;
+  bool kept_ = true;
   std::map<std::string, JsonMember>& members_;
   std::vector<JsonTextProblem>& problems_;
 };

@@ -41,7 +41,8 @@ class JsonText {
   const std::string& text() const { return text_; }
   const std::vector<JsonTextProblem>& problems() const { return problems_; }
 
-  // By JSON pointer ("/model/layers"); null if there is no such member.
+  // By JSON pointer ("/model/layers"); null if there is no such member, or its pointer is longer than 256
+  // bytes.
   const JsonMember* Find(const std::string& pointer) const;
 
  private:

@@ -135,6 +135,7 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& origi
                               .identity = JsonString(json, "identity", where),
                               .user = JsonField(json, "user", where).dump(),
                               .files = {}};
+  MR_REQUIRE(kCode, JsonField(json, "user", where).is_object(), "{}: user must be an object", origin);
   const nlohmann::json& files = JsonField(json, "files", where);
   MR_REQUIRE(kCode, files.is_array() && !files.empty(), "{}: files must be a non-empty array", origin);
   int64_t previous = -1;

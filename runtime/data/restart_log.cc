@@ -26,20 +26,21 @@ void Append(const std::string& run_dir, const Json& line) {
   lines.Append(line.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-std::string TextOf(const Json& line, const char* key) {
+std::string TextOf(const nlohmann::json& line, const char* key) {
   const auto found = line.find(key);
   return found != line.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-std::optional<double> NumberOf(const Json& line, const char* key) {
+std::optional<double> NumberOf(const nlohmann::json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
 }
 
-std::optional<int64_t> CountOf(const Json& line, const char* key) {
+std::optional<int64_t> CountOf(const nlohmann::json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number_integer()) return std::nullopt;
+  if (found->is_number_unsigned() && !std::in_range<int64_t>(found->get<uint64_t>())) return std::nullopt;
   return found->get<int64_t>();
 }
 
@@ -64,14 +65,16 @@ void LogResumed(const std::string& run_dir, int64_t step, double seconds) {
 std::vector<RecordedFailure> ParseRestarts(std::string_view text) {
   std::vector<RecordedFailure> all;
   for (size_t newline; (newline = text.find('\n')) != text.npos; text.remove_prefix(newline + 1)) {
-    const Json line = Json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
+    // Not an ordered object, which takes quadratic time for a line of many keys.
+    const auto line = nlohmann::json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) continue;
     const std::string event = TextOf(line, "event");
     if (event == "failed") {
       RecordedFailure recorded;
       recorded.failure.time = TextOf(line, "time");
       recorded.failure.reason = TextOf(line, "reason");
-      if (const auto code = CountOf(line, "exit_code")) recorded.failure.exit_code = static_cast<int>(*code);
+      if (const auto code = CountOf(line, "exit_code"); code && std::in_range<int>(*code))
+        recorded.failure.exit_code = static_cast<int>(*code);
       recorded.failure.step = CountOf(line, "step").value_or(0);
       recorded.failure.checkpoint = CountOf(line, "checkpoint").value_or(0);
       const auto restarts = line.find("restarts");

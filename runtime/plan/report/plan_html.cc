@@ -128,7 +128,9 @@ std::string PlanHtml(const ReportInput& input, const PlanReport& report) {
   std::string page = kPageHtml;
   Fill(page, "@STYLE@", kPageCss);
   Fill(page, "@SCRIPT@", kPageJs);
-  Fill(page, "@DATA@", Embeddable(PageData(input, report).dump()));
+  Fill(page, "@DATA@",
+       Embeddable(
+           PageData(input, report).dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace)));
   return page;
 }
 

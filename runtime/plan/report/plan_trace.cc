@@ -50,7 +50,7 @@ class TraceWriter {
                 {"otherData",
                  {{"plan_hash", PlanHash(plan_)}, {"machine", machine_.title}, {"ranks", mesh_.world()}}},
                 {"traceEvents", std::move(all)}}
-        .dump();
+        .dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
   }
 
  private:

@@ -122,6 +122,23 @@ TEST_CASE("a resumed run keeps the first configuration and adds what changed", "
   RequireEqual(WithCall(history, Call(0, "0.5", "c.json:1")), {Call(0, "0.5", "c.json:1")});
 }
 
+TEST_CASE("a history cannot stand for more than it is worth keeping in memory", "[run_history]") {
+  const std::string rest = R"("world":1,"backend":"cpu","plan_stages":{},"keys":{)";
+  std::string keys, calls;
+  for (int i = 0; i < 2000; ++i)
+    keys += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"value":1,"origin":""})";
+  const auto text = [&] { return R"({"step":0,)" + rest + keys + R"(},"resumed":[)" + calls + "]}"; };
+  const auto add = [&](int from, int to) {
+    for (int i = from; i <= to; ++i)
+      calls += (i > 1 ? ",{\"step\":" : "{\"step\":") + std::to_string(i) + "," + rest + "}}";
+  };
+  add(1, 500);
+  CHECK(ParseRunHistory(text(), "a").size() == 501);
+  add(501, 600);  // 52 KB that would be more than a million values
+  RequireError(ErrorCode::kData, {"a: the calls up to step 524 have more than 1048576 values"},
+               [&] { ParseRunHistory(text(), "a"); });
+}
+
 TEST_CASE("config.json is written once, then only for a change; what is no history is left alone",
           "[run_history]") {
   const TempDir temp;

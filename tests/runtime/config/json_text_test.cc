@@ -94,6 +94,20 @@ TEST_CASE("text that is not JSON is reported where it stops being JSON", "[confi
   }
 }
 
+TEST_CASE("a long name around many members does not take their product in memory", "[config][json]") {
+  const std::string longest(250, 'n'), longer(300, 'm');
+  const JsonText json("{\"" + longest + "\":{\"abcd\":1,\"abcde\":[{}]},\"" + longer +
+                      "\":{\"b\":{\"c\":1}},\"d\":2}");
+  REQUIRE(json.problems().empty());
+  CHECK(json.Find("/" + longest) != nullptr);
+  CHECK(json.Find("/" + longest + "/abcd") != nullptr);
+  CHECK(json.Find("/" + longest + "/abcde") == nullptr);
+  CHECK(json.Find("/" + longer) == nullptr);
+  CHECK(json.Find("/b") == nullptr);
+  CHECK(json.Find("/c") == nullptr);
+  CHECK(json.Find("/d") != nullptr);
+}
+
 TEST_CASE("deep nesting is refused, not followed", "[config][json]") {
   const auto lists = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   REQUIRE(JsonText(lists(32)).problems().empty());

@@ -51,6 +51,18 @@ TEST_CASE("lines that are none are passed over, a torn last one too", "[data]") 
   CHECK(all[0].seconds == 2.5);
 }
 
+TEST_CASE("numbers that do not fit are not known, rather than others", "[data]") {
+  const std::vector<RecordedFailure> all = ParseRestarts(
+      "{\"event\": \"failed\", \"exit_code\": 4294967433, \"step\": 18446744073709551615, \"checkpoint\": "
+      "7}\n"
+      "{\"event\": \"resumed\", \"step\": 9223372036854775808, \"seconds\": 1}\n");
+  REQUIRE(all.size() == 1);
+  CHECK_FALSE(all[0].failure.exit_code.has_value());
+  CHECK(all[0].failure.step == 0);
+  CHECK(all[0].failure.checkpoint == 7);
+  CHECK_FALSE(all[0].resumed_step.has_value());
+}
+
 TEST_CASE("a file that was put aside is left alone", "[data]") {
   const TempDir temp;
   LogFailure(temp / "", {"2026-11-20T10:15:00Z", "first", 137, 20, 18, true});
