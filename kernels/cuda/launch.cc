@@ -17,7 +17,7 @@ void LetBeginEarly(const Launch& launch) {
     return;
   cudaGraphNode_t before = nodes[0];
   cudaGraphNodeType type{};
-  // The runtime has no name for a stream's memory operations, which watchdogs mark with.
+  // The runtime has no name for a stream's memory operations, which a library may have put there.
   const cudaError_t status_of_type = cudaGraphNodeGetType(before, &type);
   if (status_of_type == cudaErrorUnknown) {
     static_cast<void>(cudaGetLastError());

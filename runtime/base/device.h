@@ -1,9 +1,11 @@
 // A place that holds an arena and runs streams. Implementations: runtime/base/cpu, runtime/base/cuda.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "runtime/base/stream.h"
@@ -63,10 +65,18 @@ class Device {
   virtual void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) = 0;
   virtual void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) = 0;
   virtual void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) = 0;
-  // *word = value, in stream order and visible to the host at once, without any wait of the host's: also
-  // while what follows on the stream hangs. `word` is a HostBuffer's, at a multiple of 8 bytes. Can be
-  // captured.
-  virtual void EnqueueMark(std::byte* word, uint64_t value, Stream& stream) = 0;
+  // *word = value of each mark, in stream order and visible to the host at once, without any wait of the
+  // host's: also while what follows on the stream hangs. The last mark is not seen before the others. Words
+  // are a HostBuffer's, at multiples of 8 bytes; at most kMostMarks. Can be captured.
+  struct Mark {
+    std::byte* word;
+    uint64_t value;
+  };
+  static constexpr size_t kMostMarks = 8;
+  virtual void EnqueueMarks(std::span<const Mark> marks, Stream& stream) = 0;
+  void EnqueueMark(std::byte* word, uint64_t value, Stream& stream) {
+    EnqueueMarks(std::array{Mark{word, value}}, stream);
+  }
 
   // Whether work can be captured into a graph. Where it cannot (a host stream has run each call when it
   // returns), a recorded step issues its list again.

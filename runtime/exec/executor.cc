@@ -57,8 +57,10 @@ Executor::~Executor() {
 
 void Executor::EnqueueMark(int word, uint64_t value, StreamId id) {
   ++enqueued_marks_;
-  context_.device->EnqueueMark(words_->data() + word * kDeviceWordStride, value, stream(id));
+  context_.device->EnqueueMark(WordAt(word), value, stream(id));
 }
+
+std::byte* Executor::WordAt(int word) const { return words_->data() + word * kDeviceWordStride; }
 
 void Executor::BeginRun(const RunInfo& run) {
   if (context_.marks == nullptr) return;
@@ -66,8 +68,11 @@ void Executor::BeginRun(const RunInfo& run) {
   if (!marks_on_device()) return;
   // Streams are joined to compute here, so no older mark comes later. The words go back before the number
   // moves on: their pair never does.
-  for (int s = 0; s < kStreams; ++s) EnqueueMark(kFirstStreamWord + s, 0, StreamId::kCompute);
-  EnqueueMark(kRunBegunWord, number, StreamId::kCompute);
+  std::array<Device::Mark, kStreams + 1> marks{};
+  for (int s = 0; s < kStreams; ++s) marks[static_cast<size_t>(s)] = {WordAt(kFirstStreamWord + s), 0};
+  marks.back() = {WordAt(kRunBegunWord), number};
+  enqueued_marks_ += kStreams + 1;
+  context_.device->EnqueueMarks(marks, stream(StreamId::kCompute));
   number_ = number;
 }
 

@@ -84,6 +84,7 @@ class Executor {
   void RunMarked(const BoundOp& op, StreamId stream, const OpMark& mark);
   bool marks_on_device() const { return words_ != nullptr; }
   void EnqueueMark(int word, uint64_t value, StreamId stream);
+  std::byte* WordAt(int word) const;
 
   ExecutorContext context_;
   std::unique_ptr<HostBuffer> words_;  // where a device writes its marks

@@ -96,8 +96,9 @@ class HostDevice final : public Device {
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream&) override {
     std::memset(device, static_cast<int>(value), static_cast<size_t>(bytes));
   }
-  void EnqueueMark(std::byte* word, uint64_t value, Stream&) override {
-    __atomic_store_n(reinterpret_cast<uint64_t*>(word), value, __ATOMIC_RELEASE);
+  void EnqueueMarks(std::span<const Mark> marks, Stream&) override {
+    for (const Mark& mark : marks)
+      __atomic_store_n(reinterpret_cast<uint64_t*>(mark.word), mark.value, __ATOMIC_RELEASE);
   }
   bool captures() const override { return false; }
   void BeginCapture(Stream&) override { MR_CHECK(false, "host streams cannot be captured"); }

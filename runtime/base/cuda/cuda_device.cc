@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/cuda_mark.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -175,27 +176,15 @@ void CudaDevice::EnqueueFill(std::byte* device, std::byte value, int64_t bytes, 
   MR_CUDA(cudaMemsetAsync(device, static_cast<int>(value), static_cast<size_t>(bytes), AsCuda(stream).get()));
 }
 
-// The driver is not linked: this program also starts where there is none. cuStreamWriteValue64 orders the
-// mark behind the writes before it, as an event would.
-void CudaDevice::EnqueueMark(std::byte* word, uint64_t value, Stream& stream) {
-  if (write_value_ == nullptr) {
-    constexpr unsigned kSince = 11070;  // the second version of stream memory operations, capturable
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    MR_CUDA(cudaGetDriverEntryPointByVersion("cuStreamWriteValue64", &write_value_, kSince, cudaEnableDefault,
-                                             &found));
-    MR_REQUIRE(ErrorCode::kDevice, found == cudaDriverEntryPointSuccess && write_value_ != nullptr,
-               "{}: the driver has no cuStreamWriteValue64, which the watchdog's marks need; run without it: "
-               "execution.watchdog_s=0",
-               name());
+void CudaDevice::EnqueueMarks(std::span<const Mark> marks, Stream& stream) {
+  MR_CHECK(!marks.empty() && marks.size() <= kMostMarks, "{} marks at once; 1 to {} are allowed", marks.size(),
+           kMostMarks);
+  cuda::MarkList list{};
+  for (const Mark& mark : marks) {
+    list.words[list.count] = reinterpret_cast<uint64_t*>(mark.word);
+    list.values[list.count++] = mark.value;
   }
-  using WriteValue = CUresult(CUDAAPI*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
-  const CUresult status = reinterpret_cast<WriteValue>(write_value_)(
-      AsCuda(stream).get(), reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT);
-  MR_REQUIRE(
-      ErrorCode::kDevice, status == CUDA_SUCCESS,
-      "{}: cuStreamWriteValue64 failed with error {} of the driver; the watchdog's marks can be turned "
-      "off: execution.watchdog_s=0",
-      name(), static_cast<int>(status));
+  cuda::LaunchMarks(list, AsCuda(stream).get());
 }
 
 // Relaxed: libraries may allocate or query while a step is captured (cuDNN, NCCL); what they launch is

@@ -73,9 +73,7 @@ class CudaDevice final : public Device {
   void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) override;
   void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) override;
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) override;
-  // A memory operation of the stream, not a kernel: no SM has to be free for it. Error(kDevice) where the
-  // driver or GPU has none for 64 bits.
-  void EnqueueMark(std::byte* word, uint64_t value, Stream& stream) override;
+  void EnqueueMarks(std::span<const Mark> marks, Stream& stream) override;
 
   bool captures() const override { return true; }
   void BeginCapture(Stream& origin) override;
@@ -96,7 +94,6 @@ class CudaDevice final : public Device {
  private:
   int ordinal_;
   cudaDeviceProp properties_{};
-  void* write_value_ = nullptr;  // the driver's cuStreamWriteValue64, found at the first mark
   std::map<std::type_index, std::shared_ptr<void>> attached_;
   std::vector<std::shared_ptr<void>> order_;
 };

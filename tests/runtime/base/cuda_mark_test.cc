@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_device.h"
@@ -57,6 +58,24 @@ TEST_CASE("a mark is seen while the work behind it hangs, and not before the wor
   gate.open = true;
   stream->Sync();
   CHECK(Load(*words, 64) == 2);
+}
+
+TEST_CASE("marks that are enqueued together are all written, the last one after the others", "[cuda]") {
+  CudaDevice device(0);
+  const auto words = device.AllocateHost(64 * Device::kMostMarks, "words");
+  std::fill(words->data(), words->data() + words->bytes(), std::byte{0});
+  const auto stream = device.MakeStream("compute");
+  for (uint64_t run = 1; run <= 200; ++run) {
+    std::vector<Device::Mark> marks;
+    for (size_t i = 0; i < Device::kMostMarks; ++i) marks.push_back({words->data() + 64 * i, 100 * run + i});
+    device.EnqueueMarks(marks, *stream);
+    const int64_t last = 64 * (Device::kMostMarks - 1);
+    REQUIRE(Becomes(*words, last, 100 * run + Device::kMostMarks - 1));
+    for (size_t i = 0; i + 1 < Device::kMostMarks; ++i)
+      REQUIRE(Load(*words, static_cast<int64_t>(64 * i)) == 100 * run + i);
+  }
+  CHECK_THROWS(device.EnqueueMarks({}, *stream));
+  CHECK_THROWS(device.EnqueueMarks(std::vector<Device::Mark>(Device::kMostMarks + 1), *stream));
 }
 
 TEST_CASE("captured marks are written by each launch, on the streams that they were captured on", "[cuda]") {
