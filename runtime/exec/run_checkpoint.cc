@@ -54,7 +54,9 @@ std::string Summary(const std::vector<std::string>& problems) {
 }
 
 std::string ModelOf(const CheckpointManifest& manifest) {
-  return nlohmann::json::parse(manifest.user).value("model", std::string());
+  const nlohmann::json user = nlohmann::json::parse(manifest.user);
+  const auto model = user.find("model");
+  return model != user.end() && model->is_string() ? model->get<std::string>() : std::string();
 }
 
 // Runs `step` on rank 0 and makes its failure everyone's.
@@ -81,6 +83,14 @@ class SavedTensors {
         places_[param.at("name").get<std::string>()] = {
             flat.at("name").get<std::string>(), flat.at("shard_numel").get<int64_t>(),
             param.at("begin").get<int64_t>(), param.at("numel").get<int64_t>()};
+    // A layout that no program of ours has written must not lead outside the blobs.
+    constexpr int64_t kMost = int64_t{1} << 60;
+    for (const auto& [name, place] : places_)
+      MR_REQUIRE(
+          ErrorCode::kCheckpoint,
+          place.shard_numel >= 1 && place.shard_numel <= kMost && place.begin >= 0 && place.begin <= kMost,
+          "{}: {} at {} of shards of {} elements is no place in a checkpoint", reader.folder(), name,
+          place.begin, place.shard_numel);
   }
 
   std::vector<float> Read(const char* kind, const ParamPlacement& param) {
@@ -96,6 +106,10 @@ class SavedTensors {
       const int64_t at = place.begin + done;
       const int64_t rank = at / place.shard_numel, inside = at % place.shard_numel;
       const int64_t n = std::min(place.numel - done, place.shard_numel - inside);
+      const CheckpointBlob& blob = reader_.Blob(rank, BlobName(kind, place.flat));
+      MR_REQUIRE(ErrorCode::kCheckpoint, blob.bytes == place.shard_numel * 4,
+                 "{}: the shard of {} of rank {} has {} bytes; {} elements are expected", reader_.folder(),
+                 place.flat, rank, blob.bytes, place.shard_numel);
       reader_.Read(rank, BlobName(kind, place.flat), inside * 4, values.data() + done, n * 4);
       done += n;
     }

@@ -1,7 +1,10 @@
 // A run that is stopped and resumed at each third step is the run that was never stopped.
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/data/checkpoint_manifest.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/run_checkpoint.h"
 #include "runtime/exec/run_saver.h"
@@ -105,6 +108,49 @@ TEST_CASE("another world, mesh or precision loads the same logical values") {
       REQUIRE(loaded == std::vector<std::string>(static_cast<size_t>(world), saved));
       REQUIRE(adam_t == std::vector<int64_t>(static_cast<size_t>(world), 3));
     }
+}
+
+// The checksums of a manifest tell damage; who forges one can compute them.
+TEST_CASE("a checkpoint whose layout leads nowhere is refused, not followed") {
+  const TempDir dir;
+  const Trial from = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, 2, 1).trial;
+  std::string folder;
+  RunEngines(from, [&](RankContext& rank) {
+    rank.engine.InitWeights(3);
+    const std::string saved = SaveRun(rank.engine, dir.path(), {0, 0}, IdentityOf(from), 2);
+    if (rank.rank == 0) folder = saved;
+  });
+  const CheckpointManifest original = ReadManifest(folder);
+  const Trial to = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, 1, 1).trial;
+  const auto load = [&](const nlohmann::json& user) {
+    CheckpointManifest forged = original;
+    forged.user = user.dump();
+    WriteBytes(folder + "/" + kManifestName, PrintManifest(forged));
+    std::string code = "loaded";
+    RunEngines(to, [&](RankContext& rank) {
+      try {
+        ResumeRun(rank.engine, dir.path(), ResumePolicy::kMust, IdentityOf(to));
+      } catch (const Error& error) {
+        code = Name(error.code());
+      }
+    });
+    return code;
+  };
+  const nlohmann::json user = nlohmann::json::parse(original.user);
+  CHECK(load(user) == "loaded");
+  const nlohmann::json::json_pointer shard("/layout/flats/1/shard_numel"),
+      begin("/layout/flats/1/params/0/begin");
+  const auto with = [&](const auto& place, const nlohmann::json& value) {
+    nlohmann::json changed = user;
+    changed[place] = value;
+    return changed;
+  };
+  for (const auto& value : {nlohmann::json(0), nlohmann::json(-1), nlohmann::json(INT64_MAX),
+                            nlohmann::json("x"), nlohmann::json(user[shard].get<int64_t>() + 64)})
+    CHECK(load(with(shard, value)) == "checkpoint");
+  for (const int64_t value : {int64_t{-64}, INT64_MAX, int64_t{1} << 40})
+    CHECK(load(with(begin, value)) == "checkpoint");
+  CHECK(load(with(nlohmann::json::json_pointer("/model"), 7)) == "loaded");  // told to people only
 }
 
 }  // namespace
