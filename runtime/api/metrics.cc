@@ -159,16 +159,23 @@ std::vector<EventScalar> ScalarsOf(const StepReport& r) {
   return scalars;
 }
 
-StepFigures FiguresOf(const StepReport& r) {
-  return {.step = r.step,
-          .loss = r.loss,
-          .grad_norm = r.grad_norm,
-          .lr = r.lr,
-          .tokens_per_s = r.tokens_per_s,
-          .step_seconds = r.step_ms / 1e3,
-          .device_bytes = r.peak_bytes,
-          .skipped = r.skipped,
-          .tokens = r.tokens};
+StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
+  StepFigures figures = {.step = r.step,
+                         .loss = r.loss,
+                         .grad_norm = r.grad_norm,
+                         .lr = r.lr,
+                         .tokens_per_s = r.tokens_per_s,
+                         .step_seconds = r.step_ms / 1e3,
+                         .device_bytes = r.peak_bytes,
+                         .skipped = r.skipped,
+                         .tokens = r.tokens};
+  if (saves.published + saves.failed > 0)
+    figures.saves = {.published = saves.published,
+                     .failed = saves.failed,
+                     .step = saves.newest,
+                     .stall_seconds = saves.stall_ms.empty() ? 0 : saves.stall_ms.back() / 1e3,
+                     .seconds = saves.save_ms.empty() ? 0 : saves.save_ms.back() / 1e3};
+  return figures;
 }
 
 void WriteSummary(const std::string& run_dir, const Summary& s) {

@@ -36,8 +36,8 @@ class MetricsFile {
 // The numbers of a line of metrics.jsonl that are worth a curve, under the same names.
 std::vector<EventScalar> ScalarsOf(const StepReport& report);
 
-// The numbers of a line for MetricsServer.
-StepFigures FiguresOf(const StepReport& report);
+// The numbers of a line, and of the saves until then, for MetricsServer.
+StepFigures FiguresOf(const StepReport& report, const SaveTotals& saves);
 
 // "0x3f9d70a4": the bits of the float32 nearest to `value`.
 std::string Float32Bits(double value);

@@ -94,6 +94,16 @@ std::string Response(std::string_view status, std::string_view content_type, std
 }  // namespace
 
 std::string PrometheusText(const StepFigures& f) {
+  std::string saves;
+  if (f.saves)
+    saves =
+        Metric("saves_total", "counter", "Checkpoints published.", f.saves->published) +
+        Metric("failed_saves_total", "counter", "Checkpoints that could not be written.", f.saves->failed) +
+        Metric("saved_step", "gauge", "Step of the newest checkpoint.", f.saves->step) +
+        Metric("save_stall_seconds", "gauge", "Time that training last waited for a checkpoint.",
+               f.saves->stall_seconds) +
+        Metric("save_seconds", "gauge", "Time from the newest checkpoint's beginning to its publication.",
+               f.saves->seconds);
   return Metric("step", "gauge", "Training steps done.", f.step) +
          Metric("loss", "gauge", "Training loss of the step.", f.loss) +
          Metric("grad_norm", "gauge", "Norm of the gradient before clipping.", f.grad_norm) +
@@ -105,7 +115,7 @@ std::string PrometheusText(const StepFigures& f) {
                 f.device_bytes) +
          Metric("skipped_steps_total", "counter", "Updates skipped because a value was not finite.",
                 f.skipped) +
-         Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens);
+         Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens) + saves;
 }
 
 MetricsServer::Descriptor::~Descriptor() { ::close(fd_); }

@@ -27,6 +27,15 @@ struct StepFigures {
   int64_t device_bytes = 0;  // most in use so far: rank 0's device, or its process's resident size
   int64_t skipped = 0;       // updates skipped so far
   int64_t tokens = 0;        // seen so far, all ranks
+
+  // Checkpoints of this call.
+  struct Saves {
+    int64_t published = 0, failed = 0;
+    int64_t step = 0;          // of the newest
+    double stall_seconds = 0;  // that training waited for one last
+    double seconds = 0;        // from the beginning of the newest to its publication
+  };
+  std::optional<Saves> saves = {};  // once there is something to say
 };
 
 // NaN and infinities as Prometheus writes them; other values read back as the same double.

@@ -58,6 +58,7 @@ void Saver::Conclude(const std::optional<SaveOutcome>& outcome, Failure failure)
   const PhaseScope phase(leader ? session_.marks() : nullptr, RunPhase::kReporting);
   if (!outcome->error.has_value()) {
     ++totals_.published;
+    totals_.newest = outcome->step;
     totals_.save_ms.push_back(outcome->ms);
     figures_.saved_step = outcome->step;
     figures_.save_ms = outcome->ms;

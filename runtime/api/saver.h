@@ -26,6 +26,7 @@ struct SaveFigures {
 // Of a call of Train.
 struct SaveTotals {
   int64_t published = 0, failed = 0;
+  int64_t newest = 0;                     // step that was published last
   std::vector<double> stall_ms, save_ms;  // of each save; of each that was published
 };
 

@@ -232,7 +232,7 @@ class Loop {
       Report([&] {
         metrics_->Append(report);
         if (events_ != nullptr) events_->Append(report.step, ScalarsOf(report));
-        if (metrics_server_ != nullptr) metrics_server_->Store(FiguresOf(report));
+        if (metrics_server_ != nullptr) metrics_server_->Store(FiguresOf(report, saver_->totals()));
       });
       if (marks() != nullptr) marks()->Enter(RunPhase::kTraining, report.step);
     }

@@ -26,8 +26,8 @@ struct StepReport {
   double enqueue_us = 0;   // host time to issue the step; on a host device, to run it
   int64_t peak_bytes = 0;  // most memory in use so far: this rank's device, or its process's resident size
   int64_t skipped = 0;     // updates skipped so far
-  bool applied = true;              // the update; else why not:
-  std::string offender;             // "gradient of unit h.0 on rank 1", "loss above 3.21"
+  bool applied = true;     // the update; else why not:
+  std::string offender;    // "gradient of unit h.0 on rank 1", "loss above 3.21"
   std::optional<double> eval_loss;  // held-out loss after this step, when train.eval_every asks for it
   double eta_s = 0;
   SaveFigures saves;  // since the step before

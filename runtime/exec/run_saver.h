@@ -41,7 +41,7 @@ struct KeptCheckpoints {
 
 struct SaverOptions {
   bool asynchronous = true;  // false: Begin and Settle do everything on the caller's thread, without a copy
-  KeptCheckpoints keep;
+  KeptCheckpoints keep = {};
   FileSystem* files = &FileSystem::Posix();  // used by one thread at a time
   // On rank 0 before a checkpoint gets its name, on the thread of the save: what must not be newer than it on
   // the disk. May throw.

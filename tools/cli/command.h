@@ -77,6 +77,11 @@ struct ExchangeArguments {
   ConfigArguments config;
   std::string folder, checkpoint;
 };
+struct InspectArguments {
+  std::string path;
+  bool json = false;
+  bool verify = false;  // only whether it is sound; Error(kConfig) for what carries no checksums
+};
 struct CompareArguments {
   std::string a, b;  // folders of runs
   bool json = false;
@@ -101,7 +106,7 @@ int EvalVerb(const EvalArguments& arguments);
 int GenerateVerb(const GenerateArguments& arguments);
 int PlanVerb(const PlanArguments& arguments);
 int BenchVerb(const BenchArguments& arguments);
-int InspectVerb(const std::string& path, bool json);
+int InspectVerb(const InspectArguments& arguments);
 int CompareVerb(const CompareArguments& arguments);  // 0: the same; 1: they differ
 int ReportVerb(const ReportArguments& arguments);
 int ImportVerb(const ExchangeArguments& arguments);

@@ -1,10 +1,15 @@
 #include "tools/cli/fault.h"
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -34,6 +39,28 @@ std::optional<TrainFault> ParseFault(std::string_view text) {
   return TrainFault{*step, *rank, std::string(place.substr(kUnit.size()))};
 }
 
+std::optional<DiskFault> ParseDiskFault(std::string_view text) {
+  using Kind = DiskFault::Kind;
+  constexpr std::pair<std::string_view, Kind> kKinds[] = {{"full", Kind::kFull},
+                                                          {"write", Kind::kWrite},
+                                                          {"sync", Kind::kSync},
+                                                          {"rename", Kind::kRename},
+                                                          {"slow", Kind::kSlow}};
+  const size_t colon = text.find(':');
+  const size_t equals = text.find('=');
+  if (colon == text.npos || equals == text.npos || equals < colon) return std::nullopt;
+  const auto rank = Count(text.substr(0, colon));
+  const auto amount = Count(text.substr(equals + 1));
+  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& named) {
+    return named.first == text.substr(colon + 1, equals - colon - 1);
+  });
+  if (!rank || !amount || kind == std::end(kKinds)) return std::nullopt;
+  if (*amount == 0 && kind->second != Kind::kFull) return std::nullopt;
+  return DiskFault{*rank, kind->second, *amount};
+}
+
+bool IsCall(DiskFault::Kind kind) { return kind != DiskFault::Kind::kFull && kind != DiskFault::Kind::kSlow; }
+
 }  // namespace
 
 std::vector<TrainFault> ParseFaults(const std::string& text) {
@@ -56,6 +83,58 @@ std::vector<TrainFault> FaultsFromEnvironment() {
   const char* text = std::getenv(kFaultVariable);
   if (text == nullptr) return {};
   return ParseFaults(text);
+}
+
+std::vector<DiskFault> ParseDiskFaults(const std::string& text) {
+  std::vector<DiskFault> faults;
+  std::set<int64_t> ranks;  // with a call that fails
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    const auto fault = ParseDiskFault(part);
+    MR_REQUIRE(ErrorCode::kConfig, fault.has_value(),
+               "{}={}: \"{}\" is none of RANK:full=BYTES, RANK:write=N, RANK:sync=N, RANK:rename=N and "
+               "RANK:slow=MS, with RANK from 0 and N and MS from 1",
+               kDiskFaultVariable, text, part);
+    MR_REQUIRE(ErrorCode::kConfig, !IsCall(fault->kind) || ranks.insert(fault->rank).second,
+               "{}={}: more than one call fails on rank {}", kDiskFaultVariable, text, fault->rank);
+    faults.push_back(*fault);
+  }
+  MR_REQUIRE(ErrorCode::kConfig, !faults.empty(), "{} is set and empty", kDiskFaultVariable);
+  return faults;
+}
+
+std::vector<DiskFault> DiskFaultsFromEnvironment() {
+  const char* text = std::getenv(kDiskFaultVariable);
+  if (text == nullptr) return {};
+  return ParseDiskFaults(text);
+}
+
+std::unique_ptr<FileSystem> FaultyDisk(const std::vector<DiskFault>& faults, int64_t rank) {
+  std::unique_ptr<FaultingFileSystem> disk;
+  for (const DiskFault& fault : faults) {
+    if (fault.rank != rank) continue;
+    if (!disk) disk = std::make_unique<FaultingFileSystem>();
+    switch (fault.kind) {
+      case DiskFault::Kind::kFull:
+        disk->free_bytes = fault.amount;
+        continue;
+      case DiskFault::Kind::kSlow:
+        disk->delay = std::chrono::milliseconds(fault.amount);
+        continue;
+      case DiskFault::Kind::kWrite:
+        disk->kind = "write";
+        break;
+      case DiskFault::Kind::kSync:
+        disk->kind = "sync";
+        break;
+      case DiskFault::Kind::kRename:
+        disk->kind = "rename";
+        break;
+    }
+    disk->fault = FaultingFileSystem::Fault::kFail;
+    disk->at = fault.amount;
+  }
+  return disk;
 }
 
 }  // namespace millrace

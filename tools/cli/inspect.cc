@@ -37,7 +37,8 @@ Json CheckpointJson(const std::string& folder) {
             {"model", user.value("model", "")},
             {"samples", user.value("samples", int64_t{0})},
             {"adam_t", user.value("adam_t", int64_t{0})},
-            {"skipped", user.value("skipped", int64_t{0})}};
+            {"skipped", user.value("skipped", int64_t{0})},
+            {"eval_loss", user.value("eval_loss", Json(nullptr))}};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCheckpoint) throw;
     return {{"kind", "checkpoint"},
@@ -60,22 +61,37 @@ std::string CheckpointText(const Json& c) {
         c["step"].get<int64_t>(), c["world"].get<int64_t>(), c["files"].get<int64_t>(),
         HumanBytes(c["bytes"].get<int64_t>()), c["model"].get<std::string>(), c["adam_t"].get<int64_t>(),
         c["skipped"].get<int64_t>());
+  if (c.contains("eval_loss") && c["eval_loss"].is_number())
+    text += fmt::format("held-out loss {:.4f}\n", c["eval_loss"].get<double>());
   for (const Json& problem : c["problems"]) text += "damaged: " + problem.get<std::string>() + "\n";
   return text + (c["sound"].get<bool>() ? "every checksum matches" : "do not use it");
 }
 
-int InspectCheckpoint(const std::string& folder, bool json) {
+std::string VerdictText(const Json& c) {
+  const std::string folder = c["folder"].get<std::string>();
+  if (c["sound"].get<bool>()) return folder + ": sound";
+  std::vector<std::string> lines;
+  for (const Json& problem : c["problems"])
+    lines.push_back(fmt::format("{}: damaged: {}", folder, problem.get<std::string>()));
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+int InspectCheckpoint(const std::string& folder, const InspectArguments& arguments) {
   const Json checkpoint = CheckpointJson(folder);
-  std::cout << (json ? checkpoint.dump() : CheckpointText(checkpoint)) << std::endl;
+  std::cout << (arguments.json     ? checkpoint.dump()
+                : arguments.verify ? VerdictText(checkpoint)
+                                   : CheckpointText(checkpoint))
+            << std::endl;
   return checkpoint["sound"].get<bool>() ? 0 : ExitCode(ErrorCode::kCheckpoint);
 }
 
 // All checkpoints of a run's folder `root` of them, newest first; as JSON a line each.
-int InspectRun(const std::string& root, bool json) {
+int InspectRun(const std::string& root, const InspectArguments& arguments) {
   const std::vector<CheckpointEntry> entries = ListCheckpoints(root);
   MR_REQUIRE(ErrorCode::kCheckpoint, !entries.empty(), "{} holds no checkpoint", root);
   int worst = 0;
-  for (const CheckpointEntry& entry : entries) worst = std::max(worst, InspectCheckpoint(entry.folder, json));
+  for (const CheckpointEntry& entry : entries)
+    worst = std::max(worst, InspectCheckpoint(entry.folder, arguments));
   return worst;
 }
 
@@ -123,15 +139,20 @@ int InspectTokens(const std::string& path, bool json) {
 
 }  // namespace
 
-int InspectVerb(const std::string& path, bool json) {
+int InspectVerb(const InspectArguments& arguments) {
   namespace fs = std::filesystem;
+  const std::string& path = arguments.path;
   MR_REQUIRE(ErrorCode::kData, fs::exists(path), "{} does not exist", path);
-  if (fs::is_directory(path) && IsCheckpoint(path)) return InspectCheckpoint(path, json);
+  if (fs::is_directory(path) && IsCheckpoint(path)) return InspectCheckpoint(path, arguments);
   if (fs::is_directory(path) && fs::is_directory(fs::path(path) / "checkpoints"))
-    return InspectRun(path + "/checkpoints", json);
-  if (fs::is_directory(path) && !ListCheckpoints(path).empty()) return InspectRun(path, json);
-  if (fs::path(path).extension() == ".safetensors") return InspectSafetensors(path, json);
-  return InspectTokens(path, json);
+    return InspectRun(path + "/checkpoints", arguments);
+  if (fs::is_directory(path) && (arguments.verify || !ListCheckpoints(path).empty()))
+    return InspectRun(path, arguments);
+  MR_REQUIRE(ErrorCode::kConfig, !arguments.verify,
+             "--verify: {} is neither a checkpoint nor a folder of some, and nothing else carries checksums",
+             path);
+  if (fs::path(path).extension() == ".safetensors") return InspectSafetensors(path, arguments.json);
+  return InspectTokens(path, arguments.json);
 }
 
 }  // namespace millrace

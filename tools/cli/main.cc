@@ -168,13 +168,14 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{0}, (int64_t{1} << 53) - 1));
   generate_app->callback([&] { verb = [&] { return GenerateVerb(generate); }; });
 
-  std::string inspected;
-  bool inspect_json = false;
+  InspectArguments inspected;
   CLI::App* inspect_app = app.add_subcommand(
       "inspect", "what a checkpoint, run, safetensors or token file holds; verifies checksums");
-  inspect_app->add_option("path", inspected, "file or folder")->required();
-  inspect_app->add_flag("--json", inspect_json, "JSON");
-  inspect_app->callback([&] { verb = [&] { return InspectVerb(inspected, inspect_json); }; });
+  inspect_app->add_option("path", inspected.path, "file or folder")->required();
+  inspect_app->add_flag("--json", inspected.json, "JSON");
+  inspect_app->add_flag("--verify", inspected.verify,
+                        "a line for each checkpoint: sound, or what is damaged; exit code 4 if any is");
+  inspect_app->callback([&] { verb = [&] { return InspectVerb(inspected); }; });
 
   CompareArguments compared;
   CLI::App* compare_app = app.add_subcommand(

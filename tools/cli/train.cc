@@ -65,6 +65,7 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
 int TrainVerb(const TrainArguments& arguments) {
   const PlanSelection plans{true, true, true};
   const std::vector<TrainFault> faults = FaultsFromEnvironment();
+  const std::vector<DiskFault> disk_faults = DiskFaultsFromEnvironment();
   return RunOnRanks(arguments.config, plans, [&](RankContext& context) {
     InstallSignalHandlers();
     const Config& config = context.config.config;
@@ -75,7 +76,9 @@ int TrainVerb(const TrainArguments& arguments) {
       metrics_server = std::make_unique<MetricsServer>(*arguments.metrics_port);
       std::cout << fmt::format("metrics: http://127.0.0.1:{}/metrics", metrics_server->port()) << std::endl;
     }
-    const TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get()};
+    const std::unique_ptr<FileSystem> disk = FaultyDisk(disk_faults, context.factory.rank());
+    const TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(),
+                               disk.get()};
     Session session(config, context.environment, {plans, true});
     if (context.leader()) PrintBegin(session);
     const TrainResult result = Train(session, options, stop_requested, console);

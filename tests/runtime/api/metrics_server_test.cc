@@ -76,6 +76,18 @@ TEST_CASE("each figure has a help, a type and a value", "[metrics]") {
   CHECK(text.find("# TYPE millrace_tokens_total counter\n") != std::string::npos);
 }
 
+TEST_CASE("once a checkpoint was saved or failed, saves have figures", "[metrics]") {
+  StepFigures figures = kFigures;
+  const std::string before = Samples(PrometheusText(figures));
+  figures.saves = {.published = 4, .failed = 1, .step = 80, .stall_seconds = 0.0625, .seconds = 3.5};
+  CHECK(Samples(PrometheusText(figures)) == before +
+                                                "millrace_saves_total 4\n"
+                                                "millrace_failed_saves_total 1\n"
+                                                "millrace_saved_step 80\n"
+                                                "millrace_save_stall_seconds 0.0625\n"
+                                                "millrace_save_seconds 3.5\n");
+}
+
 TEST_CASE("values that are not finite are written as Prometheus reads them", "[metrics]") {
   StepFigures figures = kFigures;
   figures.loss = std::numeric_limits<double>::quiet_NaN();
