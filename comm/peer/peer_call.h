@@ -2,8 +2,7 @@
 //
 // Protocol One launch per rank, with as many blocks on each. Block b of every rank is a group of its own:
 //            1. tells block b of each peer that it has entered: what was before this call on its stream is
-//            done
-//               there, so its operand may be read, and its result overwritten;
+//               done there, so its operand may be read, and its result overwritten;
 //            2. waits until block b of each peer has entered;
 //            3. moves its part: stores into all ranks' results, or loads from all ranks' operands;
 //            4. tells block b of each peer that it is done, and waits for the same of them.
@@ -15,10 +14,10 @@
 //          on counting. Words only grow, so none is ever set back and a peer that is ahead does no harm.
 //          tests/comm/peer/peer_protocol_test.cc walks all interleavings of this.
 // Waiting  Blocks spin, so all blocks of a call must come to run on every GPU while others spin. A block
-// waits
-//          for its own number on other GPUs only, never for a block of its own GPU; blocks of other kernels
-//          end by themselves. So it is enough that the spinning blocks of all lanes of a GPU fit at once: at
-//          most kMaxBlocks a lane and four lanes of a run, of 132 multiprocessors that take two blocks each.
+//          waits for its own number on other GPUs only, never for a block of its own GPU; blocks of other
+//          kernels end by themselves. So it is enough that the spinning blocks of all lanes of a GPU fit at
+//          once: at most kMaxPeerBlocks a lane and four lanes of a run, of 132 multiprocessors that take two
+//          blocks each.
 #pragma once
 
 #include <cstddef>

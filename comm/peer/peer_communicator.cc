@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -12,6 +14,7 @@
 #include "comm/host_collectives.h"
 #include "comm/nccl/nccl_connect.h"
 #include "comm/operand_checks.h"
+#include "comm/peer/peer_gather.h"
 #include "comm/peer/peer_mapping.h"
 #include "comm/peer/peer_reduce.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -22,8 +25,7 @@ namespace {
 
 enum class Kind : uint32_t { kGather, kGatherBF16, kReduce };
 constexpr int kLanes = 2;  // gathers, reductions
-// What peers map is an allocation of its own: the driver maps whole pages, and puts small ones together in
-// them.
+// What peers map is an allocation of its own: the driver maps whole pages, where small allocations share one.
 constexpr int64_t kLaneBytes = 2 << 20;
 static_assert(kLanes * sizeof(PeerLane) <= kLaneBytes);
 
@@ -41,28 +43,38 @@ uint32_t Signature(Kind kind, DType dtype, int64_t offset, int64_t n) {
 
 class PeerCommunicatorImpl final : public PeerCommunicator {
  public:
-  PeerCommunicatorImpl(std::unique_ptr<Communicator> other, CudaDevice& device, const std::string& label,
-                       const PeerOptions& options)
-      : other_(std::move(other)),
+  PeerCommunicatorImpl(std::unique_ptr<Communicator> host,
+                       std::function<std::unique_ptr<Communicator>()> other, CudaDevice& device,
+                       const std::string& label, const PeerOptions& options)
+      : host_(std::move(host)),
+        make_(std::move(other)),
         device_(device),
         options_(options),
-        checks_(label, other_->rank(), other_->world_size()),
-        rank_(other_->rank()),
-        world_(other_->world_size()) {
-    MR_REQUIRE(ErrorCode::kConfig, options.max_blocks >= 1 && options.max_blocks <= kMaxPeerBlocks,
-               "peer memory: {} blocks; 1 to {} are allowed", options.max_blocks, kMaxPeerBlocks);
-    if (world_ == 1) return;
+        checks_(label, host_->rank(), host_->world_size()),
+        rank_(host_->rank()),
+        world_(host_->world_size()) {
+    for (const int blocks : {options.gather_blocks, options.reduce_blocks})
+      MR_REQUIRE(ErrorCode::kConfig, blocks >= 1 && blocks <= kMaxPeerBlocks,
+                 "peer memory: {} blocks; 1 to {} are allowed", blocks, kMaxPeerBlocks);
+    if (world_ == 1) {
+      static_cast<void>(Other());
+      return;
+    }
     words_ = device.AllocateHost(2 * sizeof(uint32_t), "peer words of " + label);
     for (const int i : {kStop, kStrange}) *HostWord(i) = 0;
     lanes_ = device.Allocate(kLaneBytes, "peer lanes of " + label);
     const auto stream = device.MakeStream("peer lanes");
     device.EnqueueFill(lanes_->data(), std::byte{0}, lanes_->bytes(), *stream);
     stream->Sync();
-    lane_mapping_ = PeerMapping::Make(*other_, device, label, lanes_->data(), lanes_->bytes());
+    lane_mapping_ = PeerMapping::Make(*host_, device, label, lanes_->data(), lanes_->bytes());
   }
 
   ~PeerCommunicatorImpl() override {
-    if (!regions_.empty() || lane_mapping_) static_cast<void>(cudaDeviceSynchronize());
+    if (world_ == 1) return;
+    static_cast<void>(cudaDeviceSynchronize());
+    regions_.clear();
+    lane_mapping_.reset();
+    Meet();
   }
 
   int rank() const noexcept override { return rank_; }
@@ -70,13 +82,12 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
                  Stream& stream) override {
-    if (world_ == 1) return other_->AllGather(shard, full, scratch, stream);
+    if (world_ == 1) return Other().AllGather(shard, full, scratch, stream);
     const bool in_place = checks_.AllGather(shard, full);
     if (shard.bytes() == 0) return CountGather(shard);
     const PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
     CountGather(shard);
-    LaunchPeerGather(call, shard.data, Slots(full, in_place), shard.bytes(), options_.gather_mover,
-                     AsCuda(stream).get());
+    LaunchPeerGather(call, shard.data, Slots(full, in_place), shard.bytes(), AsCuda(stream).get());
   }
 
   void AllGatherBF16(const TensorView& master, const TensorView& full, Stream& stream) override {
@@ -95,7 +106,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
                         Stream& stream) override {
-    if (world_ == 1) return other_->ReduceScatterSum(full, shard, scratch, stream);
+    if (world_ == 1) return Other().ReduceScatterSum(full, shard, scratch, stream);
     checks_.ReduceScatter(full, shard);
     if (shard.bytes() == 0) return CountReduce(shard);
     const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
@@ -103,23 +114,23 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     PeerSlices slices;
     const PeerMapping& region = RegionOf(full);
     for (int r = 0; r < world_; ++r) slices.slice[r] = region.At(r, full.data) + rank_ * shard.bytes();
-    LaunchPeerReduce(call, slices, shard.data, shard.dtype(), shard.numel(), options_.reduce_mover,
-                     AsCuda(stream).get());
+    LaunchPeerReduce(call, slices, shard.data, shard.dtype(), shard.numel(), AsCuda(stream).get());
   }
 
   void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream& stream) override {
-    const CommCounters before = other_->counters();
-    other_->AllReduceSum(buffer, scratch, stream);
-    counters_ += other_->counters() - before;
+    Communicator& other = Other();
+    const CommCounters before = other.counters();
+    other.AllReduceSum(buffer, scratch, stream);
+    counters_ += other.counters() - before;
   }
 
   std::vector<std::string> HostAllGather(const std::string& payload) override {
-    return other_->HostAllGather(payload);
+    return host_->HostAllGather(payload);
   }
   std::string HostBroadcast(const std::string& payload, int root) override {
-    return other_->HostBroadcast(payload, root);
+    return host_->HostBroadcast(payload, root);
   }
-  void Barrier() override { other_->Barrier(); }
+  void Barrier() override { host_->Barrier(); }
 
   const CommCounters& counters() const noexcept override {
     return world_ == 1 ? other_->counters() : counters_;
@@ -134,7 +145,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     MR_REQUIRE(ErrorCode::kInvalidArgument, regions_.count(base) == 0,
                "communicator '{}', rank {}: memory at {} is registered already", checks_.label(), rank_,
                static_cast<const void*>(base));
-    auto mapping = PeerMapping::Make(*other_, device_, checks_.label(), base, bytes);
+    auto mapping = PeerMapping::Make(*host_, device_, checks_.label(), base, bytes);
     regions_[base] = std::move(mapping);
   }
 
@@ -142,16 +153,16 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     if (regions_.count(base) == 0) return;
     static_cast<void>(cudaDeviceSynchronize());
     regions_.erase(base);
+    Meet();
   }
 
   void Connect(const CommUses& uses) override {
-    other_->Connect({.all_gathers = world_ == 1 && uses.all_gathers,
-                     .reduce_scatters = world_ == 1 && uses.reduce_scatters,
-                     .all_reduces = uses.all_reduces});
-    if (world_ == 1) return;
+    if (world_ == 1) return Other().Connect(uses);
+    if (uses.all_reduces)
+      Other().Connect({.all_gathers = false, .reduce_scatters = false, .all_reduces = true});
     const CommCounters before = counters_;
     ExerciseCollectives(
-        *this, device_, options_.nccl,
+        *this, device_, NcclOptions{.timeout = options_.timeout},
         {.all_gathers = uses.all_gathers, .reduce_scatters = uses.reduce_scatters, .all_reduces = false},
         checks_.label());
     counters_ = before;
@@ -165,7 +176,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                  checks_.label(), rank_, strange - 1);
       ThrowIfAborted("check");
     }
-    other_->CheckHealth();
+    if (const Communicator* other = other_seen_) other->CheckHealth();
+    host_->CheckHealth();
   }
 
   void Abort(const std::string& reason) noexcept override {
@@ -175,13 +187,35 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
       aborted_ = true;
       *HostWord(kStop) = 1;
     }
-    other_->Abort(reason);
+    if (Communicator* other = other_seen_) other->Abort(reason);
+    host_->Abort(reason);
   }
 
  private:
   static constexpr int kStop = 0, kStrange = 1;  // of words_
 
   volatile uint32_t* HostWord(int i) const { return reinterpret_cast<uint32_t*>(words_->data()) + i; }
+
+  Communicator& Other() {
+    if (other_) return *other_;
+    other_ = make_();
+    other_seen_ = other_.get();
+    if (aborted_) {  // which did not see it yet
+      const std::lock_guard lock(reason_mutex_);
+      other_->Abort(reason_);
+    }
+    return *other_;
+  }
+
+  // What peers had mapped may be freed afterwards.
+  void Meet() noexcept {
+    if (aborted_ || std::uncaught_exceptions() > exceptions_at_birth_) return;
+    try {
+      host_->Barrier();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "millrace: %s\n", error.what());
+    }
+  }
 
   void CountGather(const TensorView& shard) {
     ++counters_.all_gathers;
@@ -211,9 +245,9 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   }
 
   // A block for every `kEach` bytes of a shard: all ranks find the same number.
-  int Blocks(int64_t shard_bytes) const {
+  static int Blocks(int64_t shard_bytes, int most) {
     constexpr int64_t kEach = 8192;
-    return static_cast<int>(std::clamp<int64_t>((shard_bytes + kEach - 1) / kEach, 1, options_.max_blocks));
+    return static_cast<int>(std::clamp<int64_t>((shard_bytes + kEach - 1) / kEach, 1, most));
   }
 
   PeerCall Begin(Kind kind, const TensorView& full, int64_t shard_bytes, Stream& stream) const {
@@ -231,7 +265,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     call.signature = Signature(kind, full.dtype(), full.data - region.base(rank_), full.numel());
     call.rank = rank_;
     call.world = world_;
-    call.blocks = Blocks(shard_bytes);
+    call.blocks = Blocks(shard_bytes, reduces ? options_.reduce_blocks : options_.gather_blocks);
     call.fault = options_.fault;
     return call;
   }
@@ -245,12 +279,16 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return slots;
   }
 
-  const std::unique_ptr<Communicator> other_;
+  const std::unique_ptr<Communicator> host_;
+  const std::function<std::unique_ptr<Communicator>()> make_;  // of other_
+  std::unique_ptr<Communicator> other_;                        // null until it is needed
+  std::atomic<Communicator*> other_seen_ = nullptr;            // the same, for other threads
   CudaDevice& device_;
   const PeerOptions options_;
   const OperandChecks checks_;
   const int rank_;
   const int world_;
+  const int exceptions_at_birth_ = std::uncaught_exceptions();
   std::unique_ptr<HostBuffer> words_;
   std::unique_ptr<DeviceBuffer> lanes_;
   std::unique_ptr<PeerMapping> lane_mapping_;
@@ -263,10 +301,11 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
 }  // namespace
 
-std::unique_ptr<PeerCommunicator> MakePeerCommunicator(std::unique_ptr<Communicator> other,
+std::unique_ptr<PeerCommunicator> MakePeerCommunicator(std::unique_ptr<Communicator> host,
+                                                       std::function<std::unique_ptr<Communicator>()> other,
                                                        CudaDevice& device, const std::string& label,
                                                        const PeerOptions& options) {
-  return std::make_unique<PeerCommunicatorImpl>(std::move(other), device, label, options);
+  return std::make_unique<PeerCommunicatorImpl>(std::move(host), std::move(other), device, label, options);
 }
 
 }  // namespace millrace

@@ -1,4 +1,3 @@
-#include "comm/peer/peer_bulk.h"
 #include "comm/peer/peer_gather.h"
 #include "comm/peer/peer_wait.cuh"
 #include "runtime/base/cuda/cuda_check.h"
@@ -95,10 +94,8 @@ bool Aligned(const void* shard, const PeerSlots& slots, uintptr_t to) {
 }  // namespace
 
 void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots, int64_t bytes,
-                      PeerMover mover, cudaStream_t stream) {
-  if (Aligned(shard, slots, 16) && mover == PeerMover::kBulk)
-    LaunchBulkGather(call, shard, slots, bytes, stream);
-  else if (Aligned(shard, slots, 16))
+                      cudaStream_t stream) {
+  if (Aligned(shard, slots, 16))
     GatherKernel<uint4><<<call.blocks, kPeerThreads, 0, stream>>>(call, shard, slots, bytes);
   else if (Aligned(shard, slots, 4))
     GatherKernel<uint32_t><<<call.blocks, kPeerThreads, 0, stream>>>(call, shard, slots, bytes);

@@ -14,14 +14,9 @@ struct PeerSlots {
   int count = 0;
 };
 
-enum class PeerMover {
-  kStores,  // of 16 bytes by every thread
-  kBulk     // copy engines of the multiprocessors, through shared memory; where all is aligned to 16 bytes
-};
-
 // slot[k][0, bytes) = shard[0, bytes) for all k. Any alignment.
 void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots, int64_t bytes,
-                      PeerMover mover, cudaStream_t stream);
+                      cudaStream_t stream);
 
 // slot[k][i] = bf16 of master[i], rounded to nearest even, for i in [0, n).
 void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots, int64_t n,

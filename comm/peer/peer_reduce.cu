@@ -1,4 +1,3 @@
-#include "comm/peer/peer_bulk.h"
 #include "comm/peer/peer_reduce.h"
 #include "comm/peer/peer_sum.cuh"
 #include "comm/peer/peer_wait.cuh"
@@ -81,9 +80,8 @@ bool Aligned(const PeerCall& call, const PeerSlices& slices, const std::byte* ou
 }  // namespace
 
 void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype, int64_t n,
-                      PeerMover mover, cudaStream_t stream) {
+                      cudaStream_t stream) {
   const bool wide = Aligned(call, slices, out);
-  if (wide && mover == PeerMover::kBulk) return LaunchBulkReduce(call, slices, out, dtype, n, stream);
   if (dtype == DType::kF32)
     wide ? Launch<DType::kF32, true>(call, slices, out, n, stream)
          : Launch<DType::kF32, false>(call, slices, out, n, stream);

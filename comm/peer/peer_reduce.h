@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include "comm/peer/peer_call.h"
-#include "comm/peer/peer_gather.h"
 #include "runtime/base/dtype.h"
 
 namespace millrace {
@@ -17,6 +16,6 @@ struct PeerSlices {
 // comm/rank_order_sum.h, bit for bit where it is a number. f32 and bf16 accumulate in f32, bf16 rounds once;
 // f64 in double. Any alignment that the dtype has.
 void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype, int64_t n,
-                      PeerMover mover, cudaStream_t stream);
+                      cudaStream_t stream);
 
 }  // namespace millrace

@@ -90,12 +90,8 @@ class Bench {
     comms_.back()->RegisterMemory(symmetric_memory_->data(), symmetric_memory_->bytes());
     ways_.push_back({"NCCL symmetric", comms_.back().get(), nullptr, symmetric_memory_->data()});
     for (Way& way : ways_) way.comm->Connect({});
-    for (const int blocks : {8, 16, 32})
-      AddPeer(fmt::format("peer {}", blocks), PeerMover::kStores, blocks, false);
-    for (const int blocks : {8, 16, 32})
-      AddPeer(fmt::format("peer bulk {}", blocks), PeerMover::kBulk, blocks, false);
-    for (const int blocks : {16, 32})
-      AddPeer(fmt::format("peer from f32 {}", blocks), PeerMover::kStores, blocks, true);
+    for (const int blocks : {8, 16, 32}) AddPeer(fmt::format("peer {}", blocks), blocks, false);
+    for (const int blocks : {16, 32}) AddPeer(fmt::format("peer from f32 {}", blocks), blocks, true);
     meet_ = ways_[2].peer;
   }
 
@@ -130,14 +126,13 @@ class Bench {
     std::vector<Cell> cells;  // by size
   };
 
-  void AddPeer(const std::string& name, PeerMover mover, int blocks, bool rounds) {
+  void AddPeer(const std::string& name, int blocks, bool rounds) {
     PeerOptions options;
-    options.gather_mover = options.reduce_mover = mover;
-    options.max_blocks = blocks;
-    options.nccl = symmetric_options_;
-    options.nccl.symmetric = false;
-    // No all-reduce is timed, so the communicator of the host will do beside it.
-    auto peer = MakePeerCommunicator(rank_.host.Make(rank_.Everyone(), name), rank_.device, name, options);
+    options.gather_blocks = options.reduce_blocks = blocks;
+    options.timeout = symmetric_options_.timeout;
+    auto peer = MakePeerCommunicator(
+        rank_.host.Make(rank_.Everyone(), name),
+        [this, name] { return rank_.nccl.Make(rank_.Everyone(), name); }, rank_.device, name, options);
     peer->RegisterMemory(plain_memory_->data(), plain_memory_->bytes());
     Way way{name, peer.get(), peer.get(), plain_memory_->data()};
     way.only_gathers = way.rounds = rounds;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <exception>
 #include <future>
 #include <string>
 #include <thread>
@@ -21,17 +20,19 @@ namespace {
 
 using std::chrono::seconds;
 
-PeerOptions Options(PeerMover mover = PeerMover::kStores, int max_blocks = 16) {
+PeerOptions Options(int gather_blocks = 16, int reduce_blocks = 32) {
   PeerOptions options;
-  options.max_blocks = max_blocks;
-  options.gather_mover = options.reduce_mover = mover;
-  options.nccl.timeout = seconds(60);
+  options.gather_blocks = gather_blocks;
+  options.reduce_blocks = reduce_blocks;
+  options.timeout = seconds(60);
   return options;
 }
 
 std::unique_ptr<PeerCommunicator> MakePeer(GpuRank& rank, const std::string& label,
                                            const PeerOptions& options) {
-  return MakePeerCommunicator(rank.nccl.Make(rank.Everyone(), label), rank.device, label, options);
+  return MakePeerCommunicator(
+      rank.host.Make(rank.Everyone(), label),
+      [&rank, label] { return rank.nccl.Make(rank.Everyone(), label); }, rank.device, label, options);
 }
 
 // fn on every rank of a world of several; a world of one has no peers, and says so.
@@ -44,22 +45,6 @@ void OnPeers(const std::function<void(GpuRank& rank)>& fn) {
   }
   OnGpuRanks(options, fn);
 }
-
-// Memory that `comm` has registered while it lives; afterwards the ranks meet, before it is freed.
-class PeerArena : public TestArena {
- public:
-  PeerArena(GpuRank& rank, Communicator& comm, int64_t bytes)
-      : TestArena(rank, {&comm}, bytes), comm_(comm), base_(Take(DType::kU8, 0).data) {}
-  ~PeerArena() {
-    comm_.UnregisterMemory(base_);
-    if (std::uncaught_exceptions() == exceptions_) comm_.Barrier();
-  }
-
- private:
-  Communicator& comm_;
-  std::byte* const base_;
-  const int exceptions_ = std::uncaught_exceptions();
-};
 
 // What `fn` throws: "<code>: <text>", or "nothing".
 template <typename Fn>
@@ -75,7 +60,6 @@ bool Contains(const std::string& text, const std::string& part) { return text.fi
 
 constexpr int64_t kSizes[] = {1, 3, 127, 1009, 8192, 40'000, 300'007};
 constexpr int64_t kOffsets[] = {0, 1, 5};  // of views from an aligned address, elements
-constexpr PeerMover kMovers[] = {PeerMover::kStores, PeerMover::kBulk};
 
 TensorView Shifted(TestArena& arena, DType dtype, int64_t offset, int64_t n) {
   const TensorView all = arena.Take(dtype, offset + n);
@@ -109,15 +93,13 @@ void Gathers(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, Stream& st
 
 TEST_CASE("an all-gather puts every rank's bytes into every buffer", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
-    for (const PeerMover mover : kMovers) {
-      const auto comm = MakePeer(rank, "world", Options(mover));
-      PeerArena arena(rank, *comm, (rank.world() + 1) * 8 * 300'100);
-      const auto stream = rank.device.MakeStream("gather");
-      Gathers<uint8_t>(rank, *comm, arena, *stream);
-      Gathers<BFloat16>(rank, *comm, arena, *stream);
-      Gathers<float>(rank, *comm, arena, *stream);
-      Gathers<int64_t>(rank, *comm, arena, *stream);
-    }
+    const auto comm = MakePeer(rank, "world", Options());
+    TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
+    const auto stream = rank.device.MakeStream("gather");
+    Gathers<uint8_t>(rank, *comm, arena, *stream);
+    Gathers<BFloat16>(rank, *comm, arena, *stream);
+    Gathers<float>(rank, *comm, arena, *stream);
+    Gathers<int64_t>(rank, *comm, arena, *stream);
   });
 }
 
@@ -145,21 +127,19 @@ void Reduces(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, Stream& st
 
 TEST_CASE("a reduce-scatter has the bits of the host's sum in rank order", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
-    for (const PeerMover mover : kMovers) {
-      const auto comm = MakePeer(rank, "world", Options(mover));
-      PeerArena arena(rank, *comm, (rank.world() + 1) * 8 * 300'100);
-      const auto stream = rank.device.MakeStream("reduce");
-      Reduces<float>(rank, *comm, arena, *stream);
-      Reduces<BFloat16>(rank, *comm, arena, *stream);
-      Reduces<double>(rank, *comm, arena, *stream);
-    }
+    const auto comm = MakePeer(rank, "world", Options());
+    TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
+    const auto stream = rank.device.MakeStream("reduce");
+    Reduces<float>(rank, *comm, arena, *stream);
+    Reduces<BFloat16>(rank, *comm, arena, *stream);
+    Reduces<double>(rank, *comm, arena, *stream);
   });
 }
 
 TEST_CASE("a gather of rounded master weights is the rounding, then the gather", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
     const auto comm = MakePeer(rank, "world", Options());
-    PeerArena arena(rank, *comm, (2 * rank.world() + 4) * 300'100);
+    TestArena arena(rank, {comm.get()}, (2 * rank.world() + 4) * 300'100);
     const auto stream = rank.device.MakeStream("gather");
     for (const int64_t n : kSizes)
       for (const int64_t offset : kOffsets) {
@@ -272,24 +252,21 @@ constexpr int64_t RoundsBytes(int world, int64_t n) { return 4 * (2 * world + 2)
 TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays", "[comm][gpu]") {
   constexpr int kLaunches = 100;
   OnPeers([](GpuRank& rank) {
-    for (const PeerMover mover : kMovers)
-      for (const int blocks : {1, 16}) {
-        const auto comm = MakePeer(rank, "world", Options(mover, blocks));
-        for (const DType dtype : {DType::kF32, DType::kBF16})
-          for (const int64_t n : {int64_t{300}, int64_t{40'000}, int64_t{250'001}})
-            for (const bool captured : {false, true}) {
-              PeerArena arena(rank, *comm, RoundsBytes(rank.world(), n));
-              Rounds rounds(rank, *comm, arena, dtype, n);
-              rounds.Run(captured, kLaunches);
-              const std::vector<int64_t> wrong = rounds.wrong();
-              rank.report.Expect(
-                  wrong[0] == 0 && wrong[1] == 0,
-                  "{} of {}, {} blocks, mover {}, captured {}: in {} rounds {} sums and {} gathered "
-                  "elements are wrong",
-                  n, Name(dtype), blocks, static_cast<int>(mover), captured, rounds.rounds(), wrong[0],
-                  wrong[1]);
-            }
-      }
+    for (const int blocks : {1, 32}) {
+      const auto comm = MakePeer(rank, "world", Options(blocks, blocks));
+      for (const DType dtype : {DType::kF32, DType::kBF16})
+        for (const int64_t n : {int64_t{300}, int64_t{40'000}, int64_t{250'001}})
+          for (const bool captured : {false, true}) {
+            TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), n));
+            Rounds rounds(rank, *comm, arena, dtype, n);
+            rounds.Run(captured, kLaunches);
+            const std::vector<int64_t> wrong = rounds.wrong();
+            rank.report.Expect(
+                wrong[0] == 0 && wrong[1] == 0,
+                "{} of {}, {} blocks, captured {}: in {} rounds {} sums and {} gathered elements are wrong",
+                n, Name(dtype), blocks, captured, rounds.rounds(), wrong[0], wrong[1]);
+          }
+    }
   });
 }
 
@@ -305,7 +282,7 @@ TEST_CASE("without a wait the rounds are wrong", "[comm][gpu]") {
       PeerOptions options = Options();
       options.fault = fault;
       const auto comm = MakePeer(rank, "faulty", options);
-      PeerArena arena(rank, *comm, RoundsBytes(rank.world(), 40'000));
+      TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), 40'000));
       Rounds rounds(rank, *comm, arena, DType::kF32, 40'000);
       rounds.Run(true, 100);
       const std::vector<int64_t> wrong = rounds.wrong();
@@ -337,16 +314,21 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
     comm->RegisterMemory(arena->data(), bytes);
     const std::string twice = Thrown([&] { comm->RegisterMemory(arena->data(), bytes); });
     rank.report.Expect(Contains(twice, "registered already"), "twice: '{}'", twice);
-    const TensorView beyond{arena->data() + bytes - 512, full.layout};
-    const std::string over = Thrown([&] {
-      comm->AllGather({beyond.data + rank.rank() * 256, own.layout}, beyond, {}, *stream);
-    });
-    rank.report.Expect(Contains(over, "registered memory"), "past its end: '{}'", over);
+    const TensorView last_bytes{arena->data() + bytes - full.bytes(), full.layout};
+    const TensorView beyond{last_bytes.data + 4, full.layout};
+    const auto gather_at = [&](const TensorView& view) {
+      return Thrown([&] { comm->AllGather({view.data + rank.rank() * 256, own.layout}, view, {}, *stream); });
+    };
+    const std::string over = gather_at(beyond);
+    rank.report.Expect(Contains(over, "registered memory"), "4 bytes past its end: '{}'", over);
     rank.report.Expect(comm->counters() == CommCounters{}, "a refused call was counted");
+    const std::string within = gather_at(last_bytes);
+    rank.report.Expect(within == "nothing", "up to its end: '{}'", within);
+    stream->Sync();
+    const CommCounters before = comm->counters();
     comm->UnregisterMemory(arena->data());
     comm->Connect({});
-    rank.report.Expect(comm->counters() == CommCounters{}, "the first exercise was counted");
-    comm->Barrier();
+    rank.report.Expect(comm->counters() == before, "the first exercise was counted");
   });
 }
 
@@ -354,7 +336,7 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
 void AbortStuck(GpuRank& rank, bool captured) {
   const auto meet = rank.host.Make(rank.Everyone(), "meet");
   const auto comm = MakePeer(rank, "stuck", Options());
-  PeerArena arena(rank, *comm, rank.world() << 16);
+  TestArena arena(rank, {comm.get()}, rank.world() << 16);
   const TensorView full = arena.Take(DType::kF32, rank.world() * 1024);
   const auto stream = rank.device.MakeStream("gather");
   const TensorView own{full.data + rank.rank() * 4096, DenseLayout(DType::kF32, {1024})};
@@ -395,7 +377,7 @@ TEST_CASE("ranks in different calls find it out", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
     const auto meet = rank.host.Make(rank.Everyone(), "meet");
     const auto comm = MakePeer(rank, "crossed", Options());
-    PeerArena arena(rank, *comm, 1 << 20);
+    TestArena arena(rank, {comm.get()}, 1 << 20);
     if (rank.rank() == rank.world() - 1) arena.Take(DType::kF32, 64);  // everything behind it elsewhere
     const TensorView full = arena.Take(DType::kF32, rank.world() * 64);
     const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
