@@ -196,6 +196,7 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
                   {"eval_before", optional(s.result.eval_before)},
                   {"eval_after", optional(s.result.eval_after)},
                   {"world", s.world},
+                  {"peer_memory", s.peer_memory},
                   {"param_hash", s.param_hash},
                   {"optimizer_hash", s.optimizer_hash},
                   {"plan_hash", s.plan_hash},

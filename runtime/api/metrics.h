@@ -59,6 +59,7 @@ struct Summary {
   StepCounters counters;  // of rank 0, over all steps of the run
   int64_t resident_before_arena = 0, resident_peak = 0;
   int64_t world = 1;
+  bool peer_memory = false;  // whether gathers and reductions went over peers' memory
   double seconds = 0;
   RunFigures predicted, measured;
   SaveTotals saves;

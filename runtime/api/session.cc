@@ -70,7 +70,7 @@ int32_t Sample(const std::vector<float>& logits, const SamplingOptions& sampling
 }  // namespace
 
 Session::Session(const Config& config, const Environment& environment, const SessionParts& parts)
-    : config_(config), device_(environment.device) {
+    : config_(config), device_(environment.device), peer_memory_(environment.peer_memory) {
   const int world = environment.comm_factory->world_size();
   run_ = Assemble(config, world, environment.traits, parts.plans);
   if (parts.data) {

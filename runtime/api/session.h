@@ -28,6 +28,7 @@ struct Environment {
   CommFactory* comm_factory = nullptr;
   BackendTraits traits;
   CommSharing sharing = CommSharing::kSeparate;
+  bool peer_memory = false;  // whether the factory's communicators gather and reduce over peers' memory
   // Called once, before the engine is made and any op is issued: chooses the algorithms of the plans' ops,
   // the same on all ranks (a collective), and returns what tells one choice from another. Null: nothing to
   // choose.
@@ -68,6 +69,8 @@ class Session {
 
   // Of the algorithms that the environment chose; "" where there was nothing to choose.
   const std::string& tuning() const { return tuning_; }
+  // As the environment's.
+  bool peer_memory() const { return peer_memory_; }
   // MemoryBytes of its device while the session was set up.
   struct MemoryMarks {
     int64_t start = 0, communicators = 0;  // before there were communicators, and with them
@@ -95,6 +98,7 @@ class Session {
 
   Config config_;
   Device* device_;
+  bool peer_memory_;
   std::unique_ptr<CommSet> comms_;
   AssembledRun run_;
   std::unique_ptr<ProgressMarks> marks_;

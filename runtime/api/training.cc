@@ -332,6 +332,7 @@ class Loop {
     summary.resident_before_arena = session_.memory_marks().before_arena;
     summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));
     summary.world = session_.world();
+    summary.peer_memory = session_.peer_memory();
     summary.seconds = seconds;
     const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
     const double step_ms = Median(step_ms_);

@@ -246,9 +246,9 @@ std::vector<Key> MakeKeys() {
           "end, or begin. The bits are the same."),
       KEY(execution.peer_memory, any,
           "All-gather and reduce-scatter by kernels of our own that load and store other GPUs' memory over "
-          "NVLink, "
-          "in place of NCCL's. `on`: stop where that cannot be; `auto`: where it can be and measured "
-          "faster."),
+          "NVLink, in place of NCCL's, and sum in rank order. `on`: stop where that cannot be: it takes GPUs "
+          "of one host, at most 8 to a copy of the parameters. `auto`: where it can be; the start of a run "
+          "says which."),
       KEY(execution.watchdog_s, From(0, 86400),
           "Seconds without any progress after which the job ends with exit code 71, naming the rank that "
           "holds "

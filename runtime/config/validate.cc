@@ -179,6 +179,14 @@ class Validator {
   void Execution() {
     Require(config_.execution.backend != ExecutionConfig::Backend::kCuda || context_.has_cuda,
             {"execution.backend"}, "this build has no CUDA; it can run auto or cpu");
+    const bool peers = config_.execution.peer_memory == ExecutionConfig::PeerMemory::kOn;
+    Require(!peers || config_.execution.backend != ExecutionConfig::Backend::kCpu,
+            {"execution.peer_memory", "execution.backend"},
+            "peers' memory is that of GPUs: use backend cuda, or peer_memory off or auto");
+    Require(!peers || context_.has_cuda, {"execution.peer_memory"},
+            "this build has no CUDA; peer_memory can be off or auto");
+    Require(!peers || context_.world.value_or(2) > 1, {"execution.peer_memory"},
+            "one rank has no peers; with one, peer_memory can be off or auto");
   }
 
   void Checkpoint() {

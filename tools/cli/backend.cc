@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
+#include "tools/cli/peer_decision.h"
 
 namespace millrace {
 
@@ -28,9 +29,10 @@ BackendTraits TraitsOf(Backend backend, int world) {
   return {backend, backend == Backend::kCpu ? ScratchBytes(world) : 0, 0};
 }
 
-RankDevice MakeRankDevice(Backend backend, CommFactory& host) {
-  if (backend == Backend::kCuda) return MakeCudaRankDevice(host);
+RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config, const Mesh& mesh) {
+  if (backend == Backend::kCuda) return MakeCudaRankDevice(host, config, mesh);
   RankDevice rank;
+  rank.notice = DecidePeerMemory(config.execution.peer_memory, backend, mesh, {}).notice;
   rank.device = MakeHostDevice();
   rank.environment.device = rank.device.get();
   rank.environment.kernels = &CpuKernels();

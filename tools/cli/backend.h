@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/comm_factory.h"
+#include "comm/mesh.h"
 #include "kernels/ops/kernel_table.h"
 #include "runtime/api/session.h"
 #include "runtime/base/device.h"
@@ -23,7 +24,8 @@ struct RankDevice {
   std::unique_ptr<Device> device;
   std::unique_ptr<CommFactory> comms;  // null: the host's factory serves
   Environment environment;
-  Machine machine;  // whose figures MFU and predictions use
+  Machine machine;     // whose figures MFU and predictions use
+  std::string notice;  // for rank 0 to say; "": nothing
 };
 
 // Backend for a configuration on this machine: execution.backend, or for `auto` cuda where it is built in and
@@ -32,10 +34,11 @@ Backend ChooseBackend(const Config& config);
 // Without a device: what it has for the arena is not known.
 BackendTraits TraitsOf(Backend backend, int world);
 
-// A collective: on a host with several ranks each takes the GPU of its place among them.
-RankDevice MakeRankDevice(Backend backend, CommFactory& host);
+// A collective: on a host with several ranks each takes the GPU of its place among them. Error(kConfig) also
+// where execution.peer_memory asks for what cannot be. `mesh` is the run's.
+RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config, const Mesh& mesh);
 
 // The part that needs CUDA; an error of ours in a build without it.
-RankDevice MakeCudaRankDevice(CommFactory& host);
+RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mesh& mesh);
 
 }  // namespace millrace

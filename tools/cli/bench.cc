@@ -152,6 +152,7 @@ int BenchVerb(const BenchArguments& arguments) {
         {"graph_nodes", graph_nodes},
         {"graph_mark_nodes", recorded != nullptr ? recorded->mark_nodes() : 0},
         {"deterministic", c.execution.deterministic},
+        {"peer_memory", session.peer_memory()},
         {"device", context.environment.device->name()},
         {"world", session.world()},
         {"steps", arguments.steps},

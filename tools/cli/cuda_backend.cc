@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "comm/nccl/nccl_factory.h"
+#include "comm/peer/peer_factory.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/cuda_tuning.h"
+#include "tools/cli/peer_decision.h"
 
 namespace millrace {
 namespace {
@@ -70,7 +72,7 @@ int VisibleGpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-RankDevice MakeCudaRankDevice(CommFactory& host) {
+RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mesh& mesh) {
   const int local = LocalRank(host), gpus = VisibleGpus();
   MR_REQUIRE(
       ErrorCode::kConfig, local < gpus,
@@ -81,6 +83,14 @@ RankDevice MakeCudaRankDevice(CommFactory& host) {
   RankDevice rank;
   rank.machine = MachineOf(*device);
   rank.comms = MakeNcclCommFactory(host, *device, {});
+  const PeerDecision peers = DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh,
+                                              [&] { return PeerTrouble(host, *device, mesh); });
+  if (peers.use)
+    rank.comms = MakePeerCommFactory(
+        host, std::move(rank.comms), *device,
+        [mesh, own = host.rank()](const std::vector<int>& ranks) { return ranks == mesh.ShardGroup(own); });
+  rank.notice = peers.notice;
+  rank.environment.peer_memory = peers.use;
   rank.environment.device = device.get();
   rank.environment.kernels = &CudaKernels();
   rank.environment.comm_factory = rank.comms.get();

@@ -55,17 +55,22 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
   const int world = factory.world_size();
   LoadedConfig loaded;
   Backend backend = Backend::kCpu;
+  Mesh mesh;
   try {
     loaded = LoadRunConfig(arguments.files, arguments.sets,
                            ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
     backend = ChooseBackend(loaded.config);
-    if (world > 1) Assemble(loaded.config, world, TraitsOf(backend, world), plans);
+    if (world > 1) {
+      const MeshShape shape = Assemble(loaded.config, world, TraitsOf(backend, world), plans).layout.mesh;
+      mesh = {shape.replicate, shape.shard};
+    }
   } catch (const Error& error) {
     // Every rank reads the same files and finds the same mistakes; one says so.
     if (factory.rank() == 0) std::cerr << "millrace: " << error.what() << std::endl;
     return ExitCode(error.code());
   }
-  RankDevice device = MakeRankDevice(backend, factory);
+  RankDevice device = MakeRankDevice(backend, factory, loaded.config, mesh);
+  if (factory.rank() == 0 && !device.notice.empty()) std::cerr << "millrace: " << device.notice << std::endl;
   device.environment.on_stall = end_job;
   device.environment.on_warning = [](const std::string& text) {
     std::cerr << "millrace: warning: " << text << std::endl;

@@ -186,6 +186,19 @@ TEST_CASE("cuda is refused where it cannot run", "[config][validate]") {
          {{"execution.backend=cpu"}, "", ""}});
 }
 
+TEST_CASE("peers' memory takes GPUs and peers", "[config][validate]") {
+  const std::string on = "execution.peer_memory=on", automatic = "execution.peer_memory=auto";
+  const ConfigContext gpus{.has_cuda = true}, two{.world = 2, .has_cuda = true};
+  Check({{{on, "execution.backend=cpu"}, "execution.peer_memory", "that of GPUs", gpus},
+         {{on}, "execution.peer_memory", "no CUDA"},
+         {{on}, "execution.peer_memory", "one rank has no peers", {.world = 1, .has_cuda = true}},
+         {{on}, "", "", gpus},
+         {{on}, "", "", two},
+         {{automatic}, "", ""},
+         {{automatic, "execution.backend=cpu"}, "", "", two},
+         {{automatic}, "", "", {.world = 1}}});
+}
+
 TEST_CASE("a rule names the values, and where each comes from", "[config][validate]") {
   const std::vector<std::string> problems =
       Problems({kSynthetic, "{\"model\": {\n  \"heads\": 3}}"}, {"model.d_model=100"});

@@ -1,0 +1,78 @@
+#include "comm/peer/peer_factory.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "comm/peer/peer_mapping.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+class PeerCommFactory final : public CommFactory {
+ public:
+  PeerCommFactory(CommFactory& host, std::unique_ptr<CommFactory> nccl, CudaDevice& device,
+                  std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options)
+      : host_(host), nccl_(std::move(nccl)), device_(device), wants_(std::move(wants)), options_(options) {}
+
+  int rank() const noexcept override { return host_.rank(); }
+  int world_size() const noexcept override { return host_.world_size(); }
+
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+    if (ranks.size() == 1 || !wants_(ranks)) return nccl_->Make(ranks, label);
+    return MakePeerCommunicator(
+        host_.Make(ranks, label), [this, ranks, label] { return nccl_->Make(ranks, label); }, device_, label,
+        options_);
+  }
+
+  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) override {
+    return nccl_->MakeSmall(ranks, label);
+  }
+
+  std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
+                                              const std::string& label) override {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, &device == &device_,
+               "{}: an arena on {}, but this rank's peers map GPU {}", label, device.name(),
+               device_.ordinal());
+    return device.Allocate(bytes, label);
+  }
+
+ private:
+  CommFactory& host_;
+  const std::unique_ptr<CommFactory> nccl_;
+  CudaDevice& device_;
+  const std::function<bool(const std::vector<int>& ranks)> wants_;
+  const PeerOptions options_;
+};
+
+}  // namespace
+
+std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh) {
+  constexpr int64_t kProbeBytes = 2 << 20;  // a page of the driver
+  std::vector<int> everyone(static_cast<size_t>(host.world_size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto world = host.Make(everyone, "peers of the world");
+  const std::string label = fmt::format("peers of replica {}", mesh.replica(host.rank()));
+  const auto group = host.Make(mesh.ShardGroup(host.rank()), label);
+  const std::unique_ptr<DeviceBuffer> probe = device.Allocate(kProbeBytes, label);
+  std::string trouble;
+  try {
+    static_cast<void>(PeerMapping::Make(*group, device, label, probe->data(), probe->bytes()));
+  } catch (const Error& error) {  // on all ranks of the group
+    trouble = error.what();
+  }
+  const std::vector<std::string> all = world->HostAllGather(trouble);  // unmapped before it is freed, too
+  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& t) { return !t.empty(); });
+  return first == all.end() ? "" : *first;
+}
+
+std::unique_ptr<CommFactory> MakePeerCommFactory(CommFactory& host, std::unique_ptr<CommFactory> nccl,
+                                                 CudaDevice& device,
+                                                 std::function<bool(const std::vector<int>& ranks)> wants,
+                                                 const PeerOptions& options) {
+  return std::make_unique<PeerCommFactory>(host, std::move(nccl), device, std::move(wants), options);
+}
+
+}  // namespace millrace
