@@ -39,6 +39,12 @@ BASE = ["data.kind=synthetic", "execution.deterministic=true", "sharding.grad_sy
 TWO = ["train.accumulate=2"]
 CONCATS = [("concat direct, accumulate 2", TWO), ("concat last, accumulate 2", TWO + ["sharding.grad_concat=last"]),
            ("concat every, accumulate 2", TWO + ["sharding.grad_concat=every"])]
+# Over the memory of peers sums have rank order: with two ranks that changes no bit, with more these runs have a base of their own.
+PEER = ["execution.peer_memory=on"]
+PEERS = [("peer memory", PEER), ("peer memory, again", PEER), ("peer memory, graph off", PEER + ["execution.graph=off"]),
+         ("peer memory, graph microbatch", PEER + ["execution.graph=microbatch"]),
+         ("peer memory, programmatic launch begin", PEER + ["execution.programmatic_launch=begin"]),
+         ("peer memory, reshard never", PEER + ["sharding.reshard=never"])]
 
 
 def bits(steps, summary):
@@ -76,6 +82,14 @@ def main():
         for i, (name, sets) in enumerate(chosen):
             record(name, *program.train(args.config, common + sets + [f"train.steps={args.steps}"], os.path.join(root, str(i))))
             shutil.rmtree(os.path.join(root, str(i)))
+        if args.ranks > 1 and (not args.only or "peers" in args.only.split(",")):
+            base = base if args.ranks == 2 else None
+            for i, (name, sets) in enumerate(PEERS):
+                steps, summary = program.train(args.config, common + sets + [f"train.steps={args.steps}"], os.path.join(root, f"p{i}"))
+                if not summary["peer_memory"]:
+                    sys.exit(f"{name}: summary.json says that peers' memory was not in use")
+                record(name, steps, summary)
+                shutil.rmtree(os.path.join(root, f"p{i}"))
         if not args.only or "concat" in args.only.split(","):
             base = None
             for i, (name, sets) in enumerate(CONCATS):

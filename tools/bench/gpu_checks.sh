@@ -64,11 +64,11 @@ Retune() {
   [[ $(grep tuning_hash "$work/first/summary.json") == "$(grep tuning_hash "$work/second/summary.json")" ]]
 }
 
-# Skipped: rank 1 leaves out the collectives of a step from unit h.1 on. Stopped: rank 1 gets SIGSTOP in the middle of a run.
+# Skipped [OPTION...]: rank 1 leaves out the collectives of a step from unit h.1 on. Stopped: rank 1 gets SIGSTOP in the middle of a run.
 Skipped() {
   local code=0
   MILLRACE_INJECT=20:1:skip=h.1 "${mpi[@]}" -x MILLRACE_INJECT bin/millrace train configs/gpt2_124m.json --set sharding.blocks_per_unit=1 \
-    --set "run.dir=$work/skipped" --set checkpoint.every=0 || code=$?
+    --set "run.dir=$work/skipped$#" --set checkpoint.every=0 "$@" || code=$?
   echo "exit code $code, 71 is right"
   ((code == 71))
 }
@@ -105,6 +105,7 @@ for stage in "${stages[@]}"; do
       ((ranks > 1)) || { echo "skipped watchdog: one GPU"; continue; }
       export -f Skipped Stopped
       Check 120 skipped_collective bash -c "$(declare -p mpi work); Skipped"
+      Check 120 skipped_peers_collective bash -c "$(declare -p mpi work); Skipped --set execution.peer_memory=on"
       Check 180 stopped_rank bash -c "$(declare -p mpi work); Stopped"
       ;;
     bitwise)
