@@ -226,7 +226,7 @@ StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t 
 }
 
 void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
-                     const Injection& injection) {
+                     const Injection& injection, double max_loss) {
   MR_CHECK(plans_.train.has_value(), "this engine has no training plan");
   const StepPlan& plan = *plans_.train;
   const TensorView token_view = ViewOf(plan, plan.state.tokens);
@@ -250,6 +250,7 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   scalars.token_parity = step & 1;
   scalars.inject_loss_nan = injection.loss_nan;
   scalars.inject_grad_unit = injection.grad_unit;
+  scalars.max_loss = max_loss;
   std::memcpy(slot.tokens->data(), tokens.data(), tokens.size_bytes());
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = ViewOf(plan, plan.state.scalars).data;
@@ -260,8 +261,11 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   const CommCounters comm_before = executor_.comm_counters();
   const KernelCounters kernels_before = executor_.kernel_counters();
   const int64_t launches_before = train_recorded_ ? train_recorded_->launches() : 0;
-  if (injection.skip_unit >= 0) {  // what is left out is not in a recorded step
-    executor_.LeaveOutCollectives(UnitId{static_cast<int32_t>(injection.skip_unit)});
+  if (injection.skip_unit >= 0 || injection.swap_unit >= 0) {  // a recorded step has all, in order
+    if (injection.skip_unit >= 0)
+      executor_.LeaveOutCollectives(UnitId{static_cast<int32_t>(injection.skip_unit)});
+    if (injection.swap_unit >= 0)
+      executor_.SwapCollectives(UnitId{static_cast<int32_t>(injection.swap_unit)});
     executor_.BeginRun({plan.kind, false, step});
     executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
     executor_.EndRun();

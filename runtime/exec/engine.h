@@ -52,6 +52,7 @@ struct Injection {
   bool loss_nan = false;
   int64_t grad_unit = -1;
   int64_t skip_unit = -1;  // leave out this unit's first collective and all later ones: the others wait
+  int64_t swap_unit = -1;  // issue this unit's first collective after the next one
 };
 
 class Engine {
@@ -94,8 +95,9 @@ class Engine {
   // nothing in Enqueue waits for the device while fewer than kStepsInFlight steps are in flight (more are an
   // error). On a host device the step has run when Enqueue returns.
   static constexpr int kStepsInFlight = 4;
+  // max_loss: a step whose loss is above it applies no update; 0: no limit.
   void Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
-               const Injection& injection = {});
+               const Injection& injection = {}, double max_loss = 0);
   StepScalars Collect();
   // Of the step collected last, on the device: from the end of the step before it to its own end; from its
   // own start where no step was in flight when it was issued.
@@ -115,6 +117,10 @@ class Engine {
 
   // Where the plan's bytes are on this rank: for measurements and tests that run ops of it themselves.
   Binding BindingOf(const StepPlan& plan) const;
+
+  // Logs the collectives that are issued from now on, in all plans. Every rank or none.
+  void LogOrder() { executor_.LogOrder(); }
+  const OrderLog* order() const { return executor_.order(); }  // null: not logged
 
   // The training step's, once it is recorded; else null.
   const RecordedStep* recorded_step() const { return train_recorded_.get(); }

@@ -2,7 +2,9 @@
 
 #include <cstring>
 #include <map>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "runtime/base/error.h"
 
@@ -25,7 +27,7 @@ class OpMarker {
   explicit OpMarker(int64_t first_index) : index_(first_index) {}
 
   OpMark Next(const PlanOp& op) {
-    OpMark mark{index_++, IsCollective(op.op), false};
+    OpMark mark{index_++, op.unit.value, IsCollective(op.op), false};
     if (op.stream != StreamId::kCompute) return mark;
     mark.boundary = first_ || unit_ != op.unit;
     first_ = false;
@@ -38,6 +40,24 @@ class OpMarker {
   bool first_ = true;
   UnitId unit_;
 };
+
+// What a collective's order is known by; the step comes with the run.
+struct Collective {
+  OrderLog::Kind kind = OrderLog::Kind::kAllGather;
+  AxisGroup group = AxisGroup::kShard;
+  int64_t bytes = 0;
+  bool operator==(const Collective&) const = default;
+};
+
+std::optional<Collective> CollectiveOf(const BoundOp& op) {
+  if (const auto* gather = std::get_if<AllGatherOp<TensorView>>(&op))
+    return Collective{OrderLog::Kind::kAllGather, gather->group, gather->full.bytes()};
+  if (const auto* reduce = std::get_if<ReduceScatterOp<TensorView>>(&op))
+    return Collective{OrderLog::Kind::kReduceScatter, reduce->group, reduce->full.bytes()};
+  if (const auto* reduce = std::get_if<AllReduceOp<TensorView>>(&op))
+    return Collective{OrderLog::Kind::kAllReduce, reduce->group, reduce->buffer.bytes()};
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -63,6 +83,7 @@ void Executor::EnqueueMark(int word, uint64_t value, StreamId id) {
 std::byte* Executor::WordAt(int word) const { return words_->data() + word * kDeviceWordStride; }
 
 void Executor::BeginRun(const RunInfo& run) {
+  if (order_) order_->BeginRun(run);
   if (context_.marks == nullptr) return;
   const uint64_t number = context_.marks->BeginRun(run);
   if (!marks_on_device()) return;
@@ -82,7 +103,13 @@ void Executor::EndRun() {
   context_.marks->EndIssue();
 }
 
+void Executor::Log(const BoundOp& op, const OpMark& mark) {
+  const std::optional<Collective> call = CollectiveOf(op);
+  order_->Issued(call->kind, call->group, mark.unit, call->bytes);
+}
+
 void Executor::RunMarked(const BoundOp& op, StreamId id, const OpMark& mark) {
+  if (order_ && mark.collective) Log(op, mark);
   if (context_.marks != nullptr) context_.marks->At(mark.index, mark.collective);
   const bool on_device = marks_on_device();
   const int word = kFirstStreamWord + static_cast<int>(id);
@@ -137,6 +164,12 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
   if (observer != nullptr) observer->BeginRun(*binding.plan);
   Fork();
   bool leaves_out = false;
+  struct Held {
+    BoundOp op;
+    StreamId stream;
+    OpMark mark;
+  };
+  std::optional<Held> held;  // until the next collective was issued
   int64_t begun = 0;
   for (size_t e = 0; e < schedule.size(); ++e) {
     const Entry& entry = schedule[e];
@@ -152,8 +185,21 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
       if (observer != nullptr) observer->Before(op, body.begin + index, entry.microbatch);
       const OpMark mark = marker.Next(op);
       leaves_out |= mark.collective && leaves_out_from_ && *leaves_out_from_ == op.unit;
-      if (!mark.collective || !leaves_out)
-        RunMarked(BindOp(binding, op.op, body.begin + index, entry.microbatch), op.stream, mark);
+      const BoundOp bound = BindOp(binding, op.op, body.begin + index, entry.microbatch);
+      if (mark.collective && swaps_ && *swaps_ == op.unit) {
+        held = Held{bound, op.stream, mark};
+        swaps_.reset();
+      } else if (!mark.collective || !leaves_out) {
+        RunMarked(bound, op.stream, mark);
+        if (mark.collective && held) {
+          MR_REQUIRE(ErrorCode::kConfig, CollectiveOf(bound) == CollectiveOf(held->op),
+                     "a fault that swaps collectives: the one after the first of the unit, {}, is of another "
+                     "kind or size",
+                     op.label);
+          RunMarked(held->op, held->stream, held->mark);
+          held.reset();
+        }
+      }
       if (observer != nullptr) {
         if (observer->looks_at_memory()) Sync();
         observer->After(op, body.begin + index, entry.microbatch);
@@ -164,6 +210,7 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
   }
   Join();
   leaves_out_from_.reset();
+  swaps_.reset();
   if (observer != nullptr) observer->EndRun();
 }
 
@@ -241,6 +288,9 @@ void RecordedStep::Replay() {
     if (section.graph) {
       executor_.kernel_counters_ += section.kernels;
       executor_.replayed_ += section.comm;
+      if (executor_.order_)
+        for (const Issue& issue : section.issues)
+          if (issue.mark.collective) executor_.Log(issue.op, issue.mark);
     } else {
       Capture(section);  // counts what it issues, once: for the launch that follows
     }

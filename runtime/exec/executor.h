@@ -16,6 +16,7 @@
 
 #include "runtime/base/device.h"
 #include "runtime/exec/bound_op.h"
+#include "runtime/exec/order_log.h"
 #include "runtime/exec/progress.h"
 
 namespace millrace {
@@ -43,6 +44,7 @@ struct ExecutorContext {
 // What is marked around an op, and where it stands in the order of issue.
 struct OpMark {
   int64_t index = 0;
+  int32_t unit = -1;  // UnitId; -1: none
   bool collective = false;
   // The compute stream comes to another unit. Not marked in a world of one rank: nobody waits for it, and
   // each mark is 4 to 6 us of a step (H200), a tenth of the smallest models'.
@@ -68,6 +70,13 @@ class Executor {
   // For tests of what finds a hang: the next Run leaves out the first collective of `unit`, and all later
   // ones.
   void LeaveOutCollectives(UnitId unit) { leaves_out_from_ = unit; }
+  // For tests of what finds a wrong order: the next Run issues the first collective of `unit` after the next
+  // one, which must be of the same kind, group and size, so that nothing hangs: Error(kConfig).
+  void SwapCollectives(UnitId unit) { swaps_ = unit; }
+
+  // From now on. Every rank or none.
+  void LogOrder() { order_ = std::make_unique<OrderLog>(); }
+  const OrderLog* order() const { return order_.get(); }  // null: not logged
 
   Stream& stream(StreamId id) { return *streams_[static_cast<size_t>(id)]; }
   // What was issued so far, replays included.
@@ -82,6 +91,7 @@ class Executor {
   void Join();
   Event& EventAt(size_t index);
   void RunMarked(const BoundOp& op, StreamId stream, const OpMark& mark);
+  void Log(const BoundOp& op, const OpMark& mark);  // a collective
   bool marks_on_device() const { return words_ != nullptr; }
   void EnqueueMark(int word, uint64_t value, StreamId stream);
   std::byte* WordAt(int word) const;
@@ -94,7 +104,8 @@ class Executor {
   CommCounters replayed_;  // by graphs: communicators only count what is issued to them
   uint64_t number_ = 0;    // of the run begun last
   int64_t enqueued_marks_ = 0;
-  std::optional<UnitId> leaves_out_from_;
+  std::optional<UnitId> leaves_out_from_, swaps_;
+  std::unique_ptr<OrderLog> order_;
 };
 
 enum class GraphMode { kStep, kMicrobatch, kOff };
