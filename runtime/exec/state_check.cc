@@ -1,0 +1,119 @@
+#include "runtime/exec/state_check.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/data/hash.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::pair<StateKind, const char*> kKinds[] = {{StateKind::kMaster, "master weights"},
+                                                        {StateKind::kAdamM, "first moments"},
+                                                        {StateKind::kAdamV, "second moments"}};
+
+// f(kind, flat) for all shards in order.
+template <class F>
+void ForEachShard(const Engine& engine, F&& f) {
+  for (const auto& [kind, name] : kKinds)
+    for (size_t flat = 0; flat < engine.layout().flats.size(); ++flat)
+      f(kind, FlatId{static_cast<int32_t>(flat)});
+}
+
+}  // namespace
+
+std::vector<std::string> HashShards(Engine& engine) {
+  std::vector<std::string> hashes;
+  ForEachShard(engine, [&](StateKind kind, FlatId flat) {
+    const std::vector<float> shard = engine.ReadShard(kind, flat);
+    hashes.push_back(Hash128(shard.data(), static_cast<int64_t>(shard.size() * sizeof(float))));
+  });
+  return hashes;
+}
+
+std::string FirstDifference(const ShardLayout& layout, const std::vector<std::string>& a,
+                            const std::vector<std::string>& b) {
+  MR_CHECK(a.size() == b.size() && a.size() == 3 * layout.flats.size(), "hashes of {} and {} shards",
+           a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i])
+      return fmt::format("{} of unit {}", kKinds[i / layout.flats.size()].second,
+                         layout.flats[i % layout.flats.size()].name);
+  return "";
+}
+
+std::string DifferingReplicas(Engine& engine) {
+  const Mesh& mesh = engine.comms().mesh();
+  const std::vector<std::string> mine = HashShards(engine);
+  std::vector<std::vector<std::string>> ranks;
+  for (const std::string& joined :
+       engine.comms().world().HostAllGather(fmt::format("{}", fmt::join(mine, "")))) {
+    std::vector<std::string>& hashes = ranks.emplace_back();
+    const size_t length = mine.front().size();
+    for (size_t at = 0; at < joined.size(); at += length) hashes.push_back(joined.substr(at, length));
+  }
+  for (int shard = 0; shard < mesh.shard; ++shard) {
+    std::map<std::vector<std::string>, std::vector<int>> holders;
+    const std::vector<int> group = mesh.ReplicateGroup(shard);
+    for (const int rank : group) holders[ranks[static_cast<size_t>(rank)]].push_back(rank);
+    if (holders.size() == 1) continue;
+    // What most hold is taken for right; of two, what rank 0's replica holds.
+    const std::vector<int>* right = &holders.at(ranks[static_cast<size_t>(group.front())]);
+    for (const auto& [hashes, who] : holders)
+      if (who.size() > right->size()) right = &who;
+    for (const auto& [hashes, who] : holders) {
+      if (&who == right) continue;
+      const int rank = who.front(), other = right->front();
+      return fmt::format("rank {} and rank {} are replicas, but their {} differ", rank, other,
+                         FirstDifference(engine.layout(), ranks[static_cast<size_t>(rank)],
+                                         ranks[static_cast<size_t>(other)]));
+    }
+  }
+  return "";
+}
+
+KeptState::KeptState(Engine& engine) : scalars_(engine.ReadScalars()), counters_(engine.counters()) {
+  ForEachShard(engine, [&](StateKind kind, FlatId flat) { shards_.push_back(engine.ReadShard(kind, flat)); });
+}
+
+void KeptState::Restore(Engine& engine) const {
+  auto shard = shards_.begin();
+  ForEachShard(engine, [&](StateKind kind, FlatId flat) { engine.WriteShard(kind, flat, *shard++); });
+  engine.WriteScalars(scalars_);
+  engine.SetCounters(counters_);
+}
+
+void StepTwice::KeepFirst(Engine& engine) {
+  scalars_ = engine.Collect();
+  hashes_ = HashShards(engine);
+  before_.Restore(engine);
+}
+
+std::string StepTwice::Compare(Engine& engine) const {
+  const StepScalars again = engine.ReadScalars();
+  const auto same = [](double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN is itself
+  std::string mine;
+  if (!same(scalars_.loss, again.loss))
+    mine = fmt::format("loss {:.17g}, then {:.17g}", scalars_.loss, again.loss);
+  else if (!same(scalars_.grad_norm, again.grad_norm))
+    mine = fmt::format("gradient norm {:.17g}, then {:.17g}", scalars_.grad_norm, again.grad_norm);
+  else if (scalars_.applied != again.applied)
+    mine = "the update was applied once";
+  const std::string state = FirstDifference(engine.layout(), hashes_, HashShards(engine));
+  if (!state.empty()) mine += (mine.empty() ? "" : "; other ") + state;
+  const std::vector<std::string> all = engine.comms().world().HostAllGather(mine);
+  std::vector<int> ranks;
+  for (size_t r = 0; r < all.size(); ++r)
+    if (!all[r].empty()) ranks.push_back(static_cast<int>(r));
+  if (ranks.empty()) return "";
+  // Where only some differ, they are the ones to look at; a loss is everyone's.
+  return fmt::format(
+      "{}, on {}", all[static_cast<size_t>(ranks.front())],
+      ranks.size() == all.size() ? "every rank" : fmt::format("rank {}", fmt::join(ranks, ", ")));
+}
+
+}  // namespace millrace
