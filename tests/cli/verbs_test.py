@@ -23,6 +23,7 @@ class Verbs(CliTest):
         outcome = self.expect(program('doctor'), BAD_CONFIG if gpu_host else OK)
         self.expect_line(outcome.out, r'^  MPI +Open MPI v4\.\d+.*libmpi\.so\.40.*compiled with Open MPI 4\.')
         self.expect_line(outcome.out, r'^  BLAS +OpenBLAS \d')
+        self.expect_line(outcome.out, r'^  arithmetic +products of known result are right, f32 and bf16')
         self.expect_line(outcome.out, 'there is a GPU driver, but this program was built without CUDA' if gpu_host else
                          '^training works here, on the CPU$')
         found = json.loads(program('doctor', '--json').out)

@@ -18,9 +18,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
+#include "tools/cli/known_answer.h"
 
 namespace millrace {
 namespace {
@@ -120,6 +123,20 @@ std::vector<Finding> InspectHostLibraries() {
                    SPDLOG_VER_PATCH, FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100),
        "", ""},
   };
+}
+
+constexpr const char* kArithmetic = "arithmetic";
+
+Finding InspectArithmetic() {
+  constexpr int64_t kSize = 512;  // blocks of all kinds, a fraction of a second
+  Finding finding{kArithmetic, "", "", ""};
+  finding.trouble = KnownAnswerProducts(*MakeHostDevice(), CpuKernels(), Backend::kCpu, kSize);
+  finding.serious = !finding.trouble.empty();
+  if (finding.serious)
+    finding.fix = "exclude the host: its processor or memory, or the BLAS above, is faulty";
+  else
+    finding.detail = fmt::format("products of known result are right, f32 and bf16, {0} x {0}", kSize);
+  return finding;
 }
 
 std::string Words(const LibraryReport& library) {
@@ -265,11 +282,13 @@ std::string LoadedFrom(const void* address) {
 int DoctorVerb(bool json) {
   const CudaReport cuda = InspectCuda();
   std::vector<Finding> findings = {InspectHost(), InspectSharedMemory(), InspectMpi()};
-  for (const std::vector<Finding>& more : {InspectHostLibraries(), InspectGpus(cuda)})
+  for (const std::vector<Finding>& more : {InspectHostLibraries(), {InspectArithmetic()}, InspectGpus(cuda)})
     findings.insert(findings.end(), more.begin(), more.end());
   const bool ok = std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.serious; });
   const bool device_failed = std::any_of(cuda.gpus.begin(), cuda.gpus.end(),
-                                         [](const GpuReport& gpu) { return !gpu.trouble.empty(); });
+                                         [](const GpuReport& gpu) { return !gpu.trouble.empty(); }) ||
+                             std::any_of(findings.begin(), findings.end(),
+                                         [](const Finding& f) { return f.name == kArithmetic && f.serious; });
   const std::string backend = cuda.built_in && cuda.trouble.empty() ? "cuda" : "cpu";
 
   if (json) {

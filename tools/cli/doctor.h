@@ -22,7 +22,7 @@ struct GpuReport {
   std::string name, pci, compute_capability;
   int64_t memory_bytes = 0;
   int multiprocessors = 0;
-  std::string trouble;  // of a kernel of ours that was tried on it; "" it ran
+  std::string trouble;  // of what was tried on it; "" all of it was right
 };
 
 enum class GpuLink { kSelf, kNone, kPcie, kNvlink };
@@ -36,7 +36,8 @@ struct CudaReport {
   std::string trouble;                      // why no GPU can be used; "" one can
 };
 
-// Tries each GPU: makes a context on it, runs a kernel, opens the libraries. Seconds. Does not throw for what
+// Tries each GPU: makes a context on it, runs a kernel, opens the libraries, checks products of known result.
+// Seconds. Does not throw for what
 // is wrong with the machine.
 CudaReport InspectCuda();
 

@@ -5,8 +5,12 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
+#include "kernels/cuda/cuda_kernels.h"
+#include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/error.h"
 #include "tools/cli/doctor.h"
 #include "tools/cli/doctor_probe.h"
+#include "tools/cli/known_answer.h"
 
 namespace millrace {
 namespace {
@@ -88,6 +92,17 @@ std::string TryHandles() {
   return "";
 }
 
+// Large enough for every multiprocessor to have a part in it.
+std::string TryProducts(int ordinal) {
+  constexpr int64_t kSize = 2048;
+  try {
+    CudaDevice device(ordinal);
+    return KnownAnswerProducts(device, CudaKernels(), Backend::kCuda, kSize);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 GpuReport InspectGpu(int ordinal) {
   GpuReport gpu;
   gpu.ordinal = ordinal;
@@ -108,6 +123,7 @@ GpuReport InspectGpu(int ordinal) {
   }
   gpu.trouble = TryKernel();
   if (gpu.trouble.empty()) gpu.trouble = TryHandles();
+  if (gpu.trouble.empty()) gpu.trouble = TryProducts(ordinal);
   return gpu;
 }
 
