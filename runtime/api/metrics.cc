@@ -30,8 +30,11 @@ std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary
 // Moves what an earlier run left to the first free <name>.old-<n>.<extension>.
 void SetAside(const std::string& run_dir) {
   using File = std::pair<const char*, const char*>;
-  std::vector<File> files = {
-      {"metrics", ".jsonl"}, {"summary", ".json"}, {"tensorboard", ""}, {"restarts", ".jsonl"}};
+  std::vector<File> files = {{"metrics", ".jsonl"},
+                             {"summary", ".json"},
+                             {"tensorboard", ""},
+                             {"restarts", ".jsonl"},
+                             {"roll_backs", ".jsonl"}};
   if (HasRunHistory(run_dir)) files.emplace_back("config", ".json");
   const auto exists = [](const std::string& path) {
     std::error_code ignored;
@@ -132,6 +135,10 @@ void MetricsFile::Append(const StepReport& r) {
                {"peak_bytes", r.peak_bytes},
                {"skipped", r.skipped}};
   if (!r.applied) line["offender"] = r.offender;
+  if (r.max_loss) line["max_loss"] = *r.max_loss;
+  if (r.data_step != r.step) line["data_step"] = r.data_step;
+  for (const RollBack& made : r.rolled_back)
+    line["rolled_back"].push_back({{"from", made.from}, {"why", made.why}});
   if (r.eval_loss) {
     line["eval_loss"] = Number(*r.eval_loss);
     line["eval_loss_bits"] = Float32Bits(*r.eval_loss);

@@ -20,7 +20,7 @@ struct MetricsLine {
   float loss = 0;       // bit for bit what loss_bits says
   float grad_norm = 0;  // the nearest float to the number; NaN where it was not finite
   std::optional<float> eval_loss;
-  std::string offender;  // what was not finite, so that the update was skipped; else ""
+  std::string offender;  // why the update was skipped: what was not finite, a spike; else ""
 };
 
 struct RecordedMetrics {

@@ -12,6 +12,7 @@
 #include "runtime/api/memory_use.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/prediction.h"
+#include "runtime/api/roll_back_log.h"
 #include "runtime/api/run_history.h"
 #include "runtime/api/saver.h"
 #include "runtime/api/tensorboard.h"
@@ -19,6 +20,7 @@
 #include "runtime/config/load.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/run_checkpoint.h"
+#include "runtime/exec/state_check.h"
 
 namespace millrace {
 namespace {
@@ -58,37 +60,6 @@ StepCounters PredictedCounters(const PlanCounters& step, int64_t steps, int64_t 
           launches};
 }
 
-// A fault with its unit found.
-struct PlacedFault {
-  int64_t step = 0, rank = 0;
-  Injection injection;
-};
-
-std::vector<PlacedFault> Placed(const std::vector<TrainFault>& faults, const ShardLayout& layout) {
-  std::vector<PlacedFault> placed;
-  for (const TrainFault& fault : faults) {
-    MR_REQUIRE(ErrorCode::kConfig, fault.rank >= 0 && fault.rank < layout.mesh.world(),
-               "a fault on rank {}: there are {} ranks", fault.rank, layout.mesh.world());
-    PlacedFault to{fault.step, fault.rank, {}};
-    if (fault.unit.empty()) {
-      to.injection.loss_nan = true;
-    } else {
-      std::vector<std::string> names;
-      for (const FlatParam& flat : layout.flats) names.push_back(flat.name);
-      const auto it = std::find(names.begin(), names.end(), fault.unit);
-      MR_REQUIRE(ErrorCode::kConfig, it != names.end(),
-                 "a fault in unit {}: there is no such unit; there are {}", fault.unit,
-                 fmt::join(names, ", "));
-      if (fault.kind == TrainFault::Kind::kSkip)
-        to.injection.skip_unit = layout.flats[static_cast<size_t>(it - names.begin())].unit.value;
-      else
-        to.injection.grad_unit = it - names.begin();
-    }
-    placed.push_back(to);
-  }
-  return placed;
-}
-
 // A step that is in flight.
 struct Waiting {
   int64_t step = 0;
@@ -106,7 +77,8 @@ class Loop {
         origin_(options.origin),
         metrics_server_(options.metrics_server),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
-        faults_(Placed(options.faults, session.engine().layout())),
+        faults_(options.faults, session.engine()),
+        guard_(config_.guard),
         stop_(stop),
         observer_(observer),
         identity_(IdentityOf(session)),
@@ -117,21 +89,29 @@ class Loop {
     Begin();
     if (result_.complete_before) return result_;
     const auto start = Clock::now();
-    for (int64_t step = result_.first_step; step < config_.train.steps; ++step) {
+    for (int64_t step = result_.first_step; step < config_.train.steps && !result_.preempted;) {
       const int64_t done = step + 1;
       const bool last = done == config_.train.steps;
-      Enqueue(step);
-      const bool stopping = !last && StopAgreed();
       const bool evaluates = config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last);
       const bool saves = config_.checkpoint.every > 0 && done % config_.checkpoint.every == 0;
-      CollectDownTo(last || stopping || evaluates || saves ? 0 : lag_, evaluates);
-      if (last || stopping)
-        saver_->SaveLast({done, SamplesAfter(done)}, EvalLossAt(done));
+      const bool twice = IsDue(config_.guard.rerun_every, done);
+      if (twice) CollectDownTo(0, false);
+      if (!bad_) {
+        Enqueue(step, twice);
+        const bool stopping = StopAgreed(done, saves || last) && !last;
+        CollectDownTo(last || stopping || evaluates || saves ? 0 : lag_, evaluates);
+        result_.preempted = stopping;
+      }
+      if (bad_) {
+        step = GoBack();
+        continue;
+      }
+      if (IsDue(config_.guard.replicas_every, done)) CompareReplicas(done);
+      if (last || result_.preempted)
+        saver_->SaveLast(ProgressAt(done), EvalLossAt(done));
       else if (saves)
-        saver_->Save({done, SamplesAfter(done)}, EvalLossAt(done));
-      if (!stopping) continue;
-      result_.preempted = true;
-      break;
+        saver_->Save(ProgressAt(done), EvalLossAt(done));
+      step = done;
     }
     Finish(MillisecondsSince(start) / 1e3);
     return result_;
@@ -175,13 +155,7 @@ class Loop {
         for (const std::string& change : resumed->changes) observer_.OnWarning(change);
       if (goes_on) observer_.OnResume(result_.first_step, resumed->path);
       // Something is said and nothing is loaded: an earlier run was put aside, and its lines go with it.
-      metrics_ =
-          std::make_unique<MetricsFile>(config_.run.dir, result_.first_step,
-                                        resumed && !goes_on ? OldMetrics::kSetAside : OldMetrics::kDropTail);
-      if (config_.run.tensorboard)
-        events_ =
-            std::make_unique<TensorBoardFile>(config_.run.dir, result_.first_step,
-                                              [this](const std::string& text) { observer_.OnWarning(text); });
+      OpenFiles(result_.first_step, resumed && !goes_on ? OldMetrics::kSetAside : OldMetrics::kDropTail);
       if (metrics_->dropped() > 0)
         observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
                                         metrics_->dropped(), result_.first_step));
@@ -190,6 +164,8 @@ class Loop {
           config_.run.dir, DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step));
       if (!warning.empty()) observer_.OnWarning(warning);
     });
+    RestoreGuard(goes_on ? resumed->progress.state : "{}");
+    if (config_.guard.order_every > 0) session_.engine().LogOrder();
     saver_ = std::make_unique<Saver>(session_, identity_, files_, CallbacksOfSaver());
     if (config_.train.eval_every > 0) {
       result_.eval_before = session_.Evaluate();
@@ -197,36 +173,71 @@ class Loop {
     }
   }
 
+  // Those that have a line per step, of steps up to `step`.
+  void OpenFiles(int64_t step, OldMetrics old) {
+    metrics_ = std::make_unique<MetricsFile>(config_.run.dir, step, old);
+    if (config_.run.tensorboard)
+      events_ = std::make_unique<TensorBoardFile>(
+          config_.run.dir, step, [this](const std::string& text) { observer_.OnWarning(text); });
+  }
+
+  // Roll-backs may have been made since the checkpoint was saved; rank 0 knows.
+  void RestoreGuard(std::string state) {
+    Report([&] { state = StateAfterRollBacks(config_.run.dir, result_.first_step, state); });
+    guard_.Restore(session_.engine().comms().world().HostBroadcast(state, 0));
+  }
+
+  static bool IsDue(int64_t every, int64_t done) { return every > 0 && done % every == 0; }
+
+  RunProgress ProgressAt(int64_t done) const { return {done, SamplesAfter(done), guard_.State()}; }
+
   // Sequences that all ranks have seen; the global batch may have been another one before this call.
   int64_t SamplesAfter(int64_t done) const {
     return samples_before_ + (done - result_.first_step) * identity_.global_batch;
   }
 
-  Injection InjectionAt(int64_t done) const {
-    for (const PlacedFault& fault : faults_)
-      if (fault.step == done && fault.rank == session_.rank()) return fault.injection;
-    return {};
-  }
-
   std::vector<int32_t> TokensOf(int64_t step) {
     const PhaseScope phase(marks(), RunPhase::kReadingTokens, step);
-    return session_.batcher().Step(step, session_.rank());
+    std::vector<int32_t> tokens = session_.batcher().Step(step + guard_.data_shift(), session_.rank());
+    faults_.SpoilTokens(step + 1, tokens, config_.model.Vocab());
+    return tokens;
   }
 
-  void Enqueue(int64_t step) {
+  void Enqueue(int64_t step, bool twice) {
     if (waiting_.empty()) last_collected_ = Clock::now();
     const std::vector<int32_t> tokens = TokensOf(step);
+    const auto enqueue = [&] {
+      session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(), faults_.At(step + 1),
+                                guard_.MaxLoss(step + 1));
+    };
+    std::optional<StepTwice> rerun;
+    if (twice) rerun.emplace(session_.engine());
+    faults_.FlipBits(step + 1, session_.engine());
+    if (rerun) {
+      enqueue();
+      rerun->KeepFirst(session_.engine());
+    }
     const auto start = Clock::now();
-    session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(), InjectionAt(step + 1));
+    enqueue();
     waiting_.push_back({step, 1e3 * MillisecondsSince(start)});
+    faults_.Done(step + 1);
+    if (!rerun) return;
+    const std::string difference = rerun->Compare(session_.engine());
+    if (!difference.empty())
+      Stop(fmt::format("step {}, run twice from the same state, gave two results: {}", step + 1, difference));
   }
 
   // Reports the oldest steps until `left` are in flight. With `evaluates`, the newest of them is evaluated.
   void CollectDownTo(int left, bool evaluates) {
-    while (static_cast<int>(waiting_.size()) > left) {
+    while (!bad_ && static_cast<int>(waiting_.size()) > left) {
       const StepScalars scalars = session_.engine().Collect();
-      StepReport report = ReportOf(waiting_.front(), scalars);
+      const GuardAction action = guard_.Judge(waiting_.front().step + 1, scalars);
+      StepReport report = ReportOf(waiting_.front(), scalars, action);
       waiting_.pop_front();
+      if (action == GuardAction::kRollBack) {  // its line would go with those of the steps that are undone
+        bad_ = RollBack{report.step, 0, report.offender};
+        return;
+      }
       if (evaluates && waiting_.empty()) Evaluate(report);
       report.saves = saver_->TakeFigures();
       Report([&] {
@@ -235,10 +246,11 @@ class Loop {
         if (metrics_server_ != nullptr) metrics_server_->Store(FiguresOf(report, saver_->totals()));
       });
       if (marks() != nullptr) marks()->Enter(RunPhase::kTraining, report.step);
+      if (action == GuardAction::kStop) Stop(fmt::format("step {}: {}", report.step, WhyStopped(scalars)));
     }
   }
 
-  StepReport ReportOf(const Waiting& waiting, const StepScalars& scalars) {
+  StepReport ReportOf(const Waiting& waiting, const StepScalars& scalars, GuardAction action) {
     const auto now = Clock::now();
     StepReport report;
     report.step = waiting.step + 1;
@@ -261,6 +273,10 @@ class Loop {
     report.skipped = scalars.skipped;
     report.applied = scalars.applied != 0;
     if (!report.applied) report.offender = Offender(scalars);
+    if (scalars.max_loss > 0) report.max_loss = scalars.max_loss;
+    report.data_step = report.step + guard_.data_shift();
+    for (const RollBack& made : guard_.roll_backs())
+      if (made.to == report.step - 1) report.rolled_back.push_back(made);
     step_ms_.push_back(report.step_ms);
     const auto recent = static_cast<std::ptrdiff_t>(std::min<size_t>(step_ms_.size(), 20));
     report.eta_s = Median({step_ms_.end() - recent, step_ms_.end()}) / 1e3 *
@@ -270,15 +286,17 @@ class Loop {
     result_.last_step = report.step;
     Report([&] {
       observer_.OnStep(report);
-      if (!report.applied)
+      if (action == GuardAction::kSkip)
         observer_.OnWarning(
-            fmt::format("step {}: non-finite {}; the update was skipped on all ranks ({} skipped so far)",
-                        report.step, report.offender, report.skipped));
+            fmt::format("step {}: {}; the update was skipped on all ranks ({} skipped so far)", report.step,
+                        What(scalars), report.skipped));
     });
     return report;
   }
 
   std::string Offender(const StepScalars& scalars) const {
+    if (scalars.offender_unit == kOffenderSpike)
+      return fmt::format("loss {:.4f} above {:.4f}", scalars.loss, scalars.max_loss);
     if (scalars.offender_rank < 0) return "sum of gradients over the ranks, finite on each of them";
     if (scalars.offender_unit < 0) return fmt::format("loss on rank {}", scalars.offender_rank);
     const ShardLayout& layout = session_.engine().layout();
@@ -292,17 +310,99 @@ class Loop {
     Report([&] { observer_.OnEval(report.step, *report.eval_loss); });
   }
 
-  // Once a step each rank says whether it was asked to stop, and how its part of a save is doing. True on
-  // every rank when any was asked.
-  bool StopAgreed() {
-    const std::string mine = {stop_.load() ? '1' : '0', saver_->Vote()};
+  std::string What(const StepScalars& scalars) const {
+    return (scalars.offender_unit == kOffenderSpike ? "a spike: " : "non-finite ") + Offender(scalars);
+  }
+
+  std::string WhyStopped(const StepScalars& scalars) const {
+    const bool spike = scalars.offender_unit == kOffenderSpike;
+    const char* key = spike ? "guard.loss_spike" : "guard.non_finite";
+    const auto policy =
+        spike ? config_.guard.loss_spike.value_or(GuardConfig::Policy::kSkip) : config_.guard.non_finite;
+    if (policy == GuardConfig::Policy::kStop) return fmt::format("{}; {} is stop", What(scalars), key);
+    return fmt::format("{}; {} is roll_back, and {} were made already (guard.max_roll_backs)", What(scalars),
+                       key, guard_.roll_backs().size());
+  }
+
+  // Every rank comes here with the same words. What is in flight of a checkpoint is of a sound state.
+  [[noreturn]] void Stop(const std::string& why) {
+    saver_->Settle();
+    Report([&] { metrics_->Sync(); });
+    if (!leader()) session_.engine().comms().world().Barrier();  // rank 0 speaks, which ends all ranks
+    throw Error(ErrorCode::kNonFinite,
+                why + "; nothing was saved since, earlier checkpoints are as they were");
+  }
+
+  // From a step whose numbers ask for it to the newest sound checkpoint: the step to be trained next.
+  int64_t GoBack() {
+    for (; !waiting_.empty(); waiting_.pop_front()) session_.engine().Collect();  // on CUDA, the next one
+    saver_->Settle();
+    RollBack made = *std::exchange(bad_, std::nullopt);
+    const std::optional<ResumedRun> resumed = LoadNewest();
+    const bool loaded = resumed && !resumed->path.empty();
+    if (!loaded) {
+      session_.InitWeights();
+      session_.engine().SetCounters({});
+    }
+    made.to = loaded ? resumed->progress.step : 0;
+    if (made.to < result_.first_step) {
+      result_.first_step = made.to;
+      samples_before_ = loaded ? resumed->progress.samples : 0;
+      counters_before_ = session_.engine().counters();
+    }
+    result_.last_step = made.to;
+    guard_.RolledBack(made, loaded ? resumed->progress.state : "{}");
+    Report([&] {
+      if (resumed)
+        for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
+      LogRollBack(config_.run.dir, guard_);
+      OpenFiles(made.to, OldMetrics::kDropTail);
+      observer_.OnWarning(fmt::format(
+          "step {}: {}: rolled back to {}; the data of steps {} to {} are left out ({} of {} roll-backs)",
+          made.from, made.why, loaded ? fmt::format("step {}", made.to) : "the beginning", made.to + 1,
+          made.from, guard_.roll_backs().size(), config_.guard.max_roll_backs));
+    });
+    return made.to;
+  }
+
+  std::optional<ResumedRun> LoadNewest() {
+    const PhaseScope phase(marks(), RunPhase::kLoading);
+    return ResumeRun(session_.engine(), config_.run.dir, ResumePolicy::kAuto, identity_);
+  }
+
+  void CompareReplicas(int64_t done) {
+    const std::string difference = DifferingReplicas(session_.engine());
+    if (!difference.empty()) Stop(fmt::format("after step {}: {}", done, difference));
+  }
+
+  // Digests of what each rank has issued; histories only where they differ.
+  void CompareOrder(int64_t done, const std::vector<std::string>& digests) {
+    if (std::all_of(digests.begin(), digests.end(), [&](const auto& d) { return d == digests[0]; })) return;
+    Communicator& world = session_.engine().comms().world();
+    std::vector<std::string> units;
+    for (const UnitSpec& unit : session_.run().spec.units) units.push_back(unit.name);
+    Stop(fmt::format("after step {}: {}", done,
+                     DescribeOrder(world.HostAllGather(session_.engine().order()->History()), units)));
+  }
+
+  // Once a step each rank says whether it was asked to stop, how its part of a save is doing, and, every
+  // guard.order_every steps and where a checkpoint follows, what collectives it has issued. True on every
+  // rank when any was asked.
+  bool StopAgreed(int64_t done, bool saves) {
+    std::string mine = {stop_.load() ? '1' : '0', saver_->Vote()};
+    const bool order =
+        session_.engine().order() != nullptr && (saves || IsDue(config_.guard.order_every, done));
+    if (order) mine += session_.engine().order()->Digest();
     bool stop = false;
-    std::string saves;
+    std::string saves_of_ranks;
+    std::vector<std::string> digests;
     for (const std::string& vote : session_.engine().comms().world().HostAllGather(mine)) {
       stop |= vote[0] == '1';
-      saves += vote[1];
+      saves_of_ranks += vote[1];
+      digests.push_back(vote.substr(2));
     }
-    saver_->Hear(saves);
+    saver_->Hear(saves_of_ranks);
+    if (order) CompareOrder(done, digests);
     return stop;
   }
 
@@ -357,7 +457,9 @@ class Loop {
   const std::map<std::string, std::string> origin_;
   MetricsServer* const metrics_server_;
   FileSystem& files_;
-  const std::vector<PlacedFault> faults_;
+  TrainFaults faults_;
+  Guard guard_;
+  std::optional<RollBack> bad_;  // a step was collected whose numbers ask for a roll-back
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;
   const RunIdentity identity_;

@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/api/guard.h"
 #include "runtime/api/metrics_server.h"
 #include "runtime/api/saver.h"
 #include "runtime/api/session.h"
+#include "runtime/api/train_faults.h"
 #include "runtime/exec/run_checkpoint.h"
 #include "runtime/plan/machine.h"
 
@@ -27,8 +29,11 @@ struct StepReport {
   int64_t peak_bytes = 0;  // most memory in use so far: this rank's device, or its process's resident size
   int64_t skipped = 0;     // updates skipped so far
   bool applied = true;     // the update; else why not:
-  std::string offender;    // "gradient of unit h.0 on rank 1", "loss above 3.21"
-  std::optional<double> eval_loss;  // held-out loss after this step, when train.eval_every asks for it
+  std::string offender;    // "gradient of unit h.0 on rank 1", "loss 8.1 above 3.2"
+  std::optional<double> max_loss;     // that guard.loss_spike allowed, where it had a window full of losses
+  int64_t data_step = 0;              // whose data it read: `step`, and later after roll-backs
+  std::vector<RollBack> rolled_back;  // to the step before this one
+  std::optional<double> eval_loss;    // held-out loss after this step, when train.eval_every asks for it
   double eta_s = 0;
   SaveFigures saves;  // since the step before
 };
@@ -53,16 +58,6 @@ struct TrainResult {
   std::optional<double> eval_before, eval_after;  // held-out loss, when train.eval_every is set
 };
 
-// A fault to be injected once, for tests: NaN in one rank's loss, or in its gradient of one unit, or that
-// rank leaves out the step's collectives from the first one of a unit on, so that the job hangs.
-struct TrainFault {
-  int64_t step = 0;  // 1-based
-  int64_t rank = 0;
-  std::string unit;  // "": the loss
-  enum class Kind { kNotFinite, kSkip };
-  Kind kind = Kind::kNotFinite;
-};
-
 struct TrainOptions {
   Machine machine;  // what MFU and the predicted figures are for, as FindMachine gives it
   std::vector<TrainFault> faults;
@@ -76,10 +71,11 @@ struct TrainOptions {
 RunIdentity IdentityOf(const Session& session);
 
 // Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0
-// calls the observer and writes run.dir/config.json, metrics.jsonl, summary.json and, where run.tensorboard
-// asks for them, event files. checkpoint.resume decides whether the newest valid checkpoint is continued.
-// Errors: kCheckpoint, kConfig (another model in the same folder; a fault where there is no such rank or
-// unit), kData, kIo, and the engine's.
+// calls the observer and writes run.dir/config.json, metrics.jsonl, summary.json, roll_backs.jsonl where
+// there was one and, where run.tensorboard asks for them, event files. checkpoint.resume decides whether the
+// newest valid checkpoint is continued. Errors: kCheckpoint, kConfig (another model in the same folder; a
+// fault where there is no such rank or unit), kData, kIo, kNonFinite (a guard stops the run; rank 0 says why
+// first), and the engine's.
 TrainResult Train(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
                   TrainObserver& observer);
 

@@ -139,7 +139,7 @@ class Report(CliTest):
         self.assertTrue({'parameters', 'gradients', 'optimizer', 'activations'} <= classes, classes)
         checkpoints = [row[0] for row in page.tables['calls'] if row[-1] == 'usable']
         self.assertEqual(['step_%08d' % int(step) for step in reversed(checkpoints)], run.checkpoints())
-        self.assertIn('None: every step was finite.', page.texts['skipped'])
+        self.assertIn('None: every update was applied.', page.texts['skipped'])
         self.assertIn('cpu', page.texts['environment'])
 
     def test_the_same_run_gives_the_same_page_where_it_is_asked_for(self):
@@ -156,7 +156,7 @@ class Report(CliTest):
         self.assertIn(['3', 'loss on rank 1'], page.tables['skipped'])
         # The line is broken at step 3.
         self.assertEqual([len(points) for points in page.polylines[('loss', 'main')]], [2, 3])
-        self.assertIn('step 3: not finite: loss on rank 1', page.titles['loss'])
+        self.assertIn('step 3: update skipped: loss on rank 1', page.titles['loss'])
         self.assertIn('resumed after step 4 with another configuration', page.titles['loss'])
         calls = page.tables['calls']
         self.assertIn(['0', 'the run began', '2', 'cpu'], calls)

@@ -24,7 +24,9 @@ std::optional<int64_t> Count(std::string_view text) {
 }
 
 std::optional<TrainFault> ParseFault(std::string_view text) {
-  constexpr std::string_view kUnit = "unit=", kSkip = "skip=";
+  using Kind = TrainFault::Kind;
+  constexpr std::pair<std::string_view, Kind> kOfUnits[] = {
+      {"unit=", Kind::kNotFinite}, {"skip=", Kind::kSkip}, {"swap=", Kind::kSwap}, {"flip=", Kind::kFlip}};
   const size_t first = text.find(':');
   const size_t second = first == text.npos ? text.npos : text.find(':', first + 1);
   if (second == text.npos) return std::nullopt;
@@ -33,10 +35,11 @@ std::optional<TrainFault> ParseFault(std::string_view text) {
   const std::string_view place = text.substr(second + 1);
   if (!step || *step < 1 || !rank) return std::nullopt;
   if (place == "loss") return TrainFault{*step, *rank, ""};
-  if (place.size() > kSkip.size() && place.substr(0, kSkip.size()) == kSkip)
-    return TrainFault{*step, *rank, std::string(place.substr(kSkip.size())), TrainFault::Kind::kSkip};
-  if (place.size() <= kUnit.size() || place.substr(0, kUnit.size()) != kUnit) return std::nullopt;
-  return TrainFault{*step, *rank, std::string(place.substr(kUnit.size()))};
+  if (place == "tokens") return TrainFault{*step, *rank, "", Kind::kTokens};
+  for (const auto& [word, kind] : kOfUnits)
+    if (place.size() > word.size() && place.starts_with(word))
+      return TrainFault{*step, *rank, std::string(place.substr(word.size())), kind};
+  return std::nullopt;
 }
 
 std::optional<DiskFault> ParseDiskFault(std::string_view text) {
@@ -70,8 +73,8 @@ std::vector<TrainFault> ParseFaults(const std::string& text) {
     const auto fault = ParseFault(part);
     MR_REQUIRE(
         ErrorCode::kConfig, fault.has_value(),
-        "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:unit=NAME nor STEP:RANK:skip=NAME, with STEP "
-        "from 1 and RANK from 0",
+        "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:tokens nor STEP:RANK:unit=NAME, skip=NAME, "
+        "swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
         kFaultVariable, text, part);
     faults.push_back(*fault);
   }

@@ -127,11 +127,14 @@ std::string Tiles(const RunRecord& r) {
     if (const double mfu = MedianOf(r.rows, &StepRow::mfu); mfu > 0)
       tiles += Tile(fmt::format("{:.1f}%", 100 * mfu), "MFU, median");
   }
-  tiles += Tile(std::to_string(skipped), "steps not finite");
+  tiles += Tile(std::to_string(skipped), "updates skipped");
+  size_t rolled_back = 0;
+  for (const StepRow& row : r.rows) rolled_back += row.rolled_back.size();
+  if (rolled_back > 0) tiles += Tile(std::to_string(rolled_back), "roll-backs");
   return "<div class=\"tiles wide\">\n" + tiles + "</div>\n";
 }
 
-// Steps that were not finite, and where calls with another configuration began.
+// Steps whose update was skipped, where the run was rolled back to, and where calls with another configuration began.
 std::vector<ChartMark> Marks(const RunRecord& r) {
   std::vector<ChartMark> marks;
   for (size_t i = 1; i < r.history.size(); ++i)
@@ -141,7 +144,13 @@ std::vector<ChartMark> Marks(const RunRecord& r) {
   for (const StepRow& row : r.rows)
     if (!row.offender.empty() && ++bad <= kMostPoints)
       marks.push_back({static_cast<double>(row.step), "bad",
-                       fmt::format("step {}: not finite: {}", row.step, row.offender)});
+                       fmt::format("step {}: update skipped: {}", row.step, row.offender)});
+  size_t undone = 0;
+  for (const StepRow& row : r.rows)
+    for (const auto& [from, why] : row.rolled_back)
+      if (++undone <= kMostPoints)
+        marks.push_back({static_cast<double>(row.step) - 0.5, "bad",
+                         fmt::format("rolled back from step {} to {}: {}", from, row.step - 1, why)});
   return marks;
 }
 
@@ -209,6 +218,20 @@ std::string MemorySection(const RunRecord& r, const std::optional<PlannedMemory>
                           BytesText(planned->lower_bound)));
 }
 
+std::string RollBacksTable(const RunRecord& r) {
+  constexpr size_t kShown = 1000;
+  std::string rows;
+  size_t count = 0;
+  for (const StepRow& row : r.rows)
+    for (const auto& [from, why] : row.rolled_back)
+      if (++count <= kShown)
+        rows += Row({std::to_string(from), std::to_string(row.step - 1), HtmlText(why)}, "nn");
+  if (count == 0) return "";
+  std::string html = "<h3>Rolled back</h3>\n" + Table({"from step", "to step", "why"}, rows, "nn");
+  if (count > kShown) html += Hint(fmt::format("The first {} of {}.", kShown, count));
+  return html;
+}
+
 std::string SkippedSection(const RunRecord& r) {
   constexpr size_t kShown = 1000;
   std::string rows;
@@ -216,10 +239,10 @@ std::string SkippedSection(const RunRecord& r) {
   for (const StepRow& row : r.rows)
     if (!row.offender.empty() && ++count <= kShown)
       rows += Row({std::to_string(row.step), HtmlText(row.offender)}, "n");
-  if (count == 0) return Hint("None: every step was finite.");
-  std::string html = Table({"step", "not finite, so that the update was skipped"}, rows, "n");
+  std::string html = count == 0 ? Hint("None: every update was applied.")
+                                : Table({"step", "why its update was skipped"}, rows, "n");
   if (count > kShown) html += Hint(fmt::format("The first {} of {}.", kShown, count));
-  return html;
+  return html + RollBacksTable(r);
 }
 
 // What the supervisor of `millrace launch` has seen.

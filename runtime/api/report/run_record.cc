@@ -37,6 +37,11 @@ StepRow RowOf(const json& line, int64_t step) {
   if (line.contains("eval_loss")) row.eval_loss = NumberOf(line, "eval_loss");
   if (const auto offender = line.find("offender"); offender != line.end() && offender->is_string())
     row.offender = offender->get<std::string>();
+  if (const auto made = line.find("rolled_back"); made != line.end() && made->is_array())
+    for (const json& one : *made)
+      if (one.is_object() && one.contains("from") && one["from"].is_number_integer() &&
+          one.contains("why") && one["why"].is_string())
+        row.rolled_back.emplace_back(one["from"].get<int64_t>(), one["why"].get<std::string>());
   return row;
 }
 

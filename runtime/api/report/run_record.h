@@ -28,7 +28,9 @@ struct StepRow {
   double loss = kUnknown, grad_norm = kUnknown, lr = kUnknown, tokens = kUnknown, step_ms = kUnknown;
   double tokens_per_s = kUnknown, mfu = kUnknown, peak_bytes = kUnknown;
   std::optional<double> eval_loss;
-  std::string offender;  // "" where everything was finite
+  std::string offender;  // why the update was skipped; "" where it was applied
+  // Steps whose numbers made the run go back to the step before this one, and what was wrong with them.
+  std::vector<std::pair<int64_t, std::string>> rolled_back;
 };
 
 struct RunRecord {

@@ -1,0 +1,75 @@
+#include "runtime/api/roll_back_log.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <system_error>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/data/file_system.h"
+#include "runtime/data/input_file.h"
+#include "runtime/data/jsonl_appender.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kLargest = int64_t{256} << 20;
+
+std::string PathIn(const std::string& run_dir) { return run_dir + "/" + kRollBackLogName; }
+
+int64_t CountIn(const Json& state) {
+  const auto found = state.find("roll_backs");
+  return found == state.end() ? 0 : static_cast<int64_t>(found->size());
+}
+
+}  // namespace
+
+void LogRollBack(const std::string& run_dir, const Guard& guard) {
+  MR_CHECK(!guard.roll_backs().empty(), "no roll-back was made");
+  const RollBack& last = guard.roll_backs().back();
+  JsonlAppender lines(PathIn(run_dir));
+  lines.Append(Json{{"from", last.from},
+                    {"to", last.to},
+                    {"why", last.why},
+                    {"roll_backs", guard.roll_backs().size()},
+                    {"state", Json::parse(guard.State())}}
+                   .dump());
+  lines.Sync();
+}
+
+std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const std::string& state) {
+  const std::string path = PathIn(run_dir);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return state;
+  std::string newest = state, kept;
+  try {
+    std::vector<std::pair<int64_t, std::string>> lines;  // roll-backs made with it, text
+    std::istringstream in(ReadWholeFile(path, kLargest, ErrorCode::kCheckpoint));
+    int64_t made = CountIn(Json::parse(state));
+    for (std::string text; std::getline(in, text);) {
+      const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+      if (line.is_discarded() && in.eof()) break;  // cut short when the machine failed
+      const Json& after = line.at("state");
+      lines.emplace_back(CountIn(after), text);
+      if (line.at("to").get<int64_t>() != step || CountIn(after) <= made) continue;
+      newest = after.dump();
+      made = CountIn(after);
+    }
+    size_t dropped = 0;
+    for (const auto& [count, text] : lines) {
+      if (count <= made)
+        kept += text + "\n";
+      else
+        ++dropped;
+    }
+    if (dropped > 0) WriteFileAtomically(FileSystem::Posix(), path, kept);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::kCheckpoint, fmt::format("{} is damaged: {}", path, error.what()));
+  }
+  return newest;
+}
+
+}  // namespace millrace
