@@ -137,6 +137,10 @@ class Report(CliTest):
             self.assertIn(value, hashes)
         classes = {row[0] for row in page.tables['memory']}
         self.assertTrue({'parameters', 'gradients', 'optimizer', 'activations'} <= classes, classes)
+        stalls = [line['save_stall_ms'] for line in metrics if 'save_stall_ms' in line]
+        self.assertEqual(len(stalls), 2)  # at steps 2 and 4; what the last save costs has no line
+        self.assertIn('Training waited 2 times for a save, the last one apart: %.4g ms in the median, %.4g ms at most.'
+                      % (max(stalls), max(stalls)), page.texts['calls'])
         checkpoints = [row[0] for row in page.tables['calls'] if row[-1] == 'usable']
         self.assertEqual(['step_%08d' % int(step) for step in reversed(checkpoints)], run.checkpoints())
         self.assertIn('None: every update was applied.', page.texts['skipped'])

@@ -266,6 +266,24 @@ std::string RestartsTable(const RunRecord& r) {
   return html;
 }
 
+// What saves of the last call cost, from the lines of metrics.jsonl.
+std::string SavesHint(const RunRecord& r) {
+  std::vector<double> stalls;
+  size_t failed = 0;
+  for (const StepRow& row : r.rows) {
+    if (std::isfinite(row.save_stall_ms)) stalls.push_back(row.save_stall_ms);
+    failed += row.save_failed;
+  }
+  std::string html;
+  if (failed > 0)
+    html += Warning(fmt::format("{} could not be written.", failed == 1 ? "One" : std::to_string(failed)));
+  if (stalls.empty()) return html;
+  std::sort(stalls.begin(), stalls.end());
+  return html + Hint(fmt::format(
+                    "Training waited {} times for a save, the last one apart: {} in the median, {} at most.",
+                    stalls.size(), Milliseconds(stalls[stalls.size() / 2]), Milliseconds(stalls.back())));
+}
+
 std::string CallsSection(const RunRecord& r) {
   std::string rows;
   for (const RecordedCall& call : r.history)
@@ -289,7 +307,7 @@ std::string CallsSection(const RunRecord& r) {
                  "nnn");
   }
   if (!r.checkpoints_problem.empty()) html += Warning(r.checkpoints_problem);
-  html += "<h3>Checkpoints</h3>\n";
+  html += "<h3>Checkpoints</h3>\n" + SavesHint(r);
   return html + (saved.empty() ? Hint("None.")
                                : Table({"step", "ranks", "bytes", "manifest and sizes"}, saved, "nnn"));
 }

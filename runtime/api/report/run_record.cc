@@ -34,6 +34,8 @@ StepRow RowOf(const json& line, int64_t step) {
   row.tokens_per_s = NumberOf(line, "tokens_per_s");
   row.mfu = NumberOf(line, "mfu");
   row.peak_bytes = NumberOf(line, "peak_bytes");
+  row.save_stall_ms = NumberOf(line, "save_stall_ms");
+  row.save_failed = line.contains("save_error");
   if (line.contains("eval_loss")) row.eval_loss = NumberOf(line, "eval_loss");
   if (const auto offender = line.find("offender"); offender != line.end() && offender->is_string())
     row.offender = offender->get<std::string>();

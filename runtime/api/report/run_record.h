@@ -27,6 +27,8 @@ struct StepRow {
   int64_t step = 0;
   double loss = kUnknown, grad_norm = kUnknown, lr = kUnknown, tokens = kUnknown, step_ms = kUnknown;
   double tokens_per_s = kUnknown, mfu = kUnknown, peak_bytes = kUnknown;
+  double save_stall_ms = kUnknown;  // before this step
+  bool save_failed = false;
   std::optional<double> eval_loss;
   std::string offender;  // why the update was skipped; "" where it was applied
   // Steps whose numbers made the run go back to the step before this one, and what was wrong with them.

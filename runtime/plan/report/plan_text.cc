@@ -145,8 +145,10 @@ class Writer {
       Row("bucket pools", fmt::format("parameters {}, gradients {}", BytesText(m.parameter_pool),
                                       BytesText(m.gradient_pool)));
     Row("persistent", BytesText(m.persistent));
-    Row("checkpoint", fmt::format("{} in all, {} per writing rank", BytesText(m.checkpoint),
-                                  BytesText(m.checkpoint_per_rank)));
+    Row("checkpoint",
+        fmt::format("{} in all, {} per writing rank, which as much host memory holds while it is "
+                    "written (checkpoint.asynchronous)",
+                    BytesText(m.checkpoint), BytesText(m.checkpoint_per_rank)));
   }
 
   void Wire() {
