@@ -9,7 +9,7 @@ MISTAKES = ['model.layers=0', 'model.ffm=64', 'optimizer.lr=fast', 'data.kind=tx
 EXPECTED = [r'model\.layers = 0: must be an integer from 1 to', r'model\.ffm: unknown key; did you mean model\.ffn\?',
             r'optimizer\.lr = fast: must be a number', r'data\.kind = txt: must be one of text, tokens, synthetic; did you mean text\?',
             r'sharding\.reshard = sometimes: must be one of never, after_backward, after_forward, auto',
-            r'memory\.slots = 1 .*packed has no slots', r'execution\.peer_memory = on .*this build has no CUDA; peer_memory can be off or auto']
+            r'memory\.slots = 1 .*packed has no slots', r'execution\.peer_memory = "on" .*this build has no CUDA; peer_memory can be off or auto']
 
 
 def sets(*assignments):
