@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/api/bad_step.h"
 #include "runtime/api/memory_use.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/prediction.h"
@@ -246,7 +247,10 @@ class Loop {
         if (metrics_server_ != nullptr) metrics_server_->Store(FiguresOf(report, saver_->totals()));
       });
       if (marks() != nullptr) marks()->Enter(RunPhase::kTraining, report.step);
-      if (action == GuardAction::kStop) Stop(fmt::format("step {}: {}", report.step, WhyStopped(scalars)));
+      if (action == GuardAction::kStop)
+        Stop(fmt::format(
+            "step {}: {}", report.step,
+            WhyStopped(scalars, session_.engine().layout(), config_.guard, guard_.roll_backs().size())));
     }
   }
 
@@ -272,7 +276,7 @@ class Loop {
     report.peak_bytes = peak_bytes_ = std::max(peak_bytes_, MemoryBytes(session_.device()));
     report.skipped = scalars.skipped;
     report.applied = scalars.applied != 0;
-    if (!report.applied) report.offender = Offender(scalars);
+    if (!report.applied) report.offender = OffenderOf(scalars, session_.engine().layout());
     if (scalars.max_loss > 0) report.max_loss = scalars.max_loss;
     report.data_step = report.step + guard_.data_shift();
     for (const RollBack& made : guard_.roll_backs())
@@ -289,19 +293,9 @@ class Loop {
       if (action == GuardAction::kSkip)
         observer_.OnWarning(
             fmt::format("step {}: {}; the update was skipped on all ranks ({} skipped so far)", report.step,
-                        What(scalars), report.skipped));
+                        WhatWasBad(scalars, session_.engine().layout()), report.skipped));
     });
     return report;
-  }
-
-  std::string Offender(const StepScalars& scalars) const {
-    if (scalars.offender_unit == kOffenderSpike)
-      return fmt::format("loss {:.4f} above {:.4f}", scalars.loss, scalars.max_loss);
-    if (scalars.offender_rank < 0) return "sum of gradients over the ranks, finite on each of them";
-    if (scalars.offender_unit < 0) return fmt::format("loss on rank {}", scalars.offender_rank);
-    const ShardLayout& layout = session_.engine().layout();
-    return fmt::format("gradient of unit {} on rank {}",
-                       layout.flats[static_cast<size_t>(scalars.offender_unit)].name, scalars.offender_rank);
   }
 
   void Evaluate(StepReport& report) {
@@ -310,27 +304,13 @@ class Loop {
     Report([&] { observer_.OnEval(report.step, *report.eval_loss); });
   }
 
-  std::string What(const StepScalars& scalars) const {
-    return (scalars.offender_unit == kOffenderSpike ? "a spike: " : "non-finite ") + Offender(scalars);
-  }
-
-  std::string WhyStopped(const StepScalars& scalars) const {
-    const bool spike = scalars.offender_unit == kOffenderSpike;
-    const char* key = spike ? "guard.loss_spike" : "guard.non_finite";
-    const auto policy =
-        spike ? config_.guard.loss_spike.value_or(GuardConfig::Policy::kSkip) : config_.guard.non_finite;
-    if (policy == GuardConfig::Policy::kStop) return fmt::format("{}; {} is stop", What(scalars), key);
-    return fmt::format("{}; {} is roll_back, and {} were made already (guard.max_roll_backs)", What(scalars),
-                       key, guard_.roll_backs().size());
-  }
-
   // Every rank comes here with the same words. What is in flight of a checkpoint is of a sound state.
   [[noreturn]] void Stop(const std::string& why) {
     saver_->Settle();
     Report([&] { metrics_->Sync(); });
     if (!leader()) session_.engine().comms().world().Barrier();  // rank 0 speaks, which ends all ranks
     throw Error(ErrorCode::kNonFinite,
-                why + "; nothing was saved since, earlier checkpoints are as they were");
+                why + "; the run stops and saves nothing: checkpoints are as they were");
   }
 
   // From a step whose numbers ask for it to the newest sound checkpoint: the step to be trained next.
@@ -357,10 +337,12 @@ class Loop {
         for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
       LogRollBack(config_.run.dir, guard_);
       OpenFiles(made.to, OldMetrics::kDropTail);
-      observer_.OnWarning(fmt::format(
-          "step {}: {}: rolled back to {}; the data of steps {} to {} are left out ({} of {} roll-backs)",
-          made.from, made.why, loaded ? fmt::format("step {}", made.to) : "the beginning", made.to + 1,
-          made.from, guard_.roll_backs().size(), config_.guard.max_roll_backs));
+      observer_.OnWarning(
+          fmt::format("step {}: {}: rolled back to {}; the data of {} left out ({} of {} roll-backs)",
+                      made.from, made.why, loaded ? fmt::format("step {}", made.to) : "the beginning",
+                      made.from == made.to + 1 ? fmt::format("step {} are", made.from)
+                                               : fmt::format("steps {} to {} are", made.to + 1, made.from),
+                      guard_.roll_backs().size(), config_.guard.max_roll_backs));
     });
     return made.to;
   }

@@ -20,8 +20,10 @@ constexpr std::pair<StateKind, const char*> kKinds[] = {{StateKind::kMaster, "ma
 template <class F>
 void ForEachShard(const Engine& engine, F&& f) {
   for (const auto& [kind, name] : kKinds)
-    for (size_t flat = 0; flat < engine.layout().flats.size(); ++flat)
+    for (size_t flat = 0; flat < engine.layout().flats.size(); ++flat) {
       f(kind, FlatId{static_cast<int32_t>(flat)});
+      if (engine.marks() != nullptr) engine.marks()->Tick();  // large ones take their time
+    }
 }
 
 }  // namespace

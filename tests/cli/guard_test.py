@@ -17,8 +17,8 @@ class Guards(CliTest):
     def stopped(self, fault, pattern, **sections):
         """Exit code 73, and the reason once."""
         outcome, run = self.train(fault, STOPPED_BY_GUARD, **sections)
-        self.expect_line(outcome.err, r'^millrace: ' + pattern + '; nothing was saved since, earlier checkpoints are as they were$')
-        self.expect_line(outcome.err, 'nothing was saved since')
+        self.expect_line(outcome.err, r'^millrace: rank 0: ' + pattern + '; the run stops and saves nothing: checkpoints are as they were$')
+        self.expect_line(outcome.err, 'saves nothing')
         for name in run.checkpoints():
             self.expect(program('inspect', run.file('checkpoints', name)), OK)
         return run
@@ -26,7 +26,7 @@ class Guards(CliTest):
     def test_a_roll_back_is_told_recorded_and_shown(self):
         outcome, run = self.train('5:1:unit=h.1', OK, train={'steps': 8}, guard={'non_finite': 'roll_back'})
         self.expect_line(outcome.err, r'^millrace: warning: step 5: gradient of unit h\.1 on rank 1: rolled back to step 4; '
-                         r'the data of steps 5 to 5 are left out \(1 of 3 roll-backs\)$')
+                         r'the data of step 5 are left out \(1 of 3 roll-backs\)$')
         self.assertEqual(self.status_steps(outcome.out), [1, 2, 3, 4, 5, 5, 6, 7, 8])
         lines = run.metrics()
         self.assertEqual([line['step'] for line in lines], [1, 2, 3, 4, 5, 6, 7, 8])

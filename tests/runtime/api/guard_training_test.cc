@@ -162,6 +162,9 @@ TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[gua
   std::vector<std::pair<int64_t, int64_t>> steps;
   Add(steps, 1, 5, 2);
   CHECK(run.Hashes() == run.Alone(steps));
+  Run plain(1, {"train.steps=5"});
+  plain.Train();
+  CHECK(run.Summary()["counters"] == plain.Summary()["counters"]);  // what was undone was not done
 }
 
 TEST_CASE("a loss spike is skipped, or undone, on all ranks", "[guard]") {
