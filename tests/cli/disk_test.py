@@ -86,7 +86,9 @@ class Disk(CliTest):
         self.assertLess(stalls[True][0], 500)  # the machine may be busy
 
     def test_a_slow_disk_hides_no_hang(self):
-        outcome, run = self.train('hang', '0:slow=1500,1:slow=1500', HUNG, inject='4:1:skip=h.1', execution={'watchdog_s': 1})
+        # The save begun after step 2 takes more than a minute.
+        outcome, run = self.train('hang', '0:slow=4000,1:slow=4000', HUNG, inject='4:1:skip=h.1', execution={'watchdog_s': 1})
+        self.assertLess(outcome.seconds, 40)
         self.expect_line(outcome.err, r'^millrace: rank \d: no progress for \d+ s .* unit h\.1 ')
         self.assertEqual(run.checkpoints(), [])
 
