@@ -164,7 +164,13 @@ TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[gua
   CHECK(run.Hashes() == run.Alone(steps));
   Run plain(1, {"train.steps=5"});
   plain.Train();
-  CHECK(run.Summary()["counters"] == plain.Summary()["counters"]);  // what was undone was not done
+  // What was undone was not done; but what it captured is there, so that a GPU launches one graph more.
+  const auto counters = [](const Run& of) {
+    Json all = of.Summary()["counters"];
+    all.erase("graph_launches");
+    return all;
+  };
+  CHECK(counters(run) == counters(plain));
 }
 
 TEST_CASE("a loss spike is skipped, or undone, on all ranks", "[guard]") {
@@ -240,8 +246,8 @@ TEST_CASE("a run that may not go on stops with the reason, and its checkpoint st
 
 TEST_CASE("roll-backs come to an end", "[guard]") {
   Run run(1, {"guard.non_finite=roll_back", "guard.max_roll_backs=1"});
-  RequireError(ErrorCode::kNonFinite, {"step 6: non-finite loss on rank 0", "1 were made already"}, [&] {
-    run.Train({{5, 0, "", Kind::kNotFinite}, {6, 0, "", Kind::kNotFinite}});
+  RequireError(ErrorCode::kNonFinite, {"step 7: non-finite loss on rank 0", "1 were made already"}, [&] {
+    run.Train({{5, 0, "", Kind::kNotFinite}, {7, 0, "", Kind::kNotFinite}});
   });
 }
 
