@@ -33,7 +33,7 @@ void Saver::Begin(const RunProgress& progress, std::optional<double> eval_loss, 
   const PhaseScope phase(session_.marks(), RunPhase::kSaving, progress.step);
   const auto start = Clock::now();
   Settle();
-  saver_.Begin(progress, eval_loss);
+  saver_.Begin(progress, eval_loss, waits ? SaveMode::kNow : SaveMode::kAsConfigured);
   if (waits) Conclude(saver_.Settle(), failure);
   totals_.stall_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   figures_.stall_ms = figures_.stall_ms.value_or(0) + totals_.stall_ms.back();

@@ -43,11 +43,7 @@ void ForEachShard(const ShardLayout& layout, F&& fn) {
 }  // namespace
 
 RunSaver::RunSaver(Engine& engine, const std::string& run_dir, RunIdentity identity, SaverOptions options)
-    : engine_(engine), run_dir_(run_dir), identity_(std::move(identity)), options_(std::move(options)) {
-  if (options_.asynchronous && writes())
-    copy_ = engine_.device().AllocateHost(SavedNumel(engine_.layout()) * static_cast<int64_t>(sizeof(float)),
-                                          "copy of the state for checkpoints");
-}
+    : engine_(engine), run_dir_(run_dir), identity_(std::move(identity)), options_(std::move(options)) {}
 
 RunSaver::~RunSaver() = default;
 
@@ -56,15 +52,16 @@ bool RunSaver::writes() const { return engine_.comms().world().rank() < engine_.
 
 void RunSaver::Start(Stage stage, BackgroundJob::Work work) {
   stage_ = stage;
-  if (options_.asynchronous)
+  if (beside_)
     job_.Start(std::move(work));
   else
     job_.RunHere(work, engine_.marks(), place_.step);
 }
 
-void RunSaver::Begin(const RunProgress& progress, std::optional<double> eval_loss) {
+void RunSaver::Begin(const RunProgress& progress, std::optional<double> eval_loss, SaveMode mode) {
   MR_CHECK(!in_flight(), "step {} is saved while step {} is", progress.step, place_.step);
   begun_ = Clock::now();
+  beside_ = options_.asynchronous && mode == SaveMode::kAsConfigured;
   Communicator& world = engine_.comms().world();
   const Json mine = {{"id", world.rank() == 0 ? NewId() : ""},
                      {"counters", CountersJson(engine_.counters())}};
@@ -85,11 +82,14 @@ void RunSaver::Begin(const RunProgress& progress, std::optional<double> eval_los
   job_.Forget();
   stage_ = Stage::kWriting;
   if (!writes()) return;
-  if (copy_ != nullptr) CopyShards();
+  if (beside_) CopyShards();
   Start(Stage::kWriting, [this](JobMarks& marks) { WriteShards(marks); });
 }
 
 void RunSaver::CopyShards() {
+  if (copy_ == nullptr)
+    copy_ = engine_.device().AllocateHost(SavedNumel(engine_.layout()) * static_cast<int64_t>(sizeof(float)),
+                                          "copy of the state for checkpoints");
   auto* to = reinterpret_cast<float*>(copy_->data());
   ForEachShard(engine_.layout(), [&](StateKind kind, const char*, FlatId flat) {
     const auto numel = static_cast<size_t>(engine_.layout().flat(flat).shard_numel);
@@ -109,17 +109,17 @@ void RunSaver::WriteShards(JobMarks& marks) {
   CheckpointWriter writer(place_, engine_.comms().world().rank(), blobs, *options_.files);
   marks.Enter(RunPhase::kSaving);
   int64_t index = 0;
-  const auto* from = copy_ ? copy_->data() : nullptr;
+  const auto* from = beside_ ? copy_->data() : nullptr;
   ForEachShard(layout, [&](StateKind kind, const char*, FlatId flat) {
-    const std::vector<float> shard = copy_ ? std::vector<float>() : engine_.ReadShard(kind, flat);
-    const auto* data = copy_ ? from : reinterpret_cast<const std::byte*>(shard.data());
+    const std::vector<float> shard = beside_ ? std::vector<float>() : engine_.ReadShard(kind, flat);
+    const auto* data = beside_ ? from : reinterpret_cast<const std::byte*>(shard.data());
     const auto bytes = layout.flat(flat).shard_numel * static_cast<int64_t>(sizeof(float));
     // In pieces, so that a slow disk shows progress.
     for (int64_t done = 0; done < bytes; done += kWrittenPiece) {
       writer.Write(index, data + done, std::min(kWrittenPiece, bytes - done));
       marks.Tick();
     }
-    if (copy_) from += bytes;
+    if (beside_) from += bytes;
     ++index;
   });
   marks.Enter(RunPhase::kSyncing);

@@ -1,14 +1,13 @@
 // Saves a run's state into run.dir/checkpoints while training goes on. Reading it back is run_checkpoint.h's,
 // the folder format and its crash safety runtime/data/checkpoint_writer.h's.
 //
-// Order    Begin copies the state into host memory: that is all that steps wait for. A thread per writing
-// rank
-//          then hashes, writes and syncs its file. Once every rank's is durable, rank 0's thread publishes
-//          the checkpoint and removes older ones. From one stage to the next all ranks go together, by votes
-//          that the caller exchanges: threads of saves never communicate.
-// Memory   12 bytes per element of this rank's shards (master weights and two moments), for as long as the
-//          saver lives; none on ranks that write nothing (replicas but the first), none when not
-//          asynchronous.
+// Order    Begin copies the state into host memory: that is all that steps wait for. A thread of each
+//          writing rank then hashes, writes and syncs its file. Once every rank's is durable, rank 0's
+//          thread publishes the checkpoint and removes older ones. From one stage to the next all ranks go
+//          together, by votes that the caller exchanges: threads of saves never communicate.
+// Memory   12 bytes per element of this rank's shards (master weights and two moments), from the first save
+//          that is copied for as long as the saver lives: a run that saves only at its end needs none, nor
+//          do ranks that write nothing (replicas but the first).
 // Bits     What is saved is the state at Begin, whatever is trained meanwhile.
 // Watchdog See background_job.h.
 // Errors   Of the disk: SaveOutcome::error, the same on every rank; earlier checkpoints are as they were, and
@@ -40,12 +39,17 @@ struct KeptCheckpoints {
 };
 
 struct SaverOptions {
-  bool asynchronous = true;  // false: Begin and Settle do everything on the caller's thread, without a copy
+  bool asynchronous = true;  // false: every save is as with SaveMode::kNow
   KeptCheckpoints keep = {};
   FileSystem* files = &FileSystem::Posix();  // used by one thread at a time
   // On rank 0 before a checkpoint gets its name, on the thread of the save: what must not be newer than it on
   // the disk. May throw.
   std::function<void()> before_publishing = {};
+};
+
+enum class SaveMode {
+  kAsConfigured,
+  kNow,  // by Begin and Settle, on the caller's thread, without a copy: nothing is trained meanwhile
 };
 
 struct SaveOutcome {
@@ -62,10 +66,11 @@ class RunSaver {
   ~RunSaver();  // a save in flight is given up; what it wrote goes with RemoveLeftovers
 
   bool in_flight() const { return stage_ != Stage::kIdle; }
-  int64_t copy_bytes() const { return copy_ ? copy_->bytes() : 0; }
+  int64_t copy_bytes() const { return copy_ ? copy_->bytes() : 0; }  // of host memory that it holds
 
   // Collective; none is in flight. `eval_loss`: held-out, of this step, where there is one.
-  void Begin(const RunProgress& progress, std::optional<double> eval_loss = {});
+  void Begin(const RunProgress& progress, std::optional<double> eval_loss = {},
+             SaveMode mode = SaveMode::kAsConfigured);
 
   // How this rank's part is doing: to be exchanged between all ranks at the same point of the loop, and then
   // told to each, in the order of ranks. Returns the outcome once there is one, on all ranks at once.
@@ -94,6 +99,7 @@ class RunSaver {
 
   // Of the save in flight.
   Stage stage_ = Stage::kIdle;
+  bool beside_ = false;  // it is copied, and written beside training
   CheckpointPlace place_;
   RunProgress progress_;
   std::optional<double> eval_loss_;

@@ -94,6 +94,14 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
       const auto outcome = saver.Settle();
       MR_CHECK(outcome && !outcome->error, "not saved");
       MR_CHECK_EQ(outcome->folder, dir / "async/checkpoints/step_00000003", "folder");
+      // Its memory stays for the next one. A last save needs none.
+      int64_t saved = 0;
+      for (const FlatParam& flat : rank.engine.layout().flats) saved += 3 * 4 * flat.shard_numel;
+      const bool writes = rank.rank < rank.engine.layout().mesh.shard;
+      MR_CHECK_EQ(saver.copy_bytes(), writes ? saved : 0, "bytes of the copy");
+      RunSaver last(rank.engine, dir / "last", IdentityOf(trial), {.asynchronous = true, .files = &gate});
+      last.Begin({6, 60, "{}"}, {}, SaveMode::kNow);
+      MR_CHECK(!last.Settle()->error && last.copy_bytes() == 0, "a save without a copy");
     });
     REQUIRE_FALSE(gate.waited_in_vain());
     // Replicas but the first have no part in it.
