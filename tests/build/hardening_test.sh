@@ -1,0 +1,25 @@
+#!/bin/bash
+# hardening_test.sh PROGRAM: that the program which is shipped is position-independent, resolves its symbols before it starts and makes
+# them read-only, has no executable stack, and calls the checked functions.
+set -euo pipefail
+program=$1
+failed=0
+# Expect WHAT PATTERN TEXT
+Expect() {
+  grep -Eq "$2" <<<"$3" && return 0
+  echo "FAILED: $1: no line matches '$2' in:"
+  echo "$3"
+  failed=1
+}
+headers=$(readelf --wide --file-header --program-headers "$program")
+dynamic=$(readelf --wide --dynamic "$program")
+symbols=$(readelf --wide --dyn-syms "$program")
+Expect "position-independent" 'Type: +DYN .*Position-Independent Executable' "$headers"
+Expect "position-independent" 'FLAGS_1.*PIE' "$dynamic"
+Expect "symbols resolved at start" 'FLAGS_1.*NOW' "$dynamic"
+Expect "read-only relocations" 'GNU_RELRO' "$headers"
+Expect "no executable stack" 'GNU_STACK .* RW +0x' "$headers"
+Expect "stack protector" 'UND __stack_chk_fail' "$symbols"
+Expect "fortified functions" 'UND __[a-z]+_chk' "$symbols"
+Expect "containers' assertions" 'UND _ZSt21__glibcxx_assert_failPKciS0_S0_' "$symbols"
+((failed == 0))
