@@ -40,6 +40,7 @@ Machine Hopper() {
   m.op_gap = 1e-6;
   m.process_bytes = int64_t{568} << 20;
   m.communication_bytes = int64_t{1014} << 20;
+  m.peer_memory_bytes = int64_t{464} << 20;
   return m;
 }
 
@@ -90,6 +91,12 @@ Machine Cpu() {
 int64_t Machine::BesideArena(int world) const {
   if (process_bytes == 0 || world == 1) return process_bytes;
   return process_bytes + communication_bytes;
+}
+
+Machine Machine::OverPeerMemory() const {
+  Machine machine = *this;
+  machine.communication_bytes = peer_memory_bytes;
+  return machine;
 }
 
 int64_t Machine::ArenaBytes(int world) const {

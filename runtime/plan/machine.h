@@ -37,12 +37,16 @@ struct Machine {
   // Bytes of a rank's device that are not the arena, at most: the context and what libraries load; with more
   // than one rank also communicators, their kernels and buffers. 0: nobody has measured.
   int64_t process_bytes = 0, communication_bytes = 0;
+  // In place of communication_bytes where collectives run over the memory of peers and NCCL makes no
+  // communicators.
+  int64_t peer_memory_bytes = 0;
   int64_t device_bytes =
       0;            // what a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
   double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
   int64_t BesideArena(int world) const;
+  Machine OverPeerMemory() const;
   // What is left of the device for the arena; 0: not known.
   int64_t ArenaBytes(int world) const;
   double gemm(DType operands) const { return operands == DType::kBF16 ? gemm_bf16 : gemm_f32; }

@@ -89,6 +89,8 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
     rank.comms = MakePeerCommFactory(
         host, std::move(rank.comms), *device,
         [mesh, own = host.rank()](const std::vector<int>& ranks) { return ranks == mesh.ShardGroup(own); });
+  // Sums over replicas are NCCL's.
+  if (peers.use && mesh.replicate == 1) rank.machine = rank.machine.OverPeerMemory();
   rank.notice = peers.notice;
   rank.environment.peer_memory = peers.use;
   rank.environment.device = device.get();

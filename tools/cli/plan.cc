@@ -52,8 +52,12 @@ int PlanVerb(const PlanArguments& arguments) {
   if (arguments.pool_only) return PoolOnly(arguments);
   const LoadedConfig loaded = LoadRunConfig(arguments.config.files, arguments.config.sets,
                                             ConfigContext{.world = arguments.world, .has_cuda = true});
-  const Machine& machine = FindMachine(arguments.machine);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
+  Machine machine = FindMachine(arguments.machine);
+  // `auto` is not known here; NCCL takes more.
+  if (!cpu && loaded.config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn &&
+      loaded.config.parallel.replicate == 1)
+    machine = machine.OverPeerMemory();
   const BackendTraits traits{cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0,
                              cpu ? 0 : machine.ArenaBytes(arguments.world)};
   const AssembledRun run = Assemble(loaded.config, arguments.world, traits, {true, true, true});

@@ -167,6 +167,8 @@ TEST_CASE("a plan for GPUs says how much of a device it takes, and when that is 
   const TinyPlan plan = PlanFor(SmallModel(1), {1, 2}, {}, options);
   const PlanReport r = plan.Report(machine);
   CHECK(machine.BesideArena(2) > machine.BesideArena(1));
+  CHECK(machine.OverPeerMemory().BesideArena(2) < machine.BesideArena(2));
+  CHECK(machine.OverPeerMemory().BesideArena(2) > machine.BesideArena(1));
   CHECK(r.memory.device == r.memory.run_arena + machine.BesideArena(2));
   CHECK(PlanReportJson(r)["memory"]["device_bytes"] == r.memory.device);
   CHECK_THAT(PlanReportText(r), !Catch::Contains("does not fit"));
