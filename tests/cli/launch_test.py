@@ -50,7 +50,7 @@ class Launch(CliTest):
         return [n for n in ('lock', 'launch.lock', '.launch', '.progress') if os.path.exists(run.file(n))]
 
     def test_a_killed_rank_and_a_killed_mpirun_are_started_again_with_the_same_bits(self):
-        config, run, twin = self.configs()
+        config, run, twin = self.configs(checkpoint={'every': 5, 'asynchronous': False})
         job = launch(config)
         for victim, step in (('rank', 7), ('mpirun', 16)):
             self.started(job, run, step)
@@ -157,7 +157,8 @@ class Launch(CliTest):
         self.expect_same(run, twin)
 
     def test_the_same_step_failing_twice_is_the_end(self):
-        config, run = self.config(train={'steps': 12}, checkpoint={'every': 3}, execution={'watchdog_s': 2})
+        # Published before the next step: one that is written beside it may be lost with it.
+        config, run = self.config(train={'steps': 12}, checkpoint={'every': 3, 'asynchronous': False}, execution={'watchdog_s': 2})
         outcome = self.expect(launch(config, env={'MILLRACE_INJECT': '8:1:skip=h.0'}).end(), HUNG)
         self.expect_line(outcome.err, '^millrace launch: mpirun ended with exit code 71 .timeout. after step 7; restart 1 of at most 100, '
                          'from the checkpoint of step 6$')
