@@ -7,6 +7,9 @@
 namespace millrace {
 namespace {
 
+// Of a peer's arena, per byte of the tables that map it: measured, 2 MiB per GiB and peer.
+constexpr int64_t kBytesPerMappedByte = 512;
+
 // cuDNN 9.19, head dim 128, causal, H200 (cudnn-frontend, benchmark/sdpa_benchmark_training); head dim 64 is
 // scaled from published neighbours, not measured.
 std::vector<AttentionRate> HopperAttention() {
@@ -40,7 +43,7 @@ Machine Hopper() {
   m.op_gap = 1e-6;
   m.process_bytes = int64_t{568} << 20;
   m.communication_bytes = int64_t{1014} << 20;
-  m.peer_memory_bytes = int64_t{464} << 20;
+  m.peer_memory_bytes = int64_t{424} << 20;
   return m;
 }
 
@@ -88,20 +91,24 @@ Machine Cpu() {
 
 }  // namespace
 
-int64_t Machine::BesideArena(int world) const {
+int64_t Machine::BesideArena(int world, int shard, int64_t arena_bytes) const {
   if (process_bytes == 0 || world == 1) return process_bytes;
-  return process_bytes + communication_bytes;
+  if (!over_peer_memory) return process_bytes + communication_bytes;
+  return process_bytes + peer_memory_bytes + (shard - 1) * (arena_bytes / kBytesPerMappedByte);
 }
 
 Machine Machine::OverPeerMemory() const {
   Machine machine = *this;
-  machine.communication_bytes = peer_memory_bytes;
+  machine.over_peer_memory = true;
   return machine;
 }
 
 int64_t Machine::ArenaBytes(int world) const {
   if (device_bytes == 0 || process_bytes == 0) return 0;
-  return std::max<int64_t>(device_bytes - BesideArena(world), 1);  // 1: known, and nothing
+  const int64_t left = device_bytes - BesideArena(world, 1, 0);
+  const int64_t mapped = over_peer_memory ? world - 1 : 0;  // at most: all ranks in one copy
+  const int64_t tables = (left / (kBytesPerMappedByte + mapped) + 1) * mapped;
+  return std::max<int64_t>(left - tables, 1);  // 1: known, and nothing
 }
 
 const std::vector<Machine>& Machines() {

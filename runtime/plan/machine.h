@@ -37,15 +37,18 @@ struct Machine {
   // Bytes of a rank's device that are not the arena, at most: the context and what libraries load; with more
   // than one rank also communicators, their kernels and buffers. 0: nobody has measured.
   int64_t process_bytes = 0, communication_bytes = 0;
-  // In place of communication_bytes where collectives run over the memory of peers and NCCL makes no
-  // communicators.
+  // Where collectives run over the memory of peers and NCCL makes no communicators: in place of
+  // communication_bytes, and for the arena of each peer that is mapped, 8 bytes for each 4 KiB of it.
   int64_t peer_memory_bytes = 0;
+  bool over_peer_memory = false;
   int64_t device_bytes =
       0;            // what a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
   double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
-  int64_t BesideArena(int world) const;
+  // Of one of `world` ranks, of which `shard` share each copy of the parameters, and whose arenas are as
+  // large.
+  int64_t BesideArena(int world, int shard, int64_t arena_bytes) const;
   Machine OverPeerMemory() const;
   // What is left of the device for the arena; 0: not known.
   int64_t ArenaBytes(int world) const;
