@@ -63,7 +63,8 @@ class Stop(CliTest):
                 break
             done = len(run.metrics())
             job = start('train', config, ranks=2)
-            wait_until(lambda: len(run.metrics()) > done + 1, 'two more steps', job=job)
+            # Saves go on beside training: the first may be published some steps later.
+            wait_until(lambda: len(run.metrics()) > done + 1 and run.checkpoints(), 'two more steps and a checkpoint', job=job)
             pids = rank_pids(self.folder)  # finding them takes longer than a save
             wait_until(lambda: any(n.startswith('tmp.') for n in run.others()), 'a save', job=job)
             time.sleep(rng.uniform(0, 0.01) if round > 1 else 0)

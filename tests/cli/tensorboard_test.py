@@ -10,6 +10,7 @@ from harness import OK, RANK_LOST, CliTest, millrace, rank_pids, start, wait_unt
 
 ON = ('--set', 'run.tensorboard=true')
 TAGS = ['loss', 'grad_norm', 'lr', 'step_ms', 'tokens_per_s', 'mfu', 'peak_bytes']
+SOMETIMES = ['eval_loss', 'save_stall_ms', 'save_ms']
 
 
 def crc32c(data):
@@ -106,7 +107,7 @@ class TensorBoard(CliTest):
         metrics = run.metrics()
         self.assertEqual(sorted(scalars), [line['step'] for line in metrics])
         for line in metrics:
-            tags = TAGS + (['eval_loss'] if 'eval_loss' in line else [])
+            tags = TAGS + [tag for tag in SOMETIMES if tag in line]
             self.assertEqual(sorted(scalars[line['step']]), sorted(tags))
             for tag in tags:
                 value = scalars[line['step']][tag]

@@ -6,6 +6,7 @@ from harness import OK, CliTest, files_of, float32_bits, millrace, program
 
 METRIC_KEYS = ['step', 'loss', 'loss_bits', 'grad_norm', 'lr', 'tokens', 'step_ms', 'enqueue_us', 'tokens_per_s', 'mfu', 'peak_bytes',
                'skipped']
+SAVE_KEYS = ['save_stall_ms', 'saved_step', 'save_ms']  # of a line after a save; the last two when it is on disk
 COUNTERS = {'bytes_concatenated', 'bytes_cast', 'bytes_copied', 'bytes_gathered', 'bytes_reduced', 'bytes_all_reduced', 'gathers',
             'reduces', 'all_reduces', 'graph_launches'}
 
@@ -20,7 +21,10 @@ class Train(CliTest):
         for line in lines:
             step = line['step']
             evaluated = step in (4, 6)
-            self.assertEqual(list(line), METRIC_KEYS + (['eval_loss', 'eval_loss_bits'] if evaluated else []))
+            self.assertEqual([key for key in line if key not in SAVE_KEYS],
+                             METRIC_KEYS + (['eval_loss', 'eval_loss_bits'] if evaluated else []))
+            self.assertEqual('save_stall_ms' in line, step in (3, 5))  # saved after steps 2 and 4
+            self.assertEqual('saved_step' in line, 'save_ms' in line)
             self.assertEqual(line['loss_bits'], float32_bits(line['loss']))
             if evaluated:
                 self.assertEqual(line['eval_loss_bits'], float32_bits(line['eval_loss']))
