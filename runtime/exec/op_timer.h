@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/engine.h"
 #include "runtime/exec/executor.h"
 
 namespace millrace {
@@ -36,15 +37,40 @@ class OpTimer final : public OpObserver {
   // Waits for the last run and returns its sums by kind of op (OpName).
   std::map<std::string, Sum> Collect();
 
+  // The moment that Spans counts from: waits for everything before it on the compute stream, and returns
+  // then.
+  void SetOrigin();
+  struct Span {
+    std::string label, kind;
+    StreamId stream;
+    double begin_ms, end_ms;  // since SetOrigin
+  };
+  // Waits for the last run and returns its ops in the order of issue.
+  std::vector<Span> Spans();
+
  private:
   struct Timed {
-    std::string kind;
+    std::string kind, label;
+    StreamId stream;
     std::unique_ptr<Event> begin, end;
   };
   Device& device_;
   StreamOf stream_of_;
   std::vector<Timed> ops_;  // in the order of issue; events are used again by the next run
   size_t used_ = 0;
+  std::unique_ptr<Event> origin_;
+};
+
+// Observes an engine's training steps until its end, whatever happens to a step.
+class ObserverScope {
+ public:
+  ObserverScope(Engine& engine, OpObserver& observer) : engine_(engine) { engine_.Observe(&observer); }
+  ~ObserverScope() { engine_.Observe(nullptr); }
+  ObserverScope(const ObserverScope&) = delete;
+  ObserverScope& operator=(const ObserverScope&) = delete;
+
+ private:
+  Engine& engine_;
 };
 
 }  // namespace millrace

@@ -14,6 +14,7 @@
 #include "runtime/config/enum_names.h"
 #include "tools/cli/bench_floor.h"
 #include "tools/cli/bench_ops.h"
+#include "tools/cli/bench_trace.h"
 #include "tools/cli/call_timer.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
@@ -94,8 +95,9 @@ int BenchVerb(const BenchArguments& arguments) {
       context.environment.comm_factory = &*timer;
     }
     MR_REQUIRE(ErrorCode::kConfig,
-               !((arguments.ops || arguments.floor) && context.config.config.execution.checked),
-               "--ops and --floor time ops one by one: not with execution.checked = true");
+               !((arguments.ops || arguments.floor || !arguments.trace.empty()) &&
+                 context.config.config.execution.checked),
+               "--ops, --floor and --trace time ops one by one: not with execution.checked = true");
     Session session(context.config.config, context.environment, {plans, true});
     session.InitWeights();
     RunSteps(session, 0, arguments.warmup);
@@ -111,6 +113,11 @@ int BenchVerb(const BenchArguments& arguments) {
                     [&, next = arguments.warmup + arguments.steps + kIssueSteps](int step) {
                       RunSteps(session, next + step, 1);
                     });
+    if (!arguments.trace.empty())
+      TraceStep(session, arguments.trace,
+                [&, next = arguments.warmup + arguments.steps + kIssueSteps + kOpSteps]() mutable {
+                  RunSteps(session, next++, 1);
+                });
     const RecordedStep* const recorded = session.engine().recorded_step();
     const int64_t graph_nodes = recorded != nullptr ? recorded->nodes() : 0;
     const int64_t peak_bytes = MemoryBytes(session.device());

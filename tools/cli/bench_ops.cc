@@ -11,13 +11,6 @@
 namespace millrace {
 namespace {
 
-// Ends the watch whatever happens to a step.
-struct Watch {
-  Watch(Engine& engine, OpObserver& observer) : engine(engine) { engine.Observe(&observer); }
-  ~Watch() { engine.Observe(nullptr); }
-  Engine& engine;
-};
-
 double PerSecond(double amount, double ms) { return ms > 0 ? amount / (ms * 1e-3) : 0; }
 
 }  // namespace
@@ -28,7 +21,7 @@ std::vector<OpRow> TimeOps(Session& session, const Machine& machine, int steps,
   OpTimer timer(session.device(), [&](StreamId id) -> Stream& { return engine.stream(id); });
   std::map<std::string, std::vector<OpTimer::Sum>> seen;
   {
-    const Watch watch(engine, timer);
+    const ObserverScope scope(engine, timer);
     for (int step = 0; step < steps; ++step) {
       run_step(step);
       for (const auto& [kind, sum] : timer.Collect()) seen[kind].push_back(sum);

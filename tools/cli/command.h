@@ -72,6 +72,7 @@ struct BenchArguments {
   ConfigArguments config;
   int64_t steps = 20, warmup = 5;
   bool json = false, ops = false, floor = false;
+  std::string trace;  // file; "": none
 };
 struct ExchangeArguments {
   ConfigArguments config;
