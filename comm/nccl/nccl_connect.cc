@@ -63,6 +63,8 @@ class Exercise {
                         MR_CUDA(cudaStreamSynchronize(stream));
                         return std::string();
                       }).has_value();
+    // Else what waits for ever would be waited for when this unwinds.
+    if (!done) comm_.Abort(fmt::format("a first call has not ended within {} ms", options_.timeout.count()));
     MR_REQUIRE(ErrorCode::kTimeout, done, "{} on '{}', rank {}: a first call has not ended within {} ms",
                what, label_, comm_.rank(), options_.timeout.count());
     std::vector<float> values(static_cast<size_t>(view.numel()));

@@ -71,6 +71,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   ~PeerCommunicatorImpl() override {
     if (world_ == 1) return;
+    // Nobody waits for peers that may never come.
+    if (aborted_ || std::uncaught_exceptions() > exceptions_at_birth_) *HostWord(kStop) = 1;
     static_cast<void>(cudaDeviceSynchronize());
     regions_.clear();
     lane_mapping_.reset();

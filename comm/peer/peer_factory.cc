@@ -1,11 +1,15 @@
 #include "comm/peer/peer_factory.h"
 
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "comm/peer/peer_mapping.h"
+#include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -47,9 +51,33 @@ class PeerCommFactory final : public CommFactory {
   const PeerOptions options_;
 };
 
+// NVLink is told by atomic operations, which PCIe does not carry. A collective over `group`.
+std::string OverPcie(Communicator& group, CudaDevice& device) {
+  char own[32] = {};
+  MR_CUDA(cudaDeviceGetPCIBusId(own, sizeof own, device.ordinal()));
+  for (const std::string& bus : group.HostAllGather(own)) {
+    if (bus == own) continue;
+    int peer = 0, atomics = 0;
+    MR_CUDA(cudaDeviceGetByPCIBusId(&peer, bus.c_str()));
+    MR_CUDA(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device.ordinal(), peer));
+    if (atomics == 0) return fmt::format("GPU {} reaches {} without NVLink", own, bus);
+  }
+  return "";
+}
+
+// Blocks of both communicators of a rank wait for peers at once, and may not keep each other from running.
+std::string TooSmall(const CudaDevice& device) {
+  const PeerOptions options;
+  const int blocks = options.gather_blocks + options.reduce_blocks,
+            has = device.properties().multiProcessorCount;
+  return has >= blocks ? ""
+                       : fmt::format("GPU {} has {} multiprocessors; at least {} are needed",
+                                     device.ordinal(), has, blocks);
+}
+
 }  // namespace
 
-std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh) {
+std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh, PeerLinks links) {
   constexpr int64_t kProbeBytes = 2 << 20;  // a page of the driver
   std::vector<int> everyone(static_cast<size_t>(host.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
@@ -60,6 +88,11 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh)
   std::string trouble;
   try {
     static_cast<void>(PeerMapping::Make(*group, device, label, probe->data(), probe->bytes()));
+    trouble = TooSmall(device);
+    if (links == PeerLinks::kNvlink) {
+      const std::string slow = OverPcie(*group, device);
+      if (trouble.empty()) trouble = slow;
+    }
   } catch (const Error& error) {  // on all ranks of the group
     trouble = error.what();
   }

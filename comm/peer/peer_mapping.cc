@@ -1,11 +1,11 @@
 #include "comm/peer/peer_mapping.h"
 
 #include <cuda_runtime_api.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <random>
 
 #include "comm/peer/peer_call.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -18,13 +18,23 @@ namespace {
 struct Card {
   char host[64] = {};  // id of the running kernel: ranks that differ share no memory
   char bus[32] = {};   // PCI address of the GPU
-  int64_t process = 0, bytes = 0;
+  uint64_t process = 0;
+  int64_t bytes = 0;
   std::byte* base = nullptr;
   cudaIpcMemHandle_t handle = {};
   char trouble[256] = {};
 };
 
 void Put(const std::string& text, char* to, size_t room) { to[text.copy(to, room - 1)] = '\0'; }
+
+// Of this process, among those of its host: containers give out the same pids.
+uint64_t ProcessId() {
+  static const uint64_t id = [] {
+    std::random_device source;
+    return uint64_t{source()} << 32 | source();
+  }();
+  return id;
+}
 
 std::string HostId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -43,7 +53,7 @@ std::string Trouble(const char* call, cudaError_t status) {
 Card OwnCard(CudaDevice& device, std::byte* base, int64_t bytes, bool alone) {
   Card card;
   Put(HostId(), card.host, sizeof card.host);
-  card.process = getpid();
+  card.process = ProcessId();
   card.bytes = bytes;
   card.base = base;
   std::string trouble =
@@ -70,6 +80,8 @@ std::vector<Card> Exchange(Communicator& host, const Card& own) {
 // What stands against mapping the memory of `peer`, known before anything is opened.
 std::string Against(const Card& own, const Card& peer, int own_ordinal) {
   if (peer.trouble[0] != '\0') return peer.trouble;
+  if (own.host[0] == '\0')
+    return "cannot be told to be on this host: no /proc/sys/kernel/random/boot_id here";
   if (std::strcmp(own.host, peer.host) != 0) return "is on another host";
   if (own.bytes != peer.bytes) return fmt::format("has {} bytes, and this rank {}", peer.bytes, own.bytes);
   if (std::strcmp(own.bus, peer.bus) == 0) return "is on the same GPU";

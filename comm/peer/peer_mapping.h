@@ -3,7 +3,7 @@
 //
 // Needs    All ranks on one host, a GPU each, P2P access between any two of them; memory of cudaMalloc, from
 //          its beginning; at most kMaxPeers ranks.
-// Cost     Page tables of the mapped memory, under a millionth of it per peer; nothing else.
+// Cost     Page tables of the mapped memory: 2 MiB per GiB and peer, measured on H200s; nothing else.
 // Errors   As a collective, thrown on all ranks together: Error(kComm) naming the first rank that something
 //          stands against, and what. There is no other path behind it.
 #pragma once

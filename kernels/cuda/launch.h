@@ -6,7 +6,7 @@
 //          BeginKernel, until the kernel before is complete and its writes are visible. What kernels compute
 //          is as without.
 // When     Only behind exactly one node, which is a kernel: CUDA defines such edges between kernels alone.
-//          Behind several nodes, a copy, a fill, a mark or nothing, and outside of capture, a launch is as
+//          Behind several nodes, a copy, a fill or nothing, and outside of capture, a launch is as
 //          any other. So it is on streams of high priority, which carry collectives: blocks that wait for one
 //          would keep multiprocessors from the next.
 // Order    A kernel that has waited ends after the one before it, and so after all before that: waiting for

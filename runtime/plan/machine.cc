@@ -93,20 +93,21 @@ Machine Cpu() {
 
 int64_t Machine::BesideArena(int world, int shard, int64_t arena_bytes) const {
   if (process_bytes == 0 || world == 1) return process_bytes;
-  if (!over_peer_memory) return process_bytes + communication_bytes;
-  return process_bytes + peer_memory_bytes + (shard - 1) * (arena_bytes / kBytesPerMappedByte);
+  const int64_t tables = maps_peers ? (shard - 1) * (arena_bytes / kBytesPerMappedByte) : 0;
+  return process_bytes + (has_communicators ? communication_bytes : peer_memory_bytes) + tables;
 }
 
-Machine Machine::OverPeerMemory() const {
+Machine Machine::OverPeerMemory(bool with_nccl) const {
   Machine machine = *this;
-  machine.over_peer_memory = true;
+  machine.maps_peers = true;
+  machine.has_communicators = with_nccl;
   return machine;
 }
 
-int64_t Machine::ArenaBytes(int world) const {
+int64_t Machine::ArenaBytes(int world, int shard) const {
   if (device_bytes == 0 || process_bytes == 0) return 0;
-  const int64_t left = device_bytes - BesideArena(world, 1, 0);
-  const int64_t mapped = over_peer_memory ? world - 1 : 0;  // at most: all ranks in one copy
+  const int64_t left = device_bytes - BesideArena(world, shard, 0);
+  const int64_t mapped = maps_peers ? shard - 1 : 0;
   const int64_t tables = (left / (kBytesPerMappedByte + mapped) + 1) * mapped;
   return std::max<int64_t>(left - tables, 1);  // 1: known, and nothing
 }

@@ -40,7 +40,7 @@ struct Machine {
   // Where collectives run over the memory of peers and NCCL makes no communicators: in place of
   // communication_bytes, and for the arena of each peer that is mapped, 8 bytes for each 4 KiB of it.
   int64_t peer_memory_bytes = 0;
-  bool over_peer_memory = false;
+  bool maps_peers = false, has_communicators = true;
   int64_t device_bytes =
       0;            // what a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
@@ -49,9 +49,11 @@ struct Machine {
   // Of one of `world` ranks, of which `shard` share each copy of the parameters, and whose arenas are as
   // large.
   int64_t BesideArena(int world, int shard, int64_t arena_bytes) const;
-  Machine OverPeerMemory() const;
+  // The same over peers' memory; `with_nccl`: communicators of NCCL's are made as well, for sums over
+  // replicas.
+  Machine OverPeerMemory(bool with_nccl) const;
   // What is left of the device for the arena; 0: not known.
-  int64_t ArenaBytes(int world) const;
+  int64_t ArenaBytes(int world, int shard) const;
   double gemm(DType operands) const { return operands == DType::kBF16 ? gemm_bf16 : gemm_f32; }
 };
 

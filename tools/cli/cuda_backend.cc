@@ -83,21 +83,22 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   RankDevice rank;
   rank.machine = MachineOf(*device);
   rank.comms = MakeNcclCommFactory(host, *device, {});
+  const PeerLinks links =
+      config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn ? PeerLinks::kAny : PeerLinks::kNvlink;
   const PeerDecision peers = DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh,
-                                              [&] { return PeerTrouble(host, *device, mesh); });
+                                              [&] { return PeerTrouble(host, *device, mesh, links); });
   if (peers.use)
     rank.comms = MakePeerCommFactory(
         host, std::move(rank.comms), *device,
         [mesh, own = host.rank()](const std::vector<int>& ranks) { return ranks == mesh.ShardGroup(own); });
-  // Sums over replicas are NCCL's.
-  if (peers.use && mesh.replicate == 1) rank.machine = rank.machine.OverPeerMemory();
+  if (peers.use) rank.machine = rank.machine.OverPeerMemory(mesh.replicate > 1);
   rank.notice = peers.notice;
   rank.environment.peer_memory = peers.use;
   rank.environment.device = device.get();
   rank.environment.kernels = &CudaKernels();
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
-  rank.environment.traits.device_arena_bytes = rank.machine.ArenaBytes(host.world_size());
+  rank.environment.traits.device_arena_bytes = rank.machine.ArenaBytes(host.world_size(), mesh.shard);
   rank.environment.tune = [gpu = device.get()](const AssembledRun& run, const Config& config,
                                                Communicator& world) {
     gpu->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);

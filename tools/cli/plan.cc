@@ -54,12 +54,16 @@ int PlanVerb(const PlanArguments& arguments) {
                                             ConfigContext{.world = arguments.world, .has_cuda = true});
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
   Machine machine = FindMachine(arguments.machine);
-  // `auto` is not known here; NCCL takes more.
-  if (!cpu && loaded.config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn &&
-      loaded.config.parallel.replicate == 1)
-    machine = machine.OverPeerMemory();
-  const BackendTraits traits{cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0,
-                             cpu ? 0 : machine.ArenaBytes(arguments.world)};
+  // What `auto` finds is not known here: the most that either takes.
+  using PeerMemory = ExecutionConfig::PeerMemory;
+  const PeerMemory peers = loaded.config.execution.peer_memory;
+  if (!cpu && peers != PeerMemory::kOff)
+    machine = machine.OverPeerMemory(peers == PeerMemory::kAuto || loaded.config.parallel.replicate > 1);
+  const BackendTraits traits{
+      cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0,
+      cpu ? 0
+          : machine.ArenaBytes(arguments.world,
+                               static_cast<int>(loaded.config.parallel.Shard(arguments.world)))};
   const AssembledRun run = Assemble(loaded.config, arguments.world, traits, {true, true, true});
   const StepPlan& plan = *run.plans.train;
   if (arguments.text) {
