@@ -49,6 +49,8 @@ void Saver::SaveLast(const RunProgress& progress, std::optional<double> eval_los
 
 void Saver::Settle() { Conclude(saver_.Settle(), Failure::kByPolicy); }
 
+void Saver::SettleForStop() { Conclude(saver_.Settle(), Failure::kIsSaid); }
+
 void Saver::Hear(std::string_view votes) { Conclude(saver_.Hear(votes), Failure::kByPolicy); }
 
 // A full or failing disk need not end a run that can go on: the earlier checkpoints are as they were.
@@ -69,9 +71,16 @@ void Saver::Conclude(const std::optional<SaveOutcome>& outcome, Failure failure)
   }
   ++totals_.failed;
   figures_.error = outcome->error->what();
-  const bool by_disk = outcome->error->code() == ErrorCode::kIo;
+  // kCheckpoint: what the disk gave back when the parts were joined, or what stood in the folder's place.
+  const ErrorCode code = outcome->error->code();
+  const bool by_disk = code == ErrorCode::kIo || code == ErrorCode::kCheckpoint;
   const bool goes_on =
       failure == Failure::kByPolicy && by_disk && config_.on_error == CheckpointConfig::OnError::kContinue;
+  if (failure == Failure::kIsSaid) {
+    if (leader)
+      callbacks_.on_warning(fmt::format("step {}: not saved: {}", outcome->step, outcome->error->what()));
+    return;
+  }
   if (!goes_on)
     throw Error(outcome->error->code(),
                 fmt::format("step {}: not saved: {}", outcome->step, outcome->error->what()));

@@ -48,6 +48,8 @@ class Saver {
   void SaveLast(const RunProgress& progress, std::optional<double> eval_loss);
   // Waits for a save that is in flight.
   void Settle();
+  // The same where the run stops for another reason, which a failed save may not hide: it is said, no error.
+  void SettleForStop();
 
   // As RunSaver's, once a step.
   char Vote() const { return saver_.Vote(); }
@@ -58,7 +60,7 @@ class Saver {
   const SaveTotals& totals() const { return totals_; }
 
  private:
-  enum class Failure { kByPolicy, kIsAnError };
+  enum class Failure { kByPolicy, kIsAnError, kIsSaid };
   void Begin(const RunProgress& progress, std::optional<double> eval_loss, bool waits, Failure failure);
   void Conclude(const std::optional<SaveOutcome>& outcome, Failure failure);
 

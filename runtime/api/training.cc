@@ -155,8 +155,10 @@ class Loop {
       if (goes_on)
         for (const std::string& change : resumed->changes) observer_.OnWarning(change);
       if (goes_on) observer_.OnResume(result_.first_step, resumed->path);
-      // Something is said and nothing is loaded: an earlier run was put aside, and its lines go with it.
-      OpenFiles(result_.first_step, resumed && !goes_on ? OldMetrics::kSetAside : OldMetrics::kDropTail);
+      // Nothing is loaded, and something is said or nothing was to be: an earlier run is put aside, its lines
+      // with it.
+      const bool anew = !goes_on && (resumed || ResumePolicyOf(config_) == ResumePolicy::kNever);
+      OpenFiles(result_.first_step, anew ? OldMetrics::kSetAside : OldMetrics::kDropTail);
       if (metrics_->dropped() > 0)
         observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
                                         metrics_->dropped(), result_.first_step));
@@ -306,7 +308,7 @@ class Loop {
 
   // Every rank comes here with the same words. What is in flight of a checkpoint is of a sound state.
   [[noreturn]] void Stop(const std::string& why) {
-    saver_->Settle();
+    saver_->SettleForStop();
     Report([&] { metrics_->Sync(); });
     if (!leader()) session_.engine().comms().world().Barrier();  // rank 0 speaks, which ends all ranks
     throw Error(ErrorCode::kNonFinite,

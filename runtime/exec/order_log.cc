@@ -88,8 +88,9 @@ std::string DescribeOrder(const std::vector<std::string>& histories, const std::
     History& history = ranks.emplace_back();
     std::memcpy(&history.count, bytes.data(), sizeof history.count);
     history.kept.resize((bytes.size() - sizeof history.count) / sizeof(OrderLog::Entry));
-    std::memcpy(static_cast<void*>(history.kept.data()), bytes.data() + sizeof history.count,
-                bytes.size() - sizeof history.count);
+    if (!history.kept.empty())
+      std::memcpy(static_cast<void*>(history.kept.data()), bytes.data() + sizeof history.count,
+                  bytes.size() - sizeof history.count);
     ++votes[{history.count, history.hash()}];
   }
   const auto agreeing = [&](const History& history) { return votes.at({history.count, history.hash()}); };

@@ -150,6 +150,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
     engine.SetCounters(CountersFrom(counters.at(static_cast<size_t>(engine.comms().world().rank()))));
   } else {
     SavedTensors saved(reader, user.at("layout"));
+    engine.SetCounters({});
     for (const auto& [kind, name] : kSavedKinds)
       WriteLogicalTensors(engine, kind,
                           [&, n = name](const ParamPlacement& param) { return saved.Read(n, param); });
