@@ -1,5 +1,6 @@
 """Numbers that cannot be trusted, on ranks of their own processes: what the run does, says and leaves. The bits are tests/runtime/api/guard_training_test."""
 import json
+import shutil
 import unittest
 
 from harness import OK, CliTest, millrace, program
@@ -50,6 +51,23 @@ class Guards(CliTest):
         run = self.stopped('5:0:loss', r'step 5: non-finite loss on rank 0; guard\.non_finite is stop', guard={'non_finite': 'stop'})
         self.assertEqual(run.checkpoints(), ['step_00000002', 'step_00000004'])
         self.assertEqual(run.steps(), [1, 2, 3, 4, 5])
+
+    def test_a_save_that_fails_does_not_hide_why_the_run_stops(self):
+        config, run = self.config(guard={'non_finite': 'stop'}, checkpoint={'every': 2, 'on_error': 'stop'})
+        outcome = self.expect(millrace('train', config, ranks=2, env={'MILLRACE_INJECT': '3:1:loss', 'MILLRACE_INJECT_DISK': '1:write=3,1:slow=150'}),
+                              STOPPED_BY_GUARD)
+        self.expect_line(outcome.err, r'^millrace: warning: step 2: not saved: rank 1: ')
+        self.expect_line(outcome.err, r'^millrace: rank 0: step 3: non-finite loss on rank 1; guard\.non_finite is stop; the run stops ')
+        self.assertEqual(run.checkpoints(), [])
+
+    def test_a_run_begun_anew_is_not_rolled_back_by_the_one_before(self):
+        sections = dict(train={'steps': 5}, checkpoint={'every': 0}, guard={'non_finite': 'roll_back'})
+        _, run = self.train('3:1:loss', OK, **sections)
+        self.assertEqual([line.get('data_step') for line in run.metrics()], [4, 5, 6, 7, 8])
+        shutil.rmtree(run.file('checkpoints'))  # as if it had been killed before its first
+        config, _ = self.config('run.json', **sections)
+        self.expect(millrace('train', config, '--set', 'checkpoint.resume=never', ranks=2), OK)
+        self.assertEqual([line.get('data_step') for line in run.metrics()], [None] * 5)
 
     def test_corruption_that_no_loss_shows_stops_the_run(self):
         self.stopped('3:1:flip=h.0', r'after step 4: rank 1 and rank 0 are replicas, but their master weights of unit h\.0 differ',
