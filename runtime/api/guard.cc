@@ -12,7 +12,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kDeviationsPerMad = 1.4826;
-constexpr double kLeastDeviation = 0.001;  // of the median
+constexpr int64_t kLargestShift = int64_t{1} << 50;  // steps; more than any run has
+constexpr double kLeastDeviation = 0.001;            // of the median
 
 double Median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -86,6 +87,9 @@ void Guard::Restore(const std::string& state) {
       if (config_.loss_spike) losses_.push_back({entry.at(0).get<int64_t>(), entry.at(1).get<double>()});
     while (static_cast<int64_t>(losses_.size()) > config_.spike_window + 1) losses_.pop_front();
     data_shift_ = json.at("data_shift").get<int64_t>();
+    MR_REQUIRE(ErrorCode::kCheckpoint, data_shift_ >= 0 && data_shift_ <= kLargestShift,
+               "the guard's state \"{}\" is damaged: data_shift is {}; 0 to {} are allowed", state,
+               data_shift_, kLargestShift);
     for (const Json& r : json.at("roll_backs"))
       roll_backs_.push_back({r.at("from").get<int64_t>(), r.at("to").get<int64_t>(), r.at("why")});
   } catch (const nlohmann::json::exception& error) {

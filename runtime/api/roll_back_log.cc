@@ -52,6 +52,11 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const 
     for (std::string text; std::getline(in, text);) {
       const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
       if (line.is_discarded() && in.eof()) break;  // cut short when the machine failed
+      MR_REQUIRE(ErrorCode::kCheckpoint, line.is_object(),
+                 "{} is damaged: line {} is \"{:.80}\", not an object; without the file its roll-backs are "
+                 "forgotten, and "
+                 "their data are read again",
+                 path, lines.size() + 1, text);
       const Json& after = line.at("state");
       lines.emplace_back(CountIn(after), text);
       if (line.at("to").get<int64_t>() != step || CountIn(after) <= made) continue;

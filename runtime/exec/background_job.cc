@@ -28,7 +28,10 @@ class NoSignals {
 
 }  // namespace
 
-BackgroundJob::~BackgroundJob() {
+BackgroundJob::~BackgroundJob() { Stop(nullptr, 0); }
+
+void BackgroundJob::Stop(ProgressMarks* marks, int64_t detail) {
+  const PhaseScope phase(marks, RunPhase::kSyncing, detail);
   marks_.stopped_.store(true, std::memory_order_relaxed);
   Join();
 }

@@ -52,7 +52,7 @@ class BackgroundJob {
   enum class State : uint8_t { kNone, kRunning, kDone, kFailed };
 
   BackgroundJob() = default;
-  ~BackgroundJob();  // stops the job at its next Tick and waits for that
+  ~BackgroundJob();  // as Stop, unseen by a watchdog
   BackgroundJob(const BackgroundJob&) = delete;
   BackgroundJob& operator=(const BackgroundJob&) = delete;
 
@@ -62,6 +62,9 @@ class BackgroundJob {
   void RunHere(const Work& work, ProgressMarks* marks, int64_t detail);
   // Until it is not running. `marks` may be null.
   void Wait(ProgressMarks* marks, int64_t detail);
+  // Stops the job at its next Tick and waits for that, as for a disk: a call that never returns ends by the
+  // watchdog's long limit. No job is started any more. `marks` may be null.
+  void Stop(ProgressMarks* marks, int64_t detail);
   void Forget();  // kNone again
 
   State state() const { return state_.load(std::memory_order_acquire); }

@@ -45,7 +45,9 @@ void ForEachShard(const ShardLayout& layout, F&& fn) {
 RunSaver::RunSaver(Engine& engine, const std::string& run_dir, RunIdentity identity, SaverOptions options)
     : engine_(engine), run_dir_(run_dir), identity_(std::move(identity)), options_(std::move(options)) {}
 
-RunSaver::~RunSaver() = default;
+RunSaver::~RunSaver() {
+  if (in_flight()) job_.Stop(engine_.marks(), place_.step);
+}
 
 // Of the replicas, which hold the same bits, the first.
 bool RunSaver::writes() const { return engine_.comms().world().rank() < engine_.layout().mesh.shard; }

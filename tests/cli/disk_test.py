@@ -123,7 +123,7 @@ class Disk(CliTest):
     def test_a_disk_fault_that_cannot_be_is_refused(self):
         config, run = self.config()
         for fault, sentence in (('', 'is set and empty'), ('0:full', 'none of'), ('0:sync=0', 'N and MS from 1'), ('x:sync=1', 'none of'),
-                                ('0:sync=1,,', 'none of'), ('0:sync=1,0:write=2', 'more than one call fails on rank 0')):
+                                ('0:sync=1,,', 'none of'), ('0:sync=1,0:write=2', 'more than one call fails on rank 0'), ('1:slow=1', 'a fault on rank 1: there are 1 ranks')):
             outcome = self.expect(millrace('train', config, env={'MILLRACE_INJECT_DISK': fault}), BAD_CONFIG)
             self.assertIn(sentence, outcome.err)
         self.assertFalse(os.path.exists(run.path))

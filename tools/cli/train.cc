@@ -76,6 +76,10 @@ int TrainVerb(const TrainArguments& arguments) {
       metrics_server = std::make_unique<MetricsServer>(*arguments.metrics_port);
       std::cout << fmt::format("metrics: http://127.0.0.1:{}/metrics", metrics_server->port()) << std::endl;
     }
+    for (const DiskFault& fault : disk_faults)
+      MR_REQUIRE(ErrorCode::kConfig, fault.rank < context.factory.world_size(),
+                 "{}: a fault on rank {}: there are {} ranks", kDiskFaultVariable, fault.rank,
+                 context.factory.world_size());
     const std::unique_ptr<FileSystem> disk = FaultyDisk(disk_faults, context.factory.rank());
     const TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(),
                                disk.get()};

@@ -25,6 +25,7 @@
 #include "runtime/base/error.h"
 #include "tests/comm/nccl/gpu_ranks.h"
 #include "tests/comm/nccl/round_fill.h"
+#include "tests/comm/nccl/timed_event.h"
 
 namespace millrace::testing {
 namespace {
@@ -33,18 +34,6 @@ constexpr int kWarmUps = 5, kSamples = 30;
 constexpr int64_t kMost = 256 << 20;
 const std::vector<int64_t> kSizes = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, kMost};
 const std::vector<int64_t> kChoiceSizes = {1 << 20, 16 << 20, 64 << 20, kMost};
-
-class TimedEvent {
- public:
-  TimedEvent() { MR_CUDA(cudaEventCreate(&event_)); }
-  ~TimedEvent() { static_cast<void>(cudaEventDestroy(event_)); }
-  TimedEvent(const TimedEvent&) = delete;
-  TimedEvent& operator=(const TimedEvent&) = delete;
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 // Microseconds per call of each sample, on this rank.
 std::vector<double> Samples(GpuRank& rank, Communicator& comm, Stream& stream,

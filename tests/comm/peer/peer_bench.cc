@@ -20,6 +20,7 @@
 #include "runtime/base/error.h"
 #include "tests/comm/nccl/gpu_ranks.h"
 #include "tests/comm/nccl/round_fill.h"
+#include "tests/comm/nccl/timed_event.h"
 #include "tests/comm/peer/round_check.h"
 
 namespace millrace::testing {
@@ -31,18 +32,6 @@ constexpr int kWarmUps = 3;
 struct Sizes {
   std::vector<int64_t> bytes;
   int samples;
-};
-
-class TimedEvent {
- public:
-  TimedEvent() { MR_CUDA(cudaEventCreate(&event_)); }
-  ~TimedEvent() { static_cast<void>(cudaEventDestroy(event_)); }
-  TimedEvent(const TimedEvent&) = delete;
-  TimedEvent& operator=(const TimedEvent&) = delete;
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
 };
 
 enum class Call { kGather, kGatherBF16, kReduce };

@@ -180,6 +180,15 @@ TEST_CASE("without a log nothing was rolled back; a line cut short by a crash is
   WriteBytes(path, "{\"from\": 7}\n" + text);
   RequireError(ErrorCode::kCheckpoint, {kRollBackLogName, "damaged"},
                [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
+  WriteBytes(path, text.substr(0, text.find('\n') + 1) + "\n" + text);
+  RequireError(ErrorCode::kCheckpoint, {kRollBackLogName, "damaged: line 2 is \"\""},
+               [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
+  for (const char* shift : {"-1", "9007199254740993"}) {
+    Guard guard{GuardConfig{}};
+    RequireError(ErrorCode::kCheckpoint, {"data_shift is", shift}, [&] {
+      guard.Restore(fmt::format(R"({{"losses":[],"data_shift":{},"roll_backs":[]}})", shift));
+    });
+  }
 }
 
 }  // namespace
