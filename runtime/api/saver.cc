@@ -30,7 +30,7 @@ Saver::Saver(Session& session, const RunIdentity& identity, FileSystem& files, S
       saver_(session.engine(), session.config().run.dir, identity, OptionsOf(config_, files, callbacks_)) {}
 
 void Saver::Begin(const RunProgress& progress, std::optional<double> eval_loss, bool waits, Failure failure) {
-  const PhaseScope phase(session_.marks(), RunPhase::kSaving, progress.step);
+  const PhaseScope phase = session_.Phase(RunPhase::kSaving, progress.step);
   const auto start = Clock::now();
   Settle();
   saver_.Begin(progress, eval_loss, waits ? SaveMode::kNow : SaveMode::kAsConfigured);

@@ -70,7 +70,10 @@ int32_t Sample(const std::vector<float>& logits, const SamplingOptions& sampling
 }  // namespace
 
 Session::Session(const Config& config, const Environment& environment, const SessionParts& parts)
-    : config_(config), device_(environment.device), peer_memory_(environment.peer_memory) {
+    : config_(config),
+      device_(environment.device),
+      ranges_(environment.ranges),
+      peer_memory_(environment.peer_memory) {
   const int world = environment.comm_factory->world_size();
   run_ = Assemble(config, world, environment.traits, parts.plans);
   if (parts.data) {
@@ -94,12 +97,12 @@ Session::Session(const Config& config, const Environment& environment, const Ses
                "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
                comms_->world().rank(), plan_hashes, r, hashes[r]);
   StartWatchdog(environment);
-  const PhaseScope phase(marks(), RunPhase::kSettingUp);
+  const PhaseScope phase = Phase(RunPhase::kSettingUp);
   if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
   memory_.before_arena = MemoryBytes(*device_);
   engine_ = std::make_unique<Engine>(
-      ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get()}, run_.layout,
-      run_.plans, EngineOptionsOf(config, environment));
+      ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get(), ranges_},
+      run_.layout, run_.plans, EngineOptionsOf(config, environment));
   memory_.ready = MemoryBytes(*device_);
 }
 
@@ -127,7 +130,7 @@ int Session::rank() const { return comms_->world().rank(); }
 int Session::world() const { return comms_->world().world_size(); }
 
 void Session::InitWeights() {
-  const PhaseScope phase(marks(), RunPhase::kInitializing);
+  const PhaseScope phase = Phase(RunPhase::kInitializing);
   if (config_.model.init_from)
     LoadHuggingFaceWeights(*engine_, run_.spec, config_.model, *config_.model.init_from);
   else
@@ -149,7 +152,7 @@ double Session::Evaluate() {
   const StepLayout& layout = batcher().layout();
   const int64_t batches = EvalBatches(held_out(), config_.data.eval_batches, layout);
   double sum = 0;
-  const PhaseScope phase(marks(), RunPhase::kEvaluating);
+  const PhaseScope phase = Phase(RunPhase::kEvaluating);
   for (int64_t i = 0; i < batches; ++i) {
     if (marks_) marks_->Enter(RunPhase::kEvaluating, i);
     sum += engine_->EvalLossSum(EvalTokens(held_out(), i, rank(), layout));
@@ -175,7 +178,7 @@ std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t 
   for (const int32_t id : all)
     MR_REQUIRE(ErrorCode::kInvalidArgument, id >= 0 && id < config_.model.Vocab(),
                "prompt token {} is outside the vocabulary of {}", id, config_.model.Vocab());
-  const PhaseScope phase(marks(), RunPhase::kGenerating);
+  const PhaseScope phase = Phase(RunPhase::kGenerating);
   for (int64_t i = 0; i < count; ++i) {
     if (marks_) marks_->Enter(RunPhase::kGenerating, i);
     const size_t used = std::min(all.size(), window);

@@ -28,6 +28,7 @@ struct Environment {
   CommFactory* comm_factory = nullptr;
   BackendTraits traits;
   CommSharing sharing = CommSharing::kSeparate;
+  ProfilerRanges* ranges = nullptr;  // null: no profiler listens
   bool peer_memory = false;  // whether the factory's communicators gather and reduce over peers' memory
   // Called once, before the engine is made and any op is issued: chooses the algorithms of the plans' ops,
   // the same on all ranks (a collective), and returns what tells one choice from another. Null: nothing to
@@ -61,6 +62,10 @@ class Session {
   Engine& engine() { return *engine_; }
   Device& device() const { return *device_; }
   ProgressMarks* marks() const { return marks_.get(); }  // null without a watchdog
+  // What this rank does in a scope, for the watchdog and a profiler.
+  PhaseScope Phase(RunPhase phase, int64_t detail = 0) const {
+    return PhaseScope(marks(), phase, detail, ranges_);
+  }
   int rank() const;
   int world() const;
 
@@ -98,6 +103,7 @@ class Session {
 
   Config config_;
   Device* device_;
+  ProfilerRanges* ranges_;
   bool peer_memory_;
   std::unique_ptr<CommSet> comms_;
   AssembledRun run_;

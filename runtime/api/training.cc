@@ -86,7 +86,7 @@ class Loop {
         lag_(session.engine().lag()) {}
 
   TrainResult Run() {
-    const PhaseScope phase(marks(), RunPhase::kTraining);
+    const PhaseScope phase = session_.Phase(RunPhase::kTraining);
     Begin();
     if (result_.complete_before) return result_;
     const auto start = Clock::now();
@@ -123,7 +123,7 @@ class Loop {
   ProgressMarks* marks() const { return session_.marks(); }
 
   std::optional<ResumedRun> Resume() {
-    const PhaseScope phase(marks(), RunPhase::kLoading);
+    const PhaseScope phase = session_.Phase(RunPhase::kLoading);
     return ResumeRun(session_.engine(), config_.run.dir, ResumePolicyOf(config_), identity_);
   }
 
@@ -131,7 +131,7 @@ class Loop {
   template <class F>
   void Report(F&& say) {
     if (!leader()) return;
-    const PhaseScope phase(marks(), RunPhase::kReporting);
+    const PhaseScope phase = session_.Phase(RunPhase::kReporting);
     say();
   }
 
@@ -200,7 +200,7 @@ class Loop {
   }
 
   std::vector<int32_t> TokensOf(int64_t step) {
-    const PhaseScope phase(marks(), RunPhase::kReadingTokens, step);
+    const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens, step);
     std::vector<int32_t> tokens = session_.batcher().Step(step + guard_.data_shift(), session_.rank());
     faults_.SpoilTokens(step + 1, tokens, config_.model.Vocab());
     return tokens;
@@ -350,7 +350,7 @@ class Loop {
   }
 
   std::optional<ResumedRun> LoadNewest() {
-    const PhaseScope phase(marks(), RunPhase::kLoading);
+    const PhaseScope phase = session_.Phase(RunPhase::kLoading);
     return ResumeRun(session_.engine(), config_.run.dir, ResumePolicy::kAuto, identity_);
   }
 
@@ -403,7 +403,7 @@ class Loop {
   }
 
   void Finish(double seconds) {
-    const PhaseScope phase(marks(), RunPhase::kEnding);
+    const PhaseScope phase = session_.Phase(RunPhase::kEnding);
     Summary summary;
     summary.param_hash = ParamHash(session_.engine());
     summary.optimizer_hash = OptimizerHash(session_.engine());

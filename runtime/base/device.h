@@ -50,7 +50,8 @@ class Device {
   virtual std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<Stream> MakeStream(const std::string& role) = 0;
   virtual std::unique_ptr<Event> MakeEvent() = 0;
-  // An event that also keeps when its last Record took place on the device. Not to be recorded in a capture.
+  // An event that also keeps when its last Record took place on the device. Recorded in a capture by
+  // RecordAtLaunch alone.
   virtual std::unique_ptr<Event> MakeTimedEvent() = 0;
   // From one timed event to a later one, both reached (SyncEvent).
   virtual double MillisecondsBetween(const Event& begin, const Event& end) = 0;
@@ -85,6 +86,10 @@ class Device {
   // not run. Every such stream has been joined to `origin` at the end.
   virtual void BeginCapture(Stream& origin) = 0;
   virtual std::unique_ptr<Graph> EndCapture(Stream& origin) = 0;
+  // While `stream` is captured: each launch of the graph records the timed event `event` here, as Record
+  // would. Its time may be read when the launch is done; SyncEvent does not wait for one that has not come to
+  // it.
+  virtual void RecordAtLaunch(Event& event, Stream& stream) = 0;
 };
 
 }  // namespace millrace

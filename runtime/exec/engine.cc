@@ -73,6 +73,7 @@ Engine::~Engine() {
   }
   // Graphs before what they name, and the transport's knowledge of the arena before the arena.
   train_recorded_.reset();
+  observed_recorded_.reset();
   eval_recorded_.reset();
   generate_recorded_.reset();
   context_.comms->UnregisterMemory(arena_->data());
@@ -198,6 +199,13 @@ void Engine::Observe(OpObserver* observer) {
   watcher_ = observer;
 }
 
+void Engine::ObserveCapture(CaptureObserver* observer) {
+  MR_CHECK(replays() || observer == nullptr, "a capture is observed of steps that are not replayed");
+  MR_CHECK_EQ(steps_in_flight(), 0, "a capture is observed from now on while steps are in flight");
+  observed_recorded_.reset();
+  capture_observer_ = observer;
+}
+
 void Engine::RunSchedule(const StepPlan& plan, int64_t step, std::unique_ptr<RecordedStep>& recorded) {
   executor_.BeginRun({plan.kind, false, step});
   IssueSchedule(plan, recorded);
@@ -212,10 +220,12 @@ void Engine::IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& 
     executor_.Run(BindingOf(plan), plan.schedule, observer);
     return;
   }
-  if (!recorded)
-    recorded = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph);
-  if (options_.checked) recorded->CheckAddresses(BindingOf(plan));
-  recorded->Replay();
+  CaptureObserver* const around = plan.kind == PlanKind::kTrain ? capture_observer_ : nullptr;
+  std::unique_ptr<RecordedStep>& list = around != nullptr ? observed_recorded_ : recorded;
+  if (!list)
+    list = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph, around);
+  if (options_.checked) list->CheckAddresses(BindingOf(plan));
+  list->Replay();
 }
 
 StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
@@ -234,6 +244,7 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   MR_CHECK_EQ(bytes, token_view.bytes() / 2, "tokens of one step");
   MR_CHECK_GT(valid_tokens, 0, "a step needs targets");
   MR_CHECK_LT(steps_in_flight(), kStepsInFlight, "steps in flight");
+  const RangeScope range(context_.ranges, [&] { return fmt::format("step {}", step + 1); });
   Device& device = *context_.device;
   Stream& compute = executor_.stream(StreamId::kCompute);
   InFlight& slot = SlotOf(enqueued_);

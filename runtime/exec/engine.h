@@ -90,6 +90,15 @@ class Engine {
   // execution, which has an observer of its own.
   void Observe(OpObserver* observer);
 
+  // Whether training steps are graphs that the device replays.
+  bool replays() const {
+    return context_.device->captures() && options_.graph != GraphMode::kOff && !options_.adversary_seed;
+  }
+  // Training steps from now on replay graphs of their own, which are captured around `observer`: the first is
+  // issued, the second captures, as with the plain ones. Null: those again, and the others go. Where
+  // replays().
+  void ObserveCapture(CaptureObserver* observer);
+
   // Enqueue issues a step and returns; `tokens` may change then. Collect waits for the oldest step that was
   // not collected yet and returns its scalars. Between the two the device works and the host need not:
   // nothing in Enqueue waits for the device while fewer than kStepsInFlight steps are in flight (more are an
@@ -153,8 +162,10 @@ class Engine {
   std::unique_ptr<DeviceBuffer> arena_;
   Executor executor_;
   std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
-  std::unique_ptr<OpObserver> observer_;                               // checked only
-  OpObserver* watcher_ = nullptr;                                      // of training steps, from outside
+  CaptureObserver* capture_observer_ = nullptr;
+  std::unique_ptr<RecordedStep> observed_recorded_;  // the training step's, around capture_observer_
+  std::unique_ptr<OpObserver> observer_;             // checked only
+  OpObserver* watcher_ = nullptr;                    // of training steps, from outside
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // adversary_seed only, by plan
   std::array<InFlight, kStepsInFlight + 1>
       in_flight_;  // one more: a step's time begins at the end of another

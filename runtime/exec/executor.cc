@@ -65,6 +65,7 @@ Executor::Executor(const ExecutorContext& context) : context_(context) {
   for (int s = 0; s < kStreams; ++s)
     streams_[static_cast<size_t>(s)] =
         context_.device->MakeStream(std::string(Name(static_cast<StreamId>(s))));
+  if (context_.ranges != nullptr) ranges_.emplace(*context_.ranges);
   if (context_.marks == nullptr || !context_.device->captures()) return;
   words_ = context_.device->AllocateHost(kDeviceWords * kDeviceWordStride, "progress marks");
   std::memset(words_->data(), 0, static_cast<size_t>(words_->bytes()));
@@ -109,6 +110,7 @@ void Executor::Log(const BoundOp& op, const OpMark& mark) {
 }
 
 void Executor::RunMarked(const BoundOp& op, StreamId id, const OpMark& mark) {
+  const RangeScope range(context_.ranges, mark.range);
   if (order_ && mark.collective) Log(op, mark);
   if (context_.marks != nullptr) context_.marks->At(mark.index, mark.collective);
   const bool on_device = marks_on_device();
@@ -156,7 +158,9 @@ void Executor::RunOne(const Binding& binding, const Entry& entry, int op_index, 
   const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
   const PlanOp& op = body.ops[static_cast<size_t>(op_index)];
   const BoundOp bound = BindOp(binding, op.op, body.begin + op_index, entry.microbatch);
-  RunMarked(bound, op.stream, OpMarker(index).Next(op));
+  OpMark mark = OpMarker(index).Next(op);
+  mark.range = RangeOf(op);
+  RunMarked(bound, op.stream, mark);
 }
 
 void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer) {
@@ -183,7 +187,8 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
       for (; edge != entry.edges.end() && edge->to_op == index; ++edge)
         stream(op.stream).Wait(EventAt(1 + events.at({edge->from_entry, edge->from_op})));
       if (observer != nullptr) observer->Before(op, body.begin + index, entry.microbatch);
-      const OpMark mark = marker.Next(op);
+      OpMark mark = marker.Next(op);
+      mark.range = RangeOf(op);
       leaves_out |= mark.collective && leaves_out_from_ && *leaves_out_from_ == op.unit;
       const BoundOp bound = BindOp(binding, op.op, body.begin + index, entry.microbatch);
       if (mark.collective && swaps_ && *swaps_ == op.unit) {
@@ -215,9 +220,13 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
 }
 
 RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
-                           GraphMode mode)
-    : executor_(executor), schedule_(schedule) {
+                           GraphMode mode, CaptureObserver* observer)
+    : executor_(executor), plan_(*binding.plan), observer_(observer), schedule_(schedule) {
   MR_CHECK(mode != GraphMode::kOff, "nothing is recorded with execution.graph=off");
+  if (ProfilerRanges* const ranges = executor_.context_.ranges; ranges != nullptr) {
+    capture_range_ = ranges->Register("capture of a graph");
+    launch_range_ = ranges->Register("launch of a graph");
+  }
   const EventMap events = NumberEvents(schedule);
   int64_t begun = 0;
   for (size_t e = 0; e < schedule.size(); ++e) {
@@ -234,6 +243,7 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std
       issue.op = BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch);
       issue.stream = op.stream;
       issue.mark = marker.Next(op);
+      issue.mark.range = executor_.RangeOf(op);
       issue.entry = static_cast<int>(e);
       issue.index = static_cast<int>(o);
       const auto recorded = events.find({static_cast<int32_t>(e), static_cast<int32_t>(o)});
@@ -251,13 +261,21 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std
 
 RecordedStep::~RecordedStep() = default;
 
-void RecordedStep::IssueAll(const Section& section) {
+const PlanOp& RecordedStep::OpOf(const Issue& issue) const {
+  const Entry& entry = schedule_[static_cast<size_t>(issue.entry)];
+  return plan_.bodies[static_cast<size_t>(entry.body)].ops[static_cast<size_t>(issue.index)];
+}
+
+void RecordedStep::IssueAll(const Section& section, CaptureObserver* observer) {
   executor_.Fork();
+  if (observer != nullptr) observer->BeginGraph();
   for (const Issue& issue : section.issues) {
     Stream& stream = executor_.stream(issue.stream);
     for (const size_t event : issue.waits) stream.Wait(executor_.EventAt(event));
+    if (observer != nullptr) observer->Before(OpOf(issue), stream, !issue.waits.empty());
     executor_.RunMarked(issue.op, issue.stream, issue.mark);
     if (issue.record >= 0) stream.Record(executor_.EventAt(static_cast<size_t>(issue.record)));
+    if (observer != nullptr) observer->After(OpOf(issue), stream);
   }
   executor_.Join();
 }
@@ -268,8 +286,9 @@ void RecordedStep::Capture(Section& section) {
   const KernelCounters kernels = executor_.kernel_counters_;
   const CommCounters comm = executor_.comm_counters();
   const int64_t marks = executor_.enqueued_marks_;
+  const RangeScope range(executor_.context_.ranges, capture_range_);
   device.BeginCapture(compute);
-  IssueAll(section);
+  IssueAll(section, observer_);
   section.graph = device.EndCapture(compute);
   section.kernels = executor_.kernel_counters_ - kernels;
   section.comm = executor_.comm_counters() - comm;
@@ -280,7 +299,7 @@ void RecordedStep::Replay() {
   const bool captures = executor_.context_.device->captures();
   for (Section& section : sections_) {
     if (!captures || !section.issued) {
-      IssueAll(section);
+      IssueAll(section, nullptr);
       section.issued = true;
       launches_ += captures ? 0 : 1;
       continue;
@@ -294,6 +313,7 @@ void RecordedStep::Replay() {
     } else {
       Capture(section);  // counts what it issues, once: for the launch that follows
     }
+    const RangeScope range(executor_.context_.ranges, launch_range_);
     section.graph->Launch(executor_.stream(StreamId::kCompute));
     ++launches_;
   }

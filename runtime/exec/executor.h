@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "runtime/base/device.h"
+#include "runtime/base/profiler_ranges.h"
 #include "runtime/exec/bound_op.h"
+#include "runtime/exec/op_ranges.h"
 #include "runtime/exec/order_log.h"
 #include "runtime/exec/progress.h"
 
@@ -34,11 +36,22 @@ class OpObserver {
   virtual bool looks_at_memory() const { return true; }
 };
 
+// Called around each op while a step's graphs are captured, on the op's stream.
+class CaptureObserver {
+ public:
+  virtual ~CaptureObserver() = default;
+  virtual void BeginGraph() = 0;
+  // `waits`: the op has waited for ops of other streams.
+  virtual void Before(const PlanOp& op, Stream& stream, bool waits) = 0;
+  virtual void After(const PlanOp& op, Stream& stream) = 0;
+};
+
 struct ExecutorContext {
   Device* device = nullptr;
   const KernelTable* kernels = nullptr;
   CommSet* comms = nullptr;
-  ProgressMarks* marks = nullptr;  // null: none are made
+  ProgressMarks* marks = nullptr;    // null: none are made
+  ProfilerRanges* ranges = nullptr;  // null: nobody listens
 };
 
 // What is marked around an op, and where it stands in the order of issue.
@@ -49,6 +62,7 @@ struct OpMark {
   // The compute stream comes to another unit. Not marked in a world of one rank: nobody waits for it, and
   // each mark is 4 to 6 us of a step (H200), a tenth of the smallest models'.
   bool boundary = false;
+  RangeName range = {};  // where somebody listens
 };
 
 class Executor {
@@ -94,6 +108,7 @@ class Executor {
   void Log(const BoundOp& op, const OpMark& mark);  // a collective
   bool marks_on_device() const { return words_ != nullptr; }
   void EnqueueMark(int word, uint64_t value, StreamId stream);
+  RangeName RangeOf(const PlanOp& op) { return ranges_ ? ranges_->NameOf(op) : RangeName{}; }
   std::byte* WordAt(int word) const;
 
   ExecutorContext context_;
@@ -106,6 +121,7 @@ class Executor {
   int64_t enqueued_marks_ = 0;
   std::optional<UnitId> leaves_out_from_, swaps_;
   std::unique_ptr<OrderLog> order_;
+  std::optional<OpRanges> ranges_;  // where somebody listens
 };
 
 enum class GraphMode { kStep, kMicrobatch, kOff };
@@ -118,9 +134,9 @@ enum class GraphMode { kStep, kMicrobatch, kOff };
 //          a replay is a launch.
 class RecordedStep {
  public:
-  // `executor` and what `binding` names outlive this object.
-  RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
-               GraphMode mode);
+  // `executor`, `observer` and what `binding` names outlive this object.
+  RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule, GraphMode mode,
+               CaptureObserver* observer = nullptr);
   ~RecordedStep();
 
   void Replay();
@@ -147,12 +163,16 @@ class RecordedStep {
     KernelCounters kernels;  // what one launch moves
     CommCounters comm;
   };
-  void IssueAll(const Section& section);
+  void IssueAll(const Section& section, CaptureObserver* observer);
+  const PlanOp& OpOf(const Issue& issue) const;
   void Capture(Section& section);
 
   Executor& executor_;
+  const StepPlan& plan_;
+  CaptureObserver* const observer_;
   const std::vector<Entry> schedule_;
   std::vector<Section> sections_;
+  RangeName capture_range_ = {}, launch_range_ = {};  // where somebody listens
   int64_t launches_ = 0, mark_nodes_ = 0;
 };
 

@@ -38,9 +38,9 @@ void OpTimer::SetOrigin() {
   device_.SyncEvent(*origin_);
 }
 
-std::vector<OpTimer::Span> OpTimer::Spans() {
+std::vector<OpSpan> OpTimer::Spans() {
   MR_CHECK(origin_ != nullptr, "spans without an origin");
-  std::vector<Span> spans;
+  std::vector<OpSpan> spans;
   for (size_t i = 0; i < used_; ++i) {
     const Timed& op = ops_[i];
     device_.SyncEvent(*op.end);

@@ -16,6 +16,7 @@
 
 #include "runtime/exec/engine.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/op_span.h"
 
 namespace millrace {
 
@@ -40,13 +41,8 @@ class OpTimer final : public OpObserver {
   // The moment that Spans counts from: waits for everything before it on the compute stream, and returns
   // then.
   void SetOrigin();
-  struct Span {
-    std::string label, kind;
-    StreamId stream;
-    double begin_ms, end_ms;  // since SetOrigin
-  };
   // Waits for the last run and returns its ops in the order of issue.
-  std::vector<Span> Spans();
+  std::vector<OpSpan> Spans();
 
  private:
   struct Timed {

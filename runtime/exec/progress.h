@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "runtime/base/profiler_ranges.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {
@@ -129,10 +130,12 @@ class ProgressMarks {
   clockid_t cpu_clock_;
 };
 
-// The phase of a scope; the one around it is in force again after it. Null marks: nothing is marked.
+// The phase of a scope; the one around it is in force again after it. Null marks: nothing is marked. Where a
+// profiler listens, also a range with the phase's name.
 class PhaseScope {
  public:
-  PhaseScope(ProgressMarks* marks, RunPhase phase, int64_t detail = 0) : marks_(marks) {
+  PhaseScope(ProgressMarks* marks, RunPhase phase, int64_t detail = 0, ProfilerRanges* ranges = nullptr)
+      : marks_(marks), range_(ranges, [&] { return Name(phase); }) {
     if (marks_ == nullptr) return;
     outer_ = marks_->phase();
     outer_detail_ = marks_->detail();
@@ -146,6 +149,7 @@ class PhaseScope {
 
  private:
   ProgressMarks* marks_;
+  const RangeScope range_;
   RunPhase outer_ = RunPhase::kCaller;
   int64_t outer_detail_ = 0;
 };

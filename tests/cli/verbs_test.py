@@ -256,10 +256,14 @@ class Verbs(CliTest):
     def test_bench_writes_a_trace_of_a_step_of_all_ranks_on_one_clock(self):
         config, _ = self.config()
         path = os.path.join(self.folder, 'step.json')
-        self.expect(millrace('bench', config, '--steps', '2', '--warmup', '1', '--trace', path, ranks=2), OK)
+        text = self.expect(millrace('bench', config, '--steps', '2', '--warmup', '1', '--trace', path, ranks=2), OK).out
+        self.expect_line(text, r'^traced an eager step: steps take [0-9.]+ ms op by op with events, [0-9.]+ ms without$')
         plan = json.loads(self.expect(millrace('plan', config, '--world', '2', '--json'), OK).out)
         with open(path) as file:
-            events = json.load(file)['traceEvents']
+            trace = json.load(file)
+        self.assertEqual(trace['otherData']['trace']['step'], 'eager')  # the CPU replays no graph
+        self.assertGreater(trace['otherData']['trace']['step_ms_instrumented'], 0)
+        events = trace['traceEvents']
         names = {(e['pid'], e['args']['name']) for e in events if e['name'] == 'process_name'}
         self.assertEqual(names, {(0, 'rank 0'), (1, 'rank 1')})
         collectives = []

@@ -10,6 +10,7 @@
 #include "kernels/ops/kernel_table.h"
 #include "runtime/api/session.h"
 #include "runtime/base/device.h"
+#include "runtime/base/profiler_ranges.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/machine.h"
 
@@ -21,6 +22,7 @@ int VisibleGpus();
 
 // What a rank needs of its device; `comms` moves that device's memory. Members die in reverse order.
 struct RankDevice {
+  std::unique_ptr<ProfilerRanges> ranges;  // null: no profiler listens
   std::unique_ptr<Device> device;
   std::unique_ptr<CommFactory> comms;  // null: the host's factory serves
   Environment environment;

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/api/memory_use.h"
@@ -45,7 +46,7 @@ Times RunSteps(Session& session, int64_t first, int64_t count) {
   Engine& engine = session.engine();
   const bool async = session.device().captures();
   const int lag = engine.lag();
-  const PhaseScope phase(session.marks(), RunPhase::kTraining, first);
+  const PhaseScope phase = session.Phase(RunPhase::kTraining, first);
   Times times;
   auto last = Clock::now();
   for (int64_t step = first; step < first + count || engine.steps_in_flight() > 0; ++step) {
@@ -113,11 +114,6 @@ int BenchVerb(const BenchArguments& arguments) {
                     [&, next = arguments.warmup + arguments.steps + kIssueSteps](int step) {
                       RunSteps(session, next + step, 1);
                     });
-    if (!arguments.trace.empty())
-      TraceStep(session, arguments.trace,
-                [&, next = arguments.warmup + arguments.steps + kIssueSteps + kOpSteps]() mutable {
-                  RunSteps(session, next++, 1);
-                });
     const RecordedStep* const recorded = session.engine().recorded_step();
     const int64_t graph_nodes = recorded != nullptr ? recorded->nodes() : 0;
     const int64_t peak_bytes = MemoryBytes(session.device());
@@ -125,6 +121,15 @@ int BenchVerb(const BenchArguments& arguments) {
       floor = MeasureFloor(session, context.environment, context.machine);
       for (OpRow& row : ops) row.floor_ms = floor->kind_ms[row.kind];
     }
+    std::optional<StepTrace> traced;
+    if (!arguments.trace.empty())
+      traced = TraceStep(
+          session, arguments.trace,
+          [&, next = arguments.warmup + arguments.steps + kIssueSteps + kOpSteps](int64_t count) mutable {
+            const int64_t first = std::exchange(next, next + count);
+            return RunSteps(session, first, count).step_ms;
+          },
+          Quantile(step_ms, 0.5));
     if (!context.leader()) return 0;
     const Config& c = session.config();
     const int64_t run_steps = arguments.warmup + arguments.steps + (timer ? kIssueSteps : 0);
@@ -166,6 +171,7 @@ int BenchVerb(const BenchArguments& arguments) {
         {"warmup", arguments.warmup}};
     if (arguments.json) {
       if (!ops.empty()) line["ops"] = OpsJson(ops);
+      if (traced) line["trace"] = traced->Json();
       if (floor) line["floor"] = FloorJson(*floor), line["floor_ms"] = floor->ms;
       std::cout << line.dump() << std::endl;
       return 0;
@@ -176,6 +182,7 @@ int BenchVerb(const BenchArguments& arguments) {
                      median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(), host_us,
                      graph_nodes)
               << std::endl;
+    if (traced) std::cout << traced->Text() << std::endl;
     if (!ops.empty()) std::cout << OpsText(ops) << std::flush;
     if (floor) std::cout << FloorText(*floor, median, ops) << std::flush;
     return 0;

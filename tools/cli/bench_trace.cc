@@ -1,12 +1,15 @@
 #include "tools/cli/bench_trace.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
+#include <memory>
 
 #include "runtime/data/file_system.h"
 #include "runtime/exec/op_timer.h"
+#include "runtime/exec/replay_timer.h"
 
 namespace millrace {
 namespace {
@@ -18,11 +21,11 @@ json NameOf(int rank, int stream, const char* what, const std::string& name) {
   return {{"ph", "M"}, {"pid", rank}, {"tid", stream}, {"name", what}, {"args", {{"name", name}}}};
 }
 
-json EventsOf(int rank, const std::vector<OpTimer::Span>& spans, double origin_ms) {
+json EventsOf(int rank, const std::vector<OpSpan>& spans, double origin_ms) {
   json events = json::array({NameOf(rank, 0, "process_name", "rank " + std::to_string(rank))});
   for (int s = 0; s < kStreams; ++s)
     events.push_back(NameOf(rank, s, "thread_name", std::string(Name(static_cast<StreamId>(s)))));
-  for (const OpTimer::Span& span : spans)
+  for (const OpSpan& span : spans)
     events.push_back({{"ph", "X"},
                       {"pid", rank},
                       {"tid", static_cast<int>(span.stream)},
@@ -49,20 +52,90 @@ Clock::time_point CommonZero(Communicator& world) {
   return now;
 }
 
+// Steps that are timed as steps, with the events in them, before one is traced.
+constexpr int64_t kTimedSteps = 5;
+// Eager steps make their events in the first; of replayed ones the first is issued, the second captures.
+constexpr int64_t kFirstSteps = 2;
+
+// What times the ops of an engine's steps from now on, until its end, in one of the two ways.
+class StepTimer {
+ public:
+  explicit StepTimer(Engine& engine)
+      : engine_(engine),
+        eager_(engine.device(), [this](StreamId id) -> Stream& { return engine_.stream(id); }),
+        replay_(engine.device()) {
+    if (engine_.replays())
+      engine_.ObserveCapture(&replay_);
+    else
+      engine_.Observe(&eager_);
+  }
+  ~StepTimer() {
+    if (engine_.replays())
+      engine_.ObserveCapture(nullptr);
+    else
+      engine_.Observe(nullptr);
+  }
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+
+  void SetOrigin() {
+    if (engine_.replays())
+      replay_.SetOrigin(engine_.stream(StreamId::kCompute));
+    else
+      eager_.SetOrigin();
+  }
+  std::vector<OpSpan> Spans() { return engine_.replays() ? replay_.Spans() : eager_.Spans(); }
+  int64_t event_nodes() const { return replay_.events(); }
+
+ private:
+  Engine& engine_;
+  OpTimer eager_;
+  ReplayTimer replay_;
+};
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 }  // namespace
 
-void TraceStep(Session& session, const std::string& path, const std::function<void()>& run_step) {
+nlohmann::ordered_json StepTrace::Json() const {
+  return {{"step", replay ? "instrumented replay" : "eager"},
+          {"event_nodes", event_nodes},
+          {"step_ms_instrumented", instrumented_ms},
+          {"step_ms_plain", plain_ms}};
+}
+
+std::string StepTrace::Text() const {
+  return replay
+             ? fmt::format(
+                   "traced an instrumented replay: steps take {:.3f} ms with its {} event nodes, {:.3f} ms "
+                   "without",
+                   instrumented_ms, event_nodes, plain_ms)
+             : fmt::format(
+                   "traced an eager step: steps take {:.3f} ms op by op with events, {:.3f} ms without",
+                   instrumented_ms, plain_ms);
+}
+
+StepTrace TraceStep(Session& session, const std::string& path,
+                    const std::function<std::vector<double>(int64_t)>& run_steps, double plain_ms) {
   Engine& engine = session.engine();
-  OpTimer timer(session.device(), [&](StreamId id) -> Stream& { return engine.stream(id); });
-  const ObserverScope scope(engine, timer);
-  run_step();  // makes the events
+  StepTimer timer(engine);
+  run_steps(kFirstSteps);
+  StepTrace traced;
+  traced.replay = engine.replays();
+  traced.instrumented_ms = Median(run_steps(kTimedSteps));
+  traced.plain_ms = plain_ms;
   const Clock::time_point zero = CommonZero(engine.comms().world());
   timer.SetOrigin();
   const double origin_ms = std::chrono::duration<double, std::milli>(Clock::now() - zero).count();
-  run_step();
+  run_steps(1);
+  traced.event_nodes = timer.event_nodes();
   const std::string mine = EventsOf(session.rank(), timer.Spans(), origin_ms).dump();
   const std::vector<std::string> all = engine.comms().world().HostAllGather(mine);
-  if (session.rank() != 0) return;
+  if (session.rank() != 0) return traced;
   json events = json::array();
   for (const std::string& of_rank : all)
     for (json& event : json::parse(of_rank)) events.push_back(std::move(event));
@@ -70,9 +143,11 @@ void TraceStep(Session& session, const std::string& path, const std::function<vo
                       {"otherData",
                        {{"plan_hash", PlanHash(*session.run().plans.train)},
                         {"device", session.device().name()},
-                        {"ranks", session.world()}}},
+                        {"ranks", session.world()},
+                        {"trace", traced.Json()}}},
                       {"traceEvents", std::move(events)}};
   WriteFileAtomically(FileSystem::Posix(), path, trace.dump(-1, ' ', false, json::error_handler_t::replace));
+  return traced;
 }
 
 }  // namespace millrace

@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/cuda/nvtx_ranges.h"
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/cuda_tuning.h"
@@ -81,6 +82,8 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
       host.rank(), local, HostName(), gpus);
   auto device = std::make_unique<CudaDevice>(local);
   RankDevice rank;
+  rank.ranges = MakeNvtxRanges();
+  rank.environment.ranges = rank.ranges.get();
   rank.machine = MachineOf(*device);
   rank.comms = MakeNcclCommFactory(host, *device, {});
   const PeerLinks links =

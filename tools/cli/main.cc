@@ -146,8 +146,7 @@ int Main(int argc, char** argv) {
   bench_app->add_flag("--json", bench.json, "one JSON line");
   bench_app->add_flag("--ops", bench.ops, "also time by kind of op, in eager steps");
   bench_app->add_flag("--floor", bench.floor, "also measure what this machine allows at best; implies --ops");
-  bench_app->add_option("--trace", bench.trace,
-                        "also write a Chrome trace of a step of all ranks, measured eagerly");
+  bench_app->add_option("--trace", bench.trace, "also write a Chrome trace of a measured step of all ranks");
   bench_app->callback([&] { verb = [&] { return BenchVerb(bench); }; });
 
   GenerateArguments generate;

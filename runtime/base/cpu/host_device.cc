@@ -106,6 +106,7 @@ class HostDevice final : public Device {
     MR_CHECK(false, "host streams cannot be captured");
     return nullptr;
   }
+  void RecordAtLaunch(Event&, Stream&) override { MR_CHECK(false, "host streams cannot be captured"); }
 };
 
 }  // namespace

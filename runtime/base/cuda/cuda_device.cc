@@ -177,8 +177,8 @@ void CudaDevice::EnqueueFill(std::byte* device, std::byte value, int64_t bytes, 
 }
 
 void CudaDevice::EnqueueMarks(std::span<const Mark> marks, Stream& stream) {
-  MR_CHECK(!marks.empty() && marks.size() <= kMostMarks, "{} marks at once; 1 to {} are allowed", marks.size(),
-           kMostMarks);
+  MR_CHECK(!marks.empty() && marks.size() <= kMostMarks, "{} marks at once; 1 to {} are allowed",
+           marks.size(), kMostMarks);
   cuda::MarkList list{};
   for (const Mark& mark : marks) {
     list.words[list.count] = reinterpret_cast<uint64_t*>(mark.word);
@@ -196,6 +196,9 @@ std::unique_ptr<Graph> CudaDevice::EndCapture(Stream& origin) {
   cudaGraph_t graph = nullptr;
   MR_CUDA(cudaStreamEndCapture(AsCuda(origin).get(), &graph));
   return std::make_unique<CudaGraph>(graph);
+}
+void CudaDevice::RecordAtLaunch(Event& event, Stream& stream) {
+  MR_CUDA(cudaEventRecordWithFlags(AsCuda(event).get(), AsCuda(stream).get(), cudaEventRecordExternal));
 }
 
 }  // namespace millrace

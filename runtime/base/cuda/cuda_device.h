@@ -78,6 +78,7 @@ class CudaDevice final : public Device {
   bool captures() const override { return true; }
   void BeginCapture(Stream& origin) override;
   std::unique_ptr<Graph> EndCapture(Stream& origin) override;
+  void RecordAtLaunch(Event& event, Stream& stream) override;
 
   // What a backend keeps per device and no other device may see: library handles, compiled plans, tuning.
   // Made on first use with T(*this); destroyed before the device, in reverse order of making.
