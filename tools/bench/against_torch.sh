@@ -1,14 +1,15 @@
 #!/bin/bash
-# against_torch.sh [--at-once] [--compile] [--fp32] [--device cpu] CONFIG TEXT STEPS OUT: CONFIG (GPT-2) trained on the bytes of the file TEXT by
+# against_torch.sh [--at-once] [--compile] [--fp32 | --bf16] [--seed N] [--device cpu] CONFIG TEXT STEPS OUT: CONFIG (GPT-2) trained on the bytes of the file TEXT by
 # Millrace and by PyTorch, one after the other on one device (--at-once: on the first two GPUs), from the same weights, in the same order of batches.
 # Run from a package's folder.
 # OUT gets config.json, millrace.jsonl, torch.jsonl, summary.json and curves.svg; a table of losses and step times goes to standard output.
 # MILLRACE and PYTHON name other programs than bin/millrace and python3.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-torch_arguments=() at_once=
+torch_arguments=() at_once= seed=0
 while [[ ${1:-} == --* ]]; do
   [[ $1 != --at-once ]] || { at_once=yes; shift; continue; }
+  [[ $1 != --seed ]] || { seed=$2; shift 2; continue; }
   torch_arguments+=("$1")
   [[ $1 != --device ]] || { torch_arguments+=("$2"); shift; }
   shift
@@ -20,13 +21,13 @@ out=$(realpath "$out")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$python" - "$config" "$text" "$steps" "$work" >"$out/config.json" <<'P'
+"$python" - "$config" "$text" "$steps" "$work" "$seed" >"$out/config.json" <<'P'
 import json, sys
-config, text, steps, work = sys.argv[1:]
+config, text, steps, work, seed = sys.argv[1:]
 with open(config) as file:
     c = json.load(file)
-c["data"] = {"kind": "text", "path": text}
-c["train"].update(steps=int(steps))
+c["data"] = {"kind": "text", "path": text, "shuffle_seed": int(seed)}
+c["train"].update(steps=int(steps), seed=int(seed))
 warmup = min(200, int(steps) // 10)
 c["optimizer"] = {"lr": 6e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0,
                   "schedule": {"kind": "cosine", "warmup": warmup, "decay_steps": int(steps) - warmup, "min_lr": 6e-5}}

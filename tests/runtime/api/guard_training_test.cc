@@ -252,6 +252,7 @@ TEST_CASE("roll-backs come to an end", "[guard]") {
 }
 
 TEST_CASE("replicas that differ by one bit stop the run, with ranks and unit", "[guard]") {
+  if (!test::HaveDevices(4)) return;
   const std::vector<std::string> sets = {"guard.replicas_every=3", "parallel.replicate=2"};
   Run sound(4, sets);
   sound.Train();

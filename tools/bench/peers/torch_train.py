@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """PyTorch trains what Millrace trains: from the same weights (a folder of `millrace export`), on the same bytes in the same order.
 
-  python3 tools/bench/peers/torch_train.py CONFIG --weights FOLDER --out losses.jsonl [--steps N] [--seconds S] [--compile] [--fp32]
+  python3 tools/bench/peers/torch_train.py CONFIG --weights FOLDER --out losses.jsonl [--steps N] [--seconds S] [--compile] [--fp32 | --bf16]
 
 GPT-2 only, data.kind text with one file in data.path, one GPU. Model of transformers; AdamW, schedule, clipping and batches follow CONFIG as
-Millrace defines them (sample order: runtime/data/sample_order.h). bf16 under autocast unless --fp32, where TF32 is off.
+Millrace defines them (sample order: runtime/data/sample_order.h). bf16 under autocast (weights, residual stream and norms stay fp32) unless --bf16, where the whole model computes in a bf16 copy of fp32 weights as
+FSDP2's mixed precision and Millrace do, or --fp32, where TF32 is off.
 Writes a JSON line per step: step, loss, step_ms. Needs torch and transformers.
 """
-import argparse, json, math, os, time
+import argparse, copy, json, math, os, time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
@@ -68,7 +69,9 @@ def main():
     parser.add_argument("--steps", type=int, default=0, help="default: train.steps")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this long")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--fp32", action="store_true")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--fp32", action="store_true")
+    formats.add_argument("--bf16", action="store_true")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     with open(args.config) as text:
@@ -96,8 +99,11 @@ def main():
                                    dict(params=others, weight_decay=0.0)],
                                   lr=opt.get("lr", 3e-4), betas=tuple(opt.get("betas", (0.9, 0.95))), eps=opt.get("eps", 1e-8),
                                   fused=args.device == "cuda")
+    computing = copy.deepcopy(net).to(torch.bfloat16) if args.bf16 else net
+    pairs = list(zip(computing.parameters(), net.parameters())) if args.bf16 else []
+
     def loss_of(inputs, targets):
-        return F.cross_entropy(net(input_ids=inputs, use_cache=False).logits.float().flatten(0, 1), targets.flatten())
+        return F.cross_entropy(computing(input_ids=inputs, use_cache=False).logits.float().flatten(0, 1), targets.flatten())
 
     forward = torch.compile(loss_of) if args.compile else loss_of
     micro, begin = train["micro_batch"], time.monotonic()
@@ -109,11 +115,18 @@ def main():
             batch = torch.stack([corpus[w * length:w * length + length + 1]
                                  for w in (order(step * rows + i) for i in range(rows))]).to(args.device).long()
             mean = 0.0
+            with torch.no_grad():
+                for narrow, wide in pairs:
+                    narrow.copy_(wide)
             for m in range(0, rows, micro):
                 part = batch[m:m + micro]
-                with torch.autocast(args.device, torch.bfloat16, enabled=not args.fp32):
+                with torch.autocast(args.device, torch.bfloat16, enabled=not (args.fp32 or args.bf16)):
                     loss = forward(part[:, :-1], part[:, 1:]) * (micro / rows)
                 loss.backward()
+                for narrow, wide in pairs:
+                    grad = narrow.grad.float()
+                    wide.grad = grad if wide.grad is None else wide.grad + grad
+                    narrow.grad = None
                 mean += loss.detach()
             if opt.get("clip", 1.0) > 0:
                 torch.nn.utils.clip_grad_norm_(net.parameters(), opt.get("clip", 1.0))
