@@ -50,8 +50,10 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const 
     std::istringstream in(ReadWholeFile(path, kLargest, ErrorCode::kCheckpoint));
     int64_t made = CountIn(Json::parse(state));
     for (std::string text; std::getline(in, text);) {
+      // Without its newline, however whole it looks: the machine failed while it was written, and no step was
+      // trained after it. The next line that is logged takes its place.
+      if (in.eof()) break;
       const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-      if (line.is_discarded() && in.eof()) break;  // cut short when the machine failed
       MR_REQUIRE(ErrorCode::kCheckpoint, line.is_object(),
                  "{} is damaged: line {} is \"{:.80}\", not an object; without the file its roll-backs are "
                  "forgotten, and "

@@ -177,6 +177,14 @@ TEST_CASE("without a log nothing was rolled back; a line cut short by a crash is
   const std::string text = ReadBytes(path);
   WriteBytes(path, text + "{\"from\": 7");
   CHECK(StateAfterRollBacks(run.dir.path(), 4, run.at_4) == run.second);
+  // Nor is one that lacks its newline alone: the next roll-back takes its place.
+  WriteBytes(path, text.substr(0, text.size() - 1));
+  CHECK(StateAfterRollBacks(run.dir.path(), 4, run.at_4) == run.first);
+  Guard other{GuardConfig{}};
+  other.Restore(run.first);
+  other.RolledBack({7, 4, "third"}, run.at_4);
+  LogRollBack(run.dir.path(), other);
+  CHECK(StateAfterRollBacks(run.dir.path(), 4, run.at_4) == other.State());
   WriteBytes(path, "{\"from\": 7}\n" + text);
   RequireError(ErrorCode::kCheckpoint, {kRollBackLogName, "damaged"},
                [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
