@@ -175,7 +175,8 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
                          .step_seconds = r.step_ms / 1e3,
                          .device_bytes = r.peak_bytes,
                          .skipped = r.skipped,
-                         .tokens = r.tokens};
+                         .tokens = r.tokens,
+                         .roll_backs = r.roll_backs};
   if (saves.published + saves.failed > 0)
     figures.saves = {.published = saves.published,
                      .failed = saves.failed,
@@ -194,28 +195,29 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
   predicted["machine"] = s.machine;
   Json stages = Json::object();
   for (const PlanStage& stage : s.plan_stages) stages[stage.name] = stage.Hash();
-  Json summary = {{"first_step", s.result.first_step},
-                  {"last_step", s.result.last_step},
-                  {"preempted", s.result.preempted},
-                  {"first_loss", Number(s.result.first_loss)},
-                  {"last_loss", Number(s.result.last_loss)},
-                  {"last_loss_bits", Float32Bits(s.result.last_loss)},
-                  {"eval_before", optional(s.result.eval_before)},
-                  {"eval_after", optional(s.result.eval_after)},
-                  {"world", s.world},
-                  {"peer_memory", s.peer_memory},
-                  {"param_hash", s.param_hash},
-                  {"optimizer_hash", s.optimizer_hash},
-                  {"plan_hash", s.plan_hash},
-                  {"plan_stages", stages},
-                  {"tuning_hash", s.tuning_hash},
-                  {"counters", CountersJson(s.counters)},
-                  {"seconds", s.seconds},
-                  {"resident_before_arena_bytes", s.resident_before_arena},
-                  {"peak_bytes", s.resident_peak},
-                  {"saves", SavesJson(s.saves)},
-                  {"predicted", predicted},
-                  {"measured", FiguresJson(s.measured)}};
+  Json summary = {
+      {"first_step", s.result.first_step},
+      {"last_step", s.result.last_step},
+      {"preempted", s.result.preempted},
+      {"first_loss", optional(s.result.first_loss)},
+      {"last_loss", optional(s.result.last_loss)},
+      {"last_loss_bits", s.result.last_loss ? Json(Float32Bits(*s.result.last_loss)) : Json(nullptr)},
+      {"eval_before", optional(s.result.eval_before)},
+      {"eval_after", optional(s.result.eval_after)},
+      {"world", s.world},
+      {"peer_memory", s.peer_memory},
+      {"param_hash", s.param_hash},
+      {"optimizer_hash", s.optimizer_hash},
+      {"plan_hash", s.plan_hash},
+      {"plan_stages", stages},
+      {"tuning_hash", s.tuning_hash},
+      {"counters", CountersJson(s.counters)},
+      {"seconds", s.seconds},
+      {"resident_before_arena_bytes", s.resident_before_arena},
+      {"peak_bytes", s.resident_peak},
+      {"saves", SavesJson(s.saves)},
+      {"predicted", predicted},
+      {"measured", FiguresJson(s.measured)}};
   WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir), summary.dump(2) + "\n");
 }
 

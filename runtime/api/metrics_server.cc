@@ -16,6 +16,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "runtime/api/metrics_request.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -25,7 +26,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kConnectionEnds(2);
 constexpr std::chrono::milliseconds kAcceptAgain(100);  // when the process has no descriptor left
-constexpr size_t kMostRequestBytes = 8192;
 constexpr int kBacklog = 16;
 
 std::string Number(double value) {
@@ -76,16 +76,6 @@ int StopEvent() {
   return fd;
 }
 
-bool AsksForMetrics(std::string_view request) {
-  const std::string_view line = request.substr(0, request.find_first_of("\r\n"));
-  constexpr std::string_view kBegin = "GET /metrics";
-  if (!line.starts_with(kBegin)) return false;
-  const std::string_view rest = line.substr(kBegin.size());
-  const size_t space = rest.find(' ');
-  if (space == std::string_view::npos || (space > 0 && rest[0] != '?')) return false;
-  return rest.substr(space + 1).starts_with("HTTP/1.");
-}
-
 std::string Response(std::string_view status, std::string_view content_type, std::string_view body) {
   return fmt::format("HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
                      status, content_type, body.size(), body);
@@ -115,7 +105,10 @@ std::string PrometheusText(const StepFigures& f) {
                 f.device_bytes) +
          Metric("skipped_steps_total", "counter", "Updates skipped because a value was not finite.",
                 f.skipped) +
-         Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens) + saves;
+         Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens) +
+         Metric("roll_backs_total", "counter", "Roll-backs to a checkpoint that guards have made.",
+                f.roll_backs) +
+         saves;
 }
 
 MetricsServer::Descriptor::~Descriptor() { ::close(fd_); }
@@ -127,16 +120,13 @@ class MetricsServer::Connection {
   Connection(int fd, int stop) : fd_(fd), stop_(stop), ends_(Clock::now() + kConnectionEnds) {}
 
   // False: the client said nothing whole.
-  bool ReadRequest(std::string* request) {
+  bool ReadRequest(MetricsRequest* request) {
     char buffer[1024];
-    while (request->size() < kMostRequestBytes) {
-      if (request->find("\r\n\r\n") != std::string::npos || request->find("\n\n") != std::string::npos)
-        return true;
+    while (true) {
       const ssize_t got = Receive(buffer, sizeof buffer);
       if (got <= 0) return false;
-      request->append(buffer, static_cast<size_t>(got));
+      if (request->Add({buffer, static_cast<size_t>(got)})) return true;
     }
-    return true;
   }
 
   void Write(std::string_view text) {
@@ -227,9 +217,9 @@ void MetricsServer::Run() {
     }
     Connection connection(fd, stop_.get());
     try {
-      std::string request;
+      MetricsRequest request;
       if (!connection.ReadRequest(&request)) continue;
-      connection.Write(AsksForMetrics(request)
+      connection.Write(request.AsksForMetrics()
                            ? Response("200 OK", "text/plain; version=0.0.4; charset=utf-8", Text())
                            : Response("404 Not Found", "text/plain; charset=utf-8", "GET /metrics\n"));
       connection.Finish();

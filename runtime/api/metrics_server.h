@@ -27,6 +27,7 @@ struct StepFigures {
   int64_t device_bytes = 0;  // most in use so far: rank 0's device, or its process's resident size
   int64_t skipped = 0;       // updates skipped so far
   int64_t tokens = 0;        // seen so far, all ranks
+  int64_t roll_backs = 0;    // that guards have made so far
 
   // Checkpoints of this call.
   struct Saves {

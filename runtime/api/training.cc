@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "runtime/api/bad_step.h"
-#include "runtime/api/memory_use.h"
 #include "runtime/api/metrics.h"
-#include "runtime/api/prediction.h"
 #include "runtime/api/roll_back_log.h"
 #include "runtime/api/run_history.h"
+#include "runtime/api/run_record.h"
 #include "runtime/api/saver.h"
 #include "runtime/api/tensorboard.h"
 #include "runtime/base/error.h"
@@ -32,12 +31,6 @@ double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 ResumePolicy ResumePolicyOf(const Config& config) {
   switch (config.checkpoint.resume) {
     case CheckpointConfig::Resume::kAuto:
@@ -48,17 +41,6 @@ ResumePolicy ResumePolicyOf(const Config& config) {
       return ResumePolicy::kNever;
   }
   return ResumePolicy::kAuto;
-}
-
-StepCounters operator-(const StepCounters& a, const StepCounters& b) {
-  return {a.kernels - b.kernels, a.comm - b.comm, a.graph_launches - b.graph_launches};
-}
-
-StepCounters PredictedCounters(const PlanCounters& step, int64_t steps, int64_t launches) {
-  return {{steps * step.concatenated_bytes, steps * step.cast_bytes, steps * step.copied_bytes},
-          {steps * step.all_gathers, steps * step.reduce_scatters, steps * step.all_reduces,
-           steps * step.gathered_bytes, steps * step.reduced_bytes, steps * step.all_reduced_bytes},
-          launches};
 }
 
 // A step that is in flight.
@@ -73,8 +55,6 @@ class Loop {
   Loop(Session& session, const TrainOptions& options, const std::atomic<bool>& stop, TrainObserver& observer)
       : session_(session),
         config_(session.config()),
-        machine_(options.machine),
-        basis_(MfuBasisOf(session, options.machine)),
         origin_(options.origin),
         metrics_server_(options.metrics_server),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
@@ -83,6 +63,7 @@ class Loop {
         stop_(stop),
         observer_(observer),
         identity_(IdentityOf(session)),
+        record_(session, options.machine, identity_.global_batch),
         lag_(session.engine().lag()) {}
 
   TrainResult Run() {
@@ -143,14 +124,14 @@ class Loop {
       });
     const bool goes_on = resumed && !resumed->path.empty();
     if (goes_on) {
-      result_.first_step = result_.last_step = resumed->progress.step;
-      samples_before_ = resumed->progress.samples;
+      record_.BeginAfter(resumed->progress.step, resumed->progress.samples);
     } else {
       session_.InitWeights();
+      record_.BeginAfter(0, 0);
     }
+    record_.Describe(result_);
     result_.complete_before = goes_on && result_.first_step >= config_.train.steps;
     if (result_.complete_before) return;
-    counters_before_ = session_.engine().counters();
     Report([&] {
       if (goes_on)
         for (const std::string& change : resumed->changes) observer_.OnWarning(change);
@@ -192,12 +173,7 @@ class Loop {
 
   static bool IsDue(int64_t every, int64_t done) { return every > 0 && done % every == 0; }
 
-  RunProgress ProgressAt(int64_t done) const { return {done, SamplesAfter(done), guard_.State()}; }
-
-  // Sequences that all ranks have seen; the global batch may have been another one before this call.
-  int64_t SamplesAfter(int64_t done) const {
-    return samples_before_ + (done - result_.first_step) * identity_.global_batch;
-  }
+  RunProgress ProgressAt(int64_t done) const { return {done, record_.SamplesAfter(done), guard_.State()}; }
 
   std::vector<int32_t> TokensOf(int64_t step) {
     const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens, step);
@@ -207,7 +183,7 @@ class Loop {
   }
 
   void Enqueue(int64_t step, bool twice) {
-    if (waiting_.empty()) last_collected_ = Clock::now();
+    if (waiting_.empty()) record_.StartsAfresh();
     const std::vector<int32_t> tokens = TokensOf(step);
     const auto enqueue = [&] {
       session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(), faults_.At(step + 1),
@@ -257,39 +233,13 @@ class Loop {
   }
 
   StepReport ReportOf(const Waiting& waiting, const StepScalars& scalars, GuardAction action) {
-    const auto now = Clock::now();
-    StepReport report;
-    report.step = waiting.step + 1;
-    report.steps = config_.train.steps;
-    report.loss = scalars.loss;
-    report.grad_norm = scalars.grad_norm;
-    report.lr = scalars.lr;
-    report.tokens = SamplesAfter(report.step) * config_.model.seq_len;
-    // Steps in flight end together for a host that waited for something else; the device knows when each
-    // ended.
-    report.step_ms = lag_ > 0 ? session_.engine().step_ms()
-                              : std::chrono::duration<double, std::milli>(now - last_collected_).count();
-    report.enqueue_us = waiting.enqueue_us;
-    last_collected_ = now;
-    report.tokens_per_s = static_cast<double>(session_.batcher().valid_tokens()) / (report.step_ms / 1e3);
-    if (basis_.peak_flops_per_rank > 0)
-      report.mfu =
-          report.tokens_per_s / session_.world() * basis_.flops_per_token / basis_.peak_flops_per_rank;
-    report.peak_bytes = peak_bytes_ = std::max(peak_bytes_, MemoryBytes(session_.device()));
-    report.skipped = scalars.skipped;
-    report.applied = scalars.applied != 0;
+    StepReport report = record_.Add(waiting.step + 1, waiting.enqueue_us, scalars);
+    record_.Describe(result_);
     if (!report.applied) report.offender = OffenderOf(scalars, session_.engine().layout());
-    if (scalars.max_loss > 0) report.max_loss = scalars.max_loss;
     report.data_step = report.step + guard_.data_shift();
     for (const RollBack& made : guard_.roll_backs())
       if (made.to == report.step - 1) report.rolled_back.push_back(made);
-    step_ms_.push_back(report.step_ms);
-    const auto recent = static_cast<std::ptrdiff_t>(std::min<size_t>(step_ms_.size(), 20));
-    report.eta_s = Median({step_ms_.end() - recent, step_ms_.end()}) / 1e3 *
-                   static_cast<double>(report.steps - report.step);
-    if (result_.last_step == result_.first_step) result_.first_loss = report.loss;
-    result_.last_loss = report.loss;
-    result_.last_step = report.step;
+    report.roll_backs = static_cast<int64_t>(guard_.roll_backs().size());
     Report([&] {
       observer_.OnStep(report);
       if (action == GuardAction::kSkip)
@@ -327,12 +277,9 @@ class Loop {
       session_.engine().SetCounters({});
     }
     made.to = loaded ? resumed->progress.step : 0;
-    if (made.to < result_.first_step) {
-      result_.first_step = made.to;
-      samples_before_ = loaded ? resumed->progress.samples : 0;
-      counters_before_ = session_.engine().counters();
-    }
-    result_.last_step = made.to;
+    record_.GoBackTo(made.to, loaded ? resumed->progress.samples : 0);
+    if (evaluated_ > made.to) result_.eval_after.reset(), evaluated_ = 0;
+    record_.Describe(result_);
     guard_.RolledBack(made, loaded ? resumed->progress.state : "{}");
     Report([&] {
       if (resumed)
@@ -404,40 +351,19 @@ class Loop {
 
   void Finish(double seconds) {
     const PhaseScope phase = session_.Phase(RunPhase::kEnding);
-    Summary summary;
-    summary.param_hash = ParamHash(session_.engine());
-    summary.optimizer_hash = OptimizerHash(session_.engine());
+    const std::string param_hash = ParamHash(session_.engine());
+    const std::string optimizer_hash = OptimizerHash(session_.engine());
     if (!leader()) return;
-    summary.result = result_;
-    summary.plan_hash = PlanHash(*session_.run().plans.train);
+    Summary summary = record_.Summarize(result_, seconds);
+    summary.param_hash = param_hash;
+    summary.optimizer_hash = optimizer_hash;
     summary.plan_stages = plan_stages_;
-    summary.tuning_hash = session_.tuning();
-    summary.counters = session_.engine().counters();
-    summary.resident_before_arena = session_.memory_marks().before_arena;
-    summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));
-    summary.world = session_.world();
-    summary.peer_memory = session_.peer_memory();
-    summary.seconds = seconds;
-    const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
-    const double step_ms = Median(step_ms_);
     summary.saves = saver_->totals();
-    summary.measured = {summary.counters - counters_before_, session_.engine().arena_bytes(), step_ms,
-                        tokens / (step_ms / 1e3),
-                        session_.device().UsedBytes() > 0 ? summary.resident_peak : 0};
-    const PlanReport plan = PredictRun(session_, machine_);
-    const int64_t steps = result_.last_step - result_.first_step;
-    summary.predicted = {PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, steps)),
-                         plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second,
-                         plan.memory.device};
-    summary.lower_bound_bytes = plan.memory.lower_bound;
-    summary.machine = plan.machine.title;
     WriteSummary(config_.run.dir, summary);
   }
 
   Session& session_;
   const Config& config_;
-  const Machine machine_;
-  const MfuBasis basis_;
   const std::map<std::string, std::string> origin_;
   MetricsServer* const metrics_server_;
   FileSystem& files_;
@@ -447,18 +373,14 @@ class Loop {
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;
   const RunIdentity identity_;
+  RunRecord record_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TensorBoardFile> events_;  // when run.tensorboard asks for them
   std::vector<PlanStage> plan_stages_;       // rank 0
-  StepCounters counters_before_;
-  int64_t samples_before_ = 0;
   // Steps that are still in flight when the next one is issued: the device never waits for the host to look
   // at a loss. On a host device a step has run when it was issued.
   const int lag_;
   std::deque<Waiting> waiting_;
-  Clock::time_point last_collected_;
-  int64_t peak_bytes_ = 0;
-  std::vector<double> step_ms_;
   int64_t evaluated_ = 0;  // the last step that was
   TrainResult result_;
   std::unique_ptr<Saver> saver_;  // after what its thread uses

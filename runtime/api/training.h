@@ -33,6 +33,7 @@ struct StepReport {
   std::optional<double> max_loss;     // that guard.loss_spike allowed, where it had a window full of losses
   int64_t data_step = 0;              // whose data it read: `step`, and later after roll-backs
   std::vector<RollBack> rolled_back;  // to the step before this one
+  int64_t roll_backs = 0;             // of the run so far
   std::optional<double> eval_loss;    // held-out loss after this step, when train.eval_every asks for it
   double eta_s = 0;
   SaveFigures saves;  // since the step before
@@ -54,7 +55,8 @@ struct TrainResult {
   int64_t last_step = 0;         // steps done in all
   bool complete_before = false;  // train.steps were done already: nothing was trained, no file changed
   bool preempted = false;        // stopped on request, state saved
-  double first_loss = 0, last_loss = 0;           // training loss of the first and last step of this call
+  // Training loss of the first and last step of this call; none where a roll-back has undone all of them.
+  std::optional<double> first_loss, last_loss;
   std::optional<double> eval_before, eval_after;  // held-out loss, when train.eval_every is set
 };
 

@@ -10,7 +10,8 @@ import urllib.request
 from harness import BAD_CONFIG, OK, CliTest, millrace, program, start, wait_until
 
 PORT = ('--metrics-port', '0')
-NAMES = ['step', 'loss', 'grad_norm', 'lr', 'tokens_per_second', 'step_seconds', 'device_bytes', 'skipped_steps_total', 'tokens_total']
+NAMES = ['step', 'loss', 'grad_norm', 'lr', 'tokens_per_second', 'step_seconds', 'device_bytes', 'skipped_steps_total', 'tokens_total',
+         'roll_backs_total']
 CONNECTION_ENDS_S = 2
 LONG = 1000000  # steps; such a run is stopped
 
@@ -62,8 +63,8 @@ def answer_to(port, request):
 
 class MetricsPort(CliTest):
 
-    def long_run(self, **keys):
-        config, run = self.config(train={'steps': LONG}, checkpoint={'every': 0})
+    def long_run(self, guard={}, **keys):
+        config, run = self.config(train={'steps': LONG}, checkpoint={'every': 0}, guard=guard)
         job = start('train', config, *PORT, **keys)
         self.addCleanup(lambda: job.running() and job.end(timeout=0))
         port = port_of(job)
@@ -90,13 +91,21 @@ class MetricsPort(CliTest):
             wait_until(lambda: scrape(port)['step'] > 3, 'step 4', job=job)
             first = scrape(port)
             self.expect_a_line_of_metrics(first, run)
-            self.assertEqual(first['skipped_steps_total'], 1)
+            self.assertEqual((first['skipped_steps_total'], first['roll_backs_total']), (1, 0))
             wait_until(lambda: scrape(port)['step'] >= first['step'] + 3, 'three more steps', job=job)
             self.expect_a_line_of_metrics(scrape(port), run)
             self.stop(job)
             with self.assertRaises(ConnectionRefusedError):
                 connect(port)
             os.rename(run.path, run.path + str(ranks))
+
+    def test_roll_backs_are_counted(self):
+        job, run, port = self.long_run(guard={'non_finite': 'roll_back'}, env={'MILLRACE_INJECT': '3:0:loss,5:0:loss'})
+        wait_until(lambda: scrape(port)['step'] > 5, 'step 6', job=job)
+        values = scrape(port)
+        self.expect_a_line_of_metrics(values, run)
+        self.assertEqual((values['roll_backs_total'], values['skipped_steps_total']), (2, 0))
+        self.stop(job)
 
     def test_another_request_is_not_found_and_nonsense_harms_nothing(self):
         job, run, port = self.long_run()

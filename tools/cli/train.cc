@@ -52,7 +52,7 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
   if (session.rank() != 0) return;
   console.ClearBar();
   std::cout << fmt::format("trained steps {} to {}: training loss {:.4f} -> {:.4f}", result.first_step + 1,
-                           result.last_step, result.first_loss, result.last_loss);
+                           result.last_step, *result.first_loss, *result.last_loss);
   if (result.eval_before && result.eval_after)
     std::cout << fmt::format(", held-out loss {:.4f} -> {:.4f}", *result.eval_before, *result.eval_after);
   std::cout << "\n";

@@ -156,6 +156,25 @@ TEST_CASE("a step that is not finite is undone together with the data since the 
   CHECK(lines[4]["rolled_back"] == Json::parse(R"([{"from": 7, "why": "gradient of unit h.0 on rank 1"}])"));
 }
 
+TEST_CASE("a run that is stopped as it rolls back tells of the steps that are left", "[guard]") {
+  for (const bool saved : {true, false}) {
+    CAPTURE(saved);
+    Run run(1, {"guard.non_finite=roll_back", saved ? "checkpoint.every=4" : "checkpoint.every=0"});
+    std::atomic<bool> stop = false;
+    run.Train(
+        {{7, 0, "", Kind::kNotFinite}}, [&](const StepReport& report) { stop = report.step == 6; }, &stop);
+    const std::vector<Json> lines = run.Lines();
+    REQUIRE(lines.size() == (saved ? 4 : 0));
+    const Json summary = run.Summary();
+    CHECK(summary["preempted"] == true);
+    CHECK(summary["first_step"] == 0);
+    CHECK(summary["last_step"] == lines.size());
+    CHECK(summary["first_loss"] == (saved ? lines.front()["loss"] : Json(nullptr)));
+    CHECK(summary["last_loss"] == (saved ? lines.back()["loss"] : Json(nullptr)));
+    CHECK(summary["last_loss_bits"] == (saved ? lines.back()["loss_bits"] : Json(nullptr)));
+  }
+}
+
 TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[guard]") {
   Run run(1, {"guard.non_finite=roll_back", "train.steps=5"});
   run.Train({{2, 0, "", Kind::kNotFinite}});

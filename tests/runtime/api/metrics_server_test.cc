@@ -56,7 +56,7 @@ std::string Scrape(int port) {
 
 std::string BodyOf(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
 
-const StepFigures kFigures{12, 2.5, 0.1, 3e-05, 12345.75, 0.0625, 5'000'000'007, 3, 9'007'199'254'740'993};
+const StepFigures kFigures{12, 2.5, 0.1, 3e-05, 12345.75, 0.0625, 5'000'000'007, 3, 9'007'199'254'740'993, 2};
 
 TEST_CASE("each figure has a help, a type and a value", "[metrics]") {
   const std::string text = PrometheusText(kFigures);
@@ -69,11 +69,13 @@ TEST_CASE("each figure has a help, a type and a value", "[metrics]") {
         "millrace_step_seconds 0.0625\n"
         "millrace_device_bytes 5000000007\n"
         "millrace_skipped_steps_total 3\n"
-        "millrace_tokens_total 9007199254740993\n");
+        "millrace_tokens_total 9007199254740993\n"
+        "millrace_roll_backs_total 2\n");
   CHECK(text.starts_with(
       "# HELP millrace_step Training steps done.\n# TYPE millrace_step gauge\nmillrace_step 12\n"));
   CHECK(text.find("# TYPE millrace_skipped_steps_total counter\n") != std::string::npos);
   CHECK(text.find("# TYPE millrace_tokens_total counter\n") != std::string::npos);
+  CHECK(text.find("# TYPE millrace_roll_backs_total counter\n") != std::string::npos);
 }
 
 TEST_CASE("once a checkpoint was saved or failed, saves have figures", "[metrics]") {

@@ -1,0 +1,117 @@
+#include "runtime/api/run_record.h"
+
+#include <algorithm>
+
+#include "runtime/api/memory_use.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+// Steps whose median says how long the others will take.
+constexpr size_t kRecentSteps = 20;
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+StepCounters operator-(const StepCounters& a, const StepCounters& b) {
+  return {a.kernels - b.kernels, a.comm - b.comm, a.graph_launches - b.graph_launches};
+}
+
+StepCounters PredictedCounters(const PlanCounters& step, int64_t steps, int64_t launches) {
+  return {{steps * step.concatenated_bytes, steps * step.cast_bytes, steps * step.copied_bytes},
+          {steps * step.all_gathers, steps * step.reduce_scatters, steps * step.all_reduces,
+           steps * step.gathered_bytes, steps * step.reduced_bytes, steps * step.all_reduced_bytes},
+          launches};
+}
+
+}  // namespace
+
+RunRecord::RunRecord(Session& session, const Machine& machine, int64_t global_batch)
+    : session_(session),
+      machine_(machine),
+      basis_(MfuBasisOf(session, machine)),
+      global_batch_(global_batch) {}
+
+void RunRecord::BeginAfter(int64_t step, int64_t samples) {
+  first_step_ = step;
+  samples_before_ = samples;
+  counters_before_ = session_.engine().counters();
+  losses_.clear();
+}
+
+void RunRecord::GoBackTo(int64_t step, int64_t samples) {
+  if (step < first_step_) return BeginAfter(step, samples);
+  MR_CHECK_LE(step, last_step(), "a roll-back to a step that was not done");
+  losses_.resize(static_cast<size_t>(step - first_step_));
+}
+
+StepReport RunRecord::Add(int64_t step, double enqueue_us, const StepScalars& scalars) {
+  MR_CHECK_EQ(step, last_step() + 1, "the step that was collected");
+  const Config& config = session_.config();
+  const auto now = Clock::now();
+  StepReport report;
+  report.step = step;
+  report.steps = config.train.steps;
+  report.loss = scalars.loss;
+  report.grad_norm = scalars.grad_norm;
+  report.lr = scalars.lr;
+  report.tokens = SamplesAfter(step) * config.model.seq_len;
+  // Steps in flight end together for a host that waited for something else; the device knows when each ended.
+  report.step_ms = session_.engine().lag() > 0
+                       ? session_.engine().step_ms()
+                       : std::chrono::duration<double, std::milli>(now - last_collected_).count();
+  report.enqueue_us = enqueue_us;
+  last_collected_ = now;
+  report.tokens_per_s = static_cast<double>(session_.batcher().valid_tokens()) / (report.step_ms / 1e3);
+  if (basis_.peak_flops_per_rank > 0)
+    report.mfu = report.tokens_per_s / session_.world() * basis_.flops_per_token / basis_.peak_flops_per_rank;
+  report.peak_bytes = peak_bytes_ = std::max(peak_bytes_, MemoryBytes(session_.device()));
+  report.skipped = scalars.skipped;
+  report.applied = scalars.applied != 0;
+  if (scalars.max_loss > 0) report.max_loss = scalars.max_loss;
+  step_ms_.push_back(report.step_ms);
+  const auto recent = static_cast<std::ptrdiff_t>(std::min(step_ms_.size(), kRecentSteps));
+  report.eta_s = Median({step_ms_.end() - recent, step_ms_.end()}) / 1e3 *
+                 static_cast<double>(report.steps - report.step);
+  losses_.push_back(report.loss);
+  return report;
+}
+
+void RunRecord::Describe(TrainResult& result) const {
+  result.first_step = first_step();
+  result.last_step = last_step();
+  result.first_loss = losses_.empty() ? std::nullopt : std::optional(losses_.front());
+  result.last_loss = losses_.empty() ? std::nullopt : std::optional(losses_.back());
+}
+
+Summary RunRecord::Summarize(const TrainResult& result, double seconds) {
+  Summary summary;
+  summary.result = result;
+  summary.plan_hash = PlanHash(*session_.run().plans.train);
+  summary.tuning_hash = session_.tuning();
+  summary.counters = session_.engine().counters();
+  summary.resident_before_arena = session_.memory_marks().before_arena;
+  summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));
+  summary.world = session_.world();
+  summary.peer_memory = session_.peer_memory();
+  summary.seconds = seconds;
+  const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
+  const double step_ms = Median(step_ms_);
+  summary.measured = {summary.counters - counters_before_, session_.engine().arena_bytes(), step_ms,
+                      tokens / (step_ms / 1e3),
+                      session_.device().UsedBytes() > 0 ? summary.resident_peak : 0};
+  const PlanReport plan = PredictRun(session_, machine_);
+  const int64_t steps = last_step() - first_step();
+  summary.predicted = {PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, steps)),
+                       plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second,
+                       plan.memory.device};
+  summary.lower_bound_bytes = plan.memory.lower_bound;
+  summary.machine = plan.machine.title;
+  return summary;
+}
+
+}  // namespace millrace
