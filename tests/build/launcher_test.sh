@@ -132,11 +132,23 @@ lock = threading.Lock()
 lock.acquire()
 lock.acquire()
 SCRIPT
-Expect "mpirun deadlocks on its way out" 71 env PATH="$folder/bin:$PATH" "$launcher" -n 2 train abort
-ExpectText err "^millrace: no rank is left, but Open MPI's mpirun did not end for 15 s"
-Expect "mpirun deadlocks without a word" 76 env PATH="$folder/bin:$PATH" "$launcher" -n 2 train print
-ExpectText err "^millrace: what code the job ended with is not known"
-rm "$folder/bin/mpirun"
+# Each waits for 19 s: beside each other and beside all that follows, with files of their own.
+mkdir "$folder/abort" "$folder/wordless"
+deadlocks=()
+(
+  bin=$folder/bin folder=$folder/abort
+  Expect "mpirun deadlocks on its way out" 71 env PATH="$bin:$PATH" "$launcher" -n 2 train abort
+  ExpectText err "^millrace: no rank is left, but Open MPI's mpirun did not end for 15 s"
+  exit "$failed"
+) &
+deadlocks+=($!)
+(
+  bin=$folder/bin folder=$folder/wordless
+  Expect "mpirun deadlocks without a word" 76 env PATH="$bin:$PATH" "$launcher" -n 2 train print
+  ExpectText err "^millrace: what code the job ended with is not known"
+  exit "$failed"
+) &
+deadlocks+=($!)
 
 # A rank that is killed is named.
 StartSteps -n 3
@@ -172,6 +184,8 @@ StartSteps -n 3
 kill -KILL "$job"
 wait "$job" 2>/dev/null
 ExpectNoRanks "kill -9 of the launcher"
+
+for deadlock in "${deadlocks[@]}"; do wait "$deadlock" || failed=1; done
 
 ((failed == 0)) && echo "all as promised"
 exit "$failed"
