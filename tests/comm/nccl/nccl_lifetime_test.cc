@@ -2,14 +2,13 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdio>
-#include <future>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 #include "tests/comm/nccl/gpu_case.h"
+#include "tests/comm/nccl/stuck_gather.h"
 #include "tests/comm/rank_data.h"
 
 namespace millrace::testing {
@@ -17,62 +16,12 @@ namespace {
 
 using std::chrono::seconds;
 
-// What `fn` throws: "<code>: <text>", or "nothing".
-template <typename Fn>
-std::string Thrown(Fn fn) {
-  try {
-    fn();
-    return "nothing";
-  } catch (const Error& error) {
-    return fmt::format("{}: {}", Name(error.code()), error.what());
-  }
-}
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-// Rank 0 gathers alone; nobody comes. Windows off: their kernels do not look at the abort flag.
+// Windows off: their kernels do not look at the abort flag.
 void AbortStuck(GpuRank& rank, bool captured) {
-  const auto meet = rank.host.Make(rank.Everyone(), "meet");
   {
     const auto comm = rank.nccl.Make(rank.Everyone(), "stuck");
     comm->Connect({});
-    TestArena arena(rank, {comm.get()}, rank.world() << 16);
-    const TensorView full = arena.Take(DType::kF32, rank.world() * 1024);
-    const auto stream = rank.device.MakeStream("gather");
-    const TensorView own{full.data + rank.rank() * 4096, DenseLayout(DType::kF32, {1024})};
-    std::unique_ptr<Graph> graph;
-    if (captured) {
-      rank.device.BeginCapture(*stream);
-      comm->AllGather(own, full, {}, *stream);
-      graph = rank.device.EndCapture(*stream);
-    }
-    if (rank.rank() == 0) {
-      graph ? graph->Launch(*stream) : comm->AllGather(own, full, {}, *stream);
-      auto waiting = std::async(std::launch::async, [&] {
-        MR_CUDA(cudaSetDevice(rank.device.ordinal()));
-        stream->Sync();
-      });
-      const bool ended = waiting.wait_for(std::chrono::milliseconds(500)) == std::future_status::ready;
-      rank.report.Expect(!ended || rank.world() == 1, "a gather ended without its peers");
-      rank.report.Expect(Thrown([&] { comm->CheckHealth(); }) == "nothing", "not healthy while it waits");
-      std::thread([&] { comm->Abort("the disk is on fire"); }).join();  // as a watchdog does
-      comm->Abort("a later reason");
-      rank.report.Expect(waiting.wait_for(seconds(20)) == std::future_status::ready,
-                         "20 s after the abort the stream still waits");
-    }
-    meet->Barrier();
-    if (rank.rank() != 0) comm->Abort("the disk is on fire");
-    if (rank.world() > 1) {
-      const std::string health = Thrown([&] { comm->CheckHealth(); });
-      rank.report.Expect(Contains(health, "peer_lost") && Contains(health, "'stuck'") &&
-                             Contains(health, "the disk is on fire"),
-                         "CheckHealth says '{}'", health);
-      const std::string call = Thrown([&] { comm->AllGather(own, full, {}, *stream); });
-      rank.report.Expect(Contains(call, "peer_lost: all_gather on 'stuck'") &&
-                             Contains(call, "aborted: the disk is on fire"),
-                         "a call after the abort says '{}'", call);
-    }
-    meet->Barrier();  // threads: NCCL frees a process's communicators together
+    AbortStuckGather(rank, *comm, captured, seconds(20));
   }
   // The GPU and the other ranks are as they were.
   const auto comm = rank.nccl.Make(rank.Everyone(), "after");

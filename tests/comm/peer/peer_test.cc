@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <future>
 #include <string>
 #include <thread>
 
 #include "comm/peer/peer_communicator.h"
-#include "runtime/base/cuda/cuda_check.h"
-#include "runtime/base/error.h"
 #include "tests/comm/nccl/gpu_case.h"
 #include "tests/comm/nccl/round_fill.h"
+#include "tests/comm/nccl/stuck_gather.h"
 #include "tests/comm/peer/round_check.h"
 #include "tests/comm/rank_data.h"
 
@@ -45,18 +43,6 @@ void OnPeers(const std::function<void(GpuRank& rank)>& fn) {
   }
   OnGpuRanks(options, fn);
 }
-
-// What `fn` throws: "<code>: <text>", or "nothing".
-template <typename Fn>
-std::string Thrown(Fn fn) {
-  try {
-    fn();
-    return "nothing";
-  } catch (const Error& error) {
-    return fmt::format("{}: {}", Name(error.code()), error.what());
-  }
-}
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 constexpr int64_t kSizes[] = {1, 3, 127, 1009, 8192, 40'000, 300'007};
 constexpr int64_t kOffsets[] = {0, 1, 5};  // of views from an aligned address, elements
@@ -332,45 +318,11 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
   });
 }
 
-// Rank 0 calls alone, until it aborts.
-void AbortStuck(GpuRank& rank, bool captured) {
-  const auto meet = rank.host.Make(rank.Everyone(), "meet");
-  const auto comm = MakePeer(rank, "stuck", Options());
-  TestArena arena(rank, {comm.get()}, rank.world() << 16);
-  const TensorView full = arena.Take(DType::kF32, rank.world() * 1024);
-  const auto stream = rank.device.MakeStream("gather");
-  const TensorView own{full.data + rank.rank() * 4096, DenseLayout(DType::kF32, {1024})};
-  std::unique_ptr<Graph> graph;
-  if (captured) {
-    rank.device.BeginCapture(*stream);
-    comm->AllGather(own, full, {}, *stream);
-    graph = rank.device.EndCapture(*stream);
-  }
-  if (rank.rank() == 0) {
-    graph ? graph->Launch(*stream) : comm->AllGather(own, full, {}, *stream);
-    auto waiting = std::async(std::launch::async, [&] {
-      MR_CUDA(cudaSetDevice(rank.device.ordinal()));
-      stream->Sync();
-    });
-    const bool ended = waiting.wait_for(std::chrono::milliseconds(500)) == std::future_status::ready;
-    rank.report.Expect(!ended, "a gather ended without its peers");
-    rank.report.Expect(Thrown([&] { comm->CheckHealth(); }) == "nothing", "not healthy while it waits");
-    std::thread([&] { comm->Abort("the disk is on fire"); }).join();
-    rank.report.Expect(waiting.wait_for(seconds(5)) == std::future_status::ready,
-                       "5 s after the abort the stream still waits");
-  }
-  meet->Barrier();
-  if (rank.rank() != 0) comm->Abort("the disk is on fire");
-  const std::string call = Thrown([&] { comm->AllGather(own, full, {}, *stream); });
-  rank.report.Expect(
-      Contains(call, "peer_lost: all_gather on 'stuck'") && Contains(call, "the disk is on fire"),
-      "a call after the abort says '{}'", call);
-  meet->Barrier();
-}
-
 TEST_CASE("abort ends a wait for peers that do not come", "[comm][gpu]") {
   for (const bool captured : {false, true})
-    OnPeers([captured](GpuRank& rank) { AbortStuck(rank, captured); });
+    OnPeers([captured](GpuRank& rank) {
+      AbortStuckGather(rank, *MakePeer(rank, "stuck", Options()), captured, seconds(5));
+    });
 }
 
 TEST_CASE("ranks in different calls find it out", "[comm][gpu]") {
