@@ -3,11 +3,15 @@
 // replays: tests/system/replay_timer_test.
 #include "runtime/exec/replay_timer.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "comm/local/local_world.h"
+#include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/exec/engine.h"
 #include "tests/support/capturing_device.h"
@@ -42,63 +46,80 @@ std::vector<Op> OpsOf(const StepPlan& plan, GraphMode mode) {
   return ops;
 }
 
-TEST_CASE("a timed capture has an event per end of an op and per wait, and spans in the order of issue") {
-  for (const GraphMode mode : {GraphMode::kStep, GraphMode::kMicrobatch}) {
-    PlanCase c;
-    c.options.accumulate = 2;
-    const StepPlan plan = PlanOf(c);
-    LocalWorld world(1);
-    const std::unique_ptr<CommFactory> factory = world.Factory(0);
-    CommSet comms(*factory, Mesh{1, 1}, CommSharing::kSeparate);
+// What rank 0 of a run has seen.
+struct Timed {
+  std::vector<OpSpan> spans;
+  int64_t events_before = 0, events = 0, events_after = 0;  // of the capture: before it, with it, at the end
+  int64_t plain_launches = 0;                               // of the step after it
+};
+
+Timed TimeSteps(const PlanCase& c, GraphMode mode) {
+  Timed timed;
+  const StepPlan plan = PlanOf(c);
+  LocalWorld world(c.mesh.world());
+  RunRanks(world, [&](CommFactory& factory) {
+    CommSet comms(factory, Mesh{c.mesh.replicate, c.mesh.shard}, CommSharing::kSeparate);
     const std::unique_ptr<Device> device = MakeCapturingDevice();
     ReplayTimer timer(*device);
     EngineOptions options;
     options.graph = mode;
     Engine engine({device.get(), &CpuKernels(), &comms}, LayoutOf(c), {plan, {}, {}}, options);
-    REQUIRE(engine.replays());
     engine.InitWeights(1234);
-    TrainStep(engine, c, 0, 0);
-    TrainStep(engine, c, 0, 1);
-    CHECK(timer.events() == 0);
+    const int rank = factory.rank();
+    int64_t step = 0;
+    for (; step < 2; ++step) TrainStep(engine, c, rank, step);
     engine.ObserveCapture(&timer);
-    TrainStep(engine, c, 0, 2);
-    CHECK(timer.events() == 0);  // is issued
+    TrainStep(engine, c, rank, step++);  // is issued
+    const int64_t before = timer.events();
     timer.SetOrigin(engine.stream(StreamId::kCompute));
-    TrainStep(engine, c, 0, 3);  // captures
-
-    const std::vector<Op> ops = OpsOf(plan, mode);
+    TrainStep(engine, c, rank, step++);  // captures
     const std::vector<OpSpan> spans = timer.Spans();
-    REQUIRE(spans.size() == ops.size());
-    int64_t begins = 0, shared = 0;
+    const int64_t events = timer.events(), launches = engine.recorded_step()->launches();
+    engine.ObserveCapture(nullptr);
+    TrainStep(engine, c, rank, step++);  // the plain graph was captured before, and is used again
+    if (rank == 0)
+      timed = {spans, before, events, timer.events(), engine.recorded_step()->launches() - launches};
+  });
+  return timed;
+}
+
+TEST_CASE("a timed capture has an event per end of an op and per wait, and spans in the order of issue") {
+  for (const GraphMode mode : {GraphMode::kStep, GraphMode::kMicrobatch}) {
+    PlanCase c;
+    c.mesh.shard = 2;
+    c.options.comm_scratch_bytes = 1 << 21;
+    c.options.accumulate = 2;
+    const std::vector<Op> ops = OpsOf(PlanOf(c), mode);
+    const Timed timed = TimeSteps(c, mode);
+    REQUIRE(timed.spans.size() == ops.size());
+    int64_t begins = 0, shared = 0, waits = 0;
     std::array<double, kStreams> last_end{};
     for (size_t i = 0; i < ops.size(); ++i) {
+      const OpSpan& span = timed.spans[i];
       CAPTURE(i, ops[i].label);
-      CHECK(spans[i].label == ops[i].label);
-      CHECK(spans[i].kind == ops[i].kind);
-      CHECK(spans[i].stream == ops[i].stream);
-      CHECK(spans[i].begin_ms >= 0);
-      CHECK(spans[i].end_ms >= spans[i].begin_ms);
-      if (i > 0) CHECK(spans[i].end_ms >= spans[i - 1].end_ms);  // host streams: one after the other
+      CHECK(span.label == ops[i].label);
+      CHECK(span.kind == ops[i].kind);
+      CHECK(span.stream == ops[i].stream);
+      CHECK(span.begin_ms >= 0);
+      CHECK(span.end_ms >= span.begin_ms);
+      if (i > 0) CHECK(span.end_ms >= timed.spans[i - 1].end_ms);  // host streams: one after the other
       double& end = last_end[static_cast<size_t>(ops[i].stream)];
       if (ops[i].waits || ops[i].first) {
         ++begins;
-        CHECK(spans[i].begin_ms >= end);
+        waits += ops[i].waits && !ops[i].first ? 1 : 0;
+        CHECK(span.begin_ms >= end);
       } else {
         ++shared;
-        CHECK(spans[i].begin_ms == end);
+        CHECK(span.begin_ms == end);
       }
-      end = spans[i].end_ms;
+      end = span.end_ms;
     }
-    CHECK(begins > 0);
     CHECK(shared > 0);
-    CHECK(timer.events() == static_cast<int64_t>(ops.size()) + begins);
-
-    // The plain graph was captured before and is used again.
-    const int64_t launches = engine.recorded_step()->launches();
-    engine.ObserveCapture(nullptr);
-    TrainStep(engine, c, 0, 4);
-    CHECK(engine.recorded_step()->launches() > launches);
-    CHECK(timer.events() == static_cast<int64_t>(ops.size()) + begins);
+    CHECK(waits > 0);
+    CHECK(timed.events_before == 0);
+    CHECK(timed.events == static_cast<int64_t>(ops.size()) + begins);
+    CHECK(timed.events_after == timed.events);
+    CHECK(timed.plain_launches > 0);
   }
 }
 
