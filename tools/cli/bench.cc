@@ -117,10 +117,6 @@ int BenchVerb(const BenchArguments& arguments) {
     const RecordedStep* const recorded = session.engine().recorded_step();
     const int64_t graph_nodes = recorded != nullptr ? recorded->nodes() : 0;
     const int64_t peak_bytes = MemoryBytes(session.device());
-    if (arguments.floor) {
-      floor = MeasureFloor(session, context.environment, context.machine);
-      for (OpRow& row : ops) row.floor_ms = floor->kind_ms[row.kind];
-    }
     std::optional<StepTrace> traced;
     if (!arguments.trace.empty())
       traced = TraceStep(
@@ -130,6 +126,10 @@ int BenchVerb(const BenchArguments& arguments) {
             return RunSteps(session, first, count).step_ms;
           },
           Quantile(step_ms, 0.5));
+    if (arguments.floor) {
+      floor = MeasureFloor(session, context.environment, context.machine);
+      for (OpRow& row : ops) row.floor_ms = floor->kind_ms[row.kind];
+    }
     if (!context.leader()) return 0;
     const Config& c = session.config();
     const int64_t run_steps = arguments.warmup + arguments.steps + (timer ? kIssueSteps : 0);

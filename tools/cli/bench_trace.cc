@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 
+#include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
 #include "runtime/exec/op_timer.h"
 #include "runtime/exec/replay_timer.h"
@@ -70,10 +71,14 @@ class StepTimer {
       engine_.Observe(&eager_);
   }
   ~StepTimer() {
-    if (engine_.replays())
-      engine_.ObserveCapture(nullptr);
-    else
-      engine_.Observe(nullptr);
+    try {
+      if (engine_.replays())
+        engine_.ObserveCapture(nullptr);
+      else
+        engine_.Observe(nullptr);
+    } catch (const Error&) {
+      // A step has failed while others were in flight: nobody steps this engine again.
+    }
   }
   StepTimer(const StepTimer&) = delete;
   StepTimer& operator=(const StepTimer&) = delete;
