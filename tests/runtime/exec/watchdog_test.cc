@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 
@@ -49,6 +51,15 @@ std::vector<Verdict> Watched(int world, std::chrono::milliseconds long_limit,
     work(comm.rank(), marks);
     comm.Barrier();
   });
+  return verdicts;
+}
+
+// The verdicts of each of `runs`, which go on at the same time: they only wait.
+std::vector<std::vector<Verdict>> Together(const std::vector<std::function<std::vector<Verdict>()>>& runs) {
+  std::vector<std::future<std::vector<Verdict>>> started;
+  for (const auto& run : runs) started.push_back(std::async(std::launch::async, run));
+  std::vector<std::vector<Verdict>> verdicts;
+  for (auto& run : started) verdicts.push_back(run.get());
   return verdicts;
 }
 
@@ -99,44 +110,58 @@ TEST_CASE("a rank that moves and then stops is named, not those that wait for it
 }
 
 TEST_CASE("a phase whose parts cannot be marked has the long limit, on every rank's account") {
+  std::vector<std::function<std::vector<Verdict>()>> patient, strict;
   for (const auto phase :
        {RunPhase::kSyncing, RunPhase::kLoading, RunPhase::kTidying, RunPhase::kSettingUp}) {
     // Rank 1 works in it, and rank 0 waits in another.
-    const auto work = [&](int rank, ProgressMarks& marks) {
+    const auto work = [phase](int rank, ProgressMarks& marks) {
       const PhaseScope scope(&marks, rank == 1 ? phase : RunPhase::kSaving, 3);
       std::this_thread::sleep_for(5 * kLimit);
     };
-    CHECK(Watched(2, 1h, work).empty());
-    const auto verdicts = Watched(2, 3 * kLimit, work);
+    patient.push_back([work] { return Watched(2, 1h, work); });
+    strict.push_back([work] { return Watched(2, 3 * kLimit, work); });
+  }
+  for (const auto& verdicts : Together(patient)) CHECK(verdicts.empty());
+  for (const auto& verdicts : Together(strict)) {
     REQUIRE(verdicts.size() == 1);
     CHECK(verdicts[0].seconds > 1.2);
   }
 }
 
 TEST_CASE("the caller's time and a paused terminal are not judged, but work that was issued is") {
-  for (const auto phase : {RunPhase::kCaller, RunPhase::kReporting})
-    for (const bool busy : {false, true}) {
-      const auto verdicts = Watched(2, 10min, [&](int rank, ProgressMarks& marks) {
-        const PhaseScope scope(&marks, phase);
-        if (busy) marks.BeginRun({});
-        if (busy) marks.At(rank, true);
-        std::this_thread::sleep_for(4 * kLimit);
+  std::vector<std::function<std::vector<Verdict>()>> runs;
+  for (const bool busy : {false, true})
+    for (const auto phase : {RunPhase::kCaller, RunPhase::kReporting})
+      runs.push_back([phase, busy] {
+        return Watched(2, 10min, [phase, busy](int rank, ProgressMarks& marks) {
+          const PhaseScope scope(&marks, phase);
+          if (busy) marks.BeginRun({});
+          if (busy) marks.At(rank, true);
+          std::this_thread::sleep_for(4 * kLimit);
+        });
       });
-      CHECK(verdicts.size() == (busy ? 1 : 0));
-    }
+  std::vector<size_t> said;
+  for (const auto& verdicts : Together(runs)) said.push_back(verdicts.size());
+  CHECK(said == std::vector<size_t>{0, 0, 1, 1});
 }
 
 TEST_CASE("a phase of parts has the limit") {
-  for (const auto phase : {RunPhase::kTraining, RunPhase::kReadingTokens, RunPhase::kEvaluating,
-                           RunPhase::kGenerating, RunPhase::kSaving}) {
-    const auto verdicts = Watched(1, 10min, [&](int, ProgressMarks& marks) {
-      const PhaseScope scope(&marks, phase, 3);
-      Tick(marks, 3 * kLimit);
-      std::this_thread::sleep_for(3 * kLimit);
+  const std::vector phases = {RunPhase::kTraining, RunPhase::kReadingTokens, RunPhase::kEvaluating,
+                              RunPhase::kGenerating, RunPhase::kSaving};
+  std::vector<std::function<std::vector<Verdict>()>> runs;
+  for (const auto phase : phases)
+    runs.push_back([phase] {
+      return Watched(1, 10min, [phase](int, ProgressMarks& marks) {
+        const PhaseScope scope(&marks, phase, 3);
+        Tick(marks, 3 * kLimit);
+        std::this_thread::sleep_for(3 * kLimit);
+      });
     });
-    REQUIRE(verdicts.size() == 1);
-    CHECK(verdicts[0].seconds > 1.6);
-    CHECK_THAT(verdicts[0].text, Contains(std::string(Name(phase))));
+  const auto verdicts = Together(runs);
+  for (size_t i = 0; i < phases.size(); ++i) {
+    REQUIRE(verdicts[i].size() == 1);
+    CHECK(verdicts[i][0].seconds > 1.6);
+    CHECK_THAT(verdicts[i][0].text, Contains(std::string(Name(phases[i]))));
   }
 }
 
