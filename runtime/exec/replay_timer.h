@@ -4,9 +4,8 @@
 // Events   One wherever an op ends, and one where an op begins that waited for another stream: an op that
 //          follows on its stream without a wait begins where the one before it ended. What waits for an op
 //          does not wait for its event.
-// Cost     An event is a node of the graph, behind which no kernel begins early
-// (execution.programmatic_launch):
-//          the step that is measured is slower than a plain one, by what comparing the medians of both tells.
+// Cost     An event is a node of the graph, and no kernel is launched early behind it: the step that is
+//          measured is slower than a plain one, by what comparing the medians of both tells.
 // Threads  As the executor's.
 #pragma once
 
