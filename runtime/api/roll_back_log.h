@@ -19,8 +19,8 @@ inline constexpr const char* kRollBackLogName = "roll_backs.jsonl";
 void LogRollBack(const std::string& run_dir, const Guard& guard);
 
 // The state with which a run goes on from the checkpoint of `step` whose own state is `state`: that of the
-// newest roll-back to it, if it was made after it was saved. A last line without a newline was never made. Lines of roll-backs that are now still to come
-// are dropped.
+// newest roll-back to it, if it was made after it was saved. A last line without a newline was never made.
+// Lines of roll-backs that are now still to come are dropped.
 std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const std::string& state);
 
 }  // namespace millrace
