@@ -103,9 +103,9 @@ class Loop {
   bool leader() const { return session_.rank() == 0; }
   ProgressMarks* marks() const { return session_.marks(); }
 
-  std::optional<ResumedRun> Resume() {
+  std::optional<ResumedRun> Resume(ResumePolicy policy) {
     const PhaseScope phase = session_.Phase(RunPhase::kLoading);
-    return ResumeRun(session_.engine(), config_.run.dir, ResumePolicyOf(config_), identity_);
+    return ResumeRun(session_.engine(), config_.run.dir, policy, identity_);
   }
 
   // What the leader says or writes down.
@@ -117,7 +117,7 @@ class Loop {
   }
 
   void Begin() {
-    const std::optional<ResumedRun> resumed = Resume();
+    const std::optional<ResumedRun> resumed = Resume(ResumePolicyOf(config_));
     if (resumed)
       Report([&] {
         for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
@@ -270,7 +270,7 @@ class Loop {
     for (; !waiting_.empty(); waiting_.pop_front()) session_.engine().Collect();  // on CUDA, the next one
     saver_->Settle();
     RollBack made = *std::exchange(bad_, std::nullopt);
-    const std::optional<ResumedRun> resumed = LoadNewest();
+    const std::optional<ResumedRun> resumed = Resume(ResumePolicy::kAuto);
     const bool loaded = resumed && !resumed->path.empty();
     if (!loaded) {
       session_.InitWeights();
@@ -294,11 +294,6 @@ class Loop {
                       guard_.roll_backs().size(), config_.guard.max_roll_backs));
     });
     return made.to;
-  }
-
-  std::optional<ResumedRun> LoadNewest() {
-    const PhaseScope phase = session_.Phase(RunPhase::kLoading);
-    return ResumeRun(session_.engine(), config_.run.dir, ResumePolicy::kAuto, identity_);
   }
 
   void CompareReplicas(int64_t done) {

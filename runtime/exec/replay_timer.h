@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/base/device.h"
-#include "runtime/exec/executor.h"
+#include "runtime/exec/observers.h"
 #include "runtime/exec/op_span.h"
 
 namespace millrace {

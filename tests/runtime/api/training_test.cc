@@ -1,8 +1,10 @@
-// The training loop on in-process ranks: what it says about a step whose update was skipped.
+// The training loop on in-process ranks: what it says about a step whose update was skipped, and to a
+// profiler.
 #include "runtime/api/training.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/config/load.h"
 #include "tests/runtime/data/temp_dir.h"
+#include "tests/support/range_recorder.h"
 #include "tests/support/ranks.h"
 
 namespace millrace {
@@ -77,6 +80,41 @@ TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said t
     CHECK(std::isfinite(step.loss));
     CHECK(std::isfinite(step.grad_norm) == (step.step != 2));
   }
+}
+
+TEST_CASE("a profiler sees what a run does: its phases, its steps within them, and their ops", "[training]") {
+  const TempDir temp;
+  const std::vector<ConfigText> texts = {{"test.json", R"({
+    "model": {"family": "gpt2", "layers": 2, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8},
+    "data": {"kind": "synthetic", "eval_batches": 1},
+    "train": {"steps": 3, "micro_batch": 2, "eval_every": 2},
+    "checkpoint": {"every": 2}})"}};
+  const LoadedConfig loaded =
+      LoadConfigTexts(texts, std::vector<std::string>{"run.dir=" + temp / "run"}, ConfigContext{.world = 1});
+  test::RangeRecorder recorder;
+  test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
+    Environment environment = setup.environment();
+    environment.ranges = &recorder;
+    Heard heard;
+    Session session(loaded.config, environment, {{true, true, false}, true});
+    Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard);
+  });
+  CHECK(recorder.closed());
+  // Down to a step's own, without what is said of it and what it reads.
+  std::vector<std::string> phases;
+  for (const std::string& range : recorder.seen)
+    if (std::count(range.begin(), range.end(), '|') < 2 && range.find("reading tokens") == range.npos &&
+        range.find("writing messages") == range.npos)
+      phases.push_back(range);
+  CHECK(phases == std::vector<std::string>{"setting up", "training", "training|loading a checkpoint",
+                                           "training|making the initial weights", "training|evaluating",
+                                           "training|step 1", "training|step 2", "training|evaluating",
+                                           "training|saving a checkpoint", "training|step 3",
+                                           "training|evaluating", "training|saving a checkpoint",
+                                           "training|ending"});
+  for (const char* range : {"training|step 3|matmul h.1/mlp.up", "training|evaluating|matmul h.1/mlp.up",
+                            "training|reading tokens"})
+    CHECK_THAT(recorder.seen, Catch::VectorContains(std::string(range)));
 }
 
 }  // namespace

@@ -12,37 +12,10 @@
 #include "runtime/exec/engine.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
+#include "tests/support/range_recorder.h"
 
 namespace millrace::test {
 namespace {
-
-// Ranges as they come: "a", "a/b" for b within a.
-class Recorder final : public ProfilerRanges {
- public:
-  RangeName Register(const std::string& text) override {
-    ++registered;
-    for (size_t i = 0; i < names_.size(); ++i)
-      if (names_[i] == text) return static_cast<RangeName>(i);
-    names_.push_back(text);
-    return static_cast<RangeName>(names_.size() - 1);
-  }
-  void Begin(RangeName name) override { Begin(names_.at(static_cast<size_t>(name))); }
-  void Begin(const std::string& text) override {
-    open_.push_back(open_.empty() ? text : open_.back() + "|" + text);
-    seen.push_back(open_.back());
-  }
-  void End() override {
-    REQUIRE_FALSE(open_.empty());
-    open_.pop_back();
-  }
-  bool closed() const { return open_.empty(); }
-
-  std::vector<std::string> seen;
-  int registered = 0;
-
- private:
-  std::vector<std::string> names_, open_;
-};
 
 void AddOps(const StepPlan& plan, const std::vector<Entry>& schedule, const std::string& within,
             std::vector<std::string>& ranges) {
@@ -57,7 +30,7 @@ struct OneRank {
   LocalWorld world{1};
   std::unique_ptr<CommFactory> factory = world.Factory(0);
   CommSet comms{*factory, Mesh{1, 1}, CommSharing::kSeparate};
-  Recorder recorder;
+  RangeRecorder recorder;
 
   std::unique_ptr<Engine> MakeEngine(Device& device, GraphMode mode) {
     EngineOptions options;
@@ -110,7 +83,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a phase is a range of its name; its text is put together where somebody listens") {
-  Recorder recorder;
+  RangeRecorder recorder;
   {
     const PhaseScope evaluating(nullptr, RunPhase::kEvaluating, 0, &recorder);
     const PhaseScope saving(nullptr, RunPhase::kSaving, 7, &recorder);
