@@ -66,14 +66,15 @@ GradPass::GradPass(StepBuilder& builder)
                                   : WholeView(state.bucket, state.dtype, flat.padded_numel));
       continue;
     }
-    if (precision.grad_wire != DType::kF32 || (sync_every() && b_.options.accumulate > 1))
+    // Summed once, the gradient stays as the wire delivers it; a sum of several reductions is f32.
+    const DType final_dtype = reduced_once() ? precision.grad_wire : DType::kF32;
+    if (!reduced_once())
       state.received =
           b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire),
                        BufferClass::kGradients, BufferScope::kMicrobatch);
-    shard_.push_back(WholeView(b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(DType::kF32),
+    final_.push_back(WholeView(b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(final_dtype),
                                             BufferClass::kGradients, BufferScope::kStep),
-                               DType::kF32, flat.shard_numel));
-    final_.push_back(shard_.back());
+                               final_dtype, flat.shard_numel));
   }
   if (direct()) return;
   for (size_t p = 0; p < params_.size(); ++p) {
@@ -86,6 +87,8 @@ GradPass::GradPass(StepBuilder& builder)
 }
 
 bool GradPass::sync_every() const { return b_.options.grad_sync == GradSync::kEvery && b_.shard_world() > 1; }
+
+bool GradPass::reduced_once() const { return !sync_every() || b_.options.accumulate == 1; }
 
 bool GradPass::outlives_microbatch() const {
   return !sync_every() && b_.options.grad_concat != GradConcat::kEvery;
@@ -232,7 +235,7 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
   if (b_.shard_world() > 1) {
     ReduceScatterOp<View> reduce;
     reduce.full = bucket;
-    const bool straight = bucket.layout.dtype == DType::kF32 && fresh;
+    const bool straight = result.layout.dtype == bucket.layout.dtype && fresh;
     reduce.shard = straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
     b_.Emit(reduce, StreamId::kReduce, "reduce/" + name, layout.unit);
     point.op = b_.position() - 1;

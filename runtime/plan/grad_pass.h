@@ -37,7 +37,8 @@ class GradPass {
     return BucketDType(b_.layout.param(param).flat) != b_.layout.precision.grad_accumulate;
   }
 
-  // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch.
+  // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch; in the
+  // wire's dtype where it has been reduced once, f32 where several reductions are added.
   View final_grad(FlatId flat) const { return final_[static_cast<size_t>(flat.value)]; }
   // Cells of this rank's statistics row.
   View sum_squares(FlatId flat) const;
@@ -47,12 +48,13 @@ class GradPass {
  private:
   struct FlatState {
     int first = -1,
-        last = -1;      // positions of first and last contribution; both the last position when there is none
-    RangeList zero;     // gaps, and parameters that nothing contributes to
-    BufferId bucket;    // unsharded flat gradient: accumulator or transient
-    DType dtype;        // of the bucket: precision.grad_accumulate, or the wire's if written_once
-    BufferId wire;      // bucket in wire encoding, when it differs
-    BufferId received;  // reduced shard before it is accumulated
+        last = -1;    // positions of first and last contribution; both the last position when there is none
+    RangeList zero;   // gaps, and parameters that nothing contributes to
+    BufferId bucket;  // unsharded flat gradient: accumulator or transient
+    DType dtype;      // of the bucket: precision.grad_accumulate, or the wire's if written_once
+    BufferId wire;    // bucket in wire encoding, when it differs
+    BufferId
+        received;  // reduced shard before it is accumulated, of a gradient that is reduced more than once
   };
   struct ParamState {
     BufferId part;                   // gradient on its own, before concat
@@ -60,7 +62,8 @@ class GradPass {
     bool used() const { return !contributions.empty(); }
   };
 
-  bool sync_every() const;  // reduced every microbatch
+  bool sync_every() const;    // reduced every microbatch
+  bool reduced_once() const;  // in a step
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
   bool WrittenOnce(FlatId flat) const;
   DType BucketDType(FlatId flat) const { return flats_[static_cast<size_t>(flat.value)].dtype; }
@@ -77,7 +80,6 @@ class GradPass {
   StepBuilder& b_;
   std::vector<FlatState> flats_;
   std::vector<ParamState> params_;
-  std::vector<View> shard_;  // gradient shard f32, shard_world > 1
   std::vector<View> final_;
 };
 

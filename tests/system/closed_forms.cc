@@ -154,9 +154,10 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
     if (narrow && downcast == Downcast::kPerGather) e.kernels.cast_bytes += gathers * flat.shard * 4;
     if (narrow && downcast == Downcast::kAfterGather) e.kernels.cast_bytes += gathers * flat.padded * 4;
 
-    // Gradients. Shards that arrive in the wire's bf16, or on top of earlier ones, are added to the f32 shard
-    // by a copy.
+    // Gradients. A shard that is reduced once stays in the wire's dtype; of several, those that arrive in
+    // bf16 or on top of earlier ones are added to the f32 shard by a copy.
     const int64_t reductions = every ? accumulate : 1;
+    const int64_t shard_bytes = reductions == 1 ? wire_bytes : 4;
     // What nothing is added to before it is sent is formed in the wire's dtype.
     const bool once = (every || accumulate == 1) && world > 1 && wire_bytes < sum_bytes &&
                       std::all_of(flat.contributions.begin(), flat.contributions.end(),
@@ -166,17 +167,17 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
       e.comm.reduce_scatters += reductions;
       e.comm.reduced_bytes += reductions * (shard - 1) * flat.shard * wire_bytes;
       if (wire_bytes != bucket_bytes) e.kernels.cast_bytes += reductions * flat.padded * bucket_bytes;
-      const int64_t straight = wire_bytes == 4 ? 1 : 0;
+      const int64_t straight = wire_bytes == shard_bytes ? 1 : 0;
       e.kernels.copied_bytes += (reductions - straight) * flat.shard * wire_bytes;
     }
     if (replicas > 1) {
       const int64_t n = shard > 1 ? flat.shard : flat.padded;
       e.comm.all_reduces += 1;
       e.comm.all_reduced_bytes += 2 * (replicas - 1) * ((n + replicas - 1) / replicas) * wire_bytes;
-      // What is reduced is the f32 shard, or without shards the bucket: narrowed to the wire first.
-      if (wire_bytes != (shard > 1 ? 4 : bucket_bytes))
-        e.kernels.cast_bytes += n * (shard > 1 ? 4 : bucket_bytes);
-      if (wire_bytes != 4 && shard > 1) e.kernels.copied_bytes += n * wire_bytes;
+      // What is reduced is the shard, or without shards the bucket: narrowed to the wire first.
+      const int64_t from_bytes = shard > 1 ? shard_bytes : bucket_bytes;
+      if (wire_bytes != from_bytes) e.kernels.cast_bytes += n * from_bytes;
+      if (wire_bytes != shard_bytes && shard > 1) e.kernels.copied_bytes += n * wire_bytes;
     }
     for (size_t i = 0; i < flat.params.size(); ++i) {
       switch (config.sharding.grad_concat) {

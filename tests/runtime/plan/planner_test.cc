@@ -137,10 +137,11 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   const bool every = c.options.grad_sync == GradSync::kEvery && sharded;
   REQUIRE(step.reduces == (train && sharded ? f.all() * (every ? n : 1) : 0));
   REQUIRE(step.scans == (train ? f.all() * (every ? n : 1) : 0));
-  // To the wire once per reduction; over replicas, the reduced f32 shard once more.
+  // To the wire once per reduction; over replicas, an f32 sum of several reductions once more.
   const bool wired = train && c.mesh.world() > 1 && c.precision.grad_wire != c.precision.grad_accumulate;
   const bool narrows = Bytes(c.precision.grad_wire) < Bytes(c.precision.grad_accumulate);
-  const bool outer_wired = train && sharded && c.mesh.replicate > 1 && c.precision.grad_wire != DType::kF32;
+  const bool outer_wired =
+      train && every && n > 1 && c.mesh.replicate > 1 && c.precision.grad_wire != DType::kF32;
   // But what is written once before it is sent is written in the wire's dtype.
   const bool once = narrows && (every || n == 1);
   const int64_t cast_flats = once ? SeveralContributions(c, plan) : f.all();
