@@ -26,6 +26,7 @@ GradPass::GradPass(StepBuilder& builder)
   };
   scan(b_.program.forward);
   scan(b_.program.backward);
+  ops_ = position;
 
   const PrecisionPolicy& precision = b_.layout.precision;
   const bool sharded = b_.shard_world() > 1;
@@ -212,13 +213,16 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
   const FlatState& state = flats_[static_cast<size_t>(flat.value)];
   const std::string& name = layout.name;
   const bool fresh = variant.first || !sync_every();  // nothing reduced yet in this step
+  // Behind the step's last gradient there is nothing else to compute, while other flats are still reduced.
+  const bool idle = variant.last && state.last == ops_ - 1;
+  const StreamId ready = idle ? StreamId::kCompute : StreamId::kReduce;
   View bucket = Bucket(flat);
   ReducePoint point{static_cast<int>(b_.plan.bodies.size()) - 1, 0, {state.bucket}};
   if (state.wire) {
     CastOp<View> cast;
     cast.x = bucket;
     cast.out = WholeView(state.wire, b_.layout.precision.grad_wire, layout.padded_numel);
-    b_.Emit(cast, StreamId::kReduce, "wire_cast/" + name, layout.unit);
+    b_.Emit(cast, ready, "wire_cast/" + name, layout.unit);
     bucket = cast.out;
     point.buffers.push_back(state.wire);
   }
@@ -229,7 +233,7 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
   scan.unit = flat.value;
   scan.inject_index = layout.params.empty() ? 0 : b_.layout.param(layout.params.front()).begin;
   scan.update = fresh ? Update::kOverwrite : Update::kAccumulate;
-  b_.Emit(scan, StreamId::kReduce, "finite_scan/" + name, layout.unit);
+  b_.Emit(scan, ready, "finite_scan/" + name, layout.unit);
 
   const View result = final_[static_cast<size_t>(flat.value)];
   if (b_.shard_world() > 1) {

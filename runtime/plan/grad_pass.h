@@ -78,6 +78,7 @@ class GradPass {
   void OuterReduce(FlatId flat);
 
   StepBuilder& b_;
+  int ops_ = 0;  // of a microbatch
   std::vector<FlatState> flats_;
   std::vector<ParamState> params_;
   std::vector<View> final_;

@@ -29,8 +29,8 @@ struct MeshShape {
   bool operator==(const MeshShape&) const = default;
 };
 
-// One row of the precision policy. Gradients: accumulated as `grad_accumulate`, sent as `grad_wire`; the
-// gradient shard is f32.
+// One row of the precision policy. Gradients: accumulated as `grad_accumulate`, sent as `grad_wire`, as which
+// the gradient shard stays; the sum of several reductions is f32.
 struct PrecisionPolicy {
   DType compute = DType::kF32;      // gather encoding of matrices, dtype of activations
   DType norm_params = DType::kF32;  // gather encoding of norm parameters

@@ -220,8 +220,8 @@ TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one
   REQUIRE(whole.Lines()[4].contains("rolled_back"));
   REQUIRE(whole.Lines()[11]["skipped"] == 1);
   for (const bool kill : {false, true})
-    // A stop is asked for at 2, so that it comes before step 5, whose checkpoint the roll-back at 7 would find,
-    // on a GPU too, which has two steps in flight by then.
+    // A stop is asked for at 2, so that it comes before step 5, whose checkpoint the roll-back at 7 would
+    // find, on a GPU too, which has two steps in flight by then.
     for (const int64_t step : {2, 5, 6, 8, 9, 10}) {
       CAPTURE(kill, step);
       Run parts(1, sets);
