@@ -4,7 +4,7 @@ import subprocess
 import time
 import unittest
 
-from harness import LAUNCHER, OK, SLOWER, CliTest, environment, millrace, raw_mpirun
+from harness import BAD_CONFIG, LAUNCHER, OK, PROGRAM, SLOWER, CliTest, Job, environment, millrace, raw_mpirun
 
 
 class Ranks(CliTest):
@@ -24,6 +24,16 @@ class Ranks(CliTest):
                 self.assertTrue(line.startswith(('training ', 'step ', 'trained ', 'sample:', 'run: ')) or outcome.out.index('sample:') <
                                 outcome.out.index(line), line)
             self.assertEqual([line['step'] for line in run.metrics()], list(range(1, 9)))
+
+    def test_ranks_that_are_configured_differently_do_not_start(self):
+        config, run = self.config()
+        begin = ['mpirun', '--oversubscribe', '--bind-to', 'none']
+        for other, words in (('train.steps=3', 'rank 1 is configured otherwise than rank 0: train.steps is 3'),
+                             ('train.stepz=3', 'rank 1, but not rank 0: ')):
+            parts = ['-n', '1', PROGRAM, 'train', config, ':', '-n', '1', PROGRAM, 'train', config, '--set', other]
+            outcome = self.expect(Job(begin + parts, environment()).end(), BAD_CONFIG)
+            self.assertEqual(outcome.err.count(words), 1, outcome)
+            self.assertFalse(os.path.exists(run.file('metrics.jsonl')), outcome)
 
     def test_a_terminal_gets_a_bar(self):
         config, run = self.config()

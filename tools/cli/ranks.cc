@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_factory.h"
@@ -15,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
+#include "tools/cli/one_configuration.h"
 #include "tools/cli/parent_watch.h"
 
 namespace millrace {
@@ -56,6 +59,8 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
   LoadedConfig loaded;
   Backend backend = Backend::kCpu;
   Mesh mesh;
+  OwnConfiguration own;
+  ErrorCode code = ErrorCode::kConfig;  // of the own mistakes
   try {
     loaded = LoadRunConfig(arguments.files, arguments.sets,
                            ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
@@ -64,10 +69,19 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
       const MeshShape shape = Assemble(loaded.config, world, TraitsOf(backend, world), plans).layout.mesh;
       mesh = {shape.replicate, shape.shard};
     }
+    own = {"", ConfigToJson(loaded.config), backend};
   } catch (const Error& error) {
-    // Every rank reads the same files and finds the same mistakes; one says so.
+    own.mistakes = error.what();
+    code = error.code();
+  }
+  std::vector<int> everyone(static_cast<size_t>(world));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  try {
+    RequireOneConfiguration(*factory.Make(everyone, "configuration"), own);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfig) throw;
     if (factory.rank() == 0) std::cerr << "millrace: " << error.what() << std::endl;
-    return ExitCode(error.code());
+    return ExitCode(code);
   }
   RankDevice device = MakeRankDevice(backend, factory, loaded.config, mesh);
   if (factory.rank() == 0 && !device.notice.empty()) std::cerr << "millrace: " << device.notice << std::endl;
