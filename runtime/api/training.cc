@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "runtime/api/bad_step.h"
+#include "runtime/api/call_record.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/roll_back_log.h"
 #include "runtime/api/run_history.h"
-#include "runtime/api/run_record.h"
 #include "runtime/api/saver.h"
 #include "runtime/api/tensorboard.h"
 #include "runtime/base/error.h"
@@ -368,7 +368,7 @@ class Loop {
   const std::atomic<bool>& stop_;
   TrainObserver& observer_;
   const RunIdentity identity_;
-  RunRecord record_;
+  CallRecord record_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TensorBoardFile> events_;  // when run.tensorboard asks for them
   std::vector<PlanStage> plan_stages_;       // rank 0

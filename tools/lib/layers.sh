@@ -76,7 +76,28 @@ CheckLayers() {
     fi
   done
   ((checked > 0)) || { echo "no layer exists"; return 1; }
+  CheckNames || bad=1
   return "$bad"
+}
+
+# Prints each class that two files of the program define. Where both are linked, the linker keeps one of two destructors that nobody
+# wrote, and uses it for both classes: no error, and a broken heap.
+CheckNames() {
+  find comm kernels models runtime tools -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort | xargs awk '
+    FNR == 1 { unnamed = 0 }
+    /^namespace \{/ { unnamed = 1 }
+    /^}  \/\/ namespace$/ { unnamed = 0 }
+    /^namespace [a-z]/ { space = $2 }
+    !unnamed && match($0, /^(class|struct|enum class|union) [A-Za-z0-9_]+( final)?( : .*)?( \{|$)/) {
+      split(substr($0, 1, RLENGTH), word, " ")
+      name = space "::" (word[1] == "enum" ? word[3] : word[2])
+      if (name in file && file[name] != FILENAME) {
+        print "two classes are named " name ": in " file[name] " and " FILENAME
+        twice = 1
+      }
+      file[name] = FILENAME
+    }
+    END { exit twice }'
 }
 
 VisibleToAny() {

@@ -18,10 +18,10 @@
 
 namespace millrace {
 
-class RunRecord {
+class CallRecord {
  public:
   // `session` outlives it. `global_batch`: sequences of a step.
-  RunRecord(Session& session, const Machine& machine, int64_t global_batch);
+  CallRecord(Session& session, const Machine& machine, int64_t global_batch);
 
   // The call begins after `step`, when all ranks had seen so many sequences.
   void BeginAfter(int64_t step, int64_t samples);

@@ -1,4 +1,4 @@
-#include "runtime/api/run_record.h"
+#include "runtime/api/call_record.h"
 
 #include <algorithm>
 
@@ -30,26 +30,26 @@ StepCounters PredictedCounters(const PlanCounters& step, int64_t steps, int64_t 
 
 }  // namespace
 
-RunRecord::RunRecord(Session& session, const Machine& machine, int64_t global_batch)
+CallRecord::CallRecord(Session& session, const Machine& machine, int64_t global_batch)
     : session_(session),
       machine_(machine),
       basis_(MfuBasisOf(session, machine)),
       global_batch_(global_batch) {}
 
-void RunRecord::BeginAfter(int64_t step, int64_t samples) {
+void CallRecord::BeginAfter(int64_t step, int64_t samples) {
   first_step_ = step;
   samples_before_ = samples;
   counters_before_ = session_.engine().counters();
   losses_.clear();
 }
 
-void RunRecord::GoBackTo(int64_t step, int64_t samples) {
+void CallRecord::GoBackTo(int64_t step, int64_t samples) {
   if (step < first_step_) return BeginAfter(step, samples);
   MR_CHECK_LE(step, last_step(), "a roll-back to a step that was not done");
   losses_.resize(static_cast<size_t>(step - first_step_));
 }
 
-StepReport RunRecord::Add(int64_t step, double enqueue_us, const StepScalars& scalars) {
+StepReport CallRecord::Add(int64_t step, double enqueue_us, const StepScalars& scalars) {
   MR_CHECK_EQ(step, last_step() + 1, "the step that was collected");
   const Config& config = session_.config();
   const auto now = Clock::now();
@@ -81,14 +81,14 @@ StepReport RunRecord::Add(int64_t step, double enqueue_us, const StepScalars& sc
   return report;
 }
 
-void RunRecord::Describe(TrainResult& result) const {
+void CallRecord::Describe(TrainResult& result) const {
   result.first_step = first_step();
   result.last_step = last_step();
   result.first_loss = losses_.empty() ? std::nullopt : std::optional(losses_.front());
   result.last_loss = losses_.empty() ? std::nullopt : std::optional(losses_.back());
 }
 
-Summary RunRecord::Summarize(const TrainResult& result, double seconds) {
+Summary CallRecord::Summarize(const TrainResult& result, double seconds) {
   Summary summary;
   summary.result = result;
   summary.plan_hash = PlanHash(*session_.run().plans.train);
