@@ -3,10 +3,10 @@
 namespace millrace {
 
 bool MetricsRequest::Add(std::string_view bytes) {
-  // The empty line may have begun with what came before.
-  const size_t looked_at = text_.size() < 3 ? 0 : text_.size() - 3;
+  // The line before the empty one may have ended with what came before.
+  const size_t looked_at = text_.size() < 2 ? 0 : text_.size() - 2;
   text_ += bytes.substr(0, kMostBytes - text_.size());
-  return text_.size() == kMostBytes || text_.find("\r\n\r\n", looked_at) != std::string::npos ||
+  return text_.size() == kMostBytes || text_.find("\n\r\n", looked_at) != std::string::npos ||
          text_.find("\n\n", looked_at) != std::string::npos;
 }
 

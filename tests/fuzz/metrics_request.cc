@@ -1,5 +1,5 @@
-// What a client of --metrics-port sends: in pieces of any size it is the same request, no more of it is kept
-// than allowed, and only its first line decides.
+// What a client of --metrics-port sends: in pieces of any size it is the same request, it ends with its first
+// empty line, no more of it is kept than allowed, and only its first line decides.
 #include "runtime/api/metrics_request.h"
 
 #include <algorithm>
@@ -43,6 +43,17 @@ bool Asks(std::string_view input) {
   return target.substr(0, target.find('?')) == "/metrics" && line.compare(second + 1, 7, "HTTP/1.") == 0;
 }
 
+// By other means than the reader's: line by line.
+bool IsWhole(std::string_view input) {
+  const std::string_view sent = input.substr(0, MetricsRequest::kMostBytes);
+  if (sent.size() == MetricsRequest::kMostBytes) return true;
+  for (size_t begin = 0, end; (end = sent.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
+    const std::string_view line = sent.substr(begin, end - begin);
+    if (begin > 0 && (line.empty() || line == "\r")) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -58,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return size_t{1} + (state >> 16) % 40;
   });
   FUZZ_REQUIRE(whole.whole == bytewise.whole && whole.whole == pieces.whole);
+  FUZZ_REQUIRE(whole.whole == IsWhole(input));
   FUZZ_REQUIRE(bytewise.taken <= pieces.taken && pieces.taken <= whole.taken);
   FUZZ_REQUIRE(whole.asks == bytewise.asks && whole.asks == pieces.asks);
   FUZZ_REQUIRE(whole.asks == Asks(input));
