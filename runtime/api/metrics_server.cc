@@ -103,8 +103,8 @@ std::string PrometheusText(const StepFigures& f) {
          Metric("device_bytes", "gauge",
                 "Most memory in use so far: the device of rank 0; without one its resident size.",
                 f.device_bytes) +
-         Metric("skipped_steps_total", "counter", "Updates skipped because a value was not finite.",
-                f.skipped) +
+         Metric("skipped_steps_total", "counter",
+                "Updates skipped: a value was not finite, or a guard did not trust the loss.", f.skipped) +
          Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens) +
          Metric("roll_backs_total", "counter", "Roll-backs to a checkpoint that guards have made.",
                 f.roll_backs) +
