@@ -12,8 +12,7 @@
 // Lag      The limit for step n knows the losses of steps up to n - 2, also where more are known: with a step
 //          in flight no more are, and the same steps shall be spikes on every device.
 // Data     A roll-back from step n to step c leaves out the data of steps c+1 ... n: from then on step s
-// reads
-//          what step s + data_shift() would have read.
+//          reads what step s + data_shift() would have read.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #!/bin/bash
 # against_torch.sh [--at-once] [--compile] [--fp32 | --bf16] [--seed N] [--device cpu] CONFIG TEXT STEPS OUT: CONFIG (GPT-2) trained on the bytes of the file TEXT by
 # Millrace and by PyTorch, one after the other on one device (--at-once: on the first two GPUs), from the same weights, in the same order of batches.
-# Run from a package's folder.
+# Run from a package's folder. --fp32 and --bf16 are about the peer alone: CONFIG says what we compute in.
 # OUT gets config.json, millrace.jsonl, torch.jsonl, summary.json and curves.svg; a table of losses and step times goes to standard output.
 # MILLRACE and PYTHON name other programs than bin/millrace and python3.
 set -euo pipefail
