@@ -25,6 +25,11 @@ int64_t CountIn(const Json& state) {
   return found == state.end() ? 0 : static_cast<int64_t>(found->size());
 }
 
+// The beginning of any bytes, quoted, without those that a terminal obeys or a C string ends at.
+std::string Shown(const std::string& text) {
+  return Json(text.substr(0, 80)).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 void LogRollBack(const std::string& run_dir, const Guard& guard) {
@@ -54,11 +59,11 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const 
       // trained after it. The next line that is logged takes its place.
       if (in.eof()) break;
       const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-      MR_REQUIRE(ErrorCode::kCheckpoint, line.is_object(),
-                 "{} is damaged: line {} is \"{:.80}\", not an object; without the file its roll-backs are "
-                 "forgotten, and "
-                 "their data are read again",
-                 path, lines.size() + 1, text);
+      MR_REQUIRE(
+          ErrorCode::kCheckpoint, line.is_object(),
+          "{} is damaged: line {} is {}, not an object; without the file its roll-backs are forgotten, "
+          "and their data are read again",
+          path, lines.size() + 1, Shown(text));
       const Json& after = line.at("state");
       lines.emplace_back(CountIn(after), text);
       if (line.at("to").get<int64_t>() != step || CountIn(after) <= made) continue;

@@ -191,6 +191,9 @@ TEST_CASE("without a log nothing was rolled back; a line cut short by a crash is
   WriteBytes(path, text.substr(0, text.find('\n') + 1) + "\n" + text);
   RequireError(ErrorCode::kCheckpoint, {kRollBackLogName, "damaged: line 2 is \"\""},
                [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
+  WriteBytes(path, std::string("\0\x1b\xff\n", 4));
+  RequireError(ErrorCode::kCheckpoint, {R"(line 1 is "\u0000\u001b\ufffd", not an object; without the file)"},
+               [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
   for (const char* shift : {"-1", "9007199254740993"}) {
     Guard guard{GuardConfig{}};
     RequireError(ErrorCode::kCheckpoint, {"data_shift is", shift}, [&] {
