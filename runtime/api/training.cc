@@ -132,6 +132,8 @@ class Loop {
     record_.Describe(result_);
     result_.complete_before = goes_on && result_.first_step >= config_.train.steps;
     if (result_.complete_before) return;
+    if (goes_on)
+      RestoreGuard(resumed->progress.state);  // a log that cannot be read ends it before a file changes
     Report([&] {
       if (goes_on)
         for (const std::string& change : resumed->changes) observer_.OnWarning(change);
@@ -148,7 +150,7 @@ class Loop {
           config_.run.dir, DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step));
       if (!warning.empty()) observer_.OnWarning(warning);
     });
-    RestoreGuard(goes_on ? resumed->progress.state : "{}");
+    if (!goes_on) RestoreGuard("{}");  // roll-backs of a run that is put aside are gone by now
     if (config_.guard.order_every > 0) session_.engine().LogOrder();
     saver_ = std::make_unique<Saver>(session_, identity_, files_, CallbacksOfSaver());
     if (config_.train.eval_every > 0) {

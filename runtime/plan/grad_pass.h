@@ -47,14 +47,13 @@ class GradPass {
 
  private:
   struct FlatState {
-    int first = -1,
-        last = -1;    // positions of first and last contribution; both the last position when there is none
-    RangeList zero;   // gaps, and parameters that nothing contributes to
-    BufferId bucket;  // unsharded flat gradient: accumulator or transient
-    DType dtype;      // of the bucket: precision.grad_accumulate, or the wire's if written_once
-    BufferId wire;    // bucket in wire encoding, when it differs
-    BufferId
-        received;  // reduced shard before it is accumulated, of a gradient that is reduced more than once
+    // Positions of first and last contribution; both the last position when there is none.
+    int first = -1, last = -1;
+    RangeList zero;     // gaps, and parameters that nothing contributes to
+    BufferId bucket;    // unsharded flat gradient: accumulator or transient
+    DType dtype;        // of the bucket: precision.grad_accumulate, or the wire's if written_once
+    BufferId wire;      // bucket in wire encoding, when it differs
+    BufferId received;  // reduced shard that is yet to be accumulated: of a gradient reduced more than once
   };
   struct ParamState {
     BufferId part;                   // gradient on its own, before concat

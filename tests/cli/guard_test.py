@@ -3,9 +3,14 @@ import json
 import shutil
 import unittest
 
-from harness import OK, CliTest, millrace, program
+from harness import BAD_CHECKPOINT, OK, CliTest, millrace, program
 
 STOPPED_BY_GUARD = 73
+
+
+def read(path):
+    with open(path, 'rb') as f:
+        return f.read()
 
 
 class Guards(CliTest):
@@ -43,6 +48,16 @@ class Guards(CliTest):
         config, _ = self.config('run.json', train={'steps': 10}, guard={'non_finite': 'roll_back'})
         self.expect(millrace('train', config, ranks=2), OK)
         self.assertEqual([line.get('data_step') for line in run.metrics()[8:]], [10, 11])
+        # A log that cannot be read ends the call before it changes a file.
+        config, _ = self.config('run.json', train={'steps': 12}, guard={'non_finite': 'roll_back'})
+        files = ('roll_backs.jsonl', 'metrics.jsonl', 'summary.json')
+        before = {name: read(run.file(name)) for name in files}
+        with open(run.file('roll_backs.jsonl'), 'a') as f:
+            f.write('no line\n')
+        self.expect(millrace('train', config, ranks=2), BAD_CHECKPOINT)
+        self.assertEqual([read(run.file(name)) for name in files[1:]], [before[name] for name in files[1:]])
+        with open(run.file('roll_backs.jsonl'), 'wb') as f:
+            f.write(before['roll_backs.jsonl'])
         # A new run in the folder has nothing to do with it.
         self.expect(millrace('train', config, '--set', 'checkpoint.resume=never', ranks=2), OK)
         self.assertFalse(any('data_step' in line for line in run.metrics()))

@@ -17,8 +17,9 @@ OwnConfiguration With(const std::vector<std::string>& sets, Backend backend = Ba
   return {"", ConfigToJson(LoadConfigTexts(texts, sets, {}).config), backend};
 }
 
-TEST_CASE("equal configurations start, and data may lie elsewhere on each host") {
+TEST_CASE("equal configurations start, and files may lie elsewhere on each host") {
   CHECK(WhyNotOne({With({}), With({}), With({})}) == "");
+  CHECK(WhyNotOne({With({}), With({"model.init_from=there", "execution.tuning_file=/tmp/t.json"})}) == "");
   CHECK(WhyNotOne({With({"data.val_path=a"}), With({"data.path=there", "data.val_path=b"})}) == "");
 }
 

@@ -39,8 +39,8 @@ for folder in site.getsitepackages() + [site.getusersitepackages()]:
   esac
 }
 
-# FindPart NAME HEADER LIBRARY...: prints NAME_include and NAME_lib from the first prefix that has the header and one of the libraries
-# (shell patterns; a pip folder has only libNAME.so.MAJOR). Sets found_header.
+# FindPart NAME HEADER [LIBRARY...]: prints NAME_include and NAME_lib from the first prefix that has the header and one of the libraries
+# (shell patterns; a pip folder has only libNAME.so.MAJOR; none: headers are all there is of it). Sets found_header.
 found_header=
 FindPart() {
   local name=$1 header=$2 group prefix include folder pattern file
@@ -50,6 +50,11 @@ FindPart() {
     while read -r prefix; do
       for include in "$prefix"/include "$prefix"/targets/x86_64-linux/include "$prefix"/include/x86_64-linux-gnu; do
         [[ -n $prefix && -r $include/$header ]] || continue
+        if (($# == 0)); then
+          found_header=$include/$header
+          echo "${name}_include=$include"
+          return
+        fi
         for folder in "$prefix"/lib64 "$prefix"/lib "$prefix"/targets/x86_64-linux/lib "$prefix"/lib/x86_64-linux-gnu; do
           for pattern in "$@"; do
             for file in "$folder"/$pattern; do
@@ -64,7 +69,7 @@ FindPart() {
       done
     done < <(Prefixes "$group")
   done
-  Missing "$name ($header with $1; looked in CUDA_HOME, /usr/local/cuda, python3's nvidia packages and Debian's folders)"
+  Missing "$name ($header${1:+ with $1}; looked in CUDA_HOME, /usr/local/cuda, python3's nvidia packages and Debian's folders)"
 }
 
 # Defined NAME FILE: the number that a header defines NAME as.
@@ -94,6 +99,7 @@ if [[ -n $found_header ]]; then
   number=$(Defined CUDART_VERSION "$found_header")
   echo "cudart_version=$((number / 1000)).$((number % 1000 / 10))"
 fi
+FindPart nvtx nvtx3/nvToolsExt.h
 FindPart cublaslt cublasLt.h 'libcublasLt.so.[0-9]*' libcublasLt.so
 if [[ -n $found_header ]]; then
   api=${found_header%/*}/cublas_api.h

@@ -5,7 +5,7 @@ run-time path to their folder, so that binaries in the build tree start; `tools/
 complete toolkit every target is an error that says what is missing, and nobody asks for one unless --config=cuda is given.
 """
 
-_TARGETS = ["toolkit", "cudart", "cublaslt", "cudnn", "nccl", "cudnn_frontend"]
+_TARGETS = ["toolkit", "cudart", "nvtx", "cublaslt", "cudnn", "nccl", "cudnn_frontend"]
 
 _HEADER = """load("@//third_party/cuda:toolkit.bzl", "cuda_toolkit", "missing_toolkit")
 
@@ -26,6 +26,15 @@ cc_library(
     hdrs = glob(["cudart/**/*.h", "cudart/**/*.hpp", "cudart/crt/**", "cudart/nv/**"], exclude = ["cudart/cccl/**"], allow_empty = True),
     {cudart_includes}
     linkopts = ["{cudart_lib}", "-ldl", "-lrt", "-lpthread"],
+)
+"""
+
+_NVTX = """
+cc_library(
+    name = "nvtx",
+    hdrs = glob(["nvtx/**"], allow_empty = True),
+    {includes}
+    linkopts = ["-ldl"],
 )
 """
 
@@ -60,6 +69,7 @@ _HEADERS = {
     "cublaslt": ["cublasLt.h", "cublas_api.h"],
     "cudnn": ["cudnn"],
     "nccl": ["nccl"],
+    "nvtx": ["nvtx3"],
 }
 
 def _includes(rctx, name, folder, prefixes):
@@ -90,6 +100,7 @@ def _cuda_repository_impl(rctx):
         cudart_includes = _includes(rctx, "cudart", found["cudart_include"], None),
         **found
     )
+    build += _NVTX.format(includes = _includes(rctx, "nvtx", found["nvtx_include"], _HEADERS["nvtx"]))
     for name in ["cublaslt", "cudnn", "nccl"]:
         build += _LIBRARY.format(
             name = name,

@@ -18,8 +18,8 @@ struct OwnConfiguration {
   Backend backend = Backend::kCpu;
 };
 
-// What keeps ranks from starting, the same text on every rank; "" for nothing. data.path and data.val_path
-// may differ: hosts mount their data where they like. `ranks` by rank.
+// What keeps ranks from starting, the same text on every rank; "" for nothing. data.path, data.val_path,
+// model.init_from and execution.tuning_file may differ: hosts keep files where they like. `ranks` by rank.
 std::string WhyNotOne(const std::vector<OwnConfiguration>& ranks);
 
 // A collective. Error(kConfig) on every rank, with the text of WhyNotOne.
