@@ -59,14 +59,14 @@ class Watchdog(CliTest):
                 self.assertEqual(run.steps()[-1:], [19] if rank == 1 else run.steps()[-1:])
 
     def test_a_stop_of_all_ranks_is_no_hang(self):
-        config, run = self.watched(train={'steps': 4000})
+        config, run = self.watched(train={'steps': 800})
         job = self.start_until(config, run, 5)
         pids = rank_pids(self.folder).values()
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         time.sleep(3 * LIMIT_S)
         steps = len(run.metrics())
-        self.assertLess(steps, 4000)
+        self.assertLess(steps, 800)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         outcome = self.expect(job.end(), OK)
@@ -74,18 +74,18 @@ class Watchdog(CliTest):
         self.assertFalse(os.path.exists(run.file('.progress')))  # removed at a clean end
 
     def test_a_short_stop_of_one_rank_is_no_hang(self):
-        config, run = self.watched(limit=6, train={'steps': 4000})
+        config, run = self.watched(limit=6, train={'steps': 800})
         job = self.start_until(config, run, 5)
         pid = rank_pids(self.folder)[1]
         os.kill(pid, signal.SIGSTOP)
         time.sleep(2)
         steps = len(run.metrics())
-        self.assertLess(steps, 4000)
+        self.assertLess(steps, 800)
         os.kill(pid, signal.SIGCONT)
         self.expect(job.end(), OK)
 
     def test_without_a_watchdog_nothing_is_said(self):
-        config, run = self.watched(limit=0, train={'steps': 4000})
+        config, run = self.watched(limit=0, train={'steps': 800})
         job = self.start_until(config, run, 5)
         self.assertFalse(os.path.exists(run.file('.progress')))
         pid = rank_pids(self.folder)[1]
