@@ -4,18 +4,13 @@
 
 #include "runtime/api/memory_use.h"
 #include "runtime/base/error.h"
+#include "runtime/base/quantile.h"
 
 namespace millrace {
 namespace {
 
 // Steps whose median says how long the others will take.
 constexpr size_t kRecentSteps = 20;
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 StepCounters operator-(const StepCounters& a, const StepCounters& b) {
   return {a.kernels - b.kernels, a.comm - b.comm, a.graph_launches - b.graph_launches};

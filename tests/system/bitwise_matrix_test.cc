@@ -33,18 +33,6 @@ void CheckBase(const Base& base) {
   }
 }
 
-// Sanitizers look at code, of which the bases share nearly all, and are ten times as slow: a quarter of the
-// bases, in which each two of the four choices meet in every combination.
-bool InSample([[maybe_unused]] ModelConfig::Family family, [[maybe_unused]] bool tied,
-              [[maybe_unused]] Precision precision, [[maybe_unused]] int64_t accumulate) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const int llama = family == ModelConfig::Family::kLlama, often = accumulate > 1;
-  return static_cast<int>(precision) == (llama ^ tied) + 2 * (tied ^ often);
-#else
-  return true;
-#endif
-}
-
 void CheckBases(int world) {
   if (!HaveDevices(world)) return;
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
@@ -52,7 +40,6 @@ void CheckBases(int world) {
       for (const auto precision :
            {Precision::kFp32, Precision::kBf16, Precision::kBf16Sums, Precision::kBf16All})
         for (const int64_t accumulate : {1, 3}) {
-          if (!InSample(family, tied, precision, accumulate)) continue;
           // Joining NCCL takes a second per trial: GPUs get one base per family and precision.
           if (TestRanks().captures() && world > 1 &&
               (accumulate == 1 || tied != (family == ModelConfig::Family::kGpt2) ||

@@ -12,6 +12,7 @@
 #include "runtime/api/memory_use.h"
 #include "runtime/api/prediction.h"
 #include "runtime/base/error.h"
+#include "runtime/base/quantile.h"
 #include "runtime/config/enum_names.h"
 #include "tools/cli/bench_floor.h"
 #include "tools/cli/bench_ops.h"
@@ -29,11 +30,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kIssueSteps = 5;
 // Eager steps whose ops are timed one by one, after those.
 constexpr int64_t kOpSteps = 5;
-
-double Quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
-}
 
 struct Times {
   std::vector<double> step_ms;     // from the end of one step to the end of the next, by the device's clock

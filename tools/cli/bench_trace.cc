@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "runtime/base/error.h"
+#include "runtime/base/quantile.h"
 #include "runtime/data/file_system.h"
 #include "runtime/exec/op_timer.h"
 #include "runtime/exec/replay_timer.h"
@@ -97,12 +98,6 @@ class StepTimer {
   OpTimer eager_;
   ReplayTimer replay_;
 };
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 

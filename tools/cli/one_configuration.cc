@@ -57,9 +57,8 @@ std::string WhyNotOne(const std::vector<OwnConfiguration>& ranks) {
       return fmt::format("rank {} is configured otherwise than rank 0: {}; all ranks need the same", r, keys);
     if (ranks[r].backend != leader.backend)
       return fmt::format(
-          "rank {} has {} to run on, and rank 0 {}: set execution.backend, or see why GPUs are not visible "
-          "to "
-          "all",
+          "rank {} has {} to run on, and rank 0 {}: set execution.backend, or see why not all "
+          "ranks see a GPU",
           r, Words(ranks[r].backend), Words(leader.backend));
   }
   return "";

@@ -10,6 +10,7 @@
 
 #include "runtime/api/report/chart.h"
 #include "runtime/api/report/report_style.h"
+#include "runtime/base/quantile.h"
 #include "runtime/plan/report/plan_text.h"
 
 namespace millrace {
@@ -72,18 +73,11 @@ double NumberOf(const json& value) { return value.is_number() ? value.get<double
 
 // ---- sections
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return StepRow::kUnknown;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 double MedianOf(const std::vector<StepRow>& rows, double StepRow::*column) {
   std::vector<double> values;
   for (const StepRow& row : rows)
     if (std::isfinite(row.*column)) values.push_back(row.*column);
-  return Median(std::move(values));
+  return values.empty() ? StepRow::kUnknown : Median(std::move(values));
 }
 
 std::string State(const RunRecord& r) {
@@ -134,7 +128,8 @@ std::string Tiles(const RunRecord& r) {
   return "<div class=\"tiles wide\">\n" + tiles + "</div>\n";
 }
 
-// Steps whose update was skipped, where the run was rolled back to, and where calls with another configuration began.
+// Steps whose update was skipped, where the run was rolled back to, and where calls with another
+// configuration began.
 std::vector<ChartMark> Marks(const RunRecord& r) {
   std::vector<ChartMark> marks;
   for (size_t i = 1; i < r.history.size(); ++i)

@@ -220,9 +220,10 @@ TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one
   REQUIRE(whole.Lines()[4].contains("rolled_back"));
   REQUIRE(whole.Lines()[11]["skipped"] == 1);
   for (const bool kill : {false, true})
-    // A stop is asked for at 2, so that it comes before step 5, whose checkpoint the roll-back at 7 would
-    // find, on a GPU too, which has two steps in flight by then.
-    for (const int64_t step : {2, 5, 6, 8, 9, 10}) {
+    for (const int64_t step : {2, 3, 5, 6, 8, 9, 10}) {
+      // A GPU has two steps in flight when it is asked to stop at 3, and so saves step 5, to which the
+      // roll-back at 7 would go: another run, and a right one.
+      if (!kill && step == 3 && test::TestRanks().captures()) continue;
       CAPTURE(kill, step);
       Run parts(1, sets);
       // What has happened does not happen again. Steps 5 and 6 come twice; the second time is what counts.
