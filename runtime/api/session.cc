@@ -118,6 +118,7 @@ void Session::StartWatchdog(const Environment& environment) {
   WatchdogOptions options;
   options.limit = std::chrono::seconds(config_.execution.watchdog_s);
   options.on_stall = environment.on_stall;
+  options.check_transport = [comms = comms_.get()] { comms->CheckHealth(); };
   marks_ = std::make_unique<ProgressMarks>();
   marks_->Enter(RunPhase::kCaller, 0);
   std::string warning;

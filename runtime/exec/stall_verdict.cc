@@ -210,9 +210,14 @@ Position PositionOf(const ProgressReading& reading, const PlanNames& names) {
   return {reading.runs + 1, -1, false, text};
 }
 
-std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names, int64_t seconds) {
+std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names, int64_t seconds,
+                         const BrokenTransport& broken) {
   std::vector<const RankView*> alive;
-  std::string text = fmt::format("no progress for {} s (execution.watchdog_s): ", seconds);
+  std::string text =
+      broken.words.empty()
+          ? fmt::format("no progress for {} s (execution.watchdog_s): ", seconds)
+          : fmt::format("the transport of rank {} is broken: {}; no progress for {} s: ", broken.rank,
+                        broken.words, seconds);
   bool silent = false;
   for (const RankView& rank : ranks) {
     if (rank.state == RankView::State::kAlive) alive.push_back(&rank);

@@ -35,8 +35,15 @@ struct Position {
 };
 Position PositionOf(const ProgressReading& reading, const PlanNames& names);
 
-// One sentence or two for all ranks; names the silent ones, else those that are furthest behind.
-std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names, int64_t seconds);
+// What a rank's transport says of itself.
+struct BrokenTransport {
+  int rank = 0;
+  std::string words;  // "" where it is sound
+};
+
+// A few sentences for all ranks; names the silent ones, else those that are furthest behind.
+std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names, int64_t seconds,
+                         const BrokenTransport& broken = {});
 
 // "0, 2-5"
 std::string RankList(const std::vector<int>& ranks);

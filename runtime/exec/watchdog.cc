@@ -21,6 +21,11 @@ milliseconds Period(milliseconds limit, int world) {
   return std::clamp(limit / 8, milliseconds(20), milliseconds(world <= 64 ? 100 : 500));
 }
 
+// How often a rank asks its transport: it is no news within a millisecond.
+milliseconds AskPeriod(const WatchdogOptions& options) {
+  return std::clamp(options.broken_limit / 4, milliseconds(20), milliseconds(1000));
+}
+
 // True on every rank when it is on all; else who had trouble.
 bool AllWell(Communicator& world, const std::string& trouble, std::string& first) {
   const std::vector<std::string> all = world.HostAllGather(trouble);
@@ -81,7 +86,10 @@ Watchdog::Watchdog(std::unique_ptr<ProgressBoard> board, ProgressRecord own, con
       names_(std::move(names)),
       board_(std::move(board)),
       own_(own),
-      moved_(Clock::now()) {
+      moved_(Clock::now()),
+      transport_(options_.check_transport
+                     ? std::make_unique<TransportWatch>(options_.check_transport, AskPeriod(options_))
+                     : nullptr) {
   own_.reading = marks_.Read();
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
@@ -123,9 +131,18 @@ void Watchdog::Run(const std::stop_token& stop) {
     if (now - last > period + options_.limit / 4) StartAfresh(now);
     last = now;
     Observe(now);
-    if (seen_.empty() || spoken) continue;
-    std::vector<RankView> views;
-    if (!Stalled(now, views)) {
+    if (spoken) continue;
+    const auto idle = std::chrono::duration_cast<std::chrono::seconds>(now - moved_).count();
+    const BrokenTransport broken{own_.rank, transport_ ? transport_->trouble() : ""};
+    if (StandsBroken(now, broken)) {
+      Look(now);
+      spoken = true;
+      options_.on_stall(StallVerdict(Views(now), names_, idle, broken));
+      continue;
+    }
+    if (seen_.empty()) continue;
+    const std::vector<RankView> views = Views(now);
+    if (!Stalled(views)) {
       stalled_ = false;
       continue;
     }
@@ -140,10 +157,17 @@ void Watchdog::Run(const std::stop_token& stop) {
     });
     const bool others_turn = speaker->record.rank != own_.rank || one_has_ended;
     if (others_turn && now - stalled_since_ < kSpeakerEnds) continue;
-    const auto idle = std::chrono::duration_cast<std::chrono::seconds>(now - moved_).count();
     spoken = true;
-    options_.on_stall(StallVerdict(views, names_, idle));
+    options_.on_stall(StallVerdict(views, names_, idle, broken));
   }
+}
+
+bool Watchdog::StandsBroken(Clock::time_point now, const BrokenTransport& broken) {
+  if (broken.words.empty()) return false;
+  if (!broken_since_) broken_since_ = now;
+  // Elsewhere it may well be on its way out, and waits for a disk.
+  if (Allowed(own_.reading) > options_.limit) return false;
+  return now - std::max(*broken_since_, moved_) >= std::min(options_.broken_limit, options_.limit);
 }
 
 // Publishes this rank's record, and looks at the others' once half the limit has passed without progress.
@@ -179,8 +203,8 @@ void Watchdog::Look(Clock::time_point now) {
   }
 }
 
-bool Watchdog::Stalled(Clock::time_point now, std::vector<RankView>& views) const {
-  bool silent = false, all_too_long = true;
+std::vector<RankView> Watchdog::Views(Clock::time_point now) const {
+  std::vector<RankView> views;
   for (const Seen& seen : seen_) {
     RankView view;
     view.record = seen.record;
@@ -189,11 +213,18 @@ bool Watchdog::Stalled(Clock::time_point now, std::vector<RankView>& views) cons
     } else if (now - seen.renewed >= options_.limit / 2) {
       view.state = RankView::State::kSilent;
       view.process = ProcessState(seen.record);
-      silent = true;
-    } else {
-      all_too_long &= milliseconds(seen.record.idle_ms) >= Allowed(seen.record.reading);
     }
     views.push_back(std::move(view));
+  }
+  return views;
+}
+
+bool Watchdog::Stalled(const std::vector<RankView>& views) const {
+  bool silent = false, all_too_long = true;
+  for (const RankView& view : views) {
+    silent |= view.state == RankView::State::kSilent;
+    if (view.state == RankView::State::kAlive)
+      all_too_long &= milliseconds(view.record.idle_ms) >= Allowed(view.record.reading);
   }
   return silent || all_too_long;
 }

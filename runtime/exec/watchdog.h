@@ -12,13 +12,15 @@
 //          system that blocked its own record) begins to count anew.
 // Limits   The last rank that is left, stopped itself, is seen by nobody. Endless computation in an op of the
 //          CPU backend counts as progress.
-// Hang     The thread touches memory, small files and its own clock: never the device, nor a communicator.
+// Hang     The thread touches memory, small files and its own clock: never the device, nor a communicator,
+//          which another thread asks (transport_watch.h).
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,12 +29,17 @@
 #include "runtime/exec/progress.h"
 #include "runtime/exec/progress_board.h"
 #include "runtime/exec/stall_verdict.h"
+#include "runtime/exec/transport_watch.h"
 
 namespace millrace {
 
 struct WatchdogOptions {
   std::chrono::milliseconds limit = std::chrono::seconds(20);
-  std::chrono::milliseconds long_limit = std::chrono::minutes(10);  // Patience::kLong; at least `limit`
+  std::chrono::milliseconds long_limit = std::chrono::minutes(10);   // Patience::kLong; at least `limit`
+  std::chrono::milliseconds broken_limit = std::chrono::seconds(5);  // at most `limit`
+  // Throws where this rank's transport is known to be broken (CommSet::CheckHealth); called from a thread of
+  // its own until the watchdog has gone. Null: nobody knows.
+  std::function<void()> check_transport;
   // Called once, on the watchdog's thread, with the verdict. Ends the job; where it returns (embedders,
   // tests) the watchdog only goes on renewing its record.
   std::function<void(const std::string& verdict)> on_stall;
@@ -63,9 +70,12 @@ class Watchdog {
   void Observe(Clock::time_point now);
   void Look(Clock::time_point now);
   // Whether all that is known says that the job is hung.
-  bool Stalled(Clock::time_point now, std::vector<RankView>& views) const;
+  bool Stalled(const std::vector<RankView>& views) const;
   std::chrono::milliseconds Allowed(const ProgressReading& reading) const;
   void StartAfresh(Clock::time_point now);
+  // Whether this rank has stood still for long enough over a transport that is `broken`.
+  bool StandsBroken(Clock::time_point now, const BrokenTransport& broken);
+  std::vector<RankView> Views(Clock::time_point now) const;
 
   const WatchdogOptions options_;
   const ProgressMarks& marks_;
@@ -76,6 +86,8 @@ class Watchdog {
   std::vector<Seen> seen_;   // by rank; empty: not looking
   Clock::time_point stalled_since_;
   bool stalled_ = false;
+  const std::unique_ptr<TransportWatch> transport_;  // null: nobody to ask
+  std::optional<Clock::time_point> broken_since_;
   std::jthread thread_;
 };
 

@@ -181,6 +181,7 @@ TEST_CASE("a rank that leaves out a collective leaves the others in it, and the 
       }
       comms.Abort(text);
     };
+    options.check_transport = [&] { comms.CheckHealth(); };  // over the memory of peers it names a peer
     PlanNames names{&*run.plans.train, nullptr, nullptr, {}};
     for (const UnitSpec& unit : run.spec.units) names.units.push_back(unit.name);
     std::string warning;

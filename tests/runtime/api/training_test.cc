@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -115,6 +117,33 @@ TEST_CASE("a profiler sees what a run does: its phases, its steps within them, a
   for (const char* range : {"training|step 3|matmul h.1/mlp.up", "training|evaluating|matmul h.1/mlp.up",
                             "training|reading tokens"})
     CHECK_THAT(recorder.seen, Catch::VectorContains(std::string(range)));
+}
+
+TEST_CASE("a session's watchdog asks the transport, and says what it says", "[training]") {
+  const TempDir temp;
+  const std::vector<ConfigText> texts = {{"test.json", R"({
+    "model": {"family": "gpt2", "layers": 1, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8},
+    "execution": {"watchdog_s": 60},
+    "data": {"kind": "synthetic"}})"}};
+  const LoadedConfig loaded =
+      LoadConfigTexts(texts, std::vector<std::string>{"run.dir=" + temp / "run"}, ConfigContext{.world = 2});
+  std::promise<std::string> said;
+  const auto work = [&](const test::RankSetup& setup) {
+    Environment environment = setup.environment();
+    if (setup.comms.rank() == 1)
+      environment.on_stall = [&](const std::string& verdict) { said.set_value(verdict); };
+    else
+      environment.on_stall = [](const std::string&) {};
+    Session session(loaded.config, environment, {{true, false, false}, true});
+    if (session.rank() == 0) return session.engine().comms().Abort("the test pulls a cable");
+    const PhaseScope training = session.Phase(RunPhase::kTraining);
+    std::future<std::string> verdict = said.get_future();
+    if (verdict.wait_for(std::chrono::seconds(40)) != std::future_status::ready)
+      throw std::runtime_error("nothing was said");
+    CHECK_THAT(verdict.get(), Catch::Contains("the transport of rank 1 is broken: ") &&
+                                  Catch::Contains("the test pulls a cable"));
+  };
+  test::TestRanks().Run(2, work);
 }
 
 }  // namespace

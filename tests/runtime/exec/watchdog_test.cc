@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <future>
@@ -182,6 +183,65 @@ TEST_CASE("a rank that has left is waited for by nobody's watchdog, and named by
   });
   REQUIRE(texts.size() == 1);
   CHECK_THAT(texts[0], Contains("rank 1") && !Contains("rank 0"));
+}
+
+// Rank 1's transport breaks after a while in which it has ticked; what the watchdogs say within a second.
+std::vector<Verdict> WithBrokenTransport(const std::function<void(int rank, ProgressMarks&)>& work) {
+  const TempDir temp;
+  std::vector<Verdict> verdicts;
+  std::mutex mutex;
+  std::atomic<bool> broken = false;
+  RunRanks(2, [&](Communicator& comm) {
+    ProgressMarks marks;
+    WatchdogOptions options;
+    options.limit = 1min;
+    options.broken_limit = 200ms;
+    if (comm.rank() == 1)
+      options.check_transport = [&] {
+        if (broken) throw std::runtime_error("a cable was pulled");
+      };
+    options.on_stall = [&, rank = comm.rank()](const std::string& text) {
+      const std::lock_guard lock(mutex);
+      verdicts.push_back({rank, text, 0});
+    };
+    std::string warning;
+    const auto watchdog = Watchdog::Start(comm, temp / "run", marks, {}, options, warning);
+    std::this_thread::sleep_for(500ms);
+    {
+      const std::lock_guard lock(mutex);
+      if (!verdicts.empty()) throw std::runtime_error("spoke of a sound transport");
+    }
+    broken = true;
+    work(comm.rank(), marks);
+    comm.Barrier();
+  });
+  return verdicts;
+}
+
+TEST_CASE("a rank that stands still over a broken transport says so at once, and once") {
+  const auto verdicts = WithBrokenTransport([](int, ProgressMarks& marks) {
+    marks.BeginRun({});
+    marks.At(17, true);
+    std::this_thread::sleep_for(1s);
+  });
+  REQUIRE(verdicts.size() == 1);
+  CHECK(verdicts[0].rank == 1);
+  CHECK_THAT(verdicts[0].text,
+             Contains("the transport of rank 1 is broken: a cable was pulled; no progress for") &&
+                 Contains("all ranks wait for each other in op 17 of step 1"));
+}
+
+TEST_CASE("a broken transport is left to a rank that moves, or is on its way out") {
+  const auto moving = WithBrokenTransport([](int, ProgressMarks& marks) {
+    marks.BeginRun({});
+    Tick(marks, 1s);
+  });
+  CHECK(moving.empty());
+  const auto leaving = WithBrokenTransport([](int, ProgressMarks& marks) {
+    const PhaseScope scope(&marks, RunPhase::kEnding, 0);
+    std::this_thread::sleep_for(1s);
+  });
+  CHECK(leaving.empty());
 }
 
 TEST_CASE("a process that was stopped whole begins to count anew") {
