@@ -35,6 +35,7 @@ void CallRecord::BeginAfter(int64_t step, int64_t samples) {
   first_step_ = step;
   samples_before_ = samples;
   counters_before_ = session_.engine().counters();
+  captured_before_ = session_.engine().recorded_step() != nullptr;
   losses_.clear();
 }
 
@@ -101,9 +102,9 @@ Summary CallRecord::Summarize(const TrainResult& result, double seconds) {
                       session_.device().UsedBytes() > 0 ? summary.resident_peak : 0};
   const PlanReport plan = PredictRun(session_, machine_);
   const int64_t steps = last_step() - first_step();
-  summary.predicted = {PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, steps)),
-                       plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second,
-                       plan.memory.device};
+  summary.predicted = {
+      PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, steps, captured_before_)),
+      plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second, plan.memory.device};
   summary.lower_bound_bytes = plan.memory.lower_bound;
   summary.machine = plan.machine.title;
   return summary;

@@ -53,8 +53,9 @@ class CallRecord {
   const int64_t global_batch_;
   int64_t first_step_ = 0, samples_before_ = 0;
   StepCounters counters_before_;
-  std::vector<double> losses_;   // of steps first_step_ + 1 ... last_step()
-  std::vector<double> step_ms_;  // of all steps that were collected
+  bool captured_before_ = false;  // whether the step was recorded by then
+  std::vector<double> losses_;    // of steps first_step_ + 1 ... last_step()
+  std::vector<double> step_ms_;   // of all steps that were collected
   Clock::time_point last_collected_;
   int64_t peak_bytes_ = 0;
 };

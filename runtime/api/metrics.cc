@@ -14,6 +14,7 @@
 
 #include "runtime/api/run_history.h"
 #include "runtime/base/error.h"
+#include "runtime/base/quantile.h"
 #include "runtime/data/file_system.h"
 
 namespace millrace {
@@ -101,10 +102,9 @@ Json FiguresJson(const RunFigures& f) {
 }
 
 Json SavesJson(const SaveTotals& t) {
-  const auto spread = [](std::vector<double> values) {
+  const auto spread = [](const std::vector<double>& values) {
     if (values.empty()) return Json(nullptr);
-    std::sort(values.begin(), values.end());
-    return Json{{"median", values[values.size() / 2]}, {"max", values.back()}};
+    return Json{{"median", Median(values)}, {"max", *std::max_element(values.begin(), values.end())}};
   };
   return {{"published", t.published},
           {"failed", t.failed},

@@ -25,8 +25,8 @@ MfuBasis MfuBasisOf(const Session& session, const Machine& machine);
 // session.
 PlanReport PredictRun(const Session& session, const Machine& machine);
 
-// Launches of recorded work in the first `steps` training steps of a session; 0 when they are walked eagerly.
-// A device that captures issues the first step itself.
-int64_t PredictGraphLaunches(const Session& session, int64_t steps);
+// Launches of recorded work in `steps` training steps of a session; 0 when they are walked eagerly. A device
+// that captures issues the first step itself, unless it was `captured` before these.
+int64_t PredictGraphLaunches(const Session& session, int64_t steps, bool captured);
 
 }  // namespace millrace

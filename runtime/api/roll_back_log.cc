@@ -65,8 +65,11 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const 
           "and their data are read again",
           path, lines.size() + 1, Shown(text));
       const Json& after = line.at("state");
+      const Json& to = line.at("to");
+      MR_REQUIRE(ErrorCode::kCheckpoint, to.is_number_integer(),
+                 "{} is damaged: line {} goes back to {}, not to a step", path, lines.size() + 1, to.dump());
       lines.emplace_back(CountIn(after), text);
-      if (line.at("to").get<int64_t>() != step || CountIn(after) <= made) continue;
+      if (to.get<int64_t>() != step || CountIn(after) <= made) continue;
       newest = after.dump();
       made = CountIn(after);
     }

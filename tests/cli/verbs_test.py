@@ -280,8 +280,11 @@ class Verbs(CliTest):
         self.assertEqual(*([e['name'] for e in of_rank] for of_rank in collectives))
         for a, b in zip(*collectives):
             self.assertLessEqual(max(a['ts'], b['ts']), min(a['ts'] + a['dur'], b['ts'] + b['dur']), a['name'])
-        refused = self.expect(millrace('bench', config, '--steps', '2', '--trace', os.path.join(self.folder, 'no', 'folder.json')), IO_FAILED)
+        # Before it measures: so many steps would take hours.
+        refused = self.expect(millrace('bench', config, '--steps', '10000000', '--trace', os.path.join(self.folder, 'no', 'folder.json')), IO_FAILED)
         self.assertIn('no/folder.json', refused.err)
+        refused = self.expect(millrace('bench', config, '--steps', '10000000', '--trace', self.folder, ranks=2), IO_FAILED)
+        self.assertIn('is a folder', refused.err)
 
     def test_bench_measures_the_floor_of_a_step_op_by_op(self):
         config, _ = self.config()

@@ -1,8 +1,10 @@
 // millrace bench: steps on synthetic tokens, one JSON line.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/quantile.h"
 #include "runtime/config/enum_names.h"
+#include "runtime/data/file_system.h"
 #include "tools/cli/bench_floor.h"
 #include "tools/cli/bench_ops.h"
 #include "tools/cli/bench_trace.h"
@@ -78,6 +81,15 @@ double HostMicroseconds(Session& session, CallTimer* timer, const Times& measure
   return Quantile(host, 0.5);
 }
 
+// Before anything is measured, as far as that can be told.
+void RequireWritable(const std::string& path) {
+  const std::string folder = FolderOf(path);
+  std::error_code ignored;
+  MR_REQUIRE(ErrorCode::kIo, ::access(folder.c_str(), W_OK | X_OK) == 0,
+             "--trace {}: {} is no folder that can be written to", path, folder);
+  MR_REQUIRE(ErrorCode::kIo, !std::filesystem::is_directory(path, ignored), "--trace {}: is a folder", path);
+}
+
 }  // namespace
 
 int BenchVerb(const BenchArguments& arguments) {
@@ -95,6 +107,7 @@ int BenchVerb(const BenchArguments& arguments) {
                !((arguments.ops || arguments.floor || !arguments.trace.empty()) &&
                  context.config.config.execution.checked),
                "--ops, --floor and --trace time ops one by one: not with execution.checked = true");
+    if (context.leader() && !arguments.trace.empty()) RequireWritable(arguments.trace);
     Session session(context.config.config, context.environment, {plans, true});
     session.InitWeights();
     RunSteps(session, 0, arguments.warmup);

@@ -194,6 +194,12 @@ TEST_CASE("without a log nothing was rolled back; a line cut short by a crash is
   WriteBytes(path, std::string("\0\x1b\xff\n", 4));
   RequireError(ErrorCode::kCheckpoint, {R"(line 1 is "\u0000\u001b\ufffd", not an object; without the file)"},
                [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
+  for (const char* to : {"1e+300", "4.0", "\"4\"", "null"}) {
+    WriteBytes(path,
+               fmt::format("{{\"from\":7,\"to\":{},\"why\":\"\",\"roll_backs\":1,\"state\":{{}}}}\n", to));
+    RequireError(ErrorCode::kCheckpoint, {kRollBackLogName, fmt::format("line 1 goes back to {}", to)},
+                 [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
+  }
   for (const char* shift : {"-1", "9007199254740993"}) {
     Guard guard{GuardConfig{}};
     RequireError(ErrorCode::kCheckpoint, {"data_shift is", shift}, [&] {

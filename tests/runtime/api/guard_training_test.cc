@@ -190,6 +190,9 @@ TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[gua
     return all;
   };
   CHECK(counters(run) == counters(plain));
+  const Json summary = run.Summary();
+  CHECK(summary["measured"]["counters"]["graph_launches"] ==
+        summary["predicted"]["counters"]["graph_launches"]);
 }
 
 TEST_CASE("a loss spike is skipped, or undone, on all ranks", "[guard]") {
