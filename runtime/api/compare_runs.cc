@@ -84,6 +84,13 @@ std::vector<SkippedStep> SkippedIn(const RecordedMetrics& metrics) {
   return skipped;
 }
 
+std::vector<RolledBackStep> RolledBackIn(const RecordedMetrics& metrics) {
+  std::vector<RolledBackStep> rolled_back;
+  for (const auto& [number, step] : metrics.steps)
+    for (const auto& [from, why] : step.rolled_back) rolled_back.push_back({number, from, why});
+  return rolled_back;
+}
+
 std::optional<std::string> HashOf(const RecordedRun& run, const std::string& name) {
   if (!run.summary) return std::nullopt;
   const auto found = run.summary->hashes.find(name);
@@ -150,8 +157,17 @@ std::optional<int64_t> UlpsBetween(float a, float b) {
   return std::abs(Ordinal(a) - Ordinal(b));
 }
 
+bool RunComparison::same_skips() const {
+  return std::equal(skipped_a.begin(), skipped_a.end(), skipped_b.begin(), skipped_b.end(),
+                    [](const SkippedStep& x, const SkippedStep& y) { return x.step == y.step; });
+}
+
 bool RunComparison::same_results() const {
-  return only_a.empty() && only_b.empty() && !loss.first && !eval_loss.first &&
+  const bool ended = std::any_of(hashes.begin(), hashes.end(), [](const HashComparison& hash) {
+    return IsOfResults(hash) && hash.known();
+  });
+  return only_a.empty() && only_b.empty() && !loss.first && !eval_loss.first && same_skips() &&
+         (ended || !grad_norm.first) &&
          std::all_of(hashes.begin(), hashes.end(),
                      [](const HashComparison& hash) { return hash.equal() || !IsOfResults(hash); });
 }
@@ -174,6 +190,8 @@ RunComparison CompareRuns(const RecordedRun& a, const RecordedRun& b) {
   c.only_b = OnlyIn(b.metrics, a.metrics);
   c.skipped_a = SkippedIn(a.metrics);
   c.skipped_b = SkippedIn(b.metrics);
+  c.rolled_back_a = RolledBackIn(a.metrics);
+  c.rolled_back_b = RolledBackIn(b.metrics);
   for (const std::string_view name : kFinalHashNames)
     c.hashes.push_back({std::string(name), HashOf(a, std::string(name)), HashOf(b, std::string(name))});
   c.keys_known = !a.history.empty() && !b.history.empty();

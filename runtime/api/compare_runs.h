@@ -45,6 +45,12 @@ struct SkippedStep {
   std::string offender;
 };
 
+// A roll-back from step `from` to the one before `step`.
+struct RolledBackStep {
+  int64_t step = 0, from = 0;
+  std::string why;
+};
+
 // A value, and the steps after which it was in force: one entry for a run that was never resumed with
 // another.
 struct ValueFrom {
@@ -71,14 +77,17 @@ struct RunComparison {
   SeriesComparison loss, grad_norm, eval_loss;
   std::vector<StepRange> only_a, only_b;  // steps
   std::vector<SkippedStep> skipped_a, skipped_b;
+  std::vector<RolledBackStep> rolled_back_a, rolled_back_b;
   std::vector<HashComparison> hashes;  // in the order of kFinalHashNames
   std::vector<Difference> keys;    // configuration keys that differ, but for run.dir; world and backend too
   std::vector<Difference> stages;  // plan stages that differ, in the order of kPlanStageNames
   bool keys_known = false, stages_known = false;  // of both runs
 
-  // Nothing that was recorded of the results differs: same steps, same losses, held-out losses, hashes of
-  // parameters and optimizer. A hash that only one run has differs.
+  // Nothing that was recorded of the results differs: same steps, same losses, held-out losses, skipped
+  // updates, hashes of parameters and optimizer. A hash that only one run has differs. Where both lack them,
+  // norms count too: the last update shows in nothing else.
   bool same_results() const;
+  bool same_skips() const;  // the updates of the same steps were skipped
   // And the hashes of plan and tuning.
   bool same() const;
 };

@@ -47,6 +47,9 @@ MetricsLine StepFrom(const nlohmann::json& line, const JsonOrigin& origin) {
   step.grad_norm = NumberOrNan(line, "grad_norm", origin);
   if (line.contains("eval_loss_bits")) step.eval_loss = FloatOfBits(line, "eval_loss_bits", origin);
   if (line.contains("offender")) step.offender = JsonString(line, "offender", origin);
+  if (!line.contains("rolled_back")) return step;
+  for (const nlohmann::json& made : JsonField(line, "rolled_back", origin))
+    step.rolled_back.emplace_back(JsonCount(made, "from", origin), JsonString(made, "why", origin));
   return step;
 }
 

@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "runtime/api/run_history.h"
 
@@ -21,6 +23,8 @@ struct MetricsLine {
   float grad_norm = 0;  // the nearest float to the number; NaN where it was not finite
   std::optional<float> eval_loss;
   std::string offender;  // why the update was skipped: what was not finite, a spike; else ""
+  // Roll-backs to the step before this one: the step that each came from, and why.
+  std::vector<std::pair<int64_t, std::string>> rolled_back = {};
 };
 
 struct RecordedMetrics {

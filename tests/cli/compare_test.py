@@ -131,6 +131,22 @@ class Compare(CliTest):
         self.assertEqual((first['step'], first['b'], first['b_bits'], first['ulps']), (3, None, '0x7fc00000', None))
         self.expect_line(text, r'^skipped in B: 3 \(loss on rank 1\)$')
 
+    def test_killed_runs_of_which_one_skipped_its_last_update_or_rolled_back(self):
+        a, b = self.train('a'), RunDir(self.path('b'))
+        os.remove(a.file('summary.json'))
+        shutil.copytree(a.path, b.path)
+        self.compare(a, b, OK)
+        lines = b.metrics()
+        lines[2]['rolled_back'] = [{'from': 4, 'why': 'loss on rank 1'}]
+        lines[5].update(offender='gradient of unit h.0 on rank 1', grad_norm=None)
+        with open(b.file('metrics.jsonl'), 'w') as f:
+            f.writelines(json.dumps(line) + '\n' for line in lines)
+        value, text = self.compare(a, b, DIFFER)
+        self.assertFalse(value['same_results'])
+        self.assertEqual((value['rolled_back_in_a'], value['rolled_back_in_b']), ([], [{'from': 4, 'to': 2, 'why': 'loss on rank 1'}]))
+        self.expect_line(text, r'^The losses are equal in the 6 steps that both have; gradient norms differ\.$')
+        self.expect_line(text, r'^rolled back in B: from 4 to 2 \(loss on rank 1\)$')
+
     def test_a_run_that_begins_anew_puts_the_old_configuration_aside(self):
         self.train('a')
         run = self.train('a', 'checkpoint.resume=never', 'train.seed=3')

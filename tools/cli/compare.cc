@@ -100,6 +100,13 @@ Json SkippedJson(const std::vector<SkippedStep>& skipped) {
   return all;
 }
 
+Json RolledBackJson(const std::vector<RolledBackStep>& rolled_back) {
+  Json all = Json::array();
+  for (const RolledBackStep& made : rolled_back)
+    all.push_back({{"from", made.from}, {"to", made.step - 1}, {"why", made.why}});
+  return all;
+}
+
 Json KeyJson(const Difference& key) {
   const auto values = [](const std::vector<ValueFrom>& from) {
     Json all = Json::array();
@@ -139,6 +146,8 @@ Json ComparisonJson(const RunComparison& c, const Side& a, const Side& b) {
           {"steps_only_in_b", RangesJson(c.only_b)},
           {"skipped_in_a", SkippedJson(c.skipped_a)},
           {"skipped_in_b", SkippedJson(c.skipped_b)},
+          {"rolled_back_in_a", RolledBackJson(c.rolled_back_a)},
+          {"rolled_back_in_b", RolledBackJson(c.rolled_back_b)},
           {"hashes", hashes},
           {"config", c.keys_known ? keys : Json(nullptr)},
           {"plan_stages", c.stages_known ? stages : Json(nullptr)}};
@@ -179,6 +188,10 @@ std::string Verdict(const RunComparison& c) {
   if (c.eval_loss.first)
     return fmt::format("The losses are equal; held-out losses differ, from step {} on.",
                        c.eval_loss.first->step);
+  const bool also_otherwise = !c.same_skips() || c.grad_norm.first;
+  if (c.loss.common > 0 && also_otherwise && !hashes_known)
+    return fmt::format("The losses are equal in the {} steps that both have; {} differ.", c.loss.common,
+                       c.grad_norm.first ? "gradient norms" : "skipped updates");
   if (!c.only_a.empty() || !c.only_b.empty())
     return c.loss.common == 0 ? "The runs have no step in common."
                               : fmt::format("No difference in the {} steps that both have.", c.loss.common);
@@ -214,6 +227,14 @@ std::string SkippedText(const char* title, const std::vector<SkippedStep>& skipp
   if (skipped.empty()) return "";
   std::vector<std::string> words;
   for (const SkippedStep& step : skipped) words.push_back(fmt::format("{} ({})", step.step, step.offender));
+  return fmt::format("{}: {}\n", title, Shortened(fmt::format("{}", fmt::join(words, ", ")), 200));
+}
+
+std::string RolledBackText(const char* title, const std::vector<RolledBackStep>& rolled_back) {
+  if (rolled_back.empty()) return "";
+  std::vector<std::string> words;
+  for (const RolledBackStep& made : rolled_back)
+    words.push_back(fmt::format("from {} to {} ({})", made.from, made.step - 1, made.why));
   return fmt::format("{}: {}\n", title, Shortened(fmt::format("{}", fmt::join(words, ", ")), 200));
 }
 
@@ -293,7 +314,9 @@ int CompareVerb(const CompareArguments& arguments) {
               << SideText("A", a) << SideText("B", b) << SeriesText(c.loss) << SeriesText(c.grad_norm)
               << SeriesText(c.eval_loss) << StepsText("steps only in A", c.only_a)
               << StepsText("steps only in B", c.only_b) << SkippedText("skipped in A", c.skipped_a)
-              << SkippedText("skipped in B", c.skipped_b) << HashesText(c) << KeysText(c)
+              << SkippedText("skipped in B", c.skipped_b)
+              << RolledBackText("rolled back in A", c.rolled_back_a)
+              << RolledBackText("rolled back in B", c.rolled_back_b) << HashesText(c) << KeysText(c)
               << StagesText(c, a, b) << std::flush;
   return c.same() ? 0 : kDiffer;
 }

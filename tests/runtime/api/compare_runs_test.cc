@@ -128,6 +128,38 @@ TEST_CASE("a NaN differs from a number without ulps; losses that are NaN differ 
   }
 }
 
+TEST_CASE("an update that one run alone skipped is a difference, also after the last step of killed runs",
+          "[compare]") {
+  RecordedRun a = Run(4), b = Run(4);
+  a.summary = b.summary = std::nullopt;
+  CHECK(CompareRuns(a, b).same());
+  SECTION("a skip, whose loss is the same") {
+    b.metrics.steps[4].offender = "loss above limit";
+    const RunComparison c = CompareRuns(a, b);
+    CHECK_FALSE(c.same_skips());
+    CHECK_FALSE(c.same_results());
+    a.metrics.steps[4].offender = "gradient of unit h.0 on rank 1";  // the update of the same step
+    CHECK(CompareRuns(a, b).same());
+  }
+  SECTION("a norm, of which no hash tells") {
+    b.metrics.steps[4].grad_norm = Ulps(b.metrics.steps[4].grad_norm, 1);
+    CHECK_FALSE(CompareRuns(a, b).same_results());
+    a.summary = b.summary = Run(4).summary;
+    CHECK(CompareRuns(a, b).same());
+  }
+}
+
+TEST_CASE("roll-backs are told with the step that they went to", "[compare]") {
+  RecordedRun b = Run(4);
+  b.metrics.steps[3].rolled_back = {{4, "loss on rank 1"}, {3, "spike"}};
+  const RunComparison c = CompareRuns(Run(4), b);
+  CHECK(c.rolled_back_a.empty());
+  REQUIRE(c.rolled_back_b.size() == 2);
+  CHECK(c.rolled_back_b[0].step == 3);
+  CHECK(c.rolled_back_b[0].from == 4);
+  CHECK(c.rolled_back_b[1].why == "spike");
+}
+
 TEST_CASE("held-out losses count where both runs have them", "[compare]") {
   RecordedRun a = Run(6), b = Run(6);
   a.metrics.steps[2].eval_loss = 3;

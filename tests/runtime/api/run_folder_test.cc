@@ -64,6 +64,13 @@ TEST_CASE("metrics are read by bits; a torn last line is left out and said", "[r
   CHECK(std::isnan(whole.steps.at(3).grad_norm));
   CHECK(whole.steps.at(3).eval_loss == 1.0f);
   CHECK(ParseMetrics("", "m").steps.empty());
+
+  const std::string made = R"(,"rolled_back":[{"from":5,"why":"loss on rank 1"},{"from":4,"why":"spike"}])";
+  const RecordedMetrics rolled_back = ParseMetrics(Line(3, "0x3f800000", made), "m");
+  CHECK(rolled_back.steps.at(3).rolled_back ==
+        std::vector<std::pair<int64_t, std::string>>{{5, "loss on rank 1"}, {4, "spike"}});
+  for (const char* damaged : {R"(,"rolled_back":[5])", R"(,"rolled_back":[{"from":5}])"})
+    CHECK_THROWS_AS(ParseMetrics(Line(3, "0x3f800000", damaged), "m"), Error);
 }
 
 TEST_CASE("of a step that was trained again the later line counts", "[run_folder]") {
