@@ -1,5 +1,6 @@
 // Saves that are written while training goes on: what they hold, how they fail, and that steps do not wait.
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -168,6 +169,70 @@ TEST_CASE("a part that cannot be written fails the save on every rank, and the n
   REQUIRE(Names(dir / "checkpoints") == std::vector<std::string>{"step_00000001", "step_00000002"});
   for (const char* name : {"step_00000001", "step_00000002"})
     REQUIRE(VerifyCheckpoint(dir / "checkpoints/" + name).empty());
+}
+
+// A disk that refuses to remove files, and to rename what thinning takes out of sight.
+class Sticky : public FileSystem {
+ public:
+  bool keeps_files = false, keeps_folders = false;
+  int fail_syncs = 0;
+  int Sync(int fd) override {
+    if (fail_syncs == 0) return FileSystem::Sync(fd);
+    --fail_syncs;
+    errno = EIO;
+    return -1;
+  }
+  int RemoveFile(const std::string& path) override {
+    if (!keeps_files) return FileSystem::RemoveFile(path);
+    errno = EIO;
+    return -1;
+  }
+  int Rename(const std::string& from, const std::string& to) override {
+    if (!keeps_folders || to.find("/tmp.removed.") == to.npos) return FileSystem::Rename(from, to);
+    errno = EIO;
+    return -1;
+  }
+};
+
+TEST_CASE("what is to be done before a checkpoint is published is done before; what stays behind is told") {
+  const Trial trial = TrialOn(1, 1, Precision::kFp32);
+  const bool asynchronous = GENERATE(true, false);
+  CAPTURE(asynchronous);
+  const TempDir dir;
+  const std::string root = dir / "checkpoints";
+  std::vector<size_t> listed;  // each time, before publication
+  RunEngines(trial, [&](RankContext& rank) {
+    Sticky disk;
+    rank.engine.InitWeights(7);
+    RunSaver saver(
+        rank.engine, dir.path(), IdentityOf(trial),
+        {.asynchronous = asynchronous, .keep = {.newest = 1}, .files = &disk, .before_publishing = [&] {
+           listed.push_back(ListCheckpoints(root).size());
+         }});
+    const auto save = [&](int64_t step) {
+      saver.Begin({step, 6 * step, "{}"});
+      return *saver.Settle();
+    };
+    MR_CHECK(!save(1).error, "step 1");
+    // Published, though the older one stays; the next save removes both.
+    disk.keeps_folders = true;
+    const SaveOutcome kept = save(2);
+    MR_CHECK(!kept.error && !kept.folder.empty(), "step 2");
+    MR_CHECK(kept.warning.find("older checkpoints were not removed: cannot rename") == 0, "warned: {}",
+             kept.warning);
+    MR_CHECK_EQ(ListCheckpoints(root).size(), size_t{2}, "checkpoints");
+    disk.keeps_folders = false;
+    // A save that fails on a disk that does not even remove: what it leaves goes with the next one.
+    disk.fail_syncs = 1;
+    disk.keeps_files = true;
+    MR_CHECK(save(3).error.has_value(), "step 3");
+    MR_CHECK_EQ(Names(root).size(), size_t{3}, "two checkpoints and what is left of one");
+    disk.keeps_files = false;
+    const SaveOutcome sound = save(4);
+    MR_CHECK(!sound.error && sound.warning.empty(), "step 4");
+  });
+  REQUIRE(Names(root) == std::vector<std::string>{"step_00000004"});
+  REQUIRE(listed == std::vector<size_t>{0, 1, 2});
 }
 
 TEST_CASE("a run that ends in the midst of a save gives it up, and leaves no checkpoint") {

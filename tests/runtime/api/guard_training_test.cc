@@ -15,6 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/state_check.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/ranks.h"
@@ -61,7 +62,8 @@ class Run {
     if (on_step) observers[0].on_step = on_step;
     std::atomic<bool> never = false;
     test::TestRanks().Run(world_, [&](const test::RankSetup& setup) {
-      Session session(loaded.config, setup.environment(), {{true, false, false}, true});
+      const bool evaluates = loaded.config.train.eval_every > 0;
+      Session session(loaded.config, setup.environment(), {{true, evaluates, false}, true});
       TrainOptions options;
       options.machine = FindMachine("cpu");
       options.faults = faults;
@@ -159,7 +161,8 @@ TEST_CASE("a step that is not finite is undone together with the data since the 
 TEST_CASE("a run that is stopped as it rolls back tells of the steps that are left", "[guard]") {
   for (const bool saved : {true, false}) {
     CAPTURE(saved);
-    Run run(1, {"guard.non_finite=roll_back", saved ? "checkpoint.every=4" : "checkpoint.every=0"});
+    Run run(1, {"guard.non_finite=roll_back", saved ? "checkpoint.every=4" : "checkpoint.every=0",
+                "train.eval_every=5", "data.eval_batches=1"});
     std::atomic<bool> stop = false;
     run.Train(
         {{7, 0, "", Kind::kNotFinite}}, [&](const StepReport& report) { stop = report.step == 6; }, &stop);
@@ -171,6 +174,7 @@ TEST_CASE("a run that is stopped as it rolls back tells of the steps that are le
     CHECK(summary["last_step"] == lines.size());
     CHECK(summary["first_loss"] == (saved ? lines.front()["loss"] : Json(nullptr)));
     CHECK(summary["last_loss"] == (saved ? lines.back()["loss"] : Json(nullptr)));
+    CHECK(summary["eval_after"] == Json(nullptr));  // what step 5 evaluated is undone
     CHECK(summary["last_loss_bits"] == (saved ? lines.back()["loss_bits"] : Json(nullptr)));
   }
 }
@@ -252,6 +256,27 @@ TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one
     }
 }
 
+TEST_CASE("all ranks go on from a roll-back that no checkpoint has yet", "[guard]") {
+  // A rank that is killed as a thread leaves its GPU to the others; what is tested does not depend on
+  // devices.
+  if (test::TestRanks().captures()) return;
+  const std::vector<std::string> sets = {"guard.non_finite=roll_back"};
+  Run whole(2, sets), parts(2, sets);
+  whole.Train({{7, 1, "h.1", Kind::kNotFinite}});
+  bool rolled_back = false;
+  try {
+    parts.Train({{7, 1, "h.1", Kind::kNotFinite}}, [&](const StepReport& report) {
+      if (rolled_back && report.step == 6) throw Killed();
+      rolled_back |= report.step == 7;
+    });
+    FAIL("it was not killed");
+  } catch (const Killed&) {
+  }
+  parts.Train();
+  CHECK(parts.Hashes() == whole.Hashes());
+  CHECK(parts.Lines() == whole.Lines());
+}
+
 TEST_CASE("a run that may not go on stops with the reason, and its checkpoint stays", "[guard]") {
   Run run(2, {"guard.non_finite=stop"});
   RequireError(ErrorCode::kNonFinite,
@@ -288,6 +313,35 @@ TEST_CASE("replicas that differ by one bit stop the run, with ranks and unit", "
                [&] {
                  run.Train({{4, 3, "h.1", Kind::kFlip}});
                });
+}
+
+TEST_CASE("a replica is told by any of its values, and by what most of the others hold", "[guard]") {
+  struct Case {
+    StateKind kind;
+    std::string name;
+    int spoilt;  // rank
+    std::string who;
+  };
+  if (!test::HaveDevices(3)) return;
+  for (const Case& c : {Case{StateKind::kMaster, "master weights", 2, "rank 2 and rank 0"},
+                        {StateKind::kAdamM, "first moments", 1, "rank 1 and rank 0"},
+                        {StateKind::kAdamV, "second moments", 0, "rank 0 and rank 1"}}) {
+    CAPTURE(c.name);
+    const Config config = Run(3, {"parallel.replicate=3"}).config();
+    std::vector<std::string> said(3);
+    test::TestRanks().Run(3, [&](const test::RankSetup& setup) {
+      Session session(config, setup.environment(), {{true, false, false}, false});
+      session.InitWeights();
+      Engine& engine = session.engine();
+      const FlatId flat{1};
+      std::vector<float> shard = engine.ReadShard(c.kind, flat);
+      if (session.rank() == c.spoilt) shard.back() += 1;
+      engine.WriteShard(c.kind, flat, shard);
+      said[static_cast<size_t>(session.rank())] = DifferingReplicas(engine);
+    });
+    for (const std::string& text : said)
+      CHECK(text == c.who + " are replicas, but their " + c.name + " of unit h.0 differ");
+  }
 }
 
 TEST_CASE("a step that is run twice counts once, and tells a bit that flipped in one run", "[guard]") {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/range_recorder.h"
@@ -81,6 +83,59 @@ TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said t
     CHECK(step.skipped == (step.step >= 2 ? 1 : 0));
     CHECK(std::isfinite(step.loss));
     CHECK(std::isfinite(step.grad_norm) == (step.step != 2));
+  }
+}
+
+TEST_CASE("what stands in a checkpoint's place is a warning like a full disk; a broken invariant is none",
+          "[training]") {
+  // A mistake of the program's own in the second save.
+  struct Broken : FileSystem {
+    int MakeFolder(const std::string& path) override {
+      if (path.find("/tmp.4.") != path.npos) throw Error(ErrorCode::kInternal, "a broken invariant");
+      return FileSystem::MakeFolder(path);
+    }
+  };
+  struct Occupying : Heard {
+    std::string folder;  // made after step 3
+    void OnStep(const StepReport& report) override {
+      Heard::OnStep(report);
+      if (report.step == 3 && !folder.empty()) std::filesystem::create_directories(folder);
+    }
+  };
+  for (const bool asynchronous : {false, true}) {
+    CAPTURE(asynchronous);
+    const TempDir temp;
+    const std::vector<ConfigText> texts = {{"test.json", R"({
+      "model": {"family": "gpt2", "layers": 1, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8},
+      "data": {"kind": "synthetic"},
+      "train": {"steps": 8, "micro_batch": 2},
+      "checkpoint": {"every": 2, "keep": 9}})"}};
+    const auto train = [&](const std::string& dir, FileSystem& files, Occupying& heard) {
+      const LoadedConfig loaded =
+          LoadConfigTexts(texts,
+                          std::vector<std::string>{"run.dir=" + dir, std::string("checkpoint.asynchronous=") +
+                                                                         (asynchronous ? "true" : "false")},
+                          ConfigContext{.world = 1});
+      test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
+        Session session(loaded.config, setup.environment(), {{true, false, false}, true});
+        TrainOptions options;
+        options.machine = FindMachine("cpu");
+        options.files = &files;
+        Train(session, options, std::atomic<bool>(false), heard);
+      });
+    };
+    Occupying heard;
+    heard.folder = temp / "run/checkpoints/step_00000004";
+    FileSystem sound;
+    train(temp / "run", sound, heard);
+    CHECK(heard.steps.size() == 8);
+    CHECK(heard.warnings == std::vector<std::string>{"step 4: not saved: rank 0: " + heard.folder +
+                                                     " exists already; training goes on"});
+    Broken broken;
+    Occupying other;
+    CHECK_THROWS_WITH(train(temp / "other", broken, other),
+                      Catch::Contains("step 4: not saved: rank 0: a broken invariant"));
+    CHECK(other.warnings.empty());
   }
 }
 

@@ -199,6 +199,15 @@ TEST_CASE("a crash of the machine before any call leaves a complete checkpoint o
   REQUIRE(loose == std::set<int64_t>{1, 2});
 }
 
+TEST_CASE("a run's first checkpoint survives a crash of the machine, and so do the folders made for it",
+          "[data][checkpoint]") {
+  const TempDir dir, after;
+  CrashModel model(dir.path());
+  SaveFixture(dir / "run/checkpoints", 1, kWorld, model);
+  model.WriteStrict(after / "root");
+  REQUIRE(NewestSound(after / "root/run/checkpoints") == 1);
+}
+
 TEST_CASE("the crash model notices a missing sync", "[data][checkpoint]") {
   // The same save through file systems that skip one kind of sync must leave, at some moment, no sound
   // checkpoint or a listed one that is not sound: otherwise the test above proves nothing.

@@ -367,6 +367,9 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused too", "
   refused("{}", {"\"step\" is missing"});
   refused(R"({"step":-1})", {"\"step\"", "integer from 0"});
   refused(R"({"step":1,"step":1})", {"given twice"});
+  refused(R"({"step":1,"world":2,"identity":"","files":[],"user":{"a":)" + std::string(64, '[') +
+              std::string(64, ']') + "}}",
+          {"nested deeper than 64"});
   refused(with_file(""), {"non-empty"});
   refused(with_file(R"({"rank":2,"bytes":1,"header_xxh3":"","blobs":[]})"), {"rank 2", "world of 2"});
   refused(
@@ -380,6 +383,10 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused too", "
         R"({"name":"x","dtype":"F32","numel":2,"offset":9223372036854775807,"bytes":8,"xxh3":""})",
         R"({"name":"x","dtype":"F32","numel":4611686018427387904,"offset":100,"bytes":0,"xxh3":""})"})
     refused(with_blob(blob), {"blob \"x\"", "does not fit"});
+  const std::string most = "9223372036854775807";  // and a sum that has no sign any more
+  refused(with_blob(R"({"name":"x","dtype":"U8","numel":)" + most + R"(,"offset":100,"bytes":)" + most +
+                    R"(,"xxh3":""})"),
+          {"blob \"x\"", "does not fit"});
   refused(with_blob(R"({"name":"x","dtype":"F32","numel":1,"offset":100,"bytes":4,"xxh3":""})"),
           {"end at 104 of 108"});
   refused(with_blob(good + R"(,{"name":"y","dtype":"F32","numel":0,"offset":104,"bytes":0,"xxh3":""})"),

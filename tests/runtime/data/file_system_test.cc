@@ -24,6 +24,15 @@ TEST_CASE("an atomic write replaces the whole file", "[data][files]") {
                [&] { WriteFileAtomically(FileSystem::Posix(), dir / "absent/f", "x"); });
 }
 
+TEST_CASE("a link in the place of a file that is made is not written through", "[data][files]") {
+  const TempDir dir;
+  WriteBytes(dir / "precious", "as it was");
+  std::filesystem::create_symlink(dir / "precious", dir / "f.tmp");
+  RequireError(ErrorCode::kIo, {dir / "f.tmp"},
+               [&] { WriteFileAtomically(FileSystem::Posix(), dir / "f", "new"); });
+  REQUIRE(ReadBytes(dir / "precious") == "as it was");
+}
+
 TEST_CASE("an atomic write that fails at any call leaves the old content and no debris", "[data][files]") {
   const TempDir dir;
   for (const Fault fault : {Fault::kFail, Fault::kFailTorn}) {
