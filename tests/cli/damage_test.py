@@ -38,7 +38,14 @@ def lose_shard(run, step):
     return path
 
 
-DAMAGES = [cut_shard, flip_shard, cut_manifest, flip_manifest, lose_shard]
+def flip_other_shard(run, step):
+    """Which only rank 1 reads as a whole."""
+    path = run.checkpoint(step, 'rank_00001.safetensors')
+    flip_bit(path, os.path.getsize(path) // 2)
+    return path
+
+
+DAMAGES = [cut_shard, flip_shard, flip_other_shard, cut_manifest, flip_manifest, lose_shard]
 
 
 class Damage(CliTest):
@@ -112,6 +119,8 @@ class Damage(CliTest):
     def test_never_sets_the_earlier_run_aside(self):
         config, run = self.copy('never')
         kept = files_of(run.file('checkpoints'))
+        with open(run.file('restarts.jsonl'), 'w') as f:
+            f.write('{"event": "failed", "reason": "of the earlier run"}\n')
         outcome = self.expect(millrace('train', config, '--set', 'checkpoint.resume=never', '--set', 'model.layers=1', ranks=2), OK)
         self.expect_line(outcome.err, 'warning: checkpoint.resume is never: the checkpoints of an earlier run are now in %s' %
                          run.file('checkpoints.old-1'))
@@ -119,6 +128,8 @@ class Damage(CliTest):
         self.assertEqual(self.status_steps(outcome.out), [1, 2, 3, 4, 5, 6])
         self.assertTrue(os.path.exists(run.file('metrics.old-1.jsonl')))
         self.assertTrue(os.path.exists(run.file('summary.old-1.json')))
+        self.assertTrue(os.path.exists(run.file('restarts.old-1.jsonl')))
+        self.assertFalse(os.path.exists(run.file('restarts.jsonl')))
         outcome = self.expect(millrace('train', config, '--set', 'checkpoint.resume=never', '--set', 'model.layers=1', ranks=2), OK)
         self.assertTrue(os.path.isdir(run.file('checkpoints.old-2')))
         self.assertTrue(os.path.exists(run.file('metrics.old-2.jsonl')))

@@ -82,8 +82,21 @@ class Disk(CliTest):
             stalls[asynchronous] = [line['save_stall_ms'] for line in run.metrics() if 'save_stall_ms' in line]
             self.assertEqual(len(stalls[asynchronous]), 1)
             self.assertGreater(run.summary()['saves']['save_ms']['median'], 1000)
+            # The line of a step after it tells what it took from beginning to end.
+            saved = [(line['saved_step'], line['save_ms']) for line in run.metrics() if 'save_ms' in line]
+            self.assertEqual([step for step, _ in saved], [] if asynchronous else [4])  # with it the last save finds it in flight
+            self.assertTrue(all(ms > 1000 for _, ms in saved), saved)
         self.assertGreater(stalls[False][0], 1000)
         self.assertLess(stalls[True][0], 500)  # the machine may be busy
+
+    def test_a_save_that_waits_for_the_one_before_tells_how_long(self):
+        outcome, run = self.train('queue', '0:slow=120,1:slow=120', OK, checkpoint={'every': 2, 'keep': 9})
+        stalls = {line['step']: line['save_stall_ms'] for line in run.metrics() if 'save_stall_ms' in line}
+        self.assertEqual(sorted(stalls), [3, 5, 7])  # of the saves after steps 2, 4 and 6
+        self.assertLess(stalls[3], 500)
+        self.assertGreater(min(stalls[5], stalls[7]), 700)
+        self.assertEqual([line['saved_step'] for line in run.metrics() if 'saved_step' in line], [2, 4])
+        self.assertTrue(all(line['save_ms'] > 1000 for line in run.metrics() if 'saved_step' in line))
 
     def test_a_slow_disk_hides_no_hang(self):
         # The save begun after step 2 takes more than a minute.
@@ -119,6 +132,17 @@ class Disk(CliTest):
         self.assertEqual(run.checkpoints(), ['step_%08d' % s for s in (4, 6, 10)])
         best = json.loads(program('inspect', '--json', run.checkpoint(4)).out)['eval_loss']
         self.assertEqual(best, [line['eval_loss'] for line in run.metrics() if line['step'] == 4][0])
+
+    def test_a_checkpoint_has_the_held_out_loss_of_its_own_step_or_none(self):
+        config, run = self.config(train={'steps': 6, 'eval_every': 4}, checkpoint={'every': 2, 'keep': 9})
+        self.expect(millrace('train', config, ranks=2), OK)
+        losses = {step: json.loads(self.expect(program('inspect', '--json', run.checkpoint(step)), OK).out)['eval_loss'] for step in (2, 4, 6)}
+        evaluated = {line['step']: line['eval_loss'] for line in run.metrics() if 'eval_loss' in line}
+        self.assertEqual(sorted(evaluated), [4, 6])
+        self.assertEqual(losses, {2: None, 4: evaluated[4], 6: evaluated[6]})
+        # Not what an earlier step had.
+        self.expect(millrace('train', config, '--set', 'train.steps=12', '--set', 'train.eval_every=7', ranks=2), OK)
+        self.assertIsNone(json.loads(self.expect(program('inspect', '--json', run.checkpoint(8)), OK).out)['eval_loss'])
 
     def test_a_disk_fault_that_cannot_be_is_refused(self):
         config, run = self.config()

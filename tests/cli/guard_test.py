@@ -44,6 +44,7 @@ class Guards(CliTest):
         with open(run.file('report.html')) as f:
             page = f.read()
         self.assertIn('<td>5</td><td>4</td><td>gradient of unit h.1 on rank 1</td>', page.replace(' class="n"', ''))
+        self.assertIn('rolled back from step 5 to 4: gradient of unit h.1 on rank 1', page)  # at the charts
         # Trained on, the run goes on with the data that follow.
         config, _ = self.config('run.json', train={'steps': 10}, guard={'non_finite': 'roll_back'})
         self.expect(millrace('train', config, ranks=2), OK)

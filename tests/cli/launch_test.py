@@ -7,7 +7,7 @@ import time
 import unittest
 
 from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, STOPPED, CliTest, Job, environment, flip_bit, millrace,
-                     rank_pids, start, wait_until)
+                     rank_pids, start, truncate, wait_until)
 from kill_matrix import carriers, children, is_over, read, scratch_of
 
 STEPS = 30
@@ -55,9 +55,13 @@ class Launch(CliTest):
         for victim, step in (('rank', 7), ('mpirun', 16)):
             self.started(job, run, step)
             scratch = scratch_of(run)
+            # By this the next supervisor would find it, if this one could not end it.
+            self.assertLessEqual(set(rank_pids(self.folder).values()), set(carriers('MILLRACE_LAUNCH=' + scratch)))
+            left_by = {n for n in os.listdir(scratch) if n.startswith('vader_segment.')}
             self.assertTrue(any(n.startswith('vader_segment.') for n in os.listdir(scratch)), os.listdir(scratch))
             os.kill(wait_until(lambda: rank_pids(self.folder).get(1), 'rank 1') if victim == 'rank' else mpirun_of(job), signal.SIGKILL)
             wait_until(lambda: read(run.file('restarts.jsonl')).count(b'"resumed"') == (1 if victim == 'rank' else 2), 'the next step', job=job)
+            self.assertEqual(left_by & set(os.listdir(scratch)), set())  # what an attempt leaves in shared memory goes with it
         outcome = self.expect(job.end(), OK)
         self.expect_same(run, twin)
         first, second = self.expect_line(outcome.err, '^millrace launch: .*; restart [12] of at most 100, from the checkpoint of step ', 2)
@@ -84,6 +88,19 @@ class Launch(CliTest):
         self.assertEqual((failed['event'], failed['checkpoint'], resumed['event']), ('failed', 200, 'resumed'))
         self.assertLess(resumed['step'], 120)  # steps are faster than they are looked at; the undamaged one is 100
         self.assertGreater(resumed['step'], 100)
+
+    def test_a_checkpoint_that_is_cut_off_is_not_the_newest(self):
+        config, run = self.config(train={'steps': 30, 'micro_batch': 8}, model={'seq_len': 64}, checkpoint={'every': 5, 'keep': 9, 'asynchronous': False})
+        job = self.started(launch(config), run, 11)
+        os.kill(rank_pids(self.folder)[1], signal.SIGSTOP)
+        time.sleep(0.3)  # what rank 0 publishes alone
+        newest = int(wait_until(run.checkpoints, 'a checkpoint')[-1][len('step_'):])
+        path = run.checkpoint(newest, 'rank_00000.safetensors')
+        truncate(path, os.path.getsize(path) - 1)
+        os.kill(rank_pids(self.folder)[1], signal.SIGKILL)
+        outcome = self.expect(job.end(), OK)
+        self.expect_line(outcome.err, 'restart 1 of at most 100, from the checkpoint of step %d$' % (newest - 5))
+        self.assertEqual(self.lines(run)[0]['checkpoint'], newest - 5)
 
     def test_one_process_without_mpirun_is_started_again_too(self):
         config, run = self.config(train={'steps': 200, 'micro_batch': 8}, checkpoint={'every': 5})
@@ -125,6 +142,15 @@ class Launch(CliTest):
         self.expect(launch(config).end(), OK)
         self.assertEqual(stray.wait(5), -signal.SIGKILL)
         self.expect_same(run, twin)
+
+    def test_a_note_that_names_a_folder_of_somebody_else_removes_nothing(self):
+        config, run = self.config(train={'steps': 1}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
+        os.makedirs(run.path)
+        os.makedirs(self.path('precious', 'sub'))
+        with open(run.file('.launch'), 'w') as f:
+            f.write(self.path('precious'))
+        self.expect(launch(config, ranks=1).end(), OK)
+        self.assertTrue(os.path.isdir(self.path('precious', 'sub')))
 
     def test_what_an_attempt_leaves_is_killed_before_the_next(self):
         config, run = self.config()
@@ -169,6 +195,13 @@ class Launch(CliTest):
         self.expect(launch(config).end(), OK)  # without the fault it goes on
         self.assertEqual(run.steps(), list(range(1, 13)))
 
+    def test_a_resumed_run_that_ends_in_its_first_step_has_failed_at_that_step(self):
+        config, run = self.config(train={'steps': 6}, checkpoint={'every': 3}, execution={'watchdog_s': 2})
+        self.expect(millrace('train', config, ranks=2), OK)
+        outcome = self.expect(launch(config, '--set', 'train.steps=12', env={'MILLRACE_INJECT': '7:1:skip=h.0'}).end(), HUNG)
+        self.expect_line(outcome.err, 'after step 6; restart 1 of')
+        self.expect_line(outcome.err, 'after step 6: not started again: it ended twice after step 6 without progress in between')
+
     def test_mistakes_are_not_started_again(self):
         config, run = self.config()
         outcome = self.expect(launch(config, '--set', 'train.stepz=3').end(), BAD_CONFIG)
@@ -188,6 +221,7 @@ class Launch(CliTest):
         outcome = self.expect(start('launch', '--mpirun', 'false', '--', 'train', config).end(), RANK_LOST)
         self.expect_line(outcome.err, '^millrace launch: false ended with exit code 1 before its first step; restart', 2)
         self.expect_line(outcome.err, 'not started again: 3 attempts in a row ended before their first step; its exit code is 1$')
+        self.assertGreater(outcome.seconds, 1.5)  # pauses of 0.5 and 1 s
 
     def test_restarts_are_limited(self):
         config, run = self.config(train={'steps': 2000, 'micro_batch': 8})

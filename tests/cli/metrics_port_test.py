@@ -107,6 +107,20 @@ class MetricsPort(CliTest):
         self.assertEqual((values['roll_backs_total'], values['skipped_steps_total']), (2, 0))
         self.stop(job)
 
+    def test_saves_have_the_figures_of_the_lines(self):
+        config, run = self.config(train={'steps': LONG}, checkpoint={'every': 5, 'asynchronous': False})
+        job = start('train', config, *PORT)
+        self.addCleanup(lambda: job.running() and job.end(timeout=0))
+        port = port_of(job)
+        wait_until(lambda: scrape(port).get('saves_total', 0) >= 2, 'two saves', job=job)
+        values = scrape(port)
+        self.stop(job)
+        self.assertEqual(list(values), NAMES + ['saves_total', 'failed_saves_total', 'saved_step', 'save_stall_seconds', 'save_seconds'])
+        self.assertEqual((values['saves_total'] * 5, values['failed_saves_total']), (values['saved_step'], 0))
+        line, = [line for line in run.metrics() if line.get('saved_step') == values['saved_step']]
+        self.assertAlmostEqual(values['save_stall_seconds'], line['save_stall_ms'] / 1e3, delta=1e-9)
+        self.assertAlmostEqual(values['save_seconds'], line['save_ms'] / 1e3, delta=1e-9)
+
     def test_another_request_is_not_found_and_nonsense_harms_nothing(self):
         job, run, port = self.long_run()
         for request in (b'GET / HTTP/1.1\r\n\r\n', b'GET /metricsx HTTP/1.1\r\n\r\n', b'GET /metrics/ HTTP/1.1\r\n\r\n',

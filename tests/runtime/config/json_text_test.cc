@@ -113,6 +113,13 @@ TEST_CASE("deep nesting is refused, not followed", "[config][json]") {
   REQUIRE(JsonText(lists(32)).problems().empty());
   REQUIRE(JsonText(lists(33)).problems().size() == 1);
   REQUIRE(JsonText(std::string(5'000'000, '[')).problems().size() == 1);
+  const auto objects = [](int depth) {
+    std::string text;
+    for (int i = 0; i < depth; ++i) text += R"({"a":)";
+    return text + "1" + std::string(depth, '}');
+  };
+  REQUIRE(JsonText(objects(32)).problems().empty());
+  REQUIRE(JsonText(objects(33)).problems().size() == 1);
 }
 
 }  // namespace

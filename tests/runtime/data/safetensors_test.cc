@@ -148,6 +148,8 @@ TEST_CASE("every way a file can be malformed is refused by name", "[data][safete
        {"\"w\"", "too many elements"}},
       {one(R"("dtype":"U8","shape":[9223372036854775807,9,0],"data_offsets":[0,0])", 0),
        {"\"w\"", "too many elements"}},
+      {one(R"("dtype":"U8","shape":[0,9223372036854775807,9],"data_offsets":[0,0])", 0),
+       {"\"w\"", "too many elements"}},
       {one(R"("dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,0])", 0),
        {"\"w\"", "integer from 0"}},
       {one(R"("dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,0])", 0),
