@@ -167,7 +167,7 @@ bool RunComparison::same_results() const {
     return IsOfResults(hash) && hash.known();
   });
   return only_a.empty() && only_b.empty() && !loss.first && !eval_loss.first && same_skips() &&
-         (ended || !grad_norm.first) &&
+         (ended || (!grad_norm.first && loss.common > 0)) &&
          std::all_of(hashes.begin(), hashes.end(),
                      [](const HashComparison& hash) { return hash.equal() || !IsOfResults(hash); });
 }

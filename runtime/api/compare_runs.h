@@ -85,7 +85,7 @@ struct RunComparison {
 
   // Nothing that was recorded of the results differs: same steps, same losses, held-out losses, skipped
   // updates, hashes of parameters and optimizer. A hash that only one run has differs. Where both lack them,
-  // norms count too: the last update shows in nothing else.
+  // norms count too: the last update shows in nothing else; and there must be a step to compare.
   bool same_results() const;
   bool same_skips() const;  // the updates of the same steps were skipped
   // And the hashes of plan and tuning.

@@ -136,6 +136,10 @@ class Compare(CliTest):
         os.remove(a.file('summary.json'))
         shutil.copytree(a.path, b.path)
         self.compare(a, b, OK)
+        empty = RunDir(self.path('empty'))
+        shutil.copytree(a.path, empty.path)
+        truncate(empty.file('metrics.jsonl'), 0)
+        self.expect_line(self.compare(empty, empty, DIFFER)[1], r'^There is nothing to compare: neither run has a step\.$')
         lines = b.metrics()
         lines[2]['rolled_back'] = [{'from': 4, 'why': 'loss on rank 1'}]
         lines[5].update(offender='gradient of unit h.0 on rank 1', grad_norm=None)

@@ -192,6 +192,8 @@ std::string Verdict(const RunComparison& c) {
   if (c.loss.common > 0 && also_otherwise && !hashes_known)
     return fmt::format("The losses are equal in the {} steps that both have; {} differ.", c.loss.common,
                        c.grad_norm.first ? "gradient norms" : "skipped updates");
+  if (c.loss.common == 0 && !hashes_known && c.only_a.empty() && c.only_b.empty())
+    return "There is nothing to compare: neither run has a step.";
   if (!c.only_a.empty() || !c.only_b.empty())
     return c.loss.common == 0 ? "The runs have no step in common."
                               : fmt::format("No difference in the {} steps that both have.", c.loss.common);

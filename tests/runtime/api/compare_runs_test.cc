@@ -149,6 +149,13 @@ TEST_CASE("an update that one run alone skipped is a difference, also after the 
   }
 }
 
+TEST_CASE("two runs without a step are not the same run", "[compare]") {
+  RecordedRun none = Run(0);
+  CHECK(CompareRuns(none, none).same());  // by their hashes
+  none.summary = std::nullopt;
+  CHECK_FALSE(CompareRuns(none, none).same_results());
+}
+
 TEST_CASE("roll-backs are told with the step that they went to", "[compare]") {
   RecordedRun b = Run(4);
   b.metrics.steps[3].rolled_back = {{4, "loss on rank 1"}, {3, "spike"}};
