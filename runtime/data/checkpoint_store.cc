@@ -21,7 +21,13 @@ std::vector<std::string> FolderNames(const std::string& root) {
   std::vector<std::string> names;
   std::error_code error;
   std::filesystem::directory_iterator entries(root, error), end;
-  if (error == std::errc::no_such_file_or_directory) return names;
+  if (error == std::errc::no_such_file_or_directory) {
+    std::error_code ignored;
+    MR_REQUIRE(ErrorCode::kIo, !std::filesystem::is_symlink(root, ignored),
+               "cannot list the folder {}: it is a link to what is not there (a disk that is not mounted?)",
+               root);
+    return names;
+  }
   for (; !error && entries != end; entries.increment(error)) {
     std::error_code ignored;
     if (entries->is_directory(ignored)) names.push_back(entries->path().filename().string());

@@ -1,6 +1,7 @@
 """What a stranger does: output that cannot be written, closed descriptors, devices in place of files, numbers that a float32 cannot hold."""
 import json
 import os
+import socket
 import subprocess
 import unittest
 
@@ -38,6 +39,37 @@ class Edges(CliTest):
         self.assertNotIn('mpirun', err)
         code, err = shell('"$1" -n 2 eval "$2" >/dev/full', LAUNCHER, config)
         self.assertEqual(code, IO_FAILED, err)
+
+    def test_a_line_on_standard_error_is_one_write(self):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps what was written at once apart
+        with ours, theirs:
+            code = subprocess.run([PROGRAM, 'eval', self.path('none.json'), '--set', 'a=b', '--set', 'c'], stdin=subprocess.DEVNULL, stderr=theirs,
+                                  timeout=LIMIT_S).returncode
+            theirs.shutdown(socket.SHUT_WR)
+            writes = list(iter(lambda: ours.recv(65536), b''))
+        self.assertEqual(code, BAD_CONFIG)
+        self.assertGreaterEqual(len(writes), 1)
+        for write in writes:
+            self.assertTrue(write.endswith(b'\n'), writes)
+
+    def test_a_limit_on_the_size_of_files_is_a_failed_write(self):
+        config, run = self.config()
+        code, err = shell('ulimit -f 1; "$1" train "$2"', PROGRAM, config)
+        self.assertEqual(code, IO_FAILED, err)
+        self.expect_line(err, r'^millrace: cannot write to .*: File too large$')
+
+    def test_checkpoints_on_a_disk_that_is_not_mounted_are_no_run_that_begins(self):
+        config, run = self.config()
+        os.makedirs(self.path('disk'))
+        os.makedirs(run.path)
+        os.symlink(self.path('disk'), run.file('checkpoints'))
+        self.expect(millrace('train', config), OK)
+        before = run.metrics()
+        os.rename(self.path('disk'), self.path('away'))
+        self.expect_line(self.expect(millrace('train', config), IO_FAILED).err, 'checkpoints: it is a link to what is not there')
+        self.assertEqual(run.metrics(), before)
+        os.rename(self.path('away'), self.path('disk'))
+        self.expect_line(self.expect(millrace('train', config), OK).out, 'is complete: 6 of 6 steps')
 
     def test_what_is_printed_never_lands_in_a_file_of_the_run(self):
         for closed in ('>&-', '<&- >&-', '<&- >&- 2>&-'):
