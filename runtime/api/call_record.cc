@@ -40,7 +40,7 @@ void CallRecord::BeginAfter(int64_t step, int64_t samples) {
 }
 
 void CallRecord::GoBackTo(int64_t step, int64_t samples) {
-  if (step < first_step_) return BeginAfter(step, samples);
+  if (step <= first_step_) return BeginAfter(step, samples);
   MR_CHECK_LE(step, last_step(), "a roll-back to a step that was not done");
   losses_.resize(static_cast<size_t>(step - first_step_));
 }
