@@ -84,6 +84,21 @@ class Compare(CliTest):
         self.expect_line(text, r'^    A lr=0\.01$')
         self.expect_line(text, r'^ +B 0\.01 \(.*b\.json:\d+\), after step 3 0\.02 \(--set\)$')
 
+    def test_a_stage_that_is_planned_otherwise_now_is_told_by_its_hash_alone(self):
+        a, b = self.train('a'), self.train('b', sharding={'reshard': 'never'})
+        value, _ = self.compare(a, b, DIFFER)
+        self.assertTrue(all(stage['first_difference'] for stage in value['plan_stages']), value['plan_stages'])
+        with open(b.file('config.json')) as f:
+            recorded = json.load(f)
+        recorded['plan_stages']['schedule'] = 'f' * len(recorded['plan_stages']['schedule'])  # as another version had it
+        with open(b.file('config.json'), 'w') as f:
+            json.dump(recorded, f)
+        value, text = self.compare(a, b, DIFFER)
+        stages = {stage['stage']: stage['first_difference'] for stage in value['plan_stages']}
+        self.assertIsNone(stages['schedule'])
+        self.assertIsNotNone(stages['memory_plan'])
+        self.expect_line(text, r'^  schedule +by hash$')
+
     def test_another_seed(self):
         a, b = self.train('a'), self.train('b', train={'seed': 1})
         value, _ = self.compare(a, b, DIFFER)

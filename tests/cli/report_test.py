@@ -2,6 +2,7 @@
 import html.parser
 import json
 import os
+import re
 import shutil
 import unittest
 
@@ -144,7 +145,8 @@ class Report(CliTest):
         checkpoints = [row[0] for row in page.tables['calls'] if row[-1] == 'usable']
         self.assertEqual(['step_%08d' % int(step) for step in reversed(checkpoints)], run.checkpoints())
         self.assertIn('None: every update was applied.', page.texts['skipped'])
-        self.assertIn('cpu', page.texts['environment'])
+        self.assertIn(['backend', 'cpu'], page.tables['environment'])
+        self.assertIn(['ranks', '2'], page.tables['environment'])
 
     def test_the_same_run_gives_the_same_page_where_it_is_asked_for(self):
         run = self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2})
@@ -176,6 +178,7 @@ class Report(CliTest):
         shown = os.path.basename(run.path)
         page, text = self.page(run)
         self.assertNotIn('<script', text)
+        self.assertIn('&lt;script&gt;alert(1)&lt;_script&gt;&amp;&quot;&#39;', text)
         self.assertIn('Millrace run ' + shown, page.titles[None])
         self.assertIn(shown, page.texts[None])
         # One step is a dot, with nothing to draw a line to.
@@ -188,6 +191,51 @@ class Report(CliTest):
         page, text = self.page(run)
         self.assertNotIn('<img', text)
         self.assertIn(['2', '</title><img src=x onerror=alert(1)>\ufffd'], page.tables['skipped'])
+
+    def test_memory_is_what_plan_says_class_by_class(self):
+        run = self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2})
+        page, _ = self.page(run)
+        with open(run.file('config.json')) as f:
+            keys = json.load(f)['keys']
+        sets = [word for key in ('train.micro_batch', 'train.accumulate', 'train.eval_every') for word in ('--set', '%s=%s' % (key, keys[key]['value']))]
+        config, _ = self.config(optimizer=CONSTANT)
+        plan = self.expect(program('plan', config, '--world', '2', *sets), OK).out
+        plan = plan[plan.index('Memory of one rank'):].splitlines()
+        rows = {row[0]: row[1:3] for row in page.tables['memory'] if len(row) == 4}
+        del rows['class']
+        self.assertGreater(len(rows), 4)
+        for name, (most, at_peak) in rows.items():
+            line = next(line for line in plan if re.match(r' +%s {2,}\d' % re.escape(name), line))
+            self.assertEqual(re.split(r' {2,}', line.strip())[1:3], [most, at_peak])
+        self.assertTrue(any(most != at_peak for most, at_peak in rows.values()), rows)
+
+    def test_restarts_saves_that_failed_and_checkpoints_that_are_damaged(self):
+        run = self.train()
+        with open(run.file('restarts.jsonl'), 'w') as f:
+            for step, reason, restarts in ((3, 'a rank was killed by SIGKILL', True), (4, 'mpirun ended with <71>', False)):
+                f.write(json.dumps({'event': 'failed', 'time': '2026-01-01T00:00:0%dZ' % step, 'reason': reason, 'exit_code': 137, 'step': step,
+                                    'checkpoint': 2, 'restarts': restarts}) + '\n')
+                if restarts:
+                    f.write(json.dumps({'event': 'resumed', 'time': '2026-01-01T00:00:03Z', 'step': 3, 'seconds': 1.254}) + '\n')
+        lines = run.metrics()
+        lines[4]['save_error'] = 'cannot write to x: No space left on device'
+        with open(run.file('metrics.jsonl'), 'w') as f:
+            f.writelines(json.dumps(line) + '\n' for line in lines)
+        path = run.checkpoint(int(run.checkpoints()[-1][len('step_'):]), 'rank_00001.safetensors')
+        truncate(path, os.path.getsize(path) - 5)
+        page, _ = self.page(run)
+        calls = page.tables['calls']
+        self.assertIn(['2026-01-01T00:00:03Z', 'a rank was killed by SIGKILL', '3', '137', '1.25 s'], calls)
+        self.assertIn(['2026-01-01T00:00:04Z', 'mpirun ended with <71>', '4', '137', 'given up'], calls)
+        self.assertIn('One could not be written.', page.texts['calls'])
+        self.assertEqual(len([row for row in calls if path in row[-1]]), 1)
+        self.assertEqual(len([row for row in calls if row[-1] == 'usable']), len(run.checkpoints()) - 1)
+
+        shutil.rmtree(run.file('checkpoints'))
+        with open(run.file('checkpoints'), 'w') as f:
+            f.write('no folder\n')
+        page, _ = self.page(run)
+        self.assertIn('cannot list the folder %s' % run.file('checkpoints'), page.texts['calls'])
 
     def test_runs_that_did_not_end(self):
         run = RunDir(self.path('cut'))

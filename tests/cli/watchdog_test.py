@@ -96,7 +96,7 @@ class Watchdog(CliTest):
         self.expect(job.end(), OK)
 
     def test_a_killed_rank_keeps_its_exit_code_and_what_it_left_goes_at_the_next_start(self):
-        config, run = self.watched(train={'steps': 4000})
+        config, run = self.watched(train={'steps': 800})
         job = self.start_until(config, run, 5)
         os.kill(rank_pids(self.folder)[1], signal.SIGKILL)
         outcome = self.expect(job.end(END_S), RANK_LOST)
@@ -109,6 +109,21 @@ class Watchdog(CliTest):
         self.assertNotEqual(os.listdir(run.file('.progress')), left)
         self.expect(job.end(), OK)
         self.assertFalse(os.path.exists(run.file('.progress')))
+
+    def test_whoever_ended_a_rank_has_time_to_end_the_others(self):
+        config, run = self.watched()
+        job = self.start_until(config, run, 5)
+        pids = rank_pids(self.folder)
+        with open('/proc/%d/stat' % pids[0]) as f:
+            mpirun = int(f.read().rpartition(')')[2].split()[1])
+        os.kill(mpirun, signal.SIGSTOP)
+        try:
+            os.kill(pids[1], signal.SIGKILL)
+            time.sleep(1.75 * LIMIT_S)  # without that, rank 0 would have spoken
+        finally:
+            os.kill(mpirun, signal.SIGCONT)
+        outcome = self.expect(job.end(END_S), RANK_LOST)
+        self.assertNotIn('no progress', outcome.err)
 
     def test_an_op_of_the_cpu_that_takes_longer_than_the_limit_is_no_hang(self):
         # Attention over a long sequence, of seconds.

@@ -83,6 +83,17 @@ TEST_CASE("ranks that all wait are reported once, by the lowest, after the limit
   }
 }
 
+TEST_CASE("a rank that speaks and does not end the job is followed by the others, five seconds later") {
+  const auto verdicts = Watched(2, 10min, [](int, ProgressMarks& marks) {
+    marks.BeginRun({});
+    marks.At(17, true);
+    std::this_thread::sleep_for(kLimit + 6s);
+  });
+  REQUIRE(verdicts.size() == 2);
+  CHECK((verdicts[0].rank == 0 && verdicts[1].rank == 1));
+  CHECK(verdicts[1].seconds - verdicts[0].seconds > 4);
+}
+
 TEST_CASE("as long as one rank moves, nobody is hung") {
   const auto verdicts = Watched(3, 10min, [](int rank, ProgressMarks& marks) {
     marks.BeginRun({});
