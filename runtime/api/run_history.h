@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/api/assemble.h"
@@ -36,9 +37,10 @@ struct RecordedValue {
 struct RecordedCall {
   int64_t step = 0;  // steps done when it began
   int64_t world = 1;
-  std::string backend;                             // "cpu" or "cuda", never "auto"
-  std::map<std::string, RecordedValue> keys;       // all, by path; no null section's
-  std::map<std::string, std::string> plan_stages;  // hashes by name
+  std::string backend;                                           // "cpu" or "cuda", never "auto"
+  std::map<std::string, RecordedValue> keys;                     // all, by path; no null section's
+  std::map<std::string, std::string> plan_stages;                // hashes by name
+  std::vector<std::pair<std::string, std::string>> environment;  // name, value; empty: not recorded
 };
 
 using RunHistory = std::vector<RecordedCall>;
