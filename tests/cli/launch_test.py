@@ -1,8 +1,10 @@
 """`millrace launch`: what it starts again and what not, how it is stopped, and that nothing of a run outlives it."""
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
@@ -283,6 +285,16 @@ class Launch(CliTest):
             self.expect(job.end(), PREEMPTED)
             last = run.steps()[-1]
             self.assertEqual(run.checkpoints()[-1], 'step_%08d' % last)
+
+    def test_an_mpirun_without_ranks_that_waits_for_itself_is_ended(self):
+        config, run = self.config()
+        with open(self.path('code.py'), 'w') as f:
+            f.write('import subprocess, threading\nsubprocess.run(["sleep", "0.6"])\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()\n')
+        os.mkdir(self.path('bin'))
+        shutil.copy(os.path.realpath(sys.executable), self.path('bin', 'mpirun'))  # known by its name
+        job = start('launch', '--mpirun', '%s %s' % (self.path('bin', 'mpirun'), self.path('code.py')), '--max-restarts', 0, '--', 'train', config)
+        outcome = self.expect(job.end(60), RANK_LOST)
+        self.expect_line(outcome.err, '^millrace launch: mpirun did not end although no rank was left, and was killed before its first step: not')
 
     def test_a_program_that_had_a_child_and_computes_is_no_hung_mpirun(self):
         config, run = self.config()

@@ -1,8 +1,10 @@
 """A run from its first step to its last, and what it leaves."""
 import math
+import os
+import signal
 import unittest
 
-from harness import OK, CliTest, files_of, float32_bits, millrace, program
+from harness import OK, RANK_LOST, CliTest, files_of, float32_bits, millrace, program, rank_pids, start, wait_until
 
 METRIC_KEYS = ['step', 'loss', 'loss_bits', 'grad_norm', 'lr', 'tokens', 'step_ms', 'enqueue_us', 'tokens_per_s', 'mfu', 'peak_bytes',
                'skipped']
@@ -46,6 +48,16 @@ class Train(CliTest):
         self.expect_line(outcome.out, r'^trained steps 1 to 6: training loss \d.* -> \d.*, held-out loss \d.* -> \d')
         self.expect_line(outcome.out, '^sample:$')
         self.assertEqual(outcome.err, '')
+
+    def test_a_killed_call_leaves_no_summary_of_the_call_before(self):
+        config, run = self.config(train={'steps': 4}, checkpoint={'every': 4})
+        self.expect(millrace('train', config), OK)
+        self.assertEqual(run.summary()['last_step'], 4)
+        job = start('train', config, '--set', 'train.steps=100000', '--set', 'checkpoint.every=0', ranks=2)
+        wait_until(lambda: len(run.metrics()) >= 6, 'step 6', job=job)
+        os.kill(rank_pids(self.folder)[0], signal.SIGKILL)
+        self.expect(job.end(), RANK_LOST)
+        self.assertFalse(os.path.exists(run.file('summary.json')))
 
     def test_summary_has_hashes_counters_and_the_prediction_beside_what_was_measured(self):
         options = {
