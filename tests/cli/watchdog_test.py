@@ -125,6 +125,20 @@ class Watchdog(CliTest):
         outcome = self.expect(job.end(END_S), RANK_LOST)
         self.assertNotIn('no progress', outcome.err)
 
+    def test_a_rank_ends_by_itself_where_mpirun_does_not_end_it(self):
+        config, run = self.watched()
+        job = self.start_until(config, run, 5)
+        pids = rank_pids(self.folder)
+        with open('/proc/%d/stat' % pids[0]) as f:
+            mpirun = int(f.read().rpartition(')')[2].split()[1])
+        for pid in (mpirun, pids[1]):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: 0 not in rank_pids(self.folder), 'the end of rank 0', END_S)
+        finally:
+            os.kill(mpirun, signal.SIGCONT)
+        self.expect_hang(job)
+
     def test_an_op_of_the_cpu_that_takes_longer_than_the_limit_is_no_hang(self):
         # Attention over a long sequence, of seconds.
         config, run = self.watched(limit=1, train={'steps': 1, 'micro_batch': 8, 'accumulate': 1},
