@@ -257,6 +257,32 @@ class Launch(CliTest):
             self.assertLess(outcome.seconds, 20)
             self.assertEqual(rank_pids(self.folder), {})
 
+    def script(self, text):
+        """For --mpirun. Touches the file `begun` first."""
+        path = self.path('script.sh')
+        with open(path, 'w') as f:
+            f.write('#!/bin/sh\ntouch "%s"\n%s\n' % (self.path('begun'), text))
+        os.chmod(path, 0o755)
+        return path
+
+    def test_a_signal_before_there_is_anything_to_save_ends_the_run(self):
+        config, run = self.config()
+        job = start('launch', '--mpirun', self.script('exec sleep 1000'), '--', 'train', config)
+        wait_until(lambda: os.path.exists(self.path('begun')), 'the start', job=job)
+        time.sleep(0.1)  # sh becomes sleep
+        job.signal(signal.SIGTERM)
+        self.expect(job.end(30), PREEMPTED)
+
+    def test_a_signal_between_two_attempts_is_the_end(self):
+        config, run = self.config()
+        job = start('launch', '--mpirun', self.script('exit 1'), '--', 'train', config)
+        wait_until(lambda: os.path.exists(run.file('restarts.jsonl')), 'the first failure', job=job)
+        os.remove(self.path('begun'))
+        job.signal(signal.SIGTERM)  # in the pause of half a second
+        outcome = self.expect(job.end(30), PREEMPTED)
+        self.expect_line(outcome.err, '^millrace launch: stopped before the run was started$')
+        self.assertFalse(os.path.exists(self.path('begun')))
+
     def test_a_second_signal_and_the_end_of_patience_kill(self):
         # Steps of seconds.
         config, run = self.config(train={'steps': 50, 'micro_batch': 64, 'accumulate': 400}, execution={'watchdog_s': 0})

@@ -149,6 +149,14 @@ class Stop(CliTest):
         self.expect_line(outcome.out, '^resuming after step %d from ' % last)
         self.assertFalse(run.summary()['preempted'])
 
+    def test_one_rank_that_is_asked_to_stop_stops_all(self):
+        config, run = self.config(train={'steps': 800}, checkpoint={'every': 100000})
+        for rank in (1, 0):
+            job = self.start_until(config, run, len(run.metrics()) + 3, ranks=2)
+            os.kill(rank_pids(self.folder)[rank], signal.SIGUSR1)
+            self.expect(job.end(), PREEMPTED)
+            self.assertEqual(run.checkpoints()[-1], 'step_%08d' % run.steps()[-1])
+
     def test_a_single_process_stops_on_request_too_and_at_once_on_the_second(self):
         config, run = self.config(train={'steps': 4000}, checkpoint={'every': 100000})
         job = self.start_until(config, run, 3, ranks=1)
