@@ -37,12 +37,14 @@ void CallRecord::BeginAfter(int64_t step, int64_t samples) {
   counters_before_ = session_.engine().counters();
   captured_before_ = session_.engine().recorded_step() != nullptr;
   losses_.clear();
+  otherwise_.clear();
 }
 
 void CallRecord::GoBackTo(int64_t step, int64_t samples) {
   if (step <= first_step_) return BeginAfter(step, samples);
   MR_CHECK_LE(step, last_step(), "a roll-back to a step that was not done");
   losses_.resize(static_cast<size_t>(step - first_step_));
+  std::erase_if(otherwise_, [step](int64_t undone) { return undone > step; });
 }
 
 StepReport CallRecord::Add(int64_t step, double enqueue_us, const StepScalars& scalars) {
@@ -102,8 +104,9 @@ Summary CallRecord::Summarize(const TrainResult& result, double seconds) {
                       session_.device().UsedBytes() > 0 ? summary.resident_peak : 0};
   const PlanReport plan = PredictRun(session_, machine_);
   const int64_t steps = last_step() - first_step();
+  const int64_t recorded = steps - static_cast<int64_t>(otherwise_.size());
   summary.predicted = {
-      PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, steps, captured_before_)),
+      PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, recorded, captured_before_)),
       plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second, plan.memory.device};
   summary.lower_bound_bytes = plan.memory.lower_bound;
   summary.machine = plan.machine.title;

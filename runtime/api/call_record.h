@@ -35,6 +35,8 @@ class CallRecord {
 
   // The next step is issued while none is in flight.
   void StartsAfresh() { last_collected_ = Clock::now(); }
+  // `step` is issued in another way than others, for measuring: not as what was recorded.
+  void WalksOtherwise(int64_t step) { otherwise_.push_back(step); }
   // `step` (1-based), the one after last_step(), was collected just now. What a guard thinks of it is left
   // out.
   StepReport Add(int64_t step, double enqueue_us, const StepScalars& scalars);
@@ -53,9 +55,10 @@ class CallRecord {
   const int64_t global_batch_;
   int64_t first_step_ = 0, samples_before_ = 0;
   StepCounters counters_before_;
-  bool captured_before_ = false;  // whether the step was recorded by then
-  std::vector<double> losses_;    // of steps first_step_ + 1 ... last_step()
-  std::vector<double> step_ms_;   // of all steps that were collected
+  bool captured_before_ = false;    // whether the step was recorded by then
+  std::vector<int64_t> otherwise_;  // steps that were walked otherwise, since the call began
+  std::vector<double> losses_;      // of steps first_step_ + 1 ... last_step()
+  std::vector<double> step_ms_;     // of all steps that were collected
   Clock::time_point last_collected_;
   int64_t peak_bytes_ = 0;
 };

@@ -18,6 +18,9 @@
 
 namespace millrace {
 
+// In a run's folder: a step of which every op was timed (step_trace.h).
+inline constexpr const char* kTimelineName = "timeline.json";
+
 struct MetricsLine {
   float loss = 0;       // bit for bit what loss_bits says
   float grad_norm = 0;  // the nearest float to the number; NaN where it was not finite

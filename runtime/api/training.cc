@@ -13,11 +13,14 @@
 #include "runtime/api/call_record.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/roll_back_log.h"
+#include "runtime/api/run_folder.h"
 #include "runtime/api/run_history.h"
 #include "runtime/api/saver.h"
+#include "runtime/api/step_trace.h"
 #include "runtime/api/tensorboard.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
+#include "runtime/data/file_system.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/run_checkpoint.h"
 #include "runtime/exec/state_check.h"
@@ -58,6 +61,7 @@ class Loop {
         origin_(options.origin),
         metrics_server_(options.metrics_server),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
+        trace_step_(options.trace_step),
         faults_(options.faults, session.engine()),
         guard_(config_.guard),
         stop_(stop),
@@ -77,13 +81,15 @@ class Loop {
       const bool evaluates = config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last);
       const bool saves = config_.checkpoint.every > 0 && done % config_.checkpoint.every == 0;
       const bool twice = IsDue(config_.guard.rerun_every, done);
-      if (twice) CollectDownTo(0, false);
+      if (twice || StartsTrace(done)) CollectDownTo(0, false);
       if (!bad_) {
+        PrepareTrace(done);
         Enqueue(step, twice);
         const bool stopping = StopAgreed(done, saves || last) && !last;
-        CollectDownTo(last || stopping || evaluates || saves ? 0 : lag_, evaluates);
+        CollectDownTo(last || stopping || evaluates || saves || tracer_ ? 0 : lag_, evaluates);
         result_.preempted = stopping;
       }
+      if (!bad_) FinishTrace(done);
       if (bad_) {
         step = GoBack();
         continue;
@@ -171,6 +177,30 @@ class Loop {
   void RestoreGuard(std::string state) {
     Report([&] { state = StateAfterRollBacks(config_.run.dir, result_.first_step, state); });
     guard_.Restore(session_.engine().comms().world().HostBroadcast(state, 0));
+  }
+
+  // A traced step, and those that prepare it, are alone in flight.
+  bool StartsTrace(int64_t done) const {
+    return trace_step_ > 0 && done == trace_step_ - StepTracer::StepsBefore(session_);
+  }
+  void PrepareTrace(int64_t done) {
+    if (StartsTrace(done)) tracer_ = std::make_unique<StepTracer>(session_);
+    if (!tracer_) return;
+    record_.WalksOtherwise(done);
+    if (done == trace_step_) tracer_->Begin();
+  }
+  void FinishTrace(int64_t done) {
+    if (!tracer_ || done != trace_step_) return;
+    const std::string text = tracer_->Text(
+        {{"step", done}, {"trace", {{"step", tracer_->replay() ? "instrumented replay" : "eager"}}}});
+    tracer_.reset();
+    Report([&] {
+      try {
+        WriteFileAtomically(FileSystem::Posix(), config_.run.dir + "/" + kTimelineName, text);
+      } catch (const Error& error) {
+        observer_.OnWarning(fmt::format("no timeline of step {}: {}", done, error.what()));
+      }
+    });
   }
 
   static bool IsDue(int64_t every, int64_t done) { return every > 0 && done % every == 0; }
@@ -270,6 +300,7 @@ class Loop {
   // From a step whose numbers ask for it to the newest sound checkpoint: the step to be trained next.
   int64_t GoBack() {
     for (; !waiting_.empty(); waiting_.pop_front()) session_.engine().Collect();  // on CUDA, the next one
+    tracer_.reset();
     saver_->Settle();
     RollBack made = *std::exchange(bad_, std::nullopt);
     const std::optional<ResumedRun> resumed = Resume(ResumePolicy::kAuto);
@@ -364,6 +395,7 @@ class Loop {
   const std::map<std::string, std::string> origin_;
   MetricsServer* const metrics_server_;
   FileSystem& files_;
+  const int64_t trace_step_;
   TrainFaults faults_;
   Guard guard_;
   std::optional<RollBack> bad_;  // a step was collected whose numbers ask for a roll-back
@@ -372,6 +404,7 @@ class Loop {
   const RunIdentity identity_;
   CallRecord record_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<StepTracer> tracer_;       // from the steps that prepare a traced one to its end
   std::unique_ptr<TensorBoardFile> events_;  // when run.tensorboard asks for them
   std::vector<PlanStage> plan_stages_;       // rank 0
   // Steps that are still in flight when the next one is issued: the device never waits for the host to look

@@ -67,6 +67,10 @@ struct TrainOptions {
   std::map<std::string, std::string> origin = {};
   MetricsServer* metrics_server = nullptr;  // rank 0's: is given each step when its line has been written
   FileSystem* files = nullptr;              // that checkpoints are written with; null: the machine's
+  // Step (1-based) whose ops are timed, of all ranks, for run.dir/timeline.json (step_trace.h); 0: none. On
+  // CUDA the two before it run with events between their ops, too; where the call begins later than these,
+  // none. Not in checked execution.
+  int64_t trace_step = 0;
 };
 
 // What checkpoints of a Session's run belong to. Data is described once it is open.
@@ -74,10 +78,10 @@ RunIdentity IdentityOf(const Session& session);
 
 // Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns. Rank 0
 // calls the observer and writes run.dir/config.json, metrics.jsonl, summary.json, roll_backs.jsonl where
-// there was one and, where run.tensorboard asks for them, event files. checkpoint.resume decides whether the
-// newest valid checkpoint is continued. Errors: kCheckpoint, kConfig (another model in the same folder; a
-// fault where there is no such rank or unit), kData, kIo, kNonFinite (a guard stops the run; rank 0 says why
-// first), and the engine's.
+// there was one, timeline.json where a step is traced and, where run.tensorboard asks for them, event files.
+// checkpoint.resume decides whether the newest valid checkpoint is continued. Errors: kCheckpoint, kConfig
+// (another model in the same folder; a fault where there is no such rank or unit), kData, kIo, kNonFinite (a
+// guard stops the run; rank 0 says why first), and the engine's.
 TrainResult Train(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
                   TrainObserver& observer);
 

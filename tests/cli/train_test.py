@@ -4,7 +4,7 @@ import os
 import signal
 import unittest
 
-from harness import OK, RANK_LOST, CliTest, files_of, float32_bits, millrace, program, rank_pids, start, wait_until
+from harness import BAD_CONFIG, OK, RANK_LOST, CliTest, files_of, float32_bits, millrace, program, rank_pids, start, wait_until
 
 METRIC_KEYS = ['step', 'loss', 'loss_bits', 'grad_norm', 'lr', 'tokens', 'step_ms', 'enqueue_us', 'tokens_per_s', 'mfu', 'peak_bytes',
                'skipped']
@@ -103,6 +103,39 @@ class Train(CliTest):
         # Where the bytes are moved differently the model is the same; bf16 is another.
         self.assertEqual(seen['defaults']['param_hash'], seen['eager']['param_hash'])
         self.assertNotEqual(seen['defaults']['param_hash'], seen['bf16 wire, casts and copies']['param_hash'])
+
+    def test_a_traced_step_leaves_a_timeline_and_the_bits_as_they_are(self):
+        import json
+        runs = {}
+        for name, arguments in (('plain', ()), ('traced', ('--trace-step', '3')), ('microbatch', ('--trace-step', '3', '--set', 'execution.graph=microbatch'))):
+            config, runs[name] = self.config(run=name, train={'steps': 5, 'accumulate': 2})
+            self.expect(millrace('train', config, *arguments, ranks=2), OK)
+        traced = runs['traced']
+        for key in ('param_hash', 'optimizer_hash'):
+            self.assertEqual(traced.summary()[key], runs['plain'].summary()[key])
+        self.assertEqual([line['loss_bits'] for line in traced.metrics()], [line['loss_bits'] for line in runs['plain'].metrics()])
+        for run in runs.values():  # the traced step is no replay
+            self.assertEqual(run.summary()['predicted']['counters'], run.summary()['measured']['counters'])
+        self.assertEqual(traced.summary()['counters']['graph_launches'], runs['plain'].summary()['counters']['graph_launches'] - 1)
+        self.assertFalse(os.path.exists(runs['plain'].file('timeline.json')))
+        with open(traced.file('timeline.json')) as file:
+            trace = json.load(file)
+        self.assertEqual((trace['otherData']['step'], trace['otherData']['trace']['step'], trace['otherData']['ranks']), (3, 'eager', 2))
+        self.assertEqual(trace['otherData']['plan_hash'], traced.summary()['plan_hash'])
+        plan = json.loads(self.expect(millrace('plan', config, '--world', '2', '--json'), OK).out)
+        for rank in (0, 1):
+            spans = [e for e in trace['traceEvents'] if e['ph'] == 'X' and e['pid'] == rank]
+            counts = {kind: sum(e['cat'] == kind for e in spans) for kind in {e['cat'] for e in spans}}
+            self.assertEqual(counts, {kind['kind']: kind['count'] for kind in plan['roofline']['by_kind']})
+
+    def test_a_timeline_that_cannot_be_written_is_a_warning_and_one_of_a_checked_run_is_refused(self):
+        config, run = self.config(train={'steps': 3})
+        os.makedirs(run.file('timeline.json/in_the_way'))
+        outcome = self.expect(millrace('train', config, '--trace-step', '2'), OK)
+        self.expect_line(outcome.err, 'warning: no timeline of step 2: .*timeline.json')
+        self.assertEqual(len(run.metrics()), 3)
+        outcome = self.expect(millrace('train', config, '--trace-step', '2', '--set', 'execution.checked=true'), BAD_CONFIG)
+        self.assertIn('--trace-step', outcome.err)
 
     def test_what_plan_says_is_what_the_run_measures(self):
         import json

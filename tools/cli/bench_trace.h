@@ -1,11 +1,5 @@
-// A measured step of all ranks as a Chrome trace: what ran when, on which stream, on one clock.
-//
-// Step     Where steps are graphs that a device replays: a replay of a graph of its own, with event nodes
-//          between the ops (runtime/exec/replay_timer.h). Else an eager step, each op between two events, as
-//          bench --ops (runtime/exec/op_timer.h): gaps of a small model are the host's. The trace, and
-//          StepTrace, say which, and what the events cost.
-// Clock    Ranks of one host share one; between hosts zero is when they left a barrier, tens of microseconds
-//          apart. A rank is a process of the trace, a stream a thread.
+// bench --trace: a measured step of all ranks as a Chrome trace (runtime/api/step_trace.h), and what its
+// events cost.
 #pragma once
 
 #include <functional>

@@ -48,6 +48,7 @@ std::unique_ptr<RunLock> LockRun(const RankContext& context);
 struct TrainArguments {
   ConfigArguments config;
   std::optional<int> metrics_port;  // 0: one that is free
+  int64_t trace_step = 0;           // 0: none
 };
 struct EvalArguments {
   ConfigArguments config;

@@ -29,6 +29,9 @@ void AddTrain(CLI::App* app, TrainArguments* arguments) {
   app->add_option("--metrics-port", arguments->metrics_port,
                   "serve Prometheus text on 127.0.0.1:PORT/metrics, by rank 0; 0: a free port, which is said")
       ->check(CLI::Range(0, 65535));
+  app->add_option("--trace-step", arguments->trace_step,
+                  "time every op of this step on all ranks, into run.dir/timeline.json, which report draws")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
 }
 
 // A range has no opinion about NaN, which compares with nothing.

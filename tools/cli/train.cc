@@ -80,9 +80,11 @@ int TrainVerb(const TrainArguments& arguments) {
       MR_REQUIRE(ErrorCode::kConfig, fault.rank < context.factory.world_size(),
                  "{}: a fault on rank {}: there are {} ranks", kDiskFaultVariable, fault.rank,
                  context.factory.world_size());
+    MR_REQUIRE(ErrorCode::kConfig, arguments.trace_step == 0 || !config.execution.checked,
+               "--trace-step times ops one by one: not with execution.checked = true");
     const std::unique_ptr<FileSystem> disk = FaultyDisk(disk_faults, context.factory.rank());
-    const TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(),
-                               disk.get()};
+    TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(), disk.get()};
+    options.trace_step = arguments.trace_step;
     Session session(config, context.environment, {plans, true});
     if (context.leader()) PrintBegin(session);
     const TrainResult result = Train(session, options, stop_requested, console);
