@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "runtime/api/run_environment.h"
+
 namespace millrace {
 namespace {
 
@@ -146,6 +148,42 @@ std::vector<Difference> DifferingKeys(const RecordedRun& a, const RecordedRun& b
   return Differing({names.begin(), names.end()}, in_a, in_b);
 }
 
+bool IsOwnOfEachCall(const std::string& entry) {
+  return entry == kHostEntry || entry == kStartEntry || entry == kCommandEntry;
+}
+
+std::map<std::string, std::vector<ValueFrom>> EnvironmentOf(const RunHistory& history) {
+  std::map<std::string, std::vector<ValueFrom>> entries;
+  for (const RecordedCall& call : history)
+    for (const auto& [name, value] : call.environment)
+      if (!IsOwnOfEachCall(name)) Append(entries[name], {call.step, value, ""});
+  return entries;
+}
+
+// Names of entries as they first appear.
+std::vector<std::string> EntryNames(const std::vector<const RunHistory*>& histories) {
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (const RunHistory* history : histories)
+    for (const RecordedCall& call : *history)
+      for (const auto& [name, unused] : call.environment)
+        if (seen.insert(name).second) names.push_back(name);
+  return names;
+}
+
+bool SameSequence(const std::vector<ValueFrom>& a, const std::vector<ValueFrom>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const ValueFrom& x, const ValueFrom& y) { return x.value == y.value; });
+}
+
+void CompareEnvironments(const RecordedRun& a, const RecordedRun& b, RunComparison& c) {
+  auto in_a = EnvironmentOf(a.history), in_b = EnvironmentOf(b.history);
+  c.environment_known = !in_a.empty() && !in_b.empty();
+  if (!c.environment_known) return;
+  for (const std::string& name : EntryNames({&a.history, &b.history}))
+    if (!SameSequence(in_a[name], in_b[name])) c.environment.push_back({name, in_a[name], in_b[name]});
+}
+
 bool IsOfResults(const HashComparison& hash) {
   return hash.name == "param_hash" || hash.name == "optimizer_hash";
 }
@@ -200,6 +238,7 @@ RunComparison CompareRuns(const RecordedRun& a, const RecordedRun& b) {
   c.stages_known = !stages_a.empty() && !stages_b.empty();
   if (c.stages_known)
     c.stages = Differing({kPlanStageNames.begin(), kPlanStageNames.end()}, stages_a, stages_b);
+  CompareEnvironments(a, b, c);
   return c;
 }
 

@@ -55,7 +55,7 @@ struct RolledBackStep {
 // another.
 struct ValueFrom {
   int64_t step = 0;
-  std::string value;   // JSON text of a key, the hash of a stage
+  std::string value;   // JSON text of a key, the hash of a stage, an entry of the environment
   std::string origin;  // of a key
   bool operator==(const ValueFrom&) const = default;
 };
@@ -81,7 +81,10 @@ struct RunComparison {
   std::vector<HashComparison> hashes;  // in the order of kFinalHashNames
   std::vector<Difference> keys;    // configuration keys that differ, but for run.dir; world and backend too
   std::vector<Difference> stages;  // plan stages that differ, in the order of kPlanStageNames
-  bool keys_known = false, stages_known = false;  // of both runs
+  // What the runs ran on, in the order recorded, but for host, start and command: no part of any verdict. The
+  // steps of changes do not count, their order does.
+  std::vector<Difference> environment;
+  bool keys_known = false, stages_known = false, environment_known = false;  // of both runs
 
   // Nothing that was recorded of the results differs: same steps, same losses, held-out losses, skipped
   // updates, hashes of parameters and optimizer. A hash that only one run has differs. Where both lack them,

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "runtime/api/run_environment.h"
 #include "runtime/base/error.h"
 #include "runtime/config/convert.h"
 #include "runtime/config/document.h"
@@ -21,7 +22,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = int64_t{16} << 20;
 constexpr int kDepth = 8;
-// Of a history in memory, calls times keys: each call holds all keys, though its file says only what changed.
+// Of a history in memory, calls times keys and entries: each call holds all keys, though its file says only
+// what changed.
 constexpr size_t kMostValues = size_t{1} << 20;
 
 std::string PathOf(const std::string& run_dir) { return run_dir + "/config.json"; }
@@ -35,9 +37,16 @@ std::map<std::string, RecordedValue> Changed(const RecordedCall& before, const R
   return changed;
 }
 
+// What a call ran on, without when it began and how it was asked for.
+RunEnvironment Surroundings(const RecordedCall& call) {
+  RunEnvironment entries = call.environment;
+  std::erase_if(entries, [](const auto& e) { return e.first == kStartEntry || e.first == kCommandEntry; });
+  return entries;
+}
+
 bool SameBut(const RecordedCall& a, const RecordedCall& b) {
   return a.world == b.world && a.backend == b.backend && a.plan_stages == b.plan_stages &&
-         Changed(a, b).empty();
+         Surroundings(a) == Surroundings(b) && Changed(a, b).empty();
 }
 
 Json CallJson(const RecordedCall& call, const std::map<std::string, RecordedValue>& keys) {
@@ -47,11 +56,14 @@ Json CallJson(const RecordedCall& call, const std::map<std::string, RecordedValu
   for (const std::string_view name : kPlanStageNames)
     if (const auto hash = call.plan_stages.find(std::string(name)); hash != call.plan_stages.end())
       stages[hash->first] = hash->second;
-  return {{"step", call.step},
-          {"world", call.world},
-          {"backend", call.backend},
-          {"keys", values},
-          {"plan_stages", stages}};
+  Json object = {{"step", call.step},
+                 {"world", call.world},
+                 {"backend", call.backend},
+                 {"keys", values},
+                 {"plan_stages", stages}};
+  for (const auto& [name, value] : call.environment)
+    object["environment"].push_back({{"name", name}, {"value", value}});
+  return object;
 }
 
 RecordedCall CallFrom(const nlohmann::json& object, const JsonOrigin& origin) {
@@ -63,6 +75,12 @@ RecordedCall CallFrom(const nlohmann::json& object, const JsonOrigin& origin) {
     call.keys[key] = {JsonField(recorded, "value", origin).dump(), JsonString(recorded, "origin", origin)};
   const nlohmann::json& stages = JsonField(object, "plan_stages", origin);
   for (const auto& [name, hash] : stages.items()) call.plan_stages[name] = JsonString(stages, name, origin);
+  if (!object.contains("environment")) return call;
+  const nlohmann::json& environment = JsonField(object, "environment", origin);
+  MR_REQUIRE(ErrorCode::kData, environment.is_array(), "{}: \"environment\" must be an array, got {}",
+             origin.name, environment.type_name());
+  for (const nlohmann::json& entry : environment)
+    call.environment.emplace_back(JsonString(entry, "name", origin), JsonString(entry, "value", origin));
   return call;
 }
 
@@ -105,7 +123,8 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
   const JsonOrigin origin{path, ErrorCode::kData};
   const nlohmann::json all = ParseStrictJson(text, kDepth, origin);
   RunHistory history = {CallFrom(all, origin)};
-  size_t values = history.back().keys.size();
+  const auto held = [](const RecordedCall& call) { return call.keys.size() + call.environment.size(); };
+  size_t values = held(history.back());
   const nlohmann::json& resumed = JsonField(all, "resumed", origin);
   MR_REQUIRE(ErrorCode::kData, resumed.is_array(), "{}: \"resumed\" must be an array, got {}", path,
              resumed.type_name());
@@ -117,7 +136,7 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
     std::map<std::string, RecordedValue> changed = std::move(call.keys);
     call.keys = history.back().keys;
     for (auto& [key, recorded] : changed) call.keys[key] = std::move(recorded);
-    MR_REQUIRE(ErrorCode::kData, (values += call.keys.size()) <= kMostValues,
+    MR_REQUIRE(ErrorCode::kData, (values += held(call)) <= kMostValues,
                "{}: the calls up to step {} have more than {} values together", path, call.step, kMostValues);
     history.push_back(std::move(call));
   }

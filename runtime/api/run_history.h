@@ -5,11 +5,15 @@
 //   {"step": 0, "world": 2, "backend": "cpu",
 //    "keys": {"model.family": {"value": "llama", "origin": "quickstart.json:3"}, ...},
 //    "plan_stages": {"model_spec": "<hash>", ...},
-//    "resumed": [{"step": 200, "world": 2, "backend": "cpu", "keys": {what changed}, "plan_stages": {...}}]}
+//    "environment": [{"name": "host", "value": "elm: ranks 0-1"}, ...],
+//    "resumed": [{"step": 200, "world": 2, "backend": "cpu", "keys": {what changed}, "plan_stages": {...},
+//                 "environment": [all of it]}]}
 //
-// Invariant  Calls ascend by step, and each differs from the one before in more than origins: resuming with
-//            the same configuration leaves the file as it is. Every step of metrics.jsonl was trained by the
-//            last call whose step is below it: a call that goes back behind an earlier one replaces it.
+// Invariant  Calls ascend by step, and each differs from the one before in more than origins, start and
+//            command: resuming with the same configuration on the same machine leaves the file as it is.
+//            Every step of metrics.jsonl was trained by the last call whose step is below it: a call that
+//            goes back behind an earlier one replaces it.
+// Environment  What a call ran on, for people; empty in files of before it was recorded.
 // Text       A path in an origin that is not UTF-8 has replacement characters.
 #pragma once
 

@@ -31,6 +31,7 @@ void CheckHistory(std::string_view text) {
   for (size_t i = 0; i < again.size(); ++i) {
     FUZZ_REQUIRE(again[i].step == history[i].step && again[i].world == history[i].world);
     FUZZ_REQUIRE(again[i].backend == history[i].backend);
+    FUZZ_REQUIRE(again[i].environment == history[i].environment);
   }
   FUZZ_REQUIRE(RunHistoryJson(again) == written);
   for (const RecordedCall& call : history) fuzz::Accepts({ErrorCode::kData}, [&] { ConfigOf(call); });

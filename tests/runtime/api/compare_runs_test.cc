@@ -240,6 +240,50 @@ TEST_CASE("keys differ by value and by when they changed, not by origin", "[comp
   CHECK(CompareRuns(b, sooner).keys.size() == 2);
 }
 
+TEST_CASE("environments are compared for people, and are no difference between runs", "[compare]") {
+  const auto on = [](const std::string& mpi, const std::string& own) {
+    return std::vector<std::pair<std::string, std::string>>{
+        {"host", own}, {"started", own}, {"command", own}, {"device", "Xeon"}, {"MPI", mpi}};
+  };
+  RecordedRun a = Run(5), b = Run(5);
+  CHECK_FALSE(CompareRuns(a, b).environment_known);
+  a.history[0].environment = on("4.1.4", "Monday");
+  CHECK_FALSE(CompareRuns(a, b).environment_known);
+  CHECK(CompareRuns(a, b).environment.empty());
+  CHECK(CompareRuns(a, b).same());
+  b.history[0].environment = on("4.1.4", "Friday");
+  CHECK(CompareRuns(a, b).environment_known);
+  CHECK(CompareRuns(a, b).environment.empty());
+
+  b.history[0].environment = on("5.0.0", "Friday");
+  b.history[0].environment.emplace_back("NCCL", "2.28.9");
+  RunComparison c = CompareRuns(a, b);
+  CHECK(c.same());
+  CHECK(c.keys.empty());
+  REQUIRE(c.environment.size() == 2);
+  CHECK(c.environment[0].name == "MPI");
+  CHECK(c.environment[0].a == std::vector<ValueFrom>{{0, "4.1.4", ""}});
+  CHECK(c.environment[0].b == std::vector<ValueFrom>{{0, "5.0.0", ""}});
+  CHECK(c.environment[1].name == "NCCL");
+  CHECK(c.environment[1].a.empty());
+
+  // Of resumed runs the values count, not the steps.
+  const auto resume = [&](RecordedRun& run, int64_t step, const std::string& mpi) {
+    run.history.push_back(run.history.back());
+    run.history.back().step = step;
+    run.history.back().environment = on(mpi, "later");
+  };
+  b = a;
+  resume(b, 2, "4.1.4");
+  CHECK(CompareRuns(a, b).environment.empty());
+  resume(b, 3, "5.0.0");
+  c = CompareRuns(a, b);
+  REQUIRE(c.environment.size() == 1);
+  CHECK(c.environment[0].b == std::vector<ValueFrom>{{0, "4.1.4", ""}, {3, "5.0.0", ""}});
+  resume(a, 4, "5.0.0");
+  CHECK(CompareRuns(a, b).environment.empty());
+}
+
 TEST_CASE("without config.json keys are not known; stages are where summary.json has them", "[compare]") {
   RecordedRun old = Run(3);
   old.history.clear();

@@ -39,6 +39,7 @@ void RequireEqual(const RunHistory& a, const RunHistory& b) {
     CHECK(a[i].backend == b[i].backend);
     CHECK(a[i].keys == b[i].keys);
     CHECK(a[i].plan_stages == b[i].plan_stages);
+    CHECK(a[i].environment == b[i].environment);
   }
 }
 
@@ -129,6 +130,52 @@ TEST_CASE("a resumed run keeps the first configuration and adds what changed", "
   RequireEqual(WithCall(history, Call(0, "0.5", "c.json:1")), {Call(0, "0.5", "c.json:1")});
 }
 
+RecordedCall CallOn(int64_t step, const std::string& mpi, const std::string& start) {
+  RecordedCall call = Call(step, "0.01", "default");
+  call.environment = {
+      {"host", "elm: ranks 0-1"}, {"started", start}, {"command", "of " + start}, {"MPI", mpi}};
+  return call;
+}
+
+TEST_CASE("each call has the environment that it ran in, as it was given", "[run_history]") {
+  RunHistory history = WithCall({}, CallOn(0, "4.1.4", "Monday"));
+  // Begun at another time by another command, on the same machine: no change.
+  history = WithCall(history, CallOn(4, "4.1.4", "Tuesday"));
+  REQUIRE(history.size() == 1);
+  history = WithCall(history, CallOn(6, "5.0.0", "Friday"));
+  REQUIRE(history.size() == 2);
+  const std::string text = RunHistoryJson(history);
+  RequireEqual(ParseRunHistory(text, "c"), {CallOn(0, "4.1.4", "Monday"), CallOn(6, "5.0.0", "Friday")});
+  CHECK(RunHistoryJson(ParseRunHistory(text, "c")) == text);
+  RecordedCall elsewhere = CallOn(8, "5.0.0", "Friday");
+  elsewhere.environment[0].second = "oak: ranks 0-1";
+  CHECK(WithCall(history, elsewhere).size() == 3);
+  // Calls of before there were environments, alone and before one that has its own.
+  CHECK(RunHistoryJson({Call(0, "0.01", "default")}).find("environment") == text.npos);
+  RequireEqual(
+      ParseRunHistory(RunHistoryJson({Call(0, "0.01", "default"), CallOn(6, "5.0.0", "Friday")}), "c"),
+      {Call(0, "0.01", "default"), CallOn(6, "5.0.0", "Friday")});
+}
+
+TEST_CASE("a damaged environment is an error with its place", "[run_history]") {
+  const auto fails = [](const std::string& environment, const std::string& message) {
+    CAPTURE(environment);
+    const std::string call = R"("world":1,"backend":"cpu","plan_stages":{},"keys":{})";
+    const std::string damaged = call + R"(,"environment":)" + environment;
+    RequireError(ErrorCode::kData, {"c.json: " + message},
+                 [&] { ParseRunHistory(R"({"step":0,"resumed":[],)" + damaged + "}", "c.json"); });
+    RequireError(ErrorCode::kData, {"c.json: " + message}, [&] {
+      ParseRunHistory(R"({"step":0,)" + call + R"(,"resumed":[{"step":1,)" + damaged + "}]}", "c.json");
+    });
+  };
+  fails(R"({"name":"MPI","value":"4"})", "\"environment\" must be an array, got object");
+  fails("null", "\"environment\" must be an array, got null");
+  fails(R"([{"name":"MPI"}])", "\"value\" is missing");
+  fails(R"([{"name":4,"value":"4"}])", "\"name\"");
+  fails(R"([{"name":"MPI","value":4}])", "\"value\"");
+  fails(R"(["MPI"])", "");
+}
+
 TEST_CASE("a history cannot stand for more than it is worth keeping in memory", "[run_history]") {
   const std::string rest = R"("world":1,"backend":"cpu","plan_stages":{},"keys":{)";
   std::string keys, calls;
@@ -143,6 +190,16 @@ TEST_CASE("a history cannot stand for more than it is worth keeping in memory", 
   CHECK(ParseRunHistory(text(), "a").size() == 501);
   add(501, 600);  // 52 KB that would be more than a million values
   RequireError(ErrorCode::kData, {"a: the calls up to step 524 have more than 1048576 values"},
+               [&] { ParseRunHistory(text(), "a"); });
+  // Entries of an environment count as keys do.
+  calls.clear();
+  add(1, 500);
+  std::string entries;
+  for (int i = 0; i < 50000; ++i) entries += R"({"name":"","value":""},)";
+  entries.back() = ']';
+  calls.back() = ',';
+  calls += R"("environment":[)" + entries + "}";
+  RequireError(ErrorCode::kData, {"a: the calls up to step 500 have more than 1048576 values"},
                [&] { ParseRunHistory(text(), "a"); });
 }
 

@@ -1,0 +1,77 @@
+#include "runtime/api/run_environment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+
+// Who has a value, ascending.
+struct Shared {
+  std::string value;
+  std::vector<size_t> ranks;
+};
+
+struct Entry {
+  std::string name;
+  std::vector<Shared> values;  // in the order of their first rank
+};
+
+template <class T, class Matches>
+T& FindOrAdd(std::vector<T>& all, Matches&& matches, T fresh) {
+  const auto found = std::find_if(all.begin(), all.end(), matches);
+  return found != all.end() ? *found : all.emplace_back(std::move(fresh));
+}
+
+// "ranks 0-3, 6"
+std::string RanksText(const std::vector<size_t>& ranks) {
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < ranks.size();) {
+    const size_t first = ranks[i];
+    size_t last = first;
+    while (++i < ranks.size() && ranks[i] == last + 1) ++last;
+    ranges.push_back(first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last));
+  }
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranges, ", "));
+}
+
+}  // namespace
+
+RunEnvironment Together(const std::vector<RunEnvironment>& ranks) {
+  std::vector<Entry> entries;
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const auto& [name, value] : ranks[rank]) {
+      if (rank > 0 && (name == kStartEntry || name == kCommandEntry)) continue;
+      Entry& entry = FindOrAdd(
+          entries, [&](const Entry& e) { return e.name == name; }, Entry{name, {}});
+      FindOrAdd(
+          entry.values, [&](const Shared& s) { return s.value == value; }, Shared{value, {}})
+          .ranks.push_back(rank);
+    }
+  RunEnvironment all;
+  for (const auto& [name, values] : entries) {
+    const bool is_rank_0s = name == kStartEntry || name == kCommandEntry;
+    if (is_rank_0s || (values.front().ranks.size() == ranks.size() && name != kHostEntry)) {
+      all.emplace_back(name, values.front().value);
+      continue;
+    }
+    std::vector<std::string> words;
+    for (const auto& [value, whose] : values) words.push_back(value + ": " + RanksText(whose));
+    all.emplace_back(name, fmt::format("{}", fmt::join(words, "; ")));
+  }
+  return all;
+}
+
+RunEnvironment TogetherOverRanks(const RunEnvironment& own, Communicator& world) {
+  const std::string mine = Json(own).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  std::vector<RunEnvironment> ranks;
+  for (const std::string& text : world.HostAllGather(mine))
+    ranks.push_back(Json::parse(text).get<RunEnvironment>());
+  return Together(ranks);
+}
+
+}  // namespace millrace
