@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -51,15 +53,17 @@ void SetAside(const std::string& run_dir) {
       Rename(FileSystem::Posix(), path, old(n, file));
 }
 
-bool IsOfStepUpTo(const std::string& line, int64_t last) {
+std::optional<int64_t> StepOf(const std::string& line) {
   const Json entry = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  return entry.is_object() && entry.contains("step") && entry["step"].is_number_integer() &&
-         entry["step"].get<int64_t>() <= last;
+  if (!entry.is_object() || !entry.contains("step") || !entry["step"].is_number_integer())
+    return std::nullopt;
+  return entry["step"].get<int64_t>();
 }
 
-// The path of a metrics file that holds the lines of steps up to `resume_step`; counts the others in
-// `dropped`.
-std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics old, int64_t* dropped) {
+// The path of a metrics file that holds the lines of steps up to `resume_step`; counts those of later ones in
+// `dropped`, and in `missing` the steps that it has no line of, if there was a file.
+std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics old, int64_t* dropped,
+                     int64_t* missing) {
   MakeFolder(FileSystem::Posix(), run_dir);
   if (old == OldMetrics::kSetAside) SetAside(run_dir);
   // While a run goes on, and when it is killed, no summary of an earlier call passes for its own.
@@ -67,14 +71,23 @@ std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics
   std::filesystem::remove(SummaryPath(run_dir), ignored);
   const std::string path = MetricsPath(run_dir);
   std::ifstream in(path);
+  if (!in) return path;
   std::string kept, line;
+  std::set<int64_t> steps;
+  bool damaged = false;
   while (std::getline(in, line)) {
-    if (IsOfStepUpTo(line, resume_step))
+    const std::optional<int64_t> step = StepOf(line);
+    if (step && *step <= resume_step) {
       kept += line + "\n";
-    else
+      steps.insert(*step);
+    } else if (step) {
       ++*dropped;
+    } else {
+      damaged = true;
+    }
   }
-  if (*dropped > 0) WriteFileAtomically(FileSystem::Posix(), path, kept);
+  *missing = resume_step - static_cast<int64_t>(steps.size());
+  if (*dropped > 0 || damaged) WriteFileAtomically(FileSystem::Posix(), path, kept);
   return path;
 }
 
@@ -119,7 +132,7 @@ std::string Float32Bits(double value) {
 }
 
 MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old)
-    : lines_(Prepared(run_dir, resume_step, old, &dropped_)) {}
+    : lines_(Prepared(run_dir, resume_step, old, &dropped_, &missing_)) {}
 
 void MetricsFile::Append(const StepReport& r) {
   Json line = {{"step", r.step},

@@ -28,9 +28,11 @@ class MetricsFile {
   void Sync();
   // Steps whose lines were dropped because they were not saved.
   int64_t dropped() const { return dropped_; }
+  // Steps that were saved, but have no line in the file that was there.
+  int64_t missing() const { return missing_; }
 
  private:
-  int64_t dropped_ = 0;
+  int64_t dropped_ = 0, missing_ = 0;
   JsonlAppender lines_;
 };
 

@@ -151,6 +151,10 @@ class Loop {
       if (metrics_->dropped() > 0)
         observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
                                         metrics_->dropped(), result_.first_step));
+      if (metrics_->missing() > 0)
+        observer_.OnWarning(
+            fmt::format("metrics.jsonl is damaged: it lacks {} of the {} steps that were saved",
+                        metrics_->missing(), result_.first_step));
       plan_stages_ = PlanStages(config_, session_.run());
       const std::string warning = RecordCall(
           config_.run.dir, DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step));

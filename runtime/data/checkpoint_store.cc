@@ -1,6 +1,11 @@
 #include "runtime/data/checkpoint_store.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -143,6 +148,23 @@ std::vector<std::string> VerifyCheckpoint(const std::string& folder) {
     problems.push_back(error.what());
   }
   return problems;
+}
+
+std::string WhyUnreadable(const std::string& folder) {
+  constexpr std::array<int, 8> kOfTheProcess = {EACCES, EPERM,  EMFILE,    ENFILE,
+                                                ENOMEM, ESTALE, ETIMEDOUT, EINTR};
+  std::vector<std::string> paths = {folder};
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error), end;
+  for (; !error && entries != end; entries.increment(error)) paths.push_back(entries->path().string());
+  for (const std::string& path : paths) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int reason = fd < 0 ? errno : 0;
+    if (fd >= 0) ::close(fd);
+    if (std::find(kOfTheProcess.begin(), kOfTheProcess.end(), reason) != kOfTheProcess.end())
+      return fmt::format("{}: {}", path, std::generic_category().message(reason));
+  }
+  return "";
 }
 
 std::string QuarantineCheckpoint(const std::string& folder, FileSystem& files) {

@@ -34,6 +34,10 @@ std::vector<std::string> VerifyCheckpoint(const std::string& folder);
 // The same for one file of it, so that ranks can share the work.
 std::vector<std::string> VerifyCheckpointFile(const std::string& folder, const CheckpointFile& file);
 
+// The file of it that this process is not let open, and why: permission, a limit on open files, a stale
+// mount. Such a checkpoint may be sound. "": there is none, or it cannot be opened for a reason of its own.
+std::string WhyUnreadable(const std::string& folder);
+
 // Renames a folder to damaged.<name> (with a number if that exists), so that nobody takes it for a checkpoint
 // and nothing is lost. Returns the new path.
 std::string QuarantineCheckpoint(const std::string& folder, FileSystem& files = FileSystem::Posix());

@@ -213,6 +213,13 @@ std::vector<std::string> VerifyTogether(Communicator& world, const std::string& 
   return all;
 }
 
+// Error(kIo) on every rank if one of them is not let open the checkpoint's files.
+void RequireReadable(Communicator& world, const std::string& folder) {
+  for (const std::string& why : world.HostAllGather(WhyUnreadable(folder)))
+    MR_REQUIRE(ErrorCode::kIo, why.empty(),
+               "checkpoint {} cannot be read ({}); it may be sound, and nothing was moved", folder, why);
+}
+
 // Moves the checkpoints of an earlier run out of the way, so that a run that begins anew loses nothing of it.
 std::optional<std::string> SetAside(const std::string& run_dir) {
   const std::string root = CheckpointRoot(run_dir);
@@ -262,6 +269,7 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
       resumed.warnings = warnings;
       return resumed;
     }
+    RequireReadable(world, folder);
     MR_REQUIRE(ErrorCode::kCheckpoint, policy == ResumePolicy::kAuto, "checkpoint {} is damaged: {}", folder,
                Summary(problems));
     std::string moved = folder;

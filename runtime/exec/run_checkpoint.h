@@ -5,7 +5,7 @@
 // Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars, counters.
 //          Another mesh or precision loads the same logical values; counters then begin at zero.
 // Errors   kConfig: the folder holds another model. kCheckpoint: nothing valid where `must` asks for it, or
-//          damage under `must`.
+//          damage under `must`. kIo: this process is not let read one that may be sound.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,11 @@
 """Checkpoints that are damaged, of another model, or of another world."""
+import ctypes
 import os
 import shutil
+import subprocess
 import unittest
 
-from harness import BAD_CHECKPOINT, BAD_CONFIG, OK, CliTest, files_of, flip_bit, millrace, program, raw_mpirun, truncate
+from harness import BAD_CHECKPOINT, BAD_CONFIG, IO_FAILED, OK, PROGRAM, CliTest, files_of, flip_bit, millrace, program, raw_mpirun, truncate
 
 CONSTANT = {'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}}
 
@@ -95,6 +97,23 @@ class Damage(CliTest):
         self.assertEqual(run.steps(), [1, 2, 3, 4, 5, 6])
         self.assertTrue(os.path.exists(run.file('metrics.old-1.jsonl')))
 
+    def test_one_that_may_not_be_read_is_not_damaged(self):
+        def without_override():  # root reads what it likes
+            for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+                ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+        config, run = self.copy('unreadable')
+        before = files_of(run.path)
+        for name in ('manifest.json', 'rank_00001.safetensors'):
+            path = run.checkpoint(4, name)
+            os.chmod(path, 0)
+            done = subprocess.run([PROGRAM, 'train', config], preexec_fn=without_override, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, timeout=120)
+            os.chmod(path, 0o644)
+            self.assertEqual(done.returncode, IO_FAILED, done.stderr)
+            self.expect_line(done.stderr.decode(), 'cannot be read .*%s: Permission denied.*; it may be sound, and nothing was moved$' % name)
+            self.assertEqual(files_of(run.path), before)
+
     def test_must_needs_one(self):
         config, run = self.config('none.json', run='none')
         outcome = self.expect(millrace('train', config, '--set', 'checkpoint.resume=must', ranks=2), BAD_CHECKPOINT)
@@ -160,6 +179,17 @@ class Damage(CliTest):
         for ours, theirs in zip(run.metrics(), one_run.metrics()):
             # Float32 sums in another order: a few units in the last place per step.
             self.assertAlmostEqual(ours['loss'], theirs['loss'], delta=1e-5 * theirs['loss'])
+
+    def test_lines_of_saved_steps_that_are_gone_are_said(self):
+        config, run = self.copy('lines')
+        with open(run.file('metrics.jsonl')) as f:
+            lines = f.readlines()
+        with open(run.file('metrics.jsonl'), 'w') as f:
+            f.writelines([lines[0], 'garbage\n', lines[2], lines[3][:40]])
+        outcome = self.expect(millrace('train', config, ranks=2), OK)
+        self.expect_line(outcome.err, r'warning: metrics\.jsonl is damaged: it lacks 2 of the 4 steps that were saved$')
+        self.expect_line(outcome.err, 'warning')
+        self.assertEqual(run.steps(), [1, 3, 5, 6])
 
     def test_another_order_of_the_data_is_said(self):
         config, run = self.copy('order')
