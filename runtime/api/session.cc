@@ -73,7 +73,8 @@ Session::Session(const Config& config, const Environment& environment, const Ses
     : config_(config),
       device_(environment.device),
       ranges_(environment.ranges),
-      peer_memory_(environment.peer_memory) {
+      peer_memory_(environment.peer_memory),
+      describe_(environment.describe) {
   const int world = environment.comm_factory->world_size();
   run_ = Assemble(config, world, environment.traits, parts.plans);
   if (parts.data) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/api/assemble.h"
+#include "runtime/api/run_environment.h"
 #include "runtime/config/config.h"
 #include "runtime/exec/batcher.h"
 #include "runtime/exec/engine.h"
@@ -38,7 +39,8 @@ struct Environment {
   // watchdog.
   std::function<void(const std::string& verdict)> on_stall;
   std::function<void(const std::string& text)> on_warning;  // rank 0 only; null: not said
-  std::optional<uint64_t> adversary_seed;                   // tests
+  std::function<RunEnvironment()> describe;  // what this rank runs on, for the record; null: not recorded
+  std::optional<uint64_t> adversary_seed;    // tests
 };
 
 struct SessionParts {
@@ -76,6 +78,7 @@ class Session {
   const std::string& tuning() const { return tuning_; }
   // As the environment's.
   bool peer_memory() const { return peer_memory_; }
+  RunEnvironment Describe() const { return describe_ ? describe_() : RunEnvironment(); }
   // MemoryBytes of its device while the session was set up.
   struct MemoryMarks {
     int64_t start = 0, communicators = 0;  // before there were communicators, and with them
@@ -105,6 +108,7 @@ class Session {
   Device* device_;
   ProfilerRanges* ranges_;
   bool peer_memory_;
+  std::function<RunEnvironment()> describe_;
   std::unique_ptr<CommSet> comms_;
   AssembledRun run_;
   std::unique_ptr<ProgressMarks> marks_;

@@ -13,6 +13,7 @@
 #include "runtime/api/call_record.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/roll_back_log.h"
+#include "runtime/api/run_environment.h"
 #include "runtime/api/run_folder.h"
 #include "runtime/api/run_history.h"
 #include "runtime/api/saver.h"
@@ -140,6 +141,8 @@ class Loop {
     if (result_.complete_before) return;
     if (goes_on)
       RestoreGuard(resumed->progress.state);  // a log that cannot be read ends it before a file changes
+    const RunEnvironment environment =
+        TogetherOverRanks(session_.Describe(), session_.engine().comms().world());
     Report([&] {
       if (goes_on)
         for (const std::string& change : resumed->changes) observer_.OnWarning(change);
@@ -156,8 +159,9 @@ class Loop {
             fmt::format("metrics.jsonl is damaged: it lacks {} of the {} steps that were saved",
                         metrics_->missing(), result_.first_step));
       plan_stages_ = PlanStages(config_, session_.run());
-      const std::string warning = RecordCall(
-          config_.run.dir, DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step));
+      RecordedCall call = DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step);
+      call.environment = environment;
+      const std::string warning = RecordCall(config_.run.dir, call);
       if (!warning.empty()) observer_.OnWarning(warning);
     });
     if (!goes_on) RestoreGuard("{}");  // roll-backs of a run that is put aside are gone by now

@@ -1,8 +1,12 @@
 """Two runs side by side: what `compare` says of real ones that differ in a known way."""
+import datetime
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
+import time
 import unittest
 
 from harness import BAD_CONFIG, BAD_DATA, IO_FAILED, OK, PROGRAM, CliTest, RunDir, millrace, program, truncate
@@ -98,6 +102,64 @@ class Compare(CliTest):
         self.assertIsNone(stages['schedule'])
         self.assertIsNotNone(stages['memory_plan'])
         self.expect_line(text, r'^  schedule +by hash$')
+
+    def test_environments_are_recorded_and_shown_and_are_no_difference(self):
+        a = self.train('a', 'train.steps=3')
+        with open(a.file('config.json')) as f:
+            first = json.load(f)
+        self.train('a')
+        with open(a.file('config.json')) as f:
+            recorded = json.load(f)
+        self.assertEqual({key: value for key, value in recorded.items() if key != 'resumed'},
+                         {key: value for key, value in first.items() if key != 'resumed'})
+        calls = [{entry['name']: entry['value'] for entry in call['environment']} for call in [recorded] + recorded['resumed']]
+        self.assertEqual(len(calls), 2)
+        for call in calls:
+            self.assertEqual(call['host'], socket.gethostname() + ': ranks 0-1')
+            self.assertRegex(call['MPI'], r'^Open MPI v\d+\.\d+')
+            self.assertRegex(call['BLAS'], '^OpenBLAS ')
+            self.assertRegex(call['program'], r'^[0-9a-f]{16}, g\+\+ \d')
+            self.assertIn(os.uname().release, call['kernel'])
+            self.assertGreater(int(call['CPUs']), 0)
+            self.assertNotIn('NCCL', call)  # on the CPU
+            self.assertNotIn('', call.values())
+            began = datetime.datetime.strptime(call['started'], '%Y-%m-%dT%H:%M:%SZ').replace(tzinfo=datetime.timezone.utc)
+            self.assertLess(abs(began.timestamp() - time.time()), 600)
+        with open('/proc/cpuinfo') as f:
+            models = [line.split(':', 1)[1].strip() for line in f if line.startswith('model name')]
+        self.assertEqual(calls[0].get('device'), models[0] if models else None)
+        # Each call's own command.
+        self.assertRegex(calls[0]['command'], r'millrace\w* train \S*a\.json --set train\.steps=3$')
+        self.assertRegex(calls[1]['command'], r'millrace\w* train \S*a\.json$')
+
+        b = RunDir(self.path('b'))
+        shutil.copytree(a.path, b.path)
+        value, text = self.compare(a, b, OK)
+        self.assertEqual(value['environment'], [])
+        self.assertNotIn('environment', text)
+        # As on another machine, from the resumed call on.
+        for entry in recorded['resumed'][0]['environment']:
+            if entry['name'] in ('host', 'started', 'command', 'MPI'):
+                entry['value'] = 'other'
+        with open(b.file('config.json'), 'w') as f:
+            json.dump(recorded, f)
+        value, text = self.compare(a, b, OK)
+        self.assertTrue(value['same'])
+        self.assertEqual(value['config'], [])
+        self.assertEqual(value['environment'], [{'name': 'MPI', 'a': [{'after_step': 0, 'value': calls[0]['MPI']}],
+                                                 'b': [{'after_step': 0, 'value': calls[0]['MPI']}, {'after_step': 3, 'value': 'other'}]}])
+        self.expect_line(text, '^The same: ')
+        self.expect_line(text, '^environment: differs$')
+        self.expect_line(text, r'^  MPI  A ' + re.escape(calls[0]['MPI']) + '$')
+        self.expect_line(text, r'^ +B ' + re.escape(calls[0]['MPI']) + ', after step 3 other$')
+        # Files of before there were environments.
+        for call in [recorded] + recorded['resumed']:
+            del call['environment']
+        with open(b.file('config.json'), 'w') as f:
+            json.dump(recorded, f)
+        value, text = self.compare(a, b, OK)
+        self.assertIsNone(value['environment'])
+        self.assertEqual(value['config'], [])
 
     def test_another_seed(self):
         a, b = self.train('a'), self.train('b', train={'seed': 1})

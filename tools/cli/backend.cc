@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
+#include "tools/cli/host_facts.h"
 #include "tools/cli/peer_decision.h"
 
 namespace millrace {
@@ -39,6 +40,7 @@ RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& conf
   rank.environment.comm_factory = &host;
   rank.environment.traits = TraitsOf(Backend::kCpu, host.world_size());
   rank.machine = FindMachine("cpu");
+  rank.facts = {{"device", CpuModel()}, {"BLAS", BlasLibrary()}};
   return rank;
 }
 

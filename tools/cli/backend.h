@@ -8,6 +8,7 @@
 #include "comm/comm_factory.h"
 #include "comm/mesh.h"
 #include "kernels/ops/kernel_table.h"
+#include "runtime/api/run_environment.h"
 #include "runtime/api/session.h"
 #include "runtime/base/device.h"
 #include "runtime/base/profiler_ranges.h"
@@ -26,8 +27,9 @@ struct RankDevice {
   std::unique_ptr<Device> device;
   std::unique_ptr<CommFactory> comms;  // null: the host's factory serves
   Environment environment;
-  Machine machine;     // whose figures MFU and predictions use
-  std::string notice;  // for rank 0 to say; "": nothing
+  Machine machine;       // whose figures MFU and predictions use
+  RunEnvironment facts;  // of the device and its libraries, for the record
+  std::string notice;    // for rank 0 to say; "": nothing
 };
 
 // Backend for a configuration on this machine: execution.backend, or for `auto` cuda where it is built in and

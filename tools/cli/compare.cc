@@ -128,13 +128,23 @@ Json StageJson(const Difference& stage, const Side& a, const Side& b) {
   return {{"stage", stage.name}, {"a", hashes(stage.a)}, {"b", hashes(stage.b)}, {"first_difference", first}};
 }
 
+Json EnvironmentJson(const Difference& entry) {
+  const auto values = [](const std::vector<ValueFrom>& from) {
+    Json all = Json::array();
+    for (const ValueFrom& v : from) all.push_back({{"after_step", v.step}, {"value", v.value}});
+    return all;
+  };
+  return {{"name", entry.name}, {"a", values(entry.a)}, {"b", values(entry.b)}};
+}
+
 Json ComparisonJson(const RunComparison& c, const Side& a, const Side& b) {
-  Json hashes = Json::object(), keys = Json::array(), stages = Json::array();
+  Json hashes = Json::object(), keys = Json::array(), stages = Json::array(), environment = Json::array();
   const auto text = [](const std::optional<std::string>& hash) { return hash ? Json(*hash) : Json(nullptr); };
   for (const HashComparison& hash : c.hashes)
     hashes[hash.name] = {{"a", text(hash.a)}, {"b", text(hash.b)}, {"equal", hash.equal()}};
   for (const Difference& key : c.keys) keys.push_back(KeyJson(key));
   for (const Difference& stage : c.stages) stages.push_back(StageJson(stage, a, b));
+  for (const Difference& entry : c.environment) environment.push_back(EnvironmentJson(entry));
   return {{"same", c.same()},
           {"same_results", c.same_results()},
           {"a", SideJson(a)},
@@ -150,7 +160,8 @@ Json ComparisonJson(const RunComparison& c, const Side& a, const Side& b) {
           {"rolled_back_in_b", RolledBackJson(c.rolled_back_b)},
           {"hashes", hashes},
           {"config", c.keys_known ? keys : Json(nullptr)},
-          {"plan_stages", c.stages_known ? stages : Json(nullptr)}};
+          {"plan_stages", c.stages_known ? stages : Json(nullptr)},
+          {"environment", c.environment_known ? environment : Json(nullptr)}};
 }
 
 // ---- text
@@ -299,6 +310,24 @@ std::string StagesText(const RunComparison& c, const Side& a, const Side& b) {
   return text;
 }
 
+// For people: no verdict knows of it.
+std::string EnvironmentText(const RunComparison& c) {
+  if (!c.environment_known || c.environment.empty()) return "";
+  const auto values = [](const std::vector<ValueFrom>& from) {
+    std::vector<std::string> words;
+    for (const ValueFrom& v : from)
+      words.push_back((words.empty() ? "" : fmt::format("after step {} ", v.step)) + Shortened(v.value, 200));
+    return words.empty() ? "not recorded" : fmt::format("{}", fmt::join(words, ", "));
+  };
+  std::string text = "environment: differs\n";
+  size_t width = 0;
+  for (const Difference& entry : c.environment) width = std::max(width, entry.name.size());
+  for (const Difference& entry : c.environment)
+    text += fmt::format("  {:<{}}  A {}\n  {:<{}}  B {}\n", entry.name, width, values(entry.a), "", width,
+                        values(entry.b));
+  return text;
+}
+
 }  // namespace
 
 int CompareVerb(const CompareArguments& arguments) {
@@ -319,7 +348,7 @@ int CompareVerb(const CompareArguments& arguments) {
               << SkippedText("skipped in B", c.skipped_b)
               << RolledBackText("rolled back in A", c.rolled_back_a)
               << RolledBackText("rolled back in B", c.rolled_back_b) << HashesText(c) << KeysText(c)
-              << StagesText(c, a, b) << std::flush;
+              << StagesText(c, a, b) << EnvironmentText(c) << std::flush;
   return c.same() ? 0 : kDiffer;
 }
 

@@ -15,6 +15,8 @@
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/cuda_tuning.h"
+#include "tools/cli/doctor.h"
+#include "tools/cli/host_facts.h"
 #include "tools/cli/peer_decision.h"
 
 namespace millrace {
@@ -52,6 +54,13 @@ Machine MachineOf(const CudaDevice& device) {
   return machine;
 }
 
+RunEnvironment FactsOf(const CudaDevice& device) {
+  RunEnvironment facts = {{"device", device.name()}, {"NVIDIA driver", KernelDriver()}};
+  if (const std::string cuda = CudaOfDriver(); !cuda.empty()) facts.emplace_back("CUDA of the driver", cuda);
+  for (const LibraryReport& library : LoadedCudaLibraries()) facts.emplace_back(library.name, library.loaded);
+  return facts;
+}
+
 cuda::EarlyLaunch EarlyLaunchOf(const Config& config) {
   switch (config.execution.programmatic_launch) {
     case ExecutionConfig::ProgrammaticLaunch::kOff:
@@ -85,6 +94,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   rank.ranges = MakeNvtxRanges();
   rank.environment.ranges = rank.ranges.get();
   rank.machine = MachineOf(*device);
+  rank.facts = FactsOf(*device);
   rank.comms = MakeNcclCommFactory(host, *device, {});
   const PeerLinks links =
       config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn ? PeerLinks::kAny : PeerLinks::kNvlink;

@@ -23,6 +23,7 @@
 #include "runtime/base/error.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
+#include "tools/cli/host_facts.h"
 #include "tools/cli/known_answer.h"
 
 namespace millrace {
@@ -90,16 +91,12 @@ Finding InspectSharedMemory() {
 }
 
 Finding InspectMpi() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  MPI_Get_library_version(text, &length);  // one of the few calls that need no MPI_Init
-  const std::string loaded = FirstLineOf(text), file = LoadedFrom(reinterpret_cast<const void*>(&MPI_Init));
+  const std::string loaded = MpiLibrary(), file = LoadedFrom(reinterpret_cast<const void*>(&MPI_Init));
   const std::string mpirun = FirstLineOfCommand("mpirun --version");
   Finding finding{
       "MPI",
-      fmt::format("{} ({}); compiled with Open MPI {}.{}.{}; {}", loaded.substr(0, loaded.find(',')), file,
-                  OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION,
-                  mpirun.empty() ? "no mpirun" : mpirun),
+      fmt::format("{} ({}); compiled with Open MPI {}.{}.{}; {}", loaded, file, OMPI_MAJOR_VERSION,
+                  OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION, mpirun.empty() ? "no mpirun" : mpirun),
       "", ""};
   if (mpirun.empty()) {
     finding.trouble = "no mpirun in PATH: several ranks can be started by Slurm only";
@@ -115,8 +112,7 @@ Finding InspectMpi() {
 std::vector<Finding> InspectHostLibraries() {
   return {
       {"BLAS",
-       fmt::format("{} ({})", FirstLineOf(openblas_get_config()),
-                   LoadedFrom(reinterpret_cast<const void*>(&openblas_get_config))),
+       fmt::format("{} ({})", BlasLibrary(), LoadedFrom(reinterpret_cast<const void*>(&openblas_get_config))),
        "", ""},
       {"spdlog",
        fmt::format("compiled with {}.{}.{}, fmt {}.{}.{}", SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR,
@@ -146,13 +142,6 @@ std::string Words(const LibraryReport& library) {
     text += ", compiled with " + library.compiled;
   if (!library.file.empty()) text += (text.empty() ? "" : " ") + fmt::format("({})", library.file);
   return text;
-}
-
-std::string KernelDriver() {
-  std::ifstream file("/proc/driver/nvidia/version");
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 // What bin/millrace of a package could not find (tools/lib/package/env.sh); it then starts the program

@@ -36,6 +36,11 @@ struct CudaReport {
   std::string trouble;                      // why no GPU can be used; "" one can
 };
 
+// Of CUDA's libraries: versions and files, without opening any that is not loaded yet.
+std::vector<LibraryReport> LoadedCudaLibraries();
+// As CudaReport::driver.
+std::string CudaOfDriver();
+
 // Tries each GPU: makes a context on it, runs a kernel, opens the libraries, checks products of known result.
 // Seconds. Does not throw for what
 // is wrong with the machine.

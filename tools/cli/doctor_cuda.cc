@@ -30,29 +30,8 @@ std::string VersionTrouble(int64_t compiled, int64_t loaded, int64_t major_unit)
   return "";
 }
 
-std::vector<LibraryReport> InspectLibraries() {
-  std::vector<LibraryReport> libraries;
-  int runtime = 0;
-  cudaRuntimeGetVersion(&runtime);
-  libraries.push_back({"CUDA runtime", CudaVersion(CUDART_VERSION), CudaVersion(runtime), "", ""});
-
-  const auto blas = static_cast<int64_t>(cublasLtGetVersion());
-  libraries.push_back({"cuBLASLt", Dotted(CUBLAS_VERSION), Dotted(blas),
-                       LoadedFrom(reinterpret_cast<const void*>(&cublasLtGetVersion)),
-                       VersionTrouble(CUBLAS_VERSION, blas, 10000)});
-
-  const auto dnn = static_cast<int64_t>(cudnnGetVersion());
-  libraries.push_back({"cuDNN", Dotted(CUDNN_VERSION), Dotted(dnn),
-                       LoadedFrom(reinterpret_cast<const void*>(&cudnnGetVersion)),
-                       VersionTrouble(CUDNN_VERSION, dnn, 10000)});
-
-  int nccl = 0;
-  ncclGetVersion(&nccl);
-  libraries.push_back({"NCCL", Dotted(NCCL_VERSION_CODE), Dotted(nccl),
-                       LoadedFrom(reinterpret_cast<const void*>(&ncclGetVersion)),
-                       VersionTrouble(NCCL_VERSION_CODE, nccl, 10000)});
-
-  // cuDNN opens it by name when it compiles a fused kernel, long after the start.
+// cuDNN opens it by name when it compiles a fused kernel, long after the start.
+LibraryReport InspectNvrtc() {
   const std::string name = fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000);
   LibraryReport nvrtc{"NVRTC", "", "", "", ""};
   if (void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
@@ -60,8 +39,7 @@ std::vector<LibraryReport> InspectLibraries() {
   } else {
     nvrtc.trouble = name + " not found: cuDNN's attention cannot be compiled";
   }
-  libraries.push_back(nvrtc);
-  return libraries;
+  return nvrtc;
 }
 
 std::string TryKernel() {
@@ -141,12 +119,41 @@ GpuLink LinkBetween(int from, int to) {
 
 }  // namespace
 
+std::vector<LibraryReport> LoadedCudaLibraries() {
+  std::vector<LibraryReport> libraries;
+  int runtime = 0;
+  cudaRuntimeGetVersion(&runtime);
+  libraries.push_back({"CUDA runtime", CudaVersion(CUDART_VERSION), CudaVersion(runtime), "", ""});
+
+  const auto blas = static_cast<int64_t>(cublasLtGetVersion());
+  libraries.push_back({"cuBLASLt", Dotted(CUBLAS_VERSION), Dotted(blas),
+                       LoadedFrom(reinterpret_cast<const void*>(&cublasLtGetVersion)),
+                       VersionTrouble(CUBLAS_VERSION, blas, 10000)});
+
+  const auto dnn = static_cast<int64_t>(cudnnGetVersion());
+  libraries.push_back({"cuDNN", Dotted(CUDNN_VERSION), Dotted(dnn),
+                       LoadedFrom(reinterpret_cast<const void*>(&cudnnGetVersion)),
+                       VersionTrouble(CUDNN_VERSION, dnn, 10000)});
+
+  int nccl = 0;
+  ncclGetVersion(&nccl);
+  libraries.push_back({"NCCL", Dotted(NCCL_VERSION_CODE), Dotted(nccl),
+                       LoadedFrom(reinterpret_cast<const void*>(&ncclGetVersion)),
+                       VersionTrouble(NCCL_VERSION_CODE, nccl, 10000)});
+  return libraries;
+}
+
+std::string CudaOfDriver() {
+  int driver = 0;
+  return cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 ? CudaVersion(driver) : "";
+}
+
 CudaReport InspectCuda() {
   CudaReport report;
   report.built_in = true;
-  report.libraries = InspectLibraries();
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) report.driver = CudaVersion(driver);
+  report.libraries = LoadedCudaLibraries();
+  report.libraries.push_back(InspectNvrtc());
+  report.driver = CudaOfDriver();
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
     report.trouble = report.driver.empty() ? "no NVIDIA driver" : cudaGetErrorString(status);

@@ -2,6 +2,9 @@
 
 namespace millrace {
 
+std::vector<LibraryReport> LoadedCudaLibraries() { return {}; }
+std::string CudaOfDriver() { return ""; }
+
 CudaReport InspectCuda() {
   CudaReport report;
   report.trouble = "this program was built without CUDA";

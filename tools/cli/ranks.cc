@@ -17,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
+#include "tools/cli/host_facts.h"
 #include "tools/cli/one_configuration.h"
 #include "tools/cli/parent_watch.h"
 
@@ -89,6 +90,7 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
   device.environment.on_warning = [](const std::string& text) {
     std::cerr << "millrace: warning: " << text << std::endl;
   };
+  device.environment.describe = [facts = device.facts] { return DescribeRank(facts); };
   RankContext context{*device.environment.comm_factory, device.environment, device.machine,
                       std::move(loaded)};
   return body(context);

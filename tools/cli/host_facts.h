@@ -1,0 +1,20 @@
+// What this process runs on, as far as it can be asked: for a run's record and `millrace doctor`.
+#pragma once
+
+#include <string>
+
+#include "runtime/api/run_environment.h"
+
+namespace millrace {
+
+// Each is "" where it is not known.
+std::string MpiLibrary();    // "Open MPI v4.1.4": the loaded one
+std::string BlasLibrary();   // "OpenBLAS 0.3.21 ..."
+std::string KernelDriver();  // NVIDIA's kernel module, in its own words
+std::string CpuModel();
+
+// This rank's host, program and system, with `device` (what the backend knows of its own) in between, and the
+// rank's start: now.
+RunEnvironment DescribeRank(const RunEnvironment& device);
+
+}  // namespace millrace
