@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
@@ -46,9 +48,9 @@ Injection TrainFaults::At(int64_t step) const {
 
 void TrainFaults::SpoilTokens(int64_t step, std::span<int32_t> tokens, int64_t vocab) const {
   for (const Placed& placed : faults_) {
-    if (placed.fault.kind != TrainFault::Kind::kTokens || placed.fault.step != step ||
-        placed.fault.rank != rank_)
-      continue;
+    if (placed.fault.step != step || placed.fault.rank != rank_) continue;
+    while (placed.fault.kind == TrainFault::Kind::kLoader) std::this_thread::sleep_for(std::chrono::hours(1));
+    if (placed.fault.kind != TrainFault::Kind::kTokens) continue;
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<int32_t>(PhiloxBlock(static_cast<uint64_t>(step), 0, i)[0] %
                                        static_cast<uint32_t>(vocab));

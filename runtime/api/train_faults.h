@@ -21,6 +21,7 @@ struct TrainFault {
     kSwap,       // the rank issues the unit's first collective after the next one: nobody hangs
     kFlip,       // a bit of the rank's master weights of the unit is another before the step
     kTokens,     // the rank reads noise instead of its tokens
+    kLoader,     // the rank's reading of tokens never ends
   };
   Kind kind = Kind::kNotFinite;
 };

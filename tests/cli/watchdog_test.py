@@ -58,6 +58,12 @@ class Watchdog(CliTest):
                     r'microbatch 0, forward\.\w+\), which others have passed, or left out; rank %d ' % (1 - rank, rank))
                 self.assertEqual(run.steps()[-1:], [19] if rank == 1 else run.steps()[-1:])
 
+    def test_a_data_loader_that_blocks_is_named(self):
+        config, run = self.watched()
+        outcome, line = self.expect_hang(start('train', config, ranks=2, env={'MILLRACE_INJECT': '20:1:loader'}))
+        self.assertRegex(line, r'rank 1 \(pid \d+ on \S+\) is in the phase "reading tokens" of step 20.* and holds the others up; rank 0 waits in ')
+        self.assertEqual(run.steps()[-1:], [19])
+
     def test_a_stop_of_all_ranks_is_no_hang(self):
         config, run = self.watched(train={'steps': 800})
         job = self.start_until(config, run, 5)

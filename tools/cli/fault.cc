@@ -35,6 +35,7 @@ std::optional<TrainFault> ParseFault(std::string_view text) {
   const std::string_view place = text.substr(second + 1);
   if (!step || *step < 1 || !rank) return std::nullopt;
   if (place == "loss") return TrainFault{*step, *rank, ""};
+  if (place == "loader") return TrainFault{*step, *rank, "", Kind::kLoader};
   if (place == "tokens") return TrainFault{*step, *rank, "", Kind::kTokens};
   for (const auto& [word, kind] : kOfUnits)
     if (place.size() > word.size() && place.starts_with(word))
@@ -71,11 +72,11 @@ std::vector<TrainFault> ParseFaults(const std::string& text) {
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, ',');) {
     const auto fault = ParseFault(part);
-    MR_REQUIRE(
-        ErrorCode::kConfig, fault.has_value(),
-        "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:tokens nor STEP:RANK:unit=NAME, skip=NAME, "
-        "swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
-        kFaultVariable, text, part);
+    MR_REQUIRE(ErrorCode::kConfig, fault.has_value(),
+               "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:tokens nor STEP:RANK:loader nor "
+               "STEP:RANK:unit=NAME, skip=NAME, "
+               "swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
+               kFaultVariable, text, part);
     faults.push_back(*fault);
   }
   MR_REQUIRE(ErrorCode::kConfig, !faults.empty(), "{} is set and empty", kFaultVariable);
