@@ -22,6 +22,9 @@ PROBE = '''<script>addEventListener('load', () => {
     empty: sections.filter(s => s.offsetHeight < 10 || s.offsetWidth < 100).map(s => s.id || s.tagName),
     outside: sections.filter(s => s.getBoundingClientRect().right > innerWidth + 0.5).map(s => s.id || s.tagName),
     sections: sections.length, curves: document.querySelectorAll('svg polyline').length,
+    pictures: ['timeline-planned', 'timeline-rank-0', 'arena'].filter(id => document.querySelectorAll('#' + id + ' svg rect').length),
+    thin: [...document.querySelectorAll('.lanes svg, .map svg')].filter(s => s.getBoundingClientRect().width < 0.5 * innerWidth
+      || s.getBoundingClientRect().height < 60 || getComputedStyle(s.querySelector('rect')).fill == 'rgb(0, 0, 0)').map(s => s.parentNode.parentNode.id),
     requests: performance.getEntriesByType('resource').length
   }), '*');
 });</script>'''
@@ -66,6 +69,15 @@ def pixels(path):
     return width, height, rows, step
 
 
+def trace(path):
+    """A step of one rank, timed op by op."""
+    ops = [{'ph': 'X', 'pid': 0, 'tid': i % 3, 'name': 'op %d' % i, 'cat': ('matmul', 'all_gather', 'reduce_scatter')[i % 3], 'ts': 10 * i, 'dur': 25}
+           for i in range(60)]
+    with open(path, 'w') as file:
+        json.dump({'displayTimeUnit': 'ms', 'traceEvents': ops,
+                   'otherData': {'plan_hash': '', 'device': 'cpu', 'ranks': 1, 'trace': {'step': 'eager'}}}, file)
+
+
 class Screens(CliTest):
 
     def chromium(self, frame, *arguments):
@@ -92,6 +104,7 @@ class Screens(CliTest):
     def test_at_every_width_all_of_the_page_is_there(self):
         config, run = self.config(train={'eval_every': 2})
         self.expect(millrace('train', config, ranks=2), OK)
+        trace(run.file('timeline.json'))
         self.expect(program('report', run.path), OK)
         page = run.file('report.html')
         for width in WIDTHS:
@@ -102,6 +115,8 @@ class Screens(CliTest):
                 self.assertEqual((found['empty'], found['outside'], found['requests']), ([], [], 0))
                 self.assertGreater(found['sections'], 4)
                 self.assertGreater(found['curves'], 2)
+                self.assertEqual(found['pictures'], ['timeline-planned', 'timeline-rank-0', 'arena'])
+                self.assertEqual(found['thin'], [])
         # And that this would be seen.
         with open(page, encoding='utf-8') as file:
             text = file.read()

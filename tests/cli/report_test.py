@@ -19,7 +19,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.open, self.elements, self.texts, self.polylines, self.titles, self.errors = [], [], {}, {}, {}, []
-        self.tables = {}
+        self.tables, self.rects = {}, {}
         self.feed(text)
         self.close()
         if self.open:
@@ -36,6 +36,10 @@ class Page(html.parser.HTMLParser):
             self.tables.setdefault(self.within(), []).append([])
         if tag in ('td', 'th'):
             self.tables[self.within()][-1].append('')
+        if tag == 'rect':
+            values = dict(attributes)
+            self.rects.setdefault(self.within(), []).append(
+                (values['class'], *(float(values[side]) for side in ('x', 'y', 'width', 'height'))))
 
     def handle_startendtag(self, tag, attributes):
         values = dict(attributes)
@@ -58,6 +62,16 @@ class Page(html.parser.HTMLParser):
         self.texts[within] = self.texts.get(within, '') + data
         if any(tag in ('td', 'th') for tag, _ in self.open):
             self.tables[within][-1][-1] += data
+
+
+def trace(path, events, **other):
+    """A run's timeline.json: events are (rank, stream, name, kind, begin in us, us)."""
+    about = {'plan_hash': '', 'device': 'cpu', 'ranks': 2, 'step': 3, 'trace': {'step': 'eager', 'event_nodes': 0}}
+    about.update(other)
+    names = [{'ph': 'M', 'pid': rank, 'tid': 0, 'name': 'process_name', 'args': {'name': 'rank %d' % rank}} for rank in range(2)]
+    ops = [{'ph': 'X', 'pid': rank, 'tid': stream, 'name': name, 'cat': kind, 'ts': begin, 'dur': us} for rank, stream, name, kind, begin, us in events]
+    with open(path, 'w') as f:
+        json.dump({'displayTimeUnit': 'ms', 'otherData': about, 'traceEvents': names + ops}, f)
 
 
 class Report(CliTest):
@@ -208,6 +222,114 @@ class Report(CliTest):
             line = next(line for line in plan if re.match(r' +%s {2,}\d' % re.escape(name), line))
             self.assertEqual(re.split(r' {2,}', line.strip())[1:3], [most, at_peak])
         self.assertTrue(any(most != at_peak for most, at_peak in rows.values()), rows)
+
+    def test_memory_map_of_the_planned_step(self):
+        run = self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2})
+        page, _ = self.page(run)
+        rects, titles = page.rects['arena'], page.titles['arena']
+        self.assertGreater(len(rects), 20)
+        for _, x, y, width, height in rects:
+            self.assertTrue(x >= 0 and y >= 0 and x + width <= 1000.01 and y + height <= 320.01, (x, y, width, height))
+        stays, drawn = map(int, re.search(r'(\d+) stays of buffers, drawn as (\d+) rectangles', page.texts['arena']).groups())
+        self.assertEqual(drawn, len(rects))
+        counts = [int(found[1]) if found else 1 for found in (re.match(r'(\d+) stays, ', title) for title in titles[:drawn])]
+        self.assertEqual(sum(counts), stays)
+        classes = {row[0] for row in page.tables['memory'] if len(row) == 4} - {'class'}
+        self.assertEqual({title.split('\n')[1].split(',')[0] for title in titles[:drawn]}, classes)
+        self.assertRegex(titles[-1], r'^most bytes live at op \d+$')
+
+    def test_planned_and_measured_timelines(self):
+        run = self.train(ranks=2, sets=['train.steps=3'])
+        page, _ = self.page(run)
+        self.assertIn('train --trace-step', page.texts['timeline'])
+        self.assertIn(run.summary()['predicted']['machine'], page.texts['timeline-planned'])
+        ops, bars, end = re.search(r'(\d+) ops, drawn as (\d+) bars; the last one ends at (\S+) ms', page.texts['timeline-planned']).groups()
+        self.assertEqual(len(page.rects['timeline-planned']), int(bars))
+        counts = [int(found[1]) if found else 1 for found in (re.match(r'(\d+) ops, ', title) for title in page.titles['timeline-planned'])]
+        self.assertEqual(sum(counts), int(ops))
+        self.assertAlmostEqual(float(end), run.summary()['predicted']['step_ms'], delta=1e-3 * float(end))
+        self.assertGreater(len({y for _, _, y, _, _ in page.rects['timeline-planned']}), 2)  # with gathers and reductions
+
+        us = 1e3 * float(end)
+        events = [(0, 0, 'h.0/up', 'matmul', 7, us / 4), (1, 1, '<i>', 'all_gather', 7 + us / 2, us / 2)]
+        trace(run.file('timeline.json'), events, plan_hash=run.summary()['plan_hash'])
+        page, text = self.page(run)
+        for words in ('another plan', 'one scale', 'train --trace-step'):
+            self.assertNotIn(words, page.texts['timeline'])
+        self.assertIn('Measured in step 3 on cpu, eager, rank 0', page.texts['timeline-rank-0'])
+        ((style, x, y, width, _),) = page.rects['timeline-rank-0']
+        self.assertEqual((style, x), ('k0', 0))
+        self.assertLess(y, 20)
+        self.assertAlmostEqual(width, 250, delta=1)
+        ((style, x, y, width, _),) = page.rects['timeline-rank-1']
+        self.assertEqual(style, 'k4')
+        self.assertTrue(20 < y < 40)
+        self.assertAlmostEqual(x, 500, delta=1)
+        self.assertTrue(page.titles['timeline-rank-1'][0].startswith('<i>\nall_gather\nat '))
+        self.assertNotIn('<i>', text)
+        self.assertEqual(text, self.page(run)[1])
+
+        # Another plan's, much longer, of more ranks than are shown; and a bench's, which has no step.
+        trace(run.file('timeline.json'), [(rank, 0, 'x', 'norm', 0, 50 * us) for rank in range(6)], ranks=6)
+        page, _ = self.page(run)
+        self.assertIn('another plan', page.texts['timeline'])
+        self.assertIn('Not on one scale: the measured step is 50 times as long', page.texts['timeline'])
+        self.assertIn('2 more ranks', page.texts['timeline'])
+        self.assertIn('timeline-rank-3', page.rects)
+        self.assertNotIn('timeline-rank-4', page.rects)
+
+        # Damaged: a warning, with the rest of the page.
+        with open(run.file('timeline.json')) as f:
+            whole = f.read()
+        for damaged in ('', whole[:len(whole) // 2], whole.replace('"pid": 5', '"pid": 6'), whole.replace('"ts": 0', '"ts": -1'),
+                        whole.replace('"ts": 0', '"ts": 1e999')):
+            self.assertNotEqual(damaged, whole)
+            with open(run.file('timeline.json'), 'w') as f:
+                f.write(damaged)
+            page, _ = self.page(run)
+            self.assertRegex(page.texts['timeline'], r'Measured: damaged: .*timeline\.json')
+            self.assertIn('timeline-planned', page.rects)
+            self.assertNotIn('timeline-rank-0', page.rects)
+        os.remove(run.file('timeline.json'))
+        os.mkdir(run.file('timeline.json'))
+        self.assertIn('Measured: damaged: ', self.page(run)[0].texts['timeline'])
+
+        # What plans otherwise is not drawn.
+        with open(run.file('config.json')) as f:
+            text = f.read()
+        with open(run.file('config.json'), 'w') as f:
+            f.write(re.sub(r'("memory_plan": ")[^"]*', r'\g<1>0', text))
+        page, _ = self.page(run)
+        self.assertNotIn('timeline-planned', page.rects)
+        self.assertNotIn('arena', page.rects)
+
+    def test_environment_of_the_calls(self):
+        run = self.train(ranks=1, sets=['train.steps=2'])
+        run = self.train(ranks=1, sets=['train.steps=4', 'optimizer.lr=0.02'])
+        with open(run.file('config.json')) as f:
+            recorded = json.load(f)
+        self.assertEqual(len(recorded['resumed']), 1)
+        recorded.pop('environment', None)
+        recorded['resumed'][0].pop('environment', None)
+
+        def shown():
+            with open(run.file('config.json'), 'w') as f:
+                json.dump(recorded, f)
+            page, _ = self.page(run)
+            return page.tables['environment'], page.texts['environment']
+
+        self.assertIn('recorded no host names', shown()[1])
+        recorded['environment'] = [{'name': 'host', 'value': 'one'}, {'name': 'kernel', 'value': '6.1'}]
+        table, text = shown()
+        self.assertNotIn('recorded no host names', text)
+        self.assertIn(['host and libraries', 'not recorded'], table)
+        self.assertIn(['0', 'host', 'one'], table)
+        recorded['resumed'][0]['environment'] = [{'name': 'host', 'value': '<b>two'}, {'name': 'kernel', 'value': '6.1'}]
+        table, _ = shown()
+        self.assertIn(['host', '<b>two'], table)
+        self.assertIn(['kernel', '6.1'], table)
+        self.assertIn(['0', 'host', 'one'], table)
+        self.assertNotIn(['0', 'kernel', '6.1'], table)
 
     def test_restarts_saves_that_failed_and_checkpoints_that_are_damaged(self):
         run = self.train()

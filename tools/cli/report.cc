@@ -19,8 +19,18 @@
 namespace millrace {
 namespace {
 
+// The one whose title the run's summary names as that of its predictions; else the backend's.
+const Machine& MachineOf(const RunRecord& record, bool cuda) {
+  if (const auto predicted = record.summary.find("predicted"); predicted != record.summary.end())
+    if (const auto title = predicted->find("machine"); title != predicted->end())
+      for (const Machine& machine : Machines())
+        if (*title == machine.title) return machine;
+  return FindMachine(cuda ? "h100" : "cpu");
+}
+
 // The last call's training plan, if planning it here gives the memory plan that the run recorded.
-std::optional<PlannedMemory> PlanAgain(const RunHistory& history) {
+std::optional<PlannedStep> PlanAgain(const RunRecord& record) {
+  const RunHistory& history = record.history;
   if (history.empty()) return std::nullopt;
   const RecordedCall& call = history.back();
   const auto recorded = call.plan_stages.find("memory_plan");
@@ -33,10 +43,10 @@ std::optional<PlannedMemory> PlanAgain(const RunHistory& history) {
         Assemble(config, world, TraitsOf(cuda ? Backend::kCuda : Backend::kCpu, world), {.train = true});
     for (const PlanStage& stage : PlanStages(config, run))
       if (stage.name == recorded->first && stage.Hash() != recorded->second) return std::nullopt;
-    const MemoryFigures figures = MakePlanReport({run.spec, run.layout, run.options, *run.plans.train,
-                                                  FindMachine(cuda ? "h100" : "cpu")})
-                                      .memory;
-    return PlannedMemory{figures.by_class, figures.at_peak, figures.arena, figures.lower_bound};
+    const StreamJoin join =
+        GraphModeOf(config) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry : StreamJoin::kStepEnd;
+    return PlannedStepOf(
+        {run.spec, run.layout, run.options, *run.plans.train, MachineOf(record, cuda), join});
   } catch (const Error&) {
     return std::nullopt;  // another version's keys or models: the page says that the classes are not known
   }
@@ -46,7 +56,7 @@ std::optional<PlannedMemory> PlanAgain(const RunHistory& history) {
 
 int ReportVerb(const ReportArguments& arguments) {
   const RunRecord record = ReadRunRecord(arguments.run_dir);
-  const std::string page = ReportHtml(record, PlanAgain(record.history));
+  const std::string page = ReportHtml(record, PlanAgain(record));
   const std::string path = arguments.out.empty() ? arguments.run_dir + "/report.html" : arguments.out;
   WriteFileAtomically(FileSystem::Posix(), path, page);
   std::cout << fmt::format("{}: {} steps, {}\n", path, record.rows.size(),

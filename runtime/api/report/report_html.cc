@@ -8,8 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/api/report/call_sections.h"
 #include "runtime/api/report/chart.h"
+#include "runtime/api/report/html_parts.h"
+#include "runtime/api/report/memory_map.h"
 #include "runtime/api/report/report_style.h"
+#include "runtime/api/report/timeline_picture.h"
 #include "runtime/base/quantile.h"
 #include "runtime/plan/report/plan_text.h"
 
@@ -17,61 +21,6 @@ namespace millrace {
 namespace {
 
 using nlohmann::json;
-
-std::string Short(double value) { return fmt::format("{:.6g}", value); }
-std::string Bytes(double value) {
-  return std::isfinite(value) && std::abs(value) < 0x1p62 ? BytesText(std::llround(value)) : "not known";
-}
-std::string Milliseconds(double value) { return fmt::format("{:.4g} ms", value); }
-
-// ---- tables
-
-// A cell is HTML already.
-std::string Row(const std::vector<std::string>& cells, std::string_view numbers = "") {
-  std::string row = "<tr>";
-  for (size_t i = 0; i < cells.size(); ++i)
-    row +=
-        fmt::format("<td{}>{}</td>", i < numbers.size() && numbers[i] == 'n' ? " class=\"n\"" : "", cells[i]);
-  return row + "</tr>\n";
-}
-
-std::string Table(const std::vector<std::string>& heads, const std::string& rows,
-                  std::string_view numbers = "") {
-  std::string html = "<table><thead><tr>";
-  for (size_t i = 0; i < heads.size(); ++i)
-    html +=
-        fmt::format("<th{}>{}</th>", i < numbers.size() && numbers[i] == 'n' ? " class=\"n\"" : "", heads[i]);
-  return html + "</tr></thead><tbody>\n" + rows + "</tbody></table>\n";
-}
-
-std::string Section(std::string_view id, std::string_view title, const std::string& body, bool wide = false) {
-  return fmt::format("<section class=\"card{}\" id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", wide ? " wide" : "",
-                     id, title, body);
-}
-
-std::string Hint(const std::string& text) { return "<p class=\"hint\">" + HtmlText(text) + "</p>\n"; }
-std::string Warning(const std::string& text) { return "<p class=\"warn\">" + HtmlText(text) + "</p>\n"; }
-std::string Code(const std::string& text) { return "<code>" + HtmlText(text) + "</code>"; }
-
-// A value of summary.json by its path; null where there is none.
-const json& At(const json& object, std::initializer_list<const char*> path) {
-  static const json kNone;
-  const json* at = &object;
-  for (const char* key : path) {
-    if (!at->is_object() || !at->contains(key)) return kNone;
-    at = &(*at)[key];
-  }
-  return *at;
-}
-
-std::string TextOf(const json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-double NumberOf(const json& value) { return value.is_number() ? value.get<double>() : StepRow::kUnknown; }
-
-// ---- sections
 
 double MedianOf(const std::vector<StepRow>& rows, double StepRow::*column) {
   std::vector<double> values;
@@ -170,16 +119,16 @@ std::string Charts(const RunRecord& r) {
   html += ChartHtml({"step_ms", "Time of a step", Milliseconds, {series("step", &StepRow::step_ms)}, marks});
   html += ChartHtml({"peak_bytes",
                      "Most memory in use so far, rank 0",
-                     Bytes,
+                     KnownBytes,
                      {series("peak", &StepRow::peak_bytes)},
                      marks});
   return html;
 }
 
-std::string MemorySection(const RunRecord& r, const std::optional<PlannedMemory>& planned) {
+std::string MemorySection(const RunRecord& r, const std::optional<PlannedStep>& planned) {
   std::string rows;
   const auto add = [&](const char* what, double value) {
-    if (std::isfinite(value)) rows += Row({what, Bytes(value)}, " n");
+    if (std::isfinite(value)) rows += Row({what, KnownBytes(value)}, " n");
   };
   add("arena, predicted", NumberOf(At(r.summary, {"predicted", "arena_bytes"})));
   add("arena, allocated", NumberOf(At(r.summary, {"measured", "arena_bytes"})));
@@ -211,6 +160,62 @@ std::string MemorySection(const RunRecord& r, const std::optional<PlannedMemory>
          Table({"class", "most", "at the peak of all", ""}, classes, " nn") +
          Hint(fmt::format("Arena of the training plan: {}; lower bound {}.", BytesText(planned->arena),
                           BytesText(planned->lower_bound)));
+}
+
+// One scale for both where it shows both.
+constexpr double kOneScale = 4;
+constexpr int64_t kRanksShown = 4;
+
+std::string MeasuredTitle(const RecordedTimeline& line) {
+  return fmt::format("Measured{} on {}, {}", line.step ? fmt::format(" in step {}", *line.step) : "",
+                     line.device, line.how);
+}
+
+std::string MeasuredTimelines(const RecordedTimeline& line, double until) {
+  std::string html;
+  for (int64_t rank = 0; rank < std::min(line.ranks, kRanksShown); ++rank) {
+    const auto ops = line.ops.find(rank);
+    html += TimelineHtml({fmt::format("timeline-rank-{}", rank),
+                          fmt::format("{}, rank {}", MeasuredTitle(line), rank),
+                          ops == line.ops.end() ? std::vector<TimelineOp>() : ops->second, until});
+  }
+  if (line.ranks > kRanksShown)
+    html += Hint(fmt::format("{} more ranks are in timeline.json.", line.ranks - kRanksShown));
+  return html;
+}
+
+std::string TimelineSection(const RunRecord& r, const std::optional<PlannedStep>& planned) {
+  double planned_ms = planned ? EndOf(planned->ops) : 0, measured_ms = 0;
+  if (r.timeline)
+    for (const auto& [rank, ops] : r.timeline->ops) measured_ms = std::max(measured_ms, EndOf(ops));
+  std::string html, scale;
+  if (planned_ms > 0 && measured_ms > 0) {
+    const double ratio = measured_ms / planned_ms;
+    if (ratio <= kOneScale && ratio >= 1 / kOneScale)
+      planned_ms = measured_ms = std::max(planned_ms, measured_ms);
+    else
+      scale = Hint(fmt::format(
+          "Not on one scale: the measured step is {:.3g} times as long as the planned one.", ratio));
+  }
+  if (planned || r.timeline) html += TimelineLegend() + scale;
+  if (planned)
+    html += TimelineHtml({"timeline-planned", "Planned for " + planned->machine, planned->ops, planned_ms});
+  else
+    html += Hint("Planned: not known, as memory by class.");
+  if (!r.timeline_problem.empty()) return html + Warning("Measured: damaged: " + r.timeline_problem);
+  if (!r.timeline)
+    return html + Hint("Measured: nothing recorded. train --trace-step N times step N op by op.");
+  if (planned && r.timeline->plan_hash != planned->hash)
+    html += Warning("The measured step is another plan's than the one above.");
+  return html + MeasuredTimelines(*r.timeline, measured_ms);
+}
+
+std::string MemoryMapSection(const std::optional<PlannedStep>& planned) {
+  const std::string map = planned ? MemoryMapHtml(planned->map) : "";
+  return map.empty()
+             ? Hint("Not known, as memory by class.")
+             : Hint("The arena of one rank in a planned training step: bytes upwards, ops to the right.") +
+                   map;
 }
 
 std::string RollBacksTable(const RunRecord& r) {
@@ -297,9 +302,10 @@ std::string CallsSection(const RunRecord& r) {
     double bytes = 0;
     if (entry.manifest)
       for (const CheckpointFile& file : entry.manifest->files) bytes += static_cast<double>(file.bytes);
-    saved += Row({std::to_string(entry.step), entry.manifest ? std::to_string(entry.manifest->world) : "",
-                  entry.manifest ? Bytes(bytes) : "", entry.usable() ? "usable" : HtmlText(entry.problem)},
-                 "nnn");
+    saved +=
+        Row({std::to_string(entry.step), entry.manifest ? std::to_string(entry.manifest->world) : "",
+             entry.manifest ? KnownBytes(bytes) : "", entry.usable() ? "usable" : HtmlText(entry.problem)},
+            "nnn");
   }
   if (!r.checkpoints_problem.empty()) html += Warning(r.checkpoints_problem);
   html += "<h3>Checkpoints</h3>\n" + SavesHint(r);
@@ -334,64 +340,9 @@ std::string PredictedSection(const RunRecord& r) {
          Table({"", "predicted", "measured", "ratio"}, rows, " nnn");
 }
 
-// Each key with its value at first, and what later calls changed.
-std::string ConfigurationSection(const RunRecord& r) {
-  if (r.history.empty()) return Hint("Not recorded.");
-  std::map<std::string, std::pair<std::string, bool>> keys;  // the row, and whether anyone has set it
-  std::map<std::string, std::string> in_force;
-  for (const RecordedCall& call : r.history)
-    for (const auto& [key, value] : call.keys) {
-      const auto [before, fresh] = in_force.try_emplace(key, value.value);
-      if (!fresh && before->second == value.value) continue;
-      before->second = value.value;
-      const bool first = &call == &r.history.front();
-      auto& [rows, set] = keys[key];
-      rows += Row({Code(key), (first ? "" : fmt::format("after step {}: ", call.step)) + Code(value.value),
-                   HtmlText(value.origin)});
-      set = set || value.origin != "default";
-    }
-  std::string given, defaults;
-  for (const auto& [key, row] : keys) (row.second ? given : defaults) += row.first;
-  const std::vector<std::string> heads = {"key", "value", "origin"};
-  return (given.empty() ? Hint("Every key has its default.") : Table(heads, given)) +
-         (defaults.empty()
-              ? ""
-              : "<details><summary>Defaults</summary>\n" + Table(heads, defaults) + "</details>\n");
-}
-
-std::string HashesSection(const RunRecord& r) {
-  std::string stages, hashes;
-  for (const RecordedCall& call : r.history)
-    for (const std::string_view name : kPlanStageNames)
-      if (const auto stage = call.plan_stages.find(std::string(name)); stage != call.plan_stages.end())
-        stages += Row({std::to_string(call.step), HtmlText(name), Code(stage->second)}, "n");
-  for (const std::string_view name : kFinalHashNames)
-    if (const json& hash = At(r.summary, {std::string(name).c_str()}); hash.is_string() && hash != "")
-      hashes += Row({HtmlText(name), Code(TextOf(hash))});
-  return (stages.empty() ? Hint("Plan stages were not recorded.")
-                         : Table({"after step", "stage", "hash"}, stages, "n")) +
-         (hashes.empty() ? "" : "<h3>At the end</h3>\n" + Table({"", "hash"}, hashes));
-}
-
-std::string EnvironmentSection(const RunRecord& r) {
-  std::string rows;
-  if (!r.history.empty()) {
-    rows += Row({"backend", HtmlText(r.history.back().backend)});
-    rows += Row({"ranks", std::to_string(r.history.back().world)});
-  }
-  if (const json& machine = At(r.summary, {"predicted", "machine"}); machine.is_string())
-    rows += Row({"machine that predictions and MFU are for", HtmlText(TextOf(machine))});
-  if (const json& seconds = At(r.summary, {"seconds"}); seconds.is_number())
-    rows += Row({"time of the last call", HtmlText(SecondsText(seconds.get<double>()))});
-  return (rows.empty() ? "" : Table({"", ""}, rows)) +
-         Hint(
-             "A run does not record host names and library versions; millrace doctor prints those of a "
-             "host.");
-}
-
 }  // namespace
 
-std::string ReportHtml(const RunRecord& r, const std::optional<PlannedMemory>& planned) {
+std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& planned) {
   std::filesystem::path path(r.dir);
   if (!path.has_filename()) path = path.parent_path();
   std::string notes;
@@ -409,6 +360,8 @@ std::string ReportHtml(const RunRecord& r, const std::optional<PlannedMemory>& p
       name, kReportStyle, name, Code(r.dir), HtmlText(State(r)), notes);
   html += Tiles(r) + Charts(r) + Section("memory", "Memory", MemorySection(r, planned)) +
           Section("skipped", "Skipped steps", SkippedSection(r)) +
+          Section("memory-map", "Memory map", MemoryMapSection(planned), true) +
+          Section("timeline", "Timeline", TimelineSection(r, planned), true) +
           Section("calls", "Calls and checkpoints", CallsSection(r)) +
           Section("predicted", "Predicted beside measured", PredictedSection(r)) +
           Section("configuration", "Configuration", ConfigurationSection(r), true) +

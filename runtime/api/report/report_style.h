@@ -8,11 +8,13 @@ inline constexpr char kReportStyle[] = R"css(
 :root {
   --page: #f5f6f8; --card: #ffffff; --text: #1c2330; --dim: #667085; --line: #dfe3ea; --grid: #eceff4; --plot: #fafbfc;
   --accent: #2f6fde; --other: #d97706; --bad: #d9485f; color-scheme: light;
+  --k0: #2f6fde; --k1: #d97706; --k2: #2e9e5b; --k3: #8b5cf6; --k4: #0e9aa7; --k5: #98a2b3; --k6: #c2478c;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #10141b; --card: #181d27; --text: #e4e8ef; --dim: #93a0b4; --line: #2b3342; --grid: #232a37; --plot: #131822;
     --accent: #6ea3ff; --other: #fbbf4d; --bad: #ff7a90; color-scheme: dark;
+    --k0: #6ea3ff; --k1: #fbbf4d; --k2: #58c98a; --k3: #b394ff; --k4: #2cc3cf; --k5: #7b879c; --k6: #f083bd;
   }
 }
 * { box-sizing: border-box; }
@@ -46,6 +48,29 @@ line { stroke-width: 1.5; }
 .call { stroke: var(--dim); stroke-dasharray: 4 4; }
 .band { fill: transparent; }
 .band:hover { fill: var(--grid); }
+.lanes, .map { margin: 0 0 12px; }
+.lanes h3 { overflow-wrap: anywhere; }
+.lanes svg { height: 72px; }
+.lanes .y { margin: 0; justify-content: space-around; }
+.map svg { height: 360px; }
+.map rect { stroke: var(--plot); stroke-width: 0.3; }
+.legend { margin: 0 0 6px; color: var(--dim); font-size: 12px; }
+.legend span { margin-right: 12px; white-space: nowrap; }
+.legend i { display: inline-block; width: 10px; height: 10px; margin-right: 5px; border-radius: 2px; }
+svg .k0 { fill: var(--k0); }
+i.k0 { background: var(--k0); }
+svg .k1 { fill: var(--k1); }
+i.k1 { background: var(--k1); }
+svg .k2 { fill: var(--k2); }
+i.k2 { background: var(--k2); }
+svg .k3 { fill: var(--k3); }
+i.k3 { background: var(--k3); }
+svg .k4 { fill: var(--k4); }
+i.k4 { background: var(--k4); }
+svg .k5 { fill: var(--k5); }
+i.k5 { background: var(--k5); }
+svg .k6 { fill: var(--k6); }
+i.k6 { background: var(--k6); }
 figcaption span { display: block; }
 figcaption i { display: inline-block; width: 10px; height: 10px; margin-right: 5px; border-radius: 5px; }
 i.main { background: var(--accent); }
@@ -60,7 +85,7 @@ td.bar i { display: block; height: 9px; margin-top: 5px; border-radius: 3px; bac
 code { font-size: 12px; overflow-wrap: anywhere; }
 h1, figcaption, header p { overflow-wrap: anywhere; }
 #configuration table { table-layout: fixed; }
-#configuration td { overflow-wrap: anywhere; }
+#configuration td, #environment td { overflow-wrap: anywhere; }
 summary { cursor: pointer; color: var(--dim); }
 )css";
 

@@ -41,8 +41,8 @@ StepRow RowOf(const json& line, int64_t step) {
     row.offender = offender->get<std::string>();
   if (const auto made = line.find("rolled_back"); made != line.end() && made->is_array())
     for (const json& one : *made)
-      if (one.is_object() && one.contains("from") && one["from"].is_number_integer() &&
-          one.contains("why") && one["why"].is_string())
+      if (one.is_object() && one.contains("from") && one["from"].is_number_integer() && one.contains("why") &&
+          one["why"].is_string())
         row.rolled_back.emplace_back(one["from"].get<int64_t>(), one["why"].get<std::string>());
   return row;
 }
@@ -86,6 +86,13 @@ RunRecord ReadRunRecord(const std::string& run_dir) {
     record.checkpoints_problem = error.what();
   }
   record.failures = ReadRestarts(run_dir);
+  if (const std::string path = run_dir + "/" + kTimelineName; std::filesystem::exists(path, ignored)) {
+    try {
+      record.timeline = ReadTimeline(path);
+    } catch (const Error& error) {
+      record.timeline_problem = error.what();
+    }
+  }
   return record;
 }
 

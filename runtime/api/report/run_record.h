@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/api/report/recorded_timeline.h"
 #include "runtime/api/run_folder.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/restart_log.h"
@@ -45,6 +46,8 @@ struct RunRecord {
   std::vector<CheckpointEntry> checkpoints;  // newest first
   std::string checkpoints_problem;           // why they could not be listed
   std::vector<RecordedFailure> failures;     // that a supervisor has seen
+  std::optional<RecordedTimeline> timeline;  // none: no step was timed op by op
+  std::string timeline_problem;              // what is wrong with that file
 };
 
 RunRecord ReadRunRecord(const std::string& run_dir);

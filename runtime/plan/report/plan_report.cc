@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "runtime/plan/model_flops.h"
 
@@ -95,8 +97,8 @@ std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const Precisi
 
 int64_t Aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
-// Bytes by class at the first position where their sum is largest.
-std::array<int64_t, kBufferClasses> ClassesAtPeak(const StepPlan& plan) {
+// Bytes by class at the first position where their sum is largest, and that position.
+std::pair<std::array<int64_t, kBufferClasses>, int64_t> ClassesAtPeak(const StepPlan& plan) {
   std::vector<std::array<int64_t, kBufferClasses>> change(static_cast<size_t>(plan.timeline_end()) + 1);
   for (const PlanBuffer& buffer : plan.buffers) {
     for (const Interval& live : buffer.live) {
@@ -105,23 +107,24 @@ std::array<int64_t, kBufferClasses> ClassesAtPeak(const StepPlan& plan) {
     }
   }
   std::array<int64_t, kBufferClasses> now{}, best{};
-  int64_t most = -1;
-  for (const auto& at : change) {
+  int64_t most = -1, where = 0;
+  for (size_t p = 0; p < change.size(); ++p) {
     int64_t sum = 0;
-    for (size_t c = 0; c < now.size(); ++c) sum += now[c] += at[c];
+    for (size_t c = 0; c < now.size(); ++c) sum += now[c] += change[p][c];
     if (sum > most) {
       most = sum;
       best = now;
+      where = static_cast<int64_t>(p);
     }
   }
-  return best;
+  return {best, where};
 }
 
 MemoryFigures MemoryOf(const ReportInput& in) {
   const StepPlan& plan = in.plan;
   MemoryFigures m;
   m.by_class = plan.peak_by_class;
-  m.at_peak = ClassesAtPeak(plan);
+  std::tie(m.at_peak, m.peak_position) = ClassesAtPeak(plan);
   m.arena = plan.arena_bytes;
   m.run_arena = std::max(plan.arena_bytes, in.other_plans_arena);
   const int64_t beside = in.machine.BesideArena(in.layout.mesh.world(), in.layout.mesh.shard, m.run_arena);

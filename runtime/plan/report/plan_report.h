@@ -37,6 +37,7 @@ struct ModelFigures {
 
 struct MemoryFigures {
   std::array<int64_t, kBufferClasses> by_class{}, at_peak{};
+  int64_t peak_position = 0;  // the first of them
   int64_t arena = 0, run_arena = 0, lower_bound = 0, persistent = 0, parameter_pool = 0, gradient_pool = 0;
   int64_t device = 0;  // all of a rank's device memory: the run's arena and what is beside it; 0: not known
   int64_t device_has = 0;           // what such a device has for one process; 0: not known
