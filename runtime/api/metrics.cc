@@ -131,10 +131,10 @@ std::string Float32Bits(double value) {
   return fmt::format("0x{:08x}", std::bit_cast<uint32_t>(static_cast<float>(value)));
 }
 
-MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old)
-    : lines_(Prepared(run_dir, resume_step, old, &dropped_, &missing_)) {}
+MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old, FileSystem& files)
+    : lines_(Prepared(run_dir, resume_step, old, &dropped_, &missing_), files) {}
 
-void MetricsFile::Append(const StepReport& r) {
+std::string MetricsFile::Append(const StepReport& r) {
   Json line = {{"step", r.step},
                {"loss", Number(r.loss)},
                {"loss_bits", Float32Bits(r.loss)},
@@ -160,10 +160,35 @@ void MetricsFile::Append(const StepReport& r) {
   if (r.saves.saved_step) line["saved_step"] = *r.saves.saved_step;
   if (r.saves.save_ms) line["save_ms"] = *r.saves.save_ms;
   if (!r.saves.error.empty()) line["save_error"] = r.saves.error;
-  lines_.Append(line.dump(-1, ' ', false, Json::error_handler_t::replace));  // a path is any bytes
+  const std::lock_guard lock(mutex_);
+  const size_t waited = waiting_.size();
+  waiting_.push_back(line.dump(-1, ' ', false, Json::error_handler_t::replace));  // a path is any bytes
+  try {
+    WriteWaiting();
+  } catch (const Error& error) {
+    if (waiting_.size() >= kMostWaiting || error.code() != ErrorCode::kIo) throw;
+    return waited > 0 ? "" : fmt::format("step {}: {}", r.step, error.what());
+  }
+  return waited == 0 ? ""
+                     : fmt::format("step {}: the lines of {} steps that waited are written", r.step, waited);
 }
 
-void MetricsFile::Sync() { lines_.Sync(); }
+void MetricsFile::WriteWaiting() {
+  for (; !waiting_.empty(); waiting_.pop_front()) lines_.Append(waiting_.front());
+}
+
+size_t MetricsFile::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.size();
+}
+
+void MetricsFile::Sync() {
+  {
+    const std::lock_guard lock(mutex_);
+    WriteWaiting();
+  }
+  lines_.Sync();
+}
 
 std::vector<EventScalar> ScalarsOf(const StepReport& r) {
   std::vector<EventScalar> scalars = {{"loss", r.loss},

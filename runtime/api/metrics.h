@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "runtime/api/metrics_server.h"
 #include "runtime/api/tensorboard.h"
 #include "runtime/api/training.h"
+#include "runtime/data/file_system.h"
 #include "runtime/data/jsonl_appender.h"
 
 namespace millrace {
@@ -21,10 +24,23 @@ enum class OldMetrics {
              // it
 };
 
+// metrics.jsonl of a call.
+//
+// Full disk  Lines that it does not take wait in memory and are written before the next one, in order; the
+//            caller decides whether to go on.
+// Threads    Append from one, Sync from any.
 class MetricsFile {
  public:
-  MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old);
-  void Append(const StepReport& report);
+  // `files` outlives it.
+  MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old,
+              FileSystem& files = FileSystem::Posix());
+  // The line of a step. Returns what is worth saying: why lines begin to wait, or that those that waited are
+  // written; else "". Error(kIo) when kMostWaiting lines wait.
+  std::string Append(const StepReport& report);
+  static constexpr size_t kMostWaiting = size_t{1} << 16;
+  // Lines that are not in the file.
+  size_t waiting() const;
+  // The file holds all lines, durable. Error(kIo).
   void Sync();
   // Steps whose lines were dropped because they were not saved.
   int64_t dropped() const { return dropped_; }
@@ -32,8 +48,12 @@ class MetricsFile {
   int64_t missing() const { return missing_; }
 
  private:
+  void WriteWaiting();  // mutex_ is held; Error(kIo)
+
   int64_t dropped_ = 0, missing_ = 0;
   JsonlAppender lines_;
+  mutable std::mutex mutex_;  // of waiting_, and of appending
+  std::deque<std::string> waiting_;
 };
 
 // The numbers of a line of metrics.jsonl that are worth a curve, under the same names.

@@ -260,7 +260,12 @@ class Loop {
       if (evaluates && waiting_.empty()) Evaluate(report);
       report.saves = saver_->TakeFigures();
       Report([&] {
-        metrics_->Append(report);
+        const std::string said = metrics_->Append(report);
+        const bool waits = metrics_->waiting() > 0;
+        MR_REQUIRE(ErrorCode::kIo,
+                   !waits || config_.checkpoint.on_error == CheckpointConfig::OnError::kContinue, "{}", said);
+        if (!said.empty())
+          observer_.OnWarning(said + (waits ? "; training goes on, and its lines wait in memory" : ""));
         if (events_ != nullptr) events_->Append(report.step, ScalarsOf(report));
         if (metrics_server_ != nullptr) metrics_server_->Store(FiguresOf(report, saver_->totals()));
       });
@@ -299,7 +304,13 @@ class Loop {
   // Every rank comes here with the same words. What is in flight of a checkpoint is of a sound state.
   [[noreturn]] void Stop(const std::string& why) {
     saver_->SettleForStop();
-    Report([&] { metrics_->Sync(); });
+    Report([&] {
+      try {
+        metrics_->Sync();
+      } catch (const Error& error) {
+        observer_.OnWarning(error.what());
+      }
+    });
     if (!leader()) session_.engine().comms().world().Barrier();  // rank 0 speaks, which ends all ranks
     throw Error(ErrorCode::kNonFinite,
                 why + "; the run stops and saves nothing: checkpoints are as they were");
@@ -390,6 +401,7 @@ class Loop {
     const std::string param_hash = ParamHash(session_.engine());
     const std::string optimizer_hash = OptimizerHash(session_.engine());
     if (!leader()) return;
+    metrics_->Sync();
     Summary summary = record_.Summarize(result_, seconds);
     summary.param_hash = param_hash;
     summary.optimizer_hash = optimizer_hash;

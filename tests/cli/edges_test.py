@@ -1,6 +1,7 @@
 """What a stranger does: output that cannot be written, closed descriptors, devices in place of files, numbers that a float32 cannot hold."""
 import json
 import os
+import re
 import socket
 import subprocess
 import unittest
@@ -57,6 +58,22 @@ class Edges(CliTest):
         code, err = shell('ulimit -f 1; "$1" train "$2"', PROGRAM, config)
         self.assertEqual(code, IO_FAILED, err)
         self.expect_line(err, r'^millrace: cannot write to .*: File too large$')
+
+    def test_a_full_disk_under_the_metrics_is_said_once_and_training_goes_on_unless_asked_to_stop(self):
+        for on_error, last in (('continue', 400), ('stop', None)):
+            config, run = self.config(run=on_error, train={'steps': 400}, checkpoint={'every': 0, 'on_error': on_error})
+            code, err = shell('ulimit -f 64; "$1" train "$2" >"$3"', PROGRAM, config, self.path('out'))
+            self.assertEqual(code, IO_FAILED, err)
+            refused = 'cannot append to %s: .*' % run.file('metrics.jsonl')
+            with open(self.path('out')) as out:
+                steps = re.findall(r'^step (\d+)/400', out.read(), re.M)
+            if on_error == 'stop':
+                self.expect_line(err, '^millrace: step %s: %s$' % (steps[-1], refused))
+                self.assertLess(int(steps[-1]), 400)
+            else:
+                self.expect_line(err, '^millrace: warning: step [0-9]+: %s; training goes on, and its lines wait in memory$' % refused)
+                self.assertEqual(steps[-1], '400')
+            self.assertLess(run.metrics()[-1]['step'], 400)  # whole lines
 
     def test_checkpoints_on_a_disk_that_is_not_mounted_are_no_run_that_begins(self):
         config, run = self.config()
