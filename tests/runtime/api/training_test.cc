@@ -183,6 +183,7 @@ TEST_CASE("a session's watchdog asks the transport, and says what it says", "[tr
   const LoadedConfig loaded =
       LoadConfigTexts(texts, std::vector<std::string>{"run.dir=" + temp / "run"}, ConfigContext{.world = 2});
   std::promise<std::string> said;
+  std::promise<void> made;  // rank 1's session, whose construction is a collective
   const auto work = [&](const test::RankSetup& setup) {
     Environment environment = setup.environment();
     if (setup.comms.rank() == 1)
@@ -190,7 +191,11 @@ TEST_CASE("a session's watchdog asks the transport, and says what it says", "[tr
     else
       environment.on_stall = [](const std::string&) {};
     Session session(loaded.config, environment, {{true, false, false}, true});
-    if (session.rank() == 0) return session.engine().comms().Abort("the test pulls a cable");
+    if (session.rank() == 0) {
+      made.get_future().wait();
+      return session.engine().comms().Abort("the test pulls a cable");
+    }
+    made.set_value();
     const PhaseScope training = session.Phase(RunPhase::kTraining);
     std::future<std::string> verdict = said.get_future();
     if (verdict.wait_for(std::chrono::seconds(40)) != std::future_status::ready)
