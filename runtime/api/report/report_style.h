@@ -54,6 +54,8 @@ line { stroke-width: 1.5; }
 .lanes .y { margin: 0; justify-content: space-around; }
 .map svg { height: 360px; }
 .map rect { stroke: var(--plot); stroke-width: 0.3; }
+.map .bad { stroke: var(--text); stroke-width: 2; }
+.map .legend { margin-bottom: 14px; }
 .legend { margin: 0 0 6px; color: var(--dim); font-size: 12px; }
 .legend span { margin-right: 12px; white-space: nowrap; }
 .legend i { display: inline-block; width: 10px; height: 10px; margin-right: 5px; border-radius: 2px; }
