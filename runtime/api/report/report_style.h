@@ -88,6 +88,7 @@ code { font-size: 12px; overflow-wrap: anywhere; }
 h1, figcaption, header p { overflow-wrap: anywhere; }
 #configuration table { table-layout: fixed; }
 #configuration td, #environment td { overflow-wrap: anywhere; }
+#environment td:first-child { min-width: 8em; }
 summary { cursor: pointer; color: var(--dim); }
 )css";
 
