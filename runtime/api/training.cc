@@ -163,6 +163,10 @@ class Loop {
       call.environment = environment;
       const std::string warning = RecordCall(config_.run.dir, call);
       if (!warning.empty()) observer_.OnWarning(warning);
+      if (trace_step_ > 0 && (FirstTraced() <= result_.first_step || trace_step_ > config_.train.steps))
+        observer_.OnWarning(fmt::format(
+            "no timeline: this call trains steps {} to {}, and one of step {} takes steps {} to {}",
+            result_.first_step + 1, config_.train.steps, trace_step_, FirstTraced(), trace_step_));
     });
     if (!goes_on) RestoreGuard("{}");  // roll-backs of a run that is put aside are gone by now
     if (config_.guard.order_every > 0) session_.engine().LogOrder();
@@ -188,9 +192,8 @@ class Loop {
   }
 
   // A traced step, and those that prepare it, are alone in flight.
-  bool StartsTrace(int64_t done) const {
-    return trace_step_ > 0 && done == trace_step_ - StepTracer::StepsBefore(session_);
-  }
+  int64_t FirstTraced() const { return trace_step_ - StepTracer::StepsBefore(session_); }
+  bool StartsTrace(int64_t done) const { return trace_step_ > 0 && done == FirstTraced(); }
   void PrepareTrace(int64_t done) {
     if (StartsTrace(done)) tracer_ = std::make_unique<StepTracer>(session_);
     if (!tracer_) return;

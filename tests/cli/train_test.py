@@ -1,6 +1,7 @@
 """A run from its first step to its last, and what it leaves."""
 import math
 import os
+import shutil
 import signal
 import unittest
 
@@ -134,6 +135,10 @@ class Train(CliTest):
         outcome = self.expect(millrace('train', config, '--trace-step', '2'), OK)
         self.expect_line(outcome.err, 'warning: no timeline of step 2: .*timeline.json')
         self.assertEqual(len(run.metrics()), 3)
+        for step in ('2', '9'):  # done before the resume, and after the last one
+            outcome = self.expect(millrace('train', config, '--trace-step', step, '--set', 'train.steps=5', '--set', 'checkpoint.keep=9'), OK)
+            self.expect_line(outcome.err, 'warning: no timeline: this call trains steps [45] to 5, and one of step %s takes steps %s to %s$' % (step, step, step))
+            shutil.rmtree(run.file('checkpoints/step_00000005'))
         outcome = self.expect(millrace('train', config, '--trace-step', '2', '--set', 'execution.checked=true'), BAD_CONFIG)
         self.assertIn('--trace-step', outcome.err)
 
