@@ -161,6 +161,7 @@ class Loop {
       plan_stages_ = PlanStages(config_, session_.run());
       RecordedCall call = DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step);
       call.environment = environment;
+      call.environment.emplace_back("data fingerprint", identity_.data_fingerprint);  // a path may hold others
       const std::string warning = RecordCall(config_.run.dir, call);
       if (!warning.empty()) observer_.OnWarning(warning);
       if (trace_step_ > 0 && (FirstTraced() <= result_.first_step || trace_step_ > config_.train.steps))

@@ -103,6 +103,19 @@ class Compare(CliTest):
         self.assertIsNotNone(stages['memory_plan'])
         self.expect_line(text, r'^  schedule +by hash$')
 
+    def test_other_data_under_the_same_path_are_named(self):
+        a = self.train('a')
+        config, b = self.config('b.json', run='b', optimizer=CONSTANT)
+        with open(self.path('data.txt'), 'r+') as f:
+            text = f.read()
+            f.seek(0)
+            f.write(text.upper())
+        self.expect(millrace('train', config, ranks=2), OK)
+        value, text = self.compare(a, b, DIFFER)
+        self.assertEqual(value['config'], [])
+        self.assertEqual([entry['name'] for entry in value['environment']], ['data fingerprint'])
+        self.expect_line(text, '^  data fingerprint  A ')
+
     def test_environments_are_recorded_and_shown_and_are_no_difference(self):
         a = self.train('a', 'train.steps=3')
         with open(a.file('config.json')) as f:
