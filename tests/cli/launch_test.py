@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, STOPPED, CliTest, Job, environment, flip_bit, millrace,
+from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, STOPPED, SLOWER, CliTest, Job, environment, flip_bit, millrace, 
                      rank_pids, start, truncate, wait_until)
 from kill_matrix import carriers, children, is_over, read, scratch_of
 
@@ -120,7 +120,7 @@ class Launch(CliTest):
         self.assertEqual(len(pids), 3)
         scratch = scratch_of(run)
         os.kill(job.process.pid, signal.SIGKILL)
-        wait_until(lambda: all(is_over(pid) for pid in pids), 'the end of mpirun and ranks', timeout=0.9)  # Open MPI itself needs a second
+        wait_until(lambda: all(is_over(pid) for pid in pids), 'the end of mpirun and ranks', timeout=0.9 * SLOWER)  # Open MPI itself needs a second
         job.end()
         self.assertEqual(carriers(mark), [])
         outcome = self.expect(launch(config).end(), OK)
