@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, STOPPED, SLOWER, CliTest, Job, environment, flip_bit, millrace, 
+from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, SLOWER, STOPPED, CliTest, Job, environment, flip_bit, millrace,
                      rank_pids, start, truncate, wait_until)
 from kill_matrix import carriers, children, is_over, read, scratch_of
 
