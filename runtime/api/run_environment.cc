@@ -44,7 +44,8 @@ std::string RanksText(const std::vector<size_t>& ranks) {
 RunEnvironment Together(const std::vector<RunEnvironment>& ranks) {
   std::vector<Entry> entries;
   for (size_t rank = 0; rank < ranks.size(); ++rank)
-    for (const auto& [name, value] : ranks[rank]) {
+    for (const auto& own : ranks[rank]) {
+      const std::string &name = own.first, &value = own.second;  // names that a lambda may capture
       if (rank > 0 && (name == kStartEntry || name == kCommandEntry)) continue;
       Entry& entry = FindOrAdd(
           entries, [&](const Entry& e) { return e.name == name; }, Entry{name, {}});
