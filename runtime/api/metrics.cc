@@ -33,11 +33,8 @@ std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary
 // Moves what an earlier run left to the first free <name>.old-<n>.<extension>.
 void SetAside(const std::string& run_dir) {
   using File = std::pair<const char*, const char*>;
-  std::vector<File> files = {{"metrics", ".jsonl"},
-                             {"summary", ".json"},
-                             {"tensorboard", ""},
-                             {"restarts", ".jsonl"},
-                             {"roll_backs", ".jsonl"}};
+  std::vector<File> files = {{"metrics", ".jsonl"}, {"summary", ".json"},   {"timeline", ".json"},
+                             {"tensorboard", ""},   {"restarts", ".jsonl"}, {"roll_backs", ".jsonl"}};
   if (HasRunHistory(run_dir)) files.emplace_back("config", ".json");
   const auto exists = [](const std::string& path) {
     std::error_code ignored;

@@ -20,8 +20,8 @@ namespace millrace {
 enum class OldMetrics {
   kDropTail,  // the same run, trained again from its last checkpoint: the lines come again
   kSetAside  // another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl, and
-             // summary.json, config.json, restarts.jsonl, roll_backs.jsonl and the folder tensorboard follow
-             // it
+             // summary.json, timeline.json, config.json, restarts.jsonl, roll_backs.jsonl and the folder
+             // tensorboard follow it
 };
 
 // metrics.jsonl of a call.

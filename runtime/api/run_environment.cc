@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/base/rank_list.h"
 
 namespace millrace {
 namespace {
@@ -13,7 +16,7 @@ using Json = nlohmann::json;
 // Who has a value, ascending.
 struct Shared {
   std::string value;
-  std::vector<size_t> ranks;
+  std::vector<int> ranks;
 };
 
 struct Entry {
@@ -25,18 +28,6 @@ template <class T, class Matches>
 T& FindOrAdd(std::vector<T>& all, Matches&& matches, T fresh) {
   const auto found = std::find_if(all.begin(), all.end(), matches);
   return found != all.end() ? *found : all.emplace_back(std::move(fresh));
-}
-
-// "ranks 0-3, 6"
-std::string RanksText(const std::vector<size_t>& ranks) {
-  std::vector<std::string> ranges;
-  for (size_t i = 0; i < ranks.size();) {
-    const size_t first = ranks[i];
-    size_t last = first;
-    while (++i < ranks.size() && ranks[i] == last + 1) ++last;
-    ranges.push_back(first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last));
-  }
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranges, ", "));
 }
 
 }  // namespace
@@ -51,7 +42,7 @@ RunEnvironment Together(const std::vector<RunEnvironment>& ranks) {
           entries, [&](const Entry& e) { return e.name == name; }, Entry{name, {}});
       FindOrAdd(
           entry.values, [&](const Shared& s) { return s.value == value; }, Shared{value, {}})
-          .ranks.push_back(rank);
+          .ranks.push_back(static_cast<int>(rank));
     }
   RunEnvironment all;
   for (const auto& [name, values] : entries) {

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/base/rank_list.h"
+
 namespace millrace {
 namespace {
 
@@ -125,10 +127,6 @@ std::string WhySilent(const RankView& rank) {
   }
 }
 
-std::string Ranks(const std::vector<int>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + RankList(ranks);
-}
-
 // Ranks by where they are, those behind first.
 struct Group {
   Position position;
@@ -149,7 +147,7 @@ std::vector<Group> Grouped(const std::vector<const RankView*>& ranks, const Plan
 
 std::string InWords(const Group& group) {
   const bool one = group.ranks.size() == 1;
-  return fmt::format("{} {} in {}", Ranks(group.ranks),
+  return fmt::format("{} {} in {}", RanksText(group.ranks),
                      group.position.waits ? (one ? "waits" : "wait") : (one ? "is" : "are"),
                      group.position.text);
 }
@@ -176,18 +174,6 @@ std::string Others(const std::vector<Group>& groups, size_t from) {
 }
 
 }  // namespace
-
-std::string RankList(const std::vector<int>& ranks) {
-  std::string text;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (!text.empty()) text += ", ";
-    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
-    i = last + 1;
-  }
-  return text;
-}
 
 Position PositionOf(const ProgressReading& reading, const PlanNames& names) {
   if (reading.has_device && reading.device[kRunBegunWord] != reading.device[kRunDoneWord])
@@ -231,7 +217,7 @@ std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& na
   if (groups.empty()) return text + "no rank shows where it is";
   const Group& first = groups.front();
   if (groups.size() == 1 && ranks.size() > 1)
-    return text + fmt::format("{} {} in {}", first.ranks.size() == 1 ? Ranks(first.ranks) : "all ranks",
+    return text + fmt::format("{} {} in {}", first.ranks.size() == 1 ? RanksText(first.ranks) : "all ranks",
                               first.position.waits ? "wait for each other" : "are", first.position.text);
   text += first.ranks.size() > 1 || ranks.size() == 1 ? InWords(first) : Named(first, alive);
   if (first.position.waits && groups.size() > 1) text += ", which others have passed, or left out";

@@ -45,7 +45,4 @@ struct BrokenTransport {
 std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names, int64_t seconds,
                          const BrokenTransport& broken = {});
 
-// "0, 2-5"
-std::string RankList(const std::vector<int>& ranks);
-
 }  // namespace millrace

@@ -140,6 +140,8 @@ class Damage(CliTest):
         kept = files_of(run.file('checkpoints'))
         with open(run.file('restarts.jsonl'), 'w') as f:
             f.write('{"event": "failed", "reason": "of the earlier run"}\n')
+        with open(run.file('timeline.json'), 'w') as f:
+            f.write('{}')
         outcome = self.expect(millrace('train', config, '--set', 'checkpoint.resume=never', '--set', 'model.layers=1', ranks=2), OK)
         self.expect_line(outcome.err, 'warning: checkpoint.resume is never: the checkpoints of an earlier run are now in %s' %
                          run.file('checkpoints.old-1'))
@@ -149,6 +151,8 @@ class Damage(CliTest):
         self.assertTrue(os.path.exists(run.file('summary.old-1.json')))
         self.assertTrue(os.path.exists(run.file('restarts.old-1.jsonl')))
         self.assertFalse(os.path.exists(run.file('restarts.jsonl')))
+        self.assertTrue(os.path.exists(run.file('timeline.old-1.json')))
+        self.assertFalse(os.path.exists(run.file('timeline.json')))
         outcome = self.expect(millrace('train', config, '--set', 'checkpoint.resume=never', '--set', 'model.layers=1', ranks=2), OK)
         self.assertTrue(os.path.isdir(run.file('checkpoints.old-2')))
         self.assertTrue(os.path.exists(run.file('metrics.old-2.jsonl')))

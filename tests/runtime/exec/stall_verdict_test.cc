@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "runtime/base/rank_list.h"
+
 namespace millrace {
 namespace {
 
@@ -166,6 +168,8 @@ TEST_CASE("ranks are listed by runs of numbers") {
   REQUIRE(RankList({}).empty());
   REQUIRE(RankList({7}) == "7");
   REQUIRE(RankList({0, 1, 2, 4, 6, 7}) == "0-2, 4, 6-7");
+  REQUIRE(RanksText({7}) == "rank 7");
+  REQUIRE(RanksText({0, 1, 4}) == "ranks 0-1, 4");
 }
 
 }  // namespace
