@@ -1,13 +1,13 @@
-// What a host transport does: it moves bytes between the ranks of one group. Everything else (validation,
-// chunking, summation, counting) is shared code on top: comm/host_collectives.h. Implementations: comm/local,
-// comm/mpi.
+// What a host transport does: it moves bytes between the ranks of one group. Everything else
+// (validation, chunking, summation, counting) is shared code on top: comm/host_collectives.h.
+// Implementations: comm/local, comm/mpi.
 //
 // Order    Every rank of the group makes the same calls in the same order, with matching sizes.
 // Threads  One call at a time; only Abort() may come from another thread.
-// Errors   Error(kPeerLost) after Abort() or when a peer has gone, Error(kTimeout) when a peer did not come
-// in time, Error(kComm) when the
-//          sizes of the two sides differ. Each names the op, the group's label, this rank and, where known,
-//          the peer. After any of them every later call throws again.
+// Errors   Error(kPeerLost) after Abort() or when a peer has gone, Error(kTimeout) when a peer did
+// not come in time, Error(kComm) when the
+//          sizes of the two sides differ. Each names the op, the group's label, this rank and,
+//          where known, the peer. After any of them every later call throws again.
 #pragma once
 
 #include <cstddef>
@@ -64,11 +64,13 @@ class ByteExchange {
   virtual int world_size() const noexcept = 0;  // >= 1
   virtual const std::string& label() const noexcept = 0;
 
-  // Both [world_size]: for each peer p != rank(), sends[p] of this rank lands in recvs[rank()] of p. Entries
-  // of this rank itself are ignored. Pieces may be empty and of any size; the send pieces of several peers
-  // may be the same bytes; receive pieces overlap nothing. Returns when the received bytes are there and the
-  // sent ones are no longer read. Blocks only on peers with a piece that is not empty.
-  virtual void Exchange(CommOp op, std::span<const SendPiece> sends, std::span<const RecvPiece> recvs) = 0;
+  // Both [world_size]: for each peer p != rank(), sends[p] of this rank lands in recvs[rank()] of
+  // p. Entries of this rank itself are ignored. Pieces may be empty and of any size; the send
+  // pieces of several peers may be the same bytes; receive pieces overlap nothing. Returns when the
+  // received bytes are there and the sent ones are no longer read. Blocks only on peers with a
+  // piece that is not empty.
+  virtual void Exchange(CommOp op, std::span<const SendPiece> sends,
+                        std::span<const RecvPiece> recvs) = 0;
 
   // As Communicator::Abort and CheckHealth.
   virtual void Abort(const std::string& reason) noexcept = 0;

@@ -18,26 +18,28 @@ class CommFactory {
   virtual int rank() const noexcept = 0;        // of the calling rank in the world
   virtual int world_size() const noexcept = 0;  // >= 1
 
-  // A communicator over the world ranks `ranks`, ascending, which include rank(); rank ranks[i] of the world
-  // is rank i of the group. Each call makes a new one, which shares nothing with earlier ones over the same
-  // ranks. `label` names it in errors.
+  // A communicator over the world ranks `ranks`, ascending, which include rank(); rank ranks[i] of
+  // the world is rank i of the group. Each call makes a new one, which shares nothing with earlier
+  // ones over the same ranks. `label` names it in errors.
   //
-  // Order    Every member makes the same call; calls for groups that share members come in the same order on
-  // all of them. Other ranks
+  // Order    Every member makes the same call; calls for groups that share members come in the same
+  // order on all of them. Other ranks
   //          take no part.
-  // Errors   Error(kInvalidArgument) when the list is empty, not ascending, outside the world or without
-  // rank(). As a collective:
+  // Errors   Error(kInvalidArgument) when the list is empty, not ascending, outside the world or
+  // without rank(). As a collective:
   //          Error(kTimeout), Error(kPeerLost).
-  virtual std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) = 0;
+  virtual std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                             const std::string& label) = 0;
 
-  // As Make, for calls that move a few KB: statistics, votes. A transport may give such a communicator fewer
-  // resources; larger calls are right, and slow. Default: as Make.
-  virtual std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) {
+  // As Make, for calls that move a few KB: statistics, votes. A transport may give such a
+  // communicator fewer resources; larger calls are right, and slow. Default: as Make.
+  virtual std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks,
+                                                  const std::string& label) {
     return Make(ranks, label);
   }
 
-  // Memory of `device` that Communicator::RegisterMemory of this factory's communicators takes. Default: what
-  // the device allocates.
+  // Memory of `device` that Communicator::RegisterMemory of this factory's communicators takes.
+  // Default: what the device allocates.
   virtual std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
                                                       const std::string& label) {
     return device.Allocate(bytes, label);
@@ -45,6 +47,7 @@ class CommFactory {
 };
 
 // The checks of Make, shared by the implementations. Returns the index of `rank` in `ranks`.
-int CheckedGroupRank(const std::vector<int>& ranks, const std::string& label, int rank, int world_size);
+int CheckedGroupRank(const std::vector<int>& ranks, const std::string& label, int rank,
+                     int world_size);
 
 }  // namespace millrace

@@ -1,22 +1,25 @@
-// Collectives over one process group. Implementations: comm/mpi (host memory), comm/local (ranks as threads
-// of one process, for tests and embedding), comm/nccl (CUDA).
+// Collectives over one process group. Implementations: comm/mpi (host memory), comm/local (ranks as
+// threads of one process, for tests and embedding), comm/nccl (CUDA).
 //
 // Sums     Every implementation: the same bits run after run, and for an all-reduce on every rank.
-//          Host (comm/host_collectives.h): f32 accumulation in rank order, rounded once to the dtype (f32,
-//          bf16); f64 accumulates in double. So MPI and in-process ranks give the same bits.
-//          NCCL: order and intermediate roundings are those of the algorithm that it picks from the op, the
-//          size, the dtype, the group and its topology; the same ones eager and captured. See
-//          comm/nccl/nccl_communicator.h for what that means for bf16: f32 on the wire where roundings
-//          matter. Where every partial sum is exact, all implementations agree bit for bit.
+//          Host (comm/host_collectives.h): f32 accumulation in rank order, rounded once to
+//          the dtype (f32, bf16); f64 accumulates in double. So MPI and in-process ranks
+//          give the same bits.
+//          NCCL: order and intermediate roundings are those of the algorithm that it picks from
+//          the op, the size, the dtype, the group and its topology; the same ones eager and
+//          captured. See comm/nccl/nccl_communicator.h for what that means for bf16: f32 on the
+//          wire where roundings matter. Where every partial sum is exact, all implementations
+//          agree bit for bit.
 // Units    n = shard.numel() counts elements, per rank. All views are 1-D and contiguous.
-// Streams  Calls enqueue on `stream` and return; buffers are touched in stream order. A host stream has run
-//          the call on return.
-// Order    Every rank of the group makes the same calls in the same order, with the same n and dtype.
+// Streams  Calls enqueue on `stream` and return; buffers are touched in stream order. A host stream
+//          has run the call on return.
+// Order    Every rank of the group makes the same calls in the same order, with the
+//          same n and dtype.
 // Scratch  Staging memory of the size that the implementation asks for (comm/host_collectives.h:
 //          ScratchBytes), contents undefined; absent at world size 1 and where nothing is staged.
-// Errors   Wrong numel, dtype or overlap: Error(kInvalidArgument), nothing moved. A lost peer or Abort():
-//          Error(kPeerLost); a wait longer than the time-out: Error(kTimeout) naming the op and this rank.
-//          After either only Abort() and destruction remain valid.
+// Errors   Wrong numel, dtype or overlap: Error(kInvalidArgument), nothing moved. A lost peer or
+//          Abort(): Error(kPeerLost); a wait longer than the time-out: Error(kTimeout) naming the
+//          op and this rank. After either only Abort() and destruction remain valid.
 // Counters Bytes are counted here, from the arguments, not by callers.
 #pragma once
 
@@ -31,8 +34,8 @@
 namespace millrace {
 
 // What one communicator has moved: wire bytes that this rank sends. All-gather and reduce-scatter
-// (W-1)*n*size, all-reduce 2*(W-1)*ceil(n/W)*size, W = world_size, n per rank (all-reduce: the buffer's
-// numel), size = bytes of the dtype; 0 at W == 1.
+// (W-1)*n*size, all-reduce 2*(W-1)*ceil(n/W)*size, W = world_size, n per rank (all-reduce: the
+// buffer's numel), size = bytes of the dtype; 0 at W == 1.
 struct CommCounters {
   int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0;
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
@@ -66,18 +69,19 @@ class Communicator {
   virtual int rank() const noexcept = 0;        // in [0, world_size())
   virtual int world_size() const noexcept = 0;  // >= 1
 
-  // full[r*n + i] = (shard of rank r)[i], bit for bit, any dtype. In place when shard.data is full.data +
-  // rank*n elements; other overlap is an error.
+  // full[r*n + i] = (shard of rank r)[i], bit for bit, any dtype. In place when shard.data is
+  // full.data + rank*n elements; other overlap is an error.
   virtual void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
                          Stream& stream) = 0;
 
-  // shard[i] = sum over ranks r of (full of rank r)[rank*n + i], for f32, bf16 and f64, rounded as above.
-  // `full` is not changed; no overlap.
-  virtual void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
-                                Stream& stream) = 0;
+  // shard[i] = sum over ranks r of (full of rank r)[rank*n + i], for f32, bf16 and f64, rounded as
+  // above. `full` is not changed; no overlap.
+  virtual void ReduceScatterSum(const TensorView& full, const TensorView& shard,
+                                const TensorView& scratch, Stream& stream) = 0;
 
   // buffer[i] = sum over ranks, as above, in place: the same bits on every rank.
-  virtual void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream& stream) = 0;
+  virtual void AllReduceSum(const TensorView& buffer, const TensorView& scratch,
+                            Stream& stream) = 0;
 
   // Host-side helpers outside the step (set-up, checkpoints, votes): blocking, not counted.
   // out[r] = payload of rank r; payload sizes may differ.
@@ -89,28 +93,30 @@ class Communicator {
   // Sets the counters, for example from a checkpoint so that a resumed run counts on.
   virtual void SetCounters(const CommCounters& counters) = 0;
 
-  // Makes [base, base + bytes), memory of CommFactory::AllocateArena, known to the transport, which may then
-  // move it without staging. A collective, before the first capture: every rank passes as many bytes and from
-  // then on uses the same offsets in the same calls. UnregisterMemory (local; no call in flight, captured
-  // graphs gone) comes before the memory is freed; destruction does it, too. Default: nothing to know.
+  // Makes [base, base + bytes), memory of CommFactory::AllocateArena, known to the transport, which
+  // may then move it without staging. A collective, before the first capture: every rank passes as
+  // many bytes and from then on uses the same offsets in the same calls. UnregisterMemory (local;
+  // no call in flight, captured graphs gone) comes before the memory is freed; destruction does it,
+  // too. Default: nothing to know.
   virtual void RegisterMemory(std::byte* /*base*/, int64_t /*bytes*/) {}
   virtual void UnregisterMemory(std::byte* /*base*/) noexcept {}
 
-  // Runs each kind of call in `uses`, few elements and many, on memory and a stream of its own, and checks
-  // the results, so that the transport works and has loaded and connected what these calls need. A
-  // collective, uncounted, after RegisterMemory and before step 0; `uses` is the same on all ranks. Other
-  // calls remain valid; the first may connect, so a call is issued once before it is captured.
-  // Error(kComm): a result is wrong.
+  // Runs each kind of call in `uses`, few elements and many, on memory and a stream of its own, and
+  // checks the results, so that the transport works and has loaded and connected what these calls
+  // need. A collective, uncounted, after RegisterMemory and before step 0; `uses` is the same on
+  // all ranks. Other calls remain valid; the first may connect, so a call is issued once before it
+  // is captured. Error(kComm): a result is wrong.
   virtual void Connect(const CommUses& /*uses*/) {}
 
-  // Throws when the group is known to be broken: Error(kPeerLost) after an abort, Error(kComm) with the
-  // transport's words. Does not block; from any thread, while another is in a call: for watchdogs.
+  // Throws when the group is known to be broken: Error(kPeerLost) after an abort,
+  // Error(kComm) with the transport's words. Does not block; from any thread, while another
+  // is in a call: for watchdogs.
   virtual void CheckHealth() const {}
 
-  // Unblocks the pending calls, with `reason` as the message of these and all later ones. Idempotent, from
-  // any thread; for error paths. Host transports unblock every rank of the group. A device transport unblocks
-  // this rank's calls; its peers learn of it through the host transport beside it: processes end, threads
-  // find it in CheckHealth() and abort their own.
+  // Unblocks the pending calls, with `reason` as the message of these and all later ones.
+  // Idempotent, from any thread; for error paths. Host transports unblock every rank of the group.
+  // A device transport unblocks this rank's calls; its peers learn of it through the host transport
+  // beside it: processes end, threads find it in CheckHealth() and abort their own.
   virtual void Abort(const std::string& reason) noexcept = 0;
 };
 

@@ -30,7 +30,8 @@ class HostCommunicator final : public Communicator {
   int rank() const noexcept override { return rank_; }
   int world_size() const noexcept override { return world_; }
 
-  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&, Stream&) override {
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&,
+                 Stream&) override {
     constexpr CommOp op = CommOp::kAllGather;
     const bool in_place = checks_.AllGather(shard, full);
     std::byte* const own = full.data + rank_ * shard.bytes();
@@ -76,8 +77,8 @@ class HostCommunicator final : public Communicator {
     counters_.all_reduced_bytes += AllReduceWireBytes(world_, n, element);
     if (n == 0 || world_ == 1) return;
     const Slices slices{(n + world_ - 1) / world_, n};
-    // Where it sends no more bytes than two phases would (one or two elements, or two ranks), each rank sums
-    // everything itself: one exchange instead of two, and the same bits.
+    // Where it sends no more bytes than two phases would (one or two elements, or two ranks), each
+    // rank sums everything itself: one exchange instead of two, and the same bits.
     if (n <= 2 * slices.size) {
       SumAll(op, buffer, scratch.data);
       return;
@@ -145,11 +146,11 @@ class HostCommunicator final : public Communicator {
     int64_t count(int r) const { return std::min(size, total - begin(r)); }
   };
 
-  // out[i] = sum over ranks of their source[slices.begin(rank) + i], for i in this rank's slice. `out` is
-  // disjoint from source, or is that slice of it: a chunk of it is written only when its sum is complete, and
-  // no peer reads it.
-  void SumSlices(CommOp op, DType dtype, const std::byte* source, const Slices& slices, std::byte* out,
-                 std::byte* scratch) {
+  // out[i] = sum over ranks of their source[slices.begin(rank) + i], for i in this rank's slice.
+  // `out` is disjoint from source, or is that slice of it: a chunk of it is written only when its
+  // sum is complete, and no peer reads it.
+  void SumSlices(CommOp op, DType dtype, const std::byte* source, const Slices& slices,
+                 std::byte* out, std::byte* scratch) {
     const int64_t element = Bytes(dtype);
     const int64_t chunk = chunk_bytes_ / element;
     const auto length = [&](int r, int64_t begin) {
@@ -192,14 +193,16 @@ class HostCommunicator final : public Communicator {
     exchange_->Exchange(CommOp::kHostBroadcast, sends_, recvs_);
   }
 
-  void CheckScratch(CommOp op, const TensorView& scratch, std::initializer_list<NamedRange> operands) const {
+  void CheckScratch(CommOp op, const TensorView& scratch,
+                    std::initializer_list<NamedRange> operands) const {
     const int64_t needed = ScratchBytes(world_, chunk_bytes_);
     if (needed == 0) return;
     const int64_t given = scratch ? scratch.bytes() : 0;
     MR_REQUIRE(ErrorCode::kInvalidArgument, given >= needed,
-               "{} on '{}': scratch has {} bytes; {} ranks need {}", Name(op), exchange_->label(), given,
-               world_, needed);
-    MR_REQUIRE(ErrorCode::kInvalidArgument, reinterpret_cast<uintptr_t>(scratch.data) % sizeof(double) == 0,
+               "{} on '{}': scratch has {} bytes; {} ranks need {}", Name(op), exchange_->label(),
+               given, world_, needed);
+    MR_REQUIRE(ErrorCode::kInvalidArgument,
+               reinterpret_cast<uintptr_t>(scratch.data) % sizeof(double) == 0,
                "{} on '{}': scratch at {} is not aligned to {} bytes", Name(op), exchange_->label(),
                static_cast<const void*>(scratch.data), sizeof(double));
     for (const NamedRange& operand : operands)

@@ -1,9 +1,9 @@
-// The collectives over host memory, on top of a transport that only moves bytes (comm/byte_exchange.h). Both
-// host transports use this code, so in-process ranks and MPI give the same bits: sums go in rank order
-// (comm/rank_order_sum.h), never through MPI_Reduce.
+// The collectives over host memory, on top of a transport that only moves bytes
+// (comm/byte_exchange.h). Both host transports use this code, so in-process ranks and MPI give the
+// same bits: sums go in rank order (comm/rank_order_sum.h), never through MPI_Reduce.
 //
-// Scratch  A reduction stages one chunk per rank, so scratch does not grow with the buffers. Sums are per
-// element: bits do not depend on
+// Scratch  A reduction stages one chunk per rank, so scratch does not grow with the buffers. Sums
+// are per element: bits do not depend on
 //          the chunk size. All-gather stages nothing and takes an absent scratch view.
 // Streams  A host stream has run each call on return, so the stream argument is not used.
 #pragma once
@@ -26,13 +26,14 @@ struct HostCommOptions {
   int64_t chunk_bytes = kDefaultChunkBytes;  // a positive multiple of 64
 };
 
-// Bytes of scratch that ReduceScatterSum and AllReduceSum want: world * chunk_bytes; 0 at world 1. Aligned to
-// 8 bytes.
+// Bytes of scratch that ReduceScatterSum and AllReduceSum want: world * chunk_bytes; 0 at world 1.
+// Aligned to 8 bytes.
 constexpr int64_t ScratchBytes(int world, int64_t chunk_bytes = kDefaultChunkBytes) noexcept {
   return world > 1 ? world * chunk_bytes : 0;
 }
 
-// Wire bytes of one call as CommCounters defines them. `n` is the shard's numel, for all-reduce the buffer's.
+// Wire bytes of one call as CommCounters defines them. `n` is the shard's numel,
+// for all-reduce the buffer's.
 constexpr int64_t GatherWireBytes(int world, int64_t n, int64_t element_bytes) noexcept {
   return (world - 1) * n * element_bytes;
 }

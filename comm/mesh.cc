@@ -35,8 +35,9 @@ CommSet::CommSet(CommFactory& factory, const Mesh& mesh, CommSharing sharing)
     shard_gather_ = factory.Make(mesh.ShardGroup(rank), "shard gather of " + replica);
     shard_reduce_ = factory.Make(mesh.ShardGroup(rank), "shard reduce of " + replica);
   }
-  replicate_reduce_ = factory.Make(mesh.ReplicateGroup(rank),
-                                   fmt::format("replicate reduce of shard {}", mesh.shard_rank(rank)));
+  replicate_reduce_ =
+      factory.Make(mesh.ReplicateGroup(rank),
+                   fmt::format("replicate reduce of shard {}", mesh.shard_rank(rank)));
 }
 
 Communicator& CommSet::shard_reduce() const noexcept {

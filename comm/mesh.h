@@ -1,10 +1,10 @@
 // The mesh of ranks, and the communicators that a rank of it needs.
 //
-// Axes     replicate x shard: world rank = replica * shard + shard_rank, so that a shard group is a run of
-// neighbouring ranks (one node,
+// Axes     replicate x shard: world rank = replica * shard + shard_rank, so that a shard group is a
+// run of neighbouring ranks (one node,
 //          fast links) and a replicate group strides over them.
-// Purposes A communicator runs its calls one after the other, so gathers and reductions that shall overlap
-// need one each.
+// Purposes A communicator runs its calls one after the other, so gathers and reductions that shall
+// overlap need one each.
 #pragma once
 
 #include <array>
@@ -24,8 +24,9 @@ struct Mesh {
   int world_size() const noexcept { return replicate * shard; }
   int replica(int rank) const noexcept { return rank / shard; }
   int shard_rank(int rank) const noexcept { return rank % shard; }
-  std::vector<int> ShardGroup(int rank) const;      // [shard] ranks of rank's replica
-  std::vector<int> ReplicateGroup(int rank) const;  // [replicate] ranks that hold the same shard as rank
+  std::vector<int> ShardGroup(int rank) const;  // [shard] ranks of rank's replica
+  std::vector<int> ReplicateGroup(
+      int rank) const;  // [replicate] ranks that hold the same shard as rank
   bool operator==(const Mesh&) const = default;
 };
 
@@ -34,16 +35,17 @@ enum class CommSharing {
   kShared     // both on one; the same bits
 };
 
-// The communicators of one rank. Groups of size 1 (an axis of size 1) are communicators of world_size 1.
+// The communicators of one rank. Groups of size 1 (an axis of size 1) are
+// communicators of world_size 1.
 class CommSet {
  public:
-  // Collective over the world: every rank calls it with the same mesh and sharing. The factory outlives the
-  // set. Error(kInvalidArgument) unless the mesh's axes are positive and their product is the factory's
-  // world.
+  // Collective over the world: every rank calls it with the same mesh and sharing. The factory
+  // outlives the set. Error(kInvalidArgument) unless the mesh's axes are positive and their product
+  // is the factory's world.
   CommSet(CommFactory& factory, const Mesh& mesh, CommSharing sharing);
 
   const Mesh& mesh() const noexcept { return mesh_; }
-  Communicator& world() const noexcept { return *world_; }                // statistics, votes, host helpers
+  Communicator& world() const noexcept { return *world_; }  // statistics, votes, host helpers
   Communicator& shard_gather() const noexcept { return *shard_gather_; }  // parameters
   Communicator& shard_reduce() const noexcept;  // gradients; shard_gather() when shared
   Communicator& replicate_reduce() const noexcept {
@@ -54,12 +56,14 @@ class CommSet {
   CommCounters Counters() const;
 
   // As CommFactory::AllocateArena.
-  std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes, const std::string& label);
+  std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
+                                              const std::string& label);
 
   // As those of Communicator, on all of them in one order.
   void RegisterMemory(std::byte* base, int64_t bytes);
   void UnregisterMemory(std::byte* base) noexcept;
-  void Connect();  // each for its purpose: all-gathers, reduce-scatters, all-reduces; world: all-gathers
+  void
+  Connect();  // each for its purpose: all-gathers, reduce-scatters, all-reduces; world: all-gathers
   void CheckHealth() const;
   void Abort(const std::string& reason) noexcept;
 

@@ -38,7 +38,8 @@ void OperandChecks::AllReduce(const TensorView& buffer) const {
 
 void OperandChecks::Root(int root) const {
   MR_REQUIRE(ErrorCode::kInvalidArgument, root >= 0 && root < world_size_,
-             "host_broadcast on '{}': root {} is not a rank of a group of {}", label_, root, world_size_);
+             "host_broadcast on '{}': root {} is not a rank of a group of {}", label_, root,
+             world_size_);
 }
 
 void OperandChecks::Contiguous(CommOp op, const char* name, const TensorView& view) const {
@@ -46,7 +47,8 @@ void OperandChecks::Contiguous(CommOp op, const char* name, const TensorView& vi
              "{} on '{}': {} is {}; a contiguous view is needed", Name(op), label_, name,
              ToString(view.layout));
   MR_REQUIRE(ErrorCode::kInvalidArgument, view.data != nullptr || view.numel() == 0,
-             "{} on '{}': {} is {} without an address", Name(op), label_, name, ToString(view.layout));
+             "{} on '{}': {} is {} without an address", Name(op), label_, name,
+             ToString(view.layout));
 }
 
 void OperandChecks::ShardOfFull(CommOp op, const TensorView& shard, const TensorView& full) const {
@@ -54,20 +56,21 @@ void OperandChecks::ShardOfFull(CommOp op, const TensorView& shard, const Tensor
              "{} on '{}': shard is {} but full is {}; one dtype is needed", Name(op), label_,
              Name(shard.dtype()), Name(full.dtype()));
   MR_REQUIRE(ErrorCode::kInvalidArgument, full.numel() == shard.numel() * world_size_,
-             "{} on '{}': full has {} elements; {} ranks times the shard's {} make {}", Name(op), label_,
-             full.numel(), world_size_, shard.numel(), shard.numel() * world_size_);
+             "{} on '{}': full has {} elements; {} ranks times the shard's {} make {}", Name(op),
+             label_, full.numel(), world_size_, shard.numel(), shard.numel() * world_size_);
 }
 
 void OperandChecks::Summable(CommOp op, DType dtype) const {
   MR_REQUIRE(ErrorCode::kInvalidArgument, CanSum(dtype),
-             "{} on '{}': cannot sum {}; f32, bf16 or f64 is needed", Name(op), label_, Name(dtype));
+             "{} on '{}': cannot sum {}; f32, bf16 or f64 is needed", Name(op), label_,
+             Name(dtype));
 }
 
 void OperandChecks::Disjoint(CommOp op, const NamedRange& a, const NamedRange& b) const {
   MR_REQUIRE(ErrorCode::kInvalidArgument, !Overlap(a, b),
-             "{} on '{}', rank {}: {} [{}, +{} bytes) overlaps {} [{}, +{} bytes)", Name(op), label_, rank_,
-             a.name, static_cast<const void*>(a.data), a.bytes, b.name, static_cast<const void*>(b.data),
-             b.bytes);
+             "{} on '{}', rank {}: {} [{}, +{} bytes) overlaps {} [{}, +{} bytes)", Name(op),
+             label_, rank_, a.name, static_cast<const void*>(a.data), a.bytes, b.name,
+             static_cast<const void*>(b.data), b.bytes);
 }
 
 }  // namespace millrace

@@ -1,7 +1,8 @@
-// What every implementation checks about the operands of a collective before anything moves or is counted, so
-// that wrong calls fail with the same words on every transport.
+// What every implementation checks about the operands of a collective before anything moves or is
+// counted, so that wrong calls fail with the same words on every transport.
 //
-// Errors   Error(kInvalidArgument) naming the op, the communicator's label, both values, and what is needed.
+// Errors   Error(kInvalidArgument) naming the op, the communicator's label, both values, and what
+//          is needed.
 #pragma once
 
 #include <string>

@@ -7,9 +7,9 @@
 namespace millrace {
 namespace {
 
-// Elements that are summed over all ranks before the next ones: the accumulators stay in the first-level
-// cache, the loops vectorise, and a term is read completely before the output, which may be that term, is
-// written.
+// Elements that are summed over all ranks before the next ones: the accumulators stay in the
+// first-level cache, the loops vectorise, and a term is read completely before the output, which
+// may be that term, is written.
 constexpr int64_t kBlock = 512;
 
 void Load(const float* in, float* acc, int64_t n) {
@@ -44,7 +44,8 @@ void Sum(std::span<const std::byte* const> terms, std::byte* out, int64_t n) {
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t count = std::min(kBlock, n - begin);
     Load(reinterpret_cast<const T*>(terms[0]) + begin, acc, count);
-    for (size_t r = 1; r < terms.size(); ++r) Add(reinterpret_cast<const T*>(terms[r]) + begin, acc, count);
+    for (size_t r = 1; r < terms.size(); ++r)
+      Add(reinterpret_cast<const T*>(terms[r]) + begin, acc, count);
     Store(acc, reinterpret_cast<T*>(out) + begin, count);
   }
 }

@@ -33,7 +33,8 @@ std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
   std::vector<ParamSpec> params = {NormWeightParam("ln_f.weight", o.d_model),
                                    NormBiasParam("ln_f.bias", o.d_model)};
   if (!o.tied)
-    params.push_back(TableParam("lm_head.weight", o.vocab, PaddedVocab(o.vocab), o.d_model, o.init_std));
+    params.push_back(
+        TableParam("lm_head.weight", o.vocab, PaddedVocab(o.vocab), o.d_model, o.init_std));
   return params;
 }
 
@@ -42,8 +43,8 @@ std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
 Gpt2::Gpt2(const ModelOptions& options)
     : options_(options),
       spec_(MakeSpec(
-          "gpt2", options, EmbedParams(options), [&](int64_t layer) { return BlockParams(options, layer); },
-          HeadParams(options))) {}
+          "gpt2", options, EmbedParams(options),
+          [&](int64_t layer) { return BlockParams(options, layer); }, HeadParams(options))) {}
 
 ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
   const ModelOptions& o = options_;
@@ -55,9 +56,9 @@ ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
   const auto linear = [&](ValueId in, const std::string& name) {
     return b.Linear(in, p + name + ".weight", p + name + ".bias", l + name);
   };
-  ValueId y = linear(norm(x, "ln_1"), "attn.qkv");                                   // [R, (H+2Hkv)D]
-  y = b.Attention(y, o.heads, o.kv_heads, o.head_dim, l + "attn");                   // [R, H*D]
-  x = b.Add(x, linear(y, "attn.proj"), l + "attn.add");                              // [R, C]
+  ValueId y = linear(norm(x, "ln_1"), "attn.qkv");                  // [R, (H+2Hkv)D]
+  y = b.Attention(y, o.heads, o.kv_heads, o.head_dim, l + "attn");  // [R, H*D]
+  x = b.Add(x, linear(y, "attn.proj"), l + "attn.add");             // [R, C]
   y = b.Activation(linear(norm(x, "ln_2"), "mlp.up"), o.activation, l + "mlp.act");  // [R, F]
   return b.Add(x, linear(y, "mlp.down"), l + "mlp.add");                             // [R, C]
 }

@@ -14,7 +14,8 @@ std::vector<ParamSpec> EmbedParams(const ModelOptions& o) {
 std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
   const std::string h = fmt::format("h.{}.", layer);
   return {NormWeightParam(h + "norm_1.weight", o.d_model),
-          MatrixParam(h + "attn.qkv.weight", (o.heads + 2 * o.kv_heads) * o.head_dim, o.d_model, o.init_std),
+          MatrixParam(h + "attn.qkv.weight", (o.heads + 2 * o.kv_heads) * o.head_dim, o.d_model,
+                      o.init_std),
           MatrixParam(h + "attn.proj.weight", o.d_model, o.heads * o.head_dim, ResidualStd(o)),
           NormWeightParam(h + "norm_2.weight", o.d_model),
           MatrixParam(h + "mlp.gate_up.weight", 2 * o.ffn, o.d_model, o.init_std),
@@ -24,7 +25,8 @@ std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
 std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
   std::vector<ParamSpec> params = {NormWeightParam("norm_f.weight", o.d_model)};
   if (!o.tied)
-    params.push_back(TableParam("lm_head.weight", o.vocab, PaddedVocab(o.vocab), o.d_model, o.init_std));
+    params.push_back(
+        TableParam("lm_head.weight", o.vocab, PaddedVocab(o.vocab), o.d_model, o.init_std));
   return params;
 }
 
@@ -33,14 +35,15 @@ std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
 Llama::Llama(const ModelOptions& options)
     : options_(options),
       spec_(MakeSpec(
-          "llama", options, EmbedParams(options), [&](int64_t layer) { return BlockParams(options, layer); },
-          HeadParams(options))) {}
+          "llama", options, EmbedParams(options),
+          [&](int64_t layer) { return BlockParams(options, layer); }, HeadParams(options))) {}
 
 ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, ValueId rope, int64_t layer) const {
   const ModelOptions& o = options_;
   const std::string p = fmt::format("h.{}.", layer), l = fmt::format("h.{}/", layer);
   const auto norm = [&](ValueId in, const std::string& name) {
-    return b.Norm(in, p + name + ".weight", "", NormKind::kRms, static_cast<float>(o.norm_eps), l + name);
+    return b.Norm(in, p + name + ".weight", "", NormKind::kRms, static_cast<float>(o.norm_eps),
+                  l + name);
   };
   const auto linear = [&](ValueId in, const std::string& name) {
     return b.Linear(in, p + name + ".weight", "", l + name);
@@ -63,7 +66,8 @@ void Llama::EmitForward(ForwardBuilder& b, HeadMode head) const {
     for (int64_t i = group.first; i <= group.last; ++i) x = EmitBlock(b, x, rope, i);
   }
   b.BeginUnit("head");
-  x = b.Norm(x, "norm_f.weight", "", NormKind::kRms, static_cast<float>(options_.norm_eps), "head/norm_f");
+  x = b.Norm(x, "norm_f.weight", "", NormKind::kRms, static_cast<float>(options_.norm_eps),
+             "head/norm_f");
   b.Head(x, options_.tied ? "embed.weight" : "lm_head.weight", head);
 }
 

@@ -23,8 +23,10 @@ void Validate(const ModelOptions& o) {
     MR_REQUIRE(ErrorCode::kConfig, value >= 1, "{} is {}; at least 1 is needed", key, value);
   MR_REQUIRE(ErrorCode::kConfig, o.heads % o.kv_heads == 0,
              "model.kv_heads is {}; it must divide model.heads, which is {}", o.kv_heads, o.heads);
-  MR_REQUIRE(ErrorCode::kConfig, o.init_std >= 0, "model.init_std is {}; it may not be negative", o.init_std);
-  MR_REQUIRE(ErrorCode::kConfig, o.norm_eps > 0, "model.norm_eps is {}; it must be positive", o.norm_eps);
+  MR_REQUIRE(ErrorCode::kConfig, o.init_std >= 0, "model.init_std is {}; it may not be negative",
+             o.init_std);
+  MR_REQUIRE(ErrorCode::kConfig, o.norm_eps > 0, "model.norm_eps is {}; it must be positive",
+             o.norm_eps);
   if (o.family == ModelFamily::kGpt2) {
     MR_REQUIRE(ErrorCode::kConfig, o.activation == ActivationKind::kGelu,
                "model.activation is swiglu; model.family gpt2 has gelu");

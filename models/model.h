@@ -1,12 +1,14 @@
-// A model: what it consists of, and its forward as ops. One file per family (gpt2.cc, llama.cc); no run-time
-// state, no backward.
+// A model: what it consists of, and its forward as ops. One file per family (gpt2.cc, llama.cc); no
+// run-time state, no backward.
 //
-// Names of units and parameters are a contract: checkpoints, hashes and the Hugging Face tables use them.
-// Layout  Weight matrices are [out, in]. Rows of a fused qkv weight: all query heads, then all key heads,
-// then all value heads; of gate_up: all
-//         gate rows, then all up rows. Tables over the vocabulary store padded_vocab rows, a multiple of 64.
-// Init    normal(init_std); projections into the residual stream normal(init_std / sqrt(2 layers)); norm
-// weights one, biases zero.
+// Names of units and parameters are a contract: checkpoints, hashes and the
+// Hugging Face tables use them.
+// Layout  Weight matrices are [out, in]. Rows of a fused qkv weight: all query heads, then all key
+// heads, then all value heads; of gate_up: all
+//         gate rows, then all up rows. Tables over the vocabulary store padded_vocab rows, a
+//         multiple of 64.
+// Init    normal(init_std); projections into the residual stream normal(init_std / sqrt(2 layers));
+// norm weights one, biases zero.
 //         Weight decay applies to 2-D parameters.
 #pragma once
 
@@ -38,8 +40,8 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  // Units in the order of the forward: "embed", blocks, "head" (final norm; and the output matrix unless
-  // tied).
+  // Units in the order of the forward: "embed", blocks, "head" (final norm; and the
+  // output matrix unless tied).
   virtual const ModelSpec& spec() const = 0;
   virtual void EmitForward(ForwardBuilder& builder, HeadMode head) const = 0;
 };

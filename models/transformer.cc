@@ -24,7 +24,8 @@ ParamSpec MatrixParam(std::string name, int64_t out, int64_t in, double std) {
   return TableParam(std::move(name), out, out, in, std);
 }
 
-ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns, double std) {
+ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns,
+                     double std) {
   return {.name = std::move(name),
           .dims = {rows, columns},
           .padded_rows = padded_rows,
@@ -55,7 +56,8 @@ std::vector<BlockGroup> GroupBlocks(const ModelOptions& options) {
   for (int64_t first = 0; first < options.layers; first += options.blocks_per_unit) {
     const int64_t last = std::min(first + options.blocks_per_unit, options.layers) - 1;
     groups.push_back(
-        {first == last ? fmt::format("h.{}", first) : fmt::format("h.{}-{}", first, last), first, last});
+        {first == last ? fmt::format("h.{}", first) : fmt::format("h.{}-{}", first, last), first,
+         last});
   }
   return groups;
 }

@@ -14,7 +14,8 @@ namespace millrace {
 // [out, in], normal(std), decayed.
 ParamSpec MatrixParam(std::string name, int64_t out, int64_t in, double std);
 // [rows stored as padded_rows, columns], normal(std), decayed.
-ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns, double std);
+ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns,
+                     double std);
 // [n] zeros: the bias of a linear.
 ParamSpec BiasParam(std::string name, int64_t n);
 // [n] ones or zeros, kept in the precision of norms.
@@ -23,7 +24,8 @@ ParamSpec NormBiasParam(std::string name, int64_t n);
 
 int64_t PaddedVocab(int64_t vocab);
 
-// The standard deviation of matrices that write into the residual stream, 2 per block (GPT-2, section 2.3).
+// The standard deviation of matrices that write into the residual stream, 2 per
+// block (GPT-2, section 2.3).
 double ResidualStd(const ModelOptions& options);
 
 // Blocks [first, last] of one unit: "h.3", or "h.4-5".

@@ -16,11 +16,14 @@ class LocalExchange final : public ByteExchange {
  public:
   LocalExchange(std::shared_ptr<LocalGroup> group, int rank, std::chrono::milliseconds timeout,
                 std::function<void(const std::string&)> abort_world)
-      : group_(std::move(group)), rank_(rank), timeout_(timeout), abort_world_(std::move(abort_world)) {}
+      : group_(std::move(group)),
+        rank_(rank),
+        timeout_(timeout),
+        abort_world_(std::move(abort_world)) {}
 
   ~LocalExchange() override {
-    // Unwinding: whoever catches the exception aborts with its message, which tells peers more than that this
-    // rank has gone.
+    // Unwinding: whoever catches the exception aborts with its message, which tells peers more than
+    // that this rank has gone.
     if (std::uncaught_exceptions() > exceptions_at_birth_) return;
     const Lock lock(group_->mutex);
     group_->ranks[rank_].gone = true;
@@ -34,11 +37,12 @@ class LocalExchange final : public ByteExchange {
   void CheckHealth() const override {
     const Lock lock(group_->mutex);
     if (!group_->aborted) return;
-    throw Error(ErrorCode::kPeerLost, fmt::format("'{}', rank {} of {}: aborted: {}", group_->label, rank_,
-                                                  world_size(), group_->reason));
+    throw Error(ErrorCode::kPeerLost, fmt::format("'{}', rank {} of {}: aborted: {}", group_->label,
+                                                  rank_, world_size(), group_->reason));
   }
 
-  void Exchange(CommOp op, std::span<const SendPiece> sends, std::span<const RecvPiece> recvs) override {
+  void Exchange(CommOp op, std::span<const SendPiece> sends,
+                std::span<const RecvPiece> recvs) override {
     const auto deadline = std::chrono::steady_clock::now() + timeout_;
     const int world = world_size();
     const int64_t number = ++exchanges_;
@@ -82,8 +86,8 @@ class LocalExchange final : public ByteExchange {
 
  private:
   template <typename Done>
-  void WaitFor(Lock& lock, std::chrono::steady_clock::time_point deadline, CommOp op, int peer, Done done,
-               const char* trouble) {
+  void WaitFor(Lock& lock, std::chrono::steady_clock::time_point deadline, CommOp op, int peer,
+               Done done, const char* trouble) {
     const bool woken = group_->changed.wait_until(
         lock, deadline, [&] { return group_->aborted || done() || group_->ranks[peer].gone; });
     ThrowIfAborted(op, lock);
@@ -135,9 +139,9 @@ void LocalGroup::Abort(const std::string& why) noexcept {
   changed.notify_all();
 }
 
-std::unique_ptr<ByteExchange> MakeLocalExchange(std::shared_ptr<LocalGroup> group, int rank,
-                                                std::chrono::milliseconds timeout,
-                                                std::function<void(const std::string& reason)> abort_world) {
+std::unique_ptr<ByteExchange> MakeLocalExchange(
+    std::shared_ptr<LocalGroup> group, int rank, std::chrono::milliseconds timeout,
+    std::function<void(const std::string& reason)> abort_world) {
   return std::make_unique<LocalExchange>(std::move(group), rank, timeout, std::move(abort_world));
 }
 

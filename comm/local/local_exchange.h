@@ -24,9 +24,10 @@ struct LocalGroup {
   struct Rank {
     std::vector<SendPiece> sends;  // of exchange number `posted`, one per peer
     CommOp op = CommOp::kBarrier;  // of that exchange
-    int64_t posted = 0,
-            copied =
-                0;  // number of the last exchange published, and of the last one whose pieces it has copied
+    int64_t
+        posted = 0,
+        copied =
+            0;  // number of the last exchange published, and of the last one whose pieces it has copied
     bool gone = false;  // its communicator has been destroyed
   };
 
@@ -37,16 +38,16 @@ struct LocalGroup {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Rank> ranks;
-  // Copies under way from published pieces. A rank that leaves on an error waits for 0, since its caller may
-  // free those pieces; none starts after an abort.
+  // Copies under way from published pieces. A rank that leaves on an error waits for 0, since its
+  // caller may free those pieces; none starts after an abort.
   int copying = 0;
   bool aborted = false;
   std::string reason;
 };
 
 // `abort_world` aborts every group of the world, this one included; called without locks held.
-std::unique_ptr<ByteExchange> MakeLocalExchange(std::shared_ptr<LocalGroup> group, int rank,
-                                                std::chrono::milliseconds timeout,
-                                                std::function<void(const std::string& reason)> abort_world);
+std::unique_ptr<ByteExchange> MakeLocalExchange(
+    std::shared_ptr<LocalGroup> group, int rank, std::chrono::milliseconds timeout,
+    std::function<void(const std::string& reason)> abort_world);
 
 }  // namespace millrace

@@ -16,10 +16,12 @@ struct LocalWorld::State {
     sequences.resize(static_cast<size_t>(size));
   }
 
-  // Which group a rank asks for: its label, its ranks, and how many of the same this rank has made before.
+  // Which group a rank asks for: its label, its ranks, and how many of the same
+  // this rank has made before.
   using Key = std::tuple<std::string, std::vector<int>, int>;
 
-  std::shared_ptr<LocalGroup> Join(int rank, const std::vector<int>& ranks, const std::string& label) {
+  std::shared_ptr<LocalGroup> Join(int rank, const std::vector<int>& ranks,
+                                   const std::string& label) {
     const std::lock_guard lock(mutex);
     const int occurrence = sequences[rank][{label, ranks}]++;
     std::shared_ptr<LocalGroup>& group = groups[{label, ranks, occurrence}];
@@ -51,12 +53,14 @@ namespace {
 
 class LocalFactory final : public CommFactory {
  public:
-  LocalFactory(std::shared_ptr<LocalWorld::State> state, int rank) : state_(std::move(state)), rank_(rank) {}
+  LocalFactory(std::shared_ptr<LocalWorld::State> state, int rank)
+      : state_(std::move(state)), rank_(rank) {}
 
   int rank() const noexcept override { return rank_; }
   int world_size() const noexcept override { return state_->world_size; }
 
-  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                     const std::string& label) override {
     const int group_rank = CheckedGroupRank(ranks, label, rank_, state_->world_size);
     return MakeHostCommunicator(
         MakeLocalExchange(state_->Join(rank_, ranks, label), group_rank, state_->options.timeout,
@@ -72,8 +76,8 @@ class LocalFactory final : public CommFactory {
 }  // namespace
 
 LocalWorld::LocalWorld(int world_size, const HostCommOptions& options) {
-  MR_REQUIRE(ErrorCode::kInvalidArgument, world_size >= 1, "a world of {} ranks; at least 1 is needed",
-             world_size);
+  MR_REQUIRE(ErrorCode::kInvalidArgument, world_size >= 1,
+             "a world of {} ranks; at least 1 is needed", world_size);
   state_ = std::make_shared<State>(world_size, options);
 }
 
@@ -82,8 +86,8 @@ LocalWorld::~LocalWorld() = default;
 int LocalWorld::world_size() const noexcept { return state_->world_size; }
 
 std::unique_ptr<CommFactory> LocalWorld::Factory(int rank) {
-  MR_REQUIRE(ErrorCode::kInvalidArgument, rank >= 0 && rank < world_size(), "rank {} is not in a world of {}",
-             rank, world_size());
+  MR_REQUIRE(ErrorCode::kInvalidArgument, rank >= 0 && rank < world_size(),
+             "rank {} is not in a world of {}", rank, world_size());
   return std::make_unique<LocalFactory>(state_, rank);
 }
 
@@ -95,7 +99,8 @@ std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int world_size
   std::vector<int> ranks(static_cast<size_t>(world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int r = 0; r < world_size; ++r) communicators.push_back(world.Factory(r)->Make(ranks, "world"));
+  for (int r = 0; r < world_size; ++r)
+    communicators.push_back(world.Factory(r)->Make(ranks, "world"));
   return communicators;
 }
 

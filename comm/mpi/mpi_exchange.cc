@@ -13,10 +13,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How a waiting rank spends its time. With a core for each rank it polls; with more ranks than cores the one
-// that is waited for needs this core, so it naps early: measured on 2 cores, that halves the time of large
-// reductions on 8 ranks and would cost 2 ranks a factor of 5. After a few milliseconds (a checkpoint, text
-// generation on rank 0) it naps longer. A nap also delays the messages that pass through it.
+// How a waiting rank spends its time. With a core for each rank it polls; with more ranks than
+// cores the one that is waited for needs this core, so it naps early: measured on 2 cores, that
+// halves the time of large reductions on 8 ranks and would cost 2 ranks a factor of 5. After a few
+// milliseconds (a checkpoint, text generation on rank 0) it naps longer. A nap also delays the
+// messages that pass through it.
 class Idler {
  public:
   explicit Idler(bool oversubscribed)
@@ -51,7 +52,8 @@ class MpiExchange final : public ByteExchange {
   }
 
   ~MpiExchange() override {
-    if (spec_.ownership == CommOwnership::kOwned && !failed_ && !mpi_->finalized) MPI_Comm_free(&spec_.comm);
+    if (spec_.ownership == CommOwnership::kOwned && !failed_ && !mpi_->finalized)
+      MPI_Comm_free(&spec_.comm);
   }
 
   int rank() const noexcept override { return spec_.own_rank; }
@@ -62,8 +64,10 @@ class MpiExchange final : public ByteExchange {
     mpi_->Abort(reason, ExitCode(ErrorCode::kPeerLost));
   }
 
-  void Exchange(CommOp op, std::span<const SendPiece> sends, std::span<const RecvPiece> recvs) override {
-    MR_REQUIRE(ErrorCode::kPeerLost, !failed_, "{}: this communicator has failed before", Where(op));
+  void Exchange(CommOp op, std::span<const SendPiece> sends,
+                std::span<const RecvPiece> recvs) override {
+    MR_REQUIRE(ErrorCode::kPeerLost, !failed_, "{}: this communicator has failed before",
+               Where(op));
     try {
       Start(op, sends, recvs);
       Finish(op);
@@ -90,10 +94,12 @@ class MpiExchange final : public ByteExchange {
     int bytes;
   };
 
-  // Messages of one pair arrive in the order sent, so equal tags would do; different ones keep a rank that is
-  // in another call, or a call ahead, from being mistaken for one in step: that ends in a time-out that names
-  // both.
-  int NextTag(CommOp op) { return static_cast<int>(op) << 16 | static_cast<int>(calls_++ & 0xffff); }
+  // Messages of one pair arrive in the order sent, so equal tags would do; different ones keep a
+  // rank that is in another call, or a call ahead, from being mistaken for one in step: that ends
+  // in a time-out that names both.
+  int NextTag(CommOp op) {
+    return static_cast<int>(op) << 16 | static_cast<int>(calls_++ & 0xffff);
+  }
 
   void Start(CommOp op, std::span<const SendPiece> sends, std::span<const RecvPiece> recvs) {
     requests_.clear();
@@ -103,7 +109,8 @@ class MpiExchange final : public ByteExchange {
     for (int k = 1; k < world; ++k) {
       const int p = (spec_.own_rank + k) % world;
       for (int64_t begin = 0; begin < recvs[p].bytes; begin += spec_.max_message_bytes) {
-        const int bytes = static_cast<int>(std::min(spec_.max_message_bytes, recvs[p].bytes - begin));
+        const int bytes =
+            static_cast<int>(std::min(spec_.max_message_bytes, recvs[p].bytes - begin));
         Add({p, Direction::kReceive, bytes});
         Check(MPI_Irecv(recvs[p].data + begin, bytes, MPI_BYTE, spec_.peers[p], tag, spec_.comm,
                         &requests_.back()),
@@ -113,7 +120,8 @@ class MpiExchange final : public ByteExchange {
     for (int k = 1; k < world; ++k) {
       const int p = (spec_.own_rank + world - k) % world;
       for (int64_t begin = 0; begin < sends[p].bytes; begin += spec_.max_message_bytes) {
-        const int bytes = static_cast<int>(std::min(spec_.max_message_bytes, sends[p].bytes - begin));
+        const int bytes =
+            static_cast<int>(std::min(spec_.max_message_bytes, sends[p].bytes - begin));
         Add({p, Direction::kSend, bytes});
         Check(MPI_Isend(sends[p].data + begin, bytes, MPI_BYTE, spec_.peers[p], tag, spec_.comm,
                         &requests_.back()),
@@ -136,9 +144,11 @@ class MpiExchange final : public ByteExchange {
     Idler idler(mpi_->oversubscribed);
     while (left > 0) {
       int finished = 0;
-      const int code = MPI_Testsome(count, requests_.data(), &finished, done_.data(), statuses_.data());
+      const int code =
+          MPI_Testsome(count, requests_.data(), &finished, done_.data(), statuses_.data());
       if (finished > 0) {
-        for (int i = 0; i < finished; ++i) CheckTransfer(op, code, transfers_[done_[i]], statuses_[i]);
+        for (int i = 0; i < finished; ++i)
+          CheckTransfer(op, code, transfers_[done_[i]], statuses_[i]);
         left -= finished;
         idler.Reset();
         continue;
@@ -156,32 +166,37 @@ class MpiExchange final : public ByteExchange {
     if (transfer.direction == Direction::kSend) return;
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
-    MR_REQUIRE(ErrorCode::kComm, bytes == transfer.bytes, "{}: expects {} bytes from rank {}, which sends {}",
-               Where(op), transfer.bytes, transfer.peer, bytes);
+    MR_REQUIRE(ErrorCode::kComm, bytes == transfer.bytes,
+               "{}: expects {} bytes from rank {}, which sends {}", Where(op), transfer.bytes,
+               transfer.peer, bytes);
   }
 
   [[noreturn]] void ThrowTimeout(CommOp op) {
     std::vector<int> silent, unread;
     for (size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i] != MPI_REQUEST_NULL)
-        (transfers_[i].direction == Direction::kReceive ? silent : unread).push_back(transfers_[i].peer);
+        (transfers_[i].direction == Direction::kReceive ? silent : unread)
+            .push_back(transfers_[i].peer);
     throw Error(
         ErrorCode::kTimeout,
-        fmt::format("{}: not done within {} ms: nothing came from ranks [{}]; not taken by ranks [{}]",
-                    Where(op), spec_.timeout.count(), fmt::join(silent, ", "), fmt::join(unread, ", ")));
+        fmt::format(
+            "{}: not done within {} ms: nothing came from ranks [{}]; not taken by ranks [{}]",
+            Where(op), spec_.timeout.count(), fmt::join(silent, ", "), fmt::join(unread, ", ")));
   }
 
   // So that MPI does not write into memory that the caller frees while the error unwinds.
   void CancelReceives() noexcept {
     for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL || transfers_[i].direction != Direction::kReceive) continue;
+      if (requests_[i] == MPI_REQUEST_NULL || transfers_[i].direction != Direction::kReceive)
+        continue;
       MPI_Cancel(&requests_[i]);
       MPI_Request_free(&requests_[i]);
     }
   }
 
   std::string Where(CommOp op) const {
-    return fmt::format("{} on '{}', rank {} of {}", Name(op), spec_.label, spec_.own_rank, world_size());
+    return fmt::format("{} on '{}', rank {} of {}", Name(op), spec_.label, spec_.own_rank,
+                       world_size());
   }
 
   const std::shared_ptr<MpiRuntime::State> mpi_;
@@ -197,7 +212,8 @@ class MpiExchange final : public ByteExchange {
 
 }  // namespace
 
-std::unique_ptr<ByteExchange> MakeMpiExchange(std::shared_ptr<MpiRuntime::State> mpi, MpiExchangeSpec spec) {
+std::unique_ptr<ByteExchange> MakeMpiExchange(std::shared_ptr<MpiRuntime::State> mpi,
+                                              MpiExchangeSpec spec) {
   return std::make_unique<MpiExchange>(std::move(mpi), std::move(spec));
 }
 

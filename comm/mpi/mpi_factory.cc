@@ -18,7 +18,8 @@ class MpiCommFactory final : public CommFactory {
   int rank() const noexcept override { return mpi_->rank; }
   int world_size() const noexcept override { return mpi_->world_size; }
 
-  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                     const std::string& label) override {
     const int own = CheckedGroupRank(ranks, label, mpi_->rank, mpi_->world_size);
     MeetMembers(ranks, label, own);
     MpiExchangeSpec spec = Spec(own, label);
@@ -59,8 +60,8 @@ class MpiCommFactory final : public CommFactory {
     MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
     MPI_Comm comm = MPI_COMM_NULL;
     CheckMpi(MPI_Comm_group(mpi_->control, &world), "MPI_Comm_group", where);
-    CheckMpi(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group), "MPI_Group_incl",
-             where);
+    CheckMpi(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group),
+             "MPI_Group_incl", where);
     CheckMpi(MPI_Comm_create_group(mpi_->control, group, 0, &comm), "MPI_Comm_create_group", where);
     MPI_Group_free(&group);
     MPI_Group_free(&world);
@@ -74,7 +75,8 @@ class MpiCommFactory final : public CommFactory {
 
 }  // namespace
 
-std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const MpiCommOptions& options) {
+std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime,
+                                                const MpiCommOptions& options) {
   MR_REQUIRE(ErrorCode::kInvalidArgument,
              options.max_message_bytes >= 1 && options.max_message_bytes <= INT_MAX,
              "max_message_bytes is {}; 1 to {} are allowed", options.max_message_bytes, INT_MAX);

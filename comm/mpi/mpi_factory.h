@@ -1,8 +1,8 @@
 // Communicators over the ranks of an MPI world.
 //
-// Abort    Communicator::Abort ends every process of the world (MpiRuntime::Abort): no call of a peer
-// returns, the message is on stderr. Lifetime Communicators and the factory are destroyed before the
-// MpiRuntime.
+// Abort    Communicator::Abort ends every process of the world (MpiRuntime::Abort): no call of a
+// peer returns, the message is on stderr. Lifetime Communicators and the factory are destroyed
+// before the MpiRuntime.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,12 @@
 namespace millrace {
 
 struct MpiCommOptions : HostCommOptions {
-  int64_t max_message_bytes = int64_t{1}
-                              << 30;  // of one MPI message, whose count is an int; longer pieces are cut
+  int64_t max_message_bytes =
+      int64_t{1} << 30;  // of one MPI message, whose count is an int; longer pieces are cut
 };
 
 // Error(kInvalidArgument) unless max_message_bytes is in [1, INT_MAX].
-std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime, const MpiCommOptions& options = {});
+std::unique_ptr<CommFactory> MakeMpiCommFactory(MpiRuntime& runtime,
+                                                const MpiCommOptions& options = {});
 
 }  // namespace millrace

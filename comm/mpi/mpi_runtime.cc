@@ -13,8 +13,8 @@ namespace millrace {
 
 namespace {
 
-// mpirun may have bound this rank to one core of its own; then all cores of the machine are for its ranks.
-// Otherwise those that this process may use, which a container restricts.
+// mpirun may have bound this rank to one core of its own; then all cores of the machine are for its
+// ranks. Otherwise those that this process may use, which a container restricts.
 int CoresForRanks() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -29,7 +29,8 @@ void CheckMpi(int code, const char* call, const std::string& where) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw Error(ErrorCode::kComm, fmt::format("{}: {} failed: {}", where, call, std::string(text, length)));
+  throw Error(ErrorCode::kComm,
+              fmt::format("{}: {} failed: {}", where, call, std::string(text, length)));
 }
 
 void MpiRuntime::State::Abort(const std::string& reason, int exit_code) noexcept {
@@ -46,7 +47,8 @@ void MpiRuntime::State::Abort(const std::string& reason, int exit_code) noexcept
 
 MpiRuntime::MpiRuntime(int* argc, char*** argv) : state_(std::make_shared<State>()) {
   int provided = MPI_THREAD_SINGLE;
-  CheckMpi(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread", "start of MPI");
+  CheckMpi(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread",
+           "start of MPI");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   const std::string where = "start of MPI";
@@ -62,8 +64,9 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv) : state_(std::make_shared<State>
   }
 
   MPI_Comm node = MPI_COMM_NULL;
-  CheckMpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, state_->rank, MPI_INFO_NULL, &node),
-           "MPI_Comm_split_type", where);
+  CheckMpi(
+      MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, state_->rank, MPI_INFO_NULL, &node),
+      "MPI_Comm_split_type", where);
   MPI_Comm_rank(node, &state_->node_rank);
   MPI_Comm_size(node, &state_->node_size);
   MPI_Comm_free(&node);
@@ -73,7 +76,8 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv) : state_(std::make_shared<State>
 
 MpiRuntime::~MpiRuntime() {
   const int exit_code = ExitCode(ErrorCode::kPeerLost);
-  if (std::uncaught_exceptions() > 0) state_->Abort("stopped by an error that was not handled", exit_code);
+  if (std::uncaught_exceptions() > 0)
+    state_->Abort("stopped by an error that was not handled", exit_code);
   if (state_->failed) state_->Abort("stopped after a communicator failed", exit_code);
   state_->finalized = true;
   MPI_Comm_free(&state_->control);
@@ -92,13 +96,14 @@ void MpiRuntime::Abort(const std::string& reason, int exit_code) noexcept {
 std::string SingletonTrouble(int world_size,
                              const std::function<const char*(const char* name)>& environment) {
   if (world_size != 1) return "";
-  // Set per process by OpenMPI's mpirun, by launchers that speak PMI (MPICH, Intel MPI, srun --mpi=pmi2), and
-  // by MVAPICH.
+  // Set per process by OpenMPI's mpirun, by launchers that speak PMI (MPICH, Intel MPI, srun
+  // --mpi=pmi2), and by MVAPICH.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
     const char* const value = environment(name);
     if (value == nullptr || std::atoi(value) <= 1) continue;
     return fmt::format(
-        "launched as one of {} processes ({} is {}), but MPI sees a world of 1: the launcher belongs to "
+        "launched as one of {} processes ({} is {}), but MPI sees a world of 1: the launcher "
+        "belongs to "
         "another MPI than the OpenMPI that "
         "this program is built with. Start it with OpenMPI's mpirun",
         value, name, value);

@@ -22,8 +22,8 @@ struct MpiRuntime::State {
   [[noreturn]] void Abort(const std::string& reason, int exit_code) noexcept;
 };
 
-// Error(kComm) with MPI's text unless `code` is MPI_SUCCESS. `call` names the MPI function, `where` who
-// called it.
+// Error(kComm) with MPI's text unless `code` is MPI_SUCCESS. `call` names the MPI
+// function, `where` who called it.
 void CheckMpi(int code, const char* call, const std::string& where);
 
 }  // namespace millrace

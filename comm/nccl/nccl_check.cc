@@ -23,7 +23,8 @@ ErrorCode NcclErrorCode(ncclResult_t result) noexcept {
 
 void CheckNccl(ncclResult_t result, const std::string& where, const char* call) {
   if (result == ncclSuccess) return;
-  throw Error(NcclErrorCode(result), fmt::format("{}: {} failed: {}", where, call, NcclWords(result)));
+  throw Error(NcclErrorCode(result),
+              fmt::format("{}: {} failed: {}", where, call, NcclWords(result)));
 }
 
 int NcclVersion() {

@@ -47,7 +47,8 @@ ncclUniqueId ShareUniqueId(Communicator& host, const std::string& label) {
   std::string payload;
   if (host.rank() == 0) {
     const ncclResult_t result = ncclGetUniqueId(&id);
-    payload = result == ncclSuccess ? std::string(id.internal, sizeof(id.internal)) : NcclWords(result);
+    payload =
+        result == ncclSuccess ? std::string(id.internal, sizeof(id.internal)) : NcclWords(result);
     payload.insert(payload.begin(), result == ncclSuccess ? '+' : '-');
   }
   payload = host.HostBroadcast(payload, 0);
@@ -78,7 +79,8 @@ class NcclCommunicator final : public Communicator {
   ~NcclCommunicator() override {
     if (!handle_) return;
     // Unwinding: the peers do not come to a tear-down.
-    if (std::uncaught_exceptions() > exceptions_at_birth_) handle_->Abort("destroyed after an error");
+    if (std::uncaught_exceptions() > exceptions_at_birth_)
+      handle_->Abort("destroyed after an error");
     std::vector<ncclWindow_t> windows;
     for (const auto& [base, window] : windows_) windows.push_back(window.handle);
     const std::string trouble = handle_->Destroy(windows);
@@ -101,7 +103,8 @@ class NcclCommunicator final : public Communicator {
     }
     const cudaStream_t cuda = Prepared(stream);
     handle_->Call(Name(CommOp::kAllGather), "ncclAllGather", [&](ncclComm_t comm) {
-      return ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.bytes()), ncclUint8, comm, cuda);
+      return ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.bytes()), ncclUint8,
+                           comm, cuda);
     });
   }
 
@@ -127,7 +130,8 @@ class NcclCommunicator final : public Communicator {
     checks_.AllReduce(buffer);
     CheckWords(CommOp::kAllReduce, {}, {&buffer});
     ++counters_.all_reduces;
-    counters_.all_reduced_bytes += AllReduceWireBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
+    counters_.all_reduced_bytes +=
+        AllReduceWireBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
     if (buffer.bytes() == 0 || world_ == 1) return;
     const cudaStream_t cuda = Prepared(stream);
     handle_->Call(Name(CommOp::kAllReduce), "ncclAllReduce", [&](ncclComm_t comm) {
@@ -150,8 +154,8 @@ class NcclCommunicator final : public Communicator {
   void RegisterMemory(std::byte* base, int64_t bytes) override {
     if (!handle_ || !options_.symmetric) return;
     MR_REQUIRE(ErrorCode::kInvalidArgument, windows_.count(base) == 0,
-               "communicator '{}', rank {}: memory at {} is registered already", checks_.label(), rank_,
-               static_cast<const void*>(base));
+               "communicator '{}', rank {}: memory at {} is registered already", checks_.label(),
+               rank_, static_cast<const void*>(base));
     const ncclWindow_t window = RegisterWindow(*handle_, *host_, checks_.label(), base, bytes);
     windows_[base] = {window, bytes};  // not in one expression: no entry for what has been refused
   }
@@ -190,8 +194,8 @@ class NcclCommunicator final : public Communicator {
 
  private:
   void Copy(const TensorView& from, const TensorView& to, Stream& stream) {
-    MR_CUDA(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.bytes()), cudaMemcpyDeviceToDevice,
-                            AsCuda(stream).get()));
+    MR_CUDA(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.bytes()),
+                            cudaMemcpyDeviceToDevice, AsCuda(stream).get()));
   }
 
   bool InWindow(const TensorView& view) const {
@@ -201,21 +205,23 @@ class NcclCommunicator final : public Communicator {
     return view.data < base + window.bytes;
   }
 
-  // Slices of `slice`'s size follow each other in the full buffer; none for an all-reduce. The same verdict
-  // on every rank, since offsets and sizes are the same.
+  // Slices of `slice`'s size follow each other in the full buffer; none for an all-reduce. The same
+  // verdict on every rank, since offsets and sizes are the same.
   void CheckWords(CommOp op, const TensorView& slice,
                   std::initializer_list<const TensorView*> operands) const {
-    if (!std::all_of(operands.begin(), operands.end(),
-                     [&](const TensorView* operand) { return operand->bytes() > 0 && InWindow(*operand); }))
+    if (!std::all_of(operands.begin(), operands.end(), [&](const TensorView* operand) {
+          return operand->bytes() > 0 && InWindow(*operand);
+        }))
       return;
     MR_REQUIRE(ErrorCode::kInvalidArgument, !slice || slice.bytes() % kWindowWord == 0,
-               "{} on '{}': slices of {} bytes between windows; multiples of {} bytes are allowed", Name(op),
-               checks_.label(), slice.bytes(), kWindowWord);
+               "{} on '{}': slices of {} bytes between windows; multiples of {} bytes are allowed",
+               Name(op), checks_.label(), slice.bytes(), kWindowWord);
     for (const TensorView* operand : operands)
-      MR_REQUIRE(
-          ErrorCode::kInvalidArgument, reinterpret_cast<uintptr_t>(operand->data) % kWindowWord == 0,
-          "{} on '{}': an operand at {} in a window; addresses that are multiples of {} bytes are allowed",
-          Name(op), checks_.label(), static_cast<const void*>(operand->data), kWindowWord);
+      MR_REQUIRE(ErrorCode::kInvalidArgument,
+                 reinterpret_cast<uintptr_t>(operand->data) % kWindowWord == 0,
+                 "{} on '{}': an operand at {} in a window; addresses that are multiples of {} "
+                 "bytes are allowed",
+                 Name(op), checks_.label(), static_cast<const void*>(operand->data), kWindowWord);
   }
 
   // The stream for NCCL, fenced when its kernels would overtake ours.
@@ -247,8 +253,9 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeNcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device,
-                                                   const std::string& label, const NcclOptions& options) {
+std::unique_ptr<Communicator> MakeNcclCommunicator(std::unique_ptr<Communicator> host,
+                                                   CudaDevice& device, const std::string& label,
+                                                   const NcclOptions& options) {
   return std::make_unique<NcclCommunicator>(std::move(host), device, label, options);
 }
 

@@ -15,8 +15,8 @@ float Factor(int64_t i) { return static_cast<float>(1 + i % 61); }
 
 class Exercise {
  public:
-  Exercise(Communicator& comm, CudaDevice& device, const NcclOptions& options, const std::string& label,
-           std::byte* memory, int64_t n)
+  Exercise(Communicator& comm, CudaDevice& device, const NcclOptions& options,
+           const std::string& label, std::byte* memory, int64_t n)
       : comm_(comm),
         device_(device),
         options_(options),
@@ -39,7 +39,8 @@ class Exercise {
     if (uses.all_gathers) {
       Fill(shard_, [&](int64_t i) { return mine * Factor(first + i); });
       comm_.AllGather(shard_, full_, {}, *stream_);
-      Compare("all_gather", full_, [&](int64_t i) { return static_cast<float>(i / n_ + 1) * Factor(i); });
+      Compare("all_gather", full_,
+              [&](int64_t i) { return static_cast<float>(i / n_ + 1) * Factor(i); });
     }
     if (uses.all_reduces) {
       Fill(full_, [&](int64_t i) { return mine * Factor(i); });
@@ -59,20 +60,23 @@ class Exercise {
   template <class Fn>
   void Compare(const char* what, const TensorView& view, Fn value) {
     // A copy would wait for a collective that never ends; this does not.
-    const bool done = RunWithin(device_.ordinal(), options_.timeout, [stream = AsCuda(*stream_).get()] {
-                        MR_CUDA(cudaStreamSynchronize(stream));
-                        return std::string();
-                      }).has_value();
+    const bool done =
+        RunWithin(device_.ordinal(), options_.timeout, [stream = AsCuda(*stream_).get()] {
+          MR_CUDA(cudaStreamSynchronize(stream));
+          return std::string();
+        }).has_value();
     // Else what waits for ever would be waited for when this unwinds.
-    if (!done) comm_.Abort(fmt::format("a first call has not ended within {} ms", options_.timeout.count()));
-    MR_REQUIRE(ErrorCode::kTimeout, done, "{} on '{}', rank {}: a first call has not ended within {} ms",
-               what, label_, comm_.rank(), options_.timeout.count());
+    if (!done)
+      comm_.Abort(fmt::format("a first call has not ended within {} ms", options_.timeout.count()));
+    MR_REQUIRE(ErrorCode::kTimeout, done,
+               "{} on '{}', rank {}: a first call has not ended within {} ms", what, label_,
+               comm_.rank(), options_.timeout.count());
     std::vector<float> values(static_cast<size_t>(view.numel()));
     device_.CopyToHost(values.data(), view.data, view.bytes(), *stream_);
     for (int64_t i = 0; i < view.numel(); ++i)
       MR_REQUIRE(ErrorCode::kComm, values[static_cast<size_t>(i)] == value(i),
-                 "{} on '{}', rank {}: element {} of {} is {} instead of {}", what, label_, comm_.rank(), i,
-                 view.numel(), values[static_cast<size_t>(i)], value(i));
+                 "{} on '{}', rank {}: element {} of {} is {} instead of {}", what, label_,
+                 comm_.rank(), i, view.numel(), values[static_cast<size_t>(i)], value(i));
   }
 
   Communicator& comm_;
@@ -88,13 +92,15 @@ class Exercise {
 
 void ExerciseCollectives(Communicator& comm, CudaDevice& device, const NcclOptions& options,
                          const CommUses& uses, const std::string& label) {
-  constexpr int64_t kFew = 64, kMany = 256 * 1024;  // 1 MiB per rank: past the low-latency protocols
+  constexpr int64_t kFew = 64,
+                    kMany = 256 * 1024;  // 1 MiB per rank: past the low-latency protocols
   const int64_t bytes = (comm.world_size() + 1) * kMany * static_cast<int64_t>(sizeof(float));
   const std::unique_ptr<DeviceBuffer> memory =
       options.symmetric ? AllocateSymmetric(device, bytes, "first collectives of " + label)
                         : device.Allocate(bytes, "first collectives of " + label);
   comm.RegisterMemory(memory->data(), bytes);
-  for (const int64_t n : {kFew, kMany}) Exercise(comm, device, options, label, memory->data(), n).Run(uses);
+  for (const int64_t n : {kFew, kMany})
+    Exercise(comm, device, options, label, memory->data(), n).Run(uses);
   comm.UnregisterMemory(memory->data());
   comm.Barrier();  // no rank frees what a peer may still have mapped
 }

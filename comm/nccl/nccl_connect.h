@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-// Runs each kind of collective in `uses` with a few and with many elements and compares the results with
-// whole numbers known beforehand. Memory is the exercise's own, a window of its own with
+// Runs each kind of collective in `uses` with a few and with many elements and compares the results
+// with whole numbers known beforehand. Memory is the exercise's own, a window of its own with
 // options.symmetric. A collective. Error(kComm): a result is wrong, or (kTimeout) did not come.
 void ExerciseCollectives(Communicator& comm, CudaDevice& device, const NcclOptions& options,
                          const CommUses& uses, const std::string& label);

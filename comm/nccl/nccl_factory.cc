@@ -21,11 +21,13 @@ class NcclCommFactory final : public CommFactory {
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
 
-  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                     const std::string& label) override {
     return MakeNcclCommunicator(host_.Make(ranks, label), device_, label, options_);
   }
 
-  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks,
+                                          const std::string& label) override {
     NcclOptions small = options_;
     small.max_ctas = std::min(small.max_ctas, kSmallCtas);
     small.min_ctas = std::min(small.min_ctas, small.max_ctas);
@@ -35,8 +37,8 @@ class NcclCommFactory final : public CommFactory {
   std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
                                               const std::string& label) override {
     MR_REQUIRE(ErrorCode::kInvalidArgument, &device == &device_,
-               "{}: an arena on {}, but this rank's collectives run on GPU {}", label, device.name(),
-               device_.ordinal());
+               "{}: an arena on {}, but this rank's collectives run on GPU {}", label,
+               device.name(), device_.ordinal());
     if (!options_.symmetric || host_.world_size() == 1) return device.Allocate(bytes, label);
     return AllocateSymmetric(device_, bytes, label);
   }

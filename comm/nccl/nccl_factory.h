@@ -9,10 +9,11 @@
 
 namespace millrace {
 
-// `host` makes the communicator beside each NCCL communicator; one rank per GPU, this one's is `device`. Both
-// outlive the factory and its communicators. Each Make is a new ncclComm; MakeSmall's has at most kSmallCtas
-// channels. AllocateArena gives memory for windows when options.symmetric and the world has several ranks,
-// and takes no device but `device`. Error(kConfig): options that contradict each other.
+// `host` makes the communicator beside each NCCL communicator; one rank per GPU, this one's is
+// `device`. Both outlive the factory and its communicators. Each Make is a new ncclComm;
+// MakeSmall's has at most kSmallCtas channels. AllocateArena gives memory for windows when
+// options.symmetric and the world has several ranks, and takes no device but `device`.
+// Error(kConfig): options that contradict each other.
 std::unique_ptr<CommFactory> MakeNcclCommFactory(CommFactory& host, CudaDevice& device,
                                                  const NcclOptions& options = {});
 

@@ -11,13 +11,14 @@
 namespace millrace {
 namespace {
 
-// How long an abort waits for a call that is inside NCCL. Calls take microseconds unless the driver's launch
-// queue is full behind the very collective that is to be aborted.
+// How long an abort waits for a call that is inside NCCL. Calls take microseconds unless the
+// driver's launch queue is full behind the very collective that is to be aborted.
 constexpr std::chrono::seconds kCallReturns(2);
 
-// Held while communicators of this process are freed. Among ranks that are threads the last to destroy
-// unmaps memory on all GPUs while the others go on; with this they get no further than to their next
-// communicator. Freeing waits for no peer (commFree in NCCL), so one thread at a time ends.
+// Held while communicators of this process are freed. Among ranks that are threads the last
+// to destroy unmaps memory on all GPUs while the others go on; with this they get no
+// further than to their next communicator. Freeing waits for no peer (commFree in NCCL), so
+// one thread at a time ends.
 std::timed_mutex& Freeing() {
   static std::timed_mutex mutex;  // the process's memory maps are one
   return mutex;
@@ -37,8 +38,8 @@ int NcclPolicy(CtaPolicy policy) {
 
 ncclConfig_t ConfigOf(const NcclOptions& options, const std::string& label) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  // A communicator that does not block starts a thread for each call; instead, what waits for peers runs on a
-  // thread of ours.
+  // A communicator that does not block starts a thread for each call; instead, what waits for peers
+  // runs on a thread of ours.
   config.blocking = 1;
   config.splitShare = 0;
   config.commName = label.c_str();
@@ -56,29 +57,32 @@ std::shared_ptr<NcclHandle> NcclHandle::Join(const Place& place, const ncclUniqu
   const std::optional<std::string> trouble =
       RunWithin(place.ordinal, options.timeout, [handle, id, options]() -> std::string {
         ncclConfig_t config = ConfigOf(options, handle->place_.label);
-        const ncclResult_t result = Settled(ncclCommInitRankConfig(&handle->comm_, handle->place_.world_size,
-                                                                   id, handle->place_.rank, &config),
-                                            handle->comm_, options.timeout);
+        const ncclResult_t result =
+            Settled(ncclCommInitRankConfig(&handle->comm_, handle->place_.world_size, id,
+                                           handle->place_.rank, &config),
+                    handle->comm_, options.timeout);
         return result == ncclSuccess ? "" : NcclWords(result);
       });
-  MR_REQUIRE(ErrorCode::kTimeout, trouble.has_value(), "{}: NCCL has not joined {} ranks within {} ms",
-             handle->Where("connect"), place.world_size, options.timeout.count());
+  MR_REQUIRE(ErrorCode::kTimeout, trouble.has_value(),
+             "{}: NCCL has not joined {} ranks within {} ms", handle->Where("connect"),
+             place.world_size, options.timeout.count());
   MR_REQUIRE(ErrorCode::kComm, trouble->empty(), "{}: ncclCommInitRankConfig failed: {}",
              handle->Where("connect"), *trouble);
   return handle;
 }
 
-void NcclHandle::CallBlocking(const char* op, const char* call, std::function<ncclResult_t(ncclComm_t)> fn) {
+void NcclHandle::CallBlocking(const char* op, const char* call,
+                              std::function<ncclResult_t(ncclComm_t)> fn) {
   ThrowIfAborted(op);
-  const std::optional<std::string> trouble =
-      RunWithin(place_.ordinal, timeout_, [self = shared_from_this(), op, call, fn = std::move(fn)] {
+  const std::optional<std::string> trouble = RunWithin(
+      place_.ordinal, timeout_, [self = shared_from_this(), op, call, fn = std::move(fn)] {
         self->Call(op, call, fn);
         return std::string();
       });
   if (trouble.has_value()) return;
   failed_ = true;
-  throw Error(ErrorCode::kTimeout,
-              fmt::format("{}: {} has not returned within {} ms", Where(op), call, timeout_.count()));
+  throw Error(ErrorCode::kTimeout, fmt::format("{}: {} has not returned within {} ms", Where(op),
+                                               call, timeout_.count()));
 }
 
 void NcclHandle::CheckHealth() const {
@@ -109,7 +113,8 @@ bool NcclHandle::Abort(const std::string& reason) noexcept {
       self->AbortNow();
       done.set_value();
     }).detach();
-  } catch (...) {  // no thread: our own calls fail all the same, and the host transport ends the rest
+  } catch (
+      ...) {  // no thread: our own calls fail all the same, and the host transport ends the rest
   }
   return true;
 }
@@ -119,7 +124,8 @@ void NcclHandle::AbortNow() noexcept {
   if (in_use_.try_lock_for(kCallReturns)) {
     in_use_.unlock();  // who comes now sees aborted_ and leaves
     freed_ = true;
-    // Sets the flag that kernels poll, at once; returns when they and the graphs that hold it are gone.
+    // Sets the flag that kernels poll, at once; returns when they and the
+    // graphs that hold it are gone.
     static_cast<void>(ncclCommAbort(comm_));
     return;
   }
@@ -137,28 +143,34 @@ std::string NcclHandle::Destroy(const std::vector<ncclWindow_t>& windows) noexce
       if (freed_) return "";
     }
     const bool alone = aborted_;
-    const std::optional<std::string> trouble =
-        RunWithin(place_.ordinal, timeout_, [self = shared_from_this(), windows, alone]() -> std::string {
+    const std::optional<std::string> trouble = RunWithin(
+        place_.ordinal, timeout_, [self = shared_from_this(), windows, alone]() -> std::string {
           if (alone) {  // revoked
             static_cast<void>(ncclCommAbort(self->comm_));
             return "";
           }
-          if (!windows.empty()) MR_CUDA(cudaDeviceSynchronize());  // unmapped, so nothing may still use them
+          if (!windows.empty())
+            MR_CUDA(cudaDeviceSynchronize());  // unmapped, so nothing may still use them
           ncclResult_t result = ncclSuccess;
-          const auto keep_first = [&](ncclResult_t next) { result = result == ncclSuccess ? next : result; };
-          for (ncclWindow_t window : windows) keep_first(ncclCommWindowDeregister(self->comm_, window));
+          const auto keep_first = [&](ncclResult_t next) {
+            result = result == ncclSuccess ? next : result;
+          };
+          for (ncclWindow_t window : windows)
+            keep_first(ncclCommWindowDeregister(self->comm_, window));
           keep_first(Settled(ncclCommFinalize(self->comm_), self->comm_, self->timeout_));
           // Not for ever: who is stuck inside holds up nobody else.
           const std::unique_lock alone(Freeing(), self->timeout_ / 2);
           keep_first(ncclCommDestroy(self->comm_));
-          return result == ncclSuccess ? ""
-                                       : fmt::format("{}: {}", self->Where("destroy"), NcclWords(result));
+          return result == ncclSuccess
+                     ? ""
+                     : fmt::format("{}: {}", self->Where("destroy"), NcclWords(result));
         });
-    return trouble.has_value() ? *trouble
-                               : fmt::format(
-                                     "{}: NCCL has not returned within {} ms; a captured graph that "
-                                     "still holds the communicator would explain that",
-                                     Where("destroy"), timeout_.count());
+    return trouble.has_value()
+               ? *trouble
+               : fmt::format(
+                     "{}: NCCL has not returned within {} ms; a captured graph that "
+                     "still holds the communicator would explain that",
+                     Where("destroy"), timeout_.count());
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -169,8 +181,8 @@ void NcclHandle::Settle(const char* op, const char* call, ncclResult_t result) {
   if (result == ncclSuccess) return;
   ThrowIfAborted(op);  // NCCL fails calls because of it; its words would hide the reason
   failed_ = true;
-  MR_REQUIRE(ErrorCode::kTimeout, result != ncclInProgress, "{}: {} has not finished within {} ms", Where(op),
-             call, timeout_.count());
+  MR_REQUIRE(ErrorCode::kTimeout, result != ncclInProgress, "{}: {} has not finished within {} ms",
+             Where(op), call, timeout_.count());
   CheckNccl(result, Where(op), call);
 }
 

@@ -19,11 +19,12 @@ class SymmetricBuffer final : public DeviceBuffer {
     size_t free = 0, total = 0;
     MR_CUDA(cudaMemGetInfo(&free, &total));
     void* data = nullptr;
-    const ncclResult_t result = ncclMemAlloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    const ncclResult_t result =
+        ncclMemAlloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     // NCCL has one code for all failures of CUDA.
     MR_REQUIRE(ErrorCode::kOutOfMemory, result == ncclSuccess || free >= static_cast<size_t>(bytes),
-               "cannot allocate {} bytes of device memory for {}: {} of {} bytes are free", bytes, label,
-               free, total);
+               "cannot allocate {} bytes of device memory for {}: {} of {} bytes are free", bytes,
+               label, free, total);
     CheckNccl(result, fmt::format("{} bytes of shareable device memory for {}", bytes, label),
               "ncclMemAlloc");
     data_ = static_cast<std::byte*>(data);
@@ -44,7 +45,8 @@ template <class Function>
 Function* DriverFunction(const char* name, unsigned cuda_version) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  MR_CUDA(cudaGetDriverEntryPointByVersion(name, &function, cuda_version, cudaEnableDefault, &found));
+  MR_CUDA(
+      cudaGetDriverEntryPointByVersion(name, &function, cuda_version, cudaEnableDefault, &found));
   MR_REQUIRE(ErrorCode::kDevice, found == cudaDriverEntryPointSuccess && function != nullptr,
              "this driver has no {}", name);
   return reinterpret_cast<Function*>(function);
@@ -52,14 +54,16 @@ Function* DriverFunction(const char* name, unsigned cuda_version) {
 
 }  // namespace
 
-std::unique_ptr<DeviceBuffer> AllocateSymmetric(CudaDevice& device, int64_t bytes, const std::string& label) {
+std::unique_ptr<DeviceBuffer> AllocateSymmetric(CudaDevice& device, int64_t bytes,
+                                                const std::string& label) {
   return std::make_unique<SymmetricBuffer>(device, bytes, label);
 }
 
 bool IsShareable(const std::byte* address) {
-  auto* const retain =
-      DriverFunction<CUresult(CUmemGenericAllocationHandle*, void*)>("cuMemRetainAllocationHandle", 11000);
-  auto* const release = DriverFunction<CUresult(CUmemGenericAllocationHandle)>("cuMemRelease", 10020);
+  auto* const retain = DriverFunction<CUresult(CUmemGenericAllocationHandle*, void*)>(
+      "cuMemRetainAllocationHandle", 11000);
+  auto* const release =
+      DriverFunction<CUresult(CUmemGenericAllocationHandle)>("cuMemRelease", 10020);
   CUmemGenericAllocationHandle handle = 0;
   if (retain(&handle, const_cast<std::byte*>(address)) != CUDA_SUCCESS) return false;
   release(handle);

@@ -10,13 +10,15 @@ namespace millrace {
 namespace {
 
 constexpr const char* kAllowed =
-    "symmetric, cta_policy=default|efficiency|zero, min_ctas=N, max_ctas=N, timeout_ms=N are allowed";
+    "symmetric, cta_policy=default|efficiency|zero, min_ctas=N, max_ctas=N, timeout_ms=N are "
+    "allowed";
 
 int64_t Number(std::string_view part, std::string_view value, int64_t least, int64_t most) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   MR_REQUIRE(ErrorCode::kConfig,
-             error == std::errc() && end == value.data() + value.size() && number >= least && number <= most,
+             error == std::errc() && end == value.data() + value.size() && number >= least &&
+                 number <= most,
              "NCCL option '{}': a whole number from {} to {} is needed", part, least, most);
   return number;
 }
@@ -59,11 +61,12 @@ NcclOptions ParseNcclOptions(std::string_view text) {
     MR_REQUIRE(ErrorCode::kConfig, comma != text.size() - 1, "NCCL options end with a comma");
     text = comma == text.npos ? std::string_view() : text.substr(comma + 1);
   }
-  MR_REQUIRE(ErrorCode::kConfig, options.cta_policy != CtaPolicy::kZero || options.symmetric,
-             "NCCL option 'cta_policy=zero' needs 'symmetric': copy engines move between windows only");
+  MR_REQUIRE(
+      ErrorCode::kConfig, options.cta_policy != CtaPolicy::kZero || options.symmetric,
+      "NCCL option 'cta_policy=zero' needs 'symmetric': copy engines move between windows only");
   MR_REQUIRE(ErrorCode::kConfig, options.min_ctas <= options.max_ctas,
-             "NCCL options min_ctas={} and max_ctas={}: the least is more than the most", options.min_ctas,
-             options.max_ctas);
+             "NCCL options min_ctas={} and max_ctas={}: the least is more than the most",
+             options.min_ctas, options.max_ctas);
   return options;
 }
 
@@ -77,18 +80,22 @@ std::string ToString(const NcclOptions& options) {
 
 const std::vector<NcclSetting>& NcclSettings() {
   static const std::vector<NcclSetting> settings = {
-      {"NCCL_NVLS_ENABLE", "0", true, "multicast objects may not be used on the machines that this runs on"},
+      {"NCCL_NVLS_ENABLE", "0", true,
+       "multicast objects may not be used on the machines that this runs on"},
       {"NCCL_GRAPH_REGISTER", "0", false,
-       "the default registers the buffers of captured calls only, so that they may move and be cut into "
+       "the default registers the buffers of captured calls only, so that they may move and be cut "
+       "into "
        "channels otherwise than eager ones; a cut decides the order of a ring's additions"},
       {"NCCL_RAS_ENABLE", "0", false,
-       "the default runs a thread that keeps lists of all communicators and listens on ports of the host, "
+       "the default runs a thread that keeps lists of all communicators and listens on ports of "
+       "the host, "
        "for a diagnostic tool that nobody here calls"},
   };
   return settings;
 }
 
-std::vector<NcclSetting> MissingSettings(const std::function<const char*(const char* name)>& lookup) {
+std::vector<NcclSetting> MissingSettings(
+    const std::function<const char*(const char* name)>& lookup) {
   std::vector<NcclSetting> missing;
   for (const NcclSetting& setting : NcclSettings()) {
     const char* const present = lookup(setting.name);
@@ -101,7 +108,8 @@ std::vector<NcclSetting> MissingSettings(const std::function<const char*(const c
 void PrepareNcclEnvironment() {
   static std::once_flag once;  // the environment belongs to the process
   std::call_once(once, [] {
-    for (const NcclSetting& setting : MissingSettings([](const char* name) { return std::getenv(name); }))
+    for (const NcclSetting& setting :
+         MissingSettings([](const char* name) { return std::getenv(name); }))
       setenv(setting.name, setting.value, /*replace=*/1);
   });
 }

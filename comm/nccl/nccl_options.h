@@ -12,8 +12,8 @@ namespace millrace {
 enum class CtaPolicy {
   kDefault,
   kEfficiency,  // fewer blocks where registered buffers allow it
-  // All-gathers between windows on copy engines, without blocks; needs `symmetric`. NCCL before 2.31.2 can
-  // hang in the first one of two ranks (its issue 2241); Connect() then times out.
+  // All-gathers between windows on copy engines, without blocks; needs `symmetric`. NCCL before
+  // 2.31.2 can hang in the first one of two ranks (its issue 2241); Connect() then times out.
   kZero
 };
 
@@ -22,22 +22,23 @@ inline constexpr int kSmallCtas = 2;
 
 // Every rank of a world has the same options.
 struct NcclOptions {
-  // Longest wait inside NCCL for a peer: making, registering, connecting, tear-down. Not of a collective,
-  // which is a kernel: a watchdog sees to it.
+  // Longest wait inside NCCL for a peer: making, registering, connecting, tear-down. Not of a
+  // collective, which is a kernel: a watchdog sees to it.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // The arena as a symmetric window: NCCL's kernels read and write peers directly.
   bool symmetric = false;
   CtaPolicy cta_policy = CtaPolicy::kDefault;
-  // Blocks of one collective. The most is also NCCL's number of channels, and each costs device memory in
-  // every communicator: on NVLink 6 MiB from the start, 12 when a ring is connected, 8 when trees are; which
-  // NCCL does at the first call that uses them (comm/README.md has the figures). 64 is NCCL's own limit.
-  // min_ctas 0: NCCL's choice.
+  // Blocks of one collective. The most is also NCCL's number of channels, and each costs device
+  // memory in every communicator: on NVLink 6 MiB from the start, 12 when a ring is connected, 8
+  // when trees are; which NCCL does at the first call that uses them (comm/README.md has the
+  // figures). 64 is NCCL's own limit. min_ctas 0: NCCL's choice.
   int min_ctas = 0, max_ctas = 16;
   bool operator==(const NcclOptions&) const = default;
 };
 
-// "symmetric,cta_policy=zero,max_ctas=16,min_ctas=4,timeout_ms=60000", each part optional; "" is the default.
-// Error(kConfig): an unknown key or value, with what is allowed; kZero without symmetric.
+// "symmetric,cta_policy=zero,max_ctas=16,min_ctas=4,timeout_ms=60000", each part
+// optional; "" is the default. Error(kConfig): an unknown key or value, with what is
+// allowed; kZero without symmetric.
 NcclOptions ParseNcclOptions(std::string_view text);
 std::string ToString(const NcclOptions& options);
 
@@ -50,15 +51,19 @@ struct NcclSetting {
 };
 const std::vector<NcclSetting>& NcclSettings();
 
-// Those of NcclSettings that `lookup` (name -> value or null) lacks or, where forced, has otherwise.
-std::vector<NcclSetting> MissingSettings(const std::function<const char*(const char* name)>& lookup);
+// Those of NcclSettings that `lookup` (name -> value or null) lacks or, where forced, has
+// otherwise.
+std::vector<NcclSetting> MissingSettings(
+    const std::function<const char*(const char* name)>& lookup);
 
-// Whether the kernels of symmetric windows of this version (as ncclGetVersion counts, 22809 is 2.28.9) may
-// overtake the kernel before them on their stream: nccl_fence.h.
-constexpr bool NeedsFence(int nccl_version) noexcept { return nccl_version >= 22800 && nccl_version < 23007; }
+// Whether the kernels of symmetric windows of this version (as ncclGetVersion counts, 22809 is
+// 2.28.9) may overtake the kernel before them on their stream: nccl_fence.h.
+constexpr bool NeedsFence(int nccl_version) noexcept {
+  return nccl_version >= 22800 && nccl_version < 23007;
+}
 
-// Puts them into this process's environment, once. NCCL reads each variable at its first use, so this
-// precedes every NCCL call; the first call precedes threads that read the environment.
+// Puts them into this process's environment, once. NCCL reads each variable at its first use, so
+// this precedes every NCCL call; the first call precedes threads that read the environment.
 void PrepareNcclEnvironment();
 
 }  // namespace millrace

@@ -12,10 +12,10 @@
 
 namespace millrace {
 
-// A collective over the ranks of `handle` and `host`. Every rank's [base, base + bytes) becomes one window.
-// One rank's refusal, its own or NCCL's, is every rank's Error(kComm) with that rank and the cause; ranks
-// with different sizes: Error(kInvalidArgument).
-ncclWindow_t RegisterWindow(NcclHandle& handle, Communicator& host, const std::string& label, std::byte* base,
-                            int64_t bytes);
+// A collective over the ranks of `handle` and `host`. Every rank's [base, base + bytes) becomes one
+// window. One rank's refusal, its own or NCCL's, is every rank's Error(kComm) with that rank and
+// the cause; ranks with different sizes: Error(kInvalidArgument).
+ncclWindow_t RegisterWindow(NcclHandle& handle, Communicator& host, const std::string& label,
+                            std::byte* base, int64_t bytes);
 
 }  // namespace millrace

@@ -25,7 +25,8 @@ namespace {
 
 enum class Kind : uint32_t { kGather, kGatherBF16, kReduce };
 constexpr int kLanes = 2;  // gathers, reductions
-// What peers map is an allocation of its own: the driver maps whole pages, where small allocations share one.
+// What peers map is an allocation of its own: the driver maps whole pages, where
+// small allocations share one.
 constexpr int64_t kLaneBytes = 2 << 20;
 static_assert(kLanes * sizeof(PeerLane) <= kLaneBytes);
 
@@ -94,12 +95,15 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   void AllGatherBF16(const TensorView& master, const TensorView& full, Stream& stream) override {
     const int64_t n = master.numel();
-    MR_REQUIRE(ErrorCode::kInvalidArgument,
-               master.dtype() == DType::kF32 && full.dtype() == DType::kBF16 && full.numel() == world_ * n,
-               "all_gather_bf16 on '{}': {} elements of {} into {} of {}; f32 into {} of bf16 is needed",
-               checks_.label(), n, Name(master.dtype()), full.numel(), Name(full.dtype()), world_ * n);
-    MR_REQUIRE(ErrorCode::kInvalidArgument, world_ > 1, "all_gather_bf16 on '{}': one rank", checks_.label());
-    const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16), DenseLayout(DType::kBF16, {n})};
+    MR_REQUIRE(
+        ErrorCode::kInvalidArgument,
+        master.dtype() == DType::kF32 && full.dtype() == DType::kBF16 && full.numel() == world_ * n,
+        "all_gather_bf16 on '{}': {} elements of {} into {} of {}; f32 into {} of bf16 is needed",
+        checks_.label(), n, Name(master.dtype()), full.numel(), Name(full.dtype()), world_ * n);
+    MR_REQUIRE(ErrorCode::kInvalidArgument, world_ > 1, "all_gather_bf16 on '{}': one rank",
+               checks_.label());
+    const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
+                         DenseLayout(DType::kBF16, {n})};
     if (n == 0) return CountGather(own);
     const PeerCall call = Begin(Kind::kGatherBF16, full, own.bytes(), stream);
     CountGather(own);
@@ -115,7 +119,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     CountReduce(shard);
     PeerSlices slices;
     const PeerMapping& region = RegionOf(full);
-    for (int r = 0; r < world_; ++r) slices.slice[r] = region.At(r, full.data) + rank_ * shard.bytes();
+    for (int r = 0; r < world_; ++r)
+      slices.slice[r] = region.At(r, full.data) + rank_ * shard.bytes();
     LaunchPeerReduce(call, slices, shard.data, shard.dtype(), shard.numel(), AsCuda(stream).get());
   }
 
@@ -145,8 +150,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   void RegisterMemory(std::byte* base, int64_t bytes) override {
     if (world_ == 1) return;
     MR_REQUIRE(ErrorCode::kInvalidArgument, regions_.count(base) == 0,
-               "communicator '{}', rank {}: memory at {} is registered already", checks_.label(), rank_,
-               static_cast<const void*>(base));
+               "communicator '{}', rank {}: memory at {} is registered already", checks_.label(),
+               rank_, static_cast<const void*>(base));
     auto mapping = PeerMapping::Make(*host_, device_, checks_.label(), base, bytes);
     regions_[base] = std::move(mapping);
   }
@@ -163,10 +168,11 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     if (uses.all_reduces)
       Other().Connect({.all_gathers = false, .reduce_scatters = false, .all_reduces = true});
     const CommCounters before = counters_;
-    ExerciseCollectives(
-        *this, device_, NcclOptions{.timeout = options_.timeout},
-        {.all_gathers = uses.all_gathers, .reduce_scatters = uses.reduce_scatters, .all_reduces = false},
-        checks_.label());
+    ExerciseCollectives(*this, device_, NcclOptions{.timeout = options_.timeout},
+                        {.all_gathers = uses.all_gathers,
+                         .reduce_scatters = uses.reduce_scatters,
+                         .all_reduces = false},
+                        checks_.label());
     counters_ = before;
   }
 
@@ -174,7 +180,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     if (words_) {
       const uint32_t strange = *HostWord(kStrange);
       MR_REQUIRE(ErrorCode::kComm, strange == 0,
-                 "communicator '{}', rank {}: rank {} is in another collective, or has its buffer elsewhere",
+                 "communicator '{}', rank {}: rank {} is in another collective, or has its buffer "
+                 "elsewhere",
                  checks_.label(), rank_, strange - 1);
       ThrowIfAborted("check");
     }
@@ -196,7 +203,9 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
  private:
   static constexpr int kStop = 0, kStrange = 1;  // of words_
 
-  volatile uint32_t* HostWord(int i) const { return reinterpret_cast<uint32_t*>(words_->data()) + i; }
+  volatile uint32_t* HostWord(int i) const {
+    return reinterpret_cast<uint32_t*>(words_->data()) + i;
+  }
 
   Communicator& Other() {
     if (other_) return *other_;
@@ -231,18 +240,21 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   void ThrowIfAborted(const char* op) const {
     if (!aborted_) return;
     const std::lock_guard lock(reason_mutex_);
-    throw Error(ErrorCode::kPeerLost,
-                fmt::format("{} on '{}', rank {}: aborted: {}", op, checks_.label(), rank_, reason_));
+    throw Error(ErrorCode::kPeerLost, fmt::format("{} on '{}', rank {}: aborted: {}", op,
+                                                  checks_.label(), rank_, reason_));
   }
 
   // Registered memory that `full` lies in.
   const PeerMapping& RegionOf(const TensorView& full) const {
     const auto after = regions_.upper_bound(full.data);
-    const PeerMapping* const region = after == regions_.begin() ? nullptr : std::prev(after)->second.get();
-    MR_REQUIRE(ErrorCode::kInvalidArgument,
-               region != nullptr && full.data + full.bytes() <= region->base(rank_) + region->bytes(),
-               "communicator '{}', rank {}: {} bytes at {} do not lie in registered memory, which peers need",
-               checks_.label(), rank_, full.bytes(), static_cast<const void*>(full.data));
+    const PeerMapping* const region =
+        after == regions_.begin() ? nullptr : std::prev(after)->second.get();
+    MR_REQUIRE(
+        ErrorCode::kInvalidArgument,
+        region != nullptr && full.data + full.bytes() <= region->base(rank_) + region->bytes(),
+        "communicator '{}', rank {}: {} bytes at {} do not lie in registered memory, which peers "
+        "need",
+        checks_.label(), rank_, full.bytes(), static_cast<const void*>(full.data));
     return *region;
   }
 
@@ -303,11 +315,11 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
 }  // namespace
 
-std::unique_ptr<PeerCommunicator> MakePeerCommunicator(std::unique_ptr<Communicator> host,
-                                                       std::function<std::unique_ptr<Communicator>()> other,
-                                                       CudaDevice& device, const std::string& label,
-                                                       const PeerOptions& options) {
-  return std::make_unique<PeerCommunicatorImpl>(std::move(host), std::move(other), device, label, options);
+std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
+    std::unique_ptr<Communicator> host, std::function<std::unique_ptr<Communicator>()> other,
+    CudaDevice& device, const std::string& label, const PeerOptions& options) {
+  return std::make_unique<PeerCommunicatorImpl>(std::move(host), std::move(other), device, label,
+                                                options);
 }
 
 }  // namespace millrace

@@ -1,18 +1,21 @@
-// All-gathers and reduce-scatters by one kernel each that stores into, or loads from, the other GPUs' memory;
-// all-reduces by another communicator over the same ranks, which is made when the first one comes.
+// All-gathers and reduce-scatters by one kernel each that stores into, or loads from, the
+// other GPUs' memory; all-reduces by another communicator over the same ranks, which is made
+// when the first one comes.
 //
-// Sums     Reduce-scatter: those of comm/rank_order_sum.h, so the bits of the host transports; all-reduce:
-//          the other communicator's.
-// Memory   `full` of a call lies in registered memory, at the same offset on every rank. Anything else is
-//          Error(kInvalidArgument), or, where it differs between ranks, found by the kernels: CheckHealth
-//          throws Error(kComm) naming the peer, and the call waits for Abort. There is no other path.
-//          Registered memory is cudaMalloc's (peer_mapping.h). A communicator has 2 MiB of its own.
-// Streams  Capturable. Calls of one kind are ordered by their streams, one behind the other; an all-gather
-//          and a reduce-scatter may overlap, and calls of two communicators. Blocks spin for peers:
-//          peer_call.h says why that ends.
+// Sums     Reduce-scatter: those of comm/rank_order_sum.h, so the bits of the host transports;
+//          all-reduce: the other communicator's.
+// Memory   `full` of a call lies in registered memory, at the same offset on every rank. Anything
+//          else is Error(kInvalidArgument), or, where it differs between ranks, found by the
+//          kernels: CheckHealth throws Error(kComm) naming the peer, and the call waits for Abort.
+//          There is no other path. Registered memory is cudaMalloc's (peer_mapping.h). A
+//          communicator has 2 MiB of its own.
+// Streams  Capturable. Calls of one kind are ordered by their streams, one behind the other; an
+//          all-gather and a reduce-scatter may overlap, and calls of two communicators. Blocks spin
+//          for peers: peer_call.h says why that ends.
 // Abort    Ends the waits of this rank's kernels; results are undefined then.
-// Tear-down UnregisterMemory and the destructor let the ranks meet: none frees what a peer has mapped. Not
-//          after Abort, nor while an exception unwinds: then the job ends, and its memory with it.
+// Tear-down UnregisterMemory and the destructor let the ranks meet: none frees what a peer has
+//          mapped. Not after Abort, nor while an exception unwinds: then the job ends, and its
+//          memory with it.
 // World 1  All is the other communicator's.
 #pragma once
 
@@ -28,10 +31,10 @@
 namespace millrace {
 
 struct PeerOptions {
-  // Blocks of a call at most, 1 to kMaxPeerBlocks. Microseconds with 8 / 16 / 32 on two H200s (peer_bench,
-  // 2026-11-21), bf16, 1, 14 and 64 MiB: all-gather 7.9 / 6.8 / 6.7, 42 / 29 / 28, 175 / 115 / 112;
-  // reduce-scatter 9.3 / 8.0 / 7.7, 52 / 31 / 29, 236 / 131 / 111. So what is left to products decides for
-  // gathers.
+  // Blocks of a call at most, 1 to kMaxPeerBlocks. Microseconds with 8 / 16 / 32 on two H200s
+  // (peer_bench, 2026-11-21), bf16, 1, 14 and 64 MiB: all-gather 7.9 / 6.8 / 6.7, 42 / 29 / 28, 175
+  // / 115 / 112; reduce-scatter 9.3 / 8.0 / 7.7, 52 / 31 / 29, 236 / 131 / 111. So what is left to
+  // products decides for gathers.
   int gather_blocks = 16, reduce_blocks = 32;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of Connect
   PeerFault fault = PeerFault::kNone;                            // tests
@@ -39,17 +42,17 @@ struct PeerOptions {
 
 class PeerCommunicator : public Communicator {
  public:
-  // full[r*n + i] = bf16 of (master of rank r)[i], rounded to nearest even. master [n] f32 anywhere on the
-  // device, full [world * n] bf16 as for AllGather. Counted as the all-gather of bf16 that it is.
+  // full[r*n + i] = bf16 of (master of rank r)[i], rounded to nearest even. master [n] f32
+  // anywhere on the device, full [world * n] bf16 as for AllGather. Counted as the
+  // all-gather of bf16 that it is.
   virtual void AllGatherBF16(const TensorView& master, const TensorView& full, Stream& stream) = 0;
 };
 
 // A collective over the ranks of `host`, which becomes part of the communicator. `other` makes the
-// communicator for all-reduces, as a collective, outside captures; it and the device outlive the result.
-// Error(kComm) on all ranks where peers' memory cannot be had.
-std::unique_ptr<PeerCommunicator> MakePeerCommunicator(std::unique_ptr<Communicator> host,
-                                                       std::function<std::unique_ptr<Communicator>()> other,
-                                                       CudaDevice& device, const std::string& label,
-                                                       const PeerOptions& options);
+// communicator for all-reduces, as a collective, outside captures; it and the device outlive the
+// result. Error(kComm) on all ranks where peers' memory cannot be had.
+std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
+    std::unique_ptr<Communicator> host, std::function<std::unique_ptr<Communicator>()> other,
+    CudaDevice& device, const std::string& label, const PeerOptions& options);
 
 }  // namespace millrace

@@ -18,20 +18,27 @@ namespace {
 class PeerCommFactory final : public CommFactory {
  public:
   PeerCommFactory(CommFactory& host, std::unique_ptr<CommFactory> nccl, CudaDevice& device,
-                  std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options)
-      : host_(host), nccl_(std::move(nccl)), device_(device), wants_(std::move(wants)), options_(options) {}
+                  std::function<bool(const std::vector<int>& ranks)> wants,
+                  const PeerOptions& options)
+      : host_(host),
+        nccl_(std::move(nccl)),
+        device_(device),
+        wants_(std::move(wants)),
+        options_(options) {}
 
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
 
-  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                     const std::string& label) override {
     if (ranks.size() == 1 || !wants_(ranks)) return nccl_->Make(ranks, label);
     return MakePeerCommunicator(
-        host_.Make(ranks, label), [this, ranks, label] { return nccl_->Make(ranks, label); }, device_, label,
-        options_);
+        host_.Make(ranks, label), [this, ranks, label] { return nccl_->Make(ranks, label); },
+        device_, label, options_);
   }
 
-  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks,
+                                          const std::string& label) override {
     return nccl_->MakeSmall(ranks, label);
   }
 
@@ -59,13 +66,15 @@ std::string OverPcie(Communicator& group, CudaDevice& device) {
     if (bus == own) continue;
     int peer = 0, atomics = 0;
     MR_CUDA(cudaDeviceGetByPCIBusId(&peer, bus.c_str()));
-    MR_CUDA(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device.ordinal(), peer));
+    MR_CUDA(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported,
+                                      device.ordinal(), peer));
     if (atomics == 0) return fmt::format("GPU {} reaches {} without NVLink", own, bus);
   }
   return "";
 }
 
-// Blocks of both communicators of a rank wait for peers at once, and may not keep each other from running.
+// Blocks of both communicators of a rank wait for peers at once, and may not
+// keep each other from running.
 std::string TooSmall(const CudaDevice& device) {
   const PeerOptions options;
   const int blocks = options.gather_blocks + options.reduce_blocks,
@@ -96,16 +105,18 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh,
   } catch (const Error& error) {  // on all ranks of the group
     trouble = error.what();
   }
-  const std::vector<std::string> all = world->HostAllGather(trouble);  // unmapped before it is freed, too
-  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& t) { return !t.empty(); });
+  const std::vector<std::string> all =
+      world->HostAllGather(trouble);  // unmapped before it is freed, too
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](const std::string& t) { return !t.empty(); });
   return first == all.end() ? "" : *first;
 }
 
-std::unique_ptr<CommFactory> MakePeerCommFactory(CommFactory& host, std::unique_ptr<CommFactory> nccl,
-                                                 CudaDevice& device,
-                                                 std::function<bool(const std::vector<int>& ranks)> wants,
-                                                 const PeerOptions& options) {
-  return std::make_unique<PeerCommFactory>(host, std::move(nccl), device, std::move(wants), options);
+std::unique_ptr<CommFactory> MakePeerCommFactory(
+    CommFactory& host, std::unique_ptr<CommFactory> nccl, CudaDevice& device,
+    std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options) {
+  return std::make_unique<PeerCommFactory>(host, std::move(nccl), device, std::move(wants),
+                                           options);
 }
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Communicators over the memory of peers for groups that gather and reduce-scatter; those of another factory
-// for everything else.
+// Communicators over the memory of peers for groups that gather and reduce-scatter; those of
+// another factory for everything else.
 #pragma once
 
 #include <functional>
@@ -14,22 +14,21 @@
 
 namespace millrace {
 
-// Links that peers' memory is to be reached over: `any` that CUDA has peer access by, or NVLink alone.
-// Kernels here were measured over NVLink only.
+// Links that peers' memory is to be reached over: `any` that CUDA has peer access by, or NVLink
+// alone. Kernels here were measured over NVLink only.
 enum class PeerLinks { kAny, kNvlink };
 
-// What keeps the ranks of some shard group (Mesh::ShardGroup) from each other's memory, in an Error's words:
-// the first group's in the world that has something; "" where nothing does. A collective over the world of
-// `host`; the same on all ranks.
+// What keeps the ranks of some shard group (Mesh::ShardGroup) from each other's memory, in an
+// Error's words: the first group's in the world that has something; "" where nothing does. A
+// collective over the world of `host`; the same on all ranks.
 std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh, PeerLinks links);
 
-// Make: over peers' memory for groups of several ranks that `wants` is true for, on each of them, and throws
-// as MakePeerCommunicator; other groups as `nccl`, and MakeSmall always. AllocateArena gives memory that
-// both take: `nccl` is without symmetric windows. The host and the device outlive the factory, and the
-// factory its communicators.
-std::unique_ptr<CommFactory> MakePeerCommFactory(CommFactory& host, std::unique_ptr<CommFactory> nccl,
-                                                 CudaDevice& device,
-                                                 std::function<bool(const std::vector<int>& ranks)> wants,
-                                                 const PeerOptions& options = {});
+// Make: over peers' memory for groups of several ranks that `wants` is true for, on each of them,
+// and throws as MakePeerCommunicator; other groups as `nccl`, and MakeSmall always. AllocateArena
+// gives memory that both take: `nccl` is without symmetric windows. The host and the device outlive
+// the factory, and the factory its communicators.
+std::unique_ptr<CommFactory> MakePeerCommFactory(
+    CommFactory& host, std::unique_ptr<CommFactory> nccl, CudaDevice& device,
+    std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options = {});
 
 }  // namespace millrace

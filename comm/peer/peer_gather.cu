@@ -15,8 +15,8 @@ __device__ __forceinline__ void StoreAll(const PeerSlots& slots, int64_t unit, c
 }
 
 // The bytes from `begin` on, fewer than there are threads, by one block.
-__device__ __forceinline__ void StoreTail(const std::byte* shard, const PeerSlots& slots, int64_t begin,
-                                          int64_t bytes) {
+__device__ __forceinline__ void StoreTail(const std::byte* shard, const PeerSlots& slots,
+                                          int64_t begin, int64_t bytes) {
   const int64_t i = begin + threadIdx.x;
   if (blockIdx.x == 0 && i < bytes) StoreAll(slots, i, shard[i]);
 }
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
                  make_uint4(PairOfBF16(low[u].x, low[u].y), PairOfBF16(low[u].z, low[u].w),
                             PairOfBF16(high[u].x, high[u].y), PairOfBF16(high[u].z, high[u].w)));
   }
-  for (int64_t i = packs * kPack + static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x; i < n;
-       i += stride)
+  for (int64_t i = packs * kPack + static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x;
+       i < n; i += stride)
     StoreAll(slots, i, static_cast<uint16_t>(PairOfBF16(master[i], 0.0f)));
   LeaveCall(call, number);
 }
@@ -93,8 +93,8 @@ bool Aligned(const void* shard, const PeerSlots& slots, uintptr_t to) {
 
 }  // namespace
 
-void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots, int64_t bytes,
-                      cudaStream_t stream) {
+void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots,
+                      int64_t bytes, cudaStream_t stream) {
   if (Aligned(shard, slots, 16))
     GatherKernel<uint4><<<call.blocks, kPeerThreads, 0, stream>>>(call, shard, slots, bytes);
   else if (Aligned(shard, slots, 4))
@@ -104,8 +104,8 @@ void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSl
   MR_CUDA_LAUNCHED();
 }
 
-void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots, int64_t n,
-                          cudaStream_t stream) {
+void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots,
+                          int64_t n, cudaStream_t stream) {
   const auto kernel = Aligned(master, slots, 16) ? GatherBF16Kernel<true> : GatherBF16Kernel<false>;
   kernel<<<call.blocks, kPeerThreads, 0, stream>>>(call, master, slots, n);
   MR_CUDA_LAUNCHED();

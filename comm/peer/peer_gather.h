@@ -7,19 +7,19 @@
 
 namespace millrace {
 
-// Where this rank's shard goes: its place in the buffers of `count` ranks, nearest neighbour first, so that
-// not all ranks store to the same one at a time.
+// Where this rank's shard goes: its place in the buffers of `count` ranks, nearest neighbour first,
+// so that not all ranks store to the same one at a time.
 struct PeerSlots {
   std::byte* slot[kMaxPeers] = {};
   int count = 0;
 };
 
 // slot[k][0, bytes) = shard[0, bytes) for all k. Any alignment.
-void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots, int64_t bytes,
-                      cudaStream_t stream);
+void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots,
+                      int64_t bytes, cudaStream_t stream);
 
 // slot[k][i] = bf16 of master[i], rounded to nearest even, for i in [0, n).
-void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots, int64_t n,
-                          cudaStream_t stream);
+void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots,
+                          int64_t n, cudaStream_t stream);
 
 }  // namespace millrace

@@ -56,8 +56,8 @@ Card OwnCard(CudaDevice& device, std::byte* base, int64_t bytes, bool alone) {
   card.process = ProcessId();
   card.bytes = bytes;
   card.base = base;
-  std::string trouble =
-      Trouble("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(card.bus, sizeof card.bus, device.ordinal()));
+  std::string trouble = Trouble("cudaDeviceGetPCIBusId",
+                                cudaDeviceGetPCIBusId(card.bus, sizeof card.bus, device.ordinal()));
   if (trouble.empty() && !alone) {
     trouble = Trouble("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&card.handle, base));
     if (!trouble.empty()) trouble += " (memory of cudaMalloc can be shared; NCCL's windows cannot)";
@@ -83,13 +83,15 @@ std::string Against(const Card& own, const Card& peer, int own_ordinal) {
   if (own.host[0] == '\0')
     return "cannot be told to be on this host: no /proc/sys/kernel/random/boot_id here";
   if (std::strcmp(own.host, peer.host) != 0) return "is on another host";
-  if (own.bytes != peer.bytes) return fmt::format("has {} bytes, and this rank {}", peer.bytes, own.bytes);
+  if (own.bytes != peer.bytes)
+    return fmt::format("has {} bytes, and this rank {}", peer.bytes, own.bytes);
   if (std::strcmp(own.bus, peer.bus) == 0) return "is on the same GPU";
   int ordinal = 0, can = 0;
   std::string trouble = Trouble("its GPU is not visible here: cudaDeviceGetByPCIBusId",
                                 cudaDeviceGetByPCIBusId(&ordinal, peer.bus));
   if (trouble.empty())
-    trouble = Trouble("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, own_ordinal, ordinal));
+    trouble =
+        Trouble("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, own_ordinal, ordinal));
   if (trouble.empty() && can == 0)
     trouble = fmt::format("GPU {} has no P2P access to its GPU, {}", own.bus, peer.bus);
   return trouble;
@@ -97,7 +99,8 @@ std::string Against(const Card& own, const Card& peer, int own_ordinal) {
 
 std::string EnablePeer(const Card& peer) {
   int ordinal = 0;
-  std::string trouble = Trouble("cudaDeviceGetByPCIBusId", cudaDeviceGetByPCIBusId(&ordinal, peer.bus));
+  std::string trouble =
+      Trouble("cudaDeviceGetByPCIBusId", cudaDeviceGetByPCIBusId(&ordinal, peer.bus));
   if (!trouble.empty()) return trouble;
   const cudaError_t status = cudaDeviceEnablePeerAccess(ordinal, 0);
   if (status == cudaErrorPeerAccessAlreadyEnabled) {
@@ -111,19 +114,21 @@ std::string EnablePeer(const Card& peer) {
 void Agree(Communicator& host, const std::string& label, const std::string& trouble) {
   const std::vector<std::string> all = host.HostAllGather(trouble);
   for (size_t r = 0; r < all.size(); ++r)
-    MR_REQUIRE(ErrorCode::kComm, all[r].empty(), "communicator '{}': rank {} has no peer memory: {}", label,
-               r, all[r]);
+    MR_REQUIRE(ErrorCode::kComm, all[r].empty(),
+               "communicator '{}': rank {} has no peer memory: {}", label, r, all[r]);
 }
 
 }  // namespace
 
 std::unique_ptr<PeerMapping> PeerMapping::Make(Communicator& host, CudaDevice& device,
-                                               const std::string& label, std::byte* base, int64_t bytes) {
+                                               const std::string& label, std::byte* base,
+                                               int64_t bytes) {
   const int rank = host.rank(), world = host.world_size();
   MR_CUDA(cudaSetDevice(device.ordinal()));
   const std::vector<Card> cards = Exchange(host, OwnCard(device, base, bytes, world == 1));
   const Card& own = cards[static_cast<size_t>(rank)];
-  std::string trouble = world <= kMaxPeers ? "" : fmt::format("{} ranks; at most {}", world, kMaxPeers);
+  std::string trouble =
+      world <= kMaxPeers ? "" : fmt::format("{} ranks; at most {}", world, kMaxPeers);
   for (int r = 0; r < world && trouble.empty(); ++r) {
     if (r == rank) continue;
     trouble = Against(own, cards[static_cast<size_t>(r)], device.ordinal());

@@ -19,7 +19,8 @@ __device__ __forceinline__ One LoadPeer(const One* from) {
   return *const_cast<const volatile One*>(from);
 }
 
-// kRanks >= the ranks of the group; kRanks loads of a unit are in flight, and as many units as make eight.
+// kRanks >= the ranks of the group; kRanks loads of a unit are in flight, and as
+// many units as make eight.
 template <DType D, int kRanks, bool kWide>
 __global__ void __launch_bounds__(kPeerThreads, 2)
     ReduceKernel(const __grid_constant__ PeerCall call, const __grid_constant__ PeerSlices slices,
@@ -56,14 +57,16 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
 #pragma unroll
     for (int r = 1; r < kRanks; ++r)
       if (r < call.world)
-        acc = Sum::Add(acc, Sum::Widen(LoadPeer(reinterpret_cast<const One*>(slices.slice[r]) + i)));
+        acc =
+            Sum::Add(acc, Sum::Widen(LoadPeer(reinterpret_cast<const One*>(slices.slice[r]) + i)));
     reinterpret_cast<One*>(out)[i] = Sum::Round(acc);
   }
   LeaveCall(call, number);
 }
 
 template <DType D, bool kWide>
-void Launch(const PeerCall& call, const PeerSlices& slices, std::byte* out, int64_t n, cudaStream_t stream) {
+void Launch(const PeerCall& call, const PeerSlices& slices, std::byte* out, int64_t n,
+            cudaStream_t stream) {
   const auto kernel = call.world <= 2   ? ReduceKernel<D, 2, kWide>
                       : call.world <= 4 ? ReduceKernel<D, 4, kWide>
                                         : ReduceKernel<D, 8, kWide>;
@@ -79,8 +82,8 @@ bool Aligned(const PeerCall& call, const PeerSlices& slices, const std::byte* ou
 
 }  // namespace
 
-void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype, int64_t n,
-                      cudaStream_t stream) {
+void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype,
+                      int64_t n, cudaStream_t stream) {
   const bool wide = Aligned(call, slices, out);
   if (dtype == DType::kF32)
     wide ? Launch<DType::kF32, true>(call, slices, out, n, stream)

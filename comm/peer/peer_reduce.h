@@ -1,4 +1,5 @@
-// Reduce-scatters that load this rank's slice of every rank's buffer and add in rank order, for peer_call.h.
+// Reduce-scatters that load this rank's slice of every rank's buffer and add in
+// rank order, for peer_call.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,9 +14,9 @@ struct PeerSlices {
 };
 
 // out[i] = ((slice[0][i] + slice[1][i]) + slice[2][i]) + ... for i in [0, n): the sum of
-// comm/rank_order_sum.h, bit for bit where it is a number. f32 and bf16 accumulate in f32, bf16 rounds once;
-// f64 in double. Any alignment that the dtype has.
-void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype, int64_t n,
-                      cudaStream_t stream);
+// comm/rank_order_sum.h, bit for bit where it is a number. f32 and bf16 accumulate in f32, bf16
+// rounds once; f64 in double. Any alignment that the dtype has.
+void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype,
+                      int64_t n, cudaStream_t stream);
 
 }  // namespace millrace

@@ -9,8 +9,9 @@
 namespace millrace {
 
 template <DType D>
-struct SumTraits;  // One: an element as it lies in memory; Acc: what it is added in; kPack: elements in 16
-                   // bytes
+struct
+    SumTraits;  // One: an element as it lies in memory; Acc: what it is added in; kPack: elements in 16
+                // bytes
 template <>
 struct SumTraits<DType::kF32> {
   using One = float;

@@ -22,8 +22,8 @@ __device__ __forceinline__ uint32_t LoadHost(const uint32_t* word) {
 }
 
 // Until *word is of call `number` or a later one. False: told to stop.
-__device__ __forceinline__ bool AwaitCall(const uint64_t* word, uint64_t number, const PeerCall& call,
-                                          uint64_t* seen) {
+__device__ __forceinline__ bool AwaitCall(const uint64_t* word, uint64_t number,
+                                          const PeerCall& call, uint64_t* seen) {
   constexpr uint32_t kLooks = 4096;  // between looks at host memory, which takes a microsecond
   for (uint32_t looks = 1;; ++looks) {
     *seen = LoadAcquire(word);
@@ -32,8 +32,8 @@ __device__ __forceinline__ bool AwaitCall(const uint64_t* word, uint64_t number,
   }
 }
 
-// Steps 1 and 2, in every thread of the block. Returns the number of this call, or 0: told to stop; the block
-// then returns at once.
+// Steps 1 and 2, in every thread of the block. Returns the number of this call, or 0: told to stop;
+// the block then returns at once.
 __device__ __forceinline__ uint64_t EnterCall(const PeerCall& call) {
   __shared__ uint64_t shared_number;
   const int block = static_cast<int>(blockIdx.x), peer = static_cast<int>(threadIdx.x);
@@ -50,7 +50,10 @@ __device__ __forceinline__ uint64_t EnterCall(const PeerCall& call) {
       go = AwaitCall(&own->blocks[block].entered[peer], number, call, &seen);
       constexpr uint64_t kMask = (uint64_t{1} << kSignatureBits) - 1;
       if (go && seen >> kSignatureBits == number && (seen & kMask) != call.signature) {
-        asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(call.strange), "r"(1 + peer) : "memory");
+        asm volatile("st.relaxed.sys.u32 [%0], %1;"
+                     :
+                     : "l"(call.strange), "r"(1 + peer)
+                     : "memory");
         while (LoadHost(call.stop) == 0) __nanosleep(1000);
         go = false;
       }
@@ -69,7 +72,8 @@ __device__ __forceinline__ void LeaveCall(const PeerCall& call, uint64_t number)
   if (peer < call.world && peer != call.rank) {
     StoreRelease(&call.lanes[peer]->blocks[block].done[call.rank], number << kSignatureBits);
     uint64_t seen = 0;
-    if (call.fault != PeerFault::kNoDone) AwaitCall(&own->blocks[block].done[peer], number, call, &seen);
+    if (call.fault != PeerFault::kNoDone)
+      AwaitCall(&own->blocks[block].done[peer], number, call, &seen);
   }
   if (threadIdx.x == 0) own->calls[block] = number;
 }

@@ -11,8 +11,8 @@ void Check(const TensorView& wide, const TensorView& narrow, ActivationKind kind
   CheckFloat(wide, "x");
   CheckFloat(narrow, "out");
   const int64_t times = kind == ActivationKind::kSwiglu ? 2 : 1;
-  MR_CHECK(wide.dim(0) == narrow.dim(0) && wide.dim(1) == times * narrow.dim(1), "activation: {} for {}",
-           ToString(wide.layout), ToString(narrow.layout));
+  MR_CHECK(wide.dim(0) == narrow.dim(0) && wide.dim(1) == times * narrow.dim(1),
+           "activation: {} for {}", ToString(wide.layout), ToString(narrow.layout));
 }
 
 }  // namespace

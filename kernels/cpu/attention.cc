@@ -16,8 +16,8 @@ struct Dims {
 
 Dims CheckedDims(const TensorView& q, const TensorView& k, const TensorView& v) {
   const Dims d{q.dim(0), q.dim(1), q.dim(2), k.dim(2), q.dim(3)};
-  MR_CHECK(d.kv_heads > 0 && d.heads % d.kv_heads == 0, "attention: {} heads on {} key/value heads", d.heads,
-           d.kv_heads);
+  MR_CHECK(d.kv_heads > 0 && d.heads % d.kv_heads == 0, "attention: {} heads on {} key/value heads",
+           d.heads, d.kv_heads);
   for (const TensorView* view : {&k, &v})
     MR_CHECK(view->dim(0) == d.batch && view->dim(1) == d.length && view->dim(2) == d.kv_heads &&
                  view->dim(3) == d.head_dim,
@@ -31,14 +31,17 @@ struct Head {
   int64_t batch, head;
 
   Row row(int64_t t) const { return RowAt(view, batch, t, head); }
-  bool in_place() const { return view.dtype() == DType::kF32 && (view.dim(3) <= 1 || view.stride(3) == 1); }
+  bool in_place() const {
+    return view.dtype() == DType::kF32 && (view.dim(3) <= 1 || view.stride(3) == 1);
+  }
   int64_t ld() const { return std::max(view.dim(1) <= 1 ? 0 : view.stride(1), view.dim(3)); }
 };
 
 void CheckHeads(const TensorView& view, const Dims& d, int64_t heads, const char* name) {
   CheckFloat(view, name);
   MR_CHECK(view.layout.rank == 4 && view.dim(0) == d.batch && view.dim(1) == d.length &&
-               view.dim(2) == heads && view.dim(3) == d.head_dim && (d.head_dim <= 1 || view.stride(3) == 1),
+               view.dim(2) == heads && view.dim(3) == d.head_dim &&
+               (d.head_dim <= 1 || view.stride(3) == 1),
            "attention: {} is {}; [{}, {}, {}, {}] with last stride 1 is expected", name,
            ToString(view.layout), d.batch, d.length, heads, d.head_dim);
   MR_CHECK_LE(d.head_dim, kChunk, "attention: head_dim");
@@ -66,7 +69,8 @@ MutableMatrix TargetRows(const Head& head, int64_t begin, float* buffer) {
 }
 
 void StoreRows(const Head& head, int64_t begin, int64_t n, MutableMatrix from) {
-  for (int64_t i = 0; i < n; ++i) Store(head.row(begin + i), 0, head.view.dim(3), from.data + i * from.ld);
+  for (int64_t i = 0; i < n; ++i)
+    Store(head.row(begin + i), 0, head.view.dim(3), from.data + i * from.ld);
 }
 
 Matrix Transposed(Matrix m) { return {m.data, m.ld, !m.transposed}; }
@@ -140,7 +144,8 @@ void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
   for (const auto& [view, name] :
        {std::pair{&op.q, "q"}, {&op.out, "out"}, {&op.d_out, "d_out"}, {&op.d_q, "d_q"}})
     CheckHeads(*view, d, d.heads, name);
-  for (const auto& [view, name] : {std::pair{&op.k, "k"}, {&op.v, "v"}, {&op.d_k, "d_k"}, {&op.d_v, "d_v"}})
+  for (const auto& [view, name] :
+       {std::pair{&op.k, "k"}, {&op.v, "v"}, {&op.d_k, "d_k"}, {&op.d_v, "d_v"}})
     CheckHeads(*view, d, d.kv_heads, name);
   if (d.batch == 0 || d.length == 0) return;
   const int64_t block = std::min(kAttentionRows, d.length), head_floats = d.length * d.head_dim;
@@ -185,7 +190,8 @@ void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
             const float* const out = Load(Head{op.out, b, h}.row(t), 0, d.head_dim, buffer);
             const float delta = Dot(out, d_out.data + i * d_out.ld, d.head_dim);
 #pragma omp simd
-            for (int64_t u = 0; u < visible; ++u) ds_row[u] = p_row[u] * (ds_row[u] - delta) * op.scale;
+            for (int64_t u = 0; u < visible; ++u)
+              ds_row[u] = p_row[u] * (ds_row[u] - delta) * op.scale;
             std::fill(ds_row + visible, ds_row + keys, 0.0f);
           }
           const Head d_q_head{op.d_q, b, h};

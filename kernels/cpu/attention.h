@@ -1,8 +1,8 @@
 // kernels/ops/model_ops.h: AttentionOp and AttentionGradOp, on the CPU.
 //
-// Per batch row and head, query rows go in blocks; each block is two GEMMs forward and five backward against
-// the keys up to the block's last row. f32 operands are read in place through their strides, bf16 is
-// converted into scratch one head at a time.
+// Per batch row and head, query rows go in blocks; each block is two GEMMs forward and five
+// backward against the keys up to the block's last row. f32 operands are read in place through
+// their strides, bf16 is converted into scratch one head at a time.
 #pragma once
 
 #include "kernels/ops/model_ops.h"

@@ -27,13 +27,17 @@ void Fill(Row row, int64_t begin, int64_t end, float value) {
 // Over the first `vocab` elements: sum of e^(x - max) is `sum`.
 struct Softmax {
   float max, sum;
-  double log_sum_exp() const { return static_cast<double>(max) + std::log(static_cast<double>(sum)); }
+  double log_sum_exp() const {
+    return static_cast<double>(max) + std::log(static_cast<double>(sum));
+  }
 };
 
 Softmax SoftmaxOf(Row row, int64_t vocab) {
   float buffer[kChunk];
   Softmax s{-std::numeric_limits<float>::infinity(), 0};
-  ForChunks(vocab, [&](int64_t c, int64_t n) { s.max = std::max(s.max, Max(Load(row, c, n, buffer), n)); });
+  ForChunks(vocab, [&](int64_t c, int64_t n) {
+    s.max = std::max(s.max, Max(Load(row, c, n, buffer), n));
+  });
   ForChunks(vocab, [&](int64_t c, int64_t n) {
     const float* x = Load(row, c, n, buffer);
     const float max = s.max;
@@ -45,7 +49,8 @@ Softmax SoftmaxOf(Row row, int64_t vocab) {
 }
 
 // row[v] = (softmax[v] - [v == target]) * scale, and 0 for the padding.
-void GradientInPlace(Row row, const Softmax& s, int64_t target, int64_t vocab, int64_t padded, float scale) {
+void GradientInPlace(Row row, const Softmax& s, int64_t target, int64_t vocab, int64_t padded,
+                     float scale) {
   const float max = s.max, inverse_sum = 1.0f / s.sum;
   ForChunks(vocab, [&](int64_t c, int64_t n) {
     float buffer[kChunk];
@@ -68,10 +73,11 @@ void CrossEntropy(const CrossEntropyOp<TensorView>& op, Stream&) {
   const StepScalars& scalars = *op.scalars.as<StepScalars>();
   const int64_t padded = op.logits.dim(1);
   CheckFloat(op.logits, "logits");
-  MR_CHECK(op.vocab > 0 && op.vocab <= padded, "cross_entropy: vocabulary {} of {} columns", op.vocab,
-           padded);
+  MR_CHECK(op.vocab > 0 && op.vocab <= padded, "cross_entropy: vocabulary {} of {} columns",
+           op.vocab, padded);
   MR_CHECK_EQ(Name(op.loss_sum.dtype()), Name(DType::kF64), "cross_entropy: dtype of loss_sum");
-  MR_CHECK_LE(op.row_begin + op.logits.dim(0), targets.rows(), "cross_entropy: last row of the chunk");
+  MR_CHECK_LE(op.row_begin + op.logits.dim(0), targets.rows(),
+              "cross_entropy: last row of the chunk");
 
   double loss = 0;
   for (int64_t r = 0; r < op.logits.dim(0); ++r) {
@@ -85,7 +91,8 @@ void CrossEntropy(const CrossEntropyOp<TensorView>& op, Stream&) {
     const Softmax softmax = SoftmaxOf(row, op.vocab);
     loss += softmax.log_sum_exp() - static_cast<double>(ElementAt(row, target));
     if (op.output == LossOutput::kLossAndGradient)
-      GradientInPlace(row, softmax, target, op.vocab, padded, static_cast<float>(scalars.inv_valid_tokens));
+      GradientInPlace(row, softmax, target, op.vocab, padded,
+                      static_cast<float>(scalars.inv_valid_tokens));
   }
   if (scalars.inject_loss_nan != 0) loss = std::numeric_limits<double>::quiet_NaN();
   double& sum = *op.loss_sum.as<double>();

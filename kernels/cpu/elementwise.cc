@@ -10,7 +10,8 @@ namespace {
 void CheckNumel(const TensorView& a, const TensorView& b, const char* op) {
   CheckFloat(a, op);
   CheckFloat(b, op);
-  MR_CHECK_EQ(a.numel(), b.numel(), "{}: elements of {} and {}", op, ToString(a.layout), ToString(b.layout));
+  MR_CHECK_EQ(a.numel(), b.numel(), "{}: elements of {} and {}", op, ToString(a.layout),
+              ToString(b.layout));
 }
 
 // out = or += x, converted. Equal dtypes copy bits, NaN payloads included.
@@ -61,7 +62,8 @@ void ZeroRanges(const ZeroRangesOp<TensorView>& op, Stream&) {
     MR_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= op.flat.numel(),
              "zero_ranges: [{}, {}) of {} elements", range.begin, range.end, op.flat.numel());
     if (range.begin < range.end)
-      std::memset(flat.data + range.begin * size, 0, static_cast<size_t>((range.end - range.begin) * size));
+      std::memset(flat.data + range.begin * size, 0,
+                  static_cast<size_t>((range.end - range.begin) * size));
   }
 }
 

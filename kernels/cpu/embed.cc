@@ -13,14 +13,16 @@ void CheckToken(int32_t token, int64_t rows) {
            "token {} at an embedding of {} rows; data is checked when it is loaded", token, rows);
 }
 
-// order[i]: rows of d_out sorted by token, stable; ends[v]: one past the last of token v in `order`.
+// order[i]: rows of d_out sorted by token, stable; ends[v]: one past the last of token v in
+// `order`.
 struct SortedTokens {
   int32_t* ends;
   int32_t* order;
 };
 
 SortedTokens SortTokens(const Tokens& tokens, int64_t vocab, const TensorView& scratch) {
-  MR_CHECK_LE((vocab + 1 + tokens.rows()) * 4, scratch ? scratch.bytes() : 0, "embed_grad: scratch");
+  MR_CHECK_LE((vocab + 1 + tokens.rows()) * 4, scratch ? scratch.bytes() : 0,
+              "embed_grad: scratch");
   int32_t* const next = scratch.as<int32_t>();
   int32_t* const order = next + vocab + 1;
   std::fill_n(next, vocab + 1, 0);
@@ -65,7 +67,8 @@ void PositionsGrad(const EmbedGradOp<TensorView>& op, const Tokens& tokens) {
     ForChunks(op.d_positions.dim(1), [&](int64_t c, int64_t n) {
       float sum[kChunk];
       std::fill_n(sum, n, 0.0f);
-      for (int64_t b = 0; b < tokens.batch(); ++b) AddTo(sum, RowAt(op.d_out, b * tokens.length() + t), c, n);
+      for (int64_t b = 0; b < tokens.batch(); ++b)
+        AddTo(sum, RowAt(op.d_out, b * tokens.length() + t), c, n);
       StoreOrAdd(RowAt(op.d_positions, t), c, n, sum, accumulate);
     });
   }
@@ -115,7 +118,8 @@ void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream&) {
   }
   if (op.d_positions) {
     CheckFloat(op.d_positions, "d_positions");
-    MR_CHECK_EQ(op.d_positions.dim(1), op.d_out.dim(1), "embed_grad: columns of d_positions and d_out");
+    MR_CHECK_EQ(op.d_positions.dim(1), op.d_out.dim(1),
+                "embed_grad: columns of d_positions and d_out");
     MR_CHECK_EQ(op.d_positions.dim(0), tokens.length(), "embed_grad: rows of d_positions");
     PositionsGrad(op, tokens);
   }
@@ -124,12 +128,13 @@ void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream&) {
 void SelectRow(const SelectRowOp<TensorView>& op, Stream&) {
   const int64_t row = op.scalars.as<StepScalars>()->generate_row;
   MR_CHECK(row >= 0 && row < op.x.dim(0), "select_row: row {} of {}", row, op.x.dim(0));
-  MR_CHECK(op.x.dtype() == op.out.dtype() && op.x.dim(1) == op.out.dim(1), "select_row: x is {}, out is {}",
-           ToString(op.x.layout), ToString(op.out.layout));
+  MR_CHECK(op.x.dtype() == op.out.dtype() && op.x.dim(1) == op.out.dim(1),
+           "select_row: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
   const int64_t bytes = Bytes(op.x.dtype());
   for (int64_t c = 0; c < op.x.dim(1); ++c)
     std::memcpy(op.out.data + c * op.out.stride(1) * bytes,
-                op.x.data + (row * op.x.stride(0) + c * op.x.stride(1)) * bytes, static_cast<size_t>(bytes));
+                op.x.data + (row * op.x.stride(0) + c * op.x.stride(1)) * bytes,
+                static_cast<size_t>(bytes));
 }
 
 }  // namespace millrace::cpu

@@ -9,8 +9,8 @@ namespace millrace::cpu {
 
 void Embed(const EmbedOp<TensorView>& op, Stream& stream);
 
-// Tokens are sorted by value first (scratch), so that each row of the table is summed in f32 in one go and
-// written once.
+// Tokens are sorted by value first (scratch), so that each row of the table is summed in f32 in one
+// go and written once.
 void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream& stream);
 
 void SelectRow(const SelectRowOp<TensorView>& op, Stream& stream);

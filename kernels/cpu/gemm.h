@@ -1,10 +1,10 @@
 // Single-precision matrix products of OpenBLAS, on the calling thread only.
 //
-// Threads  Callable from several threads at once. The first call sets OpenBLAS to one thread, for the whole
-// process: ranks are
+// Threads  Callable from several threads at once. The first call sets OpenBLAS to one thread, for
+// the whole process: ranks are
 //          the unit of parallelism.
-// Order    Bits depend on m, n, k, on which operands are transposed and on the values; not on addresses or
-// leading dimensions.
+// Order    Bits depend on m, n, k, on which operands are transposed and on the values; not on
+// addresses or leading dimensions.
 #pragma once
 
 #include <cstdint>

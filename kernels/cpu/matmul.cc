@@ -23,13 +23,14 @@ void Check(const MatmulOp<TensorView>& op) {
            "matmul: accumulate takes no epilogue");
   MR_CHECK(op.pre || op.epilogue != Epilogue::kGeluGrad, "matmul: a GELU's gradient needs pre");
   if (op.pre)
-    MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1), "matmul: pre is {}, out is {}",
-             ToString(op.pre.layout), ToString(op.out.layout));
+    MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1),
+             "matmul: pre is {}, out is {}", ToString(op.pre.layout), ToString(op.out.layout));
 }
 
-// The part [row, row + rows) x [col, col + cols) of a view as a GEMM operand; bf16 is converted into
-// `buffer`.
-Matrix Operand(const TensorView& v, int64_t row, int64_t rows, int64_t col, int64_t cols, float* buffer) {
+// The part [row, row + rows) x [col, col + cols) of a view as a GEMM operand; bf16
+// is converted into `buffer`.
+Matrix Operand(const TensorView& v, int64_t row, int64_t rows, int64_t col, int64_t cols,
+               float* buffer) {
   const Orientation o = OrientationOf(v.dim(0), v.dim(1), v.stride(0), v.stride(1));
   const int64_t offset = o.transposed ? col * o.ld + row : row * o.ld + col;
   if (v.dtype() == DType::kF32) return {v.as<float>() + offset, o.ld, o.transposed};

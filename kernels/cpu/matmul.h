@@ -1,8 +1,8 @@
 // kernels/ops/model_ops.h: MatmulOp, on the CPU.
 //
-// The f32 product of a tile is complete before anything else happens to it: bias, activation, rounding,
-// addition to the destination. Tiles depend on shapes and operand dtypes only, so overwriting and
-// accumulating, f32 and bf16 destinations see the same product.
+// The f32 product of a tile is complete before anything else happens to it: bias, activation,
+// rounding, addition to the destination. Tiles depend on shapes and operand dtypes only, so
+// overwriting and accumulating, f32 and bf16 destinations see the same product.
 #pragma once
 
 #include "kernels/ops/model_ops.h"

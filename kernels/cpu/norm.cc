@@ -39,13 +39,14 @@ struct Statistics {
   float mean, rstd;
 };
 
-// In double, rounded once: every use of a row shares the error of its two statistics, which does not average
-// out over the rows of a weight's gradient as other roundings do.
+// In double, rounded once: every use of a row shares the error of its two statistics, which does
+// not average out over the rows of a weight's gradient as other roundings do.
 Statistics StatisticsOf(Row row, int64_t columns, NormKind kind, float eps) {
   float buffer[kChunk];
   double mean = 0, squares = 0;
   if (kind == NormKind::kLayer) {
-    ForChunks(columns, [&](int64_t c, int64_t n) { mean += SumInDouble(Load(row, c, n, buffer), n); });
+    ForChunks(columns,
+              [&](int64_t c, int64_t n) { mean += SumInDouble(Load(row, c, n, buffer), n); });
     mean /= static_cast<double>(columns);
   }
   ForChunks(columns, [&](int64_t c, int64_t n) {
@@ -102,7 +103,8 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
   if (op.d_bias) CheckColumns(op.d_bias, op.x, "d_bias");
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
   Scratch scratch(op.scratch);
-  // Sums over rows in double: the rounding that is left in a weight's gradient is that of its terms.
+  // Sums over rows in double: the rounding that is left in a weight's gradient is that of its
+  // terms.
   double* const weight_sum = reinterpret_cast<double*>(scratch.Take(4 * columns));
   double* const bias_sum = weight_sum + columns;
   std::fill_n(weight_sum, 2 * columns, 0.0);
@@ -129,7 +131,8 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
       sum_g_xhat += DotInDouble(g, xhat, n);
     });
     const double per_column = 1.0 / static_cast<double>(columns);
-    const float mean_g = op.kind == NormKind::kLayer ? static_cast<float>(sum_g * per_column) : 0.0f;
+    const float mean_g =
+        op.kind == NormKind::kLayer ? static_cast<float>(sum_g * per_column) : 0.0f;
     const float mean_g_xhat = static_cast<float>(sum_g_xhat * per_column);
     ForChunks(columns, [&](int64_t c, int64_t n) {
       float dy_buffer[kChunk], x_buffer[kChunk], weight_buffer[kChunk], bypass_buffer[kChunk];
@@ -141,7 +144,8 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
         const float* bypass = Load(RowAt(op.d_bypass, r), c, n, bypass_buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i)
-          dx[i] = (dy[i] * weight[i] - mean_g - (x[i] - mean) * rstd * mean_g_xhat) * rstd + bypass[i];
+          dx[i] =
+              (dy[i] * weight[i] - mean_g - (x[i] - mean) * rstd * mean_g_xhat) * rstd + bypass[i];
       } else {
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i)

@@ -8,15 +8,16 @@
 namespace millrace::cpu {
 namespace {
 
-// Frequencies whose wavelength the original context does not cover are divided by `factor`, those well inside
-// stay, and those between are blended (Llama 3.1; HF modeling_rope_utils).
+// Frequencies whose wavelength the original context does not cover are divided by `factor`, those
+// well inside stay, and those between are blended (Llama 3.1; HF modeling_rope_utils).
 double Scaled(double frequency, const RopeScaling& s) {
   if (s.factor == 1) return frequency;
   const double context = static_cast<double>(s.original_max_position_embeddings);
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength > context / s.low_freq_factor) return frequency / s.factor;
   if (wavelength < context / s.high_freq_factor) return frequency;
-  const double blend = (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  const double blend =
+      (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return (1 - blend) * frequency / s.factor + blend * frequency;
 }
 
@@ -44,8 +45,8 @@ void Rope(const RopeOp<TensorView>& op, Stream&) {
   const TensorView& x = op.x;
   CheckFloat(x, "x");
   const int64_t half = x.dim(3) / 2;
-  MR_CHECK(x.layout.rank == 4 && x.dim(3) % 2 == 0, "rope: x is {}; the head dimension must be even",
-           ToString(x.layout));
+  MR_CHECK(x.layout.rank == 4 && x.dim(3) % 2 == 0,
+           "rope: x is {}; the head dimension must be even", ToString(x.layout));
   MR_CHECK(op.table.dim(0) >= x.dim(1) && op.table.dim(1) == half && op.table.layout.contiguous(),
            "rope: table is {}, x is {}", ToString(op.table.layout), ToString(x.layout));
   const float sign = op.direction == RopeDirection::kForward ? 1.0f : -1.0f;

@@ -1,7 +1,8 @@
 // Rows of any float dtype, read and written as float in chunks of at most kChunk elements.
 //
-// An f32 row with stride 1 is used in place; anything else passes through the caller's buffer (kChunk floats
-// on its stack). So a kernel is written once, for float, and its bits cannot depend on strides.
+// An f32 row with stride 1 is used in place; anything else passes through the caller's
+// buffer (kChunk floats on its stack). So a kernel is written once, for float, and its bits
+// cannot depend on strides.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +26,8 @@ struct Row {
 };
 
 inline void CheckFloat(const TensorView& v, const char* name) {
-  MR_CHECK(v.dtype() == DType::kF32 || v.dtype() == DType::kBF16, "{} is {}; f32 or bf16 is allowed", name,
-           Name(v.dtype()));
+  MR_CHECK(v.dtype() == DType::kF32 || v.dtype() == DType::kBF16,
+           "{} is {}; f32 or bf16 is allowed", name, Name(v.dtype()));
 }
 
 // Row r of a 2-D view.
@@ -41,7 +42,9 @@ inline Row RowAt(const TensorView& v, int64_t i, int64_t j, int64_t k) {
 }
 
 // A 1-D view.
-inline Row AsRow(const TensorView& v) { return {v.data, v.dim(0) == 1 ? 1 : v.stride(0), v.dtype()}; }
+inline Row AsRow(const TensorView& v) {
+  return {v.data, v.dim(0) == 1 ? 1 : v.stride(0), v.dtype()};
+}
 
 // A contiguous view of any rank.
 inline Row Flat(const TensorView& v, const char* name) {
@@ -69,7 +72,8 @@ inline float* Target(Row row, int64_t begin, float* buffer) {
   return row.direct() ? row.f32() + begin : buffer;
 }
 
-// Writes n values to [begin, begin + n), rounding once; nothing to do when they were computed in place.
+// Writes n values to [begin, begin + n), rounding once; nothing to do when
+// they were computed in place.
 inline void Store(Row row, int64_t begin, int64_t n, const float* values) {
   if (row.dtype == DType::kF32) {
     float* out = row.f32() + begin * row.stride;
@@ -109,7 +113,8 @@ inline void ForChunks(int64_t size, F&& f) {
 // Hands out consecutive pieces of a scratch view, in floats.
 class Scratch {
  public:
-  explicit Scratch(const TensorView& view) : next_(view.as<float>()), left_(view ? view.bytes() / 4 : 0) {}
+  explicit Scratch(const TensorView& view)
+      : next_(view.as<float>()), left_(view ? view.bytes() / 4 : 0) {}
 
   float* Take(int64_t floats) {
     MR_CHECK_LE(floats, left_, "scratch is smaller than WorkspaceBytes of the op");

@@ -18,7 +18,8 @@ int64_t CountNonFinite(const T* x, int64_t n, T exponent) {
     const int64_t end = std::min(n, begin + kChunk);
     T part = 0;  // fits: at most kChunk
 #pragma omp simd reduction(+ : part)
-    for (int64_t i = begin; i < end; ++i) part = static_cast<T>(part + ((x[i] & exponent) == exponent));
+    for (int64_t i = begin; i < end; ++i)
+      part = static_cast<T>(part + ((x[i] & exponent) == exponent));
     count += part;
   }
   return count;
@@ -46,8 +47,8 @@ double SumSquaresOf(const float* x, int64_t n) {
   return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + tail;
 }
 
-// Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest (unit, rank)
-// with bad elements.
+// Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest
+// (unit, rank) with bad elements.
 struct Offender {
   int64_t unit = kOffenderNone, rank = -1;
 };
@@ -97,8 +98,8 @@ void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
   const int64_t world = op.rows.dim(0), units = op.units, width = 2 * units + 1;
   MR_CHECK(op.rows.dtype() == DType::kF64 && op.rows.dim(1) == width && op.rows.layout.contiguous(),
            "step_stats: rows are {} for {} units", ToString(op.rows.layout), units);
-  MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}", op.shard_world,
-           world);
+  MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}",
+           op.shard_world, world);
   const double* const rows = op.rows.as<double>();
   StepScalars& s = *op.scalars.as<StepScalars>();
 

@@ -1,4 +1,5 @@
-// The token buffer as kernels see it: [B,T] of i32, strided, in one of two halves that StepScalars names.
+// The token buffer as kernels see it: [B,T] of i32, strided, in one of two
+// halves that StepScalars names.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +16,16 @@ class Tokens {
   Tokens(const TensorView& view, const TensorView& scalars, int64_t parity_stride)
       : data_(view.as<int32_t>() + scalars.as<StepScalars>()->token_parity * parity_stride),
         layout_(view.layout) {
-    MR_CHECK(view.dtype() == DType::kI32 && layout_.rank == 2, "tokens are {}; i32[B, T] is expected",
-             ToString(layout_));
+    MR_CHECK(view.dtype() == DType::kI32 && layout_.rank == 2,
+             "tokens are {}; i32[B, T] is expected", ToString(layout_));
   }
 
   int64_t batch() const { return layout_.dims[0]; }
   int64_t length() const { return layout_.dims[1]; }
   int64_t rows() const { return batch() * length(); }
-  int32_t at(int64_t b, int64_t t) const { return data_[b * layout_.strides[0] + t * layout_.strides[1]]; }
+  int32_t at(int64_t b, int64_t t) const {
+    return data_[b * layout_.strides[0] + t * layout_.strides[1]];
+  }
   // Row r = b*T + t.
   int32_t at(int64_t r) const { return at(r / length(), r % length()); }
 

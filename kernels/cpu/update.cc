@@ -54,8 +54,8 @@ void UpdateStretch(const AdamWOp<TensorView>& op, const Factors& factors, int64_
     w[i] = w[i] * keep - f.step * (m[i] / (root[i] * f.inverse_sqrt_bias2 + f.eps));
 }
 
-// f(begin, end, decayed) for the maximal stretches of shard elements [0, n) that lie inside or outside the
-// decay ranges.
+// f(begin, end, decayed) for the maximal stretches of shard elements [0, n) that lie inside or
+// outside the decay ranges.
 template <class F>
 void ForStretches(const AdamWOp<TensorView>& op, int64_t n, F&& f) {
   int64_t done = 0;
@@ -82,8 +82,8 @@ void BeginStep(const BeginStepOp<TensorView>& op, Stream&) {
 void AdamW(const AdamWOp<TensorView>& op, Stream&) {
   const int64_t n = op.master.numel();
   for (const auto& [view, name] : {std::pair{&op.master, "master"}, {&op.m, "m"}, {&op.v, "v"}}) {
-    MR_CHECK(view->dtype() == DType::kF32 && view->numel() == n, "adamw: {} is {}, master is {}", name,
-             ToString(view->layout), ToString(op.master.layout));
+    MR_CHECK(view->dtype() == DType::kF32 && view->numel() == n, "adamw: {} is {}, master is {}",
+             name, ToString(view->layout), ToString(op.master.layout));
     Flat(*view, name);
   }
   CheckFloat(op.grad, "grad");
@@ -103,7 +103,8 @@ void AdamW(const AdamWOp<TensorView>& op, Stream&) {
     CheckFloat(op.compute, "compute");
     MR_CHECK_EQ(op.compute.numel(), n, "adamw: elements of compute");
     const Row compute = Flat(op.compute, "compute");
-    ForChunks(n, [&](int64_t c, int64_t count) { Store(compute, c, count, op.master.as<float>() + c); });
+    ForChunks(
+        n, [&](int64_t c, int64_t count) { Store(compute, c, count, op.master.as<float>() + c); });
   }
 }
 

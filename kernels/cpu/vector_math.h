@@ -1,6 +1,7 @@
 // Elementary functions and reductions whose bits depend on operand values and lengths only.
 //
-// Functions   Branch-free scalar code: loops over them vectorise, and a loop's tail gives the bits of its
+// Functions   Branch-free scalar code: loops over them vectorise, and a loop's tail gives the bits
+//             of its
 // body. Reductions  Eight explicit lanes: the order of additions is written here, not chosen by a compiler or
 // by an address.
 #pragma once
@@ -16,8 +17,8 @@
 namespace millrace::cpu {
 
 // e^x within 2 ulp (tested over all floats); subnormal results, infinities and NaN as in std::exp.
-// Cody-Waite reduction, polynomial of Cephes' expf; 2^n is applied in two halves, so that no intermediate
-// overflows.
+// Cody-Waite reduction, polynomial of Cephes' expf; 2^n is applied in two halves, so that no
+// intermediate overflows.
 inline float Exp(float x) {
   constexpr float kLog2E = 1.44269504088896341f,
                   kRound = 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
@@ -44,7 +45,8 @@ inline float Exp(float x) {
 
 inline float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). No cancellation for x <<
+// tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). No
+// cancellation for x <<
 // 0.
 inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
 inline constexpr float kGeluCubic = 0.07135481627159262f;  // 0.044715 * that
@@ -72,7 +74,9 @@ inline Lanes LoadLanes(const float* p, int64_t n, float fill) {
   return v;
 }
 
-inline float SumOfLanes(Lanes v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+inline float SumOfLanes(Lanes v) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
 
 // sum of term(Lanes of x, Lanes of y) over n elements; lanes past the end enter `term` as 0.
 template <class Term>
@@ -98,7 +102,8 @@ inline float Dot(const float* x, const float* y, int64_t n) {
   return ReduceSum(x, y, n, [](Lanes v, Lanes w) { return v * w; });
 }
 
-// Reductions in double: a term sees its operands converted, so that neither it nor the sum rounds to float.
+// Reductions in double: a term sees its operands converted, so that neither it
+// nor the sum rounds to float.
 using DoubleLanes = double __attribute__((vector_size(32)));
 
 inline DoubleLanes LoadInDouble(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
@@ -109,7 +114,8 @@ inline double ReduceSumInDouble(const float* x, const float* y, int64_t n, Term 
   DoubleLanes sums[4] = {};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16)
-    for (int64_t k = 0; k < 4; ++k) sums[k] += term(LoadInDouble(x + i + 4 * k), LoadInDouble(y + i + 4 * k));
+    for (int64_t k = 0; k < 4; ++k)
+      sums[k] += term(LoadInDouble(x + i + 4 * k), LoadInDouble(y + i + 4 * k));
   double tail = 0;
   for (; i < n; ++i) tail += term(double{x[i]}, double{y[i]});
   const DoubleLanes sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
@@ -149,7 +155,8 @@ inline float Max(const float* x, int64_t n) {
 // x[i] = sqrt(x[i]), correctly rounded. std::sqrt may set errno, which keeps loops over it scalar.
 inline void Sqrt(float* x, int64_t n) {
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
+  for (; i + kLanes <= n; i += kLanes)
+    _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
   for (; i < n; ++i) x[i] = std::sqrt(x[i]);
 }
 

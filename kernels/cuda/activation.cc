@@ -13,8 +13,8 @@ using namespace cuda;
 // `wide` is [R,F] or, for swiglu, [R,2F]; `narrow` is [R,F].
 void CheckShapes(const TensorView& wide, const TensorView& narrow, ActivationKind kind) {
   const int64_t times = kind == ActivationKind::kSwiglu ? 2 : 1;
-  MR_CHECK(wide.dim(0) == narrow.dim(0) && wide.dim(1) == times * narrow.dim(1), "activation: {} for {}",
-           ToString(wide.layout), ToString(narrow.layout));
+  MR_CHECK(wide.dim(0) == narrow.dim(0) && wide.dim(1) == times * narrow.dim(1),
+           "activation: {} for {}", ToString(wide.layout), ToString(narrow.layout));
 }
 
 ActivationArgs ArgsOf(const TensorView& narrow, ActivationKind kind) {

@@ -8,7 +8,8 @@ namespace {
 // Packs per thread.
 constexpr int kUnroll = 2;
 
-// Within one unit in the last place, subnormals included; an IEEE division costs four times as much.
+// Within one unit in the last place, subnormals included; an IEEE division
+// costs four times as much.
 __device__ __forceinline__ float Reciprocal(float x) {
   float y;
   asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -56,7 +57,8 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     const Place p(a, u);
     if (!p.inside) continue;
     gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
-    if constexpr (kSwiglu) up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
+    if constexpr (kSwiglu)
+      up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
@@ -67,7 +69,8 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     if constexpr (kSwiglu) {
       const Floats other = ToFloats<E>(a.x, up[u]);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) y.v[i] = __fmul_rn(__fmul_rn(g.v[i], Sigmoid(g.v[i])), other.v[i]);
+      for (int i = 0; i < kPack; ++i)
+        y.v[i] = __fmul_rn(__fmul_rn(g.v[i], Sigmoid(g.v[i])), other.v[i]);
     } else {
 #pragma unroll
       for (int i = 0; i < kPack; ++i) y.v[i] = __fmul_rn(g.v[i], GeluSigmoid(g.v[i]));
@@ -85,7 +88,8 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
     const Place p(a, u);
     if (!p.inside) continue;
     gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
-    if constexpr (kSwiglu) up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
+    if constexpr (kSwiglu)
+      up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
     d_out[u] = LoadRaw<E>(a.d_out, p.row * a.d_out.stride + p.column, p.left);
   }
 #pragma unroll
@@ -115,7 +119,9 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
 }
 
 // The second half of a swiglu row starts F elements into it.
-bool HalvesAligned(const Rows& rows, int columns) { return rows.wide && columns % (rows.bf16 ? 8 : 4) == 0; }
+bool HalvesAligned(const Rows& rows, int columns) {
+  return rows.wide && columns % (rows.bf16 ? 8 : 4) == 0;
+}
 
 // f.operator()<E, kSwiglu>().
 template <class F>

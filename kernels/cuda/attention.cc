@@ -9,7 +9,9 @@ namespace {
 
 template <template <class> class Op>
 bool ByCudnn(const Op<TensorView>& op) {
-  const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+  const auto shape_of = [](const TensorView& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  };
   return cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel ==
          cuda::AttentionKernel::kCudnn;
 }

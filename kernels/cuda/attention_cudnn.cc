@@ -28,8 +28,9 @@ std::vector<Operand> OperandsOf(const AttentionOp<TensorView>& op) {
   return {{kQ, &op.q, false}, {kK, &op.k, true}, {kV, &op.v, true}, {kOut, &op.out, false}};
 }
 std::vector<Operand> OperandsOf(const AttentionGradOp<TensorView>& op) {
-  return {{kQ, &op.q, false},        {kK, &op.k, true},     {kV, &op.v, true},    {kOut, &op.out, false},
-          {kDOut, &op.d_out, false}, {kDQ, &op.d_q, false}, {kDK, &op.d_k, true}, {kDV, &op.d_v, true}};
+  return {{kQ, &op.q, false},     {kK, &op.k, true},         {kV, &op.v, true},
+          {kOut, &op.out, false}, {kDOut, &op.d_out, false}, {kDQ, &op.d_q, false},
+          {kDK, &op.d_k, true},   {kDV, &op.d_v, true}};
 }
 
 AttentionProblem ProblemOf(const AttentionOp<TensorView>& op) {
@@ -72,7 +73,8 @@ void ForEachCall(const Op<TensorView>& op, F&& f) {
         const int64_t offset = b * operand.view->stride(0) + head * operand.view->stride(2);
         data.operands[operand.which] = operand.view->data + offset * Bytes(operand.view->dtype());
       }
-      if (op.lse) data.lse = op.lse.template as<float>() + (b * d.heads + kv * d.group()) * d.length;
+      if (op.lse)
+        data.lse = op.lse.template as<float>() + (b * d.heads + kv * d.group()) * d.length;
       f(problem, data);
     }
   }
@@ -106,9 +108,13 @@ int64_t MostBytes(const Op<TensorView>& op, CudaDevice& device) {
 }  // namespace
 
 void CudnnAttention(const AttentionOp<TensorView>& op, Stream& stream) { Enqueue(op, stream); }
-void CudnnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) { Enqueue(op, stream); }
+void CudnnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
+  Enqueue(op, stream);
+}
 
-int64_t CudnnBytes(const AttentionOp<TensorView>& op, CudaDevice& device) { return MostBytes(op, device); }
+int64_t CudnnBytes(const AttentionOp<TensorView>& op, CudaDevice& device) {
+  return MostBytes(op, device);
+}
 int64_t CudnnBytes(const AttentionGradOp<TensorView>& op, CudaDevice& device) {
   return MostBytes(op, device);
 }

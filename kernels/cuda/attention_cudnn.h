@@ -1,5 +1,6 @@
-// Attention through cuDNN, for ops of which cuda::ChooseAttention says kCudnn. The fused QKV row is read, and
-// its gradient written, in place through strides. An op may be several calls (cuda::SlicesOf).
+// Attention through cuDNN, for ops of which cuda::ChooseAttention says kCudnn. The fused QKV row is
+// read, and its gradient written, in place through strides. An op may be several calls
+// (cuda::SlicesOf).
 //
 // Capture  The first call of a shape builds its plan: before a capture, at any addresses.
 #pragma once

@@ -1,5 +1,6 @@
-// The border between attention_own.cc, which checks, and attention_own.cu, which runs. Launches enqueue on
-// the launch's stream; the caller has made sure that there is something to do: no dimension is 0.
+// The border between attention_own.cc, which checks, and attention_own.cu, which runs.
+// Launches enqueue on the launch's stream; the caller has made sure that there is something
+// to do: no dimension is 0.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ struct AttentionHeads {
   std::byte* data = nullptr;
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   bool bf16 = false;
-  bool wide = false;  // four elements at a time: D, strides and the address are multiples of four elements
+  bool wide =
+      false;  // four elements at a time: D, strides and the address are multiples of four elements
 };
 
 // f32 [B,H,T]; nullptr: absent.

@@ -28,8 +28,9 @@ AttentionSizes SizesOf(const AttentionDims& d) {
 
 AttentionHeads HeadsOf(const TensorView& view) {
   const Layout& layout = view.layout;
-  bool wide = layout.dims[3] % 4 == 0 &&
-              reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(4 * Bytes(layout.dtype)) == 0;
+  bool wide =
+      layout.dims[3] % 4 == 0 &&
+      reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(4 * Bytes(layout.dtype)) == 0;
   for (int i = 0; i < 3; ++i) wide &= layout.dims[i] <= 1 || layout.strides[i] % 4 == 0;
   return {.data = view.data,
           .batch_stride = layout.strides[0],

@@ -1,9 +1,11 @@
-// Attention in f32, for every head dimension up to 256 and any strides. Forward after FlashAttention-2 (arXiv
-// 2307.08691): a block keeps 64 queries and walks over the keys that they see, with a running maximum and sum
-// per row. Backward: p is recomputed from lse, and with delta = d_out . out
+// Attention in f32, for every head dimension up to 256 and any strides. Forward after
+// FlashAttention-2 (arXiv
+// 2307.08691): a block keeps 64 queries and walks over the keys that they see, with a running
+// maximum and sum per row. Backward: p is recomputed from lse, and with delta = d_out . out
 //   d_s = p * (d_out . v - delta) * scale,  d_q = d_s k,  d_k = d_s^T q,  d_v = p^T d_out.
-// One kernel has a block per 64 queries for d_q, another a block per 64 keys for d_k and d_v, which adds up
-// the query heads of its group: two products more than with atomics, and the same bits every time.
+// One kernel has a block per 64 queries for d_q, another a block per 64 keys for d_k and
+// d_v, which adds up the query heads of its group: two products more than with atomics, and
+// the same bits every time.
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -42,8 +44,8 @@ __device__ __forceinline__ Work WorkOf(const AttentionSizes& sizes, int heads, b
   const int64_t per_tile = sizes.batch * heads, index = blockIdx.x;
   const int tile = static_cast<int>(index / per_tile);
   const int64_t rest = index % per_tile;
-  return {(last_first ? Tiles(sizes.length) - 1 - tile : tile) * kTile, static_cast<int>(rest % heads),
-          rest / heads};
+  return {(last_first ? Tiles(sizes.length) - 1 - tile : tile) * kTile,
+          static_cast<int>(rest % heads), rest / heads};
 }
 
 template <int kDepth>
@@ -139,8 +141,8 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(const AttentionGradArgs 
 struct Gradient {
   float p, d_s;
 };
-__device__ __forceinline__ Gradient GradientOf(bool visible, float q_k, float d_out_v, float lse, float delta,
-                                               float scale) {
+__device__ __forceinline__ Gradient GradientOf(bool visible, float q_k, float d_out_v, float lse,
+                                               float delta, float scale) {
   if (!visible) return {0, 0};
   const float p = expf(q_k * scale - lse);
   return {p, p * (d_out_v - delta) * scale};
@@ -203,14 +205,17 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
   StoreRows<kDepth>(args.d_q, work.batch, work.head, work.begin, sizes, d_q, one);
 }
 
-// Queries per step of the kernel over keys: with 256 columns, tiles of 64 would not fit into shared memory.
+// Queries per step of the kernel over keys: with 256 columns, tiles of 64 would
+// not fit into shared memory.
 template <int kDepth>
 inline constexpr int kQueries = kDepth > 128 ? 32 : 64;
 
 template <int kDepth>
 constexpr int KeyGradBytes() {
   constexpr int kQ = kQueries<kDepth>;
-  return (2 * TileFloats<kDepth>(kTile) + 2 * TileFloats<kDepth>(kQ) + 2 * kTile * (kQ + 4) + 2 * kQ) * 4;
+  return (2 * TileFloats<kDepth>(kTile) + 2 * TileFloats<kDepth>(kQ) + 2 * kTile * (kQ + 4) +
+          2 * kQ) *
+         4;
 }
 
 template <int kDepth>
@@ -245,7 +250,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
         const int t = queries + static_cast<int>(threadIdx.x);
         const bool inside = t < sizes.length;
         lse[threadIdx.x] = inside ? args.lse.data[LseAt(args.lse, work.batch, head, t)] : 0;
-        delta[threadIdx.x] = inside ? args.delta[(work.batch * sizes.heads + head) * sizes.length + t] : 0;
+        delta[threadIdx.x] =
+            inside ? args.delta[(work.batch * sizes.heads + head) * sizes.length + t] : 0;
       }
       __syncthreads();
       float s[4][kJ], d_p[4][kJ];
@@ -276,7 +282,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
 template <class Args>
 void Run(void (*kernel)(Args), int bytes, int64_t blocks, const Args& args, const Launch& launch) {
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  LaunchKernel(launch, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), kernel, args);
+  LaunchKernel(launch, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), kernel,
+               args);
 }
 
 int64_t BlocksOf(const AttentionSizes& sizes, int heads) {
@@ -285,14 +292,16 @@ int64_t BlocksOf(const AttentionSizes& sizes, int heads) {
 
 template <int kDepth>
 void Forward(const AttentionArgs& args, const Launch& launch) {
-  Run(ForwardKernel<kDepth>, ForwardBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args, launch);
+  Run(ForwardKernel<kDepth>, ForwardBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args,
+      launch);
 }
 
 template <int kDepth>
 void Backward(const AttentionGradArgs& args, const Launch& launch) {
-  Run(QueryGradKernel<kDepth>, QueryGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args,
-      launch);
-  Run(KeyGradKernel<kDepth>, KeyGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.kv_heads), args, launch);
+  Run(QueryGradKernel<kDepth>, QueryGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads),
+      args, launch);
+  Run(KeyGradKernel<kDepth>, KeyGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.kv_heads),
+      args, launch);
 }
 
 // What a block may have on Hopper (and Blackwell): 227 KiB.

@@ -1,7 +1,7 @@
 #include "kernels/cuda/attention_plans.h"
 
-// The frontend has one kernel of its own, for another architecture, that it compiles at run time. It is never
-// asked for; its calls end here instead of in a library that every user would need.
+// The frontend has one kernel of its own, for another architecture, that it compiles at run time.
+// It is never asked for; its calls end here instead of in a library that every user would need.
 #include <nvrtc.h>
 #define nvrtcCreateProgram UnusedNvrtcCreateProgram
 #define nvrtcCompileProgram UnusedNvrtcCompileProgram
@@ -20,7 +20,9 @@ constexpr nvrtcResult kNoNvrtc = NVRTC_ERROR_INTERNAL_ERROR;
                                                 const char* const*, const char* const*) {
   return kNoNvrtc;
 }
-[[maybe_unused]] nvrtcResult nvrtcCompileProgram(nvrtcProgram, int, const char* const*) { return kNoNvrtc; }
+[[maybe_unused]] nvrtcResult nvrtcCompileProgram(nvrtcProgram, int, const char* const*) {
+  return kNoNvrtc;
+}
 [[maybe_unused]] nvrtcResult nvrtcDestroyProgram(nvrtcProgram*) { return kNoNvrtc; }
 [[maybe_unused]] nvrtcResult nvrtcGetCUBIN(nvrtcProgram, char*) { return kNoNvrtc; }
 [[maybe_unused]] nvrtcResult nvrtcGetCUBINSize(nvrtcProgram, size_t*) { return kNoNvrtc; }
@@ -137,9 +139,10 @@ class Builder {
                           .set_deterministic_algorithm(p_.deterministic);
     Tensor_attributes lse;
     DescribeLse(lse);
-    const TensorPtr q = Input(kQ), k = Input(kK), v = Input(kV), out = Input(kOut), d_out = Input(kDOut);
-    const auto [d_q, d_k, d_v] =
-        plan_.graph.sdpa_backward(q, k, v, out, d_out, plan_.graph.tensor(lse), std::move(attributes));
+    const TensorPtr q = Input(kQ), k = Input(kK), v = Input(kV), out = Input(kOut),
+                    d_out = Input(kDOut);
+    const auto [d_q, d_k, d_v] = plan_.graph.sdpa_backward(
+        q, k, v, out, d_out, plan_.graph.tensor(lse), std::move(attributes));
     Output(d_q, kDQ);
     Output(d_k, kDK);
     Output(d_v, kDV);
@@ -152,9 +155,9 @@ class Builder {
 }  // namespace
 
 std::string ToString(const AttentionProblem& p) {
-  return fmt::format("cuDNN {}{} of B {} T {} H {}/{} D {}", p.grad ? "attention_grad" : "attention",
-                     p.deterministic ? ", deterministic," : "", p.batch, p.length, p.heads, p.kv_heads,
-                     p.depth);
+  return fmt::format(
+      "cuDNN {}{} of B {} T {} H {}/{} D {}", p.grad ? "attention_grad" : "attention",
+      p.deterministic ? ", deterministic," : "", p.batch, p.length, p.heads, p.kv_heads, p.depth);
 }
 
 struct AttentionPlans::State {
@@ -169,7 +172,8 @@ struct AttentionPlans::State {
 };
 
 AttentionPlans::AttentionPlans(CudaDevice&) : state_(std::make_unique<State>()) {
-  // Before 9.16 a gradient whose T is no multiple of 128 copies its lengths from the host at every call.
+  // Before 9.16 a gradient whose T is no multiple of 128 copies its lengths
+  // from the host at every call.
   constexpr size_t kOldest = 91600;
   MR_REQUIRE(ErrorCode::kDevice, cudnnGetVersion() >= kOldest,
              "cuDNN {} was found; attention needs 9.16 or newer, 9.19 is what it is tested with",
@@ -182,13 +186,15 @@ AttentionPlans::~AttentionPlans() {
   cudnnDestroy(state_->handle);
 }
 
-int64_t AttentionPlans::Bytes(const AttentionProblem& problem) { return state_->PlanOf(problem).bytes; }
+int64_t AttentionPlans::Bytes(const AttentionProblem& problem) {
+  return state_->PlanOf(problem).bytes;
+}
 
-void AttentionPlans::Enqueue(const AttentionProblem& problem, const AttentionData& data, std::byte* scratch,
-                             int64_t scratch_bytes, cudaStream_t stream) {
+void AttentionPlans::Enqueue(const AttentionProblem& problem, const AttentionData& data,
+                             std::byte* scratch, int64_t scratch_bytes, cudaStream_t stream) {
   const Plan& plan = state_->PlanOf(problem);
-  MR_CHECK_LE(plan.bytes, scratch_bytes, "{}: scratch that the plan needs, and scratch that it is given",
-              ToString(problem));
+  MR_CHECK_LE(plan.bytes, scratch_bytes,
+              "{}: scratch that the plan needs, and scratch that it is given", ToString(problem));
   std::unordered_map<int64_t, void*> pointers;
   for (int i = 0; i < kAttentionOperands; ++i)
     if (data.operands[static_cast<size_t>(i)] != nullptr)

@@ -1,11 +1,11 @@
 // cuDNN's causal attention as compiled plans, one per shape, kept per device:
-// CudaDevice::Attached<AttentionPlans>(). A plan is built at its first use, which takes tens of milliseconds
-// to seconds and must not fall into a capture; later uses enqueue.
+// CudaDevice::Attached<AttentionPlans>(). A plan is built at its first use, which takes tens of
+// milliseconds to seconds and must not fall into a capture; later uses enqueue.
 //
 // Streams  One cuDNN handle: calls of one device go to one stream at a time, from one thread.
 // Needs    libnvrtc where the loader finds it: cuDNN compiles these kernels when it builds a plan.
-// Errors   Error(kDevice) with cuDNN's words when it refuses a problem, Error(kInternal) when a plan asks for
-//          more scratch than it is given.
+// Errors   Error(kDevice) with cuDNN's words when it refuses a problem, Error(kInternal) when a
+//          plan asks for more scratch than it is given.
 // The frontend's headers are large: attention_plans.cc alone includes them.
 #pragma once
 
@@ -25,8 +25,8 @@ namespace millrace::cuda {
 
 enum AttentionOperand { kQ, kK, kV, kOut, kDOut, kDQ, kDK, kDV, kAttentionOperands };
 
-// Everything that a plan is compiled for. All operands bf16 [B,T,heads,D] with last stride 1, lse dense f32
-// [B,H,T].
+// Everything that a plan is compiled for. All operands bf16 [B,T,heads,D] with last stride 1, lse
+// dense f32 [B,H,T].
 struct AttentionProblem {
   bool grad = false;
   bool lse = true;             // forward: whether it is written

@@ -1,8 +1,8 @@
 // Tiles of attention in shared memory, and products of them, by blocks of 256 threads in f32.
 //
-// A tile of n rows of a head is n rows of kDepth floats, kDepth >= D, zero past row T and column D; rows lie
-// kDepth + 4 floats apart, so that threads that read neighbouring rows use different banks. Thread (x, y), 16
-// by 16, owns rows y + 16*i of a result, and of its columns
+// A tile of n rows of a head is n rows of kDepth floats, kDepth >= D, zero past row T and column D;
+// rows lie kDepth + 4 floats apart, so that threads that read neighbouring rows use different
+// banks. Thread (x, y), 16 by 16, owns rows y + 16*i of a result, and of its columns
 //   x + 16*j               when the columns are rows of a tile (scores),
 //   16*W*g + W*x + 0..W-1  when they are the columns of a tile (out, gradients), W = Columns<kDepth>::kWidth.
 #pragma once
@@ -38,7 +38,8 @@ __device__ __forceinline__ int64_t RowAt(const AttentionHeads& x, int64_t b, int
 
 __device__ __forceinline__ float LoadOne(const AttentionHeads& x, int64_t at) {
   if (!x.bf16) return reinterpret_cast<const float*>(x.data)[at];
-  return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(x.data)[at]) << 16);
+  return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(x.data)[at])
+                         << 16);
 }
 
 __device__ __forceinline__ void StoreOne(const AttentionHeads& x, int64_t at, float value) {
@@ -52,20 +53,23 @@ __device__ __forceinline__ void StoreOne(const AttentionHeads& x, int64_t at, fl
 __device__ __forceinline__ float4 LoadFour(const AttentionHeads& x, int64_t row, int d, int depth) {
   if (x.wide) {
     if (d >= depth) return make_float4(0, 0, 0, 0);
-    if (!x.bf16) return *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(x.data) + row + d);
-    const uint2 pairs = *reinterpret_cast<const uint2*>(reinterpret_cast<const uint16_t*>(x.data) + row + d);
+    if (!x.bf16)
+      return *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(x.data) + row + d);
+    const uint2 pairs =
+        *reinterpret_cast<const uint2*>(reinterpret_cast<const uint16_t*>(x.data) + row + d);
     return make_float4(__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
                        __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u));
   }
-  return make_float4(d < depth ? LoadOne(x, row + d) : 0.0f, d + 1 < depth ? LoadOne(x, row + d + 1) : 0.0f,
+  return make_float4(d < depth ? LoadOne(x, row + d) : 0.0f,
+                     d + 1 < depth ? LoadOne(x, row + d + 1) : 0.0f,
                      d + 2 < depth ? LoadOne(x, row + d + 2) : 0.0f,
                      d + 3 < depth ? LoadOne(x, row + d + 3) : 0.0f);
 }
 
 // tile[r, :] = x[b, begin + r, h, :].
 template <int kRows, int kDepth>
-__device__ __forceinline__ void LoadTile(float* tile, const AttentionHeads& x, int64_t b, int h, int begin,
-                                         const AttentionSizes& sizes) {
+__device__ __forceinline__ void LoadTile(float* tile, const AttentionHeads& x, int64_t b, int h,
+                                         int begin, const AttentionSizes& sizes) {
   constexpr int kFours = kDepth / 4;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kFours; i += kThreads) {
@@ -76,14 +80,17 @@ __device__ __forceinline__ void LoadTile(float* tile, const AttentionHeads& x, i
   }
 }
 
-__device__ __forceinline__ float4 FourAt(const float* p) { return *reinterpret_cast<const float4*>(p); }
+__device__ __forceinline__ float4 FourAt(const float* p) {
+  return *reinterpret_cast<const float4*>(p);
+}
 __device__ __forceinline__ float Of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
 // sum[i][j] = a[y + 16*i, :] . b[x + 16*j, :], over the first `depth` columns rounded up to four.
 template <int kDepth, int kI, int kJ>
-__device__ __forceinline__ void DotRows(float (&sum)[kI][kJ], const float* a, const float* b, int depth) {
+__device__ __forceinline__ void DotRows(float (&sum)[kI][kJ], const float* a, const float* b,
+                                        int depth) {
   constexpr int kLine = kDepth + 4;
   const float* const my_a = a + ThreadY() * kLine;
   const float* const my_b = b + ThreadX() * kLine;

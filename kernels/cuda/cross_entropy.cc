@@ -12,8 +12,8 @@ using namespace cuda;
 
 void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.logits.dim(0), padded = op.logits.dim(1);
-  MR_CHECK(op.vocab > 0 && op.vocab <= padded, "cross_entropy: vocabulary {} of {} columns", op.vocab,
-           padded);
+  MR_CHECK(op.vocab > 0 && op.vocab <= padded, "cross_entropy: vocabulary {} of {} columns",
+           op.vocab, padded);
   MR_CHECK_LE(padded, std::numeric_limits<int32_t>::max() - kPack, "cross_entropy: columns");
   CrossEntropyArgs args;
   args.logits = RowsOf(op.logits, "logits");
@@ -21,7 +21,8 @@ void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
   const int64_t all_rows = args.targets.batch * args.targets.length;
   MR_CHECK_LE(op.row_begin + rows, all_rows, "cross_entropy: last row of the chunk");
   MR_CHECK_LE(all_rows, std::numeric_limits<int32_t>::max(), "cross_entropy: rows");
-  args.row_loss = reinterpret_cast<double*>(ScratchOf(op.scratch, CrossEntropyBytes(rows), "cross_entropy"));
+  args.row_loss =
+      reinterpret_cast<double*>(ScratchOf(op.scratch, CrossEntropyBytes(rows), "cross_entropy"));
   args.loss_sum = DoublesOf(op.loss_sum, 1, "loss_sum");
   args.row_begin = op.row_begin;
   args.rows = rows;

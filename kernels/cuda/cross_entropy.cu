@@ -10,12 +10,13 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kUnroll = 4;  // packs that a thread takes at a time
-// Rows of a block: enough to make little of the first, which nobody fetched early, but not all that there
-// are: multiprocessors that another kernel holds for a while are made up for by the rest.
+// Rows of a block: enough to make little of the first, which nobody fetched early, but not all that
+// there are: multiprocessors that another kernel holds for a while are made up for by the rest.
 constexpr int64_t kRowsPerBlock = 8;
 
-// Rows of up to kSharedPacks packs take half the threads: in bf16 they are short enough for two blocks per
-// multiprocessor, of its 227 KiB. The threads follow from the columns alone, not from the dtype.
+// Rows of up to kSharedPacks packs take half the threads: in bf16 they are short enough
+// for two blocks per multiprocessor, of its 227 KiB. The threads follow from the columns
+// alone, not from the dtype.
 constexpr int64_t kSharedPacks = 7040;
 constexpr int kSharedThreads = 512;
 constexpr int64_t kSharedBytes = kSharedPacks * 16, kWholeBytes = 224 * 1024;
@@ -37,7 +38,8 @@ __device__ __forceinline__ uint32_t LargerOfPair(uint32_t a, uint32_t b) {
 }
 
 __device__ __forceinline__ float Largest(const Raw<Elements::kBF16>& raw) {
-  const uint32_t pair = LargerOfPair(LargerOfPair(raw.low.x, raw.low.y), LargerOfPair(raw.low.z, raw.low.w));
+  const uint32_t pair =
+      LargerOfPair(LargerOfPair(raw.low.x, raw.low.y), LargerOfPair(raw.low.z, raw.low.w));
   return fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 __device__ __forceinline__ float Largest(const Raw<Elements::kF32>& raw) {
@@ -60,8 +62,8 @@ __device__ __forceinline__ void MaskFrom(Raw<E>& raw, int left) {
   raw = FromFloats<E>(rows, x);
 }
 
-// Over some elements: `sum` is that of e^(x - max); over none: -infinity, 0. NaNs do not enter max, but
-// poison sum.
+// Over some elements: `sum` is that of e^(x - max); over none: -infinity, 0. NaNs do not
+// enter max, but poison sum.
 struct Softmax {
   float max, sum;
 
@@ -105,7 +107,8 @@ struct Softmax {
 
 // Joined over the block, the same bits in every thread.
 __device__ __forceinline__ Softmax BlockJoin(Softmax s, Softmax (&of_warp)[kWarp]) {
-  const int warps = static_cast<int>(blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
   s.JoinLanes();
   if (lane == 0) of_warp[threadIdx.x / kWarp] = s;
   __syncthreads();
@@ -115,14 +118,17 @@ __device__ __forceinline__ Softmax BlockJoin(Softmax s, Softmax (&of_warp)[kWarp
 }
 
 // Of a row; -1 past the last. `tokens` addresses the parity in use.
-__device__ __forceinline__ int TargetOf(const CrossEntropyArgs& a, const int32_t* tokens, int64_t row) {
+__device__ __forceinline__ int TargetOf(const CrossEntropyArgs& a, const int32_t* tokens,
+                                        int64_t row) {
   if (row >= a.rows) return -1;
-  const auto at = static_cast<uint32_t>(a.row_begin + row), length = static_cast<uint32_t>(a.targets.length);
+  const auto at = static_cast<uint32_t>(a.row_begin + row),
+             length = static_cast<uint32_t>(a.targets.length);
   return tokens[at / length * a.targets.batch_stride + at % length * a.targets.length_stride];
 }
 
-// The packs of the rows that a block takes. The first of a row are read from shared memory, where a thread
-// finds only what it fetched. With kWide a fetch is a copy in the background; Commit ends a stretch of them.
+// The packs of the rows that a block takes. The first of a row are read from shared memory,
+// where a thread finds only what it fetched. With kWide a fetch is a copy in the background;
+// Commit ends a stretch of them.
 template <Elements E, bool kWide>
 struct RowPacks {
   static constexpr int kRawBytes = sizeof(Raw<E>), kBytes = kRawBytes / kPack;
@@ -150,12 +156,13 @@ struct RowPacks {
       const std::byte* from = row + int64_t{p} * kRawBytes;
 #pragma unroll
       for (int piece = 0; piece < kRawBytes; piece += 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece), "l"(from + piece)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + piece),
+                     "l"(from + piece)
                      : "memory");
     } else {
       const Raw<E> raw = FromMemory(row, p);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(raw.low.x), "r"(raw.low.y),
-                   "r"(raw.low.z), "r"(raw.low.w)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(raw.low.x),
+                   "r"(raw.low.y), "r"(raw.low.z), "r"(raw.low.w)
                    : "memory");
       if constexpr (E == Elements::kF32)
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(raw.high.x),
@@ -210,8 +217,8 @@ struct RowPacks {
       Store<E>(At(row), int64_t{p} * kPack, padded - p * kPack, x);
     }
   }
-  // One element as it lies in memory, and its value: apart, so that the load is awaited where the value is
-  // used.
+  // One element as it lies in memory, and its value: apart, so that the load is
+  // awaited where the value is used.
   __device__ __forceinline__ uint32_t Bits(const std::byte* row, int column) const {
     if constexpr (E == Elements::kBF16) return reinterpret_cast<const uint16_t*>(row)[column];
     return reinterpret_cast<const uint32_t*>(row)[column];
@@ -240,14 +247,16 @@ struct RowPacks {
   }
 };
 
-// row_loss[r] = logsumexp(row[:vocab]) - row[target], and the gradient in place, for the rows that this block
-// takes. The last pass over a row frees the cache pack by pack, and fetches the next row into it.
+// row_loss[r] = logsumexp(row[:vocab]) - row[target], and the gradient in place, for the
+// rows that this block takes. The last pass over a row frees the cache pack by pack, and
+// fetches the next row into it.
 template <Elements E, bool kGradient, bool kWide>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     CrossEntropyKernel(const CrossEntropyArgs a, const int cached) {
   BeginKernel();
   extern __shared__ uint4 shared[];
-  __shared__ Softmax of_warp[2][kWarp];  // in turn: a warp may still read one when the next row is joined
+  __shared__ Softmax
+      of_warp[2][kWarp];  // in turn: a warp may still read one when the next row is joined
   const RowPacks<E, kWide> packs_of(a, shared, cached);
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int stretch = threads * kUnroll;
@@ -262,7 +271,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     packs_of.template Fetch<kUnroll>(next_row, first, threads);
     packs_of.Commit();
   }
-  const int32_t* const tokens = a.targets.data + a.targets.scalars->token_parity * a.targets.parity_stride;
+  const int32_t* const tokens =
+      a.targets.data + a.targets.scalars->token_parity * a.targets.parity_stride;
   int next_target = TargetOf(a, tokens, row), turn = 0;
   for (; row < a.rows; row += gridDim.x) {
     std::byte* const this_row = next_row;
@@ -309,7 +319,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     turn ^= 1;
 
     if constexpr (kGradient) {
-      const float inverse_sum = __fdiv_rn(1.0f, softmax.sum), factor = __fmul_rn(inverse_sum, scale);
+      const float inverse_sum = __fdiv_rn(1.0f, softmax.sum),
+                  factor = __fmul_rn(inverse_sum, scale);
       constexpr int kAtOnce = kWide && E == Elements::kBF16 ? kUnroll : 1;  // as registers allow
       int p_first = thread;
       for (int s = 0; s < stretches; ++s) {
@@ -327,7 +338,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
             if (p >= all_packs) break;
             Floats x = ToFloats<E>(Rows{}, raw[u]);
 #pragma unroll
-            for (int i = 0; i < kPack; ++i) x.v[i] = __fmul_rn(Exp(__fsub_rn(x.v[i], softmax.max)), factor);
+            for (int i = 0; i < kPack; ++i)
+              x.v[i] = __fmul_rn(Exp(__fsub_rn(x.v[i], softmax.max)), factor);
             // Padding is zero whatever the row holds, NaN included.
             if ((p + 1) * kPack > a.vocab)
 #pragma unroll
@@ -340,7 +352,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
         packs_of.Commit();
       }
       if (has_target) {  // after its pack, which is this thread's too
-        const float p = __fmul_rn(Exp(__fsub_rn(packs_of.Value(target_bits), softmax.max)), inverse_sum);
+        const float p =
+            __fmul_rn(Exp(__fsub_rn(packs_of.Value(target_bits), softmax.max)), inverse_sum);
         packs_of.WriteOne(this_row, target, __fmul_rn(__fsub_rn(p, 1.0f), scale));
       }
     }
@@ -368,10 +381,11 @@ void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
   const int64_t packs = Packs(args.padded), raw_bytes = sizeof(Raw<E>);
   const int64_t limit = packs <= kSharedPacks ? kSharedThreads : kMaxThreads;
   const int64_t threads = std::min(limit, CeilDiv(packs, kWarp) * kWarp);
-  const int64_t cached = std::min(Packs(args.vocab), kWholeBytes / raw_bytes), bytes = cached * raw_bytes;
+  const int64_t cached = std::min(Packs(args.vocab), kWholeBytes / raw_bytes),
+                bytes = cached * raw_bytes;
   // A row's result is the same whichever block takes it.
-  const int64_t per_sm =
-      std::clamp<int64_t>((2 * kSharedBytes) / std::max<int64_t>(bytes, 1), 1, kMaxThreads / threads);
+  const int64_t per_sm = std::clamp<int64_t>((2 * kSharedBytes) / std::max<int64_t>(bytes, 1), 1,
+                                             kMaxThreads / threads);
   const int64_t blocks =
       std::max(std::min(args.rows, per_sm * launch.sms), CeilDiv(args.rows, kRowsPerBlock));
   const auto kernel = CrossEntropyKernel<E, kGradient, kWide>;

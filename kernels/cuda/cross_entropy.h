@@ -1,9 +1,9 @@
-// Cross entropy of the CUDA kernel table: each block takes a few rows of logits, one after another. A row is
-// read once and, with gradient, written once; what does not fit into shared memory is read twice. While a
-// row's gradient is written, the block's next row is on its way.
+// Cross entropy of the CUDA kernel table: each block takes a few rows of logits, one after another.
+// A row is read once and, with gradient, written once; what does not fit into shared memory is read
+// twice. While a row's gradient is written, the block's next row is on its way.
 //
-// Order     Who adds what within a row follows from its number of columns alone. Row losses are added in an
-//           order that depends on their number alone, not strictly one by one.
+// Order     Who adds what within a row follows from its number of columns alone. Row losses are
+//           added in an order that depends on their number alone, not strictly one by one.
 #pragma once
 
 #include "kernels/ops/model_ops.h"

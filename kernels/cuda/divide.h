@@ -1,5 +1,5 @@
-// Division of 31-bit numbers by a number that is known on the host: a multiplication and a shift (T.
-// Granlund, P. Montgomery, Division by Invariant Integers using Multiplication, 1994).
+// Division of 31-bit numbers by a number that is known on the host: a multiplication and a shift
+// (T. Granlund, P. Montgomery, Division by Invariant Integers using Multiplication, 1994).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct Divisor {
   // 1 <= d < 2^31.
   explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)) {
     while ((int64_t{1} << shift) < d) ++shift;
-    multiplier =
-        static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor)) / divisor + 1);
+    multiplier = static_cast<uint32_t>(
+        ((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor)) / divisor + 1);
   }
 
 #ifdef __CUDACC__

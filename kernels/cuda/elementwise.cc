@@ -11,13 +11,16 @@ namespace {
 using namespace cuda;
 
 void CheckNumel(const TensorView& a, const TensorView& b, const char* op) {
-  MR_CHECK_EQ(a.numel(), b.numel(), "{}: elements of {} and {}", op, ToString(a.layout), ToString(b.layout));
+  MR_CHECK_EQ(a.numel(), b.numel(), "{}: elements of {} and {}", op, ToString(a.layout),
+              ToString(b.layout));
 }
 
 // out = or += x, converted.
-void CopyOrAdd(const TensorView& x, const TensorView& out, Update update, const char* op, Stream& stream) {
+void CopyOrAdd(const TensorView& x, const TensorView& out, Update update, const char* op,
+               Stream& stream) {
   CheckNumel(x, out, op);
-  LaunchCopy(FlatOf(x, "x"), FlatOf(out, "out"), update == Update::kAccumulate, x.numel(), LaunchOn(stream));
+  LaunchCopy(FlatOf(x, "x"), FlatOf(out, "out"), update == Update::kAccumulate, x.numel(),
+             LaunchOn(stream));
 }
 
 }  // namespace
@@ -25,7 +28,8 @@ void CopyOrAdd(const TensorView& x, const TensorView& out, Update update, const 
 void CudaAdd(const AddOp<TensorView>& op, Stream& stream) {
   CheckNumel(op.a, op.out, "add");
   CheckNumel(op.b, op.out, "add");
-  LaunchAdd(FlatOf(op.a, "a"), FlatOf(op.b, "b"), FlatOf(op.out, "out"), op.out.numel(), LaunchOn(stream));
+  LaunchAdd(FlatOf(op.a, "a"), FlatOf(op.b, "b"), FlatOf(op.out, "out"), op.out.numel(),
+            LaunchOn(stream));
 }
 
 void CudaCast(const CastOp<TensorView>& op, Stream& stream) {

@@ -5,13 +5,13 @@
 namespace millrace::cuda {
 namespace {
 
-// Units that a thread loads before it uses the first, and blocks on a multiprocessor that leave room for
-// them.
+// Units that a thread loads before it uses the first, and blocks on a multiprocessor
+// that leave room for them.
 constexpr int kUnroll = 4, kBlocksPerSm = 4;
 constexpr int64_t kTile = int64_t{kFlatThreads} * kUnroll;  // units of a block
 
-// store(unit, load(unit)) for this thread's units of the block's tile. A whole tile asks no unit for itself:
-// else the compiler puts the loads of some behind the stores of others.
+// store(unit, load(unit)) for this thread's units of the block's tile. A whole tile asks no unit
+// for itself: else the compiler puts the loads of some behind the stores of others.
 template <class Load, class Store>
 __device__ __forceinline__ void ForTile(int64_t units, Load&& load, Store&& store) {
   const int64_t own = blockIdx.x * kTile + threadIdx.x;
@@ -54,11 +54,14 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
       [&](int64_t unit) {
         return Operands{LoadUnit<A, W>(a, unit), LoadUnit<B, W>(b, unit)};
       },
-      [&](int64_t unit, const Operands& x) { StoreUnit<Out, W>(out, unit, Sum<A, B, Out, W>(x.a, x.b)); });
+      [&](int64_t unit, const Operands& x) {
+        StoreUnit<Out, W>(out, unit, Sum<A, B, Out, W>(x.a, x.b));
+      });
   // Elements that no whole unit holds.
   const int64_t last = units * W + threadIdx.x;
   if (W > 1 && blockIdx.x == 0 && last < n)
-    StoreUnit<Out, 1>(out, last, Sum<A, B, Out, 1>(LoadUnit<A, 1>(a, last), LoadUnit<B, 1>(b, last)));
+    StoreUnit<Out, 1>(out, last,
+                      Sum<A, B, Out, 1>(LoadUnit<A, 1>(a, last), LoadUnit<B, 1>(b, last)));
 }
 
 // out = x converted, or out += x. Equal dtypes copy bits.
@@ -146,7 +149,8 @@ void LaunchAdd(const Rows& a, const Rows& b, const Rows& out, int64_t n, const L
     WithDType(b, [&]<Elements B>() {
       WithDType(out, [&]<Elements Out>() {
         WithUnit<kUnit<A, B, Out>>(a.wide && b.wide && out.wide, [&]<int W>() {
-          LaunchKernel(launch, Blocks(n, W), kFlatThreads, 0, AddKernel<A, B, Out, W>, a, b, out, n);
+          LaunchKernel(launch, Blocks(n, W), kFlatThreads, 0, AddKernel<A, B, Out, W>, a, b, out,
+                       n);
         });
       });
     });
@@ -168,8 +172,10 @@ void LaunchCopy(const Rows& x, const Rows& out, bool accumulate, int64_t n, cons
   });
 }
 
-void LaunchZeroRanges(const Rows& flat, const Ranges& ranges, int64_t longest, const Launch& launch) {
-  const auto stretches = static_cast<unsigned>(std::min<int64_t>(CeilDiv(longest, kFlatThreads), 64));
+void LaunchZeroRanges(const Rows& flat, const Ranges& ranges, int64_t longest,
+                      const Launch& launch) {
+  const auto stretches =
+      static_cast<unsigned>(std::min<int64_t>(CeilDiv(longest, kFlatThreads), 64));
   const dim3 grid(static_cast<unsigned>(ranges.count), stretches);
   LaunchKernel(launch, grid, kFlatThreads, 0, ZeroRangesKernel, flat, ranges);
 }

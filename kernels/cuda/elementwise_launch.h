@@ -1,4 +1,5 @@
-// The border between elementwise.cc and elementwise.cu. All views are flat, n elements; zero launch nothing.
+// The border between elementwise.cc and elementwise.cu. All views are flat, n
+// elements; zero launch nothing.
 #pragma once
 
 #include "kernels/cuda/ranges.h"
@@ -9,6 +10,7 @@ namespace millrace::cuda {
 void LaunchAdd(const Rows& a, const Rows& b, const Rows& out, int64_t n, const Launch& launch);
 void LaunchCopy(const Rows& x, const Rows& out, bool accumulate, int64_t n, const Launch& launch);
 // `longest` is the length of the longest range.
-void LaunchZeroRanges(const Rows& flat, const Ranges& ranges, int64_t longest, const Launch& launch);
+void LaunchZeroRanges(const Rows& flat, const Ranges& ranges, int64_t longest,
+                      const Launch& launch);
 
 }  // namespace millrace::cuda

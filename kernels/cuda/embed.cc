@@ -31,10 +31,11 @@ void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream) {
 }
 
 void CudaSelectRow(const SelectRowOp<TensorView>& op, Stream& stream) {
-  MR_CHECK(op.x.dtype() == op.out.dtype() && op.x.dim(1) == op.out.dim(1), "select_row: x is {}, out is {}",
-           ToString(op.x.layout), ToString(op.out.layout));
+  MR_CHECK(op.x.dtype() == op.out.dtype() && op.x.dim(1) == op.out.dim(1),
+           "select_row: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
   const int64_t bytes = Bytes(op.x.dtype());
-  MR_CHECK(bytes == 2 || bytes == 4, "select_row: x is {}; f32 or bf16 is allowed", Name(op.x.dtype()));
+  MR_CHECK(bytes == 2 || bytes == 4, "select_row: x is {}; f32 or bf16 is allowed",
+           Name(op.x.dtype()));
   SelectRowArgs args;
   args.x = op.x.data;
   args.out = op.out.data;

@@ -24,7 +24,9 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
     column[u] = static_cast<int>(pack - r * a.row_packs.divisor) * kPack;
     t[u] = static_cast<int>(r - b * a.length.divisor);
     token[u] =
-        inside[u] ? a.tokens.data[parity + b * a.tokens.batch_stride + t[u] * a.tokens.length_stride] : 0;
+        inside[u]
+            ? a.tokens.data[parity + b * a.tokens.batch_stride + t[u] * a.tokens.length_stride]
+            : 0;
   }
   Raw<E> value[kUnroll], position[kUnroll];
 #pragma unroll
@@ -52,7 +54,8 @@ __global__ void __launch_bounds__(kFlatThreads) SelectRowKernel(const SelectRowA
   BeginKernel();
   const int64_t c = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;
   if (c >= a.columns) return;
-  const int64_t from = a.scalars->generate_row * a.row_stride + c * a.x_stride, to = c * a.out_stride;
+  const int64_t from = a.scalars->generate_row * a.row_stride + c * a.x_stride,
+                to = c * a.out_stride;
   if (a.bytes == 2)
     reinterpret_cast<uint16_t*>(a.out)[to] = reinterpret_cast<const uint16_t*>(a.x)[from];
   else

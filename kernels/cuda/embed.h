@@ -1,5 +1,5 @@
-// Embedding lookups of the CUDA kernel table. A token outside the table is read as it comes: ids are checked
-// when data is loaded.
+// Embedding lookups of the CUDA kernel table. A token outside the table is read as it comes: ids
+// are checked when data is loaded.
 #pragma once
 
 #include "kernels/ops/model_ops.h"

@@ -12,7 +12,8 @@ namespace {
 using namespace cuda;
 
 // The rows sorted by token, in scratch, and what adds them up.
-TableGradArgs SortedTable(const EmbedGradOp<TensorView>& op, const TokenRows& tokens, const Launch& launch) {
+TableGradArgs SortedTable(const EmbedGradOp<TensorView>& op, const TokenRows& tokens,
+                          const Launch& launch) {
   const EmbedGradScratch layout{tokens.batch * tokens.length, op.d_table.dim(0), op.d_table.dim(1)};
   std::byte* const scratch = ScratchOf(op.scratch, layout.bytes(), "embed_grad");
   const auto piece = [&](int64_t offset) { return reinterpret_cast<int32_t*>(scratch + offset); };

@@ -9,8 +9,8 @@ namespace millrace::cuda {
 namespace {
 
 constexpr int kMaxTile = static_cast<int>(EmbedGradScratch::kMaxSumTile);
-constexpr int kMaxThreads = 256;            // a thread is one pack of columns; wider rows take several blocks
-constexpr int kUnroll = 8;                  // rows that are in flight
+constexpr int kMaxThreads = 256;  // a thread is one pack of columns; wider rows take several blocks
+constexpr int kUnroll = 8;        // rows that are in flight
 constexpr int kFromLeft = 0, kToRight = 1;  // the two partial sums of a tile
 
 __device__ __forceinline__ void AddTo(Floats& sum, const Floats& x) {
@@ -30,11 +30,12 @@ __device__ __forceinline__ Rows PartialOf(const EmbedGradArgs& a, int64_t tile, 
   return rows;
 }
 
-// The sorted rows [tile * number, tile * (number + 1)). Runs of one token that lie inside reach d_table; a
-// run that crosses a border of the tile leaves its sum in partials.
+// The sorted rows [tile * number, tile * (number + 1)). Runs of one token that lie inside reach
+// d_table; a run that crosses a border of the tile leaves its sum in partials.
 template <Elements E>
 __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
-  __shared__ int32_t key[kMaxTile + 2];  // with the neighbours on either side, -1 where there is none
+  __shared__ int32_t
+      key[kMaxTile + 2];  // with the neighbours on either side, -1 where there is none
   __shared__ int32_t row[kMaxTile];
   const int begin = number * a.table.tile, n = min(a.table.tile, a.rows - begin);
   for (int i = static_cast<int>(threadIdx.x); i < n + 2; i += static_cast<int>(blockDim.x)) {
@@ -62,11 +63,13 @@ __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
       AddTo(sum, ToFloats<E>(a.d_out, raw[u]));
       const int32_t token = key[i + 1];
       if (i + 1 < n && key[i + 2] == token) continue;
-      const bool from_left = run == 0 && key[0] == token, to_right = i + 1 == n && key[n + 1] == token;
+      const bool from_left = run == 0 && key[0] == token,
+                 to_right = i + 1 == n && key[n + 1] == token;
       if (from_left || to_right)
         Store<Elements::kF32>(PartialOf(a, number, from_left ? kFromLeft : kToRight), c, left, sum);
       else
-        StoreOrAdd<Elements::kAny>(d_table, token * d_table.stride + c, left, sum, a.table.accumulate);
+        StoreOrAdd<Elements::kAny>(d_table, token * d_table.stride + c, left, sum,
+                                   a.table.accumulate);
       sum = {};
       run = i + 1;
     }
@@ -104,7 +107,8 @@ __global__ void __launch_bounds__(kMaxThreads) SumsKernel(const EmbedGradArgs a)
     SumPosition<E>(a, x - a.table.tiles);
 }
 
-// Block x: the token whose rows begin in tile x and go on to the right, if there is one. Adds its parts.
+// Block x: the token whose rows begin in tile x and go on to the right, if
+// there is one. Adds its parts.
 __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradArgs a) {
   BeginKernel();
   const TableGradArgs& t = a.table;
@@ -125,7 +129,8 @@ __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradAr
       key[u] = -1;
       if (first + u >= t.tiles) continue;
       key[u] = t.keys[(first + u) * t.tile];
-      raw[u] = LoadRaw<Elements::kF32>(PartialOf(a, first + u, kFromLeft), c, left);  // or leftovers
+      raw[u] =
+          LoadRaw<Elements::kF32>(PartialOf(a, first + u, kFromLeft), c, left);  // or leftovers
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -136,8 +141,8 @@ __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradAr
   StoreOrAdd<Elements::kAny>(t.d_table, token * t.d_table.stride + c, left, sum, t.accumulate);
 }
 
-// Rows of the table that no token names become zero. A warp is a row, which it looks up among the sorted
-// keys: [low, high) holds the first that is not below v, cut into 32 at a time.
+// Rows of the table that no token names become zero. A warp is a row, which it looks up among the
+// sorted keys: [low, high) holds the first that is not below v, cut into 32 at a time.
 __global__ void __launch_bounds__(kMaxThreads) ZeroUnnamedKernel(const EmbedGradArgs a) {
   BeginKernel();
   const TableGradArgs& t = a.table;

@@ -5,7 +5,8 @@
 
 namespace millrace::cuda {
 
-// Stable: order[i] is the row of the i-th smallest token, keys[i] that token; equal tokens in row order.
+// Stable: order[i] is the row of the i-th smallest token, keys[i] that token;
+// equal tokens in row order.
 struct TokenSortArgs {
   TokenRows tokens;
   int rows = 0, tile = 0, blocks = 0;  // of `tile` rows; one block, or counts are wanted

@@ -1,7 +1,8 @@
-// Walking over a flat view by units: W neighbouring elements that a thread moves in one access of at most 16
-// bytes. W is 4 where a view is f32, 8 where all are bf16, 1 where one is not aligned. Neighbours of a warp
-// take neighbouring units, so that every access fills whole sectors of 32 bytes. (A pack of f32 is two
-// accesses of half-sectors: loads find the other half in L1, but stores go to L2 one by one.)
+// Walking over a flat view by units: W neighbouring elements that a thread moves in one access of
+// at most 16 bytes. W is 4 where a view is f32, 8 where all are bf16, 1 where one is not aligned.
+// Neighbours of a warp take neighbouring units, so that every access fills whole sectors of 32
+// bytes. (A pack of f32 is two accesses of half-sectors: loads find the other half in L1, but
+// stores go to L2 one by one.)
 #pragma once
 
 #include <cstring>

@@ -10,10 +10,12 @@ void LetBeginEarly(const Launch& launch) {
   const cudaGraphNode_t* nodes = nullptr;
   const cudaGraphEdgeData* edges = nullptr;
   size_t count = 0;
-  MR_CUDA(cudaStreamGetCaptureInfo(launch.stream, &status, nullptr, nullptr, &nodes, &edges, &count));
+  MR_CUDA(
+      cudaStreamGetCaptureInfo(launch.stream, &status, nullptr, nullptr, &nodes, &edges, &count));
   if (status != cudaStreamCaptureStatusActive || count != 1) return;
   // An edge that somebody has made another kind already.
-  if (edges != nullptr && (edges[0].type != cudaGraphDependencyTypeDefault || edges[0].from_port != 0))
+  if (edges != nullptr &&
+      (edges[0].type != cudaGraphDependencyTypeDefault || edges[0].from_port != 0))
     return;
   cudaGraphNode_t before = nodes[0];
   cudaGraphNodeType type{};

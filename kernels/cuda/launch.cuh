@@ -6,11 +6,14 @@
 
 namespace millrace::cuda {
 
-// The first statement of a kernel, in every thread. Waits for the kernel before; no time if that is complete.
-__device__ __forceinline__ void BeginKernel() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
+// The first statement of a kernel, in every thread. Waits for the kernel before; no
+// time if that is complete.
+__device__ __forceinline__ void BeginKernel() {
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+}
 
-// kernel<<<grid, threads, shared_bytes, launch.stream>>>(arguments...). Error(kDevice): a bad configuration,
-// or an earlier asynchronous fault.
+// kernel<<<grid, threads, shared_bytes, launch.stream>>>(arguments...). Error(kDevice): a bad
+// configuration, or an earlier asynchronous fault.
 template <class... Parameters, class... Arguments>
 void LaunchKernel(const Launch& launch, dim3 grid, dim3 threads, size_t shared_bytes,
                   void (*kernel)(Parameters...), const Arguments&... arguments) {

@@ -1,21 +1,24 @@
-// Programmatic dependent launch: a kernel of a graph is set up while the one before it runs or ends.
+// Programmatic dependent launch: a kernel of a graph is set up while the one before it runs or
+// ends.
 //
-// Where    While a graph is captured on a device whose LaunchPolicy says so, LaunchKernel (launch.cuh) makes
-//          the edge from the kernel before a programmatic one (cudaGraphDependencyTypeProgrammatic). The
-//          blocks of the next kernel may then take their places early; there they wait, first thing, in
-//          BeginKernel, until the kernel before is complete and its writes are visible. What kernels compute
-//          is as without.
-// When     Only behind exactly one node, which is a kernel: CUDA defines such edges between kernels alone.
-//          Behind several nodes, a copy, a fill or nothing, and outside of capture, a launch is as
-//          any other. So it is on streams of high priority, which carry collectives: blocks that wait for one
-//          would keep multiprocessors from the next.
-// Order    A kernel that has waited ends after the one before it, and so after all before that: waiting for
-//          the last is waiting for all. This holds as long as EVERY kernel that LaunchKernel launches calls
-//          BeginKernel in every thread, before any return and any access to memory. Kernels launched
-//          otherwise (the libraries', <<<>>>) get no such edge from here. What the libraries ask for
-//          themselves is as before: no kernel here says early that its dependents may begin (nccl_fence.h:
-//          not all wait).
-// Source   CUDA Programming Guide 13, "Programmatic Dependent Launch and Synchronization", use in graphs.
+// Where    While a graph is captured on a device whose LaunchPolicy says so, LaunchKernel
+//          (launch.cuh) makes the edge from the kernel before a programmatic one
+//          (cudaGraphDependencyTypeProgrammatic). The blocks of the next kernel may then take their
+//          places early; there they wait, first thing, in BeginKernel, until the kernel before is
+//          complete and its writes are visible. What kernels compute is as without.
+// When     Only behind exactly one node, which is a kernel: CUDA defines such edges between
+//          kernels alone. Behind several nodes, a copy, a fill or nothing, and outside of
+//          capture, a launch is as
+//          any other. So it is on streams of high priority, which carry collectives: blocks that
+//          wait for one would keep multiprocessors from the next.
+// Order    A kernel that has waited ends after the one before it, and so after all before that:
+//          waiting for the last is waiting for all. This holds as long as EVERY kernel that
+//          LaunchKernel launches calls BeginKernel in every thread, before any return and any
+//          access to memory. Kernels launched otherwise (the libraries', <<<>>>) get no such edge
+//          from here. What the libraries ask for themselves is as before: no kernel here says early
+//          that its dependents may begin (nccl_fence.h: not all wait).
+// Source   CUDA Programming Guide 13, "Programmatic Dependent Launch and
+//          Synchronization", use in graphs.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -25,9 +25,10 @@ void Check(const MatmulOp<TensorView>& op) {
   }
   MR_CHECK(op.a.dtype() == op.b.dtype(), "matmul of {} by {}: operands of one dtype are allowed",
            ToString(op.a.layout), ToString(op.b.layout));
-  MR_CHECK(op.a.dim(1) == op.b.dim(0) && op.a.dim(0) == op.out.dim(0) && op.b.dim(1) == op.out.dim(1),
-           "matmul of {} by {} into {}", ToString(op.a.layout), ToString(op.b.layout),
-           ToString(op.out.layout));
+  MR_CHECK(
+      op.a.dim(1) == op.b.dim(0) && op.a.dim(0) == op.out.dim(0) && op.b.dim(1) == op.out.dim(1),
+      "matmul of {} by {} into {}", ToString(op.a.layout), ToString(op.b.layout),
+      ToString(op.out.layout));
   MR_CHECK_EQ(static_cast<bool>(op.bias), HasBias(op.epilogue),
               "matmul: is there a bias, and does the epilogue add one");
   if (op.bias) MR_CHECK_EQ(op.bias.dim(0), op.out.dim(1), "matmul: bias and columns of out");
@@ -35,8 +36,8 @@ void Check(const MatmulOp<TensorView>& op) {
            "matmul that accumulates or rounds once takes no epilogue");
   MR_CHECK(op.pre || op.epilogue != Epilogue::kGeluGrad, "matmul: a GELU's gradient needs pre");
   if (op.pre)
-    MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1), "matmul: pre is {}, out is {}",
-             ToString(op.pre.layout), ToString(op.out.layout));
+    MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1),
+             "matmul: pre is {}, out is {}", ToString(op.pre.layout), ToString(op.out.layout));
 }
 
 // Rows [row, row + rows) and columns [col, col + cols) of a 2-D view.
@@ -56,13 +57,15 @@ cuda::MatmulFinish FinishOf(const MatmulOp<TensorView>& op, const TensorView& re
                             .cols = result.dim(1),
                             .accumulate = op.update == Update::kAccumulate};
   if (op.bias)
-    finish.bias = op.bias.data, finish.bias_dtype = op.bias.dtype(), finish.bias_stride = op.bias.stride(0);
+    finish.bias = op.bias.data, finish.bias_dtype = op.bias.dtype(),
+    finish.bias_stride = op.bias.stride(0);
   return finish;
 }
 
 // The f32 part of scratch, behind the library's workspace.
 TensorView ProductIn(const TensorView& scratch, int64_t rows, int64_t cols) {
-  const TensorView product{scratch.data + kMatmulWorkspaceBytes, DenseLayout(DType::kF32, {rows, cols})};
+  const TensorView product{scratch.data + kMatmulWorkspaceBytes,
+                           DenseLayout(DType::kF32, {rows, cols})};
   MR_CHECK_GE(scratch ? scratch.bytes() : 0, kMatmulWorkspaceBytes + product.bytes(),
               "scratch is smaller than WorkspaceBytes of the matmul");
   return product;
@@ -73,10 +76,12 @@ TensorView WorkspaceIn(TensorView scratch) {
   return scratch;
 }
 
-// The product as a dense f32 result would have it; then the kernel that would add such a temporary later.
+// The product as a dense f32 result would have it; then the kernel that would
+// add such a temporary later.
 void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& stream) {
   const TensorView product = ProductIn(op.scratch, op.out.dim(0), op.out.dim(1));
-  plans.Run({op.a, op.b, product}, {}, Update::kOverwrite, WorkspaceIn(op.scratch), AsCuda(stream).get());
+  plans.Run({op.a, op.b, product}, {}, Update::kOverwrite, WorkspaceIn(op.scratch),
+            AsCuda(stream).get());
   if (op.out.layout.contiguous()) {
     ConcatOp<TensorView> concat;
     concat.x = product;
@@ -90,11 +95,12 @@ void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& st
   cuda::LaunchMatmulFinish(finish, cuda::LaunchOn(stream));
 }
 
-// Products of all columns of b by as many rows of a as a tile holds; fewer columns only when eight rows of
-// them exceed a tile.
+// Products of all columns of b by as many rows of a as a tile holds; fewer columns only when eight
+// rows of them exceed a tile.
 void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, MatmulPlans& plans,
                   Stream& stream) {
-  const int64_t m = result.dim(0), n = result.dim(1), k = op.a.dim(1), floats = kMatmulTileBytes / 4;
+  const int64_t m = result.dim(0), n = result.dim(1), k = op.a.dim(1),
+                floats = kMatmulTileBytes / 4;
   // Tiles begin at multiples of 8 elements, so that parts of a and b stay aligned to 16 bytes.
   const int64_t cols = std::min(n, floats / 8);
   const int64_t rows = std::min(m, floats / cols / 8 * 8);
@@ -106,7 +112,8 @@ void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, Matm
                 WorkspaceIn(op.scratch), AsCuda(stream).get());
       cuda::MatmulFinish finish = FinishOf(op, Part(result, row, r, col, c));
       finish.product = tile.as<float>();
-      if (finish.bias != nullptr) finish.bias += col * finish.bias_stride * Bytes(finish.bias_dtype);
+      if (finish.bias != nullptr)
+        finish.bias += col * finish.bias_stride * Bytes(finish.bias_dtype);
       cuda::LaunchMatmulFinish(finish, cuda::LaunchOn(stream));
     }
 }
@@ -125,7 +132,8 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
     if (op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get())) return;
     switch (RouteOf(op)) {
       case MatmulRoute::kOneLaunch:
-        plans.Run(Product<TensorView>::Of(op.a, op.b, result), op.bias, op.update, op.scratch, queue.get());
+        plans.Run(Product<TensorView>::Of(op.a, op.b, result), op.bias, op.update, op.scratch,
+                  queue.get());
         break;
       case MatmulRoute::kWhole:
         ThroughWhole(op, plans, stream);

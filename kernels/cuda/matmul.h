@@ -1,13 +1,13 @@
 // Products of matrices, and sums of columns (the gradient of a bias), on CUDA.
 //
 // Scratch  As WorkspaceBytes(op, kCuda) says, aligned to 256 bytes.
-// Bits     The same for the same op in every run on one kind of GPU, library version and tuning table;
-//          whether a product overwrites or accumulates does not change it. They may differ between dtypes
-//          and strides of operands, and of results where Rounding is kBackend: those are another product to
-//          cuBLASLt.
-// Bias     cuBLASLt may round a product to the dtype of a bf16 result before it adds the bias, depending on
-//          the algorithm (seen with lines that are not aligned to 16 bytes): then the error of the sum is
-//          up to 2^-8 |product| larger than one rounding's.
+// Bits     The same for the same op in every run on one kind of GPU, library version and tuning
+//          table; whether a product overwrites or accumulates does not change it. They may differ
+//          between dtypes and strides of operands, and of results where Rounding is kBackend: those
+//          are another product to cuBLASLt.
+// Bias     cuBLASLt may round a product to the dtype of a bf16 result before it adds the bias,
+//          depending on the algorithm (seen with lines that are not aligned to 16 bytes): then the
+//          error of the sum is up to 2^-8 |product| larger than one rounding's.
 #pragma once
 
 #include "kernels/ops/model_ops.h"
@@ -16,9 +16,10 @@
 
 namespace millrace {
 
-// One launch of cuBLASLt (matmul_plans.h), f32 operands without TF32. An activation is a second launch, over
-// the stored value before it, so that recomputing from that value gives the same bits. In some cases the f32
-// product goes through scratch instead, whole or by tiles: see MatmulRoute (kernels/ops/matmul_key.h).
+// One launch of cuBLASLt (matmul_plans.h), f32 operands without TF32. An activation is a second
+// launch, over the stored value before it, so that recomputing from that value gives the same bits.
+// In some cases the f32 product goes through scratch instead, whole or by tiles: see MatmulRoute
+// (kernels/ops/matmul_key.h).
 void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream);
 
 // Rows are summed in f32 in an order that depends on the shape and on x's dtype only.

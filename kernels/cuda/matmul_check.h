@@ -5,7 +5,8 @@
 
 namespace millrace::internal {
 
-[[noreturn]] void ThrowCublas(cublasStatus_t status, const char* expression, const char* file, int line);
+[[noreturn]] void ThrowCublas(cublasStatus_t status, const char* expression, const char* file,
+                              int line);
 
 }  // namespace millrace::internal
 

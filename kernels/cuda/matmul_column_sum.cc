@@ -31,24 +31,26 @@ void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
   MR_CHECK_LE(rows, std::numeric_limits<int32_t>::max(), "column_sum: rows on CUDA");
   if (columns == 0) return;
-  const int64_t tiles = (columns + cuda::ColumnSumTile(op.x.dtype()) - 1) / cuda::ColumnSumTile(op.x.dtype());
+  const int64_t tiles =
+      (columns + cuda::ColumnSumTile(op.x.dtype()) - 1) / cuda::ColumnSumTile(op.x.dtype());
   const int64_t limit = op.scratch.bytes() / (columns * 4);
   MR_CHECK_GE(limit, 1, "scratch is smaller than WorkspaceBytes of the column sum");
-  const int64_t wanted =
-      std::min((cuda::kColumnSumBlocks + tiles - 1) / tiles, (rows + kLeastChunk - 1) / kLeastChunk);
+  const int64_t wanted = std::min((cuda::kColumnSumBlocks + tiles - 1) / tiles,
+                                  (rows + kLeastChunk - 1) / kLeastChunk);
   const bool few = rows <= cuda::kColumnSumFewRows;
-  const cuda::ColumnSum sum{.x = op.x.data,
-                            .x_dtype = op.x.dtype(),
-                            .rows = rows,
-                            .columns = columns,
-                            .row_stride = op.x.stride(0),
-                            .partials = few ? nullptr : op.scratch.as<float>(),
-                            .chunks = std::clamp<int64_t>(wanted, 1, std::min(limit, cuda::kColumnSumBlocks)),
-                            .out = op.out.data,
-                            .out_dtype = op.out.dtype(),
-                            .out_stride = op.out.stride(0),
-                            .accumulate = op.update == Update::kAccumulate,
-                            .vectors = rows > 0 && ReadsVectors(op.x)};
+  const cuda::ColumnSum sum{
+      .x = op.x.data,
+      .x_dtype = op.x.dtype(),
+      .rows = rows,
+      .columns = columns,
+      .row_stride = op.x.stride(0),
+      .partials = few ? nullptr : op.scratch.as<float>(),
+      .chunks = std::clamp<int64_t>(wanted, 1, std::min(limit, cuda::kColumnSumBlocks)),
+      .out = op.out.data,
+      .out_dtype = op.out.dtype(),
+      .out_stride = op.out.stride(0),
+      .accumulate = op.update == Update::kAccumulate,
+      .vectors = rows > 0 && ReadsVectors(op.x)};
   cuda::LaunchColumnSum(sum, cuda::LaunchOn(stream));
 }
 

@@ -39,15 +39,16 @@ __device__ float AsFloat(float value) { return value; }
 __device__ float AsFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
 template <class T>
-__device__ __forceinline__ void AddVector(const Vector<T>& values, float (&sums)[Vector<T>::kWidth]) {
+__device__ __forceinline__ void AddVector(const Vector<T>& values,
+                                          float (&sums)[Vector<T>::kWidth]) {
 #pragma unroll
   for (int i = 0; i < Vector<T>::kWidth; ++i) sums[i] += values[i];
 }
 
 // sums[i] += the elements of rows row, row + step, ... below `rows` in columns first + i.
 template <class T, bool kVectors>
-__device__ __forceinline__ void AddRows(const ColumnSum& s, int64_t first, uint32_t row, uint32_t step,
-                                        float (&sums)[Vector<T>::kWidth]) {
+__device__ __forceinline__ void AddRows(const ColumnSum& s, int64_t first, uint32_t row,
+                                        uint32_t step, float (&sums)[Vector<T>::kWidth]) {
   const auto rows = static_cast<uint32_t>(s.rows);
   if (row >= rows) return;
   int left = static_cast<int>((rows - 1 - row) / step) + 1;
@@ -58,7 +59,8 @@ __device__ __forceinline__ void AddRows(const ColumnSum& s, int64_t first, uint3
     Vector<T> values[kUnroll];
     for (; left >= kUnroll; left -= kUnroll, x += kUnroll * jump) {
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) values[u] = *reinterpret_cast<const Vector<T>*>(x + u * jump);
+      for (int u = 0; u < kUnroll; ++u)
+        values[u] = *reinterpret_cast<const Vector<T>*>(x + u * jump);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums);
     }
@@ -87,8 +89,8 @@ __device__ __forceinline__ void StoreSum(const ColumnSum& s, int64_t column, flo
   }
 }
 
-// Block (tile, chunk): thread (x, y) sums rows chunk * kLanes + y, that + chunks * kLanes, ... in kWidth
-// columns.
+// Block (tile, chunk): thread (x, y) sums rows chunk * kLanes + y, that + chunks *
+// kLanes, ... in kWidth columns.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const ColumnSum s) {
   BeginKernel();
@@ -111,8 +113,8 @@ __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const Col
   s.partials[blockIdx.y * s.columns + column] = sum;
 }
 
-// Thread (x, y) sums chunks y, y + 32, ... of column x of the block's 32, then warp y the 32 sums of column
-// y.
+// Thread (x, y) sums chunks y, y + 32, ... of column x of the block's 32, then warp
+// y the 32 sums of column y.
 __global__ void __launch_bounds__(1024, 1) SumPartials(const ColumnSum s) {
   BeginKernel();
   constexpr int kMost = (kColumnSumBlocks + 31) / 32;
@@ -136,9 +138,9 @@ __global__ void __launch_bounds__(1024, 1) SumPartials(const ColumnSum s) {
   if (threadIdx.x == 0 && column < s.columns) StoreSum(s, column, sum);
 }
 
-// Few rows, in one launch: a cluster of kCluster blocks sums a tile of 8 vectors' columns. Thread t of block
-// b sums vector t % 8 of rows b * 32 + t / 8, that + kCluster * 32, ...; then lanes of a warp, warps and
-// blocks are added in order.
+// Few rows, in one launch: a cluster of kCluster blocks sums a tile of 8 vectors' columns. Thread t
+// of block b sums vector t % 8 of rows b * 32 + t / 8, that + kCluster * 32, ...; then lanes of a
+// warp, warps and blocks are added in order.
 constexpr int kCluster = 8;
 constexpr int kClusterLanes = 32;
 
@@ -161,8 +163,8 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
   const int64_t first = int64_t{blockIdx.x} * kTile + thread % 8 * kWidth;
   float sums[kWidth] = {};
   if (first < s.columns)
-    AddRows<T, kVectors>(s, first, blockIdx.y * kClusterLanes + threadIdx.x / 8, kCluster * kClusterLanes,
-                         sums);
+    AddRows<T, kVectors>(s, first, blockIdx.y * kClusterLanes + threadIdx.x / 8,
+                         kCluster * kClusterLanes, sums);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 8);
@@ -175,7 +177,8 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
     float sum = of_warp[0][thread];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) sum += of_warp[w][thread];
-    const auto here = static_cast<uint32_t>(__cvta_generic_to_shared(&of_block[blockIdx.y][thread]));
+    const auto here =
+        static_cast<uint32_t>(__cvta_generic_to_shared(&of_block[blockIdx.y][thread]));
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(here));
     asm volatile("st.shared::cluster.f32 [%0], %1;" : : "r"(there), "f"(sum) : "memory");
@@ -205,7 +208,8 @@ template <class T>
 void LaunchChunks(const ColumnSum& s, const Launch& launch) {
   static_assert(Vector<T>::kWidth <= kLanes, "the lanes of a block add up all of its columns");
   const int64_t tile = 32 * Vector<T>::kWidth;
-  const dim3 grid(static_cast<unsigned>((s.columns + tile - 1) / tile), static_cast<unsigned>(s.chunks));
+  const dim3 grid(static_cast<unsigned>((s.columns + tile - 1) / tile),
+                  static_cast<unsigned>(s.chunks));
   if (s.vectors)
     LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, true>, s);
   else
@@ -216,9 +220,12 @@ void LaunchChunks(const ColumnSum& s, const Launch& launch) {
 
 void LaunchColumnSum(const ColumnSum& s, const Launch& launch) {
   if (s.partials == nullptr)
-    return s.x_dtype == DType::kF32 ? LaunchWhole<float>(s, launch) : LaunchWhole<__nv_bfloat16>(s, launch);
-  s.x_dtype == DType::kF32 ? LaunchChunks<float>(s, launch) : LaunchChunks<__nv_bfloat16>(s, launch);
-  LaunchKernel(launch, static_cast<unsigned>((s.columns + 31) / 32), dim3(32, 32), 0, SumPartials, s);
+    return s.x_dtype == DType::kF32 ? LaunchWhole<float>(s, launch)
+                                    : LaunchWhole<__nv_bfloat16>(s, launch);
+  s.x_dtype == DType::kF32 ? LaunchChunks<float>(s, launch)
+                           : LaunchChunks<__nv_bfloat16>(s, launch);
+  LaunchKernel(launch, static_cast<unsigned>((s.columns + 31) / 32), dim3(32, 32), 0, SumPartials,
+               s);
 }
 
 }  // namespace millrace::cuda

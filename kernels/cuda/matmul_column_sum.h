@@ -1,5 +1,5 @@
-// out[n] (=|+=) sum over m of x[m,n]. Few rows take one launch; more take two: sums of chunks of rows into
-// scratch, then their sum.
+// out[n] (=|+=) sum over m of x[m,n]. Few rows take one launch; more take two: sums of chunks of
+// rows into scratch, then their sum.
 //
 // Source  The order of additions follows from the shape and the numbers below, as the kernels say.
 #pragma once

@@ -25,7 +25,8 @@ __device__ void Store(std::byte* data, DType dtype, int64_t i, float value) {
 __global__ void FinishKernel(const MatmulFinish f) {
   BeginKernel();
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < f.rows * f.cols; at += step) {
+  for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < f.rows * f.cols;
+       at += step) {
     const int64_t i = at / f.cols, j = at % f.cols;
     float value = f.product != nullptr ? f.product[at] : 0.0f;
     if (f.bias != nullptr) value += Load(f.bias, f.bias_dtype, j * f.bias_stride);
@@ -40,7 +41,8 @@ __global__ void FinishKernel(const MatmulFinish f) {
 void LaunchMatmulFinish(const MatmulFinish& finish, const Launch& launch) {
   const int64_t numel = finish.rows * finish.cols;
   if (numel == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>((numel + kThreads - 1) / kThreads, 4096));
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>((numel + kThreads - 1) / kThreads, 4096));
   LaunchKernel(launch, blocks, kThreads, 0, FinishKernel, finish);
 }
 

@@ -50,7 +50,8 @@ class Preference {
 
 void CheckAligned(const void* address, int64_t alignment, const char* name, const MatmulKey& key) {
   MR_CHECK_EQ(reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment), 0u,
-              "matmul {}: {} at {} is not aligned to {} bytes", ToString(key), name, address, alignment);
+              "matmul {}: {} at {} is not aligned to {} bytes", ToString(key), name, address,
+              alignment);
 }
 
 }  // namespace
@@ -66,13 +67,17 @@ std::string Describe(const cublasLtMatmulAlgo_t& algo) {
     size_t written = 0;
     const cublasStatus_t status =
         cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written);
-    return status == CUBLAS_STATUS_SUCCESS ? static_cast<int64_t>(value) : -1;  // -1: has no such property
+    return status == CUBLAS_STATUS_SUCCESS ? static_cast<int64_t>(value)
+                                           : -1;  // -1: has no such property
   };
   return fmt::format(
-      "id {}, tile {}, stages {}, cluster {}, split-K {}, reduction {}, swizzle {}, option {}, inner {}",
+      "id {}, tile {}, stages {}, cluster {}, split-K {}, reduction {}, swizzle {}, option {}, "
+      "inner {}",
       get(CUBLASLT_ALGO_CONFIG_ID, int32_t{}), get(CUBLASLT_ALGO_CONFIG_TILE_ID, uint32_t{}),
-      get(CUBLASLT_ALGO_CONFIG_STAGES_ID, uint32_t{}), get(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{}),
-      get(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{}), get(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_STAGES_ID, uint32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{}),
+      get(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{}),
       get(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, uint32_t{}),
       get(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, uint32_t{}),
       get(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, uint16_t{}));
@@ -99,7 +104,8 @@ MatmulProblem::MatmulProblem(const MatmulKey& key)
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (!key.bias && !key.gelu_grad) return;
-  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DGELU);
+  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+      key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DGELU);
   if (key.bias)
     Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(key.result));
   else
@@ -110,7 +116,8 @@ MatmulProblem::MatmulProblem(const MatmulKey& key)
 
 void MatmulProblem::SetExtra(const std::byte* extra) {
   const void* const address = extra;
-  Set(desc_.get(), key_.bias ? CUBLASLT_MATMUL_DESC_BIAS_POINTER : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+  Set(desc_.get(),
+      key_.bias ? CUBLASLT_MATMUL_DESC_BIAS_POINTER : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
       address);
 }
 
@@ -118,16 +125,17 @@ std::vector<MatmulAlgorithm> MatmulProblem::Suggestions(cublasLtHandle_t handle,
   const Preference preference(key_);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(count));
   int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, desc_.get(), first_.get(), second_.get(), result_.get(),
-                                     result_.get(), preference.get(), count, results.data(), &found);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, desc_.get(), first_.get(), second_.get(), result_.get(), result_.get(),
+      preference.get(), count, results.data(), &found);
   std::vector<MatmulAlgorithm> algorithms;
   for (int i = 0; i < found; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
-    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back({result.algo, result.workspaceSize});
+    if (result.state == CUBLAS_STATUS_SUCCESS)
+      algorithms.push_back({result.algo, result.workspaceSize});
   }
-  MR_REQUIRE(ErrorCode::kDevice, !algorithms.empty(), "cuBLASLt has no algorithm for {}: {}", ToString(key_),
-             cublasLtGetStatusString(status));
+  MR_REQUIRE(ErrorCode::kDevice, !algorithms.empty(), "cuBLASLt has no algorithm for {}: {}",
+             ToString(key_), cublasLtGetStatusString(status));
   return algorithms;
 }
 
@@ -136,20 +144,21 @@ MatmulAlgorithm MatmulProblem::FromHex(cublasLtHandle_t handle, const std::strin
   constexpr size_t kWords = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t);
   const bool all_digits = hex.find_first_not_of("0123456789abcdef") == std::string::npos;
   MR_REQUIRE(ErrorCode::kInvalidArgument, hex.size() == kWords * 16 && all_digits,
-             "tuning table: the algorithm of {} is '{}'; {} hex digits are allowed", ToString(key_), hex,
-             kWords * 16);
+             "tuning table: the algorithm of {} is '{}'; {} hex digits are allowed", ToString(key_),
+             hex, kWords * 16);
   for (size_t i = 0; i < kWords; ++i)
     algorithm.algo.data[i] = std::stoull(hex.substr(i * 16, 16), nullptr, 16);
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =
-      cublasLtMatmulAlgoCheck(handle, desc_.get(), first_.get(), second_.get(), result_.get(), result_.get(),
-                              &algorithm.algo, &result);
+      cublasLtMatmulAlgoCheck(handle, desc_.get(), first_.get(), second_.get(), result_.get(),
+                              result_.get(), &algorithm.algo, &result);
   MR_REQUIRE(ErrorCode::kInvalidArgument, status == CUBLAS_STATUS_SUCCESS,
              "tuning table: {} refuses the algorithm of {} ({}): {}", MatmulPlans::LibraryVersion(),
              ToString(key_), Describe(algorithm.algo), cublasLtGetStatusString(status));
-  MR_REQUIRE(ErrorCode::kInvalidArgument, result.workspaceSize <= static_cast<size_t>(kMatmulWorkspaceBytes),
-             "tuning table: the algorithm of {} needs {} bytes of workspace; {} are allowed", ToString(key_),
-             result.workspaceSize, kMatmulWorkspaceBytes);
+  MR_REQUIRE(ErrorCode::kInvalidArgument,
+             result.workspaceSize <= static_cast<size_t>(kMatmulWorkspaceBytes),
+             "tuning table: the algorithm of {} needs {} bytes of workspace; {} are allowed",
+             ToString(key_), result.workspaceSize, kMatmulWorkspaceBytes);
   algorithm.workspace_bytes = result.workspaceSize;
   return algorithm;
 }
@@ -167,9 +176,9 @@ void MatmulProblem::Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorith
     SetExtra(extra);
   }
   const float alpha = 1, beta = update == Update::kAccumulate ? 1.0f : 0.0f;
-  MR_CUBLAS(cublasLtMatmul(handle, desc_.get(), &alpha, operands.b.data, first_.get(), operands.a.data,
-                           second_.get(), &beta, operands.out.data, result_.get(), operands.out.data,
-                           result_.get(), &algorithm.algo, workspace.data,
+  MR_CUBLAS(cublasLtMatmul(handle, desc_.get(), &alpha, operands.b.data, first_.get(),
+                           operands.a.data, second_.get(), &beta, operands.out.data, result_.get(),
+                           operands.out.data, result_.get(), &algorithm.algo, workspace.data,
                            workspace ? static_cast<size_t>(workspace.bytes()) : 0, stream));
 }
 
@@ -179,7 +188,9 @@ MatmulPlans::MatmulPlans(CudaDevice& device) : device_name_(device.name()) {
 
 MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
 
-std::string MatmulPlans::LibraryVersion() { return fmt::format("cuBLASLt {}", cublasLtGetVersion()); }
+std::string MatmulPlans::LibraryVersion() {
+  return fmt::format("cuBLASLt {}", cublasLtGetVersion());
+}
 
 void MatmulPlans::Install(const TuningTable& table) {
   MR_REQUIRE(ErrorCode::kInvalidArgument,
@@ -203,8 +214,8 @@ bool MatmulPlans::RunWithGeluGrad(const MatmulOp<TensorView>& op, cudaStream_t s
       }));
   const auto found = key ? plans_.find(*key) : plans_.end();
   if (found == plans_.end()) return false;
-  found->second.problem.Run(handle_, found->second.algorithm, {op.a, op.b, op.out}, op.pre.data, op.update,
-                            op.scratch, stream);
+  found->second.problem.Run(handle_, found->second.algorithm, {op.a, op.b, op.out}, op.pre.data,
+                            op.update, op.scratch, stream);
   return true;
 }
 
@@ -217,7 +228,8 @@ void MatmulPlans::Run(const Product<TensorView>& operands, const TensorView& bia
     const MatmulAlgorithm algorithm = problem.Suggestions(handle_, kMatmulSuggestions).front();
     found = plans_.emplace(key, Plan{std::move(problem), algorithm}).first;
   }
-  found->second.problem.Run(handle_, found->second.algorithm, operands, bias.data, update, workspace, stream);
+  found->second.problem.Run(handle_, found->second.algorithm, operands, bias.data, update,
+                            workspace, stream);
 }
 
 }  // namespace millrace

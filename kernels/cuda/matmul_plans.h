@@ -1,13 +1,16 @@
-// Products through cuBLASLt: descriptors and an algorithm per MatmulKey, made once per device and kept.
+// Products through cuBLASLt: descriptors and an algorithm per MatmulKey, made
+// once per device and kept.
 //
-// Algorithm  From an installed tuning table; for a product the table does not have, or without a table, the
-//            first of the library's own suggestions. Overwriting and accumulating are one algorithm, so a
-//            product added to a destination has the bits of one that was stored and added later.
-// Order      The same bits every time: slices of K are summed in f32 in the workspace, in a fixed order. An
-//            algorithm that sums them in the destination is never taken: it would round partial sums to the
-//            destination's dtype, and add them to what an accumulating product finds there.
-// Capture    Plans are made on first use, on the host; Run may then be captured. Graphs that were captured
-//            before an Install go on with the algorithms they have.
+// Algorithm  From an installed tuning table; for a product the table does not have, or without a
+//            table, the first of the library's own suggestions. Overwriting and accumulating are
+//            one algorithm, so a product added to a destination has the bits of one that was stored
+//            and added later.
+// Order      The same bits every time: slices of K are summed in f32 in the workspace, in a fixed
+//            order. An algorithm that sums them in the destination is never taken: it would round
+//            partial sums to the destination's dtype, and add them to what an accumulating product
+//            finds there.
+// Capture    Plans are made on first use, on the host; Run may then be captured. Graphs that were
+//            captured before an Install go on with the algorithms they have.
 // Threads    As the device: one.
 #pragma once
 
@@ -44,29 +47,32 @@ class MatmulProblem {
   explicit MatmulProblem(const MatmulKey& key);
 
   const MatmulKey& key() const { return key_; }
-  // Up to `count` suggestions of the library, best first by its own estimate; never empty, Error(kDevice)
-  // names the product otherwise.
+  // Up to `count` suggestions of the library, best first by its own estimate; never empty,
+  // Error(kDevice) names the product otherwise.
   std::vector<MatmulAlgorithm> Suggestions(cublasLtHandle_t handle, int count) const;
-  // The algorithm with these hex digits, or Error(kInvalidArgument), which names the product: the library
-  // refuses it, so the digits come from another version or device.
+  // The algorithm with these hex digits, or Error(kInvalidArgument), which names the product: the
+  // library refuses it, so the digits come from another version or device.
   MatmulAlgorithm FromHex(cublasLtHandle_t handle, const std::string& hex) const;
-  // Enqueues out (=|+=) a b (+ bias | * GELU'(pre)). `extra`: the bias or pre that the key asks for.
-  // Addresses are aligned as the key says (extra: 16 bytes), MR_CHECKed.
-  void Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm, const Product<TensorView>& operands,
-           const std::byte* extra, Update update, const TensorView& workspace, cudaStream_t stream);
+  // Enqueues out (=|+=) a b (+ bias | * GELU'(pre)). `extra`: the bias or pre that the key asks
+  // for. Addresses are aligned as the key says (extra: 16 bytes), MR_CHECKed.
+  void Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
+           const Product<TensorView>& operands, const std::byte* extra, Update update,
+           const TensorView& workspace, cudaStream_t stream);
 
  private:
   template <class T, cublasStatus_t (*destroy)(T*)>
   struct Destroy {
     void operator()(T* object) const noexcept { destroy(object); }
   };
-  using Matrix = std::unique_ptr<cublasLtMatrixLayoutOpaque_t,
-                                 Destroy<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
+  using Matrix =
+      std::unique_ptr<cublasLtMatrixLayoutOpaque_t,
+                      Destroy<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
   static Matrix MakeMatrix(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key);
   void SetExtra(const std::byte* extra);
 
   MatmulKey key_;
-  std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy>>
+  std::unique_ptr<cublasLtMatmulDescOpaque_t,
+                  Destroy<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy>>
       desc_;
   // As cuBLASLt sees them, by columns: out^T = b^T a^T.
   Matrix first_, second_, result_;
@@ -79,13 +85,13 @@ class MatmulPlans {
   MatmulPlans(const MatmulPlans&) = delete;
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
-  // Later calls use the table's algorithms, and only those: an earlier table is forgotten. Every entry is
-  // tried against the library now. Error(kInvalidArgument): made on another device or by another library
-  // version, or an algorithm is refused; the plans are then as before. Tune again.
+  // Later calls use the table's algorithms, and only those: an earlier table is forgotten. Every
+  // entry is tried against the library now. Error(kInvalidArgument): made on another device or by
+  // another library version, or an algorithm is refused; the plans are then as before. Tune again.
   void Install(const TuningTable& table);
 
-  // True and enqueued, when the table says that the library is faster at this product times GELU's derivative
-  // at `pre` (FusedKeyOf) than at the product alone with a kernel behind it.
+  // True and enqueued, when the table says that the library is faster at this product times GELU's
+  // derivative at `pre` (FusedKeyOf) than at the product alone with a kernel behind it.
   bool RunWithGeluGrad(const MatmulOp<TensorView>& op, cudaStream_t stream);
 
   // As MatmulProblem::Run, with the product's own algorithm.

@@ -54,9 +54,11 @@ void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream) {
   args.d_bias = ColumnsOf(op.d_bias, args.columns, "d_bias");
   args.mean = op.kind == NormKind::kLayer ? FloatsOf(op.mean, args.rows, "mean") : nullptr;
   args.rstd = FloatsOf(op.rstd, args.rows, "rstd");
-  args.partials = reinterpret_cast<double*>(ScratchOf(op.scratch, NormGradBytes(args.columns), "norm_grad"));
+  args.partials =
+      reinterpret_cast<double*>(ScratchOf(op.scratch, NormGradBytes(args.columns), "norm_grad"));
   const Elements elements = ElementsOf({args.d_out, args.x, args.d_bypass, args.d_x});
-  args.shape = RowShapeOf(args.columns, elements == Elements::kBF16 ? kNormGradPacks : kNormGradPacksF32);
+  args.shape =
+      RowShapeOf(args.columns, elements == Elements::kBF16 ? kNormGradPacks : kNormGradPacksF32);
   args.blocks = NormGradBlocksFor(args.rows, args.shape);
   args.add_weight = op.weight_update == Update::kAccumulate;
   args.add_bias = op.bias_update == Update::kAccumulate;

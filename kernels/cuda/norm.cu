@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
     const bool mine = active && c < a.columns;
     x[k] = mine ? LoadRaw<E>(a.x, row * a.x.stride + c, a.columns - c) : Raw<E>{};
     if (a.residual.data != nullptr)
-      residual[k] = mine ? LoadRaw<E>(a.residual, row * a.residual.stride + c, a.columns - c) : Raw<E>{};
+      residual[k] =
+          mine ? LoadRaw<E>(a.residual, row * a.residual.stride + c, a.columns - c) : Raw<E>{};
   }
   Floats s[P];
 #pragma unroll
@@ -60,8 +61,9 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
   }
   const float mean = __double2float_rn(exact_mean);
   double squares[1] = {};
-  // A conversion to double takes as long as eight additions in f32. Where the values are bf16, the squares of
-  // a pack are added in f32: their deviations are from a mean whose rounding is made up for below.
+  // A conversion to double takes as long as eight additions in f32. Where the values are
+  // bf16, the squares of a pack are added in f32: their deviations are from a mean whose
+  // rounding is made up for below.
   const bool short_values = IsBF16<E>(a.residual.data != nullptr ? a.sum : a.x);
 #pragma unroll
   for (int k = 0; k < P; ++k) {

@@ -1,5 +1,5 @@
-// Norms of the CUDA kernel table. A row is held in registers: each operand passes through memory once.
-// Columns: at most kMaxNormColumns (norm_launch.h).
+// Norms of the CUDA kernel table. A row is held in registers: each operand passes through memory
+// once. Columns: at most kMaxNormColumns (norm_launch.h).
 #pragma once
 
 #include "kernels/ops/model_ops.h"
@@ -9,10 +9,11 @@
 namespace millrace {
 
 void CudaNorm(const NormOp<TensorView>& op, Stream& stream);
-// Statistics and the sums of a row are formed in double, as on the CPU; where all is bf16, from the f32 sums
-// of packs of eight elements, so that a bf16 value beyond 1e19 makes the variance infinite. Sums over rows:
-// each of at most kNormGradBlocks blocks adds up the rows that it takes, then the blocks are added in a fixed
-// order. Their number depends on the shape alone, so every GPU gives the same bits.
+// Statistics and the sums of a row are formed in double, as on the CPU; where all is bf16, from the
+// f32 sums of packs of eight elements, so that a bf16 value beyond 1e19 makes the variance
+// infinite. Sums over rows: each of at most kNormGradBlocks blocks adds up the rows that it takes,
+// then the blocks are added in a fixed order. Their number depends on the shape alone, so every GPU
+// gives the same bits.
 void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

@@ -18,21 +18,21 @@ __device__ __forceinline__ int64_t RowOfTurn(const NormGradArgs& a, int64_t row)
   return kLastRowFirst ? a.rows - 1 - row : row;
 }
 
-// What a thread keeps over its rows: d_weight, and d_bias where the norm has one. It has few rows: f32 is
-// enough. Without a mean and a bias there is less to sum.
+// What a thread keeps over its rows: d_weight, and d_bias where the norm has one. It has few rows:
+// f32 is enough. Without a mean and a bias there is less to sum.
 template <int P, bool kBias>
 struct ColumnSums {
   static constexpr int kCount = kBias ? 2 : 1;
   Floats v[kCount][P];
 };
 
-// Adds a pack to the sums over its row, of g * xhat and then of g, and over its columns. The rounding of the
-// former would be shared by the row: they are formed in double, but from packs of bf16, whose conversion one
-// by one would take longer than all else, from the f32 sum of each pack. Past the last column dy and weight
-// are zero, and so is every term.
+// Adds a pack to the sums over its row, of g * xhat and then of g, and over its columns. The
+// rounding of the former would be shared by the row: they are formed in double, but from packs of
+// bf16, whose conversion one by one would take longer than all else, from the f32 sum of each pack.
+// Past the last column dy and weight are zero, and so is every term.
 template <Elements E, int P, bool kBias>
-__device__ __forceinline__ void AddPack(const Floats& dy, const Floats& x, const Floats& weight, float mean,
-                                        float rstd, int k, double (&row)[kBias ? 2 : 1],
+__device__ __forceinline__ void AddPack(const Floats& dy, const Floats& x, const Floats& weight,
+                                        float mean, float rstd, int k, double (&row)[kBias ? 2 : 1],
                                         ColumnSums<P, kBias>& columns) {
   Floats g, xhat;
 #pragma unroll
@@ -61,12 +61,14 @@ __device__ __forceinline__ void AddPack(const Floats& dy, const Floats& x, const
   if constexpr (kBias) row[1] = __dadd_rn(row[1], part_g);
 }
 
-// What d_x takes from the row's sums: rstd^2 mean(g xhat) and rstd mean(g), which is absent from rms.
+// What d_x takes from the row's sums: rstd^2 mean(g xhat) and rstd mean(g),
+// which is absent from rms.
 struct RowTerms {
   float slope, offset;
 };
 template <bool kBias>
-__device__ __forceinline__ RowTerms SlopeAndOffset(const NormGradArgs& a, const double (&sums)[kBias ? 2 : 1],
+__device__ __forceinline__ RowTerms SlopeAndOffset(const NormGradArgs& a,
+                                                   const double (&sums)[kBias ? 2 : 1],
                                                    float rstd) {
   const double of_row = __dmul_rn(a.per_column, rstd);
   RowTerms terms{__double2float_rn(__dmul_rn(__dmul_rn(sums[0], of_row), rstd)), 0.0f};
@@ -76,9 +78,9 @@ __device__ __forceinline__ RowTerms SlopeAndOffset(const NormGradArgs& a, const 
 }
 
 // d_x = rstd g - (x - mean) slope - offset + bypass.
-__device__ __forceinline__ Floats GradientOf(const Floats& dy, const Floats& x, const Floats& weight,
-                                             const Floats& bypass, float mean, float rstd, float slope,
-                                             float offset) {
+__device__ __forceinline__ Floats GradientOf(const Floats& dy, const Floats& x,
+                                             const Floats& weight, const Floats& bypass, float mean,
+                                             float rstd, float slope, float offset) {
   Floats dx;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
@@ -88,8 +90,8 @@ __device__ __forceinline__ Floats GradientOf(const Floats& dy, const Floats& x, 
   return dx;
 }
 
-// Leaves the block's column sums in its partials: groups are added in order, in double. All threads of the
-// block are done with what `shared` held before.
+// Leaves the block's column sums in its partials: groups are added in order, in double. All threads
+// of the block are done with what `shared` held before.
 template <int P, bool kBias>
 __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group& group,
                                               const ColumnSums<P, kBias>& columns, float* shared) {
@@ -124,7 +126,8 @@ __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group
   for (int n = 0; n < kCount; ++n)
     for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += static_cast<int>(blockDim.x)) {
       double total = shared[n * width + c];
-      for (int g = 1; g < group.count; ++g) total = __dadd_rn(total, shared[(g * kCount + n) * width + c]);
+      for (int g = 1; g < group.count; ++g)
+        total = __dadd_rn(total, shared[(g * kCount + n) * width + c]);
       out[n * a.columns + c] = total;
     }
 }
@@ -132,9 +135,9 @@ __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group
 // Groups share a block as long as a row takes at most four warps, each with four packs per thread.
 constexpr size_t kMostSums = 2 * sizeof(float) * kPack * 8 * kWarp * 4;
 
-// d_x = (g - mean(g) - xhat * mean(g * xhat)) * rstd + bypass with g = d_out * weight, xhat = (x - mean) *
-// rstd; mean(g) is absent from rms, and so are the sums of d_bias. Block b leaves its sums over rows in
-// partials[b]. Of any dtypes and alignment.
+// d_x = (g - mean(g) - xhat * mean(g * xhat)) * rstd + bypass with g = d_out * weight, xhat = (x -
+// mean) * rstd; mean(g) is absent from rms, and so are the sums of d_bias. Block b leaves its sums
+// over rows in partials[b]. Of any dtypes and alignment.
 template <Elements E, int P, bool kBias>
 __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
   BeginKernel();
@@ -143,7 +146,8 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
   ColumnSums<P, kBias> columns{};
   int turn = 0;
   const int64_t step = int64_t{gridDim.x} * group.count;
-  for (int64_t i = int64_t{blockIdx.x} * group.count + group.index; i < a.rows; i += step, turn ^= 1) {
+  for (int64_t i = int64_t{blockIdx.x} * group.count + group.index; i < a.rows;
+       i += step, turn ^= 1) {
     const int64_t row = RowOfTurn(a, i);
     Raw<E> d_out[P], x[P];
 #pragma unroll
@@ -161,8 +165,8 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       const int c = group.column(k);
       if (c >= a.columns) break;
       const Floats weight = Load<Elements::kAny>(a.weight, c, a.columns - c);
-      AddPack<E, P, kBias>(ToFloats<E>(a.d_out, d_out[k]), ToFloats<E>(a.x, x[k]), weight, mean, rstd, k,
-                           sums, columns);
+      AddPack<E, P, kBias>(ToFloats<E>(a.d_out, d_out[k]), ToFloats<E>(a.x, x[k]), weight, mean,
+                           rstd, k, sums, columns);
     }
     Raw<E> bypass[P];  // on its way during the sums
 #pragma unroll
@@ -179,9 +183,10 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       if (c >= a.columns) break;
       Forget(d_out[k]), Forget(x[k]);
       const Floats weight = Load<Elements::kAny>(a.weight, c, a.columns - c);
-      const Floats past = a.d_bypass.data != nullptr ? ToFloats<E>(a.d_bypass, bypass[k]) : Floats{};
-      const Floats dx = GradientOf(ToFloats<E>(a.d_out, d_out[k]), ToFloats<E>(a.x, x[k]), weight, past, mean,
-                                   rstd, slope, offset);
+      const Floats past =
+          a.d_bypass.data != nullptr ? ToFloats<E>(a.d_bypass, bypass[k]) : Floats{};
+      const Floats dx = GradientOf(ToFloats<E>(a.d_out, d_out[k]), ToFloats<E>(a.x, x[k]), weight,
+                                   past, mean, rstd, slope, offset);
       Store<E>(a.d_x, row * a.d_x.stride + c, a.columns - c, dx);
     }
   }
@@ -196,7 +201,9 @@ __device__ __forceinline__ void CopyAsync(void* shared, const void* global) {
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(to), "l"(global) : "memory");
 }
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
 template <int kLater>  // but for the copies that the last kLater commits cover
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kLater) : "memory");
@@ -210,8 +217,8 @@ inline constexpr int kWarpVectors = kStages* kStageVectors<P>;
 template <int P>
 inline constexpr size_t kWarpBytes = kWarpVectors<P> * sizeof(uint4);
 
-// The same in the same order, where everything is bf16 and each pack is one aligned vector: a row is on its
-// way to shared memory while the one before it is at work. kOneWarp: so has a row.
+// The same in the same order, where everything is bf16 and each pack is one aligned vector: a row
+// is on its way to shared memory while the one before it is at work. kOneWarp: so has a row.
 template <int P, bool kBias, bool kOneWarp>
 __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a) {
   BeginKernel();
@@ -243,7 +250,8 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
         if (a.d_bypass.data != nullptr) CopyAsync<16>(vector(stage, 2, k), bypass + at);
       }
       if (lane == 0) CopyAsync<4>(statistics(stage), a.rstd + row);
-      if (lane == 1 && kBias && a.mean != nullptr) CopyAsync<4>(statistics(stage) + 1, a.mean + row);
+      if (lane == 1 && kBias && a.mean != nullptr)
+        CopyAsync<4>(statistics(stage) + 1, a.mean + row);
     }
     CommitCopies();
   };
@@ -273,8 +281,8 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
       if (group.column(k) >= a.columns) break;
       Forget(weight[k]);
       AddPack<E, P, kBias>(ToFloats<E>(a.d_out, {*vector(stage, 0, k)}),
-                           ToFloats<E>(a.x, {*vector(stage, 1, k)}), ToFloats<E>(a.weight, weight[k]), mean,
-                           rstd, k, sums, columns);
+                           ToFloats<E>(a.x, {*vector(stage, 1, k)}),
+                           ToFloats<E>(a.weight, weight[k]), mean, rstd, k, sums, columns);
     }
     GroupSum(sums, group, turn);
     const auto [slope, offset] = SlopeAndOffset<kBias>(a, sums, rstd);
@@ -287,8 +295,9 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
       Forget(d_out), Forget(x);  // their conversions
       Floats past{};
       if (a.d_bypass.data != nullptr) past = ToFloats<E>(a.d_bypass, {*vector(stage, 2, k)});
-      const Floats dx = GradientOf(ToFloats<E>(a.d_out, d_out), ToFloats<E>(a.x, x),
-                                   ToFloats<E>(a.weight, weight[k]), past, mean, rstd, slope, offset);
+      const Floats dx =
+          GradientOf(ToFloats<E>(a.d_out, d_out), ToFloats<E>(a.x, x),
+                     ToFloats<E>(a.weight, weight[k]), past, mean, rstd, slope, offset);
       *reinterpret_cast<uint4*>(d_x + k * group.threads * kPack) = FromFloats<E>(a.d_x, dx).low;
     }
     stage = stage == kStages - 1 ? 0 : stage + 1;
@@ -297,8 +306,9 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
   StorePartials(a, group, columns, reinterpret_cast<float*>(shared));
 }
 
-// sum[c] (=|+=) sum over blocks b, in an order that depends on their number alone: thread (x, y) adds up
-// partials y, y + 32, ... of column x of the block's 32, then warp y the 32 sums of column y.
+// sum[c] (=|+=) sum over blocks b, in an order that depends on their number alone:
+// thread (x, y) adds up partials y, y + 32, ... of column x of the block's 32, then warp
+// y the 32 sums of column y.
 constexpr int kSlices = kWarp;
 constexpr int kSlicePartials = static_cast<int>(CeilDiv(kNormGradBlocks, kSlices));
 
@@ -339,15 +349,17 @@ __global__ void __launch_bounds__(kWarp* kSlices, 1) NormSumsKernel(const NormGr
 bool Staged(const NormGradArgs& a, Elements elements) {
   const auto vectors = [&](const Rows& rows) { return rows.data == nullptr || rows.wide; };
   return elements == Elements::kBF16 && a.columns % kPack == 0 && a.shape.packs <= kStagedPacks &&
-         vectors(a.d_out) && vectors(a.x) && vectors(a.d_bypass) && vectors(a.d_x) && a.weight.wide &&
-         a.weight.bf16;
+         vectors(a.d_out) && vectors(a.x) && vectors(a.d_bypass) && vectors(a.d_x) &&
+         a.weight.wide && a.weight.bf16;
 }
 
 // `most`: dynamic shared memory that the kernel may have, the same in all its launches.
 template <class Kernel>
-void LaunchRows(Kernel kernel, const NormGradArgs& a, size_t shared, size_t most, const Launch& launch) {
+void LaunchRows(Kernel kernel, const NormGradArgs& a, size_t shared, size_t most,
+                const Launch& launch) {
   const int threads = NormGradGroups(a.shape) * a.shape.warps * kWarp;
-  MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
+  MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(most)));
   LaunchKernel(launch, a.blocks, threads, shared, kernel, a);
 }
 
@@ -362,10 +374,10 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
     if (Staged(args, elements)) {
       const auto run = [&]<int P>() {
         const size_t rows = groups * args.shape.warps * kWarpBytes<P>;
-        const auto kernel =
-            args.shape.warps > 1
-                ? (bias ? NormGradStagedKernel<P, true, false> : NormGradStagedKernel<P, false, false>)
-                : (bias ? NormGradStagedKernel<P, true, true> : NormGradStagedKernel<P, false, true>);
+        const auto kernel = args.shape.warps > 1 ? (bias ? NormGradStagedKernel<P, true, false>
+                                                         : NormGradStagedKernel<P, false, false>)
+                                                 : (bias ? NormGradStagedKernel<P, true, true>
+                                                         : NormGradStagedKernel<P, false, true>);
         LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch);
       };
       args.shape.packs == 1   ? run.template operator()<1>()
@@ -373,8 +385,8 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
                               : run.template operator()<3>();
     } else {
       DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
-        LaunchRows(bias ? NormGradKernel<E, P, true> : NormGradKernel<E, P, false>, args, sums, kMostSums,
-                   launch);
+        LaunchRows(bias ? NormGradKernel<E, P, true> : NormGradKernel<E, P, false>, args, sums,
+                   kMostSums, launch);
       });
     }
   }

@@ -1,5 +1,5 @@
-// The border between norm.cc, which checks, and norm.cu and norm_grad.cu, which run. Enqueues on the launch's
-// stream; zero rows launch nothing but the sums.
+// The border between norm.cc, which checks, and norm.cu and norm_grad.cu, which run. Enqueues on
+// the launch's stream; zero rows launch nothing but the sums.
 #pragma once
 
 #include "kernels/cuda/views.h"
@@ -7,7 +7,8 @@
 
 namespace millrace::cuda {
 
-// How the packs of a row are dealt to threads: pack p belongs to thread p % (32 * warps), and is its
+// How the packs of a row are dealt to threads: pack p belongs to thread p % (32 * warps), and is
+// its
 // p / (32 * warps)-th of `packs`.
 struct RowShape {
   int warps = 1;  // per row: a power of two
@@ -19,8 +20,10 @@ inline constexpr int64_t kMaxNormColumns = int64_t{kMaxRowWarps} * 32 * 4 * kPac
 // The fewest warps that leave a thread at most `packs`, a number that does not spill registers.
 constexpr RowShape RowShapeOf(int64_t columns, int packs) {
   RowShape shape;
-  while (shape.warps < kMaxRowWarps && Packs(columns) > int64_t{shape.warps} * 32 * packs) shape.warps *= 2;
-  shape.packs = columns > 0 ? static_cast<int>(CeilDiv(Packs(columns), int64_t{shape.warps} * 32)) : 1;
+  while (shape.warps < kMaxRowWarps && Packs(columns) > int64_t{shape.warps} * 32 * packs)
+    shape.warps *= 2;
+  shape.packs =
+      columns > 0 ? static_cast<int>(CeilDiv(Packs(columns), int64_t{shape.warps} * 32)) : 1;
   return shape;
 }
 

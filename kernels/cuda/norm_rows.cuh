@@ -21,15 +21,16 @@ struct Group {
         threads(row_warps * kWarp) {}
   // First column of this thread's k-th pack.
   __device__ int column(int k) const { return (thread + k * threads) * kPack; }
-  // Waits for the group's threads alone; barrier 0 is __syncthreads's. At most eight groups of several warps.
+  // Waits for the group's threads alone; barrier 0 is __syncthreads's. At most
+  // eight groups of several warps.
   __device__ void Sync() const {
     asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(threads) : "memory");
   }
 };
 
-// v[n] = its sum over the group, the same bits in all its threads: lanes as WarpSum, then warps in order.
-// Every thread of the group calls it, with turn = 0, 1, 0, 1, ...: a turn's values have been read by all when
-// the next turn's barrier opens.
+// v[n] = its sum over the group, the same bits in all its threads: lanes as WarpSum, then warps in
+// order. Every thread of the group calls it, with turn = 0, 1, 0, 1, ...: a turn's values have been
+// read by all when the next turn's barrier opens.
 template <int N>
 __device__ __forceinline__ void GroupSum(double (&v)[N], const Group& group, int turn) {
 #pragma unroll

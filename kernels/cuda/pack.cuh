@@ -1,7 +1,8 @@
-// Device side of rows.h: packs of eight elements between memory and registers, and sums in a fixed order.
+// Device side of rows.h: packs of eight elements between memory and registers,
+// and sums in a fixed order.
 //
-// Arithmetic  __fadd_rn and its like where two kernels, or two instances of one, must give the same bits: the
-//             compiler never fuses those into multiply-adds.
+// Arithmetic  __fadd_rn and its like where two kernels, or two instances of one, must give the same
+//             bits: the compiler never fuses those into multiply-adds.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace millrace::cuda {
 
 inline constexpr int kWarp = 32;
 
-// A pack as it lies in memory: four words of bf16 pairs, or eight of f32. Loading and converting are apart so
-// that a kernel can have many loads in flight.
+// A pack as it lies in memory: four words of bf16 pairs, or eight of f32. Loading and converting
+// are apart so that a kernel can have many loads in flight.
 template <Elements E>
 struct Raw {
   uint4 low, high;
@@ -129,8 +130,8 @@ template <Elements E>
 __device__ __forceinline__ Raw<E> FromFloats(const Rows& rows, const Floats& f) {
   Raw<E> raw{};
   if (IsBF16<E>(rows)) {
-    raw.low = make_uint4(PairOfBF16(f.v[0], f.v[1]), PairOfBF16(f.v[2], f.v[3]), PairOfBF16(f.v[4], f.v[5]),
-                         PairOfBF16(f.v[6], f.v[7]));
+    raw.low = make_uint4(PairOfBF16(f.v[0], f.v[1]), PairOfBF16(f.v[2], f.v[3]),
+                         PairOfBF16(f.v[4], f.v[5]), PairOfBF16(f.v[6], f.v[7]));
   } else if constexpr (E != Elements::kBF16) {
     raw.low = make_uint4(__float_as_uint(f.v[0]), __float_as_uint(f.v[1]), __float_as_uint(f.v[2]),
                          __float_as_uint(f.v[3]));
@@ -167,7 +168,8 @@ __device__ __forceinline__ void Store(const Rows& rows, int64_t at, int n, const
 
 // = or +=, the addition in f32 with one rounding.
 template <Elements E>
-__device__ __forceinline__ void StoreOrAdd(const Rows& rows, int64_t at, int n, Floats f, bool accumulate) {
+__device__ __forceinline__ void StoreOrAdd(const Rows& rows, int64_t at, int n, Floats f,
+                                           bool accumulate) {
   if (accumulate) {
     const Floats old = Load<E>(rows, at, n);
 #pragma unroll
@@ -192,19 +194,22 @@ __device__ __forceinline__ float SumOfPack(const Floats& f) {
 // The sum over a warp, the same bits in every lane.
 __device__ __forceinline__ float WarpSum(float v) {
 #pragma unroll
-  for (int lane = kWarp / 2; lane > 0; lane /= 2) v = __fadd_rn(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  for (int lane = kWarp / 2; lane > 0; lane /= 2)
+    v = __fadd_rn(v, __shfl_xor_sync(0xffffffffu, v, lane));
   return v;
 }
 __device__ __forceinline__ double WarpSum(double v) {
 #pragma unroll
-  for (int lane = kWarp / 2; lane > 0; lane /= 2) v = __dadd_rn(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  for (int lane = kWarp / 2; lane > 0; lane /= 2)
+    v = __dadd_rn(v, __shfl_xor_sync(0xffffffffu, v, lane));
   return v;
 }
 
 // The sum over a block of at most 1024 threads, in thread 0 only. `shared` holds 32 doubles.
 __device__ __forceinline__ double BlockSum(double v, double* shared) {
   v = WarpSum(v);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            warps = static_cast<int>(blockDim.x) / kWarp;
   if (threadIdx.x % kWarp == 0) shared[warp] = v;
   __syncthreads();
   if (threadIdx.x == 0)

@@ -1,5 +1,5 @@
-// Lists of element ranges as an argument of a kernel: a captured graph keeps a copy, so nothing on the device
-// has to outlive the call.
+// Lists of element ranges as an argument of a kernel: a captured graph keeps a copy, so nothing on
+// the device has to outlive the call.
 #pragma once
 
 #include <cstdint>

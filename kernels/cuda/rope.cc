@@ -20,12 +20,12 @@ void CudaRopeTable(const RopeTableOp<TensorView>& op, Stream& stream) {
 void CudaRope(const RopeOp<TensorView>& op, Stream& stream) {
   const TensorView& x = op.x;
   const int64_t half = x.dim(3) / 2;
-  MR_CHECK(x.dtype() == DType::kF32 || x.dtype() == DType::kBF16, "rope: x is {}; f32 or bf16 is allowed",
-           Name(x.dtype()));
+  MR_CHECK(x.dtype() == DType::kF32 || x.dtype() == DType::kBF16,
+           "rope: x is {}; f32 or bf16 is allowed", Name(x.dtype()));
   MR_CHECK(x.layout.rank == 4 && x.dim(3) % 2 == 0 && x.stride(3) == 1,
            "rope: x is {}; the head dimension must be even and dense", ToString(x.layout));
-  MR_CHECK(op.table.dtype() == DType::kF32 && op.table.dim(0) >= x.dim(1) && op.table.dim(1) == half &&
-               op.table.layout.contiguous(),
+  MR_CHECK(op.table.dtype() == DType::kF32 && op.table.dim(0) >= x.dim(1) &&
+               op.table.dim(1) == half && op.table.layout.contiguous(),
            "rope: table is {}, x is {}", ToString(op.table.layout), ToString(x.layout));
   const int64_t per_head = Packs(half), per_position = x.dim(2) * per_head;
   const int64_t packs = x.dim(0) * x.dim(1) * per_position;

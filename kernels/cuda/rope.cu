@@ -7,15 +7,16 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// Frequencies whose wavelength the original context does not cover are divided by `factor`, those well inside
-// stay, and those between are blended (Llama 3.1; HF modeling_rope_utils).
+// Frequencies whose wavelength the original context does not cover are divided by `factor`, those
+// well inside stay, and those between are blended (Llama 3.1; HF modeling_rope_utils).
 __device__ double Scaled(double frequency, const RopeScaling& s) {
   if (s.factor == 1) return frequency;
   const double context = static_cast<double>(s.original_max_position_embeddings);
   const double wavelength = 2 * kPi / frequency;
   if (wavelength > context / s.low_freq_factor) return frequency / s.factor;
   if (wavelength < context / s.high_freq_factor) return frequency;
-  const double blend = (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  const double blend =
+      (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return (1 - blend) * frequency / s.factor + blend * frequency;
 }
 
@@ -25,8 +26,8 @@ __global__ void __launch_bounds__(kFlatThreads) RopeTableKernel(const RopeTableA
   __shared__ double frequency;
   const int64_t i = blockIdx.x;
   if (threadIdx.x == 0)
-    frequency =
-        Scaled(pow(a.attrs.theta, -static_cast<double>(i) / static_cast<double>(a.half)), a.attrs.scaling);
+    frequency = Scaled(pow(a.attrs.theta, -static_cast<double>(i) / static_cast<double>(a.half)),
+                       a.attrs.scaling);
   __syncthreads();
   for (int64_t t = threadIdx.x; t < a.length; t += blockDim.x) {
     double sine, cosine;

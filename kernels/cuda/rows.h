@@ -1,4 +1,5 @@
-// Float and token views as the kernels of this folder take them: plain structs that are passed by value.
+// Float and token views as the kernels of this folder take them: plain structs
+// that are passed by value.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +9,9 @@
 
 namespace millrace::cuda {
 
-// Kernels touch rows in packs of eight consecutive elements; element c of a row belongs to pack c / 8. Which
-// thread owns a pack, and so every order of additions, follows from the number of columns (norm_grad: and the
-// dtypes), never from whether an access could be 16 bytes wide.
+// Kernels touch rows in packs of eight consecutive elements; element c of a row belongs to pack c /
+// 8. Which thread owns a pack, and so every order of additions, follows from the number of columns
+// (norm_grad: and the dtypes), never from whether an access could be 16 bytes wide.
 inline constexpr int kPack = 8;
 
 // A view of f32 or bf16 rows whose elements are neighbours. A flat view is one row.

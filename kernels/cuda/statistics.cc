@@ -29,7 +29,8 @@ void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
   args.accumulate = op.update == Update::kAccumulate;
   MR_CHECK(args.n == 0 || (op.inject_index >= 0 && op.inject_index < args.n),
            "finite_scan: inject_index {} of {}", op.inject_index, args.n);
-  if (args.n > 0) args.ticket = reinterpret_cast<unsigned long long*>(TicketOf(args.bad_count, stream));
+  if (args.n > 0)
+    args.ticket = reinterpret_cast<unsigned long long*>(TicketOf(args.bad_count, stream));
   LaunchFiniteScan(args, LaunchOn(stream));
 }
 
@@ -40,7 +41,8 @@ void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
   args.blocks = static_cast<int>(SumSquaresBlocks(args.n));
   args.out = DoublesOf(op.out, 1, "out");
   if (args.blocks > 1) {
-    args.partials = reinterpret_cast<double*>(ScratchOf(op.scratch, kSumSquaresBytes, "sum_squares"));
+    args.partials =
+        reinterpret_cast<double*>(ScratchOf(op.scratch, kSumSquaresBytes, "sum_squares"));
     args.ticket = reinterpret_cast<unsigned*>(TicketOf(args.partials, stream));
   }
   LaunchSumSquares(args, LaunchOn(stream));
@@ -49,8 +51,8 @@ void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
 void CudaStepStats(const StepStatsOp<TensorView>& op, Stream& stream) {
   const int64_t world = op.rows.dim(0), width = 2 * op.units + 1;
   MR_CHECK_EQ(op.rows.dim(1), width, "step_stats: columns for {} units", op.units);
-  MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}", op.shard_world,
-           world);
+  MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}",
+           op.shard_world, world);
   LaunchStepStats({DoublesOf(op.rows, world * width, "rows"), ScalarsOf(op.scalars), world, op},
                   LaunchOn(stream));
 }

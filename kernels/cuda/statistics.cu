@@ -11,8 +11,8 @@ namespace {
 
 // Units that a thread loads before it looks at the first.
 constexpr int kScanUnroll = 8;
-// Blocks of a scan on a multiprocessor. Named in launch bounds as well: without, the compiler saves registers
-// for more blocks than there are and waits for one load before it issues the next.
+// Blocks of a scan on a multiprocessor. Named in launch bounds as well: without, the compiler saves
+// registers for more blocks than there are and waits for one load before it issues the next.
 constexpr int kScanBlocksPerSm = 4;
 // A scan's ticket: blocks that are done, and below them what they found.
 constexpr int kFoundBits = 43;
@@ -37,11 +37,13 @@ __device__ __forceinline__ int BadIn(const Unit<E, W>& unit) {
 
 // W: 16 bytes of elements, or 1.
 template <Elements E, int W>
-__global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm) FiniteScanKernel(const FiniteScanArgs a) {
+__global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm)
+    FiniteScanKernel(const FiniteScanArgs a) {
   BeginKernel();
   __shared__ int found[kFlatThreads / kWarp];
   const int64_t units = a.n / W, stride = int64_t{gridDim.x} * kFlatThreads;
-  const int64_t own = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;  // first unit of this thread
+  const int64_t own =
+      int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;  // first unit of this thread
   int bad = 0;
   for (int64_t first = own; first < units; first += stride * kScanUnroll) {
     Unit<E, W> unit[kScanUnroll];
@@ -74,9 +76,11 @@ __global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm) FiniteScanKern
   for (int w = 1; w < kFlatThreads / kWarp; ++w) bad += found[w];
   // Everything a block has to tell is in the addition itself, so it orders nothing else.
   constexpr unsigned long long kDone = 1ull << kFoundBits;
-  const unsigned long long before = atomicAdd(a.ticket, kDone + static_cast<unsigned long long>(bad));
+  const unsigned long long before =
+      atomicAdd(a.ticket, kDone + static_cast<unsigned long long>(bad));
   if (before >> kFoundBits != gridDim.x - 1) return;
-  const auto total = static_cast<double>((before & (kDone - 1)) + static_cast<unsigned long long>(bad));
+  const auto total =
+      static_cast<double>((before & (kDone - 1)) + static_cast<unsigned long long>(bad));
   *a.bad_count = a.accumulate ? __dadd_rn(*a.bad_count, total) : total;
   *a.ticket = 0;
 }
@@ -98,10 +102,12 @@ __device__ __forceinline__ void LoadQuad(const Rows& x, int64_t quad, int64_t n,
 
 __device__ __forceinline__ void AddSquares(const float (&v)[4], double (&sum)[4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) sum[i] = __fma_rn(double{v[i]}, double{v[i]}, sum[i]);  // exact squares
+  for (int i = 0; i < 4; ++i)
+    sum[i] = __fma_rn(double{v[i]}, double{v[i]}, sum[i]);  // exact squares
 }
 
-// True in the threads of the grid's last block: what other blocks wrote before they came here is visible.
+// True in the threads of the grid's last block: what other blocks wrote before
+// they came here is visible.
 __device__ __forceinline__ bool IsLastBlock(unsigned* ticket) {
   __shared__ bool last;
   if (threadIdx.x == 0) {
@@ -116,8 +122,8 @@ __device__ __forceinline__ bool IsLastBlock(unsigned* ticket) {
   return last;
 }
 
-// Thread t of block b: quads b * threads + t, then every (blocks * threads)-th. The last block adds up the
-// partial sums: its thread t those of blocks t, t + threads, ...
+// Thread t of block b: quads b * threads + t, then every (blocks * threads)-th. The last block adds
+// up the partial sums: its thread t those of blocks t, t + threads, ...
 template <Elements E, bool kWide>
 __global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
     SumSquaresKernel(const SumSquaresArgs a) {
@@ -156,8 +162,8 @@ __global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
   if (threadIdx.x == 0) *a.out = total;
 }
 
-// Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest (unit, rank)
-// with bad elements.
+// Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest
+// (unit, rank) with bad elements.
 __device__ void FindOffender(const StepStatsArgs& a, StepScalars& s) {
   const int64_t units = a.attrs.units, width = 2 * units + 1;
   s.offender_unit = -2, s.offender_rank = -1;
@@ -175,8 +181,8 @@ __device__ void FindOffender(const StepStatsArgs& a, StepScalars& s) {
   }
 }
 
-// One block. Sums are formed by one thread, one addition after the other, as the CPU does; the others bring
-// the values to it.
+// One block. Sums are formed by one thread, one addition after the other, as the CPU does; the
+// others bring the values to it.
 constexpr int kStatsThreads = 256;
 
 __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStatsArgs a) {
@@ -206,8 +212,9 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
   };
   const double loss_sum =
       ordered_sum(a.world, [&](int64_t rank) { return a.rows[rank * width + 2 * units]; });
-  const double squares = ordered_sum(a.attrs.shard_world * units,
-                                     [&](int64_t i) { return a.rows[i / units * width + i % units]; });
+  const double squares = ordered_sum(a.attrs.shard_world * units, [&](int64_t i) {
+    return a.rows[i / units * width + i % units];
+  });
   if (thread > 0) return;
 
   StepScalars& s = *a.scalars;
@@ -218,7 +225,8 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
   const bool spike = finite && s.max_loss > 0 && loss > s.max_loss;
   const bool applied = finite && !spike;
   s.applied = applied ? 1 : 0;
-  s.clip_scale = applied && a.attrs.clip > 0 && norm > a.attrs.clip ? __ddiv_rn(a.attrs.clip, norm) : 1.0;
+  s.clip_scale =
+      applied && a.attrs.clip > 0 && norm > a.attrs.clip ? __ddiv_rn(a.attrs.clip, norm) : 1.0;
   if (finite)
     s.offender_unit = spike ? kOffenderSpike : kOffenderNone, s.offender_rank = -1;
   else
@@ -233,12 +241,13 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
 
 void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch) {
   if (args.n == 0) {
-    if (!args.accumulate) MR_CUDA(cudaMemsetAsync(args.bad_count, 0, sizeof(double), launch.stream));
+    if (!args.accumulate)
+      MR_CUDA(cudaMemsetAsync(args.bad_count, 0, sizeof(double), launch.stream));
     return;
   }
   const auto run = [&]<Elements E, int W>() {
-    const auto blocks = static_cast<unsigned>(
-        std::clamp<int64_t>(CeilDiv(args.n / W, kFlatThreads), 1, int64_t{launch.sms} * kScanBlocksPerSm));
+    const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(
+        CeilDiv(args.n / W, kFlatThreads), 1, int64_t{launch.sms} * kScanBlocksPerSm));
     LaunchKernel(launch, blocks, kFlatThreads, 0, FiniteScanKernel<E, W>, args);
   };
   if (args.x.bf16 && args.x.wide)

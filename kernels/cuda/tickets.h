@@ -1,10 +1,12 @@
-// Words of device memory in which the blocks of a grid count themselves, so that the last one knows that it
-// is and can finish the work of all: one launch where else a second kernel, or a memset before, had to wait.
+// Words of device memory in which the blocks of a grid count themselves, so that the last one knows
+// that it is and can finish the work of all: one launch where else a second kernel, or a memset
+// before, had to wait.
 //
-// A word is zero whenever no kernel that uses it is running: the last block sets it back. Two grids on one
-// word at once would break both, so a word belongs to an address that its grid writes (its scratch or its
-// result): two launches that share that address race for it already, and every plan keeps them apart,
-// whatever their streams and graphs. Words live as long as the device; captured graphs may keep pointers.
+// A word is zero whenever no kernel that uses it is running: the last block sets it back. Two grids
+// on one word at once would break both, so a word belongs to an address that its grid writes (its
+// scratch or its result): two launches that share that address race for it already, and every plan
+// keeps them apart, whatever their streams and graphs. Words live as long as the device; captured
+// graphs may keep pointers.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +26,8 @@ class Tickets {
   Tickets(const Tickets&) = delete;
   Tickets& operator=(const Tickets&) = delete;
 
-  // The word of `written`, aligned to 8 bytes. Allocates 16 KiB of the device at the first address and at
-  // every 2048th after it. Error(kDevice), Error(kOutOfMemory).
+  // The word of `written`, aligned to 8 bytes. Allocates 16 KiB of the device at the first address
+  // and at every 2048th after it. Error(kDevice), Error(kOutOfMemory).
   uint64_t* Of(const std::byte* written);
 
  private:

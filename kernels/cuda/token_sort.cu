@@ -6,12 +6,13 @@
 namespace millrace::cuda {
 namespace {
 
-// A block sorts a tile of rows by one digit. Its warps take consecutive stretches of them, a stretch 32 rows
-// at a time: "earlier in the tile" is "lower warp, earlier round, lower lane". A thread is a digit in
-// between.
+// A block sorts a tile of rows by one digit. Its warps take consecutive stretches of them, a
+// stretch 32 rows at a time: "earlier in the tile" is "lower warp, earlier round, lower lane". A
+// thread is a digit in between.
 constexpr int kThreads = 1 << EmbedGradScratch::kMaxDigitBits;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBatch = 4;  // rows that a thread loads before it uses the first; a tile is whole batches
+constexpr int kBatch =
+    4;  // rows that a thread loads before it uses the first; a tile is whole batches
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Pass {
@@ -28,11 +29,15 @@ struct Pass {
     return TokenAt(a.tokens, r / length, r % length);
   }
   __device__ int Order(int row) const { return number > 0 ? Turn(a.order, number - 1)[row] : row; }
-  __device__ int Digit(int key) const { return key >> (number * a.digit_bits) & ((1 << a.digit_bits) - 1); }
+  __device__ int Digit(int key) const {
+    return key >> (number * a.digit_bits) & ((1 << a.digit_bits) - 1);
+  }
 };
 
-// counts[block][digit]: rows of the block's tile with that digit. Integer atomics: the order is no matter.
-__global__ void __launch_bounds__(kThreads) CountDigitsKernel(const TokenSortArgs a, const int number) {
+// counts[block][digit]: rows of the block's tile with that digit. Integer
+// atomics: the order is no matter.
+__global__ void __launch_bounds__(kThreads)
+    CountDigitsKernel(const TokenSortArgs a, const int number) {
   BeginKernel();
   __shared__ int count[kThreads];
   const Pass pass{a, number};
@@ -54,7 +59,8 @@ __global__ void __launch_bounds__(kThreads) CountDigitsKernel(const TokenSortArg
 
 // The sum over threads below this one.
 __device__ int SumBelow(int own, int (&of_warp)[kWarps]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   int sum = own;  // of lanes up to this one
 #pragma unroll
   for (int d = 1; d < kWarp; d *= 2) {
@@ -68,12 +74,13 @@ __device__ int SumBelow(int own, int (&of_warp)[kWarps]) {
   return sum;
 }
 
-// Moves each row to its place by the digits of passes [from, to); more than one only if one block has all
-// rows.
+// Moves each row to its place by the digits of passes [from, to); more than one only
+// if one block has all rows.
 __global__ void __launch_bounds__(kThreads)
     ScatterDigitsKernel(const TokenSortArgs a, const int from, const int to) {
   BeginKernel();
-  __shared__ int next[kWarps][kThreads];  // first how many, then where a warp's next row of a digit goes
+  __shared__ int next[kWarps]
+                     [kThreads];  // first how many, then where a warp's next row of a digit goes
   __shared__ int of_warp[kWarps];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);

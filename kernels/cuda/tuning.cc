@@ -44,10 +44,11 @@ int64_t RoundUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 class Operands {
  public:
   Operands(CudaDevice& device, const MatmulKey& key, Stream& stream)
-      : layouts_{
-            LayoutOf(key.operands, key.m, key.k, key.a), LayoutOf(key.operands, key.k, key.n, key.b),
-            LayoutOf(key.result, key.m, key.n, key.out),
-            key.gelu_grad ? LayoutOf(key.result, key.m, key.n, key.out) : DenseLayout(key.result, {key.n})} {
+      : layouts_{LayoutOf(key.operands, key.m, key.k, key.a),
+                 LayoutOf(key.operands, key.k, key.n, key.b),
+                 LayoutOf(key.result, key.m, key.n, key.out),
+                 key.gelu_grad ? LayoutOf(key.result, key.m, key.n, key.out)
+                               : DenseLayout(key.result, {key.n})} {
     int64_t bytes = 0;
     for (const Layout& layout : layouts_) bytes += RoundUp(layout.span_bytes());
     // Twice the cache lies between two uses of the same operands.
@@ -67,7 +68,9 @@ class Operands {
   }
 
   // Of the `call`-th product.
-  Product<TensorView> Of(int64_t call) const { return {View(call, 0), View(call, 1), View(call, 2)}; }
+  Product<TensorView> Of(int64_t call) const {
+    return {View(call, 0), View(call, 1), View(call, 2)};
+  }
   // Its bias, or pre of a GELU's gradient.
   TensorView ExtraOf(int64_t call) const { return View(call, 3); }
 
@@ -86,7 +89,8 @@ class Operands {
 
 struct Candidate {
   MatmulAlgorithm algorithm;
-  bool gelu_grad = false;  // with the kernel that multiplies by GELU's derivative behind each product
+  bool gelu_grad =
+      false;  // with the kernel that multiplies by GELU's derivative behind each product
   std::vector<double> microseconds = {};
   int64_t calls = 1;  // per timing
   std::unique_ptr<Graph> graph = {};
@@ -112,14 +116,15 @@ class Tuner {
     return Best(problem, Operands(device_, key, *stream_), key, nullptr);
   }
 
-  // A product times GELU's derivative: by the library at once, or by its product, for which `separate` was
-  // chosen, and a kernel behind it.
+  // A product times GELU's derivative: by the library at once, or by its product, for which
+  // `separate` was chosen, and a kernel behind it.
   TunedMatmul MeasureFused(const MatmulKey& key, const TunedMatmul& separate) {
     const Operands operands(device_, key, *stream_);
     MatmulKey product_key = key;
     product_key.gelu_grad = false;
     MatmulProblem product(product_key);
-    Candidate in_turn{.algorithm = product.FromHex(plans_.handle(), separate.algorithm), .gelu_grad = true};
+    Candidate in_turn{.algorithm = product.FromHex(plans_.handle(), separate.algorithm),
+                      .gelu_grad = true};
     MR_REQUIRE(ErrorCode::kDevice, FirstLook(product, operands, in_turn),
                "cuBLASLt no longer runs what was measured of {}", ToString(product_key));
     TunedMatmul fused;
@@ -128,8 +133,10 @@ class Tuner {
       MatmulProblem problem(key);
       fused = Best(problem, operands, key, &in_turn);
     } catch (const Error& e) {
-      if (e.code() != ErrorCode::kDevice) throw;  // memory that is short today shall not decide about bits
-      if (in_turn.microseconds.empty()) throw;    // not for want of an algorithm: in the midst of timing
+      if (e.code() != ErrorCode::kDevice)
+        throw;  // memory that is short today shall not decide about bits
+      if (in_turn.microseconds.empty())
+        throw;  // not for want of an algorithm: in the midst of timing
     }
     fused.default_microseconds = Rounded(in_turn.median());
     if (fused.microseconds < fused.default_microseconds * (1 - kNoise)) return fused;
@@ -144,16 +151,20 @@ class Tuner {
   TunedMatmul Best(MatmulProblem& problem, const Operands& operands, const MatmulKey& key,
                    Candidate* beside) {
     std::vector<Candidate> candidates;
-    for (const MatmulAlgorithm& algorithm : problem.Suggestions(plans_.handle(), options_.suggestions)) {
+    for (const MatmulAlgorithm& algorithm :
+         problem.Suggestions(plans_.handle(), options_.suggestions)) {
       Candidate candidate{.algorithm = algorithm};
       if (FirstLook(problem, operands, candidate)) candidates.push_back(std::move(candidate));
     }
-    MR_REQUIRE(ErrorCode::kDevice, !candidates.empty(), "no algorithm of cuBLASLt runs {}", ToString(key));
+    MR_REQUIRE(ErrorCode::kDevice, !candidates.empty(), "no algorithm of cuBLASLt runs {}",
+               ToString(key));
     // The default stays in front.
-    std::stable_sort(candidates.begin() + 1, candidates.end(), [](const Candidate& a, const Candidate& b) {
-      return a.microseconds[0] < b.microseconds[0];
-    });
-    candidates.resize(std::min(candidates.size(), static_cast<size_t>(std::max(options_.finalists, 1))));
+    std::stable_sort(candidates.begin() + 1, candidates.end(),
+                     [](const Candidate& a, const Candidate& b) {
+                       return a.microseconds[0] < b.microseconds[0];
+                     });
+    candidates.resize(
+        std::min(candidates.size(), static_cast<size_t>(std::max(options_.finalists, 1))));
     std::vector<Candidate*> entrants;
     for (Candidate& candidate : candidates) entrants.push_back(&candidate);
     if (beside != nullptr) entrants.push_back(beside);
@@ -164,15 +175,16 @@ class Tuner {
     const double of_default = candidates.front().median();
     Candidate* best = &candidates.front();
     for (Candidate& candidate : candidates)
-      if (candidate.median() < std::min(best->median(), of_default * (1 - kNoise))) best = &candidate;
+      if (candidate.median() < std::min(best->median(), of_default * (1 - kNoise)))
+        best = &candidate;
     return {.algorithm = HexOf(best->algorithm.algo),
             .description = Describe(best->algorithm.algo),
             .microseconds = Rounded(best->median()),
             .default_microseconds = Rounded(of_default)};
   }
 
-  // One timing of the candidate, whose graph is then as long as later timings are to be. False: the library
-  // suggests what it then refuses to run.
+  // One timing of the candidate, whose graph is then as long as later timings are to be. False: the
+  // library suggests what it then refuses to run.
   bool FirstLook(MatmulProblem& problem, const Operands& operands, Candidate& candidate) {
     try {
       Issue(problem, operands, candidate);  // loads the kernel
@@ -181,7 +193,8 @@ class Tuner {
       return false;
     }
     const auto calls = [&](double milliseconds, double microseconds) {
-      return std::clamp<int64_t>(static_cast<int64_t>(milliseconds * 1e3 / microseconds), 1, kMostCalls);
+      return std::clamp<int64_t>(static_cast<int64_t>(milliseconds * 1e3 / microseconds), 1,
+                                 kMostCalls);
     };
     Record(problem, operands, candidate, 1);
     Record(problem, operands, candidate, calls(options_.round_ms / 4, Time(candidate)));
@@ -194,14 +207,16 @@ class Tuner {
 
   void Issue(MatmulProblem& problem, const Operands& operands, const Candidate& candidate) {
     const TensorView workspace{scratch_->data(), DenseLayout(DType::kU8, {kMatmulWorkspaceBytes})};
-    problem.Run(plans_.handle(), candidate.algorithm, operands.Of(calls_), operands.ExtraOf(calls_).data,
-                Update::kOverwrite, workspace, AsCuda(*stream_).get());
+    problem.Run(plans_.handle(), candidate.algorithm, operands.Of(calls_),
+                operands.ExtraOf(calls_).data, Update::kOverwrite, workspace,
+                AsCuda(*stream_).get());
     if (candidate.gelu_grad) MultiplyByGeluGrad(operands.ExtraOf(calls_), operands.Of(calls_).out);
     ++calls_;
   }
 
   // Captures `calls` products, and runs them once: a graph's first launch takes longer.
-  void Record(MatmulProblem& problem, const Operands& operands, Candidate& candidate, int64_t calls) {
+  void Record(MatmulProblem& problem, const Operands& operands, Candidate& candidate,
+              int64_t calls) {
     candidate.calls = calls;
     device_.BeginCapture(*stream_);
     for (int64_t i = 0; i < calls; ++i) Issue(problem, operands, candidate);
@@ -218,7 +233,8 @@ class Tuner {
     MR_CUDA(cudaEventSynchronize(end_.get()));
     float milliseconds = 0;
     MR_CUDA(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
-    return std::max(1e3 * static_cast<double>(milliseconds) / static_cast<double>(candidate.calls), 0.01);
+    return std::max(1e3 * static_cast<double>(milliseconds) / static_cast<double>(candidate.calls),
+                    0.01);
   }
 
   void MultiplyByGeluGrad(const TensorView& pre, const TensorView& out) {
@@ -240,20 +256,22 @@ class Tuner {
 
 }  // namespace
 
-TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops, const TuneOptions& options) {
+TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops,
+                 const TuneOptions& options) {
   std::set<MatmulKey> keys;  // a product is in front of the same product with GELU's gradient
   for (const MatmulOp<Shape>& op : ops)
     for (const std::optional<MatmulKey>& key : {KeyOf(op), FusedKeyOf(op)})
       if (key) keys.insert(*key);
-  TuningTable table{.device = device.name(), .library_version = MatmulPlans::LibraryVersion(), .matmuls = {}};
+  TuningTable table{
+      .device = device.name(), .library_version = MatmulPlans::LibraryVersion(), .matmuls = {}};
   Tuner tuner(device, options);
   for (const MatmulKey& key : keys) {
     MatmulKey product = key;
     product.gelu_grad = false;
     const TunedMatmul& tuned =
         table.matmuls
-            .emplace(key,
-                     key.gelu_grad ? tuner.MeasureFused(key, table.matmuls.at(product)) : tuner.Measure(key))
+            .emplace(key, key.gelu_grad ? tuner.MeasureFused(key, table.matmuls.at(product))
+                                        : tuner.Measure(key))
             .first->second;
     if (options.on_measured) options.on_measured(key, tuned);
   }

@@ -1,13 +1,13 @@
 // Measures cuBLASLt's algorithms for the products of a plan and picks the fastest of each.
 //
-// Timing   Random operands (zeros draw less power, and flatter), in sets that together exceed the L2 cache
-//          and are used in turn; events around launches of a graph of products, as a step runs them: issued one
-//          by one, products of a few microseconds take as long as the host does. The candidates that survive a
-//          first look are timed in turns, so that clocks that drift meet all of them; medians decide.
-//          Another algorithm than the default must beat it by more than kNoise, so that repeated tuning
-//          rarely changes its mind.
-// Memory   Allocates its own operands, at most as many bytes as the largest product needs plus some multiples
-//          of the L2 cache; freed on return.
+// Timing   Random operands (zeros draw less power, and flatter), in sets that together exceed the
+//          L2 cache and are used in turn; events around launches of a graph of products, as a step
+//          runs them: issued one by one, products of a few microseconds take as long as the host
+//          does. The candidates that survive a first look are timed in turns, so that clocks that
+//          drift meet all of them; medians decide. Another algorithm than the default must beat it
+//          by more than kNoise, so that repeated tuning rarely changes its mind.
+// Memory   Allocates its own operands, at most as many bytes as the largest product needs plus some
+//          multiples of the L2 cache; freed on return.
 // Blocks   The host until everything is measured. Not during capture.
 #pragma once
 
@@ -33,9 +33,10 @@ struct TuneOptions {
   std::function<void(const MatmulKey&, const TunedMatmul&)> on_measured;
 };
 
-// Entries for all ops that have a key (KeyOf, FusedKeyOf of kernels/ops/matmul_key.h); equal products are
-// measured once. A fused key whose entry has no algorithm is one that is slower than its product and a
-// kernel. Ops of a plan may be given as they are, duplicates and all.
-TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops, const TuneOptions& options);
+// Entries for all ops that have a key (KeyOf, FusedKeyOf of kernels/ops/matmul_key.h); equal
+// products are measured once. A fused key whose entry has no algorithm is one that is slower than
+// its product and a kernel. Ops of a plan may be given as they are, duplicates and all.
+TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops,
+                 const TuneOptions& options);
 
 }  // namespace millrace

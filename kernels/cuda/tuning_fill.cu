@@ -31,7 +31,8 @@ __global__ void FillUniform(std::byte* data, DType dtype, int64_t n, uint64_t se
 
 }  // namespace
 
-void LaunchFillUniform(std::byte* data, DType dtype, int64_t n, uint64_t seed, cudaStream_t stream) {
+void LaunchFillUniform(std::byte* data, DType dtype, int64_t n, uint64_t seed,
+                       cudaStream_t stream) {
   if (n == 0) return;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, 8192));
   FillUniform<<<blocks, kThreads, 0, stream>>>(data, dtype, n, seed);

@@ -16,8 +16,8 @@ void CudaBeginStep(const BeginStepOp<TensorView>& op, Stream& stream) {
 void CudaAdamW(const AdamWOp<TensorView>& op, Stream& stream) {
   const int64_t n = op.master.numel();
   for (const auto& [view, name] : {std::pair{&op.master, "master"}, {&op.m, "m"}, {&op.v, "v"}})
-    MR_CHECK(view->dtype() == DType::kF32 && view->numel() == n, "adamw: {} is {}, master is {}", name,
-             ToString(view->layout), ToString(op.master.layout));
+    MR_CHECK(view->dtype() == DType::kF32 && view->numel() == n, "adamw: {} is {}, master is {}",
+             name, ToString(view->layout), ToString(op.master.layout));
   MR_CHECK_EQ(op.grad.numel(), n, "adamw: elements of grad");
   if (op.compute) MR_CHECK_EQ(op.compute.numel(), n, "adamw: elements of compute");
 

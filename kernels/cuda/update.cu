@@ -9,18 +9,20 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// Units that a thread of AdamW loads before it uses the first, and blocks that registers leave room for.
+// Units that a thread of AdamW loads before it uses the first, and blocks that
+// registers leave room for.
 constexpr int kAdamWUnroll = 1, kAdamWBlocksPerSm = 5;
 
-// Share of a decay that is over after `done` of `length` steps; a decay of length 0 is over at once.
+// Share of a decay that is over after `done` of `length` steps; a decay of
+// length 0 is over at once.
 __device__ double Share(int64_t done, int64_t length) {
   if (done < 0) return 0;
   if (done >= length) return 1;
   return static_cast<double>(done) / static_cast<double>(length);
 }
 
-// LearningRateAt of kernels/ops/learning_rate.cc, on the device because the step is there. The cosine may
-// differ from the host's in its last bit.
+// LearningRateAt of kernels/ops/learning_rate.cc, on the device because the step is there. The
+// cosine may differ from the host's in its last bit.
 __global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s) {
   BeginKernel();
   const int64_t step = scalars->step;
@@ -28,7 +30,8 @@ __global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s) {
   if (step < s.warmup) {
     lr = __ddiv_rn(__dmul_rn(s.lr, static_cast<double>(step + 1)), static_cast<double>(s.warmup));
   } else if (s.kind == ScheduleKind::kCosine) {
-    const double factor = __dadd_rn(1.0, cos(__dmul_rn(kPi, Share(step - s.warmup, s.decay_steps))));
+    const double factor =
+        __dadd_rn(1.0, cos(__dmul_rn(kPi, Share(step - s.warmup, s.decay_steps))));
     lr = __dadd_rn(s.min_lr, __ddiv_rn(__dmul_rn(__dsub_rn(s.lr, s.min_lr), factor), 2.0));
   } else if (s.kind == ScheduleKind::kWsd) {
     const double share = Share(step - (s.total_steps - s.decay_steps), s.decay_steps);
@@ -47,8 +50,8 @@ struct Factors {
   bool applied;
 };
 
-// By the first threads of two warps, so that both powers (hundreds of instructions each) form at once. The
-// caller synchronises.
+// By the first threads of two warps, so that both powers (hundreds of instructions each) form at
+// once. The caller synchronises.
 __device__ __forceinline__ void FormFactors(const AdamWArgs& a, Factors& factors) {
   const StepScalars& s = *a.scalars;
   const auto f = [](double value) { return __double2float_rn(value); };
@@ -90,7 +93,8 @@ __device__ __forceinline__ TileDecay DecayOf(const Ranges& decay, int64_t begin,
 
 // Bit i: element at + i decays.
 template <int W>
-__device__ __forceinline__ unsigned UnitDecay(const Ranges& decay, const TileDecay& tile, int64_t at) {
+__device__ __forceinline__ unsigned UnitDecay(const Ranges& decay, const TileDecay& tile,
+                                              int64_t at) {
   if (!tile.mixed) return tile.bits;
   int r = tile.first;
   while (r < decay.count && decay.of[r].end <= at) ++r;
@@ -103,13 +107,13 @@ __device__ __forceinline__ unsigned UnitDecay(const Ranges& decay, const TileDec
   return mask;
 }
 
-// m / (sqrt(v) * inverse_sqrt_bias2 + eps), every operation rounded once. The instructions that the compiler
-// makes of __fsqrt_rn and __fdiv_rn, without a branch for each: the elements of a unit run side by side.
-// Where those would leave their fast path (or might: the bounds of the division are tighter) the intrinsics
-// do it.
+// m / (sqrt(v) * inverse_sqrt_bias2 + eps), every operation rounded once. The instructions that the
+// compiler makes of __fsqrt_rn and __fdiv_rn, without a branch for each: the elements of a unit run
+// side by side. Where those would leave their fast path (or might: the bounds of the division are
+// tighter) the intrinsics do it.
 template <int W>
-__device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W], const float (&v)[W],
-                                           float (&out)[W]) {
+__device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W],
+                                           const float (&v)[W], float (&out)[W]) {
   bool fast = true;
 #pragma unroll
   for (int i = 0; i < W; ++i) {
@@ -119,11 +123,12 @@ __device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W]
     const float root = __fmaf_rn(__fmaf_rn(-guess, guess, v[i]), half, guess);
     const float denominator = __fadd_rn(__fmul_rn(root, f.inverse_sqrt_bias2), f.eps);
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(denominator));
-    const float inverse = __fmaf_rn(reciprocal, __fmaf_rn(-denominator, reciprocal, 1.0f), reciprocal);
+    const float inverse =
+        __fmaf_rn(reciprocal, __fmaf_rn(-denominator, reciprocal, 1.0f), reciprocal);
     const float quotient = __fmul_rn(m[i], inverse);
     out[i] = __fmaf_rn(inverse, __fmaf_rn(-denominator, quotient, m[i]), quotient);
-    // v in [2^-101, infinity), m in [2^-100, 2^60), denominator in [2^-60, 2^20): no step is subnormal, and
-    // remainders are exact.
+    // v in [2^-101, infinity), m in [2^-100, 2^60), denominator in [2^-60, 2^20): no step is
+    // subnormal, and remainders are exact.
     const auto within = [](float x, uint32_t low, uint32_t high) {
       return __float_as_uint(x) - low < high - low;
     };
@@ -146,12 +151,13 @@ struct State {
 template <Elements Grad, int W>
 __device__ __forceinline__ State<Grad, W> LoadState(const AdamWArgs& a, int64_t unit) {
   constexpr Elements kF32 = Elements::kF32;
-  return {LoadUnit<kF32, W>(a.master, unit), LoadUnit<kF32, W>(a.m, unit), LoadUnit<kF32, W>(a.v, unit),
-          LoadUnit<Grad, W>(a.grad, unit)};
+  return {LoadUnit<kF32, W>(a.master, unit), LoadUnit<kF32, W>(a.m, unit),
+          LoadUnit<kF32, W>(a.v, unit), LoadUnit<Grad, W>(a.grad, unit)};
 }
 
 template <int W>
-__device__ __forceinline__ void StoreCompute(const AdamWArgs& a, int64_t unit, const float (&w)[W]) {
+__device__ __forceinline__ void StoreCompute(const AdamWArgs& a, int64_t unit,
+                                             const float (&w)[W]) {
   if (a.compute.data == nullptr) return;
   if (a.compute.bf16)
     StoreUnit<Elements::kBF16, W>(a.compute, unit, Narrow<Elements::kBF16, W>(w));
@@ -160,8 +166,8 @@ __device__ __forceinline__ void StoreCompute(const AdamWArgs& a, int64_t unit, c
 }
 
 template <Elements Grad, int W>
-__device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f, const State<Grad, W>& state,
-                                       int64_t unit, unsigned decay) {
+__device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f,
+                                       const State<Grad, W>& state, int64_t unit, unsigned decay) {
   constexpr Elements kF32 = Elements::kF32;
   float w[W], m[W], v[W], g[W], direction[W];
   Widen<kF32, W>(state.master, w), Widen<kF32, W>(state.m, m), Widen<kF32, W>(state.v, v);
@@ -232,7 +238,8 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t unit = tile + u * kFlatThreads + threadIdx.x;
-      if (unit < units) Update<Grad, W>(a, f, state[u], unit, UnitDecay<W>(decay, tile_decay, unit * W));
+      if (unit < units)
+        Update<Grad, W>(a, f, state[u], unit, UnitDecay<W>(decay, tile_decay, unit * W));
     }
     tile += stride;
     load();
@@ -256,7 +263,8 @@ void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launc
   const auto run = [&]<Elements Grad, int W, int kUnroll, int kBlocksPerSm>() {
     const int64_t tiles = CeilDiv(args.end - args.begin, kUnroll * kFlatThreads * W);
     const auto blocks = static_cast<unsigned>(tiles);
-    LaunchKernel(launch, blocks, kFlatThreads, 0, AdamWKernel<Grad, W, kUnroll, kBlocksPerSm>, args, decay);
+    LaunchKernel(launch, blocks, kFlatThreads, 0, AdamWKernel<Grad, W, kUnroll, kBlocksPerSm>, args,
+                 decay);
   };
   if (wide && bf16)
     run.operator()<Elements::kBF16, 4, kAdamWUnroll, kAdamWBlocksPerSm>();

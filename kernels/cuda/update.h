@@ -1,5 +1,5 @@
-// Learning rate and AdamW of the CUDA kernel table. The order of operations is the CPU's, every one rounded
-// on its own: given the same scalars, the same bits.
+// Learning rate and AdamW of the CUDA kernel table. The order of operations is the CPU's, every one
+// rounded on its own: given the same scalars, the same bits.
 #pragma once
 
 #include "kernels/ops/step_ops.h"
@@ -9,7 +9,8 @@
 namespace millrace {
 
 void CudaBeginStep(const BeginStepOp<TensorView>& op, Stream& stream);
-// The decay ranges travel as arguments of the kernel; a list that is too long makes several launches.
+// The decay ranges travel as arguments of the kernel; a list that is too long makes several
+// launches.
 void CudaAdamW(const AdamWOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

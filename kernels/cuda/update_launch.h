@@ -16,7 +16,8 @@ struct AdamWArgs {
   int64_t begin = 0, end = 0;
   double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
 };
-// `decay`: in elements of the shard, ascending and disjoint; those outside [begin, end) do not matter.
+// `decay`: in elements of the shard, ascending and disjoint; those outside
+// [begin, end) do not matter.
 void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launch);
 
 }  // namespace millrace::cuda

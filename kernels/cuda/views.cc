@@ -7,8 +7,8 @@ namespace millrace::cuda {
 namespace {
 
 void CheckFloat(const TensorView& view, const char* name) {
-  MR_CHECK(view.dtype() == DType::kF32 || view.dtype() == DType::kBF16, "{} is {}; f32 or bf16 is allowed",
-           name, Name(view.dtype()));
+  MR_CHECK(view.dtype() == DType::kF32 || view.dtype() == DType::kBF16,
+           "{} is {}; f32 or bf16 is allowed", name, Name(view.dtype()));
 }
 
 bool Aligned(const void* p, int64_t stride_bytes) {
@@ -30,7 +30,8 @@ Rows RowsOf(const TensorView& view, const char* name) {
 Rows FlatOf(const TensorView& view, const char* name) {
   if (!view) return {};
   CheckFloat(view, name);
-  MR_CHECK(view.layout.contiguous(), "{} is {}; it must be contiguous", name, ToString(view.layout));
+  MR_CHECK(view.layout.contiguous(), "{} is {}; it must be contiguous", name,
+           ToString(view.layout));
   return {view.data, view.numel(), view.dtype() == DType::kBF16, Aligned(view.data, 0)};
 }
 
@@ -68,8 +69,8 @@ StepScalars* ScalarsOf(const TensorView& scalars) {
 }
 
 TokenRows TokensOf(const TensorView& tokens, const TensorView& scalars, int64_t parity_stride) {
-  MR_CHECK(tokens.dtype() == DType::kI32 && tokens.layout.rank == 2, "tokens are {}; i32[B, T] is expected",
-           ToString(tokens.layout));
+  MR_CHECK(tokens.dtype() == DType::kI32 && tokens.layout.rank == 2,
+           "tokens are {}; i32[B, T] is expected", ToString(tokens.layout));
   TokenRows rows;
   rows.data = tokens.as<int32_t>();
   rows.batch = tokens.dim(0);
@@ -99,7 +100,8 @@ Elements ElementsOf(std::initializer_list<Rows> rows) {
 Launch LaunchOn(Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
   CudaDevice& device = cuda.device();
-  return {cuda.get(), device.properties().multiProcessorCount, device.Attached<LaunchPolicy>().early};
+  return {cuda.get(), device.properties().multiProcessorCount,
+          device.Attached<LaunchPolicy>().early};
 }
 
 }  // namespace millrace::cuda

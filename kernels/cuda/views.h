@@ -1,4 +1,5 @@
-// Operands of an op, checked and turned into what kernels take (rows.h). Violations throw Error(kInternal).
+// Operands of an op, checked and turned into what kernels take (rows.h). Violations throw
+// Error(kInternal).
 #pragma once
 
 #include <initializer_list>
@@ -12,13 +13,16 @@ namespace millrace::cuda {
 
 // An absent view gives absent Rows. `name` is the operand's, for messages.
 Rows RowsOf(const TensorView& view, const char* name);  // f32 or bf16 [R,C], neighbours in a row
-Rows FlatOf(const TensorView& view, const char* name);  // f32 or bf16, contiguous, any rank: one row
+Rows FlatOf(const TensorView& view,
+            const char* name);  // f32 or bf16, contiguous, any rank: one row
 // RowsOf a [rows, columns], or FlatOf a [columns].
 Rows RowsOf(const TensorView& view, int64_t rows, int64_t columns, const char* name);
 Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name);
 
-float* FloatsOf(const TensorView& view, int64_t n, const char* name);    // dense f32 [n]; nullptr when absent
-double* DoublesOf(const TensorView& view, int64_t n, const char* name);  // contiguous f64, n elements
+float* FloatsOf(const TensorView& view, int64_t n,
+                const char* name);  // dense f32 [n]; nullptr when absent
+double* DoublesOf(const TensorView& view, int64_t n,
+                  const char* name);  // contiguous f64, n elements
 StepScalars* ScalarsOf(const TensorView& scalars);
 TokenRows TokensOf(const TensorView& tokens, const TensorView& scalars, int64_t parity_stride);
 

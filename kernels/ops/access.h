@@ -1,4 +1,5 @@
-// How a kernel op touches one operand. Lifetimes, stream edges and race checks derive from these alone.
+// How a kernel op touches one operand. Lifetimes, stream edges and race checks derive from these
+// alone.
 #pragma once
 
 #include <cstddef>
@@ -34,21 +35,25 @@ constexpr std::string_view Name(Access a) {
 // Whether an output replaces or adds to what its view holds: beta 0 or beta 1 of a GEMM.
 enum class Update { kOverwrite, kAccumulate };
 
-// Base of an op without attributes. Ops inherit their attributes (what is not a view), so that an op over one
-// kind of view converts to the same op over another: see ConvertOp.
+// Base of an op without attributes. Ops inherit their attributes (what is not a view), so that an
+// op over one kind of view converts to the same op over another: see ConvertOp.
 struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
 };
 
-constexpr Access AccessOf(Update u) { return u == Update::kOverwrite ? Access::kWrite : Access::kAccumulate; }
+constexpr Access AccessOf(Update u) {
+  return u == Update::kOverwrite ? Access::kWrite : Access::kAccumulate;
+}
 
-// The same op over another kind of view: attributes copied, each operand mapped by `map(const From&) -> To`.
+// The same op over another kind of view: attributes copied, each operand mapped by
+// `map(const From&) -> To`.
 template <template <class> class Op, class From, class To, class Map>
 Op<To> ConvertOp(const Op<From>& from, Map&& map) {
   Op<To> to;
   static_cast<typename Op<To>::Attrs&>(to) = from;
   std::vector<const From*> operands;
-  Op<From>::Visit(from, [&](const From& view, Access, std::string_view) { operands.push_back(&view); });
+  Op<From>::Visit(from,
+                  [&](const From& view, Access, std::string_view) { operands.push_back(&view); });
   size_t next = 0;
   Op<To>::Visit(to, [&](To& view, Access, std::string_view) { view = map(*operands[next++]); });
   return to;

@@ -41,11 +41,13 @@ std::string WhyNotHeads(const Layout& layout, std::string_view name) {
   if (layout.dtype != DType::kBF16)
     return fmt::format("{} is {}, cuDNN takes bf16", name, Name(layout.dtype));
   if (layout.dims[3] > 1 && layout.strides[3] != 1)
-    return fmt::format("{} has stride {} in its last dimension, cuDNN takes 1", name, layout.strides[3]);
+    return fmt::format("{} has stride {} in its last dimension, cuDNN takes 1", name,
+                       layout.strides[3]);
   for (int i = 0; i < 3; ++i) {
     const int64_t bytes = layout.strides[i] * Bytes(layout.dtype);
     if (layout.dims[i] > 1 && bytes % kAlignment != 0)
-      return fmt::format("{} has a stride of {} bytes, cuDNN takes multiples of {}", name, bytes, kAlignment);
+      return fmt::format("{} has a stride of {} bytes, cuDNN takes multiples of {}", name, bytes,
+                         kAlignment);
   }
   return "";
 }
@@ -64,8 +66,8 @@ AttentionChoice Choose(const Op& op) {
   });
   if (why.empty()) {
     if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
-      why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth, kDepthMultiple,
-                        kMaxDepth);
+      why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth,
+                        kDepthMultiple, kMaxDepth);
     else if (d.length < 2)
       why = fmt::format("sequences of {}, cuDNN takes 2 and more", d.length);
     else if (std::max(d.batch, d.heads) > kMaxGrid)

@@ -1,13 +1,15 @@
-// Which kernels of the CUDA backend serve an attention op, how they cut it, and the scratch they take. From
-// shapes, strides and dtypes alone: a plan is the same on every GPU, and planning and kernels/cuda read the
-// same numbers here.
+// Which kernels of the CUDA backend serve an attention op, how they cut it, and the scratch they
+// take. From shapes, strides and dtypes alone: a plan is the same on every GPU, and planning and
+// kernels/cuda read the same numbers here.
 //
-// Arithmetic  kOwn computes in f32 throughout. kCudnn multiplies bf16 on tensor cores and adds up in f32: the
-//             probabilities, and the score gradients, are rounded to bf16 before they enter a product, and
-//             with grouped queries so are each query head's contributions to d_k and d_v.
+// Arithmetic  kOwn computes in f32 throughout. kCudnn multiplies bf16 on tensor cores and adds up
+//             in f32: the probabilities, and the score gradients, are rounded to bf16 before they
+//             enter a product, and with grouped queries so are each query head's contributions to
+//             d_k and d_v.
 // Source      What cuDNN takes and needs: nvidia-cudnn-frontend 1.32 (sdpa_support_surface.h,
 //             scaled_dot_product_flash_attention.h) and the plans that cuDNN 9.19 makes for compute
-//             capability 9.0, asked for every case below. kernels/cuda checks them again at run time.
+//             capability 9.0, asked for every case below. kernels/cuda checks them again at run
+//             time.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +31,19 @@ struct AttentionChoice {
   std::string why;  // cuDNN's refusal, in words; empty when cuDNN serves
 };
 
-// cuDNN serves bf16 operands (every one) whose head dimension is a multiple of 8, up to 256; whose strides
-// are multiples of 16 bytes; lse dense; T >= 2 (its gradient refuses one row); B and H at most 65535, the
-// limit of a CUDA grid. T need not be a multiple of anything. Every operand's address must then be a multiple
-// of 16 bytes.
+// cuDNN serves bf16 operands (every one) whose head dimension is a multiple of 8, up to 256; whose
+// strides are multiples of 16 bytes; lse dense; T >= 2 (its gradient refuses one row); B and H at
+// most 65535, the limit of a CUDA grid. T need not be a multiple of anything. Every operand's
+// address must then be a multiple of 16 bytes.
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 
-// The op as a sequence of cuDNN calls over `batch` batch rows and `kv_heads` key/value heads with their query
-// heads; the last call of a row may be smaller. kv_heads < Hkv only with batch 1. One call, unless
+// The op as a sequence of cuDNN calls over `batch` batch rows and `kv_heads` key/value heads
+// with their query heads; the last call of a row may be smaller. kv_heads < Hkv only with
+// batch 1. One call, unless
 //   - an operand would span 2^31 elements or more,
-//   - or the gradient is deterministic: cuDNN then keeps a whole matrix of score gradients (below 9.25), and
-//   a
+//   - or the gradient is deterministic: cuDNN then keeps a whole matrix of score
+//   gradients (below 9.25), and a
 //     call is cut such that it is at most kScoreGradientBytes, as far as one key/value head is.
 struct AttentionSlices {
   int64_t batch = 0, kv_heads = 0;

@@ -35,7 +35,8 @@ double CausalPairs(const Shape& q) {
 int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend) {
   if (!op.d_table) return 0;
   if (backend == Backend::kCuda)
-    return cuda::EmbedGradScratch{op.tokens.layout.numel(), Dim(op.d_table, 0), Dim(op.d_table, 1)}.bytes();
+    return cuda::EmbedGradScratch{op.tokens.layout.numel(), Dim(op.d_table, 0), Dim(op.d_table, 1)}
+        .bytes();
   // Rows sorted by token, and where each token's rows end.
   return (Dim(op.d_table, 0) + 1 + op.tokens.layout.numel()) * 4;
 }
@@ -65,7 +66,8 @@ int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
 
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCuda) return cuda::AttentionBytes(op);
-  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3), block = std::min(cpu::kAttentionRows, length);
+  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3),
+                block = std::min(cpu::kAttentionRows, length);
   int64_t floats = block * length;
   for (const Shape* s : {&op.q, &op.out}) floats += IsF32(*s) ? 0 : block * depth;
   for (const Shape* s : {&op.k, &op.v}) floats += IsF32(*s) ? 0 : length * depth;
@@ -74,7 +76,8 @@ int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {
 
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCuda) return cuda::AttentionBytes(op);
-  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3), block = std::min(cpu::kAttentionRows, length);
+  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3),
+                block = std::min(cpu::kAttentionRows, length);
   int64_t floats = 2 * block * length;
   for (const Shape* s : {&op.q, &op.d_out, &op.d_q}) floats += IsF32(*s) ? 0 : block * depth;
   for (const Shape* s : {&op.k, &op.v, &op.d_k, &op.d_v}) floats += IsF32(*s) ? 0 : length * depth;
@@ -98,10 +101,12 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
     return "matmul that accumulates takes no epilogue";
   if (op.rounding == Rounding::kOnce && op.epilogue != Epilogue::kNone)
     return "matmul that rounds once takes no epilogue";
-  if (op.epilogue == Epilogue::kGeluGrad && !op.pre) return "matmul with a GELU's gradient has no pre";
+  if (op.epilogue == Epilogue::kGeluGrad && !op.pre)
+    return "matmul with a GELU's gradient has no pre";
   const DType a = op.a.layout.dtype, b = op.b.layout.dtype;
   if (backend == Backend::kCuda && a != b)
-    return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a), Name(b));
+    return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a),
+                       Name(b));
   const bool activated = op.epilogue != Epilogue::kNone && op.epilogue != Epilogue::kBias;
   for (const Shape* result : {&op.out, &op.pre})
     if (backend == Backend::kCuda && activated && *result && MatrixKeyOf(result->layout).transposed)
@@ -113,7 +118,8 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend) {
   const int64_t heads = Dim(op.q, 2), kv_heads = Dim(op.k, 2), depth = Dim(op.q, 3);
   if (kv_heads <= 0 || heads % kv_heads != 0)
-    return fmt::format("attention: {} heads are not a multiple of {} key/value heads", heads, kv_heads);
+    return fmt::format("attention: {} heads are not a multiple of {} key/value heads", heads,
+                       kv_heads);
   const int64_t limit = backend == Backend::kCpu ? cpu::kChunk : 256;
   if (depth > limit) return fmt::format("attention: head dimension {} exceeds {}", depth, limit);
   return "";

@@ -27,20 +27,22 @@ int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
 
-// "" when the backend runs the op with these shapes and dtypes; else the reason, naming value and limit.
+// "" when the backend runs the op with these shapes and dtypes; else the
+// reason, naming value and limit.
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
 
-// Arithmetic: a multiply-add is 2 FLOPs. Causal attention counts the lower triangle only, T*(T+1)/2 pairs.
+// Arithmetic: a multiply-add is 2 FLOPs. Causal attention counts the lower
+// triangle only, T*(T+1)/2 pairs.
 double Flops(const MatmulOp<Shape>& op);
 double Flops(const AttentionOp<Shape>& op);      // 2 GEMMs over the triangle
 double Flops(const AttentionGradOp<Shape>& op);  // 5 GEMMs over the triangle
 
 namespace internal {
 
-// Rough arithmetic per element of an op's largest operand, for the ops whose time is their memory traffic: an
-// exponential counts 16, a division or square root 4. Ops that only move bytes count 0.
+// Rough arithmetic per element of an op's largest operand, for the ops whose time is their memory
+// traffic: an exponential counts 16, a division or square root 4. Ops that only move bytes count 0.
 constexpr double FlopsPerElement(std::string_view op) {
   struct Entry {
     std::string_view op;
@@ -62,7 +64,8 @@ constexpr double FlopsPerElement(std::string_view op) {
 
 struct OpCost {
   double flops = 0;
-  int64_t read_bytes = 0;  // memory traffic if every operand is touched once; scratch is not counted
+  int64_t read_bytes =
+      0;  // memory traffic if every operand is touched once; scratch is not counted
   int64_t write_bytes = 0;
 };
 

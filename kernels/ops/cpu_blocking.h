@@ -1,9 +1,10 @@
-// How the CPU backend cuts its ops into blocks, and the scratch that follows. Planning and kernels/cpu read
-// the same numbers here, so that a planned workspace always is the one the kernel carves up.
+// How the CPU backend cuts its ops into blocks, and the scratch that follows. Planning
+// and kernels/cpu read the same numbers here, so that a planned workspace always is the
+// one the kernel carves up.
 //
-// Results may depend on a block size (a different block, a different order of additions), never on which
-// operands need scratch: every variant of an op (overwrite or accumulate, f32 or bf16 destination) is cut the
-// same way.
+// Results may depend on a block size (a different block, a different order of additions), never on
+// which operands need scratch: every variant of an op (overwrite or accumulate, f32 or bf16
+// destination) is cut the same way.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +18,9 @@ namespace millrace::cpu {
 // Elements of a row that a kernel holds as float at a time; a few such buffers live on the stack.
 inline constexpr int64_t kChunk = 512;
 
-// The product of a matmul is formed in tiles of at most kTile x kTile, each over all of K at once when both
-// operands are f32. Operands in bf16 are converted tile by tile, kMatmulDepth of K at a time.
+// The product of a matmul is formed in tiles of at most kTile x kTile, each over all of K
+// at once when both operands are f32. Operands in bf16 are converted tile by tile,
+// kMatmulDepth of K at a time.
 inline constexpr int64_t kMatmulTile = 512;
 inline constexpr int64_t kMatmulDepth = 2048;
 static_assert(kMatmulTile <= kChunk);
@@ -29,7 +31,8 @@ struct MatmulBlocks {
 
 inline MatmulBlocks BlocksOfMatmul(int64_t m, int64_t n, int64_t k, DType a, DType b) {
   const bool convert = a != DType::kF32 || b != DType::kF32;
-  return {std::min(m, kMatmulTile), std::min(n, kMatmulTile), convert ? std::min(k, kMatmulDepth) : k};
+  return {std::min(m, kMatmulTile), std::min(n, kMatmulTile),
+          convert ? std::min(k, kMatmulDepth) : k};
 }
 
 // Whether the product can be formed in the destination itself; else a tile of scratch holds it.
@@ -41,8 +44,8 @@ inline bool ProductInPlace(const Layout& out, Update update) {
 // Query rows per block of attention. Keys after the block's last row are skipped.
 inline constexpr int64_t kAttentionRows = 64;
 
-// Rows whose contributions are summed before they join the total of a column sum: halves the exponent of the
-// error's growth.
+// Rows whose contributions are summed before they join the total of a column sum: halves the
+// exponent of the error's growth.
 inline constexpr int64_t kSumRows = 64;
 
 }  // namespace millrace::cpu

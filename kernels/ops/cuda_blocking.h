@@ -1,6 +1,7 @@
-// How the CUDA backend cuts its ops into blocks, and the scratch that follows. Planning and kernels/cuda read
-// the same numbers here, so that a planned workspace always is the one the kernel carves up. All of it
-// follows from shapes: a plan is the same on every GPU, and so are the orders of additions.
+// How the CUDA backend cuts its ops into blocks, and the scratch that follows. Planning and
+// kernels/cuda read the same numbers here, so that a planned workspace always is the one the
+// kernel carves up. All of it follows from shapes: a plan is the same on every GPU, and so
+// are the orders of additions.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 
 namespace millrace::cuda {
 
-// Blocks of norm_grad that keep sums over rows, in double: twice the multiprocessors of an H100 or H200.
+// Blocks of norm_grad that keep sums over rows, in double: twice the
+// multiprocessors of an H100 or H200.
 inline constexpr int64_t kNormGradBlocks = 264;
 
 constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * columns * 8; }
@@ -18,8 +20,8 @@ constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * 
 inline constexpr int64_t kColumnSumBlocks = 264;
 constexpr int64_t ColumnSumBytes(int64_t columns) { return kColumnSumBlocks * columns * 4; }
 
-// Blocks of sum_squares, at most, each with a partial sum in double, and threads of a block. Threads take
-// four elements at a time.
+// Blocks of sum_squares, at most, each with a partial sum in double, and threads of a block.
+// Threads take four elements at a time.
 inline constexpr int64_t kSumSquaresBlocks = 264;
 inline constexpr int kSumSquaresThreads = 256;
 constexpr int64_t kSumSquaresBytes = kSumSquaresBlocks * 8;
@@ -30,21 +32,23 @@ constexpr int64_t SumSquaresBlocks(int64_t n) {
 // The losses of a chunk's rows, in double.
 constexpr int64_t CrossEntropyBytes(int64_t rows) { return rows * 8; }
 
-// embed_grad sorts its rows by token (radix sort, least significant digit first), then adds up the sorted
-// rows in tiles. A token whose rows cross the border of tiles is summed in parts: a tile has at most two, one
-// that reaches in from the left and one that goes on to the right.
+// embed_grad sorts its rows by token (radix sort, least significant digit first), then adds up the
+// sorted rows in tiles. A token whose rows cross the border of tiles is summed in parts: a tile has
+// at most two, one that reaches in from the left and one that goes on to the right.
 struct EmbedGradScratch {
   static constexpr int kMaxDigitBits = 9;
   static constexpr int64_t kMaxSumTile = 64;
 
   int64_t rows, vocab, columns;
 
-  constexpr int bits() const { return vocab < 2 ? 1 : std::bit_width(static_cast<uint64_t>(vocab - 1)); }
+  constexpr int bits() const {
+    return vocab < 2 ? 1 : std::bit_width(static_cast<uint64_t>(vocab - 1));
+  }
   constexpr int passes() const { return (bits() + kMaxDigitBits - 1) / kMaxDigitBits; }
   constexpr int digit_bits() const { return (bits() + passes() - 1) / passes(); }
   constexpr int64_t digits() const { return int64_t{1} << digit_bits(); }
-  // Rows per block of the sort, a multiple of 2048: one block sorts few rows in one launch; beyond 64 blocks
-  // the tiles grow, since every block looks at the counts of all.
+  // Rows per block of the sort, a multiple of 2048: one block sorts few rows in one launch; beyond
+  // 64 blocks the tiles grow, since every block looks at the counts of all.
   constexpr int64_t sort_tile() const {
     return rows <= 4096 ? 4096 : std::max<int64_t>(1, (rows + 64 * 2048 - 1) / (64 * 2048)) * 2048;
   }
@@ -54,8 +58,12 @@ struct EmbedGradScratch {
   constexpr int64_t sum_tiles() const { return (rows + sum_tile() - 1) / sum_tile(); }
 
   // Offsets in bytes, in this order; each piece aligned to 16 bytes.
-  constexpr int64_t keys(int which) const { return which * 2 * Aligned(rows * 4); }     // i32 [rows], 2 of it
-  constexpr int64_t order(int which) const { return keys(which) + Aligned(rows * 4); }  // i32 [rows], 2 of it
+  constexpr int64_t keys(int which) const {
+    return which * 2 * Aligned(rows * 4);
+  }  // i32 [rows], 2 of it
+  constexpr int64_t order(int which) const {
+    return keys(which) + Aligned(rows * 4);
+  }                                                     // i32 [rows], 2 of it
   constexpr int64_t counts() const { return keys(2); }  // i32 [blocks, digits]
   constexpr int64_t partials() const {                  // f32 [tiles, 2, C]
     return counts() + Aligned(digits() * sort_blocks() * 4);

@@ -1,12 +1,12 @@
-// The border between plans and devices: one table of functions per backend. kernels/cpu fills every entry and
-// is the reference; kernels/cuda fills those that Lower may choose for it.
+// The border between plans and devices: one table of functions per backend. kernels/cpu fills every
+// entry and is the reference; kernels/cuda fills those that Lower may choose for it.
 //
-// Streams  An entry enqueues on `stream` and returns; operands are touched in stream order. A host stream has
-//          run the op on return.
-// Errors   Plans are checked before they run; an entry that is given what its op does not allow throws
-//          Error(kInternal) naming both values.
-// Threads  Entries may be called from several threads at once on disjoint operands (ranks as threads); they
-//          keep no state.
+// Streams  An entry enqueues on `stream` and returns; operands are touched in stream order. A host
+//          stream has run the op on return.
+// Errors   Plans are checked before they run; an entry that is given what its op does not allow
+//          throws Error(kInternal) naming both values.
+// Threads  Entries may be called from several threads at once on disjoint operands (ranks as
+//          threads); they keep no state.
 #pragma once
 
 #include "kernels/ops/model_ops.h"

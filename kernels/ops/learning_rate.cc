@@ -7,7 +7,8 @@
 namespace millrace {
 namespace {
 
-// Share of a decay that is over after `done` of `length` steps; a decay of length 0 is over at once.
+// Share of a decay that is over after `done` of `length` steps; a decay of
+// length 0 is over at once.
 double Share(int64_t done, int64_t length) {
   if (done < 0) return 0;
   if (done >= length) return 1;

@@ -28,7 +28,8 @@ MatrixKey MatrixKeyOf(const Layout& layout) {
   if (layout.strides[1] == 1 || cols <= 1) {
     key.ld = std::max({layout.strides[0], cols, int64_t{1}});
   } else {
-    MR_CHECK(layout.strides[0] == 1 || rows <= 1, "a matrix is {}: neither stride is 1", ToString(layout));
+    MR_CHECK(layout.strides[0] == 1 || rows <= 1, "a matrix is {}: neither stride is 1",
+             ToString(layout));
     key.transposed = true;
     key.ld = std::max({layout.strides[1], rows, int64_t{1}});
   }
@@ -54,7 +55,9 @@ std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
       return Product<Shape>::Of(op.a, op.b, ResultOf(op)).key(op.bias.present);
     case MatmulRoute::kWhole:
       return Product<Shape>{
-          op.a, op.b, {DenseLayout(DType::kF32, {op.out.layout.dims[0], op.out.layout.dims[1]}), true}}
+          op.a,
+          op.b,
+          {DenseLayout(DType::kF32, {op.out.layout.dims[0], op.out.layout.dims[1]}), true}}
           .key(false);
     case MatmulRoute::kTiles:
       return std::nullopt;
@@ -63,7 +66,8 @@ std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
 }
 
 std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op) {
-  if (op.epilogue != Epilogue::kGeluGrad || op.out.layout.dtype != DType::kBF16) return std::nullopt;
+  if (op.epilogue != Epilogue::kGeluGrad || op.out.layout.dtype != DType::kBF16)
+    return std::nullopt;
   std::optional<MatmulKey> key = KeyOf(op);
   if (!key || key->operands != DType::kBF16 || op.pre.layout != op.out.layout) return std::nullopt;
   if (std::min({key->a.alignment, key->b.alignment, key->out.alignment}) < kWidestAlignment)
@@ -74,8 +78,9 @@ std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op) {
 
 std::string ToString(const MatmulKey& key) {
   return fmt::format("{} {} x {} x {} -> {}{}{}{}{}{}", Name(key.operands), key.m, key.n, key.k,
-                     Name(key.result), ToString("a", key.a), ToString("b", key.b), ToString("out", key.out),
-                     key.bias ? ", bias" : "", key.gelu_grad ? ", GELU's gradient" : "");
+                     Name(key.result), ToString("a", key.a), ToString("b", key.b),
+                     ToString("out", key.out), key.bias ? ", bias" : "",
+                     key.gelu_grad ? ", GELU's gradient" : "");
 }
 
 size_t HashOf(const MatmulKey& key) {
@@ -87,9 +92,10 @@ size_t HashOf(const MatmulKey& key) {
     hash ^= hash >> 31;
   };
   mix(key.m), mix(key.n), mix(key.k);
-  mix(static_cast<int64_t>(key.operands) * 64 + static_cast<int64_t>(key.result) * 4 + key.gelu_grad * 2 +
-      key.bias);
-  for (const MatrixKey* matrix : {&key.a, &key.b, &key.out}) mix(matrix->ld * 2 + matrix->transposed);
+  mix(static_cast<int64_t>(key.operands) * 64 + static_cast<int64_t>(key.result) * 4 +
+      key.gelu_grad * 2 + key.bias);
+  for (const MatrixKey* matrix : {&key.a, &key.b, &key.out})
+    mix(matrix->ld * 2 + matrix->transposed);
   return hash;
 }
 

@@ -1,10 +1,12 @@
-// Which product a GEMM library is asked for: what its choice of an algorithm, and so the bits of a matmul,
-// may depend on. From shapes alone, so that a planner, a tuner and the kernel agree on it.
+// Which product a GEMM library is asked for: what its choice of an algorithm, and so the bits of a
+// matmul, may depend on. From shapes alone, so that a planner, a tuner and the kernel agree on it.
 //
-// Not part of it: whether the product overwrites or accumulates (both run the same algorithm) and addresses.
+// Not part of it: whether the product overwrites or accumulates (both run the same
+// algorithm) and addresses.
 //
-// Alignment  A plan aligns buffers to 256 bytes, and a view starts a whole number of rows into one. So the
-//            address of a matrix is aligned to whatever power of two divides the bytes of its row stride.
+// Alignment  A plan aligns buffers to 256 bytes, and a view starts a whole number of rows into one.
+//            So the address of a matrix is aligned to whatever power of two divides the bytes of
+//            its row stride.
 #pragma once
 
 #include <compare>
@@ -21,20 +23,21 @@ namespace millrace {
 
 // What a GEMM library may use of a matmul's scratch; 32 MiB is what cuBLASLt recommends on Hopper.
 inline constexpr int64_t kMatmulWorkspaceBytes = int64_t{32} << 20;
-// The f32 product of a matmul whose route is kTiles is formed in tiles of at most that size, which follow the
-// library's workspace in scratch.
+// The f32 product of a matmul whose route is kTiles is formed in tiles of at most that size, which
+// follow the library's workspace in scratch.
 inline constexpr int64_t kMatmulTileBytes = int64_t{16} << 20;
 
 // A matrix with one stride of 1: element (i, j) lies at i*ld + j, or at j*ld + i when transposed.
 struct MatrixKey {
   bool transposed = false;
-  int64_t ld = 1;          // elements; at least the length of a line
-  int64_t alignment = 16;  // of every line, bytes: a power of two, at most 16, beyond which no kernel asks
+  int64_t ld = 1;  // elements; at least the length of a line
+  int64_t alignment =
+      16;  // of every line, bytes: a power of two, at most 16, beyond which no kernel asks
   auto operator<=>(const MatrixKey&) const = default;
 };
 
-// out [m,n] = a [m,k] * b [k,n] (+ bias [n] in out's dtype, or times GELU's derivative at a matrix of out's
-// dtype and layout); out is never transposed.
+// out [m,n] = a [m,k] * b [k,n] (+ bias [n] in out's dtype, or times GELU's derivative at a matrix
+// of out's dtype and layout); out is never transposed.
 struct MatmulKey {
   int64_t m = 0, n = 0, k = 0;
   DType operands = DType::kF32;  // of a and b
@@ -86,14 +89,15 @@ struct Product {
 // How a GEMM library is used for a matmul.
 enum class MatmulRoute {
   kOneLaunch,  // it forms product and bias, and adds to the destination
-  kWhole,      // it forms the whole f32 product in scratch, after its workspace; a kernel adds and rounds.
-               // For results that round once and are not f32: a library rounds to the result's dtype before
-               // it adds, and chooses another algorithm for that dtype.
-  kTiles,      // the same in tiles, where bits need not be those of another op: f32 operands with a bf16
-               // result, a bias that has another dtype than the result or runs along its lines
+  kWhole,  // it forms the whole f32 product in scratch, after its workspace; a kernel adds and rounds.
+  // For results that round once and are not f32: a library rounds to the result's dtype before
+  // it adds, and chooses another algorithm for that dtype.
+  kTiles,  // the same in tiles, where bits need not be those of another op: f32 operands with a bf16
+           // result, a bias that has another dtype than the result or runs along its lines
 };
 
-// `result`: the layout that receives the product, before any activation. All operands have one dtype.
+// `result`: the layout that receives the product, before any activation. All operands have one
+// dtype.
 MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& result,
                     const std::optional<Layout>& bias);
 
@@ -109,11 +113,11 @@ MatmulRoute RouteOf(const MatmulOp<V>& op) {
                  op.bias ? std::optional(op.bias.layout) : std::nullopt);
 }
 
-// The one product of an op, without what follows a product; none where there is nothing to multiply, or
-// tiles.
+// The one product of an op, without what follows a product; none where there is nothing to
+// multiply, or tiles.
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op);
-// The op as a library would do it at once: Epilogue::kGeluGrad in bf16, with pre as out. None for other ops:
-// they are their product, or the library shall not do the rest.
+// The op as a library would do it at once: Epilogue::kGeluGrad in bf16, with pre as out. None for
+// other ops: they are their product, or the library shall not do the rest.
 std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op);
 
 }  // namespace millrace

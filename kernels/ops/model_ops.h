@@ -1,15 +1,15 @@
 // Argument structs of the kernel ops that compute a model: forward, backward, loss.
 //
-// One struct per op, for several kinds of view V: plan::View while a step is planned, TensorView (an address)
-// when it runs. `Visit(op, f)` calls f(view, access, name) for each operand, in a fixed order; it is the only
-// statement of what an op reads and writes. An absent optional operand (false as bool) is visited too;
-// visitors skip it.
+// One struct per op, for several kinds of view V: plan::View while a step is planned, TensorView
+// (an address) when it runs. `Visit(op, f)` calls f(view, access, name) for each operand, in a
+// fixed order; it is the only statement of what an op reads and writes. An absent optional operand
+// (false as bool) is visited too; visitors skip it.
 //
-// Letters  B batch, T sequence length, R = B*T rows, C model width, H heads, Hkv key/value heads, D head dim,
-//          F hidden width of the MLP, V vocabulary, Vp padded vocabulary (rows [V, Vp) of a table are zero
-//          for ever and get zero gradient).
-// Dtypes   "any" is f32 or bf16. Arithmetic is f32 whatever the storage; one rounding when a result is
-//          stored.
+// Letters  B batch, T sequence length, R = B*T rows, C model width, H heads, Hkv key/value heads, D
+//          head dim, F hidden width of the MLP, V vocabulary, Vp padded vocabulary (rows [V, Vp) of
+//          a table are zero for ever and get zero gradient).
+// Dtypes   "any" is f32 or bf16. Arithmetic is f32 whatever the storage; one rounding when a result
+//          is stored.
 // Aliasing  Views of one op do not overlap unless the op says so.
 // Scratch  Contents are undefined before and after; its size is WorkspaceBytes(op, backend)
 //          (kernels/ops/cost.h).
@@ -43,8 +43,8 @@ struct EmbedOp : EmbedAttrs {
   }
 };
 
-// d_table[v, :] (=|+=) sum over (b,t) with tokens[b,t] == v of d_out[b*T+t, :], in order of b*T+t; rows that
-// no token names become zero
+// d_table[v, :] (=|+=) sum over (b,t) with tokens[b,t] == v of d_out[b*T+t, :], in order of b*T+t;
+// rows that no token names become zero
 // (overwrite) or keep their value. d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].   d_table,
 // d_positions any dtype; each sum is formed in f32 and reaches its destination in one rounding, whatever the
 // update.
@@ -72,11 +72,12 @@ struct EmbedGradOp : EmbedGradAttrs {
 
 enum class NormKind { kLayer, kRms };
 
-// s = x + residual, rounded to sum's dtype (s = x without residual, and then `sum` is absent); layer: out =
-// (s - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + eps), biased variance (arXiv 1607.06450);
-// rms:   out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps) (arXiv 1910.07467). x, residual, sum, out
-//        any [R,C]; weight, bias any [C]; mean (layer only), rstd f32 [R]. `sum` may be x or residual itself
-//        (in place). Bits do not depend on whether the addition is fused.
+// s = x + residual, rounded to sum's dtype (s = x without residual, and then `sum` is absent);
+// layer: out = (s - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + eps), biased variance
+// (arXiv 1607.06450);
+// rms:   out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps) (arXiv 1910.07467). x, residual,
+//        sum, out any [R,C]; weight, bias any [C]; mean (layer only), rstd f32 [R]. `sum` may be x
+//        or residual itself (in place). Bits do not depend on whether the addition is fused.
 struct NormAttrs {
   NormKind kind = NormKind::kLayer;
   float eps = 1e-5f;
@@ -100,8 +101,8 @@ struct NormOp : NormAttrs {
   }
 };
 
-// Gradient of NormOp with respect to its (summed) input x, weight and bias, with the gradient that bypasses
-// the norm added:
+// Gradient of NormOp with respect to its (summed) input x, weight and bias, with the gradient that
+// bypasses the norm added:
 // d_x = dnorm/dx(d_out) (+ d_bypass).   d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out
 // itself. d_weight[c] (=|+=) sum over rows of d_out*xhat, d_bias[c] (=|+=) sum over rows of d_out;
 // destinations any dtype.
@@ -137,13 +138,14 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 // stride of each 2-D view is 1, so a transpose is a view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of
 // that, and `pre` [M,N] receives the value before it. kGeluGrad: times the derivative of tanh-GELU at `pre`,
 // which is read: the gradient with respect to what went into a GELU. Nothing overlaps `pre`.
-// Rounding  kOnce: the f32 product is complete before it is rounded to out's dtype or added to what is there,
-//           in one rounding, and it has the bits that a dense f32 `out` would receive. So overwriting a
-//           temporary and adding it later (ConcatOp) gives the bits of writing or adding at once. An op that
-//           accumulates always is kOnce; none that is takes an epilogue.
-//           kBackend: the product's bits may depend on out's dtype and strides, and a backend may round it to
-//           the dtype of the stored value (pre's or else out's) before it adds the bias, or to out's before
-//           it multiplies by the derivative. Of these the CPU does the last, always.
+// Rounding  kOnce: the f32 product is complete before it is rounded to out's dtype or added to what
+//           is there, in one rounding, and it has the bits that a dense f32 `out` would receive. So
+//           overwriting a temporary and adding it later (ConcatOp) gives the bits of writing or
+//           adding at once. An op that accumulates always is kOnce; none that is takes an epilogue.
+//           kBackend: the product's bits may depend on out's dtype and strides, and a backend may
+//           round it to the dtype of the stored value (pre's or else out's) before it adds the
+//           bias, or to out's before it multiplies by the derivative. Of these the CPU does the
+//           last, always.
 enum class Rounding { kBackend, kOnce };
 struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
@@ -213,7 +215,8 @@ struct RopeTableOp : RopeTableAttrs {
 
 enum class RopeDirection { kForward, kInverse };
 
-// Rotates pairs (x[i], x[i + D/2]) of each head by the table's angle for its position, in place (arXiv
+// Rotates pairs (x[i], x[i + D/2]) of each head by the table's angle for its
+// position, in place (arXiv
 // 2104.09864, half-split layout as in
 // HF Llama). kInverse rotates back: the gradient.   x any [B,T,H,D] strided (a slice of a fused QKV row),
 // table f32 [T, D/2, 2].
@@ -233,8 +236,8 @@ struct RopeOp : RopeAttrs {
   }
 };
 
-// Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:]; out[b,t,h,:] =
-// sum_u p * v[b,u,h/(H/Hkv),:].
+// Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:];
+// out[b,t,h,:] = sum_u p * v[b,u,h/(H/Hkv),:].
 // lse[b,h,t] = log sum exp of the scaled scores, f32.   q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all
 // strided in dims 0..2. lse optional. On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
 struct AttentionAttrs {
@@ -257,8 +260,9 @@ struct AttentionOp : AttentionAttrs {
   }
 };
 
-// Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D], d_k, d_v [B,T,Hkv,D].
-// deterministic: the same bits every time; else blocks of a GPU may add to d_q in the order they finish.
+// Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D], d_k, d_v
+// [B,T,Hkv,D]. deterministic: the same bits every time; else blocks of a GPU may add to d_q in the
+// order they finish.
 struct AttentionGradAttrs {
   float scale = 1;
   bool deterministic = true;
@@ -301,8 +305,8 @@ struct AddOp : NoAttrs {
 enum class ActivationKind { kGelu, kSwiglu };
 
 // gelu (tanh form, HF "gelu_new"): out[r,f] = gelu(x[r,f]), x [R,F].
-// swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns; arXiv 2002.05202). out
-// any [R,F].
+// swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns; arXiv
+// 2002.05202). out any [R,F].
 struct ActivationAttrs {
   ActivationKind kind = ActivationKind::kGelu;
   bool operator==(const ActivationAttrs&) const = default;
@@ -319,8 +323,8 @@ struct ActivationOp : ActivationAttrs {
   }
 };
 
-// d_x from d_out and the forward input x. d_x has x's shape and may be x itself; for gelu it may be d_out
-// itself.
+// d_x from d_out and the forward input x. d_x has x's shape and may be x itself; for
+// gelu it may be d_out itself.
 struct ActivationGradAttrs {
   ActivationKind kind = ActivationKind::kGelu;
   bool operator==(const ActivationGradAttrs&) const = default;
@@ -340,12 +344,13 @@ struct ActivationGradOp : ActivationGradAttrs {
 
 enum class LossOutput { kLossOnly, kLossAndGradient };
 
-// Cross entropy of a chunk of rows. For row r of the chunk (row_begin + r = b*T + t of the microbatch),
-// target y = targets[b,t]: loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with gradient, in place,
-// logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) * scalars->inv_valid_tokens for v < V, and 0 for V <=
-// v < Vp. A target < 0 is not counted and its gradient row is 0. logits any [rows,Vp] accumulate (loss only:
-// read); targets i32 [B,T] strided, parity as EmbedOp; loss_sum f64 [1] (=|+=), summed in a fixed order.
-// scalars->inject_loss_nan != 0 makes loss_sum NaN (fault injection).
+// Cross entropy of a chunk of rows. For row r of the chunk (row_begin + r = b*T + t of the
+// microbatch), target y = targets[b,t]: loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with
+// gradient, in place, logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) *
+// scalars->inv_valid_tokens for v < V, and 0 for V <= v < Vp. A target < 0 is not counted and its
+// gradient row is 0. logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided,
+// parity as EmbedOp; loss_sum f64 [1] (=|+=), summed in a fixed order. scalars->inject_loss_nan !=
+// 0 makes loss_sum NaN (fault injection).
 struct CrossEntropyAttrs {
   int64_t row_begin = 0;
   int64_t vocab = 0;

@@ -1,8 +1,8 @@
-// Argument structs of the kernel ops that surround the model: sharding, gradients, statistics, update.
-// Conventions as in model_ops.h.
+// Argument structs of the kernel ops that surround the model: sharding, gradients, statistics,
+// update. Conventions as in model_ops.h.
 //
-// Flat views are 1-D and contiguous. n is the numel of the view. u indexes flat parameters, U is their
-// number.
+// Flat views are 1-D and contiguous. n is the numel of the view. u indexes flat
+// parameters, U is their number.
 #pragma once
 
 #include <cstdint>
@@ -123,8 +123,8 @@ struct SumSquaresOp : NoAttrs {
 
 enum class ScheduleKind { kConstant, kCosine, kWsd };
 
-// lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup counted
-// against decay_steps:
+// lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup
+// counted against decay_steps:
 // constant: lr;  cosine: min_lr + (lr-min_lr)*(1+cos(pi*min(1, s/decay)))/2;
 // wsd: lr until total - decay_steps, then linear to min_lr at total (warm-up, stable, decay; arXiv
 // 2404.06395). A decay of 0 steps is over as soon as it begins.
@@ -132,12 +132,14 @@ struct LearningRate {
   ScheduleKind kind = ScheduleKind::kConstant;
   double lr = 0, min_lr = 0;
   int64_t warmup = 0;
-  int64_t decay_steps = 0;  // cosine: steps from the end of warm-up to min_lr; wsd: length of the final decay
+  int64_t decay_steps =
+      0;  // cosine: steps from the end of warm-up to min_lr; wsd: length of the final decay
   int64_t total_steps = 0;
   bool operator==(const LearningRate&) const = default;
 };
 
-// The value above for one step. Shared by backends, the config check and the tests' oracle is written apart.
+// The value above for one step. Shared by backends, the config check and the
+// tests' oracle is written apart.
 double LearningRateAt(const LearningRate& schedule, int64_t step);
 
 // First op of a step: scalars->lr = LearningRateAt(schedule, scalars->step).
@@ -156,15 +158,16 @@ struct BeginStepOp : BeginStepAttrs {
   }
 };
 
-// Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in order. rows f64
-// [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U), bad_count per flat
-// parameter (U), loss_sum]. loss = sum over r of loss_sum * inv_valid_tokens; grad_norm = sqrt(sum over the
-// ranks of replica 0 and over u of sum_squares); ranks are numbered replica-major: rank = replica *
-// shard_world + shard_rank, so replica 0 is ranks [0, shard_world). finite = loss, every bad_count == 0 and
-// grad_norm finite; the offender is the lowest rank with a bad loss (unit -1), else the lowest (unit, rank)
-// with bad_count > 0. spike = finite, scalars->max_loss > 0 and loss > scalars->max_loss; its offender is unit
-// -3 of no rank. applied = finite and no spike; applied: adam_t += 1; else skipped += 1. clip <= 0 turns
-// clipping off (clip_scale = 1), which is 1 also when the update is not applied.
+// Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in
+// order. rows f64 [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U),
+// bad_count per flat parameter (U), loss_sum]. loss = sum over r of loss_sum * inv_valid_tokens;
+// grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares); ranks are numbered
+// replica-major: rank = replica * shard_world + shard_rank, so replica 0 is ranks [0, shard_world).
+// finite = loss, every bad_count == 0 and grad_norm finite; the offender is the lowest rank with a
+// bad loss (unit -1), else the lowest (unit, rank) with bad_count > 0. spike = finite,
+// scalars->max_loss > 0 and loss > scalars->max_loss; its offender is unit
+// -3 of no rank. applied = finite and no spike; applied: adam_t += 1; else skipped += 1. clip <= 0
+// turns clipping off (clip_scale = 1), which is 1 also when the update is not applied.
 struct StepStatsAttrs {
   int64_t units = 0;
   int64_t shard_world = 1;
@@ -183,8 +186,9 @@ struct StepStatsOp : StepStatsAttrs {
   }
 };
 
-// AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit unless
-// scalars->applied. g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
+// AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit
+// unless scalars->applied. g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v +
+// (1-b2)*g^2; t = scalars->adam_t;
 // w = master * (1 - lr*wd*[i in decay]); master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps);  f32,
 // bias corrections in double. master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n]
 // receives the downcast of the new master, also when the step is skipped. decay holds ranges of the whole
@@ -212,9 +216,9 @@ struct AdamWOp : AdamWAttrs {
   }
 };
 
-// --- Collectives. Executed by a Communicator (comm/communicator.h), not by the kernel table; they are ops
-// like the others so that lifetimes and edges see them. scratch: staging the transport asks for
-// (Capabilities), absent when it needs none.
+// --- Collectives. Executed by a Communicator (comm/communicator.h), not by the kernel table; they
+// are ops like the others so that lifetimes and edges see them. scratch: staging the transport asks
+// for (Capabilities), absent when it needs none.
 
 enum class AxisGroup { kShard, kReplicate, kWorld };
 enum class CommPurpose { kGather, kReduce };
@@ -239,7 +243,8 @@ struct AllGatherOp : AllGatherAttrs {
   }
 };
 
-// shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank order, one rounding to the
+// shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank
+// order, one rounding to the
 // dtype.   full [world*n], shard [n].
 struct ReduceScatterAttrs {
   AxisGroup group = AxisGroup::kShard;
@@ -259,7 +264,8 @@ struct ReduceScatterOp : ReduceScatterAttrs {
   }
 };
 
-// buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on every
+// buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank
+// order: the same bits on every
 // rank.   f32 or bf16 [n], in place.
 struct AllReduceAttrs {
   AxisGroup group = AxisGroup::kReplicate;

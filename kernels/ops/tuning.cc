@@ -65,8 +65,8 @@ std::pair<MatmulKey, TunedMatmul> EntryOf(const Json& json) {
 }  // namespace
 
 std::string TuningTable::ToText() const {
-  std::string text = fmt::format("{{\"device\": {},\n \"library\": {},\n \"matmuls\": [", Json(device).dump(),
-                                 Json(library_version).dump());
+  std::string text = fmt::format("{{\"device\": {},\n \"library\": {},\n \"matmuls\": [",
+                                 Json(device).dump(), Json(library_version).dump());
   const char* separator = "\n  ";
   for (const auto& [key, tuned] : matmuls) {
     text += separator + ToJson(key, tuned).dump();
@@ -96,7 +96,8 @@ TuningTable TuningTable::FromText(std::string_view text, const std::string& orig
 
 std::string TuningTable::Hash() const {
   std::string decisive = device + '\n' + library_version + '\n';
-  for (const auto& [key, tuned] : matmuls) decisive += ToString(key) + ": " + tuned.algorithm + '\n';
+  for (const auto& [key, tuned] : matmuls)
+    decisive += ToString(key) + ": " + tuned.algorithm + '\n';
   const XXH128_hash_t hash = XXH3_128bits(decisive.data(), decisive.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }

@@ -18,12 +18,14 @@ constexpr FixedField kCommon[] = {
     {"sliding_window", "[null]", "attention sees the whole context"},
     {"use_sliding_window", "[false]", "attention sees the whole context"},
     {"dtype", R"(["float32", "bfloat16", "float16", null])", "these element types can be read"},
-    {"torch_dtype", R"(["float32", "bfloat16", "float16", null])", "these element types can be read"},
+    {"torch_dtype", R"(["float32", "bfloat16", "float16", null])",
+     "these element types can be read"},
 };
 
 constexpr FixedField kGpt2[] = {
     {"architectures", R"([["GPT2LMHeadModel"], null])", "the language model is the only head"},
-    {"activation_function", R"(["gelu_new", "gelu_pytorch_tanh"])", "gelu is its tanh approximation"},
+    {"activation_function", R"(["gelu_new", "gelu_pytorch_tanh"])",
+     "gelu is its tanh approximation"},
     {"attn_pdrop", "[0]", "there is no dropout; to train on without, write 0 there"},
     {"embd_pdrop", "[0]", "there is no dropout; to train on without, write 0 there"},
     {"resid_pdrop", "[0]", "there is no dropout; to train on without, write 0 there"},
@@ -42,8 +44,8 @@ constexpr FixedField kLlama[] = {
     {"partial_rotary_factor", "[1, null]", "the whole head is rotated"},
 };
 
-// Sorted. Token ids and generation defaults; what a task head other than the language model would use; how to
-// run, not what; bookkeeping.
+// Sorted. Token ids and generation defaults; what a task head other than the language model would
+// use; how to run, not what; bookkeeping.
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",

@@ -22,7 +22,8 @@ using Json = nlohmann::json;
 
 class Reader {
  public:
-  Reader(std::string_view text, std::string name) : text_(std::string(text)), name_(std::move(name)) {
+  Reader(std::string_view text, std::string name)
+      : text_(std::string(text)), name_(std::move(name)) {
     for (const JsonTextProblem& problem : text_.problems())
       Add(fmt::format("line {}: {}", PositionOf(text_.text(), problem.offset).line, problem.text));
     if (problems_.empty() && !text_.root().is_object()) Add("must be an object");
@@ -33,16 +34,17 @@ class Reader {
     const Json* type = Find("model_type");
     const bool gpt2 = type && *type == "gpt2", llama = type && *type == "llama";
     if (!type) Add("model_type is missing; gpt2 and llama can be read");
-    if (type && !gpt2 && !llama) Problem("", "model_type", *type, "only gpt2 and llama can be read");
+    if (type && !gpt2 && !llama)
+      Problem("", "model_type", *type, "only gpt2 and llama can be read");
     ThrowIfAny();  // the other fields mean nothing without it
     const ModelConfig model = gpt2 ? Gpt2() : Llama();
     CheckFixed(CommonFixedFields());
     CheckFixed(gpt2 ? Gpt2FixedFields() : LlamaFixedFields());
     for (const auto& [field, value] : text_.root().items())
       if (!known_.contains(field) && !IsHarmlessField(field))
-        Problem(
-            "", field, value,
-            "not a field that we know, so it cannot be honoured. Remove it if it does not change the model");
+        Problem("", field, value,
+                "not a field that we know, so it cannot be honoured. Remove it if it does not "
+                "change the model");
     ThrowIfAny();
     CheckRanges(model);
     ThrowIfAny();
@@ -79,10 +81,12 @@ class Reader {
     m.heads = Size("num_attention_heads");
     m.kv_heads = Size("num_key_value_heads", m.heads);
     if (m.heads % *m.kv_heads != 0)
-      Add(fmt::format("num_key_value_heads, {}, must divide num_attention_heads, {}", *m.kv_heads, m.heads));
+      Add(fmt::format("num_key_value_heads, {}, must divide num_attention_heads, {}", *m.kv_heads,
+                      m.heads));
     const Json* head_dim = Find("head_dim");
-    m.head_dim = head_dim && !head_dim->is_null() ? Size("head_dim")
-                                                  : HeadDim(m, "hidden_size", "num_attention_heads");
+    m.head_dim = head_dim && !head_dim->is_null()
+                     ? Size("head_dim")
+                     : HeadDim(m, "hidden_size", "num_attention_heads");
     if (*m.head_dim % 2 != 0)
       Add(fmt::format("a head has {} elements (head_dim); rotary positions need an even number",
                       *m.head_dim));
@@ -97,8 +101,8 @@ class Reader {
     return m;
   }
 
-  // transformers 4: rope_theta beside rope_scaling. transformers 5: rope_parameters holds both. A file may
-  // have both forms, which must then agree.
+  // transformers 4: rope_theta beside rope_scaling. transformers 5: rope_parameters holds both. A
+  // file may have both forms, which must then agree.
   void Rope(ModelConfig* m) {
     const bool has_theta = Find("rope_theta") != nullptr;
     m->rope_theta = Number("rope_theta", 10000);
@@ -159,7 +163,8 @@ class Reader {
     scaling.low_freq_factor = number("low_freq_factor");
     scaling.high_freq_factor = number("high_freq_factor");
     if (scaling.low_freq_factor >= scaling.high_freq_factor && value.contains("low_freq_factor"))
-      Problem(section, "low_freq_factor", value["low_freq_factor"], "must be less than high_freq_factor");
+      Problem(section, "low_freq_factor", value["low_freq_factor"],
+              "must be less than high_freq_factor");
     known->insert("original_max_position_embeddings");
     scaling.original_max_position_embeddings =
         Size(section, "original_max_position_embeddings", value, std::nullopt);
@@ -172,7 +177,8 @@ class Reader {
     return it == text_.root().end() ? nullptr : &*it;
   }
 
-  // Absent or null: `otherwise`; without one, an error. Bounded, so that a product of two sizes fits 64 bits.
+  // Absent or null: `otherwise`; without one, an error. Bounded, so that a product
+  // of two sizes fits 64 bits.
   int64_t Size(const std::string& field, std::optional<int64_t> otherwise = std::nullopt) {
     known_.insert(field);
     return Size("", field, text_.root(), otherwise);
@@ -182,10 +188,12 @@ class Reader {
     constexpr int64_t kLargest = (int64_t{1} << 31) - 1;
     const auto value = object.find(field);
     if (value == object.end() || value->is_null()) {
-      if (!otherwise) Add(fmt::format("{}{} is missing", section.empty() ? "" : section + ".", field));
+      if (!otherwise)
+        Add(fmt::format("{}{} is missing", section.empty() ? "" : section + ".", field));
       return otherwise.value_or(1);
     }
-    if (value->is_number_integer() && *value >= 1 && *value <= kLargest) return value->get<int64_t>();
+    if (value->is_number_integer() && *value >= 1 && *value <= kLargest)
+      return value->get<int64_t>();
     Problem(section, field, *value, fmt::format("must be a whole number from 1 to {}", kLargest));
     return 1;
   }
@@ -248,14 +256,15 @@ class Reader {
     const JsonMember* member = text_.Find(PointerTo(parent, field));
     const std::string place =
         member ? fmt::format("line {}: ", PositionOf(text_.text(), member->key).line) : "";
-    Add(fmt::format("{}{}{}{} = {}: {}", place, section, section.empty() ? "" : ".", field, shown, text));
+    Add(fmt::format("{}{}{}{} = {}: {}", place, section, section.empty() ? "" : ".", field, shown,
+                    text));
   }
   void Add(std::string text) { problems_.push_back(std::move(text)); }
 
   void ThrowIfAny() const {
     if (problems_.empty()) return;
-    throw Error(ErrorCode::kData, fmt::format("{}: this model cannot be read as it is meant:\n  {}", name_,
-                                              fmt::join(problems_, "\n  ")));
+    throw Error(ErrorCode::kData, fmt::format("{}: this model cannot be read as it is meant:\n  {}",
+                                              name_, fmt::join(problems_, "\n  ")));
   }
 
   JsonText text_;

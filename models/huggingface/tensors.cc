@@ -19,7 +19,8 @@ struct Entry {
 };
 
 struct FamilyTable {
-  std::string_view prefix;        // of everything but the head: absent in folders saved from the bare model
+  std::string_view
+      prefix;  // of everything but the head: absent in folders saved from the bare model
   std::string_view block_prefix;  // before the block's number
   std::vector<Entry> block;
   std::vector<Entry> outside;  // without the head
@@ -44,23 +45,26 @@ const FamilyTable kGpt2 = {"transformer.",
                             {"ln_f.weight", "ln_f.weight"},
                             {"ln_f.bias", "ln_f.bias"}}};
 
-const FamilyTable kLlama = {"model.",
-                            "layers.",
-                            {{"norm_1.weight", "input_layernorm.weight"},
-                             {"attn.qkv.weight", "self_attn.q_proj.weight", Rows::kQuery},
-                             {"attn.qkv.weight", "self_attn.k_proj.weight", Rows::kKey},
-                             {"attn.qkv.weight", "self_attn.v_proj.weight", Rows::kValue},
-                             {"attn.proj.weight", "self_attn.o_proj.weight"},
-                             {"norm_2.weight", "post_attention_layernorm.weight"},
-                             {"mlp.gate_up.weight", "mlp.gate_proj.weight", Rows::kGate},
-                             {"mlp.gate_up.weight", "mlp.up_proj.weight", Rows::kUp},
-                             {"mlp.down.weight", "mlp.down_proj.weight"}},
-                            {{"embed.weight", "embed_tokens.weight"}, {"norm_f.weight", "norm.weight"}}};
+const FamilyTable kLlama = {
+    "model.",
+    "layers.",
+    {{"norm_1.weight", "input_layernorm.weight"},
+     {"attn.qkv.weight", "self_attn.q_proj.weight", Rows::kQuery},
+     {"attn.qkv.weight", "self_attn.k_proj.weight", Rows::kKey},
+     {"attn.qkv.weight", "self_attn.v_proj.weight", Rows::kValue},
+     {"attn.proj.weight", "self_attn.o_proj.weight"},
+     {"norm_2.weight", "post_attention_layernorm.weight"},
+     {"mlp.gate_up.weight", "mlp.gate_proj.weight", Rows::kGate},
+     {"mlp.gate_up.weight", "mlp.up_proj.weight", Rows::kUp},
+     {"mlp.down.weight", "mlp.down_proj.weight"}},
+    {{"embed.weight", "embed_tokens.weight"}, {"norm_f.weight", "norm.weight"}}};
 
-constexpr const char* kHead = "lm_head.weight";  // the same in both families, and ours; never prefixed
+constexpr const char* kHead =
+    "lm_head.weight";  // the same in both families, and ours; never prefixed
 
 const FamilyTable& TableOf(const ModelSpec& spec) {
-  MR_CHECK(spec.family == "gpt2" || spec.family == "llama", "{} has no Hugging Face names", spec.family);
+  MR_CHECK(spec.family == "gpt2" || spec.family == "llama", "{} has no Hugging Face names",
+           spec.family);
   return spec.family == "gpt2" ? kGpt2 : kLlama;
 }
 
@@ -90,7 +94,8 @@ HuggingFaceTensor MakeTensor(const ModelSpec& spec, const ParamSpec& param, std:
   HuggingFaceTensor tensor{std::move(name), {count}, param.name, first, matrix ? param.dims[1] : 1,
                            entry.transposed};
   if (matrix)
-    tensor.shape = entry.transposed ? std::vector{param.dims[1], count} : std::vector{count, param.dims[1]};
+    tensor.shape =
+        entry.transposed ? std::vector{param.dims[1], count} : std::vector{count, param.dims[1]};
   return tensor;
 }
 
@@ -114,9 +119,9 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
       const auto block = SplitBlock(param.name);
       for (const Entry& entry : block ? table.block : table.outside) {
         if (entry.ours != (block ? block->rest : std::string_view(param.name))) continue;
-        std::string name =
-            block ? fmt::format("{}{}{}.{}", prefix, table.block_prefix, block->number, entry.theirs)
-                  : fmt::format("{}{}", prefix, entry.theirs);
+        std::string name = block ? fmt::format("{}{}{}.{}", prefix, table.block_prefix,
+                                               block->number, entry.theirs)
+                                 : fmt::format("{}{}", prefix, entry.theirs);
         tensors.push_back(MakeTensor(spec, param, std::move(name), entry));
       }
       MR_CHECK_LT(before, tensors.size(), "{} has no Hugging Face name", param.name);
@@ -142,8 +147,9 @@ bool IsBuffer(std::string_view name, const FamilyTable& table) {
 std::string Listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 12;
   std::string text = fmt::format(
-      "{}", fmt::join(names.begin(),
-                      names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)), ", "));
+      "{}",
+      fmt::join(names.begin(),
+                names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)), ", "));
   return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
 }
 
@@ -172,8 +178,9 @@ std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& spec) {
 TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& names,
                          const std::string& folder) {
   const FamilyTable& table = TableOf(spec);
-  const bool prefixed = std::any_of(names.begin(), names.end(),
-                                    [&](const std::string& name) { return name.starts_with(table.prefix); });
+  const bool prefixed = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.starts_with(table.prefix);
+  });
   TensorMatch match;
   match.tensors = TensorsWithPrefix(spec, prefixed ? table.prefix : "");
   std::set<std::string> extra = names;
@@ -190,19 +197,21 @@ TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& nam
   for (const std::string& name : extra)
     if (!IsBuffer(name, table)) unplaced.push_back(name);
   std::vector<std::string> problems;
-  if (!missing.empty()) problems.push_back(fmt::format("{} missing: {}", missing.size(), Listed(missing)));
+  if (!missing.empty())
+    problems.push_back(fmt::format("{} missing: {}", missing.size(), Listed(missing)));
   if (!unplaced.empty())
-    problems.push_back(fmt::format("{} without a place in the model: {}", unplaced.size(), Listed(unplaced)));
-  MR_REQUIRE(ErrorCode::kData, problems.empty(), "the tensors of {} do not fit its config.json; {}", folder,
-             fmt::join(problems, "; "));
+    problems.push_back(
+        fmt::format("{} without a place in the model: {}", unplaced.size(), Listed(unplaced)));
+  MR_REQUIRE(ErrorCode::kData, problems.empty(), "the tensors of {} do not fit its config.json; {}",
+             folder, fmt::join(problems, "; "));
   return match;
 }
 
 void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored,
                  std::span<float> param) {
   const auto n = static_cast<int64_t>(stored.size());
-  MR_CHECK(begin >= 0 && begin + n <= tensor.numel(), "elements [{}, {}) of {}, which has {}", begin,
-           begin + n, tensor.name, tensor.numel());
+  MR_CHECK(begin >= 0 && begin + n <= tensor.numel(), "elements [{}, {}) of {}, which has {}",
+           begin, begin + n, tensor.name, tensor.numel());
   ForEachElement(tensor, begin, n, [&](int64_t i, int64_t at) {
     param[static_cast<size_t>(at)] = stored[static_cast<size_t>(i)];
   });

@@ -1,9 +1,10 @@
-// Which Hugging Face tensors hold which of our parameters, for GPT2LMHeadModel and LlamaForCausalLM.
+// Which Hugging Face tensors hold which of our parameters, for GPT2LMHeadModel and
+// LlamaForCausalLM.
 //
-// Layout   Ours are [out, in]. GPT-2's linear weights are stored [in, out] (transformers' Conv1D), so they
-// are
-//          transposed; everything else is stored as ours. Llama's q, k and v are row ranges of our fused qkv,
-//          its gate and up of our gate_up.
+// Layout   Ours are [out, in]. GPT-2's linear weights are stored [in, out]
+// (transformers' Conv1D), so they are
+//          transposed; everything else is stored as ours. Llama's q, k and v are row ranges of our
+//          fused qkv, its gate and up of our gate_up.
 // Padding  Neither side's tensors contain the padded rows of a vocabulary.
 #pragma once
 
@@ -32,24 +33,25 @@ struct HuggingFaceTensor {
   bool operator==(const HuggingFaceTensor&) const = default;
 };
 
-// In the order of the model's parameters; together they cover each parameter exactly. A tied head has no
-// tensor.
+// In the order of the model's parameters; together they cover each parameter exactly.
+// A tied head has no tensor.
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& spec);
 
 // What a folder's tensors are to the model.
 struct TensorMatch {
   std::vector<HuggingFaceTensor> tensors;  // under the names that the folder uses
-  std::optional<std::string> tied_head;    // "lm_head.weight" of a tied model: must repeat `tied_to`
-  std::string tied_to;                     // our parameter
+  std::optional<std::string> tied_head;  // "lm_head.weight" of a tied model: must repeat `tied_to`
+  std::string tied_to;                   // our parameter
 };
 
-// A folder saved from the bare model lacks the prefix "transformer." or "model."; buffers that older versions
-// saved are left aside. Error(kData) naming `folder` and all tensors that are missing or have no place.
+// A folder saved from the bare model lacks the prefix "transformer." or "model."; buffers that
+// older versions saved are left aside. Error(kData) naming `folder` and all tensors that are
+// missing or have no place.
 TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& names,
                          const std::string& folder);
 
-// param[...] = stored elements [begin, begin + stored.size()) of the tensor. `param` is the whole parameter
-// [rows, columns].
+// param[...] = stored elements [begin, begin + stored.size()) of the tensor. `param` is the whole
+// parameter [rows, columns].
 void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored,
                  std::span<float> param);
 

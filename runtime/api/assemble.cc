@@ -113,8 +113,8 @@ LowerOptions LowerOptionsOf(const Config& config, Backend backend) {
   return options;
 }
 
-RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward, const AssembledRun& run,
-                             const BackendTraits& traits) {
+RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
+                             const AssembledRun& run, const BackendTraits& traits) {
   switch (config.memory.recompute) {
     case MemoryConfig::Recompute::kNone:
       return GivenRecompute(forward, Recompute::kNone);
@@ -125,8 +125,8 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
     case MemoryConfig::Recompute::kAuto:
       break;
   }
-  return ChooseRecompute(
-      {run.layout, forward, LowerOptionsOf(config, traits.backend), run.options, traits.device_arena_bytes});
+  return ChooseRecompute({run.layout, forward, LowerOptionsOf(config, traits.backend), run.options,
+                          traits.device_arena_bytes});
 }
 
 }  // namespace
@@ -144,13 +144,14 @@ ModelOptions ModelOptionsOf(const Config& config) {
   o.vocab = m.Vocab();
   o.seq_len = m.seq_len;
   o.tied = m.Tied();
-  o.activation =
-      m.ActivationKind() == ModelConfig::Activation::kGelu ? ActivationKind::kGelu : ActivationKind::kSwiglu;
+  o.activation = m.ActivationKind() == ModelConfig::Activation::kGelu ? ActivationKind::kGelu
+                                                                      : ActivationKind::kSwiglu;
   o.norm_eps = m.norm_eps;
   o.rope_theta = m.RopeTheta();
   if (m.rope_scaling)
     o.rope_scaling = {m.rope_scaling->factor, m.rope_scaling->low_freq_factor,
-                      m.rope_scaling->high_freq_factor, m.rope_scaling->original_max_position_embeddings};
+                      m.rope_scaling->high_freq_factor,
+                      m.rope_scaling->original_max_position_embeddings};
   o.init_std = m.init_std;
   o.blocks_per_unit = config.sharding.blocks_per_unit;
   return o;
@@ -159,13 +160,15 @@ ModelOptions ModelOptionsOf(const Config& config) {
 std::string ModelIdentity(const Config& config) {
   const ModelOptions o = ModelOptionsOf(config);
   return fmt::format(
-      "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} tied={} "
+      "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} "
+      "tied={} "
       "activation={} norm_eps={} rope_theta={} "
       "rope_scaling={}/{}/{}/{}",
-      o.family == ModelFamily::kGpt2 ? "gpt2" : "llama", o.layers, o.d_model, o.heads, o.kv_heads, o.head_dim,
-      o.ffn, o.vocab, o.seq_len, o.tied, o.activation == ActivationKind::kGelu ? "gelu" : "swiglu",
-      o.norm_eps, o.rope_theta, o.rope_scaling.factor, o.rope_scaling.low_freq_factor,
-      o.rope_scaling.high_freq_factor, o.rope_scaling.original_max_position_embeddings);
+      o.family == ModelFamily::kGpt2 ? "gpt2" : "llama", o.layers, o.d_model, o.heads, o.kv_heads,
+      o.head_dim, o.ffn, o.vocab, o.seq_len, o.tied,
+      o.activation == ActivationKind::kGelu ? "gelu" : "swiglu", o.norm_eps, o.rope_theta,
+      o.rope_scaling.factor, o.rope_scaling.low_freq_factor, o.rope_scaling.high_freq_factor,
+      o.rope_scaling.original_max_position_embeddings);
 }
 
 PrecisionPolicy PrecisionOf(const Config& config) {
@@ -189,9 +192,9 @@ GraphMode GraphModeOf(const Config& config) {
   return GraphMode::kStep;
 }
 
-// Elements of the residual stream of a microbatch whose products leave room on a GPU. Measured on H200s:
-// GPT-2 30M and 124M at 1024 and 4096 tokens (3.1 M elements) gain 1% on one GPU and 4 to 6% on two; 124M at
-// 65536 tokens (50 M) neither gains nor loses.
+// Elements of the residual stream of a microbatch whose products leave room on a GPU. Measured on
+// H200s: GPT-2 30M and 124M at 1024 and 4096 tokens (3.1 M elements) gain 1% on one GPU and 4 to 6%
+// on two; 124M at 65536 tokens (50 M) neither gains nor loses.
 constexpr int64_t kSmallActivation = int64_t{1} << 23;
 
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits) {
@@ -200,15 +203,16 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.accumulate = static_cast<int>(config.train.Accumulate(world));
   o.reshard = ReshardOf(config.sharding.reshard);
   o.downcast = DowncastOf(config.sharding.downcast);
-  o.grad_sync =
-      config.sharding.grad_sync == ShardingConfig::GradSync::kEvery ? GradSync::kEvery : GradSync::kLast;
+  o.grad_sync = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery ? GradSync::kEvery
+                                                                              : GradSync::kLast;
   o.grad_concat = GradConcatOf(config.sharding.grad_concat);
   o.allocator = AllocatorOf(config.memory.allocator);
   o.prefetch = static_cast<int>(config.memory.prefetch);
   o.slots = static_cast<int>(config.memory.Slots());
   o.reduce_depth = static_cast<int>(config.memory.reduce_depth);
-  o.budget_bytes =
-      config.memory.budget_gib ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30)) : 0;
+  o.budget_bytes = config.memory.budget_gib
+                       ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30))
+                       : 0;
   o.overlap_weight_gradients = config.execution.overlap_weight_gradients.value_or(
       traits.backend == Backend::kCuda &&
       config.train.micro_batch * config.model.seq_len * config.model.d_model <= kSmallActivation);
@@ -218,8 +222,9 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.learning_rate = LearningRateOf(config);
   o.backend = traits.backend;
   o.comm_scratch_bytes = traits.comm_scratch_bytes;
-  o.execution = fmt::format("graph={} checked={} deterministic={}", static_cast<int>(config.execution.graph),
-                            config.execution.checked, config.execution.deterministic);
+  o.execution =
+      fmt::format("graph={} checked={} deterministic={}", static_cast<int>(config.execution.graph),
+                  config.execution.checked, config.execution.deterministic);
   return o;
 }
 
@@ -231,8 +236,8 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   const auto shard = static_cast<int>(config.parallel.Shard(world));
   const MeshShape mesh{static_cast<int>(config.parallel.replicate), shard};
   MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
-             "parallel.replicate {} x parallel.shard {} is {}, but there are {} ranks", mesh.replicate,
-             mesh.shard, mesh.world(), world);
+             "parallel.replicate {} x parallel.shard {} is {}, but there are {} ranks",
+             mesh.replicate, mesh.shard, mesh.world(), world);
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
   const auto plan = [&](PlanKind kind) {
@@ -259,15 +264,16 @@ std::string PlanStage::Hash() const { return Hash128(text); }
 std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run) {
   MR_CHECK(run.plans.train.has_value(), "stages of a run without a training plan");
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
-  const SemanticGraph graph =
-      AddGradients(ForwardFor(config, *model, run.layout.precision, PlanKind::kTrain), run.recompute.units);
+  const SemanticGraph graph = AddGradients(
+      ForwardFor(config, *model, run.layout.precision, PlanKind::kTrain), run.recompute.units);
   const StepPlan& plan = *run.plans.train;
   const std::array<std::string, kPlanStageNames.size()> texts = {
       ToString(run.spec), ToString(run.layout),
       ToString(graph),    ToString(Lower(graph, LowerOptionsOf(config, run.options.backend))),
       MemoryText(plan),   fmt::format("execution {}\n", plan.execution) + ScheduleText(plan)};
   std::vector<PlanStage> stages;
-  for (size_t i = 0; i < texts.size(); ++i) stages.push_back({std::string(kPlanStageNames[i]), texts[i]});
+  for (size_t i = 0; i < texts.size(); ++i)
+    stages.push_back({std::string(kPlanStageNames[i]), texts[i]});
   return stages;
 }
 

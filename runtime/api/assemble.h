@@ -1,6 +1,6 @@
-// From a configuration to everything that is planned: model, layout, programs, plans. Pure: no device, no
-// communicator, no files, so that `plan` on a laptop and `train` on a cluster build the same values with the
-// same code.
+// From a configuration to everything that is planned: model, layout, programs, plans. Pure: no
+// device, no communicator, no files, so that `plan` on a laptop and `train` on a cluster build the
+// same values with the same code.
 #pragma once
 
 #include <array>
@@ -38,14 +38,15 @@ struct AssembledRun {
 };
 
 ModelOptions ModelOptionsOf(const Config& config);
-// What makes a model another model, as text: the family, every size and every constant of its forward; not
-// how its weights begin or are cut.
+// What makes a model another model, as text: the family, every size and every constant of its
+// forward; not how its weights begin or are cut.
 std::string ModelIdentity(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 GraphMode GraphModeOf(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
-// Plans the selected kinds for `world` ranks and checks each (CheckPlan). Errors: kConfig, kDoesNotFit.
+// Plans the selected kinds for `world` ranks and checks each (CheckPlan).
+// Errors: kConfig, kDoesNotFit.
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection);
 
@@ -61,8 +62,8 @@ struct PlanStage {
   std::string Hash() const;  // 32 hex digits
 };
 
-// How the training step came about, stage by stage. `run` is Assemble's for this configuration, with a
-// training plan, whose text is that of the last two stages.
+// How the training step came about, stage by stage. `run` is Assemble's for this configuration,
+// with a training plan, whose text is that of the last two stages.
 std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run);
 
 }  // namespace millrace

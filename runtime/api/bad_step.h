@@ -15,7 +15,7 @@ std::string OffenderOf(const StepScalars& scalars, const ShardLayout& layout);
 std::string WhatWasBad(const StepScalars& scalars, const ShardLayout& layout);
 
 // The same, and why it is not skipped or rolled back: `made` roll-backs are behind the run.
-std::string WhyStopped(const StepScalars& scalars, const ShardLayout& layout, const GuardConfig& config,
-                       size_t made);
+std::string WhyStopped(const StepScalars& scalars, const ShardLayout& layout,
+                       const GuardConfig& config, size_t made);
 
 }  // namespace millrace

@@ -58,15 +58,18 @@ StepReport CallRecord::Add(int64_t step, double enqueue_us, const StepScalars& s
   report.grad_norm = scalars.grad_norm;
   report.lr = scalars.lr;
   report.tokens = SamplesAfter(step) * config.model.seq_len;
-  // Steps in flight end together for a host that waited for something else; the device knows when each ended.
+  // Steps in flight end together for a host that waited for something else; the
+  // device knows when each ended.
   report.step_ms = session_.engine().lag() > 0
                        ? session_.engine().step_ms()
                        : std::chrono::duration<double, std::milli>(now - last_collected_).count();
   report.enqueue_us = enqueue_us;
   last_collected_ = now;
-  report.tokens_per_s = static_cast<double>(session_.batcher().valid_tokens()) / (report.step_ms / 1e3);
+  report.tokens_per_s =
+      static_cast<double>(session_.batcher().valid_tokens()) / (report.step_ms / 1e3);
   if (basis_.peak_flops_per_rank > 0)
-    report.mfu = report.tokens_per_s / session_.world() * basis_.flops_per_token / basis_.peak_flops_per_rank;
+    report.mfu = report.tokens_per_s / session_.world() * basis_.flops_per_token /
+                 basis_.peak_flops_per_rank;
   report.peak_bytes = peak_bytes_ = std::max(peak_bytes_, MemoryBytes(session_.device()));
   report.skipped = scalars.skipped;
   report.applied = scalars.applied != 0;
@@ -106,7 +109,8 @@ Summary CallRecord::Summarize(const TrainResult& result, double seconds) {
   const int64_t steps = last_step() - first_step();
   const int64_t recorded = steps - static_cast<int64_t>(otherwise_.size());
   summary.predicted = {
-      PredictedCounters(plan.step, steps, PredictGraphLaunches(session_, recorded, captured_before_)),
+      PredictedCounters(plan.step, steps,
+                        PredictGraphLaunches(session_, recorded, captured_before_)),
       plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second, plan.memory.device};
   summary.lower_bound_bytes = plan.memory.lower_bound;
   summary.machine = plan.machine.title;

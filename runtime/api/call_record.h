@@ -1,8 +1,8 @@
-// What a call of Train has done so far, on one rank: the figures of a step as it ends, and of all of them for
-// summary.json. Knows nothing of policies, files and peers.
+// What a call of Train has done so far, on one rank: the figures of a step as it ends, and of all
+// of them for summary.json. Knows nothing of policies, files and peers.
 //
-// Roll-backs  Steps that were undone were not done: losses and counters are those of what is left. Their time
-//             was spent; it stays in the medians.
+// Roll-backs  Steps that were undone were not done: losses and counters are those of what is left.
+//             Their time was spent; it stays in the medians.
 #pragma once
 
 #include <chrono>
@@ -30,15 +30,18 @@ class CallRecord {
 
   int64_t first_step() const { return first_step_; }  // where the call began, or was rolled back to
   int64_t last_step() const { return first_step_ + static_cast<int64_t>(losses_.size()); }
-  // Sequences that all ranks have seen; the global batch may have been another one before this call.
-  int64_t SamplesAfter(int64_t done) const { return samples_before_ + (done - first_step_) * global_batch_; }
+  // Sequences that all ranks have seen; the global batch may have been another one before this
+  // call.
+  int64_t SamplesAfter(int64_t done) const {
+    return samples_before_ + (done - first_step_) * global_batch_;
+  }
 
   // The next step is issued while none is in flight.
   void StartsAfresh() { last_collected_ = Clock::now(); }
   // `step` is issued in another way than others, for measuring: not as what was recorded.
   void WalksOtherwise(int64_t step) { otherwise_.push_back(step); }
-  // `step` (1-based), the one after last_step(), was collected just now. What a guard thinks of it is left
-  // out.
+  // `step` (1-based), the one after last_step(), was collected just now. What a guard
+  // thinks of it is left out.
   StepReport Add(int64_t step, double enqueue_us, const StepScalars& scalars);
 
   // Steps and losses so far.

@@ -43,8 +43,8 @@ std::vector<ValuePair> Growth(const std::vector<ValuePair>& pairs, size_t first)
 }
 
 template <class Column, class Differ>
-SeriesComparison CompareSeries(std::string name, const RecordedRun& a, const RecordedRun& b, Column&& column,
-                               Differ&& differ) {
+SeriesComparison CompareSeries(std::string name, const RecordedRun& a, const RecordedRun& b,
+                               Column&& column, Differ&& differ) {
   SeriesComparison series;
   series.name = std::move(name);
   std::vector<ValuePair> pairs;
@@ -126,9 +126,10 @@ std::map<std::string, std::vector<ValueFrom>> StagesOf(const RecordedRun& run) {
 }
 
 bool SameValues(const std::vector<ValueFrom>& a, const std::vector<ValueFrom>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const ValueFrom& x, const ValueFrom& y) {
-    return x.step == y.step && x.value == y.value;
-  });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const ValueFrom& x, const ValueFrom& y) {
+                      return x.step == y.step && x.value == y.value;
+                    });
 }
 
 std::vector<Difference> Differing(const std::vector<std::string>& names,
@@ -181,7 +182,8 @@ void CompareEnvironments(const RecordedRun& a, const RecordedRun& b, RunComparis
   c.environment_known = !in_a.empty() && !in_b.empty();
   if (!c.environment_known) return;
   for (const std::string& name : EntryNames({&a.history, &b.history}))
-    if (!SameSequence(in_a[name], in_b[name])) c.environment.push_back({name, in_a[name], in_b[name]});
+    if (!SameSequence(in_a[name], in_b[name]))
+      c.environment.push_back({name, in_a[name], in_b[name]});
 }
 
 bool IsOfResults(const HashComparison& hash) {
@@ -211,17 +213,18 @@ bool RunComparison::same_results() const {
 }
 
 bool RunComparison::same() const {
-  return same_results() &&
-         std::all_of(hashes.begin(), hashes.end(), [](const HashComparison& hash) { return hash.equal(); });
+  return same_results() && std::all_of(hashes.begin(), hashes.end(),
+                                       [](const HashComparison& hash) { return hash.equal(); });
 }
 
 RunComparison CompareRuns(const RecordedRun& a, const RecordedRun& b) {
   RunComparison c;
   c.loss = CompareSeries(
-      "loss", a, b, [](const MetricsLine& step) { return std::optional<float>(step.loss); }, BitsDiffer);
+      "loss", a, b, [](const MetricsLine& step) { return std::optional<float>(step.loss); },
+      BitsDiffer);
   c.grad_norm = CompareSeries(
-      "grad_norm", a, b, [](const MetricsLine& step) { return std::optional<float>(step.grad_norm); },
-      NormsDiffer);
+      "grad_norm", a, b,
+      [](const MetricsLine& step) { return std::optional<float>(step.grad_norm); }, NormsDiffer);
   c.eval_loss = CompareSeries(
       "eval_loss", a, b, [](const MetricsLine& step) { return step.eval_loss; }, BitsDiffer);
   c.only_a = OnlyIn(a.metrics, b.metrics);
@@ -231,7 +234,8 @@ RunComparison CompareRuns(const RecordedRun& a, const RecordedRun& b) {
   c.rolled_back_a = RolledBackIn(a.metrics);
   c.rolled_back_b = RolledBackIn(b.metrics);
   for (const std::string_view name : kFinalHashNames)
-    c.hashes.push_back({std::string(name), HashOf(a, std::string(name)), HashOf(b, std::string(name))});
+    c.hashes.push_back(
+        {std::string(name), HashOf(a, std::string(name)), HashOf(b, std::string(name))});
   c.keys_known = !a.history.empty() && !b.history.empty();
   if (c.keys_known) c.keys = DifferingKeys(a, b);
   const auto stages_a = StagesOf(a), stages_b = StagesOf(b);

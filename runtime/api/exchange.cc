@@ -33,21 +33,26 @@ using Problems = std::vector<std::string>;
 
 constexpr int64_t kBlock = int64_t{1} << 18;  // elements read at once
 
-std::string In(const std::string& folder, const char* name) { return (fs::path(folder) / name).string(); }
+std::string In(const std::string& folder, const char* name) {
+  return (fs::path(folder) / name).string();
+}
 
 ModelConfig ReadModel(const std::string& folder) {
   constexpr int64_t kLargestConfig = 1'000'000;
   const std::string path = In(folder, "config.json");
   MR_REQUIRE(ErrorCode::kData, fs::is_directory(folder),
-             "{} is not a folder; a Hugging Face folder has config.json and .safetensors files", folder);
+             "{} is not a folder; a Hugging Face folder has config.json and .safetensors files",
+             folder);
   return ModelFromHuggingFace(ReadWholeFile(path, kLargestConfig, ErrorCode::kData), path);
 }
 
 // rope_scaling apart, which is compared whole: null differs from any values.
-bool IsModelKey(const Key& key) { return key.section() == "model" && key.path != "model.init_from"; }
+bool IsModelKey(const Key& key) {
+  return key.section() == "model" && key.path != "model.init_from";
+}
 
-// Longer than the positions that the model was made for is a guess; shorter is not, where positions have no
-// weights.
+// Longer than the positions that the model was made for is a guess; shorter is not, where
+// positions have no weights.
 bool SeqLenFits(const ModelConfig& ours, const ModelConfig& theirs) {
   return theirs.family == ModelConfig::Family::kLlama ? ours.seq_len <= theirs.seq_len
                                                       : ours.seq_len == theirs.seq_len;
@@ -58,20 +63,22 @@ void CompareKey(const Key& key, const Config& ours, const Config& theirs, Proble
   if (key.path == "model.seq_len") {
     if (!SeqLenFits(ours.model, theirs.model))
       problems->push_back(fmt::format(
-          "model.seq_len = {}, but config.json has {} positions{}", ours.model.seq_len, theirs.model.seq_len,
+          "model.seq_len = {}, but config.json has {} positions{}", ours.model.seq_len,
+          theirs.model.seq_len,
           theirs.model.family == ModelConfig::Family::kLlama ? "; at most these can be used" : ""));
     return;
   }
   const KeyValue a = key.get(ours), b = key.get(theirs);
   if (a != b)
-    problems->push_back(
-        fmt::format("{} = {}, but config.json says {}", key.path, ToJson(a).dump(), ToJson(b).dump()));
+    problems->push_back(fmt::format("{} = {}, but config.json says {}", key.path, ToJson(a).dump(),
+                                    ToJson(b).dump()));
 }
 
 std::string Text(const std::optional<RopeScalingConfig>& s) {
   if (!s) return "null";
   return fmt::format(
-      "llama3 (factor {}, low_freq_factor {}, high_freq_factor {}, original_max_position_embeddings {})",
+      "llama3 (factor {}, low_freq_factor {}, high_freq_factor {}, "
+      "original_max_position_embeddings {})",
       s->factor, s->low_freq_factor, s->high_freq_factor, s->original_max_position_embeddings);
 }
 
@@ -83,7 +90,8 @@ void CompareScaling(const ModelConfig& ours, const ModelConfig& theirs, Problems
 
 void ThrowIfAny(const Problems& problems, const std::string& folder) {
   MR_REQUIRE(ErrorCode::kConfig, problems.empty(), "model.init_from = {}: {} {}:\n  {}", folder,
-             problems.size(), problems.size() == 1 ? "problem" : "problems", fmt::join(problems, "\n  "));
+             problems.size(), problems.size() == 1 ? "problem" : "problems",
+             fmt::join(problems, "\n  "));
 }
 
 // The defaults behind nulls, written out, so that keys can be compared one by one.
@@ -122,8 +130,9 @@ class WeightReader {
       if (match_.tied_head && tensor.param == match_.tied_to)
         Check(*match_.tied_head, tensor.shape, &problems);
     }
-    MR_REQUIRE(ErrorCode::kData, problems.empty(), "the tensors of {} do not fit its config.json:\n  {}",
-               folder, fmt::join(problems, "\n  "));
+    MR_REQUIRE(ErrorCode::kData, problems.empty(),
+               "the tensors of {} do not fit its config.json:\n  {}", folder,
+               fmt::join(problems, "\n  "));
   }
 
   std::vector<float> Read(const ParamPlacement& param) const {
@@ -132,7 +141,8 @@ class WeightReader {
       for (int64_t begin = 0; begin < tensor->numel(); begin += kBlock) {
         block.resize(static_cast<size_t>(std::min(kBlock, tensor->numel() - begin)));
         folder_.ReadFloats(tensor->name, begin, static_cast<int64_t>(block.size()), block.data());
-        const auto odd = std::find_if(block.begin(), block.end(), [](float v) { return !std::isfinite(v); });
+        const auto odd =
+            std::find_if(block.begin(), block.end(), [](float v) { return !std::isfinite(v); });
         MR_REQUIRE(ErrorCode::kData, odd == block.end(),
                    "{}: {} holds {} at element {}; weights must be finite numbers", folder_.path(),
                    tensor->name, *odd, begin + (odd - block.begin()));
@@ -157,14 +167,17 @@ class WeightReader {
   void RequireSameHead(const std::vector<float>& table) const {
     std::vector<float> block;
     for (int64_t begin = 0; begin < static_cast<int64_t>(table.size()); begin += kBlock) {
-      block.resize(static_cast<size_t>(std::min(kBlock, static_cast<int64_t>(table.size()) - begin)));
-      folder_.ReadFloats(*match_.tied_head, begin, static_cast<int64_t>(block.size()), block.data());
+      block.resize(
+          static_cast<size_t>(std::min(kBlock, static_cast<int64_t>(table.size()) - begin)));
+      folder_.ReadFloats(*match_.tied_head, begin, static_cast<int64_t>(block.size()),
+                         block.data());
       const auto differs = std::mismatch(block.begin(), block.end(), table.begin() + begin);
       MR_REQUIRE(ErrorCode::kData, differs.first == block.end(),
-                 "{}: config.json ties the head to the embedding, but {} holds {} at element {}, where the "
+                 "{}: config.json ties the head to the embedding, but {} holds {} at element {}, "
+                 "where the "
                  "embedding holds {}; the head would be lost",
-                 folder_.path(), *match_.tied_head, *differs.first, begin + (differs.first - block.begin()),
-                 *differs.second);
+                 folder_.path(), *match_.tied_head, *differs.first,
+                 begin + (differs.first - block.begin()), *differs.second);
     }
   }
 
@@ -194,7 +207,9 @@ std::vector<std::vector<HuggingFaceTensor>> CutIntoFiles(std::vector<HuggingFace
 class NewFolder {
  public:
   NewFolder(FileSystem& files, std::string path)
-      : files_(files), path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_, getpid())) {
+      : files_(files),
+        path_(std::move(path)),
+        temporary_(fmt::format("{}.tmp-{}", path_, getpid())) {
     RemoveTree(files_, temporary_);
     try {
       MakeFolder(files_, temporary_);
@@ -228,15 +243,16 @@ class NewFolder {
 
 class Exporter {
  public:
-  Exporter(const ModelSpec& spec, const std::string& folder, const ExportOptions& options, FileSystem& files)
+  Exporter(const ModelSpec& spec, const std::string& folder, const ExportOptions& options,
+           FileSystem& files)
       : files_(files), folder_(files, folder) {
     const auto cut = CutIntoFiles(HuggingFaceTensors(spec), options.shard_bytes);
     std::map<std::string, std::string> file_of_tensor;
     int64_t total = 0;
     for (size_t i = 0; i < cut.size(); ++i) {
-      const std::string name = cut.size() == 1
-                                   ? "model.safetensors"
-                                   : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, cut.size());
+      const std::string name =
+          cut.size() == 1 ? "model.safetensors"
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, cut.size());
       std::vector<TensorSpec> specs;
       for (const HuggingFaceTensor& tensor : cut[i]) {
         places_[tensor.param].push_back({i, static_cast<int64_t>(specs.size()), tensor});
@@ -244,9 +260,9 @@ class Exporter {
         file_of_tensor[tensor.name] = name;
         total += tensor.numel() * static_cast<int64_t>(sizeof(float));
       }
-      writers_.push_back(
-          std::make_unique<SafetensorsWriter>(In(folder_.temporary(), name.c_str()), specs,
-                                              std::map<std::string, std::string>{{"format", "pt"}}, files));
+      writers_.push_back(std::make_unique<SafetensorsWriter>(
+          In(folder_.temporary(), name.c_str()), specs,
+          std::map<std::string, std::string>{{"format", "pt"}}, files));
     }
     if (cut.size() > 1) WriteSafetensorsIndex(folder_.temporary(), file_of_tensor, total, files);
   }
@@ -254,13 +270,15 @@ class Exporter {
   void Write(const std::string& param, std::span<const float> values) {
     for (const Place& place : places_.at(param)) {
       const std::vector<float> stored = TakeFromParam(place.tensor, values);
-      writers_[place.file]->WriteFloats(place.index, stored.data(), static_cast<int64_t>(stored.size()));
+      writers_[place.file]->WriteFloats(place.index, stored.data(),
+                                        static_cast<int64_t>(stored.size()));
     }
   }
 
   void Finish(const ModelConfig& model) {
     for (const auto& writer : writers_) writer->Finish();
-    WriteFileAtomically(files_, In(folder_.temporary(), "config.json"), HuggingFaceConfigText(model));
+    WriteFileAtomically(files_, In(folder_.temporary(), "config.json"),
+                        HuggingFaceConfigText(model));
     WriteFileAtomically(files_, In(folder_.temporary(), "generation_config.json"),
                         HuggingFaceGenerationText());
     folder_.Publish();
@@ -299,7 +317,8 @@ Config ApplyHuggingFaceConfig(const LoadedConfig& loaded, const std::string& fol
     result.model.rope_scaling = theirs.model.rope_scaling;
   if (result.data.kind == DataConfig::Kind::kText && HasTokenizer(folder))
     problems.push_back(
-        "data.kind = text feeds bytes, but the folder has a tokenizer, whose ids the model was trained on; "
+        "data.kind = text feeds bytes, but the folder has a tokenizer, whose ids the model was "
+        "trained on; "
         "tokenize beforehand and set data.kind to tokens");
   if (problems.empty())
     for (const ConfigProblem& problem : Validate(result, {.world = loaded.world, .has_cuda = true}))
@@ -315,7 +334,8 @@ LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const s
   if (!folder) return loaded;
   const Config given = std::exchange(loaded.config, ApplyHuggingFaceConfig(loaded, *folder));
   for (const Key& key : Keys())
-    if (key.get(given) != key.get(loaded.config)) loaded.origin[key.path] = In(*folder, "config.json");
+    if (key.get(given) != key.get(loaded.config))
+      loaded.origin[key.path] = In(*folder, "config.json");
   return loaded;
 }
 
@@ -348,7 +368,8 @@ void ExportHuggingFace(Engine& engine, const ModelSpec& spec, const ModelConfig&
     path.pop_back();  // the temporary folder lies beside it, not in it
   std::unique_ptr<Exporter> exporter;
   if (engine.comms().world().rank() == 0) {
-    MR_REQUIRE(ErrorCode::kConfig, !fs::exists(path) || (fs::is_directory(path) && fs::is_empty(path)),
+    MR_REQUIRE(ErrorCode::kConfig,
+               !fs::exists(path) || (fs::is_directory(path) && fs::is_empty(path)),
                "{} exists already; an export needs a new or empty folder", path);
     exporter = std::make_unique<Exporter>(spec, path, options, files);
   }

@@ -45,7 +45,8 @@ double Guard::MaxLoss(int64_t step) const {
   if (static_cast<int64_t>(known.size()) < config_.spike_window) return 0;
   const double median = Median(known);
   for (double& loss : known) loss = std::abs(loss - median);
-  const double deviation = std::max(kDeviationsPerMad * Median(known), kLeastDeviation * std::abs(median));
+  const double deviation =
+      std::max(kDeviationsPerMad * Median(known), kLeastDeviation * std::abs(median));
   return median + config_.spike_factor * deviation;
 }
 
@@ -56,8 +57,8 @@ GuardAction Guard::Judge(int64_t step, const StepScalars& scalars) {
   }
   if (scalars.applied != 0) return GuardAction::kGoOn;
   const bool spike = scalars.offender_unit == kOffenderSpike;
-  const GuardAction action =
-      ActionOf(spike ? config_.loss_spike.value_or(GuardConfig::Policy::kSkip) : config_.non_finite);
+  const GuardAction action = ActionOf(
+      spike ? config_.loss_spike.value_or(GuardConfig::Policy::kSkip) : config_.non_finite);
   return action == GuardAction::kRollBack && !may_roll_back() ? GuardAction::kStop : action;
 }
 
@@ -84,7 +85,8 @@ void Guard::Restore(const std::string& state) {
     const Json json = Json::parse(state);
     if (json.empty()) return;
     for (const Json& entry : json.at("losses"))
-      if (config_.loss_spike) losses_.push_back({entry.at(0).get<int64_t>(), entry.at(1).get<double>()});
+      if (config_.loss_spike)
+        losses_.push_back({entry.at(0).get<int64_t>(), entry.at(1).get<double>()});
     while (static_cast<int64_t>(losses_.size()) > config_.spike_window + 1) losses_.pop_front();
     data_shift_ = json.at("data_shift").get<int64_t>();
     MR_REQUIRE(ErrorCode::kCheckpoint, data_shift_ >= 0 && data_shift_ <= kLargestShift,
@@ -93,9 +95,9 @@ void Guard::Restore(const std::string& state) {
     for (const Json& r : json.at("roll_backs"))
       roll_backs_.push_back({r.at("from").get<int64_t>(), r.at("to").get<int64_t>(), r.at("why")});
   } catch (const nlohmann::json::exception& error) {
-    throw Error(
-        ErrorCode::kCheckpoint,
-        fmt::format("the guard's state \"{}\" is of another version of Millrace: {}", state, error.what()));
+    throw Error(ErrorCode::kCheckpoint,
+                fmt::format("the guard's state \"{}\" is of another version of Millrace: {}", state,
+                            error.what()));
   }
 }
 

@@ -33,8 +33,9 @@ std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary
 // Moves what an earlier run left to the first free <name>.old-<n>.<extension>.
 void SetAside(const std::string& run_dir) {
   using File = std::pair<const char*, const char*>;
-  std::vector<File> files = {{"metrics", ".jsonl"}, {"summary", ".json"},   {"timeline", ".json"},
-                             {"tensorboard", ""},   {"restarts", ".jsonl"}, {"roll_backs", ".jsonl"}};
+  std::vector<File> files = {{"metrics", ".jsonl"},  {"summary", ".json"},
+                             {"timeline", ".json"},  {"tensorboard", ""},
+                             {"restarts", ".jsonl"}, {"roll_backs", ".jsonl"}};
   if (HasRunHistory(run_dir)) files.emplace_back("config", ".json");
   const auto exists = [](const std::string& path) {
     std::error_code ignored;
@@ -44,9 +45,12 @@ void SetAside(const std::string& run_dir) {
     return fmt::format("{}/{}.old-{}{}", run_dir, file.first, n, file.second);
   };
   int n = 1;
-  while (std::any_of(files.begin(), files.end(), [&](const File& file) { return exists(old(n, file)); })) ++n;
+  while (std::any_of(files.begin(), files.end(),
+                     [&](const File& file) { return exists(old(n, file)); }))
+    ++n;
   for (const File& file : files)
-    if (const std::string path = fmt::format("{}/{}{}", run_dir, file.first, file.second); exists(path))
+    if (const std::string path = fmt::format("{}/{}{}", run_dir, file.first, file.second);
+        exists(path))
       Rename(FileSystem::Posix(), path, old(n, file));
 }
 
@@ -57,10 +61,10 @@ std::optional<int64_t> StepOf(const std::string& line) {
   return entry["step"].get<int64_t>();
 }
 
-// The path of a metrics file that holds the lines of steps up to `resume_step`; counts those of later ones in
-// `dropped`, and in `missing` the steps that it has no line of, if there was a file.
-std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics old, int64_t* dropped,
-                     int64_t* missing) {
+// The path of a metrics file that holds the lines of steps up to `resume_step`; counts those of
+// later ones in `dropped`, and in `missing` the steps that it has no line of, if there was a file.
+std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics old,
+                     int64_t* dropped, int64_t* missing) {
   MakeFolder(FileSystem::Posix(), run_dir);
   if (old == OldMetrics::kSetAside) SetAside(run_dir);
   // While a run goes on, and when it is killed, no summary of an earlier call passes for its own.
@@ -114,7 +118,8 @@ Json FiguresJson(const RunFigures& f) {
 Json SavesJson(const SaveTotals& t) {
   const auto spread = [](const std::vector<double>& values) {
     if (values.empty()) return Json(nullptr);
-    return Json{{"median", Median(values)}, {"max", *std::max_element(values.begin(), values.end())}};
+    return Json{{"median", Median(values)},
+                {"max", *std::max_element(values.begin(), values.end())}};
   };
   return {{"published", t.published},
           {"failed", t.failed},
@@ -128,7 +133,8 @@ std::string Float32Bits(double value) {
   return fmt::format("0x{:08x}", std::bit_cast<uint32_t>(static_cast<float>(value)));
 }
 
-MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old, FileSystem& files)
+MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old,
+                         FileSystem& files)
     : lines_(Prepared(run_dir, resume_step, old, &dropped_, &missing_), files) {}
 
 std::string MetricsFile::Append(const StepReport& r) {
@@ -159,7 +165,8 @@ std::string MetricsFile::Append(const StepReport& r) {
   if (!r.saves.error.empty()) line["save_error"] = r.saves.error;
   const std::lock_guard lock(mutex_);
   const size_t waited = waiting_.size();
-  waiting_.push_back(line.dump(-1, ' ', false, Json::error_handler_t::replace));  // a path is any bytes
+  waiting_.push_back(
+      line.dump(-1, ' ', false, Json::error_handler_t::replace));  // a path is any bytes
   try {
     WriteWaiting();
   } catch (const Error& error) {
@@ -167,7 +174,8 @@ std::string MetricsFile::Append(const StepReport& r) {
     return waited > 0 ? "" : fmt::format("step {}: {}", r.step, error.what());
   }
   return waited == 0 ? ""
-                     : fmt::format("step {}: the lines of {} steps that waited are written", r.step, waited);
+                     : fmt::format("step {}: the lines of {} steps that waited are written", r.step,
+                                   waited);
 }
 
 void MetricsFile::WriteWaiting() {
@@ -230,29 +238,29 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
   predicted["machine"] = s.machine;
   Json stages = Json::object();
   for (const PlanStage& stage : s.plan_stages) stages[stage.name] = stage.Hash();
-  Json summary = {
-      {"first_step", s.result.first_step},
-      {"last_step", s.result.last_step},
-      {"preempted", s.result.preempted},
-      {"first_loss", optional(s.result.first_loss)},
-      {"last_loss", optional(s.result.last_loss)},
-      {"last_loss_bits", s.result.last_loss ? Json(Float32Bits(*s.result.last_loss)) : Json(nullptr)},
-      {"eval_before", optional(s.result.eval_before)},
-      {"eval_after", optional(s.result.eval_after)},
-      {"world", s.world},
-      {"peer_memory", s.peer_memory},
-      {"param_hash", s.param_hash},
-      {"optimizer_hash", s.optimizer_hash},
-      {"plan_hash", s.plan_hash},
-      {"plan_stages", stages},
-      {"tuning_hash", s.tuning_hash},
-      {"counters", CountersJson(s.counters)},
-      {"seconds", s.seconds},
-      {"resident_before_arena_bytes", s.resident_before_arena},
-      {"peak_bytes", s.resident_peak},
-      {"saves", SavesJson(s.saves)},
-      {"predicted", predicted},
-      {"measured", FiguresJson(s.measured)}};
+  Json summary = {{"first_step", s.result.first_step},
+                  {"last_step", s.result.last_step},
+                  {"preempted", s.result.preempted},
+                  {"first_loss", optional(s.result.first_loss)},
+                  {"last_loss", optional(s.result.last_loss)},
+                  {"last_loss_bits",
+                   s.result.last_loss ? Json(Float32Bits(*s.result.last_loss)) : Json(nullptr)},
+                  {"eval_before", optional(s.result.eval_before)},
+                  {"eval_after", optional(s.result.eval_after)},
+                  {"world", s.world},
+                  {"peer_memory", s.peer_memory},
+                  {"param_hash", s.param_hash},
+                  {"optimizer_hash", s.optimizer_hash},
+                  {"plan_hash", s.plan_hash},
+                  {"plan_stages", stages},
+                  {"tuning_hash", s.tuning_hash},
+                  {"counters", CountersJson(s.counters)},
+                  {"seconds", s.seconds},
+                  {"resident_before_arena_bytes", s.resident_before_arena},
+                  {"peak_bytes", s.resident_peak},
+                  {"saves", SavesJson(s.saves)},
+                  {"predicted", predicted},
+                  {"measured", FiguresJson(s.measured)}};
   WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir), summary.dump(2) + "\n");
 }
 

@@ -1,4 +1,5 @@
-// Files that a run leaves: metrics.jsonl, a line per step, and summary.json at the end. Rank 0 writes them.
+// Files that a run leaves: metrics.jsonl, a line per step, and summary.json at
+// the end. Rank 0 writes them.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ namespace millrace {
 enum class OldMetrics {
   kDropTail,  // the same run, trained again from its last checkpoint: the lines come again
   kSetAside  // another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl, and
-             // summary.json, timeline.json, config.json, restarts.jsonl, roll_backs.jsonl and the folder
-             // tensorboard follow it
+  // summary.json, timeline.json, config.json, restarts.jsonl, roll_backs.jsonl and the folder
+  // tensorboard follow it
 };
 
 // metrics.jsonl of a call.
@@ -34,8 +35,8 @@ class MetricsFile {
   // `files` outlives it.
   MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old,
               FileSystem& files = FileSystem::Posix());
-  // The line of a step. Returns what is worth saying: why lines begin to wait, or that those that waited are
-  // written; else "". Error(kIo) when kMostWaiting lines wait.
+  // The line of a step. Returns what is worth saying: why lines begin to wait, or that those that
+  // waited are written; else "". Error(kIo) when kMostWaiting lines wait.
   std::string Append(const StepReport& report);
   static constexpr size_t kMostWaiting = size_t{1} << 16;
   // Lines that are not in the file.

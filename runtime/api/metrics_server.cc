@@ -38,14 +38,16 @@ std::string Number(int64_t value) { return std::to_string(value); }
 
 template <typename T>
 std::string Metric(std::string_view name, std::string_view type, std::string_view help, T value) {
-  return fmt::format("# HELP millrace_{0} {1}\n# TYPE millrace_{0} {2}\nmillrace_{0} {3}\n", name, help, type,
-                     Number(value));
+  return fmt::format("# HELP millrace_{0} {1}\n# TYPE millrace_{0} {2}\nmillrace_{0} {3}\n", name,
+                     help, type, Number(value));
 }
 
 int Listen(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  MR_REQUIRE(ErrorCode::kConfig, fd >= 0, "--metrics-port {}: no socket: {}", port, std::strerror(errno));
-  // Connections of a run that has just ended linger in TIME_WAIT; a port that is listened on stays refused.
+  MR_REQUIRE(ErrorCode::kConfig, fd >= 0, "--metrics-port {}: no socket: {}", port,
+             std::strerror(errno));
+  // Connections of a run that has just ended linger in TIME_WAIT; a port that is
+  // listened on stays refused.
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in address = {};
@@ -57,9 +59,10 @@ int Listen(int port) {
     return fd;
   const int error = errno;
   ::close(fd);
-  throw Error(ErrorCode::kConfig,
-              fmt::format("--metrics-port {0}: cannot listen on 127.0.0.1:{0}: {1}; 0 chooses a free port",
-                          port, std::strerror(error)));
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("--metrics-port {0}: cannot listen on 127.0.0.1:{0}: {1}; 0 chooses a free port",
+                  port, std::strerror(error)));
 }
 
 int PortOf(int fd) {
@@ -76,9 +79,11 @@ int StopEvent() {
   return fd;
 }
 
-std::string Response(std::string_view status, std::string_view content_type, std::string_view body) {
-  return fmt::format("HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
-                     status, content_type, body.size(), body);
+std::string Response(std::string_view status, std::string_view content_type,
+                     std::string_view body) {
+  return fmt::format(
+      "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+      status, content_type, body.size(), body);
 }
 
 }  // namespace
@@ -88,23 +93,26 @@ std::string PrometheusText(const StepFigures& f) {
   if (f.saves)
     saves =
         Metric("saves_total", "counter", "Checkpoints published.", f.saves->published) +
-        Metric("failed_saves_total", "counter", "Checkpoints that could not be written.", f.saves->failed) +
+        Metric("failed_saves_total", "counter", "Checkpoints that could not be written.",
+               f.saves->failed) +
         Metric("saved_step", "gauge", "Step of the newest checkpoint.", f.saves->step) +
         Metric("save_stall_seconds", "gauge", "Time that training last waited for a checkpoint.",
                f.saves->stall_seconds) +
-        Metric("save_seconds", "gauge", "Time from the newest checkpoint's beginning to its publication.",
-               f.saves->seconds);
+        Metric("save_seconds", "gauge",
+               "Time from the newest checkpoint's beginning to its publication.", f.saves->seconds);
   return Metric("step", "gauge", "Training steps done.", f.step) +
          Metric("loss", "gauge", "Training loss of the step.", f.loss) +
          Metric("grad_norm", "gauge", "Norm of the gradient before clipping.", f.grad_norm) +
          Metric("lr", "gauge", "Learning rate of the step.", f.lr) +
-         Metric("tokens_per_second", "gauge", "Tokens per second of the step, all ranks.", f.tokens_per_s) +
+         Metric("tokens_per_second", "gauge", "Tokens per second of the step, all ranks.",
+                f.tokens_per_s) +
          Metric("step_seconds", "gauge", "Duration of the step.", f.step_seconds) +
          Metric("device_bytes", "gauge",
                 "Most memory in use so far: the device of rank 0; without one its resident size.",
                 f.device_bytes) +
          Metric("skipped_steps_total", "counter",
-                "Updates skipped: a value was not finite, or a guard did not trust the loss.", f.skipped) +
+                "Updates skipped: a value was not finite, or a guard did not trust the loss.",
+                f.skipped) +
          Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens) +
          Metric("roll_backs_total", "counter", "Roll-backs to a checkpoint that guards have made.",
                 f.roll_backs) +
@@ -113,8 +121,8 @@ std::string PrometheusText(const StepFigures& f) {
 
 MetricsServer::Descriptor::~Descriptor() { ::close(fd_); }
 
-// One client, from its request to the end, in one deadline: timeouts of single calls would let a client that
-// sends a byte at a time stay.
+// One client, from its request to the end, in one deadline: timeouts of single calls would let a
+// client that sends a byte at a time stay.
 class MetricsServer::Connection {
  public:
   Connection(int fd, int stop) : fd_(fd), stop_(stop), ends_(Clock::now() + kConnectionEnds) {}
@@ -162,7 +170,8 @@ class MetricsServer::Connection {
 
   bool Wait(short events) {
     while (true) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(ends_ - Clock::now()).count();
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(ends_ - Clock::now()).count();
       if (left <= 0) return false;
       pollfd both[] = {{fd_.get(), events, 0}, {stop_, POLLIN, 0}};
       const int ready = ::poll(both, 2, static_cast<int>(left));
@@ -219,9 +228,10 @@ void MetricsServer::Run() {
     try {
       MetricsRequest request;
       if (!connection.ReadRequest(&request)) continue;
-      connection.Write(request.AsksForMetrics()
-                           ? Response("200 OK", "text/plain; version=0.0.4; charset=utf-8", Text())
-                           : Response("404 Not Found", "text/plain; charset=utf-8", "GET /metrics\n"));
+      connection.Write(
+          request.AsksForMetrics()
+              ? Response("200 OK", "text/plain; version=0.0.4; charset=utf-8", Text())
+              : Response("404 Not Found", "text/plain; charset=utf-8", "GET /metrics\n"));
       connection.Finish();
     } catch (const std::exception&) {  // no memory for an answer: the next client may be luckier
     }

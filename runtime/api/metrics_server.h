@@ -1,13 +1,14 @@
 // The figures of the newest step for Prometheus, over HTTP, while a run goes on. Rank 0 has one.
 //
-// Format    Text exposition format 0.0.4. GET /metrics (a query is ignored) is answered with 200, every other
-//           request with 404. Until Store was called the text is empty: no figure is made up.
-// Network   127.0.0.1 only. One connection at a time, closed after its answer, and whatever its client does
-//           after two seconds at the latest.
-// Threads   One, which takes no signals. Store copies a small struct under a mutex that is never held while
-//           a client is waited for.
-// Errors    Of the constructor: Error(kConfig) where the port cannot be had. None later: a connection that
-//           fails is dropped.
+// Format    Text exposition format 0.0.4. GET /metrics (a query is ignored) is answered with 200,
+//           every other request with 404. Until Store was called the text is empty: no figure is
+//           made up.
+// Network   127.0.0.1 only. One connection at a time, closed after its answer, and whatever its
+//           client does after two seconds at the latest.
+// Threads   One, which takes no signals. Store copies a small struct under a mutex that is never
+//           held while a client is waited for.
+// Errors    Of the constructor: Error(kConfig) where the port cannot be had. None later: a
+//           connection that fails is dropped.
 // Source    prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
 #pragma once
 
@@ -44,7 +45,8 @@ std::string PrometheusText(const StepFigures& figures);
 
 class MetricsServer {
  public:
-  // `port` in [0, 65535]; 0: the kernel chooses one that is free. Connections are taken from here on.
+  // `port` in [0, 65535]; 0: the kernel chooses one that is free. Connections are taken from here
+  // on.
   explicit MetricsServer(int port);
   // Does not wait for a client.
   ~MetricsServer();

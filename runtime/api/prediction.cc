@@ -11,12 +11,14 @@ namespace millrace {
 
 MfuBasis MfuBasisOf(const Session& session, const Machine& machine) {
   const ModelSpec& spec = session.run().spec;
-  const double peak = ShareOf(machine, session.world()).peak(session.run().layout.precision.compute);
+  const double peak =
+      ShareOf(machine, session.world()).peak(session.run().layout.precision.compute);
   return {
-      TrainFlopsPerToken(spec, AttentionCount::kCausal), TrainFlopsPerToken(spec, AttentionCount::kFull),
-      peak,
-      fmt::format("6*N_matmul + 6*L*T*H*D (full attention: 12) per token; peak {:.0f} GFLOP/s per rank, {}",
-                  peak / 1e9, machine.title)};
+      TrainFlopsPerToken(spec, AttentionCount::kCausal),
+      TrainFlopsPerToken(spec, AttentionCount::kFull), peak,
+      fmt::format(
+          "6*N_matmul + 6*L*T*H*D (full attention: 12) per token; peak {:.0f} GFLOP/s per rank, {}",
+          peak / 1e9, machine.title)};
 }
 
 PlanReport PredictRun(const Session& session, const Machine& machine) {
@@ -25,8 +27,9 @@ PlanReport PredictRun(const Session& session, const Machine& machine) {
   int64_t others = 0;
   for (const auto* plan : {&run.plans.eval, &run.plans.generate})
     if (*plan) others = std::max(others, (*plan)->arena_bytes);
-  const StreamJoin join = GraphModeOf(session.config()) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
-                                                                                  : StreamJoin::kStepEnd;
+  const StreamJoin join = GraphModeOf(session.config()) == GraphMode::kMicrobatch
+                              ? StreamJoin::kEveryEntry
+                              : StreamJoin::kStepEnd;
   return MakePlanReport(
       {run.spec, run.layout, run.options, *run.plans.train, machine, join, others, run.recompute});
 }

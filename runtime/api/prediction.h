@@ -1,5 +1,5 @@
-// What the plan says about a run before it begins: the figures of `millrace plan` for a session's own plans,
-// and what MFU is measured against.
+// What the plan says about a run before it begins: the figures of `millrace plan` for a session's
+// own plans, and what MFU is measured against.
 #pragma once
 
 #include <string>
@@ -21,12 +21,12 @@ struct MfuBasis {
 // `machine` is not yet shared between the ranks, as FindMachine gives it.
 MfuBasis MfuBasisOf(const Session& session, const Machine& machine);
 
-// Of the session's training plan; its memory.run_arena is what the engine allocates for all plans of the
-// session.
+// Of the session's training plan; its memory.run_arena is what the engine allocates for
+// all plans of the session.
 PlanReport PredictRun(const Session& session, const Machine& machine);
 
-// Launches of recorded work in `steps` training steps of a session; 0 when they are walked eagerly. A device
-// that captures issues the first step itself, unless it was `captured` before these.
+// Launches of recorded work in `steps` training steps of a session; 0 when they are walked eagerly.
+// A device that captures issues the first step itself, unless it was `captured` before these.
 int64_t PredictGraphLaunches(const Session& session, int64_t steps, bool captured);
 
 }  // namespace millrace

@@ -27,7 +27,8 @@ int64_t CountIn(const Json& state) {
 
 // The beginning of any bytes, quoted, without those that a terminal obeys or a C string ends at.
 std::string Shown(const std::string& text) {
-  return Json(text.substr(0, 80)).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  return Json(text.substr(0, 80))
+      .dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -45,7 +46,8 @@ void LogRollBack(const std::string& run_dir, const Guard& guard) {
   lines.Sync();
 }
 
-std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const std::string& state) {
+std::string StateAfterRollBacks(const std::string& run_dir, int64_t step,
+                                const std::string& state) {
   const std::string path = PathIn(run_dir);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return state;
@@ -55,19 +57,20 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step, const 
     std::istringstream in(ReadWholeFile(path, kLargest, ErrorCode::kCheckpoint));
     int64_t made = CountIn(Json::parse(state));
     for (std::string text; std::getline(in, text);) {
-      // Without its newline, however whole it looks: the machine failed while it was written, and no step was
-      // trained after it. The next line that is logged takes its place.
+      // Without its newline, however whole it looks: the machine failed while it was written, and
+      // no step was trained after it. The next line that is logged takes its place.
       if (in.eof()) break;
       const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-      MR_REQUIRE(
-          ErrorCode::kCheckpoint, line.is_object(),
-          "{} is damaged: line {} is {}, not an object; without the file its roll-backs are forgotten, "
-          "and their data are read again",
-          path, lines.size() + 1, Shown(text));
+      MR_REQUIRE(ErrorCode::kCheckpoint, line.is_object(),
+                 "{} is damaged: line {} is {}, not an object; without the file its roll-backs are "
+                 "forgotten, "
+                 "and their data are read again",
+                 path, lines.size() + 1, Shown(text));
       const Json& after = line.at("state");
       const Json& to = line.at("to");
       MR_REQUIRE(ErrorCode::kCheckpoint, to.is_number_integer(),
-                 "{} is damaged: line {} goes back to {}, not to a step", path, lines.size() + 1, to.dump());
+                 "{} is damaged: line {} goes back to {}, not to a step", path, lines.size() + 1,
+                 to.dump());
       lines.emplace_back(CountIn(after), text);
       if (to.get<int64_t>() != step || CountIn(after) <= made) continue;
       newest = after.dump();

@@ -59,7 +59,8 @@ RunEnvironment Together(const std::vector<RunEnvironment>& ranks) {
 }
 
 RunEnvironment TogetherOverRanks(const RunEnvironment& own, Communicator& world) {
-  const std::string mine = Json(own).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  const std::string mine =
+      Json(own).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   std::vector<RunEnvironment> ranks;
   for (const std::string& text : world.HostAllGather(mine))
     ranks.push_back(Json::parse(text).get<RunEnvironment>());

@@ -1,5 +1,5 @@
-// What a run ran on: hosts, devices, versions of libraries, as names and values for people. Nothing is
-// decided by it, and what is not known is left out.
+// What a run ran on: hosts, devices, versions of libraries, as names and values for people. Nothing
+// is decided by it, and what is not known is left out.
 #pragma once
 
 #include <string>
@@ -14,15 +14,16 @@ namespace millrace {
 using RunEnvironment = std::vector<std::pair<std::string, std::string>>;  // name, value
 
 // Entries that every call has its own of; the others tell machines and programs apart.
-inline constexpr std::string_view kHostEntry = "host", kStartEntry = "started", kCommandEntry = "command";
+inline constexpr std::string_view kHostEntry = "host", kStartEntry = "started",
+                                  kCommandEntry = "command";
 
-// One list of all ranks' (by rank), in the order in which names first appear. A value that not all ranks
-// share says whose it is, and so does a host: "elm: ranks 0-3, 6; oak: ranks 4-5". Start and command are rank
-// 0's.
+// One list of all ranks' (by rank), in the order in which names first appear. A value that not all
+// ranks share says whose it is, and so does a host: "elm: ranks 0-3, 6; oak: ranks 4-5". Start and
+// command are rank 0's.
 RunEnvironment Together(const std::vector<RunEnvironment>& ranks);
 
-// A collective: `own` of each rank, together, on all of them. Bytes that are not UTF-8 become replacement
-// characters.
+// A collective: `own` of each rank, together, on all of them. Bytes that are not UTF-8 become
+// replacement characters.
 RunEnvironment TogetherOverRanks(const RunEnvironment& own, Communicator& world);
 
 }  // namespace millrace

@@ -36,8 +36,8 @@ float FloatOfBits(const nlohmann::json& line, const std::string& key, const Json
 float NumberOrNan(const nlohmann::json& line, const std::string& key, const JsonOrigin& origin) {
   const nlohmann::json& value = JsonField(line, key, origin);
   if (value.is_null()) return std::numeric_limits<float>::quiet_NaN();
-  MR_REQUIRE(origin.code, value.is_number(), "{}: \"{}\" must be a number or null, got {}", origin.name, key,
-             value.type_name());
+  MR_REQUIRE(origin.code, value.is_number(), "{}: \"{}\" must be a number or null, got {}",
+             origin.name, key, value.type_name());
   return static_cast<float>(value.get<double>());
 }
 
@@ -81,7 +81,8 @@ RecordedMetrics ParseMetrics(std::string_view text, const std::string& path) {
     const JsonOrigin origin{fmt::format("{}:{}", path, number), ErrorCode::kData};
     const nlohmann::json line = ParseStrictJson(text.substr(0, newline), kDepth, origin);
     const bool added =
-        metrics.steps.insert_or_assign(JsonCount(line, "step", origin), StepFrom(line, origin)).second;
+        metrics.steps.insert_or_assign(JsonCount(line, "step", origin), StepFrom(line, origin))
+            .second;
     if (!added) ++metrics.repeated;
     text.remove_prefix(newline + 1);
   }
@@ -98,7 +99,8 @@ RecordedRun ReadRunFolder(const std::string& run_dir) {
              "{} is not a folder; a run is named by its run.dir", run_dir);
   RecordedRun run;
   try {
-    if (std::optional<RunHistory> history = ReadRunHistory(run_dir)) run.history = std::move(*history);
+    if (std::optional<RunHistory> history = ReadRunHistory(run_dir))
+      run.history = std::move(*history);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kData) throw;
     run.history_problem = error.what();

@@ -1,8 +1,8 @@
-// What a run left in run.dir, read back: metrics.jsonl, summary.json, config.json. For looking at a run, also
-// one that goes on or was killed; nothing is changed.
+// What a run left in run.dir, read back: metrics.jsonl, summary.json, config.json. For looking at a
+// run, also one that goes on or was killed; nothing is changed.
 //
-// Errors   kData: not a run's folder, or metrics.jsonl (named with its line) or summary.json is damaged. kIo:
-//          the machine.
+// Errors   kData: not a run's folder, or metrics.jsonl (named with its line) or summary.json is
+//          damaged. kIo: the machine.
 #pragma once
 
 #include <array>
@@ -36,21 +36,23 @@ struct RecordedMetrics {
   bool torn = false;     // the last line is not whole: the run was killed, or is writing it
 };
 
-// Of a run's end, in summary.json: the state that it left, the plan and the algorithms that it ended with.
+// Of a run's end, in summary.json: the state that it left, the plan and the
+// algorithms that it ended with.
 inline constexpr std::array<std::string_view, 4> kFinalHashNames = {"param_hash", "optimizer_hash",
                                                                     "plan_hash", "tuning_hash"};
 
 struct RecordedSummary {
   int64_t last_step = 0;
-  std::map<std::string, std::string> hashes;       // by kFinalHashNames; "" where there is nothing to hash
+  std::map<std::string, std::string>
+      hashes;  // by kFinalHashNames; "" where there is nothing to hash
   std::map<std::string, std::string> plan_stages;  // of its last call
 };
 
 struct RecordedRun {
   RecordedMetrics metrics;
   std::optional<RecordedSummary> summary;  // none: the run goes on, or did not end in good order
-  RunHistory history;                      // empty: there is no config.json, or not one that a run wrote
-  std::string history_problem;             // what is wrong with that file
+  RunHistory history;           // empty: there is no config.json, or not one that a run wrote
+  std::string history_problem;  // what is wrong with that file
 };
 
 RecordedMetrics ParseMetrics(std::string_view text, const std::string& path);

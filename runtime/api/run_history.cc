@@ -22,8 +22,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = int64_t{16} << 20;
 constexpr int kDepth = 8;
-// Of a history in memory, calls times keys and entries: each call holds all keys, though its file says only
-// what changed.
+// Of a history in memory, calls times keys and entries: each call holds all keys, though its file
+// says only what changed.
 constexpr size_t kMostValues = size_t{1} << 20;
 
 std::string PathOf(const std::string& run_dir) { return run_dir + "/config.json"; }
@@ -40,7 +40,8 @@ std::map<std::string, RecordedValue> Changed(const RecordedCall& before, const R
 // What a call ran on, without when it began and how it was asked for.
 RunEnvironment Surroundings(const RecordedCall& call) {
   RunEnvironment entries = call.environment;
-  std::erase_if(entries, [](const auto& e) { return e.first == kStartEntry || e.first == kCommandEntry; });
+  std::erase_if(entries,
+                [](const auto& e) { return e.first == kStartEntry || e.first == kCommandEntry; });
   return entries;
 }
 
@@ -72,22 +73,26 @@ RecordedCall CallFrom(const nlohmann::json& object, const JsonOrigin& origin) {
   call.world = JsonCount(object, "world", origin);
   call.backend = JsonString(object, "backend", origin);
   for (const auto& [key, recorded] : JsonField(object, "keys", origin).items())
-    call.keys[key] = {JsonField(recorded, "value", origin).dump(), JsonString(recorded, "origin", origin)};
+    call.keys[key] = {JsonField(recorded, "value", origin).dump(),
+                      JsonString(recorded, "origin", origin)};
   const nlohmann::json& stages = JsonField(object, "plan_stages", origin);
-  for (const auto& [name, hash] : stages.items()) call.plan_stages[name] = JsonString(stages, name, origin);
+  for (const auto& [name, hash] : stages.items())
+    call.plan_stages[name] = JsonString(stages, name, origin);
   if (!object.contains("environment")) return call;
   const nlohmann::json& environment = JsonField(object, "environment", origin);
-  MR_REQUIRE(ErrorCode::kData, environment.is_array(), "{}: \"environment\" must be an array, got {}",
-             origin.name, environment.type_name());
+  MR_REQUIRE(ErrorCode::kData, environment.is_array(),
+             "{}: \"environment\" must be an array, got {}", origin.name, environment.type_name());
   for (const nlohmann::json& entry : environment)
-    call.environment.emplace_back(JsonString(entry, "name", origin), JsonString(entry, "value", origin));
+    call.environment.emplace_back(JsonString(entry, "name", origin),
+                                  JsonString(entry, "value", origin));
   return call;
 }
 
 }  // namespace
 
 RecordedCall DescribeCall(const Config& config, const std::map<std::string, std::string>& origin,
-                          const AssembledRun& run, const std::vector<PlanStage>& stages, int64_t step) {
+                          const AssembledRun& run, const std::vector<PlanStage>& stages,
+                          int64_t step) {
   RecordedCall call;
   call.step = step;
   call.world = run.layout.mesh.world();
@@ -97,8 +102,9 @@ RecordedCall DescribeCall(const Config& config, const std::map<std::string, std:
     const bool is_null_section = key.required && !config.model.rope_scaling;
     const std::string path = is_null_section ? std::string(key.section()) : key.path;
     const auto from = origin.find(path);
-    call.keys[path] = {is_null_section ? "null" : ToJson(ValueInForce(key, config, call.world)).dump(),
-                       from == origin.end() ? "default" : from->second};
+    call.keys[path] = {
+        is_null_section ? "null" : ToJson(ValueInForce(key, config, call.world)).dump(),
+        from == origin.end() ? "default" : from->second};
   }
   for (const PlanStage& stage : stages) call.plan_stages[stage.name] = stage.Hash();
   return call;
@@ -123,7 +129,9 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
   const JsonOrigin origin{path, ErrorCode::kData};
   const nlohmann::json all = ParseStrictJson(text, kDepth, origin);
   RunHistory history = {CallFrom(all, origin)};
-  const auto held = [](const RecordedCall& call) { return call.keys.size() + call.environment.size(); };
+  const auto held = [](const RecordedCall& call) {
+    return call.keys.size() + call.environment.size();
+  };
   size_t values = held(history.back());
   const nlohmann::json& resumed = JsonField(all, "resumed", origin);
   MR_REQUIRE(ErrorCode::kData, resumed.is_array(), "{}: \"resumed\" must be an array, got {}", path,
@@ -131,13 +139,14 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
   for (const nlohmann::json& object : resumed) {
     RecordedCall call = CallFrom(object, origin);
     MR_REQUIRE(ErrorCode::kData, call.step > history.back().step,
-               "{}: \"resumed\" goes on from step {} after step {}; steps must ascend", path, call.step,
-               history.back().step);
+               "{}: \"resumed\" goes on from step {} after step {}; steps must ascend", path,
+               call.step, history.back().step);
     std::map<std::string, RecordedValue> changed = std::move(call.keys);
     call.keys = history.back().keys;
     for (auto& [key, recorded] : changed) call.keys[key] = std::move(recorded);
     MR_REQUIRE(ErrorCode::kData, (values += held(call)) <= kMostValues,
-               "{}: the calls up to step {} have more than {} values together", path, call.step, kMostValues);
+               "{}: the calls up to step {} have more than {} values together", path, call.step,
+               kMostValues);
     history.push_back(std::move(call));
   }
   return history;
@@ -180,7 +189,8 @@ Config ConfigOf(const RecordedCall& call) {
     const Key* key = FindKey(path);
     MR_REQUIRE(ErrorCode::kData, key != nullptr, "{}: this version has no such key", path);
     std::string problem;
-    const std::optional<KeyValue> value = Convert(*key, nlohmann::json::parse(recorded.value), &problem);
+    const std::optional<KeyValue> value =
+        Convert(*key, nlohmann::json::parse(recorded.value), &problem);
     MR_REQUIRE(ErrorCode::kData, value.has_value(), "{} = {}: {}", path, recorded.value, problem);
     key->set(config, *value);
   }

@@ -12,7 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-SaverOptions OptionsOf(const CheckpointConfig& config, FileSystem& files, const SaverCallbacks& callbacks) {
+SaverOptions OptionsOf(const CheckpointConfig& config, FileSystem& files,
+                       const SaverCallbacks& callbacks) {
   SaverOptions options;
   options.asynchronous = config.asynchronous;
   options.keep = {.newest = config.keep, .every = config.keep_every, .best = config.keep_best};
@@ -23,19 +24,23 @@ SaverOptions OptionsOf(const CheckpointConfig& config, FileSystem& files, const 
 
 }  // namespace
 
-Saver::Saver(Session& session, const RunIdentity& identity, FileSystem& files, SaverCallbacks callbacks)
+Saver::Saver(Session& session, const RunIdentity& identity, FileSystem& files,
+             SaverCallbacks callbacks)
     : session_(session),
       config_(session.config().checkpoint),
       callbacks_(std::move(callbacks)),
-      saver_(session.engine(), session.config().run.dir, identity, OptionsOf(config_, files, callbacks_)) {}
+      saver_(session.engine(), session.config().run.dir, identity,
+             OptionsOf(config_, files, callbacks_)) {}
 
-void Saver::Begin(const RunProgress& progress, std::optional<double> eval_loss, bool waits, Failure failure) {
+void Saver::Begin(const RunProgress& progress, std::optional<double> eval_loss, bool waits,
+                  Failure failure) {
   const PhaseScope phase = session_.Phase(RunPhase::kSaving, progress.step);
   const auto start = Clock::now();
   Settle();
   saver_.Begin(progress, eval_loss, waits ? SaveMode::kNow : SaveMode::kAsConfigured);
   if (waits) Conclude(saver_.Settle(), failure);
-  totals_.stall_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  totals_.stall_ms.push_back(
+      std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   figures_.stall_ms = figures_.stall_ms.value_or(0) + totals_.stall_ms.back();
 }
 
@@ -53,7 +58,8 @@ void Saver::SettleForStop() { Conclude(saver_.Settle(), Failure::kIsSaid); }
 
 void Saver::Hear(std::string_view votes) { Conclude(saver_.Hear(votes), Failure::kByPolicy); }
 
-// A full or failing disk need not end a run that can go on: the earlier checkpoints are as they were.
+// A full or failing disk need not end a run that can go on: the earlier
+// checkpoints are as they were.
 void Saver::Conclude(const std::optional<SaveOutcome>& outcome, Failure failure) {
   if (!outcome.has_value()) return;
   const bool leader = session_.rank() == 0;
@@ -71,22 +77,24 @@ void Saver::Conclude(const std::optional<SaveOutcome>& outcome, Failure failure)
   }
   ++totals_.failed;
   figures_.error = outcome->error->what();
-  // kCheckpoint: what the disk gave back when the parts were joined, or what stood in the folder's place.
+  // kCheckpoint: what the disk gave back when the parts were joined, or what
+  // stood in the folder's place.
   const ErrorCode code = outcome->error->code();
   const bool by_disk = code == ErrorCode::kIo || code == ErrorCode::kCheckpoint;
-  const bool goes_on =
-      failure == Failure::kByPolicy && by_disk && config_.on_error == CheckpointConfig::OnError::kContinue;
+  const bool goes_on = failure == Failure::kByPolicy && by_disk &&
+                       config_.on_error == CheckpointConfig::OnError::kContinue;
   if (failure == Failure::kIsSaid) {
     if (leader)
-      callbacks_.on_warning(fmt::format("step {}: not saved: {}", outcome->step, outcome->error->what()));
+      callbacks_.on_warning(
+          fmt::format("step {}: not saved: {}", outcome->step, outcome->error->what()));
     return;
   }
   if (!goes_on)
     throw Error(outcome->error->code(),
                 fmt::format("step {}: not saved: {}", outcome->step, outcome->error->what()));
   if (leader)
-    callbacks_.on_warning(
-        fmt::format("step {}: not saved: {}; training goes on", outcome->step, outcome->error->what()));
+    callbacks_.on_warning(fmt::format("step {}: not saved: {}; training goes on", outcome->step,
+                                      outcome->error->what()));
 }
 
 SaveFigures Saver::TakeFigures() { return std::exchange(figures_, {}); }

@@ -41,14 +41,15 @@ class Saver {
  public:
   Saver(Session& session, const RunIdentity& identity, FileSystem& files, SaverCallbacks callbacks);
 
-  // Begins a save; where checkpoint.asynchronous is false, does it. One that fails for the disk's sake, now
-  // or later, is a warning, or where checkpoint.on_error says so an error.
+  // Begins a save; where checkpoint.asynchronous is false, does it. One that fails for the disk's
+  // sake, now or later, is a warning, or where checkpoint.on_error says so an error.
   void Save(const RunProgress& progress, std::optional<double> eval_loss);
   // The same, and on return it is published; a failure is an error.
   void SaveLast(const RunProgress& progress, std::optional<double> eval_loss);
   // Waits for a save that is in flight.
   void Settle();
-  // The same where the run stops for another reason, which a failed save may not hide: it is said, no error.
+  // The same where the run stops for another reason, which a failed save may not
+  // hide: it is said, no error.
   void SettleForStop();
 
   // As RunSaver's, once a step.
@@ -61,7 +62,8 @@ class Saver {
 
  private:
   enum class Failure { kByPolicy, kIsAnError, kIsSaid };
-  void Begin(const RunProgress& progress, std::optional<double> eval_loss, bool waits, Failure failure);
+  void Begin(const RunProgress& progress, std::optional<double> eval_loss, bool waits,
+             Failure failure);
   void Conclude(const std::optional<SaveOutcome>& outcome, Failure failure);
 
   Session& session_;

@@ -41,7 +41,8 @@ EngineOptions EngineOptionsOf(const Config& config, const Environment& environme
   return options;
 }
 
-constexpr uint64_t kSamplingStream = 0x73616d706c65;  // "sample": a stream of its own under the user's seed
+constexpr uint64_t kSamplingStream =
+    0x73616d706c65;  // "sample": a stream of its own under the user's seed
 
 // Draws from softmax(logits / temperature) over the top_k likeliest. Ties go to the lower id.
 int32_t Sample(const std::vector<float>& logits, const SamplingOptions& sampling, uint64_t index) {
@@ -56,15 +57,15 @@ int32_t Sample(const std::vector<float>& logits, const SamplingOptions& sampling
   std::vector<double> cumulative;
   double sum = 0;
   for (int32_t id : order) {
-    sum += std::exp(
-        (static_cast<double>(logits[static_cast<size_t>(id)]) - logits[static_cast<size_t>(order.front())]) /
-        sampling.temperature);
+    sum += std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) -
+                     logits[static_cast<size_t>(order.front())]) /
+                    sampling.temperature);
     cumulative.push_back(sum);
   }
   const double u = UnitUniform(PhiloxBlock(sampling.seed, kSamplingStream, index)[0]) * sum;
   const auto it = std::upper_bound(cumulative.begin(), cumulative.end(), u);
-  return order[static_cast<size_t>(
-      std::min<std::ptrdiff_t>(it - cumulative.begin(), static_cast<std::ptrdiff_t>(order.size()) - 1))];
+  return order[static_cast<size_t>(std::min<std::ptrdiff_t>(
+      it - cumulative.begin(), static_cast<std::ptrdiff_t>(order.size()) - 1))];
 }
 
 }  // namespace
@@ -80,8 +81,8 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   if (parts.data) {
     data_ = OpenDataSplit(SourceOptionsOf(config), config.data.val_path);
     const StepLayout layout{world, config.train.micro_batch, run_.options.accumulate};
-    batcher_ =
-        std::make_unique<Batcher>(data_.train, static_cast<uint64_t>(config.data.shuffle_seed), layout);
+    batcher_ = std::make_unique<Batcher>(data_.train,
+                                         static_cast<uint64_t>(config.data.shuffle_seed), layout);
   }
   memory_.start = MemoryBytes(*device_);
   comms_ = std::make_unique<CommSet>(*environment.comm_factory,
@@ -94,9 +95,10 @@ Session::Session(const Config& config, const Environment& environment, const Ses
     if (*plan) plan_hashes += PlanHash(**plan) + " ";
   const std::vector<std::string> hashes = comms_->world().HostAllGather(plan_hashes);
   for (size_t r = 0; r < hashes.size(); ++r)
-    MR_REQUIRE(ErrorCode::kConfig, hashes[r] == plan_hashes,
-               "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
-               comms_->world().rank(), plan_hashes, r, hashes[r]);
+    MR_REQUIRE(
+        ErrorCode::kConfig, hashes[r] == plan_hashes,
+        "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
+        comms_->world().rank(), plan_hashes, r, hashes[r]);
   StartWatchdog(environment);
   const PhaseScope phase = Phase(RunPhase::kSettingUp);
   if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
@@ -114,7 +116,8 @@ Session::~Session() {
 void Session::StartWatchdog(const Environment& environment) {
   if (config_.execution.watchdog_s == 0 || !environment.on_stall) return;
   const auto plan_of = [](const std::optional<StepPlan>& plan) { return plan ? &*plan : nullptr; };
-  PlanNames names{plan_of(run_.plans.train), plan_of(run_.plans.eval), plan_of(run_.plans.generate), {}};
+  PlanNames names{
+      plan_of(run_.plans.train), plan_of(run_.plans.eval), plan_of(run_.plans.generate), {}};
   for (const UnitSpec& unit : run_.spec.units) names.units.push_back(unit.name);
   WatchdogOptions options;
   options.limit = std::chrono::seconds(config_.execution.watchdog_s);
@@ -123,7 +126,8 @@ void Session::StartWatchdog(const Environment& environment) {
   marks_ = std::make_unique<ProgressMarks>();
   marks_->Enter(RunPhase::kCaller, 0);
   std::string warning;
-  watchdog_ = Watchdog::Start(comms_->world(), config_.run.dir, *marks_, std::move(names), options, warning);
+  watchdog_ = Watchdog::Start(comms_->world(), config_.run.dir, *marks_, std::move(names), options,
+                              warning);
   if (!watchdog_) marks_.reset();
   if (!warning.empty() && environment.on_warning) environment.on_warning(warning);
 }
@@ -140,11 +144,13 @@ void Session::InitWeights() {
 }
 
 const Batcher& Session::batcher() const {
-  MR_CHECK(batcher_ != nullptr, "batches of a Session that was made without data (SessionParts::data)");
+  MR_CHECK(batcher_ != nullptr,
+           "batches of a Session that was made without data (SessionParts::data)");
   return *batcher_;
 }
 const TokenSource& Session::held_out() const {
-  MR_CHECK(data_.held_out != nullptr, "held-out data of a Session made without data (SessionParts::data)");
+  MR_CHECK(data_.held_out != nullptr,
+           "held-out data of a Session made without data (SessionParts::data)");
   return *data_.held_out;
 }
 std::string Session::DataDescription() const { return data_.train->Describe(); }
@@ -168,7 +174,8 @@ double Session::Evaluate() {
     std::copy(part.begin(), part.end(), reinterpret_cast<char*>(&value));
     total += value;
   }
-  return total / static_cast<double>(batches * layout.world * layout.micro_batch * held_out().seq_len());
+  return total /
+         static_cast<double>(batches * layout.world * layout.micro_batch * held_out().seq_len());
 }
 
 std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t count,

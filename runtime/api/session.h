@@ -1,7 +1,8 @@
-// A run in this process: plans, engine, data, for one rank. Made from a configuration; the verbs of the
-// command line and embedders use it.
+// A run in this process: plans, engine, data, for one rank. Made from a configuration; the verbs of
+// the command line and embedders use it.
 //
-// Errors   kConfig, kData, kDoesNotFit before any memory of the device is touched; then as the engine's.
+// Errors   kConfig, kData, kDoesNotFit before any memory of the device is touched; then as the
+//          engine's.
 // Threads  One session per rank, used by one thread. Sessions share nothing.
 #pragma once
 
@@ -30,17 +31,19 @@ struct Environment {
   BackendTraits traits;
   CommSharing sharing = CommSharing::kSeparate;
   ProfilerRanges* ranges = nullptr;  // null: no profiler listens
-  bool peer_memory = false;  // whether the factory's communicators gather and reduce over peers' memory
-  // Called once, before the engine is made and any op is issued: chooses the algorithms of the plans' ops,
-  // the same on all ranks (a collective), and returns what tells one choice from another. Null: nothing to
-  // choose.
+  bool peer_memory =
+      false;  // whether the factory's communicators gather and reduce over peers' memory
+  // Called once, before the engine is made and any op is issued: chooses the algorithms of the
+  // plans' ops, the same on all ranks (a collective), and returns what tells one choice from
+  // another. Null: nothing to choose.
   std::function<std::string(const AssembledRun&, const Config&, Communicator& world)> tune;
-  // Ends the whole job, on the watchdog's thread, with what it has to say (exec/watchdog.h). Null: no
-  // watchdog.
+  // Ends the whole job, on the watchdog's thread, with what it has to say
+  // (exec/watchdog.h). Null: no watchdog.
   std::function<void(const std::string& verdict)> on_stall;
   std::function<void(const std::string& text)> on_warning;  // rank 0 only; null: not said
-  std::function<RunEnvironment()> describe;  // what this rank runs on, for the record; null: not recorded
-  std::optional<uint64_t> adversary_seed;    // tests
+  std::function<RunEnvironment()>
+      describe;  // what this rank runs on, for the record; null: not recorded
+  std::optional<uint64_t> adversary_seed;  // tests
 };
 
 struct SessionParts {
@@ -95,9 +98,9 @@ class Session {
   // Mean loss over data.eval_batches held-out batches. A collective.
   double Evaluate();
 
-  // `count` tokens that follow `prompt` (not empty; only its last seq_len tokens are seen). No key/value
-  // cache: every token runs the whole window. Every rank calls it with the same arguments and gets the same
-  // tokens.
+  // `count` tokens that follow `prompt` (not empty; only its last seq_len tokens are seen). No
+  // key/value cache: every token runs the whole window. Every rank calls it with the same arguments
+  // and gets the same tokens.
   std::vector<int32_t> Generate(std::span<const int32_t> prompt, int64_t count,
                                 const SamplingOptions& sampling);
 

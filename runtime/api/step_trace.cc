@@ -34,8 +34,8 @@ json EventsOf(int rank, const std::vector<OpSpan>& spans, double origin_ms) {
   return events;
 }
 
-// When the first rank of this rank's host left a barrier that all ranks left about then. Processes of one
-// host have one steady clock.
+// When the first rank of this rank's host left a barrier that all ranks left about then. Processes
+// of one host have one steady clock.
 Clock::time_point CommonZero(Communicator& world) {
   world.Barrier();
   char name[256] = {};
@@ -58,8 +58,8 @@ StepTracer::StepTracer(Session& session) : session_(session) {
     replay_ = std::make_unique<ReplayTimer>(engine.device());
     engine.ObserveCapture(replay_.get());
   } else {
-    eager_ = std::make_unique<OpTimer>(engine.device(),
-                                       [&engine](StreamId id) -> Stream& { return engine.stream(id); });
+    eager_ = std::make_unique<OpTimer>(
+        engine.device(), [&engine](StreamId id) -> Stream& { return engine.stream(id); });
     engine.Observe(eager_.get());
   }
 }

@@ -1,10 +1,12 @@
 // A measured step of all ranks as a Chrome trace: what ran when, on which stream, on one clock.
 //
-// Step     Of a graph that was captured with event nodes between the ops (runtime/exec/replay_timer.h), or
-//          walked eagerly, each op between two events (runtime/exec/op_timer.h): gaps of a small model are
-//          then the host's. The same bits either way.
-// Clock    Ranks of one host share one; between hosts zero is when they left a barrier, tens of microseconds
-//          apart. A rank is a process of the trace, a stream a thread; ts and dur in microseconds.
+// Step     Of a graph that was captured with event nodes between the ops
+//          (runtime/exec/replay_timer.h), or walked eagerly, each op between two events
+//          (runtime/exec/op_timer.h): gaps of a small model are then the host's. The same bits
+//          either way.
+// Clock    Ranks of one host share one; between hosts zero is when they left a barrier, tens of
+//          microseconds apart. A rank is a process of the trace, a stream a thread; ts and dur in
+//          microseconds.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +23,8 @@ namespace millrace {
 class OpTimer;
 class ReplayTimer;
 
-// While it lives the session's training steps are timed: one per engine, made and destroyed by every rank
-// while no step is in flight.
+// While it lives the session's training steps are timed: one per engine, made and destroyed by
+// every rank while no step is in flight.
 class StepTracer {
  public:
   explicit StepTracer(Session& session);
@@ -30,7 +32,8 @@ class StepTracer {
   StepTracer(const StepTracer&) = delete;
   StepTracer& operator=(const StepTracer&) = delete;
 
-  // Steps to run before the one that is traced: of a replayed one the first is issued, the second captures.
+  // Steps to run before the one that is traced: of a replayed one the first is
+  // issued, the second captures.
   static int64_t StepsBefore(Session& session) { return session.engine().replays() ? 2 : 0; }
 
   bool replay() const { return replay_ != nullptr; }
@@ -38,8 +41,8 @@ class StepTracer {
 
   // Collective: the next step is the one. Waits for what is before it.
   void Begin();
-  // Collective, once that step was collected: the whole text, on rank 0; "" on the others. `other`, an
-  // object, is added to otherData.
+  // Collective, once that step was collected: the whole text, on rank 0; "" on the others. `other`,
+  // an object, is added to otherData.
   std::string Text(const nlohmann::ordered_json& other);
 
  private:

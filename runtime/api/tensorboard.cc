@@ -22,10 +22,12 @@ constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 template <class T>
 void AddFixed(std::string* out, T value) {
-  for (size_t byte = 0; byte < sizeof(T); ++byte) out->push_back(static_cast<char>(value >> (8 * byte)));
+  for (size_t byte = 0; byte < sizeof(T); ++byte)
+    out->push_back(static_cast<char>(value >> (8 * byte)));
 }
 
-// TFRecord's own rotation of a checksum, so that the checksum of data that holds checksums is not degenerate.
+// TFRecord's own rotation of a checksum, so that the checksum of data that holds
+// checksums is not degenerate.
 uint32_t MaskedCrc(std::string_view bytes) {
   const uint32_t crc = Crc32c(bytes);
   return std::rotr(crc, 15) + 0xa282ead8;
@@ -49,7 +51,8 @@ void AddBytes(std::string* out, uint32_t field, std::string_view bytes) {
   *out += bytes;
 }
 
-// Event: wall_time = 1 (double), step = 2 (int64), and one of file_version = 3, summary = 5, session_log = 7.
+// Event: wall_time = 1 (double), step = 2 (int64), and one of file_version = 3,
+// summary = 5, session_log = 7.
 std::string Event(double wall_time, int64_t step, uint32_t field, std::string_view what) {
   std::string event;
   AddTag(&event, 1, Wire::kFixed64);
@@ -83,7 +86,8 @@ int64_t NextFileTime(const std::string& folder, double now) {
     const std::string name = it->path().filename().string();
     if (name.rfind(kPrefix, 0) != 0) continue;
     int64_t other = 0;
-    const auto parsed = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), other);
+    const auto parsed =
+        std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), other);
     // Ten digits until the year 2286; a longer number would not sort after them.
     if (parsed.ec == std::errc() && other < 9'999'999'999) time = std::max(time, other + 1);
   }
@@ -170,8 +174,9 @@ void TensorBoardFile::Write(std::string record) {
 void TensorBoardFile::Fail(const char* what, int error) {
   if (warned_) return;
   warned_ = true;
-  warn_(fmt::format("cannot {} {}: {}; steps will be missing in TensorBoard, metrics.jsonl has them", what,
-                    path_, std::generic_category().message(error)));
+  warn_(
+      fmt::format("cannot {} {}: {}; steps will be missing in TensorBoard, metrics.jsonl has them",
+                  what, path_, std::generic_category().message(error)));
 }
 
 }  // namespace millrace

@@ -1,17 +1,20 @@
-// TensorBoard event files: run.dir/tensorboard/events.out.tfevents.<unix time>.<host>, one per call of train.
+// TensorBoard event files: run.dir/tensorboard/events.out.tfevents.<unix
+// time>.<host>, one per call of train.
 //
-// Format    TFRecords: u64 length, masked CRC-32C of its 8 bytes, payload, masked CRC-32C of it; all little
-//           endian. A payload is an Event protobuf (tensorflow/core/util/event.proto,
-//           framework/summary.proto), encoded here by hand. The first has file_version "brain.Event:2". The
-//           second is a SessionLog START with the first step that this file holds: TensorBoard drops what
-//           earlier files say of that step and later. Each further one has the scalars of one step, as
-//           float32.
-// Order     TensorBoard reads files in the order of their names and never goes back to an earlier one: the
-//           time in a name is larger than in all that are there, even if the clock has been set back.
-// Blocking  One write per event and no fsync: a reader sees it at once, a crash of the machine may lose it.
-// Errors    None: these files are a copy of metrics.jsonl for another reader and must not end a run. The
-//           first failure is told to `warn`; a record that could not be written whole is taken back and left
-//           out, and the next one is tried again.
+// Format    TFRecords: u64 length, masked CRC-32C of its 8 bytes, payload, masked CRC-32C of it;
+//           all little endian. A payload is an Event protobuf (tensorflow/core/util/event.proto,
+//           framework/summary.proto), encoded here by hand. The first has file_version
+//           "brain.Event:2". The second is a SessionLog START with the first step that this file
+//           holds: TensorBoard drops what earlier files say of that step and later. Each further
+//           one has the scalars of one step, as float32.
+// Order     TensorBoard reads files in the order of their names and never goes back to an earlier
+//           one: the time in a name is larger than in all that are there, even if the clock has
+//           been set back.
+// Blocking  One write per event and no fsync: a reader sees it at once, a crash of the machine may
+//           lose it.
+// Errors    None: these files are a copy of metrics.jsonl for another reader and must not end a
+//           run. The first failure is told to `warn`; a record that could not be written whole is
+//           taken back and left out, and the next one is tried again.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,8 @@ TrainFaults::TrainFaults(const std::vector<TrainFault>& faults, Engine& engine)
       placed.flat = it - names.begin();
     }
     using Kind = TrainFault::Kind;
-    const int64_t unit = placed.flat < 0 ? -1 : layout.flats[static_cast<size_t>(placed.flat)].unit.value;
+    const int64_t unit =
+        placed.flat < 0 ? -1 : layout.flats[static_cast<size_t>(placed.flat)].unit.value;
     if (fault.kind == Kind::kNotFinite && placed.flat < 0) placed.injection.loss_nan = true;
     if (fault.kind == Kind::kNotFinite) placed.injection.grad_unit = placed.flat;
     if (fault.kind == Kind::kSkip) placed.injection.skip_unit = unit;
@@ -41,7 +42,8 @@ TrainFaults::TrainFaults(const std::vector<TrainFault>& faults, Engine& engine)
 Injection TrainFaults::At(int64_t step) const {
   for (const Placed& placed : faults_)
     if (placed.fault.step == step && placed.fault.rank == rank_ &&
-        placed.fault.kind != TrainFault::Kind::kFlip && placed.fault.kind != TrainFault::Kind::kTokens)
+        placed.fault.kind != TrainFault::Kind::kFlip &&
+        placed.fault.kind != TrainFault::Kind::kTokens)
       return placed.injection;
   return {};
 }
@@ -49,7 +51,8 @@ Injection TrainFaults::At(int64_t step) const {
 void TrainFaults::SpoilTokens(int64_t step, std::span<int32_t> tokens, int64_t vocab) const {
   for (const Placed& placed : faults_) {
     if (placed.fault.step != step || placed.fault.rank != rank_) continue;
-    while (placed.fault.kind == TrainFault::Kind::kLoader) std::this_thread::sleep_for(std::chrono::hours(1));
+    while (placed.fault.kind == TrainFault::Kind::kLoader)
+      std::this_thread::sleep_for(std::chrono::hours(1));
     if (placed.fault.kind != TrainFault::Kind::kTokens) continue;
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<int32_t>(PhiloxBlock(static_cast<uint64_t>(step), 0, i)[0] %

@@ -1,5 +1,5 @@
-// Faults that a training run is given on purpose, for tests of what it does about them. Each happens once,
-// also when its step is trained again.
+// Faults that a training run is given on purpose, for tests of what it does about them. Each
+// happens once, also when its step is trained again.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct TrainFault {
   std::string unit;  // of those kinds that have one
   enum class Kind {
     kNotFinite,  // NaN in the rank's gradient of the unit; without a unit, in its loss
-    kSkip,       // the rank leaves out the step's collectives from the unit's first one on: the job hangs
-    kSwap,       // the rank issues the unit's first collective after the next one: nobody hangs
-    kFlip,       // a bit of the rank's master weights of the unit is another before the step
-    kTokens,     // the rank reads noise instead of its tokens
-    kLoader,     // the rank's reading of tokens never ends
+    kSkip,  // the rank leaves out the step's collectives from the unit's first one on: the job hangs
+    kSwap,    // the rank issues the unit's first collective after the next one: nobody hangs
+    kFlip,    // a bit of the rank's master weights of the unit is another before the step
+    kTokens,  // the rank reads noise instead of its tokens
+    kLoader,  // the rank's reading of tokens never ends
   };
   Kind kind = Kind::kNotFinite;
 };

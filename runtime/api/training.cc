@@ -56,7 +56,8 @@ struct Waiting {
 // One run of the loop, on one rank.
 class Loop {
  public:
-  Loop(Session& session, const TrainOptions& options, const std::atomic<bool>& stop, TrainObserver& observer)
+  Loop(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
+       TrainObserver& observer)
       : session_(session),
         config_(session.config()),
         origin_(options.origin),
@@ -79,7 +80,8 @@ class Loop {
     for (int64_t step = result_.first_step; step < config_.train.steps && !result_.preempted;) {
       const int64_t done = step + 1;
       const bool last = done == config_.train.steps;
-      const bool evaluates = config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last);
+      const bool evaluates =
+          config_.train.eval_every > 0 && (done % config_.train.eval_every == 0 || last);
       const bool saves = config_.checkpoint.every > 0 && done % config_.checkpoint.every == 0;
       const bool twice = IsDue(config_.guard.rerun_every, done);
       if (twice || StartsTrace(done)) CollectDownTo(0, false);
@@ -140,31 +142,36 @@ class Loop {
     result_.complete_before = goes_on && result_.first_step >= config_.train.steps;
     if (result_.complete_before) return;
     if (goes_on)
-      RestoreGuard(resumed->progress.state);  // a log that cannot be read ends it before a file changes
+      RestoreGuard(
+          resumed->progress.state);  // a log that cannot be read ends it before a file changes
     const RunEnvironment environment =
         TogetherOverRanks(session_.Describe(), session_.engine().comms().world());
     Report([&] {
       if (goes_on)
         for (const std::string& change : resumed->changes) observer_.OnWarning(change);
       if (goes_on) observer_.OnResume(result_.first_step, resumed->path);
-      // Nothing is loaded, and something is said or nothing was to be: an earlier run is put aside, its lines
-      // with it.
+      // Nothing is loaded, and something is said or nothing was to be: an earlier run is put aside,
+      // its lines with it.
       const bool anew = !goes_on && (resumed || ResumePolicyOf(config_) == ResumePolicy::kNever);
       OpenFiles(result_.first_step, anew ? OldMetrics::kSetAside : OldMetrics::kDropTail);
       if (metrics_->dropped() > 0)
-        observer_.OnWarning(fmt::format("{} steps after step {} were not saved: they are trained again",
-                                        metrics_->dropped(), result_.first_step));
+        observer_.OnWarning(
+            fmt::format("{} steps after step {} were not saved: they are trained again",
+                        metrics_->dropped(), result_.first_step));
       if (metrics_->missing() > 0)
         observer_.OnWarning(
             fmt::format("metrics.jsonl is damaged: it lacks {} of the {} steps that were saved",
                         metrics_->missing(), result_.first_step));
       plan_stages_ = PlanStages(config_, session_.run());
-      RecordedCall call = DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step);
+      RecordedCall call =
+          DescribeCall(config_, origin_, session_.run(), plan_stages_, result_.first_step);
       call.environment = environment;
-      call.environment.emplace_back("data fingerprint", identity_.data_fingerprint);  // a path may hold others
+      call.environment.emplace_back("data fingerprint",
+                                    identity_.data_fingerprint);  // a path may hold others
       const std::string warning = RecordCall(config_.run.dir, call);
       if (!warning.empty()) observer_.OnWarning(warning);
-      if (trace_step_ > 0 && (FirstTraced() <= result_.first_step || trace_step_ > config_.train.steps))
+      if (trace_step_ > 0 &&
+          (FirstTraced() <= result_.first_step || trace_step_ > config_.train.steps))
         observer_.OnWarning(fmt::format(
             "no timeline: this call trains steps {} to {}, and one of step {} takes steps {} to {}",
             result_.first_step + 1, config_.train.steps, trace_step_, FirstTraced(), trace_step_));
@@ -203,8 +210,9 @@ class Loop {
   }
   void FinishTrace(int64_t done) {
     if (!tracer_ || done != trace_step_) return;
-    const std::string text = tracer_->Text(
-        {{"step", done}, {"trace", {{"step", tracer_->replay() ? "instrumented replay" : "eager"}}}});
+    const std::string text =
+        tracer_->Text({{"step", done},
+                       {"trace", {{"step", tracer_->replay() ? "instrumented replay" : "eager"}}}});
     tracer_.reset();
     Report([&] {
       try {
@@ -217,11 +225,14 @@ class Loop {
 
   static bool IsDue(int64_t every, int64_t done) { return every > 0 && done % every == 0; }
 
-  RunProgress ProgressAt(int64_t done) const { return {done, record_.SamplesAfter(done), guard_.State()}; }
+  RunProgress ProgressAt(int64_t done) const {
+    return {done, record_.SamplesAfter(done), guard_.State()};
+  }
 
   std::vector<int32_t> TokensOf(int64_t step) {
     const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens, step);
-    std::vector<int32_t> tokens = session_.batcher().Step(step + guard_.data_shift(), session_.rank());
+    std::vector<int32_t> tokens =
+        session_.batcher().Step(step + guard_.data_shift(), session_.rank());
     faults_.SpoilTokens(step + 1, tokens, config_.model.Vocab());
     return tokens;
   }
@@ -230,8 +241,8 @@ class Loop {
     if (waiting_.empty()) record_.StartsAfresh();
     const std::vector<int32_t> tokens = TokensOf(step);
     const auto enqueue = [&] {
-      session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(), faults_.At(step + 1),
-                                guard_.MaxLoss(step + 1));
+      session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(),
+                                faults_.At(step + 1), guard_.MaxLoss(step + 1));
     };
     std::optional<StepTwice> rerun;
     if (twice) rerun.emplace(session_.engine());
@@ -247,17 +258,20 @@ class Loop {
     if (!rerun) return;
     const std::string difference = rerun->Compare(session_.engine());
     if (!difference.empty())
-      Stop(fmt::format("step {}, run twice from the same state, gave two results: {}", step + 1, difference));
+      Stop(fmt::format("step {}, run twice from the same state, gave two results: {}", step + 1,
+                       difference));
   }
 
-  // Reports the oldest steps until `left` are in flight. With `evaluates`, the newest of them is evaluated.
+  // Reports the oldest steps until `left` are in flight. With `evaluates`, the
+  // newest of them is evaluated.
   void CollectDownTo(int left, bool evaluates) {
     while (!bad_ && static_cast<int>(waiting_.size()) > left) {
       const StepScalars scalars = session_.engine().Collect();
       const GuardAction action = guard_.Judge(waiting_.front().step + 1, scalars);
       StepReport report = ReportOf(waiting_.front(), scalars, action);
       waiting_.pop_front();
-      if (action == GuardAction::kRollBack) {  // its line would go with those of the steps that are undone
+      if (action ==
+          GuardAction::kRollBack) {  // its line would go with those of the steps that are undone
         bad_ = RollBack{report.step, 0, report.offender};
         return;
       }
@@ -267,17 +281,19 @@ class Loop {
         const std::string said = metrics_->Append(report);
         const bool waits = metrics_->waiting() > 0;
         MR_REQUIRE(ErrorCode::kIo,
-                   !waits || config_.checkpoint.on_error == CheckpointConfig::OnError::kContinue, "{}", said);
+                   !waits || config_.checkpoint.on_error == CheckpointConfig::OnError::kContinue,
+                   "{}", said);
         if (!said.empty())
-          observer_.OnWarning(said + (waits ? "; training goes on, and its lines wait in memory" : ""));
+          observer_.OnWarning(said +
+                              (waits ? "; training goes on, and its lines wait in memory" : ""));
         if (events_ != nullptr) events_->Append(report.step, ScalarsOf(report));
         if (metrics_server_ != nullptr) metrics_server_->Store(FiguresOf(report, saver_->totals()));
       });
       if (marks() != nullptr) marks()->Enter(RunPhase::kTraining, report.step);
       if (action == GuardAction::kStop)
-        Stop(fmt::format(
-            "step {}: {}", report.step,
-            WhyStopped(scalars, session_.engine().layout(), config_.guard, guard_.roll_backs().size())));
+        Stop(fmt::format("step {}: {}", report.step,
+                         WhyStopped(scalars, session_.engine().layout(), config_.guard,
+                                    guard_.roll_backs().size())));
     }
   }
 
@@ -292,9 +308,9 @@ class Loop {
     Report([&] {
       observer_.OnStep(report);
       if (action == GuardAction::kSkip)
-        observer_.OnWarning(
-            fmt::format("step {}: {}; the update was skipped on all ranks ({} skipped so far)", report.step,
-                        WhatWasBad(scalars, session_.engine().layout()), report.skipped));
+        observer_.OnWarning(fmt::format(
+            "step {}: {}; the update was skipped on all ranks ({} skipped so far)", report.step,
+            WhatWasBad(scalars, session_.engine().layout()), report.skipped));
     });
     return report;
   }
@@ -305,7 +321,8 @@ class Loop {
     Report([&] { observer_.OnEval(report.step, *report.eval_loss); });
   }
 
-  // Every rank comes here with the same words. What is in flight of a checkpoint is of a sound state.
+  // Every rank comes here with the same words. What is in flight of a
+  // checkpoint is of a sound state.
   [[noreturn]] void Stop(const std::string& why) {
     saver_->SettleForStop();
     Report([&] {
@@ -315,14 +332,17 @@ class Loop {
         observer_.OnWarning(error.what());
       }
     });
-    if (!leader()) session_.engine().comms().world().Barrier();  // rank 0 speaks, which ends all ranks
+    if (!leader())
+      session_.engine().comms().world().Barrier();  // rank 0 speaks, which ends all ranks
     throw Error(ErrorCode::kNonFinite,
                 why + "; the run stops and saves nothing: checkpoints are as they were");
   }
 
-  // From a step whose numbers ask for it to the newest sound checkpoint: the step to be trained next.
+  // From a step whose numbers ask for it to the newest sound checkpoint: the step to be trained
+  // next.
   int64_t GoBack() {
-    for (; !waiting_.empty(); waiting_.pop_front()) session_.engine().Collect();  // on CUDA, the next one
+    for (; !waiting_.empty(); waiting_.pop_front())
+      session_.engine().Collect();  // on CUDA, the next one
     tracer_.reset();
     saver_->Settle();
     RollBack made = *std::exchange(bad_, std::nullopt);
@@ -342,12 +362,12 @@ class Loop {
         for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
       LogRollBack(config_.run.dir, guard_);
       OpenFiles(made.to, OldMetrics::kDropTail);
-      observer_.OnWarning(
-          fmt::format("step {}: {}: rolled back to {}; the data of {} left out ({} of {} roll-backs)",
-                      made.from, made.why, loaded ? fmt::format("step {}", made.to) : "the beginning",
-                      made.from == made.to + 1 ? fmt::format("step {} are", made.from)
-                                               : fmt::format("steps {} to {} are", made.to + 1, made.from),
-                      guard_.roll_backs().size(), config_.guard.max_roll_backs));
+      observer_.OnWarning(fmt::format(
+          "step {}: {}: rolled back to {}; the data of {} left out ({} of {} roll-backs)",
+          made.from, made.why, loaded ? fmt::format("step {}", made.to) : "the beginning",
+          made.from == made.to + 1 ? fmt::format("step {} are", made.from)
+                                   : fmt::format("steps {} to {} are", made.to + 1, made.from),
+          guard_.roll_backs().size(), config_.guard.max_roll_backs));
     });
     return made.to;
   }
@@ -359,17 +379,19 @@ class Loop {
 
   // Digests of what each rank has issued; histories only where they differ.
   void CompareOrder(int64_t done, const std::vector<std::string>& digests) {
-    if (std::all_of(digests.begin(), digests.end(), [&](const auto& d) { return d == digests[0]; })) return;
+    if (std::all_of(digests.begin(), digests.end(), [&](const auto& d) { return d == digests[0]; }))
+      return;
     Communicator& world = session_.engine().comms().world();
     std::vector<std::string> units;
     for (const UnitSpec& unit : session_.run().spec.units) units.push_back(unit.name);
-    Stop(fmt::format("after step {}: {}", done,
-                     DescribeOrder(world.HostAllGather(session_.engine().order()->History()), units)));
+    Stop(fmt::format(
+        "after step {}: {}", done,
+        DescribeOrder(world.HostAllGather(session_.engine().order()->History()), units)));
   }
 
-  // Once a step each rank says whether it was asked to stop, how its part of a save is doing, and, every
-  // guard.order_every steps and where a checkpoint follows, what collectives it has issued. True on every
-  // rank when any was asked.
+  // Once a step each rank says whether it was asked to stop, how its part of a save is doing, and,
+  // every guard.order_every steps and where a checkpoint follows, what collectives it has issued.
+  // True on every rank when any was asked.
   bool StopAgreed(int64_t done, bool saves) {
     std::string mine = {stop_.load() ? '1' : '0', saver_->Vote()};
     const bool order =
@@ -393,11 +415,11 @@ class Loop {
   }
 
   SaverCallbacks CallbacksOfSaver() {
-    return {
-        .on_saved = [this](int64_t step, const std::string& folder) { observer_.OnCheckpoint(step, folder); },
-        .on_warning = [this](const std::string& text) { observer_.OnWarning(text); },
-        // A checkpoint's steps have their lines, whatever happens to the machine.
-        .before_publishing = [this] { metrics_->Sync(); }};
+    return {.on_saved = [this](int64_t step,
+                               const std::string& folder) { observer_.OnCheckpoint(step, folder); },
+            .on_warning = [this](const std::string& text) { observer_.OnWarning(text); },
+            // A checkpoint's steps have their lines, whatever happens to the machine.
+            .before_publishing = [this] { metrics_->Sync(); }};
   }
 
   void Finish(double seconds) {
@@ -431,8 +453,8 @@ class Loop {
   std::unique_ptr<StepTracer> tracer_;       // from the steps that prepare a traced one to its end
   std::unique_ptr<TensorBoardFile> events_;  // when run.tensorboard asks for them
   std::vector<PlanStage> plan_stages_;       // rank 0
-  // Steps that are still in flight when the next one is issued: the device never waits for the host to look
-  // at a loss. On a host device a step has run when it was issued.
+  // Steps that are still in flight when the next one is issued: the device never waits for the host
+  // to look at a loss. On a host device a step has run when it was issued.
   const int lag_;
   std::deque<Waiting> waiting_;
   int64_t evaluated_ = 0;  // the last step that was
@@ -444,7 +466,8 @@ class Loop {
 
 RunIdentity IdentityOf(const Session& session) {
   const Config& config = session.config();
-  RunIdentity identity{ModelIdentity(config), "", config.data.shuffle_seed, 0, ConfigToJson(config)};
+  RunIdentity identity{ModelIdentity(config), "", config.data.shuffle_seed, 0,
+                       ConfigToJson(config)};
   if (session.has_data()) {
     identity.data_fingerprint = session.DataFingerprint();
     identity.global_batch = session.batcher().layout().GlobalBatch();

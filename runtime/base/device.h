@@ -1,4 +1,5 @@
-// A place that holds an arena and runs streams. Implementations: runtime/base/cpu, runtime/base/cuda.
+// A place that holds an arena and runs streams. Implementations: runtime/base/cpu,
+// runtime/base/cuda.
 #pragma once
 
 #include <array>
@@ -20,7 +21,8 @@ class DeviceBuffer {
   virtual int64_t bytes() const noexcept = 0;
 };
 
-// Host memory that a device copies from and to without staging (pinned, on a GPU). As DeviceBuffer otherwise.
+// Host memory that a device copies from and to without staging (pinned, on a GPU).
+// As DeviceBuffer otherwise.
 class HostBuffer {
  public:
   virtual ~HostBuffer() = default;
@@ -28,8 +30,8 @@ class HostBuffer {
   virtual int64_t bytes() const noexcept = 0;
 };
 
-// Work that was captured from streams and is launched as one. The memory that it names, and the objects that
-// issued the work, outlive it.
+// Work that was captured from streams and is launched as one. The memory that it names, and the
+// objects that issued the work, outlive it.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -42,33 +44,37 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
-  // Bytes of the device's memory that are in use, by anybody and for anything (contexts, libraries, buffers);
-  // 0 for host memory, where the process's resident size tells more.
+  // Bytes of the device's memory that are in use, by anybody and for anything (contexts, libraries,
+  // buffers); 0 for host memory, where the process's resident size tells more.
   virtual int64_t UsedBytes() const = 0;
   // Error(kOutOfMemory) names the bytes asked for and the label.
   virtual std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<Stream> MakeStream(const std::string& role) = 0;
   virtual std::unique_ptr<Event> MakeEvent() = 0;
-  // An event that also keeps when its last Record took place on the device. Recorded in a capture by
-  // RecordAtLaunch alone.
+  // An event that also keeps when its last Record took place on the device. Recorded in a capture
+  // by RecordAtLaunch alone.
   virtual std::unique_ptr<Event> MakeTimedEvent() = 0;
   // From one timed event to a later one, both reached (SyncEvent).
   virtual double MillisecondsBetween(const Event& begin, const Event& end) = 0;
-  // Blocks the host until the work before the last Record of `event` has finished; returns at once when there
-  // was none.
+  // Blocks the host until the work before the last Record of `event` has finished; returns at once
+  // when there was none.
   virtual void SyncEvent(const Event& event) = 0;
-  // Blocking copies between host memory and this device's memory; ordered after all work of `stream`.
+  // Blocking copies between host memory and this device's memory; ordered
+  // after all work of `stream`.
   virtual void CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) = 0;
   virtual void CopyFromHost(std::byte* device, const void* host, int64_t bytes, Stream& stream) = 0;
-  // The same in stream order: the host does not wait. The host memory is a HostBuffer's and stays untouched
-  // until the copy has run.
-  virtual void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) = 0;
-  virtual void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) = 0;
+  // The same in stream order: the host does not wait. The host memory is a HostBuffer's and stays
+  // untouched until the copy has run.
+  virtual void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes,
+                             Stream& stream) = 0;
+  virtual void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
+                               Stream& stream) = 0;
   virtual void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) = 0;
-  // *word = value of each mark, in stream order and visible to the host at once, without any wait of the
-  // host's: also while what follows on the stream hangs. The last mark is not seen before the others. Words
-  // are a HostBuffer's, at multiples of 8 bytes; at most kMostMarks. Can be captured.
+  // *word = value of each mark, in stream order and visible to the host at once, without any
+  // wait of the host's: also while what follows on the stream hangs. The last mark is not
+  // seen before the others. Words are a HostBuffer's, at multiples of 8 bytes; at most
+  // kMostMarks. Can be captured.
   struct Mark {
     std::byte* word;
     uint64_t value;
@@ -79,16 +85,16 @@ class Device {
     EnqueueMarks(std::array{Mark{word, value}}, stream);
   }
 
-  // Whether work can be captured into a graph. Where it cannot (a host stream has run each call when it
-  // returns), a recorded step issues its list again.
+  // Whether work can be captured into a graph. Where it cannot (a host stream has run each call
+  // when it returns), a recorded step issues its list again.
   virtual bool captures() const = 0;
-  // Between the two, work that is enqueued on `origin`, and on streams that wait for it, is captured and does
-  // not run. Every such stream has been joined to `origin` at the end.
+  // Between the two, work that is enqueued on `origin`, and on streams that wait for it, is
+  // captured and does not run. Every such stream has been joined to `origin` at the end.
   virtual void BeginCapture(Stream& origin) = 0;
   virtual std::unique_ptr<Graph> EndCapture(Stream& origin) = 0;
-  // While `stream` is captured: each launch of the graph records the timed event `event` here, as Record
-  // would. Its time may be read when the launch is done; SyncEvent does not wait for one that has not come to
-  // it.
+  // While `stream` is captured: each launch of the graph records the timed event `event` here, as
+  // Record would. Its time may be read when the launch is done; SyncEvent does not wait for one
+  // that has not come to it.
   virtual void RecordAtLaunch(Event& event, Stream& stream) = 0;
 };
 

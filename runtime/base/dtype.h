@@ -45,7 +45,8 @@ constexpr std::string_view Name(DType dtype) noexcept {
 }
 
 constexpr std::optional<DType> DTypeFromName(std::string_view name) noexcept {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kI64, DType::kU8})
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kI64, DType::kU8})
     if (Name(dtype) == name) return dtype;
   return std::nullopt;
 }
@@ -53,7 +54,8 @@ constexpr std::optional<DType> DTypeFromName(std::string_view name) noexcept {
 // The upper half of a float32. A struct, so that it never mixes with an integer.
 struct BFloat16 {
   uint16_t bits;
-  friend constexpr bool operator==(BFloat16, BFloat16) = default;  // bitwise: NaN equals itself, -0 is not 0
+  friend constexpr bool operator==(BFloat16,
+                                   BFloat16) = default;  // bitwise: NaN equals itself, -0 is not 0
 };
 static_assert(sizeof(BFloat16) == 2);
 
@@ -61,9 +63,9 @@ constexpr float ToFloat(BFloat16 value) noexcept {  // exact
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
-// Round to nearest, ties to even; overflow goes to infinity. A NaN keeps its sign and upper payload and
-// becomes quiet: rounding could otherwise carry it into infinity. Both results are computed and one is
-// selected, so loops vectorise.
+// Round to nearest, ties to even; overflow goes to infinity. A NaN keeps its sign and upper payload
+// and becomes quiet: rounding could otherwise carry it into infinity. Both results are computed and
+// one is selected, so loops vectorise.
 constexpr BFloat16 ToBFloat16(float value) noexcept {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -73,10 +75,12 @@ constexpr BFloat16 ToBFloat16(float value) noexcept {
 }
 
 // out[i] = in[i] for i in [0, n). No overlap.
-inline void ConvertToFloat(const BFloat16* __restrict in, float* __restrict out, int64_t n) noexcept {
+inline void ConvertToFloat(const BFloat16* __restrict in, float* __restrict out,
+                           int64_t n) noexcept {
   for (int64_t i = 0; i < n; ++i) out[i] = ToFloat(in[i]);
 }
-inline void ConvertToBFloat16(const float* __restrict in, BFloat16* __restrict out, int64_t n) noexcept {
+inline void ConvertToBFloat16(const float* __restrict in, BFloat16* __restrict out,
+                              int64_t n) noexcept {
   for (int64_t i = 0; i < n; ++i) out[i] = ToBFloat16(in[i]);
 }
 

@@ -72,13 +72,14 @@ namespace internal {
 void ThrowError(ErrorCode code, const std::string& message) { throw Error(code, message); }
 
 void ThrowInternal(const char* file, int line, const char* condition, const std::string& message) {
-  throw Error(ErrorCode::kInternal, fmt::format("{}:{}: {} [failed: {}]", file, line, message, condition));
+  throw Error(ErrorCode::kInternal,
+              fmt::format("{}:{}: {} [failed: {}]", file, line, message, condition));
 }
 
 void ThrowComparison(const char* file, int line, const char* expression, const std::string& left,
                      const std::string& right, const std::string& message) {
-  throw Error(ErrorCode::kInternal, fmt::format("{}:{}: {} [failed: {}, with {} and {}]", file, line, message,
-                                                expression, left, right));
+  throw Error(ErrorCode::kInternal, fmt::format("{}:{}: {} [failed: {}, with {} and {}]", file,
+                                                line, message, expression, left, right));
 }
 
 }  // namespace internal

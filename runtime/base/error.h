@@ -1,11 +1,11 @@
 // The one exception type, its codes, and the always-on checks that throw it.
 //
 // MR_CHECK*   our own mistake: throws kInternal, text prefixed with file:line.
-// MR_REQUIRE  the outside world's: throws the given code; the text is for people, so no file:line. Name the
-// key,
+// MR_REQUIRE  the outside world's: throws the given code; the text is for people, so
+// no file:line. Name the key,
 //             file, tensor, unit or rank, the value, and what is allowed.
-// A message is required, in fmt syntax. All checks stay on in release builds. Not called CHECK: Catch2 owns
-// that.
+// A message is required, in fmt syntax. All checks stay on in release builds. Not called CHECK:
+// Catch2 owns that.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,9 +33,9 @@ enum class ErrorCode {
   kPreempted,   // state saved on request; run again to continue
 };
 
-// The process exit code that schedulers act on: 2 config, 3 data, 4 checkpoint, 5 does not fit or out of
-// memory, 70 internal or invalid argument, 71 timeout, 72 peer lost or communication, 73 non-finite, 74 I/O,
-// 75 preempted, 77 device.
+// The process exit code that schedulers act on: 2 config, 3 data, 4 checkpoint, 5 does not fit or
+// out of memory, 70 internal or invalid argument, 71 timeout, 72 peer lost or communication, 73
+// non-finite, 74 I/O, 75 preempted, 77 device.
 int ExitCode(ErrorCode code) noexcept;
 
 // "config", "peer_lost", ...: stable, for logs and summary.json.
@@ -56,8 +56,9 @@ namespace internal {
 [[noreturn]] void ThrowError(ErrorCode code, const std::string& message);
 [[noreturn]] void ThrowInternal(const char* file, int line, const char* condition,
                                 const std::string& message);
-[[noreturn]] void ThrowComparison(const char* file, int line, const char* expression, const std::string& left,
-                                  const std::string& right, const std::string& message);
+[[noreturn]] void ThrowComparison(const char* file, int line, const char* expression,
+                                  const std::string& left, const std::string& right,
+                                  const std::string& message);
 
 template <typename T>
 std::string Printed(const T& value) {
@@ -73,10 +74,11 @@ std::string Printed(const T& value) {
 }  // namespace internal
 }  // namespace millrace
 
-#define MR_CHECK(condition, ...)                                                                       \
-  do {                                                                                                 \
-    if (!(condition)) [[unlikely]]                                                                     \
-      ::millrace::internal::ThrowInternal(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
+#define MR_CHECK(condition, ...)                                          \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]]                                        \
+      ::millrace::internal::ThrowInternal(__FILE__, __LINE__, #condition, \
+                                          ::fmt::format(__VA_ARGS__));    \
   } while (false)
 
 #define MR_REQUIRE(code, condition, ...)                                    \

@@ -1,5 +1,6 @@
-// Named ranges of a thread's time that a profiler shows above the device's work. Implementation:
-// runtime/base/cuda/nvtx_ranges. Null where nobody listens: what would be said is then not even put together.
+// Named ranges of a thread's time that a profiler shows above the device's work.
+// Implementation: runtime/base/cuda/nvtx_ranges. Null where nobody listens: what would be said
+// is then not even put together.
 //
 // Threads  Ranges nest, per thread.
 #pragma once
@@ -16,7 +17,8 @@ enum class RangeName : uint32_t {};
 class ProfilerRanges {
  public:
   virtual ~ProfilerRanges() = default;
-  // For a range that is begun many times. Of one text always the same name; valid as long as this object.
+  // For a range that is begun many times. Of one text always the same name;
+  // valid as long as this object.
   virtual RangeName Register(const std::string& text) = 0;
   virtual void Begin(RangeName name) = 0;
   virtual void Begin(const std::string& text) = 0;

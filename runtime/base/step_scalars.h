@@ -1,6 +1,6 @@
-// What changes from step to step, in one block of device memory (class "runtime" of the arena). Kernels read
-// it through a pointer: an argument passed by value would freeze in a recorded or captured step. The host
-// writes the first group before a launch; ops of the plan write the rest.
+// What changes from step to step, in one block of device memory (class "runtime" of the arena).
+// Kernels read it through a pointer: an argument passed by value would freeze in a recorded or
+// captured step. The host writes the first group before a launch; ops of the plan write the rest.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,22 @@ namespace millrace {
 
 // What offender_unit says where no flat parameter is to blame.
 inline constexpr int64_t kOffenderLoss = -1;  // the loss of offender_rank is not finite
-inline constexpr int64_t kOffenderNone = -2;  // applied; or what is not finite is so only in a sum over ranks
+inline constexpr int64_t kOffenderNone =
+    -2;  // applied; or what is not finite is so only in a sum over ranks
 inline constexpr int64_t kOffenderSpike = -3;  // all is finite, and the loss above max_loss
 
 struct StepScalars {
   // Written by the host before each launch.
-  int64_t step;              // 0-based index of this step; drives the learning-rate schedule
-  double inv_valid_tokens;   // 1 / (valid target tokens of the whole step, all ranks and microbatches)
-  int64_t token_parity;      // which half of the token buffer this step reads: 0 or 1
-  int64_t generate_row;      // generation: row of the sequence whose logits are wanted
-  int64_t inject_loss_nan;   // fault injection (tests): != 0 makes this rank's loss NaN
-  int64_t inject_grad_unit;  // fault injection (tests): flat parameter whose gradient gets a NaN on this
-                             // rank; -1 none
-  double max_loss;           // a loss above it is a spike, and its update is not applied; 0: none is
+  int64_t step;  // 0-based index of this step; drives the learning-rate schedule
+  double
+      inv_valid_tokens;  // 1 / (valid target tokens of the whole step, all ranks and microbatches)
+  int64_t token_parity;  // which half of the token buffer this step reads: 0 or 1
+  int64_t generate_row;  // generation: row of the sequence whose logits are wanted
+  int64_t inject_loss_nan;  // fault injection (tests): != 0 makes this rank's loss NaN
+  int64_t
+      inject_grad_unit;  // fault injection (tests): flat parameter whose gradient gets a NaN on this
+                         // rank; -1 none
+  double max_loss;       // a loss above it is a spike, and its update is not applied; 0: none is
 
   // Written by BeginStep.
   double lr;  // learning rate of this step
@@ -30,7 +33,8 @@ struct StepScalars {
   double loss;        // sum over valid tokens * inv_valid_tokens
   double grad_norm;   // global L2 norm before clipping
   double clip_scale;  // min(1, clip / grad_norm); 1 when clipping is off
-  int64_t applied;    // 1: loss and every gradient are finite, the loss is no spike: the update is applied
+  int64_t
+      applied;  // 1: loss and every gradient are finite, the loss is no spike: the update is applied
   int64_t offender_unit;  // flat parameter with the first non-finite gradient, or one of the above
   int64_t offender_rank;  // world rank that contributed it; -1 none
 

@@ -1,5 +1,5 @@
-// Ordered queues of device work, and marks in them. Implementations: runtime/base/cpu (a host stream runs
-// each call at once), runtime/base/cuda.
+// Ordered queues of device work, and marks in them. Implementations: runtime/base/cpu (a host
+// stream runs each call at once), runtime/base/cuda.
 //
 // Threads  A stream is used by one thread at a time.
 #pragma once
@@ -17,12 +17,13 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  // Marks this point of the stream in `event`; later waits on the event wait for all work enqueued before.
+  // Marks this point of the stream in `event`; later waits on the event wait for
+  // all work enqueued before.
   virtual void Record(Event& event) = 0;
   // Later work on this stream starts after `event`. Does not block the host.
   virtual void Wait(const Event& event) = 0;
-  // Blocks the host until all work enqueued has finished. For set-up, tear-down and the named read-backs
-  // only.
+  // Blocks the host until all work enqueued has finished. For set-up, tear-down and
+  // the named read-backs only.
   virtual void Sync() = 0;
 };
 

@@ -10,7 +10,8 @@ std::string ToString(const Layout& layout) {
     return fmt::format("{}", fmt::join(values.begin(), values.begin() + layout.rank, ", "));
   };
   if (layout.contiguous()) return fmt::format("{}[{}]", Name(layout.dtype), joined(layout.dims));
-  return fmt::format("{}[{} : {}]", Name(layout.dtype), joined(layout.dims), joined(layout.strides));
+  return fmt::format("{}[{} : {}]", Name(layout.dtype), joined(layout.dims),
+                     joined(layout.strides));
 }
 
 }  // namespace millrace

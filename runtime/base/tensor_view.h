@@ -1,6 +1,6 @@
-// Typed, strided, non-owning views. `Layout` is the device-free half that planning shares with execution;
-// `TensorView` adds an address. A view never owns and never checks lifetime: the plan's checker proves that,
-// before step 0.
+// Typed, strided, non-owning views. `Layout` is the device-free half that planning shares with
+// execution; `TensorView` adds an address. A view never owns and never checks lifetime: the plan's
+// checker proves that, before step 0.
 //
 // Units    dims and strides count elements of `dtype`; *_bytes counts bytes.
 #pragma once
@@ -17,7 +17,8 @@ namespace millrace {
 
 inline constexpr int kMaxRank = 4;
 
-// dims[i] >= 0 and strides[i] >= 0 for i < rank; the remaining entries are zero, so that == is member-wise.
+// dims[i] >= 0 and strides[i] >= 0 for i < rank; the remaining entries are zero,
+// so that == is member-wise.
 struct Layout {
   DType dtype = DType::kF32;
   int rank = 0;

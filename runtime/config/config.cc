@@ -21,7 +21,9 @@ int64_t TrainConfig::Accumulate(int64_t world) const {
   return global_batch ? std::max<int64_t>(1, *global_batch / (micro_batch * world)) : 1;
 }
 
-int64_t TrainConfig::GlobalBatch(int64_t world) const { return micro_batch * Accumulate(world) * world; }
+int64_t TrainConfig::GlobalBatch(int64_t world) const {
+  return micro_batch * Accumulate(world) * world;
+}
 
 int64_t ScheduleConfig::DecaySteps(int64_t train_steps) const {
   switch (kind) {

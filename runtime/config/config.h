@@ -1,8 +1,9 @@
-// The configuration as plain data. A default-constructed Config *is* the documented defaults; keys.cc gives
-// every field its key path, type, range and one-line documentation, load.h fills it from files and `--set`.
+// The configuration as plain data. A default-constructed Config *is* the documented defaults;
+// keys.cc gives every field its key path, type, range and one-line documentation, load.h fills it
+// from files and `--set`.
 //
-// An optional that is empty ("null" in JSON) means what its key's documentation says; the member functions
-// give the value then in force. Enumerators are listed in the order of their JSON names.
+// An optional that is empty ("null" in JSON) means what its key's documentation says; the member
+// functions give the value then in force. Enumerators are listed in the order of their JSON names.
 #pragma once
 
 #include <array>
@@ -25,7 +26,10 @@ struct RopeScalingConfig {
 
 struct ModelConfig {
   enum class Family { kGpt2, kLlama };
-  enum class Activation { kGelu, kSwiglu };  // gelu is the tanh approximation (Hugging Face: gelu_new)
+  enum class Activation {
+    kGelu,
+    kSwiglu
+  };  // gelu is the tanh approximation (Hugging Face: gelu_new)
   Family family = Family::kGpt2;
   int64_t layers = 12;
   int64_t d_model = 768;

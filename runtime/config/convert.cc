@@ -18,7 +18,8 @@ bool FitsInt64(const json& given) {
 }
 
 bool IsNumberIn(const KeyRange& range, const json& given) {
-  return given.is_number() && std::isfinite(given.get<double>()) && range.Contains(given.get<double>());
+  return given.is_number() && std::isfinite(given.get<double>()) &&
+         range.Contains(given.get<double>());
 }
 
 std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
@@ -35,7 +36,8 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
       if (IsNumberIn(key.range, given)) return given.get<double>();
       break;
     case KeyType::kString:
-      if (given.is_string() && !given.get_ref<const std::string&>().empty()) return given.get<std::string>();
+      if (given.is_string() && !given.get_ref<const std::string&>().empty())
+        return given.get<std::string>();
       break;
     case KeyType::kChoice:
       if (given.is_string())
@@ -84,7 +86,8 @@ json JsonFromSet(const Key& key, std::string_view text) {
   if (!parsed.is_discarded() || text.starts_with('"')) return parsed;
   double number = 0;  // ".5" and "5." are no JSON, but nobody means anything else by them
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (key.type == KeyType::kNumber && error == std::errc() && end == text.data() + text.size()) return number;
+  if (key.type == KeyType::kNumber && error == std::errc() && end == text.data() + text.size())
+    return number;
   return std::string(text);
 }
 

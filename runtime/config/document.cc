@@ -109,7 +109,8 @@ KeyValue InForce(std::string_view path, const Config& config, std::optional<int6
   if (path == "model.vocab") return model.Vocab();
   if (path == "model.tied") return model.Tied();
   if (path == "model.activation") return std::string(Name(model.ActivationKind()));
-  if (path == "model.rope_theta" && model.family == ModelConfig::Family::kLlama) return model.RopeTheta();
+  if (path == "model.rope_theta" && model.family == ModelConfig::Family::kLlama)
+    return model.RopeTheta();
   if (path == "train.accumulate" && (world || !config.train.global_batch))
     return config.train.Accumulate(world.value_or(1));
   if (path == "train.global_batch" && world) return config.train.GlobalBatch(*world);
@@ -117,7 +118,8 @@ KeyValue InForce(std::string_view path, const Config& config, std::optional<int6
       config.optimizer.schedule.kind != ScheduleConfig::Kind::kConstant)
     return config.optimizer.schedule.DecaySteps(config.train.steps);
   if (path == "parallel.shard" && world) return config.parallel.Shard(*world);
-  if (path == "memory.slots" && MemoryConfig::HasSlots(config.memory.allocator)) return config.memory.Slots();
+  if (path == "memory.slots" && MemoryConfig::HasSlots(config.memory.allocator))
+    return config.memory.Slots();
   return {};
 }
 
@@ -128,7 +130,8 @@ std::string ConfigSchemaJson() {
   root["$schema"] = "http://json-schema.org/draft-07/schema#";
   root["title"] = "Millrace configuration";
   root.update(EmptyObject());
-  root["properties"]["$schema"] = Json::object({{"description", "Where an editor finds this schema."}});
+  root["properties"]["$schema"] =
+      Json::object({{"description", "Where an editor finds this schema."}});
   for (const Key& key : Keys()) {
     Json& section = SectionSchema(root, key.section());
     section["properties"][std::string(key.leaf())] = SchemaOf(key);
@@ -140,16 +143,20 @@ std::string ConfigSchemaJson() {
 std::string ConfigDocsMarkdown() {
   std::string text =
       "# Configuration\n\n"
-      "A run is one JSON file, or several: later files win, objects merge. `--set optimizer.lr=3e-4` wins "
+      "A run is one JSON file, or several: later files win, objects merge. `--set "
+      "optimizer.lr=3e-4` wins "
       "over\n"
-      "files; it is typed by its key, and strings need no quotes. Unknown keys, wrong types and values out "
+      "files; it is typed by its key, and strings need no quotes. Unknown keys, wrong types and "
+      "values out "
       "of\n"
       "range are all reported at once, with exit code 2, before anything starts.\n\n"
       "- `millrace config show FILE`: every value in force, and where it comes from.\n"
       "- `millrace config validate FILE`: nothing but the errors.\n"
-      "- `millrace config schema`: this page as JSON Schema (draft 7), for an editor; name it in a file's "
+      "- `millrace config schema`: this page as JSON Schema (draft 7), for an editor; name it in a "
+      "file's "
       "`\"$schema\"`.\n\n"
-      "A key that can have no effect is an error too (`rope_theta` for gpt2, `slots` for an allocator "
+      "A key that can have no effect is an error too (`rope_theta` for gpt2, `slots` for an "
+      "allocator "
       "without\n"
       "any). `null` stands for \"not given\".\n\n"
       "This page is generated from the table in runtime/config/keys.cc.\n";
@@ -157,11 +164,14 @@ std::string ConfigDocsMarkdown() {
   for (const Key& key : Keys()) {
     if (key.section() != section) {
       section = key.section();
-      text += fmt::format(
-          "\n## {}\n{}\n| key | allowed | default | |\n|---|---|---|---|\n", section,
-          IsNullableSection(section) ? "\nAn object with all of these keys, or `null` (the default).\n" : "");
+      text +=
+          fmt::format("\n## {}\n{}\n| key | allowed | default | |\n|---|---|---|---|\n", section,
+                      IsNullableSection(section)
+                          ? "\nAn object with all of these keys, or `null` (the default).\n"
+                          : "");
     }
-    text += fmt::format("| `{}` | {} | {} | {} |\n", key.leaf(), Allowed(key), Default(key), key.doc);
+    text +=
+        fmt::format("| `{}` | {} | {} | {} |\n", key.leaf(), Allowed(key), Default(key), key.doc);
   }
   return text;
 }
@@ -181,7 +191,8 @@ std::string ConfigShow(const LoadedConfig& loaded) {
     if (key.required && !loaded.config.model.rope_scaling) {
       const auto origin = loaded.origin.find(section);
       if (rows.back().path != section)
-        rows.push_back({section, "null", origin == loaded.origin.end() ? "default" : origin->second});
+        rows.push_back(
+            {section, "null", origin == loaded.origin.end() ? "default" : origin->second});
       continue;
     }
     Row row = {key.path, ToJson(key.get(loaded.config)).dump(), loaded.origin.at(key.path)};
@@ -199,7 +210,8 @@ std::string ConfigShow(const LoadedConfig& loaded) {
   }
   std::string text;
   for (const Row& row : rows)
-    text += fmt::format("{:<{}}  {:<{}}  {}\n", row.path, path_width, row.value, value_width, row.origin);
+    text += fmt::format("{:<{}}  {:<{}}  {}\n", row.path, path_width, row.value, value_width,
+                        row.origin);
   return text;
 }
 

@@ -1,4 +1,5 @@
-// The JSON names of the configuration's enums, in the order of their enumerators. Name(value) gives one.
+// The JSON names of the configuration's enums, in the order of their
+// enumerators. Name(value) gives one.
 #pragma once
 
 #include <array>
@@ -17,9 +18,13 @@ using NameList = std::array<std::string_view, n>;
 constexpr auto NamesOf(RopeScalingConfig::Type) { return internal::NameList<1>{"llama3"}; }
 constexpr auto NamesOf(ModelConfig::Family) { return internal::NameList<2>{"gpt2", "llama"}; }
 constexpr auto NamesOf(ModelConfig::Activation) { return internal::NameList<2>{"gelu", "swiglu"}; }
-constexpr auto NamesOf(DataConfig::Kind) { return internal::NameList<3>{"text", "tokens", "synthetic"}; }
+constexpr auto NamesOf(DataConfig::Kind) {
+  return internal::NameList<3>{"text", "tokens", "synthetic"};
+}
 constexpr auto NamesOf(OptimizerConfig::Kind) { return internal::NameList<1>{"adamw"}; }
-constexpr auto NamesOf(ScheduleConfig::Kind) { return internal::NameList<3>{"constant", "cosine", "wsd"}; }
+constexpr auto NamesOf(ScheduleConfig::Kind) {
+  return internal::NameList<3>{"constant", "cosine", "wsd"};
+}
 constexpr auto NamesOf(PrecisionConfig::Format) { return internal::NameList<2>{"fp32", "bf16"}; }
 constexpr auto NamesOf(PrecisionConfig::Norms) { return internal::NameList<2>{"fp32", "compute"}; }
 constexpr auto NamesOf(ShardingConfig::Reshard) {
@@ -38,15 +43,27 @@ constexpr auto NamesOf(MemoryConfig::Allocator) {
 constexpr auto NamesOf(MemoryConfig::Recompute) {
   return internal::NameList<4>{"none", "norms", "block", "auto"};
 }
-constexpr auto NamesOf(ExecutionConfig::Backend) { return internal::NameList<3>{"auto", "cpu", "cuda"}; }
-constexpr auto NamesOf(ExecutionConfig::Graph) { return internal::NameList<3>{"step", "microbatch", "off"}; }
+constexpr auto NamesOf(ExecutionConfig::Backend) {
+  return internal::NameList<3>{"auto", "cpu", "cuda"};
+}
+constexpr auto NamesOf(ExecutionConfig::Graph) {
+  return internal::NameList<3>{"step", "microbatch", "off"};
+}
 constexpr auto NamesOf(ExecutionConfig::ProgrammaticLaunch) {
   return internal::NameList<3>{"off", "end", "begin"};
 }
-constexpr auto NamesOf(ExecutionConfig::PeerMemory) { return internal::NameList<3>{"off", "auto", "on"}; }
-constexpr auto NamesOf(CheckpointConfig::OnError) { return internal::NameList<2>{"continue", "stop"}; }
-constexpr auto NamesOf(GuardConfig::Policy) { return internal::NameList<3>{"skip", "roll_back", "stop"}; }
-constexpr auto NamesOf(CheckpointConfig::Resume) { return internal::NameList<3>{"auto", "must", "never"}; }
+constexpr auto NamesOf(ExecutionConfig::PeerMemory) {
+  return internal::NameList<3>{"off", "auto", "on"};
+}
+constexpr auto NamesOf(CheckpointConfig::OnError) {
+  return internal::NameList<2>{"continue", "stop"};
+}
+constexpr auto NamesOf(GuardConfig::Policy) {
+  return internal::NameList<3>{"skip", "roll_back", "stop"};
+}
+constexpr auto NamesOf(CheckpointConfig::Resume) {
+  return internal::NameList<3>{"auto", "must", "never"};
+}
 
 template <typename E>
 requires requires { NamesOf(E{}); }

@@ -31,7 +31,8 @@ class SyntaxCheck final : public nlohmann::json_sax<json> {
   bool start_array(size_t) override { return ++depth_ <= kMaxDepth; }
   bool end_object() override { return --depth_ >= 0; }
   bool end_array() override { return --depth_ >= 0; }
-  bool parse_error(size_t position, const std::string& last_token, const json::exception& error) override {
+  bool parse_error(size_t position, const std::string& last_token,
+                   const json::exception& error) override {
     read_ = position;
     token_ = last_token;
     text_ = error.what();
@@ -45,7 +46,8 @@ class SyntaxCheck final : public nlohmann::json_sax<json> {
   // Without the exception's own name and position.
   std::string text() const {
     const size_t column = text_.find("column ");
-    const size_t begin = text_.find(column == text_.npos ? "] " : ": ", column == text_.npos ? 0 : column);
+    const size_t begin =
+        text_.find(column == text_.npos ? "] " : ": ", column == text_.npos ? 0 : column);
     return begin == text_.npos ? text_ : text_.substr(begin + 2);
   }
 
@@ -55,8 +57,8 @@ class SyntaxCheck final : public nlohmann::json_sax<json> {
   std::string token_, text_;
 };
 
-// First byte of the token that ends with the last byte read. The lexer's own idea of the token is the whole
-// of it only for strings; elsewhere it may begin with what came before.
+// First byte of the token that ends with the last byte read. The lexer's own idea of the token is
+// the whole of it only for strings; elsewhere it may begin with what came before.
 size_t TokenStart(std::string_view text, const SyntaxCheck& check) {
   const auto in_word = [&](size_t at) {
     return std::isalnum(static_cast<unsigned char>(text[at])) ||
@@ -71,12 +73,13 @@ size_t TokenStart(std::string_view text, const SyntaxCheck& check) {
 }
 
 JsonTextProblem SyntaxProblem(const std::string& text, const SyntaxCheck& check) {
-  if (check.too_deep()) return {0, fmt::format("objects and lists nested deeper than {}", kMaxDepth)};
+  if (check.too_deep())
+    return {0, fmt::format("objects and lists nested deeper than {}", kMaxDepth)};
   const size_t offset = TokenStart(text, check);
   std::string hint;
   const std::string_view rest = std::string_view(text).substr(offset);
-  if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("nan") || rest.starts_with("inf") ||
-      rest.starts_with("-I") || rest.starts_with("-i"))
+  if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("nan") ||
+      rest.starts_with("inf") || rest.starts_with("-I") || rest.starts_with("-i"))
     hint = "; JSON has no NaN or infinity";
   else if (rest.starts_with("/") || rest.starts_with("#"))
     hint = "; JSON has no comments";
@@ -85,9 +88,9 @@ JsonTextProblem SyntaxProblem(const std::string& text, const SyntaxCheck& check)
   return {offset, "not a JSON document: " + check.text() + hint};
 }
 
-// Walks text that is known to be JSON. Members whose pointer is too long for any key of ours are not kept:
-// each pointer repeats all names around it, so that one long name around many short ones would take their
-// product in memory.
+// Walks text that is known to be JSON. Members whose pointer is too long for any key of ours are
+// not kept: each pointer repeats all names around it, so that one long name around many short ones
+// would take their product in memory.
 class Scanner {
  public:
   Scanner(std::string_view text, std::map<std::string, JsonMember>& members,
@@ -99,7 +102,8 @@ class Scanner {
 
  private:
   void SkipSpace() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos)
+    while (at_ < text_.size() &&
+           std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos)
       ++at_;
   }
 
@@ -141,8 +145,9 @@ class Scanner {
       member.value_end = at_;
       if (!std::exchange(kept_, outer)) continue;
       if (const auto [first, is_new] = members_.emplace(child, member); !is_new) {
-        problems_.push_back({member.key, fmt::format("\"{}\" is given twice in one object, first in line {}",
-                                                     name, PositionOf(text_, first->second.key).line)});
+        problems_.push_back(
+            {member.key, fmt::format("\"{}\" is given twice in one object, first in line {}", name,
+                                     PositionOf(text_, first->second.key).line)});
         first->second = member;  // as nlohmann::json: the last one counts
       }
     }
@@ -176,7 +181,8 @@ TextPosition PositionOf(std::string_view text, size_t offset) {
     if (text[i] == '\n') {
       ++position.line;
       position.column = 1;
-    } else if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {  // not the inside of a character
+    } else if ((static_cast<unsigned char>(text[i]) & 0xc0) !=
+               0x80) {  // not the inside of a character
       ++position.column;
     }
   }

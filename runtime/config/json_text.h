@@ -1,5 +1,5 @@
-// JSON that remembers where each member was written. nlohmann::json parses; this adds line and column,
-// members given twice, and a limit on nesting.
+// JSON that remembers where each member was written. nlohmann::json parses; this adds line and
+// column, members given twice, and a limit on nesting.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ struct JsonTextProblem {
 
 class JsonText {
  public:
-  // Never throws for bad text: problems() says what is wrong, and root() is null after a syntax error.
+  // Never throws for bad text: problems() says what is wrong, and root() is
+  // null after a syntax error.
   explicit JsonText(std::string text);
   ~JsonText();
   JsonText(JsonText&&) noexcept;
@@ -41,8 +42,8 @@ class JsonText {
   const std::string& text() const { return text_; }
   const std::vector<JsonTextProblem>& problems() const { return problems_; }
 
-  // By JSON pointer ("/model/layers"); null if there is no such member, or its pointer is longer than 256
-  // bytes.
+  // By JSON pointer ("/model/layers"); null if there is no such member, or its pointer
+  // is longer than 256 bytes.
   const JsonMember* Find(const std::string& pointer) const;
 
  private:

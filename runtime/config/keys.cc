@@ -89,7 +89,8 @@ Key Only(std::string_view choice, Key key) {
   return key;
 }
 
-// The object behind a nullable section: made when a key in it is set, its defaults when one is read.
+// The object behind a nullable section: made when a key in it is set, its
+// defaults when one is read.
 RopeScalingConfig& Made(std::optional<RopeScalingConfig>& section) {
   return section ? *section : section.emplace();
 }
@@ -111,23 +112,28 @@ constexpr double kMaxSeed = 9007199254740991;  // 2^53 - 1: every JSON reader ke
 #define KEY(field, ...) \
   MakeKey(              \
       #field, [](auto& c) -> auto& { return c.field; }, __VA_ARGS__)
-#define ROPE_KEY(field, ...)                                                                           \
-  Required(MakeKey(                                                                                    \
-      "model.rope_scaling." #field, [](auto& c) -> auto& { return Made(c.model.rope_scaling).field; }, \
-      __VA_ARGS__))
+#define ROPE_KEY(field, ...)        \
+  Required(MakeKey(                 \
+      "model.rope_scaling." #field, \
+      [](auto& c) -> auto& { return Made(c.model.rope_scaling).field; }, __VA_ARGS__))
 
 std::vector<Key> MakeKeys() {
   const KeyRange any;
   return {
-      KEY(model.family, any, "Architecture: GPT-2 (learned positions, LayerNorm) or Llama (RoPE, RMSNorm)."),
+      KEY(model.family, any,
+          "Architecture: GPT-2 (learned positions, LayerNorm) or Llama (RoPE, RMSNorm)."),
       KEY(model.layers, From(1, 10000), "Transformer blocks."),
-      KEY(model.d_model, From(1, kMillion), "Width of the residual stream; a multiple of `model.heads`."),
+      KEY(model.d_model, From(1, kMillion),
+          "Width of the residual stream; a multiple of `model.heads`."),
       KEY(model.heads, From(1, 10000), "Query heads."),
       KEY(model.kv_heads, From(1, 10000),
-          "Key and value heads; divides `model.heads`. null: equal to it. gpt2 has no other choice."),
-      KEY(model.head_dim, From(1, 65536), "Width of a head; even for llama. null: `d_model / heads`."),
+          "Key and value heads; divides `model.heads`. null: equal to it. gpt2 has no other "
+          "choice."),
+      KEY(model.head_dim, From(1, 65536),
+          "Width of a head; even for llama. null: `d_model / heads`."),
       KEY(model.ffn, From(1, 10 * kMillion),
-          "Hidden width of the feed-forward layer. null: `4 d_model` for gpt2; `8/3 d_model`, up to a "
+          "Hidden width of the feed-forward layer. null: `4 d_model` for gpt2; `8/3 d_model`, up "
+          "to a "
           "multiple "
           "of 256, for llama."),
       KEY(model.vocab, From(1, 10 * kMillion),
@@ -136,17 +142,20 @@ std::vector<Key> MakeKeys() {
       KEY(model.tied, any,
           "Output layer shares the embedding's weights. null: true for gpt2, false for llama."),
       KEY(model.activation, any,
-          "gpt2: `gelu` (the tanh approximation, `gelu_new`); llama: `swiglu`. null: the family's."),
+          "gpt2: `gelu` (the tanh approximation, `gelu_new`); llama: `swiglu`. null: the "
+          "family's."),
       KEY(model.norm_eps, kFloat32, "Added to the variance in LayerNorm and RMSNorm."),
       KEY(model.rope_theta, kFloat32, "Base of the rotary frequencies; llama only. null: 10000."),
       KEY(model.init_std, From(0, 10), "Standard deviation of the initial weights."),
       KEY(model.init_from, any,
-          "Hugging Face folder (config.json, safetensors) to start from; model keys given here must agree "
+          "Hugging Face folder (config.json, safetensors) to start from; model keys given here "
+          "must agree "
           "with "
           "it. null: random."),
       ROPE_KEY(rope_type, any, "Kind of rotary frequency scaling; llama only."),
       ROPE_KEY(factor, AtLeast(1), "Divides the lowest frequencies."),
-      ROPE_KEY(low_freq_factor, Above(0), "Wavelengths above original positions / this are scaled in full."),
+      ROPE_KEY(low_freq_factor, Above(0),
+               "Wavelengths above original positions / this are scaled in full."),
       ROPE_KEY(high_freq_factor, Above(0), "Wavelengths below original positions / this are kept."),
       ROPE_KEY(original_max_position_embeddings, From(1, 1000 * kMillion),
                "Positions that the unscaled model was trained on."),
@@ -155,7 +164,8 @@ std::vector<Key> MakeKeys() {
           "`text`: files of text; `tokens`: llm.c or nanoGPT token files; `synthetic`: no files."),
       KEY(data.path, any, "File or folder to train on. Needed unless `data.kind` is synthetic."),
       KEY(data.val_path, any,
-          "File or folder to evaluate on. null: the files of `data.path` with val in their names (token "
+          "File or folder to evaluate on. null: the files of `data.path` with val in their names "
+          "(token "
           "files), else its last tenth, which is then not trained on."),
       KEY(data.tokenizer, any, "`bytes`: one token per byte. Others are not read yet."),
       KEY(data.shuffle_seed, From(0, kMaxSeed),
@@ -167,11 +177,14 @@ std::vector<Key> MakeKeys() {
       KEY(train.accumulate, From(1, kMillion),
           "Microbatches per step. null: 1, or what `train.global_batch` asks for."),
       KEY(train.global_batch, From(1, 1000 * kMillion),
-          "Sequences per step over all ranks: `micro_batch * accumulate * world`. Sets `train.accumulate`, "
+          "Sequences per step over all ranks: `micro_batch * accumulate * world`. Sets "
+          "`train.accumulate`, "
           "or "
           "checks it. null: no say."),
-      KEY(train.seed, From(0, kMaxSeed), "Decides the initial weights, the same at any world size."),
-      KEY(train.eval_every, From(0, 1000 * kMillion), "Steps between evaluations. 0: only at the end."),
+      KEY(train.seed, From(0, kMaxSeed),
+          "Decides the initial weights, the same at any world size."),
+      KEY(train.eval_every, From(0, 1000 * kMillion),
+          "Steps between evaluations. 0: only at the end."),
 
       KEY(optimizer.name, any, "Optimizer."),
       KEY(optimizer.lr, From(0, 1000), "Learning rate after warm-up."),
@@ -181,17 +194,20 @@ std::vector<Key> MakeKeys() {
       KEY(optimizer.weight_decay, From(0, 1000), "Decoupled weight decay of matrices."),
       KEY(optimizer.clip, AtLeast(0), "Largest global gradient norm. 0: no clipping."),
       KEY(optimizer.schedule.kind, any,
-          "After a linear warm-up: `constant`; `cosine` decay; `wsd`: constant, then a linear decay at the "
+          "After a linear warm-up: `constant`; `cosine` decay; `wsd`: constant, then a linear "
+          "decay at the "
           "end."),
       KEY(optimizer.schedule.warmup, From(0, 1000 * kMillion), "Steps of linear warm-up."),
       KEY(optimizer.schedule.decay_steps, From(1, 1000 * kMillion),
-          "Steps of decay: after the warm-up for cosine, the last ones of the run for wsd. null: all that "
+          "Steps of decay: after the warm-up for cosine, the last ones of the run for wsd. null: "
+          "all that "
           "follow the warm-up; a fifth of `train.steps`."),
       KEY(optimizer.schedule.min_lr, From(0, 1000), "Learning rate at the end of the decay."),
 
       KEY(parallel.shard, From(1, kMillion),
           "Ranks that share one copy of the model. null: world / replicate."),
-      KEY(parallel.replicate, From(1, kMillion), "Copies of the model. shard * replicate is the world."),
+      KEY(parallel.replicate, From(1, kMillion),
+          "Copies of the model. shard * replicate is the world."),
 
       KEY(precision.compute, any, "Weights and activations in forward and backward."),
       Only("fp32", KEY(precision.master, any, "The weights that the optimizer updates.")),
@@ -203,11 +219,14 @@ std::vector<Key> MakeKeys() {
           "When a unit's gathered weights are given up. `auto`: the fewest gathers within "
           "`memory.budget_gib`."),
       KEY(sharding.downcast, any,
-          "Where fp32 shards become compute weights: after each gather, before it, or once after the update. "
+          "Where fp32 shards become compute weights: after each gather, before it, or once after "
+          "the update. "
           "The bits are the same."),
-      KEY(sharding.grad_sync, any, "Reduce gradients in every microbatch, or in the last one only."),
+      KEY(sharding.grad_sync, any,
+          "Reduce gradients in every microbatch, or in the last one only."),
       KEY(sharding.grad_concat, any,
-          "Copy gradients into the reduction's bucket in every microbatch, in the last, or never: `direct` "
+          "Copy gradients into the reduction's bucket in every microbatch, in the last, or never: "
+          "`direct` "
           "lets "
           "the weight-gradient kernels write there."),
       KEY(sharding.blocks_per_unit, From(1, 10000), "Transformer blocks gathered together."),
@@ -215,95 +234,127 @@ std::vector<Key> MakeKeys() {
       KEY(memory.allocator, any, "How gathered weights and gradients get their addresses."),
       KEY(memory.prefetch, From(0, 64), "Units gathered ahead of their use."),
       KEY(memory.slots, From(1, 128),
-          "Buckets of the allocators coloured, max_pool and fixed; at least prefetch + 1. The others have "
-          "none, nor do blocks that stay gathered (sharding.reshard never, after_backward): each has its own "
+          "Buckets of the allocators coloured, max_pool and fixed; at least prefetch + 1. The "
+          "others have "
+          "none, nor do blocks that stay gathered (sharding.reshard never, after_backward): each "
+          "has its own "
           "place. null: prefetch + 1."),
       KEY(memory.reduce_depth, From(1, 64), "Reductions in flight before backward waits."),
       KEY(memory.recompute, any,
-          "What backward computes again: nothing, norms and activations, or whole blocks. `auto`: the "
-          "cheapest of these in as many blocks as `memory.budget_gib` asks for, or the device's memory if "
+          "What backward computes again: nothing, norms and activations, or whole blocks. `auto`: "
+          "the "
+          "cheapest of these in as many blocks as `memory.budget_gib` asks for, or the device's "
+          "memory if "
           "no budget is given. The bits are the same."),
       KEY(memory.budget_gib, From(1e-6, 1e9),
-          "Largest arena per rank, in GiB: `recompute: auto` stays within it, `reshard: auto` fills it, a "
+          "Largest arena per rank, in GiB: `recompute: auto` stays within it, `reshard: auto` "
+          "fills it, a "
           "plan above it is refused. null: no limit."),
 
-      KEY(execution.backend, any, "`auto`: cuda where it is built in and a GPU is present, else cpu."),
+      KEY(execution.backend, any,
+          "`auto`: cuda where it is built in and a GPU is present, else cpu."),
       KEY(execution.graph, any, "Record and replay the whole step, each microbatch, or nothing."),
       KEY(execution.checked, any, "Poison freed memory and verify addresses. Slower, same bits."),
-      KEY(execution.deterministic, any, "Forbid kernels whose bits depend on timing. The CPU has none."),
+      KEY(execution.deterministic, any,
+          "Forbid kernels whose bits depend on timing. The CPU has none."),
       KEY(execution.overlap_weight_gradients, any,
-          "Compute gradients of weights beside those of activations, on the reduce stream. null: on GPUs, "
-          "where tokens of a microbatch times `model.d_model` are at most 2^23: such products leave room for "
+          "Compute gradients of weights beside those of activations, on the reduce stream. null: "
+          "on GPUs, "
+          "where tokens of a microbatch times `model.d_model` are at most 2^23: such products "
+          "leave room for "
           "others."),
       KEY(execution.tune, any,
-          "Measure the GPU library's algorithms for the plan's products and take the fastest, once: what was "
+          "Measure the GPU library's algorithms for the plan's products and take the fastest, "
+          "once: what was "
           "measured is kept in `execution.tuning_file`. false: the library's first suggestions."),
       KEY(execution.tuning_file, any,
-          "Algorithms to use, and where newly measured ones go; runs that share it have the same bits. null: "
+          "Algorithms to use, and where newly measured ones go; runs that share it have the same "
+          "bits. null: "
           "`tuning.json` in `run.dir`."),
       KEY(execution.programmatic_launch, any,
-          "Set a kernel of a graph up before the one ahead of it is complete: as soon as that one's blocks "
+          "Set a kernel of a graph up before the one ahead of it is complete: as soon as that "
+          "one's blocks "
           "end, or begin. The bits are the same."),
       KEY(execution.peer_memory, any,
-          "All-gather and reduce-scatter by kernels of our own that load and store other GPUs' memory over "
-          "NVLink, in place of NCCL's, and sum in rank order. `on`: stop where that cannot be: it takes GPUs "
-          "of one host, at most 8 to a copy of the parameters. `auto`: where it can be; the start of a run "
+          "All-gather and reduce-scatter by kernels of our own that load and store other GPUs' "
+          "memory over "
+          "NVLink, in place of NCCL's, and sum in rank order. `on`: stop where that cannot be: it "
+          "takes GPUs "
+          "of one host, at most 8 to a copy of the parameters. `auto`: where it can be; the start "
+          "of a run "
           "says which."),
       KEY(execution.watchdog_s, From(0, 86400),
-          "Seconds without any progress after which the job ends with exit code 71, naming the rank that "
+          "Seconds without any progress after which the job ends with exit code 71, naming the "
+          "rank that "
           "holds "
           "it up. 0: never."),
 
-      KEY(checkpoint.every, From(0, 1000 * kMillion), "Steps between checkpoints. 0: only at the end."),
+      KEY(checkpoint.every, From(0, 1000 * kMillion),
+          "Steps between checkpoints. 0: only at the end."),
       KEY(checkpoint.keep, From(1, 10000), "Newest checkpoints kept."),
       KEY(checkpoint.keep_every, From(1, 1000 * kMillion),
           "Checkpoints of steps that are multiples of this stay for good. null: none does."),
       KEY(checkpoint.keep_best, From(0, 10000),
-          "Checkpoints with the lowest held-out loss that stay as well; `checkpoint.every` must be a "
+          "Checkpoints with the lowest held-out loss that stay as well; `checkpoint.every` must be "
+          "a "
           "multiple "
           "of `train.eval_every`."),
       KEY(checkpoint.asynchronous, any,
-          "Training waits for a copy of the state in host memory only (12 bytes per parameter, divided by "
-          "`parallel.shard`), which is written while steps go on. false: training waits until it is on "
+          "Training waits for a copy of the state in host memory only (12 bytes per parameter, "
+          "divided by "
+          "`parallel.shard`), which is written while steps go on. false: training waits until it "
+          "is on "
           "disk."),
       KEY(checkpoint.on_error, any,
-          "When the disk refuses a checkpoint: `continue` training and say so, or `stop` with exit code 74, "
+          "When the disk refuses a checkpoint: `continue` training and say so, or `stop` with exit "
+          "code 74, "
           "as the last one of a run always does. Earlier ones stay as they are."),
       KEY(checkpoint.resume, any,
-          "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is none; "
+          "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is "
+          "none; "
           "`never`: start anew."),
 
       KEY(guard.non_finite, any,
-          "A step whose loss or gradients are not finite: `skip` its update on all ranks; `roll_back` to the "
-          "newest sound checkpoint and leave out the data of the steps from there through this one; `stop` "
+          "A step whose loss or gradients are not finite: `skip` its update on all ranks; "
+          "`roll_back` to the "
+          "newest sound checkpoint and leave out the data of the steps from there through this "
+          "one; `stop` "
           "with "
           "exit code 73, saving nothing."),
       KEY(guard.loss_spike, any,
-          "The same for a step whose loss is a spike: above median + spike_factor * max(1.4826 * median "
+          "The same for a step whose loss is a spike: above median + spike_factor * max(1.4826 * "
+          "median "
           "absolute "
-          "deviation, 0.001 * median) of the last spike_window finite losses, that of the step just before "
+          "deviation, 0.001 * median) of the last spike_window finite losses, that of the step "
+          "just before "
           "it "
           "left out. There is none before there are so many. null: not watched."),
       KEY(guard.spike_window, From(1, 100000), "Losses that a loss is compared with."),
-      KEY(guard.spike_factor, Above(0), "Robust standard deviations above their median that make a spike."),
+      KEY(guard.spike_factor, Above(0),
+          "Robust standard deviations above their median that make a spike."),
       KEY(guard.max_roll_backs, From(0, kMillion),
           "Roll-backs of a run; where another would follow, it stops with exit code 73."),
       KEY(guard.replicas_every, From(0, 1000 * kMillion),
-          "Steps between comparisons of the replicas' weights and moments, by hash; a difference stops with "
+          "Steps between comparisons of the replicas' weights and moments, by hash; a difference "
+          "stops with "
           "exit "
           "code 73. 0: never."),
       KEY(guard.rerun_every, From(0, 1000 * kMillion),
-          "Steps between those that are run twice from the same state and compared bit for bit; a difference "
-          "stops with exit code 73. Each rank needs host memory for its shards of weights and moments. 0: "
+          "Steps between those that are run twice from the same state and compared bit for bit; a "
+          "difference "
+          "stops with exit code 73. Each rank needs host memory for its shards of weights and "
+          "moments. 0: "
           "never."),
       KEY(guard.order_every, From(0, 1000 * kMillion),
-          "Steps between comparisons of which collectives the ranks have issued, in what order, also made "
+          "Steps between comparisons of which collectives the ranks have issued, in what order, "
+          "also made "
           "before "
           "each checkpoint; a difference stops with exit code 73. 0: never."),
 
       KEY(run.dir, any, "Folder of metrics, summary and checkpoints."),
       KEY(run.tensorboard, any,
-          "Also write the figures of each step as TensorBoard events, into the folder `tensorboard` of "
+          "Also write the figures of each step as TensorBoard events, into the folder "
+          "`tensorboard` of "
           "`run.dir`."),
   };
 }
@@ -335,7 +386,8 @@ const Key* FindKey(std::string_view path) {
 bool IsSection(std::string_view path) {
   if (path.empty()) return true;
   return std::any_of(Keys().begin(), Keys().end(), [&](const Key& key) {
-    return key.path.size() > path.size() && key.path.starts_with(path) && key.path[path.size()] == '.';
+    return key.path.size() > path.size() && key.path.starts_with(path) &&
+           key.path[path.size()] == '.';
   });
 }
 
@@ -360,7 +412,8 @@ std::string RangeText(const Key& key) {
   if (has_min)
     text += fmt::format(" {} {}", range.min_exclusive ? "above" : "of at least", number(range.min));
   if (has_min && has_max) text += " and";
-  if (has_max) text += fmt::format(" {} {}", range.max_exclusive ? "below" : "of at most", number(range.max));
+  if (has_max)
+    text += fmt::format(" {} {}", range.max_exclusive ? "below" : "of at most", number(range.max));
   return text;
 }
 
@@ -382,7 +435,8 @@ std::string Allowed(const Key& key) {
       text = "a string that is not empty";
       break;
     case KeyType::kChoice:
-      text = (key.choices.size() == 1 ? "" : "one of ") + fmt::format("{}", fmt::join(key.choices, ", "));
+      text = (key.choices.size() == 1 ? "" : "one of ") +
+             fmt::format("{}", fmt::join(key.choices, ", "));
       break;
     case KeyType::kNumberPair:
       text = "a list of 2 numbers, each" + RangeText(key);

@@ -1,5 +1,6 @@
-// The one table of configuration keys. Parser, `--set`, JSON Schema, documentation and `config show` all read
-// it, so none can drift from the others. A new key is a field in config.h and a row in keys.cc.
+// The one table of configuration keys. Parser, `--set`, JSON Schema, documentation and
+// `config show` all read it, so none can drift from the others. A new key is a field in
+// config.h and a row in keys.cc.
 #pragma once
 
 #include <array>
@@ -19,7 +20,8 @@ namespace millrace {
 enum class KeyType { kBool, kInteger, kNumber, kString, kChoice, kNumberPair };
 
 // A key's value; monostate is null, a choice is its JSON name.
-using KeyValue = std::variant<std::monostate, bool, int64_t, double, std::string, std::array<double, 2>>;
+using KeyValue =
+    std::variant<std::monostate, bool, int64_t, double, std::string, std::array<double, 2>>;
 
 // Bounds of an integer, a number, or each of a pair.
 struct KeyRange {
@@ -29,7 +31,8 @@ struct KeyRange {
   bool max_exclusive = false;
 
   bool Contains(double value) const {
-    return (min_exclusive ? value > min : value >= min) && (max_exclusive ? value < max : value <= max);
+    return (min_exclusive ? value > min : value >= min) &&
+           (max_exclusive ? value < max : value <= max);
   }
 };
 
@@ -42,7 +45,8 @@ struct Key {
   KeyRange range;
   std::string doc;  // one line, Markdown
   std::function<KeyValue(const Config&)> get;
-  std::function<void(Config&, const KeyValue&)> set;  // the value has the key's type and lies in its range
+  std::function<void(Config&, const KeyValue&)>
+      set;  // the value has the key's type and lies in its range
 
   std::string_view section() const;  // "optimizer.schedule"
   std::string_view leaf() const;     // "warmup"

@@ -52,7 +52,8 @@ struct Source {
     return fmt::format("{}:{}:{}", name, position.line, position.column);
   }
   std::string Origin(const std::string& pointer) const {  // "a.json:3"
-    return text ? fmt::format("{}:{}", name, PositionOf(text->text(), KeyOffset(pointer)).line) : "--set";
+    return text ? fmt::format("{}:{}", name, PositionOf(text->text(), KeyOffset(pointer)).line)
+                : "--set";
   }
 };
 
@@ -84,7 +85,8 @@ class Loader {
     const JsonText text(given.text);
     const Source source{sources_++, given.name, &text};
     for (const JsonTextProblem& problem : text.problems())
-      Problem(source.index, problem.offset, fmt::format("{}: {}", source.At(problem.offset), problem.text));
+      Problem(source.index, problem.offset,
+              fmt::format("{}: {}", source.At(problem.offset), problem.text));
     if (text.root().is_object())
       AddObject(source, text.root(), "", "");
     else
@@ -97,7 +99,8 @@ class Loader {
     const Source source{sources_++, "--set " + Shortened(given), nullptr};
     const size_t equals = given.find('=');
     if (equals == given.npos || equals == 0) {
-      Problem(source.index, 0, fmt::format("{}: must have the form section.key=value", source.name));
+      Problem(source.index, 0,
+              fmt::format("{}: must have the form section.key=value", source.name));
       return;
     }
     const std::string path = given.substr(0, equals);
@@ -153,9 +156,10 @@ class Loader {
       const Key* key = FindKey(path);
       if (section.empty() && name == "$schema") continue;
       if (name.find('.') != name.npos && (key || IsSection(path)))
-        Problem(source.index, source.KeyOffset(child),
-                fmt::format("{}: \"{}\": keys with dots are for --set; in a file, write nested objects",
-                            source.At(source.KeyOffset(child)), name));
+        Problem(
+            source.index, source.KeyOffset(child),
+            fmt::format("{}: \"{}\": keys with dots are for --set; in a file, write nested objects",
+                        source.At(source.KeyOffset(child)), name));
       else if (key)
         AddValue(source, *key, value, child, Written(source, child, value));
       else if (IsSection(path))
@@ -181,8 +185,8 @@ class Loader {
       given_[path] = {{}, source.Origin(pointer), source.At(offset)};
     } else {
       Problem(source.index, offset,
-              fmt::format("{}: {} = {}: must be an object{}", source.At(offset), path, Shortened(written),
-                          nullable ? ", or null" : ""));
+              fmt::format("{}: {} = {}: must be an object{}", source.At(offset), path,
+                          Shortened(written), nullable ? ", or null" : ""));
       failed_.insert(path);
     }
   }
@@ -193,8 +197,9 @@ class Loader {
     std::string problem;
     const std::optional<KeyValue> converted = Convert(key, value, &problem);
     if (!converted) {
-      Problem(source.index, offset,
-              fmt::format("{}: {} = {}: {}", source.At(offset), key.path, Shortened(written), problem));
+      Problem(
+          source.index, offset,
+          fmt::format("{}: {} = {}: {}", source.At(offset), key.path, Shortened(written), problem));
       failed_.insert(key.path);
       return;
     }
@@ -220,7 +225,8 @@ class Loader {
   // The value as the user wrote it.
   static std::string Written(const Source& source, const std::string& pointer, const json& value) {
     const JsonMember* member = source.text ? source.text->Find(pointer) : nullptr;
-    return member ? source.text->text().substr(member->value_begin, member->value_end - member->value_begin)
+    return member ? source.text->text().substr(member->value_begin,
+                                               member->value_end - member->value_begin)
                   : value.dump();
   }
 
@@ -232,7 +238,8 @@ class Loader {
           failed_.contains(key.path))
         continue;
       Problem(sources_, 0,
-              fmt::format("{}: {}: missing; must be {}", section->second.place, key.path, Allowed(key)));
+              fmt::format("{}: {}: missing; must be {}", section->second.place, key.path,
+                          Allowed(key)));
       failed_.insert(key.path);
     }
   }
@@ -240,9 +247,11 @@ class Loader {
   void CheckRules(const LoadedConfig& loaded) {
     if (is_partial_) return;  // what an unreadable file said would have counted
     for (const ConfigProblem& problem : Validate(loaded.config, context_)) {
-      // A rule over a key that is wrong already, or that a folder to start from will fill, proves nothing.
+      // A rule over a key that is wrong already, or that a folder to start from
+      // will fill, proves nothing.
       const auto unknown = [&](const std::string& path) {
-        const bool comes_later = loaded.config.model.init_from && path.starts_with("model.") && !Exists(path);
+        const bool comes_later =
+            loaded.config.model.init_from && path.starts_with("model.") && !Exists(path);
         return comes_later || HasFailed(path);
       };
       if (std::any_of(problem.keys.begin(), problem.keys.end(), unknown)) continue;
@@ -267,15 +276,17 @@ class Loader {
       return path == failed || path.starts_with(failed + '.');
     });
   }
-  bool Exists(const std::string& path) const { return given_.contains(path) || objects_.contains(path); }
+  bool Exists(const std::string& path) const {
+    return given_.contains(path) || objects_.contains(path);
+  }
 
   void ThrowIfAny() {
     if (problems_.empty()) return;
     std::stable_sort(problems_.begin(), problems_.end(), [](const Listed& a, const Listed& b) {
       return std::tie(a.source, a.offset) < std::tie(b.source, b.offset);
     });
-    std::string message =
-        fmt::format("{} problem{} in the configuration:", problems_.size(), problems_.size() == 1 ? "" : "s");
+    std::string message = fmt::format("{} problem{} in the configuration:", problems_.size(),
+                                      problems_.size() == 1 ? "" : "s");
     for (const Listed& problem : problems_) message += "\n  " + problem.text;
     throw Error(ErrorCode::kConfig, message);
   }

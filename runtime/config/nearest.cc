@@ -67,7 +67,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 32> kForeign
 
 std::string_view Leaf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
-// A third of the letters may be wrong, and at least two: below that a guess confuses more than it helps.
+// A third of the letters may be wrong, and at least two: below that a guess
+// confuses more than it helps.
 int64_t Tolerance(std::string_view word) {
   return std::max<int64_t>(2, static_cast<int64_t>(word.size()) / 3);
 }
@@ -90,8 +91,10 @@ std::string NearestKey(std::string_view path) {
 
   std::vector<std::string> candidates;
   for (const Key& key : Keys()) {
-    for (std::string_view section = key.section();; section = section.substr(0, section.rfind('.'))) {
-      if (candidates.empty() || std::find(candidates.begin(), candidates.end(), section) == candidates.end())
+    for (std::string_view section = key.section();;
+         section = section.substr(0, section.rfind('.'))) {
+      if (candidates.empty() ||
+          std::find(candidates.begin(), candidates.end(), section) == candidates.end())
         candidates.emplace_back(section);
       if (section.find('.') == section.npos) break;
     }

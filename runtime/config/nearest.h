@@ -7,9 +7,9 @@
 
 namespace millrace {
 
-// What a user meant by the unknown key `path`: a known key or section, by edit distance over whole paths and
-// over last parts, or the key that another trainer's name stands for (n_layer, hidden_size). Empty: nothing
-// is near.
+// What a user meant by the unknown key `path`: a known key or section, by edit distance over whole
+// paths and over last parts, or the key that another trainer's name stands for (n_layer,
+// hidden_size). Empty: nothing is near.
 std::string NearestKey(std::string_view path);
 
 // The item of `names` nearest to `word`. Empty: nothing is near.

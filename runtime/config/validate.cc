@@ -13,7 +13,8 @@ using Keys = std::vector<std::string>;
 
 class Validator {
  public:
-  Validator(const Config& config, const ConfigContext& context) : config_(config), context_(context) {}
+  Validator(const Config& config, const ConfigContext& context)
+      : config_(config), context_(context) {}
 
   std::vector<ConfigProblem> Run() && {
     Model();
@@ -36,7 +37,8 @@ class Validator {
  private:
   template <typename... Args>
   void Require(bool holds, Keys keys, fmt::format_string<Args...> text, Args&&... args) {
-    if (!holds) problems_.push_back({std::move(keys), fmt::format(text, std::forward<Args>(args)...)});
+    if (!holds)
+      problems_.push_back({std::move(keys), fmt::format(text, std::forward<Args>(args)...)});
   }
 
   void Model() {
@@ -46,7 +48,8 @@ class Validator {
               "d_model must be a multiple of heads");
     Require(model.heads % model.KvHeads() == 0, {"model.kv_heads", "model.heads"},
             "kv_heads must divide heads");
-    Require(config_.sharding.blocks_per_unit <= model.layers, {"sharding.blocks_per_unit", "model.layers"},
+    Require(config_.sharding.blocks_per_unit <= model.layers,
+            {"sharding.blocks_per_unit", "model.layers"},
             "a unit cannot hold more blocks than the model has");
   }
 
@@ -61,7 +64,8 @@ class Validator {
             "gpt2 has learned positions, so this has no effect; leave it out, or null");
     Require(!model.rope_scaling, {"model.rope_scaling", "model.family"},
             "gpt2 has learned positions, so this has no effect; leave it out, or null");
-    Require(model.ActivationKind() == ModelConfig::Activation::kGelu, {"model.activation", "model.family"},
+    Require(model.ActivationKind() == ModelConfig::Activation::kGelu,
+            {"model.activation", "model.family"},
             "gpt2's activation is gelu; leave it out, or null");
   }
 
@@ -70,7 +74,8 @@ class Validator {
     if (model.head_dim || model.d_model % model.heads == 0)
       Require(model.HeadDim() % 2 == 0, {"model.head_dim", "model.d_model", "model.heads"},
               "rotary positions need an even head_dim (here {})", model.HeadDim());
-    Require(model.ActivationKind() == ModelConfig::Activation::kSwiglu, {"model.activation", "model.family"},
+    Require(model.ActivationKind() == ModelConfig::Activation::kSwiglu,
+            {"model.activation", "model.family"},
             "llama's activation is swiglu; leave it out, or null");
     if (model.rope_scaling)
       Require(model.rope_scaling->low_freq_factor < model.rope_scaling->high_freq_factor,
@@ -81,9 +86,11 @@ class Validator {
   void Data() {
     const DataConfig& data = config_.data;
     Require(data.path || data.kind == DataConfig::Kind::kSynthetic, {"data.path", "data.kind"},
-            "a file or folder to train on is needed for {}; only synthetic data needs none", Name(data.kind));
+            "a file or folder to train on is needed for {}; only synthetic data needs none",
+            Name(data.kind));
     Require(data.tokenizer == "bytes", {"data.tokenizer"},
-            "must be bytes: a tokenizer.json cannot be read yet. Tokenize beforehand and set data.kind to "
+            "must be bytes: a tokenizer.json cannot be read yet. Tokenize beforehand and set "
+            "data.kind to "
             "tokens, "
             "with tokenizer bytes");
     if (data.kind == DataConfig::Kind::kText)
@@ -102,12 +109,14 @@ class Validator {
     if (train.accumulate)
       Require(*train.global_batch == unit * *train.accumulate,
               {"train.global_batch", "train.micro_batch", "train.accumulate"},
-              "global_batch must be micro_batch * accumulate * world = {} on {} ranks, or leave one of the "
+              "global_batch must be micro_batch * accumulate * world = {} on {} ranks, or leave "
+              "one of the "
               "two out",
               unit * *train.accumulate, world);
     else
       Require(*train.global_batch % unit == 0, {"train.global_batch", "train.micro_batch"},
-              "global_batch must be a multiple of micro_batch * world = {} on {} ranks", unit, world);
+              "global_batch must be a multiple of micro_batch * world = {} on {} ranks", unit,
+              world);
   }
 
   void Schedule() {
@@ -125,8 +134,10 @@ class Validator {
       Require(schedule.min_lr <= optimizer.lr, {"optimizer.schedule.min_lr", "optimizer.lr"},
               "min_lr must not exceed lr");
     }
-    // A cosine may end after the run (a part of a longer one); wsd counts its decay back from the end.
-    if (schedule.kind == ScheduleConfig::Kind::kWsd && schedule.decay_steps && schedule.warmup <= steps)
+    // A cosine may end after the run (a part of a longer one); wsd counts its decay back from the
+    // end.
+    if (schedule.kind == ScheduleConfig::Kind::kWsd && schedule.decay_steps &&
+        schedule.warmup <= steps)
       Require(schedule.warmup + *schedule.decay_steps <= steps,
               {"optimizer.schedule.decay_steps", "optimizer.schedule.warmup", "train.steps"},
               "warm-up and decay together must fit into the run");
@@ -137,11 +148,12 @@ class Validator {
     const ParallelConfig& parallel = config_.parallel;
     const int64_t world = *context_.world;
     if (parallel.shard)
-      Require(*parallel.shard * parallel.replicate == world, {"parallel.shard", "parallel.replicate"},
+      Require(*parallel.shard * parallel.replicate == world,
+              {"parallel.shard", "parallel.replicate"},
               "shard * replicate must be the world, {} ranks; shard may be left out", world);
     else
-      Require(world % parallel.replicate == 0, {"parallel.replicate"}, "must divide the world, {} ranks",
-              world);
+      Require(world % parallel.replicate == 0, {"parallel.replicate"},
+              "must divide the world, {} ranks", world);
   }
 
   void Sharding() {
@@ -149,15 +161,18 @@ class Validator {
     Require(sharding.reshard != ShardingConfig::Reshard::kAuto || config_.memory.budget_gib,
             {"sharding.reshard", "memory.budget_gib"}, "auto fills a budget, and needs one");
     // Unknown only when global_batch decides and the world is not known.
-    const bool accumulates = config_.train.accumulate || !config_.train.global_batch || context_.world
-                                 ? config_.train.Accumulate(context_.world.value_or(1)) > 1
-                                 : false;
-    Require(!(sharding.grad_sync == ShardingConfig::GradSync::kEvery &&
-              sharding.grad_concat == ShardingConfig::GradConcat::kLast && accumulates),
-            {"sharding.grad_concat", "sharding.grad_sync", "train.accumulate", "train.global_batch"},
-            "a reduction in every microbatch needs its gradients in the bucket each time: use grad_concat "
-            "every or "
-            "direct, or grad_sync last");
+    const bool accumulates =
+        config_.train.accumulate || !config_.train.global_batch || context_.world
+            ? config_.train.Accumulate(context_.world.value_or(1)) > 1
+            : false;
+    Require(
+        !(sharding.grad_sync == ShardingConfig::GradSync::kEvery &&
+          sharding.grad_concat == ShardingConfig::GradConcat::kLast && accumulates),
+        {"sharding.grad_concat", "sharding.grad_sync", "train.accumulate", "train.global_batch"},
+        "a reduction in every microbatch needs its gradients in the bucket each time: use "
+        "grad_concat "
+        "every or "
+        "direct, or grad_sync last");
   }
 
   void Memory() {
@@ -169,9 +184,11 @@ class Validator {
     Require(*memory.slots >= memory.prefetch + 1, {"memory.slots", "memory.prefetch"},
             "slots must be at least prefetch + 1");
     const ShardingConfig::Reshard reshard = config_.sharding.reshard;
-    Require(reshard == ShardingConfig::Reshard::kAfterForward || reshard == ShardingConfig::Reshard::kAuto,
+    Require(reshard == ShardingConfig::Reshard::kAfterForward ||
+                reshard == ShardingConfig::Reshard::kAuto,
             {"memory.slots", "sharding.reshard"},
-            "blocks take turns in slots when they are given back after their forward, so this has no effect "
+            "blocks take turns in slots when they are given back after their forward, so this has "
+            "no effect "
             "with reshard {}",
             Name(reshard));
   }
@@ -194,17 +211,20 @@ class Validator {
     if (checkpoint.keep_best == 0) return;
     const int64_t eval_every = config_.train.eval_every;
     Require(eval_every > 0, {"checkpoint.keep_best", "train.eval_every"},
-            "which checkpoints are best is told by their held-out loss: set eval_every, or keep_best to 0");
+            "which checkpoints are best is told by their held-out loss: set eval_every, or "
+            "keep_best to 0");
     Require(eval_every == 0 || checkpoint.every % eval_every == 0,
             {"checkpoint.keep_best", "checkpoint.every", "train.eval_every"},
-            "a checkpoint can only be among the best if its step is evaluated: every must be a multiple of "
+            "a checkpoint can only be among the best if its step is evaluated: every must be a "
+            "multiple of "
             "eval_every");
   }
 
   void Guard() {
-    Require(config_.guard.replicas_every == 0 || config_.parallel.replicate > 1,
-            {"guard.replicas_every", "parallel.replicate"},
-            "with one replica there is nothing to compare; set replicate to 2 or more, or leave it 0");
+    Require(
+        config_.guard.replicas_every == 0 || config_.parallel.replicate > 1,
+        {"guard.replicas_every", "parallel.replicate"},
+        "with one replica there is nothing to compare; set replicate to 2 or more, or leave it 0");
   }
 
   const Config& config_;

@@ -41,19 +41,20 @@ std::string Seal(const ordered_json& content) {
 }
 
 std::string_view Unseal(std::string_view text, const std::string& origin) {
-  MR_REQUIRE(kCode, text.substr(0, kFormat.size()) == kFormat, "{} is damaged, or not a file of a checkpoint",
-             origin);
+  MR_REQUIRE(kCode, text.substr(0, kFormat.size()) == kFormat,
+             "{} is damaged, or not a file of a checkpoint", origin);
   MR_REQUIRE(kCode, text.substr(kFormat.size(), kVersion.size()) == kVersion,
              "{} is damaged, or of another version; this program reads version 1", origin);
   const bool framed = text.size() >= kContentStart + kEnd.size() &&
                       text.substr(kContentStart - kContent.size(), kContent.size()) == kContent &&
                       text.substr(text.size() - kEnd.size()) == kEnd;
   MR_REQUIRE(kCode, framed, "{} is damaged: cut off or altered", origin);
-  const std::string_view content = text.substr(kContentStart, text.size() - kContentStart - kEnd.size());
+  const std::string_view content =
+      text.substr(kContentStart, text.size() - kContentStart - kEnd.size());
   const std::string_view stored = text.substr(kFormat.size() + kVersion.size(), kHashDigits);
   const std::string found = Hash128(content);
-  MR_REQUIRE(kCode, stored == found, "{} is damaged: its content has the XXH3-128 {}, not {}", origin, found,
-             stored);
+  MR_REQUIRE(kCode, stored == found, "{} is damaged: its content has the XXH3-128 {}, not {}",
+             origin, found, stored);
   return content;
 }
 
@@ -92,8 +93,8 @@ CheckpointFile FileFromJson(const nlohmann::json& json, const JsonOrigin& origin
                !__builtin_mul_overflow(blob.numel, SafetensorsElementBytes(blob.dtype), &bytes) &&
                    bytes == blob.bytes && blob.offset <= file.bytes &&
                    blob.bytes <= file.bytes - blob.offset && (end < 0 || blob.offset == end),
-               "{}: blob \"{}\" ({} {}, {} bytes at {}) does not fit into its place", origin.name, blob.name,
-               blob.numel, blob.dtype, blob.bytes, blob.offset);
+               "{}: blob \"{}\" ({} {}, {} bytes at {}) does not fit into its place", origin.name,
+               blob.name, blob.numel, blob.dtype, blob.bytes, blob.offset);
     end = blob.offset + blob.bytes;
     file.blobs.push_back(std::move(blob));
   }
@@ -104,7 +105,9 @@ CheckpointFile FileFromJson(const nlohmann::json& json, const JsonOrigin& origin
 
 }  // namespace
 
-std::string CheckpointFileName(int64_t rank) { return fmt::format("rank_{:05d}.safetensors", rank); }
+std::string CheckpointFileName(int64_t rank) {
+  return fmt::format("rank_{:05d}.safetensors", rank);
+}
 std::string CheckpointRecordName(int64_t rank) { return fmt::format("rank_{:05d}.json", rank); }
 std::string CheckpointFolderName(int64_t step) { return fmt::format("step_{:08d}", step); }
 
@@ -119,7 +122,8 @@ std::string PrintManifest(const CheckpointManifest& manifest) {
   ordered_json files = ordered_json::array();
   for (const CheckpointFile& file : manifest.files) files.push_back(ToJson(file));
   ordered_json user = ordered_json::parse(manifest.user, nullptr, /*allow_exceptions=*/false);
-  MR_REQUIRE(ErrorCode::kInvalidArgument, user.is_object(), "a checkpoint's user data must be a JSON object");
+  MR_REQUIRE(ErrorCode::kInvalidArgument, user.is_object(),
+             "a checkpoint's user data must be a JSON object");
   return Seal({{"step", manifest.step},
                {"world", manifest.world},
                {"identity", manifest.identity},
@@ -135,15 +139,18 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& origi
                               .identity = JsonString(json, "identity", where),
                               .user = JsonField(json, "user", where).dump(),
                               .files = {}};
-  MR_REQUIRE(kCode, JsonField(json, "user", where).is_object(), "{}: user must be an object", origin);
+  MR_REQUIRE(kCode, JsonField(json, "user", where).is_object(), "{}: user must be an object",
+             origin);
   const nlohmann::json& files = JsonField(json, "files", where);
-  MR_REQUIRE(kCode, files.is_array() && !files.empty(), "{}: files must be a non-empty array", origin);
+  MR_REQUIRE(kCode, files.is_array() && !files.empty(), "{}: files must be a non-empty array",
+             origin);
   int64_t previous = -1;
   for (const nlohmann::json& entry : files) {
     manifest.files.push_back(FileFromJson(entry, where));
     const int64_t rank = manifest.files.back().rank;
-    MR_REQUIRE(kCode, rank > previous && rank < manifest.world, "{}: rank {} after rank {} in a world of {}",
-               origin, rank, previous, manifest.world);
+    MR_REQUIRE(kCode, rank > previous && rank < manifest.world,
+               "{}: rank {} after rank {} in a world of {}", origin, rank, previous,
+               manifest.world);
     previous = rank;
   }
   return manifest;

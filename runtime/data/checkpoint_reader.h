@@ -1,5 +1,6 @@
-// Random access to the blobs of a checkpoint, by the rank that wrote them: a resume at the same world reads
-// its own, another world size reads the slices that it needs from whichever ranks had them.
+// Random access to the blobs of a checkpoint, by the rank that wrote them: a resume at the
+// same world reads its own, another world size reads the slices that it needs from
+// whichever ranks had them.
 //
 // Contents are not verified here (VerifyCheckpoint); names, sizes and ranges are.
 // Errors   kCheckpoint naming file and blob; kIo.      Threads  as one object: one at a time.

@@ -29,7 +29,8 @@ std::vector<std::string> FolderNames(const std::string& root) {
   if (error == std::errc::no_such_file_or_directory) {
     std::error_code ignored;
     MR_REQUIRE(ErrorCode::kIo, !std::filesystem::is_symlink(root, ignored),
-               "cannot list the folder {}: it is a link to what is not there (a disk that is not mounted?)",
+               "cannot list the folder {}: it is a link to what is not there (a disk that is not "
+               "mounted?)",
                root);
     return names;
   }
@@ -53,8 +54,8 @@ std::optional<int64_t> StepOfName(const std::string& name) {
 }
 
 // "" or what is wrong with bytes [offset, offset + bytes) of the file.
-std::string CheckBytes(const InputFile& file, int64_t offset, int64_t bytes, const std::string& expected,
-                       const std::string& what) {
+std::string CheckBytes(const InputFile& file, int64_t offset, int64_t bytes,
+                       const std::string& expected, const std::string& what) {
   constexpr int64_t kPiece = int64_t{4} << 20;
   std::vector<char> piece(static_cast<size_t>(std::min(kPiece, bytes)));
   Hasher128 hash;
@@ -93,16 +94,18 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& root) {
   for (const std::string& name : FolderNames(root)) {
     const std::optional<int64_t> step = StepOfName(name);
     if (!step.has_value()) continue;
-    CheckpointEntry entry{.folder = root + "/" + name, .step = *step, .manifest = {}, .problem = ""};
+    CheckpointEntry entry{
+        .folder = root + "/" + name, .step = *step, .manifest = {}, .problem = ""};
     try {
       entry.manifest = ReadManifest(entry.folder);
       if (entry.manifest->step != *step)
-        entry.problem = fmt::format("{} is the checkpoint of step {}", entry.folder, entry.manifest->step);
+        entry.problem =
+            fmt::format("{} is the checkpoint of step {}", entry.folder, entry.manifest->step);
       for (const CheckpointFile& file : entry.manifest->files) {
         const InputFile input(entry.folder + "/" + CheckpointFileName(file.rank), kCode);
         if (input.size() != file.bytes && entry.problem.empty())
-          entry.problem =
-              fmt::format("{} has {} bytes, the manifest says {}", input.path(), input.size(), file.bytes);
+          entry.problem = fmt::format("{} has {} bytes, the manifest says {}", input.path(),
+                                      input.size(), file.bytes);
       }
     } catch (const Error& error) {
       entry.problem = error.what();
@@ -113,24 +116,26 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& root) {
   return list;
 }
 
-std::vector<std::string> VerifyCheckpointFile(const std::string& folder, const CheckpointFile& file) {
+std::vector<std::string> VerifyCheckpointFile(const std::string& folder,
+                                              const CheckpointFile& file) {
   std::vector<std::string> problems;
   try {
     const InputFile input(folder + "/" + CheckpointFileName(file.rank), kCode);
     if (input.size() != file.bytes)
-      problems.push_back(
-          fmt::format("{} has {} bytes, the manifest says {}", input.path(), input.size(), file.bytes));
+      problems.push_back(fmt::format("{} has {} bytes, the manifest says {}", input.path(),
+                                     input.size(), file.bytes));
     const auto check = [&](int64_t offset, int64_t bytes, const std::string& expected,
                            const std::string& what) {
       if (offset + bytes > input.size()) {
-        problems.push_back(
-            fmt::format("{}: {} (bytes {} to {}) is cut off", input.path(), what, offset, offset + bytes));
+        problems.push_back(fmt::format("{}: {} (bytes {} to {}) is cut off", input.path(), what,
+                                       offset, offset + bytes));
         return;
       }
       std::string problem = CheckBytes(input, offset, bytes, expected, what);
       if (!problem.empty()) problems.push_back(std::move(problem));
     };
-    check(0, file.blobs.empty() ? file.bytes : file.blobs.front().offset, file.header_xxh3, "the header");
+    check(0, file.blobs.empty() ? file.bytes : file.blobs.front().offset, file.header_xxh3,
+          "the header");
     for (const CheckpointBlob& blob : file.blobs)
       check(blob.offset, blob.bytes, blob.xxh3, "blob \"" + blob.name + "\"");
   } catch (const Error& error) {
@@ -143,7 +148,8 @@ std::vector<std::string> VerifyCheckpoint(const std::string& folder) {
   std::vector<std::string> problems;
   try {
     for (const CheckpointFile& file : ReadManifest(folder).files)
-      for (std::string& problem : VerifyCheckpointFile(folder, file)) problems.push_back(std::move(problem));
+      for (std::string& problem : VerifyCheckpointFile(folder, file))
+        problems.push_back(std::move(problem));
   } catch (const Error& error) {
     problems.push_back(error.what());
   }
@@ -156,7 +162,8 @@ std::string WhyUnreadable(const std::string& folder) {
   std::vector<std::string> paths = {folder};
   std::error_code error;
   std::filesystem::directory_iterator entries(folder, error), end;
-  for (; !error && entries != end; entries.increment(error)) paths.push_back(entries->path().string());
+  for (; !error && entries != end; entries.increment(error))
+    paths.push_back(entries->path().string());
   for (const std::string& path : paths) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const int reason = fd < 0 ? errno : 0;
@@ -168,7 +175,8 @@ std::string WhyUnreadable(const std::string& folder) {
 }
 
 std::string QuarantineCheckpoint(const std::string& folder, FileSystem& files) {
-  const std::string base = FolderOf(folder) + "/damaged." + std::filesystem::path(folder).filename().string();
+  const std::string base =
+      FolderOf(folder) + "/damaged." + std::filesystem::path(folder).filename().string();
   std::string target = base;
   for (int64_t n = 2; std::filesystem::exists(std::filesystem::symlink_status(target)); ++n)
     target = fmt::format("{}.{}", base, n);
@@ -176,9 +184,9 @@ std::string QuarantineCheckpoint(const std::string& folder, FileSystem& files) {
   return target;
 }
 
-std::vector<std::string> ThinCheckpoints(const std::string& root, const Retention& retention,
-                                         const std::function<bool(const CheckpointEntry&)>& is_sound,
-                                         FileSystem& files) {
+std::vector<std::string> ThinCheckpoints(
+    const std::string& root, const Retention& retention,
+    const std::function<bool(const CheckpointEntry&)>& is_sound, FileSystem& files) {
   MR_REQUIRE(ErrorCode::kInvalidArgument, retention.newest >= 1,
              "at least one checkpoint must be kept, not {}", retention.newest);
   std::vector<CheckpointEntry> usable;
@@ -190,13 +198,16 @@ std::vector<std::string> ThinCheckpoints(const std::string& root, const Retentio
 
   size_t sound = 0;
   while (sound < usable.size() && !is_sound(usable[sound])) ++sound;
-  if (sound == usable.size()) return removed;  // none passes: throwing any away could only make it worse
+  if (sound == usable.size())
+    return removed;  // none passes: throwing any away could only make it worse
   stays[sound] = true;
   for (size_t i = 0; i < usable.size(); ++i) {
     if (stays[i]) continue;
-    // Out of sight first: a removal that is cut short must not leave half a checkpoint under its name.
-    const std::string hidden = fmt::format("{}/{}removed.{}", root, kTemporary,
-                                           std::filesystem::path(usable[i].folder).filename().string());
+    // Out of sight first: a removal that is cut short must not leave half a
+    // checkpoint under its name.
+    const std::string hidden =
+        fmt::format("{}/{}removed.{}", root, kTemporary,
+                    std::filesystem::path(usable[i].folder).filename().string());
     RemoveTree(files, hidden);
     Rename(files, usable[i].folder, hidden);
     RemoveTree(files, hidden);
@@ -208,8 +219,8 @@ std::vector<std::string> ThinCheckpoints(const std::string& root, const Retentio
 std::vector<std::string> ThinCheckpoints(const std::string& root, const Retention& retention,
                                          FileSystem& files) {
   return ThinCheckpoints(
-      root, retention, [](const CheckpointEntry& entry) { return VerifyCheckpoint(entry.folder).empty(); },
-      files);
+      root, retention,
+      [](const CheckpointEntry& entry) { return VerifyCheckpoint(entry.folder).empty(); }, files);
 }
 
 std::vector<std::string> RemoveLeftovers(const std::string& root, FileSystem& files) {

@@ -23,26 +23,34 @@ void RequireNew(const CheckpointPlace& place) {
 
 std::string CheckpointPlace::TemporaryFolder() const {
   const bool plain = !id.empty() && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
   });
   MR_REQUIRE(ErrorCode::kInvalidArgument, plain && step >= 0,
-             "checkpoint step {} with id \"{}\": a step from 0, and letters, digits, '-' and '_'", step, id);
+             "checkpoint step {} with id \"{}\": a step from 0, and letters, digits, '-' and '_'",
+             step, id);
   return fmt::format("{}/tmp.{}.{}", root, step, id);
 }
 
-std::string CheckpointPlace::Folder() const { return fmt::format("{}/{}", root, CheckpointFolderName(step)); }
+std::string CheckpointPlace::Folder() const {
+  return fmt::format("{}/{}", root, CheckpointFolderName(step));
+}
 
 void PrepareCheckpoint(const CheckpointPlace& place, FileSystem& files) {
   RequireNew(place);
   MakeFolder(files, place.TemporaryFolder());
 }
 
-CheckpointWriter::CheckpointWriter(const CheckpointPlace& place, int64_t rank, const std::vector<Blob>& blobs,
-                                   FileSystem& files)
-    : files_(files), folder_(place.TemporaryFolder()), position_(blobs.size()), written_(blobs.size(), 0) {
+CheckpointWriter::CheckpointWriter(const CheckpointPlace& place, int64_t rank,
+                                   const std::vector<Blob>& blobs, FileSystem& files)
+    : files_(files),
+      folder_(place.TemporaryFolder()),
+      position_(blobs.size()),
+      written_(blobs.size(), 0) {
   std::vector<TensorSpec> specs;
   for (const Blob& blob : blobs)
-    specs.push_back({.name = blob.name, .dtype = SafetensorsName(blob.dtype), .shape = {blob.numel}});
+    specs.push_back(
+        {.name = blob.name, .dtype = SafetensorsName(blob.dtype), .shape = {blob.numel}});
   const SafetensorsLayout layout = PlanSafetensors(specs, {{"format", "millrace-checkpoint"}});
 
   std::vector<size_t> order(
@@ -72,8 +80,8 @@ CheckpointWriter::CheckpointWriter(const CheckpointPlace& place, int64_t rank, c
 }
 
 void CheckpointWriter::Write(int64_t index, const void* data, int64_t bytes) {
-  MR_CHECK(file_ != nullptr && index >= 0 && index < int64_t(position_.size()), "blob {} of {} in {}", index,
-           position_.size(), folder_);
+  MR_CHECK(file_ != nullptr && index >= 0 && index < int64_t(position_.size()),
+           "blob {} of {} in {}", index, position_.size(), folder_);
   const size_t position = position_[static_cast<size_t>(index)];
   const CheckpointBlob& blob = record_.blobs[position];
   MR_CHECK(bytes >= 0 && bytes <= blob.bytes - written_[position],
@@ -93,13 +101,15 @@ void CheckpointWriter::Write(int64_t index, const void* data, int64_t bytes) {
 void CheckpointWriter::Finish() {
   MR_CHECK(file_ != nullptr, "the checkpoint of rank {} is finished already", record_.rank);
   for (size_t i = 0; i < record_.blobs.size(); ++i) {
-    MR_CHECK_EQ(written_[i], record_.blobs[i].bytes, "blob \"{}\" is not complete", record_.blobs[i].name);
+    MR_CHECK_EQ(written_[i], record_.blobs[i].bytes, "blob \"{}\" is not complete",
+                record_.blobs[i].name);
     record_.blobs[i].xxh3 = hashes_[i].Hex();
   }
   file_->SyncAndClose();
   file_.reset();
   // Its rename also syncs the folder, and with it the name of the data file.
-  WriteFileAtomically(files_, folder_ + "/" + CheckpointRecordName(record_.rank), PrintRecord(record_));
+  WriteFileAtomically(files_, folder_ + "/" + CheckpointRecordName(record_.rank),
+                      PrintRecord(record_));
 }
 
 void PublishCheckpoint(const CheckpointPlace& place, CheckpointManifest manifest,
@@ -110,16 +120,17 @@ void PublishCheckpoint(const CheckpointPlace& place, CheckpointManifest manifest
   for (const int64_t rank : ranks) {
     const std::string record_path = folder + "/" + CheckpointRecordName(rank);
     constexpr int64_t kLargestRecord = int64_t{1} << 28;
-    manifest.files.push_back(
-        ParseRecord(ReadWholeFile(record_path, kLargestRecord, ErrorCode::kCheckpoint), record_path));
+    manifest.files.push_back(ParseRecord(
+        ReadWholeFile(record_path, kLargestRecord, ErrorCode::kCheckpoint), record_path));
     const CheckpointFile& record = manifest.files.back();
     const InputFile file(folder + "/" + CheckpointFileName(rank), ErrorCode::kCheckpoint);
     MR_REQUIRE(ErrorCode::kCheckpoint, record.rank == rank && file.size() == record.bytes,
-               "{} describes rank {} and {} bytes; {} has {} bytes", record_path, record.rank, record.bytes,
-               file.path(), file.size());
+               "{} describes rank {} and {} bytes; {} has {} bytes", record_path, record.rank,
+               record.bytes, file.path(), file.size());
   }
   const std::string text = PrintManifest(manifest);
-  ParseManifest(text, folder + "/" + kManifestName);  // what could not be read back must not be published
+  ParseManifest(text,
+                folder + "/" + kManifestName);  // what could not be read back must not be published
   WriteFileAtomically(files, folder + "/" + kManifestName, text);
   for (const int64_t rank : ranks) RemoveTree(files, folder + "/" + CheckpointRecordName(rank));
   SyncFolder(files, folder);

@@ -1,17 +1,18 @@
-// Writing a checkpoint (its format: checkpoint_manifest.h). Three phases, with barriers by the caller:
+// Writing a checkpoint (its format: checkpoint_manifest.h). Three phases, with barriers by the
+// caller:
 //
 //   1. one rank   PrepareCheckpoint: the temporary folder exists.
 //   2. each rank  CheckpointWriter: declare the blobs, write them, Finish: file and record are durable.
 //   3. one rank   PublishCheckpoint: joins the records into the manifest, makes it durable, and renames the
 //                 folder to its final name. Before that no reader sees anything, after it everything.
 //
-// A kill, a crash of the machine or a failed write at any point leaves earlier checkpoints as they were.
-// After an error the caller calls AbandonCheckpoint, on one rank; what a killed run left goes with
-// RemoveLeftovers.
+// A kill, a crash of the machine or a failed write at any point leaves earlier checkpoints as they
+// were. After an error the caller calls AbandonCheckpoint, on one rank; what a killed run left goes
+// with RemoveLeftovers.
 //
-// Errors   kIo from the machine (disk full, ...); kCheckpoint if a checkpoint of this step exists, or if a
-//          record is missing or does not match its file; kInvalidArgument for wrong declarations; kInternal
-//          for too much or too little data.
+// Errors   kIo from the machine (disk full, ...); kCheckpoint if a checkpoint of this step exists,
+//          or if a record is missing or does not match its file; kInvalidArgument for wrong
+//          declarations; kInternal for too much or too little data.
 #pragma once
 
 #include <cstdint>
@@ -70,6 +71,7 @@ void PublishCheckpoint(const CheckpointPlace& place, CheckpointManifest manifest
                        const std::vector<int64_t>& ranks, FileSystem& files = FileSystem::Posix());
 
 // Removes what was written so far. Never throws: it runs on error paths.
-void AbandonCheckpoint(const CheckpointPlace& place, FileSystem& files = FileSystem::Posix()) noexcept;
+void AbandonCheckpoint(const CheckpointPlace& place,
+                       FileSystem& files = FileSystem::Posix()) noexcept;
 
 }  // namespace millrace

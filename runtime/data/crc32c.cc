@@ -24,7 +24,8 @@ constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 uint32_t Crc32c(std::string_view bytes) {
   uint32_t crc = ~uint32_t{0};
-  for (const char c : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
+  for (const char c : bytes)
+    crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
   return ~crc;
 }
 

@@ -29,7 +29,8 @@ int FaultingFileSystem::Run(const char* name, const std::string& path, F call) {
     errno = error;
     return -1;
   }
-  if (Strikes() && (fault == Fault::kKillBefore || fault == Fault::kKillTorn)) ::kill(::getpid(), SIGKILL);
+  if (Strikes() && (fault == Fault::kKillBefore || fault == Fault::kKillTorn))
+    ::kill(::getpid(), SIGKILL);
   const int result = call();
   if (Strikes() && fault == Fault::kKillAfter) ::kill(::getpid(), SIGKILL);
   return result;

@@ -1,5 +1,6 @@
-// A FileSystem that passes every call on to another one and makes some of them go wrong: a process killed in
-// the midst of it, a failing or full or slow disk. For tests, and for faults on request (tools/cli/fault.h).
+// A FileSystem that passes every call on to another one and makes some of them go wrong: a process
+// killed in the midst of it, a failing or full or slow disk. For tests, and for faults on request
+// (tools/cli/fault.h).
 //
 // Threads  One at a time.
 #pragma once
@@ -33,8 +34,8 @@ class FaultingFileSystem : public FileSystem {
   std::string kind;  // of the calls that are counted: "write", "sync", "rename", ...; "": all
   int64_t at = 0;    // the one of them that it strikes, counted from 1
   int error = EIO;
-  // Every later one of them fails as well, Close and removals excepted; after a torn write, writes alone: a
-  // disk that stays full.
+  // Every later one of them fails as well, Close and removals excepted; after a torn write, writes
+  // alone: a disk that stays full.
   bool stays = false;
 
   // Bytes that Write, Append and Reserve still get; more is ENOSPC, and removing gives none back.
@@ -43,7 +44,8 @@ class FaultingFileSystem : public FileSystem {
 
   struct Call {
     std::string name;
-    std::string path;  // of Write, Reserve, Resize, Sync and Close: that the descriptor was opened with
+    std::string
+        path;  // of Write, Reserve, Resize, Sync and Close: that the descriptor was opened with
   };
   const std::vector<Call>& calls() const { return calls_; }
 

@@ -33,7 +33,9 @@ int FileSystem::OpenAppend(const std::string& path) {
 ssize_t FileSystem::Write(int fd, const void* data, size_t bytes, int64_t offset) {
   return ::pwrite(fd, data, bytes, offset);
 }
-ssize_t FileSystem::Append(int fd, const void* data, size_t bytes) { return ::write(fd, data, bytes); }
+ssize_t FileSystem::Append(int fd, const void* data, size_t bytes) {
+  return ::write(fd, data, bytes);
+}
 int FileSystem::Reserve(int fd, int64_t bytes) { return ::fallocate(fd, 0, 0, bytes); }
 int FileSystem::Resize(int fd, int64_t bytes) { return ::ftruncate(fd, bytes); }
 int FileSystem::Sync(int fd) { return ::fsync(fd); }
@@ -81,13 +83,16 @@ void OutputFile::Reserve(int64_t bytes) {
 }
 
 void OutputFile::Write(int64_t offset, const void* data, int64_t bytes) {
-  MR_CHECK(fd_ >= 0 && offset >= 0 && bytes >= 0, "writing {} bytes at {} of {}", bytes, offset, path_);
+  MR_CHECK(fd_ >= 0 && offset >= 0 && bytes >= 0, "writing {} bytes at {} of {}", bytes, offset,
+           path_);
   const char* cursor = static_cast<const char*>(data);
   int64_t done = 0;
   while (done < bytes) {
-    constexpr int64_t kLargestCall = int64_t{1} << 30;  // Linux refuses to move 2 GiB or more at once
-    const ssize_t wrote = files_.Write(
-        fd_, cursor + done, static_cast<size_t>(std::min(bytes - done, kLargestCall)), offset + done);
+    constexpr int64_t kLargestCall = int64_t{1}
+                                     << 30;  // Linux refuses to move 2 GiB or more at once
+    const ssize_t wrote =
+        files_.Write(fd_, cursor + done, static_cast<size_t>(std::min(bytes - done, kLargestCall)),
+                     offset + done);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) Fail("write to", wrote < 0 ? errno : EIO);
     done += wrote;
@@ -101,7 +106,8 @@ void OutputFile::SyncAndClose() {
     result = files_.Sync(fd_);
   } while (result != 0 && errno == EINTR);
   if (result != 0) Fail("sync", errno);
-  // Network file systems report a failed write at last here. The descriptor is gone whatever close says.
+  // Network file systems report a failed write at last here. The descriptor is
+  // gone whatever close says.
   if (files_.Close(std::exchange(fd_, -1)) != 0 && errno != EINTR) Fail("close", errno);
 }
 
@@ -125,8 +131,8 @@ void SyncFolder(FileSystem& files, const std::string& path) {
   do {
     result = files.SyncFolder(path);
   } while (result != 0 && errno == EINTR);
-  // Some network file systems cannot sync a folder, and say so in one of these ways; there is nothing better
-  // to do.
+  // Some network file systems cannot sync a folder, and say so in one of these ways; there is
+  // nothing better to do.
   if (result != 0 && errno != EINVAL && errno != ENOTSUP) ThrowIo("sync the folder", path, errno);
 }
 

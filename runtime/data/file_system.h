@@ -1,10 +1,10 @@
-// The system calls that change files, behind one table, so that a test can stop, tear or fail each of them;
-// and the few things that everyone builds from them. Reading is input_file.h.
+// The system calls that change files, behind one table, so that a test can stop, tear or fail each
+// of them; and the few things that everyone builds from them. Reading is input_file.h.
 //
-// Durability  Data is on disk after Sync of its file; a name is on disk after SyncFolder of its folder.
-//             Rename replaces its target at once or not at all.
-// Errors      The virtual calls are the system's: -1 and errno (FileSystem::Write may write less than asked).
-//             The free functions and OutputFile throw Error(kIo) with path and cause.
+// Durability  Data is on disk after Sync of its file; a name is on disk after SyncFolder of its
+//             folder. Rename replaces its target at once or not at all.
+// Errors      The virtual calls are the system's: -1 and errno (FileSystem::Write may write less
+//             than asked). The free functions and OutputFile throw Error(kIo) with path and cause.
 #pragma once
 
 #include <sys/types.h>
@@ -19,11 +19,13 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  virtual int Create(const std::string& path);  // an empty file, open for writing; replaces the old content
+  virtual int Create(
+      const std::string& path);  // an empty file, open for writing; replaces the old content
   virtual int OpenAppend(const std::string& path);  // created if missing; Append writes at its end
   virtual ssize_t Write(int fd, const void* data, size_t bytes, int64_t offset);
   virtual ssize_t Append(int fd, const void* data, size_t bytes);
-  virtual int Reserve(int fd, int64_t bytes);  // disk space for the file's first `bytes`; its size may grow
+  virtual int Reserve(int fd,
+                      int64_t bytes);  // disk space for the file's first `bytes`; its size may grow
   virtual int Resize(int fd, int64_t bytes);
   virtual int Sync(int fd);
   virtual int Close(int fd);
@@ -46,8 +48,8 @@ class OutputFile {
 
   const std::string& path() const noexcept { return path_; }
 
-  // Takes the disk space of the whole file now, so that a full disk is found before hours of writing rather
-  // than after. Does nothing where the file system cannot.
+  // Takes the disk space of the whole file now, so that a full disk is found before hours of
+  // writing rather than after. Does nothing where the file system cannot.
   void Reserve(int64_t bytes);
   void Write(int64_t offset, const void* data, int64_t bytes);
   void SyncAndClose();
@@ -67,8 +69,8 @@ void RemoveTree(FileSystem& files,
 void Rename(FileSystem& files, const std::string& from,
             const std::string& to);  // then syncs the folder of `to`
 
-// `path` holds its old content or `text`, whole, at any moment; durable on return. One writer per path at a
-// time.
+// `path` holds its old content or `text`, whole, at any moment; durable on return. One
+// writer per path at a time.
 void WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view text);
 
 // The folder of a path: "a/b" -> "a", "b" -> ".".

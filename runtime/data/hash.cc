@@ -10,7 +10,9 @@
 namespace millrace {
 namespace {
 
-std::string Hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
+std::string Hex(XXH128_hash_t hash) {
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
 
 }  // namespace
 
@@ -19,7 +21,9 @@ std::string Hash128(const void* data, int64_t bytes) {
   return Hex(XXH3_128bits(data, static_cast<size_t>(bytes)));
 }
 
-std::string Hash128(std::string_view text) { return Hash128(text.data(), static_cast<int64_t>(text.size())); }
+std::string Hash128(std::string_view text) {
+  return Hash128(text.data(), static_cast<int64_t>(text.size()));
+}
 
 void Hasher128::Free::operator()(XXH3_state_s* state) const noexcept { XXH3_freeState(state); }
 
@@ -36,7 +40,9 @@ void Hasher128::Update(const void* data, int64_t bytes) {
   if (bytes > 0) XXH3_128bits_update(state_.get(), data, static_cast<size_t>(bytes));
 }
 
-void Hasher128::Update(std::string_view text) { Update(text.data(), static_cast<int64_t>(text.size())); }
+void Hasher128::Update(std::string_view text) {
+  Update(text.data(), static_cast<int64_t>(text.size()));
+}
 
 std::string Hasher128::Hex() const { return millrace::Hex(XXH3_128bits_digest(state_.get())); }
 

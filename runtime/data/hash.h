@@ -1,5 +1,5 @@
-// XXH3-128 as the project's one checksum: of checkpoint blobs, of parameters (param_hash), of plans and
-// configs. It finds damage and differences; it is no defence against someone who forges a file.
+// XXH3-128 as the project's one checksum: of checkpoint blobs, of parameters (param_hash), of plans
+// and configs. It finds damage and differences; it is no defence against someone who forges a file.
 //
 // Text form: 32 hex digits, most significant first, as `xxhsum -H2` prints it.
 #pragma once

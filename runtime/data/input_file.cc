@@ -14,10 +14,12 @@ namespace {
 
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
-// A wrong path is the caller's mistake, to be told in the caller's terms; the rest is the machine's.
+// A wrong path is the caller's mistake, to be told in the caller's terms; the rest is the
+// machine's.
 bool IsPathProblem(int error) {
-  return error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM || error == ELOOP ||
-         error == ENAMETOOLONG || error == EISDIR || error == ENXIO || error == EINVAL;
+  return error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM ||
+         error == ELOOP || error == ENAMETOOLONG || error == EISDIR || error == ENXIO ||
+         error == EINVAL;
 }
 
 }  // namespace
@@ -64,26 +66,29 @@ void InputFile::Read(int64_t offset, void* out, int64_t bytes) const {
   char* cursor = static_cast<char*>(out);
   int64_t done = 0;
   while (done < bytes) {
-    constexpr int64_t kLargestCall = int64_t{1} << 30;  // Linux refuses to move 2 GiB or more at once
+    constexpr int64_t kLargestCall = int64_t{1}
+                                     << 30;  // Linux refuses to move 2 GiB or more at once
     const ssize_t got =
-        ::pread(fd_, cursor + done, static_cast<size_t>(std::min(bytes - done, kLargestCall)), offset + done);
+        ::pread(fd_, cursor + done, static_cast<size_t>(std::min(bytes - done, kLargestCall)),
+                offset + done);
     if (got < 0) {
       if (errno == EINTR) continue;
       const int error = errno;
-      throw Error(ErrorCode::kIo, fmt::format("reading {} bytes at offset {} of {}: {}", bytes, offset, path_,
-                                              ErrnoText(error)));
+      throw Error(ErrorCode::kIo, fmt::format("reading {} bytes at offset {} of {}: {}", bytes,
+                                              offset, path_, ErrnoText(error)));
     }
-    MR_REQUIRE(code_, got > 0,
-               "{} ends at byte {}, while reading bytes {} to {}: truncated, or changed while in use", path_,
-               offset + done, offset, offset + bytes);
+    MR_REQUIRE(
+        code_, got > 0,
+        "{} ends at byte {}, while reading bytes {} to {}: truncated, or changed while in use",
+        path_, offset + done, offset, offset + bytes);
     done += got;
   }
 }
 
 std::string ReadWholeFile(const std::string& path, int64_t max_bytes, ErrorCode code) {
   const InputFile file(path, code);
-  MR_REQUIRE(code, file.size() <= max_bytes, "{} has {} bytes, at most {} are allowed", path, file.size(),
-             max_bytes);
+  MR_REQUIRE(code, file.size() <= max_bytes, "{} has {} bytes, at most {} are allowed", path,
+             file.size(), max_bytes);
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.Read(0, text.data(), file.size());
   return text;

@@ -1,9 +1,9 @@
-// A regular file, open for reading at offsets. Everything that the runtime reads goes through here: pread and
-// not mmap, because a file that shrinks or a disk that fails under a mapping is a SIGBUS, and here an Error
-// that names the file.
+// A regular file, open for reading at offsets. Everything that the runtime reads goes through here:
+// pread and not mmap, because a file that shrinks or a disk that fails under a mapping is a SIGBUS,
+// and here an Error that names the file.
 //
-// Errors   The constructor's `code` (kData, kCheckpoint, ...) when the file is missing, unreadable, not a
-//          regular file, or ends before what is asked for; kIo when the machine fails.
+// Errors   The constructor's `code` (kData, kCheckpoint, ...) when the file is missing, unreadable,
+//          not a regular file, or ends before what is asked for; kIo when the machine fails.
 // Threads  Read may be called from several threads at once.
 #pragma once
 

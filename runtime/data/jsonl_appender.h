@@ -1,11 +1,13 @@
-// A file of lines, one JSON value each, that grows while a run goes on and may be read at any moment:
-// metrics.jsonl.
+// A file of lines, one JSON value each, that grows while a run goes on and may be read at any
+// moment: metrics.jsonl.
 //
-// Invariant  The file holds whole lines. Each is one write with O_APPEND, so a killed process leaves a whole
-//            line or none; a line that a full disk cut short is taken back; a partial last line left by a
-//            crash of the machine is cut off when the file is next opened.
+// Invariant  The file holds whole lines. Each is one write with O_APPEND, so a killed process
+//            leaves a whole line or none; a line that a full disk cut short is taken back; a
+//            partial last line left by a crash of the machine is cut off when the file is next
+//            opened.
 // Durable    After Sync, or when the system gets to it.
-// Errors     kIo. After a failed Append the next may succeed: the caller knows if a missing line matters.
+// Errors     kIo. After a failed Append the next may succeed: the caller knows if a missing line
+//            matters.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,8 @@ std::optional<double> NumberOf(const nlohmann::json& line, const char* key) {
 std::optional<int64_t> CountOf(const nlohmann::json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number_integer()) return std::nullopt;
-  if (found->is_number_unsigned() && !std::in_range<int64_t>(found->get<uint64_t>())) return std::nullopt;
+  if (found->is_number_unsigned() && !std::in_range<int64_t>(found->get<uint64_t>()))
+    return std::nullopt;
   return found->get<int64_t>();
 }
 
@@ -59,14 +60,16 @@ void LogFailure(const std::string& run_dir, const Failure& failure) {
 }
 
 void LogResumed(const std::string& run_dir, int64_t step, double seconds) {
-  Append(run_dir, {{"event", "resumed"}, {"time", TimeNowUtc()}, {"step", step}, {"seconds", seconds}});
+  Append(run_dir,
+         {{"event", "resumed"}, {"time", TimeNowUtc()}, {"step", step}, {"seconds", seconds}});
 }
 
 std::vector<RecordedFailure> ParseRestarts(std::string_view text) {
   std::vector<RecordedFailure> all;
   for (size_t newline; (newline = text.find('\n')) != text.npos; text.remove_prefix(newline + 1)) {
     // Not an ordered object, which takes quadratic time for a line of many keys.
-    const auto line = nlohmann::json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
+    const auto line =
+        nlohmann::json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) continue;
     const std::string event = TextOf(line, "event");
     if (event == "failed") {

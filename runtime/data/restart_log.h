@@ -1,12 +1,13 @@
-// run.dir/restarts.jsonl: what ended a supervised run (tools/cli/launch.cc) before it was done, and when it
-// went on. Two kinds of lines, in the order in which things happened:
+// run.dir/restarts.jsonl: what ended a supervised run (tools/cli/launch.cc) before it was done, and
+// when it went on. Two kinds of lines, in the order in which things happened:
 //
 //   {"event": "failed", "time": "2026-11-20T10:15:00Z", "reason": "a rank was killed by SIGKILL",
 //    "exit_code": 137, "step": 20, "checkpoint": 18, "restarts": true}
 //   {"event": "resumed", "time": "2026-11-20T10:15:02Z", "step": 19, "seconds": 1.74}
 //
 // step       failed: the last step that was done; resumed: the first that is done after it
-// exit_code  as shells write it, 128 + N for signal N; null where nobody saw it (the supervisor was killed)
+// exit_code  as shells write it, 128 + N for signal N; null where nobody saw it
+// (the supervisor was killed)
 // seconds    from the failure to the end of that step
 #pragma once
 
@@ -35,8 +36,8 @@ struct RecordedFailure {
 
 std::string TimeNowUtc();
 
-// Appends to the file in run_dir, which exists. Opened for each line, so that a file that was put aside in
-// between is left alone. Errors: kIo.
+// Appends to the file in run_dir, which exists. Opened for each line, so that a file that was put
+// aside in between is left alone. Errors: kIo.
 void LogFailure(const std::string& run_dir, const Failure& failure);
 void LogResumed(const std::string& run_dir, int64_t step, double seconds);
 

@@ -28,7 +28,8 @@ std::string ErrorText(int error) { return std::generic_category().message(error)
 
 }  // namespace
 
-RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience, const std::string& name)
+RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience,
+                 const std::string& name)
     : folder_(run_dir), path_(run_dir + "/" + name) {
   struct stat status;
   made_folder_ = ::stat(folder_.c_str(), &status) != 0;
@@ -42,8 +43,8 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience,
 }
 
 RunLock::~RunLock() {
-  // While it is still locked: whoever opened this file in the meantime finds after locking it that the name
-  // has gone, and makes a new one.
+  // While it is still locked: whoever opened this file in the meantime finds after locking it that
+  // the name has gone, and makes a new one.
   if (warning_.empty()) ::unlink(path_.c_str());
   ::close(fd_);
   if (made_folder_) ::rmdir(folder_.c_str());  // fails when something is in it
@@ -58,14 +59,14 @@ bool RunLock::TryLock() {
     MR_REQUIRE(ErrorCode::kIo, fd_ >= 0, "cannot open {}: {}", path_, ErrorText(errno));
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return false;
-      warning_ = fmt::format("cannot lock {}: {}; nothing prevents another run in this folder", path_,
-                             ErrorText(errno));
+      warning_ = fmt::format("cannot lock {}: {}; nothing prevents another run in this folder",
+                             path_, ErrorText(errno));
       return true;
     }
     // The lock belongs to the file, not to its name: is this still the file of that name?
     struct stat locked, named;
-    if (::fstat(fd_, &locked) == 0 && ::stat(path_.c_str(), &named) == 0 && locked.st_ino == named.st_ino &&
-        locked.st_dev == named.st_dev)
+    if (::fstat(fd_, &locked) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+        locked.st_ino == named.st_ino && locked.st_dev == named.st_dev)
       return true;
     ::close(fd_);
   }
@@ -77,10 +78,11 @@ void RunLock::Refuse() {
   std::string holder(text, length > 0 ? static_cast<size_t>(length) : 0);
   while (!holder.empty() && holder.back() == '\n') holder.pop_back();
   ::close(fd_);
-  throw Error(ErrorCode::kConfig,
-              fmt::format("run.dir {} is in use by {}; wait until that run has ended, or choose another "
-                          "run.dir (the lock is {})",
-                          folder_, holder.empty() ? "another run" : holder, path_));
+  throw Error(
+      ErrorCode::kConfig,
+      fmt::format("run.dir {} is in use by {}; wait until that run has ended, or choose another "
+                  "run.dir (the lock is {})",
+                  folder_, holder.empty() ? "another run" : holder, path_));
 }
 
 // For whoever is refused. A full disk must not end a run that holds its lock.

@@ -1,13 +1,14 @@
 // One writer per run folder: a lock on <run.dir>/lock, held by rank 0 for as long as the run lives.
 //
-// Release  The kernel releases it when the process ends, however it ends; the file that a killed holder
-// leaves is no
-//          obstacle. A holder that ends in good order removes it, and the folder, too, if it made that and
-//          left it empty.
-// Hosts    flock works between the hosts of an NFS mount (Linux sends it to the server as a byte-range lock),
-// unless it
-//          is mounted with `nolock` or `local_lock`: then only processes of one host see each other. A file
-//          system without locks gives an unlocked RunLock, which says so in warning().
+// Release  The kernel releases it when the process ends, however it ends; the file that a killed
+// holder leaves is no
+//          obstacle. A holder that ends in good order removes it, and the folder, too, if it made
+//          that and left it empty.
+// Hosts    flock works between the hosts of an NFS mount (Linux sends it to the server as a
+// byte-range lock), unless it
+//          is mounted with `nolock` or `local_lock`: then only processes of one host see each
+//          other. A file system without locks gives an unlocked RunLock, which says so in
+//          warning().
 #pragma once
 
 #include <chrono>
@@ -17,12 +18,13 @@ namespace millrace {
 
 class RunLock {
  public:
-  // Makes the folder if need be. Error(kConfig) naming the holder's pid, host and start when another process,
-  // or another RunLock of this one, has not let go within `patience`: a run that was just killed takes a
-  // moment to die. kIo: the folder or the file cannot be made.
+  // Makes the folder if need be. Error(kConfig) naming the holder's pid, host and start when
+  // another process, or another RunLock of this one, has not let go within `patience`: a run that
+  // was just killed takes a moment to die. kIo: the folder or the file cannot be made.
   // `name`: of the file; a supervisor has one of its own, "launch.lock", beside that of the run it
   // supervises.
-  explicit RunLock(const std::string& run_dir, std::chrono::milliseconds patience = std::chrono::seconds(3),
+  explicit RunLock(const std::string& run_dir,
+                   std::chrono::milliseconds patience = std::chrono::seconds(3),
                    const std::string& name = "lock");
   ~RunLock();
   RunLock(const RunLock&) = delete;

@@ -55,7 +55,8 @@ float HalfToFloat(uint16_t half) {
   const uint32_t sign = uint32_t(half & 0x8000) << 16;
   const uint32_t exponent = (half >> 10) & 0x1f, fraction = half & 0x3ff;
   if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
-  if (exponent == 0) return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(fraction) * 0x1p-24f));
+  if (exponent == 0)
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(fraction) * 0x1p-24f));
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
 }
 
@@ -80,25 +81,27 @@ TensorInfo ParseTensor(const std::string& name, const json& entry, const JsonOri
   TensorInfo tensor;
   tensor.spec = {.name = name, .dtype = JsonString(entry, "dtype", origin), .shape = {}};
   const int64_t element_bytes = SafetensorsElementBytes(tensor.spec.dtype);
-  MR_REQUIRE(origin.code, element_bytes > 0, "{}: unknown dtype \"{}\"", origin.name, tensor.spec.dtype);
+  MR_REQUIRE(origin.code, element_bytes > 0, "{}: unknown dtype \"{}\"", origin.name,
+             tensor.spec.dtype);
 
   const json& shape = JsonField(entry, "shape", origin);
   MR_REQUIRE(origin.code, shape.is_array() && int64_t(shape.size()) <= kMostDims,
              "{}: shape must be an array of at most {} dims", origin.name, kMostDims);
   for (const json& dim : shape) tensor.spec.shape.push_back(JsonCount(dim, origin));
   tensor.numel = Numel(tensor.spec.shape);
-  MR_REQUIRE(origin.code,
-             tensor.numel >= 0 && !__builtin_mul_overflow(tensor.numel, element_bytes, &tensor.bytes),
-             "{}: shape {} has too many elements", origin.name, shape.dump());
+  MR_REQUIRE(
+      origin.code,
+      tensor.numel >= 0 && !__builtin_mul_overflow(tensor.numel, element_bytes, &tensor.bytes),
+      "{}: shape {} has too many elements", origin.name, shape.dump());
 
   const json& offsets = JsonField(entry, "data_offsets", origin);
-  MR_REQUIRE(origin.code, offsets.is_array() && offsets.size() == 2, "{}: data_offsets must be [begin, end]",
-             origin.name);
+  MR_REQUIRE(origin.code, offsets.is_array() && offsets.size() == 2,
+             "{}: data_offsets must be [begin, end]", origin.name);
   tensor.offset = JsonCount(offsets[0], origin);
   const int64_t end = JsonCount(offsets[1], origin);
   MR_REQUIRE(origin.code, end >= tensor.offset && end - tensor.offset == tensor.bytes,
-             "{}: data_offsets [{}, {}] are not the {} bytes that {} of shape {} takes", origin.name,
-             tensor.offset, end, tensor.bytes, tensor.spec.dtype, shape.dump());
+             "{}: data_offsets [{}, {}] are not the {} bytes that {} of shape {} takes",
+             origin.name, tensor.offset, end, tensor.bytes, tensor.spec.dtype, shape.dump());
   return tensor;
 }
 
@@ -119,19 +122,20 @@ std::string SafetensorsName(DType dtype) {
 SafetensorsFile::SafetensorsFile(std::string path, ErrorCode code)
     : file_(std::move(path), code), code_(code) {
   const int64_t size = file_.size();
-  MR_REQUIRE(code, size >= 8, "{} has {} bytes; a safetensors file has at least 8", this->path(), size);
+  MR_REQUIRE(code, size >= 8, "{} has {} bytes; a safetensors file has at least 8", this->path(),
+             size);
   uint64_t header_bytes = 0;
   file_.Read(0, &header_bytes, 8);
   MR_REQUIRE(code, header_bytes >= 2 && header_bytes <= uint64_t{kLargestHeader},
-             "{}: the header's size is {}; 2 to {} bytes are allowed: not a safetensors file?", this->path(),
-             header_bytes, kLargestHeader);
+             "{}: the header's size is {}; 2 to {} bytes are allowed: not a safetensors file?",
+             this->path(), header_bytes, kLargestHeader);
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   MR_REQUIRE(code, data_start <= size, "{} has {} bytes, but its header alone takes {}: truncated?",
              this->path(), size, data_start);
   std::string text(header_bytes, '\0');
   file_.Read(8, text.data(), data_start - 8);
-  MR_REQUIRE(code, text[0] == '{', "{}: the header does not start with '{{': not a safetensors file?",
-             this->path());
+  MR_REQUIRE(code, text[0] == '{',
+             "{}: the header does not start with '{{': not a safetensors file?", this->path());
   ParseHeader(text, data_start);
 }
 
@@ -141,7 +145,8 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_start) {
     if (name == kMetadataKey) {
       const JsonOrigin origin{path() + ": " + kMetadataKey, code_};
       MR_REQUIRE(code_, entry.is_object(), "{}: expected an object", origin.name);
-      for (const auto& [key, value] : entry.items()) metadata_[key] = JsonString(entry, key, origin);
+      for (const auto& [key, value] : entry.items())
+        metadata_[key] = JsonString(entry, key, origin);
       continue;
     }
     tensors_.push_back(ParseTensor(name, entry, {path() + ": tensor \"" + name + "\"", code_}));
@@ -154,15 +159,17 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_start) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     TensorInfo& tensor = tensors_[i];
     MR_REQUIRE(code_, tensor.offset == end,
-               "{}: tensor \"{}\" starts at byte {} of the data; {} ends at {}: {}", path(), tensor.spec.name,
-               tensor.offset, i == 0 ? "nothing" : "\"" + tensors_[i - 1].spec.name + "\"", end,
+               "{}: tensor \"{}\" starts at byte {} of the data; {} ends at {}: {}", path(),
+               tensor.spec.name, tensor.offset,
+               i == 0 ? "nothing" : "\"" + tensors_[i - 1].spec.name + "\"", end,
                tensor.offset < end ? "they overlap" : "there is a hole");
     end += tensor.bytes;  // offset + bytes was an int64 in the file, and offset == end
     by_name_[tensor.spec.name] = i;
   }
   const int64_t data_bytes = file_.size() - data_start;
-  MR_REQUIRE(code_, end == data_bytes, "{}: its tensors take {} bytes of data, but the file has {}: {}",
-             path(), end, data_bytes, end > data_bytes ? "truncated?" : "something follows them");
+  MR_REQUIRE(code_, end == data_bytes,
+             "{}: its tensors take {} bytes of data, but the file has {}: {}", path(), end,
+             data_bytes, end > data_bytes ? "truncated?" : "something follows them");
   for (TensorInfo& tensor : tensors_)
     tensor.offset += data_start;  // cannot overflow: all lie inside the file
 }
@@ -178,7 +185,8 @@ const TensorInfo& SafetensorsFile::Tensor(const std::string& name) const {
   return *tensor;
 }
 
-void SafetensorsFile::ReadFloats(const TensorInfo& tensor, int64_t begin, int64_t n, float* out) const {
+void SafetensorsFile::ReadFloats(const TensorInfo& tensor, int64_t begin, int64_t n,
+                                 float* out) const {
   MR_CHECK(begin >= 0 && n >= 0 && begin <= tensor.numel && n <= tensor.numel - begin,
            "elements {} to {} of {} in \"{}\"", begin, begin + n, tensor.numel, tensor.spec.name);
   const std::string& dtype = tensor.spec.dtype;
@@ -187,12 +195,14 @@ void SafetensorsFile::ReadFloats(const TensorInfo& tensor, int64_t begin, int64_
   if (dtype == "BF16")
     return ReadConverted<BFloat16>(file_, offset, n, out, [](BFloat16 v) { return ToFloat(v); });
   if (dtype == "F16") return ReadConverted<uint16_t>(file_, offset, n, out, HalfToFloat);
-  MR_REQUIRE(code_, dtype == "F64", "{}: tensor \"{}\" is {}; F64, F32, F16 and BF16 can be read as numbers",
-             path(), tensor.spec.name, dtype);
+  MR_REQUIRE(code_, dtype == "F64",
+             "{}: tensor \"{}\" is {}; F64, F32, F16 and BF16 can be read as numbers", path(),
+             tensor.spec.name, dtype);
   ReadConverted<double>(file_, offset, n, out, [](double v) { return static_cast<float>(v); });
 }
 
-void SafetensorsFile::ReadBytes(const TensorInfo& tensor, int64_t begin, int64_t n, void* out) const {
+void SafetensorsFile::ReadBytes(const TensorInfo& tensor, int64_t begin, int64_t n,
+                                void* out) const {
   MR_CHECK(begin >= 0 && n >= 0 && begin <= tensor.bytes && n <= tensor.bytes - begin,
            "bytes {} to {} of {} in \"{}\"", begin, begin + n, tensor.bytes, tensor.spec.name);
   file_.Read(tensor.offset + begin, out, n);
@@ -208,10 +218,12 @@ SafetensorsLayout PlanSafetensors(const std::vector<TensorSpec>& specs,
     const int64_t element_bytes = SafetensorsElementBytes(spec.dtype);
     MR_REQUIRE(kCode, spec.name != kMetadataKey && names.insert(spec.name).second,
                "tensor name \"{}\" is reserved or given twice", spec.name);
-    MR_REQUIRE(kCode, element_bytes > 0, "tensor \"{}\": unknown dtype \"{}\"", spec.name, spec.dtype);
-    MR_REQUIRE(kCode,
-               tensor.numel >= 0 && !__builtin_mul_overflow(tensor.numel, element_bytes, &tensor.bytes),
-               "tensor \"{}\": a negative dim, too many dims, or too many elements", spec.name);
+    MR_REQUIRE(kCode, element_bytes > 0, "tensor \"{}\": unknown dtype \"{}\"", spec.name,
+               spec.dtype);
+    MR_REQUIRE(
+        kCode,
+        tensor.numel >= 0 && !__builtin_mul_overflow(tensor.numel, element_bytes, &tensor.bytes),
+        "tensor \"{}\": a negative dim, too many dims, or too many elements", spec.name);
     layout.tensors.push_back(std::move(tensor));
   }
   std::vector<size_t> order(specs.size());
@@ -228,14 +240,16 @@ SafetensorsLayout PlanSafetensors(const std::vector<TensorSpec>& specs,
     tensor.offset = end;
     MR_REQUIRE(kCode, !__builtin_add_overflow(end, tensor.bytes, &end),
                "the tensors up to \"{}\" exceed 2^63 bytes", tensor.spec.name);
-    header[tensor.spec.name] = {
-        {"dtype", tensor.spec.dtype}, {"shape", tensor.spec.shape}, {"data_offsets", {tensor.offset, end}}};
+    header[tensor.spec.name] = {{"dtype", tensor.spec.dtype},
+                                {"shape", tensor.spec.shape},
+                                {"data_offsets", {tensor.offset, end}}};
   }
   std::string text;
   try {
     text = header.dump();
   } catch (const json::exception& error) {
-    throw Error(kCode, fmt::format("a tensor name or metadata text is not UTF-8: {}", error.what()));
+    throw Error(kCode,
+                fmt::format("a tensor name or metadata text is not UTF-8: {}", error.what()));
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   MR_REQUIRE(kCode, int64_t(text.size()) <= kLargestHeader,

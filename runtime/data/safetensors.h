@@ -1,16 +1,17 @@
-// The safetensors format: reading one file, and the layout that writing needs (safetensors_writer.h writes,
-// safetensors_folder.h reads a Hugging Face folder).
+// The safetensors format: reading one file, and the layout that writing needs (safetensors_writer.h
+// writes, safetensors_folder.h reads a Hugging Face folder).
 //
 //   file    u64 n (little endian), n bytes of JSON, data
 //   JSON    {"<tensor>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
 //            "__metadata__": {"<key>": "<text>", ...}}
 //           Offsets count from the start of the data; spaces may pad the end.
 //
-// A file from a stranger is checked before anything is allocated or read for it: header at most 100 MB, each
-// name once, at most 64 dims, numel and bytes without overflow, known dtypes, bytes = numel * size, and
-// tensors that cover the data exactly: no hole, no overlap, nothing behind.
+// A file from a stranger is checked before anything is allocated or read for it: header at most 100
+// MB, each name once, at most 64 dims, numel and bytes without overflow, known dtypes, bytes =
+// numel * size, and tensors that cover the data exactly: no hole, no overlap, nothing behind.
 //
-// Errors   The constructor's code (kData or kCheckpoint) naming file and tensor; kIo when the machine fails.
+// Errors   The constructor's code (kData or kCheckpoint) naming file and tensor; kIo when the
+//          machine fails.
 // Source   https://github.com/huggingface/safetensors, README "Format".
 #pragma once
 
@@ -57,9 +58,9 @@ class SafetensorsFile {
   const TensorInfo* Find(const std::string& name) const;    // null if absent
   const TensorInfo& Tensor(const std::string& name) const;  // or an error
 
-  // out[i] = element begin + i in row-major order, i in [0, n), as float: exact for F16, BF16 and F32,
-  // rounded for F64; another dtype is an error. Only these elements are read, and nothing else is allocated
-  // but a small buffer.
+  // out[i] = element begin + i in row-major order, i in [0, n), as float: exact for F16, BF16 and
+  // F32, rounded for F64; another dtype is an error. Only these elements are read, and nothing else
+  // is allocated but a small buffer.
   void ReadFloats(const TensorInfo& tensor, int64_t begin, int64_t n, float* out) const;
 
   // out[0, n) = the tensor's bytes [begin, begin + n).
@@ -75,8 +76,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// What a file with these tensors starts with, and where each tensor lies: wider dtypes first, so that every
-// tensor is aligned to its element, otherwise in the given order. tensors[i] belongs to specs[i].
+// What a file with these tensors starts with, and where each tensor lies: wider dtypes
+// first, so that every tensor is aligned to its element, otherwise in the given order.
+// tensors[i] belongs to specs[i].
 struct SafetensorsLayout {
   std::string header;  // the size word, the JSON and its padding to a multiple of 8
   std::vector<TensorInfo> tensors;

@@ -1,8 +1,8 @@
-// The weights of a Hugging Face folder: model.safetensors, or the files that model.safetensors.index.json
-// lists. Also a single .safetensors file by its own path.
+// The weights of a Hugging Face folder: model.safetensors, or the files that
+// model.safetensors.index.json lists. Also a single .safetensors file by its own path.
 //
-// Of the index, only names of files directly in the folder are accepted: a path in it could name any file of
-// the machine. Index and files must agree in both directions.
+// Of the index, only names of files directly in the folder are accepted: a path in it could name
+// any file of the machine. Index and files must agree in both directions.
 //
 // Errors   kData naming folder, file and tensor.
 #pragma once
@@ -23,7 +23,9 @@ class SafetensorsFolder {
   explicit SafetensorsFolder(const std::string& path);
 
   const std::string& path() const noexcept { return path_; }
-  const std::vector<std::string>& names() const noexcept { return names_; }  // of all tensors, sorted
+  const std::vector<std::string>& names() const noexcept {
+    return names_;
+  }  // of all tensors, sorted
 
   bool Has(const std::string& name) const { return tensors_.count(name) != 0; }
   const TensorInfo& Tensor(const std::string& name) const;  // or an error
@@ -44,9 +46,10 @@ class SafetensorsFolder {
   std::vector<std::string> names_;
 };
 
-// Writes model.safetensors.index.json: tensor name -> file name. `total_bytes` is the size of all tensors.
+// Writes model.safetensors.index.json: tensor name -> file name. `total_bytes`
+// is the size of all tensors.
 void WriteSafetensorsIndex(const std::string& folder,
-                           const std::map<std::string, std::string>& file_of_tensor, int64_t total_bytes,
-                           FileSystem& files = FileSystem::Posix());
+                           const std::map<std::string, std::string>& file_of_tensor,
+                           int64_t total_bytes, FileSystem& files = FileSystem::Posix());
 
 }  // namespace millrace

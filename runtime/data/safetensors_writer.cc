@@ -14,7 +14,8 @@ std::string Temporary(const std::string& path) { return path + ".tmp"; }
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<TensorSpec>& specs,
-                                     const std::map<std::string, std::string>& metadata, FileSystem& files)
+                                     const std::map<std::string, std::string>& metadata,
+                                     FileSystem& files)
     : files_(files),
       path_(std::move(path)),
       layout_(PlanSafetensors(specs, metadata)),
@@ -36,20 +37,20 @@ SafetensorsWriter::~SafetensorsWriter() {
 }
 
 void SafetensorsWriter::Write(int64_t index, const void* data, int64_t bytes) {
-  MR_CHECK(file_ != nullptr && index >= 0 && index < int64_t(written_.size()), "tensor {} of {} in {}", index,
-           written_.size(), path_);
+  MR_CHECK(file_ != nullptr && index >= 0 && index < int64_t(written_.size()),
+           "tensor {} of {} in {}", index, written_.size(), path_);
   const TensorInfo& tensor = layout_.tensors[static_cast<size_t>(index)];
   int64_t& written = written_[static_cast<size_t>(index)];
   MR_CHECK(bytes >= 0 && bytes <= tensor.bytes - written,
-           "tensor \"{}\" has {} bytes; {} more after {} are too many", tensor.spec.name, tensor.bytes, bytes,
-           written);
+           "tensor \"{}\" has {} bytes; {} more after {} are too many", tensor.spec.name,
+           tensor.bytes, bytes, written);
   file_->Write(tensor.offset + written, data, bytes);
   written += bytes;
 }
 
 void SafetensorsWriter::WriteFloats(int64_t index, const float* values, int64_t n) {
-  MR_CHECK(index >= 0 && index < int64_t(written_.size()), "tensor {} of {} in {}", index, written_.size(),
-           path_);
+  MR_CHECK(index >= 0 && index < int64_t(written_.size()), "tensor {} of {} in {}", index,
+           written_.size(), path_);
   const std::string& dtype = layout_.tensors[static_cast<size_t>(index)].spec.dtype;
   if (dtype == "F32") return Write(index, values, n * 4);
   MR_REQUIRE(ErrorCode::kInvalidArgument, dtype == "BF16" || dtype == "F64",

@@ -6,8 +6,8 @@
 namespace millrace {
 namespace {
 
-// Four rounds already make a strong pseudorandom permutation of a large domain (Luby and Rackoff); a small
-// one, where each half has a few bits, needs more to look shuffled.
+// Four rounds already make a strong pseudorandom permutation of a large domain (Luby and Rackoff);
+// a small one, where each half has a few bits, needs more to look shuffled.
 constexpr int kRounds = 8;
 constexpr int64_t kLargest = int64_t{1} << 62;
 
@@ -75,16 +75,18 @@ int64_t SampleOrder::Window(int64_t sample) const {
 
 int64_t StepLayout::GlobalBatch() const {
   MR_CHECK(world >= 1 && micro_batch >= 1 && accumulate >= 1,
-           "world {}, micro_batch {}, accumulate {}: all at least 1", world, micro_batch, accumulate);
+           "world {}, micro_batch {}, accumulate {}: all at least 1", world, micro_batch,
+           accumulate);
   return accumulate * world * micro_batch;
 }
 
 int64_t StepLayout::Sample(const Place& place) const {
-  MR_CHECK(place.step >= 0 && place.microbatch >= 0 && place.microbatch < accumulate && place.rank >= 0 &&
-               place.rank < world && place.row >= 0 && place.row < micro_batch,
-           "step {}, microbatch {} of {}, rank {} of {}, row {} of {}", place.step, place.microbatch,
-           accumulate, place.rank, world, place.row, micro_batch);
-  return place.step * GlobalBatch() + (place.microbatch * world + place.rank) * micro_batch + place.row;
+  MR_CHECK(place.step >= 0 && place.microbatch >= 0 && place.microbatch < accumulate &&
+               place.rank >= 0 && place.rank < world && place.row >= 0 && place.row < micro_batch,
+           "step {}, microbatch {} of {}, rank {} of {}, row {} of {}", place.step,
+           place.microbatch, accumulate, place.rank, world, place.row, micro_batch);
+  return place.step * GlobalBatch() + (place.microbatch * world + place.rank) * micro_batch +
+         place.row;
 }
 
 StepLayout::Place StepLayout::PlaceOf(int64_t sample) const {

@@ -1,21 +1,23 @@
-// Which training window is consumed when, and by whom: a pure function of the seed, so that every rank of
-// every world computes the same order, any sample in constant time, with no index file and nothing to save
-// but a step.
+// Which training window is consumed when, and by whom: a pure function of the seed, so that every
+// rank of every world computes the same order, any sample in constant time, with no index file and
+// nothing to save but a step.
 //
 //   sample    0, 1, 2, ... over the whole run; sample s belongs to epoch s / n
 //   window    in [0, n), what a TokenSource reads; within an epoch every window comes exactly once
 //   position  of a sample within its step: j = (microbatch * world + rank) * micro_batch + row
 //
-// Step k consumes the samples [k*G, (k+1)*G), G being the global batch in sequences. Two worlds with the same
-// G therefore train on the same sequences in the same steps, and a step may reach into the next epoch.
+// Step k consumes the samples [k*G, (k+1)*G), G being the global batch in sequences. Two worlds
+// with the same G therefore train on the same sequences in the same steps, and a step may reach
+// into the next epoch.
 #pragma once
 
 #include <cstdint>
 
 namespace millrace {
 
-// A keyed bijection of [0, n): a balanced Feistel network over the next even number of bits, walked along its
-// cycle until it is back inside [0, n) (at most four applications on average). n in [1, 2^62].
+// A keyed bijection of [0, n): a balanced Feistel network over the next even number of bits,
+// walked along its cycle until it is back inside [0, n) (at most four applications on
+// average). n in [1, 2^62].
 // Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
 class Permutation {
  public:
@@ -56,7 +58,8 @@ struct StepLayout {
 
   int64_t GlobalBatch() const;  // G, in sequences
 
-  // The sample that `rank` reads as row `row` of `microbatch` in `step`. Out of range: Error(kInternal).
+  // The sample that `rank` reads as row `row` of `microbatch` in `step`. Out of range:
+  // Error(kInternal).
   struct Place {
     int64_t step = 0, microbatch = 0, rank = 0, row = 0;
     bool operator==(const Place&) const = default;

@@ -25,7 +25,8 @@ json ParseStrictJson(std::string_view text, int max_depth, const JsonOrigin& ori
         break;
       case json::parse_event_t::key:
         MR_REQUIRE(origin.code, keys.back().insert(value.get_ref<const std::string&>()).second,
-                   "{}: the key \"{}\" is given twice", origin.name, value.get_ref<const std::string&>());
+                   "{}: the key \"{}\" is given twice", origin.name,
+                   value.get_ref<const std::string&>());
         break;
       case json::parse_event_t::value:
         break;
@@ -40,21 +41,22 @@ json ParseStrictJson(std::string_view text, int max_depth, const JsonOrigin& ori
 }
 
 const json& JsonField(const json& object, const std::string& key, const JsonOrigin& origin) {
-  MR_REQUIRE(origin.code, object.is_object(), "{}: expected an object with \"{}\", got {}", origin.name, key,
-             object.type_name());
+  MR_REQUIRE(origin.code, object.is_object(), "{}: expected an object with \"{}\", got {}",
+             origin.name, key, object.type_name());
   const auto found = object.find(key);
   MR_REQUIRE(origin.code, found != object.end(), "{}: \"{}\" is missing", origin.name, key);
   return *found;
 }
 
 int64_t JsonCount(const json& value, const JsonOrigin& origin) {
-  // A non-negative integer literal is stored unsigned; what does not fit in 64 bits is stored as a float.
-  MR_REQUIRE(
-      origin.code,
-      value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()},
-      "{}: expected an integer from 0 to 2^63 - 1, got {}", origin.name,
-      value.is_structured() ? std::string(value.type_name())
-                            : value.dump(-1, ' ', false, json::error_handler_t::replace));
+  // A non-negative integer literal is stored unsigned; what does not fit in 64
+  // bits is stored as a float.
+  MR_REQUIRE(origin.code,
+             value.is_number_unsigned() &&
+                 value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()},
+             "{}: expected an integer from 0 to 2^63 - 1, got {}", origin.name,
+             value.is_structured() ? std::string(value.type_name())
+                                   : value.dump(-1, ' ', false, json::error_handler_t::replace));
   return value.get<int64_t>();
 }
 
@@ -65,8 +67,8 @@ int64_t JsonCount(const json& object, const std::string& key, const JsonOrigin& 
 
 std::string JsonString(const json& object, const std::string& key, const JsonOrigin& origin) {
   const json& value = JsonField(object, key, origin);
-  MR_REQUIRE(origin.code, value.is_string(), "{}: \"{}\" must be a string, got {}", origin.name, key,
-             value.type_name());
+  MR_REQUIRE(origin.code, value.is_string(), "{}: \"{}\" must be a string, got {}", origin.name,
+             key, value.type_name());
   return value.get<std::string>();
 }
 

@@ -1,5 +1,6 @@
-// JSON from files that we did not necessarily write: nothing is guessed. A key given twice, nesting beyond
-// the format's own depth, or a number of the wrong kind is an Error(code) that says where it is.
+// JSON from files that we did not necessarily write: nothing is guessed. A key given
+// twice, nesting beyond the format's own depth, or a number of the wrong kind is an
+// Error(code) that says where it is.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ const nlohmann::json& JsonField(const nlohmann::json& object, const std::string&
                                 const JsonOrigin& origin);
 int64_t JsonCount(const nlohmann::json& object, const std::string& key,
                   const JsonOrigin& origin);  // integer >= 0
-std::string JsonString(const nlohmann::json& object, const std::string& key, const JsonOrigin& origin);
+std::string JsonString(const nlohmann::json& object, const std::string& key,
+                       const JsonOrigin& origin);
 
 // An integer in [0, 2^63) whatever it is called.
 int64_t JsonCount(const nlohmann::json& value, const JsonOrigin& origin);

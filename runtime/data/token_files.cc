@@ -49,7 +49,8 @@ std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind)
   }
   MR_REQUIRE(ErrorCode::kData, !error, "cannot list the folder {}: {}", path, error.message());
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
-    return std::pair(a.is_link, a.name) < std::pair(b.is_link, b.name);  // own names claim their file first
+    return std::pair(a.is_link, a.name) <
+           std::pair(b.is_link, b.name);  // own names claim their file first
   });
   std::set<std::pair<dev_t, ino_t>> taken;
   std::vector<std::string> files;
@@ -62,7 +63,8 @@ std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind)
   return files;
 }
 
-// Files that a raw uint16 reader would swallow as tokens. What each is called tells the user what went wrong.
+// Files that a raw uint16 reader would swallow as tokens. What each is called tells
+// the user what went wrong.
 void RefuseForeignFormats(const InputFile& file, std::string_view start) {
   using namespace std::string_view_literals;
   constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kForeign = {{
@@ -97,25 +99,28 @@ TokenSegment OpenTokens(std::shared_ptr<const InputFile> file) {
     const int32_t expected = magic == kMagicU16 ? kVersionU16 : kVersionU32;
     const int64_t bytes_per_token = magic == kMagicU16 ? 2 : 4;
     MR_REQUIRE(ErrorCode::kData, size >= kHeaderBytes,
-               "{} has llm.c's magic {} but only {} bytes; the header alone has {}", path, magic, size,
-               kHeaderBytes);
+               "{} has llm.c's magic {} but only {} bytes; the header alone has {}", path, magic,
+               size, kHeaderBytes);
     MR_REQUIRE(ErrorCode::kData, version == expected,
                "{} has llm.c's magic {} with version {}; version {} is known", path, magic, version,
                expected);
     MR_REQUIRE(ErrorCode::kData, count > 0, "{}: its header says {} tokens", path, count);
     const int64_t wanted = kHeaderBytes + bytes_per_token * count;
     MR_REQUIRE(ErrorCode::kData, size == wanted,
-               "{}: its header says {} tokens, which makes {} bytes, but the file has {}: {}", path, count,
-               wanted, size, size < wanted ? "truncated?" : "trailing bytes, or a wrong count");
+               "{}: its header says {} tokens, which makes {} bytes, but the file has {}: {}", path,
+               count, wanted, size,
+               size < wanted ? "truncated?" : "trailing bytes, or a wrong count");
     return {.file = std::move(file),
             .bytes_per_token = bytes_per_token,
             .data_offset = kHeaderBytes,
             .count = count};
   }
-  // llm.c dates its magics. These two words as raw tokens would need ids above 55,000 in just this place.
-  MR_REQUIRE(ErrorCode::kData, size < 4 || magic < 20240101 || magic > 20241231,
-             "{} starts with {}, the magic of another kind of llm.c file; token files have {} or {}", path,
-             magic, kMagicU16, kMagicU32);
+  // llm.c dates its magics. These two words as raw tokens would need ids above
+  // 55,000 in just this place.
+  MR_REQUIRE(
+      ErrorCode::kData, size < 4 || magic < 20240101 || magic > 20241231,
+      "{} starts with {}, the magic of another kind of llm.c file; token files have {} or {}", path,
+      magic, kMagicU16, kMagicU32);
   MR_REQUIRE(ErrorCode::kData, size % 2 == 0,
              "{} has {} bytes; raw uint16 tokens need an even number: truncated?", path, size);
   return {.file = std::move(file), .bytes_per_token = 2, .data_offset = 0, .count = size / 2};
@@ -136,11 +141,14 @@ void Widen(const TokenSegment& segment, int64_t first, int64_t n, int64_t vocab,
     }
     if (int64_t{largest} < vocab) continue;
     const int64_t bad =
-        std::find_if(ids.begin(), ids.begin() + length, [&](Id id) { return id >= vocab; }) - ids.begin();
-    throw Error(ErrorCode::kData,
-                fmt::format("{}: token {} (byte offset {}) has id {}; the model's vocabulary has ids 0 to {}",
-                            segment.file->path(), first + done + bad, offset + bad * int64_t{sizeof(Id)},
-                            ids[bad], vocab - 1));
+        std::find_if(ids.begin(), ids.begin() + length, [&](Id id) { return id >= vocab; }) -
+        ids.begin();
+    throw Error(
+        ErrorCode::kData,
+        fmt::format(
+            "{}: token {} (byte offset {}) has id {}; the model's vocabulary has ids 0 to {}",
+            segment.file->path(), first + done + bad, offset + bad * int64_t{sizeof(Id)}, ids[bad],
+            vocab - 1));
   }
 }
 
@@ -151,12 +159,13 @@ std::vector<std::string> ListTokenFiles(const std::string& path, TokenFileKind k
   const auto status = std::filesystem::status(path, error);
   MR_REQUIRE(ErrorCode::kData, std::filesystem::exists(status), "{} does not exist", path);
   if (std::filesystem::is_directory(status)) return ListFolder(path, kind);
-  MR_REQUIRE(ErrorCode::kData, std::filesystem::is_regular_file(status), "{} is neither a file nor a folder",
-             path);
+  MR_REQUIRE(ErrorCode::kData, std::filesystem::is_regular_file(status),
+             "{} is neither a file nor a folder", path);
   return {path};
 }
 
-std::vector<TokenSegment> OpenTokenFiles(const std::vector<std::string>& paths, TokenFileKind kind) {
+std::vector<TokenSegment> OpenTokenFiles(const std::vector<std::string>& paths,
+                                         TokenFileKind kind) {
   std::vector<TokenSegment> segments;
   for (const std::string& path : paths) {
     auto file = std::make_shared<const InputFile>(path, ErrorCode::kData);
@@ -164,14 +173,17 @@ std::vector<TokenSegment> OpenTokenFiles(const std::vector<std::string>& paths, 
     TokenSegment segment =
         kind == TokenFileKind::kTokens
             ? OpenTokens(std::move(file))
-            : TokenSegment{.file = file, .bytes_per_token = 1, .data_offset = 0, .count = file->size()};
-    if (!segments.empty()) segment.first = segments.back().end() + (kind == TokenFileKind::kText ? 1 : 0);
+            : TokenSegment{
+                  .file = file, .bytes_per_token = 1, .data_offset = 0, .count = file->size()};
+    if (!segments.empty())
+      segment.first = segments.back().end() + (kind == TokenFileKind::kText ? 1 : 0);
     segments.push_back(std::move(segment));
   }
   return segments;
 }
 
-void ReadTokens(const TokenSegment& segment, int64_t first, int64_t n, int64_t vocab, int32_t* out) {
+void ReadTokens(const TokenSegment& segment, int64_t first, int64_t n, int64_t vocab,
+                int32_t* out) {
   MR_CHECK(first >= 0 && n >= 0 && first + n <= segment.count, "tokens {} to {} of {} in {}", first,
            first + n, segment.count, segment.file->path());
   switch (segment.bytes_per_token) {

@@ -1,16 +1,18 @@
 // Files of tokens and of text as one sequence of token ids.
 //
-//   text    One byte is one token (ids 0 to 255). Between two files stands one separator, kDocumentSeparator.
+//   text    One byte is one token (ids 0 to 255). Between two files stands one separator,
+//   kDocumentSeparator.
 //   tokens  raw: little-endian uint16 and nothing else (nanoGPT).
-//           llm.c: 256 little-endian int32 {magic, version, count, 0...}, then count tokens: uint16 for magic
-//           20240520 version 1, uint32 for magic 20240801 version 7. The count must agree with the file's
-//           size. Files follow each other without a separator: whoever made them put their own.
+//           llm.c: 256 little-endian int32 {magic, version, count, 0...}, then count tokens: uint16
+//           for magic 20240520 version 1, uint32 for magic 20240801 version 7. The count must agree
+//           with the file's size. Files follow each other without a separator: whoever made them
+//           put their own.
 //
-// A path names a file, or a folder. Of a folder all files directly in it are taken, in the byte order of
-// their names, except empty ones and those whose name starts with a dot; of a folder of tokens only *.bin. A
-// symbolic link counts as the file it leads to. A file reachable by several names is taken once: under its
-// own name if that is in the folder, else under the first link's. What is neither file nor link is passed
-// over.
+// A path names a file, or a folder. Of a folder all files directly in it are taken, in the byte
+// order of their names, except empty ones and those whose name starts with a dot; of a folder of
+// tokens only *.bin. A symbolic link counts as the file it leads to. A file reachable by several
+// names is taken once: under its own name if that is in the folder, else under the first link's.
+// What is neither file nor link is passed over.
 //
 // Errors  kData, with the file's name, what was found and what is expected.
 #pragma once
@@ -24,7 +26,8 @@
 
 namespace millrace {
 
-// The id between two text files. Text contains no zero byte, so it means "another document" and nothing else.
+// The id between two text files. Text contains no zero byte, so it means "another
+// document" and nothing else.
 inline constexpr int32_t kDocumentSeparator = 0;
 
 enum class TokenFileKind { kText, kTokens };
@@ -46,8 +49,8 @@ std::vector<std::string> ListTokenFiles(const std::string& path, TokenFileKind k
 // Opens them and lays them one after the other; leaves the separator's place between text files.
 std::vector<TokenSegment> OpenTokenFiles(const std::vector<std::string>& paths, TokenFileKind kind);
 
-// out[i] = token `first + i` of the segment, counted from the segment's start, for i in [0, n). An id outside
-// [0, vocab) is an error that names file, byte offset and id.
+// out[i] = token `first + i` of the segment, counted from the segment's start, for i in [0, n). An
+// id outside [0, vocab) is an error that names file, byte offset and id.
 void ReadTokens(const TokenSegment& segment, int64_t first, int64_t n, int64_t vocab, int32_t* out);
 
 }  // namespace millrace

@@ -16,19 +16,22 @@ namespace {
 constexpr int64_t kCheckedWhenOpened = int64_t{256} << 20;  // bytes
 constexpr int64_t kHeldOutPart = 10;                        // one window in ten
 constexpr int64_t kSyntheticWindows = int64_t{1} << 40;
-constexpr uint64_t kSyntheticStream = 0x53594e5448455449;  // apart from the streams of parameters and epochs
+constexpr uint64_t kSyntheticStream =
+    0x53594e5448455449;  // apart from the streams of parameters and epochs
 
 class FileTokens final : public TokenSource {
  public:
-  FileTokens(const TokenSourceOptions& options, TokenFileKind kind, const std::vector<std::string>& paths)
+  FileTokens(const TokenSourceOptions& options, TokenFileKind kind,
+             const std::vector<std::string>& paths)
       : seq_len_(options.seq_len),
         vocab_(options.vocab),
         kind_(kind),
         segments_(OpenTokenFiles(paths, kind)) {
     const int64_t tokens = segments_.back().end();
     windows_ = (tokens - 1) / seq_len_;
-    MR_REQUIRE(ErrorCode::kData, windows_ >= 1, "{} has {} tokens; one window of model.seq_len = {} needs {}",
-               options.path, tokens, seq_len_, seq_len_ + 1);
+    MR_REQUIRE(ErrorCode::kData, windows_ >= 1,
+               "{} has {} tokens; one window of model.seq_len = {} needs {}", options.path, tokens,
+               seq_len_, seq_len_ + 1);
     CheckIds();
   }
 
@@ -39,11 +42,13 @@ class FileTokens final : public TokenSource {
     MR_CHECK(window >= 0 && window < windows_, "window {} of {}", window, windows_);
     int64_t position = window * seq_len_;
     const int64_t end = position + seq_len_ + 1;
-    auto segment = std::upper_bound(segments_.begin(), segments_.end(), position,
-                                    [](int64_t value, const TokenSegment& s) { return value < s.first; }) -
-                   1;
+    auto segment =
+        std::upper_bound(segments_.begin(), segments_.end(), position,
+                         [](int64_t value, const TokenSegment& s) { return value < s.first; }) -
+        1;
     while (position < end) {
-      if (position == segment->end()) {  // the place of a separator, or of none: the next segment starts here
+      if (position ==
+          segment->end()) {  // the place of a separator, or of none: the next segment starts here
         ++segment;
         if (position < segment->first) {
           *out++ = kDocumentSeparator;
@@ -66,13 +71,14 @@ class FileTokens final : public TokenSource {
 
   std::string Fingerprint() const override {
     Hasher128 hash;
-    hash.Update(fmt::format("files kind={} T={} vocab={}", static_cast<int>(kind_), seq_len_, vocab_));
+    hash.Update(
+        fmt::format("files kind={} T={} vocab={}", static_cast<int>(kind_), seq_len_, vocab_));
     constexpr int64_t kSample = 4096;
     std::vector<char> bytes(kSample);
     for (const TokenSegment& segment : segments_) {
       const int64_t size = segment.file->size(), n = std::min(size, kSample);
-      hash.Update(
-          fmt::format("\n{} {} ", std::filesystem::path(segment.file->path()).filename().string(), size));
+      hash.Update(fmt::format(
+          "\n{} {} ", std::filesystem::path(segment.file->path()).filename().string(), size));
       for (const int64_t offset : {int64_t{0}, size - n}) {
         segment.file->Read(offset, bytes.data(), n);
         hash.Update(bytes.data(), n);
@@ -86,7 +92,8 @@ class FileTokens final : public TokenSource {
     int64_t left = kCheckedWhenOpened;
     std::vector<int32_t> ids(1 << 16);
     for (const TokenSegment& segment : segments_) {
-      if (segment.bytes_per_token < 4 && int64_t{1} << (8 * segment.bytes_per_token) <= vocab_) continue;
+      if (segment.bytes_per_token < 4 && int64_t{1} << (8 * segment.bytes_per_token) <= vocab_)
+        continue;
       for (int64_t first = 0; first < segment.count && left > 0; first += int64_t(ids.size())) {
         const int64_t n = std::min<int64_t>(int64_t(ids.size()), segment.count - first);
         ReadTokens(segment, first, n, vocab_, ids.data());
@@ -111,7 +118,8 @@ class SyntheticTokens final : public TokenSource {
   int64_t windows() const noexcept override { return kSyntheticWindows; }
 
   void Read(int64_t window, int32_t* out) const override {
-    MR_CHECK(window >= 0 && window < kSyntheticWindows, "window {} of {}", window, kSyntheticWindows);
+    MR_CHECK(window >= 0 && window < kSyntheticWindows, "window {} of {}", window,
+             kSyntheticWindows);
     for (int64_t i = 0; i <= seq_len_; ++i) {
       const uint64_t position = static_cast<uint64_t>(window * seq_len_ + i);
       const uint64_t word = PhiloxBlock(seed_, kSyntheticStream, position / 4)[position % 4];
@@ -157,29 +165,34 @@ class WindowRange final : public TokenSource {
 };
 
 void CheckOptions(const TokenSourceOptions& options) {
-  MR_REQUIRE(ErrorCode::kInvalidArgument, options.seq_len >= 1 && options.seq_len <= int64_t{1} << 22,
+  MR_REQUIRE(ErrorCode::kInvalidArgument,
+             options.seq_len >= 1 && options.seq_len <= int64_t{1} << 22,
              "seq_len is {}; 1 to 2^22 are allowed", options.seq_len);
   MR_REQUIRE(ErrorCode::kInvalidArgument, options.vocab >= 1 && options.vocab <= int64_t{1} << 31,
              "vocab is {}; 1 to 2^31 are allowed", options.vocab);
-  MR_REQUIRE(ErrorCode::kData, options.kind == TokenSourceOptions::Kind::kSynthetic || !options.path.empty(),
+  MR_REQUIRE(ErrorCode::kData,
+             options.kind == TokenSourceOptions::Kind::kSynthetic || !options.path.empty(),
              "data.path is missing: a file or a folder of {}",
              options.kind == TokenSourceOptions::Kind::kText ? "text" : "tokens");
 }
 
 TokenFileKind FileKind(const TokenSourceOptions& options) {
-  return options.kind == TokenSourceOptions::Kind::kText ? TokenFileKind::kText : TokenFileKind::kTokens;
+  return options.kind == TokenSourceOptions::Kind::kText ? TokenFileKind::kText
+                                                         : TokenFileKind::kTokens;
 }
 
 }  // namespace
 
 std::shared_ptr<const TokenSource> OpenTokenSource(const TokenSourceOptions& options) {
   CheckOptions(options);
-  if (options.kind == TokenSourceOptions::Kind::kSynthetic) return std::make_shared<SyntheticTokens>(options);
+  if (options.kind == TokenSourceOptions::Kind::kSynthetic)
+    return std::make_shared<SyntheticTokens>(options);
   const TokenFileKind kind = FileKind(options);
   return std::make_shared<FileTokens>(options, kind, ListTokenFiles(options.path, kind));
 }
 
-DataSplit OpenDataSplit(const TokenSourceOptions& options, const std::optional<std::string>& val_path) {
+DataSplit OpenDataSplit(const TokenSourceOptions& options,
+                        const std::optional<std::string>& val_path) {
   CheckOptions(options);
   const bool from_files = options.kind != TokenSourceOptions::Kind::kSynthetic;
   std::shared_ptr<const TokenSource> held_out;
@@ -190,14 +203,17 @@ DataSplit OpenDataSplit(const TokenSourceOptions& options, const std::optional<s
   }
 
   std::shared_ptr<const TokenSource> all;
-  if (options.kind == TokenSourceOptions::Kind::kTokens && std::filesystem::is_directory(options.path)) {
+  if (options.kind == TokenSourceOptions::Kind::kTokens &&
+      std::filesystem::is_directory(options.path)) {
     std::vector<std::string> train, val;
     for (std::string& file : ListTokenFiles(options.path, TokenFileKind::kTokens)) {
-      const bool is_val = std::filesystem::path(file).filename().string().find("val") != std::string::npos;
+      const bool is_val =
+          std::filesystem::path(file).filename().string().find("val") != std::string::npos;
       (is_val ? val : train).push_back(std::move(file));
     }
     MR_REQUIRE(ErrorCode::kData, !train.empty(),
-               "every *.bin file in {} has \"val\" in its name; none is left to train on", options.path);
+               "every *.bin file in {} has \"val\" in its name; none is left to train on",
+               options.path);
     all = std::make_shared<FileTokens>(options, TokenFileKind::kTokens, train);
     if (!val.empty() && held_out == nullptr)
       held_out = std::make_shared<FileTokens>(options, TokenFileKind::kTokens, val);
@@ -207,11 +223,12 @@ DataSplit OpenDataSplit(const TokenSourceOptions& options, const std::optional<s
   if (held_out != nullptr) return {.train = std::move(all), .held_out = std::move(held_out)};
 
   const int64_t windows = all->windows();
-  MR_REQUIRE(ErrorCode::kData, windows >= 2,
-             "{} has one window of model.seq_len = {} tokens: too little to hold a part out; add data, "
-             "shorten seq_len or set "
-             "data.val_path",
-             options.path, options.seq_len);
+  MR_REQUIRE(
+      ErrorCode::kData, windows >= 2,
+      "{} has one window of model.seq_len = {} tokens: too little to hold a part out; add data, "
+      "shorten seq_len or set "
+      "data.val_path",
+      options.path, options.seq_len);
   const int64_t held = std::max<int64_t>(1, windows / kHeldOutPart);
   return {.train = std::make_shared<WindowRange>(all, 0, windows - held),
           .held_out = std::make_shared<WindowRange>(all, windows - held, held)};

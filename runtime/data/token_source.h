@@ -1,17 +1,17 @@
 // Training data as numbered windows of token ids. Window w of a sequence with T = seq_len is
-// tokens [w*T, w*T + T], T+1 of them: inputs are the first T, targets the last T. Windows share no input and
-// no target; tokens after the last whole window are not used.
+// tokens [w*T, w*T + T], T+1 of them: inputs are the first T, targets the last T. Windows share no
+// input and no target; tokens after the last whole window are not used.
 //
-// What the ids come from: files of text or tokens (token_files.h), or `synthetic`: uniform ids from a
-// counter-based generator, for benchmarks and tests.
+// What the ids come from: files of text or tokens (token_files.h), or `synthetic`: uniform ids from
+// a counter-based generator, for benchmarks and tests.
 //
-// Held out: the windows of val_path; without it those of the files in data.path, if that is a folder of
-// tokens, whose names contain "val" (nanoGPT and llm.c name them so); else the last tenth of the windows,
-// rounded down, at least one. Held-out targets are never a training target.
+// Held out: the windows of val_path; without it those of the files in data.path, if that is a
+// folder of tokens, whose names contain "val" (nanoGPT and llm.c name them so); else the last tenth
+// of the windows, rounded down, at least one. Held-out targets are never a training target.
 //
-// Errors   kData: missing or damaged files, ids outside the vocabulary, too little for one window. Up to
-//          256 MiB of data are checked when opened, so that a bad id does not wait for step 50,000; the rest
-//          when read.
+// Errors   kData: missing or damaged files, ids outside the vocabulary, too little for one window.
+//          Up to 256 MiB of data are checked when opened, so that a bad id does not wait for step
+//          50,000; the rest when read.
 // Threads  Read may be called from several threads at once.
 #pragma once
 
@@ -35,8 +35,8 @@ class TokenSource {
   // For people: "13 text files, 213,454 tokens".
   virtual std::string Describe() const = 0;
 
-  // Changes when the data does: names, sizes, beginnings and ends of the files, T, the vocabulary. A resumed
-  // run compares it, because the same sample order over other data is another run.
+  // Changes when the data does: names, sizes, beginnings and ends of the files, T, the vocabulary.
+  // A resumed run compares it, because the same sample order over other data is another run.
   virtual std::string Fingerprint() const = 0;
 };
 
@@ -57,6 +57,7 @@ struct DataSplit {
   std::shared_ptr<const TokenSource> held_out;
 };
 
-DataSplit OpenDataSplit(const TokenSourceOptions& options, const std::optional<std::string>& val_path);
+DataSplit OpenDataSplit(const TokenSourceOptions& options,
+                        const std::optional<std::string>& val_path);
 
 }  // namespace millrace

@@ -7,14 +7,16 @@
 
 namespace millrace {
 
-std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& schedule, uint64_t seed) {
+std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& schedule,
+                               uint64_t seed) {
   std::array<std::vector<OpRef>, kStreams> queues;
   std::vector<std::vector<bool>> done;
   size_t ops = 0;
   for (size_t e = 0; e < schedule.size(); ++e) {
     const Body& body = plan.bodies[static_cast<size_t>(schedule[e].body)];
     for (size_t o = 0; o < body.ops.size(); ++o)
-      queues[static_cast<size_t>(body.ops[o].stream)].push_back({static_cast<int>(e), static_cast<int>(o)});
+      queues[static_cast<size_t>(body.ops[o].stream)].push_back(
+          {static_cast<int>(e), static_cast<int>(o)});
     done.emplace_back(body.ops.size());
     ops += body.ops.size();
   }
@@ -51,11 +53,13 @@ std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& s
   return order;
 }
 
-Adversary::Adversary(const StepPlan& plan, const MeshShape& mesh, int rank, std::byte* arena, uint64_t seed)
+Adversary::Adversary(const StepPlan& plan, const MeshShape& mesh, int rank, std::byte* arena,
+                     uint64_t seed)
     : plan_(plan), shadow_(plan, mesh, rank, ArenaView(arena)), seed_(seed) {}
 
-void Adversary::Run(const std::vector<Entry>& schedule,
-                    const std::function<void(const Entry&, int entry_index, int op_index)>& run_op) {
+void Adversary::Run(
+    const std::vector<Entry>& schedule,
+    const std::function<void(const Entry&, int entry_index, int op_index)>& run_op) {
   shadow_.Begin(schedule);
   for (const OpRef& ref : RandomOrder(plan_, schedule, seed_ + 0x9E3779B97F4A7C15ull * ++runs_)) {
     shadow_.Before(ref.entry, ref.op);

@@ -1,5 +1,5 @@
-// The arena as a checker sees it from the host: bytes are looked at and poisoned wherever they lie. For
-// checked execution and tests; each call waits for the device.
+// The arena as a checker sees it from the host: bytes are looked at and poisoned wherever they lie.
+// For checked execution and tests; each call waits for the device.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ class ArenaView {
  public:
   // Host memory at `base`.
   explicit ArenaView(std::byte* base) : base_(base) {}
-  // Memory of `device` at `base`; all work on it has been joined to `stream`, or waited for, before each
-  // call.
+  // Memory of `device` at `base`; all work on it has been joined to `stream`, or
+  // waited for, before each call.
   ArenaView(std::byte* base, Device& device, Stream& stream)
       : base_(base), device_(&device), stream_(&stream) {}
 

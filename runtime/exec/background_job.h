@@ -1,8 +1,10 @@
 // One piece of work at a time beside the thread that a rank trains on: writing a checkpoint.
 //
-// Threads  Start, Wait and the rest are the training thread's; the job has its own, which takes no signals.
-// Watchdog The training thread's progress is its own as long as it does something else: a slow job is no
-//          hang, and hides none. In Wait, where it has nothing else to do, the job's marks become its own.
+// Threads  Start, Wait and the rest are the training thread's; the job has its own, which
+// takes no signals. Watchdog The training thread's progress is its own as long as it does
+// something else: a slow job is no
+//          hang, and hides none. In Wait, where it has nothing else to do, the job's marks become
+//          its own.
 #pragma once
 
 #include <atomic>
@@ -29,7 +31,8 @@ class JobMarks {
   // A part is done. Error(kInternal) when nobody waits for the job any more.
   void Tick() {
     Change();
-    MR_CHECK(!stopped_.load(std::memory_order_relaxed), "the run has ended before its checkpoint was saved");
+    MR_CHECK(!stopped_.load(std::memory_order_relaxed),
+             "the run has ended before its checkpoint was saved");
   }
 
  private:
@@ -62,8 +65,8 @@ class BackgroundJob {
   void RunHere(const Work& work, ProgressMarks* marks, int64_t detail);
   // Until it is not running. `marks` may be null.
   void Wait(ProgressMarks* marks, int64_t detail);
-  // Stops the job at its next Tick and waits for that, as for a disk: a call that never returns ends by the
-  // watchdog's long limit. No job is started any more. `marks` may be null.
+  // Stops the job at its next Tick and waits for that, as for a disk: a call that never returns
+  // ends by the watchdog's long limit. No job is started any more. `marks` may be null.
   void Stop(ProgressMarks* marks, int64_t detail);
   void Forget();  // kNone again
 

@@ -5,12 +5,14 @@
 
 namespace millrace {
 
-Batcher::Batcher(std::shared_ptr<const TokenSource> source, uint64_t shuffle_seed, const StepLayout& layout)
+Batcher::Batcher(std::shared_ptr<const TokenSource> source, uint64_t shuffle_seed,
+                 const StepLayout& layout)
     : source_(std::move(source)), order_(source_->windows(), shuffle_seed), layout_(layout) {}
 
 std::vector<int32_t> Batcher::Step(int64_t step, int64_t rank) const {
   const int64_t row_tokens = source_->seq_len() + 1;
-  std::vector<int32_t> tokens(static_cast<size_t>(layout_.accumulate * layout_.micro_batch * row_tokens));
+  std::vector<int32_t> tokens(
+      static_cast<size_t>(layout_.accumulate * layout_.micro_batch * row_tokens));
   int32_t* out = tokens.data();
   for (int64_t m = 0; m < layout_.accumulate; ++m)
     for (int64_t b = 0; b < layout_.micro_batch; ++b, out += row_tokens)

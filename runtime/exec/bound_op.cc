@@ -8,8 +8,10 @@ namespace millrace {
 
 TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch) {
   if (!view) return {};
-  const int64_t rank = view.rank_axis == AxisGroup::kShard ? binding.shard_rank : binding.world_rank;
-  const int64_t element = view.offset + rank * view.rank_stride + microbatch * view.microbatch_stride;
+  const int64_t rank =
+      view.rank_axis == AxisGroup::kShard ? binding.shard_rank : binding.world_rank;
+  const int64_t element =
+      view.offset + rank * view.rank_stride + microbatch * view.microbatch_stride;
   const int64_t offset = binding.plan->buffer(view.buffer).OffsetAt(position);
   return {binding.arena + offset + element * Bytes(view.layout.dtype), view.layout};
 }
@@ -30,10 +32,12 @@ std::string MovedOperand(const BoundOp& then, const BoundOp& now) {
   MR_CHECK_EQ(then.index(), now.index(), "bindings of two different ops");
   std::vector<std::byte*> before;
   const auto visit = [](const BoundOp& op, auto&& f) {
-    std::visit(
-        [&]<template <class> class Op>(const Op<TensorView>& typed) { Op<TensorView>::Visit(typed, f); }, op);
+    std::visit([&]<template <class> class Op>(
+                   const Op<TensorView>& typed) { Op<TensorView>::Visit(typed, f); },
+               op);
   };
-  visit(then, [&](const TensorView& view, Access, std::string_view) { before.push_back(view.data); });
+  visit(then,
+        [&](const TensorView& view, Access, std::string_view) { before.push_back(view.data); });
   std::string moved;
   size_t i = 0;
   visit(now, [&](const TensorView& view, Access, std::string_view name) {
@@ -75,10 +79,14 @@ struct Runner {
   void operator()(const RopeTableOp<TensorView>& op) const { kernels.rope_table(op, stream); }
   void operator()(const RopeOp<TensorView>& op) const { kernels.rope(op, stream); }
   void operator()(const AttentionOp<TensorView>& op) const { kernels.attention(op, stream); }
-  void operator()(const AttentionGradOp<TensorView>& op) const { kernels.attention_grad(op, stream); }
+  void operator()(const AttentionGradOp<TensorView>& op) const {
+    kernels.attention_grad(op, stream);
+  }
   void operator()(const AddOp<TensorView>& op) const { kernels.add(op, stream); }
   void operator()(const ActivationOp<TensorView>& op) const { kernels.activation(op, stream); }
-  void operator()(const ActivationGradOp<TensorView>& op) const { kernels.activation_grad(op, stream); }
+  void operator()(const ActivationGradOp<TensorView>& op) const {
+    kernels.activation_grad(op, stream);
+  }
   void operator()(const CrossEntropyOp<TensorView>& op) const { kernels.cross_entropy(op, stream); }
   void operator()(const SelectRowOp<TensorView>& op) const { kernels.select_row(op, stream); }
   void operator()(const CastOp<TensorView>& op) const {
@@ -104,7 +112,8 @@ struct Runner {
     TensorView shard = op.shard;
     if (!shard) {  // in place: this rank's slice of the result
       const int64_t n = op.full.numel() / comm.world_size();
-      shard = {op.full.data + comm.rank() * n * Bytes(op.full.dtype()), DenseLayout(op.full.dtype(), {n})};
+      shard = {op.full.data + comm.rank() * n * Bytes(op.full.dtype()),
+               DenseLayout(op.full.dtype(), {n})};
     }
     comm.AllGather(shard, op.full, op.scratch, stream);
   }

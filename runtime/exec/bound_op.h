@@ -1,6 +1,6 @@
-// A plan's op with addresses: what an executor issues. Binding is pure arithmetic on views; running is one
-// call into the kernel table or a communicator. Both are the same for the eager walk, the recorded replay and
-// a captured graph.
+// A plan's op with addresses: what an executor issues. Binding is pure arithmetic on views; running
+// is one call into the kernel table or a communicator. Both are the same for the eager walk, the
+// recorded replay and a captured graph.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,12 @@
 namespace millrace {
 
 using BoundOp =
-    std::variant<EmbedOp<TensorView>, EmbedGradOp<TensorView>, NormOp<TensorView>, NormGradOp<TensorView>,
-                 MatmulOp<TensorView>, ColumnSumOp<TensorView>, RopeTableOp<TensorView>, RopeOp<TensorView>,
-                 AttentionOp<TensorView>, AttentionGradOp<TensorView>, AddOp<TensorView>,
-                 ActivationOp<TensorView>, ActivationGradOp<TensorView>, CrossEntropyOp<TensorView>,
-                 SelectRowOp<TensorView>, CastOp<TensorView>, ConcatOp<TensorView>, AccumulateOp<TensorView>,
+    std::variant<EmbedOp<TensorView>, EmbedGradOp<TensorView>, NormOp<TensorView>,
+                 NormGradOp<TensorView>, MatmulOp<TensorView>, ColumnSumOp<TensorView>,
+                 RopeTableOp<TensorView>, RopeOp<TensorView>, AttentionOp<TensorView>,
+                 AttentionGradOp<TensorView>, AddOp<TensorView>, ActivationOp<TensorView>,
+                 ActivationGradOp<TensorView>, CrossEntropyOp<TensorView>, SelectRowOp<TensorView>,
+                 CastOp<TensorView>, ConcatOp<TensorView>, AccumulateOp<TensorView>,
                  ZeroRangesOp<TensorView>, FiniteScanOp<TensorView>, SumSquaresOp<TensorView>,
                  BeginStepOp<TensorView>, StepStatsOp<TensorView>, AdamWOp<TensorView>,
                  AllGatherOp<TensorView>, ReduceScatterOp<TensorView>, AllReduceOp<TensorView>>;
@@ -55,8 +56,8 @@ struct KernelCounters {
   }
 };
 
-// The first operand of `now` that is somewhere else than in `then`, as text with both addresses; "" when all
-// are where they were. Both are bindings of one op.
+// The first operand of `now` that is somewhere else than in `then`, as text with both addresses; ""
+// when all are where they were. Both are bindings of one op.
 std::string MovedOperand(const BoundOp& then, const BoundOp& now);
 
 // Issues one op on `stream`; a collective goes to the communicator of its group and purpose.

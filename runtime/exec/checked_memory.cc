@@ -90,8 +90,8 @@ bool CheckedMemory::Looks(const PlanOp& op) const {
 }
 
 template <class Wanted>
-std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_t position, int microbatch,
-                                                        Wanted&& wanted) const {
+std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_t position,
+                                                        int microbatch, Wanted&& wanted) const {
   std::vector<Finding> found;
   const Binding binding{plan_, arena_.base(), rank_ % mesh_.shard, rank_};
   ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
@@ -103,10 +103,11 @@ std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_
     if (element < 0) return;
     const PlanBuffer& buffer = plan_->buffer(view.buffer);
     const int64_t first = (at - buffer.OffsetAt(position)) / Bytes(view.layout.dtype);
-    found.push_back({fmt::format("{} of {} ({}, microbatch {}) is {} in {} at element {}", operand, op.label,
-                                 OpName(op.op), microbatch, ValueAt(data, bound.layout.dtype, element),
-                                 buffer.name, first + element),
-                     view.buffer});
+    found.push_back(
+        {fmt::format("{} of {} ({}, microbatch {}) is {} in {} at element {}", operand, op.label,
+                     OpName(op.op), microbatch, ValueAt(data, bound.layout.dtype, element),
+                     buffer.name, first + element),
+         view.buffer});
   });
   return found;
 }
@@ -116,21 +117,26 @@ void CheckedMemory::Before(const PlanOp& op, int64_t position, int microbatch) {
   ++op_;
   while (op_ ==
          static_cast<int>(
-             plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)].ops.size())) {
+             plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)]
+                 .ops.size())) {
     op_ = 0;
     ++entry_;
     MR_CHECK_LT(static_cast<size_t>(entry_), schedule_->size(), "more ops than the schedule has");
   }
-  MR_CHECK_EQ(plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)].begin + op_,
-              position, "checked execution follows the issue order");
+  MR_CHECK_EQ(
+      plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)].begin +
+          op_,
+      position, "checked execution follows the issue order");
   shadow_->Before(entry_, op_);
   foreign_input_ = false;
   if (!Looks(op)) return;
-  // In place, an all-gather reads the rank's own slice only, which a cast has just written; the rest holds
-  // nothing yet.
-  if (const auto* gather = std::get_if<AllGatherOp<View>>(&op.op); gather != nullptr && !gather->shard)
+  // In place, an all-gather reads the rank's own slice only, which a cast has just written; the
+  // rest holds nothing yet.
+  if (const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
+      gather != nullptr && !gather->shard)
     return;
-  for (const Finding& finding : Scan(op, position, microbatch, [](Access access) { return Reads(access); })) {
+  for (const Finding& finding :
+       Scan(op, position, microbatch, [](Access access) { return Reads(access); })) {
     MR_REQUIRE(ErrorCode::kNonFinite, foreign_[static_cast<size_t>(finding.buffer.value)],
                "rank {}: before it runs, {}", rank_, finding.text);
     foreign_input_ = true;
@@ -144,7 +150,8 @@ void CheckedMemory::After(const PlanOp& op, int64_t position, int microbatch) {
       return access == Access::kWrite || access == Access::kAccumulate;
     };
     for (const Finding& finding : Scan(op, position, microbatch, results)) {
-      MR_REQUIRE(ErrorCode::kNonFinite, foreign, "rank {}: from finite operands, {}", rank_, finding.text);
+      MR_REQUIRE(ErrorCode::kNonFinite, foreign, "rank {}: from finite operands, {}", rank_,
+                 finding.text);
       foreign_[static_cast<size_t>(finding.buffer.value)] = true;
     }
   }

@@ -1,11 +1,11 @@
-// Checked execution (execution.checked): free bytes are poisoned and owned bytes guarded (shadow.h), and
-// every float that an op writes is looked at. The first non-finite value fails the step with
-// Error(kNonFinite) naming op, operand, buffer, element and value.
+// Checked execution (execution.checked): free bytes are poisoned and owned bytes guarded
+// (shadow.h), and every float that an op writes is looked at. The first non-finite value fails the
+// step with Error(kNonFinite) naming op, operand, buffer, element and value.
 //
-// Blame    An op that makes a non-finite value from finite operands, or that finds one in its operands.
-// Values that came from other ranks through
-//          a collective are theirs to report: they, and what is computed from them, pass here. While this
-//          rank's step scalars ask for an injected fault, nothing is looked at.
+// Blame    An op that makes a non-finite value from finite operands, or that finds one in its
+// operands. Values that came from other ranks through
+//          a collective are theirs to report: they, and what is computed from them, pass here.
+//          While this rank's step scalars ask for an injected fault, nothing is looked at.
 // Arena    Memory of any device; one object per rank, for all plans of the rank, in issue order.
 #pragma once
 
@@ -40,7 +40,8 @@ class CheckedMemory final : public OpObserver {
   bool Looks(const PlanOp& op) const;  // at its operands
   // Non-finite elements of operands that satisfy `wanted(access)`: the first of each operand.
   template <class Wanted>
-  std::vector<Finding> Scan(const PlanOp& op, int64_t position, int microbatch, Wanted&& wanted) const;
+  std::vector<Finding> Scan(const PlanOp& op, int64_t position, int microbatch,
+                            Wanted&& wanted) const;
 
   const MeshShape mesh_;
   const int rank_;

@@ -15,11 +15,13 @@ namespace {
 // Every plan of a run finds the persistent state where the others left it.
 void CheckSameState(const StepPlan& a, const StepPlan& b) {
   MR_CHECK_EQ(a.persistent_bytes, b.persistent_bytes,
-              "plans {} and {} of one run disagree about the persistent state", Name(a.kind), Name(b.kind));
+              "plans {} and {} of one run disagree about the persistent state", Name(a.kind),
+              Name(b.kind));
   for (size_t i = 0; i < std::min(a.buffers.size(), b.buffers.size()); ++i) {
     if (a.buffers[i].scope != BufferScope::kPersistent) break;
     MR_CHECK(a.buffers[i].name == b.buffers[i].name && a.buffers[i].offsets == b.buffers[i].offsets,
-             "plans {} and {} of one run disagree about {}", Name(a.kind), Name(b.kind), a.buffers[i].name);
+             "plans {} and {} of one run disagree about {}", Name(a.kind), Name(b.kind),
+             a.buffers[i].name);
   }
 }
 
@@ -55,7 +57,8 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
       WriteShard(kind, FlatId{static_cast<int32_t>(f)},
                  std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
   WriteScalars(FreshScalars());
-  // A graph's ops cannot be watched one by one; there the addresses are checked at each launch instead.
+  // A graph's ops cannot be watched one by one; there the addresses are
+  // checked at each launch instead.
   if (options_.checked && (options_.graph == GraphMode::kOff || !context_.device->captures()))
     observer_ = std::make_unique<CheckedMemory>(
         layout_.mesh, context_.comms->world().rank(),
@@ -130,34 +133,41 @@ void Engine::InitWeights(uint64_t seed) {
 }
 
 std::vector<float> Engine::ReadShard(StateKind kind, FlatId flat) {
-  std::vector<float> values(static_cast<size_t>(layout_.flats[static_cast<size_t>(flat.value)].shard_numel));
+  std::vector<float> values(
+      static_cast<size_t>(layout_.flats[static_cast<size_t>(flat.value)].shard_numel));
   ReadShard(kind, flat, values);
   return values;
 }
 
 void Engine::ReadShard(StateKind kind, FlatId flat, std::span<float> values) {
   const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
-  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of flat parameter {}", flat.value);
-  context_.device->CopyToHost(values.data(), view.data, view.bytes(), executor_.stream(StreamId::kCompute));
+  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of flat parameter {}",
+              flat.value);
+  context_.device->CopyToHost(values.data(), view.data, view.bytes(),
+                              executor_.stream(StreamId::kCompute));
 }
 
 void Engine::WriteShard(StateKind kind, FlatId flat, std::span<const float> values) {
   const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
-  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of {}", layout_.flat(flat).name);
-  context_.device->CopyFromHost(view.data, values.data(), view.bytes(), executor_.stream(StreamId::kCompute));
+  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of {}",
+              layout_.flat(flat).name);
+  context_.device->CopyFromHost(view.data, values.data(), view.bytes(),
+                                executor_.stream(StreamId::kCompute));
   if (kind == StateKind::kMaster) derived_valid_ = carried_valid_ = false;
 }
 
 StepScalars Engine::ReadScalars() {
   StepScalars scalars;
   const TensorView view = ViewOf(AnyPlan(), AnyPlan().state.scalars);
-  context_.device->CopyToHost(&scalars, view.data, sizeof scalars, executor_.stream(StreamId::kCompute));
+  context_.device->CopyToHost(&scalars, view.data, sizeof scalars,
+                              executor_.stream(StreamId::kCompute));
   return scalars;
 }
 
 void Engine::WriteScalars(const StepScalars& scalars) {
   const TensorView view = ViewOf(AnyPlan(), AnyPlan().state.scalars);
-  context_.device->CopyFromHost(view.data, &scalars, sizeof scalars, executor_.stream(StreamId::kCompute));
+  context_.device->CopyFromHost(view.data, &scalars, sizeof scalars,
+                                executor_.stream(StreamId::kCompute));
 }
 
 void Engine::UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity) {
@@ -194,19 +204,22 @@ void Engine::RunPrologue(const StepPlan& plan, int64_t step) {
 }
 
 void Engine::Observe(OpObserver* observer) {
-  MR_REQUIRE(ErrorCode::kConfig, observer == nullptr || observer_ == nullptr,
-             "execution.checked = true: ops are watched by the check already, nobody else can watch them");
+  MR_REQUIRE(
+      ErrorCode::kConfig, observer == nullptr || observer_ == nullptr,
+      "execution.checked = true: ops are watched by the check already, nobody else can watch them");
   watcher_ = observer;
 }
 
 void Engine::ObserveCapture(CaptureObserver* observer) {
-  MR_CHECK(replays() || observer == nullptr, "a capture is observed of steps that are not replayed");
+  MR_CHECK(replays() || observer == nullptr,
+           "a capture is observed of steps that are not replayed");
   MR_CHECK_EQ(steps_in_flight(), 0, "a capture is observed from now on while steps are in flight");
   observed_recorded_.reset();
   capture_observer_ = observer;
 }
 
-void Engine::RunSchedule(const StepPlan& plan, int64_t step, std::unique_ptr<RecordedStep>& recorded) {
+void Engine::RunSchedule(const StepPlan& plan, int64_t step,
+                         std::unique_ptr<RecordedStep>& recorded) {
   executor_.BeginRun({plan.kind, false, step});
   IssueSchedule(plan, recorded);
   executor_.EndRun();
@@ -223,7 +236,8 @@ void Engine::IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& 
   CaptureObserver* const around = plan.kind == PlanKind::kTrain ? capture_observer_ : nullptr;
   std::unique_ptr<RecordedStep>& list = around != nullptr ? observed_recorded_ : recorded;
   if (!list)
-    list = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph, around);
+    list = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph,
+                                          around);
   if (options_.checked) list->CheckAddresses(BindingOf(plan));
   list->Replay();
 }
@@ -251,8 +265,8 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   if (!slot.done)
     slot = {device.AllocateHost(bytes, "tokens of a step in flight"),
             device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
-            device.AllocateHost(sizeof(StepScalars), "results of a step in flight"), device.MakeTimedEvent(),
-            device.MakeTimedEvent()};
+            device.AllocateHost(sizeof(StepScalars), "results of a step in flight"),
+            device.MakeTimedEvent(), device.MakeTimedEvent()};
   slot.follows = steps_in_flight() > 0;
   if (!slot.follows) compute.Record(*slot.begun);
   StepScalars scalars{};
@@ -265,7 +279,8 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   std::memcpy(slot.tokens->data(), tokens.data(), tokens.size_bytes());
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = ViewOf(plan, plan.state.scalars).data;
-  device.EnqueueFromHost(token_view.data + scalars.token_parity * bytes, slot.tokens->data(), bytes, compute);
+  device.EnqueueFromHost(token_view.data + scalars.token_parity * bytes, slot.tokens->data(), bytes,
+                         compute);
   device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
   if (!carried_valid_) RunPrologue(plan, step);
@@ -321,8 +336,8 @@ double Engine::EvalLossSum(std::span<const int32_t> tokens) {
   double sum = 0;
   const TensorView stats = ViewOf(plan, plan.state.stats);
   const int64_t cell = BindingOf(plan).world_rank * row + row - 1;
-  context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum), sizeof sum,
-                              executor_.stream(StreamId::kCompute));
+  context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum),
+                              sizeof sum, executor_.stream(StreamId::kCompute));
   return sum;
 }
 
@@ -344,7 +359,8 @@ std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, 
   const int64_t position = plan.bodies[static_cast<size_t>(last)].end() - 1;
   const TensorView logits = BindView(BindingOf(plan), view, position, 0);
   std::vector<float> values(static_cast<size_t>(vocab));
-  context_.device->CopyToHost(values.data(), logits.data, vocab * static_cast<int64_t>(sizeof(float)),
+  context_.device->CopyToHost(values.data(), logits.data,
+                              vocab * static_cast<int64_t>(sizeof(float)),
                               executor_.stream(StreamId::kCompute));
   return values;
 }

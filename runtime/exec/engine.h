@@ -1,8 +1,8 @@
-// One rank's training state and the plans that act on it: one arena, one layout, executors. No data, no
-// files, no loop (runtime/api/training.h).
+// One rank's training state and the plans that act on it: one arena, one layout, executors. No
+// data, no files, no loop (runtime/api/training.h).
 //
-// Weights are written from outside only through WriteShard and InitWeights; the engine then runs the prologue
-// of the next plan by itself.
+// Weights are written from outside only through WriteShard and InitWeights; the engine then runs
+// the prologue of the next plan by itself.
 // Errors   As the communicator's and kernels'; a failed Step leaves the engine unusable.
 // Threads  One engine per rank, used by one thread. Engines share nothing.
 #pragma once
@@ -23,8 +23,8 @@
 
 namespace millrace {
 
-// What a run moved in its steps (prologues, evaluation and set-up apart), summed over steps; part of a
-// checkpoint.
+// What a run moved in its steps (prologues, evaluation and set-up apart), summed over
+// steps; part of a checkpoint.
 struct StepCounters {
   KernelCounters kernels;
   CommCounters comm;
@@ -34,8 +34,9 @@ struct StepCounters {
 
 struct EngineOptions {
   GraphMode graph = GraphMode::kStep;
-  // Poison freed bytes and find the first non-finite value, walking the plan eagerly. On a device that
-  // captures and with a graph: check instead that every captured address is still the plan's, at each launch.
+  // Poison freed bytes and find the first non-finite value, walking the plan eagerly. On a
+  // device that captures and with a graph: check instead that every captured address is still
+  // the plan's, at each launch.
   bool checked = false;
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
 };
@@ -51,14 +52,17 @@ enum class StateKind { kMaster, kAdamM, kAdamV };
 struct Injection {
   bool loss_nan = false;
   int64_t grad_unit = -1;
-  int64_t skip_unit = -1;  // leave out this unit's first collective and all later ones: the others wait
+  int64_t skip_unit =
+      -1;  // leave out this unit's first collective and all later ones: the others wait
   int64_t swap_unit = -1;  // issue this unit's first collective after the next one
 };
 
 class Engine {
  public:
-  // Allocates the arena of the largest plan. `layout` and the plans must belong together (same state).
-  Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans, const EngineOptions& options);
+  // Allocates the arena of the largest plan. `layout` and the plans must
+  // belong together (same state).
+  Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans,
+         const EngineOptions& options);
   ~Engine();
 
   const ShardLayout& layout() const { return layout_; }
@@ -72,8 +76,8 @@ class Engine {
   // Master weights by the counter-based generator, moments zero, scalars zero.
   void InitWeights(uint64_t seed);
 
-  // Copies of this rank's shard [shard_numel], f32. WriteShard invalidates what is derived from master
-  // weights.
+  // Copies of this rank's shard [shard_numel], f32. WriteShard invalidates what is
+  // derived from master weights.
   std::vector<float> ReadShard(StateKind kind, FlatId flat);
   void ReadShard(StateKind kind, FlatId flat, std::span<float> values);  // faster into a HostBuffer
   void WriteShard(StateKind kind, FlatId flat, std::span<const float> values);
@@ -81,8 +85,9 @@ class Engine {
   StepScalars ReadScalars();
   void WriteScalars(const StepScalars& scalars);
 
-  // One training step: Enqueue, then Collect. tokens [accumulate, B, T+1] of this rank; step is 0-based and
-  // drives the learning rate; valid_tokens counts the targets of the whole step over all ranks.
+  // One training step: Enqueue, then Collect. tokens [accumulate, B, T+1] of this rank;
+  // step is 0-based and drives the learning rate; valid_tokens counts the targets of the
+  // whole step over all ranks.
   StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                    const Injection& injection = {});
 
@@ -92,39 +97,41 @@ class Engine {
 
   // Whether training steps are graphs that the device replays.
   bool replays() const {
-    return context_.device->captures() && options_.graph != GraphMode::kOff && !options_.adversary_seed;
+    return context_.device->captures() && options_.graph != GraphMode::kOff &&
+           !options_.adversary_seed;
   }
-  // Training steps from now on replay graphs of their own, which are captured around `observer`: the first is
-  // issued, the second captures, as with the plain ones. Null: those again, and the others go. Where
-  // replays().
+  // Training steps from now on replay graphs of their own, which are captured around `observer`:
+  // the first is issued, the second captures, as with the plain ones. Null: those again, and the
+  // others go. Where replays().
   void ObserveCapture(CaptureObserver* observer);
 
-  // Enqueue issues a step and returns; `tokens` may change then. Collect waits for the oldest step that was
-  // not collected yet and returns its scalars. Between the two the device works and the host need not:
-  // nothing in Enqueue waits for the device while fewer than kStepsInFlight steps are in flight (more are an
-  // error). On a host device the step has run when Enqueue returns.
+  // Enqueue issues a step and returns; `tokens` may change then. Collect waits for the oldest step
+  // that was not collected yet and returns its scalars. Between the two the device works and the
+  // host need not: nothing in Enqueue waits for the device while fewer than kStepsInFlight steps
+  // are in flight (more are an error). On a host device the step has run when Enqueue returns.
   static constexpr int kStepsInFlight = 4;
   // max_loss: a step whose loss is above it applies no update; 0: no limit.
   void Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                const Injection& injection = {}, double max_loss = 0);
   StepScalars Collect();
-  // Of the step collected last, on the device: from the end of the step before it to its own end; from its
-  // own start where no step was in flight when it was issued.
+  // Of the step collected last, on the device: from the end of the step before it to its own end;
+  // from its own start where no step was in flight when it was issued.
   double step_ms() const { return step_ms_; }
-  // Steps to leave in flight in a loop of Enqueue and Collect. One keeps the device busy: its next step is
-  // queued while it runs one. With more, CUDA's queue of launches fills up (three graphs of about a thousand
-  // nodes, seen on an H200), and Enqueue blocks for half a step.
+  // Steps to leave in flight in a loop of Enqueue and Collect. One keeps the device busy: its next
+  // step is queued while it runs one. With more, CUDA's queue of launches fills up (three graphs of
+  // about a thousand nodes, seen on an H200), and Enqueue blocks for half a step.
   int lag() const { return context_.device->captures() ? 1 : 0; }
   int steps_in_flight() const { return static_cast<int>(enqueued_ - collected_); }
 
   // Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
   double EvalLossSum(std::span<const int32_t> tokens);
 
-  // Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank calls it
-  // with the same arguments.
+  // Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank
+  // calls it with the same arguments.
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
-  // Where the plan's bytes are on this rank: for measurements and tests that run ops of it themselves.
+  // Where the plan's bytes are on this rank: for measurements and tests that
+  // run ops of it themselves.
   Binding BindingOf(const StepPlan& plan) const;
 
   // Logs the collectives that are issued from now on, in all plans. Every rank or none.
@@ -153,7 +160,9 @@ class Engine {
     std::unique_ptr<Event> begun, done;  // timed
     bool follows = false;                // issued while the step before it was in flight
   };
-  InFlight& SlotOf(int64_t number) { return in_flight_[static_cast<size_t>(number) % in_flight_.size()]; }
+  InFlight& SlotOf(int64_t number) {
+    return in_flight_[static_cast<size_t>(number) % in_flight_.size()];
+  }
 
   ExecutorContext context_;
   ShardLayout layout_;
@@ -163,16 +172,19 @@ class Engine {
   Executor executor_;
   std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
   CaptureObserver* capture_observer_ = nullptr;
-  std::unique_ptr<RecordedStep> observed_recorded_;  // the training step's, around capture_observer_
-  std::unique_ptr<OpObserver> observer_;             // checked only
-  OpObserver* watcher_ = nullptr;                    // of training steps, from outside
-  std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // adversary_seed only, by plan
+  std::unique_ptr<RecordedStep>
+      observed_recorded_;                 // the training step's, around capture_observer_
+  std::unique_ptr<OpObserver> observer_;  // checked only
+  OpObserver* watcher_ = nullptr;         // of training steps, from outside
+  std::map<const StepPlan*, std::unique_ptr<Adversary>>
+      adversaries_;  // adversary_seed only, by plan
   std::array<InFlight, kStepsInFlight + 1>
       in_flight_;  // one more: a step's time begins at the end of another
   int64_t enqueued_ = 0, collected_ = 0;
   double step_ms_ = 0;
   bool derived_valid_ = false;  // constants and compute shards follow from the master weights
-  bool carried_valid_ = false;  // what the training step's first gathers would produce is in its buckets
+  bool carried_valid_ =
+      false;  // what the training step's first gathers would produce is in its buckets
   StepCounters counters_;
 };
 

@@ -17,7 +17,8 @@ using EventMap = std::map<std::pair<int32_t, int32_t>, size_t>;
 EventMap NumberEvents(const std::vector<Entry>& schedule) {
   EventMap events;
   for (const Entry& entry : schedule)
-    for (const Edge& edge : entry.edges) events.try_emplace({edge.from_entry, edge.from_op}, events.size());
+    for (const Edge& edge : entry.edges)
+      events.try_emplace({edge.from_entry, edge.from_op}, events.size());
   return events;
 }
 
@@ -88,10 +89,11 @@ void Executor::BeginRun(const RunInfo& run) {
   if (context_.marks == nullptr) return;
   const uint64_t number = context_.marks->BeginRun(run);
   if (!marks_on_device()) return;
-  // Streams are joined to compute here, so no older mark comes later. The words go back before the number
-  // moves on: their pair never does.
+  // Streams are joined to compute here, so no older mark comes later. The words go back before the
+  // number moves on: their pair never does.
   std::array<Device::Mark, kStreams + 1> marks{};
-  for (int s = 0; s < kStreams; ++s) marks[static_cast<size_t>(s)] = {WordAt(kFirstStreamWord + s), 0};
+  for (int s = 0; s < kStreams; ++s)
+    marks[static_cast<size_t>(s)] = {WordAt(kFirstStreamWord + s), 0};
   marks.back() = {WordAt(kRunBegunWord), number};
   enqueued_marks_ += kStreams + 1;
   context_.device->EnqueueMarks(marks, stream(StreamId::kCompute));
@@ -163,7 +165,8 @@ void Executor::RunOne(const Binding& binding, const Entry& entry, int op_index, 
   RunMarked(bound, op.stream, mark);
 }
 
-void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer) {
+void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
+                   OpObserver* observer) {
   const EventMap events = NumberEvents(schedule);
   if (observer != nullptr) observer->BeginRun(*binding.plan);
   Fork();
@@ -198,7 +201,8 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
         RunMarked(bound, op.stream, mark);
         if (mark.collective && held) {
           MR_REQUIRE(ErrorCode::kConfig, CollectiveOf(bound) == CollectiveOf(held->op),
-                     "a fault that swaps collectives: the one after the first of the unit, {}, is of another "
+                     "a fault that swaps collectives: the one after the first of the unit, {}, is "
+                     "of another "
                      "kind or size",
                      op.label);
           RunMarked(held->op, held->stream, held->mark);
@@ -219,8 +223,9 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule, O
   if (observer != nullptr) observer->EndRun();
 }
 
-RecordedStep::RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
-                           GraphMode mode, CaptureObserver* observer)
+RecordedStep::RecordedStep(Executor& executor, const Binding& binding,
+                           const std::vector<Entry>& schedule, GraphMode mode,
+                           CaptureObserver* observer)
     : executor_(executor), plan_(*binding.plan), observer_(observer), schedule_(schedule) {
   MR_CHECK(mode != GraphMode::kOff, "nothing is recorded with execution.graph=off");
   if (ProfilerRanges* const ranges = executor_.context_.ranges; ranges != nullptr) {
@@ -325,8 +330,8 @@ void RecordedStep::CheckAddresses(const Binding& binding) const {
       const Entry& entry = schedule_[static_cast<size_t>(issue.entry)];
       const Body& body = binding.plan->bodies[static_cast<size_t>(entry.body)];
       const PlanOp& op = body.ops[static_cast<size_t>(issue.index)];
-      const std::string moved =
-          MovedOperand(issue.op, BindOp(binding, op.op, body.begin + issue.index, entry.microbatch));
+      const std::string moved = MovedOperand(
+          issue.op, BindOp(binding, op.op, body.begin + issue.index, entry.microbatch));
       MR_CHECK(moved.empty(), "op {} of body {}: {}", op.label, body.name, moved);
     }
 }

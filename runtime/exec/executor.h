@@ -1,8 +1,10 @@
-// Runs plans: the eager walk binds and issues each op; the recorded step binds once, issues the list once
-// and, on a device that captures, replays it as a graph from then on (on a host device it issues the list
-// again). Both wait and record events where the plan has edges. They decide nothing.
+// Runs plans: the eager walk binds and issues each op; the recorded step binds once, issues
+// the list once and, on a device that captures, replays it as a graph from then on (on a
+// host device it issues the list again). Both wait and record events where the plan has
+// edges. They decide nothing.
 //
-// Order    A run begins by joining all streams to compute and ends by joining compute to all streams.
+// Order    A run begins by joining all streams to compute and ends by joining compute to all
+//          streams.
 // Host     Nothing here waits for the device but Sync().
 // Threads  One executor per rank, used by one thread.
 #pragma once
@@ -37,8 +39,8 @@ struct OpMark {
   int64_t index = 0;
   int32_t unit = -1;  // UnitId; -1: none
   bool collective = false;
-  // The compute stream comes to another unit. Not marked in a world of one rank: nobody waits for it, and
-  // each mark is 4 to 6 us of a step (H200), a tenth of the smallest models'.
+  // The compute stream comes to another unit. Not marked in a world of one rank: nobody waits for
+  // it, and each mark is 4 to 6 us of a step (H200), a tenth of the smallest models'.
   bool boundary = false;
   RangeName range = {};  // where somebody listens
 };
@@ -48,22 +50,24 @@ class Executor {
   explicit Executor(const ExecutorContext& context);
   ~Executor();
 
-  // Around the runs of a plan's prologue or schedule, by whichever executor: numbers and marks them.
+  // Around the runs of a plan's prologue or schedule, by whichever executor: numbers and marks
+  // them.
   void BeginRun(const RunInfo& run);
   void EndRun();
 
   // Walks `schedule` (plan.schedule or plan.prologue) eagerly. `observer` may be null.
   void Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer);
 
-  // One op, at once, on its stream: for executors that choose their own order. `index`: of the op, in the
-  // schedule's order of issue.
+  // One op, at once, on its stream: for executors that choose their own order. `index`: of the op,
+  // in the schedule's order of issue.
   void RunOne(const Binding& binding, const Entry& entry, int op_index, int64_t index);
 
-  // For tests of what finds a hang: the next Run leaves out the first collective of `unit`, and all later
-  // ones.
+  // For tests of what finds a hang: the next Run leaves out the first collective of
+  // `unit`, and all later ones.
   void LeaveOutCollectives(UnitId unit) { leaves_out_from_ = unit; }
-  // For tests of what finds a wrong order: the next Run issues the first collective of `unit` after the next
-  // one, which must be of the same kind, group and size, so that nothing hangs: Error(kConfig).
+  // For tests of what finds a wrong order: the next Run issues the first collective of
+  // `unit` after the next one, which must be of the same kind, group and size, so that
+  // nothing hangs: Error(kConfig).
   void SwapCollectives(UnitId unit) { swaps_ = unit; }
 
   // From now on. Every rank or none.
@@ -104,25 +108,28 @@ class Executor {
 
 enum class GraphMode { kStep, kMicrobatch, kOff };
 
-// The list of a step's ops, bound once. kStep: one launch per step; kMicrobatch: one per body, with all
-// streams joined at each end.
+// The list of a step's ops, bound once. kStep: one launch per step; kMicrobatch: one per body, with
+// all streams joined at each end.
 //
-// Capture  The first replay issues the ops: it is a step like any other, and all that libraries load or build
-//          at first use is then there. The second captures the same list at the same addresses; from then on
-//          a replay is a launch.
+// Capture  The first replay issues the ops: it is a step like any other, and all that libraries
+//          load or build at first use is then there. The second captures the same list at the same
+//          addresses; from then on a replay is a launch.
 class RecordedStep {
  public:
   // `executor`, `observer` and what `binding` names outlive this object.
-  RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule, GraphMode mode,
-               CaptureObserver* observer = nullptr);
+  RecordedStep(Executor& executor, const Binding& binding, const std::vector<Entry>& schedule,
+               GraphMode mode, CaptureObserver* observer = nullptr);
   ~RecordedStep();
 
   void Replay();
-  // Throws Error(kInternal) naming the op, the operand and both addresses unless `binding` puts every operand
-  // where the recorded list has it: a graph would go on reading and writing the old place.
+  // Throws Error(kInternal) naming the op, the operand and both addresses unless
+  // `binding` puts every operand where the recorded list has it: a graph would go on
+  // reading and writing the old place.
   void CheckAddresses(const Binding& binding) const;
-  int64_t launches() const { return launches_; }      // since construction; on a host device, lists issued
-  int64_t nodes() const;                              // of the captured graphs; 0 before
+  int64_t launches() const {
+    return launches_;
+  }                       // since construction; on a host device, lists issued
+  int64_t nodes() const;  // of the captured graphs; 0 before
   int64_t mark_nodes() const { return mark_nodes_; }  // of these, a watchdog's
 
  private:

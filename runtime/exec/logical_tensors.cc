@@ -15,9 +15,10 @@ std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat) {
   if (comm.world_size() == 1) return shard;
   std::vector<float> full;
   full.reserve(static_cast<size_t>(engine.layout().flat(flat).padded_numel));
-  for (const std::string& part :
-       comm.HostAllGather({reinterpret_cast<const char*>(shard.data()), shard.size() * sizeof(float)})) {
-    MR_CHECK_EQ(part.size(), shard.size() * sizeof(float), "shard of {}", engine.layout().flat(flat).name);
+  for (const std::string& part : comm.HostAllGather(
+           {reinterpret_cast<const char*>(shard.data()), shard.size() * sizeof(float)})) {
+    MR_CHECK_EQ(part.size(), shard.size() * sizeof(float), "shard of {}",
+                engine.layout().flat(flat).name);
     const size_t at = full.size();
     full.resize(at + shard.size());
     std::memcpy(full.data() + at, part.data(), part.size());
@@ -25,21 +26,24 @@ std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat) {
   return full;
 }
 
-void ForEachLogicalTensor(Engine& engine, StateKind kind,
-                          const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
+void ForEachLogicalTensor(
+    Engine& engine, StateKind kind,
+    const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
   const ShardLayout& layout = engine.layout();
-  // Parameters of one unit may lie in two flats ("norms"): keep the flats of the unit at hand, not the whole
-  // model.
+  // Parameters of one unit may lie in two flats ("norms"): keep the flats of the unit at
+  // hand, not the whole model.
   std::map<FlatId, std::vector<float>> at_hand;
   for (const ParamPlacement& param : layout.params) {
     const FlatId flat = param.flat;
     if (!at_hand.contains(flat)) {
-      std::erase_if(at_hand,
-                    [&](const auto& entry) { return static_cast<bool>(layout.flat(entry.first).unit); });
+      std::erase_if(at_hand, [&](const auto& entry) {
+        return static_cast<bool>(layout.flat(entry.first).unit);
+      });
       at_hand.emplace(flat, GatherFlat(engine, kind, flat));
     }
-    f(param, std::span<const float>(at_hand.at(flat))
-                 .subspan(static_cast<size_t>(param.begin), static_cast<size_t>(param.spec.numel())));
+    f(param,
+      std::span<const float>(at_hand.at(flat))
+          .subspan(static_cast<size_t>(param.begin), static_cast<size_t>(param.spec.numel())));
   }
 }
 
@@ -49,7 +53,8 @@ void WriteLogicalTensors(Engine& engine, StateKind kind,
   const int shard_rank = engine.comms().shard_gather().rank();
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
-    const int64_t shard_begin = shard_rank * flat.shard_numel, shard_end = shard_begin + flat.shard_numel;
+    const int64_t shard_begin = shard_rank * flat.shard_numel,
+                  shard_end = shard_begin + flat.shard_numel;
     std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
     for (ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);
@@ -57,7 +62,8 @@ void WriteLogicalTensors(Engine& engine, StateKind kind,
                     end = std::min(param.begin + param.spec.numel(), shard_end);
       if (begin >= end) continue;
       const std::vector<float> values = read(param);
-      MR_CHECK_EQ(static_cast<int64_t>(values.size()), param.spec.numel(), "values of {}", param.spec.name);
+      MR_CHECK_EQ(static_cast<int64_t>(values.size()), param.spec.numel(), "values of {}",
+                  param.spec.name);
       std::copy(values.begin() + (begin - param.begin), values.begin() + (end - param.begin),
                 shard.begin() + (begin - shard_begin));
     }
@@ -70,9 +76,11 @@ namespace {
 std::string HashOf(Engine& engine, std::initializer_list<StateKind> kinds) {
   std::map<std::string, std::string> by_name;
   for (const StateKind kind : kinds)
-    ForEachLogicalTensor(engine, kind, [&](const ParamPlacement& param, std::span<const float> values) {
-      by_name[param.spec.name] += Hash128(values.data(), static_cast<int64_t>(values.size_bytes()));
-    });
+    ForEachLogicalTensor(engine, kind,
+                         [&](const ParamPlacement& param, std::span<const float> values) {
+                           by_name[param.spec.name] +=
+                               Hash128(values.data(), static_cast<int64_t>(values.size_bytes()));
+                         });
   Hasher128 all;
   for (const auto& [name, hash] : by_name) all.Update(name + "\n" + hash + "\n");
   return all.Hex();
@@ -81,6 +89,8 @@ std::string HashOf(Engine& engine, std::initializer_list<StateKind> kinds) {
 }  // namespace
 
 std::string ParamHash(Engine& engine) { return HashOf(engine, {StateKind::kMaster}); }
-std::string OptimizerHash(Engine& engine) { return HashOf(engine, {StateKind::kAdamM, StateKind::kAdamV}); }
+std::string OptimizerHash(Engine& engine) {
+  return HashOf(engine, {StateKind::kAdamM, StateKind::kAdamV});
+}
 
 }  // namespace millrace

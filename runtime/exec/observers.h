@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-// Called around each op of an eager walk: checked execution, its tests, and timers. Positions are on the
-// canonical timeline.
+// Called around each op of an eager walk: checked execution, its tests, and timers. Positions are
+// on the canonical timeline.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
@@ -17,7 +17,8 @@ class OpObserver {
   virtual void Before(const PlanOp& op, int64_t position, int microbatch) = 0;
   virtual void After(const PlanOp& op, int64_t position, int microbatch) = 0;
   virtual void EndRun() = 0;
-  // Whether After may be called only once the device has done the op. Else nothing waits for the device.
+  // Whether After may be called only once the device has done the op. Else
+  // nothing waits for the device.
   virtual bool looks_at_memory() const { return true; }
 };
 

@@ -11,7 +11,8 @@
 
 namespace millrace {
 
-// Names are put together when an op is seen for the first time: where a step is recorded, when it is bound.
+// Names are put together when an op is seen for the first time: where a step is
+// recorded, when it is bound.
 class OpRanges {
  public:
   explicit OpRanges(ProfilerRanges& ranges) : ranges_(ranges) {}

@@ -1,9 +1,10 @@
-// How long each op of a step takes on its stream, by the device's clock: an observer of eager steps.
+// How long each op of a step takes on its stream, by the device's clock: an observer of eager
+// steps.
 //
-// Time     From a point of the op's stream just before the op to one just after it. Nothing waits in between,
-//          so streams overlap as in any step; where the host issues ops more slowly than the device does
-//          them (small models), the device's wait for the next op counts to that op. On a host device: the
-//          call.
+// Time     From a point of the op's stream just before the op to one just after it. Nothing waits
+//          in between, so streams overlap as in any step; where the host issues ops more slowly
+//          than the device does them (small models), the device's wait for the next op counts to
+//          that op. On a host device: the call.
 // Threads  As the executor's.
 #pragma once
 
@@ -38,8 +39,8 @@ class OpTimer final : public OpObserver {
   // Waits for the last run and returns its sums by kind of op (OpName).
   std::map<std::string, Sum> Collect();
 
-  // The moment that Spans counts from: waits for everything before it on the compute stream, and returns
-  // then.
+  // The moment that Spans counts from: waits for everything before it on the compute
+  // stream, and returns then.
   void SetOrigin();
   // Waits for the last run and returns its ops in the order of issue.
   std::vector<OpSpan> Spans();
@@ -60,7 +61,9 @@ class OpTimer final : public OpObserver {
 // Observes an engine's training steps until its end, whatever happens to a step.
 class ObserverScope {
  public:
-  ObserverScope(Engine& engine, OpObserver& observer) : engine_(engine) { engine_.Observe(&observer); }
+  ObserverScope(Engine& engine, OpObserver& observer) : engine_(engine) {
+    engine_.Observe(&observer);
+  }
   ~ObserverScope() { engine_.Observe(nullptr); }
   ObserverScope(const ObserverScope&) = delete;
   ObserverScope& operator=(const ObserverScope&) = delete;

@@ -46,17 +46,18 @@ const char* NameOf(AxisGroup group) {
 std::string Words(const OrderLog::Call& call, const std::vector<std::string>& units) {
   const bool known = call.unit >= 0 && call.unit < static_cast<int32_t>(units.size());
   return fmt::format("{} of {} ({} bytes, {} group, step {})", NameOf(call.kind),
-                     known ? "unit " + units[static_cast<size_t>(call.unit)] : "no unit", call.bytes,
-                     NameOf(call.group), call.step + 1);
+                     known ? "unit " + units[static_cast<size_t>(call.unit)] : "no unit",
+                     call.bytes, NameOf(call.group), call.step + 1);
 }
 
 }  // namespace
 
 void OrderLog::Add(const Call& call) {
   if (newest_.empty()) newest_.resize(kKept);
-  const uint64_t what = static_cast<uint64_t>(call.kind) << 40 | static_cast<uint64_t>(call.group) << 32 |
-                        static_cast<uint32_t>(call.unit);
-  for (const uint64_t word : {what, static_cast<uint64_t>(call.bytes), static_cast<uint64_t>(call.step)})
+  const uint64_t what = static_cast<uint64_t>(call.kind) << 40 |
+                        static_cast<uint64_t>(call.group) << 32 | static_cast<uint32_t>(call.unit);
+  for (const uint64_t word :
+       {what, static_cast<uint64_t>(call.bytes), static_cast<uint64_t>(call.step)})
     hash_ = Mixed(hash_ ^ word);
   newest_[static_cast<size_t>(count_++ % kKept)] = {call, hash_};
 }
@@ -68,11 +69,13 @@ std::string OrderLog::History() const {
   static_assert(std::is_trivially_copyable_v<Entry>);
   std::string bytes(reinterpret_cast<const char*>(&count_), sizeof count_);
   for (int64_t i = std::max<int64_t>(0, count_ - kKept); i < count_; ++i)
-    bytes.append(reinterpret_cast<const char*>(&newest_[static_cast<size_t>(i % kKept)]), sizeof(Entry));
+    bytes.append(reinterpret_cast<const char*>(&newest_[static_cast<size_t>(i % kKept)]),
+                 sizeof(Entry));
   return bytes;
 }
 
-std::string DescribeOrder(const std::vector<std::string>& histories, const std::vector<std::string>& units) {
+std::string DescribeOrder(const std::vector<std::string>& histories,
+                          const std::vector<std::string>& units) {
   struct History {
     int64_t count = 0;
     std::vector<OrderLog::Entry> kept;
@@ -93,7 +96,9 @@ std::string DescribeOrder(const std::vector<std::string>& histories, const std::
                   bytes.size() - sizeof history.count);
     ++votes[{history.count, history.hash()}];
   }
-  const auto agreeing = [&](const History& history) { return votes.at({history.count, history.hash()}); };
+  const auto agreeing = [&](const History& history) {
+    return votes.at({history.count, history.hash()});
+  };
   size_t right = 0;
   for (size_t r = 0; r < ranks.size(); ++r)
     if (agreeing(ranks[r]) > agreeing(ranks[right])) right = r;
@@ -103,17 +108,20 @@ std::string DescribeOrder(const std::vector<std::string>& histories, const std::
     ++other;
   MR_CHECK_LT(other, ranks.size(), "all ranks have issued the same collectives; rank");
   const History &a = ranks[other], &b = ranks[right];
-  const std::string who = fmt::format("rank {} has issued other collectives than rank {}", other, right);
+  const std::string who =
+      fmt::format("rank {} has issued other collectives than rank {}", other, right);
   const int64_t first = std::max(a.first(), b.first());
-  if (first > 0 && (a.At(first) == nullptr || b.At(first) == nullptr ||
-                    (a.At(first)->hash != b.At(first)->hash && a.At(first)->call == b.At(first)->call)))
+  if (first > 0 &&
+      (a.At(first) == nullptr || b.At(first) == nullptr ||
+       (a.At(first)->hash != b.At(first)->hash && a.At(first)->call == b.At(first)->call)))
     return fmt::format("{}, the first of them more than {} calls ago", who, OrderLog::kKept - 1);
   int64_t at = first;
   while (at < std::min(a.count, b.count) && a.At(at)->hash == b.At(at)->hash) ++at;
   const auto words = [&](const History& history) {
     return at < history.count ? Words(history.At(at)->call, units) : std::string("nothing");
   };
-  return fmt::format("{}: call {} is {}, and {} on rank {}", who, at + 1, words(a), words(b), right);
+  return fmt::format("{}: call {} is {}, and {} on rank {}", who, at + 1, words(a), words(b),
+                     right);
 }
 
 }  // namespace millrace

@@ -1,8 +1,8 @@
-// What collectives a rank has issued, in what order: a running hash of all of them, to be compared with that
-// of the other ranks, and the newest ones themselves, to say where two ranks part.
+// What collectives a rank has issued, in what order: a running hash of all of them, to be compared
+// with that of the other ranks, and the newest ones themselves, to say where two ranks part.
 //
-// Every rank of a job issues the same list: op, unit, group, bytes, step. Two that issue two gathers of the
-// same size in another order do not hang: they go on with each other's weights.
+// Every rank of a job issues the same list: op, unit, group, bytes, step. Two that issue two
+// gathers of the same size in another order do not hang: they go on with each other's weights.
 // Replays  of a captured graph count as the calls that were captured.
 #pragma once
 
@@ -44,7 +44,8 @@ class OrderLog {
     Call call;
     uint64_t hash = 0;  // of all calls up to and with this one
   };
-  friend std::string DescribeOrder(const std::vector<std::string>&, const std::vector<std::string>&);
+  friend std::string DescribeOrder(const std::vector<std::string>&,
+                                   const std::vector<std::string>&);
   void Add(const Call& call);
 
   int64_t step_ = 0, count_ = 0;
@@ -52,8 +53,10 @@ class OrderLog {
   std::vector<Entry> newest_;  // call i at i % kKept
 };
 
-// Histories of all ranks that are not equal: the first rank that parts from what most have issued (rank 0, if
-// no list has a majority), and its first call that differs. `units` are the names of the units, by id.
-std::string DescribeOrder(const std::vector<std::string>& histories, const std::vector<std::string>& units);
+// Histories of all ranks that are not equal: the first rank that parts from what most have issued
+// (rank 0, if no list has a majority), and its first call that differs. `units` are the names of
+// the units, by id.
+std::string DescribeOrder(const std::vector<std::string>& histories,
+                          const std::vector<std::string>& units);
 
 }  // namespace millrace

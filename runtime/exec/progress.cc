@@ -70,7 +70,8 @@ Patience PatienceOf(RunPhase phase) {
 }
 
 bool ProgressReading::SameAs(const ProgressReading& other) const {
-  if (changes != other.changes || runs != other.runs || issuing != other.issuing || index != other.index ||
+  if (changes != other.changes || runs != other.runs || issuing != other.issuing ||
+      index != other.index ||
       !std::equal(std::begin(device), std::end(device), std::begin(other.device)))
     return false;
   const bool computes = issuing && !in_collective && !has_device;
@@ -121,7 +122,8 @@ ProgressReading ProgressMarks::Read() const {
     reading.device_run =
         Unpack(kept_[reading.device[kRunBegunWord] % kKeptRuns].load(std::memory_order_relaxed));
   timespec used = {};
-  if (clock_gettime(cpu_clock_, &used) == 0) reading.cpu_ms = used.tv_sec * 1000 + used.tv_nsec / 1000000;
+  if (clock_gettime(cpu_clock_, &used) == 0)
+    reading.cpu_ms = used.tv_sec * 1000 + used.tv_nsec / 1000000;
   return reading;
 }
 

@@ -1,13 +1,15 @@
-// What a rank is doing, in a form that another thread may read at any moment, also while the rank hangs.
+// What a rank is doing, in a form that another thread may read at any moment,
+// also while the rank hangs.
 //
-// Host     The thread that works stores one word per op that it issues (relaxed: no order is promised between
-//          marks and memory), and the name of the phase around it.
-// Device   Where work is captured, a replayed step passes no host code: the device itself writes words into
-//          host memory, in stream order, around each collective and where the compute stream comes to
-//          another unit. They are reset when a run begins, so that (run, word) only grows.
-// Progress Any of these changing. On a host device an op that computes also makes progress by using CPU time
-//          (one product of a large model may take minutes); a rank that waits in a collective uses CPU, too,
-//          but makes none.
+// Host     The thread that works stores one word per op that it issues (relaxed: no order is
+//          promised between marks and memory), and the name of the phase around it.
+// Device   Where work is captured, a replayed step passes no host code: the device itself
+//          writes words into host memory, in stream order, around each collective and where the
+//          compute stream comes to another unit. They are reset when a run begins, so that
+//          (run, word) only grows.
+// Progress Any of these changing. On a host device an op that computes also makes progress by using
+//          CPU time (one product of a large model may take minutes); a rank that waits in a
+//          collective uses CPU, too, but makes none.
 #pragma once
 
 #include <time.h>
@@ -41,10 +43,11 @@ enum class RunPhase : uint8_t {
 inline constexpr int kPhases = 13;
 std::string_view Name(RunPhase phase);  // "saving a checkpoint"
 
-// How long a phase may pass without progress. In work that was issued and is not done it is always kLimit.
+// How long a phase may pass without progress. In work that was issued and is not
+// done it is always kLimit.
 enum class Patience : uint8_t {
-  kLimit,      // execution.watchdog_s: the phase marks each of its parts
-  kLong,       // ten minutes, as host transports wait for a peer: a part cannot be cut (a sync of a file)
+  kLimit,  // execution.watchdog_s: the phase marks each of its parts
+  kLong,  // ten minutes, as host transports wait for a peer: a part cannot be cut (a sync of a file)
   kUnlimited,  // not ours to judge: the caller's time, or a terminal that somebody has paused
 };
 Patience PatienceOf(RunPhase phase);
@@ -58,7 +61,8 @@ struct RunInfo {
 };
 
 // The ops of a schedule are numbered in the order of issue: entry by entry, op by op.
-// Words of the device, one per cache line: the last run begun, the last one done, then one per stream.
+// Words of the device, one per cache line: the last run begun, the last one
+// done, then one per stream.
 inline constexpr int kRunBegunWord = 0, kRunDoneWord = 1, kFirstStreamWord = 2;
 inline constexpr int kDeviceWords = kFirstStreamWord + kStreams;
 inline constexpr int64_t kDeviceWordStride = 64;
@@ -107,7 +111,9 @@ class ProgressMarks {
   void EndIssue() {
     host_.store(host_.load(std::memory_order_relaxed) & ~uint64_t{1}, std::memory_order_relaxed);
   }
-  void Tick() { changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void Tick() {
+    changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
   void Enter(RunPhase phase, int64_t detail);
   RunPhase phase() const { return static_cast<RunPhase>(phase_.load(std::memory_order_relaxed)); }
   int64_t detail() const { return detail_.load(std::memory_order_relaxed); }
@@ -130,11 +136,12 @@ class ProgressMarks {
   clockid_t cpu_clock_;
 };
 
-// The phase of a scope; the one around it is in force again after it. Null marks: nothing is marked. Where a
-// profiler listens, also a range with the phase's name.
+// The phase of a scope; the one around it is in force again after it. Null marks: nothing is
+// marked. Where a profiler listens, also a range with the phase's name.
 class PhaseScope {
  public:
-  PhaseScope(ProgressMarks* marks, RunPhase phase, int64_t detail = 0, ProfilerRanges* ranges = nullptr)
+  PhaseScope(ProgressMarks* marks, RunPhase phase, int64_t detail = 0,
+             ProfilerRanges* ranges = nullptr)
       : marks_(marks), range_(ranges, [&] { return Name(phase); }) {
     if (marks_ == nullptr) return;
     outer_ = marks_->phase();

@@ -29,7 +29,8 @@ struct Image {
   uint64_t check;
 };
 
-// FNV-1a: tells a record that was read while it was written, or by another version, from a whole one.
+// FNV-1a: tells a record that was read while it was written, or by another
+// version, from a whole one.
 uint64_t CheckOf(const Image& image) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const std::byte b : image.bytes) hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3u;
@@ -38,7 +39,8 @@ uint64_t CheckOf(const Image& image) {
 
 class Descriptor {
  public:
-  Descriptor(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+  Descriptor(const std::string& path, int flags)
+      : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -50,8 +52,8 @@ class Descriptor {
   int fd_;
 };
 
-// State and start of a process: fields 3 and 22 of /proc/<pid>/stat, counted behind the name, which may hold
-// anything but ends with the last ')'.
+// State and start of a process: fields 3 and 22 of /proc/<pid>/stat, counted behind the name, which
+// may hold anything but ends with the last ')'.
 struct ProcStat {
   char state = 'X';
   uint64_t started = 0;
@@ -64,9 +66,10 @@ std::optional<ProcStat> StatOf(int64_t pid) {
   ProcStat stat;
   unsigned long long started = 0;
   if (fields == nullptr ||
-      std::sscanf(fields + 1,
-                  " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                  &stat.state, &started) != 2)
+      std::sscanf(
+          fields + 1,
+          " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+          &stat.state, &started) != 2)
     return std::nullopt;
   stat.started = started;
   return stat;
@@ -87,7 +90,8 @@ ProgressBoard::Found ReadRecord(const std::string& path, ProgressRecord& record)
   return ProgressBoard::Found::kRecord;
 }
 
-// A job's folder is left when its ranks were killed: all that have records are of this host, and have ended.
+// A job's folder is left when its ranks were killed: all that have records are of
+// this host, and have ended.
 bool IsLeft(const std::filesystem::path& folder) {
   std::error_code error;
   int ended = 0, others = 0;
@@ -150,7 +154,9 @@ ProgressBoard::~ProgressBoard() {
   ::rmdir(FolderOf(FolderOf(folder_)).c_str());  // of a verb that leaves nothing else, like bench
 }
 
-std::string ProgressBoard::PathOf(int rank) const { return fmt::format("{}/rank_{}", folder_, rank); }
+std::string ProgressBoard::PathOf(int rank) const {
+  return fmt::format("{}/rank_{}", folder_, rank);
+}
 
 void ProgressBoard::Publish(const ProgressRecord& record) noexcept {
   Image image;

@@ -38,8 +38,8 @@ std::vector<OpSpan> ReplayTimer::Spans() {
   }
   std::vector<OpSpan> spans;
   for (const Timed& timed : ops_)
-    spans.push_back({timed.op->label, std::string(OpName(timed.op->op)), timed.op->stream, at[timed.begin],
-                     at[timed.end]});
+    spans.push_back({timed.op->label, std::string(OpName(timed.op->op)), timed.op->stream,
+                     at[timed.begin], at[timed.end]});
   return spans;
 }
 

@@ -1,11 +1,12 @@
-// When each op of a replayed step runs, by the device's clock: events that a graph records as it runs,
-// between the ops that were captured.
+// When each op of a replayed step runs, by the device's clock: events that a graph records as it
+// runs, between the ops that were captured.
 //
-// Events   One wherever an op ends, and one where an op begins that waited for another stream: an op that
-//          follows on its stream without a wait begins where the one before it ended. What waits for an op
-//          does not wait for its event.
-// Cost     An event is a node of the graph, and no kernel is launched early behind it: the step that is
-//          measured is slower than a plain one, by what comparing the medians of both tells.
+// Events   One wherever an op ends, and one where an op begins that waited for another stream: an
+//          op that follows on its stream without a wait begins where the one before it ended. What
+//          waits for an op does not wait for its event.
+// Cost     An event is a node of the graph, and no kernel is launched early behind it:
+//          the step that is measured is slower than a plain one, by what comparing the
+//          medians of both tells.
 // Threads  As the executor's.
 #pragma once
 
@@ -31,7 +32,8 @@ class ReplayTimer final : public CaptureObserver {
   void Before(const PlanOp& op, Stream& stream, bool waits) override;
   void After(const PlanOp& op, Stream& stream) override;
 
-  // The moment that Spans counts from: waits for everything before it on `compute`, and returns then.
+  // The moment that Spans counts from: waits for everything before it on
+  // `compute`, and returns then.
   void SetOrigin(Stream& compute);
   // Of the replay that was done last (Engine::Collect has returned), in the order of issue.
   std::vector<OpSpan> Spans();
@@ -47,7 +49,8 @@ class ReplayTimer final : public CaptureObserver {
   Device& device_;
   std::vector<std::unique_ptr<Event>> events_;
   std::vector<Timed> ops_;
-  std::array<std::optional<size_t>, kStreams> last_;  // event after the last op of each stream of this graph
+  std::array<std::optional<size_t>, kStreams>
+      last_;  // event after the last op of each stream of this graph
   std::unique_ptr<Event> origin_;
 };
 

@@ -21,8 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is different between two identities "name=value name=value ...", for people: "layers=2 d_model=32" of
-// the first.
+// What is different between two identities "name=value name=value ...", for people: "layers=2
+// d_model=32" of the first.
 std::string DifferingWords(const std::string& text, const std::string& other) {
   std::istringstream words(text);
   const std::string padded = " " + other + " ";
@@ -34,13 +34,14 @@ std::string DifferingWords(const std::string& text, const std::string& other) {
 }
 
 // Error(kConfig) naming both models when a checkpoint's is not the configuration's.
-void RequireSameModel(const std::string& saved_hash, const std::string& saved, const std::string& folder,
-                      const RunIdentity& identity) {
-  MR_REQUIRE(ErrorCode::kConfig, saved_hash == Hash128(identity.model),
-             "checkpoint {} is of another model: it has {}; the configuration has {}. Choose another "
-             "run.dir, or the "
-             "configuration that it was made with (millrace inspect shows it)",
-             folder, DifferingWords(saved, identity.model), DifferingWords(identity.model, saved));
+void RequireSameModel(const std::string& saved_hash, const std::string& saved,
+                      const std::string& folder, const RunIdentity& identity) {
+  MR_REQUIRE(
+      ErrorCode::kConfig, saved_hash == Hash128(identity.model),
+      "checkpoint {} is of another model: it has {}; the configuration has {}. Choose another "
+      "run.dir, or the "
+      "configuration that it was made with (millrace inspect shows it)",
+      folder, DifferingWords(saved, identity.model), DifferingWords(identity.model, saved));
 }
 
 // Some of what is wrong, for one line.
@@ -48,7 +49,8 @@ std::string Summary(const std::vector<std::string>& problems) {
   constexpr size_t kShown = 3;
   const size_t shown = std::min(problems.size(), kShown);
   std::string text = fmt::format(
-      "{}", fmt::join(problems.begin(), problems.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
+      "{}",
+      fmt::join(problems.begin(), problems.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
   if (shown < problems.size()) text += fmt::format("; and {} more", problems.size() - shown);
   return text;
 }
@@ -86,21 +88,21 @@ class SavedTensors {
     // A layout that no program of ours has written must not lead outside the blobs.
     constexpr int64_t kMost = int64_t{1} << 60;
     for (const auto& [name, place] : places_)
-      MR_REQUIRE(
-          ErrorCode::kCheckpoint,
-          place.shard_numel >= 1 && place.shard_numel <= kMost && place.begin >= 0 && place.begin <= kMost,
-          "{}: {} at {} of shards of {} elements is no place in a checkpoint", reader.folder(), name,
-          place.begin, place.shard_numel);
+      MR_REQUIRE(ErrorCode::kCheckpoint,
+                 place.shard_numel >= 1 && place.shard_numel <= kMost && place.begin >= 0 &&
+                     place.begin <= kMost,
+                 "{}: {} at {} of shards of {} elements is no place in a checkpoint",
+                 reader.folder(), name, place.begin, place.shard_numel);
   }
 
   std::vector<float> Read(const char* kind, const ParamPlacement& param) {
     const auto it = places_.find(param.spec.name);
-    MR_REQUIRE(ErrorCode::kCheckpoint, it != places_.end(), "{} holds no parameter {}", reader_.folder(),
-               param.spec.name);
+    MR_REQUIRE(ErrorCode::kCheckpoint, it != places_.end(), "{} holds no parameter {}",
+               reader_.folder(), param.spec.name);
     const Place& place = it->second;
     MR_REQUIRE(ErrorCode::kCheckpoint, place.numel == param.spec.numel(),
-               "{}: {} has {} elements, the model's has {}", reader_.folder(), param.spec.name, place.numel,
-               param.spec.numel());
+               "{}: {} has {} elements, the model's has {}", reader_.folder(), param.spec.name,
+               place.numel, param.spec.numel());
     std::vector<float> values(static_cast<size_t>(place.numel));
     for (int64_t done = 0; done < place.numel;) {
       const int64_t at = place.begin + done;
@@ -108,8 +110,8 @@ class SavedTensors {
       const int64_t n = std::min(place.numel - done, place.shard_numel - inside);
       const CheckpointBlob& blob = reader_.Blob(rank, BlobName(kind, place.flat));
       MR_REQUIRE(ErrorCode::kCheckpoint, blob.bytes == place.shard_numel * 4,
-                 "{}: the shard of {} of rank {} has {} bytes; {} elements are expected", reader_.folder(),
-                 place.flat, rank, blob.bytes, place.shard_numel);
+                 "{}: the shard of {} of rank {} has {} bytes; {} elements are expected",
+                 reader_.folder(), place.flat, rank, blob.bytes, place.shard_numel);
       reader_.Read(rank, BlobName(kind, place.flat), inside * 4, values.data() + done, n * 4);
       done += n;
     }
@@ -147,20 +149,22 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
       }
     }
     const nlohmann::json& counters = user.at("counters");
-    engine.SetCounters(CountersFrom(counters.at(static_cast<size_t>(engine.comms().world().rank()))));
+    engine.SetCounters(
+        CountersFrom(counters.at(static_cast<size_t>(engine.comms().world().rank()))));
   } else {
     SavedTensors saved(reader, user.at("layout"));
     engine.SetCounters({});
     for (const auto& [kind, name] : kSavedKinds)
-      WriteLogicalTensors(engine, kind,
-                          [&, n = name](const ParamPlacement& param) { return saved.Read(n, param); });
+      WriteLogicalTensors(engine, kind, [&, n = name](const ParamPlacement& param) {
+        return saved.Read(n, param);
+      });
     const int64_t now = engine.comms().world().world_size();
     const std::string change =
         reader.manifest().world == now
             ? "with another layout of the same parameters"
             : fmt::format("by {} ranks, and now there are {}", reader.manifest().world, now);
-    changes.push_back(
-        fmt::format("{} was saved {}: the same values are loaded, counters begin at zero", folder, change));
+    changes.push_back(fmt::format(
+        "{} was saved {}: the same values are loaded, counters begin at zero", folder, change));
   }
   StepScalars scalars = engine.ReadScalars();
   scalars.adam_t = user.at("adam_t").get<int64_t>();
@@ -170,11 +174,12 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   resumed.progress.state = user.value("state", nlohmann::json::object()).dump();
   if (user.at("data_fingerprint") == "")
     return resumed;  // saved without data: an imported model, at its beginning
-  const auto differs = [&](const char* what, const nlohmann::json& saved, const nlohmann::json& now) {
+  const auto differs = [&](const char* what, const nlohmann::json& saved,
+                           const nlohmann::json& now) {
     if (saved != now)
       changes.push_back(
-          fmt::format("{} was {} when {} was saved and is {} now: the order of the data changes", what,
-                      saved.dump(), folder, now.dump()));
+          fmt::format("{} was {} when {} was saved and is {} now: the order of the data changes",
+                      what, saved.dump(), folder, now.dump()));
   };
   differs("the data's fingerprint", user.at("data_fingerprint"), identity.data_fingerprint);
   differs("data.shuffle_seed", user.at("shuffle_seed"), identity.shuffle_seed);
@@ -182,13 +187,15 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   return resumed;
 }
 
-// A sealed manifest that lacks something was written by another program, or another version of this one.
+// A sealed manifest that lacks something was written by another program, or
+// another version of this one.
 ResumedRun LoadInto(Engine& engine, const std::string& folder, const RunIdentity& identity) {
   try {
     return LoadVerified(engine, folder, identity);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::kCheckpoint,
-                fmt::format("checkpoint {} is of another version of Millrace: {}", folder, error.what()));
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("checkpoint {} is of another version of Millrace: {}", folder, error.what()));
   }
 }
 
@@ -217,10 +224,12 @@ std::vector<std::string> VerifyTogether(Communicator& world, const std::string& 
 void RequireReadable(Communicator& world, const std::string& folder) {
   for (const std::string& why : world.HostAllGather(WhyUnreadable(folder)))
     MR_REQUIRE(ErrorCode::kIo, why.empty(),
-               "checkpoint {} cannot be read ({}); it may be sound, and nothing was moved", folder, why);
+               "checkpoint {} cannot be read ({}); it may be sound, and nothing was moved", folder,
+               why);
 }
 
-// Moves the checkpoints of an earlier run out of the way, so that a run that begins anew loses nothing of it.
+// Moves the checkpoints of an earlier run out of the way, so that a run that begins
+// anew loses nothing of it.
 std::optional<std::string> SetAside(const std::string& run_dir) {
   const std::string root = CheckpointRoot(run_dir);
   if (ListCheckpoints(root).empty()) return std::nullopt;
@@ -270,20 +279,22 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
       return resumed;
     }
     RequireReadable(world, folder);
-    MR_REQUIRE(ErrorCode::kCheckpoint, policy == ResumePolicy::kAuto, "checkpoint {} is damaged: {}", folder,
-               Summary(problems));
+    MR_REQUIRE(ErrorCode::kCheckpoint, policy == ResumePolicy::kAuto,
+               "checkpoint {} is damaged: {}", folder, Summary(problems));
     std::string moved = folder;
     OnLeader(world, [&] { moved = QuarantineCheckpoint(folder); });
-    warnings.push_back(
-        fmt::format("checkpoint {} is damaged and was moved to {}: {}", folder, moved, Summary(problems)));
+    warnings.push_back(fmt::format("checkpoint {} is damaged and was moved to {}: {}", folder,
+                                   moved, Summary(problems)));
   }
   MR_REQUIRE(ErrorCode::kCheckpoint, policy != ResumePolicy::kMust,
-             "checkpoint.resume is must, but {} holds no valid checkpoint", CheckpointRoot(run_dir));
+             "checkpoint.resume is must, but {} holds no valid checkpoint",
+             CheckpointRoot(run_dir));
   if (!entries.empty())
-    warnings.push_back(
-        fmt::format("{} holds no sound checkpoint any more: training begins anew", CheckpointRoot(run_dir)));
+    warnings.push_back(fmt::format("{} holds no sound checkpoint any more: training begins anew",
+                                   CheckpointRoot(run_dir)));
   // Only rank 0 knows whether something was set aside; every rank returns the same.
-  if (!Json::parse(world.HostBroadcast(Json(!warnings.empty()).dump(), 0)).get<bool>()) return std::nullopt;
+  if (!Json::parse(world.HostBroadcast(Json(!warnings.empty()).dump(), 0)).get<bool>())
+    return std::nullopt;
   ResumedRun nothing;
   nothing.warnings = warnings;
   return nothing;
@@ -300,9 +311,10 @@ ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::str
         folder = entry.folder;
         return;
       }
-      throw Error(ErrorCode::kCheckpoint,
-                  fmt::format("{} holds no usable checkpoint; train first, or name one with --checkpoint",
-                              CheckpointRoot(run_dir)));
+      throw Error(
+          ErrorCode::kCheckpoint,
+          fmt::format("{} holds no usable checkpoint; train first, or name one with --checkpoint",
+                      CheckpointRoot(run_dir)));
     });
     folder = world.HostBroadcast(folder, 0);
   }
@@ -311,8 +323,8 @@ ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::str
 
 ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdentity& identity) {
   const std::vector<std::string> problems = VerifyTogether(engine.comms().world(), checkpoint);
-  MR_REQUIRE(ErrorCode::kCheckpoint, problems.empty(), "checkpoint {} cannot be used: {}", checkpoint,
-             Summary(problems));
+  MR_REQUIRE(ErrorCode::kCheckpoint, problems.empty(), "checkpoint {} cannot be used: {}",
+             checkpoint, Summary(problems));
   const CheckpointManifest manifest = ReadManifest(checkpoint);
   RequireSameModel(manifest.identity, ModelOf(manifest), checkpoint, identity);
   return LoadInto(engine, checkpoint, identity);

@@ -1,11 +1,12 @@
-// A run's state from run.dir/checkpoints: what a saved state must match, and how another world size reads it.
-// Saving is run_saver.h's; the folder format, checksums and atomic publication are
+// A run's state from run.dir/checkpoints: what a saved state must match, and how another world size
+// reads it. Saving is run_saver.h's; the folder format, checksums and atomic publication are
 // runtime/data/checkpoint_store.h's.
 //
-// Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars, counters.
-//          Another mesh or precision loads the same logical values; counters then begin at zero.
-// Errors   kConfig: the folder holds another model. kCheckpoint: nothing valid where `must` asks for it, or
-//          damage under `must`. kIo: this process is not let read one that may be sound.
+// Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars,
+//          counters. Another mesh or precision loads the same logical values; counters then begin
+//          at zero.
+// Errors   kConfig: the folder holds another model. kCheckpoint: nothing valid where `must` asks
+//          for it, or damage under `must`. kIo: this process is not let read one that may be sound.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,9 @@ enum class ResumePolicy { kAuto, kMust, kNever };
 
 // What a checkpoint belongs to.
 struct RunIdentity {
-  std::string model;             // ToString(ModelSpec): another text is another model
-  std::string data_fingerprint;  // another value: resumed with a warning, the order of the data changes
+  std::string model;  // ToString(ModelSpec): another text is another model
+  std::string
+      data_fingerprint;  // another value: resumed with a warning, the order of the data changes
   int64_t shuffle_seed = 0;
   int64_t global_batch = 0;  // another value: warning
   std::string config;        // JSON text of the whole configuration, for `inspect`
@@ -31,8 +33,9 @@ struct RunIdentity {
 
 // How far a run is.
 struct RunProgress {
-  int64_t step = 0;          // steps done
-  int64_t samples = 0;       // sequences seen by all ranks; goes on counting when the global batch changes
+  int64_t step = 0;  // steps done
+  int64_t samples =
+      0;  // sequences seen by all ranks; goes on counting when the global batch changes
   std::string state = "{}";  // JSON of the training loop's own, the same on every rank
 };
 
@@ -43,17 +46,19 @@ struct ResumedRun {
   std::vector<std::string> changes;   // what is not as it was saved: data, world, layout
 };
 
-// Collective. Loads the newest valid checkpoint into the engine, by policy; nothing when there is none (auto)
-// or never. Damaged ones are quarantined and reported under auto.
+// Collective. Loads the newest valid checkpoint into the engine, by policy; nothing when there is
+// none (auto) or never. Damaged ones are quarantined and reported under auto.
 std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, ResumePolicy policy,
                                     const RunIdentity& identity);
 
-// Collective. Loads `checkpoint`, or with "" the newest of run_dir that looks usable: for evaluation,
-// generation, export. kCheckpoint when there is none, or it is damaged; nothing is moved.
+// Collective. Loads `checkpoint`, or with "" the newest of run_dir that looks usable:
+// for evaluation, generation, export. kCheckpoint when there is none, or it is
+// damaged; nothing is moved.
 ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
                       const RunIdentity& identity);
 
-// Collective. Loads one checkpoint folder's logical weights (and moments) whatever the world it was saved by.
+// Collective. Loads one checkpoint folder's logical weights (and moments) whatever
+// the world it was saved by.
 ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdentity& identity);
 
 }  // namespace millrace

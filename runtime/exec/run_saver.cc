@@ -37,20 +37,27 @@ int64_t SavedNumel(const ShardLayout& layout) {
 template <typename F>
 void ForEachShard(const ShardLayout& layout, F&& fn) {
   for (const auto& [kind, name] : kSavedKinds)
-    for (size_t f = 0; f < layout.flats.size(); ++f) fn(kind, name, FlatId{static_cast<int32_t>(f)});
+    for (size_t f = 0; f < layout.flats.size(); ++f)
+      fn(kind, name, FlatId{static_cast<int32_t>(f)});
 }
 
 }  // namespace
 
-RunSaver::RunSaver(Engine& engine, const std::string& run_dir, RunIdentity identity, SaverOptions options)
-    : engine_(engine), run_dir_(run_dir), identity_(std::move(identity)), options_(std::move(options)) {}
+RunSaver::RunSaver(Engine& engine, const std::string& run_dir, RunIdentity identity,
+                   SaverOptions options)
+    : engine_(engine),
+      run_dir_(run_dir),
+      identity_(std::move(identity)),
+      options_(std::move(options)) {}
 
 RunSaver::~RunSaver() {
   if (in_flight()) job_.Stop(engine_.marks(), place_.step);
 }
 
 // Of the replicas, which hold the same bits, the first.
-bool RunSaver::writes() const { return engine_.comms().world().rank() < engine_.layout().mesh.shard; }
+bool RunSaver::writes() const {
+  return engine_.comms().world().rank() < engine_.layout().mesh.shard;
+}
 
 void RunSaver::Start(Stage stage, BackgroundJob::Work work) {
   stage_ = stage;
@@ -90,8 +97,9 @@ void RunSaver::Begin(const RunProgress& progress, std::optional<double> eval_los
 
 void RunSaver::CopyShards() {
   if (copy_ == nullptr)
-    copy_ = engine_.device().AllocateHost(SavedNumel(engine_.layout()) * static_cast<int64_t>(sizeof(float)),
-                                          "copy of the state for checkpoints");
+    copy_ = engine_.device().AllocateHost(
+        SavedNumel(engine_.layout()) * static_cast<int64_t>(sizeof(float)),
+        "copy of the state for checkpoints");
   auto* to = reinterpret_cast<float*>(copy_->data());
   ForEachShard(engine_.layout(), [&](StateKind kind, const char*, FlatId flat) {
     const auto numel = static_cast<size_t>(engine_.layout().flat(flat).shard_numel);
@@ -106,7 +114,8 @@ void RunSaver::WriteShards(JobMarks& marks) {
   const ShardLayout& layout = engine_.layout();
   std::vector<CheckpointWriter::Blob> blobs;
   ForEachShard(layout, [&](StateKind, const char* name, FlatId flat) {
-    blobs.push_back({BlobName(name, layout.flat(flat).name), DType::kF32, layout.flat(flat).shard_numel});
+    blobs.push_back(
+        {BlobName(name, layout.flat(flat).name), DType::kF32, layout.flat(flat).shard_numel});
   });
   CheckpointWriter writer(place_, engine_.comms().world().rank(), blobs, *options_.files);
   marks.Enter(RunPhase::kSaving);
@@ -160,9 +169,10 @@ void RunSaver::Publish(JobMarks& marks) {
   try {
     RemoveLeftovers(place_.root, *options_.files);
     const KeptCheckpoints& keep = options_.keep;
-    ThinCheckpoints(place_.root,
-                    {.newest = keep.newest, .every = keep.every, .best = keep.best, .score = EvalLossOf},
-                    *options_.files);
+    ThinCheckpoints(
+        place_.root,
+        {.newest = keep.newest, .every = keep.every, .best = keep.best, .score = EvalLossOf},
+        *options_.files);
   } catch (const Error& error) {
     thinning_ = error.what();
   }
@@ -243,8 +253,9 @@ std::optional<SaveOutcome> RunSaver::Settle() {
 
 std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
                     const RunIdentity& identity, int64_t keep, FileSystem& files) {
-  RunSaver saver(engine, run_dir, identity,
-                 {.asynchronous = false, .keep = {.newest = keep}, .files = &files, .before_publishing = {}});
+  RunSaver saver(
+      engine, run_dir, identity,
+      {.asynchronous = false, .keep = {.newest = keep}, .files = &files, .before_publishing = {}});
   saver.Begin(progress);
   const std::optional<SaveOutcome> outcome = saver.Settle();
   if (outcome->error) throw Error(*outcome->error);

@@ -1,17 +1,19 @@
-// Saves a run's state into run.dir/checkpoints while training goes on. Reading it back is run_checkpoint.h's,
-// the folder format and its crash safety runtime/data/checkpoint_writer.h's.
+// Saves a run's state into run.dir/checkpoints while training goes on. Reading it back is
+// run_checkpoint.h's, the folder format and its crash safety runtime/data/checkpoint_writer.h's.
 //
-// Order    Begin copies the state into host memory: that is all that steps wait for. A thread of each
-//          writing rank then hashes, writes and syncs its file. Once every rank's is durable, rank 0's
-//          thread publishes the checkpoint and removes older ones. From one stage to the next all ranks go
-//          together, by votes that the caller exchanges: threads of saves never communicate.
-// Memory   12 bytes per element of this rank's shards (master weights and two moments), from the first save
-//          that is copied for as long as the saver lives: a run that saves only at its end needs none, nor
-//          do ranks that write nothing (replicas but the first).
+// Order    Begin copies the state into host memory: that is all that steps wait for. A thread of
+//          each writing rank then hashes, writes and syncs its file. Once every rank's is durable,
+//          rank 0's thread publishes the checkpoint and removes older ones. From one stage to the
+//          next all ranks go together, by votes that the caller exchanges: threads of saves never
+//          communicate.
+// Memory   12 bytes per element of this rank's shards (master weights and two moments), from the
+//          first save that is copied for as long as the saver lives: a run that saves only at its
+//          end needs none, nor do ranks that write nothing (replicas but the first).
 // Bits     What is saved is the state at Begin, whatever is trained meanwhile.
 // Watchdog See background_job.h.
-// Errors   Of the disk: SaveOutcome::error, the same on every rank; earlier checkpoints are as they were, and
-//          what was written of this one is removed. Thrown: the communicator's and the device's.
+// Errors   Of the disk: SaveOutcome::error, the same on every rank; earlier checkpoints are as they
+//          were, and what was written of this one is removed. Thrown: the communicator's and the
+//          device's.
 #pragma once
 
 #include <chrono>
@@ -42,8 +44,8 @@ struct SaverOptions {
   bool asynchronous = true;  // false: every save is as with SaveMode::kNow
   KeptCheckpoints keep = {};
   FileSystem* files = &FileSystem::Posix();  // used by one thread at a time
-  // On rank 0 before a checkpoint gets its name, on the thread of the save: what must not be newer than it on
-  // the disk. May throw.
+  // On rank 0 before a checkpoint gets its name, on the thread of the save: what must not be newer
+  // than it on the disk. May throw.
   std::function<void()> before_publishing = {};
 };
 
@@ -72,8 +74,9 @@ class RunSaver {
   void Begin(const RunProgress& progress, std::optional<double> eval_loss = {},
              SaveMode mode = SaveMode::kAsConfigured);
 
-  // How this rank's part is doing: to be exchanged between all ranks at the same point of the loop, and then
-  // told to each, in the order of ranks. Returns the outcome once there is one, on all ranks at once.
+  // How this rank's part is doing: to be exchanged between all ranks at the same point of the
+  // loop, and then told to each, in the order of ranks. Returns the outcome once there is
+  // one, on all ranks at once.
   char Vote() const;
   std::optional<SaveOutcome> Hear(std::string_view votes);
 
@@ -111,9 +114,10 @@ class RunSaver {
   BackgroundJob job_;     // last: its thread uses the others
 };
 
-// Collective: a whole save on the caller's thread; keeps the newest `keep`. Returns its folder; its error is
-// thrown. Progress for a watchdog: each piece of some MiB that was written.
+// Collective: a whole save on the caller's thread; keeps the newest `keep`. Returns its folder; its
+// error is thrown. Progress for a watchdog: each piece of some MiB that was written.
 std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
-                    const RunIdentity& identity, int64_t keep, FileSystem& files = FileSystem::Posix());
+                    const RunIdentity& identity, int64_t keep,
+                    FileSystem& files = FileSystem::Posix());
 
 }  // namespace millrace

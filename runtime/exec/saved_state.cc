@@ -11,7 +11,9 @@ namespace millrace {
 using Json = nlohmann::ordered_json;
 
 std::string CheckpointRoot(const std::string& run_dir) { return run_dir + "/checkpoints"; }
-std::string BlobName(const char* kind, const std::string& flat) { return fmt::format("{}/{}", kind, flat); }
+std::string BlobName(const char* kind, const std::string& flat) {
+  return fmt::format("{}/{}", kind, flat);
+}
 
 // Where each parameter lies in the saved shards: all that a reader of another world needs.
 Json LayoutJson(const ShardLayout& layout) {
@@ -20,16 +22,20 @@ Json LayoutJson(const ShardLayout& layout) {
     Json params = Json::array();
     for (const ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);
-      params.push_back({{"name", param.spec.name}, {"begin", param.begin}, {"numel", param.spec.numel()}});
+      params.push_back(
+          {{"name", param.spec.name}, {"begin", param.begin}, {"numel", param.spec.numel()}});
     }
     flats.push_back({{"name", flat.name}, {"shard_numel", flat.shard_numel}, {"params", params}});
   }
-  return {{"shard_world", layout.mesh.shard}, {"replicate", layout.mesh.replicate}, {"flats", flats}};
+  return {
+      {"shard_world", layout.mesh.shard}, {"replicate", layout.mesh.replicate}, {"flats", flats}};
 }
 
 Json CountersJson(const StepCounters& c) {
-  return {c.kernels.concatenated_bytes, c.kernels.cast_bytes, c.kernels.copied_bytes, c.comm.all_gathers,
-          c.comm.reduce_scatters,       c.comm.all_reduces,   c.comm.gathered_bytes,  c.comm.reduced_bytes,
+  return {c.kernels.concatenated_bytes, c.kernels.cast_bytes,
+          c.kernels.copied_bytes,       c.comm.all_gathers,
+          c.comm.reduce_scatters,       c.comm.all_reduces,
+          c.comm.gathered_bytes,        c.comm.reduced_bytes,
           c.comm.all_reduced_bytes,     c.graph_launches};
 }
 

@@ -1,5 +1,5 @@
-// The names and the JSON in which a run's state lies in a checkpoint: written by run_saver.h, read by
-// run_checkpoint.h.
+// The names and the JSON in which a run's state lies in a checkpoint: written by run_saver.h, read
+// by run_checkpoint.h.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -23,7 +23,8 @@ std::string BlobName(const char* kind, const std::string& flat);
 nlohmann::ordered_json LayoutJson(const ShardLayout& layout);
 
 nlohmann::ordered_json CountersJson(const StepCounters& counters);
-StepCounters CountersFrom(const nlohmann::json& json);  // Error(kCheckpoint) for another number of them
+StepCounters CountersFrom(
+    const nlohmann::json& json);  // Error(kCheckpoint) for another number of them
 
 // The held-out loss of the saved step, where it was evaluated and finite.
 std::optional<double> EvalLossOf(const CheckpointManifest& manifest);

@@ -39,10 +39,12 @@ Shadow::Shadow(const StepPlan& plan, const MeshShape& mesh, int rank, const Aren
 template <class F>
 void Shadow::ForEachAccess(int entry, int op, F&& f) const {
   const int body = (*schedule_)[static_cast<size_t>(entry)].body;
-  auto next = static_cast<size_t>(first_access_[static_cast<size_t>(body)][static_cast<size_t>(op)]);
+  auto next =
+      static_cast<size_t>(first_access_[static_cast<size_t>(body)][static_cast<size_t>(op)]);
   for (const CellAccess& access : table_.of(body, op)) {
     const int32_t stay = stay_of_[static_cast<size_t>(entry)][next++];
-    if (plan_.buffers[static_cast<size_t>(access.buffer)].scope != BufferScope::kPersistent) f(access, stay);
+    if (plan_.buffers[static_cast<size_t>(access.buffer)].scope != BufferScope::kPersistent)
+      f(access, stay);
   }
 }
 
@@ -77,7 +79,8 @@ void Shadow::Begin(const std::vector<Entry>& schedule) {
         stays.push_back(stay);
         buffer_of_stay_.resize(static_cast<size_t>(stays_.count()));
         buffer_of_stay_[static_cast<size_t>(stay)] = access.buffer;
-        if (plan_.buffers[static_cast<size_t>(access.buffer)].scope == BufferScope::kPersistent) continue;
+        if (plan_.buffers[static_cast<size_t>(access.buffer)].scope == BufferScope::kPersistent)
+          continue;
         for (int32_t c = access.begin; c < access.end; ++c) ++outstanding_[Key(c, stay)];
       }
     }
@@ -97,13 +100,15 @@ void Shadow::Begin(const std::vector<Entry>& schedule) {
   // Bytes that came from the schedule before and that this one does not touch.
   for (int32_t c = 0; c < table_.cells(); ++c) {
     const int32_t stay = cells_[static_cast<size_t>(c)].stay;
-    if (stay >= 0 && !outlasts_[static_cast<size_t>(stay)] && !outstanding_.contains(Key(c, stay))) Free(c);
+    if (stay >= 0 && !outlasts_[static_cast<size_t>(stay)] && !outstanding_.contains(Key(c, stay)))
+      Free(c);
   }
 }
 
 std::string Shadow::Where(int entry, int op) const {
   const Entry& e = (*schedule_)[static_cast<size_t>(entry)];
-  return fmt::format("entry {} microbatch {}, {}", entry, e.microbatch, DescribeAt(plan_, e.body, op));
+  return fmt::format("entry {} microbatch {}, {}", entry, e.microbatch,
+                     DescribeAt(plan_, e.body, op));
 }
 
 const std::string& Shadow::NameOf(int32_t stay) const {
@@ -112,13 +117,15 @@ const std::string& Shadow::NameOf(int32_t stay) const {
 
 void Shadow::Claim(const CellAccess& access, int32_t cell, int32_t stay, int entry, int op) {
   const ByteRange range = table_.bytes(cell);
-  MR_CHECK(access.effect != Effect::kRead, "{}: {} reads {}, whose bytes [{}, {}) nothing has written",
-           Where(entry, op), access.operand, NameOf(stay), range.begin, range.end);
+  MR_CHECK(access.effect != Effect::kRead,
+           "{}: {} reads {}, whose bytes [{}, {}) nothing has written", Where(entry, op),
+           access.operand, NameOf(stay), range.begin, range.end);
   const std::byte* bytes = arena_.Look(range.begin, range.end);
   for (int64_t byte = range.begin; byte < range.end; ++byte)
-    MR_CHECK(bytes[byte - range.begin] == kPoison,
-             "{}: byte {} of the arena, about to become {}'s, was written while it belonged to nobody",
-             Where(entry, op), byte, NameOf(stay));
+    MR_CHECK(
+        bytes[byte - range.begin] == kPoison,
+        "{}: byte {} of the arena, about to become {}'s, was written while it belonged to nobody",
+        Where(entry, op), byte, NameOf(stay));
   cells_[static_cast<size_t>(cell)] = {stay, false};
 }
 
@@ -128,11 +135,11 @@ void Shadow::Before(int entry, int op) {
       Cell& cell = cells_[static_cast<size_t>(c)];
       if (cell.stay < 0) Claim(access, c, stay, entry, op);
       MR_CHECK(cell.stay == stay, "{}: {} touches {} at bytes [{}, {}), which still belong to {}",
-               Where(entry, op), access.operand, NameOf(stay), table_.bytes(c).begin, table_.bytes(c).end,
-               NameOf(cell.stay));
+               Where(entry, op), access.operand, NameOf(stay), table_.bytes(c).begin,
+               table_.bytes(c).end, NameOf(cell.stay));
       MR_CHECK(access.effect != Effect::kRead || cell.defined,
-               "{}: {} reads {} before bytes [{}, {}) are written", Where(entry, op), access.operand,
-               NameOf(stay), table_.bytes(c).begin, table_.bytes(c).end);
+               "{}: {} reads {} before bytes [{}, {}) are written", Where(entry, op),
+               access.operand, NameOf(stay), table_.bytes(c).begin, table_.bytes(c).end);
     }
   });
 }

@@ -1,14 +1,15 @@
-// Who owns each byte of the arena while a plan runs: a second opinion on the plan, at run time, on the bytes
-// themselves.
+// Who owns each byte of the arena while a plan runs: a second opinion on the plan, at run time, on
+// the bytes themselves.
 //
-// Owner     A byte belongs to one stay of one buffer from the first access of the stay that touches it until
-// the last one has run, in whatever
-//           order the ops run. Within the plan's edges that order never gives a byte two owners; where it
-//           does, the op that comes too early fails. Stays that outlast a schedule (gathered for the next
-//           step, read by the host) keep their bytes.
-// Poison    Free bytes hold 0xFF: NaN as f32, bf16 and f64. A claim finds them so, else somebody wrote where
-// nothing lives.
-// Arena     Memory of any device, seen through an ArenaView. The prologue, evaluation and generation begin
+// Owner     A byte belongs to one stay of one buffer from the first access of the stay that touches
+// it until the last one has run, in whatever
+//           order the ops run. Within the plan's edges that order never gives a byte two owners;
+//           where it does, the op that comes too early fails. Stays that outlast a schedule
+//           (gathered for the next step, read by the host) keep their bytes.
+// Poison    Free bytes hold 0xFF: NaN as f32, bf16 and f64. A claim finds them so, else somebody
+// wrote where nothing lives.
+// Arena     Memory of any device, seen through an ArenaView. The prologue, evaluation and
+//           generation begin
 // with everything but the persistent state free. Errors    kInternal naming the op, the buffer and the actual
 // owner.
 #pragma once
@@ -33,8 +34,8 @@ class Shadow {
   // Another plan has used the arena: everything but the persistent state is free.
   void Reset();
 
-  // One run of plan.schedule or plan.prologue: Begin, then Before and After around each op, in any order,
-  // then End.
+  // One run of plan.schedule or plan.prologue: Begin, then Before and After around each
+  // op, in any order, then End.
   void Begin(const std::vector<Entry>& schedule);
   void Before(int entry, int op);
   void After(int entry, int op);
@@ -52,7 +53,8 @@ class Shadow {
   }
 
   template <class F>
-  void ForEachAccess(int entry, int op, F&& f) const;  // f(access, stay), persistent buffers left out
+  void ForEachAccess(int entry, int op,
+                     F&& f) const;  // f(access, stay), persistent buffers left out
   void Claim(const CellAccess& access, int32_t cell, int32_t stay, int entry, int op);
   void Free(int32_t cell);
   std::string Where(int entry, int op) const;

@@ -61,9 +61,10 @@ std::string OpText(const PlanNames& names, const RunInfo& run, int64_t index, Re
   if (place.op == nullptr) return fmt::format("op {} of {}", index, WhichRun(run));
   const PlanOp& op = *place.op;
   const auto unit = static_cast<size_t>(op.unit.value);
-  const std::string whose = op.unit && unit < names.units.size() ? "unit " + names.units[unit] : "no unit";
-  const std::string where = fmt::format("stream {}, {}, microbatch {}, {}", Name(op.stream), WhichRun(run),
-                                        place.microbatch, place.body->name);
+  const std::string whose =
+      op.unit && unit < names.units.size() ? "unit " + names.units[unit] : "no unit";
+  const std::string where = fmt::format("stream {}, {}, microbatch {}, {}", Name(op.stream),
+                                        WhichRun(run), place.microbatch, place.body->name);
   if (reach == Reach::kFrom)
     return fmt::format("the computation of {} (from op {} on, {})", whose, op.label, where);
   return fmt::format("{} of {} (op {}, {})", OpName(op.op), whose, op.label, where);
@@ -179,16 +180,17 @@ Position PositionOf(const ProgressReading& reading, const PlanNames& names) {
   if (reading.has_device && reading.device[kRunBegunWord] != reading.device[kRunDoneWord])
     return DevicePosition(reading, names);
   if (reading.issuing)
-    return {
-        reading.runs, reading.index, reading.in_collective,
-        (reading.has_device ? "issuing " : "") + OpText(names, reading.host_run, reading.index, Reach::kAt)};
+    return {reading.runs, reading.index, reading.in_collective,
+            (reading.has_device ? "issuing " : "") +
+                OpText(names, reading.host_run, reading.index, Reach::kAt)};
   if (reading.busy())
     return {reading.runs, -1, false,
             fmt::format("{}, issued and not begun by the device", WhichRun(reading.host_run))};
   std::string text = fmt::format("the phase \"{}\"", Name(reading.phase));
   if (reading.phase == RunPhase::kEvaluating) text += fmt::format(", batch {}", reading.detail + 1);
   if (reading.phase == RunPhase::kGenerating) text += fmt::format(", token {}", reading.detail + 1);
-  if (reading.phase == RunPhase::kReadingTokens) text += fmt::format(" of step {}", reading.detail + 1);
+  if (reading.phase == RunPhase::kReadingTokens)
+    text += fmt::format(" of step {}", reading.detail + 1);
   if (reading.phase == RunPhase::kTraining || reading.phase == RunPhase::kSaving ||
       reading.phase == RunPhase::kSyncing)
     text += fmt::format(", after step {}", reading.detail);
@@ -196,20 +198,21 @@ Position PositionOf(const ProgressReading& reading, const PlanNames& names) {
   return {reading.runs + 1, -1, false, text};
 }
 
-std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names, int64_t seconds,
-                         const BrokenTransport& broken) {
+std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names,
+                         int64_t seconds, const BrokenTransport& broken) {
   std::vector<const RankView*> alive;
   std::string text =
       broken.words.empty()
           ? fmt::format("no progress for {} s (execution.watchdog_s): ", seconds)
-          : fmt::format("the transport of rank {} is broken: {}; no progress for {} s: ", broken.rank,
-                        broken.words, seconds);
+          : fmt::format("the transport of rank {} is broken: {}; no progress for {} s: ",
+                        broken.rank, broken.words, seconds);
   bool silent = false;
   for (const RankView& rank : ranks) {
     if (rank.state == RankView::State::kAlive) alive.push_back(&rank);
     if (rank.state != RankView::State::kSilent) continue;
-    text += fmt::format("{}{} does not run: {}; it was last seen in {}", silent ? "; " : "", Who(rank.record),
-                        WhySilent(rank), PositionOf(rank.record.reading, names).text);
+    text +=
+        fmt::format("{}{} does not run: {}; it was last seen in {}", silent ? "; " : "",
+                    Who(rank.record), WhySilent(rank), PositionOf(rank.record.reading, names).text);
     silent = true;
   }
   const std::vector<Group> groups = Grouped(alive, names);
@@ -217,8 +220,9 @@ std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& na
   if (groups.empty()) return text + "no rank shows where it is";
   const Group& first = groups.front();
   if (groups.size() == 1 && ranks.size() > 1)
-    return text + fmt::format("{} {} in {}", first.ranks.size() == 1 ? RanksText(first.ranks) : "all ranks",
-                              first.position.waits ? "wait for each other" : "are", first.position.text);
+    return text + fmt::format(
+                      "{} {} in {}", first.ranks.size() == 1 ? RanksText(first.ranks) : "all ranks",
+                      first.position.waits ? "wait for each other" : "are", first.position.text);
   text += first.ranks.size() > 1 || ranks.size() == 1 ? InWords(first) : Named(first, alive);
   if (first.position.waits && groups.size() > 1) text += ", which others have passed, or left out";
   if (!first.position.waits && groups.size() > 1) text += " and holds the others up";

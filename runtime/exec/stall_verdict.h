@@ -42,7 +42,7 @@ struct BrokenTransport {
 };
 
 // A few sentences for all ranks; names the silent ones, else those that are furthest behind.
-std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names, int64_t seconds,
-                         const BrokenTransport& broken = {});
+std::string StallVerdict(const std::vector<RankView>& ranks, const PlanNames& names,
+                         int64_t seconds, const BrokenTransport& broken = {});
 
 }  // namespace millrace

@@ -39,8 +39,8 @@ std::vector<std::string> HashShards(Engine& engine) {
 
 std::string FirstDifference(const ShardLayout& layout, const std::vector<std::string>& a,
                             const std::vector<std::string>& b) {
-  MR_CHECK(a.size() == b.size() && a.size() == 3 * layout.flats.size(), "hashes of {} and {} shards",
-           a.size(), b.size());
+  MR_CHECK(a.size() == b.size() && a.size() == 3 * layout.flats.size(),
+           "hashes of {} and {} shards", a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i] != b[i])
       return fmt::format("{} of unit {}", kKinds[i / layout.flats.size()].second,
@@ -56,7 +56,8 @@ std::string DifferingReplicas(Engine& engine) {
        engine.comms().world().HostAllGather(fmt::format("{}", fmt::join(mine, "")))) {
     std::vector<std::string>& hashes = ranks.emplace_back();
     const size_t length = mine.front().size();
-    for (size_t at = 0; at < joined.size(); at += length) hashes.push_back(joined.substr(at, length));
+    for (size_t at = 0; at < joined.size(); at += length)
+      hashes.push_back(joined.substr(at, length));
   }
   for (int shard = 0; shard < mesh.shard; ++shard) {
     std::map<std::vector<std::string>, std::vector<int>> holders;
@@ -78,13 +79,17 @@ std::string DifferingReplicas(Engine& engine) {
   return "";
 }
 
-KeptState::KeptState(Engine& engine) : scalars_(engine.ReadScalars()), counters_(engine.counters()) {
-  ForEachShard(engine, [&](StateKind kind, FlatId flat) { shards_.push_back(engine.ReadShard(kind, flat)); });
+KeptState::KeptState(Engine& engine)
+    : scalars_(engine.ReadScalars()), counters_(engine.counters()) {
+  ForEachShard(engine, [&](StateKind kind, FlatId flat) {
+    shards_.push_back(engine.ReadShard(kind, flat));
+  });
 }
 
 void KeptState::Restore(Engine& engine) const {
   auto shard = shards_.begin();
-  ForEachShard(engine, [&](StateKind kind, FlatId flat) { engine.WriteShard(kind, flat, *shard++); });
+  ForEachShard(engine,
+               [&](StateKind kind, FlatId flat) { engine.WriteShard(kind, flat, *shard++); });
   engine.WriteScalars(scalars_);
   engine.SetCounters(counters_);
 }
@@ -97,7 +102,9 @@ void StepTwice::KeepFirst(Engine& engine) {
 
 std::string StepTwice::Compare(Engine& engine) const {
   const StepScalars again = engine.ReadScalars();
-  const auto same = [](double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN is itself
+  const auto same = [](double a, double b) {
+    return std::memcmp(&a, &b, sizeof a) == 0;
+  };  // NaN is itself
   std::string mine;
   if (!same(scalars_.loss, again.loss))
     mine = fmt::format("loss {:.17g}, then {:.17g}", scalars_.loss, again.loss);

@@ -1,5 +1,5 @@
-// Asks a rank's transport whether it is known to be broken, on a thread of its own: a driver that does not
-// answer holds up nobody else.
+// Asks a rank's transport whether it is known to be broken, on a thread of its own: a driver that
+// does not answer holds up nobody else.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@ namespace millrace {
 
 class TransportWatch {
  public:
-  // Calls `check`, which throws where the transport is broken (CommSet::CheckHealth), every `period` until it
-  // has thrown once. The destructor waits for a call that has begun.
+  // Calls `check`, which throws where the transport is broken (CommSet::CheckHealth), every
+  // `period` until it has thrown once. The destructor waits for a call that has begun.
   TransportWatch(std::function<void()> check, std::chrono::milliseconds period);
   ~TransportWatch() = default;
   TransportWatch(const TransportWatch&) = delete;

@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 // How long a rank waits for whoever should end the job before it does.
 constexpr std::chrono::seconds kSpeakerEnds(5);
 
-// How often a rank renews its record, which is as old as what is last known of a rank that was stopped. Rarer
-// in a large job, whose records share one file server.
+// How often a rank renews its record, which is as old as what is last known of a rank that was
+// stopped. Rarer in a large job, whose records share one file server.
 milliseconds Period(milliseconds limit, int world) {
   return std::clamp(limit / 8, milliseconds(20), milliseconds(world <= 64 ? 100 : 500));
 }
@@ -57,7 +57,8 @@ std::unique_ptr<Watchdog> Watchdog::Start(Communicator& world, const std::string
         new Watchdog(nullptr, OwnRecord(rank, ranks), marks, std::move(names), options));
   if (rank == 0) attempt([&] { folder = MakeJobFolder(run_dir); });
   folder = world.HostBroadcast(folder, 0);
-  if (!folder.empty()) attempt([&] { board = std::make_unique<ProgressBoard>(folder, rank, ranks); });
+  if (!folder.empty())
+    attempt([&] { board = std::make_unique<ProgressBoard>(folder, rank, ranks); });
   bool well = AllWell(world, trouble, first);
   if (well) {
     // A run.dir of the same name on each host is not one run.dir.
@@ -79,17 +80,17 @@ std::unique_ptr<Watchdog> Watchdog::Start(Communicator& world, const std::string
       new Watchdog(std::move(board), OwnRecord(rank, ranks), marks, std::move(names), options));
 }
 
-Watchdog::Watchdog(std::unique_ptr<ProgressBoard> board, ProgressRecord own, const ProgressMarks& marks,
-                   PlanNames names, const WatchdogOptions& options)
+Watchdog::Watchdog(std::unique_ptr<ProgressBoard> board, ProgressRecord own,
+                   const ProgressMarks& marks, PlanNames names, const WatchdogOptions& options)
     : options_(options),
       marks_(marks),
       names_(std::move(names)),
       board_(std::move(board)),
       own_(own),
       moved_(Clock::now()),
-      transport_(options_.check_transport
-                     ? std::make_unique<TransportWatch>(options_.check_transport, AskPeriod(options_))
-                     : nullptr) {
+      transport_(options_.check_transport ? std::make_unique<TransportWatch>(
+                                                options_.check_transport, AskPeriod(options_))
+                                          : nullptr) {
   own_.reading = marks_.Read();
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
@@ -170,7 +171,8 @@ bool Watchdog::StandsBroken(Clock::time_point now, const BrokenTransport& broken
   return now - std::max(*broken_since_, moved_) >= std::min(options_.broken_limit, options_.limit);
 }
 
-// Publishes this rank's record, and looks at the others' once half the limit has passed without progress.
+// Publishes this rank's record, and looks at the others' once half the limit
+// has passed without progress.
 void Watchdog::Observe(Clock::time_point now) {
   const ProgressReading reading = marks_.Read();
   if (!reading.SameAs(own_.reading)) {

@@ -16,7 +16,8 @@ struct RawAccess {
 // Accesses of one op at a time, in bytes.
 class OpScan {
  public:
-  OpScan(const StepPlan& plan, const MeshShape& mesh, int accumulate, int rank, Violations* problems)
+  OpScan(const StepPlan& plan, const MeshShape& mesh, int accumulate, int rank,
+         Violations* problems)
       : plan_(plan), mesh_(mesh), accumulate_(accumulate), rank_(rank), problems_(problems) {}
 
   // Reads first, then writes.
@@ -25,7 +26,8 @@ class OpScan {
     op_ = op;
     position_ = plan_.bodies[static_cast<size_t>(body)].begin + op;
     found_.clear();
-    const KernelOp& kernel = plan_.bodies[static_cast<size_t>(body)].ops[static_cast<size_t>(op)].op;
+    const KernelOp& kernel =
+        plan_.bodies[static_cast<size_t>(body)].ops[static_cast<size_t>(op)].op;
     parity_ = std::visit(
         [](const auto& typed) -> int64_t {
           if constexpr (requires { typed.parity_stride; }) return typed.parity_stride;
@@ -63,11 +65,13 @@ class OpScan {
   }
 
   void Problem(ViolationKind kind, std::string_view operand, const std::string& what) {
-    problems_->push_back({kind, fmt::format("{}: {} {}", DescribeAt(plan_, body_, op_), operand, what)});
+    problems_->push_back(
+        {kind, fmt::format("{}: {} {}", DescribeAt(plan_, body_, op_), operand, what)});
   }
 
   // Elements [first, last) of the buffer, of `dtype`.
-  void Add(BufferId id, std::string_view operand, Effect effect, int64_t first, int64_t last, DType dtype) {
+  void Add(BufferId id, std::string_view operand, Effect effect, int64_t first, int64_t last,
+           DType dtype) {
     if (first == last) return;
     if (id.value < 0 || static_cast<size_t>(id.value) >= plan_.buffers.size()) {
       Problem(ViolationKind::kStructure, operand,
@@ -78,8 +82,8 @@ class OpScan {
     const int64_t begin = first * Bytes(dtype), end = last * Bytes(dtype);
     if (begin < 0 || end > buffer.bytes) {
       Problem(ViolationKind::kBounds, operand,
-              fmt::format("touches bytes [{}, {}) of {}, which has {} (rank {})", begin, end, buffer.name,
-                          buffer.bytes, rank_));
+              fmt::format("touches bytes [{}, {}) of {}, which has {} (rank {})", begin, end,
+                          buffer.name, buffer.bytes, rank_));
       return;
     }
     size_t interval = 0;
@@ -87,21 +91,25 @@ class OpScan {
            !(buffer.live[interval].begin <= position_ && position_ < buffer.live[interval].end))
       ++interval;
     if (interval == buffer.live.size()) {
-      Problem(ViolationKind::kLifetime, operand,
-              fmt::format("touches {} at position {}, where it is not live", buffer.name, position_));
+      Problem(
+          ViolationKind::kLifetime, operand,
+          fmt::format("touches {} at position {}, where it is not live", buffer.name, position_));
       return;
     }
     if (buffer.offsets.size() != 1 && buffer.offsets.size() != buffer.live.size())
       return;  // reported with the buffer
-    const int64_t base = buffer.offsets.size() == 1 ? buffer.offsets.front() : buffer.offsets[interval];
-    found_.push_back(
-        {{id.value, static_cast<int32_t>(interval), 0, 0, effect, operand}, base + begin, base + end});
+    const int64_t base =
+        buffer.offsets.size() == 1 ? buffer.offsets.front() : buffer.offsets[interval];
+    found_.push_back({{id.value, static_cast<int32_t>(interval), 0, 0, effect, operand},
+                      base + begin,
+                      base + end});
   }
 
   void AddView(const View& view, std::string_view operand, Effect effect) {
     const int64_t size = Bytes(view.layout.dtype);
     const int64_t first = view.offset + RankIn(view.rank_axis) * view.rank_stride;
-    int64_t last = first + view.layout.span_bytes() / size + view.microbatch_stride * (accumulate_ - 1);
+    int64_t last =
+        first + view.layout.span_bytes() / size + view.microbatch_stride * (accumulate_ - 1);
     if (view.buffer == plan_.state.tokens.buffer) last += parity_;
     Add(view.buffer, operand, effect, first, last, view.layout.dtype);
   }
@@ -109,18 +117,19 @@ class OpScan {
   void ScanOperand(const View& view, Access access, std::string_view operand) {
     if (Reads(access)) AddView(view, operand, Effect::kRead);
     if (access == Access::kScratch) AddView(view, operand, Effect::kScratch);
-    if (access == Access::kWrite || access == Access::kAccumulate) AddView(view, operand, Effect::kDefine);
+    if (access == Access::kWrite || access == Access::kAccumulate)
+      AddView(view, operand, Effect::kDefine);
   }
 
   void ScanZero(const ZeroRangesOp<View>& op) {
     for (const Range& range : *op.ranges) {
       if (range.begin < 0 || range.end > op.flat.layout.numel() || range.begin > range.end)
-        Problem(
-            ViolationKind::kBounds, "flat",
-            fmt::format("zeroes elements [{}, {}) of {}", range.begin, range.end, op.flat.layout.numel()));
+        Problem(ViolationKind::kBounds, "flat",
+                fmt::format("zeroes elements [{}, {}) of {}", range.begin, range.end,
+                            op.flat.layout.numel()));
       else
-        Add(op.flat.buffer, "flat", Effect::kDefine, op.flat.offset + range.begin, op.flat.offset + range.end,
-            op.flat.layout.dtype);
+        Add(op.flat.buffer, "flat", Effect::kDefine, op.flat.offset + range.begin,
+            op.flat.offset + range.end, op.flat.layout.dtype);
     }
   }
 
@@ -132,8 +141,8 @@ class OpScan {
     if (op.scratch) AddView(op.scratch, "scratch", Effect::kScratch);
   }
 
-  // A strided write that leaves holes in its span, which no other view of the op fills, keeps what the holes
-  // hold.
+  // A strided write that leaves holes in its span, which no other view of the op fills,
+  // keeps what the holes hold.
   void RequirePartlyWritten(const KernelOp& kernel) {
     ForEachUse(kernel, [&](const View& view, Access access, std::string_view operand) {
       if (access != Access::kWrite ||
@@ -150,8 +159,8 @@ class OpScan {
     });
   }
 
-  // Operands of one op that share bytes, one of them written, are the same view; two strided views may
-  // interleave.
+  // Operands of one op that share bytes, one of them written, are the same view; two
+  // strided views may interleave.
   void CheckAliases(const KernelOp& kernel) {
     struct Operand {
       const View* view;
@@ -165,10 +174,12 @@ class OpScan {
     for (size_t i = 0; i < operands.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {
         const View &a = *operands[i].view, &b = *operands[j].view;
-        if (a.buffer != b.buffer || !(Writes(operands[i].access) || Writes(operands[j].access))) continue;
+        if (a.buffer != b.buffer || !(Writes(operands[i].access) || Writes(operands[j].access)))
+          continue;
         if (a.offset == b.offset && a.layout == b.layout) continue;
         if (!a.layout.contiguous() && !b.layout.contiguous()) continue;
-        const int64_t a_begin = a.offset * Bytes(a.layout.dtype), b_begin = b.offset * Bytes(b.layout.dtype);
+        const int64_t a_begin = a.offset * Bytes(a.layout.dtype),
+                      b_begin = b.offset * Bytes(b.layout.dtype);
         if (a_begin < b_begin + b.layout.span_bytes() && b_begin < a_begin + a.layout.span_bytes())
           Problem(ViolationKind::kOverlap, operands[i].name,
                   fmt::format("overlaps {} in part", operands[j].name));
@@ -252,8 +263,8 @@ int32_t StayTracker::StayOf(const CellAccess& access) {
   const auto now = static_cast<int32_t>(entered_.size()) - 1;
   bool same = last.entry == now && last.interval == access.interval;
   if (!same && last.entry >= 0 && last.entry != now) {
-    // Live at the end of the body it was last seen in, in every body between, and at the beginning of this
-    // one.
+    // Live at the end of the body it was last seen in, in every body between, and at
+    // the beginning of this one.
     same = LiveThroughEnd(access.buffer, last);
     for (int32_t e = last.entry + 1; same && e < now; ++e)
       same = LiveAllThrough(access.buffer, entered_[static_cast<size_t>(e)]);
@@ -269,7 +280,8 @@ int32_t StayTracker::StayOf(const CellAccess& access) {
 std::string DescribeAt(const StepPlan& plan, int body_index, int op_index) {
   const Body& body = plan.bodies[static_cast<size_t>(body_index)];
   const PlanOp& op = body.ops[static_cast<size_t>(op_index)];
-  return fmt::format("{} {}: {} {} {}", body.name, op_index, Name(op.stream), OpName(op.op), op.label);
+  return fmt::format("{} {}: {} {} {}", body.name, op_index, Name(op.stream), OpName(op.op),
+                     op.label);
 }
 
 }  // namespace millrace

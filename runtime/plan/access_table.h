@@ -1,12 +1,13 @@
-// What each op of a plan touches on one rank, byte for byte: the facts that the checker and the shadow memory
-// reason about. Shares no code with the planner that it helps to prove.
+// What each op of a plan touches on one rank, byte for byte: the facts that the checker and the
+// shadow memory reason about. Shares no code with the planner that it helps to prove.
 //
-// Cells    The arena cut at every first and last byte that some op touches; an access is a range of cells.
+// Cells    The arena cut at every first and last byte that some op touches; an access is
+//          a range of cells.
 // Between two cuts nothing differs. Exact    rank strides are resolved for the rank; an all-gather in place
 // reads the rank's own slice only; zeroing touches its ranges only.
-//          Microbatch strides and token parities widen an access to all of them. A strided view counts as its
-//          span: if the views that an op writes in a buffer do not fill that span together, the bytes must be
-//          defined before.
+//          Microbatch strides and token parities widen an access to all of them. A strided view
+//          counts as its span: if the views that an op writes in a buffer do not fill that span
+//          together, the bytes must be defined before.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +36,10 @@ struct CellAccess {
 
 class AccessTable {
  public:
-  // `rank` in [0, mesh.world()), numbered replica-major. Accesses that make no sense (outside buffer, arena
-  // or live range; operands that overlap) are appended to `problems` and left out.
-  AccessTable(const StepPlan& plan, const MeshShape& mesh, int accumulate, int rank, Violations* problems);
+  // `rank` in [0, mesh.world()), numbered replica-major. Accesses that make no sense (outside
+  // buffer, arena or live range; operands that overlap) are appended to `problems` and left out.
+  AccessTable(const StepPlan& plan, const MeshShape& mesh, int accumulate, int rank,
+              Violations* problems);
 
   // Reads first.
   std::span<const CellAccess> of(int body, int op) const {
@@ -58,16 +60,16 @@ class AccessTable {
   std::vector<int32_t> first_op_;     // by body
 };
 
-// Numbers the stays of buffers while bodies are walked in schedule order. A stay is a time during which a
-// buffer keeps its contents: one live range, or several that meet where one body follows another (live at the
-// end of the one and at the beginning of the other).
+// Numbers the stays of buffers while bodies are walked in schedule order. A stay is a time during
+// which a buffer keeps its contents: one live range, or several that meet where one body follows
+// another (live at the end of the one and at the beginning of the other).
 class StayTracker {
  public:
   explicit StayTracker(const StepPlan& plan);
 
   void Enter(int body);
-  // The stay that an access of the entered body belongs to. A persistent buffer has one, numbered as the
-  // buffer.
+  // The stay that an access of the entered body belongs to. A persistent buffer has
+  // one, numbered as the buffer.
   int32_t StayOf(const CellAccess& access);
   // Does the buffer's latest stay outlast the body entered last?
   bool Continues(int32_t buffer) const;

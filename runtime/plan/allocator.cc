@@ -35,8 +35,8 @@ std::vector<LifetimeEvent> LifetimeEvents(const std::vector<Item>& items) {
     for (size_t k = 0; k < items[i].intervals.size(); ++k)
       for (const bool begin : {false, true}) {
         const Interval& interval = items[i].intervals[k];
-        events.push_back(
-            {begin ? interval.begin : interval.end, begin, static_cast<int32_t>(i), static_cast<int32_t>(k)});
+        events.push_back({begin ? interval.begin : interval.end, begin, static_cast<int32_t>(i),
+                          static_cast<int32_t>(k)});
       }
   std::sort(events.begin(), events.end(), [](const LifetimeEvent& a, const LifetimeEvent& b) {
     return std::tie(a.position, a.begin, a.item) < std::tie(b.position, b.begin, b.item);
@@ -74,11 +74,12 @@ void CheckItems(const std::vector<Item>& items) {
     MR_CHECK(!item.intervals.empty(), "item '{}' is never live: it needs an interval", item.name);
     for (size_t k = 0; k < item.intervals.size(); ++k) {
       const Interval& interval = item.intervals[k];
-      MR_CHECK(interval.begin < interval.end, "item '{}' has the empty interval [{}, {})", item.name,
-               interval.begin, interval.end);
+      MR_CHECK(interval.begin < interval.end, "item '{}' has the empty interval [{}, {})",
+               item.name, interval.begin, interval.end);
       MR_CHECK(k == 0 || item.intervals[k - 1].end <= interval.begin,
-               "item '{}': intervals [{}, {}) and [{}, {}) are not ascending and disjoint", item.name,
-               item.intervals[k - 1].begin, item.intervals[k - 1].end, interval.begin, interval.end);
+               "item '{}': intervals [{}, {}) and [{}, {}) are not ascending and disjoint",
+               item.name, item.intervals[k - 1].begin, item.intervals[k - 1].end, interval.begin,
+               interval.end);
     }
   }
 }

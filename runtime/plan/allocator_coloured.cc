@@ -1,5 +1,5 @@
-// Slots coloured by lifetime: per dtype, buckets take turns in a slot when they are never live together;
-// largest first, so that the first bucket of a slot sets its size.
+// Slots coloured by lifetime: per dtype, buckets take turns in a slot when they are never live
+// together; largest first, so that the first bucket of a slot sets its size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,13 +19,15 @@ struct Slot {
 enum class Choice { kLargestSlot, kSmallestSlot };
 
 // `order` descends in bytes, so every slot that exists is large enough; slots descend too.
-std::vector<Slot> Colour(const std::vector<Item>& items, const std::vector<int32_t>& order, Choice choice) {
+std::vector<Slot> Colour(const std::vector<Item>& items, const std::vector<int32_t>& order,
+                         Choice choice) {
   std::vector<Slot> slots;
   for (const int32_t i : order) {
     const Item& item = items[static_cast<size_t>(i)];
     const auto is_free = [&](const Slot& slot) {
-      return std::none_of(slot.members.begin(), slot.members.end(),
-                          [&](int32_t m) { return LiveTogether(items[static_cast<size_t>(m)], item); });
+      return std::none_of(slot.members.begin(), slot.members.end(), [&](int32_t m) {
+        return LiveTogether(items[static_cast<size_t>(m)], item);
+      });
     };
     Slot* found = nullptr;
     if (choice == Choice::kLargestSlot) {
@@ -35,7 +37,8 @@ std::vector<Slot> Colour(const std::vector<Item>& items, const std::vector<int32
       const auto slot = std::find_if(slots.rbegin(), slots.rend(), is_free);
       if (slot != slots.rend()) found = &*slot;
     }
-    if (found == nullptr) found = &slots.emplace_back(Slot{.members = {}, .bytes = PaddedBytes(item)});
+    if (found == nullptr)
+      found = &slots.emplace_back(Slot{.members = {}, .bytes = PaddedBytes(item)});
     found->members.push_back(i);
   }
   return slots;
@@ -58,15 +61,17 @@ Placement PlaceColoured(const std::vector<Item>& items) {
   }
   for (auto& [dtype, order] : buckets) {
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return PaddedBytes(items[static_cast<size_t>(a)]) > PaddedBytes(items[static_cast<size_t>(b)]);
+      return PaddedBytes(items[static_cast<size_t>(a)]) >
+             PaddedBytes(items[static_cast<size_t>(b)]);
     });
     std::vector<Slot> slots = Colour(items, order, Choice::kLargestSlot);
     std::vector<Slot> other = Colour(items, order, Choice::kSmallestSlot);
     if (TotalBytes(other) < TotalBytes(slots)) slots = std::move(other);
     for (size_t s = 0; s < slots.size(); ++s) {
-      pool.AddSlots(slots[s].members, std::vector<int>(slots[s].members.size(), 0), 1, slots[s].bytes);
-      pool.Note(fmt::format("coloured {}[{}]: {} bytes for {} buckets, the largest '{}'", Name(dtype), s,
-                            slots[s].bytes, slots[s].members.size(),
+      pool.AddSlots(slots[s].members, std::vector<int>(slots[s].members.size(), 0), 1,
+                    slots[s].bytes);
+      pool.Note(fmt::format("coloured {}[{}]: {} bytes for {} buckets, the largest '{}'",
+                            Name(dtype), s, slots[s].bytes, slots[s].members.size(),
                             items[static_cast<size_t>(slots[s].members[0])].name));
     }
   }

@@ -1,10 +1,10 @@
-// A best-fit caching allocator, replayed over the timeline: what a framework that allocates at run time would
-// reserve.
+// A best-fit caching allocator, replayed over the timeline: what a framework that allocates at run
+// time would reserve.
 //
-// Model of PyTorch's CUDACachingAllocator without its size classes and rounding beyond the arena's alignment:
-// a request takes the smallest cached block that holds it and splits off the rest; with none, a new segment
-// of exactly that size is reserved. A freed block merges with free neighbours of its own segment. Segments
-// are never returned.
+// Model of PyTorch's CUDACachingAllocator without its size classes and rounding beyond the arena's
+// alignment: a request takes the smallest cached block that holds it and splits off the rest; with
+// none, a new segment of exactly that size is reserved. A freed block merges with free neighbours
+// of its own segment. Segments are never returned.
 #include <fmt/format.h>
 
 #include <iterator>
@@ -42,7 +42,8 @@ class CachingAllocator {
   void Free(int64_t offset) {
     auto block = blocks_.find(offset);
     block->second.free = true;
-    if (const auto next = std::next(block); next != blocks_.end() && Mergeable(block->second, next->second)) {
+    if (const auto next = std::next(block);
+        next != blocks_.end() && Mergeable(block->second, next->second)) {
       free_.erase({next->second.bytes, next->first});
       block->second.bytes += next->second.bytes;
       blocks_.erase(next);
@@ -68,7 +69,9 @@ class CachingAllocator {
     int segment;
     bool free;
   };
-  static bool Mergeable(const Block& a, const Block& b) { return a.free && b.free && a.segment == b.segment; }
+  static bool Mergeable(const Block& a, const Block& b) {
+    return a.free && b.free && a.segment == b.segment;
+  }
 
   std::map<int64_t, Block> blocks_;             // all of the reserved bytes, by offset
   std::set<std::pair<int64_t, int64_t>> free_;  // (bytes, offset)
@@ -86,7 +89,8 @@ Placement PlaceDynamic(const std::vector<Item>& items) {
     const int64_t bytes = PaddedBytes(items[static_cast<size_t>(event.item)]);
     if (bytes == 0) continue;
     int64_t& offset =
-        placement.interval_offsets[static_cast<size_t>(event.item)][static_cast<size_t>(event.interval)];
+        placement
+            .interval_offsets[static_cast<size_t>(event.item)][static_cast<size_t>(event.interval)];
     if (event.begin) {
       offset = allocator.Allocate(bytes);
     } else {

@@ -1,8 +1,8 @@
 // Double buffering for the commonest unit shape, everything else persistent.
 //
-// Source: Megatron-FSDP's FixedPoolAllocator, which compares units bucket by bucket in order; here with
-// padded sizes and real dtypes. On hybrid stacks most units are not of the commonest shape, which is what the
-// other pools improve on.
+// Source: Megatron-FSDP's FixedPoolAllocator, which compares units bucket by bucket in order; here
+// with padded sizes and real dtypes. On hybrid stacks most units are not of the commonest shape,
+// which is what the other pools improve on.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace millrace::internal {
 namespace {
 
-using Shape = std::vector<std::pair<DType, int64_t>>;  // dtype and padded bytes of each bucket, in order
+using Shape =
+    std::vector<std::pair<DType, int64_t>>;  // dtype and padded bytes of each bucket, in order
 
 struct Unit {
   std::vector<int32_t> items;
@@ -65,8 +66,9 @@ Placement PlaceFixed(const std::vector<Item>& items, int slots) {
     for (const int32_t m : members) in_slot[static_cast<size_t>(m)] = true;
     const std::string slot = fmt::format("fixed {}[{}]", Name(shape[j].first), j);
     pool.AddSlots(members, AssignCopies(items, members, slots, slot), slots, shape[j].second);
-    pool.Note(fmt::format("{}: {} copies of {} bytes for {} units such as '{}'", slot, slots, shape[j].second,
-                          members.size(), items[static_cast<size_t>(members[0])].name));
+    pool.Note(fmt::format("{}: {} copies of {} bytes for {} units such as '{}'", slot, slots,
+                          shape[j].second, members.size(),
+                          items[static_cast<size_t>(members[0])].name));
   }
   const auto persistent = std::count(in_slot.begin(), in_slot.end(), false);
   for (size_t i = 0; i < items.size(); ++i)

@@ -10,8 +10,8 @@
 
 namespace millrace::internal {
 
-// Each fills offsets, pool_bytes and notes (dynamic: interval_offsets too); PlanPool adds the lower bound.
-// Items are valid.
+// Each fills offsets, pool_bytes and notes (dynamic: interval_offsets too); PlanPool adds the lower
+// bound. Items are valid.
 Placement PlaceDynamic(const std::vector<Item>& items);
 Placement PlacePersistent(const std::vector<Item>& items);
 Placement PlaceFixed(const std::vector<Item>& items, int slots);
@@ -29,8 +29,8 @@ bool LiveTogether(const Item& a, const Item& b);
 // Indices of `items` in order of first use, then of index.
 std::vector<int32_t> OrderOfFirstUse(const std::vector<Item>& items);
 
-// One end of an interval. In order of position; at one position ends come before begins (intervals are
-// half-open), then items by index.
+// One end of an interval. In order of position; at one position ends come before begins (intervals
+// are half-open), then items by index.
 struct LifetimeEvent {
   int64_t position;
   bool begin;
@@ -45,7 +45,9 @@ class ConflictMatrix {
   explicit ConflictMatrix(const std::vector<Item>& items);
   const uint64_t* row(int32_t item) const { return &bits_[static_cast<size_t>(item) * words_]; }
   size_t words() const { return words_; }
-  static bool Test(const uint64_t* row, int32_t other) { return (row[other >> 6] >> (other & 63)) & 1; }
+  static bool Test(const uint64_t* row, int32_t other) {
+    return (row[other >> 6] >> (other & 63)) & 1;
+  }
   bool operator()(int32_t a, int32_t b) const { return Test(row(a), b); }
 
  private:

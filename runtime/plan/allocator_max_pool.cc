@@ -1,9 +1,9 @@
-// Slots by order statistics: per dtype, slot j is as large as the j-th largest bucket of any unit, in `slots`
-// copies.
+// Slots by order statistics: per dtype, slot j is as large as the j-th largest bucket of any unit,
+// in `slots` copies.
 //
-// Source: MaxPoolAllocator of Megatron-LM #5462, planned with padded sizes and real dtypes. For pools in
-// which each unit takes slots 0..j and nothing is known of lifetimes, the vector of slot sizes is minimal
-// component by component: whoever has j buckets of a size needs j slots of it.
+// Source: MaxPoolAllocator of Megatron-LM #5462, planned with padded sizes and real dtypes. For
+// pools in which each unit takes slots 0..j and nothing is known of lifetimes, the vector of slot
+// sizes is minimal component by component: whoever has j buckets of a size needs j slots of it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,9 +24,11 @@ struct Slot {
 
 // By dtype and rank.
 std::map<DType, std::vector<Slot>> Slots(const std::vector<Item>& items) {
-  std::map<std::pair<int32_t, DType>, std::vector<int32_t>> buckets;  // by unit and dtype, in item order
+  std::map<std::pair<int32_t, DType>, std::vector<int32_t>>
+      buckets;  // by unit and dtype, in item order
   for (size_t i = 0; i < items.size(); ++i)
-    if (items[i].unit >= 0) buckets[{items[i].unit, items[i].dtype}].push_back(static_cast<int32_t>(i));
+    if (items[i].unit >= 0)
+      buckets[{items[i].unit, items[i].dtype}].push_back(static_cast<int32_t>(i));
   const auto bytes = [&](int32_t i) { return PaddedBytes(items[static_cast<size_t>(i)]); };
   std::map<DType, std::vector<Slot>> slots;
   for (auto& [unit_and_dtype, members] : buckets) {
@@ -54,7 +56,8 @@ Placement PlaceMaxPool(const std::vector<Item>& items, int slots) {
     for (size_t rank = 0; rank < of_dtype.size(); ++rank) {
       const Slot& slot = of_dtype[rank];
       const std::string name = fmt::format("max_pool {}[{}]", Name(dtype), rank);
-      pool.AddSlots(slot.members, AssignCopies(items, slot.members, slots, name), slots, slot.bytes);
+      pool.AddSlots(slot.members, AssignCopies(items, slot.members, slots, name), slots,
+                    slot.bytes);
       pool.Note(fmt::format("{}: {} copies of {} bytes, set by '{}'", name, slots, slot.bytes,
                             items[static_cast<size_t>(slot.largest)].name));
     }

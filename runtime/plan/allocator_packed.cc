@@ -1,10 +1,10 @@
-// Byte offsets by lifetime: the smallest pool over several orders of placement, then improved while it is
-// above the lower bound.
+// Byte offsets by lifetime: the smallest pool over several orders of placement, then improved while
+// it is above the lower bound.
 //
-// Minimal packing is NP-hard (dynamic storage allocation), but training steps are kind: lifetimes nest,
-// neighbours meet in pairs, and one of the orders below usually reaches the lower bound, where the search
-// stops. The work is bounded by counts, never by time, so that the same items have the same addresses on
-// every machine.
+// Minimal packing is NP-hard (dynamic storage allocation), but training steps are kind: lifetimes
+// nest, neighbours meet in pairs, and one of the orders below usually reaches the lower bound,
+// where the search stops. The work is bounded by counts, never by time, so that the same items have
+// the same addresses on every machine.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ namespace {
 
 enum class Fit { kLowest, kTightest };
 
-// What to place, in which order, and where: an item that is `from_top` goes to the highest gap below the
-// lower bound if there is one.
+// What to place, in which order, and where: an item that is `from_top` goes to the highest gap
+// below the lower bound if there is one.
 struct Recipe {
   const char* name;
   std::vector<int32_t> order;
@@ -59,8 +59,8 @@ class Packer {
   std::vector<Placed> placed_;  // by offset
 };
 
-// Walks the gaps between the placed items that are live together with this one, lowest first. The last gap is
-// open above; below the cap it counts as one that ends there.
+// Walks the gaps between the placed items that are live together with this one, lowest first. The
+// last gap is open above; below the cap it counts as one that ends there.
 int64_t Packer::FindOffset(int32_t item, Fit fit, bool from_top) const {
   const int64_t bytes = this->bytes(item);
   const uint64_t* row = conflicts_.row(item);
@@ -129,7 +129,8 @@ std::vector<int64_t> Pressure(const std::vector<Item>& items) {
       // The peaks of the sum are where begins are followed by an end.
       if (e + 1 < events.size() && events[e + 1].begin) continue;
       for (const int32_t other : live)
-        pressure[static_cast<size_t>(other)] = std::max(pressure[static_cast<size_t>(other)], live_bytes);
+        pressure[static_cast<size_t>(other)] =
+            std::max(pressure[static_cast<size_t>(other)], live_bytes);
     } else {
       *std::find(live.begin(), live.end(), item) = live.back();
       live.pop_back();
@@ -143,7 +144,8 @@ std::vector<int64_t> Pressure(const std::vector<Item>& items) {
 template <class Key>
 std::vector<int32_t> DescendingBy(const std::vector<int32_t>& first_use, const Key& key) {
   std::vector<int32_t> order = first_use;
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) > key(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return key(a) > key(b); });
   return order;
 }
 
@@ -170,8 +172,9 @@ std::vector<Recipe> Recipes(const std::vector<Item>& items) {
       first_use, [&](int32_t i) { return std::pair(pressure[static_cast<size_t>(i)], bytes(i)); });
   const std::vector<int32_t> by_length =
       DescendingBy(first_use, [&](int32_t i) { return std::pair(length(i), bytes(i)); });
-  const std::vector<int32_t> by_area = DescendingBy(
-      first_use, [&](int32_t i) { return static_cast<double>(bytes(i)) * static_cast<double>(length(i)); });
+  const std::vector<int32_t> by_area = DescendingBy(first_use, [&](int32_t i) {
+    return static_cast<double>(bytes(i)) * static_cast<double>(length(i));
+  });
   return {
       {"even units from the bottom, odd from the top", first_use, Fit::kLowest, odd_unit},
       {"by pressure, lowest gap", by_pressure, Fit::kLowest, {}},
@@ -180,35 +183,38 @@ std::vector<Recipe> Recipes(const std::vector<Item>& items) {
       {"by bytes, lowest gap", by_bytes, Fit::kLowest, {}},
       {"by area, lowest gap", by_area, Fit::kLowest, {}},
       {"by first use, tightest gap", first_use, Fit::kTightest, {}},
-      {"by pressure, even units from the bottom, odd from the top", by_pressure, Fit::kLowest, odd_unit},
+      {"by pressure, even units from the bottom, odd from the top", by_pressure, Fit::kLowest,
+       odd_unit},
       {"by length, short ones from the top", by_length, Fit::kLowest, below_median_length},
   };
 }
 
-// Hill climbing: an item at the top of the pool is moved to an earlier turn, where it may find a lower place;
-// what is not worse is kept.
+// Hill climbing: an item at the top of the pool is moved to an earlier turn, where it may find a
+// lower place; what is not worse is kept.
 //
-// Turns are taken in order of offset, each to the lowest gap. That never loses: by induction an item's old
-// offset is free at its turn, as what came before ends no higher than it did. And some such order is optimal:
-// that of an optimal packing.
+// Turns are taken in order of offset, each to the lowest gap. That never loses: by induction an
+// item's old offset is free at its turn, as what came before ends no higher than it did. And some
+// such order is optimal: that of an optimal packing.
 void Improve(Packer& packer, int64_t lower_bound, Packer::Result& best) {
   const int64_t n = static_cast<int64_t>(best.offsets.size());
-  constexpr int64_t kConflictTests = 50'000'000, kMaxRounds = 400;  // a round tests about n * n / 2 conflicts
+  constexpr int64_t kConflictTests = 50'000'000,
+                    kMaxRounds = 400;  // a round tests about n * n / 2 conflicts
   const int64_t rounds = std::min(kMaxRounds, kConflictTests / (n * n + 1));
   const auto offset = [&](int32_t item) { return best.offsets[static_cast<size_t>(item)]; };
   Recipe recipe{"", std::vector<int32_t>(best.offsets.size()), Fit::kLowest, {}};
   std::vector<int32_t>& order = recipe.order;
   std::iota(order.begin(), order.end(), 0);
   for (int64_t round = 0; round < rounds && best.pool_bytes > lower_bound; ++round) {
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return offset(a) < offset(b); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return offset(a) < offset(b); });
     std::vector<int64_t> at_top;  // turns of the items that end where the pool does
     for (int64_t turn = 0; turn < n; ++turn) {
       const int32_t item = order[static_cast<size_t>(turn)];
       if (offset(item) + packer.bytes(item) == best.pool_bytes) at_top.push_back(turn);
     }
     const PhiloxCounter words = PhiloxBlock(0, 0, static_cast<uint64_t>(round));
-    // Now and then any item. Never the first turn: an item that ends at the top from there is the lower
-    // bound.
+    // Now and then any item. Never the first turn: an item that ends at the top from
+    // there is the lower bound.
     const int64_t from = words[2] % 4 != 0
                              ? at_top[words[0] % at_top.size()]
                              : 1 + static_cast<int64_t>(words[0] % static_cast<uint64_t>(n - 1));

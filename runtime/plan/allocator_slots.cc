@@ -14,8 +14,8 @@ bool LiveAt(const Item& item, int64_t position) {
 }
 
 // More members live at one position than there are copies? Then no assignment exists.
-void CheckSimultaneous(const std::vector<Item>& items, const std::vector<int32_t>& members, int copies,
-                       const std::string& slot) {
+void CheckSimultaneous(const std::vector<Item>& items, const std::vector<int32_t>& members,
+                       int copies, const std::string& slot) {
   for (const int32_t m : members) {
     const Item& item = items[static_cast<size_t>(m)];
     for (const Interval& interval : item.intervals) {
@@ -26,18 +26,19 @@ void CheckSimultaneous(const std::vector<Item>& items, const std::vector<int32_t
         ++live;
         if (o != m && other == nullptr) other = &items[static_cast<size_t>(o)];
       }
-      MR_REQUIRE(ErrorCode::kConfig, live <= copies,
-                 "slot {}: '{}' and '{}' are among {} buckets live at once, and there are {} copies; set "
-                 "memory.slots to "
-                 "at least {}",
-                 slot, other->name, item.name, live, copies, live);
+      MR_REQUIRE(
+          ErrorCode::kConfig, live <= copies,
+          "slot {}: '{}' and '{}' are among {} buckets live at once, and there are {} copies; set "
+          "memory.slots to "
+          "at least {}",
+          slot, other->name, item.name, live, copies, live);
     }
   }
 }
 
 // Depth first over members in order of first use, each to the copies in turn from the one after its
-// predecessor's. The first descent is the greedy assignment and nearly always the answer; `steps` bounds what
-// follows when it is not.
+// predecessor's. The first descent is the greedy assignment and nearly always the answer; `steps`
+// bounds what follows when it is not.
 class CopySearch {
  public:
   CopySearch(const std::vector<Item>& items, const std::vector<int32_t>& members, int copies)
@@ -47,7 +48,8 @@ class CopySearch {
     for (size_t k = 0; k < order_.size(); ++k) {
       earlier_.emplace_back();
       for (size_t e = 0; e < k; ++e)
-        if (LiveTogether(items[static_cast<size_t>(order_[k])], items[static_cast<size_t>(order_[e])]))
+        if (LiveTogether(items[static_cast<size_t>(order_[k])],
+                         items[static_cast<size_t>(order_[e])]))
           earlier_.back().push_back(e);
     }
   }
@@ -71,7 +73,8 @@ class CopySearch {
   }
 
   int copy_of(int32_t member) const {
-    return copy_[static_cast<size_t>(std::find(order_.begin(), order_.end(), member) - order_.begin())];
+    return copy_[static_cast<size_t>(std::find(order_.begin(), order_.end(), member) -
+                                     order_.begin())];
   }
   // The furthest member that found no copy, and one that it is live together with.
   int32_t stuck() const { return order_[stuck_]; }
@@ -79,7 +82,8 @@ class CopySearch {
 
  private:
   bool Taken(size_t k, int copy) const {
-    return std::any_of(earlier_[k].begin(), earlier_[k].end(), [&](size_t e) { return copy_[e] == copy; });
+    return std::any_of(earlier_[k].begin(), earlier_[k].end(),
+                       [&](size_t e) { return copy_[e] == copy; });
   }
 
   const int copies_;
@@ -92,32 +96,33 @@ class CopySearch {
 
 }  // namespace
 
-std::vector<int> AssignCopies(const std::vector<Item>& items, const std::vector<int32_t>& members, int copies,
-                              const std::string& slot) {
-  MR_REQUIRE(ErrorCode::kConfig, copies >= 1, "memory.slots is {}: slot {} needs at least one copy", copies,
-             slot);
+std::vector<int> AssignCopies(const std::vector<Item>& items, const std::vector<int32_t>& members,
+                              int copies, const std::string& slot) {
+  MR_REQUIRE(ErrorCode::kConfig, copies >= 1, "memory.slots is {}: slot {} needs at least one copy",
+             copies, slot);
   CheckSimultaneous(items, members, copies, slot);
   CopySearch search(items, members, copies);
   constexpr int64_t kSteps = 200'000;
   if (!search.Run(kSteps))
     throw Error(
         ErrorCode::kConfig,
-        fmt::format(
-            "slot {}: '{}' finds no copy beside '{}': a bucket keeps its copy in all its lifetimes, and {} "
-            "copies do not allow that; set memory.slots to at least {}",
-            slot, items[static_cast<size_t>(search.stuck())].name,
-            items[static_cast<size_t>(search.in_the_way())].name, copies, copies + 1));
+        fmt::format("slot {}: '{}' finds no copy beside '{}': a bucket keeps its copy in all its "
+                    "lifetimes, and {} "
+                    "copies do not allow that; set memory.slots to at least {}",
+                    slot, items[static_cast<size_t>(search.stuck())].name,
+                    items[static_cast<size_t>(search.in_the_way())].name, copies, copies + 1));
   std::vector<int> copy_of;
   for (const int32_t m : members) copy_of.push_back(search.copy_of(m));
   return copy_of;
 }
 
-void SlotPool::AddSlots(const std::vector<int32_t>& members, const std::vector<int>& copy_of, int copies,
-                        int64_t bytes) {
+void SlotPool::AddSlots(const std::vector<int32_t>& members, const std::vector<int>& copy_of,
+                        int copies, int64_t bytes) {
   for (size_t i = 0; i < members.size(); ++i) {
     MR_CHECK_LE(PaddedBytes(items_[static_cast<size_t>(members[i])]), bytes, "'{}' in its slot",
                 items_[static_cast<size_t>(members[i])].name);
-    placement_.offsets[static_cast<size_t>(members[i])] = placement_.pool_bytes + copy_of[i] * bytes;
+    placement_.offsets[static_cast<size_t>(members[i])] =
+        placement_.pool_bytes + copy_of[i] * bytes;
   }
   placement_.pool_bytes += copies * bytes;
 }

@@ -1,5 +1,5 @@
-// Slots: reserved ranges that several buckets take turns in. Shared by the fixed, max-pool and coloured
-// pools; not for others.
+// Slots: reserved ranges that several buckets take turns in. Shared by the fixed, max-pool and
+// coloured pools; not for others.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ class SlotPool {
   Placement placement_;
 };
 
-// A copy in [0, copies) for each member (index into items), such that members that are live together never
-// share one. Members are taken in order of first use, each to the free copy used least recently: a gather
-// then rarely waits for the last reader of its slot. Error(kConfig) naming two items, `slot` and
-// memory.slots: more are live at once than there are copies, or, since an item keeps its copy in all its
-// intervals, none of the ways that were tried works out.
-std::vector<int> AssignCopies(const std::vector<Item>& items, const std::vector<int32_t>& members, int copies,
-                              const std::string& slot);
+// A copy in [0, copies) for each member (index into items), such that members that are live
+// together never share one. Members are taken in order of first use, each to the free copy used
+// least recently: a gather then rarely waits for the last reader of its slot. Error(kConfig) naming
+// two items, `slot` and memory.slots: more are live at once than there are copies, or, since an
+// item keeps its copy in all its intervals, none of the ways that were tried works out.
+std::vector<int> AssignCopies(const std::vector<Item>& items, const std::vector<int32_t>& members,
+                              int copies, const std::string& slot);
 
 }  // namespace millrace::internal

@@ -1,5 +1,5 @@
-// The proof that a placement is one, written without the allocators' helpers, so that one mistake cannot hide
-// the other.
+// The proof that a placement is one, written without the allocators' helpers, so that one mistake
+// cannot hide the other.
 #include <algorithm>
 #include <map>
 
@@ -19,15 +19,17 @@ std::vector<Stay> Stays(const std::vector<Item>& items, const Placement& placeme
   const bool by_interval = !placement.interval_offsets.empty();
   MR_CHECK_EQ(placement.offsets.size(), items.size(), "a placement has one offset per item");
   if (by_interval)
-    MR_CHECK_EQ(placement.interval_offsets.size(), items.size(), "interval offsets, one row per item");
+    MR_CHECK_EQ(placement.interval_offsets.size(), items.size(),
+                "interval offsets, one row per item");
   std::vector<Stay> stays;
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     if (by_interval) {
       const std::vector<int64_t>& row = placement.interval_offsets[i];
-      MR_CHECK(row.size() == item.intervals.size() && (row.empty() || row[0] == placement.offsets[i]),
-               "item '{}' has {} intervals and {} interval offsets, the first of which is its offset",
-               item.name, item.intervals.size(), row.size());
+      MR_CHECK(
+          row.size() == item.intervals.size() && (row.empty() || row[0] == placement.offsets[i]),
+          "item '{}' has {} intervals and {} interval offsets, the first of which is its offset",
+          item.name, item.intervals.size(), row.size());
     }
     for (size_t k = 0; k < item.intervals.size(); ++k) {
       const int64_t offset = by_interval ? placement.interval_offsets[i][k] : placement.offsets[i];
@@ -38,12 +40,11 @@ std::vector<Stay> Stays(const std::vector<Item>& items, const Placement& placeme
 }
 
 [[noreturn]] void ThrowOverlap(const Stay& a, const Stay& b) {
-  throw Error(
-      ErrorCode::kInternal,
-      fmt::format(
-          "'{}' at bytes [{}, {}), live during [{}, {}), overlaps '{}' at [{}, {}), live during [{}, {})",
-          a.item->name, a.offset, a.end, a.live.begin, a.live.end, b.item->name, b.offset, b.end,
-          b.live.begin, b.live.end));
+  throw Error(ErrorCode::kInternal,
+              fmt::format("'{}' at bytes [{}, {}), live during [{}, {}), overlaps '{}' at [{}, "
+                          "{}), live during [{}, {})",
+                          a.item->name, a.offset, a.end, a.live.begin, a.live.end, b.item->name,
+                          b.offset, b.end, b.live.begin, b.live.end));
 }
 
 }  // namespace
@@ -51,15 +52,16 @@ std::vector<Stay> Stays(const std::vector<Item>& items, const Placement& placeme
 void VerifyPlacement(const std::vector<Item>& items, const Placement& placement) {
   std::vector<Stay> stays = Stays(items, placement);
   for (const Stay& stay : stays) {
-    MR_CHECK(stay.offset % kArenaAlignment == 0, "item '{}' at offset {}, which is no multiple of {}",
-             stay.item->name, stay.offset, kArenaAlignment);
+    MR_CHECK(stay.offset % kArenaAlignment == 0,
+             "item '{}' at offset {}, which is no multiple of {}", stay.item->name, stay.offset,
+             kArenaAlignment);
     MR_CHECK(stay.offset >= 0 && stay.end <= placement.pool_bytes,
              "item '{}' at bytes [{}, {}) of a pool of {}", stay.item->name, stay.offset, stay.end,
              placement.pool_bytes);
   }
 
-  // Walk the begins; whoever has ended by then leaves. As long as the live ones are disjoint, a newcomer can
-  // only overlap its neighbours.
+  // Walk the begins; whoever has ended by then leaves. As long as the live ones are disjoint, a
+  // newcomer can only overlap its neighbours.
   std::erase_if(stays, [](const Stay& stay) { return stay.end == stay.offset; });
   std::sort(stays.begin(), stays.end(),
             [](const Stay& a, const Stay& b) { return a.live.begin < b.live.begin; });

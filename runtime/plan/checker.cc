@@ -1,5 +1,5 @@
-// The dynamic half: the schedule is walked as it runs, with the state of every byte. checker_structure.cc
-// proves what needs no walk.
+// The dynamic half: the schedule is walked as it runs, with the state of every byte.
+// checker_structure.cc proves what needs no walk.
 #include "runtime/plan/checker.h"
 
 #include <fmt/format.h>
@@ -81,12 +81,14 @@ class Walk {
                      cells_[static_cast<size_t>(c)].stay == stay;
           if (!intact)
             Report(ViolationKind::kUndefined,
-                   fmt::format("{} does not survive the schedule, but the host reads it then", buffer.name));
+                   fmt::format("{} does not survive the schedule, but the host reads it then",
+                               buffer.name));
           return;
         }
       }
     }
-    Report(ViolationKind::kUndefined, fmt::format("the host reads {}, which no op writes", buffer.name));
+    Report(ViolationKind::kUndefined,
+           fmt::format("the host reads {}, which no op writes", buffer.name));
   }
 
  private:
@@ -97,16 +99,19 @@ class Walk {
   std::string At(int32_t instance) const {
     if (instance < 0) return "the host";
     const Instance& i = instances_[static_cast<size_t>(instance)];
-    return fmt::format("[{} microbatch {}] {}", i.phase, i.microbatch, DescribeAt(plan_, i.body, i.op));
+    return fmt::format("[{} microbatch {}] {}", i.phase, i.microbatch,
+                       DescribeAt(plan_, i.body, i.op));
   }
   std::string Bytes(int32_t cell) const {
     const ByteRange range = table_.bytes(cell);
     return fmt::format("bytes [{}, {}) of the arena, rank {}", range.begin, range.end, rank_);
   }
-  const std::string& NameOf(int32_t buffer) const { return plan_.buffers[static_cast<size_t>(buffer)].name; }
+  const std::string& NameOf(int32_t buffer) const {
+    return plan_.buffers[static_cast<size_t>(buffer)].name;
+  }
 
-  // Master weights, moments, tokens and scalars are written by the host; the rest of the persistent state by
-  // ops.
+  // Master weights, moments, tokens and scalars are written by the host; the rest of
+  // the persistent state by ops.
   void DefineHostState() {
     std::vector<bool> host(plan_.buffers.size());
     const StateViews& state = plan_.state;
@@ -145,11 +150,11 @@ class Walk {
     for (int32_t c = access.begin; c < access.end; ++c) {
       CellState& cell = cells_[static_cast<size_t>(c)];
       if (!cell.defined || cell.stay != stay) {
-        Report(
-            ViolationKind::kUndefined,
-            fmt::format(
-                "{}: {} reads {} where nothing has written it since it became live; last written by {} ({})",
-                At(self), access.operand, NameOf(access.buffer), At(cell.writer), Bytes(c)));
+        Report(ViolationKind::kUndefined,
+               fmt::format("{}: {} reads {} where nothing has written it since it became live; "
+                           "last written by {} ({})",
+                           At(self), access.operand, NameOf(access.buffer), At(cell.writer),
+                           Bytes(c)));
         return;
       }
       if (cell.writer >= 0 && cell.writer != self && !order_(cell.writer, self)) {
@@ -162,8 +167,8 @@ class Walk {
     if (root_[b] >= 0 && static_cast<size_t>(root_[b]) != b &&
         derived_[b] != version_[static_cast<size_t>(root_[b])])
       Report(ViolationKind::kStale,
-             fmt::format("{}: {} reads {}, made from {} before its latest update", At(self), access.operand,
-                         NameOf(access.buffer), NameOf(root_[b])));
+             fmt::format("{}: {} reads {}, made from {} before its latest update", At(self),
+                         access.operand, NameOf(access.buffer), NameOf(root_[b])));
   }
 
   void Write(int32_t self, const CellAccess& access, int32_t stay) {
@@ -183,22 +188,26 @@ class Walk {
   }
 
   void Race(int32_t self, const CellAccess& access, int32_t other, const char* does, int32_t cell) {
-    Report(ViolationKind::kRace,
-           fmt::format("{}: {} {} {} without waiting for {}, which {} the same bytes ({})", At(self),
-                       access.operand, access.effect == Effect::kRead ? "reads" : "writes",
-                       NameOf(access.buffer), At(other), does, Bytes(cell)));
+    Report(
+        ViolationKind::kRace,
+        fmt::format("{}: {} {} {} without waiting for {}, which {} the same bytes ({})", At(self),
+                    access.operand, access.effect == Effect::kRead ? "reads" : "writes",
+                    NameOf(access.buffer), At(other), does, Bytes(cell)));
   }
 
   // Which version of which master weights a cast or gathered copy holds.
   void TrackVersions(const KernelOp& op) {
     const auto derive = [&](const View& from, const View& to) {
-      const auto f = static_cast<size_t>(from.buffer.value), t = static_cast<size_t>(to.buffer.value);
+      const auto f = static_cast<size_t>(from.buffer.value),
+                 t = static_cast<size_t>(to.buffer.value);
       root_[t] = root_[f];
-      if (root_[f] >= 0) derived_[t] = static_cast<size_t>(root_[f]) == f ? version_[f] : derived_[f];
+      if (root_[f] >= 0)
+        derived_[t] = static_cast<size_t>(root_[f]) == f ? version_[f] : derived_[f];
     };
     if (const auto* cast = std::get_if<CastOp<View>>(&op)) {
       derive(cast->x, cast->out);
-    } else if (const auto* gather = std::get_if<AllGatherOp<View>>(&op); gather != nullptr && gather->shard) {
+    } else if (const auto* gather = std::get_if<AllGatherOp<View>>(&op);
+               gather != nullptr && gather->shard) {
       derive(gather->shard, gather->full);
     } else if (const auto* adamw = std::get_if<AdamWOp<View>>(&op)) {
       ++version_[static_cast<size_t>(adamw->master.buffer.value)];
@@ -215,19 +224,20 @@ class Walk {
   HappensBefore order_;
   std::vector<Instance> instances_;
   std::vector<CellState> cells_;
-  std::vector<int32_t> root_;               // by buffer: master weights that it is a copy of; -1 none
+  std::vector<int32_t> root_;  // by buffer: master weights that it is a copy of; -1 none
   std::vector<int64_t> derived_, version_;  // by buffer: version copied; updates so far
   std::vector<int32_t> waits_;
 };
 
-// Ranks that can differ: offsets are linear in the rank, so beyond a few ranks the ends and one in between
-// stand for all.
+// Ranks that can differ: offsets are linear in the rank, so beyond a few ranks the ends and one in
+// between stand for all.
 std::vector<int> RanksToCheck(const StepPlan& plan, const MeshShape& mesh) {
   bool by_rank = false;
   for (const Body& body : plan.bodies) {
     for (const PlanOp& op : body.ops) {
       const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
-      by_rank = by_rank || (gather != nullptr && !gather->shard);  // in place: reads the rank's own slice
+      by_rank =
+          by_rank || (gather != nullptr && !gather->shard);  // in place: reads the rank's own slice
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         by_rank = by_rank || view.rank_stride != 0;
       });
@@ -245,7 +255,8 @@ std::vector<int> RanksToCheck(const StepPlan& plan, const MeshShape& mesh) {
 
 }  // namespace
 
-Violations FindViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate, size_t limit) {
+Violations FindViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate,
+                          size_t limit) {
   Violations found;
   FindStructuralViolations(plan, mesh, accumulate, &found);
   if (found.empty()) {
@@ -272,11 +283,13 @@ void CheckPlan(const StepPlan& plan, const MeshShape& mesh, int accumulate) {
   throw Error(ErrorCode::kInternal, text);
 }
 
-bool EdgeImplied(const StepPlan& plan, const std::vector<Entry>& schedule, int entry_index, int edge_index) {
+bool EdgeImplied(const StepPlan& plan, const std::vector<Entry>& schedule, int entry_index,
+                 int edge_index) {
   HappensBefore order;
   std::vector<int32_t> first_of_entry, waits;
   int32_t next = 0;
-  const Edge& removed = schedule[static_cast<size_t>(entry_index)].edges[static_cast<size_t>(edge_index)];
+  const Edge& removed =
+      schedule[static_cast<size_t>(entry_index)].edges[static_cast<size_t>(edge_index)];
   for (const Entry& entry : schedule) {
     first_of_entry.push_back(next);
     const Body& body = plan.bodies[static_cast<size_t>(entry.body)];

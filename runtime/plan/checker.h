@@ -1,15 +1,15 @@
-// Proves a plan before it runs. Knows the plan's text only, not how it was made: own lifetimes, own clocks,
-// own overlap test.
+// Proves a plan before it runs. Knows the plan's text only, not how it was made: own lifetimes, own
+// clocks, own overlap test.
 //
 // Proved, on every rank that differs:
-//   every read finds each byte written, since its buffer became live, by an op that has finished before
-//   (persistent state that the host writes counts as written); weights are read in their latest version; two
-//   accesses to one byte, one of them a write, are ordered by streams and edges; buffers live at one position
-//   share no byte; accesses stay inside buffer, arena and live range; stays of a bucket have one address;
-//   edges come from earlier ops of other streams; a communicator is used from one stream, with sizes that
-//   match its group.
-// Seams  prologue -> step -> step is walked as a run would: what a step reads from before must have been left
-// by the prologue and by a step
+//   every read finds each byte written, since its buffer became live, by an op that has finished
+//   before (persistent state that the host writes counts as written); weights are read in their
+//   latest version; two accesses to one byte, one of them a write, are ordered by streams and
+//   edges; buffers live at one position share no byte; accesses stay inside buffer, arena and live
+//   range; stays of a bucket have one address; edges come from earlier ops of other streams; a
+//   communicator is used from one stream, with sizes that match its group.
+// Seams  prologue -> step -> step is walked as a run would: what a step reads from before must have
+// been left by the prologue and by a step
 //        alike. Streams are joined between two schedules, bodies within one are not.
 #pragma once
 
@@ -19,7 +19,8 @@
 namespace millrace {
 
 // At most `limit`, in the order of the schedule; empty: the plan is proved.
-Violations FindViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate, size_t limit = 20);
+Violations FindViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate,
+                          size_t limit = 20);
 
 // Error(kInternal) with the first violations.
 void CheckPlan(const StepPlan& plan, const MeshShape& mesh, int accumulate);

@@ -28,15 +28,17 @@ class Structure {
   }
 
  private:
-  void Report(ViolationKind kind, std::string message) { found_->push_back({kind, std::move(message)}); }
+  void Report(ViolationKind kind, std::string message) {
+    found_->push_back({kind, std::move(message)});
+  }
 
   void Bodies() {
     int64_t begin = 0;
     for (const Body& body : plan_.bodies) {
       if (body.begin != begin)
         Report(ViolationKind::kStructure,
-               fmt::format("body {} begins at position {}, the one before ends at {}", body.name, body.begin,
-                           begin));
+               fmt::format("body {} begins at position {}, the one before ends at {}", body.name,
+                           body.begin, begin));
       begin = body.end();
     }
   }
@@ -61,10 +63,12 @@ class Structure {
         };
         if (edge.to_op < last) bad(text() + " is out of order");
         last = std::max(last, edge.to_op);
-        if (edge.to_op < 0 || static_cast<size_t>(edge.to_op) >= ops.size() || edge.from_entry < 0 ||
-            static_cast<size_t>(edge.from_entry) > e || edge.from_op < 0 ||
+        if (edge.to_op < 0 || static_cast<size_t>(edge.to_op) >= ops.size() ||
+            edge.from_entry < 0 || static_cast<size_t>(edge.from_entry) > e || edge.from_op < 0 ||
             static_cast<size_t>(edge.from_op) >=
-                plan_.bodies[static_cast<size_t>(schedule[static_cast<size_t>(edge.from_entry)].body)]
+                plan_
+                    .bodies[static_cast<size_t>(
+                        schedule[static_cast<size_t>(edge.from_entry)].body)]
                     .ops.size()) {
           bad(text() + " names an op that does not exist");
           continue;
@@ -85,26 +89,29 @@ class Structure {
       const bool persistent = buffer.scope == BufferScope::kPersistent;
       if (buffer.offsets.empty() && buffer.live.empty()) continue;  // planned, but no op needs it
       if (buffer.offsets.size() != 1 && buffer.offsets.size() != buffer.live.size())
-        Report(ViolationKind::kStructure, fmt::format("{} has {} addresses for {} live ranges", buffer.name,
-                                                      buffer.offsets.size(), buffer.live.size()));
+        Report(ViolationKind::kStructure,
+               fmt::format("{} has {} addresses for {} live ranges", buffer.name,
+                           buffer.offsets.size(), buffer.live.size()));
       for (const int64_t offset : buffer.offsets) {
         const int64_t low = persistent ? 0 : plan_.persistent_bytes,
                       high = persistent ? plan_.persistent_bytes : plan_.arena_bytes;
         if (offset < low || offset + buffer.bytes > high)
-          Report(ViolationKind::kBounds, fmt::format("{} at [{}, {}) leaves its part of the arena, [{}, {})",
-                                                     buffer.name, offset, offset + buffer.bytes, low, high));
-        if (offset % kArenaAlignment != 0)
           Report(ViolationKind::kBounds,
-                 fmt::format("{} at {} is not aligned to {}", buffer.name, offset, kArenaAlignment));
+                 fmt::format("{} at [{}, {}) leaves its part of the arena, [{}, {})", buffer.name,
+                             offset, offset + buffer.bytes, low, high));
+        if (offset % kArenaAlignment != 0)
+          Report(ViolationKind::kBounds, fmt::format("{} at {} is not aligned to {}", buffer.name,
+                                                     offset, kArenaAlignment));
       }
       for (size_t i = 0; i < buffer.live.size(); ++i)
         if (buffer.live[i].begin >= buffer.live[i].end ||
             (i > 0 && buffer.live[i].begin < buffer.live[i - 1].end))
           Report(ViolationKind::kStructure,
                  fmt::format("live ranges of {} are empty or out of order", buffer.name));
-      if (persistent &&
-          (buffer.live.size() != 1 || buffer.live[0].begin > 0 || buffer.live[0].end < plan_.timeline_end()))
-        Report(ViolationKind::kLifetime, fmt::format("{} is persistent, but not live always", buffer.name));
+      if (persistent && (buffer.live.size() != 1 || buffer.live[0].begin > 0 ||
+                         buffer.live[0].end < plan_.timeline_end()))
+        Report(ViolationKind::kLifetime,
+               fmt::format("{} is persistent, but not live always", buffer.name));
     }
   }
 
@@ -137,14 +144,15 @@ class Structure {
       }
       const auto next = live.lower_bound(change.offset);
       const auto clash = [&](const std::pair<const int64_t, const PlanBuffer*>& other) {
-        Report(
-            ViolationKind::kOverlap,
-            fmt::format("{} at [{}, {}) and {} at [{}, {}) are both live at position {}", change.buffer->name,
-                        change.offset, change.offset + change.buffer->bytes, other.second->name, other.first,
-                        other.first + other.second->bytes, change.position));
+        Report(ViolationKind::kOverlap,
+               fmt::format("{} at [{}, {}) and {} at [{}, {}) are both live at position {}",
+                           change.buffer->name, change.offset, change.offset + change.buffer->bytes,
+                           other.second->name, other.first, other.first + other.second->bytes,
+                           change.position));
       };
       if (next != live.end() && next->first < change.offset + change.buffer->bytes) clash(*next);
-      if (next != live.begin() && std::prev(next)->first + std::prev(next)->second->bytes > change.offset)
+      if (next != live.begin() &&
+          std::prev(next)->first + std::prev(next)->second->bytes > change.offset)
         clash(*std::prev(next));
       live.emplace(change.offset, change.buffer);
       if (!found_->empty()) return;
@@ -177,16 +185,18 @@ class Structure {
         std::visit(
             [&](const auto& typed) {
               if constexpr (requires { typed.purpose; }) {
-                const auto [it, fresh] = streams.try_emplace({typed.group, typed.purpose}, op.stream);
-                const std::string where = DescribeAt(plan_, static_cast<int>(b), static_cast<int>(o));
+                const auto [it, fresh] =
+                    streams.try_emplace({typed.group, typed.purpose}, op.stream);
+                const std::string where =
+                    DescribeAt(plan_, static_cast<int>(b), static_cast<int>(o));
                 if (it->second != op.stream)
                   Report(ViolationKind::kCollective,
                          fmt::format("{}: its communicator is also used from the {} stream", where,
                                      Name(it->second)));
                 if constexpr (requires { typed.full; })
-                  if (typed.shard
-                          ? typed.full.layout.numel() != SizeOf(typed.group) * typed.shard.layout.numel()
-                          : typed.full.layout.numel() % SizeOf(typed.group) != 0)
+                  if (typed.shard ? typed.full.layout.numel() !=
+                                        SizeOf(typed.group) * typed.shard.layout.numel()
+                                  : typed.full.layout.numel() % SizeOf(typed.group) != 0)
                     Report(ViolationKind::kCollective,
                            fmt::format("{}: full {} against shard {} over {} ranks", where,
                                        typed.full.layout.numel(), typed.shard.layout.numel(),

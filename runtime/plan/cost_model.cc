@@ -30,14 +30,15 @@ OpCost CostOf(const Op<View>& op) {
   return cost;
 }
 
-// The narrowest class that holds the head dim, else the widest; in it the longest length reached, else the
-// shortest.
+// The narrowest class that holds the head dim, else the widest; in it the longest length reached,
+// else the shortest.
 double AttentionFlops(const Layout& q, const Machine& machine, bool backward) {
   const int64_t length = q.dims[1], head_dim = q.dims[3];
   const AttentionRate* chosen = nullptr;
   for (const AttentionRate& rate : machine.attention) {
     const bool wider = chosen != nullptr && rate.head_dim > chosen->head_dim;
-    if (chosen == nullptr || (wider ? chosen->head_dim < head_dim : rate.length <= length)) chosen = &rate;
+    if (chosen == nullptr || (wider ? chosen->head_dim < head_dim : rate.length <= length))
+      chosen = &rate;
   }
   const double gemm = machine.gemm(q.dtype);
   if (chosen == nullptr) return gemm;
@@ -63,12 +64,14 @@ int64_t ByteCount(const View& view) { return view.layout.numel() * Bytes(view.la
 // The formulas of comm/communicator.h.
 template <class Op>
 int64_t WireBytes(const Op& op, MeshShape mesh) {
-  if constexpr (std::is_same_v<Op, AllGatherOp<View>> || std::is_same_v<Op, ReduceScatterOp<View>>) {
+  if constexpr (std::is_same_v<Op, AllGatherOp<View>> ||
+                std::is_same_v<Op, ReduceScatterOp<View>>) {
     const int64_t world = GroupSize(op.group, mesh);
     return (world - 1) * (op.full.layout.numel() / world) * Bytes(op.full.layout.dtype);
   } else if constexpr (std::is_same_v<Op, AllReduceOp<View>>) {
     const int64_t world = GroupSize(op.group, mesh);
-    return 2 * (world - 1) * ((op.buffer.layout.numel() + world - 1) / world) * Bytes(op.buffer.layout.dtype);
+    return 2 * (world - 1) * ((op.buffer.layout.numel() + world - 1) / world) *
+           Bytes(op.buffer.layout.dtype);
   } else {
     return 0;
   }
@@ -97,7 +100,9 @@ struct Counter {
     ++counters.all_reduces;
     counters.all_reduced_bytes += WireBytes(op, mesh);
   }
-  void operator()(const ConcatOp<View>& op) const { counters.concatenated_bytes += ByteCount(op.x); }
+  void operator()(const ConcatOp<View>& op) const {
+    counters.concatenated_bytes += ByteCount(op.x);
+  }
   void operator()(const CastOp<View>& op) const { counters.cast_bytes += ByteCount(op.x); }
   void operator()(const AccumulateOp<View>& op) const { counters.copied_bytes += ByteCount(op.x); }
   template <class Op>
@@ -138,7 +143,8 @@ OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine) 
   return std::visit(
       [&]<template <class> class Op>(const Op<View>& typed) {
         const OpCost cost = CostOf(typed);
-        OpEstimate e{cost.flops, cost.read_bytes, cost.write_bytes, WireBytes(typed, mesh), 0, Bound::kNone};
+        OpEstimate e{cost.flops, cost.read_bytes, cost.write_bytes, WireBytes(typed, mesh),
+                     0,          Bound::kNone};
         const auto take = [&](double seconds, Bound bound) {
           if (seconds > e.seconds) {
             e.seconds = seconds;
@@ -166,7 +172,8 @@ PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries,
   return counters;
 }
 
-WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh) {
+WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries,
+                           MeshShape mesh) {
   WirePurposes wire;
   ForEachRun(plan, entries, [&](const KernelOp& op) {
     std::visit(

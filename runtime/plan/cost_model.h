@@ -1,9 +1,9 @@
-// What an op of a plan costs on a machine: arithmetic, memory traffic, bytes on the wire, and the least time
-// these allow. Pure arithmetic on shapes.
+// What an op of a plan costs on a machine: arithmetic, memory traffic, bytes on the wire, and the
+// least time these allow. Pure arithmetic on shapes.
 //
 //   kernel:      seconds = max(flops / rate of its kind, (read + written bytes) / memory)
-//   collective:  seconds = max(wire bytes / link, (read + written bytes) / memory) + latency; in a group of
-//   one rank only the copy
+//   collective:  seconds = max(wire bytes / link, (read + written bytes) / memory) + latency; in a
+//   group of one rank only the copy
 // Rates are the machine's sustained ones (machine.h), not its data sheet's.
 #pragma once
 
@@ -32,14 +32,16 @@ OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine);
 
 int GroupSize(AxisGroup group, MeshShape mesh);
 
-// What one rank counts when it runs `entries` of the plan's schedule or prologue, by the definitions of
-// CommCounters (comm/communicator.h) and KernelCounters (runtime/exec/bound_op.h): a run's counters after k
-// steps are k times these.
+// What one rank counts when it runs `entries` of the plan's schedule or prologue, by the
+// definitions of CommCounters (comm/communicator.h) and KernelCounters (runtime/exec/bound_op.h): a
+// run's counters after k steps are k times these.
 struct PlanCounters {
   int64_t ops = 0;
   int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0;
-  int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;  // wire bytes that this rank sends
-  int64_t concatenated_bytes = 0, cast_bytes = 0, copied_bytes = 0;      // read by concat, cast, accumulate
+  int64_t gathered_bytes = 0, reduced_bytes = 0,
+          all_reduced_bytes = 0;  // wire bytes that this rank sends
+  int64_t concatenated_bytes = 0, cast_bytes = 0,
+          copied_bytes = 0;  // read by concat, cast, accumulate
   int64_t wire_bytes() const { return gathered_bytes + reduced_bytes + all_reduced_bytes; }
   bool operator==(const PlanCounters&) const = default;
 };

@@ -1,7 +1,7 @@
-// The schedule is walked once in issue order with, per byte range of the arena, the last writer and the
-// readers since; an access that conflicts with one on another stream waits for it, unless what its stream
-// already waited for implies it (a vector clock per op decides). The checker proves the result with code of
-// its own.
+// The schedule is walked once in issue order with, per byte range of the arena, the last writer and
+// the readers since; an access that conflicts with one on another stream waits for it, unless what
+// its stream already waited for implies it (a vector clock per op decides). The checker proves the
+// result with code of its own.
 #include "runtime/plan/edges.h"
 
 #include <algorithm>
@@ -12,8 +12,9 @@
 namespace millrace {
 namespace {
 
-using Clock = std::array<int32_t, kStreams>;  // per stream: index (in issue order) of the last op known to
-                                              // have finished; -1 none
+using Clock =
+    std::array<int32_t, kStreams>;  // per stream: index (in issue order) of the last op known to
+                                    // have finished; -1 none
 
 struct Issued {
   int32_t entry = 0, op = 0;
@@ -28,24 +29,27 @@ struct Segment {
   Clock readers{-1, -1, -1};
 };
 
-// Buffers that are one row per rank (the statistics): persistent, touched whole or through views of a cell in
-// the own row. Two cells conflict on every rank or on none, so rank 0 stands for all; widening them to every
-// rank's row would order ops that share nothing.
+// Buffers that are one row per rank (the statistics): persistent, touched whole or through views of
+// a cell in the own row. Two cells conflict on every rank or on none, so rank 0 stands for all;
+// widening them to every rank's row would order ops that share nothing.
 std::vector<bool> RowsByRank(const StepPlan& plan) {
   std::vector<int64_t> stride(plan.buffers.size());
   std::vector<bool> rows(plan.buffers.size());
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = plan.buffers[i].scope == BufferScope::kPersistent;
+  for (size_t i = 0; i < rows.size(); ++i)
+    rows[i] = plan.buffers[i].scope == BufferScope::kPersistent;
   for (const Body& body : plan.bodies) {
     for (const PlanOp& op : body.ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         const size_t b = static_cast<size_t>(view.buffer.value);
         const int64_t size = Bytes(view.layout.dtype);
         if (view.rank_stride == 0) {
-          if (view.offset != 0 || view.layout.span_bytes() != plan.buffers[b].bytes) rows[b] = false;
+          if (view.offset != 0 || view.layout.span_bytes() != plan.buffers[b].bytes)
+            rows[b] = false;
           return;
         }
         if (stride[b] == 0) stride[b] = view.rank_stride * size;
-        if (stride[b] != view.rank_stride * size || view.offset * size + view.layout.span_bytes() > stride[b])
+        if (stride[b] != view.rank_stride * size ||
+            view.offset * size + view.layout.span_bytes() > stride[b])
           rows[b] = false;
       });
     }
@@ -84,8 +88,8 @@ class Deriver {
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
       Touch(Touched(view, body.begin + op_index), Writes(access), self, op.stream);
     });
-    // The latest op of each other stream implies the earlier ones; take streams in order of how recent they
-    // are, so that a wait which another implies is dropped.
+    // The latest op of each other stream implies the earlier ones; take streams in order of how
+    // recent they are, so that a wait which another implies is dropped.
     std::array<int32_t, kStreams> waits = needed_;
     std::sort(waits.begin(), waits.end(), std::greater<>());
     for (int32_t wait : waits) {
@@ -127,7 +131,8 @@ class Deriver {
     if (range.begin >= range.end) return;
     Split(range.begin);
     Split(range.end);
-    for (auto it = segments_.find(range.begin); it != segments_.end() && it->first < range.end; ++it) {
+    for (auto it = segments_.find(range.begin); it != segments_.end() && it->first < range.end;
+         ++it) {
       Segment& segment = it->second;
       if (segment.writer != self) Need(segment.writer, stream);
       if (writes) {

@@ -27,14 +27,16 @@ struct ForwardBuilder::State {
     return Result(name, ValueRole::kActivation, DType::kF32, std::move(dims));
   }
   ValueId Result(const std::string& name, ValueRole role, DType dtype, std::vector<int64_t> dims) {
-    return AddValue(graph,
-                    Value{.name = name, .role = role, .dtype = dtype, .dims = std::move(dims), .param = {}});
+    return AddValue(
+        graph,
+        Value{.name = name, .role = role, .dtype = dtype, .dims = std::move(dims), .param = {}});
   }
 
   // The value of a parameter as the node `label` uses it: stored rows included.
   ValueId Param(const std::string& name, const std::string& label) {
     const auto found = param_ids.find(name);
-    MR_CHECK(found != param_ids.end(), "node {}: model {} has no parameter '{}'", label, spec.family, name);
+    MR_CHECK(found != param_ids.end(), "node {}: model {} has no parameter '{}'", label,
+             spec.family, name);
     const ParamId id = found->second;
     ValueId& value = param_values[static_cast<size_t>(id.value)];
     if (value) return value;
@@ -54,7 +56,8 @@ struct ForwardBuilder::State {
 
   ValueId Tokens() {
     if (!tokens)
-      tokens = Result("tokens", ValueRole::kTokens, DType::kI32, {graph.shape.batch, graph.shape.seq});
+      tokens =
+          Result("tokens", ValueRole::kTokens, DType::kI32, {graph.shape.batch, graph.shape.seq});
     return tokens;
   }
 
@@ -63,18 +66,18 @@ struct ForwardBuilder::State {
     MR_CHECK(x && static_cast<size_t>(x.value) < graph.values.size(),
              "node {}: input is no value of this graph", label);
     const Value& value = graph.value(x);
-    MR_CHECK(
-        value.role == ValueRole::kActivation && value.dims.size() == 2 && value.dims[0] == graph.shape.rows(),
-        "node {}: input {} is [{}]; an activation [{}, C] is needed", label, value.name,
-        fmt::join(value.dims, ", "), graph.shape.rows());
+    MR_CHECK(value.role == ValueRole::kActivation && value.dims.size() == 2 &&
+                 value.dims[0] == graph.shape.rows(),
+             "node {}: input {} is [{}]; an activation [{}, C] is needed", label, value.name,
+             fmt::join(value.dims, ", "), graph.shape.rows());
     return value.dims[1];
   }
 
   void CheckDims(ValueId param, const std::vector<int64_t>& dims, const std::string& label) const {
     if (!param) return;
     const Value& value = graph.value(param);
-    MR_CHECK(value.dims == dims, "node {}: parameter {} is [{}], the node needs [{}]", label, value.name,
-             fmt::join(value.dims, ", "), fmt::join(dims, ", "));
+    MR_CHECK(value.dims == dims, "node {}: parameter {} is [{}], the node needs [{}]", label,
+             value.name, fmt::join(value.dims, ", "), fmt::join(dims, ", "));
   }
 
   // [stored rows, columns], with as many columns as x.
@@ -86,8 +89,8 @@ struct ForwardBuilder::State {
     return value.dims[0];
   }
 
-  void Push(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs, NodeAttrs attrs,
-            const std::string& label, std::vector<ValueId> grads = {}) {
+  void Push(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+            NodeAttrs attrs, const std::string& label, std::vector<ValueId> grads = {}) {
     MR_CHECK(unit, "node {}: BeginUnit comes first", label);
     graph.forward.push_back(Node{.kind = kind,
                                  .inputs = std::move(inputs),
@@ -99,11 +102,12 @@ struct ForwardBuilder::State {
   }
 };
 
-ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType compute, DType norm_params)
+ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType compute,
+                               DType norm_params)
     : state_(std::make_shared<State>()) {
   ValidateModelSpec(spec);
-  MR_CHECK(shape.batch > 0 && shape.seq > 0, "batch {} and sequence {} must be positive", shape.batch,
-           shape.seq);
+  MR_CHECK(shape.batch > 0 && shape.seq > 0, "batch {} and sequence {} must be positive",
+           shape.batch, shape.seq);
   State& s = *state_;
   s.spec = spec;
   s.compute = compute;
@@ -138,15 +142,16 @@ ValueId ForwardBuilder::Embedding(const std::string& table, const std::string& p
   const ValueId positions_value = s.OptionalParam(positions, label);
   if (positions_value) {
     const int64_t limit = s.RowsOfMatrix(positions_value, width, label);
-    MR_CHECK_LE(s.graph.shape.seq, limit, "node {}: sequence length against rows of {}", label, positions);
+    MR_CHECK_LE(s.graph.shape.seq, limit, "node {}: sequence length against rows of {}", label,
+                positions);
   }
   const ValueId out = s.Activation(label, {s.graph.shape.rows(), width});
   s.Push(NodeKind::kEmbedding, {s.Tokens(), table_value, positions_value}, {out}, {}, label);
   return out;
 }
 
-ValueId ForwardBuilder::Norm(ValueId x, const std::string& weight, const std::string& bias, NormKind kind,
-                             float eps, const std::string& label) {
+ValueId ForwardBuilder::Norm(ValueId x, const std::string& weight, const std::string& bias,
+                             NormKind kind, float eps, const std::string& label) {
   State& s = *state_;
   const int64_t width = s.Columns(x, label);
   const ValueId weight_value = s.Param(weight, label), bias_value = s.OptionalParam(bias, label);
@@ -177,8 +182,8 @@ ValueId ForwardBuilder::Linear(ValueId x, const std::string& weight, const std::
 ValueId ForwardBuilder::RopeTable(int64_t head_dim, double theta, const RopeScaling& scaling) {
   State& s = *state_;
   MR_CHECK(head_dim > 0 && head_dim % 2 == 0, "rope table: head_dim {} is not even", head_dim);
-  const ValueId table =
-      s.Result("rope_table", ValueRole::kConstant, DType::kF32, {s.graph.shape.seq, head_dim / 2, 2});
+  const ValueId table = s.Result("rope_table", ValueRole::kConstant, DType::kF32,
+                                 {s.graph.shape.seq, head_dim / 2, 2});
   Node node{.kind = NodeKind::kRopeTable,
             .inputs = {},
             .outputs = {table},
@@ -196,8 +201,8 @@ namespace {
 
 NodeAttrs HeadAttrs(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t qkv_columns,
                     const std::string& label) {
-  MR_CHECK(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "node {}: {} heads over {} key/value heads",
-           label, heads, kv_heads);
+  MR_CHECK(heads > 0 && kv_heads > 0 && heads % kv_heads == 0,
+           "node {}: {} heads over {} key/value heads", label, heads, kv_heads);
   MR_CHECK_EQ(qkv_columns, (heads + 2 * kv_heads) * head_dim,
               "node {}: columns of qkv against (heads + 2 kv_heads) head_dim", label);
   NodeAttrs attrs;
@@ -209,8 +214,8 @@ NodeAttrs HeadAttrs(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t q
 
 }  // namespace
 
-ValueId ForwardBuilder::Rope(ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                             const std::string& label) {
+ValueId ForwardBuilder::Rope(ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads,
+                             int64_t head_dim, const std::string& label) {
   State& s = *state_;
   const int64_t width = s.Columns(qkv, label);
   const NodeAttrs attrs = HeadAttrs(heads, kv_heads, head_dim, width, label);
@@ -242,8 +247,8 @@ ValueId ForwardBuilder::Add(ValueId a, ValueId b, const std::string& label) {
 ValueId ForwardBuilder::Activation(ValueId x, ActivationKind kind, const std::string& label) {
   State& s = *state_;
   const int64_t columns = s.Columns(x, label);
-  MR_CHECK(kind == ActivationKind::kGelu || columns % 2 == 0, "node {}: swiglu of {} columns", label,
-           columns);
+  MR_CHECK(kind == ActivationKind::kGelu || columns % 2 == 0, "node {}: swiglu of {} columns",
+           label, columns);
   const int64_t width = kind == ActivationKind::kSwiglu ? columns / 2 : columns;
   const ValueId out = s.Activation(label, {s.graph.shape.rows(), width});
   NodeAttrs attrs;
@@ -258,22 +263,24 @@ void ForwardBuilder::Head(ValueId x, const std::string& weight, HeadMode mode) {
   const int64_t width = s.Columns(x, label);
   const ValueId weight_value = s.Param(weight, label);
   const int64_t padded_vocab = s.RowsOfMatrix(weight_value, width, label);
-  MR_CHECK_LE(s.graph.vocab, padded_vocab, "node {}: vocabulary against the stored rows of {}", label,
-              weight);
+  MR_CHECK_LE(s.graph.vocab, padded_vocab, "node {}: vocabulary against the stored rows of {}",
+              label, weight);
   if (mode == HeadMode::kLogits) {
     const ValueId logits = s.Result("logits", ValueRole::kLogits, DType::kF32, {1, padded_vocab});
     s.Push(NodeKind::kHeadLogits, {x, weight_value}, {logits}, {}, label);
     return;
   }
   const BatchShape shape = s.graph.shape;
-  const ValueId targets = s.Result("targets", ValueRole::kTargets, DType::kI32, {shape.batch, shape.seq});
+  const ValueId targets =
+      s.Result("targets", ValueRole::kTargets, DType::kI32, {shape.batch, shape.seq});
   const ValueId loss = s.Result("loss", ValueRole::kLoss, DType::kF64, {1});
   std::vector<ValueId> outputs = {loss, ValueId{}}, grads;
   if (mode == HeadMode::kTrainLoss) {
     outputs[1] = s.Activation(fmt::format("d({})", s.graph.value(x).name), {shape.rows(), width});
     grads = {ParamGradOf(s.graph, weight_value)};
   }
-  s.Push(NodeKind::kHeadLoss, {x, weight_value, targets}, std::move(outputs), {}, label, std::move(grads));
+  s.Push(NodeKind::kHeadLoss, {x, weight_value, targets}, std::move(outputs), {}, label,
+         std::move(grads));
 }
 
 SemanticGraph ForwardBuilder::Finish() && {

@@ -7,8 +7,10 @@
 namespace millrace {
 namespace {
 
-// Forward and backward stay of each flat; one segment where policy or turn-around keeps it in between.
-std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses, const GatherOptions& options) {
+// Forward and backward stay of each flat; one segment where policy or
+// turn-around keeps it in between.
+std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses,
+                                       const GatherOptions& options) {
   std::vector<int> last_forward_reads;  // of blocks that are given back after their forward
   for (const FlatUse& use : uses)
     if (use.block && use.reshard == Reshard::kAfterForward && !use.reads.empty() &&
@@ -16,17 +18,19 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses, const G
       last_forward_reads.push_back(
           *(std::lower_bound(use.reads.begin(), use.reads.end(), options.forward_ops) - 1));
   std::sort(last_forward_reads.rbegin(), last_forward_reads.rend());
-  const size_t kept = std::min<size_t>(last_forward_reads.size(), static_cast<size_t>(options.slots));
+  const size_t kept =
+      std::min<size_t>(last_forward_reads.size(), static_cast<size_t>(options.slots));
   const int kept_from = kept == 0 ? options.ops : last_forward_reads[kept - 1];
 
   std::vector<GatherSegment> segments;
   for (const FlatUse& use : uses) {
     if (use.reads.empty()) continue;
     const bool slot = use.block && use.reshard == Reshard::kAfterForward;
-    GatherSegment whole{use.flat, slot, use.reshard == Reshard::kNever, use.reads.front(), use.reads.back()};
+    GatherSegment whole{use.flat, slot, use.reshard == Reshard::kNever, use.reads.front(),
+                        use.reads.back()};
     const auto backward = std::lower_bound(use.reads.begin(), use.reads.end(), options.forward_ops);
-    const bool split =
-        slot && backward != use.reads.begin() && backward != use.reads.end() && *(backward - 1) < kept_from;
+    const bool split = slot && backward != use.reads.begin() && backward != use.reads.end() &&
+                       *(backward - 1) < kept_from;
     if (!split) {
       segments.push_back(whole);
       continue;
@@ -44,8 +48,10 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses, const G
 
 }  // namespace
 
-std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses, const GatherOptions& options) {
-  MR_CHECK_GE(options.slots, options.prefetch + 1, "memory.slots must be at least memory.prefetch + 1");
+std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses,
+                                       const GatherOptions& options) {
+  MR_CHECK_GE(options.slots, options.prefetch + 1,
+              "memory.slots must be at least memory.prefetch + 1");
   std::vector<GatherSegment> segments = CutSegments(uses, options);
   const int count = static_cast<int>(segments.size());
   const int prefetch = std::min(options.prefetch, count);
@@ -82,8 +88,9 @@ std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses, const G
   for (int k = 0; k < prefetch && options.carry; ++k) {
     GatherSegment& segment = segments[static_cast<size_t>(k)];
     const int wanted = segments[static_cast<size_t>(count - prefetch + k)].first;
-    segment.carry_issue = earliest(
-        segment, wanted, [&](const GatherSegment& other, int position) { return other.last >= position; });
+    segment.carry_issue = earliest(segment, wanted, [&](const GatherSegment& other, int position) {
+      return other.last >= position;
+    });
   }
   return segments;
 }

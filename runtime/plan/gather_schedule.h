@@ -1,17 +1,17 @@
-// When each flat parameter is gathered and given back, within one microbatch: the explicit successor list of
-// DESIGN.md section 6.
+// When each flat parameter is gathered and given back, within one microbatch: the explicit
+// successor list of DESIGN.md section 6.
 //
-// Positions index the microbatch's program ops, forward then backward, [0, ops). A segment is one stay of a
-// flat parameter in its bucket. Its gather is issued before the op at `issue`; the bucket is free after the
-// op at `last`.
+// Positions index the microbatch's program ops, forward then backward, [0, ops). A segment is one
+// stay of a flat parameter in its bucket. Its gather is issued before the op at `issue`; the bucket
+// is free after the op at `last`.
 //
-// Rules    A gather is issued when the segment `prefetch` places before it (by first use) begins, and not
-//          before a block slot is free: at most `slots` slot segments live at once. A block that is given
-//          back after its forward takes a slot; one that is kept to its backward or for the step has a bucket
-//          of its own (all blocks are live at the turn-around), as have flats that are no block (embedding,
-//          head, norms).
-//          The last `slots` blocks of the forward are the first of the backward: they stay gathered over the
-//          turn-around.
+// Rules    A gather is issued when the segment `prefetch` places before it (by first use) begins,
+//          and not before a block slot is free: at most `slots` slot segments live at once. A block
+//          that is given back after its forward takes a slot; one that is kept to its backward or
+//          for the step has a bucket of its own (all blocks are live at the turn-around), as have
+//          flats that are no block (embedding, head, norms).
+//          The last `slots` blocks of the forward are the first of the backward: they stay gathered
+//          over the turn-around.
 #pragma once
 
 #include <vector>
@@ -49,6 +49,7 @@ struct GatherOptions {
 };
 
 // Segments by first use.
-std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses, const GatherOptions& options);
+std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses,
+                                       const GatherOptions& options);
 
 }  // namespace millrace

@@ -15,8 +15,10 @@ GradPass::GradPass(StepBuilder& builder)
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         const ProgramBuffer& buffer = b_.program.buffers[static_cast<size_t>(view.buffer.value)];
         if (buffer.role != ProgramRole::kParamGrad) return;
-        std::vector<int>& contributions = params_[static_cast<size_t>(buffer.param.value)].contributions;
-        if (contributions.empty() || contributions.back() != position) contributions.push_back(position);
+        std::vector<int>& contributions =
+            params_[static_cast<size_t>(buffer.param.value)].contributions;
+        if (contributions.empty() || contributions.back() != position)
+          contributions.push_back(position);
         FlatState& flat = flats_[static_cast<size_t>(b_.layout.param(buffer.param).flat.value)];
         if (flat.first < 0) flat.first = position;
         flat.last = position;
@@ -31,7 +33,8 @@ GradPass::GradPass(StepBuilder& builder)
   const PrecisionPolicy& precision = b_.layout.precision;
   const bool sharded = b_.shard_world() > 1;
   const bool step_bucket =
-      !sync_every() && b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
+      !sync_every() &&
+      b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
   for (size_t f = 0; f < flats_.size(); ++f) {
     FlatState& state = flats_[f];
     const FlatParam& flat = b_.layout.flats[f];
@@ -42,25 +45,30 @@ GradPass::GradPass(StepBuilder& builder)
       if (!params_[static_cast<size_t>(param.value)].used())
         zero->push_back({placement.begin, placement.end});
     }
-    std::sort(zero->begin(), zero->end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    std::sort(zero->begin(), zero->end(),
+              [](const Range& a, const Range& b) { return a.begin < b.begin; });
     state.zero = std::move(zero);
 
     // World 1 reads the final gradient from the bucket in the update; with shards it ends at the
     // reduce-scatter.
-    const BufferScope scope = step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
+    const BufferScope scope =
+        step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
     const int32_t unit = flat.name.rfind("h.", 0) == 0 ? static_cast<int32_t>(f) : -1;
-    const BufferClass cls = scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
+    const BufferClass cls =
+        scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
     const bool travels = b_.layout.mesh.world() > 1;
     const bool narrows = travels && Bytes(precision.grad_wire) < Bytes(precision.grad_accumulate);
-    state.dtype = narrows && WrittenOnce(FlatAt(f)) ? precision.grad_wire : precision.grad_accumulate;
-    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(state.dtype), cls, scope,
-                                {pool, -1, unit, state.dtype});
+    state.dtype =
+        narrows && WrittenOnce(FlatAt(f)) ? precision.grad_wire : precision.grad_accumulate;
+    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(state.dtype), cls,
+                                scope, {pool, -1, unit, state.dtype});
     if (travels && precision.grad_wire != state.dtype) {
       const BufferScope wire_scope = sharded ? BufferScope::kMicrobatch : BufferScope::kStep;
-      state.wire = b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire),
-                                BufferClass::kSlots, wire_scope,
-                                {sharded ? PoolTag::kGrad : PoolTag::kNone, -1, unit, precision.grad_wire});
+      state.wire =
+          b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire),
+                       BufferClass::kSlots, wire_scope,
+                       {sharded ? PoolTag::kGrad : PoolTag::kNone, -1, unit, precision.grad_wire});
     }
     if (!sharded) {
       final_.push_back(state.wire ? WholeView(state.wire, precision.grad_wire, flat.padded_numel)
@@ -73,9 +81,10 @@ GradPass::GradPass(StepBuilder& builder)
       state.received =
           b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire),
                        BufferClass::kGradients, BufferScope::kMicrobatch);
-    final_.push_back(WholeView(b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(final_dtype),
-                                            BufferClass::kGradients, BufferScope::kStep),
-                               final_dtype, flat.shard_numel));
+    final_.push_back(
+        WholeView(b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(final_dtype),
+                               BufferClass::kGradients, BufferScope::kStep),
+                  final_dtype, flat.shard_numel));
   }
   if (direct()) return;
   for (size_t p = 0; p < params_.size(); ++p) {
@@ -83,11 +92,14 @@ GradPass::GradPass(StepBuilder& builder)
     const ParamSpec& spec = b_.layout.params[p].spec;
     params_[p].part = b_.AddBuffer(
         "grad_part/" + spec.name, spec.stored_numel() * Bytes(PartDType(b_.layout.params[p].flat)),
-        BufferClass::kGradients, outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
+        BufferClass::kGradients,
+        outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
   }
 }
 
-bool GradPass::sync_every() const { return b_.options.grad_sync == GradSync::kEvery && b_.shard_world() > 1; }
+bool GradPass::sync_every() const {
+  return b_.options.grad_sync == GradSync::kEvery && b_.shard_world() > 1;
+}
 
 bool GradPass::reduced_once() const { return !sync_every() || b_.options.accumulate == 1; }
 
@@ -95,9 +107,9 @@ bool GradPass::outlives_microbatch() const {
   return !sync_every() && b_.options.grad_concat != GradConcat::kEvery;
 }
 
-// Whether nothing is ever added to what a gradient kernel wrote into this flat's bucket before it is sent. A
-// narrow wire then rounds what the kernel formed, and the kernel may as well do that itself: the same bits,
-// without a bucket twice as wide and a cast of all of it.
+// Whether nothing is ever added to what a gradient kernel wrote into this flat's bucket before it
+// is sent. A narrow wire then rounds what the kernel formed, and the kernel may as well do that
+// itself: the same bits, without a bucket twice as wide and a cast of all of it.
 bool GradPass::WrittenOnce(FlatId flat) const {
   if (!sync_every() && b_.options.accumulate > 1) return false;
   const std::vector<ParamId>& params = b_.layout.flat(flat).params;
@@ -106,10 +118,10 @@ bool GradPass::WrittenOnce(FlatId flat) const {
   });
 }
 
-// Every concat mode adds the same contributions in the same order and rounds as often: direct adds each to
-// the bucket; last adds each to a part that holds the bucket's dtype; every forms each in f32, and adds it to
-// the bucket by a concat of its own. Where there is one contribution it is formed in the bucket's dtype, by
-// the same kernel in every mode.
+// Every concat mode adds the same contributions in the same order and rounds as often: direct adds
+// each to the bucket; last adds each to a part that holds the bucket's dtype; every forms each in
+// f32, and adds it to the bucket by a concat of its own. Where there is one contribution it is
+// formed in the bucket's dtype, by the same kernel in every mode.
 DType GradPass::PartDType(FlatId flat) const {
   const DType accumulate = b_.layout.precision.grad_accumulate;
   if (b_.options.grad_concat == GradConcat::kLast || BucketDType(flat) != accumulate)
@@ -146,7 +158,9 @@ View GradPass::Cell(int64_t column) const {
   return cell;
 }
 View GradPass::sum_squares(FlatId flat) const { return Cell(flat.value); }
-View GradPass::bad_count(FlatId flat) const { return Cell(static_cast<int64_t>(flats_.size()) + flat.value); }
+View GradPass::bad_count(FlatId flat) const {
+  return Cell(static_cast<int64_t>(flats_.size()) + flat.value);
+}
 View GradPass::loss_sum() const { return Cell(2 * static_cast<int64_t>(flats_.size())); }
 
 void GradPass::Zero(FlatId flat) {
@@ -189,10 +203,12 @@ void GradPass::EmitBefore(int position, const Variant& variant) {
 void GradPass::EmitAfter(int position, const Variant& variant) {
   const bool fresh = sync_every() || variant.first;
   if (one_contribution_per_part()) {
-    // All but a parameter's last contribution make room for the next; the last waits for the flat's.
+    // All but a parameter's last contribution make room for the next; the last waits for the
+    // flat's.
     for (size_t p = 0; p < params_.size(); ++p) {
       const std::vector<int>& at = params_[p].contributions;
-      if (at.empty() || position == at.back() || !std::binary_search(at.begin(), at.end(), position))
+      if (at.empty() || position == at.back() ||
+          !std::binary_search(at.begin(), at.end(), position))
         continue;
       Concat(ParamId{static_cast<int32_t>(p)},
              fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
@@ -213,7 +229,8 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
   const FlatState& state = flats_[static_cast<size_t>(flat.value)];
   const std::string& name = layout.name;
   const bool fresh = variant.first || !sync_every();  // nothing reduced yet in this step
-  // Behind the step's last gradient there is nothing else to compute, while other flats are still reduced.
+  // Behind the step's last gradient there is nothing else to compute, while
+  // other flats are still reduced.
   const bool idle = variant.last && state.last == ops_ - 1;
   const StreamId ready = idle ? StreamId::kCompute : StreamId::kReduce;
   View bucket = Bucket(flat);
@@ -240,7 +257,8 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
     ReduceScatterOp<View> reduce;
     reduce.full = bucket;
     const bool straight = result.layout.dtype == bucket.layout.dtype && fresh;
-    reduce.shard = straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
+    reduce.shard =
+        straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
     b_.Emit(reduce, StreamId::kReduce, "reduce/" + name, layout.unit);
     point.op = b_.position() - 1;
     if (!straight) point.buffers.push_back(state.received);
@@ -272,7 +290,8 @@ void GradPass::OuterReduce(FlatId flat) {
     b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.unit);
     return;
   }
-  outer.buffer = WholeView(flats_[static_cast<size_t>(flat.value)].received, wire, layout.shard_numel);
+  outer.buffer =
+      WholeView(flats_[static_cast<size_t>(flat.value)].received, wire, layout.shard_numel);
   CastOp<View> cast;
   cast.x = result;
   cast.out = outer.buffer;

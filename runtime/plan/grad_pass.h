@@ -1,6 +1,6 @@
-// Gradients of a plan: where each parameter's gradient is written in a microbatch, and the ops that carry it
-// to the gradient shard (concat, wire cast, finite scan, reduce-scatter, outer all-reduce, norm). Internal to
-// runtime/plan.
+// Gradients of a plan: where each parameter's gradient is written in a microbatch, and the ops that
+// carry it to the gradient shard (concat, wire cast, finite scan, reduce-scatter, outer all-reduce,
+// norm). Internal to runtime/plan.
 #pragma once
 
 #include <string>
@@ -20,25 +20,26 @@ class GradPass {
  public:
   explicit GradPass(StepBuilder& builder);
 
-  // Ops due before the program op at `position` (zeroing of gaps), and after it (what follows a flat's last
-  // contribution).
+  // Ops due before the program op at `position` (zeroing of gaps), and after it (what follows a
+  // flat's last contribution).
   void EmitBefore(int position, const Variant& variant);
   void EmitAfter(int position, const Variant& variant);
 
-  // Destination of a contribution to `param`, and whether contributions land on an accumulator that outlives
-  // the microbatch, so that in all but the first microbatch even the first contribution accumulates.
+  // Destination of a contribution to `param`, and whether contributions land on an accumulator
+  // that outlives the microbatch, so that in all but the first microbatch even the first
+  // contribution accumulates.
   View Resolve(const View& view, ParamId param);
   bool outlives_microbatch() const;
   // Whether each contribution lands alone in a buffer of its own, so that it overwrites.
   bool one_contribution_per_part() const { return b_.options.grad_concat == GradConcat::kEvery; }
-  // Whether the kernel that forms the gradient of `param` rounds it to the wire's dtype. No other way of
-  // adding or rounding leads to the same value, so the kernel may form it as it likes.
+  // Whether the kernel that forms the gradient of `param` rounds it to the wire's dtype. No other
+  // way of adding or rounding leads to the same value, so the kernel may form it as it likes.
   bool formed_for_wire(ParamId param) const {
     return BucketDType(b_.layout.param(param).flat) != b_.layout.precision.grad_accumulate;
   }
 
-  // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch; in the
-  // wire's dtype where it has been reduced once, f32 where several reductions are added.
+  // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch;
+  // in the wire's dtype where it has been reduced once, f32 where several reductions are added.
   View final_grad(FlatId flat) const { return final_[static_cast<size_t>(flat.value)]; }
   // Cells of this rank's statistics row.
   View sum_squares(FlatId flat) const;
@@ -49,15 +50,17 @@ class GradPass {
   struct FlatState {
     // Positions of first and last contribution; both the last position when there is none.
     int first = -1, last = -1;
-    RangeList zero;     // gaps, and parameters that nothing contributes to
-    BufferId bucket;    // unsharded flat gradient: accumulator or transient
-    DType dtype;        // of the bucket: precision.grad_accumulate, or the wire's if written_once
-    BufferId wire;      // bucket in wire encoding, when it differs
-    BufferId received;  // reduced shard that is yet to be accumulated: of a gradient reduced more than once
+    RangeList zero;   // gaps, and parameters that nothing contributes to
+    BufferId bucket;  // unsharded flat gradient: accumulator or transient
+    DType dtype;      // of the bucket: precision.grad_accumulate, or the wire's if written_once
+    BufferId wire;    // bucket in wire encoding, when it differs
+    BufferId
+        received;  // reduced shard that is yet to be accumulated: of a gradient reduced more than once
   };
   struct ParamState {
-    BufferId part;                   // gradient on its own, before concat
-    std::vector<int> contributions;  // positions, ascending; several for a tied table or a loss in chunks
+    BufferId part;  // gradient on its own, before concat
+    std::vector<int>
+        contributions;  // positions, ascending; several for a tied table or a loss in chunks
     bool used() const { return !contributions.empty(); }
   };
 
@@ -71,8 +74,9 @@ class GradPass {
   View Bucket(FlatId flat) const;
   void Zero(FlatId flat);
   void Concat(ParamId param, Update update);
-  void ConcatAll(FlatId flat,
-                 bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
+  void ConcatAll(
+      FlatId flat,
+      bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
   void Reduce(FlatId flat, const Variant& variant);
   void OuterReduce(FlatId flat);
 

@@ -1,5 +1,6 @@
-// Gradients at plan time: one rule per node kind, applied to the forward in reverse; and recomputation, which
-// emits forward nodes again where a gradient asks for a value that the policy did not save.
+// Gradients at plan time: one rule per node kind, applied to the forward in reverse;
+// and recomputation, which emits forward nodes again where a gradient asks for a value
+// that the policy did not save.
 #include <fmt/format.h>
 
 #include <array>
@@ -29,8 +30,8 @@ class Differentiator {
   ValueId NewGradient(ValueId of);
   // Adds `contribution` to the gradient of `of`.
   void Contribute(ValueId of, ValueId contribution, const Node& forward);
-  // Appends a gradient node of `forward`; values of the forward are replaced by recomputed ones where the
-  // policy asks for it.
+  // Appends a gradient node of `forward`; values of the forward are replaced by recomputed ones
+  // where the policy asks for it.
   void Emit(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
             std::vector<ValueId> grads, const Node& forward, const char* suffix);
 
@@ -38,7 +39,8 @@ class Differentiator {
   template <class T>
   static const T& At(const std::vector<T>& table, ValueId id) {
     static const T absent{};
-    return static_cast<size_t>(id.value) < table.size() ? table[static_cast<size_t>(id.value)] : absent;
+    return static_cast<size_t>(id.value) < table.size() ? table[static_cast<size_t>(id.value)]
+                                                        : absent;
   }
   bool IsRecomputed(const Node& node) const;
   ValueId ForUseIn(UnitId unit, ValueId id);
@@ -56,8 +58,10 @@ class Differentiator {
 
 Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute)
     : graph_(std::move(graph)), recompute_(recompute) {
-  MR_CHECK_EQ(recompute_.size(), graph_.unit_names.size(), "recomputation by unit against the units");
-  MR_CHECK(graph_.backward.empty(), "the graph has {} backward nodes already", graph_.backward.size());
+  MR_CHECK_EQ(recompute_.size(), graph_.unit_names.size(),
+              "recomputation by unit against the units");
+  MR_CHECK(graph_.backward.empty(), "the graph has {} backward nodes already",
+           graph_.backward.size());
   forward_values_ = graph_.values.size();
   producers_.resize(forward_values_);
   gradients_.resize(forward_values_);
@@ -97,7 +101,8 @@ void Differentiator::Contribute(ValueId of, ValueId contribution, const Node& fo
   ValueId& gradient = gradients_[static_cast<size_t>(of.value)];
   if (!gradient) {
     gradient = contribution;
-    if (contributions_[static_cast<size_t>(of.value)] == 0) contributions_[static_cast<size_t>(of.value)] = 1;
+    if (contributions_[static_cast<size_t>(of.value)] == 0)
+      contributions_[static_cast<size_t>(of.value)] = 1;
     return;
   }
   const ValueId sum = AddValue(graph_, Value{.name = value(contribution).name + "+",
@@ -117,8 +122,8 @@ bool Differentiator::IsRecomputed(const Node& node) const {
   return recompute_[unit].others;
 }
 
-// What a node of `unit` in the backward reads for the forward value `id`. Recursion ends at values that are
-// saved: those of other units, and those whose producer the policy leaves alone.
+// What a node of `unit` in the backward reads for the forward value `id`. Recursion ends at values
+// that are saved: those of other units, and those whose producer the policy leaves alone.
 ValueId Differentiator::ForUseIn(UnitId unit, ValueId id) {
   if (!id || static_cast<size_t>(id.value) >= forward_values_) return id;
   const Node* producer = producers_[static_cast<size_t>(id.value)];
@@ -152,17 +157,18 @@ void Differentiator::Emit(NodeKind kind, std::vector<ValueId> inputs, std::vecto
                                  .label = forward.label + suffix});
 }
 
-// --- Rules. y is the node's first output, d_y its gradient. A weight gradient comes before the input
-// gradient: it is the last reader of the saved input, and the sooner it lands the sooner its unit's reduction
-// can begin.
+// --- Rules. y is the node's first output, d_y its gradient. A weight gradient comes before the
+// input gradient: it is the last reader of the saved input, and the sooner it lands the sooner its
+// unit's reduction can begin.
 
 void EmbeddingRule(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
   if (n.inputs[2])  // rows beyond the sequence would stay undefined
-    MR_CHECK_EQ(d.value(n.inputs[2]).dims[0], d.value(n.inputs[0]).dims[1],
-                "node {}: rows of the position table against the sequence length: equal for training",
-                n.label);
+    MR_CHECK_EQ(
+        d.value(n.inputs[2]).dims[0], d.value(n.inputs[0]).dims[1],
+        "node {}: rows of the position table against the sequence length: equal for training",
+        n.label);
   d.Emit(NodeKind::kEmbeddingGrad, {n.inputs[0], d_y}, {},
          {d.ParamGrad(n.inputs[1]), d.ParamGrad(n.inputs[2])}, n, ":grad");
 }
@@ -201,7 +207,8 @@ void AttentionRule(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
   const ValueId d_qkv = d.NewGradient(n.inputs[0]);
-  d.Emit(NodeKind::kAttentionGrad, {n.inputs[0], n.outputs[0], n.outputs[1], d_y}, {d_qkv}, {}, n, ":grad");
+  d.Emit(NodeKind::kAttentionGrad, {n.inputs[0], n.outputs[0], n.outputs[1], d_y}, {d_qkv}, {}, n,
+         ":grad");
   d.Contribute(n.inputs[0], d_qkv, n);
 }
 
@@ -246,9 +253,11 @@ Rule RuleFor(const Node& node) {
 
 SemanticGraph Differentiator::Run() && {
   bool trains = false;
-  for (const Node& node : graph_.forward) trains |= node.kind == NodeKind::kHeadLoss && node.outputs[1];
+  for (const Node& node : graph_.forward)
+    trains |= node.kind == NodeKind::kHeadLoss && node.outputs[1];
   MR_CHECK(trains, "gradients need a forward that ends in a training loss");
-  for (size_t i = graph_.forward.size(); i-- > 0;) RuleFor(graph_.forward[i])(*this, graph_.forward[i]);
+  for (size_t i = graph_.forward.size(); i-- > 0;)
+    RuleFor(graph_.forward[i])(*this, graph_.forward[i]);
   return std::move(graph_);
 }
 

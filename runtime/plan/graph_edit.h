@@ -12,8 +12,8 @@ inline ValueId AddValue(SemanticGraph& graph, Value value) {
   return ValueId{static_cast<int32_t>(graph.values.size()) - 1};
 }
 
-// The one gradient value of the parameter that `param` holds; created at the first call. f32, the parameter's
-// stored shape.
+// The one gradient value of the parameter that `param` holds; created at the first call. f32, the
+// parameter's stored shape.
 ValueId ParamGradOf(SemanticGraph& graph, ValueId param);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Which op has finished before which begins: vector clocks over ops in issue order. Stream order and waits
-// are all it knows.
+// Which op has finished before which begins: vector clocks over ops in issue order. Stream order
+// and waits are all it knows.
 #pragma once
 
 #include <algorithm>
@@ -40,13 +40,14 @@ class HappensBefore {
   // Has `a` finished when `b` begins? False for a == b.
   bool operator()(int32_t a, int32_t b) const {
     if (a < joined_ && b >= joined_) return true;
-    return ops_[static_cast<size_t>(b)].finished[static_cast<size_t>(ops_[static_cast<size_t>(a)].stream)] >=
-           a;
+    return ops_[static_cast<size_t>(b)]
+               .finished[static_cast<size_t>(ops_[static_cast<size_t>(a)].stream)] >= a;
   }
   StreamId stream(int32_t op) const { return ops_[static_cast<size_t>(op)].stream; }
 
  private:
-  using Clock = std::array<int32_t, kStreams>;  // per stream, the latest op known to have finished; -1 none
+  using Clock =
+      std::array<int32_t, kStreams>;  // per stream, the latest op known to have finished; -1 none
   struct Op {
     Clock finished;
     StreamId stream;

@@ -7,7 +7,9 @@
 namespace millrace {
 namespace {
 
-Shape ShapeOf(const View& view) { return Shape{.layout = view.layout, .present = static_cast<bool>(view)}; }
+Shape ShapeOf(const View& view) {
+  return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
+}
 
 }  // namespace
 

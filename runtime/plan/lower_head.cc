@@ -17,9 +17,9 @@ int64_t LossChunkRows(Backend backend, int64_t rows, int64_t padded_vocab, DType
   return std::max<int64_t>(kRowTile, (chunk + kRowTile - 1) / kRowTile * kRowTile);
 }
 
-// By chunks of rows, through one buffer of logits; the gradient replaces the logits, and both products of it
-// are taken at once. The weight gradient comes first: then the input gradient can replace the rows of x that
-// it has just read.
+// By chunks of rows, through one buffer of logits; the gradient replaces the logits, and both
+// products of it are taken at once. The weight gradient comes first: then the input gradient can
+// replace the rows of x that it has just read.
 void Lowering::HeadLoss(const Node& node) {
   const ValueId x_value = node.inputs[0], d_x_value = node.outputs[1];
   const bool gradient = static_cast<bool>(d_x_value);
@@ -31,7 +31,8 @@ void Lowering::HeadLoss(const Node& node) {
                              ? options_.loss_chunk_rows
                              : LossChunkRows(options_.backend, rows, padded_vocab, x.layout.dtype);
   const int64_t chunk = std::min(wanted, rows);
-  const View logits = storage_.Temporary("head/logits", DenseLayout(x.layout.dtype, {chunk, padded_vocab}));
+  const View logits =
+      storage_.Temporary("head/logits", DenseLayout(x.layout.dtype, {chunk, padded_vocab}));
   const bool in_place = gradient && storage_.CanReplace(x_value, d_x_value);
   const View d_x = in_place ? storage_.WriteOver(d_x_value, x_value) : storage_.Write(d_x_value);
   program_.choices.push_back(fmt::format("{}: {} chunks of {} rows of logits{}", node.label,

@@ -44,7 +44,8 @@ void Lowering::Norm(const Step& step) {
   op.eps = node.attrs.eps;
   if (step.add) {
     // The second term is the branch that was just computed; the first is the residual stream.
-    const ValueId residual = step.add->inputs[0], branch = step.add->inputs[1], sum = step.add->outputs[0];
+    const ValueId residual = step.add->inputs[0], branch = step.add->inputs[1],
+                  sum = step.add->outputs[0];
     op.x = storage_.Read(branch);
     op.residual = storage_.Read(residual);
     op.sum = storage_.CanReplace(branch, sum)     ? storage_.WriteOver(sum, branch)
@@ -177,12 +178,13 @@ void Lowering::AttentionGrad(const Node& node) {
 
 void Lowering::Rope(const Node& node, RopeDirection direction) {
   const ValueId in = node.inputs[0], out = node.outputs[0];
-  MR_CHECK(storage_.CanReplace(in, out), "{}: rotates in place, but {} is read again later", node.label,
-           graph_.value(in).name);
+  MR_CHECK(storage_.CanReplace(in, out), "{}: rotates in place, but {} is read again later",
+           node.label, graph_.value(in).name);
   RopeOp<View> op;
   op.direction = direction;
   op.table = storage_.Read(node.inputs[1]);
-  op.x = HeadsOf(storage_.WriteOver(out, in), node.attrs, 0, node.attrs.heads + node.attrs.kv_heads);
+  op.x =
+      HeadsOf(storage_.WriteOver(out, in), node.attrs, 0, node.attrs.heads + node.attrs.kv_heads);
   Push(op, node);
 }
 

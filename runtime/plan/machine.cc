@@ -10,8 +10,8 @@ namespace {
 // Of a peer's arena, per byte of the tables that map it: measured, 2 MiB per GiB and peer.
 constexpr int64_t kBytesPerMappedByte = 512;
 
-// cuDNN 9.19, head dim 128, causal, H200 (cudnn-frontend, benchmark/sdpa_benchmark_training); head dim 64 is
-// scaled from published neighbours, not measured.
+// cuDNN 9.19, head dim 128, causal, H200 (cudnn-frontend, benchmark/sdpa_benchmark_training); head
+// dim 64 is scaled from published neighbours, not measured.
 std::vector<AttentionRate> HopperAttention() {
   return {
       {64, 1024, 266e12, 245e12},   {64, 4096, 350e12, 350e12},  {128, 2048, 484e12, 370e12},
@@ -23,14 +23,18 @@ std::vector<AttentionRate> HopperAttention() {
 Machine Hopper() {
   Machine m;
   m.source =
-      "data sheet peaks; GEMM 769-798 TFLOP/s at 8192^3 on random data and copy bandwidth measured on the "
+      "data sheet peaks; GEMM 769-798 TFLOP/s at 8192^3 on random data and copy bandwidth measured "
+      "on the "
       "project's machines; attention from "
-      "cudnn-frontend (head dim 64 scaled); collectives fitted to NCCL 2.28 on 8 GPUs, NVLS off (8 MiB 43 "
+      "cudnn-frontend (head dim 64 scaled); collectives fitted to NCCL 2.28 on 8 GPUs, NVLS off (8 "
+      "MiB 43 "
       "us, 128 MiB 385 us, 512 MiB 335 GB/s); "
-      "memory beside the arena measured on 1, 2 and 4 H200s with the project's NCCL options (543 to 545 MiB, "
+      "memory beside the arena measured on 1, 2 and 4 H200s with the project's NCCL options (543 "
+      "to 545 MiB, "
       "1552 to "
       "1559 MiB, whatever the model); "
-      "f32 GEMM and vector rates assumed 80% of the f32 peak; beyond one host the same link rate is assumed "
+      "f32 GEMM and vector rates assumed 80% of the f32 peak; beyond one host the same link rate "
+      "is assumed "
       "(one 400 Gb/s rail per GPU)";
   m.peak_bf16 = 989.4e12;
   m.peak_f32 = 66.9e12;
@@ -72,7 +76,8 @@ Machine Cpu() {
   m.source =
       "one core of a 2-core AMD EPYC machine: GEMM, attention and element-wise rates by "
       "tools/bench:kernels_cpu on "
-      "the shapes of the quickstart (the peak is the fastest GEMM seen), memcpy of 64 MiB for memory (reads "
+      "the shapes of the quickstart (the peak is the fastest GEMM seen), memcpy of 64 MiB for "
+      "memory (reads "
       "plus "
       "writes); shared-memory MPI assumed";
   m.peak_bf16 = m.peak_f32 = 124e9;
@@ -123,7 +128,8 @@ const Machine& FindMachine(std::string_view name) {
     if (machine.name == name) return machine;
     known += (known.empty() ? "" : ", ") + machine.name;
   }
-  MR_REQUIRE(ErrorCode::kConfig, false, "--machine: \"{}\" is not known; known are {}", name, known);
+  MR_REQUIRE(ErrorCode::kConfig, false, "--machine: \"{}\" is not known; known are {}", name,
+             known);
   return Machines().front();
 }
 
@@ -131,8 +137,8 @@ Machine ShareOf(const Machine& machine, int world) {
   Machine share = machine;
   if (machine.devices == 0 || world <= machine.devices) return share;
   const double ranks = static_cast<double>(world) / machine.devices;
-  for (double* rate : {&share.peak_bf16, &share.peak_f32, &share.gemm_bf16, &share.gemm_f32, &share.vector,
-                       &share.memory, &share.link})
+  for (double* rate : {&share.peak_bf16, &share.peak_f32, &share.gemm_bf16, &share.gemm_f32,
+                       &share.vector, &share.memory, &share.link})
     *rate /= ranks;
   for (AttentionRate& rate : share.attention) {
     rate.forward /= ranks;

@@ -1,5 +1,5 @@
-// Rates of the machines that a plan can be timed for: constants with their sources, measured where anybody
-// has. A prediction is as good as these; `plan` prints them beside every time it states.
+// Rates of the machines that a plan can be timed for: constants with their sources, measured where
+// anybody has. A prediction is as good as these; `plan` prints them beside every time it states.
 //
 // Units  FLOP/s and bytes/s of one rank's device (GPU or core), seconds.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace millrace {
 
-// Sustained rate of fused causal attention, counting the lower triangle only, for head dims up to `head_dim`
-// and sequences of `length` or more.
+// Sustained rate of fused causal attention, counting the lower triangle only, for head dims up to
+// `head_dim` and sequences of `length` or more.
 struct AttentionRate {
   int64_t head_dim = 0, length = 0;
   double forward = 0, backward = 0;
@@ -31,26 +31,27 @@ struct Machine {
   double memory = 0;                     // bytes/s of a copy, reads plus writes
   double link = 0;                       // bytes/s that a rank sends during a large collective
   double collective_latency = 0;         // of each collective
-  double op_gap = 0;                     // from the end of a kernel to the start of the next on its stream
+  double op_gap = 0;  // from the end of a kernel to the start of the next on its stream
   bool concurrent_streams =
       true;  // false: a host stream runs each op when it is issued, so that nothing overlaps
-  // Bytes of a rank's device that are not the arena, at most: the context and what libraries load; with more
-  // than one rank also communicators, their kernels and buffers. 0: nobody has measured.
+  // Bytes of a rank's device that are not the arena, at most: the context and what libraries load;
+  // with more than one rank also communicators, their kernels and buffers. 0: nobody has measured.
   int64_t process_bytes = 0, communication_bytes = 0;
-  // Where collectives run over the memory of peers and NCCL makes no communicators: in place of
-  // communication_bytes, and for the arena of each peer that is mapped, 8 bytes for each 4 KiB of it.
+  // Where collectives run over the memory of peers and NCCL makes no communicators: in
+  // place of communication_bytes, and for the arena of each peer that is mapped, 8
+  // bytes for each 4 KiB of it.
   int64_t peer_memory_bytes = 0;
   bool maps_peers = false, has_communicators = true;
   int64_t device_bytes =
-      0;            // what a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at
+      0;  // what a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
   double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
-  // Of one of `world` ranks, of which `shard` share each copy of the parameters, and whose arenas are as
-  // large.
+  // Of one of `world` ranks, of which `shard` share each copy of the parameters, and
+  // whose arenas are as large.
   int64_t BesideArena(int world, int shard, int64_t arena_bytes) const;
-  // The same over peers' memory; `with_nccl`: communicators of NCCL's are made as well, for sums over
-  // replicas.
+  // The same over peers' memory; `with_nccl`: communicators of NCCL's are made as
+  // well, for sums over replicas.
   Machine OverPeerMemory(bool with_nccl) const;
   // What is left of the device for the arena; 0: not known.
   int64_t ArenaBytes(int world, int shard) const;

@@ -1,4 +1,5 @@
-// Lifetimes from uses, addresses from lifetimes. See step_plan.h for scopes and the canonical timeline.
+// Lifetimes from uses, addresses from lifetimes. See step_plan.h for scopes
+// and the canonical timeline.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -9,8 +10,8 @@
 namespace millrace {
 namespace {
 
-// A stretch of the timeline that runs as one: forward and backward of one microbatch variant, the update, the
-// prologue.
+// A stretch of the timeline that runs as one: forward and backward of one microbatch variant, the
+// update, the prologue.
 struct Region {
   int64_t begin = 0, end = 0;
   bool microbatch = false;
@@ -20,7 +21,8 @@ std::vector<Region> Regions(const StepPlan& plan) {
   std::vector<Region> regions;
   for (const Body& body : plan.bodies) {
     const bool backward = body.name.rfind("backward", 0) == 0;
-    const bool microbatch = backward || body.name.rfind("forward", 0) == 0 || plan.kind != PlanKind::kTrain;
+    const bool microbatch =
+        backward || body.name.rfind("forward", 0) == 0 || plan.kind != PlanKind::kTrain;
     if (backward)
       regions.back().end = body.end();
     else
@@ -53,8 +55,8 @@ void AddSpan(const Positions& accesses, int64_t begin, int64_t end, std::vector<
   if (first != last) live->push_back({*first, *(last - 1) + 1});
 }
 
-// Read from the beginning of each region until its last use, and held from where it is filled to the region's
-// end.
+// Read from the beginning of each region until its last use, and held from where it is filled to
+// the region's end.
 std::vector<Interval> CarriedLife(const Positions& accesses, const Positions& produced,
                                   const std::vector<Region>& regions, bool whole_step) {
   std::vector<Interval> live;
@@ -91,8 +93,8 @@ void Normalise(std::vector<Interval>* live) {
   *live = std::move(merged);
 }
 
-// What ops beside the compute stream read and write is kept until kOpsBeside later ops have been issued, so
-// that the compute stream need not wait for its bytes at once.
+// What ops beside the compute stream read and write is kept until kOpsBeside later ops have been
+// issued, so that the compute stream need not wait for its bytes at once.
 constexpr int64_t kOpsBeside = 12;
 
 void HoldOperandsBeside(StepPlan& plan) {
@@ -103,7 +105,8 @@ void HoldOperandsBeside(StepPlan& plan) {
         ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
           PlanBuffer& buffer = plan.buffers[static_cast<size_t>(view.buffer.value)];
           // A bucket has its copies, and its own rule.
-          if (buffer.cls != BufferClass::kActivations && buffer.cls != BufferClass::kWorkspaces) return;
+          if (buffer.cls != BufferClass::kActivations && buffer.cls != BufferClass::kWorkspaces)
+            return;
           std::vector<Interval>& live = buffer.live;
           for (Interval& i : live)
             if (i.begin <= position && position < i.end)
@@ -132,10 +135,12 @@ void ComputeLifetimes(StepBuilder& b) {
         AddSpan(accesses[i], 0, end, &buffer.live);
         break;
       case BufferScope::kMicrobatch:
-        if (buffer.cls == BufferClass::kWorkspaces) {  // nothing survives between two uses of a workspace
+        if (buffer.cls ==
+            BufferClass::kWorkspaces) {  // nothing survives between two uses of a workspace
           for (int64_t position : accesses[i]) buffer.live.push_back({position, position + 1});
         } else {
-          for (const Region& region : regions) AddSpan(accesses[i], region.begin, region.end, &buffer.live);
+          for (const Region& region : regions)
+            AddSpan(accesses[i], region.begin, region.end, &buffer.live);
         }
         break;
       case BufferScope::kCarried: {
@@ -183,7 +188,8 @@ PoolItems Gather(const StepBuilder& b, bool per_stay, auto&& wanted) {
   std::map<int32_t, size_t> groups;
   for (size_t i = 0; i < b.plan.buffers.size(); ++i) {
     const PlanBuffer& buffer = b.plan.buffers[i];
-    if (buffer.scope == BufferScope::kPersistent || buffer.live.empty() || !wanted(b.how[i].pool)) continue;
+    if (buffer.scope == BufferScope::kPersistent || buffer.live.empty() || !wanted(b.how[i].pool))
+      continue;
     const int32_t group = per_stay ? -1 : b.how[i].group;
     if (group >= 0) {
       const auto [it, fresh] = groups.try_emplace(group, pool.items.size());
@@ -220,13 +226,17 @@ int64_t Place(StepBuilder& b, const PoolItems& pool, const PoolOptions& options,
   return placement.pool_bytes;
 }
 
-int64_t Aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 void SumPeaks(StepPlan& plan) {
-  std::vector<std::array<int64_t, kBufferClasses>> change(static_cast<size_t>(plan.timeline_end()) + 1);
+  std::vector<std::array<int64_t, kBufferClasses>> change(static_cast<size_t>(plan.timeline_end()) +
+                                                          1);
   for (const PlanBuffer& buffer : plan.buffers) {
     for (const Interval& i : buffer.live) {
-      change[static_cast<size_t>(i.begin)][static_cast<size_t>(buffer.cls)] += Aligned(buffer.bytes);
+      change[static_cast<size_t>(i.begin)][static_cast<size_t>(buffer.cls)] +=
+          Aligned(buffer.bytes);
       change[static_cast<size_t>(i.end)][static_cast<size_t>(buffer.cls)] -= Aligned(buffer.bytes);
     }
   }
@@ -262,8 +272,8 @@ void PlaceBuffers(StepBuilder& b) {
     const bool per_stay = kind == AllocatorKind::kDynamic;
     PoolItems params = Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kParam; });
     if (per_stay) {
-      // What is carried over a seam must be found where it was left: such a stay keeps one address of its
-      // own.
+      // What is carried over a seam must be found where it was left: such a stay
+      // keeps one address of its own.
       for (size_t k = 0; k < params.items.size(); ++k)
         if (plan.buffers[params.buffers[k].front()].scope == BufferScope::kCarried) {
           params.items[k].intervals = {{0, plan.timeline_end()}};
@@ -272,8 +282,9 @@ void PlaceBuffers(StepBuilder& b) {
     }
     plan.param_pool_bytes = Place(b, params, {kind, b.options.slots}, top);
     top += plan.param_pool_bytes;
-    plan.grad_pool_bytes = Place(b, Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kGrad; }),
-                                 {kind, b.options.reduce_depth + 1}, top);
+    plan.grad_pool_bytes =
+        Place(b, Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kGrad; }),
+              {kind, b.options.reduce_depth + 1}, top);
     top += plan.grad_pool_bytes;
     top += Place(b, Gather(b, false, [](PoolTag tag) { return tag == PoolTag::kNone; }),
                  {AllocatorKind::kPacked, 0}, top);

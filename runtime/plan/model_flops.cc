@@ -22,8 +22,8 @@ int64_t MatmulParameters(const ModelSpec& spec) {
 double TrainFlopsPerToken(const ModelSpec& spec, AttentionCount attention) {
   const double per_pair = attention == AttentionCount::kCausal ? 6 : 12;
   return 6.0 * static_cast<double>(MatmulParameters(spec)) +
-         per_pair * static_cast<double>(spec.layers) * static_cast<double>(spec.heads * spec.head_dim) *
-             static_cast<double>(spec.seq_len);
+         per_pair * static_cast<double>(spec.layers) *
+             static_cast<double>(spec.heads * spec.head_dim) * static_cast<double>(spec.seq_len);
 }
 
 }  // namespace millrace

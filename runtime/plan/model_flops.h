@@ -1,9 +1,9 @@
-// FLOPs that the model asks for, however they are computed: what MFU counts. Recomputation and padding do not
-// add to them.
+// FLOPs that the model asks for, however they are computed: what MFU counts. Recomputation and
+// padding do not add to them.
 //
 // Per token of a training step:  6 * N + attention, where
-//   N          parameters that take part in matmuls: weights of the blocks and the output matrix (a tied
-//   table counts once, as the output
+//   N          parameters that take part in matmuls: weights of the blocks and the output matrix (a
+//   tied table counts once, as the output
 //              matrix); no table lookups, biases, norms or padded rows
 //   attention  causal: 6 * L * d * T, what a kernel that skips the upper triangle has to do (llm.c,
 //   Megatron);

@@ -30,8 +30,8 @@ void ValidateModelSpec(const ModelSpec& spec) {
   MR_CHECK(!spec.units.empty(), "model {} has no units", spec.family);
   std::set<std::string> units, params;
   for (const UnitSpec& unit : spec.units) {
-    MR_CHECK(!unit.name.empty() && units.insert(unit.name).second, "unit name '{}' is empty or given twice",
-             unit.name);
+    MR_CHECK(!unit.name.empty() && units.insert(unit.name).second,
+             "unit name '{}' is empty or given twice", unit.name);
     for (const ParamSpec& param : unit.params) {
       MR_CHECK(!param.name.empty() && params.insert(param.name).second,
                "unit {}: parameter name '{}' is empty or given twice", unit.name, param.name);
@@ -49,17 +49,19 @@ void ValidateModelSpec(const ModelSpec& spec) {
 
 std::string ToString(const ModelSpec& spec) {
   std::string text = fmt::format(
-      "model {}: layers {}, d_model {}, heads {}, kv_heads {}, head_dim {}, ffn {}, vocab {} (padded {}), "
+      "model {}: layers {}, d_model {}, heads {}, kv_heads {}, head_dim {}, ffn {}, vocab {} "
+      "(padded {}), "
       "seq_len {}\n",
-      spec.family, spec.layers, spec.d_model, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn, spec.vocab,
-      spec.padded_vocab, spec.seq_len);
+      spec.family, spec.layers, spec.d_model, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn,
+      spec.vocab, spec.padded_vocab, spec.seq_len);
   for (const UnitSpec& unit : spec.units) {
     text += fmt::format("unit {}\n", unit.name);
     for (const ParamSpec& param : unit.params) {
       text += fmt::format("  {} [{}]", param.name, fmt::join(param.dims, ", "));
-      if (param.padded_rows != param.dims[0]) text += fmt::format(" stored rows {}", param.padded_rows);
-      text += fmt::format(" {} {}{}\n", param.kind == ParamKind::kNorm ? "norm" : "matrix", InitText(param),
-                          param.decay ? " decay" : "");
+      if (param.padded_rows != param.dims[0])
+        text += fmt::format(" stored rows {}", param.padded_rows);
+      text += fmt::format(" {} {}{}\n", param.kind == ParamKind::kNorm ? "norm" : "matrix",
+                          InitText(param), param.decay ? " decay" : "");
     }
   }
   return text;

@@ -1,8 +1,8 @@
-// What a model consists of: ordered FSDP units, each with named parameters. Built by models/, an immutable
-// value.
+// What a model consists of: ordered FSDP units, each with named parameters. Built by
+// models/, an immutable value.
 //
-// Invariants (checked by ValidateModelSpec): unit and parameter names are unique, dims positive, padded_rows
-// >= dims[0].
+// Invariants (checked by ValidateModelSpec): unit and parameter names are unique, dims positive,
+// padded_rows >= dims[0].
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,14 @@ struct UnitSpec {
 struct ModelSpec {
   std::string family;
   std::vector<UnitSpec> units;
-  int64_t vocab = 0, padded_vocab = 0, seq_len = 0, d_model = 0, layers = 0, heads = 0, kv_heads = 0,
-          head_dim = 0, ffn = 0;
+  int64_t vocab = 0, padded_vocab = 0, seq_len = 0, d_model = 0, layers = 0, heads = 0,
+          kv_heads = 0, head_dim = 0, ffn = 0;
 
   bool operator==(const ModelSpec&) const = default;
 };
 
-// A transformer block, or several merged into one unit ("h.3", "h.4-5"): neither the embedding nor the head.
+// A transformer block, or several merged into one unit ("h.3", "h.4-5"): neither
+// the embedding nor the head.
 bool IsBlockUnit(std::string_view unit_name);
 inline bool IsBlockUnit(const UnitSpec& unit) { return IsBlockUnit(unit.name); }
 

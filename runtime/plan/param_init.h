@@ -1,10 +1,11 @@
-// Initial master weights, a function of the *logical* element alone: the same model at any world size, mesh,
-// precision and padding.
+// Initial master weights, a function of the *logical* element alone: the same model at any world
+// size, mesh, precision and padding.
 //
-// Formula  element i (row-major over the logical dims) of a parameter with InitKind::kNormal is f32(init_std
-//          * z), z = PhiloxNormal(seed, stream, i), with the 64-bit FNV-1a hash of the parameter's name as
-//          the stream. Renaming a parameter therefore changes its values; reordering parameters or units does
-//          not.
+// Formula  element i (row-major over the logical dims) of a parameter with InitKind::kNormal is
+//          f32(init_std
+//          * z), z = PhiloxNormal(seed, stream, i), with the 64-bit FNV-1a hash of the parameter's
+//          name as the stream. Renaming a parameter therefore changes its values; reordering
+//          parameters or units does not.
 #pragma once
 
 #include <cstdint>

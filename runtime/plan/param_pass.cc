@@ -11,14 +11,16 @@ bool IsBlock(const FlatParam& flat) { return flat.name.rfind("h.", 0) == 0; }
 
 std::vector<FlatUse> CollectUses(const StepBuilder& b, const std::vector<Reshard>& reshard) {
   std::vector<FlatUse> uses(b.layout.flats.size());
-  for (size_t f = 0; f < uses.size(); ++f) uses[f] = {FlatAt(f), IsBlock(b.layout.flats[f]), reshard[f], {}};
+  for (size_t f = 0; f < uses.size(); ++f)
+    uses[f] = {FlatAt(f), IsBlock(b.layout.flats[f]), reshard[f], {}};
   int position = 0;
   const auto scan = [&](const std::vector<ProgramOp>& ops) {
     for (const ProgramOp& op : ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         const ProgramBuffer& buffer = b.program.buffers[static_cast<size_t>(view.buffer.value)];
         if (buffer.role != ProgramRole::kParam) return;
-        std::vector<int>& reads = uses[static_cast<size_t>(b.layout.param(buffer.param).flat.value)].reads;
+        std::vector<int>& reads =
+            uses[static_cast<size_t>(b.layout.param(buffer.param).flat.value)].reads;
         if (reads.empty() || reads.back() != position) reads.push_back(position);
       });
       ++position;
@@ -39,7 +41,8 @@ View ShardSlice(const View& bucket, const FlatParam& flat) {
 
 }  // namespace
 
-ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry) : b_(builder) {
+ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry)
+    : b_(builder) {
   std::vector<FlatUse> uses = CollectUses(b_, reshard);
   std::erase_if(uses, [&](const FlatUse& use) { return Resident(use.flat); });
   GatherOptions options;
@@ -56,18 +59,20 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
     const BufferScope scope = segment.carried      ? BufferScope::kCarried
                               : segment.whole_step ? BufferScope::kStep
                                                    : BufferScope::kMicrobatch;
-    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? segment.flat.value : -1, flat.encoding,
-                   segment.whole_step};
+    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? segment.flat.value : -1,
+                   flat.encoding, segment.whole_step};
     const std::string suffix = nth == 0 ? "" : "#" + std::to_string(nth + 1);
-    stay.bucket = b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.encoding),
-                               BufferClass::kSlots, scope, how);
+    stay.bucket =
+        b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.encoding),
+                     BufferClass::kSlots, scope, how);
     if (b_.options.downcast == Downcast::kAfterGather && flat.encoding != DType::kF32 &&
         b_.shard_world() > 1) {
       how.dtype = DType::kF32;
       how.group = -1;
       how.whole_step = false;
-      stay.staging = b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32),
-                                  BufferClass::kSlots, BufferScope::kMicrobatch, how);
+      stay.staging =
+          b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32),
+                       BufferClass::kSlots, BufferScope::kMicrobatch, how);
     }
     stays_.push_back(std::move(stay));
   }
@@ -84,15 +89,17 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
   View resolved = view;
   resolved.offset = placement.begin + view.offset;
   const FlatParam& flat = b_.layout.flat(placement.flat);
-  MR_CHECK(view.layout.dtype == flat.encoding, "parameter {} is read as {} but its gather encoding is {}",
-           placement.spec.name, Name(view.layout.dtype), Name(flat.encoding));
+  MR_CHECK(view.layout.dtype == flat.encoding,
+           "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
+           Name(view.layout.dtype), Name(flat.encoding));
   if (Resident(placement.flat)) {
     const auto& home = flat.encoding == DType::kF32 ? b_.plan.state.master : b_.plan.state.compute;
     resolved.buffer = home[static_cast<size_t>(placement.flat.value)].buffer;
     return resolved;
   }
   for (const Stay& stay : stays_) {
-    if (stay.segment.flat != placement.flat || position < stay.segment.first || position > stay.segment.last)
+    if (stay.segment.flat != placement.flat || position < stay.segment.first ||
+        position > stay.segment.last)
       continue;
     resolved.buffer = stay.bucket;
     return resolved;
@@ -125,7 +132,8 @@ void ParamPass::EmitGather(Stay& stay) {
     op.full = full;
     b_.Emit(op, StreamId::kGather, "gather/" + stay.name, flat.unit);
   };
-  if (b_.options.downcast != Downcast::kAfterGather || flat.encoding == DType::kF32 || !gathers) fills();
+  if (b_.options.downcast != Downcast::kAfterGather || flat.encoding == DType::kF32 || !gathers)
+    fills();
   if (flat.encoding == DType::kF32) {
     gather(master, bucket);
   } else if (b_.options.downcast == Downcast::kAfterUpdate) {
@@ -133,8 +141,8 @@ void ParamPass::EmitGather(Stay& stay) {
   } else if (!gathers) {
     cast(master, bucket);
   } else if (b_.options.downcast == Downcast::kPerGather) {
-    // The shard is cast straight into its own slice of the bucket, so that the collective's input lives
-    // exactly as long as its output.
+    // The shard is cast straight into its own slice of the bucket, so that the collective's input
+    // lives exactly as long as its output.
     cast(master, ShardSlice(bucket, flat));
     gather({}, bucket);
   } else {
@@ -148,8 +156,10 @@ void ParamPass::EmitGather(Stay& stay) {
 void ParamPass::EmitGathersAt(int position, bool first, bool more) {
   for (Stay& stay : stays_) {
     const GatherSegment& segment = stay.segment;
-    if (!segment.carried && segment.issue == position && (first || !segment.whole_step)) EmitGather(stay);
-    if (segment.carried && more && !segment.whole_step && segment.carry_issue == position) EmitGather(stay);
+    if (!segment.carried && segment.issue == position && (first || !segment.whole_step))
+      EmitGather(stay);
+    if (segment.carried && more && !segment.whole_step && segment.carry_issue == position)
+      EmitGather(stay);
   }
 }
 

@@ -1,5 +1,5 @@
-// Parameters of a plan: which bucket a parameter is read from at a position of the microbatch, and the ops
-// that fill it (downcast, all-gather). Internal to runtime/plan.
+// Parameters of a plan: which bucket a parameter is read from at a position of the microbatch, and
+// the ops that fill it (downcast, all-gather). Internal to runtime/plan.
 #pragma once
 
 #include <string>
@@ -12,17 +12,17 @@ namespace millrace {
 
 class ParamPass {
  public:
-  // `reshard` by FlatId. `carry`: the first `prefetch` segments are gathered at the end of the previous
-  // microbatch, update or prologue.
+  // `reshard` by FlatId. `carry`: the first `prefetch` segments are gathered at the end of the
+  // previous microbatch, update or prologue.
   ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry);
 
-  // The gathered (or resident) weights of `param`, viewed as `view` asks, for the op at `position` of the
-  // microbatch.
+  // The gathered (or resident) weights of `param`, viewed as `view` asks, for the op at `position`
+  // of the microbatch.
   View Resolve(const View& view, ParamId param, int position) const;
 
-  // Emits the gathers issued before `position`. `first`: first microbatch of the step, where whole-step
-  // segments are gathered. `more`: another microbatch follows, whose carried segments this one gathers;
-  // position == ops emits what is left.
+  // Emits the gathers issued before `position`. `first`: first microbatch of the step, where
+  // whole-step segments are gathered. `more`: another microbatch follows, whose carried segments
+  // this one gathers; position == ops emits what is left.
   void EmitGathersAt(int position, bool first, bool more);
   // Carried segments of `flat`, after its update.
   void EmitCarriedGathers(FlatId flat);

@@ -14,21 +14,22 @@ namespace millrace {
 
 using KernelOp =
     std::variant<EmbedOp<View>, EmbedGradOp<View>, NormOp<View>, NormGradOp<View>, MatmulOp<View>,
-                 ColumnSumOp<View>, RopeTableOp<View>, RopeOp<View>, AttentionOp<View>, AttentionGradOp<View>,
-                 AddOp<View>, ActivationOp<View>, ActivationGradOp<View>, CrossEntropyOp<View>,
-                 SelectRowOp<View>, CastOp<View>, ConcatOp<View>, AccumulateOp<View>, ZeroRangesOp<View>,
-                 FiniteScanOp<View>, SumSquaresOp<View>, BeginStepOp<View>, StepStatsOp<View>, AdamWOp<View>,
-                 AllGatherOp<View>, ReduceScatterOp<View>, AllReduceOp<View>>;
+                 ColumnSumOp<View>, RopeTableOp<View>, RopeOp<View>, AttentionOp<View>,
+                 AttentionGradOp<View>, AddOp<View>, ActivationOp<View>, ActivationGradOp<View>,
+                 CrossEntropyOp<View>, SelectRowOp<View>, CastOp<View>, ConcatOp<View>,
+                 AccumulateOp<View>, ZeroRangesOp<View>, FiniteScanOp<View>, SumSquaresOp<View>,
+                 BeginStepOp<View>, StepStatsOp<View>, AdamWOp<View>, AllGatherOp<View>,
+                 ReduceScatterOp<View>, AllReduceOp<View>>;
 
 // f(view, access, operand name) for each present operand.
 template <class F>
 void ForEachUse(const KernelOp& op, F&& f) {
   std::visit(
       [&](const auto& typed) {
-        std::decay_t<decltype(typed)>::Visit(typed,
-                                             [&](const View& view, Access access, std::string_view name) {
-                                               if (view) f(view, access, name);
-                                             });
+        std::decay_t<decltype(typed)>::Visit(
+            typed, [&](const View& view, Access access, std::string_view name) {
+              if (view) f(view, access, name);
+            });
       },
       op);
 }
@@ -38,20 +39,23 @@ template <class F>
 void ForEachView(KernelOp& op, F&& f) {
   std::visit(
       [&](auto& typed) {
-        std::decay_t<decltype(typed)>::Visit(typed, [&](View& view, Access access, std::string_view name) {
-          if (view) f(view, access, name);
-        });
+        std::decay_t<decltype(typed)>::Visit(typed,
+                                             [&](View& view, Access access, std::string_view name) {
+                                               if (view) f(view, access, name);
+                                             });
       },
       op);
 }
 
 inline std::string_view OpName(const KernelOp& op) {
   return std::visit(
-      [](const auto& typed) -> std::string_view { return std::decay_t<decltype(typed)>::kName; }, op);
+      [](const auto& typed) -> std::string_view { return std::decay_t<decltype(typed)>::kName; },
+      op);
 }
 
 inline bool IsCollective(const KernelOp& op) {
-  return std::holds_alternative<AllGatherOp<View>>(op) || std::holds_alternative<ReduceScatterOp<View>>(op) ||
+  return std::holds_alternative<AllGatherOp<View>>(op) ||
+         std::holds_alternative<ReduceScatterOp<View>>(op) ||
          std::holds_alternative<AllReduceOp<View>>(op);
 }
 

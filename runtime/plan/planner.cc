@@ -15,12 +15,13 @@ void CheckOptions(const PlanOptions& o) {
   MR_REQUIRE(ErrorCode::kConfig, o.slots >= o.prefetch + 1,
              "memory.slots is {}, but memory.prefetch {} needs at least {}", o.slots, o.prefetch,
              o.prefetch + 1);
-  MR_REQUIRE(ErrorCode::kConfig,
-             !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1),
-             "sharding.grad_concat=last with sharding.grad_sync=every and train.accumulate {}: every "
-             "microbatch's reduction needs its gradients in "
-             "the bucket; use grad_concat direct or every, or grad_sync last",
-             o.accumulate);
+  MR_REQUIRE(
+      ErrorCode::kConfig,
+      !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1),
+      "sharding.grad_concat=last with sharding.grad_sync=every and train.accumulate {}: every "
+      "microbatch's reduction needs its gradients in "
+      "the bucket; use grad_concat direct or every, or grad_sync last",
+      o.accumulate);
 }
 
 void FillParityStride(KernelOp& op, int64_t stride) {
@@ -35,8 +36,10 @@ void SetUpdates(KernelOp& op, Update update) {
   std::visit(
       [update](auto& typed) {
         if constexpr (requires { typed.update; }) typed.update = update;
-        if constexpr (requires { typed.table_update; }) typed.table_update = typed.positions_update = update;
-        if constexpr (requires { typed.weight_update; }) typed.weight_update = typed.bias_update = update;
+        if constexpr (requires { typed.table_update; })
+          typed.table_update = typed.positions_update = update;
+        if constexpr (requires { typed.weight_update; })
+          typed.weight_update = typed.bias_update = update;
         if constexpr (requires { typed.loss_update; }) typed.loss_update = update;
       },
       op);
@@ -45,8 +48,8 @@ void SetUpdates(KernelOp& op, Update update) {
 // Emits the bodies of one plan.
 class Planner {
  public:
-  Planner(const ShardLayout& layout, const Program& program, const PlanOptions& options, PlanKind kind,
-          const std::vector<Reshard>& reshard)
+  Planner(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+          PlanKind kind, const std::vector<Reshard>& reshard)
       : b_(layout, program, options, kind),
         params_(b_, reshard, /*carry=*/kind == PlanKind::kTrain),
         grads_(b_),
@@ -165,7 +168,8 @@ class Planner {
     if (overwrites) SetUpdates(op, Update::kOverwrite);
     if (auto* product = std::get_if<MatmulOp<View>>(&op); product != nullptr && formed_for_wire)
       product->rounding = Rounding::kBackend;
-    FillParityStride(op, b_.options.accumulate * b_.options.shape.batch * (b_.options.shape.seq + 1));
+    FillParityStride(op,
+                     b_.options.accumulate * b_.options.shape.batch * (b_.options.shape.seq + 1));
     return op;
   }
 
@@ -175,10 +179,12 @@ class Planner {
     const int64_t bytes = buffer.layout.numel() * Bytes(buffer.layout.dtype);
     if (buffer.role == ProgramRole::kLogits) {
       // Read by the host after the plan has run: nothing may reuse its bytes within it.
-      act_[index] = b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
+      act_[index] =
+          b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
       b_.plan.state.logits = WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel());
     } else {
-      act_[index] = b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
+      act_[index] =
+          b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
     }
     return act_[index];
   }
@@ -242,7 +248,8 @@ class Planner {
       CastOp<View> cast;
       cast.x = state.master[f];
       cast.out = state.compute[f];
-      b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name, b_.layout.flats[f].unit);
+      b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name,
+              b_.layout.flats[f].unit);
     }
     if (b_.plan.kind == PlanKind::kTrain)
       for (FlatId flat : params_.order()) params_.EmitCarriedGathers(flat);
@@ -255,8 +262,8 @@ class Planner {
   std::vector<BufferId> act_;
 };
 
-// Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow `rest`. Norm
-// parameters that are gathered apart are small and stay.
+// Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow
+// `rest`. Norm parameters that are gathered apart are small and stay.
 std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, size_t kept) {
   std::vector<Reshard> reshard(layout.flats.size(), rest);
   size_t blocks = 0;
@@ -313,11 +320,12 @@ StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanO
       plan = PlanAuto(layout, program, options, kind);
       break;
   }
-  MR_REQUIRE(
-      ErrorCode::kDoesNotFit, options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
-      "the plan needs {} bytes per rank, memory.budget_gib allows {}; memory.recompute=auto, a smaller "
-      "train.micro_batch or more ranks need less",
-      plan.arena_bytes, options.budget_bytes);
+  MR_REQUIRE(ErrorCode::kDoesNotFit,
+             options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
+             "the plan needs {} bytes per rank, memory.budget_gib allows {}; "
+             "memory.recompute=auto, a smaller "
+             "train.micro_batch or more ranks need less",
+             plan.arena_bytes, options.budget_bytes);
   return plan;
 }
 

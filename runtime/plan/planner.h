@@ -1,6 +1,6 @@
-// The planner: a lowered program and a shard layout become a StepPlan. Inserts the sharding ops (downcast,
-// all-gather, concat, reduce-scatter, norm, clip, update), assigns streams, gives every byte an address,
-// derives every cross-stream edge. Pure; equal on all ranks.
+// The planner: a lowered program and a shard layout become a StepPlan. Inserts the sharding ops
+// (downcast, all-gather, concat, reduce-scatter, norm, clip, update), assigns streams, gives every
+// byte an address, derives every cross-stream edge. Pure; equal on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -35,25 +35,29 @@ struct PlanOptions {
   GradConcat grad_concat = GradConcat::kDirect;
   AllocatorKind allocator = AllocatorKind::kPacked;
   int prefetch = 1;
-  int slots = 2;         // >= prefetch + 1: parameter buckets of blocks that live at once
-  int reduce_depth = 1;  // later reductions that may be issued before a gradient bucket's bytes are reused
+  int slots = 2;  // >= prefetch + 1: parameter buckets of blocks that live at once
+  int reduce_depth =
+      1;  // later reductions that may be issued before a gradient bucket's bytes are reused
   int64_t budget_bytes =
       0;  // 0: none. More than this: Error(kDoesNotFit); kAuto keeps as many blocks gathered as fit
-  // Gradients of weights and biases are computed on the reduce stream, beside those of activations, and their
-  // operands are held a little longer for it. Small products leave room on a GPU, large ones do not.
+  // Gradients of weights and biases are computed on the reduce stream, beside those of
+  // activations, and their operands are held a little longer for it. Small products leave room on
+  // a GPU, large ones do not.
   bool overlap_weight_gradients = false;
   AdamWHyper adamw;
   double clip = 0;  // <= 0: off
   LearningRate learning_rate;
   Backend backend = Backend::kCpu;
-  int64_t comm_scratch_bytes = 0;  // per communicator purpose: what the transport stages (0 at world 1)
-  std::string execution;           // goes into the plan's text and hash
+  int64_t comm_scratch_bytes =
+      0;                  // per communicator purpose: what the transport stages (0 at world 1)
+  std::string execution;  // goes into the plan's text and hash
 };
 
-// Plan of one training step, one evaluation microbatch, or one token of generation, by `kind`. Persistent
-// buffers have the same ids, sizes and offsets in every plan of the same layout and options.
-// Errors: kConfig for option combinations that cannot be planned (named by config key), kDoesNotFit over
-// budget.
+// Plan of one training step, one evaluation microbatch, or one token of generation,
+// by `kind`. Persistent buffers have the same ids, sizes and offsets in every plan of
+// the same layout and options.
+// Errors: kConfig for option combinations that cannot be planned (named by config
+// key), kDoesNotFit over budget.
 StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
                   PlanKind kind);
 

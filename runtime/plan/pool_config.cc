@@ -16,8 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxPrefetch = 64;
-constexpr int64_t kMaxNumel = int64_t{1}
-                              << 40;  // 8 TiB at 8 bytes each: sums over any pattern stay far below 2^63
+constexpr int64_t kMaxNumel =
+    int64_t{1} << 40;  // 8 TiB at 8 bytes each: sums over any pattern stay far below 2^63
 
 // The dtypes that are gathered, by their names in configs.
 std::optional<DType> BucketDType(std::string_view name) {
@@ -38,11 +38,13 @@ class Reader {
     constexpr size_t kShown = 60;
     std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
     if (text.size() > kShown) text = text.substr(0, kShown) + "...";
-    errors_.push_back(fmt::format("{}: {}; allowed: {}", path.empty() ? "document" : path, text, allowed));
+    errors_.push_back(
+        fmt::format("{}: {}; allowed: {}", path.empty() ? "document" : path, text, allowed));
   }
 
   // True if `value` is an object; its missing and unknown keys are reported.
-  bool Object(const json& value, const std::string& path, std::initializer_list<std::string_view> keys) {
+  bool Object(const json& value, const std::string& path,
+              std::initializer_list<std::string_view> keys) {
     if (!value.is_object()) {
       Fail(path, value, "an object");
       return false;
@@ -69,11 +71,13 @@ class Reader {
     return nullptr;
   }
 
-  int64_t Integer(const json& object, const char* key, const std::string& path, int64_t low, int64_t high) {
+  int64_t Integer(const json& object, const char* key, const std::string& path, int64_t low,
+                  int64_t high) {
     const std::string allowed = fmt::format("an integer from {} to {}", low, high);
     const json* value = Member(object, key, path, &json::is_number_integer, allowed);
     if (value == nullptr) return low;
-    const bool too_big = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(high);
+    const bool too_big =
+        value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(high);
     if (!too_big && value->get<int64_t>() >= low && value->get<int64_t>() <= high)
       return value->get<int64_t>();
     Fail(KeyPath(path, key), *value, allowed);
@@ -118,7 +122,8 @@ PoolUnitKind ReadUnit(Reader& reader, const json& value, const std::string& path
   if (const json* buckets =
           reader.Member(value, "buckets", path, &json::is_array, "an array of at least one bucket"))
     for (size_t b = 0; b < buckets->size(); ++b)
-      unit.buckets.push_back(ReadBucket(reader, (*buckets)[b], fmt::format("{}.buckets[{}]", path, b)));
+      unit.buckets.push_back(
+          ReadBucket(reader, (*buckets)[b], fmt::format("{}.buckets[{}]", path, b)));
   return unit;
 }
 
@@ -126,14 +131,16 @@ void ReadPattern(Reader& reader, const json& pool, PoolConfig& config) {
   std::string kinds;
   for (const PoolUnitKind& unit : config.units)
     if (unit.kind != 0) kinds += unit.kind;  // 0: refused above
-  const std::string allowed = fmt::format("at least one character, each a kind of pool.units: {}", kinds);
+  const std::string allowed =
+      fmt::format("at least one character, each a kind of pool.units: {}", kinds);
   const json* pattern = reader.Member(pool, "pattern", "pool", &json::is_string, allowed);
   if (pattern == nullptr) return;
   config.pattern = pattern->get<std::string>();
   const size_t unknown = config.pattern.find_first_not_of(kinds);
   if (config.pattern.empty() || unknown != std::string::npos)
-    reader.Fail(unknown == std::string::npos ? "pool.pattern" : fmt::format("pool.pattern[{}]", unknown),
-                *pattern, allowed);
+    reader.Fail(
+        unknown == std::string::npos ? "pool.pattern" : fmt::format("pool.pattern[{}]", unknown),
+        *pattern, allowed);
 }
 
 const PoolUnitKind& KindOf(const PoolConfig& config, char kind) {
@@ -149,17 +156,20 @@ PoolConfig ParsePoolConfig(const json& document) {
   Reader reader;
   PoolConfig config;
   const json* pool = nullptr;
-  if (reader.Object(document, "", {"pool"}) && document.contains("pool")) pool = &document.at("pool");
+  if (reader.Object(document, "", {"pool"}) && document.contains("pool"))
+    pool = &document.at("pool");
   if (pool != nullptr && reader.Object(*pool, "pool", {"prefetch", "units", "pattern"})) {
     config.prefetch = static_cast<int>(reader.Integer(*pool, "prefetch", "pool", 0, kMaxPrefetch));
-    if (const json* units =
-            reader.Member(*pool, "units", "pool", &json::is_array, "an array of at least one unit kind"))
+    if (const json* units = reader.Member(*pool, "units", "pool", &json::is_array,
+                                          "an array of at least one unit kind"))
       for (size_t u = 0; u < units->size(); ++u) {
         const std::string path = fmt::format("pool.units[{}]", u);
         PoolUnitKind unit = ReadUnit(reader, (*units)[u], path);
-        const bool twice = std::any_of(config.units.begin(), config.units.end(),
-                                       [&](const PoolUnitKind& other) { return other.kind == unit.kind; });
-        if (twice && unit.kind != 0) reader.Fail(path + ".kind", (*units)[u]["kind"], "each kind once");
+        const bool twice =
+            std::any_of(config.units.begin(), config.units.end(),
+                        [&](const PoolUnitKind& other) { return other.kind == unit.kind; });
+        if (twice && unit.kind != 0)
+          reader.Fail(path + ".kind", (*units)[u]["kind"], "each kind once");
         config.units.push_back(std::move(unit));
       }
     ReadPattern(reader, *pool, config);

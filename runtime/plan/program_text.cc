@@ -1,5 +1,5 @@
-// A Program as text: buffers, then one line per op with every operand, its access and, where it differs from
-// its buffer's, its layout.
+// A Program as text: buffers, then one line per op with every operand, its access and, where it
+// differs from its buffer's, its layout.
 #include <fmt/format.h>
 
 #include <type_traits>
@@ -33,7 +33,8 @@ std::string_view Name(ProgramRole role) {
   return "?";
 }
 
-std::string Operand(const Program& program, const View& view, Access access, std::string_view name) {
+std::string Operand(const Program& program, const View& view, Access access,
+                    std::string_view name) {
   const char* const sign = access == Access::kRead         ? "="
                            : access == Access::kWrite      ? ":="
                            : access == Access::kAccumulate ? "+="
@@ -51,7 +52,8 @@ std::string Attributes(const KernelOp& op) {
       [](const auto& typed) -> std::string {
         using Op = std::decay_t<decltype(typed)>;
         if constexpr (std::is_same_v<Op, NormOp<View>>) {
-          return fmt::format(" {} eps {:.3g}", typed.kind == NormKind::kLayer ? "layer" : "rms", typed.eps);
+          return fmt::format(" {} eps {:.3g}", typed.kind == NormKind::kLayer ? "layer" : "rms",
+                             typed.eps);
         } else if constexpr (std::is_same_v<Op, NormGradOp<View>>) {
           return typed.kind == NormKind::kLayer ? " layer" : " rms";
         } else if constexpr (std::is_same_v<Op, MatmulOp<View>>) {
@@ -71,7 +73,8 @@ std::string Attributes(const KernelOp& op) {
         } else if constexpr (std::is_same_v<Op, RopeTableOp<View>>) {
           return fmt::format(" theta {} factor {} low {} high {} original {}", typed.theta,
                              typed.scaling.factor, typed.scaling.low_freq_factor,
-                             typed.scaling.high_freq_factor, typed.scaling.original_max_position_embeddings);
+                             typed.scaling.high_freq_factor,
+                             typed.scaling.original_max_position_embeddings);
         } else if constexpr (std::is_same_v<Op, RopeOp<View>>) {
           return typed.direction == RopeDirection::kInverse ? " inverse" : "";
         } else if constexpr (std::is_same_v<Op, AttentionOp<View>>) {
@@ -97,8 +100,8 @@ std::string ToString(const Program& program) {
   std::string text = "buffers\n";
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     const ProgramBuffer& buffer = program.buffers[i];
-    text +=
-        fmt::format("  %{:<3} {:<10} {} {}\n", i, Name(buffer.role), ToString(buffer.layout), buffer.name);
+    text += fmt::format("  %{:<3} {:<10} {} {}\n", i, Name(buffer.role), ToString(buffer.layout),
+                        buffer.name);
   }
   const auto section = [&](const char* title, const std::vector<ProgramOp>& ops) {
     if (ops.empty()) return;

@@ -44,8 +44,8 @@ class Search {
   }
 
   RecomputeChoice Run() {
-    const int64_t limit =
-        in_.options.budget_bytes > 0 ? in_.options.budget_bytes : std::max<int64_t>(in_.device_bytes, 0);
+    const int64_t limit = in_.options.budget_bytes > 0 ? in_.options.budget_bytes
+                                                       : std::max<int64_t>(in_.device_bytes, 0);
     const int64_t all = static_cast<int64_t>(blocks_.size());
     const Prefixes none, cheap{all, all, 0}, most{all, all, all};
     const auto fits = [&](const Prefixes& p) { return limit == 0 || Try(p).arena <= limit; };
@@ -57,11 +57,11 @@ class Search {
       return Chosen(FirstFitting(steps, fits));
     }
     const int64_t least = std::min(Try(cheap).arena, Try(most).arena);
-    MR_REQUIRE(
-        ErrorCode::kDoesNotFit, in_.options.budget_bytes == 0,
-        "the plan needs {} bytes per rank even with every block computed again (memory.recompute=auto), "
-        "memory.budget_gib allows {}; smaller train.micro_batch or more ranks need less",
-        least, in_.options.budget_bytes);
+    MR_REQUIRE(ErrorCode::kDoesNotFit, in_.options.budget_bytes == 0,
+               "the plan needs {} bytes per rank even with every block computed again "
+               "(memory.recompute=auto), "
+               "memory.budget_gib allows {}; smaller train.micro_batch or more ranks need less",
+               least, in_.options.budget_bytes);
     return Chosen(Try(most).arena <= Try(cheap).arena ? most : cheap);
   }
 
@@ -92,8 +92,8 @@ class Search {
     return it->second;
   }
 
-  // Of recomputing one kind in the first n block units, by n from 0, as far as units just add up: the bytes
-  // of what is dropped, and of the seconds that all units take the same share.
+  // Of recomputing one kind in the first n block units, by n from 0, as far as units just add up:
+  // the bytes of what is dropped, and of the seconds that all units take the same share.
   struct Prefix {
     double seconds = 0;
     int64_t bytes = 0;
@@ -117,13 +117,15 @@ class Search {
     alone.*units = all;
     const double seconds = std::max(0.0, Try(alone).seconds - Try({}).seconds);
     const auto total = static_cast<double>(std::max<int64_t>(prefixes.back().bytes, 1));
-    for (Prefix& prefix : prefixes) prefix.seconds = seconds * (static_cast<double>(prefix.bytes) / total);
+    for (Prefix& prefix : prefixes)
+      prefix.seconds = seconds * (static_cast<double>(prefix.bytes) / total);
     return prefixes;
   }
 
   // Pairs of prefixes from nothing to all, dearer and saving more from one to the next.
   std::vector<Prefixes> Undercut(int64_t all) {
-    const std::vector<Prefix> activations = PrefixesOf(NodeKind::kActivation, &Prefixes::activations, all),
+    const std::vector<Prefix> activations =
+                                  PrefixesOf(NodeKind::kActivation, &Prefixes::activations, all),
                               norms = PrefixesOf(NodeKind::kNorm, &Prefixes::norms, all);
     struct Pair {
       double seconds = 0;
@@ -133,11 +135,13 @@ class Search {
     std::vector<Pair> pairs;
     for (int64_t a = 0; a <= all; ++a)
       for (int64_t b = 0; b <= all; ++b)
-        pairs.push_back({activations[static_cast<size_t>(a)].seconds + norms[static_cast<size_t>(b)].seconds,
-                         activations[static_cast<size_t>(a)].bytes + norms[static_cast<size_t>(b)].bytes,
-                         {a, b, 0}});
+        pairs.push_back(
+            {activations[static_cast<size_t>(a)].seconds + norms[static_cast<size_t>(b)].seconds,
+             activations[static_cast<size_t>(a)].bytes + norms[static_cast<size_t>(b)].bytes,
+             {a, b, 0}});
     std::sort(pairs.begin(), pairs.end(), [](const Pair& x, const Pair& y) {
-      return std::tuple(x.seconds, -x.bytes, x.prefixes) < std::tuple(y.seconds, -y.bytes, y.prefixes);
+      return std::tuple(x.seconds, -x.bytes, x.prefixes) <
+             std::tuple(y.seconds, -y.bytes, y.prefixes);
     });
     std::vector<Prefixes> best = {{}};  // also where something is for nothing
     int64_t bytes = 0;
@@ -160,8 +164,8 @@ class Search {
     return steps[high];
   }
 
-  // Without the units that the fit does not need after all: the last unit's backward comes first, while
-  // everything is still saved, and brings back what that unit dropped.
+  // Without the units that the fit does not need after all: the last unit's backward comes first,
+  // while everything is still saved, and brings back what that unit dropped.
   template <class Fits>
   static Prefixes Trimmed(Prefixes p, Fits&& fits) {
     for (int64_t Prefixes::*kind : {&Prefixes::activations, &Prefixes::norms})

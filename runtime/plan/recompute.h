@@ -1,16 +1,17 @@
-// Recomputation that fits: in how many block units a training step computes norms, activations or everything
-// again, so that its arena stays within a limit at the least cost.
+// Recomputation that fits: in how many block units a training step computes norms, activations or
+// everything again, so that its arena stays within a limit at the least cost.
 //
-// Search   Candidates are prefixes: activations again in the first a block units, norms in the first b; only
-//          when both in all units are not enough, everything in the first c. What a prefix drops is the
-//          longest-lived of what is saved, so it saves at least as much as any other choice of as many units.
-//          A kind's cost is how much longer the compute stream is busy (timeline.h) with it in every unit;
-//          its bytes are those of the outputs it drops. Of the pairs (a, b) those stay that no cheaper pair
-//          undercuts; among them the first that fits is found by bisection, and units that it does not need
-//          after all are taken out again. Each try is planned and placed by the real allocator: what is
-//          chosen fits, and with one unit less of activations or norms it does not.
-// Rates    Those of one machine per backend (the H100's for CUDA), so that `plan` on a laptop and the ranks
-//          of a cluster choose alike.
+// Search   Candidates are prefixes: activations again in the first a block units, norms in the
+//          first b; only when both in all units are not enough, everything in the first c. What a
+//          prefix drops is the longest-lived of what is saved, so it saves at least as much as any
+//          other choice of as many units. A kind's cost is how much longer the compute stream is
+//          busy (timeline.h) with it in every unit; its bytes are those of the outputs it drops. Of
+//          the pairs (a, b) those stay that no cheaper pair undercuts; among them the first that
+//          fits is found by bisection, and units that it does not need after all are taken out
+//          again. Each try is planned and placed by the real allocator: what is chosen fits, and
+//          with one unit less of activations or norms it does not.
+// Rates    Those of one machine per backend (the H100's for CUDA), so that `plan` on a laptop and
+//          the ranks of a cluster choose alike.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct RecomputeInput {
   const SemanticGraph& forward;  // of a training step, without a backward
   const LowerOptions& lower;
   const PlanOptions&
-      options;               // reshard kAuto counts as kAfterForward: nothing is recomputed to stay gathered
+      options;  // reshard kAuto counts as kAfterForward: nothing is recomputed to stay gathered
   int64_t device_bytes = 0;  // what a rank's device has for the arena; 0: not known
 };
 
@@ -49,8 +50,9 @@ struct RecomputeChoice {
 RecomputeChoice GivenRecompute(const SemanticGraph& forward, Recompute policy);
 
 // Within options.budget_bytes, else within device_bytes; with neither, nothing is recomputed. Pure.
-// Errors  kDoesNotFit naming need and budget when the most recomputation is above the budget. A device too
-//         small is no error: its figures are about right at best, and the most is chosen.
+// Errors  kDoesNotFit naming need and budget when the most recomputation is above the
+//         budget. A device too small is no error: its figures are about right at best, and
+//         the most is chosen.
 RecomputeChoice ChooseRecompute(const RecomputeInput& input);
 
 // "activations in 3, norms in 1 of 12 block units", "nothing"

@@ -68,11 +68,14 @@ std::string Described(const SemanticGraph& graph, ValueId id) {
   return fmt::format("{}:{}[{}]", value.name, Name(value.dtype), fmt::join(value.dims, ","));
 }
 
-// "h.0/attn.qkv = linear(h.0/ln_1, ...)" the other way round, as it flows: operands -> results += gradients.
-std::string Line(const SemanticGraph& graph, const std::vector<std::string>& units, const Node& node) {
+// "h.0/attn.qkv = linear(h.0/ln_1, ...)" the other way round, as it flows:
+// operands -> results += gradients.
+std::string Line(const SemanticGraph& graph, const std::vector<std::string>& units,
+                 const Node& node) {
   const auto unit = static_cast<size_t>(node.unit.value);
-  std::string text = fmt::format("  {:<8} {:<28} {}(", node.unit && unit < units.size() ? units[unit] : "-",
-                                 node.label, Name(node.kind));
+  std::string text =
+      fmt::format("  {:<8} {:<28} {}(", node.unit && unit < units.size() ? units[unit] : "-",
+                  node.label, Name(node.kind));
   const char* separator = "";
   for (const ValueId input : node.inputs) {
     text += fmt::format("{}{}", separator, input ? graph.value(input).name : "-");

@@ -1,5 +1,5 @@
-// The model's forward, as emitted by models/, and its gradients: ops over values, each value assigned once,
-// no aliasing, no buffers.
+// The model's forward, as emitted by models/, and its gradients: ops over values, each value
+// assigned once, no aliasing, no buffers.
 //
 // Letters as in kernels/ops/model_ops.h. An activation value is [R, C] (R = B*T) unless the op says
 // otherwise.
@@ -39,8 +39,8 @@ struct Value {
   ParamId param;
 };
 
-// Inputs and outputs by position, documented per kind. "?" marks an operand that may be absent (an invalid
-// id).
+// Inputs and outputs by position, documented per kind. "?" marks an operand that may
+// be absent (an invalid id).
 enum class NodeKind {
   kEmbedding,   // in: tokens, table, positions?          out: x
   kNorm,        // in: x, weight, bias?                   out: y, mean?, rstd
@@ -93,7 +93,7 @@ struct BatchShape {
 
 struct SemanticGraph {
   BatchShape shape;
-  int64_t vocab = 0;                    // logical vocabulary: columns beyond it stay out of the softmax
+  int64_t vocab = 0;  // logical vocabulary: columns beyond it stay out of the softmax
   std::vector<std::string> unit_names;  // by UnitId
   std::vector<Value> values;
   std::vector<Node> prologue;  // constants
@@ -108,8 +108,8 @@ std::string ToString(const SemanticGraph& graph);  // one line per node
 
 enum class HeadMode { kTrainLoss, kEvalLoss, kLogits };
 
-// Builds the forward of one microbatch. Models call it; it does shapes, names and value ids, and checks them
-// (Error(kInternal) names the node).
+// Builds the forward of one microbatch. Models call it; it does shapes, names and value ids, and
+// checks them (Error(kInternal) names the node).
 class ForwardBuilder {
  public:
   // `param_dtype(ParamKind)` is the gather encoding; activations have dtype `compute`.
@@ -118,13 +118,15 @@ class ForwardBuilder {
   void BeginUnit(const std::string& unit_name);  // later nodes belong to this unit
   ValueId Embedding(const std::string& table, const std::string& positions /* "" none */,
                     const std::string& label);
-  ValueId Norm(ValueId x, const std::string& weight, const std::string& bias, NormKind kind, float eps,
-               const std::string& label);
-  ValueId Linear(ValueId x, const std::string& weight, const std::string& bias, const std::string& label);
+  ValueId Norm(ValueId x, const std::string& weight, const std::string& bias, NormKind kind,
+               float eps, const std::string& label);
+  ValueId Linear(ValueId x, const std::string& weight, const std::string& bias,
+                 const std::string& label);
   ValueId RopeTable(int64_t head_dim, double theta, const RopeScaling& scaling);
   ValueId Rope(ValueId qkv, ValueId table, int64_t heads, int64_t kv_heads, int64_t head_dim,
                const std::string& label);
-  ValueId Attention(ValueId qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const std::string& label);
+  ValueId Attention(ValueId qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                    const std::string& label);
   ValueId Add(ValueId a, ValueId b, const std::string& label);
   ValueId Activation(ValueId x, ActivationKind kind, const std::string& label);
   void Head(ValueId x, const std::string& weight, HeadMode mode);
@@ -154,15 +156,16 @@ enum class Recompute {
 // By UnitId; nothing for units that are not blocks.
 std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute policy);
 
-// Appends the gradient of every parameter that the loss depends on to `backward`, by one rule per node kind
-// in reverse order; a value with several consumers has its gradients summed by kAdd as they arrive. kHeadLoss
-// has already produced d_x and the head weight's gradient in the forward. A parameter that no node uses gets
-// no gradient value: the planner keeps its gradient zero. Values needed from the forward are either saved or,
-// by policy, recomputed: the forward nodes of the same block unit are emitted again (recomputed = true), each
-// right before the first gradient node that needs it, and only if one does. Values that come from another
-// unit are always saved; embedding and head are never recomputed. Bits do not depend on the policy.
-// Errors  A graph without a training loss, or with a backward already; `by_unit` not of one entry per unit:
-// Error(kInternal).
+// Appends the gradient of every parameter that the loss depends on to `backward`, by one rule per
+// node kind in reverse order; a value with several consumers has its gradients summed by kAdd as
+// they arrive. kHeadLoss has already produced d_x and the head weight's gradient in the forward. A
+// parameter that no node uses gets no gradient value: the planner keeps its gradient zero. Values
+// needed from the forward are either saved or, by policy, recomputed: the forward nodes of the same
+// block unit are emitted again (recomputed = true), each right before the first gradient node that
+// needs it, and only if one does. Values that come from another unit are always saved; embedding
+// and head are never recomputed. Bits do not depend on the policy.
+// Errors  A graph without a training loss, or with a backward already; `by_unit` not of one entry
+// per unit: Error(kInternal).
 SemanticGraph AddGradients(SemanticGraph graph, const std::vector<UnitRecompute>& by_unit);
 SemanticGraph AddGradients(SemanticGraph graph, Recompute policy);
 

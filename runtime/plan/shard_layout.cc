@@ -13,8 +13,8 @@ constexpr int64_t kFlatAlignmentBytes = 256;
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Elements that are 256 bytes in the narrowest dtype this flat parameter is ever stored in, so that a
-// parameter is aligned in all of them.
+// Elements that are 256 bytes in the narrowest dtype this flat parameter is ever stored in, so that
+// a parameter is aligned in all of them.
 int64_t AlignmentNumel(DType encoding, const PrecisionPolicy& precision) {
   const int64_t narrowest =
       std::min({Bytes(encoding), Bytes(precision.grad_accumulate), Bytes(precision.grad_wire)});
@@ -62,12 +62,12 @@ void PlaceParams(ShardLayout& layout, FlatId id) {
 
 void CheckArguments(const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy& precision) {
   ValidateModelSpec(spec);
-  MR_CHECK(mesh.shard >= 1 && mesh.replicate >= 1, "mesh replicate {} x shard {}: both must be at least 1",
-           mesh.replicate, mesh.shard);
+  MR_CHECK(mesh.shard >= 1 && mesh.replicate >= 1,
+           "mesh replicate {} x shard {}: both must be at least 1", mesh.replicate, mesh.shard);
   for (const DType dtype :
        {precision.compute, precision.norm_params, precision.grad_accumulate, precision.grad_wire})
-    MR_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "precision policy: {} is neither f32 nor bf16",
-             Name(dtype));
+    MR_CHECK(dtype == DType::kF32 || dtype == DType::kBF16,
+             "precision policy: {} is neither f32 nor bf16", Name(dtype));
 }
 
 std::string DimsText(const std::vector<int64_t>& dims) {
@@ -101,16 +101,17 @@ ShardLayout PlanShards(const ModelSpec& spec, MeshShape mesh, const PrecisionPol
     if (!flat.params.empty()) layout.flats.push_back(std::move(flat));
   }
   if (!norms.params.empty()) layout.flats.push_back(std::move(norms));
-  for (size_t f = 0; f < layout.flats.size(); ++f) PlaceParams(layout, FlatId{static_cast<int32_t>(f)});
+  for (size_t f = 0; f < layout.flats.size(); ++f)
+    PlaceParams(layout, FlatId{static_cast<int32_t>(f)});
   return layout;
 }
 
 std::string ToString(const ShardLayout& layout) {
   const PrecisionPolicy& p = layout.precision;
-  std::string text =
-      fmt::format("layout replicate={} shard={} compute={} norms={} grad_accumulate={} grad_wire={}\n",
-                  layout.mesh.replicate, layout.mesh.shard, Name(p.compute), Name(p.norm_params),
-                  Name(p.grad_accumulate), Name(p.grad_wire));
+  std::string text = fmt::format(
+      "layout replicate={} shard={} compute={} norms={} grad_accumulate={} grad_wire={}\n",
+      layout.mesh.replicate, layout.mesh.shard, Name(p.compute), Name(p.norm_params),
+      Name(p.grad_accumulate), Name(p.grad_wire));
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
     text += fmt::format("flat {} {} {} padded={} shard={}\n", f, flat.name, Name(flat.encoding),
@@ -118,8 +119,10 @@ std::string ToString(const ShardLayout& layout) {
     for (const ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);
       const ParamSpec& spec = param.spec;
-      text += fmt::format("  [{}, {}) {} {}", param.begin, param.end, spec.name, DimsText(spec.dims));
-      if (spec.stored_numel() != spec.numel()) text += fmt::format(" stored as {} rows", spec.padded_rows);
+      text +=
+          fmt::format("  [{}, {}) {} {}", param.begin, param.end, spec.name, DimsText(spec.dims));
+      if (spec.stored_numel() != spec.numel())
+        text += fmt::format(" stored as {} rows", spec.padded_rows);
       text += '\n';
     }
     text += fmt::format("  gaps{}\n  decay{}\n", RangesText(flat.gaps), RangesText(flat.decay));

@@ -25,8 +25,8 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const Program& microba
   AddState();
 }
 
-BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
-                                BufferPlan buffer_plan) {
+BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls,
+                                BufferScope scope, BufferPlan buffer_plan) {
   const BufferId id{static_cast<int32_t>(plan.buffers.size())};
   plan.buffers.push_back({name, bytes, cls, scope, {}, {}, -1});
   how.push_back(buffer_plan);
@@ -34,22 +34,25 @@ BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferCl
   return id;
 }
 
-// Persistent state comes first and in an order that depends on layout and options only: every plan of a run
-// finds it at the same address.
+// Persistent state comes first and in an order that depends on layout and options only: every plan
+// of a run finds it at the same address.
 void StepBuilder::AddState() {
   StateViews& state = plan.state;
   const auto add = [&](const std::string& name, DType dtype, int64_t numel, BufferClass cls) {
-    return WholeView(AddBuffer(name, numel * Bytes(dtype), cls, BufferScope::kPersistent), dtype, numel);
+    return WholeView(AddBuffer(name, numel * Bytes(dtype), cls, BufferScope::kPersistent), dtype,
+                     numel);
   };
   for (const FlatParam& flat : layout.flats) {
     state.master.push_back(
         add("master/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kParameters));
-    state.m.push_back(add("adam_m/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
-    state.v.push_back(add("adam_v/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
+    state.m.push_back(
+        add("adam_m/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
+    state.v.push_back(
+        add("adam_v/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
     const bool shadow = options.downcast == Downcast::kAfterUpdate && flat.encoding != DType::kF32;
-    state.compute.push_back(
-        shadow ? add("compute/" + flat.name, flat.encoding, flat.shard_numel, BufferClass::kParameters)
-               : View{});
+    state.compute.push_back(shadow ? add("compute/" + flat.name, flat.encoding, flat.shard_numel,
+                                         BufferClass::kParameters)
+                                   : View{});
   }
   const int64_t row = 2 * static_cast<int64_t>(layout.flats.size()) + 1;
   const int64_t window = options.shape.batch * (options.shape.seq + 1);
@@ -58,7 +61,8 @@ void StepBuilder::AddState() {
   state.stats = add("stats", DType::kF64, layout.mesh.world() * row, BufferClass::kRuntime);
   for (const ProgramBuffer& buffer : program.buffers)
     if (buffer.role == ProgramRole::kConstant)
-      add("constant/" + buffer.name, buffer.layout.dtype, buffer.layout.numel(), BufferClass::kRuntime);
+      add("constant/" + buffer.name, buffer.layout.dtype, buffer.layout.numel(),
+          BufferClass::kRuntime);
   if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1) {
     comm_scratch_gather =
         add("comm/gather", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
@@ -80,21 +84,25 @@ bool StepBuilder::WritesGradientOfWeight(const KernelOp& op) const {
     out = &sum->out;
   if (out == nullptr) return false;
   const BufferClass cls = plan.buffer(out->buffer).cls;
-  return cls == BufferClass::kGradients || cls == BufferClass::kSlots;  // whole, or of a bucket in a pool
+  return cls == BufferClass::kGradients ||
+         cls == BufferClass::kSlots;  // whole, or of a bucket in a pool
 }
 
 void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
   std::visit(
       [&]<template <class> class Op>(Op<View>& typed) {
-        const auto to_shape = [](const View& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+        const auto to_shape = [](const View& view) {
+          return Shape{view.layout, static_cast<bool>(view)};
+        };
         if constexpr (requires(Op<Shape> shape) { WorkspaceBytes(shape, options.backend); }) {
-          const int64_t bytes = WorkspaceBytes(ConvertOp<Op, View, Shape>(typed, to_shape), options.backend);
+          const int64_t bytes =
+              WorkspaceBytes(ConvertOp<Op, View, Shape>(typed, to_shape), options.backend);
           if (bytes == 0) return;
           auto [it, fresh] = workspaces.try_emplace({bytes, stream});
           if (fresh)
-            it->second =
-                AddBuffer(fmt::format("workspace/{}{}", stream == StreamId::kCompute ? "" : "beside/", bytes),
-                          bytes, BufferClass::kWorkspaces, BufferScope::kMicrobatch);
+            it->second = AddBuffer(
+                fmt::format("workspace/{}{}", stream == StreamId::kCompute ? "" : "beside/", bytes),
+                bytes, BufferClass::kWorkspaces, BufferScope::kMicrobatch);
           typed.scratch = WholeView(it->second, DType::kU8, bytes);
         } else if constexpr (requires { typed.purpose; }) {
           const BufferId scratch =
@@ -108,7 +116,8 @@ void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
 void StepBuilder::Emit(KernelOp op, StreamId stream, std::string label, UnitId unit) {
   if (options.overlap_weight_gradients)
     stream = WritesGradientOfWeight(op) ? StreamId::kReduce : stream;
-  else if (layout.mesh.world() == 1)  // with nothing to hide, forks and joins cost more than they hide
+  else if (layout.mesh.world() ==
+           1)  // with nothing to hide, forks and joins cost more than they hide
     stream = StreamId::kCompute;
   AttachScratch(op, stream);
   plan.bodies.back().ops.push_back({std::move(op), stream, std::move(label), unit});

@@ -1,5 +1,5 @@
-// Shared state of the planner's passes: the plan under construction, and what is known about each buffer
-// before it has an address. Internal to runtime/plan.
+// Shared state of the planner's passes: the plan under construction, and what is known about each
+// buffer before it has an address. Internal to runtime/plan.
 #pragma once
 
 #include <map>
@@ -14,28 +14,29 @@ enum class PoolTag { kNone, kParam, kGrad };  // which bucket pool places the bu
 
 struct BufferPlan {
   PoolTag pool = PoolTag::kNone;
-  int32_t group = -1;  // buffers of one group share one address (stays of one bucket); -1: on its own
-  int32_t unit = -1;   // block index for slot pools; -1: takes no slot
+  int32_t group =
+      -1;  // buffers of one group share one address (stays of one bucket); -1: on its own
+  int32_t unit = -1;  // block index for slot pools; -1: takes no slot
   DType dtype = DType::kF32;
   bool whole_step = false;  // carried for the whole step (Reshard::kNever)
 };
 
-// Where a gradient bucket is reduced: its bytes stay reserved until `reduce_depth` later reductions have been
-// issued.
+// Where a gradient bucket is reduced: its bytes stay reserved until `reduce_depth` later reductions
+// have been issued.
 struct ReducePoint {
   int body = 0, op = 0;
   std::vector<BufferId> buffers;
 };
 
 struct StepBuilder {
-  StepBuilder(const ShardLayout& shard_layout, const Program& microbatch, const PlanOptions& plan_options,
-              PlanKind kind);
+  StepBuilder(const ShardLayout& shard_layout, const Program& microbatch,
+              const PlanOptions& plan_options, PlanKind kind);
 
   BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
                      BufferPlan how = {});
   // Appends to the body being built. Attaches scratch of the size the backend asks for. With
-  // overlap_weight_gradients the stream of such a gradient is reduce; without, in a world of one rank, every
-  // op's is compute.
+  // overlap_weight_gradients the stream of such a gradient is reduce; without, in a world of one
+  // rank, every op's is compute.
   void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit);
   int BeginBody(const std::string& name);  // index of the new body
   int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }

@@ -72,8 +72,8 @@ std::string Describe(const View& view, const StepPlan& plan) {
   std::string text = plan.buffer(view.buffer).name;
   if (view.offset != 0) text += fmt::format("+{}", view.offset);
   if (view.rank_stride != 0)
-    text +=
-        fmt::format("+{}*{}", view.rank_axis == AxisGroup::kShard ? "shard_rank" : "rank", view.rank_stride);
+    text += fmt::format("+{}*{}", view.rank_axis == AxisGroup::kShard ? "shard_rank" : "rank",
+                        view.rank_stride);
   if (view.microbatch_stride != 0) text += fmt::format("+microbatch*{}", view.microbatch_stride);
   return text + ":" + ToString(view.layout);
 }
@@ -88,7 +88,8 @@ std::string Attributes(const KernelOp& op) {
           add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
         if constexpr (requires { typed.rounding; })
           if (typed.rounding == Rounding::kOnce) add("rounding=once");
-        if constexpr (requires { typed.kind; }) add(fmt::format("kind={}", static_cast<int>(typed.kind)));
+        if constexpr (requires { typed.kind; })
+          add(fmt::format("kind={}", static_cast<int>(typed.kind)));
         if constexpr (requires { typed.direction; })
           add(fmt::format("direction={}", static_cast<int>(typed.direction)));
         if constexpr (requires { typed.eps; }) add(fmt::format("eps={}", typed.eps));
@@ -113,8 +114,9 @@ std::string Attributes(const KernelOp& op) {
                           typed.weight_decay, typed.decay->size()));
         if constexpr (requires { typed.schedule; })
           add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}",
-                          static_cast<int>(typed.schedule.kind), typed.schedule.lr, typed.schedule.min_lr,
-                          typed.schedule.warmup, typed.schedule.decay_steps, typed.schedule.total_steps));
+                          static_cast<int>(typed.schedule.kind), typed.schedule.lr,
+                          typed.schedule.min_lr, typed.schedule.warmup, typed.schedule.decay_steps,
+                          typed.schedule.total_steps));
         if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
         if constexpr (requires { typed.purpose; })
           add(fmt::format("group={} communicator={}",
@@ -187,7 +189,8 @@ std::string ScheduleText(const StepPlan& plan) {
   for (const Body& body : plan.bodies) {
     fmt::format_to(out, "body {} at {}\n", body.name, body.begin);
     int index = 0;
-    for (const PlanOp& op : body.ops) fmt::format_to(out, "  {:<4}{}\n", index++, Describe(op, plan));
+    for (const PlanOp& op : body.ops)
+      fmt::format_to(out, "  {:<4}{}\n", index++, Describe(op, plan));
   }
   const auto schedule = [&](std::string_view title, const std::vector<Entry>& entries) {
     fmt::format_to(out, "{}\n", title);
@@ -208,13 +211,14 @@ std::string ScheduleText(const StepPlan& plan) {
 }
 
 std::string ToString(const StepPlan& plan) {
-  return fmt::format("plan {}\nexecution {}\n", Name(plan.kind), plan.execution) + MemoryText(plan) +
-         ScheduleText(plan);
+  return fmt::format("plan {}\nexecution {}\n", Name(plan.kind), plan.execution) +
+         MemoryText(plan) + ScheduleText(plan);
 }
 
 std::string PlanHash(const StepPlan& plan) {
   uint64_t hash = 14695981039346656037ull;
-  for (const char c : ToString(plan)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  for (const char c : ToString(plan))
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   return fmt::format("{:016x}", hash);
 }
 

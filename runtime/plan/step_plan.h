@@ -1,12 +1,13 @@
-// A training step as data: what happens, in what order, on which bytes. Built by PlanStep (planner.h), proved
-// by CheckPlan (checker.h), executed by runtime/exec, which decides nothing.
+// A training step as data: what happens, in what order, on which bytes. Built by PlanStep
+// (planner.h), proved by CheckPlan (checker.h), executed by runtime/exec, which decides nothing.
 //
-// A step is a schedule of bodies: forward and backward of each microbatch, then the update. Bodies come in
-// variants (only, or first, middle, last), so a plan's size does not grow with accumulation. Streams are
-// ordered by the edges of each schedule entry; a step begins and ends with all streams joined.
+// A step is a schedule of bodies: forward and backward of each microbatch, then the update. Bodies
+// come in variants (only, or first, middle, last), so a plan's size does not grow with
+// accumulation. Streams are ordered by the edges of each schedule entry; a step begins and ends
+// with all streams joined.
 //
-// Timeline  The bodies laid end to end in canonical order number every op with a position. Lifetimes are
-//           intervals of positions.
+// Timeline  The bodies laid end to end in canonical order number every op with a position.
+//           Lifetimes are intervals of positions.
 // Ranks     A plan is equal on all ranks of a mesh; views carry rank strides.
 #pragma once
 
@@ -21,7 +22,15 @@
 
 namespace millrace {
 
-enum class BufferClass { kParameters, kGradients, kOptimizer, kActivations, kWorkspaces, kSlots, kRuntime };
+enum class BufferClass {
+  kParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kWorkspaces,
+  kSlots,
+  kRuntime
+};
 inline constexpr int kBufferClasses = 7;
 std::string_view Name(BufferClass cls);
 
@@ -30,7 +39,7 @@ enum class BufferScope {
                 // a run
   kStep,        // from its first write to its last use, across microbatches
   kMicrobatch,  // within the forward and backward of one microbatch
-  kCarried,     // written at the end of one microbatch or step, read by the next: live-out and live-in
+  kCarried,  // written at the end of one microbatch or step, read by the next: live-out and live-in
 };
 
 struct PlanBuffer {
@@ -55,8 +64,8 @@ struct Body {
   int64_t end() const { return begin + static_cast<int64_t>(ops.size()); }
 };
 
-// Op `to_op` of the entry that holds the edge waits for op `from_op` of an earlier or the same entry, on
-// another stream.
+// Op `to_op` of the entry that holds the edge waits for op `from_op` of an earlier or the same
+// entry, on another stream.
 struct Edge {
   int32_t from_entry = 0, from_op = 0, to_op = 0;
   bool operator==(const Edge&) const = default;
@@ -71,7 +80,8 @@ struct Entry {
 enum class PlanKind { kTrain, kEval, kGenerate };
 std::string_view Name(PlanKind kind);
 
-// Where the run's persistent state lies; indices by FlatId. Absent views where a plan has no such buffer.
+// Where the run's persistent state lies; indices by FlatId. Absent views where
+// a plan has no such buffer.
 struct StateViews {
   std::vector<View> master, m, v;  // f32 [shard_numel]
   std::vector<View> compute;       // bf16 [shard_numel], downcast after_update only
@@ -92,17 +102,18 @@ struct StepPlan {
   StateViews state;
   int64_t arena_bytes = 0;
   int64_t persistent_bytes = 0;  // [0, persistent_bytes) of the arena
-  int64_t lower_bound = 0;       // persistent + the most bytes of other buffers live at one position
-  std::array<int64_t, kBufferClasses> peak_by_class{};  // most bytes of a class live at one position
-  int64_t param_pool_bytes = 0, grad_pool_bytes = 0;    // 0 when packed with everything else
-  std::vector<std::string> notes;                       // lowering and allocation choices
+  int64_t lower_bound = 0;  // persistent + the most bytes of other buffers live at one position
+  std::array<int64_t, kBufferClasses>
+      peak_by_class{};                                // most bytes of a class live at one position
+  int64_t param_pool_bytes = 0, grad_pool_bytes = 0;  // 0 when packed with everything else
+  std::vector<std::string> notes;                     // lowering and allocation choices
 
   const PlanBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
   int64_t timeline_end() const { return bodies.empty() ? 0 : bodies.back().end(); }
 };
 
-// Bytes [begin, end) of the arena that an op at `position` may touch through `view`, on any rank of the mesh
-// and microbatch < accumulate: a rank stride widens the range to every rank's part.
+// Bytes [begin, end) of the arena that an op at `position` may touch through `view`, on any rank of
+// the mesh and microbatch < accumulate: a rank stride widens the range to every rank's part.
 struct ByteRange {
   int64_t begin = 0, end = 0;
 };
@@ -111,8 +122,8 @@ ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, cons
 
 // The whole plan as text: buffers, bodies, schedule, edges. Equal text, equal plan.
 std::string ToString(const StepPlan& plan);
-// Its two halves below the title: where every buffer lies and when it lives; the ops with their constants,
-// their order and edges.
+// Its two halves below the title: where every buffer lies and when it lives; the ops with their
+// constants, their order and edges.
 std::string MemoryText(const StepPlan& plan);
 std::string ScheduleText(const StepPlan& plan);
 // 64-bit FNV-1a of ToString, in hex.

@@ -17,7 +17,8 @@ constexpr double kNotYet = std::numeric_limits<double>::infinity();
 
 class Simulation {
  public:
-  Simulation(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh, const Machine& machine)
+  Simulation(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh,
+             const Machine& machine)
       : plan_(plan), entries_(entries), machine_(machine), costs_(plan.bodies.size()) {
     for (const Entry& entry : entries) {
       std::vector<Cost>& costs = costs_[static_cast<size_t>(entry.body)];
@@ -55,7 +56,9 @@ class Simulation {
   }
 
  private:
-  const Body& BodyOf(const Entry& entry) const { return plan_.bodies[static_cast<size_t>(entry.body)]; }
+  const Body& BodyOf(const Entry& entry) const {
+    return plan_.bodies[static_cast<size_t>(entry.body)];
+  }
   const Cost& CostOf(size_t i) const {
     const SimulatedOp& op = line_.ops[i];
     return costs_[static_cast<size_t>(entries_[static_cast<size_t>(op.entry)].body)]
@@ -72,15 +75,16 @@ class Simulation {
     now_ = std::max(now_, op.end);
   }
 
-  // When the op can start, given what has been placed; kNotYet while an op that it waits for has not.
+  // When the op can start, given what has been placed; kNotYet while an op
+  // that it waits for has not.
   double ReadyAt(size_t i, double stream_free) const {
     double at = stream_free;
     for (size_t wait : waits_[i]) at = std::max(at, line_.ops[wait].end);
     return CostOf(i).uses_link ? std::max(at, link_free_) : at;
   }
 
-  // Ops [begin, end), after everything placed before has ended. Always the op that can start earliest next,
-  // so that the link serves collectives in the order in which they become ready.
+  // Ops [begin, end), after everything placed before has ended. Always the op that can start
+  // earliest next, so that the link serves collectives in the order in which they become ready.
   void RunRange(size_t begin, size_t end) {
     std::array<std::vector<size_t>, kStreams> queue;  // in reverse
     for (size_t i = end; i-- > begin;) queue[static_cast<size_t>(line_.ops[i].stream)].push_back(i);
@@ -116,13 +120,14 @@ class Simulation {
     Attribute(compute_end, now_, line_.ops.size());
   }
 
-  // Compute had nothing to run from `from` until `until`, before op `i` (the number of ops: at the end). The
-  // wait is for the op on another stream that ended last within it, before i was issued.
+  // Compute had nothing to run from `from` until `until`, before op `i` (the number of ops: at the
+  // end). The wait is for the op on another stream that ended last within it, before i was issued.
   void Attribute(double from, double until, size_t i) {
     if (until <= from) return;
     if (!machine_.concurrent_streams) {
       for (size_t j = i; j-- > 0 && line_.ops[j].stream != StreamId::kCompute;)
-        line_.exposed[static_cast<size_t>(line_.ops[j].stream)] += line_.ops[j].end - line_.ops[j].begin;
+        line_.exposed[static_cast<size_t>(line_.ops[j].stream)] +=
+            line_.ops[j].end - line_.ops[j].begin;
       return;
     }
     StreamId blamed = StreamId::kGather;

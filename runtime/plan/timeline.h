@@ -1,13 +1,13 @@
-// A step as it would run on a machine: list simulation of the schedule over streams and edges, with the times
-// of cost_model.h.
+// A step as it would run on a machine: list simulation of the schedule over streams and edges, with
+// the times of cost_model.h.
 //
-// Rules    An op starts when its stream is free, every edge into it has finished and, for a collective that
-// sends bytes, the link is free (all
-//          collectives of a rank share one link; they are served first come, first served). A kernel occupies
-//          its stream for its time plus Machine::op_gap. On a machine without concurrent streams every op
-//          starts when the one issued before it has ended.
-// Exposed  The time in which the compute stream has nothing to run: it waits for a gather or a reduction.
-// Attributed to the stream whose op
+// Rules    An op starts when its stream is free, every edge into it has finished and, for a
+// collective that sends bytes, the link is free (all
+//          collectives of a rank share one link; they are served first come, first served). A
+//          kernel occupies its stream for its time plus Machine::op_gap. On a machine without
+//          concurrent streams every op starts when the one issued before it has ended.
+// Exposed  The time in which the compute stream has nothing to run: it waits for a gather or a
+// reduction. Attributed to the stream whose op
 //          it waits for longest.
 #pragma once
 
@@ -26,16 +26,17 @@ struct SimulatedOp {
 };
 
 struct Timeline {
-  std::vector<SimulatedOp> ops;            // in issue order: entries in order, ops of each body in order
-  double seconds = 0;                      // until the last op has ended
-  std::array<double, kStreams> busy{};     // per stream, the sum of its ops' times
-  std::array<double, kStreams> exposed{};  // per stream, how long compute waits for it; 0 for compute itself
+  std::vector<SimulatedOp> ops;  // in issue order: entries in order, ops of each body in order
+  double seconds = 0;            // until the last op has ended
+  std::array<double, kStreams> busy{};  // per stream, the sum of its ops' times
+  std::array<double, kStreams>
+      exposed{};  // per stream, how long compute waits for it; 0 for compute itself
 
   double exposed_total() const { return exposed[1] + exposed[2]; }
 };
 
-// Whether the streams join at the end of every schedule entry (execution.graph=microbatch: one graph per
-// body).
+// Whether the streams join at the end of every schedule entry
+// (execution.graph=microbatch: one graph per body).
 enum class StreamJoin { kStepEnd, kEveryEntry };
 
 // `entries` is plan.schedule or plan.prologue. Error(kInternal) when edges form a cycle.

@@ -55,7 +55,8 @@ ValueStorage::ValueStorage(const SemanticGraph& graph, const FusedGraph& fused)
 }
 
 BufferId ValueStorage::AddBuffer(std::string name, ProgramRole role, Layout layout, ParamId param) {
-  buffers_.push_back(ProgramBuffer{.name = std::move(name), .role = role, .layout = layout, .param = param});
+  buffers_.push_back(
+      ProgramBuffer{.name = std::move(name), .role = role, .layout = layout, .param = param});
   return BufferId{static_cast<int32_t>(buffers_.size()) - 1};
 }
 
@@ -84,7 +85,8 @@ View ValueStorage::Write(ValueId id) {
   if (!id) return {};
   const Value& v = value(id);
   BufferId& storage = storage_[Index(id)];
-  if (!storage) storage = AddBuffer(v.name, RoleOf(v.role), DenseLayoutOf(v.dtype, v.dims), v.param);
+  if (!storage)
+    storage = AddBuffer(v.name, RoleOf(v.role), DenseLayoutOf(v.dtype, v.dims), v.param);
   return ViewOf(storage, id);
 }
 

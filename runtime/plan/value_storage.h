@@ -1,6 +1,6 @@
-// Which buffer holds each value while a graph is lowered, step by step in program order. A result takes over
-// the buffer of a value that nobody reads any more where its op allows that; a parameter's gradient knows
-// whether it has had its first contribution.
+// Which buffer holds each value while a graph is lowered, step by step in program order. A result
+// takes over the buffer of a value that nobody reads any more where its op allows that; a
+// parameter's gradient knows whether it has had its first contribution.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ class ValueStorage {
  public:
   ValueStorage(const SemanticGraph& graph, const FusedGraph& fused);
 
-  // Views in the value's own dense layout; an absent value gives an absent view. Tokens and targets are two
-  // views of one buffer [B, T+1].
+  // Views in the value's own dense layout; an absent value gives an absent view. Tokens and targets
+  // are two views of one buffer [B, T+1].
   View Read(ValueId id);
   View Write(ValueId id);
   // Writes `id` into the buffer of `old`, see CanReplace.
@@ -26,8 +26,8 @@ class ValueStorage {
   // Same bytes, an activation, and no step after this one reads it?
   bool CanReplace(ValueId old, ValueId id) const;
   bool ReadLater(ValueId id) const { return last_read_[Index(id)] > step_; }
-  // A parameter's gradient: overwritten by its first contribution in program order, accumulated by later
-  // ones.
+  // A parameter's gradient: overwritten by its first contribution in program order,
+  // accumulated by later ones.
   View Grad(ValueId id, Update& update);
 
   View Scalars();

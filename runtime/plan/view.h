@@ -1,8 +1,8 @@
 // How a plan names bytes: a buffer, an offset, a layout. Never an address; the executor alone knows
 // addresses.
 //
-// A plan is equal on all ranks. What depends on the rank or the microbatch is a stride in the view, applied
-// when the op is bound.
+// A plan is equal on all ranks. What depends on the rank or the microbatch is a stride in the view,
+// applied when the op is bound.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,11 @@ struct Id {
   constexpr bool operator==(const Id&) const = default;
   constexpr auto operator<=>(const Id&) const = default;
 };
-using BufferId = Id<struct BufferTag>;  // into StepPlan::buffers (or Program::buffers before sharding)
-using UnitId = Id<struct UnitTag>;      // into ModelSpec::units
-using FlatId = Id<struct FlatTag>;      // into ShardLayout::flats
-using ParamId = Id<struct ParamTag>;    // into ShardLayout::params, the model's parameters in order
+using BufferId =
+    Id<struct BufferTag>;           // into StepPlan::buffers (or Program::buffers before sharding)
+using UnitId = Id<struct UnitTag>;  // into ModelSpec::units
+using FlatId = Id<struct FlatTag>;  // into ShardLayout::flats
+using ParamId = Id<struct ParamTag>;  // into ShardLayout::params, the model's parameters in order
 
 struct View {
   BufferId buffer;

@@ -1,5 +1,5 @@
-// Stands in for the program in launcher_test.sh: `fake_program VERB BEHAVIOUR` ends, or does not, as its
-// second argument says.
+// Stands in for the program in launcher_test.sh: `fake_program VERB BEHAVIOUR` ends, or does not,
+// as its second argument says.
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,8 +17,8 @@ void SayOnce(const std::string& text) {
   if (write(2, text.data(), text.size()) < 0) _exit(1);
 }
 
-// Steps of 20 ms until SIGUSR1 has reached any rank. Rank 0 writes its peers' number and pids into the file
-// first.
+// Steps of 20 ms until SIGUSR1 has reached any rank. Rank 0 writes its peers' number and
+// pids into the file first.
 int StepUntilStopped(int rank, int world, const std::string& path) {
   int pids[64];
   const int pid = getpid();

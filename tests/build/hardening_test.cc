@@ -1,5 +1,5 @@
-// That mistakes with memory stop the program: this file is compiled as the rest of it is (.bazelrc). The
-// linker's part is in hardening_test.sh.
+// That mistakes with memory stop the program: this file is compiled as the rest of it is
+// (.bazelrc). The linker's part is in hardening_test.sh.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +22,8 @@ bool Aborts(const std::function<void()>& mistake) {
     ::_exit(0);
   }
   int status = 0;
-  return ::waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+  return ::waitpid(child, &status, 0) == child && WIFSIGNALED(status) &&
+         WTERMSIG(status) == SIGABRT;
 }
 
 // The compiler must not know them.
@@ -59,6 +60,8 @@ TEST_CASE("a copy beyond an allocation of a size known at run time is checked") 
   }));
 }
 
-TEST_CASE("a write beyond an array on the stack is noticed") { CHECK(Aborts(WriteBeyondStackArray)); }
+TEST_CASE("a write beyond an array on the stack is noticed") {
+  CHECK(Aborts(WriteBeyondStackArray));
+}
 
 }  // namespace

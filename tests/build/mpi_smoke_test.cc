@@ -12,8 +12,8 @@ TEST_CASE("each rank receives its left neighbour's number", "[build]") {
   REQUIRE(world > 1);
   const int mine = 100 + rank;
   int left = -1;
-  MPI_Sendrecv(&mine, 1, MPI_INT, (rank + 1) % world, 0, &left, 1, MPI_INT, (rank + world - 1) % world, 0,
-               MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  MPI_Sendrecv(&mine, 1, MPI_INT, (rank + 1) % world, 0, &left, 1, MPI_INT,
+               (rank + world - 1) % world, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   REQUIRE(left == 100 + (rank + world - 1) % world);
 }
 

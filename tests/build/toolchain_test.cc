@@ -1,5 +1,5 @@
-// Every third-party library compiles without warnings, links, and is the version or flavour that we count on;
-// the compiler flags that our arithmetic depends on are in force.
+// Every third-party library compiles without warnings, links, and is the version or flavour that we
+// count on; the compiler flags that our arithmetic depends on are in force.
 #include <cblas.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
@@ -28,10 +28,11 @@ TEST_CASE("products and sums are not contracted into a fused multiply-add", "[bu
 }
 
 TEST_CASE("BLAS multiplies row-major matrices", "[build]") {
-  const std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 10, 100, 1000, 10000, 100000};  // [2,3] x [3,2]
+  const std::vector<float> a = {1, 2, 3, 4, 5, 6},
+                           b = {1, 10, 100, 1000, 10000, 100000};  // [2,3] x [3,2]
   std::vector<float> c(4);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 3, 1.0f, a.data(), 3, b.data(), 2, 0.0f,
-              c.data(), 2);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 2, 2, 3, 1.0f, a.data(), 3, b.data(), 2,
+              0.0f, c.data(), 2);
   REQUIRE(c == std::vector<float>{30201, 302010, 60504, 605040});
 }
 

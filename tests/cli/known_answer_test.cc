@@ -1,4 +1,5 @@
-// The products that `millrace doctor` tries: right on the CPU; one wrong element of one dtype is found.
+// The products that `millrace doctor` tries: right on the CPU; one wrong
+// element of one dtype is found.
 #include "tools/cli/known_answer.h"
 
 #include <catch2/catch.hpp>
@@ -26,11 +27,12 @@ TEST_CASE("one element that is wrong is named", "[doctor]") {
   KernelTable kernels = CpuKernels();
   kernels.matmul = Faulty<DType::kF32, 0, 0>;
   CHECK_THAT(KnownAnswerProducts(*MakeHostDevice(), kernels, Backend::kCpu, 64),
-             Catch::Contains("f32 product") && Catch::Contains(" 1 of 4096 elements are wrong: [0, 0] is "));
+             Catch::Contains("f32 product") &&
+                 Catch::Contains(" 1 of 4096 elements are wrong: [0, 0] is "));
   kernels.matmul = Faulty<DType::kBF16, 63, 62>;
-  CHECK_THAT(
-      KnownAnswerProducts(*MakeHostDevice(), kernels, Backend::kCpu, 64),
-      Catch::Contains("bf16 product") && Catch::Contains(" 1 of 4096 elements are wrong: [63, 62] is "));
+  CHECK_THAT(KnownAnswerProducts(*MakeHostDevice(), kernels, Backend::kCpu, 64),
+             Catch::Contains("bf16 product") &&
+                 Catch::Contains(" 1 of 4096 elements are wrong: [63, 62] is "));
 }
 
 }  // namespace

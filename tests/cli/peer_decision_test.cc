@@ -59,7 +59,8 @@ TEST_CASE("where it cannot be, auto goes on and says why, on stops with the same
     Gpus gpus{c.trouble};
     const PeerDecision decision = gpus.Decide(Wanted::kAuto, c.mesh, c.backend);
     CHECK_FALSE(decision.use);
-    CHECK_THAT(decision.notice, Contains("execution.peer_memory = auto: not in use: ") && Contains(c.reason));
+    CHECK_THAT(decision.notice,
+               Contains("execution.peer_memory = auto: not in use: ") && Contains(c.reason));
     CHECK(gpus.asked == c.asked);
     try {
       gpus.Decide(Wanted::kOn, c.mesh, c.backend);

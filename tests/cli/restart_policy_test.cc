@@ -59,7 +59,8 @@ TEST_CASE("what may go better the next time is started again, with its reason", 
   }
 }
 
-TEST_CASE("the same step does not fail twice without progress, however the failures look", "[cli]") {
+TEST_CASE("the same step does not fail twice without progress, however the failures look",
+          "[cli]") {
   RestartPolicy policy("mpirun", 99, 0);
   CHECK(policy.After(End(kKilled, 7, 5)).restart);
   CHECK(policy.After(End(kKilled, 6, 5)).restart);  // another step
@@ -83,7 +84,8 @@ TEST_CASE("a further step or a newer checkpoint is progress", "[cli]") {
   CHECK_FALSE(later.After(End(kKilled, 20, 20)).restart);
 }
 
-TEST_CASE("three starts in a row that come to no step are the end, with pauses before it", "[cli]") {
+TEST_CASE("three starts in a row that come to no step are the end, with pauses before it",
+          "[cli]") {
   RestartPolicy policy("mpirun", 99, 20);
   const AttemptEnd start = End(1, 20, 20, /*trained=*/false);
   double waited = 0;

@@ -45,8 +45,8 @@ void ExpectGathered(const std::vector<T>& full, int world, int64_t n, Report& re
   for (int r = 0; r < world; ++r)
     for (int64_t i = 0; i < n; ++i)
       report.Expect(SameBits(full[r * n + i], Pattern<T>(r, i)),
-                    "{} of world {}, n {}: element {} of rank {} is wrong", Name(DTypeOf<T>()), world, n, i,
-                    r);
+                    "{} of world {}, n {}: element {} of rank {} is wrong", Name(DTypeOf<T>()),
+                    world, n, i, r);
 }
 
 template <typename T>
@@ -88,12 +88,13 @@ void ReduceScatterOne(Communicator& comm, Report& report) {
     comm.ReduceScatterSum(View(full), View(out, 1, n), bench.scratch, *bench.stream);
     for (int64_t i = 0; i < n; ++i)
       report.Expect(SameBits(out[1 + i], RankOrderOracle<T>(world, rank * n + i)),
-                    "{} of world {}, n {}: element {} of rank {}'s sum is wrong", Name(DTypeOf<T>()), world,
-                    n, i, rank);
-    report.Expect(SameBits(out.front(), Pattern<T>(rank, -1)) && SameBits(out.back(), Pattern<T>(rank, -1)),
-                  "n {}: written outside the shard", n);
-    report.Expect(std::equal(full.begin(), full.end(), before.begin(), SameBits<T>), "n {}: full was changed",
-                  n);
+                    "{} of world {}, n {}: element {} of rank {}'s sum is wrong",
+                    Name(DTypeOf<T>()), world, n, i, rank);
+    report.Expect(
+        SameBits(out.front(), Pattern<T>(rank, -1)) && SameBits(out.back(), Pattern<T>(rank, -1)),
+        "n {}: written outside the shard", n);
+    report.Expect(std::equal(full.begin(), full.end(), before.begin(), SameBits<T>),
+                  "n {}: full was changed", n);
   }
 }
 
@@ -114,11 +115,11 @@ void AllReduceOne(Communicator& comm, Report& report) {
     comm.AllReduceSum(View(buffer, 1, n), bench.scratch, *bench.stream);
     for (int64_t i = 0; i < n; ++i)
       report.Expect(SameBits(buffer[1 + i], RankOrderOracle<T>(world, 1 + i)),
-                    "{} of world {}, n {}: element {} of the sum is wrong on rank {}", Name(DTypeOf<T>()),
-                    world, n, i, rank);
-    report.Expect(
-        SameBits(buffer.front(), TermAs<T>(rank, 0)) && SameBits(buffer.back(), TermAs<T>(rank, n + 1)),
-        "n {}: written outside the buffer", n);
+                    "{} of world {}, n {}: element {} of the sum is wrong on rank {}",
+                    Name(DTypeOf<T>()), world, n, i, rank);
+    report.Expect(SameBits(buffer.front(), TermAs<T>(rank, 0)) &&
+                      SameBits(buffer.back(), TermAs<T>(rank, n + 1)),
+                  "n {}: written outside the buffer", n);
   }
 }
 
@@ -146,19 +147,20 @@ void WholeSumsOne(Communicator& comm, Report& report) {
     comm.ReduceScatterSum(View(full), View(out, 1, n), bench.scratch, *bench.stream);
     for (int64_t i = 0; i < n; ++i)
       report.Expect(SameBits(out[1 + i], WholeAs<T>(WholeSum(world, rank * n + i))),
-                    "{} of world {}, n {}: element {} of rank {}'s sum is wrong", Name(DTypeOf<T>()), world,
-                    n, i, rank);
-    report.Expect(SameBits(out.front(), Pattern<T>(rank, -1)) && SameBits(out.back(), Pattern<T>(rank, -1)),
-                  "n {}: written outside the shard", n);
-    report.Expect(std::equal(full.begin(), full.end(), before.begin(), SameBits<T>), "n {}: full was changed",
-                  n);
+                    "{} of world {}, n {}: element {} of rank {}'s sum is wrong",
+                    Name(DTypeOf<T>()), world, n, i, rank);
+    report.Expect(
+        SameBits(out.front(), Pattern<T>(rank, -1)) && SameBits(out.back(), Pattern<T>(rank, -1)),
+        "n {}: written outside the shard", n);
+    report.Expect(std::equal(full.begin(), full.end(), before.begin(), SameBits<T>),
+                  "n {}: full was changed", n);
 
     std::vector<T> buffer = Wholes<T>(rank, n + 2);
     comm.AllReduceSum(View(buffer, 1, n), bench.scratch, *bench.stream);
     for (int64_t i = 0; i < n; ++i)
       report.Expect(SameBits(buffer[1 + i], WholeAs<T>(WholeSum(world, 1 + i))),
-                    "{} of world {}, n {}: element {} of the sum over all is wrong", Name(DTypeOf<T>()),
-                    world, n, i);
+                    "{} of world {}, n {}: element {} of the sum over all is wrong",
+                    Name(DTypeOf<T>()), world, n, i);
     report.Expect(SameBits(buffer.front(), WholeAs<T>(Whole(rank, 0))) &&
                       SameBits(buffer.back(), WholeAs<T>(Whole(rank, n + 1))),
                   "n {}: written outside the buffer", n);
@@ -171,9 +173,9 @@ void WholeSums(Communicator& comm, Report& report) {
   WholeSumsOne<double>(comm, report);
 }
 
-// A communicator that runs ahead, or mixes up two calls, shows here: calls of changing kind and size with
-// ranks out of step. `values` gives the operands: of numbers whose sum depends on the order where the order
-// is promised.
+// A communicator that runs ahead, or mixes up two calls, shows here: calls of changing kind and
+// size with ranks out of step. `values` gives the operands: of numbers whose sum depends on the
+// order where the order is promised.
 template <std::vector<float> (*values)(int rank, int64_t n)>
 void Mixture(Communicator& comm, Report& report) {
   const int world = comm.world_size(), rank = comm.rank();
@@ -188,11 +190,12 @@ void Mixture(Communicator& comm, Report& report) {
     comm.AllReduceSum(View(full), bench.scratch, *bench.stream);
     bool all_equal = true;
     for (int64_t i = 0; i < world * n; ++i) all_equal = all_equal && SameBits(gathered[i], full[i]);
-    report.Expect(all_equal, "round {}, n {}: reduce-scatter and all-gather differ from all-reduce", round,
-                  n);
-    const std::string said = comm.HostBroadcast(fmt::format("rank {} round {}", rank, round), round % world);
-    report.Expect(said == fmt::format("rank {} round {}", round % world, round), "round {}: heard '{}'",
-                  round, said);
+    report.Expect(all_equal, "round {}, n {}: reduce-scatter and all-gather differ from all-reduce",
+                  round, n);
+    const std::string said =
+        comm.HostBroadcast(fmt::format("rank {} round {}", rank, round), round % world);
+    report.Expect(said == fmt::format("rank {} round {}", round % world, round),
+                  "round {}: heard '{}'", round, said);
   }
 }
 
@@ -204,9 +207,11 @@ void ExpectRefused(Report& report, const char* what, const std::vector<std::stri
     report.Expect(false, "{}: accepted", what);
   } catch (const Error& error) {
     const std::string text = error.what();
-    report.Expect(error.code() == ErrorCode::kInvalidArgument, "{}: code {}", what, Name(error.code()));
+    report.Expect(error.code() == ErrorCode::kInvalidArgument, "{}: code {}", what,
+                  Name(error.code()));
     for (const std::string& part : parts)
-      report.Expect(text.find(part) != std::string::npos, "{}: '{}' is not in '{}'", what, part, text);
+      report.Expect(text.find(part) != std::string::npos, "{}: '{}' is not in '{}'", what, part,
+                    text);
   }
 }
 
@@ -218,24 +223,29 @@ void WrongArguments(Communicator& comm, Report& report) {
   std::vector<float> full = Terms<float>(rank, world * 40 + 40), shard = Terms<float>(rank, 40);
   std::vector<double> wide(40);
   std::vector<int32_t> integers(static_cast<size_t>(world * 40)), integer_shard(40);
-  const std::string sizes[] = {std::to_string(world * 40 + 1), std::to_string(world * 40), "'world'"};
+  const std::string sizes[] = {std::to_string(world * 40 + 1), std::to_string(world * 40),
+                               "'world'"};
 
   ExpectRefused(report, "gather into one too many", {sizes[0], sizes[1], sizes[2], "all_gather"},
                 [&] { comm.AllGather(View(shard), View(full, 0, world * 40 + 1), {}, stream); });
-  ExpectRefused(report, "reduce from one too many", {sizes[0], sizes[1], sizes[2], "reduce_scatter"}, [&] {
-    comm.ReduceScatterSum(View(full, 0, world * 40 + 1), View(shard), bench.scratch, stream);
-  });
+  ExpectRefused(
+      report, "reduce from one too many", {sizes[0], sizes[1], sizes[2], "reduce_scatter"}, [&] {
+        comm.ReduceScatterSum(View(full, 0, world * 40 + 1), View(shard), bench.scratch, stream);
+      });
   ExpectRefused(report, "two dtypes", {"f64", "f32", "'world'"},
                 [&] { comm.AllGather(View(wide), View(full, 0, world * 40), {}, stream); });
-  ExpectRefused(report, "sum of integers", {"i32", "bf16", "'world'"},
-                [&] { comm.ReduceScatterSum(View(integers), View(integer_shard), bench.scratch, stream); });
+  ExpectRefused(report, "sum of integers", {"i32", "bf16", "'world'"}, [&] {
+    comm.ReduceScatterSum(View(integers), View(integer_shard), bench.scratch, stream);
+  });
   ExpectRefused(report, "sum of integers", {"i32", "'world'"},
                 [&] { comm.AllReduceSum(View(integers), bench.scratch, stream); });
-  ExpectRefused(report, "shard one element after its place", {"overlaps", "'world'", "shard", "full"}, [&] {
-    comm.AllGather(View(full, rank * 40 + 1, 40), View(full, 0, world * 40), {}, stream);
-  });
+  ExpectRefused(
+      report, "shard one element after its place", {"overlaps", "'world'", "shard", "full"}, [&] {
+        comm.AllGather(View(full, rank * 40 + 1, 40), View(full, 0, world * 40), {}, stream);
+      });
   ExpectRefused(report, "reduce in place", {"overlaps", "'world'"}, [&] {
-    comm.ReduceScatterSum(View(full, 0, world * 40), View(full, rank * 40, 40), bench.scratch, stream);
+    comm.ReduceScatterSum(View(full, 0, world * 40), View(full, rank * 40, 40), bench.scratch,
+                          stream);
   });
   TensorView strided = View(shard, 0, 20);
   strided.layout.strides[0] = 2;
@@ -250,11 +260,13 @@ void WrongArguments(Communicator& comm, Report& report) {
   // Nothing moved, nothing counted, and the group still works.
   report.Expect(comm.counters() == before, "refused calls were counted");
   bool untouched = true;
-  for (int64_t i = 0; i < world * 40; ++i) untouched = untouched && SameBits(full[i], TermAs<float>(rank, i));
+  for (int64_t i = 0; i < world * 40; ++i)
+    untouched = untouched && SameBits(full[i], TermAs<float>(rank, i));
   report.Expect(untouched, "a refused call changed full");
   std::vector<float> wholes = Wholes<float>(rank, 40);
   comm.AllReduceSum(View(wholes), bench.scratch, stream);
-  report.Expect(wholes[7] == static_cast<float>(WholeSum(world, 7)), "a sum after refused calls is wrong");
+  report.Expect(wholes[7] == static_cast<float>(WholeSum(world, 7)),
+                "a sum after refused calls is wrong");
 }
 
 void WrongScratch(Communicator& comm, Report& report) {
@@ -267,16 +279,19 @@ void WrongScratch(Communicator& comm, Report& report) {
     const int64_t needed = ScratchBytes(world, kContractChunkBytes);
     ExpectRefused(report, "no scratch", {"0 bytes", std::to_string(needed), "'world'"},
                   [&] { comm.AllReduceSum(View(shard), {}, stream); });
-    ExpectRefused(report, "short scratch", {std::to_string(needed - 8), std::to_string(needed)}, [&] {
-      comm.ReduceScatterSum(View(full, 0, world * 40), View(shard),
-                            View(bench.scratch_data, 0, needed / 8 - 1), stream);
+    ExpectRefused(report, "short scratch", {std::to_string(needed - 8), std::to_string(needed)},
+                  [&] {
+                    comm.ReduceScatterSum(View(full, 0, world * 40), View(shard),
+                                          View(bench.scratch_data, 0, needed / 8 - 1), stream);
+                  });
+    ExpectRefused(report, "scratch over the operand", {"scratch", "overlaps"}, [&] {
+      comm.AllReduceSum(View(bench.scratch_data, 3, 5), bench.scratch, stream);
     });
-    ExpectRefused(report, "scratch over the operand", {"scratch", "overlaps"},
-                  [&] { comm.AllReduceSum(View(bench.scratch_data, 3, 5), bench.scratch, stream); });
   }
   report.Expect(comm.counters() == before, "refused calls were counted");
   comm.AllReduceSum(View(shard), bench.scratch, stream);
-  report.Expect(SameBits(shard[7], RankOrderOracle<float>(world, 7)), "a sum after refused calls is wrong");
+  report.Expect(SameBits(shard[7], RankOrderOracle<float>(world, 7)),
+                "a sum after refused calls is wrong");
 }
 
 std::string Payload(int rank) {
@@ -291,12 +306,13 @@ void HostHelpers(Communicator& comm, Report& report) {
   const int world = comm.world_size(), rank = comm.rank();
   const std::vector<std::string> all = comm.HostAllGather(Payload(rank));
   report.Expect(static_cast<int>(all.size()) == world, "{} payloads of {}", all.size(), world);
-  for (int r = 0; r < world; ++r) report.Expect(all[r] == Payload(r), "payload of rank {} is wrong", r);
+  for (int r = 0; r < world; ++r)
+    report.Expect(all[r] == Payload(r), "payload of rank {} is wrong", r);
   for (const std::string& empty : comm.HostAllGather(""))
     report.Expect(empty.empty(), "an empty payload came back longer");
   for (int root = 0; root < world; ++root)
-    report.Expect(comm.HostBroadcast(Payload(rank), root) == Payload(root), "broadcast from rank {} is wrong",
-                  root);
+    report.Expect(comm.HostBroadcast(Payload(rank), root) == Payload(root),
+                  "broadcast from rank {} is wrong", root);
 }
 
 int64_t NowNs() {  // one clock for all threads and processes of the machine
@@ -307,14 +323,16 @@ int64_t NowNs() {  // one clock for all threads and processes of the machine
 
 void BarrierHolds(Communicator& comm, Report& report) {
   for (int round = 0; round < 3; ++round) {
-    if (comm.rank() == round % comm.world_size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (comm.rank() == round % comm.world_size())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     const int64_t came = NowNs();
     comm.Barrier();
     const int64_t left = NowNs();
     int64_t last_came = 0;
     for (const std::string& other : comm.HostAllGather(std::to_string(came)))
       last_came = std::max<int64_t>(last_came, std::stoll(other));
-    report.Expect(left >= last_came, "left the barrier {} ns before the last rank came", last_came - left);
+    report.Expect(left >= last_came, "left the barrier {} ns before the last rank came",
+                  last_came - left);
   }
 }
 
@@ -340,7 +358,8 @@ void Counters(Communicator& comm, Report& report) {
   comm.HostAllGather("not counted");
   comm.HostBroadcast("nor this", 0);
   comm.Barrier();
-  // By hand for each world: 17 doubles in slices of 17, 9, 6, 5, 4, 3, 3 and one double in slices of 1.
+  // By hand for each world: 17 doubles in slices of 17, 9, 6, 5, 4, 3, 3 and
+  // one double in slices of 1.
   constexpr int64_t kSlices[] = {0, 17, 9, 6, 5, 4, 3, 3};
   const CommCounters expected = {.all_gathers = 103,
                                  .reduce_scatters = 201,
@@ -349,8 +368,9 @@ void Counters(Communicator& comm, Report& report) {
                                  .reduced_bytes = 2 + (world - 1) * 1332,
                                  .all_reduced_bytes = 3 + 16 * (world - 1) * (kSlices[world] + 1)};
   const CommCounters& got = comm.counters();
-  report.Expect(got == expected, "counts {} {} {}, bytes {} {} {}", got.all_gathers, got.reduce_scatters,
-                got.all_reduces, got.gathered_bytes, got.reduced_bytes, got.all_reduced_bytes);
+  report.Expect(got == expected, "counts {} {} {}, bytes {} {} {}", got.all_gathers,
+                got.reduce_scatters, got.all_reduces, got.gathered_bytes, got.reduced_bytes,
+                got.all_reduced_bytes);
   comm.SetCounters({});
   report.Expect(comm.counters() == CommCounters{}, "counters not reset");
 }
@@ -358,7 +378,8 @@ void Counters(Communicator& comm, Report& report) {
 template <typename T>
 void Absorb(const std::vector<T>& data, uint64_t& hash) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(data.data());
-  for (size_t i = 0; i < data.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ull;  // FNV-1a
+  for (size_t i = 0; i < data.size() * sizeof(T); ++i)
+    hash = (hash ^ bytes[i]) * 0x100000001b3ull;  // FNV-1a
 }
 
 template <typename T>
@@ -381,15 +402,18 @@ void DigestOf(Communicator& comm, Bench& bench, uint64_t& hash) {
 const std::vector<ContractCase>& CommunicatorContract() {
   constexpr Promise every = Promise::kEvery, host = Promise::kHost;
   static const std::vector<ContractCase> cases = {
-      {every, "all-gather puts the shard of rank r at place r, bit for bit, in place and not", Gather},
+      {every, "all-gather puts the shard of rank r at place r, bit for bit, in place and not",
+       Gather},
       {every, "sums that are exact in any order are exact, of slices and over all", WholeSums},
       {host, "reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
       {host, "all-reduce leaves every rank the same sum, added in rank order", AllReduce},
       {every, "calls of changing kind and size stay in step", Mixture<Wholes<float>>},
-      {host, "reduce-scatter and all-gather together are an all-reduce, bit for bit", Mixture<Terms<float>>},
+      {host, "reduce-scatter and all-gather together are an all-reduce, bit for bit",
+       Mixture<Terms<float>>},
       {every, "wrong arguments are refused by name before anything moves", WrongArguments},
       {host, "wrong scratch is refused by name before anything moves", WrongScratch},
-      {every, "host payloads of unequal sizes, empty ones included, arrive at every rank", HostHelpers},
+      {every, "host payloads of unequal sizes, empty ones included, arrive at every rank",
+       HostHelpers},
       {every, "no rank leaves a barrier before the last has come", BarrierHolds},
       {every, "counters follow the closed forms and count no host helper", Counters},
   };

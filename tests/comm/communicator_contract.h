@@ -1,5 +1,5 @@
-// What every Communicator must do, as one list of cases that each implementation's test runs: comm/local on
-// threads, comm/mpi on processes, comm/nccl on copies in device memory.
+// What every Communicator must do, as one list of cases that each implementation's test runs:
+// comm/local on threads, comm/mpi on processes, comm/nccl on copies in device memory.
 //
 // A case runs on all ranks at once and says what is wrong in a Report: Catch2's assertions are not
 // thread-safe, and a rank that stopped in the middle of a case would leave the others waiting.
@@ -27,7 +27,9 @@ class Report {
   }
   bool ok() const { return failures_ == 0 && checks_ > 0; }
   // The first failures, a line each, and how many there were.
-  std::string Text() const { return fmt::format("{} of {} checks failed\n{}", failures_, checks_, text_); }
+  std::string Text() const {
+    return fmt::format("{} of {} checks failed\n{}", failures_, checks_, text_);
+  }
 
  private:
   static constexpr int64_t kKept = 5;
@@ -35,7 +37,8 @@ class Report {
   std::string text_;
 };
 
-// The communicators under test have this chunk size, small so that modest buffers span several chunks.
+// The communicators under test have this chunk size, small so that modest
+// buffers span several chunks.
 inline constexpr int64_t kContractChunkBytes = 1024;
 
 enum class Promise {
@@ -57,8 +60,8 @@ struct FactoryCase {
 };
 const std::vector<FactoryCase>& FactoryContract();
 
-// Runs sums and gathers of all dtypes and many sizes, and returns a digest of the bits of every result on
-// this rank. Equal for every transport and chunk size. `chunk_bytes` is that of `comm`.
+// Runs sums and gathers of all dtypes and many sizes, and returns a digest of the bits of every
+// result on this rank. Equal for every transport and chunk size. `chunk_bytes` is that of `comm`.
 std::string ResultDigest(Communicator& comm, int64_t chunk_bytes);
 
 }  // namespace millrace::testing

@@ -45,7 +45,8 @@ void Groups(CommFactory& factory, Report& report) {
   for (int r = rank % 2; r < world; r += 2) parity.push_back(r);
   ExpectMembers(report, "parity", *factory.Make(parity, "parity"), rank, parity);
   for (int r = 1; r < world; ++r) upper.push_back(r);
-  if (rank >= 1) ExpectMembers(report, "without rank 0", *factory.Make(upper, "upper"), rank, upper);
+  if (rank >= 1)
+    ExpectMembers(report, "without rank 0", *factory.Make(upper, "upper"), rank, upper);
   ExpectMembers(report, "alone", *factory.Make({rank}, "alone"), rank, {rank});
 }
 
@@ -57,9 +58,11 @@ void SameGroupTwice(CommFactory& factory, Report& report) {
   full[factory.rank()] = static_cast<float>(factory.rank());
   second->AllGather(View(full, factory.rank(), 1), View(full), {}, *stream);
   report.Expect(first->counters().all_gathers == 0 && second->counters().all_gathers == 1,
-                "counters are shared: {} {}", first->counters().all_gathers, second->counters().all_gathers);
+                "counters are shared: {} {}", first->counters().all_gathers,
+                second->counters().all_gathers);
   first->Barrier();
-  report.Expect(full.back() == static_cast<float>(factory.world_size() - 1), "gathered {}", full.back());
+  report.Expect(full.back() == static_cast<float>(factory.world_size() - 1), "gathered {}",
+                full.back());
 }
 
 void WrongGroups(CommFactory& factory, Report& report) {
@@ -69,7 +72,8 @@ void WrongGroups(CommFactory& factory, Report& report) {
       factory.Make(ranks, "wrong group");
       report.Expect(false, "{}: accepted", what);
     } catch (const Error& error) {
-      report.Expect(error.code() == ErrorCode::kInvalidArgument, "{}: code {}", what, Name(error.code()));
+      report.Expect(error.code() == ErrorCode::kInvalidArgument, "{}: code {}", what,
+                    Name(error.code()));
       report.Expect(std::string(error.what()).find("'wrong group'") != std::string::npos,
                     "{}: no label in {}", what, error.what());
     }
@@ -88,7 +92,8 @@ void Meshes(CommFactory& factory, Report& report) {
   const int rank = factory.rank(), world = factory.world_size();
   for (int shard = 1; shard <= world; ++shard) {
     if (world % shard != 0) continue;
-    const CommSet set(factory, Mesh{.replicate = world / shard, .shard = shard}, CommSharing::kSeparate);
+    const CommSet set(factory, Mesh{.replicate = world / shard, .shard = shard},
+                      CommSharing::kSeparate);
     std::vector<int> neighbours, strided;
     for (int r = 0; r < world; ++r) {
       if (r / shard == rank / shard) neighbours.push_back(r);
@@ -98,18 +103,20 @@ void Meshes(CommFactory& factory, Report& report) {
     ExpectMembers(report, "shard gather", set.shard_gather(), rank, neighbours);
     ExpectMembers(report, "shard reduce", set.shard_reduce(), rank, neighbours);
     ExpectMembers(report, "replicate reduce", set.replicate_reduce(), rank, strided);
-    report.Expect(&set.shard_gather() != &set.shard_reduce(), "gather and reduce share a communicator");
+    report.Expect(&set.shard_gather() != &set.shard_reduce(),
+                  "gather and reduce share a communicator");
   }
   try {
     const CommSet set(factory, Mesh{.replicate = 2, .shard = world}, CommSharing::kSeparate);
     report.Expect(false, "a mesh of twice the world was accepted");
   } catch (const Error& error) {
-    report.Expect(error.code() == ErrorCode::kInvalidArgument, "wrong mesh: code {}", Name(error.code()));
+    report.Expect(error.code() == ErrorCode::kInvalidArgument, "wrong mesh: code {}",
+                  Name(error.code()));
   }
 }
 
-// Reduce-scatter in the shard group, all-reduce over the replicas, all-gather in the shard group: the sum
-// over the world, here of terms that are exact in any order of additions.
+// Reduce-scatter in the shard group, all-reduce over the replicas, all-gather in the shard group:
+// the sum over the world, here of terms that are exact in any order of additions.
 std::vector<float> WorldSum(CommFactory& factory, const Mesh& mesh, CommSharing sharing,
                             CommCounters* counters) {
   const CommSet set(factory, mesh, sharing);
@@ -136,7 +143,8 @@ void SharedOrSeparate(CommFactory& factory, Report& report) {
     const std::vector<float> a = WorldSum(factory, mesh, CommSharing::kSeparate, &separate);
     const std::vector<float> b = WorldSum(factory, mesh, CommSharing::kShared, &shared);
     report.Expect(a == b, "{} x {}: shared communicators give other sums", mesh.replicate, shard);
-    report.Expect(separate == shared, "{} x {}: shared communicators count otherwise", mesh.replicate, shard);
+    report.Expect(separate == shared, "{} x {}: shared communicators count otherwise",
+                  mesh.replicate, shard);
     const int64_t slice = (501 + mesh.replicate - 1) / mesh.replicate;
     const CommCounters expected = {.all_gathers = 1,
                                    .reduce_scatters = 1,
@@ -147,8 +155,8 @@ void SharedOrSeparate(CommFactory& factory, Report& report) {
     report.Expect(separate == expected, "{} x {}: bytes {} {} {}", mesh.replicate, shard,
                   separate.gathered_bytes, separate.reduced_bytes, separate.all_reduced_bytes);
     for (int64_t i = 0; i < 501 * shard; ++i)
-      report.Expect(a[i] == static_cast<float>(((1 << world) - 1) * (i % 4099)), "{} x {}: sum {} is {}",
-                    mesh.replicate, shard, i, a[i]);
+      report.Expect(a[i] == static_cast<float>(((1 << world) - 1) * (i % 4099)),
+                    "{} x {}: sum {} is {}", mesh.replicate, shard, i, a[i]);
   }
 }
 
@@ -159,7 +167,8 @@ const std::vector<FactoryCase>& FactoryContract() {
       {"a group's communicator has the members asked for, in their order", Groups},
       {"two communicators over one group share nothing", SameGroupTwice},
       {"wrong groups are refused by name, and harm no one", WrongGroups},
-      {"a mesh's communicators join the neighbours of a replica and the holders of a shard", Meshes},
+      {"a mesh's communicators join the neighbours of a replica and the holders of a shard",
+       Meshes},
       {"gather and reduce on one communicator or two: the same bits and counts", SharedOrSeparate},
   };
   return cases;

@@ -25,8 +25,8 @@ std::string Outcome(ByteExchange& exchange, const SendPiece& send, const RecvPie
   }
 }
 
-// Rank 0 sends, rank 1 aborts once its copy has begun. False when the copy was over before the abort; then
-// nothing is checked.
+// Rank 0 sends, rank 1 aborts once its copy has begun. False when the copy was over before the
+// abort; then nothing is checked.
 bool AbortDuringCopy() {
   const auto group = std::make_shared<LocalGroup>(2, "pair");
   const auto abort_world = [&](const std::string& reason) { group->Abort(reason); };

@@ -23,7 +23,9 @@ using std::chrono::milliseconds;
 HostCommOptions SmallChunks() {
   return {.timeout = std::chrono::seconds(60), .chunk_bytes = kContractChunkBytes};
 }
-HostCommOptions Impatient() { return {.timeout = milliseconds(100), .chunk_bytes = kContractChunkBytes}; }
+HostCommOptions Impatient() {
+  return {.timeout = milliseconds(100), .chunk_bytes = kContractChunkBytes};
+}
 
 std::vector<int> Everyone(int world) {
   std::vector<int> ranks(static_cast<size_t>(world));
@@ -47,9 +49,11 @@ TEST_CASE("threads as ranks keep the communicator's contract", "[comm][contract]
   for (const ContractCase& contract : CommunicatorContract()) {
     std::vector<Report> reports(static_cast<size_t>(world));
     RunRanks(
-        world, [&](Communicator& comm) { contract.run(comm, reports[comm.rank()]); }, SmallChunks());
+        world, [&](Communicator& comm) { contract.run(comm, reports[comm.rank()]); },
+        SmallChunks());
     for (int rank = 0; rank < world; ++rank) {
-      INFO(contract.name << ": world " << world << ", rank " << rank << ": " << reports[rank].Text());
+      INFO(contract.name << ": world " << world << ", rank " << rank << ": "
+                         << reports[rank].Text());
       CHECK(reports[rank].ok());
     }
   }
@@ -62,7 +66,8 @@ TEST_CASE("threads as ranks keep the factory's contract", "[comm][contract]") {
     std::vector<Report> reports(static_cast<size_t>(world_size));
     RunRanks(world, [&](CommFactory& factory) { contract.run(factory, reports[factory.rank()]); });
     for (int rank = 0; rank < world_size; ++rank) {
-      INFO(contract.name << ": world " << world_size << ", rank " << rank << ": " << reports[rank].Text());
+      INFO(contract.name << ": world " << world_size << ", rank " << rank << ": "
+                         << reports[rank].Text());
       CHECK(reports[rank].ok());
     }
   }
@@ -73,9 +78,10 @@ TEST_CASE("results do not depend on the chunk size", "[comm]") {
   std::vector<std::vector<std::string>> digests;  // per chunk size, per rank
   for (const int64_t chunk_bytes : {64, 1024, 262144}) {
     digests.emplace_back(static_cast<size_t>(world));
-    RunRanks(world,
-             [&](Communicator& comm) { digests.back()[comm.rank()] = ResultDigest(comm, chunk_bytes); },
-             {.timeout = std::chrono::seconds(60), .chunk_bytes = chunk_bytes});
+    RunRanks(
+        world,
+        [&](Communicator& comm) { digests.back()[comm.rank()] = ResultDigest(comm, chunk_bytes); },
+        {.timeout = std::chrono::seconds(60), .chunk_bytes = chunk_bytes});
   }
   REQUIRE(digests[1] == digests[0]);
   REQUIRE(digests[2] == digests[0]);
@@ -100,7 +106,8 @@ TEST_CASE("the terms of the contract distinguish orders of addition", "[comm]") 
 
 TEST_CASE("abort unblocks a waiting peer with its message, and stays", "[comm]") {
   auto comms = MakeLocalCommunicators(3, SmallChunks());
-  auto waiting = std::async(std::launch::async, [&] { return Thrown([&] { comms[0]->Barrier(); }); });
+  auto waiting =
+      std::async(std::launch::async, [&] { return Thrown([&] { comms[0]->Barrier(); }); });
   std::this_thread::sleep_for(milliseconds(20));
   comms[1]->Abort("disk on fire");
   comms[2]->Abort("a later reason");
@@ -114,9 +121,11 @@ TEST_CASE("abort reaches every communicator of the world, those made later too",
   LocalWorld world(2, SmallChunks());
   const auto factory0 = world.Factory(0), factory1 = world.Factory(1);
   const auto gather0 = factory0->Make({0, 1}, "gather"), reduce1 = factory1->Make({0, 1}, "reduce");
-  auto waiting = std::async(std::launch::async, [&] { return Thrown([&] { gather0->Barrier(); }); });
+  auto waiting =
+      std::async(std::launch::async, [&] { return Thrown([&] { gather0->Barrier(); }); });
   reduce1->Abort("unit 7 is not finite");
-  REQUIRE(waiting.get() == "peer_lost: barrier on 'gather', rank 0 of 2: aborted: unit 7 is not finite");
+  REQUIRE(waiting.get() ==
+          "peer_lost: barrier on 'gather', rank 0 of 2: aborted: unit 7 is not finite");
   const auto late = factory0->Make({0, 1}, "late");
   REQUIRE(Thrown([&] { late->Barrier(); }) ==
           "peer_lost: barrier on 'late', rank 0 of 2: aborted: unit 7 is not finite");
@@ -125,16 +134,18 @@ TEST_CASE("abort reaches every communicator of the world, those made later too",
 TEST_CASE("a peer that does not come is a time-out that names op, group, rank and peer", "[comm]") {
   auto comms = MakeLocalCommunicators(3, Impatient());
   const auto begin = std::chrono::steady_clock::now();
-  auto second = std::async(std::launch::async, [&] { return Thrown([&] { comms[1]->Barrier(); }); });
+  auto second =
+      std::async(std::launch::async, [&] { return Thrown([&] { comms[1]->Barrier(); }); });
   const std::string first = Thrown([&] { comms[0]->Barrier(); });
   const std::string other = second.get();
   REQUIRE(std::chrono::steady_clock::now() - begin >= milliseconds(100));
   // One of the two times out, and takes the other with it.
   const bool zero_first = first.rfind("timeout", 0) == 0;
   const std::string& timed_out = zero_first ? first : other;
-  REQUIRE(timed_out ==
-          fmt::format("timeout: barrier on 'world', rank {} of 3: rank 2 has not come within 100 ms",
-                      zero_first ? 0 : 1));
+  REQUIRE(
+      timed_out ==
+      fmt::format("timeout: barrier on 'world', rank {} of 3: rank 2 has not come within 100 ms",
+                  zero_first ? 0 : 1));
   const std::string& follower = zero_first ? other : first;
   const bool explained = follower.find("rank 2 has not come") != std::string::npos;
   CAPTURE(first, other);
@@ -164,10 +175,12 @@ TEST_CASE("ranks that disagree about a call are told so", "[comm]") {
                             Catch::Contains("20") && Catch::Contains("24"));
   }
   SECTION("about its kind") {
-    REQUIRE_THROWS_WITH(
-        RunRanks(
-            2, [](Communicator& comm) { comm.rank() == 0 ? comm.Barrier() : (void)comm.HostAllGather("x"); }),
-        Catch::Contains("barrier") && Catch::Contains("host_all_gather"));
+    REQUIRE_THROWS_WITH(RunRanks(2,
+                                 [](Communicator& comm) {
+                                   comm.rank() == 0 ? comm.Barrier()
+                                                    : (void)comm.HostAllGather("x");
+                                 }),
+                        Catch::Contains("barrier") && Catch::Contains("host_all_gather"));
   }
 }
 
@@ -201,7 +214,8 @@ TEST_CASE("two worlds in one process do not disturb each other", "[comm]") {
 TEST_CASE("worlds and options that cannot be are refused", "[comm]") {
   REQUIRE_THROWS_WITH(LocalWorld(0), Catch::Contains("a world of 0 ranks"));
   REQUIRE_THROWS_WITH(LocalWorld(2).Factory(2), Catch::Contains("rank 2 is not in a world of 2"));
-  REQUIRE_THROWS_WITH(MakeLocalCommunicators(2, {.chunk_bytes = 100}), Catch::Contains("chunk_bytes is 100"));
+  REQUIRE_THROWS_WITH(MakeLocalCommunicators(2, {.chunk_bytes = 100}),
+                      Catch::Contains("chunk_bytes is 100"));
 }
 
 TEST_CASE("scratch is a chunk per rank, and none for one rank", "[comm]") {

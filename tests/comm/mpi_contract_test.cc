@@ -52,7 +52,8 @@ TEST_CASE("processes keep the factory's contract", "[comm][contract][mpi]") {
 TEST_CASE("processes and threads give the same bits", "[comm][mpi]") {
   const int world = runtime->world_size();
   const auto comm = MakeMpiCommFactory(*runtime)->Make(Everyone(), "world");
-  const std::vector<std::string> over_mpi = comm->HostAllGather(ResultDigest(*comm, kDefaultChunkBytes));
+  const std::vector<std::string> over_mpi =
+      comm->HostAllGather(ResultDigest(*comm, kDefaultChunkBytes));
   std::vector<std::string> in_process(static_cast<size_t>(world));
   RunRanks(world, [&](Communicator& local) { in_process[local.rank()] = ResultDigest(local, 64); },
            {.chunk_bytes = 64});
@@ -70,13 +71,15 @@ TEST_CASE("message sizes that MPI cannot count are refused", "[comm][mpi]") {
   options.max_message_bytes = int64_t{1} << 31;
   CHECK_THROWS_WITH(MakeMpiCommFactory(*runtime, options), Catch::Contains("2147483648"));
   options.max_message_bytes = 0;
-  CHECK_THROWS_WITH(MakeMpiCommFactory(*runtime, options), Catch::Contains("max_message_bytes is 0"));
+  CHECK_THROWS_WITH(MakeMpiCommFactory(*runtime, options),
+                    Catch::Contains("max_message_bytes is 0"));
 }
 
 TEST_CASE("a lone process under another MPI's launcher is told so", "[comm][mpi]") {
   const auto with = [](const char* name, const char* value) {
-    return
-        [=](const char* asked) -> const char* { return std::string_view(asked) == name ? value : nullptr; };
+    return [=](const char* asked) -> const char* {
+      return std::string_view(asked) == name ? value : nullptr;
+    };
   };
   CHECK(SingletonTrouble(1, with("PMI_SIZE", "4")).find("one of 4 processes (PMI_SIZE is 4)") !=
         std::string::npos);

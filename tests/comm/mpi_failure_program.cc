@@ -1,5 +1,5 @@
-// Fails in the way that its argument says, as tests/comm/mpi_failure_test.sh expects. main() is written as a
-// program's should be: it hands what it catches to MpiRuntime::Abort.
+// Fails in the way that its argument says, as tests/comm/mpi_failure_test.sh expects. main() is
+// written as a program's should be: it hands what it catches to MpiRuntime::Abort.
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,7 +17,8 @@ namespace {
 
 void Gather(Communicator& comm, int64_t n) {
   const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream("test");
-  std::vector<float> shard(static_cast<size_t>(n)), full(static_cast<size_t>(n * comm.world_size()));
+  std::vector<float> shard(static_cast<size_t>(n)),
+      full(static_cast<size_t>(n * comm.world_size()));
   comm.AllGather(View(shard), View(full), {}, *stream);
 }
 

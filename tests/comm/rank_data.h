@@ -1,5 +1,5 @@
-// Operands for tests of collectives, on one rank: typed arrays with views, and values that encode rank and
-// index.
+// Operands for tests of collectives, on one rank: typed arrays with views, and values
+// that encode rank and index.
 #pragma once
 
 #include <bit>
@@ -50,7 +50,8 @@ TensorView View(std::vector<T>& data) {
 
 // Well mixed 64 bits of (rank, index): SplitMix64's finaliser.
 inline uint64_t Mixed(int rank, int64_t index) {
-  uint64_t z = (static_cast<uint64_t>(rank + 1) << 40) + static_cast<uint64_t>(index) + 0x9e3779b97f4a7c15ull;
+  uint64_t z = (static_cast<uint64_t>(rank + 1) << 40) + static_cast<uint64_t>(index) +
+               0x9e3779b97f4a7c15ull;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
@@ -65,9 +66,9 @@ T Pattern(int rank, int64_t index) {
   return value;
 }
 
-// For sums: both signs, magnitudes over 24 binades and full mantissas, so that the result depends on the
-// order of the additions and on the rounding after each; -0 on all ranks at some places (a sum that starts
-// from +0 gives +0 there).
+// For sums: both signs, magnitudes over 24 binades and full mantissas, so that the result depends
+// on the order of the additions and on the rounding after each; -0 on all ranks at some places (a
+// sum that starts from +0 gives +0 there).
 inline double Term(int rank, int64_t index) {
   if (index % 89 == 5) return -0.0;
   const uint64_t bits = Mixed(rank, index);
@@ -76,8 +77,8 @@ inline double Term(int rank, int64_t index) {
   return (bits & 0x800) != 0 ? -mantissa * scale : mantissa * scale;
 }
 
-// For sums that are exact in every dtype, bf16 included, in any order and for up to 16 ranks: whole numbers
-// of both signs, |value| <= 15.
+// For sums that are exact in every dtype, bf16 included, in any order and for up to 16 ranks: whole
+// numbers of both signs, |value| <= 15.
 constexpr int Whole(int rank, int64_t index) {
   return static_cast<int>((7 * static_cast<int64_t>(rank) + 5 * index + index / 31) % 31) - 15;
 }
@@ -105,8 +106,8 @@ T WholeAs(int value) {
   return out;
 }
 
-// What the contract says the sum over ranks first, first + step, ... is (`count` of them), written out for
-// one element.
+// What the contract says the sum over ranks first, first + step, ... is (`count` of them), written
+// out for one element.
 inline float SumOf(float, int64_t index, int first, int step, int count) {
   float sum = TermAs<float>(first, index);
   for (int k = 1; k < count; ++k) sum += TermAs<float>(first + k * step, index);

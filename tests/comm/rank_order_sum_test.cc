@@ -13,7 +13,8 @@ namespace {
 template <typename T>
 std::vector<const std::byte*> Terms(const std::vector<std::vector<T>>& data) {
   std::vector<const std::byte*> terms;
-  for (const std::vector<T>& term : data) terms.push_back(reinterpret_cast<const std::byte*>(term.data()));
+  for (const std::vector<T>& term : data)
+    terms.push_back(reinterpret_cast<const std::byte*>(term.data()));
   return terms;
 }
 
@@ -37,9 +38,15 @@ void SumsInRankOrder(DType dtype) {
   REQUIRE(wrong == 0);
 }
 
-TEST_CASE("f32 sums go in rank order, onto a term as well", "[comm]") { SumsInRankOrder<float>(DType::kF32); }
-TEST_CASE("bf16 sums accumulate in f32 in rank order", "[comm]") { SumsInRankOrder<BFloat16>(DType::kBF16); }
-TEST_CASE("f64 sums accumulate in double in rank order", "[comm]") { SumsInRankOrder<double>(DType::kF64); }
+TEST_CASE("f32 sums go in rank order, onto a term as well", "[comm]") {
+  SumsInRankOrder<float>(DType::kF32);
+}
+TEST_CASE("bf16 sums accumulate in f32 in rank order", "[comm]") {
+  SumsInRankOrder<BFloat16>(DType::kBF16);
+}
+TEST_CASE("f64 sums accumulate in double in rank order", "[comm]") {
+  SumsInRankOrder<double>(DType::kF64);
+}
 
 TEST_CASE("a bf16 sum is rounded once", "[comm]") {
   // Neighbours of 256 in bf16 are 2 apart: rounded after each addition, 256 + 1 + 1 would stay 256.
@@ -51,7 +58,8 @@ TEST_CASE("a bf16 sum is rounded once", "[comm]") {
 }
 
 TEST_CASE("infinities, NaN and minus zero sum as IEEE says", "[comm]") {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::vector<float>> data = {{inf, inf, nan, -0.0f, 3e38f},
                                                 {1.0f, -inf, 1.0f, -0.0f, 3e38f}};
   std::vector<float> out(5);

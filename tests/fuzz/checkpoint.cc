@@ -1,6 +1,6 @@
-// A checkpoint's folder: the content of manifest.json, and after a line "%%" the file of rank 0. The seal
-// around the content (checkpoint_manifest.h) is made here: it is a checksum against damage, which no input
-// would meet by chance, and whoever forges a checkpoint can compute it too.
+// A checkpoint's folder: the content of manifest.json, and after a line "%%" the file of rank 0.
+// The seal around the content (checkpoint_manifest.h) is made here: it is a checksum against
+// damage, which no input would meet by chance, and whoever forges a checkpoint can compute it too.
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -27,7 +27,8 @@ void CheckTexts(std::string_view input) {
   fuzz::Accepts({ErrorCode::kCheckpoint}, [&] { ParseManifest(input, "unsealed"); });
   const std::string sealed = Sealed(input);
   CheckpointManifest manifest;
-  if (fuzz::Accepts({ErrorCode::kCheckpoint}, [&] { manifest = ParseManifest(sealed, "manifest"); }))
+  if (fuzz::Accepts({ErrorCode::kCheckpoint},
+                    [&] { manifest = ParseManifest(sealed, "manifest"); }))
     FUZZ_REQUIRE(ParseManifest(PrintManifest(manifest), "printed") == manifest);
   CheckpointFile record;
   if (fuzz::Accepts({ErrorCode::kCheckpoint}, [&] { record = ParseRecord(sealed, "record"); }))
@@ -51,7 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string folder = root / CheckpointFolderName(7);
   static const bool made = std::filesystem::create_directories(folder);
   FUZZ_REQUIRE(made);
-  const std::vector<std::string_view> parts = fuzz::Parts({reinterpret_cast<const char*>(data), size}, 2);
+  const std::vector<std::string_view> parts =
+      fuzz::Parts({reinterpret_cast<const char*>(data), size}, 2);
   const fuzz::MemoryLimit limit(size);
   CheckTexts(parts[0]);
   WriteBytes(folder + "/" + kManifestName, Sealed(parts[0]));
@@ -62,6 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const std::string& problem : problems) FUZZ_REQUIRE(!problem.empty());
   const bool readable = fuzz::Accepts({ErrorCode::kCheckpoint}, [] { ReadAllBlobs(folder); });
   // Nothing that cannot be read passes as sound, nor does what is listed as unusable for its sizes.
-  if (problems.empty()) FUZZ_REQUIRE(readable && (entries[0].usable() || entries[0].manifest->step != 7));
+  if (problems.empty())
+    FUZZ_REQUIRE(readable && (entries[0].usable() || entries[0].manifest->step != 7));
   return 0;
 }

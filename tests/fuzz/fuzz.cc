@@ -48,7 +48,8 @@ bool Accepts(std::initializer_list<ErrorCode> codes, const std::function<void()>
   } catch (const Error& error) {
     const bool known = std::find(codes.begin(), codes.end(), error.code()) != codes.end();
     if (!known || *error.what() == '\0')
-      Fail(__FILE__, __LINE__, std::string("an error of code ") + Name(error.code()) + ": " + error.what());
+      Fail(__FILE__, __LINE__,
+           std::string("an error of code ") + Name(error.code()) + ": " + error.what());
     return false;
   }
 }

@@ -1,10 +1,11 @@
-// What the fuzz targets of this folder share. A target is one file that defines LLVMFuzzerTestOneInput:
-// libFuzzer calls it (tools/fuzz), and so does replay.cc for the inputs in corpus/ (an ordinary test).
+// What the fuzz targets of this folder share. A target is one file that defines
+// LLVMFuzzerTestOneInput: libFuzzer calls it (tools/fuzz), and so does replay.cc for the inputs in
+// corpus/ (an ordinary test).
 //
-// Properties  A target aborts where one does not hold, which is what libFuzzer takes for a finding. Those of
-// all:
-//             what is refused is refused by a millrace::Error with a message and one of the codes that its
-//             header names, and memory stays in proportion to the input.
+// Properties  A target aborts where one does not hold, which is what libFuzzer takes
+// for a finding. Those of all:
+//             what is refused is refused by a millrace::Error with a message and one of the codes
+//             that its header names, and memory stays in proportion to the input.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +24,12 @@ namespace millrace::fuzz {
 
 [[noreturn]] void Fail(const char* file, int line, const std::string& what);
 
-// Whether `call` returned; false: it threw an Error with a message and one of these codes. Any other
-// exception leaves.
+// Whether `call` returned; false: it threw an Error with a message and one of these codes. Any
+// other exception leaves.
 bool Accepts(std::initializer_list<ErrorCode> codes, const std::function<void()>& call);
 
-// Aborts if more than 4 MiB and 4 KiB for each byte of the input have been allocated at one time since it was
-// made. One at a time; under sanitizers only.
+// Aborts if more than 4 MiB and 4 KiB for each byte of the input have been allocated at one time
+// since it was made. One at a time; under sanitizers only.
 class MemoryLimit {
  public:
   explicit MemoryLimit(size_t input_bytes);
@@ -53,8 +54,8 @@ class MemoryFile {
   std::string path_;
 };
 
-// `count` files in one input: they stand between lines "%%". What is missing is empty; the last has what is
-// left.
+// `count` files in one input: they stand between lines "%%". What is missing is empty;
+// the last has what is left.
 std::vector<std::string_view> Parts(std::string_view input, size_t count);
 
 // Values drawn from an input, front to back; zeros and empty texts after its end.

@@ -10,15 +10,23 @@ namespace {
 
 constexpr std::string_view kDocument = "<!doctype html>";
 constexpr std::array<std::string_view, 38> kElements = {
-    "html",     "head",  "meta", "title", "style", "body",    "header",  "main",       "section", "figure",
-    "h1",       "h2",    "h3",   "p",     "div",   "span",    "b",       "i",          "code",    "table",
-    "thead",    "tbody", "tr",   "th",    "td",    "details", "summary", "figcaption", "svg",     "path",
-    "polyline", "line",  "rect", "ul",    "li",    "pre",     "br",      "a"};
+    "html",    "head",    "meta",    "title",      "style", "body",  "header",   "main",
+    "section", "figure",  "h1",      "h2",         "h3",    "p",     "div",      "span",
+    "b",       "i",       "code",    "table",      "thead", "tbody", "tr",       "th",
+    "td",      "details", "summary", "figcaption", "svg",   "path",  "polyline", "line",
+    "rect",    "ul",      "li",      "pre",        "br",    "a"};
 constexpr std::array<std::string_view, 26> kAttributes = {
-    "lang", "charset",    "name",   "content", "class",   "id",    "style", "viewBox", "preserveAspectRatio",
-    "role", "aria-label", "d",      "points",  "x",       "y",     "x1",    "x2",      "y1",
-    "y2",   "width",      "height", "open",    "colspan", "title", "cx",    "cy"};
-constexpr std::array<std::string_view, 5> kReferences = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+    "lang",    "charset",    "name",
+    "content", "class",      "id",
+    "style",   "viewBox",    "preserveAspectRatio",
+    "role",    "aria-label", "d",
+    "points",  "x",          "y",
+    "x1",      "x2",         "y1",
+    "y2",      "width",      "height",
+    "open",    "colspan",    "title",
+    "cx",      "cy"};
+constexpr std::array<std::string_view, 5> kReferences = {"&amp;", "&lt;", "&gt;", "&quot;",
+                                                         "&#39;"};
 
 template <size_t n>
 bool Known(const std::array<std::string_view, n>& names, std::string_view name) {
@@ -26,7 +34,8 @@ bool Known(const std::array<std::string_view, n>& names, std::string_view name) 
 }
 
 bool IsName(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_';
 }
 
 class Checker {
@@ -60,7 +69,9 @@ class Checker {
     return name;
   }
 
-  void Problem(std::string text) { problem_ = text + " before: " + std::string(left_.substr(0, 80)); }
+  void Problem(std::string text) {
+    problem_ = text + " before: " + std::string(left_.substr(0, 80));
+  }
 
   // Up to a tag, or to `end` inside an attribute.
   void Text(char end) {
@@ -83,7 +94,8 @@ class Checker {
     left_.remove_prefix(1);
     if (Take("/")) {
       const std::string name(Name());
-      if (open_.empty() || open_.back() != name || !Take(">")) return Problem("closed out of turn: " + name);
+      if (open_.empty() || open_.back() != name || !Take(">"))
+        return Problem("closed out of turn: " + name);
       return open_.pop_back();
     }
     const std::string name(Name());

@@ -1,4 +1,5 @@
-// Whether a page that we wrote is what a browser will see: nothing that was shown may have become markup.
+// Whether a page that we wrote is what a browser will see: nothing that was
+// shown may have become markup.
 #pragma once
 
 #include <string>
@@ -6,9 +7,9 @@
 
 namespace millrace::fuzz {
 
-// "" or the first thing that is wrong: text that is not UTF-8, a control character, "<" or "&" that is no tag
-// and no reference of ours, an element or attribute that our pages do not use (script, href, on...), elements
-// that do not nest.
+// "" or the first thing that is wrong: text that is not UTF-8, a control character, "<" or "&" that
+// is no tag and no reference of ours, an element or attribute that our pages do not use (script,
+// href, on...), elements that do not nest.
 std::string HtmlProblem(std::string_view page);
 
 }  // namespace millrace::fuzz

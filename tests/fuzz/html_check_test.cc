@@ -11,8 +11,8 @@ std::string In(const std::string& body) {
 
 TEST_CASE("pages as ours are have no problem") {
   CHECK(In("<head><meta charset=\"utf-8\"><style>a > b { c: \"<\"; }</style></head>") == "");
-  CHECK(In("<p class=\"x\">1 &lt; 2 &amp;&amp; &quot;\xe2\x82\xac&quot;</p><svg><path d=\"M0 0\"/></svg>") ==
-        "");
+  CHECK(In("<p class=\"x\">1 &lt; 2 &amp;&amp; &quot;\xe2\x82\xac&quot;</p><svg><path d=\"M0 "
+           "0\"/></svg>") == "");
 }
 
 TEST_CASE("whatever text has become markup is found") {

@@ -1,5 +1,5 @@
-// What a client of --metrics-port sends: in pieces of any size it is the same request, it ends with its first
-// empty line, no more of it is kept than allowed, and only its first line decides.
+// What a client of --metrics-port sends: in pieces of any size it is the same request, it ends with
+// its first empty line, no more of it is kept than allowed, and only its first line decides.
 #include "runtime/api/metrics_request.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ struct Seen {
   size_t taken = 0;  // bytes until it was whole
 };
 
-// As the server reads: until the request is whole or the client ends. next(): bytes of the next piece.
+// As the server reads: until the request is whole or the client ends. next(): bytes of the next
+// piece.
 template <class F>
 Seen Read(std::string_view input, F&& next) {
   MetricsRequest request;
@@ -40,14 +41,16 @@ bool Asks(std::string_view input) {
   const size_t second = line.find(' ', first + 1);
   if (second == std::string::npos) return false;
   const std::string target = line.substr(first + 1, second - first - 1);
-  return target.substr(0, target.find('?')) == "/metrics" && line.compare(second + 1, 7, "HTTP/1.") == 0;
+  return target.substr(0, target.find('?')) == "/metrics" &&
+         line.compare(second + 1, 7, "HTTP/1.") == 0;
 }
 
 // By other means than the reader's: line by line.
 bool IsWhole(std::string_view input) {
   const std::string_view sent = input.substr(0, MetricsRequest::kMostBytes);
   if (sent.size() == MetricsRequest::kMostBytes) return true;
-  for (size_t begin = 0, end; (end = sent.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
+  for (size_t begin = 0, end; (end = sent.find('\n', begin)) != std::string_view::npos;
+       begin = end + 1) {
     const std::string_view line = sent.substr(begin, end - begin);
     if (begin > 0 && (line.empty() || line == "\r")) return true;
   }

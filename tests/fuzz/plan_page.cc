@@ -1,4 +1,5 @@
-// A plan's trace and page with hostile names: what is written parses, and holds the names as they were given.
+// A plan's trace and page with hostile names: what is written parses, and holds the
+// names as they were given.
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -27,7 +28,8 @@ json Sound(const std::string& text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const test::TinyPlan original = test::PlanFor(test::SmallModel(1), {1, 1}, {}, test::SmallBatch(1));
+  static const test::TinyPlan original =
+      test::PlanFor(test::SmallModel(1), {1, 1}, {}, test::SmallBatch(1));
   static test::TinyPlan tiny = original;
   fuzz::ByteSource in({reinterpret_cast<const char*>(data), size});
   std::string& label = tiny.plan.bodies[0].ops[0].label;
@@ -41,11 +43,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const json trace = json::parse(PlanTrace(input));
   FUZZ_REQUIRE(trace["otherData"]["machine"] == Sound(machine.title));
   size_t named = 0;
-  for (const json& event : trace["traceEvents"]) named += event["ph"] == "X" && event["name"] == Sound(label);
+  for (const json& event : trace["traceEvents"])
+    named += event["ph"] == "X" && event["name"] == Sound(label);
   FUZZ_REQUIRE(label.empty() || named >= 1);
 
   const std::string page = PlanHtml(input, MakePlanReport(input));
-  FUZZ_REQUIRE(Count(page, "</script") == 2 && Count(page, "<script") == 2 && Count(page, "<!--") == 0);
+  FUZZ_REQUIRE(Count(page, "</script") == 2 && Count(page, "<script") == 2 &&
+               Count(page, "<!--") == 0);
   constexpr std::string_view kOpen = "<script id=\"plan\" type=\"application/json\">";
   const size_t begin = page.find(kOpen) + kOpen.size();
   const json embedded = json::parse(page.substr(begin, page.find("</script>", begin) - begin));

@@ -1,5 +1,5 @@
-// A bucket pool alone (plan --pool-only), and the allocators on it. Pools are kept small: allocators may take
-// long on large ones.
+// A bucket pool alone (plan --pool-only), and the allocators on it. Pools are kept small:
+// allocators may take long on large ones.
 #include "runtime/plan/pool_config.h"
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,8 @@
 using namespace millrace;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto document = nlohmann::json::parse(data, data + size, nullptr, /*allow_exceptions=*/false);
+  const auto document =
+      nlohmann::json::parse(data, data + size, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return 0;
   const fuzz::MemoryLimit limit(size);
   PoolConfig pool;

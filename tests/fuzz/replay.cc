@@ -1,6 +1,6 @@
-// Runs a fuzz target over inputs that are checked in, without libFuzzer: replay FOLDER... Each input is also
-// cut off and altered at fixed places, so that the compiler and sanitizers of the ordinary build see more
-// than what is accepted.
+// Runs a fuzz target over inputs that are checked in, without libFuzzer: replay FOLDER... Each
+// input is also cut off and altered at fixed places, so that the compiler and sanitizers of the
+// ordinary build see more than what is accepted.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,9 @@ int64_t RunAltered(const std::string& input) {
   for (size_t i = 0; i < kCuts && i < input.size(); ++i, ++runs)
     Run(input.substr(0, i * input.size() / kCuts));
   uint32_t state = 1;  // Knuth's MMIX constants would do as well: only the spread matters
-  const auto next = [&state](size_t end) { return (state = state * 1664525 + 1013904223) / 256 % end; };
+  const auto next = [&state](size_t end) {
+    return (state = state * 1664525 + 1013904223) / 256 % end;
+  };
   for (size_t i = 0; i < kAlterations && !input.empty(); ++i, ++runs) {
     std::string altered = input;
     const size_t at = next(input.size());

@@ -1,5 +1,5 @@
-// A run's page from a record with any numbers and names in it, beyond what the readers of its files would let
-// through.
+// A run's page from a record with any numbers and names in it, beyond what the readers of its files
+// would let through.
 #include <cmath>
 #include <optional>
 #include <string>
@@ -25,8 +25,9 @@ StepRow Row(fuzz::ByteSource& in, int64_t step) {
       row.eval_loss = in.Number();
       break;
     case 2:
-      for (double StepRow::*column : {&StepRow::grad_norm, &StepRow::lr, &StepRow::tokens, &StepRow::step_ms,
-                                      &StepRow::tokens_per_s, &StepRow::mfu, &StepRow::peak_bytes})
+      for (double StepRow::*column :
+           {&StepRow::grad_norm, &StepRow::lr, &StepRow::tokens, &StepRow::step_ms,
+            &StepRow::tokens_per_s, &StepRow::mfu, &StepRow::peak_bytes})
         row.*column = in.Number();
       break;
     default:
@@ -82,18 +83,19 @@ RunRecord Record(fuzz::ByteSource& in) {
     RecordedCall call;
     call.step = step += in.Below(256);
     call.backend = in.Text();
-    for (int64_t keys = in.Below(3); keys > 0; --keys) call.keys[in.Text()] = {in.Text(), in.Text()};
+    for (int64_t keys = in.Below(3); keys > 0; --keys)
+      call.keys[in.Text()] = {in.Text(), in.Text()};
     call.plan_stages[in.Text()] = in.Text();
     for (int64_t entries = in.Below(3); entries > 0; --entries)
       call.environment.emplace_back(in.Text(), in.Text());
     record.history.push_back(std::move(call));
   }
   for (int64_t i = in.Below(3); i > 0; --i)
-    record.failures.push_back(
-        {{in.Text(), in.Text(), static_cast<int>(in.Integer(4)), static_cast<int64_t>(in.Integer(8)),
-          static_cast<int64_t>(in.Integer(8)), in.Below(2) == 1},
-         std::nullopt,
-         in.Number()});
+    record.failures.push_back({{in.Text(), in.Text(), static_cast<int>(in.Integer(4)),
+                                static_cast<int64_t>(in.Integer(8)),
+                                static_cast<int64_t>(in.Integer(8)), in.Below(2) == 1},
+                               std::nullopt,
+                               in.Number()});
   for (int64_t i = in.Below(3); i > 0; --i) {
     CheckpointEntry entry;
     entry.step = static_cast<int64_t>(in.Integer(8));

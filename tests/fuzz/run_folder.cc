@@ -1,5 +1,5 @@
-// A run's folder as report and compare read it: metrics.jsonl, summary.json, config.json, restarts.jsonl and
-// timeline.json, with lines "%%" between them.
+// A run's folder as report and compare read it: metrics.jsonl, summary.json, config.json,
+// restarts.jsonl and timeline.json, with lines "%%" between them.
 #include "runtime/api/run_folder.h"
 
 #include <array>
@@ -23,7 +23,8 @@ constexpr std::array<const char*, 5> kFiles = {"metrics.jsonl", "summary.json", 
 
 void CheckHistory(std::string_view text) {
   RunHistory history;
-  if (!fuzz::Accepts({ErrorCode::kData}, [&] { history = ParseRunHistory(text, "config.json"); })) return;
+  if (!fuzz::Accepts({ErrorCode::kData}, [&] { history = ParseRunHistory(text, "config.json"); }))
+    return;
   const std::string written = RunHistoryJson(history);
   const RunHistory again = ParseRunHistory(written, "again.json");
   FUZZ_REQUIRE(again.size() == history.size());
@@ -33,7 +34,8 @@ void CheckHistory(std::string_view text) {
     FUZZ_REQUIRE(again[i].environment == history[i].environment);
   }
   FUZZ_REQUIRE(RunHistoryJson(again) == written);
-  for (const RecordedCall& call : history) fuzz::Accepts({ErrorCode::kData}, [&] { ConfigOf(call); });
+  for (const RecordedCall& call : history)
+    fuzz::Accepts({ErrorCode::kData}, [&] { ConfigOf(call); });
 }
 
 void CheckFolder(const std::string& folder) {

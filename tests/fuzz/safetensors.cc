@@ -26,7 +26,8 @@ void CheckPlaces(const SafetensorsFile& file, int64_t file_bytes) {
     std::vector<char> bytes(static_cast<size_t>(tensor.bytes));
     file.ReadBytes(tensor, 0, tensor.bytes, bytes.data());
     std::vector<float> floats(static_cast<size_t>(tensor.numel));
-    fuzz::Accepts({ErrorCode::kData}, [&] { file.ReadFloats(tensor, 0, tensor.numel, floats.data()); });
+    fuzz::Accepts({ErrorCode::kData},
+                  [&] { file.ReadFloats(tensor, 0, tensor.numel, floats.data()); });
   }
   FUZZ_REQUIRE(end == 0 || end == file_bytes);
 }
@@ -50,7 +51,8 @@ void CheckRoundTrip(const SafetensorsFile& file, fuzz::MemoryFile& copy) {
   for (const TensorInfo& tensor : file.tensors()) {
     const TensorInfo& other = again.Tensor(tensor.spec.name);
     FUZZ_REQUIRE(other.spec == tensor.spec);
-    std::string a(static_cast<size_t>(tensor.bytes), '\1'), b(static_cast<size_t>(tensor.bytes), '\2');
+    std::string a(static_cast<size_t>(tensor.bytes), '\1'),
+        b(static_cast<size_t>(tensor.bytes), '\2');
     file.ReadBytes(tensor, 0, tensor.bytes, a.data());
     again.ReadBytes(other, 0, other.bytes, b.data());
     FUZZ_REQUIRE(a == b);

@@ -38,14 +38,16 @@ struct Folders {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Folders folders;
-  WriteBytes(folders.model + "/model.safetensors.index.json", {reinterpret_cast<const char*>(data), size});
+  WriteBytes(folders.model + "/model.safetensors.index.json",
+             {reinterpret_cast<const char*>(data), size});
   const fuzz::MemoryLimit limit(size);
   std::optional<SafetensorsFolder> folder;
   if (!fuzz::Accepts({ErrorCode::kData}, [&] { folder.emplace(folders.model); })) return 0;
   FUZZ_REQUIRE(!folder->Has("secret"));
   // The index must have named what is in its files, all of it and nothing else.
   FUZZ_REQUIRE(folder->Has("a") == folder->Has("shared"));
-  FUZZ_REQUIRE(folder->names().size() == (folder->Has("a") ? 2u : 0u) + (folder->Has("b") ? 1u : 0u));
+  FUZZ_REQUIRE(folder->names().size() ==
+               (folder->Has("a") ? 2u : 0u) + (folder->Has("b") ? 1u : 0u));
   for (const std::string& name : folder->names()) FUZZ_REQUIRE(folder->Tensor(name).bytes == 2);
   return 0;
 }

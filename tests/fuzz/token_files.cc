@@ -1,5 +1,5 @@
-// A file of text or tokens. The first four bytes choose how it is read: vocabulary (2), length of a window
-// (1), kind (1).
+// A file of text or tokens. The first four bytes choose how it is read: vocabulary (2), length of a
+// window (1), kind (1).
 #include "runtime/data/token_files.h"
 
 #include <filesystem>
@@ -55,23 +55,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static fuzz::MemoryFile file;
   fuzz::ByteSource choices({reinterpret_cast<const char*>(data), size});
   const int64_t vocab = 1 + choices.Below(1 << 16), seq_len = 1 + choices.Below(256);
-  const TokenFileKind kind = choices.Integer(1) % 2 == 0 ? TokenFileKind::kText : TokenFileKind::kTokens;
+  const TokenFileKind kind =
+      choices.Integer(1) % 2 == 0 ? TokenFileKind::kText : TokenFileKind::kTokens;
   const std::string_view content = choices.Rest();
   file.Set(content);
   const fuzz::MemoryLimit limit(size);
   std::vector<TokenSegment> segments;
-  const bool opened = fuzz::Accepts(
-      {ErrorCode::kData}, [&] { segments = OpenTokenFiles(ListTokenFiles(file.path(), kind), kind); });
+  const bool opened = fuzz::Accepts({ErrorCode::kData}, [&] {
+    segments = OpenTokenFiles(ListTokenFiles(file.path(), kind), kind);
+  });
   if (opened) {
     FUZZ_REQUIRE(segments.size() == 1);
     CheckSegment(segments[0], content, vocab);
   }
   TokenSourceOptions options;
-  options.kind =
-      kind == TokenFileKind::kText ? TokenSourceOptions::Kind::kText : TokenSourceOptions::Kind::kTokens;
+  options.kind = kind == TokenFileKind::kText ? TokenSourceOptions::Kind::kText
+                                              : TokenSourceOptions::Kind::kTokens;
   options.path = file.path();
   options.seq_len = seq_len;
   options.vocab = vocab;
-  fuzz::Accepts({ErrorCode::kData}, [&] { CheckSource(options, segments.empty() ? 0 : segments[0].count); });
+  fuzz::Accepts({ErrorCode::kData},
+                [&] { CheckSource(options, segments.empty() ? 0 : segments[0].count); });
   return 0;
 }

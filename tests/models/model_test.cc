@@ -33,7 +33,8 @@ std::vector<std::string> UnitNames(const ModelOptions& options) {
   return names;
 }
 
-TEST_CASE("blocks_per_unit merges consecutive blocks, the last unit taking what is left", "[models]") {
+TEST_CASE("blocks_per_unit merges consecutive blocks, the last unit taking what is left",
+          "[models]") {
   ModelOptions options = GENERATE(TinyGpt2(5), TinyLlama(5));
   using Names = std::vector<std::string>;
   options.blocks_per_unit = 1;
@@ -44,14 +45,16 @@ TEST_CASE("blocks_per_unit merges consecutive blocks, the last unit taking what 
   CHECK(UnitNames(options) == Names{"embed", "h.0-4", "head"});
 }
 
-// Names, shapes and order of parameters do not depend on the grouping: checkpoints and hashes rely on it.
+// Names, shapes and order of parameters do not depend on the grouping:
+// checkpoints and hashes rely on it.
 TEST_CASE("grouping blocks leaves the parameters alone", "[models]") {
   ModelOptions options = GENERATE(TinyGpt2(5), TinyLlama(5));
   const auto params = [&](int64_t blocks_per_unit) {
     options.blocks_per_unit = blocks_per_unit;
     std::vector<ParamSpec> all;
     const ModelSpec spec = SpecOf(options);
-    for (const UnitSpec& unit : spec.units) all.insert(all.end(), unit.params.begin(), unit.params.end());
+    for (const UnitSpec& unit : spec.units)
+      all.insert(all.end(), unit.params.begin(), unit.params.end());
     return all;
   };
   const std::vector<ParamSpec> separate = params(1);
@@ -68,8 +71,8 @@ TEST_CASE("decay, init and precision follow the kind of parameter", "[models]") 
     for (const ParamSpec& param : unit.params) {
       CAPTURE(param.name);
       const bool matrix = param.dims.size() == 2;
-      const bool norm =
-          param.name.find("ln_") != std::string::npos || param.name.find("norm_") != std::string::npos;
+      const bool norm = param.name.find("ln_") != std::string::npos ||
+                        param.name.find("norm_") != std::string::npos;
       const bool bias = param.name.ends_with(".bias");
       const bool residual =
           param.name.ends_with("attn.proj.weight") || param.name.ends_with("mlp.down.weight");
@@ -118,7 +121,8 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
              Contains("model.activation") && Contains("gpt2"));
   CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.activation = ActivationKind::kGelu; }),
              Contains("model.activation") && Contains("llama"));
-  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.norm_eps = 0; }), Contains("model.norm_eps"));
+  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.norm_eps = 0; }),
+             Contains("model.norm_eps"));
 }
 
 }  // namespace

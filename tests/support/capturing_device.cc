@@ -22,7 +22,9 @@ class CapturingDevice final : public Device {
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override {
     return host_->AllocateHost(bytes, label);
   }
-  std::unique_ptr<Stream> MakeStream(const std::string& role) override { return host_->MakeStream(role); }
+  std::unique_ptr<Stream> MakeStream(const std::string& role) override {
+    return host_->MakeStream(role);
+  }
   std::unique_ptr<Event> MakeEvent() override { return host_->MakeEvent(); }
   std::unique_ptr<Event> MakeTimedEvent() override { return host_->MakeTimedEvent(); }
   double MillisecondsBetween(const Event& begin, const Event& end) override {
@@ -35,10 +37,12 @@ class CapturingDevice final : public Device {
   void CopyFromHost(std::byte* device, const void* host, int64_t bytes, Stream& stream) override {
     host_->CopyFromHost(device, host, bytes, stream);
   }
-  void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) override {
+  void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes,
+                     Stream& stream) override {
     host_->EnqueueToHost(pinned, device, bytes, stream);
   }
-  void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) override {
+  void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
+                       Stream& stream) override {
     host_->EnqueueFromHost(device, pinned, bytes, stream);
   }
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) override {

@@ -28,7 +28,8 @@ void RunEngines(const PlanCase& c, const EngineOptions& options,
 }
 
 std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step) {
-  std::vector<int32_t> tokens(static_cast<size_t>(c.options.accumulate * 2 * (c.model.seq_len + 1)));
+  std::vector<int32_t> tokens(
+      static_cast<size_t>(c.options.accumulate * 2 * (c.model.seq_len + 1)));
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<int32_t>(
         (7 * static_cast<int64_t>(i) + 13 * rank + 29 * step + static_cast<int64_t>(i * i) % 11) %
@@ -36,7 +37,8 @@ std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step) {
   return tokens;
 }
 
-StepScalars TrainStep(Engine& engine, const PlanCase& c, int rank, int64_t step, const Injection& injection) {
+StepScalars TrainStep(Engine& engine, const PlanCase& c, int rank, int64_t step,
+                      const Injection& injection) {
   return engine.Step(TokensOf(c, rank, step), step,
                      c.mesh.world() * c.options.accumulate * 2 * c.model.seq_len, injection);
 }
@@ -48,11 +50,13 @@ std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t
     for (int64_t step = 0; step < steps; ++step) {
       const StepScalars scalars = TrainStep(engine, c, rank, step);
       text += fmt::format("rank {} step {} loss {:x} norm {:x}\n", rank, step,
-                          std::bit_cast<uint64_t>(scalars.loss), std::bit_cast<uint64_t>(scalars.grad_norm));
+                          std::bit_cast<uint64_t>(scalars.loss),
+                          std::bit_cast<uint64_t>(scalars.grad_norm));
       if (step > 0) continue;
       std::vector<int32_t> held_out = TokensOf(c, rank, 99);
       held_out.resize(static_cast<size_t>(2 * (c.model.seq_len + 1)));
-      text += fmt::format("rank {} eval {:x}\n", rank, std::bit_cast<uint64_t>(engine.EvalLossSum(held_out)));
+      text += fmt::format("rank {} eval {:x}\n", rank,
+                          std::bit_cast<uint64_t>(engine.EvalLossSum(held_out)));
     }
     uint64_t hash = 14695981039346656037ull;
     for (size_t f = 0; f < engine.layout().flats.size(); ++f)

@@ -11,8 +11,8 @@
 
 namespace millrace::test {
 
-// Calls fn on every rank's thread with a fresh engine over the case's training and evaluation plans; weights
-// initialised.
+// Calls fn on every rank's thread with a fresh engine over the case's training and evaluation
+// plans; weights initialised.
 void RunEngines(const PlanCase& c, const EngineOptions& options,
                 const std::function<void(Engine& engine, int rank)>& fn);
 
@@ -22,8 +22,8 @@ std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step);
 StepScalars TrainStep(Engine& engine, const PlanCase& c, int rank, int64_t step,
                       const Injection& injection = {});
 
-// Bits of loss, gradient norm and master weights of every rank after `steps` steps, with an evaluation after
-// the first.
+// Bits of loss, gradient norm and master weights of every rank after `steps` steps, with an
+// evaluation after the first.
 std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t steps);
 
 }  // namespace millrace::test

@@ -10,7 +10,8 @@ namespace millrace::test {
 void RequireGolden(const std::string& path, const std::string& actual) {
   if (const char* root = std::getenv("MILLRACE_UPDATE_GOLDEN")) {
     std::ofstream(std::string(root) + "/" + path, std::ios::binary) << actual;
-    FAIL_CHECK("wrote " << path << ": read the difference, then run without MILLRACE_UPDATE_GOLDEN");
+    FAIL_CHECK("wrote " << path
+                        << ": read the difference, then run without MILLRACE_UPDATE_GOLDEN");
     return;
   }
   std::ifstream file(path, std::ios::binary);

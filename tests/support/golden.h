@@ -5,10 +5,10 @@
 
 namespace millrace::test {
 
-// Requires `actual` to equal the file (path from the repository's root, a data dependency of the test). On a
-// difference the first line that differs is reported. With MILLRACE_UPDATE_GOLDEN=<root of the sources> in
-// the environment, the file is written instead and the test fails, so that an update is never mistaken for a
-// pass.
+// Requires `actual` to equal the file (path from the repository's root, a data dependency of the
+// test). On a difference the first line that differs is reported. With MILLRACE_UPDATE_GOLDEN=<root
+// of the sources> in the environment, the file is written instead and the test fails, so that an
+// update is never mistaken for a pass.
 void RequireGolden(const std::string& path, const std::string& actual);
 
 }  // namespace millrace::test

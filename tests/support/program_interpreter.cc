@@ -24,14 +24,20 @@ KernelFn<AttentionGradOp> Entry(const KernelTable& t, const AttentionGradOp<View
   return t.attention_grad;
 }
 KernelFn<AddOp> Entry(const KernelTable& t, const AddOp<View>&) { return t.add; }
-KernelFn<ActivationOp> Entry(const KernelTable& t, const ActivationOp<View>&) { return t.activation; }
+KernelFn<ActivationOp> Entry(const KernelTable& t, const ActivationOp<View>&) {
+  return t.activation;
+}
 KernelFn<ActivationGradOp> Entry(const KernelTable& t, const ActivationGradOp<View>&) {
   return t.activation_grad;
 }
-KernelFn<CrossEntropyOp> Entry(const KernelTable& t, const CrossEntropyOp<View>&) { return t.cross_entropy; }
+KernelFn<CrossEntropyOp> Entry(const KernelTable& t, const CrossEntropyOp<View>&) {
+  return t.cross_entropy;
+}
 KernelFn<SelectRowOp> Entry(const KernelTable& t, const SelectRowOp<View>&) { return t.select_row; }
 
-Shape ShapeOf(const View& view) { return Shape{.layout = view.layout, .present = static_cast<bool>(view)}; }
+Shape ShapeOf(const View& view) {
+  return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
+}
 
 // An op of a model over host memory: bound, given scratch, run.
 template <template <class> class Op, class Bind>
@@ -42,7 +48,8 @@ void RunOp(const KernelTable& kernels, const Op<View>& op, Bind&& bind, Stream& 
     const int64_t bytes = WorkspaceBytes(ConvertOp<Op, View, Shape>(op, ShapeOf), Backend::kCpu);
     scratch.assign(static_cast<size_t>(bytes), std::byte{0xff});
     if (bytes > 0)
-      bound.scratch = TensorView{.data = scratch.data(), .layout = DenseLayout(DType::kU8, {bytes})};
+      bound.scratch =
+          TensorView{.data = scratch.data(), .layout = DenseLayout(DType::kU8, {bytes})};
   }
   Entry(kernels, op)(bound, stream);
 }
@@ -62,7 +69,8 @@ TensorView ProgramInterpreter::Bind(const View& view) const {
   const int64_t begin = view.offset * Bytes(view.layout.dtype);
   if (begin + view.layout.span_bytes() > static_cast<int64_t>(memory_[index].size()))
     throw std::logic_error("view beyond buffer " + program_.buffers[index].name);
-  return TensorView{.data = const_cast<std::byte*>(memory_[index].data()) + begin, .layout = view.layout};
+  return TensorView{.data = const_cast<std::byte*>(memory_[index].data()) + begin,
+                    .layout = view.layout};
 }
 
 int32_t ProgramInterpreter::Find(ProgramRole role, ParamId param) const {
@@ -74,7 +82,8 @@ int32_t ProgramInterpreter::Find(ProgramRole role, ParamId param) const {
 
 void ProgramInterpreter::SetTokens(const std::vector<int32_t>& tokens) {
   std::vector<std::byte>& memory = memory_.at(static_cast<size_t>(Find(ProgramRole::kTokens)));
-  if (memory.size() != tokens.size() * sizeof(int32_t)) throw std::logic_error("wrong number of tokens");
+  if (memory.size() != tokens.size() * sizeof(int32_t))
+    throw std::logic_error("wrong number of tokens");
   std::memcpy(memory.data(), tokens.data(), memory.size());
 }
 
@@ -102,12 +111,14 @@ std::vector<float> ProgramInterpreter::Gradient(ParamId param) const {
 
 double ProgramInterpreter::loss() const {
   double value;
-  std::memcpy(&value, memory_.at(static_cast<size_t>(Find(ProgramRole::kLoss))).data(), sizeof value);
+  std::memcpy(&value, memory_.at(static_cast<size_t>(Find(ProgramRole::kLoss))).data(),
+              sizeof value);
   return value;
 }
 
 std::vector<float> ProgramInterpreter::logits() const {
-  const std::vector<std::byte>& memory = memory_.at(static_cast<size_t>(Find(ProgramRole::kLogits)));
+  const std::vector<std::byte>& memory =
+      memory_.at(static_cast<size_t>(Find(ProgramRole::kLogits)));
   std::vector<float> values(memory.size() / sizeof(float));
   std::memcpy(values.data(), memory.data(), memory.size());
   return values;

@@ -1,5 +1,6 @@
-// Runs a lowered program, one microbatch, on a kernel table: a buffer of host memory for each program buffer,
-// ops in order. What plans, shards and arenas do to a program must not change what this gives.
+// Runs a lowered program, one microbatch, on a kernel table: a buffer of host memory for
+// each program buffer, ops in order. What plans, shards and arenas do to a program must
+// not change what this gives.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +24,11 @@ class ProgramInterpreter {
   void SetParam(ParamId param,
                 const std::vector<float>&
                     values);  // stored shape; rounded to the gather dtype. Unused: nothing happens
-  std::vector<float> Gradient(ParamId param) const;  // stored shape; empty when the program has none
-  double loss() const;                               // sum over the microbatch
-  std::vector<float> logits() const;                 // [Vp]
-  void Run();                                        // prologue, forward, backward
+  std::vector<float> Gradient(
+      ParamId param) const;           // stored shape; empty when the program has none
+  double loss() const;                // sum over the microbatch
+  std::vector<float> logits() const;  // [Vp]
+  void Run();                         // prologue, forward, backward
 
  private:
   TensorView Bind(const View& view) const;

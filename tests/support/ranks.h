@@ -1,5 +1,5 @@
-// What tests of whole steps run on: in-process ranks on the CPU, unless the program has chosen another device
-// for all of them (tests/support/cuda).
+// What tests of whole steps run on: in-process ranks on the CPU, unless the program has chosen
+// another device for all of them (tests/support/cuda).
 #pragma once
 
 #include <functional>
@@ -43,8 +43,8 @@ class Ranks {
 
 // Host ranks until another choice is made.
 Ranks& TestRanks();
-// Whether there is a device for each of `world` ranks; says so on stderr when there is not, since the test
-// that asks then leaves something out.
+// Whether there is a device for each of `world` ranks; says so on stderr when there is not, since
+// the test that asks then leaves something out.
 bool HaveDevices(int world);
 // Returns what was in use.
 std::unique_ptr<Ranks> UseRanks(std::unique_ptr<Ranks> ranks);

@@ -29,7 +29,8 @@ Symbol OfProduct(Symbol a, bool a_transposed, Symbol b, bool b_transposed, Symbo
   return Of("matmul", {a, a_transposed, b, b_transposed, bias});
 }
 constexpr std::string_view kNormParts[] = {"norm.out", "norm.mean", "norm.rstd"};
-constexpr std::string_view kNormGradParts[] = {"norm_grad.d_x", "norm_grad.d_weight", "norm_grad.d_bias"};
+constexpr std::string_view kNormGradParts[] = {"norm_grad.d_x", "norm_grad.d_weight",
+                                               "norm_grad.d_bias"};
 
 class GraphEvaluator {
  public:
@@ -71,7 +72,8 @@ class GraphEvaluator {
       case NodeKind::kEmbedding:
         return Out(n, 0, Of("embed", {a, b, c}));
       case NodeKind::kNorm:
-        for (size_t i = 0; i < 3; ++i) Out(n, i, Of(kNormParts[i], {a, i == 0 ? b : 0, i == 0 ? c : 0}));
+        for (size_t i = 0; i < 3; ++i)
+          Out(n, i, Of(kNormParts[i], {a, i == 0 ? b : 0, i == 0 ? c : 0}));
         return;
       case NodeKind::kLinear:
         return Out(n, 0, OfProduct(a, false, b, true, c));
@@ -143,7 +145,8 @@ class ProgramExecutor {
   }
 
   Symbols Run() {
-    for (const std::vector<ProgramOp>* ops : {&program_.prologue, &program_.forward, &program_.backward})
+    for (const std::vector<ProgramOp>* ops :
+         {&program_.prologue, &program_.forward, &program_.backward})
       for (const ProgramOp& op : *ops) {
         op_ = &op;
         CheckAliasing();
@@ -158,7 +161,8 @@ class ProgramExecutor {
 
  private:
   [[noreturn]] void Fail(std::string_view what, const View& view) const {
-    throw std::logic_error(op_->label + ": " + std::string(what) + " %" + std::to_string(view.buffer.value));
+    throw std::logic_error(op_->label + ": " + std::string(what) + " %" +
+                           std::to_string(view.buffer.value));
   }
   const ProgramBuffer& BufferOf(const View& view) const {
     return program_.buffers[static_cast<size_t>(view.buffer.value)];
@@ -175,7 +179,8 @@ class ProgramExecutor {
 
   Symbol Read(const View& view) const {
     if (!view) return kUndefined;
-    if (BufferOf(view).role == ProgramRole::kTokens) return Of("tokens", {static_cast<Symbol>(view.offset)});
+    if (BufferOf(view).role == ProgramRole::kTokens)
+      return Of("tokens", {static_cast<Symbol>(view.offset)});
     const std::vector<Symbol>& content = rows_[static_cast<size_t>(view.buffer.value)];
     const auto [first, last] = RowsOf(view);
     for (size_t row = first; row < last; ++row) {
@@ -188,7 +193,8 @@ class ProgramExecutor {
   void Write(const View& view, Symbol symbol) {
     if (!view) return;
     const auto [first, last] = RowsOf(view);
-    for (size_t row = first; row < last; ++row) rows_[static_cast<size_t>(view.buffer.value)][row] = symbol;
+    for (size_t row = first; row < last; ++row)
+      rows_[static_cast<size_t>(view.buffer.value)][row] = symbol;
   }
 
   void Contribute(const View& view, Update update, Symbol symbol) {
@@ -269,31 +275,37 @@ class ProgramExecutor {
   void Execute(const MatmulOp<View>& op) {
     const Symbol product =
         OfProduct(Read(op.a), IsTransposed(op.a), Read(op.b), IsTransposed(op.b), Read(op.bias));
-    if ((op.epilogue == Epilogue::kBias || op.epilogue == Epilogue::kBiasGelu) != static_cast<bool>(op.bias))
+    if ((op.epilogue == Epilogue::kBias || op.epilogue == Epilogue::kBiasGelu) !=
+        static_cast<bool>(op.bias))
       Fail("epilogue and bias disagree in", op.out);
     if (op.epilogue == Epilogue::kGeluGrad)
-      return Contribute(
-          op.out, op.update,
-          Of("activation_grad", {Read(op.pre), product, static_cast<Symbol>(ActivationKind::kGelu)}));
+      return Contribute(op.out, op.update,
+                        Of("activation_grad",
+                           {Read(op.pre), product, static_cast<Symbol>(ActivationKind::kGelu)}));
     if (op.epilogue != Epilogue::kGelu && op.epilogue != Epilogue::kBiasGelu)
       return Contribute(op.out, op.update, product);
     Write(op.pre, product);
-    Contribute(op.out, op.update, Of("activation", {product, static_cast<Symbol>(ActivationKind::kGelu)}));
+    Contribute(op.out, op.update,
+               Of("activation", {product, static_cast<Symbol>(ActivationKind::kGelu)}));
   }
-  void Execute(const ColumnSumOp<View>& op) { Contribute(op.out, op.update, Of("column_sum", {Read(op.x)})); }
+  void Execute(const ColumnSumOp<View>& op) {
+    Contribute(op.out, op.update, Of("column_sum", {Read(op.x)}));
+  }
   void Execute(const RopeTableOp<View>& op) { Write(op.table, Of("rope_table", {})); }
   void Execute(const RopeOp<View>& op) {
     Write(op.x, Of("rope", {Read(op.x), Read(op.table), op.direction == RopeDirection::kInverse}));
   }
   void Execute(const AttentionOp<View>& op) {
     const Symbol qkv = Read(op.q);
-    if (Read(op.k) != qkv || Read(op.v) != qkv) Fail("q, k and v come from different values in", op.q);
+    if (Read(op.k) != qkv || Read(op.v) != qkv)
+      Fail("q, k and v come from different values in", op.q);
     Write(op.out, Of("attention.out", {qkv}));
     Write(op.lse, Of("attention.lse", {qkv}));
   }
   void Execute(const AttentionGradOp<View>& op) {
     const Symbol qkv = Read(op.q);
-    if (Read(op.k) != qkv || Read(op.v) != qkv) Fail("q, k and v come from different values in", op.q);
+    if (Read(op.k) != qkv || Read(op.v) != qkv)
+      Fail("q, k and v come from different values in", op.q);
     const Symbol d_qkv = Of("attention_grad", {qkv, Read(op.out), Read(op.lse), Read(op.d_out)});
     for (const View* view : {&op.d_q, &op.d_k, &op.d_v}) Write(*view, d_qkv);
   }
@@ -304,7 +316,8 @@ class ProgramExecutor {
   void Execute(const ActivationGradOp<View>& op) {
     if (op.kind == ActivationKind::kSwiglu && Overlap(op.d_x, op.d_out))
       Fail("swiglu: d_x overlaps d_out in", op.d_x);
-    Write(op.d_x, Of("activation_grad", {Read(op.x), Read(op.d_out), static_cast<Symbol>(op.kind)}));
+    Write(op.d_x,
+          Of("activation_grad", {Read(op.x), Read(op.d_out), static_cast<Symbol>(op.kind)}));
   }
   void Execute(const CrossEntropyOp<View>& op) {
     const Symbol logits = Read(op.logits), targets = Read(op.targets);

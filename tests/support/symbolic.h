@@ -1,7 +1,7 @@
-// Executes graphs and programs on symbols instead of numbers. A symbol is a hash of the expression that
-// computed a value, so two symbols are equal when the same ops were applied to the same operands. A graph has
-// no buffers and nothing to get wrong about them; a program that gives the same symbols has read what it
-// meant to read, whatever it wrote in place.
+// Executes graphs and programs on symbols instead of numbers. A symbol is a hash of the expression
+// that computed a value, so two symbols are equal when the same ops were applied to the same
+// operands. A graph has no buffers and nothing to get wrong about them; a program that gives the
+// same symbols has read what it meant to read, whatever it wrote in place.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct Symbols {
 // `loss_chunks`: how many chunks of rows the head loss is cut into.
 Symbols Evaluate(const SemanticGraph& graph, int64_t loss_chunks);
 
-// Throws std::logic_error naming op and operand when an op reads what no op has written, reads a mixture of
-// two values, overwrites a parameter's gradient that has a contribution already or adds to one that has none,
-// or overlaps an operand in a way that its definition does not allow.
+// Throws std::logic_error naming op and operand when an op reads what no op has written, reads a
+// mixture of two values, overwrites a parameter's gradient that has a contribution already or adds
+// to one that has none, or overlaps an operand in a way that its definition does not allow.
 Symbols Execute(const Program& program);
 
 }  // namespace millrace::test

@@ -1,5 +1,5 @@
-// Models small enough to read, with sizes that divide nothing: no two of d_model, widths, rows and vocabulary
-// are equal.
+// Models small enough to read, with sizes that divide nothing: no two of d_model, widths, rows and
+// vocabulary are equal.
 #pragma once
 
 #include "models/model.h"
@@ -30,13 +30,16 @@ inline ModelOptions TinyLlama(int64_t layers = 1) {
   o.ffn = 14;
   o.tied = false;
   o.activation = ActivationKind::kSwiglu;
-  o.rope_scaling = {
-      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 16};
+  o.rope_scaling = {.factor = 8,
+                    .low_freq_factor = 1,
+                    .high_freq_factor = 4,
+                    .original_max_position_embeddings = 16};
   return o;
 }
 
 inline SemanticGraph ForwardOf(const ModelOptions& options, HeadMode mode = HeadMode::kTrainLoss,
-                               DType compute = DType::kF32, DType norms = DType::kF32, int64_t batch = 2) {
+                               DType compute = DType::kF32, DType norms = DType::kF32,
+                               int64_t batch = 2) {
   const std::unique_ptr<Model> model = MakeModel(options);
   ForwardBuilder builder(model->spec(), {.batch = batch, .seq = options.seq_len}, compute, norms);
   model->EmitForward(builder, mode);

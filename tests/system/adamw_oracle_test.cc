@@ -1,8 +1,8 @@
 // Learning rate, norm, clip and AdamW against a trajectory in double that is written here.
 //
-// The oracle is fed exact f32 gradients: a second engine, the probe, takes the weights of the run before each
-// step and makes the same step with beta1 = 0, no clipping and learning rate 0, so that its first moment is
-// the gradient and its weights stay.
+// The oracle is fed exact f32 gradients: a second engine, the probe, takes the weights of the run
+// before each step and makes the same step with beta1 = 0, no clipping and learning rate 0, so that
+// its first moment is the gradient and its weights stay.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -21,9 +21,10 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 Tensors Read(Engine& engine, StateKind kind) {
   Tensors tensors;
-  ForEachLogicalTensor(engine, kind, [&](const ParamPlacement& param, std::span<const float> values) {
-    tensors[param.spec.name].assign(values.begin(), values.end());
-  });
+  ForEachLogicalTensor(engine, kind,
+                       [&](const ParamPlacement& param, std::span<const float> values) {
+                         tensors[param.spec.name].assign(values.begin(), values.end());
+                       });
   return tensors;
 }
 
@@ -44,10 +45,12 @@ std::vector<Snapshot> Trajectory(const Trial& trial) {
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
   RunRanks(world, [&](CommFactory& factory) {
     const Mesh mesh{run.layout.mesh.replicate, run.layout.mesh.shard};
-    CommSet comms(factory, mesh, CommSharing::kSeparate), probe_comms(factory, mesh, CommSharing::kSeparate);
+    CommSet comms(factory, mesh, CommSharing::kSeparate),
+        probe_comms(factory, mesh, CommSharing::kSeparate);
     const std::unique_ptr<Device> device = MakeHostDevice();
     Engine engine({device.get(), &CpuKernels(), &comms}, run.layout, run.plans, {});
-    Engine probe({device.get(), &CpuKernels(), &probe_comms}, probe_run.layout, probe_run.plans, {});
+    Engine probe({device.get(), &CpuKernels(), &probe_comms}, probe_run.layout, probe_run.plans,
+                 {});
     RankContext rank{engine, run, factory.rank(), factory.world_size()},
         probe_rank{probe, probe_run, factory.rank(), factory.world_size()};
     engine.InitWeights(5);
@@ -55,8 +58,9 @@ std::vector<Snapshot> Trajectory(const Trial& trial) {
     for (int64_t step = 0; step < trial.steps; ++step) {
       Snapshot s;
       s.before = Read(engine, StateKind::kMaster);
-      WriteLogicalTensors(probe, StateKind::kMaster,
-                          [&](const ParamPlacement& param) { return s.before.at(param.spec.name); });
+      WriteLogicalTensors(probe, StateKind::kMaster, [&](const ParamPlacement& param) {
+        return s.before.at(param.spec.name);
+      });
       StepOn(probe_rank, probe_config, step);
       s.gradient = Read(probe, StateKind::kAdamM);
       s.scalars = StepOn(rank, trial.config, step);
@@ -66,7 +70,8 @@ std::vector<Snapshot> Trajectory(const Trial& trial) {
       const Tensors unchanged = Read(probe, StateKind::kMaster);
       if (rank.rank == 0) {
         snapshots.push_back(s);
-        if (unchanged != s.before) snapshots.clear();  // the probe must not move: shows as missing steps
+        if (unchanged != s.before)
+          snapshots.clear();  // the probe must not move: shows as missing steps
       }
     }
   });
@@ -81,8 +86,10 @@ double ScheduledRate(const OptimizerConfig& o, int64_t step, int64_t steps) {
     case ScheduleConfig::Kind::kConstant:
       return lr;
     case ScheduleConfig::Kind::kCosine: {
-      const double length = static_cast<double>(o.schedule.decay_steps.value_or(steps - o.schedule.warmup));
-      return low + (lr - low) * (1 + std::cos(std::acos(-1.0) * std::min(1.0, (s - warmup) / length))) / 2;
+      const double length =
+          static_cast<double>(o.schedule.decay_steps.value_or(steps - o.schedule.warmup));
+      return low + (lr - low) *
+                       (1 + std::cos(std::acos(-1.0) * std::min(1.0, (s - warmup) / length))) / 2;
     }
     case ScheduleConfig::Kind::kWsd: {
       const double length = static_cast<double>(*o.schedule.decay_steps),
@@ -111,15 +118,16 @@ void CheckTrajectory(const Trial& trial) {
     double squares = 0;
     for (const auto& [name, values] : s.gradient)
       for (const float g : values) squares += static_cast<double>(g) * g;
-    const double norm = std::sqrt(squares), clip = o.clip > 0 && norm > o.clip ? o.clip / norm : 1.0;
+    const double norm = std::sqrt(squares),
+                 clip = o.clip > 0 && norm > o.clip ? o.clip / norm : 1.0;
     const double lr = ScheduledRate(o, static_cast<int64_t>(step), trial.config.train.steps),
                  t = static_cast<double>(step + 1);
     REQUIRE(s.scalars.grad_norm == Approx(norm).epsilon(1e-12));
     REQUIRE(s.scalars.clip_scale == Approx(clip).epsilon(1e-12));
     REQUIRE(s.scalars.lr == Approx(lr).epsilon(1e-12));
-    // f32 arithmetic rounds a handful of times per step, each within u = 2^-24 of the largest operand. In the
-    // moments the errors of earlier steps decay with beta: 1 / (1 - beta) = 10 and 20 steps' worth of them
-    // stay, three roundings each. In the weights they add up.
+    // f32 arithmetic rounds a handful of times per step, each within u = 2^-24 of the largest
+    // operand. In the moments the errors of earlier steps decay with beta: 1 / (1 - beta) = 10 and
+    // 20 steps' worth of them stay, three roundings each. In the weights they add up.
     const double u = std::ldexp(1.0, -24);
     double worst_m = 0, worst_v = 0, worst_w = 0;
     for (const auto& [name, gradient] : s.gradient) {
@@ -139,8 +147,10 @@ void CheckTrajectory(const Trial& trial) {
         double& g_max = largest_g[name][i];
         g_max = std::max({g_max, std::abs(g), 1e-30});
         worst_m = std::max(worst_m, std::abs(mi - s.m.at(name)[i]) / (30 * u * g_max));
-        worst_v = std::max(worst_v, std::abs(vi - s.v.at(name)[i]) / (60 * u * g_max * g_max + 1e-38));
-        worst_w = std::max(worst_w, std::abs(wi - s.master.at(name)[i]) / (16 * u * t * (largest + lr)));
+        worst_v =
+            std::max(worst_v, std::abs(vi - s.v.at(name)[i]) / (60 * u * g_max * g_max + 1e-38));
+        worst_w =
+            std::max(worst_w, std::abs(wi - s.master.at(name)[i]) / (16 * u * t * (largest + lr)));
       }
     }
     REQUIRE(worst_m <= 1);

@@ -1,6 +1,6 @@
-// The adversary on ranks as threads: every rank runs its ops in the same unusual order, so that collectives
-// meet in places of the schedule where an ordinary run has none, and what a rank writes while a peer reads it
-// shows. Runs under the thread sanitizer.
+// The adversary on ranks as threads: every rank runs its ops in the same unusual order, so that
+// collectives meet in places of the schedule where an ordinary run has none, and what a rank writes
+// while a peer reads it shows. Runs under the thread sanitizer.
 #include <catch2/catch.hpp>
 
 #include "tests/system/options.h"
@@ -9,7 +9,8 @@ namespace millrace::test {
 namespace {
 
 Trial Small(ModelConfig::Family family, int world) {
-  Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kBf16All, world, 2).trial;
+  Trial trial =
+      MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kBf16All, world, 2).trial;
   trial.config.model.layers = 2;
   trial.config.memory.prefetch = 2;
   trial.config.memory.reduce_depth = 2;

@@ -1,4 +1,5 @@
-// Saves that are written while training goes on: what they hold, how they fail, and that steps do not wait.
+// Saves that are written while training goes on: what they hold, how they fail,
+// and that steps do not wait.
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <condition_variable>
@@ -51,14 +52,15 @@ Trial TrialOn(int world, int replicate, Precision precision) {
 }
 
 RunIdentity IdentityOf(const Trial& trial) {
-  return {ModelIdentity(trial.config), "tokens of samples", 0, trial.config.train.GlobalBatch(trial.world),
-          "{}"};
+  return {ModelIdentity(trial.config), "tokens of samples", 0,
+          trial.config.train.GlobalBatch(trial.world), "{}"};
 }
 
 // What the loop does once a step; the ranks' states before.
 std::string VoteOn(RankContext& rank, RunSaver& saver) {
   std::string votes;
-  for (const std::string& vote : rank.engine.comms().world().HostAllGather(std::string(1, saver.Vote())))
+  for (const std::string& vote :
+       rank.engine.comms().world().HostAllGather(std::string(1, saver.Vote())))
     votes += vote;
   MR_CHECK(!saver.Hear(votes).has_value(), "a save that is held up has an outcome");
   return votes;
@@ -84,7 +86,8 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
       for (int64_t step = 0; step < 3; ++step) StepOn(rank, trial.config, step);
       const RunProgress progress{3, 30, R"({"a":[1,2]})"};
       SaveRun(rank.engine, dir / "sync", progress, IdentityOf(trial), 1);
-      RunSaver saver(rank.engine, dir / "async", IdentityOf(trial), {.asynchronous = true, .files = &gate});
+      RunSaver saver(rank.engine, dir / "async", IdentityOf(trial),
+                     {.asynchronous = true, .files = &gate});
       saver.Begin(progress);
       for (int64_t step = 3; step < 6; ++step) {
         StepOn(rank, trial.config, step);
@@ -100,7 +103,8 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
       for (const FlatParam& flat : rank.engine.layout().flats) saved += 3 * 4 * flat.shard_numel;
       const bool writes = rank.rank < rank.engine.layout().mesh.shard;
       MR_CHECK_EQ(saver.copy_bytes(), writes ? saved : 0, "bytes of the copy");
-      RunSaver last(rank.engine, dir / "last", IdentityOf(trial), {.asynchronous = true, .files = &gate});
+      RunSaver last(rank.engine, dir / "last", IdentityOf(trial),
+                    {.asynchronous = true, .files = &gate});
       last.Begin({6, 60, "{}"}, {}, SaveMode::kNow);
       MR_CHECK(!last.Settle()->error && last.copy_bytes() == 0, "a save without a copy");
     });
@@ -118,7 +122,8 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
       REQUIRE(ReadBytes(async + "/" + name) == ReadBytes(sync + "/" + name));
     }
     RunEngines(trial, [&](RankContext& rank) {
-      const auto resumed = ResumeRun(rank.engine, dir / "async", ResumePolicy::kMust, IdentityOf(trial));
+      const auto resumed =
+          ResumeRun(rank.engine, dir / "async", ResumePolicy::kMust, IdentityOf(trial));
       MR_CHECK_EQ(resumed->progress.samples, 30, "samples");
       MR_CHECK_EQ(resumed->progress.state, R"({"a":[1,2]})", "the loop's own");
     });
@@ -164,8 +169,8 @@ TEST_CASE("a part that cannot be written fails the save on every rank, and the n
   });
   REQUIRE(errors[0] == errors[1]);
   REQUIRE(errors[0] == errors[2]);
-  REQUIRE_THAT(errors[0],
-               Catch::Contains("Input/output error") && Catch::Contains(dir / "checkpoints/tmp.1."));
+  REQUIRE_THAT(errors[0], Catch::Contains("Input/output error") &&
+                              Catch::Contains(dir / "checkpoints/tmp.1."));
   REQUIRE(Names(dir / "checkpoints") == std::vector<std::string>{"step_00000001", "step_00000002"});
   for (const char* name : {"step_00000001", "step_00000002"})
     REQUIRE(VerifyCheckpoint(dir / "checkpoints/" + name).empty());
@@ -194,7 +199,9 @@ class Sticky : public FileSystem {
   }
 };
 
-TEST_CASE("what is to be done before a checkpoint is published is done before; what stays behind is told") {
+TEST_CASE(
+    "what is to be done before a checkpoint is published is done before; what stays behind is "
+    "told") {
   const Trial trial = TrialOn(1, 1, Precision::kFp32);
   const bool asynchronous = GENERATE(true, false);
   CAPTURE(asynchronous);
@@ -204,11 +211,11 @@ TEST_CASE("what is to be done before a checkpoint is published is done before; w
   RunEngines(trial, [&](RankContext& rank) {
     Sticky disk;
     rank.engine.InitWeights(7);
-    RunSaver saver(
-        rank.engine, dir.path(), IdentityOf(trial),
-        {.asynchronous = asynchronous, .keep = {.newest = 1}, .files = &disk, .before_publishing = [&] {
-           listed.push_back(ListCheckpoints(root).size());
-         }});
+    RunSaver saver(rank.engine, dir.path(), IdentityOf(trial),
+                   {.asynchronous = asynchronous,
+                    .keep = {.newest = 1},
+                    .files = &disk,
+                    .before_publishing = [&] { listed.push_back(ListCheckpoints(root).size()); }});
     const auto save = [&](int64_t step) {
       saver.Begin({step, 6 * step, "{}"});
       return *saver.Settle();
@@ -218,8 +225,8 @@ TEST_CASE("what is to be done before a checkpoint is published is done before; w
     disk.keeps_folders = true;
     const SaveOutcome kept = save(2);
     MR_CHECK(!kept.error && !kept.folder.empty(), "step 2");
-    MR_CHECK(kept.warning.find("older checkpoints were not removed: cannot rename") == 0, "warned: {}",
-             kept.warning);
+    MR_CHECK(kept.warning.find("older checkpoints were not removed: cannot rename") == 0,
+             "warned: {}", kept.warning);
     MR_CHECK_EQ(ListCheckpoints(root).size(), size_t{2}, "checkpoints");
     disk.keeps_folders = false;
     // A save that fails on a disk that does not even remove: what it leaves goes with the next one.
@@ -243,7 +250,8 @@ TEST_CASE("a run that ends in the midst of a save gives it up, and leaves no che
     rank.engine.InitWeights(7);
     std::thread opener;
     {
-      RunSaver saver(rank.engine, dir.path(), IdentityOf(trial), {.asynchronous = true, .files = &gate});
+      RunSaver saver(rank.engine, dir.path(), IdentityOf(trial),
+                     {.asynchronous = true, .files = &gate});
       saver.Begin({1, 6, "{}"});
       opener = std::thread([&] {
         std::this_thread::sleep_for(300ms);

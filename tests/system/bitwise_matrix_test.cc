@@ -1,5 +1,5 @@
-// DESIGN.md section 12.2, one option at a time: each leaves every bit of a run as it was, and each visibly
-// takes effect.
+// DESIGN.md section 12.2, one option at a time: each leaves every bit of a run as it was, and each
+// visibly takes effect.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -55,9 +55,15 @@ void CheckBases(int world) {
 }
 
 TEST_CASE("one rank: no option changes a bit, and each takes effect", "[world1]") { CheckBases(1); }
-TEST_CASE("two ranks: no option changes a bit, and each takes effect", "[world2]") { CheckBases(2); }
-TEST_CASE("three ranks: no option changes a bit, and each takes effect", "[world3]") { CheckBases(3); }
-TEST_CASE("four ranks: no option changes a bit, and each takes effect", "[world4]") { CheckBases(4); }
+TEST_CASE("two ranks: no option changes a bit, and each takes effect", "[world2]") {
+  CheckBases(2);
+}
+TEST_CASE("three ranks: no option changes a bit, and each takes effect", "[world3]") {
+  CheckBases(3);
+}
+TEST_CASE("four ranks: no option changes a bit, and each takes effect", "[world4]") {
+  CheckBases(4);
+}
 
 TEST_CASE("a loss in chunks, whose gradients are added one by one", "[chunks]") {
   if (!HaveDevices(2)) return;
@@ -65,14 +71,16 @@ TEST_CASE("a loss in chunks, whose gradients are added one by one", "[chunks]") 
     for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
       Base base = MakeBase(ModelConfig::Family::kLlama, tied, precision, 2, 2);
       base.name += ", a loss in chunks";
-      base.trial.config.model.seq_len = 260;  // two rows: 520 rows of logits, of which 512 exist at once
+      base.trial.config.model.seq_len =
+          260;  // two rows: 520 rows of logits, of which 512 exist at once
       base.trial.steps = 2;
       CheckBase(base);
     }
 }
 
-TEST_CASE("reshard auto: more budget, more blocks kept, the same bits, never more bytes than allowed",
-          "[auto]") {
+TEST_CASE(
+    "reshard auto: more budget, more blocks kept, the same bits, never more bytes than allowed",
+    "[auto]") {
   if (!HaveDevices(3)) return;
   for (const int64_t accumulate : {1, 3}) {
     Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kBf16, 3, accumulate);
@@ -85,7 +93,8 @@ TEST_CASE("reshard auto: more budget, more blocks kept, the same bits, never mor
     for (int64_t part = 0; part <= 8; ++part) {
       Trial trial = base.trial;
       trial.config.sharding.reshard = ShardingConfig::Reshard::kAuto;
-      trial.config.memory.budget_gib = std::ldexp(static_cast<double>(low + (high - low) * part / 8), -30);
+      trial.config.memory.budget_gib =
+          std::ldexp(static_cast<double>(low + (high - low) * part / 8), -30);
       INFO("budget " << low + (high - low) * part / 8);
       const Outcome outcome = RunTrial(trial);
       REQUIRE(outcome.Bits() == reference.Bits());
@@ -101,11 +110,14 @@ TEST_CASE("reshard auto: more budget, more blocks kept, the same bits, never mor
   }
 }
 
-TEST_CASE("recompute auto: less budget, more computed again, the same bits, never more bytes than allowed",
-          "[auto]") {
+TEST_CASE(
+    "recompute auto: less budget, more computed again, the same bits, never more bytes than "
+    "allowed",
+    "[auto]") {
   if (!HaveDevices(2)) return;
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama}) {
-    Base base = MakeBase(family, true, Precision::kBf16, 2, family == ModelConfig::Family::kGpt2 ? 1 : 3);
+    Base base =
+        MakeBase(family, true, Precision::kBf16, 2, family == ModelConfig::Family::kGpt2 ? 1 : 3);
     base.trial.config.model.seq_len = 96;  // activations outweigh all else
     const Outcome reference = RunTrial(base.trial);
     const auto with = [&](MemoryConfig::Recompute recompute) {
@@ -121,7 +133,8 @@ TEST_CASE("recompute auto: less budget, more computed again, the same bits, neve
     for (int64_t part = 8; part >= 0; --part) {
       Trial trial = base.trial;
       trial.config.memory.recompute = MemoryConfig::Recompute::kAuto;
-      trial.config.memory.budget_gib = std::ldexp(static_cast<double>(low + (high - low) * part / 8), -30);
+      trial.config.memory.budget_gib =
+          std::ldexp(static_cast<double>(low + (high - low) * part / 8), -30);
       INFO("budget " << low + (high - low) * part / 8);
       const Outcome outcome = RunTrial(trial);
       REQUIRE(outcome.Bits() == reference.Bits());
@@ -136,7 +149,8 @@ TEST_CASE("recompute auto: less budget, more computed again, the same bits, neve
     Trial too_small = base.trial;
     too_small.config.memory.recompute = MemoryConfig::Recompute::kAuto;
     too_small.config.memory.budget_gib = std::ldexp(static_cast<double>(low - 1), -30);
-    REQUIRE_THROWS_WITH(RunTrial(too_small), Catch::Contains("even with every block computed again"));
+    REQUIRE_THROWS_WITH(RunTrial(too_small),
+                        Catch::Contains("even with every block computed again"));
   }
 }
 

@@ -17,7 +17,9 @@ int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial
 struct Adder {
   FlatForm* matrices;
   FlatForm* norms;  // the same flat unless norms are kept apart
-  void Matrix(int64_t numel, int64_t contributions = 1) const { Add(matrices, numel, contributions); }
+  void Matrix(int64_t numel, int64_t contributions = 1) const {
+    Add(matrices, numel, contributions);
+  }
   void Norm(int64_t numel) const { Add(norms, numel, 1); }
   static void Add(FlatForm* flat, int64_t numel, int64_t contributions) {
     flat->params.push_back(numel);
@@ -76,8 +78,8 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   if (apart) flats.push_back(norms);
 
   for (FlatForm& flat : flats) {
-    // Every parameter begins at 256 bytes of the narrowest dtype that the flat is stored in; so does every
-    // shard.
+    // Every parameter begins at 256 bytes of the narrowest dtype that the flat is stored in; so
+    // does every shard.
     const int64_t align =
         256 / std::min({flat.encoding_bytes, BytesOf(p.grad_accumulate), BytesOf(p.grad_wire)});
     int64_t end = 0;
@@ -105,7 +107,8 @@ int64_t GathersOf(const Trial& trial, const FlatForm& flat, int64_t from_end, in
     case Reshard::kAuto: {
       if (!flat.block) return accumulate;  // one stay per microbatch
       if (from_end < kept) return 1;
-      // Forward and backward; the last blocks, as many as there are slots, stay over the turn-around.
+      // Forward and backward; the last blocks, as many as there are slots,
+      // stay over the turn-around.
       return accumulate * (from_end - kept < config.memory.Slots() ? 1 : 2);
     }
   }
@@ -115,7 +118,8 @@ int64_t GathersOf(const Trial& trial, const FlatForm& flat, int64_t from_end, in
 template <class F>
 void ForFlats(const Trial& trial, int64_t kept, F&& f) {
   const std::vector<FlatForm> flats = FlatsOf(trial);
-  int64_t blocks = std::count_if(flats.begin(), flats.end(), [](const FlatForm& flat) { return flat.block; });
+  int64_t blocks =
+      std::count_if(flats.begin(), flats.end(), [](const FlatForm& flat) { return flat.block; });
   for (const FlatForm& flat : flats) {
     if (flat.block) --blocks;
     f(flat, GathersOf(trial, flat, blocks, kept));
@@ -148,14 +152,16 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
     // Parameters. A cast reads f32; after_update leaves it to AdamW.
     if (shard > 1) {
       e.comm.all_gathers += gathers;
-      e.comm.gathered_bytes +=
-          gathers * (shard - 1) * flat.shard * (downcast == Downcast::kAfterGather ? 4 : flat.encoding_bytes);
+      e.comm.gathered_bytes += gathers * (shard - 1) * flat.shard *
+                               (downcast == Downcast::kAfterGather ? 4 : flat.encoding_bytes);
     }
-    if (narrow && downcast == Downcast::kPerGather) e.kernels.cast_bytes += gathers * flat.shard * 4;
-    if (narrow && downcast == Downcast::kAfterGather) e.kernels.cast_bytes += gathers * flat.padded * 4;
+    if (narrow && downcast == Downcast::kPerGather)
+      e.kernels.cast_bytes += gathers * flat.shard * 4;
+    if (narrow && downcast == Downcast::kAfterGather)
+      e.kernels.cast_bytes += gathers * flat.padded * 4;
 
-    // Gradients. A shard that is reduced once stays in the wire's dtype; of several, those that arrive in
-    // bf16 or on top of earlier ones are added to the f32 shard by a copy.
+    // Gradients. A shard that is reduced once stays in the wire's dtype; of several, those that
+    // arrive in bf16 or on top of earlier ones are added to the f32 shard by a copy.
     const int64_t reductions = every ? accumulate : 1;
     const int64_t shard_bytes = reductions == 1 ? wire_bytes : 4;
     // What nothing is added to before it is sent is formed in the wire's dtype.
@@ -166,7 +172,8 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
     if (shard > 1) {
       e.comm.reduce_scatters += reductions;
       e.comm.reduced_bytes += reductions * (shard - 1) * flat.shard * wire_bytes;
-      if (wire_bytes != bucket_bytes) e.kernels.cast_bytes += reductions * flat.padded * bucket_bytes;
+      if (wire_bytes != bucket_bytes)
+        e.kernels.cast_bytes += reductions * flat.padded * bucket_bytes;
       const int64_t straight = wire_bytes == shard_bytes ? 1 : 0;
       e.kernels.copied_bytes += (reductions - straight) * flat.shard * wire_bytes;
     }
@@ -208,13 +215,15 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
       break;
   }
   // Op by op; where work is captured, checking happens at each launch.
-  if ((config.execution.checked && !TestRanks().captures()) || trial.adversary_seed) e.graph_launches = 0;
+  if ((config.execution.checked && !TestRanks().captures()) || trial.adversary_seed)
+    e.graph_launches = 0;
   return e;
 }
 
 StepCounters operator*(const StepCounters& c, int64_t n) {
   StepCounters r;
-  r.kernels = {c.kernels.concatenated_bytes * n, c.kernels.cast_bytes * n, c.kernels.copied_bytes * n};
+  r.kernels = {c.kernels.concatenated_bytes * n, c.kernels.cast_bytes * n,
+               c.kernels.copied_bytes * n};
   r.comm = {c.comm.all_gathers * n,    c.comm.reduce_scatters * n, c.comm.all_reduces * n,
             c.comm.gathered_bytes * n, c.comm.reduced_bytes * n,   c.comm.all_reduced_bytes * n};
   r.graph_launches = c.graph_launches * n;
@@ -223,11 +232,12 @@ StepCounters operator*(const StepCounters& c, int64_t n) {
 
 std::string ToString(const StepCounters& c) {
   return fmt::format(
-      "concatenated {} cast {} copied {} | gathers {} ({} B) reduce-scatters {} ({} B) all-reduces {} ({} B) "
+      "concatenated {} cast {} copied {} | gathers {} ({} B) reduce-scatters {} ({} B) all-reduces "
+      "{} ({} B) "
       "| launches {}",
-      c.kernels.concatenated_bytes, c.kernels.cast_bytes, c.kernels.copied_bytes, c.comm.all_gathers,
-      c.comm.gathered_bytes, c.comm.reduce_scatters, c.comm.reduced_bytes, c.comm.all_reduces,
-      c.comm.all_reduced_bytes, c.graph_launches);
+      c.kernels.concatenated_bytes, c.kernels.cast_bytes, c.kernels.copied_bytes,
+      c.comm.all_gathers, c.comm.gathered_bytes, c.comm.reduce_scatters, c.comm.reduced_bytes,
+      c.comm.all_reduces, c.comm.all_reduced_bytes, c.graph_launches);
 }
 
 }  // namespace millrace::test

@@ -1,5 +1,5 @@
-// What a training step moves, written down from the model's shapes and the options: the tests' own sums,
-// which share no code with the planner. See the derivations in closed_forms.cc.
+// What a training step moves, written down from the model's shapes and the options: the tests' own
+// sums, which share no code with the planner. See the derivations in closed_forms.cc.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The same plans on the CPU and on GPUs: twenty steps to a tolerance, at every precision; and what only a
-// device can get wrong: waiting inside a step, memory that does not come back.
+// The same plans on the CPU and on GPUs: twenty steps to a tolerance, at every precision; and what
+// only a device can get wrong: waiting inside a step, memory that does not come back.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,9 +24,9 @@ Outcome OnHost(const Trial& trial) {
   return outcome;
 }
 
-// Losses of a tiny model are about 4 and fall by tenths in twenty steps. f32: other orders of summation,
-// 2^-24 each, magnified by twenty steps of Adam. bf16: every stored value may be rounded to the other
-// neighbour, 2^-8 relative, and a loss averages the rows.
+// Losses of a tiny model are about 4 and fall by tenths in twenty steps. f32: other orders of
+// summation, 2^-24 each, magnified by twenty steps of Adam. bf16: every stored value may be rounded
+// to the other neighbour, 2^-8 relative, and a loss averages the rows.
 double Tolerance(Precision precision) { return precision == Precision::kFp32 ? 2e-4 : 4e-2; }
 
 TEST_CASE("twenty steps on GPUs give the CPU's losses, to a tolerance") {
@@ -76,8 +76,8 @@ void BeginStepBehindTheGate(const BeginStepOp<TensorView>& op, Stream& stream) {
   CudaKernels().begin_step(op, stream);
 }
 
-// Each step waits on the device for a gate that opens only after the host has issued as many steps as may be
-// in flight: a wait for the device anywhere in Enqueue would never end.
+// Each step waits on the device for a gate that opens only after the host has issued as many steps
+// as may be in flight: a wait for the device anywhere in Enqueue would never end.
 TEST_CASE("no host wait inside a step: steps are issued while the first of them cannot begin") {
   for (const auto graph : {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kMicrobatch}) {
     Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kBf16, 1, 2);

@@ -1,5 +1,5 @@
-// Worlds with one global batch read the same windows in the same steps, exactly, and so have the same losses,
-// up to the order of sums.
+// Worlds with one global batch read the same windows in the same steps, exactly, and so have the
+// same losses, up to the order of sums.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -37,7 +37,8 @@ std::vector<Trial> Trials() {
   for (const int world : {1, 2, 3, 4})
     for (const int64_t accumulate : {1, 2, 3}) {
       if (kGlobalBatch % (world * accumulate) != 0) continue;
-      Trial trial = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, world, accumulate).trial;
+      Trial trial =
+          MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, world, accumulate).trial;
       trial.config.train.micro_batch = kGlobalBatch / (world * accumulate);
       trial.config.optimizer.eps = 1e-3;
       trials.push_back(trial);
@@ -51,19 +52,21 @@ std::vector<std::vector<int32_t>> RowsOf(const Batcher& batcher, int64_t step) {
   std::vector<std::vector<int32_t>> rows(static_cast<size_t>(layout.GlobalBatch()));
   for (int64_t rank = 0; rank < layout.world; ++rank) {
     const std::vector<int32_t> tokens = batcher.Step(step, rank);
-    const int64_t width = static_cast<int64_t>(tokens.size()) / (layout.accumulate * layout.micro_batch);
+    const int64_t width =
+        static_cast<int64_t>(tokens.size()) / (layout.accumulate * layout.micro_batch);
     for (int64_t m = 0; m < layout.accumulate; ++m)
       for (int64_t b = 0; b < layout.micro_batch; ++b) {
         const auto* row = tokens.data() + (m * layout.micro_batch + b) * width;
-        rows[static_cast<size_t>((m * layout.world + rank) * layout.micro_batch + b)].assign(row,
-                                                                                             row + width);
+        rows[static_cast<size_t>((m * layout.world + rank) * layout.micro_batch + b)].assign(
+            row, row + width);
       }
   }
   return rows;
 }
 
 TEST_CASE("every world deals out the same windows in the same order, each once per epoch") {
-  const auto source = std::make_shared<NumberedWindows>(TinyConfig(ModelConfig::Family::kGpt2).model);
+  const auto source =
+      std::make_shared<NumberedWindows>(TinyConfig(ModelConfig::Family::kGpt2).model);
   std::vector<std::vector<std::vector<int32_t>>> reference;
   for (const Trial& trial : Trials()) {
     const Batcher batcher(source, 9, LayoutOf(trial));
@@ -79,12 +82,14 @@ TEST_CASE("every world deals out the same windows in the same order, each once p
       next(stream.begin() + kWindows, stream.begin() + 2 * kWindows);
   REQUIRE(epoch.size() == static_cast<size_t>(kWindows));
   REQUIRE(next == epoch);
-  REQUIRE(
-      !std::equal(stream.begin(), stream.begin() + kWindows, stream.begin() + kWindows));  // in another order
+  REQUIRE(!std::equal(stream.begin(), stream.begin() + kWindows,
+                      stream.begin() + kWindows));  // in another order
 }
 
-TEST_CASE("the loss stream of one global batch is the same in every world, to the rounding of its sums") {
-  const auto source = std::make_shared<NumberedWindows>(TinyConfig(ModelConfig::Family::kGpt2).model);
+TEST_CASE(
+    "the loss stream of one global batch is the same in every world, to the rounding of its sums") {
+  const auto source =
+      std::make_shared<NumberedWindows>(TinyConfig(ModelConfig::Family::kGpt2).model);
   std::vector<double> reference;
   for (const Trial& trial : Trials()) {
     const Batcher batcher(source, 9, LayoutOf(trial));

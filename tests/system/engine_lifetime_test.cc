@@ -1,5 +1,5 @@
-// Engines share nothing: two at once in one process, many one after the other, each as if it were alone.
-// Runs under the thread sanitizer, with every way of executing a step.
+// Engines share nothing: two at once in one process, many one after the other, each as if it were
+// alone. Runs under the thread sanitizer, with every way of executing a step.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
@@ -10,7 +10,8 @@ namespace millrace::test {
 namespace {
 
 Trial Small(ModelConfig::Family family, int world) {
-  Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kBf16All, world, 2).trial;
+  Trial trial =
+      MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kBf16All, world, 2).trial;
   trial.config.model.layers = 2;
   trial.steps = 2;
   return trial;
@@ -46,7 +47,8 @@ TEST_CASE("two engines of one rank, stepping in turn, do not see each other") {
     });
   });
   const Outcome reference = RunTrial(trial);
-  for (size_t step = 0; step < losses.size(); ++step) REQUIRE(losses[step] == reference.scalars[step].loss);
+  for (size_t step = 0; step < losses.size(); ++step)
+    REQUIRE(losses[step] == reference.scalars[step].loss);
   REQUIRE(other_losses != losses);
 }
 
@@ -56,7 +58,8 @@ TEST_CASE("a step's time lies within the host's wait for it, and steps in flight
     rank.engine.InitWeights(1);
     const auto start = std::chrono::steady_clock::now();
     const auto since = [&] {
-      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+          .count();
     };
     double sum = 0;
     for (int64_t step = 0; step < 3; ++step) {

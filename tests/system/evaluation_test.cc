@@ -1,5 +1,5 @@
-// Evaluation and generation share the arena and the weights with training: they may come between any two
-// steps, change no bit of the run, and give the same values wherever and however they run.
+// Evaluation and generation share the arena and the weights with training: they may come between
+// any two steps, change no bit of the run, and give the same values wherever and however they run.
 #include <catch2/catch.hpp>
 
 #include "runtime/base/error.h"
@@ -40,7 +40,8 @@ Mixed RunMixed(Trial trial) {
     const auto generate = [&](int64_t i) {
       const std::vector<int32_t> tokens = TokensOfSample(trial.config, 9000 + i);
       logits[r].push_back(rank.engine.Logits(std::span(tokens).first(tokens.size() - 1),
-                                             i % trial.config.model.seq_len, trial.config.model.Vocab()));
+                                             i % trial.config.model.seq_len,
+                                             trial.config.model.Vocab()));
     };
     rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
     evaluate(0);
@@ -74,7 +75,8 @@ TEST_CASE("evaluation and generation between steps change no bit and no counter 
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const auto precision : {Precision::kFp32, Precision::kBf16All})
       for (const auto& [world, replicate] : {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 2}}) {
-        Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
+        Trial trial =
+            MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
         trial.config.parallel.replicate = replicate;
         trial.steps = 8;
         const Outcome alone = RunTrial(trial);
@@ -118,7 +120,8 @@ TEST_CASE("evaluation and generation see the weights of the last step, in any wo
 TEST_CASE("weights written from outside are what the next step, evaluation and token use") {
   Trial trial = MakeBase(ModelConfig::Family::kLlama, false, Precision::kBf16, 2, 1).trial;
   trial.all_plans = true;
-  for (const auto downcast : {ShardingConfig::Downcast::kAfterUpdate, ShardingConfig::Downcast::kPerGather}) {
+  for (const auto downcast :
+       {ShardingConfig::Downcast::kAfterUpdate, ShardingConfig::Downcast::kPerGather}) {
     trial.config.sharding.downcast = downcast;
     std::vector<double> fresh(2), again(2), evaluated_fresh(2), evaluated_again(2);
     RunEngines(trial, [&](RankContext& rank) {

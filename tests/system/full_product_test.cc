@@ -1,4 +1,5 @@
-// The whole product of the options that may not change a bit. Tagged `long`: tools/test --full runs it.
+// The whole product of the options that may not change a bit. Tagged `long`:
+// tools/test --full runs it.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -32,8 +33,8 @@ std::vector<Trial> Times(const std::vector<Trial>& trials, std::initializer_list
 std::vector<Trial> Product(const Trial& base) {
   std::vector<Trial> all = {base};
   all = Times<Allocator>(all,
-                         {Allocator::kPacked, Allocator::kColoured, Allocator::kMaxPool, Allocator::kFixed,
-                          Allocator::kPersistent, Allocator::kDynamic},
+                         {Allocator::kPacked, Allocator::kColoured, Allocator::kMaxPool,
+                          Allocator::kFixed, Allocator::kPersistent, Allocator::kDynamic},
                          [](Config& c, Allocator v) { c.memory.allocator = v; });
   all = Times<int64_t>(all, {0, 1, 2, 3}, [](Config& c, int64_t v) { c.memory.prefetch = v; });
   all = Times<int64_t>(all, {0, 1, 2}, [](Config& c, int64_t v) { c.memory.reduce_depth = v; });
@@ -82,10 +83,18 @@ void CheckWorld(int world) {
   CheckProduct(llama);
 }
 
-TEST_CASE("one rank: the whole product of options has the bits of the base", "[world1]") { CheckWorld(1); }
-TEST_CASE("two ranks: the whole product of options has the bits of the base", "[world2]") { CheckWorld(2); }
-TEST_CASE("three ranks: the whole product of options has the bits of the base", "[world3]") { CheckWorld(3); }
-TEST_CASE("four ranks: the whole product of options has the bits of the base", "[world4]") { CheckWorld(4); }
+TEST_CASE("one rank: the whole product of options has the bits of the base", "[world1]") {
+  CheckWorld(1);
+}
+TEST_CASE("two ranks: the whole product of options has the bits of the base", "[world2]") {
+  CheckWorld(2);
+}
+TEST_CASE("three ranks: the whole product of options has the bits of the base", "[world3]") {
+  CheckWorld(3);
+}
+TEST_CASE("four ranks: the whole product of options has the bits of the base", "[world4]") {
+  CheckWorld(4);
+}
 
 }  // namespace
 }  // namespace millrace::test

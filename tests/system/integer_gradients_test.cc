@@ -1,10 +1,12 @@
-// The sharding half of real plans on integer gradients, where every sum is exact: concat, wire casts,
-// reduce-scatter, accumulation, the outer reduction, norm, clip and update must then give one result, bit for
-// bit, whatever the mesh, the accumulation, the synchronisation and the encodings.
+// The sharding half of real plans on integer gradients, where every sum is exact: concat,
+// wire casts, reduce-scatter, accumulation, the outer reduction, norm, clip and update must
+// then give one result, bit for bit, whatever the mesh, the accumulation, the
+// synchronisation and the encodings.
 //
-// The model's kernels do nothing here. In their place an observer of the executor writes, wherever the plan
-// says that an op writes or accumulates a parameter's gradient, the sum over the microbatch's samples of an
-// integer that encodes parameter, element, sample and contribution. Integers up to 256 are exact in bf16.
+// The model's kernels do nothing here. In their place an observer of the executor writes, wherever
+// the plan says that an op writes or accumulates a parameter's gradient, the sum over the
+// microbatch's samples of an integer that encodes parameter, element, sample and contribution.
+// Integers up to 256 are exact in bf16.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -27,8 +29,8 @@ constexpr int64_t kGlobalBatch = 12, kSteps = 2;
 
 // In [-3, 3], well mixed.
 int64_t Contribution(int64_t param, int64_t element, int64_t sample, int64_t nth) {
-  uint64_t z =
-      static_cast<uint64_t>(((param * 1000003 + element) * 1009 + sample) * 2 + nth) * 0x9e3779b97f4a7c15ull;
+  uint64_t z = static_cast<uint64_t>(((param * 1000003 + element) * 1009 + sample) * 2 + nth) *
+               0x9e3779b97f4a7c15ull;
   z = (z ^ (z >> 31)) * 0xbf58476d1ce4e5b9ull;
   return static_cast<int64_t>((z >> 40) % 7) - 3;
 }
@@ -71,7 +73,8 @@ KernelTable WithoutModel() {
 }
 
 float Get(const TensorView& view, int64_t element) {
-  return view.dtype() == DType::kF32 ? view.as<float>()[element] : ToFloat(view.as<BFloat16>()[element]);
+  return view.dtype() == DType::kF32 ? view.as<float>()[element]
+                                     : ToFloat(view.as<BFloat16>()[element]);
 }
 void Put(const TensorView& view, int64_t element, float value) {
   if (view.dtype() == DType::kF32)
@@ -110,7 +113,8 @@ class IntegerModel final : public OpObserver {
     }
     const bool embed = std::holds_alternative<EmbedGradOp<View>>(op.op);
     if (!embed && !std::holds_alternative<MatmulOp<View>>(op.op) &&
-        !std::holds_alternative<NormGradOp<View>>(op.op) && !std::holds_alternative<ColumnSumOp<View>>(op.op))
+        !std::holds_alternative<NormGradOp<View>>(op.op) &&
+        !std::holds_alternative<ColumnSumOp<View>>(op.op))
       return;
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
       if (access == Access::kWrite || access == Access::kAccumulate)
@@ -152,7 +156,8 @@ class IntegerModel final : public OpObserver {
         const int64_t element = view.offset - begin + at;
         int64_t sum = 0;
         if (element < placement.spec.numel())
-          ForSamples(microbatch, [&](int64_t sample) { sum += Contribution(param, element, sample, nth); });
+          ForSamples(microbatch,
+                     [&](int64_t sample) { sum += Contribution(param, element, sample, nth); });
         const float old = access == Access::kAccumulate ? Get(bound, at) : 0.0f;
         Put(bound, at, old + static_cast<float>(sum));
       }
@@ -172,7 +177,9 @@ struct Result {
   bool gaps_zero = true;                    // of gradients, masters and moments
 };
 
-TensorView StateOf(const Binding& binding, const View& view) { return BindView(binding, view, 0, 0); }
+TensorView StateOf(const Binding& binding, const View& view) {
+  return BindView(binding, view, 0, 0);
+}
 
 // Moves the logical elements of a shard into full[param], and sees that everything else is zero.
 void Scatter(const ShardLayout& layout, size_t f, int shard_rank, const TensorView& shard,
@@ -196,8 +203,8 @@ void Scatter(const ShardLayout& layout, size_t f, int shard_rank, const TensorVi
 }
 
 Result Run(const Trial& trial) {
-  const AssembledRun run =
-      Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)}, {true, false, false});
+  const AssembledRun run = Assemble(
+      trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)}, {true, false, false});
   const StepPlan& plan = *run.plans.train;
   const KernelTable kernels = WithoutModel();
   Result result;
@@ -206,16 +213,19 @@ Result Run(const Trial& trial) {
   std::mutex mutex;
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
   RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard}, CommSharing::kSeparate);
+    CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard},
+                  CommSharing::kSeparate);
     const std::unique_ptr<Device> device = MakeHostDevice();
     const std::unique_ptr<DeviceBuffer> arena = device->Allocate(plan.arena_bytes, "arena");
-    std::memset(arena->data(), 0xff, static_cast<size_t>(plan.arena_bytes));  // NaN wherever nobody writes
+    std::memset(arena->data(), 0xff,
+                static_cast<size_t>(plan.arena_bytes));  // NaN wherever nobody writes
     const int shard_rank = comms.mesh().shard_rank(factory.rank());
     const Binding binding{&plan, arena->data(), shard_rank, factory.rank()};
     const StateViews& state = plan.state;
     for (size_t f = 0; f < run.layout.flats.size(); ++f)
       for (const View* view : {&state.master[f], &state.m[f], &state.v[f]})
-        std::memset(StateOf(binding, *view).data, 0, static_cast<size_t>(StateOf(binding, *view).bytes()));
+        std::memset(StateOf(binding, *view).data, 0,
+                    static_cast<size_t>(StateOf(binding, *view).bytes()));
     StepScalars& scalars = *StateOf(binding, state.scalars).as<StepScalars>();
     scalars = {};
     scalars.inject_grad_unit = -1;
@@ -239,7 +249,8 @@ Result Run(const Trial& trial) {
     const std::lock_guard lock(mutex);
     std::vector<std::vector<float>> moments(run.layout.params.size());
     for (size_t f = 0; f < run.layout.flats.size(); ++f) {
-      Scatter(run.layout, f, shard_rank, StateOf(binding, state.master[f]), result.masters, result.gaps_zero);
+      Scatter(run.layout, f, shard_rank, StateOf(binding, state.master[f]), result.masters,
+              result.gaps_zero);
       Scatter(run.layout, f, shard_rank, StateOf(binding, state.m[f]), moments, result.gaps_zero);
       Scatter(run.layout, f, shard_rank, StateOf(binding, state.v[f]), moments, result.gaps_zero);
     }
@@ -249,8 +260,8 @@ Result Run(const Trial& trial) {
 
 // Against the sums themselves.
 void RequireExact(const Trial& trial, const Result& result) {
-  const AssembledRun run =
-      Assemble(trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)}, {true, false, false});
+  const AssembledRun run = Assemble(
+      trial.config, trial.world, {Backend::kCpu, ScratchBytes(trial.world)}, {true, false, false});
   REQUIRE(result.gaps_zero);
   for (int64_t step = 0; step < kSteps; ++step) {
     INFO("step " << step);
@@ -312,10 +323,11 @@ void CheckAll(ModelConfig::Family family, bool tied) {
   const Result reference = Run(trials.front());
   for (const Trial& trial : trials) {
     const Config& c = trial.config;
-    INFO(fmt::format("replicate {} shard {} accumulate {} sync {} concat {} sums {} wire {}",
-                     c.parallel.replicate, ShardAxis(trial), *c.train.accumulate,
-                     static_cast<int>(c.sharding.grad_sync), static_cast<int>(c.sharding.grad_concat),
-                     static_cast<int>(c.precision.grad_accumulate), static_cast<int>(c.precision.grad_wire)));
+    INFO(fmt::format(
+        "replicate {} shard {} accumulate {} sync {} concat {} sums {} wire {}",
+        c.parallel.replicate, ShardAxis(trial), *c.train.accumulate,
+        static_cast<int>(c.sharding.grad_sync), static_cast<int>(c.sharding.grad_concat),
+        static_cast<int>(c.precision.grad_accumulate), static_cast<int>(c.precision.grad_wire)));
     const Result result = Run(trial);
     RequireExact(trial, result);
     REQUIRE(result.masters == reference.masters);
@@ -323,7 +335,8 @@ void CheckAll(ModelConfig::Family family, bool tied) {
 }
 
 TEST_CASE(
-    "integer gradients, gpt2 tied: one result for every mesh, accumulation, synchronisation and encoding") {
+    "integer gradients, gpt2 tied: one result for every mesh, accumulation, synchronisation and "
+    "encoding") {
   CheckAll(ModelConfig::Family::kGpt2, true);
 }
 

@@ -1,5 +1,5 @@
-// What holds in every run: what no parameter covers stays zero, one rank moves nothing, unused parameters get
-// no gradient, tied weights are one parameter.
+// What holds in every run: what no parameter covers stays zero, one rank moves nothing, unused
+// parameters get no gradient, tied weights are one parameter.
 #include <catch2/catch.hpp>
 #include <mutex>
 
@@ -20,7 +20,8 @@ int64_t DirtyGaps(RankContext& rank, StateKind kind, size_t f) {
   const int64_t begin = rank.engine.comms().mesh().shard_rank(rank.rank) * flat.shard_numel;
   int64_t dirty = 0;
   for (const Range& gap : flat.gaps)
-    for (int64_t i = std::max(gap.begin, begin); i < std::min(gap.end, begin + flat.shard_numel); ++i)
+    for (int64_t i = std::max(gap.begin, begin); i < std::min(gap.end, begin + flat.shard_numel);
+         ++i)
       dirty += std::bit_cast<uint32_t>(shard[static_cast<size_t>(i - begin)]) != 0;
   return dirty;
 }
@@ -29,9 +30,11 @@ TEST_CASE("gaps, padded rows and tails are zero after ten steps, in master weigh
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
       for (const auto& [world, replicate] : {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}})
-        for (const auto concat : {ShardingConfig::GradConcat::kDirect, ShardingConfig::GradConcat::kEvery,
-                                  ShardingConfig::GradConcat::kLast}) {
-          Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
+        for (const auto concat :
+             {ShardingConfig::GradConcat::kDirect, ShardingConfig::GradConcat::kEvery,
+              ShardingConfig::GradConcat::kLast}) {
+          Trial trial =
+              MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
           trial.config.parallel.replicate = replicate;
           trial.config.sharding.grad_concat = concat;
           std::vector<int64_t> dirty(static_cast<size_t>(world)), gaps(static_cast<size_t>(world));
@@ -68,8 +71,8 @@ TEST_CASE("one rank: no collective, no copy, no cast but the downcast") {
       }
 }
 
-// Their gradients are exact zeros, so their moments stay zero: nothing of an earlier step or of another
-// buffer shows.
+// Their gradients are exact zeros, so their moments stay zero: nothing of an earlier step or of
+// another buffer shows.
 TEST_CASE("rows of an untied embedding that no token names keep zero moments") {
   for (const int world : {1, 3}) {
     Trial trial = MakeBase(ModelConfig::Family::kLlama, false, Precision::kFp32, world, 2).trial;
@@ -114,7 +117,8 @@ TEST_CASE("a tied table is one parameter that both ends train; untied ends are t
         rank.engine.InitWeights(3);
         StepOn(rank, trial.config, 0);
         ForEachLogicalTensor(
-            rank.engine, StateKind::kAdamM, [&](const ParamPlacement& param, std::span<const float> values) {
+            rank.engine, StateKind::kAdamM,
+            [&](const ParamPlacement& param, std::span<const float> values) {
               if (param.spec.dims[0] != trial.config.model.Vocab()) return;
               const auto r = static_cast<size_t>(rank.rank);
               ++tables[r];
@@ -168,11 +172,14 @@ TEST_CASE("recompute runs again what its name says, and saves the bytes of what 
         MR_CHECK_EQ(matmuls, microbatches * (12 * blocks + 3 + (again ? 3 * blocks : 0)),
                     "products");  // the last of a block feeds no gradient
         MR_CHECK_EQ(attentions, microbatches * blocks * (again ? 2 : 1), "attentions");
-        MR_CHECK_EQ(norms, microbatches * (2 * blocks + 1 + (recompute == Recompute::kNone ? 0 : 2 * blocks)),
-                    "norms");
+        MR_CHECK_EQ(
+            norms,
+            microbatches * (2 * blocks + 1 + (recompute == Recompute::kNone ? 0 : 2 * blocks)),
+            "norms");
       });
       const AssembledRun run = Assemble(trial.config, 2, {Backend::kCpu, 0}, {true, false, false});
-      const int64_t now = run.plans.train->peak_by_class[static_cast<size_t>(BufferClass::kActivations)];
+      const int64_t now =
+          run.plans.train->peak_by_class[static_cast<size_t>(BufferClass::kActivations)];
       if (recompute != Recompute::kNone) REQUIRE(now < bytes);
       bytes = now;
     }

@@ -27,7 +27,8 @@ TEST_CASE("processes and threads train the same bits") {
   const int world = runtime->world_size();
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All}) {
-      Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
+      Trial trial =
+          MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
       CheckTransports(trial);
       trial.sharing = CommSharing::kShared;
       trial.adversary_seed = 3;

@@ -1,5 +1,5 @@
-// A non-finite loss or gradient on one rank makes the update a no-op on all of them, bit for bit; the culprit
-// is named; the next step goes on as if the bad one had not been.
+// A non-finite loss or gradient on one rank makes the update a no-op on all of them, bit for bit;
+// the culprit is named; the next step goes on as if the bad one had not been.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <mutex>
@@ -33,7 +33,8 @@ FaultyRun RunWithFault(const Trial& trial, const Fault& fault) {
     hash();
     for (int64_t step = 0; step < 4; ++step) {
       const bool here = step == 1 && rank.rank == fault.rank;
-      mine.scalars.push_back(StepOn(rank, trial.config, step, here ? fault.injection : Injection{}));
+      mine.scalars.push_back(
+          StepOn(rank, trial.config, step, here ? fault.injection : Injection{}));
       hash();
     }
   });
@@ -59,16 +60,16 @@ void CheckSkipped(const Trial& trial, const Fault& fault) {
   REQUIRE(run.hashes[1] != run.hashes[0]);
   REQUIRE(run.hashes[2] == run.hashes[1]);  // nothing moved
   REQUIRE(run.hashes[3] != run.hashes[2]);
-  const std::vector<int64_t> adam_t = {run.scalars[0].adam_t, run.scalars[1].adam_t, run.scalars[2].adam_t,
-                                       run.scalars[3].adam_t};
+  const std::vector<int64_t> adam_t = {run.scalars[0].adam_t, run.scalars[1].adam_t,
+                                       run.scalars[2].adam_t, run.scalars[3].adam_t};
   REQUIRE(adam_t == std::vector<int64_t>{1, 1, 2, 3});
   REQUIRE(run.scalars[3].skipped == 1);
   REQUIRE(run.scalars[2].applied == 1);
   REQUIRE(run.scalars[2].offender_unit == -2);
   REQUIRE(run.scalars[2].offender_rank == -1);
 
-  // The later steps are those of a run that never saw batch 1: the schedule goes by the step, Adam by its own
-  // t.
+  // The later steps are those of a run that never saw batch 1: the schedule goes by
+  // the step, Adam by its own t.
   std::vector<std::string> expected(1);
   Trial alone = trial;
   RunEngines(alone, [&](RankContext& rank) {
@@ -100,19 +101,23 @@ std::vector<Trial> Trials() {
 TEST_CASE("a NaN in one rank's loss skips the update everywhere and names the rank") {
   for (const Trial& trial : Trials())
     for (int rank = 0; rank < trial.world; ++rank) {
-      INFO("world " << trial.world << " replicate " << trial.config.parallel.replicate << " rank " << rank);
+      INFO("world " << trial.world << " replicate " << trial.config.parallel.replicate << " rank "
+                    << rank);
       CheckSkipped(trial, {rank, {.loss_nan = true, .grad_unit = -1}});
     }
 }
 
-TEST_CASE("a NaN in one unit's gradient on one rank skips the update everywhere and names unit and rank") {
+TEST_CASE(
+    "a NaN in one unit's gradient on one rank skips the update everywhere and names unit and "
+    "rank") {
   for (const Trial& trial : Trials()) {
-    const AssembledRun run = Assemble(trial.config, trial.world, {Backend::kCpu, 0}, {true, false, false});
+    const AssembledRun run =
+        Assemble(trial.config, trial.world, {Backend::kCpu, 0}, {true, false, false});
     const auto units = static_cast<int64_t>(run.layout.flats.size());
     for (int64_t unit = 0; unit < units; ++unit) {
       const int rank = static_cast<int>((unit + 1) % trial.world);
-      INFO("world " << trial.world << " replicate " << trial.config.parallel.replicate << " unit " << unit
-                    << " rank " << rank);
+      INFO("world " << trial.world << " replicate " << trial.config.parallel.replicate << " unit "
+                    << unit << " rank " << rank);
       CheckSkipped(trial, {rank, {.loss_nan = false, .grad_unit = unit}});
     }
   }
@@ -135,7 +140,8 @@ TEST_CASE("a step is skipped the same way by every executor") {
 }
 
 TEST_CASE(
-    "clipping scales by clip / norm when the norm is above it, and not at all below or when it is off") {
+    "clipping scales by clip / norm when the norm is above it, and not at all below or when it is "
+    "off") {
   Trial trial = TrialOf(2, 1, Precision::kFp32, ShardingConfig::GradSync::kLast);
   trial.config.optimizer.clip = 0;
   const Outcome off = RunTrial(trial);

@@ -21,10 +21,11 @@ using Reshard = ShardingConfig::Reshard;
 
 bool Always(const Trial&) { return true; }
 bool Sharded(const Trial& trial) { return ShardAxis(trial) > 1; }
-// Are there parameter buckets at all? One rank reads f32 masters, or the bf16 shard that the update writes,
-// where they are.
+// Are there parameter buckets at all? One rank reads f32 masters, or the bf16 shard that the update
+// writes, where they are.
 bool Bucketed(const Trial& trial) {
-  return Sharded(trial) || (Narrow(trial) && trial.config.sharding.downcast != Downcast::kAfterUpdate);
+  return Sharded(trial) ||
+         (Narrow(trial) && trial.config.sharding.downcast != Downcast::kAfterUpdate);
 }
 
 int64_t Communicators(const Outcome& o) { return o.shard_communicators; }
@@ -46,16 +47,16 @@ int64_t OpsOnReduceStream(const Outcome& o) {
 }
 
 Option GraphOption(const char* name, Graph graph) {
-  return {fmt::format("graph={}", name), [=](Trial& t) { t.config.execution.graph = graph; }, Always,
-          Launches};
+  return {fmt::format("graph={}", name), [=](Trial& t) { t.config.execution.graph = graph; },
+          Always, Launches};
 }
 Option AllocatorOption(const char* name, Allocator allocator) {
-  return {fmt::format("allocator={}", name), [=](Trial& t) { t.config.memory.allocator = allocator; },
-          Bucketed, ParamPoolBytes};
+  return {fmt::format("allocator={}", name),
+          [=](Trial& t) { t.config.memory.allocator = allocator; }, Bucketed, ParamPoolBytes};
 }
 Option PrefetchOption(int64_t prefetch) {
-  return {fmt::format("prefetch={}", prefetch), [=](Trial& t) { t.config.memory.prefetch = prefetch; },
-          Sharded, Gathers};
+  return {fmt::format("prefetch={}", prefetch),
+          [=](Trial& t) { t.config.memory.prefetch = prefetch; }, Sharded, Gathers};
 }
 Option ReduceDepthOption(int64_t depth) {
   // A pool of slots for the transient buckets of concat=last: depth + 1 copies.
@@ -68,20 +69,20 @@ Option ReduceDepthOption(int64_t depth) {
           Sharded, GradPoolBytes};
 }
 Option DowncastOption(const char* name, Downcast downcast) {
-  return {fmt::format("downcast={}", name), [=](Trial& t) { t.config.sharding.downcast = downcast; }, Narrow,
-          CastBytes};
+  return {fmt::format("downcast={}", name),
+          [=](Trial& t) { t.config.sharding.downcast = downcast; }, Narrow, CastBytes};
 }
 Option ConcatOption(const char* name, Concat concat) {
-  return {fmt::format("grad_concat={}", name), [=](Trial& t) { t.config.sharding.grad_concat = concat; },
-          Always, ConcatenatedBytes};
+  return {fmt::format("grad_concat={}", name),
+          [=](Trial& t) { t.config.sharding.grad_concat = concat; }, Always, ConcatenatedBytes};
 }
 Option ReshardOption(const char* name, Reshard reshard) {
-  return {fmt::format("reshard={}", name), [=](Trial& t) { t.config.sharding.reshard = reshard; }, Sharded,
-          Gathers};
+  return {fmt::format("reshard={}", name), [=](Trial& t) { t.config.sharding.reshard = reshard; },
+          Sharded, Gathers};
 }
 Option RecomputeOption(const char* name, Recompute recompute) {
-  return {fmt::format("recompute={}", name), [=](Trial& t) { t.config.memory.recompute = recompute; }, Always,
-          ActivationBytes};
+  return {fmt::format("recompute={}", name),
+          [=](Trial& t) { t.config.memory.recompute = recompute; }, Always, ActivationBytes};
 }
 // The bytes of a plan that keeps everything allow every block to stay.
 void SetWholeBudget(Trial& trial) {
@@ -94,7 +95,8 @@ void SetWholeBudget(Trial& trial) {
       static_cast<double>(run.plans.train->arena_bytes) / static_cast<double>(int64_t{1} << 30);
 }
 Option AdversaryOption(uint64_t seed) {
-  return {fmt::format("adversary={}", seed), [=](Trial& t) { t.adversary_seed = seed; }, Always, Launches,
+  return {fmt::format("adversary={}", seed), [=](Trial& t) { t.adversary_seed = seed; }, Always,
+          Launches,
           /*in_plan=*/false};
 }
 
@@ -104,15 +106,18 @@ void SetTightBudget(Trial& trial) {
   int64_t sum = 0;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms}) {
     trial.config.memory.recompute = recompute;
-    sum += Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), {true, false, false})
-               .plans.train->arena_bytes;
+    sum +=
+        Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), {true, false, false})
+            .plans.train->arena_bytes;
   }
   trial.config.memory.recompute = Recompute::kAuto;
   trial.config.memory.budget_gib = std::ldexp(static_cast<double>(sum / 2), -30);
 }
 
 int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial.world); }
-bool Narrow(const Trial& trial) { return trial.config.precision.compute == PrecisionConfig::Format::kBf16; }
+bool Narrow(const Trial& trial) {
+  return trial.config.precision.compute == PrecisionConfig::Format::kBf16;
+}
 
 std::vector<Option> BitwiseOptions() {
   std::vector<Option> options = {
@@ -146,15 +151,16 @@ std::vector<Option> BitwiseOptions() {
       RecomputeOption("block", Recompute::kBlock),
       {"recompute=auto", SetTightBudget, Always, ActivationBytes},
       {"overlap_weight_gradients",
-       [](Trial& t) { t.config.execution.overlap_weight_gradients = !TestRanks().captures(); }, Always,
-       OpsOnReduceStream},
+       [](Trial& t) { t.config.execution.overlap_weight_gradients = !TestRanks().captures(); },
+       Always, OpsOnReduceStream},
       {"checked",
        [](Trial& t) {
          t.config.execution.checked = true;
          if (TestRanks().captures()) t.config.execution.graph = Graph::kOff;
        },
        Always, Launches},
-      {"communicators=shared", [](Trial& t) { t.sharing = CommSharing::kShared; }, Always, Communicators,
+      {"communicators=shared", [](Trial& t) { t.sharing = CommSharing::kShared; }, Always,
+       Communicators,
        /*in_plan=*/false},
   };
   // It chooses the order in which ops run on the host; a device has an order of its own.
@@ -200,7 +206,8 @@ int64_t KeptBlocks(const StepPlan& plan) {
 void RequireCounters(const Trial& trial, const Outcome& outcome) {
   const StepCounters step = ExpectedPerStep(trial, KeptBlocks(outcome.plan()));
   StepCounters expected = step * trial.steps;
-  if (TestRanks().captures()) expected.graph_launches -= step.graph_launches;  // the first step is issued
+  if (TestRanks().captures())
+    expected.graph_launches -= step.graph_launches;  // the first step is issued
   for (size_t rank = 0; rank < outcome.counters.size(); ++rank) {
     INFO("rank " << rank << "\ncounted  " << ToString(outcome.counters[rank]) << "\nexpected "
                  << ToString(expected));
@@ -212,16 +219,17 @@ void RequireCounters(const Trial& trial, const Outcome& outcome) {
             *trial.config.memory.budget_gib * static_cast<double>(int64_t{1} << 30));
 }
 
-Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world, int64_t accumulate) {
+Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world,
+              int64_t accumulate) {
   Base base;
   base.trial.world = world;
   Config& config = base.trial.config = TinyConfig(family);
   config.model.tied = tied;
   config.train.accumulate = accumulate;
   SetPrecision(config, precision);
-  base.name =
-      fmt::format("{} {} {} world {} accumulate {}", family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
-                  tied ? "tied" : "untied", Name(precision), world, accumulate);
+  base.name = fmt::format("{} {} {} world {} accumulate {}",
+                          family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
+                          tied ? "tied" : "untied", Name(precision), world, accumulate);
   return base;
 }
 

@@ -1,4 +1,5 @@
-// The options that may not change a bit of a run, and for each the counter that shows that it is in force.
+// The options that may not change a bit of a run, and for each the counter that
+// shows that it is in force.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,14 @@ namespace millrace::test {
 struct Option {
   std::string name;
   std::function<void(Trial&)> set;
-  // Whether the option has anything to act on: a gather needs ranks to gather from, a downcast a narrower
-  // dtype.
+  // Whether the option has anything to act on: a gather needs ranks to gather from, a
+  // downcast a narrower dtype.
   std::function<bool(const Trial&)> applies;
-  // A number that must differ from the base's when it applies: counted while the run ran, or planned bytes
-  // that the engine allocated.
+  // A number that must differ from the base's when it applies: counted while the run ran, or
+  // planned bytes that the engine allocated.
   std::function<int64_t(const Outcome&)> governs;
-  bool in_plan = true;  // false: chosen when the run starts, so that the plan and its hash are the base's
+  bool in_plan =
+      true;  // false: chosen when the run starts, so that the plan and its hash are the base's
 };
 std::vector<Option> BitwiseOptions();
 
@@ -37,10 +39,11 @@ enum class Precision {
 };  // bf16 activations; + bf16 gradient sums; + bf16 wire and norms
 void SetPrecision(Config& config, Precision precision);
 std::string Name(Precision precision);
-Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world, int64_t accumulate);
+Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world,
+              int64_t accumulate);
 
-// memory.recompute=auto with half of what recomputing norms and activations everywhere saves left to save: of
-// the arena that the trial's other options plan.
+// memory.recompute=auto with half of what recomputing norms and activations everywhere saves left
+// to save: of the arena that the trial's other options plan.
 void SetTightBudget(Trial& trial);
 
 // Whether a configuration file may ask for this, by the rules that the command line checks.

@@ -1,5 +1,5 @@
-// Whole steps over the memory of peers beside the same steps over NCCL: where a sum has two addends both
-// round it once, so every bit is the same.
+// Whole steps over the memory of peers beside the same steps over NCCL: where a sum has two addends
+// both round it once, so every bit is the same.
 #include <catch2/catch.hpp>
 
 #include "tests/support/cuda/cuda_ranks.h"
@@ -37,11 +37,13 @@ TEST_CASE("two ranks: the bits of NCCL, however the steps are issued") {
       for (const auto graph : {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kOff}) {
         Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, 2, 3);
         base.trial.config.execution.graph = graph;
-        CheckSame(base.name + (graph == ExecutionConfig::Graph::kOff ? ", no graph" : ""), base.trial);
+        CheckSame(base.name + (graph == ExecutionConfig::Graph::kOff ? ", no graph" : ""),
+                  base.trial);
       }
 }
 
-TEST_CASE("two ranks: evaluation and generation plans, and one communicator for both kinds of call") {
+TEST_CASE(
+    "two ranks: evaluation and generation plans, and one communicator for both kinds of call") {
   if (!HaveGpus(2)) return;
   Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kBf16, 2, 2);
   base.trial.all_plans = true;

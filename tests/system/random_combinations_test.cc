@@ -1,5 +1,5 @@
-// Many options at once: seeded draws from the whole space that the configuration allows, each against its own
-// base.
+// Many options at once: seeded draws from the whole space that the configuration allows, each
+// against its own base.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -37,11 +37,12 @@ Trial DrawBase(Draw& draw) {
   config.sharding.blocks_per_unit = 1 + draw.Below(std::min<int64_t>(config.model.layers, 3));
   config.train.micro_batch = draw.Of<int64_t>({1, 2, 3});
   config.train.accumulate = draw.Of<int64_t>({1, 2, 3, 4});
-  SetPrecision(config,
-               draw.Of({Precision::kFp32, Precision::kBf16, Precision::kBf16Sums, Precision::kBf16All}));
+  SetPrecision(config, draw.Of({Precision::kFp32, Precision::kBf16, Precision::kBf16Sums,
+                                Precision::kBf16All}));
   trial.world = draw.Of({1, 2, 3, 4});
   if (trial.world == 4) config.parallel.replicate = draw.Of<int64_t>({1, 2, 4});
-  if (trial.world < 4 && trial.world > 1) config.parallel.replicate = draw.Of<int64_t>({1, trial.world});
+  if (trial.world < 4 && trial.world > 1)
+    config.parallel.replicate = draw.Of<int64_t>({1, trial.world});
   config.sharding.grad_sync = draw.Of({Sync::kEvery, Sync::kLast});
   return trial;
 }
@@ -55,16 +56,19 @@ void DrawOptions(Draw& draw, Trial& trial) {
   using Recompute = MemoryConfig::Recompute;
   using Reshard = ShardingConfig::Reshard;
   Config& config = trial.config;
-  config.memory.allocator = draw.Of({Allocator::kPacked, Allocator::kColoured, Allocator::kMaxPool,
-                                     Allocator::kFixed, Allocator::kPersistent, Allocator::kDynamic});
+  config.memory.allocator =
+      draw.Of({Allocator::kPacked, Allocator::kColoured, Allocator::kMaxPool, Allocator::kFixed,
+               Allocator::kPersistent, Allocator::kDynamic});
   config.memory.prefetch = draw.Below(4);
   if (MemoryConfig::HasSlots(config.memory.allocator) && draw.Below(2) == 0)
     config.memory.slots = config.memory.prefetch + 1 + draw.Below(3);
   config.memory.reduce_depth = draw.Below(3);
   config.memory.recompute = draw.Of({Recompute::kNone, Recompute::kNorms, Recompute::kBlock});
-  config.sharding.downcast = draw.Of({Downcast::kAfterGather, Downcast::kPerGather, Downcast::kAfterUpdate});
+  config.sharding.downcast =
+      draw.Of({Downcast::kAfterGather, Downcast::kPerGather, Downcast::kAfterUpdate});
   config.sharding.grad_concat = draw.Of({Concat::kEvery, Concat::kLast, Concat::kDirect});
-  config.sharding.reshard = draw.Of({Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward});
+  config.sharding.reshard =
+      draw.Of({Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward});
   config.execution.graph = draw.Of({Graph::kStep, Graph::kMicrobatch, Graph::kOff});
   trial.sharing = draw.Of({CommSharing::kSeparate, CommSharing::kShared});
   config.execution.overlap_weight_gradients = draw.Below(3) == 0;
@@ -76,20 +80,24 @@ void DrawOptions(Draw& draw, Trial& trial) {
 std::string Describe(const Trial& trial) {
   const Config& c = trial.config;
   return fmt::format(
-      "world {} replicate {} {} tied {} layers {} per unit {} batch {} accumulate {} compute {} sums {} wire "
+      "world {} replicate {} {} tied {} layers {} per unit {} batch {} accumulate {} compute {} "
+      "sums {} wire "
       "{} sync {} | allocator {} prefetch {} "
-      "slots {} reduce_depth {} recompute {} downcast {} concat {} reshard {} graph {} overlap {} checked {} "
+      "slots {} reduce_depth {} recompute {} downcast {} concat {} reshard {} graph {} overlap {} "
+      "checked {} "
       "adversary "
       "{}",
-      trial.world, c.parallel.replicate, c.model.family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
-      c.model.Tied(), c.model.layers, c.sharding.blocks_per_unit, c.train.micro_batch, *c.train.accumulate,
+      trial.world, c.parallel.replicate,
+      c.model.family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama", c.model.Tied(),
+      c.model.layers, c.sharding.blocks_per_unit, c.train.micro_batch, *c.train.accumulate,
       static_cast<int>(c.precision.compute), static_cast<int>(c.precision.grad_accumulate),
       static_cast<int>(c.precision.grad_wire), static_cast<int>(c.sharding.grad_sync),
-      static_cast<int>(c.memory.allocator), c.memory.prefetch, c.memory.Slots(), c.memory.reduce_depth,
-      static_cast<int>(c.memory.recompute), static_cast<int>(c.sharding.downcast),
-      static_cast<int>(c.sharding.grad_concat), static_cast<int>(c.sharding.reshard),
-      static_cast<int>(c.execution.graph), c.execution.overlap_weight_gradients.value_or(false),
-      c.execution.checked, trial.adversary_seed ? std::to_string(*trial.adversary_seed) : "none");
+      static_cast<int>(c.memory.allocator), c.memory.prefetch, c.memory.Slots(),
+      c.memory.reduce_depth, static_cast<int>(c.memory.recompute),
+      static_cast<int>(c.sharding.downcast), static_cast<int>(c.sharding.grad_concat),
+      static_cast<int>(c.sharding.reshard), static_cast<int>(c.execution.graph),
+      c.execution.overlap_weight_gradients.value_or(false), c.execution.checked,
+      trial.adversary_seed ? std::to_string(*trial.adversary_seed) : "none");
 }
 
 void CheckSame(const Trial& base, const Trial& trial) {
@@ -102,7 +110,8 @@ void CheckSame(const Trial& base, const Trial& trial) {
 }
 
 TEST_CASE(
-    "seeded combinations of all options have their base's bits, and the counters of their closed forms") {
+    "seeded combinations of all options have their base's bits, and the counters of their closed "
+    "forms") {
   const int64_t wanted = std::getenv("MILLRACE_TEST_FULL") != nullptr ? 2000 : 40;
   int64_t run = 0;
   for (uint64_t seed = 1; run < wanted; ++seed) {

@@ -1,5 +1,5 @@
-// Steps that are replayed with events between the ops, on a GPU: the bits of plain ones, times in the order
-// of the plan, and new ones at each replay.
+// Steps that are replayed with events between the ops, on a GPU: the bits of plain ones, times in
+// the order of the plan, and new ones at each replay.
 #include "runtime/exec/replay_timer.h"
 
 #include <algorithm>
@@ -49,7 +49,8 @@ void RequireOrder(const StepPlan& plan, GraphMode mode, const std::vector<OpSpan
     }
 }
 
-TEST_CASE("replays with events have the bits of plain ones and times in the order of the plan", "[cuda]") {
+TEST_CASE("replays with events have the bits of plain ones and times in the order of the plan",
+          "[cuda]") {
   for (const int world : {1, 2}) {
     if (!HaveDevices(world)) continue;
     for (const auto graph : {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kMicrobatch}) {
@@ -81,7 +82,8 @@ TEST_CASE("replays with events have the bits of plain ones and times in the orde
       CHECK(timed == plain);
       const AssembledRun run = PlanOf(trial);
       const StepPlan& plan = *run.plans.train;
-      for (const std::vector<OpSpan>& spans : replays) RequireOrder(plan, GraphModeOf(trial.config), spans);
+      for (const std::vector<OpSpan>& spans : replays)
+        RequireOrder(plan, GraphModeOf(trial.config), spans);
       const auto ops = static_cast<int64_t>(replays[0].size());
       CHECK(events > ops);
       CHECK(events < 2 * ops);

@@ -17,12 +17,12 @@ namespace {
 constexpr int64_t kSteps = 9, kLeg = 3;
 
 RunIdentity IdentityOf(const Trial& trial) {
-  return {ModelIdentity(trial.config), "tokens of samples", 0, trial.config.train.GlobalBatch(trial.world),
-          "{}"};
+  return {ModelIdentity(trial.config), "tokens of samples", 0,
+          trial.config.train.GlobalBatch(trial.world), "{}"};
 }
 
-// Every leg in fresh engines, from what the one before has saved; `change` may alter options that bits do not
-// depend on.
+// Every leg in fresh engines, from what the one before has saved; `change` may alter options that
+// bits do not depend on.
 Outcome RunInLegs(const Trial& trial, const std::function<void(Trial&, int64_t leg)>& change) {
   const TempDir dir;
   Outcome whole;
@@ -32,8 +32,9 @@ Outcome RunInLegs(const Trial& trial, const std::function<void(Trial&, int64_t l
     std::vector<StepCounters> counters(static_cast<size_t>(trial.world));
     std::vector<StepScalars> scalars;
     RunEngines(now, [&](RankContext& rank) {
-      const auto resumed = ResumeRun(rank.engine, dir.path(),
-                                     leg == 0 ? ResumePolicy::kAuto : ResumePolicy::kMust, IdentityOf(now));
+      const auto resumed =
+          ResumeRun(rank.engine, dir.path(), leg == 0 ? ResumePolicy::kAuto : ResumePolicy::kMust,
+                    IdentityOf(now));
       MR_CHECK_EQ(resumed.has_value(), leg > 0, "resumed");
       if (!resumed) rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
       if (resumed) {
@@ -64,20 +65,23 @@ void CheckResume(Trial trial) {
   const Outcome reference = RunTrial(trial);
   const Outcome same = RunInLegs(trial, [](Trial&, int64_t) {});
   REQUIRE(same.Bits() == reference.Bits());
-  for (size_t r = 0; r < reference.counters.size(); ++r) REQUIRE(same.counters[r] == reference.counters[r]);
+  for (size_t r = 0; r < reference.counters.size(); ++r)
+    REQUIRE(same.counters[r] == reference.counters[r]);
 
   const std::vector<Option> options = BitwiseOptions();
-  const Outcome changed =
-      RunInLegs(trial, [&](Trial& now, int64_t leg) { options[static_cast<size_t>(leg * 5 + 1)].set(now); });
+  const Outcome changed = RunInLegs(
+      trial, [&](Trial& now, int64_t leg) { options[static_cast<size_t>(leg * 5 + 1)].set(now); });
   REQUIRE(changed.Bits() == reference.Bits());
 }
 
 TEST_CASE("stopped and resumed at each third step, a run is the run that was never stopped") {
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
-      for (const auto& [world, replicate] : {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}, {2, 2}}) {
+      for (const auto& [world, replicate] :
+           {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}, {2, 2}}) {
         INFO("world " << world << " replicate " << replicate);
-        Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
+        Trial trial =
+            MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
         trial.config.parallel.replicate = replicate;
         CheckResume(trial);
       }
@@ -102,7 +106,8 @@ TEST_CASE("another world, mesh or precision loads the same logical values") {
       std::vector<int64_t> adam_t(static_cast<size_t>(world));
       RunEngines(to, [&](RankContext& rank) {
         ResumeRun(rank.engine, dir.path(), ResumePolicy::kMust, IdentityOf(to));
-        loaded[static_cast<size_t>(rank.rank)] = ParamHash(rank.engine) + OptimizerHash(rank.engine);
+        loaded[static_cast<size_t>(rank.rank)] =
+            ParamHash(rank.engine) + OptimizerHash(rank.engine);
         adam_t[static_cast<size_t>(rank.rank)] = StepOn(rank, to.config, 2).adam_t;
       });
       REQUIRE(loaded == std::vector<std::string>(static_cast<size_t>(world), saved));

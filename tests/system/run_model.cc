@@ -59,8 +59,9 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
   options.checked = trial.config.execution.checked;
   options.adversary_seed = trial.adversary_seed;
   {
-    Engine engine({&setup.device, trial.kernels != nullptr ? trial.kernels : &setup.kernels, &comms},
-                  run.layout, run.plans, options);
+    Engine engine(
+        {&setup.device, trial.kernels != nullptr ? trial.kernels : &setup.kernels, &comms},
+        run.layout, run.plans, options);
     RankContext context{engine, run, setup.comms.rank(), setup.comms.world_size()};
     fn(context);
     static_cast<void>(engine.ReadScalars());  // waits for what fn has left in flight
@@ -77,8 +78,8 @@ void RunEngines(const Trial& trial, const std::function<void(RankContext&)>& fn)
 std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample) {
   std::vector<int32_t> tokens(static_cast<size_t>(config.model.seq_len + 1));
   const int64_t vocab = config.model.Vocab();
-  // A walk whose stride and start encode the sample: distinct samples give distinct rows, and there is
-  // something to learn.
+  // A walk whose stride and start encode the sample: distinct samples give distinct rows, and there
+  // is something to learn.
   const int64_t start = sample * 11 % vocab, stride = 1 + sample % 5;
   for (size_t t = 0; t < tokens.size(); ++t)
     tokens[t] = static_cast<int32_t>((start + stride * static_cast<int64_t>(t * t)) % vocab);
@@ -90,8 +91,8 @@ std::vector<int32_t> BatchOf(const Config& config, int world, int rank, int64_t 
   const int64_t accumulate = config.train.Accumulate(world), rows = config.train.micro_batch;
   for (int64_t m = 0; m < accumulate; ++m)
     for (int64_t r = 0; r < rows; ++r) {
-      const std::vector<int32_t> row =
-          TokensOfSample(config, step * config.train.GlobalBatch(world) + (m * world + rank) * rows + r);
+      const std::vector<int32_t> row = TokensOfSample(
+          config, step * config.train.GlobalBatch(world) + (m * world + rank) * rows + r);
       tokens.insert(tokens.end(), row.begin(), row.end());
     }
   return tokens;
@@ -101,9 +102,10 @@ int64_t ValidTokens(const Config& config, int world) {
   return config.train.GlobalBatch(world) * config.model.seq_len;
 }
 
-StepScalars StepOn(RankContext& rank, const Config& config, int64_t step, const Injection& injection) {
-  return rank.engine.Step(BatchOf(config, rank.world, rank.rank, step), step, ValidTokens(config, rank.world),
-                          injection);
+StepScalars StepOn(RankContext& rank, const Config& config, int64_t step,
+                   const Injection& injection) {
+  return rank.engine.Step(BatchOf(config, rank.world, rank.rank, step), step,
+                          ValidTokens(config, rank.world), injection);
 }
 
 std::string Outcome::Bits() const {
@@ -112,9 +114,10 @@ std::string Outcome::Bits() const {
   for (size_t i = 0; i < scalars.size(); ++i) {
     const StepScalars& s = scalars[i];
     text += fmt::format(
-        "step {}: loss {} {:016x} norm {} {:016x} clip {:016x} lr {:016x} finite {} t {} skipped {}\n", i,
-        s.loss, bits(s.loss), s.grad_norm, bits(s.grad_norm), bits(s.clip_scale), bits(s.lr), s.applied,
-        s.adam_t, s.skipped);
+        "step {}: loss {} {:016x} norm {} {:016x} clip {:016x} lr {:016x} finite {} t {} skipped "
+        "{}\n",
+        i, s.loss, bits(s.loss), s.grad_norm, bits(s.grad_norm), bits(s.clip_scale), bits(s.lr),
+        s.applied, s.adam_t, s.skipped);
   }
   return text + "parameters " + param_hash + " optimizer " + optimizer_hash;
 }
@@ -122,7 +125,8 @@ std::string Outcome::Bits() const {
 Outcome TrainOnRank(RankContext& rank, const Trial& trial) {
   Outcome mine;
   rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
-  for (int64_t step = 0; step < trial.steps; ++step) mine.scalars.push_back(StepOn(rank, trial.config, step));
+  for (int64_t step = 0; step < trial.steps; ++step)
+    mine.scalars.push_back(StepOn(rank, trial.config, step));
   mine.param_hash = ParamHash(rank.engine);
   mine.optimizer_hash = OptimizerHash(rank.engine);
   mine.counters = {rank.engine.counters()};
@@ -136,8 +140,9 @@ Outcome TrainOnRank(RankContext& rank, const Trial& trial) {
 
 Outcome RunTrial(const Trial& trial) {
   std::vector<Outcome> ranks(static_cast<size_t>(trial.world));
-  RunEngines(trial,
-             [&](RankContext& rank) { ranks[static_cast<size_t>(rank.rank)] = TrainOnRank(rank, trial); });
+  RunEngines(trial, [&](RankContext& rank) {
+    ranks[static_cast<size_t>(rank.rank)] = TrainOnRank(rank, trial);
+  });
   Outcome result = std::move(ranks[0]);
   for (int r = 1; r < trial.world; ++r) {
     const Outcome& other = ranks[static_cast<size_t>(r)];

@@ -1,9 +1,10 @@
-// Runs a tiny model for a few steps on in-process ranks, and keeps all that two runs can be compared by.
+// Runs a tiny model for a few steps on in-process ranks, and keeps all that
+// two runs can be compared by.
 //
-// Batches  row r of microbatch m on rank k in step s is global sample s*G + (m*world + k)*B + r, as the
-// sample order deals them out, and its
-//          tokens are a function of that number alone: worlds with the same global batch G see the same
-//          batch.
+// Batches  row r of microbatch m on rank k in step s is global sample s*G + (m*world + k)*B + r, as
+// the sample order deals them out, and its
+//          tokens are a function of that number alone: worlds with the same global batch G see the
+//          same batch.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,9 @@ struct Trial {
   bool all_plans = false;                // evaluation and generation, too
 };
 
-// Four blocks of sizes that divide nothing: no two of width, rows, vocabulary and hidden width share a factor
-// with the worlds' 2, 3, 4 that would make shards even without padding. Base of all comparisons: every option
-// at its default but grad_sync last, which allows all concats.
+// Four blocks of sizes that divide nothing: no two of width, rows, vocabulary and hidden width
+// share a factor with the worlds' 2, 3, 4 that would make shards even without padding. Base of all
+// comparisons: every option at its default but grad_sync last, which allows all concats.
 Config TinyConfig(ModelConfig::Family family);
 
 // What one rank works with inside RunRank and RunEngines.
@@ -46,8 +47,8 @@ struct RankContext {
 
 AssembledRun PlanOf(const Trial& trial);
 
-// Calls fn with a fresh engine (weights not initialised) of this rank, whose peers are the factory's: every
-// rank of its world calls this with the same trial and plans.
+// Calls fn with a fresh engine (weights not initialised) of this rank, whose peers are the
+// factory's: every rank of its world calls this with the same trial and plans.
 void RunRank(CommFactory& factory, const Trial& trial, const AssembledRun& run,
              const std::function<void(RankContext&)>& fn);
 void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run,
@@ -62,7 +63,8 @@ std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample);  // [
 int64_t ValidTokens(const Config& config, int world);
 
 // One step on the batch that belongs to it.
-StepScalars StepOn(RankContext& rank, const Config& config, int64_t step, const Injection& injection = {});
+StepScalars StepOn(RankContext& rank, const Config& config, int64_t step,
+                   const Injection& injection = {});
 
 struct Outcome {
   std::vector<StepScalars> scalars;  // by step; equal on all ranks, which RunTrial requires
@@ -73,9 +75,9 @@ struct Outcome {
   int64_t arena_bytes = 0;      // allocated by an engine
   int shard_communicators = 0;  // that the shard axis has: 2, or 1 when shared
 
-  // Everything that must be equal, bit for bit, in runs that differ only in how they work: losses, gradient
-  // norms, clip scales, learning rates, Adam's t, and the hashes of parameters and moments. A line per step,
-  // so that a failing comparison shows where they part.
+  // Everything that must be equal, bit for bit, in runs that differ only in how they work: losses,
+  // gradient norms, clip scales, learning rates, Adam's t, and the hashes of parameters and
+  // moments. A line per step, so that a failing comparison shows where they part.
   std::string Bits() const;
   const StepPlan& plan() const { return *run.plans.train; }
 };

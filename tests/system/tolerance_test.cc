@@ -1,22 +1,23 @@
-// DESIGN.md section 12.3: what differs only in the order or the encoding of sums agrees to a derived
-// tolerance.
+// DESIGN.md section 12.3: what differs only in the order or the encoding of sums agrees to a
+// derived tolerance.
 //
-// Order      u = 2^-24. Two orders of a sum of n terms in f32 differ by at most 2 n u sum|terms| (Higham,
-// Accuracy
-//            and Stability of Numerical Algorithms, 4.2). Losses are sums in double of rows whose own
-//            arithmetic differs by the shape of GEMMs only: dot products of k <= 53 terms, through 4 blocks
-//            of 4 products: 16 * 2 * 53 u = 1e-4 in the worst case, 1e-6 with errors of random sign (sqrt(n)
-//            for n). Gradients sum n = 84 rows more. Losses and norms of the first step: 1e-5.
-// Later      AdamW divides by sqrt(v) + eps. With eps = 1e-3 above the gradients' rounding errors the update
-// is
-//            a smooth function of the gradient, its slope at most lr / eps = 3: an error of 1e-5 |g| with
-//            |g| < 0.1 moves a weight by 3e-6 per step at worst, against |w| ~ 0.2, relative 1.5e-5. Losses
-//            over 6 steps: 1e-4; norms, which are differences of probabilities and feel it ten times more:
-//            1e-3.
+// Order      u = 2^-24. Two orders of a sum of n terms in f32 differ by at most 2 n u sum|terms|
+// (Higham, Accuracy
+//            and Stability of Numerical Algorithms, 4.2). Losses are sums in double of rows whose
+//            own arithmetic differs by the shape of GEMMs only: dot products of k <= 53 terms,
+//            through 4 blocks of 4 products: 16 * 2 * 53 u = 1e-4 in the worst case, 1e-6 with
+//            errors of random sign (sqrt(n) for n). Gradients sum n = 84 rows more. Losses and
+//            norms of the first step: 1e-5.
+// Later      AdamW divides by sqrt(v) + eps. With eps = 1e-3 above the gradients'
+// rounding errors the update is
+//            a smooth function of the gradient, its slope at most lr / eps = 3: an error of 1e-5
+//            |g| with |g| < 0.1 moves a weight by 3e-6 per step at worst, against |w| ~ 0.2,
+//            relative 1.5e-5. Losses over 6 steps: 1e-4; norms, which are differences of
+//            probabilities and feel it ten times more: 1e-3.
 // bf16 wire  Each rank's part and the sum are rounded once to 8 bits: |e| <= 2^-9 (sum_r |g_r| + |g|),
 // element
-//            by element, and so for norms. The first loss does not know of it; later ones by |e| / |g| ~ 2^-8
-//            of what a step changes: 1e-2.
+//            by element, and so for norms. The first loss does not know of it; later ones by |e| /
+//            |g| ~ 2^-8 of what a step changes: 1e-2.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -33,9 +34,9 @@ struct Shape {
 };
 
 Trial TrialOf(ModelConfig::Family family, const Shape& shape) {
-  Trial trial =
-      MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kFp32, shape.world, shape.accumulate)
-          .trial;
+  Trial trial = MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kFp32,
+                         shape.world, shape.accumulate)
+                    .trial;
   trial.config.parallel.replicate = shape.replicate;
   trial.config.train.micro_batch = kGlobalBatch / (shape.world * shape.accumulate);
   trial.config.optimizer.eps = 1e-3;
@@ -68,7 +69,8 @@ TEST_CASE("one global batch on any world, mesh and accumulation") {
                                {4, 2, 1},
                                {4, 2, 3},
                                {4, 4, 1}}) {
-      INFO("world " << shape.world << " replicate " << shape.replicate << " accumulate " << shape.accumulate);
+      INFO("world " << shape.world << " replicate " << shape.replicate << " accumulate "
+                    << shape.accumulate);
       CheckClose(RunTrial(TrialOf(family, shape)), reference);
     }
   }
@@ -87,8 +89,8 @@ TEST_CASE("reduced every microbatch or at the last") {
   }
 }
 
-// Norm of the gradient that one rank contributes to step 0: its own rows on one rank, scaled by the whole
-// step's tokens.
+// Norm of the gradient that one rank contributes to step 0: its own rows on one rank, scaled by the
+// whole step's tokens.
 double NormOfPart(const Trial& trial, int part) {
   Trial alone = trial;
   alone.world = 1;
@@ -97,7 +99,8 @@ double NormOfPart(const Trial& trial, int part) {
   RunEngines(alone, [&](RankContext& rank) {
     rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
     norm = rank.engine
-               .Step(BatchOf(trial.config, trial.world, part, 0), 0, ValidTokens(trial.config, trial.world))
+               .Step(BatchOf(trial.config, trial.world, part, 0), 0,
+                     ValidTokens(trial.config, trial.world))
                .grad_norm;
   });
   return norm;

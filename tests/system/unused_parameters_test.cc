@@ -1,5 +1,5 @@
-// Parameters that the model has and its forward never reads: exact zeros as gradients, in every step, also
-// where their bytes held other gradients before.
+// Parameters that the model has and its forward never reads: exact zeros as gradients, in every
+// step, also where their bytes held other gradients before.
 #include <catch2/catch.hpp>
 
 #include "comm/host_collectives.h"
@@ -30,7 +30,8 @@ AssembledRun AssembleWithUnused(const Config& config, int world) {
   };
   for (size_t u = 0; u < run.spec.units.size(); ++u) {
     if (run.spec.units[u].name != "h.1") continue;
-    run.spec.units[u].params.insert(run.spec.units[u].params.begin() + 2, param(kUnused[0], {13, 9}));
+    run.spec.units[u].params.insert(run.spec.units[u].params.begin() + 2,
+                                    param(kUnused[0], {13, 9}));
     run.spec.units.insert(run.spec.units.begin() + static_cast<std::ptrdiff_t>(u) + 1,
                           UnitSpec{"h.9", {param(kUnused[1], {5, 7}), param(kUnused[2], {3})}});
     break;
@@ -43,7 +44,8 @@ AssembledRun AssembleWithUnused(const Config& config, int world) {
                          run.layout.precision.compute, run.layout.precision.norm_params);
   model->EmitForward(builder, HeadMode::kTrainLoss);
   const SemanticGraph graph = AddGradients(std::move(builder).Finish(), Recompute::kNone);
-  run.plans.train = PlanStep(run.layout, Lower(graph, LowerOptions{}), run.options, PlanKind::kTrain);
+  run.plans.train =
+      PlanStep(run.layout, Lower(graph, LowerOptions{}), run.options, PlanKind::kTrain);
   CheckPlan(*run.plans.train, mesh, run.options.accumulate);
   return run;
 }
@@ -52,7 +54,8 @@ void CheckUnused(const Trial& trial) {
   const AssembledRun run = AssembleWithUnused(trial.config, trial.world);
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
   RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard}, CommSharing::kSeparate);
+    CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard},
+                  CommSharing::kSeparate);
     const std::unique_ptr<Device> device = MakeHostDevice();
     Engine engine({device.get(), &CpuKernels(), &comms}, run.layout, run.plans, {});
     engine.InitWeights(3);
@@ -63,13 +66,15 @@ void CheckUnused(const Trial& trial) {
     }
     for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV}) {
       int unused = 0;
-      ForEachLogicalTensor(engine, kind, [&](const ParamPlacement& param, std::span<const float> values) {
-        const bool is_unused =
-            std::find(std::begin(kUnused), std::end(kUnused), param.spec.name) != std::end(kUnused);
-        unused += is_unused;
-        const bool zero = std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
-        MR_CHECK(zero == is_unused, "moments of {}: all zero is {}", param.spec.name, zero);
-      });
+      ForEachLogicalTensor(
+          engine, kind, [&](const ParamPlacement& param, std::span<const float> values) {
+            const bool is_unused = std::find(std::begin(kUnused), std::end(kUnused),
+                                             param.spec.name) != std::end(kUnused);
+            unused += is_unused;
+            const bool zero =
+                std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
+            MR_CHECK(zero == is_unused, "moments of {}: all zero is {}", param.spec.name, zero);
+          });
       MR_CHECK_EQ(unused, 3, "unused parameters");
     }
   });
@@ -87,8 +92,8 @@ TEST_CASE("unused parameters get exact zeros in every concat, synchronisation an
           trial.config.sharding.grad_concat = concat;
           trial.config.sharding.grad_sync = sync;
           if (!Valid(trial)) continue;
-          INFO("world " << world << " replicate " << replicate << " concat " << static_cast<int>(concat)
-                        << " sync " << static_cast<int>(sync));
+          INFO("world " << world << " replicate " << replicate << " concat "
+                        << static_cast<int>(concat) << " sync " << static_cast<int>(sync));
           REQUIRE_NOTHROW(CheckUnused(trial));
         }
 }

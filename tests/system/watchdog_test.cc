@@ -58,11 +58,13 @@ std::vector<std::string> Watched(Trial trial, FileSystem& disk) {
     PlanNames names{&*run.plans.train, &*run.plans.eval, &*run.plans.generate, {}};
     for (const UnitSpec& unit : run.spec.units) names.units.push_back(unit.name);
     std::string warning;
-    const auto watchdog = Watchdog::Start(comms.world(), temp / "run", marks, names, options, warning);
+    const auto watchdog =
+        Watchdog::Start(comms.world(), temp / "run", marks, names, options, warning);
     EngineOptions engine_options;
     engine_options.graph = GraphModeOf(trial.config);
     engine_options.adversary_seed = trial.adversary_seed;
-    Engine engine({&setup.device, &setup.kernels, &comms, &marks}, run.layout, run.plans, engine_options);
+    Engine engine({&setup.device, &setup.kernels, &comms, &marks}, run.layout, run.plans,
+                  engine_options);
     RankContext rank{engine, run, setup.comms.rank(), setup.comms.world_size()};
     engine.InitWeights(5);
     for (int64_t step = 0; step < 2; ++step) StepOn(rank, trial.config, step);
@@ -81,7 +83,9 @@ Trial Small() {
   return trial;
 }
 
-TEST_CASE("a save that takes much longer than the limit is no hang while it writes, or waits for the disk") {
+TEST_CASE(
+    "a save that takes much longer than the limit is no hang while it writes, or waits for the "
+    "disk") {
   SlowDisk slow_writes, slow_sync;
   slow_writes.write = kLimit / 4;  // some dozen of them
   slow_sync.sync = 2 * kLimit;
@@ -111,7 +115,8 @@ LastMarks LastMarksOf(const StepPlan& plan, int world) {
       uint64_t& word = last.words[static_cast<size_t>(op.stream)];
       if (IsCollective(op.op))
         word = StreamWord(last.ops, StreamMark::kPassedCollective);
-      else if (world > 1 && op.stream == StreamId::kCompute && (before == nullptr || before->unit != op.unit))
+      else if (world > 1 && op.stream == StreamId::kCompute &&
+               (before == nullptr || before->unit != op.unit))
         word = StreamWord(last.ops, StreamMark::kComputing);
       if (op.stream == StreamId::kCompute) before = &op;
       ++last.ops;
@@ -120,9 +125,10 @@ LastMarks LastMarksOf(const StepPlan& plan, int world) {
   return last;
 }
 
-TEST_CASE("every way of executing a step leaves the marks of its last ops, on each stream of a device") {
-  for (const auto graph :
-       {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kMicrobatch, ExecutionConfig::Graph::kOff}) {
+TEST_CASE(
+    "every way of executing a step leaves the marks of its last ops, on each stream of a device") {
+  for (const auto graph : {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kMicrobatch,
+                           ExecutionConfig::Graph::kOff}) {
     Trial trial = Small();
     trial.world = std::min(2, TestRanks().MaxWorld());
     trial.config.execution.graph = graph;
@@ -133,14 +139,15 @@ TEST_CASE("every way of executing a step leaves the marks of its last ops, on ea
       ProgressMarks marks;
       EngineOptions options;
       options.graph = GraphModeOf(trial.config);
-      Engine engine({&setup.device, &setup.kernels, &comms, &marks}, run.layout, run.plans, options);
+      Engine engine({&setup.device, &setup.kernels, &comms, &marks}, run.layout, run.plans,
+                    options);
       RankContext rank{engine, run, setup.comms.rank(), setup.comms.world_size()};
       engine.InitWeights(5);
       for (int64_t step = 0; step < 5; ++step) {
         StepOn(rank, trial.config, step);
         const ProgressReading reading = marks.Read();
-        MR_CHECK_EQ(reading.runs, static_cast<uint64_t>(step) + 2, "runs after step {}, prologue included",
-                    step);
+        MR_CHECK_EQ(reading.runs, static_cast<uint64_t>(step) + 2,
+                    "runs after step {}, prologue included", step);
         MR_CHECK_EQ(reading.host_run.step, step, "step of the last run");
         MR_CHECK(!reading.busy(), "busy after step {}", step);
         if (!setup.device.captures()) {
@@ -151,16 +158,18 @@ TEST_CASE("every way of executing a step leaves the marks of its last ops, on ea
         MR_CHECK_EQ(reading.device_run.step, step, "step of the device's last run");
         for (size_t s = 0; s < kStreams; ++s)
           MR_CHECK_EQ(reading.device[kFirstStreamWord + s], last.words[s],
-                      "last mark of stream {} in step {}, graph {}", s, step, static_cast<int>(graph));
+                      "last mark of stream {} in step {}, graph {}", s, step,
+                      static_cast<int>(graph));
       }
       if (rank.rank == 0 && setup.device.captures() && engine.recorded_step() != nullptr)
-        WARN("graph " << static_cast<int>(graph) << ": " << engine.recorded_step()->nodes() << " nodes, "
-                      << engine.recorded_step()->mark_nodes() << " of them marks");
+        WARN("graph " << static_cast<int>(graph) << ": " << engine.recorded_step()->nodes()
+                      << " nodes, " << engine.recorded_step()->mark_nodes() << " of them marks");
     });
   }
 }
 
-TEST_CASE("a rank that leaves out a collective leaves the others in it, and the verdict says which") {
+TEST_CASE(
+    "a rank that leaves out a collective leaves the others in it, and the verdict says which") {
   Trial trial = Small();
   trial.world = 2;
   if (!HaveDevices(2)) return;
@@ -181,11 +190,14 @@ TEST_CASE("a rank that leaves out a collective leaves the others in it, and the 
       }
       comms.Abort(text);
     };
-    options.check_transport = [&] { comms.CheckHealth(); };  // over the memory of peers it names a peer
+    options.check_transport = [&] {
+      comms.CheckHealth();
+    };  // over the memory of peers it names a peer
     PlanNames names{&*run.plans.train, nullptr, nullptr, {}};
     for (const UnitSpec& unit : run.spec.units) names.units.push_back(unit.name);
     std::string warning;
-    const auto watchdog = Watchdog::Start(comms.world(), temp / "run", marks, names, options, warning);
+    const auto watchdog =
+        Watchdog::Start(comms.world(), temp / "run", marks, names, options, warning);
     Engine engine({&setup.device, &setup.kernels, &comms, &marks}, run.layout, run.plans, {});
     RankContext rank{engine, run, setup.comms.rank(), setup.comms.world_size()};
     engine.InitWeights(5);
@@ -198,8 +210,8 @@ TEST_CASE("a rank that leaves out a collective leaves the others in it, and the 
       comms.world().Barrier();
       MR_CHECK(false, "rank {} got through a step that hangs", rank.rank);
     } catch (const std::exception&) {
-      // Ranks are threads here, and a kernel over the memory of peers may touch this rank's until it has
-      // ended as well. Processes exit instead.
+      // Ranks are threads here, and a kernel over the memory of peers may touch this rank's until
+      // it has ended as well. Processes exit instead.
       both_ended.arrive_and_wait();
       throw;
     }
@@ -208,10 +220,11 @@ TEST_CASE("a rank that leaves out a collective leaves the others in it, and the 
   CHECK_THROWS_WITH(TestRanks().Run(2, work), Contains("no progress for"));
   REQUIRE_FALSE(verdicts.empty());
   const std::string& unit = run.spec.units[2].name;
-  CHECK_THAT(verdicts[0],
-             Contains(fmt::format("rank 0 (pid {}", ::getpid())) &&
-                 Contains(fmt::format("waits in all_gather of unit {} (op gather/{}", unit, unit)) &&
-                 Contains("step 4") && Contains("which others have passed, or left out; rank 1"));
+  CHECK_THAT(
+      verdicts[0],
+      Contains(fmt::format("rank 0 (pid {}", ::getpid())) &&
+          Contains(fmt::format("waits in all_gather of unit {} (op gather/{}", unit, unit)) &&
+          Contains("step 4") && Contains("which others have passed, or left out; rank 1"));
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
-// Times each CPU kernel on the shapes of one training step of a small model, and adds them up: which share of
-// the step is BLAS?
+// Times each CPU kernel on the shapes of one training step of a small model, and adds them up:
+// which share of the step is BLAS?
 //
-//   bazel run -c opt //tools/bench:kernels_cpu -- [--family gpt2|llama] [--batch B] [--seq T] [--width C]
-//   [--layers L] [--bf16]
+//   bazel run -c opt //tools/bench:kernels_cpu -- [--family gpt2|llama] [--batch B] [--seq T]
+//   [--width C] [--layers L] [--bf16]
 //
-// Prints per op: calls per step, microseconds, GFLOP/s by Flops(op), GB/s by the bytes of its operands, share
-// of the step. Data are random; every op runs on one core, best processor time of several repeats, with
-// operands as warm as they fit the caches.
+// Prints per op: calls per step, microseconds, GFLOP/s by Flops(op), GB/s by the bytes of its
+// operands, share of the step. Data are random; every op runs on one core, best processor time of
+// several repeats, with operands as warm as they fit the caches.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
@@ -55,7 +55,8 @@ class Bench {
       if (dtype == DType::kF32) view.as<float>()[i] = normal(random_);
       if (dtype == DType::kBF16) view.as<BFloat16>()[i] = ToBFloat16(normal(random_));
       if (dtype == DType::kI32)
-        view.as<int32_t>()[i] = static_cast<int32_t>(random_() % static_cast<uint64_t>(model_.vocab));
+        view.as<int32_t>()[i] =
+            static_cast<int32_t>(random_() % static_cast<uint64_t>(model_.vocab));
       if (dtype == DType::kF64) view.as<double>()[i] = 0;
     }
     return view;
@@ -75,7 +76,9 @@ class Bench {
   // Runs the op `calls` times per step.
   template <template <class> class Op>
   void Time(const char* name, int64_t calls, bool blas, KernelFn<Op> entry, Op<TensorView> op) {
-    const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+    const auto shape_of = [](const TensorView& view) {
+      return Shape{view.layout, static_cast<bool>(view)};
+    };
     const Op<Shape> shape = ConvertOp<Op, TensorView, Shape>(op, shape_of);
     if constexpr (requires { WorkspaceBytes(shape, Backend::kCpu); }) {
       const int64_t bytes = WorkspaceBytes(shape, Backend::kCpu);
@@ -102,8 +105,8 @@ class Bench {
     }
     std::printf("%-28s %5s %10s %8s %8s %7s\n", "op", "calls", "us", "GFLOP/s", "GB/s", "share");
     for (const Line& line : lines_)
-      std::printf("%-28s %5lld %10.1f %8.1f %8.1f %6.2f%%\n", line.name, static_cast<long long>(line.calls),
-                  line.seconds * 1e6, line.gflops, line.gbytes,
+      std::printf("%-28s %5lld %10.1f %8.1f %8.1f %6.2f%%\n", line.name,
+                  static_cast<long long>(line.calls), line.seconds * 1e6, line.gflops, line.gbytes,
                   100 * line.seconds * static_cast<double>(line.calls) / total);
     std::printf("step %.1f ms, %.0f tokens/s, matmul %.1f%%\n", total * 1e3,
                 static_cast<double>(model_.rows()) / total, 100 * blas / total);
@@ -131,11 +134,13 @@ TensorView Transposed(TensorView view) {
   return view;
 }
 
-// A linear layer [R,in] x [in,out]: forward, gradient of the input, gradient of the weight (accumulated).
+// A linear layer [R,in] x [in,out]: forward, gradient of the input, gradient of
+// the weight (accumulated).
 void TimeLinear(Bench& bench, const Model& m, const char* const names[3], int64_t calls, int64_t in,
                 int64_t out) {
   const KernelTable& table = CpuKernels();
-  const TensorView x = bench.New({m.rows(), in}), w = bench.New({in, out}), y = bench.New({m.rows(), out});
+  const TensorView x = bench.New({m.rows(), in}), w = bench.New({in, out}),
+                   y = bench.New({m.rows(), out});
   MatmulOp<TensorView> op{};
   op.a = x, op.b = w, op.out = y;
   bench.Time(names[0], calls, true, table.matmul, op);
@@ -167,7 +172,8 @@ void TimeAttention(Bench& bench, const Model& m) {
   op.scale = 1 / std::sqrt(static_cast<float>(m.head_dim));
   bench.Time("attention", m.layers, false, table.attention, op);
   AttentionGradOp<TensorView> grad{};
-  grad.q = op.q, grad.k = op.k, grad.v = op.v, grad.out = op.out, grad.lse = op.lse, grad.scale = op.scale;
+  grad.q = op.q, grad.k = op.k, grad.v = op.v, grad.out = op.out, grad.lse = op.lse,
+  grad.scale = op.scale;
   grad.d_out = bench.New({m.batch, m.length, m.heads(), m.head_dim});
   grad.d_q = slice(grad_row, 0), grad.d_k = slice(grad_row, 1), grad.d_v = slice(grad_row, 2);
   bench.Time("attention gradient", m.layers, false, table.attention_grad, grad);
@@ -237,8 +243,8 @@ void TimeEnds(Bench& bench, const Model& m) {
   loss.loss_sum = bench.New(DType::kF64, {1});
   bench.Time("cross entropy + gradient", 1, false, table.cross_entropy, loss);
 
-  const int64_t n =
-      m.layers * (4 * m.width * m.width + (m.llama ? 3 : 2) * m.width * m.ffn()) + m.vocab * m.width;
+  const int64_t n = m.layers * (4 * m.width * m.width + (m.llama ? 3 : 2) * m.width * m.ffn()) +
+                    m.vocab * m.width;
   AdamWOp<TensorView> adamw{};
   adamw.master = bench.New(DType::kF32, {n}), adamw.m = bench.New(DType::kF32, {n}),
   adamw.v = bench.New(DType::kF32, {n});

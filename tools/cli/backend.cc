@@ -17,10 +17,10 @@ Backend ChooseBackend(const Config& config) {
     case Wanted::kAuto:
       return CudaBuiltIn() && VisibleGpus() > 0 ? Backend::kCuda : Backend::kCpu;
     case Wanted::kCuda:
-      MR_REQUIRE(
-          ErrorCode::kDevice, VisibleGpus() > 0,
-          "execution.backend is cuda, but no GPU is visible here (`millrace doctor` says why); `auto` and "
-          "`cpu` run without one");
+      MR_REQUIRE(ErrorCode::kDevice, VisibleGpus() > 0,
+                 "execution.backend is cuda, but no GPU is visible here (`millrace doctor` says "
+                 "why); `auto` and "
+                 "`cpu` run without one");
       return Backend::kCuda;
   }
   return Backend::kCpu;
@@ -30,7 +30,8 @@ BackendTraits TraitsOf(Backend backend, int world) {
   return {backend, backend == Backend::kCpu ? ScratchBytes(world) : 0, 0};
 }
 
-RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config, const Mesh& mesh) {
+RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config,
+                          const Mesh& mesh) {
   if (backend == Backend::kCuda) return MakeCudaRankDevice(host, config, mesh);
   RankDevice rank;
   rank.notice = DecidePeerMemory(config.execution.peer_memory, backend, mesh, {}).notice;

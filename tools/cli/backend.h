@@ -1,5 +1,5 @@
-// Which device a rank runs on. cuda_backend.cc implements the half that needs CUDA; a build without it links
-// no_cuda_backend.cc instead.
+// Which device a rank runs on. cuda_backend.cc implements the half that needs CUDA; a build without
+// it links no_cuda_backend.cc instead.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,8 @@ bool CudaBuiltIn();
 // GPUs that this process may use; 0 without CUDA or a driver. Makes no context.
 int VisibleGpus();
 
-// What a rank needs of its device; `comms` moves that device's memory. Members die in reverse order.
+// What a rank needs of its device; `comms` moves that device's memory. Members die in reverse
+// order.
 struct RankDevice {
   std::unique_ptr<ProfilerRanges> ranges;  // null: no profiler listens
   std::unique_ptr<Device> device;
@@ -32,15 +33,16 @@ struct RankDevice {
   std::string notice;    // for rank 0 to say; "": nothing
 };
 
-// Backend for a configuration on this machine: execution.backend, or for `auto` cuda where it is built in and
-// a GPU is visible. Error(kDevice) when cuda is asked for and no GPU is visible.
+// Backend for a configuration on this machine: execution.backend, or for `auto` cuda where it is
+// built in and a GPU is visible. Error(kDevice) when cuda is asked for and no GPU is visible.
 Backend ChooseBackend(const Config& config);
 // Without a device: what it has for the arena is not known.
 BackendTraits TraitsOf(Backend backend, int world);
 
-// A collective: on a host with several ranks each takes the GPU of its place among them. Error(kConfig) also
-// where execution.peer_memory asks for what cannot be. `mesh` is the run's.
-RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config, const Mesh& mesh);
+// A collective: on a host with several ranks each takes the GPU of its place among them.
+// Error(kConfig) also where execution.peer_memory asks for what cannot be. `mesh` is the run's.
+RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config,
+                          const Mesh& mesh);
 
 // The part that needs CUDA; an error of ours in a build without it.
 RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mesh& mesh);

@@ -35,12 +35,13 @@ constexpr int64_t kIssueSteps = 5;
 constexpr int64_t kOpSteps = 5;
 
 struct Times {
-  std::vector<double> step_ms;     // from the end of one step to the end of the next, by the device's clock
+  std::vector<double>
+      step_ms;  // from the end of one step to the end of the next, by the device's clock
   std::vector<double> enqueue_us;  // host time to issue a step; on a host device, to run it
 };
 
-// Steps [first, first + count). On a device that works while the host goes on, a step stays in flight, as
-// in training; on a host device all ranks begin each step together.
+// Steps [first, first + count). On a device that works while the host goes on, a step stays in
+// flight, as in training; on a host device all ranks begin each step together.
 Times RunSteps(Session& session, int64_t first, int64_t count) {
   Engine& engine = session.engine();
   const bool async = session.device().captures();
@@ -55,7 +56,8 @@ Times RunSteps(Session& session, int64_t first, int64_t count) {
       const auto start = Clock::now();
       if (!async || step == first) last = start;
       engine.Enqueue(tokens, step, session.batcher().valid_tokens());
-      times.enqueue_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+      times.enqueue_us.push_back(
+          std::chrono::duration<double, std::micro>(Clock::now() - start).count());
       if (engine.steps_in_flight() <= lag) continue;
     }
     engine.Collect();
@@ -67,9 +69,10 @@ Times RunSteps(Session& session, int64_t first, int64_t count) {
   return times;
 }
 
-// Host time to issue one step. Where a step has run when it was issued: its time outside kernels and
-// communicators.
-double HostMicroseconds(Session& session, CallTimer* timer, const Times& measured, int64_t first_step) {
+// Host time to issue one step. Where a step has run when it was issued: its time outside kernels
+// and communicators.
+double HostMicroseconds(Session& session, CallTimer* timer, const Times& measured,
+                        int64_t first_step) {
   if (timer == nullptr) return Quantile(measured.enqueue_us, 0.5);
   std::vector<double> host;
   timer->TurnOn();
@@ -87,7 +90,8 @@ void RequireWritable(const std::string& path) {
   std::error_code ignored;
   MR_REQUIRE(ErrorCode::kIo, ::access(folder.c_str(), W_OK | X_OK) == 0,
              "--trace {}: {} is no folder that can be written to", path, folder);
-  MR_REQUIRE(ErrorCode::kIo, !std::filesystem::is_directory(path, ignored), "--trace {}: is a folder", path);
+  MR_REQUIRE(ErrorCode::kIo, !std::filesystem::is_directory(path, ignored),
+             "--trace {}: is a folder", path);
 }
 
 }  // namespace
@@ -113,8 +117,8 @@ int BenchVerb(const BenchArguments& arguments) {
     RunSteps(session, 0, arguments.warmup);
     const Times times = RunSteps(session, arguments.warmup, arguments.steps);
     const std::vector<double>& step_ms = times.step_ms;
-    const double host_us =
-        HostMicroseconds(session, timer ? &*timer : nullptr, times, arguments.warmup + arguments.steps);
+    const double host_us = HostMicroseconds(session, timer ? &*timer : nullptr, times,
+                                            arguments.warmup + arguments.steps);
     std::vector<OpRow> ops;
     const StepCounters counters = session.engine().counters();
     std::optional<Floor> floor;
@@ -130,7 +134,8 @@ int BenchVerb(const BenchArguments& arguments) {
     if (!arguments.trace.empty())
       traced = TraceStep(
           session, arguments.trace,
-          [&, next = arguments.warmup + arguments.steps + kIssueSteps + kOpSteps](int64_t count) mutable {
+          [&, next = arguments.warmup + arguments.steps + kIssueSteps +
+                     kOpSteps](int64_t count) mutable {
             const int64_t first = std::exchange(next, next + count);
             return RunSteps(session, first, count).step_ms;
           },
@@ -186,10 +191,11 @@ int BenchVerb(const BenchArguments& arguments) {
       return 0;
     }
     std::cout << fmt::format(
-                     "step {:.2f} ms (p10 {:.2f}, p90 {:.2f}), {:.0f} tokens/s per rank, {} ranks, issued in "
+                     "step {:.2f} ms (p10 {:.2f}, p90 {:.2f}), {:.0f} tokens/s per rank, {} ranks, "
+                     "issued in "
                      "{:.0f} us, {} graph nodes",
-                     median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(), host_us,
-                     graph_nodes)
+                     median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(),
+                     host_us, graph_nodes)
               << std::endl;
     if (traced) std::cout << traced->Text() << std::endl;
     if (!ops.empty()) std::cout << OpsText(ops) << std::flush;

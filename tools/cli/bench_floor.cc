@@ -37,7 +37,8 @@ std::vector<uint16_t> Pattern() {
 }
 
 bool TimedAlone(const KernelOp& op) {
-  return std::holds_alternative<MatmulOp<View>>(op) || std::holds_alternative<AttentionOp<View>>(op) ||
+  return std::holds_alternative<MatmulOp<View>>(op) ||
+         std::holds_alternative<AttentionOp<View>>(op) ||
          std::holds_alternative<AttentionGradOp<View>>(op) || IsCollective(op);
 }
 
@@ -58,9 +59,9 @@ class Stopwatch {
   explicit Stopwatch(Device& device)
       : device_(device), begin_(device.MakeTimedEvent()), end_(device.MakeTimedEvent()) {}
 
-  // Microseconds of one call: the best of several batches of `calls`, 0: of as many as fill kBatchMs. Where
-  // the device can, and `capture`, a batch is one graph, as in a step: issued one by one, calls of a few
-  // microseconds take as long as the host does.
+  // Microseconds of one call: the best of several batches of `calls`, 0: of as many as fill
+  // kBatchMs. Where the device can, and `capture`, a batch is one graph, as in a step: issued one
+  // by one, calls of a few microseconds take as long as the host does.
   template <class F>
   double Best(Stream& stream, int calls, bool capture, F&& issue) {
     Time(stream, issue);  // loads the kernel
@@ -128,10 +129,12 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
   Scramble(device, binding.arena, engine.arena_bytes(), compute);
 
   Floor floor;
-  floor.copy_bytes_per_second = CopyRate(watch, environment, binding.arena, engine.arena_bytes(), compute);
+  floor.copy_bytes_per_second =
+      CopyRate(watch, environment, binding.arena, engine.arena_bytes(), compute);
   Machine here = machine;
   here.memory = floor.copy_bytes_per_second;
-  here.vector = std::numeric_limits<double>::infinity();  // a rate that nobody measured here is no floor
+  here.vector =
+      std::numeric_limits<double>::infinity();  // a rate that nobody measured here is no floor
 
   std::map<std::string, AloneRow> alone;
   struct Products {
@@ -154,12 +157,14 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
           const int calls = IsCollective(op.op) ? kCollectiveCalls : 0;
           if (calls > 0) engine.comms().world().Barrier();
           row.op = NameOf(op.op);
-          row.us = watch.Best(stream, calls, calls == 0,
-                              [&] { RunOp(bound, *environment.kernels, engine.comms(), unused, stream); });
+          row.us = watch.Best(stream, calls, calls == 0, [&] {
+            RunOp(bound, *environment.kernels, engine.comms(), unused, stream);
+          });
           row.flops_per_second = estimate.flops / row.us * 1e6;
-          row.bytes_per_second = static_cast<double>(calls > 0 ? estimate.wire_bytes
-                                                               : estimate.read_bytes + estimate.write_bytes) /
-                                 row.us * 1e6;
+          row.bytes_per_second =
+              static_cast<double>(calls > 0 ? estimate.wire_bytes
+                                            : estimate.read_bytes + estimate.write_bytes) /
+              row.us * 1e6;
         }
         seconds = row.us * 1e-6;
       }
@@ -175,11 +180,13 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
     }
   }
   for (const auto& [dtype, of] : products) floor.device_ms += of.flops / of.best_rate * 1e3;
-  floor.ms = std::max(floor.device_ms, *std::max_element(floor.stream_ms.begin(), floor.stream_ms.end()));
+  floor.ms =
+      std::max(floor.device_ms, *std::max_element(floor.stream_ms.begin(), floor.stream_ms.end()));
   for (auto& [name, row] : alone) floor.alone.push_back(std::move(row));
-  std::stable_sort(floor.alone.begin(), floor.alone.end(), [](const AloneRow& a, const AloneRow& b) {
-    return a.us * static_cast<double>(a.count) > b.us * static_cast<double>(b.count);
-  });
+  std::stable_sort(
+      floor.alone.begin(), floor.alone.end(), [](const AloneRow& a, const AloneRow& b) {
+        return a.us * static_cast<double>(a.count) > b.us * static_cast<double>(b.count);
+      });
   return floor;
 }
 
@@ -193,7 +200,9 @@ nlohmann::ordered_json FloorJson(const Floor& floor) {
                      {"bytes_per_s", row.bytes_per_second}});
   return {{"ms", floor.ms},
           {"stream_ms",
-           {{"compute", floor.stream_ms[0]}, {"gather", floor.stream_ms[1]}, {"reduce", floor.stream_ms[2]}}},
+           {{"compute", floor.stream_ms[0]},
+            {"gather", floor.stream_ms[1]},
+            {"reduce", floor.stream_ms[2]}}},
           {"device_ms", floor.device_ms},
           {"copy_bytes_per_s", floor.copy_bytes_per_second},
           {"kind_ms", floor.kind_ms},
@@ -202,7 +211,8 @@ nlohmann::ordered_json FloorJson(const Floor& floor) {
 
 std::string FloorText(const Floor& floor, double step_ms, const std::vector<OpRow>& rows) {
   std::string text = fmt::format(
-      "floor {:.2f} ms (streams: compute {:.2f}, gather {:.2f}, reduce {:.2f}; all work on a busy device "
+      "floor {:.2f} ms (streams: compute {:.2f}, gather {:.2f}, reduce {:.2f}; all work on a busy "
+      "device "
       "{:.2f}); the step takes {:.2f} times that; a copy moves {:.0f} GB/s\n",
       floor.ms, floor.stream_ms[0], floor.stream_ms[1], floor.stream_ms[2], floor.device_ms,
       step_ms / floor.ms, floor.copy_bytes_per_second / 1e9);
@@ -214,8 +224,8 @@ std::string FloorText(const Floor& floor, double step_ms, const std::vector<OpRo
     text += fmt::format("{} {} {:+.2f} ms", i == 0 ? "" : ",", gaps[i].second, gaps[i].first);
   text += "\n\nalone on the device\n";
   for (const AloneRow& row : floor.alone)
-    text += fmt::format("{:>5} x {:>9.1f} us {:>9.1f} GFLOP/s {:>8.1f} GB/s  {}\n", row.count, row.us,
-                        row.flops_per_second / 1e9, row.bytes_per_second / 1e9, row.op);
+    text += fmt::format("{:>5} x {:>9.1f} us {:>9.1f} GFLOP/s {:>8.1f} GB/s  {}\n", row.count,
+                        row.us, row.flops_per_second / 1e9, row.bytes_per_second / 1e9, row.op);
   return text;
 }
 

@@ -3,10 +3,11 @@
 //   matmul, attention, attention_grad   the op's own time at its own shapes, alone on the device, on random
 //   numbers all_gather, reduce_scatter, ...     the same, all ranks at once other ops bytes read and written
 //   once / what a copy reaches here
-//   step                                the longest of the streams' sums (communication may hide behind
-//   computation), or all that the device computes on any stream, if that is more: streams share it
-// (The floor formula of tools/bench/README.md.) Bursts of one op run at higher clocks than a whole step can
-// hold.
+//   step                                the longest of the streams' sums (communication
+//   may hide behind computation), or all that the device computes on any stream, if that
+//   is more: streams share it
+// (The floor formula of tools/bench/README.md.) Bursts of one op run at higher clocks
+// than a whole step can hold.
 #pragma once
 
 #include <array>
@@ -31,8 +32,8 @@ struct AloneRow {
 struct Floor {
   double ms = 0;
   std::array<double, kStreams> stream_ms{};
-  // Everything but collectives, were no SM ever idle: products at the rate of the fastest of their dtype, the
-  // rest as above.
+  // Everything but collectives, were no SM ever idle: products at the rate of the fastest of their
+  // dtype, the rest as above.
   double device_ms = 0;
   double copy_bytes_per_second = 0;       // read plus written
   std::map<std::string, double> kind_ms;  // per step, by kind of op

@@ -30,8 +30,9 @@ std::vector<OpRow> TimeOps(Session& session, const Machine& machine, int steps,
   std::vector<OpRow> rows;
   for (const KindFigures& figures : PredictRun(session, machine).kinds) {
     std::vector<OpTimer::Sum>& sums = seen[figures.kind];
-    std::sort(sums.begin(), sums.end(),
-              [](const OpTimer::Sum& a, const OpTimer::Sum& b) { return a.milliseconds < b.milliseconds; });
+    std::sort(sums.begin(), sums.end(), [](const OpTimer::Sum& a, const OpTimer::Sum& b) {
+      return a.milliseconds < b.milliseconds;
+    });
     OpRow row{figures.kind,
               0,
               0,
@@ -45,7 +46,8 @@ std::vector<OpRow> TimeOps(Session& session, const Machine& machine, int steps,
     }
     rows.push_back(std::move(row));
   }
-  std::stable_sort(rows.begin(), rows.end(), [](const OpRow& a, const OpRow& b) { return a.ms > b.ms; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const OpRow& a, const OpRow& b) { return a.ms > b.ms; });
   return rows;
 }
 
@@ -65,13 +67,13 @@ nlohmann::ordered_json OpsJson(const std::vector<OpRow>& rows) {
 std::string OpsText(const std::vector<OpRow>& rows) {
   double sum = 0;
   for (const OpRow& row : rows) sum += row.ms;
-  std::string text = fmt::format("{:<18}{:>7}{:>11}{:>8}{:>12}{:>10}{:>12}{:>10}\n", "op", "count", "ms",
-                                 "share", "GFLOP/s", "GB/s", "floor ms", "of floor");
+  std::string text = fmt::format("{:<18}{:>7}{:>11}{:>8}{:>12}{:>10}{:>12}{:>10}\n", "op", "count",
+                                 "ms", "share", "GFLOP/s", "GB/s", "floor ms", "of floor");
   for (const OpRow& row : rows)
-    text += fmt::format("{:<18}{:>7}{:>11.3f}{:>7.1f}%{:>12.1f}{:>10.1f}{:>12.3f}{:>9.0f}%\n", row.kind,
-                        row.count, row.ms, sum > 0 ? 100 * row.ms / sum : 0,
-                        PerSecond(row.flops, row.ms) / 1e9, PerSecond(row.bytes, row.ms) / 1e9, row.floor_ms,
-                        row.ms > 0 ? 100 * row.floor_ms / row.ms : 0);
+    text += fmt::format("{:<18}{:>7}{:>11.3f}{:>7.1f}%{:>12.1f}{:>10.1f}{:>12.3f}{:>9.0f}%\n",
+                        row.kind, row.count, row.ms, sum > 0 ? 100 * row.ms / sum : 0,
+                        PerSecond(row.flops, row.ms) / 1e9, PerSecond(row.bytes, row.ms) / 1e9,
+                        row.floor_ms, row.ms > 0 ? 100 * row.floor_ms / row.ms : 0);
   return text;
 }
 

@@ -1,4 +1,5 @@
-// Where a step's time goes, by kind of op: measured, beside the least time that the cost model allows.
+// Where a step's time goes, by kind of op: measured, beside the least time
+// that the cost model allows.
 #pragma once
 
 #include <functional>

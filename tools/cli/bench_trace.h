@@ -1,5 +1,5 @@
-// bench --trace: a measured step of all ranks as a Chrome trace (runtime/api/step_trace.h), and what its
-// events cost.
+// bench --trace: a measured step of all ranks as a Chrome trace (runtime/api/step_trace.h), and
+// what its events cost.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ struct StepTrace {
   std::string Text() const;  // a line
 };
 
-// Collective: run_steps(n) runs n steps on every rank and returns the milliseconds of each; `plain_ms` is
-// what they took before. Rank 0 writes `path`, whole or not at all. Error(kIo).
+// Collective: run_steps(n) runs n steps on every rank and returns the milliseconds of each;
+// `plain_ms` is what they took before. Rank 0 writes `path`, whole or not at all. Error(kIo).
 StepTrace TraceStep(Session& session, const std::string& path,
                     const std::function<std::vector<double>(int64_t)>& run_steps, double plain_ms);
 

@@ -20,8 +20,8 @@ auto Timed(void (*entry)(const Op&, Stream&)) {
   return entry == nullptr ? nullptr : static_cast<decltype(entry)>(call);
 }
 
-// The table with each of the entries behind a timed call. The size check is for entries that are added and
-// not listed.
+// The table with each of the entries behind a timed call. The size check is for entries that are
+// added and not listed.
 template <auto... kEntries>
 KernelTable TimedTable(const KernelTable& kernels) {
   static_assert(sizeof...(kEntries) * sizeof(void*) == sizeof(KernelTable));
@@ -33,9 +33,10 @@ KernelTable TimedTable(const KernelTable& kernels) {
 using T = KernelTable;
 constexpr auto kTimedTable =
     &TimedTable<&T::embed, &T::embed_grad, &T::norm, &T::norm_grad, &T::matmul, &T::column_sum,
-                &T::rope_table, &T::rope, &T::attention, &T::attention_grad, &T::add, &T::activation,
-                &T::activation_grad, &T::cross_entropy, &T::select_row, &T::cast, &T::concat, &T::accumulate,
-                &T::zero_ranges, &T::finite_scan, &T::sum_squares, &T::begin_step, &T::step_stats, &T::adamw>;
+                &T::rope_table, &T::rope, &T::attention, &T::attention_grad, &T::add,
+                &T::activation, &T::activation_grad, &T::cross_entropy, &T::select_row, &T::cast,
+                &T::concat, &T::accumulate, &T::zero_ranges, &T::finite_scan, &T::sum_squares,
+                &T::begin_step, &T::step_stats, &T::adamw>;
 
 class TimedCommunicator final : public Communicator {
  public:
@@ -67,7 +68,9 @@ class TimedCommunicator final : public Communicator {
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
   void SetCounters(const CommCounters& counters) override { inner_->SetCounters(counters); }
-  void RegisterMemory(std::byte* base, int64_t bytes) override { inner_->RegisterMemory(base, bytes); }
+  void RegisterMemory(std::byte* base, int64_t bytes) override {
+    inner_->RegisterMemory(base, bytes);
+  }
   void UnregisterMemory(std::byte* base) noexcept override { inner_->UnregisterMemory(base); }
   void Connect(const CommUses& uses) override { inner_->Connect(uses); }
   void CheckHealth() const override { inner_->CheckHealth(); }
@@ -89,11 +92,13 @@ CallTimer::CallTimer(const KernelTable& kernels, CommFactory& factory)
 
 CallTimer::~CallTimer() { active = nullptr; }
 
-std::unique_ptr<Communicator> CallTimer::Make(const std::vector<int>& ranks, const std::string& label) {
+std::unique_ptr<Communicator> CallTimer::Make(const std::vector<int>& ranks,
+                                              const std::string& label) {
   return std::make_unique<TimedCommunicator>(factory_.Make(ranks, label), *this);
 }
 
-std::unique_ptr<Communicator> CallTimer::MakeSmall(const std::vector<int>& ranks, const std::string& label) {
+std::unique_ptr<Communicator> CallTimer::MakeSmall(const std::vector<int>& ranks,
+                                                   const std::string& label) {
   return std::make_unique<TimedCommunicator>(factory_.MakeSmall(ranks, label), *this);
 }
 

@@ -1,9 +1,9 @@
-// How much of a step a rank spends inside kernels and communicators; the rest is the host's own work: walking
-// the plan, events, arguments. On a host device a kernel runs when it is issued, so that the host's time to
-// issue a step can only be told apart this way.
+// How much of a step a rank spends inside kernels and communicators; the rest is the host's own
+// work: walking the plan, events, arguments. On a host device a kernel runs when it is issued, so
+// that the host's time to issue a step can only be told apart this way.
 //
-// Threads  One timer per process at a time (a kernel is a plain function and finds its timer in a static),
-// used by one thread.
+// Threads  One timer per process at a time (a kernel is a plain function and finds its timer in a
+// static), used by one thread.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,10 @@ class CallTimer final : public CommFactory {
   // The same communicators, likewise.
   int rank() const noexcept override { return factory_.rank(); }
   int world_size() const noexcept override { return factory_.world_size(); }
-  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override;
-  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks, const std::string& label) override;
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                     const std::string& label) override;
+  std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks,
+                                          const std::string& label) override;
   std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
                                               const std::string& label) override {
     return factory_.AllocateArena(device, bytes, label);

@@ -22,8 +22,8 @@ struct ConfigArguments {
   std::vector<std::string> sets;
 };
 
-// One rank of a verb that needs ranks: its factory, the environment of a session, and whose figures MFU is
-// for.
+// One rank of a verb that needs ranks: its factory, the environment of a session, and
+// whose figures MFU is for.
 struct RankContext {
   CommFactory& factory;
   Environment environment;
@@ -32,16 +32,17 @@ struct RankContext {
   bool leader() const { return factory.rank() == 0; }
 };
 
-// Runs `body` on this process's rank: under MPI when a launcher started it, alone otherwise. Loads and checks
-// the configuration first: a wrong one is printed once, by rank 0, and is the exit code 2 of every rank. An
-// exception of the body ends the whole job with its exit code; what every rank finds alike (data, checkpoint,
-// ...) is said by rank 0 alone. In preflight (MILLRACE_PREFLIGHT=1, MILLRACE_WORLD=N; set by tools/millrace)
-// only the checking is done.
+// Runs `body` on this process's rank: under MPI when a launcher started it, alone otherwise. Loads
+// and checks the configuration first: a wrong one is printed once, by rank 0, and is the exit code
+// 2 of every rank. An exception of the body ends the whole job with its exit code; what every rank
+// finds alike (data, checkpoint, ...) is said by rank 0 alone. In preflight (MILLRACE_PREFLIGHT=1,
+// MILLRACE_WORLD=N; set by tools/millrace) only the checking is done.
 int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
                const std::function<int(RankContext&)>& body);
 
-// On rank 0 the lock of run.dir, for verbs that write there; a warning of it is printed. Error(kConfig):
-// another run has it. The other ranks go on at once, and are ended with rank 0 if it is refused.
+// On rank 0 the lock of run.dir, for verbs that write there; a warning of it is
+// printed. Error(kConfig): another run has it. The other ranks go on at once, and are
+// ended with rank 0 if it is refused.
 std::unique_ptr<RunLock> LockRun(const RankContext& context);
 
 // One command-line verb; each is one file. Returns the process's exit code.
@@ -113,7 +114,8 @@ int CompareVerb(const CompareArguments& arguments);  // 0: the same; 1: they dif
 int ReportVerb(const ReportArguments& arguments);
 int ImportVerb(const ExchangeArguments& arguments);
 int ExportVerb(const ExchangeArguments& arguments);
-int DoctorVerb(bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot
+int DoctorVerb(
+    bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot
 int ConfigSchemaVerb();
 int ConfigDocsVerb();
 int ConfigShowVerb(const ConfigArguments& arguments, bool json);

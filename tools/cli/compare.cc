@@ -1,5 +1,5 @@
-// millrace compare: two runs side by side: from which step on they differ, by how much, and what was
-// different when they were made.
+// millrace compare: two runs side by side: from which step on they differ, by how much, and what
+// was different when they were made.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ struct Side {
   std::map<std::string, std::string> stage_texts;  // what could be planned again
 };
 
-// The stages of the run's last call, planned again here; those whose hash is not the recorded one are left
-// out: this version of the program plans otherwise than the one that trained.
+// The stages of the run's last call, planned again here; those whose hash is not the recorded one
+// are left out: this version of the program plans otherwise than the one that trained.
 std::map<std::string, std::string> PlanAgain(const RecordedRun& run) {
   std::map<std::string, std::string> texts;
   if (run.history.empty()) return texts;
@@ -38,7 +38,8 @@ std::map<std::string, std::string> PlanAgain(const RecordedRun& run) {
   try {
     const Config config = ConfigOf(call);
     const auto world = static_cast<int>(call.world);
-    const BackendTraits traits = TraitsOf(call.backend == "cuda" ? Backend::kCuda : Backend::kCpu, world);
+    const BackendTraits traits =
+        TraitsOf(call.backend == "cuda" ? Backend::kCuda : Backend::kCpu, world);
     const AssembledRun planned = Assemble(config, world, traits, {.train = true});
     for (const PlanStage& stage : PlanStages(config, planned)) {
       const auto recorded = call.plan_stages.find(stage.name);
@@ -46,7 +47,8 @@ std::map<std::string, std::string> PlanAgain(const RecordedRun& run) {
         texts[stage.name] = stage.text;
     }
   } catch (const Error&) {
-    // Another version's keys or models: the hashes have said that the stages differ, no more can be shown.
+    // Another version's keys or models: the hashes have said that the stages
+    // differ, no more can be shown.
   }
   return texts;
 }
@@ -62,13 +64,14 @@ LineDifference FirstDifference(const std::string& stage, const Side& a, const Si
 Json Number(float value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json PairJson(const ValuePair& pair) {
-  return {{"step", pair.step},
-          {"a", Number(pair.a)},
-          {"b", Number(pair.b)},
-          {"a_bits", Float32Bits(pair.a)},
-          {"b_bits", Float32Bits(pair.b)},
-          {"difference", std::isfinite(pair.difference()) ? Json(pair.difference()) : Json(nullptr)},
-          {"ulps", pair.ulps ? Json(*pair.ulps) : Json(nullptr)}};
+  return {
+      {"step", pair.step},
+      {"a", Number(pair.a)},
+      {"b", Number(pair.b)},
+      {"a_bits", Float32Bits(pair.a)},
+      {"b_bits", Float32Bits(pair.b)},
+      {"difference", std::isfinite(pair.difference()) ? Json(pair.difference()) : Json(nullptr)},
+      {"ulps", pair.ulps ? Json(*pair.ulps) : Json(nullptr)}};
 }
 
 Json SeriesJson(const SeriesComparison& series) {
@@ -96,7 +99,8 @@ Json RangesJson(const std::vector<StepRange>& ranges) {
 
 Json SkippedJson(const std::vector<SkippedStep>& skipped) {
   Json all = Json::array();
-  for (const SkippedStep& step : skipped) all.push_back({{"step", step.step}, {"offender", step.offender}});
+  for (const SkippedStep& step : skipped)
+    all.push_back({{"step", step.step}, {"offender", step.offender}});
   return all;
 }
 
@@ -111,7 +115,8 @@ Json KeyJson(const Difference& key) {
   const auto values = [](const std::vector<ValueFrom>& from) {
     Json all = Json::array();
     for (const ValueFrom& v : from)
-      all.push_back({{"after_step", v.step}, {"value", Json::parse(v.value)}, {"origin", v.origin}});
+      all.push_back(
+          {{"after_step", v.step}, {"value", Json::parse(v.value)}, {"origin", v.origin}});
     return all;
   };
   return {{"key", key.name}, {"a", values(key.a)}, {"b", values(key.b)}};
@@ -124,8 +129,12 @@ Json StageJson(const Difference& stage, const Side& a, const Side& b) {
     return all;
   };
   const LineDifference line = FirstDifference(stage.name, a, b);
-  const Json first = line.line == 0 ? Json(nullptr) : Json{{"line", line.line}, {"a", line.a}, {"b", line.b}};
-  return {{"stage", stage.name}, {"a", hashes(stage.a)}, {"b", hashes(stage.b)}, {"first_difference", first}};
+  const Json first =
+      line.line == 0 ? Json(nullptr) : Json{{"line", line.line}, {"a", line.a}, {"b", line.b}};
+  return {{"stage", stage.name},
+          {"a", hashes(stage.a)},
+          {"b", hashes(stage.b)},
+          {"first_difference", first}};
 }
 
 Json EnvironmentJson(const Difference& entry) {
@@ -138,8 +147,11 @@ Json EnvironmentJson(const Difference& entry) {
 }
 
 Json ComparisonJson(const RunComparison& c, const Side& a, const Side& b) {
-  Json hashes = Json::object(), keys = Json::array(), stages = Json::array(), environment = Json::array();
-  const auto text = [](const std::optional<std::string>& hash) { return hash ? Json(*hash) : Json(nullptr); };
+  Json hashes = Json::object(), keys = Json::array(), stages = Json::array(),
+       environment = Json::array();
+  const auto text = [](const std::optional<std::string>& hash) {
+    return hash ? Json(*hash) : Json(nullptr);
+  };
   for (const HashComparison& hash : c.hashes)
     hashes[hash.name] = {{"a", text(hash.a)}, {"b", text(hash.b)}, {"equal", hash.equal()}};
   for (const Difference& key : c.keys) keys.push_back(KeyJson(key));
@@ -173,7 +185,8 @@ std::string Shortened(const std::string& text, size_t most) {
 std::string SideText(const char* name, const Side& side) {
   const RecordedMetrics& metrics = side.run.metrics;
   std::string text = fmt::format("{}  {}: {} steps", name, side.dir, metrics.steps.size());
-  if (!metrics.steps.empty()) text += fmt::format(", the last is {}", metrics.steps.rbegin()->first);
+  if (!metrics.steps.empty())
+    text += fmt::format(", the last is {}", metrics.steps.rbegin()->first);
   if (!side.run.summary) text += "; no summary.json: it goes on, or was killed";
   if (metrics.torn) text += "; the last line of metrics.jsonl is cut off and left out";
   if (metrics.repeated > 0)
@@ -183,44 +196,48 @@ std::string SideText(const char* name, const Side& side) {
 }
 
 std::string Verdict(const RunComparison& c) {
-  const bool hashes_known =
-      std::all_of(c.hashes.begin(), c.hashes.end(), [](const HashComparison& hash) { return hash.known(); });
+  const bool hashes_known = std::all_of(c.hashes.begin(), c.hashes.end(),
+                                        [](const HashComparison& hash) { return hash.known(); });
   if (c.same())
-    return hashes_known
-               ? fmt::format("The same: all {} losses and the final hashes are equal.", c.loss.common)
-               : fmt::format("No difference in {} losses; there are no final hashes.", c.loss.common);
-  const bool otherwise_made = std::any_of(c.hashes.begin(), c.hashes.end(), [](const HashComparison& hash) {
-    return hash.known() && !hash.equal();
-  });
+    return hashes_known ? fmt::format("The same: all {} losses and the final hashes are equal.",
+                                      c.loss.common)
+                        : fmt::format("No difference in {} losses; there are no final hashes.",
+                                      c.loss.common);
+  const bool otherwise_made =
+      std::any_of(c.hashes.begin(), c.hashes.end(),
+                  [](const HashComparison& hash) { return hash.known() && !hash.equal(); });
   if (c.same_results())
-    return otherwise_made ? "The same results, bit for bit, by another plan or other algorithms."
-                          : "The same results, bit for bit; the plan or algorithms of one run are not known.";
+    return otherwise_made
+               ? "The same results, bit for bit, by another plan or other algorithms."
+               : "The same results, bit for bit; the plan or algorithms of one run are not known.";
   if (c.loss.first) return fmt::format("The losses differ, from step {} on.", c.loss.first->step);
   if (c.eval_loss.first)
     return fmt::format("The losses are equal; held-out losses differ, from step {} on.",
                        c.eval_loss.first->step);
   const bool also_otherwise = !c.same_skips() || c.grad_norm.first;
   if (c.loss.common > 0 && also_otherwise && !hashes_known)
-    return fmt::format("The losses are equal in the {} steps that both have; {} differ.", c.loss.common,
-                       c.grad_norm.first ? "gradient norms" : "skipped updates");
+    return fmt::format("The losses are equal in the {} steps that both have; {} differ.",
+                       c.loss.common, c.grad_norm.first ? "gradient norms" : "skipped updates");
   if (c.loss.common == 0 && !hashes_known && c.only_a.empty() && c.only_b.empty())
     return "There is nothing to compare: neither run has a step.";
   if (!c.only_a.empty() || !c.only_b.empty())
-    return c.loss.common == 0 ? "The runs have no step in common."
-                              : fmt::format("No difference in the {} steps that both have.", c.loss.common);
+    return c.loss.common == 0
+               ? "The runs have no step in common."
+               : fmt::format("No difference in the {} steps that both have.", c.loss.common);
   return hashes_known ? "All losses are equal, but the runs end with other values."
                       : "All losses are equal; the final hashes of one run are not known.";
 }
 
 std::string SeriesText(const SeriesComparison& series) {
   if (series.common == 0) return "";
-  if (!series.first) return fmt::format("{}: equal in all {} common steps\n", series.name, series.common);
+  if (!series.first)
+    return fmt::format("{}: equal in all {} common steps\n", series.name, series.common);
   std::string text =
-      fmt::format("{}: differs in {} of {} common steps\n  {:>8} {:>14} {:>14} {:>12} {:>12}\n", series.name,
-                  series.differing, series.common, "step", "A", "B", "B - A", "ulps");
+      fmt::format("{}: differs in {} of {} common steps\n  {:>8} {:>14} {:>14} {:>12} {:>12}\n",
+                  series.name, series.differing, series.common, "step", "A", "B", "B - A", "ulps");
   const auto row = [&](const ValuePair& pair) {
-    text += fmt::format("  {:>8} {:>14.8g} {:>14.8g} {:>+12.3g} {:>12}\n", pair.step, pair.a, pair.b,
-                        pair.difference(), pair.ulps ? std::to_string(*pair.ulps) : "-");
+    text += fmt::format("  {:>8} {:>14.8g} {:>14.8g} {:>+12.3g} {:>12}\n", pair.step, pair.a,
+                        pair.b, pair.difference(), pair.ulps ? std::to_string(*pair.ulps) : "-");
   };
   row(*series.first);
   for (const ValuePair& pair : series.growth) row(pair);
@@ -239,7 +256,8 @@ std::string StepsText(const char* title, const std::vector<StepRange>& ranges) {
 std::string SkippedText(const char* title, const std::vector<SkippedStep>& skipped) {
   if (skipped.empty()) return "";
   std::vector<std::string> words;
-  for (const SkippedStep& step : skipped) words.push_back(fmt::format("{} ({})", step.step, step.offender));
+  for (const SkippedStep& step : skipped)
+    words.push_back(fmt::format("{} ({})", step.step, step.offender));
   return fmt::format("{}: {}\n", title, Shortened(fmt::format("{}", fmt::join(words, ", ")), 200));
 }
 
@@ -280,8 +298,8 @@ std::string KeysText(const RunComparison& c) {
   size_t width = 0;
   for (const Difference& key : c.keys) width = std::max(width, key.name.size());
   for (const Difference& key : c.keys)
-    text += fmt::format("  {:<{}}  A {}\n  {:<{}}  B {}\n", key.name, width, ValuesText(key.a), "", width,
-                        ValuesText(key.b));
+    text += fmt::format("  {:<{}}  A {}\n  {:<{}}  B {}\n", key.name, width, ValuesText(key.a), "",
+                        width, ValuesText(key.b));
   return text;
 }
 
@@ -316,35 +334,39 @@ std::string EnvironmentText(const RunComparison& c) {
   const auto values = [](const std::vector<ValueFrom>& from) {
     std::vector<std::string> words;
     for (const ValueFrom& v : from)
-      words.push_back((words.empty() ? "" : fmt::format("after step {} ", v.step)) + Shortened(v.value, 200));
+      words.push_back((words.empty() ? "" : fmt::format("after step {} ", v.step)) +
+                      Shortened(v.value, 200));
     return words.empty() ? "not recorded" : fmt::format("{}", fmt::join(words, ", "));
   };
   std::string text = "environment: differs\n";
   size_t width = 0;
   for (const Difference& entry : c.environment) width = std::max(width, entry.name.size());
   for (const Difference& entry : c.environment)
-    text += fmt::format("  {:<{}}  A {}\n  {:<{}}  B {}\n", entry.name, width, values(entry.a), "", width,
-                        values(entry.b));
+    text += fmt::format("  {:<{}}  A {}\n  {:<{}}  B {}\n", entry.name, width, values(entry.a), "",
+                        width, values(entry.b));
   return text;
 }
 
 }  // namespace
 
 int CompareVerb(const CompareArguments& arguments) {
-  Side a{arguments.a, ReadRunFolder(arguments.a), {}}, b{arguments.b, ReadRunFolder(arguments.b), {}};
+  Side a{arguments.a, ReadRunFolder(arguments.a), {}},
+      b{arguments.b, ReadRunFolder(arguments.b), {}};
   const RunComparison c = CompareRuns(a.run, b.run);
   if (!c.stages.empty()) {
     a.stage_texts = PlanAgain(a.run);
     b.stage_texts = PlanAgain(b.run);
   }
   if (arguments.json)
-    std::cout << ComparisonJson(c, a, b).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace)
+    std::cout << ComparisonJson(c, a, b).dump(-1, ' ', /*ensure_ascii=*/false,
+                                              Json::error_handler_t::replace)
               << std::endl;
   else
     std::cout << Verdict(c) << "\n"
-              << SideText("A", a) << SideText("B", b) << SeriesText(c.loss) << SeriesText(c.grad_norm)
-              << SeriesText(c.eval_loss) << StepsText("steps only in A", c.only_a)
-              << StepsText("steps only in B", c.only_b) << SkippedText("skipped in A", c.skipped_a)
+              << SideText("A", a) << SideText("B", b) << SeriesText(c.loss)
+              << SeriesText(c.grad_norm) << SeriesText(c.eval_loss)
+              << StepsText("steps only in A", c.only_a) << StepsText("steps only in B", c.only_b)
+              << SkippedText("skipped in A", c.skipped_a)
               << SkippedText("skipped in B", c.skipped_b)
               << RolledBackText("rolled back in A", c.rolled_back_a)
               << RolledBackText("rolled back in B", c.rolled_back_b) << HashesText(c) << KeysText(c)

@@ -40,8 +40,9 @@ std::string HumanDuration(double seconds) {
 }
 
 std::string StatusLine(const StepReport& r) {
-  std::string line = fmt::format("step {}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tok/s", r.step, r.steps,
-                                 r.loss, r.grad_norm, r.lr, HumanRate(r.tokens_per_s));
+  std::string line =
+      fmt::format("step {}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tok/s", r.step, r.steps,
+                  r.loss, r.grad_norm, r.lr, HumanRate(r.tokens_per_s));
   if (r.mfu > 0) line += fmt::format("  mfu {:.1f}%", 100 * r.mfu);
   line += fmt::format("  mem {}  eta {}", HumanBytes(r.peak_bytes), HumanDuration(r.eta_s));
   if (r.skipped > 0) line += fmt::format("  skipped {}", r.skipped);

@@ -1,5 +1,6 @@
-// What a person sees while a run goes on: one line per step, a progress bar on a terminal, warnings. Standard
-// output carries the status lines of rank 0; everything else goes to standard error.
+// What a person sees while a run goes on: one line per step, a progress bar on a
+// terminal, warnings. Standard output carries the status lines of rank 0; everything
+// else goes to standard error.
 #pragma once
 
 #include <cstdint>

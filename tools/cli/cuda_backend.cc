@@ -37,8 +37,8 @@ int LocalRank(CommFactory& host) {
   return static_cast<int>(std::count(names.begin(), mine, *mine));
 }
 
-// Figures of the GPU for MFU and predictions; of a GPU that nobody has measured, an H100's, and said so.
-// Never more memory than it has (a GH200 is an H200 with less).
+// Figures of the GPU for MFU and predictions; of a GPU that nobody has measured, an H100's, and
+// said so. Never more memory than it has (a GH200 is an H200 with less).
 Machine MachineOf(const CudaDevice& device) {
   const std::string name = device.name();
   const auto has = static_cast<int64_t>(device.properties().totalGlobalMem);
@@ -56,8 +56,10 @@ Machine MachineOf(const CudaDevice& device) {
 
 RunEnvironment FactsOf(const CudaDevice& device) {
   RunEnvironment facts = {{"device", device.name()}, {"NVIDIA driver", KernelDriver()}};
-  if (const std::string cuda = CudaOfDriver(); !cuda.empty()) facts.emplace_back("CUDA of the driver", cuda);
-  for (const LibraryReport& library : LoadedCudaLibraries()) facts.emplace_back(library.name, library.loaded);
+  if (const std::string cuda = CudaOfDriver(); !cuda.empty())
+    facts.emplace_back("CUDA of the driver", cuda);
+  for (const LibraryReport& library : LoadedCudaLibraries())
+    facts.emplace_back(library.name, library.loaded);
   return facts;
 }
 
@@ -84,11 +86,11 @@ int VisibleGpus() {
 
 RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mesh& mesh) {
   const int local = LocalRank(host), gpus = VisibleGpus();
-  MR_REQUIRE(
-      ErrorCode::kConfig, local < gpus,
-      "rank {} is number {} on {}, which has {} GPUs: start one rank per GPU, or train on the CPU with "
-      "--set execution.backend=cpu",
-      host.rank(), local, HostName(), gpus);
+  MR_REQUIRE(ErrorCode::kConfig, local < gpus,
+             "rank {} is number {} on {}, which has {} GPUs: start one rank per GPU, or train on "
+             "the CPU with "
+             "--set execution.backend=cpu",
+             host.rank(), local, HostName(), gpus);
   auto device = std::make_unique<CudaDevice>(local);
   RankDevice rank;
   rank.ranges = MakeNvtxRanges();
@@ -96,14 +98,17 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   rank.machine = MachineOf(*device);
   rank.facts = FactsOf(*device);
   rank.comms = MakeNcclCommFactory(host, *device, {});
-  const PeerLinks links =
-      config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn ? PeerLinks::kAny : PeerLinks::kNvlink;
-  const PeerDecision peers = DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh,
-                                              [&] { return PeerTrouble(host, *device, mesh, links); });
+  const PeerLinks links = config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn
+                              ? PeerLinks::kAny
+                              : PeerLinks::kNvlink;
+  const PeerDecision peers =
+      DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh,
+                       [&] { return PeerTrouble(host, *device, mesh, links); });
   if (peers.use)
-    rank.comms = MakePeerCommFactory(
-        host, std::move(rank.comms), *device,
-        [mesh, own = host.rank()](const std::vector<int>& ranks) { return ranks == mesh.ShardGroup(own); });
+    rank.comms = MakePeerCommFactory(host, std::move(rank.comms), *device,
+                                     [mesh, own = host.rank()](const std::vector<int>& ranks) {
+                                       return ranks == mesh.ShardGroup(own);
+                                     });
   if (peers.use) rank.machine = rank.machine.OverPeerMemory(mesh.replicate > 1);
   rank.notice = peers.notice;
   rank.environment.peer_memory = peers.use;
@@ -111,7 +116,8 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   rank.environment.kernels = &CudaKernels();
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
-  rank.environment.traits.device_arena_bytes = rank.machine.ArenaBytes(host.world_size(), mesh.shard);
+  rank.environment.traits.device_arena_bytes =
+      rank.machine.ArenaBytes(host.world_size(), mesh.shard);
   rank.environment.tune = [gpu = device.get()](const AssembledRun& run, const Config& config,
                                                Communicator& world) {
     gpu->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);

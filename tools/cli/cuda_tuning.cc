@@ -43,8 +43,8 @@ void WriteTable(const std::string& path, const TuningTable& table) {
   OutputFile file(FileSystem::Posix(), next);
   file.Write(0, text.data(), static_cast<int64_t>(text.size()));
   file.SyncAndClose();
-  MR_REQUIRE(ErrorCode::kIo, FileSystem::Posix().Rename(next, path) == 0, "cannot rename {} to {}", next,
-             path);
+  MR_REQUIRE(ErrorCode::kIo, FileSystem::Posix().Rename(next, path) == 0, "cannot rename {} to {}",
+             next, path);
 }
 
 // Rank 0's part: the whole table.
@@ -53,14 +53,14 @@ TuningTable MakeTable(CudaDevice& device, const AssembledRun& run, const std::st
   std::optional<TuningTable> kept = ReadTable(path);
   const std::string library = MatmulPlans::LibraryVersion();
   if (kept && (kept->device != device.name() || kept->library_version != library)) {
-    std::cerr
-        << fmt::format(
-               "millrace: {} was measured on {} with {}; here are {} with {}: it is kept as {}.old, and "
-               "algorithms are measured anew (other bits are possible)",
-               path, kept->device, kept->library_version, device.name(), library, path)
-        << std::endl;
-    MR_REQUIRE(ErrorCode::kIo, FileSystem::Posix().Rename(path, path + ".old") == 0, "cannot rename {}",
-               path);
+    std::cerr << fmt::format(
+                     "millrace: {} was measured on {} with {}; here are {} with {}: it is kept as "
+                     "{}.old, and "
+                     "algorithms are measured anew (other bits are possible)",
+                     path, kept->device, kept->library_version, device.name(), library, path)
+              << std::endl;
+    MR_REQUIRE(ErrorCode::kIo, FileSystem::Posix().Rename(path, path + ".old") == 0,
+               "cannot rename {}", path);
     kept.reset();
   }
   if (kept) table = std::move(*kept);
@@ -83,7 +83,8 @@ TuningTable MakeTable(CudaDevice& device, const AssembledRun& run, const std::st
 
 }  // namespace
 
-std::string TuneRun(CudaDevice& device, const AssembledRun& run, const Config& config, Communicator& world) {
+std::string TuneRun(CudaDevice& device, const AssembledRun& run, const Config& config,
+                    Communicator& world) {
   if (!config.execution.tune) return "";
   const std::string path = config.execution.TuningFile(config.run.dir);
   std::string text;

@@ -1,5 +1,5 @@
-// Chooses the GEMM algorithms of a run on GPUs: what its tuning file has, and what rank 0 measures for the
-// rest.
+// Chooses the GEMM algorithms of a run on GPUs: what its tuning file has, and what
+// rank 0 measures for the rest.
 #pragma once
 
 #include <string>
@@ -11,11 +11,12 @@
 
 namespace millrace {
 
-// For Environment::tune. A collective; returns the hash of the algorithms that are now in force on all ranks,
-// "" with execution.tune off. Rank 0 reads the file, measures the products of the training plan that it does
-// not have, and writes it. A table for another GPU or library version cannot be used: it is put aside as
-// <file>.old, said on stderr, and everything is measured. Without a training plan nothing is measured.
-// Errors: kData, a file that is no tuning table; kIo.
-std::string TuneRun(CudaDevice& device, const AssembledRun& run, const Config& config, Communicator& world);
+// For Environment::tune. A collective; returns the hash of the algorithms that are now in force on
+// all ranks, "" with execution.tune off. Rank 0 reads the file, measures the products of the
+// training plan that it does not have, and writes it. A table for another GPU or library version
+// cannot be used: it is put aside as <file>.old, said on stderr, and everything is measured.
+// Without a training plan nothing is measured. Errors: kData, a file that is no tuning table; kIo.
+std::string TuneRun(CudaDevice& device, const AssembledRun& run, const Config& config,
+                    Communicator& world);
 
 }  // namespace millrace

@@ -48,7 +48,8 @@ std::string FirstLineOfCommand(const std::string& command) {
   return read ? FirstLineOf(line) : "";
 }
 
-// "4.1" of "mpirun (Open MPI) 4.1.4" and "Open MPI v4.1.4, package: ..."; "" when there is no such number.
+// "4.1" of "mpirun (Open MPI) 4.1.4" and "Open MPI v4.1.4, package: ..."; ""
+// when there is no such number.
 std::string MajorMinor(const std::string& text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (std::isdigit(static_cast<unsigned char>(text[i])) == 0) continue;
@@ -67,8 +68,8 @@ Finding InspectHost() {
   int64_t kib = 0;
   memory >> word >> kib;
   return {"host",
-          fmt::format("{} cores, {}, glibc {}", std::thread::hardware_concurrency(), HumanBytes(kib << 10),
-                      gnu_get_libc_version()),
+          fmt::format("{} cores, {}, glibc {}", std::thread::hardware_concurrency(),
+                      HumanBytes(kib << 10), gnu_get_libc_version()),
           "", ""};
 }
 
@@ -81,7 +82,8 @@ Finding InspectSharedMemory() {
     finding.fix = "mount a tmpfs on /dev/shm";
     return finding;
   }
-  const int64_t free_bytes = static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  const int64_t free_bytes =
+      static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
   finding.detail = fmt::format("/dev/shm, {} free", HumanBytes(free_bytes));
   if (free_bytes < int64_t{128} << 20) {
     finding.trouble = "little room: ranks of one host and NCCL may fail to start";
@@ -91,7 +93,8 @@ Finding InspectSharedMemory() {
 }
 
 Finding InspectMpi() {
-  const std::string loaded = MpiLibrary(), file = LoadedFrom(reinterpret_cast<const void*>(&MPI_Init));
+  const std::string loaded = MpiLibrary(),
+                    file = LoadedFrom(reinterpret_cast<const void*>(&MPI_Init));
   const std::string mpirun = FirstLineOfCommand("mpirun --version");
   Finding finding{
       "MPI",
@@ -102,7 +105,8 @@ Finding InspectMpi() {
     finding.trouble = "no mpirun in PATH: several ranks can be started by Slurm only";
     finding.fix = "apt-get install openmpi-bin";
   } else if (MajorMinor(mpirun) != MajorMinor(loaded)) {
-    finding.trouble = "mpirun is of another Open MPI than the library: each rank would be alone in its world";
+    finding.trouble =
+        "mpirun is of another Open MPI than the library: each rank would be alone in its world";
     finding.fix = "put the mpirun that belongs to " + file + " first in PATH";
     finding.serious = true;
   }
@@ -112,11 +116,13 @@ Finding InspectMpi() {
 std::vector<Finding> InspectHostLibraries() {
   return {
       {"BLAS",
-       fmt::format("{} ({})", BlasLibrary(), LoadedFrom(reinterpret_cast<const void*>(&openblas_get_config))),
+       fmt::format("{} ({})", BlasLibrary(),
+                   LoadedFrom(reinterpret_cast<const void*>(&openblas_get_config))),
        "", ""},
       {"spdlog",
        fmt::format("compiled with {}.{}.{}, fmt {}.{}.{}", SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR,
-                   SPDLOG_VER_PATCH, FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100),
+                   SPDLOG_VER_PATCH, FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
+                   FMT_VERSION % 100),
        "", ""},
   };
 }
@@ -131,7 +137,8 @@ Finding InspectArithmetic() {
   if (finding.serious)
     finding.fix = "exclude the host: its processor or memory, or the BLAS above, is faulty";
   else
-    finding.detail = fmt::format("products of known result are right, f32 and bf16, {0} x {0}", kSize);
+    finding.detail =
+        fmt::format("products of known result are right, f32 and bf16, {0} x {0}", kSize);
   return finding;
 }
 
@@ -144,8 +151,8 @@ std::string Words(const LibraryReport& library) {
   return text;
 }
 
-// What bin/millrace of a package could not find (tools/lib/package/env.sh); it then starts the program
-// without CUDA.
+// What bin/millrace of a package could not find (tools/lib/package/env.sh); it then starts the
+// program without CUDA.
 std::string MissingLibraries() {
   const char* names = std::getenv("MILLRACE_MISSING_LIBRARIES");
   return names == nullptr ? "" : names;
@@ -165,7 +172,8 @@ std::vector<Finding> InspectGpus(const CudaReport& cuda) {
   if (!missing.empty()) {
     built.trouble = "not found on this host: " + missing;
     built.fix =
-        "install them (pip install nvidia-nccl-cu13 nvidia-cudnn-cu13, or NVIDIA's packages), or name their "
+        "install them (pip install nvidia-nccl-cu13 nvidia-cudnn-cu13, or NVIDIA's packages), or "
+        "name their "
         "folders in "
         "LD_LIBRARY_PATH";
     built.serious = gpu_host;
@@ -179,7 +187,8 @@ std::vector<Finding> InspectGpus(const CudaReport& cuda) {
     }
   } else if (!cuda.trouble.empty() && gpu_host) {
     built.trouble = cuda.trouble;
-    built.fix = "nvidia-smi must list the GPUs; the driver must support the CUDA runtime below (or newer)";
+    built.fix =
+        "nvidia-smi must list the GPUs; the driver must support the CUDA runtime below (or newer)";
     built.serious = true;
   }
   findings.push_back(built);
@@ -192,7 +201,8 @@ std::vector<Finding> InspectGpus(const CudaReport& cuda) {
     findings.push_back(
         {fmt::format("GPU {}", gpu.ordinal),
          fmt::format("{}, {}, {} multiprocessors, compute capability {}, PCI {}", gpu.name,
-                     HumanBytes(gpu.memory_bytes), gpu.multiprocessors, gpu.compute_capability, gpu.pci),
+                     HumanBytes(gpu.memory_bytes), gpu.multiprocessors, gpu.compute_capability,
+                     gpu.pci),
          gpu.trouble,
          gpu.trouble.empty() ? "" : "leave it out with CUDA_VISIBLE_DEVICES, or exclude the host",
          !gpu.trouble.empty()});
@@ -216,7 +226,8 @@ const char* Name(GpuLink link) {
 std::string LinksText(const CudaReport& cuda) {
   if (cuda.gpus.size() < 2) return "";
   std::string text = "links    ";
-  for (const GpuReport& gpu : cuda.gpus) text += fmt::format("{:>8}", fmt::format("GPU {}", gpu.ordinal));
+  for (const GpuReport& gpu : cuda.gpus)
+    text += fmt::format("{:>8}", fmt::format("GPU {}", gpu.ordinal));
   for (size_t from = 0; from < cuda.links.size(); ++from) {
     text += fmt::format("\n   {:<6}", fmt::format("GPU {}", from));
     for (const GpuLink link : cuda.links[from])
@@ -227,7 +238,8 @@ std::string LinksText(const CudaReport& cuda) {
 
 Json ToJson(const std::vector<Finding>& findings, const CudaReport& cuda, bool ok,
             const std::string& backend) {
-  Json json = {{"ok", ok}, {"backend", backend}, {"findings", Json::array()}, {"gpus", Json::array()}};
+  Json json = {
+      {"ok", ok}, {"backend", backend}, {"findings", Json::array()}, {"gpus", Json::array()}};
   for (const Finding& f : findings)
     json["findings"].push_back({{"name", f.name},
                                 {"detail", f.detail},
@@ -271,13 +283,16 @@ std::string LoadedFrom(const void* address) {
 int DoctorVerb(bool json) {
   const CudaReport cuda = InspectCuda();
   std::vector<Finding> findings = {InspectHost(), InspectSharedMemory(), InspectMpi()};
-  for (const std::vector<Finding>& more : {InspectHostLibraries(), {InspectArithmetic()}, InspectGpus(cuda)})
+  for (const std::vector<Finding>& more :
+       {InspectHostLibraries(), {InspectArithmetic()}, InspectGpus(cuda)})
     findings.insert(findings.end(), more.begin(), more.end());
-  const bool ok = std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.serious; });
-  const bool device_failed = std::any_of(cuda.gpus.begin(), cuda.gpus.end(),
-                                         [](const GpuReport& gpu) { return !gpu.trouble.empty(); }) ||
-                             std::any_of(findings.begin(), findings.end(),
-                                         [](const Finding& f) { return f.name == kArithmetic && f.serious; });
+  const bool ok =
+      std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.serious; });
+  const bool device_failed =
+      std::any_of(cuda.gpus.begin(), cuda.gpus.end(),
+                  [](const GpuReport& gpu) { return !gpu.trouble.empty(); }) ||
+      std::any_of(findings.begin(), findings.end(),
+                  [](const Finding& f) { return f.name == kArithmetic && f.serious; });
   const std::string backend = cuda.built_in && cuda.trouble.empty() ? "cuda" : "cpu";
 
   if (json) {
@@ -287,12 +302,14 @@ int DoctorVerb(bool json) {
       const char* sign = finding.trouble.empty() ? " " : finding.serious ? "!" : "?";
       std::cout << fmt::format("{} {:<14} {}\n", sign, finding.name, finding.detail);
       if (finding.trouble.empty()) continue;
-      std::cout << fmt::format("  {:<14} {}\n  {:<14} -> {}\n", "", finding.trouble, "", finding.fix);
+      std::cout << fmt::format("  {:<14} {}\n  {:<14} -> {}\n", "", finding.trouble, "",
+                               finding.fix);
     }
     std::cout << LinksText(cuda);
     if (ok) {
-      std::cout << fmt::format("training works here, on {}\n",
-                               backend == "cuda" ? fmt::format("{} GPU(s)", cuda.gpus.size()) : "the CPU");
+      std::cout << fmt::format(
+          "training works here, on {}\n",
+          backend == "cuda" ? fmt::format("{} GPU(s)", cuda.gpus.size()) : "the CPU");
     } else {
       std::cout << "training on the best that this host has cannot work; see the lines marked !\n";
     }

@@ -1,5 +1,5 @@
-// What `millrace doctor` finds out about CUDA. doctor_cuda.cc does where it is built in; a build without it
-// links doctor_no_cuda.cc.
+// What `millrace doctor` finds out about CUDA. doctor_cuda.cc does where it is built in; a build
+// without it links doctor_no_cuda.cc.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-// A library that this program was compiled against and runs with. Versions as its maker writes them; ""
-// unknown.
+// A library that this program was compiled against and runs with. Versions as its maker writes
+// them; "" unknown.
 struct LibraryReport {
   std::string name;
   std::string compiled, loaded;
@@ -41,8 +41,8 @@ std::vector<LibraryReport> LoadedCudaLibraries();
 // As CudaReport::driver.
 std::string CudaOfDriver();
 
-// Tries each GPU: makes a context on it, runs a kernel, opens the libraries, checks products of known result.
-// Seconds. Does not throw for what
+// Tries each GPU: makes a context on it, runs a kernel, opens the libraries, checks products of
+// known result. Seconds. Does not throw for what
 // is wrong with the machine.
 CudaReport InspectCuda();
 

@@ -18,14 +18,18 @@ namespace {
 constexpr int kProbeThreads = 32;
 
 // As CUDART_VERSION counts; cuBLASLt, cuDNN 9 and NCCL count in ten thousands.
-std::string CudaVersion(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+std::string CudaVersion(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 std::string Dotted(int64_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-// The same major version is the library's promise to work; an older minor one may lack what was compiled in.
+// The same major version is the library's promise to work; an older minor one may
+// lack what was compiled in.
 std::string VersionTrouble(int64_t compiled, int64_t loaded, int64_t major_unit) {
-  if (loaded / major_unit != compiled / major_unit) return "another major version than it was compiled with";
+  if (loaded / major_unit != compiled / major_unit)
+    return "another major version than it was compiled with";
   if (loaded < compiled) return "older than what it was compiled with";
   return "";
 }
@@ -54,7 +58,8 @@ std::string TryKernel() {
     return "this program holds no code for this GPU: build with --//third_party/cuda:arch=sm_..";
   if (status != cudaSuccess) return fmt::format("{}", cudaGetErrorString(status));
   for (int i = 0; i < kProbeThreads; ++i)
-    if (host[i] != 3 * i + 1) return fmt::format("a kernel wrote {} where {} is right", host[i], 3 * i + 1);
+    if (host[i] != 3 * i + 1)
+      return fmt::format("a kernel wrote {} where {} is right", host[i], 3 * i + 1);
   return "";
 }
 
@@ -85,7 +90,8 @@ GpuReport InspectGpu(int ordinal) {
   GpuReport gpu;
   gpu.ordinal = ordinal;
   cudaDeviceProp properties{};
-  if (const cudaError_t status = cudaGetDeviceProperties(&properties, ordinal); status != cudaSuccess) {
+  if (const cudaError_t status = cudaGetDeviceProperties(&properties, ordinal);
+      status != cudaSuccess) {
     gpu.trouble = cudaGetErrorString(status);
     return gpu;
   }
@@ -112,7 +118,8 @@ GpuLink LinkBetween(int from, int to) {
   if (cudaDeviceGetP2PAttribute(&access, cudaDevP2PAttrAccessSupported, from, to) != cudaSuccess ||
       access == 0)
     return GpuLink::kNone;
-  if (cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, from, to) != cudaSuccess)
+  if (cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, from, to) !=
+      cudaSuccess)
     atomics = 0;
   return atomics == 0 ? GpuLink::kPcie : GpuLink::kNvlink;
 }

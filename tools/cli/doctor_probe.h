@@ -5,7 +5,8 @@
 
 namespace millrace {
 
-// out[i] = 3 * i + 1 for i in [0, 32); out in memory of the current device. Enqueued on the default stream.
+// out[i] = 3 * i + 1 for i in [0, 32); out in memory of the current device.
+// Enqueued on the default stream.
 cudaError_t LaunchProbe(int* out);
 
 }  // namespace millrace

@@ -37,19 +37,23 @@ int ImportVerb(const ExchangeArguments& arguments) {
     const Config& c = context.config.config;
     const std::unique_ptr<RunLock> lock = LockRun(context);
     const std::string root = (std::filesystem::path(c.run.dir) / "checkpoints").string();
-    MR_REQUIRE(ErrorCode::kConfig, ListCheckpoints(root).empty(),
-               "run.dir {} holds checkpoints already; an import begins a run and needs another run.dir",
-               c.run.dir);
+    MR_REQUIRE(
+        ErrorCode::kConfig, ListCheckpoints(root).empty(),
+        "run.dir {} holds checkpoints already; an import begins a run and needs another run.dir",
+        c.run.dir);
     Session session(c, context.environment, {kPlans, false});
     session.InitWeights();
-    const std::string path = SaveRun(session.engine(), c.run.dir, {}, IdentityOf(session), c.checkpoint.keep);
+    const std::string path =
+        SaveRun(session.engine(), c.run.dir, {}, IdentityOf(session), c.checkpoint.keep);
     if (!context.leader()) return 0;
     nlohmann::json model = nlohmann::json::parse(ConfigToJson(c)).at("model");
     model.erase("init_from");
     std::cout << fmt::format(
-                     "imported {} parameters from {} as step 0: {}\nto train it on, the configuration needs "
+                     "imported {} parameters from {} as step 0: {}\nto train it on, the "
+                     "configuration needs "
                      "these keys, or model.init_from: {}",
-                     Parameters(session), arguments.folder, path, nlohmann::json{{"model", model}}.dump())
+                     Parameters(session), arguments.folder, path,
+                     nlohmann::json{{"model", model}}.dump())
               << std::endl;
     return 0;
   });

@@ -25,8 +25,10 @@ std::optional<int64_t> Count(std::string_view text) {
 
 std::optional<TrainFault> ParseFault(std::string_view text) {
   using Kind = TrainFault::Kind;
-  constexpr std::pair<std::string_view, Kind> kOfUnits[] = {
-      {"unit=", Kind::kNotFinite}, {"skip=", Kind::kSkip}, {"swap=", Kind::kSwap}, {"flip=", Kind::kFlip}};
+  constexpr std::pair<std::string_view, Kind> kOfUnits[] = {{"unit=", Kind::kNotFinite},
+                                                            {"skip=", Kind::kSkip},
+                                                            {"swap=", Kind::kSwap},
+                                                            {"flip=", Kind::kFlip}};
   const size_t first = text.find(':');
   const size_t second = first == text.npos ? text.npos : text.find(':', first + 1);
   if (second == text.npos) return std::nullopt;
@@ -63,7 +65,9 @@ std::optional<DiskFault> ParseDiskFault(std::string_view text) {
   return DiskFault{*rank, kind->second, *amount};
 }
 
-bool IsCall(DiskFault::Kind kind) { return kind != DiskFault::Kind::kFull && kind != DiskFault::Kind::kSlow; }
+bool IsCall(DiskFault::Kind kind) {
+  return kind != DiskFault::Kind::kFull && kind != DiskFault::Kind::kSlow;
+}
 
 }  // namespace
 
@@ -72,11 +76,12 @@ std::vector<TrainFault> ParseFaults(const std::string& text) {
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, ',');) {
     const auto fault = ParseFault(part);
-    MR_REQUIRE(ErrorCode::kConfig, fault.has_value(),
-               "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:tokens nor STEP:RANK:loader nor "
-               "STEP:RANK:unit=NAME, skip=NAME, "
-               "swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
-               kFaultVariable, text, part);
+    MR_REQUIRE(
+        ErrorCode::kConfig, fault.has_value(),
+        "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:tokens nor STEP:RANK:loader nor "
+        "STEP:RANK:unit=NAME, skip=NAME, "
+        "swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
+        kFaultVariable, text, part);
     faults.push_back(*fault);
   }
   MR_REQUIRE(ErrorCode::kConfig, !faults.empty(), "{} is set and empty", kFaultVariable);
@@ -95,10 +100,11 @@ std::vector<DiskFault> ParseDiskFaults(const std::string& text) {
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, ',');) {
     const auto fault = ParseDiskFault(part);
-    MR_REQUIRE(ErrorCode::kConfig, fault.has_value(),
-               "{}={}: \"{}\" is none of RANK:full=BYTES, RANK:write=N, RANK:sync=N, RANK:rename=N and "
-               "RANK:slow=MS, with RANK from 0 and N and MS from 1",
-               kDiskFaultVariable, text, part);
+    MR_REQUIRE(
+        ErrorCode::kConfig, fault.has_value(),
+        "{}={}: \"{}\" is none of RANK:full=BYTES, RANK:write=N, RANK:sync=N, RANK:rename=N and "
+        "RANK:slow=MS, with RANK from 0 and N and MS from 1",
+        kDiskFaultVariable, text, part);
     MR_REQUIRE(ErrorCode::kConfig, !IsCall(fault->kind) || ranks.insert(fault->rank).second,
                "{}={}: more than one call fails on rank {}", kDiskFaultVariable, text, fault->rank);
     faults.push_back(*fault);

@@ -13,9 +13,10 @@ namespace millrace {
 
 inline constexpr const char* kFaultVariable = "MILLRACE_INJECT";
 
-// "STEP:RANK:" and then "loss", "tokens", "loader", "unit=NAME", "skip=NAME", "swap=NAME" or "flip=NAME"
-// (runtime/api/train_faults.h), several separated by commas; STEP counts from 1. Whether there is such a rank
-// and unit is for Train to say. Error(kConfig) naming the variable and the text.
+// "STEP:RANK:" and then "loss", "tokens", "loader", "unit=NAME", "skip=NAME", "swap=NAME"
+// or "flip=NAME" (runtime/api/train_faults.h), several separated by commas; STEP counts
+// from 1. Whether there is such a rank and unit is for Train to say. Error(kConfig) naming
+// the variable and the text.
 std::vector<TrainFault> ParseFaults(const std::string& text);
 
 // Those of the environment; none when the variable is not set.
@@ -32,8 +33,8 @@ struct DiskFault {
 
 inline constexpr const char* kDiskFaultVariable = "MILLRACE_INJECT_DISK";
 
-// "RANK:full=BYTES", "RANK:write=N", "RANK:sync=N", "RANK:rename=N" or "RANK:slow=MS", several separated by
-// commas; of the calls that fail (EIO, once) one a rank. Errors as above.
+// "RANK:full=BYTES", "RANK:write=N", "RANK:sync=N", "RANK:rename=N" or "RANK:slow=MS", several
+// separated by commas; of the calls that fail (EIO, once) one a rank. Errors as above.
 std::vector<DiskFault> ParseDiskFaults(const std::string& text);
 std::vector<DiskFault> DiskFaultsFromEnvironment();
 

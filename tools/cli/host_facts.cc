@@ -29,7 +29,8 @@ std::string ValueOf(const char* path, const std::string& name, char separator) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const size_t split = line.find(separator);
-    if (split == line.npos || line.substr(0, line.find_last_not_of(" \t", split - 1) + 1) != name) continue;
+    if (split == line.npos || line.substr(0, line.find_last_not_of(" \t", split - 1) + 1) != name)
+      continue;
     const size_t first = line.find_first_not_of(" \t\"", split + 1);
     return first == line.npos ? "" : line.substr(first, line.find_last_not_of(" \t\"") - first + 1);
   }
@@ -97,7 +98,8 @@ RunEnvironment DescribeRank(const RunEnvironment& device) {
   for (const auto& [name, value] : device) add(name, value);
   if (MpiStarted()) add("MPI", MpiLibrary());
   add("CPUs", cpus == 0 ? "" : std::to_string(cpus));
-  add("kernel", known ? fmt::format("{} {} {}", system.sysname, system.release, system.machine) : "");
+  add("kernel",
+      known ? fmt::format("{} {} {}", system.sysname, system.release, system.machine) : "");
   add("system", ValueOf("/etc/os-release", "PRETTY_NAME", '='));
   return facts;
 }

@@ -13,8 +13,8 @@ std::string BlasLibrary();   // "OpenBLAS 0.3.21 ..."
 std::string KernelDriver();  // NVIDIA's kernel module, in its own words
 std::string CpuModel();
 
-// This rank's host, program and system, with `device` (what the backend knows of its own) in between, and the
-// rank's start: now.
+// This rank's host, program and system, with `device` (what the backend knows of its own) in
+// between, and the rank's start: now.
 RunEnvironment DescribeRank(const RunEnvironment& device);
 
 }  // namespace millrace

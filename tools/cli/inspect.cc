@@ -1,4 +1,5 @@
-// millrace inspect: what a checkpoint, a safetensors file or a token file holds, and whether it is sound.
+// millrace inspect: what a checkpoint, a safetensors file or a token file
+// holds, and whether it is sound.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -18,7 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A checkpoint as JSON; with "sound" false and no more than "problems" when its manifest cannot be read.
+// A checkpoint as JSON; with "sound" false and no more than "problems" when
+// its manifest cannot be read.
 Json CheckpointJson(const std::string& folder) {
   try {
     const CheckpointManifest manifest = ReadManifest(folder);
@@ -49,7 +51,8 @@ Json CheckpointJson(const std::string& folder) {
     return {{"kind", "checkpoint"},
             {"folder", folder},
             {"sound", false},
-            {"problems", Json::array({fmt::format("its manifest is of another version: {}", error.what())})}};
+            {"problems",
+             Json::array({fmt::format("its manifest is of another version: {}", error.what())})}};
   }
 }
 
@@ -57,10 +60,11 @@ std::string CheckpointText(const Json& c) {
   std::string text = c["folder"].get<std::string>() + "\n";
   if (c.contains("step"))
     text += fmt::format(
-        "checkpoint of step {} by {} ranks: {} files, {}\nmodel: {}\nupdates applied {}, skipped {}\n",
+        "checkpoint of step {} by {} ranks: {} files, {}\nmodel: {}\nupdates applied {}, skipped "
+        "{}\n",
         c["step"].get<int64_t>(), c["world"].get<int64_t>(), c["files"].get<int64_t>(),
-        HumanBytes(c["bytes"].get<int64_t>()), c["model"].get<std::string>(), c["adam_t"].get<int64_t>(),
-        c["skipped"].get<int64_t>());
+        HumanBytes(c["bytes"].get<int64_t>()), c["model"].get<std::string>(),
+        c["adam_t"].get<int64_t>(), c["skipped"].get<int64_t>());
   if (c.contains("eval_loss") && c["eval_loss"].is_number())
     text += fmt::format("held-out loss {:.4f}\n", c["eval_loss"].get<double>());
   for (const Json& problem : c["problems"]) text += "damaged: " + problem.get<std::string>() + "\n";
@@ -149,7 +153,8 @@ int InspectVerb(const InspectArguments& arguments) {
   if (fs::is_directory(path) && (arguments.verify || !ListCheckpoints(path).empty()))
     return InspectRun(path, arguments);
   MR_REQUIRE(ErrorCode::kConfig, !arguments.verify,
-             "--verify: {} is neither a checkpoint nor a folder of some, and nothing else carries checksums",
+             "--verify: {} is neither a checkpoint nor a folder of some, and nothing else carries "
+             "checksums",
              path);
   if (fs::path(path).extension() == ".safetensors") return InspectSafetensors(path, arguments.json);
   return InspectTokens(path, arguments.json);

@@ -15,7 +15,8 @@ namespace {
 
 // 1, 2, -1 or -2, in an order that repeats late.
 float Small(int64_t i, uint64_t which) {
-  uint64_t x = (static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15ull + which * 0xd1b54a32d192ed03ull;
+  uint64_t x =
+      (static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15ull + which * 0xd1b54a32d192ed03ull;
   x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9ull;
   constexpr float kValues[] = {1, 2, -1, -2};
   return kValues[x >> 62];
@@ -43,7 +44,8 @@ std::vector<std::byte> Matrix(int64_t n, uint64_t rows, uint64_t cols, DType dty
   return bytes;
 }
 
-std::string Try(Device& device, const KernelTable& kernels, Backend backend, int64_t n, DType dtype) {
+std::string Try(Device& device, const KernelTable& kernels, Backend backend, int64_t n,
+                DType dtype) {
   const std::unique_ptr<Stream> stream = device.MakeStream("compute");
   const Layout in = DenseLayout(dtype, {n, n}), out = DenseLayout(DType::kF32, {n, n});
   MatmulOp<Shape> shape{};
@@ -52,8 +54,8 @@ std::string Try(Device& device, const KernelTable& kernels, Backend backend, int
   const int64_t operand = n * n * Bytes(dtype), result = n * n * Bytes(DType::kF32);
   const auto rounded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
   const int64_t scratch = WorkspaceBytes(shape, backend);
-  const std::unique_ptr<DeviceBuffer> buffer =
-      device.Allocate(2 * rounded(operand) + rounded(result) + scratch, "a product of known result");
+  const std::unique_ptr<DeviceBuffer> buffer = device.Allocate(
+      2 * rounded(operand) + rounded(result) + scratch, "a product of known result");
   std::byte* at = buffer->data();
   const auto take = [&](int64_t bytes) {
     std::byte* const taken = at;
@@ -77,21 +79,24 @@ std::string Try(Device& device, const KernelTable& kernels, Backend backend, int
   std::string first;
   for (int64_t i = 0; i < n; ++i)
     for (int64_t j = 0; j < n; ++j) {
-      const float have = c[static_cast<size_t>(i * n + j)], want = Value(i, kP) * Value(j, kT) * sum;
+      const float have = c[static_cast<size_t>(i * n + j)],
+                  want = Value(i, kP) * Value(j, kT) * sum;
       if (have == want) continue;
       if (wrong++ == 0) first = fmt::format("[{}, {}] is {} where {} is right", i, j, have, want);
     }
   if (wrong == 0) return "";
-  return fmt::format("of a {} product of known result {} of {} elements are wrong: {}", Name(dtype), wrong,
-                     n * n, first);
+  return fmt::format("of a {} product of known result {} of {} elements are wrong: {}", Name(dtype),
+                     wrong, n * n, first);
 }
 
 }  // namespace
 
-std::string KnownAnswerProducts(Device& device, const KernelTable& kernels, Backend backend, int64_t n) {
+std::string KnownAnswerProducts(Device& device, const KernelTable& kernels, Backend backend,
+                                int64_t n) {
   MR_CHECK_LE(n, int64_t{1} << 18, "sums of a product are not exact: n");
   for (const DType dtype : {DType::kF32, DType::kBF16})
-    if (std::string trouble = Try(device, kernels, backend, n, dtype); !trouble.empty()) return trouble;
+    if (std::string trouble = Try(device, kernels, backend, n, dtype); !trouble.empty())
+      return trouble;
   return "";
 }
 

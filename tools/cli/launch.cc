@@ -1,4 +1,5 @@
-// millrace launch: train under a supervisor, which starts it again from the newest checkpoint when it dies.
+// millrace launch: train under a supervisor, which starts it again from the
+// newest checkpoint when it dies.
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -113,8 +114,8 @@ class Supervisor {
   int Run() {
     if (scratch_.found_earlier()) {
       failed_at_ = Clock::now();
-      Record({TimeNowUtc(), "the supervisor was killed", std::nullopt, MetricsWatch(run_dir_).step(),
-              NewestCheckpoint(run_dir_), true});
+      Record({TimeNowUtc(), "the supervisor was killed", std::nullopt,
+              MetricsWatch(run_dir_).step(), NewestCheckpoint(run_dir_), true});
       Say("an earlier supervisor of this run was killed; nothing of it is left");
     }
     while (true) {
@@ -131,17 +132,20 @@ class Supervisor {
         return decision.exit_code;
       failed_at_ = noticed;
       Record({TimeNowUtc(), decision.reason, end.code, end.step, end.checkpoint, decision.restart});
-      const std::string what = end.trained ? fmt::format("{} after step {}", decision.reason, end.step)
-                                           : fmt::format("{} before its first step", decision.reason);
+      const std::string what = end.trained
+                                   ? fmt::format("{} after step {}", decision.reason, end.step)
+                                   : fmt::format("{} before its first step", decision.reason);
       if (!decision.restart) {
-        Say(decision.stop.empty() ? fmt::format("{}: not started again, as it would end so again", what)
-                                  : fmt::format("{}: not started again: {}; its exit code is {}", what,
-                                                decision.stop, end.code));
+        Say(decision.stop.empty()
+                ? fmt::format("{}: not started again, as it would end so again", what)
+                : fmt::format("{}: not started again: {}; its exit code is {}", what, decision.stop,
+                              end.code));
         return decision.exit_code;
       }
-      Say(fmt::format("{}; restart {} of at most {}, {}", what, policy_.restarts(), arguments_.max_restarts,
-                      end.checkpoint > 0 ? fmt::format("from the checkpoint of step {}", end.checkpoint)
-                                         : "from the beginning: there is no checkpoint"));
+      Say(fmt::format(
+          "{}; restart {} of at most {}, {}", what, policy_.restarts(), arguments_.max_restarts,
+          end.checkpoint > 0 ? fmt::format("from the checkpoint of step {}", end.checkpoint)
+                             : "from the beginning: there is no checkpoint"));
       Pause(decision.wait_s);
     }
   }
@@ -155,8 +159,8 @@ class Supervisor {
     const auto look = [&] {
       if (!metrics.Poll()) return;
       if (metrics.step() > from) NextStep(from + 1);
-      // The run finds damage that a list of checkpoints does not show, and takes the steps back that an older
-      // one does not have.
+      // The run finds damage that a list of checkpoints does not show, and takes the steps back
+      // that an older one does not have.
       from = std::min(from, metrics.step());
     };
     while (!job.Wait(kPoll)) {
@@ -216,10 +220,10 @@ class Supervisor {
     if (killed_) {
       Say(StopRequests() > 1
               ? "stopped at once, on the second request; the last checkpoint is what there is"
-              : fmt::format(
-                    "the run did not stop within {} s (--grace-s) and was killed; the last checkpoint "
-                    "is what there is",
-                    arguments_.grace_s));
+              : fmt::format("the run did not stop within {} s (--grace-s) and was killed; the last "
+                            "checkpoint "
+                            "is what there is",
+                            arguments_.grace_s));
       return kStoppedAtOnce;
     }
     constexpr int kAskedTooEarly = 128 + SIGUSR1;  // nothing had begun that could be saved
@@ -227,7 +231,8 @@ class Supervisor {
     RestartPolicy last(leader_, 0, 0);
     const Decision decision = last.After(end);
     if (decision.exit_code != 0 && decision.exit_code != ExitCode(ErrorCode::kPreempted))
-      Say(fmt::format("{} while it stopped; the last checkpoint is what there is", decision.reason));
+      Say(fmt::format("{} while it stopped; the last checkpoint is what there is",
+                      decision.reason));
     return decision.exit_code;
   }
 
@@ -252,15 +257,18 @@ class Supervisor {
 }  // namespace
 
 int LaunchVerb(const LaunchArguments& arguments) {
-  MR_REQUIRE(ErrorCode::kConfig, std::getenv("OMPI_COMM_WORLD_RANK") == nullptr,
-             "launch starts mpirun itself (--ranks N, or --mpirun \"mpirun ...\"); start it without one");
+  MR_REQUIRE(
+      ErrorCode::kConfig, std::getenv("OMPI_COMM_WORLD_RANK") == nullptr,
+      "launch starts mpirun itself (--ranks N, or --mpirun \"mpirun ...\"); start it without one");
   std::optional<int64_t> world;
   if (arguments.mpirun.empty()) world = arguments.ranks;
-  const LoadedConfig loaded = LoadRunConfig(arguments.train.files, arguments.train.sets,
-                                            ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
+  const LoadedConfig loaded =
+      LoadRunConfig(arguments.train.files, arguments.train.sets,
+                    ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
   const Config& config = loaded.config;
   MR_REQUIRE(ErrorCode::kConfig, config.checkpoint.resume != CheckpointConfig::Resume::kNever,
-             "checkpoint.resume is never: each restart would begin anew. launch takes auto (the default) and "
+             "checkpoint.resume is never: each restart would begin anew. launch takes auto (the "
+             "default) and "
              "must; a new run.dir begins anew, too");
   CatchStopRequests();
   const RunLock lock(config.run.dir, std::chrono::seconds(1), "launch.lock");

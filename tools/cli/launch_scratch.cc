@@ -48,7 +48,8 @@ std::vector<pid_t> Carriers(const std::string& path) {
     const std::string environment = Content("/proc/" + name + "/environ");
     for (variables = environment; !variables.empty();) {
       const size_t end = std::min(variables.find('\0'), variables.size());
-      if (variables.substr(0, end) == wanted && !IsOver(name)) found.push_back(std::atoi(name.c_str()));
+      if (variables.substr(0, end) == wanted && !IsOver(name))
+        found.push_back(std::atoi(name.c_str()));
       variables.remove_prefix(std::min(end + 1, variables.size()));
     }
   }
@@ -79,14 +80,15 @@ std::string Place() {
 LaunchScratch::LaunchScratch(const std::string& run_dir) : note_(run_dir + "/.launch") {
   const std::string earlier = Content(note_);
   // Only what has our name is removed, whatever the note says.
-  if (fs::path(earlier).is_absolute() && fs::path(earlier).filename().string().starts_with(kPrefix)) {
+  if (fs::path(earlier).is_absolute() &&
+      fs::path(earlier).filename().string().starts_with(kPrefix)) {
     found_earlier_ = true;
     KillCarriers(earlier);
     RemoveTree(FileSystem::Posix(), earlier);
   }
   std::string made = fmt::format("{}/{}XXXXXX", Place(), kPrefix);
-  MR_REQUIRE(ErrorCode::kIo, ::mkdtemp(made.data()) != nullptr, "cannot make a temporary folder {}: {}", made,
-             std::generic_category().message(errno));
+  MR_REQUIRE(ErrorCode::kIo, ::mkdtemp(made.data()) != nullptr,
+             "cannot make a temporary folder {}: {}", made, std::generic_category().message(errno));
   path_ = made;
   try {
     WriteFileAtomically(FileSystem::Posix(), note_, path_);
@@ -104,7 +106,8 @@ LaunchScratch::~LaunchScratch() {
 
 void LaunchScratch::Clear() {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(path_, ignored)) fs::remove_all(entry.path(), ignored);
+  for (const auto& entry : fs::directory_iterator(path_, ignored))
+    fs::remove_all(entry.path(), ignored);
 }
 
 }  // namespace millrace

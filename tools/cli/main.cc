@@ -1,5 +1,5 @@
-// The program millrace: parses the command line and runs one verb. The one place, with ranks.cc, that names a
-// backend.
+// The program millrace: parses the command line and runs one verb. The one place, with ranks.cc,
+// that names a backend.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,8 @@ namespace millrace {
 namespace {
 
 void AddConfig(CLI::App* app, ConfigArguments* arguments) {
-  app->add_option("config", arguments->files, "configuration files (JSON); later ones win")->required();
+  app->add_option("config", arguments->files, "configuration files (JSON); later ones win")
+      ->required();
   app->add_option("--set", arguments->sets, "key=value, over the files; typed by the key")
       ->allow_extra_args(false)
       ->take_all();
@@ -27,10 +28,12 @@ void AddConfig(CLI::App* app, ConfigArguments* arguments) {
 void AddTrain(CLI::App* app, TrainArguments* arguments) {
   AddConfig(app, &arguments->config);
   app->add_option("--metrics-port", arguments->metrics_port,
-                  "serve Prometheus text on 127.0.0.1:PORT/metrics, by rank 0; 0: a free port, which is said")
+                  "serve Prometheus text on 127.0.0.1:PORT/metrics, by rank 0; 0: a free port, "
+                  "which is said")
       ->check(CLI::Range(0, 65535));
-  app->add_option("--trace-step", arguments->trace_step,
-                  "time every op of this step on all ranks, into run.dir/timeline.json, which report draws")
+  app->add_option(
+         "--trace-step", arguments->trace_step,
+         "time every op of this step on all ranks, into run.dir/timeline.json, which report draws")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
 }
 
@@ -41,21 +44,24 @@ std::string NotNan(const std::string& text) {
 
 // An empty variable in a script would train on one rank instead of many.
 std::string NotBlank(const std::string& text) {
-  return text.find_first_not_of(" \t\n") == text.npos ? "there is no program in an empty command" : "";
+  return text.find_first_not_of(" \t\n") == text.npos ? "there is no program in an empty command"
+                                                      : "";
 }
 
 void RequireVerb(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
   if (std::find(names.begin(), names.end(), word) != names.end()) return;
-  const std::string nearest = NearestName(word, std::vector<std::string_view>(names.begin(), names.end()));
-  throw Error(
-      ErrorCode::kConfig,
-      fmt::format("{}: no such verb{}; there are {}", word,
-                  nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest), fmt::join(names, ", ")));
+  const std::string nearest =
+      NearestName(word, std::vector<std::string_view>(names.begin(), names.end()));
+  throw Error(ErrorCode::kConfig,
+              fmt::format("{}: no such verb{}; there are {}", word,
+                          nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                          fmt::join(names, ", ")));
 }
 
-// What stands behind "--" of `launch`: a command line of its own, of which only `train` makes sense.
+// What stands behind "--" of `launch`: a command line of its own, of which
+// only `train` makes sense.
 LaunchArguments Launched(std::vector<std::string> command) {
   MR_REQUIRE(ErrorCode::kConfig, !command.empty() && command.front() == "train",
              "launch supervises `train` alone: millrace launch [OPTION...] -- train CONFIG...{}",
@@ -65,7 +71,8 @@ LaunchArguments Launched(std::vector<std::string> command) {
   CLI::App train{"train, under launch"};
   TrainArguments parsed;
   AddTrain(&train, &parsed);
-  std::vector<std::string> words(command.rbegin(), command.rend() - 1);  // as CLI11 wants them: reversed
+  std::vector<std::string> words(command.rbegin(),
+                                 command.rend() - 1);  // as CLI11 wants them: reversed
   try {
     train.parse(words);
   } catch (const CLI::ParseError& error) {
@@ -88,10 +95,12 @@ int Main(int argc, char** argv) {
   LaunchArguments launch;
   std::vector<std::string> launched;
   CLI::App* launch_app = app.add_subcommand(
-      "launch", "train under a supervisor, which starts it again from the newest checkpoint: -- train ...");
-  auto* launch_ranks = launch_app->add_option("--ranks", launch.ranks, "ranks under mpirun; 1: without")
-                           ->capture_default_str()
-                           ->check(CLI::Range(1, 99999));
+      "launch",
+      "train under a supervisor, which starts it again from the newest checkpoint: -- train ...");
+  auto* launch_ranks =
+      launch_app->add_option("--ranks", launch.ranks, "ranks under mpirun; 1: without")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 99999));
   launch_app
       ->add_option("--mpirun", launch.mpirun,
                    "what starts the ranks instead: \"mpirun -n 16 --hostfile ...\"")
@@ -101,7 +110,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
   launch_app
-      ->add_option("--grace-s", launch.grace_s, "seconds for saving after a signal; then the run is killed")
+      ->add_option("--grace-s", launch.grace_s,
+                   "seconds for saving after a signal; then the run is killed")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e9) & CLI::Validator(NotNan, ""));
   launch_app->callback([&] {
@@ -126,7 +136,9 @@ int Main(int argc, char** argv) {
   CLI::App* plan_app =
       app.add_subcommand("plan", "what a run will need and how long it will take; no GPU, no MPI");
   AddConfig(plan_app, &plan.config);
-  plan_app->add_option("--world", plan.world, "ranks")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  plan_app->add_option("--world", plan.world, "ranks")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
   plan_app->add_option("--machine", plan.machine, "h100, h200 or cpu")
       ->capture_default_str()
       ->check(CLI::IsMember({"h100", "h200", "cpu"}));
@@ -148,12 +160,15 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 20));
   bench_app->add_flag("--json", bench.json, "one JSON line");
   bench_app->add_flag("--ops", bench.ops, "also time by kind of op, in eager steps");
-  bench_app->add_flag("--floor", bench.floor, "also measure what this machine allows at best; implies --ops");
-  bench_app->add_option("--trace", bench.trace, "also write a Chrome trace of a measured step of all ranks");
+  bench_app->add_flag("--floor", bench.floor,
+                      "also measure what this machine allows at best; implies --ops");
+  bench_app->add_option("--trace", bench.trace,
+                        "also write a Chrome trace of a measured step of all ranks");
   bench_app->callback([&] { verb = [&] { return BenchVerb(bench); }; });
 
   GenerateArguments generate;
-  CLI::App* generate_app = app.add_subcommand("generate", "text from a checkpoint (no key/value cache yet)");
+  CLI::App* generate_app =
+      app.add_subcommand("generate", "text from a checkpoint (no key/value cache yet)");
   AddConfig(generate_app, &generate.config);
   generate_app->add_option("--checkpoint", generate.checkpoint,
                            "a checkpoint folder (default: the newest of run.dir)");
@@ -177,13 +192,15 @@ int Main(int argc, char** argv) {
       "inspect", "what a checkpoint, run, safetensors or token file holds; verifies checksums");
   inspect_app->add_option("path", inspected.path, "file or folder")->required();
   inspect_app->add_flag("--json", inspected.json, "JSON");
-  inspect_app->add_flag("--verify", inspected.verify,
-                        "a line for each checkpoint: sound, or what is damaged; exit code 4 if any is");
+  inspect_app->add_flag(
+      "--verify", inspected.verify,
+      "a line for each checkpoint: sound, or what is damaged; exit code 4 if any is");
   inspect_app->callback([&] { verb = [&] { return InspectVerb(inspected); }; });
 
   CompareArguments compared;
   CLI::App* compare_app = app.add_subcommand(
-      "compare", "two runs: where losses begin to differ, and what was different; exit code 1 when they are");
+      "compare",
+      "two runs: where losses begin to differ, and what was different; exit code 1 when they are");
   compare_app->add_option("run_a", compared.a, "run.dir of a run")->required();
   compare_app->add_option("run_b", compared.b, "run.dir of another")->required();
   compare_app->add_flag("--json", compared.json, "one JSON object");
@@ -198,7 +215,8 @@ int Main(int argc, char** argv) {
 
   bool doctor_json = false;
   CLI::App* doctor_app = app.add_subcommand(
-      "doctor", "what this host has, what is missing, and the fix; exit code 0 when training can work");
+      "doctor",
+      "what this host has, what is missing, and the fix; exit code 0 when training can work");
   doctor_app->add_flag("--json", doctor_json, "JSON");
   doctor_app->callback([&] { verb = [&] { return DoctorVerb(doctor_json); }; });
 
@@ -206,7 +224,8 @@ int Main(int argc, char** argv) {
   CLI::App* import_app =
       app.add_subcommand("import", "a Hugging Face folder becomes the first checkpoint of run.dir");
   AddConfig(import_app, &imported.config);
-  import_app->add_option("--from", imported.folder, "Hugging Face folder: config.json, *.safetensors")
+  import_app
+      ->add_option("--from", imported.folder, "Hugging Face folder: config.json, *.safetensors")
       ->required();
   import_app->callback([&] { verb = [&] { return ImportVerb(imported); }; });
   CLI::App* export_app = app.add_subcommand("export", "a checkpoint becomes a Hugging Face folder");
@@ -227,17 +246,20 @@ int Main(int argc, char** argv) {
   ConfigArguments shown, validated;
   bool show_json = false;
   std::optional<int> validate_world;
-  CLI::App* show_app = config_app->add_subcommand("show", "every key, its value and where it comes from");
+  CLI::App* show_app =
+      config_app->add_subcommand("show", "every key, its value and where it comes from");
   AddConfig(show_app, &shown);
   show_app->add_flag("--json", show_json, "values only, as JSON");
   bool show_origin = true;  // accepted for the sake of the name; origins are always shown
   show_app->add_flag("--origin", show_origin, "origins are always shown");
   show_app->callback([&] { verb = [&] { return ConfigShowVerb(shown, show_json); }; });
-  CLI::App* validate_app =
-      config_app->add_subcommand("validate", "all mistakes at once; exit code 2 when there are any");
+  CLI::App* validate_app = config_app->add_subcommand(
+      "validate", "all mistakes at once; exit code 2 when there are any");
   AddConfig(validate_app, &validated);
-  validate_app->add_option("--world", validate_world, "ranks it will run on")->check(CLI::Range(1, 1 << 20));
-  validate_app->callback([&] { verb = [&] { return ConfigValidateVerb(validated, validate_world); }; });
+  validate_app->add_option("--world", validate_world, "ranks it will run on")
+      ->check(CLI::Range(1, 1 << 20));
+  validate_app->callback(
+      [&] { verb = [&] { return ConfigValidateVerb(validated, validate_world); }; });
 
   // CLI11 would only say that a verb is missing.
   if (argc > 1 && argv[1][0] != '-') RequireVerb(app, argv[1]);

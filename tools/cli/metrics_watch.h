@@ -15,8 +15,10 @@ class MetricsWatch {
 
   // Looks again. False: nothing has changed since the last look.
   bool Poll();
-  bool changed() const { return changed_; }  // since the beginning: this attempt has opened it for its steps
-  int64_t step() const { return step_; }     // of the last whole line; 0: there is none
+  bool changed() const {
+    return changed_;
+  }  // since the beginning: this attempt has opened it for its steps
+  int64_t step() const { return step_; }  // of the last whole line; 0: there is none
 
  private:
   int64_t LastStep() const;

@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 
 constexpr size_t kMostNamed = 3;  // keys of a message
 
-// Files that each rank opens where its host has them; what is in them is compared elsewhere, or rank 0 tells.
+// Files that each rank opens where its host has them; what is in them is compared
+// elsewhere, or rank 0 tells.
 bool MayDiffer(const std::string& pointer) {
   return pointer == "/data/path" || pointer == "/data/val_path" || pointer == "/model/init_from" ||
          pointer == "/execution/tuning_file";
@@ -41,7 +42,8 @@ std::string Differences(const std::string& theirs, const std::string& leaders) {
   compare(there);
   const size_t more = keys.size() > kMostNamed ? keys.size() - kMostNamed : 0;
   keys.resize(keys.size() - more);
-  return fmt::format("{}{}", fmt::join(keys, "; "), more == 0 ? "" : fmt::format("; and {} more", more));
+  return fmt::format("{}{}", fmt::join(keys, "; "),
+                     more == 0 ? "" : fmt::format("; and {} more", more));
 }
 
 }  // namespace
@@ -50,11 +52,13 @@ std::string WhyNotOne(const std::vector<OwnConfiguration>& ranks) {
   const OwnConfiguration& leader = ranks.front();
   if (!leader.mistakes.empty()) return leader.mistakes;
   for (size_t r = 1; r < ranks.size(); ++r)
-    if (!ranks[r].mistakes.empty()) return fmt::format("rank {}, but not rank 0: {}", r, ranks[r].mistakes);
+    if (!ranks[r].mistakes.empty())
+      return fmt::format("rank {}, but not rank 0: {}", r, ranks[r].mistakes);
   for (size_t r = 1; r < ranks.size(); ++r) {
     const std::string keys = Differences(ranks[r].keys, leader.keys);
     if (!keys.empty())
-      return fmt::format("rank {} is configured otherwise than rank 0: {}; all ranks need the same", r, keys);
+      return fmt::format("rank {} is configured otherwise than rank 0: {}; all ranks need the same",
+                         r, keys);
     if (ranks[r].backend != leader.backend)
       return fmt::format(
           "rank {} has {} to run on, and rank 0 {}: set execution.backend, or see why not all "

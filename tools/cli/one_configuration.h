@@ -1,5 +1,5 @@
-// Ranks that are configured differently would wait for each other without end: they are told before anything
-// is shared but the launcher's transport.
+// Ranks that are configured differently would wait for each other without end: they are told before
+// anything is shared but the launcher's transport.
 #pragma once
 
 #include <string>
@@ -18,8 +18,9 @@ struct OwnConfiguration {
   Backend backend = Backend::kCpu;
 };
 
-// What keeps ranks from starting, the same text on every rank; "" for nothing. data.path, data.val_path,
-// model.init_from and execution.tuning_file may differ: hosts keep files where they like. `ranks` by rank.
+// What keeps ranks from starting, the same text on every rank; "" for nothing. data.path,
+// data.val_path, model.init_from and execution.tuning_file may differ: hosts keep files where they
+// like. `ranks` by rank.
 std::string WhyNotOne(const std::vector<OwnConfiguration>& ranks);
 
 // A collective. Error(kConfig) on every rank, with the text of WhyNotOne.

@@ -13,8 +13,8 @@
 namespace millrace {
 
 void DieWithParent() {
-  // A parent-death signal would not do: it comes when the thread ends that started us, which a launcher's may
-  // at any time.
+  // A parent-death signal would not do: it comes when the thread ends that started us, which a
+  // launcher's may at any time.
   const pid_t parent = ::getppid();
 #ifdef SYS_pidfd_open
   const int watched = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));

@@ -9,7 +9,8 @@ namespace millrace {
 namespace {
 
 // Why not; "" where nothing stands against it.
-std::string Obstacle(Backend backend, const Mesh& mesh, const std::function<std::string()>& trouble) {
+std::string Obstacle(Backend backend, const Mesh& mesh,
+                     const std::function<std::string()>& trouble) {
   if (backend != Backend::kCuda) return "this run is on the CPU";
   if (mesh.world_size() == 1) return "one rank has no peers";
   if (mesh.shard == 1)
@@ -26,13 +27,15 @@ PeerDecision DecidePeerMemory(ExecutionConfig::PeerMemory wanted, Backend backen
   if (wanted == Wanted::kOff) return {};
   const std::string key = fmt::format("execution.peer_memory = {}", Name(wanted));
   const std::string obstacle = Obstacle(backend, mesh, trouble);
-  MR_REQUIRE(ErrorCode::kConfig, wanted != Wanted::kOn || obstacle.empty(),
-             "{}: {}; `on` needs GPUs of one host, at most 8 to a copy of the parameters, that reach each "
-             "other's memory; `auto` goes on without, and so does `off`",
-             key, obstacle);
+  MR_REQUIRE(
+      ErrorCode::kConfig, wanted != Wanted::kOn || obstacle.empty(),
+      "{}: {}; `on` needs GPUs of one host, at most 8 to a copy of the parameters, that reach each "
+      "other's memory; `auto` goes on without, and so does `off`",
+      key, obstacle);
   if (!obstacle.empty()) return {false, fmt::format("{}: not in use: {}", key, obstacle)};
-  return {true, fmt::format("{}: parameters and gradients move over peers' memory, {} GPUs to a copy", key,
-                            mesh.shard)};
+  return {true,
+          fmt::format("{}: parameters and gradients move over peers' memory, {} GPUs to a copy",
+                      key, mesh.shard)};
 }
 
 }  // namespace millrace

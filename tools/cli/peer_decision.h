@@ -12,11 +12,12 @@ namespace millrace {
 
 struct PeerDecision {
   bool use = false;
-  std::string notice;  // what a run says when it starts: which it is, and why; "" where `off` was asked for
+  std::string
+      notice;  // what a run says when it starts: which it is, and why; "" where `off` was asked for
 };
 
-// `trouble` says what stands between the GPUs, "" for nothing; a collective, asked only where all else is
-// well. Error(kConfig), on every rank: `on`, and it cannot be; with what is allowed.
+// `trouble` says what stands between the GPUs, "" for nothing; a collective, asked only where all
+// else is well. Error(kConfig), on every rank: `on`, and it cannot be; with what is allowed.
 PeerDecision DecidePeerMemory(ExecutionConfig::PeerMemory wanted, Backend backend, const Mesh& mesh,
                               const std::function<std::string()>& trouble);
 

@@ -25,7 +25,8 @@ namespace millrace {
 namespace {
 
 int PoolOnly(const PlanArguments& arguments) {
-  MR_REQUIRE(ErrorCode::kConfig, arguments.config.files.size() == 1 && arguments.config.sets.empty(),
+  MR_REQUIRE(ErrorCode::kConfig,
+             arguments.config.files.size() == 1 && arguments.config.sets.empty(),
              "--pool-only reads one bucket pool file and takes no --set");
   const std::string& path = arguments.config.files.front();
   std::ifstream in(path);
@@ -40,9 +41,10 @@ int PoolOnly(const PlanArguments& arguments) {
   }
   const int64_t bound = std::max<int64_t>(figures.at("pool").at("lower_bound").get<int64_t>(), 1);
   for (const auto& [name, bytes] : figures.at("pool").items())
-    std::cout << fmt::format("{:<12} {:>16} bytes  {:>10}  {:.2f} x lower bound\n", name,
-                             bytes.get<int64_t>(), BytesText(bytes.get<int64_t>()),
-                             static_cast<double>(bytes.get<int64_t>()) / static_cast<double>(bound));
+    std::cout << fmt::format(
+        "{:<12} {:>16} bytes  {:>10}  {:.2f} x lower bound\n", name, bytes.get<int64_t>(),
+        BytesText(bytes.get<int64_t>()),
+        static_cast<double>(bytes.get<int64_t>()) / static_cast<double>(bound));
   return 0;
 }
 
@@ -50,15 +52,17 @@ int PoolOnly(const PlanArguments& arguments) {
 
 int PlanVerb(const PlanArguments& arguments) {
   if (arguments.pool_only) return PoolOnly(arguments);
-  const LoadedConfig loaded = LoadRunConfig(arguments.config.files, arguments.config.sets,
-                                            ConfigContext{.world = arguments.world, .has_cuda = true});
+  const LoadedConfig loaded =
+      LoadRunConfig(arguments.config.files, arguments.config.sets,
+                    ConfigContext{.world = arguments.world, .has_cuda = true});
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
   Machine machine = FindMachine(arguments.machine);
   // What `auto` finds is not known here: the most that either takes.
   using PeerMemory = ExecutionConfig::PeerMemory;
   const PeerMemory peers = loaded.config.execution.peer_memory;
   if (!cpu && peers != PeerMemory::kOff)
-    machine = machine.OverPeerMemory(peers == PeerMemory::kAuto || loaded.config.parallel.replicate > 1);
+    machine =
+        machine.OverPeerMemory(peers == PeerMemory::kAuto || loaded.config.parallel.replicate > 1);
   const BackendTraits traits{
       cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0,
       cpu ? 0
@@ -84,7 +88,8 @@ int PlanVerb(const PlanArguments& arguments) {
   const PlanReport report = MakePlanReport(input);
   if (!arguments.html.empty())
     WriteFileAtomically(FileSystem::Posix(), arguments.html, PlanHtml(input, report));
-  if (!arguments.trace.empty()) WriteFileAtomically(FileSystem::Posix(), arguments.trace, PlanTrace(input));
+  if (!arguments.trace.empty())
+    WriteFileAtomically(FileSystem::Posix(), arguments.trace, PlanTrace(input));
   std::cout << (arguments.json ? PlanReportJson(report).dump() + "\n" : PlanReportText(report));
   return 0;
 }

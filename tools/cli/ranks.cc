@@ -31,9 +31,9 @@ bool Launched() {
   return false;
 }
 
-// What is wrong with the world outside is mostly wrong for every rank: the same file is missing for all. Then
-// rank 0 says so and ends the job, before the others do; when it has found nothing wrong, they speak after
-// all.
+// What is wrong with the world outside is mostly wrong for every rank: the same file is missing for
+// all. Then rank 0 says so and ends the job, before the others do; when it has found nothing wrong,
+// they speak after all.
 bool IsLikelyEverywhere(ErrorCode code) {
   return code == ErrorCode::kConfig || code == ErrorCode::kData || code == ErrorCode::kCheckpoint ||
          code == ErrorCode::kDoesNotFit || code == ErrorCode::kIo;
@@ -48,10 +48,11 @@ LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& 
   return loaded;
 }
 
-using EndJob = std::function<void(const std::string& reason)>;  // with the exit code of a hang; any thread
+using EndJob =
+    std::function<void(const std::string& reason)>;  // with the exit code of a hang; any thread
 
-// MPI is asked to end all ranks. It may hang as the job does; then this process leaves by itself, and its
-// launcher ends the others.
+// MPI is asked to end all ranks. It may hang as the job does; then this process leaves by itself,
+// and its launcher ends the others.
 constexpr std::chrono::seconds kMpiEnds(10);
 
 int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelection& plans,
@@ -67,7 +68,8 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
                            ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
     backend = ChooseBackend(loaded.config);
     if (world > 1) {
-      const MeshShape shape = Assemble(loaded.config, world, TraitsOf(backend, world), plans).layout.mesh;
+      const MeshShape shape =
+          Assemble(loaded.config, world, TraitsOf(backend, world), plans).layout.mesh;
       mesh = {shape.replicate, shape.shard};
     }
     own = {"", ConfigToJson(loaded.config), backend};
@@ -85,7 +87,8 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
     return ExitCode(code);
   }
   RankDevice device = MakeRankDevice(backend, factory, loaded.config, mesh);
-  if (factory.rank() == 0 && !device.notice.empty()) std::cerr << "millrace: " << device.notice << std::endl;
+  if (factory.rank() == 0 && !device.notice.empty())
+    std::cerr << "millrace: " << device.notice << std::endl;
   device.environment.on_stall = end_job;
   device.environment.on_warning = [](const std::string& text) {
     std::cerr << "millrace: warning: " << text << std::endl;
@@ -137,7 +140,8 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
     };
     return Run(*factory, arguments, plans, end_job, body);
   } catch (const Error& error) {
-    if (mpi.rank() != 0 && IsLikelyEverywhere(error.code())) std::this_thread::sleep_for(kLeaderSpeaksFirst);
+    if (mpi.rank() != 0 && IsLikelyEverywhere(error.code()))
+      std::this_thread::sleep_for(kLeaderSpeaksFirst);
     mpi.Abort(error.what(), ExitCode(error.code()));
   } catch (const std::exception& error) {
     mpi.Abort(error.what(), ExitCode(ErrorCode::kInternal));

@@ -39,16 +39,17 @@ std::optional<PlannedStep> PlanAgain(const RunRecord& record) {
     const Config config = ConfigOf(call);
     const auto world = static_cast<int>(call.world);
     const bool cuda = call.backend == "cuda";
-    const AssembledRun run =
-        Assemble(config, world, TraitsOf(cuda ? Backend::kCuda : Backend::kCpu, world), {.train = true});
+    const AssembledRun run = Assemble(
+        config, world, TraitsOf(cuda ? Backend::kCuda : Backend::kCpu, world), {.train = true});
     for (const PlanStage& stage : PlanStages(config, run))
       if (stage.name == recorded->first && stage.Hash() != recorded->second) return std::nullopt;
-    const StreamJoin join =
-        GraphModeOf(config) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry : StreamJoin::kStepEnd;
+    const StreamJoin join = GraphModeOf(config) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
+                                                                          : StreamJoin::kStepEnd;
     return PlannedStepOf(
         {run.spec, run.layout, run.options, *run.plans.train, MachineOf(record, cuda), join});
   } catch (const Error&) {
-    return std::nullopt;  // another version's keys or models: the page says that the classes are not known
+    return std::
+        nullopt;  // another version's keys or models: the page says that the classes are not known
   }
 }
 
@@ -57,7 +58,8 @@ std::optional<PlannedStep> PlanAgain(const RunRecord& record) {
 int ReportVerb(const ReportArguments& arguments) {
   const RunRecord record = ReadRunRecord(arguments.run_dir);
   const std::string page = ReportHtml(record, PlanAgain(record));
-  const std::string path = arguments.out.empty() ? arguments.run_dir + "/report.html" : arguments.out;
+  const std::string path =
+      arguments.out.empty() ? arguments.run_dir + "/report.html" : arguments.out;
   WriteFileAtomically(FileSystem::Posix(), path, page);
   std::cout << fmt::format("{}: {} steps, {}\n", path, record.rows.size(),
                            BytesText(static_cast<int64_t>(page.size())));

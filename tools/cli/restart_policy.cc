@@ -35,8 +35,9 @@ int FinalCode(int code) {
 }
 
 bool IsFinal(int code) {
-  for (const ErrorCode final : {ErrorCode::kConfig, ErrorCode::kData, ErrorCode::kCheckpoint,
-                                ErrorCode::kDoesNotFit, ErrorCode::kNonFinite, ErrorCode::kPreempted})
+  for (const ErrorCode final :
+       {ErrorCode::kConfig, ErrorCode::kData, ErrorCode::kCheckpoint, ErrorCode::kDoesNotFit,
+        ErrorCode::kNonFinite, ErrorCode::kPreempted})
     if (code == ExitCode(final)) return true;
   return code == 0;
 }
@@ -53,7 +54,8 @@ std::string WordsFor(int code) {
 }  // namespace
 
 std::string RestartPolicy::ReasonOf(const AttemptEnd& end) const {
-  if (end.hung) return fmt::format("{} did not end although no rank was left, and was killed", leader_);
+  if (end.hung)
+    return fmt::format("{} did not end although no rank was left, and was killed", leader_);
   if (!IsSignal(end.code)) return fmt::format("{} ended with {}", leader_, WordsFor(end.code));
   const int number = end.code - kSignalBase;
   return fmt::format("{} {} {}", end.leader_lost ? leader_ : "a rank",
@@ -82,7 +84,8 @@ Decision RestartPolicy::After(const AttemptEnd& end) {
   }
 
   if (again)
-    decision.stop = fmt::format("it ended twice after step {} without progress in between", end.step);
+    decision.stop =
+        fmt::format("it ended twice after step {} without progress in between", end.step);
   else if (fruitless_ >= kFruitlessStarts)
     decision.stop = fmt::format("{} attempts in a row ended before their first step", fruitless_);
   else if (restarts_ >= max_restarts_)

@@ -1,9 +1,11 @@
 // When a supervisor starts a run again, and when it gives up. Pure: no clock, no process.
 //
-// Final     An end that the same command would only repeat is not retried: done, stopped on request, wrong
-//           configuration, data, checkpoint, too little memory, stopped by the policy for non-finite losses.
-// Progress  A step beyond all that were done before, or a newer checkpoint. Without any in between, the same
-//           step may not fail twice, nor may kFruitlessStarts attempts in a row end before their first step.
+// Final     An end that the same command would only repeat is not retried: done, stopped on
+//           request, wrong configuration, data, checkpoint, too little memory, stopped by the
+//           policy for non-finite losses.
+// Progress  A step beyond all that were done before, or a newer checkpoint. Without any in between,
+//           the same step may not fail twice, nor may kFruitlessStarts attempts in a row end before
+//           their first step.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +16,13 @@ namespace millrace {
 
 // How an attempt ended.
 struct AttemptEnd {
-  int code = 0;              // as shells write it: the exit code, or 128 + N for signal N
-  bool leader_lost = false;  // the signal ended the process that was started (mpirun), not one of its ranks
-  bool hung = false;         // it had no rank left, did not end, and was killed
-  bool trained = false;      // it came to its first step, whether or not that was done
-  int64_t step = 0;          // the last step that is done
-  int64_t checkpoint = 0;    // the newest usable checkpoint's step; 0: none
+  int code = 0;  // as shells write it: the exit code, or 128 + N for signal N
+  bool leader_lost =
+      false;  // the signal ended the process that was started (mpirun), not one of its ranks
+  bool hung = false;       // it had no rank left, did not end, and was killed
+  bool trained = false;    // it came to its first step, whether or not that was done
+  int64_t step = 0;        // the last step that is done
+  int64_t checkpoint = 0;  // the newest usable checkpoint's step; 0: none
 };
 
 struct Decision {
@@ -36,7 +39,10 @@ class RestartPolicy {
  public:
   // `leader`: what the started process is called, "mpirun" or "the run". `step`: steps done so far.
   RestartPolicy(std::string leader, int64_t max_restarts, int64_t step)
-      : leader_(std::move(leader)), max_restarts_(max_restarts), furthest_(step), checkpoint_(step) {}
+      : leader_(std::move(leader)),
+        max_restarts_(max_restarts),
+        furthest_(step),
+        checkpoint_(step) {}
 
   Decision After(const AttemptEnd& end);
   int64_t restarts() const { return restarts_; }  // that were decided so far

@@ -29,7 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kHang(5);
 constexpr std::chrono::milliseconds kLook(250);
-constexpr std::chrono::seconds kLastWords(2);  // for output after the end, in case its reader is slow
+constexpr std::chrono::seconds kLastWords(
+    2);  // for output after the end, in case its reader is slow
 constexpr int kSignalBase = 128;
 constexpr int64_t kOneRequestNs = 100'000'000;
 constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
@@ -38,7 +39,8 @@ std::atomic<int> stop_requests{0};
 std::atomic<int64_t> last_request_ns{0};  // 0: none yet
 std::atomic<int> wake_end{-1};            // of a pipe: what is written there ends poll()
 
-// Async-signal-safe. Handlers, no signalfd: libraries have threads, which have not blocked the signals.
+// Async-signal-safe. Handlers, no signalfd: libraries have threads, which have not blocked the
+// signals.
 void OnSignal(int signal) {
   const int saved = errno;
   if (signal != SIGCHLD) {
@@ -56,7 +58,8 @@ void OnSignal(int signal) {
 int CatchSignals() {
   static const int wake = [] {
     int ends[2];
-    MR_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "pipe: {}", std::generic_category().message(errno));
+    MR_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "pipe: {}",
+             std::generic_category().message(errno));
     wake_end = ends[1];
     struct sigaction action = {};
     action.sa_handler = OnSignal;
@@ -78,7 +81,8 @@ int CatchSignals() {
 std::vector<pid_t> ChildrenOf(pid_t pid) {
   std::vector<pid_t> children;
   std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
+  for (const auto& task :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
     std::ifstream in(task.path() / "children");
     for (pid_t child; in >> child;) children.push_back(child);
   }
@@ -158,7 +162,8 @@ class SupervisedJob::Relay {
   std::string_view Move() {
     if (!pending_.empty()) {
       // As much as a pipe that is ready takes at once.
-      const ssize_t count = ::write(to_, pending_.data(), std::min<size_t>(pending_.size(), PIPE_BUF));
+      const ssize_t count =
+          ::write(to_, pending_.data(), std::min<size_t>(pending_.size(), PIPE_BUF));
       if (count > 0) pending_.erase(0, static_cast<size_t>(count));
       if (count < 0 && errno != EINTR && errno != EAGAIN) broken_ = true;
       if (broken_) pending_.clear();
@@ -184,7 +189,8 @@ class SupervisedJob::Relay {
 };
 
 SupervisedJob::SupervisedJob(const std::vector<std::string>& command,
-                             const std::map<std::string, std::string>& environment, std::string line_begins)
+                             const std::map<std::string, std::string>& environment,
+                             std::string line_begins)
     : line_begins_(std::move(line_begins)), looked_(Clock::now()), busy_(looked_) {
   CatchSignals();
   for (const pid_t child : LivingChildren(::getpid())) foreign_.insert(child);
@@ -196,7 +202,8 @@ SupervisedJob::SupervisedJob(const std::vector<std::string>& command,
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   std::vector<char*> words, settings;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  for (const std::string& variable : variables) settings.push_back(const_cast<char*>(variable.c_str()));
+  for (const std::string& variable : variables)
+    settings.push_back(const_cast<char*>(variable.c_str()));
   words.push_back(nullptr);
   settings.push_back(nullptr);
 
@@ -204,7 +211,8 @@ SupervisedJob::SupervisedJob(const std::vector<std::string>& command,
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   const pid_t self = ::getpid();
   pid_ = ::fork();
-  if (pid_ == 0) Become(words.data(), settings.data(), self, {null, out.write, err.write}, report.write);
+  if (pid_ == 0)
+    Become(words.data(), settings.data(), self, {null, out.write, err.write}, report.write);
   const int fork_error = errno;
   for (const int end : {null, out.write, err.write, report.write}) ::close(end);
   relays_.push_back(std::make_unique<Relay>(out.read, STDOUT_FILENO));
@@ -214,8 +222,8 @@ SupervisedJob::SupervisedJob(const std::vector<std::string>& command,
   ::close(report.read);
   if (error == 0) return;
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
-  throw Error(ErrorCode::kConfig,
-              fmt::format("cannot start {}: {}", command.front(), std::generic_category().message(error)));
+  throw Error(ErrorCode::kConfig, fmt::format("cannot start {}: {}", command.front(),
+                                              std::generic_category().message(error)));
 }
 
 SupervisedJob::~SupervisedJob() {
@@ -240,7 +248,8 @@ bool SupervisedJob::Wait(std::chrono::milliseconds patience) {
       break;
     }
     WatchForHang();
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0 || StopRequests() != requests) return false;
     std::vector<pollfd> ready = {{CatchSignals(), POLLIN, 0}};
     for (const auto& relay : relays_) ready.push_back(relay->What());
@@ -292,7 +301,8 @@ void SupervisedJob::WatchForHang() {
   const bool children = !LivingChildren(pid_).empty();
   had_children_ = had_children_ || children;
   const std::string waits_in = Word(fmt::format("/proc/{}/wchan", pid_));
-  const bool in_lock = waits_in.empty() || waits_in == "0" || waits_in.find("futex") != waits_in.npos;
+  const bool in_lock =
+      waits_in.empty() || waits_in == "0" || waits_in.find("futex") != waits_in.npos;
   // Of other programs nothing is known: one that has had a child may well train.
   const std::string program = Word(fmt::format("/proc/{}/comm", pid_));
   const bool is_mpirun = program == "mpirun" || program == "mpiexec" || program == "orterun";

@@ -2,12 +2,12 @@
 //
 // Signals  It gets none of the terminal's; the supervisor passes on what it wants to. From
 // CatchStopRequests()
-//          on, SIGINT, SIGTERM, SIGHUP and SIGUSR1 to the supervisor are counted instead of ending it (those
-//          that it found ignored stay ignored).
-// Death    The kernel kills the program when the supervisor dies, however it dies; mpirun's ranks then end by
-//          themselves. When the program ends, everything on this host that it has started and left is killed:
-//          orphans become the supervisor's children (PR_SET_CHILD_SUBREAPER). Children that it had before are
-//          left alone.
+//          on, SIGINT, SIGTERM, SIGHUP and SIGUSR1 to the supervisor are counted instead of ending
+//          it (those that it found ignored stay ignored).
+// Death    The kernel kills the program when the supervisor dies, however it dies; mpirun's ranks
+//          then end by themselves. When the program ends, everything on this host that it has
+//          started and left is killed: orphans become the supervisor's children
+//          (PR_SET_CHILD_SUBREAPER). Children that it had before are left alone.
 // Output   Copied to the supervisor's own. A reader that goes away ends neither.
 #pragma once
 
@@ -29,16 +29,16 @@ int StopRequests();  // so far; signals within 100 ms are one: a terminal that c
 
 class SupervisedJob {
  public:
-  // `line_begins`: SawLine() tells whether a line of standard output began with this. The program is searched
-  // for in PATH. Error(kConfig): it cannot be started.
+  // `line_begins`: SawLine() tells whether a line of standard output began with this. The program
+  // is searched for in PATH. Error(kConfig): it cannot be started.
   SupervisedJob(const std::vector<std::string>& command,
                 const std::map<std::string, std::string>& environment, std::string line_begins);
   ~SupervisedJob();  // kills what still runs
   SupervisedJob(const SupervisedJob&) = delete;
   SupervisedJob& operator=(const SupervisedJob&) = delete;
 
-  // Copies output until the program has ended and nothing of it is left, a request to stop has come, or
-  // `patience` is over; true when it has ended.
+  // Copies output until the program has ended and nothing of it is left, a request to stop has
+  // come, or `patience` is over; true when it has ended.
   bool Wait(std::chrono::milliseconds patience);
   void Signal(int number);  // to the program alone
   void Kill();
@@ -67,7 +67,8 @@ class SupervisedJob {
   std::chrono::steady_clock::time_point looked_, busy_;
 };
 
-// The children of a process, also of its threads, that have not ended; none where /proc does not tell.
+// The children of a process, also of its threads, that have not ended; none
+// where /proc does not tell.
 std::vector<pid_t> LivingChildren(pid_t pid);
 
 }  // namespace millrace

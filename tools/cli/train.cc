@@ -19,8 +19,8 @@ namespace {
 
 std::atomic<bool> stop_requested{false};
 
-// The first request: save after this step. SIGTERM after a request: whoever repeats it does not want to wait,
-// and what is saved is saved.
+// The first request: save after this step. SIGTERM after a request: whoever repeats it does not
+// want to wait, and what is saved is saved.
 void RequestStop(int signal) {
   if (signal == SIGTERM && stop_requested.load()) {
     std::signal(SIGTERM, SIG_DFL);
@@ -38,9 +38,9 @@ void InstallSignalHandlers() {
 
 void PrintBegin(const Session& session) {
   std::cout << fmt::format("training {} parameters on {} {}; {}; run {}",
-                           HumanRate(static_cast<double>(Parameters(session.run().spec))), session.world(),
-                           session.world() == 1 ? "rank" : "ranks", session.DataDescription(),
-                           session.config().run.dir)
+                           HumanRate(static_cast<double>(Parameters(session.run().spec))),
+                           session.world(), session.world() == 1 ? "rank" : "ranks",
+                           session.DataDescription(), session.config().run.dir)
             << std::endl;
 }
 
@@ -51,10 +51,12 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
   if (text) sample = session.Generate(TokensOfText(prompt), 200, {});
   if (session.rank() != 0) return;
   console.ClearBar();
-  std::cout << fmt::format("trained steps {} to {}: training loss {:.4f} -> {:.4f}", result.first_step + 1,
-                           result.last_step, *result.first_loss, *result.last_loss);
+  std::cout << fmt::format("trained steps {} to {}: training loss {:.4f} -> {:.4f}",
+                           result.first_step + 1, result.last_step, *result.first_loss,
+                           *result.last_loss);
   if (result.eval_before && result.eval_after)
-    std::cout << fmt::format(", held-out loss {:.4f} -> {:.4f}", *result.eval_before, *result.eval_after);
+    std::cout << fmt::format(", held-out loss {:.4f} -> {:.4f}", *result.eval_before,
+                             *result.eval_after);
   std::cout << "\n";
   if (text) std::cout << "sample:\n" << prompt << PrintableText(sample) << "\n";
   std::cout << "run: " << session.config().run.dir << std::endl;
@@ -74,7 +76,8 @@ int TrainVerb(const TrainArguments& arguments) {
     std::unique_ptr<MetricsServer> metrics_server;
     if (context.leader() && arguments.metrics_port) {
       metrics_server = std::make_unique<MetricsServer>(*arguments.metrics_port);
-      std::cout << fmt::format("metrics: http://127.0.0.1:{}/metrics", metrics_server->port()) << std::endl;
+      std::cout << fmt::format("metrics: http://127.0.0.1:{}/metrics", metrics_server->port())
+                << std::endl;
     }
     for (const DiskFault& fault : disk_faults)
       MR_REQUIRE(ErrorCode::kConfig, fault.rank < context.factory.world_size(),
@@ -83,7 +86,8 @@ int TrainVerb(const TrainArguments& arguments) {
     MR_REQUIRE(ErrorCode::kConfig, arguments.trace_step == 0 || !config.execution.checked,
                "--trace-step times ops one by one: not with execution.checked = true");
     const std::unique_ptr<FileSystem> disk = FaultyDisk(disk_faults, context.factory.rank());
-    TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(), disk.get()};
+    TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(),
+                         disk.get()};
     options.trace_step = arguments.trace_step;
     Session session(config, context.environment, {plans, true});
     if (context.leader()) PrintBegin(session);
@@ -91,7 +95,8 @@ int TrainVerb(const TrainArguments& arguments) {
     if (result.complete_before) {
       if (context.leader())
         std::cout << fmt::format(
-                         "{} is complete: {} of {} steps. Train on with --set train.steps=N, or start anew "
+                         "{} is complete: {} of {} steps. Train on with --set train.steps=N, or "
+                         "start anew "
                          "with --set run.dir=DIR.",
                          config.run.dir, result.last_step, config.train.steps)
                   << std::endl;

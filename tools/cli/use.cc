@@ -14,14 +14,17 @@ namespace millrace {
 namespace {
 
 ResumedRun Load(RankContext& context, Session& session, const std::string& checkpoint) {
-  ResumedRun loaded = LoadForUse(session.engine(), session.config().run.dir, checkpoint, IdentityOf(session));
+  ResumedRun loaded =
+      LoadForUse(session.engine(), session.config().run.dir, checkpoint, IdentityOf(session));
   if (context.leader())
-    std::cerr << fmt::format("millrace: weights of step {} from {}", loaded.progress.step, loaded.path)
+    std::cerr << fmt::format("millrace: weights of step {} from {}", loaded.progress.step,
+                             loaded.path)
               << std::endl;
   return loaded;
 }
 
-// JSON has no infinity: a loss that is not a number, or a perplexity past the largest double, is null.
+// JSON has no infinity: a loss that is not a number, or a perplexity past the largest double, is
+// null.
 nlohmann::ordered_json Number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
@@ -52,15 +55,16 @@ int GenerateVerb(const GenerateArguments& arguments) {
   return RunOnRanks(arguments.config, plans, [&](RankContext& context) {
     const int64_t vocab = context.config.config.model.Vocab();
     for (const int32_t token : prompt)
-      MR_REQUIRE(ErrorCode::kConfig, token < vocab, "--prompt holds the byte {}, but model.vocab is {}",
-                 token, vocab);
+      MR_REQUIRE(ErrorCode::kConfig, token < vocab,
+                 "--prompt holds the byte {}, but model.vocab is {}", token, vocab);
     Session session(context.config.config, context.environment, {plans, false});
     Load(context, session, arguments.checkpoint);
     if (context.leader())
-      std::cerr << "millrace: no key/value cache yet: each token runs the whole window" << std::endl;
-    const std::vector<int32_t> tokens =
-        session.Generate(prompt, arguments.tokens,
-                         {arguments.temperature, arguments.top_k, static_cast<uint64_t>(arguments.seed)});
+      std::cerr << "millrace: no key/value cache yet: each token runs the whole window"
+                << std::endl;
+    const std::vector<int32_t> tokens = session.Generate(
+        prompt, arguments.tokens,
+        {arguments.temperature, arguments.top_k, static_cast<uint64_t>(arguments.seed)});
     if (context.leader()) std::cout << arguments.prompt << PrintableText(tokens) << std::endl;
     return 0;
   });

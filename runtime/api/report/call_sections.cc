@@ -19,7 +19,8 @@ using nlohmann::json;
 // Each key with its value at first, and what later calls changed.
 std::string ConfigurationSection(const RunRecord& r) {
   if (r.history.empty()) return Hint("Not recorded.");
-  std::map<std::string, std::pair<std::string, bool>> keys;  // the row, and whether anyone has set it
+  std::map<std::string, std::pair<std::string, bool>>
+      keys;  // the row, and whether anyone has set it
   std::map<std::string, std::string> in_force;
   for (const RecordedCall& call : r.history)
     for (const auto& [key, value] : call.keys) {
@@ -28,7 +29,8 @@ std::string ConfigurationSection(const RunRecord& r) {
       before->second = value.value;
       const bool first = &call == &r.history.front();
       auto& [rows, set] = keys[key];
-      rows += Row({Code(key), (first ? "" : fmt::format("after step {}: ", call.step)) + Code(value.value),
+      rows += Row({Code(key),
+                   (first ? "" : fmt::format("after step {}: ", call.step)) + Code(value.value),
                    HtmlText(value.origin)});
       set = set || value.origin != "default";
     }
@@ -45,7 +47,8 @@ std::string HashesSection(const RunRecord& r) {
   std::string stages, hashes;
   for (const RecordedCall& call : r.history)
     for (const std::string_view name : kPlanStageNames)
-      if (const auto stage = call.plan_stages.find(std::string(name)); stage != call.plan_stages.end())
+      if (const auto stage = call.plan_stages.find(std::string(name));
+          stage != call.plan_stages.end())
         stages += Row({std::to_string(call.step), HtmlText(name), Code(stage->second)}, "n");
   for (const std::string_view name : kFinalHashNames)
     if (const json& hash = At(r.summary, {std::string(name).c_str()});
@@ -65,12 +68,14 @@ std::string RecordedEnvironment(const RunRecord& r) {
   for (const auto& [name, value] : last.environment) rows += Row({HtmlText(name), HtmlText(value)});
   for (const RecordedCall& call : r.history)
     for (const auto& one : call.environment)
-      if (std::find(last.environment.begin(), last.environment.end(), one) == last.environment.end())
+      if (std::find(last.environment.begin(), last.environment.end(), one) ==
+          last.environment.end())
         before += Row({std::to_string(call.step), HtmlText(one.first), HtmlText(one.second)}, "n");
   if (rows.empty()) rows = Row({"host and libraries", "not recorded"});
-  return Table({"", "last call"}, rows) + (before.empty() ? ""
-                                                          : "<h3>Otherwise in earlier calls</h3>\n" +
-                                                                Table({"after step", "", ""}, before, "n"));
+  return Table({"", "last call"}, rows) + (before.empty()
+                                               ? ""
+                                               : "<h3>Otherwise in earlier calls</h3>\n" +
+                                                     Table({"after step", "", ""}, before, "n"));
 }
 
 }  // namespace
@@ -89,8 +94,9 @@ std::string EnvironmentSection(const RunRecord& r) {
   if (std::any_of(r.history.begin(), r.history.end(),
                   [](const auto& call) { return !call.environment.empty(); }))
     return html + RecordedEnvironment(r);
-  return html +
-         Hint("The run recorded no host names and library versions; millrace doctor prints those of a host.");
+  return html + Hint(
+                    "The run recorded no host names and library versions; millrace doctor prints "
+                    "those of a host.");
 }
 
 }  // namespace millrace

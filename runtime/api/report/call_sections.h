@@ -1,4 +1,5 @@
-// The sections of a run's report about what its calls were given: configuration, plan stages, environment.
+// The sections of a run's report about what its calls were given: configuration,
+// plan stages, environment.
 #pragma once
 
 #include <string>

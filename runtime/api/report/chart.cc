@@ -24,7 +24,9 @@ struct Frame {
     return (step - static_cast<double>(first)) / static_cast<double>(last - first) * kWidth;
   }
   // Halves, because the difference of two large doubles may not be finite.
-  double Y(double value) const { return kHeight * (1 - (value / 2 - low / 2) / (high / 2 - low / 2)); }
+  double Y(double value) const {
+    return kHeight * (1 - (value / 2 - low / 2) / (high / 2 - low / 2));
+  }
 };
 
 Frame FrameOf(const Chart& chart) {
@@ -51,7 +53,8 @@ Frame FrameOf(const Chart& chart) {
 
 // Points without a gap, at most about kMostPoints of all together.
 std::vector<std::vector<ChartPoint>> Segments(const std::vector<ChartPoint>& points) {
-  const size_t group = points.size() <= kMostPoints ? 1 : (4 * points.size() + kMostPoints - 1) / kMostPoints;
+  const size_t group =
+      points.size() <= kMostPoints ? 1 : (4 * points.size() + kMostPoints - 1) / kMostPoints;
   std::vector<std::vector<ChartPoint>> segments(1);
   for (size_t begin = 0; begin < points.size();) {
     if (!std::isfinite(points[begin].value)) {
@@ -95,10 +98,12 @@ std::string LineSvg(const ChartSeries& series, const Frame& frame) {
 
 // What hovering over some steps says.
 std::string BandTitle(const Chart& chart, int64_t first, int64_t last) {
-  std::string title = first == last ? fmt::format("step {}", first) : fmt::format("steps {}-{}", first, last);
+  std::string title =
+      first == last ? fmt::format("step {}", first) : fmt::format("steps {}-{}", first, last);
   for (const ChartSeries& series : chart.series) {
-    const auto begin = std::lower_bound(series.points.begin(), series.points.end(), first,
-                                        [](const ChartPoint& p, int64_t step) { return p.step < step; });
+    const auto begin =
+        std::lower_bound(series.points.begin(), series.points.end(), first,
+                         [](const ChartPoint& p, int64_t step) { return p.step < step; });
     std::optional<double> least, most;
     bool any = false;
     for (auto p = begin; p != series.points.end() && p->step <= last; ++p) {
@@ -126,10 +131,12 @@ std::string BandsSvg(const Chart& chart, const Frame& frame) {
     const auto x = [&](size_t at) {  // the border between points `at` - 1 and `at`
       if (at == 0) return 0.0;
       if (at == points.size()) return kWidth;
-      return frame.X((static_cast<double>(points[at - 1].step) + static_cast<double>(points[at].step)) / 2);
+      return frame.X(
+          (static_cast<double>(points[at - 1].step) + static_cast<double>(points[at].step)) / 2);
     };
     svg += fmt::format(
-        "<rect class=\"band\" x=\"{:.2f}\" y=\"0\" width=\"{:.2f}\" height=\"{}\"><title>{}</title></rect>\n",
+        "<rect class=\"band\" x=\"{:.2f}\" y=\"0\" width=\"{:.2f}\" "
+        "height=\"{}\"><title>{}</title></rect>\n",
         x(i), x(end) - x(i), kHeight, BandTitle(chart, points[i].step, points[end - 1].step));
   }
   return svg;
@@ -143,13 +150,14 @@ std::string Caption(const Chart& chart, const ChartSeries& series) {
     if (!most || p.value > most->value) most = &p;
     last = &p;
   }
-  const std::string name = fmt::format("<i class=\"{}\"></i>{}", series.style, HtmlText(series.name));
+  const std::string name =
+      fmt::format("<i class=\"{}\"></i>{}", series.style, HtmlText(series.name));
   if (!last) return fmt::format("<span>{}: no finite value</span>", name);
   const auto value = [&](const char* what, const ChartPoint& p) {
     return HtmlText(fmt::format("{} {} (step {})", what, chart.text(p.value), p.step));
   };
-  std::string text = fmt::format("<span>{}: {}, {}, {}", name, value("last", *last), value("least", *least),
-                                 value("most", *most));
+  std::string text = fmt::format("<span>{}: {}, {}, {}", name, value("last", *last),
+                                 value("least", *least), value("most", *most));
   if (series.points.size() > kMostPoints)
     text += fmt::format("; {} steps, drawn by the extremes of neighbours", series.points.size());
   return text + "</span>";
@@ -186,7 +194,8 @@ std::string HtmlText(std::string_view text) {
 }
 
 std::string ChartHtml(const Chart& chart) {
-  if (std::all_of(chart.series.begin(), chart.series.end(), [](const auto& s) { return s.points.empty(); }))
+  if (std::all_of(chart.series.begin(), chart.series.end(),
+                  [](const auto& s) { return s.points.empty(); }))
     return "";
   const Frame frame = FrameOf(chart);
   std::string lines, marks, captions;
@@ -196,9 +205,11 @@ std::string ChartHtml(const Chart& chart) {
     captions += Caption(chart, series);
   }
   for (const ChartMark& mark : chart.marks) {
-    if (mark.step < static_cast<double>(frame.first) || mark.step > static_cast<double>(frame.last)) continue;
+    if (mark.step < static_cast<double>(frame.first) || mark.step > static_cast<double>(frame.last))
+      continue;
     marks += fmt::format(
-        "<line class=\"{}\" x1=\"{:.2f}\" x2=\"{:.2f}\" y1=\"0\" y2=\"{}\"><title>{}</title></line>\n",
+        "<line class=\"{}\" x1=\"{:.2f}\" x2=\"{:.2f}\" y1=\"0\" "
+        "y2=\"{}\"><title>{}</title></line>\n",
         mark.style, frame.X(mark.step), frame.X(mark.step), kHeight, HtmlText(mark.text));
   }
   const auto label = [&](double value) { return HtmlText(chart.text(value)); };
@@ -213,7 +224,8 @@ std::string ChartHtml(const Chart& chart) {
 <figcaption>{captions}</figcaption>
 </figure>
 )",
-      fmt::arg("id", chart.id), fmt::arg("title", HtmlText(chart.title)), fmt::arg("high", label(frame.high)),
+      fmt::arg("id", chart.id), fmt::arg("title", HtmlText(chart.title)),
+      fmt::arg("high", label(frame.high)),
       fmt::arg("middle", label(frame.low / 2 + frame.high / 2)), fmt::arg("low", label(frame.low)),
       fmt::arg("width", kWidth), fmt::arg("height", kHeight), fmt::arg("half", kHeight / 2),
       fmt::arg("bands", BandsSvg(chart, frame)), fmt::arg("marks", marks), fmt::arg("lines", lines),

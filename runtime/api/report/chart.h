@@ -1,8 +1,9 @@
-// A line chart over steps as a piece of HTML: an inline SVG that stretches to any width, its labels as text
-// beside it so that they keep their size, and a title to hover over for every step. No script.
+// A line chart over steps as a piece of HTML: an inline SVG that stretches to any width,
+// its labels as text beside it so that they keep their size, and a title to hover over
+// for every step. No script.
 //
-// Invariant  All text is escaped. A series with more points than kMostPoints is drawn by the first, least,
-// most
+// Invariant  All text is escaped. A series with more points than kMostPoints is drawn
+// by the first, least, most
 //            and last of groups of neighbours, and says so; extremes are never lost.
 #pragma once
 

@@ -1,4 +1,5 @@
-// What the sections of a run's report are made of. Texts are escaped here; cells and bodies are HTML already.
+// What the sections of a run's report are made of. Texts are escaped here; cells
+// and bodies are HTML already.
 #pragma once
 
 #include <initializer_list>
@@ -17,7 +18,8 @@ std::string Milliseconds(double value);
 std::string Row(const std::vector<std::string>& cells, std::string_view numbers = "");
 std::string Table(const std::vector<std::string>& heads, const std::string& rows,
                   std::string_view numbers = "");
-std::string Section(std::string_view id, std::string_view title, const std::string& body, bool wide = false);
+std::string Section(std::string_view id, std::string_view title, const std::string& body,
+                    bool wide = false);
 
 std::string Hint(const std::string& text);
 std::string Warning(const std::string& text);

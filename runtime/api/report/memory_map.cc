@@ -36,10 +36,12 @@ struct Block {
   }
 };
 
-// A stay lower than `row` bytes or shorter than `column` positions joins the one before of its class that
-// begins and ends in the same rows, if it begins within a column of its end.
+// A stay lower than `row` bytes or shorter than `column` positions joins the one before of its
+// class that begins and ends in the same rows, if it begins within a column of its end.
 std::vector<Block> BlocksOf(const ArenaMap& map, double column, double row) {
-  const auto row_of = [&](int64_t offset) { return static_cast<int64_t>(static_cast<double>(offset) / row); };
+  const auto row_of = [&](int64_t offset) {
+    return static_cast<int64_t>(static_cast<double>(offset) / row);
+  };
   const auto place = [&](const BufferStay& stay) {
     return std::tuple(stay.cls, row_of(stay.offset), row_of(stay.offset + stay.bytes));
   };
@@ -51,8 +53,8 @@ std::vector<Block> BlocksOf(const ArenaMap& map, double column, double row) {
   });
   std::vector<Block> blocks;
   for (const BufferStay* stay : stays) {
-    const bool small =
-        static_cast<double>(stay->bytes) < row || static_cast<double>(stay->end - stay->begin) < column;
+    const bool small = static_cast<double>(stay->bytes) < row ||
+                       static_cast<double>(stay->end - stay->begin) < column;
     const bool joins = small && !blocks.empty() && blocks.back().small &&
                        place(*blocks.back().last) == place(*stay) &&
                        static_cast<double>(stay->begin - blocks.back().end) < column;
@@ -99,10 +101,12 @@ std::string BlockSvg(const Block& block, const Frame& frame) {
       HtmlText(TitleOf(block)));
 }
 
-std::string LineSvg(const Frame& frame, std::string_view style, int64_t position, const std::string& title) {
+std::string LineSvg(const Frame& frame, std::string_view style, int64_t position,
+                    const std::string& title) {
   return fmt::format(
-      "<line class=\"{}\" x1=\"{:.2f}\" x2=\"{:.2f}\" y1=\"0\" y2=\"{}\"><title>{}</title></line>\n", style,
-      frame.X(position), frame.X(position), kHeight, HtmlText(title));
+      "<line class=\"{}\" x1=\"{:.2f}\" x2=\"{:.2f}\" y1=\"0\" "
+      "y2=\"{}\"><title>{}</title></line>\n",
+      style, frame.X(position), frame.X(position), kHeight, HtmlText(title));
 }
 
 }  // namespace
@@ -112,14 +116,15 @@ ArenaMap ArenaMapOf(const StepPlan& plan, int64_t peak) {
   for (const Body& body : plan.bodies) map.bodies.push_back({body.name, body.begin, body.end()});
   for (const PlanBuffer& buffer : plan.buffers)
     for (const Interval& live : buffer.live)
-      map.stays.push_back(
-          {buffer.name, buffer.cls, buffer.bytes, buffer.OffsetAt(live.begin), live.begin, live.end});
+      map.stays.push_back({buffer.name, buffer.cls, buffer.bytes, buffer.OffsetAt(live.begin),
+                           live.begin, live.end});
   return map;
 }
 
 std::string MemoryMapHtml(const ArenaMap& map) {
   if (map.arena <= 0 || map.positions <= 0) return "";
-  const Frame frame{kWidth / static_cast<double>(map.positions), kHeight / static_cast<double>(map.arena)};
+  const Frame frame{kWidth / static_cast<double>(map.positions),
+                    kHeight / static_cast<double>(map.arena)};
   const std::vector<Block> blocks = FewBlocks(map);
   std::string rects, marks, bodies, legend;
   std::array<bool, kBufferClasses> seen{};
@@ -129,11 +134,12 @@ std::string MemoryMapHtml(const ArenaMap& map) {
   }
   for (size_t c = 0; c < seen.size(); ++c)
     if (seen[c])
-      legend += fmt::format("<span><i class=\"k{}\"></i>{}</span>\n", c, Name(static_cast<BufferClass>(c)));
+      legend += fmt::format("<span><i class=\"k{}\"></i>{}</span>\n", c,
+                            Name(static_cast<BufferClass>(c)));
   for (const PlannedBody& body : map.bodies) {
     if (body.begin > 0) marks += LineSvg(frame, "call", body.begin, "begin of " + body.name);
-    bodies += fmt::format("{}{} ({} to {})", bodies.empty() ? "" : ", ", HtmlText(body.name), body.begin,
-                          body.end - 1);
+    bodies += fmt::format("{}{} ({} to {})", bodies.empty() ? "" : ", ", HtmlText(body.name),
+                          body.begin, body.end - 1);
   }
   const std::string peak = fmt::format("most bytes live at op {}", map.peak);
   marks += LineSvg(frame, "bad", map.peak, peak);
@@ -149,10 +155,10 @@ std::string MemoryMapHtml(const ArenaMap& map) {
 </figure>
 )",
       fmt::arg("legend", legend), fmt::arg("arena", BytesText(map.arena)),
-      fmt::arg("half", BytesText(map.arena / 2)), fmt::arg("width", kWidth), fmt::arg("height", kHeight),
-      fmt::arg("rects", rects), fmt::arg("marks", marks), fmt::arg("last", map.positions - 1),
-      fmt::arg("stays", map.stays.size()), fmt::arg("count", blocks.size()), fmt::arg("peak", peak),
-      fmt::arg("bodies", bodies));
+      fmt::arg("half", BytesText(map.arena / 2)), fmt::arg("width", kWidth),
+      fmt::arg("height", kHeight), fmt::arg("rects", rects), fmt::arg("marks", marks),
+      fmt::arg("last", map.positions - 1), fmt::arg("stays", map.stays.size()),
+      fmt::arg("count", blocks.size()), fmt::arg("peak", peak), fmt::arg("bodies", bodies));
 }
 
 }  // namespace millrace

@@ -1,10 +1,11 @@
-// The arena of a planned step as a piece of HTML: an inline SVG, in which a buffer's stay is a rectangle:
-// from left to right the ops of the plan's bodies laid end to end (step_plan.h, Timeline), upwards the bytes
-// of the arena. No script.
+// The arena of a planned step as a piece of HTML: an inline SVG, in which a buffer's stay is a
+// rectangle: from left to right the ops of the plan's bodies laid end to end (step_plan.h,
+// Timeline), upwards the bytes of the arena. No script.
 //
-// Invariant  All text is escaped. Every stay is in one rectangle. Stays lower or shorter than a pixel's share
-//            are drawn as one with others of their class at the same place, and counted in its title, so that
-//            there are at most kMostStays; the caption says how many there are.
+// Invariant  All text is escaped. Every stay is in one rectangle. Stays lower or shorter than a
+//            pixel's share are drawn as one with others of their class at the same place, and
+//            counted in its title, so that there are at most kMostStays; the caption says how many
+//            there are.
 #pragma once
 
 #include <cstdint>

@@ -13,10 +13,13 @@ PlannedStep PlannedStepOf(const ReportInput& input) {
                    report.memory.lower_bound,
                    ArenaMapOf(plan, report.memory.peak_position),
                    {}};
-  for (const SimulatedOp& run : Simulate(plan, plan.schedule, report.mesh, report.machine, input.join).ops) {
+  for (const SimulatedOp& run :
+       Simulate(plan, plan.schedule, report.mesh, report.machine, input.join).ops) {
     const Entry& entry = plan.schedule[static_cast<size_t>(run.entry)];
-    const PlanOp& op = plan.bodies[static_cast<size_t>(entry.body)].ops[static_cast<size_t>(run.op)];
-    step.ops.push_back({op.label, std::string(OpName(op.op)), run.stream, run.begin * 1e3, run.end * 1e3});
+    const PlanOp& op =
+        plan.bodies[static_cast<size_t>(entry.body)].ops[static_cast<size_t>(run.op)];
+    step.ops.push_back(
+        {op.label, std::string(OpName(op.op)), run.stream, run.begin * 1e3, run.end * 1e3});
   }
   return step;
 }

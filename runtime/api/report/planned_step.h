@@ -12,7 +12,8 @@
 
 namespace millrace {
 
-// The training plan of the run's last call, planned again, on one rank (plan_report.h, Definitions).
+// The training plan of the run's last call, planned again, on one rank
+// (plan_report.h, Definitions).
 struct PlannedStep {
   std::string hash, machine;  // PlanHash; the title of the machine that times are for
   std::array<int64_t, kBufferClasses> by_class{}, at_peak{};

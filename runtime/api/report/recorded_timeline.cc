@@ -45,8 +45,8 @@ RecordedTimeline ParseTimeline(std::string_view text, const std::string& path) {
   line.plan_hash = JsonString(other, "plan_hash", about);
   line.device = JsonString(other, "device", about);
   line.ranks = JsonCount(other, "ranks", about);
-  MR_REQUIRE(ErrorCode::kData, line.ranks >= 1 && line.ranks <= kMostRanks, "{}: {} ranks", about.name,
-             line.ranks);
+  MR_REQUIRE(ErrorCode::kData, line.ranks >= 1 && line.ranks <= kMostRanks, "{}: {} ranks",
+             about.name, line.ranks);
   if (other.contains("step")) line.step = JsonCount(other, "step", about);
   line.how = JsonString(JsonField(other, "trace", about), "step", about);
 
@@ -60,8 +60,8 @@ RecordedTimeline ParseTimeline(std::string_view text, const std::string& path) {
     if (phase == "M") continue;
     MR_REQUIRE(ErrorCode::kData, phase == "X", "{}: neither a name nor an op", origin.name);
     const int64_t rank = JsonCount(event, "pid", origin), stream = JsonCount(event, "tid", origin);
-    MR_REQUIRE(ErrorCode::kData, rank < line.ranks && stream < kStreams, "{}: no rank {}, stream {}",
-               origin.name, rank, stream);
+    MR_REQUIRE(ErrorCode::kData, rank < line.ranks && stream < kStreams,
+               "{}: no rank {}, stream {}", origin.name, rank, stream);
     const double begin = Micros(event, "ts", origin), us = Micros(event, "dur", origin);
     line.ops[rank].push_back({Label(event, "name", origin), Label(event, "cat", origin),
                               static_cast<StreamId>(stream), begin, begin + us});

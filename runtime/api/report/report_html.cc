@@ -34,17 +34,20 @@ std::string State(const RunRecord& r) {
   if (r.summary.is_null())
     text = "No summary.json: the run goes on, or did not end in good order.";
   else if (At(r.summary, {"preempted"}) == true)
-    text = fmt::format("Stopped on request after step {}, saved.", TextOf(At(r.summary, {"last_step"})));
+    text = fmt::format("Stopped on request after step {}, saved.",
+                       TextOf(At(r.summary, {"last_step"})));
   else
     text = fmt::format("Ended in good order after step {}.", TextOf(At(r.summary, {"last_step"})));
   if (!r.history.empty())
-    if (const auto steps = r.history.back().keys.find("train.steps"); steps != r.history.back().keys.end())
+    if (const auto steps = r.history.back().keys.find("train.steps");
+        steps != r.history.back().keys.end())
       text += fmt::format(" train.steps is {}.", steps->second.value);
   return text;
 }
 
 std::string Tile(const std::string& value, const std::string& what) {
-  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", HtmlText(value), HtmlText(what));
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", HtmlText(value),
+                     HtmlText(what));
 }
 
 std::string Tiles(const RunRecord& r) {
@@ -52,8 +55,8 @@ std::string Tiles(const RunRecord& r) {
     return std::isfinite(value) ? text : "not finite";
   };
   std::string tiles = Tile(std::to_string(r.rows.size()), "steps recorded");
-  const auto skipped =
-      std::count_if(r.rows.begin(), r.rows.end(), [](const auto& row) { return !row.offender.empty(); });
+  const auto skipped = std::count_if(r.rows.begin(), r.rows.end(),
+                                     [](const auto& row) { return !row.offender.empty(); });
   if (!r.rows.empty()) {
     const StepRow& last = r.rows.back();
     tiles += Tile(known(last.loss, Short(last.loss)), fmt::format("loss of step {}", last.step));
@@ -82,8 +85,9 @@ std::string Tiles(const RunRecord& r) {
 std::vector<ChartMark> Marks(const RunRecord& r) {
   std::vector<ChartMark> marks;
   for (size_t i = 1; i < r.history.size(); ++i)
-    marks.push_back({static_cast<double>(r.history[i].step) + 0.5, "call",
-                     fmt::format("resumed after step {} with another configuration", r.history[i].step)});
+    marks.push_back(
+        {static_cast<double>(r.history[i].step) + 0.5, "call",
+         fmt::format("resumed after step {} with another configuration", r.history[i].step)});
   size_t bad = 0;
   for (const StepRow& row : r.rows)
     if (!row.offender.empty() && ++bad <= kMostPoints)
@@ -93,8 +97,9 @@ std::vector<ChartMark> Marks(const RunRecord& r) {
   for (const StepRow& row : r.rows)
     for (const auto& [from, why] : row.rolled_back)
       if (++undone <= kMostPoints)
-        marks.push_back({static_cast<double>(row.step) - 0.5, "bad",
-                         fmt::format("rolled back from step {} to {}: {}", from, row.step - 1, why)});
+        marks.push_back(
+            {static_cast<double>(row.step) - 0.5, "bad",
+             fmt::format("rolled back from step {} to {}: {}", from, row.step - 1, why)});
   return marks;
 }
 
@@ -108,15 +113,18 @@ std::string Charts(const RunRecord& r) {
   ChartSeries held_out{"held-out loss", "other", {}};
   for (const StepRow& row : r.rows)
     if (row.eval_loss) held_out.points.push_back({row.step, *row.eval_loss});
-  std::string html = ChartHtml({"loss", "Loss", Short, {series("loss", &StepRow::loss), held_out}, marks});
-  html += ChartHtml({"grad_norm", "Gradient norm", Short, {series("grad_norm", &StepRow::grad_norm)}, marks});
+  std::string html =
+      ChartHtml({"loss", "Loss", Short, {series("loss", &StepRow::loss), held_out}, marks});
+  html += ChartHtml(
+      {"grad_norm", "Gradient norm", Short, {series("grad_norm", &StepRow::grad_norm)}, marks});
   html += ChartHtml({"lr", "Learning rate", Short, {series("lr", &StepRow::lr)}, marks});
   html += ChartHtml({"tokens_per_s",
                      "Tokens per second, all ranks",
                      CountText,
                      {series("tokens/s", &StepRow::tokens_per_s)},
                      marks});
-  html += ChartHtml({"step_ms", "Time of a step", Milliseconds, {series("step", &StepRow::step_ms)}, marks});
+  html += ChartHtml(
+      {"step_ms", "Time of a step", Milliseconds, {series("step", &StepRow::step_ms)}, marks});
   html += ChartHtml({"peak_bytes",
                      "Most memory in use so far, rank 0",
                      KnownBytes,
@@ -132,34 +140,36 @@ std::string MemorySection(const RunRecord& r, const std::optional<PlannedStep>& 
   };
   add("arena, predicted", NumberOf(At(r.summary, {"predicted", "arena_bytes"})));
   add("arena, allocated", NumberOf(At(r.summary, {"measured", "arena_bytes"})));
-  add("lower bound of the training plan", NumberOf(At(r.summary, {"predicted", "lower_bound_bytes"})));
+  add("lower bound of the training plan",
+      NumberOf(At(r.summary, {"predicted", "lower_bound_bytes"})));
   add("device, predicted", NumberOf(At(r.summary, {"predicted", "device_bytes"})));
   add("device, measured", NumberOf(At(r.summary, {"measured", "device_bytes"})));
   add("process before the arena", NumberOf(At(r.summary, {"resident_before_arena_bytes"})));
   add("most in use, last call", r.rows.empty() ? StepRow::kUnknown : r.rows.back().peak_bytes);
   std::string html = Hint("Of one rank.") + (rows.empty() ? "" : Table({"", "bytes"}, rows, " n"));
   if (!planned)
-    return html + Hint(
-                      "By class: not known. The run recorded no configuration, or this version of the "
-                      "program plans it otherwise.");
+    return html +
+           Hint(
+               "By class: not known. The run recorded no configuration, or this version of the "
+               "program plans it otherwise.");
   std::string classes;
   const int64_t most =
       std::max<int64_t>(1, *std::max_element(planned->by_class.begin(), planned->by_class.end()));
   for (int c = 0; c < kBufferClasses; ++c) {
     const auto i = static_cast<size_t>(c);
     if (planned->by_class[i] == 0) continue;
-    classes +=
-        Row({HtmlText(Name(static_cast<BufferClass>(c))), BytesText(planned->by_class[i]),
-             BytesText(planned->at_peak[i]),
-             fmt::format("<i style=\"width:{:.1f}%\"></i>",
-                         100.0 * static_cast<double>(planned->by_class[i]) / static_cast<double>(most))},
-            " nn");
+    classes += Row({HtmlText(Name(static_cast<BufferClass>(c))), BytesText(planned->by_class[i]),
+                    BytesText(planned->at_peak[i]),
+                    fmt::format("<i style=\"width:{:.1f}%\"></i>",
+                                100.0 * static_cast<double>(planned->by_class[i]) /
+                                    static_cast<double>(most))},
+                   " nn");
     classes.replace(classes.rfind("<td><i"), 4, "<td class=\"bar\">");
   }
   return html + "<h3>Planned for a training step</h3>\n" +
          Table({"class", "most", "at the peak of all", ""}, classes, " nn") +
-         Hint(fmt::format("Arena of the training plan: {}; lower bound {}.", BytesText(planned->arena),
-                          BytesText(planned->lower_bound)));
+         Hint(fmt::format("Arena of the training plan: {}; lower bound {}.",
+                          BytesText(planned->arena), BytesText(planned->lower_bound)));
 }
 
 // One scale for both where it shows both.
@@ -167,8 +177,9 @@ constexpr double kOneScale = 4;
 constexpr int64_t kRanksShown = 4;
 
 std::string MeasuredTitle(const RecordedTimeline& line) {
-  return fmt::format("Measured{} on {}, {}", line.step ? fmt::format(" in step {}", *line.step) : "",
-                     line.device, line.how);
+  return fmt::format("Measured{} on {}, {}",
+                     line.step ? fmt::format(" in step {}", *line.step) : "", line.device,
+                     line.how);
 }
 
 std::string MeasuredTimelines(const RecordedTimeline& line, double until) {
@@ -195,14 +206,17 @@ std::string TimelineSection(const RunRecord& r, const std::optional<PlannedStep>
       planned_ms = measured_ms = std::max(planned_ms, measured_ms);
     else
       scale = Hint(fmt::format(
-          "Not on one scale: the measured step is {:.3g} times as long as the planned one.", ratio));
+          "Not on one scale: the measured step is {:.3g} times as long as the planned one.",
+          ratio));
   }
   if (planned || r.timeline) html += TimelineLegend() + scale;
   if (planned)
-    html += TimelineHtml({"timeline-planned", "Planned for " + planned->machine, planned->ops, planned_ms});
+    html += TimelineHtml(
+        {"timeline-planned", "Planned for " + planned->machine, planned->ops, planned_ms});
   else
     html += Hint("Planned: not known, as memory by class.");
-  if (!r.timeline_problem.empty()) return html + Warning("Measured: damaged: " + r.timeline_problem);
+  if (!r.timeline_problem.empty())
+    return html + Warning("Measured: damaged: " + r.timeline_problem);
   if (!r.timeline)
     return html + Hint("Measured: nothing recorded. train --trace-step N times step N op by op.");
   if (planned && r.timeline->plan_hash != planned->hash)
@@ -212,10 +226,11 @@ std::string TimelineSection(const RunRecord& r, const std::optional<PlannedStep>
 
 std::string MemoryMapSection(const std::optional<PlannedStep>& planned) {
   const std::string map = planned ? MemoryMapHtml(planned->map) : "";
-  return map.empty()
-             ? Hint("Not known, as memory by class.")
-             : Hint("The arena of one rank in a planned training step: bytes upwards, ops to the right.") +
-                   map;
+  return map.empty() ? Hint("Not known, as memory by class.")
+                     : Hint(
+                           "The arena of one rank in a planned training step: bytes upwards, ops "
+                           "to the right.") +
+                           map;
 }
 
 std::string RollBacksTable(const RunRecord& r) {
@@ -250,7 +265,8 @@ std::string RestartsTable(const RunRecord& r) {
   constexpr size_t kShown = 1000;
   if (r.failures.empty()) return "";
   std::string rows;
-  for (size_t i = r.failures.size() - std::min(kShown, r.failures.size()); i < r.failures.size(); ++i) {
+  for (size_t i = r.failures.size() - std::min(kShown, r.failures.size()); i < r.failures.size();
+       ++i) {
     const auto& [failure, resumed_step, seconds] = r.failures[i];
     rows += Row({HtmlText(failure.time), HtmlText(failure.reason), std::to_string(failure.step),
                  failure.exit_code ? std::to_string(*failure.exit_code) : "",
@@ -259,10 +275,11 @@ std::string RestartsTable(const RunRecord& r) {
                                    : ""},
                 "  nnn");
   }
-  std::string html =
-      "<h3>Restarts</h3>\n" +
-      Table({"time, UTC", "why it ended", "after step", "exit code", "until the next step"}, rows, "  nnn");
-  if (r.failures.size() > kShown) html += Hint(fmt::format("The last {} of {}.", kShown, r.failures.size()));
+  std::string html = "<h3>Restarts</h3>\n" + Table({"time, UTC", "why it ended", "after step",
+                                                    "exit code", "until the next step"},
+                                                   rows, "  nnn");
+  if (r.failures.size() > kShown)
+    html += Hint(fmt::format("The last {} of {}.", kShown, r.failures.size()));
   return html;
 }
 
@@ -276,41 +293,48 @@ std::string SavesHint(const RunRecord& r) {
   }
   std::string html;
   if (failed > 0)
-    html += Warning(fmt::format("{} could not be written.", failed == 1 ? "One" : std::to_string(failed)));
+    html += Warning(
+        fmt::format("{} could not be written.", failed == 1 ? "One" : std::to_string(failed)));
   if (stalls.empty()) return html;
   std::sort(stalls.begin(), stalls.end());
-  return html + Hint(fmt::format(
-                    "Training waited {} times for a save, the last one apart: {} in the median, {} at most.",
-                    stalls.size(), Milliseconds(stalls[stalls.size() / 2]), Milliseconds(stalls.back())));
+  return html + Hint(fmt::format("Training waited {} times for a save, the last one apart: {} in "
+                                 "the median, {} at most.",
+                                 stalls.size(), Milliseconds(stalls[stalls.size() / 2]),
+                                 Milliseconds(stalls.back())));
 }
 
 std::string CallsSection(const RunRecord& r) {
   std::string rows;
   for (const RecordedCall& call : r.history)
-    rows += Row({std::to_string(call.step),
-                 &call == &r.history.front() ? "the run began" : "resumed with another configuration",
-                 std::to_string(call.world), HtmlText(call.backend)},
-                "n n");
+    rows +=
+        Row({std::to_string(call.step),
+             &call == &r.history.front() ? "the run began" : "resumed with another configuration",
+             std::to_string(call.world), HtmlText(call.backend)},
+            "n n");
   std::string html = rows.empty() ? "" : Table({"after step", "", "ranks", "backend"}, rows, "n n");
   if (const json& first = At(r.summary, {"first_step"}); first.is_number_integer())
     html += Hint(first == 0 ? "The last call began at the start."
                             : fmt::format("The last call went on after step {}.", TextOf(first)));
-  html += Hint("A call that resumes with the same configuration leaves no record, but for the last.");
+  html +=
+      Hint("A call that resumes with the same configuration leaves no record, but for the last.");
   html += RestartsTable(r);
   std::string saved;
   for (const CheckpointEntry& entry : r.checkpoints) {
     double bytes = 0;
     if (entry.manifest)
-      for (const CheckpointFile& file : entry.manifest->files) bytes += static_cast<double>(file.bytes);
-    saved +=
-        Row({std::to_string(entry.step), entry.manifest ? std::to_string(entry.manifest->world) : "",
-             entry.manifest ? KnownBytes(bytes) : "", entry.usable() ? "usable" : HtmlText(entry.problem)},
-            "nnn");
+      for (const CheckpointFile& file : entry.manifest->files)
+        bytes += static_cast<double>(file.bytes);
+    saved += Row(
+        {std::to_string(entry.step), entry.manifest ? std::to_string(entry.manifest->world) : "",
+         entry.manifest ? KnownBytes(bytes) : "",
+         entry.usable() ? "usable" : HtmlText(entry.problem)},
+        "nnn");
   }
   if (!r.checkpoints_problem.empty()) html += Warning(r.checkpoints_problem);
   html += "<h3>Checkpoints</h3>\n" + SavesHint(r);
-  return html + (saved.empty() ? Hint("None.")
-                               : Table({"step", "ranks", "bytes", "manifest and sizes"}, saved, "nnn"));
+  return html + (saved.empty()
+                     ? Hint("None.")
+                     : Table({"step", "ranks", "bytes", "manifest and sizes"}, saved, "nnn"));
 }
 
 std::string PredictedSection(const RunRecord& r) {
@@ -326,9 +350,10 @@ std::string PredictedSection(const RunRecord& r) {
       return std::floor(value) == value && std::abs(value) < 0x1p53 ? fmt::format("{:.0f}", value)
                                                                     : Short(value);
     };
-    rows += Row({Code(name), text(a), text(b),
-                 std::isfinite(a) && std::isfinite(b) && a != 0 ? fmt::format("{:.3f}", b / a) : ""},
-                " nnn");
+    rows +=
+        Row({Code(name), text(a), text(b),
+             std::isfinite(a) && std::isfinite(b) && a != 0 ? fmt::format("{:.3f}", b / a) : ""},
+            " nnn");
   };
   for (const char* name : {"step_ms", "tokens_per_s", "arena_bytes", "device_bytes", "wire_bytes"})
     add(name, At(predicted, {name}), At(measured, {name}));
@@ -347,12 +372,14 @@ std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& pla
   if (!path.has_filename()) path = path.parent_path();
   std::string notes;
   if (r.torn)
-    notes += Warning("The last line of metrics.jsonl is cut off: the run was killed, or is writing it.");
+    notes +=
+        Warning("The last line of metrics.jsonl is cut off: the run was killed, or is writing it.");
   if (!r.history_problem.empty()) notes += Warning("Not a run's config.json: " + r.history_problem);
   if (r.rows.empty()) notes += Warning("No step is recorded yet.");
   const std::string name = HtmlText(path.filename().string());
   std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
+      "name=\"viewport\" "
       "content=\"width=device-width, "
       "initial-scale=1\">\n<title>Millrace run "
       "{}</title>\n<style>{}</style>\n</head>\n<body>\n<header>\n<h1>Millrace run {}</h1>\n"

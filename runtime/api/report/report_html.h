@@ -1,6 +1,7 @@
-// A run's report as one page: curves of the steps, memory and its map, planned and measured timeline, skipped
-// steps, calls, configuration, plan stages, predicted beside measured, environment. Self-contained: no
-// network, no script, no other file. The same record gives the same bytes.
+// A run's report as one page: curves of the steps, memory and its map, planned and
+// measured timeline, skipped steps, calls, configuration, plan stages, predicted beside
+// measured, environment. Self-contained: no network, no script, no other file. The same
+// record gives the same bytes.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// The style sheet of a run's report: the look of the plan's page (runtime/plan/report/page), dark where the
-// reader's system is.
+// The style sheet of a run's report: the look of the plan's page (runtime/plan/report/page), dark
+// where the reader's system is.
 #pragma once
 
 namespace millrace {

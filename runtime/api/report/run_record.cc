@@ -41,14 +41,14 @@ StepRow RowOf(const json& line, int64_t step) {
     row.offender = offender->get<std::string>();
   if (const auto made = line.find("rolled_back"); made != line.end() && made->is_array())
     for (const json& one : *made)
-      if (one.is_object() && one.contains("from") && one["from"].is_number_integer() && one.contains("why") &&
-          one["why"].is_string())
+      if (one.is_object() && one.contains("from") && one["from"].is_number_integer() &&
+          one.contains("why") && one["why"].is_string())
         row.rolled_back.emplace_back(one["from"].get<int64_t>(), one["why"].get<std::string>());
   return row;
 }
 
-// Whole lines only. ReadRunFolder has judged the file; what a run that goes on has changed since is taken as
-// it is.
+// Whole lines only. ReadRunFolder has judged the file; what a run that goes on has
+// changed since is taken as it is.
 std::vector<StepRow> RowsOf(std::string_view text) {
   std::map<int64_t, StepRow> rows;
   for (size_t newline; (newline = text.find('\n')) != text.npos; text.remove_prefix(newline + 1)) {
@@ -86,7 +86,8 @@ RunRecord ReadRunRecord(const std::string& run_dir) {
     record.checkpoints_problem = error.what();
   }
   record.failures = ReadRestarts(run_dir);
-  if (const std::string path = run_dir + "/" + kTimelineName; std::filesystem::exists(path, ignored)) {
+  if (const std::string path = run_dir + "/" + kTimelineName;
+      std::filesystem::exists(path, ignored)) {
     try {
       record.timeline = ReadTimeline(path);
     } catch (const Error& error) {

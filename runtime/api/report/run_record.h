@@ -1,10 +1,11 @@
-// All that a run's folder tells, as one value: what a report shows. For looking at a run, also one that goes
-// on or was killed; nothing is changed.
+// All that a run's folder tells, as one value: what a report shows. For looking at a run, also one
+// that goes on or was killed; nothing is changed.
 //
-// Units    bytes and ms as in metrics.jsonl and summary.json (tools/README.md). NaN: not recorded, or
-// recorded as
+// Units    bytes and ms as in metrics.jsonl and summary.json (tools/README.md). NaN:
+// not recorded, or recorded as
 //          null because it was not finite.
-// Errors   As ReadRunFolder (run_folder.h): kData where the folder is no run's or a file of it is damaged.
+// Errors   As ReadRunFolder (run_folder.h): kData where the folder is no run's or a file of it is
+//          damaged.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,15 @@ namespace millrace {
 struct StepRow {
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   int64_t step = 0;
-  double loss = kUnknown, grad_norm = kUnknown, lr = kUnknown, tokens = kUnknown, step_ms = kUnknown;
+  double loss = kUnknown, grad_norm = kUnknown, lr = kUnknown, tokens = kUnknown,
+         step_ms = kUnknown;
   double tokens_per_s = kUnknown, mfu = kUnknown, peak_bytes = kUnknown;
   double save_stall_ms = kUnknown;  // before this step
   bool save_failed = false;
   std::optional<double> eval_loss;
   std::string offender;  // why the update was skipped; "" where it was applied
-  // Steps whose numbers made the run go back to the step before this one, and what was wrong with them.
+  // Steps whose numbers made the run go back to the step before this one, and
+  // what was wrong with them.
   std::vector<std::pair<int64_t, std::string>> rolled_back;
 };
 

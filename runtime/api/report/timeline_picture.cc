@@ -61,8 +61,8 @@ struct Bar {
   }
 };
 
-// `ops` by rising begin. What is narrower than `share` joins a neighbour of its group, or of any group that
-// begins within the same share.
+// `ops` by rising begin. What is narrower than `share` joins a neighbour of its group, or of any
+// group that begins within the same share.
 std::vector<Bar> BarsOf(const std::vector<const TimelineOp*>& ops, double share) {
   std::vector<Bar> bars;
   for (const TimelineOp* op : ops) {
@@ -70,9 +70,9 @@ std::vector<Bar> BarsOf(const std::vector<const TimelineOp*>& ops, double share)
     bool joins = false;
     if (narrow && !bars.empty() && bars.back().narrow) {
       const Bar& last = bars.back();
-      joins =
-          (last.of_one && last.group == GroupOf(op->kind) && op->begin - last.end < share) ||
-          (std::floor(last.begin / share) == std::floor(op->begin / share) && last.end - last.begin < share);
+      joins = (last.of_one && last.group == GroupOf(op->kind) && op->begin - last.end < share) ||
+              (std::floor(last.begin / share) == std::floor(op->begin / share) &&
+               last.end - last.begin < share);
     }
     if (!joins) bars.emplace_back();
     bars.back().Add(*op, narrow);
@@ -108,13 +108,14 @@ std::string TitleOf(const Bar& bar) {
   double busy = 0;
   std::string groups;
   for (size_t g = 0; g < kGroups.size(); ++g) {
-    const bool any =
-        std::any_of(bar.ops.begin(), bar.ops.end(), [&](const auto* op) { return GroupOf(op->kind) == g; });
+    const bool any = std::any_of(bar.ops.begin(), bar.ops.end(),
+                                 [&](const auto* op) { return GroupOf(op->kind) == g; });
     if (any) groups += (groups.empty() ? "" : ", ") + std::string(kGroups[g].name);
     busy += bar.time[g];
   }
   return fmt::format("{} ops, {} to {}\n{}\nat {} for {}, busy {}", bar.ops.size(), LabelOf(first),
-                     LabelOf(*bar.ops.back()), groups, Ms(bar.begin), Ms(bar.end - bar.begin), Ms(busy));
+                     LabelOf(*bar.ops.back()), groups, Ms(bar.begin), Ms(bar.end - bar.begin),
+                     Ms(busy));
 }
 
 std::string BarSvg(const Bar& bar, size_t lane, double until) {
@@ -122,9 +123,10 @@ std::string BarSvg(const Bar& bar, size_t lane, double until) {
   const double width = std::clamp((bar.end - bar.begin) * scale, kLeastWidth, kWidth);
   const double x = std::clamp(bar.begin * scale, 0.0, kWidth - width);
   return fmt::format(
-      "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"><title>{}</title></rect>\n",
-      kGroups[bar.group].style, x, static_cast<double>(lane) * kLane + (kLane - kBar) / 2, width, kBar,
-      HtmlText(TitleOf(bar)));
+      "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" "
+      "height=\"{}\"><title>{}</title></rect>\n",
+      kGroups[bar.group].style, x, static_cast<double>(lane) * kLane + (kLane - kBar) / 2, width,
+      kBar, HtmlText(TitleOf(bar)));
 }
 
 }  // namespace
@@ -163,11 +165,11 @@ std::string TimelineHtml(const TimelinePicture& picture) {
 <figcaption>{ops} ops, drawn as {count} bars; the last one ends at {last}.</figcaption>
 </figure>
 )",
-      fmt::arg("id", picture.id), fmt::arg("title", HtmlText(picture.title)), fmt::arg("names", names),
-      fmt::arg("width", kWidth), fmt::arg("height", kLane * kStreams), fmt::arg("lines", lines),
-      fmt::arg("bars", bars), fmt::arg("middle", Ms(picture.until / 2)), fmt::arg("end", Ms(picture.until)),
-      fmt::arg("ops", picture.ops.size()), fmt::arg("count", count),
-      fmt::arg("last", Ms(EndOf(picture.ops))));
+      fmt::arg("id", picture.id), fmt::arg("title", HtmlText(picture.title)),
+      fmt::arg("names", names), fmt::arg("width", kWidth), fmt::arg("height", kLane * kStreams),
+      fmt::arg("lines", lines), fmt::arg("bars", bars), fmt::arg("middle", Ms(picture.until / 2)),
+      fmt::arg("end", Ms(picture.until)), fmt::arg("ops", picture.ops.size()),
+      fmt::arg("count", count), fmt::arg("last", Ms(EndOf(picture.ops))));
 }
 
 }  // namespace millrace

@@ -1,9 +1,9 @@
-// A step's ops on their streams as a piece of HTML: an inline SVG with a lane for each stream that stretches
-// to any width, its labels as text beside it. No script.
+// A step's ops on their streams as a piece of HTML: an inline SVG with a lane for each stream that
+// stretches to any width, its labels as text beside it. No script.
 //
-// Invariant  All text is escaped. Every op is in one bar. Ops narrower than a pixel's share are drawn as one
-//            bar with their neighbours on the lane, and counted in its title, so that there are at most
-//            kMostBars; the caption says how many ops and bars there are.
+// Invariant  All text is escaped. Every op is in one bar. Ops narrower than a pixel's share are
+//            drawn as one bar with their neighbours on the lane, and counted in its title, so that
+//            there are at most kMostBars; the caption says how many ops and bars there are.
 #pragma once
 
 #include <string>

@@ -20,8 +20,8 @@ class AlignedBuffer final : public Base {
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     data_ = static_cast<std::byte*>(
         std::aligned_alloc(kAlignment, static_cast<size_t>(rounded > 0 ? rounded : kAlignment)));
-    MR_REQUIRE(ErrorCode::kOutOfMemory, data_ != nullptr, "cannot allocate {} bytes of host memory for {}",
-               bytes, label);
+    MR_REQUIRE(ErrorCode::kOutOfMemory, data_ != nullptr,
+               "cannot allocate {} bytes of host memory for {}", bytes, label);
   }
   ~AlignedBuffer() override { std::free(data_); }
   AlignedBuffer(const AlignedBuffer&) = delete;
@@ -52,7 +52,8 @@ class HostEvent final : public Event {
 
 template <class E>
 auto& AsHost(E& event) {
-  auto* host = dynamic_cast<std::conditional_t<std::is_const_v<E>, const HostEvent*, HostEvent*>>(&event);
+  auto* host =
+      dynamic_cast<std::conditional_t<std::is_const_v<E>, const HostEvent*, HostEvent*>>(&event);
   MR_CHECK(host != nullptr, "an event of another device");
   return *host;
 }
@@ -74,7 +75,9 @@ class HostDevice final : public Device {
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override {
     return std::make_unique<AlignedBuffer<HostBuffer>>(bytes, label);
   }
-  std::unique_ptr<Stream> MakeStream(const std::string&) override { return std::make_unique<HostStream>(); }
+  std::unique_ptr<Stream> MakeStream(const std::string&) override {
+    return std::make_unique<HostStream>();
+  }
   std::unique_ptr<Event> MakeEvent() override { return std::make_unique<HostEvent>(false); }
   std::unique_ptr<Event> MakeTimedEvent() override { return std::make_unique<HostEvent>(true); }
   double MillisecondsBetween(const Event& begin, const Event& end) override {
@@ -90,7 +93,8 @@ class HostDevice final : public Device {
   void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream&) override {
     std::memcpy(pinned, device, static_cast<size_t>(bytes));
   }
-  void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream&) override {
+  void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
+                       Stream&) override {
     std::memcpy(device, pinned, static_cast<size_t>(bytes));
   }
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream&) override {
@@ -106,7 +110,9 @@ class HostDevice final : public Device {
     MR_CHECK(false, "host streams cannot be captured");
     return nullptr;
   }
-  void RecordAtLaunch(Event&, Stream&) override { MR_CHECK(false, "host streams cannot be captured"); }
+  void RecordAtLaunch(Event&, Stream&) override {
+    MR_CHECK(false, "host streams cannot be captured");
+  }
 };
 
 }  // namespace

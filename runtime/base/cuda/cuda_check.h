@@ -1,5 +1,5 @@
-// Return codes of the CUDA runtime as Error(kDevice), or Error(kOutOfMemory) where memory was refused. Free
-// of fmt, so that nvcc can compile every file that includes it.
+// Return codes of the CUDA runtime as Error(kDevice), or Error(kOutOfMemory) where memory was
+// refused. Free of fmt, so that nvcc can compile every file that includes it.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -24,9 +24,10 @@ class CudaBuffer final : public DeviceBuffer {
       cudaGetLastError();
       size_t free = 0, total = 0;
       Quiet(cudaMemGetInfo(&free, &total));
-      throw Error(ErrorCode::kOutOfMemory,
-                  fmt::format("cannot allocate {} bytes of device memory for {}: {} of {} bytes are free",
-                              bytes, label, free, total));
+      throw Error(
+          ErrorCode::kOutOfMemory,
+          fmt::format("cannot allocate {} bytes of device memory for {}: {} of {} bytes are free",
+                      bytes, label, free, total));
     }
     MR_CUDA(status);
     data_ = static_cast<std::byte*>(data);
@@ -46,9 +47,11 @@ class PinnedBuffer final : public HostBuffer {
  public:
   PinnedBuffer(int64_t bytes, const std::string& label) : bytes_(bytes) {
     void* data = nullptr;
-    const cudaError_t status = cudaMallocHost(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    const cudaError_t status =
+        cudaMallocHost(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     MR_REQUIRE(ErrorCode::kOutOfMemory, status == cudaSuccess,
-               "cannot pin {} bytes of host memory for {}: {}", bytes, label, cudaGetErrorString(status));
+               "cannot pin {} bytes of host memory for {}: {}", bytes, label,
+               cudaGetErrorString(status));
     data_ = static_cast<std::byte*>(data);
   }
   ~PinnedBuffer() override { Quiet(cudaFreeHost(data_)); }
@@ -75,7 +78,9 @@ class CudaGraph final : public Graph {
   ~CudaGraph() override { Quiet(cudaGraphExecDestroy(executable_)); }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
-  void Launch(Stream& stream) override { MR_CUDA(cudaGraphLaunch(executable_, AsCuda(stream).get())); }
+  void Launch(Stream& stream) override {
+    MR_CUDA(cudaGraphLaunch(executable_, AsCuda(stream).get()));
+  }
   int64_t nodes() const noexcept override { return nodes_; }
 
  private:
@@ -99,11 +104,14 @@ CudaEvent::~CudaEvent() { Quiet(cudaEventDestroy(event_)); }
 CudaStream::CudaStream(CudaDevice& device, bool high_priority) : device_(device) {
   int least = 0, greatest = 0;
   MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, high_priority ? greatest : least));
+  MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                       high_priority ? greatest : least));
 }
 CudaStream::~CudaStream() { Quiet(cudaStreamDestroy(stream_)); }
 void CudaStream::Record(Event& event) { MR_CUDA(cudaEventRecord(AsCuda(event).get(), stream_)); }
-void CudaStream::Wait(const Event& event) { MR_CUDA(cudaStreamWaitEvent(stream_, AsCuda(event).get(), 0)); }
+void CudaStream::Wait(const Event& event) {
+  MR_CUDA(cudaStreamWaitEvent(stream_, AsCuda(event).get(), 0));
+}
 void CudaStream::Sync() { MR_CUDA(cudaStreamSynchronize(stream_)); }
 
 CudaStream& AsCuda(Stream& stream) {
@@ -115,9 +123,10 @@ CudaStream& AsCuda(Stream& stream) {
 CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  MR_REQUIRE(ErrorCode::kDevice, status == cudaSuccess, "no usable GPU: {}", cudaGetErrorString(status));
-  MR_REQUIRE(ErrorCode::kDevice, ordinal >= 0 && ordinal < count, "GPU {} does not exist: {} visible",
-             ordinal, count);
+  MR_REQUIRE(ErrorCode::kDevice, status == cudaSuccess, "no usable GPU: {}",
+             cudaGetErrorString(status));
+  MR_REQUIRE(ErrorCode::kDevice, ordinal >= 0 && ordinal < count,
+             "GPU {} does not exist: {} visible", ordinal, count);
   MR_CUDA(cudaSetDevice(ordinal));
   MR_CUDA(cudaGetDeviceProperties(&properties_, ordinal));
 }
@@ -152,7 +161,9 @@ double CudaDevice::MillisecondsBetween(const Event& begin, const Event& end) {
   MR_CUDA(cudaEventElapsedTime(&milliseconds, AsCuda(begin).get(), AsCuda(end).get()));
   return milliseconds;
 }
-void CudaDevice::SyncEvent(const Event& event) { MR_CUDA(cudaEventSynchronize(AsCuda(event).get())); }
+void CudaDevice::SyncEvent(const Event& event) {
+  MR_CUDA(cudaEventSynchronize(AsCuda(event).get()));
+}
 
 void CudaDevice::CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) {
   MR_CUDA(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
@@ -164,16 +175,19 @@ void CudaDevice::CopyFromHost(std::byte* device, const void* host, int64_t bytes
                           AsCuda(stream).get()));
   stream.Sync();
 }
-void CudaDevice::EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) {
+void CudaDevice::EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes,
+                               Stream& stream) {
   MR_CUDA(cudaMemcpyAsync(pinned, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
                           AsCuda(stream).get()));
 }
-void CudaDevice::EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) {
+void CudaDevice::EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
+                                 Stream& stream) {
   MR_CUDA(cudaMemcpyAsync(device, pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                           AsCuda(stream).get()));
 }
 void CudaDevice::EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) {
-  MR_CUDA(cudaMemsetAsync(device, static_cast<int>(value), static_cast<size_t>(bytes), AsCuda(stream).get()));
+  MR_CUDA(cudaMemsetAsync(device, static_cast<int>(value), static_cast<size_t>(bytes),
+                          AsCuda(stream).get()));
 }
 
 void CudaDevice::EnqueueMarks(std::span<const Mark> marks, Stream& stream) {
@@ -187,8 +201,8 @@ void CudaDevice::EnqueueMarks(std::span<const Mark> marks, Stream& stream) {
   cuda::LaunchMarks(list, AsCuda(stream).get());
 }
 
-// Relaxed: libraries may allocate or query while a step is captured (cuDNN, NCCL); what they launch is
-// captured all the same.
+// Relaxed: libraries may allocate or query while a step is captured (cuDNN, NCCL); what they launch
+// is captured all the same.
 void CudaDevice::BeginCapture(Stream& origin) {
   MR_CUDA(cudaStreamBeginCapture(AsCuda(origin).get(), cudaStreamCaptureModeRelaxed));
 }
@@ -198,7 +212,8 @@ std::unique_ptr<Graph> CudaDevice::EndCapture(Stream& origin) {
   return std::make_unique<CudaGraph>(graph);
 }
 void CudaDevice::RecordAtLaunch(Event& event, Stream& stream) {
-  MR_CUDA(cudaEventRecordWithFlags(AsCuda(event).get(), AsCuda(stream).get(), cudaEventRecordExternal));
+  MR_CUDA(
+      cudaEventRecordWithFlags(AsCuda(event).get(), AsCuda(stream).get(), cudaEventRecordExternal));
 }
 
 }  // namespace millrace

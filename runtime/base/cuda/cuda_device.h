@@ -1,7 +1,8 @@
 // A GPU as a device: device memory, non-blocking streams, captured graphs.
 //
-// Threads  The device becomes the current one of the thread that makes it; a rank uses its device from one
-//          thread. Several devices, and several CudaDevice objects of one GPU, may live in one process.
+// Threads  The device becomes the current one of the thread that makes it; a rank uses its device
+//          from one thread. Several devices, and several CudaDevice objects of one GPU, may live in
+//          one process.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -50,7 +51,8 @@ CudaStream& AsCuda(Stream& stream);
 
 class CudaDevice final : public Device {
  public:
-  // GPU `ordinal` of those that CUDA_VISIBLE_DEVICES leaves. Error(kDevice): no such GPU, no driver.
+  // GPU `ordinal` of those that CUDA_VISIBLE_DEVICES leaves. Error(kDevice): no such GPU, no
+  // driver.
   explicit CudaDevice(int ordinal);
   ~CudaDevice() override;
 
@@ -61,8 +63,8 @@ class CudaDevice final : public Device {
   int64_t UsedBytes() const override;
   std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) override;
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override;
-  // The roles "gather" and "reduce" get a high priority: communication that waits behind a full GPU of
-  // compute blocks overlaps nothing.
+  // The roles "gather" and "reduce" get a high priority: communication that waits behind a full GPU
+  // of compute blocks overlaps nothing.
   std::unique_ptr<Stream> MakeStream(const std::string& role) override;
   std::unique_ptr<Event> MakeEvent() override;
   std::unique_ptr<Event> MakeTimedEvent() override;
@@ -70,8 +72,10 @@ class CudaDevice final : public Device {
   void SyncEvent(const Event& event) override;
   void CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) override;
   void CopyFromHost(std::byte* device, const void* host, int64_t bytes, Stream& stream) override;
-  void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes, Stream& stream) override;
-  void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes, Stream& stream) override;
+  void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes,
+                     Stream& stream) override;
+  void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
+                       Stream& stream) override;
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) override;
   void EnqueueMarks(std::span<const Mark> marks, Stream& stream) override;
 
@@ -80,8 +84,9 @@ class CudaDevice final : public Device {
   std::unique_ptr<Graph> EndCapture(Stream& origin) override;
   void RecordAtLaunch(Event& event, Stream& stream) override;
 
-  // What a backend keeps per device and no other device may see: library handles, compiled plans, tuning.
-  // Made on first use with T(*this); destroyed before the device, in reverse order of making.
+  // What a backend keeps per device and no other device may see: library handles,
+  // compiled plans, tuning. Made on first use with T(*this); destroyed before the device,
+  // in reverse order of making.
   template <class T>
   T& Attached() {
     std::shared_ptr<void>& slot = attached_[std::type_index(typeid(T))];

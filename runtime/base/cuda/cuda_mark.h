@@ -1,7 +1,7 @@
 // A kernel of one thread that writes a few words of mapped host memory: CudaDevice's marks.
 //
-// A kernel, not a memory operation of the stream: in a chain of small kernels in a graph it takes 1.4 us,
-// where cuStreamWriteValue64 takes 4 to 6 (H200, driver 580).
+// A kernel, not a memory operation of the stream: in a chain of small kernels in a graph it takes
+// 1.4 us, where cuStreamWriteValue64 takes 4 to 6 (H200, driver 580).
 #pragma once
 
 #include <cuda_runtime_api.h>

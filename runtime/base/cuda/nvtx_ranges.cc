@@ -17,7 +17,8 @@ class NvtxRanges final : public ProfilerRanges {
 
   RangeName Register(const std::string& text) override {
     const auto [known, fresh] = names_.try_emplace(text, static_cast<RangeName>(strings_.size()));
-    if (fresh) strings_.push_back({nvtxDomainRegisterStringA(domain_, text.c_str()), known->first.c_str()});
+    if (fresh)
+      strings_.push_back({nvtxDomainRegisterStringA(domain_, text.c_str()), known->first.c_str()});
     return known->second;
   }
 

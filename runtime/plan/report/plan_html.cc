@@ -13,8 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// Arrays instead of objects where there are thousands: [name, bytes, class, [live begin, end, ...], [offset,
-// ...]].
+// Arrays instead of objects where there are thousands: [name, bytes, class, [live begin,
+// end, ...], [offset, ...]].
 json BuffersJson(const StepPlan& plan) {
   json buffers = json::array();
   for (const PlanBuffer& buffer : plan.buffers) {
@@ -66,7 +66,8 @@ class BodiesWriter {
   std::map<std::string, size_t> kind_index_;
 };
 
-// Per entry: body, microbatch, edges as triples (from entry, from op, to op), begin and end of each op in ns.
+// Per entry: body, microbatch, edges as triples (from entry, from op, to op), begin
+// and end of each op in ns.
 json ScheduleJson(const StepPlan& plan, const Timeline& line) {
   json schedule = json::array();
   size_t next = 0;
@@ -129,8 +130,8 @@ std::string PlanHtml(const ReportInput& input, const PlanReport& report) {
   Fill(page, "@STYLE@", kPageCss);
   Fill(page, "@SCRIPT@", kPageJs);
   Fill(page, "@DATA@",
-       Embeddable(
-           PageData(input, report).dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace)));
+       Embeddable(PageData(input, report)
+                      .dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace)));
   return page;
 }
 

@@ -7,7 +7,8 @@ using nlohmann::json;
 
 json ClassesJson(const std::array<int64_t, kBufferClasses>& bytes) {
   json object = json::object();
-  for (size_t c = 0; c < bytes.size(); ++c) object[std::string(Name(static_cast<BufferClass>(c)))] = bytes[c];
+  for (size_t c = 0; c < bytes.size(); ++c)
+    object[std::string(Name(static_cast<BufferClass>(c)))] = bytes[c];
   return object;
 }
 
@@ -19,10 +20,18 @@ json StreamsJson(const std::array<double, kStreams>& seconds) {
 }
 
 json ModelJson(const ModelFigures& m) {
-  return {{"family", m.family},   {"layers", m.layers},         {"d_model", m.d_model},
-          {"heads", m.heads},     {"kv_heads", m.kv_heads},     {"head_dim", m.head_dim},
-          {"ffn", m.ffn},         {"vocab", m.vocab},           {"padded_vocab", m.padded_vocab},
-          {"seq_len", m.seq_len}, {"parameters", m.parameters}, {"matmul_parameters", m.matmul_parameters}};
+  return {{"family", m.family},
+          {"layers", m.layers},
+          {"d_model", m.d_model},
+          {"heads", m.heads},
+          {"kv_heads", m.kv_heads},
+          {"head_dim", m.head_dim},
+          {"ffn", m.ffn},
+          {"vocab", m.vocab},
+          {"padded_vocab", m.padded_vocab},
+          {"seq_len", m.seq_len},
+          {"parameters", m.parameters},
+          {"matmul_parameters", m.matmul_parameters}};
 }
 
 json MemoryJson(const MemoryFigures& m) {
@@ -50,27 +59,29 @@ json RecomputeJson(const RecomputeFigures& r) {
 }
 
 json WireJson(const PlanReport& r) {
-  return {{"bytes_per_rank_and_step", r.step.wire_bytes()},
-          {"by_collective",
-           {{"all_gather", {{"count", r.step.all_gathers}, {"bytes", r.step.gathered_bytes}}},
-            {"reduce_scatter", {{"count", r.step.reduce_scatters}, {"bytes", r.step.reduced_bytes}}},
-            {"all_reduce", {{"count", r.step.all_reduces}, {"bytes", r.step.all_reduced_bytes}}}}},
-          {"by_purpose",
-           {{"parameters", r.wire.parameters},
-            {"gradients", r.wire.gradients},
-            {"gradient_replicas", r.wire.gradient_replicas},
-            {"statistics", r.wire.statistics}}}};
+  return {
+      {"bytes_per_rank_and_step", r.step.wire_bytes()},
+      {"by_collective",
+       {{"all_gather", {{"count", r.step.all_gathers}, {"bytes", r.step.gathered_bytes}}},
+        {"reduce_scatter", {{"count", r.step.reduce_scatters}, {"bytes", r.step.reduced_bytes}}},
+        {"all_reduce", {{"count", r.step.all_reduces}, {"bytes", r.step.all_reduced_bytes}}}}},
+      {"by_purpose",
+       {{"parameters", r.wire.parameters},
+        {"gradients", r.wire.gradients},
+        {"gradient_replicas", r.wire.gradient_replicas},
+        {"statistics", r.wire.statistics}}}};
 }
 
 json FlopsJson(const PlanReport& r) {
   const double tokens = static_cast<double>(r.tokens_per_step) / r.world;
-  return {{"per_token", {{"causal", r.flops_per_token_causal}, {"full", r.flops_per_token_full}}},
-          {"per_rank_and_step",
-           {{"causal", r.flops_per_token_causal * tokens},
-            {"full", r.flops_per_token_full * tokens},
-            {"ops", r.op_flops}}},
-          {"formula",
-           "per token 6*N + c*L*heads*head_dim*T; N = model.matmul_parameters, c = 6 causal, 12 full"}};
+  return {
+      {"per_token", {{"causal", r.flops_per_token_causal}, {"full", r.flops_per_token_full}}},
+      {"per_rank_and_step",
+       {{"causal", r.flops_per_token_causal * tokens},
+        {"full", r.flops_per_token_full * tokens},
+        {"ops", r.op_flops}}},
+      {"formula",
+       "per token 6*N + c*L*heads*head_dim*T; N = model.matmul_parameters, c = 6 causal, 12 full"}};
 }
 
 json TimeJson(const PlanReport& r) {
@@ -104,8 +115,9 @@ json MachineJson(const Machine& m) {
 }
 
 json EstimateJson(const OpEstimate& e) {
-  return {{"flops", e.flops},           {"read_bytes", e.read_bytes}, {"write_bytes", e.write_bytes},
-          {"wire_bytes", e.wire_bytes}, {"seconds", e.seconds},       {"bound", Name(e.bound)}};
+  return {
+      {"flops", e.flops},           {"read_bytes", e.read_bytes}, {"write_bytes", e.write_bytes},
+      {"wire_bytes", e.wire_bytes}, {"seconds", e.seconds},       {"bound", Name(e.bound)}};
 }
 
 json RooflineJson(const PlanReport& r, OpList list) {
@@ -159,7 +171,8 @@ json PlanReportJson(const PlanReport& r, OpList ops) {
           {"options", r.options},
           {"memory", MemoryJson(r.memory)},
           {"recompute", RecomputeJson(r.recompute)},
-          {"checkpoint", {{"bytes", r.memory.checkpoint}, {"bytes_per_rank", r.memory.checkpoint_per_rank}}},
+          {"checkpoint",
+           {{"bytes", r.memory.checkpoint}, {"bytes_per_rank", r.memory.checkpoint_per_rank}}},
           {"wire", WireJson(r)},
           {"step", CountersJson(r.step)},
           {"prologue", CountersJson(r.prologue)},

@@ -1,5 +1,5 @@
-// The report as JSON: the contract of `millrace plan --json`. Keys are stable; new ones may be added. Bytes
-// are integers, times are seconds, MFU a fraction.
+// The report as JSON: the contract of `millrace plan --json`. Keys are stable; new ones may be
+// added. Bytes are integers, times are seconds, MFU a fraction.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -80,7 +80,8 @@ std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const Precisi
   return {
       {"memory.allocator", Text(o.allocator)},
       {"memory.budget_gib",
-       o.budget_bytes > 0 ? fmt::format("{:.6g}", static_cast<double>(o.budget_bytes) / (1 << 30)) : "none"},
+       o.budget_bytes > 0 ? fmt::format("{:.6g}", static_cast<double>(o.budget_bytes) / (1 << 30))
+                          : "none"},
       {"memory.prefetch", fmt::format("{}", o.prefetch)},
       {"memory.reduce_depth", fmt::format("{}", o.reduce_depth)},
       {"memory.slots", fmt::format("{}", o.slots)},
@@ -95,15 +96,20 @@ std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const Precisi
   };
 }
 
-int64_t Aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 // Bytes by class at the first position where their sum is largest, and that position.
 std::pair<std::array<int64_t, kBufferClasses>, int64_t> ClassesAtPeak(const StepPlan& plan) {
-  std::vector<std::array<int64_t, kBufferClasses>> change(static_cast<size_t>(plan.timeline_end()) + 1);
+  std::vector<std::array<int64_t, kBufferClasses>> change(static_cast<size_t>(plan.timeline_end()) +
+                                                          1);
   for (const PlanBuffer& buffer : plan.buffers) {
     for (const Interval& live : buffer.live) {
-      change[static_cast<size_t>(live.begin)][static_cast<size_t>(buffer.cls)] += Aligned(buffer.bytes);
-      change[static_cast<size_t>(live.end)][static_cast<size_t>(buffer.cls)] -= Aligned(buffer.bytes);
+      change[static_cast<size_t>(live.begin)][static_cast<size_t>(buffer.cls)] +=
+          Aligned(buffer.bytes);
+      change[static_cast<size_t>(live.end)][static_cast<size_t>(buffer.cls)] -=
+          Aligned(buffer.bytes);
     }
   }
   std::array<int64_t, kBufferClasses> now{}, best{};
@@ -127,7 +133,8 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   std::tie(m.at_peak, m.peak_position) = ClassesAtPeak(plan);
   m.arena = plan.arena_bytes;
   m.run_arena = std::max(plan.arena_bytes, in.other_plans_arena);
-  const int64_t beside = in.machine.BesideArena(in.layout.mesh.world(), in.layout.mesh.shard, m.run_arena);
+  const int64_t beside =
+      in.machine.BesideArena(in.layout.mesh.world(), in.layout.mesh.shard, m.run_arena);
   if (in.options.backend == Backend::kCuda && beside > 0) {
     m.device = m.run_arena + beside;
     m.device_has = in.machine.device_bytes;
@@ -175,7 +182,8 @@ void FillOps(const ReportInput& in, PlanReport& r) {
       }
       if (IsRecomputed(op)) {
         r.recompute.ops += runs[b];
-        r.recompute.seconds += (figures.each.seconds + r.machine.op_gap) * static_cast<double>(runs[b]);
+        r.recompute.seconds +=
+            (figures.each.seconds + r.machine.op_gap) * static_cast<double>(runs[b]);
       }
       r.ops.push_back(std::move(figures));
     }
@@ -185,8 +193,9 @@ void FillOps(const ReportInput& in, PlanReport& r) {
     r.time.roofline += kind.first.sum.seconds;
     r.kinds.push_back(std::move(kind.first));
   }
-  std::stable_sort(r.kinds.begin(), r.kinds.end(),
-                   [](const KindFigures& a, const KindFigures& b) { return a.sum.seconds > b.sum.seconds; });
+  std::stable_sort(r.kinds.begin(), r.kinds.end(), [](const KindFigures& a, const KindFigures& b) {
+    return a.sum.seconds > b.sum.seconds;
+  });
 }
 
 void FillTime(const ReportInput& in, PlanReport& r) {

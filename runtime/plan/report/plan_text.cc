@@ -57,8 +57,10 @@ std::string AnyLayer(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     out += text[i];
-    const bool unit = text[i] == '.' && i > 0 && text[i - 1] == 'h' && (i == 1 || text[i - 2] == ' ');
-    if (!unit || i + 1 == text.size() || !std::isdigit(static_cast<unsigned char>(text[i + 1]))) continue;
+    const bool unit =
+        text[i] == '.' && i > 0 && text[i - 1] == 'h' && (i == 1 || text[i - 2] == ' ');
+    if (!unit || i + 1 == text.size() || !std::isdigit(static_cast<unsigned char>(text[i + 1])))
+      continue;
     out += '*';
     while (i + 1 < text.size() &&
            (std::isdigit(static_cast<unsigned char>(text[i + 1])) || text[i + 1] == '-'))
@@ -88,21 +90,29 @@ class Writer {
     text_ += '\n';
   }
   void Title(std::string_view title) { Line("\n{}\n{}", title, std::string(title.size(), '-')); }
-  void Row(std::string_view key, const std::string& value) { Line("  {:<24}{}", key, Wrapped(value, 26)); }
+  void Row(std::string_view key, const std::string& value) {
+    Line("  {:<24}{}", key, Wrapped(value, 26));
+  }
 
   void Header() {
     const ModelFigures& m = r_.model;
     Line("Millrace plan {}  ({}, {})", r_.hash, r_.kind, r_.execution);
     Title("Model and batch");
-    Row("model", fmt::format("{}: {} layers, width {}, {} heads ({} kv) of {}, ffn {}, vocabulary {}",
-                             m.family, m.layers, m.d_model, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab));
-    Row("parameters", fmt::format("{} ({} in matmuls)", CountText(static_cast<double>(m.parameters)),
-                                  CountText(static_cast<double>(m.matmul_parameters))));
-    Row("ranks", fmt::format("{} = replicate {} x shard {}", r_.world, r_.mesh.replicate, r_.mesh.shard));
-    Row("batch", fmt::format("{} sequences of {} per rank, accumulated {} times: {} tokens per step",
-                             r_.shape.batch, r_.shape.seq, r_.accumulate, r_.tokens_per_step));
+    Row("model",
+        fmt::format("{}: {} layers, width {}, {} heads ({} kv) of {}, ffn {}, vocabulary {}",
+                    m.family, m.layers, m.d_model, m.heads, m.kv_heads, m.head_dim, m.ffn,
+                    m.vocab));
+    Row("parameters",
+        fmt::format("{} ({} in matmuls)", CountText(static_cast<double>(m.parameters)),
+                    CountText(static_cast<double>(m.matmul_parameters))));
+    Row("ranks",
+        fmt::format("{} = replicate {} x shard {}", r_.world, r_.mesh.replicate, r_.mesh.shard));
+    Row("batch",
+        fmt::format("{} sequences of {} per rank, accumulated {} times: {} tokens per step",
+                    r_.shape.batch, r_.shape.seq, r_.accumulate, r_.tokens_per_step));
     std::string options;
-    for (const auto& [key, value] : r_.options) options += (options.empty() ? "" : ", ") + key + "=" + value;
+    for (const auto& [key, value] : r_.options)
+      options += (options.empty() ? "" : ", ") + key + "=" + value;
     Row("options", options);
   }
 
@@ -111,8 +121,10 @@ class Writer {
     const RecomputeFigures& again = r_.recompute;
     if (again.ops == 0 && !again.searched) return;
     std::string text = (again.searched ? "auto: " : "") + ToString(again.counts);
-    if (again.ops > 0 && again.searched) text += fmt::format("; {} less", BytesText(again.saved_bytes));
-    if (again.ops > 0) text += fmt::format("; {} ops more, {}", again.ops, SecondsText(again.seconds));
+    if (again.ops > 0 && again.searched)
+      text += fmt::format("; {} less", BytesText(again.saved_bytes));
+    if (again.ops > 0)
+      text += fmt::format("; {} ops more, {}", again.ops, SecondsText(again.seconds));
     Row("recomputed", text);
   }
 
@@ -123,12 +135,14 @@ class Writer {
     int64_t sum = 0;
     for (int64_t bytes : m.at_peak) sum += bytes;
     for (size_t c = 0; c < m.by_class.size(); ++c)
-      Line("  {:<24}{:>12}{:>14}{:>10}", Name(static_cast<BufferClass>(c)), BytesText(m.by_class[c]),
-           BytesText(m.at_peak[c]), Percent(static_cast<double>(m.at_peak[c]), static_cast<double>(sum)));
+      Line("  {:<24}{:>12}{:>14}{:>10}", Name(static_cast<BufferClass>(c)),
+           BytesText(m.by_class[c]), BytesText(m.at_peak[c]),
+           Percent(static_cast<double>(m.at_peak[c]), static_cast<double>(sum)));
     Line("  {:<24}{:>12}{:>14}", "all", "", BytesText(sum));
-    Row("arena", fmt::format("{}, lower bound {} ({} above)", BytesText(m.arena), BytesText(m.lower_bound),
-                             Percent(static_cast<double>(m.arena - m.lower_bound),
-                                     static_cast<double>(m.lower_bound))));
+    Row("arena",
+        fmt::format("{}, lower bound {} ({} above)", BytesText(m.arena), BytesText(m.lower_bound),
+                    Percent(static_cast<double>(m.arena - m.lower_bound),
+                            static_cast<double>(m.lower_bound))));
     Recomputed();
     if (m.run_arena > m.arena)
       Row("arena of the run", BytesText(m.run_arena) + ": evaluation or generation needs more");
@@ -137,9 +151,10 @@ class Writer {
                                 BytesText(m.device), BytesText(m.device - m.run_arena)));
       if (m.device_has > 0 && m.device > m.device_has)
         Row("does not fit",
-            fmt::format("such a device has {}; try memory.recompute=auto, a smaller train.micro_batch or "
-                        "more ranks",
-                        BytesText(m.device_has)));
+            fmt::format(
+                "such a device has {}; try memory.recompute=auto, a smaller train.micro_batch or "
+                "more ranks",
+                BytesText(m.device_has)));
     }
     if (m.parameter_pool + m.gradient_pool > 0)
       Row("bucket pools", fmt::format("parameters {}, gradients {}", BytesText(m.parameter_pool),
@@ -158,11 +173,13 @@ class Writer {
     Line("  {:<24}{:>12}{:>14}", "all-gather", s.all_gathers, BytesText(s.gathered_bytes));
     Line("  {:<24}{:>12}{:>14}", "reduce-scatter", s.reduce_scatters, BytesText(s.reduced_bytes));
     Line("  {:<24}{:>12}{:>14}", "all-reduce", s.all_reduces, BytesText(s.all_reduced_bytes));
-    Row("purpose", fmt::format("parameters {}, gradients {}, gradients between replicas {}, statistics {}",
-                               BytesText(r_.wire.parameters), BytesText(r_.wire.gradients),
-                               BytesText(r_.wire.gradient_replicas), BytesText(r_.wire.statistics)));
-    Row("moved in memory", fmt::format("concatenated {}, cast {}, copied {}", BytesText(s.concatenated_bytes),
-                                       BytesText(s.cast_bytes), BytesText(s.copied_bytes)));
+    Row("purpose",
+        fmt::format("parameters {}, gradients {}, gradients between replicas {}, statistics {}",
+                    BytesText(r_.wire.parameters), BytesText(r_.wire.gradients),
+                    BytesText(r_.wire.gradient_replicas), BytesText(r_.wire.statistics)));
+    Row("moved in memory",
+        fmt::format("concatenated {}, cast {}, copied {}", BytesText(s.concatenated_bytes),
+                    BytesText(s.cast_bytes), BytesText(s.copied_bytes)));
   }
 
   void Time() {
@@ -172,18 +189,19 @@ class Writer {
     Row("machine", r_.machine.title);
     Row("step", fmt::format("{}: {} ops, roofline {} in all", SecondsText(t.step), r_.step.ops,
                             SecondsText(t.roofline)));
-    Row("exposed communication",
-        fmt::format("{} ({} of the step): gather {}, reduce {}", SecondsText(t.exposed[1] + t.exposed[2]),
-                    Percent(t.exposed[1] + t.exposed[2], t.step), SecondsText(t.exposed[1]),
-                    SecondsText(t.exposed[2])));
+    Row("exposed communication", fmt::format("{} ({} of the step): gather {}, reduce {}",
+                                             SecondsText(t.exposed[1] + t.exposed[2]),
+                                             Percent(t.exposed[1] + t.exposed[2], t.step),
+                                             SecondsText(t.exposed[1]), SecondsText(t.exposed[2])));
     Row("streams busy", fmt::format("compute {}, gather {}, reduce {}", SecondsText(t.busy[0]),
                                     SecondsText(t.busy[1]), SecondsText(t.busy[2])));
     Row("tokens/s", fmt::format("{}, {} per rank", CountText(t.tokens_per_second),
                                 CountText(t.tokens_per_second / r_.world)));
-    Row("MFU", fmt::format("{:.1f}% causal, {:.1f}% full, of {}FLOP/s", 100 * t.mfu_causal, 100 * t.mfu_full,
-                           CountText(t.peak_flops)));
+    Row("MFU", fmt::format("{:.1f}% causal, {:.1f}% full, of {}FLOP/s", 100 * t.mfu_causal,
+                           100 * t.mfu_full, CountText(t.peak_flops)));
     Row("FLOPs of one rank",
-        fmt::format("model {} causal, {} full; ops {}", CountText(r_.flops_per_token_causal * tokens),
+        fmt::format("model {} causal, {} full; ops {}",
+                    CountText(r_.flops_per_token_causal * tokens),
                     CountText(r_.flops_per_token_full * tokens), CountText(r_.op_flops)));
     Row("", "per token 6*N + c*layers*heads*head_dim*T; c = 6 causal, 12 full");
     Row("rates", fmt::format("GEMM {}FLOP/s bf16, {}FLOP/s f32; memory {}B/s; link {}B/s + {}",
@@ -194,8 +212,8 @@ class Writer {
 
   void Kinds() {
     Title("Roofline by kind of op");
-    Line("  {:<18}{:>8}{:>12}{:>8}{:>12}{:>12}{:>12}  {}", "op", "count", "time", "share", "FLOPs", "memory",
-         "wire", "bound");
+    Line("  {:<18}{:>8}{:>12}{:>8}{:>12}{:>12}{:>12}  {}", "op", "count", "time", "share", "FLOPs",
+         "memory", "wire", "bound");
     for (const KindFigures& kind : r_.kinds)
       Line("  {:<18}{:>8}{:>12}{:>8}{:>12}{:>12}{:>12}  {}", kind.kind, kind.count,
            SecondsText(kind.sum.seconds), Percent(kind.sum.seconds, r_.time.roofline),
@@ -235,7 +253,9 @@ std::string SecondsText(double seconds) {
   return Short(seconds * 1e6) + " us";
 }
 
-std::string CountText(double count) { return Scaled(count, 1000, {" ", " k", " M", " G", " T", " P", " E"}); }
+std::string CountText(double count) {
+  return Scaled(count, 1000, {" ", " k", " M", " G", " T", " P", " E"});
+}
 
 std::string PlanReportText(const PlanReport& report) { return Writer(report).Write(); }
 

@@ -1,4 +1,5 @@
-// The report for people at a terminal: plain text of at most 100 columns, without the ops one by one.
+// The report for people at a terminal: plain text of at most 100 columns,
+// without the ops one by one.
 #pragma once
 
 #include <string>

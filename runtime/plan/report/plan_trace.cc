@@ -13,7 +13,8 @@ double Micros(double seconds) { return seconds * 1e6; }
 
 // Bytes of each class that live at each position.
 std::vector<std::array<int64_t, kBufferClasses>> LiveBytes(const StepPlan& plan) {
-  std::vector<std::array<int64_t, kBufferClasses>> live(static_cast<size_t>(plan.timeline_end()) + 1);
+  std::vector<std::array<int64_t, kBufferClasses>> live(static_cast<size_t>(plan.timeline_end()) +
+                                                        1);
   for (const PlanBuffer& buffer : plan.buffers) {
     for (const Interval& i : buffer.live) {
       live[static_cast<size_t>(i.begin)][static_cast<size_t>(buffer.cls)] += buffer.bytes;
@@ -46,22 +47,27 @@ class TraceWriter {
     });
     json all = Names();
     for (json& event : events_) all.push_back(std::move(event));
-    return json{{"displayTimeUnit", "ms"},
-                {"otherData",
-                 {{"plan_hash", PlanHash(plan_)}, {"machine", machine_.title}, {"ranks", mesh_.world()}}},
-                {"traceEvents", std::move(all)}}
+    return json{
+        {"displayTimeUnit", "ms"},
+        {"otherData",
+         {{"plan_hash", PlanHash(plan_)}, {"machine", machine_.title}, {"ranks", mesh_.world()}}},
+        {"traceEvents", std::move(all)}}
         .dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
   }
 
  private:
-  const Body& BodyOf(const Entry& entry) const { return plan_.bodies[static_cast<size_t>(entry.body)]; }
+  const Body& BodyOf(const Entry& entry) const {
+    return plan_.bodies[static_cast<size_t>(entry.body)];
+  }
   const SimulatedOp& At(int32_t entry, int32_t op) const {
     return line_.ops[first_[static_cast<size_t>(entry)] + static_cast<size_t>(op)];
   }
 
   static json Names() {
-    json names = json::array(
-        {{{"ph", "M"}, {"pid", kProcess}, {"name", "process_name"}, {"args", {{"name", "rank 0"}}}}});
+    json names = json::array({{{"ph", "M"},
+                               {"pid", kProcess},
+                               {"name", "process_name"},
+                               {"args", {{"name", "rank 0"}}}}});
     for (int s = 0; s < kStreams; ++s) {
       names.push_back({{"ph", "M"},
                        {"pid", kProcess},
@@ -106,8 +112,8 @@ class TraceWriter {
       for (const Edge& edge : plan_.schedule[e].edges) {
         const SimulatedOp& from = At(edge.from_entry, edge.from_op);
         const SimulatedOp& to = At(static_cast<int32_t>(e), edge.to_op);
-        // A flow event binds to the slice that encloses its time: the middle of the writer, the begin of the
-        // waiter.
+        // A flow event binds to the slice that encloses its time: the middle of the writer, the
+        // begin of the waiter.
         AddFlow("s", id, from, (from.begin + from.end) / 2);
         AddFlow("f", id, to, to.begin);
         ++id;
@@ -134,7 +140,8 @@ class TraceWriter {
       if (last != nullptr && *last == now) continue;
       last = &now;
       json args = json::object();
-      for (size_t c = 0; c < now.size(); ++c) args[std::string(Name(static_cast<BufferClass>(c)))] = now[c];
+      for (size_t c = 0; c < now.size(); ++c)
+        args[std::string(Name(static_cast<BufferClass>(c)))] = now[c];
       events_.push_back({{"ph", "C"},
                          {"pid", kProcess},
                          {"ts", Micros(run.begin)},

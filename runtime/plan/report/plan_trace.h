@@ -1,6 +1,6 @@
-// The simulated step as a Chrome trace (JSON object format), for Perfetto or chrome://tracing: one process
-// (rank 0; plans are equal on all ranks), one thread per stream, flow arrows for the edges between streams,
-// and a counter of live bytes by class.
+// The simulated step as a Chrome trace (JSON object format), for Perfetto or chrome://tracing: one
+// process (rank 0; plans are equal on all ranks), one thread per stream, flow arrows for the edges
+// between streams, and a counter of live bytes by class.
 //
 // Names  What is not UTF-8 becomes replacement characters.
 // Units  ts and dur in microseconds. Events are in order of ts.

@@ -23,7 +23,8 @@ class DeviceBacked final : public Communicator {
   int rank() const noexcept override { return inner_->rank(); }
   int world_size() const noexcept override { return inner_->world_size(); }
 
-  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&, Stream&) override {
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&,
+                 Stream&) override {
     Mirror mirror(*this, shard, full);
     inner_->AllGather(mirror.first(), mirror.second(), {}, *stream_);
     mirror.Return();
@@ -52,9 +53,9 @@ class DeviceBacked final : public Communicator {
   void Abort(const std::string& reason) noexcept override { inner_->Abort(reason); }
 
  private:
-  // Two operands on the device, overlapping there as they do on the host, at offsets that depend on sizes and
-  // on the host address modulo 16 only: the same on all ranks, as windows demand. What begins between
-  // multiples of 4 bytes lies outside windows, which do not take it.
+  // Two operands on the device, overlapping there as they do on the host, at offsets that depend on
+  // sizes and on the host address modulo 16 only: the same on all ranks, as windows demand. What
+  // begins between multiples of 4 bytes lies outside windows, which do not take it.
   class Mirror {
    public:
     Mirror(DeviceBacked& owner, const TensorView& first, const TensorView& second) : owner_(owner) {
@@ -119,7 +120,8 @@ class DeviceBackedFactory final : public CommFactory {
   explicit DeviceBackedFactory(GpuRank& rank) : rank_(rank) {}
   int rank() const noexcept override { return rank_.rank(); }
   int world_size() const noexcept override { return rank_.world(); }
-  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                     const std::string& label) override {
     return std::make_unique<DeviceBacked>(rank_, rank_.nccl.Make(ranks, label));
   }
 

@@ -1,5 +1,5 @@
-// Communicators over device memory behind the contract's host operands: each call copies its operands to the
-// device, runs there, and copies all of them back.
+// Communicators over device memory behind the contract's host operands: each call copies its
+// operands to the device, runs there, and copies all of them back.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,8 @@
 
 namespace millrace::testing {
 
-// As rank.nccl, for operands in host memory of at most 4 MiB per call; streams given to calls are not used.
+// As rank.nccl, for operands in host memory of at most 4 MiB per call; streams
+// given to calls are not used.
 std::unique_ptr<CommFactory> MakeDeviceBackedFactory(GpuRank& rank);
 
 }  // namespace millrace::testing

@@ -45,7 +45,8 @@ class Deadline {
   ~Deadline() { deadline = 0; }
 };
 
-// A host communicator whose Abort does nothing: MPI's would end the processes, a LocalWorld's all its groups.
+// A host communicator whose Abort does nothing: MPI's would end the processes, a
+// LocalWorld's all its groups.
 class Surviving final : public Communicator {
  public:
   explicit Surviving(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
@@ -83,7 +84,8 @@ class SurvivingFactory final : public CommFactory {
   explicit SurvivingFactory(CommFactory& inner) : inner_(inner) {}
   int rank() const noexcept override { return inner_.rank(); }
   int world_size() const noexcept override { return inner_.world_size(); }
-  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks, const std::string& label) override {
+  std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
+                                     const std::string& label) override {
     return std::make_unique<Surviving>(inner_.Make(ranks, label));
   }
 
@@ -102,7 +104,8 @@ void RunRank(CommFactory& transport, int gpu, const NcclOptions& options, Report
   meet->Barrier();  // threads: the last rank to destroy a communicator frees this GPU's part, too
 }
 
-void RunProcess(const NcclOptions& options, Report& report, const std::function<void(GpuRank& rank)>& fn) {
+void RunProcess(const NcclOptions& options, Report& report,
+                const std::function<void(GpuRank& rank)>& fn) {
   try {
     const std::unique_ptr<CommFactory> transport = MakeMpiCommFactory(*mpi);
     RunRank(*transport, mpi->node_rank(), options, report, fn);
@@ -139,7 +142,8 @@ std::vector<NcclOptions> PlainAndSymmetric() {
   return {plain, symmetric};
 }
 
-std::vector<RankReport> RunOnGpus(const NcclOptions& options, const std::function<void(GpuRank& rank)>& fn) {
+std::vector<RankReport> RunOnGpus(const NcclOptions& options,
+                                  const std::function<void(GpuRank& rank)>& fn) {
   const Deadline limit;
   if (mpi != nullptr) {
     std::vector<RankReport> reports(1);
@@ -176,7 +180,8 @@ TensorView TestArena::Take(DType dtype, int64_t n) {
 int GpuMain(int argc, char** argv, const std::function<int()>& body) {
   std::thread(EndWhatHangs).detach();
   std::unique_ptr<MpiRuntime> runtime;
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) runtime = std::make_unique<MpiRuntime>(&argc, &argv);
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr)
+    runtime = std::make_unique<MpiRuntime>(&argc, &argv);
   mpi = runtime.get();
   try {
     return body();

@@ -1,5 +1,5 @@
-// Runs a test on all ranks, one GPU each: the processes of an mpirun, or threads of one process where there
-// is none. The same test serves both.
+// Runs a test on all ranks, one GPU each: the processes of an mpirun, or threads of one process
+// where there is none. The same test serves both.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,14 +32,15 @@ struct GpuRank {
 // main() of a program: with MPI when mpirun started it. An exception of `body` ends all ranks.
 int GpuMain(int argc, char** argv, const std::function<int()>& body);
 
-// Calls fn on every rank; within GpuMain. Returns the reports of the ranks that run in this process. An
-// exception of one rank ends the program (processes) or is thrown here (threads). A call that lasts longer
-// than five minutes ends the program, saying so.
+// Calls fn on every rank; within GpuMain. Returns the reports of the ranks that run in this
+// process. An exception of one rank ends the program (processes) or is thrown here (threads). A
+// call that lasts longer than five minutes ends the program, saying so.
 struct RankReport {
   int rank = 0;
   Report report;
 };
-std::vector<RankReport> RunOnGpus(const NcclOptions& options, const std::function<void(GpuRank& rank)>& fn);
+std::vector<RankReport> RunOnGpus(const NcclOptions& options,
+                                  const std::function<void(GpuRank& rank)>& fn);
 
 // Ranks that RunOnGpus runs: of mpirun, or MILLRACE_TEST_RANKS, or as many as there are GPUs.
 int GpuWorld();
@@ -47,8 +48,8 @@ int GpuWorld();
 // Both ways of NCCL to move: staged, and between symmetric windows.
 std::vector<NcclOptions> PlainAndSymmetric();
 
-// Device memory that a communicator's operands lie in: the factory's arena, registered with `comms` while it
-// lives. Offsets of what is taken are the same on all ranks that take the same.
+// Device memory that a communicator's operands lie in: the factory's arena, registered with `comms`
+// while it lives. Offsets of what is taken are the same on all ranks that take the same.
 class TestArena {
  public:
   TestArena(GpuRank& rank, std::vector<Communicator*> comms, int64_t bytes);

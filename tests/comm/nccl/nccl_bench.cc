@@ -3,13 +3,14 @@
 //   mpirun -n 2 nccl_bench [--choose] [OPTIONS...]      GPUs as threads of one process: the same without
 //   mpirun
 //
-// Each OPTIONS is a line of NcclOptions ("plain" for none): default "plain" "symmetric". A sample is the time
-// of one graph with several calls on rank-private data, divided by their number; per sample the slowest rank
-// counts. Bytes are those of the full buffer; bus bandwidth is bytes * (W - 1) / W / median, which links see.
+// Each OPTIONS is a line of NcclOptions ("plain" for none): default "plain" "symmetric". A sample
+// is the time of one graph with several calls on rank-private data, divided by their number; per
+// sample the slowest rank counts. Bytes are those of the full buffer; bus bandwidth is bytes * (W -
+// 1) / W / median, which links see.
 //
-// --choose is for choosing options: one row for each, with the device memory that a communicator takes (rank
-// 0's, in MiB: when it is made, and after its first calls) and bus bandwidths in GB/s at four sizes. What the
-// environment adds (NCCL_BUFFSIZE, ...) is said in the first line.
+// --choose is for choosing options: one row for each, with the device memory that a communicator
+// takes (rank 0's, in MiB: when it is made, and after its first calls) and bus bandwidths in GB/s
+// at four sizes. What the environment adds (NCCL_BUFFSIZE, ...) is said in the first line.
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +33,8 @@ namespace {
 
 constexpr int kWarmUps = 5, kSamples = 30;
 constexpr int64_t kMost = 256 << 20;
-const std::vector<int64_t> kSizes = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, kMost};
+const std::vector<int64_t> kSizes = {64 << 10, 256 << 10, 1 << 20, 4 << 20,
+                                     16 << 20, 64 << 20,  kMost};
 const std::vector<int64_t> kChoiceSizes = {1 << 20, 16 << 20, 64 << 20, kMost};
 
 // Microseconds per call of each sample, on this rank.
@@ -59,7 +61,8 @@ std::vector<double> Samples(GpuRank& rank, Communicator& comm, Stream& stream,
 
 std::vector<double> SlowestOf(Communicator& comm, const std::vector<double>& samples) {
   std::vector<double> slowest = samples;
-  const std::string own(reinterpret_cast<const char*>(samples.data()), samples.size() * sizeof(double));
+  const std::string own(reinterpret_cast<const char*>(samples.data()),
+                        samples.size() * sizeof(double));
   for (const std::string& other : comm.HostAllGather(own))
     for (size_t i = 0; i < slowest.size(); ++i) {
       double sample = 0;
@@ -77,8 +80,8 @@ struct Timing {
   double bus = 0;                       // GB/s
 };
 
-std::vector<Timing> Measure(GpuRank& rank, const std::vector<int64_t>& sizes, bool reduces, DType dtype,
-                            Communicator& comm, TestArena& arena, Stream& stream) {
+std::vector<Timing> Measure(GpuRank& rank, const std::vector<int64_t>& sizes, bool reduces,
+                            DType dtype, Communicator& comm, TestArena& arena, Stream& stream) {
   const int world = rank.world();
   std::vector<Timing> timings;
   arena.Reset();
@@ -90,9 +93,11 @@ std::vector<Timing> Measure(GpuRank& rank, const std::vector<int64_t>& sizes, bo
     arena.Take(DType::kI64, 1);
     const TensorView full = arena.Take(dtype, n * world), shard = arena.Take(dtype, n);
     for (const TensorView& view : {full, shard})
-      LaunchRoundFill(dtype, view.data, view.numel(), rank.rank(), round.as<int64_t>(), AsCuda(stream).get());
+      LaunchRoundFill(dtype, view.data, view.numel(), rank.rank(), round.as<int64_t>(),
+                      AsCuda(stream).get());
     const auto call = [&] {
-      reduces ? comm.ReduceScatterSum(full, shard, {}, stream) : comm.AllGather(shard, full, {}, stream);
+      reduces ? comm.ReduceScatterSum(full, shard, {}, stream)
+              : comm.AllGather(shard, full, {}, stream);
     };
     const std::vector<double> us =
         SlowestOf(comm, Samples(rank, comm, stream, call, bytes >= 64 << 20 ? 4 : 20));
@@ -129,7 +134,8 @@ void Bench(GpuRank& rank, const std::string& options) {
 }
 
 constexpr const char* kChoiceHeads =
-    "| options | join s | made MiB | used MiB | gather bf16, GB/s at 1/16/64/256 MiB | reduce bf16 | reduce "
+    "| options | join s | made MiB | used MiB | gather bf16, GB/s at 1/16/64/256 MiB | reduce bf16 "
+    "| reduce "
     "f32 |\n"
     "|---|--:|--:|--:|---|---|---|\n";
 
@@ -159,8 +165,8 @@ void Choose(GpuRank& rank, const std::string& options) {
                     exact = busses(true, DType::kF32);
   if (rank.rank() != 0) return;
   std::printf("| %s | %.2f | %lld | %lld | %s | %s | %s |\n", options.c_str(), seconds.count(),
-              static_cast<long long>(made), static_cast<long long>(used), gather.c_str(), reduce.c_str(),
-              exact.c_str());
+              static_cast<long long>(made), static_cast<long long>(used), gather.c_str(),
+              reduce.c_str(), exact.c_str());
   std::fflush(stdout);
 }
 
@@ -196,5 +202,6 @@ int main(int argc, char** argv) {
   const bool choose = !choices.empty() && choices.front() == "--choose";
   if (choose) choices.erase(choices.begin());
   if (choices.empty()) choices = {"plain", "symmetric"};
-  return millrace::testing::GpuMain(argc, argv, [&] { return millrace::testing::BenchAll(choose, choices); });
+  return millrace::testing::GpuMain(argc, argv,
+                                    [&] { return millrace::testing::BenchAll(choose, choices); });
 }

@@ -41,7 +41,8 @@ std::string Refusal(Fn fn) {
   }
 }
 
-TEST_CASE("between windows, operands that begin inside a word are refused and left alone", "[comm][gpu]") {
+TEST_CASE("between windows, operands that begin inside a word are refused and left alone",
+          "[comm][gpu]") {
   OnGpuRanks(PlainAndSymmetric().back(), [](GpuRank& rank) {
     if (rank.world() == 1) {
       rank.report.Expect(true, "a rank alone has no windows");
@@ -51,7 +52,8 @@ TEST_CASE("between windows, operands that begin inside a word are refused and le
     TestArena arena(rank, {comm.get()}, 1 << 20);
     const auto stream = rank.device.MakeStream("gather");
     const int64_t n = 127;
-    const TensorView shard = arena.Take(DType::kBF16, n), full = arena.Take(DType::kBF16, n * rank.world());
+    const TensorView shard = arena.Take(DType::kBF16, n),
+                     full = arena.Take(DType::kBF16, n * rank.world());
     std::vector<BFloat16> before(static_cast<size_t>(full.numel()));
     for (int64_t i = 0; i < full.numel(); ++i) before[i] = WholeAs<BFloat16>(Whole(rank.rank(), i));
     ToDevice(rank, before, full, *stream);
@@ -98,7 +100,8 @@ TEST_CASE("a communicator for small calls is right for large ones, too", "[comm]
         comm->AllReduceSum(sum, {}, *stream);
         const std::vector<float> sums = ToHost<float>(rank, sum, *stream);
         int64_t wrong = 0;
-        for (int64_t i = 0; i < n; ++i) wrong += sums[i] != static_cast<float>(WholeSum(rank.world(), i));
+        for (int64_t i = 0; i < n; ++i)
+          wrong += sums[i] != static_cast<float>(WholeSum(rank.world(), i));
         rank.report.Expect(wrong == 0, "n {}: {} sums are wrong", n, wrong);
       }
     });
@@ -130,7 +133,8 @@ TEST_CASE("a rank alone copies in stream order, eager and captured", "[comm][gpu
     ToDevice(rank, values, from, *stream);
     comm->ReduceScatterSum(from, to, {}, *stream);
     comm->AllReduceSum(to, {}, *stream);
-    rank.report.Expect(ToHost<float>(rank, to, *stream) == values, "an eager sum of one is not the operand");
+    rank.report.Expect(ToHost<float>(rank, to, *stream) == values,
+                       "an eager sum of one is not the operand");
 
     rank.device.BeginCapture(*stream);
     comm->AllGather(to, again, {}, *stream);
@@ -138,7 +142,8 @@ TEST_CASE("a rank alone copies in stream order, eager and captured", "[comm][gpu
     const std::unique_ptr<Graph> graph = rank.device.EndCapture(*stream);
     rank.report.Expect(graph->nodes() == 1, "{} nodes for one copy", graph->nodes());
     graph->Launch(*stream);
-    rank.report.Expect(ToHost<float>(rank, again, *stream) == values, "a captured gather of one differs");
+    rank.report.Expect(ToHost<float>(rank, again, *stream) == values,
+                       "a captured gather of one differs");
   });
 }
 

@@ -25,15 +25,18 @@ void AbortStuck(GpuRank& rank, bool captured) {
   }
   // The GPU and the other ranks are as they were.
   const auto comm = rank.nccl.Make(rank.Everyone(), "after");
-  rank.report.Expect(Thrown([&] { comm->Connect({}); }) == "nothing", "no collective after an abort");
+  rank.report.Expect(Thrown([&] { comm->Connect({}); }) == "nothing",
+                     "no collective after an abort");
 }
 
 TEST_CASE("abort ends a collective whose peers do not come, eager and captured", "[comm][gpu]") {
   for (const bool captured : {false, true})
-    OnGpuRanks(PlainAndSymmetric().front(), [captured](GpuRank& rank) { AbortStuck(rank, captured); });
+    OnGpuRanks(PlainAndSymmetric().front(),
+               [captured](GpuRank& rank) { AbortStuck(rank, captured); });
 }
 
-TEST_CASE("memory that peers cannot map is refused on every rank, and harms no one", "[comm][gpu]") {
+TEST_CASE("memory that peers cannot map is refused on every rank, and harms no one",
+          "[comm][gpu]") {
   OnGpuRanks(PlainAndSymmetric().back(), [](GpuRank& rank) {
     if (rank.world() == 1) {
       rank.report.Expect(true, "a rank alone has no windows");
@@ -45,8 +48,9 @@ TEST_CASE("memory that peers cannot map is refused on every rank, and harms no o
     {  // one rank's is of the wrong kind
       const auto plain = rank.device.Allocate(bytes, "plain");
       const auto shareable = rank.nccl.AllocateArena(rank.device, bytes, "shareable");
-      const std::string thrown = Thrown(
-          [&] { comm->RegisterMemory(rank.rank() == last ? plain->data() : shareable->data(), bytes); });
+      const std::string thrown = Thrown([&] {
+        comm->RegisterMemory(rank.rank() == last ? plain->data() : shareable->data(), bytes);
+      });
       rank.report.Expect(Contains(thrown, "comm: communicator 'windows'") &&
                              Contains(thrown, fmt::format("rank {} cannot register", last)) &&
                              Contains(thrown, "AllocateArena"),
@@ -88,7 +92,8 @@ int64_t OneLife(GpuRank& rank) {
   gather->Connect({});
   reduce->Connect({});
   const auto stream = rank.device.MakeStream("gather");
-  const TensorView full = arena.Take(DType::kF32, rank.world() * 5000), shard = arena.Take(DType::kF32, 5000);
+  const TensorView full = arena.Take(DType::kF32, rank.world() * 5000),
+                   shard = arena.Take(DType::kF32, 5000);
   rank.device.BeginCapture(*stream);
   reduce->ReduceScatterSum(full, shard, {}, *stream);
   gather->AllGather(shard, full, {}, *stream);
@@ -113,7 +118,7 @@ TEST_CASE("a dozen lives leave no memory behind", "[comm][gpu]") {
       int64_t held = 0, free_early = 0;
       for (int life = 0; life < kLives; ++life) {
         held = OneLife(rank);
-        meet->Barrier();                          // threads: the last to destroy frees what all hold
+        meet->Barrier();  // threads: the last to destroy frees what all hold
         if (life == 1) free_early = FreeBytes();  // CUDA and NCCL keep pools from the first
         meet->Barrier();
       }
@@ -121,14 +126,15 @@ TEST_CASE("a dozen lives leave no memory behind", "[comm][gpu]") {
       rank.report.Expect(held > 0, "a life held {} bytes", held);
       rank.report.Expect(lost <= 2 << 20, "{} lives lost {} bytes", kLives - 2, lost);
       if (rank.rank() == 0)  // Catch2's WARN is not for threads
-        std::printf("%s: two communicators and 64 MiB of arena held %lld MiB; %d lives lost %lld bytes\n",
-                    ToString(options).c_str(), static_cast<long long>(held >> 20), kLives - 2,
-                    static_cast<long long>(lost));
+        std::printf(
+            "%s: two communicators and 64 MiB of arena held %lld MiB; %d lives lost %lld bytes\n",
+            ToString(options).c_str(), static_cast<long long>(held >> 20), kLives - 2,
+            static_cast<long long>(lost));
     });
 }
 
-// Blocks of many sizes with a pattern in each, freed and taken anew: writes behind a block or into a freed
-// one, by whatever library, change a pattern or what malloc keeps between blocks.
+// Blocks of many sizes with a pattern in each, freed and taken anew: writes behind a block or into
+// a freed one, by whatever library, change a pattern or what malloc keeps between blocks.
 class Heap {
  public:
   // Returns how many blocks have changed since they were taken.
@@ -148,8 +154,8 @@ class Heap {
   std::vector<std::vector<unsigned char>> blocks_{2000};
 };
 
-// Threads that end, as ranks of an embedding process do: a world, a gather and a reduce communicator, some
-// eager calls, a graph of many, and all of it gone with the thread.
+// Threads that end, as ranks of an embedding process do: a world, a gather and a reduce
+// communicator, some eager calls, a graph of many, and all of it gone with the thread.
 void OneThreadsLife(GpuRank& rank, int life) {
   Heap heap;
   int64_t changed = heap.Churn(static_cast<uint32_t>(life));
@@ -157,10 +163,12 @@ void OneThreadsLife(GpuRank& rank, int life) {
   const auto gather = rank.nccl.Make(rank.Everyone(), "gather");
   const auto reduce = rank.nccl.Make(rank.Everyone(), "reduce");
   const int64_t n = 2560;
-  TestArena arena(rank, {world.get(), gather.get(), reduce.get()}, (rank.world() + 1) * n * 4 + (1 << 16));
+  TestArena arena(rank, {world.get(), gather.get(), reduce.get()},
+                  (rank.world() + 1) * n * 4 + (1 << 16));
   for (Communicator* comm : {world.get(), gather.get(), reduce.get()}) comm->Connect({});
   const auto stream = rank.device.MakeStream("gather");
-  const TensorView full = arena.Take(DType::kF32, rank.world() * n), shard = arena.Take(DType::kF32, n);
+  const TensorView full = arena.Take(DType::kF32, rank.world() * n),
+                   shard = arena.Take(DType::kF32, n);
   const TensorView few = arena.Take(DType::kF64, 40 * rank.world());
   const TensorView own{few.data + rank.rank() * 320, DenseLayout(DType::kF64, {40})};
   const auto issue = [&] {

@@ -62,8 +62,9 @@ TEST_CASE("a user's environment stays, except for multicast, which is off", "[co
     return values;
   };
   using Values = std::map<std::string, std::string>;
-  REQUIRE(missing() ==
-          Values{{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_GRAPH_REGISTER", "0"}, {"NCCL_RAS_ENABLE", "0"}});
+  REQUIRE(missing() == Values{{"NCCL_NVLS_ENABLE", "0"},
+                              {"NCCL_GRAPH_REGISTER", "0"},
+                              {"NCCL_RAS_ENABLE", "0"}});
   environment = {{"NCCL_NVLS_ENABLE", "2"}, {"NCCL_GRAPH_REGISTER", "1"}, {"NCCL_RAS_ENABLE", "1"}};
   REQUIRE(missing() == Values{{"NCCL_NVLS_ENABLE", "0"}});
   environment["NCCL_NVLS_ENABLE"] = "0";

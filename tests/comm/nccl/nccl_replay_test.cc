@@ -18,8 +18,8 @@ std::string Bits(GpuRank& rank, const TensorView& view, Stream& stream) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// A reduce-scatter, the gather of its shards in place and not, and an all-reduce, of terms whose sums depend
-// on the order of additions.
+// A reduce-scatter, the gather of its shards in place and not, and an all-reduce, of terms whose
+// sums depend on the order of additions.
 template <typename T>
 class Chain {
  public:
@@ -40,7 +40,8 @@ class Chain {
     const int64_t n = shard_.numel();
     comm_.ReduceScatterSum(operand_, shard_, {}, stream_);
     comm_.AllGather(shard_, gathered_, {}, stream_);
-    const TensorView own{gathered_.data + comm_.rank() * shard_.bytes(), DenseLayout(DTypeOf<T>(), {n})};
+    const TensorView own{gathered_.data + comm_.rank() * shard_.bytes(),
+                         DenseLayout(DTypeOf<T>(), {n})};
     comm_.AllGather(own, gathered_, {}, stream_);
     MR_CUDA(cudaMemcpyAsync(summed_.data, operand_.data, static_cast<size_t>(operand_.bytes()),
                             cudaMemcpyDeviceToDevice, AsCuda(stream_).get()));
@@ -89,13 +90,15 @@ void EagerIsCaptured(GpuRank& rank, int64_t n) {
   }
   rank.report.Expect(eager == kRounds, "{}, n {}: {} of {} eager repetitions had the first bits",
                      Name(DTypeOf<T>()), n, eager, kRounds);
-  rank.report.Expect(captured == kRounds, "{}, n {}: {} of {} replays had the eager bits", Name(DTypeOf<T>()),
-                     n, captured, kRounds);
-  rank.report.Expect(after == kRounds / 10, "{}, n {}: {} of {} eager calls between replays had them",
-                     Name(DTypeOf<T>()), n, after, kRounds / 10);
+  rank.report.Expect(captured == kRounds, "{}, n {}: {} of {} replays had the eager bits",
+                     Name(DTypeOf<T>()), n, captured, kRounds);
+  rank.report.Expect(after == kRounds / 10,
+                     "{}, n {}: {} of {} eager calls between replays had them", Name(DTypeOf<T>()),
+                     n, after, kRounds / 10);
 }
 
-TEST_CASE("fifty eager repetitions and fifty replays have the bits of the first call", "[comm][gpu]") {
+TEST_CASE("fifty eager repetitions and fifty replays have the bits of the first call",
+          "[comm][gpu]") {
   for (const NcclOptions& options : PlainAndSymmetric())
     OnGpuRanks(options, [](GpuRank& rank) {
       EagerIsCaptured<float>(rank, 1009);
@@ -104,8 +107,9 @@ TEST_CASE("fifty eager repetitions and fifty replays have the bits of the first 
     });
 }
 
-// One communicator each for gathers and reductions, on streams of their own, as a step has them: fill,
-// reduce, then gather what was reduced, while the next fill and reduction of another buffer run.
+// One communicator each for gathers and reductions, on streams of their own, as a step
+// has them: fill, reduce, then gather what was reduced, while the next fill and
+// reduction of another buffer run.
 struct Lane {
   TensorView operand, shard, full;
 };
@@ -113,7 +117,8 @@ struct Lane {
 void Overlapped(GpuRank& rank, DType dtype, int64_t n, bool captured) {
   const auto gather = rank.nccl.Make(rank.Everyone(), "gather");
   const auto reduce = rank.nccl.Make(rank.Everyone(), "reduce");
-  TestArena arena(rank, {gather.get(), reduce.get()}, 2 * (2 * rank.world() + 1) * n * 4 + (1 << 20));
+  TestArena arena(rank, {gather.get(), reduce.get()},
+                  2 * (2 * rank.world() + 1) * n * 4 + (1 << 20));
   gather->Connect({});
   reduce->Connect({});
   const auto reduce_stream = rank.device.MakeStream("reduce");
@@ -121,7 +126,8 @@ void Overlapped(GpuRank& rank, DType dtype, int64_t n, bool captured) {
   const TensorView round = arena.Take(DType::kI64, 1);
   Lane lanes[2];
   for (Lane& lane : lanes)
-    lane = {arena.Take(dtype, n * rank.world()), arena.Take(dtype, n), arena.Take(dtype, n * rank.world())};
+    lane = {arena.Take(dtype, n * rank.world()), arena.Take(dtype, n),
+            arena.Take(dtype, n * rank.world())};
   ToDevice(rank, std::vector<int64_t>{0}, round, *reduce_stream);
 
   std::vector<std::unique_ptr<Event>> events;
@@ -135,7 +141,8 @@ void Overlapped(GpuRank& rank, DType dtype, int64_t n, bool captured) {
   const auto issue = [&] {
     LaunchNextRound(counter, filling);
     for (const Lane& lane : lanes) {
-      LaunchRoundFill(dtype, lane.operand.data, lane.operand.numel(), rank.rank(), counter, filling);
+      LaunchRoundFill(dtype, lane.operand.data, lane.operand.numel(), rank.rank(), counter,
+                      filling);
       reduce->ReduceScatterSum(lane.operand, lane.shard, {}, *reduce_stream);
       follow(*gather_stream, *reduce_stream);
       gather->AllGather(lane.shard, lane.full, {}, *gather_stream);
@@ -166,8 +173,8 @@ void Overlapped(GpuRank& rank, DType dtype, int64_t n, bool captured) {
       }
     }
   }
-  rank.report.Expect(wrong == 0, "{}, n {}, captured {}: {} elements are not this round's sum", Name(dtype),
-                     n, captured, wrong);
+  rank.report.Expect(wrong == 0, "{}, n {}, captured {}: {} elements are not this round's sum",
+                     Name(dtype), n, captured, wrong);
 }
 
 TEST_CASE("collectives read what the kernel before them has just written", "[comm][gpu]") {

@@ -29,7 +29,8 @@ class DeviceSums {
 
   GpuRank& rank() const { return rank_; }
 
-  // The operand of this rank is value(i) for i in [0, world * n); returns its shard of the sum, or the whole.
+  // The operand of this rank is value(i) for i in [0, world * n); returns its shard
+  // of the sum, or the whole.
   template <typename T, typename Value>
   std::vector<T> Sum(Kind kind, int64_t n, Value value) {
     arena_.Reset();
@@ -77,10 +78,12 @@ void SameAsHost(DeviceSums& sums, bool windows) {
   const int64_t word = windows && sizeof(T) < 4 ? 4 / static_cast<int64_t>(sizeof(T)) : 1;
   for (const int64_t n : {word, word * 1021, kMost})
     for (const Kind kind : {Kind::kReduceScatter, Kind::kAllReduce}) {
-      const std::vector<T> device = sums.Sum<T>(kind, n, whole), host = HostSum<T>(rank, kind, n, whole);
+      const std::vector<T> device = sums.Sum<T>(kind, n, whole),
+                           host = HostSum<T>(rank, kind, n, whole);
       int64_t different = 0;
       for (size_t i = 0; i < host.size(); ++i) different += !SameBits(device[i], host[i]);
-      rank.report.Expect(different == 0, "{}, n {}, kind {}: {} of {} elements differ from the host's",
+      rank.report.Expect(different == 0,
+                         "{}, n {}, kind {}: {} of {} elements differ from the host's",
                          Name(DTypeOf<T>()), n, static_cast<int>(kind), different, host.size());
     }
 }
@@ -111,15 +114,16 @@ struct Excess {
 };
 
 // Summing W terms x_r in any order, each addition rounded with roundoff u, errs by at most
-// (W-1) u / (1 - (W-1) u) * sum |x_r| (Higham, Accuracy and Stability of Numerical Algorithms, 4.2).
-// Accumulated in f32 and rounded once it errs by at most u |S| + (1 + u) times that bound with f32's
-// roundoff.
+// (W-1) u / (1 - (W-1) u) * sum |x_r| (Higham, Accuracy and Stability of Numerical Algorithms,
+// 4.2). Accumulated in f32 and rounded once it errs by at most u |S| + (1 + u) times that bound
+// with f32's roundoff.
 template <typename T>
 Excess ExcessOf(DeviceSums& device, Kind kind) {
   GpuRank& rank = device.rank();
   const int64_t n = 100'006;  // slices are words, but not pairs of them
   const int world = rank.world();
-  const std::vector<T> sums = device.Sum<T>(kind, n, [&](int64_t i) { return TermAs<T>(rank.rank(), i); });
+  const std::vector<T> sums =
+      device.Sum<T>(kind, n, [&](int64_t i) { return TermAs<T>(rank.rank(), i); });
   const auto gamma = [&](double u) { return (world - 1) * u / (1 - (world - 1) * u); };
   const int64_t first = kind == Kind::kReduceScatter ? rank.rank() * n : 0;
   Excess excess;
@@ -132,9 +136,10 @@ Excess ExcessOf(DeviceSums& device, Kind kind) {
     }
     const double error = static_cast<double>(std::fabs(ToDouble(sums[i]) - exact));
     const double any_order = gamma(kRoundoff<T>) * static_cast<double>(magnitude) * (1 + 1e-6);
-    const double rounded_once = (kRoundoff<T> * static_cast<double>(std::fabs(exact)) +
-                                 (1 + kRoundoff<T>)*gamma(0x1p-24) * static_cast<double>(magnitude)) *
-                                (1 + 1e-6);
+    const double rounded_once =
+        (kRoundoff<T> * static_cast<double>(std::fabs(exact)) +
+         (1 + kRoundoff<T>)*gamma(0x1p-24) * static_cast<double>(magnitude)) *
+        (1 + 1e-6);
     if (error > 0) {
       excess.sequential = std::max(excess.sequential, error / any_order);
       excess.once = std::max(excess.once, error / rounded_once);
@@ -150,13 +155,16 @@ void WithinBound(DeviceSums& sums) {
     const Excess excess = ExcessOf<T>(sums, kind);
     rank.report.Expect(excess.sequential <= 1, "{}, kind {}: an error is {} times the bound",
                        Name(DTypeOf<T>()), static_cast<int>(kind), excess.sequential);
-    // Terms of 24 binades round in nearly every sum; no error at all would mean that nothing was added.
-    rank.report.Expect(rank.world() == 1 || excess.sequential > 0, "{}, kind {}: no rounding at all",
-                       Name(DTypeOf<T>()), static_cast<int>(kind));
+    // Terms of 24 binades round in nearly every sum; no error at all would
+    // mean that nothing was added.
+    rank.report.Expect(rank.world() == 1 || excess.sequential > 0,
+                       "{}, kind {}: no rounding at all", Name(DTypeOf<T>()),
+                       static_cast<int>(kind));
   }
 }
 
-TEST_CASE("sums of arbitrary numbers lie within the bound for additions in any order", "[comm][gpu]") {
+TEST_CASE("sums of arbitrary numbers lie within the bound for additions in any order",
+          "[comm][gpu]") {
   for (const NcclOptions& options : PlainAndSymmetric())
     OnGpuRanks(options, [](GpuRank& rank) {
       DeviceSums sums(rank);
@@ -166,15 +174,15 @@ TEST_CASE("sums of arbitrary numbers lie within the bound for additions in any o
     });
 }
 
-// Also shows that windows are used: from three ranks on, staged bf16 sums break this bound, as the next case
-// proves.
+// Also shows that windows are used: from three ranks on, staged bf16 sums break this bound, as the
+// next case proves.
 TEST_CASE("bf16 between windows is accumulated in f32 and rounded once", "[comm][gpu]") {
   OnGpuRanks(PlainAndSymmetric().back(), [](GpuRank& rank) {
     DeviceSums sums(rank);
     for (const Kind kind : {Kind::kReduceScatter, Kind::kAllReduce}) {
       const Excess excess = ExcessOf<BFloat16>(sums, kind);
-      rank.report.Expect(excess.once <= 1, "kind {}: an error is {} times the bound", static_cast<int>(kind),
-                         excess.once);
+      rank.report.Expect(excess.once <= 1, "kind {}: an error is {} times the bound",
+                         static_cast<int>(kind), excess.once);
     }
   });
 }
@@ -185,7 +193,8 @@ TEST_CASE("bf16 without windows is rounded at each addition", "[comm][gpu]") {
     const Excess excess = ExcessOf<BFloat16>(sums, Kind::kReduceScatter);
     const bool rounds_more = excess.once > 1;
     rank.report.Expect(rounds_more == (rank.world() > 2),
-                       "world {}: an error is {} times the bound of one rounding", rank.world(), excess.once);
+                       "world {}: an error is {} times the bound of one rounding", rank.world(),
+                       excess.once);
   });
 }
 
@@ -195,9 +204,10 @@ TEST_CASE("an all-reduce leaves the same bits on every rank", "[comm][gpu]") {
       DeviceSums device(rank);
       const auto meet = rank.host.Make(rank.Everyone(), "compare");
       for (const int64_t n : {1, 3, 1021, 100'003}) {
-        const std::vector<float> sums =
-            device.Sum<float>(Kind::kAllReduce, n, [&](int64_t i) { return TermAs<float>(rank.rank(), i); });
-        const std::string bytes(reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(float));
+        const std::vector<float> sums = device.Sum<float>(
+            Kind::kAllReduce, n, [&](int64_t i) { return TermAs<float>(rank.rank(), i); });
+        const std::string bytes(reinterpret_cast<const char*>(sums.data()),
+                                sums.size() * sizeof(float));
         for (const std::string& other : meet->HostAllGather(bytes))
           rank.report.Expect(other == bytes, "n {}: the sums of two ranks differ", n);
       }

@@ -8,8 +8,8 @@ namespace {
 
 // Whole of tests/comm/rank_data.h, which device code cannot call.
 __device__ float WholeOnDevice(int rank, int64_t index) {
-  return static_cast<float>(static_cast<int>((7 * static_cast<int64_t>(rank) + 5 * index + index / 31) % 31) -
-                            15);
+  return static_cast<float>(
+      static_cast<int>((7 * static_cast<int64_t>(rank) + 5 * index + index / 31) % 31) - 15);
 }
 
 template <class T>
@@ -33,9 +33,11 @@ constexpr int kBlocks = 16, kThreads = 256;
 void LaunchRoundFill(DType dtype, std::byte* data, int64_t n, int rank, const int64_t* round,
                      cudaStream_t stream) {
   if (dtype == DType::kBF16)
-    RoundFillKernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<__nv_bfloat16*>(data), n, rank, round);
+    RoundFillKernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<__nv_bfloat16*>(data), n,
+                                                      rank, round);
   else
-    RoundFillKernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<float*>(data), n, rank, round);
+    RoundFillKernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<float*>(data), n, rank,
+                                                      round);
   MR_CUDA_LAUNCHED();
 }
 

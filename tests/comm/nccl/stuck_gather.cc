@@ -8,7 +8,8 @@
 
 namespace millrace::testing {
 
-void AbortStuckGather(GpuRank& rank, Communicator& comm, bool captured, std::chrono::seconds limit) {
+void AbortStuckGather(GpuRank& rank, Communicator& comm, bool captured,
+                      std::chrono::seconds limit) {
   const auto meet = rank.host.Make(rank.Everyone(), "meet");
   TestArena arena(rank, {&comm}, rank.world() << 16);
   const TensorView full = arena.Take(DType::kF32, rank.world() * 1024);
@@ -26,9 +27,11 @@ void AbortStuckGather(GpuRank& rank, Communicator& comm, bool captured, std::chr
       MR_CUDA(cudaSetDevice(rank.device.ordinal()));
       stream->Sync();
     });
-    const bool ended = waiting.wait_for(std::chrono::milliseconds(500)) == std::future_status::ready;
+    const bool ended =
+        waiting.wait_for(std::chrono::milliseconds(500)) == std::future_status::ready;
     rank.report.Expect(!ended || rank.world() == 1, "a gather ended without its peers");
-    rank.report.Expect(Thrown([&] { comm.CheckHealth(); }) == "nothing", "not healthy while it waits");
+    rank.report.Expect(Thrown([&] { comm.CheckHealth(); }) == "nothing",
+                       "not healthy while it waits");
     std::thread([&] { comm.Abort("the disk is on fire"); }).join();  // as a watchdog does
     comm.Abort("a later reason");
     rank.report.Expect(waiting.wait_for(limit) == std::future_status::ready,
@@ -42,9 +45,9 @@ void AbortStuckGather(GpuRank& rank, Communicator& comm, bool captured, std::chr
                            Contains(health, "the disk is on fire"),
                        "CheckHealth says '{}'", health);
     const std::string call = Thrown([&] { comm.AllGather(own, full, {}, *stream); });
-    rank.report.Expect(
-        Contains(call, "peer_lost: all_gather on 'stuck'") && Contains(call, "aborted: the disk is on fire"),
-        "a call after the abort says '{}'", call);
+    rank.report.Expect(Contains(call, "peer_lost: all_gather on 'stuck'") &&
+                           Contains(call, "aborted: the disk is on fire"),
+                       "a call after the abort says '{}'", call);
   }
   meet->Barrier();  // threads: NCCL frees a process's communicators together
 }

@@ -1,12 +1,12 @@
-// Times of all-gathers and reduce-scatters over the memory of peers beside NCCL's, by size: two markdown
-// tables per call, the second with bus bandwidths.
+// Times of all-gathers and reduce-scatters over the memory of peers beside NCCL's, by size: two
+// markdown tables per call, the second with bus bandwidths.
 //
 //   mpirun -n 2 peer_bench [--quick]      GPUs as threads of one process: the same without mpirun
 //
-// A sample is the time of one graph with several calls, divided by their number; the ranks meet on the device
-// right before it. Samples of all columns alternate; per sample the slowest rank counts; cells are medians.
-// Bytes are those of the full buffer; bus bandwidth is bytes * (W - 1) / W / median. Results are checked: a
-// cell of a wrong one says so.
+// A sample is the time of one graph with several calls, divided by their number; the ranks meet on
+// the device right before it. Samples of all columns alternate; per sample the slowest rank counts;
+// cells are medians. Bytes are those of the full buffer; bus bandwidth is bytes * (W - 1) / W /
+// median. Results are checked: a cell of a wrong one says so.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -72,7 +72,8 @@ class Bench {
     symmetric_options_ = PlainAndSymmetric().back();
     symmetric_ = MakeNcclCommFactory(rank.host, rank.device, symmetric_options_);
     plain_memory_ = rank.nccl.AllocateArena(rank.device, ArenaBytes(rank.world()), "plain");
-    symmetric_memory_ = symmetric_->AllocateArena(rank.device, ArenaBytes(rank.world()), "symmetric");
+    symmetric_memory_ =
+        symmetric_->AllocateArena(rank.device, ArenaBytes(rank.world()), "symmetric");
     comms_.push_back(rank.nccl.Make(rank.Everyone(), "ring"));
     ways_.push_back({"NCCL", comms_.back().get(), nullptr, plain_memory_->data()});
     comms_.push_back(symmetric_->Make(rank.Everyone(), "symmetric"));
@@ -80,7 +81,8 @@ class Bench {
     ways_.push_back({"NCCL symmetric", comms_.back().get(), nullptr, symmetric_memory_->data()});
     for (Way& way : ways_) way.comm->Connect({});
     for (const int blocks : {8, 16, 32}) AddPeer(fmt::format("peer {}", blocks), blocks, false);
-    for (const int blocks : {16, 32}) AddPeer(fmt::format("peer from f32 {}", blocks), blocks, true);
+    for (const int blocks : {16, 32})
+      AddPeer(fmt::format("peer from f32 {}", blocks), blocks, true);
     meet_ = ways_[2].peer;
   }
 
@@ -121,7 +123,8 @@ class Bench {
     options.timeout = symmetric_options_.timeout;
     auto peer = MakePeerCommunicator(
         rank_.host.Make(rank_.Everyone(), name),
-        [this, name] { return rank_.nccl.Make(rank_.Everyone(), name); }, rank_.device, name, options);
+        [this, name] { return rank_.nccl.Make(rank_.Everyone(), name); }, rank_.device, name,
+        options);
     peer->RegisterMemory(plain_memory_->data(), plain_memory_->bytes());
     Way way{name, peer.get(), peer.get(), plain_memory_->data()};
     way.only_gathers = way.rounds = rounds;
@@ -141,7 +144,8 @@ class Bench {
   void Fill(Call call, const Operands& o) {
     const cudaStream_t stream = AsCuda(*stream_).get();
     const auto fill = [&](const TensorView& view) {
-      LaunchRoundFill(view.dtype(), view.data, view.numel(), rank_.rank(), round_.as<int64_t>(), stream);
+      LaunchRoundFill(view.dtype(), view.data, view.numel(), rank_.rank(), round_.as<int64_t>(),
+                      stream);
     };
     if (call == Call::kReduce) {
       fill(o.full);
@@ -158,8 +162,8 @@ class Bench {
     ToDevice(rank_, std::vector<int64_t>{0}, wrong_, *stream_);
     const bool sums = call == Call::kReduce;
     const TensorView& result = sums ? o.shard : o.full;
-    LaunchRoundCheck(sums ? RoundResult::kSums : RoundResult::kGathered, result.dtype(), result.data,
-                     result.numel(), rank_.rank(), rank_.world(), round_.as<int64_t>(),
+    LaunchRoundCheck(sums ? RoundResult::kSums : RoundResult::kGathered, result.dtype(),
+                     result.data, result.numel(), rank_.rank(), rank_.world(), round_.as<int64_t>(),
                      wrong_.as<unsigned long long>(), AsCuda(*stream_).get());
     return ToHost<int64_t>(rank_, wrong_, *stream_)[0];
   }
@@ -187,7 +191,8 @@ class Bench {
       if (!way.only_gathers || (call == Call::kGather && dtype == DType::kBF16))
         columns_.push_back({&way, {}});
     for (const int64_t bytes : sizes_.bytes) {
-      const int64_t n = bytes / rank_.world() / Bytes(dtype) / 128 * 128;  // shards as plans align them
+      const int64_t n =
+          bytes / rank_.world() / Bytes(dtype) / 128 * 128;  // shards as plans align them
       const int calls = bytes >= 64 << 20 ? 4 : 20;
       std::vector<std::unique_ptr<Graph>> graphs;
       for (Column& column : columns_) {
@@ -208,14 +213,16 @@ class Bench {
         }
       for (Column& column : columns_) {
         Slowest(column.cells.back());
-        column.cells.back().wrong += Wrong(call, OperandsAt(column.way->memory, dtype, n, rank_.world()));
+        column.cells.back().wrong +=
+            Wrong(call, OperandsAt(column.way->memory, dtype, n, rank_.world()));
       }
       comms_.front()->Barrier();
     }
   }
 
   void Slowest(Cell& cell) {
-    const std::string own(reinterpret_cast<const char*>(cell.us.data()), cell.us.size() * sizeof(double));
+    const std::string own(reinterpret_cast<const char*>(cell.us.data()),
+                          cell.us.size() * sizeof(double));
     for (const std::string& other : comms_.front()->HostAllGather(own))
       for (size_t i = 0; i < cell.us.size(); ++i) {
         double us = 0;
@@ -235,8 +242,8 @@ class Bench {
       if (cell.wrong != 0)
         std::printf(" WRONG: %lld |", static_cast<long long>(cell.wrong));
       else if (bus)
-        std::printf(" %.0f |", static_cast<double>(cell.bytes) * (rank_.world() - 1) / rank_.world() /
-                                   cell.median() * 1e-3);
+        std::printf(" %.0f |", static_cast<double>(cell.bytes) * (rank_.world() - 1) /
+                                   rank_.world() / cell.median() * 1e-3);
       else
         std::printf(" %.1f **%.1f** %.1f |", cell.us[cell.us.size() / 10], cell.median(),
                     cell.us[cell.us.size() * 9 / 10]);
@@ -265,7 +272,8 @@ int BenchAll(const Sizes& sizes) {
   RunOnGpus(options, [&](GpuRank& rank) {
     MR_REQUIRE(ErrorCode::kConfig, rank.world() > 1, "peers are compared on at least two GPUs");
     if (rank.rank() == 0)
-      std::printf("<!-- %d x %s, NCCL %d -->\n", rank.world(), rank.device.name().c_str(), NcclVersion());
+      std::printf("<!-- %d x %s, NCCL %d -->\n", rank.world(), rank.device.name().c_str(),
+                  NcclVersion());
     Bench bench(rank, sizes);
     bench.Run(Call::kGather, DType::kBF16);
     bench.Run(Call::kReduce, DType::kF32);
@@ -278,9 +286,10 @@ int BenchAll(const Sizes& sizes) {
 }  // namespace millrace::testing
 
 int main(int argc, char** argv) {
-  millrace::testing::Sizes sizes{{64 << 10, 256 << 10, 1 << 20, 4 << 20, 14 << 20, 28 << 20, 64 << 20,
-                                  128 << 20, millrace::testing::kMost},
+  millrace::testing::Sizes sizes{{64 << 10, 256 << 10, 1 << 20, 4 << 20, 14 << 20, 28 << 20,
+                                  64 << 20, 128 << 20, millrace::testing::kMost},
                                  25};
-  if (argc > 1 && std::string(argv[1]) == "--quick") sizes = {{64 << 10, 1 << 20, 14 << 20, 64 << 20}, 10};
+  if (argc > 1 && std::string(argv[1]) == "--quick")
+    sizes = {{64 << 10, 1 << 20, 14 << 20, 64 << 20}, 10};
   return millrace::testing::GpuMain(argc, argv, [&] { return millrace::testing::BenchAll(sizes); });
 }

@@ -1,10 +1,11 @@
-// The protocol of comm/peer/peer_call.h, as a machine of which all interleavings are walked: one block per
-// rank (blocks of different numbers share nothing), a thread per peer as in the kernels, several calls one
-// behind the other.
+// The protocol of comm/peer/peer_call.h, as a machine of which all interleavings are walked: one
+// block per rank (blocks of different numbers share nothing), a thread per peer as in the kernels,
+// several calls one behind the other.
 //
-// What is modelled: words and operands change at once and for all, which release and acquire grant where a
-// word is waited for. What is proved: no rank is stuck before the last call has ended; nothing is read before
-// it is there, or overwritten before it was read. And that leaving out either wait would be seen.
+// What is modelled: words and operands change at once and for all, which release and acquire grant
+// where a word is waited for. What is proved: no rank is stuck before the last call has ended;
+// nothing is read before it is there, or overwritten before it was read. And that leaving out
+// either wait would be seen.
 #include <array>
 #include <catch2/catch.hpp>
 #include <string>
@@ -83,8 +84,8 @@ class Walk {
       case kConsume:  // reads what was pushed; what was pulled is checked there
         for (int p = 0; p < world_; ++p)
           if (move_ == Move::kPush && p != r && own.slots[p] != own.call)
-            trouble_ = "a slot that is consumed is of call " + std::to_string(own.slots[p]) + ", not " +
-                       std::to_string(own.call);
+            trouble_ = "a slot that is consumed is of call " + std::to_string(own.slots[p]) +
+                       ", not " + std::to_string(own.call);
         ++next[r].call;
         next[r].place = kProduce;
         return Add(next, open);
@@ -103,8 +104,8 @@ class Walk {
       next[r].threads[p] = kSeen;
       if (move_ == Move::kPush) next[p].slots[r] = own.call;
       if (move_ == Move::kPull && state[p].operand != own.call)
-        trouble_ = "an operand that is pulled is of call " + std::to_string(state[p].operand) + ", not " +
-                   std::to_string(own.call);
+        trouble_ = "an operand that is pulled is of call " + std::to_string(state[p].operand) +
+                   ", not " + std::to_string(own.call);
     } else if (own.threads[p] == kBegun) {
       (own.place == kEnter ? next[p].entered : next[p].done)[r] = own.call;
     } else {
@@ -148,15 +149,19 @@ TEST_CASE("each of the two waits is needed", "[comm][peer]") {
   for (const int world : {2, 3}) {
     CAPTURE(world);
     // A peer stores the next call's bytes over those that this rank has yet to read.
-    CHECK(Walk(world, Move::kPush, 2, PeerFault::kNoEntry).Run().find("consumed is of call 2, not 1") !=
-          std::string::npos);
-    CHECK(Walk(world, Move::kPush, 2, PeerFault::kNoDone).Run().find("consumed is of call 0, not 1") !=
-          std::string::npos);
-    CHECK(Walk(world, Move::kPull, 2, PeerFault::kNoEntry).Run().find("pulled is of call 0, not 1") !=
-          std::string::npos);
+    CHECK(Walk(world, Move::kPush, 2, PeerFault::kNoEntry)
+              .Run()
+              .find("consumed is of call 2, not 1") != std::string::npos);
+    CHECK(Walk(world, Move::kPush, 2, PeerFault::kNoDone)
+              .Run()
+              .find("consumed is of call 0, not 1") != std::string::npos);
+    CHECK(
+        Walk(world, Move::kPull, 2, PeerFault::kNoEntry).Run().find("pulled is of call 0, not 1") !=
+        std::string::npos);
     // This rank overwrites what a peer has yet to pull.
-    CHECK(Walk(world, Move::kPull, 2, PeerFault::kNoDone).Run().find("pulled is of call 2, not 1") !=
-          std::string::npos);
+    CHECK(
+        Walk(world, Move::kPull, 2, PeerFault::kNoDone).Run().find("pulled is of call 2, not 1") !=
+        std::string::npos);
   }
 }
 

@@ -1,5 +1,5 @@
-// comm/peer: collectives over the memory of peers give the bits of the host transports, in any order of
-// arrival, eager and captured. On every GPU as threads, or mpirun -n N PROGRAM.
+// comm/peer: collectives over the memory of peers give the bits of the host transports, in any
+// order of arrival, eager and captured. On every GPU as threads, or mpirun -n N PROGRAM.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -30,7 +30,8 @@ std::unique_ptr<PeerCommunicator> MakePeer(GpuRank& rank, const std::string& lab
                                            const PeerOptions& options) {
   return MakePeerCommunicator(
       rank.host.Make(rank.Everyone(), label),
-      [&rank, label] { return rank.nccl.Make(rank.Everyone(), label); }, rank.device, label, options);
+      [&rank, label] { return rank.nccl.Make(rank.Everyone(), label); }, rank.device, label,
+      options);
 }
 
 // fn on every rank of a world of several; a world of one has no peers, and says so.
@@ -100,13 +101,15 @@ void Reduces(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, Stream& st
       for (int64_t i = 0; i < full.numel(); ++i) terms[i] = TermAs<T>(rank.rank(), n + i);
       ToDevice(rank, terms, full, stream);
       comm.ReduceScatterSum(full, shard, {}, stream);
-      const std::vector<T> sums = ToHost<T>(rank, shard, stream), after = ToHost<T>(rank, full, stream);
+      const std::vector<T> sums = ToHost<T>(rank, shard, stream),
+                           after = ToHost<T>(rank, full, stream);
       int64_t wrong = 0, changed = 0;
       for (int64_t i = 0; i < n; ++i)
         wrong += !SameBits(sums[i], RankOrderOracle<T>(rank.world(), n + rank.rank() * n + i));
       for (size_t i = 0; i < terms.size(); ++i) changed += !SameBits(terms[i], after[i]);
-      rank.report.Expect(wrong == 0 && changed == 0, "sum of {} {}, offset {}: {} wrong, {} operands changed",
-                         n, Name(DTypeOf<T>()), offset, wrong, changed);
+      rank.report.Expect(wrong == 0 && changed == 0,
+                         "sum of {} {}, offset {}: {} wrong, {} operands changed", n,
+                         Name(DTypeOf<T>()), offset, wrong, changed);
       comm.Barrier();  // no rank fills what a peer's host still compares
     }
 }
@@ -146,9 +149,10 @@ TEST_CASE("a gather of rounded master weights is the rounding, then the gather",
   });
 }
 
-// Rounds of both collectives on a stream each, by one communicator, between ranks that come late at random. A
-// round's operands are written right before it and after the one before it; every result is checked on the
-// device, between the collective that makes it and the next one, which overwrites it.
+// Rounds of both collectives on a stream each, by one communicator, between ranks that come
+// late at random. A round's operands are written right before it and after the one before it;
+// every result is checked on the device, between the collective that makes it and the next
+// one, which overwrites it.
 class Rounds {
  public:
   Rounds(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, DType dtype, int64_t n)
@@ -181,7 +185,9 @@ class Rounds {
   }
 
   int64_t rounds() { return ToHost<int64_t>(rank_, rounds_, *reduce_stream_)[0]; }
-  std::vector<int64_t> wrong() { return ToHost<int64_t>(rank_, wrong_, *reduce_stream_); }  // sums, gathered
+  std::vector<int64_t> wrong() {
+    return ToHost<int64_t>(rank_, wrong_, *reduce_stream_);
+  }  // sums, gathered
 
  private:
   static constexpr int kInOne = 4, kLate = 40;  // rounds of a launch; microseconds
@@ -209,8 +215,8 @@ class Rounds {
     LaunchDelay(rank_.rank(), round, 1, kLate, stream);
     LaunchRoundFill(dtype_, operand_.data, operand_.numel(), rank_.rank(), round, stream);
     comm_.ReduceScatterSum(operand_, sums_, {}, *reduce_stream_);
-    LaunchRoundCheck(RoundResult::kSums, dtype_, sums_.data, sums_.numel(), rank_.rank(), rank_.world(),
-                     round, wrong, stream);
+    LaunchRoundCheck(RoundResult::kSums, dtype_, sums_.data, sums_.numel(), rank_.rank(),
+                     rank_.world(), round, wrong, stream);
   }
 
   void GatherRound() {
@@ -221,8 +227,8 @@ class Rounds {
     LaunchRoundFill(dtype_, shard_.data, shard_.numel(), rank_.rank(), round, stream);
     comm_.AllGather(shard_, full_, {}, *gather_stream_);
     LaunchDelay(rank_.rank(), round, 2, kLate, stream);
-    LaunchRoundCheck(RoundResult::kGathered, dtype_, full_.data, full_.numel(), rank_.rank(), rank_.world(),
-                     round, wrong, stream);
+    LaunchRoundCheck(RoundResult::kGathered, dtype_, full_.data, full_.numel(), rank_.rank(),
+                     rank_.world(), round, wrong, stream);
   }
 
   GpuRank& rank_;
@@ -247,10 +253,11 @@ TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays",
             Rounds rounds(rank, *comm, arena, dtype, n);
             rounds.Run(captured, kLaunches);
             const std::vector<int64_t> wrong = rounds.wrong();
-            rank.report.Expect(
-                wrong[0] == 0 && wrong[1] == 0,
-                "{} of {}, {} blocks, captured {}: in {} rounds {} sums and {} gathered elements are wrong",
-                n, Name(dtype), blocks, captured, rounds.rounds(), wrong[0], wrong[1]);
+            rank.report.Expect(wrong[0] == 0 && wrong[1] == 0,
+                               "{} of {}, {} blocks, captured {}: in {} rounds {} sums and {} "
+                               "gathered elements are wrong",
+                               n, Name(dtype), blocks, captured, rounds.rounds(), wrong[0],
+                               wrong[1]);
           }
     }
   });
@@ -273,8 +280,9 @@ TEST_CASE("without a wait the rounds are wrong", "[comm][gpu]") {
       rounds.Run(true, 100);
       const std::vector<int64_t> wrong = rounds.wrong();
       const int sums = RanksWith(*comm, wrong[0] > 0), gathered = RanksWith(*comm, wrong[1] > 0);
-      rank.report.Expect(sums > 0 && gathered > 0, "fault {}: wrong sums on {} ranks, gathers on {}",
-                         static_cast<int>(fault), sums, gathered);
+      rank.report.Expect(sums > 0 && gathered > 0,
+                         "fault {}: wrong sums on {} ranks, gathers on {}", static_cast<int>(fault),
+                         sums, gathered);
     }
   });
 }
@@ -289,8 +297,9 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
     const TensorView full{arena->data(), DenseLayout(DType::kF32, {rank.world() * int64_t{64}})};
     const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
     const std::string outside = Thrown([&] { comm->AllGather(own, full, {}, *stream); });
-    rank.report.Expect(Contains(outside, "invalid_argument") && Contains(outside, "registered memory"),
-                       "before it is registered: '{}'", outside);
+    rank.report.Expect(
+        Contains(outside, "invalid_argument") && Contains(outside, "registered memory"),
+        "before it is registered: '{}'", outside);
     const int64_t mine = rank.rank() == last ? bytes - 4096 : bytes;
     const std::string unequal = Thrown([&] { comm->RegisterMemory(arena->data(), mine); });
     rank.report.Expect(Contains(unequal, "comm: communicator 'world'") &&
@@ -303,7 +312,9 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
     const TensorView last_bytes{arena->data() + bytes - full.bytes(), full.layout};
     const TensorView beyond{last_bytes.data + 4, full.layout};
     const auto gather_at = [&](const TensorView& view) {
-      return Thrown([&] { comm->AllGather({view.data + rank.rank() * 256, own.layout}, view, {}, *stream); });
+      return Thrown([&] {
+        comm->AllGather({view.data + rank.rank() * 256, own.layout}, view, {}, *stream);
+      });
     };
     const std::string over = gather_at(beyond);
     rank.report.Expect(Contains(over, "registered memory"), "4 bytes past its end: '{}'", over);
@@ -330,7 +341,8 @@ TEST_CASE("ranks in different calls find it out", "[comm][gpu]") {
     const auto meet = rank.host.Make(rank.Everyone(), "meet");
     const auto comm = MakePeer(rank, "crossed", Options());
     TestArena arena(rank, {comm.get()}, 1 << 20);
-    if (rank.rank() == rank.world() - 1) arena.Take(DType::kF32, 64);  // everything behind it elsewhere
+    if (rank.rank() == rank.world() - 1)
+      arena.Take(DType::kF32, 64);  // everything behind it elsewhere
     const TensorView full = arena.Take(DType::kF32, rank.world() * 64);
     const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
     const auto stream = rank.device.MakeStream("gather");

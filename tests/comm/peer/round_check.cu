@@ -18,8 +18,8 @@ __device__ void Occupy(uint64_t nanoseconds) {
 __global__ void PauseKernel(int us) { Occupy(1000ull * static_cast<uint64_t>(us)); }
 
 __global__ void DelayKernel(int rank, const int64_t* round, int salt, int most_us) {
-  uint64_t mixed =
-      static_cast<uint64_t>(*round) * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(rank * 131 + salt);
+  uint64_t mixed = static_cast<uint64_t>(*round) * 0x9e3779b97f4a7c15ull +
+                   static_cast<uint64_t>(rank * 131 + salt);
   mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
   mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
   if ((mixed >> 60 & 1) != 0) return;
@@ -37,7 +37,8 @@ __global__ void RoundCheckKernel(RoundResult result, const T* data, int64_t n, i
   const int64_t first = 13 * *round, stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t m = n / world;
   unsigned long long bad = 0;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += stride) {
     int expected = 0;
     if (result == RoundResult::kSums)
       for (int r = 0; r < world; ++r) expected += WholeOnDevice(r, first + rank * n + i);
@@ -60,15 +61,16 @@ void LaunchPause(int us, cudaStream_t stream) {
   MR_CUDA_LAUNCHED();
 }
 
-void LaunchRoundCheck(RoundResult result, DType dtype, const std::byte* data, int64_t n, int rank, int world,
-                      const int64_t* round, unsigned long long* wrong, cudaStream_t stream) {
+void LaunchRoundCheck(RoundResult result, DType dtype, const std::byte* data, int64_t n, int rank,
+                      int world, const int64_t* round, unsigned long long* wrong,
+                      cudaStream_t stream) {
   constexpr int kBlocks = 16, kThreads = 256;
   if (dtype == DType::kBF16)
-    RoundCheckKernel<<<kBlocks, kThreads, 0, stream>>>(result, reinterpret_cast<const __nv_bfloat16*>(data),
-                                                       n, rank, world, round, wrong);
+    RoundCheckKernel<<<kBlocks, kThreads, 0, stream>>>(
+        result, reinterpret_cast<const __nv_bfloat16*>(data), n, rank, world, round, wrong);
   else
-    RoundCheckKernel<<<kBlocks, kThreads, 0, stream>>>(result, reinterpret_cast<const float*>(data), n, rank,
-                                                       world, round, wrong);
+    RoundCheckKernel<<<kBlocks, kThreads, 0, stream>>>(result, reinterpret_cast<const float*>(data),
+                                                       n, rank, world, round, wrong);
   MR_CUDA_LAUNCHED();
 }
 

@@ -8,9 +8,9 @@
 namespace millrace::test {
 namespace {
 
-// A function of x and its derivative through the sigmoid of z: s has a relative error of (8 + 4|z|) u,
-// because z carries 2u and e^z turns that into 2|z|u; 1 - s has an absolute error of 2u. s may be 0 where
-// e^-z overflows, hence kTiny.
+// A function of x and its derivative through the sigmoid of z: s has a relative error of (8 + 4|z|)
+// u, because z carries 2u and e^z turns that into 2|z|u; 1 - s has an absolute error of 2u. s may
+// be 0 where e^-z overflows, hence kTiny.
 struct Gated {
   double value, value_bound, derivative, derivative_bound;
 };
@@ -55,7 +55,8 @@ void ForwardCase(const Subject& subject, Random& random, const Case& c) {
   const int64_t wide = c.kind == ActivationKind::kSwiglu ? 2 * c.columns : c.columns;
   ActivationOp<TensorView> op{};
   op.kind = c.kind;
-  op.x = memory.NewRandom(random, PickFloat(random), {c.rows, wide}, PickRowStrides(random), c.scale);
+  op.x =
+      memory.NewRandom(random, PickFloat(random), {c.rows, wide}, PickRowStrides(random), c.scale);
   op.out = memory.New(PickFloat(random), {c.rows, c.columns}, PickRowStrides(random));
   Reference reference;
   ForEach(op.out.layout, [&](const Index& i) {
@@ -74,8 +75,10 @@ void GradCase(const Subject& subject, Random& random, const Case& c) {
   const int64_t wide = gelu ? c.columns : 2 * c.columns;
   ActivationGradOp<TensorView> op{};
   op.kind = c.kind;
-  op.x = memory.NewRandom(random, PickFloat(random), {c.rows, wide}, PickRowStrides(random), c.scale);
-  op.d_out = memory.NewRandom(random, PickFloat(random), {c.rows, c.columns}, PickRowStrides(random));
+  op.x =
+      memory.NewRandom(random, PickFloat(random), {c.rows, wide}, PickRowStrides(random), c.scale);
+  op.d_out =
+      memory.NewRandom(random, PickFloat(random), {c.rows, c.columns}, PickRowStrides(random));
   const int64_t place = Pick(random, 0, gelu ? 2 : 1);  // of d_x: new, in x, in d_out
   op.d_x = place == 1   ? op.x
            : place == 2 ? op.d_out
@@ -98,7 +101,8 @@ void GradCase(const Subject& subject, Random& random, const Case& c) {
 }  // namespace
 
 void ActivationContract(const Subject& subject) {
-  for (double x = -6; x <= 6; x += 0.25) CHECK(GeluOf(x).value == Approx(GeluByTanh(x)).margin(1e-12));
+  for (double x = -6; x <= 6; x += 0.25)
+    CHECK(GeluOf(x).value == Approx(GeluByTanh(x)).margin(1e-12));
   Random random(40);
   for (int repeat = 0; repeat < 50; ++repeat) {
     const Case c = PickCase(random, repeat);

@@ -17,21 +17,26 @@ using Only = std::optional<cuda::AttentionKernel>;
 // What an implementation does to the numbers between loading and storing them.
 struct Arithmetic {
   double operand = 0;  // relative rounding of what enters a product: 2^-8 for bf16
-  // Of the bounds that hold for f32. Tensor cores add up in another precision than the order of a sum tells
-  // (products are aligned to the largest and cut off), and exponentials are the hardware's.
+  // Of the bounds that hold for f32. Tensor cores add up in another precision than the
+  // order of a sum tells (products are aligned to the largest and cut off), and
+  // exponentials are the hardware's.
   double f32 = 1;
 };
 
 Arithmetic ArithmeticOf(cuda::AttentionKernel kernel) {
-  return kernel == cuda::AttentionKernel::kCudnn ? Arithmetic{.operand = 0x1p-8, .f32 = 8} : Arithmetic{};
+  return kernel == cuda::AttentionKernel::kCudnn ? Arithmetic{.operand = 0x1p-8, .f32 = 8}
+                                                 : Arithmetic{};
 }
 
 // Which implementation runs the op.
 template <template <class> class Op>
 cuda::AttentionKernel KernelOf(const Subject& subject, const Op<TensorView>& op, Only only) {
   if (subject.backend == Backend::kCpu) return cuda::AttentionKernel::kOwn;
-  const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
-  return only ? *only : cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel;
+  const auto shape_of = [](const TensorView& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  };
+  return only ? *only
+              : cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel;
 }
 
 Sizes PickSizes(Random& random, int repeat, Only only) {
@@ -43,7 +48,8 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
   const int64_t batch = length > 64 ? 1 : Pick(random, 1, 2);
   if (only == cuda::AttentionKernel::kCudnn)
     return {batch, length == 1 ? 2 : length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 32)};
-  constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64}, kCudaDepths[] = {2, 33, 40, 96, 128, 129, 200, 256};
+  constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64},
+                    kCudaDepths[] = {2, 33, 40, 96, 128, 129, 200, 256};
   const int64_t depth =
       only && repeat % 2 == 0 ? kCudaDepths[Pick(random, 0, 7)] : kDepths[Pick(random, 0, 5)];
   return {batch, length, kv_heads * group, kv_heads, depth};
@@ -57,8 +63,8 @@ Strides PickHeadStrides(Random& random, Only only) {
   return only == cuda::AttentionKernel::kCudnn ? Strides::kDense : PickRowStrides(random);
 }
 
-// [B,T,heads,D] views that are slices of one fused row, as a QKV projection writes them, or blocks of their
-// own.
+// [B,T,heads,D] views that are slices of one fused row, as a QKV projection writes
+// them, or blocks of their own.
 struct Qkv {
   TensorView q, k, v;
 };
@@ -89,14 +95,16 @@ Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s, Only only) {
   return qkv;
 }
 
-// Scaled scores of one query row against keys 0..t, with a bound on their error: D products, then the scale.
+// Scaled scores of one query row against keys 0..t, with a bound on their error: D
+// products, then the scale.
 struct Scores {
   std::vector<double> value;
   double bound = 0;
   double max = -std::numeric_limits<double>::infinity(), range = 0, lse = 0;
 };
 
-Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t b, int64_t t, int64_t h) {
+Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t b, int64_t t,
+                int64_t h) {
   const int64_t kv = h / (q.dim(2) / k.dim(2));
   Scores scores;
   double min = std::numeric_limits<double>::infinity();
@@ -148,8 +156,8 @@ void AttentionContract(const Subject& subject, Only only) {
       for (int64_t t = 0; t < s.length; ++t) {
         for (int64_t h = 0; h < s.heads; ++h) {
           const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
-          // A probability is a ratio of exponentials of scores and of a sum of T terms. Before it is
-          // multiplied it may be rounded as an operand, and so may be the terms of that sum.
+          // A probability is a ratio of exponentials of scores and of a sum of T terms. Before it
+          // is multiplied it may be rounded as an operand, and so may be the terms of that sum.
           const double relative = 2 * scores.bound + (2 * terms + 16 + 4 * scores.range) * kU;
           for (int64_t d = 0; d < s.depth; ++d) {
             SumOf sum;
@@ -175,9 +183,10 @@ struct GradReference {
   Reference d_q, d_k, d_v;
 };
 
-// First-order bounds along d_s = p (d_out.v - d_out.out) scale. p and d_s enter the products; with grouped
-// queries the products of each query head may be rounded again before they are added up.
-GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s, const Arithmetic& rounding) {
+// First-order bounds along d_s = p (d_out.v - d_out.out) scale. p and d_s enter the products; with
+// grouped queries the products of each query head may be rounded again before they are added up.
+GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s,
+                          const Arithmetic& rounding) {
   const auto at = [&](int64_t heads, int64_t b, int64_t t, int64_t h, int64_t d) {
     return static_cast<size_t>(((b * s.length + t) * heads + h) * s.depth + d);
   };
@@ -192,16 +201,19 @@ GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s,
         const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
         const double lse = Get(op.lse, b, h, t);
         SumOf delta;
-        for (int64_t d = 0; d < s.depth; ++d) delta.Add(Get(op.d_out, b, t, h, d) * Get(op.out, b, t, h, d));
+        for (int64_t d = 0; d < s.depth; ++d)
+          delta.Add(Get(op.d_out, b, t, h, d) * Get(op.out, b, t, h, d));
         for (int64_t u = 0; u <= t; ++u) {
           const double p = std::exp(scores.value[u] - lse);
           const double p_error =
-              p * (scores.bound + (8 + 4 * std::abs(scores.value[u] - lse) + 2 * std::abs(lse)) * kU);
+              p *
+              (scores.bound + (8 + 4 * std::abs(scores.value[u] - lse) + 2 * std::abs(lse)) * kU);
           SumOf d_p;
-          for (int64_t d = 0; d < s.depth; ++d) d_p.Add(Get(op.d_out, b, t, h, d) * Get(op.v, b, u, kv, d));
+          for (int64_t d = 0; d < s.depth; ++d)
+            d_p.Add(Get(op.d_out, b, t, h, d) * Get(op.v, b, u, kv, d));
           const double d_s = p * (d_p.value - delta.value) * op.scale;
-          const double d_s_error =
-              op.scale * (p_error * std::abs(d_p.value - delta.value) + p * (d_p.bound(4) + delta.bound(4)));
+          const double d_s_error = op.scale * (p_error * std::abs(d_p.value - delta.value) +
+                                               p * (d_p.bound(4) + delta.bound(4)));
           for (int64_t d = 0; d < s.depth; ++d) {
             const size_t q_at = at(s.heads, b, t, h, d), k_at = at(s.kv_heads, b, u, kv, d);
             d_q[q_at].Add(d_s * Get(op.k, b, u, kv, d));
@@ -216,14 +228,16 @@ GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s,
     }
   }
   const auto expected = [&](const SumOf& sum, double error, double roundings) {
-    return Expected{sum.value,
-                    rounding.f32 * (sum.bound() + error) + roundings * rounding.operand * sum.magnitude};
+    return Expected{sum.value, rounding.f32 * (sum.bound() + error) +
+                                   roundings * rounding.operand * sum.magnitude};
   };
   const double per_key = s.heads > s.kv_heads ? 2 : 1;
   GradReference reference;
   for (size_t i = 0; i < queries; ++i) reference.d_q.push_back(expected(d_q[i], d_q_error[i], 1));
-  for (size_t i = 0; i < keys; ++i) reference.d_k.push_back(expected(d_k[i], d_k_error[i], per_key));
-  for (size_t i = 0; i < keys; ++i) reference.d_v.push_back(expected(d_v[i], d_v_error[i], per_key));
+  for (size_t i = 0; i < keys; ++i)
+    reference.d_k.push_back(expected(d_k[i], d_k_error[i], per_key));
+  for (size_t i = 0; i < keys; ++i)
+    reference.d_v.push_back(expected(d_v[i], d_v_error[i], per_key));
   return reference;
 }
 
@@ -241,8 +255,9 @@ void AttentionGradContract(const Subject& subject, Only only) {
     op.scale = 1 / std::sqrt(static_cast<float>(s.depth));
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
                         PickHeadStrides(random, only));
-    op.d_out = memory.NewRandom(random, PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
-                                PickHeadStrides(random, only));
+    op.d_out =
+        memory.NewRandom(random, PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
+                         PickHeadStrides(random, only));
     op.lse = memory.New(DType::kF32, {s.batch, s.heads, s.length});
     AttentionOp<TensorView> forward{};
     forward.q = op.q, forward.k = op.k, forward.v = op.v;

@@ -6,7 +6,9 @@ namespace millrace::test {
 
 int64_t PickSize(Random& random) { return kSizes[Pick(random, 0, std::ssize(kSizes) - 1)]; }
 Strides PickRowStrides(Random& random) { return Flip(random) ? Strides::kDense : Strides::kPadded; }
-Update PickUpdate(Random& random) { return Flip(random) ? Update::kOverwrite : Update::kAccumulate; }
+Update PickUpdate(Random& random) {
+  return Flip(random) ? Update::kOverwrite : Update::kAccumulate;
+}
 
 StepScalars MakeScalars() {
   StepScalars scalars{};

@@ -1,7 +1,8 @@
-// The contract of the kernel table (kernels/ops/*.h), as Catch2 checks that every backend must pass: each
-// function tests one or a few entries against an independent double-precision reference over random shapes,
-// strides, dtypes, updates and in-place uses. Call each inside a TEST_CASE of the backend. Every call of an
-// op goes through Run (tests/kernels/support/subject.h), which adds the checks that hold for all ops.
+// The contract of the kernel table (kernels/ops/*.h), as Catch2 checks that every backend must
+// pass: each function tests one or a few entries against an independent double-precision reference
+// over random shapes, strides, dtypes, updates and in-place uses. Call each inside a TEST_CASE of
+// the backend. Every call of an op goes through Run (tests/kernels/support/subject.h), which adds
+// the checks that hold for all ops.
 #pragma once
 
 #include <optional>
@@ -11,8 +12,8 @@
 
 namespace millrace::test {
 
-// Views of an op in the order of its operands, for a sweep: sizes 0 and 1, primes, powers of two and one
-// past, and past a block.
+// Views of an op in the order of its operands, for a sweep: sizes 0 and 1, primes, powers of two
+// and one past, and past a block.
 inline constexpr int64_t kSizes[] = {1, 2, 3, 5, 7, 8, 13, 16, 31, 33, 64, 65};
 
 int64_t PickSize(Random& random);
@@ -31,8 +32,9 @@ void MatmulUpdateContract(const Subject& subject);
 void MatmulGeluGradContract(const Subject& subject);
 void ColumnSumContract(const Subject& subject);
 void RopeContract(const Subject& subject);
-// `only`: the CUDA implementation that the table's attention entries are; else they are the chosen one of each
-// case. It decides which cases there are, and the bounds: attention_choice.h says what cuDNN rounds.
+// `only`: the CUDA implementation that the table's attention entries are; else they are the
+// chosen one of each case. It decides which cases there are, and the bounds:
+// attention_choice.h says what cuDNN rounds.
 void AttentionContract(const Subject& subject, std::optional<cuda::AttentionKernel> only = {});
 void AttentionGradContract(const Subject& subject, std::optional<cuda::AttentionKernel> only = {});
 void ActivationContract(const Subject& subject);

@@ -12,15 +12,17 @@ struct Expectation {
   Reference gradient;
 };
 
-// log sum exp: a sum of V exponentials, each within (2|z| + 4) u; the gradient scales a ratio of those.
-Expectation ExpectationOf(const CrossEntropyOp<TensorView>& op, const TensorView& targets, double old_loss,
-                          double inverse) {
+// log sum exp: a sum of V exponentials, each within (2|z| + 4) u; the gradient scales a ratio of
+// those.
+Expectation ExpectationOf(const CrossEntropyOp<TensorView>& op, const TensorView& targets,
+                          double old_loss, double inverse) {
   Expectation expected;
   expected.loss.value = op.loss_update == Update::kAccumulate ? old_loss : 0;
   const auto vocab = static_cast<double>(op.vocab);
   for (int64_t r = 0; r < op.logits.dim(0); ++r) {
     const int64_t at = op.row_begin + r;
-    const auto target = static_cast<int64_t>(Get(targets, at / targets.dim(1), at % targets.dim(1)));
+    const auto target =
+        static_cast<int64_t>(Get(targets, at / targets.dim(1), at % targets.dim(1)));
     double max = Get(op.logits, r, 0), min = max, sum = 0;
     for (int64_t v = 0; v < op.vocab; ++v) {
       max = std::max(max, Get(op.logits, r, v));
@@ -98,7 +100,8 @@ void CrossEntropyContract(const Subject& subject) {
       Run(subject, memory, subject.table.cross_entropy, faulty);
       CHECK(std::isnan(Get(faulty.loss_sum)));
       bool same = true;
-      ForEach(op.logits.layout, [&](const Index& i) { same &= Get(op.logits, i) == Get(faulty.logits, i); });
+      ForEach(op.logits.layout,
+              [&](const Index& i) { same &= Get(op.logits, i) == Get(faulty.logits, i); });
       CHECK(same);
     }
   }

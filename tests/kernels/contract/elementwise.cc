@@ -30,8 +30,9 @@ void AddCase(const Subject& subject, Random& random, int64_t n) {
   op.out = place == 1 ? op.a : place == 2 ? op.b : memory.New(PickFloat(random), {n});
   const TensorView a = memory.Clone(op.a), b = memory.Clone(op.b);
   Run(subject, memory, subject.table.add, op);
-  CheckExact(memory, op.out, "add",
-             [&](int64_t i) { return static_cast<float>(Get(a, i)) + static_cast<float>(Get(b, i)); });
+  CheckExact(memory, op.out, "add", [&](int64_t i) {
+    return static_cast<float>(Get(a, i)) + static_cast<float>(Get(b, i));
+  });
 }
 
 // Cast, concat and accumulate are one function of (x, old, update).

@@ -6,8 +6,8 @@
 namespace millrace::test {
 namespace {
 
-// A token buffer of two halves; the op is given the first and the parity. Tokens are those of the half in
-// use.
+// A token buffer of two halves; the op is given the first and the parity. Tokens are
+// those of the half in use.
 struct TokenBuffer {
   TensorView first;   // [B,T] at parity 0
   TensorView in_use;  // [B,T] at the parity
@@ -32,16 +32,19 @@ void EmbedContract(const Subject& subject) {
   Random random(1);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
-    const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 9), vocab = Pick(random, 1, 40);
+    const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 9),
+                  vocab = Pick(random, 1, 40);
     const int64_t columns = repeat == 0 ? 1030 : PickSize(random);
     StepScalars scalars = MakeScalars();
     scalars.token_parity = repeat % 2;
-    const TokenBuffer tokens = MakeTokens(memory, random, batch, length, vocab, scalars.token_parity);
+    const TokenBuffer tokens =
+        MakeTokens(memory, random, batch, length, vocab, scalars.token_parity);
     EmbedOp<TensorView> op{};
     op.tokens = tokens.first;
     op.parity_stride = tokens.parity_stride;
     op.scalars = memory.NewScalars(scalars);
-    op.table = memory.NewRandom(random, PickFloat(random), {vocab + 2, columns}, PickRowStrides(random));
+    op.table =
+        memory.NewRandom(random, PickFloat(random), {vocab + 2, columns}, PickRowStrides(random));
     if (Flip(random)) op.positions = memory.NewRandom(random, PickFloat(random), {length, columns});
     op.out = memory.New(PickFloat(random), {batch * length, columns}, PickRowStrides(random));
     Reference reference;
@@ -60,21 +63,26 @@ void EmbedGradContract(const Subject& subject) {
   Random random(2);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
-    const int64_t batch = Pick(random, 0, 4), length = Pick(random, 1, 11), vocab = Pick(random, 1, 12);
+    const int64_t batch = Pick(random, 0, 4), length = Pick(random, 1, 11),
+                  vocab = Pick(random, 1, 12);
     const int64_t columns = repeat == 0 ? 1030 : PickSize(random);
     StepScalars scalars = MakeScalars();
     scalars.token_parity = repeat % 2;
-    const TokenBuffer tokens = MakeTokens(memory, random, batch, length, vocab, scalars.token_parity);
+    const TokenBuffer tokens =
+        MakeTokens(memory, random, batch, length, vocab, scalars.token_parity);
     EmbedGradOp<TensorView> op{};
     op.tokens = tokens.first;
     op.parity_stride = tokens.parity_stride;
     op.scalars = memory.NewScalars(scalars);
-    op.d_out = memory.NewRandom(random, PickFloat(random), {batch * length, columns}, PickRowStrides(random));
+    op.d_out = memory.NewRandom(random, PickFloat(random), {batch * length, columns},
+                                PickRowStrides(random));
     op.table_update = PickUpdate(random);
     op.positions_update = PickUpdate(random);
     // Rows past the vocabulary are padding that no token names.
-    op.d_table = memory.NewRandom(random, PickFloat(random), {vocab + 3, columns}, PickRowStrides(random));
-    if (Flip(random)) op.d_positions = memory.NewRandom(random, PickFloat(random), {length, columns});
+    op.d_table =
+        memory.NewRandom(random, PickFloat(random), {vocab + 3, columns}, PickRowStrides(random));
+    if (Flip(random))
+      op.d_positions = memory.NewRandom(random, PickFloat(random), {length, columns});
     const TensorView old_table = memory.Clone(op.d_table);
 
     const auto start = [](Update update, const TensorView& view, const Index& i) {
@@ -133,7 +141,8 @@ void SelectRowContract(const Subject& subject) {
     op.scalars = memory.NewScalars(scalars);
     Run(subject, memory, subject.table.select_row, op);
     Reference reference;
-    for (int64_t c = 0; c < columns; ++c) reference.push_back({Get(op.x, scalars.generate_row, c), 0});
+    for (int64_t c = 0; c < columns; ++c)
+      reference.push_back({Get(op.x, scalars.generate_row, c), 0});
     CheckNear(op.out, reference, "selected row");
   }
 }

@@ -31,9 +31,11 @@ Sizes PickSizes(Random& random, int repeat) {
   return {PickSize(random), PickSize(random), PickSize(random)};
 }
 
-// Whether the backend may round the product to a bf16 result before it adds the bias (kernels/cuda/matmul.h).
+// Whether the backend may round the product to a bf16 result before it adds the bias
+// (kernels/cuda/matmul.h).
 bool MayRoundBeforeBias(const Subject& subject, const MatmulOp<TensorView>& op) {
-  return subject.backend == Backend::kCuda && op.bias && (op.pre ? op.pre : op.out).dtype() == DType::kBF16 &&
+  return subject.backend == Backend::kCuda && op.bias &&
+         (op.pre ? op.pre : op.out).dtype() == DType::kBF16 &&
          RouteOf(op) == MatmulRoute::kOneLaunch;
 }
 
@@ -56,8 +58,8 @@ std::string Refusal(const Subject& subject, const MatmulOp<TensorView>& op) {
   return WhyUnsupported(ConvertOp<MatmulOp, TensorView, Shape>(op, ShapeOf), subject.backend);
 }
 
-// Whether every dtype and stride of a result is the same product to the backend. A GEMM library chooses its
-// algorithm, and with it the order of additions, by them.
+// Whether every dtype and stride of a result is the same product to the backend. A GEMM library
+// chooses its algorithm, and with it the order of additions, by them.
 bool OneProductForAllLayouts(const Subject& subject) { return subject.backend == Backend::kCpu; }
 
 MatmulOp<TensorView> MakeMatmul(const Subject& subject, Memory& memory, Random& random, Sizes s) {
@@ -97,7 +99,8 @@ void MatmulContract(const Subject& subject) {
       continue;
     }
     CheckNear(op.pre, product, "pre");
-    Reference gelu;  // of the stored pre; e^z with z to 2u relative, so 4|z| u, and a few operations
+    Reference
+        gelu;  // of the stored pre; e^z with z to 2u relative, so 4|z| u, and a few operations
     ForEach(op.pre.layout, [&](const Index& i) {
       const double x = Get(op.pre, i), value = GeluReference(x),
                    z = 1.6 * std::abs(x) + 0.072 * std::pow(std::abs(x), 3);
@@ -118,8 +121,8 @@ void MatmulContract(const Subject& subject) {
   }
 }
 
-// A product times GELU's derivative has the bits of a product and a gradient of GELU behind it, as long as a
-// backend was not told (TuningTable) to leave both to a library.
+// A product times GELU's derivative has the bits of a product and a gradient of GELU behind it, as
+// long as a backend was not told (TuningTable) to leave both to a library.
 void MatmulGeluGradContract(const Subject& subject) {
   Random random(22);
   for (int repeat = 0; repeat < 40; ++repeat) {
@@ -137,7 +140,8 @@ void MatmulGeluGradContract(const Subject& subject) {
     CHECK(SameBits(op.pre, pre));
 
     product.out = memory.NewLike(op.out);
-    ActivationGradOp<TensorView> grad{{ActivationKind::kGelu}, op.pre, product.out, memory.NewLike(op.out)};
+    ActivationGradOp<TensorView> grad{
+        {ActivationKind::kGelu}, op.pre, product.out, memory.NewLike(op.out)};
     Run(subject, memory, subject.table.matmul, product);
     Run(subject, memory, subject.table.activation_grad, grad);
     INFO(s.m << " x " << s.n << " x " << s.k);
@@ -172,7 +176,8 @@ void MatmulUpdateContract(const Subject& subject) {
       const TensorView expected = memory.New(op.out.dtype(), {s.m, s.n});
       ForEach(expected.layout, [&](const Index& i) {
         const float value = static_cast<float>(Get(product.out, i));
-        Set(expected, i, op.update == Update::kAccumulate ? static_cast<float>(Get(old, i)) + value : value);
+        Set(expected, i,
+            op.update == Update::kAccumulate ? static_cast<float>(Get(old, i)) + value : value);
       });
       INFO(s.m << " x " << s.n << " x " << s.k << ", one rounding of (old +) the f32 product");
       CHECK(SameBits(op.out, expected));
@@ -234,7 +239,8 @@ void ColumnSumContract(const Subject& subject) {
     CheckNear(op.out, reference, "column sum");
     for (int64_t c = 0; c < columns; ++c) {
       const float sum = static_cast<float>(Get(fresh.out, c));
-      Set(expected, {c}, op.update == Update::kAccumulate ? static_cast<float>(Get(old, c)) + sum : sum);
+      Set(expected, {c},
+          op.update == Update::kAccumulate ? static_cast<float>(Get(old, c)) + sum : sum);
     }
     CHECK(SameBits(op.out, expected));
   }

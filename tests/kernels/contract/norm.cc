@@ -7,8 +7,9 @@
 namespace millrace::test {
 namespace {
 
-// Statistics of one row with the bounds of norm.h's formulas. The mean is a sum of C terms. The error of the
-// mean drops out of the variance to first order, so rstd is relatively within (C + 8) u.
+// Statistics of one row with the bounds of norm.h's formulas. The mean is a sum of C
+// terms. The error of the mean drops out of the variance to first order, so rstd is
+// relatively within (C + 8) u.
 struct RowStatistics {
   double mean = 0, mean_bound = 0, rstd = 0, rstd_relative = 0;
 };
@@ -36,10 +37,12 @@ void CheckNormResult(const NormOp<TensorView>& op, const TensorView& s) {
     mean.push_back({stat.mean, stat.mean_bound});
     rstd.push_back({stat.rstd, stat.rstd * stat.rstd_relative});
     for (int64_t c = 0; c < s.dim(1); ++c) {
-      const double x = Get(s, r, c), weight = Get(op.weight, c), bias = op.bias ? Get(op.bias, c) : 0;
+      const double x = Get(s, r, c), weight = Get(op.weight, c),
+                   bias = op.bias ? Get(op.bias, c) : 0;
       const double scaled = (x - stat.mean) * stat.rstd * weight;
-      const double bound = (stat.mean_bound + kU * std::abs(x - stat.mean)) * std::abs(stat.rstd * weight) +
-                           (stat.rstd_relative + 3 * kU) * std::abs(scaled) + kU * std::abs(scaled + bias);
+      const double bound =
+          (stat.mean_bound + kU * std::abs(x - stat.mean)) * std::abs(stat.rstd * weight) +
+          (stat.rstd_relative + 3 * kU) * std::abs(scaled) + kU * std::abs(scaled + bias);
       out.push_back({scaled + bias, bound});
     }
   }
@@ -67,9 +70,11 @@ void NormContract(const Subject& subject) {
     }
     op.out = memory.New(PickFloat(random), {rows, columns}, PickRowStrides(random));
     op.rstd = memory.New(DType::kF32, {rows});
-    const int place = static_cast<int>(Pick(random, 0, 3));  // of the sum: none, new, in x, in the residual
+    const int place =
+        static_cast<int>(Pick(random, 0, 3));  // of the sum: none, new, in x, in the residual
     if (place > 0) {
-      op.residual = memory.NewRandom(random, PickFloat(random), {rows, columns}, PickRowStrides(random));
+      op.residual =
+          memory.NewRandom(random, PickFloat(random), {rows, columns}, PickRowStrides(random));
       op.sum = place == 1   ? memory.New(PickFloat(random), {rows, columns}, PickRowStrides(random))
                : place == 2 ? op.x
                             : op.residual;
@@ -80,8 +85,10 @@ void NormContract(const Subject& subject) {
       continue;
     }
     // The fused op against add, then norm of the stored sum: the same bits.
-    AddOp<TensorView> add{
-        {}, memory.Clone(op.x), memory.Clone(op.residual), memory.New(op.sum.dtype(), {rows, columns})};
+    AddOp<TensorView> add{{},
+                          memory.Clone(op.x),
+                          memory.Clone(op.residual),
+                          memory.New(op.sum.dtype(), {rows, columns})};
     NormOp<TensorView> separate = op;
     separate.x = add.out;
     separate.residual = separate.sum = {};
@@ -123,9 +130,11 @@ NormGradReference ReferenceOf(const NormGradOp<TensorView>& op) {
       d_bias[c].Add(dy);
       weight_error[c] += 3 * kU * std::abs(dy * xhat);
     }
-    const double mean_g = op.kind == NormKind::kLayer ? g.value / n : 0, mean_g_xhat = g_xhat.value / n;
+    const double mean_g = op.kind == NormKind::kLayer ? g.value / n : 0,
+                 mean_g_xhat = g_xhat.value / n;
     for (int64_t c = 0; c < columns; ++c) {
-      const double xhat = (Get(op.x, r, c) - mean) * rstd, own = Get(op.d_out, r, c) * Get(op.weight, c);
+      const double xhat = (Get(op.x, r, c) - mean) * rstd,
+                   own = Get(op.d_out, r, c) * Get(op.weight, c);
       const double bypass = op.d_bypass ? Get(op.d_bypass, r, c) : 0;
       const double value = (own - mean_g - xhat * mean_g_xhat) * rstd + bypass;
       const double bound = rstd * (5 * kU * (std::abs(own) + std::abs(mean_g)) + g.bound(4) / n +
@@ -141,7 +150,8 @@ NormGradReference ReferenceOf(const NormGradOp<TensorView>& op) {
   };
   for (int64_t c = 0; c < columns; ++c) {
     if (op.d_weight)
-      reference.d_weight.push_back(finish(op.d_weight, op.weight_update, d_weight[c], c, weight_error[c]));
+      reference.d_weight.push_back(
+          finish(op.d_weight, op.weight_update, d_weight[c], c, weight_error[c]));
     if (op.d_bias) reference.d_bias.push_back(finish(op.d_bias, op.bias_update, d_bias[c], c, 0));
   }
   return reference;
@@ -166,7 +176,8 @@ void NormGradContract(const Subject& subject) {
     op.rstd = memory.New(DType::kF32, {rows});
     for (int64_t r = 0; r < rows; ++r) Set(op.rstd, {r}, 0.5 + 0.1 * static_cast<double>(r % 7));
     if (Flip(random))
-      op.d_bypass = memory.NewRandom(random, PickFloat(random), {rows, columns}, PickRowStrides(random));
+      op.d_bypass =
+          memory.NewRandom(random, PickFloat(random), {rows, columns}, PickRowStrides(random));
     const int place = static_cast<int>(Pick(random, 0, 2));  // of d_x: new, in d_out, in the bypass
     op.d_x = place == 1 ? op.d_out
              : place == 2 && op.d_bypass
@@ -175,7 +186,8 @@ void NormGradContract(const Subject& subject) {
     op.weight_update = PickUpdate(random);
     op.bias_update = PickUpdate(random);
     op.d_weight = memory.NewRandom(random, PickFloat(random), {columns});
-    if (op.kind == NormKind::kLayer) op.d_bias = memory.NewRandom(random, PickFloat(random), {columns});
+    if (op.kind == NormKind::kLayer)
+      op.d_bias = memory.NewRandom(random, PickFloat(random), {columns});
 
     // The same with every sum written to an f32 temporary, and d_x out of place.
     NormGradOp<TensorView> fresh = op;

@@ -11,7 +11,8 @@ namespace {
 
 // Llama 3.1's rule, written by bands of wavelength.
 double FrequencyOf(int64_t i, int64_t head_dim, double theta, const RopeScaling& s) {
-  const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  const double frequency =
+      std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
   if (s.factor == 1) return frequency;
   const double turns =
       static_cast<double>(s.original_max_position_embeddings) * frequency / (2 * std::numbers::pi);
@@ -27,7 +28,8 @@ void RopeContract(const Subject& subject) {
   Random random(50);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
-    const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 20), heads = Pick(random, 1, 3);
+    const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 20),
+                  heads = Pick(random, 1, 3);
     const int64_t half = repeat == 0 ? 64 : Pick(random, 1, 17);
     RopeTableOp<TensorView> make{};
     make.table = memory.New(DType::kF32, {length, half, 2});
@@ -36,14 +38,16 @@ void RopeContract(const Subject& subject) {
     Run(subject, memory, subject.table.rope_table, make);
     Reference table;
     ForEach(make.table.layout, [&](const Index& i) {
-      const double angle = static_cast<double>(i[0]) * FrequencyOf(i[1], 2 * half, make.theta, make.scaling);
+      const double angle =
+          static_cast<double>(i[0]) * FrequencyOf(i[1], 2 * half, make.theta, make.scaling);
       // The double angle itself is within a few units of 2^-52 * angle.
       table.push_back({i[2] == 0 ? std::cos(angle) : std::sin(angle), 8 * 0x1p-52 * (angle + 1)});
     });
     CheckNear(make.table, table, "rope table");
 
     // x is a slice of a wider row.
-    const TensorView row = memory.NewRandom(random, PickFloat(random), {batch, length, heads * 2 * half + 4});
+    const TensorView row =
+        memory.NewRandom(random, PickFloat(random), {batch, length, heads * 2 * half + 4});
     RopeOp<TensorView> op{};
     op.table = make.table;
     op.x = row;

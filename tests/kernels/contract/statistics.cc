@@ -30,7 +30,9 @@ void FiniteScanContract(const Subject& subject) {
     op.bad_count = memory.New(DType::kF64, {1});
     Set(op.bad_count, {}, 5);
     StepScalars scalars = MakeScalars();
-    scalars.inject_grad_unit = repeat % 3 == 0 ? 3 : repeat % 3 == 1 ? 2 : -1;  // this unit, another, none
+    scalars.inject_grad_unit = repeat % 3 == 0   ? 3
+                               : repeat % 3 == 1 ? 2
+                                                 : -1;  // this unit, another, none
     op.scalars = memory.NewScalars(scalars);
     const TensorView before = memory.Clone(op.x);
     Run(subject, memory, subject.table.finite_scan, op);
@@ -49,7 +51,9 @@ void SumSquaresContract(const Subject& subject) {
   Random random(81);
   for (int repeat = 0; repeat < 30; ++repeat) {
     Memory memory;
-    const int64_t n = repeat == 0 ? 0 : repeat % 4 == 0 ? Pick(random, 500, 9000) : PickSize(random);
+    const int64_t n = repeat == 0       ? 0
+                      : repeat % 4 == 0 ? Pick(random, 500, 9000)
+                                        : PickSize(random);
     SumSquaresOp<TensorView> op{};
     op.x = memory.NewRandom(random, PickFloat(random), {n});
     op.out = memory.New(DType::kF64, {1});
@@ -63,8 +67,8 @@ void SumSquaresContract(const Subject& subject) {
 
 namespace {
 
-// Rows [world, 2U + 1] with finite, distinct contributions: sum of squares 100*rank + unit + 1, no bad
-// element, loss 10 + rank.
+// Rows [world, 2U + 1] with finite, distinct contributions: sum of squares 100*rank + unit + 1, no
+// bad element, loss 10 + rank.
 struct StatsCase {
   int64_t world = 4, units = 3, shard_world = 2;
   double clip = 0;
@@ -184,7 +188,8 @@ void StepStatsContract(const Subject& subject) {
     c.scalars.inv_valid_tokens = 1;
     CheckSkipped(c, subject, -2, -1);
   }
-  SECTION("a loss above max_loss is a spike: no update, nobody's fault; at it, or with 0, it is none") {
+  SECTION(
+      "a loss above max_loss is a spike: no update, nobody's fault; at it, or with 0, it is none") {
     const double loss = (10 + 11 + 12 + 13) * c.scalars.inv_valid_tokens;
     c.clip = norm / 4;
     c.scalars.max_loss = std::nextafter(loss, 0);

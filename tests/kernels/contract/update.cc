@@ -16,8 +16,9 @@ void BeginStepContract(const Subject& subject) {
     BeginStepOp<TensorView> op{{schedule}, memory.NewScalars(scalars)};
     Run(subject, memory, subject.table.begin_step, op);
     const double share = std::min(1.0, static_cast<double>(step - 10) / 100);
-    const double expected = step < 10 ? 1e-2 * static_cast<double>(step + 1) / 10
-                                      : 1e-3 + 9e-3 * std::pow(std::cos(share * std::numbers::pi / 2), 2);
+    const double expected = step < 10
+                                ? 1e-2 * static_cast<double>(step + 1) / 10
+                                : 1e-3 + 9e-3 * std::pow(std::cos(share * std::numbers::pi / 2), 2);
     CHECK(ScalarsOf(op.scalars).lr == Approx(expected).epsilon(1e-14));
     CHECK(ScalarsOf(op.scalars).step == step);
     CHECK(ScalarsOf(op.scalars).clip_scale == scalars.clip_scale);
@@ -44,7 +45,8 @@ AfterStep ReferenceOf(const AdamWOp<TensorView>& op, const StepScalars& s) {
   for (int64_t i = 0; i < op.master.dim(0); ++i) {
     const double g = Get(op.grad, i) * s.clip_scale, w = Get(op.master, i);
     const double m = op.beta1 * Get(op.m, i) + (1 - op.beta1) * g;
-    const double m_bound = 4 * kU * (op.beta1 * std::abs(Get(op.m, i)) + (1 - op.beta1) * std::abs(g));
+    const double m_bound =
+        4 * kU * (op.beta1 * std::abs(Get(op.m, i)) + (1 - op.beta1) * std::abs(g));
     const double v = op.beta2 * Get(op.v, i) + (1 - op.beta2) * g * g;
     const double denominator = std::sqrt(v / bias2) + op.eps;
     const double step = s.lr / bias1 / denominator;
@@ -57,7 +59,8 @@ AfterStep ReferenceOf(const AdamWOp<TensorView>& op, const StepScalars& s) {
   return reference;
 }
 
-AdamWOp<TensorView> MakeAdamW(Memory& memory, Random& random, const StepScalars& scalars, int64_t n) {
+AdamWOp<TensorView> MakeAdamW(Memory& memory, Random& random, const StepScalars& scalars,
+                              int64_t n) {
   AdamWOp<TensorView> op{};
   op.master = memory.NewRandom(random, DType::kF32, {n});
   op.m = memory.NewRandom(random, DType::kF32, {n}, Strides::kDense, 0.1);
@@ -93,7 +96,9 @@ void AdamWContract(const Subject& subject) {
   Random random(90);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
-    const int64_t n = repeat == 0 ? 0 : repeat % 4 == 0 ? Pick(random, 500, 1600) : PickSize(random);
+    const int64_t n = repeat == 0       ? 0
+                      : repeat % 4 == 0 ? Pick(random, 500, 1600)
+                                        : PickSize(random);
     StepScalars scalars = MakeScalars();
     scalars.adam_t = repeat % 5 == 0 ? 1 : Pick(random, 2, 5000);
     const AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, n);
@@ -113,7 +118,8 @@ void AdamWContract(const Subject& subject) {
     scalars.lr = std::nan("");
     const AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, 600);
     for (int64_t i = 0; i < 600; i += 7) Set(op.grad, {i}, std::nan(""));
-    const TensorView master = memory.Clone(op.master), m = memory.Clone(op.m), v = memory.Clone(op.v);
+    const TensorView master = memory.Clone(op.master), m = memory.Clone(op.m),
+                     v = memory.Clone(op.v);
     Run(subject, memory, subject.table.adamw, op);
     CHECK(SameBits(op.master, master));
     CHECK(SameBits(op.m, m));
@@ -121,7 +127,8 @@ void AdamWContract(const Subject& subject) {
     CheckDowncast(op);
   }
 
-  // Zero gradient on zero state leaves a zero where nothing decays: the gaps of a flat parameter stay zero.
+  // Zero gradient on zero state leaves a zero where nothing decays: the gaps of a
+  // flat parameter stay zero.
   Memory memory;
   AdamWOp<TensorView> op = MakeAdamW(memory, random, MakeScalars(), 33);
   op.decay = std::make_shared<std::vector<Range>>();

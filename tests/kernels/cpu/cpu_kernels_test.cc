@@ -68,7 +68,8 @@ TEST_CASE("an op that its contract does not allow is refused with both values") 
   SECTION("missing scratch") {
     Call call(3, 4, 5);
     call.op.update = Update::kAccumulate;
-    CHECK_THAT(MessageOf([&] { table.matmul(call.op, *stream); }), Contains("12") && Contains("scratch"));
+    CHECK_THAT(MessageOf([&] { table.matmul(call.op, *stream); }),
+               Contains("12") && Contains("scratch"));
   }
   SECTION("an epilogue on an accumulation") {
     Call call(3, 4, 5);
@@ -80,7 +81,8 @@ TEST_CASE("an op that its contract does not allow is refused with both values") 
     AddOp<TensorView> op{};
     op.a = op.b = memory.New(DType::kF64, {3});
     op.out = memory.New(DType::kF32, {3});
-    CHECK_THAT(MessageOf([&] { table.add(op, *stream); }), Contains("f64") && Contains("f32 or bf16"));
+    CHECK_THAT(MessageOf([&] { table.add(op, *stream); }),
+               Contains("f64") && Contains("f32 or bf16"));
   }
   SECTION("heads that do not divide") {
     AttentionOp<TensorView> op{};
@@ -95,7 +97,8 @@ TEST_CASE("an op that its contract does not allow is refused with both values") 
     op.scalars = memory.NewScalars(scalars);
     op.table = memory.NewRandom(random, DType::kF32, {9, 2});
     op.out = memory.New(DType::kF32, {1, 2});
-    CHECK_THAT(MessageOf([&] { table.embed(op, *stream); }), Contains("token 9") && Contains("9 rows"));
+    CHECK_THAT(MessageOf([&] { table.embed(op, *stream); }),
+               Contains("token 9") && Contains("9 rows"));
   }
 }
 

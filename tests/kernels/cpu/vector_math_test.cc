@@ -20,15 +20,16 @@ double Ulps(float got, double exact) {
 TEST_CASE("Exp is within 2 ulp over all floats whose exponential is finite") {
   double worst = 0;
   float at = 0;
-  // Every 61st bit pattern of both signs (a prime, so that low bits vary), and all of them where the
-  // argument reduction changes its integer.
+  // Every 61st bit pattern of both signs (a prime, so that low bits vary), and all of them where
+  // the argument reduction changes its integer.
   const auto visit = [&](uint32_t bits) {
     const float x = std::bit_cast<float>(bits);
     if (!(std::abs(x) < 88.7f)) return;
     const double ulps = Ulps(Exp(x), std::exp(static_cast<double>(x)));
     if (ulps > worst) worst = ulps, at = x;
   };
-  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 61) visit(static_cast<uint32_t>(bits));
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 61)
+    visit(static_cast<uint32_t>(bits));
   for (int n = -127; n <= 127; ++n) {
     const auto middle = std::bit_cast<uint32_t>(static_cast<float>((n + 0.5) * 0.6931471805599453));
     for (uint32_t bits = middle - 50; bits != middle + 50; ++bits) visit(bits);
@@ -70,7 +71,8 @@ TEST_CASE("reductions over every length, at every alignment, have the bits of th
   std::mt19937 random(2);
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (int64_t n = 0; n < 140; ++n) {
-    std::vector<float> x(static_cast<size_t>(n) + 16, std::numeric_limits<float>::quiet_NaN()), y = x;
+    std::vector<float> x(static_cast<size_t>(n) + 16, std::numeric_limits<float>::quiet_NaN()),
+        y = x;
     std::vector<float> values(static_cast<size_t>(n)), others(values);
     for (float& v : values) v = uniform(random);
     for (float& v : others) v = uniform(random);

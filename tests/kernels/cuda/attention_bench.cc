@@ -1,10 +1,11 @@
-// Attention of the shapes that the benchmarks train, on this GPU: the scratch that cuDNN's plans ask for,
-// beside what is planned, time and speed of forward and backward. A markdown table on stdout.
+// Attention of the shapes that the benchmarks train, on this GPU: the scratch that cuDNN's
+// plans ask for, beside what is planned, time and speed of forward and backward. A
+// markdown table on stdout.
 //
 //   attention_bench [--own]     --own: our own f32 kernels, too
 //
-// TFLOP/s count the lower triangle only, as Flops() does. Operands are random; calls follow each other on the
-// same operands.
+// TFLOP/s count the lower triangle only, as Flops() does. Operands are random; calls follow each
+// other on the same operands.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -47,9 +48,9 @@ double MiB(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 void Row(const AttentionSize& size, const char* what, double ms, double flops, int64_t needed,
          int64_t planned, const std::string& calls) {
-  fmt::print("| {} {} {} {}/{} {} | {} | {:.3f} | {:.1f} | {:.1f} | {:.1f} | {} |\n", Name(size.dtype),
-             size.batch, size.length, size.heads, size.kv_heads, size.depth, what, ms, flops / ms / 1e9,
-             MiB(needed), MiB(planned), calls);
+  fmt::print("| {} {} {} {}/{} {} | {} | {:.3f} | {:.1f} | {:.1f} | {:.1f} | {} |\n",
+             Name(size.dtype), size.batch, size.length, size.heads, size.kv_heads, size.depth, what,
+             ms, flops / ms / 1e9, MiB(needed), MiB(planned), calls);
   std::fflush(stdout);
 }
 
@@ -82,8 +83,9 @@ void BenchOwn(CudaDevice& device, const AttentionSize& size) {
   const auto grad = ShapesOf(ops.grad);
   Row(size, "own forward", Time(AsCuda(*stream), [&] { cuda::OwnAttention(ops.forward, *stream); }),
       Flops(forward), 0, WorkspaceBytes(forward, Backend::kCuda), "1");
-  Row(size, "own backward", Time(AsCuda(*stream), [&] { cuda::OwnAttentionGrad(ops.grad, *stream); }),
-      Flops(grad), 0, WorkspaceBytes(grad, Backend::kCuda), "1");
+  Row(size, "own backward",
+      Time(AsCuda(*stream), [&] { cuda::OwnAttentionGrad(ops.grad, *stream); }), Flops(grad), 0,
+      WorkspaceBytes(grad, Backend::kCuda), "1");
 }
 
 int Main(int argc, char** argv) {
@@ -91,14 +93,16 @@ int Main(int argc, char** argv) {
   fmt::print("{}\n\n| dtype B T H/Hkv D | op | ms | TFLOP/s | cuDNN MiB | planned MiB | call |\n",
              device.name());
   fmt::print("|---|---|---|---|---|---|---|\n");
-  for (const AttentionSize& size : {AttentionSize{64, 1024, 12, 12, 64}, AttentionSize{16, 1024, 25, 25, 64},
-                                    AttentionSize{8, 4096, 32, 8, 64}, AttentionSize{1, 8192, 32, 8, 128},
-                                    AttentionSize{4, 256, 6, 6, 64}})
+  for (const AttentionSize& size :
+       {AttentionSize{64, 1024, 12, 12, 64}, AttentionSize{16, 1024, 25, 25, 64},
+        AttentionSize{8, 4096, 32, 8, 64}, AttentionSize{1, 8192, 32, 8, 128},
+        AttentionSize{4, 256, 6, 6, 64}})
     BenchCudnn(device, size);
   if (argc > 1 && std::strcmp(argv[1], "--own") == 0) {
-    for (const AttentionSize& size :
-         {AttentionSize{8, 1024, 12, 12, 64, DType::kF32}, AttentionSize{2, 2048, 16, 4, 128, DType::kF32},
-          AttentionSize{1, 2048, 8, 8, 256, DType::kF32}, AttentionSize{4, 256, 6, 6, 32, DType::kF32}})
+    for (const AttentionSize& size : {AttentionSize{8, 1024, 12, 12, 64, DType::kF32},
+                                      AttentionSize{2, 2048, 16, 4, 128, DType::kF32},
+                                      AttentionSize{1, 2048, 8, 8, 256, DType::kF32},
+                                      AttentionSize{4, 256, 6, 6, 32, DType::kF32}})
       BenchOwn(device, size);
   }
   return 0;

@@ -25,7 +25,8 @@ Qkv Slices(const TensorView& row, const AttentionSize& s) {
 }  // namespace
 
 AttentionOps MakeAttention(DeviceOperands& operands, const AttentionSize& s) {
-  const Layout row = DenseLayout(s.dtype, {s.batch, s.length, (s.heads + 2 * s.kv_heads) * s.depth});
+  const Layout row =
+      DenseLayout(s.dtype, {s.batch, s.length, (s.heads + 2 * s.kv_heads) * s.depth});
   const Layout heads = DenseLayout(s.dtype, {s.batch, s.length, s.heads, s.depth});
   const Qkv qkv = Slices(operands.Random(row), s), grads = Slices(operands.New(row), s);
   AttentionOps ops;
@@ -35,7 +36,8 @@ AttentionOps MakeAttention(DeviceOperands& operands, const AttentionSize& s) {
   ops.forward.k = ops.grad.k = qkv.k;
   ops.forward.v = ops.grad.v = qkv.v;
   ops.forward.out = ops.grad.out = operands.New(heads);
-  ops.forward.lse = ops.grad.lse = operands.New(DenseLayout(DType::kF32, {s.batch, s.heads, s.length}));
+  ops.forward.lse = ops.grad.lse =
+      operands.New(DenseLayout(DType::kF32, {s.batch, s.heads, s.length}));
   ops.grad.d_out = operands.Random(heads);
   ops.grad.d_q = grads.q, ops.grad.d_k = grads.k, ops.grad.d_v = grads.v;
   const auto scratch = [&](int64_t bytes) {

@@ -1,5 +1,5 @@
-// Attention ops at the sizes of real models: q, k, v slices of one fused row, as a QKV projection writes
-// them, and their gradients likewise.
+// Attention ops at the sizes of real models: q, k, v slices of one fused row, as a QKV projection
+// writes them, and their gradients likewise.
 #pragma once
 
 #include "tests/kernels/cuda/matmul_operands.h"

@@ -1,5 +1,6 @@
-// Attention on a GPU: the contract of the kernel table by each implementation, then what its small shapes do
-// not reach: lengths of real models, gradients cut into several calls, bits that repeat, captured graphs.
+// Attention on a GPU: the contract of the kernel table by each implementation, then what its
+// small shapes do not reach: lengths of real models, gradients cut into several calls, bits
+// that repeat, captured graphs.
 #include "kernels/cuda/attention.h"
 
 #include <catch2/catch.hpp>
@@ -43,7 +44,8 @@ struct Gpu {
 
 struct ContractGpu {
   explicit ContractGpu(std::optional<AttentionKernel> kernel, int64_t alignment)
-      : table(TableOf(kernel)), subject{table, gpu.device, *gpu.stream, Backend::kCuda, alignment} {}
+      : table(TableOf(kernel)),
+        subject{table, gpu.device, *gpu.stream, Backend::kCuda, alignment} {}
   Gpu gpu;
   KernelTable table;
   Subject subject;
@@ -67,7 +69,8 @@ TEST_CASE("attention by the implementation that the shape chooses") {
 }
 
 // Host copies of an op that has run.
-AttentionGradOp<TensorView> OnHost(DeviceOperands& operands, const AttentionGradOp<TensorView>& op) {
+AttentionGradOp<TensorView> OnHost(DeviceOperands& operands,
+                                   const AttentionGradOp<TensorView>& op) {
   AttentionGradOp<TensorView> host = op;
   AttentionGradOp<TensorView>::Visit(host, [&](TensorView& view, Access access, std::string_view) {
     view = access == Access::kScratch ? TensorView{} : operands.OnHost(view);
@@ -101,8 +104,10 @@ class Samples {
     double sum = 0;
     for (const double score : s) sum += std::exp(score - max);
     const double lse = max + std::log(sum), terms = static_cast<double>(t + 1);
-    Expect(Get(op_.lse, b, h, t), lse,
-           rounding_.f32 * (score_bound + (terms + 8) * kU + kU * std::abs(max)) + kU * std::abs(lse), "lse");
+    Expect(
+        Get(op_.lse, b, h, t), lse,
+        rounding_.f32 * (score_bound + (terms + 8) * kU + kU * std::abs(max)) + kU * std::abs(lse),
+        "lse");
 
     const double relative = 2 * score_bound + (2 * terms + 16 + 4 * (max - min)) * kU;
     const double delta = DeltaOf(b, t, h);
@@ -115,7 +120,8 @@ class Samples {
         d_q.Add(d_s * k);
         d_q_error += std::abs(d_s_error_ * k);
       }
-      ExpectRounded(Get(op_.out, b, t, h, d), out, relative * out.magnitude, 2, op_.out.dtype(), "out");
+      ExpectRounded(Get(op_.out, b, t, h, d), out, relative * out.magnitude, 2, op_.out.dtype(),
+                    "out");
       ExpectRounded(Get(op_.d_q, b, t, h, d), d_q, d_q_error, 1, op_.d_q.dtype(), "d_q");
     }
   }
@@ -140,8 +146,10 @@ class Samples {
     }
     const double roundings = group_ > 1 ? 2 : 1;
     for (int64_t d = 0; d < depth; d += 7) {
-      ExpectRounded(Get(op_.d_k, b, u, kv, d), d_k[d], d_k_error[d], roundings, op_.d_k.dtype(), "d_k");
-      ExpectRounded(Get(op_.d_v, b, u, kv, d), d_v[d], d_v_error[d], roundings, op_.d_v.dtype(), "d_v");
+      ExpectRounded(Get(op_.d_k, b, u, kv, d), d_k[d], d_k_error[d], roundings, op_.d_k.dtype(),
+                    "d_k");
+      ExpectRounded(Get(op_.d_v, b, u, kv, d), d_v[d], d_v_error[d], roundings, op_.d_v.dtype(),
+                    "d_v");
     }
   }
 
@@ -152,7 +160,8 @@ class Samples {
  private:
   double DeltaOf(int64_t b, int64_t t, int64_t h) const {
     double delta = 0;
-    for (int64_t d = 0; d < op_.q.dim(3); ++d) delta += Get(op_.d_out, b, t, h, d) * Get(op_.out, b, t, h, d);
+    for (int64_t d = 0; d < op_.q.dim(3); ++d)
+      delta += Get(op_.d_out, b, t, h, d) * Get(op_.out, b, t, h, d);
     return delta;
   }
 
@@ -163,11 +172,13 @@ class Samples {
     for (int64_t d = 0; d < op_.q.dim(3); ++d) {
       const double product = Get(op_.d_out, b, t, h, d) * Get(op_.v, b, u, h / group_, d);
       d_p += product;
-      magnitude += std::abs(product) + std::abs(Get(op_.d_out, b, t, h, d) * Get(op_.out, b, t, h, d));
+      magnitude +=
+          std::abs(product) + std::abs(Get(op_.d_out, b, t, h, d) * Get(op_.out, b, t, h, d));
     }
     p_ = std::exp(s - lse);
     // Operands are at most 1, so a score is a sum of D terms of at most `scale`.
-    p_error_ = p_ * ((depth + 3) * depth * op_.scale + 8 + 4 * std::abs(s - lse) + 2 * std::abs(lse)) * kU;
+    p_error_ =
+        p_ * ((depth + 3) * depth * op_.scale + 8 + 4 * std::abs(s - lse) + 2 * std::abs(lse)) * kU;
     d_s_error_ = op_.scale * (p_error_ * std::abs(d_p - delta) + p_ * (depth + 4) * kU * magnitude);
     return p_ * (d_p - delta) * op_.scale;
   }
@@ -196,8 +207,8 @@ void CheckSamples(const AttentionGradOp<TensorView>& op, const Arithmetic& round
   Samples samples(op, rounding);
   Random random(7);
   const int64_t length = op.q.dim(1);
-  for (const int64_t row : {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{64}, int64_t{127}, int64_t{128},
-                            length / 2, length - 2, length - 1}) {
+  for (const int64_t row : {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{64}, int64_t{127},
+                            int64_t{128}, length / 2, length - 2, length - 1}) {
     if (row < 0 || row >= length) continue;
     const int64_t b = Pick(random, 0, op.q.dim(0) - 1);
     samples.CheckQuery(b, row, Pick(random, 0, op.q.dim(2) - 1));
@@ -218,7 +229,8 @@ TEST_CASE("lengths of real models, against double on sampled rows") {
     REQUIRE(cuda::ChooseAttention(ShapesOf(ops.grad)).kernel == kernel);
     gpu.Run(TableOf({}), ops);
     INFO("T " << size.length << " D " << size.depth << " " << Name(dtype));
-    CheckSamples(OnHost(gpu.operands, ops.grad), kernel == AttentionKernel::kOwn ? kF32 : kTensorCores);
+    CheckSamples(OnHost(gpu.operands, ops.grad),
+                 kernel == AttentionKernel::kOwn ? kF32 : kTensorCores);
   }
 }
 
@@ -233,7 +245,8 @@ double Difference(const TensorView& a, const TensorView& b) {
   return std::sqrt(difference / norm);
 }
 
-void CheckClose(const AttentionGradOp<TensorView>& a, const AttentionGradOp<TensorView>& b, double bound) {
+void CheckClose(const AttentionGradOp<TensorView>& a, const AttentionGradOp<TensorView>& b,
+                double bound) {
   CHECK(Difference(a.lse, b.lse) <= 0x1p-16);
   CHECK(Difference(a.out, b.out) <= bound);
   CHECK(Difference(a.d_q, b.d_q) <= bound);
@@ -251,13 +264,14 @@ AttentionOps Again(DeviceOperands& operands, const AttentionOps& ops, const Atte
   return again;
 }
 
-// Errors of a few roundings to bf16, each at most 2^-8 of its term and of any sign: relative to all elements
-// they stay well below 2^-6, while a wrong mask, scale or head does not.
+// Errors of a few roundings to bf16, each at most 2^-8 of its term and of any sign: relative to all
+// elements they stay well below 2^-6, while a wrong mask, scale or head does not.
 constexpr double kFewRoundings = 0x1p-6;
 
 TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
   for (const AttentionSize& size :
-       {AttentionSize{2, 256, 6, 6, 64}, AttentionSize{2, 300, 8, 2, 128}, AttentionSize{3, 129, 6, 3, 40}}) {
+       {AttentionSize{2, 256, 6, 6, 64}, AttentionSize{2, 300, 8, 2, 128},
+        AttentionSize{3, 129, 6, 3, 40}}) {
     Gpu gpu;
     const AttentionOps cudnn = MakeAttention(gpu.operands, size);
     const AttentionOps own = Again(gpu.operands, cudnn, size);
@@ -269,7 +283,8 @@ TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
 }
 
 TEST_CASE("a deterministic gradient in several calls is the gradient, by batch rows and by heads") {
-  for (AttentionSize size : {AttentionSize{3, 4096, 12, 12, 64}, AttentionSize{1, 8192, 16, 8, 64}}) {
+  for (AttentionSize size :
+       {AttentionSize{3, 4096, 12, 12, 64}, AttentionSize{1, 8192, 16, 8, 64}}) {
     Gpu gpu;
     const AttentionOps cut = MakeAttention(gpu.operands, size);
     const cuda::AttentionSlices slices = cuda::SlicesOf(ShapesOf(cut.grad));
@@ -327,16 +342,17 @@ TEST_CASE("a captured attention replays the bits of the eager one") {
 
 TEST_CASE("the planned scratch is enough for cuDNN's plans, and not much more") {
   Gpu gpu;
-  for (AttentionSize size : {AttentionSize{64, 1024, 12, 12, 64}, AttentionSize{16, 1024, 25, 25, 64},
-                             AttentionSize{8, 4096, 32, 8, 64}, AttentionSize{1, 8192, 32, 8, 128},
-                             AttentionSize{4, 256, 6, 6, 64}, AttentionSize{2, 2, 4, 2, 64},
-                             AttentionSize{3, 65, 6, 2, 8}, AttentionSize{3, 130, 6, 2, 200}}) {
+  for (AttentionSize size :
+       {AttentionSize{64, 1024, 12, 12, 64}, AttentionSize{16, 1024, 25, 25, 64},
+        AttentionSize{8, 4096, 32, 8, 64}, AttentionSize{1, 8192, 32, 8, 128},
+        AttentionSize{4, 256, 6, 6, 64}, AttentionSize{2, 2, 4, 2, 64},
+        AttentionSize{3, 65, 6, 2, 8}, AttentionSize{3, 130, 6, 2, 200}}) {
     for (const bool deterministic : {true, false}) {
       size.deterministic = deterministic;
       DeviceOperands operands(gpu.device, *gpu.stream);
       const AttentionOps ops = MakeAttention(operands, size);
-      INFO("B " << size.batch << " T " << size.length << " H " << size.heads << " D " << size.depth << ' '
-                << deterministic);
+      INFO("B " << size.batch << " T " << size.length << " H " << size.heads << " D " << size.depth
+                << ' ' << deterministic);
       const int64_t forward = cuda::CudnnBytes(ops.forward, gpu.device);
       const int64_t grad = cuda::CudnnBytes(ops.grad, gpu.device);
       CHECK(forward <= WorkspaceBytes(ShapesOf(ops.forward), Backend::kCuda));

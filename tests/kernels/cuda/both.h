@@ -1,7 +1,7 @@
 // Runs one op on the GPU and on the CPU, at sizes that the contract's small shapes do not reach.
 //
-// The GPU runs it twice: as a call, and captured into a graph that is launched once, from the same operands.
-// Both must leave the same bits.
+// The GPU runs it twice: as a call, and captured into a graph that is launched once, from the same
+// operands. Both must leave the same bits.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -53,7 +53,8 @@ class Both {
       if (!view || access == Access::kScratch) return;
       auto [it, fresh] = copies.try_emplace(view.data);
       if (fresh)
-        it->second = {device_.Allocate(view.layout.span_bytes(), "operand"), view.layout.span_bytes(), {}};
+        it->second = {
+            device_.Allocate(view.layout.span_bytes(), "operand"), view.layout.span_bytes(), {}};
       view.data = it->second.buffer->data();
     });
     std::unique_ptr<DeviceBuffer> scratch;
@@ -87,7 +88,9 @@ class Both {
 
   template <template <class> class Op>
   static int64_t ScratchBytes(const Op<TensorView>& op, Backend backend) {
-    const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+    const auto shape_of = [](const TensorView& view) {
+      return Shape{view.layout, static_cast<bool>(view)};
+    };
     return WorkspaceBytes(ConvertOp<Op, TensorView, Shape>(op, shape_of), backend);
   }
   static TensorView Scratch(std::byte* data, int64_t bytes) {
@@ -109,11 +112,14 @@ class Both {
   std::unique_ptr<Stream> host_stream_ = host_->MakeStream("test");
 };
 
-// Every element of got is within bound(index) of expected, and at most `ulps` units of the dtype apart beyond
-// that.
+// Every element of got is within bound(index) of expected, and at most `ulps` units of the dtype
+// apart beyond that.
 template <class Bound>
-void CheckClose(const TensorView& got, const TensorView& expected, const char* name, Bound&& bound) {
-  const double unit = got.dtype() == DType::kBF16 ? 0x1p-7 : got.dtype() == DType::kF32 ? 0x1p-23 : 0x1p-52;
+void CheckClose(const TensorView& got, const TensorView& expected, const char* name,
+                Bound&& bound) {
+  const double unit = got.dtype() == DType::kBF16  ? 0x1p-7
+                      : got.dtype() == DType::kF32 ? 0x1p-23
+                                                   : 0x1p-52;
   double worst = 0, worst_got = 0, worst_expected = 0;
   Index where{};
   ForEach(got.layout, [&](const Index& i) {
@@ -122,8 +128,8 @@ void CheckClose(const TensorView& got, const TensorView& expected, const char* n
     if (ratio <= worst || worst != worst) return;
     worst = ratio, worst_got = a, worst_expected = b, where = i;
   });
-  INFO(name << ' ' << ToString(got.layout) << ": difference / bound = " << worst << " at [" << where[0]
-            << ", " << where[1] << "]: " << worst_got << ", CPU " << worst_expected);
+  INFO(name << ' ' << ToString(got.layout) << ": difference / bound = " << worst << " at ["
+            << where[0] << ", " << where[1] << "]: " << worst_got << ", CPU " << worst_expected);
   CHECK(worst <= 1);
 }
 

@@ -1,5 +1,5 @@
-// The CUDA backend against the contract of the kernel table. The tests of products, attention and large rows
-// beside this one reach what the contract's small shapes do not.
+// The CUDA backend against the contract of the kernel table. The tests of products, attention and
+// large rows beside this one reach what the contract's small shapes do not.
 #include "tests/kernels/contract/contract.h"
 
 #include <catch2/catch.hpp>

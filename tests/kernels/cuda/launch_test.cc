@@ -26,14 +26,16 @@ class Fixture {
 
   template <class T>
   TensorView From(DType dtype, const std::vector<T>& values) {
-    const TensorView view = operands_.New(DenseLayout(dtype, {static_cast<int64_t>(values.size())}));
+    const TensorView view =
+        operands_.New(DenseLayout(dtype, {static_cast<int64_t>(values.size())}));
     device_.CopyFromHost(view.data, values.data(), view.bytes(), *main_);
     return view;
   }
 
  private:
   CudaDevice device_{0};
-  std::unique_ptr<Stream> main_ = device_.MakeStream("compute"), other_ = device_.MakeStream("reduce");
+  std::unique_ptr<Stream> main_ = device_.MakeStream("compute"),
+                          other_ = device_.MakeStream("reduce");
   DeviceOperands operands_{device_, *main_};
 };
 
@@ -83,7 +85,8 @@ TEST_CASE("a kernel begins early behind one kernel of its graph, and behind noth
     const TensorView y = f.operands().Random(DenseLayout(DType::kF32, {5000}));
     const auto add = [&](Stream& stream) { CudaAdd({{}, x, y, x}, stream); };
     const auto event = f.device().MakeEvent(), back = f.device().MakeEvent();
-    const size_t at_end = early == EarlyLaunch::kEnd ? 1 : 0, at_begin = early == EarlyLaunch::kBegin ? 1 : 0;
+    const size_t at_end = early == EarlyLaunch::kEnd ? 1 : 0,
+                 at_begin = early == EarlyLaunch::kBegin ? 1 : 0;
 
     const Edges chain = EdgesOf(f.main(), [&] {
       for (int i = 0; i < 4; ++i) add(f.main());
@@ -102,7 +105,8 @@ TEST_CASE("a kernel begins early behind one kernel of its graph, and behind noth
     CHECK(fill.not_between_kernels == 2);
     CHECK(fill.early() == at_end + at_begin);
 
-    // main: 1, 2, then 3 after 2 and `other`'s 2; `other`, of high priority: 1 after main's 1, and 2.
+    // main: 1, 2, then 3 after 2 and `other`'s 2; `other`, of high priority: 1 after main's 1, and
+    // 2.
     const Edges fork = EdgesOf(f.main(), [&] {
       add(f.main());
       f.main().Record(*event);
@@ -119,30 +123,33 @@ TEST_CASE("a kernel begins early behind one kernel of its graph, and behind noth
   }
 }
 
-// Every kernel reads what the one before it wrote, or writes what that one read; grids of many blocks and of
-// few take turns. One that did not wait would find or leave old values.
+// Every kernel reads what the one before it wrote, or writes what that one read; grids of many
+// blocks and of few take turns. One that did not wait would find or leave old values.
 TEST_CASE("kernels that begin early compute what they do one after the other") {
   Fixture f(GENERATE(EarlyLaunch::kEnd, EarlyLaunch::kBegin));
   constexpr int64_t kN = int64_t{3} << 20;
   constexpr int kTurns = 40;
   std::vector<float> begin(kN), step(kN);
-  for (int64_t i = 0; i < kN; ++i) begin[i] = static_cast<float>(i % 61), step[i] = static_cast<float>(i % 3);
+  for (int64_t i = 0; i < kN; ++i)
+    begin[i] = static_cast<float>(i % 61), step[i] = static_cast<float>(i % 3);
   const TensorView x = f.From(DType::kF32, begin), y = f.From(DType::kF32, step);
   const TensorView squares = f.operands().New(DenseLayout(DType::kF64, {kTurns}));
   const TensorView sums = f.operands().New(DenseLayout(DType::kF32, {kTurns, 512}));
   SumSquaresOp<TensorView> square{};
   square.x = x;
-  const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+  const auto shape_of = [](const TensorView& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  };
   square.out = {squares.data, DenseLayout(DType::kF64, {1})};
   square.scratch = f.operands().New(DenseLayout(
-      DType::kU8,
-      {WorkspaceBytes(ConvertOp<SumSquaresOp, TensorView, Shape>(square, shape_of), Backend::kCuda)}));
+      DType::kU8, {WorkspaceBytes(ConvertOp<SumSquaresOp, TensorView, Shape>(square, shape_of),
+                                  Backend::kCuda)}));
   ColumnSumOp<TensorView> column{};
   column.x = {x.data, DenseLayout(DType::kF32, {kN / 512, 512})};
   column.out = {sums.data, DenseLayout(DType::kF32, {512})};
   column.scratch = f.operands().New(DenseLayout(
-      DType::kU8,
-      {WorkspaceBytes(ConvertOp<ColumnSumOp, TensorView, Shape>(column, shape_of), Backend::kCuda)}));
+      DType::kU8, {WorkspaceBytes(ConvertOp<ColumnSumOp, TensorView, Shape>(column, shape_of),
+                                  Backend::kCuda)}));
   const Edges edges = EdgesOf(f.main(), [&] {
     for (int turn = 0; turn < kTurns; ++turn) {
       CudaAdd({{}, x, y, x}, f.main());

@@ -1,12 +1,13 @@
-// Speed of the products of GPT-2 124M, Llama 1B and Llama 8B on this GPU, with the library's default
-// algorithms and with tuned ones, and of column sums: two markdown tables on stdout.
+// Speed of the products of GPT-2 124M, Llama 1B and Llama 8B on this GPU, with the library's
+// default algorithms and with tuned ones, and of column sums: two markdown tables on stdout.
 //
 //   matmul_bench [--model NAME] [--save TABLE.json]
 //
 // tuned, default   TFLOP/s of the product alone, from the tuner: random operands that are not in the cache.
-// op               TFLOP/s of the kernel-table entry with the tuned algorithm, activation included, adding to
-//                  its result where the plan does; back to back on the same operands. A weight gradient in
-//                  bf16 is the product of the f32 one, and a kernel that adds it.
+// op               TFLOP/s of the kernel-table entry with the tuned algorithm, activation included,
+//                  adding to its result where the plan does; back to back on the same operands. A
+//                  weight gradient in bf16 is the product of the f32 one, and a kernel that adds
+//                  it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,8 +47,8 @@ void AddLinear(std::vector<Bench>& benches, const char* model, int64_t rows, con
   forward.epilogue = l.gelu ? Epilogue::kBiasGelu : l.bias ? Epilogue::kBias : Epilogue::kNone;
   if (l.gelu) forward.pre = forward.out;
   benches.push_back({model, fmt::format("{} forward{}", l.name, l.gelu ? " + gelu" : ""), forward});
-  benches.push_back(
-      {model, fmt::format("{} d_input", l.name), ShapesOf({kBF16, kBF16, rows, l.in, l.out, false, false})});
+  benches.push_back({model, fmt::format("{} d_input", l.name),
+                     ShapesOf({kBF16, kBF16, rows, l.in, l.out, false, false})});
   for (const DType result : {kF32, kBF16}) {
     MatmulOp<Shape> d_weight = ShapesOf({kBF16, result, l.out, l.in, rows, true, false});
     d_weight.update = Update::kAccumulate;
@@ -109,7 +110,8 @@ double Microseconds(Stream& stream, double expected_us, Call&& call) {
 void PrintProducts(CudaDevice& device, Stream& stream, const std::vector<Bench>& benches,
                    const TuningTable& table) {
   fmt::print(
-      "| model | product | M x N x K | default TFLOP/s | tuned TFLOP/s | op TFLOP/s | op us | algorithm |\n");
+      "| model | product | M x N x K | default TFLOP/s | tuned TFLOP/s | op TFLOP/s | op us | "
+      "algorithm |\n");
   fmt::print("|---|---|---|---:|---:|---:|---:|---|\n");
   for (const Bench& bench : benches) {
     const MatmulKey key = KeyOf(bench.op).value();

@@ -14,8 +14,8 @@ TensorView DeviceOperands::New(const Layout& layout) {
 
 TensorView DeviceOperands::Random(const Layout& layout) {
   const TensorView view = New(layout);
-  cuda::LaunchFillUniform(view.data, layout.dtype, layout.span_bytes() / Bytes(layout.dtype), ++seed_ << 40,
-                          AsCuda(stream_).get());
+  cuda::LaunchFillUniform(view.data, layout.dtype, layout.span_bytes() / Bytes(layout.dtype),
+                          ++seed_ << 40, AsCuda(stream_).get());
   return view;
 }
 

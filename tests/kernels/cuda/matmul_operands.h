@@ -1,5 +1,5 @@
-// Operands of products at the sizes of real models: random, made on the device, copied to the host where a
-// test looks at them.
+// Operands of products at the sizes of real models: random, made on the device, copied to the host
+// where a test looks at them.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +25,21 @@ class DeviceOperands {
   // A copy on the device.
   TensorView Copy(const TensorView& view);
 
-  // The op with random operands for whatever is present in `shape`, results filled with NaN unless they are
-  // accumulated into, and scratch.
+  // The op with random operands for whatever is present in `shape`, results filled with NaN unless
+  // they are accumulated into, and scratch.
   template <template <class> class Op>
   Op<TensorView> Make(const Op<Shape>& shape) {
     Op<TensorView> op;
     static_cast<typename Op<TensorView>::Attrs&>(op) = shape;
     std::vector<TensorView> views;
     Op<Shape>::Visit(shape, [&](const Shape& operand, Access access, std::string_view) {
-      views.push_back(!operand ? TensorView{} : Reads(access) ? Random(operand.layout) : New(operand.layout));
+      views.push_back(!operand        ? TensorView{}
+                      : Reads(access) ? Random(operand.layout)
+                                      : New(operand.layout));
     });
     size_t next = 0;
-    Op<TensorView>::Visit(op, [&](TensorView& view, Access, std::string_view) { view = views[next++]; });
+    Op<TensorView>::Visit(
+        op, [&](TensorView& view, Access, std::string_view) { view = views[next++]; });
     op.scratch = New(DenseLayout(DType::kU8, {WorkspaceBytes(shape, Backend::kCuda)}));
     return op;
   }
@@ -49,7 +52,8 @@ class DeviceOperands {
   std::vector<std::unique_ptr<std::byte[]>> hosts_;
 };
 
-// a [m,k] and b [k,n] of one dtype into out [m,n]; a transposed operand is the transpose of a dense one.
+// a [m,k] and b [k,n] of one dtype into out [m,n]; a transposed operand is the
+// transpose of a dense one.
 struct ProductShape {
   DType operands = DType::kBF16, result = DType::kBF16;
   int64_t m = 0, n = 0, k = 0;

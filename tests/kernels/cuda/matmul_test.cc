@@ -1,5 +1,5 @@
-// Products of matrices and column sums on a GPU: the contract of the kernel table, then what the contract's
-// small shapes do not reach.
+// Products of matrices and column sums on a GPU: the contract of the kernel table, then what the
+// contract's small shapes do not reach.
 #include "kernels/cuda/matmul.h"
 
 #include <catch2/catch.hpp>
@@ -44,17 +44,19 @@ struct Gpu {
 
 constexpr int kSamples = 400;
 
-// Elements (i, j) of a product picked at random, copied to `got` [kSamples], and their double reference;
-// `old` is the destination before an accumulating product. All on the host. `before_bias`: half an ulp of
-// what a product is rounded to before the bias is added, relative.
+// Elements (i, j) of a product picked at random, copied to `got` [kSamples], and their double
+// reference; `old` is the destination before an accumulating product. All on the host.
+// `before_bias`: half an ulp of what a product is rounded to before the bias is added, relative.
 Reference Samples(const MatmulOp<TensorView>& op, const TensorView& result, const TensorView* old,
                   const TensorView& got, double before_bias = 0) {
   std::mt19937_64 random(5);
   Reference reference;
   for (int64_t sample = 0; sample < kSamples; ++sample) {
     // The corners first: the last row and column are where a tile is cut off.
-    const int64_t i = sample < 4 ? (sample / 2) * (result.dim(0) - 1) : Pick(random, 0, result.dim(0) - 1);
-    const int64_t j = sample < 4 ? (sample % 2) * (result.dim(1) - 1) : Pick(random, 0, result.dim(1) - 1);
+    const int64_t i =
+        sample < 4 ? (sample / 2) * (result.dim(0) - 1) : Pick(random, 0, result.dim(0) - 1);
+    const int64_t j =
+        sample < 4 ? (sample % 2) * (result.dim(1) - 1) : Pick(random, 0, result.dim(1) - 1);
     SumOf sum;
     for (int64_t k = 0; k < op.a.dim(1); ++k) sum.Add(Get(op.a, i, k) * Get(op.b, k, j));
     const double rounding = before_bias * (std::abs(sum.value) + sum.bound());
@@ -72,7 +74,8 @@ void CheckSamples(const MatmulOp<TensorView>& op, const TensorView& result, cons
   CheckNear(got, Samples(op, result, old, got), "sampled product");
 }
 
-// As the contract allows it where a bias is added to a bf16 result; says whether that allowance was needed.
+// As the contract allows it where a bias is added to a bf16 result; says whether
+// that allowance was needed.
 void CheckBiased(const MatmulOp<TensorView>& op, const TensorView& result) {
   Memory memory;
   const TensorView got = memory.New(DType::kBF16, {kSamples});
@@ -84,13 +87,15 @@ void CheckBiased(const MatmulOp<TensorView>& op, const TensorView& result) {
     const double allowed = e.bound + 0x1p-8 * (std::abs(e.value) + e.bound);
     beyond += std::abs(Get(got, Index{i}) - e.value) > allowed;
   }
-  WARN("bf16 " << result.dim(0) << " x " << result.dim(1) << " x " << op.a.dim(1) << " + bias: " << beyond
-               << " of " << kSamples << " samples are further off than one rounding: "
-               << (beyond > 0 ? "the product is rounded before the bias is added" : "rounded once"));
+  WARN(
+      "bf16 " << result.dim(0) << " x " << result.dim(1) << " x " << op.a.dim(1) << " + bias: "
+              << beyond << " of " << kSamples << " samples are further off than one rounding: "
+              << (beyond > 0 ? "the product is rounded before the bias is added" : "rounded once"));
 }
 
 // round(old + product) or round(product), from f32 values on the host.
-TensorView RoundedOnce(Memory& memory, const TensorView& product, const TensorView* old, DType dtype) {
+TensorView RoundedOnce(Memory& memory, const TensorView& product, const TensorView* old,
+                       DType dtype) {
   const TensorView rounded = memory.New(dtype, {product.dim(0), product.dim(1)});
   ForEach(rounded.layout, [&](const Index& i) {
     const float value = static_cast<float>(Get(product, i));
@@ -153,16 +158,18 @@ TEST_CASE("products at the sizes of models, overwriting and accumulating") {
       once.rounding = Rounding::kOnce;
       once.out = operands.New(op.out.layout);
       CudaMatmul(once, *gpu.stream);
-      CHECK(SameBits(RoundedOnce(memory, temporary, nullptr, product.result), operands.OnHost(once.out)));
+      CHECK(SameBits(RoundedOnce(memory, temporary, nullptr, product.result),
+                     operands.OnHost(once.out)));
     }
   }
 }
 
-// A weight gradient of microbatches, as the three places that a plan may give it: in the flat gradient, in a
-// part of its dtype, and in a f32 temporary that a concat adds.
+// A weight gradient of microbatches, as the three places that a plan may give it: in the flat
+// gradient, in a part of its dtype, and in a f32 temporary that a concat adds.
 TEST_CASE("a bf16 gradient has the same bits summed in place and through f32 temporaries") {
   Gpu gpu;
-  const auto [m, n, k] = GENERATE(Sizes{2304, 768, 4096}, Sizes{3072, 768, 1000}, Sizes{1003, 517, 301});
+  const auto [m, n, k] =
+      GENERATE(Sizes{2304, 768, 4096}, Sizes{3072, 768, 1000}, Sizes{1003, 517, 301});
   CAPTURE(m, n, k);
   MatmulOp<Shape> shape = ShapesOf({DType::kBF16, DType::kBF16, m, n, k, true, false});
   shape.rounding = Rounding::kOnce;
@@ -191,9 +198,9 @@ TEST_CASE("a bf16 gradient has the same bits summed in place and through f32 tem
 
 TEST_CASE("a bias is added to a bf16 product within the bound of two roundings") {
   Gpu gpu;
-  const auto [m, n, k] =
-      GENERATE(Sizes{4096, 2304, 768}, Sizes{4096, 768, 3072}, Sizes{1024, 12288, 4096},
-               Sizes{4096, 2308, 768}, Sizes{4096, 2304, 772}, Sizes{1000, 5003, 768}, Sizes{65, 5, 33});
+  const auto [m, n, k] = GENERATE(Sizes{4096, 2304, 768}, Sizes{4096, 768, 3072},
+                                  Sizes{1024, 12288, 4096}, Sizes{4096, 2308, 768},
+                                  Sizes{4096, 2304, 772}, Sizes{1000, 5003, 768}, Sizes{65, 5, 33});
   MatmulOp<Shape> shape = ShapesOf({DType::kBF16, DType::kBF16, m, n, k, false, true});
   shape.epilogue = Epilogue::kBias;
   shape.bias = {DenseLayout(DType::kBF16, {n}), true};
@@ -258,7 +265,8 @@ TEST_CASE("a library that is told to multiplies by the derivative of GELU") {
   CudaMatmul(separate, *gpu.stream);
 
   // Whatever is faster: the library's first suggestion.
-  table.matmuls.at(key).algorithm = HexOf(MatmulProblem(key).Suggestions(plans.handle(), 1).front().algo);
+  table.matmuls.at(key).algorithm =
+      HexOf(MatmulProblem(key).Suggestions(plans.handle(), 1).front().algo);
   plans.Install(table);
   CHECK(plans.RunWithGeluGrad(op, AsCuda(*gpu.stream).get()));
   CudaMatmul(again, *gpu.stream);
@@ -271,8 +279,10 @@ TEST_CASE("a library that is told to multiplies by the derivative of GELU") {
     Reference product = Samples(host, result, nullptr, got, 0x1p-8);
     std::mt19937_64 random(5);  // picks what Samples picked
     for (int64_t sample = 0; sample < kSamples; ++sample) {
-      const int64_t i = sample < 4 ? (sample / 2) * (result.dim(0) - 1) : Pick(random, 0, result.dim(0) - 1);
-      const int64_t j = sample < 4 ? (sample % 2) * (result.dim(1) - 1) : Pick(random, 0, result.dim(1) - 1);
+      const int64_t i =
+          sample < 4 ? (sample / 2) * (result.dim(0) - 1) : Pick(random, 0, result.dim(0) - 1);
+      const int64_t j =
+          sample < 4 ? (sample % 2) * (result.dim(1) - 1) : Pick(random, 0, result.dim(1) - 1);
       Expected& e = product[static_cast<size_t>(sample)];
       // A hardware tanh is off by 2^-11; for |x| < 1 the slope changes by at most 1.5 times that.
       const double slope = GeluSlope(Get(host.pre, i, j)), off = 1.5 * 0x1p-11 * std::abs(e.value);
@@ -344,7 +354,8 @@ TEST_CASE("a tuned product is right, keeps its bits and its update, and survives
     once.a = op.a, once.b = op.b;
     CudaMatmul(once, *gpu.stream);
     Memory memory;
-    CHECK(SameBits(RoundedOnce(memory, host.out, nullptr, DType::kBF16), operands.OnHost(once.out)));
+    CHECK(
+        SameBits(RoundedOnce(memory, host.out, nullptr, DType::kBF16), operands.OnHost(once.out)));
     again.update = Update::kAccumulate;  // p + p is exact
     CudaMatmul(again, *gpu.stream);
     const TensorView doubled = operands.OnHost(again.out);
@@ -353,7 +364,9 @@ TEST_CASE("a tuned product is right, keeps its bits and its update, and survives
   }
 }
 
-TEST_CASE("a table of another device or library, or with an algorithm that is refused, is not installed") {
+TEST_CASE(
+    "a table of another device or library, or with an algorithm that is refused, is not "
+    "installed") {
   Gpu gpu;
   MatmulPlans& plans = gpu.device.Attached<MatmulPlans>();
   TuneOptions options;
@@ -381,8 +394,8 @@ TEST_CASE("a table of another device or library, or with an algorithm that is re
   const auto& [key, tuned] = *table.matmuls.begin();
   cublasLtMatmulAlgo_t algo = MatmulProblem(key).FromHex(plans.handle(), tuned.algorithm).algo;
   const uint32_t tile = CUBLASLT_MATMUL_TILE_8x8;  // which no kernel for tensor cores has
-  REQUIRE(cublasLtMatmulAlgoConfigSetAttribute(&algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile) ==
-          CUBLAS_STATUS_SUCCESS);
+  REQUIRE(cublasLtMatmulAlgoConfigSetAttribute(&algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile,
+                                               sizeof tile) == CUBLAS_STATUS_SUCCESS);
   wrong.matmuls.at(key).algorithm = HexOf(algo);
   refuses(wrong, ToString(key));
   wrong.matmuls.at(key).algorithm = "0123";

@@ -1,10 +1,10 @@
-// Speed of the memory-bound ops at the sizes of GPT-2 124M (B 64, T 1024), Llama 1B (B 8, T 4096) and a small
-// GPT-2 (B 4, T 256): a markdown table on stdout.
+// Speed of the memory-bound ops at the sizes of GPT-2 124M (B 64, T 1024), Llama 1B (B 8, T 4096)
+// and a small GPT-2 (B 4, T 256): a markdown table on stdout.
 //
 //   rows_bench [FILTER]   ops whose name contains FILTER
 //
-// us          one call: a captured graph of many, so that no launch waits for the host. Calls take turns on
-//             several sets of random operands that together exceed the L2 cache.
+// us          one call: a captured graph of many, so that no launch waits for the host. Calls take
+//             turns on several sets of random operands that together exceed the L2 cache.
 // end, begin  the same with execution.programmatic_launch: a kernel is set up while the one before it ends,
 //             or runs.
 // GB/s        bytes that the op has to move, each operand once, per second, as without.
@@ -45,20 +45,24 @@ class Bench {
     });
     copy_ = 2 * static_cast<double>(bytes) / us / 1e3;
     fmt::print("{}: a copy of 1 GiB moves {:.0f} GB/s\n\n", device_.name(), copy_);
-    fmt::print("| op | sizes | us | end | begin | GB/s | of copy |\n|---|---|---:|---:|---:|---:|---:|\n");
+    fmt::print(
+        "| op | sizes | us | end | begin | GB/s | of copy |\n|---|---|---:|---:|---:|---:|---:|\n");
   }
 
   CudaDevice& device() { return device_; }
   Stream& stream() { return *stream_; }
 
-  // `make` fills in all operands but scratch. `bytes`: what the op moves, where its accesses do not say.
+  // `make` fills in all operands but scratch. `bytes`: what the op moves,
+  // where its accesses do not say.
   template <template <class> class Op>
   void Time(const std::string& name, const std::string& sizes, KernelFn<Op> KernelTable::*entry,
             const std::function<Op<TensorView>(DeviceOperands&)>& make, double bytes = 0) {
     if (name.find(filter_) == std::string::npos) return;
     DeviceOperands operands(device_, *stream_);
     std::vector<Op<TensorView>> sets = {make(operands)};
-    const auto shape_of = [](const TensorView& view) { return Shape{view.layout, static_cast<bool>(view)}; };
+    const auto shape_of = [](const TensorView& view) {
+      return Shape{view.layout, static_cast<bool>(view)};
+    };
     const Op<Shape> shape = ConvertOp<Op, TensorView, Shape>(sets[0], shape_of);
     if (bytes == 0) {
       const OpCost cost = Cost(shape);
@@ -72,14 +76,15 @@ class Bench {
     }
     const auto time = [&](cuda::EarlyLaunch early) {
       device_.Attached<cuda::LaunchPolicy>().early = early;
-      return Microseconds(static_cast<int>(sets.size()), bytes,
-                          [&](int set) { (CudaKernels().*entry)(sets[static_cast<size_t>(set)], *stream_); });
+      return Microseconds(static_cast<int>(sets.size()), bytes, [&](int set) {
+        (CudaKernels().*entry)(sets[static_cast<size_t>(set)], *stream_);
+      });
     };
     const double us = time(cuda::EarlyLaunch::kOff), end = time(cuda::EarlyLaunch::kEnd),
                  begin = time(cuda::EarlyLaunch::kBegin);
     const double rate = bytes / us / 1e3;
-    fmt::print("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {:.0f}% |\n", name, sizes, us, end, begin,
-               rate, 100 * rate / copy_);
+    fmt::print("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {:.0f}% |\n", name, sizes, us, end,
+               begin, rate, 100 * rate / copy_);
     std::fflush(stdout);
   }
 
@@ -174,12 +179,13 @@ void Norms(Bench& bench, const Model& m) {
                        });
   }
   for (const bool bypass : {false, true}) {
-    bench.Time<NormGradOp>(bypass ? "norm_grad + bypass" : "norm_grad", sizes, &KernelTable::norm_grad,
-                           [&](DeviceOperands& o) {
+    bench.Time<NormGradOp>(bypass ? "norm_grad + bypass" : "norm_grad", sizes,
+                           &KernelTable::norm_grad, [&](DeviceOperands& o) {
                              NormGradOp<TensorView> op{};
                              op.kind = m.norm;
                              op.weight_update = op.bias_update = Update::kAccumulate;
-                             op.d_out = o.Random(rows), op.x = o.Random(rows), op.weight = o.Random(columns);
+                             op.d_out = o.Random(rows), op.x = o.Random(rows),
+                             op.weight = o.Random(columns);
                              op.rstd = o.Random(one), op.d_weight = o.Random(sums);
                              if (layer) op.mean = o.Random(one), op.d_bias = o.Random(sums);
                              if (bypass) op.d_bypass = o.Random(rows);
@@ -205,7 +211,8 @@ void ColumnSums(Bench& bench, const Model& m) {
 void Embeddings(Bench& bench, const Model& m) {
   const Layout rows = DenseLayout(kBF16, {m.rows(), m.width});
   const bool positions = m.norm == NormKind::kLayer;
-  const std::string sizes = fmt::format("{}: {} x {}, V {}", m.name, m.rows(), m.width, m.padded_vocab);
+  const std::string sizes =
+      fmt::format("{}: {} x {}, V {}", m.name, m.rows(), m.width, m.padded_vocab);
   bench.Time<EmbedOp>("embed", sizes, &KernelTable::embed, [&](DeviceOperands& o) {
     EmbedOp<TensorView> op{};
     op.tokens = bench.Tokens(o, m.batch, m.length, m.vocab), op.scalars = bench.Scalars(o);
@@ -219,8 +226,8 @@ void Embeddings(Bench& bench, const Model& m) {
     const double table = static_cast<double>(m.padded_vocab * m.width * 4);
     const double d_out = static_cast<double>(m.rows() * m.width * 2);
     bench.Time<EmbedGradOp>(
-        update == Update::kOverwrite ? "embed_grad" : "embed_grad, adding (bytes of d_out alone)", sizes,
-        &KernelTable::embed_grad,
+        update == Update::kOverwrite ? "embed_grad" : "embed_grad, adding (bytes of d_out alone)",
+        sizes, &KernelTable::embed_grad,
         [&](DeviceOperands& o) {
           EmbedGradOp<TensorView> op{};
           op.tokens = bench.Tokens(o, m.batch, m.length, m.vocab), op.scalars = bench.Scalars(o);
@@ -237,16 +244,16 @@ void Embeddings(Bench& bench, const Model& m) {
 void Rotations(Bench& bench, const Model& m) {
   const int64_t width = (m.heads + 2 * m.kv_heads) * m.head_dim;
   for (const int64_t heads : {m.heads, m.kv_heads}) {
-    bench.Time<RopeOp>("rope",
-                       fmt::format("{}: {} x {} x {} of {}", m.name, m.rows(), heads, m.head_dim, width),
-                       &KernelTable::rope, [&](DeviceOperands& o) {
-                         RopeOp<TensorView> op{};
-                         op.x = o.Random(DenseLayout(kBF16, {m.rows(), width}));
-                         op.x.layout = DenseLayout(kBF16, {m.batch, m.length, heads, m.head_dim});
-                         op.x.layout.strides = {m.length * width, width, m.head_dim, 1};
-                         op.table = o.Random(DenseLayout(kF32, {m.length, m.head_dim / 2, 2}));
-                         return op;
-                       });
+    bench.Time<RopeOp>(
+        "rope", fmt::format("{}: {} x {} x {} of {}", m.name, m.rows(), heads, m.head_dim, width),
+        &KernelTable::rope, [&](DeviceOperands& o) {
+          RopeOp<TensorView> op{};
+          op.x = o.Random(DenseLayout(kBF16, {m.rows(), width}));
+          op.x.layout = DenseLayout(kBF16, {m.batch, m.length, heads, m.head_dim});
+          op.x.layout.strides = {m.length * width, width, m.head_dim, 1};
+          op.table = o.Random(DenseLayout(kF32, {m.length, m.head_dim / 2, 2}));
+          return op;
+        });
   }
 }
 
@@ -256,9 +263,10 @@ void Activations(Bench& bench, const Model& m) {
                narrow = DenseLayout(kBF16, {m.rows(), m.hidden});
   const std::string sizes = fmt::format("{}: {} x {}", m.name, m.rows(), m.hidden);
   const ActivationKind kind = gelu ? ActivationKind::kGelu : ActivationKind::kSwiglu;
-  bench.Time<ActivationOp>(gelu ? "gelu" : "swiglu", sizes, &KernelTable::activation, [&](DeviceOperands& o) {
-    return ActivationOp<TensorView>{{kind}, o.Random(wide), o.New(narrow)};
-  });
+  bench.Time<ActivationOp>(gelu ? "gelu" : "swiglu", sizes, &KernelTable::activation,
+                           [&](DeviceOperands& o) {
+                             return ActivationOp<TensorView>{{kind}, o.Random(wide), o.New(narrow)};
+                           });
   bench.Time<ActivationGradOp>(
       gelu ? "gelu gradient" : "swiglu gradient", sizes, &KernelTable::activation_grad,
       [&](DeviceOperands& o) {
@@ -273,18 +281,18 @@ void Activations(Bench& bench, const Model& m) {
 
 void Losses(Bench& bench, const Model& m) {
   for (const LossOutput output : {LossOutput::kLossOnly, LossOutput::kLossAndGradient}) {
-    bench.Time<CrossEntropyOp>(output == LossOutput::kLossOnly ? "cross_entropy" : "cross_entropy + gradient",
-                               fmt::format("{}: {} x {}", m.name, m.loss_rows, m.padded_vocab),
-                               &KernelTable::cross_entropy, [&](DeviceOperands& o) {
-                                 CrossEntropyOp<TensorView> op{};
-                                 op.vocab = m.vocab;
-                                 op.output = output;
-                                 op.targets = bench.Tokens(o, 1, m.loss_rows, m.vocab),
-                                 op.scalars = bench.Scalars(o);
-                                 op.logits = o.Random(DenseLayout(kBF16, {m.loss_rows, m.padded_vocab}));
-                                 op.loss_sum = o.New(DenseLayout(DType::kF64, {1}));
-                                 return op;
-                               });
+    bench.Time<CrossEntropyOp>(
+        output == LossOutput::kLossOnly ? "cross_entropy" : "cross_entropy + gradient",
+        fmt::format("{}: {} x {}", m.name, m.loss_rows, m.padded_vocab),
+        &KernelTable::cross_entropy, [&](DeviceOperands& o) {
+          CrossEntropyOp<TensorView> op{};
+          op.vocab = m.vocab;
+          op.output = output;
+          op.targets = bench.Tokens(o, 1, m.loss_rows, m.vocab), op.scalars = bench.Scalars(o);
+          op.logits = o.Random(DenseLayout(kBF16, {m.loss_rows, m.padded_vocab}));
+          op.loss_sum = o.New(DenseLayout(DType::kF64, {1}));
+          return op;
+        });
   }
 }
 
@@ -295,15 +303,17 @@ void Flats(Bench& bench, const Model& m) {
   bench.Time<CastOp>("cast f32 to bf16", sizes, &KernelTable::cast, [&](DeviceOperands& o) {
     return CastOp<TensorView>{{}, o.Random(f32), o.New(bf16)};
   });
-  bench.Time<ConcatOp>("concat bf16 to f32, adding", sizes, &KernelTable::concat, [&](DeviceOperands& o) {
-    return ConcatOp<TensorView>{{Update::kAccumulate}, o.Random(bf16), o.Random(f32)};
-  });
+  bench.Time<ConcatOp>(
+      "concat bf16 to f32, adding", sizes, &KernelTable::concat, [&](DeviceOperands& o) {
+        return ConcatOp<TensorView>{{Update::kAccumulate}, o.Random(bf16), o.Random(f32)};
+      });
   bench.Time<ConcatOp>("concat f32", sizes, &KernelTable::concat, [&](DeviceOperands& o) {
     return ConcatOp<TensorView>{{}, o.Random(f32), o.New(f32)};
   });
-  bench.Time<AccumulateOp>("accumulate f32", sizes, &KernelTable::accumulate, [&](DeviceOperands& o) {
-    return AccumulateOp<TensorView>{{}, o.Random(f32), o.Random(f32)};
-  });
+  bench.Time<AccumulateOp>("accumulate f32", sizes, &KernelTable::accumulate,
+                           [&](DeviceOperands& o) {
+                             return AccumulateOp<TensorView>{{}, o.Random(f32), o.Random(f32)};
+                           });
   for (const Layout& layout : {f32, bf16}) {
     const std::string dtype(Name(layout.dtype));
     const double size = bytes * static_cast<double>(Bytes(layout.dtype));
@@ -317,10 +327,11 @@ void Flats(Bench& bench, const Model& m) {
           return op;
         },
         size);
-    bench.Time<SumSquaresOp>(
-        "sum_squares " + dtype, sizes, &KernelTable::sum_squares, [&](DeviceOperands& o) {
-          return SumSquaresOp<TensorView>{{}, o.Random(layout), o.New(DenseLayout(DType::kF64, {1})), {}};
-        });
+    bench.Time<SumSquaresOp>("sum_squares " + dtype, sizes, &KernelTable::sum_squares,
+                             [&](DeviceOperands& o) {
+                               return SumSquaresOp<TensorView>{
+                                   {}, o.Random(layout), o.New(DenseLayout(DType::kF64, {1})), {}};
+                             });
   }
   for (const bool compute : {false, true}) {
     bench.Time<AdamWOp>(

@@ -1,5 +1,5 @@
-// The memory-bound ops at the sizes of models, CUDA against CPU. Where both do the same operations in the
-// same order, results are compared as bits; else the bound is derived beside the check.
+// The memory-bound ops at the sizes of models, CUDA against CPU. Where both do the same operations
+// in the same order, results are compared as bits; else the bound is derived beside the check.
 #include <cmath>
 #include <random>
 
@@ -26,8 +26,8 @@ struct NormCase {
   int64_t rows, columns;
 };
 
-// GPT-2 124M and 1558M, Llama 1B, 3B's width (the most shared memory) and 8B; a row of 16 warps; an odd one;
-// small ones.
+// GPT-2 124M and 1558M, Llama 1B, 3B's width (the most shared memory) and 8B; a row of 16 warps; an
+// odd one; small ones.
 constexpr NormCase kNorms[] = {
     {NormKind::kLayer, DType::kBF16, 4096, 768}, {NormKind::kLayer, DType::kBF16, 999, 1600},
     {NormKind::kRms, DType::kBF16, 1000, 2048},  {NormKind::kLayer, DType::kBF16, 500, 3072},
@@ -102,7 +102,8 @@ struct ColumnSumCase {
   int64_t rows, columns;
 };
 
-// One launch, up to its most rows; two, with 88 chunks, with the most chunks, and one element at a time.
+// One launch, up to its most rows; two, with 88 chunks, with the most chunks,
+// and one element at a time.
 constexpr ColumnSumCase kColumnSums[] = {{DType::kBF16, 1024, 384},  {DType::kF32, 4096, 136},
                                          {DType::kBF16, 999, 1023},  {DType::kBF16, 8192, 1536},
                                          {DType::kF32, 20000, 100},  {DType::kBF16, 4097, 777},
@@ -119,7 +120,8 @@ TEST_CASE("column_sum") {
     op.out = memory.New(DType::kF32, {c.columns});
     // Multiples of 1/16 up to 1: no sum of them is rounded, whatever its order.
     ForEach(op.x.layout, [&](const Index& i) { Set(op.x, i, std::round(16 * Get(op.x, i)) / 16); });
-    ForEach(op.out.layout, [&](const Index& i) { Set(op.out, i, 3.0 * static_cast<double>(i[0])); });
+    ForEach(op.out.layout,
+            [&](const Index& i) { Set(op.out, i, 3.0 * static_cast<double>(i[0])); });
     const ColumnSumOp<TensorView> cpu = CopyOf(memory, op);
     both.OnCpu(&KernelTable::column_sum, cpu);
     both.OnGpu(&KernelTable::column_sum, op);
@@ -133,10 +135,11 @@ struct EmbedCase {
   int skew;  // share of the most frequent token in percent; the table's last row gets as much
 };
 
-// Sorts of one, two and three digits, by one block and by several; small tiles and large ones; a token that
-// fills nearly every tile; one block of columns and two.
-constexpr EmbedCase kEmbeds[] = {{8, 640, 50304, 72, 20}, {3, 1001, 256, 768, 0},  {2, 2500, 300000, 8, 30},
-                                 {4, 1500, 513, 96, 49},  {2, 300, 1000, 2304, 5}, {1, 4096, 2, 40, 10},
+// Sorts of one, two and three digits, by one block and by several; small tiles and large ones; a
+// token that fills nearly every tile; one block of columns and two.
+constexpr EmbedCase kEmbeds[] = {{8, 640, 50304, 72, 20},  {3, 1001, 256, 768, 0},
+                                 {2, 2500, 300000, 8, 30}, {4, 1500, 513, 96, 49},
+                                 {2, 300, 1000, 2304, 5},  {1, 4096, 2, 40, 10},
                                  {9, 1111, 700, 40, 45}};
 
 TEST_CASE("embed and embed_grad") {
@@ -190,8 +193,8 @@ struct LossCase {
   int64_t rows, vocab, padded;
 };
 
-// A row that stays on the chip, one of Llama 3 that does not, one of f32, a small one, one that no 16 bytes
-// divide; more rows than blocks run at a time.
+// A row that stays on the chip, one of Llama 3 that does not, one of f32, a small one, one that no
+// 16 bytes divide; more rows than blocks run at a time.
 constexpr LossCase kLosses[] = {{DType::kBF16, 300, 50257, 50304},
                                 {DType::kBF16, 140, 128256, 128256},
                                 {DType::kF32, 140, 50257, 50304},
@@ -214,8 +217,8 @@ TEST_CASE("cross_entropy") {
     const CrossEntropyOp<TensorView> cpu = CopyOf(memory, op);
     both.OnCpu(&KernelTable::cross_entropy, cpu);
     both.OnGpu(&KernelTable::cross_entropy, op);
-    // e^(x - max) with |x - max| <= 10 is within 4 + 15 units on either side, the sum within log2 of its
-    // length and a thread's 250 terms.
+    // e^(x - max) with |x - max| <= 10 is within 4 + 15 units on either side, the sum within log2
+    // of its length and a thread's 250 terms.
     const double relative = 2 * (19 + 270) * kU;
     CheckClose(op.loss_sum, cpu.loss_sum, "loss",
                [&](const Index&) { return relative * static_cast<double>(c.rows); });
@@ -241,7 +244,8 @@ TEST_CASE("activations") {
       const ActivationOp<TensorView> cpu = CopyOf(memory, op);
       both.OnCpu(&KernelTable::activation, cpu);
       both.OnGpu(&KernelTable::activation, op);
-      // A relative error of (8 + 4 |z|) units on either side, |z| <= 25 where the result is not tiny.
+      // A relative error of (8 + 4 |z|) units on either side, |z| <= 25 where the result is not
+      // tiny.
       CheckClose(op.out, cpu.out, "activation",
                  [&](const Index& i) { return 2 * 108 * kU * std::abs(Get(cpu.out, i)); });
 
@@ -274,7 +278,8 @@ TEST_CASE("rope on slices of a fused row") {
       both.OnCpu(&KernelTable::rope_table, table_cpu);
       both.OnGpu(&KernelTable::rope_table, table);
       // Angles of up to 300 in double, cosines rounded once.
-      CheckClose(table.table, table_cpu.table, "table", [](const Index&) { return 8 * 0x1p-52 * 301; });
+      CheckClose(table.table, table_cpu.table, "table",
+                 [](const Index&) { return 8 * 0x1p-52 * 301; });
 
       RopeOp<TensorView> op{};
       op.x = memory.NewRandom(random, dtype, {batch, length, (heads + 4) * depth});
@@ -312,7 +317,8 @@ TEST_CASE("add, cast, concat and accumulate") {
         both.OnCpu(&KernelTable::cast, cast_cpu);
         both.OnGpu(&KernelTable::cast, cast);
         CHECK(SameBits(cast.out, cast_cpu.out));
-        ConcatOp<TensorView> concat{{Update::kAccumulate}, add.a, memory.NewRandom(random, out, {n})};
+        ConcatOp<TensorView> concat{
+            {Update::kAccumulate}, add.a, memory.NewRandom(random, out, {n})};
         const ConcatOp<TensorView> concat_cpu = CopyOf(memory, concat);
         both.OnCpu(&KernelTable::concat, concat_cpu);
         both.OnGpu(&KernelTable::concat, concat);
@@ -322,11 +328,13 @@ TEST_CASE("add, cast, concat and accumulate") {
   }
 }
 
-// Many short ranges, neighbours among them, so that a launch ends in the middle of a pack that three share.
+// Many short ranges, neighbours among them, so that a launch ends in the middle
+// of a pack that three share.
 std::shared_ptr<std::vector<Range>> ManyRanges(Random& random, int64_t n) {
   auto ranges = std::make_shared<std::vector<Range>>();
   for (int64_t begin = 3; begin < n && ranges->size() < 900;) {
-    const int64_t end = std::min(n, begin + (Flip(random) ? Pick(random, 1, 3) : Pick(random, 1, 3000)));
+    const int64_t end =
+        std::min(n, begin + (Flip(random) ? Pick(random, 1, 3) : Pick(random, 1, 3000)));
     ranges->push_back({begin, end});
     begin = end + (Flip(random) ? 0 : Pick(random, 1, 900));
   }

@@ -45,8 +45,8 @@ double ValueOf(CudaDevice& device, const TensorView& view, Stream& stream) {
 
 }  // namespace
 
-// Blocks of both grids are on the device together; each launch must find its own last block, and leave its
-// word as the next needs it, in calls and in graphs.
+// Blocks of both grids are on the device together; each launch must find its own last block, and
+// leave its word as the next needs it, in calls and in graphs.
 TEST_CASE("sum_squares and finite_scan on two streams at once") {
   CudaDevice device(0);
   const auto setup = device.MakeStream("setup");
@@ -67,7 +67,8 @@ TEST_CASE("sum_squares and finite_scan on two streams at once") {
         ConvertOp<SumSquaresOp, TensorView, Shape>(work.squares, [](const TensorView& view) {
           return Shape{view.layout, static_cast<bool>(view)};
         });
-    work.squares.scratch = operands.New(DenseLayout(DType::kU8, {WorkspaceBytes(shape, Backend::kCuda)}));
+    work.squares.scratch =
+        operands.New(DenseLayout(DType::kU8, {WorkspaceBytes(shape, Backend::kCuda)}));
     // Every byte 0xff: all elements are NaN.
     work.scan.x = operands.New(DenseLayout(DType::kBF16, {n}));
     work.scan.bad_count = operands.New(DenseLayout(DType::kF64, {1}));

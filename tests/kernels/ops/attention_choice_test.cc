@@ -8,7 +8,9 @@ namespace {
 using Catch::Matchers::Contains;
 using cuda::AttentionKernel;
 
-Shape Of(DType dtype, std::initializer_list<int64_t> dims) { return {DenseLayout(dtype, dims), true}; }
+Shape Of(DType dtype, std::initializer_list<int64_t> dims) {
+  return {DenseLayout(dtype, dims), true};
+}
 
 struct Size {
   int64_t batch, length, heads, kv_heads, depth;
@@ -45,9 +47,10 @@ std::string Refusal(const AttentionGradOp<Shape>& op) {
   return choice.why;
 }
 
-TEST_CASE("cuDNN serves bf16 attention of any length, grouped queries and head dimensions in eights") {
-  for (const Size& size : {Size{64, 1024, 12, 12, 64}, Size{1, 8192, 32, 8, 128}, Size{3, 65, 6, 2, 8},
-                           Size{2, 2, 4, 1, 256}, Size{1, 33, 1, 1, 64}}) {
+TEST_CASE(
+    "cuDNN serves bf16 attention of any length, grouped queries and head dimensions in eights") {
+  for (const Size& size : {Size{64, 1024, 12, 12, 64}, Size{1, 8192, 32, 8, 128},
+                           Size{3, 65, 6, 2, 8}, Size{2, 2, 4, 1, 256}, Size{1, 33, 1, 1, 64}}) {
     CHECK(cuda::ChooseAttention(Forward(size)).kernel == AttentionKernel::kCudnn);
     CHECK(Refusal(Grad(size)).empty());
   }
@@ -104,11 +107,12 @@ TEST_CASE("scratch covers what cuDNN asks for, closely") {
     int64_t needed;
   };
   for (const auto& [size, deterministic, needed] :
-       {Case{{64, 1024, 12, 12, 64}, false, 204472576}, Case{{16, 1024, 25, 25, 64}, true, 840499456},
-        Case{{8, 4096, 32, 8, 64}, false, 541065472}, Case{{1, 8192, 32, 8, 128}, false, 269484288},
-        Case{{4, 256, 6, 6, 64}, true, 3170560}, Case{{2, 2, 4, 2, 64}, true, 135488},
-        Case{{3, 65, 6, 2, 64}, false, 603976}, Case{{3, 65, 6, 2, 64}, true, 894280},
-        Case{{2, 1000, 4, 2, 96}, true, 19881472}, Case{{1, 129, 4, 2, 248}, false, 1026192}}) {
+       {Case{{64, 1024, 12, 12, 64}, false, 204472576},
+        Case{{16, 1024, 25, 25, 64}, true, 840499456}, Case{{8, 4096, 32, 8, 64}, false, 541065472},
+        Case{{1, 8192, 32, 8, 128}, false, 269484288}, Case{{4, 256, 6, 6, 64}, true, 3170560},
+        Case{{2, 2, 4, 2, 64}, true, 135488}, Case{{3, 65, 6, 2, 64}, false, 603976},
+        Case{{3, 65, 6, 2, 64}, true, 894280}, Case{{2, 1000, 4, 2, 96}, true, 19881472},
+        Case{{1, 129, 4, 2, 248}, false, 1026192}}) {
     const int64_t planned = cuda::AttentionBytes(Grad(size, deterministic));
     INFO("T " << size.length << " D " << size.depth << " deterministic " << deterministic);
     CHECK(planned >= needed);

@@ -5,7 +5,9 @@
 namespace millrace {
 namespace {
 
-Shape Of(DType dtype, std::initializer_list<int64_t> dims) { return {DenseLayout(dtype, dims), true}; }
+Shape Of(DType dtype, std::initializer_list<int64_t> dims) {
+  return {DenseLayout(dtype, dims), true};
+}
 
 MatmulOp<Shape> Matmul(DType ab, DType out, int64_t m, int64_t n, int64_t k) {
   MatmulOp<Shape> op;
@@ -107,8 +109,9 @@ TEST_CASE("workspace of the CPU: attention keeps one block of scores, and conver
 TEST_CASE("unsupported shapes are named with the value and the limit") {
   using Catch::Matchers::Contains;
   CHECK(WhyUnsupported(Matmul(DType::kF32, DType::kF32, 1, 2, 3), Backend::kCpu).empty());
-  CHECK_THAT(WhyUnsupported(Matmul(DType::kF32, DType::kF32, int64_t{1} << 31, 2, 3), Backend::kCpu),
-             Contains("2147483648") && Contains("2147483647"));
+  CHECK_THAT(
+      WhyUnsupported(Matmul(DType::kF32, DType::kF32, int64_t{1} << 31, 2, 3), Backend::kCpu),
+      Contains("2147483648") && Contains("2147483647"));
   CHECK(WhyUnsupported(Attention(DType::kF32, 1, 2, 4, 2, 8), Backend::kCpu).empty());
   CHECK_THAT(WhyUnsupported(Attention(DType::kF32, 1, 2, 4, 3, 8), Backend::kCpu),
              Contains("4 heads") && Contains("3"));

@@ -7,7 +7,8 @@
 namespace millrace {
 namespace {
 
-// Schedules as tables of (step, factor between min_lr and lr), written apart from the implementation.
+// Schedules as tables of (step, factor between min_lr and lr), written apart from the
+// implementation.
 struct Point {
   int64_t step;
   double lr;
@@ -21,7 +22,8 @@ void CheckPoints(const LearningRate& schedule, const std::vector<Point>& points)
 }
 
 TEST_CASE("warm-up is linear, reaches lr at its last step, and comes before every schedule") {
-  for (const ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kCosine, ScheduleKind::kWsd}) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::kConstant, ScheduleKind::kCosine, ScheduleKind::kWsd}) {
     const LearningRate schedule{kind, 0.8, 0.1, 4, 50, 100};
     CheckPoints(schedule, {{0, 0.2}, {1, 0.4}, {2, 0.6}, {3, 0.8}, {4, 0.8}});
   }
@@ -51,8 +53,14 @@ TEST_CASE("cosine falls from lr to min_lr over decay_steps and stays") {
 
 TEST_CASE("warm-up, stable, decay: linear to min_lr at total_steps") {
   const LearningRate schedule{ScheduleKind::kWsd, 1.0, 0.5, 5, 20, 100};
-  CheckPoints(schedule,
-              {{5, 1.0}, {79, 1.0}, {80, 1.0}, {81, 0.975}, {90, 0.75}, {99, 0.525}, {100, 0.5}, {500, 0.5}});
+  CheckPoints(schedule, {{5, 1.0},
+                         {79, 1.0},
+                         {80, 1.0},
+                         {81, 0.975},
+                         {90, 0.75},
+                         {99, 0.525},
+                         {100, 0.5},
+                         {500, 0.5}});
 }
 
 TEST_CASE("a decay of no steps is over at once") {

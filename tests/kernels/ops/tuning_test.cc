@@ -8,11 +8,14 @@
 namespace millrace {
 namespace {
 
-Shape Dense(DType dtype, int64_t rows, int64_t cols) { return {DenseLayout(dtype, {rows, cols}), true}; }
+Shape Dense(DType dtype, int64_t rows, int64_t cols) {
+  return {DenseLayout(dtype, {rows, cols}), true};
+}
 
 MatmulOp<Shape> Matmul(DType operands, DType out, int64_t m, int64_t n, int64_t k) {
   MatmulOp<Shape> op;
-  op.a = Dense(operands, m, k), op.b = TransposedView(Dense(operands, n, k)), op.out = Dense(out, m, n);
+  op.a = Dense(operands, m, k), op.b = TransposedView(Dense(operands, n, k)),
+  op.out = Dense(out, m, n);
   return op;
 }
 
@@ -58,7 +61,9 @@ TEST_CASE("the update is no part of a product, the bias is, and pre is its resul
   CHECK(ToString(KeyOf(op).value()) == "bf16 48 x 80 x 32 -> bf16, a 32, b T 32, out 80, bias");
 }
 
-TEST_CASE("what rounds once to bf16 is the product of a dense f32 result, and has scratch for all of it") {
+TEST_CASE(
+    "what rounds once to bf16 is the product of a dense f32 result, and has scratch for all of "
+    "it") {
   MatmulOp<Shape> op = Matmul(DType::kBF16, DType::kBF16, 4096, 3000, 32);
   const std::optional<MatmulKey> of_bf16 = KeyOf(op),
                                  of_f32 = KeyOf(Matmul(DType::kBF16, DType::kF32, 4096, 3000, 32));
@@ -138,13 +143,16 @@ MatmulOp<Shape> WithGeluGrad(int64_t n) {
   return op;
 }
 
-TEST_CASE("GELU's gradient is asked of a library in bf16, at a pre that lies like out, in whole vectors") {
+TEST_CASE(
+    "GELU's gradient is asked of a library in bf16, at a pre that lies like out, in whole "
+    "vectors") {
   const MatmulOp<Shape> op = WithGeluGrad(80);
   const MatmulKey product = KeyOf(op).value(), fused = FusedKeyOf(op).value();
   CHECK(ToString(product) == "bf16 48 x 80 x 32 -> bf16, a 32, b T 32, out 80");
   CHECK(ToString(fused) == ToString(product) + ", GELU's gradient");
   CHECK(HashOf(fused) != HashOf(product));
-  CHECK(product < fused);  // tuned in that order: the product's algorithm is what the fused one must beat
+  CHECK(product <
+        fused);  // tuned in that order: the product's algorithm is what the fused one must beat
   CHECK_FALSE(FusedKeyOf(Matmul(DType::kBF16, DType::kBF16, 48, 80, 32)).has_value());
   CHECK_FALSE(FusedKeyOf(WithGeluGrad(84)).has_value());  // rows of 168 bytes
   MatmulOp<Shape> other = op;
@@ -166,8 +174,8 @@ TuningTable Example() {
   MatmulOp<Shape> biased = Matmul(DType::kBF16, DType::kBF16, 48, 80, 36);
   biased.bias = {DenseLayout(DType::kBF16, {80}), true};
   table.matmuls[KeyOf(biased).value()] = {std::string(128, 'a'), "id 66, tile 23", 12.25, 13.5};
-  table.matmuls[KeyOf(Matmul(DType::kF32, DType::kF32, 7, 5, 3)).value()] = {std::string(128, '0'), "id 0", 1,
-                                                                             2};
+  table.matmuls[KeyOf(Matmul(DType::kF32, DType::kF32, 7, 5, 3)).value()] = {std::string(128, '0'),
+                                                                             "id 0", 1, 2};
   return table;
 }
 
@@ -194,7 +202,8 @@ TEST_CASE("a table's hash is of what decides results, not of times") {
 }
 
 TEST_CASE("a product with GELU's gradient is an entry of its own, which older tables lack") {
-  const MatmulKey product = KeyOf(WithGeluGrad(80)).value(), fused = FusedKeyOf(WithGeluGrad(80)).value();
+  const MatmulKey product = KeyOf(WithGeluGrad(80)).value(),
+                  fused = FusedKeyOf(WithGeluGrad(80)).value();
   TuningTable older{.device = "GPU", .library_version = "1", .matmuls = {}};
   older.matmuls[product] = {std::string(128, 'a'), "id 66", 12, 13};
   const std::string older_text = older.ToText();

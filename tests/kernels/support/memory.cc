@@ -94,8 +94,8 @@ TensorView Memory::NewRandom(Random& random, DType dtype, std::initializer_list<
   return view;
 }
 
-TensorView Memory::NewTokens(Random& random, std::initializer_list<int64_t> dims, int64_t low, int64_t high,
-                             Strides strides) {
+TensorView Memory::NewTokens(Random& random, std::initializer_list<int64_t> dims, int64_t low,
+                             int64_t high, Strides strides) {
   const TensorView view = New(DType::kI32, dims, strides);
   ForEach(view.layout,
           [&](const Index& i) { Set(view, i, static_cast<double>(Pick(random, low, high - 1))); });
@@ -129,7 +129,8 @@ TensorView Memory::Clone(const TensorView& view) {
 
 Memory::Block& Memory::BlockOf(const TensorView& view) {
   for (const auto& block : blocks_)
-    if (block->data.get() <= view.data && view.data < block->data.get() + block->bytes) return *block;
+    if (block->data.get() <= view.data && view.data < block->data.get() + block->bytes)
+      return *block;
   MR_CHECK(false, "a view of {} lies in no block of this test", ToString(view.layout));
   return *blocks_.front();
 }
@@ -146,7 +147,8 @@ bool SameBits(const TensorView& a, const TensorView& b) {
            ToString(a.layout), ToString(b.layout));
   bool same = true;
   ForEach(a.layout, [&](const Index& i) {
-    same &= std::memcmp(AddressOf(a, i), AddressOf(b, i), static_cast<size_t>(Bytes(a.dtype()))) == 0;
+    same &=
+        std::memcmp(AddressOf(a, i), AddressOf(b, i), static_cast<size_t>(Bytes(a.dtype()))) == 0;
   });
   return same;
 }

@@ -1,5 +1,6 @@
-// Operands of a kernel test, in host memory: typed strided views over blocks with guard bytes, filled with
-// poison where no view writes. `Subject` (subject.h) copies them to the device under test and back.
+// Operands of a kernel test, in host memory: typed strided views over blocks with guard
+// bytes, filled with poison where no view writes. `Subject` (subject.h) copies them to the
+// device under test and back.
 #pragma once
 
 #include <array>
@@ -63,13 +64,14 @@ class Memory {
   };
 
   // A new block; every byte is 0xff, a NaN in every float type. Absent-view tests use TensorView{}.
-  TensorView New(DType dtype, std::initializer_list<int64_t> dims, Strides strides = Strides::kDense);
+  TensorView New(DType dtype, std::initializer_list<int64_t> dims,
+                 Strides strides = Strides::kDense);
   // The same with uniform values in [-scale, scale].
   TensorView NewRandom(Random& random, DType dtype, std::initializer_list<int64_t> dims,
                        Strides strides = Strides::kDense, double scale = 1);
   // i32 tokens in [low, high).
-  TensorView NewTokens(Random& random, std::initializer_list<int64_t> dims, int64_t low, int64_t high,
-                       Strides strides = Strides::kDense);
+  TensorView NewTokens(Random& random, std::initializer_list<int64_t> dims, int64_t low,
+                       int64_t high, Strides strides = Strides::kDense);
   TensorView NewScalars(const StepScalars& scalars);
   // A new block with the view's dtype, dims and strides.
   TensorView NewLike(const TensorView& view);

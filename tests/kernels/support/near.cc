@@ -9,8 +9,11 @@
 namespace millrace::test {
 
 void CheckNear(const TensorView& got, const Reference& reference, const char* name) {
-  MR_CHECK_EQ(got.numel(), static_cast<int64_t>(reference.size()), "elements of {} and its reference", name);
-  const double half_ulp = got.dtype() == DType::kBF16 ? 0x1p-8 : got.dtype() == DType::kF32 ? kU : 0;
+  MR_CHECK_EQ(got.numel(), static_cast<int64_t>(reference.size()),
+              "elements of {} and its reference", name);
+  const double half_ulp = got.dtype() == DType::kBF16  ? 0x1p-8
+                          : got.dtype() == DType::kF32 ? kU
+                                                       : 0;
   const double tiny = 0x1p-126;  // below the normal range the spacing is absolute
   double worst = 0, worst_got = 0;
   Expected worst_expected;
@@ -26,9 +29,10 @@ void CheckNear(const TensorView& got, const Reference& reference, const char* na
       worst = ratio, worst_got = value, worst_expected = e, where = i;
     }
   });
-  INFO(name << ' ' << ToString(got.layout) << ": error / bound = " << worst << " at [" << where[0] << ", "
-            << where[1] << ", " << where[2] << ", " << where[3] << "]: " << worst_got << ", expected "
-            << worst_expected.value << " within " << worst_expected.bound << " before rounding");
+  INFO(name << ' ' << ToString(got.layout) << ": error / bound = " << worst << " at [" << where[0]
+            << ", " << where[1] << ", " << where[2] << ", " << where[3] << "]: " << worst_got
+            << ", expected " << worst_expected.value << " within " << worst_expected.bound
+            << " before rounding");
   CHECK(worst <= 1);
 }
 

@@ -1,9 +1,9 @@
 // Comparison with a double-precision reference, element by element, with a bound per element.
 //
-// A reference computes for each element its value and a bound on the error of any f32 evaluation, derived to
-// first order in the unit roundoff u = 2^-24: a sum of n terms in any order is within n*u*sum|terms| (Higham,
-// Accuracy and Stability, 4.2), a product or quotient adds u relative. The rounding to the output's dtype is
-// added here.
+// A reference computes for each element its value and a bound on the error of any f32 evaluation,
+// derived to first order in the unit roundoff u = 2^-24: a sum of n terms in any order is within
+// n*u*sum|terms| (Higham, Accuracy and Stability, 4.2), a product or quotient adds u relative. The
+// rounding to the output's dtype is added here.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct Expected {
 // One per element, last dimension fastest.
 using Reference = std::vector<Expected>;
 
-// |got - value| <= bound + rounding to the dtype, for every element; CHECKs once and names the worst element.
+// |got - value| <= bound + rounding to the dtype, for every element; CHECKs once
+// and names the worst element.
 void CheckNear(const TensorView& got, const Reference& reference, const char* name);
 
 // sum of terms with its bound.

@@ -19,14 +19,16 @@ struct Placement {
   int64_t bytes = 0;
 };
 
-// Scratch in an allocation of its own, between guards. It may be large, so only the guards are looked at.
+// Scratch in an allocation of its own, between guards. It may be large, so only
+// the guards are looked at.
 class GuardedScratch {
  public:
   GuardedScratch(const Subject& subject, int64_t bytes, std::byte fill)
       : subject_(subject),
         bytes_(bytes),
         fill_(fill),
-        buffer_(subject.device.Allocate(kAlignment + bytes + Memory::kGuard, "scratch of a kernel test")) {
+        buffer_(subject.device.Allocate(kAlignment + bytes + Memory::kGuard,
+                                        "scratch of a kernel test")) {
     subject.device.EnqueueFill(buffer_->data(), fill, buffer_->bytes(), subject.stream);
   }
 
@@ -67,7 +69,8 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
     if (!Writes(operand.access)) continue;
     ForEach(operand.view->layout, [&](const Index& i) {
       const int64_t at = AddressOf(*operand.view, i) - block.data.get();
-      for (int64_t b = 0; b < millrace::Bytes(operand.view->dtype()); ++b) writable[&block][at + b] = true;
+      for (int64_t b = 0; b < millrace::Bytes(operand.view->dtype()); ++b)
+        writable[&block][at + b] = true;
     });
   }
   // Other garbage where the op only writes, unless it is also read (in place).
@@ -77,7 +80,8 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
     Memory::Block& block = memory_.BlockOf(*operand.view);
     ForEach(operand.view->layout, [&](const Index& i) {
       const int64_t at = AddressOf(*operand.view, i) - block.data.get();
-      for (int64_t b = 0; b < millrace::Bytes(operand.view->dtype()); ++b) garbage[&block][at + b] = false;
+      for (int64_t b = 0; b < millrace::Bytes(operand.view->dtype()); ++b)
+        garbage[&block][at + b] = false;
     });
   }
 
@@ -85,7 +89,8 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
     const std::byte fill = shift == 0 ? std::byte{0xff} : std::byte{0x41};
     Placement place;
     for (const auto& [block, bytes] : before) {
-      // The first element is aligned to kAlignment in the first run, and as little as allowed in the second.
+      // The first element is aligned to kAlignment in the first run, and as little
+      // as allowed in the second.
       place.offsets[block] = RoundUp(place.bytes, kAlignment) + kAlignment - Memory::kGuard +
                              shift * std::max(block->alignment, subject_.alignment);
       place.bytes = place.offsets[block] + block->bytes;
@@ -100,7 +105,8 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
     subject_.device.CopyFromHost(buffer->data(), image.data(), place.bytes, subject_.stream);
     for (size_t i = 0; i < operands.size(); ++i) {
       Memory::Block& block = memory_.BlockOf(host[i]);
-      operands[i].view->data = buffer->data() + place.offsets[&block] + (host[i].data - block.data.get());
+      operands[i].view->data =
+          buffer->data() + place.offsets[&block] + (host[i].data - block.data.get());
     }
     if (scratch != nullptr) *scratch = guarded.view();
     call();
@@ -124,7 +130,8 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
     INFO("bytes changed that no written operand covers");
     CHECK(stray == 0);
   }
-  for (const auto& [block, bytes] : results) std::copy(bytes.begin(), bytes.end(), block->data.get());
+  for (const auto& [block, bytes] : results)
+    std::copy(bytes.begin(), bytes.end(), block->data.get());
 }
 
 }  // namespace millrace::test::internal

@@ -1,11 +1,12 @@
 // A backend under test, and the way the contract suite runs one op of it.
 //
 // Run checks for every call, whatever the op:
-//   - bytes that no written operand covers keep their value: read operands, the gaps of strided views, guards
-//   around each block;
-//   - scratch is exactly WorkspaceBytes, starts as garbage, and the guards around it keep their value;
-//   - a second run at other addresses (shifted by the subject's alignment), with other garbage in scratch and
-//     in the write-only operands, gives the same bits.
+//   - bytes that no written operand covers keep their value: read operands, the gaps of strided
+//   views, guards around each block;
+//   - scratch is exactly WorkspaceBytes, starts as garbage, and the guards
+//     around it keep their value;
+//   - a second run at other addresses (shifted by the subject's alignment), with other garbage in
+//     scratch and in the write-only operands, gives the same bits.
 // Results are then in the host views of the op.
 #pragma once
 
@@ -25,8 +26,8 @@ struct Subject {
   Device& device;
   Stream& stream;
   Backend backend;
-  // What the backend may rely on for addresses of operands, in bytes. 0: each is aligned to its elements
-  // only.
+  // What the backend may rely on for addresses of operands, in bytes. 0: each is
+  // aligned to its elements only.
   int64_t alignment = 0;
 };
 
@@ -37,13 +38,14 @@ struct Operand {
   Access access;
 };
 
-// The work of Run, for operands without scratch, which is `scratch_bytes` long. `call` runs the op on the
-// rewritten views.
+// The work of Run, for operands without scratch, which is `scratch_bytes` long. `call` runs the op
+// on the rewritten views.
 class Runner {
  public:
   Runner(const Subject& subject, Memory& memory, int64_t scratch_bytes)
       : subject_(subject), memory_(memory), scratch_bytes_(scratch_bytes) {}
-  void Run(const std::vector<Operand>& operands, TensorView* scratch, const std::function<void()>& call);
+  void Run(const std::vector<Operand>& operands, TensorView* scratch,
+           const std::function<void()>& call);
 
  private:
   const Subject& subject_;
@@ -55,7 +57,8 @@ class Runner {
 
 inline Shape ShapeOf(const TensorView& view) { return {view.layout, static_cast<bool>(view)}; }
 
-// Runs entry(op) on the subject's device. The op's views lie in `memory`; its scratch is supplied here.
+// Runs entry(op) on the subject's device. The op's views lie in `memory`; its
+// scratch is supplied here.
 template <template <class> class Op>
 void Run(const Subject& subject, Memory& memory, KernelFn<Op> entry, const Op<TensorView>& op) {
   Op<TensorView> bound = op;

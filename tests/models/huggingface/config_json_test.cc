@@ -21,12 +21,14 @@ std::string ReadText(const std::string& path) {
 
 Json GoldenConfigJson(const std::string& model, bool transformers4) {
   const std::string folder = "tests/golden/" + model;
-  return Json::parse(ReadText(folder + (transformers4 ? "/config_transformers4.json" : "/hf/config.json")));
+  return Json::parse(
+      ReadText(folder + (transformers4 ? "/config_transformers4.json" : "/hf/config.json")));
 }
 
 ModelConfig Read(const Json& config) { return ModelFromHuggingFace(config.dump(2), "config.json"); }
 
-// The keys of golden.json, which the script that made the data wrote next to it; resolved as Read resolves.
+// The keys of golden.json, which the script that made the data wrote next to it;
+// resolved as Read resolves.
 ModelConfig GoldenModel(const std::string& model) {
   const Json golden = Json::parse(ReadText("tests/golden/" + model + "/golden.json"));
   const std::vector<ConfigText> texts = {
@@ -38,7 +40,8 @@ ModelConfig GoldenModel(const std::string& model) {
   return m;
 }
 
-TEST_CASE("transformers 4 and 5 write the same model in two forms, and both are read", "[huggingface]") {
+TEST_CASE("transformers 4 and 5 write the same model in two forms, and both are read",
+          "[huggingface]") {
   const std::string model = GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny");
   const bool transformers4 = GENERATE(true, false);
   CAPTURE(model, transformers4);
@@ -67,7 +70,8 @@ const char* const kPublishedGpt2 = R"({
   "summary_first_dropout": 0.1, "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
   "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257})";
 
-TEST_CASE("an old gpt2 file leaves fields out, and their defaults are transformers'", "[huggingface]") {
+TEST_CASE("an old gpt2 file leaves fields out, and their defaults are transformers'",
+          "[huggingface]") {
   const ModelConfig m = ModelFromHuggingFace(kPublishedGpt2, "config.json");
   CHECK(m.layers == 12);
   CHECK(m.ffn == 3072);
@@ -78,7 +82,8 @@ TEST_CASE("an old gpt2 file leaves fields out, and their defaults are transforme
   CHECK_FALSE(m.rope_theta.has_value());
 }
 
-TEST_CASE("an old llama file leaves fields out, and their defaults are transformers'", "[huggingface]") {
+TEST_CASE("an old llama file leaves fields out, and their defaults are transformers'",
+          "[huggingface]") {
   const ModelConfig m = Read({{"model_type", "llama"},
                               {"hidden_size", 64},
                               {"num_hidden_layers", 3},
@@ -125,7 +130,10 @@ TEST_CASE("a field that is not honoured is an error that names it and its value"
       {"gpt2_tiny", "/embd_pdrop", 0.1, {"embd_pdrop = 0.1", "no dropout"}},
       {"gpt2_tiny", "/activation_function", "gelu", {"activation_function = \"gelu\"", "gelu_new"}},
       {"gpt2_tiny", "/scale_attn_weights", false, {"scale_attn_weights = false"}},
-      {"gpt2_tiny", "/scale_attn_by_inverse_layer_idx", true, {"scale_attn_by_inverse_layer_idx = true"}},
+      {"gpt2_tiny",
+       "/scale_attn_by_inverse_layer_idx",
+       true,
+       {"scale_attn_by_inverse_layer_idx = true"}},
       {"gpt2_tiny", "/reorder_and_upcast_attn", true, {"reorder_and_upcast_attn = true"}},
       {"gpt2_tiny", "/add_cross_attention", true, {"add_cross_attention = true"}},
       {"gpt2_tiny", "/n_ctx", 512, {"n_ctx = 512", "n_positions, which is 17"}},
@@ -134,7 +142,10 @@ TEST_CASE("a field that is not honoured is an error that names it and its value"
       {"gpt2_tiny", "/n_layer", 2.5, {"n_layer = 2.5", "whole number"}},
       {"gpt2_tiny", "/n_layer", 20000, {"model.layers 20000", "from 1 to 10000"}},
       {"gpt2_tiny", "/n_layer", nullptr, {"n_layer is missing"}},
-      {"gpt2_tiny", "/tie_word_embeddings", "yes", {"tie_word_embeddings = \"yes\"", "true or false"}},
+      {"gpt2_tiny",
+       "/tie_word_embeddings",
+       "yes",
+       {"tie_word_embeddings = \"yes\"", "true or false"}},
       {"gpt2_tiny", "/layer_norm_epsilon", 0, {"layer_norm_epsilon = 0", "positive"}},
       {"gpt2_tiny", "/quantization_config", {{"bits", 4}}, {"quantization_config = {\"bits\":4}"}},
       {"gpt2_tiny", "/auto_map", {{"AutoModel", "code.Model"}}, {"auto_map", "not run"}},
@@ -161,7 +172,10 @@ TEST_CASE("a field that is not honoured is an error that names it and its value"
        "/rope_parameters/partial_rotary_factor",
        0.25,
        {"rope_parameters.partial_rotary_factor = 0.25"}},
-      {"llama_tiny", "/rope_parameters/attention_factor", 2, {"rope_parameters.attention_factor = 2"}},
+      {"llama_tiny",
+       "/rope_parameters/attention_factor",
+       2,
+       {"rope_parameters.attention_factor = 2"}},
       {"llama_tiny",
        "/rope_parameters/low_freq_factor",
        4,
@@ -197,18 +211,22 @@ TEST_CASE("everything wrong with a file is said at once, with its line", "[huggi
   const std::string text =
       "{\n\"model_type\": \"llama\",\n\"hidden_act\": \"relu\",\n\"mystery\": [1, "
       "2],\n\"num_hidden_layers\": -1,\n\"attention_bias\": true}";
-  RequireError(ErrorCode::kData,
-               {"line 3: hidden_act = \"relu\"", "line 4: mystery = [1,2]", "line 5: num_hidden_layers = -1",
-                "line 6: attention_bias = true", "hidden_size is missing", "vocab_size is missing"},
-               [&] { ModelFromHuggingFace(text, "config.json"); });
-  RequireError(ErrorCode::kData, {"folder/config.json", "line 2"},
-               [] { ModelFromHuggingFace("{\"model_type\": \"gpt2\",\n oops", "folder/config.json"); });
-  RequireError(ErrorCode::kData, {"must be an object"}, [] { ModelFromHuggingFace("[]", "config.json"); });
+  RequireError(
+      ErrorCode::kData,
+      {"line 3: hidden_act = \"relu\"", "line 4: mystery = [1,2]", "line 5: num_hidden_layers = -1",
+       "line 6: attention_bias = true", "hidden_size is missing", "vocab_size is missing"},
+      [&] { ModelFromHuggingFace(text, "config.json"); });
+  RequireError(ErrorCode::kData, {"folder/config.json", "line 2"}, [] {
+    ModelFromHuggingFace("{\"model_type\": \"gpt2\",\n oops", "folder/config.json");
+  });
+  RequireError(ErrorCode::kData, {"must be an object"},
+               [] { ModelFromHuggingFace("[]", "config.json"); });
   RequireError(ErrorCode::kData, {"model_type is missing"},
                [] { ModelFromHuggingFace("{}", "config.json"); });
 }
 
-TEST_CASE("a field given twice is an error: transformers would take one of the two", "[huggingface]") {
+TEST_CASE("a field given twice is an error: transformers would take one of the two",
+          "[huggingface]") {
   std::string text = kPublishedGpt2;
   text.insert(1, "\"n_layer\": 6,");
   RequireError(ErrorCode::kData, {"n_layer"}, [&] { ModelFromHuggingFace(text, "config.json"); });

@@ -26,7 +26,8 @@ std::set<std::string> NamesOf(const ModelSpec& spec) {
   return names;
 }
 
-const HuggingFaceTensor& Named(const std::vector<HuggingFaceTensor>& tensors, const std::string& name) {
+const HuggingFaceTensor& Named(const std::vector<HuggingFaceTensor>& tensors,
+                               const std::string& name) {
   for (const HuggingFaceTensor& tensor : tensors)
     if (tensor.name == name) return tensor;
   FAIL("no " << name);
@@ -43,8 +44,8 @@ ModelOptions Tied(ModelOptions options) {
 }
 
 TEST_CASE("gpt2's linear weights are stored transposed, everything else as ours", "[huggingface]") {
-  const auto tensors =
-      HuggingFaceTensors(MakeModel(TinyGpt2())->spec());  // C = 10, 3 heads of 4, F = 22, V = 37, T = 7
+  const auto tensors = HuggingFaceTensors(
+      MakeModel(TinyGpt2())->spec());  // C = 10, 3 heads of 4, F = 22, V = 37, T = 7
   using Dims = std::vector<int64_t>;
   CHECK(Named(tensors, "transformer.wte.weight").shape == Dims{37, 10});  // no padded rows
   CHECK(Named(tensors, "transformer.wpe.weight").shape == Dims{7, 10});
@@ -58,8 +59,8 @@ TEST_CASE("gpt2's linear weights are stored transposed, everything else as ours"
 }
 
 TEST_CASE("llama's projections are row ranges of our fused ones", "[huggingface]") {
-  const auto tensors =
-      HuggingFaceTensors(MakeModel(TinyLlama())->spec());  // C = 10, 4 / 2 heads of 4, F = 14, V = 37
+  const auto tensors = HuggingFaceTensors(
+      MakeModel(TinyLlama())->spec());  // C = 10, 4 / 2 heads of 4, F = 14, V = 37
   using Dims = std::vector<int64_t>;
   const auto check = [&](const std::string& name, const std::string& param, const Dims& shape,
                          int64_t first_row) {
@@ -78,8 +79,10 @@ TEST_CASE("llama's projections are row ranges of our fused ones", "[huggingface]
   check("lm_head.weight", "lm_head.weight", {37, 10}, 0);
 }
 
-TEST_CASE("the tensors cover every element of every parameter once, and come back from it", "[huggingface]") {
-  const ModelOptions options = GENERATE(TinyGpt2(12), Untied(TinyGpt2()), TinyLlama(12), Tied(TinyLlama(2)));
+TEST_CASE("the tensors cover every element of every parameter once, and come back from it",
+          "[huggingface]") {
+  const ModelOptions options =
+      GENERATE(TinyGpt2(12), Untied(TinyGpt2()), TinyLlama(12), Tied(TinyLlama(2)));
   const ModelSpec spec = MakeModel(options)->spec();
   std::map<std::string, std::vector<float>> params, covered;
   float next = 1;
@@ -96,11 +99,13 @@ TEST_CASE("the tensors cover every element of every parameter once, and come bac
       for (size_t i = 0; i < n; ++i) {
         std::vector<float>& to = covered.at(tensor.param);
         const float value = stored[static_cast<size_t>(begin) + i];
-        const auto at = std::find(params.at(tensor.param).begin(), params.at(tensor.param).end(), value) -
-                        params.at(tensor.param).begin();
+        const auto at =
+            std::find(params.at(tensor.param).begin(), params.at(tensor.param).end(), value) -
+            params.at(tensor.param).begin();
         REQUIRE(to.at(static_cast<size_t>(at)) == 0);
       }
-      CopyToParam(tensor, begin, std::span<const float>(stored).subspan(static_cast<size_t>(begin), n),
+      CopyToParam(tensor, begin,
+                  std::span<const float>(stored).subspan(static_cast<size_t>(begin), n),
                   covered.at(tensor.param));
     }
   }
@@ -108,7 +113,8 @@ TEST_CASE("the tensors cover every element of every parameter once, and come bac
 }
 
 TEST_CASE("a transposed weight's element [i, o] is ours [o, i]", "[huggingface]") {
-  const HuggingFaceTensor tensor{"w", {2, 3}, "p", 0, 2, true};  // stored [in 2, out 3], ours [out 3, in 2]
+  const HuggingFaceTensor tensor{"w", {2, 3}, "p",
+                                 0,   2,      true};  // stored [in 2, out 3], ours [out 3, in 2]
   std::vector<float> param(6);
   const std::vector<float> stored = {0, 1, 2, 10, 11, 12};  // 10 i + o
   CopyToParam(tensor, 0, stored, param);
@@ -129,7 +135,8 @@ TEST_CASE("a folder saved from the bare model has no prefix, and old versions sa
   if (options.family == ModelFamily::kGpt2) {
     bare.insert({"h.0.attn.bias", "h.1.attn.bias", "h.1.attn.masked_bias"});
   } else {
-    bare.insert({"layers.0.self_attn.rotary_emb.inv_freq", "layers.1.self_attn.rotary_emb.inv_freq"});
+    bare.insert(
+        {"layers.0.self_attn.rotary_emb.inv_freq", "layers.1.self_attn.rotary_emb.inv_freq"});
   }
   const TensorMatch match = MatchTensors(spec, bare, "folder");
   const auto want = HuggingFaceTensors(spec);
@@ -156,16 +163,18 @@ TEST_CASE("missing and superfluous tensors are named, all of them", "[huggingfac
   names.erase("model.norm.weight");
   names.erase("model.layers.1.mlp.up_proj.weight");
   names.insert({"model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"});
-  RequireError(
-      ErrorCode::kData,
-      {"folder", "2 missing", "model.norm.weight", "model.layers.1.mlp.up_proj.weight", "2 without a place",
-       "model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"},
-      [&] { MatchTensors(spec, names, "folder"); });
+  RequireError(ErrorCode::kData,
+               {"folder", "2 missing", "model.norm.weight", "model.layers.1.mlp.up_proj.weight",
+                "2 without a place", "model.layers.2.mlp.up_proj.weight",
+                "model.layers.0.self_attn.q_proj.bias"},
+               [&] { MatchTensors(spec, names, "folder"); });
 }
 
-TEST_CASE("a tied model's folder may repeat the head; an untied one's must have it", "[huggingface]") {
+TEST_CASE("a tied model's folder may repeat the head; an untied one's must have it",
+          "[huggingface]") {
   const ModelOptions options = GENERATE(TinyGpt2(), TinyLlama());
-  const ModelSpec tied = MakeModel(Tied(options))->spec(), untied = MakeModel(Untied(options))->spec();
+  const ModelSpec tied = MakeModel(Tied(options))->spec(),
+                  untied = MakeModel(Untied(options))->spec();
   CHECK_FALSE(MatchTensors(tied, NamesOf(tied), "folder").tied_head);
   const TensorMatch repeated = MatchTensors(tied, NamesOf(untied), "folder");
   CHECK(repeated.tied_head == "lm_head.weight");

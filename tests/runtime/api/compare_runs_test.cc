@@ -22,9 +22,12 @@ float Ulps(float value, int32_t ulps) {  // value > 0
 RecordedRun Run(int64_t n) {
   RecordedRun run;
   for (int64_t step = 1; step <= n; ++step)
-    run.metrics.steps[step] = {8 - static_cast<float>(step) / 4, 1 + static_cast<float>(step) / 8, {}, ""};
+    run.metrics.steps[step] = {
+        8 - static_cast<float>(step) / 4, 1 + static_cast<float>(step) / 8, {}, ""};
   run.summary = {
-      {n, {{"param_hash", "p"}, {"optimizer_hash", "o"}, {"plan_hash", "q"}, {"tuning_hash", ""}}, {}}};
+      {n,
+       {{"param_hash", "p"}, {"optimizer_hash", "o"}, {"plan_hash", "q"}, {"tuning_hash", ""}},
+       {}}};
   RecordedCall call;
   call.world = 2;
   call.backend = "cpu";
@@ -35,7 +38,8 @@ RecordedRun Run(int64_t n) {
 }
 
 TEST_CASE("ulps are steps to the next float32, across zero too, and none to a NaN", "[compare]") {
-  const float tiny = std::numeric_limits<float>::denorm_min(), max = std::numeric_limits<float>::max();
+  const float tiny = std::numeric_limits<float>::denorm_min(),
+              max = std::numeric_limits<float>::max();
   CHECK(UlpsBetween(1.5f, 1.5f) == 0);
   CHECK(UlpsBetween(1.0f, Ulps(1.0f, 3)) == 3);
   CHECK(UlpsBetween(Ulps(2.0f, -2), Ulps(2.0f, 1)) == 3);  // over a power of two
@@ -62,7 +66,8 @@ TEST_CASE("a run is the same as itself, wherever it lies", "[compare]") {
   CHECK(c.stages.empty());
 }
 
-TEST_CASE("the first differing step is found by bits, with ulps and the growth after it", "[compare]") {
+TEST_CASE("the first differing step is found by bits, with ulps and the growth after it",
+          "[compare]") {
   const RecordedRun a = Run(40);
   RecordedRun b = a;
   for (int64_t step = 7; step <= 40; ++step) {
@@ -99,7 +104,8 @@ TEST_CASE("a difference in the last common step has no growth", "[compare]") {
   CHECK(c.same());  // what counts is the losses and what the run ended with
 }
 
-TEST_CASE("a NaN differs from a number without ulps; losses that are NaN differ by their bits", "[compare]") {
+TEST_CASE("a NaN differs from a number without ulps; losses that are NaN differ by their bits",
+          "[compare]") {
   RecordedRun a = Run(4), b = Run(4);
   a.metrics.steps[2] = {kNan, kNan, {}, "loss on rank 1"};
   SECTION("from a number") {
@@ -128,8 +134,9 @@ TEST_CASE("a NaN differs from a number without ulps; losses that are NaN differ 
   }
 }
 
-TEST_CASE("an update that one run alone skipped is a difference, also after the last step of killed runs",
-          "[compare]") {
+TEST_CASE(
+    "an update that one run alone skipped is a difference, also after the last step of killed runs",
+    "[compare]") {
   RecordedRun a = Run(4), b = Run(4);
   a.summary = b.summary = std::nullopt;
   CHECK(CompareRuns(a, b).same());
@@ -284,7 +291,8 @@ TEST_CASE("environments are compared for people, and are no difference between r
   CHECK(CompareRuns(a, b).environment.empty());
 }
 
-TEST_CASE("without config.json keys are not known; stages are where summary.json has them", "[compare]") {
+TEST_CASE("without config.json keys are not known; stages are where summary.json has them",
+          "[compare]") {
   RecordedRun old = Run(3);
   old.history.clear();
   CHECK_FALSE(CompareRuns(Run(3), old).keys_known);

@@ -1,5 +1,5 @@
-// Hugging Face folders in and out of a session: bits, ranks, files, and what is refused. The reference
-// folders are tests/golden/*/hf, written by transformers.
+// Hugging Face folders in and out of a session: bits, ranks, files, and what is refused. The
+// reference folders are tests/golden/*/hf, written by transformers.
 #include "runtime/api/exchange.h"
 
 #include <fmt/format.h>
@@ -34,18 +34,21 @@ const std::vector<std::string> kModels = {"gpt2_tiny", "llama_tiny", "llama_tied
 std::string HfFolder(const std::string& model) { return "tests/golden/" + model + "/hf"; }
 
 // The configuration of a folder, its model keys from there, then `sets`.
-LoadedConfig ConfigOf(const std::string& folder, std::vector<std::string> sets = {}, int world = 1) {
+LoadedConfig ConfigOf(const std::string& folder, std::vector<std::string> sets = {},
+                      int world = 1) {
   sets.insert(sets.begin(), {"data.kind=synthetic", "model.init_from=" + folder});
   return LoadRunConfig({}, sets, ConfigContext{.world = world});
 }
 
 void Export(Session& session, const std::string& folder, const ExportOptions& options = {},
             FileSystem& files = FileSystem::Posix()) {
-  ExportHuggingFace(session.engine(), session.run().spec, session.config().model, folder, options, files);
+  ExportHuggingFace(session.engine(), session.run().spec, session.config().model, folder, options,
+                    files);
 }
 
 // The bits of every tensor, as float32, with its shape.
-std::map<std::string, std::pair<std::vector<int64_t>, std::string>> TensorsIn(const std::string& folder) {
+std::map<std::string, std::pair<std::vector<int64_t>, std::string>> TensorsIn(
+    const std::string& folder) {
   const SafetensorsFolder file(folder);
   std::map<std::string, std::pair<std::vector<int64_t>, std::string>> tensors;
   for (const std::string& name : file.names()) {
@@ -91,12 +94,14 @@ void WriteEdited(const std::string& from, const std::string& to,
 // What a session of that folder holds, by Hugging Face name.
 test::Tensors Imported(const std::string& folder) {
   test::Tensors tensors;
-  test::RunSessions(ConfigOf(folder), 1, kGenerate,
-                    [&](Session& session) { tensors = test::HuggingFaceState(session, StateKind::kMaster); });
+  test::RunSessions(ConfigOf(folder), 1, kGenerate, [&](Session& session) {
+    tensors = test::HuggingFaceState(session, StateKind::kMaster);
+  });
   return tensors;
 }
 
-TEST_CASE("a folder by transformers goes in and comes out bit for bit, at any world size", "[huggingface]") {
+TEST_CASE("a folder by transformers goes in and comes out bit for bit, at any world size",
+          "[huggingface]") {
   const std::string model = GENERATE(from_range(kModels));
   const int world = GENERATE(1, 2, 3);
   CAPTURE(model, world);
@@ -106,9 +111,10 @@ TEST_CASE("a folder by transformers goes in and comes out bit for bit, at any wo
   test::RunSessions(ConfigOf(HfFolder(model), {}, world), world, kGenerate, [&](Session& session) {
     bool zero = true;
     for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV})
-      ForEachLogicalTensor(session.engine(), kind, [&](const ParamPlacement&, std::span<const float> values) {
-        for (const float v : values) zero &= v == 0;
-      });
+      ForEachLogicalTensor(session.engine(), kind,
+                           [&](const ParamPlacement&, std::span<const float> values) {
+                             for (const float v : values) zero &= v == 0;
+                           });
     empty_moments[static_cast<size_t>(session.rank())] = zero ? 1 : 0;
     Export(session, dir / "out");
   });
@@ -120,15 +126,17 @@ TEST_CASE("a folder by transformers goes in and comes out bit for bit, at any wo
   };
   CHECK(read(dir / "out") == read(HfFolder(model)));
   CHECK(fs::exists(dir / "out/generation_config.json"));
-  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);  // no temporary folder beside it
+  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) ==
+        1);  // no temporary folder beside it
 }
 
 TEST_CASE("a large export is cut into files with an index, which read back as the same weights",
           "[huggingface]") {
   const std::string model = GENERATE(from_range(kModels));
   const TempDir dir;
-  test::RunSessions(ConfigOf(HfFolder(model)), 1, kGenerate,
-                    [&](Session& session) { Export(session, dir / "out", {.shard_bytes = 30000}); });
+  test::RunSessions(ConfigOf(HfFolder(model)), 1, kGenerate, [&](Session& session) {
+    Export(session, dir / "out", {.shard_bytes = 30000});
+  });
   CHECK_FALSE(fs::exists(dir / "out/model.safetensors"));
   const Json index = Json::parse(ReadBytes(dir / "out/model.safetensors.index.json"));
   std::map<std::string, int64_t> bytes;  // by file
@@ -155,18 +163,23 @@ TEST_CASE("padded rows of the vocabulary and all gaps are zero after an import",
       const std::vector<float> values =
           session.engine().ReadShard(StateKind::kMaster, FlatId{static_cast<int32_t>(f)});
       for (const Range& gap : layout.flats[f].gaps)
-        for (int64_t i = gap.begin; i < gap.end; ++i, ++gaps) wrong += values[static_cast<size_t>(i)] != 0;
+        for (int64_t i = gap.begin; i < gap.end; ++i, ++gaps)
+          wrong += values[static_cast<size_t>(i)] != 0;
     }
   });
   CHECK(gaps > 0);
   CHECK(wrong == 0);
 }
 
-TEST_CASE("an import is a run's step 0: training resumes from it, at any world size, with nothing to warn of",
-          "[huggingface]") {
+TEST_CASE(
+    "an import is a run's step 0: training resumes from it, at any world size, with nothing to "
+    "warn of",
+    "[huggingface]") {
   const std::string model = GENERATE(from_range(kModels));
   const TempDir dir;
-  const auto config = [&](int world) { return ConfigOf(HfFolder(model), {"run.dir=" + dir.path()}, world); };
+  const auto config = [&](int world) {
+    return ConfigOf(HfFolder(model), {"run.dir=" + dir.path()}, world);
+  };
   test::RunSessions(config(2), 2, kGenerate, [&](Session& session) {
     SaveRun(session.engine(), dir.path(), {}, IdentityOf(session), 2);
   });
@@ -202,7 +215,8 @@ TEST_CASE("bf16 weights are read exactly", "[huggingface]") {
 
 TEST_CASE("a tied model's repeated head must be the embedding", "[huggingface]") {
   const std::string model = GENERATE("gpt2_tiny", "llama_tied_tiny");
-  const std::string embedding = model == "gpt2_tiny" ? "transformer.wte.weight" : "model.embed_tokens.weight";
+  const std::string embedding =
+      model == "gpt2_tiny" ? "transformer.wte.weight" : "model.embed_tokens.weight";
   const TempDir dir;
   WriteEdited(HfFolder(model), dir / "same",
               [&](auto& tensors) { tensors["lm_head.weight"] = tensors[embedding]; });
@@ -211,7 +225,8 @@ TEST_CASE("a tied model's repeated head must be the embedding", "[huggingface]")
     StoredTensor& head = tensors["lm_head.weight"] = tensors[embedding];
     head.values[7] += 1;
   });
-  RequireError(ErrorCode::kData, {"lm_head.weight", "element 7", "ties"}, [&] { Imported(dir / "other"); });
+  RequireError(ErrorCode::kData, {"lm_head.weight", "element 7", "ties"},
+               [&] { Imported(dir / "other"); });
 }
 
 TEST_CASE("a weight that is not a finite number is refused by name and element", "[huggingface]") {
@@ -229,16 +244,17 @@ TEST_CASE("a weight that is not a finite number is refused by name and element",
 
 TEST_CASE("tensors that do not fit are refused before any is read", "[huggingface]") {
   const TempDir dir;
-  const std::string norm = "model.layers.1.input_layernorm.weight", embedding = "model.embed_tokens.weight";
+  const std::string norm = "model.layers.1.input_layernorm.weight",
+                    embedding = "model.embed_tokens.weight";
   WriteEdited(HfFolder("llama_tiny"), dir / "shape", [&](auto& tensors) {
     tensors[norm].spec.shape = {47};
     tensors[norm].values.pop_back();
     std::swap(tensors[embedding].spec.shape[0], tensors[embedding].spec.shape[1]);
   });
-  RequireError(
-      ErrorCode::kData,
-      {norm + " has the shape [47]; [48] is needed", embedding + " has the shape [48, 103]; [103, 48]"},
-      [&] { Imported(dir / "shape"); });
+  RequireError(ErrorCode::kData,
+               {norm + " has the shape [47]; [48] is needed",
+                embedding + " has the shape [48, 103]; [103, 48]"},
+               [&] { Imported(dir / "shape"); });
   WriteEdited(HfFolder("llama_tiny"), dir / "dtype",
               [&](auto& tensors) { tensors[norm].spec.dtype = "F64"; });
   RequireError(ErrorCode::kData, {norm + " has the dtype F64", "F32, BF16 and F16"},
@@ -251,8 +267,10 @@ TEST_CASE("tensors that do not fit are refused before any is read", "[huggingfac
                [&] { Imported(dir / "names"); });
 }
 
-TEST_CASE("keys that are not given come from config.json, with it as their origin", "[huggingface]") {
-  const LoadedConfig loaded = ConfigOf(HfFolder("llama_tiny"), {"model.seq_len=17", "model.layers=2"});
+TEST_CASE("keys that are not given come from config.json, with it as their origin",
+          "[huggingface]") {
+  const LoadedConfig loaded =
+      ConfigOf(HfFolder("llama_tiny"), {"model.seq_len=17", "model.layers=2"});
   const ModelConfig& m = loaded.config.model;
   CHECK(m.family == ModelConfig::Family::kLlama);
   CHECK(m.d_model == 48);
@@ -268,17 +286,19 @@ TEST_CASE("keys that are not given come from config.json, with it as their origi
   CHECK(ConfigOf(HfFolder("llama_tiny")).config.model.seq_len == 1024);
 }
 
-TEST_CASE("a given key that disagrees with config.json is an error with both values; all of them at once",
-          "[huggingface]") {
+TEST_CASE(
+    "a given key that disagrees with config.json is an error with both values; all of them at once",
+    "[huggingface]") {
   RequireError(ErrorCode::kConfig,
-               {"model.layers = 3, but config.json says 2", "model.tied = true, but config.json says false",
-                "2 problems"},
+               {"model.layers = 3, but config.json says 2",
+                "model.tied = true, but config.json says false", "2 problems"},
                [] {
                  ConfigOf(HfFolder("llama_tiny"), {"model.layers=3", "model.tied=true"});
                });
   RequireError(ErrorCode::kConfig, {"model.family = \"gpt2\", but config.json says \"llama\""},
                [] { ConfigOf(HfFolder("llama_tiny"), {"model.family=gpt2"}); });
-  RequireError(ErrorCode::kConfig, {"model.rope_scaling is null, but config.json says llama3 (factor 8"},
+  RequireError(ErrorCode::kConfig,
+               {"model.rope_scaling is null, but config.json says llama3 (factor 8"},
                [] { ConfigOf(HfFolder("llama_tiny"), {"model.rope_scaling=null"}); });
   RequireError(ErrorCode::kConfig, {"model.seq_len = 1025", "1024 positions", "at most"},
                [] { ConfigOf(HfFolder("llama_tiny"), {"model.seq_len=1025"}); });
@@ -310,14 +330,16 @@ TEST_CASE("bytes are not fed to a model that comes with a tokenizer", "[huggingf
 
 TEST_CASE("a session whose model is not the folder's is refused", "[huggingface]") {
   LoadedConfig config = ConfigOf(HfFolder("gpt2_tiny"));
-  config.config.model.norm_eps = 1e-4;  // past the checks of the configuration, as an embedder could
+  config.config.model.norm_eps =
+      1e-4;  // past the checks of the configuration, as an embedder could
   RequireError(ErrorCode::kConfig, {"model.norm_eps = 0.0001, but config.json says 1e-05"},
                [&] { test::RunSessions(config, 1, kGenerate, [](Session&) {}); });
 }
 
 TEST_CASE("a folder that is none, or has no config.json, is named", "[huggingface]") {
   const TempDir dir;
-  RequireError(ErrorCode::kData, {dir / "nothing", "not a folder"}, [&] { ConfigOf(dir / "nothing"); });
+  RequireError(ErrorCode::kData, {dir / "nothing", "not a folder"},
+               [&] { ConfigOf(dir / "nothing"); });
   RequireError(ErrorCode::kData, {dir.path() + "/config.json"}, [&] { ConfigOf(dir.path()); });
 }
 
@@ -330,7 +352,8 @@ TEST_CASE("an export goes into a new or empty folder only", "[huggingface]") {
     test::RunSessions(ConfigOf(HfFolder("gpt2_tiny")), 1, kGenerate,
                       [&](Session& session) { Export(session, folder); });
   };
-  RequireError(ErrorCode::kConfig, {dir / "full", "exists already"}, [&] { export_to(dir / "full"); });
+  RequireError(ErrorCode::kConfig, {dir / "full", "exists already"},
+               [&] { export_to(dir / "full"); });
   CHECK(ReadBytes(dir / "full/mine") == "precious");
   export_to(dir / "empty/");
   CHECK(TensorsIn(dir / "empty") == TensorsIn(HfFolder("gpt2_tiny")));
@@ -339,7 +362,8 @@ TEST_CASE("an export goes into a new or empty folder only", "[huggingface]") {
 }
 
 TEST_CASE(
-    "an export that fails at any call leaves nothing behind, or the whole folder when only its durability is "
+    "an export that fails at any call leaves nothing behind, or the whole folder when only its "
+    "durability is "
     "in doubt",
     "[huggingface]") {
   const auto want = TensorsIn(HfFolder("gpt2_tiny"));

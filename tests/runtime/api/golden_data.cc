@@ -17,7 +17,8 @@ namespace millrace::test {
 namespace {
 
 template <class T>
-std::vector<T> ReadAll(const SafetensorsFile& file, const std::string& name, const std::string& dtype) {
+std::vector<T> ReadAll(const SafetensorsFile& file, const std::string& name,
+                       const std::string& dtype) {
   const TensorInfo& tensor = file.Tensor(name);
   MR_CHECK(tensor.spec.dtype == dtype, "{} is {}", name, tensor.spec.dtype);
   std::vector<T> values(static_cast<size_t>(tensor.numel));
@@ -30,7 +31,8 @@ Tensors ReadTensors(const std::string& path, const std::string& prefix) {
   Tensors tensors;
   for (const TensorInfo& tensor : file.tensors()) {
     MR_CHECK(tensor.spec.name.starts_with(prefix), "{} in {}", tensor.spec.name, path);
-    tensors[tensor.spec.name.substr(prefix.size())] = ReadAll<double>(file, tensor.spec.name, "F64");
+    tensors[tensor.spec.name.substr(prefix.size())] =
+        ReadAll<double>(file, tensor.spec.name, "F64");
   }
   return tensors;
 }
@@ -46,21 +48,23 @@ Golden::Golden(const std::string& model) : folder("tests/golden/" + model) {
   const std::vector<int64_t> shape = file.Tensor("logits").spec.shape;
   batch = shape.at(0), seq = shape.at(1), vocab = shape.at(2);
   steps = file.Tensor("tokens").spec.shape.at(0);
-  MR_CHECK_EQ(static_cast<int64_t>(tokens.size()), steps * batch * (seq + 1), "one microbatch per step");
+  MR_CHECK_EQ(static_cast<int64_t>(tokens.size()), steps * batch * (seq + 1),
+              "one microbatch per step");
   grads = ReadTensors(folder + "/grad.safetensors", "grad.");
   params = ReadTensors(folder + "/final.safetensors", "param.");
 }
 
 std::span<const int32_t> Golden::Row(int64_t step, int64_t row) const {
-  return std::span<const int32_t>(tokens).subspan(static_cast<size_t>((step * batch + row) * (seq + 1)),
-                                                  static_cast<size_t>(seq + 1));
+  return std::span<const int32_t>(tokens).subspan(
+      static_cast<size_t>((step * batch + row) * (seq + 1)), static_cast<size_t>(seq + 1));
 }
 
 std::string Spread::Text() const {
   return fmt::format("{} x {} ranks, {} x {} rows each", replicate, shard, accumulate, micro_batch);
 }
 
-LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread, const std::vector<std::string>& sets) {
+LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread,
+                          const std::vector<std::string>& sets) {
   nlohmann::json model = golden.json.at("model");
   model["init_from"] = golden.Hf();
   const nlohmann::json config = {
@@ -68,7 +72,9 @@ LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread, const std:
       {"optimizer", golden.json.at("optimizer")},
       {"data", {{"kind", "synthetic"}}},
       {"train",
-       {{"steps", golden.steps}, {"micro_batch", spread.micro_batch}, {"accumulate", spread.accumulate}}},
+       {{"steps", golden.steps},
+        {"micro_batch", spread.micro_batch},
+        {"accumulate", spread.accumulate}}},
       {"parallel", {{"replicate", spread.replicate}, {"shard", spread.shard}}}};
   const std::vector<ConfigText> texts = {{"golden.json", config.dump()}};
   LoadedConfig loaded = LoadConfigTexts(texts, sets, ConfigContext{.world = spread.world()});

@@ -13,7 +13,8 @@
 
 namespace millrace::test {
 
-using Tensors = std::map<std::string, std::vector<double>>;  // by Hugging Face name, as stored there
+using Tensors =
+    std::map<std::string, std::vector<double>>;  // by Hugging Face name, as stored there
 
 struct Golden {
   explicit Golden(const std::string& model);
@@ -31,8 +32,8 @@ struct Golden {
 };
 
 // How the rows of a batch are spread. Each rank has micro_batch * accumulate of them: a part of the
-// batch, or the whole batch, from another row on each rank. Every row is used equally often, so loss and
-// gradients, means over tokens, are the batch's.
+// batch, or the whole batch, from another row on each rank. Every row is used equally often, so
+// loss and gradients, means over tokens, are the batch's.
 struct Spread {
   int replicate = 1, shard = 1;
   int64_t micro_batch = 1, accumulate = 1;
@@ -44,12 +45,13 @@ struct Spread {
   std::string Text() const;
 };
 
-// The configuration of the golden run: the model from hf/ by model.init_from, the optimizer of golden.json,
-// then `sets`.
+// The configuration of the golden run: the model from hf/ by model.init_from, the optimizer of
+// golden.json, then `sets`.
 LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread,
                           const std::vector<std::string>& sets = {});
 
-// Runs fn on spread.world() in-process ranks, each with a session whose weights are those of model.init_from.
+// Runs fn on spread.world() in-process ranks, each with a session whose weights are
+// those of model.init_from.
 void RunSessions(const LoadedConfig& config, int world, const PlanSelection& plans,
                  const std::function<void(Session& session)>& fn);
 

@@ -49,7 +49,8 @@ double LargestOf(const std::vector<double>& values) {
   return largest;
 }
 
-// fp32: 1e-5 of the largest value in the unit, and twice PyTorch's own float32 error of this tensor.
+// fp32: 1e-5 of the largest value in the unit, and twice PyTorch's own float32 error of this
+// tensor.
 double Fp32Bound(double unit_max, double pytorch_error) {
   return std::min(1e-5 * unit_max, 2 * pytorch_error);
 }
@@ -65,8 +66,9 @@ std::map<std::string, double> ByUnit(const Golden& golden, const nlohmann::json&
 }
 
 Difference CompareLogits(const Golden& golden, const std::vector<double>& logits, bool bf16) {
-  const double allowed = bf16 ? golden.json["bf16_bound"]["logits"].get<double>()
-                              : Fp32Bound(golden.json["logits_max"], golden.json["fp32"]["err"]["logits"]);
+  const double allowed =
+      bf16 ? golden.json["bf16_bound"]["logits"].get<double>()
+           : Fp32Bound(golden.json["logits_max"], golden.json["fp32"]["err"]["logits"]);
   return {"logits", LargestDifference(logits, golden.logits), allowed};
 }
 
@@ -74,20 +76,22 @@ std::vector<Difference> CompareGrads(const Golden& golden, const Tensors& grads,
   std::vector<Difference> differences;
   for (const auto& [name, reference] : golden.grads) {
     const std::string unit = golden.json["unit"][name];
-    const double allowed =
-        bf16 ? golden.json["bf16_bound"]["grad"][name].get<double>()
-             : Fp32Bound(golden.json["unit_grad_max"][unit], golden.json["fp32"]["err"]["grad"][name]);
+    const double allowed = bf16 ? golden.json["bf16_bound"]["grad"][name].get<double>()
+                                : Fp32Bound(golden.json["unit_grad_max"][unit],
+                                            golden.json["fp32"]["err"]["grad"][name]);
     const auto found = grads.find(name);
     differences.push_back(
-        {name, LargestDifference(found == grads.end() ? std::vector<double>() : found->second, reference),
+        {name,
+         LargestDifference(found == grads.end() ? std::vector<double>() : found->second, reference),
          allowed});
   }
   return differences;
 }
 
-// Parameters after ten steps: 1e-5 of the largest parameter in the unit. A wrong direction of one element in
-// one step is lr, a thousand times that. Twice PyTorch's error is no bound here: Adam magnifies the noise of
-// an element by lr / |gradient|, so the element with the smallest gradient decides both errors (README).
+// Parameters after ten steps: 1e-5 of the largest parameter in the unit. A wrong direction of one
+// element in one step is lr, a thousand times that. Twice PyTorch's error is no bound here: Adam
+// magnifies the noise of an element by lr / |gradient|, so the element with the smallest gradient
+// decides both errors (README).
 std::vector<Difference> CompareParams(const Golden& golden, Tensors params) {
   nlohmann::json largest;
   for (const auto& [name, reference] : golden.params) largest[name] = LargestOf(reference);
@@ -100,8 +104,8 @@ std::vector<Difference> CompareParams(const Golden& golden, Tensors params) {
       const auto range = golden.json["shift_invariant"][name].get<std::vector<size_t>>();
       for (size_t i = range.at(0); i < range.at(1); ++i) reference.at(i) = params[name].at(i) = 0;
     }
-    differences.push_back(
-        {name, LargestDifference(params[name], reference), 1e-5 * unit_max.at(golden.json["unit"][name])});
+    differences.push_back({name, LargestDifference(params[name], reference),
+                           1e-5 * unit_max.at(golden.json["unit"][name])});
   }
   return differences;
 }
@@ -123,7 +127,8 @@ struct FirstStep {
   Tensors grads;
 };
 
-// beta1 = 0 and no clipping make Adam's first moment the gradient itself, bit for bit: m = 0 * m + 1 * g.
+// beta1 = 0 and no clipping make Adam's first moment the gradient itself, bit
+// for bit: m = 0 * m + 1 * g.
 FirstStep RunFirstStep(const Golden& golden, const Spread& spread, std::vector<std::string> sets) {
   for (const char* set : {"optimizer.betas=[0,0.95]", "optimizer.clip=0"}) sets.push_back(set);
   FirstStep result;
@@ -142,7 +147,8 @@ struct Trajectory {
   Tensors params;
 };
 
-Trajectory RunTrajectory(const Golden& golden, const Spread& spread, const std::vector<std::string>& sets) {
+Trajectory RunTrajectory(const Golden& golden, const Spread& spread,
+                         const std::vector<std::string>& sets) {
   Trajectory result;
   test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, false},
                     [&](Session& session) {
@@ -165,7 +171,8 @@ std::vector<Difference> PerStep(const std::string& what, const std::vector<doubl
   std::vector<Difference> differences;
   for (size_t i = 0; i < reference.size(); ++i) {
     const double value = reference[i];
-    const double d = i < found.size() ? std::abs(found[i] - value) : std::numeric_limits<double>::infinity();
+    const double d =
+        i < found.size() ? std::abs(found[i] - value) : std::numeric_limits<double>::infinity();
     differences.push_back({fmt::format("{} of step {}", what, i), d, allowed(i, value)});
   }
   return differences;
@@ -182,8 +189,9 @@ const std::vector<Spread> kSpreads = {
 
 using Strings = std::vector<std::string>;
 
-TEST_CASE("logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks",
-          "[golden]") {
+TEST_CASE(
+    "logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks",
+    "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread = GENERATE(from_range(kSpreads));
   if (!test::HaveDevices(spread.world())) return;
@@ -194,14 +202,16 @@ TEST_CASE("logits and every gradient of step 0 are PyTorch's to float32 rounding
   CHECK(Outside(CompareGrads(golden, first.grads, false)) == Strings{});
 }
 
-TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's", "[golden]") {
+TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's",
+          "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread = GENERATE(from_range(kSpreads));
   if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text());
   const Trajectory run = RunTrajectory(golden, spread, {});
   const auto& json = golden.json;
-  CHECK(Outside(PerStep("loss", run.loss, json["loss"], [](size_t, double) { return 1e-5; })) == Strings{});
+  CHECK(Outside(PerStep("loss", run.loss, json["loss"], [](size_t, double) { return 1e-5; })) ==
+        Strings{});
   CHECK(Outside(PerStep("grad norm", run.grad_norm, json["grad_norm"],
                         [](size_t, double norm) { return 1e-5 * norm; })) == Strings{});
   CHECK(Outside(PerStep("lr", run.lr, json["lr"], [](size_t, double lr) { return 1e-12 * lr; })) ==
@@ -224,21 +234,24 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
   CHECK(Outside(CompareGrads(golden, first.grads, true)) == Strings{});
   const Trajectory run = RunTrajectory(golden, spread, sets);
   const auto& bound = golden.json["bf16_bound"]["loss"];
-  CHECK(Outside(PerStep("loss", run.loss, golden.json["loss"],
-                        [&](size_t step, double) { return bound[step].get<double>(); })) == Strings{});
+  CHECK(Outside(PerStep("loss", run.loss, golden.json["loss"], [&](size_t step, double) {
+          return bound[step].get<double>();
+        })) == Strings{});
 }
 
 TEST_CASE("the comparison notices one weight that is off by 1e-4", "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread{.micro_batch = 3};
   std::vector<double> logits;
-  test::RunSessions(test::GoldenConfig(golden, spread), 1, {true, false, true}, [&](Session& session) {
-    std::vector<float> shard = session.engine().ReadShard(StateKind::kMaster, FlatId{1});  // of block 0
-    const auto largest = std::max_element(shard.begin(), shard.end());
-    *largest += 1e-4f;
-    session.engine().WriteShard(StateKind::kMaster, FlatId{1}, shard);
-    logits = AllLogits(session, golden);
-  });
+  test::RunSessions(test::GoldenConfig(golden, spread), 1, {true, false, true},
+                    [&](Session& session) {
+                      std::vector<float> shard =
+                          session.engine().ReadShard(StateKind::kMaster, FlatId{1});  // of block 0
+                      const auto largest = std::max_element(shard.begin(), shard.end());
+                      *largest += 1e-4f;
+                      session.engine().WriteShard(StateKind::kMaster, FlatId{1}, shard);
+                      logits = AllLogits(session, golden);
+                    });
   CHECK(Outside({CompareLogits(golden, logits, false)}).size() == 1);
 }
 

@@ -1,4 +1,5 @@
-// The policy about steps whose numbers are bad: what is a spike, what is done, what a checkpoint keeps of it.
+// The policy about steps whose numbers are bad: what is a spike, what is done, what
+// a checkpoint keeps of it.
 #include "runtime/api/guard.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +30,8 @@ GuardConfig Watching(int64_t window, double factor) {
   return config;
 }
 
-TEST_CASE("the limit is the median and a multiple of the robust deviation of the window", "[guard]") {
+TEST_CASE("the limit is the median and a multiple of the robust deviation of the window",
+          "[guard]") {
   Guard guard(Watching(5, 2));
   const double losses[] = {9, 4, 5, 7, 3, 6};
   for (int64_t step = 1; step <= 6; ++step) {
@@ -51,8 +53,9 @@ TEST_CASE("an even window has the mean of the two in the middle", "[guard]") {
   CHECK(guard.MaxLoss(6) == Approx(3 + 1.4826 * 1.5).epsilon(1e-15));
 }
 
-TEST_CASE("equal losses leave room for a thousandth of them, and what is not finite enters no window",
-          "[guard]") {
+TEST_CASE(
+    "equal losses leave room for a thousandth of them, and what is not finite enters no window",
+    "[guard]") {
   Guard guard(Watching(4, 8));
   for (int64_t step = 1; step <= 4; ++step) guard.Judge(step, Scalars(2));
   guard.Judge(5, Scalars(std::numeric_limits<double>::quiet_NaN(), false, kOffenderLoss));
@@ -96,8 +99,9 @@ TEST_CASE("each kind of bad step has its policy; roll-backs come to an end", "[g
   CHECK(Guard(GuardConfig{}).Judge(1, Scalars(5, false, kOffenderLoss)) == GuardAction::kSkip);
 }
 
-TEST_CASE("a roll-back leaves out what was read since, and goes back to the window of its checkpoint",
-          "[guard]") {
+TEST_CASE(
+    "a roll-back leaves out what was read since, and goes back to the window of its checkpoint",
+    "[guard]") {
   Guard guard(Watching(4, 3));
   for (int64_t step = 1; step <= 6; ++step) guard.Judge(step, Scalars(5 + step % 3));
   const std::string at_6 = guard.State();
@@ -113,7 +117,8 @@ TEST_CASE("a roll-back leaves out what was read since, and goes back to the wind
 
 TEST_CASE("the state comes back with every bit", "[guard]") {
   Guard guard(Watching(5, 3));
-  for (int64_t step = 1; step <= 9; ++step) guard.Judge(step, Scalars(1.0 / static_cast<double>(step + 2)));
+  for (int64_t step = 1; step <= 9; ++step)
+    guard.Judge(step, Scalars(1.0 / static_cast<double>(step + 2)));
   guard.RolledBack({9, 7, "why \"so\""}, guard.State());
   Guard again(Watching(5, 3));
   again.Restore(guard.State());
@@ -124,7 +129,8 @@ TEST_CASE("the state comes back with every bit", "[guard]") {
   CHECK(again.roll_backs() == guard.roll_backs());
   Guard narrow(Watching(2, 3));
   narrow.Restore(guard.State());  // another configuration: of the newest losses
-  CHECK(narrow.MaxLoss(10) == Approx(1.0 / 10 + 1.0 / 90 / 2 + 3 * 1.4826 * (1.0 / 90 / 2)).epsilon(1e-9));
+  CHECK(narrow.MaxLoss(10) ==
+        Approx(1.0 / 10 + 1.0 / 90 / 2 + 3 * 1.4826 * (1.0 / 90 / 2)).epsilon(1e-9));
   again.Restore("{}");
   CHECK(again.State() == Guard(Watching(5, 3)).State());
   RequireError(ErrorCode::kCheckpoint, {"another version"}, [&] { again.Restore("[1]"); });
@@ -168,8 +174,10 @@ TEST_CASE("a run that goes on from before a roll-back has not made it", "[guard]
   CHECK(StateAfterRollBacks(run.dir.path(), 2, at_2) == fresh.State());
 }
 
-TEST_CASE("without a log nothing was rolled back; a line cut short by a crash is none; a damaged one is told",
-          "[guard]") {
+TEST_CASE(
+    "without a log nothing was rolled back; a line cut short by a crash is none; a damaged one is "
+    "told",
+    "[guard]") {
   Logged run;
   const TempDir empty;
   CHECK(StateAfterRollBacks(empty.path(), 4, run.at_4) == run.at_4);
@@ -192,12 +200,15 @@ TEST_CASE("without a log nothing was rolled back; a line cut short by a crash is
   RequireError(ErrorCode::kCheckpoint, {kRollBackLogName, "damaged: line 2 is \"\""},
                [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
   WriteBytes(path, std::string("\0\x1b\xff\n", 4));
-  RequireError(ErrorCode::kCheckpoint, {R"(line 1 is "\u0000\u001b\ufffd", not an object; without the file)"},
+  RequireError(ErrorCode::kCheckpoint,
+               {R"(line 1 is "\u0000\u001b\ufffd", not an object; without the file)"},
                [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
   for (const char* to : {"1e+300", "4.0", "\"4\"", "null"}) {
-    WriteBytes(path,
-               fmt::format("{{\"from\":7,\"to\":{},\"why\":\"\",\"roll_backs\":1,\"state\":{{}}}}\n", to));
-    RequireError(ErrorCode::kCheckpoint, {kRollBackLogName, fmt::format("line 1 goes back to {}", to)},
+    WriteBytes(
+        path,
+        fmt::format("{{\"from\":7,\"to\":{},\"why\":\"\",\"roll_backs\":1,\"state\":{{}}}}\n", to));
+    RequireError(ErrorCode::kCheckpoint,
+                 {kRollBackLogName, fmt::format("line 1 goes back to {}", to)},
                  [&] { StateAfterRollBacks(run.dir.path(), 4, run.at_4); });
   }
   for (const char* shift : {"-1", "9007199254740993"}) {

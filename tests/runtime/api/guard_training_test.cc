@@ -1,5 +1,6 @@
-// What guards do in the training loop, on in-process ranks: each is provoked by a fault, and what the run
-// becomes is computed apart, step by step, from the steps and data that it should have trained.
+// What guards do in the training loop, on in-process ranks: each is provoked by a
+// fault, and what the run becomes is computed apart, step by step, from the steps and
+// data that it should have trained.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -83,7 +84,8 @@ class Run {
       for (const auto& [step, data] : steps)
         session.engine().Step(session.batcher().Step(data - 1, session.rank()), step - 1,
                               session.batcher().valid_tokens());
-      const std::string params = ParamHash(session.engine()), optimizer = OptimizerHash(session.engine());
+      const std::string params = ParamHash(session.engine()),
+                        optimizer = OptimizerHash(session.engine());
       if (session.rank() == 0) hashes = {params, optimizer};
     });
     return hashes;
@@ -101,8 +103,8 @@ class Run {
     std::vector<Json> lines;
     for (std::string line; std::getline(in, line);) {
       Json json = Json::parse(line);
-      for (const char* key : {"step_ms", "enqueue_us", "tokens_per_s", "mfu", "peak_bytes", "save_stall_ms",
-                              "save_ms", "saved_step"})
+      for (const char* key : {"step_ms", "enqueue_us", "tokens_per_s", "mfu", "peak_bytes",
+                              "save_stall_ms", "save_ms", "saved_step"})
         json.erase(key);
       lines.push_back(json);
     }
@@ -126,11 +128,13 @@ class Run {
 };
 
 // (step, data) for steps first ... last with data `shift` later.
-void Add(std::vector<std::pair<int64_t, int64_t>>& steps, int64_t first, int64_t last, int64_t shift) {
+void Add(std::vector<std::pair<int64_t, int64_t>>& steps, int64_t first, int64_t last,
+         int64_t shift) {
   for (int64_t step = first; step <= last; ++step) steps.emplace_back(step, step + shift);
 }
 
-TEST_CASE("a step that is not finite is undone together with the data since the checkpoint", "[guard]") {
+TEST_CASE("a step that is not finite is undone together with the data since the checkpoint",
+          "[guard]") {
   Run run(2, {"guard.non_finite=roll_back"});
   const std::vector<std::string> warnings =
       run.Train({{7, 1, "h.0", Kind::kNotFinite}, {10, 0, "", Kind::kNotFinite}});
@@ -140,11 +144,12 @@ TEST_CASE("a step that is not finite is undone together with the data since the 
   Add(steps, 5, 8, 3);
   Add(steps, 9, 12, 5);
   CHECK(run.Hashes() == run.Alone(steps));
-  CHECK(warnings == std::vector<std::string>{
-                        "step 7: gradient of unit h.0 on rank 1: rolled back to step 4; the data of steps 5 "
-                        "to 7 are left out (1 of 3 roll-backs)",
-                        "step 10: loss on rank 0: rolled back to step 8; the data of steps 9 to 10 are left "
-                        "out (2 of 3 roll-backs)"});
+  CHECK(warnings ==
+        std::vector<std::string>{
+            "step 7: gradient of unit h.0 on rank 1: rolled back to step 4; the data of steps 5 "
+            "to 7 are left out (1 of 3 roll-backs)",
+            "step 10: loss on rank 0: rolled back to step 8; the data of steps 9 to 10 are left "
+            "out (2 of 3 roll-backs)"});
   const std::vector<Json> lines = run.Lines();
   REQUIRE(lines.size() == 12);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -152,10 +157,13 @@ TEST_CASE("a step that is not finite is undone together with the data since the 
     CAPTURE(step);
     CHECK(lines[i]["step"] == step);
     CHECK(lines[i]["skipped"] == 0);
-    CHECK(lines[i].value("data_step", step) == (step <= 4 ? step : step <= 8 ? step + 3 : step + 5));
+    CHECK(lines[i].value("data_step", step) == (step <= 4   ? step
+                                                : step <= 8 ? step + 3
+                                                            : step + 5));
     CHECK(lines[i].contains("rolled_back") == (step == 5 || step == 9));
   }
-  CHECK(lines[4]["rolled_back"] == Json::parse(R"([{"from": 7, "why": "gradient of unit h.0 on rank 1"}])"));
+  CHECK(lines[4]["rolled_back"] ==
+        Json::parse(R"([{"from": 7, "why": "gradient of unit h.0 on rank 1"}])"));
 }
 
 TEST_CASE("a run that is stopped as it rolls back tells of the steps that are left", "[guard]") {
@@ -165,7 +173,8 @@ TEST_CASE("a run that is stopped as it rolls back tells of the steps that are le
                 "train.eval_every=5", "data.eval_batches=1"});
     std::atomic<bool> stop = false;
     run.Train(
-        {{7, 0, "", Kind::kNotFinite}}, [&](const StepReport& report) { stop = report.step == 6; }, &stop);
+        {{7, 0, "", Kind::kNotFinite}}, [&](const StepReport& report) { stop = report.step == 6; },
+        &stop);
     const std::vector<Json> lines = run.Lines();
     REQUIRE(lines.size() == (saved ? 4 : 0));
     const Json summary = run.Summary();
@@ -187,7 +196,8 @@ TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[gua
   CHECK(run.Hashes() == run.Alone(steps));
   Run plain(1, {"train.steps=5"});
   plain.Train();
-  // What was undone was not done; but what it captured is there, so that a GPU launches one graph more.
+  // What was undone was not done; but what it captured is there, so that a GPU launches one graph
+  // more.
   const auto counters = [](const Run& of) {
     Json all = of.Summary()["counters"];
     all.erase("graph_launches");
@@ -202,8 +212,8 @@ TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[gua
 TEST_CASE("a loss spike is skipped, or undone, on all ranks", "[guard]") {
   const bool undone = GENERATE(false, true);
   CAPTURE(undone);
-  Run run(2, {undone ? "guard.loss_spike=roll_back" : "guard.loss_spike=skip", "guard.spike_window=4",
-              "guard.spike_factor=10", "train.steps=24"});
+  Run run(2, {undone ? "guard.loss_spike=roll_back" : "guard.loss_spike=skip",
+              "guard.spike_window=4", "guard.spike_factor=10", "train.steps=24"});
   const std::vector<std::string> warnings = run.Train({{22, 1, "", Kind::kTokens}});
   REQUIRE(warnings.size() == 1);
   CHECK_THAT(warnings[0], Catch::StartsWith(undone ? "step 22: loss " : "step 22: a spike: loss "));
@@ -217,10 +227,12 @@ TEST_CASE("a loss spike is skipped, or undone, on all ranks", "[guard]") {
   if (!undone) CHECK(lines[21]["loss"] > lines[21]["max_loss"]);
 }
 
-TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one that was not", "[guard]") {
+TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one that was not",
+          "[guard]") {
   const std::vector<std::string> sets = {"guard.non_finite=roll_back", "guard.loss_spike=skip",
                                          "guard.spike_window=3", "guard.spike_factor=4"};
-  const std::vector<TrainFault> faults = {{7, 0, "h.1", Kind::kNotFinite}, {11, 0, "", Kind::kTokens}};
+  const std::vector<TrainFault> faults = {{7, 0, "h.1", Kind::kNotFinite},
+                                          {11, 0, "", Kind::kTokens}};
   Run whole(1, sets);
   whole.Train(faults);
   REQUIRE(whole.Lines().size() == 12);
@@ -228,12 +240,13 @@ TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one
   REQUIRE(whole.Lines()[11]["skipped"] == 1);
   for (const bool kill : {false, true})
     for (const int64_t step : {2, 3, 5, 6, 8, 9, 10}) {
-      // A GPU has two steps in flight when it is asked to stop at 3, and so saves step 5, to which the
-      // roll-back at 7 would go: another run, and a right one.
+      // A GPU has two steps in flight when it is asked to stop at 3, and so saves step 5, to which
+      // the roll-back at 7 would go: another run, and a right one.
       if (!kill && step == 3 && test::TestRanks().captures()) continue;
       CAPTURE(kill, step);
       Run parts(1, sets);
-      // What has happened does not happen again. Steps 5 and 6 come twice; the second time is what counts.
+      // What has happened does not happen again. Steps 5 and 6 come twice; the
+      // second time is what counts.
       std::vector<TrainFault> later = faults;
       std::atomic<bool> stop = false;
       bool rolled_back = false, ended = false;
@@ -257,8 +270,8 @@ TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one
 }
 
 TEST_CASE("all ranks go on from a roll-back that no checkpoint has yet", "[guard]") {
-  // A rank that is killed as a thread leaves its GPU to the others; what is tested does not depend on
-  // devices.
+  // A rank that is killed as a thread leaves its GPU to the others; what is tested
+  // does not depend on devices.
   if (test::TestRanks().captures()) return;
   const std::vector<std::string> sets = {"guard.non_finite=roll_back"};
   Run whole(2, sets), parts(2, sets);
@@ -280,7 +293,8 @@ TEST_CASE("all ranks go on from a roll-back that no checkpoint has yet", "[guard
 TEST_CASE("a run that may not go on stops with the reason, and its checkpoint stays", "[guard]") {
   Run run(2, {"guard.non_finite=stop"});
   RequireError(ErrorCode::kNonFinite,
-               {"step 7: non-finite gradient of unit h.1 on rank 1; guard.non_finite is stop"}, [&] {
+               {"step 7: non-finite gradient of unit h.1 on rank 1; guard.non_finite is stop"},
+               [&] {
                  run.Train({{7, 1, "h.1", Kind::kNotFinite}});
                });
   const std::vector<Json> lines = run.Lines();
@@ -296,9 +310,10 @@ TEST_CASE("a run that may not go on stops with the reason, and its checkpoint st
 
 TEST_CASE("roll-backs come to an end", "[guard]") {
   Run run(1, {"guard.non_finite=roll_back", "guard.max_roll_backs=1"});
-  RequireError(ErrorCode::kNonFinite, {"step 7: non-finite loss on rank 0", "1 were made already"}, [&] {
-    run.Train({{5, 0, "", Kind::kNotFinite}, {7, 0, "", Kind::kNotFinite}});
-  });
+  RequireError(ErrorCode::kNonFinite, {"step 7: non-finite loss on rank 0", "1 were made already"},
+               [&] {
+                 run.Train({{5, 0, "", Kind::kNotFinite}, {7, 0, "", Kind::kNotFinite}});
+               });
 }
 
 TEST_CASE("replicas that differ by one bit stop the run, with ranks and unit", "[guard]") {
@@ -308,14 +323,16 @@ TEST_CASE("replicas that differ by one bit stop the run, with ranks and unit", "
   sound.Train();
   CHECK(sound.Lines().size() == 12);
   Run run(4, sets);
-  RequireError(ErrorCode::kNonFinite,
-               {"after step 6: rank 3 and rank 1 are replicas, but their master weights of unit h.1 differ"},
-               [&] {
-                 run.Train({{4, 3, "h.1", Kind::kFlip}});
-               });
+  RequireError(
+      ErrorCode::kNonFinite,
+      {"after step 6: rank 3 and rank 1 are replicas, but their master weights of unit h.1 differ"},
+      [&] {
+        run.Train({{4, 3, "h.1", Kind::kFlip}});
+      });
 }
 
-TEST_CASE("a replica is told by any of its values, and by what most of the others hold", "[guard]") {
+TEST_CASE("a replica is told by any of its values, and by what most of the others hold",
+          "[guard]") {
   struct Case {
     StateKind kind;
     std::string name;
@@ -344,7 +361,8 @@ TEST_CASE("a replica is told by any of its values, and by what most of the other
   }
 }
 
-TEST_CASE("a step that is run twice counts once, and tells a bit that flipped in one run", "[guard]") {
+TEST_CASE("a step that is run twice counts once, and tells a bit that flipped in one run",
+          "[guard]") {
   Run plain(2, {}), twice(2, {"guard.rerun_every=3"});
   plain.Train();
   twice.Train();
@@ -360,8 +378,10 @@ TEST_CASE("a step that is run twice counts once, and tells a bit that flipped in
                });
 }
 
-TEST_CASE("a rank that swaps two gathers of one size is told at the next comparison, or before a checkpoint",
-          "[guard]") {
+TEST_CASE(
+    "a rank that swaps two gathers of one size is told at the next comparison, or before a "
+    "checkpoint",
+    "[guard]") {
   const std::vector<TrainFault> faults = {{3, 1, "h.0", Kind::kSwap}};
   Run unwatched(2, {});
   unwatched.Train(faults);  // nobody hangs, nobody notices
@@ -372,10 +392,11 @@ TEST_CASE("a rank that swaps two gathers of one size is told at the next compari
   const std::string what = GENERATE("guard.order_every=2", "guard.order_every=1000");
   CAPTURE(what);
   Run run(2, {what});
-  RequireError(ErrorCode::kNonFinite,
-               {"after step 4: rank 1 has issued other collectives than rank 0: call ",
-                "is all_gather of unit h.1 (", "shard group, step 3), and all_gather of unit h.0 ("},
-               [&] { run.Train(faults); });
+  RequireError(
+      ErrorCode::kNonFinite,
+      {"after step 4: rank 1 has issued other collectives than rank 0: call ",
+       "is all_gather of unit h.1 (", "shard group, step 3), and all_gather of unit h.0 ("},
+      [&] { run.Train(faults); });
 }
 
 }  // namespace

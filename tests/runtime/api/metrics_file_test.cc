@@ -41,7 +41,8 @@ TEST_CASE("lines that a full disk does not take are written, in order, when it h
   CHECK(metrics.Append(Step(1)).empty());
   const std::string one = ReadBytes(path);
   disk.full = true;
-  CHECK_THAT(metrics.Append(Step(2)), Catch::StartsWith("step 2: cannot append to " + path + ": No space"));
+  CHECK_THAT(metrics.Append(Step(2)),
+             Catch::StartsWith("step 2: cannot append to " + path + ": No space"));
   CHECK(metrics.Append(Step(3)).empty());  // said once
   CHECK(metrics.waiting() == 2);
   RequireError(ErrorCode::kIo, {"metrics.jsonl"}, [&] { metrics.Sync(); });

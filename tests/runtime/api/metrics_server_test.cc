@@ -45,7 +45,8 @@ int Connected(int port) {
 std::string Scrape(int port) {
   const int fd = Connected(port);
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
-  REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+  REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(request.size()));
   std::string answer;
   char buffer[256];
   for (ssize_t got; (got = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
@@ -56,7 +57,8 @@ std::string Scrape(int port) {
 
 std::string BodyOf(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
 
-const StepFigures kFigures{12, 2.5, 0.1, 3e-05, 12345.75, 0.0625, 5'000'000'007, 3, 9'007'199'254'740'993, 2};
+const StepFigures kFigures{
+    12, 2.5, 0.1, 3e-05, 12345.75, 0.0625, 5'000'000'007, 3, 9'007'199'254'740'993, 2};
 
 TEST_CASE("each figure has a help, a type and a value", "[metrics]") {
   const std::string text = PrometheusText(kFigures);
@@ -81,7 +83,8 @@ TEST_CASE("each figure has a help, a type and a value", "[metrics]") {
 TEST_CASE("once a checkpoint was saved or failed, saves have figures", "[metrics]") {
   StepFigures figures = kFigures;
   const std::string before = Samples(PrometheusText(figures));
-  figures.saves = {.published = 4, .failed = 1, .step = 80, .stall_seconds = 0.0625, .seconds = 3.5};
+  figures.saves = {
+      .published = 4, .failed = 1, .step = 80, .stall_seconds = 0.0625, .seconds = 3.5};
   CHECK(Samples(PrometheusText(figures)) == before +
                                                 "millrace_saves_total 4\n"
                                                 "millrace_failed_saves_total 1\n"
@@ -96,7 +99,8 @@ TEST_CASE("values that are not finite are written as Prometheus reads them", "[m
   figures.grad_norm = kInf;
   figures.lr = -kInf;
   const std::string samples = Samples(PrometheusText(figures));
-  CHECK(samples.find("millrace_loss NaN\nmillrace_grad_norm +Inf\nmillrace_lr -Inf\n") != std::string::npos);
+  CHECK(samples.find("millrace_loss NaN\nmillrace_grad_norm +Inf\nmillrace_lr -Inf\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("before the first step the text is empty, then it is the newest step's", "[metrics]") {

@@ -1,5 +1,5 @@
-// The pictures of a run's report: that every op and every buffer is in one, where it belongs, and that what
-// files say stays text.
+// The pictures of a run's report: that every op and every buffer is in one, where it belongs, and
+// that what files say stays text.
 #include <fmt/format.h>
 
 #include <array>
@@ -35,8 +35,8 @@ std::vector<Rect> RectsOf(const std::string& html) {
       R"re(<rect class="([^"]*)" x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"><title>([^<]*)</title></rect>)re");
   std::vector<Rect> rects;
   for (std::sregex_iterator at(html.begin(), html.end(), kRect), end; at != end; ++at)
-    rects.push_back({(*at)[1], (*at)[6], std::stod((*at)[2]), std::stod((*at)[3]), std::stod((*at)[4]),
-                     std::stod((*at)[5])});
+    rects.push_back({(*at)[1], (*at)[6], std::stod((*at)[2]), std::stod((*at)[3]),
+                     std::stod((*at)[4]), std::stod((*at)[5])});
   return rects;
 }
 
@@ -53,7 +53,8 @@ int64_t SumOf(const std::vector<Rect>& rects, const std::string& what) {
   return sum;
 }
 
-TimelineOp Op(const std::string& label, const std::string& kind, StreamId stream, double begin, double end) {
+TimelineOp Op(const std::string& label, const std::string& kind, StreamId stream, double begin,
+              double end) {
   return {label, kind, stream, begin, end};
 }
 
@@ -66,12 +67,13 @@ test::TinyPlan Tiny() {
 }  // namespace
 
 TEST_CASE("bars lie where and as long as their ops") {
-  const std::string html = TimelineHtml(
-      {"t",
-       "Title <b>",
-       {Op("up", "matmul", StreamId::kCompute, 0, 4), Op("weights", "all_gather", StreamId::kGather, 1, 2),
-        Op("", "adamw", StreamId::kCompute, 5, 8), Op("grads", "reduce_scatter", StreamId::kReduce, 4, 5)},
-       10});
+  const std::string html = TimelineHtml({"t",
+                                         "Title <b>",
+                                         {Op("up", "matmul", StreamId::kCompute, 0, 4),
+                                          Op("weights", "all_gather", StreamId::kGather, 1, 2),
+                                          Op("", "adamw", StreamId::kCompute, 5, 8),
+                                          Op("grads", "reduce_scatter", StreamId::kReduce, 4, 5)},
+                                         10});
   const std::vector<Rect> rects = RectsOf(html);
   REQUIRE(rects.size() == 4);
   std::map<std::string, Rect> by_title;
@@ -122,8 +124,8 @@ TEST_CASE("narrow ops are drawn together and counted, wide ones are not") {
   std::vector<TimelineOp> ops;
   double at = 0;
   for (int i = 0; i < 20000; ++i, at += 0.01)
-    ops.push_back(
-        Op(fmt::format("op{}", i), i % 2 == 0 ? "matmul" : "norm", StreamId::kCompute, at, at + 0.009));
+    ops.push_back(Op(fmt::format("op{}", i), i % 2 == 0 ? "matmul" : "norm", StreamId::kCompute, at,
+                     at + 0.009));
   ops.push_back(Op("long", "attention", StreamId::kCompute, at, at + 50));
   const std::string html = TimelineHtml({"t", "", ops, at + 50});
   const std::vector<Rect> rects = RectsOf(html);
@@ -137,12 +139,14 @@ TEST_CASE("narrow ops are drawn together and counted, wide ones are not") {
   CHECK(html.size() < 100'000);
 
   // Of one kind and close by: one bar; far apart or next to a wide one: two.
-  const std::vector<Rect> close = RectsOf(TimelineHtml(
-      {"t",
-       "",
-       {Op("a", "norm", StreamId::kCompute, 100, 100.1), Op("b", "add", StreamId::kCompute, 100.2, 100.3),
-        Op("c", "norm", StreamId::kCompute, 500, 500.1), Op("d", "norm", StreamId::kCompute, 500.1, 700)},
-       1000}));
+  const std::vector<Rect> close =
+      RectsOf(TimelineHtml({"t",
+                            "",
+                            {Op("a", "norm", StreamId::kCompute, 100, 100.1),
+                             Op("b", "add", StreamId::kCompute, 100.2, 100.3),
+                             Op("c", "norm", StreamId::kCompute, 500, 500.1),
+                             Op("d", "norm", StreamId::kCompute, 500.1, 700)},
+                            1000}));
   REQUIRE(close.size() == 3);
   CHECK(close[0].title == "2 ops, a to b\nrest\nat 100 ms for 0.3 ms, busy 0.2 ms");
 }
@@ -150,7 +154,8 @@ TEST_CASE("narrow ops are drawn together and counted, wide ones are not") {
 TEST_CASE("pictures of nothing, of no time and of hostile names") {
   CHECK(RectsOf(TimelineHtml({"t", "", {}, 0})).empty());
   std::vector<TimelineOp> instants(3 * kMostBars, Op("x", "norm", StreamId::kReduce, 0, 0));
-  CHECK(SumOf(RectsOf(TimelineHtml({"t", "", instants, 0})), "ops") == 3 * static_cast<int64_t>(kMostBars));
+  CHECK(SumOf(RectsOf(TimelineHtml({"t", "", instants, 0})), "ops") ==
+        3 * static_cast<int64_t>(kMostBars));
   const std::string html = TimelineHtml(
       {"t", "", {Op("</title><script>alert(1)</script>", "\x01\"&", StreamId::kCompute, 0, 1)}, 1});
   CHECK(html.find("<script") == html.npos);
@@ -191,14 +196,16 @@ TEST_CASE("a buffer's stay lies at its bytes and its ops") {
   CHECK(html.find("<line class=\"call\" x1=\"600.00\"") != html.npos);
   CHECK(html.find("begin of update") != html.npos);
   CHECK(html.find("forward (0 to 59), update (60 to 99)") != html.npos);
-  CHECK(html.find("3 stays of buffers, drawn as 3 rectangles; most bytes live at op 30") != html.npos);
+  CHECK(html.find("3 stays of buffers, drawn as 3 rectangles; most bytes live at op 30") !=
+        html.npos);
 }
 
 TEST_CASE("every stay of a plan's buffers is in one rectangle within the arena") {
   const test::TinyPlan tiny = Tiny();
   const PlannedStep step = PlannedStepOf(tiny.Input(SlowMachine()));
   int64_t stays = 0, live_at_peak = 0;
-  for (const PlanBuffer& buffer : tiny.plan.buffers) stays += static_cast<int64_t>(buffer.live.size());
+  for (const PlanBuffer& buffer : tiny.plan.buffers)
+    stays += static_cast<int64_t>(buffer.live.size());
   CHECK(static_cast<int64_t>(step.map.stays.size()) == stays);
   for (const BufferStay& stay : step.map.stays) {
     CHECK(stay.offset + stay.bytes <= tiny.plan.arena_bytes);
@@ -238,7 +245,8 @@ namespace {
 
 std::string TimelineText(const std::string& events, const std::string& other = R"("step": 3, )") {
   return R"({"displayTimeUnit": "ms", "otherData": {"plan_hash": "0123", "device": "cpu", "ranks": 2, )" +
-         other + R"("trace": {"step": "eager", "event_nodes": 0}}, "traceEvents": [)" + events + "]}";
+         other + R"("trace": {"step": "eager", "event_nodes": 0}}, "traceEvents": [)" + events +
+         "]}";
 }
 const std::string kName =
     R"({"ph": "M", "pid": 0, "tid": 1, "name": "thread_name", "args": {"name": "gather"}})";
@@ -246,16 +254,17 @@ const std::string kName =
 std::string Event(const std::string& pid, const std::string& tid, const std::string& ts,
                   const std::string& dur,
                   const std::string& more = R"("name": "h.0/mlp.up", "cat": "matmul")") {
-  return fmt::format(R"({{"ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}, {}}})", pid, tid, ts, dur,
-                     more);
+  return fmt::format(R"({{"ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}, {}}})", pid, tid,
+                     ts, dur, more);
 }
 
 }  // namespace
 
 TEST_CASE("a recorded timeline is read from its first op on") {
-  const RecordedTimeline line = ParseTimeline(
-      TimelineText(kName + "," + Event("1", "2", "5000.5", "1000") + "," + Event("0", "0", "3000.5", "0")),
-      "t.json");
+  const RecordedTimeline line =
+      ParseTimeline(TimelineText(kName + "," + Event("1", "2", "5000.5", "1000") + "," +
+                                 Event("0", "0", "3000.5", "0")),
+                    "t.json");
   CHECK(line.plan_hash == "0123");
   CHECK(line.device == "cpu");
   CHECK(line.how == "eager");
@@ -287,8 +296,10 @@ TEST_CASE("a damaged timeline is refused by name") {
       {TimelineText(Event("0", "0", "1e300", "1")), "\"ts\" is not a time"},
       {TimelineText(Event("0", "0", "1e999", "1")), "not valid JSON"},
       {TimelineText(Event("0", "0", "1", "1", R"("name": "x")")), "\"cat\" is missing"},
-      {TimelineText(Event("0", "0", "1", "1", R"("name": 1, "cat": "x")")), "\"name\" must be a string"},
-      {TimelineText(Event("0", "0", "1", "1", R"("name": ")" + std::string(2000, 'x') + R"(", "cat": "x")")),
+      {TimelineText(Event("0", "0", "1", "1", R"("name": 1, "cat": "x")")),
+       "\"name\" must be a string"},
+      {TimelineText(
+           Event("0", "0", "1", "1", R"("name": ")" + std::string(2000, 'x') + R"(", "cat": "x")")),
        "has 2000 bytes"},
       {TimelineText(R"({"ph": "B"})"), "traceEvents[0]"},
       {TimelineText(good, R"("step": -1, )"), "step"},

@@ -15,9 +15,10 @@ RunEnvironment Rank(const std::string& host, const std::string& device) {
 
 TEST_CASE("what all ranks share is said once, a host with its ranks", "[run_environment]") {
   CHECK(Together({}) == RunEnvironment{});
-  CHECK(Together({Rank("elm", "H200")}) ==
-        RunEnvironment{
-            {"host", "elm: rank 0"}, {"started", "of elm"}, {"command", "on elm"}, {"device", "H200"}});
+  CHECK(Together({Rank("elm", "H200")}) == RunEnvironment{{"host", "elm: rank 0"},
+                                                          {"started", "of elm"},
+                                                          {"command", "on elm"},
+                                                          {"device", "H200"}});
   CHECK(Together({Rank("elm", "H200"), Rank("elm", "H200"), Rank("oak", "H200")}) ==
         RunEnvironment{{"host", "elm: ranks 0-1; oak: rank 2"},
                        {"started", "of elm"},
@@ -33,7 +34,8 @@ TEST_CASE("values that differ, or that a rank lacks, say whose they are", "[run_
   ranks[5].emplace_back("MPI", "4.1.4");  // a name that rank 0 lacks
   const RunEnvironment all = Together(ranks);
   REQUIRE(all.size() == 6);
-  CHECK(all[3] == std::pair<std::string, std::string>("device", "H200: ranks 0-1, 3; H100: ranks 2, 4-5"));
+  CHECK(all[3] ==
+        std::pair<std::string, std::string>("device", "H200: ranks 0-1, 3; H100: ranks 2, 4-5"));
   CHECK(all[4] == std::pair<std::string, std::string>("NCCL", "2.28.9: ranks 0, 3"));
   CHECK(all[5] == std::pair<std::string, std::string>("MPI", "4.1.4: rank 5"));
 }
@@ -47,7 +49,8 @@ TEST_CASE("every rank learns of all; bytes that are no text are replaced", "[run
     const std::lock_guard lock(mutex);
     seen.push_back(all);
   });
-  const RunEnvironment expected = {{"device", "a\xef\xbf\xbd\": ranks 0-1; b: rank 2"}, {"MPI", "4.1"}};
+  const RunEnvironment expected = {{"device", "a\xef\xbf\xbd\": ranks 0-1; b: rank 2"},
+                                   {"MPI", "4.1"}};
   CHECK(seen == std::vector<RunEnvironment>(3, expected));
 }
 

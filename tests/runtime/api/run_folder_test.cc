@@ -16,8 +16,8 @@ namespace millrace {
 namespace {
 
 std::string Line(int step, const std::string& bits, const std::string& more = "") {
-  return R"({"step":)" + std::to_string(step) + R"(,"loss_bits":")" + bits + R"(","grad_norm":1.5)" + more +
-         "}\n";
+  return R"({"step":)" + std::to_string(step) + R"(,"loss_bits":")" + bits +
+         R"(","grad_norm":1.5)" + more + "}\n";
 }
 
 RecordedCall Call(int64_t step, const std::string& lr, const std::string& origin) {
@@ -66,7 +66,8 @@ TEST_CASE("metrics are read by bits; a torn last line is left out and said", "[r
   CHECK(whole.steps.at(3).eval_loss == 1.0f);
   CHECK(ParseMetrics("", "m").steps.empty());
 
-  const std::string made = R"(,"rolled_back":[{"from":5,"why":"loss on rank 1"},{"from":4,"why":"spike"}])";
+  const std::string made =
+      R"(,"rolled_back":[{"from":5,"why":"loss on rank 1"},{"from":4,"why":"spike"}])";
   const RecordedMetrics rolled_back = ParseMetrics(Line(3, "0x3f800000", made), "m");
   CHECK(rolled_back.steps.at(3).rolled_back ==
         std::vector<std::pair<int64_t, std::string>>{{5, "loss on rank 1"}, {4, "spike"}});
@@ -90,15 +91,19 @@ TEST_CASE("of a step that was trained again the later line counts", "[run_folder
 TEST_CASE("a damaged line is an error with its place", "[run_folder]") {
   const auto fails = [](const std::string& line, const std::string& message) {
     CAPTURE(line);
-    RequireError(ErrorCode::kData, {"runs/a/metrics.jsonl:2: " + message},
-                 [&] { ParseMetrics(Line(1, "0x3f800000") + line + "\n", "runs/a/metrics.jsonl"); });
+    RequireError(ErrorCode::kData, {"runs/a/metrics.jsonl:2: " + message}, [&] {
+      ParseMetrics(Line(1, "0x3f800000") + line + "\n", "runs/a/metrics.jsonl");
+    });
   };
   fails("{\"step\":2,", "not valid JSON");
   fails("{\"step\":2}", "\"loss_bits\" is missing");
-  fails(R"({"step":2,"loss_bits":"3f800000"})", "\"loss_bits\" = 3f800000: must be 0x and eight hex digits");
-  fails(R"({"step":2,"loss_bits":"0x3f8"})", "\"loss_bits\" = 0x3f8: must be 0x and eight hex digits");
+  fails(R"({"step":2,"loss_bits":"3f800000"})",
+        "\"loss_bits\" = 3f800000: must be 0x and eight hex digits");
+  fails(R"({"step":2,"loss_bits":"0x3f8"})",
+        "\"loss_bits\" = 0x3f8: must be 0x and eight hex digits");
   fails(R"({"step":2,"loss_bits":"0x3f80000g"})", "\"loss_bits\" = 0x3f80000g");
-  fails(R"({"step":2,"loss_bits":"0x3f800000","grad_norm":"1"})", "\"grad_norm\" must be a number or null");
+  fails(R"({"step":2,"loss_bits":"0x3f800000","grad_norm":"1"})",
+        "\"grad_norm\" must be a number or null");
   fails(R"({"step":"2","loss_bits":"0x3f800000","grad_norm":1})", "\"step\"");
 }
 
@@ -123,9 +128,9 @@ TEST_CASE("a resumed run keeps the first configuration and adds what changed", "
   wider.world = 4;
   CHECK(WithCall(history, wider).size() == 4);
   // A path that is not UTF-8 does not end the run.
-  CHECK(
-      ParseRunHistory(RunHistoryJson({Call(0, "0.5", "\xff.json:1")}), "c").front().keys.at("optimizer.lr") ==
-      RecordedValue{"0.5", "\xef\xbf\xbd.json:1"});
+  CHECK(ParseRunHistory(RunHistoryJson({Call(0, "0.5", "\xff.json:1")}), "c")
+            .front()
+            .keys.at("optimizer.lr") == RecordedValue{"0.5", "\xef\xbf\xbd.json:1"});
   // From the beginning: another run.
   RequireEqual(WithCall(history, Call(0, "0.5", "c.json:1")), {Call(0, "0.5", "c.json:1")});
 }
@@ -145,16 +150,17 @@ TEST_CASE("each call has the environment that it ran in, as it was given", "[run
   history = WithCall(history, CallOn(6, "5.0.0", "Friday"));
   REQUIRE(history.size() == 2);
   const std::string text = RunHistoryJson(history);
-  RequireEqual(ParseRunHistory(text, "c"), {CallOn(0, "4.1.4", "Monday"), CallOn(6, "5.0.0", "Friday")});
+  RequireEqual(ParseRunHistory(text, "c"),
+               {CallOn(0, "4.1.4", "Monday"), CallOn(6, "5.0.0", "Friday")});
   CHECK(RunHistoryJson(ParseRunHistory(text, "c")) == text);
   RecordedCall elsewhere = CallOn(8, "5.0.0", "Friday");
   elsewhere.environment[0].second = "oak: ranks 0-1";
   CHECK(WithCall(history, elsewhere).size() == 3);
   // Calls of before there were environments, alone and before one that has its own.
   CHECK(RunHistoryJson({Call(0, "0.01", "default")}).find("environment") == text.npos);
-  RequireEqual(
-      ParseRunHistory(RunHistoryJson({Call(0, "0.01", "default"), CallOn(6, "5.0.0", "Friday")}), "c"),
-      {Call(0, "0.01", "default"), CallOn(6, "5.0.0", "Friday")});
+  RequireEqual(ParseRunHistory(
+                   RunHistoryJson({Call(0, "0.01", "default"), CallOn(6, "5.0.0", "Friday")}), "c"),
+               {Call(0, "0.01", "default"), CallOn(6, "5.0.0", "Friday")});
 }
 
 TEST_CASE("a damaged environment is an error with its place", "[run_history]") {
@@ -165,7 +171,8 @@ TEST_CASE("a damaged environment is an error with its place", "[run_history]") {
     RequireError(ErrorCode::kData, {"c.json: " + message},
                  [&] { ParseRunHistory(R"({"step":0,"resumed":[],)" + damaged + "}", "c.json"); });
     RequireError(ErrorCode::kData, {"c.json: " + message}, [&] {
-      ParseRunHistory(R"({"step":0,)" + call + R"(,"resumed":[{"step":1,)" + damaged + "}]}", "c.json");
+      ParseRunHistory(R"({"step":0,)" + call + R"(,"resumed":[{"step":1,)" + damaged + "}]}",
+                      "c.json");
     });
   };
   fails(R"({"name":"MPI","value":"4"})", "\"environment\" must be an array, got object");
@@ -181,7 +188,9 @@ TEST_CASE("a history cannot stand for more than it is worth keeping in memory", 
   std::string keys, calls;
   for (int i = 0; i < 2000; ++i)
     keys += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"value":1,"origin":""})";
-  const auto text = [&] { return R"({"step":0,)" + rest + keys + R"(},"resumed":[)" + calls + "]}"; };
+  const auto text = [&] {
+    return R"({"step":0,)" + rest + keys + R"(},"resumed":[)" + calls + "]}";
+  };
   const auto add = [&](int from, int to) {
     for (int i = from; i <= to; ++i)
       calls += (i > 1 ? ",{\"step\":" : "{\"step\":") + std::to_string(i) + "," + rest + "}}";
@@ -213,9 +222,11 @@ TEST_CASE("config.json is written once, then only for a change; what is no histo
   REQUIRE(RecordCall(temp.path(), Call(4, "0.01", "--set")).empty());
   CHECK(ReadBytes(path) == first);
   REQUIRE(RecordCall(temp.path(), Call(4, "0.02", "--set")).empty());
-  RequireEqual(ReadRunHistory(temp.path()).value(), {Call(0, "0.01", "a.json:3"), Call(4, "0.02", "--set")});
+  RequireEqual(ReadRunHistory(temp.path()).value(),
+               {Call(0, "0.01", "a.json:3"), Call(4, "0.02", "--set")});
 
-  // Half a file, and a configuration that someone keeps there: not ours to replace, nor to put aside.
+  // Half a file, and a configuration that someone keeps there: not ours to
+  // replace, nor to put aside.
   for (const std::string& other :
        {first.substr(0, first.size() / 2), std::string(R"({"model": {"layers": 2}})")}) {
     CAPTURE(other);
@@ -223,7 +234,8 @@ TEST_CASE("config.json is written once, then only for a change; what is no histo
     for (const int64_t step : {0, 6}) {
       const std::string warning = RecordCall(temp.path(), Call(step, "0.02", "--set"));
       CHECK(warning.find(path + ": ") == 0);
-      CHECK(warning.find("is left as it is, and the configuration is not recorded") != warning.npos);
+      CHECK(warning.find("is left as it is, and the configuration is not recorded") !=
+            warning.npos);
       CHECK(ReadBytes(path) == other);
     }
     CHECK_FALSE(HasRunHistory(temp.path()));
@@ -237,7 +249,8 @@ TEST_CASE("config.json is written once, then only for a change; what is no histo
   RequireEqual(ReadRunHistory(temp.path()).value(), {Call(3, "0.02", "--set")});
 }
 
-TEST_CASE("what is recorded is the value in force, and gives the configuration back", "[run_history]") {
+TEST_CASE("what is recorded is the value in force, and gives the configuration back",
+          "[run_history]") {
   const std::vector<ConfigText> texts = {{"a.json", R"({
     "model": {"family": "llama", "layers": 2, "d_model": 32, "heads": 4, "vocab": 300, "seq_len": 16,
       "rope_scaling": {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 2,
@@ -245,8 +258,8 @@ TEST_CASE("what is recorded is the value in force, and gives the configuration b
     "data": {"kind": "synthetic"},
     "train": {"micro_batch": 2, "global_batch": 12}})"}};
   const int world = 2;
-  const LoadedConfig loaded = LoadConfigTexts(texts, std::vector<std::string>{"optimizer.betas=[0.8,0.9]"},
-                                              ConfigContext{.world = world});
+  const LoadedConfig loaded = LoadConfigTexts(
+      texts, std::vector<std::string>{"optimizer.betas=[0.8,0.9]"}, ConfigContext{.world = world});
   const AssembledRun run = Assemble(loaded.config, world, {}, {});
   const std::vector<PlanStage> stages = PlanStages(loaded.config, run);
   const RecordedCall call = DescribeCall(loaded.config, loaded.origin, run, stages, 5);
@@ -277,7 +290,8 @@ TEST_CASE("what is recorded is the value in force, and gives the configuration b
 
   RecordedCall other = call;
   other.keys["model.lairs"] = {"2", "default"};
-  RequireError(ErrorCode::kData, {"model.lairs: this version has no such key"}, [&] { ConfigOf(other); });
+  RequireError(ErrorCode::kData, {"model.lairs: this version has no such key"},
+               [&] { ConfigOf(other); });
 }
 
 TEST_CASE("a change is seen in the stages that it reaches, and no others", "[plan_stages]") {
@@ -310,7 +324,8 @@ TEST_CASE("a change is seen in the stages that it reaches, and no others", "[pla
 
 TEST_CASE("a folder that is no run is refused", "[run_folder]") {
   const TempDir temp;
-  RequireError(ErrorCode::kData, {temp / "none" + " does not exist"}, [&] { ReadRunFolder(temp / "none"); });
+  RequireError(ErrorCode::kData, {temp / "none" + " does not exist"},
+               [&] { ReadRunFolder(temp / "none"); });
   RequireError(ErrorCode::kData, {"neither metrics.jsonl nor config.json"},
                [&] { ReadRunFolder(temp.path()); });
   WriteBytes(temp / "file", "x");
@@ -321,12 +336,14 @@ TEST_CASE("a folder that is no run is refused", "[run_folder]") {
   CHECK(ReadRunFolder(temp.path()).history.size() == 1);
   CHECK_FALSE(ReadRunFolder(temp.path()).summary.has_value());
   WriteBytes(temp / "metrics.jsonl", Line(1, "0x3f800000"));
-  WriteBytes(temp / "summary.json",
-             R"({"last_step": 1, "param_hash": "p", "tuning_hash": "", "plan_stages": {"layout": "l"}})");
+  WriteBytes(
+      temp / "summary.json",
+      R"({"last_step": 1, "param_hash": "p", "tuning_hash": "", "plan_stages": {"layout": "l"}})");
   const RecordedRun run = ReadRunFolder(temp.path());
   CHECK(run.metrics.steps.size() == 1);
   REQUIRE(run.summary);
-  CHECK(run.summary->hashes == std::map<std::string, std::string>{{"param_hash", "p"}, {"tuning_hash", ""}});
+  CHECK(run.summary->hashes ==
+        std::map<std::string, std::string>{{"param_hash", "p"}, {"tuning_hash", ""}});
   CHECK(run.summary->plan_stages.at("layout") == "l");
 }
 

@@ -1,4 +1,5 @@
-// Event files: bytes as TensorBoard's own writer makes them, order of files, and disks that are full.
+// Event files: bytes as TensorBoard's own writer makes them, order of files, and disks that are
+// full.
 #include "runtime/api/tensorboard.h"
 
 #include <fmt/format.h>
@@ -55,7 +56,8 @@ std::vector<std::string> Payloads(const std::string& bytes) {
 std::string Timeless(const std::string& event) { return event.substr(9); }
 
 std::vector<std::string> Expected(int64_t start, const std::vector<int64_t>& steps) {
-  std::vector<std::string> events = {Timeless(FileVersionEvent(0)), Timeless(SessionStartEvent(0, start))};
+  std::vector<std::string> events = {Timeless(FileVersionEvent(0)),
+                                     Timeless(SessionStartEvent(0, start))};
   for (const int64_t step : steps)
     events.push_back(Timeless(ScalarsEvent(0, step, {{"loss", 0.5 * static_cast<double>(step)}})));
   return events;
@@ -87,7 +89,8 @@ TEST_CASE("records have the bytes that TensorBoard's own classes give", "[tensor
   CHECK(Hex(TfRecord(SessionStartEvent(time, 301))) ==
         "100000000000000095fbfe180900001040fc54d94110ad023a020801cb79b93b");
   CHECK(Hex(TfRecord(ScalarsEvent(time, 300, {{"loss", 2.5}, {"lr", 3e-4}}))) ==
-        "2600000000000000734fe3000900001040fc54d94110ac022a180a0b0a046c6f737315000020400a090a026c72155249"
+        "2600000000000000734fe3000900001040fc54d94110ac022a180a0b0a046c6f737315000020400a090a026c72"
+        "155249"
         "9d39462a9ab4");
 }
 
@@ -98,7 +101,8 @@ TEST_CASE("a value that is not finite stays what it is", "[tensorboard]") {
   CHECK(Hex(infinite.substr(infinite.size() - 4)) == "000080ff");
 }
 
-TEST_CASE("each call begins a file that sorts behind the others and says where it goes on", "[tensorboard]") {
+TEST_CASE("each call begins a file that sorts behind the others and says where it goes on",
+          "[tensorboard]") {
   const TempDir temp;
   Warnings warnings;
   // Left by a host whose clock is an hour ahead; and a file that is none of ours.
@@ -124,7 +128,8 @@ TEST_CASE("each call begins a file that sorts behind the others and says where i
   CHECK(warnings.texts.empty());
 }
 
-TEST_CASE("a failing write costs one step and one warning, and the file stays whole", "[tensorboard]") {
+TEST_CASE("a failing write costs one step and one warning, and the file stays whole",
+          "[tensorboard]") {
   const auto fault = GENERATE(FaultyFileSystem::Fault::kFail, FaultyFileSystem::Fault::kFailTorn);
   const TempDir temp;
   Warnings warnings;
@@ -167,7 +172,8 @@ struct TornFileSystem final : FileSystem {
   }
 };
 
-TEST_CASE("half a record that cannot be taken back at once is taken back before the next", "[tensorboard]") {
+TEST_CASE("half a record that cannot be taken back at once is taken back before the next",
+          "[tensorboard]") {
   const TempDir temp;
   Warnings warnings;
   TornFileSystem files;

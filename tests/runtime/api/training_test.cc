@@ -1,5 +1,5 @@
-// The training loop on in-process ranks: what it says about a step whose update was skipped, and to a
-// profiler.
+// The training loop on in-process ranks: what it says about a step whose update was
+// skipped, and to a profiler.
 #include "runtime/api/training.h"
 
 #include <fmt/format.h>
@@ -34,8 +34,8 @@ struct Heard : TrainObserver {
   void OnWarning(const std::string& text) override { warnings.push_back(text); }
 };
 
-// The largest gradient that a float holds, in the first flat parameter of step 1 on every rank: finite when a
-// rank scans it, infinite in the sum of two.
+// The largest gradient that a float holds, in the first flat parameter of step 1 on every rank:
+// finite when a rank scans it, infinite in the sum of two.
 void ScanHugeGradient(const FiniteScanOp<TensorView>& op, Stream& stream) {
   if (op.unit == 0 && op.scalars.as<StepScalars>()->step == 1) {
     constexpr float kHuge = 3.0e38f;
@@ -47,8 +47,9 @@ void ScanHugeGradient(const FiniteScanOp<TensorView>& op, Stream& stream) {
   CpuKernels().finite_scan(op, stream);
 }
 
-TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said to be of no single rank",
-          "[training]") {
+TEST_CASE(
+    "a gradient that overflows in the sum over ranks is skipped and said to be of no single rank",
+    "[training]") {
   const int world = 2;
   const std::string replicate = GENERATE("1", "2"), wire = GENERATE("fp32", "bf16");
   CAPTURE(replicate, wire);
@@ -58,11 +59,11 @@ TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said t
     "data": {"kind": "synthetic"},
     "train": {"steps": 3, "micro_batch": 2},
     "precision": {"compute": "bf16"}})"}};
-  const LoadedConfig loaded =
-      LoadConfigTexts(texts,
-                      std::vector<std::string>{"run.dir=" + temp / "run", "parallel.replicate=" + replicate,
-                                               "precision.grad_wire=" + wire},
-                      ConfigContext{.world = world});
+  const LoadedConfig loaded = LoadConfigTexts(
+      texts,
+      std::vector<std::string>{"run.dir=" + temp / "run", "parallel.replicate=" + replicate,
+                               "precision.grad_wire=" + wire},
+      ConfigContext{.world = world});
   KernelTable kernels = CpuKernels();
   kernels.finite_scan = ScanHugeGradient;
   Heard heard[world];
@@ -74,8 +75,9 @@ TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said t
   });
   REQUIRE(heard[1].steps.empty());  // rank 0 speaks
   REQUIRE(heard[0].warnings ==
-          std::vector<std::string>{"step 2: non-finite sum of gradients over the ranks, finite on each of "
-                                   "them; the update was skipped on all ranks (1 skipped so far)"});
+          std::vector<std::string>{
+              "step 2: non-finite sum of gradients over the ranks, finite on each of "
+              "them; the update was skipped on all ranks (1 skipped so far)"});
   REQUIRE(heard[0].steps.size() == 3);
   for (const StepReport& step : heard[0].steps) {
     CAPTURE(step.step);
@@ -86,12 +88,14 @@ TEST_CASE("a gradient that overflows in the sum over ranks is skipped and said t
   }
 }
 
-TEST_CASE("what stands in a checkpoint's place is a warning like a full disk; a broken invariant is none",
-          "[training]") {
+TEST_CASE(
+    "what stands in a checkpoint's place is a warning like a full disk; a broken invariant is none",
+    "[training]") {
   // A mistake of the program's own in the second save.
   struct Broken : FileSystem {
     int MakeFolder(const std::string& path) override {
-      if (path.find("/tmp.4.") != path.npos) throw Error(ErrorCode::kInternal, "a broken invariant");
+      if (path.find("/tmp.4.") != path.npos)
+        throw Error(ErrorCode::kInternal, "a broken invariant");
       return FileSystem::MakeFolder(path);
     }
   };
@@ -111,11 +115,11 @@ TEST_CASE("what stands in a checkpoint's place is a warning like a full disk; a 
       "train": {"steps": 8, "micro_batch": 2},
       "checkpoint": {"every": 2, "keep": 9}})"}};
     const auto train = [&](const std::string& dir, FileSystem& files, Occupying& heard) {
-      const LoadedConfig loaded =
-          LoadConfigTexts(texts,
-                          std::vector<std::string>{"run.dir=" + dir, std::string("checkpoint.asynchronous=") +
-                                                                         (asynchronous ? "true" : "false")},
-                          ConfigContext{.world = 1});
+      const LoadedConfig loaded = LoadConfigTexts(
+          texts,
+          std::vector<std::string>{"run.dir=" + dir, std::string("checkpoint.asynchronous=") +
+                                                         (asynchronous ? "true" : "false")},
+          ConfigContext{.world = 1});
       test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
         Session session(loaded.config, setup.environment(), {{true, false, false}, true});
         TrainOptions options;
@@ -139,15 +143,16 @@ TEST_CASE("what stands in a checkpoint's place is a warning like a full disk; a 
   }
 }
 
-TEST_CASE("a profiler sees what a run does: its phases, its steps within them, and their ops", "[training]") {
+TEST_CASE("a profiler sees what a run does: its phases, its steps within them, and their ops",
+          "[training]") {
   const TempDir temp;
   const std::vector<ConfigText> texts = {{"test.json", R"({
     "model": {"family": "gpt2", "layers": 2, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8},
     "data": {"kind": "synthetic", "eval_batches": 1},
     "train": {"steps": 3, "micro_batch": 2, "eval_every": 2},
     "checkpoint": {"every": 2}})"}};
-  const LoadedConfig loaded =
-      LoadConfigTexts(texts, std::vector<std::string>{"run.dir=" + temp / "run"}, ConfigContext{.world = 1});
+  const LoadedConfig loaded = LoadConfigTexts(
+      texts, std::vector<std::string>{"run.dir=" + temp / "run"}, ConfigContext{.world = 1});
   test::RangeRecorder recorder;
   test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
     Environment environment = setup.environment();
@@ -160,17 +165,17 @@ TEST_CASE("a profiler sees what a run does: its phases, its steps within them, a
   // Down to a step's own, without what is said of it and what it reads.
   std::vector<std::string> phases;
   for (const std::string& range : recorder.seen)
-    if (std::count(range.begin(), range.end(), '|') < 2 && range.find("reading tokens") == range.npos &&
-        range.find("writing messages") == range.npos)
+    if (std::count(range.begin(), range.end(), '|') < 2 &&
+        range.find("reading tokens") == range.npos && range.find("writing messages") == range.npos)
       phases.push_back(range);
-  CHECK(phases == std::vector<std::string>{"setting up", "training", "training|loading a checkpoint",
-                                           "training|making the initial weights", "training|evaluating",
-                                           "training|step 1", "training|step 2", "training|evaluating",
-                                           "training|saving a checkpoint", "training|step 3",
-                                           "training|evaluating", "training|saving a checkpoint",
-                                           "training|ending"});
-  for (const char* range : {"training|step 3|matmul h.1/mlp.up", "training|evaluating|matmul h.1/mlp.up",
-                            "training|reading tokens"})
+  CHECK(phases == std::vector<std::string>{
+                      "setting up", "training", "training|loading a checkpoint",
+                      "training|making the initial weights", "training|evaluating",
+                      "training|step 1", "training|step 2", "training|evaluating",
+                      "training|saving a checkpoint", "training|step 3", "training|evaluating",
+                      "training|saving a checkpoint", "training|ending"});
+  for (const char* range : {"training|step 3|matmul h.1/mlp.up",
+                            "training|evaluating|matmul h.1/mlp.up", "training|reading tokens"})
     CHECK_THAT(recorder.seen, Catch::VectorContains(std::string(range)));
 }
 
@@ -180,8 +185,8 @@ TEST_CASE("a session's watchdog asks the transport, and says what it says", "[tr
     "model": {"family": "gpt2", "layers": 1, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8},
     "execution": {"watchdog_s": 60},
     "data": {"kind": "synthetic"}})"}};
-  const LoadedConfig loaded =
-      LoadConfigTexts(texts, std::vector<std::string>{"run.dir=" + temp / "run"}, ConfigContext{.world = 2});
+  const LoadedConfig loaded = LoadConfigTexts(
+      texts, std::vector<std::string>{"run.dir=" + temp / "run"}, ConfigContext{.world = 2});
   std::promise<std::string> said;
   std::promise<void> made;  // rank 1's session, whose construction is a collective
   const auto work = [&](const test::RankSetup& setup) {

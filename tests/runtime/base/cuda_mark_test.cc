@@ -1,5 +1,5 @@
-// Marks that a GPU writes to host memory: seen in stream order, also when captured, and while what follows
-// hangs.
+// Marks that a GPU writes to host memory: seen in stream order, also when captured, and
+// while what follows hangs.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 
 uint64_t Load(const HostBuffer& words, int64_t offset) {
-  return __atomic_load_n(reinterpret_cast<const uint64_t*>(words.data() + offset), __ATOMIC_ACQUIRE);
+  return __atomic_load_n(reinterpret_cast<const uint64_t*>(words.data() + offset),
+                         __ATOMIC_ACQUIRE);
 }
 
 bool Becomes(const HostBuffer& words, int64_t offset, uint64_t value) {
@@ -40,8 +41,9 @@ struct Gate {
   }
 };
 
-TEST_CASE("a mark is seen while the work behind it hangs, and not before the work ahead of it is done",
-          "[cuda]") {
+TEST_CASE(
+    "a mark is seen while the work behind it hangs, and not before the work ahead of it is done",
+    "[cuda]") {
   CudaDevice device(0);
   const auto words = device.AllocateHost(256, "words");
   std::fill(words->data(), words->data() + 256, std::byte{0});
@@ -60,14 +62,16 @@ TEST_CASE("a mark is seen while the work behind it hangs, and not before the wor
   CHECK(Load(*words, 64) == 2);
 }
 
-TEST_CASE("marks that are enqueued together are all written, the last one after the others", "[cuda]") {
+TEST_CASE("marks that are enqueued together are all written, the last one after the others",
+          "[cuda]") {
   CudaDevice device(0);
   const auto words = device.AllocateHost(64 * Device::kMostMarks, "words");
   std::fill(words->data(), words->data() + words->bytes(), std::byte{0});
   const auto stream = device.MakeStream("compute");
   for (uint64_t run = 1; run <= 200; ++run) {
     std::vector<Device::Mark> marks;
-    for (size_t i = 0; i < Device::kMostMarks; ++i) marks.push_back({words->data() + 64 * i, 100 * run + i});
+    for (size_t i = 0; i < Device::kMostMarks; ++i)
+      marks.push_back({words->data() + 64 * i, 100 * run + i});
     device.EnqueueMarks(marks, *stream);
     const int64_t last = 64 * (Device::kMostMarks - 1);
     REQUIRE(Becomes(*words, last, 100 * run + Device::kMostMarks - 1));
@@ -78,7 +82,8 @@ TEST_CASE("marks that are enqueued together are all written, the last one after 
   CHECK_THROWS(device.EnqueueMarks(std::vector<Device::Mark>(Device::kMostMarks + 1), *stream));
 }
 
-TEST_CASE("captured marks are written by each launch, on the streams that they were captured on", "[cuda]") {
+TEST_CASE("captured marks are written by each launch, on the streams that they were captured on",
+          "[cuda]") {
   CudaDevice device(0);
   const auto words = device.AllocateHost(256, "words");
   const auto origin = device.MakeStream("compute"), side = device.MakeStream("gather");

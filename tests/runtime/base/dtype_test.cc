@@ -14,9 +14,10 @@ TEST_CASE("dtype names round-trip and sizes are those of the C types", "[base][d
     const char* name;
     int64_t bytes;
   };
-  for (const Row& row : {Row{DType::kF32, "f32", sizeof(float)}, Row{DType::kBF16, "bf16", sizeof(BFloat16)},
-                         Row{DType::kF64, "f64", sizeof(double)}, Row{DType::kI32, "i32", sizeof(int32_t)},
-                         Row{DType::kI64, "i64", sizeof(int64_t)}, Row{DType::kU8, "u8", 1}}) {
+  for (const Row& row :
+       {Row{DType::kF32, "f32", sizeof(float)}, Row{DType::kBF16, "bf16", sizeof(BFloat16)},
+        Row{DType::kF64, "f64", sizeof(double)}, Row{DType::kI32, "i32", sizeof(int32_t)},
+        Row{DType::kI64, "i64", sizeof(int64_t)}, Row{DType::kU8, "u8", 1}}) {
     CAPTURE(row.name);
     REQUIRE(Name(row.dtype) == row.name);
     REQUIRE(Bytes(row.dtype) == row.bytes);
@@ -43,7 +44,8 @@ uint16_t NearestEven(float value) {
   const uint16_t high = static_cast<uint16_t>(low + 1);    // away from zero, perhaps infinity
   const auto magnitude = [](uint16_t half) {
     // Infinity stands for 2^128: the value that the next finite step would have.
-    return (half & 0x7fff) == 0x7f80 ? std::ldexp(1.0, 128) : std::fabs(double(ToFloat(BFloat16{half})));
+    return (half & 0x7fff) == 0x7f80 ? std::ldexp(1.0, 128)
+                                     : std::fabs(double(ToFloat(BFloat16{half})));
   };
   const double to_low = std::fabs(double(value)) - magnitude(low);
   const double to_high = magnitude(high) - std::fabs(double(value));
@@ -70,7 +72,8 @@ TEST_CASE("infinity stays, overflow rounds to it, and NaN stays NaN", "[base][dt
   REQUIRE(ToBFloat16(std::numeric_limits<float>::max()).bits == 0x7f80);
   REQUIRE(ToBFloat16(std::bit_cast<float>(0x7f800001u)).bits ==
           0x7fc0);  // signalling, payload in the lost half
-  REQUIRE(ToBFloat16(std::bit_cast<float>(0xffffffffu)).bits == 0xffff);  // rounding up would give -0
+  REQUIRE(ToBFloat16(std::bit_cast<float>(0xffffffffu)).bits ==
+          0xffff);  // rounding up would give -0
 }
 
 TEST_CASE("array conversions agree with the scalar ones", "[base][dtype]") {

@@ -22,9 +22,11 @@ Error Caught(F&& run) {
 TEST_CASE("every error code has its documented exit code and its own name", "[base][error]") {
   using enum ErrorCode;
   const std::vector<std::pair<ErrorCode, int>> documented = {
-      {kConfig, 2},           {kData, 3},      {kCheckpoint, 4}, {kDoesNotFit, 5}, {kOutOfMemory, 5},
-      {kInvalidArgument, 70}, {kInternal, 70}, {kTimeout, 71},   {kPeerLost, 72},  {kComm, 72},
-      {kNonFinite, 73},       {kIo, 74},       {kPreempted, 75}, {kDevice, 77}};
+      {kConfig, 2},     {kData, 3},        {kCheckpoint, 4},
+      {kDoesNotFit, 5}, {kOutOfMemory, 5}, {kInvalidArgument, 70},
+      {kInternal, 70},  {kTimeout, 71},    {kPeerLost, 72},
+      {kComm, 72},      {kNonFinite, 73},  {kIo, 74},
+      {kPreempted, 75}, {kDevice, 77}};
   std::vector<std::string> names;
   for (const auto& [code, exit_code] : documented) {
     CAPTURE(Name(code));
@@ -58,8 +60,9 @@ TEST_CASE("a failed comparison prints both sides and evaluates them once", "[bas
 }
 
 TEST_CASE("a requirement carries its code and exactly its text", "[base][error]") {
-  const Error error =
-      Caught([&] { MR_REQUIRE(ErrorCode::kData, 2 + 2 == 5, "{}: token {} at {}", "val.bin", 70000, 12); });
+  const Error error = Caught([&] {
+    MR_REQUIRE(ErrorCode::kData, 2 + 2 == 5, "{}: token {} at {}", "val.bin", 70000, 12);
+  });
   REQUIRE(error.code() == ErrorCode::kData);
   REQUIRE(std::string(error.what()) == "val.bin: token 70000 at 12");
 }

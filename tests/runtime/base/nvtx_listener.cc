@@ -1,5 +1,5 @@
-// A profiler as NVTX loads one (NVTX_INJECTION64_PATH): writes down what a program says, for the program's
-// test to read.
+// A profiler as NVTX loads one (NVTX_INJECTION64_PATH): writes down what a program says, for the
+// program's test to read.
 #include <nvtx3/nvToolsExt.h>
 
 #include <deque>
@@ -35,7 +35,8 @@ nvtxStringHandle_t RegisterString(nvtxDomainHandle_t domain, const char* text) {
 int Push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* range) {
   const bool registered = range->messageType == NVTX_MESSAGE_TYPE_REGISTERED;
   Write(domain,
-        "begin " + (registered ? *reinterpret_cast<std::string*>(range->message.registered) + " (registered)"
+        "begin " + (registered ? *reinterpret_cast<std::string*>(range->message.registered) +
+                                     " (registered)"
                                : std::string(range->message.ascii)));
   return 0;
 }
@@ -55,10 +56,12 @@ void Set(NvtxFunctionTable table, int id, F* function) {
 extern "C" const char* NvtxListenerLog() { return Log().c_str(); }
 
 extern "C" int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table) {
-  const auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(get_table(NVTX_ETID_CALLBACKS));
+  const auto* callbacks =
+      static_cast<const NvtxExportTableCallbacks*>(get_table(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;
   unsigned int size = 0;
-  if (callbacks == nullptr || !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE2, &table, &size) ||
+  if (callbacks == nullptr ||
+      !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE2, &table, &size) ||
       size <= NVTX_CBID_CORE2_DomainDestroy)
     return 0;
   Set(table, NVTX_CBID_CORE2_DomainCreateA, CreateDomain);

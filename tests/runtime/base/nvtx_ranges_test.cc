@@ -1,5 +1,6 @@
-// Ranges reach a profiler that listens, by NVTX's own way of finding it; where there is none, there are no
-// ranges. NVTX decides once per process, so each case runs in a process of its own. No GPU is needed.
+// Ranges reach a profiler that listens, by NVTX's own way of finding it; where there is
+// none, there are no ranges. NVTX decides once per process, so each case runs in a process
+// of its own. No GPU is needed.
 #include "runtime/base/cuda/nvtx_ranges.h"
 
 #include <dlfcn.h>
@@ -25,7 +26,8 @@ std::string InFreshProcess(F&& work) {
   REQUIRE(child >= 0);
   if (child == 0) {
     const std::string text = work();
-    const bool written = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    const bool written =
+        write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
     _exit(written ? 0 : 1);
   }
   close(ends[1]);
@@ -47,7 +49,8 @@ TEST_CASE("without a profiler there are no ranges", "[cuda]") {
   CHECK(InFreshProcess([] { return MakeNvtxRanges() == nullptr ? "none" : "some"; }) == "none");
 }
 
-TEST_CASE("a profiler is told ranges of the domain millrace, by registered names and by text", "[cuda]") {
+TEST_CASE("a profiler is told ranges of the domain millrace, by registered names and by text",
+          "[cuda]") {
   setenv(kVariable, kListener, 1);
   const std::string log = InFreshProcess([]() -> std::string {
     {

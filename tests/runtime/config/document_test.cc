@@ -187,7 +187,8 @@ TEST_CASE("the documentation has a row for every key", "[config][docs]") {
     CAPTURE(key.path);
     const size_t section = docs.find("\n## " + std::string(key.section()) + "\n");
     REQUIRE(section != docs.npos);
-    const size_t row = docs.find("| `" + std::string(key.leaf()) + "` | " + Allowed(key) + " | ", section);
+    const size_t row =
+        docs.find("| `" + std::string(key.leaf()) + "` | " + Allowed(key) + " | ", section);
     REQUIRE(row < docs.find("\n## ", section + 1));
     REQUIRE(key.doc.size() > 8);
     REQUIRE(key.doc.back() == '.');
@@ -201,8 +202,9 @@ TEST_CASE("show prints every key with its value and origin", "[config][show]") {
     const size_t at = ("\n" + shown).find("\n" + path + " ");
     REQUIRE(at != shown.npos);
     std::string line = shown.substr(at, shown.find('\n', at) - at);
-    line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }),
-               line.end());
+    line.erase(
+        std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }),
+        line.end());
     return line;
   };
   for (const Key& key : Keys())
@@ -211,26 +213,30 @@ TEST_CASE("show prints every key with its value and origin", "[config][show]") {
   REQUIRE(line_of("data.kind") == "data.kind \"synthetic\" file0.json:1");
   REQUIRE(line_of("optimizer.betas") == "optimizer.betas [0.9,0.95] default");
   REQUIRE(line_of("model.rope_scaling") == "model.rope_scaling null default");
-  REQUIRE(std::count(shown.begin(), shown.end(), '\n') == static_cast<int64_t>(Keys().size()) - 5 + 1);
+  REQUIRE(std::count(shown.begin(), shown.end(), '\n') ==
+          static_cast<int64_t>(Keys().size()) - 5 + 1);
 
   REQUIRE(line_of("model.ffn") == "model.ffn 3072 default (null)");
   REQUIRE(line_of("memory.slots") == "memory.slots null default");      // packed has none
   REQUIRE(line_of("parallel.shard") == "parallel.shard null default");  // no world
 
-  const std::string llama = ConfigShow(Load({R"({"data": {"kind": "synthetic"}, "model": {"family": "llama",
+  const std::string llama =
+      ConfigShow(Load({R"({"data": {"kind": "synthetic"}, "model": {"family": "llama",
       "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
                        "original_max_position_embeddings": 512}}})"}));
   REQUIRE(llama.find("model.rope_scaling.factor") != llama.npos);
   REQUIRE(llama.find("model.rope_scaling ") == llama.npos);
 
-  shown = ConfigShow(Load({kSynthetic},
-                          {"memory.allocator=fixed", "train.micro_batch=2", "train.global_batch=12",
-                           "optimizer.schedule.kind=cosine", "train.steps=50", "train.accumulate=null"},
-                          {.world = 3}));
+  shown =
+      ConfigShow(Load({kSynthetic},
+                      {"memory.allocator=fixed", "train.micro_batch=2", "train.global_batch=12",
+                       "optimizer.schedule.kind=cosine", "train.steps=50", "train.accumulate=null"},
+                      {.world = 3}));
   REQUIRE(line_of("memory.slots") == "memory.slots 2 default (null)");
   REQUIRE(line_of("parallel.shard") == "parallel.shard 3 default (null)");
   REQUIRE(line_of("train.accumulate") == "train.accumulate 2 --set (null)");
-  REQUIRE(line_of("optimizer.schedule.decay_steps") == "optimizer.schedule.decay_steps 50 default (null)");
+  REQUIRE(line_of("optimizer.schedule.decay_steps") ==
+          "optimizer.schedule.decay_steps 50 default (null)");
 }
 
 }  // namespace

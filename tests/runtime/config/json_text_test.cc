@@ -94,7 +94,8 @@ TEST_CASE("text that is not JSON is reported where it stops being JSON", "[confi
   }
 }
 
-TEST_CASE("a long name around many members does not take their product in memory", "[config][json]") {
+TEST_CASE("a long name around many members does not take their product in memory",
+          "[config][json]") {
   const std::string longest(250, 'n'), longer(300, 'm');
   const JsonText json("{\"" + longest + "\":{\"abcd\":1,\"abcde\":[{}]},\"" + longer +
                       "\":{\"b\":{\"c\":1}},\"d\":2}");

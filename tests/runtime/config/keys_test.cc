@@ -183,7 +183,8 @@ TEST_CASE("what is allowed reads as a sentence", "[config][keys]") {
   REQUIRE(Allowed(*FindKey("model.head_dim")) == "an integer from 1 to 65536, or null");
   REQUIRE(Allowed(*FindKey("optimizer.clip")) == "a number of at least 0");
   REQUIRE(Allowed(*FindKey("optimizer.eps")) == "a number from 1e-30 to 1e+30");
-  REQUIRE(Allowed(*FindKey("optimizer.betas")) == "a list of 2 numbers, each of at least 0 and below 1");
+  REQUIRE(Allowed(*FindKey("optimizer.betas")) ==
+          "a list of 2 numbers, each of at least 0 and below 1");
   REQUIRE(Allowed(*FindKey("precision.master")) == "fp32");
   REQUIRE(Allowed(*FindKey("sharding.grad_sync")) == "one of every, last");
   REQUIRE(Allowed(*FindKey("execution.checked")) == "true or false");

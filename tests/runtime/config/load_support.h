@@ -13,7 +13,8 @@ namespace millrace {
 // What every test file starts from: nothing else has to be given.
 inline const std::string kSynthetic = R"({"data": {"kind": "synthetic"}})";
 
-inline LoadedConfig Load(const std::vector<std::string>& texts, const std::vector<std::string>& sets = {},
+inline LoadedConfig Load(const std::vector<std::string>& texts,
+                         const std::vector<std::string>& sets = {},
                          const ConfigContext& context = {}) {
   std::vector<ConfigText> named;
   for (const std::string& text : texts)
@@ -21,7 +22,8 @@ inline LoadedConfig Load(const std::vector<std::string>& texts, const std::vecto
   return LoadConfigTexts(named, sets, context);
 }
 
-// The lines of the error, first one off, without indentation; none if the configuration is accepted.
+// The lines of the error, first one off, without indentation; none if the
+// configuration is accepted.
 inline std::vector<std::string> Problems(const std::vector<std::string>& texts,
                                          const std::vector<std::string>& sets = {},
                                          const ConfigContext& context = {}) {
@@ -47,7 +49,8 @@ inline std::vector<std::string> Problems(const std::vector<std::string>& texts,
 inline std::string Nested(const std::string& path, const std::string& value) {
   const size_t dot = path.find('.');
   const std::string name = path.substr(0, dot);
-  return "{\"" + name + "\": " + (dot == path.npos ? value : Nested(path.substr(dot + 1), value)) + "}";
+  return "{\"" + name + "\": " + (dot == path.npos ? value : Nested(path.substr(dot + 1), value)) +
+         "}";
 }
 
 inline bool AnyHas(const std::vector<std::string>& lines, const std::string& part) {

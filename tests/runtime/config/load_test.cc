@@ -24,7 +24,8 @@ TEST_CASE("nothing given is the documented defaults", "[config][load]") {
 }
 
 TEST_CASE("later files win, objects merge, --set wins over all", "[config][load]") {
-  const std::string first = "{\"data\": {\"kind\": \"synthetic\"},\n\"train\": {\"steps\": 10, \"seed\": 1}}";
+  const std::string first =
+      "{\"data\": {\"kind\": \"synthetic\"},\n\"train\": {\"steps\": 10, \"seed\": 1}}";
   const std::string second = "{\n\n\"train\": {\"steps\": 20,\n\"micro_batch\": 3}}";
   const LoadedConfig loaded = Load({first, second}, {"train.micro_batch=4", "train.micro_batch=5"});
   REQUIRE(loaded.config.train.steps == 20);
@@ -40,9 +41,10 @@ TEST_CASE("later files win, objects merge, --set wins over all", "[config][load]
 TEST_CASE("--set is typed by its key", "[config][load]") {
   const Config config =
       Load({kSynthetic},
-           {"run.dir=7", "data.path=a=b c", "data.val_path=\"null\"", "optimizer.lr=3e-4", "optimizer.eps=.5",
-            "optimizer.betas=[0.5, 0.75]", "execution.checked=true", "model.family=llama", "model.kv_heads=4",
-            "model.head_dim=null", "optimizer.schedule={\"kind\": \"cosine\", \"warmup\": 5}"})
+           {"run.dir=7", "data.path=a=b c", "data.val_path=\"null\"", "optimizer.lr=3e-4",
+            "optimizer.eps=.5", "optimizer.betas=[0.5, 0.75]", "execution.checked=true",
+            "model.family=llama", "model.kv_heads=4", "model.head_dim=null",
+            "optimizer.schedule={\"kind\": \"cosine\", \"warmup\": 5}"})
           .config;
   REQUIRE(config.run.dir == "7");
   REQUIRE(config.data.path == "a=b c");
@@ -59,13 +61,14 @@ TEST_CASE("--set is typed by its key", "[config][load]") {
 }
 
 TEST_CASE("--set refuses what its key does not allow", "[config][load]") {
-  for (const char* set : {"train.steps=ten",      "train.steps=1.5",       "train.steps=1e3",
-                          "train.steps=",         "train.steps=\"5\"",     "train.steps=99999999999999999999",
-                          "train.steps=null",     "execution.checked=1",   "execution.checked=True",
-                          "optimizer.lr=nan",     "optimizer.lr=inf",      "optimizer.lr=1e999",
-                          "optimizer.betas=0.9",  "optimizer.betas=[0.9]", "run.dir=",
-                          "run.dir=\"",           "run.dir=\xff",          "model.family=Llama",
-                          "optimizer.schedule=5", "optimizer.schedule={"}) {
+  for (const char* set :
+       {"train.steps=ten",      "train.steps=1.5",       "train.steps=1e3",
+        "train.steps=",         "train.steps=\"5\"",     "train.steps=99999999999999999999",
+        "train.steps=null",     "execution.checked=1",   "execution.checked=True",
+        "optimizer.lr=nan",     "optimizer.lr=inf",      "optimizer.lr=1e999",
+        "optimizer.betas=0.9",  "optimizer.betas=[0.9]", "run.dir=",
+        "run.dir=\"",           "run.dir=\xff",          "model.family=Llama",
+        "optimizer.schedule=5", "optimizer.schedule={"}) {
     CAPTURE(set);
     const std::vector<std::string> problems = Problems({kSynthetic}, {set});
     REQUIRE(problems.size() == 1);
@@ -77,7 +80,8 @@ TEST_CASE("--set refuses what its key does not allow", "[config][load]") {
   REQUIRE(Problems({kSynthetic}, {"=5"}).size() == 1);
 }
 
-TEST_CASE("each key misspelt is reported in a file and in --set with the right name", "[config][load]") {
+TEST_CASE("each key misspelt is reported in a file and in --set with the right name",
+          "[config][load]") {
   for (const Key& key : Keys()) {
     std::string slip = key.path;
     slip.insert(slip.size() - 1, "x");  // model.layerxs
@@ -85,8 +89,8 @@ TEST_CASE("each key misspelt is reported in a file and in --set with the right n
     CAPTURE(slip);
     REQUIRE(Problems({kSynthetic}, {slip + "=1"})[0] == "--set " + slip + "=1: " + expected);
     const std::vector<std::string> in_file = Problems({kSynthetic, Nested(slip, "1")});
-    const size_t column =
-        Nested(slip, "1").rfind(std::string(key.leaf()).substr(0, 1) + slip.substr(slip.rfind('.') + 2));
+    const size_t column = Nested(slip, "1").rfind(std::string(key.leaf()).substr(0, 1) +
+                                                  slip.substr(slip.rfind('.') + 2));
     REQUIRE(in_file[0] == "file1.json:1:" + std::to_string(column) + ": " + expected);
   }
 }
@@ -98,7 +102,8 @@ std::vector<std::string> WrongTypes(const Key& key) {
   if (key.type != KeyType::kInteger && key.type != KeyType::kNumber)
     wrong.insert(wrong.end(), {"5", "0", "-1"});
   if (key.type != KeyType::kNumber) wrong.insert(wrong.end(), {"0.5", "5.0"});
-  if (key.type != KeyType::kString) wrong.insert(wrong.end(), {"\"5\"", "\"true\"", "\"null\"", "\"gpt3\""});
+  if (key.type != KeyType::kString)
+    wrong.insert(wrong.end(), {"\"5\"", "\"true\"", "\"null\"", "\"gpt3\""});
   if (key.type == KeyType::kString || key.type == KeyType::kChoice) wrong.emplace_back("\"\"");
   if (key.type == KeyType::kNumberPair)
     wrong.insert(wrong.end(), {"[0.5]", "[0.5, 0.5, 0.5]", "[0.5, \"0.5\"]", "[0.5, null]"});
@@ -107,7 +112,8 @@ std::vector<std::string> WrongTypes(const Key& key) {
   return wrong;
 }
 
-TEST_CASE("each key with each wrong type is reported with its place and what is allowed", "[config][load]") {
+TEST_CASE("each key with each wrong type is reported with its place and what is allowed",
+          "[config][load]") {
   for (const Key& key : Keys()) {
     for (const std::string& value : WrongTypes(key)) {
       const std::string text = Nested(key.path, value);
@@ -116,7 +122,8 @@ TEST_CASE("each key with each wrong type is reported with its place and what is 
           "file1.json:1:" + std::to_string(text.rfind("\"" + std::string(key.leaf()) + "\"") + 1);
       const std::vector<std::string> problems = Problems({kSynthetic, text});
       REQUIRE(!problems.empty());
-      REQUIRE(problems[0].starts_with(place + ": " + key.path + " = " + value + ": must be " + Allowed(key)));
+      REQUIRE(problems[0].starts_with(place + ": " + key.path + " = " + value + ": must be " +
+                                      Allowed(key)));
     }
   }
 }
@@ -128,17 +135,20 @@ std::vector<std::string> OutOfRange(const Key& key) {
   std::vector<double> values;
   const KeyRange& range = key.range;
   const double step = is_integer ? 1 : 1e-3;
-  if (std::isfinite(range.min)) values.push_back(range.min_exclusive ? range.min : range.min - step);
+  if (std::isfinite(range.min))
+    values.push_back(range.min_exclusive ? range.min : range.min - step);
   if (std::isfinite(range.max))
-    values.push_back(range.max_exclusive ? range.max
-                                         : std::max(range.max + step, std::nextafter(range.max, INFINITY)));
+    values.push_back(range.max_exclusive
+                         ? range.max
+                         : std::max(range.max + step, std::nextafter(range.max, INFINITY)));
   if (!is_integer && !range.min_exclusive && range.min > 0)
     values.push_back(std::nextafter(range.min, 0));  // still positive
   std::vector<std::string> texts;
   for (const double value : values) {
     char text[64];
     std::snprintf(text, sizeof text, is_integer ? "%.0f" : "%.17g", value);
-    texts.emplace_back(key.type == KeyType::kNumberPair ? "[0.5, " + std::string(text) + "]" : text);
+    texts.emplace_back(key.type == KeyType::kNumberPair ? "[0.5, " + std::string(text) + "]"
+                                                        : text);
   }
   if (is_integer)
     texts.insert(texts.end(), {"9223372036854775807", "-9223372036854775808", "9223372036854775808",
@@ -155,8 +165,8 @@ TEST_CASE("each key just out of its range is reported", "[config][load]") {
       const std::vector<std::string> problems = Problems({kSynthetic, Nested(key.path, value)});
       REQUIRE(!problems.empty());
       const bool overflows = value == "1e400";  // no JSON number of this reader at all
-      REQUIRE(AnyHas(problems,
-                     overflows ? "number overflow" : key.path + " = " + value + ": must be " + Allowed(key)));
+      REQUIRE(AnyHas(problems, overflows ? "number overflow"
+                                         : key.path + " = " + value + ": must be " + Allowed(key)));
       REQUIRE(!Problems({kSynthetic}, {key.path + "=" + value}).empty());
     }
   }
@@ -180,12 +190,14 @@ TEST_CASE("everything wrong is reported at once, in the order of the text", "[co
       "file1.json:5:13: train.lr: unknown key; did you mean optimizer.lr?",
       "file1.json:5:22: train.steps = 1e6: must be an integer from 1 to 1000000000",
       "file1.json:6:3: parallel = 4: must be an object",
-      "file1.json:7:3: \"memory.slots\": keys with dots are for --set; in a file, write nested objects",
+      "file1.json:7:3: \"memory.slots\": keys with dots are for --set; in a file, write nested "
+      "objects",
       "/nowhere/at.json: cannot be read: No such file or directory",
       "--set trian.steps=4: trian.steps: unknown key; did you mean train.steps?",
       "--set run.dir=: run.dir = : must be a string that is not empty"};
   // Through files, for their names; the first is given as text above.
-  const std::string dir = std::string(std::getenv("TEST_TMPDIR") ? std::getenv("TEST_TMPDIR") : "/tmp") + "/";
+  const std::string dir =
+      std::string(std::getenv("TEST_TMPDIR") ? std::getenv("TEST_TMPDIR") : "/tmp") + "/";
   std::ofstream(dir + "file1.json") << text;
   const std::vector<std::string> files = {dir + "file1.json", "/nowhere/at.json"};
   const std::vector<std::string> sets = {"trian.steps=4", "run.dir="};
@@ -194,7 +206,8 @@ TEST_CASE("everything wrong is reported at once, in the order of the text", "[co
     FAIL("accepted");
   } catch (const Error& error) {
     std::string all = "11 problems in the configuration:";
-    for (const std::string& line : expected) all += "\n  " + (line.starts_with("file1") ? dir + line : line);
+    for (const std::string& line : expected)
+      all += "\n  " + (line.starts_with("file1") ? dir + line : line);
     REQUIRE(std::string(error.what()) == all);
     REQUIRE(ExitCode(error.code()) == 2);
   }
@@ -203,7 +216,8 @@ TEST_CASE("everything wrong is reported at once, in the order of the text", "[co
 
 TEST_CASE("files that cannot be used are named", "[config][load]") {
   const std::vector<std::string> folder = {"/"};
-  REQUIRE_THROWS_WITH(LoadConfig(folder, {}, {}), Catch::Contains("/: cannot be read: Is a directory"));
+  REQUIRE_THROWS_WITH(LoadConfig(folder, {}, {}),
+                      Catch::Contains("/: cannot be read: Is a directory"));
   REQUIRE(Problems({""})[0].starts_with("file0.json:1:1: not a JSON document: "));
   REQUIRE(Problems({"[1]"})[0] == "file0.json:1:1: must be an object of sections");
   REQUIRE(Problems({"null"}).size() == 1);
@@ -229,15 +243,18 @@ TEST_CASE("rope_scaling is null or complete", "[config][load]") {
   REQUIRE(loaded.config.model.rope_scaling->original_max_position_embeddings == 4096);
   REQUIRE(Load({loaded.merged}).config == loaded.config);
 
-  REQUIRE_FALSE(Load({llama, scaled}, {"model.rope_scaling=null"}).config.model.rope_scaling.has_value());
-  REQUIRE(Load({llama, Nested("model.rope_scaling", "null"), scaled}).config.model.rope_scaling.has_value());
+  REQUIRE_FALSE(
+      Load({llama, scaled}, {"model.rope_scaling=null"}).config.model.rope_scaling.has_value());
+  REQUIRE(Load({llama, Nested("model.rope_scaling", "null"), scaled})
+              .config.model.rope_scaling.has_value());
   const LoadedConfig null = Load({llama, scaled, Nested("model.rope_scaling", "null")});
   REQUIRE(Load({null.merged}).config == null.config);
 
   const std::vector<std::string> missing = Problems({llama}, {"model.rope_scaling.factor=8"});
   REQUIRE(missing.size() == 4);
-  REQUIRE(missing[0] ==
-          "--set model.rope_scaling.factor=8: model.rope_scaling.rope_type: missing; must be llama3");
+  REQUIRE(
+      missing[0] ==
+      "--set model.rope_scaling.factor=8: model.rope_scaling.rope_type: missing; must be llama3");
   REQUIRE(Problems({llama, Nested("model.rope_scaling", "{}")}).size() == 5);
   REQUIRE(Problems({llama, Nested("model.rope_scaling", "4")})[0] ==
           "file1.json:1:12: model.rope_scaling = 4: must be an object, or null");

@@ -10,8 +10,8 @@
 namespace millrace {
 namespace {
 
-// The last part of the path with one slip at `at`: a letter dropped, doubled, replaced, or swapped with the
-// next.
+// The last part of the path with one slip at `at`: a letter dropped, doubled, replaced,
+// or swapped with the next.
 std::vector<std::string> Slips(const Key& key) {
   const std::string leaf(key.leaf());
   const std::string section = std::string(key.section()) + '.';
@@ -43,7 +43,8 @@ TEST_CASE("one slip in any letter of any key finds the key again", "[config][nea
   REQUIRE(tried > 1500);
 }
 
-TEST_CASE("a slip in the section, a wrong section and a missing section are found", "[config][nearest]") {
+TEST_CASE("a slip in the section, a wrong section and a missing section are found",
+          "[config][nearest]") {
   REQUIRE(NearestKey("optimzer") == "optimizer");
   REQUIRE(NearestKey("optimzer.lr") == "optimizer.lr");
   REQUIRE(NearestKey("train.lr") == "optimizer.lr");
@@ -59,8 +60,8 @@ TEST_CASE("other trainers' names lead to ours, and each of ours exists", "[confi
   REQUIRE(NearestKey("train.batch_size") == "train.micro_batch");
   REQUIRE(NearestKey("optimizer.learning_rate") == "optimizer.lr");
   for (const char* foreign :
-       {"n_embd", "n_head", "num_key_value_heads", "intermediate_size", "vocab_size", "out_dir", "block_size",
-        "grad_clip", "warmup_steps", "rms_norm_eps", "max_iters"}) {
+       {"n_embd", "n_head", "num_key_value_heads", "intermediate_size", "vocab_size", "out_dir",
+        "block_size", "grad_clip", "warmup_steps", "rms_norm_eps", "max_iters"}) {
     CAPTURE(foreign);
     REQUIRE(FindKey(NearestKey(foreign)) != nullptr);
   }

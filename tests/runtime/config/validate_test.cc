@@ -33,16 +33,19 @@ void Check(const std::vector<Case>& cases) {
 
 TEST_CASE("heads divide the model", "[config][validate]") {
   const std::string llama = "model.family=llama";
-  Check({{{"model.d_model=100", "model.heads=3"}, "model.d_model", "multiple of heads"},
-         {{"model.d_model=99", "model.heads=3"}, "", ""},
-         {{llama, "model.heads=6", "model.kv_heads=4"}, "model.kv_heads", "divide heads"},
-         {{llama, "model.heads=6", "model.kv_heads=3"}, "", ""},
-         {{llama, "model.heads=6", "model.kv_heads=12"}, "model.kv_heads", "divide heads"},
-         {{llama, "model.d_model=99", "model.heads=3"}, "model.head_dim", "even head_dim (here 33)"},
-         {{llama, "model.head_dim=7"}, "model.head_dim", "even head_dim"},
-         {{llama, "model.d_model=100", "model.heads=3", "model.head_dim=32"}, "", ""},
-         {{"model.layers=3", "sharding.blocks_per_unit=4"}, "sharding.blocks_per_unit", "more blocks"},
-         {{"model.layers=3", "sharding.blocks_per_unit=2"}, "", ""}});
+  Check(
+      {{{"model.d_model=100", "model.heads=3"}, "model.d_model", "multiple of heads"},
+       {{"model.d_model=99", "model.heads=3"}, "", ""},
+       {{llama, "model.heads=6", "model.kv_heads=4"}, "model.kv_heads", "divide heads"},
+       {{llama, "model.heads=6", "model.kv_heads=3"}, "", ""},
+       {{llama, "model.heads=6", "model.kv_heads=12"}, "model.kv_heads", "divide heads"},
+       {{llama, "model.d_model=99", "model.heads=3"}, "model.head_dim", "even head_dim (here 33)"},
+       {{llama, "model.head_dim=7"}, "model.head_dim", "even head_dim"},
+       {{llama, "model.d_model=100", "model.heads=3", "model.head_dim=32"}, "", ""},
+       {{"model.layers=3", "sharding.blocks_per_unit=4"},
+        "sharding.blocks_per_unit",
+        "more blocks"},
+       {{"model.layers=3", "sharding.blocks_per_unit=2"}, "", ""}});
 }
 
 TEST_CASE("a key that a family cannot honour is refused by name", "[config][validate]") {
@@ -74,7 +77,8 @@ TEST_CASE("replicas are compared where there are some", "[config][validate]") {
          {{"guard.replicas_every=0"}, "", ""}});
 }
 
-TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read", "[config][validate]") {
+TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read",
+          "[config][validate]") {
   Check({{{"data.kind=text"}, "data.path", "needed for text"},
          {{"data.kind=text", "data.path=a.txt"}, "", ""},
          {{"data.kind=tokens", "model.vocab=50257"}, "data.path", "needed for tokens"},
@@ -90,8 +94,14 @@ TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read", "[
 TEST_CASE("global_batch sets accumulate, or checks it", "[config][validate]") {
   const ConfigContext three{.world = 3};
   Check({{{"train.micro_batch=4", "train.global_batch=24"}, "", "", three},
-         {{"train.micro_batch=4", "train.global_batch=25"}, "train.global_batch", "= 12 on 3 ranks", three},
-         {{"train.micro_batch=4", "train.global_batch=8"}, "train.global_batch", "= 12 on 3 ranks", three},
+         {{"train.micro_batch=4", "train.global_batch=25"},
+          "train.global_batch",
+          "= 12 on 3 ranks",
+          three},
+         {{"train.micro_batch=4", "train.global_batch=8"},
+          "train.global_batch",
+          "= 12 on 3 ranks",
+          three},
          {{"train.micro_batch=4", "train.global_batch=24", "train.accumulate=2"}, "", "", three},
          {{"train.micro_batch=4", "train.global_batch=24", "train.accumulate=3"},
           "train.global_batch",
@@ -122,32 +132,42 @@ TEST_CASE("shard times replicate is the world", "[config][validate]") {
 TEST_CASE("schedules fit into the run", "[config][validate]") {
   const std::string cosine = "optimizer.schedule.kind=cosine", wsd = "optimizer.schedule.kind=wsd";
   const std::string decay = "optimizer.schedule.decay_steps";
-  Check(
-      {{{"train.steps=10", "optimizer.schedule.warmup=11"}, "optimizer.schedule.warmup", "fit into the run"},
-       {{"train.steps=10", "optimizer.schedule.warmup=10"}, "", ""},
-       {{decay + "=5"}, "optimizer.schedule.decay_steps", "constant schedule does not decay"},
-       {{"optimizer.schedule.min_lr=1e-5"}, "optimizer.schedule.min_lr", "constant schedule does not decay"},
-       {{cosine, "optimizer.lr=1e-3", "optimizer.schedule.min_lr=2e-3"},
-        "optimizer.schedule.min_lr",
-        "exceed lr"},
-       {{cosine, "optimizer.lr=1e-3", "optimizer.schedule.min_lr=1e-3"}, "", ""},
-       {{cosine, "train.steps=10", decay + "=20"}, "", ""},
-       {{wsd, "train.steps=10", "optimizer.schedule.warmup=4", decay + "=7"}, decay.c_str(), "together"},
-       {{wsd, "train.steps=10", "optimizer.schedule.warmup=4", decay + "=6"}, "", ""}});
-  REQUIRE(ScheduleConfig{.kind = ScheduleConfig::Kind::kCosine, .warmup = 30}.DecaySteps(100) == 70);
+  Check({{{"train.steps=10", "optimizer.schedule.warmup=11"},
+          "optimizer.schedule.warmup",
+          "fit into the run"},
+         {{"train.steps=10", "optimizer.schedule.warmup=10"}, "", ""},
+         {{decay + "=5"}, "optimizer.schedule.decay_steps", "constant schedule does not decay"},
+         {{"optimizer.schedule.min_lr=1e-5"},
+          "optimizer.schedule.min_lr",
+          "constant schedule does not decay"},
+         {{cosine, "optimizer.lr=1e-3", "optimizer.schedule.min_lr=2e-3"},
+          "optimizer.schedule.min_lr",
+          "exceed lr"},
+         {{cosine, "optimizer.lr=1e-3", "optimizer.schedule.min_lr=1e-3"}, "", ""},
+         {{cosine, "train.steps=10", decay + "=20"}, "", ""},
+         {{wsd, "train.steps=10", "optimizer.schedule.warmup=4", decay + "=7"},
+          decay.c_str(),
+          "together"},
+         {{wsd, "train.steps=10", "optimizer.schedule.warmup=4", decay + "=6"}, "", ""}});
+  REQUIRE(ScheduleConfig{.kind = ScheduleConfig::Kind::kCosine, .warmup = 30}.DecaySteps(100) ==
+          70);
   REQUIRE(ScheduleConfig{.kind = ScheduleConfig::Kind::kWsd, .warmup = 30}.DecaySteps(101) == 21);
   REQUIRE(ScheduleConfig{.kind = ScheduleConfig::Kind::kWsd, .warmup = 95}.DecaySteps(100) == 5);
   REQUIRE(ScheduleConfig{}.DecaySteps(100) == 0);
 }
 
-TEST_CASE("a reduction in every microbatch cannot wait for the last one's concat", "[config][validate]") {
+TEST_CASE("a reduction in every microbatch cannot wait for the last one's concat",
+          "[config][validate]") {
   const std::string last = "sharding.grad_concat=last", two = "train.accumulate=2";
   Check({{{last, two}, "sharding.grad_concat", "grad_sync last"},
          {{last, two, "sharding.grad_sync=last"}, "", ""},
          {{last}, "", ""},
          {{"sharding.grad_concat=every", two}, "", ""},
          {{"sharding.grad_concat=direct", two}, "", ""},
-         {{last, "train.micro_batch=2", "train.global_batch=8"}, "sharding.grad_concat", "", {.world = 2}},
+         {{last, "train.micro_batch=2", "train.global_batch=8"},
+          "sharding.grad_concat",
+          "",
+          {.world = 2}},
          {{last, "train.micro_batch=2", "train.global_batch=8"}, "", "", {.world = 4}},
          {{"sharding.reshard=auto"}, "sharding.reshard", "needs one"},
          {{"sharding.reshard=auto", "memory.budget_gib=1.5"}, "", ""}});
@@ -158,23 +178,23 @@ TEST_CASE("slots are for the allocators that have them", "[config][validate]") {
     Check({{{"memory.allocator=" + allocator, "memory.slots=4"}, "memory.slots", "has no slots"},
            {{"memory.allocator=" + allocator}, "", ""}});
   for (const std::string allocator : {"coloured", "max_pool", "fixed"})
-    Check(
-        {{{"memory.allocator=" + allocator, "memory.slots=2"}, "", ""},
-         {{"memory.allocator=" + allocator, "memory.slots=1"}, "memory.slots", "prefetch + 1"},
-         {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=never"},
-          "memory.slots",
-          "no effect with reshard never"},
-         {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=after_backward"},
-          "memory.slots",
-          "no effect with reshard after_backward"},
-         {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=auto", "memory.budget_gib=1"},
-          "",
-          ""},
-         {{"memory.allocator=" + allocator, "sharding.reshard=never"}, "", ""},
-         {{"memory.allocator=" + allocator, "memory.slots=1", "memory.prefetch=0"}, "", ""},
-         {{"memory.allocator=" + allocator, "memory.slots=3", "memory.prefetch=3"},
-          "memory.slots",
-          "prefetch + 1"}});
+    Check({{{"memory.allocator=" + allocator, "memory.slots=2"}, "", ""},
+           {{"memory.allocator=" + allocator, "memory.slots=1"}, "memory.slots", "prefetch + 1"},
+           {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=never"},
+            "memory.slots",
+            "no effect with reshard never"},
+           {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=after_backward"},
+            "memory.slots",
+            "no effect with reshard after_backward"},
+           {{"memory.allocator=" + allocator, "memory.slots=2", "sharding.reshard=auto",
+             "memory.budget_gib=1"},
+            "",
+            ""},
+           {{"memory.allocator=" + allocator, "sharding.reshard=never"}, "", ""},
+           {{"memory.allocator=" + allocator, "memory.slots=1", "memory.prefetch=0"}, "", ""},
+           {{"memory.allocator=" + allocator, "memory.slots=3", "memory.prefetch=3"},
+            "memory.slots",
+            "prefetch + 1"}});
   REQUIRE(MemoryConfig{.prefetch = 3}.Slots() == 4);
   REQUIRE(MemoryConfig{.prefetch = 3, .slots = 6}.Slots() == 6);
 }
@@ -214,11 +234,13 @@ TEST_CASE("rules over a key that is wrong already stay silent", "[config][valida
   REQUIRE(Problems({R"({"data": {"pth": "a.txt"}})"}).size() == 1);  // not: data.path is needed
   REQUIRE(Problems({R"({"data": 5})"}).size() == 1);
   REQUIRE(Problems({"{"}).size() == 1);
-  REQUIRE(Problems({kSynthetic}, {"model.d_model=100", "model.heads=3", "optimizer.schedule.warmup=5000"})
+  REQUIRE(Problems({kSynthetic},
+                   {"model.d_model=100", "model.heads=3", "optimizer.schedule.warmup=5000"})
               .size() == 2);
 }
 
-TEST_CASE("rules over model keys wait for the folder that the model starts from", "[config][validate]") {
+TEST_CASE("rules over model keys wait for the folder that the model starts from",
+          "[config][validate]") {
   Check({{{"model.init_from=llama", "model.heads=7"}, "", ""},
          {{"model.init_from=llama", "model.heads=7", "model.d_model=100"},
           "model.d_model",

@@ -43,8 +43,8 @@ int SignalOfChild(F body) {
   return 0;
 }
 
-// The state a restarted run finds must be `old_step` or `new_step`, complete; and the run must be able to go
-// on.
+// The state a restarted run finds must be `old_step` or `new_step`, complete; and the
+// run must be able to go on.
 int64_t RequireUsable(const std::string& root, int64_t old_step, int64_t new_step) {
   RemoveLeftovers(root);
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -82,7 +82,9 @@ TEST_CASE("a process killed before, after or within any call of a save loses no 
     REQUIRE(signal == SIGKILL);
     ++points;
   }
-  REQUIRE(points > 40);  // two ranks' files and records, the manifest, the rename, the removal of the old one
+  REQUIRE(
+      points >
+      40);  // two ranks' files and records, the manifest, the rename, the removal of the old one
   REQUIRE(found == std::set<int64_t>{1, 2});
 }
 
@@ -91,8 +93,8 @@ TEST_CASE("a run killed at any time, again and again, always finds its newest co
   const TempDir dir;
   SaveFixture(dir.path(), 1, kWorld);
   int64_t newest = 1, killed = 0;
-  // On a busy machine a save takes longer than on an idle one: the waits grow until some saves have come
-  // through.
+  // On a busy machine a save takes longer than on an idle one: the waits grow until
+  // some saves have come through.
   int64_t attempt = 0;
   for (; attempt < 40 || (newest < 3 && attempt < 1000); ++attempt) {
     const pid_t child = ::fork();
@@ -101,7 +103,8 @@ TEST_CASE("a run killed at any time, again and again, always finds its newest co
       FaultyFileSystem files;
       for (int64_t step = newest + 1;; ++step) SaveAndPrune(dir.path(), step, files);
     }
-    const timespec wait = {.tv_sec = 0, .tv_nsec = (attempt * 7919 % 61) * 250'000 * (1 + attempt / 40)};
+    const timespec wait = {.tv_sec = 0,
+                           .tv_nsec = (attempt * 7919 % 61) * 250'000 * (1 + attempt / 40)};
     ::nanosleep(&wait, nullptr);
     ::kill(child, SIGKILL);
     int status = 0;
@@ -135,9 +138,9 @@ TEST_CASE("a full or failing disk is an I/O error at any call, and the old check
     } catch (const Error& thrown) {
       failed = true;
       REQUIRE(std::string(Name(thrown.code())) == Name(ErrorCode::kIo));
-      REQUIRE_THAT(thrown.what(),
-                   Catch::Contains(dir.path()) &&
-                       Catch::Contains(error == EIO ? "Input/output error" : "No space left on device"));
+      REQUIRE_THAT(thrown.what(), Catch::Contains(dir.path()) &&
+                                      Catch::Contains(error == EIO ? "Input/output error"
+                                                                   : "No space left on device"));
       AbandonCheckpoint(FixturePlace(dir.path(), 2));
     }
     CAPTURE(at);
@@ -184,11 +187,13 @@ TEST_CASE("a crash of the machine before any call leaves a complete checkpoint o
         model.WriteStrict(after / "root");
       else
         model.WriteLoose(after / "root");
-      // An older checkpoint that is half removed may be listed as unusable; a sound one must be there.
+      // An older checkpoint that is half removed may be listed as unusable; a sound one must be
+      // there.
       const int64_t found = NewestSound(after / "root");
       REQUIRE((found == 1 || found == 2));
       REQUIRE(CheckFixture(after / ("root/" + CheckpointFolderName(found)), found, kWorld) == "");
-      for (const CheckpointEntry& entry : ListCheckpoints(after / "root")) REQUIRE(entry.problem == "");
+      for (const CheckpointEntry& entry : ListCheckpoints(after / "root"))
+        REQUIRE(entry.problem == "");
       (is_strict ? strict : loose).insert(found);
     }
   };
@@ -199,8 +204,9 @@ TEST_CASE("a crash of the machine before any call leaves a complete checkpoint o
   REQUIRE(loose == std::set<int64_t>{1, 2});
 }
 
-TEST_CASE("a run's first checkpoint survives a crash of the machine, and so do the folders made for it",
-          "[data][checkpoint]") {
+TEST_CASE(
+    "a run's first checkpoint survives a crash of the machine, and so do the folders made for it",
+    "[data][checkpoint]") {
   const TempDir dir, after;
   CrashModel model(dir.path());
   SaveFixture(dir / "run/checkpoints", 1, kWorld, model);
@@ -209,8 +215,8 @@ TEST_CASE("a run's first checkpoint survives a crash of the machine, and so do t
 }
 
 TEST_CASE("the crash model notices a missing sync", "[data][checkpoint]") {
-  // The same save through file systems that skip one kind of sync must leave, at some moment, no sound
-  // checkpoint or a listed one that is not sound: otherwise the test above proves nothing.
+  // The same save through file systems that skip one kind of sync must leave, at some moment, no
+  // sound checkpoint or a listed one that is not sound: otherwise the test above proves nothing.
   class Forgetful final : public FileSystem {
    public:
     Forgetful(CrashModel& model, bool skip_files) : model_(model), skip_files_(skip_files) {}
@@ -220,7 +226,9 @@ TEST_CASE("the crash model notices a missing sync", "[data][checkpoint]") {
     }
     int Reserve(int fd, int64_t bytes) override { return model_.Reserve(fd, bytes); }
     int Sync(int fd) override { return skip_files_ ? 0 : model_.Sync(fd); }
-    int Rename(const std::string& from, const std::string& to) override { return model_.Rename(from, to); }
+    int Rename(const std::string& from, const std::string& to) override {
+      return model_.Rename(from, to);
+    }
     int MakeFolder(const std::string& path) override { return model_.MakeFolder(path); }
     int SyncFolder(const std::string& path) override {
       const bool temporary = path.find("/tmp.") != std::string::npos;

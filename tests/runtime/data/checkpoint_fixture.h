@@ -1,5 +1,5 @@
-// Checkpoints with known contents: element i of a blob is a function of step, rank, blob and i, so that a
-// byte from the wrong step, rank or place shows.
+// Checkpoints with known contents: element i of a blob is a function of step, rank, blob and i, so
+// that a byte from the wrong step, rank or place shows.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -26,8 +26,8 @@ inline std::string FixtureBytes(int64_t step, int64_t rank, size_t blob) {
   const CheckpointWriter::Blob spec = FixtureBlobs(rank)[blob];
   std::string bytes(static_cast<size_t>(spec.numel * Bytes(spec.dtype)), '\0');
   for (size_t i = 0; i < bytes.size(); ++i)
-    bytes[i] =
-        static_cast<char>(step * 101 + rank * 37 + int64_t(blob) * 11 + int64_t(i) * 3 + int64_t(i) / 256);
+    bytes[i] = static_cast<char>(step * 101 + rank * 37 + int64_t(blob) * 11 + int64_t(i) * 3 +
+                                 int64_t(i) / 256);
   return bytes;
 }
 

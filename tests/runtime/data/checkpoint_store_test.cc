@@ -30,15 +30,16 @@ std::set<std::string> Names(const std::string& folder) {
   return names;
 }
 
-TEST_CASE("a checkpoint comes back byte for byte, and its folder holds nothing else", "[data][checkpoint]") {
+TEST_CASE("a checkpoint comes back byte for byte, and its folder holds nothing else",
+          "[data][checkpoint]") {
   const TempDir dir;
   const std::string root = dir / "run/checkpoints";
   REQUIRE(ListCheckpoints(root).empty());
   SaveFixture(root, 123, 3, FileSystem::Posix());
   REQUIRE(Names(root) == std::set<std::string>{"step_00000123"});
-  REQUIRE(Names(root + "/step_00000123") == std::set<std::string>{"manifest.json", "rank_00000.safetensors",
-                                                                  "rank_00001.safetensors",
-                                                                  "rank_00002.safetensors"});
+  REQUIRE(Names(root + "/step_00000123") ==
+          std::set<std::string>{"manifest.json", "rank_00000.safetensors", "rank_00001.safetensors",
+                                "rank_00002.safetensors"});
   REQUIRE(CheckFixture(root + "/step_00000123", 123, 3) == "");
 }
 
@@ -66,7 +67,8 @@ TEST_CASE("another world reads any slice of any rank's blob", "[data][checkpoint
       reader.Read(rank, "unit0.master", begin, slice.data(), bytes);
       REQUIRE(slice == whole.substr(begin, bytes) + "?");
     }
-    REQUIRE_THROWS_AS(reader.Read(rank, "unit0.master", 0, nullptr, int64_t(whole.size()) + 1), Error);
+    REQUIRE_THROWS_AS(reader.Read(rank, "unit0.master", 0, nullptr, int64_t(whole.size()) + 1),
+                      Error);
     REQUIRE_THROWS_AS(reader.Read(rank, "unit0.master", -1, nullptr, 1), Error);
   }
   REQUIRE_FALSE(reader.Has(4, "unit0.m"));
@@ -96,7 +98,8 @@ TEST_CASE("a flip of any single byte is found, and named by file and blob", "[da
           where = "blob \"" + blob.name + "\"";
       const std::vector<std::string> problems = VerifyCheckpoint(folder);
       if (problems.size() != 1 || problems[0].find(path + ": " + where) != 0)
-        FAIL("byte " << i << " of " << path << ": " << (problems.empty() ? "unnoticed" : problems[0]));
+        FAIL("byte " << i << " of " << path << ": "
+                     << (problems.empty() ? "unnoticed" : problems[0]));
     }
     WriteBytes(path, whole);
   }
@@ -107,14 +110,16 @@ TEST_CASE("a flip of any single byte is found, and named by file and blob", "[da
     bytes[i] = static_cast<char>(bytes[i] ^ (1 << i % 8));
     WriteBytes(path, bytes);
     const std::vector<std::string> problems = VerifyCheckpoint(folder);
-    if (problems.size() != 1 || problems[0].find(path) != 0) FAIL("byte " << i << " of the manifest");
+    if (problems.size() != 1 || problems[0].find(path) != 0)
+      FAIL("byte " << i << " of the manifest");
     REQUIRE(Steps(dir.path()) == std::vector<int64_t>{-7});
   }
   WriteBytes(path, whole);
   REQUIRE(CheckFixture(folder, 7, 2) == "");
 }
 
-TEST_CASE("every truncation, extension or loss of a file is found by listing alone", "[data][checkpoint]") {
+TEST_CASE("every truncation, extension or loss of a file is found by listing alone",
+          "[data][checkpoint]") {
   const TempDir dir;
   SaveFixture(dir.path(), 7, 2);
   const std::string folder = dir / "step_00000007";
@@ -158,8 +163,10 @@ TEST_CASE("the list is newest first and knows its own names only", "[data][check
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{123456789, 20, 3, 0});
   std::filesystem::rename(dir / "step_00000020", dir / "step_00000021");
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{123456789, -21, 3, 0});
-  REQUIRE_THAT(ListCheckpoints(dir.path())[1].problem, Catch::Contains("is the checkpoint of step 20"));
-  RequireError(ErrorCode::kIo, {dir / "step_00000077"}, [&] { ListCheckpoints(dir / "step_00000077"); });
+  REQUIRE_THAT(ListCheckpoints(dir.path())[1].problem,
+               Catch::Contains("is the checkpoint of step 20"));
+  RequireError(ErrorCode::kIo, {dir / "step_00000077"},
+               [&] { ListCheckpoints(dir / "step_00000077"); });
 }
 
 TEST_CASE("quarantine keeps everything and hides it", "[data][checkpoint]") {
@@ -172,7 +179,8 @@ TEST_CASE("quarantine keeps everything and hides it", "[data][checkpoint]") {
     REQUIRE(CheckFixture(moved, 4, 1) == "");
     REQUIRE(ListCheckpoints(dir.path()).empty());
   }
-  RequireError(ErrorCode::kIo, {"step_00000004"}, [&] { QuarantineCheckpoint(dir / "step_00000004"); });
+  RequireError(ErrorCode::kIo, {"step_00000004"},
+               [&] { QuarantineCheckpoint(dir / "step_00000004"); });
 }
 
 TEST_CASE("the newest stay, unusable ones neither count nor go", "[data][checkpoint]") {
@@ -181,11 +189,13 @@ TEST_CASE("the newest stay, unusable ones neither count nor go", "[data][checkpo
   std::filesystem::remove(dir / "step_00000005/manifest.json");
   REQUIRE(ThinCheckpoints(dir.path(), {.newest = 9}).empty());
   const std::vector<std::string> removed = ThinCheckpoints(dir.path(), {.newest = 2});
-  REQUIRE(std::set<std::string>(removed.begin(), removed.end()) ==
-          std::set<std::string>{dir / "step_00000001", dir / "step_00000002", dir / "step_00000003"});
+  REQUIRE(
+      std::set<std::string>(removed.begin(), removed.end()) ==
+      std::set<std::string>{dir / "step_00000001", dir / "step_00000002", dir / "step_00000003"});
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{6, -5, 4});
   REQUIRE(Names(dir.path()).size() == 3);
-  RequireError(ErrorCode::kInvalidArgument, {"not 0"}, [&] { ThinCheckpoints(dir.path(), {.newest = 0}); });
+  RequireError(ErrorCode::kInvalidArgument, {"not 0"},
+               [&] { ThinCheckpoints(dir.path(), {.newest = 0}); });
 }
 
 TEST_CASE("the newest sound checkpoint is never removed", "[data][checkpoint]") {
@@ -202,7 +212,8 @@ TEST_CASE("the newest sound checkpoint is never removed", "[data][checkpoint]") 
   ThinCheckpoints(dir.path(), {.newest = 2});
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{5, 4, 3});
   damage(3);
-  REQUIRE(ThinCheckpoints(dir.path(), {.newest = 1}).empty());  // nothing sound is left: nothing goes
+  REQUIRE(
+      ThinCheckpoints(dir.path(), {.newest = 1}).empty());  // nothing sound is left: nothing goes
   SaveFixture(dir.path(), 6, 1);
   ThinCheckpoints(dir.path(), {.newest = 1});
   REQUIRE(Steps(dir.path()) == std::vector<int64_t>{6});
@@ -234,7 +245,8 @@ TEST_CASE("multiples and the best by score stay beside the newest, whatever come
   CHECK(save(8) == List{8, 7, 6, 4, 3});  // has none
   CHECK(save(9) == List{9, 7, 6, 4, 3});
   CHECK(save(10) == List{10, 9, 7, 6, 4, 3});
-  // The best may be damaged: it is not what a run could go on from, so the newest sound one stays as well.
+  // The best may be damaged: it is not what a run could go on from, so the
+  // newest sound one stays as well.
   for (const int64_t step : {10, 9, 7}) {
     const std::string path = dir / CheckpointFolderName(step) + "/rank_00000.safetensors";
     std::string bytes = ReadBytes(path);
@@ -303,7 +315,8 @@ TEST_CASE("mistakes in writing are errors, and nothing is published", "[data][ch
   REQUIRE(Names(dir.path()).empty());
 
   SaveFixture(dir.path(), 8, 1);
-  RequireError(ErrorCode::kCheckpoint, {"step_00000008 exists already"}, [&] { PrepareCheckpoint(place); });
+  RequireError(ErrorCode::kCheckpoint, {"step_00000008 exists already"},
+               [&] { PrepareCheckpoint(place); });
   for (const char* id : {"", "../x", "a/b", "a b", "."})
     RequireError(ErrorCode::kInvalidArgument, {"letters, digits"},
                  [&] { PrepareCheckpoint({.root = dir.path(), .step = 9, .id = id}); });
@@ -347,13 +360,15 @@ TEST_CASE("the manifest is plain JSON, survives its text, and keeps the writer's
   REQUIRE(json["content"]["user"]["n"] == 9007199254740993);
 }
 
-TEST_CASE("a manifest with a right checksum and wrong content is refused too", "[data][checkpoint]") {
+TEST_CASE("a manifest with a right checksum and wrong content is refused too",
+          "[data][checkpoint]") {
   const auto seal = [](const std::string& content) {
     return R"({"format":"millrace-checkpoint","version":1,"xxh3":")" + Hash128(content) +
            "\",\"content\":\n" + content + "\n}\n";
   };
   const auto refused = [&](const std::string& content, const std::vector<std::string>& parts) {
-    RequireError(ErrorCode::kCheckpoint, parts, [&] { ParseManifest(seal(content), "the manifest"); });
+    RequireError(ErrorCode::kCheckpoint, parts,
+                 [&] { ParseManifest(seal(content), "the manifest"); });
   };
   const auto with_file = [](const std::string& file) {
     return R"({"step":1,"world":2,"identity":"","user":{},"files":[)" + file + "]}";
@@ -361,7 +376,8 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused too", "
   const auto with_blob = [&](const std::string& blob) {
     return with_file(R"({"rank":0,"bytes":108,"header_xxh3":"","blobs":[)" + blob + "]}");
   };
-  const std::string good = R"({"name":"x","dtype":"F32","numel":2,"offset":100,"bytes":8,"xxh3":""})";
+  const std::string good =
+      R"({"name":"x","dtype":"F32","numel":2,"offset":100,"bytes":8,"xxh3":""})";
   REQUIRE(ParseManifest(seal(with_blob(good)), "m").files[0].blobs[0].numel == 2);
   refused("[", {"the manifest", "not valid JSON"});
   refused("{}", {"\"step\" is missing"});
@@ -371,30 +387,34 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused too", "
               std::string(64, ']') + "}}",
           {"nested deeper than 64"});
   refused(with_file(""), {"non-empty"});
-  refused(with_file(R"({"rank":2,"bytes":1,"header_xxh3":"","blobs":[]})"), {"rank 2", "world of 2"});
+  refused(with_file(R"({"rank":2,"bytes":1,"header_xxh3":"","blobs":[]})"),
+          {"rank 2", "world of 2"});
   refused(
       with_file(
           R"({"rank":0,"bytes":1,"header_xxh3":"","blobs":[]},{"rank":0,"bytes":1,"header_xxh3":"","blobs":[]})"),
       {"rank 0 after rank 0"});
-  for (const char* blob :
-       {R"({"name":"x","dtype":"F32","numel":2,"offset":100,"bytes":9,"xxh3":""})",
-        R"({"name":"x","dtype":"F33","numel":2,"offset":100,"bytes":8,"xxh3":""})",
-        R"({"name":"x","dtype":"F32","numel":2,"offset":101,"bytes":8,"xxh3":""})",
-        R"({"name":"x","dtype":"F32","numel":2,"offset":9223372036854775807,"bytes":8,"xxh3":""})",
-        R"({"name":"x","dtype":"F32","numel":4611686018427387904,"offset":100,"bytes":0,"xxh3":""})"})
+  for (
+      const char* blob :
+      {R"({"name":"x","dtype":"F32","numel":2,"offset":100,"bytes":9,"xxh3":""})",
+       R"({"name":"x","dtype":"F33","numel":2,"offset":100,"bytes":8,"xxh3":""})",
+       R"({"name":"x","dtype":"F32","numel":2,"offset":101,"bytes":8,"xxh3":""})",
+       R"({"name":"x","dtype":"F32","numel":2,"offset":9223372036854775807,"bytes":8,"xxh3":""})",
+       R"({"name":"x","dtype":"F32","numel":4611686018427387904,"offset":100,"bytes":0,"xxh3":""})"})
     refused(with_blob(blob), {"blob \"x\"", "does not fit"});
   const std::string most = "9223372036854775807";  // and a sum that has no sign any more
-  refused(with_blob(R"({"name":"x","dtype":"U8","numel":)" + most + R"(,"offset":100,"bytes":)" + most +
-                    R"(,"xxh3":""})"),
+  refused(with_blob(R"({"name":"x","dtype":"U8","numel":)" + most + R"(,"offset":100,"bytes":)" +
+                    most + R"(,"xxh3":""})"),
           {"blob \"x\"", "does not fit"});
   refused(with_blob(R"({"name":"x","dtype":"F32","numel":1,"offset":100,"bytes":4,"xxh3":""})"),
           {"end at 104 of 108"});
-  refused(with_blob(good + R"(,{"name":"y","dtype":"F32","numel":0,"offset":104,"bytes":0,"xxh3":""})"),
-          {"\"y\"", "does not fit"});
+  refused(
+      with_blob(good + R"(,{"name":"y","dtype":"F32","numel":0,"offset":104,"bytes":0,"xxh3":""})"),
+      {"\"y\"", "does not fit"});
   const std::string next = R"({"format":"millrace-checkpoint","version":2,"xxh3":")";
   RequireError(ErrorCode::kCheckpoint, {"another version", "reads version 1"},
                [&] { ParseManifest(next, "m"); });
-  RequireError(ErrorCode::kCheckpoint, {"not a file of a checkpoint"}, [&] { ParseManifest("{}", "m"); });
+  RequireError(ErrorCode::kCheckpoint, {"not a file of a checkpoint"},
+               [&] { ParseManifest("{}", "m"); });
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// A FileSystem that knows what a crash of the machine would leave on disk: before every changing call it
-// hands the caller the two harshest states that POSIX allows at that moment.
+// A FileSystem that knows what a crash of the machine would leave on disk: before every changing
+// call it hands the caller the two harshest states that POSIX allows at that moment.
 //
-//   strict   Only what was synced exists: a name since its folder's sync, data since its file's sync.
-//   loose    Every name that was made exists, every removal happened, but data that was not synced reads as
-//   zeros.
+//   strict   Only what was synced exists: a name since its folder's sync, data since its file's
+//   sync.
+//   loose    Every name that was made exists, every removal happened, but data that was not synced
+//   reads as zeros.
 //
 // Everything is executed for real below `root`; the model follows by path.
 #pragma once

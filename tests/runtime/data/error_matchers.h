@@ -1,4 +1,5 @@
-// "throws millrace::Error with this code and a message that contains all of these": one readable assertion.
+// "throws millrace::Error with this code and a message that contains all of
+// these": one readable assertion.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// A FaultingFileSystem over a disk whose syncs take no time: a killed process loses nothing that it had
-// written. What a crash of the machine loses is crash_model.h.
+// A FaultingFileSystem over a disk whose syncs take no time: a killed process loses nothing that it
+// had written. What a crash of the machine loses is crash_model.h.
 #pragma once
 
 #include <string>

@@ -15,7 +15,8 @@ using Fault = FaultyFileSystem::Fault;
 
 TEST_CASE("an atomic write replaces the whole file", "[data][files]") {
   const TempDir dir;
-  for (const std::string& text : {std::string("first, longer"), std::string(), std::string(100000, 'x')}) {
+  for (const std::string& text :
+       {std::string("first, longer"), std::string(), std::string(100000, 'x')}) {
     WriteFileAtomically(FileSystem::Posix(), dir / "f", text);
     REQUIRE(ReadBytes(dir / "f") == text);
     REQUIRE_FALSE(std::filesystem::exists(dir / "f.tmp"));
@@ -33,7 +34,8 @@ TEST_CASE("a link in the place of a file that is made is not written through", "
   REQUIRE(ReadBytes(dir / "precious") == "as it was");
 }
 
-TEST_CASE("an atomic write that fails at any call leaves the old content and no debris", "[data][files]") {
+TEST_CASE("an atomic write that fails at any call leaves the old content and no debris",
+          "[data][files]") {
   const TempDir dir;
   for (const Fault fault : {Fault::kFail, Fault::kFailTorn}) {
     for (int64_t at = 1;; ++at) {
@@ -53,7 +55,8 @@ TEST_CASE("an atomic write that fails at any call leaves the old content and no 
         const bool renamed =
             files.calls().back().name == "remove_file" && ReadBytes(dir / "f") == "new content";
         if (!renamed)
-          REQUIRE(ReadBytes(dir / "f") == "old content");  // only the folder's sync comes after the rename
+          REQUIRE(ReadBytes(dir / "f") ==
+                  "old content");  // only the folder's sync comes after the rename
         REQUIRE_FALSE(std::filesystem::exists(dir / "f.tmp"));
       }
       REQUIRE(at < 20);
@@ -61,13 +64,15 @@ TEST_CASE("an atomic write that fails at any call leaves the old content and no 
   }
 }
 
-TEST_CASE("an atomic write syncs the file before the rename and the folder after it", "[data][files]") {
+TEST_CASE("an atomic write syncs the file before the rename and the folder after it",
+          "[data][files]") {
   const TempDir dir;
   FaultyFileSystem files;
   WriteFileAtomically(files, dir / "f", "text");
   std::vector<std::string> names;
   for (const auto& call : files.calls()) names.push_back(call.name);
-  REQUIRE(names == std::vector<std::string>{"create", "write", "sync", "close", "rename", "sync_folder"});
+  REQUIRE(names ==
+          std::vector<std::string>{"create", "write", "sync", "close", "rename", "sync_folder"});
   REQUIRE(files.calls().back().path == dir.path());
 }
 
@@ -87,7 +92,8 @@ TEST_CASE("short writes are continued", "[data][files]") {
   REQUIRE(ReadBytes(dir / "f") == "0123456789");
 }
 
-TEST_CASE("folders are made with their parents, and trees removed without following links", "[data][files]") {
+TEST_CASE("folders are made with their parents, and trees removed without following links",
+          "[data][files]") {
   const TempDir dir, other;
   FileSystem& files = FileSystem::Posix();
   MakeFolder(files, dir / "a/b/c");
@@ -106,7 +112,8 @@ TEST_CASE("folders are made with their parents, and trees removed without follow
   REQUIRE(ReadBytes(other / "precious") == "y");
 }
 
-TEST_CASE("a line file holds whole lines: short lines from a full disk are taken back", "[data][files]") {
+TEST_CASE("a line file holds whole lines: short lines from a full disk are taken back",
+          "[data][files]") {
   const TempDir dir;
   FaultyFileSystem files;
   JsonlAppender lines(dir / "m.jsonl", files);
@@ -114,12 +121,14 @@ TEST_CASE("a line file holds whole lines: short lines from a full disk are taken
   files.fault = Fault::kFailTorn;
   files.at = int64_t(files.calls().size()) + 1;
   files.error = ENOSPC;
-  RequireError(ErrorCode::kIo, {dir / "m.jsonl", "No space left"}, [&] { lines.Append(R"({"step":2})"); });
+  RequireError(ErrorCode::kIo, {dir / "m.jsonl", "No space left"},
+               [&] { lines.Append(R"({"step":2})"); });
   REQUIRE(ReadBytes(dir / "m.jsonl") == "{\"step\":1}\n");
   files.fault = Fault::kFail;
   files.at = int64_t(files.calls().size()) + 1;
   files.error = EIO;
-  RequireError(ErrorCode::kIo, {dir / "m.jsonl", "Input/output"}, [&] { lines.Append(R"({"step":2})"); });
+  RequireError(ErrorCode::kIo, {dir / "m.jsonl", "Input/output"},
+               [&] { lines.Append(R"({"step":2})"); });
   files.fault = Fault::kNone;
   lines.Append(R"({"step":3})");
   lines.Sync();
@@ -127,7 +136,8 @@ TEST_CASE("a line file holds whole lines: short lines from a full disk are taken
   REQUIRE_THROWS_AS(lines.Append("two\nlines"), Error);
 }
 
-TEST_CASE("a short line that cannot be taken back at once is taken back before the next", "[data][files]") {
+TEST_CASE("a short line that cannot be taken back at once is taken back before the next",
+          "[data][files]") {
   class Stuck final : public FileSystem {
    public:
     bool full = false;
@@ -159,8 +169,8 @@ TEST_CASE("a line file goes on where it ended; a partial last line is cut off", 
   struct Row {
     std::string before, kept;
   };
-  for (const Row& row : {Row{"", ""}, Row{"a\n", "a\n"}, Row{"a\nb", "a\n"}, Row{"partial", ""}, Row{big, ""},
-                         Row{"a\n" + big, "a\n"}, Row{big + "\n", big + "\n"}}) {
+  for (const Row& row : {Row{"", ""}, Row{"a\n", "a\n"}, Row{"a\nb", "a\n"}, Row{"partial", ""},
+                         Row{big, ""}, Row{"a\n" + big, "a\n"}, Row{big + "\n", big + "\n"}}) {
     WriteBytes(dir / "m.jsonl", row.before);
     JsonlAppender(dir / "m.jsonl").Append("next");
     REQUIRE(ReadBytes(dir / "m.jsonl") == row.kept + "next\n");

@@ -13,9 +13,11 @@ namespace {
 TEST_CASE("failures and resumptions come back as they were logged", "[data]") {
   const TempDir temp;
   CHECK(ReadRestarts(temp / "").empty());
-  LogFailure(temp / "", {"2026-11-20T10:15:00Z", "a rank was killed by SIGKILL", 137, 20, 18, true});
+  LogFailure(temp / "",
+             {"2026-11-20T10:15:00Z", "a rank was killed by SIGKILL", 137, 20, 18, true});
   LogResumed(temp / "", 19, 1.75);
-  LogFailure(temp / "", {"2026-11-20T10:16:00Z", "the supervisor was killed", std::nullopt, 25, 24, true});
+  LogFailure(temp / "",
+             {"2026-11-20T10:16:00Z", "the supervisor was killed", std::nullopt, 25, 24, true});
   LogFailure(temp / "", {"2026-11-20T10:17:00Z", "bytes \xff of no text", 70, 26, 24, false});
   const std::vector<RecordedFailure> all = ReadRestarts(temp / "");
   REQUIRE(all.size() == 3);
@@ -53,7 +55,8 @@ TEST_CASE("lines that are none are passed over, a torn last one too", "[data]") 
 
 TEST_CASE("numbers that do not fit are not known, rather than others", "[data]") {
   const std::vector<RecordedFailure> all = ParseRestarts(
-      "{\"event\": \"failed\", \"exit_code\": 4294967433, \"step\": 18446744073709551615, \"checkpoint\": "
+      "{\"event\": \"failed\", \"exit_code\": 4294967433, \"step\": 18446744073709551615, "
+      "\"checkpoint\": "
       "7}\n"
       "{\"event\": \"resumed\", \"step\": 9223372036854775808, \"seconds\": 1}\n");
   REQUIRE(all.size() == 1);

@@ -50,7 +50,8 @@ TEST_CASE("a second run in a folder is refused and told whose it is", "[data]") 
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
   RequireError(ErrorCode::kConfig,
-               {"run.dir " + run + " is in use", fmt::format("pid {} on host {} since 20", ::getpid(), host)},
+               {"run.dir " + run + " is in use",
+                fmt::format("pid {} on host {} since 20", ::getpid(), host)},
                [&] { RunLock second(run, kAtOnce); });
   // Another name of the same folder is the same folder.
   std::filesystem::create_directory_symlink(run, temp / "link");

@@ -27,7 +27,8 @@ void RequireRefused(const TempDir& dir, const std::vector<std::string>& parts) {
   RequireError(ErrorCode::kData, parts, [&] { SafetensorsFolder folder(dir.path()); });
 }
 
-TEST_CASE("an index names files of its own folder by plain names, and nothing else", "[data][safetensors]") {
+TEST_CASE("an index names files of its own folder by plain names, and nothing else",
+          "[data][safetensors]") {
   const TempDir outside;
   const TempDir dir;
   WriteOne(dir / "a.safetensors", "x", 3);
@@ -41,15 +42,17 @@ TEST_CASE("an index names files of its own folder by plain names, and nothing el
        {"sub/a.safetensors", ".hidden.safetensors", ".safetensors", "b\\a.safetensors", "a.bin"})
     WriteOne(dir / name, "x", 4);
   WriteOne(outside / "a.safetensors", "x", 4);
-  const std::string up = "../" + std::filesystem::path(outside.path()).filename().string() + "/a.safetensors";
+  const std::string up =
+      "../" + std::filesystem::path(outside.path()).filename().string() + "/a.safetensors";
   for (const std::string& name :
-       {std::string("sub/a.safetensors"), std::string("./a.safetensors"), std::string(".hidden.safetensors"),
-        std::string(".safetensors"), std::string(R"(b\\a.safetensors)"), std::string("a.bin"),
+       {std::string("sub/a.safetensors"), std::string("./a.safetensors"),
+        std::string(".hidden.safetensors"), std::string(".safetensors"),
+        std::string(R"(b\\a.safetensors)"), std::string("a.bin"),
         std::string(R"(a\u0000.safetensors)"), up, outside / "a.safetensors", std::string()}) {
     CAPTURE(name);
     WriteIndex(dir, R"({"x":")" + name + "\"}");
-    RequireRefused(dir,
-                   {dir / "model.safetensors.index.json", "tensor \"x\"", "in the same folder is allowed"});
+    RequireRefused(dir, {dir / "model.safetensors.index.json", "tensor \"x\"",
+                         "in the same folder is allowed"});
   }
 }
 

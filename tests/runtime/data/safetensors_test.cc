@@ -72,8 +72,9 @@ TEST_CASE("F16 reads exactly: every one of its 65,536 values", "[data][safetenso
   std::vector<uint16_t> all(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   const TempDir dir;
-  WriteBytes(dir / "h.safetensors",
-             File(R"({"h":{"dtype":"F16","shape":[256,256],"data_offsets":[0,131072]}})", AsBytes(all)));
+  WriteBytes(
+      dir / "h.safetensors",
+      File(R"({"h":{"dtype":"F16","shape":[256,256],"data_offsets":[0,131072]}})", AsBytes(all)));
   const SafetensorsFile file(dir / "h.safetensors");
   std::vector<float> out(65536);
   file.ReadFloats(file.Tensor("h"), 0, 65536, out.data());
@@ -84,9 +85,9 @@ TEST_CASE("F16 reads exactly: every one of its 65,536 values", "[data][safetenso
                       : exponent == 0 ? std::ldexp(fraction, -24)
                                       : std::ldexp(1024 + fraction, exponent - 25);
     if (bits & 0x8000) expected = -expected;
-    wrong += std::isnan(expected)
-                 ? !std::isnan(out[bits])
-                 : double(out[bits]) != expected || std::signbit(out[bits]) != std::signbit(expected);
+    wrong += std::isnan(expected) ? !std::isnan(out[bits])
+                                  : double(out[bits]) != expected ||
+                                        std::signbit(out[bits]) != std::signbit(expected);
   }
   REQUIRE(wrong == 0);
 }
@@ -130,18 +131,28 @@ TEST_CASE("every way a file can be malformed is refused by name", "[data][safete
       {one(R"("shape":[1],"data_offsets":[0,1])", 1), {"\"w\"", "\"dtype\" is missing"}},
       {one(R"("dtype":"U8","data_offsets":[0,1])", 1), {"\"w\"", "\"shape\" is missing"}},
       {one(R"("dtype":"U8","shape":[1])", 1), {"\"w\"", "\"data_offsets\" is missing"}},
-      {one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1],"x":0)", 1), {"\"w\"", "unknown key \"x\""}},
-      {one(R"("dtype":"F4","shape":[1],"data_offsets":[0,1])", 1), {"\"w\"", "unknown dtype \"F4\""}},
-      {one(R"("dtype":1,"shape":[1],"data_offsets":[0,1])", 1), {"\"w\"", "\"dtype\" must be a string"}},
-      {one(R"("dtype":"U8","shape":1,"data_offsets":[0,1])", 1), {"\"w\"", "shape must be an array"}},
-      {one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])", 1), {"\"w\"", "integer from 0", "-1"}},
-      {one(R"("dtype":"U8","shape":[1.0],"data_offsets":[0,1])", 1), {"\"w\"", "integer from 0", "1.0"}},
-      {one(R"("dtype":"U8","shape":["1"],"data_offsets":[0,1])", 1), {"\"w\"", "integer from 0", "\"1\""}},
+      {one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1],"x":0)", 1),
+       {"\"w\"", "unknown key \"x\""}},
+      {one(R"("dtype":"F4","shape":[1],"data_offsets":[0,1])", 1),
+       {"\"w\"", "unknown dtype \"F4\""}},
+      {one(R"("dtype":1,"shape":[1],"data_offsets":[0,1])", 1),
+       {"\"w\"", "\"dtype\" must be a string"}},
+      {one(R"("dtype":"U8","shape":1,"data_offsets":[0,1])", 1),
+       {"\"w\"", "shape must be an array"}},
+      {one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])", 1),
+       {"\"w\"", "integer from 0", "-1"}},
+      {one(R"("dtype":"U8","shape":[1.0],"data_offsets":[0,1])", 1),
+       {"\"w\"", "integer from 0", "1.0"}},
+      {one(R"("dtype":"U8","shape":["1"],"data_offsets":[0,1])", 1),
+       {"\"w\"", "integer from 0", "\"1\""}},
       {one(R"("dtype":"U8","shape":[1],"data_offsets":[0])", 1), {"\"w\"", "[begin, end]"}},
       {one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,1])", 1), {"\"w\"", "[begin, end]"}},
-      {one(R"("dtype":"U8","shape":[1],"data_offsets":[1,0])", 1), {"\"w\"", "[1, 0] are not the 1 bytes"}},
-      {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,7])", 7), {"\"w\"", "[0, 7] are not the 8 bytes"}},
-      {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,9])", 9), {"\"w\"", "[0, 9] are not the 8 bytes"}},
+      {one(R"("dtype":"U8","shape":[1],"data_offsets":[1,0])", 1),
+       {"\"w\"", "[1, 0] are not the 1 bytes"}},
+      {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,7])", 7),
+       {"\"w\"", "[0, 7] are not the 8 bytes"}},
+      {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,9])", 9),
+       {"\"w\"", "[0, 9] are not the 8 bytes"}},
       {one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0])", 0),
        {"\"w\"", "too many elements"}},
       {one(R"("dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0])", 0),
@@ -154,12 +165,15 @@ TEST_CASE("every way a file can be malformed is refused by name", "[data][safete
        {"\"w\"", "integer from 0"}},
       {one(R"("dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,0])", 0),
        {"\"w\"", "integer from 0"}},
-      {one(R"("dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807])", 1),
+      {one(R"("dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807])",
+           1),
        {"truncated"}},
-      {one(R"("dtype":"U8","shape":[2],"data_offsets":[0,2])", 1), {"take 2 bytes", "has 1", "truncated"}},
+      {one(R"("dtype":"U8","shape":[2],"data_offsets":[0,2])", 1),
+       {"take 2 bytes", "has 1", "truncated"}},
       {one(R"("dtype":"U8","shape":[2],"data_offsets":[0,2])", 3),
        {"take 2 bytes", "has 3", "something follows"}},
-      {one(R"("dtype":"U8","shape":[2],"data_offsets":[1,3])", 3), {"\"w\" starts at byte 1", "hole"}},
+      {one(R"("dtype":"U8","shape":[2],"data_offsets":[1,3])", 3),
+       {"\"w\" starts at byte 1", "hole"}},
       {File(
            R"({"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
            "abc"),
@@ -172,9 +186,10 @@ TEST_CASE("every way a file can be malformed is refused by name", "[data][safete
            R"({"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
            "ab"),
        {"overlap"}},
-      {File(R"({"v":{"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]},)"
-            R"("w":{"dtype":"U8","shape":[0],"data_offsets":[9223372036854775807,9223372036854775807]}})",
-            "ab"),
+      {File(
+           R"({"v":{"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]},)"
+           R"("w":{"dtype":"U8","shape":[0],"data_offsets":[9223372036854775807,9223372036854775807]}})",
+           "ab"),
        {"truncated"}},
   };
   for (const Row& row : rows) {
@@ -210,14 +225,15 @@ TEST_CASE("whatever a byte of the header becomes, the reader refuses it or stays
   int64_t refused = 0, accepted = 0;
   for (int64_t i = 0; i < header; ++i) {
     const char original = bytes[i];
-    for (const char replacement :
-         {'0', '9', '"', '}', '[', ',', '-', '\0', '\xff', char(original ^ 1), char(original ^ 16)}) {
+    for (const char replacement : {'0', '9', '"', '}', '[', ',', '-', '\0', '\xff',
+                                   char(original ^ 1), char(original ^ 16)}) {
       bytes[i] = replacement;
       WriteBytes(dir / "f", bytes);
       try {
         const SafetensorsFile file(dir / "f");
         for (const TensorInfo& tensor : file.tensors()) {
-          REQUIRE((tensor.offset >= header - 8 && tensor.offset + tensor.bytes <= int64_t(bytes.size())));
+          REQUIRE((tensor.offset >= header - 8 &&
+                   tensor.offset + tensor.bytes <= int64_t(bytes.size())));
           std::vector<char> data(tensor.bytes);
           file.ReadBytes(tensor, 0, tensor.bytes, data.data());
         }

@@ -15,9 +15,10 @@ namespace {
 
 float Value(int tensor, int64_t i) { return float(tensor * 1000 + i % 997); }
 
-TEST_CASE("the layout: header to a multiple of 8, wide dtypes first, known bytes", "[data][safetensors]") {
-  const SafetensorsLayout layout =
-      PlanSafetensors({{"b", "BF16", {3}}, {"a", "F32", {1, 2}}, {"c", "BF16", {}}}, {{"format", "pt"}});
+TEST_CASE("the layout: header to a multiple of 8, wide dtypes first, known bytes",
+          "[data][safetensors]") {
+  const SafetensorsLayout layout = PlanSafetensors(
+      {{"b", "BF16", {3}}, {"a", "F32", {1, 2}}, {"c", "BF16", {}}}, {{"format", "pt"}});
   const std::string json =
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
       R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},"c":{"dtype":"BF16","shape":[],"data_offsets":[14,16]}})";
@@ -31,7 +32,8 @@ TEST_CASE("the layout: header to a multiple of 8, wide dtypes first, known bytes
   REQUIRE(layout.file_bytes == 8 + padded + 16);
 }
 
-TEST_CASE("declared tensors come back, whatever the order and size of the pieces", "[data][safetensors]") {
+TEST_CASE("declared tensors come back, whatever the order and size of the pieces",
+          "[data][safetensors]") {
   const TempDir dir;
   const std::vector<TensorSpec> specs = {{"half", "BF16", {50, 701}},
                                          {"full", "F32", {3, 5, 7}},
@@ -91,7 +93,8 @@ TEST_CASE("an unfinished file never appears, and mistakes are errors", "[data][s
   RequireError(kCode, {"\"w\"", "f32"}, plan({{"w", "f32", {1}}}));
   RequireError(kCode, {"\"w\"", "negative"}, plan({{"w", "F32", {-1}}}));
   RequireError(kCode, {"\"w\""}, plan({{"w", "F32", {int64_t{1} << 62}}}));
-  RequireError(kCode, {"2^63"}, plan({{"v", "F32", {int64_t{1} << 60}}, {"w", "F32", {int64_t{1} << 60}}}));
+  RequireError(kCode, {"2^63"},
+               plan({{"v", "F32", {int64_t{1} << 60}}, {"w", "F32", {int64_t{1} << 60}}}));
   RequireError(kCode, {"UTF-8"}, plan({{"\xff", "F32", {1}}}));
 }
 
@@ -128,7 +131,8 @@ class FolderFixture {
   TempDir dir_;
 };
 
-TEST_CASE_METHOD(FolderFixture, "a folder with one file, or a file by its path", "[data][safetensors]") {
+TEST_CASE_METHOD(FolderFixture, "a folder with one file, or a file by its path",
+                 "[data][safetensors]") {
   RequireError(ErrorCode::kData, {dir_.path(), "neither model.safetensors nor"},
                [&] { SafetensorsFolder folder(dir_.path()); });
   WriteModel("model.safetensors", {0, 1, 2});
@@ -159,8 +163,8 @@ TEST_CASE_METHOD(FolderFixture, "an index that lies, or points out of the folder
   WriteModel("b.safetensors", {2});
   const auto index = [](const std::string& map) { return "{\"weight_map\":{" + map + "}}"; };
   for (const std::string bad :
-       {"../a.safetensors", "/etc/a.safetensors", "x/a.safetensors", "..", ".", ".safetensors", "a.bin",
-        ".a.safetensors", "x\\\\a.safetensors", "a\\u0000.safetensors", ""})
+       {"../a.safetensors", "/etc/a.safetensors", "x/a.safetensors", "..", ".", ".safetensors",
+        "a.bin", ".a.safetensors", "x\\\\a.safetensors", "a\\u0000.safetensors", ""})
     RequireRefused(index(R"("t0":")" + bad + "\""), {"index.json", "\"t0\"", "only the name"});
   RequireRefused(index(R"("t0":"a.safetensors")"), {"a.safetensors", "\"t1\"", "does not list"});
   RequireRefused(index(R"("t0":"a.safetensors","t1":"a.safetensors","t9":"a.safetensors")"),

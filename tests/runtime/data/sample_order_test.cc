@@ -72,9 +72,10 @@ TEST_CASE("neighbours are scattered: no correlation between position and window"
   REQUIRE(std::fabs(steps / (n * variance)) < 4 / std::sqrt(double(n)));
 }
 
-TEST_CASE("every small permutation position is reached about equally often over seeds", "[data][order]") {
-  // Chi-squared of where each i of [0, 10) lands over 4000 seeds: 9 * 9 degrees of freedom, mean 81,
-  // deviation 12.7.
+TEST_CASE("every small permutation position is reached about equally often over seeds",
+          "[data][order]") {
+  // Chi-squared of where each i of [0, 10) lands over 4000 seeds: 9 * 9 degrees of freedom, mean
+  // 81, deviation 12.7.
   const int64_t n = 10, seeds = 4000;
   std::vector<double> counts(n * n, 0);
   for (int64_t seed = 0; seed < seeds; ++seed)
@@ -130,7 +131,8 @@ TEST_CASE("a step's samples do not depend on how the world divides them", "[data
         for (int64_t m = 0; m < layout.accumulate; ++m)
           for (int64_t rank = 0; rank < world; ++rank)
             for (int64_t row = 0; row < micro_batch; ++row) {
-              const StepLayout::Place place{.step = step, .microbatch = m, .rank = rank, .row = row};
+              const StepLayout::Place place{
+                  .step = step, .microbatch = m, .rank = rank, .row = row};
               REQUIRE(layout.Sample(place) == expected);
               REQUIRE(layout.PlaceOf(expected) == place);
               ++expected;

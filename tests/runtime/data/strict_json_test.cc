@@ -28,7 +28,8 @@ TEST_CASE("duplicates, depth and syntax are refused", "[data][json]") {
   RequireRefused(R"([{"a":1},{"\u0061":1,"a":2}])", 9, {"\"a\" is given twice"});
   RequireRefused(R"({"a":[1,{"b":2}]})", 2, {"deeper than 2"});
   RequireRefused(std::string(1000000, '['), 4, {"deeper than 4"});
-  for (const char* bad : {"", "{", "{}}", "{'a':1}", "[1,]", "nul", "01", "\"\xc0\xaf\"", "NaN", "// x\n1"})
+  for (const char* bad :
+       {"", "{", "{}}", "{'a':1}", "[1,]", "nul", "01", "\"\xc0\xaf\"", "NaN", "// x\n1"})
     RequireRefused(bad, 9, {"the file", "not valid JSON"});
 }
 
@@ -42,9 +43,12 @@ TEST_CASE("fields have a kind, and counts a range", "[data][json]") {
   for (const char* key : {"big", "huge", "neg", "real", "text", "bool"})
     RequireError(ErrorCode::kCheckpoint, {"the file", key, "integer from 0"},
                  [&] { JsonCount(value, key, kOrigin); });
-  RequireError(ErrorCode::kCheckpoint, {"\"n\" must be a string"}, [&] { JsonString(value, "n", kOrigin); });
-  RequireError(ErrorCode::kCheckpoint, {"\"gone\" is missing"}, [&] { JsonCount(value, "gone", kOrigin); });
-  RequireError(ErrorCode::kCheckpoint, {"expected an object"}, [&] { JsonField(value["n"], "n", kOrigin); });
+  RequireError(ErrorCode::kCheckpoint, {"\"n\" must be a string"},
+               [&] { JsonString(value, "n", kOrigin); });
+  RequireError(ErrorCode::kCheckpoint, {"\"gone\" is missing"},
+               [&] { JsonCount(value, "gone", kOrigin); });
+  RequireError(ErrorCode::kCheckpoint, {"expected an object"},
+               [&] { JsonField(value["n"], "n", kOrigin); });
 }
 
 }  // namespace

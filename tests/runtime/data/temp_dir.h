@@ -1,4 +1,5 @@
-// A folder that lives as long as a test, and the byte-level file access that the tests of damaged files need.
+// A folder that lives as long as a test, and the byte-level file access that the
+// tests of damaged files need.
 #pragma once
 
 #include <stdlib.h>

@@ -74,20 +74,25 @@ TEST_CASE("text: windows of bytes, one separator between files in name order", "
     const auto source = OpenTokenSource(Options(Kind::kText, dir.path(), seq_len, 256));
     CAPTURE(seq_len);
     REQUIRE(source->windows() == 10 / seq_len);
-    REQUIRE(Sequence(*source) == Ids(expected.begin(), expected.begin() + 10 / seq_len * seq_len + 1));
+    REQUIRE(Sequence(*source) ==
+            Ids(expected.begin(), expected.begin() + 10 / seq_len * seq_len + 1));
   }
-  REQUIRE(OpenTokenSource(Options(Kind::kText, dir.path(), 3, 256))->Describe() == "3 text files, 11 tokens");
+  REQUIRE(OpenTokenSource(Options(Kind::kText, dir.path(), 3, 256))->Describe() ==
+          "3 text files, 11 tokens");
   RequireError(ErrorCode::kData, {dir.path(), "11 tokens", "seq_len = 11 needs 12"},
                [&] { OpenTokenSource(Options(Kind::kText, dir.path(), 11, 256)); });
 }
 
-TEST_CASE("text: a folder's links are followed, each file is read once, other things are passed over",
-          "[data][tokens]") {
+TEST_CASE(
+    "text: a folder's links are followed, each file is read once, other things are passed over",
+    "[data][tokens]") {
   const TempDir dir, elsewhere;
   WriteBytes(dir / "GPL-3", "three");
   WriteBytes(elsewhere / "blob", "outside");
-  std::filesystem::create_symlink("GPL-3", dir / "GPL");  // the same text again, before its own name
-  std::filesystem::create_symlink(elsewhere / "blob", dir / "model");  // the only way to reach the file
+  std::filesystem::create_symlink("GPL-3",
+                                  dir / "GPL");  // the same text again, before its own name
+  std::filesystem::create_symlink(elsewhere / "blob",
+                                  dir / "model");  // the only way to reach the file
   std::filesystem::create_symlink(elsewhere / "blob", dir / "again");
   std::filesystem::create_hard_link(dir / "GPL-3", dir / "ZZZ");
   std::filesystem::create_symlink(elsewhere.path(), dir / "linked_folder");
@@ -105,7 +110,8 @@ TEST_CASE("text: a path that is a link, a missing path, a pipe, an empty file, a
   const TempDir dir;
   WriteBytes(dir / "text", "abcdef");
   std::filesystem::create_symlink(dir / "text", dir / "link");
-  REQUIRE(ReadWindow(*OpenTokenSource(Options(Kind::kText, dir / "link", 2, 256)), 1) == Ids{'c', 'd', 'e'});
+  REQUIRE(ReadWindow(*OpenTokenSource(Options(Kind::kText, dir / "link", 2, 256)), 1) ==
+          Ids{'c', 'd', 'e'});
 
   RequireError(ErrorCode::kData, {dir / "absent", "does not exist"},
                [&] { OpenTokenSource(Options(Kind::kText, dir / "absent", 2, 256)); });
@@ -127,17 +133,19 @@ TEST_CASE("text: a path that is a link, a missing path, a pipe, an empty file, a
 TEST_CASE("text: a byte beyond a small vocabulary is named", "[data][tokens]") {
   const TempDir dir;
   WriteBytes(dir / "text", std::string(70000, 'a') + "\x80" + "b");
-  RequireError(ErrorCode::kData, {dir / "text", "token 70000 (byte offset 70000)", "id 128", "0 to 127"},
+  RequireError(ErrorCode::kData,
+               {dir / "text", "token 70000 (byte offset 70000)", "id 128", "0 to 127"},
                [&] { OpenTokenSource(Options(Kind::kText, dir / "text", 2, 128)); });
 }
 
-TEST_CASE("tokens: nanoGPT's raw uint16 and llm.c's two headers hold the same ids", "[data][tokens]") {
+TEST_CASE("tokens: nanoGPT's raw uint16 and llm.c's two headers hold the same ids",
+          "[data][tokens]") {
   const TempDir dir;
   const std::vector<uint16_t> ids = Counting(1000, 49500);
   WriteBytes(dir / "raw.bin", AsBytes(ids));
   WriteBytes(dir / "u16.bin", LlmcHeader(20240520, 1, 1000) + AsBytes(ids));
-  WriteBytes(dir / "u32.bin",
-             LlmcHeader(20240801, 7, 1000) + AsBytes(std::vector<uint32_t>(ids.begin(), ids.end())));
+  WriteBytes(dir / "u32.bin", LlmcHeader(20240801, 7, 1000) +
+                                  AsBytes(std::vector<uint32_t>(ids.begin(), ids.end())));
   for (const char* name : {"raw.bin", "u16.bin", "u32.bin"}) {
     CAPTURE(name);
     const auto source = OpenTokenSource(Options(Kind::kTokens, dir / name, 333, 50257));
@@ -153,11 +161,14 @@ TEST_CASE("tokens: 32-bit ids survive, and the largest allowed is vocab - 1", "[
   WriteBytes(dir / "a.bin", LlmcHeader(20240801, 7, 5) + AsBytes(ids));
   REQUIRE(ReadWindow(*OpenTokenSource(Options(Kind::kTokens, dir / "a.bin", 4, 128256)), 0) ==
           Ids{0, 65535, 65536, 128255, 7});
-  RequireError(ErrorCode::kData, {dir / "a.bin", "token 3 (byte offset 1036)", "id 128255", "0 to 128254"},
+  RequireError(ErrorCode::kData,
+               {dir / "a.bin", "token 3 (byte offset 1036)", "id 128255", "0 to 128254"},
                [&] { OpenTokenSource(Options(Kind::kTokens, dir / "a.bin", 4, 128255)); });
-  WriteBytes(dir / "b.bin", LlmcHeader(20240801, 7, 2) + AsBytes(std::vector<uint32_t>{0, 0xffffffffu}));
-  RequireError(ErrorCode::kData, {"id 4294967295"},
-               [&] { OpenTokenSource(Options(Kind::kTokens, dir / "b.bin", 1, int64_t{1} << 31)); });
+  WriteBytes(dir / "b.bin",
+             LlmcHeader(20240801, 7, 2) + AsBytes(std::vector<uint32_t>{0, 0xffffffffu}));
+  RequireError(ErrorCode::kData, {"id 4294967295"}, [&] {
+    OpenTokenSource(Options(Kind::kTokens, dir / "b.bin", 1, int64_t{1} << 31));
+  });
 }
 
 TEST_CASE("tokens: a folder's files follow each other with no separator, whatever their formats",
@@ -195,7 +206,8 @@ TEST_CASE("tokens: every way a file can be wrong is named", "[data][tokens]") {
       {LlmcHeader(20240801, 7, 10) + payload, {"10 tokens", "1064 bytes", "has 1044", "truncated"}},
       {LlmcHeader(20240520, 1, 0), {"says 0 tokens"}},
       {LlmcHeader(20240520, 1, -1) + payload, {"says -1 tokens"}},
-      {LlmcHeader(20240520, 1, 0x7fffffff) + payload, {"2147483647 tokens", "4294968318 bytes", "truncated"}},
+      {LlmcHeader(20240520, 1, 0x7fffffff) + payload,
+       {"2147483647 tokens", "4294968318 bytes", "truncated"}},
       {LlmcHeader(20240520, 2, 10) + payload, {"version 2", "version 1 is known"}},
       {LlmcHeader(20240801, 1, 10) + payload, {"version 1", "version 7 is known"}},
       {LlmcHeader(20240520, 1, 10).substr(0, 1000), {"20240520", "only 1000 bytes", "1024"}},
@@ -211,7 +223,8 @@ TEST_CASE("tokens: every way a file can be wrong is named", "[data][tokens]") {
     WriteBytes(path, row.bytes);
     std::vector<std::string> parts = row.message;
     parts.push_back(path);
-    RequireError(ErrorCode::kData, parts, [&] { OpenTokenSource(Options(Kind::kTokens, path, 4, 65536)); });
+    RequireError(ErrorCode::kData, parts,
+                 [&] { OpenTokenSource(Options(Kind::kTokens, path, 4, 65536)); });
   }
 }
 
@@ -232,17 +245,20 @@ TEST_CASE("tokens: a file that shrinks or turns bad while open is an error at th
   const auto source = OpenTokenSource(Options(Kind::kTokens, dir / "a.bin", 99, 1000));
   REQUIRE(ReadWindow(*source, 9)[0] == 891);
   std::filesystem::resize_file(dir / "a.bin", 1900);
-  RequireError(ErrorCode::kData, {dir / "a.bin", "ends at byte 1900"}, [&] { ReadWindow(*source, 9); });
+  RequireError(ErrorCode::kData, {dir / "a.bin", "ends at byte 1900"},
+               [&] { ReadWindow(*source, 9); });
   REQUIRE(ReadWindow(*source, 8)[0] == 792);
   RequireError(ErrorCode::kInternal, {"window 10"}, [&] { ReadWindow(*source, 10); });
   RequireError(ErrorCode::kInternal, {"window -1"}, [&] { ReadWindow(*source, -1); });
 }
 
-TEST_CASE("held out: the last tenth of the windows, at least one, never trained on", "[data][tokens]") {
+TEST_CASE("held out: the last tenth of the windows, at least one, never trained on",
+          "[data][tokens]") {
   const TempDir dir;
   for (const int64_t windows : {2, 3, 9, 10, 19, 20, 105}) {
     WriteBytes(dir / "a.bin", AsBytes(Counting(windows * 8 + 1)));
-    const DataSplit split = OpenDataSplit(Options(Kind::kTokens, dir / "a.bin", 8, 50000), std::nullopt);
+    const DataSplit split =
+        OpenDataSplit(Options(Kind::kTokens, dir / "a.bin", 8, 50000), std::nullopt);
     const int64_t held = std::max<int64_t>(1, windows / 10);
     CAPTURE(windows);
     REQUIRE(split.held_out->windows() == held);
@@ -254,12 +270,14 @@ TEST_CASE("held out: the last tenth of the windows, at least one, never trained 
     for (int64_t w = 0; w < windows - held; ++w)
       for (int64_t i = 1; i <= 8; ++i) trained.insert(ReadWindow(*split.train, w)[i]);
     for (int64_t w = 0; w < held; ++w)
-      for (int64_t i = 1; i <= 8; ++i) REQUIRE(trained.count(ReadWindow(*split.held_out, w)[i]) == 0);
+      for (int64_t i = 1; i <= 8; ++i)
+        REQUIRE(trained.count(ReadWindow(*split.held_out, w)[i]) == 0);
     REQUIRE_THROWS_AS(ReadWindow(*split.train, windows - held), Error);
   }
   WriteBytes(dir / "a.bin", AsBytes(Counting(9)));
-  RequireError(ErrorCode::kData, {dir / "a.bin", "one window", "val_path"},
-               [&] { OpenDataSplit(Options(Kind::kTokens, dir / "a.bin", 8, 50000), std::nullopt); });
+  RequireError(ErrorCode::kData, {dir / "a.bin", "one window", "val_path"}, [&] {
+    OpenDataSplit(Options(Kind::kTokens, dir / "a.bin", 8, 50000), std::nullopt);
+  });
 }
 
 TEST_CASE("held out: val_path, or the files called val in a folder of tokens", "[data][tokens]") {
@@ -286,8 +304,9 @@ TEST_CASE("held out: val_path, or the files called val in a folder of tokens", "
   std::filesystem::remove(dir / "train.bin");
   RequireError(ErrorCode::kData, {dir.path(), "val", "none is left to train on"},
                [&] { OpenDataSplit(folder, std::nullopt); });
-  RequireError(ErrorCode::kData, {dir / "gone"},
-               [&] { OpenDataSplit(Options(Kind::kTokens, dir / "other", 10, 50000), dir / "gone"); });
+  RequireError(ErrorCode::kData, {dir / "gone"}, [&] {
+    OpenDataSplit(Options(Kind::kTokens, dir / "other", 10, 50000), dir / "gone");
+  });
 }
 
 TEST_CASE("synthetic: ids depend on seed and position only, and fill the vocabulary evenly",
@@ -326,7 +345,8 @@ TEST_CASE("the fingerprint follows the data, not where it lies", "[data][tokens]
   REQUIRE(original.size() == 32);
   REQUIRE(fingerprint(copy / "a", 16, 256) == original);
   REQUIRE(fingerprint(copy.path(), 16, 256) == original);
-  std::set<std::string> all = {original, fingerprint(dir / "a", 32, 256), fingerprint(dir / "a", 16, 300)};
+  std::set<std::string> all = {original, fingerprint(dir / "a", 32, 256),
+                               fingerprint(dir / "a", 16, 300)};
   WriteBytes(copy / "a", text + "z");
   all.insert(fingerprint(copy / "a", 16, 256));
   std::string changed = text;

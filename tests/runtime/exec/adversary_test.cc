@@ -21,7 +21,8 @@ using test::PlanCase;
 constexpr StreamId kC = StreamId::kCompute, kG = StreamId::kGather;
 constexpr MeshShape kAlone{1, 1};
 
-// Gather into `a`, compute from it into `b`, gather into `c`, which has a's bytes, compute from `c`.
+// Gather into `a`, compute from it into `b`, gather into `c`, which has a's bytes, compute from
+// `c`.
 struct Reuse : HandPlan {
   BufferId w = Master("w"), a = Buffer("a", 1, {{0, 2}}), b = Buffer("b", 2, {{1, 4}}),
            c = Buffer("c", 1, {{2, 4}});
@@ -35,7 +36,8 @@ struct Reuse : HandPlan {
 
 // Runs the copies of a hand-written plan on real bytes.
 struct Arena {
-  explicit Arena(const StepPlan& plan) : bytes(static_cast<size_t>(plan.arena_bytes), std::byte{1}) {}
+  explicit Arena(const StepPlan& plan)
+      : bytes(static_cast<size_t>(plan.arena_bytes), std::byte{1}) {}
   void Copy(const StepPlan& plan, int op) {
     const auto& cast = std::get<CastOp<View>>(plan.bodies[0].ops[static_cast<size_t>(op)].op);
     const auto at = [&](const View& view) {
@@ -56,7 +58,8 @@ void RunAdversary(const StepPlan& plan, uint64_t seed) {
 
 TEST_CASE("orders keep streams and edges, and use the freedom that is left", "[exec][adversary]") {
   HandPlan p;
-  const BufferId w = p.Master("w"), a = p.Buffer("a", 1, {{0, 100}}), b = p.Buffer("b", 2, {{0, 100}});
+  const BufferId w = p.Master("w"), a = p.Buffer("a", 1, {{0, 100}}),
+                 b = p.Buffer("b", 2, {{0, 100}});
   for (int i = 0; i < 4; ++i) p.Copy(kG, p.Whole(w), p.Whole(a));
   for (int i = 0; i < 4; ++i) p.Copy(kC, p.Whole(w), p.Whole(b));
   const StepPlan plan = p.Done({{5, 2}});  // the second compute op waits for the third gather
@@ -101,7 +104,8 @@ std::string FirstFailure(const StepPlan& plan, const std::string& wanted) {
     try {
       RunAdversary(plan, seed);
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::kInternal && std::string(error.what()).find(wanted) != std::string::npos)
+      if (error.code() == ErrorCode::kInternal &&
+          std::string(error.what()).find(wanted) != std::string::npos)
         return error.what();
       other = error.what();
     }
@@ -109,7 +113,8 @@ std::string FirstFailure(const StepPlan& plan, const std::string& wanted) {
   return other;
 }
 
-TEST_CASE("a slot reused before its reader has run is caught, with the owner's name", "[exec][adversary]") {
+TEST_CASE("a slot reused before its reader has run is caught, with the owner's name",
+          "[exec][adversary]") {
   Reuse p;
   const std::string wanted = "out touches c at bytes [256, 512), which still belong to a";
   REQUIRE_THAT(FirstFailure(p.Done({{1, 0}, {3, 2}}), wanted),
@@ -158,7 +163,8 @@ TEST_CASE("free bytes are poisoned, and a stray write into them is caught", "[ex
     arena.bytes[300] = std::byte{7};
     REQUIRE_THROWS_WITH(
         shadow.Before(0, 2),
-        Contains("byte 300 of the arena, about to become c's, was written while it belonged to nobody"));
+        Contains(
+            "byte 300 of the arena, about to become c's, was written while it belonged to nobody"));
   }
   SECTION("the schedule ends early") {
     REQUIRE_THROWS_WITH(shadow.End(), Contains("ops of the schedule that did not run"));

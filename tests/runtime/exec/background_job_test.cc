@@ -1,5 +1,5 @@
-// A job that is stopped in the midst of a call of the system: waited for as for a disk, so that a watchdog
-// sees it.
+// A job that is stopped in the midst of a call of the system: waited for as for a disk, so that a
+// watchdog sees it.
 #include "runtime/exec/background_job.h"
 
 #include <atomic>
@@ -24,7 +24,8 @@ TEST_CASE("while a stopped job is waited for, its rank waits for the disk, and n
     of_job.Tick();
   });
   std::thread disk([&] {
-    for (int i = 0; i < 5000 && marks.phase() == RunPhase::kTraining; ++i) std::this_thread::sleep_for(1ms);
+    for (int i = 0; i < 5000 && marks.phase() == RunPhase::kTraining; ++i)
+      std::this_thread::sleep_for(1ms);
     seen = static_cast<int>(marks.phase());
     detail = marks.detail();
     open = true;

@@ -32,7 +32,8 @@ EngineOptions Checked() {
 }
 
 // What the run fails with; "" when it does not.
-std::string Failure(const PlanCase& c, const std::function<void(Engine&, int rank)>& fn, ErrorCode code) {
+std::string Failure(const PlanCase& c, const std::function<void(Engine&, int rank)>& fn,
+                    ErrorCode code) {
   try {
     test::RunEngines(c, Checked(), fn);
   } catch (const Error& error) {
@@ -122,7 +123,8 @@ TEST_CASE("an injected fault passes, and is skipped on all ranks", "[exec][check
           const StepScalars bad = test::TrainStep(engine, c, rank, 1, injection);
           const StepScalars good = test::TrainStep(engine, c, rank, 2);
           const std::lock_guard lock(mutex);
-          skipped += bad.applied == 0 && bad.offender_rank == 1 && bad.offender_unit == (loss ? -1 : 2);
+          skipped +=
+              bad.applied == 0 && bad.offender_rank == 1 && bad.offender_unit == (loss ? -1 : 2);
           after += good.applied == 1 && good.adam_t == 2;
         },
         ErrorCode::kInternal);

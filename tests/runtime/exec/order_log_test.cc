@@ -11,7 +11,8 @@ namespace {
 
 using Kind = OrderLog::Kind;
 
-// `calls` gathers of units 0, 1, 2, 0, ... in steps of three, with `other` in place of call `at` (from 0).
+// `calls` gathers of units 0, 1, 2, 0, ... in steps of three, with `other` in
+// place of call `at` (from 0).
 OrderLog LogOf(int64_t calls, int64_t at = -1, const std::function<void(OrderLog&)>& other = {}) {
   OrderLog log;
   for (int64_t i = 0; i < calls; ++i) {
@@ -46,14 +47,18 @@ TEST_CASE("whatever a call is known by makes another digest", "[order]") {
       [](OrderLog&) {},
   };
   for (const auto& other : others) CHECK(LogOf(7, 4, other).Digest() != same);
-  CHECK(LogOf(7, 4, [](OrderLog& log) { log.Issued(Kind::kAllGather, AxisGroup::kShard, 1, 65); }).Digest() ==
-        same);
+  CHECK(LogOf(7, 4, [](OrderLog& log) {
+          log.Issued(Kind::kAllGather, AxisGroup::kShard, 1, 65);
+        }).Digest() == same);
 }
 
 TEST_CASE("the rank that is alone is named, with its first call that differs", "[order]") {
-  const auto other = [](OrderLog& log) { log.Issued(Kind::kAllReduce, AxisGroup::kReplicate, -1, 8); };
+  const auto other = [](OrderLog& log) {
+    log.Issued(Kind::kAllReduce, AxisGroup::kReplicate, -1, 8);
+  };
   const std::string words =
-      " has issued other collectives than rank {}: call 5 is all_reduce of no unit (8 bytes, replicate "
+      " has issued other collectives than rank {}: call 5 is all_reduce of no unit (8 bytes, "
+      "replicate "
       "group, "
       "step 2), and all_gather of unit h.0 (65 bytes, shard group, step 2) on rank {}";
   const auto than = [&](const std::string& rank) {
@@ -67,24 +72,28 @@ TEST_CASE("the rank that is alone is named, with its first call that differs", "
 }
 
 TEST_CASE("a rank that has issued fewer, or nothing", "[order]") {
-  CHECK(
-      Described({LogOf(4), LogOf(3)}) ==
-      "rank 1 has issued other collectives than rank 0: call 4 is nothing, and all_gather of unit embed (64 "
-      "bytes, shard group, step 2) on rank 0");
-  CHECK(
-      Described({LogOf(1), LogOf(0)}) ==
-      "rank 1 has issued other collectives than rank 0: call 1 is nothing, and all_gather of unit embed (64 "
-      "bytes, shard group, step 1) on rank 0");
+  CHECK(Described({LogOf(4), LogOf(3)}) ==
+        "rank 1 has issued other collectives than rank 0: call 4 is nothing, and all_gather of "
+        "unit embed (64 "
+        "bytes, shard group, step 2) on rank 0");
+  CHECK(Described({LogOf(1), LogOf(0)}) ==
+        "rank 1 has issued other collectives than rank 0: call 1 is nothing, and all_gather of "
+        "unit embed (64 "
+        "bytes, shard group, step 1) on rank 0");
 }
 
-TEST_CASE("of long logs the newest calls are kept; what is older can only be told to be so", "[order]") {
+TEST_CASE("of long logs the newest calls are kept; what is older can only be told to be so",
+          "[order]") {
   const int64_t calls = 3 * OrderLog::kKept + 5;
   const auto other = [](OrderLog& log) { log.Issued(Kind::kAllGather, AxisGroup::kShard, 2, 1); };
-  const auto at = [&](int64_t back) { return Described({LogOf(calls), LogOf(calls, calls - back, other)}); };
-  CHECK_THAT(at(1),
-             Catch::Contains("call " + std::to_string(calls) + " is all_gather of unit head (1 bytes"));
-  CHECK_THAT(at(OrderLog::kKept), Catch::Contains("call " + std::to_string(calls - OrderLog::kKept + 1) +
-                                                  " is all_gather of unit head"));
+  const auto at = [&](int64_t back) {
+    return Described({LogOf(calls), LogOf(calls, calls - back, other)});
+  };
+  CHECK_THAT(at(1), Catch::Contains("call " + std::to_string(calls) +
+                                    " is all_gather of unit head (1 bytes"));
+  CHECK_THAT(at(OrderLog::kKept),
+             Catch::Contains("call " + std::to_string(calls - OrderLog::kKept + 1) +
+                             " is all_gather of unit head"));
   CHECK_THAT(at(OrderLog::kKept + 1), Catch::Contains("more than 4095 calls ago"));
 }
 

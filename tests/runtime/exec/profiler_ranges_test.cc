@@ -1,5 +1,5 @@
-// What a profiler is told of steps: nested ranges with the names that a user looks for, an op each while ops
-// are issued, and where a graph is launched, the launch alone.
+// What a profiler is told of steps: nested ranges with the names that a user looks for, an op each
+// while ops are issued, and where a graph is launched, the launch alone.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -35,9 +35,9 @@ struct OneRank {
   std::unique_ptr<Engine> MakeEngine(Device& device, GraphMode mode) {
     EngineOptions options;
     options.graph = mode;
-    auto engine =
-        std::make_unique<Engine>(ExecutorContext{&device, &CpuKernels(), &comms, nullptr, &recorder},
-                                 LayoutOf(c), EnginePlans{plan, {}, {}}, options);
+    auto engine = std::make_unique<Engine>(
+        ExecutorContext{&device, &CpuKernels(), &comms, nullptr, &recorder}, LayoutOf(c),
+        EnginePlans{plan, {}, {}}, options);
     engine->InitWeights(1234);
     return engine;
   }
@@ -69,7 +69,8 @@ TEST_CASE("a step that is issued is a range, with a range for each op in the ord
 }
 
 TEST_CASE(
-    "a step that is captured has the ranges of its ops within the capture's; one that is launched the "
+    "a step that is captured has the ranges of its ops within the capture's; one that is launched "
+    "the "
     "launch") {
   OneRank rank;
   const std::unique_ptr<Device> device = MakeCapturingDevice();
@@ -79,7 +80,8 @@ TEST_CASE(
   AddOps(rank.plan, rank.plan.schedule, "step 2|capture of a graph", expected);
   expected.push_back("step 2|launch of a graph");
   CHECK(rank.RangesOfStep(*engine, 1) == expected);
-  CHECK(rank.RangesOfStep(*engine, 2) == std::vector<std::string>{"step 3", "step 3|launch of a graph"});
+  CHECK(rank.RangesOfStep(*engine, 2) ==
+        std::vector<std::string>{"step 3", "step 3|launch of a graph"});
 }
 
 TEST_CASE("a phase is a range of its name; its text is put together where somebody listens") {

@@ -20,8 +20,8 @@
 namespace millrace {
 namespace {
 
-// Keeps this thread's CPU busy for longer than what counts as progress: by its own clock, since others may
-// have the CPU.
+// Keeps this thread's CPU busy for longer than what counts as progress: by its own clock, since
+// others may have the CPU.
 void Compute() {
   const auto used_ms = [] {
     timespec used;
@@ -96,7 +96,8 @@ TEST_CASE("a device's words are progress and tell whether it is busy; CPU time t
   ProgressMarks marks;
   alignas(64) std::byte words[kDeviceWords * kDeviceWordStride] = {};
   const auto set = [&](int word, uint64_t value) {
-    __atomic_store_n(reinterpret_cast<uint64_t*>(words + word * kDeviceWordStride), value, __ATOMIC_RELEASE);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(words + word * kDeviceWordStride), value,
+                     __ATOMIC_RELEASE);
   };
   marks.AttachDevice(words);
   REQUIRE_FALSE(marks.Read().busy());
@@ -180,7 +181,8 @@ TEST_CASE("a stopped process, one that has ended, and what it left are told apar
   const std::string left = jobs().at(0);
   ProgressRecord record;
   {
-    const ProgressBoard board(MakeJobFolder(run), 7, 8);  // of a job beside it, which removes nothing
+    const ProgressBoard board(MakeJobFolder(run), 7,
+                              8);  // of a job beside it, which removes nothing
     REQUIRE(jobs().size() == 2);
   }
   auto other = std::make_unique<ProgressBoard>(left, 9, 10);

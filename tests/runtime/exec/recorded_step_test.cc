@@ -1,4 +1,5 @@
-// A recorded list keeps the addresses that it was bound to, and says so when they are no longer the plan's.
+// A recorded list keeps the addresses that it was bound to, and says so when they
+// are no longer the plan's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,9 +43,9 @@ TEST_CASE("a recorded step is refused at another arena, and at one where a singl
     CHECK_THROWS_WITH(recorded.CheckAddresses({&plan, other->data(), 0, 0}),
                       Catch::Contains("was captured at"));
     StepPlan moved = plan;
-    const auto activation = std::find_if(moved.buffers.begin(), moved.buffers.end(), [](const PlanBuffer& b) {
-      return b.cls == BufferClass::kActivations && !b.live.empty();
-    });
+    const auto activation = std::find_if(
+        moved.buffers.begin(), moved.buffers.end(),
+        [](const PlanBuffer& b) { return b.cls == BufferClass::kActivations && !b.live.empty(); });
     REQUIRE(activation != moved.buffers.end());
     for (int64_t& offset : activation->offsets) offset += 256;
     CHECK_THROWS_WITH(recorded.CheckAddresses({&moved, arena->data(), 0, 0}),

@@ -1,6 +1,6 @@
-// A capture that is timed: an event wherever an op ends, one more where an op has waited for another stream,
-// around the ops of the plan in their order; and engines that go back to plain steps. Times of a GPU's
-// replays: tests/system/replay_timer_test.
+// A capture that is timed: an event wherever an op ends, one more where an op has waited for
+// another stream, around the ops of the plan in their order; and engines that go back to plain
+// steps. Times of a GPU's replays: tests/system/replay_timer_test.
 #include "runtime/exec/replay_timer.h"
 
 #include <array>
@@ -35,7 +35,8 @@ std::vector<Op> OpsOf(const StepPlan& plan, GraphMode mode) {
     if (mode == GraphMode::kMicrobatch) seen.clear();
     std::set<int32_t> waiting;
     for (const Edge& edge : entry.edges)
-      if (mode == GraphMode::kStep || edge.from_entry == static_cast<int32_t>(e)) waiting.insert(edge.to_op);
+      if (mode == GraphMode::kStep || edge.from_entry == static_cast<int32_t>(e))
+        waiting.insert(edge.to_op);
     const Body& body = plan.bodies[static_cast<size_t>(entry.body)];
     for (size_t o = 0; o < body.ops.size(); ++o) {
       const PlanOp& op = body.ops[o];
@@ -49,8 +50,9 @@ std::vector<Op> OpsOf(const StepPlan& plan, GraphMode mode) {
 // What rank 0 of a run has seen.
 struct Timed {
   std::vector<OpSpan> spans;
-  int64_t events_before = 0, events = 0, events_after = 0;  // of the capture: before it, with it, at the end
-  int64_t plain_launches = 0;                               // of the step after it
+  int64_t events_before = 0, events = 0,
+          events_after = 0;    // of the capture: before it, with it, at the end
+  int64_t plain_launches = 0;  // of the step after it
 };
 
 Timed TimeSteps(const PlanCase& c, GraphMode mode) {
@@ -78,12 +80,14 @@ Timed TimeSteps(const PlanCase& c, GraphMode mode) {
     engine.ObserveCapture(nullptr);
     TrainStep(engine, c, rank, step++);  // the plain graph was captured before, and is used again
     if (rank == 0)
-      timed = {spans, before, events, timer.events(), engine.recorded_step()->launches() - launches};
+      timed = {spans, before, events, timer.events(),
+               engine.recorded_step()->launches() - launches};
   });
   return timed;
 }
 
-TEST_CASE("a timed capture has an event per end of an op and per wait, and spans in the order of issue") {
+TEST_CASE(
+    "a timed capture has an event per end of an op and per wait, and spans in the order of issue") {
   for (const GraphMode mode : {GraphMode::kStep, GraphMode::kMicrobatch}) {
     PlanCase c;
     c.mesh.shard = 2;
@@ -102,7 +106,8 @@ TEST_CASE("a timed capture has an event per end of an op and per wait, and spans
       CHECK(span.stream == ops[i].stream);
       CHECK(span.begin_ms >= 0);
       CHECK(span.end_ms >= span.begin_ms);
-      if (i > 0) CHECK(span.end_ms >= timed.spans[i - 1].end_ms);  // host streams: one after the other
+      if (i > 0)
+        CHECK(span.end_ms >= timed.spans[i - 1].end_ms);  // host streams: one after the other
       double& end = last_end[static_cast<size_t>(ops[i].stream)];
       if (ops[i].waits || ops[i].first) {
         ++begins;

@@ -56,7 +56,8 @@ std::vector<Verdict> Watched(int world, std::chrono::milliseconds long_limit,
 }
 
 // The verdicts of each of `runs`, which go on at the same time: they only wait.
-std::vector<std::vector<Verdict>> Together(const std::vector<std::function<std::vector<Verdict>()>>& runs) {
+std::vector<std::vector<Verdict>> Together(
+    const std::vector<std::function<std::vector<Verdict>()>>& runs) {
   std::vector<std::future<std::vector<Verdict>>> started;
   for (const auto& run : runs) started.push_back(std::async(std::launch::async, run));
   std::vector<std::vector<Verdict>> verdicts;
@@ -65,7 +66,8 @@ std::vector<std::vector<Verdict>> Together(const std::vector<std::function<std::
 }
 
 void Tick(ProgressMarks& marks, std::chrono::milliseconds time) {
-  for (const auto until = Clock::now() + time; Clock::now() < until; std::this_thread::sleep_for(5ms))
+  for (const auto until = Clock::now() + time; Clock::now() < until;
+       std::this_thread::sleep_for(5ms))
     marks.Tick();
 }
 
@@ -83,7 +85,8 @@ TEST_CASE("ranks that all wait are reported once, by the lowest, after the limit
   }
 }
 
-TEST_CASE("a rank that speaks and does not end the job is followed by the others, five seconds later") {
+TEST_CASE(
+    "a rank that speaks and does not end the job is followed by the others, five seconds later") {
   const auto verdicts = Watched(2, 10min, [](int, ProgressMarks& marks) {
     marks.BeginRun({});
     marks.At(17, true);
@@ -184,7 +187,9 @@ TEST_CASE("a rank that has left is waited for by nobody's watchdog, and named by
     ProgressMarks marks;
     WatchdogOptions options;
     options.limit = kLimit;
-    options.on_stall = [&](const std::string& text) { texts.push_back(text); };  // rank 1 alone is left to
+    options.on_stall = [&](const std::string& text) {
+      texts.push_back(text);
+    };  // rank 1 alone is left to
     std::string warning;
     auto watchdog = Watchdog::Start(comm, temp / "run", marks, {}, options, warning);
     if (comm.rank() == 0) return watchdog.reset();
@@ -196,8 +201,10 @@ TEST_CASE("a rank that has left is waited for by nobody's watchdog, and named by
   CHECK_THAT(texts[0], Contains("rank 1") && !Contains("rank 0"));
 }
 
-// Rank 1's transport breaks after a while in which it has ticked; what the watchdogs say within a second.
-std::vector<Verdict> WithBrokenTransport(const std::function<void(int rank, ProgressMarks&)>& work) {
+// Rank 1's transport breaks after a while in which it has ticked; what the
+// watchdogs say within a second.
+std::vector<Verdict> WithBrokenTransport(
+    const std::function<void(int rank, ProgressMarks&)>& work) {
   const TempDir temp;
   std::vector<Verdict> verdicts;
   std::mutex mutex;
@@ -265,7 +272,9 @@ TEST_CASE("a process that was stopped whole begins to count anew") {
       ProgressMarks marks;
       WatchdogOptions options;
       options.limit = 1s;
-      options.on_stall = [&](const std::string&) { ::_exit(::write(ends[1], "!", 1) == 1 ? 0 : 1); };
+      options.on_stall = [&](const std::string&) {
+        ::_exit(::write(ends[1], "!", 1) == 1 ? 0 : 1);
+      };
       std::string warning;
       marks.BeginRun({});
       const auto watchdog = Watchdog::Start(comm, "", marks, {}, options, warning);
@@ -297,7 +306,8 @@ TEST_CASE("where the records cannot be kept there is no watchdog, and one warnin
     watched[rank] = Watchdog::Start(comm, temp / "file", marks, {}, {}, warnings[rank]) != nullptr;
   });
   CHECK(watched == std::vector<int>{0, 0});
-  CHECK_THAT(warnings[0], Contains("the watchdog is off") && Contains("rank 0: ") && Contains(temp / "file"));
+  CHECK_THAT(warnings[0],
+             Contains("the watchdog is off") && Contains("rank 0: ") && Contains(temp / "file"));
   CHECK(warnings[1].empty());
 }
 

@@ -1,5 +1,5 @@
-// Packing: against exhaustive search on small cases, against the lower bound on the shapes that training
-// steps have, and how long it takes.
+// Packing: against exhaustive search on small cases, against the lower bound on the shapes that
+// training steps have, and how long it takes.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -13,8 +13,9 @@
 namespace millrace {
 namespace {
 
-// The smallest pool: the best over all orders of putting each item as low as it goes. Some order is optimal,
-// that of the offsets of an optimal packing: each item then finds its offset in it free, or goes lower.
+// The smallest pool: the best over all orders of putting each item as low as it goes. Some
+// order is optimal, that of the offsets of an optimal packing: each item then finds its offset
+// in it free, or goes lower.
 int64_t BrutePacking(const std::vector<Item>& items) {
   const auto meet = [&](size_t a, size_t b) {
     for (int64_t p = 0; p < LastPosition(items); ++p)
@@ -69,8 +70,9 @@ TEST_CASE("packed is optimal in 99 of 100 small cases, and never below the optim
   }
   CAPTURE(optimal, above_lower_bound);
   REQUIRE(optimal >= kRounds * 99 / 100);
-  REQUIRE(above_lower_bound >
-          10);  // sticky items make the bound unreachable at times: those cases are among the tested
+  REQUIRE(
+      above_lower_bound >
+      10);  // sticky items make the bound unreachable at times: those cases are among the tested
 }
 
 //   even units  |==0==|   |==2==|   ...  from the bottom
@@ -96,9 +98,9 @@ TEST_CASE("any chain of neighbours packs to its largest pair", "[plan][allocator
   }
 }
 
-// A training step of `layers` layers, in positions: forward layer l at [kPerLayer * l, ...), backward
-// mirrored. Per layer: gathered parameters in both phases, a gradient bucket kept while its reduction runs,
-// activations saved from forward to backward, temporaries of both phases.
+// A training step of `layers` layers, in positions: forward layer l at [kPerLayer * l, ...),
+// backward mirrored. Per layer: gathered parameters in both phases, a gradient bucket kept while
+// its reduction runs, activations saved from forward to backward, temporaries of both phases.
 std::vector<Item> StepItems(int64_t layers, int64_t saved, int64_t temporaries) {
   constexpr int64_t kPerLayer = 32;
   std::mt19937 random(static_cast<uint32_t>(layers));
@@ -113,11 +115,12 @@ std::vector<Item> StepItems(int64_t layers, int64_t saved, int64_t temporaries) 
     const Interval first{std::max<int64_t>(0, forward - kPerLayer), forward + kPerLayer};
     const Interval second{std::max(layers * kPerLayer, backward - kPerLayer), backward + kPerLayer};
     items.push_back(MakeItem(name("params", l, 0), 4000,
-                             first.end == second.begin ? std::vector{Interval{first.begin, second.end}}
-                                                       : std::vector{first, second},
+                             first.end == second.begin
+                                 ? std::vector{Interval{first.begin, second.end}}
+                                 : std::vector{first, second},
                              unit));
-    items.push_back(
-        MakeItem(name("grads", l, 0), 8000, {{backward, std::min(end, backward + 2 * kPerLayer)}}, unit));
+    items.push_back(MakeItem(name("grads", l, 0), 8000,
+                             {{backward, std::min(end, backward + 2 * kPerLayer)}}, unit));
     for (int64_t i = 0; i < saved; ++i) {
       const int64_t at = i % kPerLayer;
       items.push_back(
@@ -133,7 +136,8 @@ std::vector<Item> StepItems(int64_t layers, int64_t saved, int64_t temporaries) 
   return items;
 }
 
-TEST_CASE("a training step's arena packs to within 2% of its lower bound", "[plan][allocator][packed]") {
+TEST_CASE("a training step's arena packs to within 2% of its lower bound",
+          "[plan][allocator][packed]") {
   for (const int64_t layers : {2, 7, 12}) {
     const std::vector<Item> items = StepItems(layers, 11, 15);
     const Placement placement = PlanPool(items, {});
@@ -143,7 +147,8 @@ TEST_CASE("a training step's arena packs to within 2% of its lower bound", "[pla
   }
 }
 
-// Not a test of time, which no shared machine keeps: it prints what packing costs. Run it alone with the tag.
+// Not a test of time, which no shared machine keeps: it prints what packing costs.
+// Run it alone with the tag.
 TEST_CASE("the time to pack 3000 items", "[.][benchmark]") {
   std::mt19937 random(4);
   std::vector<Item> scattered;
@@ -161,9 +166,11 @@ TEST_CASE("the time to pack 3000 items", "[.][benchmark]") {
   for (const auto& [name, items] : cases) {
     const auto start = std::chrono::steady_clock::now();
     const Placement placement = PlanPool(items, {});
-    const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double, std::milli> elapsed =
+        std::chrono::steady_clock::now() - start;
     std::cout << name << ": " << items.size() << " items, " << elapsed.count() << " ms, "
-              << static_cast<double>(placement.pool_bytes) / static_cast<double>(placement.lower_bound)
+              << static_cast<double>(placement.pool_bytes) /
+                     static_cast<double>(placement.lower_bound)
               << " of the lower bound (" << placement.notes.front() << ")\n";
     VerifyPlacement(items, placement);
   }

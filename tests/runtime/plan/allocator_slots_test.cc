@@ -1,5 +1,5 @@
-// fixed, max_pool and coloured: who shares a slot with whom, how large slots are, and what is said when there
-// are too few.
+// fixed, max_pool and coloured: who shares a slot with whom, how large slots are, and what is said
+// when there are too few.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -39,8 +39,10 @@ std::string ConfigError(const std::vector<Item>& items, AllocatorKind kind, int 
   return {};
 }
 
-// Units 0 1 2 3 4 of 2 2 5 2 5 blocks: three of one shape take turns in two copies, the others stay.
-TEST_CASE("fixed double-buffers the commonest shape and keeps everything else", "[plan][allocator][slots]") {
+// Units 0 1 2 3 4 of 2 2 5 2 5 blocks: three of one shape take turns in two copies, the others
+// stay.
+TEST_CASE("fixed double-buffers the commonest shape and keeps everything else",
+          "[plan][allocator][slots]") {
   const std::vector<Item> items = {Bucket(0, 2), Bucket(1, 2), Bucket(2, 5),
                                    Bucket(3, 2), Bucket(4, 5), MakeItem("head", 3, {{0, 9}})};
   const Placement placement = PlanPool(items, {.kind = AllocatorKind::kFixed});
@@ -54,7 +56,8 @@ TEST_CASE("fixed compares shapes by the ordered dtypes and padded bytes of all b
   std::vector<Item> items = {Bucket(0, 2), Bucket(0, 1, kBF16), Bucket(1, 2), Bucket(1, 1, kBF16)};
   items[2].bytes -= 100;  // the same when padded
   REQUIRE(PlanPool(items, {.kind = AllocatorKind::kFixed}).pool_bytes == 2 * 3 * 256);
-  REQUIRE(BlockOffsets(PlanPool(items, {.kind = AllocatorKind::kFixed})) == std::vector<int64_t>{0, 4, 2, 5});
+  REQUIRE(BlockOffsets(PlanPool(items, {.kind = AllocatorKind::kFixed})) ==
+          std::vector<int64_t>{0, 4, 2, 5});
 
   // Otherwise unit 0, the first met, has two copies and unit 1 is persistent.
   std::vector<Item> others = items;
@@ -74,7 +77,8 @@ TEST_CASE("fixed compares shapes by the ordered dtypes and padded bytes of all b
 // Unit  0: f32 4, 1        slot f32[0]: 4 blocks, two copies    at 0 and 4
 //       1: f32 2, 3, bf16 2       [1]: 2                        at 8 and 10
 //       2: f32 1             bf16[0]: 2                         at 12 and 14
-TEST_CASE("max_pool slots hold the j-th largest bucket of any unit, per dtype", "[plan][allocator][slots]") {
+TEST_CASE("max_pool slots hold the j-th largest bucket of any unit, per dtype",
+          "[plan][allocator][slots]") {
   const std::vector<Item> items = {Bucket(0, 1),
                                    Bucket(0, 4),
                                    Bucket(1, 2),
@@ -130,7 +134,8 @@ TEST_CASE("no slot vector that holds every unit is smaller than max_pool's in an
       for (int64_t b = 0; b <= a; ++b)
         for (int64_t c = 0; c <= b; ++c) {
           const std::vector<int64_t> slots = {a, b, c};
-          if (!std::all_of(units.begin(), units.end(), [&](const auto& unit) { return Holds(slots, unit); }))
+          if (!std::all_of(units.begin(), units.end(),
+                           [&](const auto& unit) { return Holds(slots, unit); }))
             continue;
           for (size_t j = 0; j < planned.size(); ++j)
             if (planned[j] > slots[j])
@@ -140,7 +145,8 @@ TEST_CASE("no slot vector that holds every unit is smaller than max_pool's in an
 }
 
 // Units 0 1 2 3 of 5 1 4 2 blocks in a chain: 5 and 4 share, 2 and 1 share.
-TEST_CASE("coloured gives a slot to buckets that never meet, largest first", "[plan][allocator][slots]") {
+TEST_CASE("coloured gives a slot to buckets that never meet, largest first",
+          "[plan][allocator][slots]") {
   std::vector<Item> items = {Bucket(0, 5), Bucket(1, 1), Bucket(2, 4), Bucket(3, 2),
                              MakeItem("head", 3, {{0, 1}})};
   const Placement placement = PlanPool(items, {.kind = AllocatorKind::kColoured});
@@ -171,7 +177,8 @@ int64_t BruteColouring(const std::vector<Item>& items) {
       return;
     }
     for (size_t g = 0; g < groups.size(); ++g) {
-      if (std::any_of(groups[g].begin(), groups[g].end(), [&](size_t o) { return meet(i, o); })) continue;
+      if (std::any_of(groups[g].begin(), groups[g].end(), [&](size_t o) { return meet(i, o); }))
+        continue;
       groups[g].push_back(i);
       place(i + 1);
       groups[g].pop_back();
@@ -204,33 +211,38 @@ TEST_CASE("coloured is the best colouring in nine of ten small cases, and never 
   REQUIRE(optimal >= kRounds * 9 / 10);
 }
 
-TEST_CASE("too few copies name both buckets, the slot and memory.slots", "[plan][allocator][slots]") {
+TEST_CASE("too few copies name both buckets, the slot and memory.slots",
+          "[plan][allocator][slots]") {
   using Catch::Contains;
   const std::vector<Item> chain = {Bucket(0, 2), Bucket(1, 2), Bucket(2, 2)};
   for (const AllocatorKind kind : {AllocatorKind::kFixed, AllocatorKind::kMaxPool}) {
     const std::string slot = kind == AllocatorKind::kFixed ? "fixed f32[0]" : "max_pool f32[0]";
-    CHECK_THAT(ConfigError(chain, kind, 1), Contains("'u0'") && Contains("'u1'") && Contains(slot) &&
+    CHECK_THAT(ConfigError(chain, kind, 1), Contains("'u0'") && Contains("'u1'") &&
+                                                Contains(slot) &&
                                                 Contains("memory.slots to at least 2"));
     CHECK_THAT(ConfigError(chain, kind, 0), Contains("memory.slots is 0"));
     REQUIRE_NOTHROW(PlanPool(chain, {.kind = kind, .slots = 2}));
   }
 }
 
-// Each pair meets, never all three: two copies are enough for the moment, but not for fixed addresses.
+// Each pair meets, never all three: two copies are enough for the moment, but not for fixed
+// addresses.
 TEST_CASE("copies that suffice at every position may still not suffice for fixed addresses",
           "[plan][allocator][slots]") {
   const std::vector<Item> ring = {MakeItem("a", 1, {{0, 1}, {4, 5}}, 0),
                                   MakeItem("b", 1, {{0, 1}, {2, 3}}, 1),
                                   MakeItem("c", 1, {{2, 3}, {4, 5}}, 2)};
   using Catch::Contains;
-  CHECK_THAT(ConfigError(ring, AllocatorKind::kMaxPool, 2), Contains("'c'") &&
-                                                                (Contains("'a'") || Contains("'b'")) &&
-                                                                Contains("memory.slots to at least 3"));
+  CHECK_THAT(ConfigError(ring, AllocatorKind::kMaxPool, 2),
+             Contains("'c'") && (Contains("'a'") || Contains("'b'")) &&
+                 Contains("memory.slots to at least 3"));
   REQUIRE(PlanPool(ring, {.kind = AllocatorKind::kMaxPool, .slots = 3}).pool_bytes == 3 * 256);
 }
 
-// In turn a takes copy 0 and b copy 1; then c meets both. Only with b in a's copy is there one left.
-TEST_CASE("copies are reassigned when the first attempt runs into a wall", "[plan][allocator][slots]") {
+// In turn a takes copy 0 and b copy 1; then c meets both. Only with b in a's copy is there one
+// left.
+TEST_CASE("copies are reassigned when the first attempt runs into a wall",
+          "[plan][allocator][slots]") {
   const std::vector<Item> items = {MakeItem("a", 1, {{0, 1}, {4, 5}}, 0),
                                    MakeItem("b", 1, {{1, 2}, {6, 7}}, 1),
                                    MakeItem("c", 1, {{4, 5}, {6, 7}}, 2)};
@@ -239,7 +251,8 @@ TEST_CASE("copies are reassigned when the first attempt runs into a wall", "[pla
   REQUIRE(placement.offsets == std::vector<int64_t>{0, 0, 256});
 }
 
-TEST_CASE("a chain of units goes round all copies, at any prefetch depth", "[plan][allocator][slots]") {
+TEST_CASE("a chain of units goes round all copies, at any prefetch depth",
+          "[plan][allocator][slots]") {
   const int slots = GENERATE(1, 2, 3, 5);
   const AllocatorKind kind = GENERATE(AllocatorKind::kFixed, AllocatorKind::kMaxPool);
   std::vector<Item> items;

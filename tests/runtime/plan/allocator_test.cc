@@ -1,5 +1,5 @@
-// What every allocator promises, and the replay of `dynamic`. Slots: allocator_slots_test.cc. Packing:
-// allocator_packed_test.cc.
+// What every allocator promises, and the replay of `dynamic`. Slots: allocator_slots_test.cc.
+// Packing: allocator_packed_test.cc.
 #include "runtime/plan/allocator.h"
 
 #include <catch2/catch.hpp>
@@ -28,7 +28,8 @@ std::string MessageOf(ErrorCode code, const std::function<void()>& call) {
   return {};
 }
 
-TEST_CASE("no allocator lets two live items overlap, nor beats the lower bound", "[plan][allocator]") {
+TEST_CASE("no allocator lets two live items overlap, nor beats the lower bound",
+          "[plan][allocator]") {
   const AllocatorKind kind = GENERATE(from_range(std::begin(kAll), std::end(kAll)));
   const int64_t count = GENERATE(0, 1, 2, 5, 17, 40);
   CAPTURE(static_cast<int>(kind), count);
@@ -43,7 +44,8 @@ TEST_CASE("no allocator lets two live items overlap, nor beats the lower bound",
     VerifyPlacement(items, placement);
     REQUIRE(BruteIsValid(items, placement));
     REQUIRE(placement.offsets.size() == items.size());
-    REQUIRE(placement.interval_offsets.empty() == (kind != AllocatorKind::kDynamic || items.empty()));
+    REQUIRE(placement.interval_offsets.empty() ==
+            (kind != AllocatorKind::kDynamic || items.empty()));
     REQUIRE(placement.lower_bound == BruteLowerBound(items));
     REQUIRE(placement.lower_bound == LowerBound(items));
     REQUIRE(placement.pool_bytes >= placement.lower_bound);
@@ -90,8 +92,9 @@ TEST_CASE("dynamic takes the smallest cached block and splits it", "[plan][alloc
 //   d  1        =            a's or b's: the lowest of equals
 //   e  1        = =          the other; its second life takes the lowest again
 //   f  2        =            segment 2 again, in one piece
-TEST_CASE("dynamic merges freed blocks within a segment only, and an item may move between its lifetimes",
-          "[plan][allocator]") {
+TEST_CASE(
+    "dynamic merges freed blocks within a segment only, and an item may move between its lifetimes",
+    "[plan][allocator]") {
   const std::vector<Item> items = {MakeItem("a", 1, {{0, 1}}),         MakeItem("b", 1, {{0, 1}}),
                                    MakeItem("c", 2, {{1, 2}}),         MakeItem("d", 1, {{2, 3}}),
                                    MakeItem("e", 1, {{2, 3}, {3, 4}}), MakeItem("f", 2, {{2, 3}})};
@@ -104,8 +107,9 @@ TEST_CASE("dynamic merges freed blocks within a segment only, and an item may mo
 
 // Three blocks split from one segment, freed in the order middle, first, last, become one again.
 TEST_CASE("dynamic merges a freed block with both neighbours", "[plan][allocator]") {
-  const std::vector<Item> items = {MakeItem("whole", 3, {{0, 1}, {5, 6}}), MakeItem("x", 1, {{1, 3}}),
-                                   MakeItem("y", 1, {{1, 2}}), MakeItem("z", 1, {{1, 4}})};
+  const std::vector<Item> items = {MakeItem("whole", 3, {{0, 1}, {5, 6}}),
+                                   MakeItem("x", 1, {{1, 3}}), MakeItem("y", 1, {{1, 2}}),
+                                   MakeItem("z", 1, {{1, 4}})};
   const Placement placement = PlanPool(items, {.kind = AllocatorKind::kDynamic});
   const std::vector<std::vector<int64_t>> expected = {{0, 0}, {0}, {256}, {512}};
   REQUIRE(placement.interval_offsets == expected);
@@ -115,7 +119,9 @@ TEST_CASE("dynamic merges a freed block with both neighbours", "[plan][allocator
 TEST_CASE("items that are no items are refused by name", "[plan][allocator]") {
   const auto message = [](Item item) {
     item.name = "culprit";
-    return MessageOf(ErrorCode::kInternal, [&] { PlanPool({MakeItem("fine", 1, {{0, 1}}), item}, {}); });
+    return MessageOf(ErrorCode::kInternal, [&] {
+      PlanPool({MakeItem("fine", 1, {{0, 1}}), item}, {});
+    });
   };
   using Catch::Contains;
   CHECK_THAT(message(MakeItem("", 1, {})), Contains("culprit"));
@@ -130,7 +136,8 @@ TEST_CASE("VerifyPlacement agrees with trying every byte at every position", "[p
   int valid = 0, invalid = 0;
   for (int round = 0; round < 4000; ++round) {
     const std::vector<Item> items = RandomItems(random, 1 + Below(random, 8));
-    const AllocatorKind kind = Below(random, 2) == 0 ? AllocatorKind::kPacked : AllocatorKind::kDynamic;
+    const AllocatorKind kind =
+        Below(random, 2) == 0 ? AllocatorKind::kPacked : AllocatorKind::kDynamic;
     Placement placement = PlanPool(items, {.kind = kind});
     // Move one item, or one interval of it, by a few blocks.
     const size_t i = static_cast<size_t>(Below(random, static_cast<int64_t>(items.size())));
@@ -173,7 +180,8 @@ TEST_CASE("VerifyPlacement names what is wrong", "[plan][allocator]") {
   CHECK_THAT(message({0}), Contains("one offset per item"));
   placement.offsets = {0, 512};
   placement.interval_offsets = {{0}, {512, 512}};
-  CHECK_THAT(MessageOf(ErrorCode::kInternal, [&] { VerifyPlacement(items, placement); }), Contains("right"));
+  CHECK_THAT(MessageOf(ErrorCode::kInternal, [&] { VerifyPlacement(items, placement); }),
+             Contains("right"));
   placement.interval_offsets.clear();
   REQUIRE_NOTHROW(VerifyPlacement(items, placement));
 }

@@ -1,5 +1,5 @@
-// Random items, and a second opinion on placements that tries every position and every 256 bytes. Small cases
-// only.
+// Random items, and a second opinion on placements that tries every position and every 256 bytes.
+// Small cases only.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ inline int64_t Below(std::mt19937& random, int64_t n) {
   return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
 }
 
-inline Item MakeItem(std::string name, int64_t blocks, std::vector<Interval> intervals, int32_t unit = -1,
-                     DType dtype = DType::kF32) {
+inline Item MakeItem(std::string name, int64_t blocks, std::vector<Interval> intervals,
+                     int32_t unit = -1, DType dtype = DType::kF32) {
   return {.name = std::move(name),
           .bytes = blocks * kArenaAlignment,
           .intervals = std::move(intervals),
@@ -25,8 +25,8 @@ inline Item MakeItem(std::string name, int64_t blocks, std::vector<Interval> int
           .dtype = dtype};
 }
 
-// One to three intervals in about 20 positions; sizes that divide nothing, a few of them 0; several buckets
-// per unit, some without one.
+// One to three intervals in about 20 positions; sizes that divide nothing, a few of them 0; several
+// buckets per unit, some without one.
 inline std::vector<Item> RandomItems(std::mt19937& random, int64_t count) {
   std::vector<Item> items;
   for (int64_t i = 0; i < count; ++i) {
@@ -55,7 +55,9 @@ inline int64_t LastPosition(const std::vector<Item>& items) {
   return last;
 }
 
-inline int64_t Blocks(const Item& item) { return (item.bytes + kArenaAlignment - 1) / kArenaAlignment; }
+inline int64_t Blocks(const Item& item) {
+  return (item.bytes + kArenaAlignment - 1) / kArenaAlignment;
+}
 
 inline int64_t BruteLowerBound(const std::vector<Item>& items) {
   int64_t most = 0;
@@ -68,8 +70,8 @@ inline int64_t BruteLowerBound(const std::vector<Item>& items) {
   return most;
 }
 
-// At every position every block of the pool has at most one owner, and every live item owns all of its blocks
-// inside the pool.
+// At every position every block of the pool has at most one owner, and every live item owns all of
+// its blocks inside the pool.
 inline bool BruteIsValid(const std::vector<Item>& items, const Placement& placement) {
   for (int64_t position = 0; position < LastPosition(items); ++position) {
     std::map<int64_t, size_t> owner;
@@ -77,9 +79,11 @@ inline bool BruteIsValid(const std::vector<Item>& items, const Placement& placem
       for (size_t k = 0; k < items[i].intervals.size(); ++k) {
         const Interval& interval = items[i].intervals[k];
         if (position < interval.begin || position >= interval.end) continue;
-        const int64_t offset =
-            placement.interval_offsets.empty() ? placement.offsets[i] : placement.interval_offsets[i][k];
-        if (offset % kArenaAlignment != 0 || offset < 0 || offset + items[i].bytes > placement.pool_bytes)
+        const int64_t offset = placement.interval_offsets.empty()
+                                   ? placement.offsets[i]
+                                   : placement.interval_offsets[i][k];
+        if (offset % kArenaAlignment != 0 || offset < 0 ||
+            offset + items[i].bytes > placement.pool_bytes)
           return false;
         for (int64_t block = 0; block < Blocks(items[i]); ++block)
           if (!owner.emplace(offset / kArenaAlignment + block, i).second) return false;

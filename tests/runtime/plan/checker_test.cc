@@ -39,7 +39,8 @@ void RequireViolation(const StepPlan& plan, ViolationKind kind, const std::strin
 
 // --- Plans by hand.
 
-TEST_CASE("a copy chain over two streams is safe with its edges and racy without", "[plan][checker]") {
+TEST_CASE("a copy chain over two streams is safe with its edges and racy without",
+          "[plan][checker]") {
   HandPlan p;
   const BufferId weights = p.Master("weights"), a = p.Buffer("a", 1, {{0, 2}}),
                  b = p.Buffer("b", 2, {{1, 3}});
@@ -62,9 +63,9 @@ TEST_CASE("reusing bytes waits for their readers on other streams", "[plan][chec
   p.Copy(kC, p.Whole(a), p.Whole(b));
   p.Copy(kG, p.Whole(weights), p.Whole(c));
   RequireProved(p.Done({{1, 0}, {2, 1}}));
-  RequireViolation(
-      p.Done({{1, 0}}), ViolationKind::kRace,
-      "out writes c without waiting for [step 1 microbatch 0] step 1: compute cast copy1, which reads");
+  RequireViolation(p.Done({{1, 0}}), ViolationKind::kRace,
+                   "out writes c without waiting for [step 1 microbatch 0] step 1: compute cast "
+                   "copy1, which reads");
 }
 
 TEST_CASE("order through a third stream counts", "[plan][checker]") {
@@ -89,9 +90,10 @@ TEST_CASE("a read needs every byte written in the same stay", "[plan][checker]")
   SECTION("half is missing") {
     p.Copy(kC, p.Part(weights, 0, 32), p.Part(a, 0, 32));
     p.Copy(kC, p.Whole(a), p.Whole(b));
-    RequireViolation(p.Done(), ViolationKind::kUndefined,
-                     "x reads a where nothing has written it since it became live; last written by the host "
-                     "(bytes [384, 512)");
+    RequireViolation(
+        p.Done(), ViolationKind::kUndefined,
+        "x reads a where nothing has written it since it became live; last written by the host "
+        "(bytes [384, 512)");
   }
   SECTION("both halves are there") {
     p.Copy(kC, p.Part(weights, 0, 32), p.Part(a, 0, 32));
@@ -131,7 +133,8 @@ TEST_CASE("a read needs every byte written in the same stay", "[plan][checker]")
   }
 }
 
-TEST_CASE("what a step reads from before must come from prologue and step alike", "[plan][checker]") {
+TEST_CASE("what a step reads from before must come from prologue and step alike",
+          "[plan][checker]") {
   HandPlan p;
   const BufferId weights = p.Master("weights"),
                  carried = p.Buffer("carried", 1, {{0, 1}, {1, 4}}, BufferScope::kCarried),
@@ -159,8 +162,8 @@ TEST_CASE("what a step reads from before must come from prologue and step alike"
 
 TEST_CASE("weights are read in their latest version", "[plan][checker]") {
   HandPlan p;
-  const BufferId weights = p.Master("weights"), m = p.Master("m"), v = p.Master("v"), grad = p.Master("grad"),
-                 scalars = p.Master("scalars");
+  const BufferId weights = p.Master("weights"), m = p.Master("m"), v = p.Master("v"),
+                 grad = p.Master("grad"), scalars = p.Master("scalars");
   const BufferId bucket = p.Buffer("bucket", 5, {{0, 3}}), b = p.Buffer("b", 6, {{0, 3}});
   AdamWOp<View> adamw;
   adamw.master = p.Whole(weights);
@@ -207,7 +210,8 @@ TEST_CASE("an all-gather in place needs the rank's own slice", "[plan][checker]"
   wrong.rank_stride = 64;
   RequireViolation(plan(wrong), ViolationKind::kBounds,
                    "touches bytes [256, 384) of bucket, which has 256 (rank 1)", two);
-  // The shard axis repeats per replica: ranks 2 and 3 of a 2 x 2 mesh fill the slices of ranks 0 and 1.
+  // The shard axis repeats per replica: ranks 2 and 3 of a 2 x 2 mesh fill the slices of ranks 0
+  // and 1.
   RequireProved(plan(slice), {2, 2});
 }
 
@@ -225,11 +229,13 @@ TEST_CASE("structure: what needs no walk", "[plan][checker]") {
   }
   SECTION("an edge from an op that does not exist") {
     plan.schedule[0].edges = {{0, 5, 1}};
-    RequireViolation(plan, ViolationKind::kStructure, "edge 1 <- 0.5 names an op that does not exist");
+    RequireViolation(plan, ViolationKind::kStructure,
+                     "edge 1 <- 0.5 names an op that does not exist");
   }
   SECTION("an edge from a later entry") {
     plan.schedule[0].edges = {{1, 0, 1}};
-    RequireViolation(plan, ViolationKind::kStructure, "edge 1 <- 1.0 names an op that does not exist");
+    RequireViolation(plan, ViolationKind::kStructure,
+                     "edge 1 <- 1.0 names an op that does not exist");
   }
   SECTION("an edge within a stream") {
     plan.bodies[0].ops[1].stream = kG;
@@ -258,11 +264,13 @@ TEST_CASE("structure: what needs no walk", "[plan][checker]") {
   }
   SECTION("an access outside the live range") {
     plan.buffers[1].live = {{0, 1}};
-    RequireViolation(plan, ViolationKind::kLifetime, "x touches a at position 1, where it is not live");
+    RequireViolation(plan, ViolationKind::kLifetime,
+                     "x touches a at position 1, where it is not live");
   }
   SECTION("a view beyond its buffer") {
     std::get<CastOp<View>>(plan.bodies[0].ops[1].op).out.offset = 1;
-    RequireViolation(plan, ViolationKind::kBounds, "out touches bytes [4, 260) of b, which has 256");
+    RequireViolation(plan, ViolationKind::kBounds,
+                     "out touches bytes [4, 260) of b, which has 256");
   }
   SECTION("stays of a bucket apart") {
     plan.buffers[1].group = plan.buffers[2].group = 7;
@@ -281,8 +289,8 @@ TEST_CASE("structure: what needs no walk", "[plan][checker]") {
       FAIL("not refused");
     } catch (const Error& error) {
       REQUIRE(error.code() == ErrorCode::kInternal);
-      REQUIRE_THAT(error.what(),
-                   Contains("the train plan is not safe to run") && Contains("without waiting for"));
+      REQUIRE_THAT(error.what(), Contains("the train plan is not safe to run") &&
+                                     Contains("without waiting for"));
     }
   }
 }
@@ -298,10 +306,11 @@ TEST_CASE("a communicator belongs to one stream and fits its group", "[plan][che
   p.Op(kR, reduce, "reduce");
   StepPlan plan = p.Done();
   RequireProved(plan, {1, 2});
-  RequireViolation(plan, ViolationKind::kCollective, "full 64 against shard 32 over 4 ranks", {1, 4});
+  RequireViolation(plan, ViolationKind::kCollective, "full 64 against shard 32 over 4 ranks",
+                   {1, 4});
   plan.bodies[0].ops[1].stream = kC;
-  RequireViolation(plan, ViolationKind::kCollective, "its communicator is also used from the reduce stream",
-                   {1, 2});
+  RequireViolation(plan, ViolationKind::kCollective,
+                   "its communicator is also used from the reduce stream", {1, 2});
 }
 
 // --- Real plans, made wrong.
@@ -357,8 +366,8 @@ TEST_CASE("every derived edge is needed", "[plan][checker]") {
           if (EdgeImplied(plan, *schedule, static_cast<int>(e), static_cast<int>(i))) continue;
           std::vector<Edge>& left = (*schedule)[e].edges;
           left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
-          INFO(ToString(c) << ": entry " << e << " edge " << all[i].to_op << " <- " << all[i].from_entry
-                           << "." << all[i].from_op);
+          INFO(ToString(c) << ": entry " << e << " edge " << all[i].to_op << " <- "
+                           << all[i].from_entry << "." << all[i].from_op);
           const Violations found = FindViolations(plan, c.mesh, c.options.accumulate, 1);
           REQUIRE(!found.empty());
           REQUIRE(found.front().kind == ViolationKind::kRace);
@@ -390,14 +399,16 @@ TEST_CASE("a live range one op shorter is reported", "[plan][checker]") {
       const std::vector<int64_t> accesses = AccessesOf(plan, static_cast<int32_t>(b));
       for (size_t i = 0; i < buffer.live.size(); ++i) {
         const Interval live = buffer.live[i];
-        const bool seam_begin = std::any_of(plan.bodies.begin(), plan.bodies.end(),
-                                            [&](const Body& body) { return body.begin == live.begin; });
+        const bool seam_begin =
+            std::any_of(plan.bodies.begin(), plan.bodies.end(),
+                        [&](const Body& body) { return body.begin == live.begin; });
         for (const bool at_end : {false, true}) {
           StepPlan shorter = plan;
           Interval& range = shorter.buffers[b].live[i];
           if (at_end) {
-            // A reduction in flight reserves its bucket beyond the last access; the reserve is no claim of
-            // the checker. Carried buffers are held to the end of the body for the next one.
+            // A reduction in flight reserves its bucket beyond the last access; the
+            // reserve is no claim of the checker. Carried buffers are held to the end of
+            // the body for the next one.
             const auto last = std::lower_bound(accesses.begin(), accesses.end(), live.end);
             if (last == accesses.begin()) continue;
             if (buffer.scope != BufferScope::kCarried) range.end = *(last - 1) + 1;
@@ -406,11 +417,13 @@ TEST_CASE("a live range one op shorter is reported", "[plan][checker]") {
             ++range.begin;
           }
           if (range.begin >= range.end && shorter.buffers[b].offsets.size() == 1) {
-            shorter.buffers[b].live.erase(shorter.buffers[b].live.begin() + static_cast<std::ptrdiff_t>(i));
+            shorter.buffers[b].live.erase(shorter.buffers[b].live.begin() +
+                                          static_cast<std::ptrdiff_t>(i));
           }
-          // A carried stay of the dynamic allocator is live always and has slack where the others are not
-          // live.
-          if (buffer.scope == BufferScope::kCarried && c.options.allocator == AllocatorKind::kDynamic)
+          // A carried stay of the dynamic allocator is live always and has slack
+          // where the others are not live.
+          if (buffer.scope == BufferScope::kCarried &&
+              c.options.allocator == AllocatorKind::kDynamic)
             continue;
           INFO(ToString(c) << ": " << buffer.name << " [" << live.begin << ", " << live.end << ") "
                            << (at_end ? "end" : "begin") << " seam " << seam_begin);
@@ -423,7 +436,8 @@ TEST_CASE("a live range one op shorter is reported", "[plan][checker]") {
   REQUIRE(shortened > 500);
 }
 
-// Applies `change` to every op that `wanted` accepts, one at a time, and requires that each is reported.
+// Applies `change` to every op that `wanted` accepts, one at a time, and
+// requires that each is reported.
 template <class Wanted, class Change>
 int RequireEachReported(const PlanCase& c, Wanted&& wanted, Change&& change) {
   const StepPlan plan = test::PlanOf(c);
@@ -433,7 +447,8 @@ int RequireEachReported(const PlanCase& c, Wanted&& wanted, Change&& change) {
       if (!wanted(plan.bodies[b].ops[o])) continue;
       StepPlan wrong = plan;
       change(wrong.bodies[b].ops[o]);
-      INFO(ToString(c) << ": " << plan.bodies[b].name << " " << Describe(plan.bodies[b].ops[o], plan));
+      INFO(ToString(c) << ": " << plan.bodies[b].name << " "
+                       << Describe(plan.bodies[b].ops[o], plan));
       REQUIRE(!FindViolations(wrong, c.mesh, c.options.accumulate, 1).empty());
       ++changed;
     }
@@ -441,9 +456,10 @@ int RequireEachReported(const PlanCase& c, Wanted&& wanted, Change&& change) {
   return changed;
 }
 
-// Padded rows of a table are zeroed, then written with the rest of its gradient: only what lies between
-// parameters depends on the zeroing.
-bool ZeroesBetweenParams(const ZeroRangesOp<View>& op, const std::string& label, const ShardLayout& layout) {
+// Padded rows of a table are zeroed, then written with the rest of its gradient: only what lies
+// between parameters depends on the zeroing.
+bool ZeroesBetweenParams(const ZeroRangesOp<View>& op, const std::string& label,
+                         const ShardLayout& layout) {
   for (const FlatParam& flat : layout.flats) {
     if (label != "zero_gaps/" + flat.name) continue;
     for (const Range& range : *op.ranges)
@@ -458,14 +474,16 @@ bool ZeroesBetweenParams(const ZeroRangesOp<View>& op, const std::string& label,
 TEST_CASE("a gather, cast or zeroing that does nothing is reported", "[plan][checker]") {
   int dropped = 0;
   for (const PlanCase& c : Cases()) {
-    // There a carried bucket has bytes of its own: gathering unchanged weights again changes nothing.
+    // There a carried bucket has bytes of its own: gathering unchanged weights again changes
+    // nothing.
     if (c.options.allocator == AllocatorKind::kDynamic) continue;
     dropped += RequireEachReported(
         c,
         [layout = test::LayoutOf(c)](const PlanOp& op) {
           if (const auto* zero = std::get_if<ZeroRangesOp<View>>(&op.op))
             return ZeroesBetweenParams(*zero, op.label, layout);
-          // It overwrites bytes that hold a gradient already: to leave it out is wrong, but not undefined.
+          // It overwrites bytes that hold a gradient already: to leave it out is
+          // wrong, but not undefined.
           if (op.label.starts_with("outer_cast/")) return false;
           if (const auto* concat = std::get_if<ConcatOp<View>>(&op.op))
             return concat->update == Update::kOverwrite;
@@ -498,7 +516,8 @@ TEST_CASE("a bucket moved onto another live buffer is reported", "[plan][checker
   for (size_t a = 0; a < plan.buffers.size(); ++a) {
     for (size_t b = 0; b < plan.buffers.size(); ++b) {
       const PlanBuffer &from = plan.buffers[a], &to = plan.buffers[b];
-      if (a == b || from.live.empty() || to.live.empty() || from.bytes == 0 || to.bytes == 0) continue;
+      if (a == b || from.live.empty() || to.live.empty() || from.bytes == 0 || to.bytes == 0)
+        continue;
       if (from.scope == BufferScope::kPersistent || to.scope == BufferScope::kPersistent) continue;
       const bool together = std::any_of(from.live.begin(), from.live.end(), [&](const Interval& x) {
         return std::any_of(to.live.begin(), to.live.end(),
@@ -515,7 +534,8 @@ TEST_CASE("a bucket moved onto another live buffer is reported", "[plan][checker
   REQUIRE(moved > 100);
 }
 
-TEST_CASE("an update that does not gather for the next step is reported as stale", "[plan][checker]") {
+TEST_CASE("an update that does not gather for the next step is reported as stale",
+          "[plan][checker]") {
   PlanCase c;
   c.mesh = {1, 2};
   c.options.prefetch = 2;
@@ -532,7 +552,8 @@ TEST_CASE("an update that does not gather for the next step is reported as stale
   REQUIRE(found == 2);
   const Violations violations = FindViolations(plan, c.mesh, 1);
   REQUIRE(!violations.empty());
-  REQUIRE_THAT(violations.front().message, Contains("[step 2 microbatch 0]") && Contains("bucket/embed"));
+  REQUIRE_THAT(violations.front().message,
+               Contains("[step 2 microbatch 0]") && Contains("bucket/embed"));
 }
 
 TEST_CASE("logits survive until the host reads them", "[plan][checker]") {

@@ -36,7 +36,8 @@ TEST_CASE("a matmul takes the longer of its arithmetic and its traffic", "[plan]
   REQUIRE(e.bound == Bound::kArithmetic);
 
   // One f32 operand: the f32 rate.
-  REQUIRE(Estimate(Matmul(5, 6, 8, DType::kBF16, DType::kF32), kAlone, machine).seconds == Approx(480.0 / 3));
+  REQUIRE(Estimate(Matmul(5, 6, 8, DType::kBF16, DType::kF32), kAlone, machine).seconds ==
+          Approx(480.0 / 3));
 
   machine.memory = 2;
   const OpEstimate slow = Estimate(Matmul(5, 6, 8, DType::kBF16, DType::kBF16), kAlone, machine);
@@ -91,7 +92,8 @@ TEST_CASE("attention counts the lower triangle and takes the rate of its head di
 TEST_CASE("ops touch what they touch, not what their access allows", "[plan][cost]") {
   ZeroRangesOp<View> zero;
   zero.flat = Dense(0, DType::kBF16, {1000});
-  zero.ranges = std::make_shared<const std::vector<Range>>(std::vector<Range>{{10, 13}, {990, 1000}});
+  zero.ranges =
+      std::make_shared<const std::vector<Range>>(std::vector<Range>{{10, 13}, {990, 1000}});
   const OpEstimate zeroed = Estimate(zero, kAlone, SlowMachine());
   REQUIRE(zeroed.read_bytes == 0);
   REQUIRE(zeroed.write_bytes == 13 * 2);
@@ -105,7 +107,8 @@ TEST_CASE("ops touch what they touch, not what their access allows", "[plan][cos
   REQUIRE(scanned.write_bytes == 8);
 }
 
-TEST_CASE("collectives send what the communicator counts, and wait for its latency", "[plan][cost]") {
+TEST_CASE("collectives send what the communicator counts, and wait for its latency",
+          "[plan][cost]") {
   const int shard = GENERATE(1, 3, 4);
   const int replicate = GENERATE(1, 2, 5);
   CAPTURE(shard, replicate);
@@ -165,14 +168,15 @@ TEST_CASE("counters follow the schedule: bodies count as often as they run", "[p
   stats.full = Dense(0, DType::kF64, {8});
   AllReduceOp<View> replicas;
   replicas.buffer = Dense(0, DType::kF32, {6});
-  plan.bodies = {{"forward", {{cast, StreamId::kGather, "c", {}}, {gather, StreamId::kGather, "g", {}}}, 0},
-                 {"update",
-                  {{concat, StreamId::kCompute, "k", {}},
-                   {accumulate, StreamId::kReduce, "a", {}},
-                   test::Sends(StreamId::kReduce, 9, "r"),
-                   {replicas, StreamId::kReduce, "ar", {}},
-                   {stats, StreamId::kReduce, "s", {}}},
-                  2}};
+  plan.bodies = {
+      {"forward", {{cast, StreamId::kGather, "c", {}}, {gather, StreamId::kGather, "g", {}}}, 0},
+      {"update",
+       {{concat, StreamId::kCompute, "k", {}},
+        {accumulate, StreamId::kReduce, "a", {}},
+        test::Sends(StreamId::kReduce, 9, "r"),
+        {replicas, StreamId::kReduce, "ar", {}},
+        {stats, StreamId::kReduce, "s", {}}},
+       2}};
   plan.schedule = {{0, 0, {}}, {0, 1, {}}, {0, 2, {}}, {1, 2, {}}};
   const MeshShape mesh{2, 2};
   const PlanCounters counters = CountersOf(plan, plan.schedule, mesh);
@@ -198,7 +202,8 @@ TEST_CASE("counters follow the schedule: bodies count as often as they run", "[p
 
 TEST_CASE("machines are found by name; ranks beyond the cores share them", "[plan][cost]") {
   REQUIRE(FindMachine("h200").memory > FindMachine("h100").memory);
-  REQUIRE_THROWS_MATCHES(FindMachine("h300"), Error, Catch::Predicate<Error>([](const Error& error) {
+  REQUIRE_THROWS_MATCHES(FindMachine("h300"), Error,
+                         Catch::Predicate<Error>([](const Error& error) {
                            return error.code() == ErrorCode::kConfig &&
                                   std::string(error.what()) ==
                                       "--machine: \"h300\" is not known; known are h100, h200, cpu";

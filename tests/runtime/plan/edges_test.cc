@@ -89,8 +89,8 @@ TEST_CASE("a slice per rank conflicts with every rank's reader, within its axis"
   p.Copy(kC, p.Part(w, 0, 32), p.Part(bucket, 32, 32));  // read by rank 1's slice only
   p.Copy(kC, p.Part(w, 0, 32), p.Part(beyond, 0, 32));
   p.Copy(kG, p.Part(w, 0, 32), slice);
-  // The same for all ranks of a 2 x 2 mesh: the slice ends with the bucket, so `beyond`, op 1, is not waited
-  // for.
+  // The same for all ranks of a 2 x 2 mesh: the slice ends with the bucket, so
+  // `beyond`, op 1, is not waited for.
   REQUIRE(Derived(p.Done(), {2, 2}) == std::vector<Edge>{{0, 0, 2}});
 }
 
@@ -122,7 +122,8 @@ TEST_CASE("edges reach over entries, and schedules stand alone", "[plan][edges]"
   DeriveEdges(plan, kAlone, 2);
   REQUIRE(plan.schedule[0].edges == std::vector<Edge>{{0, 0, 1}});
   REQUIRE(plan.schedule[1].edges ==
-          std::vector<Edge>{{0, 1, 0}, {1, 0, 1}});  // the second gather overwrites what the first copy reads
+          std::vector<Edge>{{0, 1, 0},
+                            {1, 0, 1}});  // the second gather overwrites what the first copy reads
   REQUIRE(plan.prologue[0].edges == std::vector<Edge>{{0, 0, 1}});
   DeriveEdges(plan, kAlone, 2);  // again: the same, not twice
   REQUIRE(plan.schedule[1].edges.size() == 2);

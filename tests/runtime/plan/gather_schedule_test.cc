@@ -6,9 +6,9 @@
 namespace millrace {
 namespace {
 
-// A model of `blocks` blocks, each read at two positions of the forward and two of the backward, between an
-// embedding that is read once and a head that is read where forward ends and backward begins. Positions:
-// embed 0; block i 1+2i, 2+2i; head; backward in reverse.
+// A model of `blocks` blocks, each read at two positions of the forward and two of the backward,
+// between an embedding that is read once and a head that is read where forward ends and backward
+// begins. Positions: embed 0; block i 1+2i, 2+2i; head; backward in reverse.
 struct Toy {
   explicit Toy(int blocks, Reshard reshard = Reshard::kAfterForward) {
     const int forward_last = 2 * blocks + 1;  // the head
@@ -59,7 +59,8 @@ TEST_CASE("after_backward and never keep one stay per flat", "[plan][gather]") {
       REQUIRE_FALSE(s.slot);  // all blocks are live at the turn-around: no slots to wait for
     }
     // Prefetch works all the same: one gather ahead.
-    for (size_t k = 1; k < segments.size(); ++k) REQUIRE(segments[k].issue == segments[k - 1].first);
+    for (size_t k = 1; k < segments.size(); ++k)
+      REQUIRE(segments[k].issue == segments[k - 1].first);
   }
 }
 
@@ -71,12 +72,13 @@ TEST_CASE("without prefetch a flat is gathered where it is needed, and nothing i
   }
 }
 
-TEST_CASE("the first gathers come from the microbatch before, unless nothing does", "[plan][gather]") {
+TEST_CASE("the first gathers come from the microbatch before, unless nothing does",
+          "[plan][gather]") {
   Toy toy(4);
   std::vector<GatherSegment> segments = toy.Plan(2, 3);
   for (size_t k = 0; k < segments.size(); ++k) REQUIRE(segments[k].carried == (k < 2));
-  // Issued as late as their distance asks for, and when their slot is free: block 0's bucket is busy until
-  // its backward ends.
+  // Issued as late as their distance asks for, and when their slot is free: block 0's bucket is
+  // busy until its backward ends.
   REQUIRE(segments[0].carry_issue <= segments[1].carry_issue);
   REQUIRE(segments[1].carry_issue == toy.options.ops);
   toy.options.carry = false;
@@ -90,7 +92,8 @@ TEST_CASE("slots, stays and distances hold over sizes", "[plan][gather]") {
   for (int blocks = 1; blocks <= 7; ++blocks)
     for (int prefetch = 0; prefetch <= 4; ++prefetch)
       for (int slots = prefetch + 1; slots <= prefetch + 3; ++slots)
-        for (const Reshard reshard : {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward}) {
+        for (const Reshard reshard :
+             {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward}) {
           Toy toy(blocks, reshard);
           const std::vector<GatherSegment> segments = toy.Plan(prefetch, slots);
           INFO("blocks " << blocks << " prefetch " << prefetch << " slots " << slots << " reshard "
@@ -104,14 +107,15 @@ TEST_CASE("slots, stays and distances hold over sizes", "[plan][gather]") {
           for (size_t k = 0; k < segments.size(); ++k) {
             REQUIRE(segments[k].issue <= segments[k].first);
             REQUIRE((k == 0 || segments[k].first >= segments[k - 1].first));
-            REQUIRE((k == 0 ||
-                     segments[k].issue >= segments[k - 1].issue));  // one stream: issued in order of need
+            REQUIRE((k == 0 || segments[k].issue >=
+                                   segments[k - 1].issue));  // one stream: issued in order of need
             if (static_cast<int>(k) >= prefetch && prefetch > 0)
-              REQUIRE(segments[k].issue >=
-                      std::min(segments[k].first, segments[k - static_cast<size_t>(prefetch)].first));
+              REQUIRE(
+                  segments[k].issue >=
+                  std::min(segments[k].first, segments[k - static_cast<size_t>(prefetch)].first));
           }
-          // At most `slots` slot segments at once, at every position; a carried one also from where it is
-          // issued to the microbatch's end.
+          // At most `slots` slot segments at once, at every position; a carried one also from where
+          // it is issued to the microbatch's end.
           for (int at = 0; at < toy.options.ops; ++at) {
             int live = 0;
             for (const GatherSegment& s : segments) {

@@ -39,7 +39,8 @@ TEST_CASE("gradients and recomputation print as golden text", "[plan][gradients]
   test::RequireGolden(kGolden + "llama_gradients_block.txt", text(TinyLlama(2), Recompute::kBlock));
 }
 
-TEST_CASE("recomputation repeats what gradients need, from values that were saved", "[plan][gradients]") {
+TEST_CASE("recomputation repeats what gradients need, from values that were saved",
+          "[plan][gradients]") {
   ModelOptions options = GENERATE(TinyGpt2(4), TinyLlama(4));
   options.blocks_per_unit = GENERATE(1, 2, 3);
   const Recompute policy = GENERATE(Recompute::kNorms, Recompute::kBlock);
@@ -76,10 +77,12 @@ TEST_CASE("recomputation repeats what gradients need, from values that were save
     CHECK(used);
     CHECK(graph.unit_names[static_cast<size_t>(node.unit.value)].starts_with("h."));
   }
-  // Per block: two norms and one activation; everything of the unit except its last linear and last sum.
+  // Per block: two norms and one activation; everything of the unit except its
+  // last linear and last sum.
   const int blocks = 4, nodes_per_block = options.family == ModelFamily::kGpt2 ? 10 : 11;
   const int units = static_cast<int>(graph.unit_names.size()) - 2;
-  CHECK(recomputed == (policy == Recompute::kNorms ? 3 * blocks : nodes_per_block * blocks - 2 * units));
+  CHECK(recomputed ==
+        (policy == Recompute::kNorms ? 3 * blocks : nodes_per_block * blocks - 2 * units));
 }
 
 TEST_CASE("each unit computes again what it is told to", "[plan][gradients]") {
@@ -92,7 +95,8 @@ TEST_CASE("each unit computes again what it is told to", "[plan][gradients]") {
   unit("h.0").norms = true;
   unit("h.1").activations = true;
   unit("h.3") = {.norms = true, .activations = true, .others = true};
-  for (const char* name : {"embed", "head"}) unit(name) = unit("h.3");  // never recomputed, whatever is asked
+  for (const char* name : {"embed", "head"})
+    unit(name) = unit("h.3");  // never recomputed, whatever is asked
   std::map<std::string, std::map<NodeKind, int>> again;
   const SemanticGraph graph = AddGradients(forward, units);
   for (const Node& node : graph.backward)
@@ -109,14 +113,16 @@ TEST_CASE("each unit computes again what it is told to", "[plan][gradients]") {
 }
 
 TEST_CASE("gradients need a training loss, once", "[plan][gradients]") {
-  CHECK_THROWS_AS(AddGradients(ForwardOf(TinyGpt2(), HeadMode::kEvalLoss), Recompute::kNone), Error);
+  CHECK_THROWS_AS(AddGradients(ForwardOf(TinyGpt2(), HeadMode::kEvalLoss), Recompute::kNone),
+                  Error);
   CHECK_THROWS_AS(AddGradients(ForwardOf(TinyGpt2(), HeadMode::kLogits), Recompute::kNone), Error);
   SemanticGraph twice = AddGradients(ForwardOf(TinyGpt2()), Recompute::kNone);
   CHECK_THROWS_AS(AddGradients(std::move(twice), Recompute::kNone), Error);
 }
 
 TEST_CASE(
-    "training at less than the position table's length is refused: rows of its gradient would be undefined",
+    "training at less than the position table's length is refused: rows of its gradient would be "
+    "undefined",
     "[plan][gradients]") {
   const std::unique_ptr<Model> model = MakeModel(TinyGpt2());  // 7 positions
   ForwardBuilder builder(model->spec(), {.batch = 2, .seq = 6}, DType::kF32, DType::kF32);
@@ -210,14 +216,15 @@ ModelOptions NumericOptions(ModelFamily family, bool tied) {
   return options;
 }
 
-// Along a random direction v of one parameter: <gradient, v> against the central difference of the loss,
-// extrapolated from two steps h and h/2 so that its error is of order h^4. In f32 the loss is known to about
-// 1e-6, hence 1e-6 / h = 1e-4 of the quotient.
+// Along a random direction v of one parameter: <gradient, v> against the central difference of the
+// loss, extrapolated from two steps h and h/2 so that its error is of order h^4. In f32 the loss is
+// known to about 1e-6, hence 1e-6 / h = 1e-4 of the quotient.
 TEST_CASE("gradients are the derivatives of the loss", "[plan][gradients][numeric]") {
   const ModelOptions options =
       NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), GENERATE(true, false));
   const std::unique_ptr<Model> model = MakeModel(options);
-  const Program train = Lower(AddGradients(ForwardOf(options), Recompute::kNone), {.loss_chunk_rows = 5});
+  const Program train =
+      Lower(AddGradients(ForwardOf(options), Recompute::kNone), {.loss_chunk_rows = 5});
   const Program eval = Lower(ForwardOf(options, HeadMode::kEvalLoss), {.loss_chunk_rows = 5});
   Inputs inputs = MakeInputs(model->spec(), 7);
   const Outcome outcome = RunProgram(train, inputs);
@@ -249,7 +256,8 @@ TEST_CASE("gradients are the derivatives of the loss", "[plan][gradients][numeri
           double loss[2];
           for (const int side : {0, 1}) {
             for (size_t i = 0; i < direction.size(); ++i)
-              inputs.params[index][i] = static_cast<float>(values[i] + (side == 1 ? h : -h) * direction[i]);
+              inputs.params[index][i] =
+                  static_cast<float>(values[i] + (side == 1 ? h : -h) * direction[i]);
             loss[side] = RunProgram(eval, inputs).loss;
           }
           inputs.params[index] = values;
@@ -283,14 +291,15 @@ TEST_CASE("every recomputation policy gives the same bits", "[plan][gradients][n
   CHECK(outcomes[2] == outcomes[0]);
 }
 
-// In f32 a fused op rounds where the separate ones do. In bf16 the fused norm gradient skips one rounding of
-// d_x; a relative error of 2^-8 per value, so a part of that per tensor.
+// In f32 a fused op rounds where the separate ones do. In bf16 the fused norm gradient skips one
+// rounding of d_x; a relative error of 2^-8 per value, so a part of that per tensor.
 TEST_CASE("fused and separate ops agree", "[plan][gradients][numeric]") {
-  const ModelOptions options = NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), true);
+  const ModelOptions options =
+      NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), true);
   const DType compute = GENERATE(DType::kF32, DType::kBF16);
   const Inputs inputs = MakeInputs(MakeModel(options)->spec(), 5);
-  const SemanticGraph graph =
-      AddGradients(ForwardOf(options, HeadMode::kTrainLoss, compute, DType::kF32), Recompute::kNone);
+  const SemanticGraph graph = AddGradients(
+      ForwardOf(options, HeadMode::kTrainLoss, compute, DType::kF32), Recompute::kNone);
   const Outcome fused = RunProgram(Lower(graph, {}), inputs);
   const Outcome separate =
       RunProgram(Lower(graph, {.fuse_residual_norm = false, .fuse_bias_gelu = false}), inputs);
@@ -313,7 +322,8 @@ TEST_CASE("fused and separate ops agree", "[plan][gradients][numeric]") {
 
 TEST_CASE("how many rows of logits exist at once moves the gradients by rounding only",
           "[plan][gradients][numeric]") {
-  const ModelOptions options = NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), false);
+  const ModelOptions options =
+      NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), false);
   const Inputs inputs = MakeInputs(MakeModel(options)->spec(), 9);
   const SemanticGraph graph = AddGradients(ForwardOf(options), Recompute::kNone);
   const Outcome whole = RunProgram(Lower(graph, {.loss_chunk_rows = 1000}), inputs);
@@ -324,7 +334,8 @@ TEST_CASE("how many rows of logits exist at once moves the gradients by rounding
       REQUIRE(chunked.gradients[i][j] == Approx(whole.gradients[i][j]).epsilon(1e-4).margin(1e-6));
 }
 
-TEST_CASE("the logits of each row, one at a time, give the loss of the whole", "[plan][lower][numeric]") {
+TEST_CASE("the logits of each row, one at a time, give the loss of the whole",
+          "[plan][lower][numeric]") {
   const ModelOptions options =
       NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), GENERATE(true, false));
   const ModelSpec spec = MakeModel(options)->spec();
@@ -350,7 +361,8 @@ TEST_CASE("the logits of each row, one at a time, give the loss of the whole", "
     double total = 0;
     for (int64_t v = 0; v < spec.vocab; ++v)
       total += std::exp(static_cast<double>(logits[static_cast<size_t>(v)]));
-    sum += std::log(total) - logits[static_cast<size_t>(inputs.tokens[static_cast<size_t>(row + 1)])];
+    sum +=
+        std::log(total) - logits[static_cast<size_t>(inputs.tokens[static_cast<size_t>(row + 1)])];
   }
   CHECK(run(HeadMode::kEvalLoss, 0, [](const ProgramInterpreter& i) { return i.loss(); }) ==
         Approx(sum).epsilon(1e-6));

@@ -10,7 +10,8 @@
 
 namespace millrace::test {
 
-// One body "step", run once per schedule, over f32 buffers of 64 elements (256 bytes) unless said otherwise.
+// One body "step", run once per schedule, over f32 buffers of 64 elements (256
+// bytes) unless said otherwise.
 class HandPlan {
  public:
   HandPlan() { plan.bodies.push_back({"step", {}, 0}); }
@@ -18,13 +19,15 @@ class HandPlan {
   // A buffer at slot `slot` of the arena, live over the positions given.
   BufferId Buffer(const std::string& name, int64_t slot, std::vector<Interval> live,
                   BufferScope scope = BufferScope::kMicrobatch) {
-    plan.buffers.push_back({name, 256, BufferClass::kActivations, scope, std::move(live), {slot * 256}, -1});
+    plan.buffers.push_back(
+        {name, 256, BufferClass::kActivations, scope, std::move(live), {slot * 256}, -1});
     plan.arena_bytes = std::max(plan.arena_bytes, (slot + 1) * 256);
     return BufferId{static_cast<int32_t>(plan.buffers.size()) - 1};
   }
   // State that the host writes; slots of persistent buffers come first. Call before Buffer.
   BufferId Master(const std::string& name) {
-    const BufferId id = Buffer(name, plan.persistent_bytes / 256, {{0, 1000}}, BufferScope::kPersistent);
+    const BufferId id =
+        Buffer(name, plan.persistent_bytes / 256, {{0, 1000}}, BufferScope::kPersistent);
     plan.persistent_bytes += 256;
     plan.state.master.push_back(Whole(id));
     return id;

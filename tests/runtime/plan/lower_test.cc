@@ -29,20 +29,24 @@ LowerOptions Options(bool fused, int64_t chunk_rows) {
 TEST_CASE("a program prints its buffers and one line per op", "[plan][lower]") {
   const SemanticGraph gpt2 = AddGradients(ForwardOf(TinyGpt2()), Recompute::kNone);
   test::RequireGolden(kGolden + "gpt2_program_fused.txt", ToString(Lower(gpt2, Options(true, 6))));
-  test::RequireGolden(kGolden + "gpt2_program_unfused.txt", ToString(Lower(gpt2, Options(false, 6))));
+  test::RequireGolden(kGolden + "gpt2_program_unfused.txt",
+                      ToString(Lower(gpt2, Options(false, 6))));
   const SemanticGraph llama = AddGradients(
       ForwardOf(TinyLlama(), HeadMode::kTrainLoss, DType::kBF16, DType::kF32), Recompute::kBlock);
-  test::RequireGolden(kGolden + "llama_program_fused.txt", ToString(Lower(llama, Options(true, 512))));
-  test::RequireGolden(kGolden + "llama_program_unfused.txt", ToString(Lower(llama, Options(false, 512))));
-  test::RequireGolden(kGolden + "gpt2_program_eval.txt",
-                      ToString(Lower(ForwardOf(TinyGpt2(), HeadMode::kEvalLoss), Options(true, 6))));
+  test::RequireGolden(kGolden + "llama_program_fused.txt",
+                      ToString(Lower(llama, Options(true, 512))));
+  test::RequireGolden(kGolden + "llama_program_unfused.txt",
+                      ToString(Lower(llama, Options(false, 512))));
+  test::RequireGolden(
+      kGolden + "gpt2_program_eval.txt",
+      ToString(Lower(ForwardOf(TinyGpt2(), HeadMode::kEvalLoss), Options(true, 6))));
   test::RequireGolden(kGolden + "llama_program_logits.txt",
                       ToString(Lower(ForwardOf(TinyLlama(), HeadMode::kLogits), Options(true, 6))));
 }
 
-// Every model, policy and lowering: the program computes the graph's expressions, nothing read unwritten or
-// overwritten too early, and each gradient has one overwrite, first, then accumulations, in the graph's
-// order.
+// Every model, policy and lowering: the program computes the graph's expressions, nothing read
+// unwritten or overwritten too early, and each gradient has one overwrite, first, then
+// accumulations, in the graph's order.
 TEST_CASE("a program computes exactly the expressions of its graph", "[plan][lower]") {
   ModelOptions options = GENERATE(TinyGpt2(3), TinyLlama(3));
   options.tied = GENERATE(true, false);
@@ -55,8 +59,8 @@ TEST_CASE("a program computes exactly the expressions of its graph", "[plan][low
   lower.fuse_bias_gelu = fuse_gelu;
   const int64_t rows = graph.shape.rows(), chunk = std::min(chunk_rows, rows);
   const test::Symbols expected = test::Evaluate(graph, (rows + chunk - 1) / chunk);
-  CAPTURE(static_cast<int>(options.family), options.tied, static_cast<int>(policy), fuse_norm, fuse_gelu,
-          chunk_rows);
+  CAPTURE(static_cast<int>(options.family), options.tied, static_cast<int>(policy), fuse_norm,
+          fuse_gelu, chunk_rows);
   const auto is_param = [](const Value& value) { return value.role == ValueRole::kParam; };
   REQUIRE(std::count_if(graph.values.begin(), graph.values.end(), is_param) ==
           static_cast<int64_t>(expected.gradients.size()));
@@ -82,7 +86,8 @@ TEST_CASE("evaluation and generation compute their expressions, and keep nothing
   }
 }
 
-// The check above must be able to fail: point one operand at another buffer of the same layout, and it does.
+// The check above must be able to fail: point one operand at another buffer of the
+// same layout, and it does.
 TEST_CASE("an operand in the wrong buffer is noticed", "[plan][lower]") {
   // Without recomputation: a recomputed value and its original are the same expression.
   const SemanticGraph graph = AddGradients(ForwardOf(TinyLlama(2)), Recompute::kNone);
@@ -98,15 +103,18 @@ TEST_CASE("an operand in the wrong buffer is noticed", "[plan][lower]") {
   for (std::vector<ProgramOp> Program::*section : {&Program::forward, &Program::backward})
     for (size_t i = 0; i < (program.*section).size(); ++i) {
       int operand = 0;
-      ForEachUse((program.*section)[i].op, [&](const View& view, Access access, std::string_view name) {
+      ForEachUse((program.*section)[i].op, [&](const View& view, Access access,
+                                               std::string_view name) {
         const int which = operand++;
-        if (!is_activation(view) || (access != Access::kRead && unread.count(std::string(name)))) return;
+        if (!is_activation(view) || (access != Access::kRead && unread.count(std::string(name))))
+          return;
         Program mutant = program;
         BufferId other;
         for (size_t b = 0; b < program.buffers.size() && !other; ++b)
           if (static_cast<int>(b) != view.buffer.value &&
               program.buffers[b].role == ProgramRole::kActivation &&
-              program.buffers[b].layout == program.buffers[static_cast<size_t>(view.buffer.value)].layout)
+              program.buffers[b].layout ==
+                  program.buffers[static_cast<size_t>(view.buffer.value)].layout)
             other = BufferId{static_cast<int32_t>(b)};
         if (!other) return;
         int at = 0;
@@ -152,7 +160,8 @@ TEST_CASE("each fusion visibly takes effect", "[plan][lower]") {
   const Program norms = Lower(graph, options);
   options.fuse_bias_gelu = true;
   const Program both = Lower(graph, options);
-  // Each block adds twice in the forward and, where the two paths meet again, twice in the backward.
+  // Each block adds twice in the forward and, where the two paths meet again, twice in the
+  // backward.
   CHECK(CountOps<AddOp<View>>(plain) == 4 * kLayers);
   CHECK(CountOps<AddOp<View>>(norms) == 0);
   CHECK(CountOps<ActivationOp<View>>(norms) == kLayers);
@@ -167,8 +176,9 @@ TEST_CASE("each fusion visibly takes effect", "[plan][lower]") {
 TEST_CASE("GELU's gradient keeps a kernel of its own where the product before it could not form it",
           "[plan][lower]") {
   SemanticGraph graph = AddGradients(ForwardOf(TinyGpt2(1)), Recompute::kNone);
-  const auto grad = std::find_if(graph.backward.begin(), graph.backward.end(),
-                                 [](const Node& node) { return node.kind == NodeKind::kActivationGrad; });
+  const auto grad =
+      std::find_if(graph.backward.begin(), graph.backward.end(),
+                   [](const Node& node) { return node.kind == NodeKind::kActivationGrad; });
   REQUIRE(grad != graph.backward.end());
   const auto new_value = [&](ValueId like) {
     Value value = graph.value(like);
@@ -205,7 +215,8 @@ TEST_CASE("logits exist for one chunk of rows at a time", "[plan][lower]") {
   const Program program = Lower(graph, Options(true, chunk_rows));
   int64_t logits_rows = 0;
   for (const ProgramBuffer& buffer : program.buffers)
-    if (buffer.role == ProgramRole::kActivation && buffer.layout.rank == 2 && buffer.layout.dims[1] == 64)
+    if (buffer.role == ProgramRole::kActivation && buffer.layout.rank == 2 &&
+        buffer.layout.dims[1] == 64)
       logits_rows += buffer.layout.dims[0];
   CHECK(logits_rows == std::min<int64_t>(chunk_rows, 14));
   int64_t next = 0;
@@ -227,11 +238,13 @@ TEST_CASE("what the backend cannot run is refused with op and value", "[plan][lo
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kConfig);
-    CHECK_THAT(error.what(), Catch::Matchers::Contains("h.0/attn") && Catch::Matchers::Contains("100000"));
+    CHECK_THAT(error.what(),
+               Catch::Matchers::Contains("h.0/attn") && Catch::Matchers::Contains("100000"));
   }
 }
 
-TEST_CASE("a rotation whose input is read again cannot happen in place, and is refused", "[plan][lower]") {
+TEST_CASE("a rotation whose input is read again cannot happen in place, and is refused",
+          "[plan][lower]") {
   SemanticGraph graph = ForwardOf(TinyLlama());
   for (Node& node : graph.forward)
     if (node.kind == NodeKind::kAttention)

@@ -1,5 +1,5 @@
-// Lifetimes and addresses of planned buffers, against rules written here. That live buffers never overlap is
-// the checker's to prove.
+// Lifetimes and addresses of planned buffers, against rules written here. That live buffers never
+// overlap is the checker's to prove.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -14,7 +14,9 @@ namespace {
 using test::PlanCase;
 using test::PlanOf;
 
-int64_t Aligned(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 PlanCase Sharded(int accumulate = 3) {
   PlanCase c;
@@ -113,7 +115,8 @@ TEST_CASE("a carried bucket is kept over the seams, and free in between", "[plan
     REQUIRE(live_at(bodies[name]->begin));
   for (const char* name : {"backward.first", "backward.middle", "update", "prologue"})
     REQUIRE(live_at(bodies[name]->end() - 1));
-  REQUIRE_FALSE(live_at(bodies["backward.last"]->end() - 1));  // the update gathers again, in the new version
+  REQUIRE_FALSE(
+      live_at(bodies["backward.last"]->end() - 1));  // the update gathers again, in the new version
   REQUIRE_FALSE(live_at(bodies["update"]->begin));
 }
 
@@ -136,8 +139,9 @@ TEST_CASE("a reduction in flight keeps its bucket until reduce_depth later ones 
     REQUIRE(reduces.size() == 8);
     for (size_t r = 0; r < reduces.size(); ++r) {
       const size_t later = r + static_cast<size_t>(depth);
-      const int64_t until =
-          later < reduces.size() ? std::max(reduces[later].first, reduces[r].first + 1) : backward->end();
+      const int64_t until = later < reduces.size()
+                                ? std::max(reduces[later].first, reduces[r].first + 1)
+                                : backward->end();
       INFO("depth " << depth << " reduction of " << reduces[r].second);
       REQUIRE(Named(plan, "grad/" + reduces[r].second).live.back().end >= until);
     }
@@ -152,7 +156,8 @@ TEST_CASE("a workspace lives for the op that uses it", "[plan][memory]") {
     if (plan.buffers[i].cls != BufferClass::kWorkspaces || accesses[i].empty()) continue;
     int64_t live = 0;
     for (const Interval& range : plan.buffers[i].live) live += range.end - range.begin;
-    REQUIRE(live == static_cast<int64_t>(std::set<int64_t>(accesses[i].begin(), accesses[i].end()).size()));
+    REQUIRE(live ==
+            static_cast<int64_t>(std::set<int64_t>(accesses[i].begin(), accesses[i].end()).size()));
     ++workspaces;
   }
   REQUIRE(workspaces > 0);
@@ -186,11 +191,12 @@ TEST_CASE("classes and lower bound are what the lifetimes add up to", "[plan][me
   }
 }
 
-TEST_CASE("packing needs no more than pools apart, and never less than the bound", "[plan][memory]") {
+TEST_CASE("packing needs no more than pools apart, and never less than the bound",
+          "[plan][memory]") {
   std::map<AllocatorKind, int64_t> arena;
   for (const AllocatorKind kind :
-       {AllocatorKind::kDynamic, AllocatorKind::kPersistent, AllocatorKind::kFixed, AllocatorKind::kMaxPool,
-        AllocatorKind::kColoured, AllocatorKind::kPacked}) {
+       {AllocatorKind::kDynamic, AllocatorKind::kPersistent, AllocatorKind::kFixed,
+        AllocatorKind::kMaxPool, AllocatorKind::kColoured, AllocatorKind::kPacked}) {
     PlanCase c = Sharded();
     c.model = test::TinyGpt2(8);
     c.options.allocator = kind;

@@ -37,7 +37,8 @@ TEST_CASE("Llama 3 8B: the published parameters and FLOPs per token", "[plan][fl
   REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kFull) == Approx(57.91e9).epsilon(1e-3));
 }
 
-TEST_CASE("a tied table counts once; positions, biases, norms and padded rows never", "[plan][flops]") {
+TEST_CASE("a tied table counts once; positions, biases, norms and padded rows never",
+          "[plan][flops]") {
   ModelOptions o;
   o.layers = 2;
   o.d_model = 10;

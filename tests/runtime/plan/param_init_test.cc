@@ -36,7 +36,8 @@ ModelSpec Model() {
 // All shards of a flat, end to end.
 std::vector<float> Fill(const ShardLayout& layout, FlatId id, uint64_t seed) {
   const FlatParam& flat = layout.flat(id);
-  std::vector<float> full(static_cast<size_t>(flat.padded_numel), NAN);  // an element left unwritten shows
+  std::vector<float> full(static_cast<size_t>(flat.padded_numel),
+                          NAN);  // an element left unwritten shows
   for (int r = 0; r < layout.mesh.shard; ++r)
     FillShard(layout, id, r, seed, full.data() + r * flat.shard_numel);
   return full;
@@ -78,22 +79,24 @@ TEST_CASE("the model is the same at every world size, precision and padding", "[
       CAPTURE(name, i);
       for (const UnitSpec& unit : spec.units)
         for (const ParamSpec& param : unit.params)
-          if (param.name == name) REQUIRE(InitialValue(param, 7, static_cast<int64_t>(i)) == values[i]);
+          if (param.name == name)
+            REQUIRE(InitialValue(param, 7, static_cast<int64_t>(i)) == values[i]);
     }
   REQUIRE(base.at("h.0.norm") == std::vector<float>(37, 1.0f));
   REQUIRE(base.at("h.0.b") == std::vector<float>(29, 0.0f));
 }
 
 TEST_CASE("the values depend on the seed and on the parameter's name", "[plan][init]") {
-  const ParamSpec a = Param("a", {64}, 64, InitKind::kNormal), b = Param("b", {64}, 64, InitKind::kNormal);
+  const ParamSpec a = Param("a", {64}, 64, InitKind::kNormal),
+                  b = Param("b", {64}, 64, InitKind::kNormal);
   int equal_names = 0, equal_seeds = 0, equal_indices = 0;
   for (int64_t i = 0; i < 63; ++i) {
     equal_names += InitialValue(a, 1, i) == InitialValue(b, 1, i);
     equal_seeds += InitialValue(a, 1, i) == InitialValue(a, uint64_t{1} + (uint64_t{1} << 32), i);
     equal_indices += InitialValue(a, 1, i) == InitialValue(a, 1, i + 1);
   }
-  // Two independent f32 normals agree with probability below 1e-6; 189 pairs below 2e-4, and this seed is
-  // fixed.
+  // Two independent f32 normals agree with probability below 1e-6; 189 pairs below
+  // 2e-4, and this seed is fixed.
   REQUIRE(equal_names == 0);
   REQUIRE(equal_seeds == 0);
   REQUIRE(equal_indices == 0);
@@ -101,7 +104,8 @@ TEST_CASE("the values depend on the seed and on the parameter's name", "[plan][i
 
 // n independent standard normals: each statistic below is compared with its standard error times 5
 // (one-in-a-million each; the seed is fixed).
-TEST_CASE("normal parameters have the moments and the tails of the normal distribution", "[plan][init]") {
+TEST_CASE("normal parameters have the moments and the tails of the normal distribution",
+          "[plan][init]") {
   const double std = 0.02;
   const int64_t n = 200'000;
   const ParamSpec param = Param("w", {n}, n, InitKind::kNormal, std);
@@ -141,7 +145,8 @@ TEST_CASE("a shard rank outside the mesh is refused", "[plan][init]") {
   REQUIRE_THROWS_AS(FillShard(layout, FlatId{0}, -1, 1, shard.data()), Error);
 }
 
-TEST_CASE("a parameter large enough to be filled by several threads has the values of its elements") {
+TEST_CASE(
+    "a parameter large enough to be filled by several threads has the values of its elements") {
   ModelSpec spec;
   spec.family = "test";
   spec.units.push_back({"embed", {Param("wte", {1031, 1021}, 1040, InitKind::kNormal)}});
@@ -150,7 +155,8 @@ TEST_CASE("a parameter large enough to be filled by several threads has the valu
   const ParamSpec& param = spec.units[0].params[0];
   for (int64_t i = 0; i < param.numel(); i += 37)
     REQUIRE(full[static_cast<size_t>(i)] == InitialValue(param, 5, i));
-  REQUIRE(full[static_cast<size_t>(param.numel() - 1)] == InitialValue(param, 5, param.numel() - 1));
+  REQUIRE(full[static_cast<size_t>(param.numel() - 1)] ==
+          InitialValue(param, 5, param.numel() - 1));
 }
 
 }  // namespace

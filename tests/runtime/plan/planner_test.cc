@@ -25,8 +25,8 @@ void ForEachRun(const StepPlan& plan, const std::vector<Entry>& schedule, F&& f)
 }
 
 struct Counts {
-  int64_t gathers = 0, stats_gathers = 0, casts = 0, reduces = 0, wire_casts = 0, outer = 0, concats = 0,
-          updates = 0, scans = 0;
+  int64_t gathers = 0, stats_gathers = 0, casts = 0, reduces = 0, wire_casts = 0, outer = 0,
+          concats = 0, updates = 0, scans = 0;
 };
 
 Counts CountsOf(const StepPlan& plan, const std::vector<Entry>& schedule) {
@@ -61,7 +61,8 @@ Flats FlatsOf(const PlanCase& c) {
   return f;
 }
 
-// Times that flat parameters become readable in one step: gathers, or downcasts where nothing is sharded.
+// Times that flat parameters become readable in one step: gathers, or downcasts
+// where nothing is sharded.
 int64_t Stays(const PlanCase& c) {
   const Flats f = FlatsOf(c);
   if (c.kind != PlanKind::kTrain) return f.all();
@@ -77,14 +78,14 @@ int64_t Stays(const PlanCase& c) {
   }
 }
 
-// Flat parameters with a parameter whose gradient is a sum over several ops of a microbatch: that of a tied
-// table, and of an output matrix whose loss comes in chunks.
+// Flat parameters with a parameter whose gradient is a sum over several ops of a microbatch: that
+// of a tied table, and of an output matrix whose loss comes in chunks.
 int64_t SeveralContributions(const PlanCase& c, const StepPlan& plan) {
   if (c.model.tied) return 1;
   int64_t chunks = 0, microbatches = 0;
   ForEachRun(plan, plan.schedule, [&](const PlanOp& op) {
-    chunks +=
-        std::holds_alternative<MatmulOp<View>>(op.op) && op.label.find("loss:d_weight") != std::string::npos;
+    chunks += std::holds_alternative<MatmulOp<View>>(op.op) &&
+              op.label.find("loss:d_weight") != std::string::npos;
     microbatches += std::holds_alternative<EmbedOp<View>>(op.op);
   });
   return chunks > microbatches;
@@ -103,10 +104,11 @@ void RequireWeightGradientsBeside(const PlanCase& c, const StepPlan& plan) {
   int64_t beside = 0;
   for (const Body& body : plan.bodies)
     for (const PlanOp& op : body.ops) {
-      if (!std::holds_alternative<MatmulOp<View>>(op.op) && !std::holds_alternative<ColumnSumOp<View>>(op.op))
+      if (!std::holds_alternative<MatmulOp<View>>(op.op) &&
+          !std::holds_alternative<ColumnSumOp<View>>(op.op))
         continue;
-      const bool gradient =
-          op.label.find(":d_weight") != std::string::npos || op.label.find(":d_bias") != std::string::npos;
+      const bool gradient = op.label.find(":d_weight") != std::string::npos ||
+                            op.label.find(":d_bias") != std::string::npos;
       INFO(op.label);
       REQUIRE(op.stream == (gradient ? StreamId::kReduce : StreamId::kCompute));
       beside += gradient;
@@ -126,8 +128,8 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
 
   REQUIRE(step.gathers == (sharded ? Stays(c) : 0));
   REQUIRE(step.stats_gathers == (train && c.mesh.world() > 1));
-  // Everything that is gathered in bf16 is cast first or afterwards, unless the update has done it. Norms
-  // gathered apart are f32.
+  // Everything that is gathered in bf16 is cast first or afterwards, unless the update has done it.
+  // Norms gathered apart are f32.
   REQUIRE(step.casts == (mixed && !after_update ? Stays(c) - f.norms : 0));
   const int64_t segments = std::min<int64_t>(c.options.prefetch, 1000);
   if (train && sharded && c.options.reshard == ReshardPolicy::kNever)
@@ -138,14 +140,16 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   REQUIRE(step.reduces == (train && sharded ? f.all() * (every ? n : 1) : 0));
   REQUIRE(step.scans == (train ? f.all() * (every ? n : 1) : 0));
   // To the wire once per reduction; over replicas, an f32 sum of several reductions once more.
-  const bool wired = train && c.mesh.world() > 1 && c.precision.grad_wire != c.precision.grad_accumulate;
+  const bool wired =
+      train && c.mesh.world() > 1 && c.precision.grad_wire != c.precision.grad_accumulate;
   const bool narrows = Bytes(c.precision.grad_wire) < Bytes(c.precision.grad_accumulate);
   const bool outer_wired =
       train && every && n > 1 && c.mesh.replicate > 1 && c.precision.grad_wire != DType::kF32;
   // But what is written once before it is sent is written in the wire's dtype.
   const bool once = narrows && (every || n == 1);
   const int64_t cast_flats = once ? SeveralContributions(c, plan) : f.all();
-  REQUIRE(step.wire_casts == (wired ? step.scans / f.all() * cast_flats : 0) + (outer_wired ? f.all() : 0));
+  REQUIRE(step.wire_casts ==
+          (wired ? step.scans / f.all() * cast_flats : 0) + (outer_wired ? f.all() : 0));
   REQUIRE(step.outer == (train && c.mesh.replicate > 1 ? f.all() : 0));
   REQUIRE(step.updates == (train ? f.all() : 0));
   if (c.options.grad_concat == GradConcat::kDirect) REQUIRE(step.concats == 0);
@@ -161,7 +165,8 @@ void RequireAddresses(const PlanCase& c, const StepPlan& plan) {
   for (const PlanBuffer& buffer : plan.buffers) {
     if (c.options.allocator != AllocatorKind::kDynamic) REQUIRE(buffer.offsets.size() <= 1);
     if (buffer.group < 0 || buffer.offsets.empty()) continue;
-    REQUIRE(address.try_emplace(buffer.group, buffer.offsets[0]).first->second == buffer.offsets[0]);
+    REQUIRE(address.try_emplace(buffer.group, buffer.offsets[0]).first->second ==
+            buffer.offsets[0]);
   }
   if (c.options.allocator == AllocatorKind::kDynamic) REQUIRE(address.empty());
 }
@@ -177,13 +182,15 @@ void RequireProved(const PlanCase& c) {
 }
 
 bool Allowed(const PlanOptions& o) {
-  return !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1);
+  return !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast &&
+           o.accumulate > 1);
 }
 
 const PrecisionPolicy kMixed = test::Mixed(DType::kF32, DType::kF32, DType::kF32);
 constexpr ReshardPolicy kReshards[] = {ReshardPolicy::kNever, ReshardPolicy::kAfterBackward,
                                        ReshardPolicy::kAfterForward};
-constexpr Downcast kDowncasts[] = {Downcast::kAfterGather, Downcast::kPerGather, Downcast::kAfterUpdate};
+constexpr Downcast kDowncasts[] = {Downcast::kAfterGather, Downcast::kPerGather,
+                                   Downcast::kAfterUpdate};
 
 TEST_CASE("gradient and parameter policies over worlds and accumulation", "[plan][planner]") {
   const MeshShape meshes[] = {{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}};
@@ -192,7 +199,8 @@ TEST_CASE("gradient and parameter policies over worlds and accumulation", "[plan
       for (const ReshardPolicy reshard : kReshards)
         for (const Downcast downcast : kDowncasts)
           for (const GradSync sync : {GradSync::kEvery, GradSync::kLast})
-            for (const GradConcat concat : {GradConcat::kEvery, GradConcat::kLast, GradConcat::kDirect}) {
+            for (const GradConcat concat :
+                 {GradConcat::kEvery, GradConcat::kLast, GradConcat::kDirect}) {
               PlanCase c;
               c.mesh = mesh;
               c.precision = kMixed;
@@ -207,8 +215,8 @@ TEST_CASE("gradient and parameter policies over worlds and accumulation", "[plan
 
 TEST_CASE("allocators over prefetch, slots and reduce depth", "[plan][planner]") {
   for (const AllocatorKind allocator :
-       {AllocatorKind::kDynamic, AllocatorKind::kPersistent, AllocatorKind::kFixed, AllocatorKind::kMaxPool,
-        AllocatorKind::kColoured, AllocatorKind::kPacked})
+       {AllocatorKind::kDynamic, AllocatorKind::kPersistent, AllocatorKind::kFixed,
+        AllocatorKind::kMaxPool, AllocatorKind::kColoured, AllocatorKind::kPacked})
     for (int prefetch = 0; prefetch <= 3; ++prefetch)
       for (const int more : {1, 2})
         for (int depth = 0; depth <= 2; ++depth)
@@ -238,12 +246,15 @@ TEST_CASE("random combinations of everything", "[plan][planner]") {
     c.model = pick(2) == 0 ? test::TinyGpt2(1 + pick(6)) : test::TinyLlama(1 + pick(6));
     c.model.tied = pick(2) == 0;
     c.model.blocks_per_unit = pick(3) == 0 ? 2 : 1;
-    c.mesh = std::vector<MeshShape>{
-        {1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}, {2, 4}}[static_cast<size_t>(pick(8))];
+    c.mesh =
+        std::vector<MeshShape>{
+            {1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}, {2, 4}}[static_cast<size_t>(
+            pick(8))];
     if (pick(3) != 0) c.precision = test::Mixed(dtype(), dtype(), dtype());
     c.recompute = static_cast<Recompute>(pick(3));
-    c.kind = std::vector<PlanKind>{PlanKind::kTrain, PlanKind::kTrain, PlanKind::kTrain, PlanKind::kEval,
-                                   PlanKind::kGenerate}[static_cast<size_t>(pick(5))];
+    c.kind =
+        std::vector<PlanKind>{PlanKind::kTrain, PlanKind::kTrain, PlanKind::kTrain, PlanKind::kEval,
+                              PlanKind::kGenerate}[static_cast<size_t>(pick(5))];
     PlanOptions& o = c.options;
     o.accumulate = std::vector<int>{1, 2, 3, 5}[static_cast<size_t>(pick(4))];
     o.reshard = kReshards[pick(3)];
@@ -313,23 +324,25 @@ TEST_CASE("carried buckets are filled by prologue, update and each microbatch bu
               gather != nullptr && gather->full.buffer.value == static_cast<int32_t>(i))
             ++fills[body.name.substr(body.name.find('.') + 1)];
       INFO(plan.buffers[i].name);
-      REQUIRE(fills ==
-              std::map<std::string, int>{{"first", 1}, {"middle", 1}, {"update", 1}, {"prologue", 1}});
+      REQUIRE(fills == std::map<std::string, int>{
+                           {"first", 1}, {"middle", 1}, {"update", 1}, {"prologue", 1}});
     }
-    REQUIRE(std::count_if(plan.buffers.begin(), plan.buffers.end(),
-                          [](const PlanBuffer& b) { return b.scope == BufferScope::kCarried; }) == prefetch);
+    REQUIRE(std::count_if(plan.buffers.begin(), plan.buffers.end(), [](const PlanBuffer& b) {
+              return b.scope == BufferScope::kCarried;
+            }) == prefetch);
   }
 }
 
-TEST_CASE("a gather waits for its slot and its shard, never for all compute so far", "[plan][planner]") {
+TEST_CASE("a gather waits for its slot and its shard, never for all compute so far",
+          "[plan][planner]") {
   PlanCase c;
   c.model = test::TinyGpt2(8);
   c.mesh = {1, 2};
   c.options.prefetch = 2;
   c.options.slots = 3;
   const StepPlan plan = PlanOf(c);
-  // With two gathers ahead, the op that a block's gather waits for lies at least one block before the block's
-  // first use.
+  // With two gathers ahead, the op that a block's gather waits for lies at least one block before
+  // the block's first use.
   int waits = 0;
   for (const Entry& entry : plan.schedule) {
     const Body& body = plan.bodies[static_cast<size_t>(entry.body)];
@@ -383,24 +396,26 @@ TEST_CASE("a budget is kept or refused, and auto fills it", "[plan][planner]") {
     REQUIRE_THAT(error.what(), Catch::Matchers::Contains("memory.budget_gib"));
   }
   c.options.budget_bytes = 0;
-  REQUIRE_THROWS_WITH(PlanOf(c), Catch::Matchers::Contains("sharding.reshard=auto needs memory.budget_gib"));
+  REQUIRE_THROWS_WITH(PlanOf(c),
+                      Catch::Matchers::Contains("sharding.reshard=auto needs memory.budget_gib"));
 }
 
 TEST_CASE("combinations that cannot be planned are refused by key", "[plan][planner]") {
   PlanCase c;
   c.options.prefetch = 2;
   c.options.slots = 2;
-  REQUIRE_THROWS_WITH(PlanOf(c),
-                      Catch::Matchers::Contains("memory.slots is 2, but memory.prefetch 2 needs at least 3"));
+  REQUIRE_THROWS_WITH(PlanOf(c), Catch::Matchers::Contains(
+                                     "memory.slots is 2, but memory.prefetch 2 needs at least 3"));
   c.options.slots = 3;
   c.options.accumulate = 2;
   c.options.grad_sync = GradSync::kEvery;
   c.options.grad_concat = GradConcat::kLast;
-  REQUIRE_THROWS_WITH(PlanOf(c),
-                      Catch::Matchers::Contains("sharding.grad_concat=last with sharding.grad_sync=every"));
+  REQUIRE_THROWS_WITH(PlanOf(c), Catch::Matchers::Contains(
+                                     "sharding.grad_concat=last with sharding.grad_sync=every"));
 }
 
-TEST_CASE("32 layers by 16 microbatches are planned and proved in well under a second", "[plan][planner]") {
+TEST_CASE("32 layers by 16 microbatches are planned and proved in well under a second",
+          "[plan][planner]") {
   PlanCase c;
   c.model = test::TinyGpt2(32);
   c.mesh = {1, 4};
@@ -416,10 +431,11 @@ TEST_CASE("32 layers by 16 microbatches are planned and proved in well under a s
   CheckPlan(plan, c.mesh, c.options.accumulate);
   const auto checked = std::chrono::steady_clock::now();
   size_t ops = 0;
-  for (const Entry& entry : plan.schedule) ops += plan.bodies[static_cast<size_t>(entry.body)].ops.size();
+  for (const Entry& entry : plan.schedule)
+    ops += plan.bodies[static_cast<size_t>(entry.body)].ops.size();
   const auto ms = [](auto d) { return std::chrono::duration<double, std::milli>(d).count(); };
-  WARN(ops << " ops: planned in " << ms(planned - begin) << " ms, proved in " << ms(checked - planned)
-           << " ms");
+  WARN(ops << " ops: planned in " << ms(planned - begin) << " ms, proved in "
+           << ms(checked - planned) << " ms");
   REQUIRE(ops > 14000);
 }
 

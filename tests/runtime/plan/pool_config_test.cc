@@ -23,7 +23,8 @@ constexpr const char* kSmall = R"({"pool": {"prefetch": 1,
 TEST_CASE("a pool file is read into kinds and a pattern", "[plan][pool_config]") {
   PoolConfig expected;
   expected.prefetch = 1;
-  expected.units = {{'M', {{DType::kBF16, 1000}}}, {'E', {{DType::kBF16, 3000}, {DType::kF32, 10}}}};
+  expected.units = {{'M', {{DType::kBF16, 1000}}},
+                    {'E', {{DType::kBF16, 3000}, {DType::kF32, 10}}}};
   expected.pattern = "MEM";
   REQUIRE(Parse(kSmall) == expected);
 }
@@ -31,8 +32,8 @@ TEST_CASE("a pool file is read into kinds and a pattern", "[plan][pool_config]")
 std::string ItemsText(const std::vector<Item>& items) {
   std::string text;
   for (const Item& item : items) {
-    text += item.name + " unit " + std::to_string(item.unit) + " " + std::string(Name(item.dtype)) + " " +
-            std::to_string(item.bytes);
+    text += item.name + " unit " + std::to_string(item.unit) + " " + std::string(Name(item.dtype)) +
+            " " + std::to_string(item.bytes);
     for (const Interval& i : item.intervals)
       text += " [" + std::to_string(i.begin) + ", " + std::to_string(i.end) + ")";
     text += "\n";
@@ -83,7 +84,8 @@ TEST_CASE("any prefetch depth keeps at most prefetch + 1 units live", "[plan][po
   }
   const PoolFigures figures = PlanPoolFigures(config);
   REQUIRE(figures.packed >= figures.lower_bound);
-  REQUIRE(figures.persistent == 7 * 2048 + 5 * (6144 + 256));  // seven M and five E, padded to 256 bytes
+  REQUIRE(figures.persistent ==
+          7 * 2048 + 5 * (6144 + 256));  // seven M and five E, padded to 256 bytes
 }
 
 TEST_CASE("every mistake in a pool file is reported at once, by path", "[plan][pool_config]") {
@@ -114,7 +116,8 @@ TEST_CASE("every mistake in a pool file is reported at once, by path", "[plan][p
         "pool.units[1].buckets[0].dtype: \"bf17\"; allowed: \"bf16\", \"fp32\" or \"u8\"\n"
         "pool.units[1].buckets[0].numel: 0; allowed: an integer from 1 to 1099511627776\n"
         "pool.units[2].buckets[0].dtype: missing\n"
-        "pool.units[2].buckets[0].numel: 18446744073709551615; allowed: an integer from 1 to 1099511627776\n"
+        "pool.units[2].buckets[0].numel: 18446744073709551615; allowed: an integer from 1 to "
+        "1099511627776\n"
         "pool.units[2].kind: \"E\"; allowed: each kind once\n"
         "pool.pattern[2]: \"EEM\"; allowed: at least one character, each a kind of pool.units: EE");
 }
@@ -125,14 +128,14 @@ struct Stack {
   int fixed, max_pool, coloured, lower_bound;  // MiB, unpadded arithmetic
 };
 
-// Figures published beside the shapes, computed without this code: rounded to MiB from unpadded sizes. Ours
-// round each bucket up to 256 bytes, less than 0.03 MiB over 104 buckets.
+// Figures published beside the shapes, computed without this code: rounded to MiB from unpadded
+// sizes. Ours round each bucket up to 256 bytes, less than 0.03 MiB over 104 buckets.
 TEST_CASE("the three hybrid stacks have the published figures, and pack to the lower bound",
           "[plan][pool_config]") {
-  const Stack stack =
-      GENERATE(Stack{"nemotron_3_nano_ep8", {{'M', 74}, {'*', 45}, {'E', 343}}, 8310, 686, 462, 417},
-               Stack{"nemotron_3_nano_ep1", {{'M', 74}, {'*', 45}, {'E', 2475}}, 57334, 4949, 2593, 2549},
-               Stack{"nemotron_h_8b", {{'M', 209}, {'*', 80}, {'-', 336}}, 8802, 672, 625, 545});
+  const Stack stack = GENERATE(
+      Stack{"nemotron_3_nano_ep8", {{'M', 74}, {'*', 45}, {'E', 343}}, 8310, 686, 462, 417},
+      Stack{"nemotron_3_nano_ep1", {{'M', 74}, {'*', 45}, {'E', 2475}}, 57334, 4949, 2593, 2549},
+      Stack{"nemotron_h_8b", {{'M', 209}, {'*', 80}, {'-', 336}}, 8802, 672, 625, 545});
   CAPTURE(stack.file);
   std::ifstream file(std::string("configs/hybrid/") + stack.file + ".json");
   REQUIRE(file.is_open());
@@ -171,8 +174,13 @@ TEST_CASE("the three hybrid stacks have the published figures, and pack to the l
 }
 
 TEST_CASE("the figures print as the document of plan --pool-only", "[plan][pool_config]") {
-  const PoolFigures figures{
-      .dynamic = 1, .persistent = 2, .fixed = 3, .max_pool = 4, .coloured = 5, .packed = 6, .lower_bound = 7};
+  const PoolFigures figures{.dynamic = 1,
+                            .persistent = 2,
+                            .fixed = 3,
+                            .max_pool = 4,
+                            .coloured = 5,
+                            .packed = 6,
+                            .lower_bound = 7};
   REQUIRE(PoolFiguresJson(figures) ==
           json::parse(R"({"pool": {"dynamic": 1, "persistent": 2, "fixed": 3, "max_pool": 4,
                                "coloured": 5, "packed": 6, "lower_bound": 7}})"));

@@ -20,7 +20,8 @@ struct Case {
   PlanOptions options;
 };
 
-// Wide enough for activations to outweigh all else, with blocks that differ from what is beside them.
+// Wide enough for activations to outweigh all else, with blocks that differ
+// from what is beside them.
 Case Gpt2(int64_t layers, Backend backend = Backend::kCpu) {
   Case c;
   c.model = test::TinyGpt2(layers);
@@ -69,7 +70,8 @@ struct Setup {
   double Seconds(const std::vector<UnitRecompute>& units) const {
     const StepPlan plan = Plan(units);
     const Machine& machine = FindMachine(options.backend == Backend::kCuda ? "h100" : "cpu");
-    return Simulate(plan, plan.schedule, layout.mesh, machine).busy[static_cast<size_t>(StreamId::kCompute)];
+    return Simulate(plan, plan.schedule, layout.mesh, machine)
+        .busy[static_cast<size_t>(StreamId::kCompute)];
   }
   // As a choice says it: activations, norms, everything in the first so many block units.
   std::vector<UnitRecompute> First(int64_t activations, int64_t norms, int64_t everything) const {
@@ -89,15 +91,16 @@ struct Setup {
   LowerOptions lower;
 };
 
-TEST_CASE("within every budget from the least to the most, and dearer only for less", "[plan][recompute]") {
+TEST_CASE("within every budget from the least to the most, and dearer only for less",
+          "[plan][recompute]") {
   Case c = GENERATE(Gpt2(4), Llama(4), Gpt2(4, Backend::kCuda), Llama(4, Backend::kCuda));
   struct Variant {
     int shard, accumulate, blocks_per_unit;
     AllocatorKind allocator;
   };
-  const Variant v =
-      GENERATE(Variant{1, 1, 1, AllocatorKind::kPacked}, Variant{2, 3, 1, AllocatorKind::kPacked},
-               Variant{2, 1, 3, AllocatorKind::kColoured}, Variant{3, 1, 1, AllocatorKind::kDynamic});
+  const Variant v = GENERATE(
+      Variant{1, 1, 1, AllocatorKind::kPacked}, Variant{2, 3, 1, AllocatorKind::kPacked},
+      Variant{2, 1, 3, AllocatorKind::kColoured}, Variant{3, 1, 1, AllocatorKind::kDynamic});
   c.mesh = {1, v.shard};
   c.options.accumulate = v.accumulate;
   c.options.allocator = v.allocator;
@@ -144,7 +147,8 @@ TEST_CASE("no more than asked for: with a unit less of either kind the budget is
     CAPTURE(budget, ToString(n));
     REQUIRE(n.everything == 0);
     REQUIRE(n.activations + n.norms > 0);
-    if (n.activations > 0) REQUIRE(s.Plan(s.First(n.activations - 1, n.norms, 0)).arena_bytes > budget);
+    if (n.activations > 0)
+      REQUIRE(s.Plan(s.First(n.activations - 1, n.norms, 0)).arena_bytes > budget);
     if (n.norms > 0) REQUIRE(s.Plan(s.First(n.activations, n.norms - 1, 0)).arena_bytes > budget);
   }
 }
@@ -174,7 +178,8 @@ TEST_CASE("the cheapest choice by the cost model", "[plan][recompute]") {
 }
 
 TEST_CASE("which kind comes first is a matter of the machine's rates", "[plan][recompute]") {
-  // GELU's tanh costs a core far more than reading and writing does; a GPU pays per byte and per kernel.
+  // GELU's tanh costs a core far more than reading and writing does; a GPU
+  // pays per byte and per kernel.
   const auto first = [](const Case& c) {
     const Setup s(c);
     return s.Choose(s.Arena(Recompute::kNone) - (1 << 10)).counts;
@@ -203,7 +208,8 @@ TEST_CASE("the budget decides, else the device, else nothing is recomputed", "[p
   REQUIRE(s.Choose(none, norms).units == nothing);
   REQUIRE(s.Choose(norms, none).units == s.Choose(norms).units);
   REQUIRE(s.Plan(s.Choose(0, block).units).arena_bytes <= block);
-  REQUIRE(s.Choose(0, 1).units == RecomputeOf(s.forward, Recompute::kBlock));  // as much as can be done
+  REQUIRE(s.Choose(0, 1).units ==
+          RecomputeOf(s.forward, Recompute::kBlock));  // as much as can be done
   try {
     s.Choose(block - 1);
     FAIL("fits below the least");
@@ -223,7 +229,8 @@ TEST_CASE("nothing is recomputed to keep blocks gathered; what is left of the bu
   const Setup after_forward(c);
   c.options.reshard = ReshardPolicy::kAuto;
   const Setup fill(c);
-  const int64_t none = after_forward.Arena(Recompute::kNone), norms = after_forward.Arena(Recompute::kNorms);
+  const int64_t none = after_forward.Arena(Recompute::kNone),
+                norms = after_forward.Arena(Recompute::kNorms);
   for (int i = 0; i <= 8; ++i) {
     const int64_t budget = none - (none - norms) * i / 8;
     CAPTURE(budget);
@@ -235,7 +242,8 @@ TEST_CASE("nothing is recomputed to keep blocks gathered; what is left of the bu
 
 TEST_CASE("a choice says its units", "[plan][recompute]") {
   REQUIRE(ToString(RecomputeCounts{12, 0, 0, 0}) == "nothing");
-  REQUIRE(ToString(RecomputeCounts{12, 3, 1, 0}) == "activations in 3, norms in 1 of 12 block units");
+  REQUIRE(ToString(RecomputeCounts{12, 3, 1, 0}) ==
+          "activations in 3, norms in 1 of 12 block units");
   const SemanticGraph forward = test::ForwardOf(test::TinyLlama(4));
   REQUIRE(GivenRecompute(forward, Recompute::kNone).counts == RecomputeCounts{4, 0, 0, 0});
   REQUIRE(GivenRecompute(forward, Recompute::kNorms).counts == RecomputeCounts{4, 4, 4, 0});

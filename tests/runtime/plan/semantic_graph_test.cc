@@ -21,13 +21,15 @@ TEST_CASE("a forward prints one line per node", "[plan][semantic]") {
   test::RequireGolden(kGolden + "llama_forward_train.txt", ToString(ForwardOf(TinyLlama(2))));
   test::RequireGolden(kGolden + "gpt2_forward_eval.txt",
                       ToString(ForwardOf(TinyGpt2(), HeadMode::kEvalLoss)));
-  test::RequireGolden(kGolden + "llama_forward_logits.txt",
-                      ToString(ForwardOf(TinyLlama(), HeadMode::kLogits, DType::kBF16, DType::kF32)));
+  test::RequireGolden(
+      kGolden + "llama_forward_logits.txt",
+      ToString(ForwardOf(TinyLlama(), HeadMode::kLogits, DType::kBF16, DType::kF32)));
 }
 
 TEST_CASE("norm parameters follow their own encoding, everything else the compute dtype",
           "[plan][semantic]") {
-  const SemanticGraph graph = ForwardOf(TinyGpt2(), HeadMode::kTrainLoss, DType::kBF16, DType::kF32);
+  const SemanticGraph graph =
+      ForwardOf(TinyGpt2(), HeadMode::kTrainLoss, DType::kBF16, DType::kF32);
   int norms = 0, others = 0;
   for (const Value& value : graph.values) {
     if (value.role != ValueRole::kParam) continue;
@@ -77,24 +79,31 @@ TEST_CASE("a wrong node is refused by name", "[plan][semantic]") {
       rest(b, b.Embedding("table", "", "x"));
     };
   };
-  CHECK(MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Linear(x, "square", "four", "fine"); })) ==
-        "no error");
+  CHECK(MessageOf(with_x([](ForwardBuilder& b, ValueId x) {
+          b.Linear(x, "square", "four", "fine");
+        })) == "no error");
   CHECK_THAT(MessageOf([](ForwardBuilder& b) { b.Embedding("table", "", "early"); }),
              Contains("early") && Contains("BeginUnit"));
   CHECK_THAT(MessageOf([](ForwardBuilder& b) { b.BeginUnit("h.7"); }), Contains("h.7"));
-  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Linear(x, "circle", "", "lin"); })),
-             Contains("lin") && Contains("circle"));
-  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Linear(x, "square", "three", "lin"); })),
-             Contains("lin") && Contains("three") && Contains("[3]") && Contains("[4]"));
+  CHECK_THAT(
+      MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Linear(x, "circle", "", "lin"); })),
+      Contains("lin") && Contains("circle"));
   CHECK_THAT(MessageOf(with_x(
-                 [](ForwardBuilder& b, ValueId x) { b.Norm(x, "three", "", NormKind::kRms, 1e-5f, "nrm"); })),
+                 [](ForwardBuilder& b, ValueId x) { b.Linear(x, "square", "three", "lin"); })),
+             Contains("lin") && Contains("three") && Contains("[3]") && Contains("[4]"));
+  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) {
+               b.Norm(x, "three", "", NormKind::kRms, 1e-5f, "nrm");
+             })),
              Contains("nrm") && Contains("three"));
-  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Attention(x, 2, 1, 2, "att"); })),
-             Contains("att") && Contains("4") && Contains("8"));
-  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Attention(x, 3, 2, 1, "att"); })),
-             Contains("3 heads over 2"));
-  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId) { b.Add(ValueId{99}, ValueId{99}, "sum"); })),
-             Contains("sum"));
+  CHECK_THAT(
+      MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Attention(x, 2, 1, 2, "att"); })),
+      Contains("att") && Contains("4") && Contains("8"));
+  CHECK_THAT(
+      MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Attention(x, 3, 2, 1, "att"); })),
+      Contains("3 heads over 2"));
+  CHECK_THAT(
+      MessageOf(with_x([](ForwardBuilder& b, ValueId) { b.Add(ValueId{99}, ValueId{99}, "sum"); })),
+      Contains("sum"));
   CHECK_THAT(MessageOf([](ForwardBuilder& b) {
                b.BeginUnit("h.0");
                b.Embedding("square", "square", "fits");  // 3 positions of 4

@@ -42,7 +42,8 @@ ModelSpec SmallModel() {
   ModelSpec spec;
   spec.family = "test";
   spec.units.push_back({"embed", {Matrix("wte", 5, 16, 8)}});
-  spec.units.push_back({"h.0", {Vector("h.0.norm", 16, ParamKind::kNorm), Matrix("h.0.w", 10, 16)}});
+  spec.units.push_back(
+      {"h.0", {Vector("h.0.norm", 16, ParamKind::kNorm), Matrix("h.0.w", 10, 16)}});
   spec.units.push_back({"final", {Vector("norm", 16, ParamKind::kNorm)}});
   return spec;
 }
@@ -105,7 +106,8 @@ ModelSpec RandomModel(std::mt19937& random) {
             Vector(name, between(1, 300), between(0, 1) ? ParamKind::kNorm : ParamKind::kMatrix));
       } else {
         const int64_t rows = between(1, 40);
-        unit.params.push_back(Matrix(name, rows, between(1, 40), rows + between(0, 1) * between(0, 20)));
+        unit.params.push_back(
+            Matrix(name, rows, between(1, 40), rows + between(0, 1) * between(0, 20)));
       }
       unit.params.back().decay = between(0, 1) == 1;
     }
@@ -114,7 +116,8 @@ ModelSpec RandomModel(std::mt19937& random) {
   return spec;
 }
 
-// Which parameter's logical element lies at each element of the flat: (ParamId, index), or (-1, 0) in gaps.
+// Which parameter's logical element lies at each element of the flat: (ParamId,
+// index), or (-1, 0) in gaps.
 std::vector<std::pair<int32_t, int64_t>> Cover(const ShardLayout& layout, const FlatParam& flat) {
   std::vector<std::pair<int32_t, int64_t>> cover(static_cast<size_t>(flat.padded_numel), {-1, 0});
   for (const ParamId id : flat.params)
@@ -149,7 +152,8 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
   std::mt19937 random(static_cast<uint32_t>(shard));
   for (int round = 0; round < 20; ++round) {
     const ModelSpec spec = RandomModel(random);
-    const ShardLayout layout = PlanShards(spec, {.replicate = 1 + round % 3, .shard = shard}, policy);
+    const ShardLayout layout =
+        PlanShards(spec, {.replicate = 1 + round % 3, .shard = shard}, policy);
     const ShardLayout single = PlanShards(spec, {.replicate = 1, .shard = 1}, policy);
     INFO(ToString(layout));
 
@@ -164,7 +168,8 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
                               decay = Marked(flat.decay, flat.padded_numel);
       for (size_t i = 0; i < cover.size(); ++i) {
         const int32_t owner = cover[i].first;
-        if (gap[i] != (owner < 0)) FAIL("element " << i << " of " << flat.name << " is gap: " << gap[i]);
+        if (gap[i] != (owner < 0))
+          FAIL("element " << i << " of " << flat.name << " is gap: " << gap[i]);
         if (decay[i] != (owner >= 0 && layout.params[static_cast<size_t>(owner)].spec.decay))
           FAIL("element " << i << " of " << flat.name << " decays: " << decay[i]);
       }
@@ -175,7 +180,8 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
         REQUIRE(param.flat == FlatId{static_cast<int32_t>(f)});
         REQUIRE(param.begin % alignment(flat) == 0);
         REQUIRE(param.begin >= previous_end);
-        REQUIRE(param.begin - previous_end < alignment(flat));  // no more padding than alignment asks for
+        REQUIRE(param.begin - previous_end <
+                alignment(flat));  // no more padding than alignment asks for
         REQUIRE(param.end - param.begin == param.spec.stored_numel());
         REQUIRE(param.begin == single.param(id).begin);  // the same at any mesh
         previous_end = param.end;
@@ -195,7 +201,8 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
         const bool apart = param.kind == ParamKind::kNorm && policy.compute != policy.norm_params;
         REQUIRE(flat.name == (apart ? "norms" : spec.units[u].name));
         REQUIRE(flat.unit == (apart ? UnitId{} : placed.unit));
-        REQUIRE(flat.encoding == (param.kind == ParamKind::kNorm ? policy.norm_params : policy.compute));
+        REQUIRE(flat.encoding ==
+                (param.kind == ParamKind::kNorm ? policy.norm_params : policy.compute));
         ++id;
       }
     REQUIRE(id == layout.params.size());

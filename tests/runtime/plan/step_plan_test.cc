@@ -95,7 +95,8 @@ TEST_CASE("the hash tells plans apart by every option, and is the text's", "[pla
 }
 
 TEST_CASE("an address is asked for where the buffer lives", "[plan][step_plan]") {
-  PlanBuffer buffer{"b", 256, BufferClass::kSlots, BufferScope::kMicrobatch, {{2, 4}, {6, 9}}, {512}, -1};
+  PlanBuffer buffer{"b",   256, BufferClass::kSlots, BufferScope::kMicrobatch, {{2, 4}, {6, 9}},
+                    {512}, -1};
   REQUIRE(buffer.OffsetAt(3) == 512);  // sticky
   buffer.offsets = {512, 1024};
   REQUIRE(buffer.OffsetAt(2) == 512);
@@ -103,12 +104,14 @@ TEST_CASE("an address is asked for where the buffer lives", "[plan][step_plan]")
   REQUIRE(buffer.OffsetAt(6) == 1024);
   REQUIRE(buffer.OffsetAt(8) == 1024);
   for (const int64_t position : {1, 4, 5, 9})
-    REQUIRE_THROWS_WITH(buffer.OffsetAt(position), Catch::Matchers::Contains("b is used at position"));
+    REQUIRE_THROWS_WITH(buffer.OffsetAt(position),
+                        Catch::Matchers::Contains("b is used at position"));
   buffer.offsets.clear();
   REQUIRE_THROWS_WITH(buffer.OffsetAt(3), Catch::Matchers::Contains("b has no address"));
 }
 
-TEST_CASE("bytes of a view cover every rank of its axis and every microbatch", "[plan][step_plan]") {
+TEST_CASE("bytes of a view cover every rank of its axis and every microbatch",
+          "[plan][step_plan]") {
   HandPlan p;
   const BufferId w = p.Master("w"), b = p.Buffer("b", 3, {{0, 10}});
   p.plan.state.tokens = p.Whole(w);
@@ -120,8 +123,9 @@ TEST_CASE("bytes of a view cover every rank of its axis and every microbatch", "
   REQUIRE(range(view, {1, 1}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 48});
   view.rank_stride = 8;
   REQUIRE(range(view, {1, 2}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 80});
-  REQUIRE(range(view, {4, 2}, 1) ==
-          std::pair<int64_t, int64_t>{768 + 16, 768 + 80});  // the shard axis, whatever the replicas
+  REQUIRE(
+      range(view, {4, 2}, 1) ==
+      std::pair<int64_t, int64_t>{768 + 16, 768 + 80});  // the shard axis, whatever the replicas
   view.rank_axis = AxisGroup::kWorld;
   REQUIRE(range(view, {2, 2}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 144});
   view.rank_axis = AxisGroup::kReplicate;
@@ -129,7 +133,8 @@ TEST_CASE("bytes of a view cover every rank of its axis and every microbatch", "
   view.rank_stride = 0;
   view.microbatch_stride = 16;
   REQUIRE(range(view, {1, 1}, 3) == std::pair<int64_t, int64_t>{768 + 16, 768 + 48 + 128});
-  REQUIRE(range(p.Part(w, 8, 8), {1, 1}, 1) == std::pair<int64_t, int64_t>{0, 256});  // tokens: either parity
+  REQUIRE(range(p.Part(w, 8, 8), {1, 1}, 1) ==
+          std::pair<int64_t, int64_t>{0, 256});  // tokens: either parity
 }
 
 }  // namespace

@@ -47,10 +47,11 @@ using SpanList = std::vector<std::pair<double, double>>;
 //            0        60       100      150
 //  gather    [---------- g ------][- h -]
 //  compute   [-- a ---]...........[- b ][-- c ...
-TEST_CASE("compute waits for the gather that an edge names, and for nothing else", "[plan][timeline]") {
-  const StepPlan plan = OneBody(
-      {Busy(kG, 100, "g"), Busy(kC, 60, "a"), Busy(kG, 40, "h"), Busy(kC, 50, "b"), Busy(kC, 30, "c")},
-      {{0, 0, 3}});
+TEST_CASE("compute waits for the gather that an edge names, and for nothing else",
+          "[plan][timeline]") {
+  const StepPlan plan = OneBody({Busy(kG, 100, "g"), Busy(kC, 60, "a"), Busy(kG, 40, "h"),
+                                 Busy(kC, 50, "b"), Busy(kC, 30, "c")},
+                                {{0, 0, 3}});
   const Timeline line = Simulate(plan, plan.schedule, {1, 1}, SlowMachine());
   REQUIRE(Spans(line) == SpanList{{0, 100}, {0, 60}, {100, 140}, {100, 150}, {150, 180}});
   REQUIRE(line.seconds == 180);
@@ -58,8 +59,9 @@ TEST_CASE("compute waits for the gather that an edge names, and for nothing else
   REQUIRE(line.exposed == std::array<double, kStreams>{0, 40, 0});
 }
 
-TEST_CASE("waiting at the end of the step is exposed too, and charged to the stream that is waited for",
-          "[plan][timeline]") {
+TEST_CASE(
+    "waiting at the end of the step is exposed too, and charged to the stream that is waited for",
+    "[plan][timeline]") {
   const StepPlan plan = OneBody({Busy(kC, 10, "a"), Busy(kG, 16, "g"), Busy(kR, 24, "r")}, {});
   const Timeline line = Simulate(plan, plan.schedule, {1, 1}, SlowMachine());
   REQUIRE(line.seconds == 24);
@@ -70,8 +72,8 @@ TEST_CASE("waiting at the end of the step is exposed too, and charged to the str
 //  gather    [--- busy --][- g ]     issued first, ready second
 //  reduce    ..[- r ]                issued last, ready first
 TEST_CASE("collectives share one link, first come first served", "[plan][timeline]") {
-  const StepPlan plan =
-      OneBody({Busy(kG, 30, "busy"), Wire(kG, 10, "g"), Busy(kC, 6, "a"), Wire(kR, 10, "r")}, {{0, 2, 3}});
+  const StepPlan plan = OneBody(
+      {Busy(kG, 30, "busy"), Wire(kG, 10, "g"), Busy(kC, 6, "a"), Wire(kR, 10, "r")}, {{0, 2, 3}});
   const Timeline line = Simulate(plan, plan.schedule, {1, 2}, SlowLink());
   // "busy" and "a" run at memory rate 3.
   REQUIRE(Spans(line) == SpanList{{0, 10}, {12, 22}, {0, 2}, {2, 12}});
@@ -93,18 +95,20 @@ TEST_CASE("a kernel occupies its stream for its time and the gap to the next", "
   REQUIRE(Spans(line) == SpanList{{0, 15}, {15, 30}, {0, 17}, {17, 34}});
 }
 
-TEST_CASE("where streams do not overlap, ops follow each other in the order of issue", "[plan][timeline]") {
+TEST_CASE("where streams do not overlap, ops follow each other in the order of issue",
+          "[plan][timeline]") {
   Machine machine = SlowMachine();
   machine.concurrent_streams = false;
-  const StepPlan plan = OneBody({Busy(kG, 8, "g"), Busy(kC, 10, "a"), Busy(kR, 4, "r"), Busy(kG, 2, "h"),
-                                 Busy(kC, 6, "b"), Busy(kR, 12, "s")},
+  const StepPlan plan = OneBody({Busy(kG, 8, "g"), Busy(kC, 10, "a"), Busy(kR, 4, "r"),
+                                 Busy(kG, 2, "h"), Busy(kC, 6, "b"), Busy(kR, 12, "s")},
                                 {});
   const Timeline line = Simulate(plan, plan.schedule, {1, 1}, machine);
   REQUIRE(Spans(line) == SpanList{{0, 8}, {8, 18}, {18, 22}, {22, 24}, {24, 30}, {30, 42}});
   REQUIRE(line.exposed == std::array<double, kStreams>{0, 10, 16});
 }
 
-TEST_CASE("edges reach back over entries; a join at every entry waits for all streams", "[plan][timeline]") {
+TEST_CASE("edges reach back over entries; a join at every entry waits for all streams",
+          "[plan][timeline]") {
   StepPlan plan;
   plan.bodies = {{"first", {Busy(kG, 100, "g"), Busy(kC, 10, "a")}, 0},
                  {"second", {Busy(kC, 20, "b"), Busy(kC, 30, "c")}, 2}};
@@ -113,8 +117,10 @@ TEST_CASE("edges reach back over entries; a join at every entry waits for all st
   REQUIRE(Spans(free) == SpanList{{0, 100}, {0, 10}, {10, 30}, {100, 130}, {130, 150}, {150, 180}});
   REQUIRE(free.ops[3].entry == 1);
   REQUIRE(free.ops[3].op == 1);
-  const Timeline joined = Simulate(plan, plan.schedule, {1, 1}, SlowMachine(), StreamJoin::kEveryEntry);
-  REQUIRE(Spans(joined) == SpanList{{0, 100}, {0, 10}, {100, 120}, {120, 150}, {150, 170}, {170, 200}});
+  const Timeline joined =
+      Simulate(plan, plan.schedule, {1, 1}, SlowMachine(), StreamJoin::kEveryEntry);
+  REQUIRE(Spans(joined) ==
+          SpanList{{0, 100}, {0, 10}, {100, 120}, {120, 150}, {150, 170}, {170, 200}});
   REQUIRE(joined.exposed_total() == 90);
 }
 
@@ -146,7 +152,8 @@ TEST_CASE("planned steps: streams in order, edges kept, exposed time is what com
   size_t next = 0;
   for (size_t e = 0; e < plan.schedule.size(); ++e) {
     first.push_back(next);
-    for (size_t o = 0; o < plan.bodies[static_cast<size_t>(plan.schedule[e].body)].ops.size(); ++o, ++next) {
+    for (size_t o = 0; o < plan.bodies[static_cast<size_t>(plan.schedule[e].body)].ops.size();
+         ++o, ++next) {
       const SimulatedOp& op = line.ops[next];
       double& end = last[static_cast<size_t>(op.stream)];
       REQUIRE(op.begin >= end);
@@ -161,8 +168,9 @@ TEST_CASE("planned steps: streams in order, edges kept, exposed time is what com
   REQUIRE(line.seconds <= sum * (1 + 1e-12));
   for (size_t e = 0; e < plan.schedule.size(); ++e)
     for (const Edge& edge : plan.schedule[e].edges)
-      REQUIRE(line.ops[first[static_cast<size_t>(edge.from_entry)] + static_cast<size_t>(edge.from_op)].end <=
-              line.ops[first[e] + static_cast<size_t>(edge.to_op)].begin);
+      REQUIRE(
+          line.ops[first[static_cast<size_t>(edge.from_entry)] + static_cast<size_t>(edge.from_op)]
+              .end <= line.ops[first[e] + static_cast<size_t>(edge.to_op)].begin);
   REQUIRE(line.exposed_total() == Approx(line.seconds - line.busy[0]).margin(1e-12));
   REQUIRE(line.exposed[0] == 0);
   if (name == "cpu") REQUIRE(line.seconds == Approx(sum));

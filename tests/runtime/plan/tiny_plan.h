@@ -1,5 +1,5 @@
-// A small model planned for real, and plans written by hand: what the tests of cost, timeline and report look
-// at.
+// A small model planned for real, and plans written by hand: what the tests of cost,
+// timeline and report look at.
 #pragma once
 
 #include <string>
@@ -24,8 +24,8 @@ struct TinyPlan {
   PlanReport Report(const Machine& machine) const { return MakePlanReport(Input(machine)); }
 };
 
-inline TinyPlan PlanFor(const ModelOptions& model_options, MeshShape mesh, const PrecisionPolicy& precision,
-                        PlanOptions options) {
+inline TinyPlan PlanFor(const ModelOptions& model_options, MeshShape mesh,
+                        const PrecisionPolicy& precision, PlanOptions options) {
   const std::unique_ptr<Model> model = MakeModel(model_options);
   TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}};
   ForwardBuilder builder(model->spec(), options.shape, precision.compute, precision.norm_params);

@@ -1,5 +1,5 @@
-// Ranks on GPUs: a thread and a GPU per rank. Linked into a test of whole steps, cuda_ranks makes its ranks
-// these over NCCL, peer_ranks these over the memory of peers.
+// Ranks on GPUs: a thread and a GPU per rank. Linked into a test of whole steps, cuda_ranks makes
+// its ranks these over NCCL, peer_ranks these over the memory of peers.
 #pragma once
 
 #include <memory>

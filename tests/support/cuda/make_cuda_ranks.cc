@@ -37,10 +37,11 @@ class CudaRanks final : public Ranks {
     CudaDevice device(host.rank());
     std::unique_ptr<CommFactory> factory = MakeNcclCommFactory(host, device, {});
     if (transport_ == GpuTransport::kPeers && everyone.size() > 1) {
-      factory =
-          MakePeerCommFactory(host, std::move(factory), device, [](const std::vector<int>&) { return true; });
-      MR_CHECK(dynamic_cast<PeerCommunicator*>(factory->Make(everyone, "looked at").get()) != nullptr,
-               "gathers do not move over peers' memory");
+      factory = MakePeerCommFactory(host, std::move(factory), device,
+                                    [](const std::vector<int>&) { return true; });
+      MR_CHECK(
+          dynamic_cast<PeerCommunicator*>(factory->Make(everyone, "looked at").get()) != nullptr,
+          "gathers do not move over peers' memory");
     }
     fn({*factory, device, CudaKernels(), Traits(host.world_size())});
     meet->Barrier();  // the last rank to destroy a communicator frees this GPU's part, too

@@ -59,7 +59,8 @@ TEST_CASE("the page holds every buffer, op and edge of the plan", "[plan][report
     REQUIRE(data["bodies"][b]["ops"].size() == body.ops.size());
     for (size_t o = 0; o < body.ops.size(); ++o) {
       REQUIRE(data["bodies"][b]["ops"][o][2] == body.ops[o].label);
-      REQUIRE(data["kinds"][data["bodies"][b]["ops"][o][0].get<size_t>()] == OpName(body.ops[o].op));
+      REQUIRE(data["kinds"][data["bodies"][b]["ops"][o][0].get<size_t>()] ==
+              OpName(body.ops[o].op));
     }
   }
   REQUIRE(data["schedule"].size() == tiny.plan.schedule.size());
@@ -74,10 +75,11 @@ TEST_CASE("the page holds every buffer, op and edge of the plan", "[plan][report
 
 TEST_CASE("the page needs nothing but itself", "[plan][report]") {
   const std::string page = PageOf(PlanFor(test::SmallModel(1), {1, 2}, {}, test::SmallBatch(1)));
-  for (const char* foreign :
-       {"http:", "https:", "src=", "href=", "url(", "@import", "fetch(", "XMLHttpRequest", "import("})
+  for (const char* foreign : {"http:", "https:", "src=", "href=", "url(", "@import", "fetch(",
+                              "XMLHttpRequest", "import("})
     REQUIRE_THAT(page, !Catch::Contains(foreign));
-  for (const char* mark : {"@STYLE@", "@SCRIPT@", "@DATA@"}) REQUIRE_THAT(page, !Catch::Contains(mark));
+  for (const char* mark : {"@STYLE@", "@SCRIPT@", "@DATA@"})
+    REQUIRE_THAT(page, !Catch::Contains(mark));
   REQUIRE(Count(page, "<script") == 2);
   REQUIRE(Count(page, "</script>") == 2);
 }

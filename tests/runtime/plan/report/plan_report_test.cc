@@ -21,8 +21,8 @@ using test::TinyPlan;
 constexpr int64_t kLayers = 3;
 constexpr int64_t kFlats = kLayers + 2;  // embed, blocks, head (the final norm)
 
-// Padded elements of the small model's flat parameters: parameters begin at multiples of 64, the end is
-// padded to world * 64.
+// Padded elements of the small model's flat parameters: parameters begin at multiples of 64, the
+// end is padded to world * 64.
 int64_t Padded(std::vector<int64_t> numels, int64_t world) {
   int64_t end = 0;
   for (int64_t numel : numels) end = (end + 63) / 64 * 64 + numel;
@@ -48,7 +48,8 @@ TEST_CASE("wire bytes of a model that is gathered and reduced once per step", "[
   CAPTURE(world, accumulate);
   const PlanReport r = NeverResharded({1, world}, accumulate).Report(FindMachine("h100"));
   const int64_t sent = 4 * PaddedModel(world) / world * (world - 1);
-  const int64_t statistics = (world - 1) * 8 * (2 * kFlats + 1);  // a row of f64 from every other rank
+  const int64_t statistics =
+      (world - 1) * 8 * (2 * kFlats + 1);  // a row of f64 from every other rank
   REQUIRE(r.wire.parameters == sent);
   REQUIRE(r.wire.gradients == sent);
   REQUIRE(r.wire.gradient_replicas == 0);
@@ -63,7 +64,8 @@ TEST_CASE("wire bytes of a model that is gathered and reduced once per step", "[
   REQUIRE(r.step.cast_bytes == 0);
 }
 
-TEST_CASE("state and checkpoint: 12 bytes per padded parameter, cut by the shard axis", "[plan][report]") {
+TEST_CASE("state and checkpoint: 12 bytes per padded parameter, cut by the shard axis",
+          "[plan][report]") {
   const int shard = GENERATE(1, 2, 3);
   const int replicate = GENERATE(1, 2);
   const TinyPlan tiny = NeverResharded({replicate, shard}, 1);
@@ -128,7 +130,8 @@ TEST_CASE("a run's summary gets the figures that it will measure", "[plan][repor
 }
 
 TEST_CASE("sums by kind are the sums of the ops, each as often as it runs", "[plan][report]") {
-  const PlanReport r = PlanFor(SmallModel(kLayers), {1, 2}, {}, SmallBatch(4)).Report(FindMachine("h100"));
+  const PlanReport r =
+      PlanFor(SmallModel(kLayers), {1, 2}, {}, SmallBatch(4)).Report(FindMachine("h100"));
   int64_t count = 0;
   double roofline = 0;
   for (const KindFigures& kind : r.kinds) {
@@ -149,8 +152,9 @@ TEST_CASE("sums by kind are the sums of the ops, each as often as it runs", "[pl
   }
   REQUIRE(count == r.step.ops);
   REQUIRE(r.time.roofline == Approx(roofline));
-  REQUIRE(std::is_sorted(r.kinds.begin(), r.kinds.end(),
-                         [](const auto& a, const auto& b) { return a.sum.seconds > b.sum.seconds; }));
+  REQUIRE(std::is_sorted(r.kinds.begin(), r.kinds.end(), [](const auto& a, const auto& b) {
+    return a.sum.seconds > b.sum.seconds;
+  }));
   // Four microbatches: a body of the middle variant runs twice.
   const auto middle = std::find_if(r.ops.begin(), r.ops.end(),
                                    [](const OpFigures& op) { return op.body == "forward.middle"; });
@@ -158,7 +162,8 @@ TEST_CASE("sums by kind are the sums of the ops, each as often as it runs", "[pl
   REQUIRE(middle->runs == 2);
 }
 
-TEST_CASE("a plan for GPUs says how much of a device it takes, and when that is too much", "[plan][report]") {
+TEST_CASE("a plan for GPUs says how much of a device it takes, and when that is too much",
+          "[plan][report]") {
   PlanOptions options = SmallBatch(1);
   Machine machine = FindMachine("h200");
   CHECK(PlanFor(SmallModel(1), {1, 2}, {}, options).Report(machine).memory.device ==
@@ -197,7 +202,8 @@ std::string Keys(const json& value, const std::string& prefix) {
 }
 
 TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
-  const PlanReport r = PlanFor(SmallModel(1), {1, 2}, {}, SmallBatch(1)).Report(FindMachine("h100"));
+  const PlanReport r =
+      PlanFor(SmallModel(1), {1, 2}, {}, SmallBatch(1)).Report(FindMachine("h100"));
   const json report = PlanReportJson(r);
   const std::string classes[] = {"parameters", "gradients", "optimizer", "activations",
                                  "workspaces", "slots",     "runtime"};
@@ -214,55 +220,73 @@ TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
       "batch\nbatch.accumulate\nbatch.micro_batch\nbatch.seq_len\nbatch.tokens_per_step\n"
       "checkpoint\ncheckpoint.bytes\ncheckpoint.bytes_per_rank\n"
       "choices\n"
-      "flops\nflops.formula\nflops.per_rank_and_step\nflops.per_rank_and_step.causal\nflops.per_rank_and_"
+      "flops\nflops.formula\nflops.per_rank_and_step\nflops.per_rank_and_step.causal\nflops.per_"
+      "rank_and_"
       "step.full\n"
       "flops.per_rank_and_step.ops\nflops.per_token\nflops.per_token.causal\nflops.per_token.full\n"
-      "memory\nmemory.arena_bytes\nmemory.bytes_at_peak\nmemory.bytes_at_peak.activations\nmemory.bytes_at_"
+      "memory\nmemory.arena_bytes\nmemory.bytes_at_peak\nmemory.bytes_at_peak.activations\nmemory."
+      "bytes_at_"
       "peak.gradients\n"
-      "memory.bytes_at_peak.optimizer\nmemory.bytes_at_peak.parameters\nmemory.bytes_at_peak.runtime\n"
+      "memory.bytes_at_peak.optimizer\nmemory.bytes_at_peak.parameters\nmemory.bytes_at_peak."
+      "runtime\n"
       "memory.bytes_at_peak.slots\nmemory.bytes_at_peak.workspaces\nmemory.bytes_per_rank\n"
-      "memory.bytes_per_rank.activations\nmemory.bytes_per_rank.gradients\nmemory.bytes_per_rank.optimizer\n"
-      "memory.bytes_per_rank.parameters\nmemory.bytes_per_rank.runtime\nmemory.bytes_per_rank.slots\n"
-      "memory.bytes_per_rank.workspaces\nmemory.device_bytes\nmemory.device_has_bytes\nmemory.gradient_pool_"
+      "memory.bytes_per_rank.activations\nmemory.bytes_per_rank.gradients\nmemory.bytes_per_rank."
+      "optimizer\n"
+      "memory.bytes_per_rank.parameters\nmemory.bytes_per_rank.runtime\nmemory.bytes_per_rank."
+      "slots\n"
+      "memory.bytes_per_rank.workspaces\nmemory.device_bytes\nmemory.device_has_bytes\nmemory."
+      "gradient_pool_"
       "bytes\nmemory.lower_bound_"
       "bytes\n"
       "memory.parameter_pool_bytes\nmemory.persistent_bytes\nmemory.run_arena_bytes\n"
       "mesh\nmesh.replicate\nmesh.shard\nmesh.world\n"
-      "model\nmodel.d_model\nmodel.family\nmodel.ffn\nmodel.head_dim\nmodel.heads\nmodel.kv_heads\nmodel."
+      "model\nmodel.d_model\nmodel.family\nmodel.ffn\nmodel.head_dim\nmodel.heads\nmodel.kv_"
+      "heads\nmodel."
       "layers\n"
       "model.matmul_parameters\nmodel.padded_vocab\nmodel.parameters\nmodel.seq_len\nmodel.vocab\n"
       "plan\nplan.execution\nplan.hash\nplan.kind\n"
-      "prologue\nprologue.all_gathers\nprologue.all_reduced_bytes\nprologue.all_reduces\nprologue.cast_"
+      "prologue\nprologue.all_gathers\nprologue.all_reduced_bytes\nprologue.all_reduces\nprologue."
+      "cast_"
       "bytes\n"
-      "prologue.concatenated_bytes\nprologue.copied_bytes\nprologue.gathered_bytes\nprologue.ops\nprologue."
+      "prologue.concatenated_bytes\nprologue.copied_bytes\nprologue.gathered_bytes\nprologue."
+      "ops\nprologue."
       "reduce_scatters\n"
       "prologue.reduced_bytes\n"
-      "recompute\nrecompute.activations\nrecompute.auto\nrecompute.block_units\nrecompute.everything\n"
+      "recompute\nrecompute.activations\nrecompute.auto\nrecompute.block_units\nrecompute."
+      "everything\n"
       "recompute.norms\nrecompute.ops\nrecompute.saved_bytes\nrecompute.seconds\n"
       "roofline\nroofline.by_kind\nroofline.ops\n"
-      "step\nstep.all_gathers\nstep.all_reduced_bytes\nstep.all_reduces\nstep.cast_bytes\nstep.concatenated_"
+      "step\nstep.all_gathers\nstep.all_reduced_bytes\nstep.all_reduces\nstep.cast_bytes\nstep."
+      "concatenated_"
       "bytes\n"
       "step.copied_bytes\nstep.gathered_bytes\nstep.ops\nstep.reduce_scatters\nstep.reduced_bytes\n"
-      "time\ntime.busy_s\ntime.busy_s.compute\ntime.busy_s.gather\ntime.busy_s.reduce\ntime.exposed_by_"
+      "time\ntime.busy_s\ntime.busy_s.compute\ntime.busy_s.gather\ntime.busy_s.reduce\ntime."
+      "exposed_by_"
       "stream_s\n"
-      "time.exposed_by_stream_s.compute\ntime.exposed_by_stream_s.gather\ntime.exposed_by_stream_s.reduce\n"
-      "time.exposed_communication_s\ntime.mfu_causal\ntime.mfu_full\ntime.peak_flops_per_s\ntime.roofline_"
+      "time.exposed_by_stream_s.compute\ntime.exposed_by_stream_s.gather\ntime.exposed_by_stream_s."
+      "reduce\n"
+      "time.exposed_communication_s\ntime.mfu_causal\ntime.mfu_full\ntime.peak_flops_per_s\ntime."
+      "roofline_"
       "s\ntime.step_s\n"
       "time.tokens_per_s\ntime.tokens_per_s_per_rank\n"
-      "wire\nwire.by_collective\nwire.by_collective.all_gather\nwire.by_collective.all_gather.bytes\n"
-      "wire.by_collective.all_gather.count\nwire.by_collective.all_reduce\nwire.by_collective.all_reduce."
+      "wire\nwire.by_collective\nwire.by_collective.all_gather\nwire.by_collective.all_gather."
       "bytes\n"
-      "wire.by_collective.all_reduce.count\nwire.by_collective.reduce_scatter\nwire.by_collective.reduce_"
+      "wire.by_collective.all_gather.count\nwire.by_collective.all_reduce\nwire.by_collective.all_"
+      "reduce."
+      "bytes\n"
+      "wire.by_collective.all_reduce.count\nwire.by_collective.reduce_scatter\nwire.by_collective."
+      "reduce_"
       "scatter.bytes\n"
-      "wire.by_collective.reduce_scatter.count\nwire.by_purpose\nwire.by_purpose.gradient_replicas\nwire.by_"
+      "wire.by_collective.reduce_scatter.count\nwire.by_purpose\nwire.by_purpose.gradient_"
+      "replicas\nwire.by_"
       "purpose.gradients\n"
       "wire.by_purpose.parameters\nwire.by_purpose.statistics\nwire.bytes_per_rank_and_step\n");
   REQUIRE(report["plan"]["hash"] == r.hash);
   REQUIRE(report["options"]["sharding.reshard"] == "after_forward");
   REQUIRE(report["memory"]["arena_bytes"].is_number_integer());
   REQUIRE(report["roofline"]["ops"].size() == r.ops.size());
-  for (const char* key : {"kind", "label", "body", "stream", "runs", "seconds", "flops", "read_bytes",
-                          "write_bytes", "wire_bytes", "bound"})
+  for (const char* key : {"kind", "label", "body", "stream", "runs", "seconds", "flops",
+                          "read_bytes", "write_bytes", "wire_bytes", "bound"})
     REQUIRE(report["roofline"]["ops"][0].contains(key));
   REQUIRE_FALSE(PlanReportJson(r, OpList::kNone)["roofline"].contains("ops"));
 }
@@ -281,10 +305,12 @@ TEST_CASE("the text fits 100 columns and says the figures", "[plan][report]") {
     REQUIRE((line.empty() || line.back() != ' '));
   }
   for (const std::string& part :
-       {r.hash, BytesText(r.memory.arena), BytesText(r.memory.lower_bound), SecondsText(r.time.step),
-        "tokens/s                " + CountText(r.time.tokens_per_second), std::string("all-gather")})
+       {r.hash, BytesText(r.memory.arena), BytesText(r.memory.lower_bound),
+        SecondsText(r.time.step), "tokens/s                " + CountText(r.time.tokens_per_second),
+        std::string("all-gather")})
     REQUIRE_THAT(text, Catch::Contains(part));
-  REQUIRE_THAT(text, Catch::Contains("h.*/ln_2: forms the residual sum h.*/attn.add itself (7 times)"));
+  REQUIRE_THAT(text,
+               Catch::Contains("h.*/ln_2: forms the residual sum h.*/attn.add itself (7 times)"));
 }
 
 TEST_CASE("figures for people keep three digits", "[plan][report]") {
