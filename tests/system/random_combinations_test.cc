@@ -62,7 +62,7 @@ void DrawOptions(Draw& draw, Trial& trial) {
   config.memory.prefetch = draw.Below(4);
   if (MemoryConfig::HasSlots(config.memory.allocator) && draw.Below(2) == 0)
     config.memory.slots = config.memory.prefetch + 1 + draw.Below(3);
-  config.memory.reduce_depth = draw.Below(3);
+  config.memory.reduce_depth = 1 + draw.Below(3);
   config.memory.recompute = draw.Of({Recompute::kNone, Recompute::kNorms, Recompute::kBlock});
   config.sharding.downcast =
       draw.Of({Downcast::kAfterGather, Downcast::kPerGather, Downcast::kAfterUpdate});
