@@ -1,4 +1,8 @@
 // Golden text: what a printable value must look like, kept as a file beside the test.
+//
+// The files are the planner's own output, read by a person when they change: they notice a change,
+// they do not prove that a plan is right. Proofs are elsewhere: the checker and its mutations
+// (checker_test), the symbolic oracle of lowering (lower_test), the closed forms (tests/system).
 #pragma once
 
 #include <string>

@@ -31,6 +31,7 @@ OPTIONS = [
     ("reshard never", ["sharding.reshard=never"]),
     ("reshard after_backward", ["sharding.reshard=after_backward"]),
     ("recompute norms", ["memory.recompute=norms"]),
+    ("recompute block", ["memory.recompute=block"]),
 ]
 BASE = ["data.kind=synthetic", "execution.deterministic=true", "sharding.grad_sync=last", "checkpoint.every=0", "train.eval_every=0",
         # What options are compared with, whatever CONFIG says: as many gathers as there can be, on streams of their own.
