@@ -5,9 +5,9 @@
 // Order    Every rank of the group makes the same calls in the same order, with matching sizes.
 // Threads  One call at a time; only Abort() may come from another thread.
 // Errors   Error(kPeerLost) after Abort() or when a peer has gone, Error(kTimeout) when a peer did
-// not come in time, Error(kComm) when the
-//          sizes of the two sides differ. Each names the op, the group's label, this rank and,
-//          where known, the peer. After any of them every later call throws again.
+//          not come in time, Error(kComm) when the sizes of the two sides differ. Each names the
+//          op, the group's label, this rank and, where known, the peer. After any of them every
+//          later call throws again.
 #pragma once
 
 #include <cstddef>

@@ -23,11 +23,9 @@ class CommFactory {
   // ones over the same ranks. `label` names it in errors.
   //
   // Order    Every member makes the same call; calls for groups that share members come in the same
-  // order on all of them. Other ranks
-  //          take no part.
+  //          order on all of them. Other ranks take no part.
   // Errors   Error(kInvalidArgument) when the list is empty, not ascending, outside the world or
-  // without rank(). As a collective:
-  //          Error(kTimeout), Error(kPeerLost).
+  //          without rank(). As a collective: Error(kTimeout), Error(kPeerLost).
   virtual std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
                                              const std::string& label) = 0;
 

@@ -3,8 +3,8 @@
 // same bits: sums go in rank order (comm/rank_order_sum.h), never through MPI_Reduce.
 //
 // Scratch  A reduction stages one chunk per rank, so scratch does not grow with the buffers. Sums
-// are per element: bits do not depend on
-//          the chunk size. All-gather stages nothing and takes an absent scratch view.
+//          are per element: bits do not depend on the chunk size. All-gather stages nothing and
+//          takes an absent scratch view.
 // Streams  A host stream has run each call on return, so the stream argument is not used.
 #pragma once
 

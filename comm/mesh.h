@@ -1,8 +1,8 @@
 // The mesh of ranks, and the communicators that a rank of it needs.
 //
-// Axes     replicate x shard: world rank = replica * shard + shard_rank, so that a shard group is a
-// run of neighbouring ranks (one node,
-//          fast links) and a replicate group strides over them.
+// Axes     replicate x shard: world rank = replica * shard + shard_rank, so that a
+//          shard group is a run of neighbouring ranks (one node, fast links) and a
+//          replicate group strides over them.
 // Purposes A communicator runs its calls one after the other, so gathers and reductions that shall
 // overlap need one each.
 #pragma once
@@ -72,8 +72,8 @@ class CommSet {
 
   Mesh mesh_;
   CommFactory& factory_;
-  std::unique_ptr<Communicator> world_, shard_gather_, shard_reduce_,
-      replicate_reduce_;  // shard_reduce_ null when shared
+  // shard_reduce_ is null when shared.
+  std::unique_ptr<Communicator> world_, shard_gather_, shard_reduce_, replicate_reduce_;
 };
 
 }  // namespace millrace

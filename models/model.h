@@ -4,12 +4,10 @@
 // Names of units and parameters are a contract: checkpoints, hashes and the
 // Hugging Face tables use them.
 // Layout  Weight matrices are [out, in]. Rows of a fused qkv weight: all query heads, then all key
-// heads, then all value heads; of gate_up: all
-//         gate rows, then all up rows. Tables over the vocabulary store padded_vocab rows, a
-//         multiple of 64.
+//         heads, then all value heads; of gate_up: all gate rows, then all up rows. Tables over the
+//         vocabulary store padded_vocab rows, a multiple of 64.
 // Init    normal(init_std); projections into the residual stream normal(init_std / sqrt(2 layers));
-// norm weights one, biases zero.
-//         Weight decay applies to 2-D parameters.
+//         norm weights one, biases zero. Weight decay applies to 2-D parameters.
 #pragma once
 
 #include <cstdint>

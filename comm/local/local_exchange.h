@@ -26,8 +26,8 @@ struct LocalGroup {
     CommOp op = CommOp::kBarrier;  // of that exchange
     int64_t
         posted = 0,
-        copied =
-            0;  // number of the last exchange published, and of the last one whose pieces it has copied
+        // Number of the last exchange published, and of the last one whose pieces it has copied.
+        copied = 0;
     bool gone = false;  // its communicator has been destroyed
   };
 

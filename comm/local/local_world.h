@@ -4,12 +4,12 @@
 // factory. Nothing is global: two worlds in one process do not know each other.
 //
 // Abort    Aborting any communicator aborts all communicators of the world, those made later
-// included, as a process's death would: a peer
-//          may be waiting on another one. So does a time-out. The destruction of a communicator
-//          whose peers still wait for it is Error(kPeerLost) on them, unless an exception unwinds:
-//          then whoever catches it calls Abort (comm/local/run_ranks.h does).
+//          included, as a process's death would: a peer may be waiting on another one. So does a
+//          time-out. The destruction of a communicator whose peers still wait for it is
+//          Error(kPeerLost) on them, unless an exception unwinds: then whoever catches it calls
+//          Abort (comm/local/run_ranks.h does).
 // Threads  LocalWorld is safe for concurrent use. A factory and a communicator belong to one
-// thread, except for Communicator::Abort.
+//          thread, except for Communicator::Abort.
 #pragma once
 
 #include <memory>

@@ -2,9 +2,8 @@
 // of any back to the caller.
 //
 // Errors   When a rank throws, the world is aborted with its message, so that the others stop; all
-// threads are joined; then the exception
-//          is rethrown on the caller. Among several, the first that is not Error(kPeerLost), which
-//          is what an abort makes of the others.
+//          threads are joined; then the exception is rethrown on the caller. Among several, the
+//          first that is not Error(kPeerLost), which is what an abort makes of the others.
 #pragma once
 
 #include <functional>

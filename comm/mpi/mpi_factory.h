@@ -1,8 +1,8 @@
 // Communicators over the ranks of an MPI world.
 //
-// Abort    Communicator::Abort ends every process of the world (MpiRuntime::Abort): no call of a
-// peer returns, the message is on stderr. Lifetime Communicators and the factory are destroyed
-// before the MpiRuntime.
+// Abort     Communicator::Abort ends every process of the world (MpiRuntime::Abort): no call of a
+//           peer returns, the message is on stderr.
+// Lifetime  Communicators and the factory are destroyed before the MpiRuntime.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 namespace millrace {
 
 struct MpiCommOptions : HostCommOptions {
-  int64_t max_message_bytes =
-      int64_t{1} << 30;  // of one MPI message, whose count is an int; longer pieces are cut
+  // Of one MPI message, whose count is an int; longer pieces are cut.
+  int64_t max_message_bytes = int64_t{1} << 30;
 };
 
 // Error(kInvalidArgument) unless max_message_bytes is in [1, INT_MAX].

@@ -103,9 +103,8 @@ std::string SingletonTrouble(int world_size,
     if (value == nullptr || std::atoi(value) <= 1) continue;
     return fmt::format(
         "launched as one of {} processes ({} is {}), but MPI sees a world of 1: the launcher "
-        "belongs to "
-        "another MPI than the OpenMPI that "
-        "this program is built with. Start it with OpenMPI's mpirun",
+        "belongs to another MPI than the OpenMPI that this program is built with. Start it with "
+        "OpenMPI's mpirun",
         value, name, value);
   }
   return "";

@@ -2,13 +2,11 @@
 // the destructor. OpenMPI 4.1.
 //
 // Threads  MPI_THREAD_SERIALIZED is asked for and required: any thread may use communicators, one
-// at a time. Abort() may be called from any
-//          thread at any time.
+//          at a time. Abort() may be called from any thread at any time.
 // Errors   MPI calls return their codes, which become Error(kComm).
 // Exit     A process that fails must end every rank: MPI_Finalize would wait for the peers for
-// ever. So main catches, and calls Abort with
-//          what it caught. Where it does not (an exception unwinds past the runtime, or a
-//          communicator has failed), the destructor does.
+//          ever. So main catches, and calls Abort with what it caught. Where it does not (an
+//          exception unwinds past the runtime, or a communicator has failed), the destructor does.
 #pragma once
 
 #include <functional>

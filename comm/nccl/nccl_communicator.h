@@ -16,11 +16,10 @@
 // Streams  Streams of the device that the communicator was made with; capturable. Calls do not
 //          block, except that the driver may when a thousand launches are waiting.
 // First    The first call that picks an algorithm connects its channels: it allocates their buffers
-//          and waits
-// calls    on the host for the peers' same call, without a time-out of its own (a watchdog sees it,
-//          Abort ends it). Connect() has done that for few and many elements. What is left (a size
-//          that picks trees, from three ranks on) belongs into an eager call before the capture, as
-//          RecordedStep does. Inside a capture it works, too, if that is a relaxed one, as
+// calls    and waits on the host for the peers' same call, without a time-out of its own (a
+//          watchdog sees it, Abort ends it). Connect() has done that for few and many elements.
+//          What is left (a size that picks trees, from three ranks on) belongs into an eager call
+//          before the capture, as RecordedStep does. Inside a capture it works, too, if that is a relaxed one, as
 //          CudaDevice's are: NCCL 2.28 connects on streams of its own outside the capture
 //          (ncclTransportP2pSetup takes ncclCudaGraphNone).
 // Windows  With options.symmetric, RegisterMemory makes the arena a symmetric window; when one rank
@@ -35,8 +34,8 @@
 // Abort    Stops NCCL's kernels of this communicator; those between windows do not look at the
 //          flag, and end with the process. A captured graph keeps NCCL's state alive until it is
 //          destroyed.
-// Tear-down Graphs that captured calls first, then the communicator, which deregisters windows,
-//          then the memory. NCCL waits for the graphs for ever; the destructor waits for
+// Tear-    Graphs that captured calls first, then the communicator, which deregisters windows, then
+// down     the memory. NCCL waits for the graphs without limit; the destructor waits for
 //          options.timeout, says so on stderr and goes on.
 // Errors   As communicator.h; NCCL's refusals are Error(kComm), kDevice or kPeerLost
 //          in NCCL's words.

@@ -168,8 +168,8 @@ std::string NcclHandle::Destroy(const std::vector<ncclWindow_t>& windows) noexce
     return trouble.has_value()
                ? *trouble
                : fmt::format(
-                     "{}: NCCL has not returned within {} ms; a captured graph that "
-                     "still holds the communicator would explain that",
+                     "{}: NCCL has not returned within {} ms; a captured graph that still holds "
+                     "the communicator would explain that",
                      Where("destroy"), timeout_.count());
   } catch (const std::exception& error) {
     return error.what();

@@ -84,12 +84,10 @@ const std::vector<NcclSetting>& NcclSettings() {
        "multicast objects may not be used on the machines that this runs on"},
       {"NCCL_GRAPH_REGISTER", "0", false,
        "the default registers the buffers of captured calls only, so that they may move and be cut "
-       "into "
-       "channels otherwise than eager ones; a cut decides the order of a ring's additions"},
+       "into channels otherwise than eager ones; a cut decides the order of a ring's additions"},
       {"NCCL_RAS_ENABLE", "0", false,
        "the default runs a thread that keeps lists of all communicators and listens on ports of "
-       "the host, "
-       "for a diagnostic tool that nobody here calls"},
+       "the host, for a diagnostic tool that nobody here calls"},
   };
   return settings;
 }

@@ -21,8 +21,7 @@ std::string ArenaTrouble(const std::byte* base, int64_t bytes) {
                        NCCL_WIN_REQUIRED_ALIGNMENT);
   if (!IsShareable(base))
     return "the memory cannot be mapped by peers; it has to come from CommFactory::AllocateArena, "
-           "with "
-           "NCCL_CUMEM_ENABLE unset or 1";
+           "with NCCL_CUMEM_ENABLE unset or 1";
   return "";
 }
 
@@ -36,9 +35,7 @@ std::string HandleTrouble(ncclWindow_t window) {
   if (window != nullptr && status == cudaSuccess && attributes.type == cudaMemoryTypeDevice)
     return "";
   return "NCCL has no symmetric memory for these GPUs: P2P access between those of a node, "
-         "NCCL_CUMEM_ENABLE "
-         "and "
-         "NCCL_WIN_ENABLE are needed";
+         "NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE are needed";
 }
 
 std::string TextOf(const std::function<void()>& fn) {

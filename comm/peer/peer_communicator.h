@@ -13,8 +13,8 @@
 //          all-gather and a reduce-scatter may overlap, and calls of two communicators. Blocks spin
 //          for peers: peer_call.h says why that ends.
 // Abort    Ends the waits of this rank's kernels; results are undefined then.
-// Tear-down UnregisterMemory and the destructor let the ranks meet: none frees what a peer has
-//          mapped. Not after Abort, nor while an exception unwinds: then the job ends, and its
+// Tear-    UnregisterMemory and the destructor let the ranks meet: none frees what a peer has
+// down     mapped. Not after Abort, nor while an exception unwinds: then the job ends, and its
 //          memory with it.
 // World 1  All is the other communicator's.
 #pragma once

@@ -105,8 +105,8 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh,
   } catch (const Error& error) {  // on all ranks of the group
     trouble = error.what();
   }
-  const std::vector<std::string> all =
-      world->HostAllGather(trouble);  // unmapped before it is freed, too
+  // Unmapped before it is freed, too.
+  const std::vector<std::string> all = world->HostAllGather(trouble);
   const auto first =
       std::find_if(all.begin(), all.end(), [](const std::string& t) { return !t.empty(); });
   return first == all.end() ? "" : *first;

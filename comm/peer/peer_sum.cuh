@@ -8,10 +8,9 @@
 
 namespace millrace {
 
+// One: an element as it lies in memory; Acc: what it is added in; kPack: elements in 16 bytes.
 template <DType D>
-struct
-    SumTraits;  // One: an element as it lies in memory; Acc: what it is added in; kPack: elements in 16
-                // bytes
+struct SumTraits;
 template <>
 struct SumTraits<DType::kF32> {
   using One = float;

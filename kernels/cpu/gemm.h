@@ -1,10 +1,9 @@
 // Single-precision matrix products of OpenBLAS, on the calling thread only.
 //
 // Threads  Callable from several threads at once. The first call sets OpenBLAS to one thread, for
-// the whole process: ranks are
-//          the unit of parallelism.
+//          the whole process: ranks are the unit of parallelism.
 // Order    Bits depend on m, n, k, on which operands are transposed and on the values; not on
-// addresses or leading dimensions.
+//          addresses or leading dimensions.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +26,8 @@ struct Orientation {
 };
 Orientation OrientationOf(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride);
 
-// c[i*ldc + j] = alpha * sum over l of a(i,l)*b(l,j) + beta * c[i*ldc + j].   a [m,k], b [k,n], c [m,n]; beta
-// 0 does not read c.
+// c[i*ldc + j] = alpha * sum over l of a(i,l)*b(l,j) + beta * c[i*ldc + j].
+// a [m,k], b [k,n], c [m,n]; beta 0 does not read c.
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix a, Matrix b, float beta, float* c,
           int64_t ldc);
 

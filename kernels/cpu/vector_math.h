@@ -1,9 +1,9 @@
 // Elementary functions and reductions whose bits depend on operand values and lengths only.
 //
 // Functions   Branch-free scalar code: loops over them vectorise, and a loop's tail gives the bits
-//             of its
-// body. Reductions  Eight explicit lanes: the order of additions is written here, not chosen by a compiler or
-// by an address.
+//             of its body.
+// Reductions  Eight explicit lanes: the order of additions is written here, not chosen by a
+//             compiler or by an address.
 #pragma once
 
 #include <immintrin.h>
@@ -45,9 +45,8 @@ inline float Exp(float x) {
 
 inline float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). No
-// cancellation for x <<
-// 0.
+// tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+// No cancellation for x << 0.
 inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
 inline constexpr float kGeluCubic = 0.07135481627159262f;  // 0.044715 * that
 

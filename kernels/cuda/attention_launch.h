@@ -15,8 +15,8 @@ struct AttentionHeads {
   std::byte* data = nullptr;
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   bool bf16 = false;
-  bool wide =
-      false;  // four elements at a time: D, strides and the address are multiples of four elements
+  // Four elements at a time: D, strides and the address are multiples of four elements.
+  bool wide = false;
 };
 
 // f32 [B,H,T]; nullptr: absent.

@@ -1,7 +1,7 @@
 // Attention in f32, for every head dimension up to 256 and any strides. Forward after
-// FlashAttention-2 (arXiv
-// 2307.08691): a block keeps 64 queries and walks over the keys that they see, with a running
-// maximum and sum per row. Backward: p is recomputed from lse, and with delta = d_out . out
+// FlashAttention-2 (arXiv 2307.08691): a block keeps 64 queries and walks over the keys that they
+// see, with a running maximum and sum per row.
+// Backward: p is recomputed from lse, and with delta = d_out . out
 //   d_s = p * (d_out . v - delta) * scale,  d_q = d_s k,  d_k = d_s^T q,  d_v = p^T d_out.
 // One kernel has a block per 64 queries for d_q, another a block per 64 keys for d_k and
 // d_v, which adds up the query heads of its group: two products more than with atomics, and

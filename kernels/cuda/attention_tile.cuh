@@ -4,7 +4,8 @@
 // rows lie kDepth + 4 floats apart, so that threads that read neighbouring rows use different
 // banks. Thread (x, y), 16 by 16, owns rows y + 16*i of a result, and of its columns
 //   x + 16*j               when the columns are rows of a tile (scores),
-//   16*W*g + W*x + 0..W-1  when they are the columns of a tile (out, gradients), W = Columns<kDepth>::kWidth.
+//   16*W*g + W*x + 0..W-1  when they are the columns of a tile (out, gradients),
+//                          W = Columns<kDepth>::kWidth.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -117,8 +118,8 @@ __device__ __forceinline__ void DotRows(float (&sum)[kI][kJ], const float* a, co
   }
 }
 
-// sum[i][c] += weights[y + 16*i, :] . tile[:, column c of this thread].   weights [.., kInner], its rows
-// kInner + 4 floats apart; tile [kInner, kDepth].
+// sum[i][c] += weights[y + 16*i, :] . tile[:, column c of this thread].
+// weights [.., kInner], its rows kInner + 4 floats apart; tile [kInner, kDepth].
 template <int kDepth, int kInner, int kI>
 __device__ __forceinline__ void AddProduct(float (&sum)[kI][Columns<kDepth>::kPerThread],
                                            const float* weights, const float* tile) {

@@ -255,8 +255,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     CrossEntropyKernel(const CrossEntropyArgs a, const int cached) {
   BeginKernel();
   extern __shared__ uint4 shared[];
-  __shared__ Softmax
-      of_warp[2][kWarp];  // in turn: a warp may still read one when the next row is joined
+  // In turn: a warp may still read one when the next row is joined.
+  __shared__ Softmax of_warp[2][kWarp];
   const RowPacks<E, kWide> packs_of(a, shared, cached);
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int stretch = threads * kUnroll;

@@ -34,8 +34,8 @@ __device__ __forceinline__ Rows PartialOf(const EmbedGradArgs& a, int64_t tile, 
 // d_table; a run that crosses a border of the tile leaves its sum in partials.
 template <Elements E>
 __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
-  __shared__ int32_t
-      key[kMaxTile + 2];  // with the neighbours on either side, -1 where there is none
+  // With the neighbours on either side, -1 where there is none.
+  __shared__ int32_t key[kMaxTile + 2];
   __shared__ int32_t row[kMaxTile];
   const int begin = number * a.table.tile, n = min(a.table.tile, a.rows - begin);
   for (int i = static_cast<int>(threadIdx.x); i < n + 2; i += static_cast<int>(blockDim.x)) {
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradAr
       key[u] = -1;
       if (first + u >= t.tiles) continue;
       key[u] = t.keys[(first + u) * t.tile];
-      raw[u] =
-          LoadRaw<Elements::kF32>(PartialOf(a, first + u, kFromLeft), c, left);  // or leftovers
+      // Or leftovers.
+      raw[u] = LoadRaw<Elements::kF32>(PartialOf(a, first + u, kFromLeft), c, left);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {

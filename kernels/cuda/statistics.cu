@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm)
   BeginKernel();
   __shared__ int found[kFlatThreads / kWarp];
   const int64_t units = a.n / W, stride = int64_t{gridDim.x} * kFlatThreads;
-  const int64_t own =
-      int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;  // first unit of this thread
+  // First unit of this thread.
+  const int64_t own = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;
   int bad = 0;
   for (int64_t first = own; first < units; first += stride * kScanUnroll) {
     Unit<E, W> unit[kScanUnroll];

@@ -89,8 +89,8 @@ class Operands {
 
 struct Candidate {
   MatmulAlgorithm algorithm;
-  bool gelu_grad =
-      false;  // with the kernel that multiplies by GELU's derivative behind each product
+  // With the kernel that multiplies by GELU's derivative behind each product.
+  bool gelu_grad = false;
   std::vector<double> microseconds = {};
   int64_t calls = 1;  // per timing
   std::unique_ptr<Graph> graph = {};

@@ -39,12 +39,12 @@ AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 
 // The op as a sequence of cuDNN calls over `batch` batch rows and `kv_heads` key/value heads
-// with their query heads; the last call of a row may be smaller. kv_heads < Hkv only with
-// batch 1. One call, unless
+// with their query heads; the last call of a row may be smaller. kv_heads < Hkv only with batch 1.
+// One call, unless
 //   - an operand would span 2^31 elements or more,
-//   - or the gradient is deterministic: cuDNN then keeps a whole matrix of score
-//   gradients (below 9.25), and a
-//     call is cut such that it is at most kScoreGradientBytes, as far as one key/value head is.
+//   - or the gradient is deterministic: cuDNN then keeps a whole matrix of score gradients (below
+//     9.25), and a call is cut such that it is at most kScoreGradientBytes, as far as one key/value
+//     head is.
 struct AttentionSlices {
   int64_t batch = 0, kv_heads = 0;
 };

@@ -64,8 +64,8 @@ constexpr double FlopsPerElement(std::string_view op) {
 
 struct OpCost {
   double flops = 0;
-  int64_t read_bytes =
-      0;  // memory traffic if every operand is touched once; scratch is not counted
+  // Memory traffic if every operand is touched once; scratch is not counted.
+  int64_t read_bytes = 0;
   int64_t write_bytes = 0;
 };
 

@@ -31,8 +31,8 @@ inline constexpr int64_t kMatmulTileBytes = int64_t{16} << 20;
 struct MatrixKey {
   bool transposed = false;
   int64_t ld = 1;  // elements; at least the length of a line
-  int64_t alignment =
-      16;  // of every line, bytes: a power of two, at most 16, beyond which no kernel asks
+  // Of every line, bytes: a power of two, at most 16, beyond which no kernel asks.
+  int64_t alignment = 16;
   auto operator<=>(const MatrixKey&) const = default;
 };
 
@@ -62,8 +62,8 @@ V TransposedView(V view) {
   return view;
 }
 
-// The product with a result that is not transposed: where it would be, out^T = b^T a^T.   V: Shape or
-// TensorView.
+// The product with a result that is not transposed: where it would be, out^T = b^T a^T.
+// V: Shape or TensorView.
 template <class V>
 struct Product {
   V a, b, out;
@@ -89,11 +89,13 @@ struct Product {
 // How a GEMM library is used for a matmul.
 enum class MatmulRoute {
   kOneLaunch,  // it forms product and bias, and adds to the destination
-  kWhole,  // it forms the whole f32 product in scratch, after its workspace; a kernel adds and rounds.
-  // For results that round once and are not f32: a library rounds to the result's dtype before
-  // it adds, and chooses another algorithm for that dtype.
-  kTiles,  // the same in tiles, where bits need not be those of another op: f32 operands with a bf16
-           // result, a bias that has another dtype than the result or runs along its lines
+  // It forms the whole f32 product in scratch, after its workspace; a kernel adds and rounds.
+  // For results that round once and are not f32: a library rounds to the result's dtype before it
+  // adds, and chooses another algorithm for that dtype.
+  kWhole,
+  // The same in tiles, where bits need not be those of another op: f32 operands with a bf16 result,
+  // a bias that has another dtype than the result or runs along its lines.
+  kTiles,
 };
 
 // `result`: the layout that receives the product, before any activation. All operands have one

@@ -21,9 +21,10 @@
 
 namespace millrace {
 
-// out[b*T+t, :] = table[tokens[b,t], :] (+ positions[t, :]).   tokens i32 [B,T] (strided), table any [Vp,C],
-// positions any [T,C] optional, out any [R,C]. Token ids are checked against V when data is loaded, not here.
-// `tokens` addresses parity 0; the kernel adds scalars->token_parity * parity_stride elements.
+// out[b*T+t, :] = table[tokens[b,t], :] (+ positions[t, :]).
+// tokens i32 [B,T] (strided), table any [Vp,C], positions any [T,C] optional, out any [R,C].
+// Token ids are checked against V when data is loaded, not here. `tokens` addresses parity 0;
+// the kernel adds scalars->token_parity * parity_stride elements.
 struct EmbedAttrs {
   int64_t parity_stride = 0;
   bool operator==(const EmbedAttrs&) const = default;
@@ -44,10 +45,10 @@ struct EmbedOp : EmbedAttrs {
 };
 
 // d_table[v, :] (=|+=) sum over (b,t) with tokens[b,t] == v of d_out[b*T+t, :], in order of b*T+t;
-// rows that no token names become zero
-// (overwrite) or keep their value. d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].   d_table,
-// d_positions any dtype; each sum is formed in f32 and reaches its destination in one rounding, whatever the
-// update.
+// rows that no token names become zero (overwrite) or keep their value.
+// d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].
+// d_table, d_positions any dtype; each sum is formed in f32 and reaches its destination in one
+// rounding, whatever the update.
 struct EmbedGradAttrs {
   int64_t parity_stride = 0;
   Update table_update = Update::kOverwrite;
@@ -74,10 +75,11 @@ enum class NormKind { kLayer, kRms };
 
 // s = x + residual, rounded to sum's dtype (s = x without residual, and then `sum` is absent);
 // layer: out = (s - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + eps), biased variance
-// (arXiv 1607.06450);
-// rms:   out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps) (arXiv 1910.07467). x, residual,
-//        sum, out any [R,C]; weight, bias any [C]; mean (layer only), rstd f32 [R]. `sum` may be x
-//        or residual itself (in place). Bits do not depend on whether the addition is fused.
+//        (arXiv 1607.06450);
+// rms:   out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps) (arXiv 1910.07467).
+// x, residual, sum, out any [R,C]; weight, bias any [C]; mean (layer only), rstd f32 [R].
+// `sum` may be x or residual itself (in place). Bits do not depend on whether the addition is
+// fused.
 struct NormAttrs {
   NormKind kind = NormKind::kLayer;
   float eps = 1e-5f;
@@ -103,9 +105,10 @@ struct NormOp : NormAttrs {
 
 // Gradient of NormOp with respect to its (summed) input x, weight and bias, with the gradient that
 // bypasses the norm added:
-// d_x = dnorm/dx(d_out) (+ d_bypass).   d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out
-// itself. d_weight[c] (=|+=) sum over rows of d_out*xhat, d_bias[c] (=|+=) sum over rows of d_out;
-// destinations any dtype.
+// d_x = dnorm/dx(d_out) (+ d_bypass);
+// d_weight[c] (=|+=) sum over rows of d_out*xhat, d_bias[c] (=|+=) sum over rows of d_out.
+// d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out itself; d_weight, d_bias any
+// dtype.
 struct NormGradAttrs {
   NormKind kind = NormKind::kLayer;
   Update weight_update = Update::kOverwrite;
@@ -134,10 +137,11 @@ struct NormGradOp : NormGradAttrs {
 
 enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 
-// out[m,n] (=|+=) epilogue(sum over k of a[m,k] * b[k,n]).   a [M,K], b [K,N], out [M,N], any dtypes; one
-// stride of each 2-D view is 1, so a transpose is a view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of
-// that, and `pre` [M,N] receives the value before it. kGeluGrad: times the derivative of tanh-GELU at `pre`,
-// which is read: the gradient with respect to what went into a GELU. Nothing overlaps `pre`.
+// out[m,n] (=|+=) epilogue(sum over k of a[m,k] * b[k,n]).
+// a [M,K], b [K,N], out [M,N], any dtypes; one stride of each 2-D view is 1, so a transpose is a
+// view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of that, and `pre` [M,N] receives the value
+// before it. kGeluGrad: times the derivative of tanh-GELU at `pre`, which is read: the gradient
+// with respect to what went into a GELU. Nothing overlaps `pre`.
 // Rounding  kOnce: the f32 product is complete before it is rounded to out's dtype or added to what
 //           is there, in one rounding, and it has the bits that a dense f32 `out` would receive. So
 //           overwriting a temporary and adding it later (ConcatOp) gives the bits of writing or
@@ -170,7 +174,8 @@ struct MatmulOp : MatmulAttrs {
   }
 };
 
-// out[n] (=|+=) sum over m of x[m,n]: the gradient of a bias.   x any [M,N] (row-strided), out any [N].
+// out[n] (=|+=) sum over m of x[m,n]: the gradient of a bias.
+// x any [M,N] (row-strided), out any [N].
 struct ColumnSumAttrs {
   Update update = Update::kOverwrite;
   bool operator==(const ColumnSumAttrs&) const = default;
@@ -195,8 +200,8 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-// table[t, i, 0..1] = cos, sin of t * inv_freq(i), inv_freq(i) = theta^(-2i/D), scaled.   table f32 [T, D/2,
-// 2]; angles in double.
+// table[t, i, 0..1] = cos, sin of t * inv_freq(i), inv_freq(i) = theta^(-2i/D), scaled.
+// table f32 [T, D/2, 2]; angles in double.
 struct RopeTableAttrs {
   double theta = 10000;
   RopeScaling scaling;
@@ -215,11 +220,9 @@ struct RopeTableOp : RopeTableAttrs {
 
 enum class RopeDirection { kForward, kInverse };
 
-// Rotates pairs (x[i], x[i + D/2]) of each head by the table's angle for its
-// position, in place (arXiv
-// 2104.09864, half-split layout as in
-// HF Llama). kInverse rotates back: the gradient.   x any [B,T,H,D] strided (a slice of a fused QKV row),
-// table f32 [T, D/2, 2].
+// Rotates pairs (x[i], x[i + D/2]) of each head by the table's angle for its position, in place
+// (arXiv 2104.09864, half-split layout as in HF Llama). kInverse rotates back: the gradient.
+// x any [B,T,H,D] strided (a slice of a fused QKV row), table f32 [T, D/2, 2].
 struct RopeAttrs {
   RopeDirection direction = RopeDirection::kForward;
   bool operator==(const RopeAttrs&) const = default;
@@ -238,8 +241,9 @@ struct RopeOp : RopeAttrs {
 
 // Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:];
 // out[b,t,h,:] = sum_u p * v[b,u,h/(H/Hkv),:].
-// lse[b,h,t] = log sum exp of the scaled scores, f32.   q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all
-// strided in dims 0..2. lse optional. On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
+// lse[b,h,t] = log sum exp of the scaled scores, f32, optional.
+// q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all strided in dims 0..2.
+// On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
 struct AttentionAttrs {
   float scale = 1;
   bool operator==(const AttentionAttrs&) const = default;
@@ -260,9 +264,10 @@ struct AttentionOp : AttentionAttrs {
   }
 };
 
-// Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D], d_k, d_v
-// [B,T,Hkv,D]. deterministic: the same bits every time; else blocks of a GPU may add to d_q in the
-// order they finish.
+// Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D],
+// d_k, d_v [B,T,Hkv,D].
+// deterministic: the same bits every time; else blocks of a GPU may add to d_q in the order they
+// finish.
 struct AttentionGradAttrs {
   float scale = 1;
   bool deterministic = true;
@@ -288,7 +293,8 @@ struct AttentionGradOp : AttentionGradAttrs {
   }
 };
 
-// out = a + b, element by element, rounded once.   any, equal shapes, contiguous; out may be a or b.
+// out = a + b, element by element, rounded once.
+// Any dtype, equal shapes, contiguous; out may be a or b.
 template <class V>
 struct AddOp : NoAttrs {
   using Attrs = NoAttrs;
@@ -305,8 +311,9 @@ struct AddOp : NoAttrs {
 enum class ActivationKind { kGelu, kSwiglu };
 
 // gelu (tanh form, HF "gelu_new"): out[r,f] = gelu(x[r,f]), x [R,F].
-// swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns; arXiv
-// 2002.05202). out any [R,F].
+// swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns;
+//         arXiv 2002.05202).
+// out any [R,F].
 struct ActivationAttrs {
   ActivationKind kind = ActivationKind::kGelu;
   bool operator==(const ActivationAttrs&) const = default;
@@ -323,8 +330,8 @@ struct ActivationOp : ActivationAttrs {
   }
 };
 
-// d_x from d_out and the forward input x. d_x has x's shape and may be x itself; for
-// gelu it may be d_out itself.
+// d_x from d_out and the forward input x.
+// d_x has x's shape and may be x itself; for gelu it may be d_out itself.
 struct ActivationGradAttrs {
   ActivationKind kind = ActivationKind::kGelu;
   bool operator==(const ActivationGradAttrs&) const = default;
@@ -345,12 +352,14 @@ struct ActivationGradOp : ActivationGradAttrs {
 enum class LossOutput { kLossOnly, kLossAndGradient };
 
 // Cross entropy of a chunk of rows. For row r of the chunk (row_begin + r = b*T + t of the
-// microbatch), target y = targets[b,t]: loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with
-// gradient, in place, logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) *
-// scalars->inv_valid_tokens for v < V, and 0 for V <= v < Vp. A target < 0 is not counted and its
-// gradient row is 0. logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided,
-// parity as EmbedOp; loss_sum f64 [1] (=|+=), summed in a fixed order. scalars->inject_loss_nan !=
-// 0 makes loss_sum NaN (fault injection).
+// microbatch), target y = targets[b,t]:
+// loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with gradient, in place,
+// logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) * scalars->inv_valid_tokens for v < V,
+//                0 for V <= v < Vp.
+// A target < 0 is not counted and its gradient row is 0.
+// logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided, parity as EmbedOp;
+// loss_sum f64 [1] (=|+=), summed in a fixed order.
+// scalars->inject_loss_nan != 0 makes loss_sum NaN (fault injection).
 struct CrossEntropyAttrs {
   int64_t row_begin = 0;
   int64_t vocab = 0;
@@ -374,8 +383,8 @@ struct CrossEntropyOp : CrossEntropyAttrs {
   }
 };
 
-// out[0, :] = x[scalars->generate_row, :]: the row whose logits generation wants.   x any [R,C], out same
-// dtype [1,C].
+// out[0, :] = x[scalars->generate_row, :]: the row whose logits generation wants.
+// x any [R,C], out same dtype [1,C].
 template <class V>
 struct SelectRowOp : NoAttrs {
   using Attrs = NoAttrs;

@@ -1,8 +1,8 @@
 // Argument structs of the kernel ops that surround the model: sharding, gradients, statistics,
 // update. Conventions as in model_ops.h.
 //
-// Flat views are 1-D and contiguous. n is the numel of the view. u indexes flat
-// parameters, U is their number.
+// Flat views are 1-D and contiguous. n is the numel of the view.
+// u indexes flat parameters, U is their number.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace millrace {
 
-// out[i] = x[i] converted to out's dtype (round to nearest even).   x, out any [n]. The downcast before a
-// gather, the bf16 wire copy.
+// out[i] = x[i] converted to out's dtype (round to nearest even).   x, out any [n].
+// The downcast before a gather, the bf16 wire copy.
 template <class V>
 struct CastOp : NoAttrs {
   using Attrs = NoAttrs;
@@ -27,8 +27,8 @@ struct CastOp : NoAttrs {
   }
 };
 
-// out[i] (=|+=) x[i]: one parameter's gradient into its slice of the flat gradient.   any [n]; f32 sum, one
-// rounding.
+// out[i] (=|+=) x[i]: one parameter's gradient into its slice of the flat gradient.
+// Any dtype [n]; f32 sum, one rounding.
 struct ConcatAttrs {
   Update update = Update::kOverwrite;
   bool operator==(const ConcatAttrs&) const = default;
@@ -69,7 +69,8 @@ struct Range {
 };
 using RangeList = std::shared_ptr<const std::vector<Range>>;
 
-// flat[i] = 0 for i in ranges: the gaps between parameters and the tail of a flat gradient.   any [n].
+// flat[i] = 0 for i in ranges: the gaps between parameters and the tail of a flat gradient.
+// Any dtype [n].
 struct ZeroRangesAttrs {
   RangeList ranges;
   bool operator==(const ZeroRangesAttrs&) const = default;
@@ -85,9 +86,10 @@ struct ZeroRangesOp : ZeroRangesAttrs {
   }
 };
 
-// bad_count[0] (=|+=) number of non-finite x[i]: this rank's own contribution, before reduction.   x any [n],
-// bad_count f64 [1]. When scalars->inject_grad_unit == unit, x[inject_index] is set to NaN first (fault
-// injection), hence the access.
+// bad_count[0] (=|+=) number of non-finite x[i]: this rank's own contribution, before reduction.
+// x any [n], bad_count f64 [1].
+// When scalars->inject_grad_unit == unit, x[inject_index] is set to NaN first (fault injection),
+// hence the access.
 struct FiniteScanAttrs {
   int64_t unit = 0;
   int64_t inject_index = 0;
@@ -125,21 +127,23 @@ enum class ScheduleKind { kConstant, kCosine, kWsd };
 
 // lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup
 // counted against decay_steps:
-// constant: lr;  cosine: min_lr + (lr-min_lr)*(1+cos(pi*min(1, s/decay)))/2;
-// wsd: lr until total - decay_steps, then linear to min_lr at total (warm-up, stable, decay; arXiv
-// 2404.06395). A decay of 0 steps is over as soon as it begins.
+// constant: lr;
+// cosine:   min_lr + (lr-min_lr)*(1+cos(pi*min(1, s/decay)))/2;
+// wsd:      lr until total - decay_steps, then linear to min_lr at total (warm-up, stable, decay;
+//           arXiv 2404.06395).
+// A decay of 0 steps is over as soon as it begins.
 struct LearningRate {
   ScheduleKind kind = ScheduleKind::kConstant;
   double lr = 0, min_lr = 0;
   int64_t warmup = 0;
-  int64_t decay_steps =
-      0;  // cosine: steps from the end of warm-up to min_lr; wsd: length of the final decay
+  // Cosine: steps from the end of warm-up to min_lr; wsd: length of the final decay.
+  int64_t decay_steps = 0;
   int64_t total_steps = 0;
   bool operator==(const LearningRate&) const = default;
 };
 
-// The value above for one step. Shared by backends, the config check and the
-// tests' oracle is written apart.
+// The value above for one step. Shared by backends and the config check; the tests' oracle is
+// written apart.
 double LearningRateAt(const LearningRate& schedule, int64_t step);
 
 // First op of a step: scalars->lr = LearningRateAt(schedule, scalars->step).
@@ -159,15 +163,21 @@ struct BeginStepOp : BeginStepAttrs {
 };
 
 // Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in
-// order. rows f64 [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U),
-// bad_count per flat parameter (U), loss_sum]. loss = sum over r of loss_sum * inv_valid_tokens;
-// grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares); ranks are numbered
-// replica-major: rank = replica * shard_world + shard_rank, so replica 0 is ranks [0, shard_world).
+// order.
+//
+// rows f64 [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U),
+//   bad_count per flat parameter (U), loss_sum].
+// loss = sum over r of loss_sum * inv_valid_tokens;
+// grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares).
+// Ranks are numbered replica-major: rank = replica * shard_world + shard_rank, so replica 0 is
+// ranks [0, shard_world).
 // finite = loss, every bad_count == 0 and grad_norm finite; the offender is the lowest rank with a
-// bad loss (unit -1), else the lowest (unit, rank) with bad_count > 0. spike = finite,
-// scalars->max_loss > 0 and loss > scalars->max_loss; its offender is unit
-// -3 of no rank. applied = finite and no spike; applied: adam_t += 1; else skipped += 1. clip <= 0
-// turns clipping off (clip_scale = 1), which is 1 also when the update is not applied.
+// bad loss (unit -1), else the lowest (unit, rank) with bad_count > 0.
+// spike = finite, scalars->max_loss > 0 and loss > scalars->max_loss; its offender is unit -3 of
+// no rank.
+// applied = finite and no spike. applied: adam_t += 1; else skipped += 1.
+// clip <= 0 turns clipping off (clip_scale = 1); clip_scale is 1 also when the update is not
+// applied.
 struct StepStatsAttrs {
   int64_t units = 0;
   int64_t shard_world = 1;
@@ -186,14 +196,18 @@ struct StepStatsOp : StepStatsAttrs {
   }
 };
 
-// AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit
-// unless scalars->applied. g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v +
-// (1-b2)*g^2; t = scalars->adam_t;
-// w = master * (1 - lr*wd*[i in decay]); master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps);  f32,
-// bias corrections in double. master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n]
-// receives the downcast of the new master, also when the step is skipped. decay holds ranges of the whole
-// flat parameter; element i of the shard is flat element shard_rank * n + i, and shard_rank comes from the
-// executor through flat_begin, set when the op is bound.
+// AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit unless
+// scalars->applied.
+//
+// g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
+// w = master * (1 - lr*wd*[i in decay]);
+// master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps).
+// f32; bias corrections in double.
+//
+// master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n] receives the downcast of
+// the new master, also when the step is skipped. decay holds ranges of the whole flat parameter;
+// element i of the shard is flat element shard_rank * n + i, and shard_rank comes from the executor
+// through flat_begin, set when the op is bound.
 struct AdamWAttrs {
   RangeList decay;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
@@ -223,8 +237,8 @@ struct AdamWOp : AdamWAttrs {
 enum class AxisGroup { kShard, kReplicate, kWorld };
 enum class CommPurpose { kGather, kReduce };
 
-// full[r*n + i] = (shard of rank r)[i], r over the group.   any dtype. In place when shard is slice `rank` of
-// full; then `shard` is absent.
+// full[r*n + i] = (shard of rank r)[i], r over the group.   Any dtype.
+// In place when shard is slice `rank` of full; then `shard` is absent.
 struct AllGatherAttrs {
   AxisGroup group = AxisGroup::kShard;
   CommPurpose purpose = CommPurpose::kGather;
@@ -243,9 +257,8 @@ struct AllGatherOp : AllGatherAttrs {
   }
 };
 
-// shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank
-// order, one rounding to the
-// dtype.   full [world*n], shard [n].
+// shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank order, one
+// rounding to the dtype.   full [world*n], shard [n].
 struct ReduceScatterAttrs {
   AxisGroup group = AxisGroup::kShard;
   CommPurpose purpose = CommPurpose::kReduce;
@@ -264,9 +277,8 @@ struct ReduceScatterOp : ReduceScatterAttrs {
   }
 };
 
-// buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank
-// order: the same bits on every
-// rank.   f32 or bf16 [n], in place.
+// buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on
+// every rank.   f32 or bf16 [n], in place.
 struct AllReduceAttrs {
   AxisGroup group = AxisGroup::kReplicate;
   CommPurpose purpose = CommPurpose::kReduce;

@@ -15,8 +15,8 @@
 namespace millrace {
 
 struct TunedMatmul {
-  std::string
-      algorithm;  // hex digits, two per byte; none: a product and a kernel behind it are faster
+  // Hex digits, two per byte; none: a product and a kernel behind it are faster.
+  std::string algorithm;
   std::string description;          // for people: "id 66, tile 23, stages 36, split-K 1, ..."
   double microseconds = 0;          // of one product, operands not in the cache
   double default_microseconds = 0;  // the same with the library's own first choice

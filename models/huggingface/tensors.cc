@@ -19,8 +19,8 @@ struct Entry {
 };
 
 struct FamilyTable {
-  std::string_view
-      prefix;  // of everything but the head: absent in folders saved from the bare model
+  // Of everything but the head: absent in folders saved from the bare model.
+  std::string_view prefix;
   std::string_view block_prefix;  // before the block's number
   std::vector<Entry> block;
   std::vector<Entry> outside;  // without the head

@@ -1,10 +1,9 @@
 // Which Hugging Face tensors hold which of our parameters, for GPT2LMHeadModel and
 // LlamaForCausalLM.
 //
-// Layout   Ours are [out, in]. GPT-2's linear weights are stored [in, out]
-// (transformers' Conv1D), so they are
-//          transposed; everything else is stored as ours. Llama's q, k and v are row ranges of our
-//          fused qkv, its gate and up of our gate_up.
+// Layout   Ours are [out, in]. GPT-2's linear weights are stored [in, out] (transformers' Conv1D),
+//          so they are transposed; everything else is stored as ours. Llama's q, k and v are row
+//          ranges of our fused qkv, its gate and up of our gate_up.
 // Padding  Neither side's tensors contain the padded rows of a vocabulary.
 #pragma once
 

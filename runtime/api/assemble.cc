@@ -161,9 +161,7 @@ std::string ModelIdentity(const Config& config) {
   const ModelOptions o = ModelOptionsOf(config);
   return fmt::format(
       "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} "
-      "tied={} "
-      "activation={} norm_eps={} rope_theta={} "
-      "rope_scaling={}/{}/{}/{}",
+      "tied={} activation={} norm_eps={} rope_theta={} rope_scaling={}/{}/{}/{}",
       o.family == ModelFamily::kGpt2 ? "gpt2" : "llama", o.layers, o.d_model, o.heads, o.kv_heads,
       o.head_dim, o.ffn, o.vocab, o.seq_len, o.tied,
       o.activation == ActivationKind::kGelu ? "gelu" : "swiglu", o.norm_eps, o.rope_theta,

@@ -20,8 +20,8 @@ namespace millrace {
 // What planning has to know about a backend and its transport.
 struct BackendTraits {
   Backend backend = Backend::kCpu;
-  int64_t comm_scratch_bytes =
-      0;  // staging per communicator purpose; ScratchBytes of comm/host_collectives.h for host transports
+  // Staging per communicator purpose; ScratchBytes of comm/host_collectives.h for host transports.
+  int64_t comm_scratch_bytes = 0;
   int64_t device_arena_bytes = 0;  // what a rank's device has for the arena; 0: not known
 };
 

@@ -80,8 +80,8 @@ struct RunComparison {
   std::vector<SkippedStep> skipped_a, skipped_b;
   std::vector<RolledBackStep> rolled_back_a, rolled_back_b;
   std::vector<HashComparison> hashes;  // in the order of kFinalHashNames
-  std::vector<Difference>
-      keys;  // configuration keys that differ, but for run.dir; world and backend too
+  // Configuration keys that differ, but for run.dir; world and backend too.
+  std::vector<Difference> keys;
   std::vector<Difference> stages;  // plan stages that differ, in the order of kPlanStageNames
   // What the runs ran on, in the order recorded, but for host, start and command: no part of any
   // verdict. The steps of changes do not count, their order does.

@@ -174,8 +174,7 @@ class WeightReader {
       const auto differs = std::mismatch(block.begin(), block.end(), table.begin() + begin);
       MR_REQUIRE(ErrorCode::kData, differs.first == block.end(),
                  "{}: config.json ties the head to the embedding, but {} holds {} at element {}, "
-                 "where the "
-                 "embedding holds {}; the head would be lost",
+                 "where the embedding holds {}; the head would be lost",
                  folder_.path(), *match_.tied_head, *differs.first,
                  begin + (differs.first - block.begin()), *differs.second);
     }
@@ -318,8 +317,7 @@ Config ApplyHuggingFaceConfig(const LoadedConfig& loaded, const std::string& fol
   if (result.data.kind == DataConfig::Kind::kText && HasTokenizer(folder))
     problems.push_back(
         "data.kind = text feeds bytes, but the folder has a tokenizer, whose ids the model was "
-        "trained on; "
-        "tokenize beforehand and set data.kind to tokens");
+        "trained on; tokenize beforehand and set data.kind to tokens");
   if (problems.empty())
     for (const ConfigProblem& problem : Validate(result, {.world = loaded.world, .has_cuda = true}))
       problems.push_back(fmt::format("{}: {}", fmt::join(problem.keys, ", "), problem.text));

@@ -68,8 +68,8 @@ class Guard {
   };
 
   GuardConfig config_;
-  std::deque<Loss>
-      losses_;  // of the last window + 1 steps with a finite one, where spikes are watched for
+  // Of the last window + 1 steps with a finite one, where spikes are watched for.
+  std::deque<Loss> losses_;
   int64_t data_shift_ = 0;
   std::vector<RollBack> roll_backs_;
 };

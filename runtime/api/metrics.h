@@ -1,5 +1,5 @@
-// Files that a run leaves: metrics.jsonl, a line per step, and summary.json at
-// the end. Rank 0 writes them.
+// Files that a run leaves: metrics.jsonl, a line per step, and summary.json at the end. Rank 0
+// writes them.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@ namespace millrace {
 // What becomes of lines that an earlier run left beyond the step that this one goes on from.
 enum class OldMetrics {
   kDropTail,  // the same run, trained again from its last checkpoint: the lines come again
-  kSetAside  // another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl, and
+  // Another run, which begins anew in the same folder: the file becomes metrics.old-<n>.jsonl, and
   // summary.json, timeline.json, config.json, restarts.jsonl, roll_backs.jsonl and the folder
-  // tensorboard follow it
+  // tensorboard follow it.
+  kSetAside
 };
 
 // metrics.jsonl of a call.
 //
-// Full disk  Lines that it does not take wait in memory and are written before the next one, in order; the
-//            caller decides whether to go on.
+// Full disk  Lines that it does not take wait in memory and are written before the next one, in
+//            order; the caller decides whether to go on.
 // Threads    Append from one, Sync from any.
 class MetricsFile {
  public:

@@ -63,8 +63,7 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step,
       const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
       MR_REQUIRE(ErrorCode::kCheckpoint, line.is_object(),
                  "{} is damaged: line {} is {}, not an object; without the file its roll-backs are "
-                 "forgotten, "
-                 "and their data are read again",
+                 "forgotten, and their data are read again",
                  path, lines.size() + 1, Shown(text));
       const Json& after = line.at("state");
       const Json& to = line.at("to");

@@ -43,8 +43,8 @@ inline constexpr std::array<std::string_view, 4> kFinalHashNames = {"param_hash"
 
 struct RecordedSummary {
   int64_t last_step = 0;
-  std::map<std::string, std::string>
-      hashes;  // by kFinalHashNames; "" where there is nothing to hash
+  // By kFinalHashNames; "" where there is nothing to hash.
+  std::map<std::string, std::string> hashes;
   std::map<std::string, std::string> plan_stages;  // of its last call
 };
 

@@ -31,8 +31,8 @@ struct Environment {
   BackendTraits traits;
   CommSharing sharing = CommSharing::kSeparate;
   ProfilerRanges* ranges = nullptr;  // null: no profiler listens
-  bool peer_memory =
-      false;  // whether the factory's communicators gather and reduce over peers' memory
+  // Whether the factory's communicators gather and reduce over peers' memory.
+  bool peer_memory = false;
   // Called once, before the engine is made and any op is issued: chooses the algorithms of the
   // plans' ops, the same on all ranks (a collective), and returns what tells one choice from
   // another. Null: nothing to choose.

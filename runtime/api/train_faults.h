@@ -17,7 +17,8 @@ struct TrainFault {
   std::string unit;  // of those kinds that have one
   enum class Kind {
     kNotFinite,  // NaN in the rank's gradient of the unit; without a unit, in its loss
-    kSkip,  // the rank leaves out the step's collectives from the unit's first one on: the job hangs
+    // The rank leaves out the step's collectives from the unit's first one on: the job hangs.
+    kSkip,
     kSwap,    // the rank issues the unit's first collective after the next one: nobody hangs
     kFlip,    // a bit of the rank's master weights of the unit is another before the step
     kTokens,  // the rank reads noise instead of its tokens

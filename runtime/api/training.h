@@ -26,8 +26,8 @@ struct StepReport {
   int64_t tokens = 0;  // seen so far, all ranks
   double step_ms = 0, tokens_per_s = 0, mfu = 0;
   double enqueue_us = 0;  // host time to issue the step; on a host device, to run it
-  int64_t peak_bytes =
-      0;  // most memory in use so far: this rank's device, or its process's resident size
+  // Most memory in use so far: this rank's device, or its process's resident size.
+  int64_t peak_bytes = 0;
   int64_t skipped = 0;   // updates skipped so far
   bool applied = true;   // the update; else why not:
   std::string offender;  // "gradient of unit h.0 on rank 1", "loss 8.1 above 3.2"
@@ -36,8 +36,8 @@ struct StepReport {
   int64_t data_step = 0;  // whose data it read: `step`, and later after roll-backs
   std::vector<RollBack> rolled_back;  // to the step before this one
   int64_t roll_backs = 0;             // of the run so far
-  std::optional<double>
-      eval_loss;  // held-out loss after this step, when train.eval_every asks for it
+  // Held-out loss after this step, when train.eval_every asks for it.
+  std::optional<double> eval_loss;
   double eta_s = 0;
   SaveFigures saves;  // since the step before
 };

@@ -1,9 +1,8 @@
 // The one exception type, its codes, and the always-on checks that throw it.
 //
 // MR_CHECK*   our own mistake: throws kInternal, text prefixed with file:line.
-// MR_REQUIRE  the outside world's: throws the given code; the text is for people, so
-// no file:line. Name the key,
-//             file, tensor, unit or rank, the value, and what is allowed.
+// MR_REQUIRE  the outside world's: throws the given code; the text is for people, so no file:line.
+//             Name the key, file, tensor, unit or rank, the value, and what is allowed.
 // A message is required, in fmt syntax. All checks stay on in release builds. Not called CHECK:
 // Catch2 owns that.
 #pragma once

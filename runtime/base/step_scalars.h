@@ -21,10 +21,9 @@ struct StepScalars {
   int64_t token_parity;  // which half of the token buffer this step reads: 0 or 1
   int64_t generate_row;  // generation: row of the sequence whose logits are wanted
   int64_t inject_loss_nan;  // fault injection (tests): != 0 makes this rank's loss NaN
-  int64_t
-      inject_grad_unit;  // fault injection (tests): flat parameter whose gradient gets a NaN on this
-                         // rank; -1 none
-  double max_loss;       // a loss above it is a spike, and its update is not applied; 0: none is
+  // Fault injection (tests): flat parameter whose gradient gets a NaN on this rank; -1 none.
+  int64_t inject_grad_unit;
+  double max_loss;  // a loss above it is a spike, and its update is not applied; 0: none is
 
   // Written by BeginStep.
   double lr;  // learning rate of this step
@@ -33,8 +32,8 @@ struct StepScalars {
   double loss;        // sum over valid tokens * inv_valid_tokens
   double grad_norm;   // global L2 norm before clipping
   double clip_scale;  // min(1, clip / grad_norm); 1 when clipping is off
-  int64_t
-      applied;  // 1: loss and every gradient are finite, the loss is no spike: the update is applied
+  // 1: loss and every gradient are finite, the loss is no spike: the update is applied.
+  int64_t applied;
   int64_t offender_unit;  // flat parameter with the first non-finite gradient, or one of the above
   int64_t offender_rank;  // world rank that contributed it; -1 none
 

@@ -133,9 +133,7 @@ std::vector<Key> MakeKeys() {
           "Width of a head; even for llama. null: `d_model / heads`."),
       KEY(model.ffn, From(1, 10 * kMillion),
           "Hidden width of the feed-forward layer. null: `4 d_model` for gpt2; `8/3 d_model`, up "
-          "to a "
-          "multiple "
-          "of 256, for llama."),
+          "to a multiple of 256, for llama."),
       KEY(model.vocab, From(1, 10 * kMillion),
           "Vocabulary. At least 256 for bytes; needed for `data.kind: tokens`. null: 256."),
       KEY(model.seq_len, From(1, 4194304), "Tokens per sequence, and positions of gpt2."),
@@ -149,9 +147,7 @@ std::vector<Key> MakeKeys() {
       KEY(model.init_std, From(0, 10), "Standard deviation of the initial weights."),
       KEY(model.init_from, any,
           "Hugging Face folder (config.json, safetensors) to start from; model keys given here "
-          "must agree "
-          "with "
-          "it. null: random."),
+          "must agree with it. null: random."),
       ROPE_KEY(rope_type, any, "Kind of rotary frequency scaling; llama only."),
       ROPE_KEY(factor, AtLeast(1), "Divides the lowest frequencies."),
       ROPE_KEY(low_freq_factor, Above(0),
@@ -165,8 +161,7 @@ std::vector<Key> MakeKeys() {
       KEY(data.path, any, "File or folder to train on. Needed unless `data.kind` is synthetic."),
       KEY(data.val_path, any,
           "File or folder to evaluate on. null: the files of `data.path` with val in their names "
-          "(token "
-          "files), else its last tenth, which is then not trained on."),
+          "(token files), else its last tenth, which is then not trained on."),
       KEY(data.tokenizer, any, "`bytes`: one token per byte. Others are not read yet."),
       KEY(data.shuffle_seed, From(0, kMaxSeed),
           "Decides the order of the samples, the same at any world size."),
@@ -178,9 +173,7 @@ std::vector<Key> MakeKeys() {
           "Microbatches per step. null: 1, or what `train.global_batch` asks for."),
       KEY(train.global_batch, From(1, 1000 * kMillion),
           "Sequences per step over all ranks: `micro_batch * accumulate * world`. Sets "
-          "`train.accumulate`, "
-          "or "
-          "checks it. null: no say."),
+          "`train.accumulate`, or checks it. null: no say."),
       KEY(train.seed, From(0, kMaxSeed),
           "Decides the initial weights, the same at any world size."),
       KEY(train.eval_every, From(0, 1000 * kMillion),
@@ -195,13 +188,11 @@ std::vector<Key> MakeKeys() {
       KEY(optimizer.clip, AtLeast(0), "Largest global gradient norm. 0: no clipping."),
       KEY(optimizer.schedule.kind, any,
           "After a linear warm-up: `constant`; `cosine` decay; `wsd`: constant, then a linear "
-          "decay at the "
-          "end."),
+          "decay at the end."),
       KEY(optimizer.schedule.warmup, From(0, 1000 * kMillion), "Steps of linear warm-up."),
       KEY(optimizer.schedule.decay_steps, From(1, 1000 * kMillion),
           "Steps of decay: after the warm-up for cosine, the last ones of the run for wsd. null: "
-          "all that "
-          "follow the warm-up; a fifth of `train.steps`."),
+          "all that follow the warm-up; a fifth of `train.steps`."),
       KEY(optimizer.schedule.min_lr, From(0, 1000), "Learning rate at the end of the decay."),
 
       KEY(parallel.shard, From(1, kMillion),
@@ -220,36 +211,28 @@ std::vector<Key> MakeKeys() {
           "`memory.budget_gib`."),
       KEY(sharding.downcast, any,
           "Where fp32 shards become compute weights: after each gather, before it, or once after "
-          "the update. "
-          "The bits are the same."),
+          "the update. The bits are the same."),
       KEY(sharding.grad_sync, any,
           "Reduce gradients in every microbatch, or in the last one only."),
       KEY(sharding.grad_concat, any,
           "Copy gradients into the reduction's bucket in every microbatch, in the last, or never: "
-          "`direct` "
-          "lets "
-          "the weight-gradient kernels write there."),
+          "`direct` lets the weight-gradient kernels write there."),
       KEY(sharding.blocks_per_unit, From(1, 10000), "Transformer blocks gathered together."),
 
       KEY(memory.allocator, any, "How gathered weights and gradients get their addresses."),
       KEY(memory.prefetch, From(0, 64), "Units gathered ahead of their use."),
       KEY(memory.slots, From(1, 128),
           "Buckets of the allocators coloured, max_pool and fixed; at least prefetch + 1. The "
-          "others have "
-          "none, nor do blocks that stay gathered (sharding.reshard never, after_backward): each "
-          "has its own "
-          "place. null: prefetch + 1."),
+          "others have none, nor do blocks that stay gathered (sharding.reshard never, "
+          "after_backward): each has its own place. null: prefetch + 1."),
       KEY(memory.reduce_depth, From(1, 64), "Reductions in flight before backward waits."),
       KEY(memory.recompute, any,
           "What backward computes again: nothing, norms and activations, or whole blocks. `auto`: "
-          "the "
-          "cheapest of these in as many blocks as `memory.budget_gib` asks for, or the device's "
-          "memory if "
-          "no budget is given. The bits are the same."),
+          "the cheapest of these in as many blocks as `memory.budget_gib` asks for, or the "
+          "device's memory if no budget is given. The bits are the same."),
       KEY(memory.budget_gib, From(1e-6, 1e9),
           "Largest arena per rank, in GiB: `recompute: auto` stays within it, `reshard: auto` "
-          "fills it, a "
-          "plan above it is refused. null: no limit."),
+          "fills it, a plan above it is refused. null: no limit."),
 
       KEY(execution.backend, any,
           "`auto`: cuda where it is built in and a GPU is present, else cpu."),
@@ -259,35 +242,26 @@ std::vector<Key> MakeKeys() {
           "Forbid kernels whose bits depend on timing. The CPU has none."),
       KEY(execution.overlap_weight_gradients, any,
           "Compute gradients of weights beside those of activations, on the reduce stream. null: "
-          "on GPUs, "
-          "where tokens of a microbatch times `model.d_model` are at most 2^23: such products "
-          "leave room for "
-          "others."),
+          "on GPUs, where tokens of a microbatch times `model.d_model` are at most 2^23: such "
+          "products leave room for others."),
       KEY(execution.tune, any,
           "Measure the GPU library's algorithms for the plan's products and take the fastest, "
-          "once: what was "
-          "measured is kept in `execution.tuning_file`. false: the library's first suggestions."),
+          "once: what was measured is kept in `execution.tuning_file`. false: the library's first "
+          "suggestions."),
       KEY(execution.tuning_file, any,
           "Algorithms to use, and where newly measured ones go; runs that share it have the same "
-          "bits. null: "
-          "`tuning.json` in `run.dir`."),
+          "bits. null: `tuning.json` in `run.dir`."),
       KEY(execution.programmatic_launch, any,
           "Set a kernel of a graph up before the one ahead of it is complete: as soon as that "
-          "one's blocks "
-          "end, or begin. The bits are the same."),
+          "one's blocks end, or begin. The bits are the same."),
       KEY(execution.peer_memory, any,
           "All-gather and reduce-scatter by kernels of our own that load and store other GPUs' "
-          "memory over "
-          "NVLink, in place of NCCL's, and sum in rank order. `on`: stop where that cannot be: it "
-          "takes GPUs "
-          "of one host, at most 8 to a copy of the parameters. `auto`: where it can be; the start "
-          "of a run "
-          "says which."),
+          "memory over NVLink, in place of NCCL's, and sum in rank order. `on`: stop where that "
+          "cannot be: it takes GPUs of one host, at most 8 to a copy of the parameters. `auto`: "
+          "where it can be; the start of a run says which."),
       KEY(execution.watchdog_s, From(0, 86400),
           "Seconds without any progress after which the job ends with exit code 71, naming the "
-          "rank that "
-          "holds "
-          "it up. 0: never."),
+          "rank that holds it up. 0: never."),
 
       KEY(checkpoint.every, From(0, 1000 * kMillion),
           "Steps between checkpoints. 0: only at the end."),
@@ -296,39 +270,27 @@ std::vector<Key> MakeKeys() {
           "Checkpoints of steps that are multiples of this stay for good. null: none does."),
       KEY(checkpoint.keep_best, From(0, 10000),
           "Checkpoints with the lowest held-out loss that stay as well; `checkpoint.every` must be "
-          "a "
-          "multiple "
-          "of `train.eval_every`."),
+          "a multiple of `train.eval_every`."),
       KEY(checkpoint.asynchronous, any,
           "Training waits for a copy of the state in host memory only (12 bytes per parameter, "
-          "divided by "
-          "`parallel.shard`), which is written while steps go on. false: training waits until it "
-          "is on "
-          "disk."),
+          "divided by `parallel.shard`), which is written while steps go on. false: training waits "
+          "until it is on disk."),
       KEY(checkpoint.on_error, any,
           "When the disk refuses a checkpoint: `continue` training and say so, or `stop` with exit "
-          "code 74, "
-          "as the last one of a run always does. Earlier ones stay as they are."),
+          "code 74, as the last one of a run always does. Earlier ones stay as they are."),
       KEY(checkpoint.resume, any,
           "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is "
-          "none; "
-          "`never`: start anew."),
+          "none; `never`: start anew."),
 
       KEY(guard.non_finite, any,
           "A step whose loss or gradients are not finite: `skip` its update on all ranks; "
-          "`roll_back` to the "
-          "newest sound checkpoint and leave out the data of the steps from there through this "
-          "one; `stop` "
-          "with "
-          "exit code 73, saving nothing."),
+          "`roll_back` to the newest sound checkpoint and leave out the data of the steps from "
+          "there through this one; `stop` with exit code 73, saving nothing."),
       KEY(guard.loss_spike, any,
           "The same for a step whose loss is a spike: above median + spike_factor * max(1.4826 * "
-          "median "
-          "absolute "
-          "deviation, 0.001 * median) of the last spike_window finite losses, that of the step "
-          "just before "
-          "it "
-          "left out. There is none before there are so many. null: not watched."),
+          "median absolute deviation, 0.001 * median) of the last spike_window finite losses, that "
+          "of the step just before it left out. There is none before there are so many. null: not "
+          "watched."),
       KEY(guard.spike_window, From(1, 100000), "Losses that a loss is compared with."),
       KEY(guard.spike_factor, Above(0),
           "Robust standard deviations above their median that make a spike."),
@@ -336,26 +298,19 @@ std::vector<Key> MakeKeys() {
           "Roll-backs of a run; where another would follow, it stops with exit code 73."),
       KEY(guard.replicas_every, From(0, 1000 * kMillion),
           "Steps between comparisons of the replicas' weights and moments, by hash; a difference "
-          "stops with "
-          "exit "
-          "code 73. 0: never."),
+          "stops with exit code 73. 0: never."),
       KEY(guard.rerun_every, From(0, 1000 * kMillion),
           "Steps between those that are run twice from the same state and compared bit for bit; a "
-          "difference "
-          "stops with exit code 73. Each rank needs host memory for its shards of weights and "
-          "moments. 0: "
-          "never."),
+          "difference stops with exit code 73. Each rank needs host memory for its shards of "
+          "weights and moments. 0: never."),
       KEY(guard.order_every, From(0, 1000 * kMillion),
           "Steps between comparisons of which collectives the ranks have issued, in what order, "
-          "also made "
-          "before "
-          "each checkpoint; a difference stops with exit code 73. 0: never."),
+          "also made before each checkpoint; a difference stops with exit code 73. 0: never."),
 
       KEY(run.dir, any, "Folder of metrics, summary and checkpoints."),
       KEY(run.tensorboard, any,
           "Also write the figures of each step as TensorBoard events, into the folder "
-          "`tensorboard` of "
-          "`run.dir`."),
+          "`tensorboard` of `run.dir`."),
   };
 }
 

@@ -1,14 +1,13 @@
 // From JSON files and `--set a.b=c` to a Config, or one error that lists everything that is wrong.
 //
 // Later files win over earlier ones, `--set` over files; objects merge key by key. Each value is
-// typed by its key, so
-// `--set run.dir=7` is a string, and strings need no quotes. A file may carry "$schema" for
-// editors.
-// Errors   kConfig, for all problems at once: unknown and repeated keys, wrong types,
-// values out of range, text that
-//          is not JSON, files that cannot be read, and the rules of validate.h. Each names its key,
-//          the place (file, line and column, or --set), the value, what is allowed, and the nearest
-//          known name.
+// typed by its key, so `--set run.dir=7` is a string, and strings need no quotes. A file may carry
+// "$schema" for editors.
+//
+// Errors   kConfig, for all problems at once: unknown and repeated keys, wrong types, values out of
+//          range, text that is not JSON, files that cannot be read, and the rules of validate.h.
+//          Each names its key, the place (file, line and column, or --set), the value, what is
+//          allowed, and the nearest known name.
 #pragma once
 
 #include <cstdint>

@@ -90,9 +90,7 @@ class Validator {
             Name(data.kind));
     Require(data.tokenizer == "bytes", {"data.tokenizer"},
             "must be bytes: a tokenizer.json cannot be read yet. Tokenize beforehand and set "
-            "data.kind to "
-            "tokens, "
-            "with tokenizer bytes");
+            "data.kind to tokens, with tokenizer bytes");
     if (data.kind == DataConfig::Kind::kText)
       Require(config_.model.Vocab() >= 256, {"model.vocab", "data.kind"},
               "bytes need a vocabulary of at least 256");
@@ -110,8 +108,7 @@ class Validator {
       Require(*train.global_batch == unit * *train.accumulate,
               {"train.global_batch", "train.micro_batch", "train.accumulate"},
               "global_batch must be micro_batch * accumulate * world = {} on {} ranks, or leave "
-              "one of the "
-              "two out",
+              "one of the two out",
               unit * *train.accumulate, world);
     else
       Require(*train.global_batch % unit == 0, {"train.global_batch", "train.micro_batch"},
@@ -170,9 +167,7 @@ class Validator {
           sharding.grad_concat == ShardingConfig::GradConcat::kLast && accumulates),
         {"sharding.grad_concat", "sharding.grad_sync", "train.accumulate", "train.global_batch"},
         "a reduction in every microbatch needs its gradients in the bucket each time: use "
-        "grad_concat "
-        "every or "
-        "direct, or grad_sync last");
+        "grad_concat every or direct, or grad_sync last");
   }
 
   void Memory() {
@@ -188,8 +183,7 @@ class Validator {
                 reshard == ShardingConfig::Reshard::kAuto,
             {"memory.slots", "sharding.reshard"},
             "blocks take turns in slots when they are given back after their forward, so this has "
-            "no effect "
-            "with reshard {}",
+            "no effect with reshard {}",
             Name(reshard));
   }
 
@@ -216,8 +210,7 @@ class Validator {
     Require(eval_every == 0 || checkpoint.every % eval_every == 0,
             {"checkpoint.keep_best", "checkpoint.every", "train.eval_every"},
             "a checkpoint can only be among the best if its step is evaluated: every must be a "
-            "multiple of "
-            "eval_every");
+            "multiple of eval_every");
   }
 
   void Guard() {

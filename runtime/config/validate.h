@@ -13,8 +13,8 @@ namespace millrace {
 // What the configuration is checked against.
 struct ConfigContext {
   std::optional<int64_t> world = {};  // ranks; empty: unknown, and rules that need it are left out
-  bool has_cuda =
-      false;  // `execution.backend: cuda` can be honoured. Planning for a GPU elsewhere says true.
+  // `execution.backend: cuda` can be honoured. Planning for a GPU elsewhere says true.
+  bool has_cuda = false;
 };
 
 struct ConfigProblem {

@@ -37,19 +37,19 @@ struct CheckpointFile {
   int64_t rank = 0;  // that wrote it; its name is CheckpointFileName(rank)
   int64_t bytes = 0;
   std::string header_xxh3;  // of everything before the first blob
-  std::vector<CheckpointBlob>
-      blobs;  // in the order of their offsets; they cover the rest of the file
+  // In the order of their offsets; they cover the rest of the file.
+  std::vector<CheckpointBlob> blobs;
   bool operator==(const CheckpointFile&) const = default;
 };
 
 struct CheckpointManifest {
   int64_t step = 0;
   int64_t world = 0;  // ranks of the run that wrote it
-  std::string
-      identity;  // of model and configuration, as the writer defines it: a resume compares it
+  // Of model and configuration, as the writer defines it: a resume compares it.
+  std::string identity;
   std::string user = "{}";  // the writer's own JSON object, as text
-  std::vector<CheckpointFile>
-      files;  // by rising rank; ranks that had nothing of their own to save have none
+  // By rising rank; ranks that had nothing of their own to save have none.
+  std::vector<CheckpointFile> files;
   bool operator==(const CheckpointManifest&) const = default;
 };
 

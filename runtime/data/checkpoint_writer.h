@@ -2,9 +2,11 @@
 // caller:
 //
 //   1. one rank   PrepareCheckpoint: the temporary folder exists.
-//   2. each rank  CheckpointWriter: declare the blobs, write them, Finish: file and record are durable.
-//   3. one rank   PublishCheckpoint: joins the records into the manifest, makes it durable, and renames the
-//                 folder to its final name. Before that no reader sees anything, after it everything.
+//   2. each rank  CheckpointWriter: declare the blobs, write them, Finish: file and record are
+//                 durable.
+//   3. one rank   PublishCheckpoint: joins the records into the manifest, makes it durable, and
+//                 renames the folder to its final name. Before that no reader sees anything, after
+//                 it everything.
 //
 // A kill, a crash of the machine or a failed write at any point leaves earlier checkpoints as they
 // were. After an error the caller calls AbandonCheckpoint, on one rank; what a killed run left goes

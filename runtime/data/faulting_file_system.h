@@ -44,8 +44,8 @@ class FaultingFileSystem : public FileSystem {
 
   struct Call {
     std::string name;
-    std::string
-        path;  // of Write, Reserve, Resize, Sync and Close: that the descriptor was opened with
+    // Of Write, Reserve, Resize, Sync and Close: that the descriptor was opened with.
+    std::string path;
   };
   const std::vector<Call>& calls() const { return calls_; }
 

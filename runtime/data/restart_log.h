@@ -7,7 +7,7 @@
 //
 // step       failed: the last step that was done; resumed: the first that is done after it
 // exit_code  as shells write it, 128 + N for signal N; null where nobody saw it
-// (the supervisor was killed)
+//            (the supervisor was killed)
 // seconds    from the failure to the end of that step
 #pragma once
 

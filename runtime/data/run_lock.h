@@ -1,14 +1,12 @@
 // One writer per run folder: a lock on <run.dir>/lock, held by rank 0 for as long as the run lives.
 //
 // Release  The kernel releases it when the process ends, however it ends; the file that a killed
-// holder leaves is no
-//          obstacle. A holder that ends in good order removes it, and the folder, too, if it made
-//          that and left it empty.
+//          holder leaves is no obstacle. A holder that ends in good order removes it, and the
+//          folder, too, if it made that and left it empty.
 // Hosts    flock works between the hosts of an NFS mount (Linux sends it to the server as a
-// byte-range lock), unless it
-//          is mounted with `nolock` or `local_lock`: then only processes of one host see each
-//          other. A file system without locks gives an unlocked RunLock, which says so in
-//          warning().
+//          byte-range lock), unless it is mounted with `nolock` or `local_lock`: then only
+//          processes of one host see each other. A file system without locks gives an unlocked
+//          RunLock, which says so in warning().
 #pragma once
 
 #include <chrono>

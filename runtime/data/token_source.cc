@@ -226,8 +226,7 @@ DataSplit OpenDataSplit(const TokenSourceOptions& options,
   MR_REQUIRE(
       ErrorCode::kData, windows >= 2,
       "{} has one window of model.seq_len = {} tokens: too little to hold a part out; add data, "
-      "shorten seq_len or set "
-      "data.val_path",
+      "shorten seq_len or set data.val_path",
       options.path, options.seq_len);
   const int64_t held = std::max<int64_t>(1, windows / kHeldOutPart);
   return {.train = std::make_shared<WindowRange>(all, 0, windows - held),

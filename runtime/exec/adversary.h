@@ -2,9 +2,8 @@
 // a device with other timings could do. For tests.
 //
 // Order    Each stream is a queue; the next op comes from a queue whose head waits for nothing,
-// chosen by the seed, now favouring one stream,
-//          now starving it. A function of plan, schedule and seed alone: the same on every rank, so
-//          that collectives meet.
+//          chosen by the seed, now favouring one stream, now starving it. A function of plan,
+//          schedule and seed alone: the same on every rank, so that collectives meet.
 // Checks   shadow.h around each op.
 #pragma once
 

@@ -1,10 +1,9 @@
 // One piece of work at a time beside the thread that a rank trains on: writing a checkpoint.
 //
-// Threads  Start, Wait and the rest are the training thread's; the job has its own, which
-// takes no signals. Watchdog The training thread's progress is its own as long as it does
-// something else: a slow job is no
-//          hang, and hides none. In Wait, where it has nothing else to do, the job's marks become
-//          its own.
+// Threads  Start, Wait and the rest are the training thread's; the job has its own, which takes no
+//          signals. Watchdog The training thread's progress is its own as long as it does something
+//          else: a slow job is no hang, and hides none. In Wait, where it has nothing else to do,
+//          the job's marks become its own.
 #pragma once
 
 #include <atomic>

@@ -3,9 +3,9 @@
 // step with Error(kNonFinite) naming op, operand, buffer, element and value.
 //
 // Blame    An op that makes a non-finite value from finite operands, or that finds one in its
-// operands. Values that came from other ranks through
-//          a collective are theirs to report: they, and what is computed from them, pass here.
-//          While this rank's step scalars ask for an injected fault, nothing is looked at.
+//          operands. Values that came from other ranks through a collective are theirs to report:
+//          they, and what is computed from them, pass here. While this rank's step scalars ask for
+//          an injected fault, nothing is looked at.
 // Arena    Memory of any device; one object per rank, for all plans of the rank, in issue order.
 #pragma once
 

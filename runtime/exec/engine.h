@@ -52,8 +52,8 @@ enum class StateKind { kMaster, kAdamM, kAdamV };
 struct Injection {
   bool loss_nan = false;
   int64_t grad_unit = -1;
-  int64_t skip_unit =
-      -1;  // leave out this unit's first collective and all later ones: the others wait
+  // Leave out this unit's first collective and all later ones: the others wait.
+  int64_t skip_unit = -1;
   int64_t swap_unit = -1;  // issue this unit's first collective after the next one
 };
 
@@ -176,15 +176,15 @@ class Engine {
       observed_recorded_;                 // the training step's, around capture_observer_
   std::unique_ptr<OpObserver> observer_;  // checked only
   OpObserver* watcher_ = nullptr;         // of training steps, from outside
-  std::map<const StepPlan*, std::unique_ptr<Adversary>>
-      adversaries_;  // adversary_seed only, by plan
+  // By plan; with adversary_seed only.
+  std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;
   std::array<InFlight, kStepsInFlight + 1>
       in_flight_;  // one more: a step's time begins at the end of another
   int64_t enqueued_ = 0, collected_ = 0;
   double step_ms_ = 0;
   bool derived_valid_ = false;  // constants and compute shards follow from the master weights
-  bool carried_valid_ =
-      false;  // what the training step's first gathers would produce is in its buckets
+  // What the training step's first gathers would produce is in its buckets.
+  bool carried_valid_ = false;
   StepCounters counters_;
 };
 

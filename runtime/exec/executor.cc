@@ -202,8 +202,7 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
         if (mark.collective && held) {
           MR_REQUIRE(ErrorCode::kConfig, CollectiveOf(bound) == CollectiveOf(held->op),
                      "a fault that swaps collectives: the one after the first of the unit, {}, is "
-                     "of another "
-                     "kind or size",
+                     "of another kind or size",
                      op.label);
           RunMarked(held->op, held->stream, held->mark);
           held.reset();

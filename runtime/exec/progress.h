@@ -3,13 +3,12 @@
 //
 // Host     The thread that works stores one word per op that it issues (relaxed: no order is
 //          promised between marks and memory), and the name of the phase around it.
-// Device   Where work is captured, a replayed step passes no host code: the device itself
-//          writes words into host memory, in stream order, around each collective and where the
-//          compute stream comes to another unit. They are reset when a run begins, so that
-//          (run, word) only grows.
-// Progress Any of these changing. On a host device an op that computes also makes progress by using
-//          CPU time (one product of a large model may take minutes); a rank that waits in a
-//          collective uses CPU, too, but makes none.
+// Device   Where work is captured, a replayed step passes no host code: the device itself writes
+//          words into host memory, in stream order, around each collective and where the compute
+//          stream comes to another unit. They are reset when a run begins, so that (run, word) only
+//          grows. Progress Any of these changing. On a host device an op that computes also makes
+//          progress by using CPU time (one product of a large model may take minutes); a rank that
+//          waits in a collective uses CPU, too, but makes none.
 #pragma once
 
 #include <time.h>
@@ -47,7 +46,8 @@ std::string_view Name(RunPhase phase);  // "saving a checkpoint"
 // done it is always kLimit.
 enum class Patience : uint8_t {
   kLimit,  // execution.watchdog_s: the phase marks each of its parts
-  kLong,  // ten minutes, as host transports wait for a peer: a part cannot be cut (a sync of a file)
+  // Ten minutes, as host transports wait for a peer: a part cannot be cut (a sync of a file).
+  kLong,
   kUnlimited,  // not ours to judge: the caller's time, or a terminal that somebody has paused
 };
 Patience PatienceOf(RunPhase phase);

@@ -22,8 +22,8 @@ struct ProgressRecord {
   int64_t idle_ms = 0;  // since the rank's last progress, by its own clock
   int32_t rank = 0, world = 1;
   int64_t pid = 0;
-  uint64_t started =
-      0;  // of the process, in clock ticks since its host booted: pids are used again
+  // Of the process, in clock ticks since its host booted: pids are used again.
+  uint64_t started = 0;
   char host[64] = {};
   ProgressReading reading;
 };

@@ -49,8 +49,8 @@ class ReplayTimer final : public CaptureObserver {
   Device& device_;
   std::vector<std::unique_ptr<Event>> events_;
   std::vector<Timed> ops_;
-  std::array<std::optional<size_t>, kStreams>
-      last_;  // event after the last op of each stream of this graph
+  // Event after the last op of each stream of this graph.
+  std::array<std::optional<size_t>, kStreams> last_;
   std::unique_ptr<Event> origin_;
 };
 

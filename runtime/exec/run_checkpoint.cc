@@ -39,8 +39,7 @@ void RequireSameModel(const std::string& saved_hash, const std::string& saved,
   MR_REQUIRE(
       ErrorCode::kConfig, saved_hash == Hash128(identity.model),
       "checkpoint {} is of another model: it has {}; the configuration has {}. Choose another "
-      "run.dir, or the "
-      "configuration that it was made with (millrace inspect shows it)",
+      "run.dir, or the configuration that it was made with (millrace inspect shows it)",
       folder, DifferingWords(saved, identity.model), DifferingWords(identity.model, saved));
 }
 

@@ -24,8 +24,8 @@ enum class ResumePolicy { kAuto, kMust, kNever };
 // What a checkpoint belongs to.
 struct RunIdentity {
   std::string model;  // ToString(ModelSpec): another text is another model
-  std::string
-      data_fingerprint;  // another value: resumed with a warning, the order of the data changes
+  // Another value: resumed with a warning, the order of the data changes.
+  std::string data_fingerprint;
   int64_t shuffle_seed = 0;
   int64_t global_batch = 0;  // another value: warning
   std::string config;        // JSON text of the whole configuration, for `inspect`
@@ -34,8 +34,8 @@ struct RunIdentity {
 // How far a run is.
 struct RunProgress {
   int64_t step = 0;  // steps done
-  int64_t samples =
-      0;  // sequences seen by all ranks; goes on counting when the global batch changes
+  // Sequences seen by all ranks; goes on counting when the global batch changes.
+  int64_t samples = 0;
   std::string state = "{}";  // JSON of the training loop's own, the same on every rank
 };
 

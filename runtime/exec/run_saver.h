@@ -51,7 +51,8 @@ struct SaverOptions {
 
 enum class SaveMode {
   kAsConfigured,
-  kNow,  // by Begin and Settle, on the caller's thread, without a copy: nothing is trained meanwhile
+  // By Begin and Settle, on the caller's thread, without a copy: nothing is trained meanwhile.
+  kNow,
 };
 
 struct SaveOutcome {

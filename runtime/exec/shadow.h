@@ -1,17 +1,16 @@
 // Who owns each byte of the arena while a plan runs: a second opinion on the plan, at run time, on
 // the bytes themselves.
 //
-// Owner     A byte belongs to one stay of one buffer from the first access of the stay that touches
-// it until the last one has run, in whatever
-//           order the ops run. Within the plan's edges that order never gives a byte two owners;
-//           where it does, the op that comes too early fails. Stays that outlast a schedule
-//           (gathered for the next step, read by the host) keep their bytes.
+// Owner     A byte belongs to one stay of one buffer from the first access of the stay that
+//           touches it until the last one has run, in whatever order the ops run. Within the
+//           plan's edges that order never gives a byte two owners; where it does, the op that
+//           comes too early fails. Stays that outlast a schedule (gathered for the next step, read
+//           by the host) keep their bytes.
 // Poison    Free bytes hold 0xFF: NaN as f32, bf16 and f64. A claim finds them so, else somebody
-// wrote where nothing lives.
+//           wrote where nothing lives.
 // Arena     Memory of any device, seen through an ArenaView. The prologue, evaluation and
-//           generation begin
-// with everything but the persistent state free. Errors    kInternal naming the op, the buffer and the actual
-// owner.
+//           generation begin with everything but the persistent state free.
+// Errors    kInternal naming the op, the buffer and the actual owner.
 #pragma once
 
 #include <cstddef>

@@ -35,8 +35,8 @@ namespace millrace {
 
 struct WatchdogOptions {
   std::chrono::milliseconds limit = std::chrono::seconds(20);
-  std::chrono::milliseconds long_limit =
-      std::chrono::minutes(10);  // Patience::kLong; at least `limit`
+  // Patience::kLong; at least `limit`.
+  std::chrono::milliseconds long_limit = std::chrono::minutes(10);
   std::chrono::milliseconds broken_limit = std::chrono::seconds(5);  // at most `limit`
   // Throws where this rank's transport is known to be broken (CommSet::CheckHealth); called from a
   // thread of its own until the watchdog has gone. Null: nobody knows.

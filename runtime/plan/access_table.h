@@ -1,13 +1,13 @@
 // What each op of a plan touches on one rank, byte for byte: the facts that the checker and the
 // shadow memory reason about. Shares no code with the planner that it helps to prove.
 //
-// Cells    The arena cut at every first and last byte that some op touches; an access is
-//          a range of cells.
-// Between two cuts nothing differs. Exact    rank strides are resolved for the rank; an all-gather in place
-// reads the rank's own slice only; zeroing touches its ranges only.
-//          Microbatch strides and token parities widen an access to all of them. A strided view
-//          counts as its span: if the views that an op writes in a buffer do not fill that span
-//          together, the bytes must be defined before.
+// Cells    The arena cut at every first and last byte that some op touches; an access is a range of
+//          cells. Between two cuts nothing differs.
+// Exact    Rank strides are resolved for the rank; an all-gather in place reads the rank's own
+//          slice only; zeroing touches its ranges only.
+//          Microbatch strides and token parities widen an access to all of them. A strided
+//          view counts as its span: if the views that an op writes in a buffer do not fill that
+//          span together, the bytes must be defined before.
 #pragma once
 
 #include <cstdint>

@@ -33,15 +33,15 @@ struct Item {
   std::string name;  // for messages
   int64_t bytes = 0;
   std::vector<Interval> intervals;  // ascending, disjoint, not empty
-  int32_t unit =
-      -1;  // which unit the bucket belongs to; -1: none (placed persistently by slot pools)
+  // Which unit the bucket belongs to; -1: none (placed persistently by slot pools).
+  int32_t unit = -1;
   DType dtype = DType::kF32;  // slot pools never share a slot between encodings
 };
 
 struct PoolOptions {
   AllocatorKind kind = AllocatorKind::kPacked;
-  int slots =
-      2;  // copies of each slot: fixed, max_pool. coloured uses as many as the lifetimes ask for.
+  // Copies of each slot: fixed, max_pool. coloured uses as many as the lifetimes ask for.
+  int slots = 2;
 };
 
 struct Placement {

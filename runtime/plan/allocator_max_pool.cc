@@ -24,8 +24,8 @@ struct Slot {
 
 // By dtype and rank.
 std::map<DType, std::vector<Slot>> Slots(const std::vector<Item>& items) {
-  std::map<std::pair<int32_t, DType>, std::vector<int32_t>>
-      buckets;  // by unit and dtype, in item order
+  // By unit and dtype, in item order.
+  std::map<std::pair<int32_t, DType>, std::vector<int32_t>> buckets;
   for (size_t i = 0; i < items.size(); ++i)
     if (items[i].unit >= 0)
       buckets[{items[i].unit, items[i].dtype}].push_back(static_cast<int32_t>(i));

@@ -29,8 +29,7 @@ void CheckSimultaneous(const std::vector<Item>& items, const std::vector<int32_t
       MR_REQUIRE(
           ErrorCode::kConfig, live <= copies,
           "slot {}: '{}' and '{}' are among {} buckets live at once, and there are {} copies; set "
-          "memory.slots to "
-          "at least {}",
+          "memory.slots to at least {}",
           slot, other->name, item.name, live, copies, live);
     }
   }
@@ -88,8 +87,8 @@ class CopySearch {
 
   const int copies_;
   std::vector<int32_t> order_;
-  std::vector<std::vector<size_t>>
-      earlier_;  // per place in the order, the earlier places it may not share a copy with
+  // Per place in the order, the earlier places it may not share a copy with.
+  std::vector<std::vector<size_t>> earlier_;
   std::vector<int> copy_;
   size_t stuck_ = 0;
 };
@@ -107,8 +106,7 @@ std::vector<int> AssignCopies(const std::vector<Item>& items, const std::vector<
     throw Error(
         ErrorCode::kConfig,
         fmt::format("slot {}: '{}' finds no copy beside '{}': a bucket keeps its copy in all its "
-                    "lifetimes, and {} "
-                    "copies do not allow that; set memory.slots to at least {}",
+                    "lifetimes, and {} copies do not allow that; set memory.slots to at least {}",
                     slot, items[static_cast<size_t>(search.stuck())].name,
                     items[static_cast<size_t>(search.in_the_way())].name, copies, copies + 1));
   std::vector<int> copy_of;

@@ -236,8 +236,8 @@ std::vector<int> RanksToCheck(const StepPlan& plan, const MeshShape& mesh) {
   for (const Body& body : plan.bodies) {
     for (const PlanOp& op : body.ops) {
       const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
-      by_rank =
-          by_rank || (gather != nullptr && !gather->shard);  // in place: reads the rank's own slice
+      // In place: reads the rank's own slice.
+      by_rank = by_rank || (gather != nullptr && !gather->shard);
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         by_rank = by_rank || view.rank_stride != 0;
       });

@@ -9,8 +9,8 @@
 //   range; stays of a bucket have one address; edges come from earlier ops of other streams; a
 //   communicator is used from one stream, with sizes that match its group.
 // Seams  prologue -> step -> step is walked as a run would: what a step reads from before must have
-// been left by the prologue and by a step
-//        alike. Streams are joined between two schedules, bodies within one are not.
+//        been left by the prologue and by a step alike. Streams are joined between two schedules,
+//        bodies within one are not.
 #pragma once
 
 #include "runtime/plan/step_plan.h"

@@ -14,10 +14,10 @@ namespace millrace {
 // the graph that was fused.
 struct Step {
   const Node* node = nullptr;
-  const Node* add =
-      nullptr;  // kNorm: the residual sum it forms first; kNormGrad: the sum it adds its d_x into
-  const Node* activation =
-      nullptr;  // kLinear: the GELU of its result; kLinearGradInput: that GELU's gradient
+  // kNorm: the residual sum it forms first; kNormGrad: the sum it adds its d_x into.
+  const Node* add = nullptr;
+  // kLinear: the GELU of its result; kLinearGradInput: that GELU's gradient.
+  const Node* activation = nullptr;
 };
 
 struct FusedGraph {

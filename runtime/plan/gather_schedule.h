@@ -1,5 +1,5 @@
-// When each flat parameter is gathered and given back, within one microbatch: the explicit
-// successor list of DESIGN.md section 6.
+// When each flat parameter is gathered and given back, within one microbatch: an explicit successor
+// list (runtime/README.md).
 //
 // Positions index the microbatch's program ops, forward then backward, [0, ops). A segment is one
 // stay of a flat parameter in its bucket. Its gather is issued before the op at `issue`; the bucket
@@ -34,11 +34,12 @@ struct GatherSegment {
   bool slot = false;        // occupies a slot
   bool whole_step = false;  // gathered in the first microbatch, kept for the step (Reshard::kNever)
   int first = 0, last = 0;  // positions of first and last read
-  int issue =
-      0;  // issued before this position; carried segments: issued by the previous microbatch or the update
+  // Issued before this position; carried segments: issued by the previous microbatch or the update.
+  int issue = 0;
   bool carried = false;
-  int carry_issue =
-      0;  // carried: position before which the next microbatch's gather is issued ([0, ops]; ops: at the end)
+  // Carried: position before which the next microbatch's gather is issued, in [0, ops]; ops: at
+  // the end.
+  int carry_issue = 0;
 };
 
 struct GatherOptions {

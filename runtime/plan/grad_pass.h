@@ -54,13 +54,13 @@ class GradPass {
     BufferId bucket;  // unsharded flat gradient: accumulator or transient
     DType dtype;      // of the bucket: precision.grad_accumulate, or the wire's if written_once
     BufferId wire;    // bucket in wire encoding, when it differs
-    BufferId
-        received;  // reduced shard that is yet to be accumulated: of a gradient reduced more than once
+    // Reduced shard that is yet to be accumulated: of a gradient reduced more than once.
+    BufferId received;
   };
   struct ParamState {
     BufferId part;  // gradient on its own, before concat
-    std::vector<int>
-        contributions;  // positions, ascending; several for a tied table or a loss in chunks
+    // Positions, ascending; several for a tied table or a loss in chunks.
+    std::vector<int> contributions;
     bool used() const { return !contributions.empty(); }
   };
 

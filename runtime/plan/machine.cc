@@ -24,18 +24,11 @@ Machine Hopper() {
   Machine m;
   m.source =
       "data sheet peaks; GEMM 769-798 TFLOP/s at 8192^3 on random data and copy bandwidth measured "
-      "on the "
-      "project's machines; attention from "
-      "cudnn-frontend (head dim 64 scaled); collectives fitted to NCCL 2.28 on 8 GPUs, NVLS off (8 "
-      "MiB 43 "
-      "us, 128 MiB 385 us, 512 MiB 335 GB/s); "
+      "on the project's machines; attention from cudnn-frontend (head dim 64 scaled); collectives "
+      "fitted to NCCL 2.28 on 8 GPUs, NVLS off (8 MiB 43 us, 128 MiB 385 us, 512 MiB 335 GB/s); "
       "memory beside the arena measured on 1, 2 and 4 H200s with the project's NCCL options (543 "
-      "to 545 MiB, "
-      "1552 to "
-      "1559 MiB, whatever the model); "
-      "f32 GEMM and vector rates assumed 80% of the f32 peak; beyond one host the same link rate "
-      "is assumed "
-      "(one 400 Gb/s rail per GPU)";
+      "to 545 MiB, 1552 to 1559 MiB, whatever the model); f32 GEMM and vector rates assumed 80% of "
+      "the f32 peak; beyond one host the same link rate is assumed (one 400 Gb/s rail per GPU)";
   m.peak_bf16 = 989.4e12;
   m.peak_f32 = 66.9e12;
   m.gemm_bf16 = 790e12;
@@ -75,11 +68,8 @@ Machine Cpu() {
   m.title = "generic x86-64 with AVX2, 2 cores, one thread per rank";
   m.source =
       "one core of a 2-core AMD EPYC machine: GEMM, attention and element-wise rates by "
-      "tools/bench:kernels_cpu on "
-      "the shapes of the quickstart (the peak is the fastest GEMM seen), memcpy of 64 MiB for "
-      "memory (reads "
-      "plus "
-      "writes); shared-memory MPI assumed";
+      "tools/bench:kernels_cpu on the shapes of the quickstart (the peak is the fastest GEMM "
+      "seen), memcpy of 64 MiB for memory (reads plus writes); shared-memory MPI assumed";
   m.peak_bf16 = m.peak_f32 = 124e9;
   m.gemm_f32 = 97e9;
   m.gemm_bf16 = 93e9;

@@ -32,8 +32,8 @@ struct Machine {
   double link = 0;                       // bytes/s that a rank sends during a large collective
   double collective_latency = 0;         // of each collective
   double op_gap = 0;  // from the end of a kernel to the start of the next on its stream
-  bool concurrent_streams =
-      true;  // false: a host stream runs each op when it is issued, so that nothing overlaps
+  // False: a host stream runs each op when it is issued, so that nothing overlaps.
+  bool concurrent_streams = true;
   // Bytes of a rank's device that are not the arena, at most: the context and what libraries load;
   // with more than one rank also communicators, their kernels and buffers. 0: nobody has measured.
   int64_t process_bytes = 0, communication_bytes = 0;
@@ -42,8 +42,8 @@ struct Machine {
   // bytes for each 4 KiB of it.
   int64_t peer_memory_bytes = 0;
   bool maps_peers = false, has_communicators = true;
-  int64_t device_bytes =
-      0;  // what a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at
+  // What a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at.
+  int64_t device_bytes = 0;
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
   double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }

@@ -50,8 +50,7 @@ void ValidateModelSpec(const ModelSpec& spec) {
 std::string ToString(const ModelSpec& spec) {
   std::string text = fmt::format(
       "model {}: layers {}, d_model {}, heads {}, kv_heads {}, head_dim {}, ffn {}, vocab {} "
-      "(padded {}), "
-      "seq_len {}\n",
+      "(padded {}), seq_len {}\n",
       spec.family, spec.layers, spec.d_model, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn,
       spec.vocab, spec.padded_vocab, spec.seq_len);
   for (const UnitSpec& unit : spec.units) {

@@ -19,8 +19,8 @@ void CheckOptions(const PlanOptions& o) {
       ErrorCode::kConfig,
       !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1),
       "sharding.grad_concat=last with sharding.grad_sync=every and train.accumulate {}: every "
-      "microbatch's reduction needs its gradients in "
-      "the bucket; use grad_concat direct or every, or grad_sync last",
+      "microbatch's reduction needs its gradients in the bucket; use grad_concat direct or every, "
+      "or grad_sync last",
       o.accumulate);
 }
 
@@ -323,8 +323,7 @@ StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanO
   MR_REQUIRE(ErrorCode::kDoesNotFit,
              options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
              "the plan needs {} bytes per rank, memory.budget_gib allows {}; "
-             "memory.recompute=auto, a smaller "
-             "train.micro_batch or more ranks need less",
+             "memory.recompute=auto, a smaller train.micro_batch or more ranks need less",
              plan.arena_bytes, options.budget_bytes);
   return plan;
 }

@@ -26,8 +26,8 @@ struct AdamWHyper {
 };
 
 struct PlanOptions {
-  BatchShape
-      shape;  // of one training microbatch on one rank; sizes the token buffer of every plan of the run
+  // Of one training microbatch on one rank; sizes the token buffer of every plan of the run.
+  BatchShape shape;
   int accumulate = 1;
   ReshardPolicy reshard = ReshardPolicy::kAfterForward;
   Downcast downcast = Downcast::kPerGather;
@@ -36,10 +36,10 @@ struct PlanOptions {
   AllocatorKind allocator = AllocatorKind::kPacked;
   int prefetch = 1;
   int slots = 2;  // >= prefetch + 1: parameter buckets of blocks that live at once
-  int reduce_depth =
-      1;  // later reductions that may be issued before a gradient bucket's bytes are reused
-  int64_t budget_bytes =
-      0;  // 0: none. More than this: Error(kDoesNotFit); kAuto keeps as many blocks gathered as fit
+  // Later reductions that may be issued before a gradient bucket's bytes are reused.
+  int reduce_depth = 1;
+  // 0: none. More than this: Error(kDoesNotFit); kAuto keeps as many blocks gathered as fit.
+  int64_t budget_bytes = 0;
   // Gradients of weights and biases are computed on the reduce stream, beside those of
   // activations, and their operands are held a little longer for it. Small products leave room on
   // a GPU, large ones do not.

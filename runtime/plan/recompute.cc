@@ -59,8 +59,8 @@ class Search {
     const int64_t least = std::min(Try(cheap).arena, Try(most).arena);
     MR_REQUIRE(ErrorCode::kDoesNotFit, in_.options.budget_bytes == 0,
                "the plan needs {} bytes per rank even with every block computed again "
-               "(memory.recompute=auto), "
-               "memory.budget_gib allows {}; smaller train.micro_batch or more ranks need less",
+               "(memory.recompute=auto), memory.budget_gib allows {}; smaller train.micro_batch or "
+               "more ranks need less",
                least, in_.options.budget_bytes);
     return Chosen(Try(most).arena <= Try(cheap).arena ? most : cheap);
   }

@@ -28,8 +28,8 @@ struct RecomputeInput {
   const ShardLayout& layout;
   const SemanticGraph& forward;  // of a training step, without a backward
   const LowerOptions& lower;
-  const PlanOptions&
-      options;  // reshard kAuto counts as kAfterForward: nothing is recomputed to stay gathered
+  // Reshard kAuto counts as kAfterForward: nothing is recomputed to stay gathered.
+  const PlanOptions& options;
   int64_t device_bytes = 0;  // what a rank's device has for the arena; 0: not known
 };
 

@@ -42,15 +42,15 @@ struct Value {
 // Inputs and outputs by position, documented per kind. "?" marks an operand that may
 // be absent (an invalid id).
 enum class NodeKind {
-  kEmbedding,   // in: tokens, table, positions?          out: x
-  kNorm,        // in: x, weight, bias?                   out: y, mean?, rstd
-  kLinear,      // in: x, weight [N,K], bias?             out: y = x weight^T + bias
-  kRope,        // in: qkv, table                         out: qkv with q and k heads rotated
-  kAttention,   // in: qkv [R,(H+2Hkv)D]                  out: y [R,H*D], lse f32 [B,H,T]
-  kAdd,         // in: a, b                               out: a + b
-  kActivation,  // in: x                                  out: y
-  kHeadLoss,  // in: x, weight [Vp,C], targets          out: loss, d_x?, (weight gradient: grad)   composite,
-              // by chunks of rows
+  kEmbedding,         // in: tokens, table, positions?          out: x
+  kNorm,              // in: x, weight, bias?                   out: y, mean?, rstd
+  kLinear,            // in: x, weight [N,K], bias?             out: y = x weight^T + bias
+  kRope,              // in: qkv, table                         out: qkv with q and k heads rotated
+  kAttention,         // in: qkv [R,(H+2Hkv)D]                  out: y [R,H*D], lse f32 [B,H,T]
+  kAdd,               // in: a, b                               out: a + b
+  kActivation,        // in: x                                  out: y
+  kHeadLoss,          // in: x, weight [Vp,C], targets          out: loss, d_x?
+                      // grad: weight.   Composite, by chunks of rows
   kHeadLogits,        // in: x, weight                          out: logits of row generate_row
   kRopeTable,         // in: -                                  out: table
   kEmbeddingGrad,     // in: tokens, d_x                        grad: table, positions?
@@ -165,7 +165,7 @@ std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute pol
 // needs it, and only if one does. Values that come from another unit are always saved; embedding
 // and head are never recomputed. Bits do not depend on the policy.
 // Errors  A graph without a training loss, or with a backward already; `by_unit` not of one entry
-// per unit: Error(kInternal).
+//         per unit: Error(kInternal).
 SemanticGraph AddGradients(SemanticGraph graph, const std::vector<UnitRecompute>& by_unit);
 SemanticGraph AddGradients(SemanticGraph graph, Recompute policy);
 

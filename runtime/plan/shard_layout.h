@@ -54,8 +54,8 @@ struct FlatParam {
   DType encoding = DType::kF32;  // gather encoding
   std::vector<ParamId> params;
   int64_t padded_numel = 0, shard_numel = 0;
-  std::vector<Range>
-      gaps;  // everything no logical element covers: alignment gaps, padded rows, tail
+  // Everything no logical element covers: alignment gaps, padded rows, tail.
+  std::vector<Range> gaps;
   std::vector<Range> decay;  // logical elements with weight decay
   bool operator==(const FlatParam&) const = default;
 };

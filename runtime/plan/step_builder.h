@@ -14,8 +14,8 @@ enum class PoolTag { kNone, kParam, kGrad };  // which bucket pool places the bu
 
 struct BufferPlan {
   PoolTag pool = PoolTag::kNone;
-  int32_t group =
-      -1;  // buffers of one group share one address (stays of one bucket); -1: on its own
+  // Buffers of one group share one address (stays of one bucket); -1: on its own.
+  int32_t group = -1;
   int32_t unit = -1;  // block index for slot pools; -1: takes no slot
   DType dtype = DType::kF32;
   bool whole_step = false;  // carried for the whole step (Reshard::kNever)
@@ -51,8 +51,8 @@ struct StepBuilder {
   std::vector<BufferPlan> how;  // by BufferId
   std::vector<ReducePoint> reduces;
   std::map<std::pair<int64_t, StreamId>, BufferId> workspaces;  // by bytes, one per stream
-  std::vector<std::vector<std::pair<int, int>>>
-      produced;  // by BufferId: (body, op) where a carried buffer is filled
+  // By BufferId: (body, op) where a carried buffer is filled.
+  std::vector<std::vector<std::pair<int, int>>> produced;
   BufferId comm_scratch_gather, comm_scratch_reduce;
 
  private:

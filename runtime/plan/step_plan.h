@@ -35,8 +35,9 @@ inline constexpr int kBufferClasses = 7;
 std::string_view Name(BufferClass cls);
 
 enum class BufferScope {
-  kPersistent,  // holds its contents between steps and plans: live always, the same address in every plan of
-                // a run
+  // Holds its contents between steps and plans: live always, the same address in every plan of a
+  // run.
+  kPersistent,
   kStep,        // from its first write to its last use, across microbatches
   kMicrobatch,  // within the forward and backward of one microbatch
   kCarried,  // written at the end of one microbatch or step, read by the next: live-out and live-in
@@ -48,10 +49,10 @@ struct PlanBuffer {
   BufferClass cls = BufferClass::kActivations;
   BufferScope scope = BufferScope::kMicrobatch;
   std::vector<Interval> live;  // positions of the canonical timeline
-  std::vector<int64_t>
-      offsets;  // bytes in the arena: one (sticky), or one per interval (allocator `dynamic`)
-  int32_t group =
-      -1;  // buffers of one group are stays of one bucket and share its one address; -1: on its own
+  // Bytes in the arena: one (sticky), or one per interval (allocator `dynamic`).
+  std::vector<int64_t> offsets;
+  // Buffers of one group are stays of one bucket and share its one address; -1: on its own.
+  int32_t group = -1;
 
   // Address at a position inside a live interval.
   int64_t OffsetAt(int64_t position) const;
@@ -97,8 +98,8 @@ struct StepPlan {
   std::vector<PlanBuffer> buffers;
   std::vector<Body> bodies;     // canonical order; the prologue last
   std::vector<Entry> schedule;  // one step
-  std::vector<Entry>
-      prologue;  // run after init, load, evaluation, generation or any outside write to the weights
+  // Run after init, load, evaluation, generation or any outside write to the weights.
+  std::vector<Entry> prologue;
   StateViews state;
   int64_t arena_bytes = 0;
   int64_t persistent_bytes = 0;  // [0, persistent_bytes) of the arena

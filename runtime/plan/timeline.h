@@ -2,13 +2,12 @@
 // the times of cost_model.h.
 //
 // Rules    An op starts when its stream is free, every edge into it has finished and, for a
-// collective that sends bytes, the link is free (all
-//          collectives of a rank share one link; they are served first come, first served). A
-//          kernel occupies its stream for its time plus Machine::op_gap. On a machine without
-//          concurrent streams every op starts when the one issued before it has ended.
+//          collective that sends bytes, the link is free (all collectives of a rank share one link;
+//          they are served first come, first served). A kernel occupies its stream for its time
+//          plus Machine::op_gap. On a machine without concurrent streams every op starts when the
+//          one issued before it has ended.
 // Exposed  The time in which the compute stream has nothing to run: it waits for a gather or a
-// reduction. Attributed to the stream whose op
-//          it waits for longest.
+//          reduction. Attributed to the stream whose op it waits for longest.
 #pragma once
 
 #include <array>
@@ -29,8 +28,8 @@ struct Timeline {
   std::vector<SimulatedOp> ops;  // in issue order: entries in order, ops of each body in order
   double seconds = 0;            // until the last op has ended
   std::array<double, kStreams> busy{};  // per stream, the sum of its ops' times
-  std::array<double, kStreams>
-      exposed{};  // per stream, how long compute waits for it; 0 for compute itself
+  // Per stream, how long compute waits for it; 0 for compute itself.
+  std::array<double, kStreams> exposed{};
 
   double exposed_total() const { return exposed[1] + exposed[2]; }
 };

@@ -28,8 +28,7 @@ TEST_CASE("what differs is named with its rank and both values") {
   const std::string one = WhyNotOne({With({}), With({}), With({"execution.peer_memory=auto"})});
   CHECK(one ==
         "rank 2 is configured otherwise than rank 0: execution.peer_memory is \"auto\", and "
-        "\"off\" on rank 0; "
-        "all ranks need the same");
+        "\"off\" on rank 0; all ranks need the same");
   CHECK_THAT(WhyNotOne({With({}), With({"data.shuffle_seed=5"})}),
              Contains("data.shuffle_seed is 5, and 0 on rank 0"));
   // A list that is longer, and more keys than a line should name.

@@ -2,10 +2,9 @@
 // LLVMFuzzerTestOneInput: libFuzzer calls it (tools/fuzz), and so does replay.cc for the inputs in
 // corpus/ (an ordinary test).
 //
-// Properties  A target aborts where one does not hold, which is what libFuzzer takes
-// for a finding. Those of all:
-//             what is refused is refused by a millrace::Error with a message and one of the codes
-//             that its header names, and memory stays in proportion to the input.
+// Properties  A target aborts where one does not hold, which is what libFuzzer takes for a finding.
+//             Those of all: what is refused is refused by a millrace::Error with a message and one
+//             of the codes that its header names, and memory stays in proportion to the input.
 #pragma once
 
 #include <cstddef>

@@ -42,11 +42,8 @@ std::string ToString(const PlanCase& c) {
   const PlanOptions& o = c.options;
   return fmt::format(
       "family {} layers {} tied {} | shard {} replicate {} | compute {} norms {} accumulate {} "
-      "wire {} | "
-      "recompute {} kind {} | "
-      "accumulate {} reshard {} downcast {} sync {} concat {} allocator {} prefetch {} slots {} "
-      "reduce_depth "
-      "{} overlap {}",
+      "wire {} | recompute {} kind {} | accumulate {} reshard {} downcast {} sync {} concat {} "
+      "allocator {} prefetch {} slots {} reduce_depth {} overlap {}",
       static_cast<int>(c.model.family), c.model.layers, c.model.tied, c.mesh.shard,
       c.mesh.replicate, Name(c.precision.compute), Name(c.precision.norm_params),
       Name(c.precision.grad_accumulate), Name(c.precision.grad_wire), static_cast<int>(c.recompute),

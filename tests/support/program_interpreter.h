@@ -21,9 +21,8 @@ class ProgramInterpreter {
 
   StepScalars& scalars() { return scalars_; }
   void SetTokens(const std::vector<int32_t>& tokens);  // [B, T+1]
-  void SetParam(ParamId param,
-                const std::vector<float>&
-                    values);  // stored shape; rounded to the gather dtype. Unused: nothing happens
+  // `values` have the stored shape and are rounded to the gather dtype. Unused: nothing happens.
+  void SetParam(ParamId param, const std::vector<float>& values);
   std::vector<float> Gradient(
       ParamId param) const;           // stored shape; empty when the program has none
   double loss() const;                // sum over the microbatch

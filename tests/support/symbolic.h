@@ -16,8 +16,8 @@ namespace millrace::test {
 using Symbol = uint64_t;
 
 struct Symbols {
-  std::map<ParamId, std::vector<Symbol>>
-      gradients;  // contributions to each parameter's gradient, in program order
+  // Contributions to each parameter's gradient, in program order.
+  std::map<ParamId, std::vector<Symbol>> gradients;
   Symbol loss = 0, logits = 0;
   bool operator==(const Symbols&) const = default;
 };

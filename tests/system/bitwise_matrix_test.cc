@@ -1,5 +1,4 @@
-// DESIGN.md section 12.2, one option at a time: each leaves every bit of a run as it was, and each
-// visibly takes effect.
+// One option at a time: each leaves every bit of a run as it was, and each visibly takes effect.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -233,8 +233,7 @@ StepCounters operator*(const StepCounters& c, int64_t n) {
 std::string ToString(const StepCounters& c) {
   return fmt::format(
       "concatenated {} cast {} copied {} | gathers {} ({} B) reduce-scatters {} ({} B) all-reduces "
-      "{} ({} B) "
-      "| launches {}",
+      "{} ({} B) | launches {}",
       c.kernels.concatenated_bytes, c.kernels.cast_bytes, c.kernels.copied_bytes,
       c.comm.all_gathers, c.comm.gathered_bytes, c.comm.reduce_scatters, c.comm.reduced_bytes,
       c.comm.all_reduces, c.comm.all_reduced_bytes, c.graph_launches);

@@ -20,8 +20,8 @@ struct Option {
   // A number that must differ from the base's when it applies: counted while the run ran, or
   // planned bytes that the engine allocated.
   std::function<int64_t(const Outcome&)> governs;
-  bool in_plan =
-      true;  // false: chosen when the run starts, so that the plan and its hash are the base's
+  // False: chosen when the run starts, so that the plan and its hash are the base's.
+  bool in_plan = true;
 };
 std::vector<Option> BitwiseOptions();
 

@@ -81,12 +81,8 @@ std::string Describe(const Trial& trial) {
   const Config& c = trial.config;
   return fmt::format(
       "world {} replicate {} {} tied {} layers {} per unit {} batch {} accumulate {} compute {} "
-      "sums {} wire "
-      "{} sync {} | allocator {} prefetch {} "
-      "slots {} reduce_depth {} recompute {} downcast {} concat {} reshard {} graph {} overlap {} "
-      "checked {} "
-      "adversary "
-      "{}",
+      "sums {} wire {} sync {} | allocator {} prefetch {} slots {} reduce_depth {} recompute {} "
+      "downcast {} concat {} reshard {} graph {} overlap {} checked {} adversary {}",
       trial.world, c.parallel.replicate,
       c.model.family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama", c.model.Tied(),
       c.model.layers, c.sharding.blocks_per_unit, c.train.micro_batch, *c.train.accumulate,

@@ -2,9 +2,8 @@
 // two runs can be compared by.
 //
 // Batches  row r of microbatch m on rank k in step s is global sample s*G + (m*world + k)*B + r, as
-// the sample order deals them out, and its
-//          tokens are a function of that number alone: worlds with the same global batch G see the
-//          same batch.
+//          the sample order deals them out, and its tokens are a function of that number alone:
+//          worlds with the same global batch G see the same batch.
 #pragma once
 
 #include <cstdint>

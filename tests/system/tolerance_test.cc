@@ -1,23 +1,19 @@
-// DESIGN.md section 12.3: what differs only in the order or the encoding of sums agrees to a
-// derived tolerance.
+// What differs only in the order or the encoding of sums agrees to a derived tolerance.
 //
 // Order      u = 2^-24. Two orders of a sum of n terms in f32 differ by at most 2 n u sum|terms|
-// (Higham, Accuracy
-//            and Stability of Numerical Algorithms, 4.2). Losses are sums in double of rows whose
-//            own arithmetic differs by the shape of GEMMs only: dot products of k <= 53 terms,
-//            through 4 blocks of 4 products: 16 * 2 * 53 u = 1e-4 in the worst case, 1e-6 with
-//            errors of random sign (sqrt(n) for n). Gradients sum n = 84 rows more. Losses and
-//            norms of the first step: 1e-5.
-// Later      AdamW divides by sqrt(v) + eps. With eps = 1e-3 above the gradients'
-// rounding errors the update is
-//            a smooth function of the gradient, its slope at most lr / eps = 3: an error of 1e-5
-//            |g| with |g| < 0.1 moves a weight by 3e-6 per step at worst, against |w| ~ 0.2,
-//            relative 1.5e-5. Losses over 6 steps: 1e-4; norms, which are differences of
+//            (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). Losses are sums in
+//            double of rows whose own arithmetic differs by the shape of GEMMs only: dot products
+//            of k <= 53 terms, through 4 blocks of 4 products: 16 * 2 * 53 u = 1e-4 in the worst
+//            case, 1e-6 with errors of random sign (sqrt(n) for n). Gradients sum n = 84 rows more.
+//            Losses and norms of the first step: 1e-5.
+// Later      AdamW divides by sqrt(v) + eps. With eps = 1e-3 above the gradients' rounding errors
+//            the update is a smooth function of the gradient, its slope at most lr / eps = 3: an
+//            error of 1e-5 |g| with |g| < 0.1 moves a weight by 3e-6 per step at worst, against |w|
+//            ~ 0.2, relative 1.5e-5. Losses over 6 steps: 1e-4; norms, which are differences of
 //            probabilities and feel it ten times more: 1e-3.
-// bf16 wire  Each rank's part and the sum are rounded once to 8 bits: |e| <= 2^-9 (sum_r |g_r| + |g|),
-// element
-//            by element, and so for norms. The first loss does not know of it; later ones by |e| /
-//            |g| ~ 2^-8 of what a step changes: 1e-2.
+// bf16 wire  Each rank's part and the sum are rounded once to 8 bits: |e| <= 2^-9 (sum_r |g_r| +
+//            |g|), element by element, and so for norms. The first loss does not know of it; later
+//            ones by |e| / |g| ~ 2^-8 of what a step changes: 1e-2.
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -19,8 +19,7 @@ Backend ChooseBackend(const Config& config) {
     case Wanted::kCuda:
       MR_REQUIRE(ErrorCode::kDevice, VisibleGpus() > 0,
                  "execution.backend is cuda, but no GPU is visible here (`millrace doctor` says "
-                 "why); `auto` and "
-                 "`cpu` run without one");
+                 "why); `auto` and `cpu` run without one");
       return Backend::kCuda;
   }
   return Backend::kCpu;

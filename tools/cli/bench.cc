@@ -35,8 +35,8 @@ constexpr int64_t kIssueSteps = 5;
 constexpr int64_t kOpSteps = 5;
 
 struct Times {
-  std::vector<double>
-      step_ms;  // from the end of one step to the end of the next, by the device's clock
+  // From the end of one step to the end of the next, by the device's clock.
+  std::vector<double> step_ms;
   std::vector<double> enqueue_us;  // host time to issue a step; on a host device, to run it
 };
 
@@ -192,8 +192,7 @@ int BenchVerb(const BenchArguments& arguments) {
     }
     std::cout << fmt::format(
                      "step {:.2f} ms (p10 {:.2f}, p90 {:.2f}), {:.0f} tokens/s per rank, {} ranks, "
-                     "issued in "
-                     "{:.0f} us, {} graph nodes",
+                     "issued in {:.0f} us, {} graph nodes",
                      median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(),
                      host_us, graph_nodes)
               << std::endl;

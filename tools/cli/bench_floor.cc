@@ -212,8 +212,7 @@ nlohmann::ordered_json FloorJson(const Floor& floor) {
 std::string FloorText(const Floor& floor, double step_ms, const std::vector<OpRow>& rows) {
   std::string text = fmt::format(
       "floor {:.2f} ms (streams: compute {:.2f}, gather {:.2f}, reduce {:.2f}; all work on a busy "
-      "device "
-      "{:.2f}); the step takes {:.2f} times that; a copy moves {:.0f} GB/s\n",
+      "device {:.2f}); the step takes {:.2f} times that; a copy moves {:.0f} GB/s\n",
       floor.ms, floor.stream_ms[0], floor.stream_ms[1], floor.stream_ms[2], floor.device_ms,
       step_ms / floor.ms, floor.copy_bytes_per_second / 1e9);
   std::vector<std::pair<double, std::string>> gaps;

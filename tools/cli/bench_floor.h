@@ -1,13 +1,15 @@
 // The least time of a step on the machine at hand: ceilings measured here, added up op by op.
 //
-//   matmul, attention, attention_grad   the op's own time at its own shapes, alone on the device, on random
-//   numbers all_gather, reduce_scatter, ...     the same, all ranks at once other ops bytes read and written
-//   once / what a copy reaches here
-//   step                                the longest of the streams' sums (communication
-//   may hide behind computation), or all that the device computes on any stream, if that
-//   is more: streams share it
-// (The floor formula of tools/bench/README.md.) Bursts of one op run at higher clocks
-// than a whole step can hold.
+//   matmul, attention, attention_grad   the op's own time at its own shapes, alone on the device,
+//                                       on random numbers
+//   all_gather, reduce_scatter, ...     the same, all ranks at once
+//   other ops                           bytes read and written once / what a copy reaches here
+//   step                                the longest of the streams' sums (communication may hide
+//                                       behind computation), or all that the device computes on any
+//                                       stream, if that is more: streams share it
+//
+// (The floor formula of tools/bench/README.md.) Bursts of one op run at higher clocks than a whole
+// step can hold.
 #pragma once
 
 #include <array>

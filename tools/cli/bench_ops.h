@@ -15,8 +15,8 @@ namespace millrace {
 struct OpRow {
   std::string kind;
   int64_t count = 0;  // per step
-  double ms =
-      0;  // per step, median of the timed steps; on streams that overlap these add up to more than a step
+  // Per step, median of the timed steps; on streams that overlap these add up to more than a step.
+  double ms = 0;
   double floor_ms = 0;    // by the cost model (runtime/plan/cost_model.h) on this machine
   double flops = 0;       // per step
   double bytes = 0;       // per step: memory read and written

@@ -28,8 +28,7 @@ nlohmann::ordered_json StepTrace::Json() const {
 std::string StepTrace::Text() const {
   return replay ? fmt::format(
                       "traced an instrumented replay: steps take {:.3f} ms with its {} event "
-                      "nodes, {:.3f} ms "
-                      "without",
+                      "nodes, {:.3f} ms without",
                       instrumented_ms, event_nodes, plain_ms)
                 : fmt::format(
                       "traced an eager step: steps take {:.3f} ms op by op with events, {:.3f} ms "

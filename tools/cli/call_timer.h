@@ -3,7 +3,7 @@
 // that the host's time to issue a step can only be told apart this way.
 //
 // Threads  One timer per process at a time (a kernel is a plain function and finds its timer in a
-// static), used by one thread.
+//          static), used by one thread.
 #pragma once
 
 #include <chrono>

@@ -18,7 +18,8 @@ std::string HumanBytes(int64_t bytes);      // "1.5 GiB"
 std::string HumanRate(double per_second);   // "12.3k"
 std::string HumanDuration(double seconds);  // "1:05", "2:03:04"
 
-// "step 10/300  loss 2.3456  norm 0.98  lr 3.00e-03  12.3k tok/s  mfu 41.0%  mem 120.0 MiB  eta 1:23"
+// "step 10/300  loss 2.3456  norm 0.98  lr 3.00e-03  12.3k tok/s  mfu 41.0%  mem 120.0 MiB  eta
+// 1:23", in one line
 std::string StatusLine(const StepReport& report);
 
 class Console final : public TrainObserver {

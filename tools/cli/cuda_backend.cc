@@ -88,8 +88,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   const int local = LocalRank(host), gpus = VisibleGpus();
   MR_REQUIRE(ErrorCode::kConfig, local < gpus,
              "rank {} is number {} on {}, which has {} GPUs: start one rank per GPU, or train on "
-             "the CPU with "
-             "--set execution.backend=cpu",
+             "the CPU with --set execution.backend=cpu",
              host.rank(), local, HostName(), gpus);
   auto device = std::make_unique<CudaDevice>(local);
   RankDevice rank;

@@ -55,8 +55,7 @@ TuningTable MakeTable(CudaDevice& device, const AssembledRun& run, const std::st
   if (kept && (kept->device != device.name() || kept->library_version != library)) {
     std::cerr << fmt::format(
                      "millrace: {} was measured on {} with {}; here are {} with {}: it is kept as "
-                     "{}.old, and "
-                     "algorithms are measured anew (other bits are possible)",
+                     "{}.old, and algorithms are measured anew (other bits are possible)",
                      path, kept->device, kept->library_version, device.name(), library, path)
               << std::endl;
     MR_REQUIRE(ErrorCode::kIo, FileSystem::Posix().Rename(path, path + ".old") == 0,

@@ -173,9 +173,7 @@ std::vector<Finding> InspectGpus(const CudaReport& cuda) {
     built.trouble = "not found on this host: " + missing;
     built.fix =
         "install them (pip install nvidia-nccl-cu13 nvidia-cudnn-cu13, or NVIDIA's packages), or "
-        "name their "
-        "folders in "
-        "LD_LIBRARY_PATH";
+        "name their folders in LD_LIBRARY_PATH";
     built.serious = gpu_host;
   } else if (!cuda.built_in) {
     if (gpu_host) {

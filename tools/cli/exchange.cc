@@ -50,8 +50,7 @@ int ImportVerb(const ExchangeArguments& arguments) {
     model.erase("init_from");
     std::cout << fmt::format(
                      "imported {} parameters from {} as step 0: {}\nto train it on, the "
-                     "configuration needs "
-                     "these keys, or model.init_from: {}",
+                     "configuration needs these keys, or model.init_from: {}",
                      Parameters(session), arguments.folder, path,
                      nlohmann::json{{"model", model}}.dump())
               << std::endl;

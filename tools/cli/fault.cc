@@ -79,8 +79,7 @@ std::vector<TrainFault> ParseFaults(const std::string& text) {
     MR_REQUIRE(
         ErrorCode::kConfig, fault.has_value(),
         "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:tokens nor STEP:RANK:loader nor "
-        "STEP:RANK:unit=NAME, skip=NAME, "
-        "swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
+        "STEP:RANK:unit=NAME, skip=NAME, swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
         kFaultVariable, text, part);
     faults.push_back(*fault);
   }

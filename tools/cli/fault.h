@@ -27,8 +27,8 @@ struct DiskFault {
   enum class Kind { kFull, kWrite, kSync, kRename, kSlow };
   int64_t rank = 0;
   Kind kind = Kind::kFull;
-  int64_t amount =
-      0;  // kFull: bytes that it still takes; kSlow: ms of each write and sync; else: the call, from 1
+  // kFull: bytes that it still takes; kSlow: ms of each write and sync; else: the call, from 1.
+  int64_t amount = 0;
 };
 
 inline constexpr const char* kDiskFaultVariable = "MILLRACE_INJECT_DISK";

@@ -221,8 +221,7 @@ class Supervisor {
       Say(StopRequests() > 1
               ? "stopped at once, on the second request; the last checkpoint is what there is"
               : fmt::format("the run did not stop within {} s (--grace-s) and was killed; the last "
-                            "checkpoint "
-                            "is what there is",
+                            "checkpoint is what there is",
                             arguments_.grace_s));
       return kStoppedAtOnce;
     }
@@ -268,8 +267,7 @@ int LaunchVerb(const LaunchArguments& arguments) {
   const Config& config = loaded.config;
   MR_REQUIRE(ErrorCode::kConfig, config.checkpoint.resume != CheckpointConfig::Resume::kNever,
              "checkpoint.resume is never: each restart would begin anew. launch takes auto (the "
-             "default) and "
-             "must; a new run.dir begins anew, too");
+             "default) and must; a new run.dir begins anew, too");
   CatchStopRequests();
   const RunLock lock(config.run.dir, std::chrono::seconds(1), "launch.lock");
   if (!lock.warning().empty()) Say("warning: " + lock.warning());

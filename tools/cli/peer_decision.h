@@ -12,8 +12,8 @@ namespace millrace {
 
 struct PeerDecision {
   bool use = false;
-  std::string
-      notice;  // what a run says when it starts: which it is, and why; "" where `off` was asked for
+  // What a run says when it starts: which it is, and why; "" where `off` was asked for.
+  std::string notice;
 };
 
 // `trouble` says what stands between the GPUs, "" for nothing; a collective, asked only where all

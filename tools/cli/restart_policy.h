@@ -17,8 +17,8 @@ namespace millrace {
 // How an attempt ended.
 struct AttemptEnd {
   int code = 0;  // as shells write it: the exit code, or 128 + N for signal N
-  bool leader_lost =
-      false;  // the signal ended the process that was started (mpirun), not one of its ranks
+  // The signal ended the process that was started (mpirun), not one of its ranks.
+  bool leader_lost = false;
   bool hung = false;       // it had no rank left, did not end, and was killed
   bool trained = false;    // it came to its first step, whether or not that was done
   int64_t step = 0;        // the last step that is done

@@ -1,9 +1,8 @@
 // A program, mostly mpirun with its ranks, that runs under a supervisor: one at a time.
 //
 // Signals  It gets none of the terminal's; the supervisor passes on what it wants to. From
-// CatchStopRequests()
-//          on, SIGINT, SIGTERM, SIGHUP and SIGUSR1 to the supervisor are counted instead of ending
-//          it (those that it found ignored stay ignored).
+//          CatchStopRequests() on, SIGINT, SIGTERM, SIGHUP and SIGUSR1 to the supervisor are
+//          counted instead of ending it (those that it found ignored stay ignored).
 // Death    The kernel kills the program when the supervisor dies, however it dies; mpirun's ranks
 //          then end by themselves. When the program ends, everything on this host that it has
 //          started and left is killed: orphans become the supervisor's children
@@ -24,8 +23,8 @@
 namespace millrace {
 
 void CatchStopRequests();
-int StopRequests();  // so far; signals within 100 ms are one: a terminal that closes, or a wrapper, sends
-                     // several
+// So far; signals within 100 ms are one: a terminal that closes, or a wrapper, sends several.
+int StopRequests();
 
 class SupervisedJob {
  public:

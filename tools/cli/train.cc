@@ -96,8 +96,7 @@ int TrainVerb(const TrainArguments& arguments) {
       if (context.leader())
         std::cout << fmt::format(
                          "{} is complete: {} of {} steps. Train on with --set train.steps=N, or "
-                         "start anew "
-                         "with --set run.dir=DIR.",
+                         "start anew with --set run.dir=DIR.",
                          config.run.dir, result.last_step, config.train.steps)
                   << std::endl;
       return 0;

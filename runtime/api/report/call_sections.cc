@@ -19,8 +19,8 @@ using nlohmann::json;
 // Each key with its value at first, and what later calls changed.
 std::string ConfigurationSection(const RunRecord& r) {
   if (r.history.empty()) return Hint("Not recorded.");
-  std::map<std::string, std::pair<std::string, bool>>
-      keys;  // the row, and whether anyone has set it
+  // The row, and whether anyone has set it.
+  std::map<std::string, std::pair<std::string, bool>> keys;
   std::map<std::string, std::string> in_force;
   for (const RecordedCall& call : r.history)
     for (const auto& [key, value] : call.keys) {

@@ -2,9 +2,8 @@
 // its labels as text beside it so that they keep their size, and a title to hover over
 // for every step. No script.
 //
-// Invariant  All text is escaped. A series with more points than kMostPoints is drawn
-// by the first, least, most
-//            and last of groups of neighbours, and says so; extremes are never lost.
+// Invariant  All text is escaped. A series with more points than kMostPoints is drawn by the first,
+//            least, most and last of groups of neighbours, and says so; extremes are never lost.
 #pragma once
 
 #include <cstdint>

@@ -25,8 +25,8 @@ struct RecordedTimeline {
   std::string how;              // "eager", "instrumented replay"
   std::optional<int64_t> step;  // a bench has none
   int64_t ranks = 0;
-  std::map<int64_t, std::vector<TimelineOp>>
-      ops;  // by rank, as recorded; from the first op of all on
+  // By rank, as recorded; from the first op of all on.
+  std::map<int64_t, std::vector<TimelineOp>> ops;
 };
 
 RecordedTimeline ParseTimeline(std::string_view text, const std::string& path);

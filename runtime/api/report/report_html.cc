@@ -379,9 +379,7 @@ std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& pla
   const std::string name = HtmlText(path.filename().string());
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
-      "name=\"viewport\" "
-      "content=\"width=device-width, "
-      "initial-scale=1\">\n<title>Millrace run "
+      "name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Millrace run "
       "{}</title>\n<style>{}</style>\n</head>\n<body>\n<header>\n<h1>Millrace run {}</h1>\n"
       "<p>{}</p>\n<p id=\"state\">{}</p>\n{}</header>\n<main>\n",
       name, kReportStyle, name, Code(r.dir), HtmlText(State(r)), notes);

@@ -5,7 +5,8 @@
 namespace millrace::internal {
 
 void ThrowCuda(cudaError_t status, const char* expression, const char* file, int line) {
-  cudaGetLastError();  // a sticky error stays; one that is not must not surface in somebody else's check
+  // A sticky error stays; one that is not must not surface in somebody else's check.
+  cudaGetLastError();
   const ErrorCode code =
       status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kDevice;
   throw Error(code, fmt::format("CUDA: {} ({}) from {} at {}:{}", cudaGetErrorString(status),

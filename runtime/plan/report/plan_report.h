@@ -2,17 +2,20 @@
 // time on a named machine. The same figures stand as "predicted" in a run's summary.
 //
 // Definitions
-//   bytes of a class   the most bytes of that class that live at one position of the plan's timeline (classes
-//   peak at different positions);
+//   bytes of a class   the most bytes of that class that live at one position of the plan's
+//                      timeline (classes peak at different positions);
 //                      at_peak: what each class holds at the position where all together are most
-//   arena              bytes that one rank allocates for this plan; run_arena:
-//   for all plans of the run,
-//   which share one arena lower bound        persistent bytes and the most other bytes that live at one
-//   position: no allocator can do with less wire bytes         sent by one rank in one step, by the formulas
-//   of comm/communicator.h model FLOPs        model_flops.h; op FLOPs: what the plan's ops do, recomputation,
-//   padding and element-wise work included roofline           sum over the ops of their least times
-//   (cost_model.h), without gaps and waiting; step time: the simulated schedule
-//                      (timeline.h)
+//   arena              bytes that one rank allocates for this plan;
+//                      run_arena: for all plans of the run, which share one arena
+//   lower bound        persistent bytes and the most other bytes that live at one position: no
+//                      allocator can do with less
+//   wire bytes         sent by one rank in one step, by the formulas of comm/communicator.h
+//   model FLOPs        model_flops.h;
+//                      op FLOPs: what the plan's ops do, recomputation, padding and element-wise
+//                      work included
+//   roofline           sum over the ops of their least times (cost_model.h), without gaps and
+//                      waiting;
+//                      step time: the simulated schedule (timeline.h)
 #pragma once
 
 #include <array>
@@ -41,8 +44,8 @@ struct MemoryFigures {
   int64_t peak_position = 0;  // the first of them
   int64_t arena = 0, run_arena = 0, lower_bound = 0, persistent = 0, parameter_pool = 0,
           gradient_pool = 0;
-  int64_t device =
-      0;  // all of a rank's device memory: the run's arena and what is beside it; 0: not known
+  // All of a rank's device memory: the run's arena and what is beside it; 0: not known.
+  int64_t device = 0;
   int64_t device_has = 0;           // what such a device has for one process; 0: not known
   int64_t checkpoint = 0;           // master weights and both moments, all ranks together
   int64_t checkpoint_per_rank = 0;  // what one rank of a replica writes

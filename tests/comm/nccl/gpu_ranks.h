@@ -18,8 +18,8 @@ namespace millrace::testing {
 
 // What a rank has.
 struct GpuRank {
-  CommFactory&
-      host;  // Abort on its communicators is recorded, not carried out: it would end the test program
+  // Abort on its communicators is recorded, not carried out: it would end the test program.
+  CommFactory& host;
   CommFactory& nccl;
   CudaDevice& device;
   Report& report;

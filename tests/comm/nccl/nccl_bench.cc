@@ -1,12 +1,12 @@
 // Times of all-gather and reduce-scatter by message size, as a markdown table.
 //
-//   mpirun -n 2 nccl_bench [--choose] [OPTIONS...]      GPUs as threads of one process: the same without
-//   mpirun
+//   mpirun -n 2 nccl_bench [--choose] [OPTIONS...]
+//   nccl_bench ...                                     GPUs as threads of one process
 //
 // Each OPTIONS is a line of NcclOptions ("plain" for none): default "plain" "symmetric". A sample
 // is the time of one graph with several calls on rank-private data, divided by their number; per
-// sample the slowest rank counts. Bytes are those of the full buffer; bus bandwidth is bytes * (W -
-// 1) / W / median, which links see.
+// sample the slowest rank counts. Bytes are those of the full buffer; bus bandwidth, which
+// links see, is bytes * (W - 1) / W / median.
 //
 // --choose is for choosing options: one row for each, with the device memory that a communicator
 // takes (rank 0's, in MiB: when it is made, and after its first calls) and bus bandwidths in GB/s
@@ -135,8 +135,7 @@ void Bench(GpuRank& rank, const std::string& options) {
 
 constexpr const char* kChoiceHeads =
     "| options | join s | made MiB | used MiB | gather bf16, GB/s at 1/16/64/256 MiB | reduce bf16 "
-    "| reduce "
-    "f32 |\n"
+    "| reduce f32 |\n"
     "|---|--:|--:|--:|---|---|---|\n";
 
 std::string Busses(const std::vector<Timing>& timings) {

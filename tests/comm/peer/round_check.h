@@ -21,7 +21,9 @@ void LaunchPause(int us, cudaStream_t stream);
 // What element i of a result of round *round is, with Whole of tests/comm/rank_data.h and
 // RoundIndex of tests/comm/nccl/round_fill.h.
 enum class RoundResult {
-  kSums,  // shard [n] of rank `rank`: the sum over `world` ranks of Whole(., RoundIndex(round, rank * n + i))
+  // shard [n] of rank `rank`: the sum over `world` ranks of
+  // Whole(., RoundIndex(round, rank * n + i)).
+  kSums,
   kGathered  // full [world * m], n = world * m: Whole(i / m, RoundIndex(round, i % m))
 };
 

@@ -99,8 +99,8 @@ void MatmulContract(const Subject& subject) {
       continue;
     }
     CheckNear(op.pre, product, "pre");
-    Reference
-        gelu;  // of the stored pre; e^z with z to 2u relative, so 4|z| u, and a few operations
+    // Of the stored pre; e^z with z to 2u relative, so 4|z| u, and a few operations.
+    Reference gelu;
     ForEach(op.pre.layout, [&](const Index& i) {
       const double x = Get(op.pre, i), value = GeluReference(x),
                    z = 1.6 * std::abs(x) + 0.072 * std::pow(std::abs(x), 3);

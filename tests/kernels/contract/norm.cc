@@ -70,8 +70,8 @@ void NormContract(const Subject& subject) {
     }
     op.out = memory.New(PickFloat(random), {rows, columns}, PickRowStrides(random));
     op.rstd = memory.New(DType::kF32, {rows});
-    const int place =
-        static_cast<int>(Pick(random, 0, 3));  // of the sum: none, new, in x, in the residual
+    // Of the sum: none, new, in x, in the residual.
+    const int place = static_cast<int>(Pick(random, 0, 3));
     if (place > 0) {
       op.residual =
           memory.NewRandom(random, PickFloat(random), {rows, columns}, PickRowStrides(random));

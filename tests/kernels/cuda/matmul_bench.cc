@@ -3,7 +3,8 @@
 //
 //   matmul_bench [--model NAME] [--save TABLE.json]
 //
-// tuned, default   TFLOP/s of the product alone, from the tuner: random operands that are not in the cache.
+// tuned, default   TFLOP/s of the product alone, from the tuner: random operands that are not in
+//                  the cache.
 // op               TFLOP/s of the kernel-table entry with the tuned algorithm, activation included,
 //                  adding to its result where the plan does; back to back on the same operands. A
 //                  weight gradient in bf16 is the product of the f32 one, and a kernel that adds

@@ -5,8 +5,8 @@
 //
 // us          one call: a captured graph of many, so that no launch waits for the host. Calls take
 //             turns on several sets of random operands that together exceed the L2 cache.
-// end, begin  the same with execution.programmatic_launch: a kernel is set up while the one before it ends,
-//             or runs.
+// end, begin  the same with execution.programmatic_launch: a kernel is set up while the one before
+//             it ends, or runs.
 // GB/s        bytes that the op has to move, each operand once, per second, as without.
 // of copy     the same as a share of what a copy of 1 GiB moves (reads and writes both counted).
 #include <fmt/format.h>

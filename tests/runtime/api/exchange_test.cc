@@ -363,8 +363,7 @@ TEST_CASE("an export goes into a new or empty folder only", "[huggingface]") {
 
 TEST_CASE(
     "an export that fails at any call leaves nothing behind, or the whole folder when only its "
-    "durability is "
-    "in doubt",
+    "durability is in doubt",
     "[huggingface]") {
   const auto want = TensorsIn(HfFolder("gpt2_tiny"));
   int64_t calls = 1;

@@ -76,8 +76,8 @@ TEST_CASE(
   REQUIRE(heard[1].steps.empty());  // rank 0 speaks
   REQUIRE(heard[0].warnings ==
           std::vector<std::string>{
-              "step 2: non-finite sum of gradients over the ranks, finite on each of "
-              "them; the update was skipped on all ranks (1 skipped so far)"});
+              "step 2: non-finite sum of gradients over the ranks, finite on each of them; the "
+              "update was skipped on all ranks (1 skipped so far)"});
   REQUIRE(heard[0].steps.size() == 3);
   for (const StepReport& step : heard[0].steps) {
     CAPTURE(step.step);

@@ -56,8 +56,7 @@ TEST_CASE("lines that are none are passed over, a torn last one too", "[data]") 
 TEST_CASE("numbers that do not fit are not known, rather than others", "[data]") {
   const std::vector<RecordedFailure> all = ParseRestarts(
       "{\"event\": \"failed\", \"exit_code\": 4294967433, \"step\": 18446744073709551615, "
-      "\"checkpoint\": "
-      "7}\n"
+      "\"checkpoint\": 7}\n"
       "{\"event\": \"resumed\", \"step\": 9223372036854775808, \"seconds\": 1}\n");
   REQUIRE(all.size() == 1);
   CHECK_FALSE(all[0].failure.exit_code.has_value());

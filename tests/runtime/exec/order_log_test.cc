@@ -58,9 +58,8 @@ TEST_CASE("the rank that is alone is named, with its first call that differs", "
   };
   const std::string words =
       " has issued other collectives than rank {}: call 5 is all_reduce of no unit (8 bytes, "
-      "replicate "
-      "group, "
-      "step 2), and all_gather of unit h.0 (65 bytes, shard group, step 2) on rank {}";
+      "replicate group, step 2), and all_gather of unit h.0 (65 bytes, shard group, step 2) on "
+      "rank {}";
   const auto than = [&](const std::string& rank) {
     std::string text = words;
     for (size_t at; (at = text.find("{}")) != std::string::npos;) text.replace(at, 2, rank);
@@ -74,12 +73,10 @@ TEST_CASE("the rank that is alone is named, with its first call that differs", "
 TEST_CASE("a rank that has issued fewer, or nothing", "[order]") {
   CHECK(Described({LogOf(4), LogOf(3)}) ==
         "rank 1 has issued other collectives than rank 0: call 4 is nothing, and all_gather of "
-        "unit embed (64 "
-        "bytes, shard group, step 2) on rank 0");
+        "unit embed (64 bytes, shard group, step 2) on rank 0");
   CHECK(Described({LogOf(1), LogOf(0)}) ==
         "rank 1 has issued other collectives than rank 0: call 1 is nothing, and all_gather of "
-        "unit embed (64 "
-        "bytes, shard group, step 1) on rank 0");
+        "unit embed (64 bytes, shard group, step 1) on rank 0");
 }
 
 TEST_CASE("of long logs the newest calls are kept; what is older can only be told to be so",

@@ -70,8 +70,7 @@ TEST_CASE("a step that is issued is a range, with a range for each op in the ord
 
 TEST_CASE(
     "a step that is captured has the ranges of its ops within the capture's; one that is launched "
-    "the "
-    "launch") {
+    "the launch") {
   OneRank rank;
   const std::unique_ptr<Device> device = MakeCapturingDevice();
   const std::unique_ptr<Engine> engine = rank.MakeEngine(*device, GraphMode::kStep);

@@ -135,12 +135,9 @@ TEST_CASE("a silent rank is named with process and reason, and where it was last
                    kNames, 21);
   REQUIRE(text ==
           "no progress for 21 s (execution.watchdog_s): rank 1 (pid 101 on elm) does not run: its "
-          "process is "
-          "stopped by a signal (SIGSTOP); it was last seen in matmul of unit a (op mm/a, stream "
-          "compute, step "
-          "12, microbatch 0, forward); ranks 0, 2 wait in all_gather of unit b (op gather/b, "
-          "stream gather, "
-          "step 12, microbatch 0, forward)");
+          "process is stopped by a signal (SIGSTOP); it was last seen in matmul of unit a (op "
+          "mm/a, stream compute, step 12, microbatch 0, forward); ranks 0, 2 wait in all_gather of "
+          "unit b (op gather/b, stream gather, step 12, microbatch 0, forward)");
 }
 
 TEST_CASE("the rank that is furthest behind is named, whatever its number") {

@@ -48,8 +48,8 @@ TEST_CASE("wire bytes of a model that is gathered and reduced once per step", "[
   CAPTURE(world, accumulate);
   const PlanReport r = NeverResharded({1, world}, accumulate).Report(FindMachine("h100"));
   const int64_t sent = 4 * PaddedModel(world) / world * (world - 1);
-  const int64_t statistics =
-      (world - 1) * 8 * (2 * kFlats + 1);  // a row of f64 from every other rank
+  // A row of f64 from every other rank.
+  const int64_t statistics = (world - 1) * 8 * (2 * kFlats + 1);
   REQUIRE(r.wire.parameters == sent);
   REQUIRE(r.wire.gradients == sent);
   REQUIRE(r.wire.gradient_replicas == 0);
