@@ -15,7 +15,6 @@
 #include "comm/nccl/nccl_connect.h"
 #include "comm/operand_checks.h"
 #include "comm/peer/peer_gather.h"
-#include "comm/peer/peer_mapping.h"
 #include "comm/peer/peer_reduce.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
@@ -67,7 +66,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     const auto stream = device.MakeStream("peer lanes");
     device.EnqueueFill(lanes_->data(), std::byte{0}, lanes_->bytes(), *stream);
     stream->Sync();
-    lane_mapping_ = PeerMapping::Make(*host_, device, label, lanes_->data(), lanes_->bytes());
+    lane_mapping_ =
+        PeerMapping::Make(*host_, device, label, lanes_->data(), lanes_->bytes(), options.gpus);
   }
 
   ~PeerCommunicatorImpl() override {
@@ -152,7 +152,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     MR_REQUIRE(ErrorCode::kInvalidArgument, regions_.count(base) == 0,
                "communicator '{}', rank {}: memory at {} is registered already", checks_.label(),
                rank_, static_cast<const void*>(base));
-    auto mapping = PeerMapping::Make(*host_, device_, checks_.label(), base, bytes);
+    auto mapping = PeerMapping::Make(*host_, device_, checks_.label(), base, bytes, options_.gpus);
     regions_[base] = std::move(mapping);
   }
 

@@ -26,6 +26,7 @@
 
 #include "comm/communicator.h"
 #include "comm/peer/peer_call.h"
+#include "comm/peer/peer_mapping.h"
 #include "runtime/base/cuda/cuda_device.h"
 
 namespace millrace {
@@ -38,6 +39,7 @@ struct PeerOptions {
   int gather_blocks = 16, reduce_blocks = 32;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of Connect
   PeerFault fault = PeerFault::kNone;                            // tests
+  PeerGpus gpus = PeerGpus::kOwn;
 };
 
 class PeerCommunicator : public Communicator {

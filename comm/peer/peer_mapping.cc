@@ -77,15 +77,17 @@ std::vector<Card> Exchange(Communicator& host, const Card& own) {
   return cards;
 }
 
+bool SameGpu(const Card& own, const Card& peer) { return std::strcmp(own.bus, peer.bus) == 0; }
+
 // What stands against mapping the memory of `peer`, known before anything is opened.
-std::string Against(const Card& own, const Card& peer, int own_ordinal) {
+std::string Against(const Card& own, const Card& peer, int own_ordinal, PeerGpus gpus) {
   if (peer.trouble[0] != '\0') return peer.trouble;
   if (own.host[0] == '\0')
     return "cannot be told to be on this host: no /proc/sys/kernel/random/boot_id here";
   if (std::strcmp(own.host, peer.host) != 0) return "is on another host";
   if (own.bytes != peer.bytes)
     return fmt::format("has {} bytes, and this rank {}", peer.bytes, own.bytes);
-  if (std::strcmp(own.bus, peer.bus) == 0) return "is on the same GPU";
+  if (SameGpu(own, peer)) return gpus == PeerGpus::kShared ? "" : "is on the same GPU";
   int ordinal = 0, can = 0;
   std::string trouble = Trouble("its GPU is not visible here: cudaDeviceGetByPCIBusId",
                                 cudaDeviceGetByPCIBusId(&ordinal, peer.bus));
@@ -122,7 +124,7 @@ void Agree(Communicator& host, const std::string& label, const std::string& trou
 
 std::unique_ptr<PeerMapping> PeerMapping::Make(Communicator& host, CudaDevice& device,
                                                const std::string& label, std::byte* base,
-                                               int64_t bytes) {
+                                               int64_t bytes, PeerGpus gpus) {
   const int rank = host.rank(), world = host.world_size();
   MR_CUDA(cudaSetDevice(device.ordinal()));
   const std::vector<Card> cards = Exchange(host, OwnCard(device, base, bytes, world == 1));
@@ -131,7 +133,7 @@ std::unique_ptr<PeerMapping> PeerMapping::Make(Communicator& host, CudaDevice& d
       world <= kMaxPeers ? "" : fmt::format("{} ranks; at most {}", world, kMaxPeers);
   for (int r = 0; r < world && trouble.empty(); ++r) {
     if (r == rank) continue;
-    trouble = Against(own, cards[static_cast<size_t>(r)], device.ordinal());
+    trouble = Against(own, cards[static_cast<size_t>(r)], device.ordinal(), gpus);
     if (!trouble.empty()) trouble = fmt::format("rank {}: {}", r, trouble);
   }
   Agree(host, label, trouble);
@@ -140,7 +142,7 @@ std::unique_ptr<PeerMapping> PeerMapping::Make(Communicator& host, CudaDevice& d
   for (int r = 0; r < world && trouble.empty(); ++r) {
     const Card& peer = cards[static_cast<size_t>(r)];
     void* mapped = peer.base;
-    if (r != rank && peer.process == own.process) trouble = EnablePeer(peer);
+    if (peer.process == own.process && !SameGpu(own, peer)) trouble = EnablePeer(peer);
     if (r != rank && peer.process != own.process) {
       trouble = Trouble("cudaIpcOpenMemHandle",
                         cudaIpcOpenMemHandle(&mapped, peer.handle, cudaIpcMemLazyEnablePeerAccess));

@@ -1,8 +1,8 @@
 // Memory of every rank of a group, as this rank's GPU addresses it: CUDA IPC between processes,
 // peer access between threads of one.
 //
-// Needs    All ranks on one host, a GPU each, P2P access between any two of them; memory of
-//          cudaMalloc, from its beginning; at most kMaxPeers ranks.
+// Needs    All ranks on one host, a GPU each (or PeerGpus::kShared), P2P access between any two of
+//          them; memory of cudaMalloc, from its beginning; at most kMaxPeers ranks.
 // Cost     Page tables of the mapped memory: 2 MiB per GiB and peer, measured on
 //          H200s; nothing else.
 // Errors   As a collective, thrown on all ranks together: Error(kComm) naming the first rank that
@@ -20,12 +20,16 @@
 
 namespace millrace {
 
+// kShared: several ranks may have one GPU, for tests where a host has one. Kernels that wait for
+// each other then share its multiprocessors (threads) or its time slices (processes).
+enum class PeerGpus { kOwn, kShared };
+
 class PeerMapping {
  public:
   // A collective over `host`; `bytes` is the same on all ranks.
   static std::unique_ptr<PeerMapping> Make(Communicator& host, CudaDevice& device,
-                                           const std::string& label, std::byte* base,
-                                           int64_t bytes);
+                                           const std::string& label, std::byte* base, int64_t bytes,
+                                           PeerGpus gpus = PeerGpus::kOwn);
   // Local. No call that uses the mapping is in flight. CUDA asks that memory be freed only when no
   // peer has it mapped any more: ranks that go on afterwards meet in between.
   ~PeerMapping();

@@ -3,7 +3,7 @@
 # with its exit code and seconds; logs go to OUT. Exit 1 when a check failed. CUDA_VISIBLE_DEVICES says which GPUs; checks of ranks use all of them.
 #
 #   tests      every test program
-#   sanitize   kernel tests under compute-sanitizer: memcheck, initcheck, racecheck (without cuDNN's kernels, which it reports)
+#   sanitize   our kernels under compute-sanitizer: tools/bench/sanitize_gpu.sh, which takes up to an hour and can be called again alone
 #   runs       checked walk of 20 steps; CPU to CUDA and back; a second run that measures no algorithm again
 #   watchdog   a collective left out, a rank stopped: exit code 71, the rank and unit named, nothing left (2 GPUs)
 #   bitwise    options that may not change a bit: GPT-2 124M and Llama 160M at B 64, T 1024, 100 steps
@@ -39,16 +39,6 @@ Tests() {
       nccl_*) ((ranks > 1)) || continue ;;
     esac
     Check 240 "$name" bin/with-libs "$program" -d yes
-  done
-}
-
-Sanitize() {
-  local tool name
-  for tool in memcheck initcheck racecheck; do
-    for name in contract_test rows_test attention_test; do
-      [[ $tool == memcheck || $name == contract_test ]] || continue
-      Check 400 "${tool}_$name" bin/with-libs compute-sanitizer --tool "$tool" --kernel-name-exclude kns=cudnn_generated --error-exitcode 9 "libexec/tests/$name"
-    done
   done
 }
 
@@ -94,7 +84,7 @@ Stopped() {
 for stage in "${stages[@]}"; do
   case $stage in
     tests) Tests ;;
-    sanitize) Sanitize ;;
+    sanitize) Check 3700 sanitize bash tools/bench/sanitize_gpu.sh "$out/sanitize" --seconds 3600 ;;
     runs)
       Check 200 checked bin/millrace train configs/gpt2_30m.json --set train.steps=20 --set execution.checked=true --set execution.graph=off --set "run.dir=$work/checked"
       Check 120 exchange bash tools/bench/exchange_gpu.sh bin/millrace

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -108,7 +109,7 @@ void RunProcess(const NcclOptions& options, Report& report,
                 const std::function<void(GpuRank& rank)>& fn) {
   try {
     const std::unique_ptr<CommFactory> transport = MakeMpiCommFactory(*mpi);
-    RunRank(*transport, mpi->node_rank(), options, report, fn);
+    RunRank(*transport, OnOneGpu() ? 0 : mpi->node_rank(), options, report, fn);
   } catch (const std::exception& error) {
     mpi->Abort(error.what());  // the other ranks wait
   }
@@ -134,6 +135,11 @@ int GpuWorld() {
   return ranks == nullptr ? Gpus() : std::atoi(ranks);
 }
 
+bool OnOneGpu() {
+  const char* one = std::getenv("MILLRACE_TEST_ONE_GPU");
+  return one != nullptr && std::string_view(one) == "1";
+}
+
 std::vector<NcclOptions> PlainAndSymmetric() {
   NcclOptions plain;
   plain.timeout = std::chrono::seconds(60);
@@ -156,7 +162,7 @@ std::vector<RankReport> RunOnGpus(const NcclOptions& options,
   RunRanks(world, [&](CommFactory& transport) {
     RankReport& own = reports[static_cast<size_t>(transport.rank())];
     own.rank = transport.rank();
-    RunRank(transport, own.rank, options, own.report, fn);
+    RunRank(transport, OnOneGpu() ? 0 : own.rank, options, own.report, fn);
   });
   return reports;
 }

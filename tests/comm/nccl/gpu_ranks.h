@@ -45,6 +45,9 @@ std::vector<RankReport> RunOnGpus(const NcclOptions& options,
 // Ranks that RunOnGpus runs: of mpirun, or MILLRACE_TEST_RANKS, or as many as there are GPUs.
 int GpuWorld();
 
+// MILLRACE_TEST_ONE_GPU=1: all ranks have GPU 0, for what NCCL, which refuses that, has no part in.
+bool OnOneGpu();
+
 // Both ways of NCCL to move: staged, and between symmetric windows.
 std::vector<NcclOptions> PlainAndSymmetric();
 

@@ -1,8 +1,15 @@
 // comm/peer: collectives over the memory of peers give the bits of the host transports, in any
 // order of arrival, eager and captured. On every GPU as threads, or mpirun -n N PROGRAM.
+//
+// MILLRACE_TEST_ONE_GPU=1 with mpirun -n 2, or with MILLRACE_TEST_RANKS=2: two ranks on one card, for
+// compute-sanitizer. Processes take turns on it, so that a kernel may wait for a peer's; threads
+// need CUDA_MODULE_LOADING=EAGER and CUDA_DEVICE_MAX_CONNECTIONS=32: kernels that wait would
+// otherwise stand in the way of loading, or in the queue, of those that they wait for.
+// MILLRACE_TEST_LAUNCHES: launches of a series of rounds, 100 unless said.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -23,6 +30,7 @@ PeerOptions Options(int gather_blocks = 16, int reduce_blocks = 32) {
   options.gather_blocks = gather_blocks;
   options.reduce_blocks = reduce_blocks;
   options.timeout = seconds(60);
+  options.gpus = OnOneGpu() ? PeerGpus::kShared : PeerGpus::kOwn;
   return options;
 }
 
@@ -242,8 +250,10 @@ class Rounds {
 constexpr int64_t RoundsBytes(int world, int64_t n) { return 4 * (2 * world + 2) * n + (1 << 20); }
 
 TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays", "[comm][gpu]") {
-  constexpr int kLaunches = 100;
-  OnPeers([](GpuRank& rank) {
+  const char* const asked = std::getenv("MILLRACE_TEST_LAUNCHES");
+  const int launches = asked == nullptr ? 100 : std::atoi(asked);
+  REQUIRE(launches > 0);
+  OnPeers([launches](GpuRank& rank) {
     for (const int blocks : {1, 32}) {
       const auto comm = MakePeer(rank, "world", Options(blocks, blocks));
       for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -251,7 +261,7 @@ TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays",
           for (const bool captured : {false, true}) {
             TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), n));
             Rounds rounds(rank, *comm, arena, dtype, n);
-            rounds.Run(captured, kLaunches);
+            rounds.Run(captured, launches);
             const std::vector<int64_t> wrong = rounds.wrong();
             rank.report.Expect(wrong[0] == 0 && wrong[1] == 0,
                                "{} of {}, {} blocks, captured {}: in {} rounds {} sums and {} "
@@ -324,7 +334,7 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
     stream->Sync();
     const CommCounters before = comm->counters();
     comm->UnregisterMemory(arena->data());
-    comm->Connect({});
+    comm->Connect({.all_gathers = true, .reduce_scatters = true, .all_reduces = !OnOneGpu()});
     rank.report.Expect(comm->counters() == before, "the first exercise was counted");
   });
 }
