@@ -141,21 +141,37 @@ std::string ConfigSchemaJson() {
 }
 
 std::string ConfigDocsMarkdown() {
-  std::string text =
-      "# Configuration\n\n"
-      "A run is one JSON file, or several: later files win, objects merge. `--set "
-      "optimizer.lr=3e-4` wins over\n"
-      "files; it is typed by its key, and strings need no quotes. Unknown keys, wrong types and "
-      "values out of\n"
-      "range are all reported at once, with exit code 2, before anything starts.\n\n"
-      "- `millrace config show FILE`: every value in force, and where it comes from.\n"
-      "- `millrace config validate FILE`: nothing but the errors.\n"
-      "- `millrace config schema`: this page as JSON Schema (draft 7), for an editor; name it in a "
-      "file's `\"$schema\"`.\n\n"
-      "A key that can have no effect is an error too (`rope_theta` for gpt2, `slots` for an "
-      "allocator without\n"
-      "any). `null` stands for \"not given\".\n\n"
-      "This page is generated from the table in runtime/config/keys.cc.\n";
+  std::string text = R"(# Configuration
+
+A run is one JSON file, or several: later files win, objects merge. `--set optimizer.lr=3e-4` wins
+over files; it is typed by its key, and strings need no quotes. Unknown keys, wrong types and values
+out of range are all reported at once, with exit code 2, before anything starts.
+
+- `millrace config show FILE`: every value in force, and where it comes from.
+- `millrace config validate FILE`: nothing but the errors.
+- `millrace config schema`: this page as JSON Schema (draft 7), for an editor; name it in a file's
+  `"$schema"`.
+
+`null` stands for "not given". This page is generated from the table in runtime/config/keys.cc.
+
+## Keys without effect
+
+A value other than the default that can have no effect is an error, too: `rope_theta` for gpt2,
+`slots` for an allocator without any, `downcast` with fp32 weights. It matters who decided that. A
+file is one author, and all `--set` together are one, the last.
+
+- An error, exit code 2: a key that is idle because of values by the same author or by earlier ones,
+  or because of defaults. Example: a file with a constant schedule and a `min_lr`.
+- A note, and the run goes on: a key that is idle because of a value by a later author. Example:
+  `--set optimizer.schedule.kind=constant` over a file with a cosine schedule and a `min_lr`. The
+  note names both keys and where each was written.
+- A note as well: a key that is idle because of the number of ranks (`prefetch` on one rank) or
+  because `execution.backend` auto found no GPU (`tune`). The same file may serve elsewhere. But
+  `parallel.shard` 1 and `execution.backend` cpu are values like any other.
+
+Notes go to standard error, and `millrace config show` ends with them. What makes which key idle is
+a table in runtime/config/idle_keys.cc.
+)";
   std::string_view section;
   for (const Key& key : Keys()) {
     if (key.section() != section) {
@@ -208,6 +224,7 @@ std::string ConfigShow(const LoadedConfig& loaded) {
   for (const Row& row : rows)
     text += fmt::format("{:<{}}  {:<{}}  {}\n", row.path, path_width, row.value, value_width,
                         row.origin);
+  for (const std::string& note : loaded.notes) text += fmt::format("note: {}\n", note);
   return text;
 }
 

@@ -177,7 +177,7 @@ std::vector<Key> MakeKeys() {
       KEY(train.seed, From(0, kMaxSeed),
           "Decides the initial weights, the same at any world size."),
       KEY(train.eval_every, From(0, 1000 * kMillion),
-          "Steps between evaluations. 0: only at the end."),
+          "Steps between evaluations; the last step is followed by one, too. 0: none."),
 
       KEY(optimizer.name, any, "Optimizer."),
       KEY(optimizer.lr, From(0, 1000), "Learning rate after warm-up."),

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -15,6 +16,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/config/convert.h"
+#include "runtime/config/idle_keys.h"
 #include "runtime/config/json_text.h"
 #include "runtime/config/keys.h"
 #include "runtime/config/nearest.h"
@@ -36,12 +38,16 @@ std::string Shortened(std::string_view text) {
   return text.size() > line.size() ? line + "..." : line;
 }
 
+// All of `--set` are one author, later than every file; a default has none.
+constexpr size_t kCommandLine = std::numeric_limits<size_t>::max();
+
 // Where a value comes from: a file, or one `--set`.
 struct Source {
   size_t index = 0;                // order of precedence
   std::string name;                // file name, or "--set a.b=c"
   const JsonText* text = nullptr;  // null for --set
 
+  size_t Author() const { return text ? index : kCommandLine; }
   size_t KeyOffset(const std::string& pointer) const {
     const JsonMember* member = text ? text->Find(pointer) : nullptr;
     return member ? member->key : 0;
@@ -138,6 +144,7 @@ class Loader {
   struct Given {
     KeyValue value;  // null for a nullable section
     std::string origin, place;
+    size_t author = 0;
   };
   struct Listed {
     size_t source, offset;
@@ -176,13 +183,13 @@ class Loader {
     if (value.is_object()) {
       if (nullable) {
         given_.erase(path);  // an earlier null
-        objects_[path] = {{}, source.Origin(pointer), source.At(offset)};
+        objects_[path] = {{}, source.Origin(pointer), source.At(offset), source.Author()};
       }
       AddObject(source, value, path, pointer);
     } else if (value.is_null() && nullable) {
       std::erase_if(given_, [&](const auto& item) { return item.first.starts_with(path + '.'); });
       objects_.erase(path);
-      given_[path] = {{}, source.Origin(pointer), source.At(offset)};
+      given_[path] = {{}, source.Origin(pointer), source.At(offset), source.Author()};
     } else {
       Problem(source.index, offset,
               fmt::format("{}: {} = {}: must be an object{}", source.At(offset), path,
@@ -206,10 +213,11 @@ class Loader {
     const std::string section(key.section());
     if (IsNullableSection(section)) {
       given_.erase(section);
-      objects_.try_emplace(section, Given{{}, source.Origin(pointer), source.At(offset)});
+      objects_.try_emplace(section,
+                           Given{{}, source.Origin(pointer), source.At(offset), source.Author()});
     }
     failed_.erase(key.path);
-    given_[key.path] = {*converted, source.Origin(pointer), source.At(offset)};
+    given_[key.path] = {*converted, source.Origin(pointer), source.At(offset), source.Author()};
   }
 
   void Unknown(const Source& source, const std::string& path, const std::string& pointer) {
@@ -244,31 +252,66 @@ class Loader {
     }
   }
 
-  void CheckRules(const LoadedConfig& loaded) {
+  void CheckRules(LoadedConfig& loaded) {
     if (is_partial_) return;  // what an unreadable file said would have counted
-    for (const ConfigProblem& problem : Validate(loaded.config, context_)) {
-      // A rule over a key that is wrong already, or that a folder to start from
-      // will fill, proves nothing.
-      const auto unknown = [&](const std::string& path) {
-        const bool comes_later =
-            loaded.config.model.init_from && path.starts_with("model.") && !Exists(path);
-        return comes_later || HasFailed(path);
-      };
-      if (std::any_of(problem.keys.begin(), problem.keys.end(), unknown)) continue;
-      std::vector<std::string> values;
-      for (const std::string& path : problem.keys) {
-        const auto given = given_.find(path);
-        const auto object = objects_.find(path);
-        const std::string place = given != given_.end()      ? given->second.place
-                                  : object != objects_.end() ? object->second.place
-                                                             : "default";
-        const Key* key = FindKey(path);
-        values.push_back(
-            key ? fmt::format("{} = {} ({})", path, ToJson(key->get(loaded.config)).dump(), place)
-                : fmt::format("{} ({})", path, place));
-      }
-      Problem(sources_ + 1, 0, fmt::format("{}: {}", fmt::join(values, ", "), problem.text));
+    for (const ConfigProblem& problem : Validate(loaded.config, context_))
+      if (AreKnown(problem.keys, loaded.config))
+        Problem(sources_ + 1, 0,
+                fmt::format("{}: {}", Values(problem.keys, loaded.config), problem.text));
+    CheckIdleKeys(loaded);
+  }
+
+  // A key that is idle for several reasons is said once: as an error if one of them is.
+  void CheckIdleKeys(LoadedConfig& loaded) {
+    std::vector<IdleKey> idle = FindIdleKeys(loaded.config, context_);
+    const auto notes = std::stable_partition(
+        idle.begin(), idle.end(), [&](const IdleKey& key) { return !IsDecidedLater(key); });
+    std::set<std::string> said;
+    for (auto key = idle.begin(); key != idle.end(); ++key) {
+      std::vector<std::string> keys = {key->key};
+      keys.insert(keys.end(), key->causes.begin(), key->causes.end());
+      if (!AreKnown(keys, loaded.config) || !said.insert(key->key).second) continue;
+      const std::string line = fmt::format("{}: {}, so {} has no effect",
+                                           Values(keys, loaded.config), key->reason, key->key);
+      if (key < notes)
+        Problem(sources_ + 1, 0, line + "; leave it out");
+      else
+        loaded.notes.push_back(line);
     }
+  }
+
+  // Whether somebody made the key idle who came after its author.
+  bool IsDecidedLater(const IdleKey& key) const {
+    const Given* own = FindGiven(key.key);
+    if (key.by != IdleBy::kKeys || !own) return true;
+    return std::any_of(key.causes.begin(), key.causes.end(), [&](const std::string& cause) {
+      const Given* given = FindGiven(cause);
+      return given && given->author > own->author;
+    });
+  }
+
+  // Not so where a key is wrong already, or will be filled by a folder to start from: then a rule
+  // proves nothing.
+  bool AreKnown(const std::vector<std::string>& keys, const Config& config) const {
+    return std::none_of(keys.begin(), keys.end(), [&](const std::string& path) {
+      const bool comes_later =
+          config.model.init_from && path.starts_with("model.") && !FindGiven(path);
+      return comes_later || HasFailed(path);
+    });
+  }
+
+  // "optimizer.lr = 0.1 (run.json:3:5), train.steps = 1000 (default)"
+  std::string Values(const std::vector<std::string>& keys, const Config& config) const {
+    std::vector<std::string> values;
+    for (const std::string& path : keys) {
+      const Given* given = FindGiven(path);
+      const std::string place = given ? given->place : "default";
+      const Key* key = FindKey(path);
+      values.push_back(
+          key ? fmt::format("{} = {} ({})", path, ToJson(key->get(config)).dump(), place)
+              : fmt::format("{} ({})", path, place));
+    }
+    return fmt::format("{}", fmt::join(values, ", "));
   }
 
   bool HasFailed(const std::string& path) const {  // it, or the section around it
@@ -276,8 +319,10 @@ class Loader {
       return path == failed || path.starts_with(failed + '.');
     });
   }
-  bool Exists(const std::string& path) const {
-    return given_.contains(path) || objects_.contains(path);
+  const Given* FindGiven(const std::string& path) const {
+    for (const auto* given : {&given_, &objects_})
+      if (const auto it = given->find(path); it != given->end()) return &it->second;
+    return nullptr;
   }
 
   void ThrowIfAny() {

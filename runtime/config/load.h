@@ -4,10 +4,13 @@
 // typed by its key, so `--set run.dir=7` is a string, and strings need no quotes. A file may carry
 // "$schema" for editors.
 //
+// Idle     A file is one author, and all `--set` together are one, the last. A key that can have no
+//          effect (idle_keys.h) is an error where its author, or an earlier one, wrote what makes it
+//          idle, or nobody did. It is a note where a later author did, or the world or the machine.
 // Errors   kConfig, for all problems at once: unknown and repeated keys, wrong types, values out of
-//          range, text that is not JSON, files that cannot be read, and the rules of validate.h.
-//          Each names its key, the place (file, line and column, or --set), the value, what is
-//          allowed, and the nearest known name.
+//          range, text that is not JSON, files that cannot be read, idle keys, and the rules of
+//          validate.h. Each names its key, the place (file, line and column, or --set), the value,
+//          what is allowed, and the nearest known name.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +36,7 @@ struct LoadedConfig {
   std::optional<int64_t> world;               // as given in the context
   std::string merged;                         // the given keys only, as JSON text
   std::map<std::string, std::string> origin;  // every key: "default", "quickstart.json:12", "--set"
+  std::vector<std::string> notes;             // idle keys that are no error: a line for each
 
   bool Given(std::string_view key) const;  // not by default
 };
@@ -43,7 +47,8 @@ LoadedConfig LoadConfig(std::span<const std::string> files, std::span<const std:
 LoadedConfig LoadConfigTexts(std::span<const ConfigText> texts, std::span<const std::string> sets,
                              const ConfigContext& context);
 
-// Every key with its value, as JSON text; LoadConfigTexts of it gives `config` back.
+// Every key with its value, as JSON text. LoadConfigTexts of it gives `config` back; but of one that
+// was loaded with notes it is an error, as the text is by one author.
 std::string ConfigToJson(const Config& config);
 
 }  // namespace millrace

@@ -30,7 +30,6 @@ class Validator {
     Memory();
     Execution();
     Checkpoint();
-    Guard();
     return std::move(problems_);
   }
 
@@ -60,10 +59,6 @@ class Validator {
     Require(model.HeadDim() * model.heads == model.d_model || !model.head_dim,
             {"model.head_dim", "model.d_model", "model.heads", "model.family"},
             "gpt2's heads split d_model: head_dim must be d_model / heads, or null");
-    Require(!model.rope_theta, {"model.rope_theta", "model.family"},
-            "gpt2 has learned positions, so this has no effect; leave it out, or null");
-    Require(!model.rope_scaling, {"model.rope_scaling", "model.family"},
-            "gpt2 has learned positions, so this has no effect; leave it out, or null");
     Require(model.ActivationKind() == ModelConfig::Activation::kGelu,
             {"model.activation", "model.family"},
             "gpt2's activation is gelu; leave it out, or null");
@@ -122,15 +117,9 @@ class Validator {
     const int64_t steps = config_.train.steps;
     Require(schedule.warmup <= steps, {"optimizer.schedule.warmup", "train.steps"},
             "the warm-up must fit into the run");
-    if (schedule.kind == ScheduleConfig::Kind::kConstant) {
-      Require(!schedule.decay_steps, {"optimizer.schedule.decay_steps", "optimizer.schedule.kind"},
-              "a constant schedule does not decay, so this has no effect; leave it out, or null");
-      Require(schedule.min_lr == 0, {"optimizer.schedule.min_lr", "optimizer.schedule.kind"},
-              "a constant schedule does not decay, so this has no effect; leave it out, or 0");
-    } else {
+    if (schedule.kind != ScheduleConfig::Kind::kConstant)
       Require(schedule.min_lr <= optimizer.lr, {"optimizer.schedule.min_lr", "optimizer.lr"},
               "min_lr must not exceed lr");
-    }
     // A cosine may end after the run (a part of a longer one); wsd counts its decay back from the
     // end.
     if (schedule.kind == ScheduleConfig::Kind::kWsd && schedule.decay_steps &&
@@ -172,19 +161,9 @@ class Validator {
 
   void Memory() {
     const MemoryConfig& memory = config_.memory;
-    if (!memory.slots) return;
-    Require(MemoryConfig::HasSlots(memory.allocator), {"memory.slots", "memory.allocator"},
-            "{} has no slots, so this has no effect; coloured, max_pool and fixed have",
-            Name(memory.allocator));
+    if (!memory.slots || !MemoryConfig::HasSlots(memory.allocator)) return;
     Require(*memory.slots >= memory.prefetch + 1, {"memory.slots", "memory.prefetch"},
             "slots must be at least prefetch + 1");
-    const ShardingConfig::Reshard reshard = config_.sharding.reshard;
-    Require(reshard == ShardingConfig::Reshard::kAfterForward ||
-                reshard == ShardingConfig::Reshard::kAuto,
-            {"memory.slots", "sharding.reshard"},
-            "blocks take turns in slots when they are given back after their forward, so this has "
-            "no effect with reshard {}",
-            Name(reshard));
   }
 
   void Execution() {
@@ -202,22 +181,12 @@ class Validator {
 
   void Checkpoint() {
     const CheckpointConfig& checkpoint = config_.checkpoint;
-    if (checkpoint.keep_best == 0) return;
     const int64_t eval_every = config_.train.eval_every;
-    Require(eval_every > 0, {"checkpoint.keep_best", "train.eval_every"},
-            "which checkpoints are best is told by their held-out loss: set eval_every, or "
-            "keep_best to 0");
-    Require(eval_every == 0 || checkpoint.every % eval_every == 0,
+    if (checkpoint.keep_best == 0 || eval_every == 0) return;
+    Require(checkpoint.every % eval_every == 0,
             {"checkpoint.keep_best", "checkpoint.every", "train.eval_every"},
             "a checkpoint can only be among the best if its step is evaluated: every must be a "
             "multiple of eval_every");
-  }
-
-  void Guard() {
-    Require(
-        config_.guard.replicas_every == 0 || config_.parallel.replicate > 1,
-        {"guard.replicas_every", "parallel.replicate"},
-        "with one replica there is nothing to compare; set replicate to 2 or more, or leave it 0");
   }
 
   const Config& config_;

@@ -1,4 +1,5 @@
-// Rules between keys. The table of keys.h has already bounded each value for itself.
+// Rules between keys: values that cannot go together. The table of keys.h has already bounded each
+// value for itself; keys that can have no effect are idle_keys.h's.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@ struct ConfigContext {
   std::optional<int64_t> world = {};  // ranks; empty: unknown, and rules that need it are left out
   // `execution.backend: cuda` can be honoured. Planning for a GPU elsewhere says true.
   bool has_cuda = false;
+  bool auto_is_cpu = false;  // `execution.backend: auto` is known to take the CPU
 };
 
 struct ConfigProblem {

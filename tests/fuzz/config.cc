@@ -22,7 +22,10 @@ void Load(std::string_view input, const ConfigContext& context) {
     loaded = LoadConfigTexts({&text, 1}, sets, context);
   });
   if (!accepted) return;
-  // All keys written out give the same configuration; so do those that were given, alone.
+  FUZZ_REQUIRE(!ConfigShow(loaded).empty());
+  // All keys written out give the same configuration; so do those that were given, alone. But in
+  // one text they have one author, for whom an idle key may be an error.
+  if (!loaded.notes.empty()) return;
   const std::string all = ConfigToJson(loaded.config);
   for (const std::string& again : {all, loaded.merged}) {
     const ConfigText written{"again.json", again};
@@ -30,7 +33,6 @@ void Load(std::string_view input, const ConfigContext& context) {
     FUZZ_REQUIRE(reloaded.config == loaded.config);
     FUZZ_REQUIRE(ConfigToJson(reloaded.config) == all);
   }
-  FUZZ_REQUIRE(!ConfigShow(loaded).empty());
 }
 
 }  // namespace

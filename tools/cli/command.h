@@ -32,6 +32,12 @@ struct RankContext {
   bool leader() const { return factory.rank() == 0; }
 };
 
+// LoadRunConfig, for this machine and `world` ranks (empty: not known).
+LoadedConfig LoadHere(const ConfigArguments& arguments, std::optional<int64_t> world);
+
+// The notes of a configuration, a line each on standard error.
+void SayNotes(const LoadedConfig& loaded);
+
 // Runs `body` on this process's rank: under MPI when a launcher started it, alone otherwise. Loads
 // and checks the configuration first: a wrong one is printed once, by rank 0, and is the exit code
 // 2 of every rank. An exception of the body ends the whole job with its exit code; what every rank

@@ -1,7 +1,6 @@
 // millrace config: schema, documentation, what a configuration amounts to.
 #include <iostream>
 
-#include "runtime/api/exchange.h"
 #include "runtime/config/document.h"
 #include "runtime/config/load.h"
 #include "tools/cli/command.h"
@@ -19,15 +18,14 @@ int ConfigDocsVerb() {
 }
 
 int ConfigShowVerb(const ConfigArguments& arguments, bool json) {
-  const LoadedConfig loaded = LoadRunConfig(arguments.files, arguments.sets, {});
+  const LoadedConfig loaded = LoadHere(arguments, {});
+  if (json) SayNotes(loaded);  // else they are part of what is shown
   std::cout << (json ? ConfigToJson(loaded.config) : ConfigShow(loaded)) << std::endl;
   return 0;
 }
 
 int ConfigValidateVerb(const ConfigArguments& arguments, std::optional<int> world) {
-  ConfigContext context;
-  if (world) context.world = *world;
-  LoadRunConfig(arguments.files, arguments.sets, context);
+  SayNotes(LoadHere(arguments, world));
   std::cout << "valid" << std::endl;
   return 0;
 }

@@ -55,6 +55,7 @@ int PlanVerb(const PlanArguments& arguments) {
   const LoadedConfig loaded =
       LoadRunConfig(arguments.config.files, arguments.config.sets,
                     ConfigContext{.world = arguments.world, .has_cuda = true});
+  SayNotes(loaded);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
   Machine machine = FindMachine(arguments.machine);
   // What `auto` finds is not known here: the most that either takes.

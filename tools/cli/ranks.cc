@@ -41,8 +41,7 @@ bool IsLikelyEverywhere(ErrorCode code) {
 constexpr std::chrono::seconds kLeaderSpeaksFirst(3);
 
 LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& plans, int world) {
-  LoadedConfig loaded = LoadRunConfig(arguments.files, arguments.sets,
-                                      ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
+  LoadedConfig loaded = LoadHere(arguments, world);
   Assemble(loaded.config, world, TraitsOf(ChooseBackend(loaded.config), world),
            plans);  // what cannot be planned is as wrong as what cannot be parsed
   return loaded;
@@ -64,8 +63,7 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
   OwnConfiguration own;
   ErrorCode code = ErrorCode::kConfig;  // of the own mistakes
   try {
-    loaded = LoadRunConfig(arguments.files, arguments.sets,
-                           ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
+    loaded = LoadHere(arguments, world);
     backend = ChooseBackend(loaded.config);
     if (world > 1) {
       const MeshShape shape =
@@ -86,6 +84,7 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
     if (factory.rank() == 0) std::cerr << "millrace: " << error.what() << std::endl;
     return ExitCode(code);
   }
+  if (factory.rank() == 0) SayNotes(loaded);
   RankDevice device = MakeRankDevice(backend, factory, loaded.config, mesh);
   if (factory.rank() == 0 && !device.notice.empty())
     std::cerr << "millrace: " << device.notice << std::endl;
@@ -100,6 +99,17 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
 }
 
 }  // namespace
+
+LoadedConfig LoadHere(const ConfigArguments& arguments, std::optional<int64_t> world) {
+  const bool has_cuda = CudaBuiltIn();
+  return LoadRunConfig(
+      arguments.files, arguments.sets,
+      {.world = world, .has_cuda = has_cuda, .auto_is_cpu = !has_cuda || VisibleGpus() == 0});
+}
+
+void SayNotes(const LoadedConfig& loaded) {
+  for (const std::string& note : loaded.notes) std::cerr << "millrace: note: " << note << std::endl;
+}
 
 std::unique_ptr<RunLock> LockRun(const RankContext& context) {
   std::unique_ptr<RunLock> lock;

@@ -1,0 +1,203 @@
+#include "runtime/config/idle_keys.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/config/keys.h"
+
+namespace millrace {
+namespace {
+
+// A circumstance that makes keys idle.
+struct Circumstance {
+  IdleBy by;
+  std::vector<std::string> causes;
+  bool (*holds)(const Config&, const ConfigContext&);
+  std::string reason;
+};
+
+struct Rule {
+  std::string_view key;
+  Circumstance when;
+};
+
+bool ComputesInFp32(const Config& c) {
+  return c.precision.compute == PrecisionConfig::Format::kFp32;
+}
+
+// With one rank to a copy, weights whose compute form is kept are used where they lie. Others are
+// cast into buckets, one unit after the other, as gathered ones are.
+bool KeepsComputeWeights(const Config& c) {
+  return ComputesInFp32(c) || c.sharding.downcast == ShardingConfig::Downcast::kAfterUpdate;
+}
+
+bool OneRankPerCopy(const Config& c, const ConfigContext& context) {
+  return !c.parallel.shard && context.world && *context.world == c.parallel.replicate;
+}
+
+bool RollsBack(const GuardConfig& guard) {
+  return guard.non_finite == GuardConfig::Policy::kRollBack ||
+         guard.loss_spike == GuardConfig::Policy::kRollBack;
+}
+
+std::vector<Rule> MakeRules() {
+  using C = const Config&;
+  using Context = const ConfigContext&;
+  const auto keys = [](std::vector<std::string> causes, auto holds, std::string reason) {
+    return Circumstance{IdleBy::kKeys, std::move(causes), holds, std::move(reason)};
+  };
+
+  const Circumstance learned_positions = keys(
+      {"model.family"}, [](C c, Context) { return c.model.family == ModelConfig::Family::kGpt2; },
+      "gpt2 has learned positions");
+  const Circumstance from_folder = keys(
+      {"model.init_from"}, [](C c, Context) { return c.model.init_from.has_value(); },
+      "the weights begin as those of a folder");
+  const Circumstance synthetic = keys(
+      {"data.kind"}, [](C c, Context) { return c.data.kind == DataConfig::Kind::kSynthetic; },
+      "synthetic data is read from no file");
+  const Circumstance constant = keys(
+      {"optimizer.schedule.kind"},
+      [](C c, Context) { return c.optimizer.schedule.kind == ScheduleConfig::Kind::kConstant; },
+      "a constant schedule does not decay");
+  const Circumstance fp32 = keys(
+      {"precision.compute"}, [](C c, Context) { return ComputesInFp32(c); },
+      "fp32 weights are used as they are stored, without a cast");
+
+  const std::string nothing_travels = "one rank to a copy of the model gathers and reduces nothing";
+  const std::string nothing_gathered =
+      "one rank to a copy of the model uses its weights where they lie";
+  const Circumstance shard_1 = keys(
+      {"parallel.shard"}, [](C c, Context) { return c.parallel.shard == 1; }, nothing_travels);
+  const Circumstance one_rank = {IdleBy::kWorld, {}, OneRankPerCopy, nothing_travels};
+  const Circumstance shard_1_kept = keys(
+      {"parallel.shard", "precision.compute", "sharding.downcast"},
+      [](C c, Context) { return c.parallel.shard == 1 && KeepsComputeWeights(c); },
+      nothing_gathered);
+  const Circumstance one_rank_kept = {
+      IdleBy::kWorld,
+      {},
+      [](C c, Context context) { return OneRankPerCopy(c, context) && KeepsComputeWeights(c); },
+      nothing_gathered};
+
+  const Circumstance no_slots = keys(
+      {"memory.allocator"},
+      [](C c, Context) { return !MemoryConfig::HasSlots(c.memory.allocator); },
+      "only the allocators coloured, max_pool and fixed have slots");
+  const Circumstance stays_gathered = keys(
+      {"sharding.reshard"},
+      [](C c, Context) {
+        return c.sharding.reshard == ShardingConfig::Reshard::kNever ||
+               c.sharding.reshard == ShardingConfig::Reshard::kAfterBackward;
+      },
+      "blocks take turns in slots when they are given up after their forward");
+
+  const std::string of_gpus = "it concerns GPUs alone";
+  const Circumstance cpu = keys(
+      {"execution.backend"},
+      [](C c, Context) { return c.execution.backend == ExecutionConfig::Backend::kCpu; }, of_gpus);
+  const Circumstance found_cpu = {IdleBy::kMachine,
+                                  {},
+                                  [](C c, Context context) {
+                                    return c.execution.backend == ExecutionConfig::Backend::kAuto &&
+                                           context.auto_is_cpu;
+                                  },
+                                  of_gpus + ", and none is used here"};
+  const Circumstance not_tuned = keys(
+      {"execution.tune"}, [](C c, Context) { return !c.execution.tune; },
+      "without tuning the file is neither read nor written");
+  const Circumstance no_graph = keys(
+      {"execution.graph"},
+      [](C c, Context) { return c.execution.graph == ExecutionConfig::Graph::kOff; },
+      "it concerns kernels of a graph");
+
+  const Circumstance not_evaluated = keys(
+      {"train.eval_every"}, [](C c, Context) { return c.train.eval_every == 0; },
+      "which checkpoints are best is known from their held-out loss, so set eval_every");
+  const Circumstance no_spikes = keys(
+      {"guard.loss_spike"}, [](C c, Context) { return !c.guard.loss_spike; },
+      "loss spikes are not watched");
+  const Circumstance no_roll_back = keys(
+      {"guard.non_finite", "guard.loss_spike"}, [](C c, Context) { return !RollsBack(c.guard); },
+      "no guard rolls back");
+  const Circumstance one_copy = keys(
+      {"parallel.replicate"}, [](C c, Context) { return c.parallel.replicate == 1; },
+      "with one replica there is nothing to compare");
+  const std::string alone = "one rank has no other to compare its collectives with";
+  const Circumstance mesh_of_1 = keys(
+      {"parallel.shard", "parallel.replicate"},
+      [](C c, Context) { return c.parallel.shard == 1 && c.parallel.replicate == 1; }, alone);
+  const Circumstance world_of_1 = {
+      IdleBy::kWorld,
+      {},
+      [](C c, Context context) { return !c.parallel.shard && context.world == 1; },
+      alone};
+
+  return {
+      {"model.rope_theta", learned_positions},
+      {"model.rope_scaling", learned_positions},
+      {"data.path", synthetic},
+      {"data.val_path", synthetic},
+      {"train.seed", from_folder},
+      {"optimizer.schedule.decay_steps", constant},
+      {"optimizer.schedule.min_lr", constant},
+      {"precision.norms", fp32},
+      {"sharding.reshard", shard_1_kept},
+      {"sharding.reshard", one_rank_kept},
+      {"sharding.downcast", fp32},
+      {"sharding.grad_sync", shard_1},
+      {"sharding.grad_sync", one_rank},
+      {"memory.allocator", shard_1_kept},
+      {"memory.allocator", one_rank_kept},
+      {"memory.prefetch", shard_1_kept},
+      {"memory.prefetch", one_rank_kept},
+      {"memory.slots", no_slots},
+      {"memory.slots", stays_gathered},
+      {"memory.slots", shard_1_kept},
+      {"memory.slots", one_rank_kept},
+      {"memory.reduce_depth", shard_1},
+      {"memory.reduce_depth", one_rank},
+      {"execution.deterministic", cpu},
+      {"execution.deterministic", found_cpu},
+      {"execution.tune", cpu},
+      {"execution.tune", found_cpu},
+      {"execution.tuning_file", not_tuned},
+      {"execution.tuning_file", cpu},
+      {"execution.tuning_file", found_cpu},
+      {"execution.programmatic_launch", no_graph},
+      {"execution.programmatic_launch", cpu},
+      {"execution.programmatic_launch", found_cpu},
+      {"checkpoint.keep_best", not_evaluated},
+      {"guard.spike_window", no_spikes},
+      {"guard.spike_factor", no_spikes},
+      {"guard.max_roll_backs", no_roll_back},
+      {"guard.replicas_every", one_copy},
+      {"guard.order_every", mesh_of_1},
+      {"guard.order_every", world_of_1},
+  };
+}
+
+const std::vector<Rule>& Rules() {
+  static const std::vector<Rule> kRules = MakeRules();
+  return kRules;
+}
+
+bool IsDefault(std::string_view path, const Config& config) {
+  if (path == "model.rope_scaling") return !config.model.rope_scaling;  // a section
+  static const Config kDefaults;
+  const Key& key = *FindKey(path);
+  return key.get(config) == key.get(kDefaults);
+}
+
+}  // namespace
+
+std::vector<IdleKey> FindIdleKeys(const Config& config, const ConfigContext& context) {
+  std::vector<IdleKey> idle;
+  for (const Rule& rule : Rules()) {
+    if (IsDefault(rule.key, config) || !rule.when.holds(config, context)) continue;
+    idle.push_back({std::string(rule.key), rule.when.by, rule.when.causes, rule.when.reason});
+  }
+  return idle;
+}
+
+}  // namespace millrace
