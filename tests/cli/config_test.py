@@ -9,7 +9,7 @@ MISTAKES = ['model.layers=0', 'model.ffm=64', 'optimizer.lr=fast', 'data.kind=tx
 EXPECTED = [r'model\.layers = 0: must be an integer from 1 to', r'model\.ffm: unknown key; did you mean model\.ffn\?',
             r'optimizer\.lr = fast: must be a number', r'data\.kind = txt: must be one of text, tokens, synthetic; did you mean text\?',
             r'sharding\.reshard = sometimes: must be one of never, after_backward, after_forward, auto',
-            r'memory\.slots = 1 .*packed has no slots', r'execution\.peer_memory = "on" .*this build has no CUDA; peer_memory can be off or auto']
+            r'memory\.slots = 1 .*only the allocators coloured, max_pool and fixed have slots', r'execution\.peer_memory = "on" .*this build has no CUDA; peer_memory can be off or auto']
 
 
 def sets(*assignments):
@@ -55,7 +55,7 @@ class Config(CliTest):
         config, run = self.config()
         for assignments, code, sentence in (
             (['memory.allocator=max_pool', 'memory.prefetch=2', 'memory.slots=2'], BAD_CONFIG, r'slots must be at least prefetch \+ 1'),
-            (['memory.allocator=persistent', 'memory.slots=4'], BAD_CONFIG, 'persistent has no slots'),
+            (['memory.allocator=persistent', 'memory.slots=4'], BAD_CONFIG, 'only the allocators coloured, max_pool and fixed have slots'),
             (['sharding.grad_concat=last', 'sharding.grad_sync=every'], BAD_CONFIG, 'use grad_concat every or direct, or grad_sync last'),
             (['execution.backend=cuda'], BAD_CONFIG, 'this build has no CUDA'),
             (['parallel.shard=3'], BAD_CONFIG, r'shard \* replicate must be the world, 2 ranks'),
@@ -112,6 +112,20 @@ class Config(CliTest):
         self.expect_line(text, r'train\.micro_batch.*2.*config\.json')
         self.expect_line(text, r'optimizer\.lr.*0\.25.*--set')
         self.expect_line(text, r'optimizer\.clip.*1.*default')
+
+    def test_what_an_override_makes_idle_is_a_note(self):
+        config, _ = self.config()  # a cosine schedule with min_lr
+        constant = sets('optimizer.schedule.kind=constant')
+        note = (r'note: optimizer\.schedule\.min_lr = 0\.001 \(%s:1:\d+\), optimizer\.schedule\.kind = "constant" '
+                r'\(--set optimizer\.schedule\.kind=constant\): .* has no effect$' % config)
+        outcome = self.expect(millrace('train', config, *constant, ranks=2), OK)
+        self.expect_line(outcome.err, '^millrace: ' + note)  # by rank 0 alone
+        self.expect_line(self.expect(millrace('config', 'show', config, *constant), OK).out, '^' + note)
+        self.expect(millrace('train', config, *constant, *sets('optimizer.schedule.min_lr=1e-3')), BAD_CONFIG)
+        # On one rank without a GPU: the same file serves elsewhere.
+        outcome = self.expect(millrace('config', 'validate', config, '--world', '1', *sets('memory.prefetch=2', 'execution.tune=false')), OK)
+        self.expect_line(outcome.err, r'^millrace: note: memory\.prefetch = 2 .* has no effect$')
+        self.expect_line(outcome.err, r'^millrace: note: execution\.tune = false .* has no effect$')
 
     def test_schema_and_documentation_have_every_key(self):
         schema = json.loads(self.expect(program('config', 'schema'), OK).out)
