@@ -1,8 +1,8 @@
 // All that a run's folder tells, as one value: what a report shows. For looking at a run, also one
 // that goes on or was killed; nothing is changed.
 //
-// Units    bytes and ms as in metrics.jsonl and summary.json (tools/README.md). NaN: not recorded,
-//          or recorded as null because it was not finite.
+// Units    bytes and ms as in metrics.jsonl and summary.json (runtime/api/README.md). NaN: not
+//          recorded, or recorded as null because it was not finite.
 // Errors   As ReadRunFolder (run_folder.h): kData where the folder is no run's or a file of it is
 //          damaged.
 #pragma once
