@@ -149,7 +149,7 @@ class Watchdog(CliTest):
         # Attention over a long sequence, of seconds.
         config, run = self.watched(limit=1, train={'steps': 1, 'micro_batch': 8, 'accumulate': 1},
                                    model={'family': 'gpt2', 'layers': 1, 'd_model': 128, 'heads': 1, 'ffn': 128, 'seq_len': 8192},
-                                   data={'kind': 'synthetic'}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
+                                   data={'kind': 'synthetic', 'path': None}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
         outcome = self.expect(millrace('train', config), OK)
         self.assertGreater(run.metrics()[0]['step_ms'], 4000, outcome)  # nearly all of it in two ops
 
