@@ -8,7 +8,11 @@
 // end, begin  the same with execution.programmatic_launch: a kernel is set up while the one before
 //             it ends, or runs.
 // GB/s        bytes that the op has to move, each operand once, per second, as without.
-// of copy     the same as a share of what a copy of 1 GiB moves (reads and writes both counted).
+// of copy     the same as a share of what a copy of 1 GiB moves (reads and writes both counted). "LOW":
+//             below 85%, of an op that moves 64 MiB or more; smaller ones are mostly beginning and end.
+//
+// Ends with the number of rows that are low. cross_entropy's results are checked against double before
+// it is timed, on fresh logits: it leaves gradients in their place. Exit code 1: a result is wrong.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,6 +35,7 @@ namespace {
 
 constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
 constexpr int64_t kSetBytes = int64_t{512} << 20;  // of all sets of operands together, at least
+constexpr double kLowShare = 0.85, kLowBytes = 64 << 20;
 
 class Bench {
  public:
@@ -57,7 +62,7 @@ class Bench {
   template <template <class> class Op>
   void Time(const std::string& name, const std::string& sizes, KernelFn<Op> KernelTable::*entry,
             const std::function<Op<TensorView>(DeviceOperands&)>& make, double bytes = 0) {
-    if (name.find(filter_) == std::string::npos) return;
+    if (!Matches(name)) return;
     DeviceOperands operands(device_, *stream_);
     std::vector<Op<TensorView>> sets = {make(operands)};
     const auto shape_of = [](const TensorView& view) {
@@ -83,9 +88,23 @@ class Bench {
     const double us = time(cuda::EarlyLaunch::kOff), end = time(cuda::EarlyLaunch::kEnd),
                  begin = time(cuda::EarlyLaunch::kBegin);
     const double rate = bytes / us / 1e3;
-    fmt::print("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {:.0f}% |\n", name, sizes, us, end,
-               begin, rate, 100 * rate / copy_);
+    const bool low = bytes >= kLowBytes && rate < kLowShare * copy_;
+    low_ += low;
+    fmt::print("| {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {:.0f}%{} |\n", name, sizes, us,
+               end, begin, rate, 100 * rate / copy_, low ? " LOW" : "");
     std::fflush(stdout);
+  }
+
+  void Wrong(const std::string& what) {
+    ++wrong_;
+    fmt::print("WRONG: {}\n", what);
+  }
+  bool Matches(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  // The program's exit code.
+  int End() const {
+    fmt::print("\n{} rows are below {:.0f}% of the copy's rate at {:.0f} MiB or more\n", low_,
+               100 * kLowShare, kLowBytes / (1 << 20));
+    return wrong_ == 0 ? 0 : 1;
   }
 
   // Zipf's law over the vocabulary, as in text.
@@ -145,6 +164,7 @@ class Bench {
   CudaDevice device_{0};
   std::unique_ptr<Stream> stream_ = device_.MakeStream("bench");
   double copy_ = 0;
+  int low_ = 0, wrong_ = 0;
 };
 
 struct Model {
@@ -279,7 +299,93 @@ void Activations(Bench& bench, const Model& m) {
                     });
 }
 
+// Sampled rows of a cross entropy against double: no other row has a target, so their losses are the
+// sum.
+class LossCheck {
+ public:
+  LossCheck(Bench& bench, const Model& m, LossOutput output)
+      : bench_(bench), model_(m), operands_(bench.device(), bench.stream()) {
+    op_.vocab = m.vocab;
+    op_.output = output;
+    op_.logits = operands_.Random(DenseLayout(kBF16, {m.loss_rows, m.padded_vocab}));
+    op_.targets = operands_.New(DenseLayout(DType::kI32, {1, m.loss_rows}));
+    op_.loss_sum = operands_.New(DenseLayout(DType::kF64, {1}));
+    op_.scalars = bench.Scalars(operands_);
+    std::vector<int32_t> targets(static_cast<size_t>(m.loss_rows), -1);
+    for (int64_t i = 0; i < kRows; ++i)
+      targets[static_cast<size_t>(Row(i))] = static_cast<int32_t>(i * 7919 % m.vocab);
+    bench.device().CopyFromHost(op_.targets.data, targets.data(), op_.targets.bytes(),
+                                bench.stream());
+    CrossEntropyOp<Shape> shape{};
+    shape.logits = {op_.logits.layout, true};
+    op_.scratch = operands_.New(DenseLayout(DType::kU8, {WorkspaceBytes(shape, Backend::kCuda)}));
+  }
+
+  void Run() {
+    std::vector<std::vector<BFloat16>> before;
+    for (int64_t i = 0; i < kRows; ++i) before.push_back(RowOf(i));
+    CudaKernels().cross_entropy(op_, bench_.stream());
+    double expected = 0;
+    for (int64_t i = 0; i < kRows; ++i) expected += CheckRow(i, before[static_cast<size_t>(i)]);
+    double loss = 0;
+    bench_.device().CopyToHost(&loss, op_.loss_sum.data, sizeof loss, bench_.stream());
+    if (!(std::abs(loss - expected) <= kRelative * std::abs(expected) + kRelative * kRows))
+      bench_.Wrong(fmt::format("{}: the loss is {}, not {}", model_.name, loss, expected));
+  }
+
+ private:
+  static constexpr int64_t kRows = 16;
+  // As in rows_test: units of f32, of exponentials on either side and of a thread's sum.
+  static constexpr double kRelative = 2 * (19 + 270) * 0x1p-24;
+
+  int64_t Row(int64_t i) const { return i * (model_.loss_rows - 1) / (kRows - 1); }
+
+  std::vector<BFloat16> RowOf(int64_t i) {
+    std::vector<BFloat16> row(static_cast<size_t>(model_.padded_vocab));
+    const int64_t bytes = model_.padded_vocab * Bytes(kBF16);
+    bench_.device().CopyToHost(row.data(), op_.logits.data + Row(i) * bytes, bytes,
+                               bench_.stream());
+    return row;
+  }
+
+  // Its loss. The gradient is rounded to bf16 once more than the bound of f32 says.
+  double CheckRow(int64_t i, const std::vector<BFloat16>& logits) {
+    const auto at = [&](int64_t v) {
+      return static_cast<double>(ToFloat(logits[static_cast<size_t>(v)]));
+    };
+    double most = at(0), sum = 0;
+    for (int64_t v = 1; v < model_.vocab; ++v) most = std::max(most, at(v));
+    for (int64_t v = 0; v < model_.vocab; ++v) sum += std::exp(at(v) - most);
+    const int64_t target = i * 7919 % model_.vocab;
+    const std::vector<BFloat16> after = RowOf(i);
+    constexpr double kInverse = 1.0 / 65536;  // Bench::Scalars
+    int64_t wrong = 0;
+    for (int64_t v = 0; v < model_.padded_vocab; ++v) {
+      double right = at(v), bound = 0;
+      if (op_.output == LossOutput::kLossAndGradient) {
+        const double share = v < model_.vocab ? std::exp(at(v) - most) / sum : 0;
+        right = (share - (v == target ? 1 : 0)) * kInverse;
+        bound = kRelative * (std::abs(right) + (v == target ? 2 * kInverse : 0)) +
+                0x1p-8 * std::abs(right);
+      }
+      wrong +=
+          !(std::abs(static_cast<double>(ToFloat(after[static_cast<size_t>(v)])) - right) <= bound);
+    }
+    if (wrong > 0)
+      bench_.Wrong(fmt::format("{}: {} of row {}'s {} results", model_.name, wrong, Row(i),
+                               model_.padded_vocab));
+    return most + std::log(sum) - at(target);
+  }
+
+  Bench& bench_;
+  const Model& model_;
+  DeviceOperands operands_;
+  CrossEntropyOp<TensorView> op_{};
+};
+
 void Losses(Bench& bench, const Model& m) {
+  for (const LossOutput output : {LossOutput::kLossOnly, LossOutput::kLossAndGradient})
+    if (bench.Matches("cross_entropy")) LossCheck(bench, m, output).Run();
   for (const LossOutput output : {LossOutput::kLossOnly, LossOutput::kLossAndGradient}) {
     bench.Time<CrossEntropyOp>(
         output == LossOutput::kLossOnly ? "cross_entropy" : "cross_entropy + gradient",
@@ -392,4 +498,5 @@ int main(int argc, char** argv) {
     Flats(bench, model);
   }
   SmallOps(bench);
+  return bench.End();
 }
