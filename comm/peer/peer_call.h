@@ -17,8 +17,8 @@
 // Waiting  Blocks spin, so all blocks of a call must come to run on every GPU while others spin. A
 //          block waits for its own number on other GPUs only, never for a block of its own GPU;
 //          blocks of other kernels end by themselves. So it is enough that the spinning blocks of
-//          all lanes of a GPU fit at once: at most kMaxPeerBlocks a lane and four lanes of a run,
-//          of 132 multiprocessors that take two blocks each.
+//          all lanes of a GPU fit at once. peer_room.h counts them; a run (peer_factory.h) and
+//          each communicator ask for that room at set-up, by the GPU's own numbers.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,9 @@
 
 namespace millrace {
 
-inline constexpr int kMaxPeers = 8;        // ranks of a group
-inline constexpr int kMaxPeerBlocks = 64;  // of a launch
+inline constexpr int kMaxPeers = 8;                                   // ranks of a group
+inline constexpr int kMaxPeerBlocks = 64;                             // of a launch
+inline constexpr int kPeerGatherBlocks = 16, kPeerReduceBlocks = 32;  // of a launch, unless asked
 
 // Written by peers, read here. Word r is rank r's: call number << kSignatureBits, and in `entered`
 // the signature of the call below it.

@@ -60,6 +60,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
       static_cast<void>(Other());
       return;
     }
+    RequireRoom();
     words_ = device.AllocateHost(2 * sizeof(uint32_t), "peer words of " + label);
     for (const int i : {kStop, kStrange}) *HostWord(i) = 0;
     lanes_ = device.Allocate(kLaneBytes, "peer lanes of " + label);
@@ -271,6 +272,15 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                 "communicator '{}' is given a stream of another GPU", checks_.label());
     const PeerMapping& region = RegionOf(full);
     PeerCall call;
+  // Both lanes of this communicator; a run's communicators together: PeerTrouble.
+  void RequireRoom() const {
+    const std::string trouble =
+        WhyNoRoom({.peers = options_.gather_blocks + options_.reduce_blocks}, PeerRoomOf(device_));
+    MR_REQUIRE(ErrorCode::kConfig, trouble.empty(),
+               "communicator '{}', rank {}: no room on GPU {}: {}", checks_.label(), rank_,
+               device_.ordinal(), trouble);
+  }
+
     for (int r = 0; r < world_; ++r)
       call.lanes[r] = reinterpret_cast<PeerLane*>(lane_mapping_->base(r)) + (reduces ? 1 : 0);
     uint32_t* const words = reinterpret_cast<uint32_t*>(words_->data());
@@ -323,3 +333,9 @@ std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
 }
 
 }  // namespace millrace
+BlockRoom PeerRoomOf(const CudaDevice& device) {
+  MR_CUDA(cudaSetDevice(device.ordinal()));
+  return {.multiprocessors = device.properties().multiProcessorCount,
+          .peers_each = std::min(PeerGatherBlocksEach(), PeerReduceBlocksEach())};
+}
+

@@ -27,16 +27,18 @@
 #include "comm/communicator.h"
 #include "comm/peer/peer_call.h"
 #include "comm/peer/peer_mapping.h"
+#include "comm/peer/peer_room.h"
 #include "runtime/base/cuda/cuda_device.h"
 
 namespace millrace {
 
 struct PeerOptions {
-  // Blocks of a call at most, 1 to kMaxPeerBlocks. Microseconds with 8 / 16 / 32 on two H200s
+  // Blocks of a call at most, 1 to kMaxPeerBlocks, and no more than the GPU runs at once
+  // (peer_room.h; Error(kConfig)). Microseconds with 8 / 16 / 32 on two H200s
   // (peer_bench, 2026-11-21), bf16, 1, 14 and 64 MiB: all-gather 7.9 / 6.8 / 6.7, 42 / 29 / 28, 175
   // / 115 / 112; reduce-scatter 9.3 / 8.0 / 7.7, 52 / 31 / 29, 236 / 131 / 111. So what is left to
   // products decides for gathers.
-  int gather_blocks = 16, reduce_blocks = 32;
+  int gather_blocks = kPeerGatherBlocks, reduce_blocks = kPeerReduceBlocks;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of Connect
   PeerFault fault = PeerFault::kNone;                            // tests
   PeerGpus gpus = PeerGpus::kOwn;
@@ -49,6 +51,9 @@ class PeerCommunicator : public Communicator {
   // all-gather of bf16 that it is.
   virtual void AllGatherBF16(const TensorView& master, const TensorView& full, Stream& stream) = 0;
 };
+
+// What `device` takes of these communicators' kernels; makes it the current one of the thread.
+BlockRoom PeerRoomOf(const CudaDevice& device);
 
 // A collective over the ranks of `host`, which becomes part of the communicator. `other` makes the
 // communicator for all-reduces, as a collective, outside captures; it and the device outlive the

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm/nccl/nccl_options.h"
 #include "comm/peer/peer_mapping.h"
+#include "comm/peer/peer_room.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 
@@ -73,15 +75,15 @@ std::string OverPcie(Communicator& group, CudaDevice& device) {
   return "";
 }
 
-// Blocks of both communicators of a rank wait for peers at once, and may not
-// keep each other from running.
-std::string TooSmall(const CudaDevice& device) {
-  const PeerOptions options;
-  const int blocks = options.gather_blocks + options.reduce_blocks,
-            has = device.properties().multiProcessorCount;
-  return has >= blocks ? ""
-                       : fmt::format("GPU {} has {} multiprocessors; at least {} are needed",
-                                     device.ordinal(), has, blocks);
+// What waits in a run, and what the GPU has room for.
+std::string NoRoom(const CudaDevice& device, const Mesh& mesh) {
+  const std::string trouble =
+      WhyNoRoom(WaitingInRun({.gather = kPeerGatherBlocks,
+                              .reduce = kPeerReduceBlocks,
+                              .replicas = mesh.replicate > 1 ? NcclOptions{}.max_ctas : 0,
+                              .statistics = kSmallCtas}),
+                PeerRoomOf(device));
+  return trouble.empty() ? "" : fmt::format("no room on GPU {}: {}", device.ordinal(), trouble);
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh,
   std::string trouble;
   try {
     static_cast<void>(PeerMapping::Make(*group, device, label, probe->data(), probe->bytes()));
-    trouble = TooSmall(device);
+    trouble = NoRoom(device, mesh);
     if (links == PeerLinks::kNvlink) {
       const std::string slow = OverPcie(*group, device);
       if (trouble.empty()) trouble = slow;

@@ -93,6 +93,11 @@ bool Aligned(const void* shard, const PeerSlots& slots, uintptr_t to) {
 
 }  // namespace
 
+int PeerGatherBlocksEach() {
+  return BlocksEach(GatherKernel<uint4>, GatherKernel<uint32_t>, GatherKernel<uint8_t>,
+                    GatherBF16Kernel<true>, GatherBF16Kernel<false>);
+}
+
 void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots,
                       int64_t bytes, cudaStream_t stream) {
   if (Aligned(shard, slots, 16))

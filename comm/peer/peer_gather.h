@@ -22,4 +22,7 @@ void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSl
 void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots,
                           int64_t n, cudaStream_t stream);
 
+// Blocks that a multiprocessor of the current GPU takes, of whichever of these kernels.
+int PeerGatherBlocksEach();
+
 }  // namespace millrace

@@ -80,7 +80,17 @@ bool Aligned(const PeerCall& call, const PeerSlices& slices, const std::byte* ou
   return all % 16 == 0;
 }
 
+template <DType D>
+int BlocksOf() {
+  return BlocksEach(ReduceKernel<D, 2, false>, ReduceKernel<D, 2, true>, ReduceKernel<D, 4, false>,
+                    ReduceKernel<D, 4, true>, ReduceKernel<D, 8, false>, ReduceKernel<D, 8, true>);
+}
+
 }  // namespace
+
+int PeerReduceBlocksEach() {
+  return std::min({BlocksOf<DType::kF32>(), BlocksOf<DType::kBF16>(), BlocksOf<DType::kF64>()});
+}
 
 void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype,
                       int64_t n, cudaStream_t stream) {

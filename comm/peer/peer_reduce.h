@@ -19,4 +19,7 @@ struct PeerSlices {
 void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype,
                       int64_t n, cudaStream_t stream);
 
+// Blocks that a multiprocessor of the current GPU takes, of whichever of these kernels.
+int PeerReduceBlocksEach();
+
 }  // namespace millrace

@@ -1,11 +1,27 @@
 // Device side of peer_call.h.
 #pragma once
 
+#include <algorithm>
+
 #include "comm/peer/peer_call.h"
+#include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace {
 
 inline constexpr int kPeerThreads = 512;
+
+// The least of what CUDA's occupancy says of `kernels`, on the current GPU.
+template <class... Kernels>
+int BlocksEach(Kernels... kernels) {
+  int least = kMaxPeerBlocks;
+  const auto ask = [&least](auto kernel) {
+    int each = 0;
+    MR_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kPeerThreads, 0));
+    least = std::min(least, each);
+  };
+  (ask(kernels), ...);
+  return least;
+}
 
 __device__ __forceinline__ void StoreRelease(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
