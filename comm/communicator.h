@@ -71,8 +71,13 @@ class Communicator {
 
   // full[r*n + i] = (shard of rank r)[i], bit for bit, any dtype. In place when shard.data is
   // full.data + rank*n elements; other overlap is an error.
+  // Of f32 shards into a full buffer of bf16, where RoundsInGathers: each element is rounded to
+  // nearest even on its way; never in place; moved and counted as a gather of bf16.
   virtual void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
                          Stream& stream) = 0;
+
+  // Whether AllGather takes f32 shards for a full buffer of bf16. The same on all ranks.
+  virtual bool RoundsInGathers() const noexcept { return false; }
 
   // shard[i] = sum over ranks r of (full of rank r)[rank*n + i], for f32, bf16 and f64, rounded as
   // above. `full` is not changed; no overlap.

@@ -30,8 +30,18 @@ class HostCommunicator final : public Communicator {
   int rank() const noexcept override { return rank_; }
   int world_size() const noexcept override { return world_; }
 
-  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&,
-                 Stream&) override {
+  bool RoundsInGathers() const noexcept override { return true; }
+
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
+                 Stream& stream) override {
+    if (RoundsOnTheWay(shard, full)) {
+      checks_.RoundingGather(shard, full);
+      const int64_t n = shard.numel();
+      const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
+                           DenseLayout(DType::kBF16, {n})};
+      ConvertToBFloat16(shard.as<float>(), own.as<BFloat16>(), n);
+      return AllGather(own, full, scratch, stream);
+    }
     constexpr CommOp op = CommOp::kAllGather;
     const bool in_place = checks_.AllGather(shard, full);
     std::byte* const own = full.data + rank_ * shard.bytes();

@@ -22,6 +22,14 @@ bool OperandChecks::AllGather(const TensorView& shard, const TensorView& full) c
   return in_place;
 }
 
+void OperandChecks::RoundingGather(const TensorView& shard, const TensorView& full) const {
+  constexpr CommOp op = CommOp::kAllGather;
+  Contiguous(op, "shard", shard);
+  Contiguous(op, "full", full);
+  Sizes(op, shard, full);
+  Disjoint(op, RangeOf("shard", shard), RangeOf("full", full));
+}
+
 void OperandChecks::ReduceScatter(const TensorView& full, const TensorView& shard) const {
   constexpr CommOp op = CommOp::kReduceScatter;
   Contiguous(op, "full", full);
@@ -55,6 +63,10 @@ void OperandChecks::ShardOfFull(CommOp op, const TensorView& shard, const Tensor
   MR_REQUIRE(ErrorCode::kInvalidArgument, shard.dtype() == full.dtype(),
              "{} on '{}': shard is {} but full is {}; one dtype is needed", Name(op), label_,
              Name(shard.dtype()), Name(full.dtype()));
+  Sizes(op, shard, full);
+}
+
+void OperandChecks::Sizes(CommOp op, const TensorView& shard, const TensorView& full) const {
   MR_REQUIRE(ErrorCode::kInvalidArgument, full.numel() == shard.numel() * world_size_,
              "{} on '{}': full has {} elements; {} ranks times the shard's {} make {}", Name(op),
              label_, full.numel(), world_size_, shard.numel(), shard.numel() * world_size_);

@@ -22,6 +22,11 @@ inline NamedRange RangeOf(const char* name, const TensorView& view) {
   return {name, view.data, view.bytes()};
 }
 
+// Whether a gather is one of f32 shards into a full buffer of bf16.
+inline bool RoundsOnTheWay(const TensorView& shard, const TensorView& full) {
+  return shard.dtype() == DType::kF32 && full.dtype() == DType::kBF16;
+}
+
 class OperandChecks {
  public:
   OperandChecks(std::string label, int rank, int world_size)
@@ -31,6 +36,8 @@ class OperandChecks {
 
   // Returns whether `shard` is this rank's place in `full`: a gather in place.
   bool AllGather(const TensorView& shard, const TensorView& full) const;
+  // The same for a gather that RoundsOnTheWay.
+  void RoundingGather(const TensorView& shard, const TensorView& full) const;
   void ReduceScatter(const TensorView& full, const TensorView& shard) const;
   void AllReduce(const TensorView& buffer) const;
   void Root(int root) const;  // of a host broadcast
@@ -41,6 +48,7 @@ class OperandChecks {
  private:
   void Contiguous(CommOp op, const char* name, const TensorView& view) const;
   void ShardOfFull(CommOp op, const TensorView& shard, const TensorView& full) const;
+  void Sizes(CommOp op, const TensorView& shard, const TensorView& full) const;
   void Summable(CommOp op, DType dtype) const;
 
   const std::string label_;

@@ -83,32 +83,17 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   int rank() const noexcept override { return rank_; }
   int world_size() const noexcept override { return world_; }
+  bool RoundsInGathers() const noexcept override { return world_ > 1; }
 
   void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
                  Stream& stream) override {
     if (world_ == 1) return Other().AllGather(shard, full, scratch, stream);
+    if (RoundsOnTheWay(shard, full)) return RoundingGather(shard, full, stream);
     const bool in_place = checks_.AllGather(shard, full);
     if (shard.bytes() == 0) return CountGather(shard);
     const PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
     CountGather(shard);
     LaunchPeerGather(call, shard.data, Slots(full, in_place), shard.bytes(), AsCuda(stream).get());
-  }
-
-  void AllGatherBF16(const TensorView& master, const TensorView& full, Stream& stream) override {
-    const int64_t n = master.numel();
-    MR_REQUIRE(
-        ErrorCode::kInvalidArgument,
-        master.dtype() == DType::kF32 && full.dtype() == DType::kBF16 && full.numel() == world_ * n,
-        "all_gather_bf16 on '{}': {} elements of {} into {} of {}; f32 into {} of bf16 is needed",
-        checks_.label(), n, Name(master.dtype()), full.numel(), Name(full.dtype()), world_ * n);
-    MR_REQUIRE(ErrorCode::kInvalidArgument, world_ > 1, "all_gather_bf16 on '{}': one rank",
-               checks_.label());
-    const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
-                         DenseLayout(DType::kBF16, {n})};
-    if (n == 0) return CountGather(own);
-    const PeerCall call = Begin(Kind::kGatherBF16, full, own.bytes(), stream);
-    CountGather(own);
-    LaunchPeerGatherBF16(call, master.as<float>(), Slots(full, false), n, AsCuda(stream).get());
   }
 
   void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
@@ -219,6 +204,17 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return *other_;
   }
 
+  void RoundingGather(const TensorView& master, const TensorView& full, Stream& stream) {
+    checks_.RoundingGather(master, full);
+    const int64_t n = master.numel();
+    const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
+                         DenseLayout(DType::kBF16, {n})};
+    if (n == 0) return CountGather(own);
+    const PeerCall call = Begin(Kind::kGatherBF16, full, own.bytes(), stream);
+    CountGather(own);
+    LaunchPeerGatherBF16(call, master.as<float>(), Slots(full, false), n, AsCuda(stream).get());
+  }
+
   // What peers had mapped may be freed afterwards.
   void Meet() noexcept {
     if (aborted_ || std::uncaught_exceptions() > exceptions_at_birth_) return;
@@ -259,6 +255,15 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return *region;
   }
 
+  // Both lanes of this communicator; a run's communicators together: PeerTrouble.
+  void RequireRoom() const {
+    const std::string trouble =
+        WhyNoRoom({.peers = options_.gather_blocks + options_.reduce_blocks}, PeerRoomOf(device_));
+    MR_REQUIRE(ErrorCode::kConfig, trouble.empty(),
+               "communicator '{}', rank {}: no room on GPU {}: {}", checks_.label(), rank_,
+               device_.ordinal(), trouble);
+  }
+
   // A block for every `kEach` bytes of a shard: all ranks find the same number.
   static int Blocks(int64_t shard_bytes, int most) {
     constexpr int64_t kEach = 8192;
@@ -272,15 +277,6 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                 "communicator '{}' is given a stream of another GPU", checks_.label());
     const PeerMapping& region = RegionOf(full);
     PeerCall call;
-  // Both lanes of this communicator; a run's communicators together: PeerTrouble.
-  void RequireRoom() const {
-    const std::string trouble =
-        WhyNoRoom({.peers = options_.gather_blocks + options_.reduce_blocks}, PeerRoomOf(device_));
-    MR_REQUIRE(ErrorCode::kConfig, trouble.empty(),
-               "communicator '{}', rank {}: no room on GPU {}: {}", checks_.label(), rank_,
-               device_.ordinal(), trouble);
-  }
-
     for (int r = 0; r < world_; ++r)
       call.lanes[r] = reinterpret_cast<PeerLane*>(lane_mapping_->base(r)) + (reduces ? 1 : 0);
     uint32_t* const words = reinterpret_cast<uint32_t*>(words_->data());
@@ -325,6 +321,12 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
 }  // namespace
 
+BlockRoom PeerRoomOf(const CudaDevice& device) {
+  MR_CUDA(cudaSetDevice(device.ordinal()));
+  return {.multiprocessors = device.properties().multiProcessorCount,
+          .peers_each = std::min(PeerGatherBlocksEach(), PeerReduceBlocksEach())};
+}
+
 std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
     std::unique_ptr<Communicator> host, std::function<std::unique_ptr<Communicator>()> other,
     CudaDevice& device, const std::string& label, const PeerOptions& options) {
@@ -333,9 +335,3 @@ std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
 }
 
 }  // namespace millrace
-BlockRoom PeerRoomOf(const CudaDevice& device) {
-  MR_CUDA(cudaSetDevice(device.ordinal()));
-  return {.multiprocessors = device.properties().multiProcessorCount,
-          .peers_each = std::min(PeerGatherBlocksEach(), PeerReduceBlocksEach())};
-}
-

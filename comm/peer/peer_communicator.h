@@ -44,13 +44,8 @@ struct PeerOptions {
   PeerGpus gpus = PeerGpus::kOwn;
 };
 
-class PeerCommunicator : public Communicator {
- public:
-  // full[r*n + i] = bf16 of (master of rank r)[i], rounded to nearest even. master [n] f32
-  // anywhere on the device, full [world * n] bf16 as for AllGather. Counted as the
-  // all-gather of bf16 that it is.
-  virtual void AllGatherBF16(const TensorView& master, const TensorView& full, Stream& stream) = 0;
-};
+// Told from others by its type. Rounds in gathers, but for a group of one.
+class PeerCommunicator : public Communicator {};
 
 // What `device` takes of these communicators' kernels; makes it the current one of the thread.
 BlockRoom PeerRoomOf(const CudaDevice& device);

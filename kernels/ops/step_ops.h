@@ -239,6 +239,8 @@ enum class CommPurpose { kGather, kReduce };
 
 // full[r*n + i] = (shard of rank r)[i], r over the group.   Any dtype.
 // In place when shard is slice `rank` of full; then `shard` is absent.
+// Of f32 shards, full may be bf16: rounded to nearest even on the way, by transports that can
+// (Communicator::RoundsInGathers).
 struct AllGatherAttrs {
   AxisGroup group = AxisGroup::kShard;
   CommPurpose purpose = CommPurpose::kGather;

@@ -36,6 +36,8 @@ Downcast DowncastOf(ShardingConfig::Downcast downcast) {
       return Downcast::kAfterGather;
     case ShardingConfig::Downcast::kPerGather:
       return Downcast::kPerGather;
+    case ShardingConfig::Downcast::kInGather:
+      return Downcast::kInGather;
     case ShardingConfig::Downcast::kAfterUpdate:
       return Downcast::kAfterUpdate;
   }

@@ -89,6 +89,11 @@ Session::Session(const Config& config, const Environment& environment, const Ses
                                      Mesh{run_.layout.mesh.replicate, run_.layout.mesh.shard},
                                      environment.sharing);
   memory_.communicators = MemoryBytes(*device_);
+  MR_REQUIRE(ErrorCode::kConfig,
+             config.sharding.downcast != ShardingConfig::Downcast::kInGather ||
+                 run_.layout.mesh.shard == 1 || comms_->shard_gather().RoundsInGathers(),
+             "sharding.downcast is in_gather, but gathers go over NCCL, which does not round: "
+             "allowed are per_gather, after_update and after_gather, or execution.peer_memory=on");
   // One plan on all ranks, or nothing runs.
   std::string plan_hashes;
   for (const auto* plan : {&run_.plans.train, &run_.plans.eval, &run_.plans.generate})

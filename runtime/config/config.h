@@ -125,7 +125,7 @@ struct PrecisionConfig {
 
 struct ShardingConfig {
   enum class Reshard { kNever, kAfterBackward, kAfterForward, kAuto };
-  enum class Downcast { kAfterGather, kPerGather, kAfterUpdate };
+  enum class Downcast { kAfterGather, kPerGather, kInGather, kAfterUpdate };
   enum class GradSync { kEvery, kLast };
   enum class GradConcat { kEvery, kLast, kDirect };
   Reshard reshard = Reshard::kAfterForward;

@@ -31,7 +31,7 @@ constexpr auto NamesOf(ShardingConfig::Reshard) {
   return internal::NameList<4>{"never", "after_backward", "after_forward", "auto"};
 }
 constexpr auto NamesOf(ShardingConfig::Downcast) {
-  return internal::NameList<3>{"after_gather", "per_gather", "after_update"};
+  return internal::NameList<4>{"after_gather", "per_gather", "in_gather", "after_update"};
 }
 constexpr auto NamesOf(ShardingConfig::GradSync) { return internal::NameList<2>{"every", "last"}; }
 constexpr auto NamesOf(ShardingConfig::GradConcat) {

@@ -210,8 +210,9 @@ std::vector<Key> MakeKeys() {
           "When a unit's gathered weights are given up. `auto`: the fewest gathers within "
           "`memory.budget_gib`."),
       KEY(sharding.downcast, any,
-          "Where fp32 shards become compute weights: after each gather, before it, or once after "
-          "the update. The bits are the same."),
+          "Where fp32 shards become compute weights: after each gather, before it, in the gather's "
+          "own kernel (`in_gather`: CPU ranks, or GPUs with `peer_memory`), or once after the "
+          "update. The bits are the same."),
       KEY(sharding.grad_sync, any,
           "Reduce gradients in every microbatch, or in the last one only."),
       KEY(sharding.grad_concat, any,

@@ -146,6 +146,12 @@ class Validator {
     const ShardingConfig& sharding = config_.sharding;
     Require(sharding.reshard != ShardingConfig::Reshard::kAuto || config_.memory.budget_gib,
             {"sharding.reshard", "memory.budget_gib"}, "auto fills a budget, and needs one");
+    Require(sharding.downcast != ShardingConfig::Downcast::kInGather ||
+                config_.execution.backend != ExecutionConfig::Backend::kCuda ||
+                config_.execution.peer_memory != ExecutionConfig::PeerMemory::kOff,
+            {"sharding.downcast", "execution.peer_memory"},
+            "NCCL does not round while it gathers: in_gather on GPUs takes peer_memory on or auto; "
+            "per_gather needs neither");
     // Unknown only when global_batch decides and the world is not known.
     const bool accumulates =
         config_.train.accumulate || !config_.train.global_batch || context_.world

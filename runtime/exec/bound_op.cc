@@ -118,6 +118,7 @@ struct Runner {
     comm.AllGather(shard, op.full, op.scratch, stream);
   }
   void operator()(const ReduceScatterOp<TensorView>& op) const {
+    if (shard.dtype() != op.full.dtype()) counters.cast_bytes += shard.bytes();
     Group(op.group, op.purpose).ReduceScatterSum(op.full, op.shard, op.scratch, stream);
   }
   void operator()(const AllReduceOp<TensorView>& op) const {

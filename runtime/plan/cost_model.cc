@@ -91,6 +91,8 @@ struct Counter {
   void operator()(const AllGatherOp<View>& op) const {
     ++counters.all_gathers;
     counters.gathered_bytes += WireBytes(op, mesh);
+    if (op.shard && op.shard.layout.dtype != op.full.layout.dtype)
+      counters.cast_bytes += ByteCount(op.shard);
   }
   void operator()(const ReduceScatterOp<View>& op) const {
     ++counters.reduce_scatters;

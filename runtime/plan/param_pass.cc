@@ -145,6 +145,8 @@ void ParamPass::EmitGather(Stay& stay) {
     // lives exactly as long as its output.
     cast(master, ShardSlice(bucket, flat));
     gather({}, bucket);
+  } else if (b_.options.downcast == Downcast::kInGather) {
+    gather(master, bucket);
   } else {
     const View staging = WholeView(stay.staging, DType::kF32, flat.padded_numel);
     gather(master, staging);

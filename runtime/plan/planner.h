@@ -16,7 +16,8 @@
 namespace millrace {
 
 enum class ReshardPolicy { kNever, kAfterBackward, kAfterForward, kAuto };
-enum class Downcast { kAfterGather, kPerGather, kAfterUpdate };
+// kInGather: per gather, by the collective itself (Communicator::RoundsInGathers).
+enum class Downcast { kAfterGather, kPerGather, kInGather, kAfterUpdate };
 enum class GradSync { kEvery, kLast };
 enum class GradConcat { kEvery, kLast, kDirect };
 

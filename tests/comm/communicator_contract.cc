@@ -321,6 +321,45 @@ int64_t NowNs() {  // one clock for all threads and processes of the machine
       .count();
 }
 
+// Terms of many binades, so that nearly all of them round.
+void GatherRounds(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  const CommCounters before = comm.counters();
+  int64_t gathers = 0, bytes = 0, rounded = 0;
+  for (const int64_t n : kSizes) {
+    std::vector<float> shard = Terms<float>(rank, n);
+    std::vector<BFloat16> full(static_cast<size_t>(world * n), Pattern<BFloat16>(99, 0));
+    if (!comm.RoundsInGathers()) {
+      ExpectRefused(report, "f32 into bf16", {"f32", "bf16", "'world'"},
+                    [&] { comm.AllGather(View(shard), View(full), {}, *bench.stream); });
+      continue;
+    }
+    comm.AllGather(View(shard), View(full), {}, *bench.stream);
+    ++gathers;
+    bytes += (world - 1) * n * 2;
+    for (int r = 0; r < world; ++r)
+      for (int64_t i = 0; i < n; ++i) {
+        const float term = TermAs<float>(r, i);
+        rounded += ToFloat(ToBFloat16(term)) != term;
+        report.Expect(SameBits(full[r * n + i], ToBFloat16(term)),
+                      "world {}, n {}: element {} of rank {} is wrong", world, n, i, r);
+      }
+  }
+  const CommCounters counted = comm.counters() - before;
+  report.Expect(counted.all_gathers == gathers && counted.gathered_bytes == bytes,
+                "counts {} gathers, {} bytes", counted.all_gathers, counted.gathered_bytes);
+  if (!comm.RoundsInGathers()) return;
+  report.Expect(rounded > 0, "nothing was rounded");
+  std::vector<float> own(40), other(static_cast<size_t>(world) * 40);
+  std::vector<BFloat16> full(static_cast<size_t>(world) * 40), narrow(40);
+  ExpectRefused(
+      report, "f32 into one bf16 too few", {std::to_string(world * 40 - 1), "'world'"},
+      [&] { comm.AllGather(View(own), View(full, 0, world * 40 - 1), {}, *bench.stream); });
+  ExpectRefused(report, "bf16 into f32", {"bf16", "f32", "'world'"},
+                [&] { comm.AllGather(View(narrow), View(other), {}, *bench.stream); });
+}
+
 void BarrierHolds(Communicator& comm, Report& report) {
   for (int round = 0; round < 3; ++round) {
     if (comm.rank() == round % comm.world_size())
@@ -404,6 +443,7 @@ const std::vector<ContractCase>& CommunicatorContract() {
   static const std::vector<ContractCase> cases = {
       {every, "all-gather puts the shard of rank r at place r, bit for bit, in place and not",
        Gather},
+      {every, "a gather of f32 shards into bf16 rounds on the way, or is refused", GatherRounds},
       {every, "sums that are exact in any order are exact, of slices and over all", WholeSums},
       {host, "reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
       {host, "all-reduce leaves every rank the same sum, added in rank order", AllReduce},

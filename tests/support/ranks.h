@@ -35,6 +35,8 @@ class Ranks {
   virtual int MaxWorld() const = 0;
   // Whether the first step is issued and later ones are launched.
   virtual bool captures() const = 0;
+  // Communicator::RoundsInGathers of groups of several ranks.
+  virtual bool RoundsInGathers() const { return true; }
   // `fn` on every rank's thread; ends with the first error, as RunRanks of comm/local.
   virtual void Run(int world, const std::function<void(const RankSetup&)>& fn) = 0;
   // The same for this process's rank of a factory that somebody else made.

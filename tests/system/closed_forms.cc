@@ -155,7 +155,7 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
       e.comm.gathered_bytes += gathers * (shard - 1) * flat.shard *
                                (downcast == Downcast::kAfterGather ? 4 : flat.encoding_bytes);
     }
-    if (narrow && downcast == Downcast::kPerGather)
+    if (narrow && (downcast == Downcast::kPerGather || downcast == Downcast::kInGather))
       e.kernels.cast_bytes += gathers * flat.shard * 4;
     if (narrow && downcast == Downcast::kAfterGather)
       e.kernels.cast_bytes += gathers * flat.padded * 4;

@@ -163,6 +163,8 @@ std::vector<Option> BitwiseOptions() {
        Communicators,
        /*in_plan=*/false},
   };
+  if (TestRanks().RoundsInGathers())
+    options.push_back(DowncastOption("in_gather", Downcast::kInGather));
   // It chooses the order in which ops run on the host; a device has an order of its own.
   if (!TestRanks().captures())
     for (const uint64_t seed : {1, 2, 3}) options.push_back(AdversaryOption(seed));

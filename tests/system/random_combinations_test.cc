@@ -64,8 +64,8 @@ void DrawOptions(Draw& draw, Trial& trial) {
     config.memory.slots = config.memory.prefetch + 1 + draw.Below(3);
   config.memory.reduce_depth = 1 + draw.Below(3);
   config.memory.recompute = draw.Of({Recompute::kNone, Recompute::kNorms, Recompute::kBlock});
-  config.sharding.downcast =
-      draw.Of({Downcast::kAfterGather, Downcast::kPerGather, Downcast::kAfterUpdate});
+  config.sharding.downcast = draw.Of(
+      {Downcast::kAfterGather, Downcast::kPerGather, Downcast::kInGather, Downcast::kAfterUpdate});
   config.sharding.grad_concat = draw.Of({Concat::kEvery, Concat::kLast, Concat::kDirect});
   config.sharding.reshard =
       draw.Of({Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward});

@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
 """What each of the mechanisms behind Millrace costs and saves on GPUs: downcast, concat, synchronisation, allocators, graphs.
 
-  python3 tools/bench/ablation_gpu.py --ranks 2 [--steps 20] [--groups downcast,slow,concat,allocators,graphs] [--binary bin/millrace]
+  python3 tools/bench/ablation_gpu.py --ranks 2 [--steps 20] [--groups downcast,slow,peers,peers_llama,concat,allocators,graphs] [--binary bin/millrace]
 
 One `millrace bench` per row, on synthetic tokens. Prints a Markdown table per group, with the command, machine and date: median step
 time with the 10th and 90th percentile, host time to issue a step, bytes per step and rank from communicators and kernel arguments, arena, and
-most device memory in use. `slow` is `downcast` again with NCCL_P2P_DISABLE=1, the slow link of the figure that it goes back to.
+most device memory in use. `slow` is `downcast` again with NCCL_P2P_DISABLE=1, the slow link of the figure that it goes back to. `peers` and
+`peers_llama` are it over the memory of peers, where `in_gather` casts in the kernel that stores into them.
 """
 import argparse, datetime, os, shutil, sys, tempfile
 import runs
 
 DOWNCASTS = [("after_gather", ["sharding.downcast=after_gather"]), ("per_gather", ["sharding.downcast=per_gather"]),
              ("after_update", ["sharding.downcast=after_update"])]
+IN_GATHER = [("in_gather", ["sharding.downcast=in_gather"]), ("per_gather, again", ["sharding.downcast=per_gather"])]
 SUMS = ["train.accumulate=8", "train.micro_batch=8", "sharding.grad_sync=last"]
 GRAPHS = [(f"B {b}, graph {g}", [f"train.micro_batch={b}", f"execution.graph={g}"]) for b in (4, 64) for g in ("off", "microbatch", "step")]
 GROUPS = {
     "downcast": ("configs/gpt2_355m.json", ["train.micro_batch=8", "precision.grad_wire=fp32"], {}, DOWNCASTS),
     "slow": ("configs/gpt2_355m.json", ["train.micro_batch=8", "precision.grad_wire=fp32"], {"NCCL_P2P_DISABLE": "1"}, DOWNCASTS),
+    "peers": ("configs/gpt2_355m.json", ["train.micro_batch=8", "precision.grad_wire=fp32", "execution.peer_memory=on"], {}, DOWNCASTS + IN_GATHER),
+    "peers_llama": ("configs/llama_1b.json", ["train.micro_batch=4", "execution.peer_memory=on"], {}, DOWNCASTS + IN_GATHER),
     "concat": ("configs/gpt2_355m.json", [], {}, [
         ("concat every, sync last", SUMS + ["sharding.grad_concat=every"]),
         ("concat last, sync last", SUMS + ["sharding.grad_concat=last"]),

@@ -45,7 +45,9 @@ PEER = ["execution.peer_memory=on"]
 PEERS = [("peer memory", PEER), ("peer memory, again", PEER), ("peer memory, graph off", PEER + ["execution.graph=off"]),
          ("peer memory, graph microbatch", PEER + ["execution.graph=microbatch"]),
          ("peer memory, programmatic launch begin", PEER + ["execution.programmatic_launch=begin"]),
-         ("peer memory, reshard never", PEER + ["sharding.reshard=never"])]
+         ("peer memory, reshard never", PEER + ["sharding.reshard=never"]),
+         ("peer memory, downcast per_gather", PEER + ["sharding.downcast=per_gather"]),
+         ("peer memory, downcast in_gather", PEER + ["sharding.downcast=in_gather"])]
 
 
 def bits(steps, summary):

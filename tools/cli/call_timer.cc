@@ -45,6 +45,7 @@ class TimedCommunicator final : public Communicator {
 
   int rank() const noexcept override { return inner_->rank(); }
   int world_size() const noexcept override { return inner_->world_size(); }
+  bool RoundsInGathers() const noexcept override { return inner_->RoundsInGathers(); }
   void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
                  Stream& stream) override {
     const CallTimer::Scope scope(timer_);

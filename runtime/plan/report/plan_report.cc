@@ -31,6 +31,8 @@ std::string Text(Downcast downcast) {
       return "after_gather";
     case Downcast::kPerGather:
       return "per_gather";
+    case Downcast::kInGather:
+      return "in_gather";
     case Downcast::kAfterUpdate:
       return "after_update";
   }

@@ -34,15 +34,15 @@ struct Sizes {
   int samples;
 };
 
-enum class Call { kGather, kGatherBF16, kReduce };
+enum class Call { kGather, kReduce };
 
 // A communicator and where its operands lie.
 struct Way {
   std::string name;
   Communicator* comm = nullptr;
-  PeerCommunicator* peer = nullptr;  // the same, where it is one
+  bool peers = false;  // over the memory of peers
   std::byte* memory = nullptr;
-  bool only_gathers = false, rounds = false;  // rounds: AllGatherBF16 in place of AllGather
+  bool only_gathers = false, rounds = false;  // rounds: gathers f32 shards into bf16
 };
 
 struct Operands {
@@ -75,15 +75,15 @@ class Bench {
     symmetric_memory_ =
         symmetric_->AllocateArena(rank.device, ArenaBytes(rank.world()), "symmetric");
     comms_.push_back(rank.nccl.Make(rank.Everyone(), "ring"));
-    ways_.push_back({"NCCL", comms_.back().get(), nullptr, plain_memory_->data()});
+    ways_.push_back({"NCCL", comms_.back().get(), false, plain_memory_->data()});
     comms_.push_back(symmetric_->Make(rank.Everyone(), "symmetric"));
     comms_.back()->RegisterMemory(symmetric_memory_->data(), symmetric_memory_->bytes());
-    ways_.push_back({"NCCL symmetric", comms_.back().get(), nullptr, symmetric_memory_->data()});
+    ways_.push_back({"NCCL symmetric", comms_.back().get(), false, symmetric_memory_->data()});
     for (Way& way : ways_) way.comm->Connect({});
     for (const int blocks : {8, 16, 32}) AddPeer(fmt::format("peer {}", blocks), blocks, false);
     for (const int blocks : {16, 32})
       AddPeer(fmt::format("peer from f32 {}", blocks), blocks, true);
-    meet_ = ways_[2].peer;
+    meet_ = ways_[2].comm;
   }
 
   ~Bench() {
@@ -126,7 +126,7 @@ class Bench {
         [this, name] { return rank_.nccl.Make(rank_.Everyone(), name); }, rank_.device, name,
         options);
     peer->RegisterMemory(plain_memory_->data(), plain_memory_->bytes());
-    Way way{name, peer.get(), peer.get(), plain_memory_->data()};
+    Way way{name, peer.get(), true, plain_memory_->data()};
     way.only_gathers = way.rounds = rounds;
     ways_.push_back(way);
     comms_.push_back(std::move(peer));
@@ -136,7 +136,7 @@ class Bench {
     if (call == Call::kReduce)
       way.comm->ReduceScatterSum(o.full, o.shard, {}, *stream_);
     else if (way.rounds)
-      way.peer->AllGatherBF16(o.master, o.full, *stream_);
+      way.comm->AllGather(o.master, o.full, {}, *stream_);
     else
       way.comm->AllGather(o.shard, o.full, {}, *stream_);
   }
@@ -237,7 +237,7 @@ class Bench {
     double nccl = 1e30, peer = 1e30;
     for (const Column& column : columns_) {
       const Cell& cell = column.cells[size];
-      double& best = column.way->peer == nullptr ? nccl : peer;
+      double& best = column.way->peers ? peer : nccl;
       best = std::min(best, cell.median());
       if (cell.wrong != 0)
         std::printf(" WRONG: %lld |", static_cast<long long>(cell.wrong));

@@ -146,7 +146,7 @@ TEST_CASE("a gather of rounded master weights is the rounding, then the gather",
         std::vector<float> own(static_cast<size_t>(n));
         for (int64_t i = 0; i < n; ++i) own[i] = TermAs<float>(rank.rank(), n + i);
         ToDevice(rank, own, master, *stream);
-        comm->AllGatherBF16(master, full, *stream);
+        comm->AllGather(master, full, {}, *stream);
         const std::vector<BFloat16> result = ToHost<BFloat16>(rank, full, *stream);
         int64_t wrong = 0;
         for (int64_t i = 0; i < full.numel(); ++i)

@@ -193,6 +193,16 @@ TEST_CASE("peers' memory takes GPUs and peers", "[config][validate]") {
          {{automatic}, "", "", {.world = 1}}});
 }
 
+TEST_CASE("a gather that rounds takes peers' memory on GPUs", "[config][validate]") {
+  const std::string fused = "sharding.downcast=in_gather", cuda = "execution.backend=cuda";
+  const ConfigContext gpus{.has_cuda = true};
+  Check({{{fused, cuda}, "sharding.downcast", "peer_memory on or auto", gpus},
+         {{fused, cuda, "execution.peer_memory=auto"}, "", "", gpus},
+         {{fused, cuda, "execution.peer_memory=on"}, "", "", gpus},
+         {{fused, "execution.backend=cpu"}, "", ""},
+         {{fused}, "", "", gpus}});
+}
+
 TEST_CASE("a rule names the values, and where each comes from", "[config][validate]") {
   const std::vector<std::string> problems =
       Problems({kSynthetic, "{\"model\": {\n  \"heads\": 3}}"}, {"model.d_model=100"});

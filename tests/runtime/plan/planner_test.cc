@@ -27,14 +27,16 @@ void ForEachRun(const StepPlan& plan, const std::vector<Entry>& schedule, F&& f)
 
 struct Counts {
   int64_t gathers = 0, stats_gathers = 0, casts = 0, reduces = 0, wire_casts = 0, outer = 0,
-          concats = 0, updates = 0, scans = 0;
+          concats = 0, updates = 0, scans = 0, rounding = 0;
 };
 
 Counts CountsOf(const StepPlan& plan, const std::vector<Entry>& schedule) {
   Counts n;
   ForEachRun(plan, schedule, [&](const PlanOp& op) {
-    if (const auto* gather = std::get_if<AllGatherOp<View>>(&op.op))
+    if (const auto* gather = std::get_if<AllGatherOp<View>>(&op.op)) {
       ++(gather->group == AxisGroup::kShard ? n.gathers : n.stats_gathers);
+      n.rounding += gather->shard && gather->shard.layout.dtype != gather->full.layout.dtype;
+    }
     if (std::holds_alternative<CastOp<View>>(op.op))
       ++(op.label.starts_with("downcast/") ? n.casts : n.wire_casts);
     n.reduces += std::holds_alternative<ReduceScatterOp<View>>(op.op);
@@ -129,9 +131,12 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
 
   REQUIRE(step.gathers == (sharded ? Stays(c) : 0));
   REQUIRE(step.stats_gathers == (train && c.mesh.world() > 1));
-  // Everything that is gathered in bf16 is cast first or afterwards, unless the update has done it.
+  // Everything that is gathered in bf16 is cast first, on the way or afterwards, unless the update
+  // has done it.
   // Norms gathered apart are f32.
-  REQUIRE(step.casts == (mixed && !after_update ? Stays(c) - f.norms : 0));
+  const bool in_gather = sharded && c.options.downcast == Downcast::kInGather;
+  REQUIRE(step.casts == (mixed && !after_update && !in_gather ? Stays(c) - f.norms : 0));
+  REQUIRE(step.rounding == (mixed && in_gather ? Stays(c) - f.norms : 0));
   const int64_t segments = std::min<int64_t>(c.options.prefetch, 1000);
   if (train && sharded && c.options.reshard == ReshardPolicy::kNever)
     REQUIRE(prologue.gathers == std::min(segments, f.all()));
@@ -191,7 +196,7 @@ const PrecisionPolicy kMixed = test::Mixed(DType::kF32, DType::kF32, DType::kF32
 constexpr ReshardPolicy kReshards[] = {ReshardPolicy::kNever, ReshardPolicy::kAfterBackward,
                                        ReshardPolicy::kAfterForward};
 constexpr Downcast kDowncasts[] = {Downcast::kAfterGather, Downcast::kPerGather,
-                                   Downcast::kAfterUpdate};
+                                   Downcast::kInGather, Downcast::kAfterUpdate};
 
 TEST_CASE("gradient and parameter policies over worlds and accumulation", "[plan][planner]") {
   const MeshShape meshes[] = {{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}};

@@ -26,6 +26,7 @@ class CudaRanks final : public Ranks {
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
   }
   bool captures() const override { return true; }
+  bool RoundsInGathers() const override { return transport_ == GpuTransport::kPeers; }
   void Run(int world, const std::function<void(const RankSetup&)>& fn) override {
     LocalWorld ranks(world, {.timeout = std::chrono::seconds(60)});
     RunRanks(ranks, [&](CommFactory& host) { RunOne(host, fn); });
