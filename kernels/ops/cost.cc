@@ -60,6 +60,12 @@ int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
   return 0;
 }
 
+int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend) {
+  const bool stages =
+      backend == Backend::kCuda && Dim(op.a, 1) > 0 && RouteOf(op) == MatmulRoute::kWhole;
+  return stages ? op.out.layout.numel() * 4 : 0;
+}
+
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
   return backend == Backend::kCpu ? 0 : cuda::ColumnSumBytes(Dim(op.x, 1));
 }

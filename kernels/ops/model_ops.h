@@ -155,6 +155,8 @@ struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
   Update update = Update::kOverwrite;
   Rounding rounding = Rounding::kBackend;
+  // StagedBytes of cost.h, by the planner: counted as concatenated. No kernel reads it.
+  int64_t staged_bytes = 0;
   bool rounds_once() const { return rounding == Rounding::kOnce || update == Update::kAccumulate; }
   bool operator==(const MatmulAttrs&) const = default;
 };

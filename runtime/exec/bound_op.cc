@@ -74,7 +74,10 @@ struct Runner {
   void operator()(const EmbedGradOp<TensorView>& op) const { kernels.embed_grad(op, stream); }
   void operator()(const NormOp<TensorView>& op) const { kernels.norm(op, stream); }
   void operator()(const NormGradOp<TensorView>& op) const { kernels.norm_grad(op, stream); }
-  void operator()(const MatmulOp<TensorView>& op) const { kernels.matmul(op, stream); }
+  void operator()(const MatmulOp<TensorView>& op) const {
+    counters.concatenated_bytes += op.staged_bytes;
+    kernels.matmul(op, stream);
+  }
   void operator()(const ColumnSumOp<TensorView>& op) const { kernels.column_sum(op, stream); }
   void operator()(const RopeTableOp<TensorView>& op) const { kernels.rope_table(op, stream); }
   void operator()(const RopeOp<TensorView>& op) const { kernels.rope(op, stream); }
@@ -115,10 +118,10 @@ struct Runner {
       shard = {op.full.data + comm.rank() * n * Bytes(op.full.dtype()),
                DenseLayout(op.full.dtype(), {n})};
     }
+    if (shard.dtype() != op.full.dtype()) counters.cast_bytes += shard.bytes();
     comm.AllGather(shard, op.full, op.scratch, stream);
   }
   void operator()(const ReduceScatterOp<TensorView>& op) const {
-    if (shard.dtype() != op.full.dtype()) counters.cast_bytes += shard.bytes();
     Group(op.group, op.purpose).ReduceScatterSum(op.full, op.shard, op.scratch, stream);
   }
   void operator()(const AllReduceOp<TensorView>& op) const {

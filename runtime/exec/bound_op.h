@@ -39,8 +39,8 @@ BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int
 
 // What the kernels of a run have moved, counted from the arguments they were called with.
 struct KernelCounters {
-  int64_t concatenated_bytes = 0;  // read by concat
-  int64_t cast_bytes = 0;          // read by cast
+  int64_t concatenated_bytes = 0;  // read by concat, also within CUDA's matmul (staged_bytes)
+  int64_t cast_bytes = 0;          // read by cast, and by gathers that round
   int64_t copied_bytes = 0;        // read by accumulate: reduced shards that did not land in place
   bool operator==(const KernelCounters&) const = default;
 

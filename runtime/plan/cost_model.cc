@@ -102,6 +102,9 @@ struct Counter {
     ++counters.all_reduces;
     counters.all_reduced_bytes += WireBytes(op, mesh);
   }
+  void operator()(const MatmulOp<View>& op) const {
+    counters.concatenated_bytes += op.staged_bytes;
+  }
   void operator()(const ConcatOp<View>& op) const {
     counters.concatenated_bytes += ByteCount(op.x);
   }

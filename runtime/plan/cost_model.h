@@ -41,7 +41,8 @@ struct PlanCounters {
   int64_t gathered_bytes = 0, reduced_bytes = 0,
           all_reduced_bytes = 0;  // wire bytes that this rank sends
   int64_t concatenated_bytes = 0, cast_bytes = 0,
-          copied_bytes = 0;  // read by concat, cast, accumulate
+          copied_bytes =
+              0;  // read by concat (also within matmul), cast (and gathers that round), accumulate
   int64_t wire_bytes() const { return gathered_bytes + reduced_bytes + all_reduced_bytes; }
   bool operator==(const PlanCounters&) const = default;
 };

@@ -94,6 +94,9 @@ void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
         const auto to_shape = [](const View& view) {
           return Shape{view.layout, static_cast<bool>(view)};
         };
+        if constexpr (requires { typed.staged_bytes; })
+          typed.staged_bytes =
+              StagedBytes(ConvertOp<Op, View, Shape>(typed, to_shape), options.backend);
         if constexpr (requires(Op<Shape> shape) { WorkspaceBytes(shape, options.backend); }) {
           const int64_t bytes =
               WorkspaceBytes(ConvertOp<Op, View, Shape>(typed, to_shape), options.backend);

@@ -88,6 +88,8 @@ std::string Attributes(const KernelOp& op) {
           add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
         if constexpr (requires { typed.rounding; })
           if (typed.rounding == Rounding::kOnce) add("rounding=once");
+        if constexpr (requires { typed.staged_bytes; })
+          if (typed.staged_bytes > 0) add(fmt::format("staged={}", typed.staged_bytes));
         if constexpr (requires { typed.kind; })
           add(fmt::format("kind={}", static_cast<int>(typed.kind)));
         if constexpr (requires { typed.direction; })

@@ -17,13 +17,16 @@ int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial
 struct Adder {
   FlatForm* matrices;
   FlatForm* norms;  // the same flat unless norms are kept apart
-  void Matrix(int64_t numel, int64_t contributions = 1) const {
-    Add(matrices, numel, contributions);
+  // `products`: of the contributions, those of a matmul.
+  void Matrix(int64_t numel, int64_t contributions, int64_t products) const {
+    Add(matrices, numel, contributions, products);
   }
-  void Norm(int64_t numel) const { Add(norms, numel, 1); }
-  static void Add(FlatForm* flat, int64_t numel, int64_t contributions) {
+  void Weight(int64_t numel) const { Matrix(numel, 1, 1); }
+  void Norm(int64_t numel) const { Add(norms, numel, 1, 0); }
+  static void Add(FlatForm* flat, int64_t numel, int64_t contributions, int64_t products) {
     flat->params.push_back(numel);
     flat->contributions.push_back(contributions);
+    flat->products.push_back(products);
   }
 };
 
@@ -32,12 +35,12 @@ void AddBlock(const Adder& add, const ModelConfig& m) {
                 qkv = attn + 2 * m.KvHeads() * m.HeadDim();
   const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
   for (int norm = 0; norm < (gpt2 ? 4 : 2); ++norm) add.Norm(c);
-  add.Matrix(qkv * c);
-  add.Matrix(c * attn);
-  add.Matrix((gpt2 ? 1 : 2) * f * c);
-  add.Matrix(c * f);
+  add.Weight(qkv * c);
+  add.Weight(c * attn);
+  add.Weight((gpt2 ? 1 : 2) * f * c);
+  add.Weight(c * f);
   if (!gpt2) return;
-  for (const int64_t bias : {qkv, c, f, c}) add.Matrix(bias);
+  for (const int64_t bias : {qkv, c, f, c}) add.Matrix(bias, 1, 0);
 }
 
 }  // namespace
@@ -49,19 +52,22 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
   const bool apart = p.norms == PrecisionConfig::Norms::kFp32 && p.compute == Format::kBf16;
   const int64_t table = Up(m.Vocab(), 64) * m.d_model;
-  const int64_t chunks = Up(config.train.micro_batch * m.seq_len, 512) /
-                         512;  // of rows of logits, each with a gradient of its own
+  // Of rows of logits, each with a gradient of its own. CUDA takes up to a GiB of them at once.
+  const int64_t chunks = TestRanks().Traits(trial.world).backend == Backend::kCuda
+                             ? 1
+                             : Up(config.train.micro_batch * m.seq_len, 512) / 512;
 
-  FlatForm norms{"norms", false, 4, 0, 0, {}, {}};
+  FlatForm norms{"norms", false, 4, 0, 0, {}, {}, {}};
   std::vector<FlatForm> flats;
   const auto begin = [&](const std::string& name, bool block) {
-    flats.push_back({name, block, BytesOf(p.compute), 0, 0, {}, {}});
+    flats.push_back({name, block, BytesOf(p.compute), 0, 0, {}, {}, {}});
     return Adder{&flats.back(), apart ? &norms : &flats.back()};
   };
   {
     const Adder add = begin("embed", false);
-    add.Matrix(table, m.Tied() ? 1 + chunks : 1);  // a tied table gets the head's gradients, too
-    if (gpt2) add.Matrix(m.seq_len * m.d_model);
+    // A tied table gets the head's gradients, too.
+    add.Matrix(table, m.Tied() ? 1 + chunks : 1, m.Tied() ? chunks : 0);
+    if (gpt2) add.Matrix(m.seq_len * m.d_model, 1, 0);
   }
   const int64_t per_unit = config.sharding.blocks_per_unit;
   for (int64_t first = 0; first < m.layers; first += per_unit) {
@@ -72,7 +78,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
     const Adder add = begin("head", false);
     add.Norm(m.d_model);
     if (gpt2) add.Norm(m.d_model);
-    if (!m.Tied()) add.Matrix(table, chunks);
+    if (!m.Tied()) add.Matrix(table, chunks, chunks);
   }
   if (flats.back().params.empty()) flats.pop_back();
   if (apart) flats.push_back(norms);
@@ -134,6 +140,37 @@ int64_t ExpectedGathers(const Trial& trial, int64_t kept) {
   return ShardAxis(trial) > 1 ? sum : 0;
 }
 
+// Bytes of an element of a flat's gradient bucket. What nothing is added to before it is sent is
+// formed in the wire's dtype.
+int64_t BucketBytes(const Trial& trial, const FlatForm& flat) {
+  const Config& config = trial.config;
+  const int64_t sum = BytesOf(config.precision.grad_accumulate),
+                wire = BytesOf(config.precision.grad_wire);
+  const bool every =
+      config.sharding.grad_sync == ShardingConfig::GradSync::kEvery && ShardAxis(trial) > 1;
+  const bool once = (every || config.train.Accumulate(trial.world) == 1) && trial.world > 1 &&
+                    wire < sum &&
+                    std::all_of(flat.contributions.begin(), flat.contributions.end(),
+                                [](int64_t contributions) { return contributions <= 1; });
+  return once ? wire : sum;
+}
+
+int64_t StagedPerStep(const Trial& trial) {
+  using Concat = ShardingConfig::GradConcat;
+  const Config& config = trial.config;
+  int64_t bytes = 0;
+  for (const FlatForm& flat : FlatsOf(trial)) {
+    const int64_t bucket = BucketBytes(trial, flat);
+    // concat=every forms each contribution in f32, unless the bucket is narrower than the sums.
+    const bool f32 = config.sharding.grad_concat == Concat::kEvery &&
+                     bucket == BytesOf(config.precision.grad_accumulate);
+    if (bucket == 4 || f32) continue;
+    for (size_t i = 0; i < flat.params.size(); ++i)
+      bytes += config.train.Accumulate(trial.world) * flat.products[i] * flat.params[i] * 4;
+  }
+  return bytes;
+}
+
 StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
   using Downcast = ShardingConfig::Downcast;
   const Config& config = trial.config;
@@ -164,11 +201,8 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
     // arrive in bf16 or on top of earlier ones are added to the f32 shard by a copy.
     const int64_t reductions = every ? accumulate : 1;
     const int64_t shard_bytes = reductions == 1 ? wire_bytes : 4;
-    // What nothing is added to before it is sent is formed in the wire's dtype.
-    const bool once = (every || accumulate == 1) && world > 1 && wire_bytes < sum_bytes &&
-                      std::all_of(flat.contributions.begin(), flat.contributions.end(),
-                                  [](int64_t contributions) { return contributions <= 1; });
-    const int64_t bucket_bytes = once ? wire_bytes : sum_bytes;
+    const int64_t bucket_bytes = BucketBytes(trial, flat);
+    const bool once = bucket_bytes != sum_bytes;
     if (shard > 1) {
       e.comm.reduce_scatters += reductions;
       e.comm.reduced_bytes += reductions * (shard - 1) * flat.shard * wire_bytes;
@@ -200,6 +234,8 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
       }
     }
   });
+  if (TestRanks().Traits(trial.world).backend == Backend::kCuda)
+    e.kernels.concatenated_bytes += StagedPerStep(trial);
   if (world > 1) {  // the table of statistics: sum of squares and bad values per flat, and the loss
     e.comm.all_gathers += 1;
     e.comm.gathered_bytes += (world - 1) * (2 * flats + 1) * 8;

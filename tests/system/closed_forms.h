@@ -18,12 +18,17 @@ struct FlatForm {
   int64_t padded = 0, shard = 0;       // elements
   std::vector<int64_t> params;         // stored elements of each parameter, in order
   std::vector<int64_t> contributions;  // of each parameter: gradients added per microbatch
+  std::vector<int64_t> products;       // those of them that a matmul forms
 };
 
 std::vector<FlatForm> FlatsOf(const Trial& trial);
 
 // Counters of one step on any rank. `kept`: blocks that sharding.reshard=auto keeps gathered.
 StepCounters ExpectedPerStep(const Trial& trial, int64_t kept = 0);
+
+// Of a step on CUDA: f32 products that a matmul forms in scratch and adds to a bf16 gradient by the
+// concat kernel. The one exception to "direct concatenates nothing" (kernels/ops/cost.h).
+int64_t StagedPerStep(const Trial& trial);
 
 // Gathers of block, embedding, head and norm parameters in one step.
 int64_t ExpectedGathers(const Trial& trial, int64_t kept = 0);
