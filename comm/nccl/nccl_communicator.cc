@@ -17,6 +17,7 @@
 #include "comm/nccl/nccl_handle.h"
 #include "comm/nccl/nccl_window.h"
 #include "comm/operand_checks.h"
+#include "comm/process_id.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 
@@ -70,6 +71,7 @@ class NcclCommunicator final : public Communicator {
         rank_(host_->rank()),
         world_(host_->world_size()) {
     if (world_ == 1) return;
+    RequireProcesses();
     PrepareNcclEnvironment();
     needs_fence_ = NeedsFence(NcclVersion());
     const ncclUniqueId id = ShareUniqueId(*host_, label);
@@ -193,6 +195,12 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  void RequireProcesses() {
+    const std::string why = WhyNotProcesses(host_->HostAllGather(std::to_string(ProcessId())));
+    MR_REQUIRE(ErrorCode::kConfig, why.empty() || options_.threads == RankThreads::kAllow,
+               "communicator '{}': {}", checks_.label(), why);
+  }
+
   void Copy(const TensorView& from, const TensorView& to, Stream& stream) {
     MR_CUDA(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(from.bytes()),
                             cudaMemcpyDeviceToDevice, AsCuda(stream).get()));

@@ -10,7 +10,8 @@ namespace millrace {
 namespace {
 
 constexpr const char* kAllowed =
-    "symmetric, cta_policy=default|efficiency|zero, min_ctas=N, max_ctas=N, timeout_ms=N are "
+    "symmetric, threads, cta_policy=default|efficiency|zero, min_ctas=N, max_ctas=N, timeout_ms=N "
+    "are "
     "allowed";
 
 int64_t Number(std::string_view part, std::string_view value, int64_t least, int64_t most) {
@@ -38,6 +39,8 @@ void Apply(std::string_view part, NcclOptions& options) {
   const std::string_view value = equals == part.npos ? std::string_view() : part.substr(equals + 1);
   if (part == "symmetric") {
     options.symmetric = true;
+  } else if (part == "threads") {
+    options.threads = RankThreads::kAllow;
   } else if (key == "cta_policy") {
     options.cta_policy = Policy(part, value);
   } else if (key == "min_ctas") {
@@ -72,10 +75,22 @@ NcclOptions ParseNcclOptions(std::string_view text) {
 
 std::string ToString(const NcclOptions& options) {
   std::string text = options.symmetric ? "symmetric," : "";
+  if (options.threads == RankThreads::kAllow) text += "threads,";
   if (options.cta_policy == CtaPolicy::kEfficiency) text += "cta_policy=efficiency,";
   if (options.cta_policy == CtaPolicy::kZero) text += "cta_policy=zero,";
   if (options.min_ctas > 0) text += fmt::format("min_ctas={},", options.min_ctas);
   return text + fmt::format("max_ctas={},timeout_ms={}", options.max_ctas, options.timeout.count());
+}
+
+std::string WhyNotProcesses(const std::vector<std::string>& processes) {
+  for (size_t r = 0; r < processes.size(); ++r)
+    for (size_t s = r + 1; s < processes.size(); ++s)
+      if (processes[r] == processes[s])
+        return fmt::format(
+            "ranks {} and {} are threads of one process, whose heap NCCL may break when "
+            "communicators are destroyed: start one process per rank",
+            r, s);
+  return "";
 }
 
 const std::vector<NcclSetting>& NcclSettings() {

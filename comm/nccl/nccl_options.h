@@ -17,6 +17,18 @@ enum class CtaPolicy {
   kZero
 };
 
+// Whether ranks of a communicator may be threads of one process. Tear-down may then break the heap:
+// NCCL (2.28.9) maps an allocation of such a peer a second time, and the thread that destroys last
+// unmaps these while proxy threads of the other ranks, which it does not wait for, free what is
+// mapped. Between processes each has mappings of its own. So a run refuses it; tests may ask for it,
+// where ranks are threads and NCCL_CUMEM_ENABLE=0 leaves nothing mapped twice
+// (tests/comm/nccl/README.md).
+enum class RankThreads { kRefuse, kAllow };
+
+// "": all ranks have processes of their own. Else which two have not, in an Error's words. By rank:
+// any text that is the same for one process only.
+std::string WhyNotProcesses(const std::vector<std::string>& processes);
+
 // Blocks of a collective of CommFactory::MakeSmall, at most.
 inline constexpr int kSmallCtas = 2;
 
@@ -33,10 +45,11 @@ struct NcclOptions {
   // when trees are; which NCCL does at the first call that uses them (comm/README.md has the
   // figures). 64 is NCCL's own limit. min_ctas 0: NCCL's choice.
   int min_ctas = 0, max_ctas = 16;
+  RankThreads threads = RankThreads::kRefuse;
   bool operator==(const NcclOptions&) const = default;
 };
 
-// "symmetric,cta_policy=zero,max_ctas=16,min_ctas=4,timeout_ms=60000", each part
+// "symmetric,threads,cta_policy=zero,max_ctas=16,min_ctas=4,timeout_ms=60000", each part
 // optional; "" is the default. Error(kConfig): an unknown key or value, with what is
 // allowed; kZero without symmetric.
 NcclOptions ParseNcclOptions(std::string_view text);

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <random>
 
 #include "comm/peer/peer_call.h"
+#include "comm/process_id.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 
@@ -26,15 +26,6 @@ struct Card {
 };
 
 void Put(const std::string& text, char* to, size_t room) { to[text.copy(to, room - 1)] = '\0'; }
-
-// Of this process, among those of its host: containers give out the same pids.
-uint64_t ProcessId() {
-  static const uint64_t id = [] {
-    std::random_device source;
-    return uint64_t{source()} << 32 | source();
-  }();
-  return id;
-}
 
 std::string HostId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");

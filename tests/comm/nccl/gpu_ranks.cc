@@ -98,7 +98,9 @@ void RunRank(CommFactory& transport, int gpu, const NcclOptions& options, Report
              const std::function<void(GpuRank& rank)>& fn) {
   SurvivingFactory host(transport);
   CudaDevice device(gpu);
-  const std::unique_ptr<CommFactory> nccl = MakeNcclCommFactory(host, device, options);
+  NcclOptions allowing = options;
+  allowing.threads = mpi == nullptr ? RankThreads::kAllow : RankThreads::kRefuse;
+  const std::unique_ptr<CommFactory> nccl = MakeNcclCommFactory(host, device, allowing);
   GpuRank rank{host, *nccl, device, report};
   const auto meet = host.Make(rank.Everyone(), "tear-down");
   fn(rank);
@@ -143,6 +145,7 @@ bool OnOneGpu() {
 std::vector<NcclOptions> PlainAndSymmetric() {
   NcclOptions plain;
   plain.timeout = std::chrono::seconds(60);
+  plain.threads = mpi == nullptr ? RankThreads::kAllow : RankThreads::kRefuse;
   NcclOptions symmetric = plain;
   symmetric.symmetric = true;
   return {plain, symmetric};

@@ -21,18 +21,30 @@ std::string Refusal(const std::string& text) {
 
 TEST_CASE("options are read part by part, and printed as they are read", "[comm][nccl]") {
   const NcclOptions all =
-      ParseNcclOptions("symmetric,cta_policy=zero,min_ctas=4,max_ctas=16,timeout_ms=1500");
+      ParseNcclOptions("symmetric,threads,cta_policy=zero,min_ctas=4,max_ctas=16,timeout_ms=1500");
   REQUIRE(all.symmetric);
   REQUIRE(all.cta_policy == CtaPolicy::kZero);
   REQUIRE(all.min_ctas == 4);
   REQUIRE(all.max_ctas == 16);
   REQUIRE(all.timeout == std::chrono::milliseconds(1500));
-  REQUIRE(ToString(all) == "symmetric,cta_policy=zero,min_ctas=4,max_ctas=16,timeout_ms=1500");
+  REQUIRE(all.threads == RankThreads::kAllow);
+  REQUIRE(ToString(all) ==
+          "symmetric,threads,cta_policy=zero,min_ctas=4,max_ctas=16,timeout_ms=1500");
   REQUIRE(ParseNcclOptions(ToString(all)) == all);
   REQUIRE(ParseNcclOptions("") == NcclOptions{});
   REQUIRE(ParseNcclOptions("cta_policy=efficiency").cta_policy == CtaPolicy::kEfficiency);
   REQUIRE(ToString(NcclOptions{}) == "max_ctas=16,timeout_ms=600000");
   REQUIRE(ParseNcclOptions("max_ctas=64").max_ctas == 64);
+}
+
+TEST_CASE("ranks that are threads of one process are told by name", "[comm][nccl]") {
+  using Catch::Contains;
+  REQUIRE(NcclOptions{}.threads == RankThreads::kRefuse);
+  REQUIRE(WhyNotProcesses({}) == "");
+  REQUIRE(WhyNotProcesses({"1", "2", "12"}) == "");
+  REQUIRE_THAT(
+      WhyNotProcesses({"7", "8", "9", "8"}),
+      Contains("ranks 1 and 3 are threads of one process") && Contains("one process per rank"));
 }
 
 TEST_CASE("options that mean nothing are refused by name", "[comm][nccl]") {

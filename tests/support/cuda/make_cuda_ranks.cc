@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -36,7 +37,9 @@ class CudaRanks final : public Ranks {
     std::iota(everyone.begin(), everyone.end(), 0);
     const std::unique_ptr<Communicator> meet = host.Make(everyone, "tear-down");
     CudaDevice device(host.rank());
-    std::unique_ptr<CommFactory> factory = MakeNcclCommFactory(host, device, {});
+    NcclOptions options;
+    options.threads = RankThreads::kAllow;
+    std::unique_ptr<CommFactory> factory = MakeNcclCommFactory(host, device, options);
     if (transport_ == GpuTransport::kPeers && everyone.size() > 1) {
       factory = MakePeerCommFactory(host, std::move(factory), device,
                                     [](const std::vector<int>&) { return true; });
@@ -55,6 +58,8 @@ class CudaRanks final : public Ranks {
 }  // namespace
 
 std::unique_ptr<Ranks> MakeCudaRanks(GpuTransport transport) {
+  // Before any NCCL call, and before there are other threads. The user's word stays.
+  setenv("NCCL_CUMEM_ENABLE", "0", /*replace=*/0);  // RankThreads says why
   return std::make_unique<CudaRanks>(transport);
 }
 
