@@ -5,8 +5,8 @@
 
 namespace millrace {
 
-// Of this process, among those of its host; the same for all its threads. Not the pid: containers give
-// out the same ones.
+// Of this process, among those of its host; the same for all its threads. Not the pid: containers
+// give out the same ones.
 uint64_t ProcessId();
 
 }  // namespace millrace

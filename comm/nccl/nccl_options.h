@@ -18,10 +18,10 @@ enum class CtaPolicy {
 };
 
 // Whether ranks of a communicator may be threads of one process. Tear-down may then break the heap:
-// NCCL (2.28.9) maps an allocation of such a peer a second time, and the thread that destroys last
+// NCCL (2.28.9) maps an allocation of such a peer a second time. The thread that destroys last
 // unmaps these while proxy threads of the other ranks, which it does not wait for, free what is
-// mapped. Between processes each has mappings of its own. So a run refuses it; tests may ask for it,
-// where ranks are threads and NCCL_CUMEM_ENABLE=0 leaves nothing mapped twice
+// mapped. Between processes each has mappings of its own. So a run refuses threads. Tests allow
+// them; those of whole steps set NCCL_CUMEM_ENABLE=0, so that nothing is mapped twice
 // (tests/comm/nccl/README.md).
 enum class RankThreads { kRefuse, kAllow };
 

@@ -1,15 +1,15 @@
-// Whether all blocks that wait for other GPUs come to run on one GPU together. If they do not, those
-// that run wait for peers whose blocks may stand in the queue behind such blocks of their own GPU:
-// for ever (peer_call.h: Waiting).
+// Whether all blocks that wait for other GPUs run on one GPU together. If they do not, those that
+// run may wait without end: for peers whose blocks stand in the queue behind such blocks of their
+// own GPU (peer_call.h: Waiting).
 //
-// What waits  Kernels over peers' memory: at most one of each lane of each communicator, since calls
-//             of one kind are ordered by their stream. NCCL's kernels: at most one of each of its
-//             communicators.
+// What waits  Kernels over peers' memory: at most one of each lane of each communicator, since
+//             calls of one kind are ordered by their stream. NCCL's kernels: at most one of each of
+//             its communicators.
 // What not    Products and all other kernels end by themselves, whoever waits. Blocks that begin
 //             early (kernels/cuda/launch.h) are no collective's.
-// Room        A multiprocessor takes as many blocks of a kernel over peers' memory as CUDA's occupancy
-//             says, whichever of those kernels they are of, since all have as many threads. NCCL's
-//             blocks are counted as taking a multiprocessor each.
+// Room        A multiprocessor takes as many blocks of a kernel over peers' memory as CUDA's
+//             occupancy says: the least of all those kernels. NCCL's blocks are counted as taking
+//             a multiprocessor each.
 #pragma once
 
 #include <string>
@@ -30,11 +30,12 @@ struct BlockRoom {
 // What a run's collectives have, each at most.
 struct CollectiveBlocks {
   int gather = 0, reduce = 0;  // over peers' memory
-  int replicas = 0,
-      statistics = 0;  // NCCL's: gradients between replicas, if there are any; the world's
+  // NCCL's: gradients between replicas, if there are any; the world's statistics.
+  int replicas = 0, statistics = 0;
 };
 
-// The most that waits at once: two communicators over peers' memory, each with both lanes, and NCCL's.
+// The most that waits at once: two communicators over peers' memory, each with both lanes, and
+// NCCL's.
 WaitingBlocks WaitingInRun(const CollectiveBlocks& blocks);
 
 // Multiprocessors that `waiting` needs.

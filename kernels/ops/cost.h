@@ -27,9 +27,9 @@ int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
 
-// Bytes of an f32 product that the backend forms in scratch, for a kernel of its own to add to `out`:
-// what a concat of such a temporary would read. 0: the product goes to `out` itself, or by tiles that
-// stay in a cache. CUDA does so for products that round once to bf16 (MatmulRoute::kWhole).
+// Bytes of an f32 product that the backend forms in scratch, for a second kernel to add to `out`:
+// what a concat of such a temporary would read. 0: the product goes to `out` itself, or by tiles
+// that stay in a cache. CUDA stages products that round once to bf16 (MatmulRoute::kWhole).
 int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend);
 
 // "" when the backend runs the op with these shapes and dtypes; else the

@@ -1,6 +1,6 @@
-// "direct concatenates nothing" has one exception: on CUDA a product that is added to bf16, or rounded
-// once to it, is formed in f32 and added by the concat kernel. A plan for CUDA says how many bytes
-// those are, as does the counter of a run; needs no GPU.
+// "direct concatenates nothing" has one exception: on CUDA a product that is added to bf16, or
+// rounded once to it, is formed in f32 and added by the concat kernel. A plan for CUDA says how
+// many bytes those are, as does the counter of a run. Needs no GPU.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

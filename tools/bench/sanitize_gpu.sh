@@ -36,8 +36,8 @@ rows=()
 for tool in memcheck racecheck initcheck synccheck; do rows+=("$tool|planted_faults|60|one|$tool"); done
 for tool in memcheck racecheck synccheck initcheck; do
   rows+=("$tool|contract_test|400|one|" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
-  if [[ $tool == initcheck ]]; then how=threads; else how=processes; fi
-  rows+=("$tool|peer_test|240|$how|$peer_cases" "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
+  if [[ $tool == initcheck ]]; then how=threads peer_most=90; else how=processes peer_most=240; fi
+  rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
          "$tool|cuda_mark_test|60|one|" "$tool|matmul_test|400|one|$products")
 done
 

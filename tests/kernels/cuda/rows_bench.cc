@@ -8,11 +8,12 @@
 // end, begin  the same with execution.programmatic_launch: a kernel is set up while the one before
 //             it ends, or runs.
 // GB/s        bytes that the op has to move, each operand once, per second, as without.
-// of copy     the same as a share of what a copy of 1 GiB moves (reads and writes both counted). "LOW":
-//             below 85%, of an op that moves 64 MiB or more; smaller ones are mostly beginning and end.
+// of copy     the same as a share of what a copy of 1 GiB moves (reads and writes both counted).
+//             "LOW": below 85%, of an op that moves 64 MiB or more; smaller ones are mostly
+//             beginning and end.
 //
-// Ends with the number of rows that are low. cross_entropy's results are checked against double before
-// it is timed, on fresh logits: it leaves gradients in their place. Exit code 1: a result is wrong.
+// Ends with the number of rows that are low. cross_entropy's results are checked against double
+// before it is timed, on fresh logits: it leaves gradients in their place. Exit code 1: wrong.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -299,8 +300,8 @@ void Activations(Bench& bench, const Model& m) {
                     });
 }
 
-// Sampled rows of a cross entropy against double: no other row has a target, so their losses are the
-// sum.
+// Sampled rows of a cross entropy against double: no other row has a target, so the sum is that of
+// their losses.
 class LossCheck {
  public:
   LossCheck(Bench& bench, const Model& m, LossOutput output)
