@@ -351,11 +351,14 @@ void GatherRounds(Communicator& comm, Report& report) {
                 "counts {} gathers, {} bytes", counted.all_gathers, counted.gathered_bytes);
   if (!comm.RoundsInGathers()) return;
   report.Expect(rounded > 0, "nothing was rounded");
-  std::vector<float> own(40), other(static_cast<size_t>(world) * 40);
+  std::vector<float> own = Terms<float>(rank, 40), other(static_cast<size_t>(world) * 40);
   std::vector<BFloat16> full(static_cast<size_t>(world) * 40), narrow(40);
   ExpectRefused(
       report, "f32 into one bf16 too few", {std::to_string(world * 40 - 1), "'world'"},
       [&] { comm.AllGather(View(own), View(full, 0, world * 40 - 1), {}, *bench.stream); });
+  report.Expect(std::all_of(full.begin(), full.end(),
+                            [](BFloat16 value) { return SameBits(value, BFloat16{}); }),
+                "a refused gather changed full");
   ExpectRefused(report, "bf16 into f32", {"bf16", "f32", "'world'"},
                 [&] { comm.AllGather(View(narrow), View(other), {}, *bench.stream); });
 }
