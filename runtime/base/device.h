@@ -38,6 +38,9 @@ class Graph {
   // Enqueues all of it on `stream`; the host does not wait.
   virtual void Launch(Stream& stream) = 0;
   virtual int64_t nodes() const noexcept = 0;
+  // The nodes and their edges in Graphviz's language, for people: what a node says is up to the
+  // device. Error(kIo) names a path that cannot be written.
+  virtual void WriteDot(const std::string& path) const = 0;
 };
 
 class Device {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/base/device.h"
@@ -131,6 +132,13 @@ class RecordedStep {
   }                       // since construction; on a host device, lists issued
   int64_t nodes() const;  // of the captured graphs; 0 before
   int64_t mark_nodes() const { return mark_nodes_; }  // of these, a watchdog's
+  // What is replayed, in Graphviz's language: the captured graphs as their device writes them; on a
+  // host device, or before a capture, the recorded lists, a node per op, with the order on each
+  // stream and the plan's edges between streams. One file per list, named by DotPaths. Error(kIo)
+  // names the file.
+  void WriteDot(const std::string& path) const;
+  // `path` where a step is one list; else path with .0, .1, ... before its suffix.
+  std::vector<std::string> DotPaths(const std::string& path) const;
 
  private:
   struct Issue {
@@ -151,6 +159,7 @@ class RecordedStep {
   void IssueAll(const Section& section, CaptureObserver* observer);
   const PlanOp& OpOf(const Issue& issue) const;
   void Capture(Section& section);
+  std::string DotOf(const Section& section) const;
 
   Executor& executor_;
   const StepPlan& plan_;

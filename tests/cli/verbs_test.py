@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import re
 import struct
 import unittest
 
@@ -230,8 +231,12 @@ class Verbs(CliTest):
             self.assertEqual(line['model_flops_per_token_full'], 6 * matrices + 12 * 2 * 32 * 32)
             self.assertIn('peak', line['mfu_basis'])
             self.assertGreater(line['peak_bytes'], 1 << 20)
-            # Some of the step, and not all of it.
-            self.assertGreater(line['host_us_per_step'], 0)
+            # Some of the step, and not all of it: steps of their own, which no other figure counts.
+            self.assertEqual(line['host_us_per_step'], sorted(line['host_us_samples'])[4])
+            self.assertEqual((len(line['host_us_samples']), len(line['step_ms_samples'])), (9, 6))
+            self.assertTrue(0 < line['host_us_per_step'] < 1e3 * line['step_ms'], line)
+            plan = json.loads(self.expect(millrace('plan', config, '--world', str(ranks), '--json', *options), OK).out)
+            self.assertEqual(line['gathered_bytes_per_step'], plan['step']['gathered_bytes'])
         self.assertFalse(os.path.exists(run.path))  # a benchmark leaves nothing
 
     def test_bench_times_every_kind_of_op_of_the_plan(self):
@@ -307,6 +312,59 @@ class Verbs(CliTest):
         self.assertAlmostEqual(sum(floor['stream_ms'].values()), sum(floor['kind_ms'].values()), delta=1e-6)
         self.assertEqual(bench['floor_ms'], max(floor['stream_ms'].values()))
         self.assertGreater(floor['copy_bytes_per_s'], 1e8)
+        # The other floor has none of our products and collectives in it: FLOPs and bytes at rates.
+        rates = bench['rate_floor']
+        (product,) = rates['products']
+        self.assertEqual((product['dtype'], product['m'] * product['n'] * product['k'] % 2), ('f32', 0))
+        self.assertGreater(product['seconds'], 0)
+        self.assertAlmostEqual(rates['products_ms'], 1e3 * rows['matmul']['flops'] / product['flops_per_s'], delta=1e-6 * rates['products_ms'])
+        self.assertAlmostEqual(rates['attention_ms'], floor['kind_ms']['attention'] + floor['kind_ms']['attention_grad'], delta=1e-9)
+        wire = sum(row['wire_bytes'] for row in rows.values())
+        self.assertGreater(wire, 0)
+        self.assertAlmostEqual(rates['wire_ms'], 1e3 * wire / rates['link_bytes_per_s'], delta=1e-6 * rates['wire_ms'])
+        others = set(rows) - {'matmul', 'attention', 'attention_grad', 'all_gather', 'reduce_scatter', 'all_reduce'}
+        self.assertAlmostEqual(rates['memory_ms'], sum(floor['kind_ms'][kind] for kind in others), delta=1e-6)
+        self.assertAlmostEqual(rates['ms'], max(rates['products_ms'] + rates['attention_ms'] + rates['memory_ms'], rates['wire_ms']), delta=1e-9)
+        self.assertEqual(bench['rate_floor_ms'], rates['ms'])
+
+    def test_bench_times_the_update_per_tensor_and_per_flat_parameter(self):
+        config, _ = self.config()
+        bench = json.loads(self.expect(millrace('bench', config, '--steps', '2', '--warmup', '1', '--json', '--update', ranks=2), OK).out)
+        plan = json.loads(self.expect(millrace('plan', config, '--world', '2', '--json'), OK).out)
+        flats = next(kind['count'] for kind in plan['roofline']['by_kind'] if kind['kind'] == 'adamw')
+        tensor, flat = bench['updates']  # the CPU captures nothing: no graphs
+        self.assertEqual([tensor['name'], flat['name']], ['per tensor, launches', 'per flat, launches'])
+        # A norm and an update each, and the clip factor. A rank has parts of some tensors only.
+        self.assertEqual((flat['kernels'], flat['launches']), (2 * flats + 1, 2 * flats + 1))
+        self.assertGreater(tensor['kernels'], flat['kernels'])
+        self.assertEqual({len(row[key]) for row in (tensor, flat) for key in ('us_samples', 'host_us_samples')}, {30})
+        self.assertGreater(min(tensor['us_samples']), 0)
+
+    def test_bench_writes_the_recorded_step_as_a_graph(self):
+        config, _ = self.config()
+        path = os.path.join(self.folder, 'step.dot')
+        bench = ('bench', config, '--steps', '2', '--warmup', '1', '--graph-dot', path)
+        self.expect(millrace(*bench, ranks=2), OK)
+        with open(path) as file:
+            text = file.read()
+        plan = json.loads(self.expect(millrace('plan', config, '--world', '2', '--json'), OK).out)
+        self.assertEqual(text.count('[label='), plan['step']['ops'])
+        for stream in ('compute', 'gather', 'reduce'):
+            self.assertIn('n' + stream + '"', text)
+        # What the plan orders between streams, and on each stream all but the first op after another.
+        self.assertGreater(text.count('[style=dashed]'), 0)
+        plain = [line for line in text.splitlines() if re.fullmatch(r'  op_[0-9]+ -> op_[0-9]+;', line)]
+        self.assertEqual(len(plain), plan['step']['ops'] - 3)
+        for begin, end in re.findall('op_([0-9]+) -> op_([0-9]+)', text):
+            self.assertLess(int(begin), int(end))
+        # One graph per body.
+        self.expect(millrace(*bench, '--set', 'execution.graph=microbatch'), OK)
+        for number in range(2):
+            self.assertTrue(os.path.exists(os.path.join(self.folder, f'step.{number}.dot')))
+        refused = self.expect(millrace(*bench, '--set', 'execution.graph=off'), 2)
+        self.assertIn('execution.graph', refused.err)
+        refused = self.expect(millrace('bench', config, '--steps', '1000000', '--graph-dot', self.folder), IO_FAILED)
+        self.assertIn('--graph-dot', refused.err)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,7 @@
 #include "tests/support/capturing_device.h"
 
+#include <fstream>
+
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 
@@ -10,6 +12,9 @@ class SpentGraph final : public Graph {
  public:
   void Launch(Stream&) override {}
   int64_t nodes() const noexcept override { return 1; }
+  void WriteDot(const std::string& path) const override {
+    std::ofstream(path) << "digraph spent {}\n";
+  }
 };
 
 class CapturingDevice final : public Device {

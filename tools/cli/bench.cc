@@ -19,7 +19,9 @@
 #include "runtime/data/file_system.h"
 #include "tools/cli/bench_floor.h"
 #include "tools/cli/bench_ops.h"
+#include "tools/cli/bench_rates.h"
 #include "tools/cli/bench_trace.h"
+#include "tools/cli/bench_update.h"
 #include "tools/cli/call_timer.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
@@ -29,15 +31,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Steps whose calls are timed one by one, after the steps that step_ms tells of.
-constexpr int64_t kIssueSteps = 5;
+// Steps that are issued one by one, after those that step_ms tells of.
+constexpr int64_t kIssueSteps = 9;
 // Eager steps whose ops are timed one by one, after those.
 constexpr int64_t kOpSteps = 5;
 
 struct Times {
   // From the end of one step to the end of the next, by the device's clock.
   std::vector<double> step_ms;
-  std::vector<double> enqueue_us;  // host time to issue a step; on a host device, to run it
+  std::vector<double> enqueue_us;  // time of each call of Enqueue
 };
 
 // Steps [first, first + count). On a device that works while the host goes on, a step stays in
@@ -69,29 +71,32 @@ Times RunSteps(Session& session, int64_t first, int64_t count) {
   return times;
 }
 
-// Host time to issue one step. Where a step has run when it was issued: its time outside kernels
-// and communicators.
-double HostMicroseconds(Session& session, CallTimer* timer, const Times& measured,
-                        int64_t first_step) {
-  if (timer == nullptr) return Quantile(measured.enqueue_us, 0.5);
+// Host time per step: what issuing a step takes while the device has nothing to do. Were a step
+// still in flight, the call would wait for room in the device's queue of launches, and its time
+// would be the device's. On a host device, which has run a step when it was issued, the time of that
+// call outside kernels and communicators (`timer`, else null). One sample per step.
+std::vector<double> HostMicroseconds(Session& session, CallTimer* timer, int64_t first_step) {
   std::vector<double> host;
-  timer->TurnOn();
+  if (timer != nullptr) timer->TurnOn();
   for (int64_t i = 0; i < kIssueSteps; ++i) {
-    const double before = timer->seconds();
+    MR_CHECK_EQ(session.engine().steps_in_flight(), 0, "a step is issued onto an idle device");
+    const double before = timer != nullptr ? timer->seconds() : 0;
     const Times step = RunSteps(session, first_step + i, 1);
-    host.push_back(step.enqueue_us[0] - 1e6 * (timer->seconds() - before));
+    const double in_kernels = timer != nullptr ? timer->seconds() - before : 0;
+    host.push_back(step.enqueue_us[0] - 1e6 * in_kernels);
   }
-  return Quantile(host, 0.5);
+  return host;
 }
 
 // Before anything is measured, as far as that can be told.
-void RequireWritable(const std::string& path) {
+void RequireWritable(const char* option, const std::string& path) {
+  if (path.empty()) return;
   const std::string folder = FolderOf(path);
   std::error_code ignored;
   MR_REQUIRE(ErrorCode::kIo, ::access(folder.c_str(), W_OK | X_OK) == 0,
-             "--trace {}: {} is no folder that can be written to", path, folder);
-  MR_REQUIRE(ErrorCode::kIo, !std::filesystem::is_directory(path, ignored),
-             "--trace {}: is a folder", path);
+             "{} {}: {} is no folder that can be written to", option, path, folder);
+  MR_REQUIRE(ErrorCode::kIo, !std::filesystem::is_directory(path, ignored), "{} {}: is a folder",
+             option, path);
 }
 
 }  // namespace
@@ -111,14 +116,22 @@ int BenchVerb(const BenchArguments& arguments) {
                !((arguments.ops || arguments.floor || !arguments.trace.empty()) &&
                  context.config.config.execution.checked),
                "--ops, --floor and --trace time ops one by one: not with execution.checked = true");
-    if (context.leader() && !arguments.trace.empty()) RequireWritable(arguments.trace);
+    MR_REQUIRE(ErrorCode::kConfig,
+               arguments.graph_dot.empty() ||
+                   context.config.config.execution.graph != ExecutionConfig::Graph::kOff,
+               "--graph-dot: nothing is recorded with execution.graph = off; step and microbatch "
+               "are allowed");
+    if (context.leader()) {
+      RequireWritable("--trace", arguments.trace);
+      RequireWritable("--graph-dot", arguments.graph_dot);
+    }
     Session session(context.config.config, context.environment, {plans, true});
     session.InitWeights();
     RunSteps(session, 0, arguments.warmup);
     const Times times = RunSteps(session, arguments.warmup, arguments.steps);
     const std::vector<double>& step_ms = times.step_ms;
-    const double host_us = HostMicroseconds(session, timer ? &*timer : nullptr, times,
-                                            arguments.warmup + arguments.steps);
+    const std::vector<double> host_us =
+        HostMicroseconds(session, timer ? &*timer : nullptr, arguments.warmup + arguments.steps);
     std::vector<OpRow> ops;
     const StepCounters counters = session.engine().counters();
     std::optional<Floor> floor;
@@ -129,6 +142,10 @@ int BenchVerb(const BenchArguments& arguments) {
                     });
     const RecordedStep* const recorded = session.engine().recorded_step();
     const int64_t graph_nodes = recorded != nullptr ? recorded->nodes() : 0;
+    if (context.leader() && !arguments.graph_dot.empty()) {
+      MR_CHECK(recorded != nullptr, "no step was recorded");
+      recorded->WriteDot(arguments.graph_dot);
+    }
     const int64_t peak_bytes = MemoryBytes(session.device());
     std::optional<StepTrace> traced;
     if (!arguments.trace.empty())
@@ -140,13 +157,17 @@ int BenchVerb(const BenchArguments& arguments) {
             return RunSteps(session, first, count).step_ms;
           },
           Quantile(step_ms, 0.5));
+    std::vector<UpdateRow> updates;
+    if (arguments.update) updates = TimeUpdates(session, context.environment);
+    std::optional<RateFloor> rate_floor;
     if (arguments.floor) {
       floor = MeasureFloor(session, context.environment, context.machine);
+      rate_floor = MeasureRateFloor(session, context.environment, context.machine, *floor);
       for (OpRow& row : ops) row.floor_ms = floor->kind_ms[row.kind];
     }
     if (!context.leader()) return 0;
     const Config& c = session.config();
-    const int64_t run_steps = arguments.warmup + arguments.steps + (timer ? kIssueSteps : 0);
+    const int64_t run_steps = arguments.warmup + arguments.steps + kIssueSteps;
     const MfuBasis basis = MfuBasisOf(session, context.machine);
     const double median = Quantile(step_ms, 0.5);
     const double rate =
@@ -173,7 +194,8 @@ int BenchVerb(const BenchArguments& arguments) {
         {"reduced_bytes_per_step", counters.comm.reduced_bytes / run_steps},
         {"cast_bytes_per_step", counters.kernels.cast_bytes / run_steps},
         {"concatenated_bytes_per_step", counters.kernels.concatenated_bytes / run_steps},
-        {"host_us_per_step", host_us},
+        {"host_us_per_step", Quantile(host_us, 0.5)},
+        {"host_us_samples", host_us},
         {"graph", Name(c.execution.graph)},
         {"graph_nodes", graph_nodes},
         {"graph_mark_nodes", recorded != nullptr ? recorded->mark_nodes() : 0},
@@ -187,6 +209,9 @@ int BenchVerb(const BenchArguments& arguments) {
       if (!ops.empty()) line["ops"] = OpsJson(ops);
       if (traced) line["trace"] = traced->Json();
       if (floor) line["floor"] = FloorJson(*floor), line["floor_ms"] = floor->ms;
+      if (rate_floor)
+        line["rate_floor"] = RateFloorJson(*rate_floor), line["rate_floor_ms"] = rate_floor->ms;
+      if (!updates.empty()) line["updates"] = UpdatesJson(updates);
       std::cout << line.dump() << std::endl;
       return 0;
     }
@@ -194,11 +219,13 @@ int BenchVerb(const BenchArguments& arguments) {
                      "step {:.2f} ms (p10 {:.2f}, p90 {:.2f}), {:.0f} tokens/s per rank, {} ranks, "
                      "issued in {:.0f} us, {} graph nodes",
                      median, Quantile(step_ms, 0.1), Quantile(step_ms, 0.9), rate, session.world(),
-                     host_us, graph_nodes)
+                     Quantile(host_us, 0.5), graph_nodes)
               << std::endl;
     if (traced) std::cout << traced->Text() << std::endl;
     if (!ops.empty()) std::cout << OpsText(ops) << std::flush;
     if (floor) std::cout << FloorText(*floor, median, ops) << std::flush;
+    if (rate_floor) std::cout << RateFloorText(*rate_floor, median) << std::flush;
+    if (!updates.empty()) std::cout << UpdatesText(updates) << std::flush;
     return 0;
   });
 }

@@ -3,38 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <map>
-#include <memory>
 
-#include "runtime/base/philox.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/plan/cost_model.h"
+#include "tools/cli/stopwatch.h"
 
 namespace millrace {
 namespace {
 
-constexpr int64_t kPatternBytes = int64_t{32} << 20;
 constexpr int64_t kLargestCopy = int64_t{512} << 20;  // bytes read
-constexpr int kBatches = 5;
-constexpr double kBatchMs = 2;
-constexpr double kMostCalls = 200;          // per batch
-constexpr int kCollectiveCalls = 10;        // every rank makes as many
-constexpr uint64_t kStream = 0x666c6f6f72;  // "floor"
-
-// Uniform in (-1, 1) as bf16; a pair of them read as one f32 is such a number too.
-std::vector<uint16_t> Pattern() {
-  std::vector<uint16_t> values(kPatternBytes / 2);
-  for (size_t i = 0; i < values.size(); i += 4) {
-    const PhiloxCounter words = PhiloxBlock(1, kStream, i / 4);
-    for (size_t j = 0; j < 4; ++j) {
-      const auto value = static_cast<float>(2 * UnitUniform(words[j]) - 1);
-      values[i + j] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
-    }
-  }
-  return values;
-}
+constexpr int kCollectiveCalls = 10;                  // every rank makes as many
 
 bool TimedAlone(const KernelOp& op) {
   return std::holds_alternative<MatmulOp<View>>(op) ||
@@ -52,58 +32,6 @@ std::string NameOf(const KernelOp& op) {
     name += fmt::format(" epilogue {} update {} rounding {}", static_cast<int>(matmul->epilogue),
                         static_cast<int>(matmul->update), static_cast<int>(matmul->rounding));
   return name;
-}
-
-class Stopwatch {
- public:
-  explicit Stopwatch(Device& device)
-      : device_(device), begin_(device.MakeTimedEvent()), end_(device.MakeTimedEvent()) {}
-
-  // Microseconds of one call: the best of several batches of `calls`, 0: of as many as fill
-  // kBatchMs. Where the device can, and `capture`, a batch is one graph, as in a step: issued one
-  // by one, calls of a few microseconds take as long as the host does.
-  template <class F>
-  double Best(Stream& stream, int calls, bool capture, F&& issue) {
-    Time(stream, issue);  // loads the kernel
-    const double once = std::max(Time(stream, issue), 1e-3);
-    if (calls == 0) calls = static_cast<int>(std::clamp(kBatchMs / once, 1.0, kMostCalls));
-    const auto all = [&] {
-      for (int i = 0; i < calls; ++i) issue();
-    };
-    std::unique_ptr<Graph> graph;
-    if (capture && device_.captures()) {
-      device_.BeginCapture(stream);
-      all();
-      graph = device_.EndCapture(stream);
-      graph->Launch(stream);
-    }
-    double best = std::numeric_limits<double>::infinity();
-    for (int batch = 0; batch < kBatches; ++batch) {
-      const double ms = graph ? Time(stream, [&] { graph->Launch(stream); }) : Time(stream, all);
-      best = std::min(best, 1e3 * ms / calls);
-    }
-    return best;
-  }
-
- private:
-  // Milliseconds of what `issue` puts on `stream`.
-  template <class F>
-  double Time(Stream& stream, F&& issue) {
-    stream.Record(*begin_);
-    issue();
-    stream.Record(*end_);
-    device_.SyncEvent(*end_);
-    return device_.MillisecondsBetween(*begin_, *end_);
-  }
-
-  Device& device_;
-  std::unique_ptr<Event> begin_, end_;
-};
-
-void Scramble(Device& device, std::byte* arena, int64_t bytes, Stream& stream) {
-  const std::vector<uint16_t> pattern = Pattern();
-  for (int64_t at = 0; at < bytes; at += kPatternBytes)
-    device.CopyFromHost(arena + at, pattern.data(), std::min(kPatternBytes, bytes - at), stream);
 }
 
 // Bytes per second, read plus written, of a concat between the halves of the arena.
@@ -126,7 +54,7 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
   Device& device = session.device();
   Stopwatch watch(device);
   Stream& compute = engine.stream(StreamId::kCompute);
-  Scramble(device, binding.arena, engine.arena_bytes(), compute);
+  FillWithNoise(device, binding.arena, engine.arena_bytes(), compute);
 
   Floor floor;
   floor.copy_bytes_per_second =

@@ -1,4 +1,4 @@
-// The least time of a step on the machine at hand: ceilings measured here, added up op by op.
+// The least time that a step's own ops take on the machine at hand, added up op by op:
 //
 //   matmul, attention, attention_grad   the op's own time at its own shapes, alone on the device,
 //                                       on random numbers
@@ -7,9 +7,8 @@
 //   step                                the longest of the streams' sums (communication may hide
 //                                       behind computation), or all that the device computes on any
 //                                       stream, if that is more: streams share it
-//
-// (The floor formula of tools/bench/README.md.) Bursts of one op run at higher clocks than a whole
-// step can hold.
+// Bursts of one op run at higher clocks than a whole step can hold. A slow kernel of ours makes this
+// floor higher: bench_rates.h has one that does not contain our kernels.
 #pragma once
 
 #include <array>

@@ -79,8 +79,9 @@ struct PlanArguments {
 struct BenchArguments {
   ConfigArguments config;
   int64_t steps = 20, warmup = 5;
-  bool json = false, ops = false, floor = false;
-  std::string trace;  // file; "": none
+  bool json = false, ops = false, floor = false, update = false;
+  std::string trace;      // file; "": none
+  std::string graph_dot;  // file; "": none
 };
 struct ExchangeArguments {
   ConfigArguments config;

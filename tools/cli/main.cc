@@ -164,6 +164,12 @@ int Main(int argc, char** argv) {
                       "also measure what this machine allows at best; implies --ops");
   bench_app->add_option("--trace", bench.trace,
                         "also write a Chrome trace of a measured step of all ranks");
+  bench_app->add_flag(
+      "--update", bench.update,
+      "also time norm, clip and AdamW per tensor, per flat parameter and as graphs");
+  bench_app->add_option("--graph-dot", bench.graph_dot,
+                        "also write rank 0's captured step in Graphviz's language; on the CPU the "
+                        "recorded list");
   bench_app->callback([&] { verb = [&] { return BenchVerb(bench); }; });
 
   GenerateArguments generate;

@@ -67,23 +67,36 @@ class PinnedBuffer final : public HostBuffer {
 
 class CudaGraph final : public Graph {
  public:
-  explicit CudaGraph(cudaGraph_t graph) {
-    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
+  explicit CudaGraph(cudaGraph_t graph) : graph_(graph) {
+    const cudaError_t status = cudaGraphInstantiate(&executable_, graph_, 0);
     size_t nodes = 0;
-    Quiet(cudaGraphGetNodes(graph, nullptr, &nodes));
+    Quiet(cudaGraphGetNodes(graph_, nullptr, &nodes));
     nodes_ = static_cast<int64_t>(nodes);
-    Quiet(cudaGraphDestroy(graph));
+    if (status != cudaSuccess) Quiet(cudaGraphDestroy(graph_));  // no destructor will
     MR_CUDA(status);
   }
-  ~CudaGraph() override { Quiet(cudaGraphExecDestroy(executable_)); }
+  ~CudaGraph() override {
+    Quiet(cudaGraphExecDestroy(executable_));
+    Quiet(cudaGraphDestroy(graph_));
+  }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
   void Launch(Stream& stream) override {
     MR_CUDA(cudaGraphLaunch(executable_, AsCuda(stream).get()));
   }
   int64_t nodes() const noexcept override { return nodes_; }
+  void WriteDot(const std::string& path) const override {
+    const cudaError_t status = cudaGraphDebugDotPrint(
+        graph_, path.c_str(),
+        cudaGraphDebugDotFlagsKernelNodeParams | cudaGraphDebugDotFlagsMemcpyNodeParams |
+            cudaGraphDebugDotFlagsMemsetNodeParams | cudaGraphDebugDotFlagsEventNodeParams);
+    if (status != cudaSuccess) Quiet(cudaGetLastError());
+    MR_REQUIRE(ErrorCode::kIo, status == cudaSuccess, "{}: the graph was not written: {}", path,
+               cudaGetErrorString(status));
+  }
 
  private:
+  cudaGraph_t graph_ = nullptr;  // what the executable was made from, for WriteDot
   cudaGraphExec_t executable_ = nullptr;
   int64_t nodes_ = 0;
 };

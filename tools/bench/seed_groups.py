@@ -1,0 +1,133 @@
+"""What seeds.py compares: the five systems' own comparisons, as configurations of this program. Standard library only.
+
+A group is one comparison; its first variant is the baseline, which is how the system did it before. A variant is a list of key=value. Groups stand in
+order of worth: with little time on a machine, those on top are measured first.
+"""
+import dataclasses
+
+
+@dataclasses.dataclass
+class Group:
+    name: str
+    seed: str  # heading of the page that it stands under
+    title: str
+    config: object  # a path below configs, or a dictionary
+    common: list  # key=value of every variant
+    variants: dict  # name: list of key=value
+    columns: list  # of seed_page.COLUMNS
+    verb: str = "bench"  # bench, train or pool
+    steps: int = 20
+    warmup: int = 5
+    rounds: int = 2
+    flags: tuple = ()  # of bench: trace, update, graph_dot
+    env: dict = dataclasses.field(default_factory=dict)
+    planned: bool = False  # ask `plan` for memory by class and pool bytes as well
+    needs: str = ""  # key=value that not every program knows; rows say so where it does not
+
+
+SEEDS = {
+    "downcast": "DeepSpeed #7588: cast before the gather",
+    "update": "DeepSpeed #4318: capture short kernel sequences",
+    "graphs": "torchtitan #2050: CUDA graphs around sharded training",
+    "allocators": "Megatron-LM #5462: pools for units that are not alike",
+    "concat": "fairscale #1180: concatenate gradients in the last microbatch only",
+}
+PUBLISHED = {
+    "downcast": "438 to 337 ms a step and 9.5 to 8.5 GB (RTX 5090, slow links, a model like OpenVLA with depths 3, 3, 4, autocast; number of GPUs not said).",
+    "update": "No figure. The benchmark that came with it takes host times without waiting for the device, so it measures issuing alone.",
+    "graphs": "Bits equal for Llama 3.1 8B and 70B; memory 143 to 153 GiB (the text says 6 %, the arithmetic gives 7.0 %); step times are in pictures.",
+    "allocators": "No table in text; a user's report (Megatron-Bridge #5402): 38 unlike units, 79.1 GB and out of memory with persistent buffers, 54.4 GB "
+                  "(74.8 at the peak) with the max-pool.",
+    "concat": "339.53 to 387.98 TFLOPS end to end (+14.3 %), 625.64 to 817.5 without communication (+30.7 %): one layer like Llama 3's, 128 "
+              "microbatches, FP8, TP 4, CP 8; losses equal to the bit.",
+}
+ALLOCATORS = ("persistent", "fixed", "max_pool", "coloured", "packed", "dynamic")
+DOWNCASTS = {name: [f"sharding.downcast={name}"] for name in ("after_gather", "per_gather", "after_update", "in_gather")}
+CONCATS = {name: [f"sharding.grad_concat={name}"] for name in ("every", "last", "direct")}
+GRAPHS = {name: [f"execution.graph={name}"] for name in ("off", "microbatch", "step")}
+# As many gathers as there can be: what the comparisons are about.
+APART = ["sharding.reshard=after_forward"]
+STEP = ["step", "verdict"]
+BYTES = ["gathered", "reduced", "cast", "concatenated", "gathers", "reduces"]
+HYBRIDS = ("nemotron_3_nano_ep8", "nemotron_3_nano_ep1", "nemotron_h_8b")
+
+
+def hybrids():
+    return Group("hybrid pools, planned", "allocators", "Buckets of published hybrid stacks, arithmetic only: no such model is trained here. MiB.", None, [],
+                 {name: [] for name in HYBRIDS}, ["pool_" + a for a in ("dynamic", "persistent", "fixed", "max_pool", "coloured", "packed", "lower_bound")],
+                 verb="pool", rounds=1)
+
+
+def on_devices():
+    """On two GPUs: times and peaks, and bits where many steps show more than on the CPU."""
+    parameters = ["train.micro_batch=1", "model.seq_len=512", "sharding.blocks_per_unit=4", "precision.grad_accumulate=bf16", *APART]
+    small = ["train.micro_batch=4", "sharding.blocks_per_unit=1", *APART]
+    eight = ["model.layers=8", "train.micro_batch=1", "sharding.blocks_per_unit=1", *APART]
+    layer = ["model.layers=1", "model.vocab=32000", "train.micro_batch=1", "train.accumulate=128", "sharding.grad_sync=last", *APART]
+    memory = ["arena", "device", "class_parameters", "class_slots", "class_gradients", "class_activations"]
+    models = {"GPT-2 124M, B 4": ("gpt2_124m.json", small), "Llama 160M, B 4": ("llama_160m.json", small),
+              "eight layers at Llama 8B's width, B 1": ("llama_8b.json", eight)}
+    groups = [
+        Group("downcast, NVLink", "downcast", "Llama 1B, B 1, T 512, four blocks a unit: parameters dominate.", "llama_1b.json", parameters, DOWNCASTS,
+              STEP + ["gathered", "cast"] + memory, planned=True),
+        Group("downcast, no peer access", "downcast", "The same with NCCL_P2P_DISABLE=1, a link as slow as the published figure's.", "llama_1b.json",
+              parameters + ["execution.peer_memory=off"], {k: v for k, v in DOWNCASTS.items() if k != "in_gather"}, STEP + ["gathered", "cast", "arena"],
+              steps=12, env={"NCCL_P2P_DISABLE": "1"}),
+    ]
+    for name, config in (("GPT-2 124M", "gpt2_124m.json"), ("GPT-2 355M", "gpt2_355m.json")):
+        groups.append(Group(f"update, {name}", "update", f"{name}: norm, clip factor and AdamW by themselves, on one rank's shards; two ranks.", config,
+                            ["train.micro_batch=1", "model.seq_len=128"], {"as configured": []}, ["updates"], steps=10, flags=("update",)))
+    groups += [
+        Group("short sequences", "update", "Whole steps, GPT-2 124M, B 1, T 128, where the host's issuing is the limit.", "gpt2_124m.json",
+              ["train.micro_batch=1", "model.seq_len=128"], GRAPHS, STEP + ["host", "nodes", "update_in_step"], steps=50, flags=("trace",)),
+        Group("addresses", "update", "20 steps with the addresses of every captured operand compared at each launch (execution.checked).",
+              "gpt2_124m.json", ["train.micro_batch=4", "execution.deterministic=true"],
+              {"not compared": [], "compared": ["execution.checked=true"]}, ["bits"], verb="train", steps=20, rounds=1),
+        Group("allocators, uneven units", "allocators", "Llama 1B, B 1, T 2048, units of 1, 2, 4, 1, 2, 4, 1 and 1 blocks.", "llama_1b.json",
+              ["train.micro_batch=1", "model.seq_len=2048", "sharding.blocks_per_unit=[1,2,4,1,2,4,1,1]", *APART],
+              {a: [f"memory.allocator={a}"] for a in ALLOCATORS}, STEP + ["parameter_pool", "gradient_pool", "arena", "device"], planned=True,
+              needs="sharding.blocks_per_unit=[1,2,4,1,2,4,1,1]"),
+    ]
+    for name, (config, common) in models.items():
+        groups.append(Group(f"graphs, {name}", "graphs", name, config, common, GRAPHS, STEP + ["host", "nodes", "arena", "device", "collectives"],
+                            flags=("trace",)))
+    for length in (256, 2048):
+        groups.append(Group(f"concat, T {length}", "concat", f"One layer of Llama 8B, vocabulary 32000, T {length}, B 1, 128 microbatches.", "llama_8b.json",
+                            layer + [f"model.seq_len={length}"], CONCATS, STEP + ["concatenated", "arena", "device"], steps=5, warmup=2))
+    for name, (config, common) in models.items():
+        groups.append(Group(f"bits, {name}", "graphs", f"{name}, 100 deterministic steps.", config, common + ["execution.deterministic=true"], GRAPHS,
+                            ["bits"], verb="train", steps=100, rounds=1))
+    return groups + [hybrids()]
+
+
+TINY = {
+    "model": {"family": "llama", "layers": 6, "d_model": 96, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 32},
+    "data": {"kind": "synthetic"},
+    "train": {"steps": 3, "micro_batch": 1, "accumulate": 2, "eval_every": 0},
+    "optimizer": {"lr": 1e-3},
+    "precision": {"compute": "bf16"},
+    "sharding": {"grad_sync": "last", "reshard": "after_forward"},
+    "checkpoint": {"every": 0},
+    "execution": {"backend": "cpu"},
+}
+
+
+def on_cpu():
+    """Two ranks of the CPU backend: bytes, counts, planned memory and bits. No times: they are this host's, not the comparison's."""
+    memory = ["arena_mib", "class_parameters_mib", "class_slots_mib", "class_gradients_mib", "class_activations_mib"]
+    uneven = "sharding.blocks_per_unit=[1,2,3]"
+    cpu = dict(verb="train", steps=3, rounds=1)
+    return [
+        Group("downcast", "downcast", "Llama of 6 layers of 96, three blocks a unit, T 32: parameters dominate.", TINY,
+              ["sharding.blocks_per_unit=3", "precision.grad_accumulate=bf16", "precision.grad_wire=bf16"], DOWNCASTS,
+              ["gathered", "cast", "gathers", *memory, "bits"], planned=True, **cpu),
+        Group("update", "update", "The same model: norm, clip factor and AdamW by themselves. The CPU captures nothing, so there are no graphs; kernels are "
+              "what is compared.", TINY, [], {"as configured": []}, ["update_kernels"], flags=("update",), steps=1, warmup=1, rounds=1),
+        Group("graphs", "graphs", "The recorded list issued again, for a step and by microbatch, beside the eager walk; 12 steps.", TINY, [], GRAPHS,
+              ["launches", "arena_mib", "bits"], verb="train", steps=12, rounds=1),
+        Group("allocators", "allocators", "Units of 1, 2 and 3 blocks.", TINY, [uneven], {a: [f"memory.allocator={a}"] for a in ALLOCATORS},
+              ["parameter_pool_mib", "gradient_pool_mib", "arena_mib", "bits"], planned=True, needs=uneven, **cpu),
+        Group("concat", "concat", "One layer, 128 microbatches.", TINY, ["model.layers=1", "train.accumulate=128"], CONCATS, BYTES + ["arena_mib", "bits"],
+              verb="train", steps=2, rounds=1),
+        hybrids(),
+    ]

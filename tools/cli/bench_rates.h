@@ -1,0 +1,48 @@
+// A floor of a step that none of our matrix products and collectives is part of: what the step has
+// to compute and to move, at rates of the machine.
+//
+//   products     FLOPs of the plan's products / the best rate that large products sustain here: run
+//                back to back until the card is hot, for about a second each. On a GPU these are
+//                cuBLASLt's, bf16 or f32 as the plan's are.
+//   attention    the plan's attention ops alone at their own shapes (bench_floor.h): cuDNN's kernels
+//                where the plan chose them
+//   memory       bytes that the other ops read and write / what a copy reaches here
+//   wire         bytes that a rank sends / the machine's link rate; no latency
+//   step         products + attention + memory, or wire if that is more: communication may hide
+//                behind computation
+// The plan decides which ops there are: recomputation counts, as does what fusing leaves out.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/api/session.h"
+#include "runtime/plan/machine.h"
+#include "tools/cli/bench_floor.h"
+
+namespace millrace {
+
+// Large products of one shape, [m,k] by [k,n], back to back.
+struct SustainedRate {
+  DType dtype = DType::kBF16;
+  int64_t m = 0, n = 0, k = 0;
+  double seconds = 0;  // measured
+  double flops_per_second = 0;
+};
+
+struct RateFloor {
+  double ms = 0;
+  double products_ms = 0, attention_ms = 0, memory_ms = 0, wire_ms = 0;
+  double link_bytes_per_second = 0;
+  std::vector<SustainedRate> products;  // every shape that was tried; the best of a dtype counts
+};
+
+// After MeasureFloor, and like it: a collective that overwrites the session's arena.
+RateFloor MeasureRateFloor(Session& session, const Environment& environment, const Machine& machine,
+                           const Floor& floor);
+
+nlohmann::ordered_json RateFloorJson(const RateFloor& floor);
+std::string RateFloorText(const RateFloor& floor, double step_ms);
+
+}  // namespace millrace
