@@ -4,6 +4,7 @@ A file has one set of rows: one commit, one machine. `schema` is 1; `name`, `com
 
   id       "group/variant/round", unique in the file
   group, variant, round
+  asked    what was asked for, as text: a row that was asked for something else is run again
   command  what was run
   date     UTC, ISO 8601
   seconds  of the whole run
@@ -15,7 +16,7 @@ import datetime, json, os, pathlib, subprocess
 SCHEMA = 1
 FOLDER = pathlib.Path(__file__).resolve().parent / "results"
 OF_FILE = {"schema": int, "name": str, "commit": str, "machine": str, "command": str, "rows": list}
-OF_ROW = {"id": str, "group": str, "variant": str, "round": int, "command": str, "date": str, "seconds": (int, float)}
+OF_ROW = {"id": str, "group": str, "variant": str, "round": int, "asked": str, "command": str, "date": str, "seconds": (int, float)}
 
 
 def check(data, path):
@@ -57,12 +58,14 @@ def commit_of(binary):
 
 
 class Results:
-    """A file that grows row by row and is whole after each. Rows of another commit or machine are not mixed with new ones: then it begins anew."""
+    """A file that grows row by row and is whole after each. Rows of another commit or machine are not mixed with new ones: then it begins anew, as it does
+    where the commit does not say what was run (a tree with changes, or no git)."""
 
     def __init__(self, path, name, commit, machine, command, earlier=None):
         self.path = pathlib.Path(path)
         self.data = dict(schema=SCHEMA, name=name, commit=commit, machine=machine, command=command, rows=[])
-        for old in (self.path, earlier):
+        vague = commit.endswith("-dirty") or commit == "unknown"
+        for old in () if vague else (self.path, earlier):
             if old is not None and pathlib.Path(old).exists():
                 found = load(old)
                 if (found["name"], found["commit"], found["machine"]) == (name, commit, machine):
@@ -70,15 +73,17 @@ class Results:
                     break
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
-    def has(self, row_id):
+    def has(self, row_id, asked):
+        """Whether the row is there. One that was asked for something else goes."""
+        self.data["rows"] = [row for row in self.data["rows"] if row["id"] != row_id or row["asked"] == asked]
         return any(row["id"] == row_id for row in self.data["rows"])
 
     def seconds_of(self, group):
         """The longest of the group's rows so far, or None."""
         return max((row["seconds"] for row in self.data["rows"] if row["group"] == group), default=None)
 
-    def add(self, group, variant, round_, command, seconds, result=None, error=None):
-        row = dict(id=f"{group}/{variant}/{round_}", group=group, variant=variant, round=round_, command=command,
+    def add(self, group, variant, round_, asked, command, seconds, result=None, error=None):
+        row = dict(id=f"{group}/{variant}/{round_}", group=group, variant=variant, round=round_, asked=asked, command=command,
                    date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), seconds=round(seconds, 1))
         row.update(dict(error=error) if error is not None else dict(result=result))
         self.data["rows"].append(row)

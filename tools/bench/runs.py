@@ -49,9 +49,11 @@ class Program:
         return json.loads(Program(self.binary, 1).call("plan", config, sets, ["--world", str(world), "--json"]))
 
 
-def host_of(binary):
-    """What a table was measured on, from nvidia-smi: "2 x NVIDIA H200, driver 580"; the CPU's name where there is none."""
+def host_of(binary, cpu=False):
+    """What a table was measured on, from nvidia-smi: "2 x NVIDIA H200, driver 580"; the CPU's name where there is none or `cpu`."""
     try:
+        if cpu:
+            raise OSError("not asked for")
         lines = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
                                text=True, check=True).stdout.strip().splitlines()
         name, driver = lines[0].split(", ")

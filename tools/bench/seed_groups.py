@@ -19,10 +19,9 @@ class Group:
     steps: int = 20
     warmup: int = 5
     rounds: int = 2
-    flags: tuple = ()  # of bench: trace, update, graph_dot
+    flags: tuple = ()  # of bench: trace, update
     env: dict = dataclasses.field(default_factory=dict)
     planned: bool = False  # ask `plan` for memory by class and pool bytes as well
-    needs: str = ""  # key=value that not every program knows; rows say so where it does not
 
 
 SEEDS = {
@@ -53,7 +52,7 @@ HYBRIDS = ("nemotron_3_nano_ep8", "nemotron_3_nano_ep1", "nemotron_h_8b")
 
 
 def hybrids():
-    return Group("hybrid pools, planned", "allocators", "Buckets of published hybrid stacks, arithmetic only: no such model is trained here. MiB.", None, [],
+    return Group("hybrid pools", "allocators", "Buckets of published hybrid stacks, arithmetic only: no such model is trained here. MiB.", None, [],
                  {name: [] for name in HYBRIDS}, ["pool_" + a for a in ("dynamic", "persistent", "fixed", "max_pool", "coloured", "packed", "lower_bound")],
                  verb="pool", rounds=1)
 
@@ -65,17 +64,17 @@ def on_devices():
     eight = ["model.layers=8", "train.micro_batch=1", "sharding.blocks_per_unit=1", *APART]
     layer = ["model.layers=1", "model.vocab=32000", "train.micro_batch=1", "train.accumulate=128", "sharding.grad_sync=last", *APART]
     memory = ["arena", "device", "class_parameters", "class_slots", "class_gradients", "class_activations"]
-    models = {"GPT-2 124M, B 4": ("gpt2_124m.json", small), "Llama 160M, B 4": ("llama_160m.json", small),
-              "eight layers at Llama 8B's width, B 1": ("llama_8b.json", eight)}
+    models = {"GPT-2 124M B 4": ("gpt2_124m.json", small), "Llama 160M B 4": ("llama_160m.json", small),
+              "eight layers at Llama 8B's width": ("llama_8b.json", eight)}
     groups = [
-        Group("downcast, NVLink", "downcast", "Llama 1B, B 1, T 512, four blocks a unit: parameters dominate.", "llama_1b.json", parameters, DOWNCASTS,
+        Group("downcast over NVLink", "downcast", "Llama 1B, B 1, T 512, four blocks a unit: parameters dominate.", "llama_1b.json", parameters, DOWNCASTS,
               STEP + ["gathered", "cast"] + memory, planned=True),
-        Group("downcast, no peer access", "downcast", "The same with NCCL_P2P_DISABLE=1, a link as slow as the published figure's.", "llama_1b.json",
+        Group("downcast without peer access", "downcast", "The same with NCCL_P2P_DISABLE=1, a link as slow as the published figure's.", "llama_1b.json",
               parameters + ["execution.peer_memory=off"], {k: v for k, v in DOWNCASTS.items() if k != "in_gather"}, STEP + ["gathered", "cast", "arena"],
               steps=12, env={"NCCL_P2P_DISABLE": "1"}),
     ]
     for name, config in (("GPT-2 124M", "gpt2_124m.json"), ("GPT-2 355M", "gpt2_355m.json")):
-        groups.append(Group(f"update, {name}", "update", f"{name}: norm, clip factor and AdamW by themselves, on one rank's shards; two ranks.", config,
+        groups.append(Group(f"update of {name}", "update", f"{name}: norm, clip factor and AdamW by themselves, on one rank's shards; two ranks.", config,
                             ["train.micro_batch=1", "model.seq_len=128"], {"as configured": []}, ["updates"], steps=10, flags=("update",)))
     groups += [
         Group("short sequences", "update", "Whole steps, GPT-2 124M, B 1, T 128, where the host's issuing is the limit.", "gpt2_124m.json",
@@ -83,19 +82,18 @@ def on_devices():
         Group("addresses", "update", "20 steps with the addresses of every captured operand compared at each launch (execution.checked).",
               "gpt2_124m.json", ["train.micro_batch=4", "execution.deterministic=true"],
               {"not compared": [], "compared": ["execution.checked=true"]}, ["bits"], verb="train", steps=20, rounds=1),
-        Group("allocators, uneven units", "allocators", "Llama 1B, B 1, T 2048, units of 1, 2, 4, 1, 2, 4, 1 and 1 blocks.", "llama_1b.json",
+        Group("allocators on uneven units", "allocators", "Llama 1B, B 1, T 2048, units of 1, 2, 4, 1, 2, 4, 1 and 1 blocks.", "llama_1b.json",
               ["train.micro_batch=1", "model.seq_len=2048", "sharding.blocks_per_unit=[1,2,4,1,2,4,1,1]", *APART],
-              {a: [f"memory.allocator={a}"] for a in ALLOCATORS}, STEP + ["parameter_pool", "gradient_pool", "arena", "device"], planned=True,
-              needs="sharding.blocks_per_unit=[1,2,4,1,2,4,1,1]"),
+              {a: [f"memory.allocator={a}"] for a in ALLOCATORS}, STEP + ["parameter_pool", "gradient_pool", "arena", "device"], planned=True),
     ]
     for name, (config, common) in models.items():
-        groups.append(Group(f"graphs, {name}", "graphs", name, config, common, GRAPHS, STEP + ["host", "nodes", "arena", "device", "collectives"],
+        groups.append(Group(f"graphs {name}", "graphs", name, config, common, GRAPHS, STEP + ["host", "nodes", "arena", "device", "collectives"],
                             flags=("trace",)))
     for length in (256, 2048):
-        groups.append(Group(f"concat, T {length}", "concat", f"One layer of Llama 8B, vocabulary 32000, T {length}, B 1, 128 microbatches.", "llama_8b.json",
+        groups.append(Group(f"concat T {length}", "concat", f"One layer of Llama 8B, vocabulary 32000, T {length}, B 1, 128 microbatches.", "llama_8b.json",
                             layer + [f"model.seq_len={length}"], CONCATS, STEP + ["concatenated", "arena", "device"], steps=5, warmup=2))
     for name, (config, common) in models.items():
-        groups.append(Group(f"bits, {name}", "graphs", f"{name}, 100 deterministic steps.", config, common + ["execution.deterministic=true"], GRAPHS,
+        groups.append(Group(f"bits {name}", "graphs", f"{name}, 100 deterministic steps.", config, common + ["execution.deterministic=true"], GRAPHS,
                             ["bits"], verb="train", steps=100, rounds=1))
     return groups + [hybrids()]
 
@@ -105,7 +103,7 @@ TINY = {
     "data": {"kind": "synthetic"},
     "train": {"steps": 3, "micro_batch": 1, "accumulate": 2, "eval_every": 0},
     "optimizer": {"lr": 1e-3},
-    "precision": {"compute": "bf16"},
+    "precision": {"compute": "bf16", "norms": "compute"},
     "sharding": {"grad_sync": "last", "reshard": "after_forward"},
     "checkpoint": {"every": 0},
     "execution": {"backend": "cpu"},
@@ -126,7 +124,7 @@ def on_cpu():
         Group("graphs", "graphs", "The recorded list issued again, for a step and by microbatch, beside the eager walk; 12 steps.", TINY, [], GRAPHS,
               ["launches", "arena_mib", "bits"], verb="train", steps=12, rounds=1),
         Group("allocators", "allocators", "Units of 1, 2 and 3 blocks.", TINY, [uneven], {a: [f"memory.allocator={a}"] for a in ALLOCATORS},
-              ["parameter_pool_mib", "gradient_pool_mib", "arena_mib", "bits"], planned=True, needs=uneven, **cpu),
+              ["parameter_pool_mib", "gradient_pool_mib", "arena_mib", "bits"], planned=True, **cpu),
         Group("concat", "concat", "One layer, 128 microbatches.", TINY, ["model.layers=1", "train.accumulate=128"], CONCATS, BYTES + ["arena_mib", "bits"],
               verb="train", steps=2, rounds=1),
         hybrids(),

@@ -1,0 +1,210 @@
+"""tools/bench/seeds.py and what it is made of: rows, their file, verdicts, the page."""
+import copy
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BENCH = pathlib.Path('tools/bench').resolve()
+sys.path.insert(0, str(BENCH))
+import results
+import seed_groups
+import seed_page
+import seeds
+
+PROGRAM = os.path.abspath('tools/cli/millrace_cpu')
+FACTS = ('seeds_cpu', 'abc', 'a machine', 'a command')
+
+# Stands for the program on GPUs: says what it was asked, and results by variant.
+FAKE = """#!/usr/bin/env python3
+import json, os, sys
+words = sys.argv[1:]
+if words[0] == "config":
+    if any("in_gather" in w for w in words):
+        print("millrace: 1 problem in the configuration:\\n  --set x: sharding.downcast = in_gather: must be one of a, b", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0)
+if words[0] == "plan":
+    classes = {k: 1 << 30 for k in ("parameters", "slots", "gradients", "activations")}
+    print(json.dumps(dict(memory=dict(bytes_per_rank=classes, bytes_at_peak=classes, parameter_pool_bytes=0, gradient_pool_bytes=0, arena_bytes=4 << 30,
+                                      lower_bound_bytes=1))))
+    sys.exit(0)
+if "sharding.downcast=after_update" in words:
+    print("millrace: out of memory", file=sys.stderr)
+    sys.exit(1)
+slow = 2.0 if "sharding.downcast=after_gather" in words else 1.0
+if "--trace" in words:
+    with open(words[words.index("--trace") + 1], "w") as file:
+        spans = [dict(ph="X", pid=p, cat="all_gather", dur=d) for p, d in ((0, 3.0), (0, 4.0), (1, 100.0))]
+        json.dump(dict(traceEvents=spans + [dict(ph="M", pid=0)]), file)
+line = dict(step_ms_samples=[slow + i / 100 for i in range(10)], host_us_samples=[5.0], gathered_bytes_per_step=1 << 20, reduced_bytes_per_step=0,
+            cast_bytes_per_step=0, concatenated_bytes_per_step=0, arena_bytes=4 << 30, peak_bytes=5 << 30, graph="step", graph_nodes=7, peer_memory=False,
+            device=os.environ.get("FAKE_DEVICE", "gpu"), world=1, p2p=os.environ.get("NCCL_P2P_DISABLE"))
+print(json.dumps(line))
+"""
+
+
+def run(*arguments, env=None):
+    command = [sys.executable, '-B', str(BENCH / 'seeds.py'), *arguments]
+    return subprocess.run(command, env=dict(os.environ, **(env or {})), capture_output=True, text=True, timeout=280)
+
+
+def rows_of(folder, name):
+    return {row['id']: row for row in results.load(pathlib.Path(folder) / f'seeds_{name}.json')['rows']}
+
+
+class OnTheCpu(unittest.TestCase):
+    """The whole of `seeds.py --cpu`, once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.command = ('--cpu', '--binary', PROGRAM, '--out', cls.folder.name, '--earlier', cls.folder.name, '--commit', 'abc')
+        done = run(*cls.command)
+        cls.said, cls.code = done.stderr, done.returncode
+        cls.rows = rows_of(cls.folder.name, 'cpu')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def counters(self, group, variant):
+        return self.rows[f'{group}/{variant}/1']['result']['counters_per_step']
+
+    def test_every_row_has_a_result_or_the_programs_refusal(self):
+        self.assertEqual(self.code, 0, self.said)
+        expected = [f'{g.name}/{v}/1' for g in seed_groups.on_cpu() for v in g.variants]
+        self.assertEqual(list(self.rows), expected)
+        for row in self.rows.values():
+            self.assertTrue('result' in row or row['error'].startswith(seed_page.REFUSED), row)
+
+    def test_a_cast_before_the_gather_halves_what_is_sent_and_what_is_kept(self):
+        before, after = self.counters('downcast', 'per_gather'), self.counters('downcast', 'after_gather')
+        statistics = after['bytes_gathered'] - 2 * before['bytes_gathered']  # f64 in both
+        self.assertTrue(-256 < statistics <= 0, statistics)
+        self.assertEqual(after['bytes_cast'], 2 * before['bytes_cast'])
+        slots = {v: self.rows[f'downcast/{v}/1']['result']['plan']['bytes_per_rank']['slots'] for v in ('after_gather', 'per_gather')}
+        self.assertGreater(slots['after_gather'], 1.5 * slots['per_gather'])
+        self.assertGreater(self.rows['downcast/after_gather/1']['result']['arena_bytes'], self.rows['downcast/per_gather/1']['result']['arena_bytes'])
+
+    def test_concatenated_bytes_are_of_every_microbatch_of_one_or_of_none(self):
+        every, last, direct = (self.counters('concat', v)['bytes_concatenated'] for v in ('every', 'last', 'direct'))
+        self.assertGreater(last, 0)
+        self.assertEqual((every, direct), (128 * last, 0))
+
+    def test_no_variant_changes_a_bit(self):
+        for group in seed_groups.on_cpu():
+            if 'bits' in group.columns:
+                seen = {v: self.rows[f'{group.name}/{v}/1']['result']['bits'] for v in group.variants if 'result' in self.rows[f'{group.name}/{v}/1']}
+                self.assertLessEqual(len({tuple(bits) for bits in seen.values()}), 1, (group.name, seen))
+        # And bits that differ would be seen: another model's do.
+        self.assertNotEqual(self.rows['downcast/per_gather/1']['result']['bits'], self.rows['graphs/off/1']['result']['bits'])
+
+    def test_rows_that_are_there_are_not_run_again(self):
+        before = dict(self.rows)
+        again = run(*self.command)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual(again.stderr.splitlines()[:-1], [])
+        self.assertEqual(rows_of(self.folder.name, 'cpu'), before)
+
+    def test_the_page_has_the_figures(self):
+        page = seed_page.made(pathlib.Path(self.folder.name))
+        every = self.counters('concat', 'every')['bytes_concatenated'] / 2**20
+        self.assertIn(f'| every | ', page)
+        self.assertIn(f' {every:.2f} |', page)
+        self.assertNotIn('**differ**', page)
+        broken = copy.deepcopy(results.load(pathlib.Path(self.folder.name) / 'seeds_cpu.json'))
+        next(row for row in broken['rows'] if row['id'] == 'concat/direct/1')['result']['bits'][1] = '0'
+        self.assertEqual(seed_page.markdown(broken, {}).count('**differ**'), 1)
+
+
+class OnDevices(unittest.TestCase):
+    def test_rounds_are_interleaved_and_a_budget_is_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = os.path.join(folder, 'fake')
+            with open(fake, 'w') as file:
+                file.write(FAKE)
+            os.chmod(fake, 0o755)
+            common = ('--device', 'h200-x2', '--ranks', '1', '--binary', fake, '--out', folder, '--earlier', folder)
+            none = run(*common, '--budget-s', '0')
+            self.assertEqual((none.returncode, rows_of(folder, 'h200-x2')), (0, {}), none.stderr)
+            self.assertIn('downcast over NVLink/after_gather/1: not begun, the budget of 0 s is spent', none.stderr)
+            some = run(*common, '--groups', 'downcast,graphs')
+            rows = rows_of(folder, 'h200-x2')
+            page = seed_page.made(pathlib.Path(folder))
+            on_cpu = run(*common[:-3], os.path.join(folder, 'other'), '--earlier', os.path.join(folder, 'other'), '--groups', 'downcast over', env={'FAKE_DEVICE': 'cpu'})
+        self.assertEqual(some.returncode, 1, some.stderr)  # after_update failed, and not for an option
+        variants = ['after_gather', 'per_gather', 'after_update', 'in_gather']
+        self.assertEqual(list(rows)[:8], [f'downcast over NVLink/{v}/{r}' for r in (1, 2) for v in variants])
+        self.assertEqual(rows['downcast over NVLink/in_gather/1']['error'],
+                         f'{seed_page.REFUSED}: exit code 2: sharding.downcast = in_gather: must be one of a, b')
+        self.assertIn('out of memory', rows['downcast over NVLink/after_update/1']['error'])
+        self.assertEqual(rows['graphs GPT-2 124M B 4/off/1']['result']['trace_us'], {'all_gather': 7.0})  # rank 0's
+        # Both rounds' samples, and a ratio where the intervals lie apart.
+        self.assertIn('| per_gather | 1.05 (1.01, 1.08) | 1.952x faster |', page)
+        self.assertIn('| step | 1.05 (1.01, 1.08) | within spread |', page)
+        self.assertIn('downcast over NVLink/after_gather/1: it ran on the CPU', on_cpu.stderr)
+
+    def test_arguments_that_cannot_be_are_refused(self):
+        for wrong, said in (((), '--cpu and --device'), (('--cpu', '--device', 'x'), '--cpu and --device'), (('--cpu', '--groups', 'nix'), "begins with 'nix'"),
+                            (('--cpu', '--ranks', '0'), '--ranks: 0')):
+            done = run(*wrong)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(said, done.stderr)
+
+
+class Files(unittest.TestCase):
+    def test_rows_of_another_commit_or_machine_are_not_mixed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, 'seeds_cpu.json')
+            results.Results(path, *FACTS).add('g', 'v', 1, 'a', 'c', 1.0, result={})
+            self.assertTrue(results.Results(path, *FACTS).has('g/v/1', 'a'))
+            for place in range(3):
+                facts = [*FACTS]
+                facts[place] = 'another'
+                self.assertFalse(results.Results(path, *facts).has('g/v/1', 'a'))
+            self.assertFalse(results.Results(path, *FACTS).has('g/v/1', 'something else'))
+            for vague in ('abc-dirty', 'unknown'):
+                results.Results(path, FACTS[0], vague, *FACTS[2:]).add('g', 'v', 1, 'a', 'c', 1.0, result={})
+                self.assertFalse(results.Results(path, FACTS[0], vague, *FACTS[2:]).has('g/v/1', 'a'))
+            results.Results(path, *FACTS).add('g', 'v', 1, 'a', 'c', 1.0, result={})
+            other = os.path.join(folder, 'other', 'seeds_cpu.json')
+            self.assertTrue(results.Results(other, *FACTS, earlier=path).has('g/v/1', 'a'))
+
+    def test_a_file_that_cannot_be_is_refused_by_name(self):
+        row = dict(id='g/v/1', group='g', variant='v', round=1, asked='a', command='c', date='d', seconds=1.0, result={})
+        good = dict(schema=1, name='n', commit='c', machine='m', command='c', rows=[row])
+        self.assertIs(results.check(good, 'f'), good)
+        for wrong, said in ((dict(good, schema=2), 'f: schema is 2; 1 is allowed'), (dict(good, commit=None), 'f: commit is None; str is allowed'),
+                            (dict(good, rows=[row, row]), "a second time"), (dict(good, rows=[dict(row, error='e')]), 'either a result or an error'),
+                            (dict(good, rows=[dict(row, round='1')]), r"rows\[0\].round is '1'; int is allowed")):
+            with self.assertRaisesRegex(ValueError, said):
+                results.check(wrong, 'f')
+
+    def test_nothing_is_claimed_while_intervals_touch(self):
+        low, high = [1.0] * 9 + [5.0], [1.5] * 10
+        self.assertEqual(results.verdict(high, low), '1.500x slower')  # p90 is the ninth of ten
+        self.assertEqual(results.verdict(low, high), '1.500x faster')
+        wide = [1.0] * 8 + [1.5] * 2
+        self.assertEqual(results.verdict(high, wide), 'within spread')
+        self.assertEqual(results.verdict(wide, high), 'within spread')
+        self.assertEqual(results.spread(list(range(11))), (5, 1, 9))
+
+    def test_the_page_is_what_the_json_gives(self):
+        self.assertEqual(seed_page.PAGE.read_text(), seed_page.made(BENCH / 'results'), 'python3 -B tools/bench/seeds.py --page')
+
+    def test_every_column_and_option_of_a_group_exists(self):
+        for groups in (seed_groups.on_cpu(), seed_groups.on_devices()):
+            self.assertEqual(len({g.name for g in groups}), len(groups))
+            for group in groups:
+                self.assertIn(group.seed, seed_groups.SEEDS)
+                self.assertTrue(hasattr(seeds.Rows, group.verb))
+                if not group.columns[0].startswith('update') or group.columns[0] == 'update_in_step':
+                    self.assertLessEqual(set(group.columns), set(seed_page.COLUMNS), group.name)
+
+
+if __name__ == '__main__':
+    unittest.main()
