@@ -6,19 +6,21 @@
 
 A case NAME_bB is configs/NAME.json at train.micro_batch B. Every round runs ours, each peer, ours deterministic and, on several ranks, ours alone on one
 GPU. Peers are variants of peers/torch_bench.py; the first of them runs once with every --sdpa, the fastest is everybody's from there on. llm.c takes part
-in GPT-2 cases where its program is given. NVLink multicast is off for all.
-Steps of all rounds are taken together. OUT gets table.md, table.json (every step's time, every failure), bars.svg and logs/; they are written again after
-every run. What fails or runs out of memory is a row that says so. Exit code 1 when ours failed or, in a case, every peer, else 0. Standard library only; peers need torch.
+in GPT-2 cases where its program is given; Megatron-FSDP where its wheel is given and there are several GPUs. NVLink multicast is off for all.
+Steps of all rounds are taken together. OUT gets table.md, table.json (every step's time, every failure), bars.svg, logs/ and headline_NAME.json, the rows
+that tables.py reads; they are written again after every run. Runs that OUT/headline_NAME.json, or that of --earlier, has for this commit and machine are not
+made again: a call that its budget ended goes on where it was. What fails or runs out of memory is a row that says so. Exit code 1 when ours failed or, in a case, every peer, else 0. Standard library only; peers need torch.
 """
 import argparse, datetime, json, math, os, re, shlex, shutil, signal, socket, subprocess, sys, tempfile, time
-import headline_table, runs
+import headline_table, results, runs
 from peers import llmc
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = ["gpt2_124m_b64", "gpt2_1558m_b16", "llama_1b_b8", "llama_8b_b1", "gpt2_30m_b4", "gpt2_124m_b4"]
 ON_ONE = ("eager", "compile", "autotune", "graphs", "step_graph")
 SDPA = ("cudnn", "flash", "efficient", "math", "auto")
-ON_MANY = ("ddp_eager", "ddp", "ddp_graphs", "fsdp2_eager", "fsdp2", "fsdp2_keep")
+MEGATRON = ("mfsdp", "mfsdp_maxpool")
+ON_MANY = ("ddp_eager", "ddp", "ddp_graphs", "fsdp2_eager", "fsdp2", "fsdp2_keep", *MEGATRON)
 OURS = {"millrace": "false", "millrace deterministic": "true"}
 # What mpirun says of a rank that failed, after the rank's own words.
 OF_MPIRUN = r"-----|Primary job|a non-zero exit code|mpirun|Process name:|Exit code:|MPI_ABORT|with errorcode|NOTE: invoking|You may or may not|exactly when|Run with --help"
@@ -66,6 +68,8 @@ class Runner:
             port = probe.getsockname()[1]
         env = dict(os.environ, NCCL_NVLS_ENABLE="0", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", PYTHONDONTWRITEBYTECODE="1",
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        if self.args.megatron:  # a wheel of Python alone is imported as it is
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.abspath(self.args.megatron), env.get("PYTHONPATH")]))
         env.setdefault("OMP_NUM_THREADS", "1" if self.args.device == "cpu" else "8")
         start, logged = time.monotonic(), os.path.getsize(self.gpu_log)
         with open(stem + ".out", "w+", errors="replace") as out, open(stem + ".err", "w") as err:
@@ -143,11 +147,12 @@ def reason(code, text, err_path, limit_s):
 class Case:
     """One row of the issue of speed: shapes, floor, and who takes part."""
 
-    def __init__(self, name, args, runner, work):
+    def __init__(self, name, args, runner, work, kept):
         match = re.fullmatch(r"([^/]+)_b(\d+)", name)
         if not match:
             raise ValueError(f"a case is CONFIG_bBATCH, CONFIG a file in --configs without .json, not '{name}'")
-        self.name, self.args, self.runner, self.work = name, args, runner, work
+        self.name, self.args, self.runner, self.work, self.kept = name, args, runner, work, kept
+        self.group = f"{name}, {args.ranks} GPU{'s' * (args.ranks > 1)}"
         self.path = os.path.join(args.configs, match[1] + ".json")
         self.sets = [f"train.micro_batch={match[2]}", *args.sets]
         self.runs, self.left_out, self.sdpa = [], [], None
@@ -164,6 +169,8 @@ class Case:
             json.dump(self.config, file)
         wanted = default_peers(args.ranks, shape) if args.peers is None else args.peers
         fit = ON_ONE if args.ranks == 1 else ON_MANY
+        if args.megatron and args.ranks > 1 and args.peers is None and shape["tokens_per_step"] // args.ranks > 8192:
+            wanted = [*wanted, "mfsdp_maxpool"]
         self.peers = [p for p in wanted if p in fit]
         self.left_out += [f"{p}: not for {args.ranks} rank{'s' * (args.ranks > 1)}" for p in wanted if p not in fit]
         if args.llmc and shape["family"] == "gpt2":
@@ -218,6 +225,11 @@ class Case:
         if any(not r["ok"] for r in past):
             return
         label = variant + (f" ({sdpa})" if sdpa else "")
+        asked = json.dumps([self.name, self.sets, variant, sdpa, self.args.ranks, self.args.steps, self.args.warmup, self.args.device])
+        row_id = f"{self.group}/{label}/{round_}"
+        if self.kept.has(row_id, asked):
+            self.runs.append(next(row for row in self.kept.data["rows"] if row["id"] == row_id)["result"])
+            return
         expected = max((r["seconds"] for r in past), default=0)
         if self.runner.elapsed() + expected > self.args.budget_s:
             self.out_of_budget.setdefault(round_, []).append(label)
@@ -241,6 +253,7 @@ class Case:
         if found and not math.isfinite((found["raw"] or {}).get("loss_last", 0.0)):
             run.update(ok=False, error="does not train: its last loss is no finite number")
         self.runs.append(run)
+        self.kept.add(self.group, label, round_, asked, run["command"], seconds, result=run)
         said = f"{headline_table.quantile(run['step_ms'], 0.5):.2f} ms" if run["ok"] else run["error"]
         print(f"[{self.runner.elapsed():5.0f} s] {self.name} round {round_}/{self.args.rounds} {label}: {said} ({seconds:.0f} s)", file=sys.stderr,
               flush=True)
@@ -272,6 +285,8 @@ class Case:
 
 def read_ours(text, _shape, _warmup):
     raw = next((v for v in lines_of_json(text) if "step_ms_samples" in v), None)
+    if raw and "floor" in raw:
+        del raw["floor"]["alone"]  # a line per shape of an op: long, and no table has it
     return raw and dict(step_ms=raw["step_ms_samples"], host_us=raw["host_us_per_step"], working_bytes=raw["arena_bytes"], reserved_bytes=None,
                         device_bytes=raw["peak_bytes"], raw=raw)
 
@@ -331,6 +346,10 @@ def arguments():
     parser.add_argument("--peers", help="of " + ", ".join(ON_ONE + ON_MANY) + "; none for no peer; default: by ranks and size")
     parser.add_argument("--sdpa", default="cudnn,flash", help="attention back-ends of PyTorch to try: cudnn, flash, efficient, math, auto")
     parser.add_argument("--llmc", help="llm.c's train_gpt2cu, built with cuDNN")
+    parser.add_argument("--megatron", metavar="WHEEL", help="Megatron-FSDP's wheel (PyPI megatron-fsdp): larger cases on several GPUs get it as a peer")
+    parser.add_argument("--name", help="of the machine, in the name of the file of rows; default: x and the number of ranks")
+    parser.add_argument("--commit", help="of the program; default: what its package or git says")
+    parser.add_argument("--earlier", default=str(results.FOLDER), help="folder whose rows of this commit and machine count as run")
     parser.add_argument("--binary", default="bin/millrace")
     parser.add_argument("--python", default=sys.executable, help="one that has torch")
     parser.add_argument("--configs", default=os.path.normpath(os.path.join(HERE, "..", "..", "configs")))
@@ -359,6 +378,9 @@ def arguments():
     except OSError as e:
         parser.error(f"--out: {args.out}: {e.strerror}")
     args.cases = [c for c in args.cases if not args.only or c in args.only.split(",")]
+    if args.megatron and not os.path.exists(args.megatron):
+        parser.error(f"--megatron: no file {args.megatron}")
+    args.name = args.name or f"x{args.ranks}"
     args.machine = args.machine or machine_of(args.device)
     return args
 
@@ -371,6 +393,9 @@ def main():
     host = dict(command=shlex.join(["python3", os.path.relpath(__file__), *sys.argv[1:]]), host=runs.host_of(args.binary), ranks=args.ranks, rounds=args.rounds,
                 steps=args.steps, warmup=args.warmup, date=str(datetime.date.today()))
     cases, failures = [], []
+    file = f"headline_{args.name}.json"
+    kept = results.Results(os.path.join(args.out, file), file[:-5], args.commit or results.commit_of(args.binary), host["host"], host["command"],
+                           earlier=os.path.join(args.earlier, file))
 
     def write():
         headline_table.write(args.out, host, cases, failures)
@@ -378,7 +403,7 @@ def main():
     try:
         for name in args.cases:
             try:
-                cases.append(Case(name, args, runner, work))
+                cases.append(Case(name, args, runner, work, kept))
             except ValueError as e:
                 failures.append(str(e))
                 print(e, file=sys.stderr, flush=True)

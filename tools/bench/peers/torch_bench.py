@@ -31,6 +31,8 @@ VARIANTS = {
     "fsdp2_eager": ("reshard", None, "FSDP2, eager"),
     "fsdp2": ("reshard", "default", "FSDP2, torch.compile"),
     "fsdp2_keep": ("keep", "default", "FSDP2 without reshard, torch.compile"),
+    "mfsdp": ("mfsdp", "default", "Megatron-FSDP, ZeRO-3 with its double buffer, blocks compiled; does not clip"),
+    "mfsdp_maxpool": ("mfsdp_maxpool", "default", "Megatron-FSDP, ZeRO-3 with its max-pool, blocks compiled; does not clip"),
 }
 SDPA = ("auto", "cudnn", "flash", "efficient", "math")
 TOKEN_BATCHES = 4  # different batches, taken in turn
@@ -164,10 +166,21 @@ def sharded(model, reshard, mode, dtype, wire):
     return model
 
 
+def megatron(model, max_pool, mode, dtype, wire):
+    """Megatron-FSDP by block (PyPI megatron-fsdp). A block is a unit; embedding and head stay gathered between optimizer steps, as it does."""
+    import megatron_fsdp
+    for block in model.blocks:
+        block.compile(mode=mode)
+    policy = megatron_fsdp.MixedPrecisionPolicy(main_params_dtype=torch.float32, main_grads_dtype=torch.float32, grad_comm_dtype=wire)
+    return megatron_fsdp.fully_shard_model(module=model.to(dtype), fsdp_unit_modules=[Block], zero_dp_strategy=3, mixed_precision_policy=policy,
+                                           fsdp_double_buffer=True, maxpool_double_buffer=max_pool, sync_model_each_microbatch=True)
+
+
 class Trainer:
     def __init__(self, args, config, rank, world, device):
         self.device, self.rank, self.world = device, rank, world
         self.spread, mode, _ = VARIANTS[args.variant]
+        self.megatron = self.spread in ("mfsdp", "mfsdp_maxpool")
         self.whole_step, self.marks = args.variant == "step_graph", mode == "reduce-overhead"
         m, train, o, precision = config["model"], config["train"], config["optimizer"], config.get("precision", {})
         self.accumulate, self.clip = train.get("accumulate") or 1, o.get("clip", 1.0)
@@ -177,6 +190,7 @@ class Trainer:
         if self.spread in ("reshard", "keep"):
             with torch.device("meta"):
                 self.model = Model(m, dtype)
+            self.parameters = sum(p.numel() for p in self.model.parameters())
             self.run = sharded(self.model, self.spread == "reshard", mode, dtype, wire)
             self.model.to_empty(device=device)
             self.model.start(device, 1234 + rank)
@@ -186,6 +200,10 @@ class Trainer:
                 self.model = Model(m, dtype)
             self.model.start(device, 1234)
             self.run = self.model
+            self.parameters = sum(p.numel() for p in self.model.parameters())  # before anything shards them
+            if self.megatron:
+                self.model = self.run = megatron(self.model, self.spread == "mfsdp_maxpool", mode, dtype, wire)
+                mode, narrow, self.clip = None, False, 0.0
             if self.spread == "ddp":
                 self.run = nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=self.accumulate == 1)
                 if wire == torch.bfloat16:
@@ -199,6 +217,9 @@ class Trainer:
         more = dict(capturable=True) if self.whole_step else {}
         self.optimizer = torch.optim.AdamW([dict(params=wide, weight_decay=o.get("weight_decay", 0.1)), dict(params=others, weight_decay=0.0)],
                                            lr=o["lr"], betas=tuple(o.get("betas", (0.9, 0.95))), eps=o.get("eps", 1e-8), fused=True, **more)
+        if self.megatron:
+            import megatron_fsdp
+            self.optimizer = megatron_fsdp.fully_shard_optimizer(optimizer=self.optimizer)
         shape = (self.accumulate, train["micro_batch"], m["seq_len"] + 1)
         source = torch.Generator().manual_seed(99 + rank)
         self.batches = [torch.randint(0, m["vocab"], shape, generator=source) for _ in range(TOKEN_BATCHES)]
@@ -311,7 +332,7 @@ def measure(args, config, rank, world, device):
     train = config["train"]
     return dict(variant=args.variant, what=VARIANTS[args.variant][2], sdpa=args.sdpa, torch=torch.__version__, cuda=torch.version.cuda, keys_repeated=config["model"].get("repeat_heads", 1),
                 cudnn=torch.backends.cudnn.version() if cuda else None, device=torch.cuda.get_device_name() if cuda else "cpu", world=world,
-                parameters=sum(p.numel() for p in trainer.model.parameters()),
+                parameters=trainer.parameters,
                 tokens_per_step_per_rank=(train.get("accumulate") or 1) * train["micro_batch"] * config["model"]["seq_len"],
                 step_ms=[round(t, 4) for t in step_ms], host_us=statistics.median(issue), loss_first=loss_first, loss_last=loss_last,
                 seconds_until_ready=round(ready, 1), warmup=args.warmup, **memory)
