@@ -194,6 +194,41 @@ class Headline(unittest.TestCase):
                     os.kill(slow_pid, 0)
                 self.assertFalse([name for name in os.listdir(folder) if name.startswith("headline_")])
 
+    def test_runs_that_are_there_are_not_made_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ("gpt2_30m_b1", "--rounds", "1", "--sdpa", "flash", "--peers", "compile,step_graph", "--name", "here", "--commit", "abc",
+                         "--earlier", os.path.join(folder, "nothing"))
+            code, data, table, asked, said = run(folder, *arguments)
+            again = run(folder, *arguments)
+            more = run(folder, *arguments[:2], "2", *arguments[3:])
+            other = run(folder, *arguments[:-3], "abd", *arguments[-2:])
+            with open(os.path.join(folder, "out", "headline_here.json")) as file:
+                rows = json.load(file)["rows"]
+        self.assertEqual([code, again[0], more[0]], [0, 0, 0], said)
+        self.assertEqual(len(asked), 2)
+        self.assertEqual(again[3], asked)  # no peer was asked again, the one that failed included
+        self.assertEqual([(r["variant"], r["step_ms"]) for r in again[1]["cases"][0]["runs"] if r["ok"]],
+                         [(r["variant"], r["step_ms"]) for r in data["cases"][0]["runs"] if r["ok"]])
+        self.assertEqual(len(more[3]), len(asked) + 1)  # round 2 of the one that works
+        self.assertEqual(len(other[3]), len(more[3]) + 2)  # another commit: anew
+        self.assertEqual([row["id"] for row in rows], ["gpt2_30m_b1, 1 GPU/" + label + "/1" for label in (
+            "millrace", "compile (flash)", "step_graph (flash)", "millrace deterministic")])
+        self.assertNotIn("alone", rows[0]["result"]["raw"]["floor"])
+
+    def test_megatrons_wheel_is_a_peer_of_larger_cases_on_several_gpus(self):
+        small, large = dict(tokens_per_step=2 * 8192, parameters=1), dict(tokens_per_step=2 * 65536, parameters=1)
+        args = type("A", (), dict(ranks=2, megatron="a.whl", peers=None))
+        self.assertNotIn("mfsdp_maxpool", headline.wanted_peers(args, small))
+        self.assertEqual(headline.wanted_peers(args, large), [*headline.default_peers(2, large), "mfsdp_maxpool"])
+        args.megatron = None
+        self.assertEqual(headline.wanted_peers(args, large), headline.default_peers(2, large))
+        args.peers = ["ddp"]
+        self.assertEqual(headline.wanted_peers(args, large), ["ddp"])
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([sys.executable, "-B", os.path.join(BENCH, "headline.py"), "--out", folder, "--megatron", "/no/wheel"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--megatron: no file /no/wheel", done.stderr)
+
     def test_a_spent_budget_is_said(self):
         with tempfile.TemporaryDirectory() as folder:
             code, data, table, asked, said = run(folder, "gpt2_30m_b1", "--rounds", "1", "--peers", "compile", "--budget-s", "0")

@@ -14,6 +14,7 @@ import results
 import seed_groups
 import seed_page
 import seeds
+import tables
 
 PROGRAM = os.path.abspath('tools/cli/millrace_cpu')
 FACTS = ('seeds_cpu', 'abc', 'a machine', 'a command')
@@ -97,11 +98,13 @@ class OnTheCpu(unittest.TestCase):
 
     def test_no_variant_changes_a_bit(self):
         for group in seed_groups.on_cpu():
-            if 'bits' in group.columns:
+            if 'bits' in group.columns and group.seed != 'options':
                 seen = {v: self.rows[f'{group.name}/{v}/1']['result']['bits'] for v in group.variants if 'result' in self.rows[f'{group.name}/{v}/1']}
                 self.assertLessEqual(len({tuple(bits) for bits in seen.values()}), 1, (group.name, seen))
-        # And bits that differ would be seen: another model's do.
-        self.assertNotEqual(self.rows['downcast/per_gather/1']['result']['bits'], self.rows['graphs/off/1']['result']['bits'])
+        # And bits that differ would be seen: another order of sums has others, and no other option has.
+        bits = {v: self.rows[f'options/{v}/1']['result']['bits'] for v in seed_groups.OPTIONS}
+        base = next(iter(bits.values()))
+        self.assertEqual({v for v, found in bits.items() if found != base}, {'sync every', 'concat every, sync every'})
 
     def test_rows_that_are_there_are_not_run_again(self):
         before = dict(self.rows)
@@ -115,10 +118,10 @@ class OnTheCpu(unittest.TestCase):
         every = self.counters('concat', 'every')['bytes_concatenated'] / 2**20
         self.assertIn(f'| every | ', page)
         self.assertIn(f' {every:.2f} |', page)
-        self.assertNotIn('**differ**', page)
+        self.assertEqual(page.count('**differ**'), 2)  # of `sync every`
         broken = copy.deepcopy(results.load(pathlib.Path(self.folder.name) / 'seeds_cpu.json'))
         next(row for row in broken['rows'] if row['id'] == 'concat/direct/1')['result']['bits'][1] = '0'
-        self.assertEqual(seed_page.markdown(broken, {}).count('**differ**'), 1)
+        self.assertEqual(seed_page.markdown(broken, {}).count('**differ**'), 3)
 
 
 class OnDevices(unittest.TestCase):
@@ -147,6 +150,31 @@ class OnDevices(unittest.TestCase):
         self.assertIn('| per_gather | 1.05 (1.01, 1.08) | 1.952x faster |', page)
         self.assertIn('| step | 1.05 (1.01, 1.08) | within spread |', page)
         self.assertIn('downcast over NVLink/after_gather/1: it ran on the CPU', on_cpu.stderr)
+
+    def test_what_is_not_understood_is_a_row(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, 'program')
+            with open(program, 'w') as file:
+                file.write('#!/bin/sh\necho no JSON\n')
+            os.chmod(program, 0o755)
+            done = run('--device', 'x', '--ranks', '1', '--binary', program, '--out', folder, '--earlier', folder, '--groups', 'synchronisations')
+            rows = rows_of(folder, 'x')
+        self.assertEqual((done.returncode, len(rows)), (1, 4), done.stderr)
+        for row in rows.values():
+            self.assertIn('not understood: JSONDecodeError', row['error'])
+
+    def test_the_script_for_two_gpus_keeps_to_its_time(self):
+        script = str(BENCH / 'device_x2.sh')
+        with tempfile.TemporaryDirectory() as folder:
+            def call(*arguments, **env):
+                return subprocess.run(['bash', script, *arguments], env=dict(os.environ, **env), capture_output=True, text=True, timeout=60)
+            done = call(os.path.join(folder, 'out'), '0')
+            self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, 3), done)
+            for arguments, env, said in (((), {}, 'OUT'), ((folder, 'x'), {}, "not 'x'"), ((folder, '0', '/no/wheel'), {}, 'no file /no/wheel'),
+                                         ((folder, '0'), {'STAGES': 'seeds tiny'}, "no stage 'tiny'")):
+                wrong = call(*arguments, **env)
+                self.assertEqual(wrong.returncode, 2, wrong)
+                self.assertIn(said, wrong.stderr)
 
     def test_arguments_that_cannot_be_are_refused(self):
         for wrong, said in (((), '--cpu and --device'), (('--cpu', '--device', 'x'), '--cpu and --device'), (('--cpu', '--groups', 'nix'), "begins with 'nix'"),
@@ -195,6 +223,23 @@ class Files(unittest.TestCase):
 
     def test_the_page_is_what_the_json_gives(self):
         self.assertEqual(seed_page.PAGE.read_text(), seed_page.made(BENCH / 'results'), 'python3 -B tools/bench/seeds.py --page')
+
+    def test_the_readme_is_what_the_json_gives(self):
+        self.assertEqual(tables.README.read_text(), tables.whole(tables.README.read_text()), 'python3 -B tools/bench/tables.py')
+        self.assertEqual(subprocess.run([sys.executable, '-B', str(BENCH / 'tables.py'), '--check']).returncode, 0)
+        with self.assertRaisesRegex(ValueError, 'the marks'):
+            tables.whole('a page without marks')
+
+    def test_a_case_beside_its_peers(self):
+        def row(variant, times, round_=1, ok=True, **raw):
+            return dict(variant=variant, sdpa=None if variant.startswith('millrace') else 'cudnn', round=round_, ok=ok, step_ms=times, host_us=50.0,
+                        working_bytes=2 << 30, raw=dict(graph_nodes=9, **raw))
+        ours = [row('millrace', [10.0] * 5, floor_ms=8.0, rate_floor_ms=5.0), row('millrace', [11.0] * 5, 2)]
+        runs = [*ours, row('fsdp2', [15.0] * 5), row('fsdp2_keep', [13.0] * 5), row('mfsdp', [], ok=False), row('millrace deterministic', [12.0])]
+        self.assertEqual(tables.of_case(runs), ['11.00 (10.00, 11.00)', '12.00', 'fsdp2_keep (cudnn) 13.00 (13.00, 13.00)',
+                                                'fsdp2 (cudnn) 15.00, mfsdp (cudnn): no result', '1.18', '1.38', '2.20', '2.00 / 2.00', '50 / 9'])
+        # A peer inside the spread is not beaten.
+        self.assertEqual(tables.of_case([*ours, row('fsdp2', [10.9] * 5)])[4], 'within spread')
 
     def test_every_column_and_option_of_a_group_exists(self):
         for groups in (seed_groups.on_cpu(), seed_groups.on_devices()):

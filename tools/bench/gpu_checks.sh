@@ -7,7 +7,7 @@
 #   runs       checked walk of 20 steps; CPU to CUDA and back; a second run that measures no algorithm again
 #   watchdog   a collective left out, a rank stopped: exit code 71, the rank and unit named, nothing left (2 GPUs)
 #   bitwise    options that may not change a bit: GPT-2 124M and Llama 160M at B 64, T 1024, 100 steps
-#   ablations  tools/bench/ablation_gpu.py
+#   ablations  tools/bench/seeds.py
 # Without stages: the first four.
 set -uo pipefail
 [[ $# -ge 1 && $1 != -* ]] || { sed -n '2,11s/^# \?//p' "$0" >&2; exit 2; }
@@ -103,7 +103,7 @@ for stage in "${stages[@]}"; do
         Check 1200 "bitwise_$model" python3 tools/bench/bitwise_gpu.py "configs/$model.json" --ranks "$ranks" --steps 100
       done
       ;;
-    ablations) Check 900 ablations python3 tools/bench/ablation_gpu.py --ranks "$ranks" ;;
+    ablations) Check 900 ablations python3 -B tools/bench/seeds.py --device "x$ranks" --ranks "$ranks" --out "$out" --budget-s 850 ;;
     *) echo "no stage '$stage'" >&2; exit 2 ;;
   esac
 done

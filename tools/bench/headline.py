@@ -37,6 +37,14 @@ def default_peers(ranks, shape):
     return ["fsdp2", "fsdp2_keep"] + (["ddp"] if shape["parameters"] < 3e9 else [])
 
 
+def wanted_peers(args, shape):
+    """Those asked for, or the default ones; Megatron-FSDP, whose hooks take milliseconds, where steps are long and its wheel is given."""
+    if args.peers is not None:
+        return args.peers
+    large = args.ranks > 1 and shape["tokens_per_step"] // args.ranks > 8192
+    return default_peers(args.ranks, shape) + ["mfsdp_maxpool"] * bool(args.megatron and large)
+
+
 class Runner:
     """Starts one program at a time, each with a time limit, and keeps what it said."""
 
@@ -167,10 +175,8 @@ class Case:
         self.config_path = os.path.join(work, name + ".json")
         with open(self.config_path, "w") as file:
             json.dump(self.config, file)
-        wanted = default_peers(args.ranks, shape) if args.peers is None else args.peers
+        wanted = wanted_peers(args, shape)
         fit = ON_ONE if args.ranks == 1 else ON_MANY
-        if args.megatron and args.ranks > 1 and args.peers is None and shape["tokens_per_step"] // args.ranks > 8192:
-            wanted = [*wanted, "mfsdp_maxpool"]
         self.peers = [p for p in wanted if p in fit]
         self.left_out += [f"{p}: not for {args.ranks} rank{'s' * (args.ranks > 1)}" for p in wanted if p not in fit]
         if args.llmc and shape["family"] == "gpt2":

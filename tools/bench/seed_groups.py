@@ -30,15 +30,17 @@ SEEDS = {
     "graphs": "torchtitan #2050: CUDA graphs around sharded training",
     "allocators": "Megatron-LM #5462: pools for units that are not alike",
     "concat": "fairscale #1180: concatenate gradients in the last microbatch only",
+    "options": "Every option's cost, beside the five",
 }
 PUBLISHED = {
-    "downcast": "438 to 337 ms a step and 9.5 to 8.5 GB (RTX 5090, slow links, a model like OpenVLA with depths 3, 3, 4, autocast; number of GPUs not said).",
-    "update": "No figure. The benchmark that came with it takes host times without waiting for the device, so it measures issuing alone.",
-    "graphs": "Bits equal for Llama 3.1 8B and 70B; memory 143 to 153 GiB (the text says 6 %, the arithmetic gives 7.0 %); step times are in pictures.",
-    "allocators": "No table in text; a user's report (Megatron-Bridge #5402): 38 unlike units, 79.1 GB and out of memory with persistent buffers, 54.4 GB "
+    "downcast": "Published: 438 to 337 ms a step and 9.5 to 8.5 GB (RTX 5090, slow links, a model like OpenVLA with depths 3, 3, 4, autocast; number of GPUs not said).",
+    "update": "Published: no figure. The benchmark that came with it takes host times without waiting for the device, so it measures issuing alone.",
+    "graphs": "Published: bits equal for Llama 3.1 8B and 70B; memory 143 to 153 GiB (the text says 6 %, the arithmetic gives 7.0 %); step times are in pictures.",
+    "allocators": "Published: no table in text; a user's report (Megatron-Bridge #5402): 38 unlike units, 79.1 GB and out of memory with persistent buffers, 54.4 GB "
                   "(74.8 at the peak) with the max-pool.",
-    "concat": "339.53 to 387.98 TFLOPS end to end (+14.3 %), 625.64 to 817.5 without communication (+30.7 %): one layer like Llama 3's, 128 "
+    "concat": "Published: 339.53 to 387.98 TFLOPS end to end (+14.3 %), 625.64 to 817.5 without communication (+30.7 %): one layer like Llama 3's, 128 "
               "microbatches, FP8, TP 4, CP 8; losses equal to the bit.",
+    "options": "What the options of sharding and memory move and keep.",
 }
 ALLOCATORS = ("persistent", "fixed", "max_pool", "coloured", "packed", "dynamic")
 DOWNCASTS = {name: [f"sharding.downcast={name}"] for name in ("after_gather", "per_gather", "after_update", "in_gather")}
@@ -95,6 +97,9 @@ def on_devices():
     for name, (config, common) in models.items():
         groups.append(Group(f"bits {name}", "graphs", f"{name}, 100 deterministic steps.", config, common + ["execution.deterministic=true"], GRAPHS,
                             ["bits"], verb="train", steps=100, rounds=1))
+    sums = ["train.accumulate=8", "train.micro_batch=8"]
+    groups.append(Group("synchronisations", "options", "GPT-2 355M, B 8, accumulate 8.", "gpt2_355m.json", sums, {
+        "sync last": ["sharding.grad_sync=last"], "sync every": ["sharding.grad_sync=every"]}, STEP + ["reduced", "arena", "device"], steps=10, warmup=3))
     return groups + [hybrids()]
 
 
@@ -107,6 +112,19 @@ TINY = {
     "sharding": {"grad_sync": "last", "reshard": "after_forward"},
     "checkpoint": {"every": 0},
     "execution": {"backend": "cpu"},
+}
+
+
+OPTIONS = {
+    "base: downcast per_gather, concat direct, sync last, packed, prefetch 1": [],
+    "concat every, sync every": ["sharding.grad_sync=every", "sharding.grad_concat=every"],
+    "sync every": ["sharding.grad_sync=every"],
+    "prefetch 0": ["memory.prefetch=0"],
+    "prefetch 2": ["memory.prefetch=2"],
+    "reshard after_backward": ["sharding.reshard=after_backward"],
+    "reshard never": ["sharding.reshard=never"],
+    "recompute norms": ["memory.recompute=norms"],
+    "recompute block": ["memory.recompute=block"],
 }
 
 
@@ -127,5 +145,7 @@ def on_cpu():
               ["parameter_pool_mib", "gradient_pool_mib", "arena_mib", "bits"], planned=True, **cpu),
         Group("concat", "concat", "One layer, 128 microbatches.", TINY, ["model.layers=1", "train.accumulate=128"], CONCATS, BYTES + ["arena_mib", "bits"],
               verb="train", steps=2, rounds=1),
+        Group("options", "options", "Accumulate 8. `sync every` adds the same gradients in another order, ranks first, so its bits differ.", TINY,
+              ["train.accumulate=8", "sharding.downcast=per_gather", "sharding.grad_concat=direct"], OPTIONS, BYTES + ["arena_mib", "bits"], **cpu),
         hybrids(),
     ]

@@ -155,7 +155,7 @@ def markdown(cpu, devices):
     if not devices:
         text += ["- Two GPUs: not measured at this commit. `tools/bench/device_x2.sh` measures it; HISTORY.md has what was measured earlier."]
     for seed, title in seed_groups.SEEDS.items():
-        text += ["", f"## {title}", "", f"Published: {seed_groups.PUBLISHED[seed]}", ""]
+        text += ["", f"## {title}", "", seed_groups.PUBLISHED[seed], ""]
         for name, data, groups in sets:
             text += [f"### {name}", "", *section(data, groups, seed)]
     return "\n".join(text).rstrip() + "\n"

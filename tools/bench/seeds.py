@@ -71,8 +71,8 @@ class Rows:
             self.kept.add(group.name, variant, round_, asked, command, time.monotonic() - began, result=result)
             if "step_ms_samples" in result:
                 said = f"{results.quantile(result['step_ms_samples'], 0.5):.2f} ms"
-        except Failed as e:
-            said = str(e)
+        except (Failed, ValueError, KeyError, OSError) as e:
+            said = str(e) if isinstance(e, Failed) else f"what it said is not understood: {type(e).__name__}: {e}"[:300]
             refused = said.startswith(seed_page.REFUSED)
             self.failed += not refused
             self.kept.add(group.name, variant, round_, asked, shlex.join([config, *sets]), time.monotonic() - began, error=said)
