@@ -221,6 +221,11 @@ class Files(unittest.TestCase):
         self.assertEqual(results.verdict(wide, high), 'within spread')
         self.assertEqual(results.spread(list(range(11))), (5, 1, 9))
 
+    def test_the_samples_of_all_rounds_are_taken_together(self):
+        rows = [dict(result=dict(step_ms_samples=[value] * 3)) for value in (1.0, 2.0)]
+        self.assertEqual(seed_page.COLUMNS['step'][1](rows, None), '2.00 (1.00, 2.00)')
+        self.assertEqual(seed_page.COLUMNS['verdict'][1](rows, [dict(result=dict(step_ms_samples=[2.5]))]), '1.250x faster')
+
     def test_the_page_is_what_the_json_gives(self):
         self.assertEqual(seed_page.PAGE.read_text(), seed_page.made(BENCH / 'results'), 'python3 -B tools/bench/seeds.py --page')
 
