@@ -2,8 +2,9 @@
 // to compute and to move, at rates of the machine.
 //
 //   products     FLOPs of the plan's products / the best rate that large products sustain here: run
-//                back to back until the card is hot, for about a second each. On a GPU these are
-//                cuBLASLt's, bf16 or f32 as the plan's are.
+//                back to back until the card is hot, and then for a second each. On a GPU these
+//                are cuBLASLt's, bf16 or f32 as the plan's are. On a host the best of five batches
+//                of 20 ms.
 //   attention    the plan's attention ops alone at their own shapes (bench_floor.h): cuDNN's kernels
 //                where the plan chose them
 //   memory       bytes that the other ops read and write / what a copy reaches here
