@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <utility>
 
 #include "comm/mpi/mpi_state.h"
 
@@ -36,6 +37,7 @@ void CheckMpi(int code, const char* call, const std::string& where) {
 void MpiRuntime::State::Abort(const std::string& reason, int exit_code) noexcept {
   if (aborting.test_and_set())
     for (;;) pause();  // another thread ends the process
+  if (before_abort) before_abort(reason, exit_code);
   // One write, so that the lines of several ranks do not mix.
   std::string line = "millrace: rank " + std::to_string(rank) + ": " + reason + "\n";
   std::fflush(stdout);
@@ -91,6 +93,10 @@ int MpiRuntime::node_size() const noexcept { return state_->node_size; }
 
 void MpiRuntime::Abort(const std::string& reason, int exit_code) noexcept {
   state_->Abort(reason, exit_code);
+}
+
+void MpiRuntime::BeforeAbort(std::function<void(const std::string& reason, int exit_code)> call) {
+  state_->before_abort = std::move(call);
 }
 
 std::string SingletonTrouble(int world_size,

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 
 #include "comm/mpi/mpi_runtime.h"
@@ -18,6 +19,7 @@ struct MpiRuntime::State {
   std::atomic<bool> failed = false;  // a communicator has failed, so that finalising could hang
   std::atomic<bool> finalized = false;
   std::atomic_flag aborting = ATOMIC_FLAG_INIT;  // the first to abort prints
+  std::function<void(const std::string& reason, int exit_code)> before_abort;
 
   [[noreturn]] void Abort(const std::string& reason, int exit_code) noexcept;
 };

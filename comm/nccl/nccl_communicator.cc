@@ -3,7 +3,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <initializer_list>
 #include <iterator>
@@ -63,9 +62,10 @@ ncclUniqueId ShareUniqueId(Communicator& host, const std::string& label) {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device, const std::string& label,
-                   const NcclOptions& options)
+                   const NcclOptions& options, Log& log)
       : host_(std::move(host)),
         device_(device),
+        log_(log),
         options_(options),
         checks_(label, host_->rank(), host_->world_size()),
         rank_(host_->rank()),
@@ -86,7 +86,7 @@ class NcclCommunicator final : public Communicator {
     std::vector<ncclWindow_t> windows;
     for (const auto& [base, window] : windows_) windows.push_back(window.handle);
     const std::string trouble = handle_->Destroy(windows);
-    if (!trouble.empty()) std::fprintf(stderr, "millrace: %s\n", trouble.c_str());
+    if (!trouble.empty()) log_.Warning(LogScope::kThisRank, trouble);
   }
 
   int rank() const noexcept override { return rank_; }
@@ -173,7 +173,7 @@ class NcclCommunicator final : public Communicator {
         return ncclCommWindowDeregister(comm, window);
       });
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "millrace: %s\n", error.what());
+      log_.Warning(LogScope::kThisRank, error.what());
     }
   }
 
@@ -248,6 +248,7 @@ class NcclCommunicator final : public Communicator {
 
   const std::unique_ptr<Communicator> host_;
   CudaDevice& device_;
+  Log& log_;
   const NcclOptions options_;
   const OperandChecks checks_;
   const int rank_;
@@ -263,8 +264,8 @@ class NcclCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> MakeNcclCommunicator(std::unique_ptr<Communicator> host,
                                                    CudaDevice& device, const std::string& label,
-                                                   const NcclOptions& options) {
-  return std::make_unique<NcclCommunicator>(std::move(host), device, label, options);
+                                                   const NcclOptions& options, Log& log) {
+  return std::make_unique<NcclCommunicator>(std::move(host), device, label, options, log);
 }
 
 }  // namespace millrace

@@ -36,7 +36,7 @@
 //          destroyed.
 // Tear-    Graphs that captured calls first, then the communicator, which deregisters windows, then
 // down     the memory. NCCL waits for the graphs without limit; the destructor waits for
-//          options.timeout, says so on stderr and goes on.
+//          options.timeout, says so (`log`) and goes on.
 // Errors   As communicator.h; NCCL's refusals are Error(kComm), kDevice or kPeerLost
 //          in NCCL's words.
 // Threads  Abort and CheckHealth from any thread; everything else from the rank's.
@@ -52,13 +52,14 @@
 #include "comm/communicator.h"
 #include "comm/nccl/nccl_options.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/log.h"
 
 namespace millrace {
 
 // A collective over the ranks of `host`, which becomes part of the
-// communicator. The device outlives it.
+// communicator. The device and the log outlive it.
 std::unique_ptr<Communicator> MakeNcclCommunicator(std::unique_ptr<Communicator> host,
                                                    CudaDevice& device, const std::string& label,
-                                                   const NcclOptions& options);
+                                                   const NcclOptions& options, Log& log = NoLog());
 
 }  // namespace millrace

@@ -11,9 +11,10 @@ namespace {
 
 class NcclCommFactory final : public CommFactory {
  public:
-  NcclCommFactory(CommFactory& host, CudaDevice& device, const NcclOptions& options)
+  NcclCommFactory(CommFactory& host, CudaDevice& device, const NcclOptions& options, Log& log)
       : host_(host),
         device_(device),
+        log_(log),
         options_(ParseNcclOptions(ToString(options))) {  // the parser knows what is allowed
     PrepareNcclEnvironment();
   }
@@ -23,7 +24,7 @@ class NcclCommFactory final : public CommFactory {
 
   std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
                                      const std::string& label) override {
-    return MakeNcclCommunicator(host_.Make(ranks, label), device_, label, options_);
+    return MakeNcclCommunicator(host_.Make(ranks, label), device_, label, options_, log_);
   }
 
   std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks,
@@ -31,7 +32,7 @@ class NcclCommFactory final : public CommFactory {
     NcclOptions small = options_;
     small.max_ctas = std::min(small.max_ctas, kSmallCtas);
     small.min_ctas = std::min(small.min_ctas, small.max_ctas);
-    return MakeNcclCommunicator(host_.MakeSmall(ranks, label), device_, label, small);
+    return MakeNcclCommunicator(host_.MakeSmall(ranks, label), device_, label, small, log_);
   }
 
   std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
@@ -46,14 +47,15 @@ class NcclCommFactory final : public CommFactory {
  private:
   CommFactory& host_;
   CudaDevice& device_;
+  Log& log_;
   const NcclOptions options_;
 };
 
 }  // namespace
 
 std::unique_ptr<CommFactory> MakeNcclCommFactory(CommFactory& host, CudaDevice& device,
-                                                 const NcclOptions& options) {
-  return std::make_unique<NcclCommFactory>(host, device, options);
+                                                 const NcclOptions& options, Log& log) {
+  return std::make_unique<NcclCommFactory>(host, device, options, log);
 }
 
 }  // namespace millrace

@@ -6,6 +6,7 @@
 #include "comm/comm_factory.h"
 #include "comm/nccl/nccl_options.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/log.h"
 
 namespace millrace {
 
@@ -13,8 +14,10 @@ namespace millrace {
 // `device`. Both outlive the factory and its communicators. Each Make is a new ncclComm;
 // MakeSmall's has at most kSmallCtas channels. AllocateArena gives memory for windows when
 // options.symmetric and the world has several ranks, and takes no device but `device`.
-// Error(kConfig): options that contradict each other.
+// Error(kConfig): options that contradict each other. What a tear-down has to say goes to `log`,
+// which outlives them, too.
 std::unique_ptr<CommFactory> MakeNcclCommFactory(CommFactory& host, CudaDevice& device,
-                                                 const NcclOptions& options = {});
+                                                 const NcclOptions& options = {},
+                                                 Log& log = NoLog());
 
 }  // namespace millrace

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <exception>
 #include <iterator>
 #include <map>
@@ -45,10 +44,11 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
  public:
   PeerCommunicatorImpl(std::unique_ptr<Communicator> host,
                        std::function<std::unique_ptr<Communicator>()> other, CudaDevice& device,
-                       const std::string& label, const PeerOptions& options)
+                       const std::string& label, const PeerOptions& options, Log& log)
       : host_(std::move(host)),
         make_(std::move(other)),
         device_(device),
+        log_(log),
         options_(options),
         checks_(label, host_->rank(), host_->world_size()),
         rank_(host_->rank()),
@@ -221,7 +221,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     try {
       host_->Barrier();
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "millrace: %s\n", error.what());
+      log_.Warning(LogScope::kThisRank, error.what());
     }
   }
 
@@ -304,6 +304,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   std::unique_ptr<Communicator> other_;                        // null until it is needed
   std::atomic<Communicator*> other_seen_ = nullptr;            // the same, for other threads
   CudaDevice& device_;
+  Log& log_;
   const PeerOptions options_;
   const OperandChecks checks_;
   const int rank_;
@@ -329,9 +330,9 @@ BlockRoom PeerRoomOf(const CudaDevice& device) {
 
 std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
     std::unique_ptr<Communicator> host, std::function<std::unique_ptr<Communicator>()> other,
-    CudaDevice& device, const std::string& label, const PeerOptions& options) {
+    CudaDevice& device, const std::string& label, const PeerOptions& options, Log& log) {
   return std::make_unique<PeerCommunicatorImpl>(std::move(host), std::move(other), device, label,
-                                                options);
+                                                options, log);
 }
 
 }  // namespace millrace

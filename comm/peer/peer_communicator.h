@@ -29,6 +29,7 @@
 #include "comm/peer/peer_mapping.h"
 #include "comm/peer/peer_room.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/log.h"
 
 namespace millrace {
 
@@ -51,10 +52,10 @@ class PeerCommunicator : public Communicator {};
 BlockRoom PeerRoomOf(const CudaDevice& device);
 
 // A collective over the ranks of `host`, which becomes part of the communicator. `other` makes the
-// communicator for all-reduces, as a collective, outside captures; it and the device outlive the
-// result. Error(kComm) on all ranks where peers' memory cannot be had.
+// communicator for all-reduces, as a collective, outside captures; it, the device and the log
+// outlive the result. Error(kComm) on all ranks where peers' memory cannot be had.
 std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
     std::unique_ptr<Communicator> host, std::function<std::unique_ptr<Communicator>()> other,
-    CudaDevice& device, const std::string& label, const PeerOptions& options);
+    CudaDevice& device, const std::string& label, const PeerOptions& options, Log& log = NoLog());
 
 }  // namespace millrace

@@ -21,12 +21,13 @@ class PeerCommFactory final : public CommFactory {
  public:
   PeerCommFactory(CommFactory& host, std::unique_ptr<CommFactory> nccl, CudaDevice& device,
                   std::function<bool(const std::vector<int>& ranks)> wants,
-                  const PeerOptions& options)
+                  const PeerOptions& options, Log& log)
       : host_(host),
         nccl_(std::move(nccl)),
         device_(device),
         wants_(std::move(wants)),
-        options_(options) {}
+        options_(options),
+        log_(log) {}
 
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
@@ -36,7 +37,7 @@ class PeerCommFactory final : public CommFactory {
     if (ranks.size() == 1 || !wants_(ranks)) return nccl_->Make(ranks, label);
     return MakePeerCommunicator(
         host_.Make(ranks, label), [this, ranks, label] { return nccl_->Make(ranks, label); },
-        device_, label, options_);
+        device_, label, options_, log_);
   }
 
   std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks,
@@ -58,6 +59,7 @@ class PeerCommFactory final : public CommFactory {
   CudaDevice& device_;
   const std::function<bool(const std::vector<int>& ranks)> wants_;
   const PeerOptions options_;
+  Log& log_;
 };
 
 // NVLink is told by atomic operations, which PCIe does not carry. A collective over `group`.
@@ -116,9 +118,10 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh,
 
 std::unique_ptr<CommFactory> MakePeerCommFactory(
     CommFactory& host, std::unique_ptr<CommFactory> nccl, CudaDevice& device,
-    std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options) {
-  return std::make_unique<PeerCommFactory>(host, std::move(nccl), device, std::move(wants),
-                                           options);
+    std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options,
+    Log& log) {
+  return std::make_unique<PeerCommFactory>(host, std::move(nccl), device, std::move(wants), options,
+                                           log);
 }
 
 }  // namespace millrace

@@ -11,6 +11,7 @@
 #include "comm/mesh.h"
 #include "comm/peer/peer_communicator.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/log.h"
 
 namespace millrace {
 
@@ -26,10 +27,11 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh,
 
 // Make: over peers' memory for groups of several ranks that `wants` is true for, on each of them,
 // and throws as MakePeerCommunicator; other groups as `nccl`, and MakeSmall always. AllocateArena
-// gives memory that both take: `nccl` is without symmetric windows. The host and the device outlive
-// the factory, and the factory its communicators.
+// gives memory that both take: `nccl` is without symmetric windows. The host, the device and the
+// log (what a tear-down has to say) outlive the factory, and the factory its communicators.
 std::unique_ptr<CommFactory> MakePeerCommFactory(
     CommFactory& host, std::unique_ptr<CommFactory> nccl, CudaDevice& device,
-    std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options = {});
+    std::function<bool(const std::vector<int>& ranks)> wants, const PeerOptions& options = {},
+    Log& log = NoLog());
 
 }  // namespace millrace

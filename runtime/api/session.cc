@@ -1,5 +1,7 @@
 #include "runtime/api/session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -73,6 +75,7 @@ int32_t Sample(const std::vector<float>& logits, const SamplingOptions& sampling
 Session::Session(const Config& config, const Environment& environment, const SessionParts& parts)
     : config_(config),
       device_(environment.device),
+      log_(environment.log != nullptr ? environment.log : &NoLog()),
       ranges_(environment.ranges),
       peer_memory_(environment.peer_memory),
       describe_(environment.describe) {
@@ -112,6 +115,11 @@ Session::Session(const Config& config, const Environment& environment, const Ses
       ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get(), ranges_},
       run_.layout, run_.plans, EngineOptionsOf(config, environment));
   memory_.ready = MemoryBytes(*device_);
+  log_->Write(
+      LogLevel::kDebug, LogScope::kThisRank,
+      fmt::format(
+          "ready: plans {}; {} MiB in use, {} before there were communicators, {} before the arena",
+          plan_hashes, memory_.ready >> 20, memory_.start >> 20, memory_.before_arena >> 20));
 }
 
 Session::~Session() {
@@ -134,7 +142,7 @@ void Session::StartWatchdog(const Environment& environment) {
   watchdog_ = Watchdog::Start(comms_->world(), config_.run.dir, *marks_, std::move(names), options,
                               warning);
   if (!watchdog_) marks_.reset();
-  if (!warning.empty() && environment.on_warning) environment.on_warning(warning);
+  if (!warning.empty()) log_->Warning(LogScope::kAllRanks, warning);
 }
 
 int Session::rank() const { return comms_->world().rank(); }

@@ -16,6 +16,7 @@
 
 #include "runtime/api/assemble.h"
 #include "runtime/api/run_environment.h"
+#include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/exec/batcher.h"
 #include "runtime/exec/engine.h"
@@ -40,7 +41,7 @@ struct Environment {
   // Ends the whole job, on the watchdog's thread, with what it has to say
   // (exec/watchdog.h). Null: no watchdog.
   std::function<void(const std::string& verdict)> on_stall;
-  std::function<void(const std::string& text)> on_warning;  // rank 0 only; null: not said
+  Log* log = nullptr;  // null: nothing is said
   std::function<RunEnvironment()>
       describe;  // what this rank runs on, for the record; null: not recorded
   std::optional<uint64_t> adversary_seed;  // tests
@@ -66,6 +67,7 @@ class Session {
   const AssembledRun& run() const { return run_; }
   Engine& engine() { return *engine_; }
   Device& device() const { return *device_; }
+  Log& log() const { return *log_; }
   ProgressMarks* marks() const { return marks_.get(); }  // null without a watchdog
   // What this rank does in a scope, for the watchdog and a profiler.
   PhaseScope Phase(RunPhase phase, int64_t detail = 0) const {
@@ -109,6 +111,7 @@ class Session {
 
   Config config_;
   Device* device_;
+  Log* log_;
   ProfilerRanges* ranges_;
   bool peer_memory_;
   std::function<RunEnvironment()> describe_;

@@ -64,6 +64,7 @@ class Loop {
         metrics_server_(options.metrics_server),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
         trace_step_(options.trace_step),
+        on_begin_(options.on_begin),
         faults_(options.faults, session.engine()),
         guard_(config_.guard),
         stop_(stop),
@@ -98,6 +99,9 @@ class Loop {
         continue;
       }
       if (IsDue(config_.guard.replicas_every, done)) CompareReplicas(done);
+      if (last || result_.preempted || saves)
+        Note(LogLevel::kDebug, "step {}: saving{}", done,
+             result_.preempted ? ", asked to stop" : "");
       if (last || result_.preempted)
         saver_->SaveLast(ProgressAt(done), EvalLossAt(done));
       else if (saves)
@@ -117,6 +121,14 @@ class Loop {
     return ResumeRun(session_.engine(), config_.run.dir, policy, identity_);
   }
 
+  // For the logs: what every rank does.
+  template <class... Args>
+  void Note(LogLevel level, fmt::format_string<Args...> text, Args&&... args) {
+    Log& log = session_.log();
+    if (log.Wants(level))
+      log.Write(level, LogScope::kAllRanks, fmt::format(text, std::forward<Args>(args)...));
+  }
+
   // What the leader says or writes down.
   template <class F>
   void Report(F&& say) {
@@ -132,6 +144,9 @@ class Loop {
         for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
       });
     const bool goes_on = resumed && !resumed->path.empty();
+    Note(LogLevel::kDebug, "{}",
+         goes_on ? fmt::format("loaded step {} from {}", resumed->progress.step, resumed->path)
+                 : "nothing to load: fresh weights");
     if (goes_on) {
       record_.BeginAfter(resumed->progress.step, resumed->progress.samples);
     } else {
@@ -144,6 +159,7 @@ class Loop {
     if (goes_on)
       RestoreGuard(
           resumed->progress.state);  // a log that cannot be read ends it before a file changes
+    if (on_begin_) on_begin_();
     const RunEnvironment environment =
         TogetherOverRanks(session_.Describe(), session_.engine().comms().world());
     Report([&] {
@@ -247,6 +263,7 @@ class Loop {
     std::optional<StepTwice> rerun;
     if (twice) rerun.emplace(session_.engine());
     faults_.FlipBits(step + 1, session_.engine());
+    Note(LogLevel::kTrace, "step {}: tokens read", step + 1);
     if (rerun) {
       enqueue();
       rerun->KeepFirst(session_.engine());
@@ -254,6 +271,7 @@ class Loop {
     const auto start = Clock::now();
     enqueue();
     waiting_.push_back({step, 1e3 * MillisecondsSince(start)});
+    Note(LogLevel::kTrace, "step {}: issued in {:.0f} us", step + 1, waiting_.back().enqueue_us);
     faults_.Done(step + 1);
     if (!rerun) return;
     const std::string difference = rerun->Compare(session_.engine());
@@ -305,6 +323,9 @@ class Loop {
     for (const RollBack& made : guard_.roll_backs())
       if (made.to == report.step - 1) report.rolled_back.push_back(made);
     report.roll_backs = static_cast<int64_t>(guard_.roll_backs().size());
+    Note(LogLevel::kDebug, "step {}: loss {:.6f}, norm {:.4f}, {:.1f} ms{}", report.step,
+         report.loss, report.grad_norm, report.step_ms,
+         report.applied ? "" : ", not applied: " + report.offender);
     Report([&] {
       observer_.OnStep(report);
       if (action == GuardAction::kSkip)
@@ -318,6 +339,7 @@ class Loop {
   void Evaluate(StepReport& report) {
     report.eval_loss = result_.eval_after = session_.Evaluate();
     evaluated_ = report.step;
+    Note(LogLevel::kDebug, "step {}: held-out loss {:.6f}", report.step, *report.eval_loss);
     Report([&] { observer_.OnEval(report.step, *report.eval_loss); });
   }
 
@@ -357,6 +379,7 @@ class Loop {
     if (evaluated_ > made.to) result_.eval_after.reset(), evaluated_ = 0;
     record_.Describe(result_);
     guard_.RolledBack(made, loaded ? resumed->progress.state : "{}");
+    Note(LogLevel::kDebug, "step {}: {}: rolled back to step {}", made.from, made.why, made.to);
     Report([&] {
       if (resumed)
         for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
@@ -389,22 +412,26 @@ class Loop {
         DescribeOrder(world.HostAllGather(session_.engine().order()->History()), units)));
   }
 
-  // Once a step each rank says whether it was asked to stop, how its part of a save is doing, and,
-  // every guard.order_every steps and where a checkpoint follows, what collectives it has issued.
-  // True on every rank when any was asked.
+  // Once a step each rank says whether it was asked to stop, how its part of a save is doing,
+  // whether it has warnings, and, every guard.order_every steps and where a checkpoint follows, what
+  // collectives it has issued. True on every rank when any was asked.
   bool StopAgreed(int64_t done, bool saves) {
-    std::string mine = {stop_.load() ? '1' : '0', saver_->Vote()};
+    const std::string warnings = session_.log().TakeWarnings();
+    std::string mine = {stop_.load() ? '1' : '0', saver_->Vote(), warnings.empty() ? '0' : '1'};
     const bool order =
         session_.engine().order() != nullptr && (saves || IsDue(config_.guard.order_every, done));
     if (order) mine += session_.engine().order()->Digest();
-    bool stop = false;
+    bool stop = false, warned = false;
     std::string saves_of_ranks;
     std::vector<std::string> digests;
-    for (const std::string& vote : session_.engine().comms().world().HostAllGather(mine)) {
+    Communicator& world = session_.engine().comms().world();
+    for (const std::string& vote : world.HostAllGather(mine)) {
       stop |= vote[0] == '1';
       saves_of_ranks += vote[1];
-      digests.push_back(vote.substr(2));
+      warned |= vote[2] == '1';
+      digests.push_back(vote.substr(3));
     }
+    if (warned) session_.log().Meet(world.HostAllGather(warnings));
     saver_->Hear(saves_of_ranks);
     if (order) CompareOrder(done, digests);
     return stop;
@@ -442,6 +469,7 @@ class Loop {
   MetricsServer* const metrics_server_;
   FileSystem& files_;
   const int64_t trace_step_;
+  const std::function<void()> on_begin_;
   TrainFaults faults_;
   Guard guard_;
   std::optional<RollBack> bad_;  // a step was collected whose numbers ask for a roll-back

@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/log.h"
+
 namespace millrace {
 
 // Llama 3.1's frequency scaling, with Hugging Face's field names.
@@ -208,6 +210,7 @@ struct GuardConfig {
 struct RunConfig {
   std::string dir = "runs/default";
   bool tensorboard = false;
+  LogLevel log_level = LogLevel::kInfo;
   bool operator==(const RunConfig&) const = default;
 };
 

@@ -55,6 +55,9 @@ constexpr auto NamesOf(ExecutionConfig::ProgrammaticLaunch) {
 constexpr auto NamesOf(ExecutionConfig::PeerMemory) {
   return internal::NameList<3>{"off", "auto", "on"};
 }
+constexpr auto NamesOf(LogLevel) {
+  return internal::NameList<5>{"trace", "debug", "info", "warning", "error"};
+}
 constexpr auto NamesOf(CheckpointConfig::OnError) {
   return internal::NameList<2>{"continue", "stop"};
 }

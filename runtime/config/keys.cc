@@ -308,10 +308,13 @@ std::vector<Key> MakeKeys() {
           "Steps between comparisons of which collectives the ranks have issued, in what order, "
           "also made before each checkpoint; a difference stops with exit code 73. 0: never."),
 
-      KEY(run.dir, any, "Folder of metrics, summary and checkpoints."),
+      KEY(run.dir, any, "Folder of metrics, summary, checkpoints and logs."),
       KEY(run.tensorboard, any,
           "Also write the figures of each step as TensorBoard events, into the folder "
           "`tensorboard` of `run.dir`."),
+      KEY(run.log_level, any,
+          "Least important messages that standard error shows. The logs of `train`, "
+          "`run.dir/logs/rank_N.log`, have those from `debug` on in any case."),
   };
 }
 

@@ -29,9 +29,9 @@ BackendTraits TraitsOf(Backend backend, int world) {
   return {backend, backend == Backend::kCpu ? ScratchBytes(world) : 0, 0};
 }
 
-RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config,
+RankDevice MakeRankDevice(Backend backend, CommFactory& host, Log& log, const Config& config,
                           const Mesh& mesh) {
-  if (backend == Backend::kCuda) return MakeCudaRankDevice(host, config, mesh);
+  if (backend == Backend::kCuda) return MakeCudaRankDevice(host, log, config, mesh);
   RankDevice rank;
   rank.notice = DecidePeerMemory(config.execution.peer_memory, backend, mesh, {}).notice;
   rank.device = MakeHostDevice();

@@ -11,6 +11,7 @@
 #include "runtime/api/run_environment.h"
 #include "runtime/api/session.h"
 #include "runtime/base/device.h"
+#include "runtime/base/log.h"
 #include "runtime/base/profiler_ranges.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/machine.h"
@@ -40,11 +41,12 @@ Backend ChooseBackend(const Config& config);
 BackendTraits TraitsOf(Backend backend, int world);
 
 // A collective: on a host with several ranks each takes the GPU of its place among them.
-// Error(kConfig) also where execution.peer_memory asks for what cannot be. `mesh` is the run's.
-RankDevice MakeRankDevice(Backend backend, CommFactory& host, const Config& config,
+// Error(kConfig) also where execution.peer_memory asks for what cannot be. `mesh` is the run's; the
+// log outlives the result.
+RankDevice MakeRankDevice(Backend backend, CommFactory& host, Log& log, const Config& config,
                           const Mesh& mesh);
 
 // The part that needs CUDA; an error of ours in a build without it.
-RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mesh& mesh);
+RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config, const Mesh& mesh);
 
 }  // namespace millrace

@@ -13,6 +13,7 @@
 #include "runtime/config/load.h"
 #include "runtime/data/run_lock.h"
 #include "runtime/plan/machine.h"
+#include "tools/cli/program_log.h"
 
 namespace millrace {
 
@@ -29,6 +30,7 @@ struct RankContext {
   Environment environment;
   Machine machine;
   LoadedConfig config;
+  ProgramLog& log;
   bool leader() const { return factory.rank() == 0; }
 };
 
@@ -46,9 +48,9 @@ void SayNotes(const LoadedConfig& loaded);
 int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
                const std::function<int(RankContext&)>& body);
 
-// On rank 0 the lock of run.dir, for verbs that write there; a warning of it is
-// printed. Error(kConfig): another run has it. The other ranks go on at once, and are
-// ended with rank 0 if it is refused.
+// On rank 0 the lock of run.dir, for verbs that write there; a warning of it is said.
+// Error(kConfig): another run has it. The other ranks go on at once, and are ended with rank 0 if it
+// is refused.
 std::unique_ptr<RunLock> LockRun(const RankContext& context);
 
 // One command-line verb; each is one file. Returns the process's exit code.

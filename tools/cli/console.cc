@@ -49,9 +49,14 @@ std::string StatusLine(const StepReport& r) {
   return line;
 }
 
+Console::Console(bool terminal, ProgramLog& log) : terminal_(terminal), log_(log) {
+  log_.BeforeLine([this] { ClearBar(); });
+}
+
+Console::~Console() { log_.BeforeLine({}); }
+
 void Console::ClearBar() {
-  if (bar_) std::cout << "\r\033[K";
-  bar_ = false;
+  if (bar_.exchange(false)) std::cout << "\r\033[K" << std::flush;
 }
 
 void Console::Line(const std::string& text) {
@@ -84,9 +89,6 @@ void Console::OnCheckpoint(int64_t step, const std::string& path) {
   Line(fmt::format("step {}: saved {}", step, path));
 }
 
-void Console::OnWarning(const std::string& text) {
-  ClearBar();
-  std::cerr << "millrace: warning: " << text << std::endl;
-}
+void Console::OnWarning(const std::string& text) { log_.Warning(LogScope::kAllRanks, text); }
 
 }  // namespace millrace

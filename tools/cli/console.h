@@ -1,12 +1,14 @@
-// What a person sees while a run goes on: one line per step, a progress bar on a
-// terminal, warnings. Standard output carries the status lines of rank 0; everything
-// else goes to standard error.
+// What a person sees while a run goes on: one line per step and a progress bar on a terminal, on
+// standard output, of rank 0. Warnings go to the log (program_log.h), which shows them on standard
+// error.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
 #include "runtime/api/training.h"
+#include "tools/cli/program_log.h"
 
 namespace millrace {
 
@@ -24,7 +26,8 @@ std::string StatusLine(const StepReport& report);
 
 class Console final : public TrainObserver {
  public:
-  explicit Console(bool terminal) : terminal_(terminal) {}
+  Console(bool terminal, ProgramLog& log);  // whose lines end the bar, too
+  ~Console() override;
   void OnResume(int64_t step, const std::string& checkpoint) override;
   void OnStep(const StepReport& report) override;
   void OnEval(int64_t step, double loss) override;
@@ -36,7 +39,8 @@ class Console final : public TrainObserver {
  private:
   void Line(const std::string& text);
   bool terminal_;
-  bool bar_ = false;
+  ProgramLog& log_;
+  std::atomic<bool> bar_ = false;
 };
 
 }  // namespace millrace

@@ -1,6 +1,5 @@
 // A rank on a GPU.
 #include <cuda_runtime_api.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -21,12 +20,6 @@
 
 namespace millrace {
 namespace {
-
-std::string HostName() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // This rank's place among the ranks of its host.
 int LocalRank(CommFactory& host) {
@@ -84,7 +77,7 @@ int VisibleGpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mesh& mesh) {
+RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config, const Mesh& mesh) {
   const int local = LocalRank(host), gpus = VisibleGpus();
   MR_REQUIRE(ErrorCode::kConfig, local < gpus,
              "rank {} is number {} on {}, which has {} GPUs: start one rank per GPU, or train on "
@@ -96,7 +89,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   rank.environment.ranges = rank.ranges.get();
   rank.machine = MachineOf(*device);
   rank.facts = FactsOf(*device);
-  rank.comms = MakeNcclCommFactory(host, *device, {});
+  rank.comms = MakeNcclCommFactory(host, *device, {}, log);
   const PeerLinks links = config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn
                               ? PeerLinks::kAny
                               : PeerLinks::kNvlink;
@@ -104,10 +97,12 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
       DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh,
                        [&] { return PeerTrouble(host, *device, mesh, links); });
   if (peers.use)
-    rank.comms = MakePeerCommFactory(host, std::move(rank.comms), *device,
-                                     [mesh, own = host.rank()](const std::vector<int>& ranks) {
-                                       return ranks == mesh.ShardGroup(own);
-                                     });
+    rank.comms = MakePeerCommFactory(
+        host, std::move(rank.comms), *device,
+        [mesh, own = host.rank()](const std::vector<int>& ranks) {
+          return ranks == mesh.ShardGroup(own);
+        },
+        {}, log);
   if (peers.use) rank.machine = rank.machine.OverPeerMemory(mesh.replicate > 1);
   rank.notice = peers.notice;
   rank.environment.peer_memory = peers.use;
@@ -117,10 +112,10 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
   rank.environment.traits.device_arena_bytes =
       rank.machine.ArenaBytes(host.world_size(), mesh.shard);
-  rank.environment.tune = [gpu = device.get()](const AssembledRun& run, const Config& config,
-                                               Communicator& world) {
+  rank.environment.tune = [gpu = device.get(), &log](const AssembledRun& run, const Config& config,
+                                                     Communicator& world) {
     gpu->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);
-    return TuneRun(*gpu, run, config, world);
+    return TuneRun(*gpu, run, config, log, world);
   };
   rank.device = std::move(device);
   return rank;

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <iterator>
 #include <optional>
 #include <vector>
@@ -48,16 +47,17 @@ void WriteTable(const std::string& path, const TuningTable& table) {
 }
 
 // Rank 0's part: the whole table.
-TuningTable MakeTable(CudaDevice& device, const AssembledRun& run, const std::string& path) {
+TuningTable MakeTable(CudaDevice& device, const AssembledRun& run, const std::string& path,
+                      Log& log) {
   TuningTable table;
   std::optional<TuningTable> kept = ReadTable(path);
   const std::string library = MatmulPlans::LibraryVersion();
   if (kept && (kept->device != device.name() || kept->library_version != library)) {
-    std::cerr << fmt::format(
-                     "millrace: {} was measured on {} with {}; here are {} with {}: it is kept as "
-                     "{}.old, and algorithms are measured anew (other bits are possible)",
-                     path, kept->device, kept->library_version, device.name(), library, path)
-              << std::endl;
+    log.Info(
+        LogScope::kAllRanks,
+        fmt::format("{} was measured on {} with {}; here are {} with {}: it is kept as {}.old, "
+                    "and algorithms are measured anew (other bits are possible)",
+                    path, kept->device, kept->library_version, device.name(), library, path));
     MR_REQUIRE(ErrorCode::kIo, FileSystem::Posix().Rename(path, path + ".old") == 0,
                "cannot rename {}", path);
     kept.reset();
@@ -82,12 +82,12 @@ TuningTable MakeTable(CudaDevice& device, const AssembledRun& run, const std::st
 
 }  // namespace
 
-std::string TuneRun(CudaDevice& device, const AssembledRun& run, const Config& config,
+std::string TuneRun(CudaDevice& device, const AssembledRun& run, const Config& config, Log& log,
                     Communicator& world) {
   if (!config.execution.tune) return "";
   const std::string path = config.execution.TuningFile(config.run.dir);
   std::string text;
-  if (world.rank() == 0) text = MakeTable(device, run, path).ToText();
+  if (world.rank() == 0) text = MakeTable(device, run, path, log).ToText();
   text = world.HostBroadcast(text, 0);
   const TuningTable table = TuningTable::FromText(text, path);
   if (!table.matmuls.empty()) device.Attached<MatmulPlans>().Install(table);

@@ -43,17 +43,6 @@ std::string Program() {
   return bytes.empty() ? "" : fmt::format("{}, g++ {}", Hash128(bytes).substr(0, 16), __VERSION__);
 }
 
-// As it was given, words that a shell would split in quotes.
-std::string CommandLine() {
-  std::istringstream words(WholeFile("/proc/self/cmdline"));
-  std::string line;
-  for (std::string word; std::getline(words, word, '\0');) {
-    const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$*?;&|<>()") == word.npos;
-    line += (line.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
-  }
-  return line;
-}
-
 std::string UtcNow() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -83,6 +72,21 @@ std::string KernelDriver() { return FirstLineOf(WholeFile("/proc/driver/nvidia/v
 
 std::string CpuModel() { return ValueOf("/proc/cpuinfo", "model name", ':'); }
 
+std::string HostName() {
+  utsname system{};
+  return uname(&system) == 0 ? system.nodename : "";
+}
+
+std::string CommandLine() {
+  std::istringstream words(WholeFile("/proc/self/cmdline"));
+  std::string line;
+  for (std::string word; std::getline(words, word, '\0');) {
+    const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$*?;&|<>()") == word.npos;
+    line += (line.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
+  }
+  return line;
+}
+
 RunEnvironment DescribeRank(const RunEnvironment& device) {
   RunEnvironment facts;
   const auto add = [&](std::string_view name, const std::string& value) {
@@ -91,7 +95,7 @@ RunEnvironment DescribeRank(const RunEnvironment& device) {
   utsname system{};
   const bool known = uname(&system) == 0;
   const unsigned cpus = std::thread::hardware_concurrency();
-  add(kHostEntry, known ? system.nodename : "");
+  add(kHostEntry, HostName());
   add(kStartEntry, UtcNow());
   add(kCommandEntry, CommandLine());
   add("program", Program());

@@ -12,6 +12,9 @@ std::string MpiLibrary();    // "Open MPI v4.1.4": the loaded one
 std::string BlasLibrary();   // "OpenBLAS 0.3.21 ..."
 std::string KernelDriver();  // NVIDIA's kernel module, in its own words
 std::string CpuModel();
+std::string HostName();
+// This process's, as it was given: words that a shell would split are in quotes.
+std::string CommandLine();
 
 // This rank's host, program and system, with `device` (what the backend knows of its own) in
 // between, and the rank's start: now.

@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -21,6 +20,7 @@
 #include "runtime/data/run_lock.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
+#include "tools/cli/host_facts.h"
 #include "tools/cli/launch_scratch.h"
 #include "tools/cli/metrics_watch.h"
 #include "tools/cli/restart_policy.h"
@@ -34,12 +34,11 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPoll(20);
 constexpr std::chrono::seconds kAskAgain(1);  // mpirun drops a signal when its ranks do not run yet
 constexpr int kStoppedAtOnce = 143;
+constexpr const char* kTheRun = "the run";  // without an mpirun
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-void Say(const std::string& text) { std::cerr << "millrace launch: " << text << std::endl; }
 
 int64_t NewestCheckpoint(const std::string& run_dir) {
   try {
@@ -101,13 +100,14 @@ std::map<std::string, std::string> EnvironmentOf(const LaunchArguments& argument
 // A run, supervised until it is done, or until there is no sense in starting it again.
 class Supervisor {
  public:
-  Supervisor(const LaunchArguments& arguments, const std::string& run_dir)
+  Supervisor(const LaunchArguments& arguments, const std::string& run_dir, ProgramLog& log)
       : arguments_(arguments),
+        log_(log),
         run_dir_(run_dir),
         command_(CommandOf(arguments)),
         leader_(command_.size() > arguments.command.size() + 1
                     ? std::filesystem::path(command_.front()).filename().string()
-                    : "the run"),
+                    : kTheRun),
         scratch_(run_dir),
         policy_(leader_, arguments.max_restarts, NewestCheckpoint(run_dir)) {}
 
@@ -127,6 +127,7 @@ class Supervisor {
       scratch_.Clear();
       const auto noticed = Clock::now();
       if (stops_ > 0) return Stopped(end);
+      ShowLostRank(end);
       const Decision decision = policy_.After(end);
       if (decision.reason.empty() || decision.exit_code == ExitCode(ErrorCode::kPreempted))
         return decision.exit_code;
@@ -136,10 +137,11 @@ class Supervisor {
                                    ? fmt::format("{} after step {}", decision.reason, end.step)
                                    : fmt::format("{} before its first step", decision.reason);
       if (!decision.restart) {
-        Say(decision.stop.empty()
-                ? fmt::format("{}: not started again, as it would end so again", what)
-                : fmt::format("{}: not started again: {}; its exit code is {}", what, decision.stop,
-                              end.code));
+        log_.Write(LogLevel::kError, LogScope::kAllRanks,
+                   decision.stop.empty()
+                       ? fmt::format("{}: not started again, as it would end so again", what)
+                       : fmt::format("{}: not started again: {}; its exit code is {}", what,
+                                     decision.stop, end.code));
         return decision.exit_code;
       }
       Say(fmt::format(
@@ -151,7 +153,21 @@ class Supervisor {
   }
 
  private:
+  void Say(const std::string& text) const { log_.Info(LogScope::kAllRanks, text); }
+  void Warn(const std::string& text) const { log_.Warning(LogScope::kAllRanks, text); }
+
+  // A rank that a signal ended could not show its last lines itself.
+  void ShowLostRank(const AttemptEnd& end) const {
+    constexpr int kSignalBase = 128;
+    const bool alone = leader_ == kTheRun;
+    if (end.code <= kSignalBase || end.leader_lost != alone || (!alone && !lost_rank_)) return;
+    const int rank = alone ? 0 : *lost_rank_;
+    const std::string path = LogFolder(run_dir_) + "/" + LogName(rank);
+    log_.ShowLinesOfRank(rank, path, LastLinesOf(path, ProgramLog::kLastLines, began_));
+  }
+
   AttemptEnd Attempt() {
+    began_ = TimeNowUtc();
     int64_t from = NewestCheckpoint(run_dir_);
     MetricsWatch metrics(run_dir_);
     SupervisedJob job(command_, EnvironmentOf(arguments_, scratch_.path()), "resuming after step ");
@@ -168,6 +184,7 @@ class Supervisor {
       PassOn(job, asked);
     }
     look();
+    lost_rank_ = job.lost_rank();
     AttemptEnd end;
     end.code = job.code();
     end.leader_lost = job.leader_lost();
@@ -186,7 +203,7 @@ class Supervisor {
     try {
       LogResumed(run_dir_, step, seconds);
     } catch (const Error& error) {
-      Say(fmt::format("warning: {}", error.what()));
+      Warn(error.what());
     }
   }
 
@@ -194,7 +211,7 @@ class Supervisor {
     try {
       LogFailure(run_dir_, failure);
     } catch (const Error& error) {  // a full disk is no reason to give up a run
-      Say(fmt::format("warning: {}", error.what()));
+      Warn(error.what());
     }
   }
 
@@ -242,12 +259,15 @@ class Supervisor {
   }
 
   const LaunchArguments& arguments_;
+  ProgramLog& log_;
   const std::string run_dir_;
   const std::vector<std::string> command_;
   const std::string leader_;
   LaunchScratch scratch_;
   RestartPolicy policy_;
   std::optional<Clock::time_point> failed_at_;  // and no step since
+  std::string began_;                           // the attempt, as TimeNowUtc
+  std::optional<int> lost_rank_;                // of the attempt
   int stops_ = 0;
   Clock::time_point first_stop_;
   bool killed_ = false;
@@ -270,8 +290,12 @@ int LaunchVerb(const LaunchArguments& arguments) {
              "default) and must; a new run.dir begins anew, too");
   CatchStopRequests();
   const RunLock lock(config.run.dir, std::chrono::seconds(1), "launch.lock");
-  if (!lock.warning().empty()) Say("warning: " + lock.warning());
-  return Supervisor(arguments, config.run.dir).Run();
+  ProgramLog log("millrace launch", "launch");
+  log.ShowFrom(config.run.log_level);
+  if (!lock.warning().empty()) log.Warning(LogScope::kAllRanks, lock.warning());
+  log.OpenFile(LogFolder(config.run.dir), "launch.log",
+               fmt::format("supervisor, pid {} on {}: {}", ::getpid(), HostName(), CommandLine()));
+  return Supervisor(arguments, config.run.dir, log).Run();
 }
 
 }  // namespace millrace

@@ -7,7 +7,7 @@ namespace millrace {
 bool CudaBuiltIn() { return false; }
 int VisibleGpus() { return 0; }
 
-RankDevice MakeCudaRankDevice(CommFactory&, const Config&, const Mesh&) {
+RankDevice MakeCudaRankDevice(CommFactory&, Log&, const Config&, const Mesh&) {
   MR_CHECK(false, "this build has no CUDA");
   return {};
 }

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <iostream>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -54,9 +53,11 @@ using EndJob =
 // and its launcher ends the others.
 constexpr std::chrono::seconds kMpiEnds(10);
 
-int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelection& plans,
-        const EndJob& end_job, const std::function<int(RankContext&)>& body) {
+int Run(CommFactory& factory, ProgramLog& log, const ConfigArguments& arguments,
+        const PlanSelection& plans, const EndJob& end_job,
+        const std::function<int(RankContext&)>& body) {
   const int world = factory.world_size();
+  log.BeRank(factory.rank(), world);
   LoadedConfig loaded;
   Backend backend = Backend::kCpu;
   Mesh mesh;
@@ -71,31 +72,49 @@ int Run(CommFactory& factory, const ConfigArguments& arguments, const PlanSelect
       mesh = {shape.replicate, shape.shard};
     }
     own = {"", ConfigToJson(loaded.config), backend};
+    log.ShowFrom(loaded.config.run.log_level);
   } catch (const Error& error) {
     own.mistakes = error.what();
     code = error.code();
   }
   std::vector<int> everyone(static_cast<size_t>(world));
   std::iota(everyone.begin(), everyone.end(), 0);
+  const std::unique_ptr<Communicator> meeting = factory.Make(everyone, "configuration");
   try {
-    RequireOneConfiguration(*factory.Make(everyone, "configuration"), own);
+    RequireOneConfiguration(*meeting, own);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfig) throw;
-    if (factory.rank() == 0) std::cerr << "millrace: " << error.what() << std::endl;
+    log.Write(LogLevel::kError, LogScope::kAllRanks, error.what());
     return ExitCode(code);
   }
-  if (factory.rank() == 0) SayNotes(loaded);
-  RankDevice device = MakeRankDevice(backend, factory, loaded.config, mesh);
-  if (factory.rank() == 0 && !device.notice.empty())
-    std::cerr << "millrace: " << device.notice << std::endl;
-  device.environment.on_stall = end_job;
-  device.environment.on_warning = [](const std::string& text) {
-    std::cerr << "millrace: warning: " << text << std::endl;
-  };
-  device.environment.describe = [facts = device.facts] { return DescribeRank(facts); };
-  RankContext context{*device.environment.comm_factory, device.environment, device.machine,
-                      std::move(loaded)};
-  return body(context);
+  int result = 0;
+  {
+    for (const std::string& note : loaded.notes) log.Info(LogScope::kAllRanks, "note: " + note);
+    RankDevice device = MakeRankDevice(backend, factory, log, loaded.config, mesh);
+    if (!device.notice.empty()) log.Info(LogScope::kAllRanks, device.notice);
+    device.environment.on_stall = end_job;
+    device.environment.log = &log;
+    device.environment.describe = [facts = device.facts] { return DescribeRank(facts); };
+    RankContext context{*device.environment.comm_factory, device.environment, device.machine,
+                        std::move(loaded), log};
+    result = body(context);
+  }
+  log.Meet(meeting->HostAllGather(log.TakeWarnings()));  // also what tear-down had to say
+  return result;
+}
+
+// The error that ends a process that has no peers; whoever catches it says it.
+template <class F>
+int WithLastWords(ProgramLog& log, const F& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    log.LastWords(error.what(), ExitCode(error.code()));
+    throw;
+  } catch (const std::exception& error) {
+    log.LastWords(error.what(), ExitCode(ErrorCode::kInternal));
+    throw;
+  }
 }
 
 }  // namespace
@@ -115,7 +134,7 @@ std::unique_ptr<RunLock> LockRun(const RankContext& context) {
   std::unique_ptr<RunLock> lock;
   if (!context.leader()) return lock;
   lock = std::make_unique<RunLock>(context.config.config.run.dir);
-  if (!lock->warning().empty()) std::cerr << "millrace: warning: " << lock->warning() << std::endl;
+  if (!lock->warning().empty()) context.log.Warning(LogScope::kAllRanks, lock->warning());
   return lock;
 }
 
@@ -124,20 +143,26 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
   if (const char* preflight = std::getenv("MILLRACE_PREFLIGHT");
       preflight != nullptr && std::string(preflight) == "1") {
     const char* world = std::getenv("MILLRACE_WORLD");
-    LoadAndPlan(arguments, plans, world == nullptr ? 1 : std::atoi(world));
+    NoteLogFolder(
+        LoadAndPlan(arguments, plans, world == nullptr ? 1 : std::atoi(world)).config.run.dir);
     return 0;
   }
+  ProgramLog log;
   if (!Launched()) {
     LocalWorld world(1);
     const std::unique_ptr<CommFactory> factory = world.Factory(0);
-    const EndJob end_job = [](const std::string& reason) {
-      std::cerr << "millrace: " << reason << std::endl;
-      _exit(ExitCode(ErrorCode::kTimeout));
+    const EndJob end_job = [&log](const std::string& reason) {
+      const int code = ExitCode(ErrorCode::kTimeout);
+      log.LastWords(reason, code);
+      log.Write(LogLevel::kError, LogScope::kAllRanks, reason);
+      _exit(code);
     };
-    return Run(*factory, arguments, plans, end_job, body);
+    return WithLastWords(log, [&] { return Run(*factory, log, arguments, plans, end_job, body); });
   }
   DieWithParent();
   MpiRuntime mpi(nullptr, nullptr);
+  mpi.BeforeAbort(
+      [&log](const std::string& reason, int code) noexcept { log.LastWords(reason, code); });
   try {
     const std::unique_ptr<CommFactory> factory = MakeMpiCommFactory(mpi);
     const EndJob end_job = [&mpi](const std::string& reason) {
@@ -148,7 +173,7 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
       }).detach();
       mpi.Abort(reason, code);
     };
-    return Run(*factory, arguments, plans, end_job, body);
+    return Run(*factory, log, arguments, plans, end_job, body);
   } catch (const Error& error) {
     if (mpi.rank() != 0 && IsLikelyEverywhere(error.code()))
       std::this_thread::sleep_for(kLeaderSpeaksFirst);

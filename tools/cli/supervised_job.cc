@@ -259,7 +259,7 @@ bool SupervisedJob::Wait(std::chrono::milliseconds patience) {
     for (size_t i = 0; i < relays_.size(); ++i) {
       if (ready[i + 1].revents == 0) continue;
       const std::string_view text = relays_[i]->Move();
-      if (i == 0) Look(text);
+      i == 0 ? Look(text) : LookForLostRank(text);
     }
   }
   return true;
@@ -287,7 +287,7 @@ void SupervisedJob::Collect(int status) {
       pollfd ready = relays_[i]->What();
       if (::poll(&ready, 1, 10) <= 0) continue;
       const std::string_view text = relays_[i]->Move();
-      if (i == 0) Look(text);
+      i == 0 ? Look(text) : LookForLostRank(text);
     }
   }
 }
@@ -318,6 +318,22 @@ void SupervisedJob::Look(std::string_view text) {
     if (c == '\n' || line_.size() >= line_begins_.size()) continue;
     line_ += c;
     if (line_ == line_begins_) saw_line_ = true;
+  }
+}
+
+// "mpirun noticed that process rank 1 with PID 0 on node elm exited on signal 9 (Killed)."
+void SupervisedJob::LookForLostRank(std::string_view text) {
+  constexpr std::string_view kWho = "noticed that process rank ";
+  constexpr size_t kLongest = 400;
+  for (const char c : text) {
+    if (c != '\n') {
+      if (error_line_.size() < kLongest) error_line_ += c;
+      continue;
+    }
+    const size_t found = error_line_.find(kWho);
+    if (found != error_line_.npos && !lost_rank_)
+      lost_rank_ = std::atoi(error_line_.c_str() + found + kWho.size());
+    error_line_.clear();
   }
 }
 

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -48,12 +49,15 @@ class SupervisedJob {
   // It was mpirun, no rank was left, and it did not end: it was killed.
   bool hung() const { return hung_; }
   bool SawLine() const { return saw_line_; }
+  // Which rank a signal ended, in mpirun's words on standard error; none where it did not say.
+  std::optional<int> lost_rank() const { return lost_rank_; }
 
  private:
   class Relay;
   void Collect(int status);
   void WatchForHang();
   void Look(std::string_view text);
+  void LookForLostRank(std::string_view text);
 
   std::set<pid_t> foreign_;  // children that were there before
   pid_t pid_ = -1;
@@ -61,7 +65,9 @@ class SupervisedJob {
   int code_ = 0;
   std::vector<std::unique_ptr<Relay>> relays_;
   const std::string line_begins_;
-  std::string line_;  // the begun one's start
+  std::string line_;        // the begun one's start
+  std::string error_line_;  // the same of standard error
+  std::optional<int> lost_rank_;
   bool had_children_ = false;
   std::chrono::steady_clock::time_point looked_, busy_;
 };

@@ -1,5 +1,6 @@
 // millrace train: trains, resumes, ends with what it has learned.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -12,6 +13,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/fault.h"
+#include "tools/cli/host_facts.h"
 #include "tools/cli/text.h"
 
 namespace millrace {
@@ -34,6 +36,16 @@ void InstallSignalHandlers() {
   action.sa_handler = RequestStop;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGUSR1, SIGTERM}) sigaction(signal, &action, nullptr);
+}
+
+void OpenLog(const RankContext& context) {
+  const std::string& run_dir = context.config.config.run.dir;
+  const int rank = context.factory.rank();
+  NoteLogFolder(run_dir);
+  context.log.OpenFile(
+      LogFolder(run_dir), LogName(rank),
+      fmt::format("rank {} of {}, pid {} on {}: {}", rank, context.factory.world_size(), ::getpid(),
+                  HostName(), CommandLine()));
 }
 
 void PrintBegin(const Session& session) {
@@ -71,7 +83,7 @@ int TrainVerb(const TrainArguments& arguments) {
   return RunOnRanks(arguments.config, plans, [&](RankContext& context) {
     InstallSignalHandlers();
     const Config& config = context.config.config;
-    Console console(StdoutIsTerminal());
+    Console console(StdoutIsTerminal(), context.log);
     const std::unique_ptr<RunLock> lock = LockRun(context);
     std::unique_ptr<MetricsServer> metrics_server;
     if (context.leader() && arguments.metrics_port) {
@@ -89,6 +101,7 @@ int TrainVerb(const TrainArguments& arguments) {
     TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(),
                          disk.get()};
     options.trace_step = arguments.trace_step;
+    options.on_begin = [&context] { OpenLog(context); };
     Session session(config, context.environment, {plans, true});
     if (context.leader()) PrintBegin(session);
     const TrainResult result = Train(session, options, stop_requested, console);

@@ -16,10 +16,8 @@ namespace {
 ResumedRun Load(RankContext& context, Session& session, const std::string& checkpoint) {
   ResumedRun loaded =
       LoadForUse(session.engine(), session.config().run.dir, checkpoint, IdentityOf(session));
-  if (context.leader())
-    std::cerr << fmt::format("millrace: weights of step {} from {}", loaded.progress.step,
-                             loaded.path)
-              << std::endl;
+  context.log.Info(LogScope::kAllRanks,
+                   fmt::format("weights of step {} from {}", loaded.progress.step, loaded.path));
   return loaded;
 }
 
@@ -59,9 +57,8 @@ int GenerateVerb(const GenerateArguments& arguments) {
                  "--prompt holds the byte {}, but model.vocab is {}", token, vocab);
     Session session(context.config.config, context.environment, {plans, false});
     Load(context, session, arguments.checkpoint);
-    if (context.leader())
-      std::cerr << "millrace: no key/value cache yet: each token runs the whole window"
-                << std::endl;
+    context.log.Info(LogScope::kAllRanks,
+                     "no key/value cache yet: each token runs the whole window");
     const std::vector<int32_t> tokens = session.Generate(
         prompt, arguments.tokens,
         {arguments.temperature, arguments.top_k, static_cast<uint64_t>(arguments.seed)});

@@ -3,26 +3,32 @@
 
 # LaunchOne PROGRAM VERB [ARG...]: one process, no mpirun. Does not return.
 LaunchOne() {
-  local code=0
-  RunChild USR1 "$@" || code=$?
-  IsSignalCode "$code" && ExitForSignal "rank 0 on $HOSTNAME" $((code - 128))
+  local code=0 note
+  note=$(mktemp "${TMPDIR:-/tmp}/millrace.XXXXXX" 2>/dev/null) || note=  # without it nothing but the last lines of a crash is missing
+  trap "rm -f ${note@Q}" EXIT
+  local began=$EPOCHSECONDS
+  RunChild USR1 env MILLRACE_LOGS_NOTE="$note" "$@" || code=$?
+  if IsSignalCode "$code"; then
+    ShowLastLines "$note" 0 "$began"
+    ExitForSignal "rank 0 on $HOSTNAME" $((code - 128))
+  fi
   exit "$code"
 }
 
 # LaunchRanks N HOSTFILE PROGRAM VERB [ARG...]: N ranks under mpirun, HOSTFILE may be empty. Does not return.
 LaunchRanks() {
-  local ranks=$1 hostfile=$2 program=$3 code=0
+  local ranks=$1 hostfile=$2 program=$3 code=0 folder
   shift 2
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/millrace.XXXXXX") || Die 74 "millrace: no temporary folder can be made in ${TMPDIR:-/tmp} (TMPDIR)."
+  trap "rm -rf ${folder@Q}" EXIT
 
   # The program checks the configuration once, as one process, so that a wrong key is said once and before any rank starts.
-  RunChild TERM env MILLRACE_PREFLIGHT=1 MILLRACE_WORLD="$ranks" "$@" </dev/null || code=$?
+  RunChild TERM env MILLRACE_PREFLIGHT=1 MILLRACE_WORLD="$ranks" MILLRACE_LOGS_NOTE="$folder/logs" "$@" </dev/null || code=$?
   ((stop_requests)) && Die 75 "millrace: stopped before the ranks started; nothing to save."
   IsSignalCode "$code" && Die 70 "millrace: the check of the configuration crashed (signal $(kill -l $((code - 128))))."
   ((code)) && exit "$code"
 
-  local folder relay output
-  folder=$(mktemp -d "${TMPDIR:-/tmp}/millrace.XXXXXX") || Die 74 "millrace: no temporary folder can be made in ${TMPDIR:-/tmp} (TMPDIR)."
-  trap "rm -rf ${folder@Q}" EXIT
+  local relay output began=$EPOCHSECONDS
   mkfifo "$folder/stderr" "$folder/stdout"
   setsid "$root/tools/lib/relay_stderr.pl" "$folder/report" <"$folder/stderr" &
   relay=$!
@@ -42,7 +48,7 @@ LaunchRanks() {
     0:train) ;;           # its results are files
     0:*) code=74 ;;
   esac
-  ExitForJob "$code" "$folder/report"
+  ExitForJob "$code" "$folder/report" "$folder/logs" "$began"
 }
 
 # Sets mpirun_arguments and the environment that goes with them.
@@ -89,13 +95,30 @@ WaitForOutput() {
   return "$code"
 }
 
-# ExitForJob CODE REPORT: from mpirun's exit code and what relay_stderr.pl noted.
+# ShowLastLines NOTE RANK BEGAN: the last lines of the log of a rank that a signal ended, and which could not show them itself. The
+# program has written into the file NOTE which folder has the logs. Nothing where the newest start in the log is not of this job, which
+# began at BEGAN (seconds since 1970), or the user wanted it to stop.
+ShowLastLines() {
+  local rank=$2 folder= log lines
+  ((stop_requests == 0)) || return 0
+  [[ -r $1 ]] && read -r folder <"$1"
+  log=$folder/rank_$rank.log
+  [[ -n $folder && -r $log ]] || return 0
+  lines=$(awk -v since="$(date -u -d "@$3" +%Y-%m-%dT%H:%M:%S)" '
+    /^[0-9][0-9T:.-]*Z [a-z]+ +rank [0-9]+  start [0-9]+: / { count = 0; ours = substr($0, 1, 19) >= since; next }
+    ours { line[count++] = $0 }
+    END { for (i = count > 20 ? count - 20 : 0; i < count; i++) print "  " line[i] }' "$log") || return 0
+  [[ -z $lines ]] || Say "millrace: the last lines of rank $rank ($log):"$'\n'"$lines"
+}
+
+# ExitForJob CODE REPORT NOTE BEGAN: from mpirun's exit code and what relay_stderr.pl noted. NOTE and BEGAN as for ShowLastLines.
 ExitForJob() {
   local code=$1 report=$2 kind rank host signal stuck pid='?'
   stuck=$(sed -n 's/^stuck //p' "$report" | head -n1)
   [[ -z $stuck ]] || Say "millrace: $stuck."
   if read -r kind rank host signal < <(grep -m1 '^signal ' "$report"); then
     pid=$(sed -n "s/^pid $rank \([0-9]*\)$/\1/p" "$report" | head -n1)
+    ShowLastLines "$3" "$rank" "$4"
     ExitForSignal "rank $rank (pid ${pid:-?}) on $host" "$signal"
   fi
   if ((code != 0)) && ! grep -q '^pid ' "$report"; then

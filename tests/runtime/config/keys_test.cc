@@ -95,6 +95,7 @@ const char* const kPromised[] = {
     "guard.order_every",
     "run.dir",
     "run.tensorboard",
+    "run.log_level",
 };
 
 // Two values of the key's type and range, unlike each other.
