@@ -75,6 +75,11 @@ def on_devices():
               parameters + ["execution.peer_memory=off"], {k: v for k, v in DOWNCASTS.items() if k != "in_gather"}, STEP + ["gathered", "cast", "arena"],
               steps=12, env={"NCCL_P2P_DISABLE": "1"}),
     ]
+    # Whether the cast within the peers' stores pays in whole steps of training's size.
+    for name, config, common in (("GPT-2 355M B 8", "gpt2_355m.json", ["train.micro_batch=8", "precision.grad_wire=fp32"]),
+                                 ("Llama 1B B 4", "llama_1b.json", ["train.micro_batch=4"])):
+        groups.append(Group(f"downcast over peers' memory {name}", "downcast", f"{name}, activations set the peak.", config,
+                            common + ["execution.peer_memory=on", *APART], DOWNCASTS, STEP + ["gathered", "cast", "arena", "device"]))
     for name, config in (("GPT-2 124M", "gpt2_124m.json"), ("GPT-2 355M", "gpt2_355m.json")):
         groups.append(Group(f"update of {name}", "update", f"{name}: norm, clip factor and AdamW by themselves, on one rank's shards; two ranks.", config,
                             ["train.micro_batch=1", "model.seq_len=128"], {"as configured": []}, ["updates"], steps=10, flags=("update",)))
