@@ -1,9 +1,12 @@
 // What a host transport does: it moves bytes between the ranks of one group. Everything else
-// (validation, chunking, summation, counting) is shared code on top: comm/host_collectives.h.
+// (validation, chunking, summation) is shared code on top: comm/host_collectives.h.
 // Implementations: comm/local, comm/mpi.
 //
 // Order    Every rank of the group makes the same calls in the same order, with matching sizes.
 // Threads  One call at a time; only Abort() may come from another thread.
+// Counters Bytes are counted here, where they move: a piece is added when it has been copied or
+//          when the transport has completed its message, never from what a caller asked for.
+//          Shared code derives the published counters from these (comm/communicator.h).
 // Errors   Error(kPeerLost) after Abort() or when a peer has gone, Error(kTimeout) when a peer did
 //          not come in time, Error(kComm) when the sizes of the two sides differ. Each names the
 //          op, the group's label, this rank and, where known, the peer. After any of them every
@@ -56,6 +59,15 @@ struct RecvPiece {
   int64_t bytes = 0;
 };
 
+// Bytes that have moved between this rank and others since the exchange was made, of all calls
+// that have returned. sent: from this rank's pieces to peers; a piece that goes to three peers
+// counts three times. received: from peers into this rank's pieces. What a rank keeps for itself
+// and empty pieces move nothing. Over a group the sums of both are equal.
+struct MovedBytes {
+  int64_t sent = 0, received = 0;
+  bool operator==(const MovedBytes&) const = default;
+};
+
 class ByteExchange {
  public:
   virtual ~ByteExchange() = default;
@@ -71,6 +83,8 @@ class ByteExchange {
   // piece that is not empty.
   virtual void Exchange(CommOp op, std::span<const SendPiece> sends,
                         std::span<const RecvPiece> recvs) = 0;
+
+  virtual MovedBytes moved() const noexcept = 0;
 
   // As Communicator::Abort and CheckHealth.
   virtual void Abort(const std::string& reason) noexcept = 0;

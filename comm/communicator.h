@@ -20,7 +20,12 @@
 // Errors   Wrong numel, dtype or overlap: Error(kInvalidArgument), nothing moved. A lost peer or
 //          Abort(): Error(kPeerLost); a wait longer than the time-out: Error(kTimeout) naming the
 //          op and this rank. After either only Abort() and destruction remain valid.
-// Counters Bytes are counted here, from the arguments, not by callers.
+// Counters What has moved, not what a plan expects: the prediction has formulas of its own
+//          (runtime/plan/cost_model.h), and tests compare the two. Host transports count the bytes
+//          where they move (comm/byte_exchange.h). Device transports count what they launch, from
+//          the sizes that the launch is given (comm/launched_bytes.h); tools/bench/wire_check.py
+//          compares that with the links' own counters. A captured call counts when it is captured;
+//          who replays it adds that again per launch (runtime/exec/executor.h).
 #pragma once
 
 #include <cstddef>
@@ -35,7 +40,8 @@ namespace millrace {
 
 // What one communicator has moved: wire bytes that this rank sends. All-gather and reduce-scatter
 // (W-1)*n*size, all-reduce 2*(W-1)*ceil(n/W)*size, W = world_size, n per rank (all-reduce: the
-// buffer's numel), size = bytes of the dtype; 0 at W == 1.
+// buffer's numel), size = bytes of the dtype; 0 at W == 1. Where W does not divide n, slices of an
+// all-reduce on hosts are uneven and a rank sends a little less (comm/host_collectives.h).
 struct CommCounters {
   int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0;
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
@@ -95,8 +101,6 @@ class Communicator {
   virtual void Barrier() = 0;
 
   virtual const CommCounters& counters() const noexcept = 0;
-  // Sets the counters, for example from a checkpoint so that a resumed run counts on.
-  virtual void SetCounters(const CommCounters& counters) = 0;
 
   // Makes [base, base + bytes), memory of CommFactory::AllocateArena, known to the transport, which
   // may then move it without staging. A collective, before the first capture: every rank passes as

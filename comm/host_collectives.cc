@@ -11,6 +11,23 @@
 namespace millrace {
 namespace {
 
+// Counts one call, and what the transport sends while it lasts.
+class Counted {
+ public:
+  Counted(const ByteExchange& exchange, int64_t& calls, int64_t& bytes)
+      : exchange_(exchange), bytes_(bytes), sent_before_(exchange.moved().sent) {
+    ++calls;
+  }
+  ~Counted() { bytes_ += exchange_.moved().sent - sent_before_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  const ByteExchange& exchange_;
+  int64_t& bytes_;
+  const int64_t sent_before_;
+};
+
 class HostCommunicator final : public Communicator {
  public:
   HostCommunicator(std::unique_ptr<ByteExchange> exchange, const HostCommOptions& options)
@@ -46,8 +63,7 @@ class HostCommunicator final : public Communicator {
     const bool in_place = checks_.AllGather(shard, full);
     std::byte* const own = full.data + rank_ * shard.bytes();
 
-    ++counters_.all_gathers;
-    counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+    const Counted counted(*exchange_, counters_.all_gathers, counters_.gathered_bytes);
     const int64_t bytes = shard.bytes();
     if (bytes == 0) return;
     if (!in_place) std::memcpy(own, shard.data, static_cast<size_t>(bytes));
@@ -65,8 +81,7 @@ class HostCommunicator final : public Communicator {
     checks_.ReduceScatter(full, shard);
     CheckScratch(op, scratch, {RangeOf("full", full), RangeOf("shard", shard)});
 
-    ++counters_.reduce_scatters;
-    counters_.reduced_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+    const Counted counted(*exchange_, counters_.reduce_scatters, counters_.reduced_bytes);
     if (shard.bytes() == 0) return;
     if (world_ == 1) {
       std::memcpy(shard.data, full.data, static_cast<size_t>(shard.bytes()));
@@ -83,8 +98,7 @@ class HostCommunicator final : public Communicator {
 
     const int64_t n = buffer.numel();
     const int64_t element = Bytes(buffer.dtype());
-    ++counters_.all_reduces;
-    counters_.all_reduced_bytes += AllReduceWireBytes(world_, n, element);
+    const Counted counted(*exchange_, counters_.all_reduces, counters_.all_reduced_bytes);
     if (n == 0 || world_ == 1) return;
     const Slices slices{(n + world_ - 1) / world_, n};
     // Where it sends no more bytes than two phases would (one or two elements, or two ranks), each
@@ -144,7 +158,6 @@ class HostCommunicator final : public Communicator {
   }
 
   const CommCounters& counters() const noexcept override { return counters_; }
-  void SetCounters(const CommCounters& counters) override { counters_ = counters; }
   void Abort(const std::string& reason) noexcept override { exchange_->Abort(reason); }
   void CheckHealth() const override { exchange_->CheckHealth(); }
 

@@ -5,6 +5,12 @@
 // Scratch  A reduction stages one chunk per rank, so scratch does not grow with the buffers. Sums
 //          are per element: bits do not depend on the chunk size. All-gather stages nothing and
 //          takes an absent scratch view.
+// Counters The bytes that the transport says it has sent during each call (ByteExchange::moved).
+//          An all-reduce of n elements cuts them into slices of s = ceil(n/W), the last ones shorter
+//          or empty. A rank sends each peer its slice of the addends, then the sums of its own
+//          slice of c elements to all: (n + (W-2)*c)*size. With n <= 2*s it sends everything to
+//          all, (W-1)*n*size. Where W divides n both are communicator.h's figure; otherwise a rank
+//          sends at most that, and fewer than W*W elements less.
 // Streams  A host stream has run each call on return, so the stream argument is not used.
 #pragma once
 
@@ -30,15 +36,6 @@ struct HostCommOptions {
 // Aligned to 8 bytes.
 constexpr int64_t ScratchBytes(int world, int64_t chunk_bytes = kDefaultChunkBytes) noexcept {
   return world > 1 ? world * chunk_bytes : 0;
-}
-
-// Wire bytes of one call as CommCounters defines them. `n` is the shard's numel,
-// for all-reduce the buffer's.
-constexpr int64_t GatherWireBytes(int world, int64_t n, int64_t element_bytes) noexcept {
-  return (world - 1) * n * element_bytes;
-}
-constexpr int64_t AllReduceWireBytes(int world, int64_t n, int64_t element_bytes) noexcept {
-  return 2 * (world - 1) * ((n + world - 1) / world) * element_bytes;
 }
 
 std::unique_ptr<Communicator> MakeHostCommunicator(std::unique_ptr<ByteExchange> exchange,

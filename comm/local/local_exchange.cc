@@ -33,6 +33,7 @@ class LocalExchange final : public ByteExchange {
   int rank() const noexcept override { return rank_; }
   int world_size() const noexcept override { return static_cast<int>(group_->ranks.size()); }
   const std::string& label() const noexcept override { return group_->label; }
+  MovedBytes moved() const noexcept override { return moved_; }
   void Abort(const std::string& reason) noexcept override { abort_world_(reason); }
   void CheckHealth() const override {
     const Lock lock(group_->mutex);
@@ -70,6 +71,8 @@ class LocalExchange final : public ByteExchange {
       lock.unlock();
       std::memcpy(recvs[p].data, piece.data, static_cast<size_t>(piece.bytes));
       lock.lock();
+      peer.taken_bytes += piece.bytes;
+      moved_.received += piece.bytes;
       --group_->copying;
       if (group_->aborted) group_->changed.notify_all();
       ThrowIfAborted(op, lock);
@@ -82,6 +85,7 @@ class LocalExchange final : public ByteExchange {
       WaitFor(
           lock, deadline, op, p, [&] { return peer.copied >= number; }, "has not taken its bytes");
     }
+    moved_.sent = own.taken_bytes;
   }
 
  private:
@@ -127,6 +131,7 @@ class LocalExchange final : public ByteExchange {
   const std::function<void(const std::string&)> abort_world_;
   const int exceptions_at_birth_ = std::uncaught_exceptions();
   int64_t exchanges_ = 0;  // so far; the number of the current one
+  MovedBytes moved_;
 };
 
 }  // namespace

@@ -24,11 +24,10 @@ struct LocalGroup {
   struct Rank {
     std::vector<SendPiece> sends;  // of exchange number `posted`, one per peer
     CommOp op = CommOp::kBarrier;  // of that exchange
-    int64_t
-        posted = 0,
-        // Number of the last exchange published, and of the last one whose pieces it has copied.
-        copied = 0;
-    bool gone = false;  // its communicator has been destroyed
+    int64_t posted = 0;            // number of the last exchange published
+    int64_t copied = 0;            // number of the last exchange whose pieces it has copied
+    int64_t taken_bytes = 0;       // that peers have copied out of its pieces, in all exchanges
+    bool gone = false;             // its communicator has been destroyed
   };
 
   // Marks the group aborted; the first reason stays.

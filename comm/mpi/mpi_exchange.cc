@@ -59,6 +59,7 @@ class MpiExchange final : public ByteExchange {
   int rank() const noexcept override { return spec_.own_rank; }
   int world_size() const noexcept override { return static_cast<int>(spec_.peers.size()); }
   const std::string& label() const noexcept override { return spec_.label; }
+  MovedBytes moved() const noexcept override { return moved_; }
 
   void Abort(const std::string& reason) noexcept override {
     mpi_->Abort(reason, ExitCode(ErrorCode::kPeerLost));
@@ -163,12 +164,16 @@ class MpiExchange final : public ByteExchange {
     if (code == MPI_ERR_IN_STATUS)
       CheckMpi(status.MPI_ERROR, transfer.direction == Direction::kSend ? "MPI_Isend" : "MPI_Irecv",
                fmt::format("{}, peer {}", Where(op), transfer.peer));
-    if (transfer.direction == Direction::kSend) return;
+    if (transfer.direction == Direction::kSend) {
+      moved_.sent += transfer.bytes;
+      return;
+    }
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     MR_REQUIRE(ErrorCode::kComm, bytes == transfer.bytes,
                "{}: expects {} bytes from rank {}, which sends {}", Where(op), transfer.bytes,
                transfer.peer, bytes);
+    moved_.received += bytes;
   }
 
   [[noreturn]] void ThrowTimeout(CommOp op) {
@@ -203,6 +208,7 @@ class MpiExchange final : public ByteExchange {
   MpiExchangeSpec spec_;
   uint32_t calls_ = 0;
   bool failed_ = false;
+  MovedBytes moved_;
   // Of the exchange under way; kept so that a step allocates nothing.
   std::vector<MPI_Request> requests_;
   std::vector<Transfer> transfers_;

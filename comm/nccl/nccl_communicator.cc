@@ -9,7 +9,7 @@
 #include <map>
 #include <utility>
 
-#include "comm/host_collectives.h"
+#include "comm/launched_bytes.h"
 #include "comm/nccl/nccl_check.h"
 #include "comm/nccl/nccl_connect.h"
 #include "comm/nccl/nccl_fence.h"
@@ -97,7 +97,6 @@ class NcclCommunicator final : public Communicator {
     const bool in_place = checks_.AllGather(shard, full);
     CheckWords(CommOp::kAllGather, shard, {&shard, &full});
     ++counters_.all_gathers;
-    counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
     if (shard.bytes() == 0) return;
     if (world_ == 1) {
       if (!in_place) Copy(shard, full, stream);
@@ -108,6 +107,7 @@ class NcclCommunicator final : public Communicator {
       return ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.bytes()), ncclUint8,
                            comm, cuda);
     });
+    counters_.gathered_bytes += LaunchedShardBytes(world_, shard.bytes());
   }
 
   void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView&,
@@ -115,7 +115,6 @@ class NcclCommunicator final : public Communicator {
     checks_.ReduceScatter(full, shard);
     CheckWords(CommOp::kReduceScatter, shard, {&full, &shard});
     ++counters_.reduce_scatters;
-    counters_.reduced_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
     if (shard.bytes() == 0) return;
     if (world_ == 1) {
       Copy(full, shard, stream);
@@ -126,20 +125,21 @@ class NcclCommunicator final : public Communicator {
       return ncclReduceScatter(full.data, shard.data, static_cast<size_t>(shard.numel()),
                                NcclType(shard.dtype()), ncclSum, comm, cuda);
     });
+    counters_.reduced_bytes += LaunchedShardBytes(world_, shard.bytes());
   }
 
   void AllReduceSum(const TensorView& buffer, const TensorView&, Stream& stream) override {
     checks_.AllReduce(buffer);
     CheckWords(CommOp::kAllReduce, {}, {&buffer});
     ++counters_.all_reduces;
-    counters_.all_reduced_bytes +=
-        AllReduceWireBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
     if (buffer.bytes() == 0 || world_ == 1) return;
     const cudaStream_t cuda = Prepared(stream);
     handle_->Call(Name(CommOp::kAllReduce), "ncclAllReduce", [&](ncclComm_t comm) {
       return ncclAllReduce(buffer.data, buffer.data, static_cast<size_t>(buffer.numel()),
                            NcclType(buffer.dtype()), ncclSum, comm, cuda);
     });
+    counters_.all_reduced_bytes +=
+        LaunchedAllReduceBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
   }
 
   std::vector<std::string> HostAllGather(const std::string& payload) override {
@@ -151,7 +151,6 @@ class NcclCommunicator final : public Communicator {
   void Barrier() override { host_->Barrier(); }
 
   const CommCounters& counters() const noexcept override { return counters_; }
-  void SetCounters(const CommCounters& counters) override { counters_ = counters; }
 
   void RegisterMemory(std::byte* base, int64_t bytes) override {
     if (!handle_ || !options_.symmetric) return;

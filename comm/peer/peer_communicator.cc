@@ -10,7 +10,6 @@
 #include <mutex>
 #include <utility>
 
-#include "comm/host_collectives.h"
 #include "comm/nccl/nccl_connect.h"
 #include "comm/operand_checks.h"
 #include "comm/peer/peer_gather.h"
@@ -90,24 +89,31 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     if (world_ == 1) return Other().AllGather(shard, full, scratch, stream);
     if (RoundsOnTheWay(shard, full)) return RoundingGather(shard, full, stream);
     const bool in_place = checks_.AllGather(shard, full);
-    if (shard.bytes() == 0) return CountGather(shard);
-    const PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
-    CountGather(shard);
-    LaunchPeerGather(call, shard.data, Slots(full, in_place), shard.bytes(), AsCuda(stream).get());
+    if (shard.bytes() > 0) {
+      const PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
+      const PeerSlots slots = Slots(full, in_place);
+      LaunchPeerGather(call, shard.data, slots, shard.bytes(), AsCuda(stream).get());
+      CountStores(slots, in_place, shard.bytes());
+    }
+    ++counters_.all_gathers;
   }
 
   void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
                         Stream& stream) override {
     if (world_ == 1) return Other().ReduceScatterSum(full, shard, scratch, stream);
     checks_.ReduceScatter(full, shard);
-    if (shard.bytes() == 0) return CountReduce(shard);
-    const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
-    CountReduce(shard);
-    PeerSlices slices;
-    const PeerMapping& region = RegionOf(full);
-    for (int r = 0; r < world_; ++r)
-      slices.slice[r] = region.At(r, full.data) + rank_ * shard.bytes();
-    LaunchPeerReduce(call, slices, shard.data, shard.dtype(), shard.numel(), AsCuda(stream).get());
+    if (shard.bytes() > 0) {
+      const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
+      PeerSlices slices;
+      const PeerMapping& region = RegionOf(full);
+      for (int r = 0; r < world_; ++r)
+        slices.slice[r] = region.At(r, full.data) + rank_ * shard.bytes();
+      LaunchPeerReduce(call, slices, shard.data, shard.dtype(), shard.numel(),
+                       AsCuda(stream).get());
+      // This rank loads its slice from each peer, and each peer loads as much from here.
+      counters_.reduced_bytes += (call.world - 1) * shard.bytes();
+    }
+    ++counters_.reduce_scatters;
   }
 
   void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream& stream) override {
@@ -127,10 +133,6 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   const CommCounters& counters() const noexcept override {
     return world_ == 1 ? other_->counters() : counters_;
-  }
-  void SetCounters(const CommCounters& counters) override {
-    counters_ = counters;
-    if (world_ == 1) other_->SetCounters(counters);
   }
 
   void RegisterMemory(std::byte* base, int64_t bytes) override {
@@ -209,10 +211,13 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     const int64_t n = master.numel();
     const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
                          DenseLayout(DType::kBF16, {n})};
-    if (n == 0) return CountGather(own);
-    const PeerCall call = Begin(Kind::kGatherBF16, full, own.bytes(), stream);
-    CountGather(own);
-    LaunchPeerGatherBF16(call, master.as<float>(), Slots(full, false), n, AsCuda(stream).get());
+    if (n > 0) {
+      const PeerCall call = Begin(Kind::kGatherBF16, full, own.bytes(), stream);
+      const PeerSlots slots = Slots(full, false);
+      LaunchPeerGatherBF16(call, master.as<float>(), slots, n, AsCuda(stream).get());
+      CountStores(slots, false, own.bytes());
+    }
+    ++counters_.all_gathers;
   }
 
   // What peers had mapped may be freed afterwards.
@@ -225,13 +230,9 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     }
   }
 
-  void CountGather(const TensorView& shard) {
-    ++counters_.all_gathers;
-    counters_.gathered_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
-  }
-  void CountReduce(const TensorView& shard) {
-    ++counters_.reduce_scatters;
-    counters_.reduced_bytes += GatherWireBytes(world_, shard.numel(), Bytes(shard.dtype()));
+  // What a gather stores into the memory of others: all its slots but, out of place, its own.
+  void CountStores(const PeerSlots& slots, bool in_place, int64_t bytes) {
+    counters_.gathered_bytes += (slots.count - (in_place ? 0 : 1)) * bytes;
   }
 
   void ThrowIfAborted(const char* op) const {

@@ -1,3 +1,4 @@
+#include "comm/peer/peer_count.cuh"
 #include "comm/peer/peer_gather.h"
 #include "comm/peer/peer_wait.cuh"
 #include "runtime/base/cuda/cuda_check.h"
@@ -7,19 +8,31 @@ namespace {
 
 constexpr int kInFlight = 4;  // units that a thread has loaded
 
-template <class Unit>
-__device__ __forceinline__ void StoreAll(const PeerSlots& slots, int64_t unit, const Unit& value) {
-#pragma unroll
-  for (int k = 0; k < kMaxPeers; ++k)
-    if (k < slots.count) reinterpret_cast<Unit*>(slots.slot[k])[unit] = value;
-}
+// Of all launches on this GPU, in a build that counts.
+__device__ unsigned long long stored_bytes;
 
-// The bytes from `begin` on, fewer than there are threads, by one block.
-__device__ __forceinline__ void StoreTail(const std::byte* shard, const PeerSlots& slots,
-                                          int64_t begin, int64_t bytes) {
-  const int64_t i = begin + threadIdx.x;
-  if (blockIdx.x == 0 && i < bytes) StoreAll(slots, i, shard[i]);
-}
+// What one thread stores. The first `peers` slots lie in other GPUs' memory.
+struct Stores {
+  const PeerSlots& slots;
+  int peers;
+  PeerByteCount count{};
+
+  template <class Unit>
+  __device__ __forceinline__ void All(int64_t unit, const Unit& value) {
+#pragma unroll
+    for (int k = 0; k < kMaxPeers; ++k)
+      if (k < slots.count) {
+        reinterpret_cast<Unit*>(slots.slot[k])[unit] = value;
+        if (k < peers) count.Add(sizeof(Unit));
+      }
+  }
+
+  // The bytes from `begin` on, fewer than there are threads, by one block.
+  __device__ __forceinline__ void Tail(const std::byte* shard, int64_t begin, int64_t bytes) {
+    const int64_t i = begin + threadIdx.x;
+    if (blockIdx.x == 0 && i < bytes) All(i, shard[i]);
+  }
+};
 
 template <class Unit>
 __global__ void __launch_bounds__(kPeerThreads, 2)
@@ -27,6 +40,7 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
                  const __grid_constant__ PeerSlots slots, int64_t bytes) {
   const uint64_t number = EnterCall(call);
   if (number == 0) return;
+  Stores stores{slots, call.world - 1};
   const Unit* const from = reinterpret_cast<const Unit*>(shard);
   const int64_t units = bytes / static_cast<int64_t>(sizeof(Unit));
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kPeerThreads;
@@ -38,9 +52,10 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
       if (i + u * stride < units) unit[u] = from[i + u * stride];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u)
-      if (i + u * stride < units) StoreAll(slots, i + u * stride, unit[u]);
+      if (i + u * stride < units) stores.All(i + u * stride, unit[u]);
   }
-  StoreTail(shard, slots, units * static_cast<int64_t>(sizeof(Unit)), bytes);
+  stores.Tail(shard, units * static_cast<int64_t>(sizeof(Unit)), bytes);
+  stores.count.AddTo(&stored_bytes);
   LeaveCall(call, number);
 }
 
@@ -60,6 +75,7 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
   const uint64_t number = EnterCall(call);
   if (number == 0) return;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kPeerThreads;
+  Stores stores{slots, call.world - 1};
   const int64_t packs = kWide ? n / kPack : 0;
   const float4* const from = reinterpret_cast<const float4*>(master);
   constexpr int kPacks = 2;  // in flight
@@ -75,13 +91,14 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
 #pragma unroll
     for (int u = 0; u < kPacks; ++u)
       if (const int64_t j = i + u * stride; j < packs)
-        StoreAll(slots, j,
-                 make_uint4(PairOfBF16(low[u].x, low[u].y), PairOfBF16(low[u].z, low[u].w),
-                            PairOfBF16(high[u].x, high[u].y), PairOfBF16(high[u].z, high[u].w)));
+        stores.All(j,
+                   make_uint4(PairOfBF16(low[u].x, low[u].y), PairOfBF16(low[u].z, low[u].w),
+                              PairOfBF16(high[u].x, high[u].y), PairOfBF16(high[u].z, high[u].w)));
   }
   for (int64_t i = packs * kPack + static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x;
        i < n; i += stride)
-    StoreAll(slots, i, static_cast<uint16_t>(PairOfBF16(master[i], 0.0f)));
+    stores.All(i, static_cast<uint16_t>(PairOfBF16(master[i], 0.0f)));
+  stores.count.AddTo(&stored_bytes);
   LeaveCall(call, number);
 }
 
@@ -96,6 +113,14 @@ bool Aligned(const void* shard, const PeerSlots& slots, uintptr_t to) {
 int PeerGatherBlocksEach() {
   return BlocksEach(GatherKernel<uint4>, GatherKernel<uint32_t>, GatherKernel<uint8_t>,
                     GatherBF16Kernel<true>, GatherBF16Kernel<false>);
+}
+
+std::optional<int64_t> PeerBytesStored() {
+  if (!kCountsPeerBytes) return std::nullopt;
+  unsigned long long bytes = 0;
+  MR_CUDA(cudaDeviceSynchronize());
+  MR_CUDA(cudaMemcpyFromSymbol(&bytes, stored_bytes, sizeof(bytes)));
+  return static_cast<int64_t>(bytes);
 }
 
 void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots,

@@ -3,12 +3,16 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <optional>
+
 #include "comm/peer/peer_call.h"
 
 namespace millrace {
 
 // Where this rank's shard goes: its place in the buffers of `count` ranks, nearest neighbour first,
-// so that not all ranks store to the same one at a time.
+// so that not all ranks store to the same one at a time. Its own buffer, where the gather is not in
+// place, is the last.
 struct PeerSlots {
   std::byte* slot[kMaxPeers] = {};
   int count = 0;
@@ -24,5 +28,10 @@ void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerS
 
 // Blocks that a multiprocessor of the current GPU takes, of whichever of these kernels.
 int PeerGatherBlocksEach();
+
+// Bytes that these kernels have stored into other GPUs' memory, on the current GPU since the
+// program began, replays included. Waits for the GPU. nullopt: this build does not count
+// (comm/peer/peer_count.cuh).
+std::optional<int64_t> PeerBytesStored();
 
 }  // namespace millrace

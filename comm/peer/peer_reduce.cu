@@ -1,3 +1,4 @@
+#include "comm/peer/peer_count.cuh"
 #include "comm/peer/peer_reduce.h"
 #include "comm/peer/peer_sum.cuh"
 #include "comm/peer/peer_wait.cuh"
@@ -19,6 +20,9 @@ __device__ __forceinline__ One LoadPeer(const One* from) {
   return *const_cast<const volatile One*>(from);
 }
 
+// Of all launches on this GPU, in a build that counts.
+__device__ unsigned long long loaded_bytes;
+
 // kRanks >= the ranks of the group; kRanks loads of a unit are in flight, and as
 // many units as make eight.
 template <DType D, int kRanks, bool kWide>
@@ -29,6 +33,11 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
   using One = typename Sum::One;
   const uint64_t number = EnterCall(call);
   if (number == 0) return;
+  PeerByteCount count;
+  const auto load = [&](int r, const auto* from) {
+    if (r != call.rank) count.Add(sizeof(*from));
+    return LoadPeer(from);
+  };
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kPeerThreads;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x;
   const int64_t packs = kWide ? n / Sum::kPack : 0;
@@ -40,7 +49,7 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
 #pragma unroll
       for (int r = 0; r < kRanks; ++r)
         if (r < call.world && i + u * stride < packs)
-          raw[u][r] = LoadPeer(reinterpret_cast<const uint4*>(slices.slice[r]) + i + u * stride);
+          raw[u][r] = load(r, reinterpret_cast<const uint4*>(slices.slice[r]) + i + u * stride);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
       if (i + u * stride < packs) {
@@ -53,14 +62,14 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
       }
   }
   for (int64_t i = packs * Sum::kPack + first; i < n; i += stride) {
-    typename Sum::Acc acc = Sum::Widen(LoadPeer(reinterpret_cast<const One*>(slices.slice[0]) + i));
+    typename Sum::Acc acc = Sum::Widen(load(0, reinterpret_cast<const One*>(slices.slice[0]) + i));
 #pragma unroll
     for (int r = 1; r < kRanks; ++r)
       if (r < call.world)
-        acc =
-            Sum::Add(acc, Sum::Widen(LoadPeer(reinterpret_cast<const One*>(slices.slice[r]) + i)));
+        acc = Sum::Add(acc, Sum::Widen(load(r, reinterpret_cast<const One*>(slices.slice[r]) + i)));
     reinterpret_cast<One*>(out)[i] = Sum::Round(acc);
   }
+  count.AddTo(&loaded_bytes);
   LeaveCall(call, number);
 }
 
@@ -90,6 +99,14 @@ int BlocksOf() {
 
 int PeerReduceBlocksEach() {
   return std::min({BlocksOf<DType::kF32>(), BlocksOf<DType::kBF16>(), BlocksOf<DType::kF64>()});
+}
+
+std::optional<int64_t> PeerBytesLoaded() {
+  if (!kCountsPeerBytes) return std::nullopt;
+  unsigned long long bytes = 0;
+  MR_CUDA(cudaDeviceSynchronize());
+  MR_CUDA(cudaMemcpyFromSymbol(&bytes, loaded_bytes, sizeof(bytes)));
+  return static_cast<int64_t>(bytes);
 }
 
 void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype,

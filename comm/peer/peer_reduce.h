@@ -4,6 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <optional>
+
 #include "comm/peer/peer_call.h"
 #include "runtime/base/dtype.h"
 
@@ -21,5 +24,8 @@ void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte*
 
 // Blocks that a multiprocessor of the current GPU takes, of whichever of these kernels.
 int PeerReduceBlocksEach();
+
+// As PeerBytesStored of peer_gather.h: loaded from other GPUs' memory.
+std::optional<int64_t> PeerBytesLoaded();
 
 }  // namespace millrace

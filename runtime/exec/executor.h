@@ -5,6 +5,12 @@
 //
 // Order    A run begins by joining all streams to compute and ends by joining compute to all
 //          streams.
+// Counters A communicator counts what is issued to it (comm/communicator.h), a captured call
+//          included. A launch of a captured graph adds what its capture counted: the walk that
+//          made the graph is the only source of that figure, so an op that the walk left out is
+//          not in it, and neither is what the plan predicts. Lists that a host device issues again
+//          are counted anew each time, byte by byte. On GPUs tools/bench/wire_check.py compares
+//          100 replayed steps with what the links counted.
 // Host     Nothing here waits for the device but Sync().
 // Threads  One executor per rank, used by one thread.
 #pragma once
@@ -153,7 +159,7 @@ class RecordedStep {
     std::vector<Issue> issues;
     bool issued = false;
     std::unique_ptr<Graph> graph;
-    KernelCounters kernels;  // what one launch moves
+    KernelCounters kernels;  // counted while the graph was captured: what one launch moves
     CommCounters comm;
   };
   void IssueAll(const Section& section, CaptureObserver* observer);

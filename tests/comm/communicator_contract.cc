@@ -382,39 +382,55 @@ void Counters(Communicator& comm, Report& report) {
   const int64_t world = comm.world_size();
   Bench bench(comm.world_size());
   Stream& stream = *bench.stream;
-  comm.SetCounters({.all_gathers = 100,
-                    .reduce_scatters = 200,
-                    .all_reduces = 300,
-                    .gathered_bytes = 1,
-                    .reduced_bytes = 2,
-                    .all_reduced_bytes = 3});
   std::vector<BFloat16> halves(static_cast<size_t>(world * 1000)), half_shard(1000);
   std::vector<float> floats(static_cast<size_t>(world * 333)), float_shard(333);
-  std::vector<double> doubles(17);
+  std::vector<double> doubles(420);  // of which each rank of 1 to 7 has as many
+  const CommCounters before = comm.counters();
   comm.AllGather(View(half_shard), View(halves), {}, stream);
   comm.AllGather(View(halves, comm.rank() * 1000, 1000), View(halves), {}, stream);
   comm.AllGather(View(half_shard, 0, 0), View(halves, 0, 0), {}, stream);
   comm.ReduceScatterSum(View(floats), View(float_shard), bench.scratch, stream);
   comm.AllReduceSum(View(doubles), bench.scratch, stream);
-  comm.AllReduceSum(View(doubles, 0, 1), bench.scratch, stream);
+  comm.AllReduceSum(View(doubles, 0, 0), bench.scratch, stream);
   comm.HostAllGather("not counted");
   comm.HostBroadcast("nor this", 0);
   comm.Barrier();
-  // By hand for each world: 17 doubles in slices of 17, 9, 6, 5, 4, 3, 3 and
-  // one double in slices of 1.
-  constexpr int64_t kSlices[] = {0, 17, 9, 6, 5, 4, 3, 3};
-  const CommCounters expected = {.all_gathers = 103,
-                                 .reduce_scatters = 201,
-                                 .all_reduces = 302,
-                                 .gathered_bytes = 1 + (world - 1) * 4000,
-                                 .reduced_bytes = 2 + (world - 1) * 1332,
-                                 .all_reduced_bytes = 3 + 16 * (world - 1) * (kSlices[world] + 1)};
-  const CommCounters& got = comm.counters();
+  const CommCounters expected = {.all_gathers = 3,
+                                 .reduce_scatters = 1,
+                                 .all_reduces = 2,
+                                 .gathered_bytes = (world - 1) * 4000,
+                                 .reduced_bytes = (world - 1) * 1332,
+                                 .all_reduced_bytes = 2 * (world - 1) * 3360 / world};
+  const CommCounters got = comm.counters() - before;
   report.Expect(got == expected, "counts {} {} {}, bytes {} {} {}", got.all_gathers,
                 got.reduce_scatters, got.all_reduces, got.gathered_bytes, got.reduced_bytes,
                 got.all_reduced_bytes);
-  comm.SetCounters({});
-  report.Expect(comm.counters() == CommCounters{}, "counters not reset");
+}
+
+// By hand: 17 doubles in slices of 17; 9, 8; 6, 6, 5; 5, 5, 5, 2; 4, 4, 4, 4, 1; 3, 3, 3, 3, 3, 2;
+// 3, 3, 3, 3, 3, 2, 0. On two ranks each sends all of them; else the 17 less its own slice, and
+// then that slice's sums to everybody. Of one double each sends it to everybody.
+void UnevenAllReduce(Communicator& comm, Report& report) {
+  constexpr int64_t kSent[8][7] = {{},
+                                   {0},
+                                   {17, 17},
+                                   {23, 23, 22},
+                                   {27, 27, 27, 21},
+                                   {29, 29, 29, 29, 20},
+                                   {29, 29, 29, 29, 29, 25},
+                                   {32, 32, 32, 32, 32, 27, 17}};
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  std::vector<double> doubles(17);
+  const auto sent = [&](int64_t numel) {
+    const int64_t before = comm.counters().all_reduced_bytes;
+    comm.AllReduceSum(View(doubles, 0, numel), bench.scratch, *bench.stream);
+    return comm.counters().all_reduced_bytes - before;
+  };
+  const int64_t many = sent(17), one = sent(1);
+  report.Expect(many == 8 * kSent[world][rank], "17 doubles: {} bytes, not {}", many,
+                8 * kSent[world][rank]);
+  report.Expect(one == 8 * (world - 1), "one double: {} bytes", one);
 }
 
 template <typename T>
@@ -459,6 +475,7 @@ const std::vector<ContractCase>& CommunicatorContract() {
        HostHelpers},
       {every, "no rank leaves a barrier before the last has come", BarrierHolds},
       {every, "counters follow the closed forms and count no host helper", Counters},
+      {host, "an all-reduce that does not divide counts what this rank has sent", UnevenAllReduce},
   };
   return cases;
 }

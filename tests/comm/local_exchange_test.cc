@@ -1,4 +1,5 @@
-// The inside of comm/local: what happens to memory that a peer is reading when the call fails.
+// The inside of comm/local: what it counts, and what happens to memory that a peer is reading when
+// the call fails.
 #include "comm/local/local_exchange.h"
 
 #include <algorithm>
@@ -62,6 +63,48 @@ TEST_CASE("a rank that fails returns only when no peer reads its memory any more
   int attempts = 1;
   while (!AbortDuringCopy() && attempts < 100) ++attempts;
   REQUIRE(attempts < 100);
+}
+
+// Of rank `from` to rank `to` in round `round`: different for each pair, now and then nothing.
+int64_t PieceBytes(int round, int from, int to) { return (from * 3 + to + round * round) % 5 * 60; }
+
+TEST_CASE("what has moved is counted in both directions, and what stays is not", "[comm]") {
+  constexpr int kWorld = 3, kRounds = 4;
+  const auto group = std::make_shared<LocalGroup>(kWorld, "three");
+  const auto abort_world = [&](const std::string& reason) { group->Abort(reason); };
+  std::vector<std::future<std::vector<MovedBytes>>> ranks;
+  for (int rank = 0; rank < kWorld; ++rank)
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const auto exchange = MakeLocalExchange(group, rank, std::chrono::seconds(60), abort_world);
+      std::vector<std::byte> sent(300), received(300 * kWorld);
+      std::vector<MovedBytes> moved;
+      for (int round = 0; round < kRounds; ++round) {
+        std::vector<SendPiece> sends;
+        std::vector<RecvPiece> recvs;
+        for (int p = 0; p < kWorld; ++p) {
+          sends.push_back({sent.data(), PieceBytes(round, rank, p)});
+          recvs.push_back({received.data() + 300 * p, PieceBytes(round, p, rank)});
+        }
+        exchange->Exchange(CommOp::kAllGather, sends, recvs);
+        moved.push_back(exchange->moved());
+      }
+      return moved;
+    }));
+  for (int rank = 0; rank < kWorld; ++rank) {
+    const std::vector<MovedBytes> moved = ranks[rank].get();
+    MovedBytes expected;
+    for (int round = 0; round < kRounds; ++round) {
+      for (int p = 0; p < kWorld; ++p) {
+        if (p == rank) continue;
+        expected.sent += PieceBytes(round, rank, p);
+        expected.received += PieceBytes(round, p, rank);
+      }
+      CAPTURE(rank, round);
+      CHECK(moved[round].sent == expected.sent);
+      CHECK(moved[round].received == expected.received);
+    }
+    CHECK(expected.sent != expected.received);
+  }
 }
 
 }  // namespace

@@ -121,6 +121,18 @@ int64_t GathersOf(const Trial& trial, const FlatForm& flat, int64_t from_end, in
   return 0;
 }
 
+// Elements of an all-reduce of n that a rank sends; `member`: its place in the group. Every member
+// owns a slice of ceil(n / members), the last ones what is left. On hosts it sends each of the
+// others their slice, then its own slice's sums; all of it at once where that is no more (two
+// members, or two elements). On GPUs what is launched counts, as equal slices.
+int64_t AllReduceSends(int64_t members, int64_t n, int64_t member) {
+  const int64_t slice = (n + members - 1) / members;
+  if (TestRanks().captures()) return 2 * (members - 1) * slice;
+  if (n <= 2 * slice) return (members - 1) * n;
+  const int64_t own = std::clamp<int64_t>(n - member * slice, 0, slice);
+  return (n - own) + (members - 1) * own;
+}
+
 template <class F>
 void ForFlats(const Trial& trial, int64_t kept, F&& f) {
   const std::vector<FlatForm> flats = FlatsOf(trial);
@@ -171,7 +183,7 @@ int64_t StagedPerStep(const Trial& trial) {
   return bytes;
 }
 
-StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
+StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   using Downcast = ShardingConfig::Downcast;
   const Config& config = trial.config;
   const int64_t world = trial.world, shard = ShardAxis(trial), replicas = world / shard;
@@ -214,7 +226,7 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept) {
     if (replicas > 1) {
       const int64_t n = shard > 1 ? flat.shard : flat.padded;
       e.comm.all_reduces += 1;
-      e.comm.all_reduced_bytes += 2 * (replicas - 1) * ((n + replicas - 1) / replicas) * wire_bytes;
+      e.comm.all_reduced_bytes += AllReduceSends(replicas, n, rank / shard) * wire_bytes;
       // What is reduced is the shard, or without shards the bucket: narrowed to the wire first.
       const int64_t from_bytes = shard > 1 ? shard_bytes : bucket_bytes;
       if (wire_bytes != from_bytes) e.kernels.cast_bytes += n * from_bytes;

@@ -23,8 +23,9 @@ struct FlatForm {
 
 std::vector<FlatForm> FlatsOf(const Trial& trial);
 
-// Counters of one step on any rank. `kept`: blocks that sharding.reshard=auto keeps gathered.
-StepCounters ExpectedPerStep(const Trial& trial, int64_t kept = 0);
+// Counters of one step on `rank`; ranks differ only in all-reduces whose slices are uneven.
+// `kept`: blocks that sharding.reshard=auto keeps gathered.
+StepCounters ExpectedPerStep(const Trial& trial, int64_t kept = 0, int64_t rank = 0);
 
 // Of a step on CUDA: f32 products that a matmul forms in scratch and adds to a bf16 gradient by the
 // concat kernel. The one exception to "direct concatenates nothing" (kernels/ops/cost.h).

@@ -206,11 +206,12 @@ int64_t KeptBlocks(const StepPlan& plan) {
 }
 
 void RequireCounters(const Trial& trial, const Outcome& outcome) {
-  const StepCounters step = ExpectedPerStep(trial, KeptBlocks(outcome.plan()));
-  StepCounters expected = step * trial.steps;
-  if (TestRanks().captures())
-    expected.graph_launches -= step.graph_launches;  // the first step is issued
   for (size_t rank = 0; rank < outcome.counters.size(); ++rank) {
+    const StepCounters step =
+        ExpectedPerStep(trial, KeptBlocks(outcome.plan()), static_cast<int64_t>(rank));
+    StepCounters expected = step * trial.steps;
+    if (TestRanks().captures())
+      expected.graph_launches -= step.graph_launches;  // the first step is issued
     INFO("rank " << rank << "\ncounted  " << ToString(outcome.counters[rank]) << "\nexpected "
                  << ToString(expected));
     REQUIRE(outcome.counters[rank] == expected);

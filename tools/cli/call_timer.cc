@@ -68,7 +68,6 @@ class TimedCommunicator final : public Communicator {
   }
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
-  void SetCounters(const CommCounters& counters) override { inner_->SetCounters(counters); }
   void RegisterMemory(std::byte* base, int64_t bytes) override {
     inner_->RegisterMemory(base, bytes);
   }

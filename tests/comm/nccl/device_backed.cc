@@ -49,7 +49,6 @@ class DeviceBacked final : public Communicator {
   }
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
-  void SetCounters(const CommCounters& counters) override { inner_->SetCounters(counters); }
   void Abort(const std::string& reason) noexcept override { inner_->Abort(reason); }
 
  private:

@@ -72,7 +72,6 @@ class Surviving final : public Communicator {
   }
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
-  void SetCounters(const CommCounters& counters) override { inner_->SetCounters(counters); }
   void CheckHealth() const override { inner_->CheckHealth(); }
   void Abort(const std::string&) noexcept override {}
 
