@@ -1,5 +1,6 @@
 #include "models/model.h"
 
+#include <numeric>
 #include <utility>
 
 #include "models/gpt2.h"
@@ -21,6 +22,16 @@ void Validate(const ModelOptions& o) {
                                                    {"sharding.blocks_per_unit", o.blocks_per_unit}};
   for (const auto& [key, value] : sizes)
     MR_REQUIRE(ErrorCode::kConfig, value >= 1, "{} is {}; at least 1 is needed", key, value);
+  if (!o.blocks_of_units.empty()) {
+    for (const int64_t blocks : o.blocks_of_units)
+      MR_REQUIRE(ErrorCode::kConfig, blocks >= 1,
+                 "sharding.blocks_per_unit has a unit of {} blocks; at least 1 is needed", blocks);
+    const int64_t sum =
+        std::accumulate(o.blocks_of_units.begin(), o.blocks_of_units.end(), int64_t{0});
+    MR_REQUIRE(ErrorCode::kConfig, sum == o.layers,
+               "sharding.blocks_per_unit lists {} blocks, model.layers is {}; they must be equal",
+               sum, o.layers);
+  }
   MR_REQUIRE(ErrorCode::kConfig, o.heads % o.kv_heads == 0,
              "model.kv_heads is {}; it must divide model.heads, which is {}", o.kv_heads, o.heads);
   MR_REQUIRE(ErrorCode::kConfig, o.init_std >= 0, "model.init_std is {}; it may not be negative",

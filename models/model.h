@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/ops/model_ops.h"
 #include "runtime/plan/model_spec.h"
@@ -31,7 +32,10 @@ struct ModelOptions {
   double rope_theta = 10000;  // llama
   RopeScaling rope_scaling;   // llama
   double init_std = 0.02;
-  int64_t blocks_per_unit = 1;  // consecutive blocks that share one FSDP unit: "h.0", or "h.0-1"
+  // Consecutive blocks that share one FSDP unit: "h.0", or "h.0-1". The last unit takes what is
+  // left. A list says it for each unit instead; its sum is `layers`.
+  int64_t blocks_per_unit = 1;
+  std::vector<int64_t> blocks_of_units;
 };
 
 class Model {

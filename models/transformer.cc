@@ -53,8 +53,10 @@ double ResidualStd(const ModelOptions& options) {
 
 std::vector<BlockGroup> GroupBlocks(const ModelOptions& options) {
   std::vector<BlockGroup> groups;
-  for (int64_t first = 0; first < options.layers; first += options.blocks_per_unit) {
-    const int64_t last = std::min(first + options.blocks_per_unit, options.layers) - 1;
+  const std::vector<int64_t>& listed = options.blocks_of_units;
+  for (int64_t first = 0; first < options.layers; first = groups.back().last + 1) {
+    const int64_t blocks = listed.empty() ? options.blocks_per_unit : listed.at(groups.size());
+    const int64_t last = std::min(first + blocks, options.layers) - 1;
     groups.push_back(
         {first == last ? fmt::format("h.{}", first) : fmt::format("h.{}-{}", first, last), first,
          last});

@@ -155,7 +155,7 @@ ModelOptions ModelOptionsOf(const Config& config) {
                       m.rope_scaling->high_freq_factor,
                       m.rope_scaling->original_max_position_embeddings};
   o.init_std = m.init_std;
-  o.blocks_per_unit = config.sharding.blocks_per_unit;
+  o.blocks_of_units = config.sharding.BlocksOfUnits(m.layers);
   return o;
 }
 

@@ -25,6 +25,14 @@ int64_t TrainConfig::GlobalBatch(int64_t world) const {
   return micro_batch * Accumulate(world) * world;
 }
 
+std::vector<int64_t> ShardingConfig::BlocksOfUnits(int64_t layers) const {
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&blocks_per_unit)) return *list;
+  const int64_t each = std::get<int64_t>(blocks_per_unit);
+  std::vector<int64_t> blocks(static_cast<size_t>(layers / each), each);
+  if (layers % each > 0) blocks.push_back(layers % each);
+  return blocks;
+}
+
 int64_t ScheduleConfig::DecaySteps(int64_t train_steps) const {
   switch (kind) {
     case Kind::kConstant:

@@ -10,10 +10,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "runtime/base/log.h"
 
 namespace millrace {
+
+// One number for all, or a list that is not empty.
+using IntegerOrList = std::variant<int64_t, std::vector<int64_t>>;
 
 // Llama 3.1's frequency scaling, with Hugging Face's field names.
 struct RopeScalingConfig {
@@ -134,7 +139,10 @@ struct ShardingConfig {
   Downcast downcast = Downcast::kAfterUpdate;
   GradSync grad_sync = GradSync::kEvery;
   GradConcat grad_concat = GradConcat::kDirect;
-  int64_t blocks_per_unit = 1;
+  // One number for all units, of which the last takes what is left; or one for each unit.
+  IntegerOrList blocks_per_unit = int64_t{1};
+  // Blocks of each unit of a model with `layers` blocks.
+  std::vector<int64_t> BlocksOfUnits(int64_t layers) const;
   bool operator==(const ShardingConfig&) const = default;
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/config/convert.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -22,6 +23,10 @@ bool IsNumberIn(const KeyRange& range, const json& given) {
          range.Contains(given.get<double>());
 }
 
+bool IsIntegerIn(const KeyRange& range, const json& given) {
+  return given.is_number_integer() && FitsInt64(given) && IsNumberIn(range, given);
+}
+
 std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
   if (given.is_null()) return key.nullable ? std::optional<KeyValue>(KeyValue()) : std::nullopt;
   switch (key.type) {
@@ -29,8 +34,7 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
       if (given.is_boolean()) return given.get<bool>();
       break;
     case KeyType::kInteger:
-      if (given.is_number_integer() && FitsInt64(given) && IsNumberIn(key.range, given))
-        return given.get<int64_t>();
+      if (IsIntegerIn(key.range, given)) return given.get<int64_t>();
       break;
     case KeyType::kNumber:
       if (IsNumberIn(key.range, given)) return given.get<double>();
@@ -48,6 +52,13 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
       if (given.is_array() && given.size() == 2 && IsNumberIn(key.range, given[0]) &&
           IsNumberIn(key.range, given[1]))
         return given.get<std::array<double, 2>>();
+      break;
+    case KeyType::kIntegerOrList:
+      if (IsIntegerIn(key.range, given)) return given.get<int64_t>();
+      if (given.is_array() && !given.empty() &&
+          std::all_of(given.begin(), given.end(),
+                      [&](const json& one) { return IsIntegerIn(key.range, one); }))
+        return given.get<std::vector<int64_t>>();
       break;
   }
   return std::nullopt;

@@ -17,7 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;  // keys stay in the order of the table
 
 Json Number(const Key& key, double value) {
-  return key.type == KeyType::kInteger ? Json(static_cast<int64_t>(value)) : Json(value);
+  const bool integer = key.type == KeyType::kInteger || key.type == KeyType::kIntegerOrList;
+  return integer ? Json(static_cast<int64_t>(value)) : Json(value);
 }
 
 void AddBounds(const Key& key, Json& schema) {
@@ -62,6 +63,17 @@ Json SchemaOf(const Key& key) {
       item["type"] = "number";
       AddBounds(key, item);
       schema["items"] = item;
+      break;
+    }
+    case KeyType::kIntegerOrList: {
+      Json one, list;
+      one["type"] = "integer";
+      AddBounds(key, one);
+      list["type"] = "array";
+      list["minItems"] = 1;
+      list["items"] = one;
+      schema["anyOf"] = Json::array({one, list});
+      if (key.nullable) schema["anyOf"].push_back({{"type", "null"}});
       break;
     }
   }

@@ -29,6 +29,7 @@ constexpr KeyType TypeOf() {
   if constexpr (std::is_same_v<T, double>) return KeyType::kNumber;
   if constexpr (std::is_same_v<T, std::string>) return KeyType::kString;
   if constexpr (std::is_same_v<T, std::array<double, 2>>) return KeyType::kNumberPair;
+  if constexpr (std::is_same_v<T, IntegerOrList>) return KeyType::kIntegerOrList;
   if constexpr (std::is_enum_v<T>) return KeyType::kChoice;
 }
 
@@ -36,6 +37,8 @@ template <typename T>
 KeyValue ToValue(const T& field) {
   if constexpr (std::is_enum_v<T>) {
     return std::string(Name(field));
+  } else if constexpr (std::is_same_v<T, IntegerOrList>) {
+    return std::visit([](const auto& held) { return KeyValue(held); }, field);
   } else {
     return field;
   }
@@ -54,6 +57,11 @@ void Store(T& field, const KeyValue& value) {
     const auto names = NamesOf(Plain{});
     const auto it = std::find(names.begin(), names.end(), std::get<std::string>(value));
     field = static_cast<Plain>(it - names.begin());
+  } else if constexpr (std::is_same_v<Plain, IntegerOrList>) {
+    if (const auto* list = std::get_if<std::vector<int64_t>>(&value))
+      field = *list;
+    else
+      field = std::get<int64_t>(value);
   } else {
     field = std::get<Plain>(value);
   }
@@ -218,7 +226,9 @@ std::vector<Key> MakeKeys() {
       KEY(sharding.grad_concat, any,
           "Copy gradients into the reduction's bucket in every microbatch, in the last, or never: "
           "`direct` lets the weight-gradient kernels write there."),
-      KEY(sharding.blocks_per_unit, From(1, 10000), "Transformer blocks gathered together."),
+      KEY(sharding.blocks_per_unit, From(1, 10000),
+          "Transformer blocks gathered together: one number for all units, of which the last takes "
+          "what is left, or a list with a number for each unit, whose sum is `model.layers`."),
 
       KEY(memory.allocator, any, "How gathered weights and gradients get their addresses."),
       KEY(memory.prefetch, From(0, 64), "Units gathered ahead of their use."),
@@ -360,8 +370,9 @@ namespace {
 std::string RangeText(const Key& key) {
   const KeyRange& range = key.range;
   const auto number = [&](double value) {
-    return key.type == KeyType::kInteger ? fmt::format("{}", static_cast<int64_t>(value))
-                                         : fmt::format("{}", value);
+    return key.type == KeyType::kInteger || key.type == KeyType::kIntegerOrList
+               ? fmt::format("{}", static_cast<int64_t>(value))
+               : fmt::format("{}", value);
   };
   const bool has_min = range.min > -std::numeric_limits<double>::infinity();
   const bool has_max = range.max < std::numeric_limits<double>::infinity();
@@ -399,6 +410,9 @@ std::string Allowed(const Key& key) {
       break;
     case KeyType::kNumberPair:
       text = "a list of 2 numbers, each" + RangeText(key);
+      break;
+    case KeyType::kIntegerOrList:
+      text = "an integer" + RangeText(key) + ", or a list of such";
       break;
   }
   return key.nullable ? text + ", or null" : text;

@@ -17,13 +17,13 @@
 
 namespace millrace {
 
-enum class KeyType { kBool, kInteger, kNumber, kString, kChoice, kNumberPair };
+enum class KeyType { kBool, kInteger, kNumber, kString, kChoice, kNumberPair, kIntegerOrList };
 
 // A key's value; monostate is null, a choice is its JSON name.
-using KeyValue =
-    std::variant<std::monostate, bool, int64_t, double, std::string, std::array<double, 2>>;
+using KeyValue = std::variant<std::monostate, bool, int64_t, double, std::string,
+                              std::array<double, 2>, std::vector<int64_t>>;
 
-// Bounds of an integer, a number, or each of a pair.
+// Bounds of an integer, a number, or each of a pair or list.
 struct KeyRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <utility>
 
 #include "runtime/config/enum_names.h"
@@ -47,9 +48,16 @@ class Validator {
               "d_model must be a multiple of heads");
     Require(model.heads % model.KvHeads() == 0, {"model.kv_heads", "model.heads"},
             "kv_heads must divide heads");
-    Require(config_.sharding.blocks_per_unit <= model.layers,
-            {"sharding.blocks_per_unit", "model.layers"},
-            "a unit cannot hold more blocks than the model has");
+    const Keys blocks = {"sharding.blocks_per_unit", "model.layers"};
+    if (const auto* list = std::get_if<std::vector<int64_t>>(&config_.sharding.blocks_per_unit)) {
+      const int64_t sum = std::accumulate(list->begin(), list->end(), int64_t{0});
+      Require(sum == model.layers, blocks,
+              "the units hold {} blocks, but the model has {}: a list must add up to the blocks",
+              sum, model.layers);
+    } else {
+      Require(std::get<int64_t>(config_.sharding.blocks_per_unit) <= model.layers, blocks,
+              "a unit cannot hold more blocks than the model has");
+    }
   }
 
   void Gpt2() {

@@ -45,6 +45,15 @@ TEST_CASE("blocks_per_unit merges consecutive blocks, the last unit taking what 
   CHECK(UnitNames(options) == Names{"embed", "h.0-4", "head"});
 }
 
+TEST_CASE("a list gives each unit its blocks", "[models]") {
+  ModelOptions options = GENERATE(TinyGpt2(5), TinyLlama(5));
+  using Names = std::vector<std::string>;
+  options.blocks_of_units = {1, 3, 1};
+  CHECK(UnitNames(options) == Names{"embed", "h.0", "h.1-3", "h.4", "head"});
+  options.blocks_of_units = {2, 3};
+  CHECK(UnitNames(options) == Names{"embed", "h.0-1", "h.2-4", "head"});
+}
+
 // Names, shapes and order of parameters do not depend on the grouping:
 // checkpoints and hashes rely on it.
 TEST_CASE("grouping blocks leaves the parameters alone", "[models]") {
@@ -60,6 +69,8 @@ TEST_CASE("grouping blocks leaves the parameters alone", "[models]") {
   const std::vector<ParamSpec> separate = params(1);
   CHECK(params(2) == separate);
   CHECK(params(5) == separate);
+  options.blocks_of_units = {1, 3, 1};
+  CHECK(params(1) == separate);
 }
 
 TEST_CASE("decay, init and precision follow the kind of parameter", "[models]") {
@@ -112,6 +123,16 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
              Contains("model.layers") && Contains("0"));
   CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.blocks_per_unit = -1; }),
              Contains("sharding.blocks_per_unit") && Contains("-1"));
+  CHECK_THAT(refusal(TinyGpt2(5),
+                     [](ModelOptions& o) {
+                       o.blocks_of_units = {2, 2};
+                     }),
+             Contains("sharding.blocks_per_unit lists 4") && Contains("model.layers is 5"));
+  CHECK_THAT(refusal(TinyGpt2(5),
+                     [](ModelOptions& o) {
+                       o.blocks_of_units = {5, 0};
+                     }),
+             Contains("sharding.blocks_per_unit") && Contains("0 blocks"));
   CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.kv_heads = 3; }),
              Contains("model.kv_heads") && Contains("3") && Contains("4"));
   CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.head_dim = 5; }),

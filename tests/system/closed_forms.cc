@@ -69,10 +69,11 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
     add.Matrix(table, m.Tied() ? 1 + chunks : 1, m.Tied() ? chunks : 0);
     if (gpt2) add.Matrix(m.seq_len * m.d_model, 1, 0);
   }
-  const int64_t per_unit = config.sharding.blocks_per_unit;
-  for (int64_t first = 0; first < m.layers; first += per_unit) {
+  int64_t first = 0;
+  for (const int64_t blocks : config.sharding.BlocksOfUnits(m.layers)) {
     const Adder add = begin(fmt::format("h.{}", first), true);
-    for (int64_t i = first; i < std::min(first + per_unit, m.layers); ++i) AddBlock(add, m);
+    for (int64_t i = 0; i < blocks; ++i) AddBlock(add, m);
+    first += blocks;
   }
   {
     const Adder add = begin("head", false);

@@ -26,6 +26,15 @@ class Draw {
   std::mt19937_64 random_;
 };
 
+// The same number in each unit, or a list of random ones.
+IntegerOrList DrawBlocks(Draw& draw, int64_t layers) {
+  if (draw.Of({true, false})) return 1 + draw.Below(std::min<int64_t>(layers, 3));
+  std::vector<int64_t> blocks;
+  for (int64_t left = layers; left > 0; left -= blocks.back())
+    blocks.push_back(1 + draw.Below(left));
+  return blocks;
+}
+
 // What decides the bits.
 Trial DrawBase(Draw& draw) {
   using Sync = ShardingConfig::GradSync;
@@ -34,7 +43,7 @@ Trial DrawBase(Draw& draw) {
   Config& config = trial.config = TinyConfig(family);
   config.model.tied = draw.Of({true, false});
   config.model.layers = draw.Of<int64_t>({1, 3, 4, 5});
-  config.sharding.blocks_per_unit = 1 + draw.Below(std::min<int64_t>(config.model.layers, 3));
+  config.sharding.blocks_per_unit = DrawBlocks(draw, config.model.layers);
   config.train.micro_batch = draw.Of<int64_t>({1, 2, 3});
   config.train.accumulate = draw.Of<int64_t>({1, 2, 3, 4});
   SetPrecision(config, draw.Of({Precision::kFp32, Precision::kBf16, Precision::kBf16Sums,
@@ -85,15 +94,15 @@ std::string Describe(const Trial& trial) {
       "downcast {} concat {} reshard {} graph {} overlap {} checked {} adversary {}",
       trial.world, c.parallel.replicate,
       c.model.family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama", c.model.Tied(),
-      c.model.layers, c.sharding.blocks_per_unit, c.train.micro_batch, *c.train.accumulate,
-      static_cast<int>(c.precision.compute), static_cast<int>(c.precision.grad_accumulate),
-      static_cast<int>(c.precision.grad_wire), static_cast<int>(c.sharding.grad_sync),
-      static_cast<int>(c.memory.allocator), c.memory.prefetch, c.memory.Slots(),
-      c.memory.reduce_depth, static_cast<int>(c.memory.recompute),
-      static_cast<int>(c.sharding.downcast), static_cast<int>(c.sharding.grad_concat),
-      static_cast<int>(c.sharding.reshard), static_cast<int>(c.execution.graph),
-      c.execution.overlap_weight_gradients.value_or(false), c.execution.checked,
-      trial.adversary_seed ? std::to_string(*trial.adversary_seed) : "none");
+      c.model.layers, fmt::join(c.sharding.BlocksOfUnits(c.model.layers), ","), c.train.micro_batch,
+      *c.train.accumulate, static_cast<int>(c.precision.compute),
+      static_cast<int>(c.precision.grad_accumulate), static_cast<int>(c.precision.grad_wire),
+      static_cast<int>(c.sharding.grad_sync), static_cast<int>(c.memory.allocator),
+      c.memory.prefetch, c.memory.Slots(), c.memory.reduce_depth,
+      static_cast<int>(c.memory.recompute), static_cast<int>(c.sharding.downcast),
+      static_cast<int>(c.sharding.grad_concat), static_cast<int>(c.sharding.reshard),
+      static_cast<int>(c.execution.graph), c.execution.overlap_weight_gradients.value_or(false),
+      c.execution.checked, trial.adversary_seed ? std::to_string(*trial.adversary_seed) : "none");
 }
 
 void CheckSame(const Trial& base, const Trial& trial) {

@@ -113,6 +113,8 @@ std::pair<KeyValue, KeyValue> TwoValues(const Key& key) {
       return {std::string(key.choices.front()), std::string(key.choices.back())};
     case KeyType::kNumberPair:
       return {std::array{0.25, 0.5}, std::array{0.5, 0.75}};
+    case KeyType::kIntegerOrList:
+      return {int64_t{5}, std::vector<int64_t>{1, 3, 1}};
   }
   return {};
 }
@@ -186,6 +188,8 @@ TEST_CASE("what is allowed reads as a sentence", "[config][keys]") {
   REQUIRE(Allowed(*FindKey("optimizer.eps")) == "a number from 1e-30 to 1e+30");
   REQUIRE(Allowed(*FindKey("optimizer.betas")) ==
           "a list of 2 numbers, each of at least 0 and below 1");
+  REQUIRE(Allowed(*FindKey("sharding.blocks_per_unit")) ==
+          "an integer from 1 to 10000, or a list of such");
   REQUIRE(Allowed(*FindKey("precision.master")) == "fp32");
   REQUIRE(Allowed(*FindKey("sharding.grad_sync")) == "one of every, last");
   REQUIRE(Allowed(*FindKey("execution.checked")) == "true or false");

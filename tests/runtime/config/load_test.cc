@@ -99,7 +99,8 @@ std::vector<std::string> WrongTypes(const Key& key) {
   std::vector<std::string> wrong = {"{}", "[]", "[[1, 2]]", "{\"a\": 1}"};
   if (!key.nullable) wrong.emplace_back("null");
   if (key.type != KeyType::kBool) wrong.insert(wrong.end(), {"true", "false"});
-  if (key.type != KeyType::kInteger && key.type != KeyType::kNumber)
+  if (key.type != KeyType::kInteger && key.type != KeyType::kNumber &&
+      key.type != KeyType::kIntegerOrList)
     wrong.insert(wrong.end(), {"5", "0", "-1"});
   if (key.type != KeyType::kNumber) wrong.insert(wrong.end(), {"0.5", "5.0"});
   if (key.type != KeyType::kString)
@@ -109,6 +110,10 @@ std::vector<std::string> WrongTypes(const Key& key) {
     wrong.insert(wrong.end(), {"[0.5]", "[0.5, 0.5, 0.5]", "[0.5, \"0.5\"]", "[0.5, null]"});
   else
     wrong.emplace_back("[0.5, 0.5]");
+  if (key.type == KeyType::kIntegerOrList)
+    wrong.insert(wrong.end(), {"[1, 2.0]", "[1, \"2\"]", "[1, null]", "[1, [2]]"});
+  else
+    wrong.emplace_back("[1, 2, 1]");
   return wrong;
 }
 
@@ -130,7 +135,8 @@ TEST_CASE("each key with each wrong type is reported with its place and what is 
 
 // Just outside each bound, and far outside.
 std::vector<std::string> OutOfRange(const Key& key) {
-  const bool is_integer = key.type == KeyType::kInteger;
+  const bool lists = key.type == KeyType::kIntegerOrList;
+  const bool is_integer = key.type == KeyType::kInteger || lists;
   if (!is_integer && key.type != KeyType::kNumber && key.type != KeyType::kNumberPair) return {};
   std::vector<double> values;
   const KeyRange& range = key.range;
@@ -153,6 +159,8 @@ std::vector<std::string> OutOfRange(const Key& key) {
   if (is_integer)
     texts.insert(texts.end(), {"9223372036854775807", "-9223372036854775808", "9223372036854775808",
                                "18446744073709551616", "1e400"});
+  for (size_t i = 0, numbers = texts.size(); lists && i < numbers; ++i)
+    if (texts[i] != "1e400") texts.push_back("[1, " + texts[i] + "]");
   return texts;
 }
 

@@ -48,6 +48,32 @@ TEST_CASE("heads divide the model", "[config][validate]") {
        {{"model.layers=3", "sharding.blocks_per_unit=2"}, "", ""}});
 }
 
+TEST_CASE("a list of blocks per unit adds up to the model's blocks", "[config][validate]") {
+  Check({{{"model.layers=8", "sharding.blocks_per_unit=[1, 2, 4, 1]"}, "", ""},
+         {{"model.layers=8", "sharding.blocks_per_unit=[8]"}, "", ""},
+         {{"model.layers=8", "sharding.blocks_per_unit=[1, 2, 4]"},
+          "sharding.blocks_per_unit",
+          "the units hold 7 blocks, but the model has 8"},
+         {{"model.layers=8", "sharding.blocks_per_unit=[1, 2, 4, 2]"},
+          "sharding.blocks_per_unit",
+          "the units hold 9 blocks, but the model has 8"},
+         {{"model.layers=8", "sharding.blocks_per_unit=[4]"},
+          "sharding.blocks_per_unit",
+          "the units hold 4 blocks, but the model has 8"}});
+}
+
+TEST_CASE("blocks of units: the number for all but what is left, or as listed",
+          "[config][validate]") {
+  using Blocks = std::vector<int64_t>;
+  ShardingConfig sharding;
+  REQUIRE(sharding.BlocksOfUnits(3) == Blocks{1, 1, 1});
+  sharding.blocks_per_unit = int64_t{2};
+  REQUIRE(sharding.BlocksOfUnits(4) == Blocks{2, 2});
+  REQUIRE(sharding.BlocksOfUnits(5) == Blocks{2, 2, 1});
+  sharding.blocks_per_unit = Blocks{3, 1, 2};
+  REQUIRE(sharding.BlocksOfUnits(6) == Blocks{3, 1, 2});
+}
+
 TEST_CASE("a key that a family cannot honour is refused by name", "[config][validate]") {
   const std::string llama = "model.family=llama";
   Check({{{"model.kv_heads=4"}, "model.kv_heads", "no grouped-query attention"},
