@@ -17,10 +17,9 @@
 #include <vector>
 
 #include "runtime/plan/shard_layout.h"
+#include "runtime/plan/step_plan.h"
 
 namespace millrace {
-
-enum class Reshard { kNever, kAfterBackward, kAfterForward };
 
 struct FlatUse {
   FlatId flat;

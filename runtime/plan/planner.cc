@@ -1,6 +1,7 @@
 #include "runtime/plan/planner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/plan/edges.h"
@@ -276,7 +277,10 @@ std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, siz
 
 StepPlan PlanWith(const ShardLayout& layout, const Program& program, const PlanOptions& options,
                   PlanKind kind, Reshard rest, size_t kept) {
-  return Planner(layout, program, options, kind, ReshardPerFlat(layout, rest, kept)).Build();
+  std::vector<Reshard> reshard = ReshardPerFlat(layout, rest, kept);
+  StepPlan plan = Planner(layout, program, options, kind, reshard).Build();
+  plan.reshard = std::move(reshard);
+  return plan;
 }
 
 StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanOptions& options,

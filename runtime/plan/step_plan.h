@@ -78,6 +78,10 @@ struct Entry {
   std::vector<Edge> edges;  // ascending by to_op
 };
 
+// When the gathered weights of a flat parameter are given up: after the step, after its backward,
+// or after its forward, to be gathered again for its backward.
+enum class Reshard { kNever, kAfterBackward, kAfterForward };
+
 enum class PlanKind { kTrain, kEval, kGenerate };
 std::string_view Name(PlanKind kind);
 
@@ -107,7 +111,10 @@ struct StepPlan {
   std::array<int64_t, kBufferClasses>
       peak_by_class{};                                // most bytes of a class live at one position
   int64_t param_pool_bytes = 0, grad_pool_bytes = 0;  // 0 when packed with everything else
-  std::vector<std::string> notes;                     // lowering and allocation choices
+  // By FlatId: the policy in force, which sharding.reshard=auto decides. Not in the plan's text: the
+  // ops say it.
+  std::vector<Reshard> reshard;
+  std::vector<std::string> notes;  // lowering and allocation choices
 
   const PlanBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
   int64_t timeline_end() const { return bodies.empty() ? 0 : bodies.back().end(); }

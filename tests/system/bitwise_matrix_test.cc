@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/system/options.h"
+#include "tests/system/plan_effects.h"
 
 namespace millrace::test {
 namespace {
@@ -27,8 +28,11 @@ void CheckBase(const Base& base) {
     CHECK(outcome.Bits() == reference.Bits());
     RequireCounters(trial, outcome);
     if (!option.applies(trial)) continue;
-    CHECK((outcome.plan_hash != reference.plan_hash) == option.in_plan);
+    CHECK((outcome.plan_hash != reference.plan_hash) == (option.reach != Reach::kRun));
+    CHECK((PlacedOps(outcome.plan()) != PlacedOps(reference.plan())) ==
+          (option.reach == Reach::kPlan));
     CHECK(option.governs(outcome) != option.governs(reference));
+    if (option.trouble) CHECK(option.trouble(trial, outcome) == "");
   }
 }
 
@@ -64,6 +68,54 @@ TEST_CASE("four ranks: no option changes a bit, and each takes effect", "[world4
   CheckBases(4);
 }
 
+TEST_CASE("units of unequal size: no option changes a bit, and each takes effect", "[uneven]") {
+  for (const int world : {2, 3}) {
+    if (!HaveDevices(world)) continue;
+    for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+      for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
+        if (TestRanks().captures() && family == ModelConfig::Family::kGpt2) continue;
+        Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2);
+        MakeUneven(base);
+        CheckBase(base);
+      }
+  }
+}
+
+// Blocks are the same whichever unit holds them, and each element's gradient is added in the order
+// of the ranks. What adds over a whole unit is the norm: its bits follow the units, and so would
+// those of a step that is clipped by it. Without clipping all but the norm is the same, bit for bit.
+TEST_CASE("however blocks are grouped, losses, parameters and moments have the same bits",
+          "[uneven]") {
+  if (!HaveDevices(2)) return;
+  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+    for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
+      Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, 2, 3);
+      INFO(base.name);
+      base.trial.config.model.layers = 7;
+      base.trial.config.optimizer.clip = 0;
+      const Outcome reference = RunTrial(base.trial);
+      using Blocks = std::vector<int64_t>;
+      for (const IntegerOrList& blocks :
+           std::vector<IntegerOrList>{int64_t{2}, int64_t{7}, Blocks{1, 1, 3, 1, 1}, Blocks{4, 3},
+                                      Blocks{1, 1, 1, 1, 1, 1, 1}}) {
+        Trial trial = base.trial;
+        trial.config.sharding.blocks_per_unit = blocks;
+        const Outcome outcome = RunTrial(trial);
+        RequireCounters(trial, outcome);
+        CHECK(outcome.param_hash == reference.param_hash);
+        CHECK(outcome.optimizer_hash == reference.optimizer_hash);
+        // Seven units of one block are the same plan, written otherwise.
+        CHECK((outcome.plan_hash == reference.plan_hash) ==
+              (blocks == IntegerOrList(Blocks(7, 1))));
+        for (size_t step = 0; step < reference.scalars.size(); ++step) {
+          CHECK(outcome.scalars[step].loss == reference.scalars[step].loss);
+          CHECK(outcome.scalars[step].grad_norm ==
+                Approx(reference.scalars[step].grad_norm).epsilon(1e-6));
+        }
+      }
+    }
+}
+
 TEST_CASE("a loss in chunks, whose gradients are added one by one", "[chunks]") {
   if (!HaveDevices(2)) return;
   for (const bool tied : {true, false})
@@ -88,7 +140,7 @@ TEST_CASE(
     never.config.sharding.reshard = ShardingConfig::Reshard::kNever;
     const int64_t low = reference.arena_bytes, high = RunTrial(never).arena_bytes;
     REQUIRE(low < high);
-    std::vector<int64_t> kept;
+    std::vector<int64_t> kept, allowed, needed;
     for (int64_t part = 0; part <= 8; ++part) {
       Trial trial = base.trial;
       trial.config.sharding.reshard = ShardingConfig::Reshard::kAuto;
@@ -98,8 +150,14 @@ TEST_CASE(
       const Outcome outcome = RunTrial(trial);
       REQUIRE(outcome.Bits() == reference.Bits());
       RequireCounters(trial, outcome);
-      kept.push_back(KeptBlocks(outcome.plan()));
+      kept.push_back(KeptBlocks(outcome.plan(), outcome.run.layout));
+      allowed.push_back(low + (high - low) * part / 8);
+      needed.push_back(outcome.arena_bytes);
     }
+    // As many as fit: what any of these plans needs for more blocks is more than was allowed.
+    for (size_t budget = 0; budget < kept.size(); ++budget)
+      for (size_t other = 0; other < kept.size(); ++other)
+        if (kept[other] > kept[budget]) REQUIRE(needed[other] > allowed[budget]);
     REQUIRE(std::is_sorted(kept.begin(), kept.end()));
     REQUIRE(kept.back() == base.trial.config.model.layers);
     REQUIRE(kept.front() < base.trial.config.model.layers);

@@ -8,6 +8,7 @@
 
 #include "runtime/config/validate.h"
 #include "tests/system/closed_forms.h"
+#include "tests/system/plan_effects.h"
 
 namespace millrace::test {
 namespace {
@@ -30,6 +31,7 @@ bool Bucketed(const Trial& trial) {
 
 int64_t Communicators(const Outcome& o) { return o.shard_communicators; }
 int64_t Launches(const Outcome& o) { return o.counters[0].graph_launches; }
+int64_t PoisonedWords(const Outcome& o) { return o.poisoned_words; }
 int64_t Gathers(const Outcome& o) { return o.counters[0].comm.all_gathers; }
 int64_t CastBytes(const Outcome& o) { return o.counters[0].kernels.cast_bytes; }
 int64_t ConcatenatedBytes(const Outcome& o) { return o.counters[0].kernels.concatenated_bytes; }
@@ -48,15 +50,47 @@ int64_t OpsOnReduceStream(const Outcome& o) {
 
 Option GraphOption(const char* name, Graph graph) {
   return {fmt::format("graph={}", name), [=](Trial& t) { t.config.execution.graph = graph; },
-          Always, Launches};
+          Always, Launches, Reach::kTitle};
 }
 Option AllocatorOption(const char* name, Allocator allocator) {
   return {fmt::format("allocator={}", name),
-          [=](Trial& t) { t.config.memory.allocator = allocator; }, Bucketed, ParamPoolBytes};
+          [=](Trial& t) { t.config.memory.allocator = allocator; },
+          Bucketed,
+          ParamPoolBytes,
+          Reach::kPlan,
+          [=](const Trial& t, const Outcome& o) {
+            return AllocatorTrouble(t.config, allocator, o.plan(), o.run.layout);
+          }};
+}
+std::string Expect(const char* what, int64_t found, int64_t wanted) {
+  return found == wanted ? "" : fmt::format("{}: {}, not {}", what, found, wanted);
 }
 Option PrefetchOption(int64_t prefetch) {
   return {fmt::format("prefetch={}", prefetch),
-          [=](Trial& t) { t.config.memory.prefetch = prefetch; }, Sharded, Gathers};
+          [=](Trial& t) { t.config.memory.prefetch = prefetch; },
+          Sharded,
+          [](const Outcome& o) { return GatherLead(o.plan()); },
+          Reach::kPlan,
+          [=](const Trial&, const Outcome& o) {
+            return Expect("gathers ahead of their readers", GatherLead(o.plan()), prefetch + 1);
+          }};
+}
+Option SlotsOption(int64_t slots) {
+  return {fmt::format("slots={}", slots),
+          [=](Trial& t) {
+            t.config.memory.allocator = Allocator::kMaxPool;
+            t.config.memory.slots = slots;
+          },
+          Sharded,
+          Gathers,
+          Reach::kPlan,
+          [=](const Trial& t, const Outcome& o) {
+            const std::string places =
+                Expect("addresses of blocks", BlockBucketAddresses(o.plan()), slots);
+            return places.empty()
+                       ? AllocatorTrouble(t.config, Allocator::kMaxPool, o.plan(), o.run.layout)
+                       : places;
+          }};
 }
 Option ReduceDepthOption(int64_t depth) {
   // A pool of slots for the transient buckets of concat=last: depth + 1 copies.
@@ -66,7 +100,16 @@ Option ReduceDepthOption(int64_t depth) {
             t.config.sharding.grad_concat = Concat::kLast;
             t.config.memory.reduce_depth = depth;
           },
-          Sharded, GradPoolBytes};
+          Sharded,
+          GradPoolBytes,
+          Reach::kPlan,
+          [=](const Trial&, const Outcome& o) {
+            const ReductionsBehind behind = BehindReusedBuckets(o.plan());
+            const std::string issued =
+                Expect("reductions issued before a bucket is reused", behind.issued, depth);
+            return issued.empty() ? Expect("of these, running beside", behind.running, depth)
+                                  : issued;
+          }};
 }
 Option DowncastOption(const char* name, Downcast downcast) {
   return {fmt::format("downcast={}", name),
@@ -96,8 +139,7 @@ void SetWholeBudget(Trial& trial) {
 }
 Option AdversaryOption(uint64_t seed) {
   return {fmt::format("adversary={}", seed), [=](Trial& t) { t.adversary_seed = seed; }, Always,
-          Launches,
-          /*in_plan=*/false};
+          Launches, Reach::kRun};
 }
 
 }  // namespace
@@ -131,13 +173,7 @@ std::vector<Option> BitwiseOptions() {
       PrefetchOption(0),
       PrefetchOption(2),
       PrefetchOption(3),
-      {"slots=3",
-       [](Trial& t) {
-         t.config.memory.allocator = Allocator::kMaxPool;
-         t.config.memory.slots = 3;
-       },
-       Sharded, Gathers},
-      ReduceDepthOption(0),
+      SlotsOption(3),
       ReduceDepthOption(1),
       ReduceDepthOption(2),
       DowncastOption("per_gather", Downcast::kPerGather),
@@ -158,10 +194,9 @@ std::vector<Option> BitwiseOptions() {
          t.config.execution.checked = true;
          if (TestRanks().captures()) t.config.execution.graph = Graph::kOff;
        },
-       Always, Launches},
+       Always, PoisonedWords, Reach::kTitle},
       {"communicators=shared", [](Trial& t) { t.sharing = CommSharing::kShared; }, Always,
-       Communicators,
-       /*in_plan=*/false},
+       Communicators, Reach::kRun},
   };
   if (TestRanks().RoundsInGathers())
     options.push_back(DowncastOption("in_gather", Downcast::kInGather));
@@ -198,17 +233,10 @@ void SetPrecision(Config& config, Precision precision) {
 
 bool Valid(const Trial& trial) { return Validate(trial.config, {.world = trial.world}).empty(); }
 
-int64_t KeptBlocks(const StepPlan& plan) {
-  const std::string prefix = "reshard auto: ";
-  for (const std::string& note : plan.notes)
-    if (note.rfind(prefix, 0) == 0) return std::atoll(note.c_str() + prefix.size());
-  return 0;
-}
-
 void RequireCounters(const Trial& trial, const Outcome& outcome) {
+  const int64_t kept = KeptBlocks(outcome.plan(), outcome.run.layout);
   for (size_t rank = 0; rank < outcome.counters.size(); ++rank) {
-    const StepCounters step =
-        ExpectedPerStep(trial, KeptBlocks(outcome.plan()), static_cast<int64_t>(rank));
+    const StepCounters step = ExpectedPerStep(trial, kept, static_cast<int64_t>(rank));
     StepCounters expected = step * trial.steps;
     if (TestRanks().captures())
       expected.graph_launches -= step.graph_launches;  // the first step is issued
@@ -234,6 +262,12 @@ Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int wo
                           family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
                           tied ? "tied" : "untied", Name(precision), world, accumulate);
   return base;
+}
+
+void MakeUneven(Base& base) {
+  base.name += ", units of 1, 1, 3, 1 and 1 blocks";
+  base.trial.config.model.layers = 7;
+  base.trial.config.sharding.blocks_per_unit = std::vector<int64_t>{1, 1, 3, 1, 1};
 }
 
 }  // namespace millrace::test

@@ -11,6 +11,11 @@
 
 namespace millrace::test {
 
+// What an option reaches: the run alone, so that the plan and its hash are the base's; the plan's
+// title (how it will be run), so that the hash is another and all that is planned the same; or what
+// is planned.
+enum class Reach { kRun, kTitle, kPlan };
+
 struct Option {
   std::string name;
   std::function<void(Trial&)> set;
@@ -21,7 +26,10 @@ struct Option {
   // planned bytes that the engine allocated.
   std::function<int64_t(const Outcome&)> governs;
   // False: chosen when the run starts, so that the plan and its hash are the base's.
-  bool in_plan = true;
+  Reach reach = Reach::kPlan;
+  // What the addresses, the order and the edges of the executed plan have to be, whatever the
+  // base's are: why they are not, or "". tests/system/plan_effects.h.
+  std::function<std::string(const Trial&, const Outcome&)> trouble = nullptr;
 };
 std::vector<Option> BitwiseOptions();
 
@@ -41,6 +49,8 @@ void SetPrecision(Config& config, Precision precision);
 std::string Name(Precision precision);
 Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world,
               int64_t accumulate);
+// Seven blocks in units of 1, 1, 3, 1 and 1, in which the allocators differ.
+void MakeUneven(Base& base);
 
 // memory.recompute=auto with half of what recomputing norms and activations everywhere saves left
 // to save: of the arena that the trial's other options plan.
@@ -48,8 +58,6 @@ void SetTightBudget(Trial& trial);
 
 // Whether a configuration file may ask for this, by the rules that the command line checks.
 bool Valid(const Trial& trial);
-// Blocks that sharding.reshard=auto kept gathered, from the plan's notes; 0 for another policy.
-int64_t KeptBlocks(const StepPlan& plan);
 // REQUIREs the closed forms on every rank, and that the engine allocated what was planned.
 void RequireCounters(const Trial& trial, const Outcome& outcome);
 
