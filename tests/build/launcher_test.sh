@@ -84,6 +84,8 @@ Expect "five ranks" 0 "$launcher" -n 5 train print
 Expect "one rank needs no mpirun" 0 "$launcher" train print
 ExpectText err "^err 0 of 1"
 RefuseText err "preflight"
+Expect "standard input is closed" 0 bash -c '"$@" <&-' bash "$launcher" train print
+Expect "standard input is closed, two ranks" 0 bash -c '"$@" <&-' bash "$launcher" -n 2 train print
 Expect "other verbs take any exit code through" 4 "$launcher" -n 2 inspect exit 4
 
 # On a terminal, too.

@@ -1,5 +1,8 @@
 # What the scripts in tools/ share. Sourced, not run.
 
+# A closed standard input would be the number of the next file that is opened, and could not be handed on.
+if ! { true <&0; } 2>/dev/null; then exec 0</dev/null; fi
+
 # Every argument as a line for a person. Standard output stays free for results.
 Say() { printf '%s\n' "$@" >&2; }
 

@@ -17,6 +17,9 @@ FindCuda() {
   return 0
 }
 
+# Whether this machine has an NVIDIA driver. The files are those of the driver itself and of WSL's.
+HasNvidiaDriver() { [[ -e /dev/nvidiactl || -e /proc/driver/nvidia/version || -e /dev/dxg ]]; }
+
 # CudaArguments ROOT: sets cuda_arguments, what Bazel is to be given: --config=cuda where everything is there; else nothing, and one line
 # says why.
 CudaArguments() {
