@@ -29,6 +29,7 @@ Fake sudo <<'SCRIPT'
 exec "$@"
 SCRIPT
 Fake apt-get <<'SCRIPT'
+[[ -e /proc/self/fd/0 ]] || echo "no standard input" >>"$FAKE/calls"
 echo "apt-get $*" >>"$FAKE/calls"
 [[ $1 == install ]] || exit 0
 for word in "${@:2}"; do [[ $word == -* ]] || echo "installed $word 1" >>"$FAKE/installed"; done
@@ -83,6 +84,7 @@ echo 0 >"$folder/uid"
 PATH=$folder/bin:/usr/bin:/bin "$setup" >"$folder/out" 2>&1 <&- || code=$?
 ((code == 0)) || Fail "standard input closed: exit code $code"
 ExpectText '^Installing: '
+RefuseCall 'no standard input'
 
 # Another user installs by sudo, if it asks for no password; else there is the command to type.
 touch "$folder/sudo_without_password"

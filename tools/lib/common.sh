@@ -1,7 +1,7 @@
 # What the scripts in tools/ share. Sourced, not run.
 
 # A closed standard input would be the number of the next file that is opened, and could not be handed on.
-if ! { true <&0; } 2>/dev/null; then exec 0</dev/null; fi
+[[ -e /proc/self/fd/0 ]] || exec 0</dev/null
 
 # Every argument as a line for a person. Standard output stays free for results.
 Say() { printf '%s\n' "$@" >&2; }
