@@ -1,13 +1,14 @@
 #include "tests/support/ranks.h"
 
 #include <chrono>
-#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "comm/host_collectives.h"
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
+#include "third_party/catch2/session.h"
 
 namespace millrace::test {
 namespace {
@@ -37,7 +38,8 @@ std::unique_ptr<Ranks>& Chosen() {
 Ranks& TestRanks() { return *Chosen(); }
 bool HaveDevices(int world) {
   if (world <= TestRanks().MaxWorld()) return true;
-  std::fprintf(stderr, "not run: %d ranks, but %d devices\n", world, TestRanks().MaxWorld());
+  SkipCase("needs " + std::to_string(world) + " GPUs, " + std::to_string(TestRanks().MaxWorld()) +
+           " visible");
   return false;
 }
 std::unique_ptr<Ranks> UseRanks(std::unique_ptr<Ranks> ranks) {

@@ -1,6 +1,7 @@
 #include "tests/comm/nccl/gpu_case.h"
 
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "third_party/catch2/session.h"
 
@@ -11,6 +12,12 @@ void OnGpuRanks(const NcclOptions& options, const std::function<void(GpuRank& ra
     INFO(ToString(options) << ", rank " << own.rank << ": " << own.report.Text());
     CHECK(own.report.ok());
   }
+}
+
+bool HavePeers() {
+  if (GpuWorld() >= 2) return true;
+  SkipCase("needs 2 GPUs, " + std::to_string(GpuWorld()) + " visible");
+  return false;
 }
 
 int GpuTestMain(int argc, char** argv) {
