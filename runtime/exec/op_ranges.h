@@ -21,7 +21,7 @@ class OpRanges {
  private:
   ProfilerRanges& ranges_;
   // By kind and label.
-  std::array<std::map<std::string, RangeName>, std::variant_size_v<KernelOp>> names_;
+  std::array<std::map<std::string, RangeName>, std::variant_size_v<KernelOp::Alternatives>> names_;
 };
 
 }  // namespace millrace

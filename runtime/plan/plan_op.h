@@ -1,9 +1,11 @@
 // One op of a plan: a kernel op or collective over plan views, with the stream that issues it.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "kernels/ops/model_ops.h"
@@ -12,52 +14,61 @@
 
 namespace millrace {
 
-using KernelOp =
-    std::variant<EmbedOp<View>, EmbedGradOp<View>, NormOp<View>, NormGradOp<View>, MatmulOp<View>,
-                 ColumnSumOp<View>, RopeTableOp<View>, RopeOp<View>, AttentionOp<View>,
-                 AttentionGradOp<View>, AddOp<View>, ActivationOp<View>, ActivationGradOp<View>,
-                 CrossEntropyOp<View>, SelectRowOp<View>, CastOp<View>, ConcatOp<View>,
-                 AccumulateOp<View>, ZeroRangesOp<View>, FiniteScanOp<View>, SumSquaresOp<View>,
-                 BeginStepOp<View>, StepStatsOp<View>, AdamWOp<View>, AllGatherOp<View>,
-                 ReduceScatterOp<View>, AllReduceOp<View>>;
+// What an op does: one of the kernel ops and collectives, over plan views. Used like the variant that
+// it is. A class of its own, so that copying, moving and destroying the alternatives is compiled
+// once, and not in each file that holds a plan: that was a quarter of such a file's compile time.
+class KernelOp
+    : public std::variant<EmbedOp<View>, EmbedGradOp<View>, NormOp<View>, NormGradOp<View>,
+                          MatmulOp<View>, ColumnSumOp<View>, RopeTableOp<View>, RopeOp<View>,
+                          AttentionOp<View>, AttentionGradOp<View>, AddOp<View>, ActivationOp<View>,
+                          ActivationGradOp<View>, CrossEntropyOp<View>, SelectRowOp<View>,
+                          CastOp<View>, ConcatOp<View>, AccumulateOp<View>, ZeroRangesOp<View>,
+                          FiniteScanOp<View>, SumSquaresOp<View>, BeginStepOp<View>,
+                          StepStatsOp<View>, AdamWOp<View>, AllGatherOp<View>,
+                          ReduceScatterOp<View>, AllReduceOp<View>> {
+ public:
+  using Alternatives = variant;
+
+  template <class Op>
+  requires(!std::is_base_of_v<Alternatives, std::remove_cvref_t<Op>>) KernelOp(Op&& op)
+      : Alternatives(std::forward<Op>(op)) {}
+  KernelOp();
+  KernelOp(const KernelOp&);
+  KernelOp(KernelOp&&) noexcept;
+  KernelOp& operator=(const KernelOp&);
+  KernelOp& operator=(KernelOp&&) noexcept;
+  ~KernelOp();
+};
+
+namespace internal {
+
+// Calls f(context, ...) for each present operand. Compiled once, for the same reason.
+void VisitUses(const KernelOp& op, void* context,
+               void (*f)(void*, const View&, Access, std::string_view));
+void VisitViews(KernelOp& op, void* context, void (*f)(void*, View&, Access, std::string_view));
+
+}  // namespace internal
 
 // f(view, access, operand name) for each present operand.
 template <class F>
 void ForEachUse(const KernelOp& op, F&& f) {
-  std::visit(
-      [&](const auto& typed) {
-        std::decay_t<decltype(typed)>::Visit(
-            typed, [&](const View& view, Access access, std::string_view name) {
-              if (view) f(view, access, name);
-            });
-      },
-      op);
+  internal::VisitUses(op, const_cast<void*>(static_cast<const void*>(std::addressof(f))),
+                      [](void* context, const View& view, Access access, std::string_view name) {
+                        (*static_cast<std::remove_reference_t<F>*>(context))(view, access, name);
+                      });
 }
 
 // f(view&, access, operand name) for each present operand, which it may replace.
 template <class F>
 void ForEachView(KernelOp& op, F&& f) {
-  std::visit(
-      [&](auto& typed) {
-        std::decay_t<decltype(typed)>::Visit(typed,
-                                             [&](View& view, Access access, std::string_view name) {
-                                               if (view) f(view, access, name);
-                                             });
-      },
-      op);
+  internal::VisitViews(op, const_cast<void*>(static_cast<const void*>(std::addressof(f))),
+                       [](void* context, View& view, Access access, std::string_view name) {
+                         (*static_cast<std::remove_reference_t<F>*>(context))(view, access, name);
+                       });
 }
 
-inline std::string_view OpName(const KernelOp& op) {
-  return std::visit(
-      [](const auto& typed) -> std::string_view { return std::decay_t<decltype(typed)>::kName; },
-      op);
-}
-
-inline bool IsCollective(const KernelOp& op) {
-  return std::holds_alternative<AllGatherOp<View>>(op) ||
-         std::holds_alternative<ReduceScatterOp<View>>(op) ||
-         std::holds_alternative<AllReduceOp<View>>(op);
-}
+std::string_view OpName(const KernelOp& op);
+bool IsCollective(const KernelOp& op);
 
 enum class StreamId : int8_t { kCompute = 0, kGather = 1, kReduce = 2 };
 inline constexpr int kStreams = 3;
