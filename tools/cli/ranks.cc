@@ -46,6 +46,10 @@ LoadedConfig LoadAndPlan(const ConfigArguments& arguments, const PlanSelection& 
   return loaded;
 }
 
+void SayNotes(const LoadedConfig& loaded, Log& log) {
+  for (const std::string& note : loaded.notes) log.Info(LogScope::kAllRanks, "note: " + note);
+}
+
 using EndJob =
     std::function<void(const std::string& reason)>;  // with the exit code of a hang; any thread
 
@@ -89,7 +93,7 @@ int Run(CommFactory& factory, ProgramLog& log, const ConfigArguments& arguments,
   }
   int result = 0;
   {
-    for (const std::string& note : loaded.notes) log.Info(LogScope::kAllRanks, "note: " + note);
+    SayNotes(loaded, log);
     RankDevice device = MakeRankDevice(backend, factory, log, loaded.config, mesh);
     if (!device.notice.empty()) log.Info(LogScope::kAllRanks, device.notice);
     device.environment.on_stall = end_job;
@@ -127,7 +131,9 @@ LoadedConfig LoadHere(const ConfigArguments& arguments, std::optional<int64_t> w
 }
 
 void SayNotes(const LoadedConfig& loaded) {
-  for (const std::string& note : loaded.notes) std::cerr << "millrace: note: " << note << std::endl;
+  ProgramLog log;
+  log.ShowFrom(loaded.config.run.log_level);
+  SayNotes(loaded, log);
 }
 
 std::unique_ptr<RunLock> LockRun(const RankContext& context) {
