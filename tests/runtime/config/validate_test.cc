@@ -220,13 +220,14 @@ TEST_CASE("peers' memory takes GPUs and peers", "[config][validate]") {
 }
 
 TEST_CASE("a gather that rounds takes peers' memory on GPUs", "[config][validate]") {
+  const std::string bf16 = "precision.compute=bf16";  // with fp32 there is nothing to round
   const std::string fused = "sharding.downcast=in_gather", cuda = "execution.backend=cuda";
   const ConfigContext gpus{.has_cuda = true};
-  Check({{{fused, cuda}, "sharding.downcast", "peer_memory on or auto", gpus},
-         {{fused, cuda, "execution.peer_memory=auto"}, "", "", gpus},
-         {{fused, cuda, "execution.peer_memory=on"}, "", "", gpus},
-         {{fused, "execution.backend=cpu"}, "", ""},
-         {{fused}, "", "", gpus}});
+  Check({{{bf16, fused, cuda}, "sharding.downcast", "peer_memory on or auto", gpus},
+         {{bf16, fused, cuda, "execution.peer_memory=auto"}, "", "", gpus},
+         {{bf16, fused, cuda, "execution.peer_memory=on"}, "", "", gpus},
+         {{bf16, fused, "execution.backend=cpu"}, "", ""},
+         {{bf16, fused}, "", "", gpus}});
 }
 
 TEST_CASE("a rule names the values, and where each comes from", "[config][validate]") {
