@@ -35,7 +35,8 @@ void CallRecord::BeginAfter(int64_t step, int64_t samples) {
   first_step_ = step;
   samples_before_ = samples;
   counters_before_ = session_.engine().counters();
-  captured_before_ = session_.engine().recorded_step() != nullptr;
+  const RecordedStep* const recorded = session_.engine().recorded_step();
+  captured_before_ = recorded != nullptr && recorded->issued();
   losses_.clear();
   otherwise_.clear();
 }

@@ -89,16 +89,6 @@ Session::Session(const Config& config, const Environment& environment, const Ses
                                      Mesh{run_.layout.mesh.replicate, run_.layout.mesh.shard},
                                      environment.sharing);
   memory_.communicators = MemoryBytes(*device_);
-  // One plan on all ranks, or nothing runs.
-  std::string plan_hashes;
-  for (const auto* plan : {&run_.plans.train, &run_.plans.eval, &run_.plans.generate})
-    if (*plan) plan_hashes += PlanHash(**plan) + " ";
-  const std::vector<std::string> hashes = comms_->world().HostAllGather(plan_hashes);
-  for (size_t r = 0; r < hashes.size(); ++r)
-    MR_REQUIRE(
-        ErrorCode::kConfig, hashes[r] == plan_hashes,
-        "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
-        comms_->world().rank(), plan_hashes, r, hashes[r]);
   StartWatchdog(environment);
   const PhaseScope phase = Phase(RunPhase::kSettingUp);
   if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());

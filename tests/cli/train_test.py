@@ -50,6 +50,18 @@ class Train(CliTest):
         self.expect_line(outcome.out, '^sample:$')
         self.assertEqual(outcome.err, '')
 
+    def test_what_a_way_of_executing_means_is_said_by_the_plan_and_at_the_start(self):
+        config, _ = self.config(train={'steps': 2})
+        for sets, note in ((['execution.graph=microbatch'], 'execution.graph=microbatch joins all streams at each graph\'s end'),
+                           (['execution.graph=microbatch', 'execution.checked=true'],
+                            'execution.checked walks op by op; execution.graph is not used'), ([], '')):
+            sets = [word for value in sets for word in ('--set', value)]
+            for verb in (['plan', config, '--world', '1'], ['train', config, '--set', 'checkpoint.resume=never']):
+                outcome = self.expect(millrace(*verb, *sets), OK)
+                for said in ('joins all streams', 'walks op by op'):
+                    self.assertEqual(said in outcome.out, said in note, outcome)
+                self.assertIn(note, outcome.out)
+
     def test_a_killed_call_leaves_no_summary_of_the_call_before(self):
         config, run = self.config(train={'steps': 4}, checkpoint={'every': 4})
         self.expect(millrace('train', config), OK)

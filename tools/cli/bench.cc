@@ -113,6 +113,9 @@ int BenchVerb(const BenchArguments& arguments) {
                "--ops, --floor and --trace time ops one by one: not with execution.checked = true");
     if (context.leader() && !arguments.trace.empty()) RequireWritable(arguments.trace);
     Session session(context.config.config, context.environment, {plans, true});
+    if (context.leader())
+      for (const std::string& note : ExecutionNotes(session.config()))
+        std::cerr << "millrace: " << note << std::endl;
     session.InitWeights();
     RunSteps(session, 0, arguments.warmup);
     const Times times = RunSteps(session, arguments.warmup, arguments.steps);

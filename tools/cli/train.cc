@@ -42,6 +42,7 @@ void PrintBegin(const Session& session) {
                            session.world(), session.world() == 1 ? "rank" : "ranks",
                            session.DataDescription(), session.config().run.dir)
             << std::endl;
+  for (const std::string& note : ExecutionNotes(session.config())) std::cout << note << std::endl;
 }
 
 void PrintEnd(Session& session, Console& console, const TrainResult& result) {
