@@ -132,6 +132,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   ResumedRun resumed;
   resumed.progress.step = reader.manifest().step;
   resumed.path = folder;
+  resumed.world = reader.manifest().world;
   std::vector<std::string>& changes = resumed.changes;
   // The manifest has sorted the keys; ordered_json would compare their order.
   const nlohmann::json user = nlohmann::json::parse(reader.manifest().user);

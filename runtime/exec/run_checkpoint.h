@@ -42,6 +42,7 @@ struct RunProgress {
 struct ResumedRun {
   RunProgress progress;
   std::string path;                   // "": nothing was loaded, but there is something to say
+  int64_t world = 0;                  // ranks that saved it
   std::vector<std::string> warnings;  // checkpoints put aside, and why
   std::vector<std::string> changes;   // what is not as it was saved: data, world, layout
 };
