@@ -91,7 +91,7 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   memory_.communicators = MemoryBytes(*device_);
   StartWatchdog(environment);
   const PhaseScope phase = Phase(RunPhase::kSettingUp);
-  if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
+  if (environment.tuner && config.execution.tune) Tune(environment, parts);
   memory_.before_arena = MemoryBytes(*device_);
   engine_ = std::make_unique<Engine>(
       ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get(), ranges_},
@@ -101,6 +101,18 @@ Session::Session(const Config& config, const Environment& environment, const Ses
 
 Session::~Session() {
   if (marks_) marks_->Enter(RunPhase::kEnding, 0);
+}
+
+void Session::Tune(const Environment& environment, const SessionParts& parts) {
+  TuningRequest request;
+  request.config = &config_;
+  request.train = run_.plans.train ? &*run_.plans.train : nullptr;
+  request.say = environment.on_warning;
+  if (rank() == 0 && config_.checkpoint.resume != CheckpointConfig::Resume::kNever)
+    request.saved = ReadSavedTuning(config_.run.dir);
+  // A model that was imported has not been trained yet.
+  request.goes_on = parts.goes_on && request.saved && request.saved->step > 0;
+  tuning_ = ChooseTuning(*environment.tuner, request, comms_->world());
 }
 
 void Session::StartWatchdog(const Environment& environment) {

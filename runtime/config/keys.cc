@@ -254,11 +254,16 @@ std::vector<Key> MakeKeys() {
           "products leave room for others."),
       KEY(execution.tune, any,
           "Measure the GPU library's algorithms for the plan's products and take the fastest, "
-          "once: what was measured is kept in `execution.tuning_file`. false: the library's first "
+          "once, when a run begins: what was measured is kept in `execution.tuning_file` and in "
+          "each checkpoint, and a run that goes on takes the checkpoint's. Products of matrices "
+          "alone are tuned; collectives and attention are not. false: the library's first "
           "suggestions."),
       KEY(execution.tuning_file, any,
           "Algorithms to use, and where newly measured ones go; runs that share it have the same "
           "bits. null: `tuning.json` in `run.dir`."),
+      KEY(execution.retune, any,
+          "Measure everything again, also where a run goes on: it gets other bits. The old file "
+          "stays as `<file>.old`. For one call."),
       KEY(execution.programmatic_launch, any,
           "Set a kernel of a graph up before the one ahead of it is complete: as soon as that "
           "one's blocks end, or begin. The bits are the same."),

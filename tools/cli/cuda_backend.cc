@@ -117,11 +117,8 @@ RankDevice MakeCudaRankDevice(CommFactory& host, const Config& config, const Mes
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
   rank.environment.traits.device_arena_bytes =
       rank.machine.ArenaBytes(host.world_size(), mesh.shard);
-  rank.environment.tune = [gpu = device.get()](const AssembledRun& run, const Config& config,
-                                               Communicator& world) {
-    gpu->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);
-    return TuneRun(*gpu, run, config, world);
-  };
+  device->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);
+  rank.environment.tuner = MakeTuner(*device);
   rank.device = std::move(device);
   return rank;
 }

@@ -90,7 +90,7 @@ int TrainVerb(const TrainArguments& arguments) {
     TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(),
                          disk.get()};
     options.trace_step = arguments.trace_step;
-    Session session(config, context.environment, {plans, true});
+    Session session(config, context.environment, {.plans = plans, .data = true, .goes_on = true});
     if (context.leader()) PrintBegin(session);
     const TrainResult result = Train(session, options, stop_requested, console);
     if (result.complete_before) {
