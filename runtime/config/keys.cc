@@ -239,13 +239,11 @@ std::vector<Key> MakeKeys() {
       KEY(execution.graph, any,
           "Record and replay the whole step, each forward, backward and update by itself "
           "(`microbatch`), or nothing. `microbatch` joins all streams at each graph's end: what "
-          "one "
-          "of them gathers or reduces never runs beside the next. The bits are the same."),
+          "one of them gathers or reduces never runs beside the next. The bits are the same."),
       KEY(execution.checked, any,
           "Poison freed memory and stop (73) at the first op that makes a value that is not "
-          "finite. "
-          "Checked walks op by op, on every backend; `execution.graph` is not used. Slower, same "
-          "bits."),
+          "finite. Checked walks op by op, on every backend; `execution.graph` is not used. Slower, "
+          "same bits."),
       KEY(execution.deterministic, any,
           "Forbid kernels whose bits depend on timing. The CPU has none."),
       KEY(execution.overlap_weight_gradients, any,
