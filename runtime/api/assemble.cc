@@ -192,6 +192,17 @@ GraphMode GraphModeOf(const Config& config) {
   return GraphMode::kStep;
 }
 
+std::vector<std::string> ExecutionNotes(const Config& config) {
+  std::vector<std::string> notes;
+  if (config.execution.checked)
+    notes.push_back("execution.checked walks op by op; execution.graph is not used");
+  else if (GraphModeOf(config) == GraphMode::kMicrobatch)
+    notes.push_back(
+        "execution.graph=microbatch joins all streams at each graph's end: gathers and reductions "
+        "of one graph never run beside the next");
+  return notes;
+}
+
 // Elements of the residual stream of a microbatch whose products leave room on a GPU. Measured on
 // H200s: GPT-2 30M and 124M at 1024 and 4096 tokens (3.1 M elements) gain 1% on one GPU and 4 to 6%
 // on two; 124M at 65536 tokens (50 M) neither gains nor loses.
@@ -248,6 +259,7 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
     }
     const Program program = Lower(graph, LowerOptionsOf(config, traits.backend));
     StepPlan planned = PlanStep(run.layout, program, run.options, kind);
+    for (const std::string& note : ExecutionNotes(config)) planned.notes.push_back(note);
     if (kind == PlanKind::kTrain && run.recompute.searched)
       planned.notes.push_back("recompute auto: " + ToString(run.recompute.counts));
     CheckPlan(planned, mesh, run.options.accumulate);

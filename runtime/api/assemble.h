@@ -43,6 +43,9 @@ ModelOptions ModelOptionsOf(const Config& config);
 std::string ModelIdentity(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 GraphMode GraphModeOf(const Config& config);
+// What this way of executing means for the run, a line each: for the plan's text and the beginning
+// of a run.
+std::vector<std::string> ExecutionNotes(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
 // Plans the selected kinds for `world` ranks and checks each (CheckPlan).

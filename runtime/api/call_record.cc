@@ -35,7 +35,8 @@ void CallRecord::BeginAfter(int64_t step, int64_t samples) {
   first_step_ = step;
   samples_before_ = samples;
   counters_before_ = session_.engine().counters();
-  captured_before_ = session_.engine().recorded_step() != nullptr;
+  const RecordedStep* const recorded = session_.engine().recorded_step();
+  captured_before_ = recorded != nullptr && recorded->issued();
   losses_.clear();
   otherwise_.clear();
 }
@@ -90,28 +91,38 @@ void CallRecord::Describe(TrainResult& result) const {
 }
 
 Summary CallRecord::Summarize(const TrainResult& result, double seconds) {
-  Summary summary;
-  summary.result = result;
-  summary.plan_hash = PlanHash(*session_.run().plans.train);
-  summary.tuning_hash = session_.tuning();
-  summary.counters = session_.engine().counters();
-  summary.resident_before_arena = session_.memory_marks().before_arena;
-  summary.resident_peak = std::max(peak_bytes_, MemoryBytes(session_.device()));
-  summary.world = session_.world();
-  summary.peer_memory = session_.peer_memory();
-  summary.seconds = seconds;
-  const auto tokens = static_cast<double>(session_.batcher().valid_tokens());
-  const double step_ms = Median(step_ms_);
-  summary.measured = {summary.counters - counters_before_, session_.engine().arena_bytes(), step_ms,
-                      tokens / (step_ms / 1e3),
-                      session_.device().UsedBytes() > 0 ? summary.resident_peak : 0};
-  const PlanReport plan = PredictRun(session_, machine_);
   const int64_t steps = last_step() - first_step();
   const int64_t recorded = steps - static_cast<int64_t>(otherwise_.size());
-  summary.predicted = {
-      PredictedCounters(plan.step, steps,
-                        PredictGraphLaunches(session_, recorded, captured_before_)),
-      plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second, plan.memory.device};
+  const int64_t peak_bytes = std::max(peak_bytes_, MemoryBytes(session_.device()));
+  Summary summary =
+      SummaryOf(session_, machine_,
+                {.steps = steps,
+                 .launches = PredictGraphLaunches(session_, recorded, captured_before_),
+                 .counters_before = counters_before_,
+                 .step_ms = Median(step_ms_),
+                 .peak_bytes = peak_bytes});
+  summary.result = result;
+  summary.resident_before_arena = session_.memory_marks().before_arena;
+  summary.seconds = seconds;
+  return summary;
+}
+
+Summary SummaryOf(Session& session, const Machine& machine, const StepsDone& done) {
+  Summary summary;
+  summary.plan_hash = PlanHash(*session.run().plans.train);
+  summary.tuning_hash = session.tuning();
+  summary.counters = session.engine().counters();
+  summary.resident_peak = done.peak_bytes;
+  summary.world = session.world();
+  summary.peer_memory = session.peer_memory();
+  const auto tokens = static_cast<double>(session.batcher().valid_tokens());
+  summary.measured = {summary.counters - done.counters_before, session.engine().arena_bytes(),
+                      done.step_ms, tokens / (done.step_ms / 1e3),
+                      session.device().UsedBytes() > 0 ? done.peak_bytes.value_or(0) : 0};
+  const PlanReport plan = PredictRun(session, machine);
+  summary.predicted = {PredictedCounters(plan.step, done.steps, done.launches),
+                       plan.memory.run_arena, plan.time.step * 1e3, plan.time.tokens_per_second,
+                       plan.memory.device};
   summary.lower_bound_bytes = plan.memory.lower_bound;
   summary.machine = plan.machine.title;
   return summary;

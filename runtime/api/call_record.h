@@ -18,6 +18,18 @@
 
 namespace millrace {
 
+// Steps that a summary is of, as far as the session does not know it.
+struct StepsDone {
+  int64_t steps = 0;
+  int64_t launches = 0;  // of graphs, as predicted
+  StepCounters counters_before = {};
+  double step_ms = 0;  // the median; NaN: not known
+  std::optional<int64_t> peak_bytes = {};
+};
+// What a summary says of a session whose engine holds the state after these steps: all but the
+// result, hashes of the state, plan stages, saves, and times and memory of the process.
+Summary SummaryOf(Session& session, const Machine& machine, const StepsDone& done);
+
 class CallRecord {
  public:
   // `session` outlives it. `global_batch`: sequences of a step.

@@ -111,8 +111,8 @@ Json FiguresJson(const RunFigures& f) {
                              f.counters.comm.all_reduced_bytes},
           {"arena_bytes", f.arena_bytes},
           {"device_bytes", f.device_bytes > 0 ? Json(f.device_bytes) : Json(nullptr)},
-          {"step_ms", f.step_ms},
-          {"tokens_per_s", f.tokens_per_s}};
+          {"step_ms", Number(f.step_ms)},
+          {"tokens_per_s", Number(f.tokens_per_s)}};
 }
 
 Json SavesJson(const SaveTotals& t) {
@@ -229,9 +229,17 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
   return figures;
 }
 
+bool HasSummary(const std::string& run_dir) {
+  std::error_code ignored;
+  return std::filesystem::exists(SummaryPath(run_dir), ignored);
+}
+
 void WriteSummary(const std::string& run_dir, const Summary& s) {
   const auto optional = [](const std::optional<double>& value) {
     return value ? Number(*value) : Json(nullptr);
+  };
+  const auto bytes = [](const std::optional<int64_t>& value) {
+    return value ? Json(*value) : Json(nullptr);
   };
   Json predicted = FiguresJson(s.predicted);
   predicted["lower_bound_bytes"] = s.lower_bound_bytes;
@@ -255,13 +263,15 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
                   {"plan_stages", stages},
                   {"tuning_hash", s.tuning_hash},
                   {"counters", CountersJson(s.counters)},
-                  {"seconds", s.seconds},
-                  {"resident_before_arena_bytes", s.resident_before_arena},
-                  {"peak_bytes", s.resident_peak},
-                  {"saves", SavesJson(s.saves)},
+                  {"seconds", optional(s.seconds)},
+                  {"resident_before_arena_bytes", bytes(s.resident_before_arena)},
+                  {"peak_bytes", bytes(s.resident_peak)},
+                  {"saves", s.saves ? SavesJson(*s.saves) : Json(nullptr)},
                   {"predicted", predicted},
                   {"measured", FiguresJson(s.measured)}};
-  WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir), summary.dump(2) + "\n");
+  if (!s.rebuilt_from.empty()) summary["rebuilt_from"] = s.rebuilt_from;
+  WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir),
+                      summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace millrace

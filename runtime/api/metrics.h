@@ -71,8 +71,8 @@ std::string Float32Bits(double value);
 struct RunFigures {
   StepCounters counters;
   int64_t arena_bytes = 0;   // allocated
-  double step_ms = 0;        // measured: the median
-  double tokens_per_s = 0;   // all ranks
+  double step_ms = 0;        // measured: the median; NaN: not known
+  double tokens_per_s = 0;   // all ranks; likewise
   int64_t device_bytes = 0;  // most in use of the rank's device; 0: not known
 };
 
@@ -82,15 +82,17 @@ struct Summary {
   std::string tuning_hash;  // of the algorithms in force; "" where there is nothing to tune
   std::vector<PlanStage> plan_stages;
   StepCounters counters;  // of rank 0, over all steps of the run
-  int64_t resident_before_arena = 0, resident_peak = 0;
+  std::optional<int64_t> resident_before_arena, resident_peak;
   int64_t world = 1;
   bool peer_memory = false;  // whether gathers and reductions went over peers' memory
-  double seconds = 0;
+  std::optional<double> seconds;
   RunFigures predicted, measured;
-  SaveTotals saves;
+  std::optional<SaveTotals> saves;
   int64_t lower_bound_bytes = 0;  // of the training plan's arena
   std::string machine;            // that the prediction is for
+  std::string rebuilt_from;       // checkpoint; "": written by the call that ended the run
 };
+bool HasSummary(const std::string& run_dir);
 void WriteSummary(const std::string& run_dir, const Summary& summary);
 
 }  // namespace millrace

@@ -37,7 +37,7 @@ PlanReport PredictRun(const Session& session, const Machine& machine) {
 int64_t PredictGraphLaunches(const Session& session, int64_t steps, bool captured) {
   const bool captures = session.device().captures();
   // Walked eagerly, so that every op can be watched.
-  if (session.config().execution.checked && !captures) return 0;
+  if (session.config().execution.checked) return 0;
   const int64_t replayed = captures && !captured ? std::max<int64_t>(steps - 1, 0) : steps;
   switch (GraphModeOf(session.config())) {
     case GraphMode::kStep:

@@ -97,24 +97,17 @@ Session::Session(const Config& config, const Environment& environment, const Ses
                  run_.layout.mesh.shard == 1 || comms_->shard_gather().RoundsInGathers(),
              "sharding.downcast is in_gather, but gathers go over NCCL, which does not round: "
              "allowed are per_gather, after_update and after_gather, or execution.peer_memory=on");
-  // One plan on all ranks, or nothing runs.
-  std::string plan_hashes;
-  for (const auto* plan : {&run_.plans.train, &run_.plans.eval, &run_.plans.generate})
-    if (*plan) plan_hashes += PlanHash(**plan) + " ";
-  const std::vector<std::string> hashes = comms_->world().HostAllGather(plan_hashes);
-  for (size_t r = 0; r < hashes.size(); ++r)
-    MR_REQUIRE(
-        ErrorCode::kConfig, hashes[r] == plan_hashes,
-        "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or builds",
-        comms_->world().rank(), plan_hashes, r, hashes[r]);
   StartWatchdog(environment);
   const PhaseScope phase = Phase(RunPhase::kSettingUp);
-  if (environment.tune) tuning_ = environment.tune(run_, config, comms_->world());
+  if (environment.tuner && config.execution.tune) Tune(environment, parts);
   memory_.before_arena = MemoryBytes(*device_);
   engine_ = std::make_unique<Engine>(
       ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get(), ranges_},
       run_.layout, run_.plans, EngineOptionsOf(config, environment));
   memory_.ready = MemoryBytes(*device_);
+  std::string plan_hashes;
+  for (const auto* plan : {&run_.plans.train, &run_.plans.eval, &run_.plans.generate})
+    if (*plan) plan_hashes += PlanHash(**plan) + " ";
   log_->Write(
       LogLevel::kDebug, LogScope::kThisRank,
       fmt::format(
@@ -124,6 +117,18 @@ Session::Session(const Config& config, const Environment& environment, const Ses
 
 Session::~Session() {
   if (marks_) marks_->Enter(RunPhase::kEnding, 0);
+}
+
+void Session::Tune(const Environment& environment, const SessionParts& parts) {
+  TuningRequest request;
+  request.config = &config_;
+  request.train = run_.plans.train ? &*run_.plans.train : nullptr;
+  request.say = [this](const std::string& text) { log_->Warning(LogScope::kThisRank, text); };
+  if (rank() == 0 && config_.checkpoint.resume != CheckpointConfig::Resume::kNever)
+    request.saved = ReadSavedTuning(config_.run.dir);
+  // A model that was imported has not been trained yet.
+  request.goes_on = parts.goes_on && request.saved && request.saved->step > 0;
+  tuning_ = ChooseTuning(*environment.tuner, request, comms_->world());
 }
 
 void Session::StartWatchdog(const Environment& environment) {

@@ -16,6 +16,7 @@
 
 #include "runtime/api/assemble.h"
 #include "runtime/api/run_environment.h"
+#include "runtime/api/tuning.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/exec/batcher.h"
@@ -34,10 +35,7 @@ struct Environment {
   ProfilerRanges* ranges = nullptr;  // null: no profiler listens
   // Whether the factory's communicators gather and reduce over peers' memory.
   bool peer_memory = false;
-  // Called once, before the engine is made and any op is issued: chooses the algorithms of the
-  // plans' ops, the same on all ranks (a collective), and returns what tells one choice from
-  // another. Null: nothing to choose.
-  std::function<std::string(const AssembledRun&, const Config&, Communicator& world)> tune;
+  std::optional<Tuner> tuner;  // none: nothing to choose
   // Ends the whole job, on the watchdog's thread, with what it has to say
   // (exec/watchdog.h). Null: no watchdog.
   std::function<void(const std::string& verdict)> on_stall;
@@ -50,6 +48,9 @@ struct Environment {
 struct SessionParts {
   PlanSelection plans;
   bool data = true;  // open the data source
+  // Training will go on from run.dir's newest checkpoint, if there is one: the session measures no
+  // algorithms then.
+  bool goes_on = false;
 };
 
 struct SamplingOptions {
@@ -79,8 +80,9 @@ class Session {
   // Fresh weights: model.init_from, or the generator with train.seed.
   void InitWeights();
 
-  // Of the algorithms that the environment chose; "" where there was nothing to choose.
-  const std::string& tuning() const { return tuning_; }
+  // Of the algorithms in force; "" where there was nothing to choose. The same on all ranks.
+  const std::string& tuning() const { return tuning_.hash; }
+  const std::string& tuning_table() const { return tuning_.table; }  // RunIdentity::tuning
   // As the environment's.
   bool peer_memory() const { return peer_memory_; }
   RunEnvironment Describe() const { return describe_ ? describe_() : RunEnvironment(); }
@@ -107,6 +109,7 @@ class Session {
                                 const SamplingOptions& sampling);
 
  private:
+  void Tune(const Environment& environment, const SessionParts& parts);
   void StartWatchdog(const Environment& environment);
 
   Config config_;
@@ -119,7 +122,7 @@ class Session {
   AssembledRun run_;
   std::unique_ptr<ProgressMarks> marks_;
   std::unique_ptr<Watchdog> watchdog_;  // watches until the engine has gone
-  std::string tuning_;
+  ChosenTuning tuning_;
   MemoryMarks memory_;
   DataSplit data_;
   std::unique_ptr<Batcher> batcher_;

@@ -12,6 +12,7 @@
 #include "runtime/api/bad_step.h"
 #include "runtime/api/call_record.h"
 #include "runtime/api/metrics.h"
+#include "runtime/api/rebuilt_summary.h"
 #include "runtime/api/roll_back_log.h"
 #include "runtime/api/run_environment.h"
 #include "runtime/api/run_folder.h"
@@ -60,6 +61,7 @@ class Loop {
        TrainObserver& observer)
       : session_(session),
         config_(session.config()),
+        machine_(options.machine),
         origin_(options.origin),
         metrics_server_(options.metrics_server),
         files_(options.files != nullptr ? *options.files : FileSystem::Posix()),
@@ -155,7 +157,11 @@ class Loop {
     }
     record_.Describe(result_);
     result_.complete_before = goes_on && result_.first_step >= config_.train.steps;
-    if (result_.complete_before) return;
+    if (result_.complete_before) {
+      const std::string said = WriteMissingSummary(session_, machine_, *resumed);
+      if (!said.empty()) Report([&] { observer_.OnWarning(said); });
+      return;
+    }
     if (goes_on)
       RestoreGuard(
           resumed->progress.state);  // a log that cannot be read ends it before a file changes
@@ -465,6 +471,7 @@ class Loop {
 
   Session& session_;
   const Config& config_;
+  const Machine machine_;
   const std::map<std::string, std::string> origin_;
   MetricsServer* const metrics_server_;
   FileSystem& files_;
@@ -494,8 +501,8 @@ class Loop {
 
 RunIdentity IdentityOf(const Session& session) {
   const Config& config = session.config();
-  RunIdentity identity{ModelIdentity(config), "", config.data.shuffle_seed, 0,
-                       ConfigToJson(config)};
+  RunIdentity identity{ModelIdentity(config), "", config.data.shuffle_seed, 0, ConfigToJson(config),
+                       session.tuning_table()};
   if (session.has_data()) {
     identity.data_fingerprint = session.DataFingerprint();
     identity.global_batch = session.batcher().layout().GlobalBatch();

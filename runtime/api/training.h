@@ -57,8 +57,9 @@ class TrainObserver {
 struct TrainResult {
   int64_t first_step = 0;  // where this call began
   int64_t last_step = 0;   // steps done in all
-  bool complete_before =
-      false;               // train.steps were done already: nothing was trained, no file changed
+  // train.steps were done already: nothing was trained, and no file changed but a summary.json that
+  // was missing (rebuilt_summary.h).
+  bool complete_before = false;
   bool preempted = false;  // stopped on request, state saved
   // Training loss of the first and last step of this call; none where a
   // roll-back has undone all of them.

@@ -247,8 +247,14 @@ std::vector<Key> MakeKeys() {
 
       KEY(execution.backend, any,
           "`auto`: cuda where it is built in and a GPU is present, else cpu."),
-      KEY(execution.graph, any, "Record and replay the whole step, each microbatch, or nothing."),
-      KEY(execution.checked, any, "Poison freed memory and verify addresses. Slower, same bits."),
+      KEY(execution.graph, any,
+          "Record and replay the whole step, each forward, backward and update by itself "
+          "(`microbatch`), or nothing. `microbatch` joins all streams at each graph's end: what "
+          "one of them gathers or reduces never runs beside the next. The bits are the same."),
+      KEY(execution.checked, any,
+          "Poison freed memory and stop (73) at the first op that makes a value that is not "
+          "finite. Checked walks op by op, on every backend; `execution.graph` is not used. Slower, "
+          "same bits."),
       KEY(execution.deterministic, any,
           "Forbid kernels whose bits depend on timing. The CPU has none."),
       KEY(execution.overlap_weight_gradients, any,
@@ -257,11 +263,16 @@ std::vector<Key> MakeKeys() {
           "products leave room for others."),
       KEY(execution.tune, any,
           "Measure the GPU library's algorithms for the plan's products and take the fastest, "
-          "once: what was measured is kept in `execution.tuning_file`. false: the library's first "
+          "once, when a run begins: what was measured is kept in `execution.tuning_file` and in "
+          "each checkpoint, and a run that goes on takes the checkpoint's. Products of matrices "
+          "alone are tuned; collectives and attention are not. false: the library's first "
           "suggestions."),
       KEY(execution.tuning_file, any,
           "Algorithms to use, and where newly measured ones go; runs that share it have the same "
           "bits. null: `tuning.json` in `run.dir`."),
+      KEY(execution.retune, any,
+          "Measure everything again, also where a run goes on: it gets other bits. The old file "
+          "stays as `<file>.old`. For one call."),
       KEY(execution.programmatic_launch, any,
           "Set a kernel of a graph up before the one ahead of it is complete: as soon as that "
           "one's blocks end, or begin. The bits are the same."),

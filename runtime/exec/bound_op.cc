@@ -49,6 +49,19 @@ std::string MovedOperand(const BoundOp& then, const BoundOp& now) {
   return moved;
 }
 
+Communicator& CommOf(const CommSet& comms, AxisGroup group, CommPurpose purpose) {
+  switch (group) {
+    case AxisGroup::kShard:
+      return purpose == CommPurpose::kGather ? comms.shard_gather() : comms.shard_reduce();
+    case AxisGroup::kReplicate:
+      return comms.replicate_reduce();
+    case AxisGroup::kWorld:
+      return comms.world();
+  }
+  MR_CHECK(false, "unknown axis group {}", static_cast<int>(group));
+  return comms.world();
+}
+
 namespace {
 
 struct Runner {
@@ -58,16 +71,7 @@ struct Runner {
   Stream& stream;
 
   Communicator& Group(AxisGroup group, CommPurpose purpose) const {
-    switch (group) {
-      case AxisGroup::kShard:
-        return purpose == CommPurpose::kGather ? comms.shard_gather() : comms.shard_reduce();
-      case AxisGroup::kReplicate:
-        return comms.replicate_reduce();
-      case AxisGroup::kWorld:
-        return comms.world();
-    }
-    MR_CHECK(false, "unknown axis group {}", static_cast<int>(group));
-    return comms.world();
+    return CommOf(comms, group, purpose);
   }
 
   void operator()(const EmbedOp<TensorView>& op) const { kernels.embed(op, stream); }

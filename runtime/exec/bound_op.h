@@ -60,6 +60,9 @@ struct KernelCounters {
 // when all are where they were. Both are bindings of one op.
 std::string MovedOperand(const BoundOp& then, const BoundOp& now);
 
+// The communicator that a collective of this group and purpose goes to.
+Communicator& CommOf(const CommSet& comms, AxisGroup group, CommPurpose purpose);
+
 // Issues one op on `stream`; a collective goes to the communicator of its group and purpose.
 void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters,
            Stream& stream);

@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/exec/checked_memory.h"
+#include "runtime/exec/plan_agreement.h"
 #include "runtime/plan/param_init.h"
 
 namespace millrace {
@@ -44,11 +45,11 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
       options_(options),
       executor_(context) {
   int64_t bytes = 0;
-  for (const auto* plan : {&plans_.train, &plans_.eval, &plans_.generate}) {
-    if (!*plan) continue;
-    CheckSameState(AnyPlan(), **plan);
-    bytes = std::max(bytes, (*plan)->arena_bytes);
+  for (const StepPlan* plan : Plans()) {
+    CheckSameState(AnyPlan(), *plan);
+    bytes = std::max(bytes, plan->arena_bytes);
   }
+  RequireSamePlans(*context_.comms, layout_, Plans());
   arena_ = context_.comms->AllocateArena(*context_.device, bytes, "arena");
   context_.comms->RegisterMemory(arena_->data(), bytes);
   context_.comms->Connect();
@@ -57,14 +58,44 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
       WriteShard(kind, FlatId{static_cast<int32_t>(f)},
                  std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
   WriteScalars(FreshScalars());
-  // A graph's ops cannot be watched one by one; there the addresses are
-  // checked at each launch instead.
-  if (options_.checked && (options_.graph == GraphMode::kOff || !context_.device->captures()))
+  if (plans_.train) AllocateInFlight(*plans_.train);
+  if (options_.checked)
     observer_ = std::make_unique<CheckedMemory>(
         layout_.mesh, context_.comms->world().rank(),
         context_.device->captures()
             ? ArenaView(arena_->data(), *context_.device, executor_.stream(StreamId::kCompute))
             : ArenaView(arena_->data()));
+  else if (options_.graph != GraphMode::kOff && !options_.adversary_seed)
+    Record();
+}
+
+void Engine::AllocateInFlight(const StepPlan& plan) {
+  Device& device = *context_.device;
+  const int64_t bytes = ViewOf(plan, plan.state.tokens).bytes() / 2;
+  for (InFlight& slot : in_flight_)
+    slot = {device.AllocateHost(bytes, "tokens of a step in flight"),
+            device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
+            device.AllocateHost(sizeof(StepScalars), "results of a step in flight"),
+            device.MakeTimedEvent(), device.MakeTimedEvent()};
+}
+
+void Engine::Record() {
+  std::string offsets;
+  const auto record = [&](const std::optional<StepPlan>& plan,
+                          std::unique_ptr<RecordedStep>& recorded) {
+    if (!plan) return;
+    recorded =
+        std::make_unique<RecordedStep>(executor_, BindingOf(*plan), plan->schedule, options_.graph);
+    offsets += fmt::format("{} {} ", Name(plan->kind), recorded->OffsetsHash());
+  };
+  record(plans_.train, train_recorded_);
+  record(plans_.eval, eval_recorded_);
+  record(plans_.generate, generate_recorded_);
+  const std::vector<std::string> all = context_.comms->world().HostAllGather(offsets);
+  for (size_t r = 0; r < all.size(); ++r)
+    MR_CHECK(all[r] == all[0],
+             "rank {} has bound its operands at other offsets of its arena than rank 0: {}and {}",
+             r, all[r], all[0]);
 }
 
 // What is in flight reads and writes memory that is about to go.
@@ -84,12 +115,15 @@ Engine::~Engine() {
 
 int64_t Engine::arena_bytes() const { return arena_->bytes(); }
 
-const StepPlan& Engine::AnyPlan() const {
+std::vector<const StepPlan*> Engine::Plans() const {
+  std::vector<const StepPlan*> plans;
   for (const auto* plan : {&plans_.train, &plans_.eval, &plans_.generate})
-    if (*plan) return **plan;
-  MR_CHECK(false, "an engine needs at least one plan");
-  return *plans_.train;
+    if (*plan) plans.push_back(&**plan);
+  MR_CHECK(!plans.empty(), "an engine needs at least one plan");
+  return plans;
 }
+
+const StepPlan& Engine::AnyPlan() const { return *Plans().front(); }
 
 Binding Engine::BindingOf(const StepPlan& plan) const {
   const int rank = context_.comms->world().rank();
@@ -238,8 +272,7 @@ void Engine::IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& 
   if (!list)
     list = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph,
                                           around);
-  if (options_.checked) list->CheckAddresses(BindingOf(plan));
-  list->Replay();
+  list->Replay(BindingOf(plan));
 }
 
 StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
@@ -262,11 +295,6 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   Device& device = *context_.device;
   Stream& compute = executor_.stream(StreamId::kCompute);
   InFlight& slot = SlotOf(enqueued_);
-  if (!slot.done)
-    slot = {device.AllocateHost(bytes, "tokens of a step in flight"),
-            device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
-            device.AllocateHost(sizeof(StepScalars), "results of a step in flight"),
-            device.MakeTimedEvent(), device.MakeTimedEvent()};
   slot.follows = steps_in_flight() > 0;
   if (!slot.follows) compute.Record(*slot.begun);
   StepScalars scalars{};

@@ -34,9 +34,8 @@ struct StepCounters {
 
 struct EngineOptions {
   GraphMode graph = GraphMode::kStep;
-  // Poison freed bytes and find the first non-finite value, walking the plan eagerly. On a
-  // device that captures and with a graph: check instead that every captured address is still
-  // the plan's, at each launch.
+  // Poison freed bytes and find the first non-finite value: every plan is walked op by op, on every
+  // device, and `graph` is not used. The same bits.
   bool checked = false;
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
 };
@@ -59,8 +58,11 @@ struct Injection {
 
 class Engine {
  public:
-  // Allocates the arena of the largest plan. `layout` and the plans must
-  // belong together (same state).
+  // Allocates the arena of the largest plan, and all else that steps use of host memory and of the
+  // device's. `layout` and the plans must belong together (same state). A collective; before any of
+  // that, Error(kConfig) unless all ranks plan the same (plan_agreement.h). What is recorded is
+  // bound here, and Error(kInternal) names a rank whose operands lie at other offsets of its arena
+  // than rank 0's.
   Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans,
          const EngineOptions& options);
   ~Engine();
@@ -97,7 +99,7 @@ class Engine {
 
   // Whether training steps are graphs that the device replays.
   bool replays() const {
-    return context_.device->captures() && options_.graph != GraphMode::kOff &&
+    return context_.device->captures() && options_.graph != GraphMode::kOff && !options_.checked &&
            !options_.adversary_seed;
   }
   // Training steps from now on replay graphs of their own, which are captured around `observer`:
@@ -138,14 +140,16 @@ class Engine {
   void LogOrder() { executor_.LogOrder(); }
   const OrderLog* order() const { return executor_.order(); }  // null: not logged
 
-  // The training step's, once it is recorded; else null.
+  // The training step's; null where steps are walked.
   const RecordedStep* recorded_step() const { return train_recorded_.get(); }
 
   const StepCounters& counters() const { return counters_; }
   void SetCounters(const StepCounters& counters) { counters_ = counters; }
 
  private:
-  struct PlanRun;  // a plan with its recorded schedule
+  std::vector<const StepPlan*> Plans() const;
+  void AllocateInFlight(const StepPlan& plan);
+  void Record();
   TensorView ViewOf(const StepPlan& plan, const View& view) const;
   const StepPlan& AnyPlan() const;
   void RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule);
@@ -166,7 +170,7 @@ class Engine {
 
   ExecutorContext context_;
   ShardLayout layout_;
-  EnginePlans plans_;
+  const EnginePlans plans_;  // const: what was bound stays where the plan has it
   EngineOptions options_;
   std::unique_ptr<DeviceBuffer> arena_;
   Executor executor_;

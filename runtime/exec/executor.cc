@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "runtime/base/error.h"
+#include "runtime/data/hash.h"
 
 namespace millrace {
 namespace {
@@ -225,7 +226,11 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
 RecordedStep::RecordedStep(Executor& executor, const Binding& binding,
                            const std::vector<Entry>& schedule, GraphMode mode,
                            CaptureObserver* observer)
-    : executor_(executor), plan_(*binding.plan), observer_(observer), schedule_(schedule) {
+    : executor_(executor),
+      plan_(*binding.plan),
+      bound_(binding),
+      observer_(observer),
+      schedule_(schedule) {
   MR_CHECK(mode != GraphMode::kOff, "nothing is recorded with execution.graph=off");
   if (ProfilerRanges* const ranges = executor_.context_.ranges; ranges != nullptr) {
     capture_range_ = ranges->Register("capture of a graph");
@@ -292,35 +297,91 @@ void RecordedStep::Capture(Section& section) {
   const int64_t marks = executor_.enqueued_marks_;
   const RangeScope range(executor_.context_.ranges, capture_range_);
   device.BeginCapture(compute);
-  IssueAll(section, observer_);
+  try {
+    IssueAll(section, observer_);
+  } catch (...) {
+    // The streams leave the capture; what went wrong is what is said.
+    try {
+      device.EndCapture(compute);
+    } catch (const Error&) {
+    }
+    throw;
+  }
   section.graph = device.EndCapture(compute);
   section.kernels = executor_.kernel_counters_ - kernels;
   section.comm = executor_.comm_counters() - comm;
   mark_nodes_ += executor_.enqueued_marks_ - marks;
 }
 
-void RecordedStep::Replay() {
-  const bool captures = executor_.context_.device->captures();
-  for (Section& section : sections_) {
-    if (!captures || !section.issued) {
-      IssueAll(section, nullptr);
-      section.issued = true;
-      launches_ += captures ? 0 : 1;
-      continue;
-    }
-    if (section.graph) {
-      executor_.kernel_counters_ += section.kernels;
-      executor_.replayed_ += section.comm;
-      if (executor_.order_)
-        for (const Issue& issue : section.issues)
-          if (issue.mark.collective) executor_.Log(issue.op, issue.mark);
-    } else {
-      Capture(section);  // counts what it issues, once: for the launch that follows
-    }
-    const RangeScope range(executor_.context_.ranges, launch_range_);
-    section.graph->Launch(executor_.stream(StreamId::kCompute));
-    ++launches_;
+// Runs `step` on every rank, or where one fails, ends all of them with its words.
+void RecordedStep::RequireAll(const std::string& what, const std::function<void()>& step) {
+  // The code as one letter, and the words. Empty: it went well.
+  std::string failure;
+  const auto failed = [&](ErrorCode code, const std::string& words) {
+    failure = static_cast<char>('a' + static_cast<int>(code)) + words;
+  };
+  try {
+    step();
+  } catch (const Error& error) {
+    failed(error.code(), error.what());
+  } catch (const std::exception& error) {
+    failed(ErrorCode::kInternal, error.what());
   }
+  const std::vector<std::string> all = executor_.context_.comms->world().HostAllGather(failure);
+  for (size_t r = 0; r < all.size(); ++r)
+    MR_REQUIRE(static_cast<ErrorCode>(all[r].empty() ? 0 : all[r][0] - 'a'), all[r].empty(),
+               "rank {} {} the recorded {} step: {}. No rank goes on (execution.graph=off runs "
+               "without graphs)",
+               r, what, Name(plan_.kind), all[r].substr(1));
+}
+
+void RecordedStep::CaptureTogether(const Binding& now) {
+  // What is still on the device was issued, not captured: it is done before anybody captures, on
+  // all ranks, so that no rank waits in a collective for one that builds its graph.
+  RequireAll("is not ready to capture", [&] {
+    executor_.Sync();
+    CheckAddresses(now);
+  });
+  RequireAll("cannot capture", [&] {
+    if (!executor_.context_.device->captures()) return;
+    for (Section& section : sections_) Capture(section);
+  });
+}
+
+void RecordedStep::Launch(const Section& section, bool counted) {
+  if (!section.graph) {
+    IssueAll(section, nullptr);
+    ++launches_;
+    return;
+  }
+  if (!counted) {
+    executor_.kernel_counters_ += section.kernels;
+    executor_.replayed_ += section.comm;
+    if (executor_.order_)
+      for (const Issue& issue : section.issues)
+        if (issue.mark.collective) executor_.Log(issue.op, issue.mark);
+  }
+  const RangeScope range(executor_.context_.ranges, launch_range_);
+  section.graph->Launch(executor_.stream(StreamId::kCompute));
+  ++launches_;
+}
+
+void RecordedStep::Replay(const Binding& now) {
+  MR_CHECK(now.plan == bound_.plan && now.arena == bound_.arena,
+           "the recorded {} step was bound to an arena at {}, which is now at {}", Name(plan_.kind),
+           static_cast<const void*>(bound_.arena), static_cast<const void*>(now.arena));
+  const bool captures = executor_.context_.device->captures();
+  if (!issued_) {
+    for (const Section& section : sections_) IssueAll(section, nullptr);
+    launches_ += captures ? 0 : static_cast<int64_t>(sections_.size());
+    issued_ = true;
+    return;
+  }
+  // A capture counts what it issues, once: for the launch that follows.
+  const bool counted = !captured_ && captures;
+  if (!captured_) CaptureTogether(now);
+  captured_ = true;
+  for (const Section& section : sections_) Launch(section, counted);
 }
 
 void RecordedStep::CheckAddresses(const Binding& binding) const {
@@ -333,6 +394,34 @@ void RecordedStep::CheckAddresses(const Binding& binding) const {
           issue.op, BindOp(binding, op.op, body.begin + issue.index, entry.microbatch));
       MR_CHECK(moved.empty(), "op {} of body {}: {}", op.label, body.name, moved);
     }
+}
+
+std::string RecordedStep::OffsetsHash() const {
+  Hasher128 hash;
+  for (const Section& section : sections_)
+    for (const Issue& issue : section.issues) {
+      std::vector<int64_t> offsets;  // of the operands, in order; -1: absent
+      std::visit(
+          [&]<template <class> class Op>(const Op<TensorView>& op) {
+            Op<TensorView>::Visit(op, [&](const TensorView& view, Access, std::string_view) {
+              offsets.push_back(view.data != nullptr ? view.data - bound_.arena : -1);
+            });
+          },
+          issue.op);
+      auto offset = offsets.begin();
+      std::visit(
+          [&]<template <class> class Op>(const Op<View>& op) {
+            Op<View>::Visit(op, [&](const View& view, Access, std::string_view) {
+              const int rank =
+                  view.rank_axis == AxisGroup::kShard ? bound_.shard_rank : bound_.world_rank;
+              if (view) *offset -= rank * view.rank_stride * Bytes(view.layout.dtype);
+              ++offset;
+            });
+          },
+          OpOf(issue).op);
+      hash.Update(offsets.data(), static_cast<int64_t>(offsets.size() * sizeof offsets[0]));
+    }
+  return hash.Hex();
 }
 
 int64_t RecordedStep::nodes() const {

@@ -120,7 +120,10 @@ enum class GraphMode { kStep, kMicrobatch, kOff };
 //
 // Capture  The first replay issues the ops: it is a step like any other, and all that libraries
 //          load or build at first use is then there. The second captures the same list at the same
-//          addresses; from then on a replay is a launch.
+//          addresses; from then on a replay is a launch. A host device has the same second replay
+//          but for the capture itself.
+// Ranks    All capture or none. Before a capture every rank waits for its device and says whether
+//          it is ready; after it, whether it has captured. Replays of a list are collective.
 class RecordedStep {
  public:
   // `executor`, `observer` and what `binding` names outlive this object.
@@ -128,11 +131,18 @@ class RecordedStep {
                GraphMode mode, CaptureObserver* observer = nullptr);
   ~RecordedStep();
 
-  void Replay();
+  // `now`: where the plan is bound now. Errors: kInternal, naming both addresses, when the arena is
+  // not where the list was bound; when a rank is not ready or its capture fails, the same error on
+  // all ranks, which names that rank and its cause, and nothing is launched.
+  void Replay(const Binding& now);
   // Throws Error(kInternal) naming the op, the operand and both addresses unless
   // `binding` puts every operand where the recorded list has it: a graph would go on
   // reading and writing the old place.
   void CheckAddresses(const Binding& binding) const;
+  // XXH3-128 of where every operand of the list lies, in the arena and less this rank's part of a
+  // rank stride: equal on all ranks of a run.
+  std::string OffsetsHash() const;
+  bool issued() const { return issued_; }  // has been replayed
   int64_t launches() const {
     return launches_;
   }                       // since construction; on a host device, lists issued
@@ -157,22 +167,26 @@ class RecordedStep {
   };
   struct Section {
     std::vector<Issue> issues;
-    bool issued = false;
     std::unique_ptr<Graph> graph;
     KernelCounters kernels;  // counted while the graph was captured: what one launch moves
     CommCounters comm;
   };
   void IssueAll(const Section& section, CaptureObserver* observer);
   const PlanOp& OpOf(const Issue& issue) const;
+  void CaptureTogether(const Binding& now);
   void Capture(Section& section);
   std::string DotOf(const Section& section) const;
+  void Launch(const Section& section, bool counted);
+  void RequireAll(const std::string& what, const std::function<void()>& step);
 
   Executor& executor_;
   const StepPlan& plan_;
+  const Binding bound_;
   CaptureObserver* const observer_;
   const std::vector<Entry> schedule_;
   std::vector<Section> sections_;
   RangeName capture_range_ = {}, launch_range_ = {};  // where somebody listens
+  bool issued_ = false, captured_ = false;
   int64_t launches_ = 0, mark_nodes_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "kernels/ops/tuning.h"
 #include "runtime/base/error.h"
 #include "runtime/data/checkpoint_reader.h"
 #include "runtime/data/checkpoint_store.h"
@@ -126,12 +127,25 @@ class SavedTensors {
   std::map<std::string, Place> places_;
 };
 
+std::string TuningOf(const nlohmann::json& user) {
+  const auto tuning = user.find("tuning");
+  return tuning != user.end() && tuning->is_object() ? tuning->dump() : std::string();
+}
+
+// Of what decides results, not of the times; "" where nothing is tuned.
+std::string TuningHash(const std::string& text, const std::string& origin) {
+  if (text.empty()) return "";
+  const TuningTable table = TuningTable::FromText(text, origin);
+  return table.matmuls.empty() ? "" : table.Hash();
+}
+
 // Loads a verified checkpoint, with what is worth saying.
 ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIdentity& identity) {
   CheckpointReader reader(folder);
   ResumedRun resumed;
   resumed.progress.step = reader.manifest().step;
   resumed.path = folder;
+  resumed.world = reader.manifest().world;
   std::vector<std::string>& changes = resumed.changes;
   // The manifest has sorted the keys; ordered_json would compare their order.
   const nlohmann::json user = nlohmann::json::parse(reader.manifest().user);
@@ -169,6 +183,16 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   scalars.adam_t = user.at("adam_t").get<int64_t>();
   scalars.skipped = user.at("skipped").get<int64_t>();
   engine.WriteScalars(scalars);
+  if (user.contains("tuning")) {
+    const std::string then = TuningHash(TuningOf(user), folder);
+    const std::string now = TuningHash(identity.tuning, "this run's tuning");
+    const auto words = [](const std::string& hash) {
+      return hash.empty() ? std::string("the library's own choice") : "algorithms " + hash;
+    };
+    if (then != now)
+      changes.push_back(fmt::format("{} was trained with {}, and now there are {}: the bits change",
+                                    folder, words(then), words(now)));
+  }
   resumed.progress.samples = user.at("samples").get<int64_t>();
   resumed.progress.state = user.value("state", nlohmann::json::object()).dump();
   if (user.at("data_fingerprint") == "")
@@ -297,6 +321,15 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
   ResumedRun nothing;
   nothing.warnings = warnings;
   return nothing;
+}
+
+std::optional<SavedTuning> ReadSavedTuning(const std::string& run_dir) {
+  for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir))) {
+    if (!entry.usable()) continue;
+    const nlohmann::json user = nlohmann::json::parse(entry.manifest->user);
+    return SavedTuning{entry.folder, entry.manifest->step, user.contains("tuning"), TuningOf(user)};
+  }
+  return std::nullopt;
 }
 
 ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,

@@ -29,7 +29,21 @@ struct RunIdentity {
   int64_t shuffle_seed = 0;
   int64_t global_batch = 0;  // another value: warning
   std::string config;        // JSON text of the whole configuration, for `inspect`
+  // TuningTable::ToText of the algorithms in force; "": nothing is tuned. Others: warning, the bits
+  // change.
+  std::string tuning = {};
 };
+
+// What a checkpoint says of the algorithms that it was trained with.
+struct SavedTuning {
+  std::string checkpoint;  // its folder
+  int64_t step = 0;
+  bool recorded = false;  // false: saved by a version that did not
+  std::string table;      // as RunIdentity::tuning
+};
+// Of run_dir's newest checkpoint that looks usable; none where there is none. Not a collective;
+// nothing is moved.
+std::optional<SavedTuning> ReadSavedTuning(const std::string& run_dir);
 
 // How far a run is.
 struct RunProgress {
@@ -42,6 +56,7 @@ struct RunProgress {
 struct ResumedRun {
   RunProgress progress;
   std::string path;                   // "": nothing was loaded, but there is something to say
+  int64_t world = 0;                  // ranks that saved it
   std::vector<std::string> warnings;  // checkpoints put aside, and why
   std::vector<std::string> changes;   // what is not as it was saved: data, world, layout
 };

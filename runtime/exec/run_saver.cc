@@ -144,6 +144,7 @@ std::string RunSaver::ManifestUser() const {
               {"adam_t", scalars_.adam_t},
               {"skipped", scalars_.skipped},
               {"eval_loss", judged ? Json(*eval_loss_) : Json(nullptr)},
+              {"tuning", identity_.tuning.empty() ? Json(nullptr) : Json::parse(identity_.tuning)},
               {"data_fingerprint", identity_.data_fingerprint},
               {"shuffle_seed", identity_.shuffle_seed},
               {"global_batch", identity_.global_batch},

@@ -50,6 +50,18 @@ class Train(CliTest):
         self.expect_line(outcome.out, '^sample:$')
         self.assertEqual(outcome.err, '')
 
+    def test_what_a_way_of_executing_means_is_said_by_the_plan_and_at_the_start(self):
+        config, _ = self.config(train={'steps': 2})
+        for sets, note in ((['execution.graph=microbatch'], 'execution.graph=microbatch joins all streams at each graph\'s end'),
+                           (['execution.graph=microbatch', 'execution.checked=true'],
+                            'execution.checked walks op by op; execution.graph is not used'), ([], '')):
+            sets = [word for value in sets for word in ('--set', value)]
+            for verb in (['plan', config, '--world', '1'], ['train', config, '--set', 'checkpoint.resume=never']):
+                outcome = self.expect(millrace(*verb, *sets), OK)
+                for said in ('joins all streams', 'walks op by op'):
+                    self.assertEqual(said in outcome.out, said in note, outcome)
+                self.assertIn(note, outcome.out)
+
     def test_a_killed_call_leaves_no_summary_of_the_call_before(self):
         config, run = self.config(train={'steps': 4}, checkpoint={'every': 4})
         self.expect(millrace('train', config), OK)
@@ -191,6 +203,75 @@ class Train(CliTest):
             self.assertEqual(self.status_steps(outcome.out), [])
             self.assertNotIn('resuming', outcome.out)
             self.assertEqual(files_of(run.path), before)
+
+    # Of a summary that is written later: what only the call that trained knew.
+    LOST = ('eval_before', 'seconds', 'resident_before_arena_bytes', 'saves')
+
+    def expect_rebuilt(self, summary, original, lost):
+        """`summary` says what `original` said, but for `lost`, and memory that the process took after its last step."""
+        self.assertEqual(list(summary), list(original) + ['rebuilt_from'])
+        self.assertEqual(summary['rebuilt_from'], 'step_00000006')
+        for key in original:
+            if key in lost:
+                self.assertIsNone(summary[key], key)
+            elif key == 'peak_bytes':
+                self.assertTrue(0 < summary[key] <= original[key], key)
+            else:
+                self.assertEqual(summary[key], original[key], key)
+
+    def test_a_complete_run_without_its_summary_gets_it(self):
+        for name, sections in (('eval', {'train': {'eval_every': 4}}), ('plain', {'execution': {'graph': 'microbatch'}})):
+            with self.subTest(name):
+                config, run = self.config(run=name, **sections)
+                self.expect(millrace('train', config, ranks=2), OK)
+                original, before = run.summary(), files_of(run.path)
+                os.remove(run.file('summary.json'))
+                # Another world and another plan have not trained it.
+                for sets, ranks in (((), 1), (('--set', 'memory.prefetch=0'), 2)):
+                    outcome = self.expect(millrace('train', config, *sets, ranks=ranks), OK)
+                    self.expect_line(outcome.err, 'summary.json is missing and cannot be written by this call: ')
+                    self.assertFalse(os.path.exists(run.file('summary.json')))
+                outcome = self.expect(millrace('train', config, ranks=2), OK)
+                self.expect_line(outcome.out, 'is complete: 6 of 6 steps')
+                self.expect_line(outcome.err, 'summary.json was missing: it is written from step_00000006 and metrics.jsonl')
+                self.expect_rebuilt(run.summary(), original, self.LOST)
+                after = files_of(run.path)
+                del before['summary.json'], after['summary.json']
+                self.assertEqual(after, before)
+
+    def test_killed_between_the_last_checkpoint_and_the_summary(self):
+        whole_config, whole = self.config('whole.json', run='whole')
+        self.expect(millrace('train', whole_config, ranks=2), OK)
+        config, run = self.config()
+        # A disk that takes its time: once the last checkpoint has its name, its folder is still to be synced.
+        job = start('train', config, '--set', 'checkpoint.every=0', ranks=2, env={'MILLRACE_INJECT_DISK': '0:slow=700'})
+        wait_until(run.metrics, 'the first step', job=job)
+        victim = rank_pids(self.folder)[0]  # looked for now: it may take longer than the moment lasts
+        wait_until(lambda: os.path.isdir(run.checkpoint(6)), 'the last checkpoint', job=job)
+        os.kill(victim, signal.SIGKILL)
+        self.expect(job.end(), RANK_LOST)
+        self.assertFalse(os.path.exists(run.file('summary.json')))
+        outcome = self.expect(millrace('train', config, '--set', 'checkpoint.every=0', ranks=2), OK)
+        self.expect_line(outcome.out, 'is complete: 6 of 6 steps')
+        self.assertEqual(self.status_steps(outcome.out), [])
+        self.assertEqual(run.hashes(), whole.hashes())
+        for key in ('counters', 'predicted', 'plan_hash', 'plan_stages', 'first_loss', 'last_loss_bits'):
+            self.assertEqual(run.summary()[key], whole.summary()[key], key)
+
+    def test_a_checkpoint_of_an_older_version_is_gone_on_from_bit_for_bit(self):
+        # tests/cli/old_checkpoint: step 4 of this configuration, saved by the program of 2026-11-22, before checkpoints kept tuning.
+        sections = {'model': {'layers': 1, 'd_model': 8, 'ffn': 8, 'seq_len': 8}, 'train': {'steps': 8},
+                    'optimizer': {'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}}, 'checkpoint': {'every': 0}}
+        whole_config, whole = self.config('whole.json', run='whole', **sections)
+        self.expect(millrace('train', whole_config), OK)
+        config, run = self.config(**sections)
+        os.makedirs(run.file('checkpoints'))
+        shutil.copytree('tests/cli/old_checkpoint', run.checkpoint(4))
+        outcome = self.expect(millrace('train', config), OK)
+        self.assertEqual(self.status_steps(outcome.out), [5, 6, 7, 8])
+        self.assertEqual(outcome.err, '')
+        self.assertEqual(run.loss_bits(), whole.loss_bits()[4:])
+        self.assertEqual(run.hashes(), whole.hashes())
 
     def test_an_incomplete_run_goes_on_and_says_where(self):
         # The schedule depends on the steps asked for; a constant rate does not.

@@ -1,6 +1,7 @@
 #include "tests/support/capturing_device.h"
 
 #include <fstream>
+#include <utility>
 
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
@@ -17,21 +18,59 @@ class SpentGraph final : public Graph {
   }
 };
 
+class MovingBuffer final : public DeviceBuffer {
+ public:
+  MovingBuffer(std::unique_ptr<DeviceBuffer> twice, const bool& moved)
+      : twice_(std::move(twice)), moved_(moved) {}
+  std::byte* data() const noexcept override {
+    return twice_->data() + (moved_ ? twice_->bytes() / 2 : 0);
+  }
+  int64_t bytes() const noexcept override { return twice_->bytes() / 2; }
+
+ private:
+  const std::unique_ptr<DeviceBuffer> twice_;
+  const bool& moved_;
+};
+
+class HookedStream final : public Stream {
+ public:
+  HookedStream(std::unique_ptr<Stream> host, std::function<void()> at_sync)
+      : host_(std::move(host)), at_sync_(std::move(at_sync)) {}
+  void Record(Event& event) override { host_->Record(event); }
+  void Wait(const Event& event) override { host_->Wait(event); }
+  void Sync() override {
+    at_sync_();
+    host_->Sync();
+  }
+
+ private:
+  const std::unique_ptr<Stream> host_;
+  const std::function<void()> at_sync_;
+};
+
 class CapturingDevice final : public Device {
  public:
+  explicit CapturingDevice(const DeviceHooks& hooks) : hooks_(hooks) {}
   std::string name() const override { return "capturing host"; }
   int64_t UsedBytes() const override { return 0; }
   std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) override {
-    return host_->Allocate(bytes, label);
+    Told(label);
+    if (hooks_.arena_moved == nullptr) return host_->Allocate(bytes, label);
+    return std::make_unique<MovingBuffer>(host_->Allocate(2 * bytes, label), *hooks_.arena_moved);
   }
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override {
+    Told(label);
     return host_->AllocateHost(bytes, label);
   }
   std::unique_ptr<Stream> MakeStream(const std::string& role) override {
-    return host_->MakeStream(role);
+    if (!hooks_.at_sync) return host_->MakeStream(role);
+    return std::make_unique<HookedStream>(host_->MakeStream(role), hooks_.at_sync);
   }
   std::unique_ptr<Event> MakeEvent() override { return host_->MakeEvent(); }
-  std::unique_ptr<Event> MakeTimedEvent() override { return host_->MakeTimedEvent(); }
+  std::unique_ptr<Event> MakeTimedEvent() override {
+    Told("timed event");
+    return host_->MakeTimedEvent();
+  }
   double MillisecondsBetween(const Event& begin, const Event& end) override {
     return host_->MillisecondsBetween(begin, end);
   }
@@ -59,11 +98,13 @@ class CapturingDevice final : public Device {
   bool captures() const override { return true; }
   void BeginCapture(Stream&) override {
     MR_CHECK(!capturing_, "a capture within a capture");
+    if (hooks_.at_begin_capture) hooks_.at_begin_capture();
     capturing_ = true;
   }
   std::unique_ptr<Graph> EndCapture(Stream&) override {
     MR_CHECK(capturing_, "the end of a capture that was not begun");
     capturing_ = false;
+    if (hooks_.at_end_capture) hooks_.at_end_capture();
     return std::make_unique<SpentGraph>();
   }
   void RecordAtLaunch(Event& event, Stream& stream) override {
@@ -72,12 +113,19 @@ class CapturingDevice final : public Device {
   }
 
  private:
+  void Told(const std::string& label) const {
+    if (hooks_.at_allocation) hooks_.at_allocation(label);
+  }
+
+  const DeviceHooks hooks_;
   const std::unique_ptr<Device> host_ = MakeHostDevice();
   bool capturing_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> MakeCapturingDevice() { return std::make_unique<CapturingDevice>(); }
+std::unique_ptr<Device> MakeCapturingDevice(const DeviceHooks& hooks) {
+  return std::make_unique<CapturingDevice>(hooks);
+}
 
 }  // namespace millrace::test

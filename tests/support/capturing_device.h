@@ -3,14 +3,25 @@
 // a capture, without a GPU.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "runtime/base/device.h"
 
 namespace millrace::test {
 
+// What a test does at certain moments; absent: nothing.
+struct DeviceHooks {
+  std::function<void()> at_begin_capture = {}, at_end_capture = {};  // may throw, as a driver fails
+  std::function<void()> at_sync = {};                                // of a stream; likewise
+  std::function<void(const std::string& label)> at_allocation =
+      {};                             // of either memory, or an event
+  const bool* arena_moved = nullptr;  // once true, buffers of the device lie elsewhere
+};
+
 // Its timed events are recorded by RecordAtLaunch, as a GPU's would be, at the capture instead of
 // at a launch. Error(kInternal): RecordAtLaunch outside a capture.
-std::unique_ptr<Device> MakeCapturingDevice();
+std::unique_ptr<Device> MakeCapturingDevice(const DeviceHooks& hooks = {});
 
 }  // namespace millrace::test

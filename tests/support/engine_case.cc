@@ -12,7 +12,8 @@
 namespace millrace::test {
 
 void RunEngines(const PlanCase& c, const EngineOptions& options,
-                const std::function<void(Engine& engine, int rank)>& fn) {
+                const std::function<void(Engine& engine, int rank)>& fn,
+                const MakeDevice& make_device) {
   PlanCase evaluation = c;
   evaluation.kind = PlanKind::kEval;
   const StepPlan train = PlanOf(c), eval = PlanOf(evaluation);
@@ -20,7 +21,8 @@ void RunEngines(const PlanCase& c, const EngineOptions& options,
   LocalWorld world(c.mesh.world());
   RunRanks(world, [&](CommFactory& factory) {
     CommSet comms(factory, Mesh{c.mesh.replicate, c.mesh.shard}, CommSharing::kSeparate);
-    const std::unique_ptr<Device> device = MakeHostDevice();
+    const std::unique_ptr<Device> device =
+        make_device ? make_device(factory.rank()) : MakeHostDevice();
     Engine engine({device.get(), &CpuKernels(), &comms}, layout, {train, eval, {}}, options);
     engine.InitWeights(1234);
     fn(engine, factory.rank());
@@ -43,28 +45,32 @@ StepScalars TrainStep(Engine& engine, const PlanCase& c, int rank, int64_t step,
                      c.mesh.world() * c.options.accumulate * 2 * c.model.seq_len, injection);
 }
 
-std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t steps) {
+std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t steps,
+                        const MakeDevice& make_device) {
   std::vector<std::string> bits(static_cast<size_t>(c.mesh.world()));
-  RunEngines(c, options, [&](Engine& engine, int rank) {
-    std::string& text = bits[static_cast<size_t>(rank)];
-    for (int64_t step = 0; step < steps; ++step) {
-      const StepScalars scalars = TrainStep(engine, c, rank, step);
-      text += fmt::format("rank {} step {} loss {:x} norm {:x}\n", rank, step,
-                          std::bit_cast<uint64_t>(scalars.loss),
-                          std::bit_cast<uint64_t>(scalars.grad_norm));
-      if (step > 0) continue;
-      std::vector<int32_t> held_out = TokensOf(c, rank, 99);
-      held_out.resize(static_cast<size_t>(2 * (c.model.seq_len + 1)));
-      text += fmt::format("rank {} eval {:x}\n", rank,
-                          std::bit_cast<uint64_t>(engine.EvalLossSum(held_out)));
-    }
-    uint64_t hash = 14695981039346656037ull;
-    for (size_t f = 0; f < engine.layout().flats.size(); ++f)
-      for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
-        for (const float value : engine.ReadShard(kind, FlatId{static_cast<int32_t>(f)}))
-          hash = (hash ^ std::bit_cast<uint32_t>(value)) * 1099511628211ull;
-    text += fmt::format("rank {} state {:x}\n", rank, hash);
-  });
+  RunEngines(
+      c, options,
+      [&](Engine& engine, int rank) {
+        std::string& text = bits[static_cast<size_t>(rank)];
+        for (int64_t step = 0; step < steps; ++step) {
+          const StepScalars scalars = TrainStep(engine, c, rank, step);
+          text += fmt::format("rank {} step {} loss {:x} norm {:x}\n", rank, step,
+                              std::bit_cast<uint64_t>(scalars.loss),
+                              std::bit_cast<uint64_t>(scalars.grad_norm));
+          if (step > 0) continue;
+          std::vector<int32_t> held_out = TokensOf(c, rank, 99);
+          held_out.resize(static_cast<size_t>(2 * (c.model.seq_len + 1)));
+          text += fmt::format("rank {} eval {:x}\n", rank,
+                              std::bit_cast<uint64_t>(engine.EvalLossSum(held_out)));
+        }
+        uint64_t hash = 14695981039346656037ull;
+        for (size_t f = 0; f < engine.layout().flats.size(); ++f)
+          for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
+            for (const float value : engine.ReadShard(kind, FlatId{static_cast<int32_t>(f)}))
+              hash = (hash ^ std::bit_cast<uint32_t>(value)) * 1099511628211ull;
+        text += fmt::format("rank {} state {:x}\n", rank, hash);
+      },
+      make_device);
   std::string all;
   for (const std::string& text : bits) all += text;
   return all;

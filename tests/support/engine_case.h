@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,14 @@
 
 namespace millrace::test {
 
+using MakeDevice = std::function<std::unique_ptr<Device>(int rank)>;
+
 // Calls fn on every rank's thread with a fresh engine over the case's training and evaluation
-// plans; weights initialised.
+// plans; weights initialised. `make_device` (none: host devices): of host memory, which the CPU's
+// kernels work on.
 void RunEngines(const PlanCase& c, const EngineOptions& options,
-                const std::function<void(Engine& engine, int rank)>& fn);
+                const std::function<void(Engine& engine, int rank)>& fn,
+                const MakeDevice& make_device = {});
 
 // Token ids that encode rank, step and index; [accumulate, B, T+1].
 std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step);
@@ -24,6 +29,7 @@ StepScalars TrainStep(Engine& engine, const PlanCase& c, int rank, int64_t step,
 
 // Bits of loss, gradient norm and master weights of every rank after `steps` steps, with an
 // evaluation after the first.
-std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t steps);
+std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t steps,
+                        const MakeDevice& make_device = {});
 
 }  // namespace millrace::test

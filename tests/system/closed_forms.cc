@@ -263,9 +263,8 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
     case ExecutionConfig::Graph::kOff:
       break;
   }
-  // Op by op; where work is captured, checking happens at each launch.
-  if ((config.execution.checked && !TestRanks().captures()) || trial.adversary_seed)
-    e.graph_launches = 0;
+  // Op by op.
+  if (config.execution.checked || trial.adversary_seed) e.graph_launches = 0;
   return e;
 }
 

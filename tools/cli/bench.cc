@@ -126,6 +126,9 @@ int BenchVerb(const BenchArguments& arguments) {
       RequireWritable("--graph-dot", arguments.graph_dot);
     }
     Session session(context.config.config, context.environment, {plans, true});
+    if (context.leader())
+      for (const std::string& note : ExecutionNotes(session.config()))
+        std::cerr << "millrace: " << note << std::endl;
     session.InitWeights();
     RunSteps(session, 0, arguments.warmup);
     const Times times = RunSteps(session, arguments.warmup, arguments.steps);

@@ -112,11 +112,8 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
   rank.environment.traits.device_arena_bytes =
       rank.machine.ArenaBytes(host.world_size(), mesh.shard);
-  rank.environment.tune = [gpu = device.get(), &log](const AssembledRun& run, const Config& config,
-                                                     Communicator& world) {
-    gpu->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);
-    return TuneRun(*gpu, run, config, log, world);
-  };
+  device->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);
+  rank.environment.tuner = MakeTuner(*device);
   rank.device = std::move(device);
   return rank;
 }

@@ -54,6 +54,7 @@ void PrintBegin(const Session& session) {
                            session.world(), session.world() == 1 ? "rank" : "ranks",
                            session.DataDescription(), session.config().run.dir)
             << std::endl;
+  for (const std::string& note : ExecutionNotes(session.config())) std::cout << note << std::endl;
 }
 
 void PrintEnd(Session& session, Console& console, const TrainResult& result) {
@@ -102,7 +103,7 @@ int TrainVerb(const TrainArguments& arguments) {
                          disk.get()};
     options.trace_step = arguments.trace_step;
     options.on_begin = [&context] { OpenLog(context); };
-    Session session(config, context.environment, {plans, true});
+    Session session(config, context.environment, {.plans = plans, .data = true, .goes_on = true});
     if (context.leader()) PrintBegin(session);
     const TrainResult result = Train(session, options, stop_requested, console);
     if (result.complete_before) {

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/base/error.h"
+#include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 
 namespace millrace {
@@ -26,7 +27,6 @@ PlanCase Case(MeshShape mesh) {
 
 EngineOptions Checked() {
   EngineOptions options;
-  options.graph = GraphMode::kOff;
   options.checked = true;
   return options;
 }
@@ -131,6 +131,43 @@ TEST_CASE("an injected fault passes, and is skipped on all ranks", "[exec][check
     REQUIRE(message.empty());
     REQUIRE(skipped == 2);
     REQUIRE(after == 2);
+  }
+}
+
+TEST_CASE("a device that captures is checked op by op, too, whatever the graph, with the same bits",
+          "[exec][checked]") {
+  const PlanCase c = Case({1, 2});
+  const std::string reference = test::TrainedBits(c, {}, 3);
+  for (const GraphMode graph : {GraphMode::kStep, GraphMode::kMicrobatch, GraphMode::kOff}) {
+    CAPTURE(static_cast<int>(graph));
+    EngineOptions options;
+    options.graph = graph;
+    options.checked = true;
+    int captures = 0;
+    const test::MakeDevice device = [&](int) {
+      return test::MakeCapturingDevice({.at_begin_capture = [&] { ++captures; }});
+    };
+    CHECK(test::TrainedBits(c, options, 3) == reference);
+    CHECK(test::TrainedBits(c, options, 3, device) == reference);
+    std::string said;
+    const PlanCase one = Case({1, 1});
+    test::RunEngines(
+        one, options,
+        [&](Engine& engine, int rank) {
+          CHECK_FALSE(engine.replays());
+          for (int64_t step = 0; step < 3; ++step) test::TrainStep(engine, one, rank, step);
+          Rewrite(engine, "h.0", [](std::vector<float>& shard) {
+            for (float& value : shard) value *= 1e37f;
+          });
+          try {
+            test::TrainStep(engine, one, rank, 3);
+          } catch (const Error& error) {
+            said = error.what();
+          }
+        },
+        device);
+    CHECK_THAT(said, Contains("from finite operands, ") && Contains("h.0/"));
+    CHECK(captures == 0);
   }
 }
 

@@ -1,0 +1,154 @@
+#include "runtime/exec/plan_agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <sstream>
+#include <variant>
+
+#include "runtime/base/error.h"
+#include "runtime/data/hash.h"
+#include "runtime/exec/bound_op.h"
+
+namespace millrace {
+namespace {
+
+// The calls that a rank will issue on one communicator, in order: a line each.
+struct CallList {
+  std::string name;  // of the communicator
+  Communicator* comm = nullptr;
+  std::vector<int> ranks;  // of the world, by rank of the group
+  std::string lines;
+};
+
+// A communicator that serves two purposes has one list.
+std::vector<CallList> EmptyLists(const CommSet& comms) {
+  const int rank = comms.world().rank();
+  const Mesh& mesh = comms.mesh();
+  std::vector<int> everyone(static_cast<size_t>(mesh.world_size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  std::vector<CallList> lists = {{"world", &comms.world(), everyone, ""}};
+  const auto add = [&](const char* name, Communicator& comm, std::vector<int> ranks) {
+    for (const CallList& list : lists)
+      if (list.comm == &comm) return;
+    lists.push_back({name, &comm, std::move(ranks), ""});
+  };
+  add("shard gather", comms.shard_gather(), mesh.ShardGroup(rank));
+  add("shard reduce", comms.shard_reduce(), mesh.ShardGroup(rank));
+  add("replicate reduce", comms.replicate_reduce(), mesh.ReplicateGroup(rank));
+  return lists;
+}
+
+struct Collective {
+  AxisGroup group = AxisGroup::kShard;
+  CommPurpose purpose = CommPurpose::kGather;
+  const View* data = nullptr;  // the whole, of a gather or a reduction
+};
+
+std::optional<Collective> CollectiveOf(const KernelOp& op) {
+  if (const auto* gather = std::get_if<AllGatherOp<View>>(&op))
+    return Collective{gather->group, gather->purpose, &gather->full};
+  if (const auto* reduce = std::get_if<ReduceScatterOp<View>>(&op))
+    return Collective{reduce->group, reduce->purpose, &reduce->full};
+  if (const auto* reduce = std::get_if<AllReduceOp<View>>(&op))
+    return Collective{reduce->group, reduce->purpose, &reduce->buffer};
+  return std::nullopt;
+}
+
+// Names of units by their id: that of the flat parameter which is a unit's.
+std::string UnitName(const ShardLayout& layout, UnitId unit) {
+  for (const FlatParam& flat : layout.flats)
+    if (unit && flat.unit == unit) return flat.name;
+  return unit ? fmt::format("#{}", unit.value) : "none";
+}
+
+void AddCalls(const CommSet& comms, const ShardLayout& layout, const StepPlan& plan,
+              const std::vector<Entry>& schedule, const char* part, std::vector<CallList>& lists) {
+  for (const Entry& entry : schedule)
+    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
+      const std::optional<Collective> call = CollectiveOf(op.op);
+      if (!call) continue;
+      const Communicator* const comm = &CommOf(comms, call->group, call->purpose);
+      const auto list = std::find_if(lists.begin(), lists.end(),
+                                     [&](const CallList& l) { return l.comm == comm; });
+      const Layout& data = call->data->layout;
+      list->lines += fmt::format("{} of unit {} ({} bytes of {}, {} {})\n", OpName(op.op),
+                                 UnitName(layout, op.unit), data.numel() * Bytes(data.dtype),
+                                 Name(data.dtype), Name(plan.kind), part);
+    }
+}
+
+// The rank of the group whose list most have; the first of them where several are as common.
+size_t Commonest(const std::vector<std::string>& lists) {
+  const auto count = [&](const std::string& list) {
+    return std::count(lists.begin(), lists.end(), list);
+  };
+  return static_cast<size_t>(
+      std::max_element(lists.begin(), lists.end(),
+                       [&](const auto& a, const auto& b) { return count(a) < count(b); }) -
+      lists.begin());
+}
+
+// Of lists of the ranks of a group that are not all equal.
+std::string DescribeDifference(const CallList& mine, const std::vector<std::string>& lists) {
+  const size_t right = Commonest(lists);
+  const size_t other = static_cast<size_t>(
+      std::find_if(lists.begin(), lists.end(), [&](const auto& l) { return l != lists[right]; }) -
+      lists.begin());
+  std::istringstream a(lists[other]), b(lists[right]);
+  std::string call, expected;
+  int64_t number = 0;
+  do {
+    ++number;
+    call = expected = "nothing";
+    std::getline(a, call);
+    std::getline(b, expected);
+  } while (call == expected);
+  const auto words = [](const std::string& line) { return line.empty() ? "nothing" : line; };
+  return fmt::format(
+      "rank {} would issue other collectives than rank {} on the communicator '{}': call {} is {}, "
+      "and {} on rank {}",
+      mine.ranks[other], mine.ranks[right], mine.name, number, words(call), words(expected),
+      mine.ranks[right]);
+}
+
+// "" where all ranks of the group have the same list.
+std::string DifferenceIn(const CallList& list) {
+  const std::string mine = Hash128(list.lines);
+  const std::vector<std::string> hashes = list.comm->HostAllGather(mine);
+  if (std::all_of(hashes.begin(), hashes.end(), [&](const auto& h) { return h == hashes[0]; }))
+    return "";
+  return DescribeDifference(list, list.comm->HostAllGather(list.lines));
+}
+
+}  // namespace
+
+void RequireSamePlans(const CommSet& comms, const ShardLayout& layout,
+                      const std::vector<const StepPlan*>& plans) {
+  std::vector<CallList> lists = EmptyLists(comms);
+  std::string hashes;
+  for (const StepPlan* plan : plans) {
+    AddCalls(comms, layout, *plan, plan->prologue, "prologue", lists);
+    AddCalls(comms, layout, *plan, plan->schedule, "step", lists);
+    hashes += PlanHash(*plan) + " ";
+  }
+  std::string difference;
+  for (const CallList& list : lists) {
+    const std::string found = DifferenceIn(list);
+    if (difference.empty()) difference = found;
+  }
+  const Communicator& world = comms.world();
+  for (const std::string& theirs : comms.world().HostAllGather(difference))
+    MR_REQUIRE(ErrorCode::kConfig, theirs.empty(),
+               "{}: the ranks have different configurations or builds", theirs);
+  const std::vector<std::string> all = comms.world().HostAllGather(hashes);
+  for (size_t r = 0; r < all.size(); ++r)
+    MR_REQUIRE(ErrorCode::kConfig, all[r] == hashes,
+               "rank {} plans {}, but rank {} plans {}: the ranks have different configurations or "
+               "builds",
+               world.rank(), hashes, r, all[r]);
+}
+
+}  // namespace millrace
