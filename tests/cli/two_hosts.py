@@ -56,6 +56,9 @@ def enter():
     if os.environ.get(INSIDE):
         os.environ.pop(INSIDE)
         subprocess.run(['ip', 'link', 'set', 'lo', 'up'], check=True)  # what runs beside the hosts is on one of its own
+        # Open MPI names its files by pid, and other pids of this machine may be the same.
+        subprocess.run(['mount', '-t', 'tmpfs', 'shm', '/dev/shm'], check=True)
+        os.environ['OMPI_MCA_orte_tmpdir_base'] = '/dev/shm'
         return
     reason = why_not()
     if reason:
