@@ -19,9 +19,9 @@
 // calls    and waits on the host for the peers' same call, without a time-out of its own (a
 //          watchdog sees it, Abort ends it). Connect() has done that for few and many elements.
 //          What is left (a size that picks trees, from three ranks on) belongs into an eager call
-//          before the capture, as RecordedStep does. Inside a capture it works, too, if that is a relaxed one, as
-//          CudaDevice's are: NCCL 2.28 connects on streams of its own outside the capture
-//          (ncclTransportP2pSetup takes ncclCudaGraphNone).
+//          before the capture, as RecordedStep does. Inside a capture it works, too, if that is a
+//          relaxed one, as CudaDevice's are: NCCL 2.28 connects on streams of its own outside the
+//          capture (ncclTransportP2pSetup takes ncclCudaGraphNone).
 // Windows  With options.symmetric, RegisterMemory makes the arena a symmetric window; when one rank
 //          cannot, all refuse together (Error(kComm)): there is no silent other path. On NCCL
 //          versions whose kernels need it an empty kernel goes before each collective

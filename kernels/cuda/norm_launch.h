@@ -7,8 +7,8 @@
 
 namespace millrace::cuda {
 
-// How the packs of a row are dealt to threads: pack p belongs to thread p % (32 * warps), and is its
-// p / (32 * warps)-th of `packs`.
+// How the packs of a row are dealt to threads: pack p belongs to thread p % (32 * warps), and is
+// its p / (32 * warps)-th of `packs`.
 struct RowShape {
   int warps = 1;  // per row: a power of two
   int packs = 1;  // per thread: 1 to 4

@@ -253,7 +253,8 @@ std::vector<Key> MakeKeys() {
           "one of them gathers or reduces never runs beside the next. The bits are the same."),
       KEY(execution.checked, any,
           "Poison freed memory and stop (73) at the first op that makes a value that is not "
-          "finite. Checked walks op by op, on every backend; `execution.graph` is not used. Slower, "
+          "finite. Checked walks op by op, on every backend; `execution.graph` is not used. "
+          "Slower, "
           "same bits."),
       KEY(execution.deterministic, any,
           "Forbid kernels whose bits depend on timing. The CPU has none."),

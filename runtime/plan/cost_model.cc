@@ -144,6 +144,26 @@ int GroupSize(AxisGroup group, MeshShape mesh) {
   return 1;
 }
 
+double GroupLink(AxisGroup group, MeshShape mesh, const Machine& machine) {
+  const int hosts_ranks = machine.ranks_per_host;
+  if (hosts_ranks == 0 || mesh.world() <= hosts_ranks) return machine.link;
+  const int last = (mesh.world() - 1) % hosts_ranks + 1;  // ranks of the last host
+  if (group == AxisGroup::kWorld) return LinkBetweenHosts(machine, last);
+  if (group == AxisGroup::kReplicate)  // every mesh.shard-th rank
+    return mesh.replicate == 1 ? machine.link
+                               : LinkBetweenHosts(machine, std::max(1, last / mesh.shard));
+  // Groups are runs of mesh.shard ranks: each begins and ends somewhere on a host, the same way
+  // again after as many groups as a host has ranks.
+  double rate = machine.link;
+  for (int g = 0; g < std::min(mesh.replicate, hosts_ranks); ++g) {
+    const int begin = g * mesh.shard, end = begin + mesh.shard;
+    if (begin / hosts_ranks == (end - 1) / hosts_ranks) continue;
+    const int first = hosts_ranks - begin % hosts_ranks, rest = (end - 1) % hosts_ranks + 1;
+    rate = std::min(rate, LinkBetweenHosts(machine, std::min(first, rest)));
+  }
+  return rate;
+}
+
 OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine) {
   return std::visit(
       [&]<template <class> class Op>(const Op<View>& typed) {
@@ -158,7 +178,9 @@ OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine) 
         };
         take(e.flops / RateOf(typed, machine), Bound::kArithmetic);
         take(static_cast<double>(e.read_bytes + e.write_bytes) / machine.memory, Bound::kMemory);
-        take(static_cast<double>(e.wire_bytes) / machine.link, Bound::kWire);
+        if constexpr (requires { typed.group; })
+          take(static_cast<double>(e.wire_bytes) / GroupLink(typed.group, mesh, machine),
+               Bound::kWire);
         if (e.wire_bytes > 0) {
           if (machine.collective_latency > e.seconds) e.bound = Bound::kLatency;
           e.seconds += machine.collective_latency;

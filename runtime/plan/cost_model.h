@@ -2,8 +2,8 @@
 // least time these allow. Pure arithmetic on shapes.
 //
 //   kernel:      seconds = max(flops / rate of its kind, (read + written bytes) / memory)
-//   collective:  seconds = max(wire bytes / link, (read + written bytes) / memory) + latency; in a
-//   group of one rank only the copy
+//   collective:  seconds = max(wire bytes / GroupLink, (read + written bytes) / memory) + latency;
+//                in a group of one rank only the copy
 // Rates are the machine's sustained ones (machine.h), not its data sheet's.
 #pragma once
 
@@ -31,6 +31,11 @@ struct OpEstimate {
 OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine);
 
 int GroupSize(AxisGroup group, MeshShape mesh);
+
+// Bytes/s of what each rank of such a group sends. Hosts hold neighbouring ranks,
+// machine.ranks_per_host each, the last one what is left. Within one host: machine.link. Else
+// LinkBetweenHosts for the fewest members that any group has on any of its hosts.
+double GroupLink(AxisGroup group, MeshShape mesh, const Machine& machine);
 
 // What one rank counts when it runs `entries` of the plan's schedule or prologue, by the
 // definitions of CommCounters (comm/communicator.h) and KernelCounters (runtime/exec/bound_op.h): a

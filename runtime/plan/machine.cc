@@ -1,6 +1,8 @@
 #include "runtime/plan/machine.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -28,7 +30,9 @@ Machine Hopper() {
       "fitted to NCCL 2.28 on 8 GPUs, NVLS off (8 MiB 43 us, 128 MiB 385 us, 512 MiB 335 GB/s); "
       "memory beside the arena measured on 1, 2 and 4 H200s with the project's NCCL options (543 "
       "to 545 MiB, 1552 to 1559 MiB, whatever the model); f32 GEMM and vector rates assumed 80% of "
-      "the f32 peak; beyond one host the same link rate is assumed (one 400 Gb/s rail per GPU)";
+      "the f32 peak; between hosts 50 GB/s per GPU, 8 GPUs to a host, is the data sheet of DGX "
+      "H100 "
+      "and HGX systems (one 400 Gb/s network card per GPU), not measured";
   m.peak_bf16 = 989.4e12;
   m.peak_f32 = 66.9e12;
   m.gemm_bf16 = 790e12;
@@ -36,6 +40,8 @@ Machine Hopper() {
   m.vector = 53e12;
   m.attention = HopperAttention();
   m.link = 335e9;
+  m.ranks_per_host = 8;
+  m.host_link = 50e9;
   m.collective_latency = 20e-6;
   m.op_gap = 1e-6;
   m.process_bytes = int64_t{568} << 20;
@@ -121,6 +127,29 @@ const Machine& FindMachine(std::string_view name) {
   MR_REQUIRE(ErrorCode::kConfig, false, "--machine: \"{}\" is not known; known are {}", name,
              known);
   return Machines().front();
+}
+
+double LinkBetweenHosts(const Machine& machine, int members) {
+  return std::min(machine.link, machine.host_link * members);
+}
+
+Machine WithLinks(const Machine& machine, const StatedLinks& stated) {
+  MR_REQUIRE(ErrorCode::kConfig, stated.ranks_per_host >= 0,
+             "--ranks-per-host: {} is below 0; 0 stands for all ranks on one host",
+             stated.ranks_per_host);
+  for (const auto& [flag, rate] :
+       {std::pair{"--link", stated.link}, std::pair{"--host-link", stated.host_link}})
+    MR_REQUIRE(ErrorCode::kConfig, rate >= 0 && std::isfinite(rate),
+               "{}: {} GB/s; a rate is a number above 0", flag, rate / 1e9);
+  Machine with = machine;
+  if (stated.ranks_per_host > 0) with.ranks_per_host = stated.ranks_per_host;
+  if (stated.link > 0) with.link = stated.link;
+  if (stated.host_link > 0) with.host_link = stated.host_link;
+  MR_REQUIRE(ErrorCode::kConfig, with.ranks_per_host == 0 || with.host_link > 0,
+             "--ranks-per-host: no rate between hosts is known of machine {}; state one with "
+             "--host-link GB/s",
+             machine.name);
+  return with;
 }
 
 Machine ShareOf(const Machine& machine, int world) {

@@ -30,8 +30,12 @@ struct Machine {
   std::vector<AttentionRate> attention;  // by head_dim, then length, ascending
   double memory = 0;                     // bytes/s of a copy, reads plus writes
   double link = 0;                       // bytes/s that a rank sends during a large collective
-  double collective_latency = 0;         // of each collective
-  double op_gap = 0;  // from the end of a kernel to the start of the next on its stream
+  // Ranks that a host has, and bytes/s that each of them sends to other hosts (its network card, or
+  // its share of the host's). 0 ranks: all are on one host, or what is between hosts is not known.
+  int ranks_per_host = 0;
+  double host_link = 0;
+  double collective_latency = 0;  // of each collective
+  double op_gap = 0;              // from the end of a kernel to the start of the next on its stream
   // False: a host stream runs each op when it is issued, so that nothing overlaps.
   bool concurrent_streams = true;
   // Bytes of a rank's device that are not the arena, at most: the context and what libraries load;
@@ -57,6 +61,19 @@ struct Machine {
   int64_t ArenaBytes(int world, int shard) const;
   double gemm(DType operands) const { return operands == DType::kBF16 ? gemm_bf16 : gemm_f32; }
 };
+
+// Of a rank's `link`, what a collective gets whose group has at least `members` ranks on each of
+// its hosts. Its ranks send in rings that pass host by host, as many rings as members, each over a
+// network card of its own; every card carries its ring's share of what a rank sends.
+double LinkBetweenHosts(const Machine& machine, int members);
+
+// What `plan` was told instead of a machine's own figures; 0: nothing. Error(kConfig): a negative
+// figure, or ranks per host on a machine of which no rate between hosts is known.
+struct StatedLinks {
+  int ranks_per_host = 0;
+  double link = 0, host_link = 0;  // bytes/s
+};
+Machine WithLinks(const Machine& machine, const StatedLinks& stated);
 
 // All machines, in the order that --help lists them.
 const std::vector<Machine>& Machines();

@@ -37,6 +37,7 @@ class Search {
         options_(input.options),
         machine_(ShareOf(FindMachine(input.options.backend == Backend::kCuda ? "h100" : "cpu"),
                          input.layout.mesh.world())) {
+    machine_.ranks_per_host = 0;  // a plan depends on no rate that somebody may state
     options_.budget_bytes = 0;
     if (options_.reshard == ReshardPolicy::kAuto) options_.reshard = ReshardPolicy::kAfterForward;
     for (size_t u = 0; u < in_.forward.unit_names.size(); ++u)

@@ -49,6 +49,33 @@ Relay '[east-7:13504] 1 more process has sent help message help-mpi-api.txt / mp
 [east-7:13504] [[31437,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file ../../../orte/util/show_help.c at line 501
 [east-7:13504] our own
 ' $'[east-7:13504] our own\n' ""
+lost="$rule
+ORTE has lost communication with a remote daemon.
+
+  HNP daemon   : [[64547,0],0] on node east-7
+  Remote daemon: [[64547,0],1] on node east-8
+
+This is usually due to either a failure of the TCP network
+$rule
+"
+Relay "a${lost}b" "ab" $'host east-8\n'
+peer="$rule
+An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process.
+
+  Local host: east-7
+  Local PID:  64
+  Peer host:  east-9
+$rule
+"
+Relay "a${peer}b" "ab" $'host east-9\n'
+# A daemon that ended while its ranks ran is a lost host; one that never started is mpirun's own trouble.
+unstarted="$rule
+ORTE was unable to reliably start one or more daemons.
+$rule
+"
+Relay "a${unstarted}b" "a${unstarted}b" ""
+Relay $'\x1emillrace-rank 0 41\n'"${unstarted}b" "b" $'pid 0 41\nhost ?\n'
 Relay "mpirun: Forwarding signal 10 to job"$'\nok\n' $'ok\n' ""
 Relay "$rule"$'\nPrimary job  terminated nor' "$rule"$'\nPrimary job  terminated nor' ""
 

@@ -38,12 +38,17 @@ TEST_CASE("what may go better the next time is started again, with its reason", 
     const char* reason;
   };
   AttemptEnd mpirun_lost = End(kKilled, 7, 5), hung = End(kKilled, 7, 5);
+  AttemptEnd host_lost = End(205, 7, 5), timeout = End(71, 7, 5), rank_lost = End(kKilled, 7, 5);
+  for (AttemptEnd* end : {&host_lost, &timeout, &rank_lost}) end->lost_host = "host elm";
   mpirun_lost.leader_lost = true;
   hung.hung = true;
   for (const Case& c : {Case{End(kKilled, 7, 5), "a rank was killed by SIGKILL"},
                         {mpirun_lost, "mpirun was killed by SIGKILL"},
                         {hung, "mpirun did not end although no rank was left, and was killed"},
                         {End(128 + SIGSEGV, 7, 5), "a rank crashed with SIGSEGV"},
+                        {host_lost, "host elm was lost"},
+                        {timeout, "mpirun ended with exit code 71 (timeout)"},
+                        {rank_lost, "a rank was killed by SIGKILL"},
                         {End(70, 7, 5), "mpirun ended with exit code 70 (internal)"},
                         {End(71, 7, 5), "mpirun ended with exit code 71 (timeout)"},
                         {End(72, 7, 5), "mpirun ended with exit code 72 (peer_lost)"},
@@ -105,6 +110,14 @@ TEST_CASE("three starts in a row that come to no step are the end, with pauses b
     CHECK(mixed.After(start).restart);
     CHECK(mixed.After(start).restart);
     CHECK(mixed.After(End(kKilled, step, 20)).restart);
+  }
+}
+
+TEST_CASE("a code of mpirun's own is a rank that was lost", "[cli]") {
+  for (const int code : {1, 9, 205, 255}) {
+    RestartPolicy never("mpirun", 0, 0);
+    INFO("exit code " << code);
+    CHECK(never.After(End(code, 4, 4)).exit_code == 72);
   }
 }
 

@@ -169,6 +169,29 @@ class Verbs(CliTest):
         self.assertNotEqual(seconds['h100'], seconds['cpu'])
         self.assertIn('adamw', self.expect(program('plan', config, '--text'), OK).out)
 
+    def test_plan_takes_stated_speeds_of_links_up_to_1024_ranks(self):
+        config, _ = self.config(parallel={'shard': 8, 'replicate': 128})
+        def plan(*options):
+            return program('plan', config, '--world', '1024', '--machine', 'h200', *options)
+        def exposed(*options):
+            figures = json.loads(self.expect(plan('--json', *options), OK).out)
+            return figures['machine'], figures['time']['busy_s']
+        machine, busy = exposed()
+        self.assertEqual((machine['ranks_per_host'], machine['host_link_bytes_per_s']), (8, 50e9))
+        machine, slow = exposed('--host-link', '0.05')
+        self.assertEqual(machine['host_link_bytes_per_s'], 5e7)
+        self.assertGreater(slow['reduce'], busy['reduce'])  # replicas are on different hosts
+        self.assertEqual(slow['gather'], busy['gather'])  # a copy's shards are on one
+        machine, apart = exposed('--host-link', '0.05', '--ranks-per-host', '4')
+        self.assertGreater(apart['gather'], slow['gather'])
+        machine, within = exposed('--link', '1')
+        self.assertEqual(machine['link_bytes_per_s'], 1e9)
+        self.assertGreater(within['gather'], busy['gather'])
+        self.expect_line(self.expect(plan('--ranks-per-host', '4', '--host-link', '25'), OK).out,
+                         r'^ *between hosts +4 ranks to a host, 25\.0 ?GB/s from each to other hosts')
+        outcome = self.expect(program('plan', config, '--world', '1024', '--machine', 'cpu', '--ranks-per-host', '4'), BAD_CONFIG)
+        self.expect_line(outcome.err, '--host-link GB/s')
+
     def test_plan_recomputes_what_a_budget_or_a_device_asks_for(self):
         def plan(*options, machine='h200'):
             sets = [word for option in ('execution.backend=cuda', 'sharding.blocks_per_unit=1', *options) for word in ('--set', option)]

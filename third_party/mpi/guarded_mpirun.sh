@@ -7,6 +7,10 @@
 #     `code` or `signal` in REPORT, the file that tools/lib/relay_stderr.pl writes);
 #   - its main thread waits for a lock, not for someone to read its output;
 #   - both have been so for 15 s.
+# Nor does it end after a bad end while a daemon of its on another host does not answer (power, cable). Its remote shell is its child.
+# That is told by: mpirun has said how the job ended, none of its children is an announced rank, and both have been so for 15 s. Daemons
+# end their ranks themselves when they lose mpirun.
+#
 # Then mpirun is killed. REPORT gets a line `stuck WORDS`; when it is the empty string, all RANKS are on this host, and standard error
 # gets the words. Where the kernel has no /proc/PID/task/TID/children there is no guard.
 set -uo pipefail
@@ -22,24 +26,34 @@ StartAndState() {
 }
 
 Guard() {
-  local pid=$1 report=$2 ranks=$3 began seconds=0 start state child wait words
+  local pid=$1 report=$2 ranks=$3 began seconds=0 start state child wait words away=0 shells
   local -A seen=()
   read -r began _ < <(StartAndState "$pid")
   while sleep 1; do
     read -r start state < <(StartAndState "$pid")
     [[ ${start:-} == "$began" && $state != [ZX] ]] || return 0
     [[ -r /proc/$pid/task/$pid/children ]] || return 0
-    seconds=$((seconds + 1))
-    [[ $state != [Tt] ]] || seconds=0
+    seconds=$((seconds + 1)) away=$((away + 1))
+    [[ $state != [Tt] ]] || seconds=0 away=0
+    HasSaidTheEnd || away=0
+    shells=()
     # shellcheck disable=SC2013  # all numbers of a line are wanted
     for child in $(cat "/proc/$pid"/task/*/children 2>/dev/null); do
       read -r _ state < <(StartAndState "$child")
       [[ $state != [ZX] ]] || continue
       seen[$child]=1 seconds=0
+      shells+=("$child")
+      ! IsRank "$child" || away=0
     done
     ((seconds == 0)) || JobIsOver || seconds=0
     wait=$(cat "/proc/$pid/wchan" 2>/dev/null) || true  # "0" where the kernel does not tell
     [[ $wait == *futex* || -z $wait || $wait == 0 ]] || seconds=0
+    ((${#shells[@]})) || away=0
+    if ((away >= patience_s)); then
+      echo "stuck no rank is left on this host, but mpirun waited $patience_s s for another one, which does not answer: killed it" >>"$report"
+      kill -KILL "$pid" "${shells[@]}"  # a remote shell that is left would hold the launcher's pipes
+      return 0
+    fi
     if ((seconds >= patience_s)); then
       words="no rank is left, but Open MPI's mpirun did not end for $patience_s s (4.1.4 does so at times after a bad end): killed it"
       if [[ -n $report ]]; then echo "stuck $words" >>"$report"; else echo "$words" >&2; fi
@@ -49,10 +63,16 @@ Guard() {
   done
 }
 
+# For Guard: whether mpirun has said how the job ended.
+HasSaidTheEnd() { [[ -n $report ]] && grep -qE '^(code|signal) ' "$report"; }
+
+# For Guard: whether a child of mpirun's has announced itself as a rank.
+IsRank() { grep -qE "^pid [0-9]+ $1\$" "$report"; }
+
 # For Guard: whether no rank can be left anywhere, given that mpirun has no child.
 JobIsOver() {
   [[ -n $report ]] || return 0
-  ! grep -qE '^(code|signal) ' "$report" || return 0
+  ! HasSaidTheEnd || return 0
   local announced=0 number
   while read -r _ _ number; do
     [[ -n ${seen[$number]:-} ]] || return 1

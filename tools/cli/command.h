@@ -77,6 +77,8 @@ struct PlanArguments {
   int world = 1;
   bool json = false, pool_only = false, text = false;
   std::string machine = "h100", html, trace;
+  int ranks_per_host = 0;
+  double link_gbs = 0, host_link_gbs = 0;  // GB/s; 0: the machine's own
 };
 struct BenchArguments {
   ConfigArguments config;

@@ -85,6 +85,9 @@ std::map<std::string, std::string> EnvironmentOf(const LaunchArguments& argument
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     set("COLUMNS", std::to_string(size.ws_col));
   set("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  set("OMPI_MCA_oob_tcp_keepalive_time", "6");
+  set("OMPI_MCA_oob_tcp_keepalive_intvl", "3");
+  set("OMPI_MCA_oob_tcp_keepalive_probes", "3");
   if (::geteuid() == 0) {
     set("OMPI_ALLOW_RUN_AS_ROOT", "1");
     set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -184,11 +187,12 @@ class Supervisor {
       PassOn(job, asked);
     }
     look();
-    lost_rank_ = job.lost_rank();
+    lost_rank_ = job.words().lost_rank();
     AttemptEnd end;
     end.code = job.code();
     end.leader_lost = job.leader_lost();
     end.hung = job.hung();
+    end.lost_host = job.words().lost_host();
     end.trained = metrics.changed() || job.SawLine();
     end.step = metrics.changed() ? std::max(metrics.step(), from) : from;
     end.checkpoint = NewestCheckpoint(run_dir_);

@@ -57,7 +57,9 @@ int PlanVerb(const PlanArguments& arguments) {
                     ConfigContext{.world = arguments.world, .has_cuda = true});
   SayNotes(loaded);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
-  Machine machine = FindMachine(arguments.machine);
+  Machine machine = WithLinks(
+      FindMachine(arguments.machine),
+      {arguments.ranks_per_host, arguments.link_gbs * 1e9, arguments.host_link_gbs * 1e9});
   // What `auto` finds is not known here: the most that either takes.
   using PeerMemory = ExecutionConfig::PeerMemory;
   const PeerMemory peers = loaded.config.execution.peer_memory;

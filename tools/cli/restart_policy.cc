@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <optional>
 
 #include "runtime/base/error.h"
 
@@ -26,14 +27,6 @@ bool IsCrash(int number) {
   return false;
 }
 
-// What the supervisor itself exits with.
-int FinalCode(int code) {
-  if (IsSignal(code))
-    return ExitCode(IsCrash(code - kSignalBase) ? ErrorCode::kInternal : ErrorCode::kPeerLost);
-  constexpr int kMpirunFailed = 1;  // its own troubles: no slots, no such host
-  return code == kMpirunFailed ? ExitCode(ErrorCode::kPeerLost) : code;
-}
-
 bool IsFinal(int code) {
   for (const ErrorCode final :
        {ErrorCode::kConfig, ErrorCode::kData, ErrorCode::kCheckpoint, ErrorCode::kDoesNotFit,
@@ -42,13 +35,28 @@ bool IsFinal(int code) {
   return code == 0;
 }
 
-std::string WordsFor(int code) {
+// The error of the program that `code` stands for; none for success and for mpirun's own codes.
+std::optional<ErrorCode> ErrorOf(int code) {
   for (const ErrorCode known :
        {ErrorCode::kConfig, ErrorCode::kData, ErrorCode::kCheckpoint, ErrorCode::kDoesNotFit,
         ErrorCode::kInternal, ErrorCode::kTimeout, ErrorCode::kPeerLost, ErrorCode::kNonFinite,
         ErrorCode::kIo, ErrorCode::kPreempted, ErrorCode::kDevice})
-    if (code == ExitCode(known)) return fmt::format("exit code {} ({})", code, Name(known));
-  return fmt::format("exit code {}", code);
+    if (code == ExitCode(known)) return known;
+  return std::nullopt;
+}
+
+std::string WordsFor(int code) {
+  const std::optional<ErrorCode> error = ErrorOf(code);
+  return error ? fmt::format("exit code {} ({})", code, Name(*error))
+               : fmt::format("exit code {}", code);
+}
+
+// What the supervisor itself exits with.
+int FinalCode(int code) {
+  if (IsSignal(code))
+    return ExitCode(IsCrash(code - kSignalBase) ? ErrorCode::kInternal : ErrorCode::kPeerLost);
+  // Its own troubles have codes of mpirun's: no slots, no such host, a host that is gone.
+  return code == 0 || ErrorOf(code) ? code : ExitCode(ErrorCode::kPeerLost);
 }
 
 }  // namespace
@@ -56,6 +64,8 @@ std::string WordsFor(int code) {
 std::string RestartPolicy::ReasonOf(const AttemptEnd& end) const {
   if (end.hung)
     return fmt::format("{} did not end although no rank was left, and was killed", leader_);
+  if (!end.lost_host.empty() && !IsSignal(end.code) && !ErrorOf(end.code))
+    return fmt::format("{} was lost", end.lost_host);
   if (!IsSignal(end.code)) return fmt::format("{} ended with {}", leader_, WordsFor(end.code));
   const int number = end.code - kSignalBase;
   return fmt::format("{} {} {}", end.leader_lost ? leader_ : "a rank",

@@ -20,6 +20,7 @@ struct AttemptEnd {
   // The signal ended the process that was started (mpirun), not one of its ranks.
   bool leader_lost = false;
   bool hung = false;       // it had no rank left, did not end, and was killed
+  std::string lost_host;   // MpirunWords::lost_host()
   bool trained = false;    // it came to its first step, whether or not that was done
   int64_t step = 0;        // the last step that is done
   int64_t checkpoint = 0;  // the newest usable checkpoint's step; 0: none

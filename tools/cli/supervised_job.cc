@@ -28,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kHang(5);
+constexpr std::chrono::seconds kOtherHost(15);  // for daemons on other hosts, to end and say so
 constexpr std::chrono::milliseconds kLook(250);
 constexpr std::chrono::seconds kLastWords(
     2);  // for output after the end, in case its reader is slow
@@ -191,7 +192,10 @@ class SupervisedJob::Relay {
 SupervisedJob::SupervisedJob(const std::vector<std::string>& command,
                              const std::map<std::string, std::string>& environment,
                              std::string line_begins)
-    : line_begins_(std::move(line_begins)), looked_(Clock::now()), busy_(looked_) {
+    : line_begins_(std::move(line_begins)),
+      looked_(Clock::now()),
+      busy_(looked_),
+      had_rank_(looked_) {
   CatchSignals();
   for (const pid_t child : LivingChildren(::getpid())) foreign_.insert(child);
   std::vector<std::string> variables;
@@ -259,7 +263,7 @@ bool SupervisedJob::Wait(std::chrono::milliseconds patience) {
     for (size_t i = 0; i < relays_.size(); ++i) {
       if (ready[i + 1].revents == 0) continue;
       const std::string_view text = relays_[i]->Move();
-      i == 0 ? Look(text) : LookForLostRank(text);
+      Look(i, text);
     }
   }
   return true;
@@ -287,13 +291,14 @@ void SupervisedJob::Collect(int status) {
       pollfd ready = relays_[i]->What();
       if (::poll(&ready, 1, 10) <= 0) continue;
       const std::string_view text = relays_[i]->Move();
-      i == 0 ? Look(text) : LookForLostRank(text);
+      Look(i, text);
     }
   }
 }
 
 // Open MPI 4.1.4 at times deadlocks on its way out of a job that ended badly
-// (third_party/mpi/guarded_mpirun.sh says how that is told from an mpirun that still has work).
+// (third_party/mpi/guarded_mpirun.sh says how that is told from an mpirun that still has work), or
+// waits for a daemon on a host that does not answer.
 void SupervisedJob::WatchForHang() {
   const auto now = Clock::now();
   if (now - looked_ < kLook) return;
@@ -307,33 +312,28 @@ void SupervisedJob::WatchForHang() {
   const std::string program = Word(fmt::format("/proc/{}/comm", pid_));
   const bool is_mpirun = program == "mpirun" || program == "mpiexec" || program == "orterun";
   if (!is_mpirun || !had_children_ || children || !in_lock || StateOf(pid_) != 'S') busy_ = now;
-  if (now - busy_ < kHang) return;
+  if (!is_mpirun || !words_.ended() || HasRankHere()) had_rank_ = now;
+  if (now - busy_ < kHang && now - had_rank_ < kOtherHost) return;
   hung_ = true;
   Kill();
 }
 
-void SupervisedJob::Look(std::string_view text) {
+bool SupervisedJob::HasRankHere() const {
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+  for (const pid_t child : LivingChildren(pid_))
+    if (std::filesystem::read_symlink(fmt::format("/proc/{}/exe", child), error) == own)
+      return true;
+  return false;
+}
+
+void SupervisedJob::Look(size_t stream, std::string_view text) {
+  if (stream == 1) return words_.Read(text);
   for (const char c : text) {
     if (c == '\n') line_.clear();
     if (c == '\n' || line_.size() >= line_begins_.size()) continue;
     line_ += c;
     if (line_ == line_begins_) saw_line_ = true;
-  }
-}
-
-// "mpirun noticed that process rank 1 with PID 0 on node elm exited on signal 9 (Killed)."
-void SupervisedJob::LookForLostRank(std::string_view text) {
-  constexpr std::string_view kWho = "noticed that process rank ";
-  constexpr size_t kLongest = 400;
-  for (const char c : text) {
-    if (c != '\n') {
-      if (error_line_.size() < kLongest) error_line_ += c;
-      continue;
-    }
-    const size_t found = error_line_.find(kWho);
-    if (found != error_line_.npos && !lost_rank_)
-      lost_rank_ = std::atoi(error_line_.c_str() + found + kWho.size());
-    error_line_.clear();
   }
 }
 

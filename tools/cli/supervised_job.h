@@ -21,6 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/cli/mpirun_words.h"
+
 namespace millrace {
 
 void CatchStopRequests();
@@ -46,18 +48,17 @@ class SupervisedJob {
   // Valid once Wait has returned true.
   int code() const { return code_; }  // as shells write it
   bool leader_lost() const { return leader_lost_; }
-  // It was mpirun, no rank was left, and it did not end: it was killed.
+  // It was mpirun, no rank was left on this host, and it did not end: it was killed.
   bool hung() const { return hung_; }
   bool SawLine() const { return saw_line_; }
-  // Which rank a signal ended, in mpirun's words on standard error; none where it did not say.
-  std::optional<int> lost_rank() const { return lost_rank_; }
+  const MpirunWords& words() const { return words_; }
 
  private:
   class Relay;
   void Collect(int status);
   void WatchForHang();
-  void Look(std::string_view text);
-  void LookForLostRank(std::string_view text);
+  bool HasRankHere() const;
+  void Look(size_t stream, std::string_view text);
 
   std::set<pid_t> foreign_;  // children that were there before
   pid_t pid_ = -1;
@@ -65,11 +66,10 @@ class SupervisedJob {
   int code_ = 0;
   std::vector<std::unique_ptr<Relay>> relays_;
   const std::string line_begins_;
-  std::string line_;        // the begun one's start
-  std::string error_line_;  // the same of standard error
-  std::optional<int> lost_rank_;
+  std::string line_;  // the begun one's start
+  MpirunWords words_;
   bool had_children_ = false;
-  std::chrono::steady_clock::time_point looked_, busy_;
+  std::chrono::steady_clock::time_point looked_, busy_, had_rank_;
 };
 
 // The children of a process, also of its threads, that have not ended; none

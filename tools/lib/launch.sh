@@ -66,6 +66,10 @@ MpirunArguments() {
   export MILLRACE_STDOUT_TTY MILLRACE_STDERR_TTY COLUMNS
   # Reading a peer's memory directly is forbidden in most containers, and Open MPI then warns on every start.
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
+  # A host that falls silent (power, cable) is noticed after 15 s, before ranks are thought to hang; Open MPI itself waits for 8 minutes.
+  export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-6}
+  export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-3}
+  export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-3}
   mpirun_arguments=(-n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
   [[ -z $hostfile ]] || mpirun_arguments+=(--hostfile "$hostfile")
   for name in OPENBLAS_NUM_THREADS OMP_NUM_THREADS MILLRACE_STDOUT_TTY MILLRACE_STDERR_TTY COLUMNS NO_COLOR CI; do
@@ -113,7 +117,7 @@ ShowLastLines() {
 
 # ExitForJob CODE REPORT NOTE BEGAN: from mpirun's exit code and what relay_stderr.pl noted. NOTE and BEGAN as for ShowLastLines.
 ExitForJob() {
-  local code=$1 report=$2 kind rank host signal stuck pid='?'
+  local code=$1 report=$2 kind rank host signal stuck said pid='?'
   stuck=$(sed -n 's/^stuck //p' "$report" | head -n1)
   [[ -z $stuck ]] || Say "millrace: $stuck."
   if read -r kind rank host signal < <(grep -m1 '^signal ' "$report"); then
@@ -125,9 +129,12 @@ ExitForJob() {
     ((stop_requests)) && Die 75 "millrace: stopped before the ranks started; nothing to save."
     Die 72 "millrace: mpirun could not start the ranks (its exit code $code; its messages are above)."
   fi
-  # mpirun 4.1.4 at times crashes on its way out, after the job has ended; the job's code is what counts.
-  local said
   said=$(sed -n 's/^code //p' "$report" | head -n1)
+  if ((code != 0)) && [[ -z $said ]] && host=$(LostHost "$report"); then
+    ((stop_requests > 1)) && ExitForSignal "the job" 15
+    Die 72 "millrace: $host was lost. The job has been stopped; the same command goes on from the last checkpoint, if there is one."
+  fi
+  # mpirun 4.1.4 at times crashes on its way out, after the job has ended; the job's code is what counts.
   if [[ -n $stuck ]]; then
     [[ -n $said ]] || Die 76 "millrace: what code the job ended with is not known; the same command goes on, or says that the run is complete."
   fi
@@ -136,6 +143,13 @@ ExitForJob() {
   # Asked twice, mpirun ends the ranks and itself, with a code that says nothing.
   if ((stop_requests > 1 && code == 1)); then ExitForSignal "the job" 15; fi
   exit "$code"
+}
+
+# Prints which host does not answer, when the report has one.
+LostHost() {
+  local name
+  name=$(sed -n 's/^host //p' "$1" | sort -u | grep -vx '?' | head -n1)
+  if [[ -n $name ]]; then echo "host $name"; elif grep -qx 'host ?' "$1"; then echo "a host"; else return 1; fi
 }
 
 # Whether an exit code means "ended by a signal", as shells write it.

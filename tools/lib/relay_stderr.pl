@@ -5,6 +5,7 @@
 #   pid RANK PID            a rank's own announcement (tools/lib/rank), also kept back
 #   signal RANK HOST SIG    mpirun's word that a signal ended the rank
 #   code N                  mpirun's word that a rank ended the job with that exit code
+#   host HOST               mpirun's word, or a rank's, that HOST does not answer any more; ? when it does not say which
 #
 # mpirun frames what it has to say in two lines of 74 dashes. A frame is dropped only when its text is one of those below; every
 # other byte passes, in order. A frame that is begun and not finished is passed on after a moment.
@@ -25,7 +26,11 @@ binmode STDERR;
 
 my $rule = '-' x 74;
 my $known = qr/Primary job\s+terminated normally|mpirun (?:detected|noticed) that|MPI_ABORT was invoked on rank/;
-my $frame = qr/\Q$rule\E\n((?:$known)(?:(?!\Q$rule\E).)*?)\Q$rule\E\n/s;
+my $lost = qr/ORTE has lost communication with a remote daemon|An MPI communication peer process has unexpectedly disconnected/;
+# Of a daemon that ended while its ranks ran Open MPI says the same as of one that never started.
+my $ended = qr/ORTE was unable to reliably start one or more daemons/;
+my $announced = 0;
+my $frame = qr/\Q$rule\E\n((?:$known|$lost|$ended)(?:(?!\Q$rule\E).)*?)\Q$rule\E\n/s;
 my $remark = qr/mpirun:\ Forwarding\ signal\ \d+\ to\ job\n
   |\[[^\]\s]+:\d+\]\ (?:\d+\ more\ process(?:es)?\ ha(?:s|ve)\ sent\ help\ message|Set\ MCA\ parameter\ "orte_base_help_aggregate")[^\n]*\n
   |\[[^\]\s]+:\d+\]\ \[\[\d+,\d+\],\d+\]\ ORTE_ERROR_LOG:\ [^\n]*\ in\ file\ \S*show_help\.c\ at\ line\ \d+\n/x;
@@ -47,7 +52,7 @@ while (1) {
   next if !defined $count && $!{EINTR};
   last if !$count;
   $held .= $chunk;
-  $held =~ s/$announcement/print $report "pid $1 $2\n"; ''/ge;
+  $held =~ s/$announcement/++$announced; print $report "pid $1 $2\n"; ''/ge;
   $held =~ s/$remark//g;
   $held =~ s/$frame/Note($1)/ge;
   # Only a small tail is worth holding: a rank may print dashes of its own.
@@ -59,6 +64,9 @@ print STDERR $held;
 
 sub Note {
   my ($text) = @_;
+  return "$rule\n$text$rule\n" if $text =~ $ended && !$announced;
+  print $report "host $1\n" if $text =~ /^\s+(?:Remote daemon:.* on node|Peer host:)\s+(\S+)/m;
+  print $report "host ?\n" if $text =~ $ended;
   print $report "signal $1 $2 $3\n" if $text =~ /process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)/;
   print $report "code ", $1 // $2, "\n" if $text =~ /with errorcode (\d+)\.|Exit code:\s+(\d+)/;
   return '';

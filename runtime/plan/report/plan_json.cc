@@ -109,6 +109,8 @@ json MachineJson(const Machine& m) {
           {"vector_flops_per_s", m.vector},
           {"memory_bytes_per_s", m.memory},
           {"link_bytes_per_s", m.link},
+          {"ranks_per_host", m.ranks_per_host},
+          {"host_link_bytes_per_s", m.host_link},
           {"collective_latency_s", m.collective_latency},
           {"op_gap_s", m.op_gap},
           {"concurrent_streams", m.concurrent_streams}};

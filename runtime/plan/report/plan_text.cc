@@ -208,6 +208,9 @@ class Writer {
                              CountText(r_.machine.gemm_bf16), CountText(r_.machine.gemm_f32),
                              CountText(r_.machine.memory), CountText(r_.machine.link),
                              SecondsText(r_.machine.collective_latency)));
+    if (const Machine& m = r_.machine; m.ranks_per_host > 0 && r_.world > m.ranks_per_host)
+      Row("between hosts", fmt::format("{} ranks to a host, {}B/s from each to other hosts",
+                                       m.ranks_per_host, CountText(m.host_link)));
   }
 
   void Kinds() {

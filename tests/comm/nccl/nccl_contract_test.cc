@@ -110,8 +110,9 @@ TEST_CASE("the first exercise passes and is not counted", "[comm][gpu]") {
       const auto comm = rank.nccl.Make(rank.Everyone(), "world");
       comm->Connect({});
       comm->CheckHealth();
-      rank.report.Expect(comm->counters() == CommCounters{}, "{} gathers, {} bytes reduced were counted",
-                         comm->counters().all_gathers, comm->counters().reduced_bytes);
+      rank.report.Expect(comm->counters() == CommCounters{},
+                         "{} gathers, {} bytes reduced were counted", comm->counters().all_gathers,
+                         comm->counters().reduced_bytes);
     });
 }
 

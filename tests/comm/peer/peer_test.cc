@@ -2,9 +2,9 @@
 // order of arrival, eager and captured. On every GPU as threads, or mpirun -n N PROGRAM.
 //
 // MILLRACE_TEST_ONE_GPU=1 with mpirun -n 2, or with MILLRACE_TEST_RANKS=2: two ranks on one card,
-// for compute-sanitizer. Processes take turns on it, so that a kernel may wait for a peer's; threads
-// need CUDA_MODULE_LOADING=EAGER and CUDA_DEVICE_MAX_CONNECTIONS=32: kernels that wait would
-// otherwise stand in the way of loading, or in the queue, of those that they wait for.
+// for compute-sanitizer. Processes take turns on it, so that a kernel may wait for a peer's;
+// threads need CUDA_MODULE_LOADING=EAGER and CUDA_DEVICE_MAX_CONNECTIONS=32: kernels that wait
+// would otherwise stand in the way of loading, or in the queue, of those that they wait for.
 // MILLRACE_TEST_LAUNCHES: launches of a series of rounds, 100 unless said.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
-// No test: a program with one fault of each kind that compute-sanitizer looks for, in kernels of our
-// own namespace. tools/bench/sanitize_gpu.sh runs it first: a tool that finds nothing here, or a
-// report that is not told to be ours, makes all its later "nothing found" worthless.
+// No test: a program with one fault of each kind that compute-sanitizer looks for, in kernels of
+// our own namespace. tools/bench/sanitize_gpu.sh runs it first: a tool that finds nothing here, or
+// a report that is not told to be ours, makes all its later "nothing found" worthless.
 //
 //   planted_faults memcheck|racecheck|initcheck|synccheck
 //

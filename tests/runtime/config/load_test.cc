@@ -41,10 +41,10 @@ TEST_CASE("later files win, objects merge, --set wins over all", "[config][load]
 TEST_CASE("--set is typed by its key", "[config][load]") {
   const Config config =
       Load({kSynthetic},
-           {"run.dir=7", "data.kind=text", "data.path=a=b c", "data.val_path=\"null\"", "optimizer.lr=3e-4",
-            "optimizer.eps=.5", "optimizer.betas=[0.5, 0.75]", "execution.checked=true",
-            "model.family=llama", "model.kv_heads=4", "model.head_dim=null",
-            "optimizer.schedule={\"kind\": \"cosine\", \"warmup\": 5}"})
+           {"run.dir=7", "data.kind=text", "data.path=a=b c", "data.val_path=\"null\"",
+            "optimizer.lr=3e-4", "optimizer.eps=.5", "optimizer.betas=[0.5, 0.75]",
+            "execution.checked=true", "model.family=llama", "model.kv_heads=4",
+            "model.head_dim=null", "optimizer.schedule={\"kind\": \"cosine\", \"warmup\": 5}"})
           .config;
   REQUIRE(config.run.dir == "7");
   REQUIRE(config.data.path == "a=b c");

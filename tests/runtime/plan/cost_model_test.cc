@@ -222,5 +222,75 @@ TEST_CASE("machines are found by name; ranks beyond the cores share them", "[pla
   }
 }
 
+// Hosts of 8 ranks: 100 B/s within one, 10 B/s from each rank to others.
+Machine Hosts() {
+  Machine machine = SlowMachine();
+  machine.link = 100;
+  machine.ranks_per_host = 8;
+  machine.host_link = 10;
+  return machine;
+}
+
+TEST_CASE("a group that crosses hosts has as many network cards as members on its smallest host",
+          "[plan][cost]") {
+  struct Case {
+    MeshShape mesh;
+    double shard, replicate, world;
+  };
+  for (const Case& c : {
+           Case{{1, 8}, 100, 100, 100},                              // one host
+           Case{{2, 4}, 100, 100, 100}, Case{{1, 16}, 80, 100, 80},  // 8 and 8
+           Case{{2, 8}, 100, 10, 80},    // replicas of a shard: one on each host
+           Case{{4, 4}, 100, 20, 80},    // ranks 0, 4 | 8, 12
+           Case{{1, 12}, 40, 100, 40},   // 8 and 4
+           Case{{2, 12}, 40, 10, 80},    // 8 and 4 | 4 and 8
+           Case{{2, 6}, 20, 10, 40},     // ranks 6, 7 | 8 to 11
+           Case{{1, 9}, 10, 100, 10},    // one rank on the last host
+           Case{{128, 8}, 100, 10, 80},  // 1,024 ranks
+       }) {
+    CAPTURE(c.mesh.replicate, c.mesh.shard);
+    CHECK(GroupLink(AxisGroup::kShard, c.mesh, Hosts()) == c.shard);
+    CHECK(GroupLink(AxisGroup::kReplicate, c.mesh, Hosts()) == c.replicate);
+    CHECK(GroupLink(AxisGroup::kWorld, c.mesh, Hosts()) == c.world);
+  }
+  Machine machine = Hosts();
+  machine.host_link = 50;  // 8 cards carry more than a rank sends within its host
+  CHECK(GroupLink(AxisGroup::kShard, {1, 16}, machine) == 100);
+  machine.ranks_per_host = 0;  // nothing is known of hosts
+  CHECK(GroupLink(AxisGroup::kReplicate, {2, 8}, machine) == 100);
+}
+
+TEST_CASE("a collective between hosts takes their rate", "[plan][cost]") {
+  Machine machine = Hosts();
+  machine.memory = machine.vector = 1e12;
+  machine.collective_latency = 1;
+  AllGatherOp<View> gather;
+  gather.group = AxisGroup::kShard;
+  gather.full = Dense(0, DType::kF32, {1024});
+  gather.shard = Dense(0, DType::kF32, {64});
+  // 15 peers' shards of 64 * 4 bytes over 8 cards of 10 B/s.
+  CHECK(Estimate(gather, {1, 16}, machine).seconds == Approx(15 * 256 / 80.0 + 1));
+  CHECK(Estimate(gather, {1, 16}, machine).bound == Bound::kWire);
+  AllReduceOp<View> reduce;
+  reduce.group = AxisGroup::kReplicate;
+  reduce.buffer = Dense(0, DType::kF32, {100});
+  // Two replicas: half the buffer out and half back, over one card.
+  CHECK(Estimate(reduce, {2, 8}, machine).seconds == Approx(2 * 50 * 4 / 10.0 + 1));
+}
+
+TEST_CASE("link speeds may be stated, and what cannot be is refused", "[plan][cost]") {
+  const Machine h200 = WithLinks(FindMachine("h200"), {});
+  CHECK(h200.ranks_per_host == 8);
+  CHECK(h200.host_link == 50e9);
+  const Machine stated = WithLinks(h200, {4, 200e9, 25e9});
+  CHECK(stated.ranks_per_host == 4);
+  CHECK(GroupLink(AxisGroup::kShard, {2, 4}, stated) == 200e9);
+  CHECK(GroupLink(AxisGroup::kReplicate, {2, 4}, stated) == 25e9);
+  CHECK_THROWS_WITH(WithLinks(FindMachine("cpu"), {2, 0, 0}), Catch::Contains("--host-link GB/s"));
+  CHECK(WithLinks(FindMachine("cpu"), {2, 0, 1e9}).host_link == 1e9);
+  for (const StatedLinks wrong : {StatedLinks{-1, 0, 0}, {0, -1e9, 0}, {0, 0, -1e9}})
+    CHECK_THROWS_AS(WithLinks(h200, wrong), Error);
+}
+
 }  // namespace
 }  // namespace millrace

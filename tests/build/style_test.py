@@ -1,0 +1,41 @@
+"""No line of our C++ and CUDA is longer than 100 columns, but for what lies in raw strings, which are data: clang-format does not set comments.
+
+Looks at the files that git tracks in the checkout that this script lies in, not at copies of Bazel's.
+"""
+import os
+import re
+import subprocess
+import unittest
+
+COLUMNS = 100
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+RAW_STRING = re.compile(r'R"([^()\s\\]{0,16})\(.*?\)\1"', re.S)
+
+
+def long_lines(text):
+    """[(number, length)]"""
+    text = RAW_STRING.sub(lambda match: '\n' * match.group().count('\n'), text)
+    return [(i, len(line)) for i, line in enumerate(text.split('\n'), 1) if len(line) > COLUMNS]
+
+
+class Style(unittest.TestCase):
+
+    def test_what_counts_as_long(self):
+        self.assertEqual(long_lines('x' * 100 + '\n' + 'é' * 101 + '\n//' + 'x' * 99), [(2, 101), (3, 101)])
+        self.assertEqual(long_lines('f(R"(' + 'x' * 200 + '\n' + 'y' * 200 + ')");\nR"css(\n' + 'z")"' * 50 + ')css";'), [])
+        self.assertEqual(long_lines('f(R"(a\nb)");\n' + 'x' * 101), [(3, 101)])
+
+    def test_no_line_is_longer_than_100_columns(self):
+        listed = subprocess.run(['git', '-C', ROOT, 'ls-files', '-z', '*.cc', '*.h', '*.cu', '*.cuh'], stdout=subprocess.PIPE, check=True)
+        names = listed.stdout.decode().split('\0')[:-1]
+        self.assertGreater(len(names), 500)  # it did look
+        found = []
+        for name in names:
+            if os.path.exists(os.path.join(ROOT, name)):
+                with open(os.path.join(ROOT, name), encoding='utf-8') as f:
+                    found += ['%s:%d: %d columns' % (name, line, length) for line, length in long_lines(f.read())]
+        self.assertEqual(found, [], '\n'.join(found))
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
