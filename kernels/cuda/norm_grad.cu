@@ -190,7 +190,6 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       Store<E>(a.d_x, row * a.d_x.stride + c, a.columns - c, dx);
     }
   }
-  __syncthreads();
   StorePartials(a, group, columns, reinterpret_cast<float*>(shared));
 }
 

@@ -36,23 +36,23 @@ rows=()
 for tool in memcheck racecheck initcheck synccheck; do rows+=("$tool|planted_faults|60|one|$tool"); done
 for tool in memcheck racecheck synccheck initcheck; do
   rows+=("$tool|contract_test|400|one|" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
-  # Under racecheck one case ends in an internal error of the tool (CUDA 13.0, H100); its kernels of ours are in rows_test, too.
-  these=$products
-  if [[ $tool == racecheck ]]; then these=${products/a bf16 gradient\*,/}; fi
   if [[ $tool == initcheck ]]; then how=threads peer_most=90; else how=processes peer_most=240; fi
   rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
-         "$tool|cuda_mark_test|60|one|" "$tool|matmul_test|400|one|$these")
+         "$tool|cuda_mark_test|60|one|")
+  # racecheck ends in an internal error of its own beside cuBLASLt's products (CUDA 13.0, H100 and H200). Ours there are contract_test's, too.
+  [[ $tool == racecheck ]] || rows+=("$tool|matmul_test|400|one|$products")
 done
 
 # Row TOOL PROGRAM SECONDS HOW CASES
 Row() {
   local tool=$1 program=$2 most=$3 how=$4 cases=$5 name=$1.$2 code=0 began=$SECONDS
   local sanitizer=(compute-sanitizer --tool "$tool" --print-limit 10000 --log-file "$out/$name.%p.san")
-  local command=("libexec/tests/$program" --use-colour no) extra=()
+  local command=("libexec/tests/$program") extra=()
   case $tool in
     racecheck | synccheck) sanitizer+=(--kernel-name kns=millrace) ;;
   esac
-  if [[ $program == planted_faults ]]; then extra=(--expect-report); fi
+  # Under mpirun Catch2 takes its output for a terminal's.
+  if [[ $program == planted_faults ]]; then extra=(--expect-report); else command+=(--use-colour no); fi
   [[ -z $cases ]] || command+=("$cases")
   rm -f "$out/$name".*.san
   case $how in
