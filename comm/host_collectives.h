@@ -5,8 +5,8 @@
 // Scratch  A reduction stages one chunk per rank, so scratch does not grow with the buffers. Sums
 //          are per element: bits do not depend on the chunk size. All-gather stages nothing and
 //          takes an absent scratch view.
-// Counters The bytes that the transport says it has sent during each call (ByteExchange::moved).
-//          An all-reduce of n elements cuts them into slices of s = ceil(n/W), the last ones shorter
+// Counters The bytes that the transport says it has sent during each call (ByteExchange::moved). An
+//          all-reduce of n elements cuts them into slices of s = ceil(n/W), the last ones shorter
 //          or empty. A rank sends each peer its slice of the addends, then the sums of its own
 //          slice of c elements to all: (n + (W-2)*c)*size. With n <= 2*s it sends everything to
 //          all, (W-1)*n*size. Where W divides n both are communicator.h's figure; otherwise a rank

@@ -1,5 +1,5 @@
-// summary.json of a run that is complete and has none: it was killed between its last checkpoint and
-// the summary, or somebody has deleted the file.
+// summary.json of a run that is complete and has none: it was killed between its last checkpoint
+// and the summary, or somebody has deleted the file.
 //
 // From     the checkpoint (hashes of the state, counters), the plan of this call, and metrics.jsonl
 //          (losses, median step time, peak memory), over all steps of the run.

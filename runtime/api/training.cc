@@ -419,8 +419,8 @@ class Loop {
   }
 
   // Once a step each rank says whether it was asked to stop, how its part of a save is doing,
-  // whether it has warnings, and, every guard.order_every steps and where a checkpoint follows, what
-  // collectives it has issued. True on every rank when any was asked.
+  // whether it has warnings, and, every guard.order_every steps and where a checkpoint follows,
+  // what collectives it has issued. True on every rank when any was asked.
   bool StopAgreed(int64_t done, bool saves) {
     const std::string warnings = session_.log().TakeWarnings();
     std::string mine = {stop_.load() ? '1' : '0', saver_->Vote(), warnings.empty() ? '0' : '1'};

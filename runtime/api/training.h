@@ -80,8 +80,8 @@ struct TrainOptions {
   // none. On CUDA the two before it run with events between their ops, too; where the call begins
   // later than these, none. Not in checked execution.
   int64_t trace_step = 0;
-  // Called on every rank once it is known that there are steps to train, before a file of the run is
-  // written: a run that is complete stays as it is. Null: nothing.
+  // Called on every rank once it is known that there are steps to train, before a file of the run
+  // is written: a run that is complete stays as it is. Null: nothing.
   std::function<void()> on_begin = {};
 };
 

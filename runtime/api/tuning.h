@@ -1,19 +1,21 @@
-// Which algorithms a run's products use, and where they come from. Measuring takes seconds and other
-// algorithms give other bits, so a run measures once, when it begins: what was measured is kept in
-// execution.tuning_file and in each of its checkpoints, and a run that goes on never measures by
-// itself.
+// Which algorithms a run's products use, and where they come from. Measuring takes seconds and
+// other algorithms give other bits, so a run measures once, when it begins: what was measured is
+// kept in execution.tuning_file and in each of its checkpoints, and a run that goes on never
+// measures by itself.
 //
 //   new run        the file's algorithms; what it lacks is measured and added. A file of another GPU
 //                  or library version is put aside as <file>.old.
-//   goes on        the checkpoint's. A file that is missing is written from it. Products that neither
-//                  has (the plan is another one) take the library's first suggestions, with a note.
+//   goes on        the checkpoint's. A file that is missing is written from it. Products that
+//                  neither has (the plan is another one) take the library's first suggestions,
+//                  with a note.
 //   contradiction  of the file and the checkpoint, or a checkpoint of another GPU or library
 //                  version: Error(kConfig), which says what to do.
 //   retune         (execution.retune) as a new run with no file: everything is measured.
 //   old checkpoint that says nothing of algorithms: as a new run, with a note.
 //
-// Only products of matrices are tuned. Collectives and attention are not: NCCL's choice follows from
-// its version and the topology, attention's from shapes alone (kernels/ops/attention_choice.h).
+// Only products of matrices are tuned. Collectives and attention are not: NCCL's choice follows
+// from its version and the topology, attention's from shapes alone
+// (kernels/ops/attention_choice.h).
 #pragma once
 
 #include <functional>

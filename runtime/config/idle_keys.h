@@ -28,8 +28,8 @@ struct IdleKey {
 };
 
 // In the order of the documentation; a key that is idle for several reasons is there for each of
-// them. Each key of `config` lies in its range. Where the world or the machine is not known, nothing
-// is idle because of it.
+// them. Each key of `config` lies in its range. Where the world or the machine is not known,
+// nothing is idle because of it.
 std::vector<IdleKey> FindIdleKeys(const Config& config, const ConfigContext& context);
 
 }  // namespace millrace

@@ -5,8 +5,9 @@
 // "$schema" for editors.
 //
 // Idle     A file is one author, and all `--set` together are one, the last. A key that can have no
-//          effect (idle_keys.h) is an error where its author, or an earlier one, wrote what makes it
-//          idle, or nobody did. It is a note where a later author did, or the world or the machine.
+//          effect (idle_keys.h) is an error where its author, or an earlier one, wrote what makes
+//          it idle, or nobody did. It is a note where a later author did, or the world or the
+//          machine.
 // Errors   kConfig, for all problems at once: unknown and repeated keys, wrong types, values out of
 //          range, text that is not JSON, files that cannot be read, idle keys, and the rules of
 //          validate.h. Each names its key, the place (file, line and column, or --set), the value,
@@ -47,8 +48,8 @@ LoadedConfig LoadConfig(std::span<const std::string> files, std::span<const std:
 LoadedConfig LoadConfigTexts(std::span<const ConfigText> texts, std::span<const std::string> sets,
                              const ConfigContext& context);
 
-// Every key with its value, as JSON text. LoadConfigTexts of it gives `config` back; but of one that
-// was loaded with notes it is an error, as the text is by one author.
+// Every key with its value, as JSON text. LoadConfigTexts of it gives `config` back; but of one
+// that was loaded with notes it is an error, as the text is by one author.
 std::string ConfigToJson(const Config& config);
 
 }  // namespace millrace

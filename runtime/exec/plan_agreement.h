@@ -1,10 +1,10 @@
 // One plan on all ranks, or nothing runs: compared before any memory is allocated and any op is
 // issued, from the plans alone.
 //
-// Order    Each communicator runs its calls one after the other, so all ranks of its group must issue
-//          the same calls in the same order: ranks that do not hang, or go on with each other's
-//          bytes. The lists of each communicator are compared within its group first, since their
-//          difference says most.
+// Order    Each communicator runs its calls one after the other, so all ranks of its group must
+//          issue the same calls in the same order: ranks that do not hang, or go on with each
+//          other's bytes. The lists of each communicator are compared within its group first, since
+//          their difference says most.
 // Errors   kConfig, the same on every rank of the world.
 #pragma once
 

@@ -14,9 +14,10 @@
 
 namespace millrace {
 
-// What an op does: one of the kernel ops and collectives, over plan views. Used like the variant that
-// it is. A class of its own, so that copying, moving and destroying the alternatives is compiled
-// once, and not in each file that holds a plan: that was a quarter of such a file's compile time.
+// What an op does: one of the kernel ops and collectives, over plan views. Used like the
+// variant that it is. A class of its own, so that copying, moving and destroying the
+// alternatives is compiled once, and not in each file that holds a plan: that was a quarter of
+// such a file's compile time.
 class KernelOp
     : public std::variant<EmbedOp<View>, EmbedGradOp<View>, NormOp<View>, NormGradOp<View>,
                           MatmulOp<View>, ColumnSumOp<View>, RopeTableOp<View>, RopeOp<View>,

@@ -251,7 +251,10 @@ TEST_CASE("a full disk is said once, and lines are kept again when there is room
     std::filesystem::remove(path);
     log.Write(LogLevel::kDebug, kAll, "kept");
   }
-  REQUIRE(Rests(path) == Lines{"info    rank 0  start 1: x", "debug   rank 0  kept"});
+  Lines rests = Rests(path);
+  // The warning is a line, too: it is lost with the others, or comes when there is room again.
+  std::erase_if(rests, [](const std::string& line) { return line.find("are lost") != line.npos; });
+  REQUIRE(rests == Lines{"info    rank 0  start 1: x", "debug   rank 0  kept"});
   REQUIRE(terminal.lines().size() == 1);
 }
 

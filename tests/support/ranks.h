@@ -45,8 +45,9 @@ class Ranks {
 
 // Host ranks until another choice is made.
 Ranks& TestRanks();
-// Whether there is a device for each of `world` ranks. When there is not, the running test case
-// counts as skipped (SkipCase of third_party/catch2/session.h): what asks then leaves something out.
+// Whether there is a device for each of `world` ranks. When there is not, the running
+// test case counts as skipped (SkipCase of third_party/catch2/session.h): what asks
+// then leaves something out.
 bool HaveDevices(int world);
 // Returns what was in use.
 std::unique_ptr<Ranks> UseRanks(std::unique_ptr<Ranks> ranks);

@@ -81,9 +81,10 @@ TEST_CASE("units of unequal size: no option changes a bit, and each takes effect
   }
 }
 
-// Blocks are the same whichever unit holds them, and each element's gradient is added in the order
-// of the ranks. What adds over a whole unit is the norm: its bits follow the units, and so would
-// those of a step that is clipped by it. Without clipping all but the norm is the same, bit for bit.
+// Blocks are the same whichever unit holds them, and each element's gradient is added in
+// the order of the ranks. What adds over a whole unit is the norm: its bits follow the
+// units, and so would those of a step that is clipped by it. Without clipping all but the
+// norm is the same, bit for bit.
 TEST_CASE("however blocks are grouped, losses, parameters and moments have the same bits",
           "[uneven]") {
   if (!HaveDevices(2)) return;

@@ -38,7 +38,8 @@ std::vector<Issued> IssueOrder(const StepPlan& plan) {
   return order;
 }
 
-// By op and stream: the last op of that stream that has ended when this one begins; -1: none has to.
+// By op and stream: the last op of that stream that has ended when this one begins; -1: none has
+// to.
 std::vector<std::array<int64_t, kStreams>> EndedBefore(const std::vector<Issued>& order) {
   std::vector<std::array<int64_t, kStreams>> ended(order.size());
   std::array<int64_t, kStreams> last{-1, -1, -1};

@@ -73,8 +73,8 @@ Times RunSteps(Session& session, int64_t first, int64_t count) {
 
 // Host time per step: what issuing a step takes while the device has nothing to do. Were a step
 // still in flight, the call would wait for room in the device's queue of launches, and its time
-// would be the device's. On a host device, which has run a step when it was issued, the time of that
-// call outside kernels and communicators (`timer`, else null). One sample per step.
+// would be the device's. On a host device, which has run a step when it was issued, the time of
+// that call outside kernels and communicators (`timer`, else null). One sample per step.
 std::vector<double> HostMicroseconds(Session& session, CallTimer* timer, int64_t first_step) {
   std::vector<double> host;
   if (timer != nullptr) timer->TurnOn();

@@ -7,8 +7,8 @@
 //   step                                the longest of the streams' sums (communication may hide
 //                                       behind computation), or all that the device computes on any
 //                                       stream, if that is more: streams share it
-// Bursts of one op run at higher clocks than a whole step can hold. A slow kernel of ours makes this
-// floor higher: bench_rates.h has one that does not contain our kernels.
+// Bursts of one op run at higher clocks than a whole step can hold. A slow kernel of ours makes
+// this floor higher: bench_rates.h has one that does not contain our kernels.
 #pragma once
 
 #include <array>

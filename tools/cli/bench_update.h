@@ -1,7 +1,7 @@
-// The end of a step, norm + clip + AdamW, issued in the ways that DeepSpeed #4318 compares: a kernel
-// per tensor or per flat parameter, one launch each or as graphs. It runs outside the step, on this
-// rank's shards and without the collective that adds the ranks' norms, so that only the way of
-// issuing differs.
+// The end of a step, norm + clip + AdamW, issued in the ways that DeepSpeed #4318 compares: a
+// kernel per tensor or per flat parameter, one launch each or as graphs. It runs outside the step,
+// on this rank's shards and without the collective that adds the ranks' norms, so that only the way
+// of issuing differs.
 //
 //   launches       each kernel is launched by itself
 //   three graphs   norms, clip factor and AdamW: a graph each, as the seed captures them

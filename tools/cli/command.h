@@ -49,8 +49,8 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
                const std::function<int(RankContext&)>& body);
 
 // On rank 0 the lock of run.dir, for verbs that write there; a warning of it is said.
-// Error(kConfig): another run has it. The other ranks go on at once, and are ended with rank 0 if it
-// is refused.
+// Error(kConfig): another run has it. The other ranks go on at once, and are ended
+// with rank 0 if it is refused.
 std::unique_ptr<RunLock> LockRun(const RankContext& context);
 
 // One command-line verb; each is one file. Returns the process's exit code.

@@ -1,5 +1,5 @@
-// A recorded step in Graphviz's language: the list with the plan's edges where nothing was captured,
-// the device's own graph where something was.
+// A recorded step in Graphviz's language: the list with the plan's edges where nothing was
+// captured, the device's own graph where something was.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
