@@ -71,7 +71,7 @@ class Chooser {
     } else if (bound_ && !missing.empty()) {
       Say(fmt::format(
           "{} products of this plan are not among the algorithms of {}: they take the library's "
-          "first suggestions, since a run that goes on measures nothing (execution.retune=true "
+          "first suggestions, since a run that goes on measures nothing (execution.tune_again=true "
           "measures, and gives other bits)",
           missing.size(), request_.saved->checkpoint));
     }
@@ -110,7 +110,7 @@ class Chooser {
   // Leaves in file_ and saved_ what may be used, and in bound_ whether it is all that may be.
   void ReadWhatIsKept() {
     file_ = ReadTable(path_);
-    if (request_.config->execution.retune && request_.train != nullptr) {
+    if (request_.config->execution.tune_again && request_.train != nullptr) {
       if (file_) PutAside();
       return;
     }
@@ -127,7 +127,7 @@ class Chooser {
       MR_REQUIRE(ErrorCode::kConfig, !bound_,
                  "{} was trained with algorithms measured on {} with {}, and here are {} with {}: "
                  "they cannot be used, and others give other bits. Go on where they can be, or "
-                 "measure anew with execution.retune=true",
+                 "measure anew with execution.tune_again=true",
                  saved->checkpoint, saved_.device, saved_.library_version, tuner_.device,
                  tuner_.library_version);
       saved_ = {};
@@ -147,7 +147,7 @@ class Chooser {
     const std::string advice =
         "resuming would give other bits. Remove the file to go on with the checkpoint's "
         "algorithms, "
-        "or measure anew with execution.retune=true";
+        "or measure anew with execution.tune_again=true";
     for (const auto& [key, tuned] : saved_.matmuls) {
       const auto other = file_->matmuls.find(key);
       MR_REQUIRE(ErrorCode::kConfig,

@@ -3,14 +3,14 @@
 // kept in execution.tuning_file and in each of its checkpoints, and a run that goes on never
 // measures by itself.
 //
-//   new run        the file's algorithms; what it lacks is measured and added. A file of another GPU
-//                  or library version is put aside as <file>.old.
+//   new run        the file's algorithms; what it lacks is measured and added. A file of another
+//                  GPU or library version is put aside as <file>.old.
 //   goes on        the checkpoint's. A file that is missing is written from it. Products that
 //                  neither has (the plan is another one) take the library's first suggestions,
 //                  with a note.
 //   contradiction  of the file and the checkpoint, or a checkpoint of another GPU or library
 //                  version: Error(kConfig), which says what to do.
-//   retune         (execution.retune) as a new run with no file: everything is measured.
+//   tune_again     (execution.tune_again) as a new run with no file: everything is measured.
 //   old checkpoint that says nothing of algorithms: as a new run, with a note.
 //
 // Only products of matrices are tuned. Collectives and attention are not: NCCL's choice follows

@@ -177,7 +177,7 @@ struct ExecutionConfig {
   std::optional<bool> overlap_weight_gradients = {};
   bool tune = true;
   std::optional<std::string> tuning_file = {};
-  bool retune = false;
+  bool tune_again = false;
   ProgrammaticLaunch programmatic_launch = ProgrammaticLaunch::kOff;
   PeerMemory peer_memory = PeerMemory::kOff;
   int64_t watchdog_s = 20;  // 0: no watchdog

@@ -271,7 +271,7 @@ std::vector<Key> MakeKeys() {
       KEY(execution.tuning_file, any,
           "Algorithms to use, and where newly measured ones go; runs that share it have the same "
           "bits. null: `tuning.json` in `run.dir`."),
-      KEY(execution.retune, any,
+      KEY(execution.tune_again, any,
           "Measure everything again, also where a run goes on: it gets other bits. The old file "
           "stays as `<file>.old`. For one call."),
       KEY(execution.programmatic_launch, any,

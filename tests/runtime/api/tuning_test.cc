@@ -160,13 +160,14 @@ TEST_CASE("a file that contradicts the checkpoint is an error that says what to 
   run.Write(other);
   fake.measured = 0;
   const Call refused = run.Train(&fake);
-  CHECK_THAT(refused.error, Contains("tuning.json has another algorithm for " +
-                                     ToString(other.matmuls.begin()->first)) &&
-                                Contains("step_00000002 was trained with") &&
-                                Contains("Remove the file") && Contains("execution.retune=true"));
+  CHECK_THAT(
+      refused.error,
+      Contains("tuning.json has another algorithm for " + ToString(other.matmuls.begin()->first)) &&
+          Contains("step_00000002 was trained with") && Contains("Remove the file") &&
+          Contains("execution.tune_again=true"));
   // Either advice helps.
   fake.algorithm = "0d";
-  const Call measured = run.Train(&fake, {"execution.retune=true"});
+  const Call measured = run.Train(&fake, {"execution.tune_again=true"});
   CHECK(measured.error == "");
   CHECK(measured.hash != first.hash);
   CHECK(fake.measured == static_cast<int>(run.Table().matmuls.size()));
@@ -200,7 +201,7 @@ TEST_CASE("another GPU: a run that goes on stops, a new one measures", "[tuning]
   run.Train(&a);
   const Call refused = run.Train(&b);
   CHECK_THAT(refused.error, Contains("measured on gpu A with library 1, and here are gpu B") &&
-                                Contains("execution.retune=true"));
+                                Contains("execution.tune_again=true"));
   CHECK(b.measured == 0);
   CHECK(run.Train(&b, {"checkpoint.resume=never"}).error == "");
   CHECK(b.measured > 0);

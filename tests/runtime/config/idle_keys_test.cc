@@ -58,8 +58,8 @@ const std::vector<Case> kCases = {
     {"execution.tune=false", "execution.backend=cpu", "execution.backend=auto"},
     {"execution.tuning_file=t.json", "execution.backend=cpu", "execution.backend=auto"},
     {"execution.tuning_file=t.json", "execution.tune=false", "execution.tune=true"},
-    {"execution.retune=true", "execution.backend=cpu", "execution.backend=auto"},
-    {"execution.retune=true", "execution.tune=false", "execution.tune=true"},
+    {"execution.tune_again=true", "execution.backend=cpu", "execution.backend=auto"},
+    {"execution.tune_again=true", "execution.tune=false", "execution.tune=true"},
     {"execution.programmatic_launch=end", "execution.backend=cpu", "execution.backend=auto"},
     {"execution.programmatic_launch=end", "execution.graph=off", "execution.graph=microbatch"},
     {"checkpoint.keep_best=2", "train.eval_every=0", "train.eval_every=1000"},
@@ -208,7 +208,7 @@ TEST_CASE("ranks and machines make a key idle with a note", "[config][idle]") {
                             {"execution.deterministic=false", cpu, gpu},
                             {"execution.tune=false", cpu, gpu},
                             {"execution.tuning_file=t.json", cpu, gpu},
-                            {"execution.retune=true", cpu, gpu},
+                            {"execution.tune_again=true", cpu, gpu},
                             {"execution.programmatic_launch=begin", cpu, gpu}}) {
     CAPTURE(p.key);
     for (const Given& given :

@@ -75,7 +75,7 @@ const char* const kPromised[] = {
     "execution.overlap_weight_gradients",
     "execution.tune",
     "execution.tuning_file",
-    "execution.retune",
+    "execution.tune_again",
     "execution.programmatic_launch",
     "execution.peer_memory",
     "execution.watchdog_s",
