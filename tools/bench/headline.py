@@ -308,7 +308,7 @@ def effective(text):
     config, decoder = {}, json.JSONDecoder()
     for line in text.splitlines():
         path, _, rest = line.partition(" ")
-        if not rest.strip():
+        if not rest.strip() or path == "note:":  # what has no effect, at the end
             continue
         *outer, last = path.split(".")
         place = config
