@@ -134,8 +134,7 @@ double LinkBetweenHosts(const Machine& machine, int members) {
 }
 
 Machine WithLinks(const Machine& machine, const StatedLinks& stated) {
-  MR_REQUIRE(ErrorCode::kConfig, stated.ranks_per_host >= 0,
-             "--ranks-per-host: {} is below 0; 0 stands for all ranks on one host",
+  MR_REQUIRE(ErrorCode::kConfig, stated.ranks_per_host >= 0, "--ranks-per-host: {} is below 1",
              stated.ranks_per_host);
   for (const auto& [flag, rate] :
        {std::pair{"--link", stated.link}, std::pair{"--host-link", stated.host_link}})

@@ -191,6 +191,11 @@ class Verbs(CliTest):
                          r'^ *between hosts +4 ranks to a host, 25\.0 ?GB/s from each to other hosts')
         outcome = self.expect(program('plan', config, '--world', '1024', '--machine', 'cpu', '--ranks-per-host', '4'), BAD_CONFIG)
         self.expect_line(outcome.err, '--host-link GB/s')
+        # 0 is no way to say "the machine's own", and a time that is no finite number is no answer.
+        for option, wrong in ((option, wrong) for option in ('--link', '--host-link') for wrong in ('0', '-1', 'nan', 'inf', '1e-320', '1e308')):
+            self.expect_line(self.expect(plan(option, wrong), BAD_CONFIG).err, option)
+        for wrong in ('0', '-3', '1.5', '99999999999'):
+            self.expect_line(self.expect(plan('--ranks-per-host', wrong), BAD_CONFIG).err, '--ranks-per-host')
 
     def test_plan_recomputes_what_a_budget_or_a_device_asks_for(self):
         def plan(*options, machine='h200'):

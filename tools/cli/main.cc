@@ -142,12 +142,20 @@ int Main(int argc, char** argv) {
   plan_app->add_option("--machine", plan.machine, "h100, h200 or cpu")
       ->capture_default_str()
       ->check(CLI::IsMember({"h100", "h200", "cpu"}));
-  plan_app->add_option("--link", plan.link_gbs,
-                       "GB/s that a rank sends within its host, in place of the machine's figure");
-  plan_app->add_option("--ranks-per-host", plan.ranks_per_host,
-                       "ranks of a host; neighbouring ranks share one (default 8; cpu: all)");
-  plan_app->add_option("--host-link", plan.host_link_gbs,
-                       "GB/s that a rank sends to other hosts (default 50; cpu: not known)");
+  // Beyond these bounds lie slips of the keyboard, and times that are no finite numbers.
+  const auto rate = CLI::Range(1e-6, 1e6) & CLI::Validator(NotNan, "");
+  plan_app
+      ->add_option("--link", plan.link_gbs,
+                   "GB/s that a rank sends within its host, in place of the machine's figure")
+      ->check(rate);
+  plan_app
+      ->add_option("--ranks-per-host", plan.ranks_per_host,
+                   "ranks of a host; neighbouring ranks share one (default 8; cpu: all)")
+      ->check(CLI::Range(1, 1 << 20));
+  plan_app
+      ->add_option("--host-link", plan.host_link_gbs,
+                   "GB/s that a rank sends to other hosts (default 50; cpu: not known)")
+      ->check(rate);
   plan_app->add_flag("--json", plan.json, "one JSON object");
   plan_app->add_flag("--text", plan.text, "the plan itself: every buffer, op and edge");
   plan_app->add_flag("--pool-only", plan.pool_only, "CONFIG is a bucket pool: bytes by allocator");
