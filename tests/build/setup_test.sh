@@ -109,6 +109,30 @@ RefuseCall .
 MILLRACE_NO_INSTALL=perhaps Try "neither 0 nor 1" 2 0
 ExpectText "MILLRACE_NO_INSTALL=perhaps; allowed: 0, 1"
 
+# What is forbidden is not fetched with pip, either: on a machine that lacks cuDNN's frontend headers alone.
+mkdir -p "$folder/root/tools" "$folder/root/third_party/cuda"
+cp "$setup" "$folder/root/tools/setup"
+cp -rL "${setup%/setup}/lib" "$folder/root/tools/lib"
+cat >"$folder/root/third_party/cuda/find_cuda.sh" <<'SCRIPT'
+#!/bin/bash
+[[ $# == 0 ]] || { echo "$FAKE/headers"; exit; }
+printf '%s\n' nvcc=/nvcc 'missing=nvidia-cudnn-frontend 1.32.0'
+exit 1
+SCRIPT
+chmod +x "$folder/root/third_party/cuda/find_cuda.sh"
+Fake python3 <<'SCRIPT'
+echo "python3 $*" >>"$FAKE/calls"
+[[ $* == *--version ]]
+SCRIPT
+command=("$folder/root/tools/setup")
+installed=$folder/all Try "headers are missing" 0 0 --cuda
+ExpectCall '^python3 -m pip .*download'
+installed=$folder/all Try "headers are missing, installing is forbidden" 0 0 --cuda --no-install
+ExpectText 'nvidia-cudnn-frontend are missing, and installing is forbidden'
+RefuseCall 'download'
+command=("$setup")
+rm "$folder/bin/python3"
+
 # On a terminal it asks.
 command=(script -qec "$setup" /dev/null)
 echo n >"$folder/n"
