@@ -238,6 +238,12 @@ class Verbs(CliTest):
                     self.assertGreaterEqual(pool[other], pool['lower_bound'])
                 self.assertTrue(1.2 <= pool['max_pool'] / pool['lower_bound'] <= 1.95, pool)
 
+    def test_bench_says_nothing_of_data_that_it_does_not_read(self):
+        config, _ = self.config()
+        for sets in ((), ('--set', 'data.path=there', '--set', 'data.val_path=there')):
+            outcome = self.expect(millrace('bench', config, '--steps', '1', '--warmup', '0', '--json', *sets), OK)
+            self.assertNotIn('data.', outcome.err)
+
     def test_bench_is_one_line_of_json(self):
         config, run = self.config()
         for ranks, options in ((1, ['--set', 'execution.graph=off']), (2, [])):
