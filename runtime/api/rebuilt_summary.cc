@@ -136,11 +136,14 @@ std::string WriteMissingSummary(Session& session, const Machine& machine,
   summary.plan_stages = stages;
   summary.rebuilt_from = std::filesystem::path(resumed.path).filename().string();
   WriteSummary(run_dir, summary);
+  const bool whole = lines.contains(1) && lines.contains(steps);
   return fmt::format(
-      "{}/summary.json was missing: it is written from {} and metrics.jsonl, without the times "
-      "that "
-      "only the killed call knew",
-      run_dir, summary.rebuilt_from);
+      "{}/summary.json was missing: it is written from {} and metrics.jsonl, without what only the "
+      "killed call knew{}",
+      run_dir, summary.rebuilt_from,
+      whole ? ""
+            : fmt::format("; losses are missing, too: metrics.jsonl has no line of step {}",
+                          lines.contains(1) ? steps : 1));
 }
 
 }  // namespace millrace

@@ -239,6 +239,22 @@ class Train(CliTest):
                 del before['summary.json'], after['summary.json']
                 self.assertEqual(after, before)
 
+    def test_a_summary_that_lacks_losses_says_so(self):
+        config, run = self.config()
+        self.expect(millrace('train', config), OK)
+        with open(run.file('metrics.jsonl')) as f:
+            lines = f.readlines()
+        for kept, absent, key in ((lines[:3], 6, 'last_loss'), (lines[1:], 1, 'first_loss'), (lines, None, None)):
+            with self.subTest(absent=absent):
+                os.remove(run.file('summary.json'))
+                with open(run.file('metrics.jsonl'), 'w') as f:
+                    f.writelines(kept)
+                outcome = self.expect(millrace('train', config), OK)
+                self.expect_line(outcome.err, r'summary\.json was missing: .*%s$' % (
+                    r'; losses are missing, too: metrics\.jsonl has no line of step %d' % absent if absent else 'killed call knew'))
+                if key:
+                    self.assertIsNone(run.summary()[key])
+
     def test_killed_between_the_last_checkpoint_and_the_summary(self):
         whole_config, whole = self.config('whole.json', run='whole')
         self.expect(millrace('train', whole_config, ranks=2), OK)
