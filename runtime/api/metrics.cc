@@ -230,8 +230,8 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
 }
 
 bool HasSummary(const std::string& run_dir) {
-  std::error_code ignored;
-  return std::filesystem::exists(SummaryPath(run_dir), ignored);
+  std::ifstream file(SummaryPath(run_dir));  // a folder opens, and gives no text
+  return file && Json::accept(file);
 }
 
 void WriteSummary(const std::string& run_dir, const Summary& s) {

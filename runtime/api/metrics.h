@@ -92,6 +92,7 @@ struct Summary {
   std::string machine;            // that the prediction is for
   std::string rebuilt_from;       // checkpoint; "": written by the call that ended the run
 };
+// Whether there is one that is JSON.
 bool HasSummary(const std::string& run_dir);
 void WriteSummary(const std::string& run_dir, const Summary& summary);
 

@@ -225,6 +225,12 @@ class Train(CliTest):
                 config, run = self.config(run=name, **sections)
                 self.expect(millrace('train', config, ranks=2), OK)
                 original, before = run.summary(), files_of(run.path)
+                # As good as none: an empty file, or half of one.
+                for text in ('', json.dumps(original)[:40]):
+                    with open(run.file('summary.json'), 'w') as f:
+                        f.write(text)
+                    self.expect(millrace('train', config, ranks=2), OK)
+                    self.expect_rebuilt(run.summary(), original, self.LOST)
                 os.remove(run.file('summary.json'))
                 # Another world and another plan have not trained it.
                 for sets, ranks in (((), 1), (('--set', 'memory.prefetch=0'), 2)):

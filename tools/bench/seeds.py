@@ -143,7 +143,7 @@ class Rows:
                                          last_loss=steps[-1]["loss"])
 
     def pool(self, group, variant, config, sets):
-        command = [self.args.binary, "plan", str(CONFIGS / "hybrid" / (variant + ".json")), "--pool-only", "--json"]
+        command = [self.args.binary, "plan", os.path.relpath(CONFIGS / "hybrid" / (variant + ".json")), "--pool-only", "--json"]
         return shlex.join(command), dict(pool=json.loads(self.call(command))["pool"])
 
     def plan(self, config, sets):
