@@ -1,4 +1,5 @@
 """A run from its first step to its last, and what it leaves."""
+import json
 import math
 import os
 import shutil
