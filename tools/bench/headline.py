@@ -211,10 +211,8 @@ class Case:
                                 for r, labels in self.out_of_budget.items()]
 
     def ours(self, variant, ranks):
-        tuning = os.path.join(self.work, f"tuning_{self.name}_{variant.replace(' ', '_')}.json")
-        sets = [*self.sets, f"run.dir={self.work}/run", f"execution.tuning_file={tuning}", f"execution.deterministic={OURS.get(variant, 'false')}"]
-        if self.args.device == "cpu":
-            sets.append("execution.backend=cpu")
+        sets = [*self.sets, f"run.dir={self.work}/run"]
+        sets += execution_of(variant, self.args.device, os.path.join(self.work, f"tuning_{self.name}_{variant.replace(' ', '_')}.json"))
         steps = ["--steps", str(self.args.steps), "--warmup", str(self.args.warmup), "--json"]
         if variant == "millrace" and not any(r["variant"] == variant for r in self.runs):
             steps.append("--floor")  # after the timed steps
@@ -301,6 +299,13 @@ def read_torch(text, _shape, _warmup):
     raw = next((v for v in lines_of_json(text) if "step_ms" in v), None)
     return raw and dict(step_ms=raw["step_ms"], host_us=raw["host_us"], working_bytes=raw["peak_allocated_bytes"],
                         reserved_bytes=raw["peak_reserved_bytes"], device_bytes=raw["device_used_bytes"], parameters=raw["parameters"], raw=raw)
+
+
+def execution_of(variant, device, tuning):
+    """What one of ours is run with. The CPU tunes nothing and is always deterministic."""
+    if device == "cpu":
+        return ["execution.backend=cpu"]
+    return [f"execution.tuning_file={tuning}", f"execution.deterministic={OURS.get(variant, 'false')}"]
 
 
 def effective(text):
