@@ -77,7 +77,7 @@ TrainResult ResultOf(const std::map<int64_t, Line>& lines, int64_t last_step) {
   return result;
 }
 
-// Why this session is not what the run's last call was; "": it is, as far as that was recorded.
+// Why this call is not what the run's last call was; "": it is, as far as that was recorded.
 std::string OtherThanLastCall(const Session& session, const std::vector<PlanStage>& stages,
                               const ResumedRun& resumed) {
   if (resumed.world != session.world())

@@ -97,7 +97,7 @@ RunCommand() {
   local machine=$1 command=$2 begin=$EPOCHREALTIME code=0 building built
   echo "== $command"
   chroot "$machine" env -i HOME=/root USER=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    bash -c "cd /root/millrace && $command" <&- 2>&1 | Follow "$begin" "$machine.points" || code=${PIPESTATUS[0]}
+    bash -c "cd ~/millrace && $command" <&- 2>&1 | Follow "$begin" "$machine.points" || code=${PIPESTATUS[0]}
   read -r building built <"$machine.points"
   awk -v begin="$begin" -v end="$EPOCHREALTIME" -v building="$building" -v built="$built" -v code="$code" 'BEGIN {
     total = end - begin
