@@ -60,7 +60,7 @@ if (($# >= 2)); then
     Clean mpirun -n 2 --oversubscribe --bind-to none bin/millrace train configs/quickstart.json "${settings[@]}" --set run.dir="$folder/three"
     (($(grep -c 'no NVIDIA driver on this host' "$folder/err") == 1)) || Fail "not said once that there is no GPU"
     Clean bin/millrace config validate configs/gpt2_124m.json
-    [[ ! -s $folder/err ]] || Fail "a verb that needs no device speaks of one"
+    ! grep -q driver "$folder/err" || Fail "a verb that needs no device speaks of one"
   fi
   # CUDA's libraries in LD_LIBRARY_PATH win over all other places.
   mkdir "$folder/given"
