@@ -22,9 +22,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = int64_t{16} << 20;
 constexpr int kDepth = 8;
-// Of a history in memory, calls times keys and entries: each call holds all keys, though its file
-// says only what changed.
-constexpr size_t kMostValues = size_t{1} << 20;
 
 std::string PathOf(const std::string& run_dir) { return run_dir + "/config.json"; }
 
@@ -125,7 +122,7 @@ std::string RunHistoryJson(const RunHistory& history) {
   return all.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
-RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
+RunHistory ParseRunHistory(std::string_view text, const std::string& path, size_t most_values) {
   const JsonOrigin origin{path, ErrorCode::kData};
   const nlohmann::json all = ParseStrictJson(text, kDepth, origin);
   RunHistory history = {CallFrom(all, origin)};
@@ -144,9 +141,9 @@ RunHistory ParseRunHistory(std::string_view text, const std::string& path) {
     std::map<std::string, RecordedValue> changed = std::move(call.keys);
     call.keys = history.back().keys;
     for (auto& [key, recorded] : changed) call.keys[key] = std::move(recorded);
-    MR_REQUIRE(ErrorCode::kData, (values += held(call)) <= kMostValues,
+    MR_REQUIRE(ErrorCode::kData, (values += held(call)) <= most_values,
                "{}: the calls up to step {} have more than {} values together", path, call.step,
-               kMostValues);
+               most_values);
     history.push_back(std::move(call));
   }
   return history;

@@ -60,8 +60,13 @@ RecordedCall DescribeCall(const Config& config, const std::map<std::string, std:
 RunHistory WithCall(RunHistory history, const RecordedCall& now);
 
 std::string RunHistoryJson(const RunHistory& history);
-// Error(kData) naming `path` and what is wrong.
-RunHistory ParseRunHistory(std::string_view text, const std::string& path);
+// Of a history in memory, calls times keys and entries: each call holds all keys, though its file
+// says only what changed.
+inline constexpr size_t kMostHistoryValues = size_t{1} << 20;
+
+// Error(kData) naming `path` and what is wrong, more than `most_values` included.
+RunHistory ParseRunHistory(std::string_view text, const std::string& path,
+                           size_t most_values = kMostHistoryValues);
 
 // run_dir's; none where there is no such file. Errors: kData as above, kIo.
 std::optional<RunHistory> ReadRunHistory(const std::string& run_dir);
