@@ -1,4 +1,4 @@
-// Cases of every kind, for skipped_cases_test.sh.
+// Cases of every kind, for test_results_test.sh.
 #include <catch2/catch.hpp>
 
 #include "third_party/catch2/session.h"

@@ -1,28 +1,45 @@
 # Counting what tests said. Sourced, not run; `root` is the repository.
 
 passed=0 failed=0 skipped=0
-failures=()  # "STAGE TARGET: STATUS"
+failures=()  # "STAGE TARGET: STATUS", and on further lines the end of the test's logs
 
-# CountResults STAGE LOG EVENTS: adds the results of a `bazel test`. LOG is its output, EVENTS its --build_event_json_file.
-# A case that could not run on this machine counts as skipped, and is named; so does a test of which nothing ran, which else has passed.
+# CountResults STAGE EVENTS: adds the results of a `bazel test`, whose --build_event_json_file is
+# EVENTS. A case that could not run on this machine counts as skipped, and is named; so does a test
+# of which nothing ran, which else has passed.
 CountResults() {
-  local stage=$1 log=$2 events=$3 target status kind text
-  local -A nothing_ran=()
+  local stage=$1 kind target text logs= from_cache=0 now=0 cached=0
   while IFS=$'\t' read -r kind target text; do
     case $kind in
-      all) nothing_ran[$target]=1 ;;
       case)
         skipped=$((skipped + 1))
         echo "skipped: $target: $text"
         ;;
-      unreadable) failed=$((failed + 1)) failures+=("$stage: which cases were skipped is not known: no events of Bazel's can be read") ;;
+      cached) from_cache=1 ;;
+      log) logs+=$'\n'$(LogEnd "$text") ;;
+      status)
+        case $text in
+          PASSED | FLAKY)
+            now=$((now + 1)) cached=$((cached + from_cache))
+            [[ $text == PASSED ]] || echo "flaky: $target"
+            ;;
+          SKIPPED) skipped=$((skipped + 1)) ;;
+          *) failed=$((failed + 1)) failures+=("$stage $target: $text$logs") ;;
+        esac
+        logs= from_cache=0
+        ;;
+      unreadable)
+        failed=$((failed + 1))
+        failures+=("$stage: what became of the tests is not known: Bazel's events cannot be read")
+        ;;
     esac
-  done < <("$root/tools/lib/skipped_cases.py" "$events" || echo unreadable)
-  while read -r target status; do
-    case $status in
-      PASSED | FLAKY) [[ -n ${nothing_ran[$target]:-} ]] || passed=$((passed + 1)) ;;
-      SKIPPED) skipped=$((skipped + 1)) ;;
-      *) failed=$((failed + 1)) failures+=("$stage $target: $status") ;;
-    esac
-  done < <(sed -n -E 's#^(//[^ ]+) +(\(cached\) )?(PASSED|FLAKY|SKIPPED|FAILED TO BUILD|FAILED|TIMEOUT|NO STATUS|INCOMPLETE|REMOTE FAILURE).*#\1 \3#p' "$log")
+  done < <("$root/tools/lib/test_results.py" "$2" || echo unreadable)
+  passed=$((passed + now))
+  echo "$stage: $now tests passed, $cached of them from Bazel's cache"
+}
+
+# LogEnd LOG: its last lines, for people. Indented, so that no line of a test is taken for one of
+# ours.
+LogEnd() {
+  echo "  $1:"
+  tail -n 40 "$1" 2>&1 | cut -c 1-300 | sed 's/^/  | /'
 }
