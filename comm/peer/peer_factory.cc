@@ -1,7 +1,7 @@
 #include "comm/peer/peer_factory.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "comm/peer/peer_room.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace millrace {
 

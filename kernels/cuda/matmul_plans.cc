@@ -1,6 +1,6 @@
 #include "kernels/cuda/matmul_plans.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <utility>

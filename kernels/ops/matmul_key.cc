@@ -1,6 +1,6 @@
 #include "kernels/ops/matmul_key.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

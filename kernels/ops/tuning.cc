@@ -1,6 +1,6 @@
 #include "kernels/ops/tuning.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <xxhash.h>
 
 #include <nlohmann/json.hpp>

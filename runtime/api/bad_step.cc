@@ -1,6 +1,6 @@
 #include "runtime/api/bad_step.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace millrace {
 

@@ -1,6 +1,6 @@
 #include "runtime/api/metrics.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 #include "runtime/api/metrics_server.h"
 
 #include <arpa/inet.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -1,6 +1,6 @@
 #include "runtime/api/prediction.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "runtime/api/rebuilt_summary.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

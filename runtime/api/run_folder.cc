@@ -1,6 +1,6 @@
 #include "runtime/api/run_folder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <charconv>

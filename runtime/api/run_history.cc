@@ -1,6 +1,6 @@
 #include "runtime/api/run_history.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "runtime/api/saver.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "runtime/api/tuning.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <fstream>

@@ -7,7 +7,7 @@
 // Catch2 owns that.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>

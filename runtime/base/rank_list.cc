@@ -1,6 +1,6 @@
 #include "runtime/base/rank_list.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace millrace {
 

@@ -1,6 +1,6 @@
 #include "runtime/config/document.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "runtime/config/validate.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <numeric>
 #include <utility>

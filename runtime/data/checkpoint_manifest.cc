@@ -1,6 +1,6 @@
 #include "runtime/data/checkpoint_manifest.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #include "runtime/data/hash.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <xxhash.h>
 
 #include <new>

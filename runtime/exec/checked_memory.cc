@@ -1,6 +1,6 @@
 #include "runtime/exec/checked_memory.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <cmath>

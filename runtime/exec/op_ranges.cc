@@ -1,6 +1,6 @@
 #include "runtime/exec/op_ranges.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace millrace {
 

@@ -1,6 +1,6 @@
 #include "runtime/exec/order_log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "runtime/exec/plan_agreement.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "runtime/exec/run_saver.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

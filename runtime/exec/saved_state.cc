@@ -1,6 +1,6 @@
 #include "runtime/exec/saved_state.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <vector>
 

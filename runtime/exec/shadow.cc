@@ -1,6 +1,6 @@
 #include "runtime/exec/shadow.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

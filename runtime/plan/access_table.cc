@@ -1,6 +1,6 @@
 #include "runtime/plan/access_table.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <string>

@@ -1,6 +1,6 @@
 // Slots coloured by lifetime: per dtype, buckets take turns in a slot when they are never live
 // together; largest first, so that the first bucket of a slot sets its size.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

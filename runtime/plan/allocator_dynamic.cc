@@ -5,7 +5,7 @@
 // alignment: a request takes the smallest cached block that holds it and splits off the rest; with
 // none, a new segment of exactly that size is reserved. A freed block merges with free neighbours
 // of its own segment. Segments are never returned.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iterator>
 #include <map>

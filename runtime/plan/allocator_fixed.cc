@@ -3,7 +3,7 @@
 // Source: Megatron-FSDP's FixedPoolAllocator, which compares units bucket by bucket in order; here
 // with padded sizes and real dtypes. On hybrid stacks most units are not of the commonest shape,
 // which is what the other pools improve on.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

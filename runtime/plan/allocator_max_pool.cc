@@ -4,7 +4,7 @@
 // Source: MaxPoolAllocator of Megatron-LM #5462, planned with padded sizes and real dtypes. For
 // pools in which each unit takes slots 0..j and nothing is known of lifetimes, the vector of slot
 // sizes is minimal component by component: whoever has j buckets of a size needs j slots of it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

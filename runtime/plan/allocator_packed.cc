@@ -5,7 +5,7 @@
 // nest, neighbours meet in pairs, and one of the orders below usually reaches the lower bound,
 // where the search stops. The work is bounded by counts, never by time, so that the same items have
 // the same addresses on every machine.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -2,7 +2,7 @@
 // checker_structure.cc proves what needs no walk.
 #include "runtime/plan/checker.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <utility>

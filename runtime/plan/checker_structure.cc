@@ -1,6 +1,6 @@
 #include "runtime/plan/checker_structure.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

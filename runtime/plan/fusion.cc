@@ -1,6 +1,6 @@
 #include "runtime/plan/fusion.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

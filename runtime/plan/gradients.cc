@@ -1,7 +1,7 @@
 // Gradients at plan time: one rule per node kind, applied to the forward in reverse;
 // and recomputation, which emits forward nodes again where a gradient asks for a value
 // that the policy did not save.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <utility>

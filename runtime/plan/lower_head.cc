@@ -1,5 +1,5 @@
 // The output matrix and the loss, by chunks of rows: the full logits never exist.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "runtime/plan/pool_config.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <initializer_list>

@@ -1,6 +1,6 @@
 // A Program as text: buffers, then one line per op with every operand, its access and, where it
 // differs from its buffer's, its layout.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <type_traits>
 

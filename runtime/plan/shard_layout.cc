@@ -1,6 +1,6 @@
 #include "runtime/plan/shard_layout.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

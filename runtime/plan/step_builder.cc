@@ -1,6 +1,6 @@
 #include "runtime/plan/step_builder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "runtime/plan/step_plan.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iterator>
 

@@ -1,5 +1,5 @@
 // millrace bench: steps on synthetic tokens, one JSON line.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "tools/cli/bench_floor.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "tools/cli/bench_ops.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

@@ -3,7 +3,7 @@
 
 #include <cblas.h>
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gnu/libc-version.h>
 #include <mpi.h>
 #include <spdlog/version.h>

@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <nccl.h>
 
 #include "kernels/cuda/cuda_kernels.h"

@@ -1,7 +1,7 @@
 // millrace import and export: Hugging Face folders.
 #include "runtime/api/exchange.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <iostream>

@@ -1,7 +1,7 @@
 #include "tools/cli/host_facts.h"
 
 #include <cblas.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <mpi.h>
 #include <sys/utsname.h>
 

@@ -1,6 +1,6 @@
 #include "tools/cli/known_answer.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,6 @@
 // millrace launch: train under a supervisor, which starts it again from the
 // newest checkpoint when it dies.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

@@ -1,9 +1,10 @@
 #include "tools/cli/log_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>

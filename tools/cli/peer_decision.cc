@@ -1,6 +1,6 @@
 #include "tools/cli/peer_decision.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/base/error.h"
 #include "runtime/config/enum_names.h"

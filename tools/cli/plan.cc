@@ -1,5 +1,5 @@
 // millrace plan: what a run will need and how long it will take, with no GPU and no MPI.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <fstream>

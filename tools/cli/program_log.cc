@@ -1,6 +1,6 @@
 #include "tools/cli/program_log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

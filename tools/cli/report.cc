@@ -1,5 +1,5 @@
 // millrace report: a run's folder as one HTML page, for looking at and for sending.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iostream>
 #include <optional>

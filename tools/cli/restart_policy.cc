@@ -1,6 +1,6 @@
 #include "tools/cli/restart_policy.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <csignal>

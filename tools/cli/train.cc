@@ -1,5 +1,5 @@
 // millrace train: trains, resumes, ends with what it has learned.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <atomic>

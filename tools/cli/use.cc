@@ -1,5 +1,5 @@
 // millrace eval and generate: a trained state at work.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <iostream>

@@ -1,6 +1,6 @@
 #include "runtime/api/report/call_sections.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

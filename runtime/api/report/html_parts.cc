@@ -1,6 +1,6 @@
 #include "runtime/api/report/html_parts.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <limits>

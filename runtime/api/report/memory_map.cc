@@ -1,6 +1,6 @@
 #include "runtime/api/report/memory_map.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "runtime/api/report/timeline_picture.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

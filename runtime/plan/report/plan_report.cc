@@ -1,6 +1,6 @@
 #include "runtime/plan/report/plan_report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <tuple>

@@ -1,6 +1,7 @@
 // The C++ of README.md, as it stands there (the genrule readme_step cuts it out), in a function
 // that gives it the names it uses.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
 
 #include "kernels/cpu/cpu_kernels.h"
