@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
@@ -66,10 +67,10 @@ std::pair<MatmulKey, TunedMatmul> EntryOf(const Json& json) {
 
 std::string TuningTable::ToText() const {
   std::string text = fmt::format("{{\"device\": {},\n \"library\": {},\n \"matmuls\": [",
-                                 Json(device).dump(), Json(library_version).dump());
+                                 DumpJson(Json(device)), DumpJson(Json(library_version)));
   const char* separator = "\n  ";
   for (const auto& [key, tuned] : matmuls) {
-    text += separator + ToJson(key, tuned).dump();
+    text += separator + DumpJson(ToJson(key, tuned));
     separator = ",\n  ";
   }
   return text + "\n ]}\n";
@@ -77,7 +78,7 @@ std::string TuningTable::ToText() const {
 
 TuningTable TuningTable::FromText(std::string_view text, const std::string& origin) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = ParseOrderedJson(text);
     TuningTable table;
     table.device = json.at("device").get<std::string>();
     table.library_version = json.at("library").get<std::string>();

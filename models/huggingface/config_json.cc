@@ -11,6 +11,7 @@
 
 #include "models/huggingface/config_fields.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/config/convert.h"
 #include "runtime/config/json_text.h"
 #include "runtime/config/keys.h"
@@ -225,10 +226,10 @@ class Reader {
   void CheckFixed(std::span<const FixedField> fields) {
     for (const FixedField& field : fields) {
       const Json* value = Find(std::string(field.name));
-      const Json allowed = Json::parse(field.allowed);
+      const Json allowed = ParseJson(field.allowed);
       if (!value || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) continue;
       std::vector<std::string> texts;
-      for (const Json& one : allowed) texts.push_back(one.dump());
+      for (const Json& one : allowed) texts.push_back(DumpJson(one));
       Problem("", std::string(field.name), *value,
               fmt::format("only {} can be honoured: {}", fmt::join(texts, " or "), field.reason));
     }
@@ -243,14 +244,15 @@ class Reader {
       if (scaling ? !model.rope_scaling : key.section() != "model") continue;
       const Json value = ToJson(key.get(config));
       if (value.is_number() && !key.range.Contains(value.get<double>()))
-        Add(fmt::format("it makes {} {}, which must be {}", key.path, value.dump(), Allowed(key)));
+        Add(fmt::format("it makes {} {}, which must be {}", key.path, DumpJson(value),
+                        Allowed(key)));
     }
   }
 
   // "line 7: rope_scaling.rope_type = \"yarn\": only ..."
   void Problem(const std::string& section, const std::string& field, const Json& value,
                const std::string& text) {
-    std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    std::string shown = DumpJson(value, {.ascii = true, .replace = true});
     if (shown.size() > 80) shown = shown.substr(0, 77) + "...";
     const std::string parent = section.empty() ? "" : PointerTo("", section);
     const JsonMember* member = text_.Find(PointerTo(parent, field));
@@ -329,13 +331,14 @@ std::string HuggingFaceConfigText(const ModelConfig& m) {
   j["bos_token_id"] = nullptr;
   j["eos_token_id"] = nullptr;
   j["torch_dtype"] = "float32";
-  return j.dump(2) + "\n";
+  return DumpJson(j, {.indent = 2}) + "\n";
 }
 
 std::string HuggingFaceGenerationText() {
-  return nlohmann::ordered_json{
-             {"_from_model_config", true}, {"bos_token_id", nullptr}, {"eos_token_id", nullptr}}
-             .dump(2) +
+  return DumpJson(nlohmann::ordered_json{{"_from_model_config", true},
+                                         {"bos_token_id", nullptr},
+                                         {"eos_token_id", nullptr}},
+                  {.indent = 2}) +
          "\n";
 }
 

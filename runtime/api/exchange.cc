@@ -17,6 +17,7 @@
 #include "models/huggingface/config_json.h"
 #include "models/huggingface/tensors.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/config/convert.h"
 #include "runtime/config/keys.h"
 #include "runtime/config/validate.h"
@@ -70,8 +71,8 @@ void CompareKey(const Key& key, const Config& ours, const Config& theirs, Proble
   }
   const KeyValue a = key.get(ours), b = key.get(theirs);
   if (a != b)
-    problems->push_back(fmt::format("{} = {}, but config.json says {}", key.path, ToJson(a).dump(),
-                                    ToJson(b).dump()));
+    problems->push_back(fmt::format("{} = {}, but config.json says {}", key.path,
+                                    DumpJson(ToJson(a)), DumpJson(ToJson(b))));
 }
 
 std::string Text(const std::optional<RopeScalingConfig>& s) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
@@ -76,13 +77,14 @@ std::string Guard::State() const {
   for (const Loss& loss : losses_) losses.push_back({loss.step, loss.loss});
   for (const RollBack& r : roll_backs_)
     roll_backs.push_back({{"from", r.from}, {"to", r.to}, {"why", r.why}});
-  return Json{{"losses", losses}, {"data_shift", data_shift_}, {"roll_backs", roll_backs}}.dump();
+  return DumpJson(
+      Json{{"losses", losses}, {"data_shift", data_shift_}, {"roll_backs", roll_backs}});
 }
 
 void Guard::Restore(const std::string& state) {
   *this = Guard(config_);
   try {
-    const Json json = Json::parse(state);
+    const Json json = ParseOrderedJson(state);
     if (json.empty()) return;
     for (const Json& entry : json.at("losses"))
       if (config_.loss_spike)

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 
 #include "runtime/api/run_history.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
 #include "runtime/data/file_system.h"
 
@@ -55,7 +57,7 @@ void SetAside(const std::string& run_dir) {
 }
 
 std::optional<int64_t> StepOf(const std::string& line) {
-  const Json entry = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json entry = TryParseOrderedJson(line);
   if (!entry.is_object() || !entry.contains("step") || !entry["step"].is_number_integer())
     return std::nullopt;
   return entry["step"].get<int64_t>();
@@ -165,8 +167,7 @@ std::string MetricsFile::Append(const StepReport& r) {
   if (!r.saves.error.empty()) line["save_error"] = r.saves.error;
   const std::lock_guard lock(mutex_);
   const size_t waited = waiting_.size();
-  waiting_.push_back(
-      line.dump(-1, ' ', false, Json::error_handler_t::replace));  // a path is any bytes
+  waiting_.push_back(DumpJson(line, {.replace = true}));  // a path is any bytes
   try {
     WriteWaiting();
   } catch (const Error& error) {
@@ -231,7 +232,8 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
 
 bool HasSummary(const std::string& run_dir) {
   std::ifstream file(SummaryPath(run_dir));  // a folder opens, and gives no text
-  return file && Json::accept(file);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return !TryParseJson(text).is_discarded();
 }
 
 void WriteSummary(const std::string& run_dir, const Summary& s) {
@@ -271,7 +273,7 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
                   {"measured", FiguresJson(s.measured)}};
   if (!s.rebuilt_from.empty()) summary["rebuilt_from"] = s.rebuilt_from;
   WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir),
-                      summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+                      DumpJson(summary, {.indent = 2, .replace = true}) + "\n");
 }
 
 }  // namespace millrace

@@ -17,6 +17,7 @@
 #include "runtime/api/prediction.h"
 #include "runtime/api/run_history.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
 #include "runtime/exec/logical_tensors.h"
 
@@ -46,7 +47,7 @@ std::map<int64_t, Line> ReadLines(const std::string& path, int64_t last) {
   std::string text;
   for (int64_t number = 1; std::getline(in, text) && !in.eof(); ++number) {
     try {
-      const Json json = Json::parse(text);
+      const Json json = ParseJson(text);
       const auto step = json.at("step").get<int64_t>();
       if (step > last) continue;
       Line& line = lines[step] = {LossOf(json, "loss"),

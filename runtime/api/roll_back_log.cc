@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/file_system.h"
 #include "runtime/data/input_file.h"
 #include "runtime/data/jsonl_appender.h"
@@ -27,8 +28,7 @@ int64_t CountIn(const Json& state) {
 
 // The beginning of any bytes, quoted, without those that a terminal obeys or a C string ends at.
 std::string Shown(const std::string& text) {
-  return Json(text.substr(0, 80))
-      .dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  return DumpJson(Json(text.substr(0, 80)), {.ascii = true, .replace = true});
 }
 
 }  // namespace
@@ -37,12 +37,11 @@ void LogRollBack(const std::string& run_dir, const Guard& guard) {
   MR_CHECK(!guard.roll_backs().empty(), "no roll-back was made");
   const RollBack& last = guard.roll_backs().back();
   JsonlAppender lines(PathIn(run_dir));
-  lines.Append(Json{{"from", last.from},
-                    {"to", last.to},
-                    {"why", last.why},
-                    {"roll_backs", guard.roll_backs().size()},
-                    {"state", Json::parse(guard.State())}}
-                   .dump());
+  lines.Append(DumpJson(Json{{"from", last.from},
+                             {"to", last.to},
+                             {"why", last.why},
+                             {"roll_backs", guard.roll_backs().size()},
+                             {"state", ParseOrderedJson(guard.State())}}));
   lines.Sync();
 }
 
@@ -55,12 +54,12 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step,
   try {
     std::vector<std::pair<int64_t, std::string>> lines;  // roll-backs made with it, text
     std::istringstream in(ReadWholeFile(path, kLargest, ErrorCode::kCheckpoint));
-    int64_t made = CountIn(Json::parse(state));
+    int64_t made = CountIn(ParseOrderedJson(state));
     for (std::string text; std::getline(in, text);) {
       // Without its newline, however whole it looks: the machine failed while it was written, and
       // no step was trained after it. The next line that is logged takes its place.
       if (in.eof()) break;
-      const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+      const Json line = TryParseOrderedJson(text);
       MR_REQUIRE(ErrorCode::kCheckpoint, line.is_object(),
                  "{} is damaged: line {} is {}, not an object; without the file its roll-backs are "
                  "forgotten, and their data are read again",
@@ -69,10 +68,10 @@ std::string StateAfterRollBacks(const std::string& run_dir, int64_t step,
       const Json& to = line.at("to");
       MR_REQUIRE(ErrorCode::kCheckpoint, to.is_number_integer(),
                  "{} is damaged: line {} goes back to {}, not to a step", path, lines.size() + 1,
-                 to.dump());
+                 DumpJson(to));
       lines.emplace_back(CountIn(after), text);
       if (to.get<int64_t>() != step || CountIn(after) <= made) continue;
-      newest = after.dump();
+      newest = DumpJson(after);
       made = CountIn(after);
     }
     size_t dropped = 0;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/json.h"
 #include "runtime/base/rank_list.h"
 
 namespace millrace {
@@ -59,11 +60,10 @@ RunEnvironment Together(const std::vector<RunEnvironment>& ranks) {
 }
 
 RunEnvironment TogetherOverRanks(const RunEnvironment& own, Communicator& world) {
-  const std::string mine =
-      Json(own).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  const std::string mine = DumpJson(Json(own), {.replace = true});
   std::vector<RunEnvironment> ranks;
   for (const std::string& text : world.HostAllGather(mine))
-    ranks.push_back(Json::parse(text).get<RunEnvironment>());
+    ranks.push_back(ParseJson(text).get<RunEnvironment>());
   return Together(ranks);
 }
 

@@ -9,6 +9,7 @@
 
 #include "runtime/api/run_environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/config/convert.h"
 #include "runtime/config/document.h"
 #include "runtime/config/keys.h"
@@ -50,7 +51,7 @@ bool SameBut(const RecordedCall& a, const RecordedCall& b) {
 Json CallJson(const RecordedCall& call, const std::map<std::string, RecordedValue>& keys) {
   Json values = Json::object(), stages = Json::object();
   for (const auto& [key, recorded] : keys)
-    values[key] = {{"value", Json::parse(recorded.value)}, {"origin", recorded.origin}};
+    values[key] = {{"value", ParseOrderedJson(recorded.value)}, {"origin", recorded.origin}};
   for (const std::string_view name : kPlanStageNames)
     if (const auto hash = call.plan_stages.find(std::string(name)); hash != call.plan_stages.end())
       stages[hash->first] = hash->second;
@@ -70,7 +71,7 @@ RecordedCall CallFrom(const nlohmann::json& object, const JsonOrigin& origin) {
   call.world = JsonCount(object, "world", origin);
   call.backend = JsonString(object, "backend", origin);
   for (const auto& [key, recorded] : JsonField(object, "keys", origin).items())
-    call.keys[key] = {JsonField(recorded, "value", origin).dump(),
+    call.keys[key] = {DumpJson(JsonField(recorded, "value", origin)),
                       JsonString(recorded, "origin", origin)};
   const nlohmann::json& stages = JsonField(object, "plan_stages", origin);
   for (const auto& [name, hash] : stages.items())
@@ -100,7 +101,7 @@ RecordedCall DescribeCall(const Config& config, const std::map<std::string, std:
     const std::string path = is_null_section ? std::string(key.section()) : key.path;
     const auto from = origin.find(path);
     call.keys[path] = {
-        is_null_section ? "null" : ToJson(ValueInForce(key, config, call.world)).dump(),
+        is_null_section ? "null" : DumpJson(ToJson(ValueInForce(key, config, call.world))),
         from == origin.end() ? "default" : from->second};
   }
   for (const PlanStage& stage : stages) call.plan_stages[stage.name] = stage.Hash();
@@ -119,7 +120,7 @@ std::string RunHistoryJson(const RunHistory& history) {
   all["resumed"] = Json::array();
   for (size_t i = 1; i < history.size(); ++i)
     all["resumed"].push_back(CallJson(history[i], Changed(history[i - 1], history[i])));
-  return all.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+  return DumpJson(all, {.indent = 2, .replace = true}) + "\n";
 }
 
 RunHistory ParseRunHistory(std::string_view text, const std::string& path, size_t most_values) {
@@ -186,8 +187,7 @@ Config ConfigOf(const RecordedCall& call) {
     const Key* key = FindKey(path);
     MR_REQUIRE(ErrorCode::kData, key != nullptr, "{}: this version has no such key", path);
     std::string problem;
-    const std::optional<KeyValue> value =
-        Convert(*key, nlohmann::json::parse(recorded.value), &problem);
+    const std::optional<KeyValue> value = Convert(*key, ParseJson(recorded.value), &problem);
     MR_REQUIRE(ErrorCode::kData, value.has_value(), "{} = {}: {}", path, recorded.value, problem);
     key->set(config, *value);
   }

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/exec/op_timer.h"
 #include "runtime/exec/replay_timer.h"
 
@@ -42,8 +44,8 @@ Clock::time_point CommonZero(Communicator& world) {
   gethostname(name, sizeof name - 1);
   const auto now = Clock::now();
   const json mine = {{"host", name}, {"ns", now.time_since_epoch() / std::chrono::nanoseconds(1)}};
-  for (const std::string& text : world.HostAllGather(mine.dump())) {
-    const json of_rank = json::parse(text);
+  for (const std::string& text : world.HostAllGather(DumpJson(mine))) {
+    const json of_rank = ParseJson(text);
     if (of_rank["host"] == name)
       return Clock::time_point(std::chrono::nanoseconds(of_rank["ns"].get<int64_t>()));
   }
@@ -89,19 +91,23 @@ void StepTracer::Begin() {
 std::vector<OpSpan> StepTracer::Spans() { return replay_ ? replay_->Spans() : eager_->Spans(); }
 
 std::string StepTracer::Text(const nlohmann::ordered_json& other) {
-  const std::string mine = EventsOf(session_.rank(), Spans(), origin_ms_).dump();
+  const std::string mine = DumpJson(EventsOf(session_.rank(), Spans(), origin_ms_));
   const std::vector<std::string> all = session_.engine().comms().world().HostAllGather(mine);
   if (session_.rank() != 0) return "";
   json events = json::array();
   for (const std::string& of_rank : all)
-    for (json& event : json::parse(of_rank)) events.push_back(std::move(event));
+    for (json& event : ParseJson(of_rank)) events.push_back(std::move(event));
   nlohmann::ordered_json about = {{"plan_hash", PlanHash(*session_.run().plans.train)},
                                   {"device", session_.device().name()},
                                   {"ranks", session_.world()}};
   about.update(other);
   const nlohmann::ordered_json trace = {
       {"displayTimeUnit", "ms"}, {"otherData", about}, {"traceEvents", std::move(events)}};
-  return trace.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return DumpJson(trace, {.replace = true});
+}
+
+std::string StepTracer::TextOfStep(int64_t done) {
+  return Text({{"step", done}, {"trace", {{"step", replay() ? "instrumented replay" : "eager"}}}});
 }
 
 }  // namespace millrace

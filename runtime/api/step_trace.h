@@ -11,7 +11,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -44,6 +44,8 @@ class StepTracer {
   // Collective, once that step was collected: the whole text, on rank 0; "" on the others. `other`,
   // an object, is added to otherData.
   std::string Text(const nlohmann::ordered_json& other);
+  // The same, where `other` says that this is a run's training step `done`, and how it ran.
+  std::string TextOfStep(int64_t done);
 
  private:
   std::vector<OpSpan> Spans();

@@ -232,9 +232,7 @@ class Loop {
   }
   void FinishTrace(int64_t done) {
     if (!tracer_ || done != trace_step_) return;
-    const std::string text =
-        tracer_->Text({{"step", done},
-                       {"trace", {{"step", tracer_->replay() ? "instrumented replay" : "eager"}}}});
+    const std::string text = tracer_->TextOfStep(done);
     tracer_.reset();
     Report([&] {
       try {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/config/nearest.h"
 
 namespace millrace {
@@ -67,7 +68,7 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
 // What is not UTF-8 could not be written into a JSON file again.
 bool IsUtf8(std::string_view text) {
   try {
-    return !json(std::string(text)).dump().empty();
+    return !DumpJson(json(std::string(text))).empty();
   } catch (const json::type_error&) {
     return false;
   }
@@ -93,7 +94,7 @@ json JsonFromSet(const Key& key, std::string_view text) {
     if (!text.starts_with('"'))
       return IsUtf8(text) ? json(std::string(text)) : json(json::value_t::discarded);
   }
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json parsed = TryParseJson(text);
   if (!parsed.is_discarded() || text.starts_with('"')) return parsed;
   double number = 0;  // ".5" and "5." are no JSON, but nobody means anything else by them
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

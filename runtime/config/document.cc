@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/config/convert.h"
 #include "runtime/config/enum_names.h"
 #include "runtime/config/keys.h"
@@ -108,7 +109,7 @@ Json& SectionSchema(Json& root, std::string_view path) {
 std::string Default(const Key& key) {
   if (key.required) return "required";
   const nlohmann::json value = ToJson(key.get(Config()));
-  return fmt::format("`{}`", value.is_string() ? value.get<std::string>() : value.dump());
+  return fmt::format("`{}`", value.is_string() ? value.get<std::string>() : DumpJson(value));
 }
 
 // The value that the null of a key stands for, or null where there is none.
@@ -149,7 +150,7 @@ std::string ConfigSchemaJson() {
     section["properties"][std::string(key.leaf())] = SchemaOf(key);
     if (key.required) section["required"].push_back(key.leaf());
   }
-  return root.dump(2) + "\n";
+  return DumpJson(root, {.indent = 2}) + "\n";
 }
 
 std::string ConfigDocsMarkdown() {
@@ -219,10 +220,10 @@ std::string ConfigShow(const LoadedConfig& loaded) {
             {section, "null", origin == loaded.origin.end() ? "default" : origin->second});
       continue;
     }
-    Row row = {key.path, ToJson(key.get(loaded.config)).dump(), loaded.origin.at(key.path)};
+    Row row = {key.path, DumpJson(ToJson(key.get(loaded.config))), loaded.origin.at(key.path)};
     if (const KeyValue in_force = InForce(key.path, loaded.config, loaded.world);
         row.value == "null" && in_force != KeyValue()) {
-      row.value = ToJson(in_force).dump();
+      row.value = DumpJson(ToJson(in_force));
       row.origin += " (null)";
     }
     rows.push_back(row);

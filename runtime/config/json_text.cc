@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/json.h"
+
 namespace millrace {
 namespace {
 
@@ -134,7 +136,7 @@ class Scanner {
       }
       JsonMember member;
       member.key = at_;
-      const std::string name = json::parse(String()).get<std::string>();
+      const std::string name = ParseJson(String()).get<std::string>();
       const std::string child = PointerTo(pointer, name);
       SkipSpace();
       ++at_;  // colon
@@ -195,7 +197,7 @@ JsonText::JsonText(std::string text) : text_(std::move(text)), root_(std::make_u
     problems_.push_back(SyntaxProblem(text_, check));
     return;
   }
-  *root_ = json::parse(text_);
+  *root_ = ParseJson(text_);
   Scanner(text_, members_, problems_);
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/config/convert.h"
 #include "runtime/config/idle_keys.h"
 #include "runtime/config/json_text.h"
@@ -114,7 +115,7 @@ class Loader {
     if (const Key* key = FindKey(path)) {
       AddValue(source, *key, JsonFromSet(*key, value), "", value);
     } else if (IsSection(path)) {
-      AddSection(source, json::parse(value, nullptr, /*allow_exceptions=*/false), path, "", value);
+      AddSection(source, TryParseJson(value), path, "", value);
     } else {
       Unknown(source, path, "");
     }
@@ -134,7 +135,7 @@ class Loader {
       std::replace(pointer.begin(), pointer.end(), '.', '/');
       merged[json::json_pointer(pointer)] = ToJson(given.value);
     }
-    loaded.merged = merged.dump(2);
+    loaded.merged = DumpJson(merged, {.indent = 2});
     CheckRules(loaded);
     ThrowIfAny();
     return loaded;
@@ -235,7 +236,7 @@ class Loader {
     const JsonMember* member = source.text ? source.text->Find(pointer) : nullptr;
     return member ? source.text->text().substr(member->value_begin,
                                                member->value_end - member->value_begin)
-                  : value.dump();
+                  : DumpJson(value);
   }
 
   // A nullable section that is there must have all of its keys.
@@ -308,7 +309,7 @@ class Loader {
       const std::string place = given ? given->place : "default";
       const Key* key = FindKey(path);
       values.push_back(
-          key ? fmt::format("{} = {} ({})", path, ToJson(key->get(config)).dump(), place)
+          key ? fmt::format("{} = {} ({})", path, DumpJson(ToJson(key->get(config))), place)
               : fmt::format("{} ({})", path, place));
     }
     return fmt::format("{}", fmt::join(values, ", "));
@@ -376,7 +377,7 @@ std::string ConfigToJson(const Config& config) {
     std::replace(pointer.begin(), pointer.end(), '.', '/');
     all[json::json_pointer(pointer)] = is_null_section ? json() : ToJson(key.get(config));
   }
-  return all.dump(2) + "\n";
+  return DumpJson(all, {.indent = 2}) + "\n";
 }
 
 }  // namespace millrace

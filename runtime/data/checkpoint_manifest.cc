@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/hash.h"
 #include "runtime/data/input_file.h"
 #include "runtime/data/safetensors.h"
@@ -32,7 +33,7 @@ constexpr size_t kContentStart = kFormat.size() + kVersion.size() + kHashDigits 
 std::string Seal(const ordered_json& content) {
   std::string text;
   try {
-    text = content.dump(1);
+    text = DumpJson(content, {.indent = 1});
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a name or text in the checkpoint is not UTF-8: {}", error.what()));
@@ -121,7 +122,7 @@ CheckpointFile ParseRecord(std::string_view text, const std::string& origin) {
 std::string PrintManifest(const CheckpointManifest& manifest) {
   ordered_json files = ordered_json::array();
   for (const CheckpointFile& file : manifest.files) files.push_back(ToJson(file));
-  ordered_json user = ordered_json::parse(manifest.user, nullptr, /*allow_exceptions=*/false);
+  ordered_json user = TryParseOrderedJson(manifest.user);
   MR_REQUIRE(ErrorCode::kInvalidArgument, user.is_object(),
              "a checkpoint's user data must be a JSON object");
   return Seal({{"step", manifest.step},
@@ -137,7 +138,7 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& origi
   CheckpointManifest manifest{.step = JsonCount(json, "step", where),
                               .world = JsonCount(json, "world", where),
                               .identity = JsonString(json, "identity", where),
-                              .user = JsonField(json, "user", where).dump(),
+                              .user = DumpJson(JsonField(json, "user", where)),
                               .files = {}};
   MR_REQUIRE(kCode, JsonField(json, "user", where).is_object(), "{}: user must be an object",
              origin);

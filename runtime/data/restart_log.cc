@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/input_file.h"
 #include "runtime/data/jsonl_appender.h"
 
@@ -23,7 +24,7 @@ std::string PathIn(const std::string& run_dir) { return run_dir + "/restarts.jso
 
 void Append(const std::string& run_dir, const Json& line) {
   JsonlAppender lines(PathIn(run_dir));
-  lines.Append(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  lines.Append(DumpJson(line, {.replace = true}));
 }
 
 std::string TextOf(const nlohmann::json& line, const char* key) {
@@ -68,8 +69,7 @@ std::vector<RecordedFailure> ParseRestarts(std::string_view text) {
   std::vector<RecordedFailure> all;
   for (size_t newline; (newline = text.find('\n')) != text.npos; text.remove_prefix(newline + 1)) {
     // Not an ordered object, which takes quadratic time for a line of many keys.
-    const auto line =
-        nlohmann::json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
+    const auto line = TryParseJson(text.substr(0, newline));
     if (!line.is_object()) continue;
     const std::string event = TextOf(line, "event");
     if (event == "failed") {

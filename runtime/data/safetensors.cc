@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/json.h"
 #include "runtime/data/strict_json.h"
 
 namespace millrace {
@@ -92,7 +93,7 @@ TensorInfo ParseTensor(const std::string& name, const json& entry, const JsonOri
   MR_REQUIRE(
       origin.code,
       tensor.numel >= 0 && !__builtin_mul_overflow(tensor.numel, element_bytes, &tensor.bytes),
-      "{}: shape {} has too many elements", origin.name, shape.dump());
+      "{}: shape {} has too many elements", origin.name, DumpJson(shape));
 
   const json& offsets = JsonField(entry, "data_offsets", origin);
   MR_REQUIRE(origin.code, offsets.is_array() && offsets.size() == 2,
@@ -101,7 +102,7 @@ TensorInfo ParseTensor(const std::string& name, const json& entry, const JsonOri
   const int64_t end = JsonCount(offsets[1], origin);
   MR_REQUIRE(origin.code, end >= tensor.offset && end - tensor.offset == tensor.bytes,
              "{}: data_offsets [{}, {}] are not the {} bytes that {} of shape {} takes",
-             origin.name, tensor.offset, end, tensor.bytes, tensor.spec.dtype, shape.dump());
+             origin.name, tensor.offset, end, tensor.bytes, tensor.spec.dtype, DumpJson(shape));
   return tensor;
 }
 
@@ -246,7 +247,7 @@ SafetensorsLayout PlanSafetensors(const std::vector<TensorSpec>& specs,
   }
   std::string text;
   try {
-    text = header.dump();
+    text = DumpJson(header);
   } catch (const json::exception& error) {
     throw Error(kCode,
                 fmt::format("a tensor name or metadata text is not UTF-8: {}", error.what()));

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/strict_json.h"
 
 namespace millrace {
@@ -41,7 +42,7 @@ std::map<std::string, std::string> ReadIndex(const std::string& path) {
     MR_REQUIRE(kData, IsPlainFileName(file),
                "{}: tensor \"{}\" is in {}; only the name of a .safetensors file in the same "
                "folder is allowed",
-               path, tensor, value.dump());
+               path, tensor, DumpJson(value));
     files[tensor] = file;
   }
   return files;
@@ -108,7 +109,7 @@ void WriteSafetensorsIndex(const std::string& folder,
                            int64_t total_bytes, FileSystem& files) {
   const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}},
                                 {"weight_map", file_of_tensor}};
-  WriteFileAtomically(files, Join(folder, kIndex), index.dump(2) + "\n");
+  WriteFileAtomically(files, Join(folder, kIndex), DumpJson(index, {.indent = 2}) + "\n");
 }
 
 }  // namespace millrace

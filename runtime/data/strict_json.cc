@@ -5,6 +5,8 @@
 #include <set>
 #include <vector>
 
+#include "runtime/base/json.h"
+
 namespace millrace {
 
 using nlohmann::json;
@@ -51,12 +53,12 @@ const json& JsonField(const json& object, const std::string& key, const JsonOrig
 int64_t JsonCount(const json& value, const JsonOrigin& origin) {
   // A non-negative integer literal is stored unsigned; what does not fit in 64
   // bits is stored as a float.
-  MR_REQUIRE(origin.code,
-             value.is_number_unsigned() &&
-                 value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()},
-             "{}: expected an integer from 0 to 2^63 - 1, got {}", origin.name,
-             value.is_structured() ? std::string(value.type_name())
-                                   : value.dump(-1, ' ', false, json::error_handler_t::replace));
+  MR_REQUIRE(
+      origin.code,
+      value.is_number_unsigned() &&
+          value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()},
+      "{}: expected an integer from 0 to 2^63 - 1, got {}", origin.name,
+      value.is_structured() ? std::string(value.type_name()) : DumpJson(value, {.replace = true}));
   return value.get<int64_t>();
 }
 

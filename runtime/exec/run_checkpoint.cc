@@ -11,6 +11,7 @@
 
 #include "kernels/ops/tuning.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/checkpoint_reader.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/hash.h"
@@ -56,7 +57,7 @@ std::string Summary(const std::vector<std::string>& problems) {
 }
 
 std::string ModelOf(const CheckpointManifest& manifest) {
-  const nlohmann::json user = nlohmann::json::parse(manifest.user);
+  const nlohmann::json user = ParseJson(manifest.user);
   const auto model = user.find("model");
   return model != user.end() && model->is_string() ? model->get<std::string>() : std::string();
 }
@@ -71,7 +72,7 @@ void OnLeader(Communicator& world, const std::function<void()>& step) {
       outcome = {{"ok", false}, {"code", static_cast<int>(error.code())}, {"text", error.what()}};
     }
   }
-  const Json heard = Json::parse(world.HostBroadcast(outcome.dump(), 0));
+  const Json heard = ParseOrderedJson(world.HostBroadcast(DumpJson(outcome), 0));
   if (!heard["ok"].get<bool>())
     throw Error(static_cast<ErrorCode>(heard["code"].get<int>()), heard["text"].get<std::string>());
 }
@@ -148,7 +149,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   resumed.world = reader.manifest().world;
   std::vector<std::string>& changes = resumed.changes;
   // The manifest has sorted the keys; ordered_json would compare their order.
-  const nlohmann::json user = nlohmann::json::parse(reader.manifest().user);
+  const nlohmann::json user = ParseJson(reader.manifest().user);
   const ShardLayout& layout = engine.layout();
   const bool same = user.at("layout") == nlohmann::json(LayoutJson(layout));
   if (same) {
@@ -194,7 +195,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
                                     folder, words(then), words(now)));
   }
   resumed.progress.samples = user.at("samples").get<int64_t>();
-  resumed.progress.state = user.value("state", nlohmann::json::object()).dump();
+  resumed.progress.state = DumpJson(user.value("state", nlohmann::json::object()));
   if (user.at("data_fingerprint") == "")
     return resumed;  // saved without data: an imported model, at its beginning
   const auto differs = [&](const char* what, const nlohmann::json& saved,
@@ -202,7 +203,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
     if (saved != now)
       changes.push_back(
           fmt::format("{} was {} when {} was saved and is {} now: the order of the data changes",
-                      what, saved.dump(), folder, now.dump()));
+                      what, DumpJson(saved), folder, DumpJson(now)));
   };
   differs("the data's fingerprint", user.at("data_fingerprint"), identity.data_fingerprint);
   differs("data.shuffle_seed", user.at("shuffle_seed"), identity.shuffle_seed);
@@ -236,8 +237,8 @@ std::vector<std::string> VerifyTogether(Communicator& world, const std::string& 
     mine.push_back(error.what());
   }
   std::vector<std::string> all;
-  for (const std::string& theirs : world.HostAllGather(Json(mine).dump()))
-    for (const Json& problem : Json::parse(theirs))
+  for (const std::string& theirs : world.HostAllGather(DumpJson(Json(mine))))
+    for (const Json& problem : ParseOrderedJson(theirs))
       if (std::find(all.begin(), all.end(), problem.get<std::string>()) == all.end())
         all.push_back(problem.get<std::string>());
   return all;
@@ -285,7 +286,7 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
                          {"identity", entry.manifest ? entry.manifest->identity : ""},
                          {"model", entry.manifest ? ModelOf(*entry.manifest) : ""}});
   });
-  entries = Json::parse(world.HostBroadcast(entries.dump(), 0));
+  entries = ParseOrderedJson(world.HostBroadcast(DumpJson(entries), 0));
   for (const Json& entry : entries) {
     const std::string folder = entry.at("folder");
     // Before anything is moved: what is wrong may be the configuration.
@@ -316,7 +317,7 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
     warnings.push_back(fmt::format("{} holds no sound checkpoint any more: training begins anew",
                                    CheckpointRoot(run_dir)));
   // Only rank 0 knows whether something was set aside; every rank returns the same.
-  if (!Json::parse(world.HostBroadcast(Json(!warnings.empty()).dump(), 0)).get<bool>())
+  if (!ParseOrderedJson(world.HostBroadcast(DumpJson(Json(!warnings.empty())), 0)).get<bool>())
     return std::nullopt;
   ResumedRun nothing;
   nothing.warnings = warnings;
@@ -326,7 +327,7 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
 std::optional<SavedTuning> ReadSavedTuning(const std::string& run_dir) {
   for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir))) {
     if (!entry.usable()) continue;
-    const nlohmann::json user = nlohmann::json::parse(entry.manifest->user);
+    const nlohmann::json user = ParseJson(entry.manifest->user);
     return SavedTuning{entry.folder, entry.manifest->step, user.contains("tuning"), TuningOf(user)};
   }
   return std::nullopt;

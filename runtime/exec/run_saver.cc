@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/data/hash.h"
 #include "runtime/exec/saved_state.h"
 
@@ -76,15 +77,15 @@ void RunSaver::Begin(const RunProgress& progress, std::optional<double> eval_los
                      {"counters", CountersJson(engine_.counters())}};
   Json counters = Json::array();
   std::string id;
-  for (const std::string& text : world.HostAllGather(mine.dump())) {
-    const Json theirs = Json::parse(text);
+  for (const std::string& text : world.HostAllGather(DumpJson(mine))) {
+    const Json theirs = ParseOrderedJson(text);
     counters.push_back(theirs.at("counters"));
     id += theirs.at("id").get<std::string>();
   }
   place_ = {CheckpointRoot(run_dir_), progress.step, id};
   progress_ = progress;
   eval_loss_ = eval_loss;
-  counters_ = counters.dump();
+  counters_ = DumpJson(counters);
   scalars_ = engine_.ReadScalars();
   outcome_ = {.step = progress.step, .folder = "", .ms = 0, .error = {}, .warning = ""};
   thinning_.clear();
@@ -139,20 +140,20 @@ void RunSaver::WriteShards(JobMarks& marks) {
 
 std::string RunSaver::ManifestUser() const {
   const bool judged = eval_loss_.has_value() && std::isfinite(*eval_loss_);
-  return Json{{"model", identity_.model},
-              {"samples", progress_.samples},
-              {"adam_t", scalars_.adam_t},
-              {"skipped", scalars_.skipped},
-              {"eval_loss", judged ? Json(*eval_loss_) : Json(nullptr)},
-              {"tuning", identity_.tuning.empty() ? Json(nullptr) : Json::parse(identity_.tuning)},
-              {"data_fingerprint", identity_.data_fingerprint},
-              {"shuffle_seed", identity_.shuffle_seed},
-              {"global_batch", identity_.global_batch},
-              {"counters", Json::parse(counters_)},
-              {"layout", LayoutJson(engine_.layout())},
-              {"state", Json::parse(progress_.state)},
-              {"config", Json::parse(identity_.config)}}
-      .dump();
+  return DumpJson(Json{
+      {"model", identity_.model},
+      {"samples", progress_.samples},
+      {"adam_t", scalars_.adam_t},
+      {"skipped", scalars_.skipped},
+      {"eval_loss", judged ? Json(*eval_loss_) : Json(nullptr)},
+      {"tuning", identity_.tuning.empty() ? Json(nullptr) : ParseOrderedJson(identity_.tuning)},
+      {"data_fingerprint", identity_.data_fingerprint},
+      {"shuffle_seed", identity_.shuffle_seed},
+      {"global_batch", identity_.global_batch},
+      {"counters", ParseOrderedJson(counters_)},
+      {"layout", LayoutJson(engine_.layout())},
+      {"state", ParseOrderedJson(progress_.state)},
+      {"config", ParseOrderedJson(identity_.config)}});
 }
 
 void RunSaver::Publish(JobMarks& marks) {
@@ -198,9 +199,9 @@ void RunSaver::ShareError() {
   Json mine;
   if (job_.state() == BackgroundJob::State::kFailed)
     mine = {{"code", static_cast<int>(job_.error().code())}, {"text", job_.error().what()}};
-  const std::vector<std::string> all = engine_.comms().world().HostAllGather(mine.dump());
+  const std::vector<std::string> all = engine_.comms().world().HostAllGather(DumpJson(mine));
   for (size_t r = 0; r < all.size() && !outcome_.error; ++r) {
-    const Json theirs = Json::parse(all[r]);
+    const Json theirs = ParseOrderedJson(all[r]);
     if (theirs.is_null()) continue;
     std::string text = theirs.at("text").get<std::string>();
     if (stage_ == Stage::kWriting) text = fmt::format("rank {}: {}", r, text);

@@ -2,9 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace millrace {
 
@@ -47,7 +49,7 @@ StepCounters CountersFrom(const nlohmann::json& j) {
 }
 
 std::optional<double> EvalLossOf(const CheckpointManifest& manifest) {
-  const auto user = nlohmann::json::parse(manifest.user);
+  const auto user = ParseJson(manifest.user);
   const auto it = user.find("eval_loss");
   if (it == user.end() || !it->is_number()) return std::nullopt;
   return it->get<double>();

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
@@ -36,7 +37,7 @@ class Reader {
  public:
   void Fail(const std::string& path, const json& value, std::string_view allowed) {
     constexpr size_t kShown = 60;
-    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    std::string text = DumpJson(value, {.ascii = true, .replace = true});
     if (text.size() > kShown) text = text.substr(0, kShown) + "...";
     errors_.push_back(
         fmt::format("{}: {}; allowed: {}", path.empty() ? "document" : path, text, allowed));

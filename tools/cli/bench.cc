@@ -14,6 +14,7 @@
 #include "runtime/api/memory_use.h"
 #include "runtime/api/prediction.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
 #include "runtime/config/enum_names.h"
 #include "runtime/data/file_system.h"
@@ -218,7 +219,7 @@ int BenchVerb(const BenchArguments& arguments) {
       if (rate_floor)
         line["rate_floor"] = RateFloorJson(*rate_floor), line["rate_floor_ms"] = rate_floor->ms;
       if (!updates.empty()) line["updates"] = UpdatesJson(updates);
-      std::cout << line.dump() << std::endl;
+      std::cout << DumpJson(line) << std::endl;
       return 0;
     }
     std::cout << fmt::format(

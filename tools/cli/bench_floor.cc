@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "runtime/exec/bound_op.h"
 #include "runtime/plan/cost_model.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "runtime/api/prediction.h"
 #include "runtime/exec/op_timer.h"

@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "kernels/ops/cost.h"
 #include "runtime/base/error.h"

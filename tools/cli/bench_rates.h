@@ -14,7 +14,7 @@
 // The plan decides which ops there are: recomputation counts, as does what fusing leaves out.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "runtime/api/step_trace.h"
 #include "runtime/base/quantile.h"

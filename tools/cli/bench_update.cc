@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "kernels/ops/cost.h"
 #include "runtime/base/error.h"

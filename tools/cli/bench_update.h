@@ -10,7 +10,7 @@
 // nothing (the CPU) there are only the rows of launches.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

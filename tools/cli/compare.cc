@@ -13,6 +13,7 @@
 #include "runtime/api/metrics.h"
 #include "runtime/api/run_folder.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
 
@@ -116,7 +117,7 @@ Json KeyJson(const Difference& key) {
     Json all = Json::array();
     for (const ValueFrom& v : from)
       all.push_back(
-          {{"after_step", v.step}, {"value", Json::parse(v.value)}, {"origin", v.origin}});
+          {{"after_step", v.step}, {"value", ParseOrderedJson(v.value)}, {"origin", v.origin}});
     return all;
   };
   return {{"key", key.name}, {"a", values(key.a)}, {"b", values(key.b)}};
@@ -358,9 +359,7 @@ int CompareVerb(const CompareArguments& arguments) {
     b.stage_texts = PlanAgain(b.run);
   }
   if (arguments.json)
-    std::cout << ComparisonJson(c, a, b).dump(-1, ' ', /*ensure_ascii=*/false,
-                                              Json::error_handler_t::replace)
-              << std::endl;
+    std::cout << DumpJson(ComparisonJson(c, a, b), {.replace = true}) << std::endl;
   else
     std::cout << Verdict(c) << "\n"
               << SideText("A", a) << SideText("B", b) << SeriesText(c.loss)

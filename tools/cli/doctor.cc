@@ -21,6 +21,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/host_facts.h"
@@ -294,7 +295,7 @@ int DoctorVerb(bool json) {
   const std::string backend = cuda.built_in && cuda.trouble.empty() ? "cuda" : "cpu";
 
   if (json) {
-    std::cout << ToJson(findings, cuda, ok, backend).dump() << std::endl;
+    std::cout << DumpJson(ToJson(findings, cuda, ok, backend)) << std::endl;
   } else {
     for (const Finding& finding : findings) {
       const char* sign = finding.trouble.empty() ? " " : finding.serious ? "!" : "?";

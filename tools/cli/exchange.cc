@@ -9,6 +9,7 @@
 
 #include "runtime/api/training.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/config/load.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/exec/run_checkpoint.h"
@@ -46,13 +47,13 @@ int ImportVerb(const ExchangeArguments& arguments) {
     const std::string path =
         SaveRun(session.engine(), c.run.dir, {}, IdentityOf(session), c.checkpoint.keep);
     if (!context.leader()) return 0;
-    nlohmann::json model = nlohmann::json::parse(ConfigToJson(c)).at("model");
+    nlohmann::json model = ParseJson(ConfigToJson(c)).at("model");
     model.erase("init_from");
     std::cout << fmt::format(
                      "imported {} parameters from {} as step 0: {}\nto train it on, the "
                      "configuration needs these keys, or model.init_from: {}",
                      Parameters(session), arguments.folder, path,
-                     nlohmann::json{{"model", model}}.dump())
+                     DumpJson(nlohmann::json{{"model", model}}))
               << std::endl;
     return 0;
   });

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/checkpoint_manifest.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/safetensors.h"
@@ -25,7 +26,7 @@ Json CheckpointJson(const std::string& folder) {
   try {
     const CheckpointManifest manifest = ReadManifest(folder);
     const std::vector<std::string> problems = VerifyCheckpoint(folder);
-    const Json user = Json::parse(manifest.user);
+    const Json user = ParseOrderedJson(manifest.user);
     int64_t bytes = 0;
     for (const CheckpointFile& file : manifest.files) bytes += file.bytes;
     return {{"kind", "checkpoint"},
@@ -82,7 +83,7 @@ std::string VerdictText(const Json& c) {
 
 int InspectCheckpoint(const std::string& folder, const InspectArguments& arguments) {
   const Json checkpoint = CheckpointJson(folder);
-  std::cout << (arguments.json     ? checkpoint.dump()
+  std::cout << (arguments.json     ? DumpJson(checkpoint)
                 : arguments.verify ? VerdictText(checkpoint)
                                    : CheckpointText(checkpoint))
             << std::endl;
@@ -112,12 +113,12 @@ int InspectSafetensors(const std::string& path, bool json) {
     tensors.push_back(
         {{"name", tensor.spec.name}, {"dtype", tensor.spec.dtype}, {"shape", tensor.spec.shape}});
   if (json) {
-    std::cout << Json{{"kind", "safetensors"}, {"tensors", tensors}}.dump() << std::endl;
+    std::cout << DumpJson(Json{{"kind", "safetensors"}, {"tensors", tensors}}) << std::endl;
     return 0;
   }
   for (const Json& tensor : tensors)
     std::cout << fmt::format("{:<48} {:<5} {}", tensor["name"].get<std::string>(),
-                             tensor["dtype"].get<std::string>(), tensor["shape"].dump())
+                             tensor["dtype"].get<std::string>(), DumpJson(tensor["shape"]))
               << "\n";
   std::cout << fmt::format("{} tensors", tensors.size()) << std::endl;
   return 0;
@@ -131,10 +132,9 @@ int InspectTokens(const std::string& path, bool json) {
   options.vocab = int64_t{1} << 31;
   const auto source = OpenTokenSource(options);
   if (json)
-    std::cout << Json{{"kind", "tokens"},
-                      {"tokens", source->windows() + 1},
-                      {"description", source->Describe()}}
-                     .dump()
+    std::cout << DumpJson(Json{{"kind", "tokens"},
+                               {"tokens", source->windows() + 1},
+                               {"description", source->Describe()}})
               << std::endl;
   else
     std::cout << source->Describe() << std::endl;

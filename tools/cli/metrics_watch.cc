@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace millrace {
 namespace {
 constexpr int64_t kTail = 16 << 10;  // longer than a few lines
@@ -42,8 +44,7 @@ int64_t MetricsWatch::LastStep() const {
   if (end == tail.npos) return 0;
   const size_t before = end == 0 ? tail.npos : tail.rfind('\n', end - 1);
   const size_t begin = before == tail.npos ? 0 : before + 1;
-  const auto line =
-      nlohmann::json::parse(tail.substr(begin, end - begin), nullptr, /*allow_exceptions=*/false);
+  const auto line = TryParseJson(tail.substr(begin, end - begin));
   if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) return 0;
   return line["step"].get<int64_t>();
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
@@ -26,7 +27,7 @@ std::string Words(Backend backend) { return backend == Backend::kCuda ? "a GPU" 
 
 // Keys with different values, as "a.b is 1, and 2 on rank 0".
 std::string Differences(const std::string& theirs, const std::string& leaders) {
-  const Json there = Json::parse(theirs).flatten(), here = Json::parse(leaders).flatten();
+  const Json there = ParseJson(theirs).flatten(), here = ParseJson(leaders).flatten();
   std::vector<std::string> keys;
   const auto compare = [&](const Json& all) {
     for (const auto& [pointer, value] : all.items()) {
@@ -34,7 +35,8 @@ std::string Differences(const std::string& theirs, const std::string& leaders) {
       if (MayDiffer(pointer) || a == b) continue;
       std::string key = pointer.substr(1);
       std::replace(key.begin(), key.end(), '/', '.');
-      const std::string words = fmt::format("{} is {}, and {} on rank 0", key, a.dump(), b.dump());
+      const std::string words =
+          fmt::format("{} is {}, and {} on rank 0", key, DumpJson(a), DumpJson(b));
       if (std::find(keys.begin(), keys.end(), words) == keys.end()) keys.push_back(words);
     }
   };
@@ -71,9 +73,8 @@ std::string WhyNotOne(const std::vector<OwnConfiguration>& ranks) {
 void RequireOneConfiguration(Communicator& world, const OwnConfiguration& own) {
   const Json mine = {own.mistakes, own.keys, own.backend == Backend::kCuda};
   std::vector<OwnConfiguration> ranks;
-  for (const std::string& text :
-       world.HostAllGather(mine.dump(-1, ' ', false, Json::error_handler_t::replace))) {
-    const Json told = Json::parse(text);
+  for (const std::string& text : world.HostAllGather(DumpJson(mine, {.replace = true}))) {
+    const Json told = ParseJson(text);
     ranks.push_back({told[0], told[1], told[2].get<bool>() ? Backend::kCuda : Backend::kCpu});
   }
   const std::string why = WhyNotOne(ranks);

@@ -11,6 +11,7 @@
 #include "runtime/api/assemble.h"
 #include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/file_system.h"
 #include "runtime/plan/machine.h"
 #include "runtime/plan/pool_config.h"
@@ -32,11 +33,11 @@ int PoolOnly(const PlanArguments& arguments) {
   std::ifstream in(path);
   MR_REQUIRE(ErrorCode::kConfig, in.good(), "{}: cannot be read", path);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json document = TryParseJson(text);
   MR_REQUIRE(ErrorCode::kConfig, !document.is_discarded(), "{}: not a JSON document", path);
   const nlohmann::json figures = PoolFiguresJson(PlanPoolFigures(ParsePoolConfig(document)));
   if (arguments.json) {
-    std::cout << figures.dump() << std::endl;
+    std::cout << DumpJson(figures) << std::endl;
     return 0;
   }
   const int64_t bound = std::max<int64_t>(figures.at("pool").at("lower_bound").get<int64_t>(), 1);
@@ -93,7 +94,7 @@ int PlanVerb(const PlanArguments& arguments) {
     WriteFileAtomically(FileSystem::Posix(), arguments.html, PlanHtml(input, report));
   if (!arguments.trace.empty())
     WriteFileAtomically(FileSystem::Posix(), arguments.trace, PlanTrace(input));
-  std::cout << (arguments.json ? PlanReportJson(report).dump() + "\n" : PlanReportText(report));
+  std::cout << (arguments.json ? DumpJson(PlanReportJson(report)) + "\n" : PlanReportText(report));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/api/training.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
 
@@ -36,10 +37,9 @@ int EvalVerb(const EvalArguments& arguments) {
     const ResumedRun loaded = Load(context, session, arguments.checkpoint);
     const double loss = session.Evaluate();
     if (context.leader())
-      std::cout << nlohmann::ordered_json{{"step", loaded.progress.step},
-                                          {"eval_loss", Number(loss)},
-                                          {"perplexity", Number(std::exp(loss))}}
-                       .dump()
+      std::cout << DumpJson(nlohmann::ordered_json{{"step", loaded.progress.step},
+                                                   {"eval_loss", Number(loss)},
+                                                   {"perplexity", Number(std::exp(loss))}})
                 << std::endl;
     return 0;
   });

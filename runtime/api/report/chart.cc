@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/base/json.h"
+
 namespace millrace {
 namespace {
 
@@ -169,8 +171,7 @@ std::string HtmlText(std::string_view text) {
   using nlohmann::json;
   // The JSON writer knows UTF-8: dumped with replacements and read again, text is well-formed.
   const std::string sound =
-      json::parse(json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace))
-          .get<std::string>();
+      ParseJson(DumpJson(json(std::string(text)), {.replace = true})).get<std::string>();
   std::string out;
   out.reserve(sound.size());
   for (const char c : sound) {

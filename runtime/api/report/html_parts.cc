@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "runtime/api/report/chart.h"
+#include "runtime/base/json.h"
 #include "runtime/plan/report/plan_text.h"
 
 namespace millrace {
@@ -61,8 +63,7 @@ const json& At(const json& object, std::initializer_list<const char*> path) {
 }
 
 std::string TextOf(const json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return value.is_string() ? value.get<std::string>() : DumpJson(value, {.replace = true});
 }
 
 double NumberOf(const json& value) {

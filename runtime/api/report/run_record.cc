@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/data/input_file.h"
 #include "runtime/data/strict_json.h"
 
@@ -52,7 +53,7 @@ StepRow RowOf(const json& line, int64_t step) {
 std::vector<StepRow> RowsOf(std::string_view text) {
   std::map<int64_t, StepRow> rows;
   for (size_t newline; (newline = text.find('\n')) != text.npos; text.remove_prefix(newline + 1)) {
-    const json line = json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
+    const json line = TryParseJson(text.substr(0, newline));
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) continue;
     const auto step = line["step"].get<int64_t>();
     rows.insert_or_assign(step, RowOf(line, step));

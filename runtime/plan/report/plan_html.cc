@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/plan/report/page_assets.h"
 #include "runtime/plan/report/plan_json.h"
 
@@ -129,9 +130,7 @@ std::string PlanHtml(const ReportInput& input, const PlanReport& report) {
   std::string page = kPageHtml;
   Fill(page, "@STYLE@", kPageCss);
   Fill(page, "@SCRIPT@", kPageJs);
-  Fill(page, "@DATA@",
-       Embeddable(PageData(input, report)
-                      .dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace)));
+  Fill(page, "@DATA@", Embeddable(DumpJson(PageData(input, report), {.replace = true})));
   return page;
 }
 

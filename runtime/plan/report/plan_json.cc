@@ -1,5 +1,7 @@
 #include "runtime/plan/report/plan_json.h"
 
+#include <nlohmann/json.hpp>
+
 namespace millrace {
 namespace {
 

@@ -2,7 +2,7 @@
 // added. Bytes are integers, times are seconds, MFU a fraction.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "runtime/plan/report/plan_report.h"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace millrace {
 namespace {
 
@@ -47,12 +49,13 @@ class TraceWriter {
     });
     json all = Names();
     for (json& event : events_) all.push_back(std::move(event));
-    return json{
-        {"displayTimeUnit", "ms"},
-        {"otherData",
-         {{"plan_hash", PlanHash(plan_)}, {"machine", machine_.title}, {"ranks", mesh_.world()}}},
-        {"traceEvents", std::move(all)}}
-        .dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+    return DumpJson(json{{"displayTimeUnit", "ms"},
+                         {"otherData",
+                          {{"plan_hash", PlanHash(plan_)},
+                           {"machine", machine_.title},
+                           {"ranks", mesh_.world()}}},
+                         {"traceEvents", std::move(all)}},
+                    {.replace = true});
   }
 
  private:

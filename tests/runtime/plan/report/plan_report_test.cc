@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "runtime/plan/report/plan_json.h"
