@@ -15,12 +15,11 @@
 #include <vector>
 
 #include "kernels/ops/model_ops.h"
+#include "runtime/base/policies.h"
 #include "runtime/plan/model_spec.h"
 #include "runtime/plan/semantic_graph.h"
 
 namespace millrace {
-
-enum class ModelFamily { kGpt2, kLlama };
 
 struct ModelOptions {
   ModelFamily family = ModelFamily::kGpt2;

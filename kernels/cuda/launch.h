@@ -23,18 +23,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/base/policies.h"
+
 namespace millrace {
 
 class CudaDevice;
 
 namespace cuda {
-
-// When the next kernel's blocks may take their places.
-enum class EarlyLaunch {
-  kOff,    // when the kernel before is complete and its writes are visible
-  kEnd,    // when its blocks have ended (or it says so: some of the libraries' do)
-  kBegin,  // when its blocks have begun
-};
 
 // CudaDevice::Attached<LaunchPolicy>(). Holds for launches from then on.
 struct LaunchPolicy {

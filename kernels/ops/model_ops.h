@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/ops/access.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 
@@ -309,8 +310,6 @@ struct AddOp : NoAttrs {
     f(s.out, Access::kWrite, "out");
   }
 };
-
-enum class ActivationKind { kGelu, kSwiglu };
 
 // gelu (tanh form, HF "gelu_new"): out[r,f] = gelu(x[r,f]), x [R,F].
 // swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns;

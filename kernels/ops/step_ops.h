@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/ops/access.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 
@@ -122,8 +123,6 @@ struct SumSquaresOp : NoAttrs {
     f(s.scratch, Access::kScratch, "scratch");
   }
 };
-
-enum class ScheduleKind { kConstant, kCosine, kWsd };
 
 // lr(step): linear warm-up lr*(step+1)/warmup while step < warmup; then, with s = step - warmup
 // counted against decay_steps:

@@ -16,78 +16,10 @@ DType DTypeOf(PrecisionConfig::Format format) {
   return format == PrecisionConfig::Format::kBf16 ? DType::kBF16 : DType::kF32;
 }
 
-ReshardPolicy ReshardOf(ShardingConfig::Reshard reshard) {
-  switch (reshard) {
-    case ShardingConfig::Reshard::kNever:
-      return ReshardPolicy::kNever;
-    case ShardingConfig::Reshard::kAfterBackward:
-      return ReshardPolicy::kAfterBackward;
-    case ShardingConfig::Reshard::kAfterForward:
-      return ReshardPolicy::kAfterForward;
-    case ShardingConfig::Reshard::kAuto:
-      return ReshardPolicy::kAuto;
-  }
-  return ReshardPolicy::kAfterForward;
-}
-
-Downcast DowncastOf(ShardingConfig::Downcast downcast) {
-  switch (downcast) {
-    case ShardingConfig::Downcast::kAfterGather:
-      return Downcast::kAfterGather;
-    case ShardingConfig::Downcast::kPerGather:
-      return Downcast::kPerGather;
-    case ShardingConfig::Downcast::kInGather:
-      return Downcast::kInGather;
-    case ShardingConfig::Downcast::kAfterUpdate:
-      return Downcast::kAfterUpdate;
-  }
-  return Downcast::kPerGather;
-}
-
-GradConcat GradConcatOf(ShardingConfig::GradConcat concat) {
-  switch (concat) {
-    case ShardingConfig::GradConcat::kEvery:
-      return GradConcat::kEvery;
-    case ShardingConfig::GradConcat::kLast:
-      return GradConcat::kLast;
-    case ShardingConfig::GradConcat::kDirect:
-      return GradConcat::kDirect;
-  }
-  return GradConcat::kDirect;
-}
-
-AllocatorKind AllocatorOf(MemoryConfig::Allocator allocator) {
-  switch (allocator) {
-    case MemoryConfig::Allocator::kPacked:
-      return AllocatorKind::kPacked;
-    case MemoryConfig::Allocator::kColoured:
-      return AllocatorKind::kColoured;
-    case MemoryConfig::Allocator::kMaxPool:
-      return AllocatorKind::kMaxPool;
-    case MemoryConfig::Allocator::kFixed:
-      return AllocatorKind::kFixed;
-    case MemoryConfig::Allocator::kPersistent:
-      return AllocatorKind::kPersistent;
-    case MemoryConfig::Allocator::kDynamic:
-      return AllocatorKind::kDynamic;
-  }
-  return AllocatorKind::kPacked;
-}
-
 LearningRate LearningRateOf(const Config& config) {
   const ScheduleConfig& schedule = config.optimizer.schedule;
   LearningRate rate;
-  switch (schedule.kind) {
-    case ScheduleConfig::Kind::kConstant:
-      rate.kind = ScheduleKind::kConstant;
-      break;
-    case ScheduleConfig::Kind::kCosine:
-      rate.kind = ScheduleKind::kCosine;
-      break;
-    case ScheduleConfig::Kind::kWsd:
-      rate.kind = ScheduleKind::kWsd;
-      break;
-  }
+  rate.kind = schedule.kind;
   rate.lr = config.optimizer.lr;
   rate.min_lr = schedule.min_lr;
   rate.warmup = schedule.warmup;
@@ -117,16 +49,8 @@ LowerOptions LowerOptionsOf(const Config& config, Backend backend) {
 
 RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                              const AssembledRun& run, const BackendTraits& traits) {
-  switch (config.memory.recompute) {
-    case MemoryConfig::Recompute::kNone:
-      return GivenRecompute(forward, Recompute::kNone);
-    case MemoryConfig::Recompute::kNorms:
-      return GivenRecompute(forward, Recompute::kNorms);
-    case MemoryConfig::Recompute::kBlock:
-      return GivenRecompute(forward, Recompute::kBlock);
-    case MemoryConfig::Recompute::kAuto:
-      break;
-  }
+  if (config.memory.recompute != Recompute::kAuto)
+    return GivenRecompute(forward, config.memory.recompute);
   return ChooseRecompute({run.layout, forward, LowerOptionsOf(config, traits.backend), run.options,
                           traits.device_arena_bytes});
 }
@@ -136,7 +60,7 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
 ModelOptions ModelOptionsOf(const Config& config) {
   const ModelConfig& m = config.model;
   ModelOptions o;
-  o.family = m.family == ModelConfig::Family::kGpt2 ? ModelFamily::kGpt2 : ModelFamily::kLlama;
+  o.family = m.family;
   o.layers = m.layers;
   o.d_model = m.d_model;
   o.heads = m.heads;
@@ -146,8 +70,7 @@ ModelOptions ModelOptionsOf(const Config& config) {
   o.vocab = m.Vocab();
   o.seq_len = m.seq_len;
   o.tied = m.Tied();
-  o.activation = m.ActivationKind() == ModelConfig::Activation::kGelu ? ActivationKind::kGelu
-                                                                      : ActivationKind::kSwiglu;
+  o.activation = m.ActivationKind();
   o.norm_eps = m.norm_eps;
   o.rope_theta = m.RopeTheta();
   if (m.rope_scaling)
@@ -164,10 +87,9 @@ std::string ModelIdentity(const Config& config) {
   return fmt::format(
       "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} "
       "tied={} activation={} norm_eps={} rope_theta={} rope_scaling={}/{}/{}/{}",
-      o.family == ModelFamily::kGpt2 ? "gpt2" : "llama", o.layers, o.d_model, o.heads, o.kv_heads,
-      o.head_dim, o.ffn, o.vocab, o.seq_len, o.tied,
-      o.activation == ActivationKind::kGelu ? "gelu" : "swiglu", o.norm_eps, o.rope_theta,
-      o.rope_scaling.factor, o.rope_scaling.low_freq_factor, o.rope_scaling.high_freq_factor,
+      Name(o.family), o.layers, o.d_model, o.heads, o.kv_heads, o.head_dim, o.ffn, o.vocab,
+      o.seq_len, o.tied, Name(o.activation), o.norm_eps, o.rope_theta, o.rope_scaling.factor,
+      o.rope_scaling.low_freq_factor, o.rope_scaling.high_freq_factor,
       o.rope_scaling.original_max_position_embeddings);
 }
 
@@ -180,23 +102,11 @@ PrecisionPolicy PrecisionOf(const Config& config) {
   return p;
 }
 
-GraphMode GraphModeOf(const Config& config) {
-  switch (config.execution.graph) {
-    case ExecutionConfig::Graph::kStep:
-      return GraphMode::kStep;
-    case ExecutionConfig::Graph::kMicrobatch:
-      return GraphMode::kMicrobatch;
-    case ExecutionConfig::Graph::kOff:
-      return GraphMode::kOff;
-  }
-  return GraphMode::kStep;
-}
-
 std::vector<std::string> ExecutionNotes(const Config& config) {
   std::vector<std::string> notes;
   if (config.execution.checked)
     notes.push_back("execution.checked walks op by op; execution.graph is not used");
-  else if (GraphModeOf(config) == GraphMode::kMicrobatch)
+  else if (config.execution.graph == GraphMode::kMicrobatch)
     notes.push_back(
         "execution.graph=microbatch joins all streams at each graph's end: gathers and reductions "
         "of one graph never run beside the next");
@@ -212,12 +122,11 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   PlanOptions o;
   o.shape = {config.train.micro_batch, config.model.seq_len};
   o.accumulate = static_cast<int>(config.train.Accumulate(world));
-  o.reshard = ReshardOf(config.sharding.reshard);
-  o.downcast = DowncastOf(config.sharding.downcast);
-  o.grad_sync = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery ? GradSync::kEvery
-                                                                              : GradSync::kLast;
-  o.grad_concat = GradConcatOf(config.sharding.grad_concat);
-  o.allocator = AllocatorOf(config.memory.allocator);
+  o.reshard = config.sharding.reshard;
+  o.downcast = config.sharding.downcast;
+  o.grad_sync = config.sharding.grad_sync;
+  o.grad_concat = config.sharding.grad_concat;
+  o.allocator = config.memory.allocator;
   o.prefetch = static_cast<int>(config.memory.prefetch);
   o.slots = static_cast<int>(config.memory.Slots());
   o.reduce_depth = static_cast<int>(config.memory.reduce_depth);

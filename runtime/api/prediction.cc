@@ -27,7 +27,7 @@ PlanReport PredictRun(const Session& session, const Machine& machine) {
   int64_t others = 0;
   for (const auto* plan : {&run.plans.eval, &run.plans.generate})
     if (*plan) others = std::max(others, (*plan)->arena_bytes);
-  const StreamJoin join = GraphModeOf(session.config()) == GraphMode::kMicrobatch
+  const StreamJoin join = session.config().execution.graph == GraphMode::kMicrobatch
                               ? StreamJoin::kEveryEntry
                               : StreamJoin::kStepEnd;
   return MakePlanReport(
@@ -39,7 +39,7 @@ int64_t PredictGraphLaunches(const Session& session, int64_t steps, bool capture
   // Walked eagerly, so that every op can be watched.
   if (session.config().execution.checked) return 0;
   const int64_t replayed = captures && !captured ? std::max<int64_t>(steps - 1, 0) : steps;
-  switch (GraphModeOf(session.config())) {
+  switch (session.config().execution.graph) {
     case GraphMode::kStep:
       return replayed;
     case GraphMode::kMicrobatch:

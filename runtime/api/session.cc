@@ -17,17 +17,7 @@ namespace {
 
 TokenSourceOptions SourceOptionsOf(const Config& config) {
   TokenSourceOptions options;
-  switch (config.data.kind) {
-    case DataConfig::Kind::kText:
-      options.kind = TokenSourceOptions::Kind::kText;
-      break;
-    case DataConfig::Kind::kTokens:
-      options.kind = TokenSourceOptions::Kind::kTokens;
-      break;
-    case DataConfig::Kind::kSynthetic:
-      options.kind = TokenSourceOptions::Kind::kSynthetic;
-      break;
-  }
+  options.kind = config.data.kind;
   options.path = config.data.path.value_or("");
   options.seq_len = config.model.seq_len;
   options.vocab = config.model.Vocab();
@@ -37,7 +27,7 @@ TokenSourceOptions SourceOptionsOf(const Config& config) {
 
 EngineOptions EngineOptionsOf(const Config& config, const Environment& environment) {
   EngineOptions options;
-  options.graph = GraphModeOf(config);
+  options.graph = config.execution.graph;
   options.checked = config.execution.checked;
   options.adversary_seed = environment.adversary_seed;
   return options;

@@ -36,18 +36,6 @@ double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-ResumePolicy ResumePolicyOf(const Config& config) {
-  switch (config.checkpoint.resume) {
-    case CheckpointConfig::Resume::kAuto:
-      return ResumePolicy::kAuto;
-    case CheckpointConfig::Resume::kMust:
-      return ResumePolicy::kMust;
-    case CheckpointConfig::Resume::kNever:
-      return ResumePolicy::kNever;
-  }
-  return ResumePolicy::kAuto;
-}
-
 // A step that is in flight.
 struct Waiting {
   int64_t step = 0;
@@ -140,7 +128,7 @@ class Loop {
   }
 
   void Begin() {
-    const std::optional<ResumedRun> resumed = Resume(ResumePolicyOf(config_));
+    const std::optional<ResumedRun> resumed = Resume(config_.checkpoint.resume);
     if (resumed)
       Report([&] {
         for (const std::string& warning : resumed->warnings) observer_.OnWarning(warning);
@@ -174,7 +162,7 @@ class Loop {
       if (goes_on) observer_.OnResume(result_.first_step, resumed->path);
       // Nothing is loaded, and something is said or nothing was to be: an earlier run is put aside,
       // its lines with it.
-      const bool anew = !goes_on && (resumed || ResumePolicyOf(config_) == ResumePolicy::kNever);
+      const bool anew = !goes_on && (resumed || config_.checkpoint.resume == ResumePolicy::kNever);
       OpenFiles(result_.first_step, anew ? OldMetrics::kSetAside : OldMetrics::kDropTail);
       if (metrics_->dropped() > 0)
         observer_.OnWarning(

@@ -3,7 +3,8 @@
 // from files and `--set`.
 //
 // An optional that is empty ("null" in JSON) means what its key's documentation says; the member
-// functions give the value then in force. Enumerators are listed in the order of their JSON names.
+// functions give the value then in force. Enumerators are listed in the order of their JSON names;
+// policies that other layers know have their enums in runtime/base/policies.h.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 
@@ -32,11 +34,8 @@ struct RopeScalingConfig {
 };
 
 struct ModelConfig {
-  enum class Family { kGpt2, kLlama };
-  enum class Activation {
-    kGelu,
-    kSwiglu
-  };  // gelu is the tanh approximation (Hugging Face: gelu_new)
+  using Family = ModelFamily;
+  using Activation = millrace::ActivationKind;
   Family family = Family::kGpt2;
   int64_t layers = 12;
   int64_t d_model = 768;
@@ -65,7 +64,7 @@ struct ModelConfig {
 };
 
 struct DataConfig {
-  enum class Kind { kText, kTokens, kSynthetic };
+  using Kind = DataKind;
   Kind kind = Kind::kText;
   std::optional<std::string> path = {};
   std::optional<std::string> val_path = {};
@@ -89,7 +88,7 @@ struct TrainConfig {
 };
 
 struct ScheduleConfig {
-  enum class Kind { kConstant, kCosine, kWsd };
+  using Kind = ScheduleKind;
   Kind kind = Kind::kConstant;
   int64_t warmup = 0;
   std::optional<int64_t> decay_steps = {};
@@ -131,10 +130,10 @@ struct PrecisionConfig {
 };
 
 struct ShardingConfig {
-  enum class Reshard { kNever, kAfterBackward, kAfterForward, kAuto };
-  enum class Downcast { kAfterGather, kPerGather, kInGather, kAfterUpdate };
-  enum class GradSync { kEvery, kLast };
-  enum class GradConcat { kEvery, kLast, kDirect };
+  using Reshard = millrace::Reshard;
+  using Downcast = millrace::Downcast;
+  using GradSync = millrace::GradSync;
+  using GradConcat = millrace::GradConcat;
   Reshard reshard = Reshard::kAfterForward;
   Downcast downcast = Downcast::kAfterUpdate;
   GradSync grad_sync = GradSync::kEvery;
@@ -147,8 +146,8 @@ struct ShardingConfig {
 };
 
 struct MemoryConfig {
-  enum class Allocator { kPacked, kColoured, kMaxPool, kFixed, kPersistent, kDynamic };
-  enum class Recompute { kNone, kNorms, kBlock, kAuto };
+  using Allocator = AllocatorKind;
+  using Recompute = millrace::Recompute;
   Allocator allocator = Allocator::kPacked;
   int64_t prefetch = 1;
   std::optional<int64_t> slots = {};
@@ -167,8 +166,8 @@ struct MemoryConfig {
 
 struct ExecutionConfig {
   enum class Backend { kAuto, kCpu, kCuda };
-  enum class Graph { kStep, kMicrobatch, kOff };
-  enum class ProgrammaticLaunch { kOff, kEnd, kBegin };
+  using Graph = GraphMode;
+  using ProgrammaticLaunch = EarlyLaunch;
   enum class PeerMemory { kOff, kAuto, kOn };
   Backend backend = Backend::kAuto;
   Graph graph = Graph::kStep;
@@ -190,7 +189,7 @@ struct ExecutionConfig {
 };
 
 struct CheckpointConfig {
-  enum class Resume { kAuto, kMust, kNever };
+  using Resume = ResumePolicy;
   enum class OnError { kContinue, kStop };
   int64_t every = 1000;
   int64_t keep = 2;

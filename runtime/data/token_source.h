@@ -20,6 +20,8 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/policies.h"
+
 namespace millrace {
 
 class TokenSource {
@@ -41,7 +43,7 @@ class TokenSource {
 };
 
 struct TokenSourceOptions {
-  enum class Kind { kText, kTokens, kSynthetic };
+  using Kind = DataKind;
   Kind kind = Kind::kText;
   std::string path;     // a file or a folder; not for synthetic
   int64_t seq_len = 0;  // T, at least 1

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "runtime/base/device.h"
+#include "runtime/base/policies.h"
 #include "runtime/base/profiler_ranges.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/exec/observers.h"
@@ -112,8 +113,6 @@ class Executor {
   std::unique_ptr<OrderLog> order_;
   std::optional<OpRanges> ranges_;  // where somebody listens
 };
-
-enum class GraphMode { kStep, kMicrobatch, kOff };
 
 // The list of a step's ops, bound once. kStep: one launch per step; kMicrobatch: one per body, with
 // all streams joined at each end.

@@ -14,12 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/policies.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/model_spec.h"
 
 namespace millrace {
-
-enum class ResumePolicy { kAuto, kMust, kNever };
 
 // What a checkpoint belongs to.
 struct RunIdentity {

@@ -17,12 +17,11 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 
 inline constexpr int64_t kArenaAlignment = 256;
-
-enum class AllocatorKind { kDynamic, kPersistent, kFixed, kMaxPool, kColoured, kPacked };
 
 struct Interval {
   int64_t begin = 0, end = 0;  // positions [begin, end)

@@ -24,7 +24,7 @@ namespace millrace {
 struct FlatUse {
   FlatId flat;
   bool block = false;
-  Reshard reshard = Reshard::kAfterForward;
+  Reshard reshard = Reshard::kAfterForward;  // not kAuto
   std::vector<int> reads;  // positions, ascending
 };
 

@@ -264,6 +264,7 @@ SemanticGraph Differentiator::Run() && {
 }  // namespace
 
 std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute policy) {
+  MR_CHECK(policy != Recompute::kAuto, "recompute auto is a search, not a choice");
   std::vector<UnitRecompute> by_unit(graph.unit_names.size());
   for (size_t u = 0; u < by_unit.size(); ++u)
     if (policy != Recompute::kNone && IsBlockUnit(graph.unit_names[u]))

@@ -309,21 +309,9 @@ StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanO
 StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
                   PlanKind kind) {
   CheckOptions(options);
-  StepPlan plan;
-  switch (options.reshard) {
-    case ReshardPolicy::kNever:
-      plan = PlanWith(layout, program, options, kind, Reshard::kNever, 0);
-      break;
-    case ReshardPolicy::kAfterBackward:
-      plan = PlanWith(layout, program, options, kind, Reshard::kAfterBackward, 0);
-      break;
-    case ReshardPolicy::kAfterForward:
-      plan = PlanWith(layout, program, options, kind, Reshard::kAfterForward, 0);
-      break;
-    case ReshardPolicy::kAuto:
-      plan = PlanAuto(layout, program, options, kind);
-      break;
-  }
+  StepPlan plan = options.reshard == Reshard::kAuto
+                      ? PlanAuto(layout, program, options, kind)
+                      : PlanWith(layout, program, options, kind, options.reshard, 0);
   MR_REQUIRE(ErrorCode::kDoesNotFit,
              options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
              "the plan needs {} bytes per rank, memory.budget_gib allows {}; "

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/ops/cost.h"
+#include "runtime/base/policies.h"
 #include "runtime/plan/allocator.h"
 #include "runtime/plan/gather_schedule.h"
 #include "runtime/plan/lower.h"
@@ -14,12 +15,6 @@
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {
-
-enum class ReshardPolicy { kNever, kAfterBackward, kAfterForward, kAuto };
-// kInGather: per gather, by the collective itself (Communicator::RoundsInGathers).
-enum class Downcast { kAfterGather, kPerGather, kInGather, kAfterUpdate };
-enum class GradSync { kEvery, kLast };
-enum class GradConcat { kEvery, kLast, kDirect };
 
 struct AdamWHyper {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
@@ -30,7 +25,7 @@ struct PlanOptions {
   // Of one training microbatch on one rank; sizes the token buffer of every plan of the run.
   BatchShape shape;
   int accumulate = 1;
-  ReshardPolicy reshard = ReshardPolicy::kAfterForward;
+  Reshard reshard = Reshard::kAfterForward;
   Downcast downcast = Downcast::kPerGather;
   GradSync grad_sync = GradSync::kLast;
   GradConcat grad_concat = GradConcat::kDirect;

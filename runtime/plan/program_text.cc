@@ -83,7 +83,7 @@ std::string Attributes(const KernelOp& op) {
           return fmt::format(" scale {}{}", typed.scale, typed.deterministic ? "" : ", any order");
         } else if constexpr (std::is_same_v<Op, ActivationOp<View>> ||
                              std::is_same_v<Op, ActivationGradOp<View>>) {
-          return typed.kind == ActivationKind::kGelu ? " gelu" : " swiglu";
+          return fmt::format(" {}", Name(typed.kind));
         } else if constexpr (std::is_same_v<Op, CrossEntropyOp<View>>) {
           return fmt::format(" rows from {}, vocab {}{}", typed.row_begin, typed.vocab,
                              typed.output == LossOutput::kLossOnly ? ", loss only" : "");

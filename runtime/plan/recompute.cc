@@ -39,7 +39,7 @@ class Search {
                          input.layout.mesh.world())) {
     machine_.ranks_per_host = 0;  // a plan depends on no rate that somebody may state
     options_.budget_bytes = 0;
-    if (options_.reshard == ReshardPolicy::kAuto) options_.reshard = ReshardPolicy::kAfterForward;
+    if (options_.reshard == Reshard::kAuto) options_.reshard = Reshard::kAfterForward;
     for (size_t u = 0; u < in_.forward.unit_names.size(); ++u)
       if (IsBlockUnit(in_.forward.unit_names[u])) blocks_.push_back(u);
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/ops/model_ops.h"
+#include "runtime/base/policies.h"
 #include "runtime/plan/model_spec.h"
 #include "runtime/plan/view.h"
 
@@ -146,14 +147,8 @@ struct UnitRecompute {
   bool operator==(const UnitRecompute&) const = default;
 };
 
-// The same for every block unit.
-enum class Recompute {
-  kNone,
-  kNorms,  // norms and activations
-  kBlock,  // everything of a block from its input
-};
-
-// By UnitId; nothing for units that are not blocks.
+// By UnitId: the same for every block unit, nothing for the others. Error(kInternal): kAuto, which
+// ChooseRecompute (recompute.h) decides.
 std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute policy);
 
 // Appends the gradient of every parameter that the loss depends on to `backward`, by one rule per

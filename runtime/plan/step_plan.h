@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/policies.h"
 #include "runtime/plan/allocator.h"
 #include "runtime/plan/plan_op.h"
 #include "runtime/plan/shard_layout.h"
@@ -78,10 +79,6 @@ struct Entry {
   std::vector<Edge> edges;  // ascending by to_op
 };
 
-// When the gathered weights of a flat parameter are given up: after the step, after its backward,
-// or after its forward, to be gathered again for its backward.
-enum class Reshard { kNever, kAfterBackward, kAfterForward };
-
 enum class PlanKind { kTrain, kEval, kGenerate };
 std::string_view Name(PlanKind kind);
 
@@ -111,7 +108,7 @@ struct StepPlan {
   std::array<int64_t, kBufferClasses>
       peak_by_class{};                                // most bytes of a class live at one position
   int64_t param_pool_bytes = 0, grad_pool_bytes = 0;  // 0 when packed with everything else
-  // By FlatId: the policy in force, which sharding.reshard=auto decides. Not in the
+  // By FlatId: the policy in force, which sharding.reshard=auto decides; never kAuto. Not in the
   // plan's text: the ops say it.
   std::vector<Reshard> reshard;
   std::vector<std::string> notes;  // lowering and allocation choices

@@ -83,7 +83,7 @@ TEST_CASE("replays with events have the bits of plain ones and times in the orde
       const AssembledRun run = PlanOf(trial);
       const StepPlan& plan = *run.plans.train;
       for (const std::vector<OpSpan>& spans : replays)
-        RequireOrder(plan, GraphModeOf(trial.config), spans);
+        RequireOrder(plan, trial.config.execution.graph, spans);
       const auto ops = static_cast<int64_t>(replays[0].size());
       CHECK(events > ops);
       CHECK(events < 2 * ops);

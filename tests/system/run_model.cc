@@ -57,7 +57,7 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
              const std::function<void(RankContext&)>& fn) {
   CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
   EngineOptions options;
-  options.graph = GraphModeOf(trial.config);
+  options.graph = trial.config.execution.graph;
   options.checked = trial.config.execution.checked;
   options.adversary_seed = trial.adversary_seed;
   {

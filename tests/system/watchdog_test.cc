@@ -61,7 +61,7 @@ std::vector<std::string> Watched(Trial trial, FileSystem& disk) {
     const auto watchdog =
         Watchdog::Start(comms.world(), temp / "run", marks, names, options, warning);
     EngineOptions engine_options;
-    engine_options.graph = GraphModeOf(trial.config);
+    engine_options.graph = trial.config.execution.graph;
     engine_options.adversary_seed = trial.adversary_seed;
     Engine engine({&setup.device, &setup.kernels, &comms, &marks}, run.layout, run.plans,
                   engine_options);
@@ -138,7 +138,7 @@ TEST_CASE(
       CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
       ProgressMarks marks;
       EngineOptions options;
-      options.graph = GraphModeOf(trial.config);
+      options.graph = trial.config.execution.graph;
       Engine engine({&setup.device, &setup.kernels, &comms, &marks}, run.layout, run.plans,
                     options);
       RankContext rank{engine, run, setup.comms.rank(), setup.comms.world_size()};

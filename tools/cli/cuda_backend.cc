@@ -56,18 +56,6 @@ RunEnvironment FactsOf(const CudaDevice& device) {
   return facts;
 }
 
-cuda::EarlyLaunch EarlyLaunchOf(const Config& config) {
-  switch (config.execution.programmatic_launch) {
-    case ExecutionConfig::ProgrammaticLaunch::kOff:
-      return cuda::EarlyLaunch::kOff;
-    case ExecutionConfig::ProgrammaticLaunch::kEnd:
-      return cuda::EarlyLaunch::kEnd;
-    case ExecutionConfig::ProgrammaticLaunch::kBegin:
-      return cuda::EarlyLaunch::kBegin;
-  }
-  return cuda::EarlyLaunch::kOff;
-}
-
 }  // namespace
 
 bool CudaBuiltIn() { return true; }
@@ -112,7 +100,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
   rank.environment.traits.device_arena_bytes =
       rank.machine.ArenaBytes(host.world_size(), mesh.shard);
-  device->Attached<cuda::LaunchPolicy>().early = EarlyLaunchOf(config);
+  device->Attached<cuda::LaunchPolicy>().early = config.execution.programmatic_launch;
   rank.environment.tuner = MakeTuner(*device);
   rank.device = std::move(device);
   return rank;

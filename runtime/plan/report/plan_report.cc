@@ -11,67 +11,10 @@
 namespace millrace {
 namespace {
 
-std::string Text(ReshardPolicy policy) {
-  switch (policy) {
-    case ReshardPolicy::kNever:
-      return "never";
-    case ReshardPolicy::kAfterBackward:
-      return "after_backward";
-    case ReshardPolicy::kAfterForward:
-      return "after_forward";
-    case ReshardPolicy::kAuto:
-      return "auto";
-  }
-  return "?";
+template <class E>
+std::string Text(E value) {
+  return std::string(Name(value));
 }
-
-std::string Text(Downcast downcast) {
-  switch (downcast) {
-    case Downcast::kAfterGather:
-      return "after_gather";
-    case Downcast::kPerGather:
-      return "per_gather";
-    case Downcast::kInGather:
-      return "in_gather";
-    case Downcast::kAfterUpdate:
-      return "after_update";
-  }
-  return "?";
-}
-
-std::string Text(GradSync sync) { return sync == GradSync::kEvery ? "every" : "last"; }
-
-std::string Text(GradConcat concat) {
-  switch (concat) {
-    case GradConcat::kEvery:
-      return "every";
-    case GradConcat::kLast:
-      return "last";
-    case GradConcat::kDirect:
-      return "direct";
-  }
-  return "?";
-}
-
-std::string Text(AllocatorKind allocator) {
-  switch (allocator) {
-    case AllocatorKind::kDynamic:
-      return "dynamic";
-    case AllocatorKind::kPersistent:
-      return "persistent";
-    case AllocatorKind::kFixed:
-      return "fixed";
-    case AllocatorKind::kMaxPool:
-      return "max_pool";
-    case AllocatorKind::kColoured:
-      return "coloured";
-    case AllocatorKind::kPacked:
-      return "packed";
-  }
-  return "?";
-}
-
-std::string Text(DType dtype) { return std::string(Name(dtype)); }
 
 ModelFigures FiguresOf(const ModelSpec& s) {
   return {s.family, s.layers, s.d_model,      s.heads,   s.kv_heads,    s.head_dim,

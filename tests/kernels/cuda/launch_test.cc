@@ -13,8 +13,6 @@
 namespace millrace::test {
 namespace {
 
-using cuda::EarlyLaunch;
-
 class Fixture {
  public:
   explicit Fixture(EarlyLaunch early) { device_.Attached<cuda::LaunchPolicy>().early = early; }

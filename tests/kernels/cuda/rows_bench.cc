@@ -80,14 +80,14 @@ class Bench {
       const int64_t scratch = WorkspaceBytes(shape, Backend::kCuda);
       for (Op<TensorView>& op : sets) op.scratch = operands.New(DenseLayout(DType::kU8, {scratch}));
     }
-    const auto time = [&](cuda::EarlyLaunch early) {
+    const auto time = [&](EarlyLaunch early) {
       device_.Attached<cuda::LaunchPolicy>().early = early;
       return Microseconds(static_cast<int>(sets.size()), bytes, [&](int set) {
         (CudaKernels().*entry)(sets[static_cast<size_t>(set)], *stream_);
       });
     };
-    const double us = time(cuda::EarlyLaunch::kOff), end = time(cuda::EarlyLaunch::kEnd),
-                 begin = time(cuda::EarlyLaunch::kBegin);
+    const double us = time(EarlyLaunch::kOff), end = time(EarlyLaunch::kEnd),
+                 begin = time(EarlyLaunch::kBegin);
     const double rate = bytes / us / 1e3;
     const bool low = bytes >= kLowBytes && rate < kLowShare * copy_;
     low_ += low;

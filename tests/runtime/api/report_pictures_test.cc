@@ -60,7 +60,7 @@ TimelineOp Op(const std::string& label, const std::string& kind, StreamId stream
 
 test::TinyPlan Tiny() {
   PlanOptions options = SmallBatch(2);
-  options.reshard = ReshardPolicy::kAfterForward;
+  options.reshard = Reshard::kAfterForward;
   return PlanFor(SmallModel(2), {1, 2}, {}, options);
 }
 

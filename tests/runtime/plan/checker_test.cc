@@ -339,13 +339,13 @@ std::vector<PlanCase> Cases() {
   c.options.slots = 3;
   c.options.accumulate = 3;
   cases.push_back(c);
-  c.options.reshard = ReshardPolicy::kAfterBackward;
+  c.options.reshard = Reshard::kAfterBackward;
   c.options.downcast = Downcast::kPerGather;
   c.options.allocator = AllocatorKind::kColoured;
   c.options.accumulate = 1;
   c.recompute = Recompute::kBlock;
   cases.push_back(c);
-  c.options.reshard = ReshardPolicy::kNever;
+  c.options.reshard = Reshard::kNever;
   c.options.prefetch = 0;
   c.options.accumulate = 3;
   cases.push_back(c);

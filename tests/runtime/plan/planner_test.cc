@@ -71,9 +71,9 @@ int64_t Stays(const PlanCase& c) {
   if (c.kind != PlanKind::kTrain) return f.all();
   const int64_t n = c.options.accumulate;
   switch (c.options.reshard) {
-    case ReshardPolicy::kNever:
+    case Reshard::kNever:
       return f.all();
-    case ReshardPolicy::kAfterBackward:
+    case Reshard::kAfterBackward:
       return f.norms + n * (f.blocks + f.others);
     // Forward and backward each, but the last `slots` blocks stay over the turn-around.
     default:
@@ -138,7 +138,7 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   REQUIRE(step.casts == (mixed && !after_update && !in_gather ? Stays(c) - f.norms : 0));
   REQUIRE(step.rounding == (mixed && in_gather ? Stays(c) - f.norms : 0));
   const int64_t segments = std::min<int64_t>(c.options.prefetch, 1000);
-  if (train && sharded && c.options.reshard == ReshardPolicy::kNever)
+  if (train && sharded && c.options.reshard == Reshard::kNever)
     REQUIRE(prologue.gathers == std::min(segments, f.all()));
   REQUIRE(prologue.casts >= (mixed && after_update ? f.blocks + f.others : 0));
 
@@ -193,8 +193,7 @@ bool Allowed(const PlanOptions& o) {
 }
 
 const PrecisionPolicy kMixed = test::Mixed(DType::kF32, DType::kF32, DType::kF32);
-constexpr ReshardPolicy kReshards[] = {ReshardPolicy::kNever, ReshardPolicy::kAfterBackward,
-                                       ReshardPolicy::kAfterForward};
+constexpr Reshard kReshards[] = {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward};
 constexpr Downcast kDowncasts[] = {Downcast::kAfterGather, Downcast::kPerGather,
                                    Downcast::kInGather, Downcast::kAfterUpdate};
 
@@ -202,7 +201,7 @@ TEST_CASE("gradient and parameter policies over worlds and accumulation", "[plan
   const MeshShape meshes[] = {{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}};
   for (const MeshShape mesh : meshes)
     for (const int accumulate : {1, 2, 3})
-      for (const ReshardPolicy reshard : kReshards)
+      for (const Reshard reshard : kReshards)
         for (const Downcast downcast : kDowncasts)
           for (const GradSync sync : {GradSync::kEvery, GradSync::kLast})
             for (const GradConcat concat :
@@ -226,7 +225,7 @@ TEST_CASE("allocators over prefetch, slots and reduce depth", "[plan][planner]")
     for (int prefetch = 0; prefetch <= 3; ++prefetch)
       for (const int more : {1, 2})
         for (int depth = 0; depth <= 2; ++depth)
-          for (const ReshardPolicy reshard : kReshards) {
+          for (const Reshard reshard : kReshards) {
             PlanCase c;
             c.model = test::TinyLlama(5);
             c.mesh = {1, 2};
@@ -453,14 +452,14 @@ TEST_CASE("a budget is kept or refused, and auto fills it", "[plan][planner]") {
   PlanCase c;
   c.model = test::TinyGpt2(6);
   c.mesh = {1, 2};
-  const auto bytes = [&](ReshardPolicy reshard) {
+  const auto bytes = [&](Reshard reshard) {
     PlanCase d = c;
     d.options.reshard = reshard;
     return PlanOf(d).arena_bytes;
   };
-  const int64_t least = bytes(ReshardPolicy::kAfterForward), most = bytes(ReshardPolicy::kNever);
+  const int64_t least = bytes(Reshard::kAfterForward), most = bytes(Reshard::kNever);
   REQUIRE(least < most);
-  c.options.reshard = ReshardPolicy::kAuto;
+  c.options.reshard = Reshard::kAuto;
   int64_t gathers = 1000000;
   bool between = false;
   for (int64_t budget = least; budget <= most + kArenaAlignment;

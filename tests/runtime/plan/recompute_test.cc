@@ -227,7 +227,7 @@ TEST_CASE("nothing is recomputed to keep blocks gathered; what is left of the bu
   Case c = Gpt2(5);
   c.mesh = {1, 2};
   const Setup after_forward(c);
-  c.options.reshard = ReshardPolicy::kAuto;
+  c.options.reshard = Reshard::kAuto;
   const Setup fill(c);
   const int64_t none = after_forward.Arena(Recompute::kNone),
                 norms = after_forward.Arena(Recompute::kNorms);

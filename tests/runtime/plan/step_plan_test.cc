@@ -64,8 +64,8 @@ TEST_CASE("the hash tells plans apart by every option, and is the text's", "[pla
   std::vector<PlanCase> others(23, base);
   size_t i = 0;
   others[i++].options.accumulate = 2;
-  others[i++].options.reshard = ReshardPolicy::kNever;
-  others[i++].options.reshard = ReshardPolicy::kAfterBackward;
+  others[i++].options.reshard = Reshard::kNever;
+  others[i++].options.reshard = Reshard::kAfterBackward;
   others[i++].options.downcast = Downcast::kAfterGather;
   others[i++].options.downcast = Downcast::kAfterUpdate;
   others[i++].options.grad_sync = GradSync::kEvery;

@@ -39,7 +39,7 @@ int64_t PaddedModel(int64_t world) {
 // All figures below for a model that is gathered once and reduced once in a step, all in f32.
 TinyPlan NeverResharded(MeshShape mesh, int accumulate) {
   PlanOptions options = SmallBatch(accumulate);
-  options.reshard = ReshardPolicy::kNever;
+  options.reshard = Reshard::kNever;
   return PlanFor(SmallModel(kLayers), mesh, {}, options);
 }
 

@@ -1,0 +1,93 @@
+// The choices of a run that several layers know: one enum per policy, with its names. Configuration,
+// plan, kernels and reports share these types, so that a choice passes from a key to an op without
+// being translated.
+//
+// Names    NamesOf lists them in the order of the enumerators; Name(value) gives one. They are what
+//          JSON, plans and reports say: a contract.
+// Values   The numbers of GraphMode, ScheduleKind and ActivationKind are in a plan's text, hence in
+//          its hash: new enumerators come at the end.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace millrace {
+namespace internal {
+
+template <size_t n>
+using NameList = std::array<std::string_view, n>;
+
+}  // namespace internal
+
+// When the gathered weights of a flat parameter are given up: after the step, after its backward,
+// or after its forward, to be gathered again for its backward. kAuto: the planner keeps as many
+// blocks as fit; what it decides for a flat parameter is never kAuto.
+enum class Reshard { kNever, kAfterBackward, kAfterForward, kAuto };
+constexpr auto NamesOf(Reshard) {
+  return internal::NameList<4>{"never", "after_backward", "after_forward", "auto"};
+}
+
+// Where the f32 master shard becomes the compute dtype. kInGather: per gather, by the collective
+// itself (Communicator::RoundsInGathers).
+enum class Downcast { kAfterGather, kPerGather, kInGather, kAfterUpdate };
+constexpr auto NamesOf(Downcast) {
+  return internal::NameList<4>{"after_gather", "per_gather", "in_gather", "after_update"};
+}
+
+// After which microbatches gradients are reduced.
+enum class GradSync { kEvery, kLast };
+constexpr auto NamesOf(GradSync) { return internal::NameList<2>{"every", "last"}; }
+
+// How the gradients of parameters come into their bucket: copied in every microbatch, copied in the
+// last, or formed there.
+enum class GradConcat { kEvery, kLast, kDirect };
+constexpr auto NamesOf(GradConcat) { return internal::NameList<3>{"every", "last", "direct"}; }
+
+// How lifetimes become addresses: runtime/plan/allocator.h.
+enum class AllocatorKind { kPacked, kColoured, kMaxPool, kFixed, kPersistent, kDynamic };
+constexpr auto NamesOf(AllocatorKind) {
+  return internal::NameList<6>{"packed", "coloured", "max_pool", "fixed", "persistent", "dynamic"};
+}
+
+// What every block unit's backward computes again: nothing, norms and activations, everything of a
+// block from its input, or what a search finds (runtime/plan/recompute.h).
+enum class Recompute { kNone, kNorms, kBlock, kAuto };
+constexpr auto NamesOf(Recompute) {
+  return internal::NameList<4>{"none", "norms", "block", "auto"};
+}
+
+enum class ModelFamily { kGpt2, kLlama };
+constexpr auto NamesOf(ModelFamily) { return internal::NameList<2>{"gpt2", "llama"}; }
+
+// gelu is the tanh approximation (Hugging Face: gelu_new).
+enum class ActivationKind { kGelu, kSwiglu };
+constexpr auto NamesOf(ActivationKind) { return internal::NameList<2>{"gelu", "swiglu"}; }
+
+// Of the learning rate; wsd: warm-up, stable, decay.
+enum class ScheduleKind { kConstant, kCosine, kWsd };
+constexpr auto NamesOf(ScheduleKind) { return internal::NameList<3>{"constant", "cosine", "wsd"}; }
+
+// How much of a step is replayed as one graph.
+enum class GraphMode { kStep, kMicrobatch, kOff };
+constexpr auto NamesOf(GraphMode) { return internal::NameList<3>{"step", "microbatch", "off"}; }
+
+// When the blocks of the next kernel of a graph may take their places: when the kernel before is
+// complete and its writes are visible, when its blocks have ended (or it says so), or when they
+// have begun. kernels/cuda/launch.h.
+enum class EarlyLaunch { kOff, kEnd, kBegin };
+constexpr auto NamesOf(EarlyLaunch) { return internal::NameList<3>{"off", "end", "begin"}; }
+
+enum class DataKind { kText, kTokens, kSynthetic };
+constexpr auto NamesOf(DataKind) { return internal::NameList<3>{"text", "tokens", "synthetic"}; }
+
+// Whether a run goes on from its newest checkpoint: where there is one, or else fails, or never.
+enum class ResumePolicy { kAuto, kMust, kNever };
+constexpr auto NamesOf(ResumePolicy) { return internal::NameList<3>{"auto", "must", "never"}; }
+
+// Of every enum with NamesOf, those of runtime/config/enum_names.h included.
+template <typename E>
+requires requires { NamesOf(E{}); }
+constexpr std::string_view Name(E value) { return NamesOf(value).at(static_cast<size_t>(value)); }
+
+}  // namespace millrace
