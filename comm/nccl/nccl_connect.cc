@@ -21,7 +21,7 @@ class Exercise {
         device_(device),
         options_(options),
         label_(label),
-        stream_(device.MakeStream("reduce")),
+        stream_(device.MakeStream(StreamRole::kCollectives)),
         n_(n),
         full_{memory, DenseLayout(DType::kF32, {n * comm.world_size()})},
         shard_{memory + full_.bytes(), DenseLayout(DType::kF32, {n})} {}

@@ -63,7 +63,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     words_ = device.AllocateHost(2 * sizeof(uint32_t), "peer words of " + label);
     for (const int i : {kStop, kStrange}) *HostWord(i) = 0;
     lanes_ = device.Allocate(kLaneBytes, "peer lanes of " + label);
-    const auto stream = device.MakeStream("peer lanes");
+    const auto stream = device.MakeStream(StreamRole::kCompute);
     device.EnqueueFill(lanes_->data(), std::byte{0}, lanes_->bytes(), *stream);
     stream->Sync();
     lane_mapping_ =

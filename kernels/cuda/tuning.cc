@@ -108,7 +108,7 @@ class Tuner {
       : device_(device),
         options_(options),
         plans_(device.Attached<MatmulPlans>()),
-        stream_(device.MakeStream("tuning")),
+        stream_(device.MakeStream(StreamRole::kCompute)),
         scratch_(device.Allocate(kMatmulWorkspaceBytes, "workspace for tuning")) {}
 
   TunedMatmul Measure(const MatmulKey& key) {

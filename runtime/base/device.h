@@ -53,7 +53,7 @@ class Device {
   // Error(kOutOfMemory) names the bytes asked for and the label.
   virtual std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) = 0;
-  virtual std::unique_ptr<Stream> MakeStream(const std::string& role) = 0;
+  virtual std::unique_ptr<Stream> MakeStream(StreamRole role) = 0;
   virtual std::unique_ptr<Event> MakeEvent() = 0;
   // An event that also keeps when its last Record took place on the device. Recorded in a capture
   // by RecordAtLaunch alone.

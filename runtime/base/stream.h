@@ -13,6 +13,10 @@ class Event {
   virtual ~Event() = default;
 };
 
+// What a stream is for. Where a device can choose, collectives go first: communication that waits
+// behind a full GPU of compute blocks overlaps nothing.
+enum class StreamRole { kCompute, kCollectives };
+
 class Stream {
  public:
   virtual ~Stream() = default;

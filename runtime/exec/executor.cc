@@ -65,8 +65,9 @@ std::optional<Collective> CollectiveOf(const BoundOp& op) {
 
 Executor::Executor(const ExecutorContext& context) : context_(context) {
   for (int s = 0; s < kStreams; ++s)
-    streams_[static_cast<size_t>(s)] =
-        context_.device->MakeStream(std::string(Name(static_cast<StreamId>(s))));
+    streams_[static_cast<size_t>(s)] = context_.device->MakeStream(
+        static_cast<StreamId>(s) == StreamId::kCompute ? StreamRole::kCompute
+                                                       : StreamRole::kCollectives);
   if (context_.ranges != nullptr) ranges_.emplace(*context_.ranges);
   if (context_.marks == nullptr || !context_.device->captures()) return;
   words_ = context_.device->AllocateHost(kDeviceWords * kDeviceWordStride, "progress marks");

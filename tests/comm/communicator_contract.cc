@@ -18,7 +18,7 @@ constexpr int64_t kSizes[] = {0, 1, 3, 127, 255, 256, 257, 1000, 2053};
 // What a call needs besides its operands.
 struct Bench {
   explicit Bench(int world, int64_t chunk_bytes = kContractChunkBytes)
-      : stream(MakeHostDevice()->MakeStream("test")),
+      : stream(MakeHostDevice()->MakeStream(StreamRole::kCompute)),
         scratch_data(static_cast<size_t>(ScratchBytes(world, chunk_bytes)) / sizeof(double)),
         scratch(scratch_data.empty() ? TensorView{} : View(scratch_data)) {}
   std::unique_ptr<Stream> stream;

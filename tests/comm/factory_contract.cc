@@ -53,7 +53,7 @@ void Groups(CommFactory& factory, Report& report) {
 void SameGroupTwice(CommFactory& factory, Report& report) {
   const std::unique_ptr<Communicator> first = factory.Make(Everyone(factory), "twice");
   const std::unique_ptr<Communicator> second = factory.Make(Everyone(factory), "twice");
-  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream("test");
+  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   std::vector<float> full(static_cast<size_t>(factory.world_size()));
   full[factory.rank()] = static_cast<float>(factory.rank());
   second->AllGather(View(full, factory.rank(), 1), View(full), {}, *stream);
@@ -120,7 +120,7 @@ void Meshes(CommFactory& factory, Report& report) {
 std::vector<float> WorldSum(CommFactory& factory, const Mesh& mesh, CommSharing sharing,
                             CommCounters* counters) {
   const CommSet set(factory, mesh, sharing);
-  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream("test");
+  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   std::vector<double> scratch(static_cast<size_t>(ScratchBytes(factory.world_size()) / 8));
   const TensorView scratch_view = scratch.empty() ? TensorView{} : View(scratch);
   const int64_t n = 420;

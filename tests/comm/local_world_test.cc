@@ -160,7 +160,7 @@ TEST_CASE("a peer whose communicator is gone is lost at once", "[comm]") {
 }
 
 TEST_CASE("ranks that disagree about a call are told so", "[comm]") {
-  const auto stream = MakeHostDevice()->MakeStream("test");
+  const auto stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   SECTION("about its size") {
     LocalWorld world(2, SmallChunks());
     REQUIRE_THROWS_WITH(RunRanks(world,

@@ -16,7 +16,7 @@ namespace millrace::testing {
 namespace {
 
 void Gather(Communicator& comm, int64_t n) {
-  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream("test");
+  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   std::vector<float> shard(static_cast<size_t>(n)),
       full(static_cast<size_t>(n * comm.world_size()));
   comm.AllGather(View(shard), View(full), {}, *stream);

@@ -62,7 +62,7 @@ class CapturingDevice final : public Device {
     Told(label);
     return host_->AllocateHost(bytes, label);
   }
-  std::unique_ptr<Stream> MakeStream(const std::string& role) override {
+  std::unique_ptr<Stream> MakeStream(StreamRole role) override {
     if (!hooks_.at_sync) return host_->MakeStream(role);
     return std::make_unique<HookedStream>(host_->MakeStream(role), hooks_.at_sync);
   }

@@ -125,7 +125,7 @@ std::vector<float> ProgramInterpreter::logits() const {
 }
 
 void ProgramInterpreter::RunOps(const std::vector<ProgramOp>& ops) {
-  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream("test");
+  const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   for (const ProgramOp& op : ops)
     std::visit(
         [&](const auto& typed) {

@@ -83,7 +83,8 @@ void Put(const TensorView& view, int64_t element, float value) {
 // Memory of a device that does nothing meanwhile, by copies on the host.
 class Memory {
  public:
-  explicit Memory(Device& device) : device_(device), stream_(device.MakeStream("test")) {}
+  explicit Memory(Device& device)
+      : device_(device), stream_(device.MakeStream(StreamRole::kCompute)) {}
 
   // The view's bytes, and a view of them.
   struct Copy {

@@ -62,7 +62,7 @@ TEST_CASE("a run counts what the plan says a product stages") {
     MatmulOp<TensorView> product;
     product.staged_bytes = 24;
     KernelCounters counters;
-    const auto stream = setup.device.MakeStream("compute");
+    const auto stream = setup.device.MakeStream(StreamRole::kCompute);
     for (int i = 0; i < 2; ++i) RunOp(product, kernels, comms, counters, *stream);
     CHECK(counters == KernelCounters{.concatenated_bytes = 48, .cast_bytes = 0, .copied_bytes = 0});
   });

@@ -122,7 +122,7 @@ class Bench {
 
   Model model_;
   std::unique_ptr<Device> device_ = MakeHostDevice();
-  std::unique_ptr<Stream> stream_ = device_->MakeStream("bench");
+  std::unique_ptr<Stream> stream_ = device_->MakeStream(StreamRole::kCompute);
   std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
   std::mt19937_64 random_{1};
   std::vector<Line> lines_;

@@ -46,7 +46,7 @@ std::vector<std::byte> Matrix(int64_t n, uint64_t rows, uint64_t cols, DType dty
 
 std::string Try(Device& device, const KernelTable& kernels, Backend backend, int64_t n,
                 DType dtype) {
-  const std::unique_ptr<Stream> stream = device.MakeStream("compute");
+  const std::unique_ptr<Stream> stream = device.MakeStream(StreamRole::kCompute);
   const Layout in = DenseLayout(dtype, {n, n}), out = DenseLayout(DType::kF32, {n, n});
   MatmulOp<Shape> shape{};
   shape.a = shape.b = {in, true};

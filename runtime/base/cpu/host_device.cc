@@ -75,9 +75,7 @@ class HostDevice final : public Device {
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override {
     return std::make_unique<AlignedBuffer<HostBuffer>>(bytes, label);
   }
-  std::unique_ptr<Stream> MakeStream(const std::string&) override {
-    return std::make_unique<HostStream>();
-  }
+  std::unique_ptr<Stream> MakeStream(StreamRole) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> MakeEvent() override { return std::make_unique<HostEvent>(false); }
   std::unique_ptr<Event> MakeTimedEvent() override { return std::make_unique<HostEvent>(true); }
   double MillisecondsBetween(const Event& begin, const Event& end) override {

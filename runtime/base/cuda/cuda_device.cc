@@ -114,11 +114,11 @@ CudaEvent::CudaEvent(bool timed) {
 }
 CudaEvent::~CudaEvent() { Quiet(cudaEventDestroy(event_)); }
 
-CudaStream::CudaStream(CudaDevice& device, bool high_priority) : device_(device) {
+CudaStream::CudaStream(CudaDevice& device, StreamRole role) : device_(device) {
   int least = 0, greatest = 0;
   MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
-                                       high_priority ? greatest : least));
+                                       role == StreamRole::kCollectives ? greatest : least));
 }
 CudaStream::~CudaStream() { Quiet(cudaStreamDestroy(stream_)); }
 void CudaStream::Record(Event& event) { MR_CUDA(cudaEventRecord(AsCuda(event).get(), stream_)); }
@@ -164,8 +164,8 @@ std::unique_ptr<DeviceBuffer> CudaDevice::Allocate(int64_t bytes, const std::str
 std::unique_ptr<HostBuffer> CudaDevice::AllocateHost(int64_t bytes, const std::string& label) {
   return std::make_unique<PinnedBuffer>(bytes, label);
 }
-std::unique_ptr<Stream> CudaDevice::MakeStream(const std::string& role) {
-  return std::make_unique<CudaStream>(*this, role == "gather" || role == "reduce");
+std::unique_ptr<Stream> CudaDevice::MakeStream(StreamRole role) {
+  return std::make_unique<CudaStream>(*this, role);
 }
 std::unique_ptr<Event> CudaDevice::MakeEvent() { return std::make_unique<CudaEvent>(); }
 std::unique_ptr<Event> CudaDevice::MakeTimedEvent() { return std::make_unique<CudaEvent>(true); }

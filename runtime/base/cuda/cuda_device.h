@@ -32,7 +32,7 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(CudaDevice& device, bool high_priority);
+  CudaStream(CudaDevice& device, StreamRole role);
   ~CudaStream() override;
   void Record(Event& event) override;
   void Wait(const Event& event) override;
@@ -63,9 +63,8 @@ class CudaDevice final : public Device {
   int64_t UsedBytes() const override;
   std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) override;
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override;
-  // The roles "gather" and "reduce" get a high priority: communication that waits behind a full GPU
-  // of compute blocks overlaps nothing.
-  std::unique_ptr<Stream> MakeStream(const std::string& role) override;
+  // Streams of collectives get a high priority.
+  std::unique_ptr<Stream> MakeStream(StreamRole role) override;
   std::unique_ptr<Event> MakeEvent() override;
   std::unique_ptr<Event> MakeTimedEvent() override;
   double MillisecondsBetween(const Event& begin, const Event& end) override;

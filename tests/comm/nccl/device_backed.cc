@@ -18,7 +18,7 @@ class DeviceBacked final : public Communicator {
         arena_(rank, {inner_.get()}, kArenaBytes),
         base_(arena_.Take(DType::kU8, kArenaBytes).data),
         outside_(device_.Allocate(kArenaBytes, "operands outside windows")),
-        stream_(device_.MakeStream("gather")) {}
+        stream_(device_.MakeStream(StreamRole::kCollectives)) {}
 
   int rank() const noexcept override { return inner_->rank(); }
   int world_size() const noexcept override { return inner_->world_size(); }

@@ -118,7 +118,7 @@ constexpr const char* kTimingHeads =
     "|---|---|---|--:|--:|--:|--:|--:|\n";
 
 void Bench(GpuRank& rank, const std::string& options) {
-  const auto stream = rank.device.MakeStream("gather");
+  const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
   const auto comm = rank.nccl.Make(rank.Everyone(), "bench");
   TestArena arena(rank, {comm.get()}, kMost + kMost / rank.world() + (1 << 20));
   comm->Connect({});
@@ -145,7 +145,7 @@ std::string Busses(const std::vector<Timing>& timings) {
 }
 
 void Choose(GpuRank& rank, const std::string& options) {
-  const auto stream = rank.device.MakeStream("gather");
+  const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
   rank.nccl.Make(rank.Everyone(), "first")->Connect({});  // a GPU loads NCCL's kernels once
   rank.host.Make(rank.Everyone(), "meet")->Barrier();     // and threads free communicators together
   const int64_t arena_bytes = kMost + kMost / rank.world() + (1 << 20);

@@ -47,7 +47,7 @@ TEST_CASE("between windows, operands that begin inside a word are refused and le
   OnGpuRanks(PlainAndSymmetric().back(), [](GpuRank& rank) {
     const auto comm = rank.nccl.Make(rank.Everyone(), "world");
     TestArena arena(rank, {comm.get()}, 1 << 20);
-    const auto stream = rank.device.MakeStream("gather");
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     const int64_t n = 127;
     const TensorView shard = arena.Take(DType::kBF16, n),
                      full = arena.Take(DType::kBF16, n * rank.world());
@@ -87,7 +87,7 @@ TEST_CASE("a communicator for small calls is right for large ones, too", "[comm]
       const auto comm = rank.nccl.MakeSmall(rank.Everyone(), "statistics");
       comm->Connect({});
       TestArena arena(rank, {comm.get()}, 8 << 20);
-      const auto stream = rank.device.MakeStream("reduce");
+      const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
       for (const int64_t n : {int64_t{5}, int64_t{1'000'003}}) {
         arena.Reset();
         const TensorView sum = arena.Take(DType::kF32, n);
@@ -123,7 +123,7 @@ TEST_CASE("a rank alone copies in stream order, eager and captured", "[comm][gpu
     const int64_t n = 1003;
     const TensorView from = arena.Take(DType::kF32, n), to = arena.Take(DType::kF32, n);
     const TensorView again = arena.Take(DType::kF32, n);
-    const auto stream = rank.device.MakeStream("gather");
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     std::vector<float> values(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) values[i] = TermAs<float>(rank.rank(), i);
     ToDevice(rank, values, from, *stream);

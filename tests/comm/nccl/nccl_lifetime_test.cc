@@ -88,7 +88,7 @@ int64_t OneLife(GpuRank& rank) {
   TestArena arena(rank, {gather.get(), reduce.get()}, 64 << 20);
   gather->Connect({});
   reduce->Connect({});
-  const auto stream = rank.device.MakeStream("gather");
+  const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
   const TensorView full = arena.Take(DType::kF32, rank.world() * 5000),
                    shard = arena.Take(DType::kF32, 5000);
   rank.device.BeginCapture(*stream);
@@ -163,7 +163,7 @@ void OneThreadsLife(GpuRank& rank, int life) {
   TestArena arena(rank, {world.get(), gather.get(), reduce.get()},
                   (rank.world() + 1) * n * 4 + (1 << 16));
   for (Communicator* comm : {world.get(), gather.get(), reduce.get()}) comm->Connect({});
-  const auto stream = rank.device.MakeStream("gather");
+  const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
   const TensorView full = arena.Take(DType::kF32, rank.world() * n),
                    shard = arena.Take(DType::kF32, n);
   const TensorView few = arena.Take(DType::kF64, 40 * rank.world());

@@ -69,7 +69,7 @@ void EagerIsCaptured(GpuRank& rank, int64_t n) {
   const auto comm = rank.nccl.Make(rank.Everyone(), "world");
   TestArena arena(rank, {comm.get()}, (3 * rank.world() + 1) * n * 4 + (1 << 20));
   comm->Connect({});
-  const auto stream = rank.device.MakeStream("reduce");
+  const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
   Chain<T> chain(rank, *comm, arena, n, *stream);
   chain.Issue();
   const std::string first = chain.Result();
@@ -121,8 +121,8 @@ void Overlapped(GpuRank& rank, DType dtype, int64_t n, bool captured) {
                   2 * (2 * rank.world() + 1) * n * 4 + (1 << 20));
   gather->Connect({});
   reduce->Connect({});
-  const auto reduce_stream = rank.device.MakeStream("reduce");
-  const auto gather_stream = rank.device.MakeStream("gather");
+  const auto reduce_stream = rank.device.MakeStream(StreamRole::kCollectives);
+  const auto gather_stream = rank.device.MakeStream(StreamRole::kCollectives);
   const TensorView round = arena.Take(DType::kI64, 1);
   Lane lanes[2];
   for (Lane& lane : lanes)

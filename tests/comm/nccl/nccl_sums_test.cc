@@ -25,7 +25,7 @@ class DeviceSums {
       : rank_(rank),
         comm_(rank.nccl.Make(rank.Everyone(), "world")),
         arena_(rank, {comm_.get()}, (rank.world() + 1) * kMost * 8 + 4096),
-        stream_(rank.device.MakeStream("reduce")) {}
+        stream_(rank.device.MakeStream(StreamRole::kCollectives)) {}
 
   GpuRank& rank() const { return rank_; }
 
@@ -61,7 +61,7 @@ std::vector<T> HostSum(GpuRank& rank, Kind kind, int64_t n, Value value) {
   for (int64_t i = 0; i < rank.world() * n; ++i) full[i] = value(i);
   std::vector<double> scratch(static_cast<size_t>(ScratchBytes(rank.world()) / 8));
   const TensorView scratch_view = scratch.empty() ? TensorView{} : View(scratch);
-  const auto stream = MakeHostDevice()->MakeStream("test");
+  const auto stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   if (kind == Kind::kAllReduce) {
     comm->AllReduceSum(View(full), scratch_view, *stream);
     return full;

@@ -13,7 +13,7 @@ void AbortStuckGather(GpuRank& rank, Communicator& comm, bool captured,
   const auto meet = rank.host.Make(rank.Everyone(), "meet");
   TestArena arena(rank, {&comm}, rank.world() << 16);
   const TensorView full = arena.Take(DType::kF32, rank.world() * 1024);
-  const auto stream = rank.device.MakeStream("gather");
+  const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
   const TensorView own{full.data + rank.rank() * 4096, DenseLayout(DType::kF32, {1024})};
   std::unique_ptr<Graph> graph;
   if (captured) {

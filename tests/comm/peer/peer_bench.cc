@@ -64,7 +64,7 @@ class Bench {
   Bench(GpuRank& rank, const Sizes& sizes)
       : rank_(rank),
         sizes_(sizes),
-        stream_(rank.device.MakeStream("gather")),
+        stream_(rank.device.MakeStream(StreamRole::kCollectives)),
         words_(rank.device.Allocate(256, "words")),
         round_{words_->data(), DenseLayout(DType::kI64, {1})},
         wrong_{words_->data() + 8, DenseLayout(DType::kI64, {1})} {

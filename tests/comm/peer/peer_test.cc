@@ -86,7 +86,7 @@ TEST_CASE("an all-gather puts every rank's bytes into every buffer", "[comm][gpu
   OnPeers([](GpuRank& rank) {
     const auto comm = MakePeer(rank, "world", Options());
     TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
-    const auto stream = rank.device.MakeStream("gather");
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     Gathers<uint8_t>(rank, *comm, arena, *stream);
     Gathers<BFloat16>(rank, *comm, arena, *stream);
     Gathers<float>(rank, *comm, arena, *stream);
@@ -122,7 +122,7 @@ TEST_CASE("a reduce-scatter has the bits of the host's sum in rank order", "[com
   OnPeers([](GpuRank& rank) {
     const auto comm = MakePeer(rank, "world", Options());
     TestArena arena(rank, {comm.get()}, (rank.world() + 1) * 8 * 300'100);
-    const auto stream = rank.device.MakeStream("reduce");
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     Reduces<float>(rank, *comm, arena, *stream);
     Reduces<BFloat16>(rank, *comm, arena, *stream);
     Reduces<double>(rank, *comm, arena, *stream);
@@ -133,7 +133,7 @@ TEST_CASE("a gather of rounded master weights is the rounding, then the gather",
   OnPeers([](GpuRank& rank) {
     const auto comm = MakePeer(rank, "world", Options());
     TestArena arena(rank, {comm.get()}, (2 * rank.world() + 4) * 300'100);
-    const auto stream = rank.device.MakeStream("gather");
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     for (const int64_t n : kSizes)
       for (const int64_t offset : kOffsets) {
         arena.Reset();
@@ -163,8 +163,8 @@ class Rounds {
       : rank_(rank),
         comm_(comm),
         dtype_(dtype),
-        reduce_stream_(rank.device.MakeStream("reduce")),
-        gather_stream_(rank.device.MakeStream("gather")),
+        reduce_stream_(rank.device.MakeStream(StreamRole::kCollectives)),
+        gather_stream_(rank.device.MakeStream(StreamRole::kCollectives)),
         rounds_(arena.Take(DType::kI64, 2)),
         wrong_(arena.Take(DType::kI64, 2)),
         operand_(arena.Take(dtype, n * rank.world())),
@@ -296,7 +296,7 @@ TEST_CASE("without a wait the rounds are wrong", "[comm][gpu]") {
 TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
     const auto comm = MakePeer(rank, "world", Options());
-    const auto stream = rank.device.MakeStream("gather");
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     const int last = rank.world() - 1;
     const int64_t bytes = 1 << 20;
     const auto arena = rank.device.Allocate(bytes, "arena");
@@ -351,7 +351,7 @@ TEST_CASE("ranks in different calls find it out", "[comm][gpu]") {
       arena.Take(DType::kF32, 64);  // everything behind it elsewhere
     const TensorView full = arena.Take(DType::kF32, rank.world() * 64);
     const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
-    const auto stream = rank.device.MakeStream("gather");
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     comm->AllGather(own, full, {}, *stream);
     std::string health = "nothing";
     for (int i = 0; i < 100 && health == "nothing"; ++i) {

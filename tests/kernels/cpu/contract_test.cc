@@ -12,7 +12,7 @@ namespace {
 
 struct Cpu {
   std::unique_ptr<Device> device = MakeHostDevice();
-  std::unique_ptr<Stream> stream = device->MakeStream("test");
+  std::unique_ptr<Stream> stream = device->MakeStream(StreamRole::kCompute);
   Subject subject{CpuKernels(), *device, *stream, Backend::kCpu};
 };
 

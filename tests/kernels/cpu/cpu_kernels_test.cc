@@ -25,7 +25,7 @@ struct Call {
 };
 
 TEST_CASE("ranks as threads multiply at the same time and get the bits of one") {
-  const auto stream = MakeHostDevice()->MakeStream("test");
+  const auto stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   Call reference(300, 257, 130);
   CpuKernels().matmul(reference.op, *stream);
   std::vector<std::unique_ptr<Call>> calls;
@@ -33,7 +33,7 @@ TEST_CASE("ranks as threads multiply at the same time and get the bits of one") 
   std::vector<std::thread> threads;
   for (const auto& call : calls) {
     threads.emplace_back([&call] {
-      const auto own_stream = MakeHostDevice()->MakeStream("test");
+      const auto own_stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
       for (int repeat = 0; repeat < 10; ++repeat) CpuKernels().matmul(call->op, *own_stream);
     });
   }
@@ -53,7 +53,7 @@ std::string MessageOf(F&& call) {
 }
 
 TEST_CASE("an op that its contract does not allow is refused with both values") {
-  const auto stream = MakeHostDevice()->MakeStream("test");
+  const auto stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   const KernelTable& table = CpuKernels();
   Random random(8);
   Memory memory;

@@ -55,7 +55,7 @@ void Row(const AttentionSize& size, const char* what, double ms, double flops, i
 }
 
 void BenchCudnn(CudaDevice& device, AttentionSize size) {
-  const std::unique_ptr<Stream> stream = device.MakeStream("bench");
+  const std::unique_ptr<Stream> stream = device.MakeStream(StreamRole::kCompute);
   CudaStream& cuda = AsCuda(*stream);
   for (const bool deterministic : {false, true}) {
     size.deterministic = deterministic;
@@ -76,7 +76,7 @@ void BenchCudnn(CudaDevice& device, AttentionSize size) {
 }
 
 void BenchOwn(CudaDevice& device, const AttentionSize& size) {
-  const std::unique_ptr<Stream> stream = device.MakeStream("bench");
+  const std::unique_ptr<Stream> stream = device.MakeStream(StreamRole::kCompute);
   DeviceOperands operands(device, *stream);
   const AttentionOps ops = MakeAttention(operands, size);
   const auto forward = ShapesOf(ops.forward);

@@ -32,7 +32,7 @@ KernelTable TableOf(std::optional<AttentionKernel> kernel) {
 
 struct Gpu {
   CudaDevice device{0};
-  std::unique_ptr<Stream> stream = device.MakeStream("test");
+  std::unique_ptr<Stream> stream = device.MakeStream(StreamRole::kCompute);
   DeviceOperands operands{device, *stream};
 
   void Run(const KernelTable& table, const AttentionOps& ops) {

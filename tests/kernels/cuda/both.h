@@ -107,9 +107,9 @@ class Both {
   }
 
   CudaDevice device_{0};
-  std::unique_ptr<Stream> stream_ = device_.MakeStream("test");
+  std::unique_ptr<Stream> stream_ = device_.MakeStream(StreamRole::kCompute);
   std::unique_ptr<Device> host_ = MakeHostDevice();
-  std::unique_ptr<Stream> host_stream_ = host_->MakeStream("test");
+  std::unique_ptr<Stream> host_stream_ = host_->MakeStream(StreamRole::kCompute);
 };
 
 // Every element of got is within bound(index) of expected, and at most `ulps` units of the dtype

@@ -13,7 +13,7 @@ namespace {
 
 struct Gpu {
   CudaDevice device{0};
-  std::unique_ptr<Stream> stream = device.MakeStream("test");
+  std::unique_ptr<Stream> stream = device.MakeStream(StreamRole::kCompute);
   Subject subject{CudaKernels(), device, *stream, Backend::kCuda, 256};
 };
 

@@ -32,8 +32,8 @@ class Fixture {
 
  private:
   CudaDevice device_{0};
-  std::unique_ptr<Stream> main_ = device_.MakeStream("compute"),
-                          other_ = device_.MakeStream("reduce");
+  std::unique_ptr<Stream> main_ = device_.MakeStream(StreamRole::kCompute),
+                          other_ = device_.MakeStream(StreamRole::kCollectives);
   DeviceOperands operands_{device_, *main_};
 };
 

@@ -161,7 +161,7 @@ void PrintHostTime(CudaDevice& device, Stream& stream) {
 
 void Run(const std::string& model, const std::string& save) {
   CudaDevice device(0);
-  const std::unique_ptr<Stream> stream = device.MakeStream("bench");
+  const std::unique_ptr<Stream> stream = device.MakeStream(StreamRole::kCompute);
   std::vector<Bench> benches;
   for (Bench& bench : Benches())
     if (model.empty() || bench.model == model) benches.push_back(std::move(bench));

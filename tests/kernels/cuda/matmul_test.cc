@@ -36,7 +36,7 @@ struct Sizes {
 
 struct Gpu {
   CudaDevice device{0};
-  std::unique_ptr<Stream> stream = device.MakeStream("test");
+  std::unique_ptr<Stream> stream = device.MakeStream(StreamRole::kCompute);
   KernelTable table = Table();
   Subject subject{table, device, *stream, Backend::kCuda, 256};
   DeviceOperands operands{device, *stream};

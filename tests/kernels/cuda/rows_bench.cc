@@ -163,7 +163,7 @@ class Bench {
 
   std::string filter_;
   CudaDevice device_{0};
-  std::unique_ptr<Stream> stream_ = device_.MakeStream("bench");
+  std::unique_ptr<Stream> stream_ = device_.MakeStream(StreamRole::kCompute);
   double copy_ = 0;
   int low_ = 0, wrong_ = 0;
 };

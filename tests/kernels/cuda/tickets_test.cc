@@ -12,7 +12,7 @@ namespace millrace::test {
 
 TEST_CASE("an address has a word of its own, zero at first, for good") {
   CudaDevice device(0);
-  const auto stream = device.MakeStream("test");
+  const auto stream = device.MakeStream(StreamRole::kCompute);
   auto& tickets = device.Attached<cuda::Tickets>();
   const std::vector<std::byte> somewhere(5000);
   std::vector<uint64_t*> words;
@@ -49,7 +49,7 @@ double ValueOf(CudaDevice& device, const TensorView& view, Stream& stream) {
 // leave its word as the next needs it, in calls and in graphs.
 TEST_CASE("sum_squares and finite_scan on two streams at once") {
   CudaDevice device(0);
-  const auto setup = device.MakeStream("setup");
+  const auto setup = device.MakeStream(StreamRole::kCompute);
   DeviceOperands operands(device, *setup);
   StepScalars scalars{};
   scalars.inject_grad_unit = -1;
@@ -59,7 +59,7 @@ TEST_CASE("sum_squares and finite_scan on two streams at once") {
   std::vector<Work> works(2);
   for (size_t i = 0; i < works.size(); ++i) {
     Work& work = works[i];
-    work.stream = device.MakeStream("work");
+    work.stream = device.MakeStream(StreamRole::kCompute);
     const int64_t n = 1000003 + 700001 * static_cast<int64_t>(i);
     work.squares.x = operands.Random(DenseLayout(DType::kF32, {n}));
     work.squares.out = operands.New(DenseLayout(DType::kF64, {1}));

@@ -47,7 +47,7 @@ TEST_CASE(
   CudaDevice device(0);
   const auto words = device.AllocateHost(256, "words");
   std::fill(words->data(), words->data() + 256, std::byte{0});
-  const auto stream = device.MakeStream("compute");
+  const auto stream = device.MakeStream(StreamRole::kCompute);
   Gate gate;
   device.EnqueueMark(words->data(), 0x123456789abcdef0u, *stream);
   device.EnqueueMark(words->data() + 64, 1, *stream);
@@ -67,7 +67,7 @@ TEST_CASE("marks that are enqueued together are all written, the last one after 
   CudaDevice device(0);
   const auto words = device.AllocateHost(64 * Device::kMostMarks, "words");
   std::fill(words->data(), words->data() + words->bytes(), std::byte{0});
-  const auto stream = device.MakeStream("compute");
+  const auto stream = device.MakeStream(StreamRole::kCompute);
   for (uint64_t run = 1; run <= 200; ++run) {
     std::vector<Device::Mark> marks;
     for (size_t i = 0; i < Device::kMostMarks; ++i)
@@ -86,7 +86,8 @@ TEST_CASE("captured marks are written by each launch, on the streams that they w
           "[cuda]") {
   CudaDevice device(0);
   const auto words = device.AllocateHost(256, "words");
-  const auto origin = device.MakeStream("compute"), side = device.MakeStream("gather");
+  const auto origin = device.MakeStream(StreamRole::kCompute),
+             side = device.MakeStream(StreamRole::kCollectives);
   const auto fork = device.MakeEvent(), join = device.MakeEvent();
   device.BeginCapture(*origin);
   device.EnqueueMark(words->data(), 11, *origin);
