@@ -1,12 +1,11 @@
 #include "runtime/api/step_trace.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/base/json.h"
 #include "runtime/exec/op_timer.h"
 #include "runtime/exec/replay_timer.h"
@@ -40,8 +39,7 @@ json EventsOf(int rank, const std::vector<OpSpan>& spans, double origin_ms) {
 // of one host have one steady clock.
 Clock::time_point CommonZero(Communicator& world) {
   world.Barrier();
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
+  const std::string name = HostName();
   const auto now = Clock::now();
   const json mine = {{"host", name}, {"ns", now.time_since_epoch() / std::chrono::nanoseconds(1)}};
   for (const std::string& text : world.HostAllGather(DumpJson(mine))) {

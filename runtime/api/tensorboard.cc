@@ -1,7 +1,6 @@
 #include "runtime/api/tensorboard.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/data/crc32c.h"
 
 namespace millrace {
@@ -69,10 +69,8 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string HostName() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
-  std::string host = name;
+std::string HostInFileName() {
+  std::string host = HostName();
   std::replace(host.begin(), host.end(), '/', '_');
   return host;
 }
@@ -132,7 +130,8 @@ TensorBoardFile::TensorBoardFile(const std::string& run_dir, int64_t resume_step
     : files_(files), warn_(std::move(warn)) {
   const double now = Now();
   const std::string folder = run_dir + "/tensorboard";
-  path_ = fmt::format("{}/{}{:010}.{}", folder, kPrefix, NextFileTime(folder, now), HostName());
+  path_ =
+      fmt::format("{}/{}{:010}.{}", folder, kPrefix, NextFileTime(folder, now), HostInFileName());
   head_ = TfRecord(FileVersionEvent(now)) + TfRecord(SessionStartEvent(now, resume_step + 1));
   try {
     MakeFolder(files_, folder);

@@ -12,17 +12,13 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/data/file_system.h"
 
 namespace millrace {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll(50);
-
-std::string HostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "an unknown host";
-}
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/data/file_system.h"
 
 namespace millrace {
@@ -75,10 +76,6 @@ std::optional<ProcStat> StatOf(int64_t pid) {
   return stat;
 }
 
-void HostName(char (&name)[64]) {
-  if (::gethostname(name, sizeof name - 1) != 0) std::strcpy(name, "an unknown host");
-}
-
 ProgressBoard::Found ReadRecord(const std::string& path, ProgressRecord& record) noexcept {
   const Descriptor file(path, O_RDONLY);
   if (file.get() < 0)
@@ -112,15 +109,13 @@ ProgressRecord OwnRecord(int rank, int world) {
   record.rank = rank;
   record.world = world;
   record.pid = ::getpid();
-  HostName(record.host);
+  HostName().copy(record.host, sizeof record.host - 1);
   if (const auto stat = StatOf(record.pid)) record.started = stat->started;
   return record;
 }
 
 char ProcessState(const ProgressRecord& record) {
-  char here[64] = {};
-  HostName(here);
-  if (std::strcmp(here, record.host) != 0) return '?';
+  if (HostName().substr(0, sizeof record.host - 1) != record.host) return '?';
   const std::optional<ProcStat> stat = StatOf(record.pid);
   return stat && stat->started == record.started && stat->state != 'Z' ? stat->state : 'X';
 }

@@ -12,6 +12,7 @@
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/cuda/nvtx_ranges.h"
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/cuda_tuning.h"
 #include "tools/cli/doctor.h"

@@ -72,11 +72,6 @@ std::string KernelDriver() { return FirstLineOf(WholeFile("/proc/driver/nvidia/v
 
 std::string CpuModel() { return ValueOf("/proc/cpuinfo", "model name", ':'); }
 
-std::string HostName() {
-  utsname system{};
-  return uname(&system) == 0 ? system.nodename : "";
-}
-
 std::string CommandLine() {
   std::istringstream words(WholeFile("/proc/self/cmdline"));
   std::string line;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/api/run_environment.h"
+#include "runtime/base/host_name.h"  // HostName, of the same kind
 
 namespace millrace {
 
@@ -12,7 +13,6 @@ std::string MpiLibrary();    // "Open MPI v4.1.4": the loaded one
 std::string BlasLibrary();   // "OpenBLAS 0.3.21 ..."
 std::string KernelDriver();  // NVIDIA's kernel module, in its own words
 std::string CpuModel();
-std::string HostName();
 // This process's, as it was given: words that a shell would split are in quotes.
 std::string CommandLine();
 

@@ -9,6 +9,7 @@
 #include "runtime/api/metrics_server.h"
 #include "runtime/api/training.h"
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/plan/model_flops.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
