@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/arithmetic.h"
+
 namespace millrace {
 namespace {
 
@@ -45,7 +47,7 @@ ParamSpec NormBiasParam(std::string name, int64_t n) {
   return VectorParam(std::move(name), n, InitKind::kZeros, ParamKind::kNorm);
 }
 
-int64_t PaddedVocab(int64_t vocab) { return (vocab + 63) / 64 * 64; }
+int64_t PaddedVocab(int64_t vocab) { return RoundUp(vocab, 64); }
 
 double ResidualStd(const ModelOptions& options) {
   return options.init_std / std::sqrt(2.0 * static_cast<double>(options.layers));

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_check.h"
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/views.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
 namespace millrace::cuda {
@@ -17,7 +18,7 @@ constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 AttentionSizes SizesOf(const AttentionDims& d) {
   MR_CHECK_LE(d.depth, kMaxAttentionDepth, "attention: head dimension");
   MR_CHECK_LE(std::max(d.length, d.heads), kMaxInt, "attention: sequence length or heads");
-  const int64_t tiles = (d.length + kAttentionTile - 1) / kAttentionTile;
+  const int64_t tiles = CeilDiv(d.length, kAttentionTile);
   MR_CHECK_LE(tiles * d.heads * d.batch, kMaxInt, "attention: blocks of {} rows", kAttentionTile);
   return {.batch = d.batch,
           .length = static_cast<int>(d.length),

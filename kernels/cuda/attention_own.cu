@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
@@ -287,7 +288,7 @@ void Run(void (*kernel)(Args), int bytes, int64_t blocks, const Args& args, cons
 }
 
 int64_t BlocksOf(const AttentionSizes& sizes, int heads) {
-  return (static_cast<int64_t>(sizes.length) + kTile - 1) / kTile * sizes.batch * heads;
+  return CeilDiv(sizes.length, kTile) * sizes.batch * heads;
 }
 
 template <int kDepth>
@@ -320,7 +321,7 @@ void LaunchAttention(const AttentionArgs& args, const Launch& launch) {
 
 void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch) {
   const int64_t rows = args.sizes.batch * args.sizes.heads * args.sizes.length;
-  Run(DeltaKernel, 0, (rows + kThreads / 32 - 1) / (kThreads / 32), args, launch);
+  Run(DeltaKernel, 0, CeilDiv(rows, kThreads / 32), args, launch);
   const int depth = args.sizes.depth;
   depth <= 32    ? Backward<32>(args, launch)
   : depth <= 64  ? Backward<64>(args, launch)

@@ -6,6 +6,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -31,12 +32,11 @@ void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
   MR_CHECK_LE(rows, std::numeric_limits<int32_t>::max(), "column_sum: rows on CUDA");
   if (columns == 0) return;
-  const int64_t tiles =
-      (columns + cuda::ColumnSumTile(op.x.dtype()) - 1) / cuda::ColumnSumTile(op.x.dtype());
+  const int64_t tiles = CeilDiv(columns, cuda::ColumnSumTile(op.x.dtype()));
   const int64_t limit = op.scratch.bytes() / (columns * 4);
   MR_CHECK_GE(limit, 1, "scratch is smaller than WorkspaceBytes of the column sum");
-  const int64_t wanted = std::min((cuda::kColumnSumBlocks + tiles - 1) / tiles,
-                                  (rows + kLeastChunk - 1) / kLeastChunk);
+  const int64_t wanted =
+      std::min(CeilDiv(cuda::kColumnSumBlocks, tiles), CeilDiv(rows, kLeastChunk));
   const bool few = rows <= cuda::kColumnSumFewRows;
   const cuda::ColumnSum sum{
       .x = op.x.data,

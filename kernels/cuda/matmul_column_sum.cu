@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_column_sum.h"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/arithmetic.h"
 
 namespace millrace::cuda {
 namespace {
@@ -197,7 +198,7 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
 template <class T>
 void LaunchWhole(const ColumnSum& s, const Launch& launch) {
   const int64_t tile = 8 * Vector<T>::kWidth;
-  const dim3 grid(static_cast<unsigned>((s.columns + tile - 1) / tile), kCluster);
+  const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), kCluster);
   if (s.vectors)
     LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, true>, s);
   else
@@ -208,8 +209,7 @@ template <class T>
 void LaunchChunks(const ColumnSum& s, const Launch& launch) {
   static_assert(Vector<T>::kWidth <= kLanes, "the lanes of a block add up all of its columns");
   const int64_t tile = 32 * Vector<T>::kWidth;
-  const dim3 grid(static_cast<unsigned>((s.columns + tile - 1) / tile),
-                  static_cast<unsigned>(s.chunks));
+  const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), static_cast<unsigned>(s.chunks));
   if (s.vectors)
     LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, true>, s);
   else

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_finish.h"
+#include "runtime/base/arithmetic.h"
 
 namespace millrace::cuda {
 namespace {
@@ -41,8 +42,7 @@ __global__ void FinishKernel(const MatmulFinish f) {
 void LaunchMatmulFinish(const MatmulFinish& finish, const Launch& launch) {
   const int64_t numel = finish.rows * finish.cols;
   if (numel == 0) return;
-  const auto blocks =
-      static_cast<unsigned>(std::min<int64_t>((numel + kThreads - 1) / kThreads, 4096));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(CeilDiv(numel, kThreads), 4096));
   LaunchKernel(launch, blocks, kThreads, 0, FinishKernel, finish);
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/step_scalars.h"
 
 namespace millrace::cuda {
@@ -34,7 +35,6 @@ struct TokenRows {
   const StepScalars* scalars = nullptr;
 };
 
-constexpr int64_t Packs(int64_t columns) { return (columns + kPack - 1) / kPack; }
-constexpr int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by; }
+constexpr int64_t Packs(int64_t columns) { return CeilDiv(columns, kPack); }
 
 }  // namespace millrace::cuda

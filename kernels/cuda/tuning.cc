@@ -9,6 +9,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/matmul_plans.h"
 #include "kernels/cuda/tuning_fill.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 
@@ -38,7 +39,7 @@ Layout LayoutOf(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key) {
   return layout;
 }
 
-int64_t RoundUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 256); }
 
 // Random operands of one product, several times over.
 class Operands {
@@ -50,7 +51,7 @@ class Operands {
                  key.gelu_grad ? LayoutOf(key.result, key.m, key.n, key.out)
                                : DenseLayout(key.result, {key.n})} {
     int64_t bytes = 0;
-    for (const Layout& layout : layouts_) bytes += RoundUp(layout.span_bytes());
+    for (const Layout& layout : layouts_) bytes += Aligned(layout.span_bytes());
     // Twice the cache lies between two uses of the same operands.
     const int64_t wanted = 1 + 2 * device.properties().l2CacheSize / bytes;
     sets_ = static_cast<int>(std::clamp<int64_t>(wanted, 1, kMostSets));
@@ -63,7 +64,7 @@ class Operands {
         cuda::LaunchFillUniform(buffer_->data() + offset, layout.dtype,
                                 layout.span_bytes() / Bytes(layout.dtype), seed++ << 40,
                                 AsCuda(stream).get());
-        offset += RoundUp(layout.span_bytes());
+        offset += Aligned(layout.span_bytes());
       }
   }
 
@@ -77,7 +78,7 @@ class Operands {
  private:
   TensorView View(int64_t call, int which) const {
     int64_t offset = call % sets_ * set_bytes_;
-    for (int i = 0; i < which; ++i) offset += RoundUp(layouts_[i].span_bytes());
+    for (int i = 0; i < which; ++i) offset += Aligned(layouts_[i].span_bytes());
     return {buffer_->data() + offset, layouts_[which]};
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/tuning_fill.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
@@ -34,7 +35,7 @@ __global__ void FillUniform(std::byte* data, DType dtype, int64_t n, uint64_t se
 void LaunchFillUniform(std::byte* data, DType dtype, int64_t n, uint64_t seed,
                        cudaStream_t stream) {
   if (n == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, 8192));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(CeilDiv(n, kThreads), 8192));
   FillUniform<<<blocks, kThreads, 0, stream>>>(data, dtype, n, seed);
   MR_CUDA_LAUNCHED();
 }

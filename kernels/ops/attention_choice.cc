@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
 namespace millrace::cuda {
@@ -12,9 +13,6 @@ constexpr int64_t kMaxDepth = 256, kDepthMultiple = 8, kAlignment = 16, kMaxGrid
 constexpr int64_t kMaxElements = (int64_t{1} << 31) - 1;
 // What a plan asks for beside its tensors: at most 256 bytes were seen.
 constexpr int64_t kSlack = 4096;
-
-int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by; }
-int64_t RoundUp(int64_t n, int64_t to) { return CeilDiv(n, to) * to; }
 
 template <class Op>
 struct Dims {

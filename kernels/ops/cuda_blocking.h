@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "runtime/base/arithmetic.h"
+
 namespace millrace::cuda {
 
 // Blocks of norm_grad that keep sums over rows, in double: twice the
@@ -26,7 +28,7 @@ inline constexpr int64_t kSumSquaresBlocks = 264;
 inline constexpr int kSumSquaresThreads = 256;
 constexpr int64_t kSumSquaresBytes = kSumSquaresBlocks * 8;
 constexpr int64_t SumSquaresBlocks(int64_t n) {
-  return std::min(kSumSquaresBlocks, (n + 4 * kSumSquaresThreads - 1) / (4 * kSumSquaresThreads));
+  return std::min(kSumSquaresBlocks, CeilDiv(n, 4 * kSumSquaresThreads));
 }
 
 // The losses of a chunk's rows, in double.
@@ -50,12 +52,12 @@ struct EmbedGradScratch {
   // Rows per block of the sort, a multiple of 2048: one block sorts few rows in one launch; beyond
   // 64 blocks the tiles grow, since every block looks at the counts of all.
   constexpr int64_t sort_tile() const {
-    return rows <= 4096 ? 4096 : std::max<int64_t>(1, (rows + 64 * 2048 - 1) / (64 * 2048)) * 2048;
+    return rows <= 4096 ? 4096 : std::max<int64_t>(1, CeilDiv(rows, 64 * 2048)) * 2048;
   }
-  constexpr int64_t sort_blocks() const { return (rows + sort_tile() - 1) / sort_tile(); }
+  constexpr int64_t sort_blocks() const { return CeilDiv(rows, sort_tile()); }
   // Sorted rows per block of the sums: small tiles keep more multiprocessors busy.
   constexpr int64_t sum_tile() const { return rows <= 8192 ? 16 : kMaxSumTile; }
-  constexpr int64_t sum_tiles() const { return (rows + sum_tile() - 1) / sum_tile(); }
+  constexpr int64_t sum_tiles() const { return CeilDiv(rows, sum_tile()); }
 
   // Offsets in bytes, in this order; each piece aligned to 16 bytes.
   constexpr int64_t keys(int which) const {
@@ -71,7 +73,7 @@ struct EmbedGradScratch {
   constexpr int64_t bytes() const { return partials() + sum_tiles() * 2 * columns * 4; }
 
  private:
-  static constexpr int64_t Aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+  static constexpr int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 16); }
 };
 
 }  // namespace millrace::cuda

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
+#include "runtime/base/arithmetic.h"
+
 namespace millrace {
 
 int64_t ModelConfig::Ffn() const {
   if (ffn) return *ffn;
   if (family == Family::kGpt2) return 4 * d_model;
   // Three matrices instead of two: 8/3 keeps GPT-2's parameter count.
-  const int64_t multiple = 256;
-  return (8 * d_model / 3 + multiple - 1) / multiple * multiple;
+  return RoundUp(8 * d_model / 3, 256);
 }
 
 ModelConfig::Activation ModelConfig::ActivationKind() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/ops/cost.h"
+#include "runtime/base/arithmetic.h"
 
 namespace millrace {
 namespace {
@@ -70,7 +71,7 @@ int64_t WireBytes(const Op& op, MeshShape mesh) {
     return (world - 1) * (op.full.layout.numel() / world) * Bytes(op.full.layout.dtype);
   } else if constexpr (std::is_same_v<Op, AllReduceOp<View>>) {
     const int64_t world = GroupSize(op.group, mesh);
-    return 2 * (world - 1) * ((op.buffer.layout.numel() + world - 1) / world) *
+    return 2 * (world - 1) * CeilDiv(op.buffer.layout.numel(), world) *
            Bytes(op.buffer.layout.dtype);
   } else {
     return 0;

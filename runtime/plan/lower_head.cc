@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/plan/lowering.h"
 
 namespace millrace {
@@ -12,9 +13,8 @@ int64_t LossChunkRows(Backend backend, int64_t rows, int64_t padded_vocab, DType
   constexpr int64_t kLogitsBytes = int64_t{1} << 30;
   constexpr int64_t kRowTile = 128;  // of a GEMM on Hopper
   const int64_t chunks =
-      std::max<int64_t>(1, (rows * padded_vocab * Bytes(logits) + kLogitsBytes - 1) / kLogitsBytes);
-  const int64_t chunk = (rows + chunks - 1) / chunks;
-  return std::max<int64_t>(kRowTile, (chunk + kRowTile - 1) / kRowTile * kRowTile);
+      std::max<int64_t>(1, CeilDiv(rows * padded_vocab * Bytes(logits), kLogitsBytes));
+  return std::max<int64_t>(kRowTile, RoundUp(CeilDiv(rows, chunks), kRowTile));
 }
 
 // By chunks of rows, through one buffer of logits; the gradient replaces the logits, and both
@@ -36,7 +36,7 @@ void Lowering::HeadLoss(const Node& node) {
   const bool in_place = gradient && storage_.CanReplace(x_value, d_x_value);
   const View d_x = in_place ? storage_.WriteOver(d_x_value, x_value) : storage_.Write(d_x_value);
   program_.choices.push_back(fmt::format("{}: {} chunks of {} rows of logits{}", node.label,
-                                         (rows + chunk - 1) / chunk, chunk,
+                                         CeilDiv(rows, chunk), chunk,
                                          in_place ? ", d_x in place of x" : ""));
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t n = std::min(chunk, rows - begin);

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/step_builder.h"
 
@@ -226,9 +227,7 @@ int64_t Place(StepBuilder& b, const PoolItems& pool, const PoolOptions& options,
   return placement.pool_bytes;
 }
 
-int64_t Aligned(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kArenaAlignment); }
 
 void SumPeaks(StepPlan& plan) {
   std::vector<std::array<int64_t, kBufferClasses>> change(static_cast<size_t>(plan.timeline_end()) +

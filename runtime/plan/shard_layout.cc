@@ -4,14 +4,13 @@
 
 #include <algorithm>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
 
 constexpr int64_t kFlatAlignmentBytes = 256;
-
-int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Elements that are 256 bytes in the narrowest dtype this flat parameter is ever stored in, so that
 // a parameter is aligned in all of them.

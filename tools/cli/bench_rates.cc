@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/ops/cost.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/plan/cost_model.h"
@@ -36,7 +37,7 @@ struct ProductBytes {
   int64_t sum() const { return a + b + out + scratch; }
 };
 
-int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 256); }
 
 MatmulOp<Shape> ShapeOf(const ProductShape& p, DType dtype) {
   MatmulOp<Shape> op;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -17,7 +18,7 @@ template <class Base>
 class AlignedBuffer final : public Base {
  public:
   AlignedBuffer(int64_t bytes, const std::string& label) : bytes_(bytes) {
-    const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t rounded = RoundUp(bytes, kAlignment);
     data_ = static_cast<std::byte*>(
         std::aligned_alloc(kAlignment, static_cast<size_t>(rounded > 0 ? rounded : kAlignment)));
     MR_REQUIRE(ErrorCode::kOutOfMemory, data_ != nullptr,

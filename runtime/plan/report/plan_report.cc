@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/plan/model_flops.h"
 
 namespace millrace {
@@ -41,9 +42,7 @@ std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const Precisi
   };
 }
 
-int64_t Aligned(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kArenaAlignment); }
 
 // Bytes by class at the first position where their sum is largest, and that position.
 std::pair<std::array<int64_t, kBufferClasses>, int64_t> ClassesAtPeak(const StepPlan& plan) {
