@@ -54,12 +54,12 @@ struct Offender {
 };
 
 Offender FindOffender(const double* rows, int64_t world, int64_t units) {
-  const int64_t width = 2 * units + 1;
+  const StatsRow row(units);
   for (int64_t rank = 0; rank < world; ++rank)
-    if (!std::isfinite(rows[rank * width + 2 * units])) return {kOffenderLoss, rank};
+    if (!std::isfinite(rows[rank * row.width + row.loss_sum])) return {kOffenderLoss, rank};
   for (int64_t unit = 0; unit < units; ++unit)
     for (int64_t rank = 0; rank < world; ++rank)
-      if (!(rows[rank * width + units + unit] == 0)) return {unit, rank};
+      if (!(rows[rank * row.width + row.bad_counts + unit] == 0)) return {unit, rank};
   return {};
 }
 
@@ -95,9 +95,11 @@ void SumSquares(const SumSquaresOp<TensorView>& op, Stream&) {
 }
 
 void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
-  const int64_t world = op.rows.dim(0), units = op.units, width = 2 * units + 1;
-  MR_CHECK(op.rows.dtype() == DType::kF64 && op.rows.dim(1) == width && op.rows.layout.contiguous(),
-           "step_stats: rows are {} for {} units", ToString(op.rows.layout), units);
+  const int64_t world = op.rows.dim(0), units = op.units;
+  const StatsRow row(units);
+  MR_CHECK(
+      op.rows.dtype() == DType::kF64 && op.rows.dim(1) == row.width && op.rows.layout.contiguous(),
+      "step_stats: rows are {} for {} units", ToString(op.rows.layout), units);
   MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}",
            op.shard_world, world);
   const double* const rows = op.rows.as<double>();
@@ -106,11 +108,11 @@ void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
   double loss_sum = 0, squares = 0;
   bool bad = false;
   for (int64_t rank = 0; rank < world; ++rank) {
-    const double* const row = rows + rank * width;
-    loss_sum += row[2 * units];
+    const double* const own = rows + rank * row.width;
+    loss_sum += own[row.loss_sum];
     for (int64_t u = 0; u < units; ++u) {
-      if (rank < op.shard_world) squares += row[u];
-      bad |= !(row[units + u] == 0);
+      if (rank < op.shard_world) squares += own[row.sum_squares + u];
+      bad |= !(own[row.bad_counts + u] == 0);
     }
   }
   s.loss = loss_sum * s.inv_valid_tokens;

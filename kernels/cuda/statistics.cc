@@ -49,12 +49,14 @@ void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
 }
 
 void CudaStepStats(const StepStatsOp<TensorView>& op, Stream& stream) {
-  const int64_t world = op.rows.dim(0), width = 2 * op.units + 1;
-  MR_CHECK_EQ(op.rows.dim(1), width, "step_stats: columns for {} units", op.units);
+  const int64_t world = op.rows.dim(0);
+  const StatsRow row(op.units);
+  MR_CHECK_EQ(op.rows.dim(1), row.width, "step_stats: columns for {} units", op.units);
   MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}",
            op.shard_world, world);
-  LaunchStepStats({DoublesOf(op.rows, world * width, "rows"), ScalarsOf(op.scalars), world, op},
-                  LaunchOn(stream));
+  LaunchStepStats(
+      {DoublesOf(op.rows, world * row.width, "rows"), ScalarsOf(op.scalars), world, op, row},
+      LaunchOn(stream));
 }
 
 }  // namespace millrace

@@ -165,16 +165,16 @@ __global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
 // Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest
 // (unit, rank) with bad elements.
 __device__ void FindOffender(const StepStatsArgs& a, StepScalars& s) {
-  const int64_t units = a.attrs.units, width = 2 * units + 1;
+  const int64_t units = a.attrs.units, width = a.row.width;
   s.offender_unit = -2, s.offender_rank = -1;
   for (int64_t rank = 0; rank < a.world; ++rank) {
-    if (isfinite(a.rows[rank * width + 2 * units])) continue;
+    if (isfinite(a.rows[rank * width + a.row.loss_sum])) continue;
     s.offender_unit = -1, s.offender_rank = rank;
     return;
   }
   for (int64_t unit = 0; unit < units; ++unit) {
     for (int64_t rank = 0; rank < a.world; ++rank) {
-      if (a.rows[rank * width + units + unit] == 0) continue;
+      if (a.rows[rank * width + a.row.bad_counts + unit] == 0) continue;
       s.offender_unit = unit, s.offender_rank = rank;
       return;
     }
@@ -189,10 +189,10 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
   BeginKernel();
   __shared__ double value[kStatsThreads];
   const int thread = static_cast<int>(threadIdx.x);
-  const int64_t units = a.attrs.units, width = 2 * units + 1;
+  const int64_t units = a.attrs.units, width = a.row.width;
   bool bad = false;
   for (int64_t i = thread; i < a.world * units; i += kStatsThreads)
-    bad |= !(a.rows[i / units * width + units + i % units] == 0);
+    bad |= !(a.rows[i / units * width + a.row.bad_counts + i % units] == 0);
   bad = __syncthreads_or(bad);
 
   // sum of at(i) for i < n, in order.
@@ -211,9 +211,9 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
     return sum;
   };
   const double loss_sum =
-      ordered_sum(a.world, [&](int64_t rank) { return a.rows[rank * width + 2 * units]; });
+      ordered_sum(a.world, [&](int64_t rank) { return a.rows[rank * width + a.row.loss_sum]; });
   const double squares = ordered_sum(a.attrs.shard_world * units, [&](int64_t i) {
-    return a.rows[i / units * width + i % units];
+    return a.rows[i / units * width + a.row.sum_squares + i % units];
   });
   if (thread > 0) return;
 

@@ -28,10 +28,11 @@ struct SumSquaresArgs {
 void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch);
 
 struct StepStatsArgs {
-  const double* rows = nullptr;  // [world, 2 * units + 1]
+  const double* rows = nullptr;  // [world, row.width]
   StepScalars* scalars = nullptr;
   int64_t world = 0;
   StepStatsAttrs attrs;
+  StatsRow row;  // of attrs.units
 };
 void LaunchStepStats(const StepStatsArgs& args, const Launch& launch);
 

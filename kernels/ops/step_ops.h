@@ -161,11 +161,21 @@ struct BeginStepOp : BeginStepAttrs {
   }
 };
 
+// Columns of one rank's row of a step's statistics, f64 [width]. Members, not functions, so that
+// device code may read them.
+struct StatsRow {
+  explicit constexpr StatsRow(int64_t units)
+      : sum_squares(0), bad_counts(units), loss_sum(2 * units), width(2 * units + 1) {}
+  int64_t sum_squares;  // the first of U columns: of this rank's shard of each flat parameter
+  int64_t bad_counts;   // the first of U columns: non-finite values in each flat gradient
+  int64_t loss_sum;     // one column
+  int64_t width;
+};
+
 // Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in
 // order.
 //
-// rows f64 [world, 2U+1]: row r = [sum_squares of rank r's shard of each flat parameter (U),
-//   bad_count per flat parameter (U), loss_sum].
+// rows f64 [world, W], W = StatsRow(U).width: row r is rank r's.
 // loss = sum over r of loss_sum * inv_valid_tokens;
 // grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares).
 // Ranks are numbered replica-major: rank = replica * shard_world + shard_rank, so replica 0 is

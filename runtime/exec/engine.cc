@@ -360,10 +360,10 @@ double Engine::EvalLossSum(std::span<const int32_t> tokens) {
   carried_valid_ = false;
   RunSchedule(plan, 0, eval_recorded_);
   executor_.Sync();
-  const int64_t row = 2 * static_cast<int64_t>(layout_.flats.size()) + 1;
+  const StatsRow row(static_cast<int64_t>(layout_.flats.size()));
   double sum = 0;
   const TensorView stats = ViewOf(plan, plan.state.stats);
-  const int64_t cell = BindingOf(plan).world_rank * row + row - 1;
+  const int64_t cell = BindingOf(plan).world_rank * row.width + row.loss_sum;
   context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum),
                               sizeof sum, executor_.stream(StreamId::kCompute));
   return sum;

@@ -148,20 +148,18 @@ View GradPass::Bucket(FlatId flat) const {
                    b_.layout.flat(flat).padded_numel);
 }
 
-// This rank's row of the statistics: [sum_squares per flat, bad_count per flat, loss_sum].
+// Of this rank's row of the statistics.
 View GradPass::Cell(int64_t column) const {
   View cell = b_.plan.state.stats;
   cell.offset = column;
-  cell.rank_stride = 2 * static_cast<int64_t>(flats_.size()) + 1;
+  cell.rank_stride = row().width;
   cell.rank_axis = AxisGroup::kWorld;
   cell.layout = DenseLayout(DType::kF64, {1});
   return cell;
 }
-View GradPass::sum_squares(FlatId flat) const { return Cell(flat.value); }
-View GradPass::bad_count(FlatId flat) const {
-  return Cell(static_cast<int64_t>(flats_.size()) + flat.value);
-}
-View GradPass::loss_sum() const { return Cell(2 * static_cast<int64_t>(flats_.size())); }
+View GradPass::sum_squares(FlatId flat) const { return Cell(row().sum_squares + flat.value); }
+View GradPass::bad_count(FlatId flat) const { return Cell(row().bad_counts + flat.value); }
+View GradPass::loss_sum() const { return Cell(row().loss_sum); }
 
 void GradPass::Zero(FlatId flat) {
   const RangeList& ranges = flats_[static_cast<size_t>(flat.value)].zero;

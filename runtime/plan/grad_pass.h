@@ -64,6 +64,7 @@ class GradPass {
     bool used() const { return !contributions.empty(); }
   };
 
+  StatsRow row() const { return StatsRow(static_cast<int64_t>(flats_.size())); }
   bool sync_every() const;    // reduced every microbatch
   bool reduced_once() const;  // in a step
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }

@@ -212,7 +212,7 @@ class Planner {
     StepStatsOp<View> stats;
     stats.rows = state.stats;
     const int64_t units = static_cast<int64_t>(b_.layout.flats.size());
-    stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), 2 * units + 1});
+    stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), StatsRow(units).width});
     stats.scalars = state.scalars;
     stats.units = units;
     stats.shard_world = b_.layout.mesh.shard;

@@ -54,11 +54,11 @@ void StepBuilder::AddState() {
                                          BufferClass::kParameters)
                                    : View{});
   }
-  const int64_t row = 2 * static_cast<int64_t>(layout.flats.size()) + 1;
+  const StatsRow row(static_cast<int64_t>(layout.flats.size()));
   const int64_t window = options.shape.batch * (options.shape.seq + 1);
   state.tokens = add("tokens", DType::kI32, 2 * options.accumulate * window, BufferClass::kRuntime);
   state.scalars = add("scalars", DType::kU8, sizeof(StepScalars), BufferClass::kRuntime);
-  state.stats = add("stats", DType::kF64, layout.mesh.world() * row, BufferClass::kRuntime);
+  state.stats = add("stats", DType::kF64, layout.mesh.world() * row.width, BufferClass::kRuntime);
   for (const ProgramBuffer& buffer : program.buffers)
     if (buffer.role == ProgramRole::kConstant)
       add("constant/" + buffer.name, buffer.layout.dtype, buffer.layout.numel(),

@@ -89,7 +89,7 @@ struct StateViews {
   std::vector<View> compute;       // bf16 [shard_numel], downcast after_update only
   View tokens;                     // i32 [2, accumulate, B, T+1]
   View scalars;                    // u8 [sizeof(StepScalars)]
-  View stats;                      // f64 [world, 2U+1], see StepStatsOp
+  View stats;                      // f64 [world, StatsRow(U).width], see StepStatsOp
   View logits;                     // f32 [1, Vp], kGenerate
 };
 
