@@ -56,7 +56,7 @@ AttentionChoice Choose(const Op& op) {
   std::string why;
   Op::Visit(op, [&](const Shape& operand, Access access, std::string_view name) {
     if (!why.empty() || !operand || access == Access::kScratch) return;
-    if (name == "lse") {
+    if (&operand == &op.lse) {
       if (!Dense(operand.layout)) why = "lse has gaps, cuDNN takes a dense one";
     } else {
       why = WhyNotHeads(operand.layout, name);

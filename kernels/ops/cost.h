@@ -46,22 +46,25 @@ double Flops(const AttentionGradOp<Shape>& op);  // 5 GEMMs over the triangle
 
 namespace internal {
 
+template <template <class> class Op, template <class> class... Ops>
+inline constexpr bool kIsOneOf = (std::is_same_v<Op<Shape>, Ops<Shape>> || ...);
+
 // Rough arithmetic per element of an op's largest operand, for the ops whose time is their memory
 // traffic: an exponential counts 16, a division or square root 4. Ops that only move bytes count 0.
-constexpr double FlopsPerElement(std::string_view op) {
-  struct Entry {
-    std::string_view op;
-    double flops;
-  };
-  constexpr Entry kEntries[] = {
-      {"embed", 1},       {"embed_grad", 1},       {"norm", 8},           {"norm_grad", 16},
-      {"column_sum", 1},  {"rope_table", 64},      {"rope", 3},           {"add", 1},
-      {"activation", 26}, {"activation_grad", 32}, {"cross_entropy", 40}, {"concat", 1},
-      {"accumulate", 1},  {"finite_scan", 1},      {"sum_squares", 2},    {"step_stats", 2},
-      {"adamw", 20},      {"reduce_scatter", 1},   {"all_reduce", 1},
-  };
-  for (const Entry& entry : kEntries)
-    if (entry.op == op) return entry.flops;
+template <template <class> class Op>
+constexpr double FlopsPerElement() {
+  if (kIsOneOf<Op, EmbedOp, EmbedGradOp, ColumnSumOp, AddOp, ConcatOp, AccumulateOp, FiniteScanOp,
+               ReduceScatterOp, AllReduceOp>)
+    return 1;
+  if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
+  if (kIsOneOf<Op, RopeOp>) return 3;
+  if (kIsOneOf<Op, NormOp>) return 8;
+  if (kIsOneOf<Op, NormGradOp>) return 16;
+  if (kIsOneOf<Op, AdamWOp>) return 20;
+  if (kIsOneOf<Op, ActivationOp>) return 26;
+  if (kIsOneOf<Op, ActivationGradOp>) return 32;
+  if (kIsOneOf<Op, CrossEntropyOp>) return 40;
+  if (kIsOneOf<Op, RopeTableOp>) return 64;
   return 0;
 }
 
@@ -79,14 +82,14 @@ template <template <class> class Op>
 OpCost Cost(const Op<Shape>& op) {
   OpCost cost;
   int64_t largest = 0;
-  Op<Shape>::Visit(op, [&](const Shape& operand, Access access, std::string_view name) {
+  Op<Shape>::Visit(op, [&](const Shape& operand, Access access, std::string_view) {
     if (!operand || access == Access::kScratch) return;
     int64_t numel = operand.layout.numel();
     // A lookup touches the rows that it looks up.
     if constexpr (std::is_same_v<Op<Shape>, EmbedOp<Shape>>)
-      if (name == "table") numel = std::min(numel, op.out.layout.numel());
+      if (&operand == &op.table) numel = std::min(numel, op.out.layout.numel());
     if constexpr (std::is_same_v<Op<Shape>, SelectRowOp<Shape>>)
-      if (name == "x") numel = op.out.layout.numel();
+      if (&operand == &op.x) numel = op.out.layout.numel();
     largest = std::max(largest, numel);
     const int64_t bytes = numel * Bytes(operand.layout.dtype);
     if (Reads(access)) cost.read_bytes += bytes;
@@ -95,7 +98,7 @@ OpCost Cost(const Op<Shape>& op) {
   if constexpr (requires { Flops(op); })
     cost.flops = Flops(op);
   else
-    cost.flops = internal::FlopsPerElement(Op<Shape>::kName) * static_cast<double>(largest);
+    cost.flops = internal::FlopsPerElement<Op>() * static_cast<double>(largest);
   return cost;
 }
 

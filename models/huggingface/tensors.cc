@@ -6,6 +6,7 @@
 #include <map>
 
 #include "runtime/base/error.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 namespace {
@@ -19,6 +20,7 @@ struct Entry {
 };
 
 struct FamilyTable {
+  ModelFamily family;
   // Of everything but the head: absent in folders saved from the bare model.
   std::string_view prefix;
   std::string_view block_prefix;  // before the block's number
@@ -26,7 +28,8 @@ struct FamilyTable {
   std::vector<Entry> outside;  // without the head
 };
 
-const FamilyTable kGpt2 = {"transformer.",
+const FamilyTable kGpt2 = {ModelFamily::kGpt2,
+                           "transformer.",
                            "h.",
                            {{"ln_1.weight", "ln_1.weight"},
                             {"ln_1.bias", "ln_1.bias"},
@@ -46,6 +49,7 @@ const FamilyTable kGpt2 = {"transformer.",
                             {"ln_f.bias", "ln_f.bias"}}};
 
 const FamilyTable kLlama = {
+    ModelFamily::kLlama,
     "model.",
     "layers.",
     {{"norm_1.weight", "input_layernorm.weight"},
@@ -63,9 +67,9 @@ constexpr const char* kHead =
     "lm_head.weight";  // the same in both families, and ours; never prefixed
 
 const FamilyTable& TableOf(const ModelSpec& spec) {
-  MR_CHECK(spec.family == "gpt2" || spec.family == "llama", "{} has no Hugging Face names",
-           spec.family);
-  return spec.family == "gpt2" ? kGpt2 : kLlama;
+  for (const FamilyTable* table : {&kGpt2, &kLlama})
+    if (Name(table->family) == spec.family) return *table;
+  throw Error(ErrorCode::kInternal, fmt::format("{} has no Hugging Face names", spec.family));
 }
 
 std::pair<int64_t, int64_t> RowRange(const ModelSpec& spec, Rows rows, int64_t all) {
@@ -133,13 +137,13 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
 // frequencies, which follow from config.json.
 bool IsBuffer(std::string_view name, const FamilyTable& table) {
   if (name.starts_with(table.prefix)) name.remove_prefix(table.prefix.size());
-  if (name == "rotary_emb.inv_freq") return &table == &kLlama;
+  if (name == "rotary_emb.inv_freq") return table.family == ModelFamily::kLlama;
   if (!name.starts_with(table.block_prefix)) return false;
   name.remove_prefix(table.block_prefix.size());
   const size_t digits = name.find_first_not_of("0123456789");
   if (digits == 0 || digits == name.npos) return false;
   name.remove_prefix(digits);
-  if (&table == &kLlama) return name == ".self_attn.rotary_emb.inv_freq";
+  if (table.family == ModelFamily::kLlama) return name == ".self_attn.rotary_emb.inv_freq";
   return name == ".attn.bias" || name == ".attn.masked_bias";
 }
 
