@@ -43,8 +43,8 @@ std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
 Gpt2::Gpt2(const ModelOptions& options)
     : options_(options),
       spec_(MakeSpec(
-          "gpt2", options, EmbedParams(options),
-          [&](int64_t layer) { return BlockParams(options, layer); }, HeadParams(options))) {}
+          options, EmbedParams(options), [&](int64_t layer) { return BlockParams(options, layer); },
+          HeadParams(options))) {}
 
 ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
   const ModelOptions& o = options_;

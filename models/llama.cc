@@ -35,8 +35,8 @@ std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
 Llama::Llama(const ModelOptions& options)
     : options_(options),
       spec_(MakeSpec(
-          "llama", options, EmbedParams(options),
-          [&](int64_t layer) { return BlockParams(options, layer); }, HeadParams(options))) {}
+          options, EmbedParams(options), [&](int64_t layer) { return BlockParams(options, layer); },
+          HeadParams(options))) {}
 
 ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, ValueId rope, int64_t layer) const {
   const ModelOptions& o = options_;

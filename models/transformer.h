@@ -37,18 +37,18 @@ std::vector<BlockGroup> GroupBlocks(const ModelOptions& options);
 
 // The spec of `options` with the embedding's parameters, `block(i)` for each block, and the head's.
 template <class BlockParams>
-ModelSpec MakeSpec(std::string family, const ModelOptions& options, std::vector<ParamSpec> embed,
-                   BlockParams&& block, std::vector<ParamSpec> head) {
+ModelSpec MakeSpec(const ModelOptions& options, std::vector<ParamSpec> embed, BlockParams&& block,
+                   std::vector<ParamSpec> head) {
   ModelSpec spec;
-  spec.family = std::move(family);
-  spec.units.push_back({"embed", std::move(embed)});
+  spec.family = Name(options.family);
+  spec.units.push_back({"embed", std::move(embed), UnitRole::kEmbedding});
   for (const BlockGroup& group : GroupBlocks(options)) {
-    UnitSpec unit{group.unit, {}};
+    UnitSpec unit{group.unit, {}, UnitRole::kBlock};
     for (int64_t i = group.first; i <= group.last; ++i)
       for (ParamSpec& param : block(i)) unit.params.push_back(std::move(param));
     spec.units.push_back(std::move(unit));
   }
-  spec.units.push_back({"head", std::move(head)});
+  spec.units.push_back({"head", std::move(head), UnitRole::kHead});
   spec.vocab = options.vocab;
   spec.padded_vocab = PaddedVocab(options.vocab);
   spec.seq_len = options.seq_len;

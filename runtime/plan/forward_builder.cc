@@ -116,6 +116,7 @@ ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType co
   s.graph.vocab = spec.vocab;
   for (const UnitSpec& unit : s.spec.units) {
     s.graph.unit_names.push_back(unit.name);
+    s.graph.unit_roles.push_back(unit.role);
     for (const ParamSpec& param : unit.params) {
       s.param_ids.emplace(param.name, ParamId{static_cast<int32_t>(s.params.size())});
       s.params.push_back(&param);

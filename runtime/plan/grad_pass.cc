@@ -54,7 +54,7 @@ GradPass::GradPass(StepBuilder& builder)
     const BufferScope scope =
         step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
-    const int32_t unit = flat.name.rfind("h.", 0) == 0 ? static_cast<int32_t>(f) : -1;
+    const int32_t unit = b_.layout.IsBlock(FlatAt(f)) ? static_cast<int32_t>(f) : -1;
     const BufferClass cls =
         scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
     const bool travels = b_.layout.mesh.world() > 1;
@@ -192,14 +192,14 @@ void GradPass::ConcatAll(FlatId flat, bool fresh) {
   }
 }
 
-void GradPass::EmitBefore(int position, const Variant& variant) {
-  if (!direct() || !(sync_every() || variant.first)) return;
+void GradPass::EmitBefore(int position, Variant variant) {
+  if (!direct() || !(sync_every() || IsFirst(variant))) return;
   for (size_t f = 0; f < flats_.size(); ++f)
     if (flats_[f].first == position) Zero(FlatAt(f));
 }
 
-void GradPass::EmitAfter(int position, const Variant& variant) {
-  const bool fresh = sync_every() || variant.first;
+void GradPass::EmitAfter(int position, Variant variant) {
+  const bool fresh = sync_every() || IsFirst(variant);
   if (one_contribution_per_part()) {
     // All but a parameter's last contribution make room for the next; the last waits for the
     // flat's.
@@ -215,21 +215,21 @@ void GradPass::EmitAfter(int position, const Variant& variant) {
   for (size_t f = 0; f < flats_.size(); ++f) {
     if (flats_[f].last != position) continue;
     const FlatId flat = FlatAt(f);
-    const bool reduces = sync_every() || variant.last;
+    const bool reduces = sync_every() || IsLast(variant);
     if (b_.options.grad_concat == GradConcat::kEvery) ConcatAll(flat, fresh);
     if (b_.options.grad_concat == GradConcat::kLast && reduces) ConcatAll(flat, true);
     if (reduces) Reduce(flat, variant);
   }
 }
 
-void GradPass::Reduce(FlatId flat, const Variant& variant) {
+void GradPass::Reduce(FlatId flat, Variant variant) {
   const FlatParam& layout = b_.layout.flat(flat);
   const FlatState& state = flats_[static_cast<size_t>(flat.value)];
   const std::string& name = layout.name;
-  const bool fresh = variant.first || !sync_every();  // nothing reduced yet in this step
+  const bool fresh = IsFirst(variant) || !sync_every();  // nothing reduced yet in this step
   // Behind the step's last gradient there is nothing else to compute, while
   // other flats are still reduced.
-  const bool idle = variant.last && state.last == ops_ - 1;
+  const bool idle = IsLast(variant) && state.last == ops_ - 1;
   const StreamId ready = idle ? StreamId::kCompute : StreamId::kReduce;
   View bucket = Bucket(flat);
   ReducePoint point{static_cast<int>(b_.plan.bodies.size()) - 1, 0, {state.bucket}};
@@ -269,7 +269,7 @@ void GradPass::Reduce(FlatId flat, const Variant& variant) {
       b_.Emit(accumulate, StreamId::kReduce, "accumulate/" + name, layout.unit);
     }
   }
-  if (!variant.last) return;
+  if (!IsLast(variant)) return;
   if (b_.layout.mesh.replicate > 1) OuterReduce(flat);
   SumSquaresOp<View> norm;
   norm.x = result;

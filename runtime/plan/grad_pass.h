@@ -10,20 +10,14 @@
 
 namespace millrace {
 
-// Which microbatch of the step a body belongs to: `only` is both first and last.
-struct Variant {
-  std::string name;
-  bool first = false, last = false;
-};
-
 class GradPass {
  public:
   explicit GradPass(StepBuilder& builder);
 
   // Ops due before the program op at `position` (zeroing of gaps), and after it (what follows a
   // flat's last contribution).
-  void EmitBefore(int position, const Variant& variant);
-  void EmitAfter(int position, const Variant& variant);
+  void EmitBefore(int position, Variant variant);
+  void EmitAfter(int position, Variant variant);
 
   // Destination of a contribution to `param`, and whether contributions land on an accumulator
   // that outlives the microbatch, so that in all but the first microbatch even the first
@@ -64,13 +58,13 @@ class GradPass {
     bool used() const { return !contributions.empty(); }
   };
 
-  StatsRow row() const { return StatsRow(static_cast<int64_t>(flats_.size())); }
   bool sync_every() const;    // reduced every microbatch
   bool reduced_once() const;  // in a step
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
   bool WrittenOnce(FlatId flat) const;
   DType BucketDType(FlatId flat) const { return flats_[static_cast<size_t>(flat.value)].dtype; }
   DType PartDType(FlatId flat) const;
+  StatsRow row() const { return StatsRow(static_cast<int64_t>(flats_.size())); }
   View Cell(int64_t column) const;
   View Bucket(FlatId flat) const;
   void Zero(FlatId flat);
@@ -78,7 +72,7 @@ class GradPass {
   void ConcatAll(
       FlatId flat,
       bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
-  void Reduce(FlatId flat, const Variant& variant);
+  void Reduce(FlatId flat, Variant variant);
   void OuterReduce(FlatId flat);
 
   StepBuilder& b_;

@@ -116,7 +116,7 @@ void Differentiator::Contribute(ValueId of, ValueId contribution, const Node& fo
 
 bool Differentiator::IsRecomputed(const Node& node) const {
   const auto unit = static_cast<size_t>(node.unit.value);
-  if (!IsBlockUnit(graph_.unit_names[unit])) return false;
+  if (!graph_.IsBlock(unit)) return false;
   if (node.kind == NodeKind::kNorm) return recompute_[unit].norms;
   if (node.kind == NodeKind::kActivation) return recompute_[unit].activations;
   return recompute_[unit].others;
@@ -267,7 +267,7 @@ std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute pol
   MR_CHECK(policy != Recompute::kAuto, "recompute auto is a search, not a choice");
   std::vector<UnitRecompute> by_unit(graph.unit_names.size());
   for (size_t u = 0; u < by_unit.size(); ++u)
-    if (policy != Recompute::kNone && IsBlockUnit(graph.unit_names[u]))
+    if (policy != Recompute::kNone && graph.IsBlock(u))
       by_unit[u] = {.norms = true, .activations = true, .others = policy == Recompute::kBlock};
   return by_unit;
 }

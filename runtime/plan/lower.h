@@ -46,6 +46,7 @@ struct ProgramOp {
   KernelOp op;
   std::string label;
   UnitId unit;
+  bool recomputed = false;  // see Node
 };
 
 // One microbatch. Views name Program::buffers. A gradient's first contribution in program order

@@ -64,7 +64,10 @@ class Lowering {
     std::string label = node.label + suffix;
     const std::string why = Refusal(op, options_.backend);
     MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}: {}", label, why);
-    ops_->push_back(ProgramOp{.op = std::move(op), .label = std::move(label), .unit = node.unit});
+    ops_->push_back(ProgramOp{.op = std::move(op),
+                              .label = std::move(label),
+                              .unit = node.unit,
+                              .recomputed = node.recomputed});
   }
 
   const SemanticGraph& graph_;

@@ -21,13 +21,10 @@ struct Region {
 std::vector<Region> Regions(const StepPlan& plan) {
   std::vector<Region> regions;
   for (const Body& body : plan.bodies) {
-    const bool backward = body.name.rfind("backward", 0) == 0;
-    const bool microbatch =
-        backward || body.name.rfind("forward", 0) == 0 || plan.kind != PlanKind::kTrain;
-    if (backward)
+    if (body.phase == Phase::kBackward)
       regions.back().end = body.end();
     else
-      regions.push_back({body.begin, body.end(), microbatch && body.name != "prologue"});
+      regions.push_back({body.begin, body.end(), body.phase == Phase::kForward});
   }
   return regions;
 }

@@ -12,7 +12,7 @@ int64_t Parameters(const ModelSpec& spec) {
 int64_t MatmulParameters(const ModelSpec& spec) {
   int64_t n = spec.vocab * spec.d_model;
   for (const UnitSpec& unit : spec.units) {
-    if (!IsBlockUnit(unit)) continue;
+    if (unit.role != UnitRole::kBlock) continue;
     for (const ParamSpec& param : unit.params)
       if (param.kind == ParamKind::kMatrix && param.dims.size() == 2) n += param.numel();
   }

@@ -24,8 +24,6 @@ std::string InitText(const ParamSpec& param) {
 
 }  // namespace
 
-bool IsBlockUnit(std::string_view unit_name) { return unit_name.starts_with("h."); }
-
 void ValidateModelSpec(const ModelSpec& spec) {
   MR_CHECK(!spec.units.empty(), "model {} has no units", spec.family);
   std::set<std::string> units, params;

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace millrace {
@@ -31,9 +30,15 @@ struct ParamSpec {
   bool operator==(const ParamSpec&) const = default;
 };
 
+// What a unit is to the planner. Blocks take turns in the slots of the bucket pool and may be
+// computed again; the first and the last unit do not.
+enum class UnitRole { kEmbedding, kBlock, kHead };
+
 struct UnitSpec {
-  std::string name;  // "embed", "h.0", "head"
+  std::string name;  // "embed", "h.0", "head"; a label: nothing depends on its text
   std::vector<ParamSpec> params;
+  // kBlock: a transformer block, or several merged into one unit.
+  UnitRole role = UnitRole::kBlock;
   bool operator==(const UnitSpec&) const = default;
 };
 
@@ -45,11 +50,6 @@ struct ModelSpec {
 
   bool operator==(const ModelSpec&) const = default;
 };
-
-// A transformer block, or several merged into one unit ("h.3", "h.4-5"): neither
-// the embedding nor the head.
-bool IsBlockUnit(std::string_view unit_name);
-inline bool IsBlockUnit(const UnitSpec& unit) { return IsBlockUnit(unit.name); }
 
 // Error(kInternal) naming the unit or parameter that breaks an invariant above.
 void ValidateModelSpec(const ModelSpec& spec);

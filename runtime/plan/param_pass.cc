@@ -7,12 +7,10 @@
 namespace millrace {
 namespace {
 
-bool IsBlock(const FlatParam& flat) { return flat.name.rfind("h.", 0) == 0; }
-
 std::vector<FlatUse> CollectUses(const StepBuilder& b, const std::vector<Reshard>& reshard) {
   std::vector<FlatUse> uses(b.layout.flats.size());
   for (size_t f = 0; f < uses.size(); ++f)
-    uses[f] = {FlatAt(f), IsBlock(b.layout.flats[f]), reshard[f], {}};
+    uses[f] = {FlatAt(f), b.layout.IsBlock(FlatAt(f)), reshard[f], {}};
   int position = 0;
   const auto scan = [&](const std::vector<ProgramOp>& ops) {
     for (const ProgramOp& op : ops) {

@@ -78,8 +78,9 @@ std::string_view Name(StreamId stream);
 struct PlanOp {
   KernelOp op;
   StreamId stream = StreamId::kCompute;
-  std::string label;  // "h.3/attn.qkv", unique enough to find the op in a trace
-  UnitId unit;        // the unit it works for; none for the step's own ops
+  std::string label;        // "h.3/attn.qkv", unique enough to find the op in a trace
+  UnitId unit;              // the unit it works for; none for the step's own ops
+  bool recomputed = false;  // computes again, in the backward, what the forward computed
 };
 
 }  // namespace millrace

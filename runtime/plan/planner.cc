@@ -1,5 +1,7 @@
 #include "runtime/plan/planner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -60,7 +62,7 @@ class Planner {
     if (b_.plan.kind == PlanKind::kTrain) {
       BuildTrainStep();
     } else {
-      BuildForward(b_.plan.kind == PlanKind::kEval ? "eval" : "generate", {"", true, false});
+      BuildForward(std::string(Name(b_.plan.kind)), Variant::kOnly);
       b_.plan.schedule.push_back({0, 0, {}});
     }
     BuildPrologue();
@@ -77,16 +79,12 @@ class Planner {
  private:
   void BuildTrainStep() {
     const int n = b_.options.accumulate;
-    std::vector<Variant> variants;
-    if (n == 1) {
-      variants = {{"only", true, true}};
-    } else {
-      variants = {{"first", true, false}, {"last", false, true}};
-      if (n > 2) variants.insert(variants.begin() + 1, {"middle", false, false});
-    }
-    for (const Variant& variant : variants) {
-      BuildForward("forward." + variant.name, variant);
-      BuildBackward("backward." + variant.name, variant);
+    std::vector<Variant> variants = {Variant::kOnly};
+    if (n == 2) variants = {Variant::kFirst, Variant::kLast};
+    if (n > 2) variants = {Variant::kFirst, Variant::kMiddle, Variant::kLast};
+    for (const Variant variant : variants) {
+      BuildForward(fmt::format("forward.{}", Name(variant)), variant);
+      BuildBackward(fmt::format("backward.{}", Name(variant)), variant);
     }
     const int update = BuildUpdate();
     for (int m = 0; m < n; ++m) {
@@ -97,9 +95,9 @@ class Planner {
     b_.plan.schedule.push_back({update, n - 1, {}});
   }
 
-  void BuildForward(const std::string& name, const Variant& variant) {
-    b_.BeginBody(name);
-    if (b_.plan.kind == PlanKind::kTrain && variant.first) {
+  void BuildForward(const std::string& name, Variant variant) {
+    b_.BeginBody(name, Phase::kForward, variant);
+    if (b_.plan.kind == PlanKind::kTrain && IsFirst(variant)) {
       BeginStepOp<View> begin;
       begin.scalars = b_.plan.state.scalars;
       begin.schedule = b_.options.learning_rate;
@@ -108,28 +106,29 @@ class Planner {
     EmitOps(b_.program.forward, 0, variant);
   }
 
-  void BuildBackward(const std::string& name, const Variant& variant) {
-    b_.BeginBody(name);
+  void BuildBackward(const std::string& name, Variant variant) {
+    b_.BeginBody(name, Phase::kBackward, variant);
     const int forward_ops = static_cast<int>(b_.program.forward.size());
     EmitOps(b_.program.backward, forward_ops, variant);
-    params_.EmitGathersAt(forward_ops + static_cast<int>(b_.program.backward.size()), variant.first,
-                          !variant.last);
+    params_.EmitGathersAt(forward_ops + static_cast<int>(b_.program.backward.size()),
+                          IsFirst(variant), !IsLast(variant));
   }
 
-  void EmitOps(const std::vector<ProgramOp>& ops, int first_position, const Variant& variant) {
+  void EmitOps(const std::vector<ProgramOp>& ops, int first_position, Variant variant) {
     const bool train = b_.plan.kind == PlanKind::kTrain;
     int position = first_position;
     for (const ProgramOp& op : ops) {
-      params_.EmitGathersAt(position, variant.first, !variant.last && train);
+      params_.EmitGathersAt(position, IsFirst(variant), !IsLast(variant) && train);
       if (train) grads_.EmitBefore(position, variant);
-      b_.Emit(Bound(op.op, position, variant), StreamId::kCompute, op.label, op.unit);
+      b_.Emit(Bound(op.op, position, variant), StreamId::kCompute, op.label, op.unit,
+              op.recomputed);
       if (train) grads_.EmitAfter(position, variant);
       ++position;
     }
   }
 
   // The program op on plan buffers.
-  KernelOp Bound(KernelOp op, int position, const Variant& variant) {
+  KernelOp Bound(KernelOp op, int position, Variant variant) {
     bool accumulates = false, overwrites = false, formed_for_wire = false;
     ForEachView(op, [&](View& view, Access, std::string_view) {
       const size_t index = static_cast<size_t>(view.buffer.value);
@@ -140,13 +139,13 @@ class Planner {
           break;
         case ProgramRole::kParamGrad:
           view = grads_.Resolve(view, buffer.param);
-          accumulates |= !variant.first && grads_.outlives_microbatch();
+          accumulates |= !IsFirst(variant) && grads_.outlives_microbatch();
           overwrites |= grads_.one_contribution_per_part();
           formed_for_wire |= grads_.formed_for_wire(buffer.param);
           break;
         case ProgramRole::kLoss:
           view = grads_.loss_sum();
-          accumulates |= !variant.first;
+          accumulates |= !IsFirst(variant);
           break;
         case ProgramRole::kTokens:
         case ProgramRole::kTargets:
@@ -157,7 +156,7 @@ class Planner {
           view.buffer = b_.plan.state.scalars.buffer;
           break;
         case ProgramRole::kConstant:
-          view.buffer = Constant(index);
+          view.buffer = b_.constants[index];
           break;
         case ProgramRole::kActivation:
         case ProgramRole::kLogits:
@@ -190,17 +189,8 @@ class Planner {
     return act_[index];
   }
 
-  // Constants are part of the persistent state, in program order.
-  BufferId Constant(size_t index) const {
-    const std::string name = "constant/" + b_.program.buffers[index].name;
-    for (size_t i = 0; i < b_.plan.buffers.size(); ++i)
-      if (b_.plan.buffers[i].name == name) return BufferId{static_cast<int32_t>(i)};
-    MR_CHECK(false, "{} is not part of the persistent state", name);
-    return {};
-  }
-
   int BuildUpdate() {
-    const int body = b_.BeginBody("update");
+    const int body = b_.BeginBody("update", Phase::kUpdate);
     const StateViews& state = b_.plan.state;
     if (b_.layout.mesh.world() > 1) {
       AllGatherOp<View> rows;
@@ -240,9 +230,9 @@ class Planner {
   }
 
   void BuildPrologue() {
-    const int body = b_.BeginBody("prologue");
+    const int body = b_.BeginBody("prologue", Phase::kPrologue);
     for (const ProgramOp& op : b_.program.prologue)
-      b_.Emit(Bound(op.op, 0, {"", true, true}), StreamId::kCompute, op.label, op.unit);
+      b_.Emit(Bound(op.op, 0, Variant::kOnly), StreamId::kCompute, op.label, op.unit);
     const StateViews& state = b_.plan.state;
     for (size_t f = 0; f < state.compute.size(); ++f) {
       if (!state.compute[f]) continue;
@@ -270,7 +260,7 @@ std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, siz
   size_t blocks = 0;
   for (size_t f = layout.flats.size(); f-- > 0;) {
     if (!layout.flats[f].unit) reshard[f] = Reshard::kNever;
-    if (layout.flats[f].name.rfind("h.", 0) == 0 && blocks++ < kept) reshard[f] = Reshard::kNever;
+    if (layout.IsBlock(FlatAt(f)) && blocks++ < kept) reshard[f] = Reshard::kNever;
   }
   return reshard;
 }
@@ -288,7 +278,7 @@ StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanO
   MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0,
              "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
   size_t low = 0, high = 0;  // most blocks kept that fit: in [low, high]
-  for (const FlatParam& flat : layout.flats) high += flat.name.rfind("h.", 0) == 0;
+  for (size_t f = 0; f < layout.flats.size(); ++f) high += layout.IsBlock(FlatAt(f));
   const size_t blocks = high;
   while (low < high) {
     const size_t middle = (low + high + 1) / 2;

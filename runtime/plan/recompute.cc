@@ -21,7 +21,7 @@ struct Prefixes {
 RecomputeCounts CountsOf(const SemanticGraph& graph, const std::vector<UnitRecompute>& units) {
   RecomputeCounts counts;
   for (size_t u = 0; u < units.size(); ++u) {
-    if (!IsBlockUnit(graph.unit_names[u])) continue;
+    if (!graph.IsBlock(u)) continue;
     ++counts.blocks;
     counts.activations += units[u].activations;
     counts.norms += units[u].norms;
@@ -41,7 +41,7 @@ class Search {
     options_.budget_bytes = 0;
     if (options_.reshard == Reshard::kAuto) options_.reshard = Reshard::kAfterForward;
     for (size_t u = 0; u < in_.forward.unit_names.size(); ++u)
-      if (IsBlockUnit(in_.forward.unit_names[u])) blocks_.push_back(u);
+      if (in_.forward.IsBlock(u)) blocks_.push_back(u);
   }
 
   RecomputeChoice Run() {

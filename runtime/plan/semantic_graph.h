@@ -73,8 +73,6 @@ struct NodeAttrs {
   RopeScaling rope_scaling;
 };
 
-enum class Phase { kForward, kBackward };
-
 struct Node {
   NodeKind kind;
   std::vector<ValueId> inputs;
@@ -95,13 +93,16 @@ struct BatchShape {
 struct SemanticGraph {
   BatchShape shape;
   int64_t vocab = 0;  // logical vocabulary: columns beyond it stay out of the softmax
-  std::vector<std::string> unit_names;  // by UnitId
+  // By UnitId.
+  std::vector<std::string> unit_names;
+  std::vector<UnitRole> unit_roles;
   std::vector<Value> values;
   std::vector<Node> prologue;  // constants
   std::vector<Node> forward;
   std::vector<Node> backward;  // empty until AddGradients
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id.value)]; }
+  bool IsBlock(size_t unit) const { return unit_roles[unit] == UnitRole::kBlock; }
 };
 
 std::string_view Name(NodeKind kind);

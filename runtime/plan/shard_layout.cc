@@ -85,12 +85,14 @@ std::string RangesText(const std::vector<Range>& ranges) {
 
 ShardLayout PlanShards(const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy& precision) {
   CheckArguments(spec, mesh, precision);
-  ShardLayout layout{.mesh = mesh, .precision = precision, .flats = {}, .params = {}};
+  ShardLayout layout{
+      .mesh = mesh, .precision = precision, .flats = {}, .params = {}, .unit_roles = {}};
   const bool norms_apart = precision.norm_params != precision.compute;
   FlatParam norms = EmptyFlat("norms", UnitId{}, precision.norm_params);
 
   for (size_t u = 0; u < spec.units.size(); ++u) {
     const UnitId unit{static_cast<int32_t>(u)};
+    layout.unit_roles.push_back(spec.units[u].role);
     FlatParam flat = EmptyFlat(spec.units[u].name, unit, precision.compute);
     for (const ParamSpec& param : spec.units[u].params) {
       const ParamId id{static_cast<int32_t>(layout.params.size())};

@@ -65,9 +65,15 @@ struct ShardLayout {
   PrecisionPolicy precision;
   std::vector<FlatParam> flats;
   std::vector<ParamPlacement> params;  // by ParamId: units in order, parameters in order
+  std::vector<UnitRole> unit_roles;    // by UnitId
 
   const FlatParam& flat(FlatId id) const { return flats[static_cast<size_t>(id.value)]; }
   const ParamPlacement& param(ParamId id) const { return params[static_cast<size_t>(id.value)]; }
+  // Of a block unit? Flats that belong to no unit are not.
+  bool IsBlock(FlatId id) const {
+    const UnitId unit = flat(id).unit;
+    return unit && unit_roles[static_cast<size_t>(unit.value)] == UnitRole::kBlock;
+  }
   bool operator==(const ShardLayout&) const = default;
 };
 

@@ -60,9 +60,11 @@ void StepBuilder::AddState() {
   state.scalars = add("scalars", DType::kU8, sizeof(StepScalars), BufferClass::kRuntime);
   state.stats = add("stats", DType::kF64, layout.mesh.world() * row.width, BufferClass::kRuntime);
   for (const ProgramBuffer& buffer : program.buffers)
-    if (buffer.role == ProgramRole::kConstant)
-      add("constant/" + buffer.name, buffer.layout.dtype, buffer.layout.numel(),
-          BufferClass::kRuntime);
+    constants.push_back(buffer.role == ProgramRole::kConstant
+                            ? add("constant/" + buffer.name, buffer.layout.dtype,
+                                  buffer.layout.numel(), BufferClass::kRuntime)
+                                  .buffer
+                            : BufferId{});
   if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1) {
     comm_scratch_gather =
         add("comm/gather", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
@@ -71,8 +73,8 @@ void StepBuilder::AddState() {
   }
 }
 
-int StepBuilder::BeginBody(const std::string& name) {
-  plan.bodies.push_back({name, {}, 0});
+int StepBuilder::BeginBody(const std::string& name, Phase phase, Variant variant) {
+  plan.bodies.push_back({name, {}, 0, phase, variant});
   return static_cast<int>(plan.bodies.size()) - 1;
 }
 
@@ -116,14 +118,15 @@ void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
       op);
 }
 
-void StepBuilder::Emit(KernelOp op, StreamId stream, std::string label, UnitId unit) {
+void StepBuilder::Emit(KernelOp op, StreamId stream, std::string label, UnitId unit,
+                       bool recomputed) {
   if (options.overlap_weight_gradients)
     stream = WritesGradientOfWeight(op) ? StreamId::kReduce : stream;
   else if (layout.mesh.world() ==
            1)  // with nothing to hide, forks and joins cost more than they hide
     stream = StreamId::kCompute;
   AttachScratch(op, stream);
-  plan.bodies.back().ops.push_back({std::move(op), stream, std::move(label), unit});
+  plan.bodies.back().ops.push_back({std::move(op), stream, std::move(label), unit, recomputed});
 }
 
 }  // namespace millrace

@@ -37,8 +37,9 @@ struct StepBuilder {
   // Appends to the body being built. Attaches scratch of the size the backend asks for. With
   // overlap_weight_gradients the stream of such a gradient is reduce; without, in a world of one
   // rank, every op's is compute.
-  void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit);
-  int BeginBody(const std::string& name);  // index of the new body
+  void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit, bool recomputed = false);
+  // Index of the new body.
+  int BeginBody(const std::string& name, Phase phase, Variant variant = Variant::kOnly);
   int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }
 
   int shard_world() const { return layout.mesh.shard; }
@@ -53,6 +54,7 @@ struct StepBuilder {
   std::map<std::pair<int64_t, StreamId>, BufferId> workspaces;  // by bytes, one per stream
   // By BufferId: (body, op) where a carried buffer is filled.
   std::vector<std::vector<std::pair<int, int>>> produced;
+  std::vector<BufferId> constants;  // by index into Program::buffers; absent where it is none
   BufferId comm_scratch_gather, comm_scratch_reduce;
 
  private:

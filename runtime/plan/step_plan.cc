@@ -40,6 +40,20 @@ std::string_view Name(BufferClass cls) {
   return "?";
 }
 
+std::string_view Name(Variant variant) {
+  switch (variant) {
+    case Variant::kOnly:
+      return "only";
+    case Variant::kFirst:
+      return "first";
+    case Variant::kMiddle:
+      return "middle";
+    case Variant::kLast:
+      return "last";
+  }
+  return "?";
+}
+
 std::string_view Name(PlanKind kind) {
   switch (kind) {
     case PlanKind::kTrain:

@@ -59,10 +59,21 @@ struct PlanBuffer {
   int64_t OffsetAt(int64_t position) const;
 };
 
+// What a body does. kForward is also the one body of an evaluation or generation plan.
+enum class Phase { kForward, kBackward, kUpdate, kPrologue };
+
+// Which microbatches of a step a body of the forward or backward runs for. kOnly is first and last.
+enum class Variant { kOnly, kFirst, kMiddle, kLast };
+std::string_view Name(Variant variant);
+constexpr bool IsFirst(Variant v) { return v == Variant::kOnly || v == Variant::kFirst; }
+constexpr bool IsLast(Variant v) { return v == Variant::kOnly || v == Variant::kLast; }
+
 struct Body {
-  std::string name;  // "forward.first", "update"
+  std::string name;  // "forward.first", "update"; a label: nothing depends on its text
   std::vector<PlanOp> ops;
   int64_t begin = 0;  // position of ops[0]
+  Phase phase = Phase::kForward;
+  Variant variant = Variant::kOnly;
   int64_t end() const { return begin + static_cast<int64_t>(ops.size()); }
 };
 

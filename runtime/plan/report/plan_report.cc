@@ -102,9 +102,6 @@ void Add(OpEstimate& sum, const OpEstimate& each, int64_t runs) {
   sum.seconds += each.seconds * static_cast<double>(runs);
 }
 
-// By the label that AddGradients gives.
-bool IsRecomputed(const PlanOp& op) { return op.label.find(":again") != std::string::npos; }
-
 void FillOps(const ReportInput& in, PlanReport& r) {
   std::vector<int64_t> runs(in.plan.bodies.size(), 0);
   for (const Entry& entry : in.plan.schedule) ++runs[static_cast<size_t>(entry.body)];
@@ -124,7 +121,7 @@ void FillOps(const ReportInput& in, PlanReport& r) {
         }
         Add(kind.sum, figures.each, runs[b]);
       }
-      if (IsRecomputed(op)) {
+      if (op.recomputed) {
         r.recompute.ops += runs[b];
         r.recompute.seconds +=
             (figures.each.seconds + r.machine.op_gap) * static_cast<double>(runs[b]);

@@ -78,7 +78,7 @@ struct Setup {
     std::vector<UnitRecompute> units(forward.unit_names.size());
     int64_t block = 0;
     for (size_t u = 0; u < units.size(); ++u) {
-      if (!IsBlockUnit(forward.unit_names[u])) continue;
+      if (!forward.IsBlock(u)) continue;
       units[u] = {block < norms, block < activations, block < everything};
       ++block;
     }

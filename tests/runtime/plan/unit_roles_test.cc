@@ -1,0 +1,143 @@
+// What a plan takes from units: their roles and numbers, never the text of their names.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "runtime/plan/checker.h"
+#include "runtime/plan/machine.h"
+#include "runtime/plan/model_flops.h"
+#include "runtime/plan/planner.h"
+#include "runtime/plan/recompute.h"
+#include "runtime/plan/report/plan_report.h"
+
+namespace millrace {
+namespace {
+
+using Names = std::vector<std::string>;  // of the units: first, blocks, last
+
+constexpr int64_t kWidth = 8, kHidden = 32, kVocab = 40;
+
+ParamSpec Matrix(const std::string& name, int64_t rows, int64_t columns) {
+  return {.name = name, .dims = {rows, columns}, .padded_rows = rows};
+}
+
+ParamSpec NormWeight(const std::string& name) {
+  return {.name = name,
+          .dims = {kWidth},
+          .padded_rows = kWidth,
+          .init = InitKind::kOnes,
+          .kind = ParamKind::kNorm};
+}
+
+// x + down(gelu(up(norm(x)))) in each block.
+ModelSpec SpecOf(const Names& names) {
+  ModelSpec spec;
+  spec.family = "stack";
+  spec.vocab = spec.padded_vocab = kVocab;
+  spec.d_model = kWidth;
+  spec.units.push_back({names.front(), {Matrix("table", kVocab, kWidth)}, UnitRole::kEmbedding});
+  for (size_t u = 1; u + 1 < names.size(); ++u)
+    spec.units.push_back(
+        {names[u],
+         {NormWeight(fmt::format("norm{}", u)), Matrix(fmt::format("up{}", u), kHidden, kWidth),
+          Matrix(fmt::format("down{}", u), kWidth, kHidden)},
+         UnitRole::kBlock});
+  spec.units.push_back(
+      {names.back(), {NormWeight("norm"), Matrix("out", kVocab, kWidth)}, UnitRole::kHead});
+  return spec;
+}
+
+SemanticGraph ForwardOf(const Names& names, const PrecisionPolicy& precision) {
+  ForwardBuilder b(SpecOf(names), {.batch = 2, .seq = 6}, precision.compute, precision.norm_params);
+  b.BeginUnit(names.front());
+  ValueId x = b.Embedding("table", "", "in");
+  for (size_t u = 1; u + 1 < names.size(); ++u) {
+    b.BeginUnit(names[u]);
+    const auto of = [&](const char* what) { return fmt::format("{}{}", what, u); };
+    const ValueId normed = b.Norm(x, of("norm"), "", NormKind::kRms, 1e-5f, of("norm"));
+    const ValueId up = b.Linear(normed, of("up"), "", of("up"));
+    const ValueId gelu = b.Activation(up, ActivationKind::kGelu, of("gelu"));
+    x = b.Add(b.Linear(gelu, of("down"), "", of("down")), x, of("add"));
+  }
+  b.BeginUnit(names.back());
+  b.Head(b.Norm(x, "norm", "", NormKind::kRms, 1e-5f, "norm"), "out", HeadMode::kTrainLoss);
+  return std::move(b).Finish();
+}
+
+Program ProgramOf(const Names& names, const PrecisionPolicy& precision, Recompute recompute) {
+  return Lower(AddGradients(ForwardOf(names, precision), recompute), LowerOptions{});
+}
+
+PlanOptions OptionsOf(AllocatorKind allocator, Reshard reshard, int accumulate) {
+  PlanOptions options;
+  options.shape = {.batch = 2, .seq = 6};
+  options.allocator = allocator;
+  options.reshard = reshard;
+  options.accumulate = accumulate;
+  return options;
+}
+
+const Names kUsual = {"embed", "h.0", "h.1", "h.2", "h.3", "h.4", "head"};
+// The first and the last have what blocks are called elsewhere, and one block has "norms".
+const Names kOther = {"h.in", "layer 0", "norms", "backward", "layer 3:again", "update", "h.9"};
+
+TEST_CASE("units of other names have the same slots, lifetimes and addresses", "[plan][planner]") {
+  const AllocatorKind allocator =
+      GENERATE(AllocatorKind::kPacked, AllocatorKind::kColoured, AllocatorKind::kMaxPool,
+               AllocatorKind::kFixed, AllocatorKind::kPersistent, AllocatorKind::kDynamic);
+  const Reshard reshard =
+      GENERATE(Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward, Reshard::kAuto);
+  const int accumulate = GENERATE(1, 3);
+  const PrecisionPolicy precision{DType::kBF16, DType::kF32, DType::kF32, DType::kBF16};
+  CAPTURE(Name(allocator), Name(reshard), accumulate);
+  PlanOptions options = OptionsOf(allocator, reshard, accumulate);
+  const auto plan = [&](const Names& names) {
+    const ShardLayout layout = PlanShards(SpecOf(names), {.replicate = 1, .shard = 3}, precision);
+    const StepPlan plan =
+        PlanStep(layout, ProgramOf(names, precision, Recompute::kBlock), options, PlanKind::kTrain);
+    CheckPlan(plan, layout.mesh, accumulate);
+    return plan;
+  };
+  if (reshard == Reshard::kAuto) {  // some blocks stay gathered, not all
+    options.reshard = Reshard::kAfterForward;
+    const int64_t least = plan(kUsual).arena_bytes;
+    options.reshard = Reshard::kNever;
+    const int64_t most = plan(kUsual).arena_bytes;
+    options.reshard = Reshard::kAuto;
+    options.budget_bytes = std::max(least, (least + most) / 2);
+  }
+  const StepPlan usual = plan(kUsual), other = plan(kOther);
+  REQUIRE(other.arena_bytes == usual.arena_bytes);
+  REQUIRE(other.reshard == usual.reshard);
+  REQUIRE(other.buffers.size() == usual.buffers.size());
+  for (size_t i = 0; i < usual.buffers.size(); ++i) {
+    CAPTURE(usual.buffers[i].name, other.buffers[i].name);
+    CHECK(other.buffers[i].offsets == usual.buffers[i].offsets);
+    CHECK(other.buffers[i].live == usual.buffers[i].live);
+    CHECK(other.buffers[i].group == usual.buffers[i].group);
+  }
+  REQUIRE(other.schedule.size() == usual.schedule.size());
+  for (size_t e = 0; e < usual.schedule.size(); ++e)
+    CHECK(other.schedule[e].edges == usual.schedule[e].edges);
+}
+
+TEST_CASE("units of other names are counted and computed again as blocks", "[plan][recompute]") {
+  CHECK(MatmulParameters(SpecOf(kOther)) == MatmulParameters(SpecOf(kUsual)));
+  const RecomputeCounts counts = GivenRecompute(ForwardOf(kOther, {}), Recompute::kBlock).counts;
+  CHECK(counts == RecomputeCounts{5, 5, 5, 5});
+}
+
+TEST_CASE("what is computed again is counted whatever its label", "[plan][report]") {
+  const ModelSpec spec = SpecOf(kUsual);
+  const ShardLayout layout = PlanShards(spec, {}, {});
+  Program program = ProgramOf(kUsual, {}, Recompute::kNorms);
+  for (std::vector<ProgramOp>* ops : {&program.forward, &program.backward})
+    for (ProgramOp& op : *ops) op.label = "op:again";
+  const PlanOptions options = OptionsOf(AllocatorKind::kPacked, Reshard::kNever, 3);
+  const StepPlan plan = PlanStep(layout, program, options, PlanKind::kTrain);
+  const PlanReport report = MakePlanReport({spec, layout, options, plan, FindMachine("cpu")});
+  CHECK(report.recompute.ops == 3 * 5 * 2);  // a norm and an activation of each block
+}
+
+}  // namespace
+}  // namespace millrace
