@@ -54,7 +54,7 @@ GradPass::GradPass(StepBuilder& builder)
     const BufferScope scope =
         step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
-    const int32_t unit = b_.layout.IsBlock(FlatAt(f)) ? static_cast<int32_t>(f) : -1;
+    const UnitId unit = b_.layout.IsBlock(FlatAt(f)) ? flat.unit : UnitId{};
     const BufferClass cls =
         scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
     const bool travels = b_.layout.mesh.world() > 1;

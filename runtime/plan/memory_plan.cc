@@ -199,7 +199,8 @@ PoolItems Gather(const StepBuilder& b, bool per_stay, auto&& wanted) {
         continue;
       }
     }
-    pool.items.push_back({buffer.name, buffer.bytes, buffer.live, b.how[i].unit, b.how[i].dtype});
+    pool.items.push_back(
+        {buffer.name, buffer.bytes, buffer.live, b.how[i].unit.value, b.how[i].dtype});
     pool.buffers.push_back({i});
   }
   return pool;

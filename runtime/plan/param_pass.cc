@@ -57,7 +57,7 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
     const BufferScope scope = segment.carried      ? BufferScope::kCarried
                               : segment.whole_step ? BufferScope::kStep
                                                    : BufferScope::kMicrobatch;
-    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? segment.flat.value : -1,
+    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? flat.unit : UnitId{},
                    flat.encoding, segment.whole_step};
     const std::string suffix = nth == 0 ? "" : "#" + std::to_string(nth + 1);
     stay.bucket =

@@ -16,7 +16,9 @@ struct BufferPlan {
   PoolTag pool = PoolTag::kNone;
   // Buffers of one group share one address (stays of one bucket); -1: on its own.
   int32_t group = -1;
-  int32_t unit = -1;  // block index for slot pools; -1: takes no slot
+  // For slot pools: the block whose bucket it is, one of several where the block has several flats;
+  // none: takes no slot.
+  UnitId unit;
   DType dtype = DType::kF32;
   bool whole_step = false;  // carried for the whole step (Reshard::kNever)
 };

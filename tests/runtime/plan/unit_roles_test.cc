@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "runtime/plan/checker.h"
 #include "runtime/plan/machine.h"
@@ -137,6 +138,64 @@ TEST_CASE("what is computed again is counted whatever its label", "[plan][report
   const StepPlan plan = PlanStep(layout, program, options, PlanKind::kTrain);
   const PlanReport report = MakePlanReport({spec, layout, options, plan, FindMachine("cpu")});
   CHECK(report.recompute.ops == 3 * 5 * 2);  // a norm and an activation of each block
+}
+
+// The flats of `spec` with two for each block: the norm and `up`, and `down`. A layout that no
+// policy makes yet.
+ShardLayout TwoFlatsPerBlock(const ModelSpec& spec, MeshShape mesh) {
+  ModelSpec cut = spec;
+  cut.units.clear();
+  std::vector<UnitId> unit_of;  // by unit of `cut`
+  for (size_t u = 0; u < spec.units.size(); ++u) {
+    const UnitSpec& unit = spec.units[u];
+    const size_t first = unit.role == UnitRole::kBlock ? 2 : unit.params.size();
+    const auto middle = unit.params.begin() + static_cast<std::ptrdiff_t>(first);
+    cut.units.push_back({unit.name + "/a", {unit.params.begin(), middle}, unit.role});
+    unit_of.push_back({static_cast<int32_t>(u)});
+    if (middle == unit.params.end()) continue;
+    cut.units.push_back({unit.name + "/b", {middle, unit.params.end()}, unit.role});
+    unit_of.push_back({static_cast<int32_t>(u)});
+  }
+  ShardLayout layout = PlanShards(cut, mesh, {});
+  layout.unit_roles = PlanShards(spec, mesh, {}).unit_roles;
+  for (FlatParam& flat : layout.flats) flat.unit = unit_of[static_cast<size_t>(flat.unit.value)];
+  for (ParamPlacement& param : layout.params)
+    param.unit = unit_of[static_cast<size_t>(param.unit.value)];
+  return layout;
+}
+
+// slot j holds the j-th largest bucket of any unit: `slots` copies of the larger flat's bytes, and
+// as many of the smaller one's. Were each flat a unit, two copies of the larger would have to do.
+TEST_CASE("two flat parameters of one unit are two buckets of one unit to max_pool",
+          "[plan][planner]") {
+  const MeshShape mesh{.replicate = 1, .shard = 2};
+  const ShardLayout layout = TwoFlatsPerBlock(SpecOf(kUsual), mesh);
+  REQUIRE(layout.flats.size() == 2 + 2 * 5);
+  PlanOptions options = OptionsOf(AllocatorKind::kMaxPool, Reshard::kAfterForward, 2);
+  options.grad_sync = GradSync::kEvery;
+  options.slots = 2;
+  const StepPlan plan =
+      PlanStep(layout, ProgramOf(kUsual, {}, Recompute::kNone), options, PlanKind::kTrain);
+  CheckPlan(plan, mesh, options.accumulate);
+  for (const char* pool : {"bucket", "grad"}) {
+    std::set<int64_t> of[2];  // addresses of the larger flats' buckets, and of the smaller ones'
+    int64_t bytes[2] = {};
+    for (const PlanBuffer& buffer : plan.buffers)
+      for (size_t u = 1; u <= 5; ++u)
+        for (const int which : {0, 1}) {
+          const std::string name = fmt::format("{}/h.{}/{}", pool, u - 1, which == 0 ? "a" : "b");
+          if (buffer.name.substr(0, name.size()) != name) continue;
+          of[which].insert(buffer.offsets.front());
+          bytes[which] = buffer.bytes;
+        }
+    CAPTURE(pool);
+    REQUIRE(bytes[0] > bytes[1]);
+    for (const int which : {0, 1}) {
+      REQUIRE(of[which].size() == 2);
+      CHECK(*of[which].rbegin() - *of[which].begin() == bytes[which]);
+    }
+    CHECK(*of[1].begin() - *of[0].begin() == 2 * bytes[0]);
+  }
 }
 
 }  // namespace
