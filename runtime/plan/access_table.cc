@@ -3,10 +3,20 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace millrace {
 namespace {
+
+// The live range that holds the position; end: none. They are ascending and disjoint.
+std::vector<Interval>::const_iterator LiveRangeAt(const PlanBuffer& buffer, int64_t position) {
+  const auto after =
+      std::upper_bound(buffer.live.begin(), buffer.live.end(), position,
+                       [](int64_t at, const Interval& live) { return at < live.begin; });
+  if (after == buffer.live.begin() || std::prev(after)->end <= position) return buffer.live.end();
+  return std::prev(after);
+}
 
 struct RawAccess {
   CellAccess access;
@@ -86,11 +96,8 @@ class OpScan {
                           buffer.name, buffer.bytes, rank_));
       return;
     }
-    size_t interval = 0;
-    while (interval < buffer.live.size() &&
-           !(buffer.live[interval].begin <= position_ && position_ < buffer.live[interval].end))
-      ++interval;
-    if (interval == buffer.live.size()) {
+    const auto holds = LiveRangeAt(buffer, position_);
+    if (holds == buffer.live.end()) {
       Problem(
           ViolationKind::kLifetime, operand,
           fmt::format("touches {} at position {}, where it is not live", buffer.name, position_));
@@ -98,6 +105,7 @@ class OpScan {
     }
     if (buffer.offsets.size() != 1 && buffer.offsets.size() != buffer.live.size())
       return;  // reported with the buffer
+    const auto interval = static_cast<size_t>(holds - buffer.live.begin());
     const int64_t base =
         buffer.offsets.size() == 1 ? buffer.offsets.front() : buffer.offsets[interval];
     found_.push_back({{id.value, static_cast<int32_t>(interval), 0, 0, effect, operand},
@@ -242,9 +250,9 @@ bool StayTracker::LiveThroughEnd(int32_t buffer, const Last& last) const {
 bool StayTracker::LiveAllThrough(int32_t buffer, int body_index) const {
   const Body& body = plan_->bodies[static_cast<size_t>(body_index)];
   if (body.ops.empty()) return true;
-  for (const Interval& live : plan_->buffers[static_cast<size_t>(buffer)].live)
-    if (live.begin <= body.begin && body.end() <= live.end) return true;
-  return false;
+  const PlanBuffer& of = plan_->buffers[static_cast<size_t>(buffer)];
+  const auto live = LiveRangeAt(of, body.begin);
+  return live != of.live.end() && body.end() <= live->end;
 }
 
 bool StayTracker::Continues(int32_t buffer) const {

@@ -187,18 +187,19 @@ class Structure {
               if constexpr (requires { typed.purpose; }) {
                 const auto [it, fresh] =
                     streams.try_emplace({typed.group, typed.purpose}, op.stream);
-                const std::string where =
-                    DescribeAt(plan_, static_cast<int>(b), static_cast<int>(o));
+                const auto where = [&] {
+                  return DescribeAt(plan_, static_cast<int>(b), static_cast<int>(o));
+                };
                 if (it->second != op.stream)
                   Report(ViolationKind::kCollective,
-                         fmt::format("{}: its communicator is also used from the {} stream", where,
-                                     Name(it->second)));
+                         fmt::format("{}: its communicator is also used from the {} stream",
+                                     where(), Name(it->second)));
                 if constexpr (requires { typed.full; })
                   if (typed.shard ? typed.full.layout.numel() !=
                                         SizeOf(typed.group) * typed.shard.layout.numel()
                                   : typed.full.layout.numel() % SizeOf(typed.group) != 0)
                     Report(ViolationKind::kCollective,
-                           fmt::format("{}: full {} against shard {} over {} ranks", where,
+                           fmt::format("{}: full {} against shard {} over {} ranks", where(),
                                        typed.full.layout.numel(), typed.shard.layout.numel(),
                                        SizeOf(typed.group)));
               }

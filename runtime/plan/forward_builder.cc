@@ -127,11 +127,14 @@ ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType co
 
 void ForwardBuilder::BeginUnit(const std::string& unit_name) {
   State& s = *state_;
-  for (size_t i = 0; i < s.graph.unit_names.size(); ++i)
-    if (s.graph.unit_names[i] == unit_name) {
-      s.unit = UnitId{static_cast<int32_t>(i)};
-      return;
-    }
+  const size_t count = s.graph.unit_names.size();
+  const size_t next = static_cast<size_t>(s.unit.value + 1);  // models go through units in order
+  for (size_t k = 0; k < count; ++k) {
+    const size_t i = (next + k) % count;
+    if (s.graph.unit_names[i] != unit_name) continue;
+    s.unit = UnitId{static_cast<int32_t>(i)};
+    return;
+  }
   MR_CHECK(false, "model {} has no unit '{}'", s.spec.family, unit_name);
 }
 

@@ -1,6 +1,8 @@
 #include "runtime/plan/gather_schedule.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "runtime/base/error.h"
 
@@ -46,6 +48,34 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses,
   return segments;
 }
 
+// Where the segments added so far end: from which position on a flat's stay is over, and a slot is
+// free.
+class Ends {
+ public:
+  explicit Ends(int slots) : slots_(static_cast<size_t>(slots)) {}
+
+  void Add(const GatherSegment& segment) {
+    const auto [it, fresh] = last_of_flat_.try_emplace(segment.flat, segment.last);
+    if (!fresh) it->second = std::max(it->second, segment.last);
+    if (!segment.slot) return;
+    latest_.insert(segment.last);
+    if (latest_.size() > slots_) latest_.erase(latest_.begin());
+  }
+
+  // The first position at which the flat's stays have ended and fewer than all slots are taken.
+  int FreeFor(const GatherSegment& segment) const {
+    const auto it = last_of_flat_.find(segment.flat);
+    const int stay = it == last_of_flat_.end() ? 0 : it->second + 1;
+    const bool full = segment.slot && latest_.size() == slots_;
+    return std::max(stay, full ? *latest_.begin() + 1 : 0);
+  }
+
+ private:
+  const size_t slots_;
+  std::map<FlatId, int> last_of_flat_;
+  std::multiset<int> latest_;  // of the slot segments, the `slots` last ends
+};
+
 }  // namespace
 
 std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses,
@@ -56,41 +86,24 @@ std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses,
   const int count = static_cast<int>(segments.size());
   const int prefetch = std::min(options.prefetch, count);
 
-  // Earliest position >= wanted at which the flat's previous stay has ended and a slot is free.
-  const auto earliest = [&](const GatherSegment& segment, int wanted, auto live_before) {
-    for (int position = wanted; position < options.ops; ++position) {
-      int live = 0;
-      bool same_flat_live = false;
-      for (const GatherSegment& other : segments) {
-        if (!live_before(other, position)) continue;
-        live += other.slot;
-        same_flat_live |= other.flat == segment.flat;
-      }
-      if (!same_flat_live && (!segment.slot || live < options.slots)) return position;
-    }
-    return options.ops;
-  };
-
+  Ends ends(options.slots);  // of the segments before the present one
   for (int k = 0; k < count; ++k) {
     GatherSegment& segment = segments[static_cast<size_t>(k)];
     if (k < prefetch) {
       segment.carried = options.carry;
       segment.issue = 0;
-      continue;
+    } else {
+      // Earlier segments were issued no later than this one.
+      const int wanted = segments[static_cast<size_t>(k - prefetch)].first;
+      segment.issue =
+          std::min({std::max(wanted, ends.FreeFor(segment)), segment.first, options.ops});
     }
-    const int wanted = segments[static_cast<size_t>(k - prefetch)].first;
-    segment.issue = earliest(segment, wanted, [&](const GatherSegment& other, int position) {
-      return &other < &segment &&
-             other.last >= position;  // earlier segments were issued no later than this one
-    });
-    segment.issue = std::min(segment.issue, segment.first);
+    ends.Add(segment);
   }
   for (int k = 0; k < prefetch && options.carry; ++k) {
     GatherSegment& segment = segments[static_cast<size_t>(k)];
     const int wanted = segments[static_cast<size_t>(count - prefetch + k)].first;
-    segment.carry_issue = earliest(segment, wanted, [&](const GatherSegment& other, int position) {
-      return other.last >= position;
-    });
+    segment.carry_issue = std::min(std::max(wanted, ends.FreeFor(segment)), options.ops);
   }
   return segments;
 }

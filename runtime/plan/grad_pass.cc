@@ -2,10 +2,22 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include "runtime/base/error.h"
 
 namespace millrace {
+namespace {
+
+// The part of a list, ascending by position, that is due at `position`.
+std::span<const std::pair<int, size_t>> DueAt(const std::vector<std::pair<int, size_t>>& list,
+                                              int position) {
+  const auto begin = std::lower_bound(list.begin(), list.end(), std::pair{position, size_t{0}});
+  const auto end = std::lower_bound(begin, list.end(), std::pair{position + 1, size_t{0}});
+  return {begin, end};
+}
+
+}  // namespace
 
 GradPass::GradPass(StepBuilder& builder)
     : b_(builder), flats_(b_.layout.flats.size()), params_(b_.layout.params.size()) {
@@ -29,6 +41,9 @@ GradPass::GradPass(StepBuilder& builder)
   scan(b_.program.forward);
   scan(b_.program.backward);
   ops_ = position;
+  for (size_t p = 0; p < params_.size(); ++p)
+    for (const int at : params_[p].contributions) contributions_at_.emplace_back(at, p);
+  std::sort(contributions_at_.begin(), contributions_at_.end());
 
   const PrecisionPolicy& precision = b_.layout.precision;
   const bool sharded = b_.shard_world() > 1;
@@ -39,6 +54,8 @@ GradPass::GradPass(StepBuilder& builder)
     FlatState& state = flats_[f];
     const FlatParam& flat = b_.layout.flats[f];
     if (state.first < 0) state.first = state.last = position - 1;
+    first_at_.emplace_back(state.first, f);
+    last_at_.emplace_back(state.last, f);
     auto zero = std::make_shared<std::vector<Range>>(flat.gaps);
     for (ParamId param : flat.params) {
       const ParamPlacement& placement = b_.layout.param(param);
@@ -86,6 +103,8 @@ GradPass::GradPass(StepBuilder& builder)
                                BufferClass::kGradients, BufferScope::kStep),
                   final_dtype, flat.shard_numel));
   }
+  std::sort(first_at_.begin(), first_at_.end());
+  std::sort(last_at_.begin(), last_at_.end());
   if (direct()) return;
   for (size_t p = 0; p < params_.size(); ++p) {
     if (!params_[p].used()) continue;
@@ -194,8 +213,7 @@ void GradPass::ConcatAll(FlatId flat, bool fresh) {
 
 void GradPass::EmitBefore(int position, Variant variant) {
   if (!direct() || !(sync_every() || IsFirst(variant))) return;
-  for (size_t f = 0; f < flats_.size(); ++f)
-    if (flats_[f].first == position) Zero(FlatAt(f));
+  for (const auto& [at, f] : DueAt(first_at_, position)) Zero(FlatAt(f));
 }
 
 void GradPass::EmitAfter(int position, Variant variant) {
@@ -203,17 +221,14 @@ void GradPass::EmitAfter(int position, Variant variant) {
   if (one_contribution_per_part()) {
     // All but a parameter's last contribution make room for the next; the last waits for the
     // flat's.
-    for (size_t p = 0; p < params_.size(); ++p) {
+    for (const auto& [due, p] : DueAt(contributions_at_, position)) {
       const std::vector<int>& at = params_[p].contributions;
-      if (at.empty() || position == at.back() ||
-          !std::binary_search(at.begin(), at.end(), position))
-        continue;
+      if (position == at.back()) continue;
       Concat(ParamId{static_cast<int32_t>(p)},
              fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
     }
   }
-  for (size_t f = 0; f < flats_.size(); ++f) {
-    if (flats_[f].last != position) continue;
+  for (const auto& [due, f] : DueAt(last_at_, position)) {
     const FlatId flat = FlatAt(f);
     const bool reduces = sync_every() || IsLast(variant);
     if (b_.options.grad_concat == GradConcat::kEvery) ConcatAll(flat, fresh);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/step_builder.h"
@@ -79,6 +80,8 @@ class GradPass {
   int ops_ = 0;  // of a microbatch
   std::vector<FlatState> flats_;
   std::vector<ParamState> params_;
+  // (position, index into flats_ or params_), ascending: what is due there.
+  std::vector<std::pair<int, size_t>> first_at_, last_at_, contributions_at_;
   std::vector<View> final_;
 };
 

@@ -25,7 +25,8 @@ class Differentiator {
   const Value& value(ValueId id) const { return graph_.value(id); }
   ValueId GradientOf(ValueId id) const { return At(gradients_, id); }
   bool Differentiable(ValueId id) const { return id && At(differentiable_, id); }
-  ValueId ParamGrad(ValueId param) { return param ? ParamGradOf(graph_, param) : ValueId{}; }
+  // The one gradient value of the parameter that `param` holds; created at the first call.
+  ValueId ParamGrad(ValueId param);
   // A gradient of `of`, to be written by the node that is emitted next.
   ValueId NewGradient(ValueId of);
   // Adds `contribution` to the gradient of `of`.
@@ -42,6 +43,7 @@ class Differentiator {
     return static_cast<size_t>(id.value) < table.size() ? table[static_cast<size_t>(id.value)]
                                                         : absent;
   }
+  ValueId& ParamGradSlot(ParamId param);
   bool IsRecomputed(const Node& node) const;
   ValueId ForUseIn(UnitId unit, ValueId id);
   void FindDifferentiable();
@@ -54,6 +56,7 @@ class Differentiator {
   std::vector<ValueId> gradients_;        // by forward value: its gradient as summed so far
   std::vector<int> contributions_;        // by forward value
   std::vector<ValueId> recomputed_;       // by forward value: its recomputed twin
+  std::vector<ValueId> param_grads_;      // by ParamId: its gradient, once there is one
 };
 
 Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute)
@@ -70,7 +73,23 @@ Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecomp
   for (const Node& node : graph_.forward)
     for (const ValueId output : node.outputs)
       if (output) producers_[static_cast<size_t>(output.value)] = &node;
+  for (size_t i = 0; i < forward_values_; ++i)
+    if (graph_.values[i].role == ValueRole::kParamGrad)  // the head's
+      ParamGradSlot(graph_.values[i].param) = ValueId{static_cast<int32_t>(i)};
   FindDifferentiable();
+}
+
+ValueId& Differentiator::ParamGradSlot(ParamId param) {
+  const auto index = static_cast<size_t>(param.value);
+  if (index >= param_grads_.size()) param_grads_.resize(index + 1);
+  return param_grads_[index];
+}
+
+ValueId Differentiator::ParamGrad(ValueId param) {
+  if (!param) return {};
+  ValueId& grad = ParamGradSlot(value(param).param);
+  if (!grad) grad = AddParamGrad(graph_, param);
+  return grad;
 }
 
 void Differentiator::FindDifferentiable() {

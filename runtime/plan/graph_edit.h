@@ -12,8 +12,10 @@ inline ValueId AddValue(SemanticGraph& graph, Value value) {
   return ValueId{static_cast<int32_t>(graph.values.size()) - 1};
 }
 
-// The one gradient value of the parameter that `param` holds; created at the first call. f32, the
-// parameter's stored shape.
+// The one gradient value of the parameter that `param` holds: f32, the parameter's stored shape.
+// ParamGradOf looks through all values and adds it if it is not there. AddParamGrad just adds it:
+// for who knows which parameters have one.
 ValueId ParamGradOf(SemanticGraph& graph, ValueId param);
+ValueId AddParamGrad(SemanticGraph& graph, ValueId param);
 
 }  // namespace millrace

@@ -96,6 +96,7 @@ void Normalise(std::vector<Interval>* live) {
 constexpr int64_t kOpsBeside = 12;
 
 void HoldOperandsBeside(StepPlan& plan) {
+  std::vector<bool> held(plan.buffers.size());
   for (const Body& body : plan.bodies) {
     int64_t position = body.begin;
     for (const PlanOp& op : body.ops) {
@@ -105,15 +106,14 @@ void HoldOperandsBeside(StepPlan& plan) {
           // A bucket has its copies, and its own rule.
           if (buffer.cls != BufferClass::kActivations && buffer.cls != BufferClass::kWorkspaces)
             return;
-          std::vector<Interval>& live = buffer.live;
-          for (Interval& i : live)
-            if (i.begin <= position && position < i.end)
-              i.end = std::max(i.end, std::min(position + kOpsBeside, body.end()));
-          Normalise(&live);
+          buffer.live.push_back({position, std::min(position + kOpsBeside, body.end())});
+          held[static_cast<size_t>(view.buffer.value)] = true;
         });
       ++position;
     }
   }
+  for (size_t i = 0; i < held.size(); ++i)
+    if (held[i]) Normalise(&plan.buffers[i].live);
 }
 
 void ComputeLifetimes(StepBuilder& b) {

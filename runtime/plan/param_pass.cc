@@ -49,11 +49,12 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
   options.forward_ops = static_cast<int>(b_.program.forward.size());
   options.ops = options.forward_ops + static_cast<int>(b_.program.backward.size());
   options.carry = carry;
-  std::vector<int> stay_count(b_.layout.flats.size());
+  stays_of_flat_.resize(b_.layout.flats.size());
   for (const GatherSegment& segment : PlanGathers(uses, options)) {
     const FlatParam& flat = b_.layout.flat(segment.flat);
     Stay stay{segment, {}, {}, flat.name};
-    const int nth = stay_count[static_cast<size_t>(segment.flat.value)]++;
+    std::vector<size_t>& of_flat = stays_of_flat_[static_cast<size_t>(segment.flat.value)];
+    const size_t nth = of_flat.size();
     const BufferScope scope = segment.carried      ? BufferScope::kCarried
                               : segment.whole_step ? BufferScope::kStep
                                                    : BufferScope::kMicrobatch;
@@ -72,8 +73,11 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
           b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32),
                        BufferClass::kSlots, BufferScope::kMicrobatch, how);
     }
+    issues_.emplace_back(segment.carried ? segment.carry_issue : segment.issue, stays_.size());
+    of_flat.push_back(stays_.size());
     stays_.push_back(std::move(stay));
   }
+  std::sort(issues_.begin(), issues_.end());
 }
 
 bool ParamPass::Resident(FlatId flat) const {
@@ -95,10 +99,9 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
     resolved.buffer = home[static_cast<size_t>(placement.flat.value)].buffer;
     return resolved;
   }
-  for (const Stay& stay : stays_) {
-    if (stay.segment.flat != placement.flat || position < stay.segment.first ||
-        position > stay.segment.last)
-      continue;
+  for (const size_t s : StaysOf(placement.flat)) {
+    const Stay& stay = stays_[s];
+    if (position < stay.segment.first || position > stay.segment.last) continue;
     resolved.buffer = stay.bucket;
     return resolved;
   }
@@ -154,24 +157,27 @@ void ParamPass::EmitGather(Stay& stay) {
 }
 
 void ParamPass::EmitGathersAt(int position, bool first, bool more) {
-  for (Stay& stay : stays_) {
+  for (auto issue =
+           std::lower_bound(issues_.begin(), issues_.end(), std::pair{position, size_t{0}});
+       issue != issues_.end() && issue->first == position; ++issue) {
+    Stay& stay = stays_[issue->second];
     const GatherSegment& segment = stay.segment;
-    if (!segment.carried && segment.issue == position && (first || !segment.whole_step))
-      EmitGather(stay);
-    if (segment.carried && more && !segment.whole_step && segment.carry_issue == position)
+    if (segment.carried ? more && !segment.whole_step : first || !segment.whole_step)
       EmitGather(stay);
   }
 }
 
 void ParamPass::EmitCarriedGathers(FlatId flat) {
-  for (Stay& stay : stays_)
-    if (stay.segment.carried && stay.segment.flat == flat) EmitGather(stay);
+  for (const size_t s : StaysOf(flat))
+    if (stays_[s].segment.carried) EmitGather(stays_[s]);
 }
 
 std::vector<FlatId> ParamPass::order() const {
   std::vector<FlatId> flats;
+  std::vector<bool> added(b_.layout.flats.size());
   const auto add = [&](FlatId flat) {
-    if (std::find(flats.begin(), flats.end(), flat) == flats.end()) flats.push_back(flat);
+    if (!added[static_cast<size_t>(flat.value)]) flats.push_back(flat);
+    added[static_cast<size_t>(flat.value)] = true;
   };
   for (const Stay& stay : stays_) add(stay.segment.flat);
   for (size_t f = 0; f < b_.layout.flats.size(); ++f) add(FlatAt(f));

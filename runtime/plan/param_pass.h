@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/gather_schedule.h"
@@ -39,10 +40,16 @@ class ParamPass {
   };
 
   bool Resident(FlatId flat) const;  // read from persistent memory, nothing to gather
+  const std::vector<size_t>& StaysOf(FlatId flat) const {
+    return stays_of_flat_[static_cast<size_t>(flat.value)];
+  }
   void EmitGather(Stay& stay);
 
   StepBuilder& b_;
   std::vector<Stay> stays_;
+  std::vector<std::vector<size_t>> stays_of_flat_;  // by FlatId: into stays_, in order
+  // (position before which it is gathered, into stays_), ascending.
+  std::vector<std::pair<int, size_t>> issues_;
 };
 
 }  // namespace millrace

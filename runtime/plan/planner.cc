@@ -250,7 +250,7 @@ class Planner {
   StepBuilder b_;
   ParamPass params_;
   GradPass grads_;
-  std::vector<BufferId> act_;
+  std::vector<BufferId> act_;  // by program buffer: activations and constants, once used
 };
 
 // Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow

@@ -50,10 +50,15 @@ std::string_view Name(NodeKind kind) {
 }
 
 ValueId ParamGradOf(SemanticGraph& graph, ValueId param) {
-  const Value& of = graph.value(param);
+  const ParamId of = graph.value(param).param;
   for (size_t i = 0; i < graph.values.size(); ++i)
-    if (graph.values[i].role == ValueRole::kParamGrad && graph.values[i].param == of.param)
+    if (graph.values[i].role == ValueRole::kParamGrad && graph.values[i].param == of)
       return ValueId{static_cast<int32_t>(i)};
+  return AddParamGrad(graph, param);
+}
+
+ValueId AddParamGrad(SemanticGraph& graph, ValueId param) {
+  const Value& of = graph.value(param);
   return AddValue(graph, Value{.name = fmt::format("d({})", of.name),
                                .role = ValueRole::kParamGrad,
                                .dtype = DType::kF32,

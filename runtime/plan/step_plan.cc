@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "runtime/base/error.h"
@@ -150,8 +151,11 @@ std::string Attributes(const KernelOp& op) {
 int64_t PlanBuffer::OffsetAt(int64_t position) const {
   MR_CHECK(!offsets.empty(), "{} has no address", name);
   if (offsets.size() == 1) return offsets.front();
-  for (size_t i = 0; i < live.size(); ++i)
-    if (live[i].begin <= position && position < live[i].end) return offsets[i];
+  const auto after =
+      std::upper_bound(live.begin(), live.end(), position,
+                       [](int64_t at, const Interval& range) { return at < range.begin; });
+  if (after != live.begin() && position < std::prev(after)->end)
+    return offsets[static_cast<size_t>(after - live.begin()) - 1];
   MR_CHECK(false, "{} is used at position {}, where it is not live", name, position);
   return 0;
 }

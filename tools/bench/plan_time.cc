@@ -132,8 +132,8 @@ void PrintRow(const Case& c, int repeat) {
     LowerOptions lower;
     lower.backend = Backend::kCuda;
     const Program program = Timed(t.lower, [&] { return Lower(graph, lower); });
-    StepPlan plan = Timed(
-        t.plan, [&] { return PlanStep(layout, program, OptionsOf(c), PlanKind::kTrain); });
+    StepPlan plan =
+        Timed(t.plan, [&] { return PlanStep(layout, program, OptionsOf(c), PlanKind::kTrain); });
     Timed(t.proof, [&] {
       CheckPlan(plan, mesh, c.accumulate);
       return 0;
@@ -150,11 +150,11 @@ void PrintRow(const Case& c, int repeat) {
     for (const Body& body : plan.bodies) ops += body.ops.size();
     if (r == 0 || t.total() < best.total()) best = t;
   }
-  std::printf("%6lld %10d %8zu %7.1f %7.1f %9.1f %7.1f %8.1f %8.1f %7.1f %8.1f %9.1f %12lld %8.4f\n",
-              static_cast<long long>(c.layers), c.accumulate, ops, best.layout, best.graph,
-              best.gradients, best.lower, best.plan, best.pool, best.edges, best.proof,
-              best.total(), static_cast<long long>(above),
-              100 * static_cast<double>(above) / static_cast<double>(arena));
+  std::printf(
+      "%6lld %10d %8zu %7.1f %7.1f %9.1f %7.1f %8.1f %8.1f %7.1f %8.1f %9.1f %12lld %8.4f\n",
+      static_cast<long long>(c.layers), c.accumulate, ops, best.layout, best.graph, best.gradients,
+      best.lower, best.plan, best.pool, best.edges, best.proof, best.total(),
+      static_cast<long long>(above), 100 * static_cast<double>(above) / static_cast<double>(arena));
   std::fflush(stdout);
 }
 

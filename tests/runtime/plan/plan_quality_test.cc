@@ -75,14 +75,14 @@ PlanOptions RandomOptions(std::mt19937& random) {
   o.downcast = OneOf(random, {Downcast::kAfterGather, Downcast::kPerGather, Downcast::kInGather,
                               Downcast::kAfterUpdate});
   o.grad_sync = OneOf(random, {GradSync::kEvery, GradSync::kLast});
-  o.grad_concat = OneOf(random, {GradConcat::kEvery, GradConcat::kLast, GradConcat::kDirect,
-                                 GradConcat::kDirect});
+  o.grad_concat = OneOf(
+      random, {GradConcat::kEvery, GradConcat::kLast, GradConcat::kDirect, GradConcat::kDirect});
   if (o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast)
     o.grad_concat = GradConcat::kDirect;  // not possible with several microbatches
-  o.allocator = OneOf(random, {AllocatorKind::kPacked, AllocatorKind::kPacked,
-                               AllocatorKind::kPacked, AllocatorKind::kPacked,
-                               AllocatorKind::kColoured, AllocatorKind::kPersistent,
-                               AllocatorKind::kDynamic});
+  o.allocator =
+      OneOf(random, {AllocatorKind::kPacked, AllocatorKind::kPacked, AllocatorKind::kPacked,
+                     AllocatorKind::kPacked, AllocatorKind::kColoured, AllocatorKind::kPersistent,
+                     AllocatorKind::kDynamic});
   o.prefetch = static_cast<int>(Below(random, 4));
   o.slots = o.prefetch + 1 + static_cast<int>(Below(random, 3));
   o.reduce_depth = static_cast<int>(1 + Below(random, 3));
@@ -99,8 +99,8 @@ PlanCase RandomCase(std::mt19937& random) {
                  OneOf(random, {DType::kF32, DType::kBF16}),
                  OneOf(random, {DType::kF32, DType::kF32, DType::kBF16}),
                  OneOf(random, {DType::kF32, DType::kBF16})};
-  c.recompute = OneOf(random, {Recompute::kNone, Recompute::kNone, Recompute::kNorms,
-                               Recompute::kBlock});
+  c.recompute =
+      OneOf(random, {Recompute::kNone, Recompute::kNone, Recompute::kNorms, Recompute::kBlock});
   c.options = RandomOptions(random);
   return c;
 }
