@@ -264,6 +264,16 @@ bool StayTracker::Continues(int32_t buffer) const {
   return true;
 }
 
+bool StayTracker::IsShifted(const StayTracker& before, int32_t stay, int32_t entry) const {
+  const int32_t stays = count() - before.count(), entries = entered() - before.entered();
+  return std::equal(before.last_.begin(), before.last_.end(), last_.begin(),
+                    [&](Last was, const Last& is) {
+                      if (was.stay >= stay) was.stay += stays;
+                      if (was.entry >= entry) was.entry += entries;
+                      return was == is;
+                    });
+}
+
 int32_t StayTracker::StayOf(const CellAccess& access) {
   const PlanBuffer& buffer = plan_->buffers[static_cast<size_t>(access.buffer)];
   if (buffer.scope == BufferScope::kPersistent) return access.buffer;

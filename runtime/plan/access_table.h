@@ -74,10 +74,17 @@ class StayTracker {
   // Does the buffer's latest stay outlast the body entered last?
   bool Continues(int32_t buffer) const;
   int32_t count() const { return next_; }
+  int32_t entered() const { return static_cast<int32_t>(entered_.size()); }
+
+  // Is this tracker what `before` was, with stays from `stay` on moved on by as many as have been
+  // numbered since, and entries from `entry` on by as many as have been entered? Then the same
+  // bodies number their stays alike again.
+  bool IsShifted(const StayTracker& before, int32_t stay, int32_t entry) const;
 
  private:
   struct Last {
     int32_t entry = -1, interval = -1, stay = -1;
+    bool operator==(const Last&) const = default;
   };
   bool LiveThroughEnd(int32_t buffer, const Last& last) const;
   bool LiveAllThrough(int32_t buffer, int body) const;

@@ -4,11 +4,15 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/plan/access_table.h"
+#include "runtime/plan/checker_repetition.h"
 #include "runtime/plan/checker_structure.h"
 #include "runtime/plan/happens_before.h"
 
@@ -45,9 +49,22 @@ class Walk {
 
   void Run(const std::vector<Entry>& schedule, const char* phase) {
     order_.Join();
-    std::vector<int32_t> first_of_entry;
-    for (const Entry& entry : schedule) {
-      first_of_entry.push_back(static_cast<int32_t>(instances_.size()));
+    const ProvenRepetition repeated = FindRepetition(schedule);
+    std::optional<State> before;  // at the end of the period before the present one
+    std::vector<int32_t> first_of_entry(schedule.size());
+    for (size_t e = 0; e < schedule.size(); ++e) {
+      if (e == repeated.begin) begin_ = {order_.count(), stays_.count(), stays_.entered()};
+      if (repeated.EndsPeriod(e)) {
+        if (before && IsShifted(*before)) {
+          Skip(repeated, e, *before, &first_of_entry);
+          e = repeated.end;
+          if (e == schedule.size()) return;
+        } else {
+          before = {order_.count(), stays_, cells_, root_, derived_, version_};
+        }
+      }
+      const Entry& entry = schedule[e];
+      first_of_entry[e] = static_cast<int32_t>(instances_.size());
       stays_.Enter(entry.body);
       const Body& body = plan_.bodies[static_cast<size_t>(entry.body)];
       auto edge = entry.edges.begin();
@@ -92,6 +109,48 @@ class Walk {
   }
 
  private:
+  // What is known between two entries, besides the clocks in `order_`.
+  struct State {
+    int32_t ops;  // walked until then
+    StayTracker stays;
+    std::vector<CellState> cells;
+    std::vector<int32_t> root;
+    std::vector<int64_t> derived, version;
+  };
+
+  // Is the state what `before` was, with every op, stay and entry since the repetition began moved
+  // on by one period? What holds for a period then holds for the next: all that Step compares is
+  // which op comes first, whether two stays are one, and which weights are the latest.
+  bool IsShifted(const State& before) const {
+    const int32_t ops = order_.count() - before.ops, stays = stays_.count() - before.stays.count();
+    const auto op = [&](int32_t was, int32_t is) {
+      // An op of an earlier period that is still remembered: its clock was not compared.
+      if (is >= begin_.op && is < before.ops) return false;
+      return (was < begin_.op ? was : was + ops) == is;
+    };
+    const auto cell = [&](const CellState& was, const CellState& is) {
+      return op(was.writer, is.writer) && was.defined == is.defined &&
+             (was.stay < begin_.stay ? was.stay : was.stay + stays) == is.stay &&
+             std::equal(std::begin(was.readers), std::end(was.readers), std::begin(is.readers), op);
+    };
+    return root_ == before.root && derived_ == before.derived && version_ == before.version &&
+           order_.Repeats(begin_.op, before.ops) &&
+           stays_.IsShifted(before.stays, begin_.stay, begin_.entry) &&
+           std::equal(cells_.begin(), cells_.end(), before.cells.begin(),
+                      [&](const CellState& is, const CellState& was) { return cell(was, is); });
+  }
+
+  // Entries [next, repeated.end) are not walked. The period walked last, which began at
+  // `before.ops`, stands for the repetition's last from here on.
+  void Skip(const ProvenRepetition& repeated, size_t next, const State& before,
+            std::vector<int32_t>* first_of_entry) {
+    for (size_t k = 1; k <= repeated.period; ++k)
+      (*first_of_entry)[repeated.end - k] = (*first_of_entry)[next - k];
+    const auto periods = static_cast<int32_t>((repeated.end - next) / repeated.period);
+    for (size_t i = static_cast<size_t>(before.ops); i < instances_.size(); ++i)
+      instances_[i].microbatch += periods;
+  }
+
   void Report(ViolationKind kind, std::string message) {
     if (found_->size() < limit_) found_->push_back({kind, std::move(message)});
   }
@@ -161,6 +220,12 @@ class Walk {
         Race(self, access, cell.writer, "writes", c);
         return;
       }
+      if (cell.writer >= 0 && IsOfAnotherMicrobatch(access.buffer, cell.writer)) {
+        Report(ViolationKind::kMicrobatch,
+               fmt::format("{}: {} reads {}, which {} wrote for another microbatch", At(self),
+                           access.operand, NameOf(access.buffer), At(cell.writer)));
+        return;
+      }
       cell.readers[stream] = self;
     }
     const auto b = static_cast<size_t>(access.buffer);
@@ -169,6 +234,11 @@ class Walk {
       Report(ViolationKind::kStale,
              fmt::format("{}: {} reads {}, made from {} before its latest update", At(self),
                          access.operand, NameOf(access.buffer), NameOf(root_[b])));
+  }
+
+  bool IsOfAnotherMicrobatch(int32_t buffer, int32_t writer) const {
+    return plan_.buffers[static_cast<size_t>(buffer)].scope == BufferScope::kMicrobatch &&
+           instances_[static_cast<size_t>(writer)].microbatch != instances_.back().microbatch;
   }
 
   void Write(int32_t self, const CellAccess& access, int32_t stay) {
@@ -227,6 +297,9 @@ class Walk {
   std::vector<int32_t> root_;  // by buffer: master weights that it is a copy of; -1 none
   std::vector<int64_t> derived_, version_;  // by buffer: version copied; updates so far
   std::vector<int32_t> waits_;
+  struct {
+    int32_t op = 0, stay = 0, entry = 0;
+  } begin_;  // the repetition's first of each
 };
 
 // Ranks that can differ: offsets are linear in the rank, so beyond a few ranks the ends and one in

@@ -5,9 +5,14 @@
 //   every read finds each byte written, since its buffer became live, by an op that has finished
 //   before (persistent state that the host writes counts as written); weights are read in their
 //   latest version; two accesses to one byte, one of them a write, are ordered by streams and
-//   edges; buffers live at one position share no byte; accesses stay inside buffer, arena and live
-//   range; stays of a bucket have one address; edges come from earlier ops of other streams; a
-//   communicator is used from one stream, with sizes that match its group.
+//   edges; an activation is read in the microbatch that wrote it, and each microbatch is taken as
+//   often as the others; buffers live at one position share no byte; accesses stay inside buffer,
+//   arena and live range; stays of a bucket have one address; edges come from earlier ops of other
+//   streams; a communicator is used from one stream, with sizes that match its group.
+// Repeats  Microbatches that run the same bodies with the same waits, by the schedule's text, are
+//        walked until the state after one is the state after the one before, moved on by a
+//        microbatch; the rest are proved by that, so that the work does not grow with accumulation.
+//        An entry that is not as the one a microbatch before it is walked.
 // Seams  prologue -> step -> step is walked as a run would: what a step reads from before must have
 //        been left by the prologue and by a step alike. Streams are joined between two schedules,
 //        bodies within one are not.

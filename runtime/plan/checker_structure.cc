@@ -21,6 +21,7 @@ class Structure {
     Bodies();
     Schedule(plan_.schedule, "schedule");
     Schedule(plan_.prologue, "prologue");
+    Microbatches();
     Addresses();
     if (found_->empty()) Overlaps();
     Buckets();
@@ -82,6 +83,25 @@ class Structure {
           bad(text() + " joins two ops of one stream");
       }
     }
+  }
+
+  // A step takes each of its microbatches as often as the others.
+  void Microbatches() {
+    if (plan_.kind != PlanKind::kTrain || !found_->empty()) return;
+    std::vector<bool> looks(plan_.bodies.size());  // at what differs between microbatches
+    for (size_t b = 0; b < plan_.bodies.size(); ++b)
+      for (const PlanOp& op : plan_.bodies[b].ops)
+        ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
+          if (view.microbatch_stride != 0) looks[b] = true;
+        });
+    std::vector<int> entries(static_cast<size_t>(accumulate_));
+    for (const Entry& entry : plan_.schedule)
+      entries[static_cast<size_t>(entry.microbatch)] += looks[static_cast<size_t>(entry.body)];
+    for (size_t m = 1; m < entries.size(); ++m)
+      if (entries[m] != entries[0])
+        Report(ViolationKind::kMicrobatch,
+               fmt::format("the schedule takes microbatch {} in {} entries, microbatch 0 in {}", m,
+                           entries[m], entries[0]));
   }
 
   void Addresses() {

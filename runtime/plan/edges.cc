@@ -1,12 +1,18 @@
-// The schedule is walked once in issue order with, per byte range of the arena, the last writer and
+// The schedule is walked in issue order with, per byte range of the arena, the last writer and
 // the readers since; an access that conflicts with one on another stream waits for it, unless what
 // its stream already waited for implies it (a vector clock per op decides). The checker proves the
 // result with code of its own.
+//
+// Microbatches between the first and the last run the same bodies. Once the walk's state after one
+// of them is the state after the one before, moved on by one microbatch, the rest are not walked:
+// their edges are the same, one microbatch later each. So the work does not grow with accumulation.
 #include "runtime/plan/edges.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace millrace {
@@ -57,6 +63,32 @@ std::vector<bool> RowsByRank(const StepPlan& plan) {
   return rows;
 }
 
+// Entries [begin, end()) run the same `period` bodies over and over.
+struct Repetition {
+  size_t begin = 0, period = 1, periods = 0;
+  size_t end() const { return begin + period * periods; }
+};
+
+// The middle microbatches of a step. Two entries are a microbatch; longer periods are not looked
+// for.
+Repetition LongestRepetition(const std::vector<Entry>& schedule) {
+  Repetition longest;
+  for (size_t period = 1; period <= 2; ++period) {
+    size_t equal = 0;  // entries before `e` that run what the one a period before them runs
+    for (size_t e = period; e <= schedule.size(); ++e) {
+      if (e < schedule.size() && schedule[e].body == schedule[e - period].body) {
+        ++equal;
+        continue;
+      }
+      const size_t periods = equal / period + 1;
+      if (periods > 1 && period * periods > longest.end() - longest.begin)
+        longest = {e - equal - period, period, periods};
+      equal = 0;
+    }
+  }
+  return longest;
+}
+
 class Deriver {
  public:
   Deriver(StepPlan& plan, const MeshShape& mesh, int accumulate)
@@ -65,7 +97,19 @@ class Deriver {
   }
 
   void Run(std::vector<Entry>& schedule) {
+    const Repetition repeated = LongestRepetition(schedule);
+    std::optional<Snapshot> before;  // at the end of the period before the present one
     for (size_t e = 0; e < schedule.size(); ++e) {
+      if (e == repeated.begin) first_repeated_ = static_cast<int32_t>(issued_.size());
+      if (e > repeated.begin && e < repeated.end() && (e - repeated.begin) % repeated.period == 0) {
+        Snapshot now = TakeSnapshot();
+        if (before && IsShifted(*before, now)) {
+          e = Repeat(schedule, repeated, e);
+          if (e == schedule.size()) return;
+        } else {
+          before = std::move(now);
+        }
+      }
       Entry& entry = schedule[e];
       entry.edges.clear();
       const Body& body = plan_.bodies[static_cast<size_t>(entry.body)];
@@ -75,6 +119,64 @@ class Deriver {
   }
 
  private:
+  // What later edges depend on, besides the clocks of issued ops.
+  struct Snapshot {
+    std::vector<std::pair<int64_t, Segment>> segments;
+    Clock last_on{};
+    int32_t issued = 0;
+  };
+
+  Snapshot TakeSnapshot() const {
+    return {{segments_.begin(), segments_.end()}, last_on_, static_cast<int32_t>(issued_.size())};
+  }
+
+  // Is `now` what `before` was, with every op since the repetition began a period later? What
+  // follows then is the same again, a period later: the walk only compares issue indices, and the
+  // shift keeps their order.
+  bool IsShifted(const Snapshot& before, const Snapshot& now) const {
+    const int32_t period = now.issued - before.issued;
+    const auto shifted = [&](int32_t index) {
+      return index < first_repeated_ ? index : index + period;
+    };
+    // An op that edges may still name: from before the repetition, or of the last period.
+    const auto same = [&](int32_t was, int32_t is) {
+      return shifted(was) == is && (is < first_repeated_ || is >= before.issued);
+    };
+    const auto same_clock = [&](const Clock& was, const Clock& is) {
+      return std::equal(was.begin(), was.end(), is.begin(), same);
+    };
+    if (before.issued - period < first_repeated_ || !same_clock(before.last_on, now.last_on))
+      return false;
+    for (int32_t i = before.issued; i < now.issued; ++i) {
+      const Clock &was = issued_[static_cast<size_t>(i - period)].clock,
+                  &is = issued_[static_cast<size_t>(i)].clock;
+      if (!std::equal(was.begin(), was.end(), is.begin(),
+                      [&](int32_t w, int32_t n) { return shifted(w) == n; }))
+        return false;
+    }
+    return std::equal(before.segments.begin(), before.segments.end(), now.segments.begin(),
+                      now.segments.end(), [&](const auto& was, const auto& is) {
+                        return was.first == is.first && was.second.end == is.second.end &&
+                               same(was.second.writer, is.second.writer) &&
+                               same_clock(was.second.readers, is.second.readers);
+                      });
+  }
+
+  // Entries [next, end of the repetition) get the edges of the period before, a period later each.
+  // The state is then that of the repetition's end. Returns the first entry behind it.
+  size_t Repeat(std::vector<Entry>& schedule, const Repetition& repeated, size_t next) {
+    const auto first = static_cast<int32_t>(repeated.begin),
+               period = static_cast<int32_t>(repeated.period);
+    for (size_t e = next; e < repeated.end(); ++e) {
+      schedule[e].edges = schedule[e - repeated.period].edges;
+      for (Edge& edge : schedule[e].edges)
+        if (edge.from_entry >= first) edge.from_entry += period;
+    }
+    for (size_t i = static_cast<size_t>(first_repeated_); i < issued_.size(); ++i)
+      issued_[i].entry += static_cast<int32_t>(repeated.end() - next);
+    return repeated.end();
+  }
+
   void Step(Entry& entry, int32_t entry_index, const Body& body, int32_t op_index) {
     const PlanOp& op = body.ops[static_cast<size_t>(op_index)];
     const auto self = static_cast<int32_t>(issued_.size());
@@ -152,6 +254,7 @@ class Deriver {
   const std::vector<bool> rows_;
   std::map<int64_t, Segment> segments_;  // by first byte; they tile the arena
   std::vector<Issued> issued_;
+  int32_t first_repeated_ = 0;  // of the repetition's ops
   Clock last_on_{-1, -1, -1};
   Clock needed_{-1, -1, -1};
 };

@@ -43,6 +43,29 @@ class HappensBefore {
     return ops_[static_cast<size_t>(b)]
                .finished[static_cast<size_t>(ops_[static_cast<size_t>(a)].stream)] >= a;
   }
+  int32_t count() const { return static_cast<int32_t>(ops_.size()); }
+
+  // Do the ops [begin, count()) know what as many ops before them knew, with each op since `first`
+  // moved on by as many places? Then so will as many more, if their waits are moved on alike.
+  bool Repeats(int32_t first, int32_t begin) const {
+    const int32_t period = count() - begin;
+    if (begin - period < first) return false;
+    const auto shifted = [&](int32_t op) { return op < first ? op : op + period; };
+    std::array<bool, kStreams> used{};
+    for (int32_t i = begin; i < count(); ++i) {
+      const Op &was = ops_[static_cast<size_t>(i - period)], &is = ops_[static_cast<size_t>(i)];
+      if (was.stream != is.stream) return false;
+      for (size_t s = 0; s < kStreams; ++s)
+        if (shifted(was.finished[s]) != is.finished[s]) return false;
+      used[static_cast<size_t>(is.stream)] = true;
+    }
+    // A stream without an op in between still knows what it knew.
+    for (size_t s = 0; s < kStreams; ++s)
+      for (const int32_t known : tail_[s])
+        if (!used[s] && known >= first) return false;
+    return true;
+  }
+
   StreamId stream(int32_t op) const { return ops_[static_cast<size_t>(op)].stream; }
 
  private:

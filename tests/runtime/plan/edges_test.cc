@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/runtime/plan/hand_plan.h"
+#include "tests/support/plan_case.h"
 
 namespace millrace {
 namespace {
@@ -127,6 +128,40 @@ TEST_CASE("edges reach over entries, and schedules stand alone", "[plan][edges]"
   REQUIRE(plan.prologue[0].edges == std::vector<Edge>{{0, 0, 1}});
   DeriveEdges(plan, kAlone, 2);  // again: the same, not twice
   REQUIRE(plan.schedule[1].edges.size() == 2);
+}
+
+// Every microbatch with bodies of its own: the same ops at the same positions, but nothing that
+// repeats by its text, so that each is walked.
+StepPlan WithoutRepetition(StepPlan plan) {
+  for (Entry& entry : plan.schedule) {
+    plan.bodies.push_back(plan.bodies[static_cast<size_t>(entry.body)]);
+    entry.body = static_cast<int32_t>(plan.bodies.size()) - 1;
+  }
+  return plan;
+}
+
+TEST_CASE("microbatches that are not walked have the edges that a walk finds", "[plan][edges]") {
+  int edges = 0;
+  for (const GradSync sync : {GradSync::kEvery, GradSync::kLast})
+    for (const AllocatorKind allocator : {AllocatorKind::kPacked, AllocatorKind::kDynamic})
+      for (const bool overlap : {false, true})
+        for (const int accumulate : {2, 3, 4, 5, 6, 7, 16}) {
+          test::PlanCase c;
+          c.mesh = {1, 2};
+          c.options.grad_sync = sync;
+          c.options.allocator = allocator;
+          c.options.overlap_weight_gradients = overlap;
+          c.options.accumulate = accumulate;
+          const StepPlan plan = test::PlanOf(c);
+          StepPlan walked = WithoutRepetition(plan);
+          DeriveEdges(walked, c.mesh, accumulate);
+          for (size_t e = 0; e < plan.schedule.size(); ++e) {
+            INFO(ToString(c) << ": entry " << e);
+            REQUIRE(plan.schedule[e].edges == walked.schedule[e].edges);
+            edges += static_cast<int>(plan.schedule[e].edges.size());
+          }
+        }
+  REQUIRE(edges > 1000);
 }
 
 }  // namespace
