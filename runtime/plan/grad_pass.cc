@@ -247,14 +247,16 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   const bool idle = IsLast(variant) && state.last == ops_ - 1;
   const StreamId ready = idle ? StreamId::kCompute : StreamId::kReduce;
   View bucket = Bucket(flat);
-  ReducePoint point{static_cast<int>(b_.plan.bodies.size()) - 1, 0, {state.bucket}};
+  ReducePoint point{.body = static_cast<int>(b_.plan.bodies.size()) - 1,
+                    .buffers = {state.wire ? state.wire : state.bucket}};
   if (state.wire) {
+    if (!idle) point.cast = b_.position();
+    point.cast_from = state.bucket;
     CastOp<View> cast;
     cast.x = bucket;
     cast.out = WholeView(state.wire, b_.layout.precision.grad_wire, layout.padded_numel);
     b_.Emit(cast, ready, "wire_cast/" + name, layout.unit);
     bucket = cast.out;
-    point.buffers.push_back(state.wire);
   }
   FiniteScanOp<View> scan;
   scan.x = bucket;

@@ -116,6 +116,30 @@ void HoldOperandsBeside(StepPlan& plan) {
     if (held[i]) Normalise(&plan.buffers[i].live);
 }
 
+// A reduction in flight keeps its bytes until `reduce_depth` later ones have been issued. Else the
+// compute stream would get them at once, and wait for the network before it writes there.
+void HoldReduced(StepBuilder& b) {
+  StepPlan& plan = b.plan;
+  for (size_t r = 0; r < b.reduces.size(); ++r) {
+    const ReducePoint& point = b.reduces[r];
+    const Body& body = plan.bodies[static_cast<size_t>(point.body)];
+    // What the op at `op` of the body uses, until `count` later reductions have been issued.
+    const auto hold = [&](BufferId id, int op, int count) {
+      const size_t later = r + static_cast<size_t>(count);
+      const bool same_body = later < b.reduces.size() && b.reduces[later].body == point.body;
+      const int64_t at = body.begin + op;
+      const int64_t until = same_body ? body.begin + b.reduces[later].op : body.end();
+      std::vector<Interval>& live = plan.buffers[static_cast<size_t>(id.value)].live;
+      for (Interval& i : live)
+        if (i.begin <= at && at < i.end) i.end = std::max(i.end, until);
+      Normalise(&live);
+    };
+    for (const BufferId id : point.buffers) hold(id, point.op, b.options.reduce_depth);
+    if (point.cast && b.options.reduce_depth > 1)
+      hold(point.cast_from, *point.cast, b.options.reduce_depth - 1);
+  }
+}
+
 void ComputeLifetimes(StepBuilder& b) {
   StepPlan& plan = b.plan;
   const std::vector<Region> regions = Regions(plan);
@@ -158,21 +182,7 @@ void ComputeLifetimes(StepBuilder& b) {
   }
 
   if (b.options.overlap_weight_gradients) HoldOperandsBeside(plan);
-  // A reduction in flight keeps its bucket until `reduce_depth` later ones have been issued.
-  for (size_t r = 0; r < b.reduces.size(); ++r) {
-    const ReducePoint& point = b.reduces[r];
-    const Body& body = plan.bodies[static_cast<size_t>(point.body)];
-    const size_t later = r + static_cast<size_t>(b.options.reduce_depth);
-    const bool same_body = later < b.reduces.size() && b.reduces[later].body == point.body;
-    const int64_t until = same_body ? body.begin + b.reduces[later].op : body.end();
-    for (BufferId id : point.buffers) {
-      std::vector<Interval>& live = plan.buffers[static_cast<size_t>(id.value)].live;
-      const int64_t at = body.begin + point.op;
-      for (Interval& i : live)
-        if (i.begin <= at && at < i.end) i.end = std::max(i.end, until);
-      Normalise(&live);
-    }
-  }
+  HoldReduced(b);
 }
 
 // Items of one PlanPool call, and the buffers each stands for.

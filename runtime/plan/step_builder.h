@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,16 @@ struct BufferPlan {
   bool whole_step = false;  // carried for the whole step (Reshard::kNever)
 };
 
-// Where a gradient bucket is reduced: its bytes stay reserved until `reduce_depth` later reductions
-// have been issued.
+// Where a gradient is reduced. The bytes of `buffers` stay reserved until `reduce_depth` later
+// reductions have been issued.
 struct ReducePoint {
   int body = 0, op = 0;
   std::vector<BufferId> buffers;
+  // With a cast to the wire's dtype on the reduce stream: that op, and the bucket that it reads.
+  // The cast runs behind the reduction before this one: there is one later reduction less to wait
+  // for.
+  std::optional<int> cast = {};
+  BufferId cast_from = {};
 };
 
 struct StepBuilder {

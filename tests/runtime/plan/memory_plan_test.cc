@@ -120,30 +120,66 @@ TEST_CASE("a carried bucket is kept over the seams, and free in between", "[plan
   REQUIRE_FALSE(live_at(bodies["update"]->begin));
 }
 
-TEST_CASE("a reduction in flight keeps its bucket until reduce_depth later ones are issued",
-          "[plan][memory]") {
+// The reductions of a plan with one backward: position, flat.
+std::vector<std::pair<int64_t, std::string>> Reductions(const StepPlan& plan) {
+  std::vector<std::pair<int64_t, std::string>> reduces;
+  for (const Body& body : plan.bodies)
+    for (size_t o = 0; o < body.ops.size(); ++o)
+      if (std::holds_alternative<ReduceScatterOp<View>>(body.ops[o].op))
+        reduces.emplace_back(body.begin + static_cast<int64_t>(o), body.ops[o].label.substr(7));
+  REQUIRE(reduces.size() == 8);
+  return reduces;
+}
+
+PlanCase OneBackward() {
   PlanCase c = Sharded(1);
   c.model = test::TinyGpt2(6);
   c.options.grad_sync = GradSync::kEvery;
+  return c;
+}
+
+TEST_CASE("a reduction in flight keeps its bucket until reduce_depth later ones are issued",
+          "[plan][memory]") {
+  PlanCase c = OneBackward();
   for (int depth = 0; depth <= 3; ++depth) {
     c.options.reduce_depth = depth;
     const StepPlan plan = PlanOf(c);
-    std::vector<std::pair<int64_t, std::string>> reduces;  // position, flat
-    const Body* backward = nullptr;
-    for (const Body& body : plan.bodies)
-      for (size_t o = 0; o < body.ops.size(); ++o)
-        if (std::holds_alternative<ReduceScatterOp<View>>(body.ops[o].op)) {
-          reduces.emplace_back(body.begin + static_cast<int64_t>(o), body.ops[o].label.substr(7));
-          backward = &body;
-        }
-    REQUIRE(reduces.size() == 8);
+    const auto reduces = Reductions(plan);
     for (size_t r = 0; r < reduces.size(); ++r) {
       const size_t later = r + static_cast<size_t>(depth);
       const int64_t until = later < reduces.size()
                                 ? std::max(reduces[later].first, reduces[r].first + 1)
-                                : backward->end();
+                                : BodyAt(plan, reduces[r].first).end();
       INFO("depth " << depth << " reduction of " << reduces[r].second);
       REQUIRE(Named(plan, "grad/" + reduces[r].second).live.back().end == until);
+    }
+  }
+}
+
+// compute:  ... grad i | grad i+1 ...
+// reduce:        reduce i-1 ...... | cast i | scan i | reduce i
+// Who writes where bucket i was waits for cast i, and so for reduction i-1. With a depth of d that
+// shall be d reductions before the last one issued: the bucket is held for d-1 later ones.
+TEST_CASE("a bucket that is cast for the wire is held for one reduction less", "[plan][memory]") {
+  PlanCase c = OneBackward();
+  c.precision = test::Mixed(DType::kBF16, DType::kBF16, DType::kF32);
+  for (int depth = 0; depth <= 3; ++depth) {
+    c.options.reduce_depth = depth;
+    const StepPlan plan = PlanOf(c);
+    const auto accesses = Accesses(plan);
+    const auto reduces = Reductions(plan);
+    for (size_t r = 0; r + 1 < reduces.size(); ++r) {  // the last cast is the compute stream's
+      const auto until = [&](int count) {
+        const size_t later = r + static_cast<size_t>(count);
+        return later < reduces.size() ? reduces[later].first : BodyAt(plan, reduces[r].first).end();
+      };
+      INFO("depth " << depth << " reduction of " << reduces[r].second);
+      const PlanBuffer& bucket = Named(plan, "grad/" + reduces[r].second);
+      const int64_t used = accesses[static_cast<size_t>(&bucket - plan.buffers.data())].back() + 1;
+      REQUIRE(used < reduces[r].first);  // the cast is behind it no more
+      REQUIRE(bucket.live.back().end == (depth > 1 ? until(depth - 1) : used));
+      REQUIRE(Named(plan, "grad_wire/" + reduces[r].second).live.back().end ==
+              std::max(until(depth), reduces[r].first + 1));
     }
   }
 }
