@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/watchdog.h"
 
 namespace millrace {
 namespace {

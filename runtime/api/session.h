@@ -21,9 +21,11 @@
 #include "runtime/config/config.h"
 #include "runtime/exec/batcher.h"
 #include "runtime/exec/engine.h"
-#include "runtime/exec/watchdog.h"
+#include "runtime/exec/progress.h"
 
 namespace millrace {
+
+class Watchdog;
 
 // What the main program chose: the device, its kernels and its transport. All outlive the session.
 struct Environment {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/adversary.h"
 #include "runtime/exec/checked_memory.h"
 #include "runtime/exec/plan_agreement.h"
 #include "runtime/plan/param_init.h"

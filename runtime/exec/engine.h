@@ -17,11 +17,12 @@
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
-#include "runtime/exec/adversary.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/shard_layout.h"
 
 namespace millrace {
+
+class Adversary;
 
 // What a run moved in its steps (prologues, evaluation and set-up apart), summed over
 // steps; part of a checkpoint.
