@@ -102,6 +102,10 @@ PrecisionPolicy PrecisionOf(const Config& config) {
   return p;
 }
 
+GraphMode GraphInForce(const Config& config) {
+  return config.execution.checked ? GraphMode::kOff : config.execution.graph;
+}
+
 std::vector<std::string> ExecutionNotes(const Config& config) {
   std::vector<std::string> notes;
   if (config.execution.checked)

@@ -42,6 +42,8 @@ ModelOptions ModelOptionsOf(const Config& config);
 // forward; not how its weights begin or are cut.
 std::string ModelIdentity(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
+// execution.graph, but kOff with execution.checked, which uses none.
+GraphMode GraphInForce(const Config& config);
 // What this way of executing means for the run, a line each: for the plan's text and the beginning
 // of a run.
 std::vector<std::string> ExecutionNotes(const Config& config);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/api/assemble.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/model_flops.h"
 
@@ -27,7 +28,7 @@ PlanReport PredictRun(const Session& session, const Machine& machine) {
   int64_t others = 0;
   for (const auto* plan : {&run.plans.eval, &run.plans.generate})
     if (*plan) others = std::max(others, (*plan)->arena_bytes);
-  const StreamJoin join = session.config().execution.graph == GraphMode::kMicrobatch
+  const StreamJoin join = GraphInForce(session.config()) == GraphMode::kMicrobatch
                               ? StreamJoin::kEveryEntry
                               : StreamJoin::kStepEnd;
   return MakePlanReport(

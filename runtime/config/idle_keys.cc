@@ -106,6 +106,9 @@ std::vector<Rule> MakeRules() {
   const Circumstance not_tuned = keys(
       {"execution.tune"}, [](C c, Context) { return !c.execution.tune; },
       "without tuning the file is neither read nor written");
+  const Circumstance checked = keys(
+      {"execution.checked"}, [](C c, Context) { return c.execution.checked; },
+      "checked execution walks op by op, without graphs");
   const Circumstance no_graph = keys(
       {"execution.graph"},
       [](C c, Context) { return c.execution.graph == ExecutionConfig::Graph::kOff; },
@@ -123,15 +126,20 @@ std::vector<Rule> MakeRules() {
   const Circumstance one_copy = keys(
       {"parallel.replicate"}, [](C c, Context) { return c.parallel.replicate == 1; },
       "with one replica there is nothing to compare");
+  const auto mesh_of_1 = [&keys](const std::string& reason) {
+    return keys(
+        {"parallel.shard", "parallel.replicate"},
+        [](C c, Context) { return c.parallel.shard == 1 && c.parallel.replicate == 1; }, reason);
+  };
+  const auto world_of_1 = [](const std::string& reason) {
+    return Circumstance{
+        IdleBy::kWorld,
+        {},
+        [](C c, Context context) { return !c.parallel.shard && context.world == 1; },
+        reason};
+  };
+  const std::string nothing_sent = "one rank sends its gradients to nobody";
   const std::string alone = "one rank has no other to compare its collectives with";
-  const Circumstance mesh_of_1 = keys(
-      {"parallel.shard", "parallel.replicate"},
-      [](C c, Context) { return c.parallel.shard == 1 && c.parallel.replicate == 1; }, alone);
-  const Circumstance world_of_1 = {
-      IdleBy::kWorld,
-      {},
-      [](C c, Context context) { return !c.parallel.shard && context.world == 1; },
-      alone};
 
   return {
       {"model.rope_theta", learned_positions},
@@ -142,6 +150,8 @@ std::vector<Rule> MakeRules() {
       {"optimizer.schedule.decay_steps", constant},
       {"optimizer.schedule.min_lr", constant},
       {"precision.norms", fp32},
+      {"precision.grad_wire", mesh_of_1(nothing_sent)},
+      {"precision.grad_wire", world_of_1(nothing_sent)},
       {"sharding.reshard", shard_1_kept},
       {"sharding.reshard", one_rank_kept},
       {"sharding.downcast", fp32},
@@ -157,6 +167,7 @@ std::vector<Rule> MakeRules() {
       {"memory.slots", one_rank_kept},
       {"memory.reduce_depth", shard_1},
       {"memory.reduce_depth", one_rank},
+      {"execution.graph", checked},
       {"execution.deterministic", cpu},
       {"execution.deterministic", found_cpu},
       {"execution.tune", cpu},
@@ -168,6 +179,7 @@ std::vector<Rule> MakeRules() {
       {"execution.tune_again", cpu},
       {"execution.tune_again", found_cpu},
       {"execution.programmatic_launch", no_graph},
+      {"execution.programmatic_launch", checked},
       {"execution.programmatic_launch", cpu},
       {"execution.programmatic_launch", found_cpu},
       {"checkpoint.keep_best", not_evaluated},
@@ -175,8 +187,8 @@ std::vector<Rule> MakeRules() {
       {"guard.spike_factor", no_spikes},
       {"guard.max_roll_backs", no_roll_back},
       {"guard.replicas_every", one_copy},
-      {"guard.order_every", mesh_of_1},
-      {"guard.order_every", world_of_1},
+      {"guard.order_every", mesh_of_1(alone)},
+      {"guard.order_every", world_of_1(alone)},
   };
 }
 

@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kFlatAlignmentBytes = 256;
 
 // Elements that are 256 bytes in the narrowest dtype this flat parameter is ever stored in, so that
-// a parameter is aligned in all of them.
+// a parameter is aligned in all of them. The wire's counts on one rank, too, which sends nothing: a
+// parameter begins at the same element whatever the number of ranks.
 int64_t AlignmentNumel(DType encoding, const PrecisionPolicy& precision) {
   const int64_t narrowest =
       std::min({Bytes(encoding), Bytes(precision.grad_accumulate), Bytes(precision.grad_wire)});

@@ -53,15 +53,26 @@ class Train(CliTest):
 
     def test_what_a_way_of_executing_means_is_said_by_the_plan_and_at_the_start(self):
         config, _ = self.config(train={'steps': 2})
-        for sets, note in ((['execution.graph=microbatch'], 'execution.graph=microbatch joins all streams at each graph\'s end'),
-                           (['execution.graph=microbatch', 'execution.checked=true'],
-                            'execution.checked walks op by op; execution.graph is not used'), ([], '')):
-            sets = [word for value in sets for word in ('--set', value)]
+        joins, walks = 'execution.graph=microbatch joins all streams at each graph\'s end', 'execution.checked walks op by op; execution.graph is not used'
+        for assignment, note in (('execution.graph=microbatch', joins), ('execution.checked=true', walks), ('run.log_level=info', '')):
+            sets = ['--set', assignment]
             for verb in (['plan', config, '--world', '1'], ['train', config, '--set', 'checkpoint.resume=never']):
                 outcome = self.expect(millrace(*verb, *sets), OK)
                 for said in ('joins all streams', 'walks op by op'):
                     self.assertEqual(said in outcome.out, said in note, outcome)
                 self.assertIn(note, outcome.out)
+
+    def test_checked_execution_over_a_file_that_asks_for_graphs_is_a_note(self):
+        config, _ = self.config(train={'steps': 2}, execution={'graph': 'microbatch'})
+        checked = ['--set', 'execution.checked=true']
+        note = (r'^millrace: note: execution\.graph = "microbatch" \(%s:1:\d+\), execution\.checked = true \(--set execution\.checked=true\): '
+                r'checked execution walks op by op, without graphs, so execution\.graph has no effect$' % config)
+        for verb in (['plan', config, '--world', '1'], ['train', config]):
+            outcome = self.expect(millrace(*verb, *checked), OK)
+            self.expect_line(outcome.err, note)
+            self.assertNotIn('joins all streams', outcome.out)
+            refused = self.expect(millrace(*verb, *checked, '--set', 'execution.graph=off'), BAD_CONFIG)
+            self.expect_line(refused.err, r'execution\.graph = "off" .*so execution\.graph has no effect; leave it out')
 
     def test_a_killed_call_leaves_no_summary_of_the_call_before(self):
         config, run = self.config(train={'steps': 4}, checkpoint={'every': 4})

@@ -395,8 +395,9 @@ class Verbs(CliTest):
         self.expect(millrace(*bench, '--set', 'execution.graph=microbatch'), OK)
         for number in range(2):
             self.assertTrue(os.path.exists(os.path.join(self.folder, f'step.{number}.dot')))
-        refused = self.expect(millrace(*bench, '--set', 'execution.graph=off'), 2)
-        self.assertIn('execution.graph', refused.err)
+        for assignment in ('execution.graph=off', 'execution.checked=true'):
+            refused = self.expect(millrace(*bench, '--set', assignment), 2)
+            self.assertIn('--graph-dot: nothing is recorded with execution.graph = off or execution.checked = true', refused.err)
         refused = self.expect(millrace('bench', config, '--steps', '1000000', '--graph-dot', self.folder), IO_FAILED)
         self.assertIn('--graph-dot', refused.err)
 

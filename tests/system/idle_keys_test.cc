@@ -22,10 +22,12 @@ struct Circumstances {
   int accumulate;
 };
 
-// The later author, who decides whether the option of the first one acts.
+// The later author, who decides whether the option of the first one acts. All parameters are
+// multiples of 128 elements: in which dtype gradients travel decides how others are aligned
+// (shard_layout.cc), also where none travels.
 std::string File(const Circumstances& c) {
   std::string text =
-      R"({"model": {"layers": 4, "d_model": 32, "heads": 2, "vocab": 64, "seq_len": 8},
+      R"({"model": {"layers": 4, "d_model": 128, "heads": 2, "vocab": 64, "seq_len": 8},
     "data": {"kind": "synthetic"}, "precision": {"compute": ")" +
       c.compute + R"("}, "train": {"micro_batch": 1, "accumulate": )" +
       std::to_string(c.accumulate) + R"(}, "parallel": {"replicate": )" +

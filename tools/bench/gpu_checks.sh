@@ -86,7 +86,7 @@ for stage in "${stages[@]}"; do
     tests) Tests ;;
     sanitize) Check 3700 sanitize bash tools/bench/sanitize_gpu.sh "$out/sanitize" --seconds 3600 ;;
     runs)
-      Check 200 checked bin/millrace train configs/gpt2_30m.json --set train.steps=20 --set execution.checked=true --set execution.graph=off --set "run.dir=$work/checked"
+      Check 200 checked bin/millrace train configs/gpt2_30m.json --set train.steps=20 --set execution.checked=true --set "run.dir=$work/checked"
       Check 120 exchange bash tools/bench/exchange_gpu.sh bin/millrace
       export -f Retune
       Check 120 retune bash -c "$(declare -p mpi work); Retune"

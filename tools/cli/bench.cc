@@ -120,11 +120,11 @@ int BenchVerb(const BenchArguments& arguments) {
                !((arguments.ops || arguments.floor || !arguments.trace.empty()) &&
                  context.config.config.execution.checked),
                "--ops, --floor and --trace time ops one by one: not with execution.checked = true");
-    MR_REQUIRE(ErrorCode::kConfig,
-               arguments.graph_dot.empty() ||
-                   context.config.config.execution.graph != ExecutionConfig::Graph::kOff,
-               "--graph-dot: nothing is recorded with execution.graph = off; step and microbatch "
-               "are allowed");
+    MR_REQUIRE(
+        ErrorCode::kConfig,
+        arguments.graph_dot.empty() || GraphInForce(context.config.config) != GraphMode::kOff,
+        "--graph-dot: nothing is recorded with execution.graph = off or execution.checked = "
+        "true; graph step and microbatch are allowed");
     if (context.leader()) {
       RequireWritable("--trace", arguments.trace);
       RequireWritable("--graph-dot", arguments.graph_dot);

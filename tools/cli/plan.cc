@@ -78,7 +78,7 @@ int PlanVerb(const PlanArguments& arguments) {
     std::cout << ToString(plan);
     return 0;
   }
-  const StreamJoin join = loaded.config.execution.graph == ExecutionConfig::Graph::kMicrobatch
+  const StreamJoin join = GraphInForce(loaded.config) == GraphMode::kMicrobatch
                               ? StreamJoin::kEveryEntry
                               : StreamJoin::kStepEnd;
   const ReportInput input{run.spec,

@@ -43,8 +43,8 @@ std::optional<PlannedStep> PlanAgain(const RunRecord& record) {
         config, world, TraitsOf(cuda ? Backend::kCuda : Backend::kCpu, world), {.train = true});
     for (const PlanStage& stage : PlanStages(config, run))
       if (stage.name == recorded->first && stage.Hash() != recorded->second) return std::nullopt;
-    const StreamJoin join = config.execution.graph == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
-                                                                          : StreamJoin::kStepEnd;
+    const StreamJoin join = GraphInForce(config) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
+                                                                           : StreamJoin::kStepEnd;
     return PlannedStepOf(
         {run.spec, run.layout, run.options, *run.plans.train, MachineOf(record, cuda), join});
   } catch (const Error&) {

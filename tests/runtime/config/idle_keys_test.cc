@@ -34,6 +34,7 @@ const std::vector<Case> kCases = {
     {"optimizer.schedule.min_lr=1e-5", "optimizer.schedule.kind=constant",
      "optimizer.schedule.kind=wsd"},
     {"precision.norms=compute", "precision.compute=fp32", "precision.compute=bf16"},
+    {"precision.grad_wire=bf16", "parallel.shard=1", "parallel.shard=4"},
     {"sharding.downcast=per_gather", "precision.compute=fp32", "precision.compute=bf16"},
     {"sharding.reshard=never", "parallel.shard=1", "parallel.shard=4"},
     {"sharding.reshard=never",
@@ -54,6 +55,8 @@ const std::vector<Case> kCases = {
      "sharding.reshard=after_forward",
      {"memory.allocator=max_pool"}},
     {"memory.reduce_depth=2", "parallel.shard=1", "parallel.shard=4"},
+    {"execution.graph=microbatch", "execution.checked=true", "execution.checked=false"},
+    {"execution.graph=off", "execution.checked=true", "execution.checked=false"},
     {"execution.deterministic=false", "execution.backend=cpu", "execution.backend=auto"},
     {"execution.tune=false", "execution.backend=cpu", "execution.backend=auto"},
     {"execution.tuning_file=t.json", "execution.backend=cpu", "execution.backend=auto"},
@@ -62,6 +65,7 @@ const std::vector<Case> kCases = {
     {"execution.tune_again=true", "execution.tune=false", "execution.tune=true"},
     {"execution.programmatic_launch=end", "execution.backend=cpu", "execution.backend=auto"},
     {"execution.programmatic_launch=end", "execution.graph=off", "execution.graph=microbatch"},
+    {"execution.programmatic_launch=end", "execution.checked=true", "execution.checked=false"},
     {"checkpoint.keep_best=2", "train.eval_every=0", "train.eval_every=1000"},
     {"guard.spike_window=5", "guard.loss_spike=null", "guard.loss_spike=skip"},
     {"guard.spike_factor=5", "guard.loss_spike=null", "guard.loss_spike=skip"},
@@ -204,6 +208,7 @@ TEST_CASE("ranks and machines make a key idle with a note", "[config][idle]") {
                             {"memory.allocator=fixed", one, two},
                             {"memory.prefetch=2", one, two},
                             {"memory.reduce_depth=2", one, two},
+                            {"precision.grad_wire=bf16", one, two},
                             {"guard.order_every=2", one, two},
                             {"execution.deterministic=false", cpu, gpu},
                             {"execution.tune=false", cpu, gpu},
@@ -224,6 +229,9 @@ TEST_CASE("ranks and machines make a key idle with a note", "[config][idle]") {
   const std::vector<std::string> replicas = {"parallel.replicate=2", "memory.reduce_depth=2"};
   REQUIRE(Load({kSynthetic}, replicas, two).notes.size() == 1);
   REQUIRE(Load({kSynthetic}, replicas, {.world = 4}).notes.empty());
+  // But they send gradients to each other.
+  REQUIRE(
+      Load({kSynthetic}, {"parallel.replicate=2", "precision.grad_wire=bf16"}, two).notes.empty());
   // What the file asks of a backend or a mesh by name is its own mistake.
   REQUIRE(Problems({kSynthetic}, {"execution.backend=cpu", "execution.tune=false"}, cpu).size() ==
           1);
