@@ -160,7 +160,8 @@ A run is one JSON file, or several: later files win, objects merge. `--set optim
 over files; it is typed by its key, and strings need no quotes. Unknown keys, wrong types and values
 out of range are all reported at once, with exit code 2, before anything starts.
 
-- `millrace config show FILE`: every value in force, and where it comes from.
+- `millrace config show FILE`: every value in force, and where it comes from; `--world N`: on N
+  ranks.
 - `millrace config validate FILE`: nothing but the errors.
 - `millrace config schema`: this page as JSON Schema (draft 7), for an editor; name it in a file's
   `"$schema"`.

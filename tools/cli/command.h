@@ -129,7 +129,7 @@ int DoctorVerb(
     bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot
 int ConfigSchemaVerb();
 int ConfigDocsVerb();
-int ConfigShowVerb(const ConfigArguments& arguments, bool json);
+int ConfigShowVerb(const ConfigArguments& arguments, std::optional<int> world, bool json);
 int ConfigValidateVerb(const ConfigArguments& arguments, std::optional<int> world);
 
 }  // namespace millrace

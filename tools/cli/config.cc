@@ -17,8 +17,8 @@ int ConfigDocsVerb() {
   return 0;
 }
 
-int ConfigShowVerb(const ConfigArguments& arguments, bool json) {
-  const LoadedConfig loaded = LoadHere(arguments, {});
+int ConfigShowVerb(const ConfigArguments& arguments, std::optional<int> world, bool json) {
+  const LoadedConfig loaded = LoadHere(arguments, world);
   if (json) SayNotes(loaded);  // else they are part of what is shown
   std::cout << (json ? ConfigToJson(loaded.config) : ConfigShow(loaded)) << std::endl;
   return 0;

@@ -265,14 +265,16 @@ int Main(int argc, char** argv) {
   });
   ConfigArguments shown, validated;
   bool show_json = false;
-  std::optional<int> validate_world;
+  std::optional<int> show_world, validate_world;
   CLI::App* show_app =
       config_app->add_subcommand("show", "every key, its value and where it comes from");
   AddConfig(show_app, &shown);
+  show_app->add_option("--world", show_world, "ranks it will run on")
+      ->check(CLI::Range(1, 1 << 20));
   show_app->add_flag("--json", show_json, "values only, as JSON");
   bool show_origin = true;  // accepted for the sake of the name; origins are always shown
   show_app->add_flag("--origin", show_origin, "origins are always shown");
-  show_app->callback([&] { verb = [&] { return ConfigShowVerb(shown, show_json); }; });
+  show_app->callback([&] { verb = [&] { return ConfigShowVerb(shown, show_world, show_json); }; });
   CLI::App* validate_app = config_app->add_subcommand(
       "validate", "all mistakes at once; exit code 2 when there are any");
   AddConfig(validate_app, &validated);
