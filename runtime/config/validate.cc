@@ -191,6 +191,22 @@ class Validator {
             "this build has no CUDA; peer_memory can be off or auto");
     Require(!peers || context_.world.value_or(2) > 1, {"execution.peer_memory"},
             "one rank has no peers; with one, peer_memory can be off or auto");
+    if (peers && context_.world.value_or(2) > 1) PeersOfACopy();
+  }
+
+  void PeersOfACopy() {
+    const ParallelConfig& parallel = config_.parallel;
+    if (!parallel.shard && !context_.world) return;
+    const int64_t shard = parallel.shard ? *parallel.shard : parallel.Shard(*context_.world);
+    const Keys keys = {"execution.peer_memory", "parallel.shard", "parallel.replicate"};
+    Require(shard <= kMostPeers, keys,
+            "peers' memory takes from 2 to {} GPUs to a copy of the parameters, not {}; with more, "
+            "peer_memory can be off or auto, or parallel.shard smaller",
+            kMostPeers, shard);
+    Require(shard != 1, keys,
+            "with one rank to a copy of the parameters nothing is gathered or reduce-scattered; "
+            "peer_memory can be off or auto, or parallel.shard from 2 to {}",
+            kMostPeers);
   }
 
   void Checkpoint() {

@@ -19,6 +19,9 @@ struct ConfigContext {
   bool auto_is_cpu = false;  // `execution.backend: auto` is known to take the CPU
 };
 
+// GPUs to a copy of the parameters that gather and reduce over each other's memory, at most.
+inline constexpr int64_t kMostPeers = 8;
+
 struct ConfigProblem {
   std::vector<std::string> keys;  // whose values disagree; the first is the one to change
   std::string text;               // what is wrong and what is allowed, without the values of `keys`

@@ -127,6 +127,30 @@ class Config(CliTest):
         self.expect_line(outcome.err, r'^millrace: note: memory\.prefetch = 2 .* has no effect$')
         self.expect_line(outcome.err, r'^millrace: note: execution\.tune = false .* has no effect$')
 
+    def test_show_has_the_notes_and_values_of_a_number_of_ranks(self):
+        config, _ = self.config()
+        show = ['config', 'show', config, *sets('memory.prefetch=2', 'precision.grad_wire=bf16')]
+        for world, idle, shard in (((), 0, 'null'), (('--world', '1'), 1, '1'), (('--world', '2'), 0, '2')):
+            with self.subTest(world):
+                text = self.expect(program(*show, *world), OK).out
+                for key in (r'memory\.prefetch', r'precision\.grad_wire'):
+                    self.expect_line(text, '^note: %s = .* so %s has no effect$' % (key, key), count=idle)
+                self.expect_line(text, r'^parallel\.shard +%s ' % shard)
+        outcome = self.expect(program('config', 'show', config, '--world', '3', *sets('parallel.shard=2')), BAD_CONFIG)
+        self.expect_line(outcome.err, 'must be the world, 3 ranks')
+
+    def test_peers_memory_beyond_what_it_takes_is_refused_by_plan_as_by_train(self):
+        config, _ = self.config()
+        peers = sets('execution.backend=cuda', 'execution.peer_memory=on')
+        refused = (r'execution\.peer_memory = "on" \(--set execution\.peer_memory=on\), parallel\.shard = null \(default\), parallel\.replicate = 1 '
+                   r'\(default\): peers\' memory takes from 2 to 8 GPUs to a copy of the parameters, not 16; with more, peer_memory can be off or auto, '
+                   r'or parallel\.shard smaller$')
+        for outcome in (program('plan', config, '--world', '16', *peers), millrace('train', config, *peers, ranks=16)):
+            self.expect_line(self.expect(outcome, BAD_CONFIG).err, refused)
+        self.expect(program('plan', config, '--world', '16', *peers, *sets('parallel.replicate=2')), OK)
+        outcome = self.expect(program('plan', config, '--world', '8', '--ranks-per-host', '4', *peers), BAD_CONFIG)
+        self.expect_line(outcome.err, r'execution\.peer_memory = on: rank 7 is on another host than rank 0 .*; `on` needs GPUs of one host')
+
     def test_schema_and_documentation_have_every_key(self):
         schema = json.loads(self.expect(program('config', 'schema'), OK).out)
         config, _ = self.config()

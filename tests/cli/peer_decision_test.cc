@@ -3,7 +3,9 @@
 
 #include <catch2/catch.hpp>
 
+#include "comm/peer/peer_call.h"
 #include "runtime/base/error.h"
+#include "runtime/config/validate.h"
 
 namespace millrace {
 namespace {
@@ -21,6 +23,9 @@ struct Gpus {
     return DecidePeerMemory(wanted, backend, mesh, [this] { return ++asked, trouble; });
   }
 };
+
+// The layer of keys does not know the kernels.
+static_assert(kMostPeers == kMaxPeers);
 
 TEST_CASE("GPUs that reach each other use it when they are told to, and say so") {
   Gpus gpus;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/host_collectives.h"
+#include "comm/mesh.h"
 #include "runtime/api/assemble.h"
 #include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
@@ -21,6 +22,7 @@
 #include "runtime/plan/report/plan_text.h"
 #include "runtime/plan/report/plan_trace.h"
 #include "tools/cli/command.h"
+#include "tools/cli/peer_decision.h"
 
 namespace millrace {
 namespace {
@@ -49,6 +51,20 @@ int PoolOnly(const PlanArguments& arguments) {
   return 0;
 }
 
+// `on` where a copy of the parameters is on several hosts is refused, as by `train`.
+void RequirePeersOnOneHost(const Config& config, int world, const Machine& machine) {
+  const Mesh mesh = {static_cast<int>(config.parallel.replicate),
+                     static_cast<int>(config.parallel.Shard(world))};
+  DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh, [&]() -> std::string {
+    const int host = machine.ranks_per_host;
+    for (int first = 0; host > 0 && first < world; first += mesh.shard)
+      if (const int last = first + mesh.shard - 1; first / host != last / host)
+        return fmt::format("rank {} is on another host than rank {} (--ranks-per-host {})", last,
+                           first, host);
+    return "";
+  });
+}
+
 }  // namespace
 
 int PlanVerb(const PlanArguments& arguments) {
@@ -64,6 +80,8 @@ int PlanVerb(const PlanArguments& arguments) {
   // What `auto` finds is not known here: the most that either takes.
   using PeerMemory = ExecutionConfig::PeerMemory;
   const PeerMemory peers = loaded.config.execution.peer_memory;
+  if (!cpu && peers == PeerMemory::kOn)
+    RequirePeersOnOneHost(loaded.config, arguments.world, machine);
   if (!cpu && peers != PeerMemory::kOff)
     machine =
         machine.OverPeerMemory(peers == PeerMemory::kAuto || loaded.config.parallel.replicate > 1);

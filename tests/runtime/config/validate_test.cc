@@ -209,11 +209,22 @@ TEST_CASE("cuda is refused where it cannot run", "[config][validate]") {
 TEST_CASE("peers' memory takes GPUs and peers", "[config][validate]") {
   const std::string on = "execution.peer_memory=on", automatic = "execution.peer_memory=auto";
   const ConfigContext gpus{.has_cuda = true}, two{.world = 2, .has_cuda = true};
+  const ConfigContext eight{.world = 8, .has_cuda = true}, many{.world = 16, .has_cuda = true};
+  const char* most = "from 2 to 8 GPUs to a copy of the parameters, not 16; with more, ";
+  const char* none = "with one rank to a copy of the parameters nothing is gathered";
   Check({{{on, "execution.backend=cpu"}, "execution.peer_memory", "that of GPUs", gpus},
          {{on}, "execution.peer_memory", "no CUDA"},
          {{on}, "execution.peer_memory", "one rank has no peers", {.world = 1, .has_cuda = true}},
          {{on}, "", "", gpus},
          {{on}, "", "", two},
+         {{on}, "", "", eight},
+         {{on}, "execution.peer_memory", most, many},
+         {{on, "parallel.shard=16"}, "execution.peer_memory", most, many},
+         {{on, "parallel.shard=16"}, "execution.peer_memory", most, gpus},
+         {{on, "parallel.replicate=2"}, "", "", many},
+         {{automatic}, "", "", many},
+         {{on, "parallel.replicate=2"}, "execution.peer_memory", none, two},
+         {{on, "parallel.shard=1"}, "execution.peer_memory", none, gpus},
          {{automatic}, "", ""},
          {{automatic, "execution.backend=cpu"}, "", "", two},
          {{automatic}, "", "", {.world = 1}}});
