@@ -272,6 +272,7 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
                   {"predicted", predicted},
                   {"measured", FiguresJson(s.measured)}};
   if (!s.rebuilt_from.empty()) summary["rebuilt_from"] = s.rebuilt_from;
+  if (!s.unreadable_lines.empty()) summary["unreadable_lines"] = s.unreadable_lines;
   WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir),
                       DumpJson(summary, {.indent = 2, .replace = true}) + "\n");
 }

@@ -91,6 +91,7 @@ struct Summary {
   int64_t lower_bound_bytes = 0;  // of the training plan's arena
   std::string machine;            // that the prediction is for
   std::string rebuilt_from;       // checkpoint; "": written by the call that ended the run
+  std::vector<int64_t> unreadable_lines = {};  // of metrics.jsonl, if it was rebuilt
 };
 // Whether there is one that is JSON.
 bool HasSummary(const std::string& run_dir);

@@ -1,6 +1,6 @@
 #include "runtime/api/rebuilt_summary.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -10,6 +10,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <system_error>
 #include <vector>
 
 #include "runtime/api/call_record.h"
@@ -40,9 +42,16 @@ double LossOf(const Json& line, const char* key) {
   return std::bit_cast<float>(static_cast<uint32_t>(std::stoul(bits, nullptr, 16)));
 }
 
+struct Metrics {
+  std::map<int64_t, Line> lines;    // by step
+  std::vector<int64_t> unreadable;  // numbers of lines, from 1
+};
+
 // Of steps up to `last`; the last line of a step counts. A last line that is not whole is none.
-std::map<int64_t, Line> ReadLines(const std::string& path, int64_t last) {
-  std::map<int64_t, Line> lines;
+Metrics ReadMetrics(const std::string& path, int64_t last) {
+  Metrics metrics;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return metrics;  // a pipe may have no end
   std::ifstream in(path);
   std::string text;
   for (int64_t number = 1; std::getline(in, text) && !in.eof(); ++number) {
@@ -50,17 +59,41 @@ std::map<int64_t, Line> ReadLines(const std::string& path, int64_t last) {
       const Json json = ParseJson(text);
       const auto step = json.at("step").get<int64_t>();
       if (step > last) continue;
-      Line& line = lines[step] = {LossOf(json, "loss"),
-                                  {},
-                                  json.at("step_ms").get<double>(),
-                                  json.at("peak_bytes").get<int64_t>()};
+      Line line = {LossOf(json, "loss"),
+                   {},
+                   json.at("step_ms").get<double>(),
+                   json.at("peak_bytes").get<int64_t>()};
       if (json.contains("eval_loss")) line.eval_loss = LossOf(json, "eval_loss");
-    } catch (const std::exception& error) {
-      throw Error(ErrorCode::kData,
-                  fmt::format("{}:{}: not a line of metrics: {}", path, number, error.what()));
+      metrics.lines[step] = line;
+    } catch (const std::exception&) {  // not JSON, or values that are missing or of another type
+      metrics.unreadable.push_back(number);
     }
   }
-  return lines;
+  return metrics;
+}
+
+// What the summary lacks, or does not know for sure: "; losses are missing, too: ..."; or "".
+std::string Shortfall(const Metrics& metrics, int64_t steps) {
+  std::string text;
+  if (!metrics.unreadable.empty()) {
+    constexpr size_t kShown = 10;
+    const size_t shown = std::min(metrics.unreadable.size(), kShown);
+    const auto begin = metrics.unreadable.begin();
+    text = fmt::format(
+        "; of metrics.jsonl line{} {}{} cannot be read: median and peak are those of the others",
+        metrics.unreadable.size() == 1 ? "" : "s",
+        fmt::join(begin, begin + static_cast<std::ptrdiff_t>(shown), ", "),
+        shown == metrics.unreadable.size()
+            ? ""
+            : fmt::format(" and {} more", metrics.unreadable.size() - shown));
+  }
+  std::vector<int64_t> absent;
+  for (const int64_t step : std::set<int64_t>{1, steps})
+    if (!metrics.lines.contains(step)) absent.push_back(step);
+  if (!absent.empty())
+    text += fmt::format("; losses are missing, too: metrics.jsonl has no line of step {}",
+                        fmt::join(absent, " and "));
+  return text;
 }
 
 TrainResult ResultOf(const std::map<int64_t, Line>& lines, int64_t last_step) {
@@ -120,31 +153,28 @@ std::string WriteMissingSummary(Session& session, const Machine& machine,
         "the run writes it",
         run_dir, other);
   const int64_t steps = resumed.progress.step;
-  const std::map<int64_t, Line> lines = ReadLines(run_dir + "/metrics.jsonl", steps);
+  const Metrics metrics = ReadMetrics(run_dir + "/metrics.jsonl", steps);
   StepsDone done{.steps = steps,
                  .launches = PredictGraphLaunches(session, steps, /*captured=*/false),
                  .step_ms = std::numeric_limits<double>::quiet_NaN()};
   std::vector<double> step_ms;
-  for (const auto& [step, line] : lines) {
+  for (const auto& [step, line] : metrics.lines) {
     step_ms.push_back(line.step_ms);
     done.peak_bytes = std::max(done.peak_bytes.value_or(0), line.peak_bytes);
   }
   if (!step_ms.empty()) done.step_ms = Median(step_ms);
   Summary summary = SummaryOf(session, machine, done);
-  summary.result = ResultOf(lines, steps);
+  summary.result = ResultOf(metrics.lines, steps);
   summary.param_hash = param_hash;
   summary.optimizer_hash = optimizer_hash;
   summary.plan_stages = stages;
   summary.rebuilt_from = std::filesystem::path(resumed.path).filename().string();
+  summary.unreadable_lines = metrics.unreadable;
   WriteSummary(run_dir, summary);
-  const bool whole = lines.contains(1) && lines.contains(steps);
   return fmt::format(
       "{}/summary.json was missing: it is written from {} and metrics.jsonl, without what only the "
       "killed call knew{}",
-      run_dir, summary.rebuilt_from,
-      whole ? ""
-            : fmt::format("; losses are missing, too: metrics.jsonl has no line of step {}",
-                          lines.contains(1) ? steps : 1));
+      run_dir, summary.rebuilt_from, Shortfall(metrics, steps));
 }
 
 }  // namespace millrace

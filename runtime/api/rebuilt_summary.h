@@ -5,6 +5,8 @@
 //          (losses, median step time, peak memory), over all steps of the run.
 // Absent   null in the file, since only the process that trained knew it: eval_before, seconds,
 //          resident_before_arena_bytes, saves. `rebuilt_from` names the checkpoint.
+// Damage   Lines of metrics.jsonl that cannot be read are left out, as they are in the file:
+//          `unreadable_lines` has their numbers. Losses that they held are null.
 #pragma once
 
 #include <string>
@@ -19,7 +21,7 @@ namespace millrace {
 // step left to train. Writes the file where there is none, and returns, on rank 0, what is worth
 // saying ("": nothing). Where the run's last call had another plan or world, the file would
 // describe what never ran: nothing is written, and what is returned says so.
-// Errors: kData (metrics.jsonl is damaged), kIo, and the engine's.
+// Errors: kIo, and the engine's.
 std::string WriteMissingSummary(Session& session, const Machine& machine,
                                 const ResumedRun& resumed);
 

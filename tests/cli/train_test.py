@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import unittest
@@ -272,6 +273,39 @@ class Train(CliTest):
                     r'; losses are missing, too: metrics\.jsonl has no line of step %d' % absent if absent else 'killed call knew'))
                 if key:
                     self.assertIsNone(run.summary()[key])
+
+    def test_lines_that_cannot_be_read_keep_no_summary_from_being_rebuilt(self):
+        config, run = self.config(train={'eval_every': 4})
+        self.expect(millrace('train', config), OK)
+        original = run.summary()
+        with open(run.file('metrics.jsonl'), 'rb') as f:
+            lines = f.readlines()
+        others = lambda text: r'; of metrics\.jsonl %s cannot be read: median and peak are those of the others' % text
+        absent = '; losses are missing, too: metrics\.jsonl has no line of step %s'
+        no_loss = re.sub(rb'"loss":[^,]*,"loss_bits":[^,]*,', b'', lines[3])
+        for name, damage, numbers, said, lost in (
+                ('half of a line', {3: lines[2][:40] + b'\n'}, [3], others('line 3'), ()),
+                ('other bytes', {2: b'\xff\x00\n', 5: b'[]\n'}, [2, 5], others('lines 2, 5'), ()),
+                ('no loss', {4: no_loss}, [4], others('line 4'), ()),
+                ('the first', {1: b'{}\n'}, [1], others('line 1') + absent % '1', ('first_loss',)),
+                ('the last', {6: b'null\n'}, [6], others('line 6') + absent % '6', ('last_loss', 'last_loss_bits', 'eval_after')),
+                ('more lines than are worth a list', {1: b'\n' * 13 + lines[0]}, list(range(1, 14)),
+                 others('lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more'), ())):
+            with self.subTest(name):
+                os.remove(run.file('summary.json'))
+                with open(run.file('metrics.jsonl'), 'wb') as f:
+                    f.writelines(damage.get(number, line) for number, line in enumerate(lines, 1))
+                before = files_of(run.path)
+                outcome = self.expect(millrace('train', config), OK)
+                self.expect_line(outcome.out, 'is complete: 6 of 6 steps')
+                self.expect_line(outcome.err, r'summary\.json was missing: .*killed call knew%s$' % said)
+                summary, after = run.summary(), files_of(run.path)
+                self.assertEqual(summary.pop('unreadable_lines'), numbers)
+                del after['summary.json']
+                self.assertEqual(after, before)  # the damage is left as it is
+                summary['measured']['step_ms'] = original['measured']['step_ms']  # a median of fewer
+                summary['measured']['tokens_per_s'] = original['measured']['tokens_per_s']
+                self.expect_rebuilt(summary, original, self.LOST + lost)
 
     def test_killed_between_the_last_checkpoint_and_the_summary(self):
         whole_config, whole = self.config('whole.json', run='whole')
