@@ -73,6 +73,8 @@ std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics
   std::error_code ignored;
   std::filesystem::remove(SummaryPath(run_dir), ignored);
   const std::string path = MetricsPath(run_dir);
+  // A pipe would wait for a writer; the appender refuses what is no file.
+  if (!std::filesystem::is_regular_file(path, ignored)) return path;
   std::ifstream in(path);
   if (!in) return path;
   std::string kept, line;
@@ -231,7 +233,9 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
 }
 
 bool HasSummary(const std::string& run_dir) {
-  std::ifstream file(SummaryPath(run_dir));  // a folder opens, and gives no text
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(SummaryPath(run_dir), ignored)) return false;
+  std::ifstream file(SummaryPath(run_dir));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   return !TryParseJson(text).is_discarded();
 }

@@ -33,6 +33,8 @@ std::vector<MatmulKey> KeysOf(const MatmulOp<Shape>& op) {
 }
 
 std::optional<TuningTable> ReadTable(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;  // writing refuses it
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

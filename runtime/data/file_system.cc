@@ -25,7 +25,9 @@ namespace {
 }  // namespace
 
 int FileSystem::Create(const std::string& path) {
-  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  // Without O_NONBLOCK, opening a named pipe would wait for a reader.
+  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+                0666);
 }
 int FileSystem::OpenAppend(const std::string& path) {
   return ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -63,6 +65,8 @@ FileSystem& FileSystem::Posix() {
 
 OutputFile::OutputFile(FileSystem& files, std::string path)
     : files_(files), path_(std::move(path)), fd_(files.Create(path_)) {
+  if (fd_ < 0 && errno == ENXIO)  // a pipe without a reader, or a socket
+    throw Error(ErrorCode::kIo, "cannot create " + path_ + ": it exists and is not a regular file");
   if (fd_ < 0) ThrowIo("create", path_, errno);
 }
 

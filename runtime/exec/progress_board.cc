@@ -41,7 +41,7 @@ uint64_t CheckOf(const Image& image) {
 class Descriptor {
  public:
   Descriptor(const std::string& path, int flags)
-      : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+      : fd_(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644)) {}
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }

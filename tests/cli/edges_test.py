@@ -107,6 +107,33 @@ class Edges(CliTest):
             self.assertEqual(os.listdir(self.folder).count('pipe'), 1)
         self.assertNotIn('pipe.tmp', os.listdir(self.folder))
 
+    def test_a_pipe_in_the_place_of_a_file_of_the_run_hangs_nobody(self):
+        # What is opened for writing, or read before that. A pipe that nobody reads or writes makes a plain open wait without end.
+        for name, code, said in (('metrics.jsonl', IO_FAILED, r'metrics\.jsonl is not a regular file$'),
+                                 ('summary.json', OK, ''), ('summary.json.tmp', IO_FAILED, r'summary\.json\.tmp: it exists and is not a regular file$'),
+                                 ('.progress/job/rank_0', OK, ''), ('logs/rank_0.log', OK, r'no log is kept in \S+/logs: Not a regular file$')):
+            with self.subTest(name):
+                config, run = self.config(run='run_' + re.sub(r'\W', '_', name))
+                os.makedirs(os.path.dirname(run.file(name)))
+                os.mkfifo(run.file(name))
+                # A single rank has no board of progress.
+                outcome = self.expect(millrace('train', config, ranks=2 if 'progress' in name else 1, timeout=60), code)
+                self.expect_line(outcome.err, said or 'pipe', count=1 if said else 0)
+                if code == OK:
+                    self.assertEqual(run.summary()['last_step'], 6)
+        # Of a run that is complete: the summary's place is taken.
+        config, run = self.config(run='complete')
+        self.expect(millrace('train', config), OK)
+        os.remove(run.file('summary.json'))
+        os.mkfifo(run.file('summary.json'))
+        outcome = self.expect(millrace('train', config, timeout=60), IO_FAILED)
+        self.expect_line(outcome.err, r'cannot write \S+/summary\.json: it exists and is not a regular file$')
+        os.remove(run.file('summary.json'))
+        os.remove(run.file('metrics.jsonl'))
+        os.mkfifo(run.file('metrics.jsonl'))
+        outcome = self.expect(millrace('train', config, timeout=60), OK)
+        self.expect_line(outcome.err, r'losses are missing, too: metrics\.jsonl has no line of step 1 and 6$')
+
     def test_numbers_that_kernels_would_take_for_0_or_infinity_are_refused(self):
         config, _ = self.config()
         for assignment in ('model.norm_eps=1e-50', 'model.norm_eps=1e300', 'optimizer.eps=1e-300', 'model.rope_theta=1e-300',

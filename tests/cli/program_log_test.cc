@@ -260,14 +260,37 @@ TEST_CASE("a full disk is said once, and lines are kept again when there is room
   REQUIRE(terminal.lines().size() == 1);
 }
 
+// The one that this process has open for the file.
+int DescriptorOf(const std::string& path) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (std::filesystem::read_symlink(entry.path(), ignored) == path)
+      return std::stoi(entry.path().filename().string());
+  }
+  return -1;
+}
+
+TEST_CASE("a pipe in the file's place is refused, with a reader or without", "[cli][log]") {
+  const Folder folder;
+  const std::string path = folder / "rank_0.log";
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  for (const bool read : {true, false}) {
+    const int reader = read ? ::open(path.c_str(), O_RDONLY | O_NONBLOCK) : -1;
+    REQUIRE_THROWS_WITH(LogFile(path, "header", {}), "Not a regular file");
+    if (read) ::close(reader);
+  }
+}
+
 TEST_CASE("a disk that hangs delays nobody", "[cli][log]") {
   const Folder folder;
   const std::string path = folder / "rank_0.log";
-  // A pipe that nobody empties stands in for the disk.
-  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
-  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
-  REQUIRE(reader >= 0);
   LogFile slow(path, "header", {});
+  // A pipe that nobody empties stands in for the disk, behind the file's own descriptor.
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  REQUIRE(::dup2(pipe_ends[1], DescriptorOf(path)) >= 0);
+  const int reader = pipe_ends[0];
+  REQUIRE(::fcntl(reader, F_SETFL, O_NONBLOCK) == 0);
   const auto start = std::chrono::steady_clock::now();
   for (size_t i = 0; i < LogFile::kQueued + 3000; ++i) slow.Append(std::string(100, 'x'));
   REQUIRE_FALSE(slow.Drain(std::chrono::milliseconds(100)));
@@ -283,6 +306,7 @@ TEST_CASE("a disk that hangs delays nobody", "[cli][log]") {
   for (ssize_t count; (count = ::read(reader, part, sizeof part)) > 0;)
     text.append(part, static_cast<size_t>(count));
   ::close(reader);
+  ::close(pipe_ends[1]);
   const Lines lines = LinesIn(text);
   const auto written =
       static_cast<int64_t>(std::count(lines.begin(), lines.end(), std::string(100, 'x')));

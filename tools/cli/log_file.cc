@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
 
@@ -100,6 +101,11 @@ struct LogFile::State {
 
   void Open() {
     spdlog::file_event_handlers events;
+    // Opening a pipe would wait for a reader, and a rank with it.
+    events.before_open = [](const spdlog::filename_t& name) {
+      std::error_code ignored;
+      if (std::filesystem::is_fifo(name, ignored)) throw std::runtime_error("Not a regular file");
+    };
     events.after_open = [this](const spdlog::filename_t&, std::FILE* file) {
       std::fputs((header + "\n").c_str(), file);
       std::fflush(file);  // where the disk refuses it, it refuses the next line, too

@@ -5,6 +5,8 @@
 //          how many were. What a full disk refuses is lost; the next line is tried again.
 // Size     At max_bytes rank_1.log becomes rank_1.1.log, in place of an earlier one, and an empty
 //          rank_1.log begins.
+// Pipes    A named pipe in the file's place is refused, as opening one may wait without end. A
+//          device (/dev/null) is not.
 // Death    Written line by line: a process that is killed leaves all but the lines of the last
 //          moment.
 #pragma once

@@ -3,6 +3,7 @@
 #include "runtime/api/tuning.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -111,7 +112,7 @@ class Run {
         millrace::Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard[rank]);
       });
     } catch (const Error& error) {
-      REQUIRE(error.code() == ErrorCode::kConfig);
+      REQUIRE((error.code() == ErrorCode::kConfig || error.code() == ErrorCode::kIo));
       call.error = error.what();
       steps_ -= 2;
     }
@@ -149,6 +150,14 @@ TEST_CASE("a run measures once, and goes on without its file with the checkpoint
                              Contains("step_00000004") && !Contains("bits change"));
   CHECK(run.Table() == kept);
   CHECK(fake.measured == 0);
+}
+
+TEST_CASE("a pipe in the file's place is refused, and nobody waits for it", "[tuning]") {
+  Run run;
+  Fake fake;
+  std::filesystem::create_directory(std::filesystem::path(run.file()).parent_path());
+  REQUIRE(::mkfifo(run.file().c_str(), 0600) == 0);
+  CHECK_THAT(run.Train(&fake).error, Contains(run.file()) && Contains("not a regular file"));
 }
 
 TEST_CASE("a file that contradicts the checkpoint is an error that says what to do", "[tuning]") {

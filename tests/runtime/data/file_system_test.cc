@@ -1,5 +1,7 @@
 #include "runtime/data/file_system.h"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -90,6 +92,19 @@ TEST_CASE("short writes are continued", "[data][files]") {
   const TempDir dir;
   WriteFileAtomically(files, dir / "f", "0123456789");
   REQUIRE(ReadBytes(dir / "f") == "0123456789");
+}
+
+TEST_CASE("a pipe or socket is not opened for writing, which might wait", "[data][files]") {
+  const TempDir dir;
+  FileSystem& files = FileSystem::Posix();
+  for (const std::string name : {"pipe", "file.tmp"})
+    REQUIRE(::mkfifo((dir / name).c_str(), 0600) == 0);
+  RequireError(ErrorCode::kIo, {dir / "pipe", "not a regular file"},
+               [&] { OutputFile(files, dir / "pipe"); });
+  RequireError(ErrorCode::kIo, {dir / "pipe", "not a regular file"},
+               [&] { WriteFileAtomically(files, dir / "pipe", "x"); });
+  RequireError(ErrorCode::kIo, {dir / "file.tmp", "not a regular file"},
+               [&] { WriteFileAtomically(files, dir / "file", "x"); });
 }
 
 TEST_CASE("folders are made with their parents, and trees removed without following links",
