@@ -108,6 +108,23 @@ class Verbs(CliTest):
         outcome = self.expect(program('inspect', '--json', run.path), OK)
         self.assertEqual([json.loads(line)['step'] for line in outcome.out.splitlines()], [6, 4])
 
+        # Every blob of a rank but its header: the first ten are shown.
+        path = run.checkpoint(4, 'rank_00001.safetensors')
+        with open(path, 'rb') as f:
+            whole = f.read()
+        with open(path, 'wb') as f:
+            header = 8 + int.from_bytes(whole[:8], 'little')
+            f.write(whole[:header] + bytes(byte ^ 1 for byte in whole[header:]))
+        for words, prefix in (((), '^'), (('--verify',), '^%s: ' % run.checkpoint(4))):
+            outcome = self.expect(program('inspect', *words, run.checkpoint(4)), BAD_CHECKPOINT)
+            all_of_them = json.loads(self.expect(program('inspect', *words, '--json', run.checkpoint(4)), BAD_CHECKPOINT).out)['problems']
+            self.assertGreater(len(all_of_them), 10)
+            self.expect_line(outcome.out, prefix + r'damaged: \S+/rank_00001\.safetensors: blob ".*" .* is damaged: its XXH3-128', count=10)
+            self.expect_line(outcome.out, prefix + r'damaged: %d more \(--json lists all\)$' % (len(all_of_them) - 10))
+            self.expect_line(outcome.out, 'damaged: ', count=11)
+        with open(path, 'wb') as f:
+            f.write(whole)
+
         truncate(run.checkpoint(4, 'rank_00000.safetensors'), 100)
         outcome = self.expect(program('inspect', '--json', run.path), BAD_CHECKPOINT)
         sound, damaged = [json.loads(line) for line in outcome.out.splitlines()]

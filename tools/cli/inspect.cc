@@ -2,6 +2,7 @@
 // holds, and whether it is sound.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -57,6 +58,18 @@ Json CheckpointJson(const std::string& folder) {
   }
 }
 
+// A line each, and behind the first ten how many more there are: `--json` has them all.
+std::vector<std::string> ProblemLines(const Json& c) {
+  constexpr size_t kShown = 10;
+  const Json& problems = c["problems"];
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i)
+    lines.push_back("damaged: " + problems[i].get<std::string>());
+  if (problems.size() > kShown)
+    lines.push_back(fmt::format("damaged: {} more (--json lists all)", problems.size() - kShown));
+  return lines;
+}
+
 std::string CheckpointText(const Json& c) {
   std::string text = c["folder"].get<std::string>() + "\n";
   if (c.contains("step"))
@@ -68,16 +81,15 @@ std::string CheckpointText(const Json& c) {
         c["adam_t"].get<int64_t>(), c["skipped"].get<int64_t>());
   if (c.contains("eval_loss") && c["eval_loss"].is_number())
     text += fmt::format("held-out loss {:.4f}\n", c["eval_loss"].get<double>());
-  for (const Json& problem : c["problems"]) text += "damaged: " + problem.get<std::string>() + "\n";
+  for (const std::string& line : ProblemLines(c)) text += line + "\n";
   return text + (c["sound"].get<bool>() ? "every checksum matches" : "do not use it");
 }
 
 std::string VerdictText(const Json& c) {
   const std::string folder = c["folder"].get<std::string>();
   if (c["sound"].get<bool>()) return folder + ": sound";
-  std::vector<std::string> lines;
-  for (const Json& problem : c["problems"])
-    lines.push_back(fmt::format("{}: damaged: {}", folder, problem.get<std::string>()));
+  std::vector<std::string> lines = ProblemLines(c);
+  for (std::string& line : lines) line = folder + ": " + line;
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
