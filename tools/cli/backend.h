@@ -40,7 +40,7 @@ Backend ChooseBackend(const Config& config);
 // Without a device: what it has for the arena is not known.
 BackendTraits TraitsOf(Backend backend, int world);
 
-// A collective: on a host with several ranks each takes the GPU of its place among them.
+// A collective: which GPU a rank takes is gpu_choice.h's.
 // Error(kConfig) also where execution.peer_memory asks for what cannot be. `mesh` is the run's; the
 // log outlives the result.
 RankDevice MakeRankDevice(Backend backend, CommFactory& host, Log& log, const Config& config,

@@ -9,6 +9,7 @@
 #include "comm/peer/peer_factory.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.h"
+#include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/cuda/nvtx_ranges.h"
 #include "runtime/base/error.h"
@@ -16,19 +17,24 @@
 #include "tools/cli/backend.h"
 #include "tools/cli/cuda_tuning.h"
 #include "tools/cli/doctor.h"
+#include "tools/cli/gpu_choice.h"
 #include "tools/cli/host_facts.h"
 #include "tools/cli/peer_decision.h"
 
 namespace millrace {
 namespace {
 
-// This rank's place among the ranks of its host.
-int LocalRank(CommFactory& host) {
-  std::vector<int> all(static_cast<size_t>(host.world_size()));
-  for (size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int>(r);
-  const std::vector<std::string> names = host.Make(all, "hosts")->HostAllGather(HostName());
-  const auto mine = names.begin() + host.rank();
-  return static_cast<int>(std::count(names.begin(), mine, *mine));
+// Of those that this process sees, as nvidia-smi writes them but without dashes. Makes no context.
+std::vector<std::string> GpuIds() {
+  std::vector<std::string> ids(static_cast<size_t>(VisibleGpus()));
+  for (size_t gpu = 0; gpu < ids.size(); ++gpu) {
+    cudaDeviceProp properties;
+    MR_CUDA(cudaGetDeviceProperties(&properties, static_cast<int>(gpu)));
+    ids[gpu] = "GPU-";
+    for (const char byte : properties.uuid.bytes)
+      ids[gpu] += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return ids;
 }
 
 // Figures of the GPU for MFU and predictions; of a GPU that nobody has measured, an H100's, and
@@ -67,12 +73,7 @@ int VisibleGpus() {
 }
 
 RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config, const Mesh& mesh) {
-  const int local = LocalRank(host), gpus = VisibleGpus();
-  MR_REQUIRE(ErrorCode::kConfig, local < gpus,
-             "rank {} is number {} on {}, which has {} GPUs: start one rank per GPU, or train on "
-             "the CPU with --set execution.backend=cpu",
-             host.rank(), local, HostName(), gpus);
-  auto device = std::make_unique<CudaDevice>(local);
+  auto device = std::make_unique<CudaDevice>(ChooseGpu(host, HostName(), GpuIds()));
   RankDevice rank;
   rank.ranges = MakeNvtxRanges();
   rank.environment.ranges = rank.ranges.get();
