@@ -3,8 +3,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <system_error>
 
 #include "comm/peer/peer_call.h"
 #include "comm/process_id.h"
@@ -16,8 +18,9 @@ namespace {
 
 // What a rank tells the others about itself; plain bytes between processes of one program.
 struct Card {
-  char host[64] = {};  // id of the running kernel: ranks that differ share no memory
-  char bus[32] = {};   // PCI address of the GPU
+  char host[64] = {};    // id of the running kernel: ranks that differ share no memory
+  char bus[32] = {};     // PCI address of the GPU
+  char spaces[64] = {};  // the process's IPC and PID namespaces
   uint64_t process = 0;
   int64_t bytes = 0;
   std::byte* base = nullptr;
@@ -34,6 +37,17 @@ std::string HostId() {
   return id;
 }
 
+// "ipc:[4026531839] pid:[4026531836]"; containers of one host have others.
+std::string Namespaces() {
+  std::string spaces;
+  for (const char* name : {"ipc", "pid"}) {
+    std::error_code ignored;
+    if (!spaces.empty()) spaces += ' ';
+    spaces += std::filesystem::read_symlink(std::string("/proc/self/ns/") + name, ignored).string();
+  }
+  return spaces;
+}
+
 // What CUDA says against it, with the error taken off the thread; empty where it says nothing.
 std::string Trouble(const char* call, cudaError_t status) {
   if (status == cudaSuccess) return "";
@@ -44,6 +58,7 @@ std::string Trouble(const char* call, cudaError_t status) {
 Card OwnCard(CudaDevice& device, std::byte* base, int64_t bytes, bool alone) {
   Card card;
   Put(HostId(), card.host, sizeof card.host);
+  Put(Namespaces(), card.spaces, sizeof card.spaces);
   card.process = ProcessId();
   card.bytes = bytes;
   card.base = base;
@@ -138,6 +153,11 @@ std::unique_ptr<PeerMapping> PeerMapping::Make(Communicator& host, CudaDevice& d
       trouble = Trouble("cudaIpcOpenMemHandle",
                         cudaIpcOpenMemHandle(&mapped, peer.handle, cudaIpcMemLazyEnablePeerAccess));
       if (trouble.empty()) mapping->opened_.push_back(static_cast<std::byte*>(mapped));
+      if (!trouble.empty() && std::strcmp(own.spaces, peer.spaces) != 0)
+        trouble += fmt::format(
+            " (it is in another container: {} there, {} here; containers whose ranks map each "
+            "other's memory share these namespaces: --ipc=host --pid=host)",
+            peer.spaces, own.spaces);
     }
     if (!trouble.empty()) trouble = fmt::format("rank {}: {}", r, trouble);
     mapping->bases_.push_back(static_cast<std::byte*>(mapped));
