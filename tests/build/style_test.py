@@ -1,4 +1,5 @@
 """No line of our C++ and CUDA is longer than 100 columns, but for what lies in raw strings, which are data: clang-format does not set comments.
+Nor is one of the pages that users of the tools read, outside of tables, or a comment of tools/test.
 
 Looks at the files that git tracks in the checkout that this script lies in, not at copies of Bazel's.
 """
@@ -35,6 +36,15 @@ class Style(unittest.TestCase):
                 with open(os.path.join(ROOT, name), encoding='utf-8') as f:
                     found += ['%s:%d: %d columns' % (name, line, length) for line, length in long_lines(f.read())]
         self.assertEqual(found, [], '\n'.join(found))
+
+    def test_what_users_of_the_tools_read_has_100_columns(self):
+        for name, counts in (('README.md', lambda line: not line.startswith('|')), ('tools/README.md', lambda line: not line.startswith('|')),
+                             ('tools/lib/package/README.md', lambda line: not line.startswith('|')),
+                             ('tools/test', lambda line: line.lstrip().startswith('#'))):
+            with open(os.path.join(ROOT, name), encoding='utf-8') as f:
+                lines = [line for line in f.read().split('\n') if counts(line)]
+            self.assertGreater(len(lines), 20, name)
+            self.assertEqual([line for line in lines if len(line) > COLUMNS], [], name)
 
 
 if __name__ == '__main__':
