@@ -62,7 +62,7 @@ void RankOrderSum(DType dtype, std::span<const std::byte* const> terms, std::byt
     case DType::kF64:
       return Sum<double, double>(terms, out, n);
     default:
-      MR_CHECK(false, "no sum over {}", Name(dtype));
+      MR_FAIL("no sum over {}", Name(dtype));
   }
 }
 

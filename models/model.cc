@@ -61,8 +61,7 @@ std::unique_ptr<Model> MakeModel(const ModelOptions& options) {
     case ModelFamily::kLlama:
       return std::make_unique<Llama>(options);
   }
-  MR_CHECK(false, "unknown model family");
-  return nullptr;
+  MR_FAIL("unknown model family");
 }
 
 }  // namespace millrace

@@ -37,8 +37,7 @@ ncclDataType_t NcclType(DType dtype) {
     default:
       break;
   }
-  MR_CHECK(false, "NCCL is asked to sum {}", Name(dtype));
-  return ncclFloat32;
+  MR_FAIL("NCCL is asked to sum {}", Name(dtype));
 }
 
 // Rank 0 makes the id of the communicator, the others receive it; a failure of rank 0 fails all.

@@ -69,7 +69,7 @@ constexpr const char* kHead =
 const FamilyTable& TableOf(const ModelSpec& spec) {
   for (const FamilyTable* table : {&kGpt2, &kLlama})
     if (Name(table->family) == spec.family) return *table;
-  throw Error(ErrorCode::kInternal, fmt::format("{} has no Hugging Face names", spec.family));
+  MR_FAIL("{} has no Hugging Face names", spec.family);
 }
 
 std::pair<int64_t, int64_t> RowRange(const ModelSpec& spec, Rows rows, int64_t all) {

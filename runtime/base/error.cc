@@ -76,6 +76,10 @@ void ThrowInternal(const char* file, int line, const char* condition, const std:
               fmt::format("{}:{}: {} [failed: {}]", file, line, message, condition));
 }
 
+void ThrowFailure(const char* file, int line, const std::string& message) {
+  throw Error(ErrorCode::kInternal, fmt::format("{}:{}: {}", file, line, message));
+}
+
 void ThrowComparison(const char* file, int line, const char* expression, const std::string& left,
                      const std::string& right, const std::string& message) {
   throw Error(ErrorCode::kInternal, fmt::format("{}:{}: {} [failed: {}, with {} and {}]", file,

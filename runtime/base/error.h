@@ -1,6 +1,7 @@
 // The one exception type, its codes, and the always-on checks that throw it.
 //
 // MR_CHECK*   our own mistake: throws kInternal, text prefixed with file:line.
+// MR_FAIL     the same where no condition is left to check; does not return.
 // MR_REQUIRE  the outside world's: throws the given code; the text is for people, so no file:line.
 //             Name the key, file, tensor, unit or rank, the value, and what is allowed.
 // A message is required, in fmt syntax. All checks stay on in release builds. Not called CHECK:
@@ -55,6 +56,7 @@ namespace internal {
 [[noreturn]] void ThrowError(ErrorCode code, const std::string& message);
 [[noreturn]] void ThrowInternal(const char* file, int line, const char* condition,
                                 const std::string& message);
+[[noreturn]] void ThrowFailure(const char* file, int line, const std::string& message);
 [[noreturn]] void ThrowComparison(const char* file, int line, const char* expression,
                                   const std::string& left, const std::string& right,
                                   const std::string& message);
@@ -79,6 +81,9 @@ std::string Printed(const T& value) {
       ::millrace::internal::ThrowInternal(__FILE__, __LINE__, #condition, \
                                           ::fmt::format(__VA_ARGS__));    \
   } while (false)
+
+#define MR_FAIL(...) \
+  ::millrace::internal::ThrowFailure(__FILE__, __LINE__, ::fmt::format(__VA_ARGS__))
 
 #define MR_REQUIRE(code, condition, ...)                                    \
   do {                                                                      \

@@ -146,8 +146,7 @@ const View& StateView(const StateViews& state, StateKind kind, FlatId flat) {
     case StateKind::kAdamV:
       return state.v[f];
   }
-  MR_CHECK(false, "unknown state kind {}", static_cast<int>(kind));
-  return state.master[f];
+  MR_FAIL("unknown state kind {}", static_cast<int>(kind));
 }
 }  // namespace
 

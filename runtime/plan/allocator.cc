@@ -99,7 +99,7 @@ Placement Place(const std::vector<Item>& items, const PoolOptions& options, int6
     case AllocatorKind::kPacked:
       return internal::PlacePacked(items, lower_bound);
   }
-  MR_CHECK(false, "allocator kind {} is none of the six", static_cast<int>(options.kind));
+  MR_FAIL("allocator kind {} is none of the six", static_cast<int>(options.kind));
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ void ForwardBuilder::BeginUnit(const std::string& unit_name) {
     s.unit = UnitId{static_cast<int32_t>(i)};
     return;
   }
-  MR_CHECK(false, "model {} has no unit '{}'", s.spec.family, unit_name);
+  MR_FAIL("model {} has no unit '{}'", s.spec.family, unit_name);
 }
 
 ValueId ForwardBuilder::Embedding(const std::string& table, const std::string& positions,

@@ -266,8 +266,7 @@ constexpr std::array kRules = {
 Rule RuleFor(const Node& node) {
   for (const RuleEntry& entry : kRules)
     if (entry.kind == node.kind) return entry.rule;
-  MR_CHECK(false, "node {}: {} has no gradient", node.label, Name(node.kind));
-  return nullptr;
+  MR_FAIL("node {}: {} has no gradient", node.label, Name(node.kind));
 }
 
 SemanticGraph Differentiator::Run() && {

@@ -105,8 +105,7 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
     resolved.buffer = stay.bucket;
     return resolved;
   }
-  MR_CHECK(false, "no gathered bucket of {} covers position {}", flat.name, position);
-  return resolved;
+  MR_FAIL("no gathered bucket of {} covers position {}", flat.name, position);
 }
 
 void ParamPass::EmitGather(Stay& stay) {

@@ -156,8 +156,7 @@ int64_t PlanBuffer::OffsetAt(int64_t position) const {
                        [](int64_t at, const Interval& range) { return at < range.begin; });
   if (after != live.begin() && position < std::prev(after)->end)
     return offsets[static_cast<size_t>(after - live.begin()) - 1];
-  MR_CHECK(false, "{} is used at position {}, where it is not live", name, position);
-  return 0;
+  MR_FAIL("{} is used at position {}, where it is not live", name, position);
 }
 
 ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh,

@@ -8,8 +8,7 @@ bool CudaBuiltIn() { return false; }
 int VisibleGpus() { return 0; }
 
 RankDevice MakeCudaRankDevice(CommFactory&, Log&, const Config&, const Mesh&) {
-  MR_CHECK(false, "this build has no CUDA");
-  return {};
+  MR_FAIL("this build has no CUDA");
 }
 
 }  // namespace millrace

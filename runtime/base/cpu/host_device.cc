@@ -104,14 +104,11 @@ class HostDevice final : public Device {
       __atomic_store_n(reinterpret_cast<uint64_t*>(mark.word), mark.value, __ATOMIC_RELEASE);
   }
   bool captures() const override { return false; }
-  void BeginCapture(Stream&) override { MR_CHECK(false, "host streams cannot be captured"); }
+  void BeginCapture(Stream&) override { MR_FAIL("host streams cannot be captured"); }
   std::unique_ptr<Graph> EndCapture(Stream&) override {
-    MR_CHECK(false, "host streams cannot be captured");
-    return nullptr;
+    MR_FAIL("host streams cannot be captured");
   }
-  void RecordAtLaunch(Event&, Stream&) override {
-    MR_CHECK(false, "host streams cannot be captured");
-  }
+  void RecordAtLaunch(Event&, Stream&) override { MR_FAIL("host streams cannot be captured"); }
 };
 
 }  // namespace

@@ -47,6 +47,21 @@ TEST_CASE("a failed check is internal and says where, what and why", "[base][err
   REQUIRE(text.find("unit < 2") != std::string::npos);
 }
 
+// Compiles with -Werror=return-type only because MR_FAIL does not return.
+int SlotOf(int unit) {
+  if (unit < 2) return unit;
+  MR_FAIL("unit {} has no slot", unit);
+}
+
+TEST_CASE("a failure is internal and says where and why", "[base][error]") {
+  CHECK(SlotOf(1) == 1);
+  const Error error = Caught([] { SlotOf(3); });
+  REQUIRE(error.code() == ErrorCode::kInternal);
+  const std::string text = error.what();
+  REQUIRE(text.find("error_test.cc:") != std::string::npos);
+  REQUIRE(text.find(": unit 3 has no slot") == text.size() - 20);
+}
+
 TEST_CASE("a failed comparison prints both sides and evaluates them once", "[base][error]") {
   int calls = 0;
   const auto next = [&] { return int64_t{40} + ++calls; };
