@@ -22,7 +22,7 @@ struct StepScalars {
   int64_t generate_row;  // generation: row of the sequence whose logits are wanted
   int64_t inject_loss_nan;  // fault injection (tests): != 0 makes this rank's loss NaN
   // Fault injection (tests): flat parameter whose gradient gets a NaN on this rank; -1 none.
-  int64_t inject_grad_unit;
+  int64_t inject_grad_unit = -1;
   double max_loss;  // a loss above it is a spike, and its update is not applied; 0: none is
 
   // Written by BeginStep.

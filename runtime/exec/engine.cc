@@ -27,10 +27,11 @@ void CheckSameState(const StepPlan& a, const StepPlan& b) {
   }
 }
 
-StepScalars FreshScalars() {
-  StepScalars scalars{};
-  scalars.inject_grad_unit = -1;
-  return scalars;
+// Evaluation and generation have no faults of their own, whatever the last step was given.
+void ClearFaults(StepScalars& scalars) {
+  const StepScalars none{};
+  scalars.inject_loss_nan = none.inject_loss_nan;
+  scalars.inject_grad_unit = none.inject_grad_unit;
 }
 
 // The part of the scalars that the host writes for each step; ops write the rest.
@@ -58,7 +59,7 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
     for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
       WriteShard(kind, FlatId{static_cast<int32_t>(f)},
                  std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
-  WriteScalars(FreshScalars());
+  WriteScalars(StepScalars{});
   if (plans_.train) AllocateInFlight(*plans_.train);
   if (options_.checked)
     observer_ = std::make_unique<CheckedMemory>(
@@ -163,7 +164,7 @@ void Engine::InitWeights(uint64_t seed) {
                                    executor_.stream(StreamId::kCompute));
     }
   }
-  WriteScalars(FreshScalars());
+  WriteScalars(StepScalars{});
 }
 
 std::vector<float> Engine::ReadShard(StateKind kind, FlatId flat) {
@@ -352,7 +353,7 @@ double Engine::EvalLossSum(std::span<const int32_t> tokens) {
   const StepPlan& plan = *plans_.eval;
   StepScalars scalars = ReadScalars();
   scalars.token_parity = 0;
-  scalars.inject_loss_nan = 0;
+  ClearFaults(scalars);
   WriteScalars(scalars);
   UploadTokens(plan, tokens, 0);
   if (!derived_valid_) RunPrologue(plan, 0);
@@ -375,6 +376,7 @@ std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, 
   StepScalars scalars = ReadScalars();
   scalars.token_parity = 0;
   scalars.generate_row = row;
+  ClearFaults(scalars);
   WriteScalars(scalars);
   UploadTokens(plan, tokens, 0);
   if (!derived_valid_) RunPrologue(plan, 0);

@@ -229,6 +229,42 @@ TEST_CASE("a tied model's repeated head must be the embedding", "[huggingface]")
                [&] { Imported(dir / "other"); });
 }
 
+TEST_CASE("checked execution looks at what is computed between an import and the first step",
+          "[huggingface]") {
+  const TempDir dir;
+  // Weights are finite, the products of queries and keys are not.
+  WriteEdited(HfFolder("gpt2_tiny"), dir / "large", [](auto& tensors) {
+    for (auto& [name, tensor] : tensors)
+      if (name.ends_with("attn.c_attn.weight"))
+        for (float& value : tensor.values) value *= 1e30f;
+  });
+  const LoadedConfig config = ConfigOf(dir / "large", {"execution.checked=true"});
+  const auto failure = [&](const PlanSelection& plans,
+                           const std::function<void(Session&)>& compute) {
+    std::string said;
+    test::RunSessions(config, 1, plans, [&](Session& session) {
+      try {
+        compute(session);
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::kNonFinite);
+        said = error.what();
+      }
+    });
+    return said;
+  };
+  const std::string evaluated = failure({false, true, false}, [](Session& session) {
+    const Config& c = session.config();
+    session.engine().EvalLossSum(
+        std::vector<int32_t>(static_cast<size_t>(c.train.micro_batch * (c.model.seq_len + 1))));
+  });
+  const std::string generated = failure(kGenerate, [](Session& session) {
+    session.Generate(std::vector<int32_t>{1}, 1, {.temperature = 0});
+  });
+  for (const std::string& said : {evaluated, generated})
+    CHECK_THAT(said, Catch::Matchers::Contains("from finite operands, ") &&
+                         Catch::Matchers::Contains("h.0/"));
+}
+
 TEST_CASE("a weight that is not a finite number is refused by name and element", "[huggingface]") {
   const TempDir dir;
   for (const float odd : {NAN, INFINITY, -INFINITY}) {

@@ -134,6 +134,29 @@ TEST_CASE("an injected fault passes, and is skipped on all ranks", "[exec][check
   }
 }
 
+TEST_CASE("an evaluation is looked at, also after a step that was given a fault",
+          "[exec][checked]") {
+  for (const bool loss : {true, false}) {
+    CAPTURE(loss);
+    const PlanCase c = Case({1, 1});
+    const std::string message = Failure(
+        c,
+        [&](Engine& engine, int rank) {
+          Injection injection;
+          injection.loss_nan = loss;
+          if (!loss) injection.grad_unit = 2;
+          test::TrainStep(engine, c, rank, 0, injection);
+          Poke(engine, "h.1", std::numeric_limits<float>::quiet_NaN());
+          std::vector<int32_t> tokens = test::TokensOf(c, rank, 9);
+          tokens.resize(static_cast<size_t>(2 * (c.model.seq_len + 1)));
+          engine.EvalLossSum(tokens);
+        },
+        ErrorCode::kNonFinite);
+    CHECK_THAT(message,
+               Contains("weight of h.1/ln_1") && Contains("is nan in master/h.1 at element 3"));
+  }
+}
+
 TEST_CASE("a device that captures is checked op by op, too, whatever the graph, with the same bits",
           "[exec][checked]") {
   const PlanCase c = Case({1, 2});
