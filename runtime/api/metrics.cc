@@ -20,6 +20,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
 #include "runtime/data/file_system.h"
+#include "runtime/exec/saved_state.h"
 
 namespace millrace {
 namespace {
@@ -94,19 +95,6 @@ std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics
   *missing = resume_step - static_cast<int64_t>(steps.size());
   if (*dropped > 0 || damaged) WriteFileAtomically(FileSystem::Posix(), path, kept);
   return path;
-}
-
-Json CountersJson(const StepCounters& c) {
-  return {{"bytes_concatenated", c.kernels.concatenated_bytes},
-          {"bytes_cast", c.kernels.cast_bytes},
-          {"bytes_copied", c.kernels.copied_bytes},
-          {"bytes_gathered", c.comm.gathered_bytes},
-          {"bytes_reduced", c.comm.reduced_bytes},
-          {"bytes_all_reduced", c.comm.all_reduced_bytes},
-          {"gathers", c.comm.all_gathers},
-          {"reduces", c.comm.reduce_scatters},
-          {"all_reduces", c.comm.all_reduces},
-          {"graph_launches", c.graph_launches}};
 }
 
 Json FiguresJson(const RunFigures& f) {

@@ -163,8 +163,15 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
       }
     }
     const nlohmann::json& counters = user.at("counters");
-    engine.SetCounters(
-        CountersFrom(counters.at(static_cast<size_t>(engine.comms().world().rank()))));
+    const SavedCounters saved =
+        CountersFrom(counters.at(static_cast<size_t>(engine.comms().world().rank())));
+    engine.SetCounters(saved.counters);
+    if (!saved.missing.empty())
+      changes.push_back(fmt::format("{} was saved without the counters {}: they begin at zero",
+                                    folder, fmt::join(saved.missing, ", ")));
+    if (!saved.unknown.empty())
+      changes.push_back(fmt::format("{} has counters that this version does not have: {}", folder,
+                                    fmt::join(saved.unknown, ", ")));
   } else {
     SavedTensors saved(reader, user.at("layout"));
     engine.SetCounters({});

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/data/checkpoint_manifest.h"
 #include "runtime/exec/engine.h"
@@ -22,9 +23,18 @@ std::string BlobName(const char* kind, const std::string& flat);
 // Where each parameter lies in the saved shards: all that a reader of another world needs.
 nlohmann::ordered_json LayoutJson(const ShardLayout& layout);
 
+// Counters by name, in the order of reports: of one rank in a checkpoint, which a version with
+// others reads, too; in summary.json.
 nlohmann::ordered_json CountersJson(const StepCounters& counters);
-StepCounters CountersFrom(
-    const nlohmann::json& json);  // Error(kCheckpoint) for another number of them
+
+struct SavedCounters {
+  StepCounters counters;
+  std::vector<std::string> missing;  // of ours, those that were not saved: zero
+  std::vector<std::string> unknown;  // saved, and none of ours: left out
+};
+// From CountersJson of any version, or from the list of ten numbers that versions before names
+// saved. Error(kCheckpoint): another kind of list, or a counter that is no integer.
+SavedCounters CountersFrom(const nlohmann::json& json);
 
 // The held-out loss of the saved step, where it was evaluated and finite.
 std::optional<double> EvalLossOf(const CheckpointManifest& manifest);

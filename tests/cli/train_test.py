@@ -327,7 +327,7 @@ class Train(CliTest):
             self.assertEqual(run.summary()[key], whole.summary()[key], key)
 
     def test_a_checkpoint_of_an_older_version_is_gone_on_from_bit_for_bit(self):
-        # tests/cli/old_checkpoint: step 4 of this configuration, saved by the program of 2026-11-22, before checkpoints kept tuning.
+        # tests/cli/old_checkpoint: step 4 of this configuration, saved by the program of 2026-11-22, before checkpoints kept tuning or names of counters.
         sections = {'model': {'layers': 1, 'd_model': 8, 'ffn': 8, 'seq_len': 8}, 'train': {'steps': 8},
                     'optimizer': {'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}}, 'checkpoint': {'every': 0}}
         whole_config, whole = self.config('whole.json', run='whole', **sections)
@@ -340,6 +340,7 @@ class Train(CliTest):
         self.assertEqual(outcome.err, '')
         self.assertEqual(run.loss_bits(), whole.loss_bits()[4:])
         self.assertEqual(run.hashes(), whole.hashes())
+        self.assertEqual(run.summary()['counters'], whole.summary()['counters'])  # saved as a list then, and by name now
 
     def test_an_incomplete_run_goes_on_and_says_where(self):
         # The schedule depends on the steps asked for; a constant rate does not.

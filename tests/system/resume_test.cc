@@ -115,6 +115,68 @@ TEST_CASE("another world, mesh or precision loads the same logical values") {
     }
 }
 
+// Resumes from what another version would have saved: a manifest whose counters `edit` has changed,
+// rank by rank. Returns the counters of each rank, and what rank 0 says.
+std::pair<std::vector<StepCounters>, std::vector<std::string>> ResumedWith(
+    const std::function<nlohmann::json(const nlohmann::json&)>& edit) {
+  const TempDir dir;
+  const Trial trial = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, 2, 1).trial;
+  std::string folder;
+  RunEngines(trial, [&](RankContext& rank) {
+    rank.engine.InitWeights(3);
+    for (int64_t step = 0; step < 2; ++step) StepOn(rank, trial.config, step);
+    const std::string saved = SaveRun(rank.engine, dir.path(), {2, 8}, IdentityOf(trial), 2);
+    if (rank.rank == 0) folder = saved;
+  });
+  CheckpointManifest manifest = ReadManifest(folder);
+  nlohmann::json user = nlohmann::json::parse(manifest.user);
+  for (nlohmann::json& of_rank : user.at("counters")) of_rank = edit(of_rank);
+  manifest.user = user.dump();
+  WriteBytes(folder + "/" + kManifestName, PrintManifest(manifest));
+  std::pair<std::vector<StepCounters>, std::vector<std::string>> result;
+  result.first.resize(2);
+  RunEngines(trial, [&](RankContext& rank) {
+    const auto resumed = ResumeRun(rank.engine, dir.path(), ResumePolicy::kMust, IdentityOf(trial));
+    result.first[static_cast<size_t>(rank.rank)] = rank.engine.counters();
+    if (rank.rank == 0) result.second = resumed->changes;
+  });
+  return result;
+}
+
+TEST_CASE("a checkpoint of a version with other counters is resumed") {
+  const auto [counters, said] = ResumedWith([](const nlohmann::json& saved) { return saved; });
+  REQUIRE(said.empty());
+  REQUIRE(counters[0].comm.all_gathers > 0);
+  REQUIRE(counters[0].comm.reduced_bytes > 0);
+
+  // A list, as before counters had names.
+  const auto [of_list, nothing] = ResumedWith([](const nlohmann::json& saved) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const char* name :
+         {"bytes_concatenated", "bytes_cast", "bytes_copied", "gathers", "reduces", "all_reduces",
+          "bytes_gathered", "bytes_reduced", "bytes_all_reduced", "graph_launches"})
+      list.push_back(saved.at(name));
+    return list;
+  });
+  CHECK(of_list == counters);
+  CHECK(nothing.empty());
+
+  // Before one of ours was counted, and after one was added that we do not have.
+  const auto [of_others, changes] = ResumedWith([](const nlohmann::json& saved) {
+    nlohmann::json other = saved;
+    other.erase("reduces");
+    other["tokens_routed"] = 5;
+    return other;
+  });
+  std::vector<StepCounters> expected = counters;
+  for (StepCounters& of_rank : expected) of_rank.comm.reduce_scatters = 0;
+  CHECK(of_others == expected);
+  REQUIRE(changes.size() == 2);
+  CHECK_THAT(changes[0],
+             Catch::Matchers::EndsWith("without the counters reduces: they begin at zero"));
+  CHECK_THAT(changes[1], Catch::Matchers::EndsWith("does not have: tokens_routed"));
+}
+
 // The checksums of a manifest tell damage; who forges one can compute them.
 TEST_CASE("a checkpoint whose layout leads nowhere is refused, not followed") {
   const TempDir dir;
