@@ -93,7 +93,15 @@ std::string Describe(const View& view, const StepPlan& plan) {
   return text + ":" + ToString(view.layout);
 }
 
-// Attributes that change what an op does but no operand shows.
+// "[0,64)[128,130)"; "none".
+std::string RangesText(const std::vector<Range>& ranges) {
+  std::string text;
+  for (const Range& range : ranges) text += fmt::format("[{},{})", range.begin, range.end);
+  return text.empty() ? "none" : text;
+}
+
+// Attributes that change what an op does but no operand shows: all of them, since ranks and
+// checkpoints are compared by the hash of this text.
 std::string Attributes(const KernelOp& op) {
   std::string text;
   const auto add = [&](const std::string& item) { text += " " + item; };
@@ -121,14 +129,16 @@ std::string Attributes(const KernelOp& op) {
           add(fmt::format("output={}", static_cast<int>(typed.output)));
         if constexpr (requires { typed.parity_stride; })
           add(fmt::format("parity_stride={}", typed.parity_stride));
-        if constexpr (requires { typed.ranges; }) {
-          int64_t elements = 0;
-          for (const Range& r : *typed.ranges) elements += r.end - r.begin;
-          add(fmt::format("ranges={} elements={}", typed.ranges->size(), elements));
-        }
+        if constexpr (requires { typed.deterministic; })
+          if (!typed.deterministic) add("deterministic=0");
+        if constexpr (requires { typed.ranges; }) add("ranges=" + RangesText(*typed.ranges));
+        if constexpr (requires { typed.inject_index; })
+          add(fmt::format("unit={} inject_index={}", typed.unit, typed.inject_index));
+        if constexpr (requires { typed.shard_world; })
+          add(fmt::format("units={} shard_world={}", typed.units, typed.shard_world));
         if constexpr (requires { typed.decay; })
-          add(fmt::format("betas={},{} weight_decay={} decay_ranges={}", typed.beta1, typed.beta2,
-                          typed.weight_decay, typed.decay->size()));
+          add(fmt::format("betas={},{} weight_decay={} decay={}", typed.beta1, typed.beta2,
+                          typed.weight_decay, RangesText(*typed.decay)));
         if constexpr (requires { typed.schedule; })
           add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}",
                           static_cast<int>(typed.schedule.kind), typed.schedule.lr,

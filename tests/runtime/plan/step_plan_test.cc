@@ -1,6 +1,10 @@
 #include "runtime/plan/step_plan.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
 #include <set>
 
 #include "runtime/base/error.h"
@@ -92,6 +96,108 @@ TEST_CASE("the hash tells plans apart by every option, and is the text's", "[pla
     INFO(ToString(other));
     REQUIRE(hashes.insert(PlanHash(PlanOf(other))).second);
   }
+}
+
+using Change = std::function<void(const std::string& attribute, KernelOp changed)>;
+
+// The same ranges, as many and as long, one element further on; one where there is none.
+RangeList Moved(const RangeList& ranges) {
+  std::vector<Range> moved = *ranges;
+  for (Range& range : moved) ++range.begin, ++range.end;
+  if (moved.empty()) moved.push_back({0, 1});
+  return std::make_shared<const std::vector<Range>>(moved);
+}
+
+// f(attribute, the op with another value of it), for each attribute that the op has.
+void ForEachChange(const KernelOp& op, const Change& f) {
+  std::visit(
+      [&](const auto& typed) {
+        const auto with = [&](const char* attribute, auto&& change) {
+          auto changed = typed;
+          change(changed);
+          f(attribute, KernelOp(changed));
+        };
+        // Of the enums that ops have, each has a 0 and a 1.
+        const auto other = [](auto value) {
+          return static_cast<decltype(value)>(value == decltype(value){} ? 1 : 0);
+        };
+#define NUMBER(name) \
+  if constexpr (requires { typed.name; }) with(#name, [](auto& o) { o.name += 1; })
+#define CHOICE(name) \
+  if constexpr (requires { typed.name; }) with(#name, [&](auto& o) { o.name = other(o.name); })
+        NUMBER(parity_stride);
+        NUMBER(eps);
+        NUMBER(staged_bytes);
+        NUMBER(theta);
+        NUMBER(scaling.factor);
+        NUMBER(scaling.low_freq_factor);
+        NUMBER(scaling.high_freq_factor);
+        NUMBER(scaling.original_max_position_embeddings);
+        NUMBER(scale);
+        NUMBER(row_begin);
+        NUMBER(vocab);
+        NUMBER(unit);
+        NUMBER(inject_index);
+        NUMBER(schedule.lr);
+        NUMBER(schedule.min_lr);
+        NUMBER(schedule.warmup);
+        NUMBER(schedule.decay_steps);
+        NUMBER(schedule.total_steps);
+        NUMBER(units);
+        NUMBER(shard_world);
+        NUMBER(clip);
+        NUMBER(beta1);
+        NUMBER(beta2);
+        NUMBER(weight_decay);
+        CHOICE(kind);
+        CHOICE(epilogue);
+        CHOICE(rounding);
+        CHOICE(direction);
+        CHOICE(deterministic);
+        CHOICE(output);
+        CHOICE(schedule.kind);
+        CHOICE(update);
+        CHOICE(table_update);
+        CHOICE(loss_update);
+        if constexpr (requires { typed.ranges; })
+          with("ranges", [](auto& o) { o.ranges = Moved(o.ranges); });
+        if constexpr (requires { typed.decay; })
+          with("decay", [](auto& o) { o.decay = Moved(o.decay); });
+#undef NUMBER
+#undef CHOICE
+      },
+      op);
+}
+
+TEST_CASE("the hash sees every attribute of every op, the contents of lists, too",
+          "[plan][step_plan]") {
+  PlanCase c = Golden();
+  c.mesh = {1, 2};
+  c.precision = test::Mixed(DType::kF32, DType::kBF16, DType::kBF16);
+  std::set<std::string> seen;
+  for (const ModelOptions& model : {test::TinyGpt2(1), test::TinyLlama(1)}) {
+    c.model = model;
+    StepPlan plan = PlanOf(c);
+    const std::string hash = PlanHash(plan);
+    for (Body& body : plan.bodies)
+      for (PlanOp& op : body.ops) {
+        const KernelOp original = op.op;
+        ForEachChange(original, [&](const std::string& attribute, KernelOp changed) {
+          if (!seen.insert(fmt::format("{}.{}", OpName(original), attribute)).second) return;
+          op.op = std::move(changed);
+          INFO(Describe(op, plan));
+          CAPTURE(OpName(original), attribute);
+          CHECK(PlanHash(plan) != hash);
+          op.op = original;
+        });
+      }
+  }
+  // It did look at those that are lists, or that only some backend or test reads.
+  for (const char* attribute :
+       {"zero_ranges.ranges", "adamw.decay", "finite_scan.unit", "finite_scan.inject_index",
+        "step_stats.units", "step_stats.shard_world", "attention_grad.deterministic",
+        "matmul.staged_bytes", "rope_table.theta", "embed_grad.table_update"})
+    CHECK(seen.contains(attribute));
 }
 
 TEST_CASE("an address is asked for where the buffer lives", "[plan][step_plan]") {
