@@ -130,7 +130,7 @@ class SavedTensors {
 
 std::string TuningOf(const nlohmann::json& user) {
   const auto tuning = user.find("tuning");
-  return tuning != user.end() && tuning->is_object() ? tuning->dump() : std::string();
+  return tuning != user.end() && tuning->is_object() ? DumpJson(*tuning) : std::string();
 }
 
 // Of what decides results, not of the times; "" where nothing is tuned.

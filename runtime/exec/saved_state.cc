@@ -78,7 +78,7 @@ SavedCounters CountersFrom(const nlohmann::json& json) {
   nlohmann::json saved = json.is_array() ? NamedCounters(json) : json;
   MR_REQUIRE(ErrorCode::kCheckpoint, saved.is_object(),
              "a checkpoint's counters are {}; an object of names and numbers is expected",
-             json.dump());
+             DumpJson(json));
   SavedCounters result;
   ForEachCounter(result.counters, [&](const char* name, int64_t& value) {
     const auto it = saved.find(name);
@@ -87,7 +87,7 @@ SavedCounters CountersFrom(const nlohmann::json& json) {
       return;
     }
     MR_REQUIRE(ErrorCode::kCheckpoint, it->is_number_integer(),
-               "a checkpoint's counter {} is {}; an integer is expected", name, it->dump());
+               "a checkpoint's counter {} is {}; an integer is expected", name, DumpJson(*it));
     value = it->get<int64_t>();
     saved.erase(it);
   });
