@@ -165,15 +165,15 @@ void PrintSearches(int64_t layers, int accumulate, int repeat) {
   const SemanticGraph forward = ForwardOf(*model);
   LowerOptions lower;
   lower.backend = Backend::kCuda;
-  const auto arena = [&](Recompute policy, ReshardPolicy reshard) {
+  const auto arena = [&](Recompute policy, Reshard reshard) {
     PlanOptions options = OptionsOf(c);
     options.reshard = reshard;
     return PlanStep(layout, Lower(AddGradients(forward, policy), lower), options, PlanKind::kTrain)
         .arena_bytes;
   };
-  const int64_t none = arena(Recompute::kNone, ReshardPolicy::kAfterForward),
-                norms = arena(Recompute::kNorms, ReshardPolicy::kAfterForward),
-                never = arena(Recompute::kNone, ReshardPolicy::kNever);
+  const int64_t none = arena(Recompute::kNone, Reshard::kAfterForward),
+                norms = arena(Recompute::kNorms, Reshard::kAfterForward),
+                never = arena(Recompute::kNone, Reshard::kNever);
   double recompute = 0, reshard = 0;
   std::string chosen, kept;
   for (int r = 0; r < repeat; ++r) {
@@ -185,7 +185,7 @@ void PrintSearches(int64_t layers, int accumulate, int repeat) {
     });
     chosen = ToString(choice.counts);
     recompute = r == 0 ? now : std::min(recompute, now);
-    options.reshard = ReshardPolicy::kAuto;
+    options.reshard = Reshard::kAuto;
     options.budget_bytes = (none + never) / 2;
     const Program program = Lower(AddGradients(forward, Recompute::kNone), lower);
     const StepPlan plan =
