@@ -1,5 +1,5 @@
 """No line of our C++ and CUDA is longer than 100 columns, but for what lies in raw strings, which are data: clang-format does not set comments.
-Nor is one of the pages that users of the tools read, outside of tables, or a comment of tools/test.
+Nor is one of the pages that users of the tools read, outside of tables, or a comment of tools/test. JSON is parsed and dumped in one source.
 
 Looks at the files that git tracks in the checkout that this script lies in, not at copies of Bazel's.
 """
@@ -45,6 +45,19 @@ class Style(unittest.TestCase):
                 lines = [line for line in f.read().split('\n') if counts(line)]
             self.assertGreater(len(lines), 20, name)
             self.assertEqual([line for line in lines if len(line) > COLUMNS], [], name)
+
+    def test_json_is_parsed_and_dumped_in_one_source(self):
+        # runtime/base/json.h says why. strict_json.cc and json_text.cc look at each token, and have a
+        # parser of their own.
+        own = {'runtime/base/json.cc', 'runtime/data/strict_json.cc', 'runtime/config/json_text.cc'}
+        listed = subprocess.run(['git', '-C', ROOT, 'ls-files', '-z', '*.cc', '*.h'], stdout=subprocess.PIPE, check=True)
+        found = []
+        for name in listed.stdout.decode().split('\0')[:-1]:
+            if name.startswith('tests/') or name in own or not os.path.exists(os.path.join(ROOT, name)):
+                continue
+            with open(os.path.join(ROOT, name), encoding='utf-8') as f:
+                found += [name for line in f if re.search(r'\.dump\(|json::(sax_)?parse\(|json::accept\(', line, re.I)]
+        self.assertEqual(found, [])
 
 
 if __name__ == '__main__':
