@@ -171,7 +171,8 @@ def sets_of(row):
 
     accumulated, wire = row["gradients"].split()
     sets = [*COMMON, *MODELS[row["family"]], *mesh_sets(row["mesh"])]
-    sets += [f"precision.compute={row['precision'].split()[0]}", f"precision.grad_accumulate={accumulated}", f"precision.grad_wire={wire}"]
+    sets += [f"precision.compute={row['precision'].split()[0]}", f"precision.grad_accumulate={accumulated}"]
+    sets += [f"precision.grad_wire={wire}"] if world_of(row["mesh"]) > 1 else []
     sets += ["precision.norms=compute"] if row["precision"] == "bf16 norms" else []
     sets += given("sharding.downcast", "downcast") + given("sharding.reshard", "reshard") + given("sharding.grad_sync", "sync")
     sets += given("sharding.grad_concat", "concat") + given("sharding.blocks_per_unit", "units")
