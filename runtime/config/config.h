@@ -113,6 +113,7 @@ struct OptimizerConfig {
 struct ParallelConfig {
   std::optional<int64_t> shard = {};
   int64_t replicate = 1;
+  int64_t pipe = 1;
 
   int64_t Shard(int64_t world) const { return shard.value_or(world / replicate); }
   bool operator==(const ParallelConfig&) const = default;

@@ -80,6 +80,7 @@ std::optional<KeyValue> Convert(const Key& key, const json& given, std::string* 
   std::optional<KeyValue> value = TryConvert(key, given);
   if (value) return value;
   *problem = "must be " + Allowed(key);
+  if (!key.later.empty()) *problem += " (" + key.later + ")";
   if (given.is_discarded() && key.type == KeyType::kString) *problem += ", in UTF-8";
   if (key.type == KeyType::kChoice && given.is_string()) {
     const std::string nearest = NearestName(given.get_ref<const std::string&>(), key.choices);

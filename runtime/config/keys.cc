@@ -96,6 +96,11 @@ Key Only(std::string_view choice, Key key) {
   key.choices = {choice};
   return key;
 }
+Key Only(int64_t value, std::string_view later, Key key) {
+  key.range = {.min = static_cast<double>(value), .max = static_cast<double>(value)};
+  key.later = later;
+  return key;
+}
 
 // The object behind a nullable section: made when a key in it is set, its
 // defaults when one is read.
@@ -207,6 +212,8 @@ std::vector<Key> MakeKeys() {
           "Ranks that share one copy of the model. null: world / replicate."),
       KEY(parallel.replicate, From(1, kMillion),
           "Copies of the model. shard * replicate is the world."),
+      Only(1, "pipelines come later",
+           KEY(parallel.pipe, any, "Stages that the model's blocks are cut into.")),
 
       KEY(precision.compute, any, "Weights and activations in forward and backward."),
       Only("fp32", KEY(precision.master, any, "The weights that the optimizer updates.")),
@@ -408,7 +415,8 @@ std::string Allowed(const Key& key) {
       text = "true or false";
       break;
     case KeyType::kInteger:
-      text = "an integer" + RangeText(key);
+      text = key.range.min == key.range.max ? fmt::format("{}", static_cast<int64_t>(key.range.min))
+                                            : "an integer" + RangeText(key);
       break;
     case KeyType::kNumber:
       text = "a number" + RangeText(key);

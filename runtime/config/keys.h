@@ -43,7 +43,8 @@ struct Key {
   bool required = false;  // no default: must be given when its (nullable) section is
   std::vector<std::string_view> choices;
   KeyRange range;
-  std::string doc;  // one line, Markdown
+  std::string later;  // of a key that allows one value: what other values will be; in the error
+  std::string doc;    // one line, Markdown
   std::function<KeyValue(const Config&)> get;
   std::function<void(Config&, const KeyValue&)>
       set;  // the value has the key's type and lies in its range

@@ -52,6 +52,7 @@ const char* const kPromised[] = {
     "optimizer.schedule.min_lr",
     "parallel.shard",
     "parallel.replicate",
+    "parallel.pipe",
     "precision.compute",
     "precision.master",
     "precision.norms",
@@ -192,6 +193,7 @@ TEST_CASE("what is allowed reads as a sentence", "[config][keys]") {
   REQUIRE(Allowed(*FindKey("sharding.blocks_per_unit")) ==
           "an integer from 1 to 10000, or a list of such");
   REQUIRE(Allowed(*FindKey("precision.master")) == "fp32");
+  REQUIRE(Allowed(*FindKey("parallel.pipe")) == "1");
   REQUIRE(Allowed(*FindKey("sharding.grad_sync")) == "one of every, last");
   REQUIRE(Allowed(*FindKey("execution.checked")) == "true or false");
   REQUIRE(Allowed(*FindKey("run.dir")) == "a string that is not empty");

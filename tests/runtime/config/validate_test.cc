@@ -142,6 +142,13 @@ TEST_CASE("shard times replicate is the world", "[config][validate]") {
   REQUIRE(ParallelConfig{.replicate = 2}.Shard(6) == 3);
 }
 
+TEST_CASE("a pipeline is refused by name", "[config][validate]") {
+  REQUIRE(Problems({kSynthetic}, {"parallel.pipe=1"}).empty());
+  REQUIRE(Problems({kSynthetic}, {"parallel.pipe=2"}) ==
+          std::vector<std::string>{"--set parallel.pipe=2: parallel.pipe = 2: must be 1 (pipelines "
+                                   "come later)"});
+}
+
 TEST_CASE("schedules fit into the run", "[config][validate]") {
   const std::string cosine = "optimizer.schedule.kind=cosine", wsd = "optimizer.schedule.kind=wsd";
   const std::string decay = "optimizer.schedule.decay_steps";
