@@ -67,6 +67,8 @@ struct CommCounters {
 struct CommUses {
   bool all_gathers = true, reduce_scatters = true, all_reduces = true;
 };
+inline constexpr CommUses kNoCommUses = {
+    .all_gathers = false, .reduce_scatters = false, .all_reduces = false};
 
 class Communicator {
  public:

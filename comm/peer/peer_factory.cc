@@ -79,12 +79,12 @@ std::string OverPcie(Communicator& group, CudaDevice& device) {
 
 // What waits in a run, and what the GPU has room for.
 std::string NoRoom(const CudaDevice& device, const Mesh& mesh) {
-  const std::string trouble =
-      WhyNoRoom(WaitingInRun({.gather = kPeerGatherBlocks,
-                              .reduce = kPeerReduceBlocks,
-                              .replicas = mesh.replicate > 1 ? NcclOptions{}.max_ctas : 0,
-                              .statistics = kSmallCtas}),
-                PeerRoomOf(device));
+  const std::string trouble = WhyNoRoom(
+      WaitingInRun({.gather = kPeerGatherBlocks,
+                    .reduce = kPeerReduceBlocks,
+                    .replicas = mesh.Size(Axis::kReplicate) > 1 ? NcclOptions{}.max_ctas : 0,
+                    .statistics = kSmallCtas}),
+      PeerRoomOf(device));
   return trouble.empty() ? "" : fmt::format("no room on GPU {}: {}", device.ordinal(), trouble);
 }
 
@@ -95,8 +95,9 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh,
   std::vector<int> everyone(static_cast<size_t>(host.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   const auto world = host.Make(everyone, "peers of the world");
-  const std::string label = fmt::format("peers of replica {}", mesh.replica(host.rank()));
-  const auto group = host.Make(mesh.ShardGroup(host.rank()), label);
+  const std::string label =
+      fmt::format("peers of replica {}", mesh.Index(host.rank(), Axis::kReplicate));
+  const auto group = host.Make(mesh.Group(host.rank(), Axis::kShard), label);
   const std::unique_ptr<DeviceBuffer> probe = device.Allocate(kProbeBytes, label);
   std::string trouble;
   try {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "comm/comm_factory.h"
-#include "comm/mesh.h"
 #include "comm/peer/peer_communicator.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/log.h"
+#include "runtime/base/mesh.h"
 
 namespace millrace {
 
@@ -19,7 +19,7 @@ namespace millrace {
 // alone. Kernels here were measured over NVLink only.
 enum class PeerLinks { kAny, kNvlink };
 
-// What keeps the ranks of some shard group (Mesh::ShardGroup) from each other's memory, or kernels
+// What keeps the ranks of some shard group (Mesh::Group over kShard) from each other's memory, or kernels
 // that wait for each other from running at once (peer_room.h, with PeerOptions' defaults), in an
 // Error's words: the first group's in the world that has something; "" where nothing does. A
 // collective over the world of `host`; the same on all ranks.

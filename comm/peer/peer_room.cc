@@ -5,7 +5,7 @@
 namespace millrace {
 
 WaitingBlocks WaitingInRun(const CollectiveBlocks& blocks) {
-  constexpr int kCommunicators = 2;  // CommSet's of the shard axis
+  constexpr int kCommunicators = 2;  // of the shard axis, on the gather and on the reduce stream
   return {.peers = kCommunicators * (blocks.gather + blocks.reduce),
           .nccl = blocks.replicas + blocks.statistics};
 }

@@ -61,8 +61,8 @@ void ForStretches(const AdamWOp<TensorView>& op, int64_t n, F&& f) {
   int64_t done = 0;
   if (op.decay) {
     for (const Range& range : *op.decay) {
-      const int64_t begin = std::max(done, range.begin - op.flat_begin),
-                    end = std::min(n, range.end - op.flat_begin);
+      const int64_t begin = std::max(done, range.begin - op.flat_begin.value()),
+                    end = std::min(n, range.end - op.flat_begin.value());
       if (begin >= end) continue;
       f(done, begin, false);
       f(begin, end, true);

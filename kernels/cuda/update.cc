@@ -42,8 +42,8 @@ void CudaAdamW(const AdamWOp<TensorView>& op, Stream& stream) {
   };
   if (op.decay) {
     for (const Range& range : *op.decay) {
-      const Range own{std::max<int64_t>(0, range.begin - op.flat_begin),
-                      std::min(n, range.end - op.flat_begin)};
+      const Range own{std::max<int64_t>(0, range.begin - op.flat_begin.value()),
+                      std::min(n, range.end - op.flat_begin.value())};
       if (own.begin >= own.end) continue;
       if (decay.count == kRangesPerLaunch) {
         // The next launch begins with a whole pack: it takes along the ranges that reach into that.

@@ -59,4 +59,11 @@ Op<To> ConvertOp(const Op<From>& from, Map&& map) {
   return to;
 }
 
+// f(integer, name) for each attribute of the op that depends on the rank (RankInt). An op that has
+// such lists them in VisitRankInts.
+template <class Op, class F>
+void ForEachRankInt(Op& op, F&& f) {
+  if constexpr (requires { Op::VisitRankInts(op, f); }) Op::VisitRankInts(op, f);
+}
+
 }  // namespace millrace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/ops/access.h"
+#include "runtime/base/mesh.h"
 #include "runtime/base/policies.h"
 
 namespace millrace {
@@ -215,13 +216,17 @@ struct StepStatsOp : StepStatsAttrs {
 //
 // master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n] receives the downcast of
 // the new master, also when the step is skipped. decay holds ranges of the whole flat parameter;
-// element i of the shard is flat element shard_rank * n + i, and shard_rank comes from the executor
-// through flat_begin, set when the op is bound.
+// element i of the shard is flat element flat_begin + i.
 struct AdamWAttrs {
   RangeList decay;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-  int64_t flat_begin = 0;  // shard_rank * n; zero in a plan, which is equal on all ranks
+  RankInt flat_begin;  // of this rank's shard in the flat parameter
   bool operator==(const AdamWAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    f(s.flat_begin, "flat_begin");
+  }
 };
 template <class V>
 struct AdamWOp : AdamWAttrs {
@@ -243,16 +248,15 @@ struct AdamWOp : AdamWAttrs {
 // are ops like the others so that lifetimes and edges see them. scratch: staging the transport asks
 // for (Capabilities), absent when it needs none.
 
-enum class AxisGroup { kShard, kReplicate, kWorld };
-enum class CommPurpose { kGather, kReduce };
+// axes: the op joins this rank's group over them (runtime/base/mesh.h). Its communicator is the one
+// of these axes and of the stream that issues it.
 
 // full[r*n + i] = (shard of rank r)[i], r over the group.   Any dtype.
 // In place when shard is slice `rank` of full; then `shard` is absent.
 // Of f32 shards, full may be bf16: rounded to nearest even on the way, by transports that can
 // (Communicator::RoundsInGathers).
 struct AllGatherAttrs {
-  AxisGroup group = AxisGroup::kShard;
-  CommPurpose purpose = CommPurpose::kGather;
+  AxisSet axes = Axis::kShard;
   bool operator==(const AllGatherAttrs&) const = default;
 };
 template <class V>
@@ -271,8 +275,7 @@ struct AllGatherOp : AllGatherAttrs {
 // shard[i] = sum over r of (full of rank r)[rank*n + i], f32 accumulation in rank order, one
 // rounding to the dtype.   full [world*n], shard [n].
 struct ReduceScatterAttrs {
-  AxisGroup group = AxisGroup::kShard;
-  CommPurpose purpose = CommPurpose::kReduce;
+  AxisSet axes = Axis::kShard;
   bool operator==(const ReduceScatterAttrs&) const = default;
 };
 template <class V>
@@ -291,8 +294,7 @@ struct ReduceScatterOp : ReduceScatterAttrs {
 // buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on
 // every rank.   f32 or bf16 [n], in place.
 struct AllReduceAttrs {
-  AxisGroup group = AxisGroup::kReplicate;
-  CommPurpose purpose = CommPurpose::kReduce;
+  AxisSet axes = Axis::kReplicate;
   bool operator==(const AllReduceAttrs&) const = default;
 };
 template <class V>

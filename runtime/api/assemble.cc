@@ -158,10 +158,11 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   AssembledRun run;
   run.spec = model->spec();
   const auto shard = static_cast<int>(config.parallel.Shard(world));
-  const MeshShape mesh{static_cast<int>(config.parallel.replicate), shard};
+  const Mesh mesh = Mesh(static_cast<int>(config.parallel.replicate), shard)
+                        .With(Axis::kPipe, static_cast<int>(config.parallel.pipe));
   MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
              "parallel.replicate {} x parallel.shard {} is {}, but there are {} ranks",
-             mesh.replicate, mesh.shard, mesh.world(), world);
+             mesh.Size(Axis::kReplicate), mesh.Size(Axis::kShard), mesh.world(), world);
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
   const auto plan = [&](PlanKind kind) {

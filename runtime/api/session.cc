@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/plan_comms.h"
 #include "runtime/exec/watchdog.h"
 
 namespace millrace {
@@ -79,13 +80,14 @@ Session::Session(const Config& config, const Environment& environment, const Ses
                                          static_cast<uint64_t>(config.data.shuffle_seed), layout);
   }
   memory_.start = MemoryBytes(*device_);
-  comms_ = std::make_unique<CommSet>(*environment.comm_factory,
-                                     Mesh{run_.layout.mesh.replicate, run_.layout.mesh.shard},
-                                     environment.sharing);
+  const std::vector<const StepPlan*> plans = run_.plans.All();
+  comms_ = std::make_unique<CommSet>(*environment.comm_factory, run_.layout.mesh,
+                                     environment.sharing, CommSpecsOf(plans));
   memory_.communicators = MemoryBytes(*device_);
   MR_REQUIRE(ErrorCode::kConfig,
              config.sharding.downcast != ShardingConfig::Downcast::kInGather ||
-                 run_.layout.mesh.shard == 1 || comms_->shard_gather().RoundsInGathers(),
+                 run_.layout.mesh.Size(Axis::kShard) == 1 ||
+                 comms_->Of({Axis::kShard, StreamId::kGather}).RoundsInGathers(),
              "sharding.downcast is in_gather, but gathers go over NCCL, which does not round: "
              "allowed are per_gather, after_update and after_gather, or execution.peer_memory=on");
   StartWatchdog(environment);
@@ -97,8 +99,7 @@ Session::Session(const Config& config, const Environment& environment, const Ses
       run_.layout, run_.plans, EngineOptionsOf(config, environment));
   memory_.ready = MemoryBytes(*device_);
   std::string plan_hashes;
-  for (const auto* plan : {&run_.plans.train, &run_.plans.eval, &run_.plans.generate})
-    if (*plan) plan_hashes += PlanHash(**plan) + " ";
+  for (const StepPlan* plan : plans) plan_hashes += PlanHash(*plan) + " ";
   log_->Write(
       LogLevel::kDebug, LogScope::kThisRank,
       fmt::format(

@@ -394,14 +394,18 @@ class Loop {
 
   // Digests of what each rank has issued; histories only where they differ.
   void CompareOrder(int64_t done, const std::vector<std::string>& digests) {
-    if (std::all_of(digests.begin(), digests.end(), [&](const auto& d) { return d == digests[0]; }))
-      return;
-    Communicator& world = session_.engine().comms().world();
+    const CommSet& comms = session_.engine().comms();
+    const std::optional<OrderDifference> difference = FirstDifference(comms, digests);
+    if (!difference) return;
     std::vector<std::string> units;
     for (const UnitSpec& unit : session_.run().spec.units) units.push_back(unit.name);
-    Stop(fmt::format(
-        "after step {}: {}", done,
-        DescribeOrder(world.HostAllGather(session_.engine().order()->History()), units)));
+    const std::vector<std::string> all =
+        comms.world().HostAllGather(session_.engine().order()->History(difference->comm));
+    std::vector<std::string> histories;
+    for (const int rank : difference->ranks) histories.push_back(all[static_cast<size_t>(rank)]);
+    Stop(fmt::format("after step {}: {}", done,
+                     DescribeOrder(comms.members()[difference->comm].name, difference->ranks,
+                                   histories, units)));
   }
 
   // Once a step each rank says whether it was asked to stop, how its part of a save is doing,
@@ -412,7 +416,7 @@ class Loop {
     std::string mine = {stop_.load() ? '1' : '0', saver_->Vote(), warnings.empty() ? '0' : '1'};
     const bool order =
         session_.engine().order() != nullptr && (saves || IsDue(config_.guard.order_every, done));
-    if (order) mine += session_.engine().order()->Digest();
+    if (order) mine += session_.engine().order()->Digests();
     bool stop = false, warned = false;
     std::string saves_of_ranks;
     std::vector<std::string> digests;

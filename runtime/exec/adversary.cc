@@ -29,7 +29,8 @@ std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& s
   };
 
   std::mt19937_64 random(seed);
-  std::array<uint64_t, kStreams> weights{1, 1, 1};
+  std::array<uint64_t, kStreams> weights;
+  weights.fill(1);
   std::array<size_t, kStreams> heads{};
   std::vector<OpRef> order;
   order.reserve(ops);
@@ -53,7 +54,7 @@ std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& s
   return order;
 }
 
-Adversary::Adversary(const StepPlan& plan, const MeshShape& mesh, int rank, std::byte* arena,
+Adversary::Adversary(const StepPlan& plan, const Mesh& mesh, int rank, std::byte* arena,
                      uint64_t seed)
     : plan_(plan), shadow_(plan, mesh, rank, ArenaView(arena)), seed_(seed) {}
 

@@ -29,7 +29,7 @@ std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& s
 class Adversary {
  public:
   // `rank` of the mesh; `plan` and the arena (host memory) outlive the adversary.
-  Adversary(const StepPlan& plan, const MeshShape& mesh, int rank, std::byte* arena, uint64_t seed);
+  Adversary(const StepPlan& plan, const Mesh& mesh, int rank, std::byte* arena, uint64_t seed);
 
   // Runs plan.schedule or plan.prologue; every run has an order of its own.
   // run_op executes the op at once.

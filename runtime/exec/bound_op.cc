@@ -8,10 +8,9 @@ namespace millrace {
 
 TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch) {
   if (!view) return {};
-  const int64_t rank =
-      view.rank_axis == AxisGroup::kShard ? binding.shard_rank : binding.world_rank;
+  const RankInt first(view.offset, view.rank_stride, view.rank_axes);
   const int64_t element =
-      view.offset + rank * view.rank_stride + microbatch * view.microbatch_stride;
+      first.At(binding.mesh, binding.rank) + microbatch * view.microbatch_stride;
   const int64_t offset = binding.plan->buffer(view.buffer).OffsetAt(position);
   return {binding.arena + offset + element * Bytes(view.layout.dtype), view.layout};
 }
@@ -21,8 +20,9 @@ BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int
       [&]<template <class> class Op>(const Op<View>& typed) -> BoundOp {
         auto bound = ConvertOp<Op, View, TensorView>(
             typed, [&](const View& view) { return BindView(binding, view, position, microbatch); });
-        if constexpr (requires { bound.flat_begin; })
-          bound.flat_begin = binding.shard_rank * bound.master.numel();
+        ForEachRankInt(bound, [&](RankInt& integer, std::string_view) {
+          integer = integer.At(binding.mesh, binding.rank);
+        });
         return bound;
       },
       op);
@@ -49,30 +49,16 @@ std::string MovedOperand(const BoundOp& then, const BoundOp& now) {
   return moved;
 }
 
-Communicator& CommOf(const CommSet& comms, AxisGroup group, CommPurpose purpose) {
-  switch (group) {
-    case AxisGroup::kShard:
-      return purpose == CommPurpose::kGather ? comms.shard_gather() : comms.shard_reduce();
-    case AxisGroup::kReplicate:
-      return comms.replicate_reduce();
-    case AxisGroup::kWorld:
-      return comms.world();
-  }
-  MR_CHECK(false, "unknown axis group {}", static_cast<int>(group));
-  return comms.world();
-}
-
 namespace {
 
 struct Runner {
   const KernelTable& kernels;
-  CommSet& comms;
+  const CommSet& comms;
   KernelCounters& counters;
+  StreamId id;
   Stream& stream;
 
-  Communicator& Group(AxisGroup group, CommPurpose purpose) const {
-    return CommOf(comms, group, purpose);
-  }
+  Communicator& Over(AxisSet axes) const { return comms.Of({axes, id}); }
 
   void operator()(const EmbedOp<TensorView>& op) const { kernels.embed(op, stream); }
   void operator()(const EmbedGradOp<TensorView>& op) const { kernels.embed_grad(op, stream); }
@@ -115,7 +101,7 @@ struct Runner {
   void operator()(const StepStatsOp<TensorView>& op) const { kernels.step_stats(op, stream); }
   void operator()(const AdamWOp<TensorView>& op) const { kernels.adamw(op, stream); }
   void operator()(const AllGatherOp<TensorView>& op) const {
-    Communicator& comm = Group(op.group, op.purpose);
+    Communicator& comm = Over(op.axes);
     TensorView shard = op.shard;
     if (!shard) {  // in place: this rank's slice of the result
       const int64_t n = op.full.numel() / comm.world_size();
@@ -126,18 +112,18 @@ struct Runner {
     comm.AllGather(shard, op.full, op.scratch, stream);
   }
   void operator()(const ReduceScatterOp<TensorView>& op) const {
-    Group(op.group, op.purpose).ReduceScatterSum(op.full, op.shard, op.scratch, stream);
+    Over(op.axes).ReduceScatterSum(op.full, op.shard, op.scratch, stream);
   }
   void operator()(const AllReduceOp<TensorView>& op) const {
-    Group(op.group, op.purpose).AllReduceSum(op.buffer, op.scratch, stream);
+    Over(op.axes).AllReduceSum(op.buffer, op.scratch, stream);
   }
 };
 
 }  // namespace
 
-void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters,
-           Stream& stream) {
-  std::visit(Runner{kernels, comms, counters, stream}, op);
+void RunOp(const BoundOp& op, const KernelTable& kernels, const CommSet& comms,
+           KernelCounters& counters, StreamId id, Stream& stream) {
+  std::visit(Runner{kernels, comms, counters, id, stream}, op);
 }
 
 }  // namespace millrace

@@ -8,7 +8,7 @@
 #include <string>
 #include <variant>
 
-#include "comm/mesh.h"
+#include "comm/comm_set.h"
 #include "kernels/ops/kernel_table.h"
 #include "runtime/plan/step_plan.h"
 
@@ -29,12 +29,14 @@ using BoundOp =
 struct Binding {
   const StepPlan* plan = nullptr;
   std::byte* arena = nullptr;
-  int shard_rank = 0;
-  int world_rank = 0;
+  Mesh mesh;
+  int rank = 0;  // of the world
 };
 
+// The view's address for this rank, at `position` on the canonical timeline: body.begin + index of
+// the op.
 TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch);
-// `position` on the canonical timeline: body.begin + index of the op.
+// All views, and the integers that depend on the rank (RankInt), for this rank.
 BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int microbatch);
 
 // What the kernels of a run have moved, counted from the arguments they were called with.
@@ -60,11 +62,9 @@ struct KernelCounters {
 // when all are where they were. Both are bindings of one op.
 std::string MovedOperand(const BoundOp& then, const BoundOp& now);
 
-// The communicator that a collective of this group and purpose goes to.
-Communicator& CommOf(const CommSet& comms, AxisGroup group, CommPurpose purpose);
-
-// Issues one op on `stream`; a collective goes to the communicator of its group and purpose.
-void RunOp(const BoundOp& op, const KernelTable& kernels, CommSet& comms, KernelCounters& counters,
-           Stream& stream);
+// Issues one op on `stream`, which is the plan's `id`; a collective goes to the communicator of its
+// axes and that stream.
+void RunOp(const BoundOp& op, const KernelTable& kernels, const CommSet& comms,
+           KernelCounters& counters, StreamId id, Stream& stream);
 
 }  // namespace millrace

@@ -93,7 +93,7 @@ template <class Wanted>
 std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_t position,
                                                         int microbatch, Wanted&& wanted) const {
   std::vector<Finding> found;
-  const Binding binding{plan_, arena_.base(), rank_ % mesh_.shard, rank_};
+  const Binding binding{plan_, arena_.base(), mesh_, rank_};
   ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
     if (!wanted(access)) return;
     const TensorView bound = BindView(binding, view, position, microbatch);

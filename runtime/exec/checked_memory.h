@@ -23,7 +23,7 @@ namespace millrace {
 class CheckedMemory final : public OpObserver {
  public:
   // Plans that are observed, and the arena, outlive this object.
-  CheckedMemory(const MeshShape& mesh, int rank, const ArenaView& arena)
+  CheckedMemory(const Mesh& mesh, int rank, const ArenaView& arena)
       : mesh_(mesh), rank_(rank), arena_(arena) {}
 
   void BeginRun(const StepPlan& plan) override;
@@ -43,7 +43,7 @@ class CheckedMemory final : public OpObserver {
   std::vector<Finding> Scan(const PlanOp& op, int64_t position, int microbatch,
                             Wanted&& wanted) const;
 
-  const MeshShape mesh_;
+  const Mesh mesh_;
   const int rank_;
   mutable ArenaView arena_;  // looking changes nothing but where a copy is kept
   std::map<const StepPlan*, std::unique_ptr<Shadow>> shadows_;

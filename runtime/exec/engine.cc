@@ -39,6 +39,13 @@ constexpr int64_t kHostScalarBytes = offsetof(StepScalars, lr);
 
 }  // namespace
 
+std::vector<const StepPlan*> EnginePlans::All() const {
+  std::vector<const StepPlan*> plans;
+  for (const auto* plan : {&train, &eval, &generate})
+    if (*plan) plans.push_back(&**plan);
+  return plans;
+}
+
 Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans,
                const EngineOptions& options)
     : context_(context),
@@ -47,11 +54,11 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
       options_(options),
       executor_(context) {
   int64_t bytes = 0;
-  for (const StepPlan* plan : Plans()) {
+  for (const StepPlan* plan : plans_.All()) {
     CheckSameState(AnyPlan(), *plan);
     bytes = std::max(bytes, plan->arena_bytes);
   }
-  RequireSamePlans(*context_.comms, layout_, Plans());
+  RequireSamePlans(*context_.comms, layout_, plans_.All());
   arena_ = context_.comms->AllocateArena(*context_.device, bytes, "arena");
   context_.comms->RegisterMemory(arena_->data(), bytes);
   context_.comms->Connect();
@@ -117,19 +124,15 @@ Engine::~Engine() {
 
 int64_t Engine::arena_bytes() const { return arena_->bytes(); }
 
-std::vector<const StepPlan*> Engine::Plans() const {
-  std::vector<const StepPlan*> plans;
-  for (const auto* plan : {&plans_.train, &plans_.eval, &plans_.generate})
-    if (*plan) plans.push_back(&**plan);
+const StepPlan& Engine::AnyPlan() const {
+  const std::vector<const StepPlan*> plans = plans_.All();
   MR_CHECK(!plans.empty(), "an engine needs at least one plan");
-  return plans;
+  return *plans.front();
 }
-
-const StepPlan& Engine::AnyPlan() const { return *Plans().front(); }
 
 Binding Engine::BindingOf(const StepPlan& plan) const {
   const int rank = context_.comms->world().rank();
-  return {&plan, arena_->data(), context_.comms->mesh().shard_rank(rank), rank};
+  return {&plan, arena_->data(), layout_.mesh, rank};
 }
 
 TensorView Engine::ViewOf(const StepPlan& plan, const View& view) const {
@@ -152,7 +155,7 @@ const View& StateView(const StateViews& state, StateKind kind, FlatId flat) {
 }  // namespace
 
 void Engine::InitWeights(uint64_t seed) {
-  const int shard_rank = BindingOf(AnyPlan()).shard_rank;
+  const int shard_rank = layout_.mesh.Index(context_.comms->world().rank(), Axis::kShard);
   for (size_t f = 0; f < layout_.flats.size(); ++f) {
     const FlatId flat{static_cast<int32_t>(f)};
     std::vector<float> values(static_cast<size_t>(layout_.flats[f].shard_numel));
@@ -218,7 +221,7 @@ void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& sche
   const Binding binding = BindingOf(plan);
   std::unique_ptr<Adversary>& adversary = adversaries_[&plan];
   if (!adversary)
-    adversary = std::make_unique<Adversary>(plan, layout_.mesh, binding.world_rank, binding.arena,
+    adversary = std::make_unique<Adversary>(plan, layout_.mesh, binding.rank, binding.arena,
                                             *options_.adversary_seed);
   std::vector<int64_t> first = {0};  // index of each entry's first op in the order of issue
   for (const Entry& entry : schedule)
@@ -364,7 +367,7 @@ double Engine::EvalLossSum(std::span<const int32_t> tokens) {
   const StatsRow row(static_cast<int64_t>(layout_.flats.size()));
   double sum = 0;
   const TensorView stats = ViewOf(plan, plan.state.stats);
-  const int64_t cell = BindingOf(plan).world_rank * row.width + row.loss_sum;
+  const int64_t cell = BindingOf(plan).rank * row.width + row.loss_sum;
   context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum),
                               sizeof sum, executor_.stream(StreamId::kCompute));
   return sum;

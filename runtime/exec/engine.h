@@ -43,6 +43,7 @@ struct EngineOptions {
 
 struct EnginePlans {
   std::optional<StepPlan> train, eval, generate;
+  std::vector<const StepPlan*> All() const;  // those that there are
 };
 
 // Shards of one flat parameter that the engine holds.
@@ -148,7 +149,6 @@ class Engine {
   void SetCounters(const StepCounters& counters) { counters_ = counters; }
 
  private:
-  std::vector<const StepPlan*> Plans() const;
   void AllocateInFlight(const StepPlan& plan);
   void Record();
   TensorView ViewOf(const StepPlan& plan, const View& view) const;

@@ -43,21 +43,21 @@ class OpMarker {
   UnitId unit_;
 };
 
-// What a collective's order is known by; the step comes with the run.
+// What a collective's order is known by, on its communicator; the step comes with the run.
 struct Collective {
   OrderLog::Kind kind = OrderLog::Kind::kAllGather;
-  AxisGroup group = AxisGroup::kShard;
+  AxisSet axes;
   int64_t bytes = 0;
   bool operator==(const Collective&) const = default;
 };
 
 std::optional<Collective> CollectiveOf(const BoundOp& op) {
   if (const auto* gather = std::get_if<AllGatherOp<TensorView>>(&op))
-    return Collective{OrderLog::Kind::kAllGather, gather->group, gather->full.bytes()};
+    return Collective{OrderLog::Kind::kAllGather, gather->axes, gather->full.bytes()};
   if (const auto* reduce = std::get_if<ReduceScatterOp<TensorView>>(&op))
-    return Collective{OrderLog::Kind::kReduceScatter, reduce->group, reduce->full.bytes()};
+    return Collective{OrderLog::Kind::kReduceScatter, reduce->axes, reduce->full.bytes()};
   if (const auto* reduce = std::get_if<AllReduceOp<TensorView>>(&op))
-    return Collective{OrderLog::Kind::kAllReduce, reduce->group, reduce->buffer.bytes()};
+    return Collective{OrderLog::Kind::kAllReduce, reduce->axes, reduce->buffer.bytes()};
   return std::nullopt;
 }
 
@@ -108,14 +108,14 @@ void Executor::EndRun() {
   context_.marks->EndIssue();
 }
 
-void Executor::Log(const BoundOp& op, const OpMark& mark) {
+void Executor::Log(const BoundOp& op, StreamId id, const OpMark& mark) {
   const std::optional<Collective> call = CollectiveOf(op);
-  order_->Issued(call->kind, call->group, mark.unit, call->bytes);
+  order_->Issued(context_.comms->IndexOf({call->axes, id}), call->kind, mark.unit, call->bytes);
 }
 
 void Executor::RunMarked(const BoundOp& op, StreamId id, const OpMark& mark) {
   const RangeScope range(context_.ranges, mark.range);
-  if (order_ && mark.collective) Log(op, mark);
+  if (order_ && mark.collective) Log(op, id, mark);
   if (context_.marks != nullptr) context_.marks->At(mark.index, mark.collective);
   const bool on_device = marks_on_device();
   const int word = kFirstStreamWord + static_cast<int>(id);
@@ -123,7 +123,7 @@ void Executor::RunMarked(const BoundOp& op, StreamId id, const OpMark& mark) {
     EnqueueMark(word, StreamWord(mark.index, StreamMark::kInCollective), id);
   else if (on_device && mark.boundary && context_.comms->world().world_size() > 1)
     EnqueueMark(word, StreamWord(mark.index, StreamMark::kComputing), id);
-  RunOp(op, *context_.kernels, *context_.comms, kernel_counters_, stream(id));
+  RunOp(op, *context_.kernels, *context_.comms, kernel_counters_, id, stream(id));
   if (on_device && mark.collective)
     EnqueueMark(word, StreamWord(mark.index, StreamMark::kPassedCollective), id);
 }
@@ -136,16 +136,19 @@ Event& Executor::EventAt(size_t index) {
 // Event 0 belongs to forks and joins; the edges' events follow.
 void Executor::Fork() {
   Event& event = EventAt(0);
-  stream(StreamId::kCompute).Record(event);
-  stream(StreamId::kGather).Wait(event);
-  stream(StreamId::kReduce).Wait(event);
+  Stream& compute = stream(StreamId::kCompute);
+  compute.Record(event);
+  for (const std::unique_ptr<Stream>& other : streams_)
+    if (other.get() != &compute) other->Wait(event);
 }
 
 void Executor::Join() {
-  for (const StreamId id : {StreamId::kGather, StreamId::kReduce}) {
+  Stream& compute = stream(StreamId::kCompute);
+  for (const std::unique_ptr<Stream>& other : streams_) {
+    if (other.get() == &compute) continue;
     Event& event = EventAt(0);
-    stream(id).Record(event);
-    stream(StreamId::kCompute).Wait(event);
+    other->Record(event);
+    compute.Wait(event);
   }
 }
 
@@ -202,7 +205,8 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
       } else if (!mark.collective || !leaves_out) {
         RunMarked(bound, op.stream, mark);
         if (mark.collective && held) {
-          MR_REQUIRE(ErrorCode::kConfig, CollectiveOf(bound) == CollectiveOf(held->op),
+          MR_REQUIRE(ErrorCode::kConfig,
+                     op.stream == held->stream && CollectiveOf(bound) == CollectiveOf(held->op),
                      "a fault that swaps collectives: the one after the first of the unit, {}, is "
                      "of another kind or size",
                      op.label);
@@ -360,7 +364,7 @@ void RecordedStep::Launch(const Section& section, bool counted) {
     executor_.replayed_ += section.comm;
     if (executor_.order_)
       for (const Issue& issue : section.issues)
-        if (issue.mark.collective) executor_.Log(issue.op, issue.mark);
+        if (issue.mark.collective) executor_.Log(issue.op, issue.stream, issue.mark);
   }
   const RangeScope range(executor_.context_.ranges, launch_range_);
   section.graph->Launch(executor_.stream(StreamId::kCompute));
@@ -413,9 +417,8 @@ std::string RecordedStep::OffsetsHash() const {
       std::visit(
           [&]<template <class> class Op>(const Op<View>& op) {
             Op<View>::Visit(op, [&](const View& view, Access, std::string_view) {
-              const int rank =
-                  view.rank_axis == AxisGroup::kShard ? bound_.shard_rank : bound_.world_rank;
-              if (view) *offset -= rank * view.rank_stride * Bytes(view.layout.dtype);
+              const int64_t place = bound_.mesh.Index(bound_.rank, view.rank_axes);
+              if (view) *offset -= place * view.rank_stride * Bytes(view.layout.dtype);
               ++offset;
             });
           },

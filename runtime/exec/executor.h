@@ -79,10 +79,10 @@ class Executor {
   void SwapCollectives(UnitId unit) { swaps_ = unit; }
 
   // From now on. Every rank or none.
-  void LogOrder() { order_ = std::make_unique<OrderLog>(); }
+  void LogOrder() { order_ = std::make_unique<OrderLog>(context_.comms->members().size()); }
   const OrderLog* order() const { return order_.get(); }  // null: not logged
 
-  Stream& stream(StreamId id) { return *streams_[static_cast<size_t>(id)]; }
+  Stream& stream(StreamId id) { return *streams_.at(static_cast<size_t>(id)); }
   // What was issued so far, replays included.
   const KernelCounters& kernel_counters() const { return kernel_counters_; }
   CommCounters comm_counters() const;
@@ -95,7 +95,7 @@ class Executor {
   void Join();
   Event& EventAt(size_t index);
   void RunMarked(const BoundOp& op, StreamId stream, const OpMark& mark);
-  void Log(const BoundOp& op, const OpMark& mark);  // a collective
+  void Log(const BoundOp& op, StreamId stream, const OpMark& mark);  // a collective
   bool marks_on_device() const { return words_ != nullptr; }
   void EnqueueMark(int word, uint64_t value, StreamId stream);
   RangeName RangeOf(const PlanOp& op) { return ranges_ ? ranges_->NameOf(op) : RangeName{}; }

@@ -11,8 +11,8 @@ namespace millrace {
 
 std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat) {
   const std::vector<float> shard = engine.ReadShard(kind, flat);
-  Communicator& comm = engine.comms().shard_gather();
-  if (comm.world_size() == 1) return shard;
+  if (engine.layout().mesh.Size(Axis::kShard) == 1) return shard;
+  Communicator& comm = engine.comms().Of({Axis::kShard, StreamId::kGather});
   std::vector<float> full;
   full.reserve(static_cast<size_t>(engine.layout().flat(flat).padded_numel));
   for (const std::string& part : comm.HostAllGather(
@@ -50,7 +50,7 @@ void ForEachLogicalTensor(
 void WriteLogicalTensors(Engine& engine, StateKind kind,
                          const std::function<std::vector<float>(const ParamPlacement&)>& read) {
   const ShardLayout& layout = engine.layout();
-  const int shard_rank = engine.comms().shard_gather().rank();
+  const int shard_rank = layout.mesh.Index(engine.comms().world().rank(), Axis::kShard);
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
     const int64_t shard_begin = shard_rank * flat.shard_numel,

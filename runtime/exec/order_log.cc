@@ -31,50 +31,64 @@ const char* NameOf(OrderLog::Kind kind) {
   return "?";
 }
 
-const char* NameOf(AxisGroup group) {
-  switch (group) {
-    case AxisGroup::kShard:
-      return "shard";
-    case AxisGroup::kReplicate:
-      return "replicate";
-    case AxisGroup::kWorld:
-      return "world";
-  }
-  return "?";
-}
-
 std::string Words(const OrderLog::Call& call, const std::vector<std::string>& units) {
   const bool known = call.unit >= 0 && call.unit < static_cast<int32_t>(units.size());
-  return fmt::format("{} of {} ({} bytes, {} group, step {})", NameOf(call.kind),
+  return fmt::format("{} of {} ({} bytes, step {})", NameOf(call.kind),
                      known ? "unit " + units[static_cast<size_t>(call.unit)] : "no unit",
-                     call.bytes, NameOf(call.group), call.step + 1);
+                     call.bytes, call.step + 1);
 }
 
 }  // namespace
 
-void OrderLog::Add(const Call& call) {
-  if (newest_.empty()) newest_.resize(kKept);
-  const uint64_t what = static_cast<uint64_t>(call.kind) << 40 |
-                        static_cast<uint64_t>(call.group) << 32 | static_cast<uint32_t>(call.unit);
+void OrderLog::Add(List& list, const Call& call) {
+  if (list.newest.empty()) list.newest.resize(kKept);
+  const uint64_t what = static_cast<uint64_t>(call.kind) << 32 | static_cast<uint32_t>(call.unit);
   for (const uint64_t word :
        {what, static_cast<uint64_t>(call.bytes), static_cast<uint64_t>(call.step)})
-    hash_ = Mixed(hash_ ^ word);
-  newest_[static_cast<size_t>(count_++ % kKept)] = {call, hash_};
+    list.hash = Mixed(list.hash ^ word);
+  list.newest[static_cast<size_t>(list.count++ % kKept)] = {call, list.hash};
 }
 
-std::string OrderLog::Digest() const { return fmt::format("{:x}:{:016x}", count_, hash_); }
+std::string OrderLog::Digests() const {
+  std::string text;
+  for (const List& list : lists_) text += fmt::format("{:016x}:{:016x} ", list.count, list.hash);
+  return text;
+}
 
 // Bytes: count, then the entries that are kept, oldest first.
-std::string OrderLog::History() const {
+std::string OrderLog::History(size_t comm) const {
   static_assert(std::is_trivially_copyable_v<Entry>);
-  std::string bytes(reinterpret_cast<const char*>(&count_), sizeof count_);
-  for (int64_t i = std::max<int64_t>(0, count_ - kKept); i < count_; ++i)
-    bytes.append(reinterpret_cast<const char*>(&newest_[static_cast<size_t>(i % kKept)]),
+  const List& list = lists_.at(comm);
+  std::string bytes(reinterpret_cast<const char*>(&list.count), sizeof list.count);
+  for (int64_t i = std::max<int64_t>(0, list.count - kKept); i < list.count; ++i)
+    bytes.append(reinterpret_cast<const char*>(&list.newest[static_cast<size_t>(i % kKept)]),
                  sizeof(Entry));
   return bytes;
 }
 
-std::string DescribeOrder(const std::vector<std::string>& histories,
+std::optional<OrderDifference> FirstDifference(const CommSet& comms,
+                                               const std::vector<std::string>& digests) {
+  constexpr size_t kDigestChars = 34;  // of one communicator
+  const auto digest = [&](int rank, size_t comm) {
+    return std::string_view(digests[static_cast<size_t>(rank)])
+        .substr(comm * kDigestChars, kDigestChars);
+  };
+  for (const std::string& all : digests)
+    MR_CHECK_EQ(all.size(), comms.members().size() * kDigestChars, "digests of a rank");
+  for (size_t comm = 0; comm < comms.members().size(); ++comm) {
+    const AxisSet axes = comms.members()[comm].axes;
+    for (int rank = 0; rank < comms.mesh().world(); ++rank) {
+      if (comms.mesh().Index(rank, axes) == 0) continue;
+      std::vector<int> group = comms.mesh().Group(rank, axes);
+      if (digest(rank, comm) != digest(group.front(), comm))
+        return OrderDifference{comm, std::move(group)};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string DescribeOrder(const std::string& name, const std::vector<int>& group,
+                          const std::vector<std::string>& histories,
                           const std::vector<std::string>& units) {
   struct History {
     int64_t count = 0;
@@ -109,7 +123,8 @@ std::string DescribeOrder(const std::vector<std::string>& histories,
   MR_CHECK_LT(other, ranks.size(), "all ranks have issued the same collectives; rank");
   const History &a = ranks[other], &b = ranks[right];
   const std::string who =
-      fmt::format("rank {} has issued other collectives than rank {}", other, right);
+      fmt::format("rank {} has issued other collectives than rank {} on the communicator '{}'",
+                  group[other], group[right], name);
   const int64_t first = std::max(a.first(), b.first());
   if (first > 0 &&
       (a.At(first) == nullptr || b.At(first) == nullptr ||
@@ -121,7 +136,7 @@ std::string DescribeOrder(const std::vector<std::string>& histories,
     return at < history.count ? Words(history.At(at)->call, units) : std::string("nothing");
   };
   return fmt::format("{}: call {} is {}, and {} on rank {}", who, at + 1, words(a), words(b),
-                     right);
+                     group[right]);
 }
 
 }  // namespace millrace

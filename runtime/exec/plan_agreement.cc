@@ -3,57 +3,34 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <variant>
 
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
-#include "runtime/exec/bound_op.h"
 
 namespace millrace {
 namespace {
 
 // The calls that a rank will issue on one communicator, in order: a line each.
 struct CallList {
-  std::string name;  // of the communicator
-  Communicator* comm = nullptr;
-  std::vector<int> ranks;  // of the world, by rank of the group
+  const CommSet::Member* member = nullptr;
   std::string lines;
 };
 
-// A communicator that serves two purposes has one list.
-std::vector<CallList> EmptyLists(const CommSet& comms) {
-  const int rank = comms.world().rank();
-  const Mesh& mesh = comms.mesh();
-  std::vector<int> everyone(static_cast<size_t>(mesh.world_size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  std::vector<CallList> lists = {{"world", &comms.world(), everyone, ""}};
-  const auto add = [&](const char* name, Communicator& comm, std::vector<int> ranks) {
-    for (const CallList& list : lists)
-      if (list.comm == &comm) return;
-    lists.push_back({name, &comm, std::move(ranks), ""});
-  };
-  add("shard gather", comms.shard_gather(), mesh.ShardGroup(rank));
-  add("shard reduce", comms.shard_reduce(), mesh.ShardGroup(rank));
-  add("replicate reduce", comms.replicate_reduce(), mesh.ReplicateGroup(rank));
-  return lists;
-}
-
 struct Collective {
-  AxisGroup group = AxisGroup::kShard;
-  CommPurpose purpose = CommPurpose::kGather;
+  AxisSet axes;
   const View* data = nullptr;  // the whole, of a gather or a reduction
 };
 
 std::optional<Collective> CollectiveOf(const KernelOp& op) {
   if (const auto* gather = std::get_if<AllGatherOp<View>>(&op))
-    return Collective{gather->group, gather->purpose, &gather->full};
+    return Collective{gather->axes, &gather->full};
   if (const auto* reduce = std::get_if<ReduceScatterOp<View>>(&op))
-    return Collective{reduce->group, reduce->purpose, &reduce->full};
+    return Collective{reduce->axes, &reduce->full};
   if (const auto* reduce = std::get_if<AllReduceOp<View>>(&op))
-    return Collective{reduce->group, reduce->purpose, &reduce->buffer};
+    return Collective{reduce->axes, &reduce->buffer};
   return std::nullopt;
 }
 
@@ -70,13 +47,11 @@ void AddCalls(const CommSet& comms, const ShardLayout& layout, const StepPlan& p
     for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
       const std::optional<Collective> call = CollectiveOf(op.op);
       if (!call) continue;
-      const Communicator* const comm = &CommOf(comms, call->group, call->purpose);
-      const auto list = std::find_if(lists.begin(), lists.end(),
-                                     [&](const CallList& l) { return l.comm == comm; });
+      CallList& list = lists[comms.IndexOf({call->axes, op.stream})];
       const Layout& data = call->data->layout;
-      list->lines += fmt::format("{} of unit {} ({} bytes of {}, {} {})\n", OpName(op.op),
-                                 UnitName(layout, op.unit), data.numel() * Bytes(data.dtype),
-                                 Name(data.dtype), Name(plan.kind), part);
+      list.lines += fmt::format("{} of unit {} ({} bytes of {}, {} {})\n", OpName(op.op),
+                                UnitName(layout, op.unit), data.numel() * Bytes(data.dtype),
+                                Name(data.dtype), Name(plan.kind), part);
     }
 }
 
@@ -107,27 +82,29 @@ std::string DescribeDifference(const CallList& mine, const std::vector<std::stri
     std::getline(b, expected);
   } while (call == expected);
   const auto words = [](const std::string& line) { return line.empty() ? "nothing" : line; };
+  const std::vector<int>& ranks = mine.member->ranks;
   return fmt::format(
       "rank {} would issue other collectives than rank {} on the communicator '{}': call {} is {}, "
       "and {} on rank {}",
-      mine.ranks[other], mine.ranks[right], mine.name, number, words(call), words(expected),
-      mine.ranks[right]);
+      ranks[other], ranks[right], mine.member->name, number, words(call), words(expected),
+      ranks[right]);
 }
 
 // "" where all ranks of the group have the same list.
 std::string DifferenceIn(const CallList& list) {
   const std::string mine = Hash128(list.lines);
-  const std::vector<std::string> hashes = list.comm->HostAllGather(mine);
+  const std::vector<std::string> hashes = list.member->comm->HostAllGather(mine);
   if (std::all_of(hashes.begin(), hashes.end(), [&](const auto& h) { return h == hashes[0]; }))
     return "";
-  return DescribeDifference(list, list.comm->HostAllGather(list.lines));
+  return DescribeDifference(list, list.member->comm->HostAllGather(list.lines));
 }
 
 }  // namespace
 
 void RequireSamePlans(const CommSet& comms, const ShardLayout& layout,
                       const std::vector<const StepPlan*>& plans) {
-  std::vector<CallList> lists = EmptyLists(comms);
+  std::vector<CallList> lists;  // one per communicator, shared by streams or not
+  for (const CommSet::Member& member : comms.members()) lists.push_back({&member, ""});
   std::string hashes;
   for (const StepPlan* plan : plans) {
     AddCalls(comms, layout, *plan, plan->prologue, "prologue", lists);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh.h"
+#include "comm/comm_set.h"
 #include "runtime/plan/shard_layout.h"
 #include "runtime/plan/step_plan.h"
 

@@ -153,7 +153,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   const ShardLayout& layout = engine.layout();
   const bool same = user.at("layout") == nlohmann::json(LayoutJson(layout));
   if (same) {
-    const int shard_rank = engine.comms().shard_gather().rank();
+    const int shard_rank = layout.mesh.Index(engine.comms().world().rank(), Axis::kShard);
     for (const auto& [kind, name] : kSavedKinds) {
       for (size_t f = 0; f < layout.flats.size(); ++f) {
         std::vector<float> shard(static_cast<size_t>(layout.flats[f].shard_numel));

@@ -57,7 +57,7 @@ RunSaver::~RunSaver() {
 
 // Of the replicas, which hold the same bits, the first.
 bool RunSaver::writes() const {
-  return engine_.comms().world().rank() < engine_.layout().mesh.shard;
+  return engine_.layout().mesh.Index(engine_.comms().world().rank(), Axis::kReplicate) == 0;
 }
 
 void RunSaver::Start(Stage stage, BackgroundJob::Work work) {
@@ -164,8 +164,8 @@ void RunSaver::Publish(JobMarks& marks) {
   manifest.world = engine_.comms().world().world_size();
   manifest.identity = Hash128(identity_.model);
   manifest.user = ManifestUser();
-  std::vector<int64_t> ranks;
-  for (int r = 0; r < engine_.layout().mesh.shard; ++r) ranks.push_back(r);
+  const std::vector<int> writers = engine_.layout().mesh.Group(0, Axis::kShard);
+  const std::vector<int64_t> ranks(writers.begin(), writers.end());
   PublishCheckpoint(place_, manifest, ranks, *options_.files);
   // From here on the checkpoint is there, whatever else fails.
   try {

@@ -64,8 +64,9 @@ Json LayoutJson(const ShardLayout& layout) {
     }
     flats.push_back({{"name", flat.name}, {"shard_numel", flat.shard_numel}, {"params", params}});
   }
-  return {
-      {"shard_world", layout.mesh.shard}, {"replicate", layout.mesh.replicate}, {"flats", flats}};
+  return {{"shard_world", layout.mesh.Size(Axis::kShard)},
+          {"replicate", layout.mesh.Size(Axis::kReplicate)},
+          {"flats", flats}};
 }
 
 Json CountersJson(const StepCounters& counters) {

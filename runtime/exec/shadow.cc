@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-AccessTable TableOf(const StepPlan& plan, const MeshShape& mesh, int rank) {
+AccessTable TableOf(const StepPlan& plan, const Mesh& mesh, int rank) {
   int accumulate = 1;
   for (const Entry& entry : plan.schedule) accumulate = std::max(accumulate, entry.microbatch + 1);
   Violations problems;
@@ -20,7 +20,7 @@ AccessTable TableOf(const StepPlan& plan, const MeshShape& mesh, int rank) {
 
 }  // namespace
 
-Shadow::Shadow(const StepPlan& plan, const MeshShape& mesh, int rank, const ArenaView& arena)
+Shadow::Shadow(const StepPlan& plan, const Mesh& mesh, int rank, const ArenaView& arena)
     : plan_(plan),
       arena_(arena),
       table_(TableOf(plan, mesh, rank)),

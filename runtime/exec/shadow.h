@@ -28,7 +28,7 @@ namespace millrace {
 class Shadow {
  public:
   // `plan` and the arena outlive the shadow.
-  Shadow(const StepPlan& plan, const MeshShape& mesh, int rank, const ArenaView& arena);
+  Shadow(const StepPlan& plan, const Mesh& mesh, int rank, const ArenaView& arena);
 
   // Another plan has used the arena: everything but the persistent state is free.
   void Reset();

@@ -59,9 +59,9 @@ std::string DifferingReplicas(Engine& engine) {
     for (size_t at = 0; at < joined.size(); at += length)
       hashes.push_back(joined.substr(at, length));
   }
-  for (int shard = 0; shard < mesh.shard; ++shard) {
+  for (const int first : mesh.Group(0, Axis::kShard)) {
     std::map<std::vector<std::string>, std::vector<int>> holders;
-    const std::vector<int> group = mesh.ReplicateGroup(shard);
+    const std::vector<int> group = mesh.Group(first, Axis::kReplicate);
     for (const int rank : group) holders[ranks[static_cast<size_t>(rank)]].push_back(rank);
     if (holders.size() == 1) continue;
     // What most hold is taken for right; of two, what rank 0's replica holds.

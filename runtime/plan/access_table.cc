@@ -26,8 +26,7 @@ struct RawAccess {
 // Accesses of one op at a time, in bytes.
 class OpScan {
  public:
-  OpScan(const StepPlan& plan, const MeshShape& mesh, int accumulate, int rank,
-         Violations* problems)
+  OpScan(const StepPlan& plan, const Mesh& mesh, int accumulate, int rank, Violations* problems)
       : plan_(plan), mesh_(mesh), accumulate_(accumulate), rank_(rank), problems_(problems) {}
 
   // Reads first, then writes.
@@ -63,17 +62,6 @@ class OpScan {
   }
 
  private:
-  int64_t RankIn(AxisGroup group) const {
-    return group == AxisGroup::kShard       ? rank_ % mesh_.shard
-           : group == AxisGroup::kReplicate ? rank_ / mesh_.shard
-                                            : rank_;
-  }
-  int64_t SizeOf(AxisGroup group) const {
-    return group == AxisGroup::kShard       ? mesh_.shard
-           : group == AxisGroup::kReplicate ? mesh_.replicate
-                                            : mesh_.world();
-  }
-
   void Problem(ViolationKind kind, std::string_view operand, const std::string& what) {
     problems_->push_back(
         {kind, fmt::format("{}: {} {}", DescribeAt(plan_, body_, op_), operand, what)});
@@ -115,7 +103,7 @@ class OpScan {
 
   void AddView(const View& view, std::string_view operand, Effect effect) {
     const int64_t size = Bytes(view.layout.dtype);
-    const int64_t first = view.offset + RankIn(view.rank_axis) * view.rank_stride;
+    const int64_t first = view.offset + mesh_.Index(rank_, view.rank_axes) * view.rank_stride;
     int64_t last =
         first + view.layout.span_bytes() / size + view.microbatch_stride * (accumulate_ - 1);
     if (view.buffer == plan_.state.tokens.buffer) last += parity_;
@@ -142,8 +130,8 @@ class OpScan {
   }
 
   void ScanInPlace(const AllGatherOp<View>& op) {
-    const int64_t n = op.full.layout.numel() / SizeOf(op.group);
-    const int64_t own = op.full.offset + RankIn(op.group) * n;
+    const int64_t n = op.full.layout.numel() / mesh_.Size(op.axes);
+    const int64_t own = op.full.offset + mesh_.Index(rank_, op.axes) * n;
     Add(op.full.buffer, "full", Effect::kRead, own, own + n, op.full.layout.dtype);
     AddView(op.full, "full", Effect::kDefine);
     if (op.scratch) AddView(op.scratch, "scratch", Effect::kScratch);
@@ -196,7 +184,7 @@ class OpScan {
   }
 
   const StepPlan& plan_;
-  const MeshShape mesh_;
+  const Mesh mesh_;
   const int accumulate_, rank_;
   Violations* problems_;
   int body_ = 0, op_ = 0;
@@ -206,7 +194,7 @@ class OpScan {
 
 }  // namespace
 
-AccessTable::AccessTable(const StepPlan& plan, const MeshShape& mesh, int accumulate, int rank,
+AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate, int rank,
                          Violations* problems) {
   OpScan scan(plan, mesh, accumulate, rank, problems);
   std::vector<RawAccess> raw;

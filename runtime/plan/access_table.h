@@ -36,9 +36,9 @@ struct CellAccess {
 
 class AccessTable {
  public:
-  // `rank` in [0, mesh.world()), numbered replica-major. Accesses that make no sense (outside
+  // `rank` in [0, mesh.world()). Accesses that make no sense (outside
   // buffer, arena or live range; operands that overlap) are appended to `problems` and left out.
-  AccessTable(const StepPlan& plan, const MeshShape& mesh, int accumulate, int rank,
+  AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate, int rank,
               Violations* problems);
 
   // Reads first.

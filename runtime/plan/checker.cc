@@ -15,6 +15,7 @@
 #include "runtime/plan/checker_repetition.h"
 #include "runtime/plan/checker_structure.h"
 #include "runtime/plan/happens_before.h"
+#include "runtime/plan/stream_clock.h"
 
 namespace millrace {
 namespace {
@@ -23,7 +24,7 @@ struct CellState {
   int32_t writer = -1;  // op that wrote last; -1: the host, before everything
   int32_t stay = -1;    // of the buffer that was written
   bool defined = false;
-  int32_t readers[kStreams] = {-1, -1, -1};  // since then, the latest of each stream
+  StreamClock readers;  // since then, the latest of each stream
 };
 
 struct Instance {
@@ -193,7 +194,7 @@ class Walk {
 
   void Step(int32_t self, const KernelOp& op) {
     const Instance& at = instances_.back();
-    const auto stream = static_cast<size_t>(order_.stream(self));
+    const StreamId stream = order_.stream(self);
     for (const CellAccess& access : table_.of(at.body, at.op)) {
       const int32_t stay = stays_.StayOf(access);
       if (access.effect == Effect::kRead)
@@ -205,7 +206,7 @@ class Walk {
     TrackVersions(op);
   }
 
-  void Read(int32_t self, size_t stream, const CellAccess& access, int32_t stay) {
+  void Read(int32_t self, StreamId stream, const CellAccess& access, int32_t stay) {
     for (int32_t c = access.begin; c < access.end; ++c) {
       CellState& cell = cells_[static_cast<size_t>(c)];
       if (!cell.defined || cell.stay != stay) {
@@ -253,7 +254,7 @@ class Walk {
         Race(self, access, reader, "reads", c);
         return;
       }
-      cell = CellState{self, stay, access.effect == Effect::kDefine, {-1, -1, -1}};
+      cell = CellState{self, stay, access.effect == Effect::kDefine, {}};
     }
   }
 
@@ -302,38 +303,47 @@ class Walk {
   } begin_;  // the repetition's first of each
 };
 
-// Ranks that can differ: offsets are linear in the rank, so beyond a few ranks the ends and one in
-// between stand for all.
-std::vector<int> RanksToCheck(const StepPlan& plan, const MeshShape& mesh) {
-  bool by_rank = false;
+// The axes that some op's bytes depend on.
+AxisSet AxesNamed(const StepPlan& plan) {
+  AxisSet axes;
   for (const Body& body : plan.bodies) {
     for (const PlanOp& op : body.ops) {
-      const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
       // In place: reads the rank's own slice.
-      by_rank = by_rank || (gather != nullptr && !gather->shard);
+      const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
+      if (gather != nullptr && !gather->shard) axes = axes | gather->axes;
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        by_rank = by_rank || view.rank_stride != 0;
+        if (view.rank_stride != 0) axes = axes | view.rank_axes;
       });
     }
   }
-  const int world = mesh.world();
-  if (!by_rank || world == 1) return {0};
-  if (world <= 4) {
-    std::vector<int> all;
-    for (int r = 0; r < world; ++r) all.push_back(r);
-    return all;
-  }
-  return {0, world / 2, world - 1};
+  return axes;
 }
 
 }  // namespace
 
-Violations FindViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate,
-                          size_t limit) {
+std::vector<int> CornerRanks(const Mesh& mesh, AxisSet axes) {
+  const std::vector<int> group = mesh.Group(0, axes);
+  if (group.size() <= 4) return group;
+  const auto stands_for_all = [&](int rank) {
+    bool corner = true, middle = true;
+    for (const Axis axis : kAxes) {
+      if (!axes.Has(axis)) continue;
+      const int at = mesh.Index(rank, axis), last = mesh.Size(axis) - 1;
+      corner = corner && (at == 0 || at == last);
+      middle = middle && at == mesh.Size(axis) / 2;
+    }
+    return corner || middle;
+  };
+  std::vector<int> ranks;
+  std::copy_if(group.begin(), group.end(), std::back_inserter(ranks), stands_for_all);
+  return ranks;
+}
+
+Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, size_t limit) {
   Violations found;
   FindStructuralViolations(plan, mesh, accumulate, &found);
   if (found.empty()) {
-    for (const int rank : RanksToCheck(plan, mesh)) {
+    for (const int rank : CornerRanks(mesh, AxesNamed(plan))) {
       const AccessTable table(plan, mesh, accumulate, rank, &found);
       if (!found.empty()) break;
       Walk walk(plan, table, rank, limit, &found);
@@ -348,7 +358,7 @@ Violations FindViolations(const StepPlan& plan, const MeshShape& mesh, int accum
   return found;
 }
 
-void CheckPlan(const StepPlan& plan, const MeshShape& mesh, int accumulate) {
+void CheckPlan(const StepPlan& plan, const Mesh& mesh, int accumulate) {
   const Violations found = FindViolations(plan, mesh, accumulate, 3);
   if (found.empty()) return;
   std::string text = fmt::format("the {} plan is not safe to run", Name(plan.kind));

@@ -1,7 +1,7 @@
 // Proves a plan before it runs. Knows the plan's text only, not how it was made: own lifetimes, own
 // clocks, own overlap test.
 //
-// Proved, on every rank that differs:
+// Proved, on every corner of the axes that ops name (CornerRanks):
 //   every read finds each byte written, since its buffer became live, by an op that has finished
 //   before (persistent state that the host writes counts as written); weights are read in their
 //   latest version; two accesses to one byte, one of them a write, are ordered by streams and
@@ -18,17 +18,24 @@
 //        bodies within one are not.
 #pragma once
 
+#include <vector>
+
 #include "runtime/plan/step_plan.h"
 #include "runtime/plan/violation.h"
 
 namespace millrace {
 
 // At most `limit`, in the order of the schedule; empty: the plan is proved.
-Violations FindViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate,
+Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate,
                           size_t limit = 20);
 
+// Ranks that stand for all, where offsets are linear in each coordinate of `axes`: every corner (first
+// or last coordinate in each axis), and the middle of all. All ranks of a group of at most 4. The
+// coordinates in other axes are 0.
+std::vector<int> CornerRanks(const Mesh& mesh, AxisSet axes);
+
 // Error(kInternal) with the first violations.
-void CheckPlan(const StepPlan& plan, const MeshShape& mesh, int accumulate);
+void CheckPlan(const StepPlan& plan, const Mesh& mesh, int accumulate);
 
 // Is edge `edge` of schedule[entry] implied by stream order and the other edges?
 bool EdgeImplied(const StepPlan& plan, const std::vector<Entry>& schedule, int entry, int edge);

@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "runtime/plan/access_table.h"
+#include "runtime/plan/stream_clock.h"
 
 namespace millrace {
 namespace {
 
 class Structure {
  public:
-  Structure(const StepPlan& plan, const MeshShape& mesh, int accumulate, Violations* found)
+  Structure(const StepPlan& plan, const Mesh& mesh, int accumulate, Violations* found)
       : plan_(plan), mesh_(mesh), accumulate_(accumulate), found_(found) {}
 
   void Run() {
@@ -41,6 +42,11 @@ class Structure {
                fmt::format("body {} begins at position {}, the one before ends at {}", body.name,
                            body.begin, begin));
       begin = body.end();
+      for (size_t o = 0; o < body.ops.size(); ++o)
+        if (!IsStream(body.ops[o].stream))
+          Report(ViolationKind::kStructure,
+                 fmt::format("op {} of body {} is on stream {}, of {}", o, body.name,
+                             static_cast<int>(body.ops[o].stream), kMostStreams));
     }
   }
 
@@ -191,37 +197,23 @@ class Structure {
     }
   }
 
-  int64_t SizeOf(AxisGroup group) const {
-    return group == AxisGroup::kShard       ? mesh_.shard
-           : group == AxisGroup::kReplicate ? mesh_.replicate
-                                            : mesh_.world();
-  }
-
   void Communicators() {
-    std::map<std::pair<AxisGroup, CommPurpose>, StreamId> streams;
     for (size_t b = 0; b < plan_.bodies.size(); ++b) {
       for (size_t o = 0; o < plan_.bodies[b].ops.size(); ++o) {
         const PlanOp& op = plan_.bodies[b].ops[o];
         std::visit(
             [&](const auto& typed) {
-              if constexpr (requires { typed.purpose; }) {
-                const auto [it, fresh] =
-                    streams.try_emplace({typed.group, typed.purpose}, op.stream);
-                const auto where = [&] {
-                  return DescribeAt(plan_, static_cast<int>(b), static_cast<int>(o));
-                };
-                if (it->second != op.stream)
+              if constexpr (requires {
+                              typed.axes;
+                              typed.full;
+                            }) {
+                const int64_t ranks = mesh_.Size(typed.axes);
+                const int64_t full = typed.full.layout.numel(), shard = typed.shard.layout.numel();
+                if (typed.shard ? full != ranks * shard : full % ranks != 0)
                   Report(ViolationKind::kCollective,
-                         fmt::format("{}: its communicator is also used from the {} stream",
-                                     where(), Name(it->second)));
-                if constexpr (requires { typed.full; })
-                  if (typed.shard ? typed.full.layout.numel() !=
-                                        SizeOf(typed.group) * typed.shard.layout.numel()
-                                  : typed.full.layout.numel() % SizeOf(typed.group) != 0)
-                    Report(ViolationKind::kCollective,
-                           fmt::format("{}: full {} against shard {} over {} ranks", where(),
-                                       typed.full.layout.numel(), typed.shard.layout.numel(),
-                                       SizeOf(typed.group)));
+                         fmt::format("{}: full {} against shard {} over {} ranks",
+                                     DescribeAt(plan_, static_cast<int>(b), static_cast<int>(o)),
+                                     full, shard, ranks));
               }
             },
             op.op);
@@ -230,14 +222,14 @@ class Structure {
   }
 
   const StepPlan& plan_;
-  const MeshShape mesh_;
+  const Mesh mesh_;
   const int accumulate_;
   Violations* found_;
 };
 
 }  // namespace
 
-void FindStructuralViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate,
+void FindStructuralViolations(const StepPlan& plan, const Mesh& mesh, int accumulate,
                               Violations* found) {
   Structure(plan, mesh, accumulate, found).Run();
 }

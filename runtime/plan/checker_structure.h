@@ -7,7 +7,7 @@
 namespace millrace {
 
 // Bodies, entries, edges, addresses, overlap of live buffers, sticky buckets, communicators.
-void FindStructuralViolations(const StepPlan& plan, const MeshShape& mesh, int accumulate,
+void FindStructuralViolations(const StepPlan& plan, const Mesh& mesh, int accumulate,
                               Violations* found);
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 #include "runtime/plan/cost_model.h"
 
 #include <algorithm>
+#include <map>
 
 #include "kernels/ops/cost.h"
 #include "runtime/base/arithmetic.h"
@@ -64,19 +65,25 @@ int64_t ByteCount(const View& view) { return view.layout.numel() * Bytes(view.la
 
 // The formulas of comm/communicator.h.
 template <class Op>
-int64_t WireBytes(const Op& op, MeshShape mesh) {
+int64_t WireBytes(const Op& op, const Mesh& mesh) {
   if constexpr (std::is_same_v<Op, AllGatherOp<View>> ||
                 std::is_same_v<Op, ReduceScatterOp<View>>) {
-    const int64_t world = GroupSize(op.group, mesh);
+    const int64_t world = mesh.Size(op.axes);
     return (world - 1) * (op.full.layout.numel() / world) * Bytes(op.full.layout.dtype);
   } else if constexpr (std::is_same_v<Op, AllReduceOp<View>>) {
-    const int64_t world = GroupSize(op.group, mesh);
+    const int64_t world = mesh.Size(op.axes);
     return 2 * (world - 1) * CeilDiv(op.buffer.layout.numel(), world) *
            Bytes(op.buffer.layout.dtype);
   } else {
     return 0;
   }
 }
+
+int64_t& PurposeOf(const AllGatherOp<View>& op, WirePurposes& wire) {
+  return op.axes == AxisSet::All() ? wire.statistics : wire.parameters;
+}
+int64_t& PurposeOf(const ReduceScatterOp<View>&, WirePurposes& wire) { return wire.gradients; }
+int64_t& PurposeOf(const AllReduceOp<View>&, WirePurposes& wire) { return wire.gradient_replicas; }
 
 // f(op) for every op that the entries run, as often as they run it.
 template <class F>
@@ -87,7 +94,7 @@ void ForEachRun(const StepPlan& plan, const std::vector<Entry>& entries, F&& f) 
 
 struct Counter {
   PlanCounters& counters;
-  MeshShape mesh;
+  Mesh mesh;
 
   void operator()(const AllGatherOp<View>& op) const {
     ++counters.all_gathers;
@@ -133,39 +140,35 @@ std::string_view Name(Bound bound) {
   return "?";
 }
 
-int GroupSize(AxisGroup group, MeshShape mesh) {
-  switch (group) {
-    case AxisGroup::kShard:
-      return mesh.shard;
-    case AxisGroup::kReplicate:
-      return mesh.replicate;
-    case AxisGroup::kWorld:
-      return mesh.world();
+double GroupLink(AxisSet axes, const Mesh& mesh, const Machine& machine) {
+  const int hosts_ranks = machine.ranks_per_host, world = mesh.world(), size = mesh.Size(axes);
+  if (hosts_ranks == 0 || world <= hosts_ranks || size == 1) return machine.link;
+  // Runs of neighbouring ranks: each begins and ends somewhere on a host, the same way again after
+  // as many groups as a host has ranks.
+  if (mesh.Group(0, axes).back() == size - 1) {
+    double rate = machine.link;
+    for (int g = 0; g < std::min(world / size, hosts_ranks); ++g) {
+      const int begin = g * size, end = begin + size;
+      if (begin / hosts_ranks == (end - 1) / hosts_ranks) continue;
+      const int first = hosts_ranks - begin % hosts_ranks, rest = (end - 1) % hosts_ranks + 1;
+      rate = std::min(rate, LinkBetweenHosts(machine, std::min(first, rest)));
+    }
+    return rate;
   }
-  return 1;
+  int fewest = hosts_ranks;  // members of a group on one of its hosts
+  bool apart = false;        // some group has more than one host
+  for (int first = 0; first < world; ++first) {
+    if (mesh.Index(first, axes) != 0) continue;
+    std::map<int, int> members;  // by host
+    for (const int rank : mesh.Group(first, axes)) ++members[rank / hosts_ranks];
+    if (members.size() == 1) continue;
+    apart = true;
+    for (const auto& [host, count] : members) fewest = std::min(fewest, count);
+  }
+  return apart ? LinkBetweenHosts(machine, fewest) : machine.link;
 }
 
-double GroupLink(AxisGroup group, MeshShape mesh, const Machine& machine) {
-  const int hosts_ranks = machine.ranks_per_host;
-  if (hosts_ranks == 0 || mesh.world() <= hosts_ranks) return machine.link;
-  const int last = (mesh.world() - 1) % hosts_ranks + 1;  // ranks of the last host
-  if (group == AxisGroup::kWorld) return LinkBetweenHosts(machine, last);
-  if (group == AxisGroup::kReplicate)  // every mesh.shard-th rank
-    return mesh.replicate == 1 ? machine.link
-                               : LinkBetweenHosts(machine, std::max(1, last / mesh.shard));
-  // Groups are runs of mesh.shard ranks: each begins and ends somewhere on a host, the same way
-  // again after as many groups as a host has ranks.
-  double rate = machine.link;
-  for (int g = 0; g < std::min(mesh.replicate, hosts_ranks); ++g) {
-    const int begin = g * mesh.shard, end = begin + mesh.shard;
-    if (begin / hosts_ranks == (end - 1) / hosts_ranks) continue;
-    const int first = hosts_ranks - begin % hosts_ranks, rest = (end - 1) % hosts_ranks + 1;
-    rate = std::min(rate, LinkBetweenHosts(machine, std::min(first, rest)));
-  }
-  return rate;
-}
-
-OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine) {
+OpEstimate Estimate(const KernelOp& op, const Mesh& mesh, const Machine& machine) {
   return std::visit(
       [&]<template <class> class Op>(const Op<View>& typed) {
         const OpCost cost = CostOf(typed);
@@ -179,8 +182,8 @@ OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine) 
         };
         take(e.flops / RateOf(typed, machine), Bound::kArithmetic);
         take(static_cast<double>(e.read_bytes + e.write_bytes) / machine.memory, Bound::kMemory);
-        if constexpr (requires { typed.group; })
-          take(static_cast<double>(e.wire_bytes) / GroupLink(typed.group, mesh, machine),
+        if constexpr (requires { typed.axes; })
+          take(static_cast<double>(e.wire_bytes) / GroupLink(typed.axes, mesh, machine),
                Bound::kWire);
         if (e.wire_bytes > 0) {
           if (machine.collective_latency > e.seconds) e.bound = Bound::kLatency;
@@ -191,7 +194,7 @@ OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine) 
       op);
 }
 
-PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh) {
+PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh) {
   PlanCounters counters;
   ForEachRun(plan, entries, [&](const KernelOp& op) {
     ++counters.ops;
@@ -201,18 +204,12 @@ PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries,
 }
 
 WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries,
-                           MeshShape mesh) {
+                           const Mesh& mesh) {
   WirePurposes wire;
   ForEachRun(plan, entries, [&](const KernelOp& op) {
     std::visit(
         [&](const auto& typed) {
-          if constexpr (requires { typed.purpose; }) {
-            int64_t& bytes = typed.group == AxisGroup::kWorld        ? wire.statistics
-                             : typed.group == AxisGroup::kReplicate  ? wire.gradient_replicas
-                             : typed.purpose == CommPurpose::kGather ? wire.parameters
-                                                                     : wire.gradients;
-            bytes += WireBytes(typed, mesh);
-          }
+          if constexpr (requires { typed.axes; }) PurposeOf(typed, wire) += WireBytes(typed, mesh);
         },
         op);
   });

@@ -28,14 +28,12 @@ struct OpEstimate {
   Bound bound = Bound::kNone;  // the largest term
 };
 
-OpEstimate Estimate(const KernelOp& op, MeshShape mesh, const Machine& machine);
+OpEstimate Estimate(const KernelOp& op, const Mesh& mesh, const Machine& machine);
 
-int GroupSize(AxisGroup group, MeshShape mesh);
-
-// Bytes/s of what each rank of such a group sends. Hosts hold neighbouring ranks,
+// Bytes/s of what each rank of a group over these axes sends. Hosts hold neighbouring ranks,
 // machine.ranks_per_host each, the last one what is left. Within one host: machine.link. Else
 // LinkBetweenHosts for the fewest members that any group has on any of its hosts.
-double GroupLink(AxisGroup group, MeshShape mesh, const Machine& machine);
+double GroupLink(AxisSet axes, const Mesh& mesh, const Machine& machine);
 
 // What one rank counts when it runs `entries` of the plan's schedule or prologue, by the
 // definitions of CommCounters (comm/communicator.h) and KernelCounters (runtime/exec/bound_op.h): a
@@ -51,7 +49,7 @@ struct PlanCounters {
   int64_t wire_bytes() const { return gathered_bytes + reduced_bytes + all_reduced_bytes; }
   bool operator==(const PlanCounters&) const = default;
 };
-PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh);
+PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh);
 
 // Wire bytes by what they are for.
 struct WirePurposes {
@@ -61,6 +59,7 @@ struct WirePurposes {
   int64_t statistics = 0;         // loss and norm, over the world
   bool operator==(const WirePurposes&) const = default;
 };
-WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh);
+WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries,
+                           const Mesh& mesh);
 
 }  // namespace millrace

@@ -9,37 +9,38 @@
 #include "runtime/plan/edges.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
+#include "runtime/plan/stream_clock.h"
+
 namespace millrace {
 namespace {
-
-using Clock =
-    std::array<int32_t, kStreams>;  // per stream: index (in issue order) of the last op known to
-                                    // have finished; -1 none
 
 struct Issued {
   int32_t entry = 0, op = 0;
   StreamId stream = StreamId::kCompute;
-  Clock clock{-1, -1, -1};  // known finished when this op begins
+  // Known finished when this op begins: per stream the last op, by index in issue order; -1 none.
+  StreamClock clock;
 };
 
 // Accesses of a byte range since its last write: issue indices, -1 none.
 struct Segment {
   int64_t end = 0;
   int32_t writer = -1;
-  Clock readers{-1, -1, -1};
+  StreamClock readers;
 };
 
 // Buffers that are one row per rank (the statistics): persistent, touched whole or through views of
-// a cell in the own row. Two cells conflict on every rank or on none, so rank 0 stands for all;
-// widening them to every rank's row would order ops that share nothing.
+// a cell in the own row, over the same axes. Two cells conflict on every rank or on none, so rank 0
+// stands for all; widening them to every rank's row would order ops that share nothing.
 std::vector<bool> RowsByRank(const StepPlan& plan) {
   std::vector<int64_t> stride(plan.buffers.size());
+  std::vector<AxisSet> axes(plan.buffers.size());
   std::vector<bool> rows(plan.buffers.size());
   for (size_t i = 0; i < rows.size(); ++i)
     rows[i] = plan.buffers[i].scope == BufferScope::kPersistent;
@@ -53,8 +54,11 @@ std::vector<bool> RowsByRank(const StepPlan& plan) {
             rows[b] = false;
           return;
         }
-        if (stride[b] == 0) stride[b] = view.rank_stride * size;
-        if (stride[b] != view.rank_stride * size ||
+        if (stride[b] == 0) {
+          stride[b] = view.rank_stride * size;
+          axes[b] = view.rank_axes;
+        }
+        if (stride[b] != view.rank_stride * size || axes[b] != view.rank_axes ||
             view.offset * size + view.layout.span_bytes() > stride[b])
           rows[b] = false;
       });
@@ -91,9 +95,9 @@ Repetition LongestRepetition(const std::vector<Entry>& schedule) {
 
 class Deriver {
  public:
-  Deriver(StepPlan& plan, const MeshShape& mesh, int accumulate)
+  Deriver(StepPlan& plan, const Mesh& mesh, int accumulate)
       : plan_(plan), mesh_(mesh), accumulate_(accumulate), rows_(RowsByRank(plan)) {
-    segments_[0] = {plan.arena_bytes, -1, {-1, -1, -1}};
+    segments_[0] = {plan.arena_bytes, -1, {}};
   }
 
   void Run(std::vector<Entry>& schedule) {
@@ -122,7 +126,7 @@ class Deriver {
   // What later edges depend on, besides the clocks of issued ops.
   struct Snapshot {
     std::vector<std::pair<int64_t, Segment>> segments;
-    Clock last_on{};
+    StreamClock last_on;
     int32_t issued = 0;
   };
 
@@ -142,14 +146,14 @@ class Deriver {
     const auto same = [&](int32_t was, int32_t is) {
       return shifted(was) == is && (is < first_repeated_ || is >= before.issued);
     };
-    const auto same_clock = [&](const Clock& was, const Clock& is) {
+    const auto same_clock = [&](const StreamClock& was, const StreamClock& is) {
       return std::equal(was.begin(), was.end(), is.begin(), same);
     };
     if (before.issued - period < first_repeated_ || !same_clock(before.last_on, now.last_on))
       return false;
     for (int32_t i = before.issued; i < now.issued; ++i) {
-      const Clock &was = issued_[static_cast<size_t>(i - period)].clock,
-                  &is = issued_[static_cast<size_t>(i)].clock;
+      const StreamClock &was = issued_[static_cast<size_t>(i - period)].clock,
+                        &is = issued_[static_cast<size_t>(i)].clock;
       if (!std::equal(was.begin(), was.end(), is.begin(),
                       [&](int32_t w, int32_t n) { return shifted(w) == n; }))
         return false;
@@ -180,30 +184,31 @@ class Deriver {
   void Step(Entry& entry, int32_t entry_index, const Body& body, int32_t op_index) {
     const PlanOp& op = body.ops[static_cast<size_t>(op_index)];
     const auto self = static_cast<int32_t>(issued_.size());
-    Issued now{entry_index, op_index, op.stream, {-1, -1, -1}};
-    const auto s = static_cast<size_t>(op.stream);
-    if (last_on_[s] >= 0) {
-      now.clock = issued_[static_cast<size_t>(last_on_[s])].clock;
-      now.clock[s] = last_on_[s];
+    MR_CHECK(IsStream(op.stream), "{} of body {} is on stream {}, of {}", op.label, body.name,
+             static_cast<int>(op.stream), kMostStreams);
+    Issued now{entry_index, op_index, op.stream, {}};
+    int32_t& last_on_stream = last_on_[op.stream];
+    if (last_on_stream >= 0) {
+      now.clock = issued_[static_cast<size_t>(last_on_stream)].clock;
+      now.clock[op.stream] = last_on_stream;
     }
-    needed_ = {-1, -1, -1};
+    needed_ = {};
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
       Touch(Touched(view, body.begin + op_index), Writes(access), self, op.stream);
     });
     // The latest op of each other stream implies the earlier ones; take streams in order of how
     // recent they are, so that a wait which another implies is dropped.
-    std::array<int32_t, kStreams> waits = needed_;
-    std::sort(waits.begin(), waits.end(), std::greater<>());
-    for (int32_t wait : waits) {
+    waits_.assign(needed_.begin(), needed_.end());
+    std::sort(waits_.begin(), waits_.end(), std::greater<>());
+    for (int32_t wait : waits_) {
       if (wait < 0) continue;
       const Issued& from = issued_[static_cast<size_t>(wait)];
-      const auto fs = static_cast<size_t>(from.stream);
-      if (from.stream == op.stream || now.clock[fs] >= wait) continue;
+      if (from.stream == op.stream || now.clock[from.stream] >= wait) continue;
       entry.edges.push_back({from.entry, from.op, op_index});
-      for (size_t i = 0; i < kStreams; ++i) now.clock[i] = std::max(now.clock[i], from.clock[i]);
-      now.clock[fs] = std::max(now.clock[fs], wait);
+      now.clock.Join(from.clock);
+      now.clock.Join(from.stream, wait);
     }
-    last_on_[s] = self;
+    last_on_stream = self;
     issued_.push_back(now);
   }
 
@@ -216,8 +221,7 @@ class Deriver {
     if (other < 0) return;
     const StreamId from = issued_[static_cast<size_t>(other)].stream;
     if (from == stream) return;
-    int32_t& need = needed_[static_cast<size_t>(from)];
-    need = std::max(need, other);
+    needed_.Join(from, other);
   }
 
   void Split(int64_t at) {
@@ -241,27 +245,27 @@ class Deriver {
         for (int32_t reader : segment.readers)
           if (reader != self) Need(reader, stream);
         segment.writer = self;
-        segment.readers = {-1, -1, -1};
+        segment.readers = {};
       } else {
-        segment.readers[static_cast<size_t>(stream)] = self;
+        segment.readers[stream] = self;
       }
     }
   }
 
   StepPlan& plan_;
-  const MeshShape mesh_;
+  const Mesh mesh_;
   const int accumulate_;
   const std::vector<bool> rows_;
   std::map<int64_t, Segment> segments_;  // by first byte; they tile the arena
   std::vector<Issued> issued_;
   int32_t first_repeated_ = 0;  // of the repetition's ops
-  Clock last_on_{-1, -1, -1};
-  Clock needed_{-1, -1, -1};
+  StreamClock last_on_, needed_;
+  std::vector<int32_t> waits_;
 };
 
 }  // namespace
 
-void DeriveEdges(StepPlan& plan, const MeshShape& mesh, int accumulate) {
+void DeriveEdges(StepPlan& plan, const Mesh& mesh, int accumulate) {
   if (plan.arena_bytes == 0) return;
   Deriver(plan, mesh, accumulate).Run(plan.schedule);
   Deriver(plan, mesh, accumulate).Run(plan.prologue);

@@ -9,6 +9,6 @@ namespace millrace {
 // them. An op waits for the latest op of each other stream that touched a byte it touches, one of
 // the two writing it, unless an earlier wait of its stream or another of its own implies it: no
 // edge can be left out. Needs addresses.
-void DeriveEdges(StepPlan& plan, const MeshShape& mesh, int accumulate);
+void DeriveEdges(StepPlan& plan, const Mesh& mesh, int accumulate);
 
 }  // namespace millrace

@@ -172,7 +172,7 @@ View GradPass::Cell(int64_t column) const {
   View cell = b_.plan.state.stats;
   cell.offset = column;
   cell.rank_stride = row().width;
-  cell.rank_axis = AxisGroup::kWorld;
+  cell.rank_axes = AxisSet::All();
   cell.layout = DenseLayout(DType::kF64, {1});
   return cell;
 }
@@ -287,7 +287,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
     }
   }
   if (!IsLast(variant)) return;
-  if (b_.layout.mesh.replicate > 1) OuterReduce(flat);
+  if (b_.layout.mesh.Size(Axis::kReplicate) > 1) OuterReduce(flat);
   SumSquaresOp<View> norm;
   norm.x = result;
   norm.out = sum_squares(flat);

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/plan/step_plan.h"
+#include "runtime/plan/stream_clock.h"
 
 namespace millrace {
 
@@ -16,32 +16,28 @@ class HappensBefore {
  public:
   // Appends an op that waits for the ops in `waits` (indices of earlier ops); returns its index.
   int32_t Append(StreamId stream, std::span<const int32_t> waits) {
-    const auto s = static_cast<size_t>(stream);
-    Clock clock = tail_[s];
+    StreamClock& tail = tail_.at(static_cast<size_t>(stream));
     for (const int32_t wait : waits) {
       const Op& from = ops_[static_cast<size_t>(wait)];
-      for (size_t i = 0; i < kStreams; ++i) clock[i] = std::max(clock[i], from.finished[i]);
-      auto& seen = clock[static_cast<size_t>(from.stream)];
-      seen = std::max(seen, wait);
+      tail.Join(from.finished);
+      tail.Join(from.stream, wait);
     }
     const auto index = static_cast<int32_t>(ops_.size());
-    ops_.push_back({clock, stream});
-    tail_[s] = clock;
-    tail_[s][s] = index;
+    ops_.push_back({tail, stream});
+    tail[stream] = index;
     return index;
   }
 
   // All streams wait for all that has been appended.
   void Join() {
     joined_ = static_cast<int32_t>(ops_.size());
-    tail_.fill({-1, -1, -1});
+    tail_.fill({});
   }
 
   // Has `a` finished when `b` begins? False for a == b.
   bool operator()(int32_t a, int32_t b) const {
     if (a < joined_ && b >= joined_) return true;
-    return ops_[static_cast<size_t>(b)]
-               .finished[static_cast<size_t>(ops_[static_cast<size_t>(a)].stream)] >= a;
+    return ops_[static_cast<size_t>(b)].finished[ops_[static_cast<size_t>(a)].stream] >= a;
   }
   int32_t count() const { return static_cast<int32_t>(ops_.size()); }
 
@@ -51,16 +47,17 @@ class HappensBefore {
     const int32_t period = count() - begin;
     if (begin - period < first) return false;
     const auto shifted = [&](int32_t op) { return op < first ? op : op + period; };
-    std::array<bool, kStreams> used{};
+    std::array<bool, kMostStreams> used{};
     for (int32_t i = begin; i < count(); ++i) {
       const Op &was = ops_[static_cast<size_t>(i - period)], &is = ops_[static_cast<size_t>(i)];
       if (was.stream != is.stream) return false;
-      for (size_t s = 0; s < kStreams; ++s)
-        if (shifted(was.finished[s]) != is.finished[s]) return false;
+      if (!std::equal(was.finished.begin(), was.finished.end(), is.finished.begin(),
+                      [&](int32_t w, int32_t n) { return shifted(w) == n; }))
+        return false;
       used[static_cast<size_t>(is.stream)] = true;
     }
     // A stream without an op in between still knows what it knew.
-    for (size_t s = 0; s < kStreams; ++s)
+    for (size_t s = 0; s < used.size(); ++s)
       for (const int32_t known : tail_[s])
         if (!used[s] && known >= first) return false;
     return true;
@@ -69,15 +66,12 @@ class HappensBefore {
   StreamId stream(int32_t op) const { return ops_[static_cast<size_t>(op)].stream; }
 
  private:
-  using Clock =
-      std::array<int32_t, kStreams>;  // per stream, the latest op known to have finished; -1 none
   struct Op {
-    Clock finished;
+    StreamClock finished;  // per stream, the latest op known to have finished; -1 none
     StreamId stream;
   };
   std::vector<Op> ops_;
-  std::array<Clock, kStreams> tail_{Clock{-1, -1, -1}, Clock{-1, -1, -1},
-                                    Clock{-1, -1, -1}};  // of each stream's next op
+  std::array<StreamClock, kMostStreams> tail_;  // of each stream's next op
   int32_t joined_ = 0;
 };
 

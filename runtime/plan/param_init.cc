@@ -59,8 +59,8 @@ void FillLogical(const ParamSpec& param, uint64_t seed, int64_t begin, int64_t e
 
 void FillShard(const ShardLayout& layout, FlatId flat_id, int shard_rank, uint64_t seed,
                float* shard) {
-  MR_CHECK(shard_rank >= 0 && shard_rank < layout.mesh.shard, "shard rank {} of {}", shard_rank,
-           layout.mesh.shard);
+  MR_CHECK(shard_rank >= 0 && shard_rank < layout.mesh.Size(Axis::kShard), "shard rank {} of {}",
+           shard_rank, layout.mesh.Size(Axis::kShard));
   const FlatParam& flat = layout.flat(flat_id);
   const int64_t shard_begin = shard_rank * flat.shard_numel,
                 shard_end = shard_begin + flat.shard_numel;

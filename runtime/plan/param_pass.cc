@@ -33,7 +33,7 @@ View ShardSlice(const View& bucket, const FlatParam& flat) {
   View slice = bucket;
   slice.layout = DenseLayout(bucket.layout.dtype, {flat.shard_numel});
   slice.rank_stride = flat.shard_numel;
-  slice.rank_axis = AxisGroup::kShard;
+  slice.rank_axes = Axis::kShard;
   return slice;
 }
 

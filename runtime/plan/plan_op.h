@@ -10,6 +10,7 @@
 
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/step_ops.h"
+#include "runtime/base/stream_id.h"
 #include "runtime/plan/view.h"
 
 namespace millrace {
@@ -70,10 +71,6 @@ void ForEachView(KernelOp& op, F&& f) {
 
 std::string_view OpName(const KernelOp& op);
 bool IsCollective(const KernelOp& op);
-
-enum class StreamId : int8_t { kCompute = 0, kGather = 1, kReduce = 2 };
-inline constexpr int kStreams = 3;
-std::string_view Name(StreamId stream);
 
 struct PlanOp {
   KernelOp op;

@@ -195,8 +195,7 @@ class Planner {
     if (b_.layout.mesh.world() > 1) {
       AllGatherOp<View> rows;
       rows.full = state.stats;
-      rows.group = AxisGroup::kWorld;
-      rows.purpose = CommPurpose::kReduce;
+      rows.axes = AxisSet::All();
       b_.Emit(rows, StreamId::kReduce, "gather_stats", {});
     }
     StepStatsOp<View> stats;
@@ -205,7 +204,7 @@ class Planner {
     stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), StatsRow(units).width});
     stats.scalars = state.scalars;
     stats.units = units;
-    stats.shard_world = b_.layout.mesh.shard;
+    stats.shard_world = b_.layout.mesh.Size(Axis::kShard);
     stats.clip = b_.options.clip;
     b_.Emit(stats, StreamId::kCompute, "step_stats", {});
     for (FlatId flat : params_.order()) {
@@ -223,6 +222,7 @@ class Planner {
       adamw.beta2 = b_.options.adamw.beta2;
       adamw.eps = b_.options.adamw.eps;
       adamw.weight_decay = b_.options.adamw.weight_decay;
+      adamw.flat_begin = RankInt(0, layout.shard_numel, Axis::kShard);
       b_.Emit(adamw, StreamId::kCompute, "adamw/" + layout.name, layout.unit);
       params_.EmitCarriedGathers(flat);
     }

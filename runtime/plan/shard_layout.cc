@@ -39,7 +39,7 @@ FlatParam EmptyFlat(const std::string& name, UnitId unit, DType encoding) {
   return flat;
 }
 
-// Lays the flat's parameters end to end and cuts the result into mesh.shard equal shards.
+// Lays the flat's parameters end to end and cuts the result into equal shards.
 void PlaceParams(ShardLayout& layout, FlatId id) {
   FlatParam& flat = layout.flats[static_cast<size_t>(id.value)];
   const int64_t alignment = AlignmentNumel(flat.encoding, layout.precision);
@@ -55,15 +55,15 @@ void PlaceParams(ShardLayout& layout, FlatId id) {
     if (param.spec.decay) AppendRange(flat.decay, param.begin, logical_end);
     covered = param.end;
   }
-  flat.padded_numel = RoundUp(covered, alignment * layout.mesh.shard);
-  flat.shard_numel = flat.padded_numel / layout.mesh.shard;
+  flat.padded_numel = RoundUp(covered, alignment * layout.mesh.Size(Axis::kShard));
+  flat.shard_numel = flat.padded_numel / layout.mesh.Size(Axis::kShard);
   AppendRange(flat.gaps, covered, flat.padded_numel);
 }
 
-void CheckArguments(const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy& precision) {
+void CheckArguments(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision) {
   ValidateModelSpec(spec);
-  MR_CHECK(mesh.shard >= 1 && mesh.replicate >= 1,
-           "mesh replicate {} x shard {}: both must be at least 1", mesh.replicate, mesh.shard);
+  for (const Axis axis : kAxes)
+    MR_CHECK(mesh.Size(axis) >= 1, "mesh {}: every axis has at least 1 rank", ToString(mesh));
   for (const DType dtype :
        {precision.compute, precision.norm_params, precision.grad_accumulate, precision.grad_wire})
     MR_CHECK(dtype == DType::kF32 || dtype == DType::kBF16,
@@ -84,7 +84,7 @@ std::string RangesText(const std::vector<Range>& ranges) {
 
 }  // namespace
 
-ShardLayout PlanShards(const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy& precision) {
+ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision) {
   CheckArguments(spec, mesh, precision);
   ShardLayout layout{
       .mesh = mesh, .precision = precision, .flats = {}, .params = {}, .unit_roles = {}};
@@ -112,8 +112,8 @@ std::string ToString(const ShardLayout& layout) {
   const PrecisionPolicy& p = layout.precision;
   std::string text = fmt::format(
       "layout replicate={} shard={} compute={} norms={} grad_accumulate={} grad_wire={}\n",
-      layout.mesh.replicate, layout.mesh.shard, Name(p.compute), Name(p.norm_params),
-      Name(p.grad_accumulate), Name(p.grad_wire));
+      layout.mesh.Size(Axis::kReplicate), layout.mesh.Size(Axis::kShard), Name(p.compute),
+      Name(p.norm_params), Name(p.grad_accumulate), Name(p.grad_wire));
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
     text += fmt::format("flat {} {} {} padded={} shard={}\n", f, flat.name, Name(flat.encoding),

@@ -8,7 +8,7 @@
 //
 // Invariants: every param begins at a multiple of 256 bytes of the flat's narrowest dtype,
 // gathered, accumulated or sent (64 elements when all are f32, 128 when one is bf16); params
-// are in order and disjoint; padded_numel == mesh.shard * shard_numel, shard_numel a multiple
+// are in order and disjoint; padded_numel == mesh.Size(kShard) * shard_numel, shard_numel a multiple
 // of that alignment; gaps and tails are zero in master weights, moments, gradients and
 // compute weights, for ever.
 #pragma once
@@ -19,16 +19,11 @@
 
 #include "kernels/ops/step_ops.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/mesh.h"
 #include "runtime/plan/model_spec.h"
 #include "runtime/plan/view.h"
 
 namespace millrace {
-
-struct MeshShape {
-  int replicate = 1, shard = 1;
-  int world() const { return replicate * shard; }
-  bool operator==(const MeshShape&) const = default;
-};
 
 // One row of the precision policy. Gradients: accumulated as `grad_accumulate`, sent as
 // `grad_wire`, as which the gradient shard stays; the sum of several reductions is f32.
@@ -61,7 +56,7 @@ struct FlatParam {
 };
 
 struct ShardLayout {
-  MeshShape mesh;
+  Mesh mesh;
   PrecisionPolicy precision;
   std::vector<FlatParam> flats;
   std::vector<ParamPlacement> params;  // by ParamId: units in order, parameters in order
@@ -81,7 +76,7 @@ struct ShardLayout {
 // Only the tail depends on the world: every parameter begins at the same element at any mesh.
 // Error(kInternal) naming the unit or parameter: an invalid spec (ValidateModelSpec), a mesh axis
 // below 1, a policy dtype that is not f32 or bf16.
-ShardLayout PlanShards(const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy& precision);
+ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision);
 
 // One line per flat parameter, then one per parameter in it: what a golden
 // file or a bug report quotes.

@@ -65,12 +65,15 @@ void StepBuilder::AddState() {
                                   buffer.layout.numel(), BufferClass::kRuntime)
                                   .buffer
                             : BufferId{});
-  if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1) {
-    comm_scratch_gather =
-        add("comm/gather", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
-    comm_scratch_reduce =
-        add("comm/reduce", DType::kU8, options.comm_scratch_bytes, BufferClass::kRuntime).buffer;
-  }
+  // A communicator belongs to one stream, and a stream's calls run one after the other: they can use
+  // the same bytes. Communicators of two streams have none in common, or those bytes would order
+  // what shall overlap.
+  if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1)
+    for (const StreamId stream : {StreamId::kGather, StreamId::kReduce})
+      comm_scratch[static_cast<size_t>(stream)] =
+          add(fmt::format("comm/{}", Name(stream)), DType::kU8, options.comm_scratch_bytes,
+              BufferClass::kRuntime)
+              .buffer;
 }
 
 int StepBuilder::BeginBody(const std::string& name, Phase phase, Variant variant) {
@@ -109,10 +112,11 @@ void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
                 fmt::format("workspace/{}{}", stream == StreamId::kCompute ? "" : "beside/", bytes),
                 bytes, BufferClass::kWorkspaces, BufferScope::kMicrobatch);
           typed.scratch = WholeView(it->second, DType::kU8, bytes);
-        } else if constexpr (requires { typed.purpose; }) {
-          const BufferId scratch =
-              typed.purpose == CommPurpose::kGather ? comm_scratch_gather : comm_scratch_reduce;
-          if (scratch) typed.scratch = WholeView(scratch, DType::kU8, options.comm_scratch_bytes);
+        } else if constexpr (requires { typed.axes; }) {
+          if (options.comm_scratch_bytes == 0 || layout.mesh.world() == 1) return;
+          const BufferId scratch = comm_scratch.at(static_cast<size_t>(stream));
+          MR_CHECK(scratch, "no scratch is planned for collectives on the {} stream", Name(stream));
+          typed.scratch = WholeView(scratch, DType::kU8, options.comm_scratch_bytes);
         }
       },
       op);

@@ -2,6 +2,7 @@
 // buffer before it has an address. Internal to runtime/plan.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -50,7 +51,7 @@ struct StepBuilder {
   int BeginBody(const std::string& name, Phase phase, Variant variant = Variant::kOnly);
   int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }
 
-  int shard_world() const { return layout.mesh.shard; }
+  int shard_world() const { return layout.mesh.Size(Axis::kShard); }
   const std::string& UnitLabel(FlatId flat) const { return layout.flat(flat).name; }
 
   const ShardLayout& layout;
@@ -63,7 +64,7 @@ struct StepBuilder {
   // By BufferId: (body, op) where a carried buffer is filled.
   std::vector<std::vector<std::pair<int, int>>> produced;
   std::vector<BufferId> constants;  // by index into Program::buffers; absent where it is none
-  BufferId comm_scratch_gather, comm_scratch_reduce;
+  std::array<BufferId, kStreams> comm_scratch;  // by stream
 
  private:
   void AddState();

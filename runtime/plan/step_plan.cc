@@ -9,18 +9,6 @@
 
 namespace millrace {
 
-std::string_view Name(StreamId stream) {
-  switch (stream) {
-    case StreamId::kCompute:
-      return "compute";
-    case StreamId::kGather:
-      return "gather";
-    case StreamId::kReduce:
-      return "reduce";
-  }
-  return "?";
-}
-
 std::string_view Name(BufferClass cls) {
   switch (cls) {
     case BufferClass::kParameters:
@@ -87,8 +75,7 @@ std::string Describe(const View& view, const StepPlan& plan) {
   std::string text = plan.buffer(view.buffer).name;
   if (view.offset != 0) text += fmt::format("+{}", view.offset);
   if (view.rank_stride != 0)
-    text += fmt::format("+{}*{}", view.rank_axis == AxisGroup::kShard ? "shard_rank" : "rank",
-                        view.rank_stride);
+    text += fmt::format("+{}_rank*{}", ToString(view.rank_axes), view.rank_stride);
   if (view.microbatch_stride != 0) text += fmt::format("+microbatch*{}", view.microbatch_stride);
   return text + ":" + ToString(view.layout);
 }
@@ -145,12 +132,11 @@ std::string Attributes(const KernelOp& op) {
                           typed.schedule.min_lr, typed.schedule.warmup, typed.schedule.decay_steps,
                           typed.schedule.total_steps));
         if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
-        if constexpr (requires { typed.purpose; })
-          add(fmt::format("group={} communicator={}",
-                          typed.group == AxisGroup::kShard       ? "shard"
-                          : typed.group == AxisGroup::kReplicate ? "replicate"
-                                                                 : "world",
-                          typed.purpose == CommPurpose::kGather ? "gather" : "reduce"));
+        if constexpr (requires { typed.axes; }) add("axes=" + ToString(typed.axes));
+        ForEachRankInt(typed, [&](const RankInt& integer, std::string_view name) {
+          add(fmt::format("{}={}+{}_rank*{}", name, integer.base, ToString(integer.axes),
+                          integer.stride));
+        });
       },
       op);
   return text;
@@ -169,14 +155,12 @@ int64_t PlanBuffer::OffsetAt(int64_t position) const {
   MR_FAIL("{} is used at position {}, where it is not live", name, position);
 }
 
-ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh,
+ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const Mesh& mesh,
                   int accumulate) {
   const int64_t size = Bytes(view.layout.dtype);
   const int64_t begin = plan.buffer(view.buffer).OffsetAt(position) + view.offset * size;
-  const int64_t ranks = view.rank_axis == AxisGroup::kShard       ? mesh.shard
-                        : view.rank_axis == AxisGroup::kReplicate ? mesh.replicate
-                                                                  : mesh.world();
-  const int64_t widest = view.rank_stride * (ranks - 1) + view.microbatch_stride * (accumulate - 1);
+  const int64_t widest = view.rank_stride * (mesh.Size(view.rank_axes) - 1) +
+                         view.microbatch_stride * (accumulate - 1);
   // Token views are read at either parity; the whole buffer is the safe answer.
   if (view.buffer == plan.state.tokens.buffer) {
     const int64_t base = plan.buffer(view.buffer).OffsetAt(position);

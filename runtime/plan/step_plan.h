@@ -133,7 +133,7 @@ struct StepPlan {
 struct ByteRange {
   int64_t begin = 0, end = 0;
 };
-ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const MeshShape& mesh,
+ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, const Mesh& mesh,
                   int accumulate);
 
 // The whole plan as text: buffers, bodies, schedule, edges. Equal text, equal plan.

@@ -17,7 +17,7 @@ constexpr double kNotYet = std::numeric_limits<double>::infinity();
 
 class Simulation {
  public:
-  Simulation(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh,
+  Simulation(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh,
              const Machine& machine)
       : plan_(plan), entries_(entries), machine_(machine), costs_(plan.bodies.size()) {
     for (const Entry& entry : entries) {
@@ -157,7 +157,7 @@ class Simulation {
 
 }  // namespace
 
-Timeline Simulate(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh,
+Timeline Simulate(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh,
                   const Machine& machine, StreamJoin join) {
   return Simulation(plan, entries, mesh, machine).Run(join);
 }

@@ -39,7 +39,7 @@ struct Timeline {
 enum class StreamJoin { kStepEnd, kEveryEntry };
 
 // `entries` is plan.schedule or plan.prologue. Error(kInternal) when edges form a cycle.
-Timeline Simulate(const StepPlan& plan, const std::vector<Entry>& entries, MeshShape mesh,
+Timeline Simulate(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh,
                   const Machine& machine, StreamJoin join = StreamJoin::kStepEnd);
 
 }  // namespace millrace

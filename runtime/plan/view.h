@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/ops/step_ops.h"
+#include "runtime/base/mesh.h"
 #include "runtime/base/tensor_view.h"
 
 namespace millrace {
@@ -29,8 +29,8 @@ using ParamId = Id<struct ParamTag>;  // into ShardLayout::params, the model's p
 struct View {
   BufferId buffer;
   int64_t offset = 0;       // elements of layout.dtype
-  int64_t rank_stride = 0;  // + rank in `rank_axis` * rank_stride elements
-  AxisGroup rank_axis = AxisGroup::kShard;
+  int64_t rank_stride = 0;  // + place of the rank in its group over `rank_axes` * rank_stride
+  AxisSet rank_axes = Axis::kShard;
   int64_t microbatch_stride = 0;  // + microbatch index * microbatch_stride elements
   Layout layout;
 

@@ -33,7 +33,8 @@ TEST_CASE("GPUs that reach each other use it when they are told to, and say so")
     for (const Wanted wanted : {Wanted::kAuto, Wanted::kOn}) {
       const PeerDecision decision = gpus.Decide(wanted, mesh);
       CHECK(decision.use);
-      CHECK_THAT(decision.notice, Contains(std::to_string(mesh.shard) + " GPUs to a copy"));
+      CHECK_THAT(decision.notice,
+                 Contains(std::to_string(mesh.Size(Axis::kShard)) + " GPUs to a copy"));
     }
   CHECK(gpus.asked == 4);
 }

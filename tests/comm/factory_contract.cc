@@ -3,8 +3,8 @@
 
 #include <numeric>
 
+#include "comm/comm_set.h"
 #include "comm/host_collectives.h"
-#include "comm/mesh.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "tests/comm/communicator_contract.h"
@@ -88,26 +88,49 @@ void WrongGroups(CommFactory& factory, Report& report) {
                 Everyone(factory));
 }
 
+constexpr CommKey kShardGather{Axis::kShard, StreamId::kGather},
+    kShardReduce{Axis::kShard, StreamId::kReduce},
+    kReplicateReduce{Axis::kReplicate, StreamId::kReduce},
+    kStatistics{AxisSet::All(), StreamId::kReduce};
+
+// As plans of a replicate x shard mesh have them, in no order.
+std::vector<CommSpec> TrainingSpecs() {
+  const auto only = [](bool gathers, bool scatters, bool reduces) {
+    return CommUses{gathers, scatters, reduces};
+  };
+  return {{kReplicateReduce, only(false, false, true)},
+          {kStatistics, only(true, false, false)},
+          {kShardReduce, only(false, true, false)},
+          {kShardGather, only(true, false, false)}};
+}
+
 void Meshes(CommFactory& factory, Report& report) {
   const int rank = factory.rank(), world = factory.world_size();
   for (int shard = 1; shard <= world; ++shard) {
     if (world % shard != 0) continue;
-    const CommSet set(factory, Mesh{.replicate = world / shard, .shard = shard},
-                      CommSharing::kSeparate);
+    const CommSet set(factory, Mesh(world / shard, shard), CommSharing::kSeparate, TrainingSpecs());
     std::vector<int> neighbours, strided;
     for (int r = 0; r < world; ++r) {
       if (r / shard == rank / shard) neighbours.push_back(r);
       if (r % shard == rank % shard) strided.push_back(r);
     }
     ExpectMembers(report, "world", set.world(), rank, Everyone(factory));
-    ExpectMembers(report, "shard gather", set.shard_gather(), rank, neighbours);
-    ExpectMembers(report, "shard reduce", set.shard_reduce(), rank, neighbours);
-    ExpectMembers(report, "replicate reduce", set.replicate_reduce(), rank, strided);
-    report.Expect(&set.shard_gather() != &set.shard_reduce(),
+    ExpectMembers(report, "shard gather", set.Of(kShardGather), rank, neighbours);
+    ExpectMembers(report, "shard reduce", set.Of(kShardReduce), rank, neighbours);
+    ExpectMembers(report, "replicate reduce", set.Of(kReplicateReduce), rank, strided);
+    report.Expect(&set.Of(kShardGather) != &set.Of(kShardReduce),
                   "gather and reduce share a communicator");
+    report.Expect(&set.Of(kStatistics) == &set.world(), "the statistics are not the world's");
+    std::string names;
+    for (const CommSet::Member& member : set.members()) {
+      names += member.name + ", ";
+      report.Expect(member.ranks[static_cast<size_t>(member.comm->rank())] == rank,
+                    "{}: ranks of the group", member.name);
+    }
+    report.Expect(names == "world, shard gather, replicate reduce, shard reduce, ", "{}", names);
   }
   try {
-    const CommSet set(factory, Mesh{.replicate = 2, .shard = world}, CommSharing::kSeparate);
+    const CommSet set(factory, Mesh(2, world), CommSharing::kSeparate, {});
     report.Expect(false, "a mesh of twice the world was accepted");
   } catch (const Error& error) {
     report.Expect(error.code() == ErrorCode::kInvalidArgument, "wrong mesh: code {}",
@@ -119,17 +142,18 @@ void Meshes(CommFactory& factory, Report& report) {
 // the sum over the world, here of terms that are exact in any order of additions.
 std::vector<float> WorldSum(CommFactory& factory, const Mesh& mesh, CommSharing sharing,
                             CommCounters* counters) {
-  const CommSet set(factory, mesh, sharing);
+  const CommSet set(factory, mesh, sharing, TrainingSpecs());
   const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   std::vector<double> scratch(static_cast<size_t>(ScratchBytes(factory.world_size()) / 8));
   const TensorView scratch_view = scratch.empty() ? TensorView{} : View(scratch);
   const int64_t n = 420;
-  std::vector<float> full(static_cast<size_t>(n * mesh.shard)), shard(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n * mesh.shard; ++i)
+  std::vector<float> full(static_cast<size_t>(n * mesh.Size(Axis::kShard))),
+      shard(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n * mesh.Size(Axis::kShard); ++i)
     full[i] = static_cast<float>((1 << factory.rank()) * (i % 4099));
-  set.shard_reduce().ReduceScatterSum(View(full), View(shard), scratch_view, *stream);
-  set.replicate_reduce().AllReduceSum(View(shard), scratch_view, *stream);
-  set.shard_gather().AllGather(View(shard), View(full), {}, *stream);
+  set.Of(kShardReduce).ReduceScatterSum(View(full), View(shard), scratch_view, *stream);
+  set.Of(kReplicateReduce).AllReduceSum(View(shard), scratch_view, *stream);
+  set.Of(kShardGather).AllGather(View(shard), View(full), {}, *stream);
   *counters = set.Counters();
   return full;
 }
@@ -138,26 +162,62 @@ void SharedOrSeparate(CommFactory& factory, Report& report) {
   const int world = factory.world_size();
   for (int shard = 1; shard <= world; ++shard) {
     if (world % shard != 0) continue;
-    const Mesh mesh{.replicate = world / shard, .shard = shard};
+    const int replicate = world / shard;
+    const Mesh mesh(replicate, shard);
     CommCounters separate, shared;
     const std::vector<float> a = WorldSum(factory, mesh, CommSharing::kSeparate, &separate);
     const std::vector<float> b = WorldSum(factory, mesh, CommSharing::kShared, &shared);
-    report.Expect(a == b, "{} x {}: shared communicators give other sums", mesh.replicate, shard);
-    report.Expect(separate == shared, "{} x {}: shared communicators count otherwise",
-                  mesh.replicate, shard);
-    const int64_t slice = 420 / mesh.replicate;
+    report.Expect(a == b, "{} x {}: shared communicators give other sums", replicate, shard);
+    report.Expect(separate == shared, "{} x {}: shared communicators count otherwise", replicate,
+                  shard);
+    const int64_t slice = 420 / replicate;
     const CommCounters expected = {.all_gathers = 1,
                                    .reduce_scatters = 1,
                                    .all_reduces = 1,
                                    .gathered_bytes = (shard - 1) * 1680,
                                    .reduced_bytes = (shard - 1) * 1680,
-                                   .all_reduced_bytes = 2 * (mesh.replicate - 1) * slice * 4};
-    report.Expect(separate == expected, "{} x {}: bytes {} {} {}", mesh.replicate, shard,
+                                   .all_reduced_bytes = 2 * (replicate - 1) * slice * 4};
+    report.Expect(separate == expected, "{} x {}: bytes {} {} {}", replicate, shard,
                   separate.gathered_bytes, separate.reduced_bytes, separate.all_reduced_bytes);
     for (int64_t i = 0; i < 420 * shard; ++i)
       report.Expect(a[i] == static_cast<float>(((1 << world) - 1) * (i % 4099)),
-                    "{} x {}: sum {} is {}", mesh.replicate, shard, i, a[i]);
+                    "{} x {}: sum {} is {}", replicate, shard, i, a[i]);
   }
+}
+
+template <class F>
+void Refused(Report& report, ErrorCode code, const std::string& words, F&& make) {
+  try {
+    make();
+    report.Expect(false, "accepted, instead of: {}", words);
+  } catch (const Error& error) {
+    report.Expect(
+        error.code() == code && std::string(error.what()).find(words) != std::string::npos,
+        "{} instead of {}", error.what(), words);
+  }
+}
+
+void CalledFor(CommFactory& factory, Report& report) {
+  const int world = factory.world_size();
+  const Mesh mesh(1, world);
+  for (const CommSharing sharing : {CommSharing::kSeparate, CommSharing::kShared}) {
+    const CommSet none(factory, mesh, sharing, {});
+    report.Expect(none.members().size() == 1 && none.world().world_size() == world, "the world's");
+    Refused(report, ErrorCode::kInternal, "no communicator 'shard gather'",
+            [&] { none.Of(kShardGather); });
+    const CommSet all(factory, mesh, sharing, TrainingSpecs());
+    const bool shared = sharing == CommSharing::kShared;
+    report.Expect(all.members().size() == (shared ? 3u : 4u), "{} communicators",
+                  all.members().size());
+    const CommUses& uses = all.members()[all.IndexOf(kShardGather)].uses;
+    report.Expect(uses.all_gathers && uses.reduce_scatters == shared && !uses.all_reduces,
+                  "uses of 'shard gather'");
+  }
+  if (world == 1) return;
+  std::vector<CommSpec> specs = TrainingSpecs();
+  if (factory.rank() == 1) specs.pop_back();
+  Refused(report, ErrorCode::kConfig, "but rank 0 for 'shard gather' for all_gather",
+          [&] { CommSet(factory, mesh, CommSharing::kSeparate, specs); });
 }
 
 }  // namespace
@@ -170,6 +230,7 @@ const std::vector<FactoryCase>& FactoryContract() {
       {"a mesh's communicators join the neighbours of a replica and the holders of a shard",
        Meshes},
       {"gather and reduce on one communicator or two: the same bits and counts", SharedOrSeparate},
+      {"communicators are those that are called for, and the same ones on all ranks", CalledFor},
   };
   return cases;
 }

@@ -8,6 +8,7 @@
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
+#include "runtime/exec/plan_comms.h"
 
 namespace millrace::test {
 
@@ -20,7 +21,7 @@ void RunEngines(const PlanCase& c, const EngineOptions& options,
   const ShardLayout layout = LayoutOf(c);
   LocalWorld world(c.mesh.world());
   RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, Mesh{c.mesh.replicate, c.mesh.shard}, CommSharing::kSeparate);
+    CommSet comms(factory, c.mesh, CommSharing::kSeparate, CommSpecsOf({&train, &eval}));
     const std::unique_ptr<Device> device =
         make_device ? make_device(factory.rank()) : MakeHostDevice();
     Engine engine({device.get(), &CpuKernels(), &comms}, layout, {train, eval, {}}, options);

@@ -10,7 +10,7 @@ namespace millrace::test {
 
 struct PlanCase {
   ModelOptions model = TinyGpt2(3);
-  MeshShape mesh;
+  Mesh mesh;
   PrecisionPolicy precision;
   Recompute recompute = Recompute::kNone;
   PlanOptions options;  // `shape` is filled in: 2 sequences of the model's length

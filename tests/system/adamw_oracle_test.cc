@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/plan_comms.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {
@@ -44,9 +45,9 @@ std::vector<Snapshot> Trajectory(const Trial& trial) {
   std::vector<Snapshot> snapshots;
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
   RunRanks(world, [&](CommFactory& factory) {
-    const Mesh mesh{run.layout.mesh.replicate, run.layout.mesh.shard};
-    CommSet comms(factory, mesh, CommSharing::kSeparate),
-        probe_comms(factory, mesh, CommSharing::kSeparate);
+    const Mesh& mesh = run.layout.mesh;
+    CommSet comms(factory, mesh, CommSharing::kSeparate, CommSpecsOf(run.plans.All())),
+        probe_comms(factory, mesh, CommSharing::kSeparate, CommSpecsOf(probe_run.plans.All()));
     const std::unique_ptr<Device> device = MakeHostDevice();
     Engine engine({device.get(), &CpuKernels(), &comms}, run.layout, run.plans, {});
     Engine probe({device.get(), &CpuKernels(), &probe_comms}, probe_run.layout, probe_run.plans,

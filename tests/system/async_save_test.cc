@@ -101,7 +101,7 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
       // Its memory stays for the next one. A last save needs none.
       int64_t saved = 0;
       for (const FlatParam& flat : rank.engine.layout().flats) saved += 3 * 4 * flat.shard_numel;
-      const bool writes = rank.rank < rank.engine.layout().mesh.shard;
+      const bool writes = rank.rank < rank.engine.layout().mesh.Size(Axis::kShard);
       MR_CHECK_EQ(saver.copy_bytes(), writes ? saved : 0, "bytes of the copy");
       RunSaver last(rank.engine, dir / "last", IdentityOf(trial),
                     {.asynchronous = true, .files = &gate});

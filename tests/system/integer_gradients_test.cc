@@ -18,6 +18,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/plan_comms.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {
@@ -255,16 +256,15 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
   const StepPlan& plan = *run.plans.train;
   const StateViews& state = plan.state;
   const KernelTable kernels = WithoutModel(setup.kernels);
-  CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard},
-                CommSharing::kSeparate);
+  CommSet comms(setup.comms, run.layout.mesh, CommSharing::kSeparate, CommSpecsOf(run.plans.All()));
   Memory memory(setup.device);
   const std::unique_ptr<DeviceBuffer> arena =
       comms.AllocateArena(setup.device, plan.arena_bytes, "arena");
   comms.RegisterMemory(arena->data(), plan.arena_bytes);
   comms.Connect();
   memory.Fill(arena->data(), std::byte{0xff}, plan.arena_bytes);
-  const int rank = setup.comms.rank(), shard_rank = comms.mesh().shard_rank(rank);
-  const Binding binding{&plan, arena->data(), shard_rank, rank};
+  const int rank = setup.comms.rank(), shard_rank = comms.mesh().Index(rank, Axis::kShard);
+  const Binding binding{&plan, arena->data(), comms.mesh(), rank};
   for (size_t f = 0; f < run.layout.flats.size(); ++f)
     for (const View* view : {&state.master[f], &state.m[f], &state.v[f]})
       memory.Fill(StateOf(binding, *view).data, std::byte{0}, StateOf(binding, *view).bytes());

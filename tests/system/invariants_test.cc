@@ -17,7 +17,8 @@ constexpr StateKind kKinds[] = {StateKind::kMaster, StateKind::kAdamM, StateKind
 int64_t DirtyGaps(RankContext& rank, StateKind kind, size_t f) {
   const FlatParam& flat = rank.run.layout.flats[f];
   const std::vector<float> shard = rank.engine.ReadShard(kind, FlatId{static_cast<int32_t>(f)});
-  const int64_t begin = rank.engine.comms().mesh().shard_rank(rank.rank) * flat.shard_numel;
+  const int64_t begin =
+      rank.engine.comms().mesh().Index(rank.rank, Axis::kShard) * flat.shard_numel;
   int64_t dirty = 0;
   for (const Range& gap : flat.gaps)
     for (int64_t i = std::max(gap.begin, begin); i < std::min(gap.end, begin + flat.shard_numel);

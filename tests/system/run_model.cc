@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/exec/arena_view.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/plan_comms.h"
 
 namespace millrace::test {
 
@@ -55,7 +56,7 @@ void RunRank(CommFactory& factory, const Trial& trial, const AssembledRun& run,
 
 void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run,
              const std::function<void(RankContext&)>& fn) {
-  CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
+  CommSet comms(setup.comms, run.layout.mesh, trial.sharing, CommSpecsOf(run.plans.All()));
   EngineOptions options;
   options.graph = trial.config.execution.graph;
   options.checked = trial.config.execution.checked;
@@ -150,8 +151,8 @@ Outcome TrainOnRank(RankContext& rank, const Trial& trial) {
   mine.optimizer_hash = OptimizerHash(rank.engine);
   mine.counters = {rank.engine.counters()};
   mine.arena_bytes = rank.engine.arena_bytes();
-  mine.shard_communicators =
-      &rank.engine.comms().shard_gather() == &rank.engine.comms().shard_reduce() ? 1 : 2;
+  for (const CommSet::Member& member : rank.engine.comms().members())
+    mine.shard_communicators += member.axes == AxisSet(Axis::kShard);
   mine.poisoned_words = PoisonedWords(rank.engine, *rank.run.plans.train);
   mine.run = rank.run;
   mine.plan_hash = PlanHash(mine.plan());

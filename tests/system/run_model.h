@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "comm/comm_factory.h"
-#include "comm/mesh.h"
+#include "comm/comm_set.h"
 #include "kernels/ops/kernel_table.h"
 #include "runtime/api/assemble.h"
 #include "runtime/config/config.h"

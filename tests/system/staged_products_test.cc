@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/mesh.h"
+#include "comm/comm_set.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/plan/cost_model.h"
 #include "tests/system/closed_forms.h"
@@ -56,14 +56,15 @@ TEST_CASE("a plan for CUDA counts what its products stage, and one for the CPU s
 
 TEST_CASE("a run counts what the plan says a product stages") {
   TestRanks().Run(1, [](const RankSetup& setup) {
-    CommSet comms(setup.comms, {1, 1}, CommSharing::kSeparate);
+    CommSet comms(setup.comms, {1, 1}, CommSharing::kSeparate, {});
     KernelTable kernels = setup.kernels;
     kernels.matmul = [](const MatmulOp<TensorView>&, Stream&) {};
     MatmulOp<TensorView> product;
     product.staged_bytes = 24;
     KernelCounters counters;
     const auto stream = setup.device.MakeStream(StreamRole::kCompute);
-    for (int i = 0; i < 2; ++i) RunOp(product, kernels, comms, counters, *stream);
+    for (int i = 0; i < 2; ++i)
+      RunOp(product, kernels, comms, counters, StreamId::kCompute, *stream);
     CHECK(counters == KernelCounters{.concatenated_bytes = 48, .cast_bytes = 0, .copied_bytes = 0});
   });
 }

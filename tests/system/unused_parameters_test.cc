@@ -9,6 +9,7 @@
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/plan_comms.h"
 #include "runtime/plan/checker.h"
 #include "tests/system/options.h"
 
@@ -36,8 +37,8 @@ AssembledRun AssembleWithUnused(const Config& config, int world) {
                           UnitSpec{"h.9", {param(kUnused[1], {5, 7}), param(kUnused[2], {3})}});
     break;
   }
-  const MeshShape mesh{static_cast<int>(config.parallel.replicate),
-                       static_cast<int>(config.parallel.Shard(world))};
+  const Mesh mesh{static_cast<int>(config.parallel.replicate),
+                  static_cast<int>(config.parallel.Shard(world))};
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, {Backend::kCpu, ScratchBytes(world)});
   ForwardBuilder builder(run.spec, {config.train.micro_batch, config.model.seq_len},
@@ -54,8 +55,7 @@ void CheckUnused(const Trial& trial) {
   const AssembledRun run = AssembleWithUnused(trial.config, trial.world);
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
   RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, {run.layout.mesh.replicate, run.layout.mesh.shard},
-                  CommSharing::kSeparate);
+    CommSet comms(factory, run.layout.mesh, CommSharing::kSeparate, CommSpecsOf(run.plans.All()));
     const std::unique_ptr<Device> device = MakeHostDevice();
     Engine engine({device.get(), &CpuKernels(), &comms}, run.layout, run.plans, {});
     engine.InitWeights(3);

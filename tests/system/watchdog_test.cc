@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/plan_comms.h"
 #include "runtime/exec/run_checkpoint.h"
 #include "runtime/exec/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
@@ -47,7 +48,7 @@ std::vector<std::string> Watched(Trial trial, FileSystem& disk) {
   std::vector<std::string> verdicts;
   std::mutex mutex;
   TestRanks().Run(trial.world, [&](const RankSetup& setup) {
-    CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
+    CommSet comms(setup.comms, run.layout.mesh, trial.sharing, CommSpecsOf(run.plans.All()));
     ProgressMarks marks;
     WatchdogOptions options;
     options.limit = kLimit;
@@ -135,7 +136,7 @@ TEST_CASE(
     const AssembledRun run = PlanOf(trial);
     const LastMarks last = LastMarksOf(*run.plans.train, trial.world);
     TestRanks().Run(trial.world, [&](const RankSetup& setup) {
-      CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
+      CommSet comms(setup.comms, run.layout.mesh, trial.sharing, CommSpecsOf(run.plans.All()));
       ProgressMarks marks;
       EngineOptions options;
       options.graph = trial.config.execution.graph;
@@ -179,7 +180,7 @@ TEST_CASE(
   std::mutex mutex;
   std::barrier both_ended(2);
   const auto work = [&](const RankSetup& setup) {
-    CommSet comms(setup.comms, {run.layout.mesh.replicate, run.layout.mesh.shard}, trial.sharing);
+    CommSet comms(setup.comms, run.layout.mesh, trial.sharing, CommSpecsOf(run.plans.All()));
     ProgressMarks marks;
     WatchdogOptions options;
     options.limit = 3s;  // a first step loads libraries

@@ -123,7 +123,7 @@ void PrintRow(const Case& c, int repeat) {
   size_t ops = 0;
   for (int r = 0; r < repeat; ++r) {
     Times t;
-    const MeshShape mesh{1, c.shard};
+    const Mesh mesh(1, c.shard);
     const std::unique_ptr<Model> model = MakeModel(LlamaOf(c.layers));
     const ShardLayout layout =
         Timed(t.layout, [&] { return PlanShards(model->spec(), mesh, kPrecision); });

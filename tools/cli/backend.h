@@ -6,12 +6,12 @@
 #include <string>
 
 #include "comm/comm_factory.h"
-#include "comm/mesh.h"
 #include "kernels/ops/kernel_table.h"
 #include "runtime/api/run_environment.h"
 #include "runtime/api/session.h"
 #include "runtime/base/device.h"
 #include "runtime/base/log.h"
+#include "runtime/base/mesh.h"
 #include "runtime/base/profiler_ranges.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/machine.h"

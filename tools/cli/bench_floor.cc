@@ -87,7 +87,7 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
           if (calls > 0) engine.comms().world().Barrier();
           row.op = NameOf(op.op);
           row.us = watch.Best(stream, calls, calls == 0, [&] {
-            RunOp(bound, *environment.kernels, engine.comms(), unused, stream);
+            RunOp(bound, *environment.kernels, engine.comms(), unused, op.stream, stream);
           });
           row.flops_per_second = estimate.flops / row.us * 1e6;
           row.bytes_per_second =

@@ -64,13 +64,13 @@ std::vector<AdamWOp<TensorView>> PerTensor(const std::vector<FlatUpdate>& flats,
   for (const FlatUpdate& flat : flats)
     for (const ParamId id : flat.flat->params) {
       const ParamPlacement& param = layout.param(id);
-      const int64_t begin = std::max<int64_t>(param.begin - flat.op.flat_begin, 0);
-      const int64_t end = std::min(param.end - flat.op.flat_begin, flat.flat->shard_numel);
+      const int64_t begin = std::max<int64_t>(param.begin - flat.op.flat_begin.value(), 0);
+      const int64_t end = std::min(param.end - flat.op.flat_begin.value(), flat.flat->shard_numel);
       if (begin >= end) continue;  // another rank's
       AdamWOp<TensorView> part = flat.op;
       for (TensorView* view : {&part.master, &part.m, &part.v, &part.grad, &part.compute})
         *view = Part(*view, begin, end - begin);
-      part.flat_begin += begin;
+      part.flat_begin.base += begin;
       parts.push_back(part);
     }
   return parts;

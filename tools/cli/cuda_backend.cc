@@ -90,10 +90,10 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
     rank.comms = MakePeerCommFactory(
         host, std::move(rank.comms), *device,
         [mesh, own = host.rank()](const std::vector<int>& ranks) {
-          return ranks == mesh.ShardGroup(own);
+          return ranks == mesh.Group(own, Axis::kShard);
         },
         {}, log);
-  if (peers.use) rank.machine = rank.machine.OverPeerMemory(mesh.replicate > 1);
+  if (peers.use) rank.machine = rank.machine.OverPeerMemory(mesh.Size(Axis::kReplicate) > 1);
   rank.notice = peers.notice;
   rank.environment.peer_memory = peers.use;
   rank.environment.device = device.get();
@@ -101,7 +101,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
   rank.environment.traits.device_arena_bytes =
-      rank.machine.ArenaBytes(host.world_size(), mesh.shard);
+      rank.machine.ArenaBytes(host.world_size(), mesh.Size(Axis::kShard));
   device->Attached<cuda::LaunchPolicy>().early = config.execution.programmatic_launch;
   rank.environment.tuner = MakeTuner(*device);
   rank.device = std::move(device);

@@ -12,8 +12,8 @@ namespace {
 std::string Obstacle(Backend backend, const Mesh& mesh,
                      const std::function<std::string()>& trouble) {
   if (backend != Backend::kCuda) return "this run is on the CPU";
-  if (mesh.world_size() == 1) return "one rank has no peers";
-  if (mesh.shard == 1)
+  if (mesh.world() == 1) return "one rank has no peers";
+  if (mesh.Size(Axis::kShard) == 1)
     return "with parallel.shard = 1 each rank has all parameters, and nothing is gathered or "
            "reduce-scattered";
   return trouble();
@@ -35,7 +35,7 @@ PeerDecision DecidePeerMemory(ExecutionConfig::PeerMemory wanted, Backend backen
   if (!obstacle.empty()) return {false, fmt::format("{}: not in use: {}", key, obstacle)};
   return {true,
           fmt::format("{}: parameters and gradients move over peers' memory, {} GPUs to a copy",
-                      key, mesh.shard)};
+                      key, mesh.Size(Axis::kShard))};
 }
 
 }  // namespace millrace

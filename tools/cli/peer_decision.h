@@ -4,8 +4,8 @@
 #include <functional>
 #include <string>
 
-#include "comm/mesh.h"
 #include "kernels/ops/cost.h"
+#include "runtime/base/mesh.h"
 #include "runtime/config/config.h"
 
 namespace millrace {

@@ -70,11 +70,8 @@ int Run(CommFactory& factory, ProgramLog& log, const ConfigArguments& arguments,
   try {
     loaded = LoadHere(arguments, world);
     backend = ChooseBackend(loaded.config);
-    if (world > 1) {
-      const MeshShape shape =
-          Assemble(loaded.config, world, TraitsOf(backend, world), plans).layout.mesh;
-      mesh = {shape.replicate, shape.shard};
-    }
+    if (world > 1)
+      mesh = Assemble(loaded.config, world, TraitsOf(backend, world), plans).layout.mesh;
     own = {"", ConfigToJson(loaded.config), backend};
     log.ShowFrom(loaded.config.run.log_level);
   } catch (const Error& error) {

@@ -166,7 +166,10 @@ json CountersJson(const PlanCounters& c) {
 json PlanReportJson(const PlanReport& r, OpList ops) {
   return {{"plan", {{"kind", r.kind}, {"hash", r.hash}, {"execution", r.execution}}},
           {"model", ModelJson(r.model)},
-          {"mesh", {{"world", r.world}, {"shard", r.mesh.shard}, {"replicate", r.mesh.replicate}}},
+          {"mesh",
+           {{"world", r.world},
+            {"shard", r.mesh.Size(Axis::kShard)},
+            {"replicate", r.mesh.Size(Axis::kReplicate)}}},
           {"batch",
            {{"micro_batch", r.shape.batch},
             {"seq_len", r.shape.seq},

@@ -87,7 +87,7 @@ struct PlanReport {
   std::string kind, execution, hash;
   ModelFigures model;
   int world = 1;
-  MeshShape mesh;
+  Mesh mesh;
   BatchShape shape;  // one microbatch on one rank
   int accumulate = 1;
   int64_t tokens_per_step = 0;                 // all ranks

@@ -105,8 +105,7 @@ class Writer {
     Row("parameters",
         fmt::format("{} ({} in matmuls)", CountText(static_cast<double>(m.parameters)),
                     CountText(static_cast<double>(m.matmul_parameters))));
-    Row("ranks",
-        fmt::format("{} = replicate {} x shard {}", r_.world, r_.mesh.replicate, r_.mesh.shard));
+    Row("ranks", fmt::format("{} = {}", r_.world, ToString(r_.mesh)));
     Row("batch",
         fmt::format("{} sequences of {} per rank, accumulated {} times: {} tokens per step",
                     r_.shape.batch, r_.shape.seq, r_.accumulate, r_.tokens_per_step));

@@ -154,7 +154,7 @@ class TraceWriter {
   }
 
   const StepPlan& plan_;
-  const MeshShape mesh_;
+  const Mesh mesh_;
   const Machine machine_;
   const Timeline line_;
   std::vector<size_t> first_;  // by entry: index of its first op in line_.ops

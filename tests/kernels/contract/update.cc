@@ -33,7 +33,8 @@ struct AfterStep {
 
 bool Decays(const AdamWOp<TensorView>& op, int64_t i) {
   for (const Range& range : *op.decay)
-    if (range.begin <= op.flat_begin + i && op.flat_begin + i < range.end) return true;
+    if (range.begin <= op.flat_begin.value() + i && op.flat_begin.value() + i < range.end)
+      return true;
   return false;
 }
 

@@ -394,8 +394,9 @@ TEST_CASE(
   Run run(2, {what});
   RequireError(
       ErrorCode::kNonFinite,
-      {"after step 4: rank 1 has issued other collectives than rank 0: call ",
-       "is all_gather of unit h.1 (", "shard group, step 3), and all_gather of unit h.0 ("},
+      {"after step 4: rank 1 has issued other collectives than rank 0 on the communicator 'shard "
+       "gather': call ",
+       "is all_gather of unit h.1 (", "bytes, step 3), and all_gather of unit h.0 ("},
       [&] { run.Train(faults); });
 }
 

@@ -19,7 +19,7 @@ using test::HandPlan;
 using test::PlanCase;
 
 constexpr StreamId kC = StreamId::kCompute, kG = StreamId::kGather;
-constexpr MeshShape kAlone{1, 1};
+constexpr Mesh kAlone{1, 1};
 
 // Gather into `a`, compute from it into `b`, gather into `c`, which has a's bytes, compute from
 // `c`.

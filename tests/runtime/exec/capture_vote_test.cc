@@ -24,7 +24,7 @@ constexpr int kRanks = 3;
 
 PlanCase ThreeRanks() {
   PlanCase c;
-  c.mesh.shard = kRanks;
+  c.mesh = {1, kRanks};
   c.options.comm_scratch_bytes = 1 << 21;
   c.options.accumulate = 2;
   return c;

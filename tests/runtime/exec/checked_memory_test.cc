@@ -15,7 +15,7 @@ namespace {
 using Catch::Matchers::Contains;
 using test::PlanCase;
 
-PlanCase Case(MeshShape mesh) {
+PlanCase Case(Mesh mesh) {
   PlanCase c;
   c.mesh = mesh;
   c.options.accumulate = 2;

@@ -10,6 +10,7 @@
 #include "comm/local/local_world.h"
 #include "comm/local/run_ranks.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/plan_comms.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {
@@ -37,7 +38,7 @@ std::vector<std::string> Told(int odd, const std::function<void(std::vector<Step
   std::vector<std::string> told(4);
   LocalWorld world(4);
   RunRanks(world, [&](CommFactory& factory) {
-    const CommSet comms(factory, Mesh{2, 2}, sharing);
+    const CommSet comms(factory, Mesh{2, 2}, sharing, CommSpecsOf({&right[0], &right[1]}));
     const std::vector<StepPlan>& plans = factory.rank() == odd ? wrong : right;
     try {
       RequireSamePlans(comms, layout, {&plans[0], &plans[1]});
@@ -64,7 +65,7 @@ std::pair<Body*, std::vector<size_t>> Find(StepPlan& plan, Wanted wanted) {
 
 bool IsGatherOfUnit(const PlanOp& op) {
   const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
-  return gather != nullptr && gather->group == AxisGroup::kShard && op.unit;
+  return gather != nullptr && gather->axes == AxisSet(Axis::kShard) && op.unit;
 }
 
 void CheckAll(const std::vector<std::string>& told, const std::vector<std::string>& words) {

@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/plan_comms.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 #include "tests/support/range_recorder.h"
@@ -29,7 +30,7 @@ struct OneRank {
   StepPlan plan = PlanOf(c);
   LocalWorld world{1};
   std::unique_ptr<CommFactory> factory = world.Factory(0);
-  CommSet comms{*factory, Mesh{1, 1}, CommSharing::kSeparate};
+  CommSet comms{*factory, Mesh{1, 1}, CommSharing::kSeparate, CommSpecsOf({&plan})};
   RangeRecorder recorder;
 
   std::unique_ptr<Engine> MakeEngine(Device& device, GraphMode mode) {

@@ -40,9 +40,9 @@ TEST_CASE("a recorded step is refused at another arena, and at one where a singl
                                       other = device->Allocate(plan.arena_bytes, "another arena");
   Executor executor({device.get(), &CpuKernels(), nullptr});
   for (const GraphMode mode : {GraphMode::kStep, GraphMode::kMicrobatch}) {
-    const RecordedStep recorded(executor, {&plan, arena->data(), 0, 0}, plan.schedule, mode);
-    CHECK_NOTHROW(recorded.CheckAddresses({&plan, arena->data(), 0, 0}));
-    CHECK_THROWS_WITH(recorded.CheckAddresses({&plan, other->data(), 0, 0}),
+    const RecordedStep recorded(executor, {&plan, arena->data(), {}, 0}, plan.schedule, mode);
+    CHECK_NOTHROW(recorded.CheckAddresses({&plan, arena->data(), {}, 0}));
+    CHECK_THROWS_WITH(recorded.CheckAddresses({&plan, other->data(), {}, 0}),
                       Catch::Contains("was captured at"));
     StepPlan moved = plan;
     const auto activation = std::find_if(
@@ -50,7 +50,7 @@ TEST_CASE("a recorded step is refused at another arena, and at one where a singl
         [](const PlanBuffer& b) { return b.cls == BufferClass::kActivations && !b.live.empty(); });
     REQUIRE(activation != moved.buffers.end());
     for (int64_t& offset : activation->offsets) offset += 256;
-    CHECK_THROWS_WITH(recorded.CheckAddresses({&moved, arena->data(), 0, 0}),
+    CHECK_THROWS_WITH(recorded.CheckAddresses({&moved, arena->data(), {}, 0}),
                       Catch::Contains("was captured at"));
   }
 }
@@ -67,13 +67,13 @@ TEST_CASE("the offsets of a recorded step are those of every rank, and of no oth
   const auto hash = [&](const Binding& binding) {
     return RecordedStep(executor, binding, binding.plan->schedule, GraphMode::kStep).OffsetsHash();
   };
-  const std::string reference = hash({&plan, arena->data(), 0, 0});
-  CHECK(hash({&plan, other->data(), 0, 0}) == reference);
+  const std::string reference = hash({&plan, arena->data(), c.mesh, 0});
+  CHECK(hash({&plan, other->data(), c.mesh, 0}) == reference);
   for (int rank = 1; rank < 4; ++rank)
-    CHECK(hash({&plan, arena->data(), rank % 2, rank}) == reference);
+    CHECK(hash({&plan, arena->data(), c.mesh, rank}) == reference);
   StepPlan moved = plan;
   moved.buffers.back().offsets.back() += 256;
-  CHECK(hash({&moved, arena->data(), 0, 0}) != reference);
+  CHECK(hash({&moved, arena->data(), c.mesh, 0}) != reference);
 }
 
 // The message of the first error of three steps, with the arena moved before step `moved_at`.

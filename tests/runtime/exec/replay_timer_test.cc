@@ -14,6 +14,7 @@
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/plan_comms.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 
@@ -60,7 +61,7 @@ Timed TimeSteps(const PlanCase& c, GraphMode mode) {
   const StepPlan plan = PlanOf(c);
   LocalWorld world(c.mesh.world());
   RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, Mesh{c.mesh.replicate, c.mesh.shard}, CommSharing::kSeparate);
+    CommSet comms(factory, c.mesh, CommSharing::kSeparate, CommSpecsOf({&plan}));
     const std::unique_ptr<Device> device = MakeCapturingDevice();
     ReplayTimer timer(*device);
     EngineOptions options;
@@ -90,7 +91,7 @@ TEST_CASE(
     "a timed capture has an event per end of an op and per wait, and spans in the order of issue") {
   for (const GraphMode mode : {GraphMode::kStep, GraphMode::kMicrobatch}) {
     PlanCase c;
-    c.mesh.shard = 2;
+    c.mesh = {1, 2};
     c.options.comm_scratch_bytes = 1 << 21;
     c.options.accumulate = 2;
     const std::vector<Op> ops = OpsOf(PlanOf(c), mode);

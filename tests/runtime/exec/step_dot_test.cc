@@ -11,6 +11,7 @@
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/plan_comms.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 
@@ -35,7 +36,7 @@ void WriteAfter(const PlanCase& c, GraphMode mode, int steps, const std::string&
   const StepPlan plan = PlanOf(c);
   LocalWorld world(c.mesh.world());
   RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, Mesh{c.mesh.replicate, c.mesh.shard}, CommSharing::kSeparate);
+    CommSet comms(factory, c.mesh, CommSharing::kSeparate, CommSpecsOf({&plan}));
     const std::unique_ptr<Device> device = MakeCapturingDevice();
     EngineOptions options;
     options.graph = mode;
@@ -50,7 +51,7 @@ void WriteAfter(const PlanCase& c, GraphMode mode, int steps, const std::string&
 
 TEST_CASE("a recorded step is written with every op and every edge of its plan") {
   PlanCase c;
-  c.mesh.shard = 2;
+  c.mesh = {1, 2};
   c.options.comm_scratch_bytes = 1 << 21;
   c.options.accumulate = 2;
   const StepPlan plan = PlanOf(c);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
+#include <string>
 
 #include "runtime/base/error.h"
 #include "runtime/plan/checker_repetition.h"
+#include "runtime/plan/stream_clock.h"
 #include "tests/runtime/plan/hand_plan.h"
 #include "tests/support/plan_case.h"
 
@@ -16,22 +19,22 @@ using test::HandPlan;
 using test::PlanCase;
 
 constexpr StreamId kC = StreamId::kCompute, kG = StreamId::kGather, kR = StreamId::kReduce;
-constexpr MeshShape kAlone{1, 1};
+constexpr Mesh kAlone{1, 1};
 
 // The first violation's kind and message.
-Violation First(const StepPlan& plan, MeshShape mesh = kAlone, int accumulate = 1) {
+Violation First(const StepPlan& plan, Mesh mesh = kAlone, int accumulate = 1) {
   const Violations found = FindViolations(plan, mesh, accumulate);
   return found.empty() ? Violation{ViolationKind::kStructure, "none"} : found.front();
 }
 
-void RequireProved(const StepPlan& plan, MeshShape mesh = kAlone, int accumulate = 1) {
+void RequireProved(const StepPlan& plan, Mesh mesh = kAlone, int accumulate = 1) {
   const Violations found = FindViolations(plan, mesh, accumulate);
   INFO(First(plan, mesh, accumulate).message);
   REQUIRE(found.empty());
 }
 
 void RequireViolation(const StepPlan& plan, ViolationKind kind, const std::string& text,
-                      MeshShape mesh = kAlone, int accumulate = 1) {
+                      Mesh mesh = kAlone, int accumulate = 1) {
   const Violation first = First(plan, mesh, accumulate);
   INFO(first.message);
   REQUIRE_THAT(first.message, Contains(text));
@@ -53,6 +56,33 @@ TEST_CASE("a copy chain over two streams is safe with its edges and racy without
   RequireViolation(p.Done({{2, 1}}), ViolationKind::kRace,
                    "x reads a without waiting for [step 1 microbatch 0] step 0");
   RequireViolation(p.Done({{1, 0}}), ViolationKind::kRace, "x reads b without waiting");
+}
+
+TEST_CASE("a fourth stream is proved like the others", "[plan][checker]") {
+  constexpr StreamId kFourth{3};
+  HandPlan p;
+  const BufferId weights = p.Master("weights"), a = p.Buffer("a", 1, {{0, 2}}),
+                 b = p.Buffer("b", 2, {{1, 3}});
+  const BufferId out = p.Buffer("out", 1, {{2, 3}});  // a's bytes again
+  p.Copy(kG, p.Whole(weights), p.Whole(a));
+  p.Copy(kFourth, p.Whole(a), p.Whole(b));
+  p.Copy(kC, p.Whole(b), p.Whole(out));
+  RequireProved(p.Done({{1, 0}, {2, 1}}));
+  RequireViolation(p.Done({{2, 1}}), ViolationKind::kRace,
+                   "x reads a without waiting for [step 1 microbatch 0] step 0");
+  RequireViolation(p.Done({{1, 0}}), ViolationKind::kRace, "x reads b without waiting");
+  // Read on the fourth stream, and written over on another.
+  HandPlan q;
+  const BufferId w = q.Master("weights"), x = q.Buffer("x", 1, {{0, 3}}),
+                 y = q.Buffer("y", 2, {{1, 3}});
+  q.Copy(kC, q.Whole(w), q.Whole(x));
+  q.Copy(kFourth, q.Whole(x), q.Whole(y));
+  q.Copy(kC, q.Whole(w), q.Whole(x));
+  RequireProved(q.Done({{1, 0}, {2, 1}}));
+  RequireViolation(q.Done({{1, 0}}), ViolationKind::kRace, "which reads the same bytes");
+  StepPlan beyond = q.Done({{1, 0}, {2, 1}});
+  beyond.bodies[0].ops[1].stream = StreamId{kMostStreams};
+  RequireViolation(beyond, ViolationKind::kStructure, "op 1 of body step is on stream 8, of 8");
 }
 
 TEST_CASE("reusing bytes waits for their readers on other streams", "[plan][checker]") {
@@ -203,7 +233,7 @@ TEST_CASE("an all-gather in place needs the rank's own slice", "[plan][checker]"
     q.Copy(kG, q.Whole(bucket), q.Whole(b));
     return q.Done();
   };
-  const MeshShape two{1, 2};
+  const Mesh two{1, 2};
   RequireProved(plan(slice), two);
   View wrong = slice;
   wrong.rank_stride = 0;  // rank 1 fills rank 0's slice
@@ -214,6 +244,35 @@ TEST_CASE("an all-gather in place needs the rank's own slice", "[plan][checker]"
   // The shard axis repeats per replica: ranks 2 and 3 of a 2 x 2 mesh fill the slices of ranks 0
   // and 1.
   RequireProved(plan(slice), {2, 2});
+}
+
+TEST_CASE("the ranks that stand for all are the corners of the axes named", "[plan][checker]") {
+  const auto corners = [](const Mesh& mesh, AxisSet axes) { return CornerRanks(mesh, axes); };
+  CHECK(corners({8, 8}, {}) == std::vector<int>{0});
+  CHECK(corners({2, 2}, AxisSet::All()) == std::vector<int>{0, 1, 2, 3});
+  CHECK(corners({2, 3}, Axis::kShard) == std::vector<int>{0, 1, 2});
+  CHECK(corners({1, 64}, AxisSet::All()) == std::vector<int>{0, 32, 63});
+  CHECK(corners({4, 8}, Axis::kReplicate) == std::vector<int>{0, 8, 16, 24});
+  CHECK(corners({4, 8}, AxisSet::All()) == std::vector<int>{0, 7, 20, 24, 31});
+  const Mesh all = Mesh(3, 3).With(Axis::kTensor, 3);
+  CHECK(corners(all, {Axis::kShard, Axis::kTensor}) == std::vector<int>{0, 2, 4, 6, 8});
+  CHECK(corners(all, AxisSet::All()) == std::vector<int>{0, 2, 6, 8, 13, 18, 20, 24, 26});
+}
+
+// Op 1 writes slot `replica` of four, op 0 slot 0, and op 2 reads slot `shard`: right on ranks 0, 8
+// and 15 of a 4 x 4 mesh, the first, the middle and the last, and wrong on rank 3.
+TEST_CASE("a plan that is wrong in one corner of two axes is found", "[plan][checker]") {
+  HandPlan p;
+  const BufferId weights = p.Master("weights"), a = p.Buffer("a", 1, {{0, 3}}),
+                 b = p.Buffer("b", 2, {{0, 3}});
+  View written = p.Part(a, 0, 16), read = p.Part(a, 0, 16);
+  written.rank_stride = read.rank_stride = 16;
+  written.rank_axes = Axis::kReplicate;
+  p.Copy(kC, p.Part(weights, 0, 16), p.Part(a, 0, 16));
+  p.Copy(kC, p.Part(weights, 0, 16), written);
+  p.Copy(kC, read, p.Part(b, 0, 16));
+  RequireProved(p.Done(), {4, 1});
+  RequireViolation(p.Done(), ViolationKind::kUndefined, "rank 3", {4, 4});
 }
 
 TEST_CASE("structure: what needs no walk", "[plan][checker]") {
@@ -296,7 +355,7 @@ TEST_CASE("structure: what needs no walk", "[plan][checker]") {
   }
 }
 
-TEST_CASE("a communicator belongs to one stream and fits its group", "[plan][checker]") {
+TEST_CASE("a collective's sizes fit its group", "[plan][checker]") {
   HandPlan p;
   const BufferId full = p.Master("full"), a = p.Buffer("a", 1, {{0, 2}});
   ReduceScatterOp<View> reduce;
@@ -305,13 +364,10 @@ TEST_CASE("a communicator belongs to one stream and fits its group", "[plan][che
   p.Op(kR, reduce, "reduce");
   reduce.shard = p.Part(a, 32, 32);
   p.Op(kR, reduce, "reduce");
-  StepPlan plan = p.Done();
+  const StepPlan plan = p.Done();
   RequireProved(plan, {1, 2});
   RequireViolation(plan, ViolationKind::kCollective, "full 64 against shard 32 over 4 ranks",
                    {1, 4});
-  plan.bodies[0].ops[1].stream = kC;
-  RequireViolation(plan, ViolationKind::kCollective,
-                   "its communicator is also used from the reduce stream", {1, 2});
 }
 
 // --- Real plans, made wrong.
@@ -500,11 +556,21 @@ TEST_CASE("a gather, cast or zeroing that does nothing is reported", "[plan][che
   REQUIRE(dropped > 100);
 }
 
-TEST_CASE("an op on another stream is reported unless nothing there can tell", "[plan][checker]") {
+// A prologue begins and ends with all streams joined, and has nothing on the compute stream.
+TEST_CASE("a collective on another stream is reported unless nothing there can tell",
+          "[plan][checker]") {
   for (const PlanCase& c : Cases()) {
     if (c.mesh.world() == 1) continue;
+    const StepPlan plan = test::PlanOf(c);
+    std::set<std::string> prologue;
+    for (const Entry& entry : plan.prologue)
+      for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops)
+        prologue.insert(Describe(op, plan));
     const int moved = RequireEachReported(
-        c, [](const PlanOp& op) { return IsCollective(op.op); },
+        c,
+        [&](const PlanOp& op) {
+          return IsCollective(op.op) && !prologue.contains(Describe(op, plan));
+        },
         [](PlanOp& op) { op.stream = StreamId::kCompute; });
     REQUIRE(moved > 10);
   }

@@ -1,6 +1,8 @@
 #include "runtime/plan/cost_model.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "runtime/base/error.h"
 #include "tests/runtime/plan/tiny_plan.h"
@@ -11,7 +13,7 @@ namespace {
 using test::Dense;
 using test::SlowMachine;
 
-constexpr MeshShape kAlone{1, 1};
+constexpr Mesh kAlone{1, 1};
 
 MatmulOp<View> Matmul(int64_t m, int64_t n, int64_t k, DType a, DType b) {
   MatmulOp<View> op;
@@ -112,7 +114,7 @@ TEST_CASE("collectives send what the communicator counts, and wait for its laten
   const int shard = GENERATE(1, 3, 4);
   const int replicate = GENERATE(1, 2, 5);
   CAPTURE(shard, replicate);
-  const MeshShape mesh{replicate, shard};
+  const Mesh mesh{replicate, shard};
   Machine machine = SlowMachine();
   machine.memory = machine.vector = 1e12;
   machine.link = 8;
@@ -135,7 +137,7 @@ TEST_CASE("collectives send what the communicator counts, and wait for its laten
   REQUIRE(summed.wire_bytes == 2 * (replicate - 1) * part * 4);
 
   AllGatherOp<View> stats;
-  stats.group = AxisGroup::kWorld;
+  stats.axes = AxisSet::All();
   stats.full = Dense(0, DType::kF64, {3 * shard * replicate});
   REQUIRE(Estimate(stats, mesh, machine).wire_bytes == (shard * replicate - 1) * 3 * 8);
 
@@ -163,8 +165,7 @@ TEST_CASE("counters follow the schedule: bodies count as often as they run", "[p
   AllGatherOp<View> gather;
   gather.full = Dense(0, DType::kF32, {8});
   AllGatherOp<View> stats;
-  stats.group = AxisGroup::kWorld;
-  stats.purpose = CommPurpose::kReduce;
+  stats.axes = AxisSet::All();
   stats.full = Dense(0, DType::kF64, {8});
   AllReduceOp<View> replicas;
   replicas.buffer = Dense(0, DType::kF32, {6});
@@ -178,7 +179,7 @@ TEST_CASE("counters follow the schedule: bodies count as often as they run", "[p
         {stats, StreamId::kReduce, "s", {}}},
        2}};
   plan.schedule = {{0, 0, {}}, {0, 1, {}}, {0, 2, {}}, {1, 2, {}}};
-  const MeshShape mesh{2, 2};
+  const Mesh mesh{2, 2};
   const PlanCounters counters = CountersOf(plan, plan.schedule, mesh);
   REQUIRE(counters.ops == 3 * 2 + 5);
   REQUIRE(counters.all_gathers == 4);
@@ -234,7 +235,7 @@ Machine Hosts() {
 TEST_CASE("a group that crosses hosts has as many network cards as members on its smallest host",
           "[plan][cost]") {
   struct Case {
-    MeshShape mesh;
+    Mesh mesh;
     double shard, replicate, world;
   };
   for (const Case& c : {
@@ -248,16 +249,51 @@ TEST_CASE("a group that crosses hosts has as many network cards as members on it
            Case{{1, 9}, 10, 100, 10},    // one rank on the last host
            Case{{128, 8}, 100, 10, 80},  // 1,024 ranks
        }) {
-    CAPTURE(c.mesh.replicate, c.mesh.shard);
-    CHECK(GroupLink(AxisGroup::kShard, c.mesh, Hosts()) == c.shard);
-    CHECK(GroupLink(AxisGroup::kReplicate, c.mesh, Hosts()) == c.replicate);
-    CHECK(GroupLink(AxisGroup::kWorld, c.mesh, Hosts()) == c.world);
+    CAPTURE(c.mesh.Size(Axis::kReplicate), c.mesh.Size(Axis::kShard));
+    CHECK(GroupLink(Axis::kShard, c.mesh, Hosts()) == c.shard);
+    CHECK(GroupLink(Axis::kReplicate, c.mesh, Hosts()) == c.replicate);
+    CHECK(GroupLink(AxisSet::All(), c.mesh, Hosts()) == c.world);
   }
   Machine machine = Hosts();
   machine.host_link = 50;  // 8 cards carry more than a rank sends within its host
-  CHECK(GroupLink(AxisGroup::kShard, {1, 16}, machine) == 100);
+  CHECK(GroupLink(Axis::kShard, {1, 16}, machine) == 100);
   machine.ranks_per_host = 0;  // nothing is known of hosts
-  CHECK(GroupLink(AxisGroup::kReplicate, {2, 8}, machine) == 100);
+  CHECK(GroupLink(Axis::kReplicate, {2, 8}, machine) == 100);
+}
+
+// Members of each group on each host, counted out.
+double CountedLink(AxisSet axes, const Mesh& mesh, const Machine& machine) {
+  int fewest = 0;
+  for (int first = 0; first < mesh.world(); ++first) {
+    std::map<int, int> members;
+    for (const int rank : mesh.Group(first, axes)) ++members[rank / machine.ranks_per_host];
+    if (members.size() == 1) continue;
+    for (const auto& [host, count] : members)
+      fewest = std::min(fewest == 0 ? count : fewest, count);
+  }
+  return fewest == 0 ? machine.link : LinkBetweenHosts(machine, fewest);
+}
+
+TEST_CASE("the link of any set of axes, against groups counted out", "[plan][cost]") {
+  int between_hosts = 0;
+  for (const int replicate : {1, 2, 3, 8})
+    for (const int shard : {1, 2, 5, 8, 12})
+      for (const int tensor : {1, 2, 3})
+        for (const int hosts_ranks : {3, 4, 8}) {
+          const Mesh mesh = Mesh(replicate, shard).With(Axis::kTensor, tensor);
+          Machine machine = Hosts();
+          machine.ranks_per_host = hosts_ranks;
+          for (const AxisSet axes :
+               {AxisSet(Axis::kReplicate), AxisSet(Axis::kShard), AxisSet(Axis::kTensor),
+                AxisSet{Axis::kShard, Axis::kTensor}, AxisSet{Axis::kReplicate, Axis::kTensor},
+                AxisSet::All(), AxisSet()}) {
+            const double counted = CountedLink(axes, mesh, machine);
+            CAPTURE(ToString(mesh), ToString(axes), hosts_ranks);
+            REQUIRE(GroupLink(axes, mesh, machine) == counted);
+            between_hosts += counted != machine.link;
+          }
+        }
+  CHECK(between_hosts > 200);
 }
 
 TEST_CASE("a collective between hosts takes their rate", "[plan][cost]") {
@@ -265,14 +301,14 @@ TEST_CASE("a collective between hosts takes their rate", "[plan][cost]") {
   machine.memory = machine.vector = 1e12;
   machine.collective_latency = 1;
   AllGatherOp<View> gather;
-  gather.group = AxisGroup::kShard;
+  gather.axes = Axis::kShard;
   gather.full = Dense(0, DType::kF32, {1024});
   gather.shard = Dense(0, DType::kF32, {64});
   // 15 peers' shards of 64 * 4 bytes over 8 cards of 10 B/s.
   CHECK(Estimate(gather, {1, 16}, machine).seconds == Approx(15 * 256 / 80.0 + 1));
   CHECK(Estimate(gather, {1, 16}, machine).bound == Bound::kWire);
   AllReduceOp<View> reduce;
-  reduce.group = AxisGroup::kReplicate;
+  reduce.axes = Axis::kReplicate;
   reduce.buffer = Dense(0, DType::kF32, {100});
   // Two replicas: half the buffer out and half back, over one card.
   CHECK(Estimate(reduce, {2, 8}, machine).seconds == Approx(2 * 50 * 4 / 10.0 + 1));
@@ -284,8 +320,8 @@ TEST_CASE("link speeds may be stated, and what cannot be is refused", "[plan][co
   CHECK(h200.host_link == 50e9);
   const Machine stated = WithLinks(h200, {4, 200e9, 25e9});
   CHECK(stated.ranks_per_host == 4);
-  CHECK(GroupLink(AxisGroup::kShard, {2, 4}, stated) == 200e9);
-  CHECK(GroupLink(AxisGroup::kReplicate, {2, 4}, stated) == 25e9);
+  CHECK(GroupLink(Axis::kShard, {2, 4}, stated) == 200e9);
+  CHECK(GroupLink(Axis::kReplicate, {2, 4}, stated) == 25e9);
   CHECK_THROWS_WITH(WithLinks(FindMachine("cpu"), {2, 0, 0}), Catch::Contains("--host-link GB/s"));
   CHECK(WithLinks(FindMachine("cpu"), {2, 0, 1e9}).host_link == 1e9);
   for (const StatedLinks wrong : {StatedLinks{-1, 0, 0}, {0, -1e9, 0}, {0, 0, -1e9}})

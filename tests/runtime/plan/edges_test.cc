@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/plan/stream_clock.h"
 #include "tests/runtime/plan/hand_plan.h"
 #include "tests/support/plan_case.h"
 
@@ -11,9 +12,9 @@ namespace {
 using test::HandPlan;
 
 constexpr StreamId kC = StreamId::kCompute, kG = StreamId::kGather, kR = StreamId::kReduce;
-constexpr MeshShape kAlone{1, 1};
+constexpr Mesh kAlone{1, 1};
 
-std::vector<Edge> Derived(StepPlan plan, MeshShape mesh = kAlone) {
+std::vector<Edge> Derived(StepPlan plan, Mesh mesh = kAlone) {
   DeriveEdges(plan, mesh, 1);
   return plan.schedule[0].edges;
 }
@@ -101,7 +102,7 @@ TEST_CASE("cells of a rank's own row conflict with themselves only", "[plan][edg
   const auto cell = [&](int64_t column) {
     View view = p.Part(stats, column, 1);
     view.rank_stride = 16;  // 4 ranks, rows of 16
-    view.rank_axis = AxisGroup::kWorld;
+    view.rank_axes = AxisSet::All();
     return view;
   };
   p.Copy(kC, p.Part(w, 0, 1), cell(0));
@@ -111,6 +112,40 @@ TEST_CASE("cells of a rank's own row conflict with themselves only", "[plan][edg
   REQUIRE(Derived(p.Done(), {1, 4}) == std::vector<Edge>{{0, 1, 3}});
   p.Copy(kG, p.Whole(stats), p.Whole(a));  // all rows
   REQUIRE(Derived(p.Done(), {1, 4}) == std::vector<Edge>{{0, 1, 3}, {0, 3, 4}});
+}
+
+TEST_CASE("cells by rank over different axes are no rows", "[plan][edges]") {
+  HandPlan p;
+  const BufferId w = p.Master("w"), cells = p.Master("cells");
+  View by_shard = p.Part(cells, 0, 1), by_replica = p.Part(cells, 1, 1);
+  by_shard.rank_stride = by_replica.rank_stride = 16;
+  by_replica.rank_axes = Axis::kReplicate;
+  by_replica.offset = 0;
+  p.Copy(kG, p.Part(w, 0, 1), by_shard);
+  p.Copy(kC, p.Part(w, 0, 1), by_replica);  // the same cell where both coordinates are equal
+  REQUIRE(Derived(p.Done(), {2, 2}) == std::vector<Edge>{{0, 0, 1}});
+}
+
+TEST_CASE("a fourth stream waits, and is waited for, like the others", "[plan][edges]") {
+  constexpr StreamId kFourth{3};
+  Three p;
+  p.Copy(kC, p.Whole(p.w), p.Whole(p.a));       // 0
+  p.Copy(kFourth, p.Whole(p.a), p.Whole(p.b));  // 1 waits for 0
+  p.Copy(kR, p.Whole(p.b), p.Whole(p.c));       // 2 waits for 1
+  p.Copy(kG, p.Whole(p.w), p.Whole(p.b));       // 3 waits for 2, which implies 1
+  REQUIRE(Derived(p.Done()) == std::vector<Edge>{{0, 0, 1}, {0, 1, 2}, {0, 2, 3}});
+  p.Copy(StreamId{kMostStreams}, p.Whole(p.w), p.Whole(p.b));
+  REQUIRE_THROWS_WITH(Derived(p.Done()),
+                      Catch::Contains("copy4 of body step is on stream 8, of 8"));
+}
+
+TEST_CASE("a fourth stream that touches nothing in common waits for nobody", "[plan][edges]") {
+  constexpr StreamId kFourth{3};
+  Three p;
+  p.Copy(kC, p.Whole(p.w), p.Whole(p.a));
+  p.Copy(kFourth, p.Whole(p.w), p.Whole(p.b));
+  p.Copy(kFourth, p.Whole(p.w), p.Whole(p.b));
+  REQUIRE(Derived(p.Done()).empty());
 }
 
 TEST_CASE("edges reach over entries, and schedules stand alone", "[plan][edges]") {

@@ -38,7 +38,7 @@ std::vector<float> Fill(const ShardLayout& layout, FlatId id, uint64_t seed) {
   const FlatParam& flat = layout.flat(id);
   std::vector<float> full(static_cast<size_t>(flat.padded_numel),
                           NAN);  // an element left unwritten shows
-  for (int r = 0; r < layout.mesh.shard; ++r)
+  for (int r = 0; r < layout.mesh.Size(Axis::kShard); ++r)
     FillShard(layout, id, r, seed, full.data() + r * flat.shard_numel);
   return full;
 }
@@ -67,12 +67,12 @@ TEST_CASE("the model is the same at every world size, precision and padding", "[
     CAPTURE(shard);
     PrecisionPolicy bf16;
     bf16.compute = DType::kBF16;
-    REQUIRE(LogicalValues(PlanShards(spec, {.replicate = 1, .shard = shard}, {}), 7) == base);
-    REQUIRE(LogicalValues(PlanShards(spec, {.replicate = 2, .shard = shard}, bf16), 7) == base);
+    REQUIRE(LogicalValues(PlanShards(spec, {1, shard}, {}), 7) == base);
+    REQUIRE(LogicalValues(PlanShards(spec, {2, shard}, bf16), 7) == base);
   }
   ModelSpec padded = spec;
   padded.units[0].params[0].padded_rows = 64;
-  REQUIRE(LogicalValues(PlanShards(padded, {.replicate = 1, .shard = 3}, {}), 7) == base);
+  REQUIRE(LogicalValues(PlanShards(padded, {1, 3}, {}), 7) == base);
 
   for (const auto& [name, values] : base)
     for (size_t i = 0; i < values.size(); ++i) {
@@ -139,7 +139,7 @@ TEST_CASE("normal parameters have the moments and the tails of the normal distri
 }
 
 TEST_CASE("a shard rank outside the mesh is refused", "[plan][init]") {
-  const ShardLayout layout = PlanShards(Model(), {.replicate = 1, .shard = 2}, {});
+  const ShardLayout layout = PlanShards(Model(), {1, 2}, {});
   std::vector<float> shard(static_cast<size_t>(layout.flats[0].shard_numel));
   REQUIRE_THROWS_AS(FillShard(layout, FlatId{0}, 2, 1, shard.data()), Error);
   REQUIRE_THROWS_AS(FillShard(layout, FlatId{0}, -1, 1, shard.data()), Error);
@@ -150,7 +150,7 @@ TEST_CASE(
   ModelSpec spec;
   spec.family = "test";
   spec.units.push_back({"embed", {Param("wte", {1031, 1021}, 1040, InitKind::kNormal)}});
-  const ShardLayout layout = PlanShards(spec, {.replicate = 1, .shard = 3}, {});
+  const ShardLayout layout = PlanShards(spec, {1, 3}, {});
   const std::vector<float> full = Fill(layout, FlatId{0}, 5);
   const ParamSpec& param = spec.units[0].params[0];
   for (int64_t i = 0; i < param.numel(); i += 37)

@@ -34,7 +34,7 @@ Counts CountsOf(const StepPlan& plan, const std::vector<Entry>& schedule) {
   Counts n;
   ForEachRun(plan, schedule, [&](const PlanOp& op) {
     if (const auto* gather = std::get_if<AllGatherOp<View>>(&op.op)) {
-      ++(gather->group == AxisGroup::kShard ? n.gathers : n.stats_gathers);
+      ++(gather->axes == AxisSet(Axis::kShard) ? n.gathers : n.stats_gathers);
       n.rounding += gather->shard && gather->shard.layout.dtype != gather->full.layout.dtype;
     }
     if (std::holds_alternative<CastOp<View>>(op.op))
@@ -124,7 +124,7 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   RequireWeightGradientsBeside(c, plan);
   const Flats f = FlatsOf(c);
   const int64_t n = c.options.accumulate;
-  const bool train = c.kind == PlanKind::kTrain, sharded = c.mesh.shard > 1,
+  const bool train = c.kind == PlanKind::kTrain, sharded = c.mesh.Size(Axis::kShard) > 1,
              mixed = c.precision.compute == DType::kBF16;
   const bool after_update = c.options.downcast == Downcast::kAfterUpdate;
   const Counts step = CountsOf(plan, plan.schedule), prologue = CountsOf(plan, plan.prologue);
@@ -149,14 +149,14 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   const bool wired =
       train && c.mesh.world() > 1 && c.precision.grad_wire != c.precision.grad_accumulate;
   const bool narrows = Bytes(c.precision.grad_wire) < Bytes(c.precision.grad_accumulate);
-  const bool outer_wired =
-      train && every && n > 1 && c.mesh.replicate > 1 && c.precision.grad_wire != DType::kF32;
+  const bool outer_wired = train && every && n > 1 && c.mesh.Size(Axis::kReplicate) > 1 &&
+                           c.precision.grad_wire != DType::kF32;
   // But what is written once before it is sent is written in the wire's dtype.
   const bool once = narrows && (every || n == 1);
   const int64_t cast_flats = once ? SeveralContributions(c, plan) : f.all();
   REQUIRE(step.wire_casts ==
           (wired ? step.scans / f.all() * cast_flats : 0) + (outer_wired ? f.all() : 0));
-  REQUIRE(step.outer == (train && c.mesh.replicate > 1 ? f.all() : 0));
+  REQUIRE(step.outer == (train && c.mesh.Size(Axis::kReplicate) > 1 ? f.all() : 0));
   REQUIRE(step.updates == (train ? f.all() : 0));
   if (c.options.grad_concat == GradConcat::kDirect) REQUIRE(step.concats == 0);
   const int64_t params = static_cast<int64_t>(test::LayoutOf(c).params.size());
@@ -198,8 +198,8 @@ constexpr Downcast kDowncasts[] = {Downcast::kAfterGather, Downcast::kPerGather,
                                    Downcast::kInGather, Downcast::kAfterUpdate};
 
 TEST_CASE("gradient and parameter policies over worlds and accumulation", "[plan][planner]") {
-  const MeshShape meshes[] = {{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}};
-  for (const MeshShape mesh : meshes)
+  const Mesh meshes[] = {{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}};
+  for (const Mesh mesh : meshes)
     for (const int accumulate : {1, 2, 3})
       for (const Reshard reshard : kReshards)
         for (const Downcast downcast : kDowncasts)
@@ -252,7 +252,7 @@ TEST_CASE("random combinations of everything", "[plan][planner]") {
     c.model.tied = pick(2) == 0;
     c.model.blocks_per_unit = pick(3) == 0 ? 2 : 1;
     c.mesh =
-        std::vector<MeshShape>{
+        std::vector<Mesh>{
             {1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}, {2, 4}}[static_cast<size_t>(
             pick(8))];
     if (pick(3) != 0) c.precision = test::Mixed(dtype(), dtype(), dtype());
@@ -282,7 +282,7 @@ TEST_CASE("random combinations of everything", "[plan][planner]") {
 TEST_CASE("every kind of plan finds the persistent state at the same address", "[plan][planner]") {
   for (const bool llama : {false, true})
     for (const Downcast downcast : kDowncasts)
-      for (const MeshShape mesh : {MeshShape{1, 1}, MeshShape{2, 2}}) {
+      for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 2}}) {
         PlanCase c;
         c.model = llama ? test::TinyLlama(2) : test::TinyGpt2(2);
         c.mesh = mesh;
@@ -339,7 +339,7 @@ TEST_CASE("carried buckets are filled by prologue, update and each microbatch bu
 }
 
 // Do ops of two bodies touch a byte in common, as any rank of the mesh would?
-bool TouchCommonBytes(const StepPlan& plan, const MeshShape& mesh, int accumulate, const Body& a,
+bool TouchCommonBytes(const StepPlan& plan, const Mesh& mesh, int accumulate, const Body& a,
                       int32_t a_op, const Body& b, int32_t b_op) {
   const auto ranges = [&](const Body& body, int32_t op) {
     std::vector<ByteRange> touched;

@@ -15,7 +15,7 @@ namespace {
 
 struct Case {
   ModelOptions model;
-  MeshShape mesh = {1, 1};
+  Mesh mesh = {1, 1};
   int64_t batch = 8;
   PlanOptions options;
 };

@@ -53,7 +53,7 @@ ModelSpec SmallModel() {
 //   element   0        80      128
 //             |wte     |padded |
 TEST_CASE("the layout of a small model, all f32, on one rank", "[plan][layout]") {
-  REQUIRE(ToString(PlanShards(SmallModel(), {.replicate = 1, .shard = 1}, kAllF32)) ==
+  REQUIRE(ToString(PlanShards(SmallModel(), {1, 1}, kAllF32)) ==
           "layout replicate=1 shard=1 compute=f32 norms=f32 grad_accumulate=f32 grad_wire=f32\n"
           "flat 0 embed f32 padded=128 shard=128\n"
           "  [0, 128) wte [5, 16] stored as 8 rows\n"
@@ -72,7 +72,7 @@ TEST_CASE("the layout of a small model, all f32, on one rank", "[plan][layout]")
 
 // Two norms in a flat of their own, at multiples of 128 elements: their gradients travel as bf16.
 TEST_CASE("norms kept in f32 beside bf16 matrices share one flat parameter", "[plan][layout]") {
-  REQUIRE(ToString(PlanShards(SmallModel(), {.replicate = 2, .shard = 3}, kBf16NormsF32)) ==
+  REQUIRE(ToString(PlanShards(SmallModel(), {2, 3}, kBf16NormsF32)) ==
           "layout replicate=2 shard=3 compute=bf16 norms=f32 grad_accumulate=f32 grad_wire=bf16\n"
           "flat 0 embed bf16 padded=384 shard=128\n"
           "  [0, 128) wte [5, 16] stored as 8 rows\n"
@@ -152,9 +152,8 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
   std::mt19937 random(static_cast<uint32_t>(shard));
   for (int round = 0; round < 20; ++round) {
     const ModelSpec spec = RandomModel(random);
-    const ShardLayout layout =
-        PlanShards(spec, {.replicate = 1 + round % 3, .shard = shard}, policy);
-    const ShardLayout single = PlanShards(spec, {.replicate = 1, .shard = 1}, policy);
+    const ShardLayout layout = PlanShards(spec, {1 + round % 3, shard}, policy);
+    const ShardLayout single = PlanShards(spec, {1, 1}, policy);
     INFO(ToString(layout));
 
     std::vector<int> seen(layout.params.size(), 0);
@@ -211,7 +210,7 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
 }
 
 TEST_CASE("a layout that cannot be is refused by name", "[plan][layout]") {
-  const auto refuses = [](const ModelSpec& spec, MeshShape mesh, const PrecisionPolicy& policy,
+  const auto refuses = [](const ModelSpec& spec, Mesh mesh, const PrecisionPolicy& policy,
                           const std::string& text) {
     try {
       PlanShards(spec, mesh, policy);
@@ -223,8 +222,8 @@ TEST_CASE("a layout that cannot be is refused by name", "[plan][layout]") {
     }
     FAIL("accepted; expected an error with " << text);
   };
-  refuses(SmallModel(), {.replicate = 1, .shard = 0}, kAllF32, "shard 0");
-  refuses(SmallModel(), {.replicate = 0, .shard = 2}, kAllF32, "replicate 0");
+  refuses(SmallModel(), {1, 0}, kAllF32, "shard 0");
+  refuses(SmallModel(), {0, 2}, kAllF32, "replicate 0");
   PrecisionPolicy integers;
   integers.grad_wire = DType::kI32;
   refuses(SmallModel(), {}, integers, "i32");

@@ -221,7 +221,7 @@ TEST_CASE("bytes of a view cover every rank of its axis and every microbatch",
   HandPlan p;
   const BufferId w = p.Master("w"), b = p.Buffer("b", 3, {{0, 10}});
   p.plan.state.tokens = p.Whole(w);
-  const auto range = [&](const View& view, MeshShape mesh, int accumulate) {
+  const auto range = [&](const View& view, Mesh mesh, int accumulate) {
     const ByteRange r = BytesOf(p.plan, view, 0, mesh, accumulate);
     return std::pair{r.begin, r.end};
   };
@@ -232,9 +232,9 @@ TEST_CASE("bytes of a view cover every rank of its axis and every microbatch",
   REQUIRE(
       range(view, {4, 2}, 1) ==
       std::pair<int64_t, int64_t>{768 + 16, 768 + 80});  // the shard axis, whatever the replicas
-  view.rank_axis = AxisGroup::kWorld;
+  view.rank_axes = AxisSet::All();
   REQUIRE(range(view, {2, 2}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 144});
-  view.rank_axis = AxisGroup::kReplicate;
+  view.rank_axes = Axis::kReplicate;
   REQUIRE(range(view, {3, 2}, 1) == std::pair<int64_t, int64_t>{768 + 16, 768 + 112});
   view.rank_stride = 0;
   view.microbatch_stride = 16;

@@ -24,7 +24,7 @@ struct TinyPlan {
   PlanReport Report(const Machine& machine) const { return MakePlanReport(Input(machine)); }
 };
 
-inline TinyPlan PlanFor(const ModelOptions& model_options, MeshShape mesh,
+inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
                         const PrecisionPolicy& precision, PlanOptions options) {
   const std::unique_ptr<Model> model = MakeModel(model_options);
   TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}};

@@ -142,7 +142,7 @@ TEST_CASE("what is computed again is counted whatever its label", "[plan][report
 
 // The flats of `spec` with two for each block: the norm and `up`, and `down`. A layout that no
 // policy makes yet.
-ShardLayout TwoFlatsPerBlock(const ModelSpec& spec, MeshShape mesh) {
+ShardLayout TwoFlatsPerBlock(const ModelSpec& spec, Mesh mesh) {
   ModelSpec cut = spec;
   cut.units.clear();
   std::vector<UnitId> unit_of;  // by unit of `cut`
@@ -168,7 +168,7 @@ ShardLayout TwoFlatsPerBlock(const ModelSpec& spec, MeshShape mesh) {
 // as many of the smaller one's. Were each flat a unit, two copies of the larger would have to do.
 TEST_CASE("two flat parameters of one unit are two buckets of one unit to max_pool",
           "[plan][planner]") {
-  const MeshShape mesh{.replicate = 1, .shard = 2};
+  const Mesh mesh(1, 2);
   const ShardLayout layout = TwoFlatsPerBlock(SpecOf(kUsual), mesh);
   REQUIRE(layout.flats.size() == 2 + 2 * 5);
   PlanOptions options = OptionsOf(AllocatorKind::kMaxPool, Reshard::kAfterForward, 2);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <set>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "runtime/plan/report/plan_json.h"
@@ -37,7 +37,7 @@ int64_t PaddedModel(int64_t world) {
 }
 
 // All figures below for a model that is gathered once and reduced once in a step, all in f32.
-TinyPlan NeverResharded(MeshShape mesh, int accumulate) {
+TinyPlan NeverResharded(Mesh mesh, int accumulate) {
   PlanOptions options = SmallBatch(accumulate);
   options.reshard = Reshard::kNever;
   return PlanFor(SmallModel(kLayers), mesh, {}, options);
