@@ -87,11 +87,8 @@ CommSet::~CommSet() {
 size_t CommSet::IndexOf(const CommKey& key) const {
   for (const Place& place : places_)
     if (place.key == key) return place.member;
-  MR_CHECK(false,
-           "no communicator '{}': the plans that the communicators were made for have no "
-           "such call",
-           ToString(key));
-  return 0;
+  MR_FAIL("no communicator '{}': the plans that the communicators were made for have no such call",
+          ToString(key));
 }
 
 CommCounters CommSet::Counters() const {

@@ -1,6 +1,6 @@
-// What collectives a rank has issued, in what order: per communicator a running hash of all of them,
-// to be compared with those of the other ranks of its group, and the newest ones themselves, to say
-// where two ranks part.
+// What collectives a rank has issued, in what order: per communicator a running hash of all of
+// them, to be compared with those of the other ranks of its group, and the newest ones themselves,
+// to say where two ranks part.
 //
 // Every rank of a group issues the same list on its communicator: op, unit, bytes, step. Two that
 // issue two gathers of the same size in another order do not hang: they go on with each other's
@@ -74,10 +74,10 @@ struct OrderDifference {
 std::optional<OrderDifference> FirstDifference(const CommSet& comms,
                                                const std::vector<std::string>& digests);
 
-// Of a communicator named `name`, histories (OrderLog::History) of the world ranks `ranks`, a group,
-// that are not all equal: the first rank that parts from what most have issued (the group's first,
-// if no list has a majority), and its first call that differs. `units` are the names of the units,
-// by id.
+// Of a communicator named `name`, histories (OrderLog::History) of `ranks`, a group by the world's
+// numbers, that are not all equal: the first rank that parts from what most have issued (the
+// group's first, if no list has a majority), and its first call that differs. `units` are the names
+// of the units, by id.
 std::string DescribeOrder(const std::string& name, const std::vector<int>& ranks,
                           const std::vector<std::string>& histories,
                           const std::vector<std::string>& units);

@@ -29,9 +29,9 @@ namespace millrace {
 Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate,
                           size_t limit = 20);
 
-// Ranks that stand for all, where offsets are linear in each coordinate of `axes`: every corner (first
-// or last coordinate in each axis), and the middle of all. All ranks of a group of at most 4. The
-// coordinates in other axes are 0.
+// Ranks that stand for all, where offsets are linear in each coordinate of `axes`: every corner
+// (first or last coordinate in each axis), and the middle of all. All ranks of a group of at most
+// 4. The coordinates in other axes are 0.
 std::vector<int> CornerRanks(const Mesh& mesh, AxisSet axes);
 
 // Error(kInternal) with the first violations.

@@ -8,8 +8,8 @@
 //
 // Invariants: every param begins at a multiple of 256 bytes of the flat's narrowest dtype,
 // gathered, accumulated or sent (64 elements when all are f32, 128 when one is bf16); params
-// are in order and disjoint; padded_numel == mesh.Size(kShard) * shard_numel, shard_numel a multiple
-// of that alignment; gaps and tails are zero in master weights, moments, gradients and
+// are in order and disjoint; padded_numel == ranks of the shard axis * shard_numel, shard_numel
+// a multiple of that alignment; gaps and tails are zero in master weights, moments, gradients and
 // compute weights, for ever.
 #pragma once
 

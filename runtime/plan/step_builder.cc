@@ -65,9 +65,9 @@ void StepBuilder::AddState() {
                                   buffer.layout.numel(), BufferClass::kRuntime)
                                   .buffer
                             : BufferId{});
-  // A communicator belongs to one stream, and a stream's calls run one after the other: they can use
-  // the same bytes. Communicators of two streams have none in common, or those bytes would order
-  // what shall overlap.
+  // A communicator belongs to one stream, and a stream's calls run one after the other: they can
+  // use the same bytes. Communicators of two streams have none in common, or those bytes would
+  // order what shall overlap.
   if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1)
     for (const StreamId stream : {StreamId::kGather, StreamId::kReduce})
       comm_scratch[static_cast<size_t>(stream)] =

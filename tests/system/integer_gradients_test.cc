@@ -161,7 +161,7 @@ class IntegerModel final : public OpObserver {
   void ForSamples(int microbatch, F&& f) const {
     const int64_t rows = config_.train.micro_batch;
     for (int64_t r = 0; r < rows; ++r)
-      f(step * kGlobalBatch + (microbatch * world_ + binding_.world_rank) * rows + r);
+      f(step * kGlobalBatch + (microbatch * world_ + binding_.rank) * rows + r);
   }
 
   // The parameter whose gradient `view` is, and its first element in the view's buffer; -1: none.

@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/host_collectives.h"
-#include "comm/mesh.h"
 #include "runtime/api/assemble.h"
 #include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/mesh.h"
 #include "runtime/data/file_system.h"
 #include "runtime/plan/machine.h"
 #include "runtime/plan/pool_config.h"
@@ -57,8 +57,8 @@ void RequirePeersOnOneHost(const Config& config, int world, const Machine& machi
                      static_cast<int>(config.parallel.Shard(world))};
   DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh, [&]() -> std::string {
     const int host = machine.ranks_per_host;
-    for (int first = 0; host > 0 && first < world; first += mesh.shard)
-      if (const int last = first + mesh.shard - 1; first / host != last / host)
+    for (int first = 0; host > 0 && first < world; first += mesh.Size(Axis::kShard))
+      if (const int last = first + mesh.Size(Axis::kShard) - 1; first / host != last / host)
         return fmt::format("rank {} is on another host than rank {} (--ranks-per-host {})", last,
                            first, host);
     return "";

@@ -16,8 +16,8 @@ namespace {
 
 using Kind = OrderLog::Kind;
 
-// `calls` gathers of units 0, 1, 2, 0, ... on communicator 0 of two, in steps of three, with `other`
-// in place of call `at` (from 0).
+// `calls` gathers of units 0, 1, 2, 0, ... on communicator 0 of two, in steps of three, with
+// `other` in place of call `at` (from 0).
 OrderLog LogOf(int64_t calls, int64_t at = -1, const std::function<void(OrderLog&)>& other = {}) {
   OrderLog log(2);
   for (int64_t i = 0; i < calls; ++i) {
