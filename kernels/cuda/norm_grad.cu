@@ -115,7 +115,7 @@ __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group
 #pragma unroll
     for (int k = 0; k < P; ++k) {
       const int c = group.column(k);
-      if (c >= a.columns) continue;  // not break: stores without a branch, a whole warp at the barrier
+      if (c >= a.columns) continue;  // not break: no branch, so whole warps reach the barrier
       float4* const to = reinterpret_cast<float4*>(shared + (group.index * kCount + n) * width + c);
       const Floats& f = columns.v[n][k];
       to[0] = make_float4(f.v[0], f.v[1], f.v[2], f.v[3]);

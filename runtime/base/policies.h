@@ -1,6 +1,6 @@
-// The choices of a run that several layers know: one enum per policy, with its names. Configuration,
-// plan, kernels and reports share these types, so that a choice passes from a key to an op without
-// being translated.
+// The choices of a run that several layers know: one enum per policy, with its names.
+// Configuration, plan, kernels and reports share these types, so that a choice passes from a key to
+// an op without being translated.
 //
 // Names    NamesOf lists them in the order of the enumerators; Name(value) gives one. They are what
 //          JSON, plans and reports say: a contract.

@@ -10,11 +10,10 @@ namespace millrace {
 
 // Entries [begin, end), in periods of `period` entries. Each entry from the second period on is the
 // one a period before it, one microbatch later: the same body, the next microbatch, and from the
-// third period on
-//   the same waits, each for the op a period later, or for the very same op if that one comes before
-//   `begin`. (The first period waits for what came before, the second for the first.)
-// Such a wait reaches no further back than the period before; and so it is with the waits of the
-// entries behind the repetition for ops inside it.
+// third period on the same waits, each for the op a period later, or for the very same op if that
+// one comes before `begin`. (The first period waits for what came before, the second for the
+// first.) Such a wait reaches no further back than the period before; so it is with the waits of
+// the entries behind the repetition for ops inside it.
 struct ProvenRepetition {
   size_t begin = 0, end = 0, period = 1;
 

@@ -15,7 +15,7 @@ enum class ViolationKind {
   kUndefined,   // a read of bytes that nothing has written since their buffer became live
   kStale,       // a read of weights that were gathered or cast before the latest update
   kRace,        // two conflicting accesses that neither stream order nor edges order
-  kMicrobatch,  // one microbatch's activations read in another, or one taken too often or not at all
+  kMicrobatch,  // one microbatch's activations read in another; one taken twice, or not at all
   kCollective,  // a communicator used from two streams, or with sizes that do not match its group
 };
 
