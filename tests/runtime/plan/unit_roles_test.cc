@@ -93,7 +93,7 @@ TEST_CASE("units of other names have the same slots, lifetimes and addresses", "
   CAPTURE(Name(allocator), Name(reshard), accumulate);
   PlanOptions options = OptionsOf(allocator, reshard, accumulate);
   const auto plan = [&](const Names& names) {
-    const ShardLayout layout = PlanShards(SpecOf(names), {.replicate = 1, .shard = 3}, precision);
+    const ShardLayout layout = PlanShards(SpecOf(names), {1, 3}, precision);
     const StepPlan plan =
         PlanStep(layout, ProgramOf(names, precision, Recompute::kBlock), options, PlanKind::kTrain);
     CheckPlan(plan, layout.mesh, accumulate);
