@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/id_vector.h"
+
 namespace millrace {
 namespace {
 
@@ -15,20 +17,18 @@ struct Uses {
       for (const Node& node : *nodes) {
         const int position = static_cast<int>(all.size());
         for (const ValueId input : node.inputs)
-          if (input) readers[static_cast<size_t>(input.value)].push_back(position);
+          if (input) readers[input].push_back(position);
         for (const ValueId output : node.outputs)
-          if (output) defined[static_cast<size_t>(output.value)] = position;
+          if (output) defined[output] = position;
         all.push_back(&node);
       }
   }
-  const std::vector<int>& ReadersOf(ValueId id) const {
-    return readers[static_cast<size_t>(id.value)];
-  }
-  int DefinitionOf(ValueId id) const { return defined[static_cast<size_t>(id.value)]; }
+  const std::vector<int>& ReadersOf(ValueId id) const { return readers[id]; }
+  int DefinitionOf(ValueId id) const { return defined[id]; }
 
   std::vector<const Node*> all;
-  std::vector<int> defined;
-  std::vector<std::vector<int>> readers;  // ascending
+  IdVector<ValueId, int> defined;
+  IdVector<ValueId, std::vector<int>> readers;  // ascending
 };
 
 class Fuser {

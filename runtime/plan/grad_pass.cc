@@ -10,10 +10,11 @@ namespace millrace {
 namespace {
 
 // The part of a list, ascending by position, that is due at `position`.
-std::span<const std::pair<int, size_t>> DueAt(const std::vector<std::pair<int, size_t>>& list,
-                                              int position) {
-  const auto begin = std::lower_bound(list.begin(), list.end(), std::pair{position, size_t{0}});
-  const auto end = std::lower_bound(begin, list.end(), std::pair{position + 1, size_t{0}});
+template <class Id>
+std::span<const std::pair<int, Id>> DueAt(const std::vector<std::pair<int, Id>>& list,
+                                          int position) {
+  const auto begin = std::lower_bound(list.begin(), list.end(), std::pair{position, Id{0}});
+  const auto end = std::lower_bound(begin, list.end(), std::pair{position + 1, Id{0}});
   return {begin, end};
 }
 
@@ -25,13 +26,12 @@ GradPass::GradPass(StepBuilder& builder)
   const auto scan = [&](const std::vector<ProgramOp>& ops) {
     for (const ProgramOp& op : ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        const ProgramBuffer& buffer = b_.program.buffers[static_cast<size_t>(view.buffer.value)];
+        const ProgramBuffer& buffer = b_.program.buffer(view.buffer);
         if (buffer.role != ProgramRole::kParamGrad) return;
-        std::vector<int>& contributions =
-            params_[static_cast<size_t>(buffer.param.value)].contributions;
+        std::vector<int>& contributions = params_[buffer.param].contributions;
         if (contributions.empty() || contributions.back() != position)
           contributions.push_back(position);
-        FlatState& flat = flats_[static_cast<size_t>(b_.layout.param(buffer.param).flat.value)];
+        FlatState& flat = flats_[b_.layout.param(buffer.param).flat];
         if (flat.first < 0) flat.first = position;
         flat.last = position;
       });
@@ -41,7 +41,7 @@ GradPass::GradPass(StepBuilder& builder)
   scan(b_.program.forward);
   scan(b_.program.backward);
   ops_ = position;
-  for (size_t p = 0; p < params_.size(); ++p)
+  for (const ParamId p : params_.ids())
     for (const int at : params_[p].contributions) contributions_at_.emplace_back(at, p);
   std::sort(contributions_at_.begin(), contributions_at_.end());
 
@@ -50,17 +50,16 @@ GradPass::GradPass(StepBuilder& builder)
   const bool step_bucket =
       !sync_every() &&
       b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
-  for (size_t f = 0; f < flats_.size(); ++f) {
+  for (const FlatId f : flats_.ids()) {
     FlatState& state = flats_[f];
-    const FlatParam& flat = b_.layout.flats[f];
+    const FlatParam& flat = b_.layout.flat(f);
     if (state.first < 0) state.first = state.last = position - 1;
     first_at_.emplace_back(state.first, f);
     last_at_.emplace_back(state.last, f);
     auto zero = std::make_shared<std::vector<Range>>(flat.gaps);
     for (ParamId param : flat.params) {
       const ParamPlacement& placement = b_.layout.param(param);
-      if (!params_[static_cast<size_t>(param.value)].used())
-        zero->push_back({placement.begin, placement.end});
+      if (!params_[param].used()) zero->push_back({placement.begin, placement.end});
     }
     std::sort(zero->begin(), zero->end(),
               [](const Range& a, const Range& b) { return a.begin < b.begin; });
@@ -71,13 +70,12 @@ GradPass::GradPass(StepBuilder& builder)
     const BufferScope scope =
         step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
-    const UnitId unit = b_.layout.IsBlock(FlatAt(f)) ? flat.unit : UnitId{};
+    const UnitId unit = b_.layout.IsBlock(f) ? flat.unit : UnitId{};
     const BufferClass cls =
         scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
     const bool travels = b_.layout.mesh.world() > 1;
     const bool narrows = travels && Bytes(precision.grad_wire) < Bytes(precision.grad_accumulate);
-    state.dtype =
-        narrows && WrittenOnce(FlatAt(f)) ? precision.grad_wire : precision.grad_accumulate;
+    state.dtype = narrows && WrittenOnce(f) ? precision.grad_wire : precision.grad_accumulate;
     state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(state.dtype), cls,
                                 scope, {pool, -1, unit, state.dtype});
     if (travels && precision.grad_wire != state.dtype) {
@@ -106,11 +104,11 @@ GradPass::GradPass(StepBuilder& builder)
   std::sort(first_at_.begin(), first_at_.end());
   std::sort(last_at_.begin(), last_at_.end());
   if (direct()) return;
-  for (size_t p = 0; p < params_.size(); ++p) {
+  for (const ParamId p : params_.ids()) {
     if (!params_[p].used()) continue;
-    const ParamSpec& spec = b_.layout.params[p].spec;
+    const ParamPlacement& param = b_.layout.param(p);
     params_[p].part = b_.AddBuffer(
-        "grad_part/" + spec.name, spec.stored_numel() * Bytes(PartDType(b_.layout.params[p].flat)),
+        "grad_part/" + param.spec.name, param.spec.stored_numel() * Bytes(PartDType(param.flat)),
         BufferClass::kGradients,
         outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
   }
@@ -132,9 +130,8 @@ bool GradPass::outlives_microbatch() const {
 bool GradPass::WrittenOnce(FlatId flat) const {
   if (!sync_every() && b_.options.accumulate > 1) return false;
   const std::vector<ParamId>& params = b_.layout.flat(flat).params;
-  return std::all_of(params.begin(), params.end(), [&](ParamId param) {
-    return params_[static_cast<size_t>(param.value)].contributions.size() <= 1;
-  });
+  return std::all_of(params.begin(), params.end(),
+                     [&](ParamId param) { return params_[param].contributions.size() <= 1; });
 }
 
 // Every concat mode adds the same contributions in the same order and rounds as often: direct adds
@@ -152,19 +149,18 @@ View GradPass::Resolve(const View& view, ParamId param) {
   View resolved = view;
   const ParamPlacement& placement = b_.layout.param(param);
   if (direct()) {
-    resolved.buffer = flats_[static_cast<size_t>(placement.flat.value)].bucket;
+    resolved.buffer = flats_[placement.flat].bucket;
     resolved.offset = placement.begin + view.offset;
     resolved.layout.dtype = BucketDType(placement.flat);
     return resolved;
   }
-  resolved.buffer = params_[static_cast<size_t>(param.value)].part;
+  resolved.buffer = params_[param].part;
   resolved.layout.dtype = PartDType(placement.flat);
   return resolved;
 }
 
 View GradPass::Bucket(FlatId flat) const {
-  return WholeView(flats_[static_cast<size_t>(flat.value)].bucket, BucketDType(flat),
-                   b_.layout.flat(flat).padded_numel);
+  return WholeView(flats_[flat].bucket, BucketDType(flat), b_.layout.flat(flat).padded_numel);
 }
 
 // Of this rank's row of the statistics.
@@ -181,7 +177,7 @@ View GradPass::bad_count(FlatId flat) const { return Cell(row().bad_counts + fla
 View GradPass::loss_sum() const { return Cell(row().loss_sum); }
 
 void GradPass::Zero(FlatId flat) {
-  const RangeList& ranges = flats_[static_cast<size_t>(flat.value)].zero;
+  const RangeList& ranges = flats_[flat].zero;
   if (ranges->empty()) return;
   ZeroRangesOp<View> op;
   op.flat = Bucket(flat);
@@ -192,8 +188,7 @@ void GradPass::Zero(FlatId flat) {
 void GradPass::Concat(ParamId param, Update update) {
   const ParamPlacement& placement = b_.layout.param(param);
   ConcatOp<View> op;
-  op.x = WholeView(params_[static_cast<size_t>(param.value)].part, PartDType(placement.flat),
-                   placement.end - placement.begin);
+  op.x = WholeView(params_[param].part, PartDType(placement.flat), placement.end - placement.begin);
   op.out = Bucket(placement.flat);
   op.out.offset = placement.begin;
   op.out.layout = DenseLayout(op.out.layout.dtype, {placement.end - placement.begin});
@@ -204,7 +199,7 @@ void GradPass::Concat(ParamId param, Update update) {
 void GradPass::ConcatAll(FlatId flat, bool fresh) {
   if (fresh) Zero(flat);
   for (ParamId param : b_.layout.flat(flat).params) {
-    const ParamState& state = params_[static_cast<size_t>(param.value)];
+    const ParamState& state = params_[param];
     if (!state.used()) continue;
     const bool alone = state.contributions.size() == 1 || !one_contribution_per_part();
     Concat(param, fresh && alone ? Update::kOverwrite : Update::kAccumulate);
@@ -213,7 +208,7 @@ void GradPass::ConcatAll(FlatId flat, bool fresh) {
 
 void GradPass::EmitBefore(int position, Variant variant) {
   if (!direct() || !(sync_every() || IsFirst(variant))) return;
-  for (const auto& [at, f] : DueAt(first_at_, position)) Zero(FlatAt(f));
+  for (const auto& [at, flat] : DueAt(first_at_, position)) Zero(flat);
 }
 
 void GradPass::EmitAfter(int position, Variant variant) {
@@ -224,12 +219,10 @@ void GradPass::EmitAfter(int position, Variant variant) {
     for (const auto& [due, p] : DueAt(contributions_at_, position)) {
       const std::vector<int>& at = params_[p].contributions;
       if (position == at.back()) continue;
-      Concat(ParamId{static_cast<int32_t>(p)},
-             fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
+      Concat(p, fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
     }
   }
-  for (const auto& [due, f] : DueAt(last_at_, position)) {
-    const FlatId flat = FlatAt(f);
+  for (const auto& [due, flat] : DueAt(last_at_, position)) {
     const bool reduces = sync_every() || IsLast(variant);
     if (b_.options.grad_concat == GradConcat::kEvery) ConcatAll(flat, fresh);
     if (b_.options.grad_concat == GradConcat::kLast && reduces) ConcatAll(flat, true);
@@ -239,7 +232,7 @@ void GradPass::EmitAfter(int position, Variant variant) {
 
 void GradPass::Reduce(FlatId flat, Variant variant) {
   const FlatParam& layout = b_.layout.flat(flat);
-  const FlatState& state = flats_[static_cast<size_t>(flat.value)];
+  const FlatState& state = flats_[flat];
   const std::string& name = layout.name;
   const bool fresh = IsFirst(variant) || !sync_every();  // nothing reduced yet in this step
   // Behind the step's last gradient there is nothing else to compute, while
@@ -267,7 +260,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   scan.update = fresh ? Update::kOverwrite : Update::kAccumulate;
   b_.Emit(scan, ready, "finite_scan/" + name, layout.unit);
 
-  const View result = final_[static_cast<size_t>(flat.value)];
+  const View result = final_[flat];
   if (b_.shard_world() > 1) {
     ReduceScatterOp<View> reduce;
     reduce.full = bucket;
@@ -297,7 +290,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
 // Sums the final gradient over the replicas, in the wire's encoding.
 void GradPass::OuterReduce(FlatId flat) {
   const FlatParam& layout = b_.layout.flat(flat);
-  const View result = final_[static_cast<size_t>(flat.value)];
+  const View result = final_[flat];
   const DType wire = b_.layout.precision.grad_wire;
   AllReduceOp<View> outer;
   outer.buffer = result;
@@ -305,8 +298,7 @@ void GradPass::OuterReduce(FlatId flat) {
     b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.unit);
     return;
   }
-  outer.buffer =
-      WholeView(flats_[static_cast<size_t>(flat.value)].received, wire, layout.shard_numel);
+  outer.buffer = WholeView(flats_[flat].received, wire, layout.shard_numel);
   CastOp<View> cast;
   cast.x = result;
   cast.out = outer.buffer;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/step_builder.h"
 
 namespace millrace {
@@ -35,7 +36,7 @@ class GradPass {
 
   // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch;
   // in the wire's dtype where it has been reduced once, f32 where several reductions are added.
-  View final_grad(FlatId flat) const { return final_[static_cast<size_t>(flat.value)]; }
+  View final_grad(FlatId flat) const { return final_[flat]; }
   // Cells of this rank's statistics row.
   View sum_squares(FlatId flat) const;
   View bad_count(FlatId flat) const;
@@ -63,7 +64,7 @@ class GradPass {
   bool reduced_once() const;  // in a step
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
   bool WrittenOnce(FlatId flat) const;
-  DType BucketDType(FlatId flat) const { return flats_[static_cast<size_t>(flat.value)].dtype; }
+  DType BucketDType(FlatId flat) const { return flats_[flat].dtype; }
   DType PartDType(FlatId flat) const;
   StatsRow row() const { return StatsRow(static_cast<int64_t>(flats_.size())); }
   View Cell(int64_t column) const;
@@ -78,11 +79,12 @@ class GradPass {
 
   StepBuilder& b_;
   int ops_ = 0;  // of a microbatch
-  std::vector<FlatState> flats_;
-  std::vector<ParamState> params_;
-  // (position, index into flats_ or params_), ascending: what is due there.
-  std::vector<std::pair<int, size_t>> first_at_, last_at_, contributions_at_;
-  std::vector<View> final_;
+  IdVector<FlatId, FlatState> flats_;
+  IdVector<ParamId, ParamState> params_;
+  // (position, what is due there), ascending.
+  std::vector<std::pair<int, FlatId>> first_at_, last_at_;
+  std::vector<std::pair<int, ParamId>> contributions_at_;
+  IdVector<FlatId, View> final_;
 };
 
 }  // namespace millrace

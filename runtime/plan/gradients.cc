@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/graph_edit.h"
 #include "runtime/plan/semantic_graph.h"
 
@@ -38,10 +39,9 @@ class Differentiator {
 
  private:
   template <class T>
-  static const T& At(const std::vector<T>& table, ValueId id) {
+  static const T& At(const IdVector<ValueId, T>& table, ValueId id) {
     static const T absent{};
-    return static_cast<size_t>(id.value) < table.size() ? table[static_cast<size_t>(id.value)]
-                                                        : absent;
+    return table.Has(id) ? table[id] : absent;
   }
   ValueId& ParamGradSlot(ParamId param);
   bool IsRecomputed(const Node& node) const;
@@ -50,39 +50,40 @@ class Differentiator {
 
   SemanticGraph graph_;
   std::vector<UnitRecompute> recompute_;  // by unit
-  size_t forward_values_ = 0;             // values [0, this) belong to the forward
-  std::vector<const Node*> producers_;    // of a forward value, by value; null: no forward node
-  std::vector<char> differentiable_;      // by forward value: depends on a parameter
-  std::vector<ValueId> gradients_;        // by forward value: its gradient as summed so far
-  std::vector<int> contributions_;        // by forward value
-  std::vector<ValueId> recomputed_;       // by forward value: its recomputed twin
-  std::vector<ValueId> param_grads_;      // by ParamId: its gradient, once there is one
+  // By forward value.
+  IdVector<ValueId, const Node*> producers_;  // null: no forward node
+  IdVector<ValueId, char> differentiable_;    // depends on a parameter
+  IdVector<ValueId, ValueId> gradients_;      // as summed so far
+  IdVector<ValueId, int> contributions_;
+  IdVector<ValueId, ValueId> recomputed_;  // its recomputed twin
+  // Once there is one.
+  IdVector<ParamId, ValueId> param_grads_;
 };
 
 Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute)
-    : graph_(std::move(graph)), recompute_(recompute) {
+    : graph_(std::move(graph)),
+      recompute_(recompute),
+      producers_(graph_.values.size()),
+      differentiable_(graph_.values.size()),
+      gradients_(graph_.values.size()),
+      contributions_(graph_.values.size()),
+      recomputed_(graph_.values.size()) {
   MR_CHECK_EQ(recompute_.size(), graph_.unit_names.size(),
               "recomputation by unit against the units");
   MR_CHECK(graph_.backward.empty(), "the graph has {} backward nodes already",
            graph_.backward.size());
-  forward_values_ = graph_.values.size();
-  producers_.resize(forward_values_);
-  gradients_.resize(forward_values_);
-  contributions_.resize(forward_values_);
-  recomputed_.resize(forward_values_);
   for (const Node& node : graph_.forward)
     for (const ValueId output : node.outputs)
-      if (output) producers_[static_cast<size_t>(output.value)] = &node;
-  for (size_t i = 0; i < forward_values_; ++i)
-    if (graph_.values[i].role == ValueRole::kParamGrad)  // the head's
-      ParamGradSlot(graph_.values[i].param) = ValueId{static_cast<int32_t>(i)};
+      if (output) producers_[output] = &node;
+  for (const ValueId id : producers_.ids())
+    if (value(id).role == ValueRole::kParamGrad)  // the head's
+      ParamGradSlot(value(id).param) = id;
   FindDifferentiable();
 }
 
 ValueId& Differentiator::ParamGradSlot(ParamId param) {
-  const auto index = static_cast<size_t>(param.value);
-  if (index >= param_grads_.size()) param_grads_.resize(index + 1);
-  return param_grads_[index];
+  while (!param_grads_.Has(param)) param_grads_.push_back({});
+  return param_grads_[param];
 }
 
 ValueId Differentiator::ParamGrad(ValueId param) {
@@ -93,20 +94,19 @@ ValueId Differentiator::ParamGrad(ValueId param) {
 }
 
 void Differentiator::FindDifferentiable() {
-  differentiable_.resize(forward_values_);
-  for (size_t i = 0; i < forward_values_; ++i)
-    differentiable_[i] = graph_.values[i].role == ValueRole::kParam;
+  for (const ValueId id : differentiable_.ids())
+    differentiable_[id] = value(id).role == ValueRole::kParam;
   for (const Node& node : graph_.forward) {
     bool depends = false;
     for (const ValueId input : node.inputs) depends |= Differentiable(input);
     for (const ValueId output : node.outputs)
-      if (output) differentiable_[static_cast<size_t>(output.value)] = depends;
+      if (output) differentiable_[output] = depends;
   }
 }
 
 ValueId Differentiator::NewGradient(ValueId of) {
   const Value source = value(of);
-  const int nth = ++contributions_[static_cast<size_t>(of.value)];
+  const int nth = ++contributions_[of];
   return AddValue(graph_, Value{.name = nth == 1 ? fmt::format("d({})", source.name)
                                                  : fmt::format("d({})#{}", source.name, nth),
                                 .role = ValueRole::kActivation,
@@ -117,11 +117,10 @@ ValueId Differentiator::NewGradient(ValueId of) {
 
 void Differentiator::Contribute(ValueId of, ValueId contribution, const Node& forward) {
   if (!Differentiable(of)) return;
-  ValueId& gradient = gradients_[static_cast<size_t>(of.value)];
+  ValueId& gradient = gradients_[of];
   if (!gradient) {
     gradient = contribution;
-    if (contributions_[static_cast<size_t>(of.value)] == 0)
-      contributions_[static_cast<size_t>(of.value)] = 1;
+    if (contributions_[of] == 0) contributions_[of] = 1;
     return;
   }
   const ValueId sum = AddValue(graph_, Value{.name = value(contribution).name + "+",
@@ -144,10 +143,10 @@ bool Differentiator::IsRecomputed(const Node& node) const {
 // What a node of `unit` in the backward reads for the forward value `id`. Recursion ends at values
 // that are saved: those of other units, and those whose producer the policy leaves alone.
 ValueId Differentiator::ForUseIn(UnitId unit, ValueId id) {
-  if (!id || static_cast<size_t>(id.value) >= forward_values_) return id;
-  const Node* producer = producers_[static_cast<size_t>(id.value)];
+  if (!producers_.Has(id)) return id;  // absent, or of the backward
+  const Node* producer = producers_[id];
   if (!producer || producer->unit != unit || !IsRecomputed(*producer)) return id;
-  if (const ValueId twin = recomputed_[static_cast<size_t>(id.value)]) return twin;
+  if (const ValueId twin = recomputed_[id]) return twin;
   Node again = *producer;
   again.recomputed = true;
   again.label += ":again";
@@ -158,10 +157,10 @@ ValueId Differentiator::ForUseIn(UnitId unit, ValueId id) {
     twin.name += "'";
     const ValueId original = output;
     output = AddValue(graph_, std::move(twin));
-    recomputed_[static_cast<size_t>(original.value)] = output;
+    recomputed_[original] = output;
   }
   graph_.backward.push_back(std::move(again));
-  return recomputed_[static_cast<size_t>(id.value)];
+  return recomputed_[id];
 }
 
 void Differentiator::Emit(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,

@@ -59,6 +59,8 @@ struct Program {
   std::vector<ProgramBuffer> buffers;
   std::vector<ProgramOp> prologue, forward, backward;
   std::vector<std::string> choices;  // what was fused or chosen and why, one line each, for `plan`
+
+  const ProgramBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
 };
 
 // Rows of logits that exist at once, of `rows` in all. kCpu: 512, what stays in cache. kCuda: equal

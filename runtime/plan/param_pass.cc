@@ -15,7 +15,7 @@ std::vector<FlatUse> CollectUses(const StepBuilder& b, const std::vector<Reshard
   const auto scan = [&](const std::vector<ProgramOp>& ops) {
     for (const ProgramOp& op : ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        const ProgramBuffer& buffer = b.program.buffers[static_cast<size_t>(view.buffer.value)];
+        const ProgramBuffer& buffer = b.program.buffer(view.buffer);
         if (buffer.role != ProgramRole::kParam) return;
         std::vector<int>& reads =
             uses[static_cast<size_t>(b.layout.param(buffer.param).flat.value)].reads;
@@ -40,7 +40,7 @@ View ShardSlice(const View& bucket, const FlatParam& flat) {
 }  // namespace
 
 ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry)
-    : b_(builder) {
+    : b_(builder), stays_of_flat_(b_.layout.flats.size()) {
   std::vector<FlatUse> uses = CollectUses(b_, reshard);
   std::erase_if(uses, [&](const FlatUse& use) { return Resident(use.flat); });
   GatherOptions options;
@@ -49,11 +49,10 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
   options.forward_ops = static_cast<int>(b_.program.forward.size());
   options.ops = options.forward_ops + static_cast<int>(b_.program.backward.size());
   options.carry = carry;
-  stays_of_flat_.resize(b_.layout.flats.size());
   for (const GatherSegment& segment : PlanGathers(uses, options)) {
     const FlatParam& flat = b_.layout.flat(segment.flat);
     Stay stay{segment, {}, {}, flat.name};
-    std::vector<size_t>& of_flat = stays_of_flat_[static_cast<size_t>(segment.flat.value)];
+    std::vector<size_t>& of_flat = stays_of_flat_[segment.flat];
     const size_t nth = of_flat.size();
     const BufferScope scope = segment.carried      ? BufferScope::kCarried
                               : segment.whole_step ? BufferScope::kStep
@@ -173,10 +172,10 @@ void ParamPass::EmitCarriedGathers(FlatId flat) {
 
 std::vector<FlatId> ParamPass::order() const {
   std::vector<FlatId> flats;
-  std::vector<bool> added(b_.layout.flats.size());
+  IdVector<FlatId, char> added(b_.layout.flats.size());
   const auto add = [&](FlatId flat) {
-    if (!added[static_cast<size_t>(flat.value)]) flats.push_back(flat);
-    added[static_cast<size_t>(flat.value)] = true;
+    if (!added[flat]) flats.push_back(flat);
+    added[flat] = true;
   };
   for (const Stay& stay : stays_) add(stay.segment.flat);
   for (size_t f = 0; f < b_.layout.flats.size(); ++f) add(FlatAt(f));

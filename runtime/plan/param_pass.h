@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/gather_schedule.h"
 #include "runtime/plan/step_builder.h"
 
@@ -40,14 +41,12 @@ class ParamPass {
   };
 
   bool Resident(FlatId flat) const;  // read from persistent memory, nothing to gather
-  const std::vector<size_t>& StaysOf(FlatId flat) const {
-    return stays_of_flat_[static_cast<size_t>(flat.value)];
-  }
+  const std::vector<size_t>& StaysOf(FlatId flat) const { return stays_of_flat_[flat]; }
   void EmitGather(Stay& stay);
 
   StepBuilder& b_;
   std::vector<Stay> stays_;
-  std::vector<std::vector<size_t>> stays_of_flat_;  // by FlatId: into stays_, in order
+  IdVector<FlatId, std::vector<size_t>> stays_of_flat_;  // into stays_, in order
   // (position before which it is gathered, into stays_), ascending.
   std::vector<std::pair<int, size_t>> issues_;
 };

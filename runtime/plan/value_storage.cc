@@ -49,7 +49,7 @@ ValueStorage::ValueStorage(const SemanticGraph& graph, const FusedGraph& fused)
   int step = 0;
   for (const std::vector<Step>* steps : {&fused.prologue, &fused.forward, &fused.backward})
     for (const Step& each : *steps) {
-      for (const ValueId id : ReadsOf(each)) last_read_[Index(id)] = step;
+      for (const ValueId id : ReadsOf(each)) last_read_[id] = step;
       ++step;
     }
 }
@@ -72,32 +72,32 @@ View ValueStorage::Read(ValueId id) {
     case ValueRole::kTargets:
       return Tokens(1);
     case ValueRole::kParam:
-      if (!storage_[Index(id)]) return Write(id);
+      if (!storage_[id]) return Write(id);
       break;
     default:
       break;
   }
-  MR_CHECK(storage_[Index(id)], "value {} is read before it is written", value(id).name);
-  return ViewOf(storage_[Index(id)], id);
+  MR_CHECK(storage_[id], "value {} is read before it is written", value(id).name);
+  return ViewOf(storage_[id], id);
 }
 
 View ValueStorage::Write(ValueId id) {
   if (!id) return {};
   const Value& v = value(id);
-  BufferId& storage = storage_[Index(id)];
+  BufferId& storage = storage_[id];
   if (!storage)
     storage = AddBuffer(v.name, RoleOf(v.role), DenseLayoutOf(v.dtype, v.dims), v.param);
   return ViewOf(storage, id);
 }
 
 View ValueStorage::WriteOver(ValueId id, ValueId old) {
-  storage_[Index(id)] = storage_[Index(old)];
-  return ViewOf(storage_[Index(id)], id);
+  storage_[id] = storage_[old];
+  return ViewOf(storage_[id], id);
 }
 
 View ValueStorage::Grad(ValueId id, Update& update) {
   if (!id) return {};
-  char& contributed = contributed_[Index(id)];
+  char& contributed = contributed_[id];
   update = contributed ? Update::kAccumulate : Update::kOverwrite;
   contributed = true;
   return Write(id);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/fusion.h"
 #include "runtime/plan/lower.h"
 #include "runtime/plan/semantic_graph.h"
@@ -25,7 +26,7 @@ class ValueStorage {
   View WriteOver(ValueId id, ValueId old);
   // Same bytes, an activation, and no step after this one reads it?
   bool CanReplace(ValueId old, ValueId id) const;
-  bool ReadLater(ValueId id) const { return last_read_[Index(id)] > step_; }
+  bool ReadLater(ValueId id) const { return last_read_[id] > step_; }
   // A parameter's gradient: overwritten by its first contribution in program order,
   // accumulated by later ones.
   View Grad(ValueId id, Update& update);
@@ -40,7 +41,6 @@ class ValueStorage {
   std::vector<ProgramBuffer> TakeBuffers() && { return std::move(buffers_); }
 
  private:
-  static size_t Index(ValueId id) { return static_cast<size_t>(id.value); }
   const Value& value(ValueId id) const { return graph_.value(id); }
   BufferId AddBuffer(std::string name, ProgramRole role, Layout layout, ParamId param = {});
   View Whole(BufferId id) const {
@@ -51,9 +51,9 @@ class ValueStorage {
 
   const SemanticGraph& graph_;
   std::vector<ProgramBuffer> buffers_;
-  std::vector<BufferId> storage_;  // by value
-  std::vector<int> last_read_;     // by value: the last step that reads it; -1 never
-  std::vector<char> contributed_;  // by value: a parameter gradient after its first contribution
+  IdVector<ValueId, BufferId> storage_;
+  IdVector<ValueId, int> last_read_;     // the last step that reads it; -1 never
+  IdVector<ValueId, char> contributed_;  // a parameter gradient after its first contribution
   BufferId tokens_, scalars_;
   int step_ = 0;
 };
