@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
@@ -85,7 +86,7 @@ TEST_CASE("what are no counters is refused with what is expected", "[exec][saved
     Json saved = CountersJson(kCounters);
     saved["gathers"] = wrong;
     CHECK_THAT(Refusal(saved),
-               Contains(fmt::format("counter gathers is {}; an integer", wrong.dump())));
+               Contains(fmt::format("counter gathers is {}; an integer", DumpJson(wrong))));
   }
 }
 
