@@ -195,7 +195,8 @@ std::vector<Option> BitwiseOptions() {
          if (TestRanks().captures()) t.config.execution.graph = Graph::kOff;
        },
        Always, PoisonedWords, Reach::kTitle},
-      {"communicators=shared", [](Trial& t) { t.sharing = CommSharing::kShared; }, Always,
+      // Communicators are those that plans ask for: without a group of shards there is none.
+      {"communicators=shared", [](Trial& t) { t.sharing = CommSharing::kShared; }, Sharded,
        Communicators, Reach::kRun},
   };
   if (TestRanks().RoundsInGathers())
