@@ -18,6 +18,9 @@ Placement PlaceFixed(const std::vector<Item>& items, int slots);
 Placement PlaceMaxPool(const std::vector<Item>& items, int slots);
 Placement PlaceColoured(const std::vector<Item>& items);
 Placement PlacePacked(const std::vector<Item>& items, int64_t lower_bound);
+// Of kPacked, for more items than PlacePacked searches: work and memory grow with their number, not
+// with its square.
+Placement PlacePackedLarge(const std::vector<Item>& items, int64_t lower_bound);
 
 inline int64_t PaddedBytes(const Item& item) {
   return (item.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;

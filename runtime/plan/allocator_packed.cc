@@ -1,5 +1,5 @@
 // Byte offsets by lifetime: the smallest pool over several orders of placement, then improved while
-// it is above the lower bound.
+// it is above the lower bound. For thousands of items see allocator_packed_large.cc.
 //
 // Minimal packing is NP-hard (dynamic storage allocation), but training steps are kind: lifetimes
 // nest, neighbours meet in pairs, and one of the orders below usually reaches the lower bound,
@@ -228,6 +228,10 @@ void Improve(Packer& packer, int64_t lower_bound, Packer::Result& best) {
 }  // namespace
 
 Placement PlacePacked(const std::vector<Item>& items, int64_t lower_bound) {
+  // Above this the search takes longer than the rest of planning: its work is quadratic. About 250
+  // blocks of a transformer.
+  constexpr size_t kMostItems = 5000;
+  if (items.size() > kMostItems) return PlacePackedLarge(items, lower_bound);
   Packer packer(items, lower_bound);
   Packer::Result best;
   best.pool_bytes = std::numeric_limits<int64_t>::max();

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "runtime/plan/allocator.h"
+#include "runtime/plan/allocator_occupancy.h"
 #include "tests/runtime/plan/allocator_testing.h"
 
 namespace millrace {
@@ -145,6 +146,92 @@ TEST_CASE("a training step's arena packs to within 2% of its lower bound",
     VerifyPlacement(items, placement);
     REQUIRE(placement.pool_bytes * 100 <= placement.lower_bound * 102);
   }
+}
+
+// More items than are searched (5000): what is not around the peak is put beside it.
+TEST_CASE("a step of hundreds of layers packs as near to its bound as a small one",
+          "[plan][allocator][packed]") {
+  for (const int64_t layers : {200, 400}) {
+    const std::vector<Item> items = StepItems(layers, 11, 15);
+    REQUIRE(items.size() > 5000);
+    const Placement placement = PlanPool(items, {});
+    CAPTURE(layers, placement.pool_bytes, placement.lower_bound, placement.notes);
+    VerifyPlacement(items, placement);
+    REQUIRE(placement.pool_bytes * 1000 <= placement.lower_bound * 1001);
+  }
+}
+
+// The lowest and the tightest offset, from everything placed so far, pair by pair.
+struct ByHand {
+  int64_t lowest = 0, tightest = -1;
+  ByHand(const std::vector<Item>& items, const std::vector<int64_t>& offsets, size_t item,
+         int64_t cap) {
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    for (size_t o = 0; o < item; ++o) {
+      bool together = false;
+      for (int64_t p = 0; p < LastPosition(items); ++p)
+        together |= LiveAt(items[o], p) && LiveAt(items[item], p);
+      if (together && Blocks(items[o]) > 0)
+        taken.emplace_back(offsets[o], offsets[o] + Blocks(items[o]) * kArenaAlignment);
+    }
+    std::sort(taken.begin(), taken.end());
+    const int64_t bytes = Blocks(items[item]) * kArenaAlignment;
+    int64_t narrowest = std::numeric_limits<int64_t>::max(), bottom = 0;
+    lowest = -1;
+    const auto gap = [&](int64_t end) {
+      if (end - bottom < bytes) return;
+      if (lowest < 0) lowest = bottom;
+      if (end - bottom < narrowest) {
+        narrowest = end - bottom;
+        tightest = bottom;
+      }
+    };
+    for (const auto& [begin, end] : taken) {
+      gap(begin);
+      bottom = std::max(bottom, end);
+    }
+    gap(cap);
+    if (lowest < 0) lowest = bottom;
+    if (tightest < 0) tightest = bottom;
+  }
+};
+
+TEST_CASE("occupancy finds the gaps that looking at every pair finds",
+          "[plan][allocator][packed]") {
+  std::mt19937 random(9);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<Item> items = RandomItems(random, 3 + round % 25);
+    const internal::ItemCuts cuts(items);
+    internal::Occupancy taken(items, cuts);
+    const int64_t cap = (10 + Below(random, 60)) * kArenaAlignment;
+    std::vector<int64_t> offsets;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const auto item = static_cast<int32_t>(i);
+      const ByHand expected(items, offsets, i, cap);
+      if (Blocks(items[i]) > 0) {
+        REQUIRE(taken.LowestFor(item) == expected.lowest);
+        REQUIRE(taken.TightestFor(item, cap) == expected.tightest);
+      }
+      offsets.push_back(round % 2 == 0 ? taken.LowestFor(item) : taken.TightestFor(item, cap));
+      taken.Place(item, offsets.back());
+    }
+  }
+}
+
+TEST_CASE("an item costs no more in a step of twice as many layers", "[plan][allocator][packed]") {
+  const auto runs_per_item = [](int64_t layers) {
+    const std::vector<Item> items = StepItems(layers, 11, 15);
+    const internal::ItemCuts cuts(items);
+    internal::Occupancy taken(items, cuts);
+    std::vector<int32_t> by_bytes(items.size());
+    std::iota(by_bytes.begin(), by_bytes.end(), 0);
+    std::stable_sort(by_bytes.begin(), by_bytes.end(), [&](int32_t a, int32_t b) {
+      return items[static_cast<size_t>(a)].bytes > items[static_cast<size_t>(b)].bytes;
+    });
+    for (const int32_t item : by_bytes) taken.Place(item, taken.LowestFor(item));
+    return static_cast<double>(taken.looked_at()) / static_cast<double>(items.size());
+  };
+  REQUIRE(runs_per_item(800) < 1.2 * runs_per_item(400));  // a level more of the tree
 }
 
 // Not a test of time, which no shared machine keeps: it prints what packing costs.
