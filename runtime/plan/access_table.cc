@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <unordered_map>
 
 namespace millrace {
 namespace {
@@ -207,15 +208,15 @@ AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate,
       starts_.push_back(static_cast<int32_t>(raw.size()));
     }
   }
-  for (const RawAccess& access : raw) {
-    cuts_.push_back(access.begin);
-    cuts_.push_back(access.end);
-  }
+  // Ops touch the same bytes again and again: numbered by a table, not each by a search.
+  std::unordered_map<int64_t, int32_t> cell_of;
+  cell_of.reserve(raw.size() / 2);
+  for (const RawAccess& access : raw)
+    for (const int64_t byte : {access.begin, access.end})
+      if (cell_of.try_emplace(byte, 0).second) cuts_.push_back(byte);
   std::sort(cuts_.begin(), cuts_.end());
-  cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
-  const auto cell = [&](int64_t byte) {
-    return static_cast<int32_t>(std::lower_bound(cuts_.begin(), cuts_.end(), byte) - cuts_.begin());
-  };
+  for (size_t c = 0; c < cuts_.size(); ++c) cell_of[cuts_[c]] = static_cast<int32_t>(c);
+  const auto cell = [&](int64_t byte) { return cell_of.find(byte)->second; };
   accesses_.reserve(raw.size());
   for (const RawAccess& access : raw) {
     accesses_.push_back(access.access);

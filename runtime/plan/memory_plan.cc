@@ -258,7 +258,7 @@ void SumPeaks(StepPlan& plan) {
 
 }  // namespace
 
-void PlaceBuffers(StepBuilder& b) {
+void MeasureBuffers(StepBuilder& b) {
   ComputeLifetimes(b);
   StepPlan& plan = b.plan;
   for (PlanBuffer& buffer : plan.buffers) {
@@ -266,15 +266,19 @@ void PlaceBuffers(StepBuilder& b) {
     buffer.offsets = {plan.persistent_bytes};
     plan.persistent_bytes += Aligned(buffer.bytes);
   }
-  const auto any = [](PoolTag) { return true; };
-  plan.lower_bound = plan.persistent_bytes + LowerBound(Gather(b, false, any).items);
+  plan.lower_bound =
+      plan.persistent_bytes + LowerBound(Gather(b, false, [](PoolTag) { return true; }).items);
+}
 
+void PlaceBuffers(StepBuilder& b) {
+  MeasureBuffers(b);
+  StepPlan& plan = b.plan;
   int64_t top = plan.persistent_bytes;
   const AllocatorKind kind = b.options.allocator;
   if (kind != AllocatorKind::kDynamic)
     for (size_t i = 0; i < plan.buffers.size(); ++i) plan.buffers[i].group = b.how[i].group;
   if (kind == AllocatorKind::kPacked) {
-    top += Place(b, Gather(b, false, any), {kind, b.options.slots}, top);
+    top += Place(b, Gather(b, false, [](PoolTag) { return true; }), {kind, b.options.slots}, top);
   } else {
     const bool per_stay = kind == AllocatorKind::kDynamic;
     PoolItems params = Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kParam; });

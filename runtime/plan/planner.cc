@@ -59,6 +59,20 @@ class Planner {
         act_(program.buffers.size()) {}
 
   StepPlan Build() {
+    BuildBodies();
+    PlaceBuffers(b_);
+    DeriveEdges(b_.plan, b_.layout.mesh, b_.options.accumulate);
+    return std::move(b_.plan);
+  }
+
+  StepPlan Draft() {
+    BuildBodies();
+    MeasureBuffers(b_);
+    return std::move(b_.plan);
+  }
+
+ private:
+  void BuildBodies() {
     if (b_.plan.kind == PlanKind::kTrain) {
       BuildTrainStep();
     } else {
@@ -71,12 +85,8 @@ class Planner {
       body.begin = begin;
       begin = body.end();
     }
-    PlaceBuffers(b_);
-    DeriveEdges(b_.plan, b_.layout.mesh, b_.options.accumulate);
-    return std::move(b_.plan);
   }
 
- private:
   void BuildTrainStep() {
     const int n = b_.options.accumulate;
     std::vector<Variant> variants = {Variant::kOnly};
@@ -273,28 +283,58 @@ StepPlan PlanWith(const ShardLayout& layout, const Program& program, const PlanO
   return plan;
 }
 
+StepPlan DraftWith(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                   PlanKind kind, Reshard rest, size_t kept) {
+  return Planner(layout, program, options, kind, ReshardPerFlat(layout, rest, kept)).Draft();
+}
+
 StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanOptions& options,
                   PlanKind kind) {
   MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0,
              "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
-  size_t low = 0, high = 0;  // most blocks kept that fit: in [low, high]
-  for (size_t f = 0; f < layout.flats.size(); ++f) high += layout.IsBlock(FlatAt(f));
-  const size_t blocks = high;
-  while (low < high) {
-    const size_t middle = (low + high + 1) / 2;
-    if (PlanWith(layout, program, options, kind, Reshard::kAfterForward, middle).arena_bytes <=
-        options.budget_bytes)
-      low = middle;
-    else
-      high = middle - 1;
+  size_t blocks = 0;
+  for (size_t f = 0; f < layout.flats.size(); ++f) blocks += layout.IsBlock(FlatAt(f));
+  // The most blocks kept, up to `most`, that fit.
+  const auto largest = [](size_t most, auto&& fits) {
+    size_t low = 0, high = most;
+    while (low < high) {
+      const size_t middle = (low + high + 1) / 2;
+      if (fits(middle))
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
+  };
+  const auto planned = [&](size_t kept) {
+    return PlanWith(layout, program, options, kind, Reshard::kAfterForward, kept);
+  };
+  // With more than this even the lower bound is above the budget. Most arenas meet their bound.
+  size_t low = largest(blocks, [&](size_t kept) {
+    return DraftWith(layout, program, options, kind, Reshard::kAfterForward, kept).lower_bound <=
+           options.budget_bytes;
+  });
+  StepPlan plan = planned(low);
+  if (low > 0 && plan.arena_bytes > options.budget_bytes) {
+    low = largest(low - 1,
+                  [&](size_t kept) { return planned(kept).arena_bytes <= options.budget_bytes; });
+    plan = planned(low);
   }
-  StepPlan plan = PlanWith(layout, program, options, kind, Reshard::kAfterForward, low);
   plan.notes.push_back("reshard auto: " + std::to_string(low) + " of " + std::to_string(blocks) +
                        " block units stay gathered");
   return plan;
 }
 
 }  // namespace
+
+StepPlan DraftStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                   PlanKind kind) {
+  CheckOptions(options);
+  // The search for kAuto begins where nothing is kept.
+  const Reshard reshard =
+      options.reshard == Reshard::kAuto ? Reshard::kAfterForward : options.reshard;
+  return DraftWith(layout, program, options, kind, reshard, 0);
+}
 
 StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
                   PlanKind kind) {

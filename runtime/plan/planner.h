@@ -57,4 +57,10 @@ struct PlanOptions {
 StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
                   PlanKind kind);
 
+// The same without addresses and edges, in a fraction of the time: bodies, lifetimes, and the lower
+// bound, which no arena of this plan is below. For searches; it cannot be run. The budget is not
+// looked at; reshard=auto is planned as after_forward.
+StepPlan DraftStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                   PlanKind kind);
+
 }  // namespace millrace

@@ -49,27 +49,32 @@ class Search {
                                                        : std::max<int64_t>(in_.device_bytes, 0);
     const int64_t all = static_cast<int64_t>(blocks_.size());
     const Prefixes none, cheap{all, all, 0}, most{all, all, all};
-    const auto fits = [&](const Prefixes& p) { return limit == 0 || Try(p).arena <= limit; };
+    // An arena is never below its bound, which takes a fraction of the time.
+    const auto may_fit = [&](const Prefixes& p) { return limit == 0 || Draft(p).bound <= limit; };
+    const auto fits = [&](const Prefixes& p) {
+      return may_fit(p) && (limit == 0 || Arena(p) <= limit);
+    };
     if (fits(none)) return Chosen(none);
-    if (fits(cheap)) return Chosen(Trimmed(FirstFitting(Undercut(all), fits), fits));
+    if (fits(cheap))
+      return Chosen(Trimmed(FirstFitting(Undercut(all), may_fit, fits), may_fit, fits));
     if (fits(most)) {
       std::vector<Prefixes> steps;
       for (int64_t n = 0; n <= all; ++n) steps.push_back({all, all, n});
-      return Chosen(FirstFitting(steps, fits));
+      return Chosen(FirstFitting(steps, may_fit, fits));
     }
-    const int64_t least = std::min(Try(cheap).arena, Try(most).arena);
+    const int64_t least = std::min(Arena(cheap), Arena(most));
     MR_REQUIRE(ErrorCode::kDoesNotFit, in_.options.budget_bytes == 0,
                "the plan needs {} bytes per rank even with every block computed again "
                "(memory.recompute=auto), memory.budget_gib allows {}; smaller train.micro_batch or "
                "more ranks need less",
                least, in_.options.budget_bytes);
-    return Chosen(Try(most).arena <= Try(cheap).arena ? most : cheap);
+    return Chosen(Arena(most) <= Arena(cheap) ? most : cheap);
   }
 
  private:
-  struct Tried {
-    int64_t arena = 0;
-    double seconds = 0;
+  struct Drafted {
+    int64_t bound = 0;   // on the arena's bytes
+    double seconds = 0;  // that the compute stream is busy
   };
 
   std::vector<UnitRecompute> UnitsOf(const Prefixes& p) const {
@@ -82,14 +87,24 @@ class Search {
     return units;
   }
 
-  const Tried& Try(const Prefixes& p) {
-    const auto [it, added] = tried_.try_emplace(p);
+  Program ProgramOf(const Prefixes& p) const {
+    return Lower(AddGradients(in_.forward, UnitsOf(p)), in_.lower);
+  }
+
+  const Drafted& Draft(const Prefixes& p) {
+    const auto [it, added] = drafted_.try_emplace(p);
     if (added) {
-      const Program program = Lower(AddGradients(in_.forward, UnitsOf(p)), in_.lower);
-      const StepPlan plan = PlanStep(in_.layout, program, options_, PlanKind::kTrain);
-      it->second = {plan.arena_bytes, Simulate(plan, plan.schedule, in_.layout.mesh, machine_)
+      const StepPlan plan = DraftStep(in_.layout, ProgramOf(p), options_, PlanKind::kTrain);
+      it->second = {plan.lower_bound, Simulate(plan, plan.schedule, in_.layout.mesh, machine_)
                                           .busy[static_cast<size_t>(StreamId::kCompute)]};
     }
+    return it->second;
+  }
+
+  int64_t Arena(const Prefixes& p) {
+    const auto [it, added] = arenas_.try_emplace(p);
+    if (added)
+      it->second = PlanStep(in_.layout, ProgramOf(p), options_, PlanKind::kTrain).arena_bytes;
     return it->second;
   }
 
@@ -116,7 +131,7 @@ class Search {
     for (const size_t u : blocks_) prefixes.push_back({0, prefixes.back().bytes + dropped[u]});
     Prefixes alone;
     alone.*units = all;
-    const double seconds = std::max(0.0, Try(alone).seconds - Try({}).seconds);
+    const double seconds = std::max(0.0, Draft(alone).seconds - Draft({}).seconds);
     const auto total = static_cast<double>(std::max<int64_t>(prefixes.back().bytes, 1));
     for (Prefix& prefix : prefixes)
       prefix.seconds = seconds * (static_cast<double>(prefix.bytes) / total);
@@ -154,34 +169,42 @@ class Search {
     return best;
   }
 
-  // steps.front() does not fit, steps.back() does.
+  // The first of steps (low, high] that fits, of which the last does.
   template <class Fits>
-  static Prefixes FirstFitting(const std::vector<Prefixes>& steps, Fits&& fits) {
-    size_t low = 0, high = steps.size() - 1;
+  static size_t Bisect(const std::vector<Prefixes>& steps, size_t low, size_t high, Fits&& fits) {
     while (high - low > 1) {
       const size_t middle = (low + high) / 2;
       (fits(steps[middle]) ? high : low) = middle;
     }
-    return steps[high];
+    return high;
+  }
+
+  // steps.front() does not fit, steps.back() does. The first whose bound allows it, and nearly
+  // always that one fits; else the first behind it.
+  template <class MayFit, class Fits>
+  static Prefixes FirstFitting(const std::vector<Prefixes>& steps, MayFit&& may_fit, Fits&& fits) {
+    const size_t last = steps.size() - 1, first = Bisect(steps, 0, last, may_fit);
+    return steps[first == last || fits(steps[first]) ? first : Bisect(steps, first, last, fits)];
   }
 
   // Without the units that the fit does not need after all: the last unit's backward comes first,
   // while everything is still saved, and brings back what that unit dropped.
-  template <class Fits>
-  static Prefixes Trimmed(Prefixes p, Fits&& fits) {
-    for (int64_t Prefixes::*kind : {&Prefixes::activations, &Prefixes::norms})
-      while (p.*kind > 0) {
-        Prefixes less = p;
-        --(less.*kind);
-        if (!fits(less)) break;
-        p = less;
+  template <class MayFit, class Fits>
+  static Prefixes Trimmed(Prefixes p, MayFit&& may_fit, Fits&& fits) {
+    for (int64_t Prefixes::*kind : {&Prefixes::activations, &Prefixes::norms}) {
+      std::vector<Prefixes> steps;  // from none of the kind to as many as there are
+      for (int64_t n = 0; n <= p.*kind; ++n) {
+        steps.push_back(p);
+        steps.back().*kind = n;
       }
+      p = fits(steps.front()) ? steps.front() : FirstFitting(steps, may_fit, fits);
+    }
     return p;
   }
 
   RecomputeChoice Chosen(const Prefixes& p) {
     // Nothing recomputed may be nothing planned yet.
-    const int64_t saved = p == Prefixes{} ? 0 : Try({}).arena - Try(p).arena;
+    const int64_t saved = p == Prefixes{} ? 0 : Arena({}) - Arena(p);
     return {UnitsOf(p), CountsOf(in_.forward, UnitsOf(p)), true, saved};
   }
 
@@ -189,7 +212,8 @@ class Search {
   PlanOptions options_;
   Machine machine_;
   std::vector<size_t> blocks_;  // UnitIds of block units, in order of the forward
-  std::map<Prefixes, Tried> tried_;
+  std::map<Prefixes, Drafted> drafted_;
+  std::map<Prefixes, int64_t> arenas_;
 };
 
 }  // namespace

@@ -8,8 +8,9 @@
 //          busy (timeline.h) with it in every unit; its bytes are those of the outputs it drops. Of
 //          the pairs (a, b) those stay that no cheaper pair undercuts; among them the first that
 //          fits is found by bisection, and units that it does not need after all are taken out
-//          again. Each try is planned and placed by the real allocator: what is chosen fits, and
-//          with one unit less of activations or norms it does not.
+//          again. Tries go by the lower bound of the arena; the one that is chosen, and where it is
+//          above its bound those behind it, are placed by the real allocator: what is chosen fits,
+//          and with one unit less of activations or norms it does not.
 // Rates    Those of one machine per backend (the H100's for CUDA), so that `plan` on a laptop and
 //          the ranks of a cluster choose alike.
 #pragma once

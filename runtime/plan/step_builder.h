@@ -76,7 +76,9 @@ struct StepBuilder {
 View WholeView(BufferId buffer, DType dtype, int64_t numel);
 inline FlatId FlatAt(size_t index) { return FlatId{static_cast<int32_t>(index)}; }
 
-// The last pass but the edges: lifetimes and addresses of all buffers (memory_plan.cc).
+// The last pass but the edges (memory_plan.cc): lifetimes of all buffers, the persistent bytes and
+// the lower bound; and that with addresses.
+void MeasureBuffers(StepBuilder& builder);
 void PlaceBuffers(StepBuilder& builder);
 
 }  // namespace millrace
