@@ -80,6 +80,14 @@ TEST_CASE("a fourth stream is proved like the others", "[plan][checker]") {
   q.Copy(kC, q.Whole(w), q.Whole(x));
   RequireProved(q.Done({{1, 0}, {2, 1}}));
   RequireViolation(q.Done({{1, 0}}), ViolationKind::kRace, "which reads the same bytes");
+  // Written by op 0 of all, which a clock filled with zeros takes for finished.
+  HandPlan r;
+  const BufferId from = r.Master("weights"), to = r.Buffer("to", 1, {{0, 2}}),
+                 end = r.Buffer("end", 2, {{1, 2}});
+  r.Copy(kFourth, r.Whole(from), r.Whole(to));
+  r.Copy(kC, r.Whole(to), r.Whole(end));
+  RequireProved(r.Done({{1, 0}}));
+  RequireViolation(r.Done(), ViolationKind::kRace, "x reads to without waiting for [step 1 ");
   StepPlan beyond = q.Done({{1, 0}, {2, 1}});
   beyond.bodies[0].ops[1].stream = StreamId{kMostStreams};
   RequireViolation(beyond, ViolationKind::kStructure, "op 1 of body step is on stream 8, of 8");

@@ -139,6 +139,16 @@ TEST_CASE("a fourth stream waits, and is waited for, like the others", "[plan][e
                       Catch::Contains("copy4 of body step is on stream 8, of 8"));
 }
 
+// Op 0 is what a clock filled with zeros takes for finished.
+TEST_CASE("a fourth stream's first op is waited for", "[plan][edges]") {
+  constexpr StreamId kFourth{3};
+  Three p;
+  p.Copy(kFourth, p.Whole(p.w), p.Whole(p.a));  // 0
+  p.Copy(kC, p.Whole(p.a), p.Whole(p.b));       // 1 waits for 0
+  p.Copy(kFourth, p.Whole(p.w), p.Whole(p.a));  // 2 waits for 1
+  REQUIRE(Derived(p.Done()) == std::vector<Edge>{{0, 0, 1}, {0, 1, 2}});
+}
+
 TEST_CASE("a fourth stream that touches nothing in common waits for nobody", "[plan][edges]") {
   constexpr StreamId kFourth{3};
   Three p;
