@@ -1,10 +1,10 @@
 // Which bytes are taken when, for many items; not for others than the allocators.
 //
 // A binary tree over positions. An item's live range is the union of few of its nodes (two per
-// level at most); a node knows the bytes taken throughout its range, and those taken anywhere in it.
-// To ask what is free during a range costs the nodes on the way to it, not the items live then: a
-// step of a thousand layers has thousands of them live at once, but their bytes touch, and are one
-// run.
+// level at most); a node knows the bytes taken throughout its range, and those taken anywhere in
+// it. To ask what is free during a range costs the nodes on the way to it, not the items live then:
+// a step of a thousand layers has thousands of them live at once, but their bytes touch, and are
+// one run.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Packing thousands of items: a step of hundreds of blocks, whose blocks are all alike.
 //
-// The order of placement matters only around the positions where most bytes are live. Items that are
-// live at all of those lie at the bottom of the pool, end to end: they cost their bytes there in any
-// packing. What is live at some of them is searched above, as a small problem of its own
+// The order of placement matters only around the positions where most bytes are live. Items that
+// are live at all of those lie at the bottom of the pool, end to end: they cost their bytes there
+// in any packing. What is live at some of them is searched above, as a small problem of its own
 // (allocator_packed.cc). What is live at none of them has room to spare, and is put one by one
 // where it fits (allocator_occupancy.h). The pool is then as near to its lower bound as the small
 // problem's. Where two peaks are about equal, far apart, that may fail; so the orders that do best
@@ -147,8 +147,9 @@ class LargePacker {
   void AroundPeak(std::optional<Parts> parts) {
     if (!parts) return;
     Begin();
-    // Alike by alike, each kind nested: what has one live range lies apart from what has one in each
-    // microbatch, and the longest at the bottom. As items end, their bytes are free in one piece.
+    // Alike by alike, each kind nested: what has one live range lies apart from what has one in
+    // each microbatch, and the longest at the bottom. As items end, their bytes are free in one
+    // piece.
     std::vector<std::tuple<size_t, int64_t, int32_t>> bottom;
     for (const int32_t i : parts->always) {
       int64_t length = 0;
