@@ -1,12 +1,19 @@
-// Stands in for the program in launcher_test.sh: `fake_program VERB BEHAVIOUR` ends, or does not,
-// as its second argument says.
+// Stands in for the program in launcher_test.sh, with the program's own launcher: `fake_program
+// VERB BEHAVIOUR` ends, or does not, as its second argument says.
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <exception>
 #include <string>
+#include <vector>
+
+#include "tools/cli/launch_once.h"
+#include "tools/launch/mpirun_words.h"
+#include "tools/launch/rank_command.h"
+#include "tools/launch/stop_requests.h"
 
 namespace {
 
@@ -38,17 +45,15 @@ int StepUntilStopped(int rank, int world, const std::string& path) {
   return rank == 0 ? 75 : 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::string behaviour = argc > 2 ? argv[2] : "";
+int Behave(const std::vector<std::string>& words) {
+  const std::string behaviour = words.size() > 1 ? words[1] : "";
   if (getenv("MILLRACE_PREFLIGHT")) {
     SayOnce("preflight for " + std::string(getenv("MILLRACE_WORLD")) + "\n");
     return behaviour == "bad_config" ? 2 : 0;
   }
-  if (behaviour == "exit") return atoi(argv[3]);
+  if (behaviour == "exit") return std::stoi(words[2]);
   signal(SIGUSR1, [](int) { stop_requested = 1; });
-  MPI_Init(&argc, &argv);
+  MPI_Init(nullptr, nullptr);
   int rank = 0, world = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -59,14 +64,30 @@ int main(int argc, char** argv) {
             getenv("OPENBLAS_NUM_THREADS") + "\n");
   } else if (behaviour == "abort" && rank == 1) {
     SayOnce("rank 1 aborts\n");
-    MPI_Abort(MPI_COMM_WORLD, atoi(argv[3]));
+    MPI_Abort(MPI_COMM_WORLD, std::stoi(words[2]));
   } else if (behaviour == "crash" && rank == 1) {
     signal(SIGSEGV, SIG_DFL);
     raise(SIGSEGV);
   } else if (behaviour == "step") {
-    code = StepUntilStopped(rank, world, argv[3]);
+    code = StepUntilStopped(rank, world, words[2]);
   }
   if (behaviour == "abort" || behaviour == "crash") MPI_Barrier(MPI_COMM_WORLD);
   MPI_Finalize();
   return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  try {
+    millrace::AnnounceRank(words);
+    const auto ranks = millrace::TakeRankOptions(words);
+    if (ranks && millrace::RunsAsRanks(words.front())) return millrace::LaunchOnce(*ranks, words);
+    millrace::UnblockStopSignals();
+    return Behave(words);
+  } catch (const std::exception& error) {
+    SayOnce(std::string("millrace: ") + error.what() + "\n");
+    return 2;
+  }
 }

@@ -111,7 +111,7 @@ mkdir "$folder/bin"
 cat >"$folder/bin/mpirun" <<'SCRIPT'
 #!/bin/bash
 rule=$(printf -- '-%.0s' {1..74})
-printf '\036millrace-rank 0 41\n%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s\n' "$rule" "$rule" >&2
+printf '\036millrace-rank 0 2 41\n%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s\n' "$rule" "$rule" >&2
 kill -SEGV $$
 SCRIPT
 chmod +x "$folder/bin/mpirun"
@@ -125,7 +125,7 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, signal.SIG_IGN)
 rank = subprocess.Popen(['sleep', '4'])
 rule = '-' * 74
-print('\x1emillrace-rank 0 %d\n\x1emillrace-rank 1 %d' % (rank.pid, rank.pid), file=sys.stderr, flush=True)
+print('\x1emillrace-rank 0 2 %d\n\x1emillrace-rank 1 2 %d' % (rank.pid, rank.pid), file=sys.stderr, flush=True)
 time.sleep(2)
 if 'abort' in sys.argv:
     print('%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s' % (rule, rule), file=sys.stderr, flush=True)
@@ -134,13 +134,13 @@ lock = threading.Lock()
 lock.acquire()
 lock.acquire()
 SCRIPT
-# Each waits for 19 s: beside each other and beside all that follows, with files of their own.
+# Each waits for 9 s: beside each other and beside all that follows, with files of their own.
 mkdir "$folder/abort" "$folder/wordless"
 deadlocks=()
 (
   bin=$folder/bin folder=$folder/abort
   Expect "mpirun deadlocks on its way out" 71 env PATH="$bin:$PATH" "$launcher" -n 2 train abort
-  ExpectText err "^millrace: no rank is left, but Open MPI's mpirun did not end for 15 s"
+  ExpectText err "^millrace: no rank is left, but Open MPI's mpirun did not end for 5 s"
   exit "$failed"
 ) &
 deadlocks+=($!)

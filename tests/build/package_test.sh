@@ -50,6 +50,9 @@ Clean mpirun -n 2 --oversubscribe --bind-to none bin/millrace train configs/quic
   Fail "two ranks"
 ExpectText out '^step 4/4 '
 [[ $(wc -l <"$folder/two/metrics.jsonl") == 4 ]] || Fail "two ranks wrote other than four steps"
+rm -rf "$folder/two"
+Clean bin/millrace -n 2 train configs/quickstart.json "${settings[@]}" --set run.dir="$folder/two" || Fail "two ranks by the program's own launcher"
+[[ $(wc -l <"$folder/two/metrics.jsonl") == 4 ]] || Fail "two ranks of the program's own launcher wrote other than four steps"
 Clean bin/millrace doctor --json || Fail "doctor"
 ExpectText out '"ok":true'
 
@@ -59,6 +62,8 @@ if (($# >= 2)); then
     # Once for all ranks, and only for verbs that would use a GPU.
     Clean mpirun -n 2 --oversubscribe --bind-to none bin/millrace train configs/quickstart.json "${settings[@]}" --set run.dir="$folder/three"
     (($(grep -c 'no NVIDIA driver on this host' "$folder/err") == 1)) || Fail "not said once that there is no GPU"
+    Clean bin/millrace -n 2 train configs/quickstart.json "${settings[@]}" --set run.dir="$folder/four"
+    (($(grep -c 'no NVIDIA driver on this host' "$folder/err") == 1)) || Fail "not said once by the launcher that there is no GPU"
     Clean bin/millrace config validate configs/gpt2_124m.json
     ! grep -q driver "$folder/err" || Fail "a verb that needs no device speaks of one"
   fi

@@ -32,7 +32,7 @@ def mpi_test(name, srcs, ranks, deps = [], size = "small", tags = [], **kwargs):
             args = [str(n), "$(rootpath :%s)" % name],
             data = [
                 ":" + name,
-                "//third_party/mpi:guarded_mpirun.sh",
+                "//tests/support:under_mpirun",
             ],
             tags = tags + ["mpi", "exclusive"],
         )

@@ -14,6 +14,7 @@
 #include "runtime/data/run_lock.h"
 #include "runtime/plan/machine.h"
 #include "tools/cli/program_log.h"
+#include "tools/launch/rank_command.h"
 
 namespace millrace {
 
@@ -44,7 +45,7 @@ void SayNotes(const LoadedConfig& loaded);
 // and checks the configuration first: a wrong one is printed once, by rank 0, and is the exit code
 // 2 of every rank. An exception of the body ends the whole job with its exit code; what every rank
 // finds alike (data, checkpoint, ...) is said by rank 0 alone. In preflight (MILLRACE_PREFLIGHT=1,
-// MILLRACE_WORLD=N; set by tools/millrace) only the checking is done.
+// MILLRACE_WORLD=N; launch_once.h) only the checking is done.
 int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
                const std::function<int(RankContext&)>& body);
 
@@ -108,7 +109,7 @@ struct ReportArguments {
 struct LaunchArguments {
   std::vector<std::string> command;  // "train", CONFIG, ...: what each attempt is given
   ConfigArguments train;             // the same, parsed
-  int ranks = 1;
+  RankOptions ranks;
   std::string mpirun;  // "" or the words that start the ranks, instead of `ranks`
   int64_t max_restarts = 100;
   double grace_s = 300;  // for a run that was asked to stop

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/data/hash.h"
+#include "tools/launch/mpirun_words.h"
 
 namespace millrace {
 namespace {
@@ -76,6 +77,7 @@ std::string CommandLine() {
   std::istringstream words(WholeFile("/proc/self/cmdline"));
   std::string line;
   for (std::string word; std::getline(words, word, '\0');) {
+    if (word == kAsRank) continue;  // the launcher's own
     const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$*?;&|<>()") == word.npos;
     line += (line.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
   }

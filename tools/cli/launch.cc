@@ -1,17 +1,16 @@
 // millrace launch: train under a supervisor, which starts it again from the
 // newest checkpoint when it dies.
 #include <fmt/core.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
@@ -21,10 +20,13 @@
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
 #include "tools/cli/host_facts.h"
-#include "tools/cli/launch_scratch.h"
 #include "tools/cli/metrics_watch.h"
-#include "tools/cli/restart_policy.h"
-#include "tools/cli/supervised_job.h"
+#include "tools/launch/job.h"
+#include "tools/launch/job_end.h"
+#include "tools/launch/launch_scratch.h"
+#include "tools/launch/mpirun_words.h"
+#include "tools/launch/rank_command.h"
+#include "tools/launch/restart_policy.h"
 
 namespace millrace {
 namespace {
@@ -32,9 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPoll(20);
-constexpr std::chrono::seconds kAskAgain(1);  // mpirun drops a signal when its ranks do not run yet
-constexpr int kStoppedAtOnce = 143;
-constexpr const char* kTheRun = "the run";  // without an mpirun
+constexpr std::chrono::seconds kLastWords(2);  // for a slow reader, before the next attempt
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -49,53 +49,36 @@ int64_t NewestCheckpoint(const std::string& run_dir) {
   return 0;
 }
 
-std::vector<std::string> CommandOf(const LaunchArguments& arguments) {
+// One process, without an mpirun.
+bool IsAlone(const LaunchArguments& arguments) {
+  return arguments.mpirun.empty() && arguments.ranks.alone();
+}
+
+std::vector<std::string> CommandOf(const LaunchArguments& arguments, const Variables& variables) {
+  if (arguments.mpirun.empty() && !IsAlone(arguments))
+    return MpirunCommand(arguments.ranks, variables, arguments.command);
   std::vector<std::string> command;
-  if (!arguments.mpirun.empty()) {
-    std::istringstream words(arguments.mpirun);
-    for (std::string word; words >> word;) command.push_back(word);
-  } else if (arguments.ranks > 1) {
-    command = {"mpirun",
-               "-n",
-               std::to_string(arguments.ranks),
-               "--oversubscribe",
-               "--bind-to",
-               "none",
-               "--mca",
-               "mpi_yield_when_idle",
-               "1"};
-  }
-  command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  std::istringstream words(arguments.mpirun);
+  for (std::string word; words >> word;) command.push_back(word);
+  command.push_back(OwnProgram());
+  if (!IsAlone(arguments)) command.push_back(kAsRank);
   command.insert(command.end(), arguments.command.begin(), arguments.command.end());
   return command;
 }
 
-// As tools/lib/launch.sh has it; what the user has set stays.
+JobKind KindOf(const LaunchArguments& arguments, const std::string& program) {
+  if (IsAlone(arguments)) return {.leader = "", .host = HostName()};
+  return {.leader = std::filesystem::path(program).filename().string(),
+          .host = HostName(),
+          .announces = arguments.mpirun.empty()};
+}
+
 std::map<std::string, std::string> EnvironmentOf(const LaunchArguments& arguments,
                                                  const std::string& scratch) {
-  std::map<std::string, std::string> variables;
-  const auto set = [&](const char* name, const std::string& value) {
-    if (std::getenv(name) == nullptr) variables[name] = value;
-  };
-  set("OPENBLAS_NUM_THREADS", "1");
-  set("OMP_NUM_THREADS", "1");
-  set("MILLRACE_STDOUT_TTY", ::isatty(STDOUT_FILENO) == 1 ? "1" : "0");
-  set("MILLRACE_STDERR_TTY", ::isatty(STDERR_FILENO) == 1 ? "1" : "0");
-  winsize size = {};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    set("COLUMNS", std::to_string(size.ws_col));
-  set("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  set("OMPI_MCA_oob_tcp_keepalive_time", "6");
-  set("OMPI_MCA_oob_tcp_keepalive_intvl", "3");
-  set("OMPI_MCA_oob_tcp_keepalive_probes", "3");
-  if (::geteuid() == 0) {
-    set("OMPI_ALLOW_RUN_AS_ROOT", "1");
-    set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-  }
-  if (arguments.mpirun.empty()) {  // of this host alone; others lack the folder
-    set("OMPI_MCA_orte_tmpdir_base", scratch);
-    set("OMPI_MCA_btl_vader_backing_directory", scratch);
-  }
+  Variables variables = RankVariables();
+  if (arguments.mpirun.empty() && arguments.ranks.hostfile.empty())  // others lack the folder
+    for (const char* name : {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"})
+      if (std::getenv(name) == nullptr) variables[name] = scratch;
   variables[kLaunchVariable] = scratch;
   return variables;
 }
@@ -107,12 +90,16 @@ class Supervisor {
       : arguments_(arguments),
         log_(log),
         run_dir_(run_dir),
-        command_(CommandOf(arguments)),
-        leader_(command_.size() > arguments.command.size() + 1
-                    ? std::filesystem::path(command_.front()).filename().string()
-                    : kTheRun),
         scratch_(run_dir),
-        policy_(leader_, arguments.max_restarts, NewestCheckpoint(run_dir)) {}
+        variables_(EnvironmentOf(arguments, scratch_.path())),
+        command_(CommandOf(arguments, variables_)),
+        kind_(KindOf(arguments, command_.front())),
+        policy_(arguments.max_restarts, NewestCheckpoint(run_dir)),
+        stop_(arguments.grace_s),
+        err_(STDERR_FILENO),
+        out_(STDOUT_FILENO, [this](const std::string& why) {
+          Say(fmt::format("standard output takes no more ({}); the job goes on", why));
+        }) {}
 
   int Run() {
     if (scratch_.found_earlier()) {
@@ -121,6 +108,13 @@ class Supervisor {
               MetricsWatch(run_dir_).step(), NewestCheckpoint(run_dir_), true});
       Say("an earlier supervisor of this run was killed; nothing of it is left");
     }
+    const int code = RunAttempts();
+    out_.Drain([] { return StopRequests() > 1; });
+    return code;
+  }
+
+ private:
+  int RunAttempts() {
     while (true) {
       if (StopRequests() > 0) {
         Say("stopped before the run was started");
@@ -129,42 +123,43 @@ class Supervisor {
       const AttemptEnd end = Attempt();
       scratch_.Clear();
       const auto noticed = Clock::now();
-      if (stops_ > 0) return Stopped(end);
-      ShowLostRank(end);
+      if (stop_.asked() || stop_.forced()) return Stopped(end.verdict);
+      if (end.verdict.lost_rank) ShowLastLines(*end.verdict.lost_rank);
       const Decision decision = policy_.After(end);
-      if (decision.reason.empty() || decision.exit_code == ExitCode(ErrorCode::kPreempted))
-        return decision.exit_code;
+      if (end.verdict.reason.empty() || end.verdict.exit_code == ExitCode(ErrorCode::kPreempted))
+        return end.verdict.exit_code;
       failed_at_ = noticed;
-      Record({TimeNowUtc(), decision.reason, end.code, end.step, end.checkpoint, decision.restart});
-      const std::string what = end.trained
-                                   ? fmt::format("{} after step {}", decision.reason, end.step)
-                                   : fmt::format("{} before its first step", decision.reason);
-      if (!decision.restart) {
-        log_.Write(LogLevel::kError, LogScope::kAllRanks,
-                   decision.stop.empty()
-                       ? fmt::format("{}: not started again, as it would end so again", what)
-                       : fmt::format("{}: not started again: {}; its exit code is {}", what,
-                                     decision.stop, end.code));
-        return decision.exit_code;
-      }
-      Say(fmt::format(
-          "{}; restart {} of at most {}, {}", what, policy_.restarts(), arguments_.max_restarts,
-          end.checkpoint > 0 ? fmt::format("from the checkpoint of step {}", end.checkpoint)
-                             : "from the beginning: there is no checkpoint"));
+      Record({TimeNowUtc(), end.verdict.reason, raw_code_, end.step, end.checkpoint,
+              decision.restart});
+      SayWhatFollows(end, decision);
+      if (!decision.restart) return end.verdict.exit_code;
       Pause(decision.wait_s);
     }
   }
 
- private:
+  void SayWhatFollows(const AttemptEnd& end, const Decision& decision) const {
+    const std::string what = end.trained
+                                 ? fmt::format("{} after step {}", end.verdict.reason, end.step)
+                                 : fmt::format("{} before its first step", end.verdict.reason);
+    if (decision.restart) {
+      Say(fmt::format(
+          "{}; restart {} of at most {}, {}", what, policy_.restarts(), arguments_.max_restarts,
+          end.checkpoint > 0 ? fmt::format("from the checkpoint of step {}", end.checkpoint)
+                             : "from the beginning: there is no checkpoint"));
+      return;
+    }
+    log_.Write(LogLevel::kError, LogScope::kAllRanks,
+               decision.is_final
+                   ? fmt::format("{}: not started again, as it would end so again", what)
+                   : fmt::format("{}: not started again: {}; its exit code is {}", what,
+                                 decision.stop, raw_code_));
+  }
+
   void Say(const std::string& text) const { log_.Info(LogScope::kAllRanks, text); }
   void Warn(const std::string& text) const { log_.Warning(LogScope::kAllRanks, text); }
 
-  // A rank that a signal ended could not show its last lines itself.
-  void ShowLostRank(const AttemptEnd& end) const {
-    constexpr int kSignalBase = 128;
-    const bool alone = leader_ == kTheRun;
-    if (end.code <= kSignalBase || end.leader_lost != alone || (!alone && !lost_rank_)) return;
-    const int rank = alone ? 0 : *lost_rank_;
+  // Of a rank that a signal ended, and which could not show them itself.
+  void ShowLastLines(int rank) const {
     const std::string path = LogFolder(run_dir_) + "/" + LogName(rank);
     log_.ShowLinesOfRank(rank, path, LastLinesOf(path, ProgramLog::kLastLines, began_));
   }
@@ -173,27 +168,30 @@ class Supervisor {
     began_ = TimeNowUtc();
     int64_t from = NewestCheckpoint(run_dir_);
     MetricsWatch metrics(run_dir_);
-    SupervisedJob job(command_, EnvironmentOf(arguments_, scratch_.path()), "resuming after step ");
-    std::optional<Clock::time_point> asked;
-    const auto look = [&] {
+    JobSetup setup;
+    setup.command = command_;
+    setup.environment = variables_;
+    setup.out = &out_;
+    setup.err = &err_;
+    setup.line_begins = "resuming after step ";
+    Job job(setup);
+    bool told = false;
+    job.Run(stop_, [&] {
+      if (StopRequests() > 0 && !std::exchange(told, true))
+        Say("stopping: the run saves its state; a second signal ends it at once");
       if (!metrics.Poll()) return;
       if (metrics.step() > from) NextStep(from + 1);
       // The run finds damage that a list of checkpoints does not show, and takes the steps back
       // that an older one does not have.
       from = std::min(from, metrics.step());
-    };
-    while (!job.Wait(kPoll)) {
-      look();
-      PassOn(job, asked);
-    }
-    look();
-    lost_rank_ = job.words().lost_rank();
+    });
+    const auto patience = Clock::now() + kLastWords;  // what is left waits for a slower reader
+    for (Output* const output : {&out_, &err_})
+      output->Drain([&] { return Clock::now() > patience || StopRequests() > 1; });
+    raw_code_ = job.end().code;
     AttemptEnd end;
-    end.code = job.code();
-    end.leader_lost = job.leader_lost();
-    end.hung = job.hung();
-    end.lost_host = job.words().lost_host();
-    end.trained = metrics.changed() || job.SawLine();
+    end.verdict = Judge(job.end(), kind_, StopRequests());
+    end.trained = metrics.changed() || job.saw_line();
     end.step = metrics.changed() ? std::max(metrics.step(), from) : from;
     end.checkpoint = NewestCheckpoint(run_dir_);
     return end;
@@ -219,26 +217,9 @@ class Supervisor {
     }
   }
 
-  // The first request asks the run to save and stop, until it has understood; the second ends it.
-  void PassOn(SupervisedJob& job, std::optional<Clock::time_point>& asked) {
-    if (StopRequests() == 0) return;
-    if (stops_ == 0) {
-      first_stop_ = Clock::now();
-      Say("stopping: the run saves its state; a second signal ends it at once");
-    }
-    stops_ = StopRequests();
-    if (stops_ > 1 || SecondsSince(first_stop_) > arguments_.grace_s) {
-      killed_ = true;
-      job.Kill();
-    } else if (!asked || Clock::now() - *asked >= kAskAgain) {
-      asked = Clock::now();
-      job.Signal(SIGUSR1);
-    }
-  }
-
   // Exit code after a request to stop.
-  int Stopped(const AttemptEnd& end) const {
-    if (killed_) {
+  int Stopped(const Verdict& verdict) const {
+    if (stop_.forced()) {
       Say(StopRequests() > 1
               ? "stopped at once, on the second request; the last checkpoint is what there is"
               : fmt::format("the run did not stop within {} s (--grace-s) and was killed; the last "
@@ -246,14 +227,9 @@ class Supervisor {
                             arguments_.grace_s));
       return kStoppedAtOnce;
     }
-    constexpr int kAskedTooEarly = 128 + SIGUSR1;  // nothing had begun that could be saved
-    if (end.code == kAskedTooEarly) return ExitCode(ErrorCode::kPreempted);
-    RestartPolicy last(leader_, 0, 0);
-    const Decision decision = last.After(end);
-    if (decision.exit_code != 0 && decision.exit_code != ExitCode(ErrorCode::kPreempted))
-      Say(fmt::format("{} while it stopped; the last checkpoint is what there is",
-                      decision.reason));
-    return decision.exit_code;
+    if (verdict.exit_code != 0 && verdict.exit_code != ExitCode(ErrorCode::kPreempted))
+      Say(fmt::format("{} while it stopped; the last checkpoint is what there is", verdict.reason));
+    return verdict.exit_code;
   }
 
   // Until a request to stop comes.
@@ -265,16 +241,16 @@ class Supervisor {
   const LaunchArguments& arguments_;
   ProgramLog& log_;
   const std::string run_dir_;
-  const std::vector<std::string> command_;
-  const std::string leader_;
   LaunchScratch scratch_;
+  const Variables variables_;
+  const std::vector<std::string> command_;
+  const JobKind kind_;
   RestartPolicy policy_;
+  StopSequence stop_;
+  Output err_, out_;
   std::optional<Clock::time_point> failed_at_;  // and no step since
   std::string began_;                           // the attempt, as TimeNowUtc
-  std::optional<int> lost_rank_;                // of the attempt
-  int stops_ = 0;
-  Clock::time_point first_stop_;
-  bool killed_ = false;
+  int raw_code_ = 0;                            // of the attempt, as shells write it
 };
 
 }  // namespace
@@ -284,7 +260,7 @@ int LaunchVerb(const LaunchArguments& arguments) {
       ErrorCode::kConfig, std::getenv("OMPI_COMM_WORLD_RANK") == nullptr,
       "launch starts mpirun itself (--ranks N, or --mpirun \"mpirun ...\"); start it without one");
   std::optional<int64_t> world;
-  if (arguments.mpirun.empty()) world = arguments.ranks;
+  if (arguments.mpirun.empty()) world = arguments.ranks.ranks;
   const LoadedConfig loaded =
       LoadRunConfig(arguments.train.files, arguments.train.sets,
                     ConfigContext{.world = world, .has_cuda = CudaBuiltIn()});
@@ -293,6 +269,7 @@ int LaunchVerb(const LaunchArguments& arguments) {
              "checkpoint.resume is never: each restart would begin anew. launch takes auto (the "
              "default) and must; a new run.dir begins anew, too");
   CatchStopRequests();
+  UnblockStopSignals();
   const RunLock lock(config.run.dir, std::chrono::seconds(1), "launch.lock");
   ProgramLog log("millrace launch", "launch");
   log.ShowFrom(config.run.log_level);

@@ -8,11 +8,16 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/config/nearest.h"
 #include "tools/cli/command.h"
+#include "tools/cli/launch_once.h"
 #include "tools/cli/standard_streams.h"
+#include "tools/launch/mpirun_words.h"
+#include "tools/launch/rank_command.h"
+#include "tools/launch/stop_requests.h"
 
 namespace millrace {
 namespace {
@@ -82,8 +87,20 @@ LaunchArguments Launched(std::vector<std::string> command) {
   return launch;
 }
 
-int Main(int argc, char** argv) {
+// What stands before the verb, as options of `launch`. One rank is its default, and may come from
+// tools/millrace beside an --mpirun.
+std::vector<std::string> LaunchWords(const RankOptions& options, std::vector<std::string> words) {
+  if (!options.hostfile.empty()) words.insert(words.begin() + 1, {"--hostfile", options.hostfile});
+  if (options.ranks > 1)
+    words.insert(words.begin() + 1, {"--ranks", std::to_string(options.ranks)});
+  return words;
+}
+
+int Main(const char* program, std::vector<std::string> words) {
   CLI::App app{"Millrace trains transformers from one JSON file; see README.md."};
+  app.footer(
+      "-n N and --hostfile FILE before train, launch, eval, bench or generate: as N ranks under "
+      "mpirun.");
   app.require_subcommand(1);
   std::function<int()> verb;
 
@@ -98,13 +115,17 @@ int Main(int argc, char** argv) {
       "launch",
       "train under a supervisor, which starts it again from the newest checkpoint: -- train ...");
   auto* launch_ranks =
-      launch_app->add_option("--ranks", launch.ranks, "ranks under mpirun; 1: without")
+      launch_app->add_option("--ranks", launch.ranks.ranks, "ranks under mpirun; 1: without")
           ->capture_default_str()
           ->check(CLI::Range(1, 99999));
+  auto* launch_hosts =
+      launch_app->add_option("--hostfile", launch.ranks.hostfile, "hosts, as mpirun reads them")
+          ->check(CLI::ExistingFile);
   launch_app
       ->add_option("--mpirun", launch.mpirun,
                    "what starts the ranks instead: \"mpirun -n 16 --hostfile ...\"")
       ->excludes(launch_ranks)
+      ->excludes(launch_hosts)
       ->check(CLI::Validator(NotBlank, ""));
   launch_app->add_option("--max-restarts", launch.max_restarts, "give up after so many")
       ->capture_default_str()
@@ -284,15 +305,16 @@ int Main(int argc, char** argv) {
       [&] { verb = [&] { return ConfigValidateVerb(validated, validate_world); }; });
 
   // CLI11 would only say that a verb is missing.
-  if (argc > 1 && argv[1][0] != '-') RequireVerb(app, argv[1]);
-  if (argc > 1 && std::string(argv[1]) == "launch") {
-    char** const end = argv + argc;
-    char** const dashes = std::find(argv, end, std::string("--"));
-    if (dashes != end) launched.assign(dashes + 1, end);
-    argc = static_cast<int>(dashes - argv);
+  if (!words.empty() && !words.front().starts_with("-")) RequireVerb(app, words.front());
+  if (!words.empty() && words.front() == "launch") {
+    const auto dashes = std::find(words.begin(), words.end(), "--");
+    if (dashes != words.end()) launched.assign(dashes + 1, words.end());
+    words.erase(dashes, words.end());
   }
+  std::vector<const char*> arguments = {program};
+  for (const std::string& word : words) arguments.push_back(word.c_str());
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ExitCode(ErrorCode::kConfig);
   }
@@ -303,10 +325,21 @@ int Main(int argc, char** argv) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  const std::string verb = argc > 1 ? argv[1] : "";
-  millrace::PrepareStandardStreams(verb);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  std::string verb;
   try {
-    return millrace::FinishStandardOutput(verb, millrace::Main(argc, argv));
+    const bool is_rank = !words.empty() && words.front() == millrace::kAsRank;
+    millrace::AnnounceRank(words);
+    std::optional<millrace::RankOptions> ranks;
+    if (!is_rank) ranks = millrace::TakeRankOptions(words);
+    if (!words.empty()) verb = words.front();
+    millrace::PrepareStandardStreams(verb);
+    if (ranks && millrace::RunsAsRanks(verb)) return millrace::LaunchOnce(*ranks, words);
+    if (verb != "launch")
+      millrace::UnblockStopSignals();
+    else if (ranks)
+      words = millrace::LaunchWords(*ranks, words);
+    return millrace::FinishStandardOutput(verb, millrace::Main(argv[0], words));
   } catch (const millrace::Error& error) {
     std::cerr << "millrace: " << error.what() << std::endl;
     return millrace::ExitCode(error.code());

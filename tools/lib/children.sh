@@ -4,7 +4,6 @@
 
 child=0             # the running child's pid, or 0
 child_signal=TERM   # what to send it when this script is asked to stop
-child_ready=true    # a command that succeeds once the child acts on that signal instead of losing it
 stop_requests=0     # how many times this script was asked to stop
 
 # The trap of every signal that asks to stop. The first request is passed on as the child's own signal; from the second on, TERM:
@@ -18,13 +17,7 @@ RequestStop() {
   fi
 }
 
-PassOnStop() {
-  ((child)) || return 0
-  (
-    while kill -0 "$child" && ! "$child_ready"; do sleep 0.1; done
-    kill -s "$child_signal" "$child"
-  ) 2>/dev/null &
-}
+PassOnStop() { ((child == 0)) || kill -s "$child_signal" "$child" 2>/dev/null || true; }
 
 trap RequestStop INT TERM HUP USR1
 

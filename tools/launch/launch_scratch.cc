@@ -1,4 +1,4 @@
-#include "tools/cli/launch_scratch.h"
+#include "tools/launch/launch_scratch.h"
 
 #include <fmt/core.h>
 #include <signal.h>
@@ -16,6 +16,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
+#include "tools/launch/process_facts.h"
 
 namespace millrace {
 namespace {
@@ -30,13 +31,6 @@ std::string Content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-bool IsOver(const std::string& pid) {
-  const std::string stat = Content("/proc/" + pid + "/stat");
-  const size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return true;
-  return stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
-}
-
 // Processes that carry kLaunchVariable=`path`.
 std::vector<pid_t> Carriers(const std::string& path) {
   const std::string wanted = fmt::format("{}={}", kLaunchVariable, path);
@@ -49,8 +43,8 @@ std::vector<pid_t> Carriers(const std::string& path) {
     const std::string environment = Content("/proc/" + name + "/environ");
     for (variables = environment; !variables.empty();) {
       const size_t end = std::min(variables.find('\0'), variables.size());
-      if (variables.substr(0, end) == wanted && !IsOver(name))
-        found.push_back(std::atoi(name.c_str()));
+      const pid_t pid = std::atoi(name.c_str());
+      if (variables.substr(0, end) == wanted && !IsOver(StateOf(pid))) found.push_back(pid);
       variables.remove_prefix(std::min(end + 1, variables.size()));
     }
   }

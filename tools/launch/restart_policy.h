@@ -12,15 +12,13 @@
 #include <set>
 #include <string>
 
+#include "tools/launch/job_end.h"
+
 namespace millrace {
 
 // How an attempt ended.
 struct AttemptEnd {
-  int code = 0;  // as shells write it: the exit code, or 128 + N for signal N
-  // The signal ended the process that was started (mpirun), not one of its ranks.
-  bool leader_lost = false;
-  bool hung = false;       // it had no rank left, did not end, and was killed
-  std::string lost_host;   // MpirunWords::lost_host()
+  Verdict verdict;
   bool trained = false;    // it came to its first step, whether or not that was done
   int64_t step = 0;        // the last step that is done
   int64_t checkpoint = 0;  // the newest usable checkpoint's step; 0: none
@@ -28,30 +26,23 @@ struct AttemptEnd {
 
 struct Decision {
   bool restart = false;
-  double wait_s = 0;   // before it
-  std::string reason;  // why the attempt ended: "a rank was killed by SIGKILL"; "" when it is done
-  std::string stop;    // why there is no restart, where one could have been expected
-  int exit_code = 0;   // of the table in tools/README.md, when there is none
+  double wait_s = 0;      // before it
+  bool is_final = false;  // done, or the same command would only repeat it
+  std::string stop;       // why there is no restart, where one could have been expected
 };
 
 inline constexpr int kFruitlessStarts = 3;
 
 class RestartPolicy {
  public:
-  // `leader`: what the started process is called, "mpirun" or "the run". `step`: steps done so far.
-  RestartPolicy(std::string leader, int64_t max_restarts, int64_t step)
-      : leader_(std::move(leader)),
-        max_restarts_(max_restarts),
-        furthest_(step),
-        checkpoint_(step) {}
+  // `step`: steps done so far.
+  RestartPolicy(int64_t max_restarts, int64_t step)
+      : max_restarts_(max_restarts), furthest_(step), checkpoint_(step) {}
 
   Decision After(const AttemptEnd& end);
   int64_t restarts() const { return restarts_; }  // that were decided so far
 
  private:
-  std::string ReasonOf(const AttemptEnd& end) const;
-
-  const std::string leader_;
   const int64_t max_restarts_;
   int64_t furthest_, checkpoint_;
   int64_t restarts_ = 0;

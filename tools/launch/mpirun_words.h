@@ -1,0 +1,64 @@
+// What Open MPI's mpirun says on standard error about its job, taken out of the text that it and
+// its ranks write there, and kept as facts. Pure.
+//
+// mpirun frames what it has to say in two lines of 74 dashes. A frame is taken out only when its
+// text is one that is known (mpirun_words.cc lists them); so are mpirun's remarks about signals and
+// repeated messages, and a rank's own announcement. Every other byte passes, in order.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace millrace {
+
+struct MpirunFacts {
+  std::map<int, pid_t> ranks;  // that have announced themselves, each with its process
+  int world = 0;               // as they say; 0: none has yet
+  struct LostRank {
+    int rank = 0;
+    std::string host;
+    int signal = 0;
+  };
+  std::optional<LostRank> lost_rank;  // the first one of which mpirun said that a signal ended it
+  std::optional<int> code;            // with which, as it said first, a rank ended the job
+  // "host NAME", the first one that was said not to answer; "a host" where its name was not said;
+  // "" for none. Also said of a host on which a mere rank was lost.
+  std::string lost_host;
+  bool ended = false;  // the job has ended, badly; what is left to mpirun is to end itself
+};
+
+class MpirunWords {
+ public:
+  // The next piece of standard error, which may end anywhere. Returns what of the text is to be
+  // shown by now.
+  std::string Read(std::string_view piece);
+
+  // What may become words of mpirun's when more comes is held back. Whoever reads asks for it after
+  // a moment without more, and at the end.
+  bool holds() const { return !held_.empty(); }
+  std::string Release();
+
+  const MpirunFacts& facts() const { return facts_; }
+
+ private:
+  bool Take(std::string_view words);
+  void TakeFrame(const std::string& text);
+
+  std::string held_;
+  MpirunFacts facts_;
+};
+
+// A launcher has a rank's program started with this as its first word. Such a rank says on standard
+// error which process it is, as mpirun itself names a lost rank with "PID 0".
+inline constexpr char kAsRank[] = "--as-rank";
+
+// For the program's main(): removes that word from the front of `words`, the arguments. Says the
+// announcement where Open MPI started this process.
+void AnnounceRank(std::vector<std::string>& words);
+
+}  // namespace millrace
