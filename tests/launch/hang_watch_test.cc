@@ -27,7 +27,7 @@ ProcessLook Mpirun(std::vector<pid_t> children) {
 struct Watched {
   HangWatch watch;
   HangWatch::Time now{};
-  // The seconds after which it is found stuck, if it looks so all the time; -1: not within a minute.
+  // The seconds after which it is found stuck, if it looks so all the time; -1: not in a minute.
   double StuckAfter(const ProcessLook& look, const MpirunFacts& facts, Stuck as) {
     for (const auto begin = now; now - begin < std::chrono::minutes(1); now += milliseconds(250)) {
       const Stuck found = watch.Look(now, look, facts);

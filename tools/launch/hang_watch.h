@@ -1,8 +1,8 @@
 // Tells an mpirun that cannot end from one that still has work. Pure: no clock, no process.
 //
-// After a job has ended badly, Open MPI 4.1.4 at times deadlocks in its own PMIx_server_finalize: no
-// rank is left, mpirun's main thread waits for a thread that waits for it, and no signal but KILL
-// ends it. That is told by all of the following, for kHang:
+// After a job has ended badly, Open MPI 4.1.4 at times deadlocks in its own PMIx_server_finalize:
+// no rank is left, mpirun's main thread waits for a thread that waits for it, and no signal but
+// KILL ends it. That is told by all of the following, for kHang:
 //   - no child of it is left, and no rank can be elsewhere: each has announced itself and was seen
 //     to be its child, or mpirun has said how the job ended;
 //   - its main thread waits for a lock, not for someone to read its output.

@@ -1,7 +1,7 @@
 // A program, mostly mpirun with its ranks, that runs under this one: one at a time.
 //
-// Signals  It has a session of its own and gets none of the terminal's signals; whoever waits passes
-//          on what it wants to (stop_requests.h).
+// Signals  It has a session of its own and gets none of the terminal's signals; whoever waits
+//          passes on what it wants to (stop_requests.h).
 // Death    The kernel ends the program when this process dies, however it dies; mpirun's ranks then
 //          end by themselves. When the program ends, everything on this host that it has started
 //          and left is killed: orphans become this process's children (PR_SET_CHILD_SUBREAPER).

@@ -86,7 +86,7 @@ Verdict OfLostRank(const JobEnd& end, int stop_requests) {
   return verdict;
 }
 
-// What is left: mpirun has ended with a code that is not 0, or was killed, and no rank has said why.
+// What is left: mpirun has ended with a code other than 0, or was killed, and no rank has said why.
 Verdict OfOwnCode(const JobEnd& end, const JobKind& kind, int stop_requests) {
   const bool known = !end.leader_lost && (IsSignalCode(end.code) || ErrorOf(end.code));
   if (!end.said.lost_host.empty() && !end.said.code && !known) {

@@ -68,8 +68,8 @@ Match MatchAnnouncement(std::string_view text) {
   return {begun ? Fit::kBegun : Fit::kNo};
 }
 
-// Whether a line begins with "[east-7:13504] ", with which Open MPI says something for itself, or is
-// the beginning of that.
+// Whether a line begins with "[east-7:13504] ", with which Open MPI says something for itself, or
+// is the beginning of that.
 bool HasSource(std::string_view line) {
   if (line.front() != '[') return false;
   const size_t end = line.find_first_of("[] \n", 1);

@@ -87,8 +87,8 @@ Variables RankVariables() {
   // Reading a peer's memory directly is forbidden in most containers, and Open MPI then warns on
   // every start.
   set("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  // A host that falls silent (power, cable) is noticed after 15 s, before ranks are thought to hang;
-  // Open MPI itself waits for 8 minutes.
+  // A host that falls silent (power, cable) is noticed after 15 s, before ranks are thought to
+  // hang; Open MPI itself waits for 8 minutes.
   set("OMPI_MCA_oob_tcp_keepalive_time", "6");
   set("OMPI_MCA_oob_tcp_keepalive_intvl", "3");
   set("OMPI_MCA_oob_tcp_keepalive_probes", "3");

@@ -5,9 +5,9 @@
 
 namespace millrace {
 
-// From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 are counted instead of ending this process (those
-// that it found ignored stay ignored), and so are those that came while UnblockStopSignals() had
-// not been called. A child's end is noticed, too.
+// From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 are counted instead of ending this process
+// (those that it found ignored stay ignored), and so are those that came while they were blocked,
+// once UnblockStopSignals() is called. A child's end is noticed, too.
 void CatchStopRequests();
 // So far; signals within 100 ms are one: a terminal that closes, or a wrapper, sends several.
 int StopRequests();
