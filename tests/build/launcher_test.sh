@@ -181,6 +181,16 @@ for delay in 0.05 0.15 0.3; do
   ExpectEnd "SIGTERM after $delay s" 75
 done
 
+# Nor while the program is loaded.
+printf '#!/bin/bash\nsleep 1\nexec "%s" "$@"\n' "$MILLRACE_BINARY" >"$folder/slow_program"
+chmod +x "$folder/slow_program"
+MILLRACE_BINARY=$folder/slow_program "$launcher" -n 2 train step "$folder/pids" >"$folder/out" 2>"$folder/err" &
+job=$!
+sleep 0.5
+kill -TERM "$job"
+ExpectEnd "SIGTERM while the program is loaded" 75
+ExpectText err "^millrace: stopped before the ranks started"
+
 # A launcher that is killed leaves nothing behind.
 StartSteps -n 3
 kill -KILL "$job"

@@ -135,10 +135,13 @@ TEST_CASE("ranks that never ran", "[launch]") {
     CHECK(Judge(end, kMpirun, 1).exit_code == 75);
     CHECK(Judge(end, kMpirun, 1).sentence == "stopped before the ranks started; nothing to save");
   }
-  // Of another program nobody knows whether it ran them.
+  // Of another program nobody knows whether it ran them: its code is the job's.
   JobEnd end;
   end.code = 1;
   CHECK(Judge(end, {"false", "elm", false}, 0).reason == "false ended with exit code 1");
+  end.code = 3;
+  CHECK(Judge(end, kOther, 0).exit_code == 3);
+  CHECK(Judge(end, kMpirun, 0).exit_code == 72);
 }
 
 TEST_CASE("a host that was lost, and one of which a mere rank was", "[launch]") {

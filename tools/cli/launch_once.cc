@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/data/restart_log.h"
 #include "tools/cli/log_file.h"
 #include "tools/cli/program_log.h"
@@ -50,11 +51,6 @@ class TemporaryFolder {
 
 void Say(const std::string& text) {
   if (!text.empty()) std::fputs(fmt::format("millrace: {}.\n", text).c_str(), stderr);
-}
-
-std::string HostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "?";
 }
 
 // The last lines of a rank that a signal ended, which could not show them itself. Nothing where the
