@@ -139,6 +139,24 @@ TEST_CASE("a reader that is slow loses nothing, and the other stream goes on", "
   CHECK(job.end().code == 0);
 }
 
+TEST_CASE("two streams into one pipe, which the first has filled, do not wait for its reader",
+          "[launch]") {
+  Pipe pipe;
+  Output out(pipe.write), err(pipe.write);
+  ::fcntl(pipe.write, F_SETFL, O_NONBLOCK);
+  const std::string page(4096, 'x');
+  while (::write(pipe.write, page.data(), page.size()) > 0) continue;
+  ::fcntl(pipe.write, F_SETFL, 0);
+  std::string taken(page.size(), ' ');
+  REQUIRE(::read(pipe.read, taken.data(), taken.size()) == static_cast<ssize_t>(taken.size()));
+  out.Add(page);
+  err.Add(page);
+  out.WriteSome();
+  err.WriteSome();  // would never return
+  CHECK_FALSE(out.waits());
+  CHECK(err.waits());
+}
+
 TEST_CASE("what the program leaves behind is killed with its end", "[launch]") {
   Shell shell;
   const JobEnd end = shell.Run(

@@ -123,9 +123,9 @@ void Job::Run(StopSequence& stop, const std::function<void()>& look) {
   bool ended = false;
   while (!ended) {
     ended = Wait(look ? kPoll : kLook);
-    if (look) look();
     const std::chrono::duration<double> now = Clock::now() - start;
     if (const int number = ended ? 0 : stop.Next(now.count(), StopRequests())) Signal(number);
+    if (look) look();
   }
 }
 

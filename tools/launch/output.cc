@@ -20,6 +20,9 @@ void Output::Add(std::string_view text) {
 
 void Output::WriteSome() {
   if (waiting_.empty()) return;
+  // Asked again: both of our streams may be one pipe, which the other has just filled.
+  pollfd ready = {descriptor_, POLLOUT, 0};
+  if (::poll(&ready, 1, 0) <= 0) return;
   // As much as a pipe that is ready takes at once.
   const ssize_t count =
       ::write(descriptor_, waiting_.data(), std::min<size_t>(waiting_.size(), PIPE_BUF));

@@ -19,8 +19,7 @@ class Output {
   int descriptor() const { return descriptor_; }
   void Add(std::string_view text);
   bool waits() const { return !waiting_.empty(); }
-  // As much as goes at once after poll() has found the descriptor ready.
-  void WriteSome();
+  void WriteSome();  // as much as goes at once
   bool broken() const { return broken_; }
   // Writes what waits, however slow its reader, until `give_up` says so. False: something is lost.
   bool Drain(const std::function<bool()>& give_up);
