@@ -794,6 +794,10 @@ TEST_CASE("a wrong microbatch index is found", "[plan][checker]") {
         RequireFound(wrong, c, ViolationKind::kMicrobatch);
       }
     }
+    // Forward and backward agree, but one is taken twice, and another not at all.
+    StepPlan twice = plan;
+    twice.schedule[4].microbatch = twice.schedule[5].microbatch = 1;
+    RequireFound(twice, c, ViolationKind::kMicrobatch);
     // Each is taken as often as the others, but a backward reads another's activations.
     StepPlan swapped = plan;
     std::swap(swapped.schedule[3].microbatch, swapped.schedule[5].microbatch);
