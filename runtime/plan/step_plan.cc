@@ -1,6 +1,6 @@
 #include "runtime/plan/step_plan.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>  // format_to; libfmt has it by g++'s name alone, which clang's is not
 
 #include <algorithm>
 #include <iterator>
