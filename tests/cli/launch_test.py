@@ -187,12 +187,12 @@ class Launch(CliTest):
 
     def test_the_same_step_failing_twice_is_the_end(self):
         # Published before the next step: one that is written beside it may be lost with it.
-        # Without graphs: the second attempt would record its second step, which is the one with the fault, and that vote ends it first.
-        config, run = self.config(train={'steps': 12}, checkpoint={'every': 3, 'asynchronous': False}, execution={'watchdog_s': 2, 'graph': 'off'})
-        outcome = self.expect(launch(config, env={'MILLRACE_INJECT': '8:1:skip=h.0'}).end(), HUNG)
-        self.expect_line(outcome.err, '^millrace launch: mpirun ended with exit code 71 .timeout. after step 7; restart 1 of at most 100, '
+        # Each attempt records its second step, and ranks vote on that: the fault is in the third of the second attempt.
+        config, run = self.config(train={'steps': 12}, checkpoint={'every': 3, 'asynchronous': False}, execution={'watchdog_s': 2})
+        outcome = self.expect(launch(config, env={'MILLRACE_INJECT': '9:1:skip=h.0'}).end(), HUNG)
+        self.expect_line(outcome.err, '^millrace launch: mpirun ended with exit code 71 .timeout. after step 8; restart 1 of at most 100, '
                          'from the checkpoint of step 6$')
-        self.expect_line(outcome.err, '^millrace launch: .* after step 7: not started again: it ended twice after step 7 without progress in '
+        self.expect_line(outcome.err, '^millrace launch: .* after step 8: not started again: it ended twice after step 8 without progress in '
                          'between; its exit code is 71$')
         self.assertEqual([(line['event'], line.get('restarts')) for line in self.lines(run)],
                          [('failed', True), ('resumed', None), ('failed', False)])
