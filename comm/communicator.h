@@ -21,9 +21,9 @@
 //          Abort(): Error(kPeerLost); a wait longer than the time-out: Error(kTimeout) naming the
 //          op and this rank. After either only Abort() and destruction remain valid.
 // Counters What has moved, not what a plan expects: the prediction has formulas of its own
-//          (runtime/plan/cost_model.h), and tests compare the two. Host transports count the bytes
-//          where they move (comm/byte_exchange.h). Device transports count what they launch, from
-//          the sizes that the launch is given (comm/launched_bytes.h); tools/bench/wire_check.py
+//          (runtime/plan/cost/cost_model.h), and tests compare the two. Host transports count the
+//          bytes where they move (comm/byte_exchange.h). Device transports count what they launch,
+//          from the sizes that the launch is given (comm/launched_bytes.h); tools/bench/wire_check.py
 //          compares that with the links' own counters. A captured call counts when it is captured;
 //          who replays it adds that again per launch (runtime/exec/executor.h).
 #pragma once

@@ -1,7 +1,8 @@
 // What a collective that was launched on a device sends, per rank, from the sizes that the launch
 // was given: device transports cannot see their bytes move. tools/bench/wire_check.py compares
 // these figures with the links' own counters. Host transports do not use this; they count
-// (comm/byte_exchange.h). The plan's prediction has its own formulas (runtime/plan/cost_model.cc).
+// (comm/byte_exchange.h). The plan's prediction has its own formulas
+// (runtime/plan/cost/cost_model.cc).
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@
 
 #include "kernels/ops/model_ops.h"
 #include "runtime/base/policies.h"
-#include "runtime/plan/model_spec.h"
-#include "runtime/plan/semantic_graph.h"
+#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/model.h"
-#include "runtime/plan/model_spec.h"
+#include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
 

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "kernels/cuda/activation.h"
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/matmul/matmul_plans.h"
 #include "kernels/cuda/tuning_fill.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/plan/model_spec.h"
+#include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
 

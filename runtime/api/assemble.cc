@@ -6,8 +6,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
-#include "runtime/plan/checker.h"
-#include "runtime/plan/semantic_graph.h"
+#include "runtime/plan/check/checker.h"
+#include "runtime/plan/graph/semantic_graph.h"
 
 namespace millrace {
 namespace {

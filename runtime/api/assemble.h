@@ -12,8 +12,8 @@
 #include "models/model.h"
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
-#include "runtime/plan/planner.h"
-#include "runtime/plan/recompute.h"
+#include "runtime/plan/schedule/planner.h"
+#include "runtime/plan/schedule/recompute.h"
 
 namespace millrace {
 

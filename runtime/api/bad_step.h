@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/api/guard.h"
-#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
 

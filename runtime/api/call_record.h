@@ -14,7 +14,7 @@
 #include "runtime/api/session.h"
 #include "runtime/api/training.h"
 #include "runtime/base/step_scalars.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 
 namespace millrace {
 

@@ -14,7 +14,7 @@
 #include "runtime/config/load.h"
 #include "runtime/data/file_system.h"
 #include "runtime/exec/engine.h"
-#include "runtime/plan/model_spec.h"
+#include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
 

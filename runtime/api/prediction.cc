@@ -6,7 +6,7 @@
 
 #include "runtime/api/assemble.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/model_flops.h"
+#include "runtime/plan/graph/model_flops.h"
 
 namespace millrace {
 

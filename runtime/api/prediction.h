@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/api/session.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 #include "runtime/plan/report/plan_report.h"
 
 namespace millrace {

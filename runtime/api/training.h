@@ -16,7 +16,7 @@
 #include "runtime/api/session.h"
 #include "runtime/api/train_faults.h"
 #include "runtime/exec/run_checkpoint.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 
 namespace millrace {
 

@@ -44,14 +44,14 @@ constexpr auto NamesOf(GradSync) { return internal::NameList<2>{"every", "last"}
 enum class GradConcat { kEvery, kLast, kDirect };
 constexpr auto NamesOf(GradConcat) { return internal::NameList<3>{"every", "last", "direct"}; }
 
-// How lifetimes become addresses: runtime/plan/allocator.h.
+// How lifetimes become addresses: runtime/plan/pool/allocator.h.
 enum class AllocatorKind { kPacked, kColoured, kMaxPool, kFixed, kPersistent, kDynamic };
 constexpr auto NamesOf(AllocatorKind) {
   return internal::NameList<6>{"packed", "coloured", "max_pool", "fixed", "persistent", "dynamic"};
 }
 
 // What every block unit's backward computes again: nothing, norms and activations, everything of a
-// block from its input, or what a search finds (runtime/plan/recompute.h).
+// block from its input, or what a search finds (runtime/plan/schedule/recompute.h).
 enum class Recompute { kNone, kNorms, kBlock, kAuto };
 constexpr auto NamesOf(Recompute) {
   return internal::NameList<4>{"none", "norms", "block", "auto"};

@@ -9,7 +9,7 @@
 #include "runtime/exec/adversary.h"
 #include "runtime/exec/checked_memory.h"
 #include "runtime/exec/plan_agreement.h"
-#include "runtime/plan/param_init.h"
+#include "runtime/plan/layout/param_init.h"
 
 namespace millrace {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/executor.h"
-#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
 

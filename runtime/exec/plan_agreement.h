@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/comm_set.h"
-#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/layout/shard_layout.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {

@@ -10,7 +10,7 @@
 
 #include "runtime/data/checkpoint_manifest.h"
 #include "runtime/exec/engine.h"
-#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "runtime/exec/arena_view.h"
-#include "runtime/plan/access_table.h"
+#include "runtime/plan/check/access_table.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "runtime/base/policies.h"
-#include "runtime/plan/allocator.h"
+#include "runtime/plan/layout/shard_layout.h"
 #include "runtime/plan/plan_op.h"
-#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/pool/allocator.h"
 
 namespace millrace {
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 #include "runtime/plan/report/plan_html.h"
 #include "runtime/plan/report/plan_trace.h"
 #include "tests/fuzz/fuzz.h"

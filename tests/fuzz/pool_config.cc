@@ -1,6 +1,6 @@
 // A bucket pool alone (plan --pool-only), and the allocators on it. Pools are kept small:
 // allocators may take long on large ones.
-#include "runtime/plan/pool_config.h"
+#include "runtime/plan/pool/pool_config.h"
 
 #include <nlohmann/json.hpp>
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/plan/planner.h"
+#include "runtime/plan/schedule/planner.h"
 #include "tests/support/tiny_models.h"
 
 namespace millrace::test {

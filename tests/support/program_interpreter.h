@@ -10,7 +10,7 @@
 
 #include "kernels/ops/kernel_table.h"
 #include "runtime/base/step_scalars.h"
-#include "runtime/plan/lower.h"
+#include "runtime/plan/lower/lower.h"
 
 namespace millrace::test {
 

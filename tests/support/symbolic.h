@@ -8,8 +8,8 @@
 #include <map>
 #include <vector>
 
-#include "runtime/plan/lower.h"
-#include "runtime/plan/semantic_graph.h"
+#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/lower/lower.h"
 
 namespace millrace::test {
 

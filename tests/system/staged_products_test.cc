@@ -7,7 +7,7 @@
 
 #include "comm/comm_set.h"
 #include "runtime/exec/bound_op.h"
-#include "runtime/plan/cost_model.h"
+#include "runtime/plan/cost/cost_model.h"
 #include "tests/system/closed_forms.h"
 #include "tests/system/options.h"
 

@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/plan_comms.h"
-#include "runtime/plan/checker.h"
+#include "runtime/plan/check/checker.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "models/model.h"
-#include "runtime/plan/allocator.h"
-#include "runtime/plan/checker.h"
-#include "runtime/plan/edges.h"
-#include "runtime/plan/lower.h"
-#include "runtime/plan/planner.h"
-#include "runtime/plan/recompute.h"
+#include "runtime/plan/check/checker.h"
+#include "runtime/plan/lower/lower.h"
+#include "runtime/plan/pool/allocator.h"
+#include "runtime/plan/schedule/edges.h"
+#include "runtime/plan/schedule/planner.h"
+#include "runtime/plan/schedule/recompute.h"
 
 namespace millrace {
 namespace {

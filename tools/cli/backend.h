@@ -14,7 +14,7 @@
 #include "runtime/base/mesh.h"
 #include "runtime/base/profiler_ranges.h"
 #include "runtime/config/config.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 
 namespace millrace {
 

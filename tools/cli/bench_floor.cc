@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/exec/bound_op.h"
-#include "runtime/plan/cost_model.h"
+#include "runtime/plan/cost/cost_model.h"
 #include "tools/cli/stopwatch.h"
 
 namespace millrace {

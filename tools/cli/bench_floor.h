@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "runtime/api/session.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 #include "tools/cli/bench_ops.h"
 
 namespace millrace {

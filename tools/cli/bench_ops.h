@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/api/session.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 
 namespace millrace {
 
@@ -17,7 +17,7 @@ struct OpRow {
   int64_t count = 0;  // per step
   // Per step, median of the timed steps; on streams that overlap these add up to more than a step.
   double ms = 0;
-  double floor_ms = 0;    // by the cost model (runtime/plan/cost_model.h) on this machine
+  double floor_ms = 0;    // by the cost model (runtime/plan/cost/cost_model.h) on this machine
   double flops = 0;       // per step
   double bytes = 0;       // per step: memory read and written
   double wire_bytes = 0;  // per step: sent

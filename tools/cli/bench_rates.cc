@@ -12,7 +12,7 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/bound_op.h"
-#include "runtime/plan/cost_model.h"
+#include "runtime/plan/cost/cost_model.h"
 #include "tools/cli/stopwatch.h"
 
 namespace millrace {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "runtime/api/session.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 #include "tools/cli/bench_floor.h"
 
 namespace millrace {

@@ -12,7 +12,7 @@
 #include "runtime/api/session.h"
 #include "runtime/config/load.h"
 #include "runtime/data/run_lock.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 #include "tools/cli/program_log.h"
 #include "tools/launch/rank_command.h"
 

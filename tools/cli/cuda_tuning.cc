@@ -1,6 +1,6 @@
 #include "tools/cli/cuda_tuning.h"
 
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/matmul/matmul_plans.h"
 #include "kernels/cuda/tuning.h"
 
 namespace millrace {

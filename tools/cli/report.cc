@@ -10,7 +10,7 @@
 #include "runtime/api/run_history.h"
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
-#include "runtime/plan/machine.h"
+#include "runtime/plan/cost/machine.h"
 #include "runtime/plan/report/plan_report.h"
 #include "runtime/plan/report/plan_text.h"
 #include "tools/cli/backend.h"

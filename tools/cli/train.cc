@@ -10,7 +10,7 @@
 #include "runtime/api/training.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
-#include "runtime/plan/model_flops.h"
+#include "runtime/plan/graph/model_flops.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/fault.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/base/arithmetic.h"
-#include "runtime/plan/model_flops.h"
+#include "runtime/plan/graph/model_flops.h"
 
 namespace millrace {
 namespace {

@@ -24,11 +24,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/cost_model.h"
-#include "runtime/plan/model_spec.h"
-#include "runtime/plan/planner.h"
-#include "runtime/plan/recompute.h"
-#include "runtime/plan/timeline.h"
+#include "runtime/plan/cost/cost_model.h"
+#include "runtime/plan/cost/timeline.h"
+#include "runtime/plan/layout/model_spec.h"
+#include "runtime/plan/schedule/planner.h"
+#include "runtime/plan/schedule/recompute.h"
 
 namespace millrace {
 

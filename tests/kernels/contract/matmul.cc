@@ -32,7 +32,7 @@ Sizes PickSizes(Random& random, int repeat) {
 }
 
 // Whether the backend may round the product to a bf16 result before it adds the bias
-// (kernels/cuda/matmul.h).
+// (kernels/cuda/matmul/matmul.h).
 bool MayRoundBeforeBias(const Subject& subject, const MatmulOp<TensorView>& op) {
   return subject.backend == Backend::kCuda && op.bias &&
          (op.pre ? op.pre : op.out).dtype() == DType::kBF16 &&

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <functional>
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/attention_cudnn.h"
-#include "kernels/cuda/attention_own.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/attention_cudnn.h"
+#include "kernels/cuda/attention/attention_own.h"
 #include "kernels/ops/attention_choice.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"

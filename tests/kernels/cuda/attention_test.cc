@@ -1,14 +1,14 @@
 // Attention on a GPU: the contract of the kernel table by each implementation, then what its
 // small shapes do not reach: lengths of real models, gradients cut into several calls, bits
 // that repeat, captured graphs.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cuda/attention_cudnn.h"
-#include "kernels/cuda/attention_own.h"
+#include "kernels/cuda/attention/attention_cudnn.h"
+#include "kernels/cuda/attention/attention_own.h"
 #include "kernels/ops/attention_choice.h"
 #include "runtime/base/error.h"
 #include "tests/kernels/contract/contract.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/statistics.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "tests/kernels/cuda/matmul_operands.h"

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/matmul.h"
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/matmul/matmul.h"
+#include "kernels/cuda/matmul/matmul_plans.h"
 #include "kernels/cuda/tuning.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"

@@ -1,6 +1,6 @@
 // Products of matrices and column sums on a GPU: the contract of the kernel table, then what the
 // contract's small shapes do not reach.
-#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul/matmul.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/matmul/matmul_plans.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/ops/matmul_key.h"
 #include "runtime/base/error.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/exec/bound_op.h"
-#include "runtime/plan/access_table.h"
+#include "runtime/plan/check/access_table.h"
 #include "tests/runtime/plan/hand_plan.h"
 
 namespace millrace {

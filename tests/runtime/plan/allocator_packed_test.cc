@@ -7,8 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/plan/allocator.h"
-#include "runtime/plan/allocator_occupancy.h"
+#include "runtime/plan/pool/allocator.h"
+#include "runtime/plan/pool/allocator_occupancy.h"
 #include "tests/runtime/plan/allocator_testing.h"
 
 namespace millrace {

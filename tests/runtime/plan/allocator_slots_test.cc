@@ -8,7 +8,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/plan/allocator.h"
+#include "runtime/plan/pool/allocator.h"
 #include "tests/runtime/plan/allocator_testing.h"
 
 namespace millrace {

@@ -1,6 +1,6 @@
 // What every allocator promises, and the replay of `dynamic`. Slots: allocator_slots_test.cc.
 // Packing: allocator_packed_test.cc.
-#include "runtime/plan/allocator.h"
+#include "runtime/plan/pool/allocator.h"
 
 #include <catch2/catch.hpp>
 #include <functional>

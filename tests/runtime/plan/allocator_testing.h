@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/allocator.h"
+#include "runtime/plan/pool/allocator.h"
 
 namespace millrace {
 

@@ -1,10 +1,10 @@
 // Many microbatches: what the proof does not walk is proved all the same.
-#include "runtime/plan/checker_repetition.h"
+#include "runtime/plan/check/checker_repetition.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "runtime/plan/checker.h"
+#include "runtime/plan/check/checker.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {

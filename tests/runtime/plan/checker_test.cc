@@ -1,4 +1,4 @@
-#include "runtime/plan/checker.h"
+#include "runtime/plan/check/checker.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
-#include "runtime/plan/stream_clock.h"
+#include "runtime/plan/schedule/stream_clock.h"
 #include "tests/runtime/plan/hand_plan.h"
 #include "tests/support/plan_case.h"
 

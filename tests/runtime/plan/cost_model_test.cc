@@ -1,4 +1,4 @@
-#include "runtime/plan/cost_model.h"
+#include "runtime/plan/cost/cost_model.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,8 +1,8 @@
-#include "runtime/plan/edges.h"
+#include "runtime/plan/schedule/edges.h"
 
 #include <catch2/catch.hpp>
 
-#include "runtime/plan/stream_clock.h"
+#include "runtime/plan/schedule/stream_clock.h"
 #include "tests/runtime/plan/hand_plan.h"
 #include "tests/support/plan_case.h"
 

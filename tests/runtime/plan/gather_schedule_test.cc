@@ -1,4 +1,4 @@
-#include "runtime/plan/gather_schedule.h"
+#include "runtime/plan/schedule/gather_schedule.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -7,8 +7,8 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/lower.h"
-#include "runtime/plan/semantic_graph.h"
+#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/lower/lower.h"
 #include "tests/support/golden.h"
 #include "tests/support/program_interpreter.h"
 #include "tests/support/tiny_models.h"

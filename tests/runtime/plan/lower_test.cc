@@ -1,4 +1,4 @@
-#include "runtime/plan/lower.h"
+#include "runtime/plan/lower/lower.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

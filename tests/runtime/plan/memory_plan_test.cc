@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/plan/planner.h"
+#include "runtime/plan/schedule/planner.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {

@@ -1,4 +1,4 @@
-#include "runtime/plan/model_flops.h"
+#include "runtime/plan/graph/model_flops.h"
 
 #include <catch2/catch.hpp>
 

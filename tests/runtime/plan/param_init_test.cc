@@ -1,4 +1,4 @@
-#include "runtime/plan/param_init.h"
+#include "runtime/plan/layout/param_init.h"
 
 #include <bit>
 #include <catch2/catch.hpp>

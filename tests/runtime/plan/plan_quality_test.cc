@@ -20,7 +20,7 @@
 #include "runtime/api/assemble.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
-#include "runtime/plan/planner.h"
+#include "runtime/plan/schedule/planner.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {
@@ -70,8 +70,8 @@ ModelOptions RandomModel(std::mt19937& random) {
 PlanOptions RandomOptions(std::mt19937& random) {
   PlanOptions o;
   o.accumulate = OneOf(random, {1, 1, 2, 3, 5, 16});
-  o.reshard = OneOf(random, {Reshard::kNever, Reshard::kAfterBackward,
-                             Reshard::kAfterForward, Reshard::kAfterForward});
+  o.reshard = OneOf(random, {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward,
+                             Reshard::kAfterForward});
   o.downcast = OneOf(random, {Downcast::kAfterGather, Downcast::kPerGather, Downcast::kInGather,
                               Downcast::kAfterUpdate});
   o.grad_sync = OneOf(random, {GradSync::kEvery, GradSync::kLast});

@@ -1,5 +1,5 @@
 // The planner over its options: every plan is proved, and moves what closed forms written here say.
-#include "runtime/plan/planner.h"
+#include "runtime/plan/schedule/planner.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/plan/checker.h"
+#include "runtime/plan/check/checker.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {

@@ -1,4 +1,4 @@
-#include "runtime/plan/pool_config.h"
+#include "runtime/plan/pool/pool_config.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

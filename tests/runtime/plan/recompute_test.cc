@@ -1,13 +1,13 @@
-#include "runtime/plan/recompute.h"
+#include "runtime/plan/schedule/recompute.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/plan/checker.h"
-#include "runtime/plan/machine.h"
-#include "runtime/plan/timeline.h"
+#include "runtime/plan/check/checker.h"
+#include "runtime/plan/cost/machine.h"
+#include "runtime/plan/cost/timeline.h"
 #include "tests/support/tiny_models.h"
 
 namespace millrace {

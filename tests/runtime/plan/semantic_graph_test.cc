@@ -1,4 +1,4 @@
-#include "runtime/plan/semantic_graph.h"
+#include "runtime/plan/graph/semantic_graph.h"
 
 #include <catch2/catch.hpp>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/layout/shard_layout.h"
 
 #include <catch2/catch.hpp>
 #include <numeric>

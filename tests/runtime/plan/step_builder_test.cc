@@ -1,5 +1,5 @@
 // What the planner's passes get from the builder that they share.
-#include "runtime/plan/step_builder.h"
+#include "runtime/plan/schedule/step_builder.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/timeline.h"
+#include "runtime/plan/cost/timeline.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

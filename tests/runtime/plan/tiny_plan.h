@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "models/model.h"
-#include "runtime/plan/machine.h"
-#include "runtime/plan/planner.h"
+#include "runtime/plan/cost/machine.h"
+#include "runtime/plan/graph/semantic_graph.h"
 #include "runtime/plan/report/plan_report.h"
-#include "runtime/plan/semantic_graph.h"
+#include "runtime/plan/schedule/planner.h"
 
 namespace millrace::test {
 

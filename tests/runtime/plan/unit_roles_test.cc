@@ -4,12 +4,12 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "runtime/plan/checker.h"
-#include "runtime/plan/machine.h"
-#include "runtime/plan/model_flops.h"
-#include "runtime/plan/planner.h"
-#include "runtime/plan/recompute.h"
+#include "runtime/plan/check/checker.h"
+#include "runtime/plan/cost/machine.h"
+#include "runtime/plan/graph/model_flops.h"
 #include "runtime/plan/report/plan_report.h"
+#include "runtime/plan/schedule/planner.h"
+#include "runtime/plan/schedule/recompute.h"
 
 namespace millrace {
 namespace {

@@ -1,0 +1,87 @@
+#include "kernels/cuda/attention/attention_own.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cuda/attention/attention_check.h"
+#include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/views.h"
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/error.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+AttentionSizes SizesOf(const AttentionDims& d) {
+  MR_CHECK_LE(d.depth, kMaxAttentionDepth, "attention: head dimension");
+  MR_CHECK_LE(std::max(d.length, d.heads), kMaxInt, "attention: sequence length or heads");
+  const int64_t tiles = CeilDiv(d.length, kAttentionTile);
+  MR_CHECK_LE(tiles * d.heads * d.batch, kMaxInt, "attention: blocks of {} rows", kAttentionTile);
+  return {.batch = d.batch,
+          .length = static_cast<int>(d.length),
+          .heads = static_cast<int>(d.heads),
+          .kv_heads = static_cast<int>(d.kv_heads),
+          .depth = static_cast<int>(d.depth)};
+}
+
+AttentionHeads HeadsOf(const TensorView& view) {
+  const Layout& layout = view.layout;
+  bool wide =
+      layout.dims[3] % 4 == 0 &&
+      reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(4 * Bytes(layout.dtype)) == 0;
+  for (int i = 0; i < 3; ++i) wide &= layout.dims[i] <= 1 || layout.strides[i] % 4 == 0;
+  return {.data = view.data,
+          .batch_stride = layout.strides[0],
+          .row_stride = layout.strides[1],
+          .head_stride = layout.strides[2],
+          .bf16 = layout.dtype == DType::kBF16,
+          .wide = wide};
+}
+
+AttentionLse LseOf(const TensorView& lse) {
+  if (!lse) return {};
+  return {.data = lse.as<float>(),
+          .batch_stride = lse.stride(0),
+          .head_stride = lse.stride(1),
+          .row_stride = lse.stride(2)};
+}
+
+}  // namespace
+
+void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
+  const AttentionDims d = CheckAttention(op);
+  if (d.empty()) return;
+  const AttentionArgs args{.sizes = SizesOf(d),
+                           .scale = op.scale,
+                           .q = HeadsOf(op.q),
+                           .k = HeadsOf(op.k),
+                           .v = HeadsOf(op.v),
+                           .out = HeadsOf(op.out),
+                           .lse = LseOf(op.lse)};
+  LaunchAttention(args, LaunchOn(stream));
+}
+
+void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
+  const AttentionDims d = CheckAttention(op);
+  if (d.empty()) return;
+  MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.length * 4,
+              "attention_grad: bytes of scratch");
+  const AttentionGradArgs args{.sizes = SizesOf(d),
+                               .scale = op.scale,
+                               .q = HeadsOf(op.q),
+                               .k = HeadsOf(op.k),
+                               .v = HeadsOf(op.v),
+                               .out = HeadsOf(op.out),
+                               .d_out = HeadsOf(op.d_out),
+                               .d_q = HeadsOf(op.d_q),
+                               .d_k = HeadsOf(op.d_k),
+                               .d_v = HeadsOf(op.d_v),
+                               .lse = LseOf(op.lse),
+                               .delta = op.scratch.as<float>()};
+  LaunchAttentionGrad(args, LaunchOn(stream));
+}
+
+}  // namespace millrace::cuda

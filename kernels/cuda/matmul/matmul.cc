@@ -1,0 +1,161 @@
+#include "kernels/cuda/matmul/matmul.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/matmul/matmul_finish.h"
+#include "kernels/cuda/matmul/matmul_plans.h"
+#include "kernels/cuda/views.h"
+#include "kernels/ops/step_ops.h"
+#include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+bool HasBias(Epilogue e) { return e == Epilogue::kBias || e == Epilogue::kBiasGelu; }
+bool HasGelu(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
+
+void Check(const MatmulOp<TensorView>& op) {
+  for (const TensorView* view : {&op.a, &op.b, &op.out}) {
+    MR_CHECK(view->dtype() == DType::kF32 || view->dtype() == DType::kBF16, "matmul of {}",
+             ToString(view->layout));
+    MR_CHECK_EQ(view->layout.rank, 2, "matmul: rank of {}", ToString(view->layout));
+  }
+  MR_CHECK(op.a.dtype() == op.b.dtype(), "matmul of {} by {}: operands of one dtype are allowed",
+           ToString(op.a.layout), ToString(op.b.layout));
+  MR_CHECK(
+      op.a.dim(1) == op.b.dim(0) && op.a.dim(0) == op.out.dim(0) && op.b.dim(1) == op.out.dim(1),
+      "matmul of {} by {} into {}", ToString(op.a.layout), ToString(op.b.layout),
+      ToString(op.out.layout));
+  MR_CHECK_EQ(static_cast<bool>(op.bias), HasBias(op.epilogue),
+              "matmul: is there a bias, and does the epilogue add one");
+  if (op.bias) MR_CHECK_EQ(op.bias.dim(0), op.out.dim(1), "matmul: bias and columns of out");
+  MR_CHECK(!op.rounds_once() || op.epilogue == Epilogue::kNone,
+           "matmul that accumulates or rounds once takes no epilogue");
+  MR_CHECK(op.pre || op.epilogue != Epilogue::kGeluGrad, "matmul: a GELU's gradient needs pre");
+  if (op.pre)
+    MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1),
+             "matmul: pre is {}, out is {}", ToString(op.pre.layout), ToString(op.out.layout));
+}
+
+// Rows [row, row + rows) and columns [col, col + cols) of a 2-D view.
+TensorView Part(TensorView view, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+  view.data += (row * view.stride(0) + col * view.stride(1)) * Bytes(view.dtype());
+  view.layout.dims[0] = rows;
+  view.layout.dims[1] = cols;
+  return view;
+}
+
+cuda::MatmulFinish FinishOf(const MatmulOp<TensorView>& op, const TensorView& result) {
+  cuda::MatmulFinish finish{.out = result.data,
+                            .out_dtype = result.dtype(),
+                            .row_stride = result.stride(0),
+                            .col_stride = result.stride(1),
+                            .rows = result.dim(0),
+                            .cols = result.dim(1),
+                            .accumulate = op.update == Update::kAccumulate};
+  if (op.bias)
+    finish.bias = op.bias.data, finish.bias_dtype = op.bias.dtype(),
+    finish.bias_stride = op.bias.stride(0);
+  return finish;
+}
+
+// The f32 part of scratch, behind the library's workspace.
+TensorView ProductIn(const TensorView& scratch, int64_t rows, int64_t cols) {
+  const TensorView product{scratch.data + kMatmulWorkspaceBytes,
+                           DenseLayout(DType::kF32, {rows, cols})};
+  MR_CHECK_GE(scratch ? scratch.bytes() : 0, kMatmulWorkspaceBytes + product.bytes(),
+              "scratch is smaller than WorkspaceBytes of the matmul");
+  return product;
+}
+
+TensorView WorkspaceIn(TensorView scratch) {
+  scratch.layout = DenseLayout(DType::kU8, {kMatmulWorkspaceBytes});
+  return scratch;
+}
+
+// The product as a dense f32 result would have it; then the kernel that would
+// add such a temporary later.
+void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& stream) {
+  const TensorView product = ProductIn(op.scratch, op.out.dim(0), op.out.dim(1));
+  plans.Run({op.a, op.b, product}, {}, Update::kOverwrite, WorkspaceIn(op.scratch),
+            AsCuda(stream).get());
+  if (op.out.layout.contiguous()) {
+    ConcatOp<TensorView> concat;
+    concat.x = product;
+    concat.out = op.out;
+    concat.update = op.update;
+    CudaConcat(concat, stream);
+    return;
+  }
+  cuda::MatmulFinish finish = FinishOf(op, op.out);
+  finish.product = product.as<float>();
+  cuda::LaunchMatmulFinish(finish, cuda::LaunchOn(stream));
+}
+
+// Products of all columns of b by as many rows of a as a tile holds; fewer columns only when eight
+// rows of them exceed a tile.
+void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, MatmulPlans& plans,
+                  Stream& stream) {
+  const int64_t m = result.dim(0), n = result.dim(1), k = op.a.dim(1),
+                floats = kMatmulTileBytes / 4;
+  // Tiles begin at multiples of 8 elements, so that parts of a and b stay aligned to 16 bytes.
+  const int64_t cols = std::min(n, floats / 8);
+  const int64_t rows = std::min(m, floats / cols / 8 * 8);
+  for (int64_t col = 0; col < n; col += cols)
+    for (int64_t row = 0; row < m; row += rows) {
+      const int64_t r = std::min(rows, m - row), c = std::min(cols, n - col);
+      const TensorView tile = ProductIn(op.scratch, r, c);
+      plans.Run({Part(op.a, row, r, 0, k), Part(op.b, 0, k, col, c), tile}, {}, Update::kOverwrite,
+                WorkspaceIn(op.scratch), AsCuda(stream).get());
+      cuda::MatmulFinish finish = FinishOf(op, Part(result, row, r, col, c));
+      finish.product = tile.as<float>();
+      if (finish.bias != nullptr)
+        finish.bias += col * finish.bias_stride * Bytes(finish.bias_dtype);
+      cuda::LaunchMatmulFinish(finish, cuda::LaunchOn(stream));
+    }
+}
+
+}  // namespace
+
+void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
+  Check(op);
+  if (op.out.numel() == 0) return;
+  CudaStream& queue = AsCuda(stream);
+  const TensorView& result = ResultOf(op);
+  if (op.a.dim(1) == 0) {
+    cuda::LaunchMatmulFinish(FinishOf(op, result), cuda::LaunchOn(stream));
+  } else {
+    MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
+    if (op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get())) return;
+    switch (RouteOf(op)) {
+      case MatmulRoute::kOneLaunch:
+        plans.Run(Product<TensorView>::Of(op.a, op.b, result), op.bias, op.update, op.scratch,
+                  queue.get());
+        break;
+      case MatmulRoute::kWhole:
+        ThroughWhole(op, plans, stream);
+        break;
+      case MatmulRoute::kTiles:
+        ThroughTiles(op, result, plans, stream);
+        break;
+    }
+  }
+  if (HasGelu(op.epilogue)) {  // in place where nobody wants the value before it
+    ActivationOp<TensorView> activation;
+    activation.kind = ActivationKind::kGelu;
+    activation.x = result;
+    activation.out = op.out;
+    CudaActivation(activation, stream);
+  } else if (op.epilogue == Epilogue::kGeluGrad) {
+    ActivationGradOp<TensorView> grad;
+    grad.kind = ActivationKind::kGelu;
+    grad.x = op.pre;
+    grad.d_out = grad.d_x = op.out;
+    CudaActivationGrad(grad, stream);
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,231 @@
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul/matmul_column_sum.h"
+#include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/arithmetic.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kLanes = 8;   // sequences of rows per block, one warp each
+constexpr int kUnroll = 8;  // rows in flight per thread
+
+// Leaves registers for the rows in flight; without it the compiler has but two of them.
+constexpr int kBlocksPerSm = 4;
+
+// The last rows of x have been written last, and may still be in the L2 cache.
+constexpr bool kLastRowFirst = true;
+
+// 16 bytes as floats.
+template <class T>
+struct Vector;
+template <>
+struct Vector<float> {
+  static constexpr int kWidth = 4;
+  float4 raw;
+  __device__ float operator[](int i) const { return reinterpret_cast<const float*>(&raw)[i]; }
+};
+template <>
+struct Vector<__nv_bfloat16> {
+  static constexpr int kWidth = 8;
+  uint4 raw;
+  __device__ float operator[](int i) const {  // a bf16 is the upper half of a float
+    const uint32_t pair = reinterpret_cast<const uint32_t*>(&raw)[i / 2];
+    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+  }
+};
+
+__device__ float AsFloat(float value) { return value; }
+__device__ float AsFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <class T>
+__device__ __forceinline__ void AddVector(const Vector<T>& values,
+                                          float (&sums)[Vector<T>::kWidth]) {
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kWidth; ++i) sums[i] += values[i];
+}
+
+// sums[i] += the elements of rows row, row + step, ... below `rows` in columns first + i.
+template <class T, bool kVectors>
+__device__ __forceinline__ void AddRows(const ColumnSum& s, int64_t first, uint32_t row,
+                                        uint32_t step, float (&sums)[Vector<T>::kWidth]) {
+  const auto rows = static_cast<uint32_t>(s.rows);
+  if (row >= rows) return;
+  int left = static_cast<int>((rows - 1 - row) / step) + 1;
+  const int64_t begin = kLastRowFirst ? rows - 1 - row : row;
+  const int64_t jump = (kLastRowFirst ? -int64_t{step} : int64_t{step}) * s.row_stride;
+  const T* x = reinterpret_cast<const T*>(s.x) + first + begin * s.row_stride;
+  if constexpr (kVectors) {
+    Vector<T> values[kUnroll];
+    for (; left >= kUnroll; left -= kUnroll, x += kUnroll * jump) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u)
+        values[u] = *reinterpret_cast<const Vector<T>*>(x + u * jump);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      values[u] = u < left ? *reinterpret_cast<const Vector<T>*>(x + u * jump) : Vector<T>{};
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums);
+  } else {
+    const int64_t columns = s.columns - first;
+    for (; left > 0; --left, x += jump)
+#pragma unroll
+      for (int i = 0; i < Vector<T>::kWidth; ++i)
+        if (i < columns) sums[i] += AsFloat(x[i]);
+  }
+}
+
+__device__ __forceinline__ void StoreSum(const ColumnSum& s, int64_t column, float sum) {
+  const int64_t at = column * s.out_stride;
+  if (s.out_dtype == DType::kF32) {
+    float& out = reinterpret_cast<float*>(s.out)[at];
+    out = s.accumulate ? out + sum : sum;
+  } else {
+    __nv_bfloat16& out = reinterpret_cast<__nv_bfloat16*>(s.out)[at];
+    out = __float2bfloat16_rn(s.accumulate ? __bfloat162float(out) + sum : sum);
+  }
+}
+
+// Block (tile, chunk): thread (x, y) sums rows chunk * kLanes + y, that + chunks *
+// kLanes, ... in kWidth columns.
+template <class T, bool kVectors>
+__global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const ColumnSum s) {
+  BeginKernel();
+  constexpr int kWidth = Vector<T>::kWidth;
+  __shared__ float lanes[kLanes][32 * kWidth];
+  const int64_t first = (int64_t{blockIdx.x} * 32 + threadIdx.x) * kWidth;
+  float sums[kWidth] = {};
+  if (first < s.columns)
+    AddRows<T, kVectors>(s, first, blockIdx.y * kLanes + threadIdx.y, gridDim.y * kLanes, sums);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) lanes[threadIdx.y][threadIdx.x * kWidth + i] = sums[i];
+  __syncthreads();
+  const int thread = threadIdx.y * 32 + threadIdx.x;
+  if (thread >= 32 * kWidth) return;
+  const int64_t column = int64_t{blockIdx.x} * 32 * kWidth + thread;
+  if (column >= s.columns) return;
+  float sum = lanes[0][thread];
+#pragma unroll
+  for (int lane = 1; lane < kLanes; ++lane) sum += lanes[lane][thread];
+  s.partials[blockIdx.y * s.columns + column] = sum;
+}
+
+// Thread (x, y) sums chunks y, y + 32, ... of column x of the block's 32, then warp
+// y the 32 sums of column y.
+__global__ void __launch_bounds__(1024, 1) SumPartials(const ColumnSum s) {
+  BeginKernel();
+  constexpr int kMost = (kColumnSumBlocks + 31) / 32;
+  __shared__ float of_column[32][33];
+  const int64_t first = int64_t{blockIdx.x} * 32, mine = first + threadIdx.x;
+  float part[kMost];
+#pragma unroll
+  for (int j = 0; j < kMost; ++j) {
+    const int64_t chunk = threadIdx.y + 32 * j;
+    part[j] = chunk < s.chunks && mine < s.columns ? s.partials[chunk * s.columns + mine] : 0.0f;
+  }
+  float sum = part[0];
+#pragma unroll
+  for (int j = 1; j < kMost; ++j) sum += part[j];
+  of_column[threadIdx.x][threadIdx.y] = sum;
+  __syncthreads();
+  sum = of_column[threadIdx.y][threadIdx.x];
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+  const int64_t column = first + threadIdx.y;
+  if (threadIdx.x == 0 && column < s.columns) StoreSum(s, column, sum);
+}
+
+// Few rows, in one launch: a cluster of kCluster blocks sums a tile of 8 vectors' columns. Thread t
+// of block b sums vector t % 8 of rows b * 32 + t / 8, that + kCluster * 32, ...; then lanes of a
+// warp, warps and blocks are added in order.
+constexpr int kCluster = 8;
+constexpr int kClusterLanes = 32;
+
+__device__ __forceinline__ void ClusterArrive() {
+  asm volatile("barrier.cluster.arrive.aligned;" : : : "memory");
+}
+__device__ __forceinline__ void ClusterWait() {
+  asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
+}
+
+template <class T, bool kVectors>
+__global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterLanes, kBlocksPerSm)
+    SumInCluster(const ColumnSum s) {
+  BeginKernel();
+  constexpr int kWidth = Vector<T>::kWidth, kTile = 8 * kWidth, kWarps = 8 * kClusterLanes / 32;
+  __shared__ float of_warp[kWarps][kTile];
+  __shared__ float of_block[kCluster][kTile];  // the first block's are used
+  ClusterArrive();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t first = int64_t{blockIdx.x} * kTile + thread % 8 * kWidth;
+  float sums[kWidth] = {};
+  if (first < s.columns)
+    AddRows<T, kVectors>(s, first, blockIdx.y * kClusterLanes + threadIdx.x / 8,
+                         kCluster * kClusterLanes, sums);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 8);
+    sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 16);
+    if (thread % 32 < 8) of_warp[thread / 32][thread % 8 * kWidth + i] = sums[i];
+  }
+  __syncthreads();
+  ClusterWait();  // the first block has begun, and its memory is there
+  if (thread < kTile) {
+    float sum = of_warp[0][thread];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) sum += of_warp[w][thread];
+    const auto here =
+        static_cast<uint32_t>(__cvta_generic_to_shared(&of_block[blockIdx.y][thread]));
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(here));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" : : "r"(there), "f"(sum) : "memory");
+  }
+  __syncwarp();
+  ClusterArrive();
+  ClusterWait();
+  const int64_t column = int64_t{blockIdx.x} * kTile + thread;
+  if (blockIdx.y > 0 || thread >= kTile || column >= s.columns) return;
+  float sum = of_block[0][thread];
+#pragma unroll
+  for (int b = 1; b < kCluster; ++b) sum += of_block[b][thread];
+  StoreSum(s, column, sum);
+}
+
+template <class T>
+void LaunchWhole(const ColumnSum& s, const Launch& launch) {
+  const int64_t tile = 8 * Vector<T>::kWidth;
+  const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), kCluster);
+  if (s.vectors)
+    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, true>, s);
+  else
+    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, false>, s);
+}
+
+template <class T>
+void LaunchChunks(const ColumnSum& s, const Launch& launch) {
+  static_assert(Vector<T>::kWidth <= kLanes, "the lanes of a block add up all of its columns");
+  const int64_t tile = 32 * Vector<T>::kWidth;
+  const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), static_cast<unsigned>(s.chunks));
+  if (s.vectors)
+    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, true>, s);
+  else
+    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, false>, s);
+}
+
+}  // namespace
+
+void LaunchColumnSum(const ColumnSum& s, const Launch& launch) {
+  if (s.partials == nullptr)
+    return s.x_dtype == DType::kF32 ? LaunchWhole<float>(s, launch)
+                                    : LaunchWhole<__nv_bfloat16>(s, launch);
+  s.x_dtype == DType::kF32 ? LaunchChunks<float>(s, launch)
+                           : LaunchChunks<__nv_bfloat16>(s, launch);
+  LaunchKernel(launch, static_cast<unsigned>((s.columns + 31) / 32), dim3(32, 32), 0, SumPartials,
+               s);
+}
+
+}  // namespace millrace::cuda

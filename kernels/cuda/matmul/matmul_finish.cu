@@ -1,0 +1,49 @@
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul/matmul_finish.h"
+#include "runtime/base/arithmetic.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ float Load(const std::byte* data, DType dtype, int64_t i) {
+  return dtype == DType::kF32 ? reinterpret_cast<const float*>(data)[i]
+                              : __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(data)[i]);
+}
+
+__device__ void Store(std::byte* data, DType dtype, int64_t i, float value) {
+  if (dtype == DType::kF32)
+    reinterpret_cast<float*>(data)[i] = value;
+  else
+    reinterpret_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
+}
+
+__global__ void FinishKernel(const MatmulFinish f) {
+  BeginKernel();
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < f.rows * f.cols;
+       at += step) {
+    const int64_t i = at / f.cols, j = at % f.cols;
+    float value = f.product != nullptr ? f.product[at] : 0.0f;
+    if (f.bias != nullptr) value += Load(f.bias, f.bias_dtype, j * f.bias_stride);
+    const int64_t where = i * f.row_stride + j * f.col_stride;
+    if (f.accumulate) value += Load(f.out, f.out_dtype, where);
+    Store(f.out, f.out_dtype, where, value);
+  }
+}
+
+}  // namespace
+
+void LaunchMatmulFinish(const MatmulFinish& finish, const Launch& launch) {
+  const int64_t numel = finish.rows * finish.cols;
+  if (numel == 0) return;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(CeilDiv(numel, kThreads), 4096));
+  LaunchKernel(launch, blocks, kThreads, 0, FinishKernel, finish);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,235 @@
+#include "kernels/cuda/matmul/matmul_plans.h"
+
+#include <fmt/core.h>
+
+#include <cstring>
+#include <utility>
+
+#include "kernels/cuda/matmul/matmul_check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+template <class T>
+void Set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  MR_CUBLAS(cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value));
+}
+
+// What the suggestions may need and assume.
+class Preference {
+ public:
+  explicit Preference(const MatmulKey& key) {
+    MR_CUBLAS(cublasLtMatmulPreferenceCreate(&preference_));
+    const uint64_t workspace = static_cast<uint64_t>(kMatmulWorkspaceBytes);
+    Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+    // Partial sums of slices of K stay f32 until they are complete.
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (key.result == DType::kF32) schemes |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+    // The library's A is our b, see MatmulProblem.
+    Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.b.alignment));
+    Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.a.alignment));
+    Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.out.alignment));
+    Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.out.alignment));
+  }
+  ~Preference() { cublasLtMatmulPreferenceDestroy(preference_); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  cublasLtMatmulPreference_t get() const { return preference_; }
+
+ private:
+  template <class T>
+  void Set(cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+    MR_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference_, attribute, &value, sizeof value));
+  }
+  cublasLtMatmulPreference_t preference_ = nullptr;
+};
+
+void CheckAligned(const void* address, int64_t alignment, const char* name, const MatmulKey& key) {
+  MR_CHECK_EQ(reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment), 0u,
+              "matmul {}: {} at {} is not aligned to {} bytes", ToString(key), name, address,
+              alignment);
+}
+
+}  // namespace
+
+std::string HexOf(const cublasLtMatmulAlgo_t& algo) {
+  std::string hex;
+  for (const uint64_t word : algo.data) hex += fmt::format("{:016x}", word);
+  return hex;
+}
+
+std::string Describe(const cublasLtMatmulAlgo_t& algo) {
+  const auto get = [&algo](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) -> int64_t {
+    size_t written = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written);
+    return status == CUBLAS_STATUS_SUCCESS ? static_cast<int64_t>(value)
+                                           : -1;  // -1: has no such property
+  };
+  return fmt::format(
+      "id {}, tile {}, stages {}, cluster {}, split-K {}, reduction {}, swizzle {}, option {}, "
+      "inner {}",
+      get(CUBLASLT_ALGO_CONFIG_ID, int32_t{}), get(CUBLASLT_ALGO_CONFIG_TILE_ID, uint32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_STAGES_ID, uint32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{}),
+      get(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, uint32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, uint32_t{}),
+      get(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, uint16_t{}));
+}
+
+MatmulProblem::Matrix MatmulProblem::MakeMatrix(DType dtype, int64_t rows, int64_t cols,
+                                                const MatrixKey& key) {
+  if (!key.transposed) std::swap(rows, cols);  // a row of ours is a column of the library
+  cublasLtMatrixLayout_t layout = nullptr;
+  MR_CUBLAS(cublasLtMatrixLayoutCreate(&layout, TypeOf(dtype), static_cast<uint64_t>(rows),
+                                       static_cast<uint64_t>(cols), key.ld));
+  return Matrix(layout);
+}
+
+MatmulProblem::MatmulProblem(const MatmulKey& key)
+    : key_(key),
+      first_(MakeMatrix(key.operands, key.k, key.n, key.b)),
+      second_(MakeMatrix(key.operands, key.m, key.k, key.a)),
+      result_(MakeMatrix(key.result, key.m, key.n, key.out)) {
+  cublasLtMatmulDesc_t desc = nullptr;
+  // f32 operands stay f32: this compute type does not allow TF32.
+  MR_CUBLAS(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  desc_.reset(desc);
+  Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  Set(desc, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (!key.bias && !key.gelu_grad) return;
+  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+      key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DGELU);
+  if (key.bias)
+    Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(key.result));
+  else
+    Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.out.ld);
+  // Suggestions look at the alignment of the address, not at what is there.
+  SetExtra(reinterpret_cast<const std::byte*>(uintptr_t{16}));
+}
+
+void MatmulProblem::SetExtra(const std::byte* extra) {
+  const void* const address = extra;
+  Set(desc_.get(),
+      key_.bias ? CUBLASLT_MATMUL_DESC_BIAS_POINTER : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+      address);
+}
+
+std::vector<MatmulAlgorithm> MatmulProblem::Suggestions(cublasLtHandle_t handle, int count) const {
+  const Preference preference(key_);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(count));
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, desc_.get(), first_.get(), second_.get(), result_.get(), result_.get(),
+      preference.get(), count, results.data(), &found);
+  std::vector<MatmulAlgorithm> algorithms;
+  for (int i = 0; i < found; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS)
+      algorithms.push_back({result.algo, result.workspaceSize});
+  }
+  MR_REQUIRE(ErrorCode::kDevice, !algorithms.empty(), "cuBLASLt has no algorithm for {}: {}",
+             ToString(key_), cublasLtGetStatusString(status));
+  return algorithms;
+}
+
+MatmulAlgorithm MatmulProblem::FromHex(cublasLtHandle_t handle, const std::string& hex) const {
+  MatmulAlgorithm algorithm;
+  constexpr size_t kWords = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t);
+  const bool all_digits = hex.find_first_not_of("0123456789abcdef") == std::string::npos;
+  MR_REQUIRE(ErrorCode::kInvalidArgument, hex.size() == kWords * 16 && all_digits,
+             "tuning table: the algorithm of {} is '{}'; {} hex digits are allowed", ToString(key_),
+             hex, kWords * 16);
+  for (size_t i = 0; i < kWords; ++i)
+    algorithm.algo.data[i] = std::stoull(hex.substr(i * 16, 16), nullptr, 16);
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle, desc_.get(), first_.get(), second_.get(), result_.get(),
+                              result_.get(), &algorithm.algo, &result);
+  MR_REQUIRE(ErrorCode::kInvalidArgument, status == CUBLAS_STATUS_SUCCESS,
+             "tuning table: {} refuses the algorithm of {} ({}): {}", MatmulPlans::LibraryVersion(),
+             ToString(key_), Describe(algorithm.algo), cublasLtGetStatusString(status));
+  MR_REQUIRE(ErrorCode::kInvalidArgument,
+             result.workspaceSize <= static_cast<size_t>(kMatmulWorkspaceBytes),
+             "tuning table: the algorithm of {} needs {} bytes of workspace; {} are allowed",
+             ToString(key_), result.workspaceSize, kMatmulWorkspaceBytes);
+  algorithm.workspace_bytes = result.workspaceSize;
+  return algorithm;
+}
+
+void MatmulProblem::Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
+                        const Product<TensorView>& operands, const std::byte* extra, Update update,
+                        const TensorView& workspace, cudaStream_t stream) {
+  CheckAligned(operands.a.data, key_.a.alignment, "a", key_);
+  CheckAligned(operands.b.data, key_.b.alignment, "b", key_);
+  CheckAligned(operands.out.data, key_.out.alignment, "out", key_);
+  MR_CHECK_LE(static_cast<int64_t>(algorithm.workspace_bytes), workspace ? workspace.bytes() : 0,
+              "matmul {}: scratch is smaller than the algorithm's workspace", ToString(key_));
+  if (key_.bias || key_.gelu_grad) {
+    CheckAligned(extra, 16, key_.bias ? "bias" : "pre", key_);
+    SetExtra(extra);
+  }
+  const float alpha = 1, beta = update == Update::kAccumulate ? 1.0f : 0.0f;
+  MR_CUBLAS(cublasLtMatmul(handle, desc_.get(), &alpha, operands.b.data, first_.get(),
+                           operands.a.data, second_.get(), &beta, operands.out.data, result_.get(),
+                           operands.out.data, result_.get(), &algorithm.algo, workspace.data,
+                           workspace ? static_cast<size_t>(workspace.bytes()) : 0, stream));
+}
+
+MatmulPlans::MatmulPlans(CudaDevice& device) : device_name_(device.name()) {
+  MR_CUBLAS(cublasLtCreate(&handle_));
+}
+
+MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
+
+std::string MatmulPlans::LibraryVersion() {
+  return fmt::format("cuBLASLt {}", cublasLtGetVersion());
+}
+
+void MatmulPlans::Install(const TuningTable& table) {
+  MR_REQUIRE(ErrorCode::kInvalidArgument,
+             table.device == device_name_ && table.library_version == LibraryVersion(),
+             "tuning table of {} with {}; this is {} with {}", table.device, table.library_version,
+             device_name_, LibraryVersion());
+  Plans plans;
+  for (const auto& [key, tuned] : table.matmuls) {
+    if (key.gelu_grad && tuned.algorithm.empty()) continue;  // measured: the two in turn are faster
+    MatmulProblem problem(key);
+    const MatmulAlgorithm algorithm = problem.FromHex(handle_, tuned.algorithm);
+    plans.emplace(key, Plan{std::move(problem), algorithm});
+  }
+  plans_ = std::move(plans);
+}
+
+bool MatmulPlans::RunWithGeluGrad(const MatmulOp<TensorView>& op, cudaStream_t stream) {
+  const std::optional<MatmulKey> key =
+      FusedKeyOf(ConvertOp<MatmulOp, TensorView, Shape>(op, [](const TensorView& view) {
+        return Shape{view.layout, static_cast<bool>(view)};
+      }));
+  const auto found = key ? plans_.find(*key) : plans_.end();
+  if (found == plans_.end()) return false;
+  found->second.problem.Run(handle_, found->second.algorithm, {op.a, op.b, op.out}, op.pre.data,
+                            op.update, op.scratch, stream);
+  return true;
+}
+
+void MatmulPlans::Run(const Product<TensorView>& operands, const TensorView& bias, Update update,
+                      const TensorView& workspace, cudaStream_t stream) {
+  const MatmulKey key = operands.key(static_cast<bool>(bias));
+  auto found = plans_.find(key);
+  if (found == plans_.end()) {
+    MatmulProblem problem(key);
+    const MatmulAlgorithm algorithm = problem.Suggestions(handle_, kMatmulSuggestions).front();
+    found = plans_.emplace(key, Plan{std::move(problem), algorithm}).first;
+  }
+  found->second.problem.Run(handle_, found->second.algorithm, operands, bias.data, update,
+                            workspace, stream);
+}
+
+}  // namespace millrace

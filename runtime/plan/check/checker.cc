@@ -1,0 +1,392 @@
+// The dynamic half: the schedule is walked as it runs, with the state of every byte.
+// checker_structure.cc proves what needs no walk.
+#include "runtime/plan/check/checker.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/plan/check/access_table.h"
+#include "runtime/plan/check/checker_repetition.h"
+#include "runtime/plan/check/checker_structure.h"
+#include "runtime/plan/check/happens_before.h"
+#include "runtime/plan/schedule/stream_clock.h"
+
+namespace millrace {
+namespace {
+
+struct CellState {
+  int32_t writer = -1;  // op that wrote last; -1: the host, before everything
+  int32_t stay = -1;    // of the buffer that was written
+  bool defined = false;
+  StreamClock readers;  // since then, the latest of each stream
+};
+
+struct Instance {
+  const char* phase;
+  int32_t body, op, microbatch;
+};
+
+class Walk {
+ public:
+  Walk(const StepPlan& plan, const AccessTable& table, int rank, size_t limit, Violations* found)
+      : plan_(plan),
+        table_(table),
+        rank_(rank),
+        limit_(limit),
+        found_(found),
+        stays_(plan),
+        cells_(static_cast<size_t>(table.cells())),
+        root_(plan.buffers.size(), -1),
+        derived_(plan.buffers.size()),
+        version_(plan.buffers.size()) {
+    DefineHostState();
+  }
+
+  void Run(const std::vector<Entry>& schedule, const char* phase) {
+    order_.Join();
+    const ProvenRepetition repeated = FindRepetition(schedule);
+    std::optional<State> before;  // at the end of the period before the present one
+    std::vector<int32_t> first_of_entry(schedule.size());
+    for (size_t e = 0; e < schedule.size(); ++e) {
+      if (e == repeated.begin) begin_ = {order_.count(), stays_.count(), stays_.entered()};
+      if (repeated.EndsPeriod(e)) {
+        if (before && IsShifted(*before)) {
+          Skip(repeated, e, *before, &first_of_entry);
+          e = repeated.end;
+          if (e == schedule.size()) return;
+        } else {
+          before = {order_.count(), stays_, cells_, root_, derived_, version_};
+        }
+      }
+      const Entry& entry = schedule[e];
+      first_of_entry[e] = static_cast<int32_t>(instances_.size());
+      stays_.Enter(entry.body);
+      const Body& body = plan_.bodies[static_cast<size_t>(entry.body)];
+      auto edge = entry.edges.begin();
+      for (size_t o = 0; o < body.ops.size(); ++o) {
+        const auto op_index = static_cast<int32_t>(o);
+        waits_.clear();
+        for (; edge != entry.edges.end() && edge->to_op == op_index; ++edge)
+          waits_.push_back(first_of_entry[static_cast<size_t>(edge->from_entry)] + edge->from_op);
+        const int32_t self = order_.Append(body.ops[o].stream, waits_);
+        instances_.push_back({phase, entry.body, op_index, entry.microbatch});
+        Step(self, body.ops[o].op);
+        if (found_->size() >= limit_) return;
+      }
+    }
+  }
+
+  // What the host reads when the schedule has run.
+  void CheckHostReads() {
+    const View& logits = plan_.state.logits;
+    if (!logits) return;
+    const PlanBuffer& buffer = plan_.buffer(logits.buffer);
+    for (const Body& body : plan_.bodies) {
+      for (size_t o = 0; o < body.ops.size(); ++o) {
+        for (const CellAccess& access :
+             table_.of(static_cast<int>(&body - plan_.bodies.data()), static_cast<int>(o))) {
+          if (access.buffer != logits.buffer.value || access.effect != Effect::kDefine) continue;
+          const int32_t stay = stays_.StayOf(access);
+          bool intact = stays_.Continues(access.buffer);
+          for (int32_t c = access.begin; c < access.end; ++c)
+            intact = intact && cells_[static_cast<size_t>(c)].defined &&
+                     cells_[static_cast<size_t>(c)].stay == stay;
+          if (!intact)
+            Report(ViolationKind::kUndefined,
+                   fmt::format("{} does not survive the schedule, but the host reads it then",
+                               buffer.name));
+          return;
+        }
+      }
+    }
+    Report(ViolationKind::kUndefined,
+           fmt::format("the host reads {}, which no op writes", buffer.name));
+  }
+
+ private:
+  // What is known between two entries, besides the clocks in `order_`.
+  struct State {
+    int32_t ops;  // walked until then
+    StayTracker stays;
+    std::vector<CellState> cells;
+    std::vector<int32_t> root;
+    std::vector<int64_t> derived, version;
+  };
+
+  // Is the state what `before` was, with every op, stay and entry since the repetition began moved
+  // on by one period? What holds for a period then holds for the next: all that Step compares is
+  // which op comes first, whether two stays are one, and which weights are the latest.
+  bool IsShifted(const State& before) const {
+    const int32_t ops = order_.count() - before.ops, stays = stays_.count() - before.stays.count();
+    const auto op = [&](int32_t was, int32_t is) {
+      // An op of an earlier period that is still remembered: its clock was not compared.
+      if (is >= begin_.op && is < before.ops) return false;
+      return (was < begin_.op ? was : was + ops) == is;
+    };
+    const auto cell = [&](const CellState& was, const CellState& is) {
+      return op(was.writer, is.writer) && was.defined == is.defined &&
+             (was.stay < begin_.stay ? was.stay : was.stay + stays) == is.stay &&
+             std::equal(std::begin(was.readers), std::end(was.readers), std::begin(is.readers), op);
+    };
+    return root_ == before.root && derived_ == before.derived && version_ == before.version &&
+           order_.Repeats(begin_.op, before.ops) &&
+           stays_.IsShifted(before.stays, begin_.stay, begin_.entry) &&
+           std::equal(cells_.begin(), cells_.end(), before.cells.begin(),
+                      [&](const CellState& is, const CellState& was) { return cell(was, is); });
+  }
+
+  // Entries [next, repeated.end) are not walked. The period walked last, which began at
+  // `before.ops`, stands for the repetition's last from here on.
+  void Skip(const ProvenRepetition& repeated, size_t next, const State& before,
+            std::vector<int32_t>* first_of_entry) {
+    for (size_t k = 1; k <= repeated.period; ++k)
+      (*first_of_entry)[repeated.end - k] = (*first_of_entry)[next - k];
+    const auto periods = static_cast<int32_t>((repeated.end - next) / repeated.period);
+    for (size_t i = static_cast<size_t>(before.ops); i < instances_.size(); ++i)
+      instances_[i].microbatch += periods;
+  }
+
+  void Report(ViolationKind kind, std::string message) {
+    if (found_->size() < limit_) found_->push_back({kind, std::move(message)});
+  }
+
+  std::string At(int32_t instance) const {
+    if (instance < 0) return "the host";
+    const Instance& i = instances_[static_cast<size_t>(instance)];
+    return fmt::format("[{} microbatch {}] {}", i.phase, i.microbatch,
+                       DescribeAt(plan_, i.body, i.op));
+  }
+  std::string Bytes(int32_t cell) const {
+    const ByteRange range = table_.bytes(cell);
+    return fmt::format("bytes [{}, {}) of the arena, rank {}", range.begin, range.end, rank_);
+  }
+  const std::string& NameOf(int32_t buffer) const {
+    return plan_.buffers[static_cast<size_t>(buffer)].name;
+  }
+
+  // Master weights, moments, tokens and scalars are written by the host; the rest of
+  // the persistent state by ops.
+  void DefineHostState() {
+    std::vector<bool> host(plan_.buffers.size());
+    const StateViews& state = plan_.state;
+    for (const auto* views : {&state.master, &state.m, &state.v})
+      for (const View& view : *views)
+        if (view) host[static_cast<size_t>(view.buffer.value)] = true;
+    for (const View& view : {state.tokens, state.scalars})
+      if (view) host[static_cast<size_t>(view.buffer.value)] = true;
+    for (const View& view : state.master)
+      if (view) root_[static_cast<size_t>(view.buffer.value)] = view.buffer.value;
+    for (size_t b = 0; b < plan_.bodies.size(); ++b)
+      for (size_t o = 0; o < plan_.bodies[b].ops.size(); ++o)
+        for (const CellAccess& access : table_.of(static_cast<int>(b), static_cast<int>(o)))
+          if (host[static_cast<size_t>(access.buffer)])
+            for (int32_t c = access.begin; c < access.end; ++c) {
+              cells_[static_cast<size_t>(c)].stay = access.buffer;
+              cells_[static_cast<size_t>(c)].defined = true;
+            }
+  }
+
+  void Step(int32_t self, const KernelOp& op) {
+    const Instance& at = instances_.back();
+    const StreamId stream = order_.stream(self);
+    for (const CellAccess& access : table_.of(at.body, at.op)) {
+      const int32_t stay = stays_.StayOf(access);
+      if (access.effect == Effect::kRead)
+        Read(self, stream, access, stay);
+      else
+        Write(self, access, stay);
+      if (found_->size() >= limit_) return;
+    }
+    TrackVersions(op);
+  }
+
+  void Read(int32_t self, StreamId stream, const CellAccess& access, int32_t stay) {
+    for (int32_t c = access.begin; c < access.end; ++c) {
+      CellState& cell = cells_[static_cast<size_t>(c)];
+      if (!cell.defined || cell.stay != stay) {
+        Report(ViolationKind::kUndefined,
+               fmt::format("{}: {} reads {} where nothing has written it since it became live; "
+                           "last written by {} ({})",
+                           At(self), access.operand, NameOf(access.buffer), At(cell.writer),
+                           Bytes(c)));
+        return;
+      }
+      if (cell.writer >= 0 && cell.writer != self && !order_(cell.writer, self)) {
+        Race(self, access, cell.writer, "writes", c);
+        return;
+      }
+      if (cell.writer >= 0 && IsOfAnotherMicrobatch(access.buffer, cell.writer)) {
+        Report(ViolationKind::kMicrobatch,
+               fmt::format("{}: {} reads {}, which {} wrote for another microbatch", At(self),
+                           access.operand, NameOf(access.buffer), At(cell.writer)));
+        return;
+      }
+      cell.readers[stream] = self;
+    }
+    const auto b = static_cast<size_t>(access.buffer);
+    if (root_[b] >= 0 && static_cast<size_t>(root_[b]) != b &&
+        derived_[b] != version_[static_cast<size_t>(root_[b])])
+      Report(ViolationKind::kStale,
+             fmt::format("{}: {} reads {}, made from {} before its latest update", At(self),
+                         access.operand, NameOf(access.buffer), NameOf(root_[b])));
+  }
+
+  bool IsOfAnotherMicrobatch(int32_t buffer, int32_t writer) const {
+    return plan_.buffers[static_cast<size_t>(buffer)].scope == BufferScope::kMicrobatch &&
+           instances_[static_cast<size_t>(writer)].microbatch != instances_.back().microbatch;
+  }
+
+  void Write(int32_t self, const CellAccess& access, int32_t stay) {
+    for (int32_t c = access.begin; c < access.end; ++c) {
+      CellState& cell = cells_[static_cast<size_t>(c)];
+      if (cell.writer >= 0 && cell.writer != self && !order_(cell.writer, self)) {
+        Race(self, access, cell.writer, "writes", c);
+        return;
+      }
+      for (const int32_t reader : cell.readers) {
+        if (reader < 0 || reader == self || order_(reader, self)) continue;
+        Race(self, access, reader, "reads", c);
+        return;
+      }
+      cell = CellState{self, stay, access.effect == Effect::kDefine, {}};
+    }
+  }
+
+  void Race(int32_t self, const CellAccess& access, int32_t other, const char* does, int32_t cell) {
+    Report(
+        ViolationKind::kRace,
+        fmt::format("{}: {} {} {} without waiting for {}, which {} the same bytes ({})", At(self),
+                    access.operand, access.effect == Effect::kRead ? "reads" : "writes",
+                    NameOf(access.buffer), At(other), does, Bytes(cell)));
+  }
+
+  // Which version of which master weights a cast or gathered copy holds.
+  void TrackVersions(const KernelOp& op) {
+    const auto derive = [&](const View& from, const View& to) {
+      const auto f = static_cast<size_t>(from.buffer.value),
+                 t = static_cast<size_t>(to.buffer.value);
+      root_[t] = root_[f];
+      if (root_[f] >= 0)
+        derived_[t] = static_cast<size_t>(root_[f]) == f ? version_[f] : derived_[f];
+    };
+    if (const auto* cast = std::get_if<CastOp<View>>(&op)) {
+      derive(cast->x, cast->out);
+    } else if (const auto* gather = std::get_if<AllGatherOp<View>>(&op);
+               gather != nullptr && gather->shard) {
+      derive(gather->shard, gather->full);
+    } else if (const auto* adamw = std::get_if<AdamWOp<View>>(&op)) {
+      ++version_[static_cast<size_t>(adamw->master.buffer.value)];
+      if (adamw->compute) derive(adamw->master, adamw->compute);
+    }
+  }
+
+  const StepPlan& plan_;
+  const AccessTable& table_;
+  const int rank_;
+  const size_t limit_;
+  Violations* found_;
+  StayTracker stays_;
+  HappensBefore order_;
+  std::vector<Instance> instances_;
+  std::vector<CellState> cells_;
+  std::vector<int32_t> root_;  // by buffer: master weights that it is a copy of; -1 none
+  std::vector<int64_t> derived_, version_;  // by buffer: version copied; updates so far
+  std::vector<int32_t> waits_;
+  struct {
+    int32_t op = 0, stay = 0, entry = 0;
+  } begin_;  // the repetition's first of each
+};
+
+// The axes that some op's bytes depend on.
+AxisSet AxesNamed(const StepPlan& plan) {
+  AxisSet axes;
+  for (const Body& body : plan.bodies) {
+    for (const PlanOp& op : body.ops) {
+      // In place: reads the rank's own slice.
+      const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
+      if (gather != nullptr && !gather->shard) axes = axes | gather->axes;
+      ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
+        if (view.rank_stride != 0) axes = axes | view.rank_axes;
+      });
+    }
+  }
+  return axes;
+}
+
+}  // namespace
+
+std::vector<int> CornerRanks(const Mesh& mesh, AxisSet axes) {
+  const std::vector<int> group = mesh.Group(0, axes);
+  if (group.size() <= 4) return group;
+  const auto stands_for_all = [&](int rank) {
+    bool corner = true, middle = true;
+    for (const Axis axis : kAxes) {
+      if (!axes.Has(axis)) continue;
+      const int at = mesh.Index(rank, axis), last = mesh.Size(axis) - 1;
+      corner = corner && (at == 0 || at == last);
+      middle = middle && at == mesh.Size(axis) / 2;
+    }
+    return corner || middle;
+  };
+  std::vector<int> ranks;
+  std::copy_if(group.begin(), group.end(), std::back_inserter(ranks), stands_for_all);
+  return ranks;
+}
+
+Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, size_t limit) {
+  Violations found;
+  FindStructuralViolations(plan, mesh, accumulate, &found);
+  if (found.empty()) {
+    for (const int rank : CornerRanks(mesh, AxesNamed(plan))) {
+      const AccessTable table(plan, mesh, accumulate, rank, &found);
+      if (!found.empty()) break;
+      Walk walk(plan, table, rank, limit, &found);
+      walk.Run(plan.prologue, "prologue");
+      walk.Run(plan.schedule, "step 1");
+      walk.Run(plan.schedule, "step 2");
+      if (found.empty()) walk.CheckHostReads();
+      if (!found.empty()) break;
+    }
+  }
+  if (found.size() > limit) found.resize(limit);
+  return found;
+}
+
+void CheckPlan(const StepPlan& plan, const Mesh& mesh, int accumulate) {
+  const Violations found = FindViolations(plan, mesh, accumulate, 3);
+  if (found.empty()) return;
+  std::string text = fmt::format("the {} plan is not safe to run", Name(plan.kind));
+  for (const Violation& violation : found) text += "\n  " + violation.message;
+  throw Error(ErrorCode::kInternal, text);
+}
+
+bool EdgeImplied(const StepPlan& plan, const std::vector<Entry>& schedule, int entry_index,
+                 int edge_index) {
+  HappensBefore order;
+  std::vector<int32_t> first_of_entry, waits;
+  int32_t next = 0;
+  const Edge& removed =
+      schedule[static_cast<size_t>(entry_index)].edges[static_cast<size_t>(edge_index)];
+  for (const Entry& entry : schedule) {
+    first_of_entry.push_back(next);
+    const Body& body = plan.bodies[static_cast<size_t>(entry.body)];
+    auto edge = entry.edges.begin();
+    for (size_t o = 0; o < body.ops.size(); ++o, ++next) {
+      waits.clear();
+      for (; edge != entry.edges.end() && edge->to_op == static_cast<int32_t>(o); ++edge)
+        if (&*edge != &removed)
+          waits.push_back(first_of_entry[static_cast<size_t>(edge->from_entry)] + edge->from_op);
+      order.Append(body.ops[o].stream, waits);
+    }
+  }
+  return order(first_of_entry[static_cast<size_t>(removed.from_entry)] + removed.from_op,
+               first_of_entry[static_cast<size_t>(entry_index)] + removed.to_op);
+}
+
+}  // namespace millrace

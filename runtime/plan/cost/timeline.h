@@ -1,0 +1,45 @@
+// A step as it would run on a machine: list simulation of the schedule over streams and edges, with
+// the times of cost_model.h.
+//
+// Rules    An op starts when its stream is free, every edge into it has finished and, for a
+//          collective that sends bytes, the link is free (all collectives of a rank share one link;
+//          they are served first come, first served). A kernel occupies its stream for its time
+//          plus Machine::op_gap. On a machine without concurrent streams every op starts when the
+//          one issued before it has ended.
+// Exposed  The time in which the compute stream has nothing to run: it waits for a gather or a
+//          reduction. Attributed to the stream whose op it waits for longest.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/plan/cost/cost_model.h"
+
+namespace millrace {
+
+struct SimulatedOp {
+  int32_t entry = 0, op = 0;  // schedule[entry], op of its body
+  StreamId stream = StreamId::kCompute;
+  double begin = 0, end = 0;  // seconds from the step's begin
+};
+
+struct Timeline {
+  std::vector<SimulatedOp> ops;  // in issue order: entries in order, ops of each body in order
+  double seconds = 0;            // until the last op has ended
+  std::array<double, kStreams> busy{};  // per stream, the sum of its ops' times
+  // Per stream, how long compute waits for it; 0 for compute itself.
+  std::array<double, kStreams> exposed{};
+
+  double exposed_total() const { return exposed[1] + exposed[2]; }
+};
+
+// Whether the streams join at the end of every schedule entry
+// (execution.graph=microbatch: one graph per body).
+enum class StreamJoin { kStepEnd, kEveryEntry };
+
+// `entries` is plan.schedule or plan.prologue. Error(kInternal) when edges form a cycle.
+Timeline Simulate(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh,
+                  const Machine& machine, StreamJoin join = StreamJoin::kStepEnd);
+
+}  // namespace millrace

@@ -1,0 +1,28 @@
+// FLOPs that the model asks for, however they are computed: what MFU counts. Recomputation and
+// padding do not add to them.
+//
+// Per token of a training step:  6 * N + attention, where
+//   N          parameters that take part in matmuls: weights of the blocks and the output matrix
+//              (a tied table counts once, as the output matrix); no table lookups, biases, norms or
+//              padded rows
+//   attention  causal: 6 * L * d * T, what a kernel that skips the upper triangle has to do
+//                      (llm.c, Megatron);
+//              full:  12 * L * d * T, the whole square (PaLM, appendix B; nanoGPT, torchtitan)
+//   L layers, d = heads * head_dim, T sequence length.
+// MFU = FLOPs per token * tokens per second and rank / peak of the compute dtype.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/plan/layout/model_spec.h"
+
+namespace millrace {
+
+enum class AttentionCount { kCausal, kFull };
+
+int64_t Parameters(const ModelSpec& spec);        // logical elements, all of them
+int64_t MatmulParameters(const ModelSpec& spec);  // N
+
+double TrainFlopsPerToken(const ModelSpec& spec, AttentionCount attention);
+
+}  // namespace millrace

@@ -1,0 +1,121 @@
+#include "runtime/plan/graph/semantic_graph.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/plan/graph/graph_edit.h"
+
+namespace millrace {
+
+std::string_view Name(NodeKind kind) {
+  switch (kind) {
+    case NodeKind::kEmbedding:
+      return "embedding";
+    case NodeKind::kNorm:
+      return "norm";
+    case NodeKind::kLinear:
+      return "linear";
+    case NodeKind::kRope:
+      return "rope";
+    case NodeKind::kAttention:
+      return "attention";
+    case NodeKind::kAdd:
+      return "add";
+    case NodeKind::kActivation:
+      return "activation";
+    case NodeKind::kHeadLoss:
+      return "head_loss";
+    case NodeKind::kHeadLogits:
+      return "head_logits";
+    case NodeKind::kRopeTable:
+      return "rope_table";
+    case NodeKind::kEmbeddingGrad:
+      return "embedding_grad";
+    case NodeKind::kNormGrad:
+      return "norm_grad";
+    case NodeKind::kLinearGradInput:
+      return "linear_grad_input";
+    case NodeKind::kLinearGradWeight:
+      return "linear_grad_weight";
+    case NodeKind::kBiasGrad:
+      return "bias_grad";
+    case NodeKind::kRopeGrad:
+      return "rope_grad";
+    case NodeKind::kAttentionGrad:
+      return "attention_grad";
+    case NodeKind::kActivationGrad:
+      return "activation_grad";
+  }
+  return "?";
+}
+
+ValueId ParamGradOf(SemanticGraph& graph, ValueId param) {
+  const ParamId of = graph.value(param).param;
+  for (size_t i = 0; i < graph.values.size(); ++i)
+    if (graph.values[i].role == ValueRole::kParamGrad && graph.values[i].param == of)
+      return ValueId{static_cast<int32_t>(i)};
+  return AddParamGrad(graph, param);
+}
+
+ValueId AddParamGrad(SemanticGraph& graph, ValueId param) {
+  const Value& of = graph.value(param);
+  return AddValue(graph, Value{.name = fmt::format("d({})", of.name),
+                               .role = ValueRole::kParamGrad,
+                               .dtype = DType::kF32,
+                               .dims = of.dims,
+                               .param = of.param});
+}
+
+namespace {
+
+std::string Described(const SemanticGraph& graph, ValueId id) {
+  const Value& value = graph.value(id);
+  return fmt::format("{}:{}[{}]", value.name, Name(value.dtype), fmt::join(value.dims, ","));
+}
+
+// "h.0/attn.qkv = linear(h.0/ln_1, ...)" the other way round, as it flows:
+// operands -> results += gradients.
+std::string Line(const SemanticGraph& graph, const std::vector<std::string>& units,
+                 const Node& node) {
+  const auto unit = static_cast<size_t>(node.unit.value);
+  std::string text =
+      fmt::format("  {:<8} {:<28} {}(", node.unit && unit < units.size() ? units[unit] : "-",
+                  node.label, Name(node.kind));
+  const char* separator = "";
+  for (const ValueId input : node.inputs) {
+    text += fmt::format("{}{}", separator, input ? graph.value(input).name : "-");
+    separator = ", ";
+  }
+  text += ")";
+  separator = " -> ";
+  for (const ValueId output : node.outputs)
+    if (output) {
+      text += separator + Described(graph, output);
+      separator = ", ";
+    }
+  separator = "  grad ";
+  for (const ValueId grad : node.grads)
+    if (grad) {
+      text += separator + graph.value(grad).name;
+      separator = ", ";
+    }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string ToString(const SemanticGraph& graph) {
+  std::string text =
+      fmt::format("batch {}, seq {}, vocab {}\n", graph.shape.batch, graph.shape.seq, graph.vocab);
+  const auto section = [&](const char* title, const std::vector<Node>& nodes) {
+    if (nodes.empty()) return;
+    text += fmt::format("{}\n", title);
+    for (const Node& node : nodes) text += Line(graph, graph.unit_names, node);
+  };
+  section("prologue", graph.prologue);
+  section("forward", graph.forward);
+  section("backward", graph.backward);
+  return text;
+}
+
+}  // namespace millrace

@@ -1,0 +1,86 @@
+#include "runtime/plan/layout/param_init.h"
+
+#include <algorithm>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/philox.h"
+
+namespace millrace {
+namespace {
+
+constexpr uint64_t Fnv1a64(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// Calls fill(from, to) on parts of [begin, end), several at a time where there is enough to do: a
+// billion normal values take one core most of a minute. Each value is a function of its index, so
+// the cut does not matter.
+template <class Fill>
+void InParts(int64_t begin, int64_t end, const Fill& fill) {
+  constexpr int64_t kPart = int64_t{1} << 18, kMostThreads = 16;
+  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const int64_t threads =
+      std::clamp<int64_t>((end - begin) / kPart, 1, std::min(cores, kMostThreads));
+  std::vector<std::jthread> others;
+  for (int64_t t = 1; t < threads; ++t)
+    others.emplace_back([&, t] {
+      fill(begin + (end - begin) * t / threads, begin + (end - begin) * (t + 1) / threads);
+    });
+  fill(begin, begin + (end - begin) / threads);
+}
+
+// Values of logical elements [begin, end) of `param` to out[0 .. end - begin).
+void FillLogical(const ParamSpec& param, uint64_t seed, int64_t begin, int64_t end, float* out) {
+  switch (param.init) {
+    case InitKind::kZeros:
+      std::fill(out, out + (end - begin), 0.0f);
+      return;
+    case InitKind::kOnes:
+      std::fill(out, out + (end - begin), 1.0f);
+      return;
+    case InitKind::kNormal: {
+      const uint64_t stream = Fnv1a64(param.name);
+      InParts(begin, end, [&](int64_t from, int64_t to) {
+        for (int64_t i = from; i < to; ++i)
+          out[i - begin] = static_cast<float>(param.init_std *
+                                              PhiloxNormal(seed, stream, static_cast<uint64_t>(i)));
+      });
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void FillShard(const ShardLayout& layout, FlatId flat_id, int shard_rank, uint64_t seed,
+               float* shard) {
+  MR_CHECK(shard_rank >= 0 && shard_rank < layout.mesh.Size(Axis::kShard), "shard rank {} of {}",
+           shard_rank, layout.mesh.Size(Axis::kShard));
+  const FlatParam& flat = layout.flat(flat_id);
+  const int64_t shard_begin = shard_rank * flat.shard_numel,
+                shard_end = shard_begin + flat.shard_numel;
+  std::fill(shard, shard + flat.shard_numel, 0.0f);
+  for (const ParamId id : flat.params) {
+    const ParamPlacement& param = layout.param(id);
+    // Padded rows come after all logical ones, so a logical index is an offset
+    // from the parameter's begin.
+    const int64_t begin = std::max(param.begin, shard_begin);
+    const int64_t end = std::min(param.begin + param.spec.numel(), shard_end);
+    if (begin < end)
+      FillLogical(param.spec, seed, begin - param.begin, end - param.begin,
+                  shard + (begin - shard_begin));
+  }
+}
+
+float InitialValue(const ParamSpec& param, uint64_t seed, int64_t index) {
+  float value = 0;
+  FillLogical(param, seed, index, index + 1, &value);
+  return value;
+}
+
+}  // namespace millrace

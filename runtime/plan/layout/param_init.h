@@ -1,0 +1,24 @@
+// Initial master weights, a function of the *logical* element alone: the same model at any world
+// size, mesh, precision and padding.
+//
+// Formula  element i (row-major over the logical dims) of a parameter with InitKind::kNormal is
+//          f32(init_std * z), z = PhiloxNormal(seed, stream, i),
+//          with the 64-bit FNV-1a hash of the parameter's name as the stream. Renaming a parameter
+//          therefore changes its values; reordering parameters or units does not.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/plan/layout/shard_layout.h"
+
+namespace millrace {
+
+// shard[j] = initial value of element shard_rank * shard_numel + j of the flat parameter.
+// shard [shard_numel], f32. Gaps are +0. Overwrites every element.
+// Error(kInternal): a rank outside [0, mesh.Size(Axis::kShard)).
+void FillShard(const ShardLayout& layout, FlatId flat, int shard_rank, uint64_t seed, float* shard);
+
+// Initial value of logical element `index` of a parameter, index in [0, param.numel()).
+float InitialValue(const ParamSpec& param, uint64_t seed, int64_t index);
+
+}  // namespace millrace

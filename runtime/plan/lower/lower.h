@@ -1,0 +1,74 @@
+// Lower: semantic ops -> kernel ops. Pure: runs on any machine for any backend. Fuses across ops,
+// decides what happens in place, and cuts the head loss into chunks. No scratch, no parameter
+// addresses, no streams: those are the planner's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/ops/cost.h"
+#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/plan_op.h"
+
+namespace millrace {
+
+struct LowerOptions {
+  Backend backend = Backend::kCpu;
+  bool fuse_residual_norm = true;  // kAdd + kNorm -> NormOp with residual, over unit borders
+  bool fuse_bias_gelu = true;  // kLinear + kActivation(gelu), and their gradients -> GEMM epilogues
+  int64_t loss_chunk_rows = 0;  // rows of logits that exist at once; 0: LossChunkRows
+  bool deterministic = true;    // forbids kernels that sum in an order of their own
+  bool operator==(const LowerOptions&) const = default;
+};
+
+enum class ProgramRole {
+  kActivation,
+  kParam,
+  kParamGrad,
+  kTokens,
+  kTargets,
+  kConstant,
+  kLoss,
+  kLogits,
+  kScalars
+};
+
+// Before sharding, a parameter and its gradient are buffers of their own, named by `param`; the
+// planner maps them into buckets.
+struct ProgramBuffer {
+  std::string name;
+  ProgramRole role = ProgramRole::kActivation;
+  Layout layout;
+  ParamId param;
+};
+
+struct ProgramOp {
+  KernelOp op;
+  std::string label;
+  UnitId unit;
+  bool recomputed = false;  // see Node
+};
+
+// One microbatch. Views name Program::buffers. A gradient's first contribution in program order
+// (forward, then backward) overwrites, later ones accumulate; the planner turns the first into
+// accumulate for later microbatches. Gradient views have dtype f32 until the planner decides. A
+// parameter that no op reads has no buffer, one that the loss does not depend on no gradient
+// buffer. Tokens and targets are two views of one kTokens buffer [B, T+1], at offsets 0 and 1; its
+// strides over microbatches and parity are the planner's.
+struct Program {
+  std::vector<ProgramBuffer> buffers;
+  std::vector<ProgramOp> prologue, forward, backward;
+  std::vector<std::string> choices;  // what was fused or chosen and why, one line each, for `plan`
+
+  const ProgramBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
+};
+
+// Rows of logits that exist at once, of `rows` in all. kCpu: 512, what stays in cache. kCuda: equal
+// chunks whose logits take at most 1 GiB: each chunk adds its product to the whole f32 weight
+// gradient, and that traffic must stay small beside the product itself.
+int64_t LossChunkRows(Backend backend, int64_t rows, int64_t padded_vocab, DType logits);
+
+Program Lower(const SemanticGraph& graph, const LowerOptions& options);
+std::string ToString(const Program& program);
+
+}  // namespace millrace

@@ -1,0 +1,125 @@
+// A Program as text: buffers, then one line per op with every operand, its access and, where it
+// differs from its buffer's, its layout.
+#include <fmt/core.h>
+
+#include <type_traits>
+
+#include "runtime/plan/lower/lower.h"
+
+namespace millrace {
+namespace {
+
+std::string_view Name(ProgramRole role) {
+  switch (role) {
+    case ProgramRole::kActivation:
+      return "activation";
+    case ProgramRole::kParam:
+      return "param";
+    case ProgramRole::kParamGrad:
+      return "param_grad";
+    case ProgramRole::kTokens:
+      return "tokens";
+    case ProgramRole::kTargets:
+      return "targets";
+    case ProgramRole::kConstant:
+      return "constant";
+    case ProgramRole::kLoss:
+      return "loss";
+    case ProgramRole::kLogits:
+      return "logits";
+    case ProgramRole::kScalars:
+      return "scalars";
+  }
+  return "?";
+}
+
+std::string Operand(const Program& program, const View& view, Access access,
+                    std::string_view name) {
+  const char* const sign = access == Access::kRead         ? "="
+                           : access == Access::kWrite      ? ":="
+                           : access == Access::kAccumulate ? "+="
+                                                           : "~";
+  const Layout& whole = program.buffers[static_cast<size_t>(view.buffer.value)].layout;
+  std::string text = fmt::format(" {}{}%{}", name, sign, view.buffer.value);
+  if (view.offset != 0) text += fmt::format("+{}", view.offset);
+  if (view.layout != whole) text += " " + ToString(view.layout);
+  return text;
+}
+
+// What the operands do not show.
+std::string Attributes(const KernelOp& op) {
+  return std::visit(
+      [](const auto& typed) -> std::string {
+        using Op = std::decay_t<decltype(typed)>;
+        if constexpr (std::is_same_v<Op, NormOp<View>>) {
+          return fmt::format(" {} eps {:.3g}", typed.kind == NormKind::kLayer ? "layer" : "rms",
+                             typed.eps);
+        } else if constexpr (std::is_same_v<Op, NormGradOp<View>>) {
+          return typed.kind == NormKind::kLayer ? " layer" : " rms";
+        } else if constexpr (std::is_same_v<Op, MatmulOp<View>>) {
+          switch (typed.epilogue) {
+            case Epilogue::kNone:
+              return typed.rounding == Rounding::kOnce ? " rounded once" : "";
+            case Epilogue::kBias:
+              return " bias";
+            case Epilogue::kBiasGelu:
+              return " bias+gelu";
+            case Epilogue::kGelu:
+              return " gelu";
+            case Epilogue::kGeluGrad:
+              return " gelu gradient";
+          }
+          return "";
+        } else if constexpr (std::is_same_v<Op, RopeTableOp<View>>) {
+          return fmt::format(" theta {} factor {} low {} high {} original {}", typed.theta,
+                             typed.scaling.factor, typed.scaling.low_freq_factor,
+                             typed.scaling.high_freq_factor,
+                             typed.scaling.original_max_position_embeddings);
+        } else if constexpr (std::is_same_v<Op, RopeOp<View>>) {
+          return typed.direction == RopeDirection::kInverse ? " inverse" : "";
+        } else if constexpr (std::is_same_v<Op, AttentionOp<View>>) {
+          return fmt::format(" scale {}", typed.scale);
+        } else if constexpr (std::is_same_v<Op, AttentionGradOp<View>>) {
+          return fmt::format(" scale {}{}", typed.scale, typed.deterministic ? "" : ", any order");
+        } else if constexpr (std::is_same_v<Op, ActivationOp<View>> ||
+                             std::is_same_v<Op, ActivationGradOp<View>>) {
+          return fmt::format(" {}", Name(typed.kind));
+        } else if constexpr (std::is_same_v<Op, CrossEntropyOp<View>>) {
+          return fmt::format(" rows from {}, vocab {}{}", typed.row_begin, typed.vocab,
+                             typed.output == LossOutput::kLossOnly ? ", loss only" : "");
+        } else {
+          return "";
+        }
+      },
+      op);
+}
+
+}  // namespace
+
+std::string ToString(const Program& program) {
+  std::string text = "buffers\n";
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    const ProgramBuffer& buffer = program.buffers[i];
+    text += fmt::format("  %{:<3} {:<10} {} {}\n", i, Name(buffer.role), ToString(buffer.layout),
+                        buffer.name);
+  }
+  const auto section = [&](const char* title, const std::vector<ProgramOp>& ops) {
+    if (ops.empty()) return;
+    text += fmt::format("{}\n", title);
+    for (const ProgramOp& op : ops) {
+      text += fmt::format("  {} | {}{}:", op.label, OpName(op.op), Attributes(op.op));
+      ForEachUse(op.op, [&](const View& view, Access access, std::string_view name) {
+        text += Operand(program, view, access, name);
+      });
+      text += "\n";
+    }
+  };
+  section("prologue", program.prologue);
+  section("forward", program.forward);
+  section("backward", program.backward);
+  if (!program.choices.empty()) text += "choices\n";
+  for (const std::string& choice : program.choices) text += "  " + choice + "\n";
+  return text;
+}
+
+}  // namespace millrace

@@ -1,0 +1,185 @@
+#include "runtime/plan/schedule/param_pass.h"
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+std::vector<FlatUse> CollectUses(const StepBuilder& b, const std::vector<Reshard>& reshard) {
+  std::vector<FlatUse> uses(b.layout.flats.size());
+  for (size_t f = 0; f < uses.size(); ++f)
+    uses[f] = {FlatAt(f), b.layout.IsBlock(FlatAt(f)), reshard[f], {}};
+  int position = 0;
+  const auto scan = [&](const std::vector<ProgramOp>& ops) {
+    for (const ProgramOp& op : ops) {
+      ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
+        const ProgramBuffer& buffer = b.program.buffer(view.buffer);
+        if (buffer.role != ProgramRole::kParam) return;
+        std::vector<int>& reads =
+            uses[static_cast<size_t>(b.layout.param(buffer.param).flat.value)].reads;
+        if (reads.empty() || reads.back() != position) reads.push_back(position);
+      });
+      ++position;
+    }
+  };
+  scan(b.program.forward);
+  scan(b.program.backward);
+  return uses;
+}
+
+View ShardSlice(const View& bucket, const FlatParam& flat) {
+  View slice = bucket;
+  slice.layout = DenseLayout(bucket.layout.dtype, {flat.shard_numel});
+  slice.rank_stride = flat.shard_numel;
+  slice.rank_axes = Axis::kShard;
+  return slice;
+}
+
+}  // namespace
+
+ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry)
+    : b_(builder), stays_of_flat_(b_.layout.flats.size()) {
+  std::vector<FlatUse> uses = CollectUses(b_, reshard);
+  std::erase_if(uses, [&](const FlatUse& use) { return Resident(use.flat); });
+  GatherOptions options;
+  options.prefetch = b_.options.prefetch;
+  options.slots = b_.options.slots;
+  options.forward_ops = static_cast<int>(b_.program.forward.size());
+  options.ops = options.forward_ops + static_cast<int>(b_.program.backward.size());
+  options.carry = carry;
+  for (const GatherSegment& segment : PlanGathers(uses, options)) {
+    const FlatParam& flat = b_.layout.flat(segment.flat);
+    Stay stay{segment, {}, {}, flat.name};
+    std::vector<size_t>& of_flat = stays_of_flat_[segment.flat];
+    const size_t nth = of_flat.size();
+    const BufferScope scope = segment.carried      ? BufferScope::kCarried
+                              : segment.whole_step ? BufferScope::kStep
+                                                   : BufferScope::kMicrobatch;
+    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? flat.unit : UnitId{},
+                   flat.encoding, segment.whole_step};
+    const std::string suffix = nth == 0 ? "" : "#" + std::to_string(nth + 1);
+    stay.bucket =
+        b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.encoding),
+                     BufferClass::kSlots, scope, how);
+    if (b_.options.downcast == Downcast::kAfterGather && flat.encoding != DType::kF32 &&
+        b_.shard_world() > 1) {
+      how.dtype = DType::kF32;
+      how.group = -1;
+      how.whole_step = false;
+      stay.staging =
+          b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32),
+                       BufferClass::kSlots, BufferScope::kMicrobatch, how);
+    }
+    issues_.emplace_back(segment.carried ? segment.carry_issue : segment.issue, stays_.size());
+    of_flat.push_back(stays_.size());
+    stays_.push_back(std::move(stay));
+  }
+  std::sort(issues_.begin(), issues_.end());
+}
+
+bool ParamPass::Resident(FlatId flat) const {
+  if (b_.shard_world() > 1) return false;
+  const FlatParam& f = b_.layout.flat(flat);
+  return f.encoding == DType::kF32 || b_.options.downcast == Downcast::kAfterUpdate;
+}
+
+View ParamPass::Resolve(const View& view, ParamId param, int position) const {
+  const ParamPlacement& placement = b_.layout.param(param);
+  View resolved = view;
+  resolved.offset = placement.begin + view.offset;
+  const FlatParam& flat = b_.layout.flat(placement.flat);
+  MR_CHECK(view.layout.dtype == flat.encoding,
+           "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
+           Name(view.layout.dtype), Name(flat.encoding));
+  if (Resident(placement.flat)) {
+    const auto& home = flat.encoding == DType::kF32 ? b_.plan.state.master : b_.plan.state.compute;
+    resolved.buffer = home[static_cast<size_t>(placement.flat.value)].buffer;
+    return resolved;
+  }
+  for (const size_t s : StaysOf(placement.flat)) {
+    const Stay& stay = stays_[s];
+    if (position < stay.segment.first || position > stay.segment.last) continue;
+    resolved.buffer = stay.bucket;
+    return resolved;
+  }
+  MR_FAIL("no gathered bucket of {} covers position {}", flat.name, position);
+}
+
+void ParamPass::EmitGather(Stay& stay) {
+  const FlatId id = stay.segment.flat;
+  const FlatParam& flat = b_.layout.flat(id);
+  const View master = b_.plan.state.master[static_cast<size_t>(id.value)];
+  const View compute = b_.plan.state.compute[static_cast<size_t>(id.value)];
+  const View bucket = WholeView(stay.bucket, flat.encoding, flat.padded_numel);
+  const bool gathers = b_.shard_world() > 1;
+  const auto fills = [&] {  // the op emitted next writes the bucket first
+    if (stay.segment.carried)
+      b_.produced[static_cast<size_t>(stay.bucket.value)].emplace_back(
+          static_cast<int>(b_.plan.bodies.size()) - 1, b_.position());
+  };
+  const auto cast = [&](const View& from, const View& to) {
+    CastOp<View> op;
+    op.x = from;
+    op.out = to;
+    b_.Emit(op, StreamId::kGather, "downcast/" + stay.name, flat.unit);
+  };
+  const auto gather = [&](const View& shard, const View& full) {
+    AllGatherOp<View> op;
+    op.shard = shard;
+    op.full = full;
+    b_.Emit(op, StreamId::kGather, "gather/" + stay.name, flat.unit);
+  };
+  if (b_.options.downcast != Downcast::kAfterGather || flat.encoding == DType::kF32 || !gathers)
+    fills();
+  if (flat.encoding == DType::kF32) {
+    gather(master, bucket);
+  } else if (b_.options.downcast == Downcast::kAfterUpdate) {
+    gather(compute, bucket);
+  } else if (!gathers) {
+    cast(master, bucket);
+  } else if (b_.options.downcast == Downcast::kPerGather) {
+    // The shard is cast straight into its own slice of the bucket, so that the collective's input
+    // lives exactly as long as its output.
+    cast(master, ShardSlice(bucket, flat));
+    gather({}, bucket);
+  } else if (b_.options.downcast == Downcast::kInGather) {
+    gather(master, bucket);
+  } else {
+    const View staging = WholeView(stay.staging, DType::kF32, flat.padded_numel);
+    gather(master, staging);
+    fills();
+    cast(staging, bucket);
+  }
+}
+
+void ParamPass::EmitGathersAt(int position, bool first, bool more) {
+  for (auto issue =
+           std::lower_bound(issues_.begin(), issues_.end(), std::pair{position, size_t{0}});
+       issue != issues_.end() && issue->first == position; ++issue) {
+    Stay& stay = stays_[issue->second];
+    const GatherSegment& segment = stay.segment;
+    if (segment.carried ? more && !segment.whole_step : first || !segment.whole_step)
+      EmitGather(stay);
+  }
+}
+
+void ParamPass::EmitCarriedGathers(FlatId flat) {
+  for (const size_t s : StaysOf(flat))
+    if (stays_[s].segment.carried) EmitGather(stays_[s]);
+}
+
+std::vector<FlatId> ParamPass::order() const {
+  std::vector<FlatId> flats;
+  IdVector<FlatId, char> added(b_.layout.flats.size());
+  const auto add = [&](FlatId flat) {
+    if (!added[flat]) flats.push_back(flat);
+    added[flat] = true;
+  };
+  for (const Stay& stay : stays_) add(stay.segment.flat);
+  for (size_t f = 0; f < b_.layout.flats.size(); ++f) add(FlatAt(f));
+  return flats;
+}
+
+}  // namespace millrace

@@ -1,0 +1,353 @@
+#include "runtime/plan/schedule/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/plan/schedule/edges.h"
+#include "runtime/plan/schedule/grad_pass.h"
+#include "runtime/plan/schedule/param_pass.h"
+#include "runtime/plan/schedule/step_builder.h"
+
+namespace millrace {
+namespace {
+
+void CheckOptions(const PlanOptions& o) {
+  MR_REQUIRE(ErrorCode::kConfig, o.slots >= o.prefetch + 1,
+             "memory.slots is {}, but memory.prefetch {} needs at least {}", o.slots, o.prefetch,
+             o.prefetch + 1);
+  MR_REQUIRE(
+      ErrorCode::kConfig,
+      !(o.grad_sync == GradSync::kEvery && o.grad_concat == GradConcat::kLast && o.accumulate > 1),
+      "sharding.grad_concat=last with sharding.grad_sync=every and train.accumulate {}: every "
+      "microbatch's reduction needs its gradients in the bucket; use grad_concat direct or every, "
+      "or grad_sync last",
+      o.accumulate);
+}
+
+void FillParityStride(KernelOp& op, int64_t stride) {
+  std::visit(
+      [&](auto& typed) {
+        if constexpr (requires { typed.parity_stride; }) typed.parity_stride = stride;
+      },
+      op);
+}
+
+void SetUpdates(KernelOp& op, Update update) {
+  std::visit(
+      [update](auto& typed) {
+        if constexpr (requires { typed.update; }) typed.update = update;
+        if constexpr (requires { typed.table_update; })
+          typed.table_update = typed.positions_update = update;
+        if constexpr (requires { typed.weight_update; })
+          typed.weight_update = typed.bias_update = update;
+        if constexpr (requires { typed.loss_update; }) typed.loss_update = update;
+      },
+      op);
+}
+
+// Emits the bodies of one plan.
+class Planner {
+ public:
+  Planner(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+          PlanKind kind, const std::vector<Reshard>& reshard)
+      : b_(layout, program, options, kind),
+        params_(b_, reshard, /*carry=*/kind == PlanKind::kTrain),
+        grads_(b_),
+        act_(program.buffers.size()) {}
+
+  StepPlan Build() {
+    BuildBodies();
+    PlaceBuffers(b_);
+    DeriveEdges(b_.plan, b_.layout.mesh, b_.options.accumulate);
+    return std::move(b_.plan);
+  }
+
+  StepPlan Draft() {
+    BuildBodies();
+    MeasureBuffers(b_);
+    return std::move(b_.plan);
+  }
+
+ private:
+  void BuildBodies() {
+    if (b_.plan.kind == PlanKind::kTrain) {
+      BuildTrainStep();
+    } else {
+      BuildForward(std::string(Name(b_.plan.kind)), Variant::kOnly);
+      b_.plan.schedule.push_back({0, 0, {}});
+    }
+    BuildPrologue();
+    int64_t begin = 0;
+    for (Body& body : b_.plan.bodies) {
+      body.begin = begin;
+      begin = body.end();
+    }
+  }
+
+  void BuildTrainStep() {
+    const int n = b_.options.accumulate;
+    std::vector<Variant> variants = {Variant::kOnly};
+    if (n == 2) variants = {Variant::kFirst, Variant::kLast};
+    if (n > 2) variants = {Variant::kFirst, Variant::kMiddle, Variant::kLast};
+    for (const Variant variant : variants) {
+      BuildForward(fmt::format("forward.{}", Name(variant)), variant);
+      BuildBackward(fmt::format("backward.{}", Name(variant)), variant);
+    }
+    const int update = BuildUpdate();
+    for (int m = 0; m < n; ++m) {
+      const int variant = m == 0 ? 0 : m == n - 1 ? static_cast<int>(variants.size()) - 1 : 1;
+      b_.plan.schedule.push_back({2 * variant, m, {}});
+      b_.plan.schedule.push_back({2 * variant + 1, m, {}});
+    }
+    b_.plan.schedule.push_back({update, n - 1, {}});
+  }
+
+  void BuildForward(const std::string& name, Variant variant) {
+    b_.BeginBody(name, Phase::kForward, variant);
+    if (b_.plan.kind == PlanKind::kTrain && IsFirst(variant)) {
+      BeginStepOp<View> begin;
+      begin.scalars = b_.plan.state.scalars;
+      begin.schedule = b_.options.learning_rate;
+      b_.Emit(begin, StreamId::kCompute, "begin_step", {});
+    }
+    EmitOps(b_.program.forward, 0, variant);
+  }
+
+  void BuildBackward(const std::string& name, Variant variant) {
+    b_.BeginBody(name, Phase::kBackward, variant);
+    const int forward_ops = static_cast<int>(b_.program.forward.size());
+    EmitOps(b_.program.backward, forward_ops, variant);
+    params_.EmitGathersAt(forward_ops + static_cast<int>(b_.program.backward.size()),
+                          IsFirst(variant), !IsLast(variant));
+  }
+
+  void EmitOps(const std::vector<ProgramOp>& ops, int first_position, Variant variant) {
+    const bool train = b_.plan.kind == PlanKind::kTrain;
+    int position = first_position;
+    for (const ProgramOp& op : ops) {
+      params_.EmitGathersAt(position, IsFirst(variant), !IsLast(variant) && train);
+      if (train) grads_.EmitBefore(position, variant);
+      b_.Emit(Bound(op.op, position, variant), StreamId::kCompute, op.label, op.unit,
+              op.recomputed);
+      if (train) grads_.EmitAfter(position, variant);
+      ++position;
+    }
+  }
+
+  // The program op on plan buffers.
+  KernelOp Bound(KernelOp op, int position, Variant variant) {
+    bool accumulates = false, overwrites = false, formed_for_wire = false;
+    ForEachView(op, [&](View& view, Access, std::string_view) {
+      const size_t index = static_cast<size_t>(view.buffer.value);
+      const ProgramBuffer& buffer = b_.program.buffers[index];
+      switch (buffer.role) {
+        case ProgramRole::kParam:
+          view = params_.Resolve(view, buffer.param, position);
+          break;
+        case ProgramRole::kParamGrad:
+          view = grads_.Resolve(view, buffer.param);
+          accumulates |= !IsFirst(variant) && grads_.outlives_microbatch();
+          overwrites |= grads_.one_contribution_per_part();
+          formed_for_wire |= grads_.formed_for_wire(buffer.param);
+          break;
+        case ProgramRole::kLoss:
+          view = grads_.loss_sum();
+          accumulates |= !IsFirst(variant);
+          break;
+        case ProgramRole::kTokens:
+        case ProgramRole::kTargets:
+          view.buffer = b_.plan.state.tokens.buffer;
+          view.microbatch_stride = b_.options.shape.batch * (b_.options.shape.seq + 1);
+          break;
+        case ProgramRole::kScalars:
+          view.buffer = b_.plan.state.scalars.buffer;
+          break;
+        case ProgramRole::kConstant:
+          view.buffer = b_.constants[index];
+          break;
+        case ProgramRole::kActivation:
+        case ProgramRole::kLogits:
+          view.buffer = Activation(index);
+          break;
+      }
+    });
+    if (accumulates) SetUpdates(op, Update::kAccumulate);
+    if (overwrites) SetUpdates(op, Update::kOverwrite);
+    if (auto* product = std::get_if<MatmulOp<View>>(&op); product != nullptr && formed_for_wire)
+      product->rounding = Rounding::kBackend;
+    FillParityStride(op,
+                     b_.options.accumulate * b_.options.shape.batch * (b_.options.shape.seq + 1));
+    return op;
+  }
+
+  BufferId Activation(size_t index) {
+    if (act_[index]) return act_[index];
+    const ProgramBuffer& buffer = b_.program.buffers[index];
+    const int64_t bytes = buffer.layout.numel() * Bytes(buffer.layout.dtype);
+    if (buffer.role == ProgramRole::kLogits) {
+      // Read by the host after the plan has run: nothing may reuse its bytes within it.
+      act_[index] =
+          b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
+      b_.plan.state.logits = WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel());
+    } else {
+      act_[index] =
+          b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
+    }
+    return act_[index];
+  }
+
+  int BuildUpdate() {
+    const int body = b_.BeginBody("update", Phase::kUpdate);
+    const StateViews& state = b_.plan.state;
+    if (b_.layout.mesh.world() > 1) {
+      AllGatherOp<View> rows;
+      rows.full = state.stats;
+      rows.axes = AxisSet::All();
+      b_.Emit(rows, StreamId::kReduce, "gather_stats", {});
+    }
+    StepStatsOp<View> stats;
+    stats.rows = state.stats;
+    const int64_t units = static_cast<int64_t>(b_.layout.flats.size());
+    stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), StatsRow(units).width});
+    stats.scalars = state.scalars;
+    stats.units = units;
+    stats.shard_world = b_.layout.mesh.Size(Axis::kShard);
+    stats.clip = b_.options.clip;
+    b_.Emit(stats, StreamId::kCompute, "step_stats", {});
+    for (FlatId flat : params_.order()) {
+      const size_t f = static_cast<size_t>(flat.value);
+      const FlatParam& layout = b_.layout.flat(flat);
+      AdamWOp<View> adamw;
+      adamw.master = state.master[f];
+      adamw.m = state.m[f];
+      adamw.v = state.v[f];
+      adamw.grad = grads_.final_grad(flat);
+      adamw.compute = state.compute[f];
+      adamw.scalars = state.scalars;
+      adamw.decay = std::make_shared<const std::vector<Range>>(layout.decay);
+      adamw.beta1 = b_.options.adamw.beta1;
+      adamw.beta2 = b_.options.adamw.beta2;
+      adamw.eps = b_.options.adamw.eps;
+      adamw.weight_decay = b_.options.adamw.weight_decay;
+      adamw.flat_begin = RankInt(0, layout.shard_numel, Axis::kShard);
+      b_.Emit(adamw, StreamId::kCompute, "adamw/" + layout.name, layout.unit);
+      params_.EmitCarriedGathers(flat);
+    }
+    return body;
+  }
+
+  void BuildPrologue() {
+    const int body = b_.BeginBody("prologue", Phase::kPrologue);
+    for (const ProgramOp& op : b_.program.prologue)
+      b_.Emit(Bound(op.op, 0, Variant::kOnly), StreamId::kCompute, op.label, op.unit);
+    const StateViews& state = b_.plan.state;
+    for (size_t f = 0; f < state.compute.size(); ++f) {
+      if (!state.compute[f]) continue;
+      CastOp<View> cast;
+      cast.x = state.master[f];
+      cast.out = state.compute[f];
+      b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name,
+              b_.layout.flats[f].unit);
+    }
+    if (b_.plan.kind == PlanKind::kTrain)
+      for (FlatId flat : params_.order()) params_.EmitCarriedGathers(flat);
+    b_.plan.prologue.push_back({body, 0, {}});
+  }
+
+  StepBuilder b_;
+  ParamPass params_;
+  GradPass grads_;
+  std::vector<BufferId> act_;  // by program buffer: activations and constants, once used
+};
+
+// Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow
+// `rest`. Norm parameters that are gathered apart are small and stay.
+std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, size_t kept) {
+  std::vector<Reshard> reshard(layout.flats.size(), rest);
+  size_t blocks = 0;
+  for (size_t f = layout.flats.size(); f-- > 0;) {
+    if (!layout.flats[f].unit) reshard[f] = Reshard::kNever;
+    if (layout.IsBlock(FlatAt(f)) && blocks++ < kept) reshard[f] = Reshard::kNever;
+  }
+  return reshard;
+}
+
+StepPlan PlanWith(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                  PlanKind kind, Reshard rest, size_t kept) {
+  std::vector<Reshard> reshard = ReshardPerFlat(layout, rest, kept);
+  StepPlan plan = Planner(layout, program, options, kind, reshard).Build();
+  plan.reshard = std::move(reshard);
+  return plan;
+}
+
+StepPlan DraftWith(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                   PlanKind kind, Reshard rest, size_t kept) {
+  return Planner(layout, program, options, kind, ReshardPerFlat(layout, rest, kept)).Draft();
+}
+
+StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                  PlanKind kind) {
+  MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0,
+             "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
+  size_t blocks = 0;
+  for (size_t f = 0; f < layout.flats.size(); ++f) blocks += layout.IsBlock(FlatAt(f));
+  // The most blocks kept, up to `most`, that fit.
+  const auto largest = [](size_t most, auto&& fits) {
+    size_t low = 0, high = most;
+    while (low < high) {
+      const size_t middle = (low + high + 1) / 2;
+      if (fits(middle))
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
+  };
+  const auto planned = [&](size_t kept) {
+    return PlanWith(layout, program, options, kind, Reshard::kAfterForward, kept);
+  };
+  // With more than this even the lower bound is above the budget. Most arenas meet their bound.
+  size_t low = largest(blocks, [&](size_t kept) {
+    return DraftWith(layout, program, options, kind, Reshard::kAfterForward, kept).lower_bound <=
+           options.budget_bytes;
+  });
+  StepPlan plan = planned(low);
+  if (low > 0 && plan.arena_bytes > options.budget_bytes) {
+    low = largest(low - 1,
+                  [&](size_t kept) { return planned(kept).arena_bytes <= options.budget_bytes; });
+    plan = planned(low);
+  }
+  plan.notes.push_back("reshard auto: " + std::to_string(low) + " of " + std::to_string(blocks) +
+                       " block units stay gathered");
+  return plan;
+}
+
+}  // namespace
+
+StepPlan DraftStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                   PlanKind kind) {
+  CheckOptions(options);
+  // The search for kAuto begins where nothing is kept.
+  const Reshard reshard =
+      options.reshard == Reshard::kAuto ? Reshard::kAfterForward : options.reshard;
+  return DraftWith(layout, program, options, kind, reshard, 0);
+}
+
+StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                  PlanKind kind) {
+  CheckOptions(options);
+  StepPlan plan = options.reshard == Reshard::kAuto
+                      ? PlanAuto(layout, program, options, kind)
+                      : PlanWith(layout, program, options, kind, options.reshard, 0);
+  MR_REQUIRE(ErrorCode::kDoesNotFit,
+             options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
+             "the plan needs {} bytes per rank, memory.budget_gib allows {}; "
+             "memory.recompute=auto, a smaller train.micro_batch or more ranks need less",
+             plan.arena_bytes, options.budget_bytes);
+  return plan;
+}
+
+}  // namespace millrace

@@ -1,0 +1,66 @@
+// The planner: a lowered program and a shard layout become a StepPlan. Inserts the sharding ops
+// (downcast, all-gather, concat, reduce-scatter, norm, clip, update), assigns streams, gives every
+// byte an address, derives every cross-stream edge. Pure; equal on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/ops/cost.h"
+#include "runtime/base/policies.h"
+#include "runtime/plan/layout/shard_layout.h"
+#include "runtime/plan/lower/lower.h"
+#include "runtime/plan/pool/allocator.h"
+#include "runtime/plan/schedule/gather_schedule.h"
+#include "runtime/plan/step_plan.h"
+
+namespace millrace {
+
+struct AdamWHyper {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  bool operator==(const AdamWHyper&) const = default;
+};
+
+struct PlanOptions {
+  // Of one training microbatch on one rank; sizes the token buffer of every plan of the run.
+  BatchShape shape;
+  int accumulate = 1;
+  Reshard reshard = Reshard::kAfterForward;
+  Downcast downcast = Downcast::kPerGather;
+  GradSync grad_sync = GradSync::kLast;
+  GradConcat grad_concat = GradConcat::kDirect;
+  AllocatorKind allocator = AllocatorKind::kPacked;
+  int prefetch = 1;
+  int slots = 2;  // >= prefetch + 1: parameter buckets of blocks that live at once
+  // Later reductions that may be issued before a gradient bucket's bytes are reused.
+  int reduce_depth = 1;
+  // 0: none. More than this: Error(kDoesNotFit); kAuto keeps as many blocks gathered as fit.
+  int64_t budget_bytes = 0;
+  // Gradients of weights and biases are computed on the reduce stream, beside those of
+  // activations, and their operands are held a little longer for it. Small products leave room on
+  // a GPU, large ones do not.
+  bool overlap_weight_gradients = false;
+  AdamWHyper adamw;
+  double clip = 0;  // <= 0: off
+  LearningRate learning_rate;
+  Backend backend = Backend::kCpu;
+  int64_t comm_scratch_bytes =
+      0;                  // per communicator purpose: what the transport stages (0 at world 1)
+  std::string execution;  // goes into the plan's text and hash
+};
+
+// Plan of one training step, one evaluation microbatch, or one token of generation,
+// by `kind`. Persistent buffers have the same ids, sizes and offsets in every plan of
+// the same layout and options.
+// Errors: kConfig for option combinations that cannot be planned (named by config
+// key), kDoesNotFit over budget.
+StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                  PlanKind kind);
+
+// The same without addresses and edges, in a fraction of the time: bodies, lifetimes, and the lower
+// bound, which no arena of this plan is below. For searches; it cannot be run. The budget is not
+// looked at; reshard=auto is planned as after_forward.
+StepPlan DraftStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
+                   PlanKind kind);
+
+}  // namespace millrace

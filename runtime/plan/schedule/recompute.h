@@ -1,0 +1,62 @@
+// Recomputation that fits: in how many block units a training step computes norms, activations or
+// everything again, so that its arena stays within a limit at the least cost.
+//
+// Search   Candidates are prefixes: activations again in the first a block units, norms in the
+//          first b; only when both in all units are not enough, everything in the first c. What a
+//          prefix drops is the longest-lived of what is saved, so it saves at least as much as any
+//          other choice of as many units. A kind's cost is how much longer the compute stream is
+//          busy (timeline.h) with it in every unit; its bytes are those of the outputs it drops. Of
+//          the pairs (a, b) those stay that no cheaper pair undercuts; among them the first that
+//          fits is found by bisection, and units that it does not need after all are taken out
+//          again. Tries go by the lower bound of the arena; the one that is chosen, and where it is
+//          above its bound those behind it, are placed by the real allocator: what is chosen fits,
+//          and with one unit less of activations or norms it does not.
+// Rates    Those of one machine per backend (the H100's for CUDA), so that `plan` on a laptop and
+//          the ranks of a cluster choose alike.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/lower/lower.h"
+#include "runtime/plan/schedule/planner.h"
+
+namespace millrace {
+
+struct RecomputeInput {
+  const ShardLayout& layout;
+  const SemanticGraph& forward;  // of a training step, without a backward
+  const LowerOptions& lower;
+  // Reshard kAuto counts as kAfterForward: nothing is recomputed to stay gathered.
+  const PlanOptions& options;
+  int64_t device_bytes = 0;  // what a rank's device has for the arena; 0: not known
+};
+
+// Block units by what they compute again.
+struct RecomputeCounts {
+  int64_t blocks = 0;                                  // all
+  int64_t activations = 0, norms = 0, everything = 0;  // the last are among the first two as well
+  bool operator==(const RecomputeCounts&) const = default;
+};
+
+struct RecomputeChoice {
+  std::vector<UnitRecompute> units;  // by UnitId
+  RecomputeCounts counts;
+  bool searched = false;    // by ChooseRecompute; else given
+  int64_t saved_bytes = 0;  // searched: by how much it makes the arena smaller
+};
+
+RecomputeChoice GivenRecompute(const SemanticGraph& forward, Recompute policy);
+
+// Within options.budget_bytes, else within device_bytes; with neither, nothing is recomputed. Pure.
+// Errors  kDoesNotFit naming need and budget when the most recomputation is above the
+//         budget. A device too small is no error: its figures are about right at best, and
+//         the most is chosen.
+RecomputeChoice ChooseRecompute(const RecomputeInput& input);
+
+// "activations in 3, norms in 1 of 12 block units", "nothing"
+std::string ToString(const RecomputeCounts& counts);
+
+}  // namespace millrace

@@ -1,0 +1,84 @@
+// Shared state of the planner's passes: the plan under construction, and what is known about each
+// buffer before it has an address. Internal to runtime/plan.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/schedule/planner.h"
+
+namespace millrace {
+
+enum class PoolTag { kNone, kParam, kGrad };  // which bucket pool places the buffer
+
+struct BufferPlan {
+  PoolTag pool = PoolTag::kNone;
+  // Buffers of one group share one address (stays of one bucket); -1: on its own.
+  int32_t group = -1;
+  // For slot pools: the block whose bucket it is, one of several where the block has several flats;
+  // none: takes no slot.
+  UnitId unit;
+  DType dtype = DType::kF32;
+  bool whole_step = false;  // carried for the whole step (Reshard::kNever)
+};
+
+// Where a gradient is reduced. The bytes of `buffers` stay reserved until `reduce_depth` later
+// reductions have been issued.
+struct ReducePoint {
+  int body = 0, op = 0;
+  std::vector<BufferId> buffers;
+  // With a cast to the wire's dtype on the reduce stream: that op, and the bucket that it reads.
+  // The cast runs behind the reduction before this one: there is one later reduction less to wait
+  // for.
+  std::optional<int> cast = {};
+  BufferId cast_from = {};
+};
+
+struct StepBuilder {
+  StepBuilder(const ShardLayout& shard_layout, const Program& microbatch,
+              const PlanOptions& plan_options, PlanKind kind);
+
+  BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
+                     BufferPlan how = {});
+  // Appends to the body being built. Attaches scratch of the size the backend asks for. With
+  // overlap_weight_gradients the stream of such a gradient is reduce; without, in a world of one
+  // rank, every op's is compute.
+  void Emit(KernelOp op, StreamId stream, std::string label, UnitId unit, bool recomputed = false);
+  // Index of the new body.
+  int BeginBody(const std::string& name, Phase phase, Variant variant = Variant::kOnly);
+  int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }
+
+  int shard_world() const { return layout.mesh.Size(Axis::kShard); }
+  const std::string& UnitLabel(FlatId flat) const { return layout.flat(flat).name; }
+
+  const ShardLayout& layout;
+  const Program& program;
+  const PlanOptions& options;
+  StepPlan plan;
+  std::vector<BufferPlan> how;  // by BufferId
+  std::vector<ReducePoint> reduces;
+  std::map<std::pair<int64_t, StreamId>, BufferId> workspaces;  // by bytes, one per stream
+  // By BufferId: (body, op) where a carried buffer is filled.
+  std::vector<std::vector<std::pair<int, int>>> produced;
+  std::vector<BufferId> constants;  // by index into Program::buffers; absent where it is none
+  std::array<BufferId, kStreams> comm_scratch;  // by stream
+
+ private:
+  void AddState();
+  void AttachScratch(KernelOp& op, StreamId stream);
+  bool WritesGradientOfWeight(const KernelOp& op) const;
+};
+
+// A dense view of a whole buffer.
+View WholeView(BufferId buffer, DType dtype, int64_t numel);
+inline FlatId FlatAt(size_t index) { return FlatId{static_cast<int32_t>(index)}; }
+
+// The last pass but the edges (memory_plan.cc): lifetimes of all buffers, the persistent bytes and
+// the lower bound; and that with addresses.
+void MeasureBuffers(StepBuilder& builder);
+void PlaceBuffers(StepBuilder& builder);
+
+}  // namespace millrace
