@@ -23,9 +23,10 @@
 // Counters What has moved, not what a plan expects: the prediction has formulas of its own
 //          (runtime/plan/cost/cost_model.h), and tests compare the two. Host transports count the
 //          bytes where they move (comm/byte_exchange.h). Device transports count what they launch,
-//          from the sizes that the launch is given (comm/launched_bytes.h); tools/bench/wire_check.py
-//          compares that with the links' own counters. A captured call counts when it is captured;
-//          who replays it adds that again per launch (runtime/exec/executor.h).
+//          from the sizes that the launch is given (comm/launched_bytes.h);
+//          tools/bench/wire_check.py compares that with the links' own counters. A captured
+//          call counts when it is captured; who replays it adds that again per launch
+//          (runtime/exec/executor.h).
 #pragma once
 
 #include <cstddef>

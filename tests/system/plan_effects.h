@@ -13,7 +13,8 @@
 namespace millrace::test {
 
 // Why the addresses of `plan` are not those of the allocator `rule`, as
-// runtime/plan/pool/allocator.h words it, for the slots and reduce_depth of `config`; "" when they are.
+// runtime/plan/pool/allocator.h words it, for the slots and reduce_depth of `config`; "" when they
+// are.
 //   persistent  all buckets apart, and the pool their sum
 //   fixed       units of the commonest shape take turns in `slots` places, all others are apart
 //   max_pool    the j-th largest bucket of each unit takes turns in `slots` places of the size of

@@ -1,7 +1,7 @@
 // Attention in f32 by kernels of our own: every shape that WhyUnsupported allows, any strides in
 // dimensions 0 to 2, dtypes in any mix, the same bits every time.
-// kernels/cuda/attention/attention.h chooses between this and cuDNN. The gradient takes B*H*T floats
-// of scratch.
+// kernels/cuda/attention/attention.h chooses between this and cuDNN. The gradient takes
+// B*H*T floats of scratch.
 #pragma once
 
 #include "kernels/ops/model_ops.h"
