@@ -41,6 +41,16 @@ class AxisSet {
     both.bits_ = a.bits_ | b.bits_;
     return both;
   }
+  friend constexpr AxisSet operator&(AxisSet a, AxisSet b) {
+    AxisSet common;
+    common.bits_ = a.bits_ & b.bits_;
+    return common;
+  }
+  friend constexpr AxisSet operator-(AxisSet a, AxisSet b) {
+    AxisSet rest;
+    rest.bits_ = static_cast<uint8_t>(a.bits_ & ~b.bits_);
+    return rest;
+  }
   constexpr bool operator==(const AxisSet&) const = default;
   constexpr auto operator<=>(const AxisSet&) const = default;
 

@@ -111,6 +111,10 @@ TEST_CASE("sets have the axes that they are made of", "[base]") {
   static_assert(two.Has(Axis::kShard) && !two.Has(Axis::kExpert));
   CHECK(two == (AxisSet(Axis::kShard) | Axis::kTensor));
   CHECK(two != AxisSet(Axis::kShard));
+  CHECK((two & AxisSet({Axis::kShard, Axis::kExpert})) == Axis::kShard);
+  CHECK((two - AxisSet({Axis::kShard, Axis::kExpert})) == Axis::kTensor);
+  CHECK((AxisSet::All() - two) ==
+        AxisSet({Axis::kPipe, Axis::kReplicate, Axis::kContext, Axis::kExpert}));
   CHECK(AxisSet().empty());
   CHECK(ToString(two) == "shard+tensor");
   CHECK(ToString(AxisSet::All()) == "world");
