@@ -14,32 +14,9 @@
 namespace millrace {
 
 const KernelTable& CpuKernels() {
-  static constexpr KernelTable kTable{
-      .embed = cpu::Embed,
-      .embed_grad = cpu::EmbedGrad,
-      .norm = cpu::Norm,
-      .norm_grad = cpu::NormGrad,
-      .matmul = cpu::Matmul,
-      .column_sum = cpu::ColumnSum,
-      .rope_table = cpu::RopeTable,
-      .rope = cpu::Rope,
-      .attention = cpu::Attention,
-      .attention_grad = cpu::AttentionGrad,
-      .add = cpu::Add,
-      .activation = cpu::Activation,
-      .activation_grad = cpu::ActivationGrad,
-      .cross_entropy = cpu::CrossEntropy,
-      .select_row = cpu::SelectRow,
-      .cast = cpu::Cast,
-      .concat = cpu::Concat,
-      .accumulate = cpu::Accumulate,
-      .zero_ranges = cpu::ZeroRanges,
-      .finite_scan = cpu::FiniteScan,
-      .sum_squares = cpu::SumSquares,
-      .begin_step = cpu::BeginStep,
-      .step_stats = cpu::StepStats,
-      .adamw = cpu::AdamW,
-  };
+#define MILLRACE_ENTRY(Name, entry) .entry = cpu::Name,
+  static constexpr KernelTable kTable{MILLRACE_KERNEL_OPS(MILLRACE_ENTRY)};
+#undef MILLRACE_ENTRY
   return kTable;
 }
 

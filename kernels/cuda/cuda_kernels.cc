@@ -15,32 +15,9 @@
 namespace millrace {
 
 const KernelTable& CudaKernels() {
-  static constexpr KernelTable kTable{
-      .embed = CudaEmbed,
-      .embed_grad = CudaEmbedGrad,
-      .norm = CudaNorm,
-      .norm_grad = CudaNormGrad,
-      .matmul = CudaMatmul,
-      .column_sum = CudaColumnSum,
-      .rope_table = CudaRopeTable,
-      .rope = CudaRope,
-      .attention = CudaAttention,
-      .attention_grad = CudaAttentionGrad,
-      .add = CudaAdd,
-      .activation = CudaActivation,
-      .activation_grad = CudaActivationGrad,
-      .cross_entropy = CudaCrossEntropy,
-      .select_row = CudaSelectRow,
-      .cast = CudaCast,
-      .concat = CudaConcat,
-      .accumulate = CudaAccumulate,
-      .zero_ranges = CudaZeroRanges,
-      .finite_scan = CudaFiniteScan,
-      .sum_squares = CudaSumSquares,
-      .begin_step = CudaBeginStep,
-      .step_stats = CudaStepStats,
-      .adamw = CudaAdamW,
-  };
+#define MILLRACE_ENTRY(Name, entry) .entry = Cuda##Name,
+  static constexpr KernelTable kTable{MILLRACE_KERNEL_OPS(MILLRACE_ENTRY)};
+#undef MILLRACE_ENTRY
   return kTable;
 }
 

@@ -1,5 +1,6 @@
-// The border between plans and devices: one table of functions per backend. kernels/cpu fills every
-// entry and is the reference; kernels/cuda fills those that Lower may choose for it.
+// The border between plans and devices: one table of functions per backend, one entry per kernel op
+// of op_list.h, called by its name or by its op: table.norm(op, stream) or table(op, stream). Both
+// backends fill every entry; kernels/cpu is the reference.
 //
 // Streams  An entry enqueues on `stream` and returns; operands are touched in stream order. A host
 //          stream has run the op on return.
@@ -9,8 +10,7 @@
 //          threads); they keep no state.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
-#include "kernels/ops/step_ops.h"
+#include "kernels/ops/op_list.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 
@@ -20,30 +20,11 @@ template <template <class> class Op>
 using KernelFn = void (*)(const Op<TensorView>&, Stream&);
 
 struct KernelTable {
-  KernelFn<EmbedOp> embed = nullptr;
-  KernelFn<EmbedGradOp> embed_grad = nullptr;
-  KernelFn<NormOp> norm = nullptr;
-  KernelFn<NormGradOp> norm_grad = nullptr;
-  KernelFn<MatmulOp> matmul = nullptr;
-  KernelFn<ColumnSumOp> column_sum = nullptr;
-  KernelFn<RopeTableOp> rope_table = nullptr;
-  KernelFn<RopeOp> rope = nullptr;
-  KernelFn<AttentionOp> attention = nullptr;
-  KernelFn<AttentionGradOp> attention_grad = nullptr;
-  KernelFn<AddOp> add = nullptr;
-  KernelFn<ActivationOp> activation = nullptr;
-  KernelFn<ActivationGradOp> activation_grad = nullptr;
-  KernelFn<CrossEntropyOp> cross_entropy = nullptr;
-  KernelFn<SelectRowOp> select_row = nullptr;
-  KernelFn<CastOp> cast = nullptr;
-  KernelFn<ConcatOp> concat = nullptr;
-  KernelFn<AccumulateOp> accumulate = nullptr;
-  KernelFn<ZeroRangesOp> zero_ranges = nullptr;
-  KernelFn<FiniteScanOp> finite_scan = nullptr;
-  KernelFn<SumSquaresOp> sum_squares = nullptr;
-  KernelFn<BeginStepOp> begin_step = nullptr;
-  KernelFn<StepStatsOp> step_stats = nullptr;
-  KernelFn<AdamWOp> adamw = nullptr;
+#define MILLRACE_ENTRY(Name, entry)   \
+  KernelFn<Name##Op> entry = nullptr; \
+  void operator()(const Name##Op<TensorView>& op, Stream& stream) const { entry(op, stream); }
+  MILLRACE_KERNEL_OPS(MILLRACE_ENTRY)
+#undef MILLRACE_ENTRY
 };
 
 }  // namespace millrace

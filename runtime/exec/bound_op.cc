@@ -60,46 +60,11 @@ struct Runner {
 
   Communicator& Over(AxisSet axes) const { return comms.Of({axes, id}); }
 
-  void operator()(const EmbedOp<TensorView>& op) const { kernels.embed(op, stream); }
-  void operator()(const EmbedGradOp<TensorView>& op) const { kernels.embed_grad(op, stream); }
-  void operator()(const NormOp<TensorView>& op) const { kernels.norm(op, stream); }
-  void operator()(const NormGradOp<TensorView>& op) const { kernels.norm_grad(op, stream); }
-  void operator()(const MatmulOp<TensorView>& op) const {
-    counters.concatenated_bytes += op.staged_bytes;
-    kernels.matmul(op, stream);
+  template <class Op>
+  void operator()(const Op& op) const {
+    Count(op);
+    kernels(op, stream);
   }
-  void operator()(const ColumnSumOp<TensorView>& op) const { kernels.column_sum(op, stream); }
-  void operator()(const RopeTableOp<TensorView>& op) const { kernels.rope_table(op, stream); }
-  void operator()(const RopeOp<TensorView>& op) const { kernels.rope(op, stream); }
-  void operator()(const AttentionOp<TensorView>& op) const { kernels.attention(op, stream); }
-  void operator()(const AttentionGradOp<TensorView>& op) const {
-    kernels.attention_grad(op, stream);
-  }
-  void operator()(const AddOp<TensorView>& op) const { kernels.add(op, stream); }
-  void operator()(const ActivationOp<TensorView>& op) const { kernels.activation(op, stream); }
-  void operator()(const ActivationGradOp<TensorView>& op) const {
-    kernels.activation_grad(op, stream);
-  }
-  void operator()(const CrossEntropyOp<TensorView>& op) const { kernels.cross_entropy(op, stream); }
-  void operator()(const SelectRowOp<TensorView>& op) const { kernels.select_row(op, stream); }
-  void operator()(const CastOp<TensorView>& op) const {
-    counters.cast_bytes += op.x.bytes();
-    kernels.cast(op, stream);
-  }
-  void operator()(const ConcatOp<TensorView>& op) const {
-    counters.concatenated_bytes += op.x.bytes();
-    kernels.concat(op, stream);
-  }
-  void operator()(const AccumulateOp<TensorView>& op) const {
-    counters.copied_bytes += op.x.bytes();
-    kernels.accumulate(op, stream);
-  }
-  void operator()(const ZeroRangesOp<TensorView>& op) const { kernels.zero_ranges(op, stream); }
-  void operator()(const FiniteScanOp<TensorView>& op) const { kernels.finite_scan(op, stream); }
-  void operator()(const SumSquaresOp<TensorView>& op) const { kernels.sum_squares(op, stream); }
-  void operator()(const BeginStepOp<TensorView>& op) const { kernels.begin_step(op, stream); }
-  void operator()(const StepStatsOp<TensorView>& op) const { kernels.step_stats(op, stream); }
-  void operator()(const AdamWOp<TensorView>& op) const { kernels.adamw(op, stream); }
   void operator()(const AllGatherOp<TensorView>& op) const {
     Communicator& comm = Over(op.axes);
     TensorView shard = op.shard;
@@ -117,6 +82,16 @@ struct Runner {
   void operator()(const AllReduceOp<TensorView>& op) const {
     Over(op.axes).AllReduceSum(op.buffer, op.scratch, stream);
   }
+
+ private:
+  template <class Op>
+  void Count(const Op&) const {}
+  void Count(const MatmulOp<TensorView>& op) const {
+    counters.concatenated_bytes += op.staged_bytes;
+  }
+  void Count(const ConcatOp<TensorView>& op) const { counters.concatenated_bytes += op.x.bytes(); }
+  void Count(const CastOp<TensorView>& op) const { counters.cast_bytes += op.x.bytes(); }
+  void Count(const AccumulateOp<TensorView>& op) const { counters.copied_bytes += op.x.bytes(); }
 };
 
 }  // namespace

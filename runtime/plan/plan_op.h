@@ -8,28 +8,19 @@
 #include <utility>
 #include <variant>
 
-#include "kernels/ops/model_ops.h"
-#include "kernels/ops/step_ops.h"
+#include "kernels/ops/op_list.h"
 #include "runtime/base/stream_id.h"
 #include "runtime/plan/view.h"
 
 namespace millrace {
 
-// What an op does: one of the kernel ops and collectives, over plan views. Used like the
+// What an op does: one of the ops of op_list.h, over plan views. Used like the
 // variant that it is. A class of its own, so that copying, moving and destroying the
 // alternatives is compiled once, and not in each file that holds a plan: that was a quarter of
 // such a file's compile time.
-class KernelOp
-    : public std::variant<EmbedOp<View>, EmbedGradOp<View>, NormOp<View>, NormGradOp<View>,
-                          MatmulOp<View>, ColumnSumOp<View>, RopeTableOp<View>, RopeOp<View>,
-                          AttentionOp<View>, AttentionGradOp<View>, AddOp<View>, ActivationOp<View>,
-                          ActivationGradOp<View>, CrossEntropyOp<View>, SelectRowOp<View>,
-                          CastOp<View>, ConcatOp<View>, AccumulateOp<View>, ZeroRangesOp<View>,
-                          FiniteScanOp<View>, SumSquaresOp<View>, BeginStepOp<View>,
-                          StepStatsOp<View>, AdamWOp<View>, AllGatherOp<View>,
-                          ReduceScatterOp<View>, AllReduceOp<View>> {
+class KernelOp : public AnyOp<View> {
  public:
-  using Alternatives = variant;
+  using Alternatives = AnyOp<View>;
 
   template <class Op>
   requires(!std::is_base_of_v<Alternatives, std::remove_cvref_t<Op>>) KernelOp(Op&& op)

@@ -11,30 +11,6 @@
 namespace millrace::test {
 namespace {
 
-KernelFn<EmbedOp> Entry(const KernelTable& t, const EmbedOp<View>&) { return t.embed; }
-KernelFn<EmbedGradOp> Entry(const KernelTable& t, const EmbedGradOp<View>&) { return t.embed_grad; }
-KernelFn<NormOp> Entry(const KernelTable& t, const NormOp<View>&) { return t.norm; }
-KernelFn<NormGradOp> Entry(const KernelTable& t, const NormGradOp<View>&) { return t.norm_grad; }
-KernelFn<MatmulOp> Entry(const KernelTable& t, const MatmulOp<View>&) { return t.matmul; }
-KernelFn<ColumnSumOp> Entry(const KernelTable& t, const ColumnSumOp<View>&) { return t.column_sum; }
-KernelFn<RopeTableOp> Entry(const KernelTable& t, const RopeTableOp<View>&) { return t.rope_table; }
-KernelFn<RopeOp> Entry(const KernelTable& t, const RopeOp<View>&) { return t.rope; }
-KernelFn<AttentionOp> Entry(const KernelTable& t, const AttentionOp<View>&) { return t.attention; }
-KernelFn<AttentionGradOp> Entry(const KernelTable& t, const AttentionGradOp<View>&) {
-  return t.attention_grad;
-}
-KernelFn<AddOp> Entry(const KernelTable& t, const AddOp<View>&) { return t.add; }
-KernelFn<ActivationOp> Entry(const KernelTable& t, const ActivationOp<View>&) {
-  return t.activation;
-}
-KernelFn<ActivationGradOp> Entry(const KernelTable& t, const ActivationGradOp<View>&) {
-  return t.activation_grad;
-}
-KernelFn<CrossEntropyOp> Entry(const KernelTable& t, const CrossEntropyOp<View>&) {
-  return t.cross_entropy;
-}
-KernelFn<SelectRowOp> Entry(const KernelTable& t, const SelectRowOp<View>&) { return t.select_row; }
-
 Shape ShapeOf(const View& view) {
   return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
 }
@@ -51,7 +27,7 @@ void RunOp(const KernelTable& kernels, const Op<View>& op, Bind&& bind, Stream& 
       bound.scratch =
           TensorView{.data = scratch.data(), .layout = DenseLayout(DType::kU8, {bytes})};
   }
-  Entry(kernels, op)(bound, stream);
+  kernels(bound, stream);
 }
 
 }  // namespace
@@ -128,12 +104,12 @@ void ProgramInterpreter::RunOps(const std::vector<ProgramOp>& ops) {
   const std::unique_ptr<Stream> stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
   for (const ProgramOp& op : ops)
     std::visit(
-        [&](const auto& typed) {
-          if constexpr (requires { Entry(kernels_, typed); })
+        [&]<template <class> class Op>(const Op<View>& typed) {
+          if constexpr (requires(const Op<TensorView>& bound) { kernels_(bound, *stream); })
             RunOp(
                 kernels_, typed, [&](const View& view) { return Bind(view); }, *stream);
           else
-            throw std::logic_error(op.label + ": not an op of a model");
+            throw std::logic_error(op.label + ": a collective in a program");
         },
         op.op);
 }

@@ -1,0 +1,69 @@
+// The list of all ops, once. What a plan holds (KernelOp), what an executor issues (BoundOp), the
+// kernel table and each backend's filling of it are derived from it.
+//
+// An op is added by four things: its struct (model_ops.h, step_ops.h), its line here, its kernel in
+// kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is missing does not compile.
+#pragma once
+
+#include <variant>
+
+#include "kernels/ops/model_ops.h"
+#include "kernels/ops/step_ops.h"
+
+// OP(Name, entry): NameOp, run by the entry `entry` of the kernel table, which is cpu::Name on the
+// CPU and CudaName on CUDA.
+#define MILLRACE_KERNEL_OPS(OP)       \
+  OP(Embed, embed)                    \
+  OP(EmbedGrad, embed_grad)           \
+  OP(Norm, norm)                      \
+  OP(NormGrad, norm_grad)             \
+  OP(Matmul, matmul)                  \
+  OP(ColumnSum, column_sum)           \
+  OP(RopeTable, rope_table)           \
+  OP(Rope, rope)                      \
+  OP(Attention, attention)            \
+  OP(AttentionGrad, attention_grad)   \
+  OP(Add, add)                        \
+  OP(Activation, activation)          \
+  OP(ActivationGrad, activation_grad) \
+  OP(CrossEntropy, cross_entropy)     \
+  OP(SelectRow, select_row)           \
+  OP(Cast, cast)                      \
+  OP(Concat, concat)                  \
+  OP(Accumulate, accumulate)          \
+  OP(ZeroRanges, zero_ranges)         \
+  OP(FiniteScan, finite_scan)         \
+  OP(SumSquares, sum_squares)         \
+  OP(BeginStep, begin_step)           \
+  OP(StepStats, step_stats)           \
+  OP(AdamW, adamw)
+
+// OP(Name): NameOp, run by a communicator.
+#define MILLRACE_COLLECTIVE_OPS(OP) \
+  OP(AllGather)                     \
+  OP(ReduceScatter)                 \
+  OP(AllReduce)
+
+namespace millrace {
+
+namespace internal {
+
+// `First` takes what stands before the first comma of a list written by the macros.
+template <class First, template <class> class... Ops>
+struct OpListOf {
+  template <class V>
+  using Any = std::variant<Ops<V>...>;
+};
+
+#define MILLRACE_LISTED(Name, ...) , Name##Op
+using OpList =
+    OpListOf<void MILLRACE_KERNEL_OPS(MILLRACE_LISTED) MILLRACE_COLLECTIVE_OPS(MILLRACE_LISTED)>;
+#undef MILLRACE_LISTED
+
+}  // namespace internal
+
+// Any one op, over views V.
+template <class V>
+using AnyOp = internal::OpList::Any<V>;
+
+}  // namespace millrace
