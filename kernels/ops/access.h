@@ -45,6 +45,15 @@ constexpr Access AccessOf(Update u) {
   return u == Update::kOverwrite ? Access::kWrite : Access::kAccumulate;
 }
 
+// What Visit says of an output that has an Update of its own, an attribute of the op: converts to
+// the Access that follows from it. A visitor that takes this type may set the update. U is Update
+// or const Update.
+template <class U>
+struct Updated {
+  U& update;
+  constexpr operator Access() const { return AccessOf(update); }
+};
+
 // The same op over another kind of view: attributes copied, each operand mapped by
 // `map(const From&) -> To`.
 template <template <class> class Op, class From, class To, class Map>

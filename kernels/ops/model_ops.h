@@ -3,7 +3,9 @@
 // One struct per op, for several kinds of view V: plan::View while a step is planned, TensorView
 // (an address) when it runs. `Visit(op, f)` calls f(view, access, name) for each operand, in a
 // fixed order; it is the only statement of what an op reads and writes. An absent optional operand
-// (false as bool) is visited too; visitors skip it.
+// (false as bool) is visited too; visitors skip it. Each output that may add to what is there has
+// an Update attribute of its own, which Visit yields with it (Updated): an op may overwrite one
+// output and accumulate another.
 //
 // Letters  B batch, T sequence length, R = B*T rows, C model width, H heads, Hkv key/value heads, D
 //          head dim, F hidden width of the MLP, V vocabulary, Vp padded vocabulary (rows [V, Vp) of
@@ -66,8 +68,8 @@ struct EmbedGradOp : EmbedGradAttrs {
     f(s.tokens, Access::kRead, "tokens");
     f(s.d_out, Access::kRead, "d_out");
     f(s.scalars, Access::kRead, "scalars");
-    f(s.d_table, AccessOf(s.table_update), "d_table");
-    f(s.d_positions, AccessOf(s.positions_update), "d_positions");
+    f(s.d_table, Updated{s.table_update}, "d_table");
+    f(s.d_positions, Updated{s.positions_update}, "d_positions");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };
@@ -130,8 +132,8 @@ struct NormGradOp : NormGradAttrs {
     f(s.rstd, Access::kRead, "rstd");
     f(s.d_bypass, Access::kRead, "d_bypass");
     f(s.d_x, Access::kWrite, "d_x");
-    f(s.d_weight, AccessOf(s.weight_update), "d_weight");
-    f(s.d_bias, AccessOf(s.bias_update), "d_bias");
+    f(s.d_weight, Updated{s.weight_update}, "d_weight");
+    f(s.d_bias, Updated{s.bias_update}, "d_bias");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };
@@ -171,7 +173,7 @@ struct MatmulOp : MatmulAttrs {
     f(s.a, Access::kRead, "a");
     f(s.b, Access::kRead, "b");
     f(s.bias, Access::kRead, "bias");
-    f(s.out, AccessOf(s.update), "out");
+    f(s.out, Updated{s.update}, "out");
     f(s.pre, s.epilogue == Epilogue::kGeluGrad ? Access::kRead : Access::kWrite, "pre");
     f(s.scratch, Access::kScratch, "scratch");
   }
@@ -191,7 +193,7 @@ struct ColumnSumOp : ColumnSumAttrs {
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
-    f(s.out, AccessOf(s.update), "out");
+    f(s.out, Updated{s.update}, "out");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };
@@ -379,7 +381,7 @@ struct CrossEntropyOp : CrossEntropyAttrs {
     f(s.targets, Access::kRead, "targets");
     f(s.scalars, Access::kRead, "scalars");
     f(s.logits, s.output == LossOutput::kLossOnly ? Access::kRead : Access::kAccumulate, "logits");
-    f(s.loss_sum, AccessOf(s.loss_update), "loss_sum");
+    f(s.loss_sum, Updated{s.loss_update}, "loss_sum");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };

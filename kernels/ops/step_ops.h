@@ -43,7 +43,7 @@ struct ConcatOp : ConcatAttrs {
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
-    f(s.out, AccessOf(s.update), "out");
+    f(s.out, Updated{s.update}, "out");
   }
 };
 
@@ -60,7 +60,7 @@ struct AccumulateOp : AccumulateAttrs {
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
-    f(s.out, AccessOf(s.update), "out");
+    f(s.out, Updated{s.update}, "out");
   }
 };
 
@@ -107,7 +107,7 @@ struct FiniteScanOp : FiniteScanAttrs {
   static void Visit(Self& s, F&& f) {
     f(s.scalars, Access::kRead, "scalars");
     f(s.x, Access::kAccumulate, "x");
-    f(s.bad_count, AccessOf(s.update), "bad_count");
+    f(s.bad_count, Updated{s.update}, "bad_count");
   }
 };
 

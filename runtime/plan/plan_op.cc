@@ -26,12 +26,15 @@ void internal::VisitUses(const KernelOp& op, void* context,
 }
 
 void internal::VisitViews(KernelOp& op, void* context,
-                          void (*f)(void*, View&, Access, std::string_view)) {
+                          void (*f)(void*, View&, Update*, std::string_view)) {
   std::visit(
       [&](auto& typed) {
         std::decay_t<decltype(typed)>::Visit(typed,
-                                             [&](View& view, Access access, std::string_view name) {
-                                               if (view) f(context, view, access, name);
+                                             [&](View& view, auto access, std::string_view name) {
+                                               Update* update = nullptr;
+                                               if constexpr (requires { access.update; })
+                                                 update = &access.update;
+                                               if (view) f(context, view, update, name);
                                              });
       },
       op);

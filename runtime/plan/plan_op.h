@@ -38,7 +38,7 @@ namespace internal {
 // Calls f(context, ...) for each present operand. Compiled once, for the same reason.
 void VisitUses(const KernelOp& op, void* context,
                void (*f)(void*, const View&, Access, std::string_view));
-void VisitViews(KernelOp& op, void* context, void (*f)(void*, View&, Access, std::string_view));
+void VisitViews(KernelOp& op, void* context, void (*f)(void*, View&, Update*, std::string_view));
 
 }  // namespace internal
 
@@ -51,12 +51,13 @@ void ForEachUse(const KernelOp& op, F&& f) {
                       });
 }
 
-// f(view&, access, operand name) for each present operand, which it may replace.
+// f(view&, update, operand name) for each present operand, which it may replace. `update` is the
+// operand's own, which it may set; null for what is never accumulated or always.
 template <class F>
 void ForEachView(KernelOp& op, F&& f) {
   internal::VisitViews(op, const_cast<void*>(static_cast<const void*>(std::addressof(f))),
-                       [](void* context, View& view, Access access, std::string_view name) {
-                         (*static_cast<std::remove_reference_t<F>*>(context))(view, access, name);
+                       [](void* context, View& view, Update* update, std::string_view name) {
+                         (*static_cast<std::remove_reference_t<F>*>(context))(view, update, name);
                        });
 }
 

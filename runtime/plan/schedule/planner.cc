@@ -35,19 +35,6 @@ void FillParityStride(KernelOp& op, int64_t stride) {
       op);
 }
 
-void SetUpdates(KernelOp& op, Update update) {
-  std::visit(
-      [update](auto& typed) {
-        if constexpr (requires { typed.update; }) typed.update = update;
-        if constexpr (requires { typed.table_update; })
-          typed.table_update = typed.positions_update = update;
-        if constexpr (requires { typed.weight_update; })
-          typed.weight_update = typed.bias_update = update;
-        if constexpr (requires { typed.loss_update; }) typed.loss_update = update;
-      },
-      op);
-}
-
 // Emits the bodies of one plan.
 class Planner {
  public:
@@ -139,8 +126,8 @@ class Planner {
 
   // The program op on plan buffers.
   KernelOp Bound(KernelOp op, int position, Variant variant) {
-    bool accumulates = false, overwrites = false, formed_for_wire = false;
-    ForEachView(op, [&](View& view, Access, std::string_view) {
+    bool formed_for_wire = false;
+    ForEachView(op, [&](View& view, Update* update, std::string_view name) {
       const size_t index = static_cast<size_t>(view.buffer.value);
       const ProgramBuffer& buffer = b_.program.buffers[index];
       switch (buffer.role) {
@@ -149,13 +136,15 @@ class Planner {
           break;
         case ProgramRole::kParamGrad:
           view = grads_.Resolve(view, buffer.param);
-          accumulates |= !IsFirst(variant) && grads_.outlives_microbatch();
-          overwrites |= grads_.one_contribution_per_part();
+          MR_CHECK(update != nullptr, "{}: the gradient {} has no update", OpName(op), name);
+          if (!IsFirst(variant) && grads_.outlives_microbatch()) *update = Update::kAccumulate;
+          if (grads_.one_contribution_per_part()) *update = Update::kOverwrite;
           formed_for_wire |= grads_.formed_for_wire(buffer.param);
           break;
         case ProgramRole::kLoss:
+          MR_CHECK(update != nullptr, "{}: the loss {} has no update", OpName(op), name);
           view = grads_.loss_sum();
-          accumulates |= !IsFirst(variant);
+          if (!IsFirst(variant)) *update = Update::kAccumulate;
           break;
         case ProgramRole::kTokens:
         case ProgramRole::kTargets:
@@ -174,8 +163,6 @@ class Planner {
           break;
       }
     });
-    if (accumulates) SetUpdates(op, Update::kAccumulate);
-    if (overwrites) SetUpdates(op, Update::kOverwrite);
     if (auto* product = std::get_if<MatmulOp<View>>(&op); product != nullptr && formed_for_wire)
       product->rounding = Rounding::kBackend;
     FillParityStride(op,

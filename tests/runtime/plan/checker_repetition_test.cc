@@ -157,7 +157,7 @@ TEST_CASE("an op or an offset changed in one microbatch only is found", "[plan][
     // The op's views lie beyond their buffers.
     RequireFound(WithEntryFive(plan, o,
                                [](PlanOp& op) {
-                                 ForEachView(op.op, [](View& view, Access, std::string_view) {
+                                 ForEachView(op.op, [](View& view, Update*, std::string_view) {
                                    view.offset += 1;
                                  });
                                }),

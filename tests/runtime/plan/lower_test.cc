@@ -118,7 +118,7 @@ TEST_CASE("an operand in the wrong buffer is noticed", "[plan][lower]") {
             other = BufferId{static_cast<int32_t>(b)};
         if (!other) return;
         int at = 0;
-        ForEachView((mutant.*section)[i].op, [&](View& v, Access, std::string_view) {
+        ForEachView((mutant.*section)[i].op, [&](View& v, Update*, std::string_view) {
           if (at++ == which) v.buffer = other;
         });
         ++mutants;
