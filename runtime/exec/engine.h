@@ -1,5 +1,5 @@
 // One rank's training state and the plans that act on it: one arena, one layout, executors. No
-// data, no files, no loop (runtime/api/training.h).
+// data, no files, no loop (runtime/run/training.h).
 //
 // Weights are written from outside only through WriteShard and InitWeights; the engine then runs
 // the prologue of the next plan by itself.

@@ -1,4 +1,4 @@
-"""Numbers that cannot be trusted, on ranks of their own processes: what the run does, says and leaves. The bits are tests/runtime/api/guard_training_test."""
+"""Numbers that cannot be trusted, on ranks of their own processes: what the run does, says and leaves. The bits are tests/runtime/run/guard_training_test."""
 import json
 import shutil
 import unittest

@@ -16,7 +16,7 @@ from harness import OK, PROGRAM, TIMEOUT_S, CliTest, Job, environment, millrace,
 
 QUICKSTART = 'configs/quickstart.json'
 PACKAGE = 'tools/lib/package/README.md'
-PAGES = ['README.md', 'runtime/README.md', 'runtime/api/README.md', 'runtime/exec/README.md', 'tools/README.md', 'tools/cli/README.md']
+PAGES = ['README.md', 'runtime/README.md', 'runtime/run/README.md', 'runtime/watch/README.md', 'tools/README.md', 'tools/cli/README.md']
 
 
 def blocks(text, language):

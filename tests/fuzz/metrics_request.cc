@@ -1,6 +1,6 @@
 // What a client of --metrics-port sends: in pieces of any size it is the same request, it ends with
 // its first empty line, no more of it is kept than allowed, and only its first line decides.
-#include "runtime/api/metrics_request.h"
+#include "runtime/record/metrics_request.h"
 
 #include <algorithm>
 #include <string>

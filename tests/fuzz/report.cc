@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api/report/report_html.h"
+#include "runtime/record/report/report_html.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/html_check.h"
 

@@ -1,15 +1,15 @@
 // A run's folder as report and compare read it: metrics.jsonl, summary.json, config.json,
 // restarts.jsonl and timeline.json, with lines "%%" between them.
-#include "runtime/api/run_folder.h"
+#include "runtime/record/run_folder.h"
 
 #include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/api/compare_runs.h"
-#include "runtime/api/report/report_html.h"
-#include "runtime/api/report/run_record.h"
+#include "runtime/record/compare_runs.h"
+#include "runtime/record/report/report_html.h"
+#include "runtime/record/report/run_record.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/html_check.h"
 #include "tests/runtime/data/temp_dir.h"

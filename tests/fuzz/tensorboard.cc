@@ -1,5 +1,5 @@
 // TensorBoard events with any tags and numbers: what is written decodes to what was given.
-#include "runtime/api/tensorboard.h"
+#include "runtime/record/tensorboard.h"
 
 #include <bit>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "comm/comm_factory.h"
-#include "runtime/api/session.h"
+#include "runtime/run/session.h"
 
 namespace millrace::test {
 

@@ -2,9 +2,9 @@
 // changes it.
 #include <catch2/catch.hpp>
 
-#include "runtime/api/assemble.h"
 #include "runtime/config/load.h"
 #include "runtime/plan/step_plan.h"
+#include "runtime/run/assemble.h"
 
 namespace millrace {
 namespace {

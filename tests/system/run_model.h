@@ -15,9 +15,9 @@
 #include "comm/comm_factory.h"
 #include "comm/comm_set.h"
 #include "kernels/ops/kernel_table.h"
-#include "runtime/api/assemble.h"
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
+#include "runtime/run/assemble.h"
 #include "tests/support/ranks.h"
 
 namespace millrace::test {

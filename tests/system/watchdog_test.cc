@@ -1,5 +1,5 @@
 // Watched ranks that train, save and evaluate: what is slow is not hung, and what hangs is named.
-#include "runtime/exec/watchdog.h"
+#include "runtime/watch/watchdog.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/exec/plan_comms.h"
-#include "runtime/exec/run_checkpoint.h"
-#include "runtime/exec/run_saver.h"
+#include "runtime/run/run_checkpoint.h"
+#include "runtime/run/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/system/options.h"
 

@@ -7,14 +7,14 @@
 
 #include "comm/comm_factory.h"
 #include "kernels/ops/kernel_table.h"
-#include "runtime/api/run_environment.h"
-#include "runtime/api/session.h"
 #include "runtime/base/device.h"
 #include "runtime/base/log.h"
 #include "runtime/base/mesh.h"
 #include "runtime/base/profiler_ranges.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/cost/machine.h"
+#include "runtime/record/run_environment.h"
+#include "runtime/run/session.h"
 
 namespace millrace {
 

@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/api/memory_use.h"
-#include "runtime/api/prediction.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
 #include "runtime/config/enum_names.h"
 #include "runtime/data/file_system.h"
+#include "runtime/run/memory_use.h"
+#include "runtime/run/prediction.h"
 #include "tools/cli/bench_floor.h"
 #include "tools/cli/bench_ops.h"
 #include "tools/cli/bench_rates.h"

@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/api/prediction.h"
 #include "runtime/exec/op_timer.h"
+#include "runtime/run/prediction.h"
 
 namespace millrace {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api/session.h"
 #include "runtime/plan/cost/machine.h"
+#include "runtime/run/session.h"
 
 namespace millrace {
 

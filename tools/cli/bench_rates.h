@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api/session.h"
 #include "runtime/plan/cost/machine.h"
+#include "runtime/run/session.h"
 #include "tools/cli/bench_floor.h"
 
 namespace millrace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "runtime/api/step_trace.h"
 #include "runtime/base/quantile.h"
 #include "runtime/data/file_system.h"
+#include "runtime/run/step_trace.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-// bench --trace: a measured step of all ranks as a Chrome trace (runtime/api/step_trace.h), and
+// bench --trace: a measured step of all ranks as a Chrome trace (runtime/run/step_trace.h), and
 // what its events cost.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api/session.h"
+#include "runtime/run/session.h"
 
 namespace millrace {
 

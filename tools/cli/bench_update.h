@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api/session.h"
+#include "runtime/run/session.h"
 
 namespace millrace {
 

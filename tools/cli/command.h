@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "comm/comm_factory.h"
-#include "runtime/api/session.h"
 #include "runtime/config/load.h"
 #include "runtime/data/run_lock.h"
 #include "runtime/plan/cost/machine.h"
+#include "runtime/run/session.h"
 #include "tools/cli/program_log.h"
 #include "tools/launch/rank_command.h"
 

@@ -1,8 +1,8 @@
 // cuBLASLt's algorithms on a GPU, for Environment::tuner.
 #pragma once
 
-#include "runtime/api/tuning.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/run/tuning.h"
 
 namespace millrace {
 

@@ -1,5 +1,5 @@
 // millrace import and export: Hugging Face folders.
-#include "runtime/api/exchange.h"
+#include "runtime/run/exchange.h"
 
 #include <fmt/core.h>
 
@@ -7,13 +7,13 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/api/training.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/config/load.h"
 #include "runtime/data/checkpoint_store.h"
-#include "runtime/exec/run_checkpoint.h"
-#include "runtime/exec/run_saver.h"
+#include "runtime/run/run_checkpoint.h"
+#include "runtime/run/run_saver.h"
+#include "runtime/run/training.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "runtime/api/run_environment.h"
 #include "runtime/base/host_name.h"  // HostName, of the same kind
+#include "runtime/record/run_environment.h"
 
 namespace millrace {
 

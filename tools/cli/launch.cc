@@ -12,11 +12,11 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/restart_log.h"
 #include "runtime/data/run_lock.h"
+#include "runtime/run/exchange.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
 #include "tools/cli/host_facts.h"

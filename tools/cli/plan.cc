@@ -8,8 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/host_collectives.h"
-#include "runtime/api/assemble.h"
-#include "runtime/api/exchange.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/mesh.h"
@@ -21,6 +19,8 @@
 #include "runtime/plan/report/plan_report.h"
 #include "runtime/plan/report/plan_text.h"
 #include "runtime/plan/report/plan_trace.h"
+#include "runtime/run/assemble.h"
+#include "runtime/run/exchange.h"
 #include "tools/cli/command.h"
 #include "tools/cli/peer_decision.h"
 

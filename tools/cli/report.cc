@@ -4,15 +4,15 @@
 #include <iostream>
 #include <optional>
 
-#include "runtime/api/assemble.h"
-#include "runtime/api/report/report_html.h"
-#include "runtime/api/report/run_record.h"
-#include "runtime/api/run_history.h"
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/plan/report/plan_report.h"
 #include "runtime/plan/report/plan_text.h"
+#include "runtime/record/report/report_html.h"
+#include "runtime/record/report/run_record.h"
+#include "runtime/record/run_history.h"
+#include "runtime/run/assemble.h"
 #include "tools/cli/backend.h"
 #include "tools/cli/command.h"
 

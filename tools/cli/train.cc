@@ -6,11 +6,11 @@
 #include <csignal>
 #include <iostream>
 
-#include "runtime/api/metrics_server.h"
-#include "runtime/api/training.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
 #include "runtime/plan/graph/model_flops.h"
+#include "runtime/record/metrics_server.h"
+#include "runtime/run/training.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/fault.h"

@@ -5,9 +5,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/api/training.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/run/training.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
 

@@ -11,7 +11,10 @@ declare -A layer_targets=(
   [backends]='//runtime/base/cpu/... + //runtime/base/cuda/... + //kernels/cpu/... + //kernels/cuda/... + //comm/local/... + //comm/mpi/... + //comm/nccl/... + //comm/peer/...'
   [plan]='//runtime/plan/...'
   [exec]='//runtime/exec/...'
+  [watch]='//runtime/watch/...'
+  [record]='//runtime/record/...'
   [models]='//models/...'
+  [run]='//runtime/run/...'
   [api]='//runtime/api/...'
   [tools]='//tools/...'
   [tests]='//tests/...'
@@ -29,8 +32,11 @@ declare -A layer_may_use=(
   [plan]='base kernels_ops'
   [models]='base config kernels_ops plan'
   [exec]='base config data kernels_ops kernels comm plan'
-  [api]='base config data kernels_ops kernels comm plan models exec'
-  [tools]='base config data kernels_ops kernels comm backends plan models exec api'
+  [record]='base config data kernels_ops plan'
+  [watch]='base config data kernels_ops kernels comm plan exec record'
+  [run]='base config data kernels_ops kernels comm plan models exec watch record'
+  [api]='base config data kernels_ops kernels comm backends plan models exec watch record run'
+  [tools]='base config data kernels_ops kernels comm backends plan models exec watch record run api'
 )
 
 # ExistingTargets PATTERNS: those of "a + b + ..." whose folder has packages, in the same form; query fails on others.

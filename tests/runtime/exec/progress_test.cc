@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/exec/progress_board.h"
+#include "runtime/watch/progress_board.h"
 #include "tests/runtime/data/temp_dir.h"
 
 namespace millrace {

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/api/assemble.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "runtime/plan/schedule/planner.h"
+#include "runtime/run/assemble.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {

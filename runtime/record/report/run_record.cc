@@ -1,0 +1,101 @@
+#include "runtime/record/report/run_record.h"
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/data/input_file.h"
+#include "runtime/data/strict_json.h"
+
+namespace millrace {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kLargestMetrics = int64_t{4} << 30;
+constexpr int64_t kLargestSummary = int64_t{16} << 20;
+constexpr int kDepth = 8;
+
+double NumberOf(const json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_number() ? found->get<double>() : StepRow::kUnknown;
+}
+
+StepRow RowOf(const json& line, int64_t step) {
+  StepRow row;
+  row.step = step;
+  row.loss = NumberOf(line, "loss");
+  row.grad_norm = NumberOf(line, "grad_norm");
+  row.lr = NumberOf(line, "lr");
+  row.tokens = NumberOf(line, "tokens");
+  row.step_ms = NumberOf(line, "step_ms");
+  row.tokens_per_s = NumberOf(line, "tokens_per_s");
+  row.mfu = NumberOf(line, "mfu");
+  row.peak_bytes = NumberOf(line, "peak_bytes");
+  row.save_stall_ms = NumberOf(line, "save_stall_ms");
+  row.save_failed = line.contains("save_error");
+  if (line.contains("eval_loss")) row.eval_loss = NumberOf(line, "eval_loss");
+  if (const auto offender = line.find("offender"); offender != line.end() && offender->is_string())
+    row.offender = offender->get<std::string>();
+  if (const auto made = line.find("rolled_back"); made != line.end() && made->is_array())
+    for (const json& one : *made)
+      if (one.is_object() && one.contains("from") && one["from"].is_number_integer() &&
+          one.contains("why") && one["why"].is_string())
+        row.rolled_back.emplace_back(one["from"].get<int64_t>(), one["why"].get<std::string>());
+  return row;
+}
+
+// Whole lines only. ReadRunFolder has judged the file; what a run that goes on has
+// changed since is taken as it is.
+std::vector<StepRow> RowsOf(std::string_view text) {
+  std::map<int64_t, StepRow> rows;
+  for (size_t newline; (newline = text.find('\n')) != text.npos; text.remove_prefix(newline + 1)) {
+    const json line = TryParseJson(text.substr(0, newline));
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) continue;
+    const auto step = line["step"].get<int64_t>();
+    rows.insert_or_assign(step, RowOf(line, step));
+  }
+  std::vector<StepRow> all;
+  all.reserve(rows.size());
+  for (auto& [step, row] : rows) all.push_back(std::move(row));
+  return all;
+}
+
+}  // namespace
+
+RunRecord ReadRunRecord(const std::string& run_dir) {
+  RecordedRun run = ReadRunFolder(run_dir);
+  RunRecord record;
+  record.dir = run_dir;
+  record.torn = run.metrics.torn;
+  record.history = std::move(run.history);
+  record.history_problem = std::move(run.history_problem);
+  std::error_code ignored;
+  if (const std::string path = run_dir + "/metrics.jsonl"; std::filesystem::exists(path, ignored))
+    record.rows = RowsOf(ReadWholeFile(path, kLargestMetrics, ErrorCode::kData));
+  // A run that was resumed in between has removed it.
+  if (const std::string path = run_dir + "/summary.json";
+      run.summary && std::filesystem::exists(path, ignored))
+    record.summary = ParseStrictJson(ReadWholeFile(path, kLargestSummary, ErrorCode::kData), kDepth,
+                                     {path, ErrorCode::kData});
+  try {
+    record.checkpoints = ListCheckpoints(run_dir + "/checkpoints");
+  } catch (const Error& error) {  // a run that goes on removes old ones while they are looked at
+    record.checkpoints_problem = error.what();
+  }
+  record.failures = ReadRestarts(run_dir);
+  if (const std::string path = run_dir + "/" + kTimelineName;
+      std::filesystem::exists(path, ignored)) {
+    try {
+      record.timeline = ReadTimeline(path);
+    } catch (const Error& error) {
+      record.timeline_problem = error.what();
+    }
+  }
+  return record;
+}
+
+}  // namespace millrace

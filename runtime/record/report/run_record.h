@@ -1,0 +1,57 @@
+// All that a run's folder tells, as one value: what a report shows. For looking at a run, also one
+// that goes on or was killed; nothing is changed.
+//
+// Units    bytes and ms as in metrics.jsonl and summary.json (runtime/run/README.md). NaN: not
+//          recorded, or recorded as null because it was not finite.
+// Errors   As ReadRunFolder (run_folder.h): kData where the folder is no run's or a file of it is
+//          damaged.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/restart_log.h"
+#include "runtime/record/report/recorded_timeline.h"
+#include "runtime/record/run_folder.h"
+
+namespace millrace {
+
+// A line of metrics.jsonl.
+struct StepRow {
+  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  int64_t step = 0;
+  double loss = kUnknown, grad_norm = kUnknown, lr = kUnknown, tokens = kUnknown,
+         step_ms = kUnknown;
+  double tokens_per_s = kUnknown, mfu = kUnknown, peak_bytes = kUnknown;
+  double save_stall_ms = kUnknown;  // before this step
+  bool save_failed = false;
+  std::optional<double> eval_loss;
+  std::string offender;  // why the update was skipped; "" where it was applied
+  // Steps whose numbers made the run go back to the step before this one, and
+  // what was wrong with them.
+  std::vector<std::pair<int64_t, std::string>> rolled_back;
+};
+
+struct RunRecord {
+  std::string dir;            // as it was named
+  std::vector<StepRow> rows;  // by rising step; the last line of a step that has several
+  bool torn = false;          // the last line is cut off
+  RunHistory history;
+  std::string history_problem;
+  nlohmann::json summary;                    // null: there is none
+  std::vector<CheckpointEntry> checkpoints;  // newest first
+  std::string checkpoints_problem;           // why they could not be listed
+  std::vector<RecordedFailure> failures;     // that a supervisor has seen
+  std::optional<RecordedTimeline> timeline;  // none: no step was timed op by op
+  std::string timeline_problem;              // what is wrong with that file
+};
+
+RunRecord ReadRunRecord(const std::string& run_dir);
+
+}  // namespace millrace

@@ -1,0 +1,60 @@
+// From a configuration to everything that is planned: model, layout, programs, plans. Pure: no
+// device, no communicator, no files, so that `plan` on a laptop and `train` on a cluster build the
+// same values with the same code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "runtime/config/config.h"
+#include "runtime/exec/engine.h"
+#include "runtime/plan/schedule/planner.h"
+#include "runtime/plan/schedule/recompute.h"
+#include "runtime/record/plan_stage.h"
+
+namespace millrace {
+
+// What planning has to know about a backend and its transport.
+struct BackendTraits {
+  Backend backend = Backend::kCpu;
+  // Staging per communicator purpose; ScratchBytes of comm/host_collectives.h for host transports.
+  int64_t comm_scratch_bytes = 0;
+  int64_t device_arena_bytes = 0;  // what a rank's device has for the arena; 0: not known
+};
+
+struct PlanSelection {
+  bool train = true, eval = false, generate = false;
+};
+
+struct AssembledRun {
+  ModelSpec spec;
+  ShardLayout layout;
+  PlanOptions options;
+  RecomputeChoice recompute;  // of the training plan
+  EnginePlans plans;
+};
+
+ModelOptions ModelOptionsOf(const Config& config);
+// What makes a model another model, as text: the family, every size and every constant of its
+// forward; not how its weights begin or are cut.
+std::string ModelIdentity(const Config& config);
+PrecisionPolicy PrecisionOf(const Config& config);
+// execution.graph, but kOff with execution.checked, which uses none.
+GraphMode GraphInForce(const Config& config);
+// What this way of executing means for the run, a line each: for the plan's text and the beginning
+// of a run.
+std::vector<std::string> ExecutionNotes(const Config& config);
+PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
+
+// Plans the selected kinds for `world` ranks and checks each (CheckPlan).
+// Errors: kConfig, kDoesNotFit.
+AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
+                      const PlanSelection& selection);
+
+// How the training step came about, stage by stage. `run` is Assemble's for this configuration,
+// with a training plan, whose text is that of the last two stages.
+std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run);
+
+}  // namespace millrace

@@ -1,0 +1,383 @@
+#include "runtime/run/exchange.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "models/huggingface/config_json.h"
+#include "models/huggingface/tensors.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/config/convert.h"
+#include "runtime/config/keys.h"
+#include "runtime/config/validate.h"
+#include "runtime/data/input_file.h"
+#include "runtime/data/safetensors_folder.h"
+#include "runtime/data/safetensors_writer.h"
+#include "runtime/exec/logical_tensors.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+using Problems = std::vector<std::string>;
+
+constexpr int64_t kBlock = int64_t{1} << 18;  // elements read at once
+
+std::string In(const std::string& folder, const char* name) {
+  return (fs::path(folder) / name).string();
+}
+
+ModelConfig ReadModel(const std::string& folder) {
+  constexpr int64_t kLargestConfig = 1'000'000;
+  const std::string path = In(folder, "config.json");
+  MR_REQUIRE(ErrorCode::kData, fs::is_directory(folder),
+             "{} is not a folder; a Hugging Face folder has config.json and .safetensors files",
+             folder);
+  return ModelFromHuggingFace(ReadWholeFile(path, kLargestConfig, ErrorCode::kData), path);
+}
+
+// rope_scaling apart, which is compared whole: null differs from any values.
+bool IsModelKey(const Key& key) {
+  return key.section() == "model" && key.path != "model.init_from";
+}
+
+// Longer than the positions that the model was made for is a guess; shorter is not, where
+// positions have no weights.
+bool SeqLenFits(const ModelConfig& ours, const ModelConfig& theirs) {
+  return theirs.family == ModelConfig::Family::kLlama ? ours.seq_len <= theirs.seq_len
+                                                      : ours.seq_len == theirs.seq_len;
+}
+
+// `key` of both models, resolved; what is wrong, if anything is.
+void CompareKey(const Key& key, const Config& ours, const Config& theirs, Problems* problems) {
+  if (key.path == "model.seq_len") {
+    if (!SeqLenFits(ours.model, theirs.model))
+      problems->push_back(fmt::format(
+          "model.seq_len = {}, but config.json has {} positions{}", ours.model.seq_len,
+          theirs.model.seq_len,
+          theirs.model.family == ModelConfig::Family::kLlama ? "; at most these can be used" : ""));
+    return;
+  }
+  const KeyValue a = key.get(ours), b = key.get(theirs);
+  if (a != b)
+    problems->push_back(fmt::format("{} = {}, but config.json says {}", key.path,
+                                    DumpJson(ToJson(a)), DumpJson(ToJson(b))));
+}
+
+std::string Text(const std::optional<RopeScalingConfig>& s) {
+  if (!s) return "null";
+  return fmt::format(
+      "llama3 (factor {}, low_freq_factor {}, high_freq_factor {}, "
+      "original_max_position_embeddings {})",
+      s->factor, s->low_freq_factor, s->high_freq_factor, s->original_max_position_embeddings);
+}
+
+void CompareScaling(const ModelConfig& ours, const ModelConfig& theirs, Problems* problems) {
+  if (ours.rope_scaling == theirs.rope_scaling) return;
+  problems->push_back(fmt::format("model.rope_scaling is {}, but config.json says {}",
+                                  Text(ours.rope_scaling), Text(theirs.rope_scaling)));
+}
+
+void ThrowIfAny(const Problems& problems, const std::string& folder) {
+  MR_REQUIRE(ErrorCode::kConfig, problems.empty(), "model.init_from = {}: {} {}:\n  {}", folder,
+             problems.size(), problems.size() == 1 ? "problem" : "problems",
+             fmt::join(problems, "\n  "));
+}
+
+// The defaults behind nulls, written out, so that keys can be compared one by one.
+ModelConfig Resolved(ModelConfig m) {
+  m.kv_heads = m.KvHeads();
+  m.head_dim = m.HeadDim();
+  m.ffn = m.Ffn();
+  m.vocab = m.Vocab();
+  m.tied = m.Tied();
+  m.activation = m.ActivationKind();
+  if (m.family == ModelConfig::Family::kLlama) m.rope_theta = m.RopeTheta();
+  return m;
+}
+
+// As values, or as null: no scaling.
+bool GivenScaling(const LoadedConfig& loaded) {
+  return std::any_of(loaded.origin.begin(), loaded.origin.end(), [&](const auto& entry) {
+    return entry.first.starts_with("model.rope_scaling") && loaded.Given(entry.first);
+  });
+}
+
+bool HasTokenizer(const std::string& folder) {
+  const auto has = [&](const char* name) { return fs::exists(fs::path(folder) / name); };
+  return has("tokenizer.json") || has("tokenizer.model") || has("vocab.json");
+}
+
+// A folder's tensors, checked against the model before anything is read.
+class WeightReader {
+ public:
+  WeightReader(const ModelSpec& spec, const std::string& folder) : folder_(folder) {
+    match_ = MatchTensors(spec, {folder_.names().begin(), folder_.names().end()}, folder);
+    Problems problems;
+    for (const HuggingFaceTensor& tensor : match_.tensors) {
+      Check(tensor.name, tensor.shape, &problems);
+      by_param_[tensor.param].push_back(&tensor);
+      if (match_.tied_head && tensor.param == match_.tied_to)
+        Check(*match_.tied_head, tensor.shape, &problems);
+    }
+    MR_REQUIRE(ErrorCode::kData, problems.empty(),
+               "the tensors of {} do not fit its config.json:\n  {}", folder,
+               fmt::join(problems, "\n  "));
+  }
+
+  std::vector<float> Read(const ParamPlacement& param) const {
+    std::vector<float> values(static_cast<size_t>(param.spec.numel())), block;
+    for (const HuggingFaceTensor* tensor : by_param_.at(param.spec.name)) {
+      for (int64_t begin = 0; begin < tensor->numel(); begin += kBlock) {
+        block.resize(static_cast<size_t>(std::min(kBlock, tensor->numel() - begin)));
+        folder_.ReadFloats(tensor->name, begin, static_cast<int64_t>(block.size()), block.data());
+        const auto odd =
+            std::find_if(block.begin(), block.end(), [](float v) { return !std::isfinite(v); });
+        MR_REQUIRE(ErrorCode::kData, odd == block.end(),
+                   "{}: {} holds {} at element {}; weights must be finite numbers", folder_.path(),
+                   tensor->name, *odd, begin + (odd - block.begin()));
+        CopyToParam(*tensor, begin, block, values);
+      }
+    }
+    if (match_.tied_head && param.spec.name == match_.tied_to) RequireSameHead(values);
+    return values;
+  }
+
+ private:
+  void Check(const std::string& name, const std::vector<int64_t>& shape, Problems* problems) const {
+    const TensorSpec& stored = folder_.Tensor(name).spec;
+    if (stored.shape != shape)
+      problems->push_back(fmt::format("{} has the shape [{}]; [{}] is needed", name,
+                                      fmt::join(stored.shape, ", "), fmt::join(shape, ", ")));
+    if (stored.dtype != "F32" && stored.dtype != "BF16" && stored.dtype != "F16")
+      problems->push_back(
+          fmt::format("{} has the dtype {}; F32, BF16 and F16 can be read", name, stored.dtype));
+  }
+
+  void RequireSameHead(const std::vector<float>& table) const {
+    std::vector<float> block;
+    for (int64_t begin = 0; begin < static_cast<int64_t>(table.size()); begin += kBlock) {
+      block.resize(
+          static_cast<size_t>(std::min(kBlock, static_cast<int64_t>(table.size()) - begin)));
+      folder_.ReadFloats(*match_.tied_head, begin, static_cast<int64_t>(block.size()),
+                         block.data());
+      const auto differs = std::mismatch(block.begin(), block.end(), table.begin() + begin);
+      MR_REQUIRE(ErrorCode::kData, differs.first == block.end(),
+                 "{}: config.json ties the head to the embedding, but {} holds {} at element {}, "
+                 "where the embedding holds {}; the head would be lost",
+                 folder_.path(), *match_.tied_head, *differs.first,
+                 begin + (differs.first - block.begin()), *differs.second);
+    }
+  }
+
+  SafetensorsFolder folder_;
+  TensorMatch match_;
+  std::map<std::string, std::vector<const HuggingFaceTensor*>> by_param_;
+};
+
+// Which tensors go into which file: in order, a new file when the next one would exceed the limit.
+std::vector<std::vector<HuggingFaceTensor>> CutIntoFiles(std::vector<HuggingFaceTensor> tensors,
+                                                         int64_t limit) {
+  std::vector<std::vector<HuggingFaceTensor>> cut(1);
+  int64_t bytes = 0;
+  for (HuggingFaceTensor& tensor : tensors) {
+    const int64_t more = tensor.numel() * static_cast<int64_t>(sizeof(float));
+    if (!cut.back().empty() && bytes + more > limit) {
+      cut.emplace_back();
+      bytes = 0;
+    }
+    bytes += more;
+    cut.back().push_back(std::move(tensor));
+  }
+  return cut;
+}
+
+// The folder under a temporary name, gone again unless Publish is reached.
+class NewFolder {
+ public:
+  NewFolder(FileSystem& files, std::string path)
+      : files_(files),
+        path_(std::move(path)),
+        temporary_(fmt::format("{}.tmp-{}", path_, getpid())) {
+    RemoveTree(files_, temporary_);
+    try {
+      MakeFolder(files_, temporary_);
+    } catch (const Error&) {
+      Discard();  // it may have been made
+      throw;
+    }
+  }
+  ~NewFolder() {
+    if (!published_) Discard();
+  }
+  const std::string& temporary() const { return temporary_; }
+  void Publish() {
+    SyncFolder(files_, temporary_);
+    Rename(files_, temporary_, path_);  // onto an empty folder or none
+    published_ = true;
+  }
+
+ private:
+  void Discard() noexcept {
+    try {
+      RemoveTree(files_, temporary_);
+    } catch (const Error&) {  // the error that brought us here says more
+    }
+  }
+
+  FileSystem& files_;
+  std::string path_, temporary_;
+  bool published_ = false;
+};
+
+class Exporter {
+ public:
+  Exporter(const ModelSpec& spec, const std::string& folder, const ExportOptions& options,
+           FileSystem& files)
+      : files_(files), folder_(files, folder) {
+    const auto cut = CutIntoFiles(HuggingFaceTensors(spec), options.shard_bytes);
+    std::map<std::string, std::string> file_of_tensor;
+    int64_t total = 0;
+    for (size_t i = 0; i < cut.size(); ++i) {
+      const std::string name =
+          cut.size() == 1 ? "model.safetensors"
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, cut.size());
+      std::vector<TensorSpec> specs;
+      for (const HuggingFaceTensor& tensor : cut[i]) {
+        places_[tensor.param].push_back({i, static_cast<int64_t>(specs.size()), tensor});
+        specs.push_back({tensor.name, SafetensorsName(DType::kF32), tensor.shape});
+        file_of_tensor[tensor.name] = name;
+        total += tensor.numel() * static_cast<int64_t>(sizeof(float));
+      }
+      writers_.push_back(std::make_unique<SafetensorsWriter>(
+          In(folder_.temporary(), name.c_str()), specs,
+          std::map<std::string, std::string>{{"format", "pt"}}, files));
+    }
+    if (cut.size() > 1) WriteSafetensorsIndex(folder_.temporary(), file_of_tensor, total, files);
+  }
+
+  void Write(const std::string& param, std::span<const float> values) {
+    for (const Place& place : places_.at(param)) {
+      const std::vector<float> stored = TakeFromParam(place.tensor, values);
+      writers_[place.file]->WriteFloats(place.index, stored.data(),
+                                        static_cast<int64_t>(stored.size()));
+    }
+  }
+
+  void Finish(const ModelConfig& model) {
+    for (const auto& writer : writers_) writer->Finish();
+    WriteFileAtomically(files_, In(folder_.temporary(), "config.json"),
+                        HuggingFaceConfigText(model));
+    WriteFileAtomically(files_, In(folder_.temporary(), "generation_config.json"),
+                        HuggingFaceGenerationText());
+    folder_.Publish();
+  }
+
+ private:
+  struct Place {
+    size_t file;
+    int64_t index;  // of the tensor in the file
+    HuggingFaceTensor tensor;
+  };
+  FileSystem& files_;
+  NewFolder folder_;
+  std::map<std::string, std::vector<Place>> places_;  // by parameter
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
+};
+
+}  // namespace
+
+Config ApplyHuggingFaceConfig(const LoadedConfig& loaded, const std::string& folder) {
+  Config theirs;
+  theirs.model = ReadModel(folder);
+  Config result = loaded.config;
+  Problems problems;
+  for (const Key& key : Keys()) {
+    if (!IsModelKey(key)) continue;
+    // An explicit null stands for a default, which the file now is.
+    if (loaded.Given(key.path) && key.get(loaded.config) != KeyValue{})
+      CompareKey(key, loaded.config, theirs, &problems);
+    else
+      key.set(result, key.get(theirs));
+  }
+  if (GivenScaling(loaded))
+    CompareScaling(loaded.config.model, theirs.model, &problems);
+  else
+    result.model.rope_scaling = theirs.model.rope_scaling;
+  if (result.data.kind == DataConfig::Kind::kText && HasTokenizer(folder))
+    problems.push_back(
+        "data.kind = text feeds bytes, but the folder has a tokenizer, whose ids the model was "
+        "trained on; tokenize beforehand and set data.kind to tokens");
+  if (problems.empty())
+    for (const ConfigProblem& problem : Validate(result, {.world = loaded.world, .has_cuda = true}))
+      problems.push_back(fmt::format("{}: {}", fmt::join(problem.keys, ", "), problem.text));
+  ThrowIfAny(problems, folder);
+  return result;
+}
+
+LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const std::string> sets,
+                           const ConfigContext& context) {
+  LoadedConfig loaded = LoadConfig(files, sets, context);
+  const std::optional<std::string> folder = loaded.config.model.init_from;
+  if (!folder) return loaded;
+  const Config given = std::exchange(loaded.config, ApplyHuggingFaceConfig(loaded, *folder));
+  for (const Key& key : Keys())
+    if (key.get(given) != key.get(loaded.config))
+      loaded.origin[key.path] = In(*folder, "config.json");
+  return loaded;
+}
+
+void LoadHuggingFaceWeights(Engine& engine, const ModelSpec& spec, const ModelConfig& model,
+                            const std::string& folder) {
+  Config ours, theirs;
+  ours.model = Resolved(model);
+  theirs.model = ReadModel(folder);
+  ours.model.init_std = theirs.model.init_std;  // how weights begin is what the folder replaces
+  Problems problems;
+  for (const Key& key : Keys())
+    if (IsModelKey(key)) CompareKey(key, ours, theirs, &problems);
+  CompareScaling(ours.model, theirs.model, &problems);
+  ThrowIfAny(problems, folder);
+  const WeightReader reader(spec, folder);
+  WriteLogicalTensors(engine, StateKind::kMaster,
+                      [&](const ParamPlacement& param) { return reader.Read(param); });
+  const auto nothing = [](const ParamPlacement& param) {
+    return std::vector<float>(static_cast<size_t>(param.spec.numel()));
+  };
+  for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV})
+    WriteLogicalTensors(engine, kind, nothing);
+  engine.WriteScalars(StepScalars{});
+}
+
+void ExportHuggingFace(Engine& engine, const ModelSpec& spec, const ModelConfig& model,
+                       const std::string& folder, const ExportOptions& options, FileSystem& files) {
+  std::string path = folder;
+  while (path.size() > 1 && path.back() == '/')
+    path.pop_back();  // the temporary folder lies beside it, not in it
+  std::unique_ptr<Exporter> exporter;
+  if (engine.comms().world().rank() == 0) {
+    MR_REQUIRE(ErrorCode::kConfig,
+               !fs::exists(path) || (fs::is_directory(path) && fs::is_empty(path)),
+               "{} exists already; an export needs a new or empty folder", path);
+    exporter = std::make_unique<Exporter>(spec, path, options, files);
+  }
+  ForEachLogicalTensor(engine, StateKind::kMaster,
+                       [&](const ParamPlacement& param, std::span<const float> values) {
+                         if (exporter) exporter->Write(param.spec.name, values);
+                       });
+  if (exporter) exporter->Finish(Resolved(model));
+  engine.comms().world().Barrier();
+}
+
+}  // namespace millrace

@@ -1,0 +1,267 @@
+#include "runtime/run/run_saver.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/data/hash.h"
+#include "runtime/run/saved_state.h"
+
+namespace millrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+constexpr char kNoPart = '-', kRunning = 'w', kDone = 'd', kFailed = 'f';
+constexpr int64_t kWrittenPiece = int64_t{4} << 20;
+
+std::string NewId() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  return fmt::format("{:x}-{}", now, getpid());
+}
+
+int64_t SavedNumel(const ShardLayout& layout) {
+  int64_t numel = 0;
+  for (const FlatParam& flat : layout.flats) numel += flat.shard_numel;
+  return numel * static_cast<int64_t>(std::size(kSavedKinds));
+}
+
+// Calls fn(kind, its name, flat) in the order in which the copies lie.
+template <typename F>
+void ForEachShard(const ShardLayout& layout, F&& fn) {
+  for (const auto& [kind, name] : kSavedKinds)
+    for (size_t f = 0; f < layout.flats.size(); ++f)
+      fn(kind, name, FlatId{static_cast<int32_t>(f)});
+}
+
+}  // namespace
+
+RunSaver::RunSaver(Engine& engine, const std::string& run_dir, RunIdentity identity,
+                   SaverOptions options)
+    : engine_(engine),
+      run_dir_(run_dir),
+      identity_(std::move(identity)),
+      options_(std::move(options)) {}
+
+RunSaver::~RunSaver() {
+  if (in_flight()) job_.Stop(engine_.marks(), place_.step);
+}
+
+// Of the replicas, which hold the same bits, the first.
+bool RunSaver::writes() const {
+  return engine_.layout().mesh.Index(engine_.comms().world().rank(), Axis::kReplicate) == 0;
+}
+
+void RunSaver::Start(Stage stage, BackgroundJob::Work work) {
+  stage_ = stage;
+  if (beside_)
+    job_.Start(std::move(work));
+  else
+    job_.RunHere(work, engine_.marks(), place_.step);
+}
+
+void RunSaver::Begin(const RunProgress& progress, std::optional<double> eval_loss, SaveMode mode) {
+  MR_CHECK(!in_flight(), "step {} is saved while step {} is", progress.step, place_.step);
+  begun_ = Clock::now();
+  beside_ = options_.asynchronous && mode == SaveMode::kAsConfigured;
+  Communicator& world = engine_.comms().world();
+  const Json mine = {{"id", world.rank() == 0 ? NewId() : ""},
+                     {"counters", CountersJson(engine_.counters())}};
+  Json counters = Json::array();
+  std::string id;
+  for (const std::string& text : world.HostAllGather(DumpJson(mine))) {
+    const Json theirs = ParseOrderedJson(text);
+    counters.push_back(theirs.at("counters"));
+    id += theirs.at("id").get<std::string>();
+  }
+  place_ = {CheckpointRoot(run_dir_), progress.step, id};
+  progress_ = progress;
+  eval_loss_ = eval_loss;
+  counters_ = DumpJson(counters);
+  scalars_ = engine_.ReadScalars();
+  outcome_ = {.step = progress.step, .folder = "", .ms = 0, .error = {}, .warning = ""};
+  thinning_.clear();
+  job_.Forget();
+  stage_ = Stage::kWriting;
+  if (!writes()) return;
+  if (beside_) CopyShards();
+  Start(Stage::kWriting, [this](JobMarks& marks) { WriteShards(marks); });
+}
+
+void RunSaver::CopyShards() {
+  if (copy_ == nullptr)
+    copy_ = engine_.device().AllocateHost(
+        SavedNumel(engine_.layout()) * static_cast<int64_t>(sizeof(float)),
+        "copy of the state for checkpoints");
+  auto* to = reinterpret_cast<float*>(copy_->data());
+  ForEachShard(engine_.layout(), [&](StateKind kind, const char*, FlatId flat) {
+    const auto numel = static_cast<size_t>(engine_.layout().flat(flat).shard_numel);
+    engine_.ReadShard(kind, flat, {to, numel});
+    to += numel;
+  });
+}
+
+void RunSaver::WriteShards(JobMarks& marks) {
+  marks.Enter(RunPhase::kSyncing);  // makes the folder, and takes the disk space of the whole file
+  PrepareCheckpoint(place_, *options_.files);
+  const ShardLayout& layout = engine_.layout();
+  std::vector<CheckpointWriter::Blob> blobs;
+  ForEachShard(layout, [&](StateKind, const char* name, FlatId flat) {
+    blobs.push_back(
+        {BlobName(name, layout.flat(flat).name), DType::kF32, layout.flat(flat).shard_numel});
+  });
+  CheckpointWriter writer(place_, engine_.comms().world().rank(), blobs, *options_.files);
+  marks.Enter(RunPhase::kSaving);
+  int64_t index = 0;
+  const auto* from = beside_ ? copy_->data() : nullptr;
+  ForEachShard(layout, [&](StateKind kind, const char*, FlatId flat) {
+    const std::vector<float> shard = beside_ ? std::vector<float>() : engine_.ReadShard(kind, flat);
+    const auto* data = beside_ ? from : reinterpret_cast<const std::byte*>(shard.data());
+    const auto bytes = layout.flat(flat).shard_numel * static_cast<int64_t>(sizeof(float));
+    // In pieces, so that a slow disk shows progress.
+    for (int64_t done = 0; done < bytes; done += kWrittenPiece) {
+      writer.Write(index, data + done, std::min(kWrittenPiece, bytes - done));
+      marks.Tick();
+    }
+    if (beside_) from += bytes;
+    ++index;
+  });
+  marks.Enter(RunPhase::kSyncing);
+  writer.Finish();
+}
+
+std::string RunSaver::ManifestUser() const {
+  const bool judged = eval_loss_.has_value() && std::isfinite(*eval_loss_);
+  return DumpJson(Json{
+      {"model", identity_.model},
+      {"samples", progress_.samples},
+      {"adam_t", scalars_.adam_t},
+      {"skipped", scalars_.skipped},
+      {"eval_loss", judged ? Json(*eval_loss_) : Json(nullptr)},
+      {"tuning", identity_.tuning.empty() ? Json(nullptr) : ParseOrderedJson(identity_.tuning)},
+      {"data_fingerprint", identity_.data_fingerprint},
+      {"shuffle_seed", identity_.shuffle_seed},
+      {"global_batch", identity_.global_batch},
+      {"counters", ParseOrderedJson(counters_)},
+      {"layout", LayoutJson(engine_.layout())},
+      {"state", ParseOrderedJson(progress_.state)},
+      {"config", ParseOrderedJson(identity_.config)}});
+}
+
+void RunSaver::Publish(JobMarks& marks) {
+  marks.Enter(RunPhase::kTidying);
+  if (options_.before_publishing) options_.before_publishing();
+  CheckpointManifest manifest;
+  manifest.step = place_.step;
+  manifest.world = engine_.comms().world().world_size();
+  manifest.identity = Hash128(identity_.model);
+  manifest.user = ManifestUser();
+  const std::vector<int> writers = engine_.layout().mesh.Group(0, Axis::kShard);
+  const std::vector<int64_t> ranks(writers.begin(), writers.end());
+  PublishCheckpoint(place_, manifest, ranks, *options_.files);
+  // From here on the checkpoint is there, whatever else fails.
+  try {
+    RemoveLeftovers(place_.root, *options_.files);
+    const KeptCheckpoints& keep = options_.keep;
+    ThinCheckpoints(
+        place_.root,
+        {.newest = keep.newest, .every = keep.every, .best = keep.best, .score = EvalLossOf},
+        *options_.files);
+  } catch (const Error& error) {
+    thinning_ = error.what();
+  }
+}
+
+char RunSaver::Vote() const {
+  switch (job_.state()) {
+    case BackgroundJob::State::kNone:
+      return kNoPart;
+    case BackgroundJob::State::kRunning:
+      return kRunning;
+    case BackgroundJob::State::kDone:
+      return kDone;
+    case BackgroundJob::State::kFailed:
+      return kFailed;
+  }
+  return kFailed;
+}
+
+// The first rank's error becomes everyone's.
+void RunSaver::ShareError() {
+  Json mine;
+  if (job_.state() == BackgroundJob::State::kFailed)
+    mine = {{"code", static_cast<int>(job_.error().code())}, {"text", job_.error().what()}};
+  const std::vector<std::string> all = engine_.comms().world().HostAllGather(DumpJson(mine));
+  for (size_t r = 0; r < all.size() && !outcome_.error; ++r) {
+    const Json theirs = ParseOrderedJson(all[r]);
+    if (theirs.is_null()) continue;
+    std::string text = theirs.at("text").get<std::string>();
+    if (stage_ == Stage::kWriting) text = fmt::format("rank {}: {}", r, text);
+    outcome_.error = Error(static_cast<ErrorCode>(theirs.at("code").get<int>()), text);
+  }
+}
+
+std::optional<SaveOutcome> RunSaver::Hear(std::string_view votes) {
+  if (!in_flight() || votes.find(kRunning) != votes.npos) return std::nullopt;
+  const bool leader = engine_.comms().world().rank() == 0;
+  if (stage_ != Stage::kAbandoning && votes.find(kFailed) != votes.npos) {
+    ShareError();
+    job_.Forget();
+    stage_ = Stage::kAbandoning;
+    if (leader)
+      Start(Stage::kAbandoning, [this](JobMarks& marks) {
+        marks.Enter(RunPhase::kTidying);
+        AbandonCheckpoint(place_, *options_.files);
+      });
+    return std::nullopt;
+  }
+  if (stage_ == Stage::kWriting) {
+    job_.Forget();
+    stage_ = Stage::kPublishing;
+    if (leader) Start(Stage::kPublishing, [this](JobMarks& marks) { Publish(marks); });
+    return std::nullopt;
+  }
+  if (leader) {
+    outcome_.ms = std::chrono::duration<double, std::milli>(job_.ended() - begun_).count();
+    if (!thinning_.empty())
+      outcome_.warning = fmt::format("older checkpoints were not removed: {}", thinning_);
+  }
+  if (!outcome_.error) outcome_.folder = place_.Folder();
+  job_.Forget();
+  stage_ = Stage::kIdle;
+  return std::move(outcome_);
+}
+
+std::optional<SaveOutcome> RunSaver::Settle() {
+  std::optional<SaveOutcome> outcome;
+  while (in_flight() && !outcome) {
+    const PhaseScope phase(engine_.marks(), RunPhase::kSaving, place_.step);
+    job_.Wait(engine_.marks(), place_.step);
+    std::string votes;
+    for (const std::string& vote : engine_.comms().world().HostAllGather(std::string(1, Vote())))
+      votes += vote;
+    outcome = Hear(votes);
+  }
+  return outcome;
+}
+
+std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
+                    const RunIdentity& identity, int64_t keep, FileSystem& files) {
+  RunSaver saver(
+      engine, run_dir, identity,
+      {.asynchronous = false, .keep = {.newest = keep}, .files = &files, .before_publishing = {}});
+  saver.Begin(progress);
+  const std::optional<SaveOutcome> outcome = saver.Settle();
+  if (outcome->error) throw Error(*outcome->error);
+  return outcome->folder;
+}
+
+}  // namespace millrace

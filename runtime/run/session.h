@@ -1,0 +1,134 @@
+// A run in this process: plans, engine, data, for one rank. Made from a configuration; the verbs of
+// the command line and embedders use it.
+//
+// Errors   kConfig, kData, kDoesNotFit before any memory of the device is touched; then as the
+//          engine's.
+// Threads  One session per rank, used by one thread. Sessions share nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/exec/engine.h"
+#include "runtime/exec/progress.h"
+#include "runtime/record/run_environment.h"
+#include "runtime/run/assemble.h"
+#include "runtime/run/batcher.h"
+#include "runtime/run/tuning.h"
+
+namespace millrace {
+
+class Watchdog;
+
+// What the main program chose: the device, its kernels and its transport. All outlive the session.
+struct Environment {
+  Device* device = nullptr;
+  const KernelTable* kernels = nullptr;
+  CommFactory* comm_factory = nullptr;
+  BackendTraits traits;
+  CommSharing sharing = CommSharing::kSeparate;
+  ProfilerRanges* ranges = nullptr;  // null: no profiler listens
+  // Whether the factory's communicators gather and reduce over peers' memory.
+  bool peer_memory = false;
+  std::optional<Tuner> tuner;  // none: nothing to choose
+  // Ends the whole job, on the watchdog's thread, with what it has to say
+  // (watch/watchdog.h). Null: no watchdog.
+  std::function<void(const std::string& verdict)> on_stall;
+  Log* log = nullptr;  // null: nothing is said
+  std::function<RunEnvironment()>
+      describe;  // what this rank runs on, for the record; null: not recorded
+  std::optional<uint64_t> adversary_seed;  // tests
+};
+
+struct SessionParts {
+  PlanSelection plans;
+  bool data = true;  // open the data source
+  // Training will go on from run.dir's newest checkpoint, if there is one: the session measures no
+  // algorithms then.
+  bool goes_on = false;
+};
+
+struct SamplingOptions {
+  double temperature = 0.8;  // 0: the likeliest token
+  int64_t top_k = 0;         // 0: all
+  uint64_t seed = 0;
+};
+
+class Session {
+ public:
+  Session(const Config& config, const Environment& environment, const SessionParts& parts);
+  ~Session();
+
+  const Config& config() const { return config_; }
+  const AssembledRun& run() const { return run_; }
+  Engine& engine() { return *engine_; }
+  Device& device() const { return *device_; }
+  Log& log() const { return *log_; }
+  ProgressMarks* marks() const { return marks_.get(); }  // null without a watchdog
+  // What this rank does in a scope, for the watchdog and a profiler.
+  PhaseScope Phase(RunPhase phase, int64_t detail = 0) const {
+    return PhaseScope(marks(), phase, detail, ranges_);
+  }
+  int rank() const;
+  int world() const;
+
+  // Fresh weights: model.init_from, or the generator with train.seed.
+  void InitWeights();
+
+  // Of the algorithms in force; "" where there was nothing to choose. The same on all ranks.
+  const std::string& tuning() const { return tuning_.hash; }
+  const std::string& tuning_table() const { return tuning_.table; }  // RunIdentity::tuning
+  // As the environment's.
+  bool peer_memory() const { return peer_memory_; }
+  RunEnvironment Describe() const { return describe_ ? describe_() : RunEnvironment(); }
+  // MemoryBytes of its device while the session was set up.
+  struct MemoryMarks {
+    int64_t start = 0, communicators = 0;  // before there were communicators, and with them
+    int64_t before_arena = 0, ready = 0;   // algorithms chosen; engine made
+  };
+  const MemoryMarks& memory_marks() const { return memory_; }
+
+  bool has_data() const { return batcher_ != nullptr; }
+  const Batcher& batcher() const;       // with data
+  const TokenSource& held_out() const;  // with data
+  std::string DataDescription() const;
+  std::string DataFingerprint() const;
+
+  // Mean loss over data.eval_batches held-out batches. A collective.
+  double Evaluate();
+
+  // `count` tokens that follow `prompt` (not empty; only its last seq_len tokens are seen). No
+  // key/value cache: every token runs the whole window. Every rank calls it with the same arguments
+  // and gets the same tokens.
+  std::vector<int32_t> Generate(std::span<const int32_t> prompt, int64_t count,
+                                const SamplingOptions& sampling);
+
+ private:
+  void Tune(const Environment& environment, const SessionParts& parts);
+  void StartWatchdog(const Environment& environment);
+
+  Config config_;
+  Device* device_;
+  Log* log_;
+  ProfilerRanges* ranges_;
+  bool peer_memory_;
+  std::function<RunEnvironment()> describe_;
+  std::unique_ptr<CommSet> comms_;
+  AssembledRun run_;
+  std::unique_ptr<ProgressMarks> marks_;
+  std::unique_ptr<Watchdog> watchdog_;  // watches until the engine has gone
+  ChosenTuning tuning_;
+  MemoryMarks memory_;
+  DataSplit data_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace millrace

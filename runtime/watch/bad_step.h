@@ -1,0 +1,21 @@
+// What is said of a step whose update was not applied.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/layout/shard_layout.h"
+#include "runtime/watch/guard.h"
+
+namespace millrace {
+
+// "gradient of unit h.0 on rank 1", "loss 8.1034 above 3.2155": for metrics.jsonl.
+std::string OffenderOf(const StepScalars& scalars, const ShardLayout& layout);
+
+// "non-finite loss on rank 1", "a spike: loss 8.1034 above 3.2155".
+std::string WhatWasBad(const StepScalars& scalars, const ShardLayout& layout);
+
+// The same, and why it is not skipped or rolled back: `made` roll-backs are behind the run.
+std::string WhyStopped(const StepScalars& scalars, const ShardLayout& layout,
+                       const GuardConfig& config, size_t made);
+
+}  // namespace millrace

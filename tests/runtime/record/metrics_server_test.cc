@@ -1,0 +1,143 @@
+// The text that Prometheus reads, and a server that has nothing to say yet.
+#include "runtime/record/metrics_server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Samples alone, without HELP and TYPE.
+std::string Samples(const std::string& text) {
+  std::string samples;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at) + 1;
+    if (text[at] != '#') samples += text.substr(at, end - at);
+    at = end;
+  }
+  return samples;
+}
+
+int Connected(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+// What the server answers to GET /metrics, status line and headers included.
+std::string Scrape(int port) {
+  const int fd = Connected(port);
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+  REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[256];
+  for (ssize_t got; (got = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
+    answer.append(buffer, static_cast<size_t>(got));
+  ::close(fd);
+  return answer;
+}
+
+std::string BodyOf(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
+
+const StepFigures kFigures{
+    12, 2.5, 0.1, 3e-05, 12345.75, 0.0625, 5'000'000'007, 3, 9'007'199'254'740'993, 2};
+
+TEST_CASE("each figure has a help, a type and a value", "[metrics]") {
+  const std::string text = PrometheusText(kFigures);
+  CHECK(Samples(text) ==
+        "millrace_step 12\n"
+        "millrace_loss 2.5\n"
+        "millrace_grad_norm 0.1\n"
+        "millrace_lr 3e-05\n"
+        "millrace_tokens_per_second 12345.75\n"
+        "millrace_step_seconds 0.0625\n"
+        "millrace_device_bytes 5000000007\n"
+        "millrace_skipped_steps_total 3\n"
+        "millrace_tokens_total 9007199254740993\n"
+        "millrace_roll_backs_total 2\n");
+  CHECK(text.starts_with(
+      "# HELP millrace_step Training steps done.\n# TYPE millrace_step gauge\nmillrace_step 12\n"));
+  CHECK(text.find("# TYPE millrace_skipped_steps_total counter\n") != std::string::npos);
+  CHECK(text.find("# TYPE millrace_tokens_total counter\n") != std::string::npos);
+  CHECK(text.find("# TYPE millrace_roll_backs_total counter\n") != std::string::npos);
+}
+
+TEST_CASE("once a checkpoint was saved or failed, saves have figures", "[metrics]") {
+  StepFigures figures = kFigures;
+  const std::string before = Samples(PrometheusText(figures));
+  figures.saves = {
+      .published = 4, .failed = 1, .step = 80, .stall_seconds = 0.0625, .seconds = 3.5};
+  CHECK(Samples(PrometheusText(figures)) == before +
+                                                "millrace_saves_total 4\n"
+                                                "millrace_failed_saves_total 1\n"
+                                                "millrace_saved_step 80\n"
+                                                "millrace_save_stall_seconds 0.0625\n"
+                                                "millrace_save_seconds 3.5\n");
+}
+
+TEST_CASE("values that are not finite are written as Prometheus reads them", "[metrics]") {
+  StepFigures figures = kFigures;
+  figures.loss = std::numeric_limits<double>::quiet_NaN();
+  figures.grad_norm = kInf;
+  figures.lr = -kInf;
+  const std::string samples = Samples(PrometheusText(figures));
+  CHECK(samples.find("millrace_loss NaN\nmillrace_grad_norm +Inf\nmillrace_lr -Inf\n") !=
+        std::string::npos);
+}
+
+TEST_CASE("before the first step the text is empty, then it is the newest step's", "[metrics]") {
+  MetricsServer server(0);
+  REQUIRE(server.port() > 0);
+  const std::string empty = Scrape(server.port());
+  CHECK(empty.starts_with("HTTP/1.1 200 OK\r\n"));
+  CHECK(BodyOf(empty).empty());
+  server.Store(kFigures);
+  CHECK(BodyOf(Scrape(server.port())) == PrometheusText(kFigures));
+  StepFigures next = kFigures;
+  next.step = 13;
+  server.Store(next);
+  CHECK(BodyOf(Scrape(server.port())) == PrometheusText(next));
+}
+
+TEST_CASE("a port that is taken is refused, and free again afterwards", "[metrics]") {
+  int port = 0;
+  {
+    MetricsServer server(0);
+    port = server.port();
+    CHECK_THROWS_AS(MetricsServer(port), Error);
+    Scrape(port);
+  }
+  MetricsServer again(port);
+  CHECK(again.port() == port);
+}
+
+TEST_CASE("the server ends at once while a client is silent", "[metrics]") {
+  std::optional<MetricsServer> server(std::in_place, 0);
+  const int silent = Connected(server->port());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it is waited for
+  const auto start = std::chrono::steady_clock::now();
+  server.reset();
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
+  ::close(silent);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,64 @@
+// The reference data of tests/golden as a test reads it, and a session that is fed with it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/config/load.h"
+#include "runtime/run/session.h"
+
+namespace millrace::test {
+
+using Tensors =
+    std::map<std::string, std::vector<double>>;  // by Hugging Face name, as stored there
+
+struct Golden {
+  explicit Golden(const std::string& model);
+
+  std::string folder;           // tests/golden/<model>
+  nlohmann::json json;          // golden.json
+  std::vector<int32_t> tokens;  // [steps, batch, seq + 1]
+  std::vector<double> logits;   // [batch, seq, vocab] of step 0, before any update
+  Tensors grads;                // of step 0's loss
+  Tensors params;               // after all steps
+  int64_t steps = 0, batch = 0, seq = 0, vocab = 0;
+
+  std::string Hf() const { return folder + "/hf"; }
+  std::span<const int32_t> Row(int64_t step, int64_t row) const;  // [seq + 1]
+};
+
+// How the rows of a batch are spread. Each rank has micro_batch * accumulate of them: a part of the
+// batch, or the whole batch, from another row on each rank. Every row is used equally often, so
+// loss and gradients, means over tokens, are the batch's.
+struct Spread {
+  int replicate = 1, shard = 1;
+  int64_t micro_batch = 1, accumulate = 1;
+  int world() const { return replicate * shard; }
+  int64_t Row(int64_t rank, int64_t i, int64_t batch) const {  // the rank's i-th row
+    const int64_t begin = rank * micro_batch * accumulate;
+    return (begin + begin / batch + i) % batch;
+  }
+  std::string Text() const;
+};
+
+// The configuration of the golden run: the model from hf/ by model.init_from, the optimizer of
+// golden.json, then `sets`.
+LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread,
+                          const std::vector<std::string>& sets = {});
+
+// Runs fn on spread.world() in-process ranks, each with a session whose weights are
+// those of model.init_from.
+void RunSessions(const LoadedConfig& config, int world, const PlanSelection& plans,
+                 const std::function<void(Session& session)>& fn);
+
+// One step of the golden batch `step` on this rank.
+StepScalars StepOn(Session& session, const Golden& golden, const Spread& spread, int64_t step);
+
+// Logical tensors of the session under their Hugging Face names. A collective.
+Tensors HuggingFaceState(Session& session, StateKind kind);
+
+}  // namespace millrace::test

@@ -1,0 +1,259 @@
+// The trainer against PyTorch: logits, every gradient, ten losses and the parameters after them
+// (tests/golden/README.md, which argues the tolerances).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "tests/runtime/run/golden_data.h"
+#include "tests/support/ranks.h"
+
+namespace millrace {
+namespace {
+
+using test::Golden;
+using test::Spread;
+using test::Tensors;
+
+// The largest difference of one tensor, and what is allowed.
+struct Difference {
+  std::string what;
+  double found = 0, allowed = 0;
+};
+
+// Tensors whose difference is not within what is allowed; NaN is not.
+std::vector<std::string> Outside(const std::vector<Difference>& differences) {
+  std::vector<std::string> outside;
+  for (const Difference& d : differences)
+    if (!(d.found <= d.allowed))
+      outside.push_back(fmt::format("{}: {:.3g}, allowed {:.3g}", d.what, d.found, d.allowed));
+  return outside;
+}
+
+double LargestDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = std::abs(a[i] - b[i]);
+    if (!(d <= largest)) largest = d;  // keeps a NaN
+    if (std::isnan(largest)) return largest;
+  }
+  return largest;
+}
+
+double LargestOf(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double v : values) largest = std::max(largest, std::abs(v));
+  return largest;
+}
+
+// fp32: 1e-5 of the largest value in the unit, and twice PyTorch's own float32 error of this
+// tensor.
+double Fp32Bound(double unit_max, double pytorch_error) {
+  return std::min(1e-5 * unit_max, 2 * pytorch_error);
+}
+
+// The largest of `values` (by tensor) in each unit.
+std::map<std::string, double> ByUnit(const Golden& golden, const nlohmann::json& values) {
+  std::map<std::string, double> largest;
+  for (const auto& [name, unit] : golden.json["unit"].items()) {
+    double& so_far = largest[unit.get<std::string>()];
+    so_far = std::max(so_far, values.at(name).get<double>());
+  }
+  return largest;
+}
+
+Difference CompareLogits(const Golden& golden, const std::vector<double>& logits, bool bf16) {
+  const double allowed =
+      bf16 ? golden.json["bf16_bound"]["logits"].get<double>()
+           : Fp32Bound(golden.json["logits_max"], golden.json["fp32"]["err"]["logits"]);
+  return {"logits", LargestDifference(logits, golden.logits), allowed};
+}
+
+std::vector<Difference> CompareGrads(const Golden& golden, const Tensors& grads, bool bf16) {
+  std::vector<Difference> differences;
+  for (const auto& [name, reference] : golden.grads) {
+    const std::string unit = golden.json["unit"][name];
+    const double allowed = bf16 ? golden.json["bf16_bound"]["grad"][name].get<double>()
+                                : Fp32Bound(golden.json["unit_grad_max"][unit],
+                                            golden.json["fp32"]["err"]["grad"][name]);
+    const auto found = grads.find(name);
+    differences.push_back(
+        {name,
+         LargestDifference(found == grads.end() ? std::vector<double>() : found->second, reference),
+         allowed});
+  }
+  return differences;
+}
+
+// Parameters after ten steps: 1e-5 of the largest parameter in the unit. A wrong direction of one
+// element in one step is lr, a thousand times that. Twice PyTorch's error is no bound here: Adam
+// magnifies the noise of an element by lr / |gradient|, so the element with the smallest gradient
+// decides both errors (README).
+std::vector<Difference> CompareParams(const Golden& golden, Tensors params) {
+  nlohmann::json largest;
+  for (const auto& [name, reference] : golden.params) largest[name] = LargestOf(reference);
+  const std::map<std::string, double> unit_max = ByUnit(golden, largest);
+  std::vector<Difference> differences;
+  for (const auto& [name, whole] : golden.params) {
+    std::vector<double> reference = whole;
+    if (golden.json["shift_invariant"].contains(
+            name)) {  // exact gradient 0: Adam normalises rounding noise (README)
+      const auto range = golden.json["shift_invariant"][name].get<std::vector<size_t>>();
+      for (size_t i = range.at(0); i < range.at(1); ++i) reference.at(i) = params[name].at(i) = 0;
+    }
+    differences.push_back({name, LargestDifference(params[name], reference),
+                           1e-5 * unit_max.at(golden.json["unit"][name])});
+  }
+  return differences;
+}
+
+std::vector<double> AllLogits(Session& session, const Golden& golden) {
+  std::vector<double> logits;
+  for (int64_t row = 0; row < golden.batch; ++row) {
+    const auto tokens = golden.Row(0, row).first(static_cast<size_t>(golden.seq));
+    for (int64_t position = 0; position < golden.seq; ++position) {
+      const std::vector<float> next = session.engine().Logits(tokens, position, golden.vocab);
+      logits.insert(logits.end(), next.begin(), next.end());
+    }
+  }
+  return logits;
+}
+
+struct FirstStep {
+  std::vector<double> logits;
+  Tensors grads;
+};
+
+// beta1 = 0 and no clipping make Adam's first moment the gradient itself, bit
+// for bit: m = 0 * m + 1 * g.
+FirstStep RunFirstStep(const Golden& golden, const Spread& spread, std::vector<std::string> sets) {
+  for (const char* set : {"optimizer.betas=[0,0.95]", "optimizer.clip=0"}) sets.push_back(set);
+  FirstStep result;
+  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, true},
+                    [&](Session& session) {
+                      const std::vector<double> logits = AllLogits(session, golden);
+                      test::StepOn(session, golden, spread, 0);
+                      const Tensors grads = test::HuggingFaceState(session, StateKind::kAdamM);
+                      if (session.rank() == 0) result = {logits, grads};
+                    });
+  return result;
+}
+
+struct Trajectory {
+  std::vector<double> loss, grad_norm, lr;
+  Tensors params;
+};
+
+Trajectory RunTrajectory(const Golden& golden, const Spread& spread,
+                         const std::vector<std::string>& sets) {
+  Trajectory result;
+  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, false},
+                    [&](Session& session) {
+                      Trajectory mine;
+                      for (int64_t step = 0; step < golden.steps; ++step) {
+                        const StepScalars scalars = test::StepOn(session, golden, spread, step);
+                        mine.loss.push_back(scalars.loss);
+                        mine.grad_norm.push_back(scalars.grad_norm);
+                        mine.lr.push_back(scalars.lr);
+                      }
+                      mine.params = test::HuggingFaceState(session, StateKind::kMaster);
+                      if (session.rank() == 0) result = mine;
+                    });
+  return result;
+}
+
+std::vector<Difference> PerStep(const std::string& what, const std::vector<double>& found,
+                                const nlohmann::json& reference,
+                                const std::function<double(size_t step, double value)>& allowed) {
+  std::vector<Difference> differences;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const double value = reference[i];
+    const double d =
+        i < found.size() ? std::abs(found[i] - value) : std::numeric_limits<double>::infinity();
+    differences.push_back({fmt::format("{} of step {}", what, i), d, allowed(i, value)});
+  }
+  return differences;
+}
+
+const std::vector<Spread> kSpreads = {
+    {.micro_batch = 3},
+    {.micro_batch = 1, .accumulate = 3},
+    {.shard = 2, .micro_batch = 3},  // every row twice, in another order on each rank
+    {.shard = 3, .micro_batch = 1},
+    {.replicate = 2, .shard = 2, .micro_batch = 3},
+    {.replicate = 3, .micro_batch = 1},
+};
+
+using Strings = std::vector<std::string>;
+
+TEST_CASE(
+    "logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks",
+    "[golden]") {
+  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
+  const Spread spread = GENERATE(from_range(kSpreads));
+  if (!test::HaveDevices(spread.world())) return;
+  CAPTURE(golden.folder, spread.Text());
+  const FirstStep first = RunFirstStep(golden, spread, {});
+  CHECK(Outside({CompareLogits(golden, first.logits, false)}) == Strings{});
+  CHECK(first.grads.size() == golden.grads.size());
+  CHECK(Outside(CompareGrads(golden, first.grads, false)) == Strings{});
+}
+
+TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's",
+          "[golden]") {
+  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
+  const Spread spread = GENERATE(from_range(kSpreads));
+  if (!test::HaveDevices(spread.world())) return;
+  CAPTURE(golden.folder, spread.Text());
+  const Trajectory run = RunTrajectory(golden, spread, {});
+  const auto& json = golden.json;
+  CHECK(Outside(PerStep("loss", run.loss, json["loss"], [](size_t, double) { return 1e-5; })) ==
+        Strings{});
+  CHECK(Outside(PerStep("grad norm", run.grad_norm, json["grad_norm"],
+                        [](size_t, double norm) { return 1e-5 * norm; })) == Strings{});
+  CHECK(Outside(PerStep("lr", run.lr, json["lr"], [](size_t, double lr) { return 1e-12 * lr; })) ==
+        Strings{});
+  CHECK(Outside(CompareParams(golden, run.params)) == Strings{});
+}
+
+TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived for bf16 storage",
+          "[golden]") {
+  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
+  const Spread spread = GENERATE(Spread{.micro_batch = 3}, Spread{.shard = 3, .micro_batch = 1});
+  const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
+  if (!test::HaveDevices(spread.world())) return;
+  CAPTURE(golden.folder, spread.Text(), norms);
+  const std::vector<std::string> sets = {"precision.compute=bf16", norms};
+  const FirstStep first = RunFirstStep(golden, spread, sets);
+  const Difference logits = CompareLogits(golden, first.logits, true);
+  CHECK(Outside({logits}) == Strings{});
+  CHECK(logits.found > 1e-5 * golden.json["logits_max"].get<double>());  // bf16 is at work
+  CHECK(Outside(CompareGrads(golden, first.grads, true)) == Strings{});
+  const Trajectory run = RunTrajectory(golden, spread, sets);
+  const auto& bound = golden.json["bf16_bound"]["loss"];
+  CHECK(Outside(PerStep("loss", run.loss, golden.json["loss"], [&](size_t step, double) {
+          return bound[step].get<double>();
+        })) == Strings{});
+}
+
+TEST_CASE("the comparison notices one weight that is off by 1e-4", "[golden]") {
+  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
+  const Spread spread{.micro_batch = 3};
+  std::vector<double> logits;
+  test::RunSessions(test::GoldenConfig(golden, spread), 1, {true, false, true},
+                    [&](Session& session) {
+                      std::vector<float> shard =
+                          session.engine().ReadShard(StateKind::kMaster, FlatId{1});  // of block 0
+                      const auto largest = std::max_element(shard.begin(), shard.end());
+                      *largest += 1e-4f;
+                      session.engine().WriteShard(StateKind::kMaster, FlatId{1}, shard);
+                      logits = AllLogits(session, golden);
+                    });
+  CHECK(Outside({CompareLogits(golden, logits, false)}).size() == 1);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,404 @@
+// What guards do in the training loop, on in-process ranks: each is provoked by a
+// fault, and what the run becomes is computed apart, step by step, from the steps and
+// data that it should have trained.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/config/load.h"
+#include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/state_check.h"
+#include "runtime/run/training.h"
+#include "tests/runtime/data/error_matchers.h"
+#include "tests/runtime/data/temp_dir.h"
+#include "tests/support/ranks.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+using Kind = TrainFault::Kind;
+
+struct Observer : TrainObserver {
+  std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
+  std::vector<std::string> warnings;
+  void OnResume(int64_t, const std::string&) override {}
+  void OnStep(const StepReport& report) override { on_step(report); }
+  void OnEval(int64_t, double) override {}
+  void OnCheckpoint(int64_t, const std::string&) override {}
+  void OnWarning(const std::string& text) override { warnings.push_back(text); }
+};
+
+struct Killed {};  // thrown by an observer: the run is gone, as after SIGKILL
+
+// A run of a tiny model on text in a folder of its own.
+class Run {
+ public:
+  Run(int world, std::vector<std::string> sets) : world_(world), sets_(std::move(sets)) {
+    std::string text;
+    for (int i = 0; i < 400; ++i)
+      text += fmt::format("Sentence {} says that {} and {} are it.\n", i, i, i + 7);
+    WriteBytes(dir_ / "data.txt", text);
+    sets_.push_back("run.dir=" + folder());
+    sets_.push_back("data.path=" + dir_ / "data.txt");
+  }
+
+  std::string folder() const { return dir_ / "run"; }
+  Config config() const { return Loaded().config; }
+
+  // Warnings of rank 0.
+  std::vector<std::string> Train(const std::vector<TrainFault>& faults = {},
+                                 const std::function<void(const StepReport&)>& on_step = {},
+                                 std::atomic<bool>* stop = nullptr) const {
+    const LoadedConfig loaded = Loaded();
+    std::vector<Observer> observers(static_cast<size_t>(world_));
+    if (on_step) observers[0].on_step = on_step;
+    std::atomic<bool> never = false;
+    test::TestRanks().Run(world_, [&](const test::RankSetup& setup) {
+      const bool evaluates = loaded.config.train.eval_every > 0;
+      Session session(loaded.config, setup.environment(), {{true, evaluates, false}, true});
+      TrainOptions options;
+      options.machine = FindMachine("cpu");
+      options.faults = faults;
+      millrace::Train(session, options, stop == nullptr ? never : *stop,
+                      observers[static_cast<size_t>(session.rank())]);
+    });
+    return observers[0].warnings;
+  }
+
+  // Hashes after training each (step, data step), both from 1, from fresh weights.
+  std::vector<std::string> Alone(const std::vector<std::pair<int64_t, int64_t>>& steps) const {
+    const LoadedConfig loaded = Loaded();
+    std::vector<std::string> hashes;
+    test::TestRanks().Run(world_, [&](const test::RankSetup& setup) {
+      Session session(loaded.config, setup.environment(), {{true, false, false}, true});
+      session.InitWeights();
+      for (const auto& [step, data] : steps)
+        session.engine().Step(session.batcher().Step(data - 1, session.rank()), step - 1,
+                              session.batcher().valid_tokens());
+      const std::string params = ParamHash(session.engine()),
+                        optimizer = OptimizerHash(session.engine());
+      if (session.rank() == 0) hashes = {params, optimizer};
+    });
+    return hashes;
+  }
+
+  Json Summary() const { return Json::parse(ReadBytes(folder() + "/summary.json")); }
+  std::vector<std::string> Hashes() const {
+    const Json summary = Summary();
+    return {summary["param_hash"], summary["optimizer_hash"]};
+  }
+
+  // Lines of metrics.jsonl, without what time and memory decide.
+  std::vector<Json> Lines() const {
+    std::ifstream in(folder() + "/metrics.jsonl");
+    std::vector<Json> lines;
+    for (std::string line; std::getline(in, line);) {
+      Json json = Json::parse(line);
+      for (const char* key : {"step_ms", "enqueue_us", "tokens_per_s", "mfu", "peak_bytes",
+                              "save_stall_ms", "save_ms", "saved_step"})
+        json.erase(key);
+      lines.push_back(json);
+    }
+    return lines;
+  }
+
+ private:
+  LoadedConfig Loaded() const {
+    const std::vector<ConfigText> texts = {{"test.json", R"({
+      "model": {"family": "gpt2", "layers": 2, "d_model": 16, "heads": 2, "seq_len": 16},
+      "data": {"kind": "text"},
+      "optimizer": {"lr": 1e-2, "schedule": {"kind": "constant", "warmup": 0, "min_lr": 0}},
+      "train": {"steps": 12, "micro_batch": 2},
+      "checkpoint": {"every": 4}})"}};
+    return LoadConfigTexts(texts, sets_, ConfigContext{.world = world_});
+  }
+
+  TempDir dir_;
+  int world_;
+  std::vector<std::string> sets_;
+};
+
+// (step, data) for steps first ... last with data `shift` later.
+void Add(std::vector<std::pair<int64_t, int64_t>>& steps, int64_t first, int64_t last,
+         int64_t shift) {
+  for (int64_t step = first; step <= last; ++step) steps.emplace_back(step, step + shift);
+}
+
+TEST_CASE("a step that is not finite is undone together with the data since the checkpoint",
+          "[guard]") {
+  Run run(2, {"guard.non_finite=roll_back"});
+  const std::vector<std::string> warnings =
+      run.Train({{7, 1, "h.0", Kind::kNotFinite}, {10, 0, "", Kind::kNotFinite}});
+  // From 7 to 4: steps 5 ... read the data of 8 ...; from 10 to 8: steps 9 ... read those of 14 ...
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  Add(steps, 1, 4, 0);
+  Add(steps, 5, 8, 3);
+  Add(steps, 9, 12, 5);
+  CHECK(run.Hashes() == run.Alone(steps));
+  CHECK(warnings ==
+        std::vector<std::string>{
+            "step 7: gradient of unit h.0 on rank 1: rolled back to step 4; the data of steps 5 "
+            "to 7 are left out (1 of 3 roll-backs)",
+            "step 10: loss on rank 0: rolled back to step 8; the data of steps 9 to 10 are left "
+            "out (2 of 3 roll-backs)"});
+  const std::vector<Json> lines = run.Lines();
+  REQUIRE(lines.size() == 12);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto step = static_cast<int64_t>(i) + 1;
+    CAPTURE(step);
+    CHECK(lines[i]["step"] == step);
+    CHECK(lines[i]["skipped"] == 0);
+    CHECK(lines[i].value("data_step", step) == (step <= 4   ? step
+                                                : step <= 8 ? step + 3
+                                                            : step + 5));
+    CHECK(lines[i].contains("rolled_back") == (step == 5 || step == 9));
+  }
+  CHECK(lines[4]["rolled_back"] ==
+        Json::parse(R"([{"from": 7, "why": "gradient of unit h.0 on rank 1"}])"));
+}
+
+TEST_CASE("a run that is stopped as it rolls back tells of the steps that are left", "[guard]") {
+  for (const bool saved : {true, false}) {
+    CAPTURE(saved);
+    Run run(1, {"guard.non_finite=roll_back", saved ? "checkpoint.every=4" : "checkpoint.every=0",
+                "train.eval_every=5", "data.eval_batches=1"});
+    std::atomic<bool> stop = false;
+    run.Train(
+        {{7, 0, "", Kind::kNotFinite}}, [&](const StepReport& report) { stop = report.step == 6; },
+        &stop);
+    const std::vector<Json> lines = run.Lines();
+    REQUIRE(lines.size() == (saved ? 4 : 0));
+    const Json summary = run.Summary();
+    CHECK(summary["preempted"] == true);
+    CHECK(summary["first_step"] == 0);
+    CHECK(summary["last_step"] == lines.size());
+    CHECK(summary["first_loss"] == (saved ? lines.front()["loss"] : Json(nullptr)));
+    CHECK(summary["last_loss"] == (saved ? lines.back()["loss"] : Json(nullptr)));
+    CHECK(summary["eval_after"] == Json(nullptr));  // what step 5 evaluated is undone
+    CHECK(summary["last_loss_bits"] == (saved ? lines.back()["loss_bits"] : Json(nullptr)));
+  }
+}
+
+TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[guard]") {
+  Run run(1, {"guard.non_finite=roll_back", "train.steps=5"});
+  run.Train({{2, 0, "", Kind::kNotFinite}});
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  Add(steps, 1, 5, 2);
+  CHECK(run.Hashes() == run.Alone(steps));
+  Run plain(1, {"train.steps=5"});
+  plain.Train();
+  // What was undone was not done; but what it captured is there, so that a GPU launches one graph
+  // more.
+  const auto counters = [](const Run& of) {
+    Json all = of.Summary()["counters"];
+    all.erase("graph_launches");
+    return all;
+  };
+  CHECK(counters(run) == counters(plain));
+  const Json summary = run.Summary();
+  CHECK(summary["measured"]["counters"]["graph_launches"] ==
+        summary["predicted"]["counters"]["graph_launches"]);
+}
+
+TEST_CASE("a loss spike is skipped, or undone, on all ranks", "[guard]") {
+  const bool undone = GENERATE(false, true);
+  CAPTURE(undone);
+  Run run(2, {undone ? "guard.loss_spike=roll_back" : "guard.loss_spike=skip",
+              "guard.spike_window=4", "guard.spike_factor=10", "train.steps=24"});
+  const std::vector<std::string> warnings = run.Train({{22, 1, "", Kind::kTokens}});
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], Catch::StartsWith(undone ? "step 22: loss " : "step 22: a spike: loss "));
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  Add(steps, 1, undone ? 20 : 21, 0);
+  Add(steps, undone ? 21 : 23, 24, undone ? 2 : 0);
+  CHECK(run.Hashes() == run.Alone(steps));
+  const std::vector<Json> lines = run.Lines();
+  for (const Json& line : lines) CHECK(line.contains("max_loss") == (line["step"] >= 6));
+  CHECK(lines[23]["skipped"] == (undone ? 0 : 1));
+  if (!undone) CHECK(lines[21]["loss"] > lines[21]["max_loss"]);
+}
+
+TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one that was not",
+          "[guard]") {
+  const std::vector<std::string> sets = {"guard.non_finite=roll_back", "guard.loss_spike=skip",
+                                         "guard.spike_window=3", "guard.spike_factor=4"};
+  const std::vector<TrainFault> faults = {{7, 0, "h.1", Kind::kNotFinite},
+                                          {11, 0, "", Kind::kTokens}};
+  Run whole(1, sets);
+  whole.Train(faults);
+  REQUIRE(whole.Lines().size() == 12);
+  REQUIRE(whole.Lines()[4].contains("rolled_back"));
+  REQUIRE(whole.Lines()[11]["skipped"] == 1);
+  for (const bool kill : {false, true})
+    for (const int64_t step : {2, 3, 5, 6, 8, 9, 10}) {
+      // A GPU has two steps in flight when it is asked to stop at 3, and so saves step 5, to which
+      // the roll-back at 7 would go: another run, and a right one.
+      if (!kill && step == 3 && test::TestRanks().captures()) continue;
+      CAPTURE(kill, step);
+      Run parts(1, sets);
+      // What has happened does not happen again. Steps 5 and 6 come twice; the
+      // second time is what counts.
+      std::vector<TrainFault> later = faults;
+      std::atomic<bool> stop = false;
+      bool rolled_back = false, ended = false;
+      const auto on_step = [&](const StepReport& report) {
+        std::erase_if(later, [&](const TrainFault& f) { return f.step == report.step; });
+        rolled_back |= report.step == 7;
+        if (ended || report.step != step || (step > 4 && !rolled_back)) return;
+        ended = true;
+        if (kill) throw Killed();
+        stop = true;
+      };
+      try {
+        parts.Train(faults, on_step, &stop);
+      } catch (const Killed&) {
+      }
+      REQUIRE(ended);
+      parts.Train(later);
+      CHECK(parts.Hashes() == whole.Hashes());
+      CHECK(parts.Lines() == whole.Lines());
+    }
+}
+
+TEST_CASE("all ranks go on from a roll-back that no checkpoint has yet", "[guard]") {
+  // A rank that is killed as a thread leaves its GPU to the others; what is tested
+  // does not depend on devices.
+  if (test::TestRanks().captures()) return;
+  const std::vector<std::string> sets = {"guard.non_finite=roll_back"};
+  Run whole(2, sets), parts(2, sets);
+  whole.Train({{7, 1, "h.1", Kind::kNotFinite}});
+  bool rolled_back = false;
+  try {
+    parts.Train({{7, 1, "h.1", Kind::kNotFinite}}, [&](const StepReport& report) {
+      if (rolled_back && report.step == 6) throw Killed();
+      rolled_back |= report.step == 7;
+    });
+    FAIL("it was not killed");
+  } catch (const Killed&) {
+  }
+  parts.Train();
+  CHECK(parts.Hashes() == whole.Hashes());
+  CHECK(parts.Lines() == whole.Lines());
+}
+
+TEST_CASE("a run that may not go on stops with the reason, and its checkpoint stays", "[guard]") {
+  Run run(2, {"guard.non_finite=stop"});
+  RequireError(ErrorCode::kNonFinite,
+               {"step 7: non-finite gradient of unit h.1 on rank 1; guard.non_finite is stop"},
+               [&] {
+                 run.Train({{7, 1, "h.1", Kind::kNotFinite}});
+               });
+  const std::vector<Json> lines = run.Lines();
+  REQUIRE(lines.size() == 7);
+  CHECK(lines[6]["offender"] == "gradient of unit h.1 on rank 1");
+  int64_t first = 0;
+  run.Train({}, [&](const StepReport& report) { first = first == 0 ? report.step : first; });
+  CHECK(first == 5);  // from step 4's
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  Add(steps, 1, 12, 0);
+  CHECK(run.Hashes() == run.Alone(steps));
+}
+
+TEST_CASE("roll-backs come to an end", "[guard]") {
+  Run run(1, {"guard.non_finite=roll_back", "guard.max_roll_backs=1"});
+  RequireError(ErrorCode::kNonFinite, {"step 7: non-finite loss on rank 0", "1 were made already"},
+               [&] {
+                 run.Train({{5, 0, "", Kind::kNotFinite}, {7, 0, "", Kind::kNotFinite}});
+               });
+}
+
+TEST_CASE("replicas that differ by one bit stop the run, with ranks and unit", "[guard]") {
+  if (!test::HaveDevices(4)) return;
+  const std::vector<std::string> sets = {"guard.replicas_every=3", "parallel.replicate=2"};
+  Run sound(4, sets);
+  sound.Train();
+  CHECK(sound.Lines().size() == 12);
+  Run run(4, sets);
+  RequireError(
+      ErrorCode::kNonFinite,
+      {"after step 6: rank 3 and rank 1 are replicas, but their master weights of unit h.1 differ"},
+      [&] {
+        run.Train({{4, 3, "h.1", Kind::kFlip}});
+      });
+}
+
+TEST_CASE("a replica is told by any of its values, and by what most of the others hold",
+          "[guard]") {
+  struct Case {
+    StateKind kind;
+    std::string name;
+    int spoilt;  // rank
+    std::string who;
+  };
+  if (!test::HaveDevices(3)) return;
+  for (const Case& c : {Case{StateKind::kMaster, "master weights", 2, "rank 2 and rank 0"},
+                        {StateKind::kAdamM, "first moments", 1, "rank 1 and rank 0"},
+                        {StateKind::kAdamV, "second moments", 0, "rank 0 and rank 1"}}) {
+    CAPTURE(c.name);
+    const Config config = Run(3, {"parallel.replicate=3"}).config();
+    std::vector<std::string> said(3);
+    test::TestRanks().Run(3, [&](const test::RankSetup& setup) {
+      Session session(config, setup.environment(), {{true, false, false}, false});
+      session.InitWeights();
+      Engine& engine = session.engine();
+      const FlatId flat{1};
+      std::vector<float> shard = engine.ReadShard(c.kind, flat);
+      if (session.rank() == c.spoilt) shard.back() += 1;
+      engine.WriteShard(c.kind, flat, shard);
+      said[static_cast<size_t>(session.rank())] = DifferingReplicas(engine);
+    });
+    for (const std::string& text : said)
+      CHECK(text == c.who + " are replicas, but their " + c.name + " of unit h.0 differ");
+  }
+}
+
+TEST_CASE("a step that is run twice counts once, and tells a bit that flipped in one run",
+          "[guard]") {
+  Run plain(2, {}), twice(2, {"guard.rerun_every=3"});
+  plain.Train();
+  twice.Train();
+  CHECK(twice.Hashes() == plain.Hashes());
+  CHECK(twice.Summary()["counters"] == plain.Summary()["counters"]);
+  CHECK(twice.Lines() == plain.Lines());
+  Run run(2, {"guard.rerun_every=3"});
+  RequireError(ErrorCode::kNonFinite,
+               {"step 6, run twice from the same state, gave two results", ": loss 4.4",
+                "; other master weights of unit embed, on every rank"},
+               [&] {
+                 run.Train({{6, 1, "h.0", Kind::kFlip}});
+               });
+}
+
+TEST_CASE(
+    "a rank that swaps two gathers of one size is told at the next comparison, or before a "
+    "checkpoint",
+    "[guard]") {
+  const std::vector<TrainFault> faults = {{3, 1, "h.0", Kind::kSwap}};
+  Run unwatched(2, {});
+  unwatched.Train(faults);  // nobody hangs, nobody notices
+  CHECK(unwatched.Lines().size() == 12);
+  Run sound(2, {"guard.order_every=2"});
+  sound.Train();
+  CHECK(sound.Lines().size() == 12);
+  const std::string what = GENERATE("guard.order_every=2", "guard.order_every=1000");
+  CAPTURE(what);
+  Run run(2, {what});
+  RequireError(
+      ErrorCode::kNonFinite,
+      {"after step 4: rank 1 has issued other collectives than rank 0 on the communicator 'shard "
+       "gather': call ",
+       "is all_gather of unit h.1 (", "bytes, step 3), and all_gather of unit h.0 ("},
+      [&] { run.Train(faults); });
+}
+
+}  // namespace
+}  // namespace millrace
