@@ -1,6 +1,6 @@
 // The products that `millrace doctor` tries: right on the CPU; one wrong
 // element of one dtype is found.
-#include "tools/cli/known_answer.h"
+#include "tools/cli/doctor/known_answer.h"
 
 #include <catch2/catch.hpp>
 

@@ -9,12 +9,12 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/api/backend.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/record/compare_runs.h"
 #include "runtime/record/metrics.h"
 #include "runtime/record/run_folder.h"
-#include "tools/cli/backend.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

@@ -12,15 +12,16 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/api/backend.h"
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/restart_log.h"
 #include "runtime/data/run_lock.h"
 #include "runtime/run/exchange.h"
-#include "tools/cli/backend.h"
 #include "tools/cli/command.h"
-#include "tools/cli/host_facts.h"
 #include "tools/cli/metrics_watch.h"
+#include "tools/cli/this_program.h"
 #include "tools/launch/job.h"
 #include "tools/launch/job_end.h"
 #include "tools/launch/launch_scratch.h"

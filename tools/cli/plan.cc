@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/host_collectives.h"
+#include "runtime/api/peer_decision.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/mesh.h"
@@ -22,7 +23,6 @@
 #include "runtime/run/assemble.h"
 #include "runtime/run/exchange.h"
 #include "tools/cli/command.h"
-#include "tools/cli/peer_decision.h"
 
 namespace millrace {
 namespace {

@@ -11,14 +11,15 @@
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_factory.h"
 #include "comm/mpi/mpi_runtime.h"
+#include "runtime/api/backend.h"
+#include "runtime/api/host_facts.h"
 #include "runtime/base/error.h"
 #include "runtime/run/assemble.h"
 #include "runtime/run/exchange.h"
-#include "tools/cli/backend.h"
 #include "tools/cli/command.h"
-#include "tools/cli/host_facts.h"
 #include "tools/cli/one_configuration.h"
 #include "tools/cli/parent_watch.h"
+#include "tools/cli/this_program.h"
 
 namespace millrace {
 namespace {
@@ -95,7 +96,9 @@ int Run(CommFactory& factory, ProgramLog& log, const ConfigArguments& arguments,
     if (!device.notice.empty()) log.Info(LogScope::kAllRanks, device.notice);
     device.environment.on_stall = end_job;
     device.environment.log = &log;
-    device.environment.describe = [facts = device.facts] { return DescribeRank(facts); };
+    RunEnvironment facts = device.facts;
+    if (MpiStarted()) facts.emplace_back("MPI", MpiLibrary());
+    device.environment.describe = [facts] { return DescribeRank(CommandLine(), facts); };
     RankContext context{*device.environment.comm_factory, device.environment, device.machine,
                         std::move(loaded), log};
     result = body(context);

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <optional>
 
+#include "runtime/api/backend.h"
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
 #include "runtime/plan/cost/machine.h"
@@ -13,7 +14,6 @@
 #include "runtime/record/report/run_record.h"
 #include "runtime/record/run_history.h"
 #include "runtime/run/assemble.h"
-#include "tools/cli/backend.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

@@ -14,8 +14,8 @@
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/fault.h"
-#include "tools/cli/host_facts.h"
 #include "tools/cli/text.h"
+#include "tools/cli/this_program.h"
 
 namespace millrace {
 namespace {

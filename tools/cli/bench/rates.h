@@ -5,7 +5,7 @@
 //                back to back until the card is hot, and then for a second each. On a GPU these
 //                are cuBLASLt's, bf16 or f32 as the plan's are. On a host the best of five batches
 //                of 20 ms.
-//   attention    the plan's attention ops alone at their own shapes (bench_floor.h): cuDNN's
+//   attention    the plan's attention ops alone at their own shapes (floor.h): cuDNN's
 //                kernels where the plan chose them
 //   memory       bytes that the other ops read and write / what a copy reaches here
 //   wire         bytes that a rank sends / the machine's link rate; no latency
@@ -20,7 +20,7 @@
 
 #include "runtime/plan/cost/machine.h"
 #include "runtime/run/session.h"
-#include "tools/cli/bench_floor.h"
+#include "tools/cli/bench/floor.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "tools/cli/known_answer.h"
+#include "tools/cli/doctor/known_answer.h"
 
 #include <fmt/core.h>
 

@@ -9,17 +9,17 @@
 #include "comm/peer/peer_factory.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.h"
+#include "runtime/api/backend.h"
+#include "runtime/api/cuda_libraries.h"
+#include "runtime/api/cuda_tuning.h"
+#include "runtime/api/gpu_choice.h"
+#include "runtime/api/host_facts.h"
+#include "runtime/api/peer_decision.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/cuda/nvtx_ranges.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
-#include "tools/cli/backend.h"
-#include "tools/cli/cuda_tuning.h"
-#include "tools/cli/doctor.h"
-#include "tools/cli/gpu_choice.h"
-#include "tools/cli/host_facts.h"
-#include "tools/cli/peer_decision.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/cli/call_timer.h"
+#include "tools/cli/bench/call_timer.h"
 
 #include <memory>
 #include <utility>

@@ -1,17 +1,17 @@
-#include "tools/cli/host_facts.h"
+#include "runtime/api/host_facts.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
 #include <fmt/core.h>
-#include <mpi.h>
 #include <sys/utsname.h>
 
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "runtime/data/hash.h"
-#include "tools/launch/mpirun_words.h"
 
 namespace millrace {
 namespace {
@@ -52,20 +52,7 @@ std::string UtcNow() {
   return std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0 ? "" : text;
 }
 
-bool MpiStarted() {
-  int started = 0;
-  return MPI_Initialized(&started) == MPI_SUCCESS && started != 0;
-}
-
 }  // namespace
-
-std::string MpiLibrary() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  MPI_Get_library_version(text, &length);  // one of the few calls that need no MPI_Init
-  const std::string line = FirstLineOf(text);
-  return line.substr(0, line.find(','));
-}
 
 std::string BlasLibrary() { return FirstLineOf(openblas_get_config()); }
 
@@ -73,18 +60,16 @@ std::string KernelDriver() { return FirstLineOf(WholeFile("/proc/driver/nvidia/v
 
 std::string CpuModel() { return ValueOf("/proc/cpuinfo", "model name", ':'); }
 
-std::string CommandLine() {
-  std::istringstream words(WholeFile("/proc/self/cmdline"));
-  std::string line;
-  for (std::string word; std::getline(words, word, '\0');) {
-    if (word == kAsRank) continue;  // the launcher's own
-    const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$*?;&|<>()") == word.npos;
-    line += (line.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
-  }
-  return line;
+std::string LoadedFrom(const void* address) {
+  Dl_info info = {};
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "";
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::canonical(info.dli_fname, error);
+  if (error || file == std::filesystem::read_symlink("/proc/self/exe", error)) return "";
+  return file.string();
 }
 
-RunEnvironment DescribeRank(const RunEnvironment& device) {
+RunEnvironment DescribeRank(const std::string& command, const RunEnvironment& device) {
   RunEnvironment facts;
   const auto add = [&](std::string_view name, const std::string& value) {
     if (!value.empty()) facts.emplace_back(name, value);
@@ -94,10 +79,9 @@ RunEnvironment DescribeRank(const RunEnvironment& device) {
   const unsigned cpus = std::thread::hardware_concurrency();
   add(kHostEntry, HostName());
   add(kStartEntry, UtcNow());
-  add(kCommandEntry, CommandLine());
+  add(kCommandEntry, command);
   add("program", Program());
   for (const auto& [name, value] : device) add(name, value);
-  if (MpiStarted()) add("MPI", MpiLibrary());
   add("CPUs", cpus == 0 ? "" : std::to_string(cpus));
   add("kernel",
       known ? fmt::format("{} {} {}", system.sysname, system.release, system.machine) : "");

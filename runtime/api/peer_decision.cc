@@ -1,4 +1,4 @@
-#include "tools/cli/peer_decision.h"
+#include "runtime/api/peer_decision.h"
 
 #include <fmt/core.h>
 

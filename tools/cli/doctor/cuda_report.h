@@ -1,21 +1,14 @@
-// What `millrace doctor` finds out about CUDA. doctor_cuda.cc does where it is built in; a build
-// without it links doctor_no_cuda.cc.
+// What `millrace doctor` finds out about CUDA. cuda_report.cc does where it is built in; a build
+// without it links no_cuda_report.cc.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace millrace {
+#include "runtime/api/cuda_libraries.h"
 
-// A library that this program was compiled against and runs with. Versions as its maker writes
-// them; "" unknown.
-struct LibraryReport {
-  std::string name;
-  std::string compiled, loaded;
-  std::string file;     // which one the loader took; "" inside the program, or none
-  std::string trouble;  // "" fine
-};
+namespace millrace {
 
 struct GpuReport {
   int ordinal = 0;
@@ -36,17 +29,9 @@ struct CudaReport {
   std::string trouble;                      // why no GPU can be used; "" one can
 };
 
-// Of CUDA's libraries: versions and files, without opening any that is not loaded yet.
-std::vector<LibraryReport> LoadedCudaLibraries();
-// As CudaReport::driver.
-std::string CudaOfDriver();
-
 // Tries each GPU: makes a context on it, runs a kernel, opens the libraries, checks products of
 // known result. Seconds. Does not throw for what
 // is wrong with the machine.
 CudaReport InspectCuda();
-
-// File from which the loader took the code or data at `address`; "" when it is this program's own.
-std::string LoadedFrom(const void* address);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-#include "tools/cli/bench_update.h"
+#include "tools/cli/bench/update.h"
 
 #include <fmt/core.h>
 
@@ -13,7 +13,7 @@
 #include "runtime/base/quantile.h"
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/bound_op.h"
-#include "tools/cli/stopwatch.h"
+#include "tools/cli/bench/stopwatch.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/cli/bench_ops.h"
+#include "tools/cli/bench/ops.h"
 
 #include <fmt/core.h>
 

@@ -1,9 +1,6 @@
-#include "tools/cli/doctor.h"
+#include "tools/cli/doctor/cuda_report.h"
 
 namespace millrace {
-
-std::vector<LibraryReport> LoadedCudaLibraries() { return {}; }
-std::string CudaOfDriver() { return ""; }
 
 CudaReport InspectCuda() {
   CudaReport report;

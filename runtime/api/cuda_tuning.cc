@@ -1,4 +1,4 @@
-#include "tools/cli/cuda_tuning.h"
+#include "runtime/api/cuda_tuning.h"
 
 #include "kernels/cuda/matmul/matmul_plans.h"
 #include "kernels/cuda/tuning.h"

@@ -8,7 +8,7 @@
 //                                       behind computation), or all that the device computes on any
 //                                       stream, if that is more: streams share it
 // Bursts of one op run at higher clocks than a whole step can hold. A slow kernel of ours makes
-// this floor higher: bench_rates.h has one that does not contain our kernels.
+// this floor higher: rates.h has one that does not contain our kernels.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 #include "runtime/plan/cost/machine.h"
 #include "runtime/run/session.h"
-#include "tools/cli/bench_ops.h"
+#include "tools/cli/bench/ops.h"
 
 namespace millrace {
 

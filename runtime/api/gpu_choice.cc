@@ -1,4 +1,4 @@
-#include "tools/cli/gpu_choice.h"
+#include "runtime/api/gpu_choice.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/cli/stopwatch.h"
+#include "tools/cli/bench/stopwatch.h"
 
 #include <bit>
 #include <vector>

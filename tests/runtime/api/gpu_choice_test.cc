@@ -1,5 +1,5 @@
 // Which GPU a rank takes, from what the ranks of its host see. Hosts and GPUs are names here.
-#include "tools/cli/gpu_choice.h"
+#include "runtime/api/gpu_choice.h"
 
 #include <catch2/catch.hpp>
 

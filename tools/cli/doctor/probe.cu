@@ -1,4 +1,4 @@
-#include "tools/cli/doctor_probe.h"
+#include "tools/cli/doctor/probe.h"
 
 namespace millrace {
 namespace {

@@ -1,8 +1,5 @@
 // millrace doctor: what this host and this program have, what is missing, and what to do about it.
-#include "tools/cli/doctor.h"
-
 #include <cblas.h>
-#include <dlfcn.h>
 #include <fmt/core.h>
 #include <gnu/libc-version.h>
 #include <mpi.h>
@@ -12,20 +9,21 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "runtime/api/host_facts.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
-#include "tools/cli/host_facts.h"
-#include "tools/cli/known_answer.h"
+#include "tools/cli/doctor/cuda_report.h"
+#include "tools/cli/doctor/known_answer.h"
+#include "tools/cli/this_program.h"
 
 namespace millrace {
 namespace {
@@ -269,15 +267,6 @@ Json ToJson(const std::vector<Finding>& findings, const CudaReport& cuda, bool o
 }
 
 }  // namespace
-
-std::string LoadedFrom(const void* address) {
-  Dl_info info = {};
-  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "";
-  std::error_code error;
-  const std::filesystem::path file = std::filesystem::canonical(info.dli_fname, error);
-  if (error || file == std::filesystem::read_symlink("/proc/self/exe", error)) return "";
-  return file.string();
-}
 
 int DoctorVerb(bool json) {
   const CudaReport cuda = InspectCuda();

@@ -1,5 +1,5 @@
 // execution.peer_memory: when it is in force, and what is said where it is not.
-#include "tools/cli/peer_decision.h"
+#include "runtime/api/peer_decision.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "tools/cli/bench_trace.h"
+#include "tools/cli/bench/trace.h"
 
 #include <fmt/core.h>
 

@@ -1,11 +1,11 @@
-#include "tools/cli/backend.h"
+#include "runtime/api/backend.h"
 
 #include "comm/host_collectives.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "runtime/api/host_facts.h"
+#include "runtime/api/peer_decision.h"
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
-#include "tools/cli/host_facts.h"
-#include "tools/cli/peer_decision.h"
 
 namespace millrace {
 

@@ -9,15 +9,14 @@
 namespace millrace {
 
 // Each is "" where it is not known.
-std::string MpiLibrary();    // "Open MPI v4.1.4": the loaded one
 std::string BlasLibrary();   // "OpenBLAS 0.3.21 ..."
 std::string KernelDriver();  // NVIDIA's kernel module, in its own words
 std::string CpuModel();
-// This process's, as it was given: words that a shell would split are in quotes.
-std::string CommandLine();
+// File from which the loader took the code or data at `address`; "" when it is this program's own.
+std::string LoadedFrom(const void* address);
 
-// This rank's host, program and system, with `device` (what the backend knows of its own) in
-// between, and the rank's start: now.
-RunEnvironment DescribeRank(const RunEnvironment& device);
+// This rank's host, `command`, program and system, with `device` (what the backend and the
+// transport know of their own) in between, and the rank's start: now.
+RunEnvironment DescribeRank(const std::string& command, const RunEnvironment& device);
 
 }  // namespace millrace

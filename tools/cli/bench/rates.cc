@@ -1,4 +1,4 @@
-#include "tools/cli/bench_rates.h"
+#include "tools/cli/bench/rates.h"
 
 #include <fmt/core.h>
 
@@ -13,7 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/plan/cost/cost_model.h"
-#include "tools/cli/stopwatch.h"
+#include "tools/cli/bench/stopwatch.h"
 
 namespace millrace {
 namespace {
@@ -105,7 +105,7 @@ RateFloor MeasureRateFloor(Session& session, const Environment& environment, con
   const StepPlan& plan = *session.run().plans.train;
   Machine here = machine;
   here.memory = floor.copy_bytes_per_second;
-  here.vector = std::numeric_limits<double>::infinity();  // as in bench_floor.cc
+  here.vector = std::numeric_limits<double>::infinity();  // as in floor.cc
 
   RateFloor rates;
   rates.link_bytes_per_second = machine.link;

@@ -1,4 +1,4 @@
-#include "tools/cli/bench_floor.h"
+#include "tools/cli/bench/floor.h"
 
 #include <fmt/core.h>
 
@@ -9,7 +9,7 @@
 
 #include "runtime/exec/bound_op.h"
 #include "runtime/plan/cost/cost_model.h"
-#include "tools/cli/stopwatch.h"
+#include "tools/cli/bench/stopwatch.h"
 
 namespace millrace {
 namespace {
