@@ -6,6 +6,7 @@
 #include "comm/peer/peer_gather.h"
 #include "comm/peer/peer_reduce.h"
 #include "tests/system/options.h"
+#include "third_party/catch2/session.h"
 
 namespace millrace::test {
 namespace {
@@ -40,7 +41,10 @@ Counted CountSteps(RankContext& rank, const Trial& trial) {
 
 void CheckWorld(int world) {
   if (!HaveDevices(world)) return;
-  REQUIRE(PeerBytesStored().has_value());  // built with --define=count_peer_bytes=true
+  if (!PeerBytesStored().has_value()) {
+    SkipCase("needs a build with --define=count_peer_bytes=true, whose kernels count");
+    return;
+  }
   for (const auto graph : {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kOff})
     for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
       Base base = MakeBase(ModelConfig::Family::kLlama, false, precision, world, 2);

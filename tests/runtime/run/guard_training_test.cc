@@ -135,6 +135,7 @@ void Add(std::vector<std::pair<int64_t, int64_t>>& steps, int64_t first, int64_t
 
 TEST_CASE("a step that is not finite is undone together with the data since the checkpoint",
           "[guard]") {
+  if (!test::HaveDevices(2)) return;
   Run run(2, {"guard.non_finite=roll_back"});
   const std::vector<std::string> warnings =
       run.Train({{7, 1, "h.0", Kind::kNotFinite}, {10, 0, "", Kind::kNotFinite}});
@@ -210,6 +211,7 @@ TEST_CASE("before there is a checkpoint a run goes back to its beginning", "[gua
 }
 
 TEST_CASE("a loss spike is skipped, or undone, on all ranks", "[guard]") {
+  if (!test::HaveDevices(2)) return;
   const bool undone = GENERATE(false, true);
   CAPTURE(undone);
   Run run(2, {undone ? "guard.loss_spike=roll_back" : "guard.loss_spike=skip",
@@ -270,6 +272,7 @@ TEST_CASE("stopped, or killed at any step, and resumed, a guarded run is the one
 }
 
 TEST_CASE("all ranks go on from a roll-back that no checkpoint has yet", "[guard]") {
+  if (!test::HaveDevices(2)) return;
   // A rank that is killed as a thread leaves its GPU to the others; what is tested
   // does not depend on devices.
   if (test::TestRanks().captures()) return;
@@ -291,6 +294,7 @@ TEST_CASE("all ranks go on from a roll-back that no checkpoint has yet", "[guard
 }
 
 TEST_CASE("a run that may not go on stops with the reason, and its checkpoint stays", "[guard]") {
+  if (!test::HaveDevices(2)) return;
   Run run(2, {"guard.non_finite=stop"});
   RequireError(ErrorCode::kNonFinite,
                {"step 7: non-finite gradient of unit h.1 on rank 1; guard.non_finite is stop"},
@@ -363,6 +367,7 @@ TEST_CASE("a replica is told by any of its values, and by what most of the other
 
 TEST_CASE("a step that is run twice counts once, and tells a bit that flipped in one run",
           "[guard]") {
+  if (!test::HaveDevices(2)) return;
   Run plain(2, {}), twice(2, {"guard.rerun_every=3"});
   plain.Train();
   twice.Train();
@@ -382,6 +387,7 @@ TEST_CASE(
     "a rank that swaps two gathers of one size is told at the next comparison, or before a "
     "checkpoint",
     "[guard]") {
+  if (!test::HaveDevices(2)) return;
   const std::vector<TrainFault> faults = {{3, 1, "h.0", Kind::kSwap}};
   Run unwatched(2, {});
   unwatched.Train(faults);  // nobody hangs, nobody notices
