@@ -7,7 +7,7 @@
 // d_v, which adds up the query heads of its group: two products more than with atomics, and
 // the same bits every time.
 #include "kernels/cuda/attention/attention_launch.h"
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
