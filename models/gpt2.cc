@@ -3,6 +3,13 @@
 #include <fmt/core.h>
 
 #include "models/transformer.h"
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/embedding.h"
+#include "runtime/plan/nodes/head.h"
+#include "runtime/plan/nodes/linear.h"
+#include "runtime/plan/nodes/norm.h"
 
 namespace millrace {
 namespace {
@@ -49,31 +56,32 @@ Gpt2::Gpt2(const ModelOptions& options)
 ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
   const ModelOptions& o = options_;
   const std::string p = fmt::format("h.{}.", layer), l = fmt::format("h.{}/", layer);
+  const HeadsAttrs heads{o.heads, o.kv_heads, o.head_dim};
   const auto norm = [&](ValueId in, const std::string& name) {
-    return b.Norm(in, p + name + ".weight", p + name + ".bias", NormKind::kLayer,
-                  static_cast<float>(o.norm_eps), l + name);
+    return Norm(b, in, p + name + ".weight", p + name + ".bias", NormKind::kLayer,
+                static_cast<float>(o.norm_eps), l + name);
   };
   const auto linear = [&](ValueId in, const std::string& name) {
-    return b.Linear(in, p + name + ".weight", p + name + ".bias", l + name);
+    return Linear(b, in, p + name + ".weight", p + name + ".bias", l + name);
   };
-  ValueId y = linear(norm(x, "ln_1"), "attn.qkv");                  // [R, (H+2Hkv)D]
-  y = b.Attention(y, o.heads, o.kv_heads, o.head_dim, l + "attn");  // [R, H*D]
-  x = b.Add(x, linear(y, "attn.proj"), l + "attn.add");             // [R, C]
-  y = b.Activation(linear(norm(x, "ln_2"), "mlp.up"), o.activation, l + "mlp.act");  // [R, F]
-  return b.Add(x, linear(y, "mlp.down"), l + "mlp.add");                             // [R, C]
+  ValueId y = linear(norm(x, "ln_1"), "attn.qkv");        // [R, (H+2Hkv)D]
+  y = Attention(b, y, heads, l + "attn");                 // [R, H*D]
+  x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
+  y = Activation(b, linear(norm(x, "ln_2"), "mlp.up"), o.activation, l + "mlp.act");  // [R, F]
+  return Add(b, x, linear(y, "mlp.down"), l + "mlp.add");                             // [R, C]
 }
 
 void Gpt2::EmitForward(ForwardBuilder& b, HeadMode head) const {
   b.BeginUnit("embed");
-  ValueId x = b.Embedding("embed/wte", "embed/wpe", "embed/x");
+  ValueId x = Embedding(b, "embed/wte", "embed/wpe", "embed/x");
   for (const BlockGroup& group : GroupBlocks(options_)) {
     b.BeginUnit(group.unit);
     for (int64_t i = group.first; i <= group.last; ++i) x = EmitBlock(b, x, i);
   }
   b.BeginUnit("head");
-  x = b.Norm(x, "ln_f.weight", "ln_f.bias", NormKind::kLayer, static_cast<float>(options_.norm_eps),
-             "head/ln_f");
-  b.Head(x, options_.tied ? "embed/wte" : "lm_head.weight", head);
+  x = Norm(b, x, "ln_f.weight", "ln_f.bias", NormKind::kLayer,
+           static_cast<float>(options_.norm_eps), "head/ln_f");
+  Head(b, x, options_.tied ? "embed/wte" : "lm_head.weight", head);
 }
 
 }  // namespace millrace

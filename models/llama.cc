@@ -3,6 +3,14 @@
 #include <fmt/core.h>
 
 #include "models/transformer.h"
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/embedding.h"
+#include "runtime/plan/nodes/head.h"
+#include "runtime/plan/nodes/linear.h"
+#include "runtime/plan/nodes/norm.h"
+#include "runtime/plan/nodes/rope.h"
 
 namespace millrace {
 namespace {
@@ -41,34 +49,35 @@ Llama::Llama(const ModelOptions& options)
 ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, ValueId rope, int64_t layer) const {
   const ModelOptions& o = options_;
   const std::string p = fmt::format("h.{}.", layer), l = fmt::format("h.{}/", layer);
+  const HeadsAttrs heads{o.heads, o.kv_heads, o.head_dim};
   const auto norm = [&](ValueId in, const std::string& name) {
-    return b.Norm(in, p + name + ".weight", "", NormKind::kRms, static_cast<float>(o.norm_eps),
-                  l + name);
+    return Norm(b, in, p + name + ".weight", "", NormKind::kRms, static_cast<float>(o.norm_eps),
+                l + name);
   };
   const auto linear = [&](ValueId in, const std::string& name) {
-    return b.Linear(in, p + name + ".weight", "", l + name);
+    return Linear(b, in, p + name + ".weight", "", l + name);
   };
   ValueId y = linear(norm(x, "norm_1"), "attn.qkv");  // [R, (H+2Hkv)D]
-  y = b.Rope(y, rope, o.heads, o.kv_heads, o.head_dim, l + "attn.rope");
-  y = b.Attention(y, o.heads, o.kv_heads, o.head_dim, l + "attn");  // [R, H*D]
-  x = b.Add(x, linear(y, "attn.proj"), l + "attn.add");             // [R, C]
-  y = b.Activation(linear(norm(x, "norm_2"), "mlp.gate_up"), o.activation,
-                   l + "mlp.act");                        // [R, 2F] -> [R, F]
-  return b.Add(x, linear(y, "mlp.down"), l + "mlp.add");  // [R, C]
+  y = Rope(b, y, rope, heads, l + "attn.rope");
+  y = Attention(b, y, heads, l + "attn");                 // [R, H*D]
+  x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
+  y = Activation(b, linear(norm(x, "norm_2"), "mlp.gate_up"), o.activation,
+                 l + "mlp.act");                           // [R, 2F] -> [R, F]
+  return Add(b, x, linear(y, "mlp.down"), l + "mlp.add");  // [R, C]
 }
 
 void Llama::EmitForward(ForwardBuilder& b, HeadMode head) const {
-  const ValueId rope = b.RopeTable(options_.head_dim, options_.rope_theta, options_.rope_scaling);
+  const ValueId rope = RopeTable(b, options_.head_dim, options_.rope_theta, options_.rope_scaling);
   b.BeginUnit("embed");
-  ValueId x = b.Embedding("embed.weight", "", "embed/x");
+  ValueId x = Embedding(b, "embed.weight", "", "embed/x");
   for (const BlockGroup& group : GroupBlocks(options_)) {
     b.BeginUnit(group.unit);
     for (int64_t i = group.first; i <= group.last; ++i) x = EmitBlock(b, x, rope, i);
   }
   b.BeginUnit("head");
-  x = b.Norm(x, "norm_f.weight", "", NormKind::kRms, static_cast<float>(options_.norm_eps),
-             "head/norm_f");
-  b.Head(x, options_.tied ? "embed.weight" : "lm_head.weight", head);
+  x = Norm(b, x, "norm_f.weight", "", NormKind::kRms, static_cast<float>(options_.norm_eps),
+           "head/norm_f");
+  Head(b, x, options_.tied ? "embed.weight" : "lm_head.weight", head);
 }
 
 }  // namespace millrace

@@ -16,7 +16,7 @@
 
 #include "kernels/ops/model_ops.h"
 #include "runtime/base/policies.h"
-#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/graph/forward_builder.h"
 #include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {

@@ -6,7 +6,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plan/check/checker.h"
-#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/graph/model_flops.h"
 
 namespace millrace {
 namespace {
@@ -167,6 +168,7 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   const auto plan = [&](PlanKind kind) {
     SemanticGraph graph = ForwardFor(config, *model, run.layout.precision, kind);
     if (kind == PlanKind::kTrain) {
+      run.flops = TrainFlopsPerToken(graph);
       run.recompute = RecomputeFor(config, graph, run, traits);
       graph = AddGradients(std::move(graph), run.recompute.units);
     }

@@ -34,6 +34,7 @@ struct AssembledRun {
   PlanOptions options;
   RecomputeChoice recompute;  // of the training plan
   EnginePlans plans;
+  FlopsPerToken flops;  // of the training plan's model
 };
 
 ModelOptions ModelOptionsOf(const Config& config);

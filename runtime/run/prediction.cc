@@ -5,18 +5,15 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/plan/graph/model_flops.h"
 #include "runtime/run/assemble.h"
 
 namespace millrace {
 
 MfuBasis MfuBasisOf(const Session& session, const Machine& machine) {
-  const ModelSpec& spec = session.run().spec;
   const double peak =
       ShareOf(machine, session.world()).peak(session.run().layout.precision.compute);
   return {
-      TrainFlopsPerToken(spec, AttentionCount::kCausal),
-      TrainFlopsPerToken(spec, AttentionCount::kFull), peak,
+      session.run().flops.causal, session.run().flops.full, peak,
       fmt::format(
           "6*N_matmul + 6*L*T*H*D (full attention: 12) per token; peak {:.0f} GFLOP/s per rank, {}",
           peak / 1e9, machine.title)};
@@ -31,8 +28,8 @@ PlanReport PredictRun(const Session& session, const Machine& machine) {
   const StreamJoin join = GraphInForce(session.config()) == GraphMode::kMicrobatch
                               ? StreamJoin::kEveryEntry
                               : StreamJoin::kStepEnd;
-  return MakePlanReport(
-      {run.spec, run.layout, run.options, *run.plans.train, machine, join, others, run.recompute});
+  return MakePlanReport({run.spec, run.layout, run.options, *run.plans.train, run.flops, machine,
+                         join, others, run.recompute});
 }
 
 int64_t PredictGraphLaunches(const Session& session, int64_t steps, bool captured) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/model.h"
+#include "runtime/plan/graph/gradients.h"
 
 namespace millrace::test {
 namespace {

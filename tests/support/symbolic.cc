@@ -6,6 +6,15 @@
 #include <string_view>
 #include <type_traits>
 
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/embedding.h"
+#include "runtime/plan/nodes/head.h"
+#include "runtime/plan/nodes/linear.h"
+#include "runtime/plan/nodes/norm.h"
+#include "runtime/plan/nodes/rope.h"
+
 namespace millrace::test {
 namespace {
 
@@ -68,61 +77,56 @@ class GraphEvaluator {
 
   void Evaluate(const Node& n) {
     const Symbol a = In(n, 0), b = In(n, 1), c = In(n, 2), d = In(n, 3), e = In(n, 4);
-    switch (n.kind) {
-      case NodeKind::kEmbedding:
-        return Out(n, 0, Of("embed", {a, b, c}));
-      case NodeKind::kNorm:
-        for (size_t i = 0; i < 3; ++i)
-          Out(n, i, Of(kNormParts[i], {a, i == 0 ? b : 0, i == 0 ? c : 0}));
-        return;
-      case NodeKind::kLinear:
-        return Out(n, 0, OfProduct(a, false, b, true, c));
-      case NodeKind::kRope:
-        return Out(n, 0, Of("rope", {a, b, 0}));
-      case NodeKind::kRopeGrad:
-        return Out(n, 0, Of("rope", {a, b, 1}));
-      case NodeKind::kAttention:
-        Out(n, 0, Of("attention.out", {a}));
-        return Out(n, 1, Of("attention.lse", {a}));
-      case NodeKind::kAdd:
-        return Out(n, 0, OfSum(a, b));
-      case NodeKind::kActivation:
-        return Out(n, 0, Of("activation", {a, static_cast<Symbol>(n.attrs.activation)}));
-      case NodeKind::kHeadLoss: {
-        const bool gradient = static_cast<bool>(n.outputs[1]);
-        const Symbol logits = OfProduct(a, false, b, true, 0),
-                     d_logits = Of("cross_entropy.d_logits", {logits, c});
-        Symbol loss = 0;
-        for (int64_t i = 0; i < chunks_; ++i) {
-          loss = Of("cross_entropy.loss", {logits, c, loss});
-          if (gradient) Grad(n, 0, OfProduct(d_logits, true, a, false, 0));
-        }
-        result_.loss = loss;
-        return Out(n, 1, OfProduct(d_logits, false, b, false, 0));
-      }
-      case NodeKind::kHeadLogits:
-        result_.logits = OfProduct(Of("select_row", {a}), false, b, true, 0);
-        return;
-      case NodeKind::kRopeTable:
-        return Out(n, 0, Of("rope_table", {}));
-      case NodeKind::kEmbeddingGrad:
-        Grad(n, 0, Of("embed_grad.table", {a, b}));
-        return Grad(n, 1, Of("embed_grad.positions", {a, b}));
-      case NodeKind::kNormGrad:
-        Out(n, 0, Of(kNormGradParts[0], {a, b, c, d, e}));
-        for (size_t i = 1; i < 3; ++i) Grad(n, i - 1, Of(kNormGradParts[i], {a, b, c, d, e}));
-        return;
-      case NodeKind::kLinearGradInput:
-        return Out(n, 0, OfProduct(a, false, b, false, 0));
-      case NodeKind::kLinearGradWeight:
-        return Grad(n, 0, OfProduct(a, true, b, false, 0));
-      case NodeKind::kBiasGrad:
-        return Grad(n, 0, Of("column_sum", {a}));
-      case NodeKind::kAttentionGrad:
-        return Out(n, 0, Of("attention_grad", {a, b, c, d}));
-      case NodeKind::kActivationGrad:
-        return Out(n, 0, Of("activation_grad", {a, b, static_cast<Symbol>(n.attrs.activation)}));
+    if (n.kind == &kEmbeddingNode) return Out(n, 0, Of("embed", {a, b, c}));
+    if (n.kind == &kNormNode) {
+      for (size_t i = 0; i < 3; ++i)
+        Out(n, i, Of(kNormParts[i], {a, i == 0 ? b : 0, i == 0 ? c : 0}));
+      return;
     }
+    if (n.kind == &kLinearNode) return Out(n, 0, OfProduct(a, false, b, true, c));
+    if (n.kind == &kRopeNode) return Out(n, 0, Of("rope", {a, b, 0}));
+    if (n.kind == &kRopeGradNode) return Out(n, 0, Of("rope", {a, b, 1}));
+    if (n.kind == &kAttentionNode) {
+      Out(n, 0, Of("attention.out", {a}));
+      return Out(n, 1, Of("attention.lse", {a}));
+    }
+    if (n.kind == &kAddNode) return Out(n, 0, OfSum(a, b));
+    if (n.kind == &kActivationNode)
+      return Out(n, 0, Of("activation", {a, static_cast<Symbol>(Attrs<ActivationAttrs>(n).kind)}));
+    if (n.kind == &kHeadLossNode) {
+      const bool gradient = static_cast<bool>(n.outputs[1]);
+      const Symbol logits = OfProduct(a, false, b, true, 0),
+                   d_logits = Of("cross_entropy.d_logits", {logits, c});
+      Symbol loss = 0;
+      for (int64_t i = 0; i < chunks_; ++i) {
+        loss = Of("cross_entropy.loss", {logits, c, loss});
+        if (gradient) Grad(n, 0, OfProduct(d_logits, true, a, false, 0));
+      }
+      result_.loss = loss;
+      return Out(n, 1, OfProduct(d_logits, false, b, false, 0));
+    }
+    if (n.kind == &kHeadLogitsNode) {
+      result_.logits = OfProduct(Of("select_row", {a}), false, b, true, 0);
+      return;
+    }
+    if (n.kind == &kRopeTableNode) return Out(n, 0, Of("rope_table", {}));
+    if (n.kind == &kEmbeddingGradNode) {
+      Grad(n, 0, Of("embed_grad.table", {a, b}));
+      return Grad(n, 1, Of("embed_grad.positions", {a, b}));
+    }
+    if (n.kind == &kNormGradNode) {
+      Out(n, 0, Of(kNormGradParts[0], {a, b, c, d, e}));
+      for (size_t i = 1; i < 3; ++i) Grad(n, i - 1, Of(kNormGradParts[i], {a, b, c, d, e}));
+      return;
+    }
+    if (n.kind == &kLinearGradInputNode) return Out(n, 0, OfProduct(a, false, b, false, 0));
+    if (n.kind == &kLinearGradWeightNode) return Grad(n, 0, OfProduct(a, true, b, false, 0));
+    if (n.kind == &kBiasGradNode) return Grad(n, 0, Of("column_sum", {a}));
+    if (n.kind == &kAttentionGradNode) return Out(n, 0, Of("attention_grad", {a, b, c, d}));
+    if (n.kind == &kActivationGradNode)
+      return Out(
+          n, 0, Of("activation_grad", {a, b, static_cast<Symbol>(Attrs<ActivationAttrs>(n).kind)}));
+    throw std::logic_error(n.label + ": a node of a kind without symbols");
   }
 
   const SemanticGraph& graph_;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "models/model.h"
-#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/graph/forward_builder.h"
 
 namespace millrace::test {
 

@@ -11,6 +11,7 @@
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/plan_comms.h"
 #include "runtime/plan/check/checker.h"
+#include "runtime/plan/graph/gradients.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

@@ -23,6 +23,7 @@
 
 #include "models/model.h"
 #include "runtime/plan/check/checker.h"
+#include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lower.h"
 #include "runtime/plan/pool/allocator.h"
 #include "runtime/plan/schedule/edges.h"

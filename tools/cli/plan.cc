@@ -99,14 +99,12 @@ int PlanVerb(const PlanArguments& arguments) {
   const StreamJoin join = GraphInForce(loaded.config) == GraphMode::kMicrobatch
                               ? StreamJoin::kEveryEntry
                               : StreamJoin::kStepEnd;
-  const ReportInput input{run.spec,
-                          run.layout,
-                          run.options,
-                          plan,
-                          machine,
-                          join,
-                          std::max(run.plans.eval->arena_bytes, run.plans.generate->arena_bytes),
-                          run.recompute};
+  const ReportInput input{
+      run.spec,     run.layout,
+      run.options,  plan,
+      run.flops,    machine,
+      join,         std::max(run.plans.eval->arena_bytes, run.plans.generate->arena_bytes),
+      run.recompute};
   const PlanReport report = MakePlanReport(input);
   if (!arguments.html.empty())
     WriteFileAtomically(FileSystem::Posix(), arguments.html, PlanHtml(input, report));

@@ -45,8 +45,8 @@ std::optional<PlannedStep> PlanAgain(const RunRecord& record) {
       if (stage.name == recorded->first && stage.Hash() != recorded->second) return std::nullopt;
     const StreamJoin join = GraphInForce(config) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
                                                                            : StreamJoin::kStepEnd;
-    return PlannedStepOf(
-        {run.spec, run.layout, run.options, *run.plans.train, MachineOf(record, cuda), join});
+    return PlannedStepOf({run.spec, run.layout, run.options, *run.plans.train, run.flops,
+                          MachineOf(record, cuda), join});
   } catch (const Error&) {
     return std::
         nullopt;  // another version's keys or models: the page says that the classes are not known

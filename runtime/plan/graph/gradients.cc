@@ -1,64 +1,14 @@
-// Gradients at plan time: one rule per node kind, applied to the forward in reverse;
-// and recomputation, which emits forward nodes again where a gradient asks for a value
-// that the policy did not save.
+#include "runtime/plan/graph/gradients.h"
+
 #include <fmt/core.h>
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/id_vector.h"
 #include "runtime/plan/graph/graph_edit.h"
-#include "runtime/plan/graph/semantic_graph.h"
 
 namespace millrace {
-namespace {
-
-class Differentiator;
-using Rule = void (*)(Differentiator&, const Node& forward);
-
-class Differentiator {
- public:
-  Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute);
-  SemanticGraph Run() &&;
-
-  // --- for the rules ---
-  const Value& value(ValueId id) const { return graph_.value(id); }
-  ValueId GradientOf(ValueId id) const { return At(gradients_, id); }
-  bool Differentiable(ValueId id) const { return id && At(differentiable_, id); }
-  // The one gradient value of the parameter that `param` holds; created at the first call.
-  ValueId ParamGrad(ValueId param);
-  // A gradient of `of`, to be written by the node that is emitted next.
-  ValueId NewGradient(ValueId of);
-  // Adds `contribution` to the gradient of `of`.
-  void Contribute(ValueId of, ValueId contribution, const Node& forward);
-  // Appends a gradient node of `forward`; values of the forward are replaced by recomputed ones
-  // where the policy asks for it.
-  void Emit(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
-            std::vector<ValueId> grads, const Node& forward, const char* suffix);
-
- private:
-  template <class T>
-  static const T& At(const IdVector<ValueId, T>& table, ValueId id) {
-    static const T absent{};
-    return table.Has(id) ? table[id] : absent;
-  }
-  ValueId& ParamGradSlot(ParamId param);
-  bool IsRecomputed(const Node& node) const;
-  ValueId ForUseIn(UnitId unit, ValueId id);
-  void FindDifferentiable();
-
-  SemanticGraph graph_;
-  std::vector<UnitRecompute> recompute_;  // by unit
-  // By forward value.
-  IdVector<ValueId, const Node*> producers_;  // null: no forward node
-  IdVector<ValueId, char> differentiable_;    // depends on a parameter
-  IdVector<ValueId, ValueId> gradients_;      // as summed so far
-  IdVector<ValueId, int> contributions_;
-  IdVector<ValueId, ValueId> recomputed_;  // its recomputed twin
-  // Once there is one.
-  IdVector<ParamId, ValueId> param_grads_;
-};
 
 Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute)
     : graph_(std::move(graph)),
@@ -104,40 +54,42 @@ void Differentiator::FindDifferentiable() {
   }
 }
 
-ValueId Differentiator::NewGradient(ValueId of) {
-  const Value source = value(of);
-  const int nth = ++contributions_[of];
-  return AddValue(graph_, Value{.name = nth == 1 ? fmt::format("d({})", source.name)
-                                                 : fmt::format("d({})#{}", source.name, nth),
+ValueId Differentiator::NewTemporary(const std::string& name, ValueId like) {
+  const Value source = value(like);
+  return AddValue(graph_, Value{.name = name,
                                 .role = ValueRole::kActivation,
                                 .dtype = source.dtype,
                                 .dims = source.dims,
                                 .param = {}});
 }
 
-void Differentiator::Contribute(ValueId of, ValueId contribution, const Node& forward) {
-  if (!Differentiable(of)) return;
-  ValueId& gradient = gradients_[of];
-  if (!gradient) {
-    gradient = contribution;
-    if (contributions_[of] == 0) contributions_[of] = 1;
-    return;
-  }
-  const ValueId sum = AddValue(graph_, Value{.name = value(contribution).name + "+",
-                                             .role = ValueRole::kActivation,
-                                             .dtype = value(of).dtype,
-                                             .dims = value(of).dims,
-                                             .param = {}});
-  Emit(NodeKind::kAdd, {gradient, contribution}, {sum}, {}, forward, ":sum");
-  gradient = sum;
+ValueId Differentiator::NewGradient(ValueId of) {
+  const int nth = ++contributions_[of];
+  return NewTemporary(nth == 1 ? fmt::format("d({})", value(of).name)
+                               : fmt::format("d({})#{}", value(of).name, nth),
+                      of);
+}
+
+void Differentiator::SetGradient(ValueId of, ValueId gradient) {
+  gradients_[of] = gradient;
+  contributions_[of] = std::max(contributions_[of], 1);
+  trains_ = true;
 }
 
 bool Differentiator::IsRecomputed(const Node& node) const {
   const auto unit = static_cast<size_t>(node.unit.value);
   if (!graph_.IsBlock(unit)) return false;
-  if (node.kind == NodeKind::kNorm) return recompute_[unit].norms;
-  if (node.kind == NodeKind::kActivation) return recompute_[unit].activations;
-  return recompute_[unit].others;
+  const UnitRecompute& again = recompute_[unit];
+  switch (node.kind->recompute) {
+    case RecomputeClass::kCheap:
+      return std::find(again.cheap.begin(), again.cheap.end(), node.kind) != again.cheap.end();
+    case RecomputeClass::kDear:
+      return again.dear;
+    case RecomputeClass::kExchange:
+    case RecomputeClass::kNever:
+      return false;
+  }
+  return false;
 }
 
 // What a node of `unit` in the backward reads for the forward value `id`. Recursion ends at values
@@ -163,10 +115,11 @@ ValueId Differentiator::ForUseIn(UnitId unit, ValueId id) {
   return recomputed_[id];
 }
 
-void Differentiator::Emit(NodeKind kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
-                          std::vector<ValueId> grads, const Node& forward, const char* suffix) {
+void Differentiator::Emit(const NodeDef& kind, std::vector<ValueId> inputs,
+                          std::vector<ValueId> outputs, std::vector<ValueId> grads,
+                          const Node& forward, const std::string& suffix) {
   for (ValueId& input : inputs) input = ForUseIn(forward.unit, input);
-  graph_.backward.push_back(Node{.kind = kind,
+  graph_.backward.push_back(Node{.kind = &kind,
                                  .inputs = std::move(inputs),
                                  .outputs = std::move(outputs),
                                  .grads = std::move(grads),
@@ -175,117 +128,37 @@ void Differentiator::Emit(NodeKind kind, std::vector<ValueId> inputs, std::vecto
                                  .label = forward.label + suffix});
 }
 
-// --- Rules. y is the node's first output, d_y its gradient. A weight gradient comes before the
-// input gradient: it is the last reader of the saved input, and the sooner it lands the sooner its
-// unit's reduction can begin.
-
-void EmbeddingRule(Differentiator& d, const Node& n) {
-  const ValueId d_y = d.GradientOf(n.outputs[0]);
-  if (!d_y) return;
-  if (n.inputs[2])  // rows beyond the sequence would stay undefined
-    MR_CHECK_EQ(
-        d.value(n.inputs[2]).dims[0], d.value(n.inputs[0]).dims[1],
-        "node {}: rows of the position table against the sequence length: equal for training",
-        n.label);
-  d.Emit(NodeKind::kEmbeddingGrad, {n.inputs[0], d_y}, {},
-         {d.ParamGrad(n.inputs[1]), d.ParamGrad(n.inputs[2])}, n, ":grad");
-}
-
-void NormRule(Differentiator& d, const Node& n) {
-  const ValueId d_y = d.GradientOf(n.outputs[0]);
-  if (!d_y) return;
-  const ValueId d_x = d.NewGradient(n.inputs[0]);
-  d.Emit(NodeKind::kNormGrad, {d_y, n.inputs[0], n.inputs[1], n.outputs[1], n.outputs[2]}, {d_x},
-         {d.ParamGrad(n.inputs[1]), d.ParamGrad(n.inputs[2])}, n, ":grad");
-  d.Contribute(n.inputs[0], d_x, n);
-}
-
-void LinearRule(Differentiator& d, const Node& n) {
-  const ValueId d_y = d.GradientOf(n.outputs[0]);
-  if (!d_y) return;
-  const ValueId x = n.inputs[0], weight = n.inputs[1], bias = n.inputs[2];
-  if (bias) d.Emit(NodeKind::kBiasGrad, {d_y}, {}, {d.ParamGrad(bias)}, n, ":d_bias");
-  d.Emit(NodeKind::kLinearGradWeight, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
-  if (!d.Differentiable(x)) return;
-  const ValueId d_x = d.NewGradient(x);
-  d.Emit(NodeKind::kLinearGradInput, {d_y, weight}, {d_x}, {}, n, ":d_input");
-  d.Contribute(x, d_x, n);
-}
-
-// The rotation is orthogonal: its gradient is the inverse rotation and needs the table only.
-void RopeRule(Differentiator& d, const Node& n) {
-  const ValueId d_y = d.GradientOf(n.outputs[0]);
-  if (!d_y) return;
-  const ValueId d_qkv = d.NewGradient(n.inputs[0]);
-  d.Emit(NodeKind::kRopeGrad, {d_y, n.inputs[1]}, {d_qkv}, {}, n, ":grad");
-  d.Contribute(n.inputs[0], d_qkv, n);
-}
-
-void AttentionRule(Differentiator& d, const Node& n) {
-  const ValueId d_y = d.GradientOf(n.outputs[0]);
-  if (!d_y) return;
-  const ValueId d_qkv = d.NewGradient(n.inputs[0]);
-  d.Emit(NodeKind::kAttentionGrad, {n.inputs[0], n.outputs[0], n.outputs[1], d_y}, {d_qkv}, {}, n,
-         ":grad");
-  d.Contribute(n.inputs[0], d_qkv, n);
-}
-
-// Both terms have the sum's own gradient: no node, the same value.
-void AddRule(Differentiator& d, const Node& n) {
-  const ValueId d_y = d.GradientOf(n.outputs[0]);
-  if (!d_y) return;
-  d.Contribute(n.inputs[1], d_y, n);
-  d.Contribute(n.inputs[0], d_y, n);
-}
-
-void ActivationRule(Differentiator& d, const Node& n) {
-  const ValueId d_y = d.GradientOf(n.outputs[0]);
-  if (!d_y) return;
-  const ValueId d_x = d.NewGradient(n.inputs[0]);
-  d.Emit(NodeKind::kActivationGrad, {n.inputs[0], d_y}, {d_x}, {}, n, ":grad");
-  d.Contribute(n.inputs[0], d_x, n);
-}
-
-// Everything was computed in the forward, while the logits existed.
-void HeadLossRule(Differentiator& d, const Node& n) {
-  if (n.outputs[1]) d.Contribute(n.inputs[0], n.outputs[1], n);
-}
-
-struct RuleEntry {
-  NodeKind kind;
-  Rule rule;
-};
-constexpr std::array kRules = {
-    RuleEntry{NodeKind::kEmbedding, EmbeddingRule},   RuleEntry{NodeKind::kNorm, NormRule},
-    RuleEntry{NodeKind::kLinear, LinearRule},         RuleEntry{NodeKind::kRope, RopeRule},
-    RuleEntry{NodeKind::kAttention, AttentionRule},   RuleEntry{NodeKind::kAdd, AddRule},
-    RuleEntry{NodeKind::kActivation, ActivationRule}, RuleEntry{NodeKind::kHeadLoss, HeadLossRule},
-};
-
-Rule RuleFor(const Node& node) {
-  for (const RuleEntry& entry : kRules)
-    if (entry.kind == node.kind) return entry.rule;
-  MR_FAIL("node {}: {} has no gradient", node.label, Name(node.kind));
+void Differentiator::ApplyRule(const Node& node) {
+  if (node.kind->gradient != nullptr) return node.kind->gradient(*this, node);
+  for (const ValueId output : node.outputs)
+    MR_CHECK(!GradientOf(output), "node {}: {} has no gradient", node.label, node.kind->name);
 }
 
 SemanticGraph Differentiator::Run() && {
-  bool trains = false;
-  for (const Node& node : graph_.forward)
-    trains |= node.kind == NodeKind::kHeadLoss && node.outputs[1];
-  MR_CHECK(trains, "gradients need a forward that ends in a training loss");
-  for (size_t i = graph_.forward.size(); i-- > 0;)
-    RuleFor(graph_.forward[i])(*this, graph_.forward[i]);
+  for (size_t i = graph_.forward.size(); i-- > 0;) ApplyRule(graph_.forward[i]);
+  MR_CHECK(trains_, "gradients need a forward that ends in a training loss");
   return std::move(graph_);
 }
 
-}  // namespace
+std::vector<const NodeDef*> CheapKinds(const SemanticGraph& graph) {
+  std::vector<const NodeDef*> kinds;
+  for (const Node& node : graph.forward)
+    if (node.kind->recompute == RecomputeClass::kCheap &&
+        graph.IsBlock(static_cast<size_t>(node.unit.value)) &&
+        std::find(kinds.begin(), kinds.end(), node.kind) == kinds.end())
+      kinds.push_back(node.kind);
+  std::sort(kinds.begin(), kinds.end(),
+            [](const NodeDef* a, const NodeDef* b) { return a->name < b->name; });
+  return kinds;
+}
 
 std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute policy) {
   MR_CHECK(policy != Recompute::kAuto, "recompute auto is a search, not a choice");
   std::vector<UnitRecompute> by_unit(graph.unit_names.size());
+  if (policy == Recompute::kNone) return by_unit;
+  const std::vector<const NodeDef*> cheap = CheapKinds(graph);
   for (size_t u = 0; u < by_unit.size(); ++u)
-    if (policy != Recompute::kNone && graph.IsBlock(u))
-      by_unit[u] = {.norms = true, .activations = true, .others = policy == Recompute::kBlock};
+    if (graph.IsBlock(u)) by_unit[u] = {.cheap = cheap, .dear = policy == Recompute::kBlock};
   return by_unit;
 }
 

@@ -19,11 +19,15 @@ int64_t MatmulParameters(const ModelSpec& spec) {
   return n;
 }
 
-double TrainFlopsPerToken(const ModelSpec& spec, AttentionCount attention) {
-  const double per_pair = attention == AttentionCount::kCausal ? 6 : 12;
-  return 6.0 * static_cast<double>(MatmulParameters(spec)) +
-         per_pair * static_cast<double>(spec.layers) *
-             static_cast<double>(spec.heads * spec.head_dim) * static_cast<double>(spec.seq_len);
+FlopsPerToken TrainFlopsPerToken(const SemanticGraph& forward) {
+  FlopsPerToken sum;
+  for (const Node& node : forward.forward) {
+    if (node.kind->flops == nullptr) continue;
+    const FlopsPerToken each = node.kind->flops(forward, node);
+    sum.causal += 3 * each.causal;
+    sum.full += 3 * each.full;
+  }
+  return sum;
 }
 
 }  // namespace millrace

@@ -14,15 +14,16 @@
 
 #include <cstdint>
 
+#include "runtime/plan/graph/semantic_graph.h"
 #include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
 
-enum class AttentionCount { kCausal, kFull };
-
 int64_t Parameters(const ModelSpec& spec);        // logical elements, all of them
 int64_t MatmulParameters(const ModelSpec& spec);  // N
 
-double TrainFlopsPerToken(const ModelSpec& spec, AttentionCount attention);
+// Three times what the nodes of the forward say (NodeDef::flops): a product in the forward is two in
+// the backward.
+FlopsPerToken TrainFlopsPerToken(const SemanticGraph& forward);
 
 }  // namespace millrace

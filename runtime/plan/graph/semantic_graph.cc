@@ -7,48 +7,6 @@
 
 namespace millrace {
 
-std::string_view Name(NodeKind kind) {
-  switch (kind) {
-    case NodeKind::kEmbedding:
-      return "embedding";
-    case NodeKind::kNorm:
-      return "norm";
-    case NodeKind::kLinear:
-      return "linear";
-    case NodeKind::kRope:
-      return "rope";
-    case NodeKind::kAttention:
-      return "attention";
-    case NodeKind::kAdd:
-      return "add";
-    case NodeKind::kActivation:
-      return "activation";
-    case NodeKind::kHeadLoss:
-      return "head_loss";
-    case NodeKind::kHeadLogits:
-      return "head_logits";
-    case NodeKind::kRopeTable:
-      return "rope_table";
-    case NodeKind::kEmbeddingGrad:
-      return "embedding_grad";
-    case NodeKind::kNormGrad:
-      return "norm_grad";
-    case NodeKind::kLinearGradInput:
-      return "linear_grad_input";
-    case NodeKind::kLinearGradWeight:
-      return "linear_grad_weight";
-    case NodeKind::kBiasGrad:
-      return "bias_grad";
-    case NodeKind::kRopeGrad:
-      return "rope_grad";
-    case NodeKind::kAttentionGrad:
-      return "attention_grad";
-    case NodeKind::kActivationGrad:
-      return "activation_grad";
-  }
-  return "?";
-}
-
 ValueId ParamGradOf(SemanticGraph& graph, ValueId param) {
   const ParamId of = graph.value(param).param;
   for (size_t i = 0; i < graph.values.size(); ++i)
@@ -80,7 +38,7 @@ std::string Line(const SemanticGraph& graph, const std::vector<std::string>& uni
   const auto unit = static_cast<size_t>(node.unit.value);
   std::string text =
       fmt::format("  {:<8} {:<28} {}(", node.unit && unit < units.size() ? units[unit] : "-",
-                  node.label, Name(node.kind));
+                  node.label, node.kind->name);
   const char* separator = "";
   for (const ValueId input : node.inputs) {
     text += fmt::format("{}{}", separator, input ? graph.value(input).name : "-");

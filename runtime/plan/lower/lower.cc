@@ -1,26 +1,20 @@
 #include "runtime/plan/lower/lower.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/plan/lower/lowering.h"
 
 namespace millrace {
-namespace {
 
-Shape ShapeOf(const View& view) {
-  return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
-}
-
-}  // namespace
-
-std::string Refusal(const MatmulOp<View>& op, Backend backend) {
-  return WhyUnsupported(ConvertOp<MatmulOp, View, Shape>(op, ShapeOf), backend);
-}
-std::string Refusal(const AttentionOp<View>& op, Backend backend) {
-  return WhyUnsupported(ConvertOp<AttentionOp, View, Shape>(op, ShapeOf), backend);
-}
-std::string Refusal(const RopeOp<View>& op, Backend backend) {
-  return WhyUnsupported(ConvertOp<RopeOp, View, Shape>(op, ShapeOf), backend);
+int64_t LossChunkRows(Backend backend, int64_t rows, int64_t padded_vocab, DType logits) {
+  if (backend == Backend::kCpu) return 512;
+  constexpr int64_t kLogitsBytes = int64_t{1} << 30;
+  constexpr int64_t kRowTile = 128;  // of a GEMM on Hopper
+  const int64_t chunks =
+      std::max<int64_t>(1, CeilDiv(rows * padded_vocab * Bytes(logits), kLogitsBytes));
+  return std::max<int64_t>(kRowTile, RoundUp(CeilDiv(rows, chunks), kRowTile));
 }
 
 View Transposed(View view) {
@@ -29,59 +23,18 @@ View Transposed(View view) {
   return view;
 }
 
-// Rows [begin, begin + rows) of a 2-D view.
 View Rows(View view, int64_t begin, int64_t rows) {
   view.offset += begin * view.layout.strides[0];
   view.layout.dims[0] = rows;
   return view;
 }
 
-void Lowering::LowerStep(const Step& step) {
-  const Node& node = *step.node;
-  switch (node.kind) {
-    case NodeKind::kEmbedding:
-      return Embedding(node);
-    case NodeKind::kEmbeddingGrad:
-      return EmbeddingGrad(node);
-    case NodeKind::kNorm:
-      return Norm(step);
-    case NodeKind::kNormGrad:
-      return NormGrad(step);
-    case NodeKind::kLinear:
-      return Linear(step);
-    case NodeKind::kLinearGradInput:
-      return LinearGradInput(step);
-    case NodeKind::kLinearGradWeight:
-      return LinearGradWeight(node);
-    case NodeKind::kBiasGrad:
-      return BiasGrad(node);
-    case NodeKind::kRopeTable:
-      return RopeTable(node);
-    case NodeKind::kRope:
-      return Rope(node, RopeDirection::kForward);
-    case NodeKind::kRopeGrad:
-      return Rope(node, RopeDirection::kInverse);
-    case NodeKind::kAttention:
-      return Attention(node);
-    case NodeKind::kAttentionGrad:
-      return AttentionGrad(node);
-    case NodeKind::kAdd:
-      return Add(node);
-    case NodeKind::kActivation:
-      return Activation(node);
-    case NodeKind::kActivationGrad:
-      return ActivationGrad(node);
-    case NodeKind::kHeadLoss:
-      return HeadLoss(node);
-    case NodeKind::kHeadLogits:
-      return HeadLogits(node);
-  }
-}
-
 void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>& ops) {
   ops_ = &ops;
   for (const Step& step : steps) {
-    LowerStep(step);
+    MR_CHECK(step.node->kind->lower != nullptr, "node {}: {} has no lowering", step.node->label,
+             step.node->kind->name);
+    step.node->kind->lower(*this, step);
     storage_.NextStep();
   }
 }

@@ -1,4 +1,5 @@
-// The second half of Lower: kernel ops over views of buffers, one function per kind of node.
+// The second half of Lower, as the lowering of each kind of node (NodeDef::lower) sees it: which
+// views hold its values, and where its kernel ops go.
 #pragma once
 
 #include <string>
@@ -12,15 +13,6 @@
 
 namespace millrace {
 
-// Why the backend cannot run the op; "" when it can, and for ops that every backend must run.
-std::string Refusal(const MatmulOp<View>& op, Backend backend);
-std::string Refusal(const AttentionOp<View>& op, Backend backend);
-std::string Refusal(const RopeOp<View>& op, Backend backend);
-template <template <class> class Op>
-std::string Refusal(const Op<View>&, Backend) {
-  return "";
-}
-
 View Transposed(View view);
 // Rows [begin, begin + rows) of a 2-D view.
 View Rows(View view, int64_t begin, int64_t rows);
@@ -31,44 +23,33 @@ class Lowering {
       : graph_(graph), options_(options), fused_(Fuse(graph, options)), storage_(graph, fused_) {}
   Program Run() &&;
 
- private:
-  void LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>& ops);
-  void LowerStep(const Step& step);
+  const SemanticGraph& graph() const { return graph_; }
+  const LowerOptions& options() const { return options_; }
+  ValueStorage& storage() { return storage_; }
 
-  // lower_layers.cc
-  void Embedding(const Node& node);
-  void EmbeddingGrad(const Node& node);
-  void Norm(const Step& step);
-  void NormGrad(const Step& step);
-  void Linear(const Step& step);
-  void LinearGradInput(const Step& step);
-  void LinearGradWeight(const Node& node);
-  void BiasGrad(const Node& node);
-  void RopeTable(const Node& node);
-  void Rope(const Node& node, RopeDirection direction);
-  void Attention(const Node& node);
-  void AttentionGrad(const Node& node);
-  void Add(const Node& node);
-  void Activation(const Node& node);
-  void ActivationGrad(const Node& node);
-
-  // lower_head.cc
-  void HeadLoss(const Node& node);
-  void HeadLogits(const Node& node);
-
-  // Heads [first, first + heads) of fused rows, as [B, T, heads, D].
-  View HeadsOf(View rows, const NodeAttrs& attrs, int64_t first, int64_t heads) const;
-
-  template <class Op>
-  void Push(Op op, const Node& node, const std::string& suffix = "") {
+  // Appends an op of `node`. Error(kConfig) naming it when the backend cannot run it.
+  template <template <class> class Op>
+  void Push(Op<View> op, const Node& node, const std::string& suffix = "") {
     std::string label = node.label + suffix;
-    const std::string why = Refusal(op, options_.backend);
-    MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}: {}", label, why);
+    const auto shape_of = [](const View& view) {
+      return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
+    };
+    if constexpr (requires(Op<Shape> shape) { WhyUnsupported(shape, options_.backend); }) {
+      const std::string why =
+          WhyUnsupported(ConvertOp<Op, View, Shape>(op, shape_of), options_.backend);
+      MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}: {}", label, why);
+    }
     ops_->push_back(ProgramOp{.op = std::move(op),
                               .label = std::move(label),
                               .unit = node.unit,
                               .recomputed = node.recomputed});
   }
+
+  // A line of Program::choices.
+  void Choose(std::string choice) { program_.choices.push_back(std::move(choice)); }
+
+ private:
+  void LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>& ops);
 
   const SemanticGraph& graph_;
   const LowerOptions& options_;

@@ -50,14 +50,14 @@ json MemoryJson(const MemoryFigures& m) {
 }
 
 json RecomputeJson(const RecomputeFigures& r) {
-  return {{"auto", r.searched},
-          {"block_units", r.counts.blocks},
-          {"activations", r.counts.activations},
-          {"norms", r.counts.norms},
-          {"everything", r.counts.everything},
-          {"saved_bytes", r.searched ? json(r.saved_bytes) : json(nullptr)},
-          {"ops", r.ops},
-          {"seconds", r.seconds}};
+  json figures = {{"auto", r.searched},
+                  {"block_units", r.counts.blocks},
+                  {"everything", r.counts.everything},
+                  {"saved_bytes", r.searched ? json(r.saved_bytes) : json(nullptr)},
+                  {"ops", r.ops},
+                  {"seconds", r.seconds}};
+  for (const auto& [kind, units] : r.counts.cheap) figures[kind + "s"] = units;
+  return figures;
 }
 
 json WireJson(const PlanReport& r) {

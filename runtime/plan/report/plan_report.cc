@@ -170,8 +170,8 @@ PlanReport MakePlanReport(const ReportInput& in) {
   r.step = CountersOf(in.plan, in.plan.schedule, r.mesh);
   r.prologue = CountersOf(in.plan, in.plan.prologue, r.mesh);
   r.wire = WireByPurpose(in.plan, in.plan.schedule, r.mesh);
-  r.flops_per_token_causal = TrainFlopsPerToken(in.spec, AttentionCount::kCausal);
-  r.flops_per_token_full = TrainFlopsPerToken(in.spec, AttentionCount::kFull);
+  r.flops_per_token_causal = in.flops.causal;
+  r.flops_per_token_full = in.flops.full;
   r.machine = ShareOf(in.machine, r.world);
   r.recompute.counts = in.recompute.counts;
   r.recompute.searched = in.recompute.searched;

@@ -26,6 +26,7 @@
 
 #include "runtime/plan/cost/cost_model.h"
 #include "runtime/plan/cost/timeline.h"
+#include "runtime/plan/graph/node_def.h"
 #include "runtime/plan/layout/model_spec.h"
 #include "runtime/plan/schedule/planner.h"
 #include "runtime/plan/schedule/recompute.h"
@@ -110,6 +111,7 @@ struct ReportInput {
   const ShardLayout& layout;
   const PlanOptions& options;
   const StepPlan& plan;
+  FlopsPerToken flops;     // TrainFlopsPerToken of the model's forward
   const Machine& machine;  // not yet shared: MakePlanReport applies ShareOf
   StreamJoin join = StreamJoin::kStepEnd;
   int64_t other_plans_arena = 0;   // of the run's evaluation and generation plans, the largest

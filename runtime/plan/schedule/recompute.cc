@@ -12,20 +12,23 @@
 namespace millrace {
 namespace {
 
-// In the first so many block units.
+// In the first so many block units: each cheap kind (CheapKinds), all that is dear.
 struct Prefixes {
-  int64_t activations = 0, norms = 0, everything = 0;
+  std::vector<int64_t> cheap;
+  int64_t everything = 0;
   auto operator<=>(const Prefixes&) const = default;
 };
 
 RecomputeCounts CountsOf(const SemanticGraph& graph, const std::vector<UnitRecompute>& units) {
   RecomputeCounts counts;
+  const std::vector<const NodeDef*> kinds = CheapKinds(graph);
+  for (const NodeDef* kind : kinds) counts.cheap.push_back({std::string(kind->name), 0});
   for (size_t u = 0; u < units.size(); ++u) {
     if (!graph.IsBlock(u)) continue;
     ++counts.blocks;
-    counts.activations += units[u].activations;
-    counts.norms += units[u].norms;
-    counts.everything += units[u].others;
+    for (size_t k = 0; k < kinds.size(); ++k)
+      counts.cheap[k].units += std::count(units[u].cheap.begin(), units[u].cheap.end(), kinds[k]);
+    counts.everything += units[u].dear;
   }
   return counts;
 }
@@ -36,7 +39,8 @@ class Search {
       : in_(input),
         options_(input.options),
         machine_(ShareOf(FindMachine(input.options.backend == Backend::kCuda ? "h100" : "cpu"),
-                         input.layout.mesh.world())) {
+                         input.layout.mesh.world())),
+        kinds_(CheapKinds(input.forward)) {
     machine_.ranks_per_host = 0;  // a plan depends on no rate that somebody may state
     options_.budget_bytes = 0;
     if (options_.reshard == Reshard::kAuto) options_.reshard = Reshard::kAfterForward;
@@ -48,7 +52,7 @@ class Search {
     const int64_t limit = in_.options.budget_bytes > 0 ? in_.options.budget_bytes
                                                        : std::max<int64_t>(in_.device_bytes, 0);
     const int64_t all = static_cast<int64_t>(blocks_.size());
-    const Prefixes none, cheap{all, all, 0}, most{all, all, all};
+    const Prefixes none = Prefix(0, 0), cheap = Prefix(all, 0), most = Prefix(all, all);
     // An arena is never below its bound, which takes a fraction of the time.
     const auto may_fit = [&](const Prefixes& p) { return limit == 0 || Draft(p).bound <= limit; };
     const auto fits = [&](const Prefixes& p) {
@@ -59,7 +63,7 @@ class Search {
       return Chosen(Trimmed(FirstFitting(Undercut(all), may_fit, fits), may_fit, fits));
     if (fits(most)) {
       std::vector<Prefixes> steps;
-      for (int64_t n = 0; n <= all; ++n) steps.push_back({all, all, n});
+      for (int64_t n = 0; n <= all; ++n) steps.push_back(Prefix(all, n));
       return Chosen(FirstFitting(steps, may_fit, fits));
     }
     const int64_t least = std::min(Arena(cheap), Arena(most));
@@ -77,12 +81,18 @@ class Search {
     double seconds = 0;  // that the compute stream is busy
   };
 
+  // All cheap kinds in the first `cheap` block units, everything in the first `everything`.
+  Prefixes Prefix(int64_t cheap, int64_t everything) const {
+    return {std::vector<int64_t>(kinds_.size(), cheap), everything};
+  }
+
   std::vector<UnitRecompute> UnitsOf(const Prefixes& p) const {
     std::vector<UnitRecompute> units(in_.forward.unit_names.size());
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const auto n = static_cast<int64_t>(i);
-      units[blocks_[i]] = {
-          .norms = n < p.norms, .activations = n < p.activations, .others = n < p.everything};
+      for (size_t k = 0; k < kinds_.size(); ++k)
+        if (n < p.cheap[k]) units[blocks_[i]].cheap.push_back(kinds_[k]);
+      units[blocks_[i]].dear = n < p.everything;
     }
     return units;
   }
@@ -108,17 +118,19 @@ class Search {
     return it->second;
   }
 
-  // Of recomputing one kind in the first n block units, by n from 0, as far as units just add up:
-  // the bytes of what is dropped, and of the seconds that all units take the same share.
-  struct Prefix {
+  // Some prefixes, as far as units and kinds just add up: the bytes of what is dropped, and of the
+  // seconds that a kind takes in all units the same share.
+  struct Saving {
     double seconds = 0;
     int64_t bytes = 0;
+    Prefixes prefixes;
   };
 
-  std::vector<Prefix> PrefixesOf(NodeKind kind, int64_t Prefixes::*units, int64_t all) {
+  // Of recomputing the kind `k` alone in the first n block units, by n from 0.
+  std::vector<Saving> SavingsOf(size_t k, int64_t all) {
     std::vector<int64_t> dropped(in_.forward.unit_names.size());
     for (const Node& node : in_.forward.forward) {
-      if (node.kind != kind) continue;
+      if (node.kind != kinds_[k]) continue;
       for (const ValueId id : node.outputs) {
         if (!id) continue;
         const Value& value = in_.forward.value(id);
@@ -127,46 +139,54 @@ class Search {
         dropped[static_cast<size_t>(node.unit.value)] += bytes;
       }
     }
-    std::vector<Prefix> prefixes = {{}};
-    for (const size_t u : blocks_) prefixes.push_back({0, prefixes.back().bytes + dropped[u]});
-    Prefixes alone;
-    alone.*units = all;
-    const double seconds = std::max(0.0, Draft(alone).seconds - Draft({}).seconds);
-    const auto total = static_cast<double>(std::max<int64_t>(prefixes.back().bytes, 1));
-    for (Prefix& prefix : prefixes)
-      prefix.seconds = seconds * (static_cast<double>(prefix.bytes) / total);
-    return prefixes;
+    std::vector<Saving> savings = {{0, 0, Prefix(0, 0)}};
+    for (const size_t u : blocks_) {
+      savings.push_back(savings.back());
+      savings.back().bytes += dropped[u];
+      ++savings.back().prefixes.cheap[k];
+    }
+    Prefixes alone = Prefix(0, 0);
+    alone.cheap[k] = all;
+    const double seconds = std::max(0.0, Draft(alone).seconds - Draft(Prefix(0, 0)).seconds);
+    const auto total = static_cast<double>(std::max<int64_t>(savings.back().bytes, 1));
+    for (Saving& saving : savings)
+      saving.seconds = seconds * (static_cast<double>(saving.bytes) / total);
+    return savings;
   }
 
-  // Pairs of prefixes from nothing to all, dearer and saving more from one to the next.
-  std::vector<Prefixes> Undercut(int64_t all) {
-    const std::vector<Prefix> activations =
-                                  PrefixesOf(NodeKind::kActivation, &Prefixes::activations, all),
-                              norms = PrefixesOf(NodeKind::kNorm, &Prefixes::norms, all);
-    struct Pair {
-      double seconds = 0;
-      int64_t bytes = 0;
-      Prefixes prefixes;
-    };
-    std::vector<Pair> pairs;
-    for (int64_t a = 0; a <= all; ++a)
-      for (int64_t b = 0; b <= all; ++b)
-        pairs.push_back(
-            {activations[static_cast<size_t>(a)].seconds + norms[static_cast<size_t>(b)].seconds,
-             activations[static_cast<size_t>(a)].bytes + norms[static_cast<size_t>(b)].bytes,
-             {a, b, 0}});
-    std::sort(pairs.begin(), pairs.end(), [](const Pair& x, const Pair& y) {
+  // Those that no cheaper one undercuts, dearer and saving more from one to the next.
+  static std::vector<Saving> Best(std::vector<Saving> savings) {
+    std::sort(savings.begin(), savings.end(), [](const Saving& x, const Saving& y) {
       return std::tuple(x.seconds, -x.bytes, x.prefixes) <
              std::tuple(y.seconds, -y.bytes, y.prefixes);
     });
-    std::vector<Prefixes> best = {{}};  // also where something is for nothing
-    int64_t bytes = 0;
-    for (const Pair& pair : pairs) {
-      if (pair.bytes <= bytes) continue;
-      bytes = pair.bytes;
-      best.push_back(pair.prefixes);
+    std::vector<Saving> best;
+    int64_t bytes = -1;
+    for (Saving& saving : savings) {
+      if (saving.bytes <= bytes) continue;
+      bytes = saving.bytes;
+      best.push_back(std::move(saving));
     }
     return best;
+  }
+
+  // Combinations of prefixes from nothing to all.
+  std::vector<Prefixes> Undercut(int64_t all) {
+    std::vector<Saving> best = {{0, 0, Prefix(0, 0)}};
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      const std::vector<Saving> alone = SavingsOf(k, all);
+      std::vector<Saving> both;
+      for (const Saving& a : best)
+        for (const Saving& b : alone) {
+          both.push_back({a.seconds + b.seconds, a.bytes + b.bytes, a.prefixes});
+          both.back().prefixes.cheap[k] = b.prefixes.cheap[k];
+        }
+      best = Best(std::move(both));
+    }
+    std::vector<Prefixes> steps;
+    if (best.front().bytes > 0) steps.push_back(Prefix(0, 0));  // where something is for nothing
+    for (const Saving& saving : best) steps.push_back(saving.prefixes);
+    return steps;
   }
 
   // The first of steps (low, high] that fits, of which the last does.
@@ -191,11 +211,11 @@ class Search {
   // while everything is still saved, and brings back what that unit dropped.
   template <class MayFit, class Fits>
   static Prefixes Trimmed(Prefixes p, MayFit&& may_fit, Fits&& fits) {
-    for (int64_t Prefixes::*kind : {&Prefixes::activations, &Prefixes::norms}) {
+    for (size_t k = 0; k < p.cheap.size(); ++k) {
       std::vector<Prefixes> steps;  // from none of the kind to as many as there are
-      for (int64_t n = 0; n <= p.*kind; ++n) {
+      for (int64_t n = 0; n <= p.cheap[k]; ++n) {
         steps.push_back(p);
-        steps.back().*kind = n;
+        steps.back().cheap[k] = n;
       }
       p = fits(steps.front()) ? steps.front() : FirstFitting(steps, may_fit, fits);
     }
@@ -204,13 +224,14 @@ class Search {
 
   RecomputeChoice Chosen(const Prefixes& p) {
     // Nothing recomputed may be nothing planned yet.
-    const int64_t saved = p == Prefixes{} ? 0 : Arena({}) - Arena(p);
+    const int64_t saved = p == Prefix(0, 0) ? 0 : Arena(Prefix(0, 0)) - Arena(p);
     return {UnitsOf(p), CountsOf(in_.forward, UnitsOf(p)), true, saved};
   }
 
   const RecomputeInput& in_;
   PlanOptions options_;
   Machine machine_;
+  std::vector<const NodeDef*> kinds_;
   std::vector<size_t> blocks_;  // UnitIds of block units, in order of the forward
   std::map<Prefixes, Drafted> drafted_;
   std::map<Prefixes, int64_t> arenas_;
@@ -227,11 +248,10 @@ RecomputeChoice ChooseRecompute(const RecomputeInput& input) { return Search(inp
 
 std::string ToString(const RecomputeCounts& counts) {
   std::string kinds;
-  const auto add = [&](const char* name, int64_t units) {
+  const auto add = [&](const std::string& name, int64_t units) {
     if (units > 0) kinds += fmt::format("{}{} in {}", kinds.empty() ? "" : ", ", name, units);
   };
-  add("activations", counts.activations);
-  add("norms", counts.norms);
+  for (const auto& [kind, units] : counts.cheap) add(kind + "s", units);
   add("everything", counts.everything);
   return kinds.empty() ? "nothing" : fmt::format("{} of {} block units", kinds, counts.blocks);
 }

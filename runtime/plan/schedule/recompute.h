@@ -1,16 +1,18 @@
-// Recomputation that fits: in how many block units a training step computes norms, activations or
-// everything again, so that its arena stays within a limit at the least cost.
+// Recomputation that fits: in how many block units a training step computes each cheap kind of node
+// (norms, activations) or everything again, so that its arena stays within a limit at the least
+// cost.
 //
 // Search   Candidates are prefixes: activations again in the first a block units, norms in the
-//          first b; only when both in all units are not enough, everything in the first c. What a
-//          prefix drops is the longest-lived of what is saved, so it saves at least as much as any
-//          other choice of as many units. A kind's cost is how much longer the compute stream is
-//          busy (timeline.h) with it in every unit; its bytes are those of the outputs it drops. Of
-//          the pairs (a, b) those stay that no cheaper pair undercuts; among them the first that
-//          fits is found by bisection, and units that it does not need after all are taken out
-//          again. Tries go by the lower bound of the arena; the one that is chosen, and where it is
-//          above its bound those behind it, are placed by the real allocator: what is chosen fits,
-//          and with one unit less of activations or norms it does not.
+//          first b, and so for each cheap kind; only when all of them in all units are not enough,
+//          everything in the first c. What a prefix drops is the longest-lived of what is saved, so
+//          it saves at least as much as any other choice of as many units. A kind's cost is how
+//          much longer the compute stream is busy (timeline.h) with it in every unit; its bytes are
+//          those of the outputs it drops. Of the combinations (a, b, ...) those stay that no
+//          cheaper one undercuts; among them the first that fits is found by bisection, and units
+//          that it does not need after all are taken out again. Tries go by the lower bound of the
+//          arena; the one that is chosen, and where it is above its bound those behind it, are
+//          placed by the real allocator: what is chosen fits, and with one unit less of a cheap
+//          kind it does not.
 // Rates    Those of one machine per backend (the H100's for CUDA), so that `plan` on a laptop and
 //          the ranks of a cluster choose alike.
 #pragma once
@@ -19,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lower.h"
 #include "runtime/plan/schedule/planner.h"
 
@@ -36,8 +38,14 @@ struct RecomputeInput {
 
 // Block units by what they compute again.
 struct RecomputeCounts {
-  int64_t blocks = 0;                                  // all
-  int64_t activations = 0, norms = 0, everything = 0;  // the last are among the first two as well
+  struct OfKind {
+    std::string kind;
+    int64_t units = 0;
+    bool operator==(const OfKind&) const = default;
+  };
+  int64_t blocks = 0;         // all
+  std::vector<OfKind> cheap;  // by name; those with everything are among them
+  int64_t everything = 0;
   bool operator==(const RecomputeCounts&) const = default;
 };
 

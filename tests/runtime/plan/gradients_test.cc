@@ -1,3 +1,5 @@
+#include "runtime/plan/graph/gradients.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -7,8 +9,14 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/graph/semantic_graph.h"
 #include "runtime/plan/lower/lower.h"
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/embedding.h"
+#include "runtime/plan/nodes/head.h"
+#include "runtime/plan/nodes/linear.h"
+#include "runtime/plan/nodes/norm.h"
 #include "tests/support/golden.h"
 #include "tests/support/program_interpreter.h"
 #include "tests/support/tiny_models.h"
@@ -65,7 +73,7 @@ TEST_CASE("recomputation repeats what gradients need, from values that were save
       if (policy == Recompute::kBlock)
         CHECK((producer.unit != node.unit || unit == "head"));
       else
-        CHECK(((producer.kind != NodeKind::kNorm && producer.kind != NodeKind::kActivation) ||
+        CHECK(((producer.kind != &kNormNode && producer.kind != &kActivationNode) ||
                producer.unit != node.unit || unit == "head"));
     }
   }
@@ -92,22 +100,22 @@ TEST_CASE("each unit computes again what it is told to", "[plan][gradients]") {
     const auto found = std::find(forward.unit_names.begin(), forward.unit_names.end(), name);
     return units[static_cast<size_t>(found - forward.unit_names.begin())];
   };
-  unit("h.0").norms = true;
-  unit("h.1").activations = true;
-  unit("h.3") = {.norms = true, .activations = true, .others = true};
+  unit("h.0").cheap = {&kNormNode};
+  unit("h.1").cheap = {&kActivationNode};
+  unit("h.3") = {.cheap = {&kNormNode, &kActivationNode}, .dear = true};
   for (const char* name : {"embed", "head"})
     unit(name) = unit("h.3");  // never recomputed, whatever is asked
-  std::map<std::string, std::map<NodeKind, int>> again;
+  std::map<std::string, std::map<const NodeDef*, int>> again;
   const SemanticGraph graph = AddGradients(forward, units);
   for (const Node& node : graph.backward)
     if (node.recomputed) ++again[graph.unit_names[static_cast<size_t>(node.unit.value)]][node.kind];
   CHECK(again.size() == 3);
-  CHECK(again["h.0"] == std::map<NodeKind, int>{{NodeKind::kNorm, 2}});
-  CHECK(again["h.1"] == std::map<NodeKind, int>{{NodeKind::kActivation, 1}});
-  CHECK(again["h.3"][NodeKind::kNorm] == 2);
-  CHECK(again["h.3"][NodeKind::kActivation] == 1);
-  CHECK(again["h.3"][NodeKind::kAttention] == 1);
-  CHECK(again["h.3"][NodeKind::kLinear] == 3);  // the last one's result feeds no gradient
+  CHECK(again["h.0"] == std::map<const NodeDef*, int>{{&kNormNode, 2}});
+  CHECK(again["h.1"] == std::map<const NodeDef*, int>{{&kActivationNode, 1}});
+  CHECK(again["h.3"][&kNormNode] == 2);
+  CHECK(again["h.3"][&kActivationNode] == 1);
+  CHECK(again["h.3"][&kAttentionNode] == 1);
+  CHECK(again["h.3"][&kLinearNode] == 3);  // the last one's result feeds no gradient
   units.pop_back();
   CHECK_THROWS_AS(AddGradients(forward, units), Error);
 }
@@ -144,13 +152,13 @@ TEST_CASE("gradients of a value with several readers are summed, an unused param
   spec.units = {{"h.0", {matrix("table", 5), matrix("a", 3), matrix("b", 3), matrix("spare", 3)}}};
   ForwardBuilder builder(spec, {.batch = 1, .seq = 2}, DType::kF32, DType::kF32);
   builder.BeginUnit("h.0");
-  const ValueId x = builder.Embedding("table", "", "x");
-  const ValueId a = builder.Linear(x, "a", "", "a"), b = builder.Linear(x, "b", "", "b");
-  builder.Head(builder.Add(builder.Add(a, b, "ab"), x, "abx"), "table", HeadMode::kTrainLoss);
+  const ValueId x = Embedding(builder, "table", "", "x");
+  const ValueId a = Linear(builder, x, "a", "", "a"), b = Linear(builder, x, "b", "", "b");
+  Head(builder, Add(builder, Add(builder, a, b, "ab"), x, "abx"), "table", HeadMode::kTrainLoss);
   const SemanticGraph graph = AddGradients(std::move(builder).Finish(), Recompute::kNone);
   std::vector<std::string> sums;
   for (const Node& node : graph.backward)
-    if (node.kind == NodeKind::kAdd)
+    if (node.kind == &kAddNode)
       for (const ValueId in : node.inputs) sums.push_back(graph.value(in).name);
   // d(abx) reaches x directly, then through b, then through a: reverse program order.
   CHECK(sums == std::vector<std::string>{"d(abx)", "d(x)#2", "d(x)#2+", "d(x)#3"});

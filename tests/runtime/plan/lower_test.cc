@@ -6,6 +6,9 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/attention.h"
 #include "tests/support/golden.h"
 #include "tests/support/symbolic.h"
 #include "tests/support/tiny_models.h"
@@ -178,7 +181,7 @@ TEST_CASE("GELU's gradient keeps a kernel of its own where the product before it
   SemanticGraph graph = AddGradients(ForwardOf(TinyGpt2(1)), Recompute::kNone);
   const auto grad =
       std::find_if(graph.backward.begin(), graph.backward.end(),
-                   [](const Node& node) { return node.kind == NodeKind::kActivationGrad; });
+                   [](const Node& node) { return node.kind == &kActivationGradNode; });
   REQUIRE(grad != graph.backward.end());
   const auto new_value = [&](ValueId like) {
     Value value = graph.value(like);
@@ -247,7 +250,7 @@ TEST_CASE("a rotation whose input is read again cannot happen in place, and is r
           "[plan][lower]") {
   SemanticGraph graph = ForwardOf(TinyLlama());
   for (Node& node : graph.forward)
-    if (node.kind == NodeKind::kAttention)
+    if (node.kind == &kAttentionNode)
       node.inputs[0] = graph.forward[2].outputs[0];  // qkv before the rotation
   CHECK_THROWS_WITH(Lower(graph, Options(true, 512)), Catch::Matchers::Contains("h.0/attn.rope"));
 }

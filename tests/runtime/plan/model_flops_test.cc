@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "models/model.h"
+#include "tests/support/tiny_models.h"
 
 namespace millrace {
 namespace {
@@ -11,10 +12,11 @@ TEST_CASE("GPT-2 124M: the published parameters and FLOPs per token", "[plan][fl
   ModelOptions o;  // defaults: 12 layers, width 768
   o.vocab = 50257;
   const ModelSpec spec = MakeModel(o)->spec();
+  const FlopsPerToken flops = TrainFlopsPerToken(test::ForwardOf(o));
   REQUIRE(Parameters(spec) == 124439808);  // openai-community/gpt2
   REQUIRE(MatmulParameters(spec) == 12 * 12 * 768 * 768 + 50257 * 768);
-  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kCausal) == Approx(0.798e9).epsilon(2e-3));
-  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kFull) == Approx(0.855e9).epsilon(2e-3));
+  REQUIRE(flops.causal == Approx(0.798e9).epsilon(2e-3));
+  REQUIRE(flops.full == Approx(0.855e9).epsilon(2e-3));
 }
 
 TEST_CASE("Llama 3 8B: the published parameters and FLOPs per token", "[plan][flops]") {
@@ -32,9 +34,10 @@ TEST_CASE("Llama 3 8B: the published parameters and FLOPs per token", "[plan][fl
   o.activation = ActivationKind::kSwiglu;
   o.blocks_per_unit = GENERATE(1, 2);  // how blocks are grouped does not matter
   const ModelSpec spec = MakeModel(o)->spec();
+  const FlopsPerToken flops = TrainFlopsPerToken(test::ForwardOf(o));
   REQUIRE(Parameters(spec) == 8030261248);  // meta-llama/Meta-Llama-3-8B
-  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kCausal) == Approx(51.47e9).epsilon(1e-3));
-  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kFull) == Approx(57.91e9).epsilon(1e-3));
+  REQUIRE(flops.causal == Approx(51.47e9).epsilon(1e-3));
+  REQUIRE(flops.full == Approx(57.91e9).epsilon(1e-3));
 }
 
 TEST_CASE("a tied table counts once; positions, biases, norms and padded rows never",
@@ -49,11 +52,12 @@ TEST_CASE("a tied table counts once; positions, biases, norms and padded rows ne
   o.seq_len = 7;
   o.tied = GENERATE(true, false);
   const ModelSpec spec = MakeModel(o)->spec();
+  const FlopsPerToken flops = TrainFlopsPerToken(test::ForwardOf(o));
   // qkv 36x10, out 10x12, up 22x10, down 10x22; head 37x10.
   REQUIRE(MatmulParameters(spec) == 2 * (360 + 120 + 220 + 220) + 370);
   // 6 (12) FLOPs for each of 2 layers, 12 attention columns, 7 positions.
-  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kCausal) == 6.0 * 2210 + 6 * 2 * 12 * 7);
-  REQUIRE(TrainFlopsPerToken(spec, AttentionCount::kFull) == 6.0 * 2210 + 12 * 2 * 12 * 7);
+  REQUIRE(flops.causal == 6.0 * 2210 + 6 * 2 * 12 * 7);
+  REQUIRE(flops.full == 6.0 * 2210 + 12 * 2 * 12 * 7);
 }
 
 }  // namespace

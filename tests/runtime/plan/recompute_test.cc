@@ -8,6 +8,8 @@
 #include "runtime/plan/check/checker.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/plan/cost/timeline.h"
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/norm.h"
 #include "tests/support/tiny_models.h"
 
 namespace millrace {
@@ -47,6 +49,10 @@ Case Llama(int64_t layers, Backend backend = Backend::kCpu) {
 }
 
 // What the choice is made from, kept alive.
+// Units by kind; the cheap kinds of both families, by name.
+int64_t ActivationsIn(const RecomputeCounts& counts) { return counts.cheap.at(0).units; }
+int64_t NormsIn(const RecomputeCounts& counts) { return counts.cheap.at(1).units; }
+
 struct Setup {
   explicit Setup(const Case& c)
       : layout(PlanShards(MakeModel(c.model)->spec(), c.mesh, {})),
@@ -79,7 +85,9 @@ struct Setup {
     int64_t block = 0;
     for (size_t u = 0; u < units.size(); ++u) {
       if (!forward.IsBlock(u)) continue;
-      units[u] = {block < norms, block < activations, block < everything};
+      if (block < activations) units[u].cheap.push_back(&kActivationNode);
+      if (block < norms) units[u].cheap.push_back(&kNormNode);
+      units[u].dear = block < everything;
       ++block;
     }
     return units;
@@ -125,8 +133,8 @@ TEST_CASE("within every budget from the least to the most, and dearer only for l
     REQUIRE(plan.arena_bytes <= budget);
     REQUIRE(none - plan.arena_bytes == choice.saved_bytes);
     REQUIRE(FindViolations(plan, c.mesh, c.options.accumulate).empty());
-    REQUIRE(choice.units ==
-            s.First(choice.counts.activations, choice.counts.norms, choice.counts.everything));
+    REQUIRE(choice.units == s.First(ActivationsIn(choice.counts), NormsIn(choice.counts),
+                                    choice.counts.everything));
     const double now = s.Seconds(choice.units);
     REQUIRE(now >= last * (1 - 1e-12));
     last = now;
@@ -144,12 +152,12 @@ TEST_CASE("no more than asked for: with a unit less of either kind the budget is
   for (int i = 1; i <= 9; ++i) {
     const int64_t budget = none - (none - norms) * i / 9;
     const RecomputeCounts n = s.Choose(budget).counts;
+    const int64_t a = ActivationsIn(n), b = NormsIn(n);
     CAPTURE(budget, ToString(n));
     REQUIRE(n.everything == 0);
-    REQUIRE(n.activations + n.norms > 0);
-    if (n.activations > 0)
-      REQUIRE(s.Plan(s.First(n.activations - 1, n.norms, 0)).arena_bytes > budget);
-    if (n.norms > 0) REQUIRE(s.Plan(s.First(n.activations, n.norms - 1, 0)).arena_bytes > budget);
+    REQUIRE(a + b > 0);
+    if (a > 0) REQUIRE(s.Plan(s.First(a - 1, b, 0)).arena_bytes > budget);
+    if (b > 0) REQUIRE(s.Plan(s.First(a, b - 1, 0)).arena_bytes > budget);
   }
 }
 
@@ -185,14 +193,14 @@ TEST_CASE("which kind comes first is a matter of the machine's rates", "[plan][r
     return s.Choose(s.Arena(Recompute::kNone) - (1 << 10)).counts;
   };
   const RecomputeCounts cpu = first(Gpt2(6));
-  REQUIRE((cpu.activations == 0 && cpu.norms == 1));
+  REQUIRE((ActivationsIn(cpu) == 0 && NormsIn(cpu) == 1));
   Case wide = Gpt2(6, Backend::kCuda);
   wide.model.ffn = 4096;
   const Setup s(wide);
   const int64_t none = s.Arena(Recompute::kNone), norms = s.Arena(Recompute::kNorms);
   const RecomputeCounts gpu = s.Choose(none - (none - norms) / 2).counts;
-  REQUIRE(gpu.activations >= 3);
-  REQUIRE(gpu.norms <= 1);
+  REQUIRE(ActivationsIn(gpu) >= 3);
+  REQUIRE(NormsIn(gpu) <= 1);
 }
 
 TEST_CASE("the budget decides, else the device, else nothing is recomputed", "[plan][recompute]") {
@@ -241,14 +249,16 @@ TEST_CASE("nothing is recomputed to keep blocks gathered; what is left of the bu
 }
 
 TEST_CASE("a choice says its units", "[plan][recompute]") {
-  REQUIRE(ToString(RecomputeCounts{12, 0, 0, 0}) == "nothing");
-  REQUIRE(ToString(RecomputeCounts{12, 3, 1, 0}) ==
-          "activations in 3, norms in 1 of 12 block units");
+  const auto counts = [](int64_t blocks, int64_t activations, int64_t norms, int64_t everything) {
+    return RecomputeCounts{blocks, {{"activation", activations}, {"norm", norms}}, everything};
+  };
+  REQUIRE(ToString(counts(12, 0, 0, 0)) == "nothing");
+  REQUIRE(ToString(counts(12, 3, 1, 0)) == "activations in 3, norms in 1 of 12 block units");
   const SemanticGraph forward = test::ForwardOf(test::TinyLlama(4));
-  REQUIRE(GivenRecompute(forward, Recompute::kNone).counts == RecomputeCounts{4, 0, 0, 0});
-  REQUIRE(GivenRecompute(forward, Recompute::kNorms).counts == RecomputeCounts{4, 4, 4, 0});
+  REQUIRE(GivenRecompute(forward, Recompute::kNone).counts == counts(4, 0, 0, 0));
+  REQUIRE(GivenRecompute(forward, Recompute::kNorms).counts == counts(4, 4, 4, 0));
   const RecomputeChoice block = GivenRecompute(forward, Recompute::kBlock);
-  REQUIRE(block.counts == RecomputeCounts{4, 4, 4, 4});
+  REQUIRE(block.counts == counts(4, 4, 4, 4));
   REQUIRE_FALSE(block.searched);
 }
 

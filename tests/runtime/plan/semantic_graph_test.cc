@@ -4,6 +4,11 @@
 #include <functional>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/embedding.h"
+#include "runtime/plan/nodes/linear.h"
+#include "runtime/plan/nodes/norm.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_models.h"
 
@@ -76,38 +81,40 @@ TEST_CASE("a wrong node is refused by name", "[plan][semantic]") {
   const auto with_x = [](std::function<void(ForwardBuilder&, ValueId)> rest) {
     return [rest](ForwardBuilder& b) {
       b.BeginUnit("h.0");
-      rest(b, b.Embedding("table", "", "x"));
+      rest(b, Embedding(b, "table", "", "x"));
     };
   };
   CHECK(MessageOf(with_x([](ForwardBuilder& b, ValueId x) {
-          b.Linear(x, "square", "four", "fine");
+          Linear(b, x, "square", "four", "fine");
         })) == "no error");
-  CHECK_THAT(MessageOf([](ForwardBuilder& b) { b.Embedding("table", "", "early"); }),
+  CHECK_THAT(MessageOf([](ForwardBuilder& b) { Embedding(b, "table", "", "early"); }),
              Contains("early") && Contains("BeginUnit"));
   CHECK_THAT(MessageOf([](ForwardBuilder& b) { b.BeginUnit("h.7"); }), Contains("h.7"));
   CHECK_THAT(
-      MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Linear(x, "circle", "", "lin"); })),
+      MessageOf(with_x([](ForwardBuilder& b, ValueId x) { Linear(b, x, "circle", "", "lin"); })),
       Contains("lin") && Contains("circle"));
   CHECK_THAT(MessageOf(with_x(
-                 [](ForwardBuilder& b, ValueId x) { b.Linear(x, "square", "three", "lin"); })),
+                 [](ForwardBuilder& b, ValueId x) { Linear(b, x, "square", "three", "lin"); })),
              Contains("lin") && Contains("three") && Contains("[3]") && Contains("[4]"));
   CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) {
-               b.Norm(x, "three", "", NormKind::kRms, 1e-5f, "nrm");
+               Norm(b, x, "three", "", NormKind::kRms, 1e-5f, "nrm");
              })),
              Contains("nrm") && Contains("three"));
-  CHECK_THAT(
-      MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Attention(x, 2, 1, 2, "att"); })),
-      Contains("att") && Contains("4") && Contains("8"));
-  CHECK_THAT(
-      MessageOf(with_x([](ForwardBuilder& b, ValueId x) { b.Attention(x, 3, 2, 1, "att"); })),
-      Contains("3 heads over 2"));
-  CHECK_THAT(
-      MessageOf(with_x([](ForwardBuilder& b, ValueId) { b.Add(ValueId{99}, ValueId{99}, "sum"); })),
-      Contains("sum"));
+  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) {
+               Attention(b, x, {2, 1, 2}, "att");
+             })),
+             Contains("att") && Contains("4") && Contains("8"));
+  CHECK_THAT(MessageOf(with_x([](ForwardBuilder& b, ValueId x) {
+               Attention(b, x, {3, 2, 1}, "att");
+             })),
+             Contains("3 heads over 2"));
+  CHECK_THAT(MessageOf(with_x(
+                 [](ForwardBuilder& b, ValueId) { Add(b, ValueId{99}, ValueId{99}, "sum"); })),
+             Contains("sum"));
   CHECK_THAT(MessageOf([](ForwardBuilder& b) {
                b.BeginUnit("h.0");
-               b.Embedding("square", "square", "fits");  // 3 positions of 4
-               b.Embedding("table", "three", "pos");
+               Embedding(b, "square", "square", "fits");  // 3 positions of 4
+               Embedding(b, "table", "three", "pos");
              }),
              Contains("pos") && Contains("three"));
 }
@@ -115,7 +122,8 @@ TEST_CASE("a wrong node is refused by name", "[plan][semantic]") {
 TEST_CASE("a sequence longer than the position table is refused", "[plan][semantic]") {
   ForwardBuilder builder(SmallSpec(), {.batch = 1, .seq = 5}, DType::kF32, DType::kF32);
   builder.BeginUnit("h.0");
-  CHECK_THROWS_WITH(builder.Embedding("table", "square", "x"), Catch::Matchers::Contains("square"));
+  CHECK_THROWS_WITH(Embedding(builder, "table", "square", "x"),
+                    Catch::Matchers::Contains("square"));
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 
 #include "models/model.h"
 #include "runtime/plan/cost/machine.h"
-#include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/graph/model_flops.h"
 #include "runtime/plan/report/plan_report.h"
 #include "runtime/plan/schedule/planner.h"
 
@@ -19,20 +20,25 @@ struct TinyPlan {
   ShardLayout layout;
   PlanOptions options;
   StepPlan plan;
+  FlopsPerToken flops;
 
-  ReportInput Input(const Machine& machine) const { return {spec, layout, options, plan, machine}; }
+  ReportInput Input(const Machine& machine) const {
+    return {spec, layout, options, plan, flops, machine};
+  }
   PlanReport Report(const Machine& machine) const { return MakePlanReport(Input(machine)); }
 };
 
 inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
                         const PrecisionPolicy& precision, PlanOptions options) {
   const std::unique_ptr<Model> model = MakeModel(model_options);
-  TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}};
+  TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}, {}};
   ForwardBuilder builder(model->spec(), options.shape, precision.compute, precision.norm_params);
   model->EmitForward(builder, HeadMode::kTrainLoss);
+  SemanticGraph forward = std::move(builder).Finish();
+  tiny.flops = TrainFlopsPerToken(forward);
   LowerOptions lower;
   lower.backend = options.backend;
-  const Program program = Lower(AddGradients(std::move(builder).Finish(), Recompute::kNone), lower);
+  const Program program = Lower(AddGradients(std::move(forward), Recompute::kNone), lower);
   tiny.plan = PlanStep(tiny.layout, program, options, PlanKind::kTrain);
   return tiny;
 }

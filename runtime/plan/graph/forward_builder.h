@@ -1,0 +1,71 @@
+// Builds the forward of one microbatch. Models emit nodes by the functions of runtime/plan/nodes
+// (Linear, Norm, ...) or of their own; those take values, parameters and checks from here.
+//
+// Errors  Error(kInternal) naming the node.
+#pragma once
+
+#include <any>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/plan/graph/semantic_graph.h"
+
+namespace millrace {
+
+// How a forward ends.
+enum class HeadMode { kTrainLoss, kEvalLoss, kLogits };
+
+class ForwardBuilder {
+ public:
+  // `norm_params` is the gather encoding of norm parameters; all others, and activations, have
+  // dtype `compute`.
+  ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType compute, DType norm_params);
+  ForwardBuilder(const ForwardBuilder&) = delete;
+  ForwardBuilder& operator=(const ForwardBuilder&) = delete;
+
+  void BeginUnit(const std::string& unit_name);  // later nodes belong to this unit
+  SemanticGraph Finish() &&;
+
+  // --- For what emits a node called `label` ---
+
+  const SemanticGraph& graph() const { return graph_; }
+  const Value& value(ValueId id) const { return graph_.value(id); }
+  BatchShape shape() const { return graph_.shape; }
+
+  // The value of a parameter, stored rows included; "" gives an absent value if it is optional.
+  ValueId Param(const std::string& name, const std::string& label);
+  ValueId OptionalParam(const std::string& name, const std::string& label);
+  // Where a node of the forward adds to the parameter's gradient.
+  ValueId ParamGrad(ValueId param);
+  ValueId Tokens();
+
+  ValueId NewValue(const std::string& name, ValueRole role, DType dtype, std::vector<int64_t> dims);
+  // Of the compute dtype; of f32.
+  ValueId NewActivation(const std::string& name, std::vector<int64_t> dims);
+  ValueId NewStatistic(const std::string& name, std::vector<int64_t> dims);
+
+  // The columns of an activation [R, C].
+  int64_t Columns(ValueId x, const std::string& label) const;
+  // The rows of a parameter [stored rows, columns].
+  int64_t RowsOfMatrix(ValueId weight, int64_t columns, const std::string& label) const;
+  void CheckDims(ValueId param, const std::vector<int64_t>& dims, const std::string& label) const;
+
+  void Push(const NodeDef& kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+            std::any attrs, const std::string& label, std::vector<ValueId> grads = {});
+  // A node of the prologue, of no unit.
+  void PushConstant(const NodeDef& kind, ValueId output, std::any attrs, const std::string& label);
+
+ private:
+  ModelSpec spec_;
+  DType compute_, norm_params_;
+  SemanticGraph graph_;
+  UnitId unit_;
+  std::vector<const ParamSpec*> params_;                // by ParamId, into spec_
+  std::unordered_map<std::string, ParamId> param_ids_;  // by name
+  std::vector<ValueId> param_values_;                   // by ParamId; invalid until used
+  ValueId tokens_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,70 @@
+#include "runtime/plan/nodes/activation.h"
+
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/nodes/add.h"
+
+namespace millrace {
+namespace {
+
+void Gradient(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId d_x = d.NewGradient(n.inputs[0]);
+  d.Emit(kActivationGradNode, {n.inputs[0], d_y}, {d_x}, {}, n, ":grad");
+  Contribute(d, n.inputs[0], d_x, n);
+}
+
+void Lower(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ActivationOp<View> op;
+  static_cast<ActivationAttrs&>(op) = Attrs<ActivationAttrs>(node);
+  op.x = l.storage().Read(node.inputs[0]);
+  op.out = l.storage().Write(node.outputs[0]);
+  l.Push(op, node);
+}
+
+void LowerGrad(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ValueStorage& storage = l.storage();
+  ActivationGradOp<View> op;
+  op.kind = Attrs<ActivationAttrs>(node).kind;
+  const ValueId x = node.inputs[0], d_out = node.inputs[1], d_x = node.outputs[0];
+  op.x = storage.Read(x);
+  op.d_out = storage.Read(d_out);
+  op.d_x = storage.CanReplace(x, d_x) ? storage.WriteOver(d_x, x)
+           : op.kind == ActivationKind::kGelu && storage.CanReplace(d_out, d_x)
+               ? storage.WriteOver(d_x, d_out)
+               : storage.Write(d_x);
+  l.Push(op, node);
+}
+
+}  // namespace
+
+const NodeDef kActivationNode{.name = "activation",
+                              .recompute = RecomputeClass::kCheap,
+                              .gradient = Gradient,
+                              .lower = Lower};
+const NodeDef kActivationGradNode{.name = "activation_grad", .lower = LowerGrad};
+
+ValueId Activation(ForwardBuilder& b, ValueId x, ActivationKind kind, const std::string& label) {
+  const int64_t columns = b.Columns(x, label);
+  MR_CHECK(kind == ActivationKind::kGelu || columns % 2 == 0, "node {}: swiglu of {} columns",
+           label, columns);
+  const int64_t width = kind == ActivationKind::kSwiglu ? columns / 2 : columns;
+  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  b.Push(kActivationNode, {x}, {out}, ActivationAttrs{kind}, label);
+  return out;
+}
+
+bool IsGelu(const Node& node) {
+  return node.kind == &kActivationNode &&
+         Attrs<ActivationAttrs>(node).kind == ActivationKind::kGelu;
+}
+
+bool IsGeluGrad(const Node& node) {
+  return node.kind == &kActivationGradNode &&
+         Attrs<ActivationAttrs>(node).kind == ActivationKind::kGelu;
+}
+
+}  // namespace millrace

@@ -1,0 +1,66 @@
+#include "runtime/plan/nodes/embedding.h"
+
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/lower/lowering.h"
+
+namespace millrace {
+namespace {
+
+void Gradient(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  if (n.inputs[2])  // rows beyond the sequence would stay undefined
+    MR_CHECK_EQ(
+        d.value(n.inputs[2]).dims[0], d.value(n.inputs[0]).dims[1],
+        "node {}: rows of the position table against the sequence length: equal for training",
+        n.label);
+  d.Emit(kEmbeddingGradNode, {n.inputs[0], d_y}, {},
+         {d.ParamGrad(n.inputs[1]), d.ParamGrad(n.inputs[2])}, n, ":grad");
+}
+
+void Lower(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ValueStorage& storage = l.storage();
+  EmbedOp<View> op;
+  op.tokens = storage.Read(node.inputs[0]);
+  op.table = storage.Read(node.inputs[1]);
+  op.positions = storage.Read(node.inputs[2]);
+  if (op.positions) op.positions = Rows(op.positions, 0, l.graph().shape.seq);
+  op.out = storage.Write(node.outputs[0]);
+  op.scalars = storage.Scalars();
+  l.Push(op, node);
+}
+
+void LowerGrad(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ValueStorage& storage = l.storage();
+  EmbedGradOp<View> op;
+  op.tokens = storage.Read(node.inputs[0]);
+  op.d_out = storage.Read(node.inputs[1]);
+  op.d_table = storage.Grad(node.grads[0], op.table_update);
+  op.d_positions = storage.Grad(node.grads[1], op.positions_update);
+  op.scalars = storage.Scalars();
+  l.Push(op, node);
+}
+
+}  // namespace
+
+const NodeDef kEmbeddingNode{.name = "embedding", .gradient = Gradient, .lower = Lower};
+const NodeDef kEmbeddingGradNode{.name = "embedding_grad", .lower = LowerGrad};
+
+ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string& positions,
+                  const std::string& label) {
+  const ValueId table_value = b.Param(table, label);
+  const int64_t width = b.value(table_value).dims.back();
+  const ValueId positions_value = b.OptionalParam(positions, label);
+  if (positions_value) {
+    const int64_t limit = b.RowsOfMatrix(positions_value, width, label);
+    MR_CHECK_LE(b.shape().seq, limit, "node {}: sequence length against rows of {}", label,
+                positions);
+  }
+  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  b.Push(kEmbeddingNode, {b.Tokens(), table_value, positions_value}, {out}, {}, label);
+  return out;
+}
+
+}  // namespace millrace

@@ -1,0 +1,19 @@
+// Rows of a table by token, with a row per position added.
+//
+// kEmbeddingNode      in: tokens, table, positions?   out: x [R,C]
+// kEmbeddingGradNode  in: tokens, d_x                 grad: table, positions?
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/graph/forward_builder.h"
+
+namespace millrace {
+
+extern const NodeDef kEmbeddingNode, kEmbeddingGradNode;
+
+// `positions`: "" for none.
+ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string& positions,
+                  const std::string& label);
+
+}  // namespace millrace

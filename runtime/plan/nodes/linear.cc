@@ -1,0 +1,128 @@
+#include "runtime/plan/nodes/linear.h"
+
+#include <fmt/core.h>
+
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/add.h"
+
+namespace millrace {
+namespace {
+
+// A weight gradient comes before the input gradient: it is the last reader of the saved input, and
+// the sooner it lands the sooner its unit's reduction can begin.
+void Gradient(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId x = n.inputs[0], weight = n.inputs[1], bias = n.inputs[2];
+  if (bias) d.Emit(kBiasGradNode, {d_y}, {}, {d.ParamGrad(bias)}, n, ":d_bias");
+  d.Emit(kLinearGradWeightNode, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
+  if (!d.Differentiable(x)) return;
+  const ValueId d_x = d.NewGradient(x);
+  d.Emit(kLinearGradInputNode, {d_y, weight}, {d_x}, {}, n, ":d_input");
+  Contribute(d, x, d_x, n);
+}
+
+// The GELU that is the first to read the product.
+void Fuse(Fuser& f, int linear) {
+  const std::vector<int>& readers = f.ReadersOf(f.node(linear).outputs[0]);
+  if (!f.options().fuse_bias_gelu || readers.empty() ||
+      f.IsForward(readers[0]) != f.IsForward(linear) || !IsGelu(f.node(readers[0])))
+    return;
+  f.Absorb(linear, readers[0],
+           fmt::format("GELU in the matmul's epilogue{}",
+                       readers.size() > 1 ? ", its input kept for the backward" : ""));
+}
+
+void FuseGradInput(Fuser& f, int grad) {
+  const std::vector<int>& readers = f.ReadersOf(f.node(grad).outputs[0]);
+  if (!f.options().fuse_bias_gelu || readers.size() != 1 || !IsGeluGrad(f.node(readers[0])) ||
+      f.DefinitionOf(f.node(readers[0]).inputs[0]) >= grad)
+    return;
+  f.Absorb(grad, readers[0], "GELU's gradient in the matmul's epilogue");
+}
+
+void Lower(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ValueStorage& storage = l.storage();
+  MatmulOp<View> op;
+  op.a = storage.Read(node.inputs[0]);
+  op.b = Transposed(storage.Read(node.inputs[1]));
+  op.bias = storage.Read(node.inputs[2]);
+  if (step.absorbed) {
+    op.epilogue = op.bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
+    // Without a gradient nobody reads the value before the activation, and it is not kept.
+    if (storage.ReadLater(node.outputs[0])) op.pre = storage.Write(node.outputs[0]);
+    op.out = storage.Write(step.absorbed->outputs[0]);
+  } else {
+    op.epilogue = op.bias ? Epilogue::kBias : Epilogue::kNone;
+    op.out = storage.Write(node.outputs[0]);
+  }
+  l.Push(op, node);
+}
+
+void LowerGradInput(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ValueStorage& storage = l.storage();
+  MatmulOp<View> op;
+  op.a = storage.Read(node.inputs[0]);
+  op.b = storage.Read(node.inputs[1]);
+  if (step.absorbed) {
+    op.epilogue = Epilogue::kGeluGrad;
+    op.pre = storage.Read(step.absorbed->inputs[0]);
+    op.out = storage.Write(step.absorbed->outputs[0]);
+  } else {
+    op.out = storage.Write(node.outputs[0]);
+  }
+  l.Push(op, node);
+}
+
+void LowerGradWeight(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  MatmulOp<View> op;
+  op.a = Transposed(l.storage().Read(node.inputs[0]));
+  op.b = l.storage().Read(node.inputs[1]);
+  op.out = l.storage().Grad(node.grads[0], op.update);
+  op.rounding = Rounding::kOnce;  // the planner may put a temporary in place of the gradient
+  l.Push(op, node);
+}
+
+void LowerBiasGrad(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ColumnSumOp<View> op;
+  op.x = l.storage().Read(node.inputs[0]);
+  op.out = l.storage().Grad(node.grads[0], op.update);
+  l.Push(op, node);
+}
+
+FlopsPerToken Flops(const SemanticGraph& graph, const Node& node) {
+  const std::vector<int64_t>& weight = graph.value(node.inputs[1]).dims;
+  const double flops = 2.0 * static_cast<double>(weight[0]) * static_cast<double>(weight[1]);
+  return {flops, flops};
+}
+
+}  // namespace
+
+const NodeDef kLinearNode{.name = "linear",
+                          .recompute = RecomputeClass::kDear,
+                          .gradient = Gradient,
+                          .lower = Lower,
+                          .fuse = Fuse,
+                          .flops = Flops};
+const NodeDef kLinearGradInputNode{
+    .name = "linear_grad_input", .lower = LowerGradInput, .fuse = FuseGradInput};
+const NodeDef kLinearGradWeightNode{.name = "linear_grad_weight", .lower = LowerGradWeight};
+const NodeDef kBiasGradNode{.name = "bias_grad", .lower = LowerBiasGrad};
+
+ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
+               const std::string& label) {
+  const ValueId weight_value = b.Param(weight, label), bias_value = b.OptionalParam(bias, label);
+  const int64_t width = b.RowsOfMatrix(weight_value, b.Columns(x, label), label);
+  b.CheckDims(bias_value, {width}, label);
+  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  b.Push(kLinearNode, {x, weight_value, bias_value}, {out}, {}, label);
+  return out;
+}
+
+}  // namespace millrace

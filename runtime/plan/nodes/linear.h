@@ -1,0 +1,24 @@
+// A product with a weight matrix, and a bias.
+//
+// kLinearNode            in: x, weight [N,K], bias?   out: y = x weight^T + bias
+// kLinearGradInputNode   in: d_y, weight              out: d_x
+// kLinearGradWeightNode  in: d_y, x                   grad: weight
+// kBiasGradNode          in: d_y                      grad: bias
+//
+// One op with a product computes the GELU of its result; one with d_x the gradient of the GELU
+// that x is.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/graph/forward_builder.h"
+
+namespace millrace {
+
+extern const NodeDef kLinearNode, kLinearGradInputNode, kLinearGradWeightNode, kBiasGradNode;
+
+// `bias`: "" for none.
+ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
+               const std::string& label);
+
+}  // namespace millrace

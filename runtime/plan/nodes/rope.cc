@@ -1,0 +1,69 @@
+#include "runtime/plan/nodes/rope.h"
+
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/nodes/add.h"
+
+namespace millrace {
+namespace {
+
+// The rotation is orthogonal: its gradient is the inverse rotation and needs the table only.
+void Gradient(Differentiator& d, const Node& n) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId d_qkv = d.NewGradient(n.inputs[0]);
+  d.Emit(kRopeGradNode, {d_y, n.inputs[1]}, {d_qkv}, {}, n, ":grad");
+  Contribute(d, n.inputs[0], d_qkv, n);
+}
+
+void LowerTable(Lowering& l, const Step& step) {
+  RopeTableOp<View> op;
+  static_cast<RopeTableAttrs&>(op) = Attrs<RopeTableAttrs>(*step.node);
+  op.table = l.storage().Write(step.node->outputs[0]);
+  l.Push(op, *step.node);
+}
+
+void LowerRotation(Lowering& l, const Node& node, RopeDirection direction) {
+  ValueStorage& storage = l.storage();
+  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const ValueId in = node.inputs[0], out = node.outputs[0];
+  MR_CHECK(storage.CanReplace(in, out), "{}: rotates in place, but {} is read again later",
+           node.label, l.graph().value(in).name);
+  RopeOp<View> op;
+  op.direction = direction;
+  op.table = storage.Read(node.inputs[1]);
+  op.x =
+      HeadsOf(storage.WriteOver(out, in), l.graph().shape, attrs, 0, attrs.heads + attrs.kv_heads);
+  l.Push(op, node);
+}
+void Lower(Lowering& l, const Step& step) { LowerRotation(l, *step.node, RopeDirection::kForward); }
+void LowerGrad(Lowering& l, const Step& step) {
+  LowerRotation(l, *step.node, RopeDirection::kInverse);
+}
+
+}  // namespace
+
+const NodeDef kRopeTableNode{.name = "rope_table", .lower = LowerTable};
+const NodeDef kRopeNode{
+    .name = "rope", .recompute = RecomputeClass::kDear, .gradient = Gradient, .lower = Lower};
+const NodeDef kRopeGradNode{.name = "rope_grad", .lower = LowerGrad};
+
+ValueId RopeTable(ForwardBuilder& b, int64_t head_dim, double theta, const RopeScaling& scaling) {
+  MR_CHECK(head_dim > 0 && head_dim % 2 == 0, "rope table: head_dim {} is not even", head_dim);
+  const ValueId table =
+      b.NewValue("rope_table", ValueRole::kConstant, DType::kF32, {b.shape().seq, head_dim / 2, 2});
+  b.PushConstant(kRopeTableNode, table, RopeTableAttrs{theta, scaling}, "rope_table");
+  return table;
+}
+
+ValueId Rope(ForwardBuilder& b, ValueId qkv, ValueId table, const HeadsAttrs& heads,
+             const std::string& label) {
+  const int64_t width = b.Columns(qkv, label);
+  CheckHeads(heads, width, label);
+  b.CheckDims(table, {b.shape().seq, heads.head_dim / 2, 2}, label);
+  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  b.Push(kRopeNode, {qkv, table}, {out}, heads, label);
+  return out;
+}
+
+}  // namespace millrace
