@@ -66,6 +66,9 @@ void CheckedMemory::BeginRun(const StepPlan& plan) {
   shadow_ = shadow.get();
   schedule_ = nullptr;
   foreign_.assign(plan.buffers.size(), false);
+  scalars_at_ = -1;
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (IsState(buffer.scope) && buffer.name == "scalars") scalars_at_ = buffer.offsets.front();
 }
 
 void CheckedMemory::StartSchedule(int64_t position) {
@@ -82,9 +85,9 @@ void CheckedMemory::StartSchedule(int64_t position) {
 bool CheckedMemory::Looks(const PlanOp& op) const {
   if (std::holds_alternative<ZeroRangesOp<View>>(op.op))
     return false;  // outside its ranges the buffer holds nothing yet
-  if (!plan_->state.scalars) return true;
+  if (scalars_at_ < 0) return true;
   StepScalars scalars;
-  const int64_t at = plan_->buffer(plan_->state.scalars.buffer).offsets.front();
+  const int64_t at = scalars_at_;
   std::memcpy(&scalars, arena_.Look(at, at + static_cast<int64_t>(sizeof scalars)), sizeof scalars);
   return scalars.inject_loss_nan == 0 && scalars.inject_grad_unit < 0;
 }

@@ -54,6 +54,7 @@ class CheckedMemory final : public OpObserver {
   const std::vector<Entry>* schedule_ = nullptr;  // null until the first op tells which
   int entry_ = 0, op_ = 0;
   bool foreign_input_ = false;
+  int64_t scalars_at_ = -1;    // in the arena, -1: the plan has none
   std::vector<bool> foreign_;  // by buffer: holds a non-finite value that another rank made
 };
 

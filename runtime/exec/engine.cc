@@ -14,19 +14,6 @@
 namespace millrace {
 namespace {
 
-// Every plan of a run finds the persistent state where the others left it.
-void CheckSameState(const StepPlan& a, const StepPlan& b) {
-  MR_CHECK_EQ(a.persistent_bytes, b.persistent_bytes,
-              "plans {} and {} of one run disagree about the persistent state", Name(a.kind),
-              Name(b.kind));
-  for (size_t i = 0; i < std::min(a.buffers.size(), b.buffers.size()); ++i) {
-    if (a.buffers[i].scope != BufferScope::kPersistent) break;
-    MR_CHECK(a.buffers[i].name == b.buffers[i].name && a.buffers[i].offsets == b.buffers[i].offsets,
-             "plans {} and {} of one run disagree about {}", Name(a.kind), Name(b.kind),
-             a.buffers[i].name);
-  }
-}
-
 // Evaluation and generation have no faults of their own, whatever the last step was given.
 void ClearFaults(StepScalars& scalars) {
   const StepScalars none{};
@@ -39,35 +26,46 @@ constexpr int64_t kHostScalarBytes = offsetof(StepScalars, lr);
 
 }  // namespace
 
-std::vector<const StepPlan*> EnginePlans::All() const {
-  std::vector<const StepPlan*> plans;
-  for (const auto* plan : {&train, &eval, &generate})
-    if (*plan) plans.push_back(&**plan);
-  return plans;
+namespace {
+
+// The plan of a step; none: a run that does not train.
+std::optional<size_t> TrainPlan(const RunPlans& run) {
+  for (size_t p = 0; p < run.plans.size(); ++p)
+    if (run.plans[p].updates()) return p;
+  return std::nullopt;
 }
 
-Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans,
+}  // namespace
+
+Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plans,
                const EngineOptions& options)
     : context_(context),
       layout_(std::move(layout)),
       plans_(std::move(plans)),
+      tokens_(plans_.states.Of("tokens")),
+      scalars_(plans_.states.Of("scalars")),
+      train_(TrainPlan(plans_)),
+      validity_(plans_.states, plans_.All()),
       options_(options),
-      executor_(context) {
+      executor_(context),
+      recorded_(plans_.plans.size()) {
+  CheckSeams(plans_);
   int64_t bytes = 0;
-  for (const StepPlan* plan : plans_.All()) {
-    CheckSameState(AnyPlan(), *plan);
-    bytes = std::max(bytes, plan->arena_bytes);
-  }
+  for (const StepPlan& plan : plans_.plans) bytes = std::max(bytes, plan.arena_bytes);
   RequireSamePlans(*context_.comms, layout_, plans_.All());
   arena_ = context_.comms->AllocateArena(*context_.device, bytes, "arena");
   context_.comms->RegisterMemory(arena_->data(), bytes);
   context_.comms->Connect();
-  for (size_t f = 0; f < layout_.flats.size(); ++f)
-    for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
-      WriteShard(kind, FlatId{static_cast<int32_t>(f)},
-                 std::vector<float>(static_cast<size_t>(layout_.flats[f].shard_numel)));
+  for (size_t s = 0; s < plans_.states.tensors.size(); ++s) {
+    const BufferId state{static_cast<int32_t>(s)};
+    if (!plans_.states.tensor(state).saved) continue;
+    const TensorView view = StateView(state);
+    context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
+                                 executor_.stream(StreamId::kCompute));
+    validity_.HostWrites(state);
+  }
   WriteScalars(StepScalars{});
-  if (plans_.train) AllocateInFlight(*plans_.train);
+  if (train_) AllocateInFlight();
   if (options_.checked)
     observer_ = std::make_unique<CheckedMemory>(
         layout_.mesh, context_.comms->world().rank(),
@@ -78,9 +76,9 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans p
     Record();
 }
 
-void Engine::AllocateInFlight(const StepPlan& plan) {
+void Engine::AllocateInFlight() {
   Device& device = *context_.device;
-  const int64_t bytes = ViewOf(plan, plan.state.tokens).bytes() / 2;
+  const int64_t bytes = StateView(tokens_).bytes() / 2;
   for (InFlight& slot : in_flight_)
     slot = {device.AllocateHost(bytes, "tokens of a step in flight"),
             device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
@@ -90,16 +88,12 @@ void Engine::AllocateInFlight(const StepPlan& plan) {
 
 void Engine::Record() {
   std::string offsets;
-  const auto record = [&](const std::optional<StepPlan>& plan,
-                          std::unique_ptr<RecordedStep>& recorded) {
-    if (!plan) return;
-    recorded =
-        std::make_unique<RecordedStep>(executor_, BindingOf(*plan), plan->schedule, options_.graph);
-    offsets += fmt::format("{} {} ", Name(plan->kind), recorded->OffsetsHash());
-  };
-  record(plans_.train, train_recorded_);
-  record(plans_.eval, eval_recorded_);
-  record(plans_.generate, generate_recorded_);
+  for (size_t p = 0; p < recorded_.size(); ++p) {
+    const StepPlan& plan = plans_.plans[p];
+    recorded_[p] =
+        std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph);
+    offsets += fmt::format("{} {} ", plan.name, recorded_[p]->OffsetsHash());
+  }
   const std::vector<std::string> all = context_.comms->world().HostAllGather(offsets);
   for (size_t r = 0; r < all.size(); ++r)
     MR_CHECK(all[r] == all[0],
@@ -115,19 +109,15 @@ Engine::~Engine() {
     // The device has failed, and whoever met the failure first has said so.
   }
   // Graphs before what they name, and the transport's knowledge of the arena before the arena.
-  train_recorded_.reset();
+  recorded_.clear();
   observed_recorded_.reset();
-  eval_recorded_.reset();
-  generate_recorded_.reset();
   context_.comms->UnregisterMemory(arena_->data());
 }
 
 int64_t Engine::arena_bytes() const { return arena_->bytes(); }
 
-const StepPlan& Engine::AnyPlan() const {
-  const std::vector<const StepPlan*> plans = plans_.All();
-  MR_CHECK(!plans.empty(), "an engine needs at least one plan");
-  return *plans.front();
+size_t Engine::IndexOf(std::string_view plan) const {
+  return static_cast<size_t>(&plans_.Of(plan) - plans_.plans.data());
 }
 
 Binding Engine::BindingOf(const StepPlan& plan) const {
@@ -135,24 +125,14 @@ Binding Engine::BindingOf(const StepPlan& plan) const {
   return {&plan, arena_->data(), layout_.mesh, rank};
 }
 
-TensorView Engine::ViewOf(const StepPlan& plan, const View& view) const {
-  return BindView(BindingOf(plan), view, plan.buffer(view.buffer).live.front().begin, 0);
+TensorView Engine::StateView(BufferId state) const {
+  const StateTensor& tensor = plans_.states.tensor(state);
+  return {arena_->data() + tensor.offset, tensor.layout};
 }
 
-namespace {
-const View& StateView(const StateViews& state, StateKind kind, FlatId flat) {
-  const auto f = static_cast<size_t>(flat.value);
-  switch (kind) {
-    case StateKind::kMaster:
-      return state.master[f];
-    case StateKind::kAdamM:
-      return state.m[f];
-    case StateKind::kAdamV:
-      return state.v[f];
-  }
-  MR_FAIL("unknown state kind {}", static_cast<int>(kind));
+TensorView Engine::ShardView(std::string_view slot, FlatId flat) const {
+  return StateView(plans_.states.Of(SlotState(slot, layout_.flat(flat))));
 }
-}  // namespace
 
 void Engine::InitWeights(uint64_t seed) {
   const int shard_rank = layout_.mesh.Index(context_.comms->world().rank(), Axis::kShard);
@@ -160,9 +140,10 @@ void Engine::InitWeights(uint64_t seed) {
     const FlatId flat{static_cast<int32_t>(f)};
     std::vector<float> values(static_cast<size_t>(layout_.flats[f].shard_numel));
     FillShard(layout_, flat, shard_rank, seed, values.data());
-    WriteShard(StateKind::kMaster, flat, values);
-    for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV}) {
-      const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
+    WriteShard(kMasterSlot.name, flat, values);
+    for (const std::string_view slot : SavedSlots()) {
+      if (slot == kMasterSlot.name) continue;
+      const TensorView view = ShardView(slot, flat);
       context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
                                    executor_.stream(StreamId::kCompute));
     }
@@ -170,51 +151,40 @@ void Engine::InitWeights(uint64_t seed) {
   WriteScalars(StepScalars{});
 }
 
-std::vector<float> Engine::ReadShard(StateKind kind, FlatId flat) {
-  std::vector<float> values(
-      static_cast<size_t>(layout_.flats[static_cast<size_t>(flat.value)].shard_numel));
-  ReadShard(kind, flat, values);
+std::vector<float> Engine::ReadShard(std::string_view slot, FlatId flat) {
+  std::vector<float> values(static_cast<size_t>(layout_.flat(flat).shard_numel));
+  ReadShard(slot, flat, values);
   return values;
 }
 
-void Engine::ReadShard(StateKind kind, FlatId flat, std::span<float> values) {
-  const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
-  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of flat parameter {}",
-              flat.value);
+void Engine::ReadShard(std::string_view slot, FlatId flat, std::span<float> values) {
+  const TensorView view = ShardView(slot, flat);
+  MR_CHECK_EQ(static_cast<int64_t>(values.size_bytes()), view.bytes(), "bytes of {}",
+              SlotState(slot, layout_.flat(flat)));
   context_.device->CopyToHost(values.data(), view.data, view.bytes(),
                               executor_.stream(StreamId::kCompute));
 }
 
-void Engine::WriteShard(StateKind kind, FlatId flat, std::span<const float> values) {
-  const TensorView view = ViewOf(AnyPlan(), StateView(AnyPlan().state, kind, flat));
-  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "shard of {}",
-              layout_.flat(flat).name);
+void Engine::WriteShard(std::string_view slot, FlatId flat, std::span<const float> values) {
+  const TensorView view = ShardView(slot, flat);
+  MR_CHECK_EQ(static_cast<int64_t>(values.size_bytes()), view.bytes(), "bytes of {}",
+              SlotState(slot, layout_.flat(flat)));
   context_.device->CopyFromHost(view.data, values.data(), view.bytes(),
                                 executor_.stream(StreamId::kCompute));
-  if (kind == StateKind::kMaster) derived_valid_ = carried_valid_ = false;
+  validity_.HostWrites(plans_.states.Of(SlotState(slot, layout_.flat(flat))));
 }
 
 StepScalars Engine::ReadScalars() {
   StepScalars scalars;
-  const TensorView view = ViewOf(AnyPlan(), AnyPlan().state.scalars);
-  context_.device->CopyToHost(&scalars, view.data, sizeof scalars,
+  context_.device->CopyToHost(&scalars, StateView(scalars_).data, sizeof scalars,
                               executor_.stream(StreamId::kCompute));
   return scalars;
 }
 
 void Engine::WriteScalars(const StepScalars& scalars) {
-  const TensorView view = ViewOf(AnyPlan(), AnyPlan().state.scalars);
-  context_.device->CopyFromHost(view.data, &scalars, sizeof scalars,
+  context_.device->CopyFromHost(StateView(scalars_).data, &scalars, sizeof scalars,
                                 executor_.stream(StreamId::kCompute));
-}
-
-void Engine::UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity) {
-  const TensorView view = ViewOf(plan, plan.state.tokens);
-  const int64_t half = view.bytes() / 2;
-  const int64_t bytes = static_cast<int64_t>(tokens.size_bytes());
-  MR_CHECK_LE(bytes, half, "tokens of one step");
-  context_.device->CopyFromHost(view.data + parity * half, tokens.data(), bytes,
-                                executor_.stream(StreamId::kCompute));
+  validity_.HostWrites(scalars_);
 }
 
 void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule) {
@@ -232,8 +202,23 @@ void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& sche
   });
 }
 
-void Engine::RunPrologue(const StepPlan& plan, int64_t step) {
-  executor_.BeginRun({plan.kind, true, step});
+// What the plan's schedule is to find is there, or made.
+void Engine::Prepare(size_t plan, int64_t step) {
+  const auto require = [&](bool prologue) {
+    const BufferId missing = validity_.Missing(plan, prologue);
+    MR_CHECK(!missing, "{}", validity_.Describe(plan, missing));
+  };
+  if (validity_.NeedsPrologue(plan)) {
+    require(true);
+    RunPrologue(plan, step);
+    validity_.Ran(plan, true);
+  }
+  require(false);
+}
+
+void Engine::RunPrologue(size_t index, int64_t step) {
+  const StepPlan& plan = plans_.plans[index];
+  executor_.BeginRun({static_cast<int32_t>(index), true, step});
   if (options_.adversary_seed)
     RunAdversarial(plan, plan.prologue);
   else
@@ -256,23 +241,23 @@ void Engine::ObserveCapture(CaptureObserver* observer) {
   capture_observer_ = observer;
 }
 
-void Engine::RunSchedule(const StepPlan& plan, int64_t step,
-                         std::unique_ptr<RecordedStep>& recorded) {
-  executor_.BeginRun({plan.kind, false, step});
-  IssueSchedule(plan, recorded);
+void Engine::RunSchedule(size_t plan, int64_t step) {
+  executor_.BeginRun({static_cast<int32_t>(plan), false, step});
+  IssueSchedule(plan);
   executor_.EndRun();
+  validity_.Ran(plan, false);
 }
 
-void Engine::IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded) {
+void Engine::IssueSchedule(size_t index) {
+  const StepPlan& plan = plans_.plans[index];
   if (options_.adversary_seed) return RunAdversarial(plan, plan.schedule);
-  OpObserver* const observer =
-      watcher_ != nullptr && plan.kind == PlanKind::kTrain ? watcher_ : observer_.get();
+  OpObserver* const observer = watcher_ != nullptr && index == train_ ? watcher_ : observer_.get();
   if (options_.graph == GraphMode::kOff || observer != nullptr) {
     executor_.Run(BindingOf(plan), plan.schedule, observer);
     return;
   }
-  CaptureObserver* const around = plan.kind == PlanKind::kTrain ? capture_observer_ : nullptr;
-  std::unique_ptr<RecordedStep>& list = around != nullptr ? observed_recorded_ : recorded;
+  CaptureObserver* const around = index == train_ ? capture_observer_ : nullptr;
+  std::unique_ptr<RecordedStep>& list = around != nullptr ? observed_recorded_ : recorded_[index];
   if (!list)
     list = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph,
                                           around);
@@ -288,9 +273,9 @@ StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t 
 
 void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                      const Injection& injection, double max_loss) {
-  MR_CHECK(plans_.train.has_value(), "this engine has no training plan");
-  const StepPlan& plan = *plans_.train;
-  const TensorView token_view = ViewOf(plan, plan.state.tokens);
+  MR_CHECK(train_.has_value(), "this engine has no training plan");
+  const StepPlan& plan = plans_.plans[*train_];
+  const TensorView token_view = StateView(tokens_);
   const auto bytes = static_cast<int64_t>(tokens.size_bytes());
   MR_CHECK_EQ(bytes, token_view.bytes() / 2, "tokens of one step");
   MR_CHECK_GT(valid_tokens, 0, "a step needs targets");
@@ -310,33 +295,36 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   scalars.max_loss = max_loss;
   std::memcpy(slot.tokens->data(), tokens.data(), tokens.size_bytes());
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
-  std::byte* const scalars_on_device = ViewOf(plan, plan.state.scalars).data;
+  std::byte* const scalars_on_device = StateView(scalars_).data;
   device.EnqueueFromHost(token_view.data + scalars.token_parity * bytes, slot.tokens->data(), bytes,
                          compute);
   device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
-  if (!carried_valid_) RunPrologue(plan, step);
+  validity_.HostWrites(tokens_);
+  validity_.HostWrites(scalars_);
+  Prepare(*train_, step);
   const CommCounters comm_before = executor_.comm_counters();
   const KernelCounters kernels_before = executor_.kernel_counters();
-  const int64_t launches_before = train_recorded_ ? train_recorded_->launches() : 0;
+  const RecordedStep* const recorded = recorded_[*train_].get();
+  const int64_t launches_before = recorded != nullptr ? recorded->launches() : 0;
   if (injection.skip_unit >= 0 || injection.swap_unit >= 0) {  // a recorded step has all, in order
     if (injection.skip_unit >= 0)
       executor_.LeaveOutCollectives(UnitId{static_cast<int32_t>(injection.skip_unit)});
     if (injection.swap_unit >= 0)
       executor_.SwapCollectives(UnitId{static_cast<int32_t>(injection.swap_unit)});
-    executor_.BeginRun({plan.kind, false, step});
+    executor_.BeginRun({static_cast<int32_t>(*train_), false, step});
     executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
     executor_.EndRun();
+    validity_.Ran(*train_, false);
   } else {
-    RunSchedule(plan, step, train_recorded_);
+    RunSchedule(*train_, step);
   }
   device.EnqueueToHost(slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars), compute);
   compute.Record(*slot.done);
   ++enqueued_;
   counters_.comm += executor_.comm_counters() - comm_before;
   counters_.kernels += executor_.kernel_counters() - kernels_before;
-  counters_.graph_launches += train_recorded_ ? train_recorded_->launches() - launches_before : 0;
-  derived_valid_ = carried_valid_ = true;
+  counters_.graph_launches += recorded != nullptr ? recorded->launches() - launches_before : 0;
 }
 
 StepScalars Engine::Collect() {
@@ -351,50 +339,47 @@ StepScalars Engine::Collect() {
   return scalars;
 }
 
-double Engine::EvalLossSum(std::span<const int32_t> tokens) {
-  MR_CHECK(plans_.eval.has_value(), "this engine has no evaluation plan");
-  const StepPlan& plan = *plans_.eval;
-  StepScalars scalars = ReadScalars();
-  scalars.token_parity = 0;
-  ClearFaults(scalars);
-  WriteScalars(scalars);
-  UploadTokens(plan, tokens, 0);
-  if (!derived_valid_) RunPrologue(plan, 0);
-  derived_valid_ = true;
-  carried_valid_ = false;
-  RunSchedule(plan, 0, eval_recorded_);
-  executor_.Sync();
-  const StatsRow row(static_cast<int64_t>(layout_.flats.size()));
-  double sum = 0;
-  const TensorView stats = ViewOf(plan, plan.state.stats);
-  const int64_t cell = BindingOf(plan).rank * row.width + row.loss_sum;
-  context_.device->CopyToHost(&sum, stats.data + cell * static_cast<int64_t>(sizeof sum),
-                              sizeof sum, executor_.stream(StreamId::kCompute));
-  return sum;
-}
-
-std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab) {
-  MR_CHECK(plans_.generate.has_value(), "this engine has no generation plan");
-  const StepPlan& plan = *plans_.generate;
+void Engine::Run(std::string_view plan, std::span<const int32_t> tokens, int64_t row) {
+  const size_t index = IndexOf(plan);
+  MR_CHECK(index != train_, "the {} plan runs by Step, or by Enqueue and Collect", plan);
   StepScalars scalars = ReadScalars();
   scalars.token_parity = 0;
   scalars.generate_row = row;
   ClearFaults(scalars);
   WriteScalars(scalars);
-  UploadTokens(plan, tokens, 0);
-  if (!derived_valid_) RunPrologue(plan, 0);
-  derived_valid_ = true;
-  carried_valid_ = false;
-  RunSchedule(plan, 0, generate_recorded_);
+  const TensorView view = StateView(tokens_);
+  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
+  MR_CHECK_LE(bytes, view.bytes() / 2, "tokens of one step");
+  context_.device->CopyFromHost(view.data, tokens.data(), bytes,
+                                executor_.stream(StreamId::kCompute));
+  validity_.HostWrites(tokens_);
+  Prepare(index, 0);
+  RunSchedule(index, 0);
   executor_.Sync();
-  const View& view = plan.state.logits;
-  const int64_t last = plan.schedule.back().body;
-  const int64_t position = plan.bodies[static_cast<size_t>(last)].end() - 1;
-  const TensorView logits = BindView(BindingOf(plan), view, position, 0);
+}
+
+void Engine::ReadOutput(std::string_view plan_name, std::string_view output, void* to,
+                        int64_t bytes) {
+  const StepPlan& plan = plans_.Of(plan_name);
+  const View* const view = plan.FindOutput(output);
+  MR_CHECK(view != nullptr, "the {} plan has no output {}", plan_name, output);
+  const Body& last = plan.bodies[static_cast<size_t>(plan.schedule.back().body)];
+  const TensorView values = BindView(BindingOf(plan), *view, last.end() - 1, 0);
+  MR_CHECK_LE(bytes, values.bytes(), "bytes of {}", output);
+  context_.device->CopyToHost(to, values.data, bytes, executor_.stream(StreamId::kCompute));
+}
+
+double Engine::EvalLossSum(std::span<const int32_t> tokens) {
+  Run("eval", tokens);
+  double sum = 0;
+  ReadOutput("eval", "loss_sum", &sum, sizeof sum);
+  return sum;
+}
+
+std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab) {
+  Run("generate", tokens, row);
   std::vector<float> values(static_cast<size_t>(vocab));
-  context_.device->CopyToHost(values.data(), logits.data,
-                              vocab * static_cast<int64_t>(sizeof(float)),
-                              executor_.stream(StreamId::kCompute));
+  ReadOutput("generate", "logits", values.data(), vocab * static_cast<int64_t>(sizeof(float)));
   return values;
 }
 

@@ -1,8 +1,8 @@
 // One rank's training state and the plans that act on it: one arena, one layout, executors. No
 // data, no files, no loop (runtime/run/training.h).
 //
-// Weights are written from outside only through WriteShard and InitWeights; the engine then runs
-// the prologue of the next plan by itself.
+// States are written from outside only through what is below; where a plan would find one that is
+// not valid any more, the engine runs the plan's prologue first by itself (check/seams.h).
 // Errors   As the communicator's and kernels'; a failed Step leaves the engine unusable.
 // Threads  One engine per rank, used by one thread. Engines share nothing.
 #pragma once
@@ -14,11 +14,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/executor.h"
+#include "runtime/plan/check/seams.h"
 #include "runtime/plan/layout/shard_layout.h"
+#include "runtime/plan/state_layout.h"
 
 namespace millrace {
 
@@ -41,14 +44,6 @@ struct EngineOptions {
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
 };
 
-struct EnginePlans {
-  std::optional<StepPlan> train, eval, generate;
-  std::vector<const StepPlan*> All() const;  // those that there are
-};
-
-// Shards of one flat parameter that the engine holds.
-enum class StateKind { kMaster, kAdamM, kAdamV };
-
 // Fault injection for one step (tests).
 struct Injection {
   bool loss_nan = false;
@@ -61,16 +56,16 @@ struct Injection {
 class Engine {
  public:
   // Allocates the arena of the largest plan, and all else that steps use of host memory and of the
-  // device's. `layout` and the plans must belong together (same state). A collective; before any of
-  // that, Error(kConfig) unless all ranks plan the same (plan_agreement.h). What is recorded is
+  // device's. A collective; before any of that, Error(kInternal) where plans and states do not fit
+  // together (CheckSeams), Error(kConfig) unless all ranks plan the same (plan_agreement.h). What is recorded is
   // bound here, and Error(kInternal) names a rank whose operands lie at other offsets of its arena
   // than rank 0's.
-  Engine(const ExecutorContext& context, ShardLayout layout, EnginePlans plans,
+  Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plans,
          const EngineOptions& options);
   ~Engine();
 
   const ShardLayout& layout() const { return layout_; }
-  const EnginePlans& plans() const { return plans_; }
+  const RunPlans& plans() const { return plans_; }
   int64_t arena_bytes() const;
   Stream& stream(StreamId id) { return executor_.stream(id); }
   Device& device() const { return *context_.device; }
@@ -80,11 +75,12 @@ class Engine {
   // Master weights by the counter-based generator, moments zero, scalars zero.
   void InitWeights(uint64_t seed);
 
-  // Copies of this rank's shard [shard_numel], f32. WriteShard invalidates what is
-  // derived from master weights.
-  std::vector<float> ReadShard(StateKind kind, FlatId flat);
-  void ReadShard(StateKind kind, FlatId flat, std::span<float> values);  // faster into a HostBuffer
-  void WriteShard(StateKind kind, FlatId flat, std::span<const float> values);
+  // Copies of this rank's shard [shard_numel], f32, of a state slot ("master", "adam_m"). WriteShard
+  // invalidates what is made from it.
+  std::vector<float> ReadShard(std::string_view slot, FlatId flat);
+  void ReadShard(std::string_view slot, FlatId flat,
+                 std::span<float> values);  // faster into a HostBuffer
+  void WriteShard(std::string_view slot, FlatId flat, std::span<const float> values);
 
   StepScalars ReadScalars();
   void WriteScalars(const StepScalars& scalars);
@@ -127,10 +123,16 @@ class Engine {
   int lag() const { return context_.device->captures() ? 1 : 0; }
   int steps_in_flight() const { return static_cast<int>(enqueued_ - collected_); }
 
-  // Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
+  // Runs a plan without an update on `tokens`, for the position `row` of them where it is about one,
+  // and waits for it. Every rank.
+  void Run(std::string_view plan, std::span<const int32_t> tokens, int64_t row = 0);
+  // The first `bytes` of an output of the plan that was run last.
+  void ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes);
+
+  // Of the eval plan. Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
   double EvalLossSum(std::span<const int32_t> tokens);
 
-  // Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank
+  // Of the generate plan. Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank
   // calls it with the same arguments.
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
@@ -143,21 +145,22 @@ class Engine {
   const OrderLog* order() const { return executor_.order(); }  // null: not logged
 
   // The training step's; null where steps are walked.
-  const RecordedStep* recorded_step() const { return train_recorded_.get(); }
+  const RecordedStep* recorded_step() const { return train_ ? recorded_[*train_].get() : nullptr; }
 
   const StepCounters& counters() const { return counters_; }
   void SetCounters(const StepCounters& counters) { counters_ = counters; }
 
  private:
-  void AllocateInFlight(const StepPlan& plan);
+  void AllocateInFlight();
   void Record();
-  TensorView ViewOf(const StepPlan& plan, const View& view) const;
-  const StepPlan& AnyPlan() const;
+  TensorView StateView(BufferId state) const;
+  TensorView ShardView(std::string_view slot, FlatId flat) const;
+  size_t IndexOf(std::string_view plan) const;
+  void Prepare(size_t plan, int64_t step);
   void RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule);
-  void RunPrologue(const StepPlan& plan, int64_t step);
-  void RunSchedule(const StepPlan& plan, int64_t step, std::unique_ptr<RecordedStep>& recorded);
-  void IssueSchedule(const StepPlan& plan, std::unique_ptr<RecordedStep>& recorded);
-  void UploadTokens(const StepPlan& plan, std::span<const int32_t> tokens, int64_t parity);
+  void RunPrologue(size_t plan, int64_t step);
+  void RunSchedule(size_t plan, int64_t step);
+  void IssueSchedule(size_t plan);
 
   // Host ends of a step in flight. Each is used again once its step was collected.
   struct InFlight {
@@ -171,11 +174,14 @@ class Engine {
 
   ExecutorContext context_;
   ShardLayout layout_;
-  const EnginePlans plans_;  // const: what was bound stays where the plan has it
+  const RunPlans plans_;  // const: what was bound stays where the plan has it
+  const BufferId tokens_, scalars_;
+  std::optional<size_t> train_;  // the plan of a step, one of plans_
+  StateValidity validity_;
   EngineOptions options_;
   std::unique_ptr<DeviceBuffer> arena_;
   Executor executor_;
-  std::unique_ptr<RecordedStep> train_recorded_, eval_recorded_, generate_recorded_;
+  std::vector<std::unique_ptr<RecordedStep>> recorded_;  // by plan
   CaptureObserver* capture_observer_ = nullptr;
   std::unique_ptr<RecordedStep>
       observed_recorded_;                 // the training step's, around capture_observer_
@@ -187,9 +193,6 @@ class Engine {
       in_flight_;  // one more: a step's time begins at the end of another
   int64_t enqueued_ = 0, collected_ = 0;
   double step_ms_ = 0;
-  bool derived_valid_ = false;  // constants and compute shards follow from the master weights
-  // What the training step's first gathers would produce is in its buckets.
-  bool carried_valid_ = false;
   StepCounters counters_;
 };
 

@@ -337,7 +337,7 @@ void RecordedStep::RequireAll(const std::string& what, const std::function<void(
     MR_REQUIRE(static_cast<ErrorCode>(all[r].empty() ? 0 : all[r][0] - 'a'), all[r].empty(),
                "rank {} {} the recorded {} step: {}. No rank goes on (execution.graph=off runs "
                "without graphs)",
-               r, what, Name(plan_.kind), all[r].substr(1));
+               r, what, plan_.name, all[r].substr(1));
 }
 
 void RecordedStep::CaptureTogether(const Binding& now) {
@@ -373,7 +373,7 @@ void RecordedStep::Launch(const Section& section, bool counted) {
 
 void RecordedStep::Replay(const Binding& now) {
   MR_CHECK(now.plan == bound_.plan && now.arena == bound_.arena,
-           "the recorded {} step was bound to an arena at {}, which is now at {}", Name(plan_.kind),
+           "the recorded {} step was bound to an arena at {}, which is now at {}", plan_.name,
            static_cast<const void*>(bound_.arena), static_cast<const void*>(now.arena));
   const bool captures = executor_.context_.device->captures();
   if (!issued_) {

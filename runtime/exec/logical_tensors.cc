@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat) {
-  const std::vector<float> shard = engine.ReadShard(kind, flat);
+std::vector<float> GatherFlat(Engine& engine, std::string_view slot, FlatId flat) {
+  const std::vector<float> shard = engine.ReadShard(slot, flat);
   if (engine.layout().mesh.Size(Axis::kShard) == 1) return shard;
   Communicator& comm = engine.comms().Of({Axis::kShard, StreamId::kGather});
   std::vector<float> full;
@@ -27,7 +27,7 @@ std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat) {
 }
 
 void ForEachLogicalTensor(
-    Engine& engine, StateKind kind,
+    Engine& engine, std::string_view slot,
     const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
   const ShardLayout& layout = engine.layout();
   // Parameters of one unit may lie in two flats ("norms"): keep the flats of the unit at
@@ -39,7 +39,7 @@ void ForEachLogicalTensor(
       std::erase_if(at_hand, [&](const auto& entry) {
         return static_cast<bool>(layout.flat(entry.first).unit);
       });
-      at_hand.emplace(flat, GatherFlat(engine, kind, flat));
+      at_hand.emplace(flat, GatherFlat(engine, slot, flat));
     }
     f(param,
       std::span<const float>(at_hand.at(flat))
@@ -47,7 +47,7 @@ void ForEachLogicalTensor(
   }
 }
 
-void WriteLogicalTensors(Engine& engine, StateKind kind,
+void WriteLogicalTensors(Engine& engine, std::string_view slot,
                          const std::function<std::vector<float>(const ParamPlacement&)>& read) {
   const ShardLayout& layout = engine.layout();
   const int shard_rank = layout.mesh.Index(engine.comms().world().rank(), Axis::kShard);
@@ -67,16 +67,16 @@ void WriteLogicalTensors(Engine& engine, StateKind kind,
       std::copy(values.begin() + (begin - param.begin), values.begin() + (end - param.begin),
                 shard.begin() + (begin - shard_begin));
     }
-    engine.WriteShard(kind, FlatId{static_cast<int32_t>(f)}, shard);
+    engine.WriteShard(slot, FlatId{static_cast<int32_t>(f)}, shard);
   }
 }
 
 namespace {
 
-std::string HashOf(Engine& engine, std::initializer_list<StateKind> kinds) {
+std::string HashOf(Engine& engine, const std::vector<std::string_view>& slots) {
   std::map<std::string, std::string> by_name;
-  for (const StateKind kind : kinds)
-    ForEachLogicalTensor(engine, kind,
+  for (const std::string_view slot : slots)
+    ForEachLogicalTensor(engine, slot,
                          [&](const ParamPlacement& param, std::span<const float> values) {
                            by_name[param.spec.name] +=
                                Hash128(values.data(), static_cast<int64_t>(values.size_bytes()));
@@ -88,9 +88,11 @@ std::string HashOf(Engine& engine, std::initializer_list<StateKind> kinds) {
 
 }  // namespace
 
-std::string ParamHash(Engine& engine) { return HashOf(engine, {StateKind::kMaster}); }
+std::string ParamHash(Engine& engine) { return HashOf(engine, {kMasterSlot.name}); }
 std::string OptimizerHash(Engine& engine) {
-  return HashOf(engine, {StateKind::kAdamM, StateKind::kAdamV});
+  std::vector<std::string_view> slots = SavedSlots();
+  std::erase(slots, kMasterSlot.name);
+  return HashOf(engine, slots);
 }
 
 }  // namespace millrace

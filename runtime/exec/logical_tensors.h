@@ -14,18 +14,18 @@ namespace millrace {
 
 // The whole flat parameter [padded_numel] from all shards, on every rank. A
 // collective over the shard group.
-std::vector<float> GatherFlat(Engine& engine, StateKind kind, FlatId flat);
+std::vector<float> GatherFlat(Engine& engine, std::string_view slot, FlatId flat);
 
 // Calls f(param, values [param.spec.numel()]) for each parameter in model order; values
 // are row-major over the logical dims, without padding. A collective: every rank calls
 // it and sees every tensor.
 void ForEachLogicalTensor(
-    Engine& engine, StateKind kind,
+    Engine& engine, std::string_view slot,
     const std::function<void(const ParamPlacement&, std::span<const float>)>& f);
 
 // Writes this rank's shards from logical tensors: `read(param)` gives the logical values [numel],
 // for one parameter at a time. Gaps become zero.
-void WriteLogicalTensors(Engine& engine, StateKind kind,
+void WriteLogicalTensors(Engine& engine, std::string_view slot,
                          const std::function<std::vector<float>(const ParamPlacement&)>& read);
 
 // XXH3-128 over (name, values) of all parameters in name order, hex; the same at any world size and

@@ -51,7 +51,7 @@ void AddCalls(const CommSet& comms, const ShardLayout& layout, const StepPlan& p
       const Layout& data = call->data->layout;
       list.lines += fmt::format("{} of unit {} ({} bytes of {}, {} {})\n", OpName(op.op),
                                 UnitName(layout, op.unit), data.numel() * Bytes(data.dtype),
-                                Name(data.dtype), Name(plan.kind), part);
+                                Name(data.dtype), plan.name, part);
     }
 }
 

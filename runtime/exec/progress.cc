@@ -9,12 +9,15 @@
 namespace millrace {
 namespace {
 
+constexpr int kStepShift = 17;  // the plan has 16 bits of a word
+
 uint64_t Pack(const RunInfo& run) {
-  return static_cast<uint64_t>(run.step) << 3 | static_cast<uint64_t>(run.kind) << 1 |
+  return static_cast<uint64_t>(run.step) << kStepShift | static_cast<uint64_t>(run.plan) << 1 |
          static_cast<uint64_t>(run.prologue);
 }
 RunInfo Unpack(uint64_t word) {
-  return {static_cast<PlanKind>(word >> 1 & 3), (word & 1) != 0, static_cast<int64_t>(word >> 3)};
+  return {static_cast<int32_t>(word >> 1 & ((1u << (kStepShift - 1)) - 1)), (word & 1) != 0,
+          static_cast<int64_t>(word >> kStepShift)};
 }
 
 // A word of host memory that a device writes.

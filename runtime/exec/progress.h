@@ -54,7 +54,7 @@ Patience PatienceOf(RunPhase phase);
 
 // What a run of a schedule is. Runs are numbered from 1 in the same order on every rank.
 struct RunInfo {
-  PlanKind kind = PlanKind::kTrain;
+  int32_t plan = 0;  // of the engine's list
   bool prologue = false;
   int64_t step = 0;  // 0-based
   bool operator==(const RunInfo&) const = default;

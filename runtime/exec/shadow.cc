@@ -43,8 +43,7 @@ void Shadow::ForEachAccess(int entry, int op, F&& f) const {
       static_cast<size_t>(first_access_[static_cast<size_t>(body)][static_cast<size_t>(op)]);
   for (const CellAccess& access : table_.of(body, op)) {
     const int32_t stay = stay_of_[static_cast<size_t>(entry)][next++];
-    if (plan_.buffers[static_cast<size_t>(access.buffer)].scope != BufferScope::kPersistent)
-      f(access, stay);
+    if (!IsState(plan_.buffers[static_cast<size_t>(access.buffer)].scope)) f(access, stay);
   }
 }
 
@@ -63,7 +62,7 @@ void Shadow::Free(int32_t cell) {
 void Shadow::Begin(const std::vector<Entry>& schedule) {
   MR_CHECK(&schedule == &plan_.schedule || &schedule == &plan_.prologue,
            "the schedule to be run is not the plan's");
-  if (&schedule == &plan_.prologue || plan_.kind != PlanKind::kTrain) Reset();
+  if (&schedule == &plan_.prologue || !plan_.updates()) Reset();
   schedule_ = &schedule;
   stay_of_.clear();
   outstanding_.clear();
@@ -79,8 +78,7 @@ void Shadow::Begin(const std::vector<Entry>& schedule) {
         stays.push_back(stay);
         buffer_of_stay_.resize(static_cast<size_t>(stays_.count()));
         buffer_of_stay_[static_cast<size_t>(stay)] = access.buffer;
-        if (plan_.buffers[static_cast<size_t>(access.buffer)].scope == BufferScope::kPersistent)
-          continue;
+        if (IsState(plan_.buffers[static_cast<size_t>(access.buffer)].scope)) continue;
         for (int32_t c = access.begin; c < access.end; ++c) ++outstanding_[Key(c, stay)];
       }
     }

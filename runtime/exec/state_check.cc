@@ -4,7 +4,7 @@
 
 #include <cstring>
 #include <map>
-#include <utility>
+#include <string_view>
 
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
@@ -12,16 +12,20 @@
 namespace millrace {
 namespace {
 
-constexpr std::pair<StateKind, const char*> kKinds[] = {{StateKind::kMaster, "master weights"},
-                                                        {StateKind::kAdamM, "first moments"},
-                                                        {StateKind::kAdamV, "second moments"}};
+// A slot in people's words; of a rule that has none here, the slot's name.
+std::string WordsOf(std::string_view slot) {
+  if (slot == "master") return "master weights";
+  if (slot == "adam_m") return "first moments";
+  if (slot == "adam_v") return "second moments";
+  return std::string(slot);
+}
 
-// f(kind, flat) for all shards in order.
+// f(slot, flat) for all shards in order.
 template <class F>
 void ForEachShard(const Engine& engine, F&& f) {
-  for (const auto& [kind, name] : kKinds)
+  for (const std::string_view slot : SavedSlots())
     for (size_t flat = 0; flat < engine.layout().flats.size(); ++flat) {
-      f(kind, FlatId{static_cast<int32_t>(flat)});
+      f(slot, FlatId{static_cast<int32_t>(flat)});
       if (engine.marks() != nullptr) engine.marks()->Tick();  // large ones take their time
     }
 }
@@ -30,8 +34,8 @@ void ForEachShard(const Engine& engine, F&& f) {
 
 std::vector<std::string> HashShards(Engine& engine) {
   std::vector<std::string> hashes;
-  ForEachShard(engine, [&](StateKind kind, FlatId flat) {
-    const std::vector<float> shard = engine.ReadShard(kind, flat);
+  ForEachShard(engine, [&](std::string_view slot, FlatId flat) {
+    const std::vector<float> shard = engine.ReadShard(slot, flat);
     hashes.push_back(Hash128(shard.data(), static_cast<int64_t>(shard.size() * sizeof(float))));
   });
   return hashes;
@@ -39,11 +43,12 @@ std::vector<std::string> HashShards(Engine& engine) {
 
 std::string FirstDifference(const ShardLayout& layout, const std::vector<std::string>& a,
                             const std::vector<std::string>& b) {
-  MR_CHECK(a.size() == b.size() && a.size() == 3 * layout.flats.size(),
+  const std::vector<std::string_view> slots = SavedSlots();
+  MR_CHECK(a.size() == b.size() && a.size() == slots.size() * layout.flats.size(),
            "hashes of {} and {} shards", a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i] != b[i])
-      return fmt::format("{} of unit {}", kKinds[i / layout.flats.size()].second,
+      return fmt::format("{} of unit {}", WordsOf(slots[i / layout.flats.size()]),
                          layout.flats[i % layout.flats.size()].name);
   return "";
 }
@@ -81,15 +86,15 @@ std::string DifferingReplicas(Engine& engine) {
 
 KeptState::KeptState(Engine& engine)
     : scalars_(engine.ReadScalars()), counters_(engine.counters()) {
-  ForEachShard(engine, [&](StateKind kind, FlatId flat) {
-    shards_.push_back(engine.ReadShard(kind, flat));
+  ForEachShard(engine, [&](std::string_view slot, FlatId flat) {
+    shards_.push_back(engine.ReadShard(slot, flat));
   });
 }
 
 void KeptState::Restore(Engine& engine) const {
   auto shard = shards_.begin();
-  ForEachShard(engine,
-               [&](StateKind kind, FlatId flat) { engine.WriteShard(kind, flat, *shard++); });
+  ForEachShard(
+      engine, [&](std::string_view slot, FlatId flat) { engine.WriteShard(slot, flat, *shard++); });
   engine.WriteScalars(scalars_);
   engine.SetCounters(counters_);
 }

@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-// XXH3-128 of each of this rank's shards: master weights of all flat parameters, then the first
-// moments, then the second. Waits for the steps that were issued.
+// XXH3-128 of each of this rank's shards: master weights of all flat parameters, then each further
+// slot of their update rule. Waits for the steps that were issued.
 std::vector<std::string> HashShards(Engine& engine);
 
 // "master weights of unit h.0", of the first of two lists of hashes that

@@ -43,24 +43,14 @@ std::string_view Name(Variant variant) {
   return "?";
 }
 
-std::string_view Name(PlanKind kind) {
-  switch (kind) {
-    case PlanKind::kTrain:
-      return "train";
-    case PlanKind::kEval:
-      return "eval";
-    case PlanKind::kGenerate:
-      return "generate";
-  }
-  return "?";
-}
-
 namespace {
 
 std::string_view Name(BufferScope scope) {
   switch (scope) {
     case BufferScope::kPersistent:
       return "persistent";
+    case BufferScope::kEra:
+      return "era";
     case BufferScope::kStep:
       return "step";
     case BufferScope::kMicrobatch:
@@ -87,9 +77,19 @@ std::string RangesText(const std::vector<Range>& ranges) {
   return text.empty() ? "none" : text;
 }
 
-// Attributes that change what an op does but no operand shows: all of them, since ranks and
-// checkpoints are compared by the hash of this text.
-std::string Attributes(const KernelOp& op) {
+std::string SeamText(const Seam& seam, const StepPlan& plan) {
+  const auto names = [&](const std::vector<BufferId>& ids) {
+    std::string text;
+    for (const BufferId id : ids) text += " " + plan.buffer(id).name;
+    return text.empty() ? " nothing" : text;
+  };
+  return fmt::format("reads{} defines{}", names(seam.reads), names(seam.defines));
+}
+
+}  // namespace
+
+// All of them, since ranks and checkpoints are compared by the hash of this text.
+std::string AttributesText(const KernelOp& op) {
   std::string text;
   const auto add = [&](const std::string& item) { text += " " + item; };
   std::visit(
@@ -142,7 +142,16 @@ std::string Attributes(const KernelOp& op) {
   return text;
 }
 
-}  // namespace
+const View* StepPlan::FindOutput(std::string_view output) const {
+  const auto it = std::find_if(outputs.begin(), outputs.end(),
+                               [&](const PlanOutput& each) { return each.name == output; });
+  return it == outputs.end() ? nullptr : &it->view;
+}
+
+bool StepPlan::updates() const {
+  return std::any_of(bodies.begin(), bodies.end(),
+                     [](const Body& body) { return body.phase == Phase::kUpdate; });
+}
 
 int64_t PlanBuffer::OffsetAt(int64_t position) const {
   MR_CHECK(!offsets.empty(), "{} has no address", name);
@@ -161,10 +170,10 @@ ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, cons
   const int64_t begin = plan.buffer(view.buffer).OffsetAt(position) + view.offset * size;
   const int64_t widest = view.rank_stride * (mesh.Size(view.rank_axes) - 1) +
                          view.microbatch_stride * (accumulate - 1);
-  // Token views are read at either parity; the whole buffer is the safe answer.
-  if (view.buffer == plan.state.tokens.buffer) {
-    const int64_t base = plan.buffer(view.buffer).OffsetAt(position);
-    return {base, base + plan.buffer(view.buffer).bytes};
+  // Read at either parity; the whole buffer is the safe answer.
+  if (const PlanBuffer& buffer = plan.buffer(view.buffer); buffer.by_parity) {
+    const int64_t base = buffer.OffsetAt(position);
+    return {base, base + buffer.bytes};
   }
   return {begin, begin + view.layout.span_bytes() + widest * size};
 }
@@ -174,7 +183,7 @@ std::string Describe(const PlanOp& op, const StepPlan& plan) {
   ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
     text += fmt::format(" {}:{}={}", Name(access), operand, Describe(view, plan));
   });
-  return text + Attributes(op.op);
+  return text + AttributesText(op.op);
 }
 
 std::string MemoryText(const StepPlan& plan) {
@@ -218,14 +227,18 @@ std::string ScheduleText(const StepPlan& plan) {
   };
   schedule("schedule", plan.schedule);
   schedule("prologue", plan.prologue);
+  fmt::format_to(out, "seams\n  prologue {}\n  schedule {}\n", SeamText(plan.prologue_seam, plan),
+                 SeamText(plan.seam, plan));
+  for (const PlanOutput& output : plan.outputs)
+    fmt::format_to(out, "output {} {}\n", output.name, Describe(output.view, plan));
   text += "notes\n";
   for (const std::string& note : plan.notes) fmt::format_to(out, "  {}\n", note);
   return text;
 }
 
 std::string ToString(const StepPlan& plan) {
-  return fmt::format("plan {}\nexecution {}\n", Name(plan.kind), plan.execution) +
-         MemoryText(plan) + ScheduleText(plan);
+  return fmt::format("plan {}\nexecution {}\n", plan.name, plan.execution) + MemoryText(plan) +
+         ScheduleText(plan);
 }
 
 std::string PlanHash(const StepPlan& plan) {

@@ -36,13 +36,16 @@ inline constexpr int kBufferClasses = 7;
 std::string_view Name(BufferClass cls);
 
 enum class BufferScope {
-  // Holds its contents between steps and plans: live always, the same address in every plan of a
-  // run.
-  kPersistent,
+  // States (state_layout.h): live always in the plans that use them, at one address in all plans.
+  kPersistent,  // of the run
+  kEra,         // of the era
   kStep,        // from its first write to its last use, across microbatches
   kMicrobatch,  // within the forward and backward of one microbatch
   kCarried,  // written at the end of one microbatch or step, read by the next: live-out and live-in
 };
+constexpr bool IsState(BufferScope scope) {
+  return scope == BufferScope::kPersistent || scope == BufferScope::kEra;
+}
 
 struct PlanBuffer {
   std::string name;
@@ -54,6 +57,7 @@ struct PlanBuffer {
   std::vector<int64_t> offsets;
   // Buffers of one group are stays of one bucket and share its one address; -1: on its own.
   int32_t group = -1;
+  bool by_parity = false;  // two halves, of which StepScalars::token_parity names one
 
   // Address at a position inside a live interval.
   int64_t OffsetAt(int64_t position) const;
@@ -90,31 +94,35 @@ struct Entry {
   std::vector<Edge> edges;  // ascending by to_op
 };
 
-enum class PlanKind { kTrain, kEval, kGenerate };
-std::string_view Name(PlanKind kind);
+// What a schedule finds in states and carried buffers, and what it leaves there. By buffer, ascending.
+struct Seam {
+  std::vector<BufferId> reads;    // read before the schedule has written them: whole, and valid
+  std::vector<BufferId> defines;  // written; whole and valid afterwards
+  bool operator==(const Seam&) const = default;
+};
 
-// Where the run's persistent state lies; indices by FlatId. Absent views where
-// a plan has no such buffer.
-struct StateViews {
-  std::vector<View> master, m, v;  // f32 [shard_numel]
-  std::vector<View> compute;       // bf16 [shard_numel], downcast after_update only
-  View tokens;                     // i32 [2, accumulate, B, T+1]
-  View scalars;                    // u8 [sizeof(StepScalars)]
-  View stats;                      // f64 [world, StatsRow(U).width], see StepStatsOp
-  View logits;                     // f32 [1, Vp], kGenerate
+// What the host reads when the schedule has run, by name: the loss sum, the logits.
+struct PlanOutput {
+  std::string name;
+  View view;
 };
 
 struct StepPlan {
-  PlanKind kind = PlanKind::kTrain;
+  std::string name;       // in its run: "train", "eval", "generate"
   std::string execution;  // how it will be run ("graph=step checked=0 ..."): part of the hash
+  // The states of the run come first, with the ids that they have in its StateLayout; those of an
+  // era that the plan does not use have no address.
   std::vector<PlanBuffer> buffers;
   std::vector<Body> bodies;     // canonical order; the prologue last
   std::vector<Entry> schedule;  // one step
   // Run after init, load, evaluation, generation or any outside write to the weights.
   std::vector<Entry> prologue;
-  StateViews state;
+  Seam seam, prologue_seam;  // of `schedule` and of `prologue`
+  std::vector<PlanOutput> outputs;
   int64_t arena_bytes = 0;
-  int64_t persistent_bytes = 0;  // [0, persistent_bytes) of the arena
+  // [0, persistent_bytes) of the arena hold states: of the run, and of an era where the plan uses
+  // it.
+  int64_t persistent_bytes = 0;
   int64_t lower_bound = 0;  // persistent + the most bytes of other buffers live at one position
   std::array<int64_t, kBufferClasses>
       peak_by_class{};                                // most bytes of a class live at one position
@@ -125,6 +133,8 @@ struct StepPlan {
   std::vector<std::string> notes;  // lowering and allocation choices
 
   const PlanBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
+  const View* FindOutput(std::string_view output) const;  // null: it has none of this name
+  bool updates() const;                                   // a step of training?
   int64_t timeline_end() const { return bodies.empty() ? 0 : bodies.back().end(); }
 };
 
@@ -145,5 +155,7 @@ std::string ScheduleText(const StepPlan& plan);
 // 64-bit FNV-1a of ToString, in hex.
 std::string PlanHash(const StepPlan& plan);
 std::string Describe(const PlanOp& op, const StepPlan& plan);  // one line
+// What an op does beyond its operands: all its attributes, " eps=1e-05 ...".
+std::string AttributesText(const KernelOp& op);
 
 }  // namespace millrace

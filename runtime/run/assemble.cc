@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/plan/check/checker.h"
+#include "runtime/plan/check/seams.h"
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/graph/model_flops.h"
 
@@ -28,15 +30,22 @@ LearningRate LearningRateOf(const Config& config) {
   return rate;
 }
 
+// What a run can plan, in the order in which it does.
+struct KnownPlan {
+  std::string_view name;
+  HeadMode head;
+  bool trains;
+};
+constexpr KnownPlan kKnownPlans[] = {{"train", HeadMode::kTrainLoss, true},
+                                     {"eval", HeadMode::kEvalLoss, false},
+                                     {"generate", HeadMode::kLogits, false}};
+
 SemanticGraph ForwardFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
-                         PlanKind kind) {
-  const int64_t batch = kind == PlanKind::kGenerate ? 1 : config.train.micro_batch;
+                         const KnownPlan& known) {
+  const int64_t batch = known.head == HeadMode::kLogits ? 1 : config.train.micro_batch;
   ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute,
                          precision.norm_params);
-  const HeadMode head = kind == PlanKind::kTrain  ? HeadMode::kTrainLoss
-                        : kind == PlanKind::kEval ? HeadMode::kEvalLoss
-                                                  : HeadMode::kLogits;
-  model.EmitForward(builder, head);
+  model.EmitForward(builder, known.head);
   return std::move(builder).Finish();
 }
 
@@ -51,7 +60,8 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                              const AssembledRun& run, const BackendTraits& traits) {
   if (config.memory.recompute != Recompute::kAuto)
     return GivenRecompute(forward, config.memory.recompute);
-  return ChooseRecompute({run.layout, forward, LowerOptionsOf(config, traits.backend), run.options,
+  return ChooseRecompute({run.layout, run.plans.states, forward,
+                          LowerOptionsOf(config, traits.backend), run.options,
                           traits.device_arena_bytes});
 }
 
@@ -165,33 +175,46 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
              mesh.Size(Axis::kReplicate), mesh.Size(Axis::kShard), mesh.world(), world);
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
-  const auto plan = [&](PlanKind kind) {
-    SemanticGraph graph = ForwardFor(config, *model, run.layout.precision, kind);
-    if (kind == PlanKind::kTrain) {
-      run.flops = TrainFlopsPerToken(graph);
-      run.recompute = RecomputeFor(config, graph, run, traits);
-      graph = AddGradients(std::move(graph), run.recompute.units);
+  const LowerOptions lower = LowerOptionsOf(config, traits.backend);
+  struct Part {
+    KnownPlan known;
+    SemanticGraph forward;
+    Program program;  // of the forward alone: all constants are its
+  };
+  std::vector<Part> parts;
+  for (const KnownPlan& known : kKnownPlans) {
+    if (std::find(selection.begin(), selection.end(), known.name) == selection.end()) continue;
+    SemanticGraph forward = ForwardFor(config, *model, run.layout.precision, known);
+    Program program = Lower(forward, lower);
+    parts.push_back({known, std::move(forward), std::move(program)});
+  }
+  MR_CHECK_EQ(parts.size(), selection.size(), "plans of a run that are known");
+  std::vector<const Program*> programs;
+  for (const Part& part : parts) programs.push_back(&part.program);
+  run.plans.states = PlanStates(run.layout, run.options, programs);
+  for (Part& part : parts) {
+    if (part.known.trains) {
+      run.flops = TrainFlopsPerToken(part.forward);
+      run.recompute = RecomputeFor(config, part.forward, run, traits);
+      part.program = Lower(AddGradients(std::move(part.forward), run.recompute.units), lower);
     }
-    const Program program = Lower(graph, LowerOptionsOf(config, traits.backend));
-    StepPlan planned = PlanStep(run.layout, program, run.options, kind);
+    StepPlan planned = PlanStep(run.layout, run.plans.states, part.program, run.options,
+                                std::string(part.known.name));
     for (const std::string& note : ExecutionNotes(config)) planned.notes.push_back(note);
-    if (kind == PlanKind::kTrain && run.recompute.searched)
+    if (part.known.trains && run.recompute.searched)
       planned.notes.push_back("recompute auto: " + ToString(run.recompute.counts));
     CheckPlan(planned, mesh, run.options.accumulate);
-    return planned;
-  };
-  if (selection.train) run.plans.train = plan(PlanKind::kTrain);
-  if (selection.eval) run.plans.eval = plan(PlanKind::kEval);
-  if (selection.generate) run.plans.generate = plan(PlanKind::kGenerate);
+    run.plans.plans.push_back(std::move(planned));
+  }
+  CheckSeams(run.plans);
   return run;
 }
 
 std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run) {
-  MR_CHECK(run.plans.train.has_value(), "stages of a run without a training plan");
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   const SemanticGraph graph = AddGradients(
-      ForwardFor(config, *model, run.layout.precision, PlanKind::kTrain), run.recompute.units);
-  const StepPlan& plan = *run.plans.train;
+      ForwardFor(config, *model, run.layout.precision, kKnownPlans[0]), run.recompute.units);
+  const StepPlan& plan = run.plans.Of("train");
   const std::array<std::string, kPlanStageNames.size()> texts = {
       ToString(run.spec), ToString(run.layout),
       ToString(graph),    ToString(Lower(graph, LowerOptionsOf(config, run.options.backend))),

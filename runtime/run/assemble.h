@@ -24,16 +24,15 @@ struct BackendTraits {
   int64_t device_arena_bytes = 0;  // what a rank's device has for the arena; 0: not known
 };
 
-struct PlanSelection {
-  bool train = true, eval = false, generate = false;
-};
+// Plans by name: "train", "eval" (one microbatch), "generate" (the logits of one token).
+using PlanSelection = std::vector<std::string>;
 
 struct AssembledRun {
   ModelSpec spec;
   ShardLayout layout;
   PlanOptions options;
   RecomputeChoice recompute;  // of the training plan
-  EnginePlans plans;
+  RunPlans plans;
   FlopsPerToken flops;  // of the training plan's model
 };
 
@@ -49,7 +48,8 @@ GraphMode GraphInForce(const Config& config);
 std::vector<std::string> ExecutionNotes(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
-// Plans the selected kinds for `world` ranks and checks each (CheckPlan).
+// Plans what is selected for `world` ranks and checks each plan (CheckPlan), and how they follow each
+// other (CheckSeams).
 // Errors: kConfig, kDoesNotFit.
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection);

@@ -122,7 +122,7 @@ Summary CallRecord::Summarize(const TrainResult& result, double seconds) {
 
 Summary SummaryOf(Session& session, const Machine& machine, const StepsDone& done) {
   Summary summary;
-  summary.plan_hash = PlanHash(*session.run().plans.train);
+  summary.plan_hash = PlanHash(session.run().plans.Of("train"));
   summary.tuning_hash = session.tuning();
   summary.counters = Named(session.engine().counters());
   summary.resident_peak = done.peak_bytes;

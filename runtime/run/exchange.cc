@@ -350,13 +350,13 @@ void LoadHuggingFaceWeights(Engine& engine, const ModelSpec& spec, const ModelCo
   CompareScaling(ours.model, theirs.model, &problems);
   ThrowIfAny(problems, folder);
   const WeightReader reader(spec, folder);
-  WriteLogicalTensors(engine, StateKind::kMaster,
+  WriteLogicalTensors(engine, kMasterSlot.name,
                       [&](const ParamPlacement& param) { return reader.Read(param); });
   const auto nothing = [](const ParamPlacement& param) {
     return std::vector<float>(static_cast<size_t>(param.spec.numel()));
   };
-  for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV})
-    WriteLogicalTensors(engine, kind, nothing);
+  for (const std::string_view slot : SavedSlots())
+    if (slot != kMasterSlot.name) WriteLogicalTensors(engine, slot, nothing);
   engine.WriteScalars(StepScalars{});
 }
 
@@ -372,7 +372,7 @@ void ExportHuggingFace(Engine& engine, const ModelSpec& spec, const ModelConfig&
                "{} exists already; an export needs a new or empty folder", path);
     exporter = std::make_unique<Exporter>(spec, path, options, files);
   }
-  ForEachLogicalTensor(engine, StateKind::kMaster,
+  ForEachLogicalTensor(engine, kMasterSlot.name,
                        [&](const ParamPlacement& param, std::span<const float> values) {
                          if (exporter) exporter->Write(param.spec.name, values);
                        });

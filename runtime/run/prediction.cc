@@ -21,15 +21,15 @@ MfuBasis MfuBasisOf(const Session& session, const Machine& machine) {
 
 PlanReport PredictRun(const Session& session, const Machine& machine) {
   const AssembledRun& run = session.run();
-  MR_CHECK(run.plans.train.has_value(), "a prediction needs the session's training plan");
+  const StepPlan& train = run.plans.Of("train");
   int64_t others = 0;
-  for (const auto* plan : {&run.plans.eval, &run.plans.generate})
-    if (*plan) others = std::max(others, (*plan)->arena_bytes);
+  for (const StepPlan& plan : run.plans.plans)
+    if (&plan != &train) others = std::max(others, plan.arena_bytes);
   const StreamJoin join = GraphInForce(session.config()) == GraphMode::kMicrobatch
                               ? StreamJoin::kEveryEntry
                               : StreamJoin::kStepEnd;
-  return MakePlanReport({run.spec, run.layout, run.options, *run.plans.train, run.flops, machine,
-                         join, others, run.recompute});
+  return MakePlanReport(
+      {run.spec, run.layout, run.options, train, run.flops, machine, join, others, run.recompute});
 }
 
 int64_t PredictGraphLaunches(const Session& session, int64_t steps, bool captured) {
@@ -41,7 +41,7 @@ int64_t PredictGraphLaunches(const Session& session, int64_t steps, bool capture
     case GraphMode::kStep:
       return replayed;
     case GraphMode::kMicrobatch:
-      return replayed * static_cast<int64_t>(session.run().plans.train->schedule.size());
+      return replayed * static_cast<int64_t>(session.run().plans.Of("train").schedule.size());
     case GraphMode::kOff:
       return 0;
   }

@@ -96,7 +96,7 @@ class SavedTensors {
                  reader.folder(), name, place.begin, place.shard_numel);
   }
 
-  std::vector<float> Read(const char* kind, const ParamPlacement& param) {
+  std::vector<float> Read(std::string_view slot, const ParamPlacement& param) {
     const auto it = places_.find(param.spec.name);
     MR_REQUIRE(ErrorCode::kCheckpoint, it != places_.end(), "{} holds no parameter {}",
                reader_.folder(), param.spec.name);
@@ -109,11 +109,11 @@ class SavedTensors {
       const int64_t at = place.begin + done;
       const int64_t rank = at / place.shard_numel, inside = at % place.shard_numel;
       const int64_t n = std::min(place.numel - done, place.shard_numel - inside);
-      const CheckpointBlob& blob = reader_.Blob(rank, BlobName(kind, place.flat));
+      const CheckpointBlob& blob = reader_.Blob(rank, BlobName(slot, place.flat));
       MR_REQUIRE(ErrorCode::kCheckpoint, blob.bytes == place.shard_numel * 4,
                  "{}: the shard of {} of rank {} has {} bytes; {} elements are expected",
                  reader_.folder(), place.flat, rank, blob.bytes, place.shard_numel);
-      reader_.Read(rank, BlobName(kind, place.flat), inside * 4, values.data() + done, n * 4);
+      reader_.Read(rank, BlobName(slot, place.flat), inside * 4, values.data() + done, n * 4);
       done += n;
     }
     return values;
@@ -154,12 +154,12 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   const bool same = user.at("layout") == nlohmann::json(LayoutJson(layout));
   if (same) {
     const int shard_rank = layout.mesh.Index(engine.comms().world().rank(), Axis::kShard);
-    for (const auto& [kind, name] : kSavedKinds) {
+    for (const std::string_view slot : SavedSlots()) {
       for (size_t f = 0; f < layout.flats.size(); ++f) {
         std::vector<float> shard(static_cast<size_t>(layout.flats[f].shard_numel));
-        reader.Read(shard_rank, BlobName(name, layout.flats[f].name), 0, shard.data(),
+        reader.Read(shard_rank, BlobName(slot, layout.flats[f].name), 0, shard.data(),
                     static_cast<int64_t>(shard.size() * sizeof(float)));
-        engine.WriteShard(kind, FlatId{static_cast<int32_t>(f)}, shard);
+        engine.WriteShard(slot, FlatId{static_cast<int32_t>(f)}, shard);
       }
     }
     const nlohmann::json& counters = user.at("counters");
@@ -175,10 +175,9 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   } else {
     SavedTensors saved(reader, user.at("layout"));
     engine.SetCounters({});
-    for (const auto& [kind, name] : kSavedKinds)
-      WriteLogicalTensors(engine, kind, [&, n = name](const ParamPlacement& param) {
-        return saved.Read(n, param);
-      });
+    for (const std::string_view slot : SavedSlots())
+      WriteLogicalTensors(engine, slot,
+                          [&](const ParamPlacement& param) { return saved.Read(slot, param); });
     const int64_t now = engine.comms().world().world_size();
     const std::string change =
         reader.manifest().world == now

@@ -31,15 +31,14 @@ std::string NewId() {
 int64_t SavedNumel(const ShardLayout& layout) {
   int64_t numel = 0;
   for (const FlatParam& flat : layout.flats) numel += flat.shard_numel;
-  return numel * static_cast<int64_t>(std::size(kSavedKinds));
+  return numel * static_cast<int64_t>(SavedSlots().size());
 }
 
-// Calls fn(kind, its name, flat) in the order in which the copies lie.
+// Calls fn(slot, flat) in the order in which the copies lie.
 template <typename F>
 void ForEachShard(const ShardLayout& layout, F&& fn) {
-  for (const auto& [kind, name] : kSavedKinds)
-    for (size_t f = 0; f < layout.flats.size(); ++f)
-      fn(kind, name, FlatId{static_cast<int32_t>(f)});
+  for (const std::string_view slot : SavedSlots())
+    for (size_t f = 0; f < layout.flats.size(); ++f) fn(slot, FlatId{static_cast<int32_t>(f)});
 }
 
 }  // namespace
@@ -102,9 +101,9 @@ void RunSaver::CopyShards() {
         SavedNumel(engine_.layout()) * static_cast<int64_t>(sizeof(float)),
         "copy of the state for checkpoints");
   auto* to = reinterpret_cast<float*>(copy_->data());
-  ForEachShard(engine_.layout(), [&](StateKind kind, const char*, FlatId flat) {
+  ForEachShard(engine_.layout(), [&](std::string_view slot, FlatId flat) {
     const auto numel = static_cast<size_t>(engine_.layout().flat(flat).shard_numel);
-    engine_.ReadShard(kind, flat, {to, numel});
+    engine_.ReadShard(slot, flat, {to, numel});
     to += numel;
   });
 }
@@ -114,16 +113,16 @@ void RunSaver::WriteShards(JobMarks& marks) {
   PrepareCheckpoint(place_, *options_.files);
   const ShardLayout& layout = engine_.layout();
   std::vector<CheckpointWriter::Blob> blobs;
-  ForEachShard(layout, [&](StateKind, const char* name, FlatId flat) {
+  ForEachShard(layout, [&](std::string_view slot, FlatId flat) {
     blobs.push_back(
-        {BlobName(name, layout.flat(flat).name), DType::kF32, layout.flat(flat).shard_numel});
+        {BlobName(slot, layout.flat(flat).name), DType::kF32, layout.flat(flat).shard_numel});
   });
   CheckpointWriter writer(place_, engine_.comms().world().rank(), blobs, *options_.files);
   marks.Enter(RunPhase::kSaving);
   int64_t index = 0;
   const auto* from = beside_ ? copy_->data() : nullptr;
-  ForEachShard(layout, [&](StateKind kind, const char*, FlatId flat) {
-    const std::vector<float> shard = beside_ ? std::vector<float>() : engine_.ReadShard(kind, flat);
+  ForEachShard(layout, [&](std::string_view slot, FlatId flat) {
+    const std::vector<float> shard = beside_ ? std::vector<float>() : engine_.ReadShard(slot, flat);
     const auto* data = beside_ ? from : reinterpret_cast<const std::byte*>(shard.data());
     const auto bytes = layout.flat(flat).shard_numel * static_cast<int64_t>(sizeof(float));
     // In pieces, so that a slow disk shows progress.

@@ -54,8 +54,8 @@ nlohmann::json NamedCounters(const nlohmann::json& list) {
 }  // namespace
 
 std::string CheckpointRoot(const std::string& run_dir) { return run_dir + "/checkpoints"; }
-std::string BlobName(const char* kind, const std::string& flat) {
-  return fmt::format("{}/{}", kind, flat);
+std::string BlobName(std::string_view slot, const std::string& flat) {
+  return fmt::format("{}/{}", slot, flat);
 }
 
 // Where each parameter lies in the saved shards: all that a reader of another world needs.

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "runtime/data/checkpoint_manifest.h"
@@ -14,11 +14,10 @@
 
 namespace millrace {
 
-inline constexpr std::pair<StateKind, const char*> kSavedKinds[] = {
-    {StateKind::kMaster, "master"}, {StateKind::kAdamM, "adam_m"}, {StateKind::kAdamV, "adam_v"}};
-
 std::string CheckpointRoot(const std::string& run_dir);
-std::string BlobName(const char* kind, const std::string& flat);
+// A saved state's blob has its name ("adam_m/h.0"). One that a checkpoint lacks, because an older
+// version had no such state, is an error of that name; what is not saved may come and go.
+std::string BlobName(std::string_view slot, const std::string& flat);
 
 // Where each parameter lies in the saved shards: all that a reader of another world needs.
 nlohmann::ordered_json LayoutJson(const ShardLayout& layout);

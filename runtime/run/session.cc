@@ -114,7 +114,7 @@ Session::~Session() {
 void Session::Tune(const Environment& environment, const SessionParts& parts) {
   TuningRequest request;
   request.config = &config_;
-  request.train = run_.plans.train ? &*run_.plans.train : nullptr;
+  request.train = run_.plans.Find("train");
   request.say = [this](const std::string& text) { log_->Warning(LogScope::kThisRank, text); };
   if (rank() == 0 && config_.checkpoint.resume != CheckpointConfig::Resume::kNever)
     request.saved = ReadSavedTuning(config_.run.dir);
@@ -125,9 +125,7 @@ void Session::Tune(const Environment& environment, const SessionParts& parts) {
 
 void Session::StartWatchdog(const Environment& environment) {
   if (config_.execution.watchdog_s == 0 || !environment.on_stall) return;
-  const auto plan_of = [](const std::optional<StepPlan>& plan) { return plan ? &*plan : nullptr; };
-  PlanNames names{
-      plan_of(run_.plans.train), plan_of(run_.plans.eval), plan_of(run_.plans.generate), {}};
+  PlanNames names{run_.plans.All(), {}};
   for (const UnitSpec& unit : run_.spec.units) names.units.push_back(unit.name);
   WatchdogOptions options;
   options.limit = std::chrono::seconds(config_.execution.watchdog_s);

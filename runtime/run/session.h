@@ -48,7 +48,7 @@ struct Environment {
 };
 
 struct SessionParts {
-  PlanSelection plans;
+  PlanSelection plans = {"train"};
   bool data = true;  // open the data source
   // Training will go on from run.dir's newest checkpoint, if there is one: the session measures no
   // algorithms then.

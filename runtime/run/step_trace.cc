@@ -95,7 +95,7 @@ std::string StepTracer::Text(const nlohmann::ordered_json& other) {
   json events = json::array();
   for (const std::string& of_rank : all)
     for (json& event : ParseJson(of_rank)) events.push_back(std::move(event));
-  nlohmann::ordered_json about = {{"plan_hash", PlanHash(*session_.run().plans.train)},
+  nlohmann::ordered_json about = {{"plan_hash", PlanHash(session_.run().plans.Of("train"))},
                                   {"device", session_.device().name()},
                                   {"ranks", session_.world()}};
   about.update(other);

@@ -64,12 +64,12 @@ void TrainFaults::FlipBits(int64_t step, Engine& engine) const {
   for (const Placed& placed : faults_) {
     if (placed.fault.kind != TrainFault::Kind::kFlip || placed.fault.step != step) continue;
     const FlatId flat{static_cast<int32_t>(placed.flat)};
-    std::vector<float> shard = engine.ReadShard(StateKind::kMaster, flat);
+    std::vector<float> shard = engine.ReadShard(kMasterSlot.name, flat);
     if (placed.fault.rank == rank_ && !shard.empty()) {
       constexpr uint32_t kBit = 1u << 12;  // of the mantissa: nobody sees it in the loss
       shard.front() = std::bit_cast<float>(std::bit_cast<uint32_t>(shard.front()) ^ kBit);
     }
-    engine.WriteShard(StateKind::kMaster, flat, shard);
+    engine.WriteShard(kMasterSlot.name, flat, shard);
   }
 }
 

@@ -12,28 +12,17 @@
 namespace millrace {
 namespace {
 
-const StepPlan* PlanOf(const PlanNames& names, PlanKind kind) {
-  switch (kind) {
-    case PlanKind::kTrain:
-      return names.train;
-    case PlanKind::kEval:
-      return names.eval;
-    case PlanKind::kGenerate:
-      return names.generate;
-  }
-  return nullptr;
+const StepPlan* PlanOf(const PlanNames& names, int32_t plan) {
+  return static_cast<size_t>(plan) < names.plans.size() ? names.plans[static_cast<size_t>(plan)]
+                                                        : nullptr;
 }
 
-std::string WhichRun(const RunInfo& run) {
-  switch (run.kind) {
-    case PlanKind::kTrain:
-      return fmt::format("{}step {}", run.prologue ? "before " : "", run.step + 1);
-    case PlanKind::kEval:
-      return run.prologue ? "before an evaluation" : "evaluation";
-    case PlanKind::kGenerate:
-      return run.prologue ? "before generation" : "generation";
-  }
-  return "";
+std::string WhichRun(const PlanNames& names, const RunInfo& run) {
+  const StepPlan* plan = PlanOf(names, run.plan);
+  const char* before = run.prologue ? "before " : "";
+  if (plan == nullptr) return fmt::format("{}plan {}", before, run.plan);
+  if (plan->updates()) return fmt::format("{}step {}", before, run.step + 1);
+  return fmt::format("{}the {} plan", before, plan->name);
 }
 
 struct Place {
@@ -43,7 +32,7 @@ struct Place {
 };
 
 Place PlaceOf(const PlanNames& names, const RunInfo& run, int64_t index) {
-  const StepPlan* plan = PlanOf(names, run.kind);
+  const StepPlan* plan = PlanOf(names, run.plan);
   if (plan == nullptr) return {};
   for (const Entry& entry : run.prologue ? plan->prologue : plan->schedule) {
     const Body& body = plan->bodies[static_cast<size_t>(entry.body)];
@@ -58,13 +47,13 @@ enum class Reach { kAt, kFrom };
 
 std::string OpText(const PlanNames& names, const RunInfo& run, int64_t index, Reach reach) {
   const Place place = PlaceOf(names, run, index);
-  if (place.op == nullptr) return fmt::format("op {} of {}", index, WhichRun(run));
+  if (place.op == nullptr) return fmt::format("op {} of {}", index, WhichRun(names, run));
   const PlanOp& op = *place.op;
   const auto unit = static_cast<size_t>(op.unit.value);
   const std::string whose =
       op.unit && unit < names.units.size() ? "unit " + names.units[unit] : "no unit";
   const std::string where = fmt::format("stream {}, {}, microbatch {}, {}", Name(op.stream),
-                                        WhichRun(run), place.microbatch, place.body->name);
+                                        WhichRun(names, run), place.microbatch, place.body->name);
   if (reach == Reach::kFrom)
     return fmt::format("the computation of {} (from op {} on, {})", whose, op.label, where);
   return fmt::format("{} of {} (op {}, {})", OpName(op.op), whose, op.label, where);
@@ -90,7 +79,7 @@ Position DevicePosition(const ProgressReading& reading, const PlanNames& names) 
     position.place = computes;
     position.text = OpText(names, reading.device_run, computes, Reach::kFrom);
   } else {
-    position.text = fmt::format("{}, before its first mark", WhichRun(reading.device_run));
+    position.text = fmt::format("{}, before its first mark", WhichRun(names, reading.device_run));
   }
   return position;
 }
@@ -184,8 +173,9 @@ Position PositionOf(const ProgressReading& reading, const PlanNames& names) {
             (reading.has_device ? "issuing " : "") +
                 OpText(names, reading.host_run, reading.index, Reach::kAt)};
   if (reading.busy())
-    return {reading.runs, -1, false,
-            fmt::format("{}, issued and not begun by the device", WhichRun(reading.host_run))};
+    return {
+        reading.runs, -1, false,
+        fmt::format("{}, issued and not begun by the device", WhichRun(names, reading.host_run))};
   std::string text = fmt::format("the phase \"{}\"", Name(reading.phase));
   if (reading.phase == RunPhase::kEvaluating) text += fmt::format(", batch {}", reading.detail + 1);
   if (reading.phase == RunPhase::kGenerating) text += fmt::format(", token {}", reading.detail + 1);

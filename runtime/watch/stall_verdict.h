@@ -11,8 +11,8 @@ namespace millrace {
 
 // What op numbers and units are called; outlives what holds it.
 struct PlanNames {
-  const StepPlan *train = nullptr, *eval = nullptr, *generate = nullptr;
-  std::vector<std::string> units;  // by UnitId
+  std::vector<const StepPlan*> plans;  // the engine's list
+  std::vector<std::string> units;      // by UnitId
 };
 
 struct RankView {

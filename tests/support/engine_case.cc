@@ -16,7 +16,7 @@ void RunEngines(const PlanCase& c, const EngineOptions& options,
                 const std::function<void(Engine& engine, int rank)>& fn,
                 const MakeDevice& make_device) {
   PlanCase evaluation = c;
-  evaluation.kind = PlanKind::kEval;
+  evaluation.kind = "eval";
   const StepPlan train = PlanOf(c), eval = PlanOf(evaluation);
   const ShardLayout layout = LayoutOf(c);
   LocalWorld world(c.mesh.world());
@@ -24,7 +24,8 @@ void RunEngines(const PlanCase& c, const EngineOptions& options,
     CommSet comms(factory, c.mesh, CommSharing::kSeparate, CommSpecsOf({&train, &eval}));
     const std::unique_ptr<Device> device =
         make_device ? make_device(factory.rank()) : MakeHostDevice();
-    Engine engine({device.get(), &CpuKernels(), &comms}, layout, {train, eval, {}}, options);
+    Engine engine({device.get(), &CpuKernels(), &comms}, layout, {StatesOf(c), {train, eval}},
+                  options);
     engine.InitWeights(1234);
     fn(engine, factory.rank());
   });
@@ -66,8 +67,8 @@ std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t
         }
         uint64_t hash = 14695981039346656037ull;
         for (size_t f = 0; f < engine.layout().flats.size(); ++f)
-          for (const StateKind kind : {StateKind::kMaster, StateKind::kAdamM, StateKind::kAdamV})
-            for (const float value : engine.ReadShard(kind, FlatId{static_cast<int32_t>(f)}))
+          for (const char* const slot : {"master", "adam_m", "adam_v"})
+            for (const float value : engine.ReadShard(slot, FlatId{static_cast<int32_t>(f)}))
               hash = (hash ^ std::bit_cast<uint32_t>(value)) * 1099511628211ull;
         text += fmt::format("rank {} state {:x}\n", rank, hash);
       },

@@ -11,7 +11,7 @@ namespace millrace::test {
 namespace {
 
 BatchShape ShapeOf(const PlanCase& c) {
-  return {.batch = c.kind == PlanKind::kGenerate ? 1 : 2, .seq = c.model.seq_len};
+  return {.batch = c.kind == "generate" ? 1 : 2, .seq = c.model.seq_len};
 }
 
 }  // namespace
@@ -19,11 +19,11 @@ BatchShape ShapeOf(const PlanCase& c) {
 Program ProgramOf(const PlanCase& c) {
   const std::unique_ptr<Model> model = MakeModel(c.model);
   ForwardBuilder builder(model->spec(), ShapeOf(c), c.precision.compute, c.precision.norm_params);
-  model->EmitForward(builder, c.kind == PlanKind::kTrain  ? HeadMode::kTrainLoss
-                              : c.kind == PlanKind::kEval ? HeadMode::kEvalLoss
-                                                          : HeadMode::kLogits);
+  model->EmitForward(builder, c.kind == "train"  ? HeadMode::kTrainLoss
+                              : c.kind == "eval" ? HeadMode::kEvalLoss
+                                                 : HeadMode::kLogits);
   SemanticGraph graph = std::move(builder).Finish();
-  if (c.kind == PlanKind::kTrain) graph = AddGradients(std::move(graph), c.recompute);
+  if (c.kind == "train") graph = AddGradients(std::move(graph), c.recompute);
   LowerOptions lower;
   lower.backend = c.options.backend;
   lower.loss_chunk_rows = 5;  // several chunks, the last one short
@@ -34,9 +34,15 @@ ShardLayout LayoutOf(const PlanCase& c) {
   return PlanShards(MakeModel(c.model)->spec(), c.mesh, c.precision);
 }
 
+StateLayout StatesOf(PlanCase c) {
+  c.options.shape = {.batch = 2, .seq = c.model.seq_len};
+  const Program program = ProgramOf(c);
+  return PlanStates(LayoutOf(c), c.options, {&program});
+}
+
 StepPlan PlanOf(PlanCase c) {
   c.options.shape = {.batch = 2, .seq = c.model.seq_len};
-  return PlanStep(LayoutOf(c), ProgramOf(c), c.options, c.kind);
+  return PlanStep(LayoutOf(c), StatesOf(c), ProgramOf(c), c.options, c.kind);
 }
 
 std::string ToString(const PlanCase& c) {
@@ -48,7 +54,7 @@ std::string ToString(const PlanCase& c) {
       static_cast<int>(c.model.family), c.model.layers, c.model.tied, c.mesh.Size(Axis::kShard),
       c.mesh.Size(Axis::kReplicate), Name(c.precision.compute), Name(c.precision.norm_params),
       Name(c.precision.grad_accumulate), Name(c.precision.grad_wire), static_cast<int>(c.recompute),
-      Name(c.kind), o.accumulate, static_cast<int>(o.reshard), static_cast<int>(o.downcast),
+      c.kind, o.accumulate, static_cast<int>(o.reshard), static_cast<int>(o.downcast),
       static_cast<int>(o.grad_sync), static_cast<int>(o.grad_concat), static_cast<int>(o.allocator),
       o.prefetch, o.slots, o.reduce_depth, o.overlap_weight_gradients);
 }

@@ -13,12 +13,14 @@ struct PlanCase {
   Mesh mesh;
   PrecisionPolicy precision;
   Recompute recompute = Recompute::kNone;
-  PlanOptions options;  // `shape` is filled in: 2 sequences of the model's length
-  PlanKind kind = PlanKind::kTrain;
+  PlanOptions options;         // `shape` is filled in: 2 sequences of the model's length
+  std::string kind = "train";  // or "eval", "generate"
 };
 
 Program ProgramOf(const PlanCase& c);
 ShardLayout LayoutOf(const PlanCase& c);
+// Of a run of this plan alone.
+StateLayout StatesOf(PlanCase c);
 // Not checked.
 StepPlan PlanOf(PlanCase c);
 std::string ToString(const PlanCase& c);

@@ -20,7 +20,7 @@ namespace {
 
 using Tensors = std::map<std::string, std::vector<float>>;
 
-Tensors Read(Engine& engine, StateKind kind) {
+Tensors Read(Engine& engine, std::string_view kind) {
   Tensors tensors;
   ForEachLogicalTensor(engine, kind,
                        [&](const ParamPlacement& param, std::span<const float> values) {
@@ -40,8 +40,8 @@ std::vector<Snapshot> Trajectory(const Trial& trial) {
   probe_config.optimizer.lr = probe_config.optimizer.schedule.min_lr = 0;
   probe_config.optimizer.clip = 0;
   const BackendTraits traits{Backend::kCpu, ScratchBytes(trial.world)};
-  const AssembledRun run = Assemble(trial.config, trial.world, traits, {true, false, false});
-  const AssembledRun probe_run = Assemble(probe_config, trial.world, traits, {true, false, false});
+  const AssembledRun run = Assemble(trial.config, trial.world, traits, {"train"});
+  const AssembledRun probe_run = Assemble(probe_config, trial.world, traits, {"train"});
   std::vector<Snapshot> snapshots;
   LocalWorld world(trial.world, {.timeout = std::chrono::seconds(60)});
   RunRanks(world, [&](CommFactory& factory) {
@@ -58,17 +58,17 @@ std::vector<Snapshot> Trajectory(const Trial& trial) {
     probe.InitWeights(6);
     for (int64_t step = 0; step < trial.steps; ++step) {
       Snapshot s;
-      s.before = Read(engine, StateKind::kMaster);
-      WriteLogicalTensors(probe, StateKind::kMaster, [&](const ParamPlacement& param) {
+      s.before = Read(engine, "master");
+      WriteLogicalTensors(probe, "master", [&](const ParamPlacement& param) {
         return s.before.at(param.spec.name);
       });
       StepOn(probe_rank, probe_config, step);
-      s.gradient = Read(probe, StateKind::kAdamM);
+      s.gradient = Read(probe, "adam_m");
       s.scalars = StepOn(rank, trial.config, step);
-      s.master = Read(engine, StateKind::kMaster);
-      s.m = Read(engine, StateKind::kAdamM);
-      s.v = Read(engine, StateKind::kAdamV);
-      const Tensors unchanged = Read(probe, StateKind::kMaster);
+      s.master = Read(engine, "master");
+      s.m = Read(engine, "adam_m");
+      s.v = Read(engine, "adam_v");
+      const Tensors unchanged = Read(probe, "master");
       if (rank.rank == 0) {
         snapshots.push_back(s);
         if (unchanged != s.before)

@@ -181,7 +181,7 @@ TEST_CASE(
     const auto with = [&](MemoryConfig::Recompute recompute) {
       Trial trial = base.trial;
       trial.config.memory.recompute = recompute;
-      return PlanOf(trial).plans.train->arena_bytes;
+      return PlanOf(trial).plans.Of("train").arena_bytes;
     };
     const int64_t high = reference.arena_bytes, norms = with(MemoryConfig::Recompute::kNorms),
                   low = std::min(norms, with(MemoryConfig::Recompute::kBlock));

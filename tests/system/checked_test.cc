@@ -25,9 +25,9 @@ void BlowUp(Engine& engine) {
   for (size_t f = 0; f < engine.layout().flats.size(); ++f) {
     if (engine.layout().flats[f].name != "h.0") continue;
     const FlatId flat{static_cast<int32_t>(f)};
-    std::vector<float> shard = engine.ReadShard(StateKind::kMaster, flat);
+    std::vector<float> shard = engine.ReadShard("master", flat);
     for (float& value : shard) value *= 1e37f;
-    engine.WriteShard(StateKind::kMaster, flat, shard);
+    engine.WriteShard("master", flat, shard);
   }
 }
 

@@ -45,8 +45,9 @@ Planned PlanOf(const std::string& first, const Circumstances& c) {
   const std::vector<ConfigText> texts = {{"first.json", first}, {"later.json", File(c)}};
   const LoadedConfig loaded = LoadConfigTexts(texts, {}, {.world = c.world});
   const AssembledRun run =
-      Assemble(loaded.config, c.world, {Backend::kCpu, 0, 0}, {true, true, true});
-  return {ToString(*run.plans.train) + ToString(*run.plans.eval) + ToString(*run.plans.generate),
+      Assemble(loaded.config, c.world, {Backend::kCpu, 0, 0}, {"train", "eval", "generate"});
+  return {ToString(run.plans.Of("train")) + ToString(run.plans.Of("eval")) +
+              ToString(run.plans.Of("generate")),
           loaded.notes.size()};
 }
 

@@ -130,7 +130,8 @@ class IntegerModel final : public OpObserver {
     const Memory::Copy copy = memory_.Read(BindView(binding_, adamw->grad, position, microbatch));
     const TensorView& grad = copy.view;
     for (size_t f = 0; f < gradients.size(); ++f) {
-      if (run_.plans.train->state.master[f].buffer != adamw->master.buffer) continue;
+      if (run_.plans.states.tensor(adamw->master.buffer).flat.value != static_cast<int32_t>(f))
+        continue;
       for (int64_t i = 0; i < grad.numel(); ++i) gradients[f].push_back(Get(grad, i));
     }
   }
@@ -241,7 +242,7 @@ void Scatter(const ShardLayout& layout, size_t f, int shard_rank, const TensorVi
 }
 
 AssembledRun TrainOnly(const Trial& trial) {
-  return Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), {true, false, false});
+  return Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), {"train"});
 }
 
 void WriteScalars(Memory& memory, const TensorView& at, const StepScalars& scalars) {
@@ -253,8 +254,11 @@ void WriteScalars(Memory& memory, const TensorView& at, const StepScalars& scala
 // One rank: kSteps steps in an arena that holds NaN wherever nobody writes. `mutex` guards result.
 void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run, Result& result,
              std::mutex& mutex) {
-  const StepPlan& plan = *run.plans.train;
-  const StateViews& state = plan.state;
+  const StepPlan& plan = run.plans.Of("train");
+  const StateLayout& states = run.plans.states;
+  const auto view_of = [&](std::string_view slot, size_t f) {
+    return states.ViewOf(states.Of(SlotState(slot, run.layout.flats[f])));
+  };
   const KernelTable kernels = WithoutModel(setup.kernels);
   CommSet comms(setup.comms, run.layout.mesh, CommSharing::kSeparate, CommSpecsOf(run.plans.All()));
   Memory memory(setup.device);
@@ -266,9 +270,11 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
   const int rank = setup.comms.rank(), shard_rank = comms.mesh().Index(rank, Axis::kShard);
   const Binding binding{&plan, arena->data(), comms.mesh(), rank};
   for (size_t f = 0; f < run.layout.flats.size(); ++f)
-    for (const View* view : {&state.master[f], &state.m[f], &state.v[f]})
-      memory.Fill(StateOf(binding, *view).data, std::byte{0}, StateOf(binding, *view).bytes());
-  const TensorView at = StateOf(binding, state.scalars);
+    for (const std::string_view slot : SavedSlots()) {
+      const TensorView state = StateOf(binding, view_of(slot, f));
+      memory.Fill(state.data, std::byte{0}, state.bytes());
+    }
+  const TensorView at = StateOf(binding, states.ViewOf(states.Of("scalars")));
   StepScalars scalars = {};
   scalars.inject_grad_unit = -1;
   WriteScalars(memory, at, scalars);
@@ -303,9 +309,9 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
         Scatter(run.layout, f, shard_rank, memory.Read(StateOf(binding, view)).view, full,
                 result.gaps_zero);
       };
-      scatter(state.master[f], result.masters);
-      scatter(state.m[f], moments);
-      scatter(state.v[f], moments);
+      scatter(view_of("master", f), result.masters);
+      scatter(view_of("adam_m", f), moments);
+      scatter(view_of("adam_v", f), moments);
     }
   }
   comms.world().Barrier();  // GPUs: nobody frees what a rank beside it may still use

@@ -111,8 +111,7 @@ TEST_CASE(
     "a NaN in one unit's gradient on one rank skips the update everywhere and names unit and "
     "rank") {
   for (const Trial& trial : Trials()) {
-    const AssembledRun run =
-        Assemble(trial.config, trial.world, {Backend::kCpu, 0}, {true, false, false});
+    const AssembledRun run = Assemble(trial.config, trial.world, {Backend::kCpu, 0}, {"train"});
     const auto units = static_cast<int64_t>(run.layout.flats.size());
     for (int64_t unit = 0; unit < units; ++unit) {
       const int rank = static_cast<int>((unit + 1) % trial.world);

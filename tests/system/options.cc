@@ -131,11 +131,10 @@ Option RecomputeOption(const char* name, Recompute recompute) {
 void SetWholeBudget(Trial& trial) {
   Config never = trial.config;
   never.sharding.reshard = Reshard::kNever;
-  const AssembledRun run =
-      Assemble(never, trial.world, TestRanks().Traits(trial.world), {true, false, false});
+  const AssembledRun run = Assemble(never, trial.world, TestRanks().Traits(trial.world), {"train"});
   trial.config.sharding.reshard = Reshard::kAuto;
-  trial.config.memory.budget_gib =
-      static_cast<double>(run.plans.train->arena_bytes) / static_cast<double>(int64_t{1} << 30);
+  trial.config.memory.budget_gib = static_cast<double>(run.plans.Of("train").arena_bytes) /
+                                   static_cast<double>(int64_t{1} << 30);
 }
 Option AdversaryOption(uint64_t seed) {
   return {fmt::format("adversary={}", seed), [=](Trial& t) { t.adversary_seed = seed; }, Always,
@@ -148,9 +147,9 @@ void SetTightBudget(Trial& trial) {
   int64_t sum = 0;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms}) {
     trial.config.memory.recompute = recompute;
-    sum +=
-        Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), {true, false, false})
-            .plans.train->arena_bytes;
+    sum += Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), {"train"})
+               .plans.Of("train")
+               .arena_bytes;
   }
   trial.config.memory.recompute = Recompute::kAuto;
   trial.config.memory.budget_gib = std::ldexp(static_cast<double>(sum / 2), -30);

@@ -46,7 +46,7 @@ TEST_CASE("each allocator's addresses follow its own rule, and no other's") {
         const AssembledRun run = PlanOf(trial);
         for (const auto& [other, rule] : kAllocators) {
           const std::string trouble =
-              AllocatorTrouble(trial.config, rule, *run.plans.train, run.layout);
+              AllocatorTrouble(trial.config, rule, run.plans.Of("train"), run.layout);
           INFO(fmt::format("{}, prefetch {}, reduce_depth {}: {} by the rule of {}: {}", base.name,
                            prefetch, depth, name, other, trouble));
           CHECK(trouble.empty() == (rule == allocator));
@@ -62,7 +62,7 @@ TEST_CASE("on unequal units, all allocators need different bytes, and packed the
     for (const auto& [name, allocator] : kAllocators) {
       Trial trial = base.trial;
       trial.config.memory.allocator = allocator;
-      arenas.push_back(PlanOf(trial).plans.train->arena_bytes);
+      arenas.push_back(PlanOf(trial).plans.Of("train").arena_bytes);
       for (size_t other = 0; other + 1 < arenas.size(); ++other)
         CHECK(arenas[other] != arenas.back());
       CHECK(arenas.back() >= arenas.front());
@@ -79,7 +79,7 @@ TEST_CASE("gathers run ahead of their readers by memory.prefetch") {
         trial.config.memory.allocator = allocator;
         INFO(fmt::format("{}, allocator {}, prefetch {}", base.name, static_cast<int>(allocator),
                          prefetch));
-        CHECK(GatherLead(*PlanOf(trial).plans.train) == prefetch + 1);
+        CHECK(GatherLead(PlanOf(trial).plans.Of("train")) == prefetch + 1);
       }
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("max_pool and coloured reuse a bucket memory.reduce_depth reductions l
         trial.config.memory.reduce_depth = depth;
         trial.config.memory.allocator = allocator;
         INFO(fmt::format("{}, depth {}", base.name, depth));
-        const ReductionsBehind behind = BehindReusedBuckets(*PlanOf(trial).plans.train);
+        const ReductionsBehind behind = BehindReusedBuckets(PlanOf(trial).plans.Of("train"));
         CHECK(behind.issued == depth);
         CHECK(behind.running == depth);
       }
@@ -107,9 +107,9 @@ TEST_CASE("max_pool's blocks take turns at memory.slots addresses") {
       trial.config.memory.allocator = Allocator::kMaxPool;
       INFO(fmt::format("{}, slots {}", base.name, slots));
       const AssembledRun run = PlanOf(trial);
-      CHECK(BlockBucketAddresses(*run.plans.train) == slots);
-      CHECK(AllocatorTrouble(trial.config, Allocator::kMaxPool, *run.plans.train, run.layout) ==
-            "");
+      CHECK(BlockBucketAddresses(run.plans.Of("train")) == slots);
+      CHECK(AllocatorTrouble(trial.config, Allocator::kMaxPool, run.plans.Of("train"),
+                             run.layout) == "");
     }
 }
 

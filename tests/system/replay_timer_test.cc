@@ -44,7 +44,7 @@ void RequireOrder(const StepPlan& plan, GraphMode mode, const std::vector<OpSpan
       const OpSpan& from =
           spans[first[static_cast<size_t>(edge.from_entry)] + static_cast<size_t>(edge.from_op)];
       const OpSpan& to = spans[first[e] + static_cast<size_t>(edge.to_op)];
-      CAPTURE(from.label, to.label, Name(plan.kind), static_cast<int>(mode));
+      CAPTURE(from.label, to.label, plan.name, static_cast<int>(mode));
       REQUIRE(to.begin_ms >= from.begin_ms);
     }
 }
@@ -81,7 +81,7 @@ TEST_CASE("replays with events have the bits of plain ones and times in the orde
       });
       CHECK(timed == plain);
       const AssembledRun run = PlanOf(trial);
-      const StepPlan& plan = *run.plans.train;
+      const StepPlan& plan = run.plans.Of("train");
       for (const std::vector<OpSpan>& spans : replays)
         RequireOrder(plan, trial.config.execution.graph, spans);
       const auto ops = static_cast<int64_t>(replays[0].size());

@@ -45,8 +45,9 @@ Config TinyConfig(ModelConfig::Family family) {
 }
 
 AssembledRun PlanOf(const Trial& trial) {
-  return Assemble(trial.config, trial.world, TestRanks().Traits(trial.world),
-                  {true, trial.all_plans, trial.all_plans});
+  return Assemble(
+      trial.config, trial.world, TestRanks().Traits(trial.world),
+      trial.all_plans ? PlanSelection{"train", "eval", "generate"} : PlanSelection{"train"});
 }
 
 void RunRank(CommFactory& factory, const Trial& trial, const AssembledRun& run,
@@ -153,7 +154,7 @@ Outcome TrainOnRank(RankContext& rank, const Trial& trial) {
   mine.arena_bytes = rank.engine.arena_bytes();
   for (const CommSet::Member& member : rank.engine.comms().members())
     mine.shard_communicators += member.axes == AxisSet(Axis::kShard);
-  mine.poisoned_words = PoisonedWords(rank.engine, *rank.run.plans.train);
+  mine.poisoned_words = PoisonedWords(rank.engine, rank.run.plans.Of("train"));
   mine.run = rank.run;
   mine.plan_hash = PlanHash(mine.plan());
   return mine;

@@ -79,7 +79,7 @@ struct Outcome {
   // gradient norms, clip scales, learning rates, Adam's t, and the hashes of parameters and
   // moments. A line per step, so that a failing comparison shows where they part.
   std::string Bits() const;
-  const StepPlan& plan() const { return *run.plans.train; }
+  const StepPlan& plan() const { return run.plans.Of("train"); }
 };
 
 // Initialises the weights from train.seed and trains trial.steps steps.

@@ -18,8 +18,8 @@ using Concat = ShardingConfig::GradConcat;
 using Sync = ShardingConfig::GradSync;
 
 int64_t Concatenated(const Trial& trial, Backend backend) {
-  const AssembledRun run = Assemble(trial.config, trial.world, {backend, 0}, {true, false, false});
-  const StepPlan& plan = *run.plans.train;
+  const AssembledRun run = Assemble(trial.config, trial.world, {backend, 0}, {"train"});
+  const StepPlan& plan = run.plans.Of("train");
   return CountersOf(plan, plan.schedule, run.layout.mesh).concatenated_bytes;
 }
 

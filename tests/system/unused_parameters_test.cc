@@ -46,9 +46,10 @@ AssembledRun AssembleWithUnused(const Config& config, int world) {
                          run.layout.precision.compute, run.layout.precision.norm_params);
   model->EmitForward(builder, HeadMode::kTrainLoss);
   const SemanticGraph graph = AddGradients(std::move(builder).Finish(), Recompute::kNone);
-  run.plans.train =
-      PlanStep(run.layout, Lower(graph, LowerOptions{}), run.options, PlanKind::kTrain);
-  CheckPlan(*run.plans.train, mesh, run.options.accumulate);
+  const Program program = Lower(graph, LowerOptions{});
+  run.plans.states = PlanStates(run.layout, run.options, {&program});
+  run.plans.plans = {PlanStep(run.layout, run.plans.states, program, run.options, "train")};
+  CheckPlan(run.plans.Of("train"), mesh, run.options.accumulate);
   return run;
 }
 
@@ -65,7 +66,7 @@ void CheckUnused(const Trial& trial) {
       const StepScalars scalars = StepOn(rank, trial.config, step);
       MR_CHECK_EQ(scalars.applied, 1, "finite");
     }
-    for (const StateKind kind : {StateKind::kAdamM, StateKind::kAdamV}) {
+    for (const char* const kind : {"adam_m", "adam_v"}) {
       int unused = 0;
       ForEachLogicalTensor(
           engine, kind, [&](const ParamPlacement& param, std::span<const float> values) {

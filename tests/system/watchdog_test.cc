@@ -56,7 +56,7 @@ std::vector<std::string> Watched(Trial trial, FileSystem& disk) {
       const std::lock_guard lock(mutex);
       verdicts.push_back(text);
     };
-    PlanNames names{&*run.plans.train, &*run.plans.eval, &*run.plans.generate, {}};
+    PlanNames names{run.plans.All(), {}};
     for (const UnitSpec& unit : run.spec.units) names.units.push_back(unit.name);
     std::string warning;
     const auto watchdog =
@@ -136,7 +136,7 @@ TEST_CASE(
     Trial trial = Small();
     trial.config.execution.graph = graph;
     const AssembledRun run = PlanOf(trial);
-    const LastMarks last = LastMarksOf(*run.plans.train, trial.world);
+    const LastMarks last = LastMarksOf(run.plans.Of("train"), trial.world);
     TestRanks().Run(trial.world, [&](const RankSetup& setup) {
       CommSet comms(setup.comms, run.layout.mesh, trial.sharing, CommSpecsOf(run.plans.All()));
       ProgressMarks marks;
@@ -196,7 +196,7 @@ TEST_CASE(
     options.check_transport = [&] {
       comms.CheckHealth();
     };  // over the memory of peers it names a peer
-    PlanNames names{&*run.plans.train, nullptr, nullptr, {}};
+    PlanNames names{run.plans.All(), {}};
     for (const UnitSpec& unit : run.spec.units) names.units.push_back(unit.name);
     std::string warning;
     const auto watchdog =

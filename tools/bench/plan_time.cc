@@ -83,12 +83,16 @@ SemanticGraph ForwardOf(const Model& model) {
   return std::move(builder).Finish();
 }
 
+StepPlan Planned(const ShardLayout& layout, const Program& program, const PlanOptions& options) {
+  return PlanStep(layout, PlanStates(layout, options, {&program}), program, options, "train");
+}
+
 // What PlanPool was given for the finished plan.
 std::vector<Item> ItemsOf(const StepPlan& plan) {
   std::vector<Item> items;
   std::map<int32_t, size_t> groups;
   for (const PlanBuffer& buffer : plan.buffers) {
-    if (buffer.scope == BufferScope::kPersistent || buffer.live.empty()) continue;
+    if (IsState(buffer.scope) || buffer.live.empty()) continue;
     if (buffer.group >= 0) {
       const auto [it, fresh] = groups.try_emplace(buffer.group, items.size());
       if (!fresh) {
@@ -133,8 +137,7 @@ void PrintRow(const Case& c, int repeat) {
     LowerOptions lower;
     lower.backend = Backend::kCuda;
     const Program program = Timed(t.lower, [&] { return Lower(graph, lower); });
-    StepPlan plan =
-        Timed(t.plan, [&] { return PlanStep(layout, program, OptionsOf(c), PlanKind::kTrain); });
+    StepPlan plan = Timed(t.plan, [&] { return Planned(layout, program, OptionsOf(c)); });
     Timed(t.proof, [&] {
       CheckPlan(plan, mesh, c.accumulate);
       return 0;
@@ -169,8 +172,7 @@ void PrintSearches(int64_t layers, int accumulate, int repeat) {
   const auto arena = [&](Recompute policy, Reshard reshard) {
     PlanOptions options = OptionsOf(c);
     options.reshard = reshard;
-    return PlanStep(layout, Lower(AddGradients(forward, policy), lower), options, PlanKind::kTrain)
-        .arena_bytes;
+    return Planned(layout, Lower(AddGradients(forward, policy), lower), options).arena_bytes;
   };
   const int64_t none = arena(Recompute::kNone, Reshard::kAfterForward),
                 norms = arena(Recompute::kNorms, Reshard::kAfterForward),
@@ -181,16 +183,17 @@ void PrintSearches(int64_t layers, int accumulate, int repeat) {
     double now = 0;
     PlanOptions options = OptionsOf(c);
     options.budget_bytes = (none + norms) / 2;
+    const Program constants = Lower(forward, lower);
+    const StateLayout states = PlanStates(layout, options, {&constants});
     const RecomputeChoice choice = Timed(now, [&] {
-      return ChooseRecompute({layout, forward, lower, options, 0});
+      return ChooseRecompute({layout, states, forward, lower, options, 0});
     });
     chosen = ToString(choice.counts);
     recompute = r == 0 ? now : std::min(recompute, now);
     options.reshard = Reshard::kAuto;
     options.budget_bytes = (none + never) / 2;
     const Program program = Lower(AddGradients(forward, Recompute::kNone), lower);
-    const StepPlan plan =
-        Timed(now, [&] { return PlanStep(layout, program, options, PlanKind::kTrain); });
+    const StepPlan plan = Timed(now, [&] { return Planned(layout, program, options); });
     kept = plan.notes.back();
     reshard = r == 0 ? now : std::min(reshard, now);
   }

@@ -41,7 +41,7 @@ std::map<std::string, std::string> PlanAgain(const RecordedRun& run) {
     const auto world = static_cast<int>(call.world);
     const BackendTraits traits =
         TraitsOf(call.backend == "cuda" ? Backend::kCuda : Backend::kCpu, world);
-    const AssembledRun planned = Assemble(config, world, traits, {.train = true});
+    const AssembledRun planned = Assemble(config, world, traits, {"train"});
     for (const PlanStage& stage : PlanStages(config, planned)) {
       const auto recorded = call.plan_stages.find(stage.name);
       if (recorded != call.plan_stages.end() && recorded->second == stage.Hash())

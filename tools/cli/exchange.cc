@@ -20,7 +20,7 @@ namespace millrace {
 namespace {
 
 // Weights in and out need the state of a rank, and no plan of a step: the smallest arena has it.
-constexpr PlanSelection kPlans{false, false, true};
+const PlanSelection kPlans{"generate"};
 
 int64_t Parameters(const Session& session) {
   int64_t count = 0;

@@ -90,8 +90,9 @@ int PlanVerb(const PlanArguments& arguments) {
       cpu ? 0
           : machine.ArenaBytes(arguments.world,
                                static_cast<int>(loaded.config.parallel.Shard(arguments.world)))};
-  const AssembledRun run = Assemble(loaded.config, arguments.world, traits, {true, true, true});
-  const StepPlan& plan = *run.plans.train;
+  const AssembledRun run =
+      Assemble(loaded.config, arguments.world, traits, {"train", "eval", "generate"});
+  const StepPlan& plan = run.plans.Of("train");
   if (arguments.text) {
     std::cout << ToString(plan);
     return 0;
@@ -100,10 +101,14 @@ int PlanVerb(const PlanArguments& arguments) {
                               ? StreamJoin::kEveryEntry
                               : StreamJoin::kStepEnd;
   const ReportInput input{
-      run.spec,     run.layout,
-      run.options,  plan,
-      run.flops,    machine,
-      join,         std::max(run.plans.eval->arena_bytes, run.plans.generate->arena_bytes),
+      run.spec,
+      run.layout,
+      run.options,
+      plan,
+      run.flops,
+      machine,
+      join,
+      std::max(run.plans.Of("eval").arena_bytes, run.plans.Of("generate").arena_bytes),
       run.recompute};
   const PlanReport report = MakePlanReport(input);
   if (!arguments.html.empty())

@@ -39,13 +39,13 @@ std::optional<PlannedStep> PlanAgain(const RunRecord& record) {
     const Config config = ConfigOf(call);
     const auto world = static_cast<int>(call.world);
     const bool cuda = call.backend == "cuda";
-    const AssembledRun run = Assemble(
-        config, world, TraitsOf(cuda ? Backend::kCuda : Backend::kCpu, world), {.train = true});
+    const AssembledRun run =
+        Assemble(config, world, TraitsOf(cuda ? Backend::kCuda : Backend::kCpu, world), {"train"});
     for (const PlanStage& stage : PlanStages(config, run))
       if (stage.name == recorded->first && stage.Hash() != recorded->second) return std::nullopt;
     const StreamJoin join = GraphInForce(config) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
                                                                            : StreamJoin::kStepEnd;
-    return PlannedStepOf({run.spec, run.layout, run.options, *run.plans.train, run.flops,
+    return PlannedStepOf({run.spec, run.layout, run.options, run.plans.Of("train"), run.flops,
                           MachineOf(record, cuda), join});
   } catch (const Error&) {
     return std::

@@ -79,7 +79,7 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
 }  // namespace
 
 int TrainVerb(const TrainArguments& arguments) {
-  const PlanSelection plans{true, true, true};
+  const PlanSelection plans{"train", "eval", "generate"};
   const std::vector<TrainFault> faults = FaultsFromEnvironment();
   const std::vector<DiskFault> disk_faults = DiskFaultsFromEnvironment();
   return RunOnRanks(arguments.config, plans, [&](RankContext& context) {

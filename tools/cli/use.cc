@@ -31,7 +31,7 @@ nlohmann::ordered_json Number(double value) {
 }  // namespace
 
 int EvalVerb(const EvalArguments& arguments) {
-  const PlanSelection plans{false, true, false};
+  const PlanSelection plans{"eval"};
   return RunOnRanks(arguments.config, plans, [&](RankContext& context) {
     Session session(context.config.config, context.environment, {plans, true});
     const ResumedRun loaded = Load(context, session, arguments.checkpoint);
@@ -46,7 +46,7 @@ int EvalVerb(const EvalArguments& arguments) {
 }
 
 int GenerateVerb(const GenerateArguments& arguments) {
-  const PlanSelection plans{false, false, true};
+  const PlanSelection plans{"generate"};
   const std::vector<int32_t> prompt = TokensOfText(arguments.prompt);
   MR_REQUIRE(ErrorCode::kConfig, !prompt.empty(),
              "--prompt is empty; generation goes on from at least one byte");

@@ -72,7 +72,7 @@ class OpScan {
   void Add(BufferId id, std::string_view operand, Effect effect, int64_t first, int64_t last,
            DType dtype) {
     if (first == last) return;
-    if (id.value < 0 || static_cast<size_t>(id.value) >= plan_.buffers.size()) {
+    if (!Exists(id)) {
       Problem(ViolationKind::kStructure, operand,
               fmt::format("names buffer {}, of {}", id.value, plan_.buffers.size()));
       return;
@@ -102,12 +102,16 @@ class OpScan {
                       base + end});
   }
 
+  bool Exists(BufferId id) const {
+    return id.value >= 0 && static_cast<size_t>(id.value) < plan_.buffers.size();
+  }
+
   void AddView(const View& view, std::string_view operand, Effect effect) {
     const int64_t size = Bytes(view.layout.dtype);
     const int64_t first = view.offset + mesh_.Index(rank_, view.rank_axes) * view.rank_stride;
     int64_t last =
         first + view.layout.span_bytes() / size + view.microbatch_stride * (accumulate_ - 1);
-    if (view.buffer == plan_.state.tokens.buffer) last += parity_;
+    if (Exists(view.buffer) && plan_.buffer(view.buffer).by_parity) last += parity_;
     Add(view.buffer, operand, effect, first, last, view.layout.dtype);
   }
 
@@ -214,6 +218,11 @@ AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate,
   for (const RawAccess& access : raw)
     for (const int64_t byte : {access.begin, access.end})
       if (cell_of.try_emplace(byte, 0).second) cuts_.push_back(byte);
+  // A state is more than what these ops touch of it.
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (IsState(buffer.scope) && !buffer.offsets.empty())
+      for (const int64_t byte : {buffer.offsets.front(), buffer.offsets.front() + buffer.bytes})
+        if (cell_of.try_emplace(byte, 0).second) cuts_.push_back(byte);
   std::sort(cuts_.begin(), cuts_.end());
   for (size_t c = 0; c < cuts_.size(); ++c) cell_of[cuts_[c]] = static_cast<int32_t>(c);
   const auto cell = [&](int64_t byte) { return cell_of.find(byte)->second; };
@@ -223,6 +232,13 @@ AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate,
     accesses_.back().begin = cell(access.begin);
     accesses_.back().end = cell(access.end);
   }
+}
+
+std::pair<int, int> AccessTable::CellsIn(const ByteRange& range) const {
+  const auto at = [&](int64_t byte) {
+    return static_cast<int>(std::lower_bound(cuts_.begin(), cuts_.end(), byte) - cuts_.begin());
+  };
+  return {at(range.begin), std::min(at(range.end), cells())};
 }
 
 StayTracker::StayTracker(const StepPlan& plan)
@@ -246,11 +262,16 @@ bool StayTracker::LiveAllThrough(int32_t buffer, int body_index) const {
 
 bool StayTracker::Continues(int32_t buffer) const {
   const Last& last = last_[static_cast<size_t>(buffer)];
-  if (plan_->buffers[static_cast<size_t>(buffer)].scope == BufferScope::kPersistent) return true;
+  if (IsState(plan_->buffers[static_cast<size_t>(buffer)].scope)) return true;
   if (last.entry < 0 || !LiveThroughEnd(buffer, last)) return false;
   for (size_t e = static_cast<size_t>(last.entry) + 1; e < entered_.size(); ++e)
     if (!LiveAllThrough(buffer, entered_[e])) return false;
   return true;
+}
+
+int32_t StayTracker::Latest(int32_t buffer) const {
+  if (IsState(plan_->buffers[static_cast<size_t>(buffer)].scope)) return buffer;
+  return last_[static_cast<size_t>(buffer)].stay;
 }
 
 bool StayTracker::IsShifted(const StayTracker& before, int32_t stay, int32_t entry) const {
@@ -265,7 +286,7 @@ bool StayTracker::IsShifted(const StayTracker& before, int32_t stay, int32_t ent
 
 int32_t StayTracker::StayOf(const CellAccess& access) {
   const PlanBuffer& buffer = plan_->buffers[static_cast<size_t>(access.buffer)];
-  if (buffer.scope == BufferScope::kPersistent) return access.buffer;
+  if (IsState(buffer.scope)) return access.buffer;
   Last& last = last_[static_cast<size_t>(access.buffer)];
   const auto now = static_cast<int32_t>(entered_.size()) - 1;
   bool same = last.entry == now && last.interval == access.interval;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/check/violation.h"
@@ -48,6 +49,8 @@ class AccessTable {
                                         static_cast<size_t>(starts_[i + 1] - starts_[i]));
   }
   int cells() const { return static_cast<int>(cuts_.empty() ? 0 : cuts_.size() - 1); }
+  // [first, last) of the cells that begin in the bytes.
+  std::pair<int, int> CellsIn(const ByteRange& range) const;
   // Bytes of the arena.
   ByteRange bytes(int cell) const {
     return {cuts_[static_cast<size_t>(cell)], cuts_[static_cast<size_t>(cell) + 1]};
@@ -68,9 +71,11 @@ class StayTracker {
   explicit StayTracker(const StepPlan& plan);
 
   void Enter(int body);
-  // The stay that an access of the entered body belongs to. A persistent buffer has
-  // one, numbered as the buffer.
+  // The stay that an access of the entered body belongs to. A state has one,
+  // numbered as its buffer.
   int32_t StayOf(const CellAccess& access);
+  // The buffer's latest stay, of all entries so far; -1: none.
+  int32_t Latest(int32_t buffer) const;
   // Does the buffer's latest stay outlast the body entered last?
   bool Continues(int32_t buffer) const;
   int32_t count() const { return next_; }

@@ -34,8 +34,10 @@ struct Instance {
 
 class Walk {
  public:
-  Walk(const StepPlan& plan, const AccessTable& table, int rank, size_t limit, Violations* found)
+  Walk(const StepPlan& plan, const Mesh& mesh, const AccessTable& table, int rank, size_t limit,
+       Violations* found)
       : plan_(plan),
+        mesh_(mesh),
         table_(table),
         rank_(rank),
         limit_(limit),
@@ -45,7 +47,12 @@ class Walk {
         root_(plan.buffers.size(), -1),
         derived_(plan.buffers.size()),
         version_(plan.buffers.size()) {
-    DefineHostState();
+    DefineFound(plan.prologue_seam);
+    std::vector<BufferId> made = plan.prologue_seam.defines;
+    Seam rest;
+    std::set_difference(plan.seam.reads.begin(), plan.seam.reads.end(), made.begin(), made.end(),
+                        std::back_inserter(rest.reads));
+    DefineFound(rest);
   }
 
   void Run(const std::vector<Entry>& schedule, const char* phase) {
@@ -82,31 +89,34 @@ class Walk {
     }
   }
 
-  // What the host reads when the schedule has run.
-  void CheckHostReads() {
-    const View& logits = plan_.state.logits;
-    if (!logits) return;
-    const PlanBuffer& buffer = plan_.buffer(logits.buffer);
-    for (const Body& body : plan_.bodies) {
-      for (size_t o = 0; o < body.ops.size(); ++o) {
-        for (const CellAccess& access :
-             table_.of(static_cast<int>(&body - plan_.bodies.data()), static_cast<int>(o))) {
-          if (access.buffer != logits.buffer.value || access.effect != Effect::kDefine) continue;
-          const int32_t stay = stays_.StayOf(access);
-          bool intact = stays_.Continues(access.buffer);
-          for (int32_t c = access.begin; c < access.end; ++c)
-            intact = intact && cells_[static_cast<size_t>(c)].defined &&
-                     cells_[static_cast<size_t>(c)].stay == stay;
-          if (!intact)
-            Report(ViolationKind::kUndefined,
-                   fmt::format("{} does not survive the schedule, but the host reads it then",
-                               buffer.name));
-          return;
-        }
-      }
+  // What the schedule that has been walked leaves: the outputs for the host, and the states that it
+  // says it defines.
+  void CheckOutputs() {
+    for (const PlanOutput& output : plan_.outputs) {
+      const PlanBuffer& buffer = plan_.buffer(output.view.buffer);
+      const int64_t size = millrace::Bytes(output.view.layout.dtype);
+      const int64_t begin =
+          buffer.offsets.empty()
+              ? 0
+              : buffer.offsets.back() +
+                    size * (output.view.offset + PlaceOf(output.view) * output.view.rank_stride);
+      const int32_t stay = stays_.Latest(output.view.buffer.value);
+      if (!stays_.Continues(output.view.buffer.value) ||
+          !Holds({begin, begin + output.view.layout.span_bytes()}, stay))
+        Report(
+            ViolationKind::kUndefined,
+            fmt::format("the {} plan's output {}: {} does not survive the schedule, but the host "
+                        "reads it then",
+                        plan_.name, output.name, buffer.name));
     }
-    Report(ViolationKind::kUndefined,
-           fmt::format("the host reads {}, which no op writes", buffer.name));
+  }
+  void CheckDefines(const Seam& seam, const char* part) {
+    for (const BufferId id : seam.defines)
+      if (IsState(plan_.buffer(id).scope) && !Holds(BytesOf(id), id.value))
+        Report(ViolationKind::kUndefined,
+               fmt::format("the {} of the {} plan says that it defines the state {}, but leaves it "
+                           "in part unwritten",
+                           part, plan_.name, plan_.buffer(id).name));
   }
 
  private:
@@ -170,26 +180,36 @@ class Walk {
     return plan_.buffers[static_cast<size_t>(buffer)].name;
   }
 
-  // Master weights, moments, tokens and scalars are written by the host; the rest of
-  // the persistent state by ops.
-  void DefineHostState() {
-    std::vector<bool> host(plan_.buffers.size());
-    const StateViews& state = plan_.state;
-    for (const auto* views : {&state.master, &state.m, &state.v})
-      for (const View& view : *views)
-        if (view) host[static_cast<size_t>(view.buffer.value)] = true;
-    for (const View& view : {state.tokens, state.scalars})
-      if (view) host[static_cast<size_t>(view.buffer.value)] = true;
-    for (const View& view : state.master)
-      if (view) root_[static_cast<size_t>(view.buffer.value)] = view.buffer.value;
-    for (size_t b = 0; b < plan_.bodies.size(); ++b)
-      for (size_t o = 0; o < plan_.bodies[b].ops.size(); ++o)
-        for (const CellAccess& access : table_.of(static_cast<int>(b), static_cast<int>(o)))
-          if (host[static_cast<size_t>(access.buffer)])
-            for (int32_t c = access.begin; c < access.end; ++c) {
-              cells_[static_cast<size_t>(c)].stay = access.buffer;
-              cells_[static_cast<size_t>(c)].defined = true;
-            }
+  // What the plan says it finds: whoever runs it has to see that it is there (seams.h). States are
+  // versions of themselves, where no op makes them from others.
+  void DefineFound(const Seam& seam) {
+    for (const BufferId id : seam.reads) {
+      if (!IsState(plan_.buffer(id).scope)) continue;
+      const auto b = static_cast<size_t>(id.value);
+      if (root_[b] < 0) root_[b] = id.value;
+      const auto [begin, end] = table_.CellsIn(BytesOf(id));
+      for (int32_t c = begin; c < end; ++c)
+        if (cells_[static_cast<size_t>(c)].writer < 0)
+          cells_[static_cast<size_t>(c)] = {-1, id.value, true, {}};
+    }
+  }
+
+  int64_t PlaceOf(const View& view) const { return mesh_.Index(rank_, view.rank_axes); }
+  ByteRange BytesOf(BufferId state) const {
+    const PlanBuffer& buffer = plan_.buffer(state);
+    const int64_t begin = buffer.offsets.empty() ? 0 : buffer.offsets.front();
+    return {begin, begin + buffer.bytes};
+  }
+  // Is each byte of the range defined, in this stay?
+  bool Holds(const ByteRange& range, int32_t stay) const {
+    int64_t at = range.begin;
+    const auto [begin, end] = table_.CellsIn(range);
+    for (int32_t c = begin; c < end; ++c) {
+      const CellState& cell = cells_[static_cast<size_t>(c)];
+      if (!cell.defined || cell.stay != stay || table_.bytes(c).begin != at) return false;
+      at = table_.bytes(c).end;
+    }
+    return at == range.end;
   }
 
   void Step(int32_t self, const KernelOp& op) {
@@ -210,11 +230,18 @@ class Walk {
     for (int32_t c = access.begin; c < access.end; ++c) {
       CellState& cell = cells_[static_cast<size_t>(c)];
       if (!cell.defined || cell.stay != stay) {
-        Report(ViolationKind::kUndefined,
-               fmt::format("{}: {} reads {} where nothing has written it since it became live; "
-                           "last written by {} ({})",
-                           At(self), access.operand, NameOf(access.buffer), At(cell.writer),
-                           Bytes(c)));
+        if (IsState(plan_.buffers[static_cast<size_t>(access.buffer)].scope))
+          Report(
+              ViolationKind::kUndefined,
+              fmt::format("{}: {} reads the state {}, which the {} plan neither finds, by its "
+                          "seams, nor has written ({})",
+                          At(self), access.operand, NameOf(access.buffer), plan_.name, Bytes(c)));
+        else
+          Report(ViolationKind::kUndefined,
+                 fmt::format("{}: {} reads {} where nothing has written it since it became live; "
+                             "last written by {} ({})",
+                             At(self), access.operand, NameOf(access.buffer), At(cell.writer),
+                             Bytes(c)));
         return;
       }
       if (cell.writer >= 0 && cell.writer != self && !order_(cell.writer, self)) {
@@ -287,6 +314,7 @@ class Walk {
   }
 
   const StepPlan& plan_;
+  const Mesh mesh_;
   const AccessTable& table_;
   const int rank_;
   const size_t limit_;
@@ -346,11 +374,13 @@ Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
     for (const int rank : CornerRanks(mesh, AxesNamed(plan))) {
       const AccessTable table(plan, mesh, accumulate, rank, &found);
       if (!found.empty()) break;
-      Walk walk(plan, table, rank, limit, &found);
+      Walk walk(plan, mesh, table, rank, limit, &found);
       walk.Run(plan.prologue, "prologue");
+      if (found.empty()) walk.CheckDefines(plan.prologue_seam, "prologue");
       walk.Run(plan.schedule, "step 1");
       walk.Run(plan.schedule, "step 2");
-      if (found.empty()) walk.CheckHostReads();
+      if (found.empty()) walk.CheckDefines(plan.seam, "schedule");
+      if (found.empty()) walk.CheckOutputs();
       if (!found.empty()) break;
     }
   }
@@ -361,7 +391,7 @@ Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
 void CheckPlan(const StepPlan& plan, const Mesh& mesh, int accumulate) {
   const Violations found = FindViolations(plan, mesh, accumulate, 3);
   if (found.empty()) return;
-  std::string text = fmt::format("the {} plan is not safe to run", Name(plan.kind));
+  std::string text = fmt::format("the {} plan is not safe to run", plan.name);
   for (const Violation& violation : found) text += "\n  " + violation.message;
   throw Error(ErrorCode::kInternal, text);
 }

@@ -93,7 +93,7 @@ class Structure {
 
   // A step takes each of its microbatches as often as the others.
   void Microbatches() {
-    if (plan_.kind != PlanKind::kTrain || !found_->empty()) return;
+    if (!plan_.updates() || !found_->empty()) return;
     std::vector<bool> looks(plan_.bodies.size());  // at what differs between microbatches
     for (size_t b = 0; b < plan_.bodies.size(); ++b)
       for (const PlanOp& op : plan_.bodies[b].ops)
@@ -112,7 +112,7 @@ class Structure {
 
   void Addresses() {
     for (const PlanBuffer& buffer : plan_.buffers) {
-      const bool persistent = buffer.scope == BufferScope::kPersistent;
+      const bool persistent = IsState(buffer.scope);
       if (buffer.offsets.empty() && buffer.live.empty()) continue;  // planned, but no op needs it
       if (buffer.offsets.size() != 1 && buffer.offsets.size() != buffer.live.size())
         Report(ViolationKind::kStructure,
@@ -137,7 +137,7 @@ class Structure {
       if (persistent && (buffer.live.size() != 1 || buffer.live[0].begin > 0 ||
                          buffer.live[0].end < plan_.timeline_end()))
         Report(ViolationKind::kLifetime,
-               fmt::format("{} is persistent, but not live always", buffer.name));
+               fmt::format("{} is a state, but not live always", buffer.name));
     }
   }
 

@@ -156,7 +156,7 @@ void FillTime(const ReportInput& in, PlanReport& r) {
 
 PlanReport MakePlanReport(const ReportInput& in) {
   PlanReport r;
-  r.kind = Name(in.plan.kind);
+  r.kind = in.plan.name;
   r.execution = in.plan.execution;
   r.hash = PlanHash(in.plan);
   r.model = FiguresOf(in.spec);

@@ -42,8 +42,7 @@ std::vector<bool> RowsByRank(const StepPlan& plan) {
   std::vector<int64_t> stride(plan.buffers.size());
   std::vector<AxisSet> axes(plan.buffers.size());
   std::vector<bool> rows(plan.buffers.size());
-  for (size_t i = 0; i < rows.size(); ++i)
-    rows[i] = plan.buffers[i].scope == BufferScope::kPersistent;
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = IsState(plan.buffers[i].scope);
   for (const Body& body : plan.bodies) {
     for (const PlanOp& op : body.ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {

@@ -165,7 +165,7 @@ View GradPass::Bucket(FlatId flat) const {
 
 // Of this rank's row of the statistics.
 View GradPass::Cell(int64_t column) const {
-  View cell = b_.plan.state.stats;
+  View cell = b_.State("stats");
   cell.offset = column;
   cell.rank_stride = row().width;
   cell.rank_axes = AxisSet::All();
@@ -254,7 +254,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   FiniteScanOp<View> scan;
   scan.x = bucket;
   scan.bad_count = bad_count(flat);
-  scan.scalars = b_.plan.state.scalars;
+  scan.scalars = b_.State("scalars");
   scan.unit = flat.value;
   scan.inject_index = layout.params.empty() ? 0 : b_.layout.param(layout.params.front()).begin;
   scan.update = fresh ? Update::kOverwrite : Update::kAccumulate;

@@ -147,7 +147,8 @@ void ComputeLifetimes(StepBuilder& b) {
   const int64_t end = plan.timeline_end();
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     PlanBuffer& buffer = plan.buffers[i];
-    if (buffer.scope == BufferScope::kPersistent) {
+    if (buffer.scope == BufferScope::kPersistent ||
+        (buffer.scope == BufferScope::kEra && !accesses[i].empty())) {
       buffer.live = {{0, end}};
       continue;
     }
@@ -176,6 +177,7 @@ void ComputeLifetimes(StepBuilder& b) {
         break;
       }
       case BufferScope::kPersistent:
+      case BufferScope::kEra:
         break;
     }
     Normalise(&buffer.live);
@@ -196,8 +198,7 @@ PoolItems Gather(const StepBuilder& b, bool per_stay, auto&& wanted) {
   std::map<int32_t, size_t> groups;
   for (size_t i = 0; i < b.plan.buffers.size(); ++i) {
     const PlanBuffer& buffer = b.plan.buffers[i];
-    if (buffer.scope == BufferScope::kPersistent || buffer.live.empty() || !wanted(b.how[i].pool))
-      continue;
+    if (IsState(buffer.scope) || buffer.live.empty() || !wanted(b.how[i].pool)) continue;
     const int32_t group = per_stay ? -1 : b.how[i].group;
     if (group >= 0) {
       const auto [it, fresh] = groups.try_emplace(group, pool.items.size());
@@ -261,10 +262,13 @@ void SumPeaks(StepPlan& plan) {
 void MeasureBuffers(StepBuilder& b) {
   ComputeLifetimes(b);
   StepPlan& plan = b.plan;
-  for (PlanBuffer& buffer : plan.buffers) {
-    if (buffer.scope != BufferScope::kPersistent) continue;
-    buffer.offsets = {plan.persistent_bytes};
-    plan.persistent_bytes += Aligned(buffer.bytes);
+  plan.persistent_bytes = b.states.run_bytes;
+  for (size_t i = 0; i < b.states.tensors.size(); ++i) {
+    PlanBuffer& buffer = plan.buffers[i];
+    if (buffer.live.empty()) continue;  // of an era that this plan does not use
+    buffer.offsets = {b.states.tensors[i].offset};
+    if (buffer.scope == BufferScope::kEra)
+      plan.persistent_bytes = b.states.run_bytes + b.states.era_bytes;
   }
   plan.lower_bound =
       plan.persistent_bytes + LowerBound(Gather(b, false, [](PoolTag) { return true; }).items);

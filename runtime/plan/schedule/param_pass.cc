@@ -94,8 +94,9 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
            "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
            Name(view.layout.dtype), Name(flat.encoding));
   if (Resident(placement.flat)) {
-    const auto& home = flat.encoding == DType::kF32 ? b_.plan.state.master : b_.plan.state.compute;
-    resolved.buffer = home[static_cast<size_t>(placement.flat.value)].buffer;
+    resolved.buffer =
+        (flat.encoding == DType::kF32 ? b_.Master(placement.flat) : b_.Compute(placement.flat))
+            .buffer;
     return resolved;
   }
   for (const size_t s : StaysOf(placement.flat)) {
@@ -110,8 +111,8 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
 void ParamPass::EmitGather(Stay& stay) {
   const FlatId id = stay.segment.flat;
   const FlatParam& flat = b_.layout.flat(id);
-  const View master = b_.plan.state.master[static_cast<size_t>(id.value)];
-  const View compute = b_.plan.state.compute[static_cast<size_t>(id.value)];
+  const View master = b_.Master(id);
+  const View compute = b_.Compute(id);
   const View bucket = WholeView(stay.bucket, flat.encoding, flat.padded_numel);
   const bool gathers = b_.shard_world() > 1;
   const auto fills = [&] {  // the op emitted next writes the bucket first

@@ -35,19 +35,28 @@ void FillParityStride(KernelOp& op, int64_t stride) {
       op);
 }
 
+// What one plan is made of.
+struct PlanInput {
+  const ShardLayout& layout;
+  const StateLayout& states;
+  const Program& program;
+  const PlanOptions& options;
+  const std::string& name;
+};
+
 // Emits the bodies of one plan.
 class Planner {
  public:
-  Planner(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-          PlanKind kind, const std::vector<Reshard>& reshard)
-      : b_(layout, program, options, kind),
-        params_(b_, reshard, /*carry=*/kind == PlanKind::kTrain),
+  Planner(const PlanInput& in, const std::vector<Reshard>& reshard)
+      : b_(in.layout, in.states, in.program, in.options, in.name),
+        params_(b_, reshard, /*carry=*/b_.trains),
         grads_(b_),
-        act_(program.buffers.size()) {}
+        act_(in.program.buffers.size()) {}
 
   StepPlan Build() {
     BuildBodies();
     PlaceBuffers(b_);
+    DeclareSeams(b_.plan);
     DeriveEdges(b_.plan, b_.layout.mesh, b_.options.accumulate);
     return std::move(b_.plan);
   }
@@ -60,10 +69,10 @@ class Planner {
 
  private:
   void BuildBodies() {
-    if (b_.plan.kind == PlanKind::kTrain) {
+    if (b_.trains) {
       BuildTrainStep();
     } else {
-      BuildForward(std::string(Name(b_.plan.kind)), Variant::kOnly);
+      BuildForward(b_.plan.name, Variant::kOnly);
       b_.plan.schedule.push_back({0, 0, {}});
     }
     BuildPrologue();
@@ -94,9 +103,9 @@ class Planner {
 
   void BuildForward(const std::string& name, Variant variant) {
     b_.BeginBody(name, Phase::kForward, variant);
-    if (b_.plan.kind == PlanKind::kTrain && IsFirst(variant)) {
+    if (b_.trains && IsFirst(variant)) {
       BeginStepOp<View> begin;
-      begin.scalars = b_.plan.state.scalars;
+      begin.scalars = b_.State("scalars");
       begin.schedule = b_.options.learning_rate;
       b_.Emit(begin, StreamId::kCompute, "begin_step", {});
     }
@@ -112,14 +121,13 @@ class Planner {
   }
 
   void EmitOps(const std::vector<ProgramOp>& ops, int first_position, Variant variant) {
-    const bool train = b_.plan.kind == PlanKind::kTrain;
     int position = first_position;
     for (const ProgramOp& op : ops) {
-      params_.EmitGathersAt(position, IsFirst(variant), !IsLast(variant) && train);
-      if (train) grads_.EmitBefore(position, variant);
+      params_.EmitGathersAt(position, IsFirst(variant), !IsLast(variant) && b_.trains);
+      if (b_.trains) grads_.EmitBefore(position, variant);
       b_.Emit(Bound(op.op, position, variant), StreamId::kCompute, op.label, op.unit,
               op.recomputed);
-      if (train) grads_.EmitAfter(position, variant);
+      if (b_.trains) grads_.EmitAfter(position, variant);
       ++position;
     }
   }
@@ -144,15 +152,17 @@ class Planner {
         case ProgramRole::kLoss:
           MR_CHECK(update != nullptr, "{}: the loss {} has no update", OpName(op), name);
           view = grads_.loss_sum();
+          if (b_.plan.FindOutput("loss_sum") == nullptr)
+            b_.plan.outputs.push_back({"loss_sum", view});
           if (!IsFirst(variant)) *update = Update::kAccumulate;
           break;
         case ProgramRole::kTokens:
         case ProgramRole::kTargets:
-          view.buffer = b_.plan.state.tokens.buffer;
+          view.buffer = b_.State("tokens").buffer;
           view.microbatch_stride = b_.options.shape.batch * (b_.options.shape.seq + 1);
           break;
         case ProgramRole::kScalars:
-          view.buffer = b_.plan.state.scalars.buffer;
+          view.buffer = b_.State("scalars").buffer;
           break;
         case ProgramRole::kConstant:
           view.buffer = b_.constants[index];
@@ -178,7 +188,8 @@ class Planner {
       // Read by the host after the plan has run: nothing may reuse its bytes within it.
       act_[index] =
           b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
-      b_.plan.state.logits = WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel());
+      b_.plan.outputs.push_back(
+          {"logits", WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel())});
     } else {
       act_[index] =
           b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
@@ -188,32 +199,31 @@ class Planner {
 
   int BuildUpdate() {
     const int body = b_.BeginBody("update", Phase::kUpdate);
-    const StateViews& state = b_.plan.state;
+    const View row_of_ranks = b_.State("stats"), scalars = b_.State("scalars");
     if (b_.layout.mesh.world() > 1) {
       AllGatherOp<View> rows;
-      rows.full = state.stats;
+      rows.full = row_of_ranks;
       rows.axes = AxisSet::All();
       b_.Emit(rows, StreamId::kReduce, "gather_stats", {});
     }
     StepStatsOp<View> stats;
-    stats.rows = state.stats;
+    stats.rows = row_of_ranks;
     const int64_t units = static_cast<int64_t>(b_.layout.flats.size());
     stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), StatsRow(units).width});
-    stats.scalars = state.scalars;
+    stats.scalars = scalars;
     stats.units = units;
     stats.shard_world = b_.layout.mesh.Size(Axis::kShard);
     stats.clip = b_.options.clip;
     b_.Emit(stats, StreamId::kCompute, "step_stats", {});
     for (FlatId flat : params_.order()) {
-      const size_t f = static_cast<size_t>(flat.value);
       const FlatParam& layout = b_.layout.flat(flat);
       AdamWOp<View> adamw;
-      adamw.master = state.master[f];
-      adamw.m = state.m[f];
-      adamw.v = state.v[f];
+      adamw.master = b_.Master(flat);
+      adamw.m = b_.Slot("adam_m", flat);
+      adamw.v = b_.Slot("adam_v", flat);
       adamw.grad = grads_.final_grad(flat);
-      adamw.compute = state.compute[f];
-      adamw.scalars = state.scalars;
+      adamw.compute = b_.Compute(flat);
+      adamw.scalars = scalars;
       adamw.decay = std::make_shared<const std::vector<Range>>(layout.decay);
       adamw.beta1 = b_.options.adamw.beta1;
       adamw.beta2 = b_.options.adamw.beta2;
@@ -230,16 +240,15 @@ class Planner {
     const int body = b_.BeginBody("prologue", Phase::kPrologue);
     for (const ProgramOp& op : b_.program.prologue)
       b_.Emit(Bound(op.op, 0, Variant::kOnly), StreamId::kCompute, op.label, op.unit);
-    const StateViews& state = b_.plan.state;
-    for (size_t f = 0; f < state.compute.size(); ++f) {
-      if (!state.compute[f]) continue;
+    for (size_t f = 0; f < b_.layout.flats.size(); ++f) {
       CastOp<View> cast;
-      cast.x = state.master[f];
-      cast.out = state.compute[f];
+      cast.x = b_.Master(FlatAt(f));
+      cast.out = b_.Compute(FlatAt(f));
+      if (!cast.out) continue;
       b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name,
               b_.layout.flats[f].unit);
     }
-    if (b_.plan.kind == PlanKind::kTrain)
+    if (b_.trains)
       for (FlatId flat : params_.order()) params_.EmitCarriedGathers(flat);
     b_.plan.prologue.push_back({body, 0, {}});
   }
@@ -262,21 +271,20 @@ std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, siz
   return reshard;
 }
 
-StepPlan PlanWith(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-                  PlanKind kind, Reshard rest, size_t kept) {
-  std::vector<Reshard> reshard = ReshardPerFlat(layout, rest, kept);
-  StepPlan plan = Planner(layout, program, options, kind, reshard).Build();
+StepPlan PlanWith(const PlanInput& in, Reshard rest, size_t kept) {
+  std::vector<Reshard> reshard = ReshardPerFlat(in.layout, rest, kept);
+  StepPlan plan = Planner(in, reshard).Build();
   plan.reshard = std::move(reshard);
   return plan;
 }
 
-StepPlan DraftWith(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-                   PlanKind kind, Reshard rest, size_t kept) {
-  return Planner(layout, program, options, kind, ReshardPerFlat(layout, rest, kept)).Draft();
+StepPlan DraftWith(const PlanInput& in, Reshard rest, size_t kept) {
+  return Planner(in, ReshardPerFlat(in.layout, rest, kept)).Draft();
 }
 
-StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-                  PlanKind kind) {
+StepPlan PlanAuto(const PlanInput& in) {
+  const ShardLayout& layout = in.layout;
+  const PlanOptions& options = in.options;
   MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0,
              "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
   size_t blocks = 0;
@@ -293,13 +301,10 @@ StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanO
     }
     return low;
   };
-  const auto planned = [&](size_t kept) {
-    return PlanWith(layout, program, options, kind, Reshard::kAfterForward, kept);
-  };
+  const auto planned = [&](size_t kept) { return PlanWith(in, Reshard::kAfterForward, kept); };
   // With more than this even the lower bound is above the budget. Most arenas meet their bound.
   size_t low = largest(blocks, [&](size_t kept) {
-    return DraftWith(layout, program, options, kind, Reshard::kAfterForward, kept).lower_bound <=
-           options.budget_bytes;
+    return DraftWith(in, Reshard::kAfterForward, kept).lower_bound <= options.budget_bytes;
   });
   StepPlan plan = planned(low);
   if (low > 0 && plan.arena_bytes > options.budget_bytes) {
@@ -314,21 +319,21 @@ StepPlan PlanAuto(const ShardLayout& layout, const Program& program, const PlanO
 
 }  // namespace
 
-StepPlan DraftStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-                   PlanKind kind) {
+StepPlan DraftStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
+                   const PlanOptions& options, const std::string& name) {
   CheckOptions(options);
   // The search for kAuto begins where nothing is kept.
   const Reshard reshard =
       options.reshard == Reshard::kAuto ? Reshard::kAfterForward : options.reshard;
-  return DraftWith(layout, program, options, kind, reshard, 0);
+  return DraftWith({layout, states, program, options, name}, reshard, 0);
 }
 
-StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-                  PlanKind kind) {
+StepPlan PlanStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
+                  const PlanOptions& options, const std::string& name) {
   CheckOptions(options);
-  StepPlan plan = options.reshard == Reshard::kAuto
-                      ? PlanAuto(layout, program, options, kind)
-                      : PlanWith(layout, program, options, kind, options.reshard, 0);
+  const PlanInput in{layout, states, program, options, name};
+  StepPlan plan =
+      options.reshard == Reshard::kAuto ? PlanAuto(in) : PlanWith(in, options.reshard, 0);
   MR_REQUIRE(ErrorCode::kDoesNotFit,
              options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
              "the plan needs {} bytes per rank, memory.budget_gib allows {}; "

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/ops/cost.h"
 #include "runtime/base/policies.h"
@@ -12,7 +13,7 @@
 #include "runtime/plan/lower/lower.h"
 #include "runtime/plan/pool/allocator.h"
 #include "runtime/plan/schedule/gather_schedule.h"
-#include "runtime/plan/step_plan.h"
+#include "runtime/plan/state_layout.h"
 
 namespace millrace {
 
@@ -49,18 +50,22 @@ struct PlanOptions {
   std::string execution;  // goes into the plan's text and hash
 };
 
-// Plan of one training step, one evaluation microbatch, or one token of generation,
-// by `kind`. Persistent buffers have the same ids, sizes and offsets in every plan of
-// the same layout and options.
+// All that the plans of a run keep between each other: what `layout` and `options` ask for, and the
+// constants of all `programs`, each once. Constants of one name and another content are several.
+StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
+                       const std::vector<const Program*>& programs);
+
+// A program with gradients becomes a training step, one without a plan that runs it once. `states`:
+// the run's, made with this program among others.
 // Errors: kConfig for option combinations that cannot be planned (named by config
 // key), kDoesNotFit over budget.
-StepPlan PlanStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-                  PlanKind kind);
+StepPlan PlanStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
+                  const PlanOptions& options, const std::string& name);
 
 // The same without addresses and edges, in a fraction of the time: bodies, lifetimes, and the lower
 // bound, which no arena of this plan is below. For searches; it cannot be run. The budget is not
 // looked at; reshard=auto is planned as after_forward.
-StepPlan DraftStep(const ShardLayout& layout, const Program& program, const PlanOptions& options,
-                   PlanKind kind);
+StepPlan DraftStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
+                   const PlanOptions& options, const std::string& name);
 
 }  // namespace millrace

@@ -104,7 +104,7 @@ class Search {
   const Drafted& Draft(const Prefixes& p) {
     const auto [it, added] = drafted_.try_emplace(p);
     if (added) {
-      const StepPlan plan = DraftStep(in_.layout, ProgramOf(p), options_, PlanKind::kTrain);
+      const StepPlan plan = DraftStep(in_.layout, in_.states, ProgramOf(p), options_, "train");
       it->second = {plan.lower_bound, Simulate(plan, plan.schedule, in_.layout.mesh, machine_)
                                           .busy[static_cast<size_t>(StreamId::kCompute)]};
     }
@@ -114,7 +114,7 @@ class Search {
   int64_t Arena(const Prefixes& p) {
     const auto [it, added] = arenas_.try_emplace(p);
     if (added)
-      it->second = PlanStep(in_.layout, ProgramOf(p), options_, PlanKind::kTrain).arena_bytes;
+      it->second = PlanStep(in_.layout, in_.states, ProgramOf(p), options_, "train").arena_bytes;
     return it->second;
   }
 

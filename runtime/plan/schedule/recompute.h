@@ -29,6 +29,7 @@ namespace millrace {
 
 struct RecomputeInput {
   const ShardLayout& layout;
+  const StateLayout& states;     // of the run
   const SemanticGraph& forward;  // of a training step, without a backward
   const LowerOptions& lower;
   // Reshard kAuto counts as kAfterForward: nothing is recomputed to stay gathered.

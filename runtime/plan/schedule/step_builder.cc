@@ -2,10 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/step_scalars.h"
 
 namespace millrace {
 
@@ -16,64 +16,49 @@ View WholeView(BufferId buffer, DType dtype, int64_t numel) {
   return view;
 }
 
-StepBuilder::StepBuilder(const ShardLayout& shard_layout, const Program& microbatch,
-                         const PlanOptions& plan_options, PlanKind kind)
-    : layout(shard_layout), program(microbatch), options(plan_options) {
-  plan.kind = kind;
+StepBuilder::StepBuilder(const ShardLayout& shard_layout, const StateLayout& run_states,
+                         const Program& microbatch, const PlanOptions& plan_options,
+                         const std::string& name)
+    : layout(shard_layout),
+      states(run_states),
+      program(microbatch),
+      options(plan_options),
+      trains(std::any_of(
+          microbatch.buffers.begin(), microbatch.buffers.end(),
+          [](const ProgramBuffer& buffer) { return buffer.role == ProgramRole::kParamGrad; })) {
+  plan.name = name;
   plan.execution = options.execution;
   plan.notes = program.choices;
-  AddState();
+  AddStates();
 }
 
 BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls,
                                 BufferScope scope, BufferPlan buffer_plan) {
   const BufferId id{static_cast<int32_t>(plan.buffers.size())};
-  plan.buffers.push_back({name, bytes, cls, scope, {}, {}, -1});
+  plan.buffers.push_back({name, bytes, cls, scope, {}, {}, -1, false});
   how.push_back(buffer_plan);
   produced.emplace_back();
   return id;
 }
 
-// Persistent state comes first and in an order that depends on layout and options only: every plan
-// of a run finds it at the same address.
-void StepBuilder::AddState() {
-  StateViews& state = plan.state;
-  const auto add = [&](const std::string& name, DType dtype, int64_t numel, BufferClass cls) {
-    return WholeView(AddBuffer(name, numel * Bytes(dtype), cls, BufferScope::kPersistent), dtype,
-                     numel);
-  };
-  for (const FlatParam& flat : layout.flats) {
-    state.master.push_back(
-        add("master/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kParameters));
-    state.m.push_back(
-        add("adam_m/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
-    state.v.push_back(
-        add("adam_v/" + flat.name, DType::kF32, flat.shard_numel, BufferClass::kOptimizer));
-    const bool shadow = options.downcast == Downcast::kAfterUpdate && flat.encoding != DType::kF32;
-    state.compute.push_back(shadow ? add("compute/" + flat.name, flat.encoding, flat.shard_numel,
-                                         BufferClass::kParameters)
-                                   : View{});
+void StepBuilder::AddStates() {
+  for (const StateTensor& state : states.tensors) {
+    AddBuffer(state.name, state.bytes(), state.cls,
+              state.scope == StateScope::kRun ? BufferScope::kPersistent : BufferScope::kEra);
+    plan.buffers.back().by_parity = state.by_parity;
   }
-  const StatsRow row(static_cast<int64_t>(layout.flats.size()));
-  const int64_t window = options.shape.batch * (options.shape.seq + 1);
-  state.tokens = add("tokens", DType::kI32, 2 * options.accumulate * window, BufferClass::kRuntime);
-  state.scalars = add("scalars", DType::kU8, sizeof(StepScalars), BufferClass::kRuntime);
-  state.stats = add("stats", DType::kF64, layout.mesh.world() * row.width, BufferClass::kRuntime);
-  for (const ProgramBuffer& buffer : program.buffers)
-    constants.push_back(buffer.role == ProgramRole::kConstant
-                            ? add("constant/" + buffer.name, buffer.layout.dtype,
-                                  buffer.layout.numel(), BufferClass::kRuntime)
-                                  .buffer
-                            : BufferId{});
-  // A communicator belongs to one stream, and a stream's calls run one after the other: they can
-  // use the same bytes. Communicators of two streams have none in common, or those bytes would
-  // order what shall overlap.
-  if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1)
-    for (const StreamId stream : {StreamId::kGather, StreamId::kReduce})
-      comm_scratch[static_cast<size_t>(stream)] =
-          add(fmt::format("comm/{}", Name(stream)), DType::kU8, options.comm_scratch_bytes,
-              BufferClass::kRuntime)
-              .buffer;
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    const bool constant = program.buffers[i].role == ProgramRole::kConstant;
+    constants.push_back(constant ? FindConstant(states, program, i) : BufferId{});
+    MR_CHECK(!constant || constants.back(),
+             "the states of the run were made without the {} plan's constant {}", plan.name,
+             program.buffers[i].name);
+  }
+}
+
+View StepBuilder::State(std::string_view name_of_state) const {
+  const BufferId id = states.Find(name_of_state);
+  return id ? states.ViewOf(id) : View{};
 }
 
 int StepBuilder::BeginBody(const std::string& name, Phase phase, Variant variant) {
@@ -114,9 +99,9 @@ void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
           typed.scratch = WholeView(it->second, DType::kU8, bytes);
         } else if constexpr (requires { typed.axes; }) {
           if (options.comm_scratch_bytes == 0 || layout.mesh.world() == 1) return;
-          const BufferId scratch = comm_scratch.at(static_cast<size_t>(stream));
-          MR_CHECK(scratch, "no scratch is planned for collectives on the {} stream", Name(stream));
-          typed.scratch = WholeView(scratch, DType::kU8, options.comm_scratch_bytes);
+          typed.scratch = State(CommScratchState(stream));
+          MR_CHECK(typed.scratch, "no scratch is planned for collectives on the {} stream",
+                   Name(stream));
         }
       },
       op);

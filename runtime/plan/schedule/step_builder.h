@@ -2,7 +2,6 @@
 // buffer before it has an address. Internal to runtime/plan.
 #pragma once
 
-#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -38,8 +37,9 @@ struct ReducePoint {
 };
 
 struct StepBuilder {
-  StepBuilder(const ShardLayout& shard_layout, const Program& microbatch,
-              const PlanOptions& plan_options, PlanKind kind);
+  // The plan's first buffers are the run's states, each with its id.
+  StepBuilder(const ShardLayout& shard_layout, const StateLayout& run_states,
+              const Program& microbatch, const PlanOptions& plan_options, const std::string& name);
 
   BufferId AddBuffer(const std::string& name, int64_t bytes, BufferClass cls, BufferScope scope,
                      BufferPlan how = {});
@@ -51,12 +51,22 @@ struct StepBuilder {
   int BeginBody(const std::string& name, Phase phase, Variant variant = Variant::kOnly);
   int position() const { return static_cast<int>(plan.bodies.back().ops.size()); }
 
+  // A state of the run, whole; absent where it has none of this name.
+  View State(std::string_view name_of_state) const;
+  View Slot(std::string_view slot, FlatId flat) const {
+    return State(SlotState(slot, layout.flat(flat)));
+  }
+  View Master(FlatId flat) const { return Slot(kMasterSlot.name, flat); }
+  View Compute(FlatId flat) const { return Slot("compute", flat); }  // absent: no such copy
+
   int shard_world() const { return layout.mesh.Size(Axis::kShard); }
   const std::string& UnitLabel(FlatId flat) const { return layout.flat(flat).name; }
 
   const ShardLayout& layout;
+  const StateLayout& states;
   const Program& program;
   const PlanOptions& options;
+  const bool trains;  // the program has gradients: the plan is a step, with an update
   StepPlan plan;
   std::vector<BufferPlan> how;  // by BufferId
   std::vector<ReducePoint> reduces;
@@ -64,10 +74,9 @@ struct StepBuilder {
   // By BufferId: (body, op) where a carried buffer is filled.
   std::vector<std::vector<std::pair<int, int>>> produced;
   std::vector<BufferId> constants;  // by index into Program::buffers; absent where it is none
-  std::array<BufferId, kStreams> comm_scratch;  // by stream
 
  private:
-  void AddState();
+  void AddStates();
   void AttachScratch(KernelOp& op, StreamId stream);
   bool WritesGradientOfWeight(const KernelOp& op) const;
 };
@@ -75,6 +84,14 @@ struct StepBuilder {
 // A dense view of a whole buffer.
 View WholeView(BufferId buffer, DType dtype, int64_t numel);
 inline FlatId FlatAt(size_t index) { return FlatId{static_cast<int32_t>(index)}; }
+
+// Of PlanStates: the state of a program's constant, by its name and what makes it; absent where the
+// states were made without it. What collectives on a stream stage in.
+BufferId FindConstant(const StateLayout& states, const Program& program, size_t index);
+std::string CommScratchState(StreamId stream);
+
+// What the schedules of a finished plan read and define, from the uses of its ops.
+void DeclareSeams(StepPlan& plan);
 
 // The last pass but the edges (memory_plan.cc): lifetimes of all buffers, the persistent bytes and
 // the lower bound; and that with addresses.

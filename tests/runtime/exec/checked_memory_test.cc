@@ -50,9 +50,9 @@ void Rewrite(Engine& engine, const std::string& flat,
   for (size_t f = 0; f < engine.layout().flats.size(); ++f) {
     if (engine.layout().flats[f].name != flat) continue;
     const FlatId id{static_cast<int32_t>(f)};
-    std::vector<float> shard = engine.ReadShard(StateKind::kMaster, id);
+    std::vector<float> shard = engine.ReadShard("master", id);
     change(shard);
-    engine.WriteShard(StateKind::kMaster, id, shard);
+    engine.WriteShard("master", id, shard);
   }
 }
 

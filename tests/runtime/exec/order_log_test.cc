@@ -21,7 +21,7 @@ using Kind = OrderLog::Kind;
 OrderLog LogOf(int64_t calls, int64_t at = -1, const std::function<void(OrderLog&)>& other = {}) {
   OrderLog log(2);
   for (int64_t i = 0; i < calls; ++i) {
-    log.BeginRun({PlanKind::kTrain, false, i / 3});
+    log.BeginRun({0, false, i / 3});
     if (i == at)
       other(log);
     else
@@ -50,7 +50,7 @@ TEST_CASE("whatever a call is known by makes another digest", "[order]") {
       [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 2, 65); },
       [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 1, 66); },
       [](OrderLog& log) {
-        log.BeginRun({PlanKind::kTrain, false, 2});
+        log.BeginRun({0, false, 2});
         log.Issued(0, Kind::kAllGather, 1, 65);
       },
       [](OrderLog&) {},

@@ -38,7 +38,7 @@ struct OneRank {
     options.graph = mode;
     auto engine = std::make_unique<Engine>(
         ExecutorContext{&device, &CpuKernels(), &comms, nullptr, &recorder}, LayoutOf(c),
-        EnginePlans{plan, {}, {}}, options);
+        RunPlans{StatesOf(c), {plan}}, options);
     engine->InitWeights(1234);
     return engine;
   }

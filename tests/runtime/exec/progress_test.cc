@@ -43,7 +43,7 @@ TEST_CASE("an op, a run, a phase and a tick are progress; nothing is none") {
     return !same;
   };
   REQUIRE_FALSE(moved());
-  REQUIRE(marks.BeginRun({PlanKind::kTrain, false, 7}) == 1);
+  REQUIRE(marks.BeginRun({0, false, 7}) == 1);
   REQUIRE(moved());
   marks.At(1, false);
   REQUIRE(moved());
@@ -57,7 +57,7 @@ TEST_CASE("an op, a run, a phase and a tick are progress; nothing is none") {
   REQUIRE(moved());
   REQUIRE_FALSE(last.busy());
   REQUIRE(last.index == 2);  // the last op stays known
-  REQUIRE(last.host_run == RunInfo{PlanKind::kTrain, false, 7});
+  REQUIRE(last.host_run == RunInfo{0, false, 7});
   marks.Tick();
   REQUIRE(moved());
   {
@@ -101,13 +101,13 @@ TEST_CASE("a device's words are progress and tell whether it is busy; CPU time t
   };
   marks.AttachDevice(words);
   REQUIRE_FALSE(marks.Read().busy());
-  marks.BeginRun({PlanKind::kTrain, false, 40});
+  marks.BeginRun({0, false, 40});
   marks.EndIssue();
-  marks.BeginRun({PlanKind::kEval, false, 0});
+  marks.BeginRun({1, false, 0});
   marks.EndIssue();
   REQUIRE(marks.Read().busy());  // issued, not begun
   set(kRunBegunWord, 1);
-  REQUIRE(marks.Read().device_run == RunInfo{PlanKind::kTrain, false, 40});
+  REQUIRE(marks.Read().device_run == RunInfo{0, false, 40});
   for (int word = kFirstStreamWord; word < kDeviceWords; ++word) {
     const ProgressReading before = marks.Read();
     Compute();
@@ -120,7 +120,7 @@ TEST_CASE("a device's words are progress and tell whether it is busy; CPU time t
   set(kRunBegunWord, 2);
   set(kRunDoneWord, 2);
   REQUIRE_FALSE(marks.Read().busy());
-  REQUIRE(marks.Read().device_run == RunInfo{PlanKind::kEval, false, 0});
+  REQUIRE(marks.Read().device_run == RunInfo{1, false, 0});
   marks.AttachDevice(nullptr);
   REQUIRE_FALSE(marks.Read().has_device);
 }

@@ -66,7 +66,8 @@ Timed TimeSteps(const PlanCase& c, GraphMode mode) {
     ReplayTimer timer(*device);
     EngineOptions options;
     options.graph = mode;
-    Engine engine({device.get(), &CpuKernels(), &comms}, LayoutOf(c), {plan, {}, {}}, options);
+    Engine engine({device.get(), &CpuKernels(), &comms}, LayoutOf(c), {StatesOf(c), {plan}},
+                  options);
     engine.InitWeights(1234);
     const int rank = factory.rank();
     int64_t step = 0;

@@ -40,7 +40,8 @@ void WriteAfter(const PlanCase& c, GraphMode mode, int steps, const std::string&
     const std::unique_ptr<Device> device = MakeCapturingDevice();
     EngineOptions options;
     options.graph = mode;
-    Engine engine({device.get(), &CpuKernels(), &comms}, LayoutOf(c), {plan, {}, {}}, options);
+    Engine engine({device.get(), &CpuKernels(), &comms}, LayoutOf(c), {StatesOf(c), {plan}},
+                  options);
     engine.InitWeights(1234);
     for (int step = 0; step < steps; ++step) TrainStep(engine, c, factory.rank(), step);
     if (factory.rank() == 0) engine.recorded_step()->WriteDot(path);

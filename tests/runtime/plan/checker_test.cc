@@ -632,10 +632,10 @@ TEST_CASE("an update that does not gather for the next step is reported as stale
 
 TEST_CASE("logits survive until the host reads them", "[plan][checker]") {
   PlanCase c;
-  c.kind = PlanKind::kGenerate;
+  c.kind = "generate";
   StepPlan plan = test::PlanOf(c);
   RequireProved(plan);
-  PlanBuffer& logits = plan.buffers[static_cast<size_t>(plan.state.logits.buffer.value)];
+  PlanBuffer& logits = plan.buffers[static_cast<size_t>(plan.FindOutput("logits")->buffer.value)];
   logits.live = {{logits.live[0].begin, plan.bodies[0].end() - 1}};
   REQUIRE(!FindViolations(plan, kAlone, 1).empty());
 }

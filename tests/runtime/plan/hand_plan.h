@@ -14,13 +14,16 @@ namespace millrace::test {
 // bytes) unless said otherwise.
 class HandPlan {
  public:
-  HandPlan() { plan.bodies.push_back({"step", {}, 0}); }
+  HandPlan() {
+    plan.name = "train";
+    plan.bodies.push_back({"step", {}, 0});
+  }
 
   // A buffer at slot `slot` of the arena, live over the positions given.
   BufferId Buffer(const std::string& name, int64_t slot, std::vector<Interval> live,
                   BufferScope scope = BufferScope::kMicrobatch) {
     plan.buffers.push_back(
-        {name, 256, BufferClass::kActivations, scope, std::move(live), {slot * 256}, -1});
+        {name, 256, BufferClass::kActivations, scope, std::move(live), {slot * 256}, -1, false});
     plan.arena_bytes = std::max(plan.arena_bytes, (slot + 1) * 256);
     return BufferId{static_cast<int32_t>(plan.buffers.size()) - 1};
   }
@@ -29,7 +32,7 @@ class HandPlan {
     const BufferId id =
         Buffer(name, plan.persistent_bytes / 256, {{0, 1000}}, BufferScope::kPersistent);
     plan.persistent_bytes += 256;
-    plan.state.master.push_back(Whole(id));
+    plan.prologue_seam.reads.push_back(id);
     return id;
   }
 

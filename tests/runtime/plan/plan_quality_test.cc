@@ -128,8 +128,8 @@ std::vector<Case> ConfiguredCases() {
       const LoadedConfig loaded =
           LoadConfig(std::vector<std::string>{file}, {}, {.world = world, .has_cuda = true});
       const AssembledRun run =
-          Assemble(loaded.config, world, {.backend = Backend::kCuda}, {.train = true});
-      const StepPlan& plan = *run.plans.train;
+          Assemble(loaded.config, world, {.backend = Backend::kCuda}, {"train"});
+      const StepPlan& plan = run.plans.Of("train");
       cases.push_back({fmt::format("{}/{}", std::filesystem::path(file).stem().string(), world),
                        {plan.arena_bytes, plan.lower_bound}});
     }

@@ -68,7 +68,7 @@ Flats FlatsOf(const PlanCase& c) {
 // where nothing is sharded.
 int64_t Stays(const PlanCase& c) {
   const Flats f = FlatsOf(c);
-  if (c.kind != PlanKind::kTrain) return f.all();
+  if (c.kind != "train") return f.all();
   const int64_t n = c.options.accumulate;
   switch (c.options.reshard) {
     case Reshard::kNever:
@@ -103,7 +103,7 @@ void RequireOneStreamAlone(const PlanCase& c, const StepPlan& plan) {
 
 // Gradients of weights and biases, wherever they are kept: whole, in a pool of buckets, in parts.
 void RequireWeightGradientsBeside(const PlanCase& c, const StepPlan& plan) {
-  if (!c.options.overlap_weight_gradients || c.kind != PlanKind::kTrain) return;
+  if (!c.options.overlap_weight_gradients || c.kind != "train") return;
   int64_t beside = 0;
   for (const Body& body : plan.bodies)
     for (const PlanOp& op : body.ops) {
@@ -124,7 +124,7 @@ void RequireClosedForms(const PlanCase& c, const StepPlan& plan) {
   RequireWeightGradientsBeside(c, plan);
   const Flats f = FlatsOf(c);
   const int64_t n = c.options.accumulate;
-  const bool train = c.kind == PlanKind::kTrain, sharded = c.mesh.Size(Axis::kShard) > 1,
+  const bool train = c.kind == "train", sharded = c.mesh.Size(Axis::kShard) > 1,
              mixed = c.precision.compute == DType::kBF16;
   const bool after_update = c.options.downcast == Downcast::kAfterUpdate;
   const Counts step = CountsOf(plan, plan.schedule), prologue = CountsOf(plan, plan.prologue);
@@ -257,9 +257,8 @@ TEST_CASE("random combinations of everything", "[plan][planner]") {
             pick(8))];
     if (pick(3) != 0) c.precision = test::Mixed(dtype(), dtype(), dtype());
     c.recompute = static_cast<Recompute>(pick(3));
-    c.kind =
-        std::vector<PlanKind>{PlanKind::kTrain, PlanKind::kTrain, PlanKind::kTrain, PlanKind::kEval,
-                              PlanKind::kGenerate}[static_cast<size_t>(pick(5))];
+    c.kind = std::vector<std::string>{"train", "train", "train", "eval",
+                                      "generate"}[static_cast<size_t>(pick(5))];
     PlanOptions& o = c.options;
     o.accumulate = std::vector<int>{1, 2, 3, 5}[static_cast<size_t>(pick(4))];
     o.reshard = kReshards[pick(3)];
@@ -292,7 +291,7 @@ TEST_CASE("every kind of plan finds the persistent state at the same address", "
         c.options.comm_scratch_bytes = 512;
         INFO(ToString(c));
         const StepPlan train = PlanOf(c);
-        for (const PlanKind kind : {PlanKind::kEval, PlanKind::kGenerate}) {
+        for (const char* kind : {"eval", "generate"}) {
           c.kind = kind;
           const StepPlan other = PlanOf(c);
           REQUIRE(other.persistent_bytes == train.persistent_bytes);
@@ -513,7 +512,8 @@ TEST_CASE("32 layers by 16 microbatches are planned and proved", "[plan][planner
   const ShardLayout layout = test::LayoutOf(c);
   const Program program = test::ProgramOf(c);
   const auto begin = std::chrono::steady_clock::now();
-  const StepPlan plan = PlanStep(layout, program, c.options, c.kind);
+  const StepPlan plan =
+      PlanStep(layout, PlanStates(layout, c.options, {&program}), program, c.options, c.kind);
   const auto planned = std::chrono::steady_clock::now();
   CheckPlan(plan, c.mesh, c.options.accumulate);
   const auto checked = std::chrono::steady_clock::now();

@@ -65,12 +65,15 @@ struct Setup {
   RecomputeChoice Choose(int64_t budget, int64_t device = 0) const {
     PlanOptions with = options;
     with.budget_bytes = budget;
-    return ChooseRecompute({layout, forward, lower, with, device});
+    const Program constants = Lower(forward, lower);
+    const StateLayout states = PlanStates(layout, with, {&constants});
+    return ChooseRecompute({layout, states, forward, lower, with, device});
   }
   StepPlan Plan(const std::vector<UnitRecompute>& units, int64_t budget = 0) const {
     PlanOptions with = options;
     with.budget_bytes = budget;
-    return PlanStep(layout, Lower(AddGradients(forward, units), lower), with, PlanKind::kTrain);
+    const Program program = Lower(AddGradients(forward, units), lower);
+    return PlanStep(layout, PlanStates(layout, with, {&program}), program, with, "train");
   }
   int64_t Arena(Recompute policy) const { return Plan(RecomputeOf(forward, policy)).arena_bytes; }
   double Seconds(const std::vector<UnitRecompute>& units) const {

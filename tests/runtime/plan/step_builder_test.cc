@@ -30,7 +30,8 @@ TEST_CASE("collectives of two streams stage in different bytes", "[plan]") {
   const test::PlanCase c = FourRanks();
   const ShardLayout layout = test::LayoutOf(c);
   const Program program = test::ProgramOf(c);
-  StepBuilder builder(layout, program, c.options, PlanKind::kTrain);
+  const StateLayout states = PlanStates(layout, c.options, {&program});
+  StepBuilder builder(layout, states, program, c.options, "train");
   builder.BeginBody("forward", Phase::kForward);
   const BufferId gather = ScratchOf<AllGatherOp<View>>(builder, Axis::kShard, StreamId::kGather);
   const BufferId reduce =

@@ -89,7 +89,7 @@ TEST_CASE("the hash tells plans apart by every option, and is the text's", "[pla
   others[i++].recompute = Recompute::kBlock;
   others[i++].precision.grad_wire = DType::kBF16;
   others[i++].mesh = {2, 2};
-  others[i++].kind = PlanKind::kEval;
+  others[i++].kind = "eval";
   REQUIRE(i == others.size());
   std::set<std::string> hashes{PlanHash(PlanOf(base))};
   for (const PlanCase& other : others) {
@@ -220,7 +220,7 @@ TEST_CASE("bytes of a view cover every rank of its axis and every microbatch",
           "[plan][step_plan]") {
   HandPlan p;
   const BufferId w = p.Master("w"), b = p.Buffer("b", 3, {{0, 10}});
-  p.plan.state.tokens = p.Whole(w);
+  p.plan.buffers[static_cast<size_t>(w.value)].by_parity = true;
   const auto range = [&](const View& view, Mesh mesh, int accumulate) {
     const ByteRange r = BytesOf(p.plan, view, 0, mesh, accumulate);
     return std::pair{r.begin, r.end};

@@ -39,7 +39,8 @@ inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
   LowerOptions lower;
   lower.backend = options.backend;
   const Program program = Lower(AddGradients(std::move(forward), Recompute::kNone), lower);
-  tiny.plan = PlanStep(tiny.layout, program, options, PlanKind::kTrain);
+  tiny.plan = PlanStep(tiny.layout, PlanStates(tiny.layout, options, {&program}), program, options,
+                       "train");
   return tiny;
 }
 

@@ -89,6 +89,11 @@ const Names kUsual = {"embed", "h.0", "h.1", "h.2", "h.3", "h.4", "head"};
 // The first and the last have what blocks are called elsewhere, and one block has "norms".
 const Names kOther = {"h.in", "layer 0", "norms", "backward", "layer 3:again", "update", "h.9"};
 
+StepPlan PlannedAlone(const ShardLayout& layout, const Program& program,
+                      const PlanOptions& options) {
+  return PlanStep(layout, PlanStates(layout, options, {&program}), program, options, "train");
+}
+
 TEST_CASE("units of other names have the same slots, lifetimes and addresses", "[plan][planner]") {
   const AllocatorKind allocator =
       GENERATE(AllocatorKind::kPacked, AllocatorKind::kColoured, AllocatorKind::kMaxPool,
@@ -102,7 +107,7 @@ TEST_CASE("units of other names have the same slots, lifetimes and addresses", "
   const auto plan = [&](const Names& names) {
     const ShardLayout layout = PlanShards(SpecOf(names), {1, 3}, precision);
     const StepPlan plan =
-        PlanStep(layout, ProgramOf(names, precision, Recompute::kBlock), options, PlanKind::kTrain);
+        PlannedAlone(layout, ProgramOf(names, precision, Recompute::kBlock), options);
     CheckPlan(plan, layout.mesh, accumulate);
     return plan;
   };
@@ -142,7 +147,7 @@ TEST_CASE("what is computed again is counted whatever its label", "[plan][report
   for (std::vector<ProgramOp>* ops : {&program.forward, &program.backward})
     for (ProgramOp& op : *ops) op.label = "op:again";
   const PlanOptions options = OptionsOf(AllocatorKind::kPacked, Reshard::kNever, 3);
-  const StepPlan plan = PlanStep(layout, program, options, PlanKind::kTrain);
+  const StepPlan plan = PlannedAlone(layout, program, options);
   const PlanReport report = MakePlanReport({spec, layout, options, plan, {}, FindMachine("cpu")});
   CHECK(report.recompute.ops == 3 * 5 * 2);  // a norm and an activation of each block
 }
@@ -181,8 +186,7 @@ TEST_CASE("two flat parameters of one unit are two buckets of one unit to max_po
   PlanOptions options = OptionsOf(AllocatorKind::kMaxPool, Reshard::kAfterForward, 2);
   options.grad_sync = GradSync::kEvery;
   options.slots = 2;
-  const StepPlan plan =
-      PlanStep(layout, ProgramOf(kUsual, {}, Recompute::kNone), options, PlanKind::kTrain);
+  const StepPlan plan = PlannedAlone(layout, ProgramOf(kUsual, {}, Recompute::kNone), options);
   CheckPlan(plan, mesh, options.accumulate);
   for (const char* pool : {"bucket", "grad"}) {
     std::set<int64_t> of[2];  // addresses of the larger flats' buckets, and of the smaller ones'

@@ -263,7 +263,7 @@ TEST_CASE("what is recorded is the value in force, and gives the configuration b
   const int world = 2;
   const LoadedConfig loaded = LoadConfigTexts(
       texts, std::vector<std::string>{"optimizer.betas=[0.8,0.9]"}, ConfigContext{.world = world});
-  const AssembledRun run = Assemble(loaded.config, world, {}, {});
+  const AssembledRun run = Assemble(loaded.config, world, {}, {"train"});
   const std::vector<PlanStage> stages = PlanStages(loaded.config, run);
   const RecordedCall call = DescribeCall(loaded.config, loaded.origin, stages, {5, 2, "cpu"});
   CHECK(call.step == 5);
@@ -277,11 +277,11 @@ TEST_CASE("what is recorded is the value in force, and gives the configuration b
   const std::string text = RunHistoryJson({call});
   const Config again = ConfigOf(ParseRunHistory(text, "config.json").front());
   CHECK(again.model.rope_scaling == loaded.config.model.rope_scaling);
-  const AssembledRun planned = Assemble(again, world, {}, {});
+  const AssembledRun planned = Assemble(again, world, {}, {"train"});
   REQUIRE(stages.size() == kPlanStageNames.size());
   for (const PlanStage& stage : PlanStages(again, planned))
     CHECK(call.plan_stages.at(stage.name) == stage.Hash());
-  CHECK(PlanHash(*planned.plans.train) == PlanHash(*run.plans.train));
+  CHECK(PlanHash(planned.plans.Of("train")) == PlanHash(run.plans.Of("train")));
 
   // A null section is recorded as one.
   LoadedConfig plain = loaded;
@@ -304,7 +304,7 @@ TEST_CASE("a change is seen in the stages that it reaches, and no others", "[pla
       "data": {"kind": "synthetic"}, "train": {"micro_batch": 2}})"}};
     const LoadedConfig loaded =
         LoadConfigTexts(texts, std::vector<std::string>{set}, ConfigContext{.world = 2});
-    return PlanStages(loaded.config, Assemble(loaded.config, 2, {}, {}));
+    return PlanStages(loaded.config, Assemble(loaded.config, 2, {}, {"train"}));
   };
   const std::vector<PlanStage> base = stages("train.seed=0");
   const auto differing = [&](const std::string& set) {

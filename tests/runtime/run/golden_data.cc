@@ -101,7 +101,7 @@ StepScalars StepOn(Session& session, const Golden& golden, const Spread& spread,
   return session.engine().Step(tokens, step, rows * spread.world() * golden.seq);
 }
 
-Tensors HuggingFaceState(Session& session, StateKind kind) {
+Tensors HuggingFaceState(Session& session, std::string_view kind) {
   const std::vector<HuggingFaceTensor> table = HuggingFaceTensors(session.run().spec);
   Tensors tensors;
   ForEachLogicalTensor(session.engine(), kind,

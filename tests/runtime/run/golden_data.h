@@ -59,6 +59,6 @@ void RunSessions(const LoadedConfig& config, int world, const PlanSelection& pla
 StepScalars StepOn(Session& session, const Golden& golden, const Spread& spread, int64_t step);
 
 // Logical tensors of the session under their Hugging Face names. A collective.
-Tensors HuggingFaceState(Session& session, StateKind kind);
+Tensors HuggingFaceState(Session& session, std::string_view kind);
 
 }  // namespace millrace::test

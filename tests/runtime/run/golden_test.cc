@@ -132,11 +132,11 @@ struct FirstStep {
 FirstStep RunFirstStep(const Golden& golden, const Spread& spread, std::vector<std::string> sets) {
   for (const char* set : {"optimizer.betas=[0,0.95]", "optimizer.clip=0"}) sets.push_back(set);
   FirstStep result;
-  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, true},
+  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {"train", "generate"},
                     [&](Session& session) {
                       const std::vector<double> logits = AllLogits(session, golden);
                       test::StepOn(session, golden, spread, 0);
-                      const Tensors grads = test::HuggingFaceState(session, StateKind::kAdamM);
+                      const Tensors grads = test::HuggingFaceState(session, "adam_m");
                       if (session.rank() == 0) result = {logits, grads};
                     });
   return result;
@@ -150,7 +150,7 @@ struct Trajectory {
 Trajectory RunTrajectory(const Golden& golden, const Spread& spread,
                          const std::vector<std::string>& sets) {
   Trajectory result;
-  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {true, false, false},
+  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {"train"},
                     [&](Session& session) {
                       Trajectory mine;
                       for (int64_t step = 0; step < golden.steps; ++step) {
@@ -159,7 +159,7 @@ Trajectory RunTrajectory(const Golden& golden, const Spread& spread,
                         mine.grad_norm.push_back(scalars.grad_norm);
                         mine.lr.push_back(scalars.lr);
                       }
-                      mine.params = test::HuggingFaceState(session, StateKind::kMaster);
+                      mine.params = test::HuggingFaceState(session, "master");
                       if (session.rank() == 0) result = mine;
                     });
   return result;
@@ -243,15 +243,14 @@ TEST_CASE("the comparison notices one weight that is off by 1e-4", "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
   const Spread spread{.micro_batch = 3};
   std::vector<double> logits;
-  test::RunSessions(test::GoldenConfig(golden, spread), 1, {true, false, true},
-                    [&](Session& session) {
-                      std::vector<float> shard =
-                          session.engine().ReadShard(StateKind::kMaster, FlatId{1});  // of block 0
-                      const auto largest = std::max_element(shard.begin(), shard.end());
-                      *largest += 1e-4f;
-                      session.engine().WriteShard(StateKind::kMaster, FlatId{1}, shard);
-                      logits = AllLogits(session, golden);
-                    });
+  test::RunSessions(
+      test::GoldenConfig(golden, spread), 1, {"train", "generate"}, [&](Session& session) {
+        std::vector<float> shard = session.engine().ReadShard("master", FlatId{1});  // of block 0
+        const auto largest = std::max_element(shard.begin(), shard.end());
+        *largest += 1e-4f;
+        session.engine().WriteShard("master", FlatId{1}, shard);
+        logits = AllLogits(session, golden);
+      });
   CHECK(Outside({CompareLogits(golden, logits, false)}).size() == 1);
 }
 

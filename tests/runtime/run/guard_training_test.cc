@@ -64,7 +64,8 @@ class Run {
     std::atomic<bool> never = false;
     test::TestRanks().Run(world_, [&](const test::RankSetup& setup) {
       const bool evaluates = loaded.config.train.eval_every > 0;
-      Session session(loaded.config, setup.environment(), {{true, evaluates, false}, true});
+      Session session(loaded.config, setup.environment(),
+                      {evaluates ? PlanSelection{"train", "eval"} : PlanSelection{"train"}, true});
       TrainOptions options;
       options.machine = FindMachine("cpu");
       options.faults = faults;
@@ -79,7 +80,7 @@ class Run {
     const LoadedConfig loaded = Loaded();
     std::vector<std::string> hashes;
     test::TestRanks().Run(world_, [&](const test::RankSetup& setup) {
-      Session session(loaded.config, setup.environment(), {{true, false, false}, true});
+      Session session(loaded.config, setup.environment(), {{"train"}, true});
       session.InitWeights();
       for (const auto& [step, data] : steps)
         session.engine().Step(session.batcher().Step(data - 1, session.rank()), step - 1,
@@ -338,20 +339,20 @@ TEST_CASE("replicas that differ by one bit stop the run, with ranks and unit", "
 TEST_CASE("a replica is told by any of its values, and by what most of the others hold",
           "[guard]") {
   struct Case {
-    StateKind kind;
+    std::string_view kind;
     std::string name;
     int spoilt;  // rank
     std::string who;
   };
   if (!test::HaveDevices(3)) return;
-  for (const Case& c : {Case{StateKind::kMaster, "master weights", 2, "rank 2 and rank 0"},
-                        {StateKind::kAdamM, "first moments", 1, "rank 1 and rank 0"},
-                        {StateKind::kAdamV, "second moments", 0, "rank 0 and rank 1"}}) {
+  for (const Case& c : {Case{"master", "master weights", 2, "rank 2 and rank 0"},
+                        {"adam_m", "first moments", 1, "rank 1 and rank 0"},
+                        {"adam_v", "second moments", 0, "rank 0 and rank 1"}}) {
     CAPTURE(c.name);
     const Config config = Run(3, {"parallel.replicate=3"}).config();
     std::vector<std::string> said(3);
     test::TestRanks().Run(3, [&](const test::RankSetup& setup) {
-      Session session(config, setup.environment(), {{true, false, false}, false});
+      Session session(config, setup.environment(), {{"train"}, false});
       session.InitWeights();
       Engine& engine = session.engine();
       const FlatId flat{1};

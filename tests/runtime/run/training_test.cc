@@ -70,7 +70,7 @@ TEST_CASE(
   test::TestRanks().Run(world, [&](const test::RankSetup& setup) {
     Environment environment = setup.environment();
     environment.kernels = &kernels;
-    Session session(loaded.config, environment, {{true, false, false}, true});
+    Session session(loaded.config, environment, {{"train"}, true});
     Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard[session.rank()]);
   });
   REQUIRE(heard[1].steps.empty());  // rank 0 speaks
@@ -121,7 +121,7 @@ TEST_CASE(
                                                          (asynchronous ? "true" : "false")},
           ConfigContext{.world = 1});
       test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
-        Session session(loaded.config, setup.environment(), {{true, false, false}, true});
+        Session session(loaded.config, setup.environment(), {{"train"}, true});
         TrainOptions options;
         options.machine = FindMachine("cpu");
         options.files = &files;
@@ -158,7 +158,7 @@ TEST_CASE("a profiler sees what a run does: its phases, its steps within them, a
     Environment environment = setup.environment();
     environment.ranges = &recorder;
     Heard heard;
-    Session session(loaded.config, environment, {{true, true, false}, true});
+    Session session(loaded.config, environment, {{"train", "eval"}, true});
     Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard);
   });
   CHECK(recorder.closed());
@@ -195,7 +195,7 @@ TEST_CASE("a session's watchdog asks the transport, and says what it says", "[tr
       environment.on_stall = [&](const std::string& verdict) { said.set_value(verdict); };
     else
       environment.on_stall = [](const std::string&) {};
-    Session session(loaded.config, environment, {{true, false, false}, true});
+    Session session(loaded.config, environment, {{"train"}, true});
     if (session.rank() == 0) {
       made.get_future().wait();
       return session.engine().comms().Abort("the test pulls a cable");

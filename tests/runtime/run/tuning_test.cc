@@ -107,7 +107,7 @@ class Run {
         SaidLog said(call.said);
         if (rank == 0) environment.log = &said;
         Session session(loaded.config, environment,
-                        {.plans = {true, false, false}, .data = true, .goes_on = true});
+                        {.plans = {"train"}, .data = true, .goes_on = true});
         if (rank == 0) call.hash = session.tuning();
         millrace::Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard[rank]);
       });
@@ -264,11 +264,11 @@ TEST_CASE("a checkpoint of an older version is gone on from as before, with a no
     "data": {"kind": "synthetic"}, "train": {"micro_batch": 2, "steps": 1}})"}};
   const LoadedConfig loaded = LoadConfigTexts(
       texts, std::vector<std::string>{"run.dir=" + dir / "run"}, ConfigContext{.world = 1});
-  const AssembledRun assembled = Assemble(loaded.config, 1, test::TestRanks().Traits(1), {});
+  const AssembledRun assembled = Assemble(loaded.config, 1, test::TestRanks().Traits(1), {"train"});
   std::string said;
   TuningRequest request;
   request.config = &loaded.config;
-  request.train = &*assembled.plans.train;
+  request.train = &assembled.plans.Of("train");
   request.saved = SavedTuning{"step_00000007", 7, /*recorded=*/false, ""};
   request.goes_on = true;
   request.say = [&](const std::string& text) { said += text; };

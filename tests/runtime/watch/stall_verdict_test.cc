@@ -41,7 +41,7 @@ StepPlan SmallPlan() {
 }
 
 const StepPlan kPlan = SmallPlan();
-const PlanNames kNames{&kPlan, nullptr, nullptr, {"a", "b"}};
+const PlanNames kNames{{&kPlan}, {"a", "b"}};
 
 ProgressReading HostAt(uint64_t run, int64_t index, bool collective) {
   ProgressReading reading;
@@ -50,7 +50,7 @@ ProgressReading HostAt(uint64_t run, int64_t index, bool collective) {
   reading.issuing = true;
   reading.index = index;
   reading.in_collective = collective;
-  reading.host_run = {PlanKind::kTrain, false, static_cast<int64_t>(run) + 9};
+  reading.host_run = {0, false, static_cast<int64_t>(run) + 9};
   return reading;
 }
 
@@ -62,8 +62,7 @@ ProgressReading DeviceAt(uint64_t begun, uint64_t done, std::array<uint64_t, kSt
   reading.device[kRunBegunWord] = begun;
   reading.device[kRunDoneWord] = done;
   std::copy(words.begin(), words.end(), reading.device + kFirstStreamWord);
-  reading.device_run =
-      reading.host_run = {PlanKind::kTrain, false, static_cast<int64_t>(begun) + 9};
+  reading.device_run = reading.host_run = {0, false, static_cast<int64_t>(begun) + 9};
   return reading;
 }
 

@@ -74,7 +74,7 @@ void Tick(ProgressMarks& marks, std::chrono::milliseconds time) {
 TEST_CASE("ranks that all wait are reported once, by the lowest, after the limit") {
   for (const int world : {1, 3}) {
     const auto verdicts = Watched(world, 10min, [](int, ProgressMarks& marks) {
-      marks.BeginRun({PlanKind::kTrain, false, 3});
+      marks.BeginRun({0, false, 3});
       marks.At(17, true);
       std::this_thread::sleep_for(4 * kLimit);
     });

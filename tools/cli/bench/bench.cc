@@ -103,7 +103,7 @@ void RequireWritable(const char* option, const std::string& path) {
 }  // namespace
 
 int BenchVerb(const BenchArguments& arguments) {
-  const PlanSelection plans{true, false, false};
+  const PlanSelection plans{"train"};
   ConfigArguments config = arguments.config;
   // The data loader is not what is measured. Paths would be idle keys, blamed on a --set that
   // nobody wrote.

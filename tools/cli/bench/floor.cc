@@ -50,7 +50,7 @@ double CopyRate(Stopwatch& watch, const Environment& environment, std::byte* are
 
 Floor MeasureFloor(Session& session, const Environment& environment, const Machine& machine) {
   Engine& engine = session.engine();
-  const StepPlan& plan = *session.run().plans.train;
+  const StepPlan& plan = session.run().plans.Of("train");
   const Binding binding = engine.BindingOf(plan);
   Device& device = session.device();
   Stopwatch watch(device);

@@ -69,7 +69,7 @@ SustainedRate Measure(Session& session, const Environment& environment, Stopwatc
   const Backend backend = environment.traits.backend;
   const ProductShape p = Fitting(wanted, dtype, backend, engine.arena_bytes());
   const ProductBytes bytes = BytesOf(p, dtype, backend);
-  std::byte* const arena = engine.BindingOf(*session.run().plans.train).arena;
+  std::byte* const arena = engine.BindingOf(session.run().plans.Of("train")).arena;
   MatmulOp<TensorView> op;
   op.a = {arena, DenseLayout(dtype, {p.m, p.k})};
   op.b = {arena + bytes.a, DenseLayout(dtype, {p.k, p.n})};
@@ -102,7 +102,7 @@ SustainedRate Measure(Session& session, const Environment& environment, Stopwatc
 
 RateFloor MeasureRateFloor(Session& session, const Environment& environment, const Machine& machine,
                            const Floor& floor) {
-  const StepPlan& plan = *session.run().plans.train;
+  const StepPlan& plan = session.run().plans.Of("train");
   Machine here = machine;
   here.memory = floor.copy_bytes_per_second;
   here.vector = std::numeric_limits<double>::infinity();  // as in floor.cc

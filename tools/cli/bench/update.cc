@@ -39,20 +39,17 @@ struct FlatUpdate {
   AdamWOp<TensorView> op;
 };
 std::vector<FlatUpdate> FlatUpdates(Session& session) {
-  const StepPlan& plan = *session.run().plans.train;
+  const StepPlan& plan = session.run().plans.Of("train");
   const Binding binding = session.engine().BindingOf(plan);
   std::vector<FlatUpdate> found;
   const Body& body = plan.bodies[static_cast<size_t>(plan.schedule.back().body)];
   for (size_t i = 0; i < body.ops.size(); ++i) {
     const auto* adamw = std::get_if<AdamWOp<View>>(&body.ops[i].op);
     if (adamw == nullptr) continue;
-    const auto master =
-        std::find(plan.state.master.begin(), plan.state.master.end(), adamw->master);
-    MR_CHECK(master != plan.state.master.end(), "{} updates no flat parameter", body.ops[i].label);
+    const FlatId flat = session.run().plans.states.tensor(adamw->master.buffer).flat;
+    MR_CHECK(flat, "{} updates no flat parameter", body.ops[i].label);
     const BoundOp bound = BindOp(binding, body.ops[i].op, body.begin + static_cast<int64_t>(i), 0);
-    found.push_back(
-        {&session.run().layout.flats[static_cast<size_t>(master - plan.state.master.begin())],
-         std::get<AdamWOp<TensorView>>(bound)});
+    found.push_back({&session.run().layout.flat(flat), std::get<AdamWOp<TensorView>>(bound)});
   }
   return found;
 }

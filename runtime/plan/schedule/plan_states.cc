@@ -1,0 +1,147 @@
+// The states of a run: what its plans find in the arena, from the layout of its parameters and the
+// constants of its programs.
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "runtime/base/step_scalars.h"
+#include "runtime/plan/schedule/planner.h"
+#include "runtime/plan/schedule/step_builder.h"
+
+namespace millrace {
+namespace {
+
+// What a constant is, as text: its layout, and the ops that make it with all their attributes.
+std::string ContentOf(const Program& program, size_t index) {
+  std::string text = ToString(program.buffers[index].layout);
+  for (const ProgramOp& op : program.prologue) {
+    bool writes = false;
+    ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
+      writes |= Writes(access) && view.buffer.value == static_cast<int32_t>(index);
+    });
+    if (writes) text += fmt::format(" {}{}", OpName(op.op), AttributesText(op.op));
+  }
+  return text;
+}
+
+void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayout* states) {
+  const FlatParam& flat = layout.flat(id);
+  for (const StateSlot& slot : StateSlots(UpdateRule::kAdamW))
+    states->Add({.name = SlotState(slot.name, flat),
+                 .layout = DenseLayout(slot.dtype, {flat.shard_numel}),
+                 .cls = slot == kMasterSlot ? BufferClass::kParameters : BufferClass::kOptimizer,
+                 .saved = true,
+                 .flat = id});
+  if (downcast == Downcast::kAfterUpdate && flat.encoding != DType::kF32)
+    states->Add({.name = SlotState("compute", flat),
+                 .layout = DenseLayout(flat.encoding, {flat.shard_numel}),
+                 .cls = BufferClass::kParameters,
+                 .writer = StateWriter::kPrologue,
+                 .flat = id,
+                 .source = states->Of(SlotState(kMasterSlot.name, flat))});
+}
+
+void AddConstants(const Program& program, StateLayout* states) {
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    if (program.buffers[i].role != ProgramRole::kConstant || FindConstant(*states, program, i))
+      continue;
+    std::string name = "constant/" + program.buffers[i].name;
+    for (int n = 2; states->Find(name); ++n)
+      name = fmt::format("constant/{}#{}", program.buffers[i].name, n);
+    states->Add({.name = name,
+                 .layout = program.buffers[i].layout,
+                 .writer = StateWriter::kPrologue,
+                 .content = ContentOf(program, i)});
+  }
+}
+
+}  // namespace
+
+BufferId FindConstant(const StateLayout& states, const Program& program, size_t index) {
+  const std::string base = "constant/" + program.buffers[index].name;
+  const std::string content = ContentOf(program, index);
+  std::string name = base;
+  for (int n = 2; const BufferId id = states.Find(name); ++n) {
+    if (states.tensor(id).content == content) return id;
+    name = fmt::format("{}#{}", base, n);
+  }
+  return {};
+}
+
+std::string CommScratchState(StreamId stream) { return fmt::format("comm/{}", Name(stream)); }
+
+StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
+                       const std::vector<const Program*>& programs) {
+  StateLayout states;
+  for (size_t f = 0; f < layout.flats.size(); ++f)
+    AddFlat(layout, FlatAt(f), options.downcast, &states);
+  const StatsRow row(static_cast<int64_t>(layout.flats.size()));
+  const int64_t window = options.shape.batch * (options.shape.seq + 1);
+  states.Add({.name = "tokens",
+              .layout = DenseLayout(DType::kI32, {2 * options.accumulate * window}),
+              .by_parity = true});
+  states.Add({.name = "scalars", .layout = DenseLayout(DType::kU8, {sizeof(StepScalars)})});
+  states.Add({.name = "stats",
+              .layout = DenseLayout(DType::kF64, {layout.mesh.world() * row.width}),
+              .writer = StateWriter::kPlans});
+  for (const Program* program : programs) AddConstants(*program, &states);
+  // A communicator belongs to one stream, and a stream's calls run one after the other: they can
+  // use the same bytes. Communicators of two streams have none in common, or those bytes would
+  // order what shall overlap.
+  if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1)
+    for (const StreamId stream : {StreamId::kGather, StreamId::kReduce})
+      states.Add({.name = CommScratchState(stream),
+                  .layout = DenseLayout(DType::kU8, {options.comm_scratch_bytes}),
+                  .writer = StateWriter::kPlans});
+  return states;
+}
+
+namespace {
+
+// A state or a carried buffer: what outlasts a schedule.
+bool Outlasts(const PlanBuffer& buffer) {
+  return IsState(buffer.scope) || buffer.scope == BufferScope::kCarried;
+}
+
+bool IsWhole(const View& view, const PlanBuffer& buffer) {
+  return view.offset == 0 && view.rank_stride == 0 && view.microbatch_stride == 0 &&
+         view.layout.span_bytes() == buffer.bytes;
+}
+
+Seam SeamOf(const StepPlan& plan, const std::vector<Entry>& schedule) {
+  enum : char { kUntouched, kRead, kTouched };
+  std::vector<char> first(plan.buffers.size(), kUntouched), defined(plan.buffers.size(), false);
+  std::vector<char> walked(plan.bodies.size(), false);
+  for (const Entry& entry : schedule) {
+    // What a body reads first in a later microbatch, it or another has touched before.
+    if (std::exchange(walked[static_cast<size_t>(entry.body)], true)) continue;
+    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
+      ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
+        char& state = first[static_cast<size_t>(view.buffer.value)];
+        if (Reads(access) && state == kUntouched) state = kRead;
+      });
+      ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
+        const auto b = static_cast<size_t>(view.buffer.value);
+        if (first[b] == kUntouched) first[b] = kTouched;
+        if (!Writes(access) || access == Access::kScratch) return;
+        defined[b] |= first[b] == kRead || IsWhole(view, plan.buffers[b]);
+      });
+    }
+  }
+  Seam seam;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (!Outlasts(plan.buffers[b])) continue;
+    if (first[b] == kRead) seam.reads.push_back({static_cast<int32_t>(b)});
+    if (defined[b]) seam.defines.push_back({static_cast<int32_t>(b)});
+  }
+  return seam;
+}
+
+}  // namespace
+
+void DeclareSeams(StepPlan& plan) {
+  plan.seam = SeamOf(plan, plan.schedule);
+  plan.prologue_seam = SeamOf(plan, plan.prologue);
+}
+
+}  // namespace millrace

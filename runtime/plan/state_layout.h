@@ -1,0 +1,85 @@
+// What a run keeps in the arena between its plans, and where: weights, moments, what the host hands
+// to a step, constants, caches. Computed once from all programs of the run (PlanStates), and an
+// input of each of its plans: so all plans find a state at one address.
+//
+// Scopes  [0, run_bytes) of the arena hold the states of the run, always. An era is a time of which
+//         its states are alive, in [run_bytes, run_bytes + era_bytes): the plans that use them lay
+//         nothing else there, all others may, and training lays its activations there. What such a
+//         plan has run over is gone, until the prologue of one of the era's plans makes it anew.
+// Valid   Which states hold what they should, as plans follow each other, is StateValidity's
+//         (check/seams.h): one rule for the proof before step 0 and for the engine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/plan/layout/update_rule.h"
+#include "runtime/plan/step_plan.h"
+
+namespace millrace {
+
+enum class StateScope { kRun, kEra };
+
+enum class StateWriter {
+  kHost,      // before a plan runs: initial values, a checkpoint, a step's tokens; also by plans
+  kPrologue,  // made from other states, or constant: by the prologue of each plan that reads it
+  kPlans,     // by the schedule of one plan for others: caches, scratch
+};
+
+struct StateTensor {
+  std::string name;  // unique in the run; what checkpoints call it: it stays what it is
+  Layout layout;     // dense
+  BufferClass cls = BufferClass::kRuntime;
+  StateScope scope = StateScope::kRun;
+  StateWriter writer = StateWriter::kHost;
+  bool saved = false;        // part of a checkpoint
+  bool by_parity = false;    // two halves, of which StepScalars::token_parity names one
+  FlatId flat = {};          // whose slot it is
+  BufferId source = {};      // kPrologue: the state that it is made from; none: a constant
+  std::string content = {};  // of a constant: what makes it. Another content, another state
+  int64_t offset = 0;        // of the arena, for either scope; bytes
+
+  int64_t bytes() const { return layout.numel() * Bytes(layout.dtype); }
+  bool operator==(const StateTensor&) const = default;
+};
+
+struct StateLayout {
+  std::vector<StateTensor> tensors;  // run scope first; by the BufferId that they have in all plans
+  int64_t run_bytes = 0, era_bytes = 0;
+
+  // Appends at the end of its scope. Error(kInternal): the name is taken; a state of the run behind
+  // those of an era.
+  BufferId Add(StateTensor tensor);
+  BufferId Find(std::string_view name) const;  // none: absent
+  BufferId Of(std::string_view name) const;    // Error(kInternal): absent
+  const StateTensor& tensor(BufferId id) const { return tensors[static_cast<size_t>(id.value)]; }
+  View ViewOf(BufferId id) const { return {.buffer = id, .layout = tensor(id).layout}; }
+
+  bool operator==(const StateLayout&) const = default;
+
+ private:
+  std::unordered_map<std::string, BufferId> by_name_;
+};
+
+// "adam_m/h.0": a slot of a flat parameter.
+std::string SlotState(std::string_view slot, const FlatParam& flat);
+// Slots of flat parameters that checkpoints hold, the weights first.
+std::vector<std::string_view> SavedSlots();
+
+// One line per state.
+std::string ToString(const StateLayout& states);
+
+// The plans of a run, by name, over one layout of states.
+struct RunPlans {
+  StateLayout states;
+  std::vector<StepPlan> plans;
+
+  const StepPlan* Find(std::string_view name) const;  // null: the run has no such plan
+  const StepPlan& Of(std::string_view name) const;    // Error(kInternal): it has none
+  std::vector<const StepPlan*> All() const;
+};
+
+}  // namespace millrace
