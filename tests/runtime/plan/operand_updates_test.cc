@@ -29,7 +29,7 @@ std::vector<Updates> EmbedGradUpdates(GradConcat concat, Update positions) {
       })->op);
   program.buffers[static_cast<size_t>(op.d_positions.buffer.value)].role = ProgramRole::kActivation;
   op.positions_update = positions;
-  const StepPlan plan = PlanStep(test::LayoutOf(c), program, c.options, c.kind);
+  const StepPlan plan = PlanStep(test::LayoutOf(c), test::StatesOf(c), program, c.options, c.kind);
   std::vector<Updates> found;
   for (const Body& body : plan.bodies)
     for (const PlanOp& each : body.ops)
@@ -86,7 +86,7 @@ TEST_CASE("a gradient that an op cannot accumulate is no gradient for the planne
   ProgramBuffer& d_x = program.buffers[static_cast<size_t>(grad->d_x.buffer.value)];
   d_x.role = ProgramRole::kParamGrad;
   d_x.param = ParamId{0};
-  CHECK_THROWS_WITH(PlanStep(test::LayoutOf(c), program, c.options, c.kind),
+  CHECK_THROWS_WITH(PlanStep(test::LayoutOf(c), test::StatesOf(c), program, c.options, c.kind),
                     Catch::Contains("has no update"));
 }
 

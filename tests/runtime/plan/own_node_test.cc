@@ -253,8 +253,9 @@ TEST_CASE("a model with it is planned, proved and trained", "[plan][nodes]") {
   options.shape = {.batch = kBatch, .seq = kSeq};
   options.accumulate = GENERATE(1, 3);
   const Mesh mesh(1, GENERATE(1, 3));
+  const ShardLayout layout = PlanShards(SpecOf(), mesh, {});
   const StepPlan plan =
-      PlanStep(PlanShards(SpecOf(), mesh, {}), program, options, PlanKind::kTrain);
+      PlanStep(layout, PlanStates(layout, options, {&program}), program, options, "train");
   CHECK(FindViolations(plan, mesh, options.accumulate).empty());
 
   std::vector<std::vector<float>> weights = Weights();
@@ -278,13 +279,16 @@ TEST_CASE("the search for recomputation has a prefix of its own for each cheap k
   PlanOptions options;
   options.shape = {.batch = kBatch, .seq = kSeq};
   const auto arena = [&](Recompute policy) {
-    return PlanStep(layout, Lower(AddGradients(forward, policy), {}), options, PlanKind::kTrain)
+    const Program program = Lower(AddGradients(forward, policy), {});
+    return PlanStep(layout, PlanStates(layout, options, {&program}), program, options, "train")
         .arena_bytes;
   };
   const int64_t none = arena(Recompute::kNone), cheap = arena(Recompute::kNorms);
   REQUIRE(cheap < none);
   options.budget_bytes = cheap;
-  const RecomputeChoice choice = ChooseRecompute({layout, forward, {}, options, 0});
+  const Program alone = Lower(forward, {});
+  const RecomputeChoice choice =
+      ChooseRecompute({layout, PlanStates(layout, options, {&alone}), forward, {}, options, 0});
   CHECK(ToString(choice.counts).starts_with("expands in "));
   CHECK(choice.counts.everything == 0);
 }

@@ -21,9 +21,16 @@ struct TinyPlan {
   PlanOptions options;
   StepPlan plan;
   FlopsPerToken flops;
+  RecomputeChoice recompute;
 
   ReportInput Input(const Machine& machine) const {
-    return {spec, layout, options, plan, flops, machine};
+    return {.spec = spec,
+            .layout = layout,
+            .options = options,
+            .plan = plan,
+            .flops = flops,
+            .machine = machine,
+            .recompute = recompute};
   }
   PlanReport Report(const Machine& machine) const { return MakePlanReport(Input(machine)); }
 };
@@ -31,11 +38,12 @@ struct TinyPlan {
 inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
                         const PrecisionPolicy& precision, PlanOptions options) {
   const std::unique_ptr<Model> model = MakeModel(model_options);
-  TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}, {}};
+  TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}, {}, {}};
   ForwardBuilder builder(model->spec(), options.shape, precision.compute, precision.norm_params);
   model->EmitForward(builder, HeadMode::kTrainLoss);
   SemanticGraph forward = std::move(builder).Finish();
   tiny.flops = TrainFlopsPerToken(forward);
+  tiny.recompute = GivenRecompute(forward, Recompute::kNone);
   LowerOptions lower;
   lower.backend = options.backend;
   const Program program = Lower(AddGradients(std::move(forward), Recompute::kNone), lower);
