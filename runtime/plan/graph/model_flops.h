@@ -22,8 +22,8 @@ namespace millrace {
 int64_t Parameters(const ModelSpec& spec);        // logical elements, all of them
 int64_t MatmulParameters(const ModelSpec& spec);  // N
 
-// Three times what the nodes of the forward say (NodeDef::flops): a product in the forward is two in
-// the backward.
+// Three times what the nodes of the forward say (NodeDef::flops): a product in the forward is two
+// in the backward.
 FlopsPerToken TrainFlopsPerToken(const SemanticGraph& forward);
 
 }  // namespace millrace
