@@ -135,11 +135,11 @@ TensorView Engine::ShardView(std::string_view slot, FlatId flat) const {
 }
 
 void Engine::InitWeights(uint64_t seed) {
-  const int shard_rank = layout_.mesh.Index(context_.comms->world().rank(), Axis::kShard);
+  const int rank = context_.comms->world().rank();
   for (size_t f = 0; f < layout_.flats.size(); ++f) {
     const FlatId flat{static_cast<int32_t>(f)};
     std::vector<float> values(static_cast<size_t>(layout_.flats[f].shard_numel));
-    FillShard(layout_, flat, shard_rank, seed, values.data());
+    FillShard(layout_, flat, rank, seed, values.data());
     WriteShard(kMasterSlot.name, flat, values);
     for (const std::string_view slot : SavedSlots()) {
       if (slot == kMasterSlot.name) continue;

@@ -6,66 +6,82 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
+#include "runtime/plan/layout/param_runs.h"
 
 namespace millrace {
 
-std::vector<float> GatherFlat(Engine& engine, std::string_view slot, FlatId flat) {
-  const std::vector<float> shard = engine.ReadShard(slot, flat);
-  if (engine.layout().mesh.Size(Axis::kShard) == 1) return shard;
-  Communicator& comm = engine.comms().Of({Axis::kShard, StreamId::kGather});
-  std::vector<float> full;
-  full.reserve(static_cast<size_t>(engine.layout().flat(flat).padded_numel));
-  for (const std::string& part : comm.HostAllGather(
-           {reinterpret_cast<const char*>(shard.data()), shard.size() * sizeof(float)})) {
-    MR_CHECK_EQ(part.size(), shard.size() * sizeof(float), "shard of {}",
-                engine.layout().flat(flat).name);
-    const size_t at = full.size();
-    full.resize(at + shard.size());
-    std::memcpy(full.data() + at, part.data(), part.size());
+namespace {
+
+// The shards [shard_numel] of all holders of a flat parameter, on every rank: by their place in
+// Mesh::Group(rank, holders). A collective.
+std::vector<std::vector<float>> GatherShards(Engine& engine, std::string_view slot, FlatId id) {
+  std::vector<float> shard = engine.ReadShard(slot, id);
+  const ShardLayout& layout = engine.layout();
+  const FlatParam& flat = layout.flat(id);
+  if (layout.mesh.Size(flat.holders()) == 1) return {std::move(shard)};
+  // Plans gather over the axes that shard; over others the world does.
+  CommSet& comms = engine.comms();
+  const bool planned = flat.key.split.empty();
+  Communicator& comm = planned ? comms.Of({flat.shard, StreamId::kGather}) : comms.world();
+  const std::vector<std::string> all = comm.HostAllGather(
+      {reinterpret_cast<const char*>(shard.data()), shard.size() * sizeof(float)});
+  std::vector<std::vector<float>> shards;
+  const std::vector<int> holders = layout.mesh.Group(comms.world().rank(), flat.holders());
+  for (size_t i = 0; i < holders.size(); ++i) {
+    const std::string& theirs = all[planned ? i : static_cast<size_t>(holders[i])];
+    MR_CHECK_EQ(theirs.size(), shard.size() * sizeof(float), "shard of {}", flat.name);
+    std::memcpy(shards.emplace_back(shard.size()).data(), theirs.data(), theirs.size());
   }
-  return full;
+  return shards;
 }
+
+}  // namespace
 
 void ForEachLogicalTensor(
     Engine& engine, std::string_view slot,
     const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
   const ShardLayout& layout = engine.layout();
-  // Parameters of one unit may lie in two flats ("norms"): keep the flats of the unit at
-  // hand, not the whole model.
-  std::map<FlatId, std::vector<float>> at_hand;
-  for (const ParamPlacement& param : layout.params) {
+  // Parameters of one unit may lie in several flats: keep the flats of the unit at hand, and those
+  // that units share, not the whole model.
+  std::map<FlatId, std::vector<std::vector<float>>> at_hand;
+  for (size_t p = 0; p < layout.params.size(); ++p) {
+    const ParamPlacement& param = layout.params[p];
     const FlatId flat = param.flat;
     if (!at_hand.contains(flat)) {
       std::erase_if(at_hand, [&](const auto& entry) {
-        return static_cast<bool>(layout.flat(entry.first).unit);
+        const UnitId unit = layout.flat(entry.first).key.unit;
+        return unit != param.unit && layout.unit(unit).role != UnitRole::kShared;
       });
-      at_hand.emplace(flat, GatherFlat(engine, slot, flat));
+      at_hand.emplace(flat, GatherShards(engine, slot, flat));
     }
-    f(param,
-      std::span<const float>(at_hand.at(flat))
-          .subspan(static_cast<size_t>(param.begin), static_cast<size_t>(param.spec.numel())));
+    const std::vector<int> holders =
+        layout.mesh.Group(engine.comms().world().rank(), layout.flat(flat).holders());
+    const std::vector<std::vector<float>>& shards = at_hand.at(flat);
+    std::vector<float> values(static_cast<size_t>(param.spec.numel()));
+    for (size_t i = 0; i < holders.size(); ++i)
+      ForEachRun(layout, ParamId{static_cast<int32_t>(p)}, holders[i], [&](const ParamRun& run) {
+        std::copy_n(shards[i].begin() + run.local, run.numel, values.begin() + run.logical);
+      });
+    f(param, values);
   }
 }
 
 void WriteLogicalTensors(Engine& engine, std::string_view slot,
                          const std::function<std::vector<float>(const ParamPlacement&)>& read) {
   const ShardLayout& layout = engine.layout();
-  const int shard_rank = layout.mesh.Index(engine.comms().world().rank(), Axis::kShard);
+  const int rank = engine.comms().world().rank();
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
-    const int64_t shard_begin = shard_rank * flat.shard_numel,
-                  shard_end = shard_begin + flat.shard_numel;
     std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
-    for (ParamId id : flat.params) {
-      const ParamPlacement& param = layout.param(id);
-      const int64_t begin = std::max(param.begin, shard_begin),
-                    end = std::min(param.begin + param.spec.numel(), shard_end);
-      if (begin >= end) continue;
-      const std::vector<float> values = read(param);
-      MR_CHECK_EQ(static_cast<int64_t>(values.size()), param.spec.numel(), "values of {}",
-                  param.spec.name);
-      std::copy(values.begin() + (begin - param.begin), values.begin() + (end - param.begin),
-                shard.begin() + (begin - shard_begin));
+    for (const ParamId id : flat.params) {
+      std::vector<float> values;  // read where some of them are this rank's
+      ForEachRun(layout, id, rank, [&](const ParamRun& run) {
+        const ParamPlacement& param = layout.param(id);
+        if (values.empty()) values = read(param);
+        MR_CHECK_EQ(static_cast<int64_t>(values.size()), param.spec.numel(), "values of {}",
+                    param.spec.name);
+        std::copy_n(values.begin() + run.logical, run.numel, shard.begin() + run.local);
+      });
     }
     engine.WriteShard(slot, FlatId{static_cast<int32_t>(f)}, shard);
   }

@@ -12,10 +12,6 @@
 
 namespace millrace {
 
-// The whole flat parameter [padded_numel] from all shards, on every rank. A
-// collective over the shard group.
-std::vector<float> GatherFlat(Engine& engine, std::string_view slot, FlatId flat);
-
 // Calls f(param, values [param.spec.numel()]) for each parameter in model order; values
 // are row-major over the logical dims, without padding. A collective: every rank calls
 // it and sees every tensor.

@@ -34,11 +34,8 @@ std::optional<Collective> CollectiveOf(const KernelOp& op) {
   return std::nullopt;
 }
 
-// Names of units by their id: that of the flat parameter which is a unit's.
 std::string UnitName(const ShardLayout& layout, UnitId unit) {
-  for (const FlatParam& flat : layout.flats)
-    if (unit && flat.unit == unit) return flat.name;
-  return unit ? fmt::format("#{}", unit.value) : "none";
+  return unit ? layout.unit(unit).name : "none";
 }
 
 void AddCalls(const CommSet& comms, const ShardLayout& layout, const StepPlan& plan,

@@ -64,7 +64,7 @@ std::string DifferingReplicas(Engine& engine) {
     for (size_t at = 0; at < joined.size(); at += length)
       hashes.push_back(joined.substr(at, length));
   }
-  for (const int first : mesh.Group(0, Axis::kShard)) {
+  for (const int first : mesh.Group(0, AxisSet::All() - Axis::kReplicate)) {
     std::map<std::vector<std::string>, std::vector<int>> holders;
     const std::vector<int> group = mesh.Group(first, Axis::kReplicate);
     for (const int rank : group) holders[ranks[static_cast<size_t>(rank)]].push_back(rank);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "runtime/data/hash.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/saved_state.h"
+#include "runtime/run/saved_tensors.h"
 
 namespace millrace {
 namespace {
@@ -77,57 +77,6 @@ void OnLeader(Communicator& world, const std::function<void()>& step) {
     throw Error(static_cast<ErrorCode>(heard["code"].get<int>()), heard["text"].get<std::string>());
 }
 
-// Logical values [numel] of one parameter from whichever shards hold them.
-class SavedTensors {
- public:
-  SavedTensors(CheckpointReader& reader, const nlohmann::json& layout) : reader_(reader) {
-    for (const nlohmann::json& flat : layout.at("flats"))
-      for (const nlohmann::json& param : flat.at("params"))
-        places_[param.at("name").get<std::string>()] = {
-            flat.at("name").get<std::string>(), flat.at("shard_numel").get<int64_t>(),
-            param.at("begin").get<int64_t>(), param.at("numel").get<int64_t>()};
-    // A layout that no program of ours has written must not lead outside the blobs.
-    constexpr int64_t kMost = int64_t{1} << 60;
-    for (const auto& [name, place] : places_)
-      MR_REQUIRE(ErrorCode::kCheckpoint,
-                 place.shard_numel >= 1 && place.shard_numel <= kMost && place.begin >= 0 &&
-                     place.begin <= kMost,
-                 "{}: {} at {} of shards of {} elements is no place in a checkpoint",
-                 reader.folder(), name, place.begin, place.shard_numel);
-  }
-
-  std::vector<float> Read(std::string_view slot, const ParamPlacement& param) {
-    const auto it = places_.find(param.spec.name);
-    MR_REQUIRE(ErrorCode::kCheckpoint, it != places_.end(), "{} holds no parameter {}",
-               reader_.folder(), param.spec.name);
-    const Place& place = it->second;
-    MR_REQUIRE(ErrorCode::kCheckpoint, place.numel == param.spec.numel(),
-               "{}: {} has {} elements, the model's has {}", reader_.folder(), param.spec.name,
-               place.numel, param.spec.numel());
-    std::vector<float> values(static_cast<size_t>(place.numel));
-    for (int64_t done = 0; done < place.numel;) {
-      const int64_t at = place.begin + done;
-      const int64_t rank = at / place.shard_numel, inside = at % place.shard_numel;
-      const int64_t n = std::min(place.numel - done, place.shard_numel - inside);
-      const CheckpointBlob& blob = reader_.Blob(rank, BlobName(slot, place.flat));
-      MR_REQUIRE(ErrorCode::kCheckpoint, blob.bytes == place.shard_numel * 4,
-                 "{}: the shard of {} of rank {} has {} bytes; {} elements are expected",
-                 reader_.folder(), place.flat, rank, blob.bytes, place.shard_numel);
-      reader_.Read(rank, BlobName(slot, place.flat), inside * 4, values.data() + done, n * 4);
-      done += n;
-    }
-    return values;
-  }
-
- private:
-  struct Place {
-    std::string flat;
-    int64_t shard_numel = 0, begin = 0, numel = 0;
-  };
-  CheckpointReader& reader_;
-  std::map<std::string, Place> places_;
-};
-
 std::string TuningOf(const nlohmann::json& user) {
   const auto tuning = user.find("tuning");
   return tuning != user.end() && tuning->is_object() ? DumpJson(*tuning) : std::string();
@@ -153,11 +102,12 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   const ShardLayout& layout = engine.layout();
   const bool same = user.at("layout") == nlohmann::json(LayoutJson(layout));
   if (same) {
-    const int shard_rank = layout.mesh.Index(engine.comms().world().rank(), Axis::kShard);
+    const int rank = engine.comms().world().rank();
     for (const std::string_view slot : SavedSlots()) {
       for (size_t f = 0; f < layout.flats.size(); ++f) {
         std::vector<float> shard(static_cast<size_t>(layout.flats[f].shard_numel));
-        reader.Read(shard_rank, BlobName(slot, layout.flats[f].name), 0, shard.data(),
+        const int saver = layout.mesh.Group(rank, layout.flats[f].replicas).front();
+        reader.Read(saver, BlobName(slot, layout.flats[f].name), 0, shard.data(),
                     static_cast<int64_t>(shard.size() * sizeof(float)));
         engine.WriteShard(slot, FlatId{static_cast<int32_t>(f)}, shard);
       }
@@ -176,8 +126,8 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
     SavedTensors saved(reader, user.at("layout"));
     engine.SetCounters({});
     for (const std::string_view slot : SavedSlots())
-      WriteLogicalTensors(engine, slot,
-                          [&](const ParamPlacement& param) { return saved.Read(slot, param); });
+      WriteLogicalTensors(
+          engine, slot, [&](const ParamPlacement& param) { return saved.Read(slot, param.spec); });
     const int64_t now = engine.comms().world().world_size();
     const std::string change =
         reader.manifest().world == now

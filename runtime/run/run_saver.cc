@@ -13,6 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/data/hash.h"
 #include "runtime/run/saved_state.h"
+#include "runtime/run/saved_tensors.h"
 
 namespace millrace {
 namespace {
@@ -28,17 +29,21 @@ std::string NewId() {
   return fmt::format("{:x}-{}", now, getpid());
 }
 
-int64_t SavedNumel(const ShardLayout& layout) {
-  int64_t numel = 0;
-  for (const FlatParam& flat : layout.flats) numel += flat.shard_numel;
-  return numel * static_cast<int64_t>(SavedSlots().size());
+// Calls fn(slot, flat) for what `rank` saves, in the order in which the copies lie.
+template <typename F>
+void ForEachShard(const ShardLayout& layout, int rank, F&& fn) {
+  for (const std::string_view slot : SavedSlots())
+    for (size_t f = 0; f < layout.flats.size(); ++f) {
+      const FlatId flat{static_cast<int32_t>(f)};
+      if (Saves(layout, flat, rank)) fn(slot, flat);
+    }
 }
 
-// Calls fn(slot, flat) in the order in which the copies lie.
-template <typename F>
-void ForEachShard(const ShardLayout& layout, F&& fn) {
-  for (const std::string_view slot : SavedSlots())
-    for (size_t f = 0; f < layout.flats.size(); ++f) fn(slot, FlatId{static_cast<int32_t>(f)});
+int64_t SavedNumel(const ShardLayout& layout, int rank) {
+  int64_t numel = 0;
+  ForEachShard(layout, rank,
+               [&](std::string_view, FlatId flat) { numel += layout.flat(flat).shard_numel; });
+  return numel;
 }
 
 }  // namespace
@@ -54,9 +59,12 @@ RunSaver::~RunSaver() {
   if (in_flight()) job_.Stop(engine_.marks(), place_.step);
 }
 
+int RunSaver::rank() const { return engine_.comms().world().rank(); }
+
 // Of the replicas, which hold the same bits, the first.
 bool RunSaver::writes() const {
-  return engine_.layout().mesh.Index(engine_.comms().world().rank(), Axis::kReplicate) == 0;
+  const std::vector<int> savers = Savers(engine_.layout());
+  return std::binary_search(savers.begin(), savers.end(), rank());
 }
 
 void RunSaver::Start(Stage stage, BackgroundJob::Work work) {
@@ -98,10 +106,10 @@ void RunSaver::Begin(const RunProgress& progress, std::optional<double> eval_los
 void RunSaver::CopyShards() {
   if (copy_ == nullptr)
     copy_ = engine_.device().AllocateHost(
-        SavedNumel(engine_.layout()) * static_cast<int64_t>(sizeof(float)),
+        SavedNumel(engine_.layout(), rank()) * static_cast<int64_t>(sizeof(float)),
         "copy of the state for checkpoints");
   auto* to = reinterpret_cast<float*>(copy_->data());
-  ForEachShard(engine_.layout(), [&](std::string_view slot, FlatId flat) {
+  ForEachShard(engine_.layout(), rank(), [&](std::string_view slot, FlatId flat) {
     const auto numel = static_cast<size_t>(engine_.layout().flat(flat).shard_numel);
     engine_.ReadShard(slot, flat, {to, numel});
     to += numel;
@@ -113,15 +121,15 @@ void RunSaver::WriteShards(JobMarks& marks) {
   PrepareCheckpoint(place_, *options_.files);
   const ShardLayout& layout = engine_.layout();
   std::vector<CheckpointWriter::Blob> blobs;
-  ForEachShard(layout, [&](std::string_view slot, FlatId flat) {
+  ForEachShard(layout, rank(), [&](std::string_view slot, FlatId flat) {
     blobs.push_back(
         {BlobName(slot, layout.flat(flat).name), DType::kF32, layout.flat(flat).shard_numel});
   });
-  CheckpointWriter writer(place_, engine_.comms().world().rank(), blobs, *options_.files);
+  CheckpointWriter writer(place_, rank(), blobs, *options_.files);
   marks.Enter(RunPhase::kSaving);
   int64_t index = 0;
   const auto* from = beside_ ? copy_->data() : nullptr;
-  ForEachShard(layout, [&](std::string_view slot, FlatId flat) {
+  ForEachShard(layout, rank(), [&](std::string_view slot, FlatId flat) {
     const std::vector<float> shard = beside_ ? std::vector<float>() : engine_.ReadShard(slot, flat);
     const auto* data = beside_ ? from : reinterpret_cast<const std::byte*>(shard.data());
     const auto bytes = layout.flat(flat).shard_numel * static_cast<int64_t>(sizeof(float));
@@ -163,8 +171,8 @@ void RunSaver::Publish(JobMarks& marks) {
   manifest.world = engine_.comms().world().world_size();
   manifest.identity = Hash128(identity_.model);
   manifest.user = ManifestUser();
-  const std::vector<int> writers = engine_.layout().mesh.Group(0, Axis::kShard);
-  const std::vector<int64_t> ranks(writers.begin(), writers.end());
+  const std::vector<int> savers = Savers(engine_.layout());
+  const std::vector<int64_t> ranks(savers.begin(), savers.end());
   PublishCheckpoint(place_, manifest, ranks, *options_.files);
   // From here on the checkpoint is there, whatever else fails.
   try {

@@ -87,6 +87,7 @@ class RunSaver {
  private:
   enum class Stage { kIdle, kWriting, kPublishing, kAbandoning };
 
+  int rank() const;
   bool writes() const;
   void Start(Stage stage, BackgroundJob::Work work);
   void CopyShards();

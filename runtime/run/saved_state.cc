@@ -54,27 +54,6 @@ nlohmann::json NamedCounters(const nlohmann::json& list) {
 }  // namespace
 
 std::string CheckpointRoot(const std::string& run_dir) { return run_dir + "/checkpoints"; }
-std::string BlobName(std::string_view slot, const std::string& flat) {
-  return fmt::format("{}/{}", slot, flat);
-}
-
-// Where each parameter lies in the saved shards: all that a reader of another world needs.
-Json LayoutJson(const ShardLayout& layout) {
-  Json flats = Json::array();
-  for (const FlatParam& flat : layout.flats) {
-    Json params = Json::array();
-    for (const ParamId id : flat.params) {
-      const ParamPlacement& param = layout.param(id);
-      params.push_back(
-          {{"name", param.spec.name}, {"begin", param.begin}, {"numel", param.spec.numel()}});
-    }
-    flats.push_back({{"name", flat.name}, {"shard_numel", flat.shard_numel}, {"params", params}});
-  }
-  return {{"shard_world", layout.mesh.Size(Axis::kShard)},
-          {"replicate", layout.mesh.Size(Axis::kReplicate)},
-          {"flats", flats}};
-}
-
 Json CountersJson(const StepCounters& counters) {
   Json json = Json::object();
   ForEachCounter(counters, [&](const char* name, int64_t value) { json[name] = value; });

@@ -10,17 +10,10 @@
 
 #include "runtime/data/checkpoint_manifest.h"
 #include "runtime/exec/engine.h"
-#include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
 
 std::string CheckpointRoot(const std::string& run_dir);
-// A saved state's blob has its name ("adam_m/h.0"). One that a checkpoint lacks, because an older
-// version had no such state, is an error of that name; what is not saved may come and go.
-std::string BlobName(std::string_view slot, const std::string& flat);
-
-// Where each parameter lies in the saved shards: all that a reader of another world needs.
-nlohmann::ordered_json LayoutJson(const ShardLayout& layout);
 
 // Counters by name, in the order of reports: of one rank in a checkpoint, which a version with
 // others reads, too; in summary.json.

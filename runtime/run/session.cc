@@ -126,7 +126,7 @@ void Session::Tune(const Environment& environment, const SessionParts& parts) {
 void Session::StartWatchdog(const Environment& environment) {
   if (config_.execution.watchdog_s == 0 || !environment.on_stall) return;
   PlanNames names{run_.plans.All(), {}};
-  for (const UnitSpec& unit : run_.spec.units) names.units.push_back(unit.name);
+  for (const LayoutUnit& unit : run_.layout.units) names.units.push_back(unit.name);
   WatchdogOptions options;
   options.limit = std::chrono::seconds(config_.execution.watchdog_s);
   options.on_stall = environment.on_stall;

@@ -30,7 +30,7 @@ TrainFaults::TrainFaults(const std::vector<TrainFault>& faults, Engine& engine)
     }
     using Kind = TrainFault::Kind;
     const int64_t unit =
-        placed.flat < 0 ? -1 : layout.flats[static_cast<size_t>(placed.flat)].unit.value;
+        placed.flat < 0 ? -1 : layout.flats[static_cast<size_t>(placed.flat)].key.unit.value;
     if (fault.kind == Kind::kNotFinite && placed.flat < 0) placed.injection.loss_nan = true;
     if (fault.kind == Kind::kNotFinite) placed.injection.grad_unit = placed.flat;
     if (fault.kind == Kind::kSkip) placed.injection.skip_unit = unit;

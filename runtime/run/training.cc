@@ -405,7 +405,7 @@ class Loop {
     const std::optional<OrderDifference> difference = FirstDifference(comms, digests);
     if (!difference) return;
     std::vector<std::string> units;
-    for (const UnitSpec& unit : session_.run().spec.units) units.push_back(unit.name);
+    for (const LayoutUnit& unit : session_.run().layout.units) units.push_back(unit.name);
     const std::vector<std::string> all =
         comms.world().HostAllGather(session_.engine().order()->History(difference->comm));
     std::vector<std::string> histories;

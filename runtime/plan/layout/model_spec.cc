@@ -22,7 +22,45 @@ std::string InitText(const ParamSpec& param) {
   return "?";
 }
 
+void ValidateSplits(const ParamSpec& param) {
+  AxisSet axes;
+  std::set<int> dims;
+  for (const Split& split : param.splits) {
+    constexpr AxisSet kSplitting = {Axis::kContext, Axis::kExpert, Axis::kTensor};
+    MR_CHECK((split.axes - kSplitting).empty() && (split.axes & axes).empty(),
+             "parameter {}: a split over {}; context, expert and tensor split, each once",
+             param.name, ToString(split.axes));
+    axes = axes | split.axes;
+    MR_CHECK(split.dim >= 0 && static_cast<size_t>(split.dim) < param.dims.size() &&
+                 dims.insert(split.dim).second,
+             "parameter {}: split on dim {} of {}, or twice on it", param.name, split.dim,
+             param.dims.size());
+    int64_t together = 0;
+    for (const int64_t part : split.parts) {
+      MR_CHECK(part > 0, "parameter {}: a part of {}", param.name, part);
+      together += part;
+    }
+    MR_CHECK(split.parts.empty() || together == param.dims[static_cast<size_t>(split.dim)],
+             "parameter {}: the parts of dim {} are {} together, not {}", param.name, split.dim,
+             together, param.dims[static_cast<size_t>(split.dim)]);
+    MR_CHECK(split.dim != 0 || param.padded_rows == param.dims[0],
+             "parameter {}: rows are both split and padded", param.name);
+  }
+}
+
 }  // namespace
+
+void ValidateParam(const ParamSpec& param) {
+  MR_CHECK(!param.dims.empty() && param.dims.size() <= 3,
+           "parameter {}: {} dims; 1, 2 and 3 are possible", param.name, param.dims.size());
+  for (const int64_t dim : param.dims)
+    MR_CHECK(dim > 0, "parameter {}: dims [{}] are not all positive", param.name,
+             fmt::join(param.dims, ", "));
+  MR_CHECK_GE(param.padded_rows, param.dims[0], "parameter {}: padded_rows", param.name);
+  MR_CHECK(param.init != InitKind::kNormal || param.init_std >= 0, "parameter {}: init_std {}",
+           param.name, param.init_std);
+  ValidateSplits(param);
+}
 
 void ValidateModelSpec(const ModelSpec& spec) {
   MR_CHECK(!spec.units.empty(), "model {} has no units", spec.family);
@@ -33,14 +71,7 @@ void ValidateModelSpec(const ModelSpec& spec) {
     for (const ParamSpec& param : unit.params) {
       MR_CHECK(!param.name.empty() && params.insert(param.name).second,
                "unit {}: parameter name '{}' is empty or given twice", unit.name, param.name);
-      MR_CHECK(param.dims.size() == 1 || param.dims.size() == 2,
-               "parameter {}: {} dims; 1 and 2 are possible", param.name, param.dims.size());
-      for (const int64_t dim : param.dims)
-        MR_CHECK(dim > 0, "parameter {}: dims [{}] are not all positive", param.name,
-                 fmt::join(param.dims, ", "));
-      MR_CHECK_GE(param.padded_rows, param.dims[0], "parameter {}: padded_rows", param.name);
-      MR_CHECK(param.init != InitKind::kNormal || param.init_std >= 0, "parameter {}: init_std {}",
-               param.name, param.init_std);
+      ValidateParam(param);
     }
   }
 }
@@ -57,8 +88,13 @@ std::string ToString(const ModelSpec& spec) {
       text += fmt::format("  {} [{}]", param.name, fmt::join(param.dims, ", "));
       if (param.padded_rows != param.dims[0])
         text += fmt::format(" stored rows {}", param.padded_rows);
-      text += fmt::format(" {} {}{}\n", param.kind == ParamKind::kNorm ? "norm" : "matrix",
-                          InitText(param), param.decay ? " decay" : "");
+      for (const Split& split : param.splits)
+        text += fmt::format(
+            " dim {} split over {}{}", split.dim, ToString(split.axes),
+            split.parts.empty() ? "" : fmt::format(" in [{}]", fmt::join(split.parts, ", ")));
+      text += fmt::format(" {} {}{}{}\n", param.kind == ParamKind::kNorm ? "norm" : "matrix",
+                          InitText(param), param.decay ? " decay" : "",
+                          param.trainable ? "" : " frozen");
     }
   }
   return text;

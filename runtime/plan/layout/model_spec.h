@@ -2,12 +2,16 @@
 // models/, an immutable value.
 //
 // Invariants (checked by ValidateModelSpec): unit and parameter names are unique, dims positive,
-// padded_rows >= dims[0].
+// padded_rows >= dims[0]; splits are of different dims and axes, and a split of the rows leaves no
+// padded rows.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "runtime/base/mesh.h"
+#include "runtime/plan/layout/update_rule.h"
 
 namespace millrace {
 
@@ -16,23 +20,47 @@ enum class InitKind { kNormal, kOnes, kZeros };
 // Which row of the precision policy a parameter follows.
 enum class ParamKind { kMatrix, kNorm };
 
+// A dim of a parameter that is cut over the ranks of `axes` instead of being whole on each: of
+// every part the rank at place i of n has the i-th of n equal pieces, and the pieces end to end.
+struct Split {
+  AxisSet axes;  // of context, expert, tensor
+  int dim = 0;
+  // Blocks that lie fused along `dim`, in order (q|k|v, gate|up, z|x|B|C|dt): together the dim.
+  // Empty: one.
+  std::vector<int64_t> parts;
+  bool operator==(const Split&) const = default;
+};
+
 struct ParamSpec {
   std::string name;           // unique in the model: "h.0.attn.qkv.weight"
-  std::vector<int64_t> dims;  // logical shape, 1-D or 2-D [out, in]
+  std::vector<int64_t> dims;  // logical shape: [n], [out, in], or [experts, out, in]
   int64_t padded_rows = 0;    // rows stored (>= dims[0]); rows beyond dims[0] are zero for ever
   InitKind init = InitKind::kNormal;
   double init_std = 0.02;
   bool decay = false;  // weight decay applies
   ParamKind kind = ParamKind::kMatrix;
+  std::vector<Split> splits = {};  // over axes of one rank: no split
+  UpdateRule update = UpdateRule::kAdamW;
+  bool trainable = true;  // false: stays as it began; has no gradient and no state but itself
 
-  int64_t numel() const { return dims.size() == 2 ? dims[0] * dims[1] : dims[0]; }
-  int64_t stored_numel() const { return dims.size() == 2 ? padded_rows * dims[1] : padded_rows; }
+  int64_t row_numel() const {
+    int64_t numel = 1;
+    for (size_t d = 1; d < dims.size(); ++d) numel *= dims[d];
+    return numel;
+  }
+  int64_t numel() const { return dims[0] * row_numel(); }
+  int64_t stored_numel() const { return padded_rows * row_numel(); }
   bool operator==(const ParamSpec&) const = default;
 };
 
 // What a unit is to the planner. Blocks take turns in the slots of the bucket pool and may be
-// computed again; the first and the last unit do not.
-enum class UnitRole { kEmbedding, kBlock, kHead };
+// computed again; the others do not.
+enum class UnitRole {
+  kEmbedding,
+  kBlock,
+  kHead,
+  kShared  // small parameters of several units: gathered once, and kept for the step
+};
 
 struct UnitSpec {
   std::string name;  // "embed", "h.0", "head"; a label: nothing depends on its text
@@ -53,6 +81,7 @@ struct ModelSpec {
 
 // Error(kInternal) naming the unit or parameter that breaks an invariant above.
 void ValidateModelSpec(const ModelSpec& spec);
+void ValidateParam(const ParamSpec& param);
 std::string ToString(const ModelSpec& spec);
 
 }  // namespace millrace

@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
 #include "runtime/base/philox.h"
+#include "runtime/plan/layout/param_runs.h"
 
 namespace millrace {
 namespace {
@@ -57,24 +57,12 @@ void FillLogical(const ParamSpec& param, uint64_t seed, int64_t begin, int64_t e
 
 }  // namespace
 
-void FillShard(const ShardLayout& layout, FlatId flat_id, int shard_rank, uint64_t seed,
-               float* shard) {
-  MR_CHECK(shard_rank >= 0 && shard_rank < layout.mesh.Size(Axis::kShard), "shard rank {} of {}",
-           shard_rank, layout.mesh.Size(Axis::kShard));
-  const FlatParam& flat = layout.flat(flat_id);
-  const int64_t shard_begin = shard_rank * flat.shard_numel,
-                shard_end = shard_begin + flat.shard_numel;
-  std::fill(shard, shard + flat.shard_numel, 0.0f);
-  for (const ParamId id : flat.params) {
-    const ParamPlacement& param = layout.param(id);
-    // Padded rows come after all logical ones, so a logical index is an offset
-    // from the parameter's begin.
-    const int64_t begin = std::max(param.begin, shard_begin);
-    const int64_t end = std::min(param.begin + param.spec.numel(), shard_end);
-    if (begin < end)
-      FillLogical(param.spec, seed, begin - param.begin, end - param.begin,
-                  shard + (begin - shard_begin));
-  }
+void FillShard(const ShardLayout& layout, FlatId flat, int rank, uint64_t seed, float* shard) {
+  std::fill(shard, shard + layout.flat(flat).shard_numel, 0.0f);
+  ForEachRun(layout, flat, rank, [&](const ParamRun& run) {
+    FillLogical(layout.param(run.param).spec, seed, run.logical, run.logical + run.numel,
+                shard + run.local);
+  });
 }
 
 float InitialValue(const ParamSpec& param, uint64_t seed, int64_t index) {

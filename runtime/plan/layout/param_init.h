@@ -13,10 +13,9 @@
 
 namespace millrace {
 
-// shard[j] = initial value of element shard_rank * shard_numel + j of the flat parameter.
-// shard [shard_numel], f32. Gaps are +0. Overwrites every element.
-// Error(kInternal): a rank outside [0, mesh.Size(Axis::kShard)).
-void FillShard(const ShardLayout& layout, FlatId flat, int shard_rank, uint64_t seed, float* shard);
+// The shard [shard_numel], f32, that `rank` of the mesh holds of the flat parameter. Gaps are +0.
+// Overwrites every element. Error(kInternal): a rank outside [0, mesh.world()).
+void FillShard(const ShardLayout& layout, FlatId flat, int rank, uint64_t seed, float* shard);
 
 // Initial value of logical element `index` of a parameter, index in [0, param.numel()).
 float InitialValue(const ParamSpec& param, uint64_t seed, int64_t index);

@@ -31,32 +31,54 @@ void AppendRange(std::vector<Range>& ranges, int64_t begin, int64_t end) {
   }
 }
 
-FlatParam EmptyFlat(const std::string& name, UnitId unit, DType encoding) {
-  FlatParam flat;
-  flat.name = name;
-  flat.unit = unit;
-  flat.encoding = encoding;
+// Those of `axes` that have several ranks: the others do nothing.
+AxisSet Wide(AxisSet axes, const Mesh& mesh) {
+  AxisSet wide;
+  for (const Axis axis : kAxes)
+    if (axes.Has(axis) && mesh.Size(axis) > 1) wide = wide | axis;
+  return wide;
+}
+
+FlatParam& FlatOf(std::vector<FlatParam>& flats, const FlatKey& key, const Mesh& mesh) {
+  for (FlatParam& flat : flats)
+    if (flat.key == key) return flat;
+  constexpr AxisSet kSharding = {Axis::kContext, Axis::kExpert, Axis::kTensor};
+  FlatParam& flat = flats.emplace_back();
+  flat.key = key;
+  flat.shard = (Wide(kSharding, mesh) | Axis::kShard) - key.split;
   return flat;
+}
+
+// The unit's name, and behind it how this flat differs from the first of its unit.
+std::string NameOf(const std::string& unit, const FlatKey& key, const FlatKey& first) {
+  std::string name = unit;
+  if (key.encoding != first.encoding) name += fmt::format("@{}", Name(key.encoding));
+  if (key.split != first.split) name += "@" + (key.split.empty() ? "whole" : ToString(key.split));
+  if (key.update != first.update) name += fmt::format("@{}", Name(key.update));
+  if (key.trainable != first.trainable) name += key.trainable ? "@trained" : "@frozen";
+  return name;
 }
 
 // Lays the flat's parameters end to end and cuts the result into equal shards.
 void PlaceParams(ShardLayout& layout, FlatId id) {
   FlatParam& flat = layout.flats[static_cast<size_t>(id.value)];
-  const int64_t alignment = AlignmentNumel(flat.encoding, layout.precision);
+  const int64_t alignment = AlignmentNumel(flat.key.encoding, layout.precision);
   int64_t covered = 0;  // everything before this element is a parameter's or in a gap
   for (const ParamId param_id : flat.params) {
     ParamPlacement& param = layout.params[static_cast<size_t>(param_id.value)];
     param.flat = id;
     param.begin = RoundUp(covered, alignment);
-    param.end = param.begin + param.spec.stored_numel();
-    const int64_t logical_end = param.begin + param.spec.numel();
+    const int64_t padding = param.spec.padded_rows - param.spec.dims[0];
+    param.end = param.begin + param.numel() + padding * (param.numel() / param.dims[0]);
+    const int64_t logical_end = param.begin + param.numel();
     AppendRange(flat.gaps, covered, param.begin);
     AppendRange(flat.gaps, logical_end, param.end);
     if (param.spec.decay) AppendRange(flat.decay, param.begin, logical_end);
     covered = param.end;
   }
-  flat.padded_numel = RoundUp(covered, alignment * layout.mesh.Size(Axis::kShard));
-  flat.shard_numel = flat.padded_numel / layout.mesh.Size(Axis::kShard);
+  const int shards = layout.mesh.Size(flat.shard);
+  flat.padded_numel = RoundUp(covered, alignment * shards);
+  flat.shard_numel = flat.padded_numel / shards;
   AppendRange(flat.gaps, covered, flat.padded_numel);
 }
 
@@ -84,45 +106,81 @@ std::string RangesText(const std::vector<Range>& ranges) {
 
 }  // namespace
 
+std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh) {
+  std::vector<int64_t> dims = param.dims;
+  for (const Split& split : param.splits) {
+    const auto dim = static_cast<size_t>(split.dim);
+    const int ranks = mesh.Size(split.axes);
+    const std::vector<int64_t> whole = {dims[dim]};
+    for (const int64_t part : split.parts.empty() ? whole : split.parts)
+      MR_REQUIRE(ErrorCode::kConfig, part % ranks == 0,
+                 "parameter {}: {} of dim {} cannot be cut over {} ranks of {}", param.name, part,
+                 split.dim, ranks, ToString(split.axes));
+    dims[dim] /= ranks;
+  }
+  return dims;
+}
+
+int64_t ParamPlacement::numel() const {
+  int64_t numel = 1;
+  for (const int64_t dim : dims) numel *= dim;
+  return numel;
+}
+
 ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision) {
   CheckArguments(spec, mesh, precision);
-  ShardLayout layout{
-      .mesh = mesh, .precision = precision, .flats = {}, .params = {}, .unit_roles = {}};
+  ShardLayout layout{.mesh = mesh, .precision = precision, .flats = {}, .params = {}, .units = {}};
   const bool norms_apart = precision.norm_params != precision.compute;
-  FlatParam norms = EmptyFlat("norms", UnitId{}, precision.norm_params);
+  const UnitId shared{static_cast<int32_t>(spec.units.size())};
+  std::vector<std::vector<FlatParam>> flats(spec.units.size() + 1);  // by unit
 
   for (size_t u = 0; u < spec.units.size(); ++u) {
     const UnitId unit{static_cast<int32_t>(u)};
-    layout.unit_roles.push_back(spec.units[u].role);
-    FlatParam flat = EmptyFlat(spec.units[u].name, unit, precision.compute);
+    layout.units.push_back({spec.units[u].name, spec.units[u].role});
     for (const ParamSpec& param : spec.units[u].params) {
       const ParamId id{static_cast<int32_t>(layout.params.size())};
-      layout.params.push_back({.flat = {}, .unit = unit, .spec = param});
-      (norms_apart && param.kind == ParamKind::kNorm ? norms : flat).params.push_back(id);
+      const bool norm = param.kind == ParamKind::kNorm;
+      FlatKey key{norm && norms_apart ? shared : unit,
+                  norm ? precision.norm_params : precision.compute,
+                  {},
+                  param.update,
+                  param.trainable};
+      for (const Split& split : param.splits) key.split = key.split | Wide(split.axes, mesh);
+      FlatOf(flats[static_cast<size_t>(key.unit.value)], key, mesh).params.push_back(id);
+      layout.params.push_back({{}, 0, 0, unit, param, LocalDims(param, mesh)});
     }
-    if (!flat.params.empty()) layout.flats.push_back(std::move(flat));
   }
-  if (!norms.params.empty()) layout.flats.push_back(std::move(norms));
-  for (size_t f = 0; f < layout.flats.size(); ++f)
-    PlaceParams(layout, FlatId{static_cast<int32_t>(f)});
+  if (!flats.back().empty()) layout.units.push_back({"norms", UnitRole::kShared});
+  for (std::vector<FlatParam>& of_unit : flats)
+    for (FlatParam& flat : of_unit) {
+      flat.name = NameOf(layout.unit(flat.key.unit).name, flat.key, of_unit.front().key);
+      layout.flats.push_back(flat);
+      PlaceParams(layout, FlatId{static_cast<int32_t>(layout.flats.size()) - 1});
+    }
   return layout;
 }
 
 std::string ToString(const ShardLayout& layout) {
   const PrecisionPolicy& p = layout.precision;
-  std::string text = fmt::format(
-      "layout replicate={} shard={} compute={} norms={} grad_accumulate={} grad_wire={}\n",
-      layout.mesh.Size(Axis::kReplicate), layout.mesh.Size(Axis::kShard), Name(p.compute),
-      Name(p.norm_params), Name(p.grad_accumulate), Name(p.grad_wire));
+  std::string text = "layout";
+  for (const Axis axis : kAxes)
+    if (axis == Axis::kReplicate || axis == Axis::kShard || layout.mesh.Size(axis) > 1)
+      text += fmt::format(" {}={}", Name(axis), layout.mesh.Size(axis));
+  text += fmt::format(" compute={} norms={} grad_accumulate={} grad_wire={}\n", Name(p.compute),
+                      Name(p.norm_params), Name(p.grad_accumulate), Name(p.grad_wire));
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
-    text += fmt::format("flat {} {} {} padded={} shard={}\n", f, flat.name, Name(flat.encoding),
+    text += fmt::format("flat {} {} {} padded={} shard={}", f, flat.name, Name(flat.key.encoding),
                         flat.padded_numel, flat.shard_numel);
+    if (flat.shard != Axis::kShard) text += " over " + ToString(flat.shard);
+    if (!flat.key.split.empty()) text += " split over " + ToString(flat.key.split);
+    text += flat.key.trainable ? "\n" : " frozen\n";
     for (const ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);
       const ParamSpec& spec = param.spec;
       text +=
           fmt::format("  [{}, {}) {} {}", param.begin, param.end, spec.name, DimsText(spec.dims));
+      if (param.dims != spec.dims) text += " here " + DimsText(param.dims);
       if (spec.stored_numel() != spec.numel())
         text += fmt::format(" stored as {} rows", spec.padded_rows);
       text += '\n';

@@ -1,14 +1,19 @@
 // Who owns what: where each parameter lies in its flat parameter, and how that is cut into shards.
-// Depends on model, mesh and precision only; never on memory, sharding or execution options, so a
-// checkpoint outlives them.
+// Depends on model, mesh, precision and update rules only; never on memory, sharding or execution
+// options, so a checkpoint outlives them.
 //
-// A flat parameter holds the parameters of one unit that share a gather encoding. With compute bf16
-// and norms fp32, the norm parameters of all units form one flat parameter of their own ("norms"),
+// For a flat parameter each axis of the mesh does one thing. Axes that *split* it cut its
+// parameters along a dim (Split): the flat of each place is another one, of the same size. Axes
+// that *shard* it cut the flat into equal pieces, one for each rank. Its *replicas*, ranks that
+// differ along the rest, hold the same bits. Which element lies where: param_runs.h.
+//
+// A flat parameter holds the parameters of one unit that have the same FlatKey. With compute bf16
+// and norms fp32, the norm parameters of all units are a unit of their own ("norms"), which is
 // gathered once per step.
 //
 // Invariants: every param begins at a multiple of 256 bytes of the flat's narrowest dtype,
 // gathered, accumulated or sent (64 elements when all are f32, 128 when one is bf16); params
-// are in order and disjoint; padded_numel == ranks of the shard axis * shard_numel, shard_numel
+// are in order and disjoint; padded_numel == ranks of the shard axes * shard_numel, shard_numel
 // a multiple of that alignment; gaps and tails are zero in master weights, moments, gradients and
 // compute weights, for ever.
 #pragma once
@@ -38,44 +43,73 @@ struct PrecisionPolicy {
 struct ParamPlacement {
   FlatId flat;
   int64_t begin = 0, end = 0;  // elements in the flat parameter, padded rows included
-  UnitId unit;
+  UnitId unit;                 // of the model
   ParamSpec spec;
+  std::vector<int64_t> dims;  // of the part that each rank's flat holds: spec.dims, split
+
+  int64_t numel() const;  // of that part, logical elements: they come first, [begin, begin + numel)
   bool operator==(const ParamPlacement&) const = default;
 };
 
+// Parameters of one unit that agree in these are gathered, reduced and updated as one.
+struct FlatKey {
+  UnitId unit;                   // into ShardLayout::units
+  DType encoding = DType::kF32;  // in which it is gathered
+  AxisSet split;                 // axes of several ranks that split its parameters
+  UpdateRule update = UpdateRule::kAdamW;
+  bool trainable = true;
+  bool operator==(const FlatKey&) const = default;
+};
+
 struct FlatParam {
-  std::string name;              // the unit's name, or "norms"
-  UnitId unit;                   // none for "norms"
-  DType encoding = DType::kF32;  // gather encoding
+  std::string
+      name;  // the unit's; of its second and later ones with what is different: "h.0@tensor"
+  FlatKey key;
+  // Axes that cut the flat into shards: shard, and those of context, expert and tensor that have
+  // several ranks and do not split it. Along `replicas` ranks hold the same.
+  AxisSet shard = Axis::kShard, replicas = Axis::kReplicate;
   std::vector<ParamId> params;
   int64_t padded_numel = 0, shard_numel = 0;
   // Everything no logical element covers: alignment gaps, padded rows, tail.
   std::vector<Range> gaps;
   std::vector<Range> decay;  // logical elements with weight decay
+
+  std::vector<StateSlot> slots() const { return StateSlots(key.update, key.trainable); }
+  // Ranks that differ along these hold different elements, together all of the parameters.
+  AxisSet holders() const { return shard | key.split; }
   bool operator==(const FlatParam&) const = default;
+};
+
+struct LayoutUnit {
+  std::string name;
+  UnitRole role = UnitRole::kBlock;
+  bool operator==(const LayoutUnit&) const = default;
 };
 
 struct ShardLayout {
   Mesh mesh;
   PrecisionPolicy precision;
-  std::vector<FlatParam> flats;
+  std::vector<FlatParam> flats;        // those of a unit together, units in order
   std::vector<ParamPlacement> params;  // by ParamId: units in order, parameters in order
-  std::vector<UnitRole> unit_roles;    // by UnitId
+  std::vector<LayoutUnit> units;       // by UnitId: the model's, then "norms" where there are such
 
   const FlatParam& flat(FlatId id) const { return flats[static_cast<size_t>(id.value)]; }
   const ParamPlacement& param(ParamId id) const { return params[static_cast<size_t>(id.value)]; }
-  // Of a block unit? Flats that belong to no unit are not.
-  bool IsBlock(FlatId id) const {
-    const UnitId unit = flat(id).unit;
-    return unit && unit_roles[static_cast<size_t>(unit.value)] == UnitRole::kBlock;
-  }
+  const LayoutUnit& unit(UnitId id) const { return units[static_cast<size_t>(id.value)]; }
+  UnitRole role(FlatId id) const { return unit(flat(id).key.unit).role; }
+  bool IsBlock(FlatId id) const { return role(id) == UnitRole::kBlock; }
   bool operator==(const ShardLayout&) const = default;
 };
 
-// One flat parameter per unit that has parameters of its own, in unit order; "norms" is the last.
-// Only the tail depends on the world: every parameter begins at the same element at any mesh.
+// Of the part of a parameter that each rank holds: the dims, those that are split by the ranks of
+// their axes. Error(kConfig): a part that they do not divide.
+std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh);
+
+// Units that have no parameters of their own have no flat. At meshes that split nothing only the
+// tail depends on the world: every parameter begins at the same element.
 // Error(kInternal) naming the unit or parameter: an invalid spec (ValidateModelSpec), a mesh axis
-// below 1, a policy dtype that is not f32 or bf16.
+// below 1, a policy dtype that is not f32 or bf16. Error(kConfig): a part that the ranks of its
+// split do not divide.
 ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision);
 
 // One line per flat parameter, then one per parameter in it: what a golden

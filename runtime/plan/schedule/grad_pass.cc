@@ -70,7 +70,7 @@ GradPass::GradPass(StepBuilder& builder)
     const BufferScope scope =
         step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
-    const UnitId unit = b_.layout.IsBlock(f) ? flat.unit : UnitId{};
+    const UnitId unit = b_.layout.IsBlock(f) ? flat.key.unit : UnitId{};
     const BufferClass cls =
         scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
     const bool travels = b_.layout.mesh.world() > 1;
@@ -182,7 +182,7 @@ void GradPass::Zero(FlatId flat) {
   ZeroRangesOp<View> op;
   op.flat = Bucket(flat);
   op.ranges = ranges;
-  b_.Emit(op, StreamId::kCompute, "zero_gaps/" + b_.UnitLabel(flat), b_.layout.flat(flat).unit);
+  b_.Emit(op, StreamId::kCompute, "zero_gaps/" + b_.UnitLabel(flat), b_.layout.flat(flat).key.unit);
 }
 
 void GradPass::Concat(ParamId param, Update update) {
@@ -248,7 +248,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
     CastOp<View> cast;
     cast.x = bucket;
     cast.out = WholeView(state.wire, b_.layout.precision.grad_wire, layout.padded_numel);
-    b_.Emit(cast, ready, "wire_cast/" + name, layout.unit);
+    b_.Emit(cast, ready, "wire_cast/" + name, layout.key.unit);
     bucket = cast.out;
   }
   FiniteScanOp<View> scan;
@@ -258,7 +258,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   scan.unit = flat.value;
   scan.inject_index = layout.params.empty() ? 0 : b_.layout.param(layout.params.front()).begin;
   scan.update = fresh ? Update::kOverwrite : Update::kAccumulate;
-  b_.Emit(scan, ready, "finite_scan/" + name, layout.unit);
+  b_.Emit(scan, ready, "finite_scan/" + name, layout.key.unit);
 
   const View result = final_[flat];
   if (b_.shard_world() > 1) {
@@ -267,7 +267,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
     const bool straight = result.layout.dtype == bucket.layout.dtype && fresh;
     reduce.shard =
         straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
-    b_.Emit(reduce, StreamId::kReduce, "reduce/" + name, layout.unit);
+    b_.Emit(reduce, StreamId::kReduce, "reduce/" + name, layout.key.unit);
     point.op = b_.position() - 1;
     if (!straight) point.buffers.push_back(state.received);
     b_.reduces.push_back(point);
@@ -276,7 +276,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
       accumulate.x = reduce.shard;
       accumulate.out = result;
       accumulate.update = fresh ? Update::kOverwrite : Update::kAccumulate;
-      b_.Emit(accumulate, StreamId::kReduce, "accumulate/" + name, layout.unit);
+      b_.Emit(accumulate, StreamId::kReduce, "accumulate/" + name, layout.key.unit);
     }
   }
   if (!IsLast(variant)) return;
@@ -284,7 +284,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   SumSquaresOp<View> norm;
   norm.x = result;
   norm.out = sum_squares(flat);
-  b_.Emit(norm, StreamId::kReduce, "sum_squares/" + name, layout.unit);
+  b_.Emit(norm, StreamId::kReduce, "sum_squares/" + name, layout.key.unit);
 }
 
 // Sums the final gradient over the replicas, in the wire's encoding.
@@ -295,20 +295,20 @@ void GradPass::OuterReduce(FlatId flat) {
   AllReduceOp<View> outer;
   outer.buffer = result;
   if (result.layout.dtype == wire) {
-    b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.unit);
+    b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.key.unit);
     return;
   }
   outer.buffer = WholeView(flats_[flat].received, wire, layout.shard_numel);
   CastOp<View> cast;
   cast.x = result;
   cast.out = outer.buffer;
-  b_.Emit(cast, StreamId::kReduce, "outer_cast/" + layout.name, layout.unit);
-  b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.unit);
+  b_.Emit(cast, StreamId::kReduce, "outer_cast/" + layout.name, layout.key.unit);
+  b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.key.unit);
   AccumulateOp<View> back;
   back.x = outer.buffer;
   back.out = result;
   back.update = Update::kOverwrite;
-  b_.Emit(back, StreamId::kReduce, "outer_back/" + layout.name, layout.unit);
+  b_.Emit(back, StreamId::kReduce, "outer_back/" + layout.name, layout.key.unit);
 }
 
 }  // namespace millrace

@@ -57,13 +57,13 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
     const BufferScope scope = segment.carried      ? BufferScope::kCarried
                               : segment.whole_step ? BufferScope::kStep
                                                    : BufferScope::kMicrobatch;
-    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? flat.unit : UnitId{},
-                   flat.encoding, segment.whole_step};
+    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? flat.key.unit : UnitId{},
+                   flat.key.encoding, segment.whole_step};
     const std::string suffix = nth == 0 ? "" : "#" + std::to_string(nth + 1);
     stay.bucket =
-        b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.encoding),
+        b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.key.encoding),
                      BufferClass::kSlots, scope, how);
-    if (b_.options.downcast == Downcast::kAfterGather && flat.encoding != DType::kF32 &&
+    if (b_.options.downcast == Downcast::kAfterGather && flat.key.encoding != DType::kF32 &&
         b_.shard_world() > 1) {
       how.dtype = DType::kF32;
       how.group = -1;
@@ -82,7 +82,7 @@ ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, 
 bool ParamPass::Resident(FlatId flat) const {
   if (b_.shard_world() > 1) return false;
   const FlatParam& f = b_.layout.flat(flat);
-  return f.encoding == DType::kF32 || b_.options.downcast == Downcast::kAfterUpdate;
+  return f.key.encoding == DType::kF32 || b_.options.downcast == Downcast::kAfterUpdate;
 }
 
 View ParamPass::Resolve(const View& view, ParamId param, int position) const {
@@ -90,12 +90,12 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
   View resolved = view;
   resolved.offset = placement.begin + view.offset;
   const FlatParam& flat = b_.layout.flat(placement.flat);
-  MR_CHECK(view.layout.dtype == flat.encoding,
+  MR_CHECK(view.layout.dtype == flat.key.encoding,
            "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
-           Name(view.layout.dtype), Name(flat.encoding));
+           Name(view.layout.dtype), Name(flat.key.encoding));
   if (Resident(placement.flat)) {
     resolved.buffer =
-        (flat.encoding == DType::kF32 ? b_.Master(placement.flat) : b_.Compute(placement.flat))
+        (flat.key.encoding == DType::kF32 ? b_.Master(placement.flat) : b_.Compute(placement.flat))
             .buffer;
     return resolved;
   }
@@ -113,7 +113,7 @@ void ParamPass::EmitGather(Stay& stay) {
   const FlatParam& flat = b_.layout.flat(id);
   const View master = b_.Master(id);
   const View compute = b_.Compute(id);
-  const View bucket = WholeView(stay.bucket, flat.encoding, flat.padded_numel);
+  const View bucket = WholeView(stay.bucket, flat.key.encoding, flat.padded_numel);
   const bool gathers = b_.shard_world() > 1;
   const auto fills = [&] {  // the op emitted next writes the bucket first
     if (stay.segment.carried)
@@ -124,17 +124,17 @@ void ParamPass::EmitGather(Stay& stay) {
     CastOp<View> op;
     op.x = from;
     op.out = to;
-    b_.Emit(op, StreamId::kGather, "downcast/" + stay.name, flat.unit);
+    b_.Emit(op, StreamId::kGather, "downcast/" + stay.name, flat.key.unit);
   };
   const auto gather = [&](const View& shard, const View& full) {
     AllGatherOp<View> op;
     op.shard = shard;
     op.full = full;
-    b_.Emit(op, StreamId::kGather, "gather/" + stay.name, flat.unit);
+    b_.Emit(op, StreamId::kGather, "gather/" + stay.name, flat.key.unit);
   };
-  if (b_.options.downcast != Downcast::kAfterGather || flat.encoding == DType::kF32 || !gathers)
+  if (b_.options.downcast != Downcast::kAfterGather || flat.key.encoding == DType::kF32 || !gathers)
     fills();
-  if (flat.encoding == DType::kF32) {
+  if (flat.key.encoding == DType::kF32) {
     gather(master, bucket);
   } else if (b_.options.downcast == Downcast::kAfterUpdate) {
     gather(compute, bucket);

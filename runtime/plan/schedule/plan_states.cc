@@ -32,9 +32,9 @@ void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayou
                  .cls = slot == kMasterSlot ? BufferClass::kParameters : BufferClass::kOptimizer,
                  .saved = true,
                  .flat = id});
-  if (downcast == Downcast::kAfterUpdate && flat.encoding != DType::kF32)
+  if (downcast == Downcast::kAfterUpdate && flat.key.encoding != DType::kF32)
     states->Add({.name = SlotState("compute", flat),
-                 .layout = DenseLayout(flat.encoding, {flat.shard_numel}),
+                 .layout = DenseLayout(flat.key.encoding, {flat.shard_numel}),
                  .cls = BufferClass::kParameters,
                  .writer = StateWriter::kPrologue,
                  .flat = id,

@@ -230,7 +230,7 @@ class Planner {
       adamw.eps = b_.options.adamw.eps;
       adamw.weight_decay = b_.options.adamw.weight_decay;
       adamw.flat_begin = RankInt(0, layout.shard_numel, Axis::kShard);
-      b_.Emit(adamw, StreamId::kCompute, "adamw/" + layout.name, layout.unit);
+      b_.Emit(adamw, StreamId::kCompute, "adamw/" + layout.name, layout.key.unit);
       params_.EmitCarriedGathers(flat);
     }
     return body;
@@ -246,7 +246,7 @@ class Planner {
       cast.out = b_.Compute(FlatAt(f));
       if (!cast.out) continue;
       b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name,
-              b_.layout.flats[f].unit);
+              b_.layout.flats[f].key.unit);
     }
     if (b_.trains)
       for (FlatId flat : params_.order()) params_.EmitCarriedGathers(flat);
@@ -265,7 +265,7 @@ std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, siz
   std::vector<Reshard> reshard(layout.flats.size(), rest);
   size_t blocks = 0;
   for (size_t f = layout.flats.size(); f-- > 0;) {
-    if (!layout.flats[f].unit) reshard[f] = Reshard::kNever;
+    if (layout.role(FlatAt(f)) == UnitRole::kShared) reshard[f] = Reshard::kNever;
     if (layout.IsBlock(FlatAt(f)) && blocks++ < kept) reshard[f] = Reshard::kNever;
   }
   return reshard;

@@ -89,6 +89,44 @@ TEST_CASE("norms kept in f32 beside bf16 matrices share one flat parameter", "[p
           "  decay none\n");
 }
 
+// Of the block: the norm is whole on both ranks of the tensor axis, which shard it together with
+// the shard axis; of the matrices each rank has its rows of q|k|v, and its columns. b is frozen.
+TEST_CASE("flats of a unit are keyed by split and by whether they are trained", "[plan][layout]") {
+  ModelSpec spec;
+  spec.family = "test";
+  ParamSpec qkv = Matrix("qkv", 16, 8), out = Matrix("out", 8, 6), bias = Vector("b", 6, {});
+  qkv.splits = {{Axis::kTensor, 0, {8, 4, 4}}};
+  out.splits = {{Axis::kTensor, 1, {}}};
+  bias.trainable = false;
+  spec.units.push_back({"h.0", {Vector("norm", 16, ParamKind::kNorm), qkv, out, bias}});
+  const std::string tail =
+      " compute=f32 norms=f32 grad_accumulate=f32 grad_wire=f32\n"
+      "flat 0 h.0 f32 padded=";
+  CHECK(ToString(PlanShards(spec, Mesh(1, 2).With(Axis::kTensor, 2), kAllF32)) ==
+        "layout replicate=1 shard=2 tensor=2" + tail +
+            "256 shard=64 over shard+tensor\n"
+            "  [0, 16) norm [16]\n"
+            "  gaps [16, 256)\n"
+            "  decay none\n"
+            "flat 1 h.0@tensor f32 padded=128 shard=64 split over tensor\n"
+            "  [0, 64) qkv [16, 8] here [8, 8]\n"
+            "  [64, 88) out [8, 6] here [8, 3]\n"
+            "  gaps [88, 128)\n"
+            "  decay [0, 88)\n"
+            "flat 2 h.0@frozen f32 padded=256 shard=64 over shard+tensor frozen\n"
+            "  [0, 6) b [6]\n"
+            "  gaps [6, 256)\n"
+            "  decay none\n");
+  // With one rank along the axis there is no split, and one flat of what is trained.
+  const ShardLayout whole = PlanShards(spec, {1, 2}, kAllF32);
+  REQUIRE(whole.flats.size() == 2);
+  CHECK(whole.flats[0].params == std::vector<ParamId>{{0}, {1}, {2}});
+  CHECK(whole.flats[0].shard == Axis::kShard);
+  CHECK(whole.flats[0].slots().size() == 3);
+  CHECK(whole.flats[1].name == "h.0@frozen");
+  CHECK(whole.flats[1].slots() == std::vector<StateSlot>{kMasterSlot});
+}
+
 ModelSpec RandomModel(std::mt19937& random) {
   const auto between = [&](int64_t low, int64_t high) {
     return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
@@ -147,7 +185,7 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
   const PrecisionPolicy policy = GENERATE(kAllF32, kBf16NormsF32, kBf16);
   // By hand: 256 bytes of the narrowest of gather encoding, accumulate and wire.
   const auto alignment = [&](const FlatParam& flat) -> int64_t {
-    return flat.encoding == DType::kBF16 || policy.grad_wire == DType::kBF16 ? 128 : 64;
+    return flat.key.encoding == DType::kBF16 || policy.grad_wire == DType::kBF16 ? 128 : 64;
   };
   std::mt19937 random(static_cast<uint32_t>(shard));
   for (int round = 0; round < 20; ++round) {
@@ -199,8 +237,10 @@ TEST_CASE("any layout covers each logical element once, aligned, and its gaps ar
         const FlatParam& flat = layout.flat(placed.flat);
         const bool apart = param.kind == ParamKind::kNorm && policy.compute != policy.norm_params;
         REQUIRE(flat.name == (apart ? "norms" : spec.units[u].name));
-        REQUIRE(flat.unit == (apart ? UnitId{} : placed.unit));
-        REQUIRE(flat.encoding ==
+        REQUIRE(flat.key.unit ==
+                (apart ? UnitId{static_cast<int32_t>(spec.units.size())} : placed.unit));
+        REQUIRE((layout.role(placed.flat) == UnitRole::kShared) == apart);
+        REQUIRE(flat.key.encoding ==
                 (param.kind == ParamKind::kNorm ? policy.norm_params : policy.compute));
         ++id;
       }
@@ -233,6 +273,30 @@ TEST_CASE("a layout that cannot be is refused by name", "[plan][layout]") {
   ModelSpec short_rows = SmallModel();
   short_rows.units[0].params[0].padded_rows = 4;
   refuses(short_rows, {}, kAllF32, "wte");
+  const auto with_split = [&](const std::vector<Split>& splits) {
+    ModelSpec spec = SmallModel();  // h.0.w is [10, 16]
+    spec.units[1].params[1].splits = splits;
+    return spec;
+  };
+  refuses(with_split({{Axis::kShard, 0, {}}}), {}, kAllF32, "a split over shard");
+  refuses(with_split({{Axis::kTensor, 2, {}}}), {}, kAllF32, "h.0.w");
+  refuses(with_split({{Axis::kTensor, 0, {}}, {Axis::kTensor, 1, {}}}), {}, kAllF32, "each once");
+  refuses(with_split({{Axis::kTensor, 0, {}}, {Axis::kExpert, 0, {}}}), {}, kAllF32, "twice");
+  refuses(with_split({{Axis::kTensor, 0, {4, 5}}}), {}, kAllF32, "9 together, not 10");
+  refuses(with_split({{Axis::kTensor, 0, {10, 0}}}), {}, kAllF32, "a part of 0");
+  ModelSpec padded = with_split({{Axis::kTensor, 0, {}}});
+  padded.units[1].params[1].padded_rows = 12;
+  refuses(padded, {}, kAllF32, "both split and padded");
+  try {
+    PlanShards(with_split({{Axis::kTensor, 0, {4, 6}}}), Mesh().With(Axis::kTensor, 4), kAllF32);
+    FAIL("6 rows over 4 ranks");
+  } catch (const Error& error) {
+    CAPTURE(error.what());
+    CHECK(error.code() == ErrorCode::kConfig);
+    CHECK(std::string(error.what())
+              .find("h.0.w: 6 of dim 0 cannot be cut over 4 ranks of "
+                    "tensor") != std::string::npos);
+  }
 }
 
 }  // namespace

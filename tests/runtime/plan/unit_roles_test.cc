@@ -169,8 +169,9 @@ ShardLayout TwoFlatsPerBlock(const ModelSpec& spec, Mesh mesh) {
     unit_of.push_back({static_cast<int32_t>(u)});
   }
   ShardLayout layout = PlanShards(cut, mesh, {});
-  layout.unit_roles = PlanShards(spec, mesh, {}).unit_roles;
-  for (FlatParam& flat : layout.flats) flat.unit = unit_of[static_cast<size_t>(flat.unit.value)];
+  layout.units = PlanShards(spec, mesh, {}).units;
+  for (FlatParam& flat : layout.flats)
+    flat.key.unit = unit_of[static_cast<size_t>(flat.key.unit.value)];
   for (ParamPlacement& param : layout.params)
     param.unit = unit_of[static_cast<size_t>(param.unit.value)];
   return layout;
