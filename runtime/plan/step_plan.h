@@ -127,7 +127,7 @@ struct StepPlan {
   std::array<int64_t, kBufferClasses>
       peak_by_class{};                                // most bytes of a class live at one position
   int64_t param_pool_bytes = 0, grad_pool_bytes = 0;  // 0 when packed with everything else
-  // By FlatId: the policy in force, which sharding.reshard=auto decides; never kAuto. Not in the
+  // By UnitId: the policy in force, which sharding.reshard=auto decides; never kAuto. Not in the
   // plan's text: the ops say it.
   std::vector<Reshard> reshard;
   std::vector<std::string> notes;  // lowering and allocation choices

@@ -498,8 +498,8 @@ ReductionsBehind BehindReusedBuckets(const StepPlan& plan) {
 
 int64_t KeptBlocks(const StepPlan& plan, const ShardLayout& layout) {
   int64_t kept = 0;
-  for (size_t f = 0; f < layout.flats.size(); ++f)
-    kept += StartsWith(layout.flats[f].name, "h.") && plan.reshard[f] == Reshard::kNever;
+  for (size_t u = 0; u < layout.units.size(); ++u)
+    kept += StartsWith(layout.units[u].name, "h.") && plan.reshard[u] == Reshard::kNever;
   return kept;
 }
 

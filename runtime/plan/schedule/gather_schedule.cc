@@ -9,12 +9,12 @@
 namespace millrace {
 namespace {
 
-// Forward and backward stay of each flat; one segment where policy or
+// Forward and backward stay of each unit; one segment where policy or
 // turn-around keeps it in between.
-std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses,
+std::vector<GatherSegment> CutSegments(const std::vector<UnitUse>& uses,
                                        const GatherOptions& options) {
   std::vector<int> last_forward_reads;  // of blocks that are given back after their forward
-  for (const FlatUse& use : uses)
+  for (const UnitUse& use : uses)
     if (use.block && use.reshard == Reshard::kAfterForward && !use.reads.empty() &&
         use.reads.front() < options.forward_ops)
       last_forward_reads.push_back(
@@ -25,10 +25,10 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses,
   const int kept_from = kept == 0 ? options.ops : last_forward_reads[kept - 1];
 
   std::vector<GatherSegment> segments;
-  for (const FlatUse& use : uses) {
+  for (const UnitUse& use : uses) {
     if (use.reads.empty()) continue;
     const bool slot = use.block && use.reshard == Reshard::kAfterForward;
-    GatherSegment whole{use.flat, slot, use.reshard == Reshard::kNever, use.reads.front(),
+    GatherSegment whole{use.unit, slot, use.reshard == Reshard::kNever, use.reads.front(),
                         use.reads.back()};
     const auto backward = std::lower_bound(use.reads.begin(), use.reads.end(), options.forward_ops);
     const bool split = slot && backward != use.reads.begin() && backward != use.reads.end() &&
@@ -48,37 +48,37 @@ std::vector<GatherSegment> CutSegments(const std::vector<FlatUse>& uses,
   return segments;
 }
 
-// Where the segments added so far end: from which position on a flat's stay is over, and a slot is
+// Where the segments added so far end: from which position on a unit's stay is over, and a slot is
 // free.
 class Ends {
  public:
   explicit Ends(int slots) : slots_(static_cast<size_t>(slots)) {}
 
   void Add(const GatherSegment& segment) {
-    const auto [it, fresh] = last_of_flat_.try_emplace(segment.flat, segment.last);
+    const auto [it, fresh] = last_of_unit_.try_emplace(segment.unit, segment.last);
     if (!fresh) it->second = std::max(it->second, segment.last);
     if (!segment.slot) return;
     latest_.insert(segment.last);
     if (latest_.size() > slots_) latest_.erase(latest_.begin());
   }
 
-  // The first position at which the flat's stays have ended and fewer than all slots are taken.
+  // The first position at which the unit's stays have ended and fewer than all slots are taken.
   int FreeFor(const GatherSegment& segment) const {
-    const auto it = last_of_flat_.find(segment.flat);
-    const int stay = it == last_of_flat_.end() ? 0 : it->second + 1;
+    const auto it = last_of_unit_.find(segment.unit);
+    const int stay = it == last_of_unit_.end() ? 0 : it->second + 1;
     const bool full = segment.slot && latest_.size() == slots_;
     return std::max(stay, full ? *latest_.begin() + 1 : 0);
   }
 
  private:
   const size_t slots_;
-  std::map<FlatId, int> last_of_flat_;
+  std::map<UnitId, int> last_of_unit_;
   std::multiset<int> latest_;  // of the slot segments, the `slots` last ends
 };
 
 }  // namespace
 
-std::vector<GatherSegment> PlanGathers(const std::vector<FlatUse>& uses,
+std::vector<GatherSegment> PlanGathers(const std::vector<UnitUse>& uses,
                                        const GatherOptions& options) {
   MR_CHECK_GE(options.slots, options.prefetch + 1,
               "memory.slots must be at least memory.prefetch + 1");

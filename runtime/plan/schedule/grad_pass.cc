@@ -46,10 +46,6 @@ GradPass::GradPass(StepBuilder& builder)
   std::sort(contributions_at_.begin(), contributions_at_.end());
 
   const PrecisionPolicy& precision = b_.layout.precision;
-  const bool sharded = b_.shard_world() > 1;
-  const bool step_bucket =
-      !sync_every() &&
-      b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
   for (const FlatId f : flats_.ids()) {
     FlatState& state = flats_[f];
     const FlatParam& flat = b_.layout.flat(f);
@@ -67,6 +63,10 @@ GradPass::GradPass(StepBuilder& builder)
 
     // World 1 reads the final gradient from the bucket in the update; with shards it ends at the
     // reduce-scatter.
+    const bool sharded = b_.Shards(f) > 1;
+    const bool step_bucket =
+        !sync_every(f) &&
+        b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
     const BufferScope scope =
         step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
     const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
@@ -91,8 +91,8 @@ GradPass::GradPass(StepBuilder& builder)
       continue;
     }
     // Summed once, the gradient stays as the wire delivers it; a sum of several reductions is f32.
-    const DType final_dtype = reduced_once() ? precision.grad_wire : DType::kF32;
-    if (!reduced_once())
+    const DType final_dtype = reduced_once(f) ? precision.grad_wire : DType::kF32;
+    if (!reduced_once(f))
       state.received =
           b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire),
                        BufferClass::kGradients, BufferScope::kMicrobatch);
@@ -108,27 +108,29 @@ GradPass::GradPass(StepBuilder& builder)
     if (!params_[p].used()) continue;
     const ParamPlacement& param = b_.layout.param(p);
     params_[p].part = b_.AddBuffer(
-        "grad_part/" + param.spec.name, param.spec.stored_numel() * Bytes(PartDType(param.flat)),
+        "grad_part/" + param.spec.name, (param.end - param.begin) * Bytes(PartDType(param.flat)),
         BufferClass::kGradients,
-        outlives_microbatch() ? BufferScope::kStep : BufferScope::kMicrobatch);
+        outlives_microbatch(p) ? BufferScope::kStep : BufferScope::kMicrobatch);
   }
 }
 
-bool GradPass::sync_every() const {
-  return b_.options.grad_sync == GradSync::kEvery && b_.shard_world() > 1;
+bool GradPass::sync_every(FlatId flat) const {
+  return b_.options.grad_sync == GradSync::kEvery && b_.Shards(flat) > 1;
 }
 
-bool GradPass::reduced_once() const { return !sync_every() || b_.options.accumulate == 1; }
+bool GradPass::reduced_once(FlatId flat) const {
+  return !sync_every(flat) || b_.options.accumulate == 1;
+}
 
-bool GradPass::outlives_microbatch() const {
-  return !sync_every() && b_.options.grad_concat != GradConcat::kEvery;
+bool GradPass::outlives_microbatch(ParamId param) const {
+  return !sync_every(b_.layout.param(param).flat) && b_.options.grad_concat != GradConcat::kEvery;
 }
 
 // Whether nothing is ever added to what a gradient kernel wrote into this flat's bucket before it
 // is sent. A narrow wire then rounds what the kernel formed, and the kernel may as well do that
 // itself: the same bits, without a bucket twice as wide and a cast of all of it.
 bool GradPass::WrittenOnce(FlatId flat) const {
-  if (!sync_every() && b_.options.accumulate > 1) return false;
+  if (!sync_every(flat) && b_.options.accumulate > 1) return false;
   const std::vector<ParamId>& params = b_.layout.flat(flat).params;
   return std::all_of(params.begin(), params.end(),
                      [&](ParamId param) { return params_[param].contributions.size() <= 1; });
@@ -207,24 +209,26 @@ void GradPass::ConcatAll(FlatId flat, bool fresh) {
 }
 
 void GradPass::EmitBefore(int position, Variant variant) {
-  if (!direct() || !(sync_every() || IsFirst(variant))) return;
-  for (const auto& [at, flat] : DueAt(first_at_, position)) Zero(flat);
+  if (!direct()) return;
+  for (const auto& [at, flat] : DueAt(first_at_, position))
+    if (sync_every(flat) || IsFirst(variant)) Zero(flat);
 }
 
 void GradPass::EmitAfter(int position, Variant variant) {
-  const bool fresh = sync_every() || IsFirst(variant);
+  const auto fresh = [&](FlatId flat) { return sync_every(flat) || IsFirst(variant); };
   if (one_contribution_per_part()) {
     // All but a parameter's last contribution make room for the next; the last waits for the
     // flat's.
     for (const auto& [due, p] : DueAt(contributions_at_, position)) {
       const std::vector<int>& at = params_[p].contributions;
       if (position == at.back()) continue;
-      Concat(p, fresh && position == at.front() ? Update::kOverwrite : Update::kAccumulate);
+      Concat(p, fresh(b_.layout.param(p).flat) && position == at.front() ? Update::kOverwrite
+                                                                         : Update::kAccumulate);
     }
   }
   for (const auto& [due, flat] : DueAt(last_at_, position)) {
-    const bool reduces = sync_every() || IsLast(variant);
-    if (b_.options.grad_concat == GradConcat::kEvery) ConcatAll(flat, fresh);
+    const bool reduces = sync_every(flat) || IsLast(variant);
+    if (b_.options.grad_concat == GradConcat::kEvery) ConcatAll(flat, fresh(flat));
     if (b_.options.grad_concat == GradConcat::kLast && reduces) ConcatAll(flat, true);
     if (reduces) Reduce(flat, variant);
   }
@@ -234,13 +238,14 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   const FlatParam& layout = b_.layout.flat(flat);
   const FlatState& state = flats_[flat];
   const std::string& name = layout.name;
-  const bool fresh = IsFirst(variant) || !sync_every();  // nothing reduced yet in this step
+  const bool fresh = IsFirst(variant) || !sync_every(flat);  // nothing reduced yet in this step
   // Behind the step's last gradient there is nothing else to compute, while
   // other flats are still reduced.
   const bool idle = IsLast(variant) && state.last == ops_ - 1;
   const StreamId ready = idle ? StreamId::kCompute : StreamId::kReduce;
   View bucket = Bucket(flat);
   ReducePoint point{.body = static_cast<int>(b_.plan.bodies.size()) - 1,
+                    .unit = layout.key.unit,
                     .buffers = {state.wire ? state.wire : state.bucket}};
   if (state.wire) {
     if (!idle) point.cast = b_.position();
@@ -261,9 +266,10 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   b_.Emit(scan, ready, "finite_scan/" + name, layout.key.unit);
 
   const View result = final_[flat];
-  if (b_.shard_world() > 1) {
+  if (b_.Shards(flat) > 1) {
     ReduceScatterOp<View> reduce;
     reduce.full = bucket;
+    reduce.axes = layout.shard;
     const bool straight = result.layout.dtype == bucket.layout.dtype && fresh;
     reduce.shard =
         straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
@@ -280,7 +286,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
     }
   }
   if (!IsLast(variant)) return;
-  if (b_.layout.mesh.Size(Axis::kReplicate) > 1) OuterReduce(flat);
+  if (b_.layout.mesh.Size(layout.replicas) > 1) OuterReduce(flat);
   SumSquaresOp<View> norm;
   norm.x = result;
   norm.out = sum_squares(flat);
@@ -294,6 +300,7 @@ void GradPass::OuterReduce(FlatId flat) {
   const DType wire = b_.layout.precision.grad_wire;
   AllReduceOp<View> outer;
   outer.buffer = result;
+  outer.axes = layout.replicas;
   if (result.layout.dtype == wire) {
     b_.Emit(outer, StreamId::kReduce, "outer_reduce/" + layout.name, layout.key.unit);
     return;

@@ -25,7 +25,7 @@ class GradPass {
   // that outlives the microbatch, so that in all but the first microbatch even the first
   // contribution accumulates.
   View Resolve(const View& view, ParamId param);
-  bool outlives_microbatch() const;
+  bool outlives_microbatch(ParamId param) const;
   // Whether each contribution lands alone in a buffer of its own, so that it overwrites.
   bool one_contribution_per_part() const { return b_.options.grad_concat == GradConcat::kEvery; }
   // Whether the kernel that forms the gradient of `param` rounds it to the wire's dtype. No other
@@ -60,8 +60,8 @@ class GradPass {
     bool used() const { return !contributions.empty(); }
   };
 
-  bool sync_every() const;    // reduced every microbatch
-  bool reduced_once() const;  // in a step
+  bool sync_every(FlatId flat) const;    // reduced every microbatch
+  bool reduced_once(FlatId flat) const;  // in a step
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }
   bool WrittenOnce(FlatId flat) const;
   DType BucketDType(FlatId flat) const { return flats_[flat].dtype; }

@@ -116,16 +116,30 @@ void HoldOperandsBeside(StepPlan& plan) {
     if (held[i]) Normalise(&plan.buffers[i].live);
 }
 
-// A reduction in flight keeps its bytes until `reduce_depth` later ones have been issued. Else the
-// compute stream would get them at once, and wait for the network before it writes there.
+// The reduction, behind the r-th, with which one of the `count`-th other unit has been issued.
+size_t LaterReduction(const std::vector<ReducePoint>& reduces, size_t r, int count) {
+  std::vector<UnitId> seen = {reduces[r].unit};
+  size_t later = r;
+  while (count > 0 && ++later < reduces.size()) {
+    if (std::find(seen.begin(), seen.end(), reduces[later].unit) != seen.end() &&
+        reduces[later].body == reduces[r].body)
+      continue;
+    seen.push_back(reduces[later].unit);
+    --count;
+  }
+  return later;
+}
+
+// A reduction in flight keeps its bytes until those of `reduce_depth` later units have been issued.
+// Else the compute stream would get them at once, and wait for the network before it writes there.
 void HoldReduced(StepBuilder& b) {
   StepPlan& plan = b.plan;
   for (size_t r = 0; r < b.reduces.size(); ++r) {
     const ReducePoint& point = b.reduces[r];
     const Body& body = plan.bodies[static_cast<size_t>(point.body)];
-    // What the op at `op` of the body uses, until `count` later reductions have been issued.
+    // What the op at `op` of the body uses, until `count` later units' reductions have been issued.
     const auto hold = [&](BufferId id, int op, int count) {
-      const size_t later = r + static_cast<size_t>(count);
+      const size_t later = LaterReduction(b.reduces, r, count);
       const bool same_body = later < b.reduces.size() && b.reduces[later].body == point.body;
       const int64_t at = body.begin + op;
       const int64_t until = same_body ? body.begin + b.reduces[later].op : body.end();

@@ -7,18 +7,16 @@
 namespace millrace {
 namespace {
 
-std::vector<FlatUse> CollectUses(const StepBuilder& b, const std::vector<Reshard>& reshard) {
-  std::vector<FlatUse> uses(b.layout.flats.size());
-  for (size_t f = 0; f < uses.size(); ++f)
-    uses[f] = {FlatAt(f), b.layout.IsBlock(FlatAt(f)), reshard[f], {}};
+// Positions at which each flat is read, ascending.
+IdVector<FlatId, std::vector<int>> CollectReads(const StepBuilder& b) {
+  IdVector<FlatId, std::vector<int>> all(b.layout.flats.size());
   int position = 0;
   const auto scan = [&](const std::vector<ProgramOp>& ops) {
     for (const ProgramOp& op : ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         const ProgramBuffer& buffer = b.program.buffer(view.buffer);
         if (buffer.role != ProgramRole::kParam) return;
-        std::vector<int>& reads =
-            uses[static_cast<size_t>(b.layout.param(buffer.param).flat.value)].reads;
+        std::vector<int>& reads = all[b.layout.param(buffer.param).flat];
         if (reads.empty() || reads.back() != position) reads.push_back(position);
       });
       ++position;
@@ -26,14 +24,19 @@ std::vector<FlatUse> CollectUses(const StepBuilder& b, const std::vector<Reshard
   };
   scan(b.program.forward);
   scan(b.program.backward);
-  return uses;
+  return all;
+}
+
+bool ReadWithin(const std::vector<int>& reads, const GatherSegment& segment) {
+  const auto first = std::lower_bound(reads.begin(), reads.end(), segment.first);
+  return first != reads.end() && *first <= segment.last;
 }
 
 View ShardSlice(const View& bucket, const FlatParam& flat) {
   View slice = bucket;
   slice.layout = DenseLayout(bucket.layout.dtype, {flat.shard_numel});
   slice.rank_stride = flat.shard_numel;
-  slice.rank_axes = Axis::kShard;
+  slice.rank_axes = flat.shard;
   return slice;
 }
 
@@ -41,46 +44,66 @@ View ShardSlice(const View& bucket, const FlatParam& flat) {
 
 ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry)
     : b_(builder), stays_of_flat_(b_.layout.flats.size()) {
-  std::vector<FlatUse> uses = CollectUses(b_, reshard);
-  std::erase_if(uses, [&](const FlatUse& use) { return Resident(use.flat); });
+  const IdVector<FlatId, std::vector<int>> reads = CollectReads(b_);
+  std::vector<UnitUse> uses;
+  IdVector<UnitId, std::vector<FlatId>> flats(b_.layout.units.size());  // that are gathered
+  for (const UnitId unit : flats.ids())
+    uses.push_back({unit,
+                    b_.layout.unit(unit).role == UnitRole::kBlock,
+                    reshard[static_cast<size_t>(unit.value)],
+                    {}});
+  for (const FlatId flat : reads.ids()) {
+    if (Resident(flat)) continue;
+    const UnitId unit = b_.layout.flat(flat).key.unit;
+    flats[unit].push_back(flat);
+    std::vector<int>& of_unit = uses[static_cast<size_t>(unit.value)].reads;
+    of_unit.insert(of_unit.end(), reads[flat].begin(), reads[flat].end());
+  }
+  for (UnitUse& use : uses) {
+    std::sort(use.reads.begin(), use.reads.end());
+    use.reads.erase(std::unique(use.reads.begin(), use.reads.end()), use.reads.end());
+  }
   GatherOptions options;
   options.prefetch = b_.options.prefetch;
   options.slots = b_.options.slots;
   options.forward_ops = static_cast<int>(b_.program.forward.size());
   options.ops = options.forward_ops + static_cast<int>(b_.program.backward.size());
   options.carry = carry;
-  for (const GatherSegment& segment : PlanGathers(uses, options)) {
-    const FlatParam& flat = b_.layout.flat(segment.flat);
-    Stay stay{segment, {}, {}, flat.name};
-    std::vector<size_t>& of_flat = stays_of_flat_[segment.flat];
-    const size_t nth = of_flat.size();
-    const BufferScope scope = segment.carried      ? BufferScope::kCarried
-                              : segment.whole_step ? BufferScope::kStep
-                                                   : BufferScope::kMicrobatch;
-    BufferPlan how{PoolTag::kParam, segment.flat.value, segment.slot ? flat.key.unit : UnitId{},
-                   flat.key.encoding, segment.whole_step};
-    const std::string suffix = nth == 0 ? "" : "#" + std::to_string(nth + 1);
-    stay.bucket =
-        b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.key.encoding),
-                     BufferClass::kSlots, scope, how);
-    if (b_.options.downcast == Downcast::kAfterGather && flat.key.encoding != DType::kF32 &&
-        b_.shard_world() > 1) {
-      how.dtype = DType::kF32;
-      how.group = -1;
-      how.whole_step = false;
-      stay.staging =
-          b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32),
-                       BufferClass::kSlots, BufferScope::kMicrobatch, how);
-    }
-    issues_.emplace_back(segment.carried ? segment.carry_issue : segment.issue, stays_.size());
-    of_flat.push_back(stays_.size());
-    stays_.push_back(std::move(stay));
-  }
+  for (const GatherSegment& segment : PlanGathers(uses, options))
+    for (const FlatId flat : flats[segment.unit])
+      if (ReadWithin(reads[flat], segment)) AddStay(segment, flat);
   std::sort(issues_.begin(), issues_.end());
 }
 
+void ParamPass::AddStay(const GatherSegment& segment, FlatId id) {
+  const FlatParam& flat = b_.layout.flat(id);
+  Stay stay{segment, id, {}, {}, flat.name};
+  std::vector<size_t>& of_flat = stays_of_flat_[id];
+  const std::string suffix = of_flat.empty() ? "" : "#" + std::to_string(of_flat.size() + 1);
+  const BufferScope scope = segment.carried      ? BufferScope::kCarried
+                            : segment.whole_step ? BufferScope::kStep
+                                                 : BufferScope::kMicrobatch;
+  BufferPlan how{PoolTag::kParam, id.value, segment.slot ? segment.unit : UnitId{},
+                 flat.key.encoding, segment.whole_step};
+  stay.bucket =
+      b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.key.encoding),
+                   BufferClass::kSlots, scope, how);
+  if (b_.options.downcast == Downcast::kAfterGather && flat.key.encoding != DType::kF32 &&
+      b_.Shards(id) > 1) {
+    how.dtype = DType::kF32;
+    how.group = -1;
+    how.whole_step = false;
+    stay.staging =
+        b_.AddBuffer("staging/" + flat.name + suffix, flat.padded_numel * Bytes(DType::kF32),
+                     BufferClass::kSlots, BufferScope::kMicrobatch, how);
+  }
+  issues_.emplace_back(segment.carried ? segment.carry_issue : segment.issue, stays_.size());
+  of_flat.push_back(stays_.size());
+  stays_.push_back(std::move(stay));
+}
+
 bool ParamPass::Resident(FlatId flat) const {
-  if (b_.shard_world() > 1) return false;
+  if (b_.Shards(flat) > 1) return false;
   const FlatParam& f = b_.layout.flat(flat);
   return f.key.encoding == DType::kF32 || b_.options.downcast == Downcast::kAfterUpdate;
 }
@@ -109,12 +132,12 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
 }
 
 void ParamPass::EmitGather(Stay& stay) {
-  const FlatId id = stay.segment.flat;
+  const FlatId id = stay.flat;
   const FlatParam& flat = b_.layout.flat(id);
   const View master = b_.Master(id);
   const View compute = b_.Compute(id);
   const View bucket = WholeView(stay.bucket, flat.key.encoding, flat.padded_numel);
-  const bool gathers = b_.shard_world() > 1;
+  const bool gathers = b_.Shards(id) > 1;
   const auto fills = [&] {  // the op emitted next writes the bucket first
     if (stay.segment.carried)
       b_.produced[static_cast<size_t>(stay.bucket.value)].emplace_back(
@@ -130,6 +153,7 @@ void ParamPass::EmitGather(Stay& stay) {
     AllGatherOp<View> op;
     op.shard = shard;
     op.full = full;
+    op.axes = flat.shard;
     b_.Emit(op, StreamId::kGather, "gather/" + stay.name, flat.key.unit);
   };
   if (b_.options.downcast != Downcast::kAfterGather || flat.key.encoding == DType::kF32 || !gathers)
@@ -178,7 +202,7 @@ std::vector<FlatId> ParamPass::order() const {
     if (!added[flat]) flats.push_back(flat);
     added[flat] = true;
   };
-  for (const Stay& stay : stays_) add(stay.segment.flat);
+  for (const Stay& stay : stays_) add(stay.flat);
   for (size_t f = 0; f < b_.layout.flats.size(); ++f) add(FlatAt(f));
   return flats;
 }

@@ -14,7 +14,7 @@ namespace millrace {
 
 class ParamPass {
  public:
-  // `reshard` by FlatId. `carry`: the first `prefetch` segments are gathered at the end of the
+  // `reshard` by UnitId. `carry`: the first `prefetch` segments are gathered at the end of the
   // previous microbatch, update or prologue.
   ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry);
 
@@ -33,8 +33,10 @@ class ParamPass {
   std::vector<FlatId> order() const;
 
  private:
+  // Of one flat of the segment's unit.
   struct Stay {
     GatherSegment segment;
+    FlatId flat;
     BufferId bucket;
     BufferId staging;  // f32 gather output, downcast after_gather only
     std::string name;
@@ -42,6 +44,7 @@ class ParamPass {
 
   bool Resident(FlatId flat) const;  // read from persistent memory, nothing to gather
   const std::vector<size_t>& StaysOf(FlatId flat) const { return stays_of_flat_[flat]; }
+  void AddStay(const GatherSegment& segment, FlatId flat);
   void EmitGather(Stay& stay);
 
   StepBuilder& b_;

@@ -145,7 +145,8 @@ class Planner {
         case ProgramRole::kParamGrad:
           view = grads_.Resolve(view, buffer.param);
           MR_CHECK(update != nullptr, "{}: the gradient {} has no update", OpName(op), name);
-          if (!IsFirst(variant) && grads_.outlives_microbatch()) *update = Update::kAccumulate;
+          if (!IsFirst(variant) && grads_.outlives_microbatch(buffer.param))
+            *update = Update::kAccumulate;
           if (grads_.one_contribution_per_part()) *update = Update::kOverwrite;
           formed_for_wire |= grads_.formed_for_wire(buffer.param);
           break;
@@ -212,7 +213,7 @@ class Planner {
     stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), StatsRow(units).width});
     stats.scalars = scalars;
     stats.units = units;
-    stats.shard_world = b_.layout.mesh.Size(Axis::kShard);
+    stats.shard_world = b_.layout.mesh.Size(AxisSet::All() - Axis::kReplicate);
     stats.clip = b_.options.clip;
     b_.Emit(stats, StreamId::kCompute, "step_stats", {});
     for (FlatId flat : params_.order()) {
@@ -229,7 +230,7 @@ class Planner {
       adamw.beta2 = b_.options.adamw.beta2;
       adamw.eps = b_.options.adamw.eps;
       adamw.weight_decay = b_.options.adamw.weight_decay;
-      adamw.flat_begin = RankInt(0, layout.shard_numel, Axis::kShard);
+      adamw.flat_begin = RankInt(0, layout.shard_numel, layout.shard);
       b_.Emit(adamw, StreamId::kCompute, "adamw/" + layout.name, layout.key.unit);
       params_.EmitCarriedGathers(flat);
     }
@@ -259,27 +260,38 @@ class Planner {
   std::vector<BufferId> act_;  // by program buffer: activations and constants, once used
 };
 
-// Reshard per flat: the last `kept` blocks stay gathered for the whole step, the others follow
-// `rest`. Norm parameters that are gathered apart are small and stay.
-std::vector<Reshard> ReshardPerFlat(const ShardLayout& layout, Reshard rest, size_t kept) {
-  std::vector<Reshard> reshard(layout.flats.size(), rest);
-  size_t blocks = 0;
-  for (size_t f = layout.flats.size(); f-- > 0;) {
-    if (layout.role(FlatAt(f)) == UnitRole::kShared) reshard[f] = Reshard::kNever;
-    if (layout.IsBlock(FlatAt(f)) && blocks++ < kept) reshard[f] = Reshard::kNever;
+// Block units that have parameters of their own.
+std::vector<UnitId> BlockUnits(const ShardLayout& layout) {
+  std::vector<UnitId> blocks;
+  for (size_t f = 0; f < layout.flats.size(); ++f) {
+    const UnitId unit = layout.flats[f].key.unit;
+    if (layout.IsBlock(FlatAt(f)) && (blocks.empty() || blocks.back() != unit))
+      blocks.push_back(unit);
   }
+  return blocks;
+}
+
+// Reshard per unit: the last `kept` blocks stay gathered for the whole step, the others follow
+// `rest`. What units share is small and stays.
+std::vector<Reshard> ReshardPerUnit(const ShardLayout& layout, Reshard rest, size_t kept) {
+  std::vector<Reshard> reshard(layout.units.size(), rest);
+  for (size_t u = 0; u < reshard.size(); ++u)
+    if (layout.units[u].role == UnitRole::kShared) reshard[u] = Reshard::kNever;
+  const std::vector<UnitId> blocks = BlockUnits(layout);
+  for (size_t i = blocks.size() - std::min(kept, blocks.size()); i < blocks.size(); ++i)
+    reshard[static_cast<size_t>(blocks[i].value)] = Reshard::kNever;
   return reshard;
 }
 
 StepPlan PlanWith(const PlanInput& in, Reshard rest, size_t kept) {
-  std::vector<Reshard> reshard = ReshardPerFlat(in.layout, rest, kept);
+  std::vector<Reshard> reshard = ReshardPerUnit(in.layout, rest, kept);
   StepPlan plan = Planner(in, reshard).Build();
   plan.reshard = std::move(reshard);
   return plan;
 }
 
 StepPlan DraftWith(const PlanInput& in, Reshard rest, size_t kept) {
-  return Planner(in, ReshardPerFlat(in.layout, rest, kept)).Draft();
+  return Planner(in, ReshardPerUnit(in.layout, rest, kept)).Draft();
 }
 
 StepPlan PlanAuto(const PlanInput& in) {
@@ -287,8 +299,7 @@ StepPlan PlanAuto(const PlanInput& in) {
   const PlanOptions& options = in.options;
   MR_REQUIRE(ErrorCode::kConfig, options.budget_bytes > 0,
              "sharding.reshard=auto needs memory.budget_gib: the bytes it may fill");
-  size_t blocks = 0;
-  for (size_t f = 0; f < layout.flats.size(); ++f) blocks += layout.IsBlock(FlatAt(f));
+  const size_t blocks = BlockUnits(layout).size();
   // The most blocks kept, up to `most`, that fit.
   const auto largest = [](size_t most, auto&& fits) {
     size_t low = 0, high = most;

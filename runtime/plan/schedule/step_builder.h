@@ -24,10 +24,11 @@ struct BufferPlan {
   bool whole_step = false;  // carried for the whole step (Reshard::kNever)
 };
 
-// Where a gradient is reduced. The bytes of `buffers` stay reserved until `reduce_depth` later
-// reductions have been issued.
+// Where a gradient is reduced. The bytes of `buffers` stay reserved until reductions of
+// `reduce_depth` other units have been issued.
 struct ReducePoint {
   int body = 0, op = 0;
+  UnitId unit = {};
   std::vector<BufferId> buffers;
   // With a cast to the wire's dtype on the reduce stream: that op, and the bucket that it reads.
   // The cast runs behind the reduction before this one: there is one later reduction less to wait
@@ -59,7 +60,7 @@ struct StepBuilder {
   View Master(FlatId flat) const { return Slot(kMasterSlot.name, flat); }
   View Compute(FlatId flat) const { return Slot("compute", flat); }  // absent: no such copy
 
-  int shard_world() const { return layout.mesh.Size(Axis::kShard); }
+  int Shards(FlatId flat) const { return layout.mesh.Size(layout.flat(flat).shard); }
   const std::string& UnitLabel(FlatId flat) const { return layout.flat(flat).name; }
 
   const ShardLayout& layout;

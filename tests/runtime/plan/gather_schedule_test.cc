@@ -14,34 +14,34 @@ struct Toy {
     const int forward_last = 2 * blocks + 1;  // the head
     options.forward_ops = forward_last + 1;
     options.ops = options.forward_ops + 2 * blocks;
-    uses.push_back({FlatId{0}, false, reshard, {0}});
+    uses.push_back({UnitId{0}, false, reshard, {0}});
     for (int i = 0; i < blocks; ++i) {
       const int back = options.ops - 2 - 2 * i;
-      uses.push_back({FlatId{i + 1}, true, reshard, {1 + 2 * i, 2 + 2 * i, back, back + 1}});
+      uses.push_back({UnitId{i + 1}, true, reshard, {1 + 2 * i, 2 + 2 * i, back, back + 1}});
     }
-    uses.push_back({FlatId{blocks + 1}, false, reshard, {forward_last}});
+    uses.push_back({UnitId{blocks + 1}, false, reshard, {forward_last}});
   }
   std::vector<GatherSegment> Plan(int prefetch, int slots) {
     options.prefetch = prefetch;
     options.slots = slots;
     return PlanGathers(uses, options);
   }
-  std::vector<FlatUse> uses;
+  std::vector<UnitUse> uses;
   GatherOptions options;
 };
 
-std::vector<int> FlatsOf(const std::vector<GatherSegment>& segments) {
-  std::vector<int> flats;
-  for (const GatherSegment& s : segments) flats.push_back(s.flat.value);
-  return flats;
+std::vector<int> UnitsOf(const std::vector<GatherSegment>& segments) {
+  std::vector<int> units;
+  for (const GatherSegment& s : segments) units.push_back(s.unit.value);
+  return units;
 }
 
 TEST_CASE("after_forward splits a block's stay, but keeps the last blocks over the turn-around",
           "[plan][gather]") {
   Toy toy(4);
-  REQUIRE(FlatsOf(toy.Plan(0, 1)) == std::vector<int>{0, 1, 2, 3, 4, 5, 3, 2, 1});
-  REQUIRE(FlatsOf(toy.Plan(0, 2)) == std::vector<int>{0, 1, 2, 3, 4, 5, 2, 1});
-  REQUIRE(FlatsOf(toy.Plan(0, 4)) == std::vector<int>{0, 1, 2, 3, 4, 5});
+  REQUIRE(UnitsOf(toy.Plan(0, 1)) == std::vector<int>{0, 1, 2, 3, 4, 5, 3, 2, 1});
+  REQUIRE(UnitsOf(toy.Plan(0, 2)) == std::vector<int>{0, 1, 2, 3, 4, 5, 2, 1});
+  REQUIRE(UnitsOf(toy.Plan(0, 4)) == std::vector<int>{0, 1, 2, 3, 4, 5});
   const std::vector<GatherSegment> segments = toy.Plan(0, 2);
   REQUIRE(segments[1].first == 1);
   REQUIRE(segments[1].last == 2);
@@ -49,11 +49,11 @@ TEST_CASE("after_forward splits a block's stay, but keeps the last blocks over t
   REQUIRE(segments[3].last == 13);
 }
 
-TEST_CASE("after_backward and never keep one stay per flat", "[plan][gather]") {
+TEST_CASE("after_backward and never keep one stay per unit", "[plan][gather]") {
   for (const Reshard reshard : {Reshard::kAfterBackward, Reshard::kNever}) {
     Toy toy(4, reshard);
     const std::vector<GatherSegment> segments = toy.Plan(1, 2);
-    REQUIRE(FlatsOf(segments) == std::vector<int>{0, 1, 2, 3, 4, 5});
+    REQUIRE(UnitsOf(segments) == std::vector<int>{0, 1, 2, 3, 4, 5});
     for (const GatherSegment& s : segments) {
       REQUIRE(s.whole_step == (reshard == Reshard::kNever));
       REQUIRE_FALSE(s.slot);  // all blocks are live at the turn-around: no slots to wait for
@@ -64,7 +64,7 @@ TEST_CASE("after_backward and never keep one stay per flat", "[plan][gather]") {
   }
 }
 
-TEST_CASE("without prefetch a flat is gathered where it is needed, and nothing is carried",
+TEST_CASE("without prefetch a unit is gathered where it is needed, and nothing is carried",
           "[plan][gather]") {
   for (const GatherSegment& s : Toy(5).Plan(0, 2)) {
     REQUIRE(s.issue == s.first);
@@ -98,11 +98,11 @@ TEST_CASE("slots, stays and distances hold over sizes", "[plan][gather]") {
           const std::vector<GatherSegment> segments = toy.Plan(prefetch, slots);
           INFO("blocks " << blocks << " prefetch " << prefetch << " slots " << slots << " reshard "
                          << static_cast<int>(reshard));
-          // Every read is covered by exactly one segment of its flat.
-          for (const FlatUse& use : toy.uses)
+          // Every read is covered by exactly one segment of its unit.
+          for (const UnitUse& use : toy.uses)
             for (const int read : use.reads)
               REQUIRE(std::count_if(segments.begin(), segments.end(), [&](const GatherSegment& s) {
-                        return s.flat == use.flat && s.first <= read && read <= s.last;
+                        return s.unit == use.unit && s.first <= read && read <= s.last;
                       }) == 1);
           for (size_t k = 0; k < segments.size(); ++k) {
             REQUIRE(segments[k].issue <= segments[k].first);
@@ -126,10 +126,10 @@ TEST_CASE("slots, stays and distances hold over sizes", "[plan][gather]") {
             }
             REQUIRE(live <= slots);
           }
-          // One flat is never in two places.
+          // One unit is never in two places.
           for (const GatherSegment& a : segments)
             for (const GatherSegment& b : segments)
-              if (&a < &b && a.flat == b.flat) REQUIRE((a.last < b.issue || b.last < a.issue));
+              if (&a < &b && a.unit == b.unit) REQUIRE((a.last < b.issue || b.last < a.issue));
         }
 }
 

@@ -210,5 +210,112 @@ TEST_CASE("two flat parameters of one unit are two buckets of one unit to max_po
   }
 }
 
+// Of the forward and backward bodies: before which op of the program each gather is issued, and of
+// which unit; several in a row of one unit once.
+std::vector<std::string> GathersByUnit(const StepPlan& plan, const Program& program) {
+  std::set<std::string> labels;
+  for (const std::vector<ProgramOp>* ops : {&program.forward, &program.backward})
+    for (const ProgramOp& op : *ops) labels.insert(op.label);
+  std::vector<std::string> gathers;
+  for (const Body& body : plan.bodies) {
+    if (body.phase != Phase::kForward && body.phase != Phase::kBackward) continue;
+    int before = 0;
+    for (const PlanOp& op : body.ops) {
+      before += static_cast<int>(labels.count(op.label));
+      if (!std::holds_alternative<AllGatherOp<View>>(op.op)) continue;
+      std::string gather = fmt::format("{} op {} unit {}", body.name, before, op.unit.value);
+      if (gathers.empty() || gathers.back() != gather) gathers.push_back(std::move(gather));
+    }
+  }
+  return gathers;
+}
+
+TEST_CASE("gathers, prefetch and slots count units, whatever their flats", "[plan][planner]") {
+  const Mesh mesh(1, 2);
+  const int prefetch = GENERATE(0, 1, 2);
+  PlanOptions options =
+      OptionsOf(GENERATE(AllocatorKind::kPacked, AllocatorKind::kColoured, AllocatorKind::kMaxPool,
+                         AllocatorKind::kFixed),
+                GENERATE(Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward), 3);
+  options.prefetch = prefetch;
+  options.slots = prefetch + 1;
+  const Program program = ProgramOf(kUsual, {}, Recompute::kNone);
+  const ModelSpec spec = SpecOf(kUsual);
+  const ShardLayout one = PlanShards(spec, mesh, {}), two = TwoFlatsPerBlock(spec, mesh);
+  const StepPlan usual = PlanStep(one, program, options, PlanKind::kTrain),
+                 plan = PlanStep(two, program, options, PlanKind::kTrain);
+  CheckPlan(plan, mesh, options.accumulate);
+  CHECK(GathersByUnit(plan, program) == GathersByUnit(usual, program));
+  CHECK(plan.reshard == usual.reshard);
+  int flats = 0;  // both are gathered
+  for (const PlanBuffer& buffer : plan.buffers) flats += buffer.name == "bucket/h.1/b";
+  CHECK(flats == 1);
+}
+
+TEST_CASE("a gradient bucket waits for the reductions of other units", "[plan][planner]") {
+  const Mesh mesh(1, 2);
+  PlanOptions options = OptionsOf(AllocatorKind::kPacked, Reshard::kAfterBackward, 1);
+  options.reduce_depth = GENERATE(1, 2);
+  const StepPlan plan =
+      PlanStep(TwoFlatsPerBlock(SpecOf(kUsual), mesh), ProgramOf(kUsual, {}, Recompute::kNone),
+               options, PlanKind::kTrain);
+  struct Reduction {
+    UnitId unit;
+    int64_t at;
+    BufferId bucket;
+  };
+  std::vector<Reduction> reductions;
+  for (const Body& body : plan.bodies)
+    for (size_t i = 0; i < body.ops.size(); ++i)
+      if (const auto* op = std::get_if<ReduceScatterOp<View>>(&body.ops[i].op);
+          op != nullptr && body.phase == Phase::kBackward)
+        reductions.push_back(
+            {body.ops[i].unit, body.begin + static_cast<int64_t>(i), op->full.buffer});
+  REQUIRE(reductions.size() >= 2 * 5);
+  for (size_t r = 0; r < reductions.size(); ++r) {
+    std::set<UnitId> others;
+    size_t later = r;
+    while (++later < reductions.size()) {
+      if (reductions[later].unit != reductions[r].unit) others.insert(reductions[later].unit);
+      if (static_cast<int>(others.size()) == options.reduce_depth) break;
+    }
+    if (later == reductions.size()) continue;  // until the end of the body
+    const std::vector<Interval>& live = plan.buffer(reductions[r].bucket).live;
+    CAPTURE(plan.buffer(reductions[r].bucket).name, reductions[r].at, reductions[later].at);
+    CHECK(live.back().end == reductions[later].at);
+  }
+}
+
+// What carries data is one axis or another: a model that nothing splits is planned over the shard
+// and tensor axes as over as many ranks of the shard axis alone.
+TEST_CASE("axes that split nothing shard as the shard axis does", "[plan][planner]") {
+  const int replicate = GENERATE(1, 2);
+  PlanOptions options = OptionsOf(AllocatorKind::kPacked, Reshard::kAfterForward, 3);
+  options.grad_sync = GENERATE(GradSync::kLast, GradSync::kEvery);
+  options.downcast = GENERATE(Downcast::kPerGather, Downcast::kAfterGather, Downcast::kAfterUpdate);
+  const PrecisionPolicy precision{DType::kBF16, DType::kF32, DType::kF32, DType::kBF16};
+  const Program program = ProgramOf(kUsual, precision, Recompute::kNone);
+  const auto planned = [&](const Mesh& mesh) {
+    const ShardLayout layout = PlanShards(SpecOf(kUsual), mesh, precision);
+    StepPlan plan = PlanStep(layout, program, options, PlanKind::kTrain);
+    CheckPlan(plan, mesh, options.accumulate);
+    return plan;
+  };
+  const StepPlan plan = planned(Mesh(replicate, 2).With(Axis::kTensor, 2)),
+                 usual = planned(Mesh(replicate, 4));
+  CHECK(MemoryText(plan) == MemoryText(usual));
+  std::string text = ScheduleText(plan);
+  const std::string both = "shard+tensor", alone = "shard";
+  int times = 0;
+  for (size_t at = 0; (at = text.find(both, at)) != text.npos; ++times)
+    text.replace(at, both.size(), alone);
+  CHECK(times > 20);
+  CHECK(text == ScheduleText(usual));
+  for (const Body& body : plan.bodies)  // the text lacks this
+    for (const PlanOp& op : body.ops)
+      if (const auto* adamw = std::get_if<AdamWOp<View>>(&op.op))
+        CHECK(adamw->flat_begin.axes == AxisSet({Axis::kShard, Axis::kTensor}));
+}
+
 }  // namespace
 }  // namespace millrace
