@@ -264,15 +264,14 @@ void Engine::IssueSchedule(size_t index) {
   list->Replay(BindingOf(plan));
 }
 
-StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
-                         const Injection& injection) {
+StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens) {
   MR_CHECK_EQ(steps_in_flight(), 0, "Step() while steps are in flight: collect them first");
-  Enqueue(tokens, step, valid_tokens, injection);
+  Enqueue(tokens, step, valid_tokens);
   return Collect();
 }
 
 void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
-                     const Injection& injection, double max_loss) {
+                     double max_loss) {
   MR_CHECK(train_.has_value(), "this engine has no training plan");
   const StepPlan& plan = plans_.plans[*train_];
   const TensorView token_view = StateView(tokens_);
@@ -290,9 +289,8 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   scalars.step = step;
   scalars.inv_valid_tokens = 1.0 / static_cast<double>(valid_tokens);
   scalars.token_parity = step & 1;
-  scalars.inject_loss_nan = injection.loss_nan;
-  scalars.inject_grad_unit = injection.grad_unit;
   scalars.max_loss = max_loss;
+  if (on_scalars_) on_scalars_(scalars);
   std::memcpy(slot.tokens->data(), tokens.data(), tokens.size_bytes());
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = StateView(scalars_).data;
@@ -307,18 +305,7 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   const KernelCounters kernels_before = executor_.kernel_counters();
   const RecordedStep* const recorded = recorded_[*train_].get();
   const int64_t launches_before = recorded != nullptr ? recorded->launches() : 0;
-  if (injection.skip_unit >= 0 || injection.swap_unit >= 0) {  // a recorded step has all, in order
-    if (injection.skip_unit >= 0)
-      executor_.LeaveOutCollectives(UnitId{static_cast<int32_t>(injection.skip_unit)});
-    if (injection.swap_unit >= 0)
-      executor_.SwapCollectives(UnitId{static_cast<int32_t>(injection.swap_unit)});
-    executor_.BeginRun({static_cast<int32_t>(*train_), false, step});
-    executor_.Run(BindingOf(plan), plan.schedule, observer_.get());
-    executor_.EndRun();
-    validity_.Ran(*train_, false);
-  } else {
-    RunSchedule(*train_, step);
-  }
+  RunSchedule(*train_, step);
   device.EnqueueToHost(slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars), compute);
   compute.Record(*slot.done);
   ++enqueued_;

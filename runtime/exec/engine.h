@@ -9,12 +9,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
@@ -42,15 +44,6 @@ struct EngineOptions {
   // device, and `graph` is not used. The same bits.
   bool checked = false;
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
-};
-
-// Fault injection for one step (tests).
-struct Injection {
-  bool loss_nan = false;
-  int64_t grad_unit = -1;
-  // Leave out this unit's first collective and all later ones: the others wait.
-  int64_t skip_unit = -1;
-  int64_t swap_unit = -1;  // issue this unit's first collective after the next one
 };
 
 class Engine {
@@ -88,8 +81,11 @@ class Engine {
   // One training step: Enqueue, then Collect. tokens [accumulate, B, T+1] of this rank;
   // step is 0-based and drives the learning rate; valid_tokens counts the targets of the
   // whole step over all ranks.
-  StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
-                   const Injection& injection = {});
+  StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens);
+
+  // Called with the scalars of each training step from now on before they go to the device; null:
+  // nothing is.
+  void OnScalars(std::function<void(StepScalars&)> call) { on_scalars_ = std::move(call); }
 
   // Training steps from now on walk eagerly, watched by `observer`; null: as before. Not in checked
   // execution, which has an observer of its own.
@@ -112,7 +108,7 @@ class Engine {
   static constexpr int kStepsInFlight = 4;
   // max_loss: a step whose loss is above it applies no update; 0: no limit.
   void Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
-               const Injection& injection = {}, double max_loss = 0);
+               double max_loss = 0);
   StepScalars Collect();
   // Of the step collected last, on the device: from the end of the step before it to its own end;
   // from its own start where no step was in flight when it was issued.
@@ -187,6 +183,7 @@ class Engine {
       observed_recorded_;                 // the training step's, around capture_observer_
   std::unique_ptr<OpObserver> observer_;  // checked only
   OpObserver* watcher_ = nullptr;         // of training steps, from outside
+  std::function<void(StepScalars&)> on_scalars_;
   // By plan; with adversary_seed only.
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;
   std::array<InFlight, kStepsInFlight + 1>

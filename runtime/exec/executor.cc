@@ -48,7 +48,6 @@ struct Collective {
   OrderLog::Kind kind = OrderLog::Kind::kAllGather;
   AxisSet axes;
   int64_t bytes = 0;
-  bool operator==(const Collective&) const = default;
 };
 
 std::optional<Collective> CollectiveOf(const BoundOp& op) {
@@ -175,13 +174,6 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
   const EventMap events = NumberEvents(schedule);
   if (observer != nullptr) observer->BeginRun(*binding.plan);
   Fork();
-  bool leaves_out = false;
-  struct Held {
-    BoundOp op;
-    StreamId stream;
-    OpMark mark;
-  };
-  std::optional<Held> held;  // until the next collective was issued
   int64_t begun = 0;
   for (size_t e = 0; e < schedule.size(); ++e) {
     const Entry& entry = schedule[e];
@@ -197,24 +189,11 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
       if (observer != nullptr) observer->Before(op, body.begin + index, entry.microbatch);
       OpMark mark = marker.Next(op);
       mark.range = RangeOf(op);
-      leaves_out |= mark.collective && leaves_out_from_ && *leaves_out_from_ == op.unit;
       const BoundOp bound = BindOp(binding, op.op, body.begin + index, entry.microbatch);
-      if (mark.collective && swaps_ && *swaps_ == op.unit) {
-        held = Held{bound, op.stream, mark};
-        swaps_.reset();
-      } else if (!mark.collective || !leaves_out) {
+      if (observer == nullptr) {
         RunMarked(bound, op.stream, mark);
-        if (mark.collective && held) {
-          MR_REQUIRE(ErrorCode::kConfig,
-                     op.stream == held->stream && CollectiveOf(bound) == CollectiveOf(held->op),
-                     "a fault that swaps collectives: the one after the first of the unit, {}, is "
-                     "of another kind or size",
-                     op.label);
-          RunMarked(held->op, held->stream, held->mark);
-          held.reset();
-        }
-      }
-      if (observer != nullptr) {
+      } else {
+        observer->Issue(op, [this, bound, id = op.stream, mark] { RunMarked(bound, id, mark); });
         if (observer->looks_at_memory()) Sync();
         observer->After(op, body.begin + index, entry.microbatch);
       }
@@ -223,8 +202,6 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
     }
   }
   Join();
-  leaves_out_from_.reset();
-  swaps_.reset();
   if (observer != nullptr) observer->EndRun();
 }
 

@@ -70,14 +70,6 @@ class Executor {
   // in the schedule's order of issue.
   void RunOne(const Binding& binding, const Entry& entry, int op_index, int64_t index);
 
-  // For tests of what finds a hang: the next Run leaves out the first collective of
-  // `unit`, and all later ones.
-  void LeaveOutCollectives(UnitId unit) { leaves_out_from_ = unit; }
-  // For tests of what finds a wrong order: the next Run issues the first collective of
-  // `unit` after the next one, which must be of the same kind, group and size, so that
-  // nothing hangs: Error(kConfig).
-  void SwapCollectives(UnitId unit) { swaps_ = unit; }
-
   // From now on. Every rank or none.
   void LogOrder() { order_ = std::make_unique<OrderLog>(context_.comms->members().size()); }
   const OrderLog* order() const { return order_.get(); }  // null: not logged
@@ -109,7 +101,6 @@ class Executor {
   CommCounters replayed_;  // by graphs: communicators only count what is issued to them
   uint64_t number_ = 0;    // of the run begun last
   int64_t enqueued_marks_ = 0;
-  std::optional<UnitId> leaves_out_from_, swaps_;
   std::unique_ptr<OrderLog> order_;
   std::optional<OpRanges> ranges_;  // where somebody listens
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "runtime/base/stream.h"
 #include "runtime/plan/step_plan.h"
@@ -15,12 +16,17 @@ class OpObserver {
   virtual ~OpObserver() = default;
   virtual void BeginRun(const StepPlan& plan) = 0;
   virtual void Before(const PlanOp& op, int64_t position, int microbatch) = 0;
+  // Called between the two: `issue` puts the op on its stream. Tests of what finds a wrong order
+  // may call it later, or not at all.
+  virtual void Issue(const PlanOp& op, const std::function<void()>& issue);
   virtual void After(const PlanOp& op, int64_t position, int microbatch) = 0;
   virtual void EndRun() = 0;
   // Whether After may be called only once the device has done the op. Else
   // nothing waits for the device.
   virtual bool looks_at_memory() const { return true; }
 };
+
+inline void OpObserver::Issue(const PlanOp&, const std::function<void()>& issue) { issue(); }
 
 // Called around each op while a step's graphs are captured, on the op's stream.
 class CaptureObserver {

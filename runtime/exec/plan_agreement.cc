@@ -19,21 +19,6 @@ struct CallList {
   std::string lines;
 };
 
-struct Collective {
-  AxisSet axes;
-  const View* data = nullptr;  // the whole, of a gather or a reduction
-};
-
-std::optional<Collective> CollectiveOf(const KernelOp& op) {
-  if (const auto* gather = std::get_if<AllGatherOp<View>>(&op))
-    return Collective{gather->axes, &gather->full};
-  if (const auto* reduce = std::get_if<ReduceScatterOp<View>>(&op))
-    return Collective{reduce->axes, &reduce->full};
-  if (const auto* reduce = std::get_if<AllReduceOp<View>>(&op))
-    return Collective{reduce->axes, &reduce->buffer};
-  return std::nullopt;
-}
-
 std::string UnitName(const ShardLayout& layout, UnitId unit) {
   return unit ? layout.unit(unit).name : "none";
 }
@@ -42,13 +27,13 @@ void AddCalls(const CommSet& comms, const ShardLayout& layout, const StepPlan& p
               const std::vector<Entry>& schedule, const char* part, std::vector<CallList>& lists) {
   for (const Entry& entry : schedule)
     for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
-      const std::optional<Collective> call = CollectiveOf(op.op);
+      const std::optional<PlannedCall> call = CallOf(op.op);
       if (!call) continue;
       CallList& list = lists[comms.IndexOf({call->axes, op.stream})];
       const Layout& data = call->data->layout;
       list.lines += fmt::format("{} of unit {} ({} bytes of {}, {} {})\n", OpName(op.op),
-                                UnitName(layout, op.unit), data.numel() * Bytes(data.dtype),
-                                Name(data.dtype), plan.name, part);
+                                UnitName(layout, op.unit), call->bytes(), Name(data.dtype),
+                                plan.name, part);
     }
 }
 
@@ -97,6 +82,16 @@ std::string DifferenceIn(const CallList& list) {
 }
 
 }  // namespace
+
+std::optional<PlannedCall> CallOf(const KernelOp& op) {
+  if (const auto* gather = std::get_if<AllGatherOp<View>>(&op))
+    return PlannedCall{gather->axes, &gather->full};
+  if (const auto* reduce = std::get_if<ReduceScatterOp<View>>(&op))
+    return PlannedCall{reduce->axes, &reduce->full};
+  if (const auto* reduce = std::get_if<AllReduceOp<View>>(&op))
+    return PlannedCall{reduce->axes, &reduce->buffer};
+  return std::nullopt;
+}
 
 void RequireSamePlans(const CommSet& comms, const ShardLayout& layout,
                       const std::vector<const StepPlan*>& plans) {

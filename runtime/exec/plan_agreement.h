@@ -8,6 +8,8 @@
 // Errors   kConfig, the same on every rank of the world.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,14 @@
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {
+
+// What a collective of a plan moves, over which axes.
+struct PlannedCall {
+  AxisSet axes;
+  const View* data = nullptr;  // the whole, of a gather or a reduction
+  int64_t bytes() const { return data->layout.numel() * Bytes(data->layout.dtype); }
+};
+std::optional<PlannedCall> CallOf(const KernelOp& op);  // none: not a collective
 
 // A collective over the world, by the host's transport. `plans`: those of this rank, prologues
 // included. The error names the rank, the communicator and the first call that differs (op, unit,

@@ -1,5 +1,7 @@
 #include "runtime/run/step_trace.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -106,6 +108,25 @@ std::string StepTracer::Text(const nlohmann::ordered_json& other) {
 
 std::string StepTracer::TextOfStep(int64_t done) {
   return Text({{"step", done}, {"trace", {{"step", replay() ? "instrumented replay" : "eager"}}}});
+}
+
+std::string TracedStep::WhyNone(int64_t first, int64_t last) const {
+  if (step_ <= 0 || (FirstPrepared() >= first && step_ <= last)) return "";
+  return fmt::format(
+      "no timeline: this call trains steps {} to {}, and one of step {} takes steps {} to {}",
+      first, last, step_, FirstPrepared(), step_);
+}
+
+void TracedStep::Prepare(int64_t step) {
+  if (StartsAt(step)) tracer_ = std::make_unique<StepTracer>(session_);
+  if (tracer_ && step == step_) tracer_->Begin();
+}
+
+std::optional<std::string> TracedStep::Finish(int64_t step) {
+  if (!tracer_ || step != step_) return std::nullopt;
+  std::string text = tracer_->TextOfStep(step);
+  tracer_.reset();
+  return text;
 }
 
 }  // namespace millrace

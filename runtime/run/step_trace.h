@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,30 @@ class StepTracer {
   std::unique_ptr<OpTimer> eager_;  // one of the two
   std::unique_ptr<ReplayTimer> replay_;
   double origin_ms_ = 0;
+};
+
+// A run's training step that is traced, with the steps that prepare it: they are alone in flight.
+class TracedStep {
+ public:
+  // `step`: 1-based; 0: none.
+  TracedStep(Session& session, int64_t step) : session_(session), step_(step) {}
+
+  // Why there is none of a call that trains steps `first` to `last`; "": there is.
+  std::string WhyNone(int64_t first, int64_t last) const;
+  bool StartsAt(int64_t step) const { return step_ > 0 && step == FirstPrepared(); }
+  // Before `step` is issued, which StartsAt tells to be alone.
+  void Prepare(int64_t step);
+  bool active() const { return tracer_ != nullptr; }
+  // After `step` was collected: StepTracer::TextOfStep, of the one that is traced.
+  std::optional<std::string> Finish(int64_t step);
+  void Drop() { tracer_.reset(); }
+
+ private:
+  int64_t FirstPrepared() const { return step_ - StepTracer::StepsBefore(session_); }
+
+  Session& session_;
+  const int64_t step_;
+  std::unique_ptr<StepTracer> tracer_;  // from the steps that prepare it to its end
 };
 
 }  // namespace millrace

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/exec/engine.h"
+#include "runtime/record/step_observer.h"
+#include "runtime/run/collective_fault.h"
 
 namespace millrace {
 
@@ -17,36 +20,37 @@ struct TrainFault {
   std::string unit;  // of those kinds that have one
   enum class Kind {
     kNotFinite,  // NaN in the rank's gradient of the unit; without a unit, in its loss
-    // The rank leaves out the step's collectives from the unit's first one on: the job hangs.
-    kSkip,
-    kSwap,    // the rank issues the unit's first collective after the next one: nobody hangs
-    kFlip,    // a bit of the rank's master weights of the unit is another before the step
-    kTokens,  // the rank reads noise instead of its tokens
-    kLoader,  // the rank's reading of tokens never ends
+    kSkip,       // CollectiveFault::Kind::kLeaveOut
+    kSwap,       // CollectiveFault::Kind::kSwap
+    kFlip,       // a bit of the rank's master weights of the unit is another before the step
+    kTokens,     // the rank reads noise instead of its tokens
+    kLoader,     // the rank's reading of tokens never ends
   };
   Kind kind = Kind::kNotFinite;
 };
 
-class TrainFaults {
+class TrainFaults final : public StepObserver {
  public:
-  // Error(kConfig): there is no such rank or unit.
-  TrainFaults(const std::vector<TrainFault>& faults, Engine& engine);
+  // `engine` outlives it. Error(kConfig): there is no such rank or unit.
+  TrainFaults(const std::vector<TrainFault>& faults, Engine& engine, int64_t vocab);
 
-  // Of `step` (1-based), on this rank.
-  Injection At(int64_t step) const;
-  void SpoilTokens(int64_t step, std::span<int32_t> tokens, int64_t vocab) const;
-  // Every rank calls it: a shard that is written makes all gather anew.
-  void FlipBits(int64_t step, Engine& engine) const;
-  void Done(int64_t step);  // those of this step have happened
+  void OnTokens(int64_t step, std::span<int32_t> tokens) override;
+  void OnIssue(int64_t step) override;
+  void OnIssued(int64_t step) override;  // its faults have happened
 
  private:
   struct Placed {
     TrainFault fault;
     int64_t flat = -1;
-    Injection injection;
   };
-  int rank_;
+  // Every rank calls it: a shard that is written makes all gather anew.
+  void FlipBit(const Placed& placed);
+
+  Engine& engine_;
+  const int rank_;
+  const int64_t vocab_;
   std::vector<Placed> faults_;
+  std::optional<CollectiveFault> collectives_;  // of the step that is issued
 };
 
 }  // namespace millrace

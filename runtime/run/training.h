@@ -1,40 +1,25 @@
-// The training loop: data in, steps, evaluation, metrics and checkpoints out. What it prints is the
-// observer's business.
+// The training loop: data in, steps, evaluation, metrics and checkpoints out. Who else wants to
+// know of a step, or to disturb it, is an observer.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/data/file_system.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/record/metrics_server.h"
-#include "runtime/record/step_report.h"
-#include "runtime/record/summary.h"
+#include "runtime/record/step_observer.h"
 #include "runtime/run/run_checkpoint.h"
-#include "runtime/run/saver.h"
 #include "runtime/run/session.h"
-#include "runtime/run/train_faults.h"
 
 namespace millrace {
 
-// Called on rank 0 only.
-class TrainObserver {
- public:
-  virtual ~TrainObserver() = default;
-  virtual void OnResume(int64_t step, const std::string& checkpoint) = 0;
-  virtual void OnStep(const StepReport& report) = 0;  // before the step's evaluation
-  virtual void OnEval(int64_t step, double loss) = 0;
-  virtual void OnCheckpoint(int64_t step, const std::string& path) = 0;
-  virtual void OnWarning(const std::string& text) = 0;
-};
-
 struct TrainOptions {
   Machine machine;  // what MFU and the predicted figures are for, as FindMachine gives it
-  std::vector<TrainFault> faults;
   // Where each configuration key's value comes from, as LoadedConfig has it: recorded in
   // run.dir/config.json.
   std::map<std::string, std::string> origin = {};
@@ -54,13 +39,13 @@ struct TrainOptions {
 RunIdentity IdentityOf(const Session& session);
 
 // Trains until train.steps or until `stop` is set on any rank; then every rank saves and returns.
-// Rank 0 calls the observer and writes run.dir/config.json, metrics.jsonl, summary.json,
-// roll_backs.jsonl where there was one, timeline.json where a step is traced and, where
-// run.tensorboard asks for them, event files. checkpoint.resume decides whether the newest valid
-// checkpoint is continued. Errors: kCheckpoint, kConfig (another model in the same folder; a fault
-// where there is no such rank or unit), kData, kIo, kNonFinite (a guard stops the run; rank 0 says
-// why first), and the engine's.
+// Each rank calls its observers (step_observer.h) in their order. Rank 0 writes
+// run.dir/config.json, metrics.jsonl, summary.json, roll_backs.jsonl where there was one,
+// timeline.json where a step is traced and, where run.tensorboard asks for them, event files.
+// checkpoint.resume decides whether the newest valid checkpoint is continued.
+// Errors: kCheckpoint, kConfig (another model in the same folder), kData, kIo, kNonFinite (a guard
+// stops the run; rank 0 says why first), and the engine's.
 TrainResult Train(Session& session, const TrainOptions& options, const std::atomic<bool>& stop,
-                  TrainObserver& observer);
+                  const std::vector<StepObserver*>& observers);
 
 }  // namespace millrace

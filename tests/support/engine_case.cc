@@ -43,8 +43,8 @@ std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step) {
 
 StepScalars TrainStep(Engine& engine, const PlanCase& c, int rank, int64_t step,
                       const Injection& injection) {
-  return engine.Step(TokensOf(c, rank, step), step,
-                     c.mesh.world() * c.options.accumulate * 2 * c.model.seq_len, injection);
+  return StepWith(injection, engine, TokensOf(c, rank, step), step,
+                  c.mesh.world() * c.options.accumulate * 2 * c.model.seq_len);
 }
 
 std::string TrainedBits(const PlanCase& c, const EngineOptions& options, int64_t steps,

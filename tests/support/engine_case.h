@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/exec/engine.h"
+#include "tests/support/injection.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace::test {

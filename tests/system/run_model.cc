@@ -108,8 +108,8 @@ int64_t ValidTokens(const Config& config, int world) {
 
 StepScalars StepOn(RankContext& rank, const Config& config, int64_t step,
                    const Injection& injection) {
-  return rank.engine.Step(BatchOf(config, rank.world, rank.rank, step), step,
-                          ValidTokens(config, rank.world), injection);
+  return StepWith(injection, rank.engine, BatchOf(config, rank.world, rank.rank, step), step,
+                  ValidTokens(config, rank.world));
 }
 
 std::string Outcome::Bits() const {

@@ -18,6 +18,7 @@
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
 #include "runtime/run/assemble.h"
+#include "tests/support/injection.h"
 #include "tests/support/ranks.h"
 
 namespace millrace::test {

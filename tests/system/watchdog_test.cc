@@ -13,6 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/exec/plan_comms.h"
+#include "runtime/run/collective_fault.h"
 #include "runtime/run/run_checkpoint.h"
 #include "runtime/run/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
@@ -206,10 +207,10 @@ TEST_CASE(
     engine.InitWeights(5);
     const PhaseScope training(&marks, RunPhase::kTraining);
     for (int64_t step = 0; step < 3; ++step) StepOn(rank, trial.config, step);
-    Injection injection;
-    if (rank.rank == 1) injection.skip_unit = 2;
+    CollectiveFault left_out(CollectiveFault::Kind::kLeaveOut, UnitId{2});
+    if (rank.rank == 1) engine.Observe(&left_out);
     try {
-      StepOn(rank, trial.config, 3, injection);
+      StepOn(rank, trial.config, 3);
       comms.world().Barrier();
       MR_CHECK(false, "rank {} got through a step that hangs", rank.rank);
     } catch (const std::exception&) {

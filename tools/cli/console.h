@@ -24,7 +24,7 @@ std::string HumanDuration(double seconds);  // "1:05", "2:03:04"
 // 1:23", in one line
 std::string StatusLine(const StepReport& report);
 
-class Console final : public TrainObserver {
+class Console final : public StepObserver {
  public:
   Console(bool terminal, ProgramLog& log);  // whose lines end the bar, too
   ~Console() override;

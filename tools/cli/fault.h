@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/data/faulting_file_system.h"
-#include "runtime/run/training.h"
+#include "runtime/run/train_faults.h"
 
 namespace millrace {
 

@@ -100,13 +100,13 @@ int TrainVerb(const TrainArguments& arguments) {
     MR_REQUIRE(ErrorCode::kConfig, arguments.trace_step == 0 || !config.execution.checked,
                "--trace-step times ops one by one: not with execution.checked = true");
     const std::unique_ptr<FileSystem> disk = FaultyDisk(disk_faults, context.factory.rank());
-    TrainOptions options{context.machine, faults, context.config.origin, metrics_server.get(),
-                         disk.get()};
+    TrainOptions options{context.machine, context.config.origin, metrics_server.get(), disk.get()};
     options.trace_step = arguments.trace_step;
     options.on_begin = [&context] { OpenLog(context); };
     Session session(config, context.environment, {.plans = plans, .data = true, .goes_on = true});
     if (context.leader()) PrintBegin(session);
-    const TrainResult result = Train(session, options, stop_requested, console);
+    TrainFaults injected(faults, session.engine(), config.model.Vocab());
+    const TrainResult result = Train(session, options, stop_requested, {&injected, &console});
     if (result.complete_before) {
       if (context.leader())
         std::cout << fmt::format(

@@ -115,7 +115,7 @@ TEST_CASE("an injected fault passes, and is skipped on all ranks", "[exec][check
         c,
         [&](Engine& engine, int rank) {
           test::TrainStep(engine, c, rank, 0);
-          Injection injection;
+          test::Injection injection;
           if (rank == 1) {
             injection.loss_nan = loss;
             if (!loss) injection.grad_unit = 2;
@@ -142,7 +142,7 @@ TEST_CASE("an evaluation is looked at, also after a step that was given a fault"
     const std::string message = Failure(
         c,
         [&](Engine& engine, int rank) {
-          Injection injection;
+          test::Injection injection;
           injection.loss_nan = loss;
           if (!loss) injection.grad_unit = 2;
           test::TrainStep(engine, c, rank, 0, injection);

@@ -16,6 +16,7 @@
 #include "runtime/config/load.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/state_check.h"
+#include "runtime/run/train_faults.h"
 #include "runtime/run/training.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
@@ -27,13 +28,10 @@ namespace {
 using Json = nlohmann::json;
 using Kind = TrainFault::Kind;
 
-struct Observer : TrainObserver {
+struct Observer : StepObserver {
   std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
   std::vector<std::string> warnings;
-  void OnResume(int64_t, const std::string&) override {}
   void OnStep(const StepReport& report) override { on_step(report); }
-  void OnEval(int64_t, double) override {}
-  void OnCheckpoint(int64_t, const std::string&) override {}
   void OnWarning(const std::string& text) override { warnings.push_back(text); }
 };
 
@@ -68,9 +66,9 @@ class Run {
                       {evaluates ? PlanSelection{"train", "eval"} : PlanSelection{"train"}, true});
       TrainOptions options;
       options.machine = FindMachine("cpu");
-      options.faults = faults;
+      TrainFaults injected(faults, session.engine(), loaded.config.model.Vocab());
       millrace::Train(session, options, stop == nullptr ? never : *stop,
-                      observers[static_cast<size_t>(session.rank())]);
+                      {&injected, &observers[static_cast<size_t>(session.rank())]});
     });
     return observers[0].warnings;
   }

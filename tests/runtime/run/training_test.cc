@@ -24,13 +24,10 @@
 namespace millrace {
 namespace {
 
-struct Heard : TrainObserver {
+struct Heard : StepObserver {
   std::vector<StepReport> steps;
   std::vector<std::string> warnings;
-  void OnResume(int64_t, const std::string&) override {}
   void OnStep(const StepReport& report) override { steps.push_back(report); }
-  void OnEval(int64_t, double) override {}
-  void OnCheckpoint(int64_t, const std::string&) override {}
   void OnWarning(const std::string& text) override { warnings.push_back(text); }
 };
 
@@ -71,7 +68,7 @@ TEST_CASE(
     Environment environment = setup.environment();
     environment.kernels = &kernels;
     Session session(loaded.config, environment, {{"train"}, true});
-    Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard[session.rank()]);
+    Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), {&heard[session.rank()]});
   });
   REQUIRE(heard[1].steps.empty());  // rank 0 speaks
   REQUIRE(heard[0].warnings ==
@@ -125,7 +122,7 @@ TEST_CASE(
         TrainOptions options;
         options.machine = FindMachine("cpu");
         options.files = &files;
-        Train(session, options, std::atomic<bool>(false), heard);
+        Train(session, options, std::atomic<bool>(false), {&heard});
       });
     };
     Occupying heard;
@@ -159,7 +156,7 @@ TEST_CASE("a profiler sees what a run does: its phases, its steps within them, a
     environment.ranges = &recorder;
     Heard heard;
     Session session(loaded.config, environment, {{"train", "eval"}, true});
-    Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard);
+    Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), {&heard});
   });
   CHECK(recorder.closed());
   // Down to a step's own, without what is said of it and what it reads.

@@ -49,12 +49,8 @@ struct Fake {
   }
 };
 
-struct Heard : TrainObserver {
+struct Heard : StepObserver {
   std::string warnings;
-  void OnResume(int64_t, const std::string&) override {}
-  void OnStep(const StepReport&) override {}
-  void OnEval(int64_t, double) override {}
-  void OnCheckpoint(int64_t, const std::string&) override {}
   void OnWarning(const std::string& text) override { warnings += text + "\n"; }
 };
 
@@ -109,7 +105,8 @@ class Run {
         Session session(loaded.config, environment,
                         {.plans = {"train"}, .data = true, .goes_on = true});
         if (rank == 0) call.hash = session.tuning();
-        millrace::Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false), heard[rank]);
+        millrace::Train(session, {FindMachine("cpu"), {}}, std::atomic<bool>(false),
+                        {&heard[rank]});
       });
     } catch (const Error& error) {
       REQUIRE((error.code() == ErrorCode::kConfig || error.code() == ErrorCode::kIo));
