@@ -10,6 +10,7 @@
 #include "runtime/plan/schedule/grad_pass.h"
 #include "runtime/plan/schedule/param_pass.h"
 #include "runtime/plan/schedule/step_builder.h"
+#include "runtime/plan/schedule/update.h"
 
 namespace millrace {
 namespace {
@@ -25,6 +26,17 @@ void CheckOptions(const PlanOptions& o) {
       "microbatch's reduction needs its gradients in the bucket; use grad_concat direct or every, "
       "or grad_sync last",
       o.accumulate);
+}
+
+// A layout may have more than a plan can do yet.
+void CheckFlats(const ShardLayout& layout) {
+  for (const FlatParam& flat : layout.flats) {
+    MR_REQUIRE(ErrorCode::kConfig, flat.key.split.empty(),
+               "flat parameter {} is split over {}; plans have whole parameters on each rank",
+               flat.name, ToString(flat.key.split));
+    MR_REQUIRE(ErrorCode::kConfig, flat.key.trainable,
+               "flat parameter {} is frozen; plans train all parameters", flat.name);
+  }
 }
 
 void FillParityStride(KernelOp& op, int64_t stride) {
@@ -217,21 +229,7 @@ class Planner {
     stats.clip = b_.options.clip;
     b_.Emit(stats, StreamId::kCompute, "step_stats", {});
     for (FlatId flat : params_.order()) {
-      const FlatParam& layout = b_.layout.flat(flat);
-      AdamWOp<View> adamw;
-      adamw.master = b_.Master(flat);
-      adamw.m = b_.Slot("adam_m", flat);
-      adamw.v = b_.Slot("adam_v", flat);
-      adamw.grad = grads_.final_grad(flat);
-      adamw.compute = b_.Compute(flat);
-      adamw.scalars = scalars;
-      adamw.decay = std::make_shared<const std::vector<Range>>(layout.decay);
-      adamw.beta1 = b_.options.adamw.beta1;
-      adamw.beta2 = b_.options.adamw.beta2;
-      adamw.eps = b_.options.adamw.eps;
-      adamw.weight_decay = b_.options.adamw.weight_decay;
-      adamw.flat_begin = RankInt(0, layout.shard_numel, layout.shard);
-      b_.Emit(adamw, StreamId::kCompute, "adamw/" + layout.name, layout.key.unit);
+      EmitUpdate(b_, flat, grads_.final_grad(flat));
       params_.EmitCarriedGathers(flat);
     }
     return body;
@@ -333,6 +331,7 @@ StepPlan PlanAuto(const PlanInput& in) {
 StepPlan DraftStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
                    const PlanOptions& options, const std::string& name) {
   CheckOptions(options);
+  CheckFlats(layout);
   // The search for kAuto begins where nothing is kept.
   const Reshard reshard =
       options.reshard == Reshard::kAuto ? Reshard::kAfterForward : options.reshard;
@@ -342,6 +341,7 @@ StepPlan DraftStep(const ShardLayout& layout, const StateLayout& states, const P
 StepPlan PlanStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
                   const PlanOptions& options, const std::string& name) {
   CheckOptions(options);
+  CheckFlats(layout);
   const PlanInput in{layout, states, program, options, name};
   StepPlan plan =
       options.reshard == Reshard::kAuto ? PlanAuto(in) : PlanWith(in, options.reshard, 0);

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "runtime/base/error.h"
 #include "runtime/plan/check/checker.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/plan/graph/gradients.h"
@@ -315,6 +316,26 @@ TEST_CASE("axes that split nothing shard as the shard axis does", "[plan][planne
     for (const PlanOp& op : body.ops)
       if (const auto* adamw = std::get_if<AdamWOp<View>>(&op.op))
         CHECK(adamw->flat_begin.axes == AxisSet({Axis::kShard, Axis::kTensor}));
+}
+
+TEST_CASE("a layout that plans cannot follow yet is refused", "[plan][planner]") {
+  const auto refusal = [](const ModelSpec& spec, const Mesh& mesh) {
+    try {
+      PlanStep(PlanShards(spec, mesh, {}), ProgramOf(kUsual, {}, Recompute::kNone),
+               OptionsOf(AllocatorKind::kPacked, Reshard::kAfterForward, 1), PlanKind::kTrain);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kConfig);
+      return std::string(error.what());
+    }
+    return std::string("planned");
+  };
+  ModelSpec frozen = SpecOf(kUsual), split = frozen;
+  frozen.units[1].params[1].trainable = false;
+  CHECK_THAT(refusal(frozen, {}), Catch::Matchers::Contains("h.0@frozen is frozen"));
+  split.units[2].params[1].splits = {{Axis::kTensor, 0, {}}};
+  CHECK(refusal(split, {1, 2}) == "planned");
+  CHECK_THAT(refusal(split, Mesh(1, 2).With(Axis::kTensor, 2)),
+             Catch::Matchers::Contains("h.1@tensor is split over tensor"));
 }
 
 }  // namespace
