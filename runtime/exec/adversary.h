@@ -36,6 +36,9 @@ class Adversary {
   void Run(const std::vector<Entry>& schedule,
            const std::function<void(const Entry&, int entry_index, int op_index)>& run_op);
 
+  // Another plan has used the arena.
+  void Reset() { shadow_.Reset(); }
+
  private:
   const StepPlan& plan_;
   Shadow shadow_;

@@ -130,8 +130,14 @@ TensorView Engine::StateView(BufferId state) const {
   return {arena_->data() + tensor.offset, tensor.layout};
 }
 
+BufferId Engine::SlotOf(std::string_view slot, FlatId flat) const {
+  const BufferId id = plans_.states.Slot(slot, flat);
+  MR_CHECK(id, "the run has no state {} of {}", slot, layout_.flat(flat).name);
+  return id;
+}
+
 TensorView Engine::ShardView(std::string_view slot, FlatId flat) const {
-  return StateView(plans_.states.Of(SlotState(slot, layout_.flat(flat))));
+  return StateView(SlotOf(slot, flat));
 }
 
 void Engine::InitWeights(uint64_t seed) {
@@ -160,7 +166,7 @@ std::vector<float> Engine::ReadShard(std::string_view slot, FlatId flat) {
 void Engine::ReadShard(std::string_view slot, FlatId flat, std::span<float> values) {
   const TensorView view = ShardView(slot, flat);
   MR_CHECK_EQ(static_cast<int64_t>(values.size_bytes()), view.bytes(), "bytes of {}",
-              SlotState(slot, layout_.flat(flat)));
+              plans_.states.tensor(SlotOf(slot, flat)).name);
   context_.device->CopyToHost(values.data(), view.data, view.bytes(),
                               executor_.stream(StreamId::kCompute));
 }
@@ -168,10 +174,10 @@ void Engine::ReadShard(std::string_view slot, FlatId flat, std::span<float> valu
 void Engine::WriteShard(std::string_view slot, FlatId flat, std::span<const float> values) {
   const TensorView view = ShardView(slot, flat);
   MR_CHECK_EQ(static_cast<int64_t>(values.size_bytes()), view.bytes(), "bytes of {}",
-              SlotState(slot, layout_.flat(flat)));
+              plans_.states.tensor(SlotOf(slot, flat)).name);
   context_.device->CopyFromHost(view.data, values.data(), view.bytes(),
                                 executor_.stream(StreamId::kCompute));
-  validity_.HostWrites(plans_.states.Of(SlotState(slot, layout_.flat(flat))));
+  validity_.HostWrites(SlotOf(slot, flat));
 }
 
 StepScalars Engine::ReadScalars() {
@@ -193,6 +199,7 @@ void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& sche
   if (!adversary)
     adversary = std::make_unique<Adversary>(plan, layout_.mesh, binding.rank, binding.arena,
                                             *options_.adversary_seed);
+  if (std::exchange(last_adversarial_, &plan) != &plan) adversary->Reset();
   std::vector<int64_t> first = {0};  // index of each entry's first op in the order of issue
   for (const Entry& entry : schedule)
     first.push_back(first.back() +
@@ -273,7 +280,6 @@ StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t 
 void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
                      double max_loss) {
   MR_CHECK(train_.has_value(), "this engine has no training plan");
-  const StepPlan& plan = plans_.plans[*train_];
   const TensorView token_view = StateView(tokens_);
   const auto bytes = static_cast<int64_t>(tokens.size_bytes());
   MR_CHECK_EQ(bytes, token_view.bytes() / 2, "tokens of one step");

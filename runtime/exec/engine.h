@@ -50,9 +50,9 @@ class Engine {
  public:
   // Allocates the arena of the largest plan, and all else that steps use of host memory and of the
   // device's. A collective; before any of that, Error(kInternal) where plans and states do not fit
-  // together (CheckSeams), Error(kConfig) unless all ranks plan the same (plan_agreement.h). What is recorded is
-  // bound here, and Error(kInternal) names a rank whose operands lie at other offsets of its arena
-  // than rank 0's.
+  // together (CheckSeams), Error(kConfig) unless all ranks plan the same (plan_agreement.h). What
+  // is recorded is bound here, and Error(kInternal) names a rank whose operands lie at other
+  // offsets of its arena than rank 0's.
   Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plans,
          const EngineOptions& options);
   ~Engine();
@@ -68,8 +68,8 @@ class Engine {
   // Master weights by the counter-based generator, moments zero, scalars zero.
   void InitWeights(uint64_t seed);
 
-  // Copies of this rank's shard [shard_numel], f32, of a state slot ("master", "adam_m"). WriteShard
-  // invalidates what is made from it.
+  // Copies of this rank's shard [shard_numel], f32, of a state slot ("master", "adam_m").
+  // WriteShard invalidates what is made from it.
   std::vector<float> ReadShard(std::string_view slot, FlatId flat);
   void ReadShard(std::string_view slot, FlatId flat,
                  std::span<float> values);  // faster into a HostBuffer
@@ -119,8 +119,8 @@ class Engine {
   int lag() const { return context_.device->captures() ? 1 : 0; }
   int steps_in_flight() const { return static_cast<int>(enqueued_ - collected_); }
 
-  // Runs a plan without an update on `tokens`, for the position `row` of them where it is about one,
-  // and waits for it. Every rank.
+  // Runs a plan without an update on `tokens`, for the position `row` of them where it is about
+  // one, and waits for it. Every rank.
   void Run(std::string_view plan, std::span<const int32_t> tokens, int64_t row = 0);
   // The first `bytes` of an output of the plan that was run last.
   void ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes);
@@ -128,8 +128,8 @@ class Engine {
   // Of the eval plan. Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
   double EvalLossSum(std::span<const int32_t> tokens);
 
-  // Of the generate plan. Logits [vocab] that follow row `row` of tokens [T] (later entries do not matter). Every rank
-  // calls it with the same arguments.
+  // Of the generate plan. Logits [vocab] that follow row `row` of tokens [T] (later entries do not
+  // matter). Every rank calls it with the same arguments.
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
   // Where the plan's bytes are on this rank: for measurements and tests that
@@ -150,6 +150,7 @@ class Engine {
   void AllocateInFlight();
   void Record();
   TensorView StateView(BufferId state) const;
+  BufferId SlotOf(std::string_view slot, FlatId flat) const;
   TensorView ShardView(std::string_view slot, FlatId flat) const;
   size_t IndexOf(std::string_view plan) const;
   void Prepare(size_t plan, int64_t step);
@@ -186,6 +187,7 @@ class Engine {
   std::function<void(StepScalars&)> on_scalars_;
   // By plan; with adversary_seed only.
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;
+  const StepPlan* last_adversarial_ = nullptr;  // the plan that has run last
   std::array<InFlight, kStepsInFlight + 1>
       in_flight_;  // one more: a step's time begins at the end of another
   int64_t enqueued_ = 0, collected_ = 0;

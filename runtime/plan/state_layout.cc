@@ -13,7 +13,9 @@ namespace millrace {
 
 BufferId StateLayout::Add(StateTensor tensor) {
   const BufferId id{static_cast<int32_t>(tensors.size())};
-  const bool fresh = by_name_.emplace(tensor.name, id).second;
+  const bool fresh =
+      by_name_.emplace(tensor.name, id).second &&
+      (tensor.slot.empty() || by_slot_.emplace(std::pair{tensor.flat, tensor.slot}, id).second);
   MR_CHECK(fresh, "two states of one run are called {}", tensor.name);
   const bool era = tensor.scope == StateScope::kEra;
   MR_CHECK(era || era_bytes == 0, "{}: states of the run come before those of an era", tensor.name);
@@ -35,8 +37,9 @@ BufferId StateLayout::Of(std::string_view name) const {
   return id;
 }
 
-std::string SlotState(std::string_view slot, const FlatParam& flat) {
-  return fmt::format("{}/{}", slot, flat.name);
+BufferId StateLayout::Slot(std::string_view slot, FlatId flat) const {
+  const auto it = by_slot_.find(std::pair{flat, std::string(slot)});
+  return it == by_slot_.end() ? BufferId{} : it->second;
 }
 
 std::vector<std::string_view> SavedSlots() {

@@ -11,9 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/layout/update_rule.h"
@@ -35,9 +38,10 @@ struct StateTensor {
   BufferClass cls = BufferClass::kRuntime;
   StateScope scope = StateScope::kRun;
   StateWriter writer = StateWriter::kHost;
-  bool saved = false;        // part of a checkpoint
-  bool by_parity = false;    // two halves, of which StepScalars::token_parity names one
-  FlatId flat = {};          // whose slot it is
+  bool saved = false;      // part of a checkpoint
+  bool by_parity = false;  // two halves, of which StepScalars::token_parity names one
+  std::string slot = {};   // "adam_m": of the flat parameter below, one per flat
+  FlatId flat = {};
   BufferId source = {};      // kPrologue: the state that it is made from; none: a constant
   std::string content = {};  // of a constant: what makes it. Another content, another state
   int64_t offset = 0;        // of the arena, for either scope; bytes
@@ -55,6 +59,8 @@ struct StateLayout {
   BufferId Add(StateTensor tensor);
   BufferId Find(std::string_view name) const;  // none: absent
   BufferId Of(std::string_view name) const;    // Error(kInternal): absent
+  // A slot of a flat parameter, by what it is: flats may be called alike. None: absent.
+  BufferId Slot(std::string_view slot, FlatId flat) const;
   const StateTensor& tensor(BufferId id) const { return tensors[static_cast<size_t>(id.value)]; }
   View ViewOf(BufferId id) const { return {.buffer = id, .layout = tensor(id).layout}; }
 
@@ -62,10 +68,9 @@ struct StateLayout {
 
  private:
   std::unordered_map<std::string, BufferId> by_name_;
+  std::map<std::pair<FlatId, std::string>, BufferId, std::less<>> by_slot_;
 };
 
-// "adam_m/h.0": a slot of a flat parameter.
-std::string SlotState(std::string_view slot, const FlatParam& flat);
 // Slots of flat parameters that checkpoints hold, the weights first.
 std::vector<std::string_view> SavedSlots();
 

@@ -94,7 +94,8 @@ struct Entry {
   std::vector<Edge> edges;  // ascending by to_op
 };
 
-// What a schedule finds in states and carried buffers, and what it leaves there. By buffer, ascending.
+// What a schedule finds in states and carried buffers, and what it leaves there. By buffer,
+// ascending.
 struct Seam {
   std::vector<BufferId> reads;    // read before the schedule has written them: whole, and valid
   std::vector<BufferId> defines;  // written; whole and valid afterwards

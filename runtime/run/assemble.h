@@ -48,8 +48,8 @@ GraphMode GraphInForce(const Config& config);
 std::vector<std::string> ExecutionNotes(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
-// Plans what is selected for `world` ranks and checks each plan (CheckPlan), and how they follow each
-// other (CheckSeams).
+// Plans what is selected for `world` ranks and checks each plan (CheckPlan), and how they follow
+// each other (CheckSeams).
 // Errors: kConfig, kDoesNotFit.
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection);

@@ -20,8 +20,7 @@ const StepPlan* PlanOf(const PlanNames& names, int32_t plan) {
 std::string WhichRun(const PlanNames& names, const RunInfo& run) {
   const StepPlan* plan = PlanOf(names, run.plan);
   const char* before = run.prologue ? "before " : "";
-  if (plan == nullptr) return fmt::format("{}plan {}", before, run.plan);
-  if (plan->updates()) return fmt::format("{}step {}", before, run.step + 1);
+  if (plan == nullptr || plan->updates()) return fmt::format("{}step {}", before, run.step + 1);
   return fmt::format("{}the {} plan", before, plan->name);
 }
 

@@ -257,7 +257,7 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
   const StepPlan& plan = run.plans.Of("train");
   const StateLayout& states = run.plans.states;
   const auto view_of = [&](std::string_view slot, size_t f) {
-    return states.ViewOf(states.Of(SlotState(slot, run.layout.flats[f])));
+    return states.ViewOf(states.Slot(slot, FlatId{static_cast<int32_t>(f)}));
   };
   const KernelTable kernels = WithoutModel(setup.kernels);
   CommSet comms(setup.comms, run.layout.mesh, CommSharing::kSeparate, CommSpecsOf(run.plans.All()));

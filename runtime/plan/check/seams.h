@@ -1,11 +1,11 @@
-// The seams from plan to plan: which states hold what they should, as the plans of a run follow each
-// other in any order, from what each plan says that it reads and defines (StepPlan::seam). That a
-// plan's schedules keep to that is proved by the checker (checker.h).
+// The seams from plan to plan: which states hold what they should, as the plans of a run follow
+// each other in any order, from what each plan says that it reads and defines (StepPlan::seam).
+// That a plan's schedules keep to that is proved by the checker (checker.h).
 //
 // Prologue A plan's prologue runs before its schedule where a state that only prologues make is not
 //          valid, or a buffer that the plan carries from step to step.
-// Lost     What is made from a state is stale once somebody else writes that state. A plan that lays
-//          other bytes over an era ends it: the era's states are lost.
+// Lost     What is made from a state is stale once somebody else writes that state. A plan that
+//          lays other bytes over an era ends it: the era's states are lost.
 #pragma once
 
 #include <map>
@@ -52,9 +52,9 @@ class StateValidity {
   std::vector<int> lost_;      // by state: the plan that ran over it, -1 none
 };
 
-// Empty: states lie apart, every plan has them where the layout says, and in whatever order the host
-// runs the plans and writes weights, each finds what it reads. What plans make for others (caches)
-// the host gets by running those first; a plan that it never can run is a violation.
+// Empty: states lie apart, every plan has them where the layout says, and in whatever order the
+// host runs the plans and writes weights, each finds what it reads. What plans make for others
+// (caches) the host gets by running those first; a plan that it never can run is a violation.
 Violations FindSeamViolations(const RunPlans& run, size_t limit = 20);
 
 // Error(kInternal) with the first violations.

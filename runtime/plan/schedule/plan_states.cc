@@ -26,19 +26,25 @@ std::string ContentOf(const Program& program, size_t index) {
 
 void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayout* states) {
   const FlatParam& flat = layout.flat(id);
+  const auto name = [&](std::string_view slot) {
+    const std::string plain = fmt::format("{}/{}", slot, flat.name);
+    return states->Find(plain) ? fmt::format("{}#{}", plain, id.value) : plain;
+  };
   for (const StateSlot& slot : StateSlots(UpdateRule::kAdamW))
-    states->Add({.name = SlotState(slot.name, flat),
+    states->Add({.name = name(slot.name),
                  .layout = DenseLayout(slot.dtype, {flat.shard_numel}),
                  .cls = slot == kMasterSlot ? BufferClass::kParameters : BufferClass::kOptimizer,
                  .saved = true,
+                 .slot = std::string(slot.name),
                  .flat = id});
   if (downcast == Downcast::kAfterUpdate && flat.key.encoding != DType::kF32)
-    states->Add({.name = SlotState("compute", flat),
+    states->Add({.name = name("compute"),
                  .layout = DenseLayout(flat.key.encoding, {flat.shard_numel}),
                  .cls = BufferClass::kParameters,
                  .writer = StateWriter::kPrologue,
+                 .slot = "compute",
                  .flat = id,
-                 .source = states->Of(SlotState(kMasterSlot.name, flat))});
+                 .source = states->Slot(kMasterSlot.name, id)});
 }
 
 void AddConstants(const Program& program, StateLayout* states) {

@@ -55,7 +55,8 @@ struct StepBuilder {
   // A state of the run, whole; absent where it has none of this name.
   View State(std::string_view name_of_state) const;
   View Slot(std::string_view slot, FlatId flat) const {
-    return State(SlotState(slot, layout.flat(flat)));
+    const BufferId id = states.Slot(slot, flat);
+    return id ? states.ViewOf(id) : View{};
   }
   View Master(FlatId flat) const { return Slot(kMasterSlot.name, flat); }
   View Compute(FlatId flat) const { return Slot("compute", flat); }  // absent: no such copy

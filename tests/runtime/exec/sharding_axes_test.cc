@@ -12,6 +12,7 @@ TEST_CASE("a mesh of several sharding axes trains the bits of one of as many ran
   PlanCase c;
   c.precision = Mixed(DType::kF32, DType::kF32, DType::kBF16);
   c.options.accumulate = 2;
+  c.options.comm_scratch_bytes = 1 << 21;
   c.options.grad_sync = GENERATE(GradSync::kLast, GradSync::kEvery);
   const int replicate = GENERATE(1, 2);
   PlanCase several = c;

@@ -192,8 +192,8 @@ TEST_CASE("constants of one name and another content are two states", "[plan][se
                     Contains("made without the eval plan's constant"));
 }
 
-// --- An era, by hand: a run with one weight; an era's gathered weight and cache; a train plan whose
-// activation lies where the era's states do.
+// --- An era, by hand: a run with one weight; an era's gathered weight and cache; a train plan
+// whose activation lies where the era's states do.
 
 constexpr int64_t kNumel = 64, kBytes = 256;
 

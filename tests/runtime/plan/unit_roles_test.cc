@@ -243,8 +243,8 @@ TEST_CASE("gathers, prefetch and slots count units, whatever their flats", "[pla
   const Program program = ProgramOf(kUsual, {}, Recompute::kNone);
   const ModelSpec spec = SpecOf(kUsual);
   const ShardLayout one = PlanShards(spec, mesh, {}), two = TwoFlatsPerBlock(spec, mesh);
-  const StepPlan usual = PlanStep(one, program, options, PlanKind::kTrain),
-                 plan = PlanStep(two, program, options, PlanKind::kTrain);
+  const StepPlan usual = PlannedAlone(one, program, options),
+                 plan = PlannedAlone(two, program, options);
   CheckPlan(plan, mesh, options.accumulate);
   CHECK(GathersByUnit(plan, program) == GathersByUnit(usual, program));
   CHECK(plan.reshard == usual.reshard);
@@ -257,9 +257,8 @@ TEST_CASE("a gradient bucket waits for the reductions of other units", "[plan][p
   const Mesh mesh(1, 2);
   PlanOptions options = OptionsOf(AllocatorKind::kPacked, Reshard::kAfterBackward, 1);
   options.reduce_depth = GENERATE(1, 2);
-  const StepPlan plan =
-      PlanStep(TwoFlatsPerBlock(SpecOf(kUsual), mesh), ProgramOf(kUsual, {}, Recompute::kNone),
-               options, PlanKind::kTrain);
+  const StepPlan plan = PlannedAlone(TwoFlatsPerBlock(SpecOf(kUsual), mesh),
+                                     ProgramOf(kUsual, {}, Recompute::kNone), options);
   struct Reduction {
     UnitId unit;
     int64_t at;
@@ -298,7 +297,7 @@ TEST_CASE("axes that split nothing shard as the shard axis does", "[plan][planne
   const Program program = ProgramOf(kUsual, precision, Recompute::kNone);
   const auto planned = [&](const Mesh& mesh) {
     const ShardLayout layout = PlanShards(SpecOf(kUsual), mesh, precision);
-    StepPlan plan = PlanStep(layout, program, options, PlanKind::kTrain);
+    StepPlan plan = PlannedAlone(layout, program, options);
     CheckPlan(plan, mesh, options.accumulate);
     return plan;
   };
@@ -321,8 +320,8 @@ TEST_CASE("axes that split nothing shard as the shard axis does", "[plan][planne
 TEST_CASE("a layout that plans cannot follow yet is refused", "[plan][planner]") {
   const auto refusal = [](const ModelSpec& spec, const Mesh& mesh) {
     try {
-      PlanStep(PlanShards(spec, mesh, {}), ProgramOf(kUsual, {}, Recompute::kNone),
-               OptionsOf(AllocatorKind::kPacked, Reshard::kAfterForward, 1), PlanKind::kTrain);
+      PlannedAlone(PlanShards(spec, mesh, {}), ProgramOf(kUsual, {}, Recompute::kNone),
+                   OptionsOf(AllocatorKind::kPacked, Reshard::kAfterForward, 1));
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::kConfig);
       return std::string(error.what());

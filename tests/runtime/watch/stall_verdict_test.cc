@@ -32,6 +32,7 @@ StepPlan SmallPlan() {
                         op(AllGatherOp<View>{}, StreamId::kGather, "gather/b", 1),
                         op(MatmulOp<View>{}, StreamId::kCompute, "mm/b", 1)};
   plan.bodies[1].name = "update";
+  plan.bodies[1].phase = Phase::kUpdate;
   plan.bodies[1].ops = {op(AdamWOp<View>{}, StreamId::kCompute, "adamw/a", 0)};
   plan.bodies[2].name = "prologue";
   plan.bodies[2].ops = {op(AllGatherOp<View>{}, StreamId::kGather, "gather/a", 0)};
