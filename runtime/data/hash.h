@@ -1,5 +1,8 @@
-// XXH3-128 as the project's one checksum: of checkpoint blobs, of parameters (param_hash), of plans
-// and configs. It finds damage and differences; it is no defence against someone who forges a file.
+// XXH3-128: the checksum of whatever comes back from a disk or is told from another run's
+// (checkpoint files, param_hash, plan stages, lists that ranks compare). It finds damage and
+// differences; it is no defence against someone who forges a file. Short names within one program
+// (a plan's hash, the streams of initial values) are runtime/base/fnv.h's; event files ask for
+// crc32c.h.
 //
 // Text form: 32 hex digits, most significant first, as `xxhsum -H2` prints it.
 #pragma once

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "comm/agree.h"
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
 
@@ -297,24 +298,12 @@ void RecordedStep::Capture(Section& section) {
 
 // Runs `step` on every rank, or where one fails, ends all of them with its words.
 void RecordedStep::RequireAll(const std::string& what, const std::function<void()>& step) {
-  // The code as one letter, and the words. Empty: it went well.
-  std::string failure;
-  const auto failed = [&](ErrorCode code, const std::string& words) {
-    failure = static_cast<char>('a' + static_cast<int>(code)) + words;
-  };
-  try {
-    step();
-  } catch (const Error& error) {
-    failed(error.code(), error.what());
-  } catch (const std::exception& error) {
-    failed(ErrorCode::kInternal, error.what());
-  }
-  const std::vector<std::string> all = executor_.context_.comms->world().HostAllGather(failure);
-  for (size_t r = 0; r < all.size(); ++r)
-    MR_REQUIRE(static_cast<ErrorCode>(all[r].empty() ? 0 : all[r][0] - 'a'), all[r].empty(),
-               "rank {} {} the recorded {} step: {}. No rank goes on (execution.graph=off runs "
-               "without graphs)",
-               r, what, plan_.name, all[r].substr(1));
+  const std::optional<RankFailure> failed = FirstFailure(executor_.context_.comms->world(), step);
+  if (!failed) return;
+  throw Error(failed->error.code(),
+              fmt::format("rank {} {} the recorded {} step: {}. No rank goes on "
+                          "(execution.graph=off runs without graphs)",
+                          failed->rank, what, plan_.name, failed->error.what()));
 }
 
 void RecordedStep::CaptureTogether(const Binding& now) {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "runtime/base/error.h"
+#include "runtime/base/fnv.h"
 
 namespace millrace {
 
@@ -242,10 +243,7 @@ std::string ToString(const StepPlan& plan) {
 }
 
 std::string PlanHash(const StepPlan& plan) {
-  uint64_t hash = 14695981039346656037ull;
-  for (const char c : ToString(plan))
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", Fnv1a64(ToString(plan)));
 }
 
 }  // namespace millrace

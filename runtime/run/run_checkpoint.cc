@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "comm/agree.h"
 #include "kernels/ops/tuning.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -62,20 +63,6 @@ std::string ModelOf(const CheckpointManifest& manifest) {
   return model != user.end() && model->is_string() ? model->get<std::string>() : std::string();
 }
 
-// Runs `step` on rank 0 and makes its failure everyone's.
-void OnLeader(Communicator& world, const std::function<void()>& step) {
-  Json outcome = {{"ok", true}};
-  if (world.rank() == 0) {
-    try {
-      step();
-    } catch (const Error& error) {
-      outcome = {{"ok", false}, {"code", static_cast<int>(error.code())}, {"text", error.what()}};
-    }
-  }
-  const Json heard = ParseOrderedJson(world.HostBroadcast(DumpJson(outcome), 0));
-  if (!heard["ok"].get<bool>())
-    throw Error(static_cast<ErrorCode>(heard["code"].get<int>()), heard["text"].get<std::string>());
-}
 
 std::string TuningOf(const nlohmann::json& user) {
   const auto tuning = user.find("tuning");

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/agree.h"
 #include "runtime/base/json.h"
 #include "runtime/data/hash.h"
 #include "runtime/run/saved_state.h"
@@ -203,17 +204,14 @@ char RunSaver::Vote() const {
 
 // The first rank's error becomes everyone's.
 void RunSaver::ShareError() {
-  Json mine;
-  if (job_.state() == BackgroundJob::State::kFailed)
-    mine = {{"code", static_cast<int>(job_.error().code())}, {"text", job_.error().what()}};
-  const std::vector<std::string> all = engine_.comms().world().HostAllGather(DumpJson(mine));
-  for (size_t r = 0; r < all.size() && !outcome_.error; ++r) {
-    const Json theirs = ParseOrderedJson(all[r]);
-    if (theirs.is_null()) continue;
-    std::string text = theirs.at("text").get<std::string>();
-    if (stage_ == Stage::kWriting) text = fmt::format("rank {}: {}", r, text);
-    outcome_.error = Error(static_cast<ErrorCode>(theirs.at("code").get<int>()), text);
-  }
+  std::optional<Error> own;
+  if (job_.state() == BackgroundJob::State::kFailed) own = job_.error();
+  const std::optional<RankFailure> first = FirstFailure(engine_.comms().world(), own);
+  if (!first || outcome_.error) return;
+  const bool of_ranks = stage_ == Stage::kWriting;
+  outcome_.error = Error(first->error.code(),
+                         of_ranks ? fmt::format("rank {}: {}", first->rank, first->error.what())
+                                  : std::string(first->error.what()));
 }
 
 std::optional<SaveOutcome> RunSaver::Hear(std::string_view votes) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/fnv.h"
 #include "runtime/base/host_name.h"
 #include "runtime/data/file_system.h"
 
@@ -30,12 +31,9 @@ struct Image {
   uint64_t check;
 };
 
-// FNV-1a: tells a record that was read while it was written, or by another
-// version, from a whole one.
+// Tells a record that was read while it was written, or by another version, from a whole one.
 uint64_t CheckOf(const Image& image) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::byte b : image.bytes) hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3u;
-  return hash;
+  return Fnv1a64({reinterpret_cast<const char*>(image.bytes.data()), image.bytes.size()});
 }
 
 class Descriptor {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "comm/agree.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -26,30 +27,20 @@ milliseconds AskPeriod(const WatchdogOptions& options) {
   return std::clamp(options.broken_limit / 4, milliseconds(20), milliseconds(1000));
 }
 
-// True on every rank when it is on all; else who had trouble.
-bool AllWell(Communicator& world, const std::string& trouble, std::string& first) {
-  const std::vector<std::string> all = world.HostAllGather(trouble);
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].empty()) continue;
-    first = fmt::format("rank {}: {}", r, all[r]);
-    return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 std::unique_ptr<Watchdog> Watchdog::Start(Communicator& world, const std::string& run_dir,
                                           const ProgressMarks& marks, PlanNames names,
                                           const WatchdogOptions& options, std::string& warning) {
   const int rank = world.rank(), ranks = world.world_size();
-  std::string folder, trouble, first;
+  std::string folder;
+  std::optional<Error> trouble;
   std::unique_ptr<ProgressBoard> board;
   const auto attempt = [&](auto&& step) {
     try {
       step();
     } catch (const Error& error) {
-      trouble = error.what();
+      trouble = error;
     }
   };
   if (ranks == 1)  // nobody to show it to
@@ -59,21 +50,23 @@ std::unique_ptr<Watchdog> Watchdog::Start(Communicator& world, const std::string
   folder = world.HostBroadcast(folder, 0);
   if (!folder.empty())
     attempt([&] { board = std::make_unique<ProgressBoard>(folder, rank, ranks); });
-  bool well = AllWell(world, trouble, first);
-  if (well) {
+  std::optional<RankFailure> first = FirstFailure(world, trouble);
+  if (!first) {
     // A run.dir of the same name on each host is not one run.dir.
     ProgressRecord neighbour;
     const int next = (rank + 1) % ranks;
     if (board->Read(next, neighbour) == ProgressBoard::Found::kNothing)
-      trouble = fmt::format("does not see the file of rank {} in {}", next, folder);
-    well = AllWell(world, trouble, first);
+      trouble = Error(ErrorCode::kIo,
+                      fmt::format("does not see the file of rank {} in {}", next, folder));
+    first = FirstFailure(world, trouble);
   }
-  if (!well) {
+  if (first) {
     if (rank == 0)
       warning = fmt::format(
-          "the watchdog is off, a hang will not be found: {}; run.dir must be a folder that "
+          "the watchdog is off, a hang will not be found: rank {}: {}; run.dir must be a folder "
+          "that "
           "all ranks can write to and share (execution.watchdog_s=0 asks for none)",
-          first);
+          first->rank, first->error.what());
     return nullptr;
   }
   return std::unique_ptr<Watchdog>(

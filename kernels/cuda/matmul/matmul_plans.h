@@ -99,7 +99,6 @@ class MatmulPlans {
            const TensorView& workspace, cudaStream_t stream);
 
   cublasLtHandle_t handle() const { return handle_; }
-  const std::string& device_name() const { return device_name_; }
   // "cuBLASLt 130100".
   static std::string LibraryVersion();
 

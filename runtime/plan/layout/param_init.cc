@@ -5,17 +5,12 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/fnv.h"
 #include "runtime/base/philox.h"
 #include "runtime/plan/layout/param_runs.h"
 
 namespace millrace {
 namespace {
-
-constexpr uint64_t Fnv1a64(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
-  return hash;
-}
 
 // Calls fill(from, to) on parts of [begin, end), several at a time where there is enough to do: a
 // billion normal values take one core most of a minute. Each value is a function of its index, so
