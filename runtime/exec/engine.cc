@@ -142,14 +142,13 @@ TensorView Engine::ShardView(std::string_view slot, FlatId flat) const {
 
 void Engine::InitWeights(uint64_t seed) {
   const int rank = context_.comms->world().rank();
-  for (size_t f = 0; f < layout_.flats.size(); ++f) {
-    const FlatId flat{static_cast<int32_t>(f)};
-    std::vector<float> values(static_cast<size_t>(layout_.flats[f].shard_numel));
-    FillShard(layout_, flat, rank, seed, values.data());
-    WriteShard(kMasterSlot.name, flat, values);
-    for (const std::string_view slot : SavedSlots()) {
-      if (slot == kMasterSlot.name) continue;
-      const TensorView view = ShardView(slot, flat);
+  for (const auto& [slot, flat] : SavedSlots(layout_)) {
+    if (slot == kMasterSlot) {
+      std::vector<float> values(static_cast<size_t>(layout_.flat(flat).shard_numel));
+      FillShard(layout_, flat, rank, seed, values.data());
+      WriteShard(slot.name, flat, values);
+    } else {
+      const TensorView view = ShardView(slot.name, flat);
       context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
                                    executor_.stream(StreamId::kCompute));
     }

@@ -47,6 +47,7 @@ void ForEachLogicalTensor(
   for (size_t p = 0; p < layout.params.size(); ++p) {
     const ParamPlacement& param = layout.params[p];
     const FlatId flat = param.flat;
+    if (!layout.flat(flat).Keeps(slot)) continue;
     if (!at_hand.contains(flat)) {
       std::erase_if(at_hand, [&](const auto& entry) {
         const UnitId unit = layout.flat(entry.first).key.unit;
@@ -72,6 +73,7 @@ void WriteLogicalTensors(Engine& engine, std::string_view slot,
   const int rank = engine.comms().world().rank();
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
+    if (!flat.Keeps(slot)) continue;
     std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
     for (const ParamId id : flat.params) {
       std::vector<float> values;  // read where some of them are this rank's
@@ -106,7 +108,7 @@ std::string HashOf(Engine& engine, const std::vector<std::string_view>& slots) {
 
 std::string ParamHash(Engine& engine) { return HashOf(engine, {kMasterSlot.name}); }
 std::string OptimizerHash(Engine& engine) {
-  std::vector<std::string_view> slots = SavedSlots();
+  std::vector<std::string_view> slots = SlotNames(engine.layout());
   std::erase(slots, kMasterSlot.name);
   return HashOf(engine, slots);
 }

@@ -23,11 +23,10 @@ std::string WordsOf(std::string_view slot) {
 // f(slot, flat) for all shards in order.
 template <class F>
 void ForEachShard(const Engine& engine, F&& f) {
-  for (const std::string_view slot : SavedSlots())
-    for (size_t flat = 0; flat < engine.layout().flats.size(); ++flat) {
-      f(slot, FlatId{static_cast<int32_t>(flat)});
-      if (engine.marks() != nullptr) engine.marks()->Tick();  // large ones take their time
-    }
+  for (const auto& [slot, flat] : SavedSlots(engine.layout())) {
+    f(slot.name, flat);
+    if (engine.marks() != nullptr) engine.marks()->Tick();  // large ones take their time
+  }
 }
 
 }  // namespace
@@ -43,13 +42,13 @@ std::vector<std::string> HashShards(Engine& engine) {
 
 std::string FirstDifference(const ShardLayout& layout, const std::vector<std::string>& a,
                             const std::vector<std::string>& b) {
-  const std::vector<std::string_view> slots = SavedSlots();
-  MR_CHECK(a.size() == b.size() && a.size() == slots.size() * layout.flats.size(),
-           "hashes of {} and {} shards", a.size(), b.size());
+  const std::vector<FlatSlot> slots = SavedSlots(layout);
+  MR_CHECK(a.size() == b.size() && a.size() == slots.size(), "hashes of {} and {} shards", a.size(),
+           b.size());
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i] != b[i])
-      return fmt::format("{} of unit {}", WordsOf(slots[i / layout.flats.size()]),
-                         layout.flats[i % layout.flats.size()].name);
+      return fmt::format("{} of unit {}", WordsOf(slots[i].slot.name),
+                         layout.flat(slots[i].flat).name);
   return "";
 }
 

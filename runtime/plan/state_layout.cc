@@ -42,12 +42,6 @@ BufferId StateLayout::Slot(std::string_view slot, FlatId flat) const {
   return it == by_slot_.end() ? BufferId{} : it->second;
 }
 
-std::vector<std::string_view> SavedSlots() {
-  std::vector<std::string_view> names;
-  for (const StateSlot& slot : StateSlots(UpdateRule::kAdamW)) names.push_back(slot.name);
-  return names;
-}
-
 std::string ToString(const StateLayout& states) {
   static constexpr std::string_view kWriters[] = {"host", "prologue", "plans"};
   std::string text = fmt::format("run {} era {}\n", states.run_bytes, states.era_bytes);

@@ -71,9 +71,6 @@ struct StateLayout {
   std::map<std::pair<FlatId, std::string>, BufferId, std::less<>> by_slot_;
 };
 
-// Slots of flat parameters that checkpoints hold, the weights first.
-std::vector<std::string_view> SavedSlots();
-
 // One line per state.
 std::string ToString(const StateLayout& states);
 

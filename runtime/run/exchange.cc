@@ -355,7 +355,7 @@ void LoadHuggingFaceWeights(Engine& engine, const ModelSpec& spec, const ModelCo
   const auto nothing = [](const ParamPlacement& param) {
     return std::vector<float>(static_cast<size_t>(param.spec.numel()));
   };
-  for (const std::string_view slot : SavedSlots())
+  for (const std::string_view slot : SlotNames(engine.layout()))
     if (slot != kMasterSlot.name) WriteLogicalTensors(engine, slot, nothing);
   engine.WriteScalars(StepScalars{});
 }

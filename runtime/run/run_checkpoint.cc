@@ -90,14 +90,12 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   const bool same = user.at("layout") == nlohmann::json(LayoutJson(layout));
   if (same) {
     const int rank = engine.comms().world().rank();
-    for (const std::string_view slot : SavedSlots()) {
-      for (size_t f = 0; f < layout.flats.size(); ++f) {
-        std::vector<float> shard(static_cast<size_t>(layout.flats[f].shard_numel));
-        const int saver = layout.mesh.Group(rank, layout.flats[f].replicas).front();
-        reader.Read(saver, BlobName(slot, layout.flats[f].name), 0, shard.data(),
-                    static_cast<int64_t>(shard.size() * sizeof(float)));
-        engine.WriteShard(slot, FlatId{static_cast<int32_t>(f)}, shard);
-      }
+    for (const auto& [slot, id] : SavedSlots(layout)) {
+      const FlatParam& flat = layout.flat(id);
+      std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
+      reader.Read(layout.mesh.Group(rank, flat.replicas).front(), BlobName(slot.name, flat.name), 0,
+                  shard.data(), static_cast<int64_t>(shard.size() * sizeof(float)));
+      engine.WriteShard(slot.name, id, shard);
     }
     const nlohmann::json& counters = user.at("counters");
     const SavedCounters saved =
@@ -112,7 +110,7 @@ ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIden
   } else {
     SavedTensors saved(reader, user.at("layout"));
     engine.SetCounters({});
-    for (const std::string_view slot : SavedSlots())
+    for (const std::string_view slot : SlotNames(layout))
       WriteLogicalTensors(
           engine, slot, [&](const ParamPlacement& param) { return saved.Read(slot, param.spec); });
     const int64_t now = engine.comms().world().world_size();

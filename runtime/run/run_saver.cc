@@ -33,11 +33,8 @@ std::string NewId() {
 // Calls fn(slot, flat) for what `rank` saves, in the order in which the copies lie.
 template <typename F>
 void ForEachShard(const ShardLayout& layout, int rank, F&& fn) {
-  for (const std::string_view slot : SavedSlots())
-    for (size_t f = 0; f < layout.flats.size(); ++f) {
-      const FlatId flat{static_cast<int32_t>(f)};
-      if (Saves(layout, flat, rank)) fn(slot, flat);
-    }
+  for (const auto& [slot, flat] : SavedSlots(layout))
+    if (Saves(layout, flat, rank)) fn(slot.name, flat);
 }
 
 int64_t SavedNumel(const ShardLayout& layout, int rank) {

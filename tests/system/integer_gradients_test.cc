@@ -269,11 +269,10 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
   memory.Fill(arena->data(), std::byte{0xff}, plan.arena_bytes);
   const int rank = setup.comms.rank(), shard_rank = comms.mesh().Index(rank, Axis::kShard);
   const Binding binding{&plan, arena->data(), comms.mesh(), rank};
-  for (size_t f = 0; f < run.layout.flats.size(); ++f)
-    for (const std::string_view slot : SavedSlots()) {
-      const TensorView state = StateOf(binding, view_of(slot, f));
-      memory.Fill(state.data, std::byte{0}, state.bytes());
-    }
+  for (const auto& [slot, flat] : SavedSlots(run.layout)) {
+    const TensorView state = StateOf(binding, view_of(slot.name, static_cast<size_t>(flat.value)));
+    memory.Fill(state.data, std::byte{0}, state.bytes());
+  }
   const TensorView at = StateOf(binding, states.ViewOf(states.Of("scalars")));
   StepScalars scalars = {};
   scalars.inject_grad_unit = -1;

@@ -121,6 +121,12 @@ std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh) {
   return dims;
 }
 
+bool FlatParam::Keeps(std::string_view name) const {
+  const std::vector<StateSlot> of = slots();
+  return std::any_of(of.begin(), of.end(),
+                     [&](const StateSlot& slot) { return slot.name == name; });
+}
+
 int64_t ParamPlacement::numel() const {
   int64_t numel = 1;
   for (const int64_t dim : dims) numel *= dim;
@@ -158,6 +164,24 @@ ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionP
       PlaceParams(layout, FlatId{static_cast<int32_t>(layout.flats.size()) - 1});
     }
   return layout;
+}
+
+std::vector<std::string_view> SlotNames(const ShardLayout& layout) {
+  std::vector<std::string_view> names;
+  for (const FlatParam& flat : layout.flats)
+    for (const StateSlot& slot : flat.slots())
+      if (std::find(names.begin(), names.end(), slot.name) == names.end())
+        names.push_back(slot.name);
+  return names;
+}
+
+std::vector<FlatSlot> SavedSlots(const ShardLayout& layout) {
+  std::vector<FlatSlot> saved;
+  for (const std::string_view name : SlotNames(layout))
+    for (size_t f = 0; f < layout.flats.size(); ++f)
+      for (const StateSlot& slot : layout.flats[f].slots())
+        if (slot.name == name) saved.push_back({slot, FlatId{static_cast<int32_t>(f)}});
+  return saved;
 }
 
 std::string ToString(const ShardLayout& layout) {

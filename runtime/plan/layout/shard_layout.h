@@ -75,6 +75,7 @@ struct FlatParam {
   std::vector<Range> decay;  // logical elements with weight decay
 
   std::vector<StateSlot> slots() const { return StateSlots(key.update, key.trainable); }
+  bool Keeps(std::string_view slot) const;  // one of slots()
   // Ranks that differ along these hold different elements, together all of the parameters.
   AxisSet holders() const { return shard | key.split; }
   bool operator==(const FlatParam&) const = default;
@@ -111,6 +112,16 @@ std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh);
 // below 1, a policy dtype that is not f32 or bf16. Error(kConfig): a part that the ranks of its
 // split do not divide.
 ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision);
+
+// What a run keeps of its flat parameters between steps, and saves: slot by slot, the weights of
+// all first. A flat has its own rule's slots.
+struct FlatSlot {
+  StateSlot slot;
+  FlatId flat;
+};
+std::vector<FlatSlot> SavedSlots(const ShardLayout& layout);
+// The slots that any flat has, the weights first.
+std::vector<std::string_view> SlotNames(const ShardLayout& layout);
 
 // One line per flat parameter, then one per parameter in it: what a golden
 // file or a bug report quotes.

@@ -30,7 +30,7 @@ void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayou
     const std::string plain = fmt::format("{}/{}", slot, flat.name);
     return states->Find(plain) ? fmt::format("{}#{}", plain, id.value) : plain;
   };
-  for (const StateSlot& slot : StateSlots(flat.key.update))
+  for (const StateSlot& slot : flat.slots())
     states->Add({.name = name(slot.name),
                  .layout = DenseLayout(slot.dtype, {flat.shard_numel}),
                  .cls = slot == kMasterSlot ? BufferClass::kParameters : BufferClass::kOptimizer,

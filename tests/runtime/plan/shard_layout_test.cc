@@ -124,6 +124,11 @@ TEST_CASE("flats of a unit are keyed by split and by whether they are trained", 
   CHECK(whole.flats[0].shard == Axis::kShard);
   CHECK(whole.flats[0].slots().size() == 3);
   CHECK(whole.flats[1].name == "h.0@frozen");
+  CHECK(SlotNames(whole) == std::vector<std::string_view>{"master", "adam_m", "adam_v"});
+  std::string saved;
+  for (const auto& [slot, flat] : SavedSlots(whole))
+    saved += std::string(slot.name) + "/" + whole.flat(flat).name + " ";
+  CHECK(saved == "master/h.0 master/h.0@frozen adam_m/h.0 adam_v/h.0 ");
   CHECK(whole.flats[1].slots() == std::vector<StateSlot>{kMasterSlot});
 }
 
