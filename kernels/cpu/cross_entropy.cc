@@ -92,7 +92,7 @@ void CrossEntropy(const CrossEntropyOp<TensorView>& op, Stream&) {
     loss += softmax.log_sum_exp() - static_cast<double>(ElementAt(row, target));
     if (op.output == LossOutput::kLossAndGradient)
       GradientInPlace(row, softmax, target, op.vocab, padded,
-                      static_cast<float>(scalars.inv_valid_tokens));
+                      static_cast<float>(op.loss_weight * scalars.inv_valid_tokens));
   }
   if (scalars.inject_loss_nan != 0) loss = std::numeric_limits<double>::quiet_NaN();
   double& sum = *op.loss_sum.as<double>();

@@ -53,10 +53,11 @@ struct Offender {
   int64_t unit = kOffenderNone, rank = -1;
 };
 
-Offender FindOffender(const double* rows, int64_t world, int64_t units) {
-  const StatsRow row(units);
+Offender FindOffender(const double* rows, int64_t world, int64_t units, int64_t losses) {
+  const StatsRow row(units, losses);
   for (int64_t rank = 0; rank < world; ++rank)
-    if (!std::isfinite(rows[rank * row.width + row.loss_sum])) return {kOffenderLoss, rank};
+    for (int64_t l = 0; l < losses; ++l)
+      if (!std::isfinite(rows[rank * row.width + row.losses + l])) return {kOffenderLoss, rank};
   for (int64_t unit = 0; unit < units; ++unit)
     for (int64_t rank = 0; rank < world; ++rank)
       if (!(rows[rank * row.width + row.bad_counts + unit] == 0)) return {unit, rank};
@@ -95,21 +96,26 @@ void SumSquares(const SumSquaresOp<TensorView>& op, Stream&) {
 }
 
 void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
-  const int64_t world = op.rows.dim(0), units = op.units;
-  const StatsRow row(units);
+  const int64_t world = op.rows.dim(0), units = op.units, losses = op.losses.count;
+  const StatsRow row(units, losses);
   MR_CHECK(
       op.rows.dtype() == DType::kF64 && op.rows.dim(1) == row.width && op.rows.layout.contiguous(),
-      "step_stats: rows are {} for {} units", ToString(op.rows.layout), units);
+      "step_stats: rows are {} for {} units and {} losses", ToString(op.rows.layout), units,
+      losses);
   MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}",
            op.shard_world, world);
   const double* const rows = op.rows.as<double>();
   StepScalars& s = *op.scalars.as<StepScalars>();
 
   double loss_sum = 0, squares = 0;
+  for (int64_t l = 0; l < losses; ++l) {
+    double of_all = 0;
+    for (int64_t rank = 0; rank < world; ++rank) of_all += rows[rank * row.width + row.losses + l];
+    loss_sum += op.losses.weight[l] * of_all;
+  }
   bool bad = false;
   for (int64_t rank = 0; rank < world; ++rank) {
     const double* const own = rows + rank * row.width;
-    loss_sum += own[row.loss_sum];
     for (int64_t u = 0; u < units; ++u) {
       if (rank < op.shard_world) squares += own[row.sum_squares + u];
       bad |= !(own[row.bad_counts + u] == 0);
@@ -124,7 +130,7 @@ void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
   s.clip_scale = applied && op.clip > 0 && s.grad_norm > op.clip ? op.clip / s.grad_norm : 1.0;
   const Offender offender = spike    ? Offender{kOffenderSpike, -1}
                             : finite ? Offender{}
-                                     : FindOffender(rows, world, units);
+                                     : FindOffender(rows, world, units, losses);
   s.offender_unit = offender.unit;
   s.offender_rank = offender.rank;
   (applied ? s.adam_t : s.skipped) += 1;

@@ -24,6 +24,7 @@ void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
   args.row_loss =
       reinterpret_cast<double*>(ScratchOf(op.scratch, CrossEntropyBytes(rows), "cross_entropy"));
   args.loss_sum = DoublesOf(op.loss_sum, 1, "loss_sum");
+  args.loss_weight = op.loss_weight;
   args.row_begin = op.row_begin;
   args.rows = rows;
   args.vocab = static_cast<int>(op.vocab);

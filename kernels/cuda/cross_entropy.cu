@@ -263,7 +263,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const int packs = (a.vocab + kPack - 1) / kPack, all_packs = (a.padded + kPack - 1) / kPack;
   const int last_pass = kGradient ? all_packs : packs;
   const int stretches = (last_pass - thread + stretch - 1) / stretch;
-  const float scale = kGradient ? static_cast<float>(a.targets.scalars->inv_valid_tokens) : 0;
+  const float scale =
+      kGradient ? static_cast<float>(a.loss_weight * a.targets.scalars->inv_valid_tokens) : 0;
 
   int64_t row = blockIdx.x;
   std::byte* next_row = packs_of.Row(row);

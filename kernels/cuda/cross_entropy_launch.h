@@ -10,6 +10,7 @@ struct CrossEntropyArgs {
   TokenRows targets;
   double* row_loss = nullptr;  // [rows], scratch
   double* loss_sum = nullptr;
+  double loss_weight = 1;
   int64_t row_begin = 0, rows = 0;
   int vocab = 0, padded = 0;
   bool gradient = false, add_loss = false;

@@ -50,8 +50,9 @@ void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
 
 void CudaStepStats(const StepStatsOp<TensorView>& op, Stream& stream) {
   const int64_t world = op.rows.dim(0);
-  const StatsRow row(op.units);
-  MR_CHECK_EQ(op.rows.dim(1), row.width, "step_stats: columns for {} units", op.units);
+  const StatsRow row(op.units, op.losses.count);
+  MR_CHECK_EQ(op.rows.dim(1), row.width, "step_stats: columns for {} units and {} losses", op.units,
+              op.losses.count);
   MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}",
            op.shard_world, world);
   LaunchStepStats(

@@ -168,7 +168,10 @@ __device__ void FindOffender(const StepStatsArgs& a, StepScalars& s) {
   const int64_t units = a.attrs.units, width = a.row.width;
   s.offender_unit = -2, s.offender_rank = -1;
   for (int64_t rank = 0; rank < a.world; ++rank) {
-    if (isfinite(a.rows[rank * width + a.row.loss_sum])) continue;
+    bool finite = true;
+    for (int64_t l = 0; l < a.attrs.losses.count; ++l)
+      finite &= isfinite(a.rows[rank * width + a.row.losses + l]);
+    if (finite) continue;
     s.offender_unit = -1, s.offender_rank = rank;
     return;
   }
@@ -210,8 +213,12 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
     }
     return sum;
   };
-  const double loss_sum =
-      ordered_sum(a.world, [&](int64_t rank) { return a.rows[rank * width + a.row.loss_sum]; });
+  double loss_sum = 0;
+  for (int64_t l = 0; l < a.attrs.losses.count; ++l) {
+    const double of_all =
+        ordered_sum(a.world, [&](int64_t rank) { return a.rows[rank * width + a.row.losses + l]; });
+    loss_sum = __dadd_rn(loss_sum, __dmul_rn(a.attrs.losses.weight[l], of_all));
+  }
   const double squares = ordered_sum(a.attrs.shard_world * units, [&](int64_t i) {
     return a.rows[i / units * width + a.row.sum_squares + i % units];
   });

@@ -32,7 +32,7 @@ struct StepStatsArgs {
   StepScalars* scalars = nullptr;
   int64_t world = 0;
   StepStatsAttrs attrs;
-  StatsRow row;  // of attrs.units
+  StatsRow row;  // of attrs.units and losses
 };
 void LaunchStepStats(const StepStatsArgs& args, const Launch& launch);
 

@@ -357,8 +357,8 @@ enum class LossOutput { kLossOnly, kLossAndGradient };
 // Cross entropy of a chunk of rows. For row r of the chunk (row_begin + r = b*T + t of the
 // microbatch), target y = targets[b,t]:
 // loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with gradient, in place,
-// logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) * scalars->inv_valid_tokens for v < V,
-//                0 for V <= v < Vp.
+// logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) * loss_weight * scalars->inv_valid_tokens
+//                for v < V, 0 for V <= v < Vp.
 // A target < 0 is not counted and its gradient row is 0.
 // logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided, parity as EmbedOp;
 // loss_sum f64 [1] (=|+=), summed in a fixed order.
@@ -367,6 +367,7 @@ struct CrossEntropyAttrs {
   int64_t row_begin = 0;
   int64_t vocab = 0;
   int64_t parity_stride = 0;
+  double loss_weight = 1;  // of this loss in the step's; loss_sum is not multiplied by it
   LossOutput output = LossOutput::kLossAndGradient;
   Update loss_update = Update::kOverwrite;
   bool operator==(const CrossEntropyAttrs&) const = default;

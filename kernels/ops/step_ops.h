@@ -165,19 +165,27 @@ struct BeginStepOp : BeginStepAttrs {
 // Columns of one rank's row of a step's statistics, f64 [width]. Members, not functions, so that
 // device code may read them.
 struct StatsRow {
-  explicit constexpr StatsRow(int64_t units)
-      : sum_squares(0), bad_counts(units), loss_sum(2 * units), width(2 * units + 1) {}
+  constexpr StatsRow(int64_t units, int64_t loss_count)
+      : sum_squares(0), bad_counts(units), losses(2 * units), width(2 * units + loss_count) {}
   int64_t sum_squares;  // the first of U columns: of this rank's shard of each flat parameter
   int64_t bad_counts;   // the first of U columns: non-finite values in each flat gradient
-  int64_t loss_sum;     // one column
+  int64_t losses;       // the first of L columns: of each loss, its sum over this rank's targets
   int64_t width;
+};
+
+// The terms of a step's loss, in the order of their columns.
+inline constexpr int64_t kMaxLosses = 8;
+struct LossWeights {
+  int64_t count = 1;
+  double weight[kMaxLosses] = {1};
+  bool operator==(const LossWeights&) const = default;
 };
 
 // Global statistics from every rank's row, the same bits on all ranks: sums run over ranks in
 // order.
 //
-// rows f64 [world, W], W = StatsRow(U).width: row r is rank r's.
-// loss = sum over r of loss_sum * inv_valid_tokens;
+// rows f64 [world, W], W = StatsRow(U, L).width: row r is rank r's.
+// loss = sum over l of (losses.weight[l] * sum over r of column l) * inv_valid_tokens;
 // grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares).
 // Ranks are numbered replica-major: rank = replica * shard_world + shard_rank, so replica 0 is
 // ranks [0, shard_world).
@@ -190,6 +198,7 @@ struct StatsRow {
 // applied.
 struct StepStatsAttrs {
   int64_t units = 0;
+  LossWeights losses;
   int64_t shard_world = 1;
   double clip = 0;
   bool operator==(const StepStatsAttrs&) const = default;

@@ -24,10 +24,6 @@ void ClearFaults(StepScalars& scalars) {
 // The part of the scalars that the host writes for each step; ops write the rest.
 constexpr int64_t kHostScalarBytes = offsetof(StepScalars, lr);
 
-}  // namespace
-
-namespace {
-
 // The plan of a step; none: a run that does not train.
 std::optional<size_t> TrainPlan(const RunPlans& run) {
   for (size_t p = 0; p < run.plans.size(); ++p)
@@ -35,14 +31,27 @@ std::optional<size_t> TrainPlan(const RunPlans& run) {
   return std::nullopt;
 }
 
+std::vector<BufferId> InputsOf(const StateLayout& states) {
+  std::vector<BufferId> inputs;
+  for (size_t s = 0; s < states.tensors.size(); ++s)
+    if (states.tensors[s].by_parity) inputs.push_back({static_cast<int32_t>(s)});
+  return inputs;
+}
+
 }  // namespace
+
+std::span<const std::byte> HostInputs::of(std::string_view source) const {
+  for (const Input& input : inputs_)
+    if (input.source == source) return input.bytes;
+  MR_FAIL("the input '{}' is not given", source);
+}
 
 Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plans,
                const EngineOptions& options)
     : context_(context),
       layout_(std::move(layout)),
       plans_(std::move(plans)),
-      tokens_(plans_.states.Of("tokens")),
+      inputs_(InputsOf(plans_.states)),
       scalars_(plans_.states.Of("scalars")),
       train_(TrainPlan(plans_)),
       validity_(plans_.states, plans_.All()),
@@ -78,9 +87,10 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
 
 void Engine::AllocateInFlight() {
   Device& device = *context_.device;
-  const int64_t bytes = StateView(tokens_).bytes() / 2;
+  int64_t bytes = 0;
+  for (const BufferId input : inputs_) bytes += StateView(input).bytes() / 2;
   for (InFlight& slot : in_flight_)
-    slot = {device.AllocateHost(bytes, "tokens of a step in flight"),
+    slot = {device.AllocateHost(bytes, "inputs of a step in flight"),
             device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
             device.AllocateHost(sizeof(StepScalars), "results of a step in flight"),
             device.MakeTimedEvent(), device.MakeTimedEvent()};
@@ -192,6 +202,25 @@ void Engine::WriteScalars(const StepScalars& scalars) {
   validity_.HostWrites(scalars_);
 }
 
+TensorView Engine::Half(BufferId input, int64_t parity) const {
+  TensorView view = StateView(input);
+  view.layout = DenseLayout(view.dtype(), {view.layout.numel() / 2});
+  view.data += parity * view.bytes();
+  return view;
+}
+
+std::vector<std::span<const std::byte>> Engine::BytesOfInputs(const HostInputs& inputs) const {
+  std::vector<std::span<const std::byte>> bytes;
+  for (const BufferId input : inputs_) {
+    const std::string& name = plans_.states.tensor(input).name;
+    bytes.push_back(inputs.of(name));
+    MR_CHECK_LE(static_cast<int64_t>(bytes.back().size()), Half(input, 0).bytes(),
+                "bytes of the input {}", name);
+  }
+  MR_CHECK_EQ(inputs.size(), inputs_.size(), "inputs that are given and sources of the run");
+  return bytes;
+}
+
 void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule) {
   const Binding binding = BindingOf(plan);
   std::unique_ptr<Adversary>& adversary = adversaries_[&plan];
@@ -270,18 +299,16 @@ void Engine::IssueSchedule(size_t index) {
   list->Replay(BindingOf(plan));
 }
 
-StepScalars Engine::Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens) {
+StepScalars Engine::Step(const HostInputs& inputs, int64_t step, int64_t valid_tokens) {
   MR_CHECK_EQ(steps_in_flight(), 0, "Step() while steps are in flight: collect them first");
-  Enqueue(tokens, step, valid_tokens);
+  Enqueue(inputs, step, valid_tokens);
   return Collect();
 }
 
-void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
+void Engine::Enqueue(const HostInputs& inputs, int64_t step, int64_t valid_tokens,
                      double max_loss) {
   MR_CHECK(train_.has_value(), "this engine has no training plan");
-  const TensorView token_view = StateView(tokens_);
-  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
-  MR_CHECK_EQ(bytes, token_view.bytes() / 2, "tokens of one step");
+  const std::vector<std::span<const std::byte>> given = BytesOfInputs(inputs);
   MR_CHECK_GT(valid_tokens, 0, "a step needs targets");
   MR_CHECK_LT(steps_in_flight(), kStepsInFlight, "steps in flight");
   const RangeScope range(context_.ranges, [&] { return fmt::format("step {}", step + 1); });
@@ -296,14 +323,20 @@ void Engine::Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t vali
   scalars.token_parity = step & 1;
   scalars.max_loss = max_loss;
   if (on_scalars_) on_scalars_(scalars);
-  std::memcpy(slot.tokens->data(), tokens.data(), tokens.size_bytes());
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = StateView(scalars_).data;
-  device.EnqueueFromHost(token_view.data + scalars.token_parity * bytes, slot.tokens->data(), bytes,
-                         compute);
+  std::byte* pinned = slot.inputs->data();
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const TensorView half = Half(inputs_[i], scalars.token_parity);
+    MR_CHECK_EQ(static_cast<int64_t>(given[i].size()), half.bytes(),
+                "bytes of the input {} of one step", plans_.states.tensor(inputs_[i]).name);
+    std::memcpy(pinned, given[i].data(), given[i].size());
+    device.EnqueueFromHost(half.data, pinned, half.bytes(), compute);
+    validity_.HostWrites(inputs_[i]);
+    pinned += half.bytes();
+  }
   device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
-  validity_.HostWrites(tokens_);
   validity_.HostWrites(scalars_);
   Prepare(*train_, step);
   const CommCounters comm_before = executor_.comm_counters();
@@ -331,20 +364,21 @@ StepScalars Engine::Collect() {
   return scalars;
 }
 
-void Engine::Run(std::string_view plan, std::span<const int32_t> tokens, int64_t row) {
+void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
   const size_t index = IndexOf(plan);
   MR_CHECK(index != train_, "the {} plan runs by Step, or by Enqueue and Collect", plan);
+  const std::vector<std::span<const std::byte>> given = BytesOfInputs(inputs);
   StepScalars scalars = ReadScalars();
   scalars.token_parity = 0;
   scalars.generate_row = row;
   ClearFaults(scalars);
   WriteScalars(scalars);
-  const TensorView view = StateView(tokens_);
-  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
-  MR_CHECK_LE(bytes, view.bytes() / 2, "tokens of one step");
-  context_.device->CopyFromHost(view.data, tokens.data(), bytes,
-                                executor_.stream(StreamId::kCompute));
-  validity_.HostWrites(tokens_);
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    context_.device->CopyFromHost(Half(inputs_[i], 0).data, given[i].data(),
+                                  static_cast<int64_t>(given[i].size()),
+                                  executor_.stream(StreamId::kCompute));
+    validity_.HostWrites(inputs_[i]);
+  }
   Prepare(index, 0);
   RunSchedule(index, 0);
   executor_.Sync();
@@ -361,10 +395,27 @@ void Engine::ReadOutput(std::string_view plan_name, std::string_view output, voi
   context_.device->CopyToHost(to, values.data, bytes, executor_.stream(StreamId::kCompute));
 }
 
-double Engine::EvalLossSum(std::span<const int32_t> tokens) {
-  Run("eval", tokens);
+std::map<std::string, double> Engine::LossSums() {
+  MR_CHECK_EQ(steps_in_flight(), 0, "losses are read while steps are in flight");
+  const std::vector<LossSpec>& losses = plans_.plans.front().losses;  // of all plans
+  const auto count = static_cast<int64_t>(losses.size());
+  const StatsRow row(static_cast<int64_t>(layout_.flats.size()), count);
+  const TensorView stats = StateView(plans_.states.Of("stats"));
+  const int64_t first = context_.comms->world().rank() * row.width + row.losses;
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(double));
+  std::vector<double> cells(losses.size());
+  context_.device->CopyToHost(cells.data(), stats.data + first * kBytes, count * kBytes,
+                              executor_.stream(StreamId::kCompute));
+  std::map<std::string, double> sums;
+  for (size_t l = 0; l < cells.size(); ++l) sums[losses[l].name] = cells[l];
+  return sums;
+}
+
+double Engine::EvalLossSum(const HostInputs& inputs) {
+  Run("eval", inputs);
+  const std::map<std::string, double> sums = LossSums();
   double sum = 0;
-  ReadOutput("eval", "loss_sum", &sum, sizeof sum);
+  for (const LossSpec& loss : plans_.Of("eval").losses) sum += loss.weight * sums.at(loss.name);
   return sum;
 }
 

@@ -8,8 +8,11 @@
 #pragma once
 
 #include <array>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,6 +49,28 @@ struct EngineOptions {
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
 };
 
+// What the host gives for the microbatches of one call, by source: this rank's, dense
+// [microbatches, B, T + extra]. A view: what it names must outlive the call.
+class HostInputs {
+ public:
+  struct Input {
+    std::string_view source;
+    std::span<const std::byte> bytes;
+  };
+  // Of the source "tokens", where that is the only one.
+  template <class Tokens>
+  requires std::convertible_to<const Tokens&, std::span<const int32_t>> HostInputs(
+      const Tokens& tokens)
+      : inputs_{{"tokens", std::as_bytes(std::span<const int32_t>(tokens))}} {}
+  HostInputs(std::initializer_list<Input> inputs) : inputs_(inputs) {}
+
+  size_t size() const { return inputs_.size(); }
+  std::span<const std::byte> of(std::string_view source) const;  // Error(kInternal): not given
+
+ private:
+  std::vector<Input> inputs_;
+};
+
 class Engine {
  public:
   // Allocates the arena of the largest plan, and all else that steps use of host memory and of the
@@ -78,10 +103,10 @@ class Engine {
   StepScalars ReadScalars();
   void WriteScalars(const StepScalars& scalars);
 
-  // One training step: Enqueue, then Collect. tokens [accumulate, B, T+1] of this rank;
+  // One training step: Enqueue, then Collect. inputs: `accumulate` microbatches of this rank;
   // step is 0-based and drives the learning rate; valid_tokens counts the targets of the
   // whole step over all ranks.
-  StepScalars Step(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens);
+  StepScalars Step(const HostInputs& inputs, int64_t step, int64_t valid_tokens);
 
   // Called with the scalars of each training step from now on before they go to the device; null:
   // nothing is.
@@ -101,14 +126,14 @@ class Engine {
   // others go. Where replays().
   void ObserveCapture(CaptureObserver* observer);
 
-  // Enqueue issues a step and returns; `tokens` may change then. Collect waits for the oldest step
-  // that was not collected yet and returns its scalars. Between the two the device works and the
-  // host need not: nothing in Enqueue waits for the device while fewer than kStepsInFlight steps
-  // are in flight (more are an error). On a host device the step has run when Enqueue returns.
+  // Enqueue issues a step and returns; the inputs may change then. Collect waits for the oldest
+  // step that was not collected yet and returns its scalars. Between the two the device works and
+  // the host need not: nothing in Enqueue waits for the device while fewer than kStepsInFlight
+  // steps are in flight (more are an error). On a host device the step has run when Enqueue
+  // returns.
   static constexpr int kStepsInFlight = 4;
   // max_loss: a step whose loss is above it applies no update; 0: no limit.
-  void Enqueue(std::span<const int32_t> tokens, int64_t step, int64_t valid_tokens,
-               double max_loss = 0);
+  void Enqueue(const HostInputs& inputs, int64_t step, int64_t valid_tokens, double max_loss = 0);
   StepScalars Collect();
   // Of the step collected last, on the device: from the end of the step before it to its own end;
   // from its own start where no step was in flight when it was issued.
@@ -119,14 +144,18 @@ class Engine {
   int lag() const { return context_.device->captures() ? 1 : 0; }
   int steps_in_flight() const { return static_cast<int>(enqueued_ - collected_); }
 
-  // Runs a plan without an update on `tokens`, for the position `row` of them where it is about
+  // Runs a plan without an update on `inputs`, for the position `row` of them where it is about
   // one, and waits for it. Every rank.
-  void Run(std::string_view plan, std::span<const int32_t> tokens, int64_t row = 0);
+  void Run(std::string_view plan, const HostInputs& inputs, int64_t row = 0);
   // The first `bytes` of an output of the plan that was run last.
   void ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes);
+  // Of the plan that ran last, by the loss's name: this rank's sum over its targets, not weighted.
+  // No step may be in flight.
+  std::map<std::string, double> LossSums();
 
-  // Of the eval plan. Sum of the loss over the targets of tokens [B, T+1]: this rank's part.
-  double EvalLossSum(std::span<const int32_t> tokens);
+  // Of the eval plan. Sum over the targets of one microbatch of all losses, each times its weight:
+  // this rank's part.
+  double EvalLossSum(const HostInputs& inputs);
 
   // Of the generate plan. Logits [vocab] that follow row `row` of tokens [T] (later entries do not
   // matter). Every rank calls it with the same arguments.
@@ -158,10 +187,14 @@ class Engine {
   void RunPrologue(size_t plan, int64_t step);
   void RunSchedule(size_t plan, int64_t step);
   void IssueSchedule(size_t plan);
+  // The half of an input's state that `parity` names.
+  TensorView Half(BufferId input, int64_t parity) const;
+  // The bytes of each of inputs_; Error(kInternal) unless they are given, fit, and no others are.
+  std::vector<std::span<const std::byte>> BytesOfInputs(const HostInputs& inputs) const;
 
   // Host ends of a step in flight. Each is used again once its step was collected.
   struct InFlight {
-    std::unique_ptr<HostBuffer> tokens, scalars_in, scalars_out;
+    std::unique_ptr<HostBuffer> inputs, scalars_in, scalars_out;
     std::unique_ptr<Event> begun, done;  // timed
     bool follows = false;                // issued while the step before it was in flight
   };
@@ -171,8 +204,9 @@ class Engine {
 
   ExecutorContext context_;
   ShardLayout layout_;
-  const RunPlans plans_;  // const: what was bound stays where the plan has it
-  const BufferId tokens_, scalars_;
+  const RunPlans plans_;                // const: what was bound stays where the plan has it
+  const std::vector<BufferId> inputs_;  // states, by source
+  const BufferId scalars_;
   std::optional<size_t> train_;  // the plan of a step, one of plans_
   StateValidity validity_;
   EngineOptions options_;

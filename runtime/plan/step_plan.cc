@@ -113,6 +113,12 @@ std::string AttributesText(const KernelOp& op) {
                           typed.scaling.original_max_position_embeddings));
         if constexpr (requires { typed.row_begin; })
           add(fmt::format("row_begin={} vocab={}", typed.row_begin, typed.vocab));
+        if constexpr (requires { typed.loss_weight; })
+          if (typed.loss_weight != 1) add(fmt::format("loss_weight={}", typed.loss_weight));
+        if constexpr (requires { typed.losses; })
+          if (typed.losses != LossWeights{})
+            add(fmt::format("losses={}", fmt::join(typed.losses.weight,
+                                                   typed.losses.weight + typed.losses.count, ",")));
         if constexpr (requires { typed.output; })
           add(fmt::format("output={}", static_cast<int>(typed.output)));
         if constexpr (requires { typed.parity_stride; })

@@ -102,7 +102,8 @@ struct Seam {
   bool operator==(const Seam&) const = default;
 };
 
-// What the host reads when the schedule has run, by name: the loss sum, the logits.
+// What the host reads when the schedule has run, by name: each loss's sum ("loss_sum" of the loss
+// "loss"; a cell of the statistics), the logits.
 struct PlanOutput {
   std::string name;
   View view;
@@ -120,6 +121,7 @@ struct StepPlan {
   std::vector<Entry> prologue;
   Seam seam, prologue_seam;  // of `schedule` and of `prologue`
   std::vector<PlanOutput> outputs;
+  std::vector<LossSpec> losses;  // of its model, by column of the statistics
   int64_t arena_bytes = 0;
   // [0, persistent_bytes) of the arena hold states: of the run, and of an era where the plan uses
   // it.

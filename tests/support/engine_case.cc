@@ -12,23 +12,26 @@
 
 namespace millrace::test {
 
+void RunEngines(const ShardLayout& layout, const RunPlans& plans, const EngineOptions& options,
+                const std::function<void(Engine& engine, int rank)>& fn,
+                const MakeDevice& make_device) {
+  LocalWorld world(layout.mesh.world());
+  RunRanks(world, [&](CommFactory& factory) {
+    CommSet comms(factory, layout.mesh, CommSharing::kSeparate, CommSpecsOf(plans.All()));
+    const std::unique_ptr<Device> device =
+        make_device ? make_device(factory.rank()) : MakeHostDevice();
+    Engine engine({device.get(), &CpuKernels(), &comms}, layout, plans, options);
+    engine.InitWeights(1234);
+    fn(engine, factory.rank());
+  });
+}
+
 void RunEngines(const PlanCase& c, const EngineOptions& options,
                 const std::function<void(Engine& engine, int rank)>& fn,
                 const MakeDevice& make_device) {
   PlanCase evaluation = c;
   evaluation.kind = "eval";
-  const StepPlan train = PlanOf(c), eval = PlanOf(evaluation);
-  const ShardLayout layout = LayoutOf(c);
-  LocalWorld world(c.mesh.world());
-  RunRanks(world, [&](CommFactory& factory) {
-    CommSet comms(factory, c.mesh, CommSharing::kSeparate, CommSpecsOf({&train, &eval}));
-    const std::unique_ptr<Device> device =
-        make_device ? make_device(factory.rank()) : MakeHostDevice();
-    Engine engine({device.get(), &CpuKernels(), &comms}, layout, {StatesOf(c), {train, eval}},
-                  options);
-    engine.InitWeights(1234);
-    fn(engine, factory.rank());
-  });
+  RunEngines(LayoutOf(c), {StatesOf(c), {PlanOf(c), PlanOf(evaluation)}}, options, fn, make_device);
 }
 
 std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step) {

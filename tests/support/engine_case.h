@@ -15,6 +15,12 @@ namespace millrace::test {
 
 using MakeDevice = std::function<std::unique_ptr<Device>(int rank)>;
 
+// Calls fn on every rank's thread with a fresh engine over the plans; weights initialised.
+// `make_device` as below.
+void RunEngines(const ShardLayout& layout, const RunPlans& plans, const EngineOptions& options,
+                const std::function<void(Engine& engine, int rank)>& fn,
+                const MakeDevice& make_device = {});
+
 // Calls fn on every rank's thread with a fresh engine over the case's training and evaluation
 // plans; weights initialised. `make_device` (none: host devices): of host memory, which the CPU's
 // kernels work on.

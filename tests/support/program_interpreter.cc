@@ -57,7 +57,7 @@ int32_t ProgramInterpreter::Find(ProgramRole role, ParamId param) const {
 }
 
 void ProgramInterpreter::SetTokens(const std::vector<int32_t>& tokens) {
-  std::vector<std::byte>& memory = memory_.at(static_cast<size_t>(Find(ProgramRole::kTokens)));
+  std::vector<std::byte>& memory = memory_.at(static_cast<size_t>(Find(ProgramRole::kInput)));
   if (memory.size() != tokens.size() * sizeof(int32_t))
     throw std::logic_error("wrong number of tokens");
   std::memcpy(memory.data(), tokens.data(), memory.size());

@@ -48,8 +48,10 @@ class GraphEvaluator {
     for (size_t i = 0; i < symbols_.size(); ++i) {
       const Value& value = graph.values[i];
       if (value.role == ValueRole::kParam) symbols_[i] = OfParam(value.param);
-      if (value.role == ValueRole::kTokens) symbols_[i] = Of("tokens", {0});
-      if (value.role == ValueRole::kTargets) symbols_[i] = Of("tokens", {1});
+      if (value.role == ValueRole::kInput) {
+        const InputSpec& input = graph.inputs[static_cast<size_t>(value.input.value)];
+        symbols_[i] = Of(input.source, {static_cast<Symbol>(input.shift)});
+      }
     }
   }
 
@@ -183,8 +185,8 @@ class ProgramExecutor {
 
   Symbol Read(const View& view) const {
     if (!view) return kUndefined;
-    if (BufferOf(view).role == ProgramRole::kTokens)
-      return Of("tokens", {static_cast<Symbol>(view.offset)});
+    if (BufferOf(view).role == ProgramRole::kInput)
+      return Of(BufferOf(view).name, {static_cast<Symbol>(view.offset)});
     const std::vector<Symbol>& content = rows_[static_cast<size_t>(view.buffer.value)];
     const auto [first, last] = RowsOf(view);
     for (size_t row = first; row < last; ++row) {

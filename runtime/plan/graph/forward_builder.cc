@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 #include "runtime/plan/graph/graph_edit.h"
 
@@ -25,6 +27,9 @@ ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType co
     }
   }
   param_values_.resize(params_.size());
+  input_values_.resize(spec.inputs.size());
+  graph_.inputs = spec.inputs;
+  graph_.losses = spec.losses;
 }
 
 void ForwardBuilder::BeginUnit(const std::string& unit_name) {
@@ -78,11 +83,34 @@ ValueId ForwardBuilder::OptionalParam(const std::string& name, const std::string
 
 ValueId ForwardBuilder::ParamGrad(ValueId param) { return ParamGradOf(graph_, param); }
 
-ValueId ForwardBuilder::Tokens() {
-  if (!tokens_)
-    tokens_ =
-        NewValue("tokens", ValueRole::kTokens, DType::kI32, {graph_.shape.batch, graph_.shape.seq});
-  return tokens_;
+ValueId ForwardBuilder::Input(const std::string& name, const std::string& label) {
+  size_t i = 0;
+  while (i < spec_.inputs.size() && spec_.inputs[i].name != name) ++i;
+  MR_CHECK(i < spec_.inputs.size(), "node {}: model {} has no input '{}'", label, spec_.family,
+           name);
+  ValueId& value = input_values_[i];
+  if (!value)
+    value = AddValue(graph_, Value{.name = name,
+                                   .role = ValueRole::kInput,
+                                   .dtype = spec_.inputs[i].dtype,
+                                   .dims = {graph_.shape.batch, graph_.shape.seq},
+                                   .input = InputId{static_cast<int32_t>(i)}});
+  return value;
+}
+
+LossId ForwardBuilder::Loss(const std::string& name, const std::string& label) const {
+  for (size_t i = 0; i < spec_.losses.size(); ++i)
+    if (spec_.losses[i].name == name) return LossId{static_cast<int32_t>(i)};
+  MR_FAIL("node {}: model {} has no loss '{}'", label, spec_.family, name);
+}
+
+ValueId ForwardBuilder::NewLoss(LossId id, const std::string& label) {
+  const std::string& name = spec_.losses[static_cast<size_t>(id.value)].name;
+  for (const Value& value : graph_.values)
+    MR_CHECK(value.loss != id, "node {}: there is a head of loss '{}' already", label, name);
+  return AddValue(
+      graph_,
+      Value{.name = name, .role = ValueRole::kLoss, .dtype = DType::kF64, .dims = {1}, .loss = id});
 }
 
 int64_t ForwardBuilder::Columns(ValueId x, const std::string& label) const {
@@ -139,6 +167,12 @@ void ForwardBuilder::PushConstant(const NodeDef& kind, ValueId output, std::any 
 
 SemanticGraph ForwardBuilder::Finish() && {
   MR_CHECK(!graph_.forward.empty(), "model {} emitted no forward", spec_.family);
+  // Else a cell of the statistics would keep what another plan wrote.
+  const auto heads = std::count_if(graph_.values.begin(), graph_.values.end(),
+                                   [](const Value& v) { return v.role == ValueRole::kLoss; });
+  MR_CHECK(heads == 0 || heads == std::ssize(graph_.losses),
+           "model {} emitted {} of {} losses: all or none", spec_.family, heads,
+           graph_.losses.size());
   return std::move(graph_);
 }
 

@@ -39,12 +39,16 @@ class ForwardBuilder {
   ValueId OptionalParam(const std::string& name, const std::string& label);
   // Where a node of the forward adds to the parameter's gradient.
   ValueId ParamGrad(ValueId param);
-  ValueId Tokens();
+  // The value of an input of the model; the place of one of its losses.
+  ValueId Input(const std::string& name, const std::string& label);
+  LossId Loss(const std::string& name, const std::string& label) const;
 
   ValueId NewValue(const std::string& name, ValueRole role, DType dtype, std::vector<int64_t> dims);
   // Of the compute dtype; of f32.
   ValueId NewActivation(const std::string& name, std::vector<int64_t> dims);
   ValueId NewStatistic(const std::string& name, std::vector<int64_t> dims);
+  // Of the loss `id`, which has none yet.
+  ValueId NewLoss(LossId id, const std::string& label);
 
   // The columns of an activation [R, C].
   int64_t Columns(ValueId x, const std::string& label) const;
@@ -65,7 +69,7 @@ class ForwardBuilder {
   std::vector<const ParamSpec*> params_;                // by ParamId, into spec_
   std::unordered_map<std::string, ParamId> param_ids_;  // by name
   std::vector<ValueId> param_values_;                   // by ParamId; invalid until used
-  ValueId tokens_;
+  std::vector<ValueId> input_values_;                   // by InputId; likewise
 };
 
 }  // namespace millrace

@@ -19,15 +19,16 @@
 namespace millrace {
 
 using ValueId = Id<struct ValueTag>;
+using InputId = Id<struct InputTag>;  // into SemanticGraph::inputs
+using LossId = Id<struct LossTag>;    // into SemanticGraph::losses
 
 enum class ValueRole {
   kActivation,
   kParam,      // a parameter in gather encoding; `param` says which
   kParamGrad,  // its gradient; several nodes may contribute
-  kTokens,     // i32 [B,T] inputs
-  kTargets,    // i32 [B,T]
+  kInput,      // [B,T], given by the host; `input` says which
   kConstant,   // computed once in the prologue (rope table)
-  kLoss,       // f64 [1], summed over the microbatch
+  kLoss,       // f64 [1], summed over the microbatch; `loss` says which
   kLogits,     // [1, Vp], generation
 };
 
@@ -36,7 +37,9 @@ struct Value {
   ValueRole role = ValueRole::kActivation;
   DType dtype = DType::kF32;
   std::vector<int64_t> dims;
-  ParamId param;
+  ParamId param = {};
+  InputId input = {};
+  LossId loss = {};
 };
 
 struct Node {
@@ -70,6 +73,9 @@ struct BatchShape {
 struct SemanticGraph {
   BatchShape shape;
   int64_t vocab = 0;  // logical vocabulary: columns beyond it stay out of the softmax
+  // All that the model declares, whether this graph has them or not.
+  std::vector<InputSpec> inputs;
+  std::vector<LossSpec> losses;
   // By UnitId.
   std::vector<std::string> unit_names;
   std::vector<UnitRole> unit_roles;

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
+#include "kernels/ops/step_ops.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -48,6 +50,36 @@ void ValidateSplits(const ParamSpec& param) {
   }
 }
 
+void ValidateInputs(const ModelSpec& spec) {
+  std::set<std::string> names;
+  for (const InputSpec& input : spec.inputs) {
+    MR_CHECK(!input.name.empty() && names.insert(input.name).second,
+             "input name '{}' is empty or given twice", input.name);
+    MR_CHECK(!input.source.empty() && input.shift >= 0, "input {}: source '{}', shift {}",
+             input.name, input.source, input.shift);
+    for (const InputSpec& other : spec.inputs)
+      MR_CHECK(other.source != input.source || other.dtype == input.dtype,
+               "inputs {} and {} of source {} are {} and {}", input.name, other.name, input.source,
+               Name(input.dtype), Name(other.dtype));
+  }
+}
+
+void ValidateLosses(const ModelSpec& spec) {
+  MR_CHECK(!spec.losses.empty() && spec.losses.size() <= kMaxLosses,
+           "model {} has {} losses; 1 to {} are possible", spec.family, spec.losses.size(),
+           kMaxLosses);
+  std::set<std::string> names;
+  for (const LossSpec& loss : spec.losses) {
+    MR_CHECK(!loss.name.empty() && names.insert(loss.name).second,
+             "loss name '{}' is empty or given twice", loss.name);
+    const auto targets =
+        std::find_if(spec.inputs.begin(), spec.inputs.end(),
+                     [&](const InputSpec& input) { return input.name == loss.targets; });
+    MR_CHECK(targets != spec.inputs.end() && targets->dtype == DType::kI32,
+             "loss {}: '{}' is no i32 input", loss.name, loss.targets);
+  }
+}
+
 }  // namespace
 
 void ValidateParam(const ParamSpec& param) {
@@ -62,7 +94,22 @@ void ValidateParam(const ParamSpec& param) {
   ValidateSplits(param);
 }
 
+std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs) {
+  std::vector<InputSource> sources;
+  for (const InputSpec& input : inputs) {
+    auto found = std::find_if(sources.begin(), sources.end(), [&](const InputSource& source) {
+      return source.name == input.source;
+    });
+    if (found == sources.end())
+      found = sources.insert(found, {.name = input.source, .dtype = input.dtype});
+    found->extra = std::max(found->extra, input.shift);
+  }
+  return sources;
+}
+
 void ValidateModelSpec(const ModelSpec& spec) {
+  ValidateInputs(spec);
+  ValidateLosses(spec);
   MR_CHECK(!spec.units.empty(), "model {} has no units", spec.family);
   std::set<std::string> units, params;
   for (const UnitSpec& unit : spec.units) {

@@ -1,15 +1,17 @@
 // What a model consists of: ordered FSDP units, each with named parameters. Built by
 // models/, an immutable value.
 //
-// Invariants (checked by ValidateModelSpec): unit and parameter names are unique, dims positive,
-// padded_rows >= dims[0]; splits are of different dims and axes, and a split of the rows leaves no
-// padded rows.
+// Invariants (checked by ValidateModelSpec): names of units, parameters, inputs and losses are
+// unique, dims positive, padded_rows >= dims[0]; splits are of different dims and axes, and a split
+// of the rows leaves no padded rows; inputs of one source have one dtype; a loss names i32 targets
+// among the inputs.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "runtime/base/dtype.h"
 #include "runtime/base/mesh.h"
 #include "runtime/plan/layout/update_rule.h"
 
@@ -70,16 +72,51 @@ struct UnitSpec {
   bool operator==(const UnitSpec&) const = default;
 };
 
+// What the host gives for each microbatch, [B,T] of `dtype`. Inputs of one source are views of one
+// buffer, which the host fills: [B, T + n], n the largest shift among them. This one begins `shift`
+// columns in.
+struct InputSpec {
+  std::string name;  // "tokens", "targets", "loss_weights"
+  DType dtype = DType::kI32;
+  std::string source;
+  int64_t shift = 0;
+  bool operator==(const InputSpec&) const = default;
+};
+
+// A buffer that the host fills: [B, T + extra] for each microbatch.
+struct InputSource {
+  std::string name;
+  DType dtype = DType::kI32;
+  int64_t extra = 0;
+  bool operator==(const InputSource&) const = default;
+};
+
+// A term of the loss: `weight` times its sum over the step's targets, divided by the count of valid
+// tokens, which is the same for all terms. Each has a cell of its own in a step's statistics.
+struct LossSpec {
+  std::string name;
+  double weight = 1;
+  std::string targets = "targets";  // an input; a target < 0 does not count
+  bool operator==(const LossSpec&) const = default;
+};
+
 struct ModelSpec {
   std::string family;
   std::vector<UnitSpec> units;
+  // A language model's: targets are the tokens, one on.
+  std::vector<InputSpec> inputs = {{.name = "tokens", .source = "tokens"},
+                                   {.name = "targets", .source = "tokens", .shift = 1}};
+  std::vector<LossSpec> losses = {{.name = "loss"}};
   int64_t vocab = 0, padded_vocab = 0, seq_len = 0, d_model = 0, layers = 0, heads = 0,
           kv_heads = 0, head_dim = 0, ffn = 0;
 
   bool operator==(const ModelSpec&) const = default;
 };
 
-// Error(kInternal) naming the unit or parameter that breaks an invariant above.
+// In the order of their first inputs.
+std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs);
+
+// Error(kInternal) naming the unit, parameter, input or loss that breaks an invariant above.
 void ValidateModelSpec(const ModelSpec& spec);
 void ValidateParam(const ParamSpec& param);
 std::string ToString(const ModelSpec& spec);

@@ -40,6 +40,8 @@ void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>
 }
 
 Program Lowering::Run() && {
+  program_.sources = SourcesOf(graph_.inputs);
+  program_.losses = graph_.losses;
   program_.choices = fused_.choices;
   LowerSteps(fused_.prologue, program_.prologue);
   LowerSteps(fused_.forward, program_.forward);

@@ -25,21 +25,24 @@ enum class ProgramRole {
   kActivation,
   kParam,
   kParamGrad,
-  kTokens,
-  kTargets,
+  kInput,  // a source of inputs
   kConstant,
   kLoss,
   kLogits,
   kScalars
 };
 
+using SourceId = Id<struct SourceTag>;  // into Program::sources
+
 // Before sharding, a parameter and its gradient are buffers of their own, named by `param`; the
-// planner maps them into buckets.
+// planner maps them into buckets. `source` names an input's, `loss` a loss's.
 struct ProgramBuffer {
   std::string name;
   ProgramRole role = ProgramRole::kActivation;
   Layout layout;
-  ParamId param;
+  ParamId param = {};
+  SourceId source = {};
+  LossId loss = {};
 };
 
 struct ProgramOp {
@@ -53,9 +56,12 @@ struct ProgramOp {
 // (forward, then backward) overwrites, later ones accumulate; the planner turns the first into
 // accumulate for later microbatches. Gradient views have dtype f32 until the planner decides. A
 // parameter that no op reads has no buffer, one that the loss does not depend on no gradient
-// buffer. Tokens and targets are two views of one kTokens buffer [B, T+1], at offsets 0 and 1; its
-// strides over microbatches and parity are the planner's.
+// buffer. Inputs of one source are views of one kInput buffer; its strides over microbatches and
+// parity are the planner's.
 struct Program {
+  // All of the model's, whether this program reads and forms them or not.
+  std::vector<InputSource> sources;
+  std::vector<LossSpec> losses;
   std::vector<ProgramBuffer> buffers;
   std::vector<ProgramOp> prologue, forward, backward;
   std::vector<std::string> choices;  // what was fused or chosen and why, one line each, for `plan`

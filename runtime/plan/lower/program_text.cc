@@ -17,10 +17,8 @@ std::string_view Name(ProgramRole role) {
       return "param";
     case ProgramRole::kParamGrad:
       return "param_grad";
-    case ProgramRole::kTokens:
-      return "tokens";
-    case ProgramRole::kTargets:
-      return "targets";
+    case ProgramRole::kInput:
+      return "input";
     case ProgramRole::kConstant:
       return "constant";
     case ProgramRole::kLoss:
@@ -85,8 +83,10 @@ std::string Attributes(const KernelOp& op) {
                              std::is_same_v<Op, ActivationGradOp<View>>) {
           return fmt::format(" {}", Name(typed.kind));
         } else if constexpr (std::is_same_v<Op, CrossEntropyOp<View>>) {
-          return fmt::format(" rows from {}, vocab {}{}", typed.row_begin, typed.vocab,
-                             typed.output == LossOutput::kLossOnly ? ", loss only" : "");
+          return fmt::format(
+              " rows from {}, vocab {}{}{}", typed.row_begin, typed.vocab,
+              typed.output == LossOutput::kLossOnly ? ", loss only" : "",
+              typed.loss_weight == 1 ? "" : fmt::format(", weight {}", typed.loss_weight));
         } else {
           return "";
         }

@@ -26,9 +26,8 @@ ProgramRole RoleOf(ValueRole role) {
       return ProgramRole::kParam;
     case ValueRole::kParamGrad:
       return ProgramRole::kParamGrad;
-    case ValueRole::kTokens:
-    case ValueRole::kTargets:
-      return ProgramRole::kTokens;
+    case ValueRole::kInput:
+      return ProgramRole::kInput;
     case ValueRole::kConstant:
       return ProgramRole::kConstant;
     case ValueRole::kLoss:
@@ -45,7 +44,9 @@ ValueStorage::ValueStorage(const SemanticGraph& graph, const FusedGraph& fused)
     : graph_(graph),
       storage_(graph.values.size()),
       last_read_(graph.values.size(), -1),
-      contributed_(graph.values.size(), false) {
+      contributed_(graph.values.size(), false),
+      sources_(SourcesOf(graph.inputs)),
+      source_buffers_(sources_.size()) {
   int step = 0;
   for (const std::vector<Step>* steps : {&fused.prologue, &fused.forward, &fused.backward})
     for (const Step& each : *steps) {
@@ -67,10 +68,8 @@ View ValueStorage::ViewOf(BufferId buffer, ValueId id) const {
 View ValueStorage::Read(ValueId id) {
   if (!id) return {};
   switch (value(id).role) {
-    case ValueRole::kTokens:
-      return Tokens(0);
-    case ValueRole::kTargets:
-      return Tokens(1);
+    case ValueRole::kInput:
+      return Input(graph_.inputs[static_cast<size_t>(value(id).input.value)]);
     case ValueRole::kParam:
       if (!storage_[id]) return Write(id);
       break;
@@ -85,8 +84,10 @@ View ValueStorage::Write(ValueId id) {
   if (!id) return {};
   const Value& v = value(id);
   BufferId& storage = storage_[id];
-  if (!storage)
+  if (!storage) {
     storage = AddBuffer(v.name, RoleOf(v.role), DenseLayoutOf(v.dtype, v.dims), v.param);
+    buffers_.back().loss = v.loss;
+  }
   return ViewOf(storage, id);
 }
 
@@ -108,14 +109,23 @@ bool ValueStorage::CanReplace(ValueId old, ValueId id) const {
          value(old).dims == value(id).dims && !ReadLater(old);
 }
 
-View ValueStorage::Tokens(int64_t offset) {
+View ValueStorage::Input(const InputSpec& input) {
   const auto [batch, seq] = graph_.shape;
-  if (!tokens_)
-    tokens_ = AddBuffer("tokens", ProgramRole::kTokens, DenseLayout(DType::kI32, {batch, seq + 1}));
-  View view = Whole(tokens_);
-  view.offset = offset;
-  view.layout.dims[1] = seq;
-  return view;
+  for (const SourceId id : source_buffers_.ids()) {
+    const InputSource& source = sources_[static_cast<size_t>(id.value)];
+    if (source.name != input.source) continue;
+    BufferId& buffer = source_buffers_[id];
+    if (!buffer) {
+      buffer = AddBuffer(source.name, ProgramRole::kInput,
+                         DenseLayout(source.dtype, {batch, seq + source.extra}));
+      buffers_.back().source = id;
+    }
+    View view = Whole(buffer);
+    view.offset = input.shift;
+    view.layout.dims[1] = seq;
+    return view;
+  }
+  MR_FAIL("input {} has no source {}", input.name, input.source);
 }
 
 View ValueStorage::Scalars() {

@@ -18,8 +18,8 @@ class ValueStorage {
  public:
   ValueStorage(const SemanticGraph& graph, const FusedGraph& fused);
 
-  // Views in the value's own dense layout; an absent value gives an absent view. Tokens and targets
-  // are two views of one buffer [B, T+1].
+  // Views in the value's own dense layout, an input's in its source; an absent value gives an
+  // absent view.
   View Read(ValueId id);
   View Write(ValueId id);
   // Writes `id` into the buffer of `old`, see CanReplace.
@@ -47,14 +47,16 @@ class ValueStorage {
     return View{.buffer = id, .layout = buffers_[static_cast<size_t>(id.value)].layout};
   }
   View ViewOf(BufferId buffer, ValueId id) const;
-  View Tokens(int64_t offset);
+  View Input(const InputSpec& input);
 
   const SemanticGraph& graph_;
   std::vector<ProgramBuffer> buffers_;
   IdVector<ValueId, BufferId> storage_;
   IdVector<ValueId, int> last_read_;     // the last step that reads it; -1 never
   IdVector<ValueId, char> contributed_;  // a parameter gradient after its first contribution
-  BufferId tokens_, scalars_;
+  const std::vector<InputSource> sources_;
+  IdVector<SourceId, BufferId> source_buffers_;  // once read
+  BufferId scalars_;
   int step_ = 0;
 };
 

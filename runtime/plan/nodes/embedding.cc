@@ -49,7 +49,7 @@ const NodeDef kEmbeddingNode{.name = "embedding", .gradient = Gradient, .lower =
 const NodeDef kEmbeddingGradNode{.name = "embedding_grad", .lower = LowerGrad};
 
 ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string& positions,
-                  const std::string& label) {
+                  const std::string& label, const std::string& input) {
   const ValueId table_value = b.Param(table, label);
   const int64_t width = b.value(table_value).dims.back();
   const ValueId positions_value = b.OptionalParam(positions, label);
@@ -59,7 +59,7 @@ ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string
                 positions);
   }
   const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
-  b.Push(kEmbeddingNode, {b.Tokens(), table_value, positions_value}, {out}, {}, label);
+  b.Push(kEmbeddingNode, {b.Input(input, label), table_value, positions_value}, {out}, {}, label);
   return out;
 }
 

@@ -12,8 +12,8 @@ namespace millrace {
 
 extern const NodeDef kEmbeddingNode, kEmbeddingGradNode;
 
-// `positions`: "" for none.
+// A row of the table for each element of an i32 input. `positions`: "" for none.
 ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string& positions,
-                  const std::string& label);
+                  const std::string& label, const std::string& input = "tokens");
 
 }  // namespace millrace

@@ -34,8 +34,11 @@ void LowerLoss(Lowering& l, const Step& step) {
           ? l.options().loss_chunk_rows
           : LossChunkRows(l.options().backend, rows, padded_vocab, x.layout.dtype);
   const int64_t chunk = std::min(wanted, rows);
+  const LossId loss_id = l.graph().value(node.outputs[0]).loss;
+  const LossSpec& spec = l.graph().losses[static_cast<size_t>(loss_id.value)];
   const View logits =
-      storage.Temporary("head/logits", DenseLayout(x.layout.dtype, {chunk, padded_vocab}));
+      storage.Temporary(loss_id.value == 0 ? "head/logits" : "head/logits." + spec.name,
+                        DenseLayout(x.layout.dtype, {chunk, padded_vocab}));
   const bool in_place = gradient && storage.CanReplace(x_value, d_x_value);
   const View d_x = in_place ? storage.WriteOver(d_x_value, x_value) : storage.Write(d_x_value);
   l.Choose(fmt::format("{}: {} chunks of {} rows of logits{}", node.label, CeilDiv(rows, chunk),
@@ -54,6 +57,7 @@ void LowerLoss(Lowering& l, const Step& step) {
     CrossEntropyOp<View> entropy;
     entropy.row_begin = begin;
     entropy.vocab = l.graph().vocab;
+    entropy.loss_weight = spec.weight;
     entropy.output = gradient ? LossOutput::kLossAndGradient : LossOutput::kLossOnly;
     entropy.loss_update = begin == 0 ? Update::kOverwrite : Update::kAccumulate;
     entropy.logits = chunk_logits;
@@ -107,8 +111,9 @@ const NodeDef kHeadLossNode{
     .name = "head_loss", .gradient = Gradient, .lower = LowerLoss, .flops = Flops};
 const NodeDef kHeadLogitsNode{.name = "head_logits", .lower = LowerLogits};
 
-void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode) {
-  const std::string label = mode == HeadMode::kLogits ? "head/logits" : "head/loss";
+void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode,
+          const std::string& loss_name) {
+  const std::string label = mode == HeadMode::kLogits ? "head/logits" : "head/" + loss_name;
   const int64_t width = b.Columns(x, label);
   const ValueId weight_value = b.Param(weight, label);
   const int64_t padded_vocab = b.RowsOfMatrix(weight_value, width, label);
@@ -118,12 +123,12 @@ void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode
     const ValueId logits = b.NewValue("logits", ValueRole::kLogits, DType::kF32, {1, padded_vocab});
     return b.Push(kHeadLogitsNode, {x, weight_value}, {logits}, {}, label);
   }
-  const auto [batch, seq] = b.shape();
-  const ValueId targets = b.NewValue("targets", ValueRole::kTargets, DType::kI32, {batch, seq});
-  const ValueId loss = b.NewValue("loss", ValueRole::kLoss, DType::kF64, {1});
+  const LossId id = b.Loss(loss_name, label);
+  const LossSpec& spec = b.graph().losses[static_cast<size_t>(id.value)];
+  const ValueId targets = b.Input(spec.targets, label), loss = b.NewLoss(id, label);
   std::vector<ValueId> outputs = {loss, ValueId{}}, grads;
   if (mode == HeadMode::kTrainLoss) {
-    outputs[1] = b.NewActivation(fmt::format("d({})", b.value(x).name), {batch * seq, width});
+    outputs[1] = b.NewActivation(fmt::format("d({})", b.value(x).name), {b.shape().rows(), width});
     grads = {b.ParamGrad(weight_value)};
   }
   b.Push(kHeadLossNode, {x, weight_value, targets}, std::move(outputs), {}, label,

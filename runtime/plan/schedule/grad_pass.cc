@@ -176,7 +176,7 @@ View GradPass::Cell(int64_t column) const {
 }
 View GradPass::sum_squares(FlatId flat) const { return Cell(row().sum_squares + flat.value); }
 View GradPass::bad_count(FlatId flat) const { return Cell(row().bad_counts + flat.value); }
-View GradPass::loss_sum() const { return Cell(row().loss_sum); }
+View GradPass::loss_sum(LossId loss) const { return Cell(row().losses + loss.value); }
 
 void GradPass::Zero(FlatId flat) {
   const RangeList& ranges = flats_[flat].zero;

@@ -40,7 +40,7 @@ class GradPass {
   // Cells of this rank's statistics row.
   View sum_squares(FlatId flat) const;
   View bad_count(FlatId flat) const;
-  View loss_sum() const;
+  View loss_sum(LossId loss) const;
 
  private:
   struct FlatState {
@@ -66,7 +66,7 @@ class GradPass {
   bool WrittenOnce(FlatId flat) const;
   DType BucketDType(FlatId flat) const { return flats_[flat].dtype; }
   DType PartDType(FlatId flat) const;
-  StatsRow row() const { return StatsRow(static_cast<int64_t>(flats_.size())); }
+  StatsRow row() const { return b_.stats_row(); }
   View Cell(int64_t column) const;
   View Bucket(FlatId flat) const;
   void Zero(FlatId flat);

@@ -1,9 +1,10 @@
-// The states of a run: what its plans find in the arena, from the layout of its parameters and the
-// constants of its programs.
+// The states of a run: what its plans find in the arena, from the layout of its parameters, and
+// the inputs, losses and constants of its programs.
 #include <fmt/core.h>
 
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/base/step_scalars.h"
 #include "runtime/plan/schedule/planner.h"
 #include "runtime/plan/schedule/step_builder.h"
@@ -81,15 +82,21 @@ StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
   StateLayout states;
   for (size_t f = 0; f < layout.flats.size(); ++f)
     AddFlat(layout, FlatAt(f), options.downcast, &states);
-  const StatsRow row(static_cast<int64_t>(layout.flats.size()));
-  const int64_t window = options.shape.batch * (options.shape.seq + 1);
-  states.Add({.name = "tokens",
-              .layout = DenseLayout(DType::kI32, {2 * options.accumulate * window}),
-              .by_parity = true});
+  MR_CHECK(!programs.empty(), "states of a run without programs");
+  const Program& any = *programs.front();
+  for (const Program* program : programs)
+    MR_CHECK(program->sources == any.sources && program->losses == any.losses,
+             "programs of one run have other inputs or losses");
+  for (const InputSource& source : any.sources)
+    states.Add({.name = source.name,
+                .layout = DenseLayout(source.dtype,
+                                      {2 * options.accumulate * MicrobatchNumel(options, source)}),
+                .by_parity = true});
   states.Add({.name = "scalars", .layout = DenseLayout(DType::kU8, {sizeof(StepScalars)})});
-  states.Add({.name = "stats",
-              .layout = DenseLayout(DType::kF64, {layout.mesh.world() * row.width}),
-              .writer = StateWriter::kPlans});
+  states.Add(
+      {.name = "stats",
+       .layout = DenseLayout(DType::kF64, {layout.mesh.world() * StatsRowOf(layout, any).width}),
+       .writer = StateWriter::kPlans});
   for (const Program* program : programs) AddConstants(*program, &states);
   // A communicator belongs to one stream, and a stream's calls run one after the other: they can
   // use the same bytes. Communicators of two streams have none in common, or those bytes would

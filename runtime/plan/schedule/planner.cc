@@ -146,6 +146,7 @@ class Planner {
 
   // The program op on plan buffers.
   KernelOp Bound(KernelOp op, int position, Variant variant) {
+    int64_t parity_stride = 0;
     bool formed_for_wire = false;
     ForEachView(op, [&](View& view, Update* update, std::string_view name) {
       const size_t index = static_cast<size_t>(view.buffer.value);
@@ -164,16 +165,17 @@ class Planner {
           break;
         case ProgramRole::kLoss:
           MR_CHECK(update != nullptr, "{}: the loss {} has no update", OpName(op), name);
-          view = grads_.loss_sum();
-          if (b_.plan.FindOutput("loss_sum") == nullptr)
-            b_.plan.outputs.push_back({"loss_sum", view});
+          view = grads_.loss_sum(buffer.loss);
+          DeclareLoss(buffer.loss, view);
           if (!IsFirst(variant)) *update = Update::kAccumulate;
           break;
-        case ProgramRole::kTokens:
-        case ProgramRole::kTargets:
-          view.buffer = b_.State("tokens").buffer;
-          view.microbatch_stride = b_.options.shape.batch * (b_.options.shape.seq + 1);
+        case ProgramRole::kInput: {
+          const InputSource& source = b_.program.sources[static_cast<size_t>(buffer.source.value)];
+          view.buffer = b_.State(source.name).buffer;
+          view.microbatch_stride = MicrobatchNumel(b_.options, source);
+          parity_stride = b_.options.accumulate * view.microbatch_stride;
           break;
+        }
         case ProgramRole::kScalars:
           view.buffer = b_.State("scalars").buffer;
           break;
@@ -188,9 +190,13 @@ class Planner {
     });
     if (auto* product = std::get_if<MatmulOp<View>>(&op); product != nullptr && formed_for_wire)
       product->rounding = Rounding::kBackend;
-    FillParityStride(op,
-                     b_.options.accumulate * b_.options.shape.batch * (b_.options.shape.seq + 1));
+    FillParityStride(op, parity_stride);
     return op;
+  }
+
+  void DeclareLoss(LossId loss, const View& sum) {
+    const std::string name = b_.plan.losses[static_cast<size_t>(loss.value)].name + "_sum";
+    if (b_.plan.FindOutput(name) == nullptr) b_.plan.outputs.push_back({name, sum});
   }
 
   BufferId Activation(size_t index) {
@@ -222,7 +228,10 @@ class Planner {
     StepStatsOp<View> stats;
     stats.rows = row_of_ranks;
     const int64_t units = static_cast<int64_t>(b_.layout.flats.size());
-    stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), StatsRow(units).width});
+    stats.rows.layout = DenseLayout(DType::kF64, {b_.layout.mesh.world(), b_.stats_row().width});
+    stats.losses.count = static_cast<int64_t>(b_.plan.losses.size());
+    for (size_t l = 0; l < b_.plan.losses.size(); ++l)
+      stats.losses.weight[l] = b_.plan.losses[l].weight;
     stats.scalars = scalars;
     stats.units = units;
     stats.shard_world = b_.layout.mesh.Size(AxisSet::All() - Axis::kReplicate);

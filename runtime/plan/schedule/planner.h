@@ -23,7 +23,7 @@ struct AdamWHyper {
 };
 
 struct PlanOptions {
-  // Of one training microbatch on one rank; sizes the token buffer of every plan of the run.
+  // Of one training microbatch on one rank; sizes the inputs of every plan of the run.
   BatchShape shape;
   int accumulate = 1;
   Reshard reshard = Reshard::kAfterForward;
@@ -50,8 +50,10 @@ struct PlanOptions {
   std::string execution;  // goes into the plan's text and hash
 };
 
-// All that the plans of a run keep between each other: what `layout` and `options` ask for, and the
-// constants of all `programs`, each once. Constants of one name and another content are several.
+// All that the plans of a run keep between each other: what `layout` and `options` ask for, a state
+// by_parity for each source of inputs, and the constants of all `programs` (at least one), each
+// once. Constants of one name and another content are several. Error(kInternal) unless all programs
+// have the same sources and losses.
 StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
                        const std::vector<const Program*>& programs);
 

@@ -27,6 +27,7 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const StateLayout& run
           microbatch.buffers.begin(), microbatch.buffers.end(),
           [](const ProgramBuffer& buffer) { return buffer.role == ProgramRole::kParamGrad; })) {
   plan.name = name;
+  plan.losses = program.losses;
   plan.execution = options.execution;
   plan.notes = program.choices;
   AddStates();

@@ -37,6 +37,15 @@ struct ReducePoint {
   BufferId cast_from = {};
 };
 
+// Of one microbatch of one rank: the elements that the host gives of a source.
+inline int64_t MicrobatchNumel(const PlanOptions& options, const InputSource& source) {
+  return options.shape.batch * (options.shape.seq + source.extra);
+}
+// One rank's row of statistics in all plans with the losses of `program`.
+inline StatsRow StatsRowOf(const ShardLayout& layout, const Program& program) {
+  return {static_cast<int64_t>(layout.flats.size()), static_cast<int64_t>(program.losses.size())};
+}
+
 struct StepBuilder {
   // The plan's first buffers are the run's states, each with its id.
   StepBuilder(const ShardLayout& shard_layout, const StateLayout& run_states,
@@ -62,6 +71,7 @@ struct StepBuilder {
   View Compute(FlatId flat) const { return Slot("compute", flat); }  // absent: no such copy
 
   int Shards(FlatId flat) const { return layout.mesh.Size(layout.flat(flat).shard); }
+  StatsRow stats_row() const { return StatsRowOf(layout, program); }
   const std::string& UnitLabel(FlatId flat) const { return layout.flat(flat).name; }
 
   const ShardLayout& layout;

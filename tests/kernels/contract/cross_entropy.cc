@@ -82,7 +82,9 @@ void CrossEntropyContract(const Subject& subject) {
     op.scalars = memory.NewScalars(scalars);
     op.output = Flip(random) ? LossOutput::kLossOnly : LossOutput::kLossAndGradient;
     op.loss_update = PickUpdate(random);
-    const Expectation expected = ExpectationOf(op, in_use, 12.5, scalars.inv_valid_tokens);
+    if (Flip(random)) op.loss_weight = 0.3;
+    const Expectation expected =
+        ExpectationOf(op, in_use, 12.5, op.loss_weight * scalars.inv_valid_tokens);
     const TensorView before = memory.Clone(op.logits);
     Run(subject, memory, subject.table.cross_entropy, op);
     CheckNear(op.loss_sum, {expected.loss}, "loss");

@@ -67,9 +67,10 @@ void SumSquaresContract(const Subject& subject) {
 
 namespace {
 
-// Rows [world, 2U + 1] with finite, distinct contributions: sum of squares 100*rank + unit + 1, no
-// bad element, loss 10 + rank.
+// Rows [world, 2U + L] with finite, distinct contributions: sum of squares 100*rank + unit + 1, no
+// bad element, losses 10 + rank, 20 + rank, ...
 struct StatsCase {
+  LossWeights losses;
   int64_t world = 4, units = 3, shard_world = 2;
   double clip = 0;
   std::vector<double> rows;
@@ -81,20 +82,23 @@ struct StatsCase {
     for (int64_t r = 0; r < world; ++r) {
       for (int64_t u = 0; u < units; ++u) rows.push_back(static_cast<double>(100 * r + u + 1));
       for (int64_t u = 0; u < units; ++u) rows.push_back(0);
-      rows.push_back(static_cast<double>(10 + r));
+      for (int64_t l = 0; l < losses.count; ++l)
+        rows.push_back(static_cast<double>(10 * (l + 1) + r));
     }
   }
-  double& squares(int64_t rank, int64_t unit) { return rows[rank * (2 * units + 1) + unit]; }
-  double& bad(int64_t rank, int64_t unit) { return rows[rank * (2 * units + 1) + units + unit]; }
-  double& loss(int64_t rank) { return rows[rank * (2 * units + 1) + 2 * units]; }
+  int64_t width() const { return 2 * units + losses.count; }
+  double& squares(int64_t rank, int64_t unit) { return rows[rank * width() + unit]; }
+  double& bad(int64_t rank, int64_t unit) { return rows[rank * width() + units + unit]; }
+  double& loss(int64_t rank, int64_t l = 0) { return rows[rank * width() + 2 * units + l]; }
 
   StepScalars Result(const Subject& subject) const {
     Memory memory;
     StepStatsOp<TensorView> op{};
-    op.rows = memory.New(DType::kF64, {world, 2 * units + 1});
+    op.rows = memory.New(DType::kF64, {world, width()});
     for (size_t i = 0; i < rows.size(); ++i) op.rows.as<double>()[i] = rows[i];
     op.scalars = memory.NewScalars(scalars);
     op.units = units;
+    op.losses = losses;
     op.shard_world = shard_world;
     op.clip = clip;
     Run(subject, memory, subject.table.step_stats, op);
@@ -128,6 +132,15 @@ void StepStatsContract(const Subject& subject) {
   c.scalars.skipped = 2;
   c.scalars.step = 9;
   const double norm = std::sqrt(1 + 2 + 3 + 101 + 102 + 103.0);  // replica 0 only: ranks 0 and 1
+  SECTION("several losses: each its own column, added by weight") {
+    c.losses = {.count = 3, .weight = {1, 0.5, 0.25}};
+    c.Reset();
+    CHECK(c.Result(subject).loss == (46 + 0.5 * (20 + 21 + 22 + 23) + 0.25 * (30 + 31 + 32 + 33)) *
+                                        c.scalars.inv_valid_tokens);
+    CHECK(c.Result(subject).grad_norm == norm);
+    c.loss(2, 1) = std::numeric_limits<double>::infinity();
+    CheckSkipped(c, subject, -1, 2);
+  }
   SECTION("finite: loss, norm, counters") {
     const StepScalars got = c.Result(subject);
     CHECK(got.loss == (10 + 11 + 12 + 13) * c.scalars.inv_valid_tokens);

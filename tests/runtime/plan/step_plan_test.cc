@@ -134,6 +134,8 @@ void ForEachChange(const KernelOp& op, const Change& f) {
         NUMBER(scaling.high_freq_factor);
         NUMBER(scaling.original_max_position_embeddings);
         NUMBER(scale);
+        NUMBER(loss_weight);
+        NUMBER(losses.weight[0]);
         NUMBER(row_begin);
         NUMBER(vocab);
         NUMBER(unit);
