@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <variant>
+
 #include "models/transformer.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
@@ -19,21 +21,41 @@ std::vector<ParamSpec> EmbedParams(const ModelOptions& o) {
           TableParam("embed/wpe", o.seq_len, o.seq_len, o.d_model, o.init_std)};
 }
 
+// Parameters of a branch, by its kind.
+struct Branches {
+  const ModelOptions& o;
+  std::string prefix;  // "h.3."
+
+  std::vector<ParamSpec> Params(const AttentionShape& a) const {
+    return {
+        MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+        BiasParam(prefix + "attn.qkv.bias", a.qkv_rows()),
+        MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim, ResidualStd(o)),
+        BiasParam(prefix + "attn.proj.bias", o.d_model)};
+  }
+  std::vector<ParamSpec> Params(const MlpShape& m) const {
+    return {MatrixParam(prefix + "mlp.up.weight", m.width, o.d_model, o.init_std),
+            BiasParam(prefix + "mlp.up.bias", m.width),
+            MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o)),
+            BiasParam(prefix + "mlp.down.bias", o.d_model)};
+  }
+};
+
 std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
-  const std::string h = fmt::format("h.{}.", layer);
-  const int64_t qkv = (o.heads + 2 * o.kv_heads) * o.head_dim;
-  return {NormWeightParam(h + "ln_1.weight", o.d_model),
-          NormBiasParam(h + "ln_1.bias", o.d_model),
-          MatrixParam(h + "attn.qkv.weight", qkv, o.d_model, o.init_std),
-          BiasParam(h + "attn.qkv.bias", qkv),
-          MatrixParam(h + "attn.proj.weight", o.d_model, o.heads * o.head_dim, ResidualStd(o)),
-          BiasParam(h + "attn.proj.bias", o.d_model),
-          NormWeightParam(h + "ln_2.weight", o.d_model),
-          NormBiasParam(h + "ln_2.bias", o.d_model),
-          MatrixParam(h + "mlp.up.weight", o.ffn, o.d_model, o.init_std),
-          BiasParam(h + "mlp.up.bias", o.ffn),
-          MatrixParam(h + "mlp.down.weight", o.d_model, o.ffn, ResidualStd(o)),
-          BiasParam(h + "mlp.down.bias", o.d_model)};
+  const Branches branches{o, fmt::format("h.{}.", layer)};
+  std::vector<ParamSpec> params;
+  int norm = 0;
+  for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
+    const std::string ln = fmt::format("{}ln_{}", branches.prefix, ++norm);
+    params.push_back(NormWeightParam(ln + ".weight", o.d_model));
+    params.push_back(NormBiasParam(ln + ".bias", o.d_model));
+    std::visit(
+        [&](const auto& kind) {
+          for (ParamSpec& param : branches.Params(kind)) params.push_back(std::move(param));
+        },
+        branch);
+  }
+  return params;
 }
 
 std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
@@ -56,19 +78,26 @@ Gpt2::Gpt2(const ModelOptions& options)
 ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
   const ModelOptions& o = options_;
   const std::string p = fmt::format("h.{}.", layer), l = fmt::format("h.{}/", layer);
-  const HeadsAttrs heads{o.heads, o.kv_heads, o.head_dim};
-  const auto norm = [&](ValueId in, const std::string& name) {
-    return Norm(b, in, p + name + ".weight", p + name + ".bias", NormKind::kLayer,
-                static_cast<float>(o.norm_eps), l + name);
-  };
   const auto linear = [&](ValueId in, const std::string& name) {
     return Linear(b, in, p + name + ".weight", p + name + ".bias", l + name);
   };
-  ValueId y = linear(norm(x, "ln_1"), "attn.qkv");        // [R, (H+2Hkv)D]
-  y = Attention(b, y, heads, l + "attn");                 // [R, H*D]
-  x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
-  y = Activation(b, linear(norm(x, "ln_2"), "mlp.up"), o.activation, l + "mlp.act");  // [R, F]
-  return Add(b, x, linear(y, "mlp.down"), l + "mlp.add");                             // [R, C]
+  int norms = 0;
+  for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
+    const std::string ln = fmt::format("ln_{}", ++norms);
+    ValueId y = Norm(b, x, p + ln + ".weight", p + ln + ".bias", NormKind::kLayer,
+                     static_cast<float>(o.norm_eps), l + ln);  // [R, C]
+    if (const auto* a = std::get_if<AttentionShape>(&branch)) {
+      const HeadsAttrs heads{a->heads, a->kv_heads, a->head_dim};
+      y = Attention(b, linear(y, "attn.qkv"), heads,
+                    l + "attn");                              // [R, (H+2Hkv)D] -> [R, H*D]
+      x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
+    } else {
+      const auto& mlp = std::get<MlpShape>(branch);
+      y = Activation(b, linear(y, "mlp.up"), mlp.activation, l + "mlp.act");  // [R, F]
+      x = Add(b, x, linear(y, "mlp.down"), l + "mlp.add");                    // [R, C]
+    }
+  }
+  return x;
 }
 
 void Gpt2::EmitForward(ForwardBuilder& b, HeadMode head) const {

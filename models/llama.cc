@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <variant>
+
 #include "models/transformer.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
@@ -19,15 +21,36 @@ std::vector<ParamSpec> EmbedParams(const ModelOptions& o) {
   return {TableParam("embed.weight", o.vocab, PaddedVocab(o.vocab), o.d_model, o.init_std)};
 }
 
+// Parameters of a branch, by its kind.
+struct Branches {
+  const ModelOptions& o;
+  std::string prefix;  // "h.3."
+
+  std::vector<ParamSpec> Params(const AttentionShape& a) const {
+    return {
+        MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+        MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim, ResidualStd(o))};
+  }
+  std::vector<ParamSpec> Params(const MlpShape& m) const {
+    return {MatrixParam(prefix + "mlp.gate_up.weight", 2 * m.width, o.d_model, o.init_std),
+            MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o))};
+  }
+};
+
 std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
-  const std::string h = fmt::format("h.{}.", layer);
-  return {NormWeightParam(h + "norm_1.weight", o.d_model),
-          MatrixParam(h + "attn.qkv.weight", (o.heads + 2 * o.kv_heads) * o.head_dim, o.d_model,
-                      o.init_std),
-          MatrixParam(h + "attn.proj.weight", o.d_model, o.heads * o.head_dim, ResidualStd(o)),
-          NormWeightParam(h + "norm_2.weight", o.d_model),
-          MatrixParam(h + "mlp.gate_up.weight", 2 * o.ffn, o.d_model, o.init_std),
-          MatrixParam(h + "mlp.down.weight", o.d_model, o.ffn, ResidualStd(o))};
+  const Branches branches{o, fmt::format("h.{}.", layer)};
+  std::vector<ParamSpec> params;
+  int norm = 0;
+  for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
+    params.push_back(
+        NormWeightParam(fmt::format("{}norm_{}.weight", branches.prefix, ++norm), o.d_model));
+    std::visit(
+        [&](const auto& kind) {
+          for (ParamSpec& param : branches.Params(kind)) params.push_back(std::move(param));
+        },
+        branch);
+  }
+  return params;
 }
 
 std::vector<ParamSpec> HeadParams(const ModelOptions& o) {
@@ -46,33 +69,45 @@ Llama::Llama(const ModelOptions& options)
           options, EmbedParams(options), [&](int64_t layer) { return BlockParams(options, layer); },
           HeadParams(options))) {}
 
-ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, ValueId rope, int64_t layer) const {
+ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, const RopeTables& ropes,
+                         int64_t layer) const {
   const ModelOptions& o = options_;
   const std::string p = fmt::format("h.{}.", layer), l = fmt::format("h.{}/", layer);
-  const HeadsAttrs heads{o.heads, o.kv_heads, o.head_dim};
-  const auto norm = [&](ValueId in, const std::string& name) {
-    return Norm(b, in, p + name + ".weight", "", NormKind::kRms, static_cast<float>(o.norm_eps),
-                l + name);
-  };
   const auto linear = [&](ValueId in, const std::string& name) {
     return Linear(b, in, p + name + ".weight", "", l + name);
   };
-  ValueId y = linear(norm(x, "norm_1"), "attn.qkv");  // [R, (H+2Hkv)D]
-  y = Rope(b, y, rope, heads, l + "attn.rope");
-  y = Attention(b, y, heads, l + "attn");                 // [R, H*D]
-  x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
-  y = Activation(b, linear(norm(x, "norm_2"), "mlp.gate_up"), o.activation,
-                 l + "mlp.act");                           // [R, 2F] -> [R, F]
-  return Add(b, x, linear(y, "mlp.down"), l + "mlp.add");  // [R, C]
+  int norms = 0;
+  for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
+    const std::string norm = fmt::format("norm_{}", ++norms);
+    ValueId y = Norm(b, x, p + norm + ".weight", "", NormKind::kRms, static_cast<float>(o.norm_eps),
+                     l + norm);  // [R, C]
+    if (const auto* a = std::get_if<AttentionShape>(&branch)) {
+      const HeadsAttrs heads{a->heads, a->kv_heads, a->head_dim};
+      y = linear(y, "attn.qkv");  // [R, (H+2Hkv)D]
+      y = Rope(b, y, ropes.at(a->head_dim), heads, l + "attn.rope");
+      y = Attention(b, y, heads, l + "attn");                 // [R, H*D]
+      x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
+    } else {
+      const auto& mlp = std::get<MlpShape>(branch);
+      y = Activation(b, linear(y, "mlp.gate_up"), mlp.activation,
+                     l + "mlp.act");                        // [R, 2F] -> [R, F]
+      x = Add(b, x, linear(y, "mlp.down"), l + "mlp.add");  // [R, C]
+    }
+  }
+  return x;
 }
 
 void Llama::EmitForward(ForwardBuilder& b, HeadMode head) const {
-  const ValueId rope = RopeTable(b, options_.head_dim, options_.rope_theta, options_.rope_scaling);
+  RopeTables ropes;
+  for (const BlockShape& block : options_.blocks)
+    for (const Branch& branch : block.branches)
+      if (const auto* a = std::get_if<AttentionShape>(&branch); a && !ropes.contains(a->head_dim))
+        ropes[a->head_dim] = RopeTable(b, a->head_dim, options_.rope_theta, options_.rope_scaling);
   b.BeginUnit("embed");
   ValueId x = Embedding(b, "embed.weight", "", "embed/x");
   for (const BlockGroup& group : GroupBlocks(options_)) {
     b.BeginUnit(group.unit);
-    for (int64_t i = group.first; i <= group.last; ++i) x = EmitBlock(b, x, rope, i);
+    for (int64_t i = group.first; i <= group.last; ++i) x = EmitBlock(b, x, ropes, i);
   }
   b.BeginUnit("head");
   x = Norm(b, x, "norm_f.weight", "", NormKind::kRms, static_cast<float>(options_.norm_eps),

@@ -2,6 +2,8 @@
 // Source: arXiv 2302.13971, 2407.21783; Hugging Face transformers, LlamaForCausalLM.
 #pragma once
 
+#include <map>
+
 #include "models/model.h"
 
 namespace millrace {
@@ -13,7 +15,9 @@ class Llama final : public Model {
   void EmitForward(ForwardBuilder& builder, HeadMode head) const override;
 
  private:
-  ValueId EmitBlock(ForwardBuilder& builder, ValueId x, ValueId rope, int64_t layer) const;
+  using RopeTables = std::map<int64_t, ValueId>;  // by head_dim
+  ValueId EmitBlock(ForwardBuilder& builder, ValueId x, const RopeTables& ropes,
+                    int64_t layer) const;
 
   ModelOptions options_;
   ModelSpec spec_;

@@ -6,7 +6,8 @@
 // Layout  Weight matrices are [out, in]. Rows of a fused qkv weight: all query heads, then all key
 //         heads, then all value heads; of gate_up: all gate rows, then all up rows. Tables over the
 //         vocabulary store padded_vocab rows, a multiple of 64.
-// Init    normal(init_std); projections into the residual stream normal(init_std / sqrt(2 layers));
+// Init    normal(init_std); of B branches, projections into the residual stream
+//         normal(init_std / sqrt(B));
 //         norm weights one, biases zero. Weight decay applies to 2-D parameters.
 #pragma once
 
@@ -14,25 +15,19 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/ops/model_ops.h"
-#include "runtime/base/policies.h"
 #include "runtime/plan/graph/forward_builder.h"
+#include "runtime/plan/layout/model_shape.h"
 #include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
 
-struct ModelOptions {
-  ModelFamily family = ModelFamily::kGpt2;
-  int64_t layers = 12, d_model = 768, heads = 12, kv_heads = 12, head_dim = 64, ffn = 3072;
-  int64_t vocab = 256, seq_len = 1024;
-  bool tied = true;  // the head reads the embedding's table
-  ActivationKind activation = ActivationKind::kGelu;
-  double norm_eps = 1e-5;
-  double rope_theta = 10000;  // llama
-  RopeScaling rope_scaling;   // llama
+// A shape, how its weights begin, and how blocks make up units.
+struct ModelOptions : ModelShape {
+  ModelOptions() { blocks = EqualBlocks(12, {}, {}); }
+
   double init_std = 0.02;
   // Consecutive blocks that share one FSDP unit: "h.0", or "h.0-1". The last unit takes what is
-  // left. A list says it for each unit instead; its sum is `layers`.
+  // left. A list says it for each unit instead; its sum is that of the blocks.
   int64_t blocks_per_unit = 1;
   std::vector<int64_t> blocks_of_units;
 };

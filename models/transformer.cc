@@ -50,15 +50,18 @@ ParamSpec NormBiasParam(std::string name, int64_t n) {
 int64_t PaddedVocab(int64_t vocab) { return RoundUp(vocab, 64); }
 
 double ResidualStd(const ModelOptions& options) {
-  return options.init_std / std::sqrt(2.0 * static_cast<double>(options.layers));
+  int64_t branches = 0;
+  for (const BlockShape& block : options.blocks)
+    branches += static_cast<int64_t>(block.branches.size());
+  return options.init_std / std::sqrt(static_cast<double>(branches));
 }
 
 std::vector<BlockGroup> GroupBlocks(const ModelOptions& options) {
   std::vector<BlockGroup> groups;
   const std::vector<int64_t>& listed = options.blocks_of_units;
-  for (int64_t first = 0; first < options.layers; first = groups.back().last + 1) {
+  for (int64_t first = 0; first < options.layers(); first = groups.back().last + 1) {
     const int64_t blocks = listed.empty() ? options.blocks_per_unit : listed.at(groups.size());
-    const int64_t last = std::min(first + blocks, options.layers) - 1;
+    const int64_t last = std::min(first + blocks, options.layers()) - 1;
     groups.push_back(
         {first == last ? fmt::format("h.{}", first) : fmt::format("h.{}-{}", first, last), first,
          last});

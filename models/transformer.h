@@ -24,8 +24,8 @@ ParamSpec NormBiasParam(std::string name, int64_t n);
 
 int64_t PaddedVocab(int64_t vocab);
 
-// The standard deviation of matrices that write into the residual stream, 2 per
-// block (GPT-2, section 2.3).
+// The standard deviation of matrices that write into the residual stream, one per branch (GPT-2,
+// section 2.3).
 double ResidualStd(const ModelOptions& options);
 
 // Blocks [first, last] of one unit: "h.3", or "h.4-5".
@@ -40,7 +40,7 @@ template <class BlockParams>
 ModelSpec MakeSpec(const ModelOptions& options, std::vector<ParamSpec> embed, BlockParams&& block,
                    std::vector<ParamSpec> head) {
   ModelSpec spec;
-  spec.family = Name(options.family);
+  static_cast<ModelShape&>(spec) = options;
   spec.units.push_back({"embed", std::move(embed), UnitRole::kEmbedding});
   for (const BlockGroup& group : GroupBlocks(options)) {
     UnitSpec unit{group.unit, {}, UnitRole::kBlock};
@@ -49,15 +49,7 @@ ModelSpec MakeSpec(const ModelOptions& options, std::vector<ParamSpec> embed, Bl
     spec.units.push_back(std::move(unit));
   }
   spec.units.push_back({"head", std::move(head), UnitRole::kHead});
-  spec.vocab = options.vocab;
   spec.padded_vocab = PaddedVocab(options.vocab);
-  spec.seq_len = options.seq_len;
-  spec.d_model = options.d_model;
-  spec.layers = options.layers;
-  spec.heads = options.heads;
-  spec.kv_heads = options.kv_heads;
-  spec.head_dim = options.head_dim;
-  spec.ffn = options.ffn;
   return spec;
 }
 

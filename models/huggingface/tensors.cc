@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "runtime/base/error.h"
@@ -72,8 +73,13 @@ const FamilyTable& TableOf(const ModelSpec& spec) {
   MR_FAIL("{} has no Hugging Face names", spec.family);
 }
 
-std::pair<int64_t, int64_t> RowRange(const ModelSpec& spec, Rows rows, int64_t all) {
-  const int64_t q = spec.heads * spec.head_dim, kv = spec.kv_heads * spec.head_dim;
+// Rows [first, first + count) of a fused parameter of a block.
+std::pair<int64_t, int64_t> RowRange(const BlockShape& block, Rows rows, int64_t all) {
+  const auto* attention = block.Find<AttentionShape>();
+  const auto* mlp = block.Find<MlpShape>();
+  const int64_t q = attention ? attention->heads * attention->head_dim : 0,
+                kv = attention ? attention->kv_heads * attention->head_dim : 0,
+                ffn = mlp ? mlp->width : 0;
   switch (rows) {
     case Rows::kAll:
       return {0, all};
@@ -84,16 +90,16 @@ std::pair<int64_t, int64_t> RowRange(const ModelSpec& spec, Rows rows, int64_t a
     case Rows::kValue:
       return {q + kv, kv};
     case Rows::kGate:
-      return {0, spec.ffn};
+      return {0, ffn};
     case Rows::kUp:
-      return {spec.ffn, spec.ffn};
+      return {ffn, ffn};
   }
   return {0, all};
 }
 
-HuggingFaceTensor MakeTensor(const ModelSpec& spec, const ParamSpec& param, std::string name,
+HuggingFaceTensor MakeTensor(const BlockShape& block, const ParamSpec& param, std::string name,
                              const Entry& entry) {
-  const auto [first, count] = RowRange(spec, entry.rows, param.dims[0]);
+  const auto [first, count] = RowRange(block, entry.rows, param.dims[0]);
   const bool matrix = param.dims.size() == 2;
   HuggingFaceTensor tensor{std::move(name), {count}, param.name, first, matrix ? param.dims[1] : 1,
                            entry.transposed};
@@ -113,20 +119,27 @@ std::optional<BlockName> SplitBlock(std::string_view name) {
   return BlockName{name.substr(2, dot - 2), name.substr(dot + 1)};
 }
 
+size_t BlockNumber(const BlockName& name) {
+  size_t number = 0;
+  std::from_chars(name.number.data(), name.number.data() + name.number.size(), number);
+  return number;
+}
+
 std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::string_view prefix) {
   const FamilyTable& table = TableOf(spec);
   std::vector<HuggingFaceTensor> tensors;
   for (const UnitSpec& unit : spec.units)
     for (const ParamSpec& param : unit.params) {
       const size_t before = tensors.size();
-      if (param.name == kHead) tensors.push_back(MakeTensor(spec, param, kHead, {}));
+      if (param.name == kHead) tensors.push_back(MakeTensor({}, param, kHead, {}));
       const auto block = SplitBlock(param.name);
       for (const Entry& entry : block ? table.block : table.outside) {
         if (entry.ours != (block ? block->rest : std::string_view(param.name))) continue;
         std::string name = block ? fmt::format("{}{}{}.{}", prefix, table.block_prefix,
                                                block->number, entry.theirs)
                                  : fmt::format("{}{}", prefix, entry.theirs);
-        tensors.push_back(MakeTensor(spec, param, std::move(name), entry));
+        tensors.push_back(MakeTensor(block ? spec.blocks.at(BlockNumber(*block)) : BlockShape{},
+                                     param, std::move(name), entry));
       }
       MR_CHECK_LT(before, tensors.size(), "{} has no Hugging Face name", param.name);
     }

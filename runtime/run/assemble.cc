@@ -70,17 +70,14 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
 ModelOptions ModelOptionsOf(const Config& config) {
   const ModelConfig& m = config.model;
   ModelOptions o;
-  o.family = m.family;
-  o.layers = m.layers;
+  o.family = Name(m.family);
   o.d_model = m.d_model;
-  o.heads = m.heads;
-  o.kv_heads = m.KvHeads();
-  o.head_dim = m.HeadDim();
-  o.ffn = m.Ffn();
+  o.blocks =
+      EqualBlocks(m.layers, {.heads = m.heads, .kv_heads = m.KvHeads(), .head_dim = m.HeadDim()},
+                  {.width = m.Ffn(), .activation = m.ActivationKind()});
   o.vocab = m.Vocab();
   o.seq_len = m.seq_len;
   o.tied = m.Tied();
-  o.activation = m.ActivationKind();
   o.norm_eps = m.norm_eps;
   o.rope_theta = m.RopeTheta();
   if (m.rope_scaling)
@@ -90,17 +87,6 @@ ModelOptions ModelOptionsOf(const Config& config) {
   o.init_std = m.init_std;
   o.blocks_of_units = config.sharding.BlocksOfUnits(m.layers);
   return o;
-}
-
-std::string ModelIdentity(const Config& config) {
-  const ModelOptions o = ModelOptionsOf(config);
-  return fmt::format(
-      "family={} layers={} d_model={} heads={} kv_heads={} head_dim={} ffn={} vocab={} seq_len={} "
-      "tied={} activation={} norm_eps={} rope_theta={} rope_scaling={}/{}/{}/{}",
-      Name(o.family), o.layers, o.d_model, o.heads, o.kv_heads, o.head_dim, o.ffn, o.vocab,
-      o.seq_len, o.tied, Name(o.activation), o.norm_eps, o.rope_theta, o.rope_scaling.factor,
-      o.rope_scaling.low_freq_factor, o.rope_scaling.high_freq_factor,
-      o.rope_scaling.original_max_position_embeddings);
 }
 
 PrecisionPolicy PrecisionOf(const Config& config) {

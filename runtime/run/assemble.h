@@ -37,9 +37,6 @@ struct AssembledRun {
 };
 
 ModelOptions ModelOptionsOf(const Config& config);
-// What makes a model another model, as text: the family, every size and every constant of its
-// forward; not how its weights begin or are cut.
-std::string ModelIdentity(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 // execution.graph, but kOff with execution.checked, which uses none.
 GraphMode GraphInForce(const Config& config);

@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is different between two identities "name=value name=value ...", for people: "layers=2
+// What is different between two models, as Words "name=value name=value ...", for people: "layers=2
 // d_model=32" of the first.
 std::string DifferingWords(const std::string& text, const std::string& other) {
   std::istringstream words(text);
@@ -36,14 +36,17 @@ std::string DifferingWords(const std::string& text, const std::string& other) {
   return different;
 }
 
-// Error(kConfig) naming both models when a checkpoint's is not the configuration's.
+// Error(kConfig) naming both models when a checkpoint's is not the configuration's. Programs before
+// canonical JSON hashed the words.
 void RequireSameModel(const std::string& saved_hash, const std::string& saved,
                       const std::string& folder, const RunIdentity& identity) {
+  const std::string words = Words(identity.model);
   MR_REQUIRE(
-      ErrorCode::kConfig, saved_hash == Hash128(identity.model),
+      ErrorCode::kConfig,
+      saved_hash == Hash128(Identity(identity.model)) || saved_hash == Hash128(words),
       "checkpoint {} is of another model: it has {}; the configuration has {}. Choose another "
       "run.dir, or the configuration that it was made with (millrace inspect shows it)",
-      folder, DifferingWords(saved, identity.model), DifferingWords(identity.model, saved));
+      folder, DifferingWords(saved, words), DifferingWords(words, saved));
 }
 
 // Some of what is wrong, for one line.

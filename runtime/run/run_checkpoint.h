@@ -16,14 +16,14 @@
 
 #include "runtime/base/policies.h"
 #include "runtime/exec/engine.h"
+#include "runtime/plan/layout/model_shape.h"
 
 namespace millrace {
 
 // What a checkpoint belongs to.
 struct RunIdentity {
-  // ModelIdentity (runtime/run/assemble.h), "key=value key=value ...": another text is another
-  // model. Not how its parameters are grouped into units or stored: that may change on resume.
-  std::string model;
+  // Not how its parameters are grouped into units or stored: that may change on resume.
+  ModelShape model;
   // Another value: resumed with a warning, the order of the data changes.
   std::string data_fingerprint;
   int64_t shuffle_seed = 0;

@@ -146,7 +146,7 @@ void RunSaver::WriteShards(JobMarks& marks) {
 std::string RunSaver::ManifestUser() const {
   const bool judged = eval_loss_.has_value() && std::isfinite(*eval_loss_);
   return DumpJson(Json{
-      {"model", identity_.model},
+      {"model", Words(identity_.model)},
       {"samples", progress_.samples},
       {"adam_t", scalars_.adam_t},
       {"skipped", scalars_.skipped},
@@ -167,7 +167,7 @@ void RunSaver::Publish(JobMarks& marks) {
   CheckpointManifest manifest;
   manifest.step = place_.step;
   manifest.world = engine_.comms().world().world_size();
-  manifest.identity = Hash128(identity_.model);
+  manifest.identity = Hash128(Identity(identity_.model));
   manifest.user = ManifestUser();
   const std::vector<int> savers = Savers(engine_.layout());
   const std::vector<int64_t> ranks(savers.begin(), savers.end());

@@ -206,8 +206,9 @@ void TrainingLoop::Stop(const std::string& why) {
 
 RunIdentity IdentityOf(const Session& session) {
   const Config& config = session.config();
-  RunIdentity identity{ModelIdentity(config), "", config.data.shuffle_seed, 0, ConfigToJson(config),
-                       session.tuning_table()};
+  RunIdentity identity{ModelOptionsOf(config),   "",
+                       config.data.shuffle_seed, 0,
+                       ConfigToJson(config),     session.tuning_table()};
   if (session.has_data()) {
     identity.data_fingerprint = session.DataFingerprint();
     identity.global_batch = session.batcher().layout().GlobalBatch();

@@ -1,5 +1,8 @@
 #include "models/model.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
@@ -23,6 +26,10 @@ TEST_CASE("a model's units and parameters print as golden text", "[models]") {
   test::RequireGolden(kGolden + "gpt2_spec.txt", ToString(MakeModel(gpt2)->spec()));
   test::RequireGolden(kGolden + "llama_spec.txt", ToString(MakeModel(TinyLlama(2))->spec()));
 }
+
+// Of the last block.
+AttentionShape& Attention(ModelOptions& o) { return *o.blocks.back().Find<AttentionShape>(); }
+MlpShape& Mlp(ModelOptions& o) { return *o.blocks.back().Find<MlpShape>(); }
 
 ModelSpec SpecOf(const ModelOptions& options) { return MakeModel(options)->spec(); }
 
@@ -106,6 +113,69 @@ TEST_CASE("the vocabulary is stored in multiples of 64 rows", "[models]") {
   }
 }
 
+TEST_CASE("blocks may differ: each has the parameters of its own branches", "[models]") {
+  const ModelSpec spec = SpecOf(test::Unequal(TinyLlama()));
+  std::vector<std::string> found;
+  for (const UnitSpec& unit : spec.units)
+    for (const ParamSpec& param : unit.params)
+      if (param.name.starts_with("h."))
+        found.push_back(fmt::format("{} {}", param.name, fmt::join(param.dims, "x")));
+  CHECK(found ==
+        std::vector<std::string>{
+            "h.0.norm_1.weight 10", "h.0.attn.qkv.weight 32x10", "h.0.attn.proj.weight 10x16",
+            "h.0.norm_2.weight 10", "h.0.mlp.gate_up.weight 28x10", "h.0.mlp.down.weight 10x14",
+            "h.1.norm_1.weight 10", "h.1.mlp.gate_up.weight 46x10", "h.1.mlp.down.weight 10x23",
+            "h.2.norm_1.weight 10", "h.2.attn.qkv.weight 24x10", "h.2.attn.proj.weight 10x12",
+            "h.3.norm_1.weight 10", "h.3.mlp.gate_up.weight 10x10", "h.3.mlp.down.weight 10x5",
+            "h.3.norm_2.weight 10", "h.3.attn.qkv.weight 6x10", "h.3.attn.proj.weight 10x2"});
+  // Six branches add to the residual stream.
+  CHECK(spec.units[2].params.back().init_std == Approx(0.02 / std::sqrt(6.0)));
+  CHECK_THAT(ToString(spec), Catch::Matchers::Contains("blocks 1 to 1: mlp 23 swiglu\n") &&
+                                 Catch::Matchers::Contains("attention 2 heads (1 kv) of 6\n"));
+}
+
+TEST_CASE("a model's words are what they always were; its identity is canonical JSON", "[models]") {
+  const ModelOptions llama = TinyLlama(2);
+  // Checkpoints of older programs hold the hash of this very text.
+  CHECK(Words(llama) ==
+        "family=llama layers=2 d_model=10 heads=4 kv_heads=2 head_dim=4 ffn=14 vocab=37 seq_len=7 "
+        "tied=false activation=swiglu norm_eps=1e-05 rope_theta=10000 rope_scaling=8/1/4/16");
+  CHECK(Identity(llama) ==
+        R"({"blocks":[{"branches":[{"head_dim":4,"heads":4,"kind":"attention","kv_heads":2},)"
+        R"({"activation":"swiglu","kind":"mlp","width":14}],"count":2}],"d_model":10,)"
+        R"("family":"llama","norm_eps":1e-05,"rope_scaling":{"factor":8.0,"high_freq_factor":4.0,)"
+        R"("low_freq_factor":1.0,"original_max_position_embeddings":16},"rope_theta":10000.0,)"
+        R"("seq_len":7,"tied":false,"vocab":37})");
+  // Every change of the shape is another identity, and other words.
+  const auto differs = [&](auto&& change) {
+    ModelOptions other = llama;
+    change(other);
+    return Identity(other) != Identity(llama) && Words(other) != Words(llama);
+  };
+  CHECK(differs([](ModelOptions& o) { o.family = "gpt2"; }));
+  CHECK(differs([](ModelOptions& o) { o.blocks.pop_back(); }));
+  CHECK(differs(
+      [](ModelOptions& o) { std::swap(o.blocks[0].branches[0], o.blocks[0].branches[1]); }));
+  CHECK(differs([](ModelOptions& o) { o.blocks[1].branches.pop_back(); }));
+  CHECK(differs([](ModelOptions& o) { ++Attention(o).heads; }));
+  CHECK(differs([](ModelOptions& o) { ++Attention(o).kv_heads; }));
+  CHECK(differs([](ModelOptions& o) { ++Attention(o).head_dim; }));
+  CHECK(differs([](ModelOptions& o) { ++Mlp(o).width; }));
+  CHECK(differs([](ModelOptions& o) { Mlp(o).activation = ActivationKind::kGelu; }));
+  CHECK(differs([](ModelOptions& o) { ++o.vocab; }));
+  CHECK(differs([](ModelOptions& o) { ++o.seq_len; }));
+  CHECK(differs([](ModelOptions& o) { ++o.d_model; }));
+  CHECK(differs([](ModelOptions& o) { o.tied = true; }));
+  CHECK(differs([](ModelOptions& o) { o.norm_eps = 1e-6; }));
+  CHECK(differs([](ModelOptions& o) { o.rope_theta = 1; }));
+  CHECK(differs([](ModelOptions& o) { o.rope_scaling.factor = 2; }));
+  // What is not in it.
+  ModelOptions same = llama;
+  same.init_std = 1;
+  same.blocks_per_unit = 2;
+  CHECK(Identity(same) == Identity(llama));
+}
+
 TEST_CASE("an impossible model is refused with key, value and what is allowed", "[models]") {
   using Catch::Matchers::Contains;
   const auto refusal = [](ModelOptions options, auto&& change) -> std::string {
@@ -119,7 +189,7 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
     return "accepted";
   };
   CHECK(refusal(TinyGpt2(), [](ModelOptions&) {}) == "accepted");
-  CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.layers = 0; }),
+  CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.blocks.clear(); }),
              Contains("model.layers") && Contains("0"));
   CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.blocks_per_unit = -1; }),
              Contains("sharding.blocks_per_unit") && Contains("-1"));
@@ -133,17 +203,25 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
                        o.blocks_of_units = {5, 0};
                      }),
              Contains("sharding.blocks_per_unit") && Contains("0 blocks"));
-  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.kv_heads = 3; }),
+  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { Attention(o).kv_heads = 3; }),
              Contains("model.kv_heads") && Contains("3") && Contains("4"));
-  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.head_dim = 5; }),
+  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { Attention(o).head_dim = 5; }),
              Contains("model.head_dim") && Contains("5"));
-  CHECK(refusal(TinyGpt2(), [](ModelOptions& o) { o.head_dim = 5; }) == "accepted");
-  CHECK_THAT(refusal(TinyGpt2(), [](ModelOptions& o) { o.activation = ActivationKind::kSwiglu; }),
-             Contains("model.activation") && Contains("gpt2"));
-  CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.activation = ActivationKind::kGelu; }),
-             Contains("model.activation") && Contains("llama"));
+  CHECK(refusal(TinyGpt2(), [](ModelOptions& o) { Attention(o).head_dim = 5; }) == "accepted");
+  CHECK_THAT(
+      refusal(TinyGpt2(), [](ModelOptions& o) { Mlp(o).activation = ActivationKind::kSwiglu; }),
+      Contains("model.activation") && Contains("gpt2"));
+  CHECK_THAT(
+      refusal(TinyLlama(), [](ModelOptions& o) { Mlp(o).activation = ActivationKind::kGelu; }),
+      Contains("model.activation") && Contains("llama"));
   CHECK_THAT(refusal(TinyLlama(), [](ModelOptions& o) { o.norm_eps = 0; }),
              Contains("model.norm_eps"));
+  CHECK_THAT(refusal(TinyLlama(2), [](ModelOptions& o) { Attention(o).heads = 5; }),
+             Contains("model.kv_heads is 2") && Contains("5"));
+  CHECK_THAT(refusal(TinyLlama(2), [](ModelOptions& o) { o.blocks.back().branches.clear(); }),
+             Contains("no branch"));
+  CHECK_THAT(refusal(TinyLlama(2), [](ModelOptions& o) { o.family = "mamba"; }),
+             Contains("no model family mamba"));
 }
 
 }  // namespace

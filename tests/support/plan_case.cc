@@ -51,7 +51,7 @@ std::string ToString(const PlanCase& c) {
       "family {} layers {} tied {} | shard {} replicate {} | compute {} norms {} accumulate {} "
       "wire {} | recompute {} kind {} | accumulate {} reshard {} downcast {} sync {} concat {} "
       "allocator {} prefetch {} slots {} reduce_depth {} overlap {}",
-      static_cast<int>(c.model.family), c.model.layers, c.model.tied, c.mesh.Size(Axis::kShard),
+      c.model.family, c.model.layers(), c.model.tied, c.mesh.Size(Axis::kShard),
       c.mesh.Size(Axis::kReplicate), Name(c.precision.compute), Name(c.precision.norm_params),
       Name(c.precision.grad_accumulate), Name(c.precision.grad_wire), static_cast<int>(c.recompute),
       c.kind, o.accumulate, static_cast<int>(o.reshard), static_cast<int>(o.downcast),

@@ -9,31 +9,41 @@ namespace millrace::test {
 
 inline ModelOptions TinyGpt2(int64_t layers = 1) {
   ModelOptions o;
-  o.family = ModelFamily::kGpt2;
-  o.layers = layers;
+  o.family = Name(ModelFamily::kGpt2);
   o.d_model = 10;
-  o.heads = o.kv_heads = 3;
-  o.head_dim = 4;
-  o.ffn = 22;
+  o.blocks = EqualBlocks(layers, {.heads = 3, .kv_heads = 3, .head_dim = 4},
+                         {.width = 22, .activation = ActivationKind::kGelu});
   o.vocab = 37;
   o.seq_len = 7;
   o.tied = true;
-  o.activation = ActivationKind::kGelu;
   return o;
 }
 
 inline ModelOptions TinyLlama(int64_t layers = 1) {
   ModelOptions o = TinyGpt2(layers);
-  o.family = ModelFamily::kLlama;
-  o.heads = 4;
-  o.kv_heads = 2;
-  o.ffn = 14;
+  o.family = Name(ModelFamily::kLlama);
+  o.blocks = EqualBlocks(layers, {.heads = 4, .kv_heads = 2, .head_dim = 4},
+                         {.width = 14, .activation = ActivationKind::kSwiglu});
   o.tied = false;
-  o.activation = ActivationKind::kSwiglu;
   o.rope_scaling = {.factor = 8,
                     .low_freq_factor = 1,
                     .high_freq_factor = 4,
                     .original_max_position_embeddings = 16};
+  return o;
+}
+
+// The same family with four blocks of which no two are equal: of several sizes and kinds, and in
+// another order.
+inline ModelOptions Unequal(ModelOptions o) {
+  const bool gpt2 = o.family == Name(ModelFamily::kGpt2);
+  const auto mlp = [gpt2](int64_t width) {
+    return MlpShape{width, gpt2 ? ActivationKind::kGelu : ActivationKind::kSwiglu};
+  };
+  const auto attention = [](int64_t heads, int64_t kv_heads, int64_t head_dim) {
+    return AttentionShape{heads, kv_heads, head_dim};
+  };
+  o.blocks = {BlockShape{{attention(4, 2, 4), mlp(14)}}, BlockShape{{mlp(23)}},
+              BlockShape{{attention(2, 1, 6)}}, BlockShape{{mlp(5), attention(1, 1, 2)}}};
   return o;
 }
 

@@ -52,7 +52,7 @@ Trial TrialOn(int world, int replicate, Precision precision) {
 }
 
 RunIdentity IdentityOf(const Trial& trial) {
-  return {ModelIdentity(trial.config), "tokens of samples", 0,
+  return {ModelOptionsOf(trial.config), "tokens of samples", 0,
           trial.config.train.GlobalBatch(trial.world), "{}"};
 }
 

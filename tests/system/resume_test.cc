@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kSteps = 9, kLeg = 3;
 
 RunIdentity IdentityOf(const Trial& trial) {
-  return {ModelIdentity(trial.config), "tokens of samples", 0,
+  return {ModelOptionsOf(trial.config), "tokens of samples", 0,
           trial.config.train.GlobalBatch(trial.world), "{}"};
 }
 

@@ -71,7 +71,7 @@ std::vector<std::string> Watched(Trial trial, FileSystem& disk) {
     engine.InitWeights(5);
     for (int64_t step = 0; step < 2; ++step) StepOn(rank, trial.config, step);
     const PhaseScope saving(&marks, RunPhase::kSaving, 2);
-    const RunIdentity identity{ModelIdentity(trial.config), "tokens", 0, 4, "{}"};
+    const RunIdentity identity{ModelOptionsOf(trial.config), "tokens", 0, 4, "{}"};
     SaveRun(engine, temp / "run", {2, 8}, identity, 1, disk);
     SaveRun(engine, temp / "run", {3, 12}, identity, 1, disk);
     comms.world().Barrier();

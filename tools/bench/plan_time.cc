@@ -52,17 +52,13 @@ constexpr BatchShape kShape = {.batch = 1, .seq = 2048};
 // The widths of Llama 3.2 1B.
 ModelOptions LlamaOf(int64_t layers) {
   ModelOptions o;
-  o.family = ModelFamily::kLlama;
-  o.layers = layers;
+  o.family = Name(ModelFamily::kLlama);
   o.d_model = 2048;
-  o.heads = 32;
-  o.kv_heads = 8;
-  o.head_dim = 64;
-  o.ffn = 8192;
+  o.blocks = EqualBlocks(layers, {.heads = 32, .kv_heads = 8, .head_dim = 64},
+                         {.width = 8192, .activation = ActivationKind::kSwiglu});
   o.vocab = 128256;
   o.seq_len = kShape.seq;
   o.tied = false;
-  o.activation = ActivationKind::kSwiglu;
   o.rope_theta = 500000;
   return o;
 }

@@ -5,10 +5,10 @@
 //   N          parameters that take part in matmuls: weights of the blocks and the output matrix
 //              (a tied table counts once, as the output matrix); no table lookups, biases, norms or
 //              padded rows
-//   attention  causal: 6 * L * d * T, what a kernel that skips the upper triangle has to do
+//   attention  causal: 6 * D * T, what a kernel that skips the upper triangle has to do
 //                      (llm.c, Megatron);
-//              full:  12 * L * d * T, the whole square (PaLM, appendix B; nanoGPT, torchtitan)
-//   L layers, d = heads * head_dim, T sequence length.
+//              full:  12 * D * T, the whole square (PaLM, appendix B; nanoGPT, torchtitan)
+//   D the sum of heads * head_dim over the branches with attention, T sequence length.
 // MFU = FLOPs per token * tokens per second and rank / peak of the compute dtype.
 #pragma once
 

@@ -124,11 +124,18 @@ void ValidateModelSpec(const ModelSpec& spec) {
 }
 
 std::string ToString(const ModelSpec& spec) {
-  std::string text = fmt::format(
-      "model {}: layers {}, d_model {}, heads {}, kv_heads {}, head_dim {}, ffn {}, vocab {} "
-      "(padded {}), seq_len {}\n",
-      spec.family, spec.layers, spec.d_model, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn,
-      spec.vocab, spec.padded_vocab, spec.seq_len);
+  std::string text =
+      fmt::format("model {}: layers {}, d_model {}", spec.family, spec.layers(), spec.d_model);
+  const EqualBlock equal = EqualBlockOf(spec);
+  if (equal)
+    text += fmt::format(", heads {}, kv_heads {}, head_dim {}, ffn {}", equal.attention->heads,
+                        equal.attention->kv_heads, equal.attention->head_dim, equal.mlp->width);
+  text += fmt::format(", vocab {} (padded {}), seq_len {}\n", spec.vocab, spec.padded_vocab,
+                      spec.seq_len);
+  if (!equal)
+    for (const BlockRun& run : RunsOf(spec.blocks))
+      text += fmt::format("blocks {} to {}: {}\n", run.first, run.first + run.count - 1,
+                          ToString(spec.blocks[static_cast<size_t>(run.first)]));
   for (const UnitSpec& unit : spec.units) {
     text += fmt::format("unit {}\n", unit.name);
     for (const ParamSpec& param : unit.params) {

@@ -1,4 +1,4 @@
-// What a model consists of: ordered FSDP units, each with named parameters. Built by
+// What a model consists of: its shape, and ordered FSDP units, each with named parameters. Built by
 // models/, an immutable value.
 //
 // Invariants (checked by ValidateModelSpec): names of units, parameters, inputs and losses are
@@ -13,6 +13,7 @@
 
 #include "runtime/base/dtype.h"
 #include "runtime/base/mesh.h"
+#include "runtime/plan/layout/model_shape.h"
 #include "runtime/plan/layout/update_rule.h"
 
 namespace millrace {
@@ -100,16 +101,13 @@ struct LossSpec {
   bool operator==(const LossSpec&) const = default;
 };
 
-struct ModelSpec {
-  std::string family;
+struct ModelSpec : ModelShape {
+  int64_t padded_vocab = 0;
   std::vector<UnitSpec> units;
   // A language model's: targets are the tokens, one on.
   std::vector<InputSpec> inputs = {{.name = "tokens", .source = "tokens"},
                                    {.name = "targets", .source = "tokens", .shift = 1}};
   std::vector<LossSpec> losses = {{.name = "loss"}};
-  int64_t vocab = 0, padded_vocab = 0, seq_len = 0, d_model = 0, layers = 0, heads = 0,
-          kv_heads = 0, head_dim = 0, ffn = 0;
-
   bool operator==(const ModelSpec&) const = default;
 };
 

@@ -1,5 +1,7 @@
 #include "runtime/plan/nodes/rope.h"
 
+#include <fmt/core.h>
+
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
@@ -50,9 +52,11 @@ const NodeDef kRopeGradNode{.name = "rope_grad", .lower = LowerGrad};
 
 ValueId RopeTable(ForwardBuilder& b, int64_t head_dim, double theta, const RopeScaling& scaling) {
   MR_CHECK(head_dim > 0 && head_dim % 2 == 0, "rope table: head_dim {} is not even", head_dim);
+  const std::string name =
+      b.graph().prologue.empty() ? "rope_table" : fmt::format("rope_table_{}", head_dim);
   const ValueId table =
-      b.NewValue("rope_table", ValueRole::kConstant, DType::kF32, {b.shape().seq, head_dim / 2, 2});
-  b.PushConstant(kRopeTableNode, table, RopeTableAttrs{theta, scaling}, "rope_table");
+      b.NewValue(name, ValueRole::kConstant, DType::kF32, {b.shape().seq, head_dim / 2, 2});
+  b.PushConstant(kRopeTableNode, table, RopeTableAttrs{theta, scaling}, name);
   return table;
 }
 

@@ -21,19 +21,25 @@ json StreamsJson(const std::array<double, kStreams>& seconds) {
   return object;
 }
 
+// With the sizes of a block where all are equal.
 json ModelJson(const ModelFigures& m) {
-  return {{"family", m.family},
-          {"layers", m.layers},
-          {"d_model", m.d_model},
-          {"heads", m.heads},
-          {"kv_heads", m.kv_heads},
-          {"head_dim", m.head_dim},
-          {"ffn", m.ffn},
-          {"vocab", m.vocab},
-          {"padded_vocab", m.padded_vocab},
-          {"seq_len", m.seq_len},
-          {"parameters", m.parameters},
-          {"matmul_parameters", m.matmul_parameters}};
+  json object = {{"family", m.shape.family},       {"layers", m.shape.layers()},
+                 {"d_model", m.shape.d_model},     {"vocab", m.shape.vocab},
+                 {"padded_vocab", m.padded_vocab}, {"seq_len", m.shape.seq_len},
+                 {"parameters", m.parameters},     {"matmul_parameters", m.matmul_parameters}};
+  if (const EqualBlock equal = EqualBlockOf(m.shape)) {
+    object["heads"] = equal.attention->heads;
+    object["kv_heads"] = equal.attention->kv_heads;
+    object["head_dim"] = equal.attention->head_dim;
+    object["ffn"] = equal.mlp->width;
+  }
+  json blocks = json::array();
+  for (const BlockRun& run : RunsOf(m.shape.blocks))
+    blocks.push_back({{"first", run.first},
+                      {"count", run.count},
+                      {"block", ToString(m.shape.blocks[static_cast<size_t>(run.first)])}});
+  object["blocks"] = std::move(blocks);
+  return object;
 }
 
 json MemoryJson(const MemoryFigures& m) {

@@ -18,8 +18,7 @@ std::string Text(E value) {
 }
 
 ModelFigures FiguresOf(const ModelSpec& s) {
-  return {s.family, s.layers, s.d_model,      s.heads,   s.kv_heads,    s.head_dim,
-          s.ffn,    s.vocab,  s.padded_vocab, s.seq_len, Parameters(s), MatmulParameters(s)};
+  return {s, s.padded_vocab, Parameters(s), MatmulParameters(s)};
 }
 
 std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const PrecisionPolicy& p) {

@@ -34,9 +34,8 @@
 namespace millrace {
 
 struct ModelFigures {
-  std::string family;
-  int64_t layers = 0, d_model = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0,
-          padded_vocab = 0, seq_len = 0;
+  ModelShape shape;
+  int64_t padded_vocab = 0;
   int64_t parameters = 0, matmul_parameters = 0;
 };
 

@@ -98,10 +98,17 @@ class Writer {
     const ModelFigures& m = r_.model;
     Line("Millrace plan {}  ({}, {})", r_.hash, r_.kind, r_.execution);
     Title("Model and batch");
-    Row("model",
-        fmt::format("{}: {} layers, width {}, {} heads ({} kv) of {}, ffn {}, vocabulary {}",
-                    m.family, m.layers, m.d_model, m.heads, m.kv_heads, m.head_dim, m.ffn,
-                    m.vocab));
+    const ModelShape& shape = m.shape;
+    std::string blocks;
+    if (const EqualBlock equal = EqualBlockOf(shape))
+      blocks = fmt::format("{} heads ({} kv) of {}, ffn {}", equal.attention->heads,
+                           equal.attention->kv_heads, equal.attention->head_dim, equal.mlp->width);
+    else
+      for (const BlockRun& run : RunsOf(shape.blocks))
+        blocks += fmt::format("{}{} of {}", run.first == 0 ? "" : ", ", run.count,
+                              ToString(shape.blocks[static_cast<size_t>(run.first)]));
+    Row("model", fmt::format("{}: {} layers, width {}, {}, vocabulary {}", shape.family,
+                             shape.layers(), shape.d_model, blocks, shape.vocab));
     Row("parameters",
         fmt::format("{} ({} in matmuls)", CountText(static_cast<double>(m.parameters)),
                     CountText(static_cast<double>(m.matmul_parameters))));

@@ -62,8 +62,7 @@ TEST_CASE("a program computes exactly the expressions of its graph", "[plan][low
   lower.fuse_bias_gelu = fuse_gelu;
   const int64_t rows = graph.shape.rows(), chunk = std::min(chunk_rows, rows);
   const test::Symbols expected = test::Evaluate(graph, (rows + chunk - 1) / chunk);
-  CAPTURE(static_cast<int>(options.family), options.tied, static_cast<int>(policy), fuse_norm,
-          fuse_gelu, chunk_rows);
+  CAPTURE(options.family, options.tied, static_cast<int>(policy), fuse_norm, fuse_gelu, chunk_rows);
   const auto is_param = [](const Value& value) { return value.role == ValueRole::kParam; };
   REQUIRE(std::count_if(graph.values.begin(), graph.values.end(), is_param) ==
           static_cast<int64_t>(expected.gradients.size()));
@@ -234,8 +233,7 @@ TEST_CASE("logits exist for one chunk of rows at a time", "[plan][lower]") {
 
 TEST_CASE("what the backend cannot run is refused with op and value", "[plan][lower]") {
   ModelOptions options = TinyGpt2();
-  options.head_dim = 100000;
-  options.heads = options.kv_heads = 1;
+  *options.blocks[0].Find<AttentionShape>() = {.heads = 1, .kv_heads = 1, .head_dim = 100000};
   try {
     Lower(ForwardOf(options), Options(true, 512));
     FAIL("no error");

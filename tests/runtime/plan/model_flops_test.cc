@@ -21,17 +21,13 @@ TEST_CASE("GPT-2 124M: the published parameters and FLOPs per token", "[plan][fl
 
 TEST_CASE("Llama 3 8B: the published parameters and FLOPs per token", "[plan][flops]") {
   ModelOptions o;
-  o.family = ModelFamily::kLlama;
-  o.layers = 32;
+  o.family = Name(ModelFamily::kLlama);
   o.d_model = 4096;
-  o.heads = 32;
-  o.kv_heads = 8;
-  o.head_dim = 128;
-  o.ffn = 14336;
+  o.blocks = EqualBlocks(32, {.heads = 32, .kv_heads = 8, .head_dim = 128},
+                         {.width = 14336, .activation = ActivationKind::kSwiglu});
   o.vocab = 128256;
   o.seq_len = 8192;
   o.tied = false;
-  o.activation = ActivationKind::kSwiglu;
   o.blocks_per_unit = GENERATE(1, 2);  // how blocks are grouped does not matter
   const ModelSpec spec = MakeModel(o)->spec();
   const FlopsPerToken flops = TrainFlopsPerToken(test::ForwardOf(o));
@@ -43,11 +39,8 @@ TEST_CASE("Llama 3 8B: the published parameters and FLOPs per token", "[plan][fl
 TEST_CASE("a tied table counts once; positions, biases, norms and padded rows never",
           "[plan][flops]") {
   ModelOptions o;
-  o.layers = 2;
   o.d_model = 10;
-  o.heads = o.kv_heads = 3;
-  o.head_dim = 4;
-  o.ffn = 22;
+  o.blocks = EqualBlocks(2, {.heads = 3, .kv_heads = 3, .head_dim = 4}, {.width = 22});
   o.vocab = 37;
   o.seq_len = 7;
   o.tied = GENERATE(true, false);
@@ -58,6 +51,18 @@ TEST_CASE("a tied table counts once; positions, biases, norms and padded rows ne
   // 6 (12) FLOPs for each of 2 layers, 12 attention columns, 7 positions.
   REQUIRE(flops.causal == 6.0 * 2210 + 6 * 2 * 12 * 7);
   REQUIRE(flops.full == 6.0 * 2210 + 12 * 2 * 12 * 7);
+}
+
+TEST_CASE("FLOPs are summed over blocks, which may differ", "[plan][flops]") {
+  const ModelOptions o = test::Unequal(test::TinyLlama());
+  // Block by block: qkv, proj, gate_up, down; the head.
+  const int64_t matmul =
+      (320 + 160 + 280 + 140) + (460 + 230) + (240 + 120) + (100 + 50 + 60 + 20) + 370;
+  REQUIRE(MatmulParameters(MakeModel(o)->spec()) == matmul);
+  // 16 + 12 + 2 attention columns, 7 positions.
+  const FlopsPerToken flops = TrainFlopsPerToken(test::ForwardOf(o));
+  REQUIRE(flops.full == 6.0 * static_cast<double>(matmul) + 12 * 30 * 7);
+  REQUIRE(flops.causal == 6.0 * static_cast<double>(matmul) + 6 * 30 * 7);
 }
 
 }  // namespace

@@ -52,14 +52,18 @@ T OneOf(std::mt19937& random, std::initializer_list<T> values) {
 ModelOptions RandomModel(std::mt19937& random) {
   ModelOptions o = Below(random, 2) == 0 ? test::TinyGpt2() : test::TinyLlama();
   const int64_t size = Below(random, 20);
-  o.layers = size < 13   ? 1 + Below(random, 9)
-             : size < 17 ? 10 + Below(random, 31)
-                         : 41 + Below(random, 120);
-  o.head_dim = 4 * (1 + Below(random, 4));
-  o.kv_heads = 1 + Below(random, 3);
-  o.heads = o.family == ModelFamily::kGpt2 ? o.kv_heads : o.kv_heads * (1 + Below(random, 3));
+  const int64_t layers = size < 13   ? 1 + Below(random, 9)
+                         : size < 17 ? 10 + Below(random, 31)
+                                     : 41 + Below(random, 120);
+  AttentionShape attention;
+  attention.head_dim = 4 * (1 + Below(random, 4));
+  attention.kv_heads = 1 + Below(random, 3);
+  const bool gpt2 = o.family == Name(ModelFamily::kGpt2);
+  attention.heads = gpt2 ? attention.kv_heads : attention.kv_heads * (1 + Below(random, 3));
   o.d_model = 8 + Below(random, 90);
-  o.ffn = 8 + 2 * Below(random, 150);
+  const int64_t width = 8 + 2 * Below(random, 150);
+  o.blocks = EqualBlocks(layers, attention,
+                         {width, gpt2 ? ActivationKind::kGelu : ActivationKind::kSwiglu});
   o.vocab = 20 + Below(random, 400);
   o.seq_len = 3 + Below(random, 40);
   o.tied = Below(random, 2) == 0;

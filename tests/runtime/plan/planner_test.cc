@@ -57,7 +57,7 @@ struct Flats {
 
 Flats FlatsOf(const PlanCase& c) {
   Flats f;
-  f.blocks = (c.model.layers + c.model.blocks_per_unit - 1) / c.model.blocks_per_unit;
+  f.blocks = (c.model.layers() + c.model.blocks_per_unit - 1) / c.model.blocks_per_unit;
   f.norms = c.precision.norm_params != c.precision.compute;
   // The head is its final norm, and the output matrix unless tied.
   f.others = 1 + (f.norms == 0 || !c.model.tied);

@@ -28,9 +28,7 @@ Case Gpt2(int64_t layers, Backend backend = Backend::kCpu) {
   Case c;
   c.model = test::TinyGpt2(layers);
   c.model.d_model = 96;
-  c.model.heads = c.model.kv_heads = 3;
-  c.model.head_dim = 32;
-  c.model.ffn = 352;
+  c.model.blocks = EqualBlocks(layers, {.heads = 3, .kv_heads = 3, .head_dim = 32}, {.width = 352});
   c.model.seq_len = 64;
   c.options.backend = backend;
   return c;
@@ -40,10 +38,8 @@ Case Llama(int64_t layers, Backend backend = Backend::kCpu) {
   Case c = Gpt2(layers, backend);
   c.model = test::TinyLlama(layers);
   c.model.d_model = 96;
-  c.model.heads = 3;
-  c.model.kv_heads = 1;
-  c.model.head_dim = 32;
-  c.model.ffn = 224;
+  c.model.blocks = EqualBlocks(layers, {.heads = 3, .kv_heads = 1, .head_dim = 32},
+                               {.width = 224, .activation = ActivationKind::kSwiglu});
   c.model.seq_len = 64;
   return c;
 }
@@ -198,7 +194,7 @@ TEST_CASE("which kind comes first is a matter of the machine's rates", "[plan][r
   const RecomputeCounts cpu = first(Gpt2(6));
   REQUIRE((ActivationsIn(cpu) == 0 && NormsIn(cpu) == 1));
   Case wide = Gpt2(6, Backend::kCuda);
-  wide.model.ffn = 4096;
+  for (BlockShape& block : wide.model.blocks) block.Find<MlpShape>()->width = 4096;
   const Setup s(wide);
   const int64_t none = s.Arena(Recompute::kNone), norms = s.Arena(Recompute::kNorms);
   const RecomputeCounts gpu = s.Choose(none - (none - norms) / 2).counts;

@@ -55,11 +55,8 @@ inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
 // GPT-2 shaped, `layers` blocks of width 32 over 16 positions.
 inline ModelOptions SmallModel(int64_t layers) {
   ModelOptions o;
-  o.layers = layers;
   o.d_model = 32;
-  o.heads = o.kv_heads = 2;
-  o.head_dim = 16;
-  o.ffn = 128;
+  o.blocks = EqualBlocks(layers, {.heads = 2, .kv_heads = 2, .head_dim = 16}, {.width = 128});
   o.vocab = 100;
   o.seq_len = 16;
   return o;

@@ -1,0 +1,90 @@
+// What makes a model another model: its family, its blocks, every size and every constant of its
+// forward. The one description: configuration, models, plans, reports and checkpoints have it from
+// here. How weights begin, are grouped into units or stored is not in it.
+//
+// Blocks need not be equal. A block is a few branches, each added to the residual stream; each kind
+// of branch has a section of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kernels/ops/model_ops.h"
+#include "runtime/base/policies.h"
+
+namespace millrace {
+
+struct AttentionShape {
+  int64_t heads = 12, kv_heads = 12, head_dim = 64;
+  int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
+  bool operator==(const AttentionShape&) const = default;
+};
+
+struct MlpShape {
+  int64_t width = 3072;  // columns of the activation's output
+  ActivationKind activation = ActivationKind::kGelu;
+  bool operator==(const MlpShape&) const = default;
+};
+
+using Branch = std::variant<AttentionShape, MlpShape>;
+
+struct BlockShape {
+  std::vector<Branch> branches;  // in the order of the forward
+
+  template <class Kind>
+  const Kind* Find() const {  // the first of a kind; null: there is none
+    for (const Branch& branch : branches)
+      if (const Kind* found = std::get_if<Kind>(&branch)) return found;
+    return nullptr;
+  }
+  template <class Kind>
+  Kind* Find() {
+    return const_cast<Kind*>(std::as_const(*this).template Find<Kind>());
+  }
+  bool operator==(const BlockShape&) const = default;
+};
+
+struct ModelShape {
+  std::string family = "gpt2";
+  int64_t vocab = 256, seq_len = 1024, d_model = 768;
+  bool tied = true;  // the head reads the embedding's table
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;  // llama
+  RopeScaling rope_scaling;   // llama
+  std::vector<BlockShape> blocks;
+
+  int64_t layers() const { return static_cast<int64_t>(blocks.size()); }
+  bool operator==(const ModelShape&) const = default;
+};
+
+// n blocks of attention and MLP.
+std::vector<BlockShape> EqualBlocks(int64_t n, const AttentionShape& attention,
+                                    const MlpShape& mlp);
+
+// The sections of the first block where all blocks are equal, of attention and MLP; else null.
+struct EqualBlock {
+  const AttentionShape* attention = nullptr;
+  const MlpShape* mlp = nullptr;
+  explicit operator bool() const { return attention != nullptr; }
+};
+EqualBlock EqualBlockOf(const ModelShape& shape);
+
+// Equal blocks in a row.
+struct BlockRun {
+  int64_t first = 0, count = 0;
+};
+std::vector<BlockRun> RunsOf(const std::vector<BlockShape>& blocks);
+
+// "attention 12 heads (12 kv) of 64 + mlp 3072 gelu"
+std::string ToString(const BlockShape& block);
+
+// "family=gpt2 layers=12 d_model=768 heads=12 ... rope_scaling=1/1/4/8192" for people. Until
+// canonical JSON this text was a model's identity: of models with equal blocks it never changes.
+std::string Words(const ModelShape& shape);
+// Canonical JSON (keys in order, no blanks): another text is another model.
+std::string Identity(const ModelShape& shape);
+
+}  // namespace millrace
