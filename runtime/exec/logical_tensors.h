@@ -12,8 +12,8 @@
 
 namespace millrace {
 
-// Calls f(param, values [param.spec.numel()]) for each parameter of which the run keeps this slot, in
-// model order; values are row-major over the logical dims, without padding. A collective: every
+// Calls f(param, values [param.spec.numel()]) for each parameter of which the run keeps this slot,
+// in model order; values are row-major over the logical dims, without padding. A collective: every
 // rank calls it and sees every tensor.
 void ForEachLogicalTensor(
     Engine& engine, std::string_view slot,
