@@ -45,18 +45,24 @@ void ForwardBuilder::BeginUnit(const std::string& unit_name) {
 }
 
 ValueId ForwardBuilder::NewValue(const std::string& name, ValueRole role, DType dtype,
-                                 std::vector<int64_t> dims) {
-  return AddValue(
-      graph_,
-      Value{.name = name, .role = role, .dtype = dtype, .dims = std::move(dims), .param = {}});
+                                 std::vector<int64_t> dims, const ValuePlacement& placement) {
+  MR_CHECK(Valid(placement), "value {} is placed twice along an axis: {}", name,
+           ToString(placement));
+  return AddValue(graph_, Value{.name = name,
+                                .role = role,
+                                .dtype = dtype,
+                                .dims = std::move(dims),
+                                .placement = placement});
 }
 
-ValueId ForwardBuilder::NewActivation(const std::string& name, std::vector<int64_t> dims) {
-  return NewValue(name, ValueRole::kActivation, compute_, std::move(dims));
+ValueId ForwardBuilder::NewActivation(const std::string& name, std::vector<int64_t> dims,
+                                      const ValuePlacement& placement) {
+  return NewValue(name, ValueRole::kActivation, compute_, std::move(dims), placement);
 }
 
-ValueId ForwardBuilder::NewStatistic(const std::string& name, std::vector<int64_t> dims) {
-  return NewValue(name, ValueRole::kActivation, DType::kF32, std::move(dims));
+ValueId ForwardBuilder::NewStatistic(const std::string& name, std::vector<int64_t> dims,
+                                     const ValuePlacement& placement) {
+  return NewValue(name, ValueRole::kActivation, DType::kF32, std::move(dims), placement);
 }
 
 ValueId ForwardBuilder::Param(const std::string& name, const std::string& label) {
@@ -113,15 +119,27 @@ ValueId ForwardBuilder::NewLoss(LossId id, const std::string& label) {
       Value{.name = name, .role = ValueRole::kLoss, .dtype = DType::kF64, .dims = {1}, .loss = id});
 }
 
-int64_t ForwardBuilder::Columns(ValueId x, const std::string& label) const {
+int64_t ForwardBuilder::RowsOf(ValueId x, const std::string& label) const {
   MR_CHECK(x && static_cast<size_t>(x.value) < graph_.values.size(),
            "node {}: input is no value of this graph", label);
   const Value& value = graph_.value(x);
-  MR_CHECK(value.role == ValueRole::kActivation && value.dims.size() == 2 &&
-               value.dims[0] == graph_.shape.rows(),
-           "node {}: input {} is [{}]; an activation [{}, C] is needed", label, value.name,
-           fmt::join(value.dims, ", "), graph_.shape.rows());
-  return value.dims[1];
+  MR_CHECK(value.role == ValueRole::kActivation && value.dims.size() == 2,
+           "node {}: input {} is [{}]; an activation [R, C] is needed", label, value.name,
+           fmt::join(value.dims, ", "));
+  return value.dims[0];
+}
+
+int64_t ForwardBuilder::Columns(ValueId x, const std::string& label) const {
+  RowsOf(x, label);
+  return graph_.value(x).dims[1];
+}
+
+void ForwardBuilder::CheckWhole(ValueId x, const std::string& label) const {
+  const int64_t rows = RowsOf(x, label);
+  const Value& value = graph_.value(x);
+  MR_CHECK(rows == graph_.shape.rows() && value.placement.whole(),
+           "node {}: input {} has {} rows, {}; all {} rows are needed, whole", label, value.name,
+           rows, ToString(value.placement), graph_.shape.rows());
 }
 
 int64_t ForwardBuilder::RowsOfMatrix(ValueId weight, int64_t columns,

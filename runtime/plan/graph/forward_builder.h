@@ -43,15 +43,21 @@ class ForwardBuilder {
   ValueId Input(const std::string& name, const std::string& label);
   LossId Loss(const std::string& name, const std::string& label) const;
 
-  ValueId NewValue(const std::string& name, ValueRole role, DType dtype, std::vector<int64_t> dims);
+  ValueId NewValue(const std::string& name, ValueRole role, DType dtype, std::vector<int64_t> dims,
+                   const ValuePlacement& placement = {});
   // Of the compute dtype; of f32.
-  ValueId NewActivation(const std::string& name, std::vector<int64_t> dims);
-  ValueId NewStatistic(const std::string& name, std::vector<int64_t> dims);
+  ValueId NewActivation(const std::string& name, std::vector<int64_t> dims,
+                        const ValuePlacement& placement = {});
+  ValueId NewStatistic(const std::string& name, std::vector<int64_t> dims,
+                       const ValuePlacement& placement = {});
   // Of the loss `id`, which has none yet.
   ValueId NewLoss(LossId id, const std::string& label);
 
-  // The columns of an activation [R, C].
+  // The local rows and columns of an activation [R, C].
+  int64_t RowsOf(ValueId x, const std::string& label) const;
   int64_t Columns(ValueId x, const std::string& label) const;
+  // It has all rows and columns of the microbatch on every rank.
+  void CheckWhole(ValueId x, const std::string& label) const;
   // The rows of a parameter [stored rows, columns].
   int64_t RowsOfMatrix(ValueId weight, int64_t columns, const std::string& label) const;
   void CheckDims(ValueId param, const std::vector<int64_t>& dims, const std::string& label) const;

@@ -22,6 +22,9 @@ Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecomp
               "recomputation by unit against the units");
   MR_CHECK(graph_.backward.empty(), "the graph has {} backward nodes already",
            graph_.backward.size());
+  for (const Value& value : graph_.values)  // rules do not place gradients yet
+    MR_CHECK(value.placement.whole(), "gradients need whole values, {} is {}", value.name,
+             ToString(value.placement));
   for (const Node& node : graph_.forward)
     for (const ValueId output : node.outputs)
       if (output) producers_[output] = &node;

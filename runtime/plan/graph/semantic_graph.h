@@ -13,6 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plan/graph/node_def.h"
+#include "runtime/plan/graph/placement.h"
 #include "runtime/plan/layout/model_spec.h"
 #include "runtime/plan/view.h"
 
@@ -36,7 +37,8 @@ struct Value {
   std::string name;
   ValueRole role = ValueRole::kActivation;
   DType dtype = DType::kF32;
-  std::vector<int64_t> dims;
+  std::vector<int64_t> dims;  // local: of what one rank holds
+  ValuePlacement placement = {};
   ParamId param = {};
   InputId input = {};
   LossId loss = {};

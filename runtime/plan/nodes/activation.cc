@@ -52,7 +52,12 @@ ValueId Activation(ForwardBuilder& b, ValueId x, ActivationKind kind, const std:
   MR_CHECK(kind == ActivationKind::kGelu || columns % 2 == 0, "node {}: swiglu of {} columns",
            label, columns);
   const int64_t width = kind == ActivationKind::kSwiglu ? columns / 2 : columns;
-  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  // SwiGLU's gate and up columns lie apart: a cut of both together would separate them.
+  const ValuePlacement& from = b.value(x).placement;
+  const ValuePlacement placement = kind == ActivationKind::kSwiglu
+                                       ? RowwisePlacement(from, label)
+                                       : ElementwisePlacement(from, label);
+  const ValueId out = b.NewActivation(label, {b.RowsOf(x, label), width}, placement);
   b.Push(kActivationNode, {x}, {out}, ActivationAttrs{kind}, label);
   return out;
 }

@@ -34,7 +34,10 @@ const NodeDef kAddNode{
 ValueId Add(ForwardBuilder& b, ValueId x, ValueId y, const std::string& label) {
   const int64_t width = b.Columns(x, label);
   MR_CHECK_EQ(width, b.Columns(y, label), "node {}: columns of the two terms", label);
-  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  const int64_t rows = b.RowsOf(x, label);
+  MR_CHECK_EQ(rows, b.RowsOf(y, label), "node {}: rows of the two terms", label);
+  const ValueId out = b.NewActivation(
+      label, {rows, width}, SumPlacement(b.value(x).placement, b.value(y).placement, label));
   b.Push(kAddNode, {x, y}, {out}, {}, label);
   return out;
 }

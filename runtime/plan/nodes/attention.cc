@@ -81,6 +81,7 @@ const NodeDef kAttentionGradNode{.name = "attention_grad", .lower = LowerGrad};
 
 ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads,
                   const std::string& label) {
+  b.CheckWhole(qkv, label);
   CheckHeads(heads, b.Columns(qkv, label), label);
   const auto [batch, seq] = b.shape();
   const ValueId out = b.NewActivation(label, {batch * seq, heads.heads * heads.head_dim});

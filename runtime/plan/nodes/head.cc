@@ -114,6 +114,7 @@ const NodeDef kHeadLogitsNode{.name = "head_logits", .lower = LowerLogits};
 void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode,
           const std::string& loss_name) {
   const std::string label = mode == HeadMode::kLogits ? "head/logits" : "head/" + loss_name;
+  b.CheckWhole(x, label);
   const int64_t width = b.Columns(x, label);
   const ValueId weight_value = b.Param(weight, label);
   const int64_t padded_vocab = b.RowsOfMatrix(weight_value, width, label);

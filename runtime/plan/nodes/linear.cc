@@ -120,7 +120,13 @@ ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const st
   const ValueId weight_value = b.Param(weight, label), bias_value = b.OptionalParam(bias, label);
   const int64_t width = b.RowsOfMatrix(weight_value, b.Columns(x, label), label);
   b.CheckDims(bias_value, {width}, label);
-  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  const ValuePlacement placement =
+      ProductPlacement(b.value(x).placement, b.value(weight_value).placement, label);
+  if (bias_value)  // else it would be added once per rank
+    MR_CHECK(placement.partial.empty() && b.value(bias_value).placement.Cut(0) == placement.Cut(1),
+             "node {}: a bias {} onto {}", label, ToString(b.value(bias_value).placement),
+             ToString(placement));
+  const ValueId out = b.NewActivation(label, {b.RowsOf(x, label), width}, placement);
   b.Push(kLinearNode, {x, weight_value, bias_value}, {out}, {}, label);
   return out;
 }

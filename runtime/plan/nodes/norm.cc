@@ -106,14 +106,15 @@ const NodeDef kNormGradNode{.name = "norm_grad", .lower = LowerGrad, .fuse = Fus
 
 ValueId Norm(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
              NormKind kind, float eps, const std::string& label) {
-  const int64_t width = b.Columns(x, label), rows = b.shape().rows();
+  const int64_t width = b.Columns(x, label), rows = b.RowsOf(x, label);
+  const ValuePlacement placement = RowwisePlacement(b.value(x).placement, label);
   const ValueId weight_value = b.Param(weight, label), bias_value = b.OptionalParam(bias, label);
   b.CheckDims(weight_value, {width}, label);
   b.CheckDims(bias_value, {width}, label);
-  const ValueId out = b.NewActivation(label, {rows, width});
+  const ValueId out = b.NewActivation(label, {rows, width}, placement);
   const ValueId mean =
-      kind == NormKind::kLayer ? b.NewStatistic(label + ".mean", {rows}) : ValueId{};
-  const ValueId rstd = b.NewStatistic(label + ".rstd", {rows});
+      kind == NormKind::kLayer ? b.NewStatistic(label + ".mean", {rows}, placement) : ValueId{};
+  const ValueId rstd = b.NewStatistic(label + ".rstd", {rows}, placement);
   b.Push(kNormNode, {x, weight_value, bias_value}, {out, mean, rstd}, NormAttrs{kind, eps}, label);
   return out;
 }

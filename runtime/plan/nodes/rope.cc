@@ -62,6 +62,7 @@ ValueId RopeTable(ForwardBuilder& b, int64_t head_dim, double theta, const RopeS
 
 ValueId Rope(ForwardBuilder& b, ValueId qkv, ValueId table, const HeadsAttrs& heads,
              const std::string& label) {
+  b.CheckWhole(qkv, label);
   const int64_t width = b.Columns(qkv, label);
   CheckHeads(heads, width, label);
   b.CheckDims(table, {b.shape().seq, heads.head_dim / 2, 2}, label);
