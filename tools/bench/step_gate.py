@@ -7,17 +7,12 @@ Each round runs each case by both programs, the old one first in odd rounds, the
 its 10th and 90th percentile, new over old, and the spread of that ratio over rounds; FILE has every step's time. Exit code 1: a ratio is above --most (1.01)
 in more than half of the rounds, or a run failed. Standard library only.
 """
-import argparse, datetime, json, pathlib, subprocess, sys
+import argparse, datetime, json, pathlib, sys
 import results, runs
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 CASES = ["gpt2_30m:train.micro_batch=4", "gpt2_124m:train.micro_batch=4", "gpt2_124m:train.micro_batch=64"]
 COMMON = ["data.kind=synthetic", "checkpoint.every=0", "execution.tune=false"]
-
-
-def commit_of(program):
-    """What --version says of it."""
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
 
 
 def one(program, case, steps, warmup):
@@ -48,7 +43,7 @@ def main():
     parser.add_argument("--case", action="append", dest="cases")
     args = parser.parse_args()
     programs = [runs.Program(binary, args.ranks) for binary in (args.old, args.new)]
-    found = {"date": datetime.date.today().isoformat(), "device": runs.host_of(args.new), "old": commit_of(args.old), "new": commit_of(args.new), "cases": {}}
+    found = {"date": datetime.date.today().isoformat(), "device": runs.host_of(args.new), "old": results.commit_of(args.old), "new": results.commit_of(args.new), "cases": {}}
     slower = False
     print("| case | old, ms | new, ms | new / old | by round |\n|---|--:|--:|--:|--:|")
     for case in args.cases or CASES:
