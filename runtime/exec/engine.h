@@ -127,10 +127,10 @@ class Engine {
   void ObserveCapture(CaptureObserver* observer);
 
   // Enqueue issues a step and returns; the inputs may change then. Collect waits for the oldest
-  // step that was not collected yet and returns its scalars. Between the two the device works and
-  // the host need not: nothing in Enqueue waits for the device while fewer than kStepsInFlight
-  // steps are in flight (more are an error). On a host device the step has run when Enqueue
-  // returns.
+  // step that was not collected yet and returns its scalars, the loss among them. Between the two
+  // the device works and the host need not: Enqueue itself does not wait for the device (but see
+  // lag()). More than kStepsInFlight steps are an error. On a host device the step has run when
+  // Enqueue returns.
   static constexpr int kStepsInFlight = 4;
   // max_loss: a step whose loss is above it applies no update; 0: no limit.
   void Enqueue(const HostInputs& inputs, int64_t step, int64_t valid_tokens, double max_loss = 0);

@@ -2,10 +2,11 @@
 // to a step, constants, caches. Computed once from all programs of the run (PlanStates), and an
 // input of each of its plans: so all plans find a state at one address.
 //
-// Scopes  [0, run_bytes) of the arena hold the states of the run, always. An era is a time of which
-//         its states are alive, in [run_bytes, run_bytes + era_bytes): the plans that use them lay
-//         nothing else there, all others may, and training lays its activations there. What such a
-//         plan has run over is gone, until the prologue of one of the era's plans makes it anew.
+// Scopes  [0, run_bytes) of the arena hold the states of the run, always. Those of an era, as the
+//         gathered weights and caches of inference, lie behind them, in [run_bytes, run_bytes +
+//         era_bytes). Plans that use them lay nothing else there; all others may, and training lays
+//         its activations there. An era begins with the prologue of one of its plans and ends when
+//         a plan runs that does not use its states: then they are gone.
 // Valid   Which states hold what they should, as plans follow each other, is StateValidity's
 //         (check/seams.h): one rule for the proof before step 0 and for the engine.
 #pragma once

@@ -36,7 +36,8 @@ inline constexpr int kBufferClasses = 7;
 std::string_view Name(BufferClass cls);
 
 enum class BufferScope {
-  // States (state_layout.h): live always in the plans that use them, at one address in all plans.
+  // States (state_layout.h), at one address in all plans. Of the run: live always; of an era: in
+  // the plans that use them, from the first op to the last.
   kPersistent,  // of the run
   kEra,         // of the era
   kStep,        // from its first write to its last use, across microbatches
@@ -117,7 +118,8 @@ struct StepPlan {
   std::vector<PlanBuffer> buffers;
   std::vector<Body> bodies;     // canonical order; the prologue last
   std::vector<Entry> schedule;  // one step
-  // Run after init, load, evaluation, generation or any outside write to the weights.
+  // Run first where the schedule would find a state or a carried buffer that is not valid: after
+  // init, load, evaluation, generation or any outside write to the weights.
   std::vector<Entry> prologue;
   Seam seam, prologue_seam;  // of `schedule` and of `prologue`
   std::vector<PlanOutput> outputs;

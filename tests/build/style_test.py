@@ -1,5 +1,6 @@
 """No line of our C++ and CUDA is longer than 100 columns, but for what lies in raw strings, which are data: clang-format does not set comments.
 Nor is one of the pages that users of the tools read, outside of tables, or a comment of tools/test. JSON is parsed and dumped in one source.
+The six files that runtime/README.md begins with have less than 250 lines each.
 
 Looks at the files that git tracks in the checkout that this script lies in, not at copies of Bazel's.
 """
@@ -45,6 +46,14 @@ class Style(unittest.TestCase):
                 lines = [line for line in f.read().split('\n') if counts(line)]
             self.assertGreater(len(lines), 20, name)
             self.assertEqual([line for line in lines if len(line) > COLUMNS], [], name)
+
+    def test_the_six_files_to_read_are_short(self):
+        with open(os.path.join(ROOT, 'runtime/README.md'), encoding='utf-8') as f:
+            named = re.findall(r'^[1-6]\. `([a-z_/]+\.h)`', f.read(), re.M)
+        self.assertEqual(len(named), 6)
+        for name in named:
+            with open(os.path.join(ROOT, 'runtime', name), encoding='utf-8') as f:
+                self.assertLess(len(f.readlines()), 250, name)
 
     def test_json_is_parsed_and_dumped_in_one_source(self):
         # runtime/base/json.h says why. strict_json.cc and json_text.cc look at each token, and have a

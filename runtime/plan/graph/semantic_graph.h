@@ -26,9 +26,9 @@ using LossId = Id<struct LossTag>;    // into SemanticGraph::losses
 enum class ValueRole {
   kActivation,
   kParam,      // a parameter in gather encoding; `param` says which
-  kParamGrad,  // its gradient; several nodes may contribute
+  kParamGrad,  // its gradient; several nodes may contribute. None where no node reads it
   kInput,      // [B,T], given by the host; `input` says which
-  kConstant,   // computed once in the prologue (rope table)
+  kConstant,   // made by the prologue (rope table)
   kLoss,       // f64 [1], summed over the microbatch; `loss` says which
   kLogits,     // [1, Vp], generation
 };

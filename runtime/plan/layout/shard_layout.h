@@ -3,9 +3,11 @@
 // options, so a checkpoint outlives them.
 //
 // For a flat parameter each axis of the mesh does one thing. Axes that *split* it cut its
-// parameters along a dim (Split): the flat of each place is another one, of the same size. Axes
-// that *shard* it cut the flat into equal pieces, one for each rank. Its *replicas*, ranks that
-// differ along the rest, hold the same bits. Which element lies where: param_runs.h.
+// parameters along a dim (Split): ranks that differ along them have flats of the same size with
+// other elements. Axes that *shard* it cut the flat into equal pieces, one for each rank. Its
+// *replicas*, ranks that differ along the rest, hold the same bits. A gradient is summed over every
+// axis that does not split it: those that shard and those of the replicas. Which element lies
+// where: param_runs.h.
 //
 // A flat parameter holds the parameters of one unit that have the same FlatKey. With compute bf16
 // and norms fp32, the norm parameters of all units are a unit of their own ("norms"), which is
@@ -14,8 +16,9 @@
 // Invariants: every param begins at a multiple of 256 bytes of the flat's narrowest dtype,
 // gathered, accumulated or sent (64 elements when all are f32, 128 when one is bf16); params
 // are in order and disjoint; padded_numel == ranks of the shard axes * shard_numel, shard_numel
-// a multiple of that alignment; gaps and tails are zero in master weights, moments, gradients and
-// compute weights, for ever.
+// a multiple of that alignment; what no element covers (FlatParam::gaps) is zero in master weights,
+// moments, gradients and compute weights, for ever. So is the gradient of a parameter that no node
+// reads.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +33,9 @@
 
 namespace millrace {
 
-// One row of the precision policy. Gradients: accumulated as `grad_accumulate`, sent as
-// `grad_wire`, as which the gradient shard stays; the sum of several reductions is f32.
+// One row of the precision policy. Gradients are accumulated as `grad_accumulate` and sent as
+// `grad_wire`. A shard that is reduced once in a step stays grad_wire; where it is reduced in each
+// microbatch (GradSync::kEvery), their sum is f32.
 struct PrecisionPolicy {
   DType compute = DType::kF32;      // gather encoding of matrices, dtype of activations
   DType norm_params = DType::kF32;  // gather encoding of norm parameters
