@@ -33,7 +33,7 @@
 
 namespace millrace {
 
-// A library whose algorithms can be chosen; a backend makes one (tools/cli/cuda_tuning.h).
+// A library whose algorithms can be chosen; a backend makes one (runtime/api/cuda_tuning.h).
 struct Tuner {
   std::string device, library_version;  // that its tables are of
   // Entries of all these products and of their fused forms. On rank 0 only.
