@@ -53,6 +53,8 @@ struct Updated {
   U& update;
   constexpr operator Access() const { return AccessOf(update); }
 };
+template <class U>
+Updated(U&) -> Updated<U>;  // clang 14 does not deduce it of an aggregate
 
 // The same op over another kind of view: attributes copied, each operand mapped by
 // `map(const From&) -> To`.
