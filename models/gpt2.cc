@@ -21,41 +21,31 @@ std::vector<ParamSpec> EmbedParams(const ModelOptions& o) {
           TableParam("embed/wpe", o.seq_len, o.seq_len, o.d_model, o.init_std)};
 }
 
-// Parameters of a branch, by its kind.
-struct Branches {
-  const ModelOptions& o;
-  std::string prefix;  // "h.3."
-
-  std::vector<ParamSpec> Params(const AttentionShape& a) const {
-    return {
-        MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
-        BiasParam(prefix + "attn.qkv.bias", a.qkv_rows()),
-        MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim, ResidualStd(o)),
-        BiasParam(prefix + "attn.proj.bias", o.d_model)};
-  }
-  std::vector<ParamSpec> Params(const MlpShape& m) const {
-    return {MatrixParam(prefix + "mlp.up.weight", m.width, o.d_model, o.init_std),
-            BiasParam(prefix + "mlp.up.bias", m.width),
-            MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o)),
-            BiasParam(prefix + "mlp.down.bias", o.d_model)};
-  }
-};
-
 std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
-  const Branches branches{o, fmt::format("h.{}.", layer)};
-  std::vector<ParamSpec> params;
-  int norm = 0;
-  for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
-    const std::string ln = fmt::format("{}ln_{}", branches.prefix, ++norm);
-    params.push_back(NormWeightParam(ln + ".weight", o.d_model));
-    params.push_back(NormBiasParam(ln + ".bias", o.d_model));
-    std::visit(
-        [&](const auto& kind) {
-          for (ParamSpec& param : branches.Params(kind)) params.push_back(std::move(param));
-        },
-        branch);
-  }
-  return params;
+  struct Kinds {
+    const ModelOptions& o;
+    std::string prefix;
+
+    std::vector<ParamSpec> operator()(const AttentionShape& a) const {
+      return {
+          MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+          BiasParam(prefix + "attn.qkv.bias", a.qkv_rows()),
+          MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim, ResidualStd(o)),
+          BiasParam(prefix + "attn.proj.bias", o.d_model)};
+    }
+    std::vector<ParamSpec> operator()(const MlpShape& m) const {
+      return {MatrixParam(prefix + "mlp.up.weight", m.width, o.d_model, o.init_std),
+              BiasParam(prefix + "mlp.up.bias", m.width),
+              MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o)),
+              BiasParam(prefix + "mlp.down.bias", o.d_model)};
+    }
+  };
+  const std::string prefix = fmt::format("h.{}.", layer);
+  const auto norms = [&](const std::string& n) {
+    return std::vector{NormWeightParam(prefix + "ln_" + n + ".weight", o.d_model),
+                       NormBiasParam(prefix + "ln_" + n + ".bias", o.d_model)};
+  };
+  return BranchParams(o, layer, norms, Kinds{o, prefix});
 }
 
 std::vector<ParamSpec> HeadParams(const ModelOptions& o) {

@@ -21,36 +21,26 @@ std::vector<ParamSpec> EmbedParams(const ModelOptions& o) {
   return {TableParam("embed.weight", o.vocab, PaddedVocab(o.vocab), o.d_model, o.init_std)};
 }
 
-// Parameters of a branch, by its kind.
-struct Branches {
-  const ModelOptions& o;
-  std::string prefix;  // "h.3."
-
-  std::vector<ParamSpec> Params(const AttentionShape& a) const {
-    return {
-        MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
-        MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim, ResidualStd(o))};
-  }
-  std::vector<ParamSpec> Params(const MlpShape& m) const {
-    return {MatrixParam(prefix + "mlp.gate_up.weight", 2 * m.width, o.d_model, o.init_std),
-            MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o))};
-  }
-};
-
 std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
-  const Branches branches{o, fmt::format("h.{}.", layer)};
-  std::vector<ParamSpec> params;
-  int norm = 0;
-  for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
-    params.push_back(
-        NormWeightParam(fmt::format("{}norm_{}.weight", branches.prefix, ++norm), o.d_model));
-    std::visit(
-        [&](const auto& kind) {
-          for (ParamSpec& param : branches.Params(kind)) params.push_back(std::move(param));
-        },
-        branch);
-  }
-  return params;
+  struct Kinds {
+    const ModelOptions& o;
+    std::string prefix;
+
+    std::vector<ParamSpec> operator()(const AttentionShape& a) const {
+      return {MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+              MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim,
+                          ResidualStd(o))};
+    }
+    std::vector<ParamSpec> operator()(const MlpShape& m) const {
+      return {MatrixParam(prefix + "mlp.gate_up.weight", 2 * m.width, o.d_model, o.init_std),
+              MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o))};
+    }
+  };
+  const std::string prefix = fmt::format("h.{}.", layer);
+  const auto norms = [&](const std::string& n) {
+    return std::vector{NormWeightParam(prefix + "norm_" + n + ".weight", o.d_model)};
+  };
+  return BranchParams(o, layer, norms, Kinds{o, prefix});
 }
 
 std::vector<ParamSpec> HeadParams(const ModelOptions& o) {

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
@@ -57,6 +58,14 @@ std::string NameOf(const std::string& unit, const FlatKey& key, const FlatKey& f
   if (key.update != first.update) name += fmt::format("@{}", Name(key.update));
   if (key.trainable != first.trainable) name += key.trainable ? "@trained" : "@frozen";
   return name;
+}
+
+// Checkpoints know flats by their names: one that is taken, by a unit called "norms" say, gets a
+// number.
+std::string FreeName(const std::string& name, std::set<std::string>* taken) {
+  std::string free = name;
+  for (int n = 2; !taken->insert(free).second; ++n) free = fmt::format("{}#{}", name, n);
+  return free;
 }
 
 // Lays the flat's parameters end to end and cuts the result into equal shards.
@@ -157,9 +166,11 @@ ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionP
     }
   }
   if (!flats.back().empty()) layout.units.push_back({"norms", UnitRole::kShared});
+  std::set<std::string> names;
   for (std::vector<FlatParam>& of_unit : flats)
     for (FlatParam& flat : of_unit) {
-      flat.name = NameOf(layout.unit(flat.key.unit).name, flat.key, of_unit.front().key);
+      flat.name =
+          FreeName(NameOf(layout.unit(flat.key.unit).name, flat.key, of_unit.front().key), &names);
       layout.flats.push_back(flat);
       PlaceParams(layout, FlatId{static_cast<int32_t>(layout.flats.size()) - 1});
     }

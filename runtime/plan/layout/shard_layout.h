@@ -66,8 +66,8 @@ struct FlatKey {
 };
 
 struct FlatParam {
-  std::string
-      name;  // the unit's; of its second and later ones with what is different: "h.0@tensor"
+  // Unique: the unit's, of its second and later flats with what is different ("h.0@tensor").
+  std::string name;
   FlatKey key;
   // Axes that cut the flat into shards: shard, and those of context, expert and tensor that have
   // several ranks and do not split it. Along `replicas` ranks hold the same.

@@ -27,10 +27,7 @@ std::string ContentOf(const Program& program, size_t index) {
 
 void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayout* states) {
   const FlatParam& flat = layout.flat(id);
-  const auto name = [&](std::string_view slot) {
-    const std::string plain = fmt::format("{}/{}", slot, flat.name);
-    return states->Find(plain) ? fmt::format("{}#{}", plain, id.value) : plain;
-  };
+  const auto name = [&](std::string_view slot) { return fmt::format("{}/{}", slot, flat.name); };
   for (const StateSlot& slot : flat.slots())
     states->Add({.name = name(slot.name),
                  .layout = DenseLayout(slot.dtype, {flat.shard_numel}),

@@ -132,6 +132,17 @@ TEST_CASE("flats of a unit are keyed by split and by whether they are trained", 
   CHECK(whole.flats[1].slots() == std::vector<StateSlot>{kMasterSlot});
 }
 
+// Checkpoints know them by name.
+TEST_CASE("flats have names of their own, whatever units are called", "[plan][layout]") {
+  ModelSpec spec = SmallModel();
+  spec.units[1].name = "norms";
+  const ShardLayout layout = PlanShards(spec, {1, 2}, kBf16NormsF32);
+  REQUIRE(layout.flats.size() == 3);
+  CHECK(layout.flats[0].name == "embed");
+  CHECK(layout.flats[1].name == "norms");
+  CHECK(layout.flats[2].name == "norms#2");
+}
+
 ModelSpec RandomModel(std::mt19937& random) {
   const auto between = [&](int64_t low, int64_t high) {
     return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
