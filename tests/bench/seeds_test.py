@@ -80,7 +80,7 @@ class OnTheCpu(unittest.TestCase):
         expected = [f'{g.name}/{v}/1' for g in seed_groups.on_cpu() for v in g.variants]
         self.assertEqual(list(self.rows), expected)
         for row in self.rows.values():
-            self.assertTrue('result' in row or row['error'].startswith(seed_page.REFUSED), row)
+            self.assertTrue('result' in row or row['error'].startswith(results.REFUSED), row)
 
     def test_a_cast_before_the_gather_halves_what_is_sent_and_what_is_kept(self):
         before, after = self.counters('downcast', 'per_gather'), self.counters('downcast', 'after_gather')
@@ -143,7 +143,7 @@ class OnDevices(unittest.TestCase):
         variants = ['after_gather', 'per_gather', 'after_update', 'in_gather']
         self.assertEqual(list(rows)[:8], [f'downcast over NVLink/{v}/{r}' for r in (1, 2) for v in variants])
         self.assertEqual(rows['downcast over NVLink/in_gather/1']['error'],
-                         f'{seed_page.REFUSED}: exit code 2: sharding.downcast = in_gather: must be one of a, b')
+                         f'{results.REFUSED}: exit code 2: sharding.downcast = in_gather: must be one of a, b')
         self.assertIn('out of memory', rows['downcast over NVLink/after_update/1']['error'])
         self.assertEqual(rows['graphs GPT-2 124M B 4/off/1']['result']['trace_us'], {'all_gather': 7.0})  # rank 0's
         # Both rounds' samples, and a ratio where the intervals lie apart.
@@ -225,6 +225,24 @@ class Files(unittest.TestCase):
         rows = [dict(result=dict(step_ms_samples=[value] * 3)) for value in (1.0, 2.0)]
         self.assertEqual(seed_page.COLUMNS['step'][1](rows, None), '2.00 (1.00, 2.00)')
         self.assertEqual(seed_page.COLUMNS['verdict'][1](rows, [dict(result=dict(step_ms_samples=[2.5]))]), '1.250x faster')
+
+    def test_a_table_is_of_the_file_that_has_most_of_it(self):
+        def file(date, **groups):
+            rows = [dict(id=f'{g}/{i}', group=g, date=date, **(dict(result={}) if i < n else dict(error='no'))) for g, n in groups.items() for i in range(4)]
+            return dict(rows=rows)
+        groups = [g for g in seed_groups.on_devices() if g.name in ('short sequences', 'addresses', 'synchronisations')]
+        devices = {'old': file('1', **{'short sequences': 2, 'addresses': 4}), 'new': file('2', **{'short sequences': 2, 'addresses': 3})}
+        chosen = {name: [g.name for g in found] for name, found in seed_page.whole_first(devices, groups).items()}
+        self.assertEqual(chosen, {'old': ['addresses'], 'new': ['short sequences', 'synchronisations']})
+
+    def test_a_failed_row_is_run_again_and_a_refused_one_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = results.Results(pathlib.Path(folder) / 'seeds.json', 'seeds', 'abc', 'machine', 'command')
+            for variant, more in (('fine', dict(result={})), ('broke', dict(error='exit code 1: it broke')), ('refused', dict(error=results.REFUSED + ': no'))):
+                kept.add('g', variant, 1, 'asked', 'command', 1.0, **more)
+            self.assertEqual([kept.has(f'g/{v}/1', 'asked') for v in ('fine', 'broke', 'refused')], [True, False, True])
+            self.assertFalse(kept.has('g/fine/1', 'asked for something else'))
+            self.assertEqual([row['variant'] for row in kept.data['rows']], ['refused'])
 
     def test_the_page_is_what_the_json_gives(self):
         self.assertEqual(seed_page.PAGE.read_text(), seed_page.made(BENCH / 'results'), 'python3 -B tools/bench/seeds.py --page')

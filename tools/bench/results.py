@@ -14,6 +14,7 @@ A file has one set of rows: one commit, one machine. `schema` is 1; `name`, `com
 import datetime, json, os, pathlib, subprocess
 
 SCHEMA = 1
+REFUSED = "this program refuses the configuration"  # how the error begins of a row whose option the program does not know
 FOLDER = pathlib.Path(__file__).resolve().parent / "results"
 OF_FILE = {"schema": int, "name": str, "commit": str, "machine": str, "command": str, "rows": list}
 OF_ROW = {"id": str, "group": str, "variant": str, "round": int, "asked": str, "command": str, "date": str, "seconds": (int, float)}
@@ -74,8 +75,10 @@ class Results:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def has(self, row_id, asked):
-        """Whether the row is there. One that was asked for something else goes."""
-        self.data["rows"] = [row for row in self.data["rows"] if row["id"] != row_id or row["asked"] == asked]
+        """Whether the row is there. One that was asked for something else goes, and one that failed: a refusal would be the same again, another failure need not."""
+        def stays(row):
+            return row["asked"] == asked and row.get("error", REFUSED).startswith(REFUSED)
+        self.data["rows"] = [row for row in self.data["rows"] if row["id"] != row_id or stays(row)]
         return any(row["id"] == row_id for row in self.data["rows"])
 
     def seconds_of(self, group):

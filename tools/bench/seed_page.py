@@ -4,7 +4,6 @@ import results, seed_groups
 
 HERE = pathlib.Path(__file__).resolve().parent
 PAGE = HERE / "SEEDS.md"
-REFUSED = "this program refuses the configuration"
 MIB, GIB = 2**20, 2**30
 
 HEAD = """# The five systems' comparisons, on Millrace
@@ -137,18 +136,33 @@ def group_text(group, rows):
     return text + ([""] if text[-1] else [])
 
 
+def rows_of(data, group):
+    return [row for row in data["rows"] if row["group"] == group.name]
+
+
 def section(data, groups, seed):
     text = []
     for group in groups:
         if group.seed == seed:
-            text += group_text(group, [row for row in data["rows"] if row["group"] == group.name])
+            text += group_text(group, rows_of(data, group))
     return text
+
+
+def whole_first(devices, groups):
+    """For each file those of the groups whose table is made from it: the file with most results of the group, then the newest. A table is of one commit."""
+    def worth(name, group):
+        rows = [row for row in rows_of(devices[name], group) if "result" in row]
+        return len(rows), max((row["date"] for row in devices[name]["rows"]), default="")
+    best = {group.name: max(devices, key=lambda name: worth(name, group)) for group in groups}
+    return {name: [group for group in groups if best[group.name] == name] for name in devices}
 
 
 def markdown(cpu, devices):
     """`cpu`: the file's content or None; `devices`: {name: content}."""
     text = [HEAD]
-    sets = ([("The CPU", cpu, seed_groups.on_cpu())] if cpu else []) + [(name, data, seed_groups.on_devices()) for name, data in sorted(devices.items())]
+    sets = [("The CPU", cpu, seed_groups.on_cpu())] if cpu else []
+    if devices:
+        sets += [(name, devices[name], groups) for name, groups in sorted(whole_first(devices, seed_groups.on_devices()).items())]
     for name, data, _ in sets:
         dates = sorted(row["date"][:10] for row in data["rows"])
         text += [f"- {name}: `{data['command']}`, {data['machine']}, commit {data['commit']}" + (f", {dates[0]} to {dates[-1]}." if dates else ".")]
@@ -157,7 +171,8 @@ def markdown(cpu, devices):
     for seed, title in seed_groups.SEEDS.items():
         text += ["", f"## {title}", "", seed_groups.PUBLISHED[seed], ""]
         for name, data, groups in sets:
-            text += [f"### {name}", "", *section(data, groups, seed)]
+            lines = section(data, groups, seed)
+            text += [f"### {name}", "", *lines] if lines else []
     return "\n".join(text).rstrip() + "\n"
 
 

@@ -73,7 +73,7 @@ class Rows:
                 said = f"{results.quantile(result['step_ms_samples'], 0.5):.2f} ms"
         except (Failed, ValueError, KeyError, OSError) as e:
             said = str(e) if isinstance(e, Failed) else f"what it said is not understood: {type(e).__name__}: {e}"[:300]
-            refused = said.startswith(seed_page.REFUSED)
+            refused = said.startswith(results.REFUSED)
             self.failed += not refused
             self.kept.add(group.name, variant, round_, asked, shlex.join([config, *sets]), time.monotonic() - began, error=said)
         print(f"[{self.elapsed():4.0f} s] {row_id}: {said or 'done'} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
@@ -107,7 +107,7 @@ class Rows:
         try:
             self.call(command)
         except Failed as e:
-            raise Failed(f"{seed_page.REFUSED}: {e}")
+            raise Failed(f"{results.REFUSED}: {e}")
 
     def sets_of(self, group, sets):
         # One choice of algorithms for all rows of a group.
@@ -127,7 +127,7 @@ class Rows:
         return shlex.join(command), result
 
     def train(self, group, variant, config, sets):
-        folder = self.work / f"train_{variant.replace(' ', '_')}"
+        folder = self.work / "_".join(["train", *group.name.split(), *variant.split()]).replace("'", "")
         more = ["data.kind=synthetic", "checkpoint.every=0", "train.eval_every=0", f"train.steps={group.steps}", f"run.dir={folder}"]
         command = self.program.command("train", config, [s for s in self.sets_of(group, sets) if not s.startswith("run.dir=")] + more)
         self.call(command, group.env)
@@ -161,11 +161,11 @@ def asked_of(group, variant):
 
 
 def words_of(stderr):
-    """A failed program's own words in one line: the problems it lists, else the first line that names an error."""
+    """A failed program's own words in one line: the problems it lists, else the first line that names an error, else its last of its own, which follows its notes."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     listed = [line.split(": ", 1)[-1] for line in lines if line.startswith("--set ")]
-    telling = [line for line in lines if "rror" in line or line.startswith("millrace")]
-    return "; ".join(listed or (telling or lines or ["it said nothing"])[:1])[:300]
+    telling = [line for line in lines if "rror" in line][:1] or [line for line in lines if line.startswith("millrace")][-1:]
+    return "; ".join(listed or telling or lines[:1] or ["it said nothing"])[:300]
 
 
 def kinds_of(trace):
