@@ -76,13 +76,13 @@ void CrossEntropy(const CrossEntropyOp<TensorView>& op, Stream&) {
   MR_CHECK(op.vocab > 0 && op.vocab <= padded, "cross_entropy: vocabulary {} of {} columns",
            op.vocab, padded);
   MR_CHECK_EQ(Name(op.loss_sum.dtype()), Name(DType::kF64), "cross_entropy: dtype of loss_sum");
-  MR_CHECK_LE(op.row_begin + op.logits.dim(0), targets.rows(),
-              "cross_entropy: last row of the chunk");
+  const int64_t first = op.row_begin.value();
+  MR_CHECK_LE(first + op.logits.dim(0), targets.rows(), "cross_entropy: last row of the chunk");
 
   double loss = 0;
   for (int64_t r = 0; r < op.logits.dim(0); ++r) {
     const Row row = RowAt(op.logits, r);
-    const int32_t target = targets.at(op.row_begin + r);
+    const int32_t target = targets.at(first + r);
     if (target < 0) {
       if (op.output == LossOutput::kLossAndGradient) Fill(row, 0, padded, 0.0f);
       continue;

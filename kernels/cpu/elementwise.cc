@@ -45,6 +45,23 @@ void Add(const AddOp<TensorView>& op, Stream&) {
   });
 }
 
+void AddBias(const AddBiasOp<TensorView>& op, Stream&) {
+  CheckNumel(op.x, op.out, "add_bias");
+  CheckFloat(op.bias, "bias");
+  MR_CHECK_EQ(op.bias.numel(), op.x.dim(1), "add_bias: elements of the bias, columns of x");
+  const Row bias_row = AsRow(op.bias);
+  for (int64_t r = 0; r < op.x.dim(0); ++r)
+    ForChunks(op.x.dim(1), [&](int64_t c, int64_t n) {
+      float x_buffer[kChunk], bias_buffer[kChunk];
+      const float* x = Load(RowAt(op.x, r), c, n, x_buffer);
+      const float* bias = Load(bias_row, c, n, bias_buffer);
+      float* sum = Target(RowAt(op.out, r), c, x_buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) sum[i] = x[i] + bias[i];
+      Store(RowAt(op.out, r), c, n, sum);
+    });
+}
+
 void Cast(const CastOp<TensorView>& op, Stream&) { CopyOrAdd(op.x, op.out, false, "cast"); }
 
 void Concat(const ConcatOp<TensorView>& op, Stream&) {

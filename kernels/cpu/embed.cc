@@ -13,6 +13,21 @@ void CheckToken(int32_t token, int64_t rows) {
            "token {} at an embedding of {} rows; data is checked when it is loaded", token, rows);
 }
 
+// Rows [begin, begin + rows) of the B*T; r counts from the first of them.
+struct TokenSpan {
+  Tokens all;
+  int64_t begin = 0, rows = 0;
+
+  int32_t at(int64_t r) const { return all.at(begin + r); }
+};
+
+TokenSpan SpanOf(const Tokens& all, const RankInt& row_begin, int64_t rows, const char* op) {
+  const TokenSpan span{all, row_begin.value(), rows};
+  MR_CHECK(span.begin >= 0 && span.begin + rows <= all.rows(), "{}: rows [{}, {}) of {} tokens", op,
+           span.begin, span.begin + rows, all.rows());
+  return span;
+}
+
 // order[i]: rows of d_out sorted by token, stable; ends[v]: one past the last of token v in
 // `order`.
 struct SortedTokens {
@@ -20,18 +35,17 @@ struct SortedTokens {
   int32_t* order;
 };
 
-SortedTokens SortTokens(const Tokens& tokens, int64_t vocab, const TensorView& scratch) {
-  MR_CHECK_LE((vocab + 1 + tokens.rows()) * 4, scratch ? scratch.bytes() : 0,
-              "embed_grad: scratch");
+SortedTokens SortTokens(const TokenSpan& tokens, int64_t vocab, const TensorView& scratch) {
+  MR_CHECK_LE((vocab + 1 + tokens.rows) * 4, scratch ? scratch.bytes() : 0, "embed_grad: scratch");
   int32_t* const next = scratch.as<int32_t>();
   int32_t* const order = next + vocab + 1;
   std::fill_n(next, vocab + 1, 0);
-  for (int64_t r = 0; r < tokens.rows(); ++r) {
+  for (int64_t r = 0; r < tokens.rows; ++r) {
     CheckToken(tokens.at(r), vocab);
     ++next[tokens.at(r) + 1];
   }
   for (int64_t v = 0; v < vocab; ++v) next[v + 1] += next[v];
-  for (int64_t r = 0; r < tokens.rows(); ++r) order[next[tokens.at(r)]++] = static_cast<int32_t>(r);
+  for (int64_t r = 0; r < tokens.rows; ++r) order[next[tokens.at(r)]++] = static_cast<int32_t>(r);
   return {next, order};
 }
 
@@ -42,7 +56,7 @@ void AddTo(float* sum, Row row, int64_t begin, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 
-void TableGrad(const EmbedGradOp<TensorView>& op, const Tokens& tokens) {
+void TableGrad(const EmbedGradOp<TensorView>& op, const TokenSpan& tokens) {
   const int64_t vocab = op.d_table.dim(0);
   const SortedTokens sorted = SortTokens(tokens, vocab, op.scratch);
   const bool accumulate = op.table_update == Update::kAccumulate;
@@ -61,14 +75,17 @@ void TableGrad(const EmbedGradOp<TensorView>& op, const Tokens& tokens) {
   }
 }
 
-void PositionsGrad(const EmbedGradOp<TensorView>& op, const Tokens& tokens) {
+void PositionsGrad(const EmbedGradOp<TensorView>& op, const TokenSpan& tokens) {
   const bool accumulate = op.positions_update == Update::kAccumulate;
-  for (int64_t t = 0; t < tokens.length(); ++t) {
+  const int64_t length = tokens.all.length();
+  for (int64_t t = 0; t < length; ++t) {
     ForChunks(op.d_positions.dim(1), [&](int64_t c, int64_t n) {
       float sum[kChunk];
       std::fill_n(sum, n, 0.0f);
-      for (int64_t b = 0; b < tokens.batch(); ++b)
-        AddTo(sum, RowAt(op.d_out, b * tokens.length() + t), c, n);
+      for (int64_t b = 0; b < tokens.all.batch(); ++b) {
+        const int64_t r = b * length + t - tokens.begin;
+        if (r >= 0 && r < tokens.rows) AddTo(sum, RowAt(op.d_out, r), c, n);
+      }
       StoreOrAdd(RowAt(op.d_positions, t), c, n, sum, accumulate);
     });
   }
@@ -80,7 +97,7 @@ void Embed(const EmbedOp<TensorView>& op, Stream&) {
   const Tokens tokens(op.tokens, op.scalars, op.parity_stride);
   CheckFloat(op.table, "table");
   CheckFloat(op.out, "out");
-  MR_CHECK_EQ(op.out.dim(0), tokens.rows(), "embed: rows of out");
+  const TokenSpan span = SpanOf(tokens, op.row_begin, op.out.dim(0), "embed");
   MR_CHECK_EQ(op.out.dim(1), op.table.dim(1), "embed: columns of out and table");
   if (op.positions) {
     CheckFloat(op.positions, "positions");
@@ -88,29 +105,28 @@ void Embed(const EmbedOp<TensorView>& op, Stream&) {
              "embed: positions are {} for T = {} and table {}", ToString(op.positions.layout),
              tokens.length(), ToString(op.table.layout));
   }
-  for (int64_t b = 0; b < tokens.batch(); ++b) {
-    for (int64_t t = 0; t < tokens.length(); ++t) {
-      const int32_t token = tokens.at(b, t);
-      CheckToken(token, op.table.dim(0));
-      ForChunks(op.out.dim(1), [&](int64_t c, int64_t n) {
-        float table_buffer[kChunk], position_buffer[kChunk], sum[kChunk];
-        const float* values = Load(RowAt(op.table, token), c, n, table_buffer);
-        if (op.positions) {
-          const float* positions = Load(RowAt(op.positions, t), c, n, position_buffer);
+  for (int64_t r = 0; r < span.rows; ++r) {
+    const int32_t token = span.at(r);
+    const int64_t t = (span.begin + r) % tokens.length();
+    CheckToken(token, op.table.dim(0));
+    ForChunks(op.out.dim(1), [&](int64_t c, int64_t n) {
+      float table_buffer[kChunk], position_buffer[kChunk], sum[kChunk];
+      const float* values = Load(RowAt(op.table, token), c, n, table_buffer);
+      if (op.positions) {
+        const float* positions = Load(RowAt(op.positions, t), c, n, position_buffer);
 #pragma omp simd
-          for (int64_t i = 0; i < n; ++i) sum[i] = values[i] + positions[i];
-          values = sum;
-        }
-        Store(RowAt(op.out, b * tokens.length() + t), c, n, values);
-      });
-    }
+        for (int64_t i = 0; i < n; ++i) sum[i] = values[i] + positions[i];
+        values = sum;
+      }
+      Store(RowAt(op.out, r), c, n, values);
+    });
   }
 }
 
 void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream&) {
-  const Tokens tokens(op.tokens, op.scalars, op.parity_stride);
+  const Tokens all(op.tokens, op.scalars, op.parity_stride);
   CheckFloat(op.d_out, "d_out");
-  MR_CHECK_EQ(op.d_out.dim(0), tokens.rows(), "embed_grad: rows of d_out");
+  const TokenSpan tokens = SpanOf(all, op.row_begin, op.d_out.dim(0), "embed_grad");
   if (op.d_table) {
     CheckFloat(op.d_table, "d_table");
     MR_CHECK_EQ(op.d_table.dim(1), op.d_out.dim(1), "embed_grad: columns of d_table and d_out");
@@ -120,7 +136,7 @@ void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream&) {
     CheckFloat(op.d_positions, "d_positions");
     MR_CHECK_EQ(op.d_positions.dim(1), op.d_out.dim(1),
                 "embed_grad: columns of d_positions and d_out");
-    MR_CHECK_EQ(op.d_positions.dim(0), tokens.length(), "embed_grad: rows of d_positions");
+    MR_CHECK_EQ(op.d_positions.dim(0), all.length(), "embed_grad: rows of d_positions");
     PositionsGrad(op, tokens);
   }
 }

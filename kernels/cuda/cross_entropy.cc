@@ -19,13 +19,14 @@ void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
   args.logits = RowsOf(op.logits, "logits");
   args.targets = TokensOf(op.targets, op.scalars, op.parity_stride);
   const int64_t all_rows = args.targets.batch * args.targets.length;
-  MR_CHECK_LE(op.row_begin + rows, all_rows, "cross_entropy: last row of the chunk");
+  const int64_t first = op.row_begin.value();
+  MR_CHECK_LE(first + rows, all_rows, "cross_entropy: last row of the chunk");
   MR_CHECK_LE(all_rows, std::numeric_limits<int32_t>::max(), "cross_entropy: rows");
   args.row_loss =
       reinterpret_cast<double*>(ScratchOf(op.scratch, CrossEntropyBytes(rows), "cross_entropy"));
   args.loss_sum = DoublesOf(op.loss_sum, 1, "loss_sum");
   args.loss_weight = op.loss_weight;
-  args.row_begin = op.row_begin;
+  args.row_begin = first;
   args.rows = rows;
   args.vocab = static_cast<int>(op.vocab);
   args.padded = static_cast<int>(padded);

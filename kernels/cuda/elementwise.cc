@@ -32,6 +32,12 @@ void CudaAdd(const AddOp<TensorView>& op, Stream& stream) {
             LaunchOn(stream));
 }
 
+void CudaAddBias(const AddBiasOp<TensorView>& op, Stream& stream) {
+  const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
+  LaunchAddBias(RowsOf(op.x, "x"), ColumnsOf(op.bias, columns, "bias"),
+                RowsOf(op.out, rows, columns, "out"), rows, columns, LaunchOn(stream));
+}
+
 void CudaCast(const CastOp<TensorView>& op, Stream& stream) {
   CopyOrAdd(op.x, op.out, Update::kOverwrite, "cast", stream);
 }

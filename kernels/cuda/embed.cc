@@ -12,7 +12,12 @@ using namespace cuda;
 void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream) {
   EmbedArgs args;
   args.tokens = TokensOf(op.tokens, op.scalars, op.parity_stride);
-  const int64_t rows = args.tokens.batch * args.tokens.length, columns = op.table.dim(1);
+  const int64_t rows = op.out.dim(0), columns = op.table.dim(1), first = op.row_begin.value(),
+                all_rows = args.tokens.batch * args.tokens.length;
+  MR_CHECK(first >= 0 && first + rows <= all_rows, "embed: rows [{}, {}) of {} tokens", first,
+           first + rows, all_rows);
+  MR_CHECK_LE(all_rows, std::numeric_limits<int32_t>::max(), "embed: tokens");
+  args.first = static_cast<uint32_t>(first);
   args.table = RowsOf(op.table, "table");
   args.out = RowsOf(op.out, rows, columns, "out");
   args.positions = RowsOf(op.positions, "positions");

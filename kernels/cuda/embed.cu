@@ -19,10 +19,10 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
   for (int u = 0; u < kUnroll; ++u) {
     const uint32_t pack = (blockIdx.x * kUnroll + u) * kFlatThreads + threadIdx.x;
     inside[u] = pack < a.packs;
-    const uint32_t r = a.row_packs.Quotient(pack), b = a.length.Quotient(r);
+    const uint32_t r = a.row_packs.Quotient(pack), at = a.first + r, b = a.length.Quotient(at);
     row[u] = r;
     column[u] = static_cast<int>(pack - r * a.row_packs.divisor) * kPack;
-    t[u] = static_cast<int>(r - b * a.length.divisor);
+    t[u] = static_cast<int>(at - b * a.length.divisor);
     token[u] =
         inside[u]
             ? a.tokens.data[parity + b * a.tokens.batch_stride + t[u] * a.tokens.length_stride]

@@ -14,11 +14,12 @@ using namespace cuda;
 // The rows sorted by token, in scratch, and what adds them up.
 TableGradArgs SortedTable(const EmbedGradOp<TensorView>& op, const TokenRows& tokens,
                           const Launch& launch) {
-  const EmbedGradScratch layout{tokens.batch * tokens.length, op.d_table.dim(0), op.d_table.dim(1)};
+  const EmbedGradScratch layout{op.d_out.dim(0), op.d_table.dim(0), op.d_table.dim(1)};
   std::byte* const scratch = ScratchOf(op.scratch, layout.bytes(), "embed_grad");
   const auto piece = [&](int64_t offset) { return reinterpret_cast<int32_t*>(scratch + offset); };
   TokenSortArgs sort;
   sort.tokens = tokens;
+  sort.first = static_cast<int>(op.row_begin.value());
   sort.rows = static_cast<int>(layout.rows);
   sort.tile = static_cast<int>(layout.sort_tile());
   sort.blocks = static_cast<int>(layout.sort_blocks());
@@ -48,9 +49,11 @@ TableGradArgs SortedTable(const EmbedGradOp<TensorView>& op, const TokenRows& to
 
 void CudaEmbedGrad(const EmbedGradOp<TensorView>& op, Stream& stream) {
   const TokenRows tokens = TokensOf(op.tokens, op.scalars, op.parity_stride);
-  const int64_t rows = tokens.batch * tokens.length, columns = op.d_out.dim(1);
-  MR_CHECK_EQ(op.d_out.dim(0), rows, "embed_grad: rows of d_out");
-  MR_CHECK_LE(std::max(rows, columns), std::numeric_limits<int32_t>::max() / 2,
+  const int64_t all_rows = tokens.batch * tokens.length, first = op.row_begin.value(),
+                rows = op.d_out.dim(0), columns = op.d_out.dim(1);
+  MR_CHECK(first >= 0 && first + rows <= all_rows, "embed_grad: rows [{}, {}) of {} tokens", first,
+           first + rows, all_rows);
+  MR_CHECK_LE(std::max(all_rows, columns), std::numeric_limits<int32_t>::max() / 2,
               "embed_grad: rows or columns of d_out");
   const Launch launch = LaunchOn(stream);
   EmbedGradArgs args;
@@ -65,6 +68,7 @@ void CudaEmbedGrad(const EmbedGradOp<TensorView>& op, Stream& stream) {
     args.positions.d_positions = RowsOf(op.d_positions, tokens.length, columns, "d_positions");
     args.positions.batch = tokens.batch;
     args.positions.length = tokens.length;
+    args.positions.first = first;
     args.positions.accumulate = op.positions_update == Update::kAccumulate;
   }
   LaunchEmbedGrad(args, launch);

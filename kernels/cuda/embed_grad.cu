@@ -76,22 +76,25 @@ __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
   }
 }
 
-// d_positions[t] (=|+=) sum over b of d_out[b*T + t].
+// d_positions[t] (=|+=) sum over b of d_out[b*T + t - first], of the rows that there are.
 template <Elements E>
 __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t t) {
   const PositionsGradArgs& p = a.positions;
   const int c = Column(), left = a.columns - c;
   if (left <= 0) return;
   Floats sum = {};
+  // Rows of d_out are those of the tokens from p.first on.
+  const auto row = [&](int64_t b) { return b * p.length + t - p.first; };
+  const auto inside = [&](int64_t b) { return b < p.batch && row(b) >= 0 && row(b) < a.rows; };
   for (int64_t first = 0; first < p.batch; first += kUnroll) {
     Raw<E> raw[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (first + u < p.batch)
-        raw[u] = LoadRaw<E>(a.d_out, ((first + u) * p.length + t) * a.d_out.stride + c, left);
+      if (inside(first + u))
+        raw[u] = LoadRaw<E>(a.d_out, row(first + u) * a.d_out.stride + c, left);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (first + u < p.batch) AddTo(sum, ToFloats<E>(a.d_out, raw[u]));
+      if (inside(first + u)) AddTo(sum, ToFloats<E>(a.d_out, raw[u]));
   }
   StoreOrAdd<Elements::kAny>(p.d_positions, t * p.d_positions.stride + c, left, sum, p.accumulate);
 }

@@ -9,6 +9,7 @@ namespace millrace::cuda {
 // equal tokens in row order.
 struct TokenSortArgs {
   TokenRows tokens;
+  int first = 0;                       // row of the tokens, b*T + t, that row 0 is
   int rows = 0, tile = 0, blocks = 0;  // of `tile` rows; one block, or counts are wanted
   int passes = 0, digit_bits = 0;
   int32_t* keys[2] = {};      // [rows]; the result is in keys[(passes - 1) % 2]
@@ -31,6 +32,7 @@ struct TableGradArgs {
 struct PositionsGradArgs {
   Rows d_positions;  // absent: nothing to do
   int64_t batch = 0, length = 0;
+  int64_t first = 0;  // as TokenSortArgs
   bool accumulate = false;
 };
 

@@ -9,6 +9,7 @@ namespace millrace::cuda {
 struct EmbedArgs {
   TokenRows tokens;
   Rows table, positions, out;
+  uint32_t first = 0;  // row of the tokens, b*T + t, that out begins with
   uint32_t packs = 0;  // of all rows of out
   Divisor row_packs, length;
   int columns = 0;

@@ -25,7 +25,8 @@ struct Pass {
   }
   __device__ int Key(int row) const {
     if (number > 0) return Turn(a.keys, number - 1)[row];
-    const auto length = static_cast<uint32_t>(a.tokens.length), r = static_cast<uint32_t>(row);
+    const auto length = static_cast<uint32_t>(a.tokens.length),
+               r = static_cast<uint32_t>(a.first + row);
     return TokenAt(a.tokens, r / length, r % length);
   }
   __device__ int Order(int row) const { return number > 0 ? Turn(a.order, number - 1)[row] : row; }

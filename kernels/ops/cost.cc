@@ -35,10 +35,9 @@ double CausalPairs(const Shape& q) {
 int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend) {
   if (!op.d_table) return 0;
   if (backend == Backend::kCuda)
-    return cuda::EmbedGradScratch{op.tokens.layout.numel(), Dim(op.d_table, 0), Dim(op.d_table, 1)}
-        .bytes();
+    return cuda::EmbedGradScratch{Dim(op.d_out, 0), Dim(op.d_table, 0), Dim(op.d_table, 1)}.bytes();
   // Rows sorted by token, and where each token's rows end.
-  return (Dim(op.d_table, 0) + 1 + op.tokens.layout.numel()) * 4;
+  return (Dim(op.d_table, 0) + 1 + Dim(op.d_out, 0)) * 4;
 }
 
 int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend) {

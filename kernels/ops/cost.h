@@ -53,8 +53,8 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Op<Shape>, Ops<Shape>> || ...);
 // traffic: an exponential counts 16, a division or square root 4. Ops that only move bytes count 0.
 template <template <class> class Op>
 constexpr double FlopsPerElement() {
-  if (kIsOneOf<Op, EmbedOp, EmbedGradOp, ColumnSumOp, AddOp, ConcatOp, AccumulateOp, FiniteScanOp,
-               ReduceScatterOp, AllReduceOp>)
+  if (kIsOneOf<Op, EmbedOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp, AccumulateOp,
+               FiniteScanOp, ReduceScatterOp, AllReduceOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
   if (kIsOneOf<Op, RopeOp>) return 3;

@@ -20,17 +20,25 @@
 #include <cstdint>
 
 #include "kernels/ops/access.h"
+#include "runtime/base/mesh.h"
 #include "runtime/base/policies.h"
 
 namespace millrace {
 
-// out[b*T+t, :] = table[tokens[b,t], :] (+ positions[t, :]).
+// Rows [row_begin, row_begin + R) of the B*T: out[r, :] = table[tokens[b,t], :] (+ positions[t, :])
+// with row_begin + r = b*T + t.
 // tokens i32 [B,T] (strided), table any [Vp,C], positions any [T,C] optional, out any [R,C].
 // Token ids are checked against V when data is loaded, not here. `tokens` addresses parity 0;
 // the kernel adds scalars->token_parity * parity_stride elements.
 struct EmbedAttrs {
   int64_t parity_stride = 0;
+  RankInt row_begin;
   bool operator==(const EmbedAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    f(s.row_begin, "row_begin");
+  }
 };
 template <class V>
 struct EmbedOp : EmbedAttrs {
@@ -47,16 +55,23 @@ struct EmbedOp : EmbedAttrs {
   }
 };
 
-// d_table[v, :] (=|+=) sum over (b,t) with tokens[b,t] == v of d_out[b*T+t, :], in order of b*T+t;
+// Of rows [row_begin, row_begin + R) of the B*T, row_begin + r = b*T + t:
+// d_table[v, :] (=|+=) sum over r with tokens[b,t] == v of d_out[r, :], in order of r;
 // rows that no token names become zero (overwrite) or keep their value.
-// d_positions[t, :] (=|+=) sum over b of d_out[b*T+t, :].
+// d_positions[t, :] (=|+=) sum over r of this t, in order of b, of d_out[r, :].
 // d_table, d_positions any dtype; each sum is formed in f32 and reaches its destination in one
 // rounding, whatever the update.
 struct EmbedGradAttrs {
   int64_t parity_stride = 0;
+  RankInt row_begin;
   Update table_update = Update::kOverwrite;
   Update positions_update = Update::kOverwrite;
   bool operator==(const EmbedGradAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    f(s.row_begin, "row_begin");
+  }
 };
 template <class V>
 struct EmbedGradOp : EmbedGradAttrs {
@@ -313,6 +328,21 @@ struct AddOp : NoAttrs {
   }
 };
 
+// out[r,c] = x[r,c] + bias[c], rounded once: a bias behind a sum over ranks.
+// Any dtype, x and out [R,C], contiguous; out may be x.
+template <class V>
+struct AddBiasOp : NoAttrs {
+  using Attrs = NoAttrs;
+  static constexpr const char* kName = "add_bias";
+  V x, bias, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.bias, Access::kRead, "bias");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
 // gelu (tanh form, HF "gelu_new"): out[r,f] = gelu(x[r,f]), x [R,F].
 // swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns;
 //         arXiv 2002.05202).
@@ -364,13 +394,18 @@ enum class LossOutput { kLossOnly, kLossAndGradient };
 // loss_sum f64 [1] (=|+=), summed in a fixed order.
 // scalars->inject_loss_nan != 0 makes loss_sum NaN (fault injection).
 struct CrossEntropyAttrs {
-  int64_t row_begin = 0;
+  RankInt row_begin;
   int64_t vocab = 0;
   int64_t parity_stride = 0;
   double loss_weight = 1;  // of this loss in the step's; loss_sum is not multiplied by it
   LossOutput output = LossOutput::kLossAndGradient;
   Update loss_update = Update::kOverwrite;
   bool operator==(const CrossEntropyAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    f(s.row_begin, "row_begin");
+  }
 };
 template <class V>
 struct CrossEntropyOp : CrossEntropyAttrs {

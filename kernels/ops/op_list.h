@@ -24,6 +24,7 @@
   OP(Attention, attention)            \
   OP(AttentionGrad, attention_grad)   \
   OP(Add, add)                        \
+  OP(AddBias, add_bias)               \
   OP(Activation, activation)          \
   OP(ActivationGrad, activation_grad) \
   OP(CrossEntropy, cross_entropy)     \

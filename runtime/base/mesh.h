@@ -58,6 +58,9 @@ class AxisSet {
   uint8_t bits_ = 0;
 };
 
+// Along these, ranks read other sequences: a group over the rest is one *data rank*.
+inline constexpr AxisSet kDataAxes = {Axis::kReplicate, Axis::kShard, Axis::kExpert};
+
 // "shard", "replicate+shard", outermost first; "world" for all axes, "none" for the empty set.
 std::string ToString(AxisSet axes);
 
@@ -83,6 +86,14 @@ class Mesh {
     return size;
   }
   constexpr int world() const { return Size(AxisSet::All()); }
+  constexpr int data_ranks() const { return Size(kDataAxes); }
+  // Those of `axes` that have several ranks: the others do nothing.
+  constexpr AxisSet Wide(AxisSet axes) const {
+    AxisSet wide;
+    for (const Axis axis : kAxes)
+      if (axes.Has(axis) && Size(axis) > 1) wide = wide | axis;
+    return wide;
+  }
 
   // The place of `rank`, in [0, world()), in its group over these axes, in [0, Size(axes)): of one
   // axis its coordinate. Group(rank, axes)[Index(rank, axes)] == rank.
@@ -102,17 +113,21 @@ class Mesh {
 std::string ToString(const Mesh& mesh);
 
 // An integer that depends on the rank: base + stride * (place of the rank in its group over
-// `axes`). An attribute of an op in a plan, which is equal on all ranks; an executor binds it.
+// `axes` / alike), rounded down. `alike` neighbours in the group have the same. An attribute of an
+// op in a plan, which is equal on all ranks; an executor binds it.
 struct RankInt {
   int64_t base = 0, stride = 0;
   AxisSet axes;
+  int alike = 1;
 
   constexpr RankInt() = default;
   constexpr RankInt(int64_t value) : base(value) {}
-  constexpr RankInt(int64_t first, int64_t step, AxisSet over)
-      : base(first), stride(step), axes(over) {}
+  constexpr RankInt(int64_t first, int64_t step, AxisSet over, int neighbours_alike = 1)
+      : base(first), stride(step), axes(over), alike(neighbours_alike) {}
 
-  int64_t At(const Mesh& mesh, int rank) const { return base + stride * mesh.Index(rank, axes); }
+  int64_t At(const Mesh& mesh, int rank) const {
+    return base + stride * (mesh.Index(rank, axes) / alike);
+  }
   // Of an integer that has been bound, or is the same on all ranks. Error(kInternal) otherwise.
   int64_t value() const;
   bool operator==(const RankInt&) const = default;

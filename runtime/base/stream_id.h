@@ -6,8 +6,10 @@
 
 namespace millrace {
 
-enum class StreamId : int8_t { kCompute = 0, kGather = 1, kReduce = 2 };
-inline constexpr int kStreams = 3;
+// kGather and kReduce carry parameters and their gradients, kExchange values of the model's forward
+// and backward.
+enum class StreamId : int8_t { kCompute = 0, kGather = 1, kReduce = 2, kExchange = 3 };
+inline constexpr int kStreams = 4;
 
 constexpr std::string_view Name(StreamId stream) {
   switch (stream) {
@@ -17,6 +19,8 @@ constexpr std::string_view Name(StreamId stream) {
       return "gather";
     case StreamId::kReduce:
       return "reduce";
+    case StreamId::kExchange:
+      return "exchange";
   }
   return "?";
 }

@@ -8,9 +8,8 @@ namespace millrace {
 
 TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch) {
   if (!view) return {};
-  const RankInt first(view.offset, view.rank_stride, view.rank_axes);
   const int64_t element =
-      first.At(binding.mesh, binding.rank) + microbatch * view.microbatch_stride;
+      view.FirstOn(binding.mesh, binding.rank) + microbatch * view.microbatch_stride;
   const int64_t offset = binding.plan->buffer(view.buffer).OffsetAt(position);
   return {binding.arena + offset + element * Bytes(view.layout.dtype), view.layout};
 }

@@ -383,8 +383,8 @@ std::string RecordedStep::OffsetsHash() const {
       std::visit(
           [&]<template <class> class Op>(const Op<View>& op) {
             Op<View>::Visit(op, [&](const View& view, Access, std::string_view) {
-              const int64_t place = bound_.mesh.Index(bound_.rank, view.rank_axes);
-              if (view) *offset -= place * view.rank_stride * Bytes(view.layout.dtype);
+              const int64_t place = view.FirstOn(bound_.mesh, bound_.rank) - view.offset;
+              if (view) *offset -= place * Bytes(view.layout.dtype);
               ++offset;
             });
           },

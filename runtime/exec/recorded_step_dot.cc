@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::array<const char*, kStreams> kColours = {"#7fa3cf", "#9fc79f", "#d9a59a"};
+constexpr std::array<const char*, kStreams> kColours = {"#7fa3cf", "#9fc79f", "#d9a59a", "#c9b8dc"};
 
 }  // namespace
 

@@ -62,11 +62,15 @@ std::string_view Name(BufferScope scope) {
   return "?";
 }
 
+// Of a place in a group: "", or by how many neighbours it is divided.
+std::string AlikeText(int alike) { return alike == 1 ? "" : fmt::format("/{}", alike); }
+
 std::string Describe(const View& view, const StepPlan& plan) {
   std::string text = plan.buffer(view.buffer).name;
   if (view.offset != 0) text += fmt::format("+{}", view.offset);
   if (view.rank_stride != 0)
-    text += fmt::format("+{}_rank*{}", ToString(view.rank_axes), view.rank_stride);
+    text += fmt::format("+{}_rank{}*{}", ToString(view.rank_axes), AlikeText(view.rank_alike),
+                        view.rank_stride);
   if (view.microbatch_stride != 0) text += fmt::format("+microbatch*{}", view.microbatch_stride);
   return text + ":" + ToString(view.layout);
 }
@@ -112,7 +116,8 @@ std::string AttributesText(const KernelOp& op) {
                           typed.scaling.low_freq_factor, typed.scaling.high_freq_factor,
                           typed.scaling.original_max_position_embeddings));
         if constexpr (requires { typed.row_begin; })
-          add(fmt::format("row_begin={} vocab={}", typed.row_begin, typed.vocab));
+          if constexpr (requires { typed.vocab; })
+            add(fmt::format("row_begin={} vocab={}", typed.row_begin.base, typed.vocab));
         if constexpr (requires { typed.loss_weight; })
           if (typed.loss_weight != 1) add(fmt::format("loss_weight={}", typed.loss_weight));
         if constexpr (requires { typed.losses; })
@@ -141,8 +146,9 @@ std::string AttributesText(const KernelOp& op) {
         if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
         if constexpr (requires { typed.axes; }) add("axes=" + ToString(typed.axes));
         ForEachRankInt(typed, [&](const RankInt& integer, std::string_view name) {
-          add(fmt::format("{}={}+{}_rank*{}", name, integer.base, ToString(integer.axes),
-                          integer.stride));
+          if (integer.stride == 0) return;  // its base is that of row_begin above, or zero
+          add(fmt::format("{}={}+{}_rank{}*{}", name, integer.base, ToString(integer.axes),
+                          AlikeText(integer.alike), integer.stride));
         });
       },
       op);
@@ -175,8 +181,8 @@ ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, cons
                   int accumulate) {
   const int64_t size = Bytes(view.layout.dtype);
   const int64_t begin = plan.buffer(view.buffer).OffsetAt(position) + view.offset * size;
-  const int64_t widest = view.rank_stride * (mesh.Size(view.rank_axes) - 1) +
-                         view.microbatch_stride * (accumulate - 1);
+  const int64_t last = (mesh.Size(view.rank_axes) - 1) / view.rank_alike;
+  const int64_t widest = view.rank_stride * last + view.microbatch_stride * (accumulate - 1);
   // Read at either parity; the whole buffer is the safe answer.
   if (const PlanBuffer& buffer = plan.buffer(view.buffer); buffer.by_parity) {
     const int64_t base = buffer.OffsetAt(position);
@@ -186,7 +192,7 @@ ByteRange BytesOf(const StepPlan& plan, const View& view, int64_t position, cons
 }
 
 std::string Describe(const PlanOp& op, const StepPlan& plan) {
-  std::string text = fmt::format("{:<8}{:<16}{:<28}", Name(op.stream), OpName(op.op), op.label);
+  std::string text = fmt::format("{:<7} {:<16}{:<28}", Name(op.stream), OpName(op.op), op.label);
   ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
     text += fmt::format(" {}:{}={}", Name(access), operand, Describe(view, plan));
   });

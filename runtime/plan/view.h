@@ -28,13 +28,19 @@ using ParamId = Id<struct ParamTag>;  // into ShardLayout::params, the model's p
 
 struct View {
   BufferId buffer;
-  int64_t offset = 0;       // elements of layout.dtype
-  int64_t rank_stride = 0;  // + place of the rank in its group over `rank_axes` * rank_stride
+  int64_t offset = 0;  // elements of layout.dtype
+  // + (place of the rank in its group over `rank_axes` / rank_alike) * rank_stride: RankInt.
+  int64_t rank_stride = 0;
   AxisSet rank_axes = Axis::kShard;
+  int rank_alike = 1;
   int64_t microbatch_stride = 0;  // + microbatch index * microbatch_stride elements
   Layout layout;
 
   explicit operator bool() const { return static_cast<bool>(buffer); }  // present?
+  // The first element, in the buffer, on a rank of the mesh (of microbatch 0).
+  int64_t FirstOn(const Mesh& mesh, int rank) const {
+    return RankInt(offset, rank_stride, rank_axes, rank_alike).At(mesh, rank);
+  }
   bool operator==(const View&) const = default;
 };
 

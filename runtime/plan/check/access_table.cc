@@ -108,7 +108,7 @@ class OpScan {
 
   void AddView(const View& view, std::string_view operand, Effect effect) {
     const int64_t size = Bytes(view.layout.dtype);
-    const int64_t first = view.offset + mesh_.Index(rank_, view.rank_axes) * view.rank_stride;
+    const int64_t first = view.FirstOn(mesh_, rank_);
     int64_t last =
         first + view.layout.span_bytes() / size + view.microbatch_stride * (accumulate_ - 1);
     if (Exists(view.buffer) && plan_.buffer(view.buffer).by_parity) last += parity_;

@@ -95,11 +95,9 @@ class Walk {
     for (const PlanOutput& output : plan_.outputs) {
       const PlanBuffer& buffer = plan_.buffer(output.view.buffer);
       const int64_t size = millrace::Bytes(output.view.layout.dtype);
-      const int64_t begin =
-          buffer.offsets.empty()
-              ? 0
-              : buffer.offsets.back() +
-                    size * (output.view.offset + PlaceOf(output.view) * output.view.rank_stride);
+      const int64_t begin = buffer.offsets.empty()
+                                ? 0
+                                : buffer.offsets.back() + size * output.view.FirstOn(mesh_, rank_);
       const int32_t stay = stays_.Latest(output.view.buffer.value);
       if (!stays_.Continues(output.view.buffer.value) ||
           !Holds({begin, begin + output.view.layout.span_bytes()}, stay))
@@ -194,7 +192,6 @@ class Walk {
     }
   }
 
-  int64_t PlaceOf(const View& view) const { return mesh_.Index(rank_, view.rank_axes); }
   ByteRange BytesOf(BufferId state) const {
     const PlanBuffer& buffer = plan_.buffer(state);
     const int64_t begin = buffer.offsets.empty() ? 0 : buffer.offsets.front();

@@ -39,6 +39,9 @@ struct Value {
   DType dtype = DType::kF32;
   std::vector<int64_t> dims;  // local: of what one rank holds
   ValuePlacement placement = {};
+  // Blocks that lie fused along the last dim (q|k|v; of a weight's gradient and of a weight: along
+  // the first): what cuts that dim cuts each of them evenly.
+  int parts = 1;
   ParamId param = {};
   InputId input = {};
   LossId loss = {};
@@ -67,13 +70,14 @@ const T& Attrs(const Node& node) {
 }
 
 struct BatchShape {
-  int64_t batch = 0, seq = 0;  // B, T of one microbatch on one rank
+  int64_t batch = 0, seq = 0;  // B, T of one microbatch on one data rank (base/mesh.h)
   int64_t rows() const { return batch * seq; }
   bool operator==(const BatchShape&) const = default;
 };
 
 struct SemanticGraph {
   BatchShape shape;
+  Mesh mesh;
   int64_t vocab = 0;  // logical vocabulary: columns beyond it stay out of the softmax
   // All that the model declares, whether this graph has them or not.
   std::vector<InputSpec> inputs;
@@ -89,6 +93,12 @@ struct SemanticGraph {
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id.value)]; }
   bool IsBlock(size_t unit) const { return unit_roles[unit] == UnitRole::kBlock; }
 };
+
+// Of the microbatch's rows the first that a rank has of a value [R, C].
+inline RankInt FirstRowOf(const Value& value) {
+  return value.placement.Cut(0).empty() ? RankInt()
+                                        : RankInt(0, value.dims[0], value.placement.Cut(0));
+}
 
 std::string ToString(const SemanticGraph& graph);  // one line per node
 

@@ -44,6 +44,12 @@ std::string Operand(const Program& program, const View& view, Access access,
   return text;
 }
 
+// What is added on each rank to the base: "", or " + tensor rank * 16".
+std::string OnRank(const RankInt& integer) {
+  if (integer.stride == 0) return "";
+  return fmt::format(" + {} rank * {}", ToString(integer.axes), integer.stride);
+}
+
 // What the operands do not show.
 std::string Attributes(const KernelOp& op) {
   return std::visit(
@@ -84,9 +90,14 @@ std::string Attributes(const KernelOp& op) {
           return fmt::format(" {}", Name(typed.kind));
         } else if constexpr (std::is_same_v<Op, CrossEntropyOp<View>>) {
           return fmt::format(
-              " rows from {}, vocab {}{}{}", typed.row_begin, typed.vocab,
-              typed.output == LossOutput::kLossOnly ? ", loss only" : "",
+              " rows from {}{}, vocab {}{}{}", typed.row_begin.base, OnRank(typed.row_begin),
+              typed.vocab, typed.output == LossOutput::kLossOnly ? ", loss only" : "",
               typed.loss_weight == 1 ? "" : fmt::format(", weight {}", typed.loss_weight));
+        } else if constexpr (std::is_same_v<Op, EmbedOp<View>> ||
+                             std::is_same_v<Op, EmbedGradOp<View>>) {
+          return typed.row_begin.stride == 0 ? "" : " rows from 0" + OnRank(typed.row_begin);
+        } else if constexpr (requires { typed.axes; }) {
+          return " over " + ToString(typed.axes);
         } else {
           return "";
         }

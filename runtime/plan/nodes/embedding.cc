@@ -27,6 +27,7 @@ void Lower(Lowering& l, const Step& step) {
   op.positions = storage.Read(node.inputs[2]);
   if (op.positions) op.positions = Rows(op.positions, 0, l.graph().shape.seq);
   op.out = storage.Write(node.outputs[0]);
+  op.row_begin = FirstRowOf(l.graph().value(node.outputs[0]));
   op.scalars = storage.Scalars();
   l.Push(op, node);
 }
@@ -37,6 +38,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   EmbedGradOp<View> op;
   op.tokens = storage.Read(node.inputs[0]);
   op.d_out = storage.Read(node.inputs[1]);
+  op.row_begin = FirstRowOf(l.graph().value(node.inputs[1]));
   op.d_table = storage.Grad(node.grads[0], op.table_update);
   op.d_positions = storage.Grad(node.grads[1], op.positions_update);
   op.scalars = storage.Scalars();
@@ -58,7 +60,8 @@ ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string
     MR_CHECK_LE(b.shape().seq, limit, "node {}: sequence length against rows of {}", label,
                 positions);
   }
-  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  const ValueId out =
+      b.NewActivation(label, {b.LocalRows(label), width}, {{b.row_axes(), AxisSet()}, {}});
   b.Push(kEmbeddingNode, {b.Input(input, label), table_value, positions_value}, {out}, {}, label);
   return out;
 }

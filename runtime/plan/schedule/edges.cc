@@ -58,7 +58,7 @@ std::vector<bool> RowsByRank(const StepPlan& plan) {
           axes[b] = view.rank_axes;
         }
         if (stride[b] != view.rank_stride * size || axes[b] != view.rank_axes ||
-            view.offset * size + view.layout.span_bytes() > stride[b])
+            view.rank_alike != 1 || view.offset * size + view.layout.span_bytes() > stride[b])
           rows[b] = false;
       });
     }

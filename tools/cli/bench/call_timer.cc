@@ -33,7 +33,7 @@ KernelTable TimedTable(const KernelTable& kernels) {
 using T = KernelTable;
 constexpr auto kTimedTable =
     &TimedTable<&T::embed, &T::embed_grad, &T::norm, &T::norm_grad, &T::matmul, &T::column_sum,
-                &T::rope_table, &T::rope, &T::attention, &T::attention_grad, &T::add,
+                &T::rope_table, &T::rope, &T::attention, &T::attention_grad, &T::add, &T::add_bias,
                 &T::activation, &T::activation_grad, &T::cross_entropy, &T::select_row, &T::cast,
                 &T::concat, &T::accumulate, &T::zero_ranges, &T::finite_scan, &T::sum_squares,
                 &T::begin_step, &T::step_stats, &T::adamw>;
