@@ -89,7 +89,7 @@ int64_t& PurposeOf(const AllReduceOp<View>&, WirePurposes& wire) { return wire.g
 template <class F>
 void ForEachRun(const StepPlan& plan, const std::vector<Entry>& entries, F&& f) {
   for (const Entry& entry : entries)
-    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) f(op.op);
+    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) f(op);
 }
 
 struct Counter {
@@ -196,9 +196,9 @@ OpEstimate Estimate(const KernelOp& op, const Mesh& mesh, const Machine& machine
 
 PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh) {
   PlanCounters counters;
-  ForEachRun(plan, entries, [&](const KernelOp& op) {
+  ForEachRun(plan, entries, [&](const PlanOp& op) {
     ++counters.ops;
-    std::visit(Counter{counters, mesh}, op);
+    std::visit(Counter{counters, mesh}, op.op);
   });
   return counters;
 }
@@ -206,12 +206,14 @@ PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries,
 WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries,
                            const Mesh& mesh) {
   WirePurposes wire;
-  ForEachRun(plan, entries, [&](const KernelOp& op) {
+  ForEachRun(plan, entries, [&](const PlanOp& op) {
     std::visit(
         [&](const auto& typed) {
-          if constexpr (requires { typed.axes; }) PurposeOf(typed, wire) += WireBytes(typed, mesh);
+          if constexpr (requires { typed.axes; })
+            (op.stream == StreamId::kExchange ? wire.exchanges : PurposeOf(typed, wire)) +=
+                WireBytes(typed, mesh);
         },
-        op);
+        op.op);
   });
   return wire;
 }

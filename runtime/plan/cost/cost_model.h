@@ -57,6 +57,7 @@ struct WirePurposes {
   int64_t gradients = 0;          // reduce-scatter within the shard group
   int64_t gradient_replicas = 0;  // all-reduce between replicas
   int64_t statistics = 0;         // loss and norm, over the world
+  int64_t exchanges = 0;          // rows of the model's values
   bool operator==(const WirePurposes&) const = default;
 };
 WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries,

@@ -11,12 +11,13 @@
 namespace millrace {
 
 ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType compute,
-                               DType norm_params)
+                               DType norm_params, const Mesh& mesh)
     : spec_(spec), compute_(compute), norm_params_(norm_params) {
   ValidateModelSpec(spec);
   MR_CHECK(shape.batch > 0 && shape.seq > 0, "batch {} and sequence {} must be positive",
            shape.batch, shape.seq);
   graph_.shape = shape;
+  graph_.mesh = mesh;
   graph_.vocab = spec.vocab;
   for (const UnitSpec& unit : spec_.units) {
     graph_.unit_names.push_back(unit.name);
@@ -56,8 +57,10 @@ ValueId ForwardBuilder::NewValue(const std::string& name, ValueRole role, DType 
 }
 
 ValueId ForwardBuilder::NewActivation(const std::string& name, std::vector<int64_t> dims,
-                                      const ValuePlacement& placement) {
-  return NewValue(name, ValueRole::kActivation, compute_, std::move(dims), placement);
+                                      const ValuePlacement& placement, int parts) {
+  const ValueId id = NewValue(name, ValueRole::kActivation, compute_, std::move(dims), placement);
+  graph_.values[static_cast<size_t>(id.value)].parts = parts;
+  return id;
 }
 
 ValueId ForwardBuilder::NewStatistic(const std::string& name, std::vector<int64_t> dims,
@@ -73,13 +76,22 @@ ValueId ForwardBuilder::Param(const std::string& name, const std::string& label)
   ValueId& value = param_values_[static_cast<size_t>(id.value)];
   if (value) return value;
   const ParamSpec& param = *params_[static_cast<size_t>(id.value)];
-  std::vector<int64_t> dims = param.dims;
-  dims[0] = param.padded_rows;
-  value = AddValue(graph_, Value{.name = name,
-                                 .role = ValueRole::kParam,
-                                 .dtype = param.kind == ParamKind::kNorm ? norm_params_ : compute_,
-                                 .dims = std::move(dims),
-                                 .param = id});
+  std::vector<int64_t> dims = LocalDims(param, mesh());
+  dims[0] += param.padded_rows - param.dims[0];
+  Value stored{.name = name,
+               .role = ValueRole::kParam,
+               .dtype = param.kind == ParamKind::kNorm ? norm_params_ : compute_,
+               .dims = std::move(dims),
+               .param = id};
+  for (const Split& split : param.splits) {
+    const auto dim = static_cast<size_t>(split.dim);
+    const AxisSet axes = mesh().Wide(split.axes);
+    if (axes.empty()) continue;
+    stored.placement.cut.resize(std::max(stored.placement.cut.size(), dim + 1));
+    stored.placement.cut[dim] = axes;
+    if (dim == 0) stored.parts = std::max<int>(1, static_cast<int>(split.parts.size()));
+  }
+  value = AddValue(graph_, std::move(stored));
   return value;
 }
 
@@ -134,12 +146,35 @@ int64_t ForwardBuilder::Columns(ValueId x, const std::string& label) const {
   return graph_.value(x).dims[1];
 }
 
-void ForwardBuilder::CheckWhole(ValueId x, const std::string& label) const {
+int64_t ForwardBuilder::LocalRows(const std::string& label) const {
+  const int64_t rows = graph_.shape.rows(), ranks = mesh().Size(row_axes());
+  MR_REQUIRE(
+      ErrorCode::kConfig, rows % ranks == 0,
+      "node {}: {} sequences of {} positions are {} rows, which {} ranks of {} do not divide",
+      label, graph_.shape.batch, graph_.shape.seq, rows, ranks, ToString(row_axes()));
+  return rows / ranks;
+}
+
+void ForwardBuilder::CheckRows(ValueId x, const std::string& label) const {
   const int64_t rows = RowsOf(x, label);
   const Value& value = graph_.value(x);
-  MR_CHECK(rows == graph_.shape.rows() && value.placement.whole(),
-           "node {}: input {} has {} rows, {}; all {} rows are needed, whole", label, value.name,
-           rows, ToString(value.placement), graph_.shape.rows());
+  const ValuePlacement& at = value.placement;
+  MR_CHECK(at.partial.empty() && at.Cut(1).empty() &&
+               rows * mesh().Size(at.Cut(0)) == graph_.shape.rows(),
+           "node {}: input {} has {} rows, {}; {} rows or a part of them are needed, whole", label,
+           value.name, rows, ToString(at), graph_.shape.rows());
+}
+
+void ForwardBuilder::CheckAllRows(ValueId x, int parts, const std::string& label) const {
+  const int64_t rows = RowsOf(x, label);
+  const Value& value = graph_.value(x);
+  const ValuePlacement& at = value.placement;
+  MR_CHECK(
+      rows == graph_.shape.rows() && at.partial.empty() && at.Cut(0).empty() &&
+          (at.Cut(1).empty() || value.parts == parts),
+      "node {}: input {} has {} rows, {}, its columns cut in {} parts; all {} rows are needed, "
+      "columns cut in {} parts if at all",
+      label, value.name, rows, ToString(at), value.parts, graph_.shape.rows(), parts);
 }
 
 int64_t ForwardBuilder::RowsOfMatrix(ValueId weight, int64_t columns,

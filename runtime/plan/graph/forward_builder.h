@@ -20,8 +20,10 @@ enum class HeadMode { kTrainLoss, kEvalLoss, kLogits };
 class ForwardBuilder {
  public:
   // `norm_params` is the gather encoding of norm parameters; all others, and activations, have
-  // dtype `compute`.
-  ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType compute, DType norm_params);
+  // dtype `compute`. `mesh`: of the ranks that split parameters and rows, by one rank each: nothing
+  // is split.
+  ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType compute, DType norm_params,
+                 const Mesh& mesh = {});
   ForwardBuilder(const ForwardBuilder&) = delete;
   ForwardBuilder& operator=(const ForwardBuilder&) = delete;
 
@@ -33,6 +35,12 @@ class ForwardBuilder {
   const SemanticGraph& graph() const { return graph_; }
   const Value& value(ValueId id) const { return graph_.value(id); }
   BatchShape shape() const { return graph_.shape; }
+  const Mesh& mesh() const { return graph_.mesh; }
+  // Between blocks a rank has its part of the microbatch's B*T rows: the axes that cut them. The
+  // rank at place i of n has rows [i R/n, (i + 1) R/n). Empty: each has all.
+  AxisSet row_axes() const { return graph_.mesh.Wide(Axis::kTensor); }
+  // How many these are. Error(kConfig) when row_axes do not divide the microbatch's.
+  int64_t LocalRows(const std::string& label) const;
 
   // The value of a parameter, stored rows included; "" gives an absent value if it is optional.
   ValueId Param(const std::string& name, const std::string& label);
@@ -47,7 +55,7 @@ class ForwardBuilder {
                    const ValuePlacement& placement = {});
   // Of the compute dtype; of f32.
   ValueId NewActivation(const std::string& name, std::vector<int64_t> dims,
-                        const ValuePlacement& placement = {});
+                        const ValuePlacement& placement = {}, int parts = 1);
   ValueId NewStatistic(const std::string& name, std::vector<int64_t> dims,
                        const ValuePlacement& placement = {});
   // Of the loss `id`, which has none yet.
@@ -56,8 +64,11 @@ class ForwardBuilder {
   // The local rows and columns of an activation [R, C].
   int64_t RowsOf(ValueId x, const std::string& label) const;
   int64_t Columns(ValueId x, const std::string& label) const;
-  // It has all rows and columns of the microbatch on every rank.
-  void CheckWhole(ValueId x, const std::string& label) const;
+  // It has whole rows, all of the microbatch's or those of this rank's part.
+  void CheckRows(ValueId x, const std::string& label) const;
+  // It has all rows of the microbatch on every rank; columns may be cut, if each of `parts` fused
+  // blocks is.
+  void CheckAllRows(ValueId x, int parts, const std::string& label) const;
   // The rows of a parameter [stored rows, columns].
   int64_t RowsOfMatrix(ValueId weight, int64_t columns, const std::string& label) const;
   void CheckDims(ValueId param, const std::vector<int64_t>& dims, const std::string& label) const;

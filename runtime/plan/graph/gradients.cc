@@ -22,9 +22,6 @@ Differentiator::Differentiator(SemanticGraph graph, const std::vector<UnitRecomp
               "recomputation by unit against the units");
   MR_CHECK(graph_.backward.empty(), "the graph has {} backward nodes already",
            graph_.backward.size());
-  for (const Value& value : graph_.values)  // rules do not place gradients yet
-    MR_CHECK(value.placement.whole(), "gradients need whole values, {} is {}", value.name,
-             ToString(value.placement));
   for (const Node& node : graph_.forward)
     for (const ValueId output : node.outputs)
       if (output) producers_[output] = &node;
@@ -63,6 +60,8 @@ ValueId Differentiator::NewTemporary(const std::string& name, ValueId like) {
                                 .role = ValueRole::kActivation,
                                 .dtype = source.dtype,
                                 .dims = source.dims,
+                                .placement = {source.placement.cut, {}},
+                                .parts = source.parts,
                                 .param = {}});
 }
 
@@ -79,6 +78,11 @@ void Differentiator::SetGradient(ValueId of, ValueId gradient) {
   trains_ = true;
 }
 
+bool Differentiator::IsExchanged(ValueId id) const {
+  const Node* producer = At(producers_, id);
+  return producer != nullptr && producer->kind->recompute == RecomputeClass::kExchange;
+}
+
 bool Differentiator::IsRecomputed(const Node& node) const {
   const auto unit = static_cast<size_t>(node.unit.value);
   if (!graph_.IsBlock(unit)) return false;
@@ -89,6 +93,7 @@ bool Differentiator::IsRecomputed(const Node& node) const {
     case RecomputeClass::kDear:
       return again.dear;
     case RecomputeClass::kExchange:
+      return true;
     case RecomputeClass::kNever:
       return false;
   }

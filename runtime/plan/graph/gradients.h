@@ -25,6 +25,10 @@ std::vector<const NodeDef*> CheapKinds(const SemanticGraph& graph);
 // ChooseRecompute (recompute.h) decides.
 std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute policy);
 
+// Of each value a rank has the gradient of what the loss of all ranks is by its own copy: copies on
+// several ranks are several values, whose gradients are summed where the value was gathered from
+// (nodes/exchange.h), or, of a parameter, over every axis that does not split it.
+//
 // Appends the gradient of every parameter that the loss depends on to `backward`, by the rule of
 // each node in reverse order. A value with several consumers has its gradients summed as they
 // arrive. A loss has already contributed to what it reads in the forward. A parameter that no node
@@ -59,6 +63,8 @@ class Differentiator {
   // A value that only gradients of `forward` read.
   ValueId NewTemporary(const std::string& name, ValueId like);
   void SetGradient(ValueId of, ValueId gradient);
+  // Whether a node of class kExchange has written the value.
+  bool IsExchanged(ValueId id) const;
   // Appends a gradient node of `forward`; values of the forward are replaced by recomputed ones
   // where the policy asks for it.
   void Emit(const NodeDef& kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,

@@ -19,7 +19,7 @@ struct Step;
 enum class RecomputeClass {
   kCheap,     // a pass over its operands: each kind is recomputed, or not, on its own
   kDear,      // a product, or what pays only together with all else of its block
-  kExchange,  // its outputs have come from other ranks
+  kExchange,  // its outputs are other ranks' values: exchanged again, not kept
   kNever,     // always kept
 };
 

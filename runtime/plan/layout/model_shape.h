@@ -20,6 +20,9 @@ namespace millrace {
 struct AttentionShape {
   int64_t heads = 12, kv_heads = 12, head_dim = 64;
   int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
+  std::vector<int64_t> qkv_parts() const {
+    return {heads * head_dim, kv_heads * head_dim, kv_heads * head_dim};
+  }
   bool operator==(const AttentionShape&) const = default;
 };
 

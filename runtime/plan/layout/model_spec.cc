@@ -94,6 +94,21 @@ void ValidateParam(const ParamSpec& param) {
   ValidateSplits(param);
 }
 
+std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh) {
+  std::vector<int64_t> dims = param.dims;
+  for (const Split& split : param.splits) {
+    const auto dim = static_cast<size_t>(split.dim);
+    const int ranks = mesh.Size(split.axes);
+    const std::vector<int64_t> whole = {dims[dim]};
+    for (const int64_t part : split.parts.empty() ? whole : split.parts)
+      MR_REQUIRE(ErrorCode::kConfig, part % ranks == 0,
+                 "parameter {}: {} of dim {} cannot be cut over {} ranks of {}", param.name, part,
+                 split.dim, ranks, ToString(split.axes));
+    dims[dim] /= ranks;
+  }
+  return dims;
+}
+
 std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs) {
   std::vector<InputSource> sources;
   for (const InputSpec& input : inputs) {

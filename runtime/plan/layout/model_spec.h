@@ -114,6 +114,10 @@ struct ModelSpec : ModelShape {
 // In the order of their first inputs.
 std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs);
 
+// Of the part of a parameter that each rank holds: the dims, those that are split by the ranks of
+// their axes. Error(kConfig): a part that they do not divide.
+std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh);
+
 // Error(kInternal) naming the unit, parameter, input or loss that breaks an invariant above.
 void ValidateModelSpec(const ModelSpec& spec);
 void ValidateParam(const ParamSpec& param);

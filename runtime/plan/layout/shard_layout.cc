@@ -32,21 +32,13 @@ void AppendRange(std::vector<Range>& ranges, int64_t begin, int64_t end) {
   }
 }
 
-// Those of `axes` that have several ranks: the others do nothing.
-AxisSet Wide(AxisSet axes, const Mesh& mesh) {
-  AxisSet wide;
-  for (const Axis axis : kAxes)
-    if (axes.Has(axis) && mesh.Size(axis) > 1) wide = wide | axis;
-  return wide;
-}
-
 FlatParam& FlatOf(std::vector<FlatParam>& flats, const FlatKey& key, const Mesh& mesh) {
   for (FlatParam& flat : flats)
     if (flat.key == key) return flat;
   constexpr AxisSet kSharding = {Axis::kContext, Axis::kExpert, Axis::kTensor};
   FlatParam& flat = flats.emplace_back();
   flat.key = key;
-  flat.shard = (Wide(kSharding, mesh) | Axis::kShard) - key.split;
+  flat.shard = (mesh.Wide(kSharding) | Axis::kShard) - key.split;
   return flat;
 }
 
@@ -115,21 +107,6 @@ std::string RangesText(const std::vector<Range>& ranges) {
 
 }  // namespace
 
-std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh) {
-  std::vector<int64_t> dims = param.dims;
-  for (const Split& split : param.splits) {
-    const auto dim = static_cast<size_t>(split.dim);
-    const int ranks = mesh.Size(split.axes);
-    const std::vector<int64_t> whole = {dims[dim]};
-    for (const int64_t part : split.parts.empty() ? whole : split.parts)
-      MR_REQUIRE(ErrorCode::kConfig, part % ranks == 0,
-                 "parameter {}: {} of dim {} cannot be cut over {} ranks of {}", param.name, part,
-                 split.dim, ranks, ToString(split.axes));
-    dims[dim] /= ranks;
-  }
-  return dims;
-}
-
 bool FlatParam::Keeps(std::string_view name) const {
   const std::vector<StateSlot> of = slots();
   return std::any_of(of.begin(), of.end(),
@@ -160,7 +137,7 @@ ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionP
                   {},
                   param.update,
                   param.trainable};
-      for (const Split& split : param.splits) key.split = key.split | Wide(split.axes, mesh);
+      for (const Split& split : param.splits) key.split = key.split | mesh.Wide(split.axes);
       FlatOf(flats[static_cast<size_t>(key.unit.value)], key, mesh).params.push_back(id);
       layout.params.push_back({{}, 0, 0, unit, param, LocalDims(param, mesh)});
     }

@@ -106,10 +106,6 @@ struct ShardLayout {
   bool operator==(const ShardLayout&) const = default;
 };
 
-// Of the part of a parameter that each rank holds: the dims, those that are split by the ranks of
-// their axes. Error(kConfig): a part that they do not divide.
-std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh);
-
 // Units that have no parameters of their own have no flat. At meshes that split nothing only the
 // tail depends on the world: every parameter begins at the same element.
 // Error(kInternal) naming the unit or parameter: an invalid spec (ValidateModelSpec), a mesh axis

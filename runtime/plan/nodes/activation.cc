@@ -54,7 +54,7 @@ ValueId Activation(ForwardBuilder& b, ValueId x, ActivationKind kind, const std:
   const int64_t width = kind == ActivationKind::kSwiglu ? columns / 2 : columns;
   // SwiGLU's gate and up columns lie apart: a cut of both together would separate them.
   const ValuePlacement& from = b.value(x).placement;
-  const ValuePlacement placement = kind == ActivationKind::kSwiglu
+  const ValuePlacement placement = kind == ActivationKind::kSwiglu && b.value(x).parts != 2
                                        ? RowwisePlacement(from, label)
                                        : ElementwisePlacement(from, label);
   const ValueId out = b.NewActivation(label, {b.RowsOf(x, label), width}, placement);

@@ -81,11 +81,14 @@ const NodeDef kAttentionGradNode{.name = "attention_grad", .lower = LowerGrad};
 
 ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads,
                   const std::string& label) {
-  b.CheckWhole(qkv, label);
+  b.CheckAllRows(qkv, 3, label);
   CheckHeads(heads, b.Columns(qkv, label), label);
   const auto [batch, seq] = b.shape();
-  const ValueId out = b.NewActivation(label, {batch * seq, heads.heads * heads.head_dim});
-  const ValueId lse = b.NewStatistic(label + ".lse", {batch, heads.heads, seq});
+  const AxisSet split = b.value(qkv).placement.Cut(1);  // by heads
+  const ValueId out =
+      b.NewActivation(label, {batch * seq, heads.heads * heads.head_dim}, {{AxisSet(), split}, {}});
+  const ValueId lse = b.NewStatistic(label + ".lse", {batch, heads.heads, seq},
+                                     {{AxisSet(), split, AxisSet()}, {}});
   b.Push(kAttentionNode, {qkv}, {out, lse}, heads, label);
   return out;
 }

@@ -8,6 +8,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/exchange.h"
 
 namespace millrace {
 namespace {
@@ -55,7 +56,8 @@ void LowerLoss(Lowering& l, const Step& step) {
     l.Push(product, node, ":logits" + suffix);
 
     CrossEntropyOp<View> entropy;
-    entropy.row_begin = begin;
+    entropy.row_begin = FirstRowOf(l.graph().value(x_value));
+    entropy.row_begin.base += begin;
     entropy.vocab = l.graph().vocab;
     entropy.loss_weight = spec.weight;
     entropy.output = gradient ? LossOutput::kLossAndGradient : LossOutput::kLossOnly;
@@ -114,7 +116,9 @@ const NodeDef kHeadLogitsNode{.name = "head_logits", .lower = LowerLogits};
 void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode,
           const std::string& loss_name) {
   const std::string label = mode == HeadMode::kLogits ? "head/logits" : "head/" + loss_name;
-  b.CheckWhole(x, label);
+  // The row that generation asks for may be anybody's.
+  if (mode == HeadMode::kLogits) x = GatherRows(b, x, b.value(x).placement.Cut(0), "head/rows");
+  b.CheckRows(x, label);
   const int64_t width = b.Columns(x, label);
   const ValueId weight_value = b.Param(weight, label);
   const int64_t padded_vocab = b.RowsOfMatrix(weight_value, width, label);
@@ -129,7 +133,8 @@ void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode
   const ValueId targets = b.Input(spec.targets, label), loss = b.NewLoss(id, label);
   std::vector<ValueId> outputs = {loss, ValueId{}}, grads;
   if (mode == HeadMode::kTrainLoss) {
-    outputs[1] = b.NewActivation(fmt::format("d({})", b.value(x).name), {b.shape().rows(), width});
+    outputs[1] = b.NewActivation(fmt::format("d({})", b.value(x).name), {b.RowsOf(x, label), width},
+                                 b.value(x).placement);
     grads = {b.ParamGrad(weight_value)};
   }
   b.Push(kHeadLossNode, {x, weight_value, targets}, std::move(outputs), {}, label,

@@ -11,16 +11,22 @@ namespace millrace {
 namespace {
 
 // A weight gradient comes before the input gradient: it is the last reader of the saved input, and
-// the sooner it lands the sooner its unit's reduction can begin.
+// the sooner it lands the sooner its unit's reduction can begin. Not where x has been gathered: then
+// the exchange of d_x, and that of x again, run beside the weight gradient.
 void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
   const ValueId x = n.inputs[0], weight = n.inputs[1], bias = n.inputs[2];
-  if (bias) d.Emit(kBiasGradNode, {d_y}, {}, {d.ParamGrad(bias)}, n, ":d_bias");
-  d.Emit(kLinearGradWeightNode, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
-  if (!d.Differentiable(x)) return;
+  const auto of_weight = [&] {
+    if (bias) d.Emit(kBiasGradNode, {d_y}, {}, {d.ParamGrad(bias)}, n, ":d_bias");
+    d.Emit(kLinearGradWeightNode, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
+  };
+  if (!d.Differentiable(x)) return of_weight();
+  const bool exchanged = d.IsExchanged(x);
+  if (!exchanged) of_weight();
   const ValueId d_x = d.NewGradient(x);
   d.Emit(kLinearGradInputNode, {d_y, weight}, {d_x}, {}, n, ":d_input");
+  if (exchanged) of_weight();
   Contribute(d, x, d_x, n);
 }
 
@@ -126,7 +132,8 @@ ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const st
     MR_CHECK(placement.partial.empty() && b.value(bias_value).placement.Cut(0) == placement.Cut(1),
              "node {}: a bias {} onto {}", label, ToString(b.value(bias_value).placement),
              ToString(placement));
-  const ValueId out = b.NewActivation(label, {b.RowsOf(x, label), width}, placement);
+  const ValueId out =
+      b.NewActivation(label, {b.RowsOf(x, label), width}, placement, b.value(weight_value).parts);
   b.Push(kLinearNode, {x, weight_value, bias_value}, {out}, {}, label);
   return out;
 }

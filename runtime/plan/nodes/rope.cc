@@ -62,11 +62,12 @@ ValueId RopeTable(ForwardBuilder& b, int64_t head_dim, double theta, const RopeS
 
 ValueId Rope(ForwardBuilder& b, ValueId qkv, ValueId table, const HeadsAttrs& heads,
              const std::string& label) {
-  b.CheckWhole(qkv, label);
+  b.CheckAllRows(qkv, 3, label);
   const int64_t width = b.Columns(qkv, label);
   CheckHeads(heads, width, label);
   b.CheckDims(table, {b.shape().seq, heads.head_dim / 2, 2}, label);
-  const ValueId out = b.NewActivation(label, {b.shape().rows(), width});
+  const ValueId out =
+      b.NewActivation(label, {b.shape().rows(), width}, b.value(qkv).placement, b.value(qkv).parts);
   b.Push(kRopeNode, {qkv, table}, {out}, heads, label);
   return out;
 }

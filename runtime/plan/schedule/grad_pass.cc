@@ -73,7 +73,7 @@ GradPass::GradPass(StepBuilder& builder)
     const UnitId unit = b_.layout.IsBlock(f) ? flat.key.unit : UnitId{};
     const BufferClass cls =
         scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
-    const bool travels = b_.layout.mesh.world() > 1;
+    const bool travels = b_.layout.mesh.Size(flat.shard | flat.replicas) > 1;
     const bool narrows = travels && Bytes(precision.grad_wire) < Bytes(precision.grad_accumulate);
     state.dtype = narrows && WrittenOnce(f) ? precision.grad_wire : precision.grad_accumulate;
     state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(state.dtype), cls,

@@ -2,6 +2,7 @@
 // the inputs, losses and constants of its programs.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -59,6 +60,17 @@ void AddConstants(const Program& program, StateLayout* states) {
   }
 }
 
+// Those of parameters and gradients; that of exchanges where a program has one.
+std::vector<StreamId> CommStreams(const std::vector<const Program*>& programs) {
+  std::vector<StreamId> streams = {StreamId::kGather, StreamId::kReduce};
+  const bool exchanges = std::any_of(programs.begin(), programs.end(), [](const Program* program) {
+    return std::any_of(program->forward.begin(), program->forward.end(),
+                       [](const ProgramOp& op) { return IsCollective(op.op); });
+  });
+  if (exchanges) streams.push_back(StreamId::kExchange);
+  return streams;
+}
+
 }  // namespace
 
 BufferId FindConstant(const StateLayout& states, const Program& program, size_t index) {
@@ -99,7 +111,7 @@ StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
   // use the same bytes. Communicators of two streams have none in common, or those bytes would
   // order what shall overlap.
   if (options.comm_scratch_bytes > 0 && layout.mesh.world() > 1)
-    for (const StreamId stream : {StreamId::kGather, StreamId::kReduce})
+    for (const StreamId stream : CommStreams(programs))
       states.Add({.name = CommScratchState(stream),
                   .layout = DenseLayout(DType::kU8, {options.comm_scratch_bytes}),
                   .writer = StateWriter::kPlans});

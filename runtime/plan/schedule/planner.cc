@@ -30,13 +30,9 @@ void CheckOptions(const PlanOptions& o) {
 
 // A layout may have more than a plan can do yet.
 void CheckFlats(const ShardLayout& layout) {
-  for (const FlatParam& flat : layout.flats) {
-    MR_REQUIRE(ErrorCode::kConfig, flat.key.split.empty(),
-               "flat parameter {} is split over {}; plans have whole parameters on each rank",
-               flat.name, ToString(flat.key.split));
+  for (const FlatParam& flat : layout.flats)
     MR_REQUIRE(ErrorCode::kConfig, flat.key.trainable,
                "flat parameter {} is frozen; plans train all parameters", flat.name);
-  }
 }
 
 void FillParityStride(KernelOp& op, int64_t stride) {
@@ -137,8 +133,8 @@ class Planner {
     for (const ProgramOp& op : ops) {
       params_.EmitGathersAt(position, IsFirst(variant), !IsLast(variant) && b_.trains);
       if (b_.trains) grads_.EmitBefore(position, variant);
-      b_.Emit(Bound(op.op, position, variant), StreamId::kCompute, op.label, op.unit,
-              op.recomputed);
+      const StreamId stream = IsCollective(op.op) ? StreamId::kExchange : StreamId::kCompute;
+      b_.Emit(Bound(op.op, position, variant), stream, op.label, op.unit, op.recomputed);
       if (b_.trains) grads_.EmitAfter(position, variant);
       ++position;
     }

@@ -1,0 +1,87 @@
+#include "runtime/plan/nodes/exchange.h"
+
+#include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/nodes/add.h"
+
+namespace millrace {
+namespace {
+
+void Gradient(Differentiator& d, const Node& n, const NodeDef& inverse) {
+  const ValueId d_y = d.GradientOf(n.outputs[0]);
+  if (!d_y) return;
+  const ValueId d_x = d.NewGradient(n.inputs[0]);
+  d.Emit(inverse, {d_y}, {d_x}, {}, n, ":grad");
+  Contribute(d, n.inputs[0], d_x, n);
+}
+void GradientOfGather(Differentiator& d, const Node& n) { Gradient(d, n, kScatterSumRowsNode); }
+void GradientOfScatter(Differentiator& d, const Node& n) { Gradient(d, n, kGatherRowsNode); }
+
+// Rows lie one behind the other: to a communicator they are elements in a row.
+View Flat(View rows) {
+  rows.layout = DenseLayout(rows.layout.dtype, {rows.layout.numel()});
+  return rows;
+}
+
+void LowerGather(Lowering& l, const Step& step) {
+  AllGatherOp<View> op;
+  op.axes = Attrs<ExchangeAttrs>(*step.node).axes;
+  op.shard = Flat(l.storage().Read(step.node->inputs[0]));
+  op.full = Flat(l.storage().Write(step.node->outputs[0]));
+  l.Push(op, *step.node);
+}
+
+void LowerScatter(Lowering& l, const Step& step) {
+  ReduceScatterOp<View> op;
+  op.axes = Attrs<ExchangeAttrs>(*step.node).axes;
+  op.full = Flat(l.storage().Read(step.node->inputs[0]));
+  op.shard = Flat(l.storage().Write(step.node->outputs[0]));
+  l.Push(op, *step.node);
+}
+
+}  // namespace
+
+const NodeDef kGatherRowsNode{.name = "gather_rows",
+                              .recompute = RecomputeClass::kExchange,
+                              .gradient = GradientOfGather,
+                              .lower = LowerGather};
+const NodeDef kScatterSumRowsNode{.name = "scatter_sum_rows",
+                                  .recompute = RecomputeClass::kNever,
+                                  .gradient = GradientOfScatter,
+                                  .lower = LowerScatter};
+
+ValueId GatherRows(ForwardBuilder& b, ValueId x, AxisSet over, const std::string& label) {
+  const AxisSet axes = b.mesh().Wide(over);
+  if (axes.empty()) return x;
+  ValuePlacement placement = b.value(x).placement;
+  MR_CHECK((placement.Cut(0) & axes) == axes && placement.partial.empty(),
+           "node {}: rows to be gathered over {} are {}", label, ToString(axes),
+           ToString(placement));
+  placement.cut[0] = placement.cut[0] - axes;
+  const ValueId out =
+      b.NewActivation(label, {b.RowsOf(x, label) * b.mesh().Size(axes), b.Columns(x, label)},
+                      placement, b.value(x).parts);
+  b.Push(kGatherRowsNode, {x}, {out}, ExchangeAttrs{axes}, label);
+  return out;
+}
+
+ValueId ScatterSumRows(ForwardBuilder& b, ValueId x, AxisSet over, const std::string& label) {
+  const AxisSet axes = b.mesh().Wide(over);
+  if (axes.empty()) return x;
+  ValuePlacement placement = b.value(x).placement;
+  const int64_t rows = b.RowsOf(x, label), ranks = b.mesh().Size(axes);
+  MR_CHECK((placement.partial & axes) == axes, "node {}: rows to be summed over {} are {}", label,
+           ToString(axes), ToString(placement));
+  MR_REQUIRE(ErrorCode::kConfig, rows % ranks == 0,
+             "node {}: {} rows, which {} ranks of {} do not divide", label, rows, ranks,
+             ToString(axes));
+  placement.partial = placement.partial - axes;
+  placement.cut.resize(std::max<size_t>(placement.cut.size(), 1));
+  placement.cut[0] = placement.cut[0] | axes;
+  const ValueId out =
+      b.NewActivation(label, {rows / ranks, b.Columns(x, label)}, placement, b.value(x).parts);
+  b.Push(kScatterSumRowsNode, {x}, {out}, ExchangeAttrs{axes}, label);
+  return out;
+}
+
+}  // namespace millrace
