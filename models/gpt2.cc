@@ -10,7 +10,6 @@
 #include "runtime/plan/nodes/attention.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
-#include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"
 
 namespace millrace {
@@ -28,16 +27,22 @@ std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
 
     std::vector<ParamSpec> operator()(const AttentionShape& a) const {
       return {
-          MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
-          BiasParam(prefix + "attn.qkv.bias", a.qkv_rows()),
-          MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim, ResidualStd(o)),
+          SplitRows(MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+                    o.tensor, a.qkv_parts()),
+          SplitRows(BiasParam(prefix + "attn.qkv.bias", a.qkv_rows()), o.tensor, a.qkv_parts()),
+          SplitColumns(MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim,
+                                   ResidualStd(o)),
+                       o.tensor),
           BiasParam(prefix + "attn.proj.bias", o.d_model)};
     }
     std::vector<ParamSpec> operator()(const MlpShape& m) const {
-      return {MatrixParam(prefix + "mlp.up.weight", m.width, o.d_model, o.init_std),
-              BiasParam(prefix + "mlp.up.bias", m.width),
-              MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o)),
-              BiasParam(prefix + "mlp.down.bias", o.d_model)};
+      return {
+          SplitRows(MatrixParam(prefix + "mlp.up.weight", m.width, o.d_model, o.init_std), o.tensor,
+                    {}),
+          SplitRows(BiasParam(prefix + "mlp.up.bias", m.width), o.tensor, {}),
+          SplitColumns(MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o)),
+                       o.tensor),
+          BiasParam(prefix + "mlp.down.bias", o.d_model)};
     }
   };
   const std::string prefix = fmt::format("h.{}.", layer);
@@ -68,8 +73,8 @@ Gpt2::Gpt2(const ModelOptions& options)
 ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
   const ModelOptions& o = options_;
   const std::string p = fmt::format("h.{}.", layer), l = fmt::format("h.{}/", layer);
-  const auto linear = [&](ValueId in, const std::string& name) {
-    return Linear(b, in, p + name + ".weight", p + name + ".bias", l + name);
+  const auto linear = [&](auto&& product, ValueId in, const std::string& name) {
+    return product(b, in, p + name + ".weight", p + name + ".bias", l + name);
   };
   int norms = 0;
   for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
@@ -77,14 +82,14 @@ ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
     ValueId y = Norm(b, x, p + ln + ".weight", p + ln + ".bias", NormKind::kLayer,
                      static_cast<float>(o.norm_eps), l + ln);  // [R, C]
     if (const auto* a = std::get_if<AttentionShape>(&branch)) {
-      const HeadsAttrs heads{a->heads, a->kv_heads, a->head_dim};
-      y = Attention(b, linear(y, "attn.qkv"), heads,
-                    l + "attn");                              // [R, (H+2Hkv)D] -> [R, H*D]
-      x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
+      y = linear(LinearInto, y, "attn.qkv");                             // [R, (H+2Hkv)D]
+      y = Attention(b, y, LocalHeads(b, *a), l + "attn");                // [R, H*D]
+      x = Add(b, x, linear(LinearOut, y, "attn.proj"), l + "attn.add");  // [R, C]
     } else {
       const auto& mlp = std::get<MlpShape>(branch);
-      y = Activation(b, linear(y, "mlp.up"), mlp.activation, l + "mlp.act");  // [R, F]
-      x = Add(b, x, linear(y, "mlp.down"), l + "mlp.add");                    // [R, C]
+      y = linear(LinearInto, y, "mlp.up");                             // [R, F]
+      y = Activation(b, y, mlp.activation, l + "mlp.act");             // [R, F]
+      x = Add(b, x, linear(LinearOut, y, "mlp.down"), l + "mlp.add");  // [R, C]
     }
   }
   return x;

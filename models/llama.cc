@@ -10,7 +10,6 @@
 #include "runtime/plan/nodes/attention.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
-#include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"
 #include "runtime/plan/nodes/rope.h"
 
@@ -27,13 +26,19 @@ std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
     std::string prefix;
 
     std::vector<ParamSpec> operator()(const AttentionShape& a) const {
-      return {MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
-              MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim,
-                          ResidualStd(o))};
+      return {
+          SplitRows(MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+                    o.tensor, a.qkv_parts()),
+          SplitColumns(MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim,
+                                   ResidualStd(o)),
+                       o.tensor)};
     }
     std::vector<ParamSpec> operator()(const MlpShape& m) const {
-      return {MatrixParam(prefix + "mlp.gate_up.weight", 2 * m.width, o.d_model, o.init_std),
-              MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o))};
+      return {
+          SplitRows(MatrixParam(prefix + "mlp.gate_up.weight", 2 * m.width, o.d_model, o.init_std),
+                    o.tensor, {m.width, m.width}),
+          SplitColumns(MatrixParam(prefix + "mlp.down.weight", o.d_model, m.width, ResidualStd(o)),
+                       o.tensor)};
     }
   };
   const std::string prefix = fmt::format("h.{}.", layer);
@@ -63,8 +68,8 @@ ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, const RopeTables& ropes,
                          int64_t layer) const {
   const ModelOptions& o = options_;
   const std::string p = fmt::format("h.{}.", layer), l = fmt::format("h.{}/", layer);
-  const auto linear = [&](ValueId in, const std::string& name) {
-    return Linear(b, in, p + name + ".weight", "", l + name);
+  const auto linear = [&](auto&& product, ValueId in, const std::string& name) {
+    return product(b, in, p + name + ".weight", "", l + name);
   };
   int norms = 0;
   for (const Branch& branch : o.blocks[static_cast<size_t>(layer)].branches) {
@@ -72,16 +77,16 @@ ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, const RopeTables& ropes,
     ValueId y = Norm(b, x, p + norm + ".weight", "", NormKind::kRms, static_cast<float>(o.norm_eps),
                      l + norm);  // [R, C]
     if (const auto* a = std::get_if<AttentionShape>(&branch)) {
-      const HeadsAttrs heads{a->heads, a->kv_heads, a->head_dim};
-      y = linear(y, "attn.qkv");  // [R, (H+2Hkv)D]
+      const HeadsAttrs heads = LocalHeads(b, *a);
+      y = linear(LinearInto, y, "attn.qkv");  // [R, (H+2Hkv)D]
       y = Rope(b, y, ropes.at(a->head_dim), heads, l + "attn.rope");
-      y = Attention(b, y, heads, l + "attn");                 // [R, H*D]
-      x = Add(b, x, linear(y, "attn.proj"), l + "attn.add");  // [R, C]
+      y = Attention(b, y, heads, l + "attn");                            // [R, H*D]
+      x = Add(b, x, linear(LinearOut, y, "attn.proj"), l + "attn.add");  // [R, C]
     } else {
       const auto& mlp = std::get<MlpShape>(branch);
-      y = Activation(b, linear(y, "mlp.gate_up"), mlp.activation,
-                     l + "mlp.act");                        // [R, 2F] -> [R, F]
-      x = Add(b, x, linear(y, "mlp.down"), l + "mlp.add");  // [R, C]
+      y = linear(LinearInto, y, "mlp.gate_up");                        // [R, 2F]
+      y = Activation(b, y, mlp.activation, l + "mlp.act");             // [R, F]
+      x = Add(b, x, linear(LinearOut, y, "mlp.down"), l + "mlp.add");  // [R, C]
     }
   }
   return x;

@@ -48,6 +48,22 @@ void Validate(const MlpShape& m, ModelFamily family) {
                "model.activation is gelu; model.family llama has swiglu");
 }
 
+// By whole heads and whole columns.
+void ValidateTensor(const ModelOptions& o) {
+  const auto require = [&](const char* key, int64_t value) {
+    MR_REQUIRE(ErrorCode::kConfig, value % o.tensor == 0,
+               "parallel.tensor is {}; it must divide {}, which is {}", o.tensor, key, value);
+  };
+  RequirePositive("parallel.tensor", o.tensor);
+  for (const BlockShape& block : o.blocks) {
+    if (const auto* attention = block.Find<AttentionShape>()) {
+      require("model.heads", attention->heads);
+      require("model.kv_heads", attention->kv_heads);
+    }
+    if (const auto* mlp = block.Find<MlpShape>()) require("model.ffn", mlp->width);
+  }
+}
+
 void Validate(const ModelOptions& o, ModelFamily family) {
   RequirePositive("model.layers", o.layers());
   RequirePositive("model.d_model", o.d_model);
@@ -59,6 +75,7 @@ void Validate(const ModelOptions& o, ModelFamily family) {
     for (const Branch& branch : block.branches)
       std::visit([family](const auto& kind) { Validate(kind, family); }, branch);
   }
+  ValidateTensor(o);
   MR_REQUIRE(ErrorCode::kConfig, o.init_std >= 0, "model.init_std is {}; it may not be negative",
              o.init_std);
   MR_REQUIRE(ErrorCode::kConfig, o.norm_eps > 0, "model.norm_eps is {}; it must be positive",

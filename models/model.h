@@ -25,6 +25,10 @@ namespace millrace {
 struct ModelOptions : ModelShape {
   ModelOptions() { blocks = EqualBlocks(12, {}, {}); }
 
+  // Ranks along the tensor axis, which split the blocks' matrices: qkv, up and gate by their rows
+  // (each fused part evenly), their biases likewise, proj and down by their columns.
+  int64_t tensor = 1;
+
   double init_std = 0.02;
   // Consecutive blocks that share one FSDP unit: "h.0", or "h.0-1". The last unit takes what is
   // left. A list says it for each unit instead; its sum is that of the blocks.

@@ -6,6 +6,9 @@
 #include <cmath>
 
 #include "runtime/base/arithmetic.h"
+#include "runtime/plan/nodes/add_bias.h"
+#include "runtime/plan/nodes/exchange.h"
+#include "runtime/plan/nodes/linear.h"
 
 namespace millrace {
 namespace {
@@ -45,6 +48,34 @@ ParamSpec NormWeightParam(std::string name, int64_t n) {
 }
 ParamSpec NormBiasParam(std::string name, int64_t n) {
   return VectorParam(std::move(name), n, InitKind::kZeros, ParamKind::kNorm);
+}
+
+ParamSpec SplitRows(ParamSpec param, int64_t ranks, std::vector<int64_t> parts) {
+  if (ranks > 1) param.splits = {{Axis::kTensor, 0, std::move(parts)}};
+  return param;
+}
+
+ParamSpec SplitColumns(ParamSpec param, int64_t ranks) {
+  if (ranks > 1) param.splits = {{Axis::kTensor, 1, {}}};
+  return param;
+}
+
+ValueId LinearInto(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
+                   const std::string& label) {
+  return Linear(b, GatherRows(b, x, b.row_axes(), label + ".rows"), weight, bias, label);
+}
+
+ValueId LinearOut(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
+                  const std::string& label) {
+  const AxisSet axes = b.row_axes();
+  if (axes.empty()) return Linear(b, x, weight, bias, label);
+  const ValueId sum = ScatterSumRows(b, Linear(b, x, weight, "", label), axes, label + ".sum");
+  return bias.empty() ? sum : AddBias(b, sum, bias, label + ".bias");
+}
+
+HeadsAttrs LocalHeads(const ForwardBuilder& b, const AttentionShape& attention) {
+  const int64_t ranks = b.mesh().Size(Axis::kTensor);
+  return {attention.heads / ranks, attention.kv_heads / ranks, attention.head_dim};
 }
 
 int64_t PaddedVocab(int64_t vocab) { return RoundUp(vocab, 64); }

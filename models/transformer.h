@@ -9,6 +9,7 @@
 
 #include "models/model.h"
 #include "runtime/plan/layout/model_spec.h"
+#include "runtime/plan/nodes/heads.h"
 
 namespace millrace {
 
@@ -22,6 +23,21 @@ ParamSpec BiasParam(std::string name, int64_t n);
 // [n] ones or zeros, kept in the precision of norms.
 ParamSpec NormWeightParam(std::string name, int64_t n);
 ParamSpec NormBiasParam(std::string name, int64_t n);
+
+// The same, split over `ranks` of the tensor axis: rows of each fused part; columns. One rank: not
+// split.
+ParamSpec SplitRows(ParamSpec param, int64_t ranks, std::vector<int64_t> parts);
+ParamSpec SplitColumns(ParamSpec param, int64_t ranks);
+
+// Products around what works on columns of its own on each rank (heads, hidden columns). Into it
+// each rank brings the rows of all, and forms its columns; out of it each has a part of a sum, of
+// which it keeps its rows. bias: "" for none.
+ValueId LinearInto(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
+                   const std::string& label);
+ValueId LinearOut(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
+                  const std::string& label);
+// The heads that each rank has, of those that the qkv rows hold.
+HeadsAttrs LocalHeads(const ForwardBuilder& b, const AttentionShape& attention);
 
 int64_t PaddedVocab(int64_t vocab);
 

@@ -17,13 +17,13 @@ ModelConfig::Activation ModelConfig::ActivationKind() const {
   return activation.value_or(family == Family::kGpt2 ? Activation::kGelu : Activation::kSwiglu);
 }
 
-int64_t TrainConfig::Accumulate(int64_t world) const {
+int64_t TrainConfig::Accumulate(int64_t data_ranks) const {
   if (accumulate) return *accumulate;
-  return global_batch ? std::max<int64_t>(1, *global_batch / (micro_batch * world)) : 1;
+  return global_batch ? std::max<int64_t>(1, *global_batch / (micro_batch * data_ranks)) : 1;
 }
 
-int64_t TrainConfig::GlobalBatch(int64_t world) const {
-  return micro_batch * Accumulate(world) * world;
+int64_t TrainConfig::GlobalBatch(int64_t data_ranks) const {
+  return micro_batch * Accumulate(data_ranks) * data_ranks;
 }
 
 std::vector<int64_t> ShardingConfig::BlocksOfUnits(int64_t layers) const {

@@ -7,6 +7,7 @@
 // policies that other layers know have their enums in runtime/base/policies.h.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -76,14 +77,14 @@ struct DataConfig {
 
 struct TrainConfig {
   int64_t steps = 1000;
-  int64_t micro_batch = 8;  // sequences per rank and microbatch
+  int64_t micro_batch = 8;  // sequences per data rank and microbatch
   std::optional<int64_t> accumulate = {};
-  std::optional<int64_t> global_batch = {};  // sequences per step, over all ranks
+  std::optional<int64_t> global_batch = {};  // sequences per step, over all data ranks
   int64_t seed = 0;
   int64_t eval_every = 0;
 
-  int64_t Accumulate(int64_t world) const;   // microbatches per step
-  int64_t GlobalBatch(int64_t world) const;  // micro_batch * Accumulate * world
+  int64_t Accumulate(int64_t data_ranks) const;   // microbatches per step
+  int64_t GlobalBatch(int64_t data_ranks) const;  // micro_batch * Accumulate * data_ranks
   bool operator==(const TrainConfig&) const = default;
 };
 
@@ -113,9 +114,12 @@ struct OptimizerConfig {
 struct ParallelConfig {
   std::optional<int64_t> shard = {};
   int64_t replicate = 1;
+  int64_t tensor = 1;
   int64_t pipe = 1;
 
-  int64_t Shard(int64_t world) const { return shard.value_or(world / replicate); }
+  int64_t Shard(int64_t world) const { return shard.value_or(world / (replicate * tensor)); }
+  // Ranks that read sequences of their own; those of a tensor group share them.
+  int64_t DataRanks(int64_t world) const { return std::max<int64_t>(1, world / tensor); }
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -125,8 +125,9 @@ KeyValue InForce(std::string_view path, const Config& config, std::optional<int6
   if (path == "model.rope_theta" && model.family == ModelConfig::Family::kLlama)
     return model.RopeTheta();
   if (path == "train.accumulate" && (world || !config.train.global_batch))
-    return config.train.Accumulate(world.value_or(1));
-  if (path == "train.global_batch" && world) return config.train.GlobalBatch(*world);
+    return config.train.Accumulate(config.parallel.DataRanks(world.value_or(1)));
+  if (path == "train.global_batch" && world)
+    return config.train.GlobalBatch(config.parallel.DataRanks(*world));
   if (path == "optimizer.schedule.decay_steps" &&
       config.optimizer.schedule.kind != ScheduleConfig::Kind::kConstant)
     return config.optimizer.schedule.DecaySteps(config.train.steps);

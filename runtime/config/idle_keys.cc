@@ -31,6 +31,9 @@ bool KeepsComputeWeights(const Config& c) {
   return ComputesInFp32(c) || c.sharding.downcast == ShardingConfig::Downcast::kAfterUpdate;
 }
 
+// To a copy, as it was written.
+bool OneRank(const Config& c) { return c.parallel.shard == 1 && c.parallel.tensor == 1; }
+
 bool OneRankPerCopy(const Config& c, const ConfigContext& context) {
   return !c.parallel.shard && context.world && *context.world == c.parallel.replicate;
 }
@@ -68,12 +71,11 @@ std::vector<Rule> MakeRules() {
   const std::string nothing_gathered =
       "one rank to a copy of the model uses its weights where they lie";
   const Circumstance shard_1 = keys(
-      {"parallel.shard"}, [](C c, Context) { return c.parallel.shard == 1; }, nothing_travels);
+      {"parallel.shard"}, [](C c, Context) { return OneRank(c); }, nothing_travels);
   const Circumstance one_rank = {IdleBy::kWorld, {}, OneRankPerCopy, nothing_travels};
   const Circumstance shard_1_kept = keys(
       {"parallel.shard", "precision.compute", "sharding.downcast"},
-      [](C c, Context) { return c.parallel.shard == 1 && KeepsComputeWeights(c); },
-      nothing_gathered);
+      [](C c, Context) { return OneRank(c) && KeepsComputeWeights(c); }, nothing_gathered);
   const Circumstance one_rank_kept = {
       IdleBy::kWorld,
       {},
@@ -129,7 +131,7 @@ std::vector<Rule> MakeRules() {
   const auto mesh_of_1 = [&keys](const std::string& reason) {
     return keys(
         {"parallel.shard", "parallel.replicate"},
-        [](C c, Context) { return c.parallel.shard == 1 && c.parallel.replicate == 1; }, reason);
+        [](C c, Context) { return OneRank(c) && c.parallel.replicate == 1; }, reason);
   };
   const auto world_of_1 = [](const std::string& reason) {
     return Circumstance{

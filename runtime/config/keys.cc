@@ -181,12 +181,13 @@ std::vector<Key> MakeKeys() {
       KEY(data.eval_batches, From(1, kMillion), "Batches per evaluation."),
 
       KEY(train.steps, From(1, 1000 * kMillion), "Optimizer steps of the whole run."),
-      KEY(train.micro_batch, From(1, kMillion), "Sequences per rank and microbatch."),
+      KEY(train.micro_batch, From(1, kMillion),
+          "Sequences per data rank and microbatch (`parallel.tensor`)."),
       KEY(train.accumulate, From(1, kMillion),
           "Microbatches per step. null: 1, or what `train.global_batch` asks for."),
       KEY(train.global_batch, From(1, 1000 * kMillion),
-          "Sequences per step over all ranks: `micro_batch * accumulate * world`. Sets "
-          "`train.accumulate`, or checks it. null: no say."),
+          "Sequences per step over all data ranks: `micro_batch * accumulate * world / tensor`. "
+          "Sets `train.accumulate`, or checks it. null: no say."),
       KEY(train.seed, From(0, kMaxSeed),
           "Decides the initial weights, the same at any world size."),
       KEY(train.eval_every, From(0, 1000 * kMillion),
@@ -209,9 +210,14 @@ std::vector<Key> MakeKeys() {
       KEY(optimizer.schedule.min_lr, From(0, 1000), "Learning rate at the end of the decay."),
 
       KEY(parallel.shard, From(1, kMillion),
-          "Ranks that share one copy of the model. null: world / replicate."),
+          "Ranks that share one copy of the model, each with sequences of its own. null: world / "
+          "(replicate * tensor)."),
       KEY(parallel.replicate, From(1, kMillion),
-          "Copies of the model. shard * replicate is the world."),
+          "Copies of the model. replicate * shard * tensor is the world."),
+      KEY(parallel.tensor, From(1, kMillion),
+          "Neighbouring ranks that split the matrices of a block and the rows between blocks: one "
+          "*data rank*, which reads `train.micro_batch` sequences. It divides `model.heads`, "
+          "`model.kv_heads`, `model.ffn`, `model.seq_len` and the rows `micro_batch * seq_len`."),
       Only(1, "pipelines come later",
            KEY(parallel.pipe, any, "Stages that the model's blocks are cut into.")),
 

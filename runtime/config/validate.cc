@@ -105,18 +105,19 @@ class Validator {
   void Batch() {
     const TrainConfig& train = config_.train;
     if (!train.global_batch || !context_.world) return;
-    const int64_t world = *context_.world;
-    const int64_t unit = train.micro_batch * world;
+    const int64_t ranks = config_.parallel.DataRanks(*context_.world);
+    const int64_t unit = train.micro_batch * ranks;
+    const char* const of = config_.parallel.tensor == 1 ? "world" : "data ranks";
     if (train.accumulate)
       Require(*train.global_batch == unit * *train.accumulate,
               {"train.global_batch", "train.micro_batch", "train.accumulate"},
-              "global_batch must be micro_batch * accumulate * world = {} on {} ranks, or leave "
+              "global_batch must be micro_batch * accumulate * {} = {} on {} ranks, or leave "
               "one of the two out",
-              unit * *train.accumulate, world);
+              of, unit * *train.accumulate, ranks);
     else
       Require(*train.global_batch % unit == 0, {"train.global_batch", "train.micro_batch"},
-              "global_batch must be a multiple of micro_batch * world = {} on {} ranks", unit,
-              world);
+              "global_batch must be a multiple of micro_batch * {} = {} on {} ranks", of, unit,
+              ranks);
   }
 
   void Schedule() {
@@ -138,16 +139,47 @@ class Validator {
   }
 
   void Parallel() {
-    if (!context_.world) return;
     const ParallelConfig& parallel = config_.parallel;
+    const bool splits = parallel.tensor > 1;
+    if (splits) Tensor();
+    if (!context_.world) return;
     const int64_t world = *context_.world;
-    if (parallel.shard)
-      Require(*parallel.shard * parallel.replicate == world,
-              {"parallel.shard", "parallel.replicate"},
-              "shard * replicate must be the world, {} ranks; shard may be left out", world);
-    else
-      Require(world % parallel.replicate == 0, {"parallel.replicate"},
-              "must divide the world, {} ranks", world);
+    Keys keys = {"parallel.replicate"};
+    if (splits) keys.push_back("parallel.tensor");
+    const int64_t others = parallel.replicate * parallel.tensor;
+    if (parallel.shard) {
+      keys.insert(keys.begin(), "parallel.shard");
+      Require(*parallel.shard * others == world, keys,
+              "shard * replicate{} must be the world, {} ranks; shard may be left out",
+              splits ? " * tensor" : "", world);
+    } else {
+      Require(world % others == 0, keys, "{}must divide the world, {} ranks",
+              splits ? "replicate * tensor " : "", world);
+    }
+  }
+
+  // Why the blocks cannot be split over so many ranks; "": they can.
+  std::string WhyNotSplit(int64_t ranks) const {
+    const ModelConfig& model = config_.model;
+    const auto divides = [&](const char* key, int64_t value) {
+      return value % ranks == 0 ? "" : fmt::format("{} {} ", key, value);
+    };
+    return divides("model.heads", model.heads) + divides("model.kv_heads", model.KvHeads()) +
+           divides("model.ffn", model.Ffn()) + divides("model.seq_len", model.seq_len);
+  }
+
+  void Tensor() {
+    const int64_t ranks = config_.parallel.tensor;
+    const std::string why = WhyNotSplit(ranks);
+    if (why.empty()) return;
+    std::string possible;
+    for (int64_t n = 1; n <= config_.model.heads; ++n)
+      if (WhyNotSplit(n).empty()) possible += fmt::format("{}{}", possible.empty() ? "" : ", ", n);
+    Require(false,
+            {"parallel.tensor", "model.heads", "model.kv_heads", "model.ffn", "model.seq_len"},
+            "heads and hidden columns are split over {} ranks, which do not divide {}; with this "
+            "model tensor can be {}",
+            ranks, why.substr(0, why.size() - 1), possible);
   }
 
   void Sharding() {
@@ -163,7 +195,7 @@ class Validator {
     // Unknown only when global_batch decides and the world is not known.
     const bool accumulates =
         config_.train.accumulate || !config_.train.global_batch || context_.world
-            ? config_.train.Accumulate(context_.world.value_or(1)) > 1
+            ? config_.train.Accumulate(config_.parallel.DataRanks(context_.world.value_or(1))) > 1
             : false;
     Require(
         !(sharding.grad_sync == ShardingConfig::GradSync::kEvery &&
@@ -197,7 +229,9 @@ class Validator {
   void PeersOfACopy() {
     const ParallelConfig& parallel = config_.parallel;
     if (!parallel.shard && !context_.world) return;
-    const int64_t shard = parallel.shard ? *parallel.shard : parallel.Shard(*context_.world);
+    // Ranks among which parameters that nothing splits are sharded.
+    const int64_t shard =
+        (parallel.shard ? *parallel.shard : parallel.Shard(*context_.world)) * parallel.tensor;
     const Keys keys = {"execution.peer_memory", "parallel.shard", "parallel.replicate"};
     Require(shard <= kMostPeers, keys,
             "peers' memory takes from 2 to {} GPUs to a copy of the parameters, not {}; with more, "

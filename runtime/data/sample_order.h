@@ -52,8 +52,8 @@ class SampleOrder {
 
 // How the samples of a step are dealt out. All at least 1.
 struct StepLayout {
-  int64_t world = 1;
-  int64_t micro_batch = 1;  // sequences per rank and microbatch
+  int64_t world = 1;        // data ranks: base/mesh.h
+  int64_t micro_batch = 1;  // sequences per data rank and microbatch
   int64_t accumulate = 1;   // microbatches per step
 
   int64_t GlobalBatch() const;  // G, in sequences

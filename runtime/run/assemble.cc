@@ -41,10 +41,10 @@ constexpr KnownPlan kKnownPlans[] = {{"train", HeadMode::kTrainLoss, true},
                                      {"generate", HeadMode::kLogits, false}};
 
 SemanticGraph ForwardFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
-                         const KnownPlan& known) {
+                         const KnownPlan& known, const Mesh& mesh) {
   const int64_t batch = known.head == HeadMode::kLogits ? 1 : config.train.micro_batch;
   ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute,
-                         precision.norm_params);
+                         precision.norm_params, mesh);
   model.EmitForward(builder, known.head);
   return std::move(builder).Finish();
 }
@@ -85,6 +85,7 @@ ModelOptions ModelOptionsOf(const Config& config) {
                       m.rope_scaling->high_freq_factor,
                       m.rope_scaling->original_max_position_embeddings};
   o.init_std = m.init_std;
+  o.tensor = config.parallel.tensor;
   o.blocks_of_units = config.sharding.BlocksOfUnits(m.layers);
   return o;
 }
@@ -121,7 +122,7 @@ constexpr int64_t kSmallActivation = int64_t{1} << 23;
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits) {
   PlanOptions o;
   o.shape = {config.train.micro_batch, config.model.seq_len};
-  o.accumulate = static_cast<int>(config.train.Accumulate(world));
+  o.accumulate = static_cast<int>(config.train.Accumulate(config.parallel.DataRanks(world)));
   o.reshard = config.sharding.reshard;
   o.downcast = config.sharding.downcast;
   o.grad_sync = config.sharding.grad_sync;
@@ -148,17 +149,26 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   return o;
 }
 
+Mesh MeshOf(const Config& config, int world) {
+  const ParallelConfig& parallel = config.parallel;
+  const Mesh mesh =
+      Mesh(static_cast<int>(parallel.replicate), static_cast<int>(parallel.Shard(world)))
+          .With(Axis::kPipe, static_cast<int>(parallel.pipe))
+          .With(Axis::kTensor, static_cast<int>(parallel.tensor));
+  MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
+             "parallel.replicate {} x parallel.shard {} x parallel.tensor {} is {}, but there are "
+             "{} ranks",
+             mesh.Size(Axis::kReplicate), mesh.Size(Axis::kShard), mesh.Size(Axis::kTensor),
+             mesh.world(), world);
+  return mesh;
+}
+
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection) {
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   AssembledRun run;
   run.spec = model->spec();
-  const auto shard = static_cast<int>(config.parallel.Shard(world));
-  const Mesh mesh = Mesh(static_cast<int>(config.parallel.replicate), shard)
-                        .With(Axis::kPipe, static_cast<int>(config.parallel.pipe));
-  MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
-             "parallel.replicate {} x parallel.shard {} is {}, but there are {} ranks",
-             mesh.Size(Axis::kReplicate), mesh.Size(Axis::kShard), mesh.world(), world);
+  const Mesh mesh = MeshOf(config, world);
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
   const LowerOptions lower = LowerOptionsOf(config, traits.backend);
@@ -170,7 +180,7 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   std::vector<Part> parts;
   for (const KnownPlan& known : kKnownPlans) {
     if (std::find(selection.begin(), selection.end(), known.name) == selection.end()) continue;
-    SemanticGraph forward = ForwardFor(config, *model, run.layout.precision, known);
+    SemanticGraph forward = ForwardFor(config, *model, run.layout.precision, known, mesh);
     Program program = Lower(forward, lower);
     parts.push_back({known, std::move(forward), std::move(program)});
   }
@@ -180,7 +190,9 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   run.plans.states = PlanStates(run.layout, run.options, programs);
   for (Part& part : parts) {
     if (part.known.trains) {
-      run.flops = TrainFlopsPerToken(part.forward);
+      // Of the model, whatever part of it a rank computes.
+      run.flops =
+          TrainFlopsPerToken(ForwardFor(config, *model, run.layout.precision, part.known, Mesh()));
       run.recompute = RecomputeFor(config, part.forward, run, traits);
       part.program = Lower(AddGradients(std::move(part.forward), run.recompute.units), lower);
     }
@@ -199,7 +211,8 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
 std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run) {
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   const SemanticGraph graph = AddGradients(
-      ForwardFor(config, *model, run.layout.precision, kKnownPlans[0]), run.recompute.units);
+      ForwardFor(config, *model, run.layout.precision, kKnownPlans[0], run.layout.mesh),
+      run.recompute.units);
   const StepPlan& plan = run.plans.Of("train");
   const std::array<std::string, kPlanStageNames.size()> texts = {
       ToString(run.spec), ToString(run.layout),

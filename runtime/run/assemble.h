@@ -36,6 +36,8 @@ struct AssembledRun {
   FlopsPerToken flops;  // of the training plan's model
 };
 
+// The ranks of a run. Error(kConfig): their number is not that of the axes.
+Mesh MeshOf(const Config& config, int world);
 ModelOptions ModelOptionsOf(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 // execution.graph, but kOff with execution.checked, which uses none.

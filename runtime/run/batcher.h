@@ -16,10 +16,10 @@ class Batcher {
   Batcher(std::shared_ptr<const TokenSource> source, uint64_t shuffle_seed,
           const StepLayout& layout);
 
-  // tokens [accumulate, micro_batch, T+1] of `rank` in `step`.
+  // tokens [accumulate, micro_batch, T+1] of the data rank `rank` in `step`.
   std::vector<int32_t> Step(int64_t step, int64_t rank) const;
 
-  // Targets of one step over all ranks: global_batch * T.
+  // Targets of one step over all data ranks: global_batch * T.
   int64_t valid_tokens() const;
   const StepLayout& layout() const { return layout_; }
 
@@ -29,7 +29,7 @@ class Batcher {
   StepLayout layout_;
 };
 
-// Held-out windows in order: row b of batch `index` on `rank` is window (index * world + rank) *
+// Held-out windows in order: row b of batch `index` on the data rank `rank` is window (index * world + rank) *
 // micro_batch + b, modulo the number of windows. tokens [micro_batch, T+1].
 std::vector<int32_t> EvalTokens(const TokenSource& source, int64_t index, int64_t rank,
                                 const StepLayout& layout);

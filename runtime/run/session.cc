@@ -35,6 +35,13 @@ EngineOptions EngineOptionsOf(const Config& config, const Environment& environme
   return options;
 }
 
+// Whether what gathers parameters can round on the way.
+bool GathersRound(const CommSet& comms, const std::vector<CommSpec>& specs) {
+  return std::all_of(specs.begin(), specs.end(), [&](const CommSpec& spec) {
+    return spec.key.stream != StreamId::kGather || comms.Of(spec.key).RoundsInGathers();
+  });
+}
+
 constexpr uint64_t kSamplingStream =
     0x73616d706c65;  // "sample": a stream of its own under the user's seed
 
@@ -75,7 +82,8 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   run_ = Assemble(config, world, environment.traits, parts.plans);
   if (parts.data) {
     data_ = OpenDataSplit(SourceOptionsOf(config), config.data.val_path);
-    const StepLayout layout{world, config.train.micro_batch, run_.options.accumulate};
+    const StepLayout layout{run_.layout.mesh.data_ranks(), config.train.micro_batch,
+                            run_.options.accumulate};
     batcher_ = std::make_unique<Batcher>(data_.train,
                                          static_cast<uint64_t>(config.data.shuffle_seed), layout);
   }
@@ -86,8 +94,7 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   memory_.communicators = MemoryBytes(*device_);
   MR_REQUIRE(ErrorCode::kConfig,
              config.sharding.downcast != ShardingConfig::Downcast::kInGather ||
-                 run_.layout.mesh.Size(Axis::kShard) == 1 ||
-                 comms_->Of({Axis::kShard, StreamId::kGather}).RoundsInGathers(),
+                 GathersRound(*comms_, CommSpecsOf(plans)),
              "sharding.downcast is in_gather, but gathers go over NCCL, which does not round: "
              "allowed are per_gather, after_update and after_gather, or execution.peer_memory=on");
   StartWatchdog(environment);
@@ -141,6 +148,7 @@ void Session::StartWatchdog(const Environment& environment) {
 }
 
 int Session::rank() const { return comms_->world().rank(); }
+int Session::data_rank() const { return run_.layout.mesh.Index(rank(), kDataAxes); }
 int Session::world() const { return comms_->world().world_size(); }
 
 void Session::InitWeights() {
@@ -171,7 +179,7 @@ double Session::Evaluate() {
   const PhaseScope phase = Phase(RunPhase::kEvaluating);
   for (int64_t i = 0; i < batches; ++i) {
     if (marks_) marks_->Enter(RunPhase::kEvaluating, i);
-    sum += engine_->EvalLossSum(EvalTokens(held_out(), i, rank(), layout));
+    sum += engine_->EvalLossSum(EvalTokens(held_out(), i, data_rank(), layout));
   }
   // Summed in rank order, so that every rank has the same bits.
   double total = 0;

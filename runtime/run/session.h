@@ -78,6 +78,8 @@ class Session {
   }
   int rank() const;
   int world() const;
+  // Ranks of a data rank read the same sequences (base/mesh.h).
+  int data_rank() const;
 
   // Fresh weights: model.init_from, or the generator with train.seed.
   void InitWeights();

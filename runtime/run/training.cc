@@ -91,7 +91,7 @@ void TrainingLoop::Save(int64_t done) {
 std::vector<int32_t> TrainingLoop::TokensOf(int64_t step) {
   const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens, step);
   std::vector<int32_t> tokens =
-      session_.batcher().Step(step + guard_.data_shift(), session_.rank());
+      session_.batcher().Step(step + guard_.data_shift(), session_.data_rank());
   Tell(&StepObserver::OnTokens, step + 1, std::span(tokens));
   return tokens;
 }
