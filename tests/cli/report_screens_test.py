@@ -1,4 +1,5 @@
-"""A run's page in a real browser, headless Chromium: at widths of phones and of desks nothing is wider than the screen and every section is drawn."""
+"""Pages of runs and plans in a real browser, headless Chromium: at widths of phones and of desks nothing is wider than the screen, every section and
+picture is drawn."""
 import html
 import json
 import os
@@ -15,16 +16,21 @@ CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 WIDTHS = (360, 390, 768, 1280)
 HEIGHT = 1600
 # Sent by the page to the frame's parent, which writes it down: frames of files may not look into each other.
-PROBE = '''<script>addEventListener('load', () => {
+PROBE = '''<script>
+const colours = (canvas) => {
+  const pixels = new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+  return new Set(pixels);
+};
+addEventListener('load', () => {
   const sections = [...document.querySelectorAll('section, header')];
   parent.postMessage(JSON.stringify({
     width: innerWidth, scroll: document.documentElement.scrollWidth,
     empty: sections.filter(s => s.offsetHeight < 10 || s.offsetWidth < 100).map(s => s.id || s.tagName),
     outside: sections.filter(s => s.getBoundingClientRect().right > innerWidth + 0.5).map(s => s.id || s.tagName),
     sections: sections.length, curves: document.querySelectorAll('svg polyline').length,
-    pictures: ['timeline-planned', 'timeline-rank-0', 'arena'].filter(id => document.querySelectorAll('#' + id + ' svg rect').length),
-    thin: [...document.querySelectorAll('.lanes svg, .map svg')].filter(s => s.getBoundingClientRect().width < 0.5 * innerWidth
-      || s.getBoundingClientRect().height < 60 || getComputedStyle(s.querySelector('rect')).fill == 'rgb(0, 0, 0)').map(s => s.parentNode.parentNode.id),
+    pictures: [...document.querySelectorAll('canvas')].map(c => c.parentNode.id + ' ' + c.classList[1]),
+    thin: [...document.querySelectorAll('canvas')].filter(c => c.clientWidth < 0.5 * innerWidth || c.clientHeight < 60 || colours(c).size < 12)
+      .map(c => c.parentNode.id),
     requests: performance.getEntriesByType('resource').length
   }), '*');
 });</script>'''
@@ -101,22 +107,31 @@ class Screens(CliTest):
         self.assertTrue(said and said[1], 'the page said nothing')
         return json.loads(html.unescape(said[1]))
 
+    def check_widths(self, page, curves, pictures):
+        for width in WIDTHS:
+            with self.subTest(page=page, width=width):
+                found = self.measured(page, width)
+                self.assertEqual(found['width'], width)
+                self.assertLessEqual(found['scroll'], width)
+                self.assertEqual((found['empty'], found['outside'], found['requests']), ([], [], 0))
+                self.assertGreater(found['sections'], 4)
+                self.assertGreaterEqual(found['curves'], curves)
+                self.assertEqual(found['pictures'], pictures)
+                self.assertEqual(found['thin'], [])
+
+    def test_at_every_width_all_of_a_plans_page_is_there(self):
+        config, _ = self.config()
+        page = self.path('plan.html')
+        self.expect(program('plan', config, '--world', '2', '--html', page), OK)
+        self.check_widths(page, 0, ['memory-map map', 'memory-map live', 'timeline lanes'])
+
     def test_at_every_width_all_of_the_page_is_there(self):
         config, run = self.config(train={'eval_every': 2})
         self.expect(millrace('train', config, ranks=2), OK)
         trace(run.file('timeline.json'))
         self.expect(program('report', run.path), OK)
         page = run.file('report.html')
-        for width in WIDTHS:
-            with self.subTest(width=width):
-                found = self.measured(page, width)
-                self.assertEqual(found['width'], width)
-                self.assertLessEqual(found['scroll'], width)
-                self.assertEqual((found['empty'], found['outside'], found['requests']), ([], [], 0))
-                self.assertGreater(found['sections'], 4)
-                self.assertGreater(found['curves'], 2)
-                self.assertEqual(found['pictures'], ['timeline-planned', 'timeline-rank-0', 'arena'])
-                self.assertEqual(found['thin'], [])
+        self.check_widths(page, 3, ['arena map', 'arena live', 'timeline-planned lanes', 'timeline-rank-0 lanes'])
         # And that this would be seen.
         with open(page, encoding='utf-8') as file:
             text = file.read()

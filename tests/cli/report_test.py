@@ -19,27 +19,29 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.open, self.elements, self.texts, self.polylines, self.titles, self.errors = [], [], {}, {}, {}, []
-        self.tables, self.rects = {}, {}
+        self.tables, self.scripts, self.ids = {}, [], set()
         self.feed(text)
         self.close()
         if self.open:
             self.errors.append('not closed: %s' % self.open)
+        data = json.loads(self.scripts[0])
+        self.steps, self.pictures = data['steps'], {picture['at']: picture for picture in data['pictures']}
+        for at in self.pictures:
+            if at not in self.ids:
+                self.errors.append('no place for the picture %s' % at)
 
     def within(self):
         return next((i for _, i in reversed(self.open) if i), None)
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
+        self.ids.add(dict(attributes).get('id'))
         if tag not in VOID:
             self.open.append((tag, dict(attributes).get('id')))
         if tag == 'tr':
             self.tables.setdefault(self.within(), []).append([])
         if tag in ('td', 'th'):
             self.tables[self.within()][-1].append('')
-        if tag == 'rect':
-            values = dict(attributes)
-            self.rects.setdefault(self.within(), []).append(
-                (values['class'], *(float(values[side]) for side in ('x', 'y', 'width', 'height'))))
 
     def handle_startendtag(self, tag, attributes):
         values = dict(attributes)
@@ -56,6 +58,8 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         within = self.within()
+        if self.open and self.open[-1][0] == 'script':
+            return self.scripts.append(data)
         if any(tag == 'title' for tag, _ in self.open):
             self.titles.setdefault(within, []).append(data)
             return
@@ -75,6 +79,7 @@ def trace(path, events, **other):
 
 
 class Report(CliTest):
+    script = ''  # the same on every page
 
     def train(self, name='run', ranks=2, env=None, sets=(), **sections):
         sections.setdefault('optimizer', CONSTANT)
@@ -89,8 +94,12 @@ class Report(CliTest):
             text = f.read()
         page = Page(text)
         self.assertEqual(page.errors, [])
-        # Nothing is fetched and nothing runs.
-        self.assertEqual({tag for tag, _ in page.elements} & {'script', 'link', 'img', 'iframe', 'object', 'a'}, set())
+        # Nothing is fetched, and nothing runs but what draws the pictures.
+        self.assertEqual({tag for tag, _ in page.elements} & {'link', 'img', 'iframe', 'object', 'a'}, set())
+        self.assertEqual([values for tag, values in page.elements if tag == 'script'], [{'id': 'data', 'type': 'application/json'}, {}])
+        self.assertEqual(page.scripts[1], self.script or page.scripts[1])
+        Report.script = page.scripts[1]
+        self.assertIn("default-src 'none'", [values.get('content', '') for tag, values in page.elements if tag == 'meta'][2])
         self.assertFalse([a for _, values in page.elements for a in values if a.startswith('on') or a in ('src', 'href')])
         self.assertNotRegex(text, r'https?://|@import|url\(')
         return page, text
@@ -191,7 +200,7 @@ class Report(CliTest):
         run = self.train(name.replace('/', '_'), ranks=1, sets=['train.steps=1'])
         shown = os.path.basename(run.path)
         page, text = self.page(run)
-        self.assertNotIn('<script', text)
+        self.assertEqual(text.count('<script'), 2)
         self.assertIn('&lt;script&gt;alert(1)&lt;_script&gt;&amp;&quot;&#39;', text)
         self.assertIn('Millrace run ' + shown, page.titles[None])
         self.assertIn(shown, page.texts[None])
@@ -226,46 +235,49 @@ class Report(CliTest):
     def test_memory_map_of_the_planned_step(self):
         run = self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2})
         page, _ = self.page(run)
-        rects, titles = page.rects['arena'], page.titles['arena']
-        self.assertGreater(len(rects), 20)
-        for _, x, y, width, height in rects:
-            self.assertTrue(x >= 0 and y >= 0 and x + width <= 1000.01 and y + height <= 320.01, (x, y, width, height))
-        stays, drawn = map(int, re.search(r'(\d+) stays of buffers, drawn as (\d+) rectangles', page.texts['arena']).groups())
-        self.assertEqual(drawn, len(rects))
-        counts = [int(found[1]) if found else 1 for found in (re.match(r'(\d+) stays, ', title) for title in titles[:drawn])]
-        self.assertEqual(sum(counts), stays)
+        self.assertEqual((page.pictures['arena']['kind'], page.pictures['arena']['step']), ('memory', 'planned'))
+        step = page.steps['planned']
+        self.assertGreater(len(step['buffers']), 20)
+        at = [0] * step['end']
+        for name, size, cls, live, offsets in step['buffers']:
+            self.assertIn(len(offsets), (1, len(live) // 2), name)
+            self.assertTrue(min(offsets) >= 0 and max(offsets) + size <= step['arena'], name)
+            for begin, end in zip(live[::2], live[1::2]):
+                self.assertTrue(0 <= begin < end <= step['end'], name)
+                for position in range(begin, end):
+                    at[position] += (size + 255) // 256 * 256
+        self.assertEqual(step['peak'], at.index(max(at)))
         classes = {row[0] for row in page.tables['memory'] if len(row) == 4} - {'class'}
-        self.assertEqual({title.split('\n')[1].split(',')[0] for title in titles[:drawn]}, classes)
-        self.assertRegex(titles[-1], r'^most bytes live at op \d+$')
+        self.assertEqual({step['classes'][buffer[2]] for buffer in step['buffers'] if buffer[3]}, classes)
 
     def test_planned_and_measured_timelines(self):
         run = self.train(ranks=2, sets=['train.steps=3'])
         page, _ = self.page(run)
         self.assertIn('train --trace-step', page.texts['timeline'])
         self.assertIn(run.summary()['predicted']['machine'], page.texts['timeline-planned'])
-        ops, bars, end = re.search(r'(\d+) ops, drawn as (\d+) bars; the last one ends at (\S+) ms', page.texts['timeline-planned']).groups()
-        self.assertEqual(len(page.rects['timeline-planned']), int(bars))
-        counts = [int(found[1]) if found else 1 for found in (re.match(r'(\d+) ops, ', title) for title in page.titles['timeline-planned'])]
-        self.assertEqual(sum(counts), int(ops))
-        self.assertAlmostEqual(float(end), run.summary()['predicted']['step_ms'], delta=1e-3 * float(end))
-        self.assertGreater(len({y for _, _, y, _, _ in page.rects['timeline-planned']}), 2)  # with gathers and reductions
+        planned = page.steps['planned']
+        end = max(time for entry in planned['schedule'] for time in entry['t'])
+        self.assertAlmostEqual(end / 1e6, run.summary()['predicted']['step_ms'], delta=1e-6 * end / 1e3)
+        self.assertAlmostEqual(page.pictures['timeline-planned']['until'] * 1e9, end, delta=1)
+        self.assertEqual({op[1] for body in planned['bodies'] for op in body['ops']}, {0, 1, 2})  # with gathers and reductions
 
-        us = 1e3 * float(end)
-        events = [(0, 0, 'h.0/up', 'matmul', 7, us / 4), (1, 1, '<i>', 'all_gather', 7 + us / 2, us / 2)]
+        us = end / 1e3
+        events = [(0, 0, 'h.0/up', 'matmul', 7, us / 4), (1, 1, '<i>', 'all_gather', 7 + us / 2, us)]
         trace(run.file('timeline.json'), events, plan_hash=run.summary()['plan_hash'])
         page, text = self.page(run)
         for words in ('another plan', 'one scale', 'train --trace-step'):
             self.assertNotIn(words, page.texts['timeline'])
         self.assertIn('Measured in step 3 on cpu, eager, rank 0', page.texts['timeline-rank-0'])
-        ((style, x, y, width, _),) = page.rects['timeline-rank-0']
-        self.assertEqual((style, x), ('k0', 0))
-        self.assertLess(y, 20)
-        self.assertAlmostEqual(width, 250, delta=1)
-        ((style, x, y, width, _),) = page.rects['timeline-rank-1']
-        self.assertEqual(style, 'k4')
-        self.assertTrue(20 < y < 40)
-        self.assertAlmostEqual(x, 500, delta=1)
-        self.assertTrue(page.titles['timeline-rank-1'][0].startswith('<i>\nall_gather\nat '))
+        for rank, name, kind, begin, length in ((0, 'h.0/up', 'matmul', 0, us / 4), (1, '<i>', 'all_gather', us / 2, us)):
+            picture, step = page.pictures['timeline-rank-%d' % rank], page.steps['rank-%d' % rank]
+            self.assertEqual((picture['kind'], picture['step']), ('timeline', 'rank-%d' % rank))
+            self.assertAlmostEqual(picture['until'] * 1e6, 1.5 * us, delta=1)  # one scale for all
+            ((kind_index, stream, label, *_),) = step['bodies'][0]['ops']
+            self.assertEqual((step['kinds'][kind_index], stream, label), (kind, rank, name))
+            ((first, last),) = [entry['t'] for entry in step['schedule']]
+            self.assertAlmostEqual(first / 1e3, begin, delta=0.01)
+            self.assertAlmostEqual(last / 1e3, begin + length, delta=0.01)
+        self.assertAlmostEqual(page.pictures['timeline-planned']['until'] * 1e6, 1.5 * us, delta=1)
         self.assertNotIn('<i>', text)
         self.assertEqual(text, self.page(run)[1])
 
@@ -275,8 +287,8 @@ class Report(CliTest):
         self.assertIn('another plan', page.texts['timeline'])
         self.assertIn('Not on one scale: the measured step is 50 times as long', page.texts['timeline'])
         self.assertIn('2 more ranks', page.texts['timeline'])
-        self.assertIn('timeline-rank-3', page.rects)
-        self.assertNotIn('timeline-rank-4', page.rects)
+        self.assertIn('timeline-rank-3', page.pictures)
+        self.assertNotIn('timeline-rank-4', page.pictures)
 
         # Damaged: a warning, with the rest of the page.
         with open(run.file('timeline.json')) as f:
@@ -288,8 +300,8 @@ class Report(CliTest):
                 f.write(damaged)
             page, _ = self.page(run)
             self.assertRegex(page.texts['timeline'], r'Measured: damaged: .*timeline\.json')
-            self.assertIn('timeline-planned', page.rects)
-            self.assertNotIn('timeline-rank-0', page.rects)
+            self.assertIn('timeline-planned', page.pictures)
+            self.assertNotIn('timeline-rank-0', page.pictures)
         os.remove(run.file('timeline.json'))
         os.mkdir(run.file('timeline.json'))
         self.assertIn('Measured: damaged: ', self.page(run)[0].texts['timeline'])
@@ -300,8 +312,8 @@ class Report(CliTest):
         with open(run.file('config.json'), 'w') as f:
             f.write(re.sub(r'("memory_plan": ")[^"]*', r'\g<1>0', text))
         page, _ = self.page(run)
-        self.assertNotIn('timeline-planned', page.rects)
-        self.assertNotIn('arena', page.rects)
+        self.assertNotIn('timeline-planned', page.pictures)
+        self.assertNotIn('arena', page.pictures)
 
     def test_environment_of_the_calls(self):
         run = self.train(ranks=1, sets=['train.steps=2'])

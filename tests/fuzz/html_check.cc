@@ -9,22 +9,23 @@ namespace millrace::fuzz {
 namespace {
 
 constexpr std::string_view kDocument = "<!doctype html>";
-constexpr std::array<std::string_view, 38> kElements = {
+constexpr std::array<std::string_view, 40> kElements = {
     "html",    "head",    "meta",    "title",      "style", "body",  "header",   "main",
     "section", "figure",  "h1",      "h2",         "h3",    "p",     "div",      "span",
     "b",       "i",       "code",    "table",      "thead", "tbody", "tr",       "th",
     "td",      "details", "summary", "figcaption", "svg",   "path",  "polyline", "line",
-    "rect",    "ul",      "li",      "pre",        "br",    "a"};
-constexpr std::array<std::string_view, 26> kAttributes = {
-    "lang",    "charset",    "name",
-    "content", "class",      "id",
-    "style",   "viewBox",    "preserveAspectRatio",
-    "role",    "aria-label", "d",
-    "points",  "x",          "y",
-    "x1",      "x2",         "y1",
-    "y2",      "width",      "height",
-    "open",    "colspan",    "title",
-    "cx",      "cy"};
+    "rect",    "ul",      "li",      "pre",        "br",    "a",     "button",   "script"};
+constexpr std::array<std::string_view, 28> kAttributes = {
+    "lang",      "charset",    "name",
+    "content",   "class",      "id",
+    "style",     "viewBox",    "preserveAspectRatio",
+    "role",      "aria-label", "d",
+    "points",    "x",          "y",
+    "x1",        "x2",         "y1",
+    "y2",        "width",      "height",
+    "open",      "colspan",    "title",
+    "cx",        "cy",         "type",
+    "http-equiv"};
 constexpr std::array<std::string_view, 5> kReferences = {"&amp;", "&lt;", "&gt;", "&quot;",
                                                          "&#39;"};
 
@@ -40,7 +41,7 @@ bool IsName(char c) {
 
 class Checker {
  public:
-  explicit Checker(std::string_view page) : left_(page) {}
+  Checker(std::string_view page, std::string_view code) : left_(page), code_(code) {}
 
   std::string Run() {
     try {
@@ -100,7 +101,9 @@ class Checker {
     }
     const std::string name(Name());
     if (!Known(kElements, name)) return Problem("element " + name);
+    bool data = false;
     while (Take(" ")) {
+      data = data || left_.starts_with("type=\"application/json\"");
       const std::string attribute(Name());
       if (!Known(kAttributes, attribute)) return Problem("attribute " + attribute);
       if (!Take("=\"")) return Problem("attribute " + attribute + " without a quoted value");
@@ -111,6 +114,7 @@ class Checker {
     if (Take("/>")) return;
     if (!Take(">")) return Problem("a tag that does not end: " + name);
     if (name == "meta" || name == "br") return;
+    if (name == "script") return Script(data);
     if (name == "style") {  // a browser reads on to the end tag, whatever is in between
       const size_t end = left_.find("</style>");
       if (end == left_.npos) return Problem("a style that does not end");
@@ -120,16 +124,30 @@ class Checker {
     open_.push_back(name);
   }
 
-  std::string_view left_;
+  // What a browser would run is `code_`, once, and nothing else.
+  void Script(bool data) {
+    const size_t end = left_.find("</script");
+    const std::string_view text = left_.substr(0, end);
+    if (end == left_.npos || (!data && (code_.empty() || text != code_)))
+      return Problem("element script");
+    if (data &&
+        (nlohmann::json::parse(text, nullptr, false).is_discarded() || text.find('<') != text.npos))
+      return Problem("data that are no JSON");
+    if (!data) code_ = {};
+    left_.remove_prefix(end);
+    if (!Take("</script>")) Problem("a script that does not end");
+  }
+
+  std::string_view left_, code_;
   std::vector<std::string> open_;
   std::string problem_;
 };
 
 }  // namespace
 
-std::string HtmlProblem(std::string_view page) {
+std::string HtmlProblem(std::string_view page, std::string_view code) {
   const size_t last = page.find_last_not_of('\n');
-  return Checker(page.substr(0, last + 1)).Run();
+  return Checker(page.substr(0, last + 1), code).Run();
 }
 
 }  // namespace millrace::fuzz

@@ -8,8 +8,8 @@
 namespace millrace::fuzz {
 
 // "" or the first thing that is wrong: text that is not UTF-8, a control character, "<" or "&" that
-// is no tag and no reference of ours, an element or attribute that our pages do not use (script,
-// href, on...), elements that do not nest.
-std::string HtmlProblem(std::string_view page);
+// is no tag and no reference of ours, an element or attribute that our pages do not use (href,
+// on...), elements that do not nest, a script other than `code` and JSON.
+std::string HtmlProblem(std::string_view page, std::string_view code = "");
 
 }  // namespace millrace::fuzz

@@ -15,8 +15,21 @@ TEST_CASE("pages as ours are have no problem") {
            "0\"/></svg>") == "");
 }
 
+TEST_CASE("a page runs the code that it may run, once") {
+  const std::string open = "<!doctype html>\n<html><script type=\"application/json\">[1]</script>";
+  const std::string code = "<script>if (a < b) f();</script>", end = "</html>\n";
+  CHECK(HtmlProblem(open + code + end, "if (a < b) f();") == "");
+  CHECK(HtmlProblem(open + end, "f();") == "");
+  CHECK_THAT(HtmlProblem(open + code + end, "g();"), Catch::Contains("element script"));
+  CHECK_THAT(HtmlProblem(open + code + code + end, "if (a < b) f();"),
+             Catch::Contains("element script"));
+}
+
 TEST_CASE("whatever text has become markup is found") {
   CHECK_THAT(In("<script>x</script>"), Catch::Contains("element script"));
+  CHECK_THAT(In("<script></script>"), Catch::Contains("element script"));
+  CHECK_THAT(In("<script type=\"application/json\">{]</script>"), Catch::Contains("no JSON"));
+  CHECK_THAT(In("<script type=\"application/json\">\"<\"</script>"), Catch::Contains("no JSON"));
   CHECK_THAT(In("<img src=\"x\">"), Catch::Contains("element img"));
   CHECK_THAT(In("<p onclick=\"x\">a</p>"), Catch::Contains("attribute onclick"));
   CHECK_THAT(In("<p class=\"a\" href=\"b\">c</p>"), Catch::Contains("attribute href"));

@@ -50,9 +50,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string page = PlanHtml(input, MakePlanReport(input));
   FUZZ_REQUIRE(Count(page, "</script") == 2 && Count(page, "<script") == 2 &&
                Count(page, "<!--") == 0);
-  constexpr std::string_view kOpen = "<script id=\"plan\" type=\"application/json\">";
+  constexpr std::string_view kOpen = "<script id=\"data\" type=\"application/json\">";
   const size_t begin = page.find(kOpen) + kOpen.size();
-  const json embedded = json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  const json all = json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  const json& embedded = all["steps"]["planned"];
   FUZZ_REQUIRE(embedded["buffers"][3][0] == Sound(tiny.plan.buffers[3].name));
   FUZZ_REQUIRE(embedded["bodies"][0]["ops"][0][2] == Sound(label));
   FUZZ_REQUIRE(embedded["bodies"][0]["name"] == Sound(tiny.plan.bodies[0].name));

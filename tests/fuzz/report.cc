@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/picture/page.h"
 #include "runtime/record/report/report_html.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/html_check.h"
@@ -37,35 +38,42 @@ StepRow Row(fuzz::ByteSource& in, int64_t step) {
 }
 
 // Times and places are what the reader of a timeline, and a plan, hold to; names are anything.
-std::vector<TimelineOp> Ops(fuzz::ByteSource& in) {
-  std::vector<TimelineOp> ops;
+StepPicture Step(fuzz::ByteSource& in) {
+  StepPicture step;
+  step.bodies.push_back({in.Text(), 0, {}});
+  step.schedule.push_back({0, 0, {}, {}});
   for (int64_t i = in.Below(8); i > 0; --i) {
-    const auto begin = static_cast<double>(in.Integer(4)) / 1e3;
-    ops.push_back({in.Text(), in.Text(), static_cast<StreamId>(in.Below(kStreams)), begin,
-                   begin + static_cast<double>(in.Integer(4)) / 1e3});
+    const auto begin = static_cast<double>(in.Integer(4)) / 1e6;
+    step.bodies[0].ops.push_back(
+        {in.Text(), in.Text(), static_cast<StreamId>(in.Below(kStreams)), 1, 0, 0, 0, {}, {}});
+    step.schedule[0].times.insert(step.schedule[0].times.end(),
+                                  {begin, begin + static_cast<double>(in.Integer(4)) / 1e6});
   }
-  return ops;
+  return step;
 }
 
 PlannedStep Planned(fuzz::ByteSource& in) {
   PlannedStep planned;
-  for (int64_t& bytes : planned.by_class) bytes = in.Below(256) << 20;
   planned.hash = in.Text();
   planned.machine = in.Text();
-  planned.ops = Ops(in);
-  planned.map = {1 << 16, 256, in.Below(256), {{in.Text(), 0, 256}}, {}};
-  for (int64_t i = in.Below(8); i > 0; --i) {
-    const int64_t begin = in.Below(255), offset = static_cast<int64_t>(in.Integer(2));
-    planned.map.stays.push_back({in.Text(), static_cast<BufferClass>(in.Below(kBufferClasses)),
-                                 in.Below((1 << 16) - offset) + 1, offset, begin,
-                                 begin + 1 + in.Below(255 - begin)});
+  planned.arena = in.Below(2) << 16;
+  planned.picture = Step(in);
+  for (int64_t i = 0; i < 7; ++i) {
+    planned.classes.push_back({in.Text(), in.Below(256) << 20, in.Below(256) << 20});
+    planned.picture.classes.push_back(planned.classes.back().name);
   }
+  for (int64_t i = in.Below(8); i > 0; --i)
+    planned.picture.buffers.push_back({in.Text(),
+                                       in.Below(1 << 16),
+                                       static_cast<int>(in.Below(7)),
+                                       {0, 1 + in.Below(255)},
+                                       {in.Below(1 << 16)}});
   return planned;
 }
 
 RecordedTimeline Measured(fuzz::ByteSource& in) {
   RecordedTimeline line{in.Text(), in.Text(), in.Text(), std::nullopt, 1 + in.Below(6), {}};
-  for (int64_t rank = 0; rank < line.ranks; ++rank) line.ops[rank] = Ops(in);
+  for (int64_t rank = 0; rank < line.ranks; ++rank) line.steps[rank] = Step(in);
   return line;
 }
 
@@ -120,7 +128,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const PlannedStep planned = Planned(in);
   const RunRecord record = Record(in);
   for (const auto& memory : {std::optional<PlannedStep>(planned), std::optional<PlannedStep>()}) {
-    const std::string problem = fuzz::HtmlProblem(ReportHtml(record, memory));
+    const std::string problem = fuzz::HtmlProblem(ReportHtml(record, memory), PictureScript());
     if (!problem.empty()) fuzz::Fail(__FILE__, __LINE__, "the page is well-formed: " + problem);
   }
   return 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/picture/page.h"
 #include "runtime/record/compare_runs.h"
 #include "runtime/record/report/report_html.h"
 #include "runtime/record/report/run_record.h"
@@ -45,7 +46,7 @@ void CheckFolder(const std::string& folder) {
   std::optional<RunRecord> record;
   if (!fuzz::Accepts({ErrorCode::kData}, [&] { record = ReadRunRecord(folder); })) return;
   FUZZ_REQUIRE(record->rows.size() == run->metrics.steps.size());
-  const std::string problem = fuzz::HtmlProblem(ReportHtml(*record, std::nullopt));
+  const std::string problem = fuzz::HtmlProblem(ReportHtml(*record, std::nullopt), PictureScript());
   if (!problem.empty()) fuzz::Fail(__FILE__, __LINE__, "the page is well-formed: " + problem);
 }
 

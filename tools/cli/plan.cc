@@ -13,6 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/mesh.h"
 #include "runtime/data/file_system.h"
+#include "runtime/picture/text.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/plan/pool/pool_config.h"
 #include "runtime/plan/report/plan_html.h"

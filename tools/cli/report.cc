@@ -7,9 +7,9 @@
 #include "runtime/api/backend.h"
 #include "runtime/base/error.h"
 #include "runtime/data/file_system.h"
+#include "runtime/picture/text.h"
 #include "runtime/plan/cost/machine.h"
-#include "runtime/plan/report/plan_report.h"
-#include "runtime/plan/report/plan_text.h"
+#include "runtime/plan/report/plan_picture.h"
 #include "runtime/record/report/report_html.h"
 #include "runtime/record/report/run_record.h"
 #include "runtime/record/run_history.h"
@@ -26,6 +26,16 @@ const Machine& MachineOf(const RunRecord& record, bool cuda) {
       for (const Machine& machine : Machines())
         if (*title == machine.title) return machine;
   return FindMachine(cuda ? "h100" : "cpu");
+}
+
+PlannedStep PlannedStepOf(const ReportInput& input) {
+  const PlanReport report = MakePlanReport(input);
+  const MemoryFigures& memory = report.memory;
+  PlannedStep step{report.hash, report.machine.title,    memory.arena, memory.lower_bound,
+                   {},          PictureOf(input, report)};
+  for (size_t c = 0; c < step.picture.classes.size(); ++c)
+    step.classes.push_back({step.picture.classes[c], memory.by_class[c], memory.at_peak[c]});
+  return step;
 }
 
 // The last call's training plan, if planning it here gives the memory plan that the run recorded.

@@ -1,6 +1,5 @@
-// The report as one page: memory map over the step, timeline per stream, tables, and a box that
-// filters buffers and ops. Self-contained: no network, no other file; the plan is embedded as JSON,
-// drawn on canvas by page/page.js. What of a name is not UTF-8 becomes replacement characters.
+// The report as one page (runtime/picture/page.h): memory map over the step, timeline per stream,
+// tables, and a box that filters buffers and ops.
 #pragma once
 
 #include <string>

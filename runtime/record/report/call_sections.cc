@@ -3,15 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "runtime/plan/report/plan_text.h"
-#include "runtime/record/report/chart.h"
-#include "runtime/record/report/html_parts.h"
+#include "runtime/picture/html.h"
+#include "runtime/picture/text.h"
 
 namespace millrace {
 
@@ -98,6 +98,87 @@ std::string EnvironmentSection(const RunRecord& r) {
   return html + Hint(
                     "The run recorded no host names and library versions; millrace doctor prints "
                     "those of a host.");
+}
+
+namespace {
+
+// What the supervisor of `millrace launch` has seen.
+std::string RestartsTable(const RunRecord& r) {
+  constexpr size_t kShown = 1000;
+  if (r.failures.empty()) return "";
+  std::string rows;
+  for (size_t i = r.failures.size() - std::min(kShown, r.failures.size()); i < r.failures.size();
+       ++i) {
+    const auto& [failure, resumed_step, seconds] = r.failures[i];
+    rows += Row({HtmlText(failure.time), HtmlText(failure.reason), std::to_string(failure.step),
+                 failure.exit_code ? std::to_string(*failure.exit_code) : "",
+                 !failure.restarts ? "given up"
+                 : seconds         ? fmt::format("{:.2f} s", *seconds)
+                                   : ""},
+                "  nnn");
+  }
+  std::string html = "<h3>Restarts</h3>\n" + Table({"time, UTC", "why it ended", "after step",
+                                                    "exit code", "until the next step"},
+                                                   rows, "  nnn");
+  if (r.failures.size() > kShown)
+    html += Hint(fmt::format("The last {} of {}.", kShown, r.failures.size()));
+  return html;
+}
+
+// What saves of the last call cost, from the lines of metrics.jsonl.
+std::string SavesHint(const RunRecord& r) {
+  std::vector<double> stalls;
+  size_t failed = 0;
+  for (const StepRow& row : r.rows) {
+    if (std::isfinite(row.save_stall_ms)) stalls.push_back(row.save_stall_ms);
+    failed += row.save_failed;
+  }
+  std::string html;
+  if (failed > 0)
+    html += Warning(
+        fmt::format("{} could not be written.", failed == 1 ? "One" : std::to_string(failed)));
+  if (stalls.empty()) return html;
+  std::sort(stalls.begin(), stalls.end());
+  return html + Hint(fmt::format("Training waited {} times for a save, the last one apart: {} in "
+                                 "the median, {} at most.",
+                                 stalls.size(), Milliseconds(stalls[stalls.size() / 2]),
+                                 Milliseconds(stalls.back())));
+}
+
+}  // namespace
+
+std::string CallsSection(const RunRecord& r) {
+  std::string rows;
+  for (const RecordedCall& call : r.history)
+    rows +=
+        Row({std::to_string(call.step),
+             &call == &r.history.front() ? "the run began" : "resumed with another configuration",
+             std::to_string(call.world), HtmlText(call.backend)},
+            "n n");
+  std::string html = rows.empty() ? "" : Table({"after step", "", "ranks", "backend"}, rows, "n n");
+  if (const json& first = At(r.summary, {"first_step"}); first.is_number_integer())
+    html += Hint(first == 0 ? "The last call began at the start."
+                            : fmt::format("The last call went on after step {}.", TextOf(first)));
+  html +=
+      Hint("A call that resumes with the same configuration leaves no record, but for the last.");
+  html += RestartsTable(r);
+  std::string saved;
+  for (const CheckpointEntry& entry : r.checkpoints) {
+    double bytes = 0;
+    if (entry.manifest)
+      for (const CheckpointFile& file : entry.manifest->files)
+        bytes += static_cast<double>(file.bytes);
+    saved += Row(
+        {std::to_string(entry.step), entry.manifest ? std::to_string(entry.manifest->world) : "",
+         entry.manifest ? KnownBytes(bytes) : "",
+         entry.usable() ? "usable" : HtmlText(entry.problem)},
+        "nnn");
+  }
+  if (!r.checkpoints_problem.empty()) html += Warning(r.checkpoints_problem);
+  html += "<h3>Checkpoints</h3>\n" + SavesHint(r);
+  return html + (saved.empty()
+                     ? Hint("None.")
+                     : Table({"step", "ranks", "bytes", "manifest and sizes"}, saved, "nnn"));
 }
 
 }  // namespace millrace

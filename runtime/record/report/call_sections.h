@@ -1,5 +1,5 @@
-// The sections of a run's report about what its calls were given: configuration,
-// plan stages, environment.
+// The sections of a run's report about its calls: what they were given, how they ended, and the
+// checkpoints that they left.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 namespace millrace {
 
+std::string CallsSection(const RunRecord& record);
 std::string ConfigurationSection(const RunRecord& record);
 std::string HashesSection(const RunRecord& record);
 std::string EnvironmentSection(const RunRecord& record);

@@ -34,6 +34,13 @@ std::string Label(const json& event, const char* key, const JsonOrigin& origin) 
   return text;
 }
 
+StepPicture OneBody() {
+  StepPicture step;
+  step.bodies.push_back({"step", 0, {}});
+  step.schedule.push_back({0, 0, {}, {}});
+  return step;
+}
+
 }  // namespace
 
 RecordedTimeline ParseTimeline(std::string_view text, const std::string& path) {
@@ -63,15 +70,21 @@ RecordedTimeline ParseTimeline(std::string_view text, const std::string& path) {
     MR_REQUIRE(ErrorCode::kData, rank < line.ranks && stream < kStreams,
                "{}: no rank {}, stream {}", origin.name, rank, stream);
     const double begin = Micros(event, "ts", origin), us = Micros(event, "dur", origin);
-    line.ops[rank].push_back({Label(event, "name", origin), Label(event, "cat", origin),
-                              static_cast<StreamId>(stream), begin, begin + us});
+    StepPicture& step = line.steps.try_emplace(rank, OneBody()).first->second;
+    step.bodies[0].ops.push_back({Label(event, "cat", origin),
+                                  Label(event, "name", origin),
+                                  static_cast<StreamId>(stream),
+                                  us / 1e6,
+                                  0,
+                                  0,
+                                  0,
+                                  {},
+                                  {}});
+    step.schedule[0].times.insert(step.schedule[0].times.end(), {begin, begin + us});
     first = std::min(first, begin);
   }
-  for (auto& [rank, ops] : line.ops)
-    for (TimelineOp& op : ops) {
-      op.begin = (op.begin - first) / 1e3;
-      op.end = (op.end - first) / 1e3;
-    }
+  for (auto& [rank, step] : line.steps)
+    for (double& time : step.schedule[0].times) time = (time - first) / 1e6;
   return line;
 }
 

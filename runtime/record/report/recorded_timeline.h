@@ -14,9 +14,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "runtime/record/report/timeline_op.h"
+#include "runtime/picture/step_picture.h"
 
 namespace millrace {
 
@@ -25,8 +24,8 @@ struct RecordedTimeline {
   std::string how;              // "eager", "instrumented replay"
   std::optional<int64_t> step;  // a bench has none
   int64_t ranks = 0;
-  // By rank, as recorded; from the first op of all on.
-  std::map<int64_t, std::vector<TimelineOp>> ops;
+  // By rank, ops as recorded; from the first op of all on.
+  std::map<int64_t, StepPicture> steps;
 };
 
 RecordedTimeline ParseTimeline(std::string_view text, const std::string& path);

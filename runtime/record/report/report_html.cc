@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "runtime/base/quantile.h"
-#include "runtime/plan/report/plan_text.h"
+#include "runtime/picture/chart.h"
+#include "runtime/picture/html.h"
+#include "runtime/picture/page.h"
+#include "runtime/picture/text.h"
 #include "runtime/record/report/call_sections.h"
-#include "runtime/record/report/chart.h"
-#include "runtime/record/report/html_parts.h"
-#include "runtime/record/report/memory_map.h"
-#include "runtime/record/report/report_style.h"
-#include "runtime/record/report/timeline_picture.h"
+#include "runtime/record/report/planned_sections.h"
 
 namespace millrace {
 namespace {
@@ -60,11 +59,12 @@ std::string Tiles(const RunRecord& r) {
                                      [](const auto& row) { return !row.offender.empty(); });
   if (!r.rows.empty()) {
     const StepRow& last = r.rows.back();
-    tiles += Tile(known(last.loss, Short(last.loss)), fmt::format("loss of step {}", last.step));
+    tiles +=
+        Tile(known(last.loss, NumberText(last.loss)), fmt::format("loss of step {}", last.step));
     const auto eval = std::find_if(r.rows.rbegin(), r.rows.rend(),
                                    [](const auto& row) { return row.eval_loss.has_value(); });
     if (eval != r.rows.rend())
-      tiles += Tile(known(*eval->eval_loss, Short(*eval->eval_loss)),
+      tiles += Tile(known(*eval->eval_loss, NumberText(*eval->eval_loss)),
                     fmt::format("held-out loss after step {}", eval->step));
     if (std::isfinite(last.tokens)) tiles += Tile(CountText(last.tokens), "tokens seen, all ranks");
     if (const double ms = MedianOf(r.rows, &StepRow::step_ms); std::isfinite(ms))
@@ -115,10 +115,13 @@ std::string Charts(const RunRecord& r) {
   for (const StepRow& row : r.rows)
     if (row.eval_loss) held_out.points.push_back({row.step, *row.eval_loss});
   std::string html =
-      ChartHtml({"loss", "Loss", Short, {series("loss", &StepRow::loss), held_out}, marks});
-  html += ChartHtml(
-      {"grad_norm", "Gradient norm", Short, {series("grad_norm", &StepRow::grad_norm)}, marks});
-  html += ChartHtml({"lr", "Learning rate", Short, {series("lr", &StepRow::lr)}, marks});
+      ChartHtml({"loss", "Loss", NumberText, {series("loss", &StepRow::loss), held_out}, marks});
+  html += ChartHtml({"grad_norm",
+                     "Gradient norm",
+                     NumberText,
+                     {series("grad_norm", &StepRow::grad_norm)},
+                     marks});
+  html += ChartHtml({"lr", "Learning rate", NumberText, {series("lr", &StepRow::lr)}, marks});
   html += ChartHtml({"tokens_per_s",
                      "Tokens per second, all ranks",
                      CountText,
@@ -132,106 +135,6 @@ std::string Charts(const RunRecord& r) {
                      {series("peak", &StepRow::peak_bytes)},
                      marks});
   return html;
-}
-
-std::string MemorySection(const RunRecord& r, const std::optional<PlannedStep>& planned) {
-  std::string rows;
-  const auto add = [&](const char* what, double value) {
-    if (std::isfinite(value)) rows += Row({what, KnownBytes(value)}, " n");
-  };
-  add("arena, predicted", NumberOf(At(r.summary, {"predicted", "arena_bytes"})));
-  add("arena, allocated", NumberOf(At(r.summary, {"measured", "arena_bytes"})));
-  add("lower bound of the training plan",
-      NumberOf(At(r.summary, {"predicted", "lower_bound_bytes"})));
-  add("device, predicted", NumberOf(At(r.summary, {"predicted", "device_bytes"})));
-  add("device, measured", NumberOf(At(r.summary, {"measured", "device_bytes"})));
-  add("process before the arena", NumberOf(At(r.summary, {"resident_before_arena_bytes"})));
-  add("most in use, last call", r.rows.empty() ? StepRow::kUnknown : r.rows.back().peak_bytes);
-  std::string html = Hint("Of one rank.") + (rows.empty() ? "" : Table({"", "bytes"}, rows, " n"));
-  if (!planned)
-    return html +
-           Hint(
-               "By class: not known. The run recorded no configuration, or this version of the "
-               "program plans it otherwise.");
-  std::string classes;
-  const int64_t most =
-      std::max<int64_t>(1, *std::max_element(planned->by_class.begin(), planned->by_class.end()));
-  for (int c = 0; c < kBufferClasses; ++c) {
-    const auto i = static_cast<size_t>(c);
-    if (planned->by_class[i] == 0) continue;
-    classes += Row({HtmlText(Name(static_cast<BufferClass>(c))), BytesText(planned->by_class[i]),
-                    BytesText(planned->at_peak[i]),
-                    fmt::format("<i style=\"width:{:.1f}%\"></i>",
-                                100.0 * static_cast<double>(planned->by_class[i]) /
-                                    static_cast<double>(most))},
-                   " nn");
-    classes.replace(classes.rfind("<td><i"), 4, "<td class=\"bar\">");
-  }
-  return html + "<h3>Planned for a training step</h3>\n" +
-         Table({"class", "most", "at the peak of all", ""}, classes, " nn") +
-         Hint(fmt::format("Arena of the training plan: {}; lower bound {}.",
-                          BytesText(planned->arena), BytesText(planned->lower_bound)));
-}
-
-// One scale for both where it shows both.
-constexpr double kOneScale = 4;
-constexpr int64_t kRanksShown = 4;
-
-std::string MeasuredTitle(const RecordedTimeline& line) {
-  return fmt::format("Measured{} on {}, {}",
-                     line.step ? fmt::format(" in step {}", *line.step) : "", line.device,
-                     line.how);
-}
-
-std::string MeasuredTimelines(const RecordedTimeline& line, double until) {
-  std::string html;
-  for (int64_t rank = 0; rank < std::min(line.ranks, kRanksShown); ++rank) {
-    const auto ops = line.ops.find(rank);
-    html += TimelineHtml({fmt::format("timeline-rank-{}", rank),
-                          fmt::format("{}, rank {}", MeasuredTitle(line), rank),
-                          ops == line.ops.end() ? std::vector<TimelineOp>() : ops->second, until});
-  }
-  if (line.ranks > kRanksShown)
-    html += Hint(fmt::format("{} more ranks are in timeline.json.", line.ranks - kRanksShown));
-  return html;
-}
-
-std::string TimelineSection(const RunRecord& r, const std::optional<PlannedStep>& planned) {
-  double planned_ms = planned ? EndOf(planned->ops) : 0, measured_ms = 0;
-  if (r.timeline)
-    for (const auto& [rank, ops] : r.timeline->ops) measured_ms = std::max(measured_ms, EndOf(ops));
-  std::string html, scale;
-  if (planned_ms > 0 && measured_ms > 0) {
-    const double ratio = measured_ms / planned_ms;
-    if (ratio <= kOneScale && ratio >= 1 / kOneScale)
-      planned_ms = measured_ms = std::max(planned_ms, measured_ms);
-    else
-      scale = Hint(fmt::format(
-          "Not on one scale: the measured step is {:.3g} times as long as the planned one.",
-          ratio));
-  }
-  if (planned || r.timeline) html += TimelineLegend() + scale;
-  if (planned)
-    html += TimelineHtml(
-        {"timeline-planned", "Planned for " + planned->machine, planned->ops, planned_ms});
-  else
-    html += Hint("Planned: not known, as memory by class.");
-  if (!r.timeline_problem.empty())
-    return html + Warning("Measured: damaged: " + r.timeline_problem);
-  if (!r.timeline)
-    return html + Hint("Measured: nothing recorded. train --trace-step N times step N op by op.");
-  if (planned && r.timeline->plan_hash != planned->hash)
-    html += Warning("The measured step is another plan's than the one above.");
-  return html + MeasuredTimelines(*r.timeline, measured_ms);
-}
-
-std::string MemoryMapSection(const std::optional<PlannedStep>& planned) {
-  const std::string map = planned ? MemoryMapHtml(planned->map) : "";
-  return map.empty() ? Hint("Not known, as memory by class.")
-                     : Hint(
-                           "The arena of one rank in a planned training step: bytes upwards, ops "
-                           "to the right.") +
-                           map;
 }
 
 std::string RollBacksTable(const RunRecord& r) {
@@ -261,111 +164,6 @@ std::string SkippedSection(const RunRecord& r) {
   return html + RollBacksTable(r);
 }
 
-// What the supervisor of `millrace launch` has seen.
-std::string RestartsTable(const RunRecord& r) {
-  constexpr size_t kShown = 1000;
-  if (r.failures.empty()) return "";
-  std::string rows;
-  for (size_t i = r.failures.size() - std::min(kShown, r.failures.size()); i < r.failures.size();
-       ++i) {
-    const auto& [failure, resumed_step, seconds] = r.failures[i];
-    rows += Row({HtmlText(failure.time), HtmlText(failure.reason), std::to_string(failure.step),
-                 failure.exit_code ? std::to_string(*failure.exit_code) : "",
-                 !failure.restarts ? "given up"
-                 : seconds         ? fmt::format("{:.2f} s", *seconds)
-                                   : ""},
-                "  nnn");
-  }
-  std::string html = "<h3>Restarts</h3>\n" + Table({"time, UTC", "why it ended", "after step",
-                                                    "exit code", "until the next step"},
-                                                   rows, "  nnn");
-  if (r.failures.size() > kShown)
-    html += Hint(fmt::format("The last {} of {}.", kShown, r.failures.size()));
-  return html;
-}
-
-// What saves of the last call cost, from the lines of metrics.jsonl.
-std::string SavesHint(const RunRecord& r) {
-  std::vector<double> stalls;
-  size_t failed = 0;
-  for (const StepRow& row : r.rows) {
-    if (std::isfinite(row.save_stall_ms)) stalls.push_back(row.save_stall_ms);
-    failed += row.save_failed;
-  }
-  std::string html;
-  if (failed > 0)
-    html += Warning(
-        fmt::format("{} could not be written.", failed == 1 ? "One" : std::to_string(failed)));
-  if (stalls.empty()) return html;
-  std::sort(stalls.begin(), stalls.end());
-  return html + Hint(fmt::format("Training waited {} times for a save, the last one apart: {} in "
-                                 "the median, {} at most.",
-                                 stalls.size(), Milliseconds(stalls[stalls.size() / 2]),
-                                 Milliseconds(stalls.back())));
-}
-
-std::string CallsSection(const RunRecord& r) {
-  std::string rows;
-  for (const RecordedCall& call : r.history)
-    rows +=
-        Row({std::to_string(call.step),
-             &call == &r.history.front() ? "the run began" : "resumed with another configuration",
-             std::to_string(call.world), HtmlText(call.backend)},
-            "n n");
-  std::string html = rows.empty() ? "" : Table({"after step", "", "ranks", "backend"}, rows, "n n");
-  if (const json& first = At(r.summary, {"first_step"}); first.is_number_integer())
-    html += Hint(first == 0 ? "The last call began at the start."
-                            : fmt::format("The last call went on after step {}.", TextOf(first)));
-  html +=
-      Hint("A call that resumes with the same configuration leaves no record, but for the last.");
-  html += RestartsTable(r);
-  std::string saved;
-  for (const CheckpointEntry& entry : r.checkpoints) {
-    double bytes = 0;
-    if (entry.manifest)
-      for (const CheckpointFile& file : entry.manifest->files)
-        bytes += static_cast<double>(file.bytes);
-    saved += Row(
-        {std::to_string(entry.step), entry.manifest ? std::to_string(entry.manifest->world) : "",
-         entry.manifest ? KnownBytes(bytes) : "",
-         entry.usable() ? "usable" : HtmlText(entry.problem)},
-        "nnn");
-  }
-  if (!r.checkpoints_problem.empty()) html += Warning(r.checkpoints_problem);
-  html += "<h3>Checkpoints</h3>\n" + SavesHint(r);
-  return html + (saved.empty()
-                     ? Hint("None.")
-                     : Table({"step", "ranks", "bytes", "manifest and sizes"}, saved, "nnn"));
-}
-
-std::string PredictedSection(const RunRecord& r) {
-  const json &predicted = At(r.summary, {"predicted"}), &measured = At(r.summary, {"measured"});
-  if (!predicted.is_object() || !measured.is_object())
-    return Hint("Not known before the run has ended in good order.");
-  std::string rows;
-  const auto add = [&](const std::string& name, const json& p, const json& m) {
-    if (!p.is_number() && !m.is_number()) return;
-    const double a = NumberOf(p), b = NumberOf(m);
-    const auto text = [&](double value) {
-      if (!std::isfinite(value)) return std::string("not known");
-      return std::floor(value) == value && std::abs(value) < 0x1p53 ? fmt::format("{:.0f}", value)
-                                                                    : Short(value);
-    };
-    rows +=
-        Row({Code(name), text(a), text(b),
-             std::isfinite(a) && std::isfinite(b) && a != 0 ? fmt::format("{:.3f}", b / a) : ""},
-            " nnn");
-  };
-  for (const char* name : {"step_ms", "tokens_per_s", "arena_bytes", "device_bytes", "wire_bytes"})
-    add(name, At(predicted, {name}), At(measured, {name}));
-  if (const json& counters = At(predicted, {"counters"}); counters.is_object())
-    for (const auto& [name, value] : counters.items())
-      add(name, value, At(measured, {"counters", name.c_str()}));
-  return Hint("Of rank 0, for the steps of the last call; predicted for: " +
-              TextOf(At(predicted, {"machine"}))) +
-         Table({"", "predicted", "measured", "ratio"}, rows, " nnn");
-}
-
 }  // namespace
 
 std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& planned) {
@@ -377,23 +175,24 @@ std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& pla
         Warning("The last line of metrics.jsonl is cut off: the run was killed, or is writing it.");
   if (!r.history_problem.empty()) notes += Warning("Not a run's config.json: " + r.history_problem);
   if (r.rows.empty()) notes += Warning("No step is recorded yet.");
-  const std::string name = HtmlText(path.filename().string());
-  std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
-      "name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Millrace run "
-      "{}</title>\n<style>{}</style>\n</head>\n<body>\n<header>\n<h1>Millrace run {}</h1>\n"
-      "<p>{}</p>\n<p id=\"state\">{}</p>\n{}</header>\n<main>\n",
-      name, kReportStyle, name, Code(r.dir), HtmlText(State(r)), notes);
-  html += Tiles(r) + Charts(r) + Section("memory", "Memory", MemorySection(r, planned)) +
-          Section("skipped", "Skipped steps", SkippedSection(r)) +
-          Section("memory-map", "Memory map", MemoryMapSection(planned), true) +
-          Section("timeline", "Timeline", TimelineSection(r, planned), true) +
-          Section("calls", "Calls and checkpoints", CallsSection(r)) +
-          Section("predicted", "Predicted beside measured", PredictedSection(r)) +
-          Section("configuration", "Configuration", ConfigurationSection(r), true) +
-          Section("hashes", "Plan stages and hashes", HashesSection(r)) +
-          Section("environment", "Environment", EnvironmentSection(r));
-  return html + "</main>\n</body>\n</html>\n";
+  const std::string name = path.filename().string();
+  Page page;
+  page.title = "Millrace run " + name;
+  page.header =
+      fmt::format("<div>\n<h1>Millrace run {}</h1>\n<p>{}</p>\n<p id=\"state\">{}</p>\n{}</div>\n",
+                  HtmlText(name), Code(r.dir), HtmlText(State(r)), notes);
+  const std::string map = MemoryMapSection(planned, page),
+                    timeline = TimelineSection(r, planned, page);
+  page.main = Tiles(r) + Charts(r) + Section("memory", "Memory", MemorySection(r, planned)) +
+              Section("skipped", "Skipped steps", SkippedSection(r)) +
+              Section("memory-map", "Memory map", map, true) +
+              Section("timeline", "Timeline", timeline, true) +
+              Section("calls", "Calls and checkpoints", CallsSection(r)) +
+              Section("predicted", "Predicted beside measured", PredictedSection(r)) +
+              Section("configuration", "Configuration", ConfigurationSection(r), true) +
+              Section("hashes", "Plan stages and hashes", HashesSection(r)) +
+              Section("environment", "Environment", EnvironmentSection(r));
+  return PageHtml(page);
 }
 
 }  // namespace millrace

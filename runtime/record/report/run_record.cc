@@ -1,5 +1,8 @@
 #include "runtime/record/report/run_record.h"
 
+#include <fmt/core.h>
+
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -9,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/data/input_file.h"
 #include "runtime/data/strict_json.h"
+#include "runtime/picture/text.h"
 
 namespace millrace {
 namespace {
@@ -97,5 +101,30 @@ RunRecord ReadRunRecord(const std::string& run_dir) {
   }
   return record;
 }
+
+const json& At(const json& object, std::initializer_list<const char*> path) {
+  static const json kNone;
+  const json* at = &object;
+  for (const char* key : path) {
+    if (!at->is_object() || !at->contains(key)) return kNone;
+    at = &(*at)[key];
+  }
+  return *at;
+}
+
+std::string TextOf(const json& value) {
+  return value.is_string() ? value.get<std::string>() : DumpJson(value, {.replace = true});
+}
+
+double NumberOf(const json& value) {
+  return value.is_number() ? value.get<double>() : StepRow::kUnknown;
+}
+
+std::string NumberText(double value) { return fmt::format("{:.6g}", value); }
+std::string KnownBytes(double value) {
+  return std::isfinite(value) && std::abs(value) < 0x1p62 ? BytesText(std::llround(value))
+                                                          : "not known";
+}
+std::string Milliseconds(double value) { return fmt::format("{:.4g} ms", value); }
 
 }  // namespace millrace

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -53,5 +54,15 @@ struct RunRecord {
 };
 
 RunRecord ReadRunRecord(const std::string& run_dir);
+
+// A value of summary.json by its path; null where there is none.
+const nlohmann::json& At(const nlohmann::json& object, std::initializer_list<const char*> path);
+std::string TextOf(const nlohmann::json& value);
+double NumberOf(const nlohmann::json& value);  // NaN: no number
+
+// As the page writes them.
+std::string NumberText(double value);
+std::string KnownBytes(double value);
+std::string Milliseconds(double value);
 
 }  // namespace millrace

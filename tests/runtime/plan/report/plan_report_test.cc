@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/picture/text.h"
 #include "runtime/plan/report/plan_json.h"
 #include "runtime/plan/report/plan_text.h"
 #include "tests/runtime/plan/tiny_plan.h"

@@ -9,16 +9,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace millrace {
 
 inline constexpr size_t kMostPoints = 2000;
-
-// Text in HTML, also in an attribute. What is not UTF-8, and control characters, become replacement
-// characters.
-std::string HtmlText(std::string_view text);
 
 struct ChartPoint {
   int64_t step = 0;

@@ -4,8 +4,10 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const kLeft = 74, kRight = 10;
 
 class Plot {
-  constructor(canvas, limits, margins) {
-    Object.assign(this, {canvas, limits, margins, view: {...limits}, listeners: []});
+  constructor(step, canvas, limits, margins) {
+    Object.assign(this, {step, canvas, limits, margins, view: {...limits}, listeners: []});
+    step.views.push(this);
+    new ResizeObserver(() => this.draw()).observe(canvas);
     canvas.addEventListener('wheel', (e) => this.wheel(e), {passive: false});
     canvas.addEventListener('pointerdown', (e) => { this.drag = {x: e.offsetX, y: e.offsetY, view: {...this.view}, moved: false}; canvas.setPointerCapture(e.pointerId); });
     canvas.addEventListener('pointermove', (e) => this.move(e));
@@ -103,7 +105,7 @@ function stepOf(span, count, base) {
 function bodyMarks(plot, c) {
   c.fillStyle = css('--dim');
   c.strokeStyle = css('--line');
-  bodies.forEach((body) => {
+  plot.step.bodies.forEach((body) => {
     const x0 = plot.x(body.begin), x1 = plot.x(body.begin + body.ops.length);
     if (x1 < kLeft || x0 > kLeft + plot.w) return;
     const from = Math.max(x0, kLeft);
@@ -122,14 +124,17 @@ function byteMarks(plot, c, count) {
 }
 
 class MemoryMap extends Plot {
+  constructor(step, canvas) {
+    super(step, canvas, {x0: 0, x1: step.end, y0: 0, y1: Math.max(step.arena, 1)}, {top: 24, bottom: 8});
+  }
   draw() {
-    const c = this.begin();
+    const c = this.begin(), {buffers, chosen} = this.step;
     byteMarks(this, c, 8);
     this.clipTo(c);
     this.shown = [];
     for (const b of buffers) {
-      if (hiddenClasses.has(b.cls)) continue;
-      const lit = bufferLit(b);
+      if (this.step.hidden.classes.has(b.cls)) continue;
+      const lit = this.step.bufferLit(b);
       for (const r of b.rects) {
         const x0 = this.x(r.begin), x1 = this.x(r.end), y1 = this.y(r.at), y0 = this.y(r.at + b.bytes);
         if (x1 < kLeft || x0 > kLeft + this.w || y1 < 0 || y0 > this.margins.top + this.h) continue;
@@ -155,12 +160,14 @@ class MemoryMap extends Plot {
     c.globalAlpha = 1;
     c.lineWidth = 1;
     if (chosen && chosen.op) {
-      const at = bodies[chosen.op.body].begin + chosen.op.index;
+      const at = this.step.bodies[chosen.op.body].begin + chosen.op.index;
       c.fillStyle = css('--accent');
       c.globalAlpha = 0.35;
       c.fillRect(this.x(at), this.margins.top, Math.max(2, this.x(at + 1) - this.x(at)), this.h);
       c.globalAlpha = 1;
     }
+    c.strokeStyle = css('--text');
+    c.beginPath(); c.moveTo(this.x(this.step.peak + 0.5), this.margins.top); c.lineTo(this.x(this.step.peak + 0.5), this.margins.top + this.h); c.stroke();
     c.restore();
     bodyMarks(this, c);
   }
@@ -171,36 +178,28 @@ class MemoryMap extends Plot {
     }
     return null;
   }
-  click(hit) { choose(hit ? {buffer: hit.b} : null); }
+  click(hit) { this.step.choose(hit ? {buffer: hit.b} : null); }
   describe({b, r}) {
     return `<b>${escapeHtml(b.name)}</b><br><span class="k">${b.cls}</span> ${bytesText(b.bytes)} (${b.bytes.toLocaleString('en')} B)` +
       `<br><span class="k">offset</span> ${r.at.toLocaleString('en')} <span class="k">to</span> ${(r.at + b.bytes).toLocaleString('en')}` +
-      `<br><span class="k">lives from</span> ${escapeHtml(positionText(r.begin))}<br><span class="k">until after</span> ${escapeHtml(positionText(r.end - 1))}` +
+      `<br><span class="k">lives from</span> ${escapeHtml(this.step.positionText(r.begin))}<br><span class="k">until after</span> ${escapeHtml(this.step.positionText(r.end - 1))}` +
       `<br><span class="k">used by</span> ${b.ops.length} ops`;
   }
 }
-function positionText(at) {
-  for (const body of bodies)
-    if (at >= body.begin && at < body.begin + body.ops.length) {
-      const op = body.ops[at - body.begin];
-      return `${body.name}: ${op.label || op.kind}`;
-    }
-  return 'the end';
-}
-
 class LiveBytes extends Plot {
-  constructor(canvas, map) {
-    super(canvas, {x0: 0, x1: lastPosition, y0: 0, y1: 1}, {top: 6, bottom: 6});
+  constructor(step, canvas, map) {
+    super(step, canvas, {x0: 0, x1: step.end, y0: 0, y1: 1}, {top: 6, bottom: 6});
     this.flat = true;
     this.map = map;
-    this.sums = plan.classes.map(() => new Float64Array(lastPosition + 1));
-    for (const b of buffers)
+    this.sums = step.classes.map(() => new Float64Array(step.end + 1));
+    for (const b of step.buffers)
       for (const r of b.rects) {
-        this.sums[plan.classes.indexOf(b.cls)][r.begin] += b.bytes;
-        this.sums[plan.classes.indexOf(b.cls)][r.end] -= b.bytes;
+        this.sums[step.classes.indexOf(b.cls)][r.begin] += b.bytes;
+        this.sums[step.classes.indexOf(b.cls)][r.end] -= b.bytes;
       }
     for (const s of this.sums) for (let i = 1; i < s.length; ++i) s[i] += s[i - 1];
-    this.limits.y1 = this.view.y1 = 1.02 * Math.max(...Array.from({length: lastPosition + 1}, (_, i) => this.sums.reduce((t, s) => t + s[i], 0)), 1);
+    for (let i = 0; i <= step.end; ++i) this.limits.y1 = Math.max(this.limits.y1, 1.02 * this.sums.reduce((t, s) => t + s[i], 0));
+    this.view.y1 = this.limits.y1;
   }
   changed() { Object.assign(this.map.view, {x0: this.view.x0, x1: this.view.x1}); this.map.changed(); }
   draw() {
@@ -209,10 +208,10 @@ class LiveBytes extends Plot {
     const c = this.begin();
     byteMarks(this, c, 4);
     this.clipTo(c);
-    const base = new Float64Array(lastPosition + 1);
-    const from = Math.max(0, Math.floor(this.view.x0)), to = Math.min(lastPosition, Math.ceil(this.view.x1));
-    plan.classes.forEach((name, k) => {
-      if (hiddenClasses.has(name)) return;
+    const {end, classes, hidden} = this.step, base = new Float64Array(end + 1);
+    const from = Math.max(0, Math.floor(this.view.x0)), to = Math.min(end, Math.ceil(this.view.x1));
+    classes.forEach((name, k) => {
+      if (hidden.classes.has(name)) return;
       c.beginPath();
       c.moveTo(this.x(from), this.y(base[from]));
       for (let i = from; i < to; ++i) { const y = this.y(base[i] + this.sums[k][i]); c.lineTo(this.x(i), y); c.lineTo(this.x(i + 1), y); }
@@ -225,10 +224,10 @@ class LiveBytes extends Plot {
     });
     c.restore();
   }
-  find(px) { const at = Math.floor(this.atX(px)); return at >= 0 && at < lastPosition ? {at} : null; }
+  find(px) { const at = Math.floor(this.atX(px)); return at >= 0 && at < this.step.end ? {at} : null; }
   describe({at}) {
-    const rows = plan.classes.map((name, k) => `<span class="k">${name}</span> ${bytesText(this.sums[k][at])}`);
-    return `<b>${escapeHtml(positionText(at))}</b><br>${rows.join('<br>')}<br><b>${bytesText(this.sums.reduce((t, s) => t + s[at], 0))}</b>`;
+    const rows = this.step.classes.map((name, k) => `<span class="k">${name}</span> ${bytesText(this.sums[k][at])}`);
+    return `<b>${escapeHtml(this.step.positionText(at))}</b><br>${rows.join('<br>')}<br><b>${bytesText(this.sums.reduce((t, s) => t + s[at], 0))}</b>`;
   }
 }
 
@@ -236,14 +235,15 @@ class LiveBytes extends Plot {
 
 const kLane = 42;
 class TimelineView extends Plot {
-  constructor(canvas) {
-    super(canvas, {x0: 0, x1: stepSeconds || 1, y0: 0, y1: 1}, {top: 24, bottom: 24});
+  constructor(step, canvas, until) {
+    super(step, canvas, {x0: 0, x1: until || step.seconds || 1, y0: 0, y1: 1}, {top: 24, bottom: 24});
     this.flat = true;
+    this.allEdges = false;
     this.over = null;
   }
   laneTop(s) { return this.margins.top + 10 + s * (kLane + 10); }
   draw() {
-    const c = this.begin();
+    const c = this.begin(), {streams, lanes, seconds, runs} = this.step;
     const step = stepOf(this.view.x1 - this.view.x0, Math.max(3, Math.floor(this.w / 110)), 10);
     for (let k = Math.ceil(this.view.x0 / step); k * step <= this.view.x1; ++k) {
       const x = this.x(k * step);
@@ -254,16 +254,16 @@ class TimelineView extends Plot {
       c.fillText(timeMark(k * step, this.view.x1), x, this.margins.top + this.h + 12);
       c.textAlign = 'left';
     }
-    plan.streams.forEach((name, s) => {
+    streams.forEach((name, s) => {
       c.fillStyle = css('--text');
       c.fillText(name, 8, this.laneTop(s) + kLane / 2 - 7);
       c.fillStyle = css('--dim');
-      c.fillText(percent(report.time.busy_s[name], stepSeconds), 8, this.laneTop(s) + kLane / 2 + 8);
+      c.fillText(percent(lanes[s].reduce((sum, r) => sum + r.end - r.begin, 0), seconds), 8, this.laneTop(s) + kLane / 2 + 8);
     });
     this.clipTo(c);
     this.drawIdle(c);
     this.drawRuns(c);
-    if ($('edges').checked) { c.globalAlpha = 0.35; for (const r of runs) for (const from of r.waits) this.edge(c, from, r, css('--dim')); c.globalAlpha = 1; }
+    if (this.allEdges) { c.globalAlpha = 0.35; for (const r of runs) for (const from of r.waits) this.edge(c, from, r, css('--dim')); c.globalAlpha = 1; }
     if (this.over) {
       for (const from of this.over.waits) this.edge(c, from, this.over, css('--idle'));
       for (const to of this.over.frees) this.edge(c, this.over, to, css('--accent'));
@@ -272,7 +272,8 @@ class TimelineView extends Plot {
     this.drawEntries(c);
   }
   drawEntries(c) {
-    plan.schedule.forEach((entry, e) => {
+    const {bodies, schedule, runs, firstRun} = this.step;
+    schedule.forEach((entry, e) => {
       const ops = runs.slice(firstRun[e], firstRun[e] + bodies[entry.body].ops.length).filter((r) => r.op.stream === 0);
       if (!ops.length) return;
       const x0 = Math.max(kLeft, this.x(ops[0].begin)), x1 = Math.min(kLeft + this.w, this.x(ops[ops.length - 1].end));
@@ -280,16 +281,16 @@ class TimelineView extends Plot {
       c.strokeStyle = css('--line');
       c.beginPath(); c.moveTo(x0 + 0.5, 6); c.lineTo(x0 + 0.5, this.margins.top + this.h); c.stroke();
       c.fillStyle = css('--dim');
-      label(c, plan.schedule.length > 3 ? `${bodies[entry.body].name} #${entry.microbatch}` : bodies[entry.body].name, x0 + 4, 12, x1 - x0 - 6);
+      label(c, schedule.length > 3 ? `${bodies[entry.body].name} #${entry.microbatch}` : bodies[entry.body].name, x0 + 4, 12, x1 - x0 - 6);
     });
   }
   drawRuns(c) {
     this.shown = [];
-    for (const r of runs) {
-      if (hiddenGroups.has(r.op.group)) continue;
+    for (const r of this.step.runs) {
+      if (this.step.hidden.groups.has(r.op.group)) continue;
       const x0 = this.x(r.begin), x1 = this.x(r.end);
       if (x1 < kLeft || x0 > kLeft + this.w) continue;
-      const w = Math.max(x1 - x0, 0.6), y = this.laneTop(r.op.stream), lit = opLit(r.op);
+      const w = Math.max(x1 - x0, 0.6), y = this.laneTop(r.op.stream), lit = this.step.opLit(r.op);
       this.shown.push({r, x0, x1: x0 + w, y});
       c.globalAlpha = lit ? 0.92 : 0.14;
       c.fillStyle = kGroupColours[r.op.group];
@@ -320,8 +321,9 @@ class TimelineView extends Plot {
       c.stroke(); c.restore();
       c.globalAlpha = 1;
     };
+    const {lanes, seconds} = this.step;
     for (const r of lanes[0]) { if (r.begin > end) gap(end, r.begin); end = r.end; }
-    if (stepSeconds > end) gap(end, stepSeconds);
+    if (seconds > end) gap(end, seconds);
   }
   edge(c, from, to, colour) {
     const down = to.op.stream > from.op.stream;
@@ -340,14 +342,16 @@ class TimelineView extends Plot {
     const over = hit ? hit.r : null;
     if (over !== this.over) { this.over = over; this.draw(); }
   }
-  click(hit) { choose(hit ? {op: hit.r.op} : null); }
+  click(hit) { this.step.choose(hit ? {op: hit.r.op} : null); }
   describe({r}) {
-    const op = r.op, rate = op.seconds > 0 ? `<br>${countText(op.flops / op.seconds)}FLOP/s, ${countText(op.memory / op.seconds)}B/s` : '';
+    const op = r.op, {buffers, bodies, streams, schedule} = this.step;
     const names = (ids) => escapeHtml([...new Set(ids)].map((id) => buffers[id].name).join(', ') || '–');
-    return `<b>${escapeHtml(op.label || op.kind)}</b> <span class="k">${op.kind}, ${plan.streams[op.stream]}, ${escapeHtml(bodies[op.body].name)} #${plan.schedule[r.entry].microbatch}</span>` +
+    return `<b>${escapeHtml(op.label || op.kind)}</b> <span class="k">${escapeHtml(op.kind)}, ${streams[op.stream]}, ${escapeHtml(bodies[op.body].name)} #${schedule[r.entry].microbatch}</span>` +
       `<br>${secondsText(r.begin)} <span class="k">to</span> ${secondsText(r.end)} <span class="k">(${secondsText(r.end - r.begin)})</span>` +
-      `<br>${countText(op.flops)}FLOP, ${bytesText(op.memory)} <span class="k">memory</span>` + (op.wire ? `, ${bytesText(op.wire)} <span class="k">wire</span>` : '') + rate +
-      `<br><span class="k">reads</span> ${names(op.reads)}<br><span class="k">writes</span> ${names(op.writes)}` +
+      (buffers.length === 0 ? '' : `<br>${countText(op.flops)}FLOP, ${bytesText(op.memory)} <span class="k">memory</span>` +
+        (op.wire ? `, ${bytesText(op.wire)} <span class="k">wire</span>` : '') +
+        (op.seconds > 0 ? `<br>${countText(op.flops / op.seconds)}FLOP/s, ${countText(op.memory / op.seconds)}B/s` : '') +
+        `<br><span class="k">reads</span> ${names(op.reads)}<br><span class="k">writes</span> ${names(op.writes)}`) +
       (r.waits.length ? `<br><span class="k">waits for</span> ${escapeHtml(r.waits.map((w) => w.op.label || w.op.kind).join(', '))}` : '');
   }
 }

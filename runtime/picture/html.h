@@ -1,18 +1,16 @@
-// What the sections of a run's report are made of. Texts are escaped here; cells
-// and bodies are HTML already.
+// Pieces of HTML that a page's sections are made of. `text` is escaped here; cells and bodies are
+// HTML already.
 #pragma once
 
-#include <initializer_list>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace millrace {
 
-std::string Short(double value);
-std::string KnownBytes(double value);
-std::string Milliseconds(double value);
+// Text in HTML, also in an attribute. What is not UTF-8, and control characters, become replacement
+// characters.
+std::string HtmlText(std::string_view text);
 
 // `numbers`: by column, 'n' for one that stands to the right.
 std::string Row(const std::vector<std::string>& cells, std::string_view numbers = "");
@@ -24,10 +22,5 @@ std::string Section(std::string_view id, std::string_view title, const std::stri
 std::string Hint(const std::string& text);
 std::string Warning(const std::string& text);
 std::string Code(const std::string& text);
-
-// A value of summary.json by its path; null where there is none.
-const nlohmann::json& At(const nlohmann::json& object, std::initializer_list<const char*> path);
-std::string TextOf(const nlohmann::json& value);
-double NumberOf(const nlohmann::json& value);  // NaN: no number
 
 }  // namespace millrace

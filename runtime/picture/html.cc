@@ -1,25 +1,39 @@
-#include "runtime/record/report/html_parts.h"
+#include "runtime/picture/html.h"
 
 #include <fmt/core.h>
 
-#include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
-#include "runtime/plan/report/plan_text.h"
-#include "runtime/record/report/chart.h"
 
 namespace millrace {
 
-using nlohmann::json;
-
-std::string Short(double value) { return fmt::format("{:.6g}", value); }
-std::string KnownBytes(double value) {
-  return std::isfinite(value) && std::abs(value) < 0x1p62 ? BytesText(std::llround(value))
-                                                          : "not known";
+std::string HtmlText(std::string_view text) {
+  using nlohmann::json;
+  // The JSON writer knows UTF-8: dumped with replacements and read again, text is well-formed.
+  const std::string sound =
+      ParseJson(DumpJson(json(std::string(text)), {.replace = true})).get<std::string>();
+  std::string out;
+  out.reserve(sound.size());
+  for (const char c : sound) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else if (c == '\'')
+      out += "&#39;";
+    else if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7f)
+      out += "\xEF\xBF\xBD";  // U+FFFD
+    else
+      out += c;
+  }
+  return out;
 }
-std::string Milliseconds(double value) { return fmt::format("{:.4g} ms", value); }
 
 std::string Row(const std::vector<std::string>& cells, std::string_view numbers) {
   std::string row = "<tr>";
@@ -51,23 +65,5 @@ std::string Warning(const std::string& text) {
   return "<p class=\"warn\">" + HtmlText(text) + "</p>\n";
 }
 std::string Code(const std::string& text) { return "<code>" + HtmlText(text) + "</code>"; }
-
-const json& At(const json& object, std::initializer_list<const char*> path) {
-  static const json kNone;
-  const json* at = &object;
-  for (const char* key : path) {
-    if (!at->is_object() || !at->contains(key)) return kNone;
-    at = &(*at)[key];
-  }
-  return *at;
-}
-
-std::string TextOf(const json& value) {
-  return value.is_string() ? value.get<std::string>() : DumpJson(value, {.replace = true});
-}
-
-double NumberOf(const json& value) {
-  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
-}
 
 }  // namespace millrace

@@ -1,13 +1,12 @@
-#include "runtime/record/report/chart.h"
+#include "runtime/picture/chart.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "runtime/base/json.h"
+#include "runtime/picture/html.h"
 
 namespace millrace {
 namespace {
@@ -167,33 +166,6 @@ std::string Caption(const Chart& chart, const ChartSeries& series) {
 
 }  // namespace
 
-std::string HtmlText(std::string_view text) {
-  using nlohmann::json;
-  // The JSON writer knows UTF-8: dumped with replacements and read again, text is well-formed.
-  const std::string sound =
-      ParseJson(DumpJson(json(std::string(text)), {.replace = true})).get<std::string>();
-  std::string out;
-  out.reserve(sound.size());
-  for (const char c : sound) {
-    const auto code = static_cast<unsigned char>(c);
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (c == '\'')
-      out += "&#39;";
-    else if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7f)
-      out += "\xEF\xBF\xBD";  // U+FFFD
-    else
-      out += c;
-  }
-  return out;
-}
-
 std::string ChartHtml(const Chart& chart) {
   if (std::all_of(chart.series.begin(), chart.series.end(),
                   [](const auto& s) { return s.points.empty(); }))
@@ -217,7 +189,7 @@ std::string ChartHtml(const Chart& chart) {
   return fmt::format(
       R"(<figure class="card" id="{id}">
 <h2>{title}</h2>
-<div class="plot"><div class="y"><span>{high}</span><span>{middle}</span><span>{low}</span></div>
+<div class="chart"><div class="y"><span>{high}</span><span>{middle}</span><span>{low}</span></div>
 <svg viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" aria-label="{title}">
 <path class="grid" d="M0 0H{width}M0 {half}H{width}M0 {height}H{width}"/>
 {bands}{marks}{lines}</svg>
