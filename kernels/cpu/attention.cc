@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
@@ -9,68 +10,42 @@
 namespace millrace::cpu {
 namespace {
 
-struct Dims {
-  int64_t batch, length, heads, kv_heads, head_dim;
-  int64_t group() const { return heads / kv_heads; }
-};
-
-Dims CheckedDims(const TensorView& q, const TensorView& k, const TensorView& v) {
-  const Dims d{q.dim(0), q.dim(1), q.dim(2), k.dim(2), q.dim(3)};
+AttentionDims CheckedDims(const TensorView& q, const TensorView& k, const TensorView& v,
+                          const ContextRows& rows) {
+  const AttentionDims d{
+      q.dim(0), q.dim(1), q.dim(2), k.dim(2), q.dim(3), rows.ranks, ChunkStarts(rows, q.dim(1))};
   MR_CHECK(d.kv_heads > 0 && d.heads % d.kv_heads == 0, "attention: {} heads on {} key/value heads",
            d.heads, d.kv_heads);
   for (const TensorView* view : {&k, &v})
-    MR_CHECK(view->dim(0) == d.batch && view->dim(1) == d.length && view->dim(2) == d.kv_heads &&
-                 view->dim(3) == d.head_dim,
+    MR_CHECK(view->dim(0) == d.ranks * d.batch && view->dim(1) == d.rows &&
+                 view->dim(2) == d.kv_heads && view->dim(3) == d.head_dim,
              "attention: q is {}, k or v is {}", ToString(q.layout), ToString(view->layout));
   return d;
 }
 
-// A [length, head_dim] matrix inside a [B,T,H,D] view: one batch row, one head.
-struct Head {
-  TensorView view;
-  int64_t batch, head;
-
-  Row row(int64_t t) const { return RowAt(view, batch, t, head); }
-  bool in_place() const {
-    return view.dtype() == DType::kF32 && (view.dim(3) <= 1 || view.stride(3) == 1);
-  }
-  int64_t ld() const { return std::max(view.dim(1) <= 1 ? 0 : view.stride(1), view.dim(3)); }
-};
-
-void CheckHeads(const TensorView& view, const Dims& d, int64_t heads, const char* name) {
+void CheckHeads(const TensorView& view, const AttentionDims& d, int64_t batch, int64_t heads,
+                const char* name) {
   CheckFloat(view, name);
-  MR_CHECK(view.layout.rank == 4 && view.dim(0) == d.batch && view.dim(1) == d.length &&
+  MR_CHECK(view.layout.rank == 4 && view.dim(0) == batch && view.dim(1) == d.rows &&
                view.dim(2) == heads && view.dim(3) == d.head_dim &&
                (d.head_dim <= 1 || view.stride(3) == 1),
            "attention: {} is {}; [{}, {}, {}, {}] with last stride 1 is expected", name,
-           ToString(view.layout), d.batch, d.length, heads, d.head_dim);
+           ToString(view.layout), batch, d.rows, heads, d.head_dim);
   MR_CHECK_LE(d.head_dim, kChunk, "attention: head_dim");
 }
 
-// Rows [begin, begin + n) of a head as f32: its own memory, or `buffer`.
-Matrix LoadRows(const Head& head, int64_t begin, int64_t n, float* buffer) {
-  const int64_t d = head.view.dim(3);
-  if (head.in_place()) return {head.row(begin).f32(), head.ld()};
-  for (int64_t i = 0; i < n; ++i) {
-    const float* row = Load(head.row(begin + i), 0, d, buffer + i * d);
-    if (row != buffer + i * d) std::copy_n(row, d, buffer + i * d);
-  }
-  return {buffer, d};
+void CheckQueries(const TensorView& view, const AttentionDims& d, const char* name) {
+  CheckHeads(view, d, d.batch, d.heads, name);
+}
+void CheckKeys(const TensorView& view, const AttentionDims& d, const char* name) {
+  CheckHeads(view, d, d.ranks * d.batch, d.kv_heads, name);
 }
 
-// Where rows [begin, ...) of an output head are computed: its own memory, or `buffer`.
-struct MutableMatrix {
-  float* data;
-  int64_t ld;
-};
-MutableMatrix TargetRows(const Head& head, int64_t begin, float* buffer) {
-  if (head.in_place()) return {head.row(begin).f32(), head.ld()};
-  return {buffer, head.view.dim(3)};
+Head Queries(const TensorView& view, const AttentionDims& d, int64_t b, int64_t h) {
+  return {view, b, h, d.split()};
 }
-
-void StoreRows(const Head& head, int64_t begin, int64_t n, MutableMatrix from) {
-  for (int64_t i = 0; i < n; ++i)
-    Store(head.row(begin + i), 0, head.view.dim(3), from.data + i * from.ld);
+Head Keys(const TensorView& view, const AttentionDims& d, int64_t b, int64_t h) {
+  return {view, b, h, d.split(), d.ranks, d.batch};
 }
 
 Matrix Transposed(Matrix m) { return {m.data, m.ld, !m.transposed}; }
@@ -86,124 +61,144 @@ void ExpMasked(float* s, float shift, int64_t n, int64_t size) {
   std::fill(s + n, s + size, 0.0f);
 }
 
-float* TakeUnless(bool in_place, Scratch& scratch, int64_t floats) {
-  return in_place ? nullptr : scratch.Take(floats);
+// A buffer for an operand that needs one (AttentionInPlace).
+float* BufferOf(const TensorView& view, const AttentionDims& d, Scratch& scratch, int64_t rows) {
+  return AttentionInPlace(view.dtype(), d.split()) ? nullptr : scratch.Take(rows * d.head_dim);
+}
+
+// out_i /= sum_i.
+void ScaleRows(MutableMatrix out, int64_t rows, int64_t columns, const float* factor) {
+  for (int64_t i = 0; i < rows; ++i) {
+    float* const row = out.data + i * out.ld;
+    for (int64_t j = 0; j < columns; ++j) row[j] *= factor[i];
+  }
 }
 
 }  // namespace
 
 void Attention(const AttentionOp<TensorView>& op, Stream&) {
-  const Dims d = CheckedDims(op.q, op.k, op.v);
-  CheckHeads(op.q, d, d.heads, "q");
-  CheckHeads(op.k, d, d.kv_heads, "k");
-  CheckHeads(op.v, d, d.kv_heads, "v");
-  CheckHeads(op.out, d, d.heads, "out");
-  if (d.batch == 0 || d.length == 0) return;
-  const int64_t block = std::min(kAttentionRows, d.length);
+  const AttentionDims d = CheckedDims(op.q, op.k, op.v, op.rows);
+  CheckQueries(op.q, d, "q");
+  CheckKeys(op.k, d, "k");
+  CheckKeys(op.v, d, "v");
+  CheckQueries(op.out, d, "out");
+  if (d.empty()) return;
   Scratch scratch(op.scratch);
-  float* const scores = scratch.Take(block * d.length);
-  float* const q_buffer = TakeUnless(op.q.dtype() == DType::kF32, scratch, block * d.head_dim);
-  float* const k_buffer = TakeUnless(op.k.dtype() == DType::kF32, scratch, d.length * d.head_dim);
-  float* const v_buffer = TakeUnless(op.v.dtype() == DType::kF32, scratch, d.length * d.head_dim);
-  float* const out_buffer = TakeUnless(op.out.dtype() == DType::kF32, scratch, block * d.head_dim);
+  float* const scores = scratch.Take(d.block() * d.length());
+  float* const q_buffer = BufferOf(op.q, d, scratch, d.block());
+  float* const k_buffer = BufferOf(op.k, d, scratch, d.length());
+  float* const v_buffer = BufferOf(op.v, d, scratch, d.length());
+  float* const out_buffer = BufferOf(op.out, d, scratch, d.block());
+  const int64_t needed = VisibleKeys(d);
 
   for (int64_t b = 0; b < d.batch; ++b) {
     for (int64_t kv = 0; kv < d.kv_heads; ++kv) {
-      const Matrix k = LoadRows({op.k, b, kv}, 0, d.length, k_buffer);
-      const Matrix v = LoadRows({op.v, b, kv}, 0, d.length, v_buffer);
+      const Matrix k = LoadRows(Keys(op.k, d, b, kv), 0, needed, k_buffer);
+      const Matrix v = LoadRows(Keys(op.v, d, b, kv), 0, needed, v_buffer);
       for (int64_t h = kv * d.group(); h < (kv + 1) * d.group(); ++h) {
-        for (int64_t begin = 0; begin < d.length; begin += block) {
-          const int64_t rows = std::min(block, d.length - begin), keys = begin + rows;
-          const Matrix q = LoadRows({op.q, b, h}, begin, rows, q_buffer);
+        ForQueryBlocks(d, [&](const QueryBlock& block) {
+          const int64_t rows = block.rows, keys = block.keys();
+          const Matrix q = LoadRows(Queries(op.q, d, b, h), block, q_buffer);
           Gemm(rows, keys, d.head_dim, op.scale, q, Transposed(k), 0.0f, scores, keys);
-          float inverse_sum[kAttentionRows];
-          for (int64_t i = 0; i < rows; ++i) {
+          float inverse_sum[kAttentionRows] = {};
+          block.ForOwn([&](int64_t i, int64_t local) {
             float* const s = scores + i * keys;
-            const float max = Max(s, begin + i + 1);
-            ExpMasked(s, max, begin + i + 1, keys);
-            const float sum = Sum(s, begin + i + 1);
+            const int64_t visible = block.begin + i + 1;
+            const float max = Max(s, visible);
+            ExpMasked(s, max, visible, keys);
+            const float sum = Sum(s, visible);
             inverse_sum[i] = 1.0f / sum;
-            if (op.lse) *LseOf(op.lse, b, h, begin + i) = max + std::log(sum);
-          }
-          const Head out_head{op.out, b, h};
-          const MutableMatrix out = TargetRows(out_head, begin, out_buffer);
+            if (op.lse) *LseOf(op.lse, b, h, local) = max + std::log(sum);
+          });
+          const Head out_head = Queries(op.out, d, b, h);
+          const MutableMatrix out = TargetRows(out_head, block.begin, out_buffer);
           Gemm(rows, d.head_dim, keys, 1.0f, {scores, keys}, v, 0.0f, out.data, out.ld);
-          for (int64_t i = 0; i < rows; ++i) {
-            float* const row = out.data + i * out.ld;
-            for (int64_t j = 0; j < d.head_dim; ++j) row[j] *= inverse_sum[i];
-          }
-          StoreRows(out_head, begin, rows, out);
-        }
+          ScaleRows(out, rows, d.head_dim, inverse_sum);
+          StoreRows(out_head, block, out);
+        });
       }
     }
   }
 }
 
+namespace {
+
+// The f32 buffers of a gradient's operands, and its tiles of scores.
+struct GradScratch {
+  GradScratch(const AttentionGradOp<TensorView>& op, const AttentionDims& d, Scratch scratch)
+      : p(scratch.Take(d.block() * d.length())),
+        d_s(scratch.Take(d.block() * d.length())),
+        q(BufferOf(op.q, d, scratch, d.block())),
+        k(BufferOf(op.k, d, scratch, d.length())),
+        v(BufferOf(op.v, d, scratch, d.length())),
+        d_out(BufferOf(op.d_out, d, scratch, d.block())),
+        d_q(BufferOf(op.d_q, d, scratch, d.block())),
+        d_k(BufferOf(op.d_k, d, scratch, d.length())),
+        d_v(BufferOf(op.d_v, d, scratch, d.length())) {}
+  float *p, *d_s, *q, *k, *v, *d_out, *d_q, *d_k, *d_v;
+};
+
+// p and d_s of a block from q.k and d_out.v, in place; rows of other ranks are not touched.
+void ScoreGradients(const AttentionGradOp<TensorView>& op, const Head& out, const QueryBlock& block,
+                    Matrix d_out, const GradScratch& scratch) {
+  const int64_t keys = block.keys(), depth = out.depth();
+  block.ForOwn([&](int64_t i, int64_t local) {
+    const int64_t visible = block.begin + i + 1;
+    float* const p = scratch.p + i * keys;
+    float* const d_s = scratch.d_s + i * keys;
+    ExpMasked(p, *LseOf(op.lse, out.batch, out.head, local), visible, keys);
+    float buffer[kChunk];
+    const float delta =
+        Dot(Load(out.row(local), 0, depth, buffer), d_out.data + i * d_out.ld, depth);
+#pragma omp simd
+    for (int64_t u = 0; u < visible; ++u) d_s[u] = p[u] * (d_s[u] - delta) * op.scale;
+    std::fill(d_s + visible, d_s + keys, 0.0f);
+  });
+}
+
+}  // namespace
+
 void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
-  const Dims d = CheckedDims(op.q, op.k, op.v);
+  const AttentionDims d = CheckedDims(op.q, op.k, op.v, op.rows);
   for (const auto& [view, name] :
        {std::pair{&op.q, "q"}, {&op.out, "out"}, {&op.d_out, "d_out"}, {&op.d_q, "d_q"}})
-    CheckHeads(*view, d, d.heads, name);
+    CheckQueries(*view, d, name);
   for (const auto& [view, name] :
        {std::pair{&op.k, "k"}, {&op.v, "v"}, {&op.d_k, "d_k"}, {&op.d_v, "d_v"}})
-    CheckHeads(*view, d, d.kv_heads, name);
-  if (d.batch == 0 || d.length == 0) return;
-  const int64_t block = std::min(kAttentionRows, d.length), head_floats = d.length * d.head_dim;
-  Scratch scratch(op.scratch);
-  float* const p_buffer = scratch.Take(block * d.length);
-  float* const ds_buffer = scratch.Take(block * d.length);
-  const auto take = [&](const TensorView& view, int64_t floats) {
-    return TakeUnless(view.dtype() == DType::kF32, scratch, floats);
-  };
-  float* const q_buffer = take(op.q, block * d.head_dim);
-  float* const k_buffer = take(op.k, head_floats);
-  float* const v_buffer = take(op.v, head_floats);
-  float* const d_out_buffer = take(op.d_out, block * d.head_dim);
-  float* const d_q_buffer = take(op.d_q, block * d.head_dim);
-  float* const d_k_buffer = take(op.d_k, head_floats);
-  float* const d_v_buffer = take(op.d_v, head_floats);
+    CheckKeys(*view, d, name);
+  if (d.empty()) return;
+  const GradScratch scratch(op, d, Scratch(op.scratch));
+  const int64_t needed = VisibleKeys(d);
 
   for (int64_t b = 0; b < d.batch; ++b) {
     for (int64_t kv = 0; kv < d.kv_heads; ++kv) {
-      const Matrix k = LoadRows({op.k, b, kv}, 0, d.length, k_buffer);
-      const Matrix v = LoadRows({op.v, b, kv}, 0, d.length, v_buffer);
-      const Head d_k_head{op.d_k, b, kv}, d_v_head{op.d_v, b, kv};
-      const MutableMatrix d_k = TargetRows(d_k_head, 0, d_k_buffer),
-                          d_v = TargetRows(d_v_head, 0, d_v_buffer);
+      const Matrix k = LoadRows(Keys(op.k, d, b, kv), 0, needed, scratch.k);
+      const Matrix v = LoadRows(Keys(op.v, d, b, kv), 0, needed, scratch.v);
+      const Head d_k_head = Keys(op.d_k, d, b, kv), d_v_head = Keys(op.d_v, d, b, kv);
+      const MutableMatrix d_k = TargetRows(d_k_head, 0, scratch.d_k),
+                          d_v = TargetRows(d_v_head, 0, scratch.d_v);
       for (const MutableMatrix& m : {d_k, d_v})
-        for (int64_t t = 0; t < d.length; ++t) std::fill_n(m.data + t * m.ld, d.head_dim, 0.0f);
+        for (int64_t t = 0; t < d.length(); ++t) std::fill_n(m.data + t * m.ld, d.head_dim, 0.0f);
 
       for (int64_t h = kv * d.group(); h < (kv + 1) * d.group(); ++h) {
-        for (int64_t begin = 0; begin < d.length; begin += block) {
-          const int64_t rows = std::min(block, d.length - begin), keys = begin + rows;
-          const Matrix q = LoadRows({op.q, b, h}, begin, rows, q_buffer);
-          const Matrix d_out = LoadRows({op.d_out, b, h}, begin, rows, d_out_buffer);
-          const Matrix p{p_buffer, keys}, ds{ds_buffer, keys};
-          Gemm(rows, keys, d.head_dim, op.scale, q, Transposed(k), 0.0f, p_buffer, keys);
-          Gemm(rows, keys, d.head_dim, 1.0f, d_out, Transposed(v), 0.0f, ds_buffer, keys);
-          for (int64_t i = 0; i < rows; ++i) {
-            const int64_t t = begin + i, visible = t + 1;
-            float* const p_row = p_buffer + i * keys;
-            float* const ds_row = ds_buffer + i * keys;
-            ExpMasked(p_row, *LseOf(op.lse, b, h, t), visible, keys);
-            float buffer[kChunk];
-            const float* const out = Load(Head{op.out, b, h}.row(t), 0, d.head_dim, buffer);
-            const float delta = Dot(out, d_out.data + i * d_out.ld, d.head_dim);
-#pragma omp simd
-            for (int64_t u = 0; u < visible; ++u)
-              ds_row[u] = p_row[u] * (ds_row[u] - delta) * op.scale;
-            std::fill(ds_row + visible, ds_row + keys, 0.0f);
-          }
-          const Head d_q_head{op.d_q, b, h};
-          const MutableMatrix d_q = TargetRows(d_q_head, begin, d_q_buffer);
-          Gemm(rows, d.head_dim, keys, 1.0f, ds, k, 0.0f, d_q.data, d_q.ld);
-          StoreRows(d_q_head, begin, rows, d_q);
-          Gemm(keys, d.head_dim, rows, 1.0f, Transposed(ds), q, 1.0f, d_k.data, d_k.ld);
+        ForQueryBlocks(d, [&](const QueryBlock& block) {
+          const int64_t rows = block.rows, keys = block.keys();
+          const Matrix q = LoadRows(Queries(op.q, d, b, h), block, scratch.q);
+          const Matrix d_out = LoadRows(Queries(op.d_out, d, b, h), block, scratch.d_out);
+          const Matrix p{scratch.p, keys}, d_s{scratch.d_s, keys};
+          Gemm(rows, keys, d.head_dim, op.scale, q, Transposed(k), 0.0f, scratch.p, keys);
+          Gemm(rows, keys, d.head_dim, 1.0f, d_out, Transposed(v), 0.0f, scratch.d_s, keys);
+          ScoreGradients(op, Queries(op.out, d, b, h), block, d_out, scratch);
+          const Head d_q_head = Queries(op.d_q, d, b, h);
+          const MutableMatrix d_q = TargetRows(d_q_head, block.begin, scratch.d_q);
+          Gemm(rows, d.head_dim, keys, 1.0f, d_s, k, 0.0f, d_q.data, d_q.ld);
+          StoreRows(d_q_head, block, d_q);
+          Gemm(keys, d.head_dim, rows, 1.0f, Transposed(d_s), q, 1.0f, d_k.data, d_k.ld);
           Gemm(keys, d.head_dim, rows, 1.0f, Transposed(p), d_out, 1.0f, d_v.data, d_v.ld);
-        }
+        });
       }
-      StoreRows(d_k_head, 0, d.length, d_k);
-      StoreRows(d_v_head, 0, d.length, d_v);
+      StoreRows(d_k_head, 0, d.length(), d_k);
+      StoreRows(d_v_head, 0, d.length(), d_v);
     }
   }
 }

@@ -66,6 +66,8 @@ AttentionChoice Choose(const Op& op) {
     if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
       why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth,
                         kDepthMultiple, kMaxDepth);
+    else if (op.rows.split())
+      why = "sequences are split over ranks";
     else if (d.length < 2)
       why = fmt::format("sequences of {}, cuDNN takes 2 and more", d.length);
     else if (std::max(d.batch, d.heads) > kMaxGrid)

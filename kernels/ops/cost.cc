@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/ops/attention_choice.h"
+#include "kernels/ops/context_rows.h"
 #include "kernels/ops/cpu_blocking.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "kernels/ops/matmul_key.h"
@@ -25,9 +26,24 @@ int64_t CpuBytes(const MatmulOp<Shape>& op) {
 }
 
 // Pairs (t, u) with u <= t, over batch rows and heads.
-double CausalPairs(const Shape& q) {
-  const double t = static_cast<double>(Dim(q, 1));
-  return static_cast<double>(Dim(q, 0) * Dim(q, 2)) * t * (t + 1) / 2;
+double PairsOf(const Shape& q, const ContextRows& rows) {
+  return static_cast<double>(Dim(q, 0) * Dim(q, 2)) * CausalPairs(rows.ranks, Dim(q, 1));
+}
+
+// Scratch of attention: so many tiles of scores, and operands that pass through f32 buffers. Each
+// buffer holds a block of queries or all keys of a head, whichever rank it is.
+template <class Op>
+int64_t CpuAttentionBytes(const Op& op, int64_t scores, std::initializer_list<const Shape*> queries,
+                          std::initializer_list<const Shape*> keys) {
+  const int64_t length = op.rows.ranks * Dim(op.q, 1), depth = Dim(op.q, 3),
+                block = std::min(cpu::kAttentionRows, length);
+  const auto buffered = [&](const Shape* s) {
+    return !cpu::AttentionInPlace(s->layout.dtype, op.rows.split());
+  };
+  int64_t floats = scores * block * length;
+  for (const Shape* s : queries) floats += buffered(s) ? block * depth : 0;
+  for (const Shape* s : keys) floats += buffered(s) ? length * depth : 0;
+  return floats * 4;
 }
 
 }  // namespace
@@ -71,22 +87,12 @@ int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend) {
 
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCuda) return cuda::AttentionBytes(op);
-  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3),
-                block = std::min(cpu::kAttentionRows, length);
-  int64_t floats = block * length;
-  for (const Shape* s : {&op.q, &op.out}) floats += IsF32(*s) ? 0 : block * depth;
-  for (const Shape* s : {&op.k, &op.v}) floats += IsF32(*s) ? 0 : length * depth;
-  return floats * 4;
+  return CpuAttentionBytes(op, 1, {&op.q, &op.out}, {&op.k, &op.v});
 }
 
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCuda) return cuda::AttentionBytes(op);
-  const int64_t length = Dim(op.q, 1), depth = Dim(op.q, 3),
-                block = std::min(cpu::kAttentionRows, length);
-  int64_t floats = 2 * block * length;
-  for (const Shape* s : {&op.q, &op.d_out, &op.d_q}) floats += IsF32(*s) ? 0 : block * depth;
-  for (const Shape* s : {&op.k, &op.v, &op.d_k, &op.d_v}) floats += IsF32(*s) ? 0 : length * depth;
-  return floats * 4;
+  return CpuAttentionBytes(op, 2, {&op.q, &op.d_out, &op.d_q}, {&op.k, &op.v, &op.d_k, &op.d_v});
 }
 
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend) {
@@ -141,11 +147,11 @@ double Flops(const MatmulOp<Shape>& op) {
 }
 
 double Flops(const AttentionOp<Shape>& op) {
-  return 2 * 2.0 * CausalPairs(op.q) * static_cast<double>(Dim(op.q, 3));
+  return 2 * 2.0 * PairsOf(op.q, op.rows) * static_cast<double>(Dim(op.q, 3));
 }
 
 double Flops(const AttentionGradOp<Shape>& op) {
-  return 5 * 2.0 * CausalPairs(op.q) * static_cast<double>(Dim(op.q, 3));
+  return 5 * 2.0 * PairsOf(op.q, op.rows) * static_cast<double>(Dim(op.q, 3));
 }
 
 }  // namespace millrace

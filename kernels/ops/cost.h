@@ -39,7 +39,7 @@ std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
 
 // Arithmetic: a multiply-add is 2 FLOPs. Causal attention counts the lower
-// triangle only, T*(T+1)/2 pairs.
+// triangle only, T*(T+1)/2 pairs; of sequences split over ranks, the pairs of this rank's queries.
 double Flops(const MatmulOp<Shape>& op);
 double Flops(const AttentionOp<Shape>& op);      // 2 GEMMs over the triangle
 double Flops(const AttentionGradOp<Shape>& op);  // 5 GEMMs over the triangle

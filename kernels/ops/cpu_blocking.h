@@ -44,6 +44,11 @@ inline bool ProductInPlace(const Layout& out, Update update) {
 // Query rows per block of attention. Keys after the block's last row are skipped.
 inline constexpr int64_t kAttentionRows = 64;
 
+// Whether an operand of attention enters and leaves its products where it lies; else they go by f32
+// buffers. With sequences split over a context group, keys lie in the gathered order, and a block
+// of queries may begin before this rank's rows do (attention.cc).
+inline bool AttentionInPlace(DType dtype, bool split) { return dtype == DType::kF32 && !split; }
+
 // Rows whose contributions are summed before they join the total of a column sum: halves the
 // exponent of the error's growth.
 inline constexpr int64_t kSumRows = 64;

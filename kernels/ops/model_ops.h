@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "kernels/ops/access.h"
+#include "kernels/ops/context_rows.h"
 #include "runtime/base/mesh.h"
 #include "runtime/base/policies.h"
 
@@ -263,10 +264,19 @@ struct RopeOp : RopeAttrs {
 // out[b,t,h,:] = sum_u p * v[b,u,h/(H/Hkv),:].
 // lse[b,h,t] = log sum exp of the scaled scores, f32, optional.
 // q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all strided in dims 0..2.
+// With sequences split over n ranks (rows.split()): q, out [B,T/n,H,D] and lse [B,H,T/n] are this
+// rank's rows; k, v [n*B,T/n,Hkv,D] are all ranks', gathered, and are read where they lie
+// (PlaceOf). On the CPU each row has the bits that it has in whole sequences.
 // On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
 struct AttentionAttrs {
   float scale = 1;
+  ContextRows rows;
   bool operator==(const AttentionAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    ContextRows::VisitRankInts(s.rows, f);
+  }
 };
 template <class V>
 struct AttentionOp : AttentionAttrs {
@@ -285,13 +295,21 @@ struct AttentionOp : AttentionAttrs {
 };
 
 // Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D],
-// d_k, d_v [B,T,Hkv,D].
+// d_k, d_v [B,T,Hkv,D]. With sequences split: d_q [B,T/n,H,D], and d_k, d_v [n*B,T/n,Hkv,D] are
+// what this rank's queries add to the gradient of every rank's keys and values, zero where none of
+// them sees a key: in the gathered order, to be summed over the group.
 // deterministic: the same bits every time; else blocks of a GPU may add to d_q in the order they
 // finish.
 struct AttentionGradAttrs {
   float scale = 1;
   bool deterministic = true;
+  ContextRows rows;
   bool operator==(const AttentionGradAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    ContextRows::VisitRankInts(s.rows, f);
+  }
 };
 template <class V>
 struct AttentionGradOp : AttentionGradAttrs {

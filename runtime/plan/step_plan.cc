@@ -144,6 +144,8 @@ std::string AttributesText(const KernelOp& op) {
                           typed.schedule.min_lr, typed.schedule.warmup, typed.schedule.decay_steps,
                           typed.schedule.total_steps));
         if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
+        if constexpr (requires { typed.rows.ranks; })
+          if (typed.rows.split()) add(fmt::format("context={}", typed.rows.ranks));
         if constexpr (requires { typed.axes; }) add("axes=" + ToString(typed.axes));
         ForEachRankInt(typed, [&](const RankInt& integer, std::string_view name) {
           if (integer.stride == 0) return;  // its base is that of row_begin above, or zero

@@ -3,6 +3,7 @@
 // is and what is expected.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "kernels/ops/model_ops.h"
@@ -11,9 +12,15 @@
 namespace millrace::cuda {
 
 struct AttentionDims {
-  int64_t batch = 0, length = 0, heads = 0, kv_heads = 0, depth = 0;
-  bool empty() const { return batch == 0 || length == 0 || heads == 0 || depth == 0; }
+  int64_t batch = 0, rows = 0, heads = 0, kv_heads = 0, depth = 0;  // rows: T/n, this rank's
+  int64_t ranks = 1;                                                // n, of ContextRows
+  std::array<int64_t, 2> starts{};                                  // of its chunks
+  bool empty() const { return batch == 0 || rows == 0 || heads == 0 || depth == 0; }
+  bool split() const { return ranks > 1; }
   int64_t group() const { return heads / kv_heads; }
+  int64_t length() const { return ranks * rows; }
+  int64_t chunks() const { return split() ? 2 : 1; }
+  int64_t chunk() const { return rows / chunks(); }
 };
 
 AttentionDims CheckAttention(const AttentionOp<TensorView>& op);

@@ -52,7 +52,7 @@ void ForEachCall(const Op<TensorView>& op, F&& f) {
   const AttentionSlices slices = SlicesOf(shape);
   const std::vector<Operand> operands = OperandsOf(op);
   AttentionProblem problem = ProblemOf(op);
-  problem.length = d.length;
+  problem.length = d.rows;
   problem.depth = d.depth;
   for (const Operand& operand : operands) {
     const Layout& layout = operand.view->layout;
@@ -60,7 +60,7 @@ void ForEachCall(const Op<TensorView>& op, F&& f) {
     strides = {layout.strides[0], layout.strides[1], layout.strides[2]};
     // The stride of a dimension of one is never used, but cuDNN looks at it: a dense one.
     if (layout.dims[2] == 1) strides[2] = d.depth;
-    if (d.batch == 1) strides[0] = strides[1] * d.length;
+    if (d.batch == 1) strides[0] = strides[1] * d.rows;
   }
   for (int64_t b = 0; b < d.batch; b += slices.batch) {
     for (int64_t kv = 0; kv < d.kv_heads; kv += slices.kv_heads) {
@@ -73,8 +73,7 @@ void ForEachCall(const Op<TensorView>& op, F&& f) {
         const int64_t offset = b * operand.view->stride(0) + head * operand.view->stride(2);
         data.operands[operand.which] = operand.view->data + offset * Bytes(operand.view->dtype());
       }
-      if (op.lse)
-        data.lse = op.lse.template as<float>() + (b * d.heads + kv * d.group()) * d.length;
+      if (op.lse) data.lse = op.lse.template as<float>() + (b * d.heads + kv * d.group()) * d.rows;
       f(problem, data);
     }
   }

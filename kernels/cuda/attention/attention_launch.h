@@ -10,7 +10,7 @@
 
 namespace millrace::cuda {
 
-// A [B,T,H,D] view, f32 or bf16, last stride 1. Strides in elements.
+// A [B,rows,H,D] view, f32 or bf16, last stride 1. Strides in elements.
 struct AttentionHeads {
   std::byte* data = nullptr;
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
@@ -19,15 +19,19 @@ struct AttentionHeads {
   bool wide = false;
 };
 
-// f32 [B,H,T]; nullptr: absent.
+// f32 [B,H,rows]; nullptr: absent.
 struct AttentionLse {
   float* data = nullptr;
   int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
 };
 
+// Queries are `chunks` runs of `chunk` rows of a [B, chunks*chunk, ...] operand; the first row of
+// run i is position start[i]. Keys are positions [0, length), where PlaceOf (context_rows.h) says.
 struct AttentionSizes {
   int64_t batch = 0;
   int length = 0, heads = 0, kv_heads = 0, depth = 0;
+  int ranks = 1, chunks = 1, chunk = 0;
+  int start[2] = {0, 0};
 };
 
 struct AttentionArgs {
@@ -43,11 +47,12 @@ struct AttentionGradArgs {
   float scale = 1;
   AttentionHeads q, k, v, out, d_out, d_q, d_k, d_v;
   AttentionLse lse;
-  float* delta = nullptr;  // scratch [B,H,T]
+  float* delta = nullptr;  // scratch [B,H,rows]
 };
 void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch);
 
-// Blocks of a launch are one-dimensional: (tiles of 64 rows) * H * B of them, at most 2^31 - 1.
+// Blocks of a launch are one-dimensional: (tiles of 64 rows) * H * B of them, at most 2^31 - 1. A
+// tile of queries is within a chunk.
 inline constexpr int kAttentionTile = 64;
 inline constexpr int kMaxAttentionDepth = 256;
 

@@ -17,14 +17,18 @@ constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 AttentionSizes SizesOf(const AttentionDims& d) {
   MR_CHECK_LE(d.depth, kMaxAttentionDepth, "attention: head dimension");
-  MR_CHECK_LE(std::max(d.length, d.heads), kMaxInt, "attention: sequence length or heads");
-  const int64_t tiles = CeilDiv(d.length, kAttentionTile);
+  const int64_t length = d.length(), tiles = CeilDiv(length, kAttentionTile);
+  MR_CHECK_LE(std::max(length, d.heads), kMaxInt, "attention: sequence length or heads");
   MR_CHECK_LE(tiles * d.heads * d.batch, kMaxInt, "attention: blocks of {} rows", kAttentionTile);
   return {.batch = d.batch,
-          .length = static_cast<int>(d.length),
+          .length = static_cast<int>(length),
           .heads = static_cast<int>(d.heads),
           .kv_heads = static_cast<int>(d.kv_heads),
-          .depth = static_cast<int>(d.depth)};
+          .depth = static_cast<int>(d.depth),
+          .ranks = static_cast<int>(d.ranks),
+          .chunks = static_cast<int>(d.chunks()),
+          .chunk = static_cast<int>(d.chunk()),
+          .start = {static_cast<int>(d.starts[0]), static_cast<int>(d.starts[1])}};
 }
 
 AttentionHeads HeadsOf(const TensorView& view) {
@@ -67,7 +71,7 @@ void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
 void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
   if (d.empty()) return;
-  MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.length * 4,
+  MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.rows * 4,
               "attention_grad: bytes of scratch");
   const AttentionGradArgs args{.sizes = SizesOf(d),
                                .scale = op.scale,

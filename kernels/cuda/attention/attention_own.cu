@@ -37,16 +37,31 @@ __device__ __forceinline__ float RowSum(float v) {
 }
 
 // Which 64 rows, head and batch row a block works on: the tiles with the most work start first.
-struct Work {
+// Of queries: rows [row, end) of the operands, the first at `position`; end is their chunk's.
+struct QueryWork {
+  int row, end, position, head;
+  int64_t batch;
+
+  __device__ int rows() const { return end - row < kTile ? end - row : kTile; }
+};
+__device__ __forceinline__ QueryWork QueriesOf(const AttentionSizes& sizes) {
+  const int64_t per_tile = sizes.batch * sizes.heads, rest = blockIdx.x % per_tile;
+  const int tiles = Tiles(sizes.chunk);
+  const int tile = sizes.chunks * tiles - 1 - static_cast<int>(blockIdx.x / per_tile);
+  const int chunk = tile / tiles, at = tile % tiles * kTile;
+  return {chunk * sizes.chunk + at, (chunk + 1) * sizes.chunk, sizes.start[chunk] + at,
+          static_cast<int>(rest % sizes.heads), rest / sizes.heads};
+}
+
+// Of keys: positions from `begin`.
+struct KeyWork {
   int begin, head;
   int64_t batch;
 };
-__device__ __forceinline__ Work WorkOf(const AttentionSizes& sizes, int heads, bool last_first) {
-  const int64_t per_tile = sizes.batch * heads, index = blockIdx.x;
-  const int tile = static_cast<int>(index / per_tile);
-  const int64_t rest = index % per_tile;
-  return {(last_first ? Tiles(sizes.length) - 1 - tile : tile) * kTile,
-          static_cast<int>(rest % heads), rest / heads};
+__device__ __forceinline__ KeyWork KeysOf(const AttentionSizes& sizes) {
+  const int64_t per_tile = sizes.batch * sizes.kv_heads, rest = blockIdx.x % per_tile;
+  return {static_cast<int>(blockIdx.x / per_tile) * kTile, static_cast<int>(rest % sizes.kv_heads),
+          rest / sizes.kv_heads};
 }
 
 template <int kDepth>
@@ -62,25 +77,25 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
   float* const kv = q + TileFloats<kDepth>(kTile);  // keys, then values
   float* const weights = kv + TileFloats<kDepth>(kTile);
   const AttentionSizes& sizes = args.sizes;
-  const Work work = WorkOf(sizes, sizes.heads, true);
+  const QueryWork work = QueriesOf(sizes);
   const int kv_head = work.head / (sizes.heads / sizes.kv_heads);
   const int x = ThreadX(), y = ThreadY();
 
-  LoadTile<kTile, kDepth>(q, args.q, work.batch, work.head, work.begin, sizes);
+  LoadQueries<kTile, kDepth>(q, args.q, work.batch, work.head, work.row, work.end, sizes.depth);
   float out[4][Columns<kDepth>::kPerThread] = {};
   float max[4], sum[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) max[i] = -INFINITY, sum[i] = 0;
 
-  for (int keys = 0; keys <= work.begin; keys += kTile) {
+  for (int keys = 0; keys < work.position + work.rows(); keys += kTile) {
     __syncthreads();
-    LoadTile<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
+    LoadKeys<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
     __syncthreads();
     float s[4][4];
     DotRows<kDepth>(s, q, kv, sizes.depth);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int t = work.begin + y + 16 * i;
+      const int t = work.position + y + 16 * i;
       float tile_max = -INFINITY;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -103,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
       for (float& o : out[i]) o *= shrink;
     }
     __syncthreads();
-    LoadTile<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
+    LoadKeys<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
     __syncthreads();
     AddProduct<kDepth, kTile>(out, weights, kv);
   }
@@ -112,21 +127,23 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     inverse[i] = 1.0f / sum[i];
-    const int t = work.begin + y + 16 * i;
-    if (args.lse.data != nullptr && x == 0 && t < sizes.length)
-      args.lse.data[LseAt(args.lse, work.batch, work.head, t)] = max[i] + logf(sum[i]);
+    const int row = work.row + y + 16 * i;
+    if (args.lse.data != nullptr && x == 0 && row < work.end)
+      args.lse.data[LseAt(args.lse, work.batch, work.head, row)] = max[i] + logf(sum[i]);
   }
-  StoreRows<kDepth>(args.out, work.batch, work.head, work.begin, sizes, out, inverse);
+  StoreRows<kDepth>(args.out, work.rows(), sizes.depth, out, inverse,
+                    [&](int r) { return RowAt(args.out, work.batch, work.row + r, work.head); });
 }
 
-// delta[b,h,t] = d_out[b,t,h,:] . out[b,t,h,:], a warp per row.
+// delta[b,h,r] = d_out[b,r,h,:] . out[b,r,h,:], a warp per row.
 __global__ void __launch_bounds__(kThreads) DeltaKernel(const AttentionGradArgs args) {
   BeginKernel();
   const AttentionSizes& sizes = args.sizes;
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  if (row >= sizes.batch * sizes.heads * sizes.length) return;
-  const int t = static_cast<int>(row % sizes.length), lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t rest = row / sizes.length;
+  const int rows = sizes.chunks * sizes.chunk;
+  if (row >= sizes.batch * sizes.heads * rows) return;
+  const int t = static_cast<int>(row % rows), lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t rest = row / rows;
   const int h = static_cast<int>(rest % sizes.heads);
   const int64_t b = rest / sizes.heads;
   const int64_t a = RowAt(args.d_out, b, t, h), c = RowAt(args.out, b, t, h);
@@ -136,6 +153,10 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(const AttentionGradArgs 
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
   if (lane == 0) args.delta[row] = sum;
+}
+
+__device__ __forceinline__ int64_t DeltaAt(const AttentionSizes& sizes, int64_t b, int h, int row) {
+  return (b * sizes.heads + h) * sizes.chunks * sizes.chunk + row;
 }
 
 // p and d_s of query t and key u from their dot products; 0 where the query does not see the key.
@@ -163,38 +184,39 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
   float* const kv = d_out + TileFloats<kDepth>(kTile);  // values, then keys
   float* const d_s = kv + TileFloats<kDepth>(kTile);
   const AttentionSizes& sizes = args.sizes;
-  const Work work = WorkOf(sizes, sizes.heads, true);
+  const QueryWork work = QueriesOf(sizes);
   const int kv_head = work.head / (sizes.heads / sizes.kv_heads);
   const int x = ThreadX(), y = ThreadY();
 
-  LoadTile<kTile, kDepth>(q, args.q, work.batch, work.head, work.begin, sizes);
-  LoadTile<kTile, kDepth>(d_out, args.d_out, work.batch, work.head, work.begin, sizes);
+  LoadQueries<kTile, kDepth>(q, args.q, work.batch, work.head, work.row, work.end, sizes.depth);
+  LoadQueries<kTile, kDepth>(d_out, args.d_out, work.batch, work.head, work.row, work.end,
+                             sizes.depth);
   float lse[4], delta[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int t = work.begin + y + 16 * i;
-    const bool inside = t < sizes.length;
-    lse[i] = inside ? args.lse.data[LseAt(args.lse, work.batch, work.head, t)] : 0;
-    delta[i] = inside ? args.delta[(work.batch * sizes.heads + work.head) * sizes.length + t] : 0;
+    const int row = work.row + y + 16 * i;
+    const bool inside = row < work.end;
+    lse[i] = inside ? args.lse.data[LseAt(args.lse, work.batch, work.head, row)] : 0;
+    delta[i] = inside ? args.delta[DeltaAt(sizes, work.batch, work.head, row)] : 0;
   }
   float d_q[4][Columns<kDepth>::kPerThread] = {};
 
-  for (int keys = 0; keys <= work.begin; keys += kTile) {
+  for (int keys = 0; keys < work.position + work.rows(); keys += kTile) {
     __syncthreads();
-    LoadTile<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
+    LoadKeys<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
     __syncthreads();
     float d_p[4][4], s[4][4];
     DotRows<kDepth>(d_p, d_out, kv, sizes.depth);
     __syncthreads();
-    LoadTile<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
+    LoadKeys<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
     __syncthreads();
     DotRows<kDepth>(s, q, kv, sizes.depth);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int t = work.begin + y + 16 * i;
+      const int r = y + 16 * i, t = work.position + r;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const bool visible = keys + x + 16 * j <= t && t < sizes.length;
+        const bool visible = keys + x + 16 * j <= t && r < work.rows();
         d_s[(y + 16 * i) * kScoreLine + x + 16 * j] =
             GradientOf(visible, s[i][j], d_p[i][j], lse[i], delta[i], args.scale).d_s;
       }
@@ -203,7 +225,8 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
     AddProduct<kDepth, kTile>(d_q, d_s, kv);
   }
   const float one[4] = {1, 1, 1, 1};
-  StoreRows<kDepth>(args.d_q, work.batch, work.head, work.begin, sizes, d_q, one);
+  StoreRows<kDepth>(args.d_q, work.rows(), sizes.depth, d_q, one,
+                    [&](int r) { return RowAt(args.d_q, work.batch, work.row + r, work.head); });
 }
 
 // Queries per step of the kernel over keys: with 256 columns, tiles of 64 would
@@ -233,51 +256,61 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
   float* const lse = d_s + kTile * kLine;
   float* const delta = lse + kQ;
   const AttentionSizes& sizes = args.sizes;
-  const Work work = WorkOf(sizes, sizes.kv_heads, false);
+  const KeyWork work = KeysOf(sizes);
   const int group = sizes.heads / sizes.kv_heads;
   const int x = ThreadX(), y = ThreadY();
 
-  LoadTile<kTile, kDepth>(k, args.k, work.batch, work.head, work.begin, sizes);
-  LoadTile<kTile, kDepth>(v, args.v, work.batch, work.head, work.begin, sizes);
+  LoadKeys<kTile, kDepth>(k, args.k, work.batch, work.head, work.begin, sizes);
+  LoadKeys<kTile, kDepth>(v, args.v, work.batch, work.head, work.begin, sizes);
   float d_k[4][Columns<kDepth>::kPerThread] = {};
   float d_v[4][Columns<kDepth>::kPerThread] = {};
 
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-    for (int queries = work.begin; queries < sizes.length; queries += kQ) {
-      __syncthreads();
-      LoadTile<kQ, kDepth>(q, args.q, work.batch, head, queries, sizes);
-      LoadTile<kQ, kDepth>(d_out, args.d_out, work.batch, head, queries, sizes);
-      if (threadIdx.x < kQ) {
-        const int t = queries + static_cast<int>(threadIdx.x);
-        const bool inside = t < sizes.length;
-        lse[threadIdx.x] = inside ? args.lse.data[LseAt(args.lse, work.batch, head, t)] : 0;
-        delta[threadIdx.x] =
-            inside ? args.delta[(work.batch * sizes.heads + head) * sizes.length + t] : 0;
-      }
-      __syncthreads();
-      float s[4][kJ], d_p[4][kJ];
-      DotRows<kDepth>(s, k, q, sizes.depth);
-      DotRows<kDepth>(d_p, v, d_out, sizes.depth);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int u = work.begin + y + 16 * i;
-#pragma unroll
-        for (int j = 0; j < kJ; ++j) {
-          const int column = x + 16 * j, t = queries + column;
-          const Gradient g = GradientOf(u <= t && t < sizes.length, s[i][j], d_p[i][j], lse[column],
-                                        delta[column], args.scale);
-          p[(y + 16 * i) * kLine + column] = g.p;
-          d_s[(y + 16 * i) * kLine + column] = g.d_s;
+    for (int chunk = 0; chunk < sizes.chunks; ++chunk) {
+      const int start = sizes.start[chunk], end = (chunk + 1) * sizes.chunk;
+      // The first queries of the chunk that see one of these keys.
+      const int skipped = work.begin > start ? (work.begin - start) / kQ * kQ : 0;
+      for (int row = chunk * sizes.chunk + skipped; row < end; row += kQ) {
+        __syncthreads();
+        LoadQueries<kQ, kDepth>(q, args.q, work.batch, head, row, end, sizes.depth);
+        LoadQueries<kQ, kDepth>(d_out, args.d_out, work.batch, head, row, end, sizes.depth);
+        if (threadIdx.x < kQ) {
+          const int at = row + static_cast<int>(threadIdx.x);
+          const bool inside = at < end;
+          lse[threadIdx.x] = inside ? args.lse.data[LseAt(args.lse, work.batch, head, at)] : 0;
+          delta[threadIdx.x] = inside ? args.delta[DeltaAt(sizes, work.batch, head, at)] : 0;
         }
+        __syncthreads();
+        float s[4][kJ], d_p[4][kJ];
+        DotRows<kDepth>(s, k, q, sizes.depth);
+        DotRows<kDepth>(d_p, v, d_out, sizes.depth);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int u = work.begin + y + 16 * i;
+#pragma unroll
+          for (int j = 0; j < kJ; ++j) {
+            const int column = x + 16 * j, at = row + column;
+            const bool visible = u <= start + at - chunk * sizes.chunk && at < end;
+            const Gradient g =
+                GradientOf(visible, s[i][j], d_p[i][j], lse[column], delta[column], args.scale);
+            p[(y + 16 * i) * kLine + column] = g.p;
+            d_s[(y + 16 * i) * kLine + column] = g.d_s;
+          }
+        }
+        __syncthreads();
+        AddProduct<kDepth, kQ>(d_v, p, d_out);
+        AddProduct<kDepth, kQ>(d_k, d_s, q);
       }
-      __syncthreads();
-      AddProduct<kDepth, kQ>(d_v, p, d_out);
-      AddProduct<kDepth, kQ>(d_k, d_s, q);
     }
   }
   const float one[4] = {1, 1, 1, 1};
-  StoreRows<kDepth>(args.d_k, work.batch, work.head, work.begin, sizes, d_k, one);
-  StoreRows<kDepth>(args.d_v, work.batch, work.head, work.begin, sizes, d_v, one);
+  const int keys = sizes.length - work.begin;
+  StoreRows<kDepth>(args.d_k, keys, sizes.depth, d_k, one, [&](int r) {
+    return KeyAt(args.d_k, sizes, work.batch, work.begin + r, work.head);
+  });
+  StoreRows<kDepth>(args.d_v, keys, sizes.depth, d_v, one, [&](int r) {
+    return KeyAt(args.d_v, sizes, work.batch, work.begin + r, work.head);
+  });
 }
 
 template <class Args>
@@ -287,22 +320,22 @@ void Run(void (*kernel)(Args), int bytes, int64_t blocks, const Args& args, cons
                args);
 }
 
-int64_t BlocksOf(const AttentionSizes& sizes, int heads) {
-  return CeilDiv(sizes.length, kTile) * sizes.batch * heads;
+int64_t QueryBlocks(const AttentionSizes& sizes) {
+  return sizes.chunks * CeilDiv(sizes.chunk, kTile) * sizes.batch * sizes.heads;
+}
+int64_t KeyBlocks(const AttentionSizes& sizes) {
+  return CeilDiv(sizes.length, kTile) * sizes.batch * sizes.kv_heads;
 }
 
 template <int kDepth>
 void Forward(const AttentionArgs& args, const Launch& launch) {
-  Run(ForwardKernel<kDepth>, ForwardBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads), args,
-      launch);
+  Run(ForwardKernel<kDepth>, ForwardBytes<kDepth>(), QueryBlocks(args.sizes), args, launch);
 }
 
 template <int kDepth>
 void Backward(const AttentionGradArgs& args, const Launch& launch) {
-  Run(QueryGradKernel<kDepth>, QueryGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.heads),
-      args, launch);
-  Run(KeyGradKernel<kDepth>, KeyGradBytes<kDepth>(), BlocksOf(args.sizes, args.sizes.kv_heads),
-      args, launch);
+  Run(QueryGradKernel<kDepth>, QueryGradBytes<kDepth>(), QueryBlocks(args.sizes), args, launch);
+  Run(KeyGradKernel<kDepth>, KeyGradBytes<kDepth>(), KeyBlocks(args.sizes), args, launch);
 }
 
 // What a block may have on Hopper (and Blackwell): 227 KiB.
@@ -320,7 +353,8 @@ void LaunchAttention(const AttentionArgs& args, const Launch& launch) {
 }
 
 void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch) {
-  const int64_t rows = args.sizes.batch * args.sizes.heads * args.sizes.length;
+  const AttentionSizes& sizes = args.sizes;
+  const int64_t rows = sizes.batch * sizes.heads * sizes.chunks * sizes.chunk;
   Run(DeltaKernel, 0, CeilDiv(rows, kThreads / 32), args, launch);
   const int depth = args.sizes.depth;
   depth <= 32    ? Backward<32>(args, launch)

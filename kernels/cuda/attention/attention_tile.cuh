@@ -1,6 +1,6 @@
 // Tiles of attention in shared memory, and products of them, by blocks of 256 threads in f32.
 //
-// A tile of n rows of a head is n rows of kDepth floats, kDepth >= D, zero past row T and column D;
+// A tile of n rows of a head is n rows of kDepth floats, kDepth >= D, zero past the last row and D;
 // rows lie kDepth + 4 floats apart, so that threads that read neighbouring rows use different
 // banks. Thread (x, y), 16 by 16, owns rows y + 16*i of a result, and of its columns
 //   x + 16*j               when the columns are rows of a tile (scores),
@@ -37,6 +37,15 @@ __device__ __forceinline__ int64_t RowAt(const AttentionHeads& x, int64_t b, int
   return b * x.batch_stride + t * x.row_stride + h * x.head_stride;
 }
 
+// The row of the key at position t: PlaceOf of context_rows.h.
+__device__ __forceinline__ int64_t KeyAt(const AttentionHeads& x, const AttentionSizes& sizes,
+                                         int64_t b, int t, int h) {
+  if (sizes.ranks == 1) return RowAt(x, b, t, h);
+  const int chunk = t / sizes.chunk, at = t % sizes.chunk;
+  if (chunk < sizes.ranks) return RowAt(x, chunk * sizes.batch + b, at, h);
+  return RowAt(x, (2 * sizes.ranks - 1 - chunk) * sizes.batch + b, sizes.chunk + at, h);
+}
+
 __device__ __forceinline__ float LoadOne(const AttentionHeads& x, int64_t at) {
   if (!x.bf16) return reinterpret_cast<const float*>(x.data)[at];
   return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(x.data)[at])
@@ -67,18 +76,33 @@ __device__ __forceinline__ float4 LoadFour(const AttentionHeads& x, int64_t row,
                      d + 3 < depth ? LoadOne(x, row + d + 3) : 0.0f);
 }
 
-// tile[r, :] = x[b, begin + r, h, :].
-template <int kRows, int kDepth>
-__device__ __forceinline__ void LoadTile(float* tile, const AttentionHeads& x, int64_t b, int h,
-                                         int begin, const AttentionSizes& sizes) {
+// tile[r, :] = the row at row_of(r) for r < rows, else zero.
+template <int kRows, int kDepth, class RowOf>
+__device__ __forceinline__ void LoadRows(float* tile, const AttentionHeads& x, int rows, int depth,
+                                         RowOf row_of) {
   constexpr int kFours = kDepth / 4;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kFours; i += kThreads) {
-    const int r = i / kFours, d = i % kFours * 4, t = begin + r;
-    const float4 four =
-        t < sizes.length ? LoadFour(x, RowAt(x, b, t, h), d, sizes.depth) : make_float4(0, 0, 0, 0);
+    const int r = i / kFours, d = i % kFours * 4;
+    const float4 four = r < rows ? LoadFour(x, row_of(r), d, depth) : make_float4(0, 0, 0, 0);
     *reinterpret_cast<float4*>(tile + r * (kDepth + 4) + d) = four;
   }
+}
+
+// tile[r, :] = x[b, begin + r, h, :] below row `end`, queries.
+template <int kRows, int kDepth>
+__device__ __forceinline__ void LoadQueries(float* tile, const AttentionHeads& x, int64_t b, int h,
+                                            int begin, int end, int depth) {
+  LoadRows<kRows, kDepth>(tile, x, end - begin, depth,
+                          [&](int r) { return RowAt(x, b, begin + r, h); });
+}
+
+// The same of keys or values, from position `begin` on.
+template <int kRows, int kDepth>
+__device__ __forceinline__ void LoadKeys(float* tile, const AttentionHeads& x, int64_t b, int h,
+                                         int begin, const AttentionSizes& sizes) {
+  LoadRows<kRows, kDepth>(tile, x, sizes.length - begin, sizes.depth,
+                          [&](int r) { return KeyAt(x, sizes, b, begin + r, h); });
 }
 
 __device__ __forceinline__ float4 FourAt(const float* p) {
@@ -156,24 +180,23 @@ __device__ __forceinline__ void AddProduct(float (&sum)[kI][Columns<kDepth>::kPe
   }
 }
 
-// x[b, begin + y + 16*i, h, columns of this thread] = sum[i] * factor[i].
-template <int kDepth, int kI>
-__device__ __forceinline__ void StoreRows(const AttentionHeads& x, int64_t b, int h, int begin,
-                                          const AttentionSizes& sizes,
+// Row row_of(r) of x, columns of this thread, = sum[i] * factor[i], for r = y + 16*i < rows.
+template <int kDepth, int kI, class RowOf>
+__device__ __forceinline__ void StoreRows(const AttentionHeads& x, int rows, int depth,
                                           const float (&sum)[kI][Columns<kDepth>::kPerThread],
-                                          const float (&factor)[kI]) {
+                                          const float (&factor)[kI], RowOf row_of) {
   using C = Columns<kDepth>;
 #pragma unroll
   for (int i = 0; i < kI; ++i) {
-    const int t = begin + ThreadY() + 16 * i;
-    if (t >= sizes.length) continue;
-    const int64_t row = RowAt(x, b, t, h);
+    const int r = ThreadY() + 16 * i;
+    if (r >= rows) continue;
+    const int64_t row = row_of(r);
 #pragma unroll
     for (int g = 0; g < C::kGroups; ++g) {
       const int d = 16 * C::kWidth * g + C::kWidth * ThreadX();
 #pragma unroll
       for (int c = 0; c < C::kWidth; ++c)
-        if (d + c < sizes.depth) StoreOne(x, row + d + c, sum[i][g * C::kWidth + c] * factor[i]);
+        if (d + c < depth) StoreOne(x, row + d + c, sum[i][g * C::kWidth + c] * factor[i]);
     }
   }
 }
