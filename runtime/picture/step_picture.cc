@@ -45,7 +45,12 @@ json StepPictureJson(const StepPicture& step) {
                         {"edges", entry.edges},
                         {"t", std::move(times)}});
   }
-  for (int s = 0; s < kStreams; ++s) streams.push_back(Name(static_cast<StreamId>(s)));
+  // The first streams always, that of exchanges where it is used.
+  int shown = kStreams - 1;
+  for (const StepPicture::Body& body : step.bodies)
+    for (const StepPicture::Op& op : body.ops)
+      shown = std::max(shown, static_cast<int>(op.stream) + 1);
+  for (int s = 0; s < shown; ++s) streams.push_back(Name(static_cast<StreamId>(s)));
   return {{"classes", step.classes},     {"streams", std::move(streams)},
           {"kinds", std::move(kinds)},   {"end", step.end},
           {"arena", step.arena},         {"persistent", step.persistent},

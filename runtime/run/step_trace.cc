@@ -24,7 +24,9 @@ json NameOf(int rank, int stream, const char* what, const std::string& name) {
 
 json EventsOf(int rank, const std::vector<OpSpan>& spans, double origin_ms) {
   json events = json::array({NameOf(rank, 0, "process_name", "rank " + std::to_string(rank))});
-  for (int s = 0; s < kStreams; ++s)
+  int streams = kStreams - 1;  // that of exchanges where it is used
+  for (const OpSpan& span : spans) streams = std::max(streams, static_cast<int>(span.stream) + 1);
+  for (int s = 0; s < streams; ++s)
     events.push_back(NameOf(rank, s, "thread_name", std::string(Name(static_cast<StreamId>(s)))));
   for (const OpSpan& span : spans)
     events.push_back({{"ph", "X"},

@@ -316,6 +316,9 @@ class ProgramExecutor {
     for (const View* view : {&op.d_q, &op.d_k, &op.d_v}) Write(*view, d_qkv);
   }
   void Execute(const AddOp<View>& op) { Write(op.out, OfSum(Read(op.a), Read(op.b))); }
+  void Execute(const AddBiasOp<View>& op) {
+    Write(op.out, Of("add_bias", {Read(op.x), Read(op.bias)}));
+  }
   void Execute(const ActivationOp<View>& op) {
     Write(op.out, Of("activation", {Read(op.x), static_cast<Symbol>(op.kind)}));
   }

@@ -64,6 +64,7 @@ KernelTable WithoutModel(KernelTable table) {
   table.attention = Nothing<AttentionOp>;
   table.attention_grad = Nothing<AttentionGradOp>;
   table.add = Nothing<AddOp>;
+  table.add_bias = Nothing<AddBiasOp>;
   table.activation = Nothing<ActivationOp>;
   table.activation_grad = Nothing<ActivationGradOp>;
   table.cross_entropy = Nothing<CrossEntropyOp>;

@@ -92,18 +92,20 @@ std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample) {
 
 std::vector<int32_t> BatchOf(const Config& config, int world, int rank, int64_t step) {
   std::vector<int32_t> tokens;
-  const int64_t accumulate = config.train.Accumulate(world), rows = config.train.micro_batch;
+  // Tensor is innermost: its ranks are neighbours, and read the same.
+  const int64_t ranks = config.parallel.DataRanks(world), mine = rank / config.parallel.tensor;
+  const int64_t accumulate = config.train.Accumulate(ranks), rows = config.train.micro_batch;
   for (int64_t m = 0; m < accumulate; ++m)
     for (int64_t r = 0; r < rows; ++r) {
       const std::vector<int32_t> row = TokensOfSample(
-          config, step * config.train.GlobalBatch(world) + (m * world + rank) * rows + r);
+          config, step * config.train.GlobalBatch(ranks) + (m * ranks + mine) * rows + r);
       tokens.insert(tokens.end(), row.begin(), row.end());
     }
   return tokens;
 }
 
 int64_t ValidTokens(const Config& config, int world) {
-  return config.train.GlobalBatch(world) * config.model.seq_len;
+  return config.train.GlobalBatch(config.parallel.DataRanks(world)) * config.model.seq_len;
 }
 
 StepScalars StepOn(RankContext& rank, const Config& config, int64_t step,

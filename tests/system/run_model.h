@@ -1,8 +1,9 @@
 // Runs a tiny model for a few steps on in-process ranks, and keeps all that
 // two runs can be compared by.
 //
-// Batches  row r of microbatch m on rank k in step s is global sample s*G + (m*world + k)*B + r, as
-//          the sample order deals them out, and its tokens are a function of that number alone:
+// Batches  row r of microbatch m on data rank k of n in step s is global sample s*G + (m*n + k)*B +
+//          r, as the sample order deals them out, and its tokens are a function of that number
+//          alone:
 //          worlds with the same global batch G see the same batch.
 #pragma once
 

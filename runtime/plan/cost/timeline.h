@@ -31,7 +31,16 @@ struct Timeline {
   // Per stream, how long compute waits for it; 0 for compute itself.
   std::array<double, kStreams> exposed{};
 
-  double exposed_total() const { return exposed[1] + exposed[2]; }
+  double exposed_total() const { return ExposedTotal(exposed); }
+
+  // Of all streams but compute.
+  static double ExposedTotal(const std::array<double, kStreams>& exposed) {
+    return exposed[1] + exposed[2] + exposed[3];
+  }
+  // What reports show: the first streams always, that of exchanges where it is used.
+  static int StreamsShown(const std::array<double, kStreams>& busy) {
+    return busy[static_cast<size_t>(StreamId::kExchange)] > 0 ? kStreams : kStreams - 1;
+  }
 };
 
 // Whether the streams join at the end of every schedule entry

@@ -11,8 +11,8 @@ namespace millrace {
 namespace {
 
 // A weight gradient comes before the input gradient: it is the last reader of the saved input, and
-// the sooner it lands the sooner its unit's reduction can begin. Not where x has been gathered: then
-// the exchange of d_x, and that of x again, run beside the weight gradient.
+// the sooner it lands the sooner its unit's reduction can begin. Not where x has been gathered:
+// then the exchange of d_x, and that of x again, run beside the weight gradient.
 void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;

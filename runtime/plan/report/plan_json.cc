@@ -14,10 +14,10 @@ json ClassesJson(const std::array<int64_t, kBufferClasses>& bytes) {
   return object;
 }
 
-json StreamsJson(const std::array<double, kStreams>& seconds) {
+json StreamsJson(const TimeFigures& time, const std::array<double, kStreams>& seconds) {
   json object = json::object();
-  for (size_t s = 0; s < seconds.size(); ++s)
-    object[std::string(Name(static_cast<StreamId>(s)))] = seconds[s];
+  for (int s = 0; s < Timeline::StreamsShown(time.busy); ++s)
+    object[std::string(Name(static_cast<StreamId>(s)))] = seconds[static_cast<size_t>(s)];
   return object;
 }
 
@@ -77,7 +77,8 @@ json WireJson(const PlanReport& r) {
        {{"parameters", r.wire.parameters},
         {"gradients", r.wire.gradients},
         {"gradient_replicas", r.wire.gradient_replicas},
-        {"statistics", r.wire.statistics}}}};
+        {"statistics", r.wire.statistics},
+        {"exchanges", r.wire.exchanges}}}};
 }
 
 json FlopsJson(const PlanReport& r) {
@@ -96,9 +97,9 @@ json TimeJson(const PlanReport& r) {
   const TimeFigures& t = r.time;
   return {{"roofline_s", t.roofline},
           {"step_s", t.step},
-          {"busy_s", StreamsJson(t.busy)},
-          {"exposed_communication_s", t.exposed[1] + t.exposed[2]},
-          {"exposed_by_stream_s", StreamsJson(t.exposed)},
+          {"busy_s", StreamsJson(t, t.busy)},
+          {"exposed_communication_s", Timeline::ExposedTotal(t.exposed)},
+          {"exposed_by_stream_s", StreamsJson(t, t.exposed)},
           {"tokens_per_s", t.tokens_per_second},
           {"tokens_per_s_per_rank", t.tokens_per_second / r.world},
           {"mfu_causal", t.mfu_causal},
@@ -154,6 +155,17 @@ json RooflineJson(const PlanReport& r, OpList list) {
   return roofline;
 }
 
+// Axes that nobody has asked for are left out.
+json MeshJson(const PlanReport& r) {
+  json mesh = {{"world", r.world},
+               {"shard", r.mesh.Size(Axis::kShard)},
+               {"replicate", r.mesh.Size(Axis::kReplicate)}};
+  for (const Axis axis : {Axis::kContext, Axis::kExpert, Axis::kTensor})
+    if (r.mesh.Size(axis) > 1) mesh[std::string(Name(axis))] = r.mesh.Size(axis);
+  if (r.mesh.data_ranks() != r.world) mesh["data_ranks"] = r.mesh.data_ranks();
+  return mesh;
+}
+
 }  // namespace
 
 json CountersJson(const PlanCounters& c) {
@@ -172,10 +184,7 @@ json CountersJson(const PlanCounters& c) {
 json PlanReportJson(const PlanReport& r, OpList ops) {
   return {{"plan", {{"kind", r.kind}, {"hash", r.hash}, {"execution", r.execution}}},
           {"model", ModelJson(r.model)},
-          {"mesh",
-           {{"world", r.world},
-            {"shard", r.mesh.Size(Axis::kShard)},
-            {"replicate", r.mesh.Size(Axis::kReplicate)}}},
+          {"mesh", MeshJson(r)},
           {"batch",
            {{"micro_batch", r.shape.batch},
             {"seq_len", r.shape.seq},

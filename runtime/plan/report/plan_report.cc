@@ -163,7 +163,7 @@ PlanReport MakePlanReport(const ReportInput& in) {
   r.world = in.layout.mesh.world();
   r.shape = in.options.shape;
   r.accumulate = in.options.accumulate;
-  r.tokens_per_step = int64_t{r.world} * r.accumulate * r.shape.rows();
+  r.tokens_per_step = int64_t{r.mesh.data_ranks()} * r.accumulate * r.shape.rows();
   r.options = OptionsOf(in.options, in.layout.precision);
   r.memory = MemoryOf(in);
   r.step = CountersOf(in.plan, in.plan.schedule, r.mesh);
@@ -198,7 +198,7 @@ std::map<std::string, double> PredictedFigures(const PlanReport& r) {
       {"median_step_ms", r.time.step * 1e3},
       {"tokens_per_s", r.time.tokens_per_second},
       {"mfu", r.time.mfu_causal},
-      {"exposed_communication_ms", (r.time.exposed[1] + r.time.exposed[2]) * 1e3},
+      {"exposed_communication_ms", Timeline::ExposedTotal(r.time.exposed) * 1e3},
   };
 }
 

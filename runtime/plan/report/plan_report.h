@@ -88,7 +88,7 @@ struct PlanReport {
   ModelFigures model;
   int world = 1;
   Mesh mesh;
-  BatchShape shape;  // one microbatch on one rank
+  BatchShape shape;  // one microbatch on one data rank
   int accumulate = 1;
   int64_t tokens_per_step = 0;                 // all ranks
   std::map<std::string, std::string> options;  // by config key

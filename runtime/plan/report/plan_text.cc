@@ -100,9 +100,15 @@ class Writer {
         fmt::format("{} ({} in matmuls)", CountText(static_cast<double>(m.parameters)),
                     CountText(static_cast<double>(m.matmul_parameters))));
     Row("ranks", fmt::format("{} = {}", r_.world, ToString(r_.mesh)));
-    Row("batch",
-        fmt::format("{} sequences of {} per rank, accumulated {} times: {} tokens per step",
-                    r_.shape.batch, r_.shape.seq, r_.accumulate, r_.tokens_per_step));
+    const int data_ranks = r_.mesh.data_ranks();
+    std::string of = "rank";
+    if (data_ranks != r_.world) {
+      of = "data rank";
+      Row("data ranks", fmt::format("{} of {} ranks each, which read the same sequences",
+                                    data_ranks, r_.world / data_ranks));
+    }
+    Row("batch", fmt::format("{} sequences of {} per {}, accumulated {} times: {} tokens per step",
+                             r_.shape.batch, r_.shape.seq, of, r_.accumulate, r_.tokens_per_step));
     std::string options;
     for (const auto& [key, value] : r_.options)
       options += (options.empty() ? "" : ", ") + key + "=" + value;
@@ -169,10 +175,20 @@ class Writer {
     Row("purpose",
         fmt::format("parameters {}, gradients {}, gradients between replicas {}, statistics {}",
                     BytesText(r_.wire.parameters), BytesText(r_.wire.gradients),
-                    BytesText(r_.wire.gradient_replicas), BytesText(r_.wire.statistics)));
+                    BytesText(r_.wire.gradient_replicas), BytesText(r_.wire.statistics)) +
+            (r_.wire.exchanges > 0 ? ", exchanged rows " + BytesText(r_.wire.exchanges) : ""));
     Row("moved in memory",
         fmt::format("concatenated {}, cast {}, copied {}", BytesText(s.concatenated_bytes),
                     BytesText(s.cast_bytes), BytesText(s.copied_bytes)));
+  }
+
+  static std::string ByStream(const TimeFigures& t, const std::array<double, kStreams>& seconds,
+                              int first) {
+    std::string text;
+    for (int s = first; s < Timeline::StreamsShown(t.busy); ++s)
+      text += fmt::format("{}{} {}", s == first ? "" : ", ", Name(static_cast<StreamId>(s)),
+                          SecondsText(seconds[static_cast<size_t>(s)]));
+    return text;
   }
 
   void Time() {
@@ -182,12 +198,10 @@ class Writer {
     Row("machine", r_.machine.title);
     Row("step", fmt::format("{}: {} ops, roofline {} in all", SecondsText(t.step), r_.step.ops,
                             SecondsText(t.roofline)));
-    Row("exposed communication", fmt::format("{} ({} of the step): gather {}, reduce {}",
-                                             SecondsText(t.exposed[1] + t.exposed[2]),
-                                             Percent(t.exposed[1] + t.exposed[2], t.step),
-                                             SecondsText(t.exposed[1]), SecondsText(t.exposed[2])));
-    Row("streams busy", fmt::format("compute {}, gather {}, reduce {}", SecondsText(t.busy[0]),
-                                    SecondsText(t.busy[1]), SecondsText(t.busy[2])));
+    const double exposed = Timeline::ExposedTotal(t.exposed);
+    Row("exposed communication", fmt::format("{} ({} of the step): {}", SecondsText(exposed),
+                                             Percent(exposed, t.step), ByStream(t, t.exposed, 1)));
+    Row("streams busy", ByStream(t, t.busy, 0));
     Row("tokens/s", fmt::format("{}, {} per rank", CountText(t.tokens_per_second),
                                 CountText(t.tokens_per_second / r_.world)));
     Row("MFU", fmt::format("{:.1f}% causal, {:.1f}% full, of {}FLOP/s", 100 * t.mfu_causal,

@@ -66,12 +66,12 @@ class TraceWriter {
     return line_.ops[first_[static_cast<size_t>(entry)] + static_cast<size_t>(op)];
   }
 
-  static json Names() {
+  json Names() const {
     json names = json::array({{{"ph", "M"},
                                {"pid", kProcess},
                                {"name", "process_name"},
                                {"args", {{"name", "rank 0"}}}}});
-    for (int s = 0; s < kStreams; ++s) {
+    for (int s = 0; s < Timeline::StreamsShown(line_.busy); ++s) {
       names.push_back({{"ph", "M"},
                        {"pid", kProcess},
                        {"tid", s},

@@ -20,7 +20,7 @@ Expectation ExpectationOf(const CrossEntropyOp<TensorView>& op, const TensorView
   expected.loss.value = op.loss_update == Update::kAccumulate ? old_loss : 0;
   const auto vocab = static_cast<double>(op.vocab);
   for (int64_t r = 0; r < op.logits.dim(0); ++r) {
-    const int64_t at = op.row_begin + r;
+    const int64_t at = op.row_begin.value() + r;
     const auto target =
         static_cast<int64_t>(Get(targets, at / targets.dim(1), at % targets.dim(1)));
     double max = Get(op.logits, r, 0), min = max, sum = 0;
@@ -71,7 +71,7 @@ void CrossEntropyContract(const Subject& subject) {
     in_use.data += scalars.token_parity * op.parity_stride * 4;
     op.row_begin = Pick(random, 0, batch * length - 1);
     op.vocab = vocab;
-    const int64_t rows = Pick(random, 0, batch * length - op.row_begin);
+    const int64_t rows = Pick(random, 0, batch * length - op.row_begin.value());
     op.logits = memory.NewRandom(random, PickFloat(random), {rows, padded}, PickRowStrides(random),
                                  repeat % 5 == 4 ? 60 : 4);
     // The padding may hold anything.

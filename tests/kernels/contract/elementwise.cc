@@ -35,6 +35,21 @@ void AddCase(const Subject& subject, Random& random, int64_t n) {
   });
 }
 
+void AddBiasCase(const Subject& subject, Random& random, int64_t rows, int64_t columns) {
+  Memory memory;
+  AddBiasOp<TensorView> op{};
+  op.x = memory.NewRandom(random, PickFloat(random), {rows, columns});
+  op.bias = memory.NewRandom(random, PickFloat(random), {columns});
+  op.out = Flip(random) ? op.x : memory.New(PickFloat(random), {rows, columns});
+  const TensorView x = memory.Clone(op.x), expected = memory.New(op.out.dtype(), {rows, columns});
+  Run(subject, memory, subject.table.add_bias, op);
+  ForEach(op.out.layout, [&](const Index& i) {
+    Set(expected, i, static_cast<float>(Get(x, i)) + static_cast<float>(Get(op.bias, i[1])));
+  });
+  INFO("add_bias " << ToString(op.out.layout));
+  CHECK(SameBits(op.out, expected));
+}
+
 // Cast, concat and accumulate are one function of (x, old, update).
 template <template <class> class Op>
 void CopyCase(const Subject& subject, Random& random, KernelFn<Op> entry, DType out, int64_t n) {
@@ -83,6 +98,7 @@ void ElementwiseContract(const Subject& subject) {
     const int64_t n = PickLength(random, repeat);
     INFO("n = " << n);
     AddCase(subject, random, n);
+    AddBiasCase(subject, random, repeat < 2 ? repeat : Pick(random, 1, 9), n);
     CopyCase<CastOp>(subject, random, subject.table.cast, PickFloat(random), n);
     CopyCase<ConcatOp>(subject, random, subject.table.concat, PickFloat(random), n);
     CopyCase<AccumulateOp>(subject, random, subject.table.accumulate, DType::kF32, n);

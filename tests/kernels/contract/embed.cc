@@ -26,6 +26,16 @@ TokenBuffer MakeTokens(Memory& memory, Random& random, int64_t batch, int64_t le
   return tokens;
 }
 
+// All rows of the tokens, or some that follow each other.
+struct RowSpan {
+  int64_t begin = 0, count = 0;
+};
+RowSpan PickRows(Random& random, int64_t all) {
+  if (all == 0 || Flip(random)) return {0, all};
+  const int64_t begin = Pick(random, 0, all - 1);
+  return {begin, Pick(random, 0, all - begin)};
+}
+
 }  // namespace
 
 void EmbedContract(const Subject& subject) {
@@ -46,12 +56,15 @@ void EmbedContract(const Subject& subject) {
     op.table =
         memory.NewRandom(random, PickFloat(random), {vocab + 2, columns}, PickRowStrides(random));
     if (Flip(random)) op.positions = memory.NewRandom(random, PickFloat(random), {length, columns});
-    op.out = memory.New(PickFloat(random), {batch * length, columns}, PickRowStrides(random));
+    const RowSpan rows = PickRows(random, batch * length);
+    op.row_begin = rows.begin;
+    op.out = memory.New(PickFloat(random), {rows.count, columns}, PickRowStrides(random));
     Reference reference;
     ForEach(op.out.layout, [&](const Index& i) {
-      const auto token = static_cast<int64_t>(Get(tokens.in_use, i[0] / length, i[0] % length));
+      const int64_t row = rows.begin + i[0];
+      const auto token = static_cast<int64_t>(Get(tokens.in_use, row / length, row % length));
       const double value =
-          Get(op.table, token, i[1]) + (op.positions ? Get(op.positions, i[0] % length, i[1]) : 0);
+          Get(op.table, token, i[1]) + (op.positions ? Get(op.positions, row % length, i[1]) : 0);
       reference.push_back({value, kU * std::abs(value)});
     });
     Run(subject, memory, subject.table.embed, op);
@@ -74,8 +87,10 @@ void EmbedGradContract(const Subject& subject) {
     op.tokens = tokens.first;
     op.parity_stride = tokens.parity_stride;
     op.scalars = memory.NewScalars(scalars);
-    op.d_out = memory.NewRandom(random, PickFloat(random), {batch * length, columns},
-                                PickRowStrides(random));
+    const RowSpan rows = PickRows(random, batch * length);
+    op.row_begin = rows.begin;
+    op.d_out =
+        memory.NewRandom(random, PickFloat(random), {rows.count, columns}, PickRowStrides(random));
     op.table_update = PickUpdate(random);
     op.positions_update = PickUpdate(random);
     // Rows past the vocabulary are padding that no token names.
@@ -93,15 +108,20 @@ void EmbedGradContract(const Subject& subject) {
     Reference table, positions;
     ForEach(op.d_table.layout, [&](const Index& i) {
       SumOf sum = start(op.table_update, op.d_table, i);
-      for (int64_t r = 0; r < batch * length; ++r)
-        if (static_cast<int64_t>(Get(tokens.in_use, r / length, r % length)) == i[0])
+      for (int64_t r = 0; r < rows.count; ++r) {
+        const int64_t at = rows.begin + r;
+        if (static_cast<int64_t>(Get(tokens.in_use, at / length, at % length)) == i[0])
           sum.Add(Get(op.d_out, r, i[1]));
+      }
       table.push_back({sum.value, sum.bound()});
     });
     if (op.d_positions) {
       ForEach(op.d_positions.layout, [&](const Index& i) {
         SumOf sum = start(op.positions_update, op.d_positions, i);
-        for (int64_t b = 0; b < batch; ++b) sum.Add(Get(op.d_out, b * length + i[0], i[1]));
+        for (int64_t b = 0; b < batch; ++b) {
+          const int64_t r = b * length + i[0] - rows.begin;
+          if (r >= 0 && r < rows.count) sum.Add(Get(op.d_out, r, i[1]));
+        }
         positions.push_back({sum.value, sum.bound()});
       });
     }

@@ -136,7 +136,13 @@ void ForEachChange(const KernelOp& op, const Change& f) {
         NUMBER(scale);
         NUMBER(loss_weight);
         NUMBER(losses.weight[0]);
-        NUMBER(row_begin);
+        if constexpr (requires {
+                        typed.row_begin;
+                        typed.vocab;
+                      })
+          with("row_begin", [](auto& o) { o.row_begin.base += 1; });
+        if constexpr (requires { typed.row_begin; })
+          with("row_begin by rank", [](auto& o) { o.row_begin.stride += 1; });
         NUMBER(vocab);
         NUMBER(unit);
         NUMBER(inject_index);

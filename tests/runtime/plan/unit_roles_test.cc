@@ -328,13 +328,9 @@ TEST_CASE("a layout that plans cannot follow yet is refused", "[plan][planner]")
     }
     return std::string("planned");
   };
-  ModelSpec frozen = SpecOf(kUsual), split = frozen;
+  ModelSpec frozen = SpecOf(kUsual);
   frozen.units[1].params[1].trainable = false;
   CHECK_THAT(refusal(frozen, {}), Catch::Matchers::Contains("h.0@frozen is frozen"));
-  split.units[2].params[1].splits = {{Axis::kTensor, 0, {}}};
-  CHECK(refusal(split, {1, 2}) == "planned");
-  CHECK_THAT(refusal(split, Mesh(1, 2).With(Axis::kTensor, 2)),
-             Catch::Matchers::Contains("h.1@tensor is split over tensor"));
 }
 
 }  // namespace

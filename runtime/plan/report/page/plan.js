@@ -21,7 +21,7 @@ function fillTables() {
   const memory = plan.classes.map((k) => ({value: m.bytes_at_peak[k], cells: [dot(kClassColours[k]) + k, bytesText(m.bytes_per_rank[k]), bytesText(m.bytes_at_peak[k])]}));
   memory.push({total: true, value: 0, cells: ['all', '', bytesText(Object.values(m.bytes_at_peak).reduce((a, b) => a + b, 0))]});
   const pairs = (rows) => rows.map(([k, v]) => ({cells: [escapeHtml(k), escapeHtml(v)]}));
-  const purposes = {parameters: 'parameters', gradients: 'gradients', gradient_replicas: 'gradients between replicas', statistics: 'statistics'};
+  const purposes = {parameters: 'parameters', gradients: 'gradients', gradient_replicas: 'gradients between replicas', statistics: 'statistics', exchanges: 'exchanged rows'};
   const wire = Object.entries(w.by_collective).map(([k, v]) => ({cells: [k.replace('_', '-'), v.count, bytesText(v.bytes)]}));
   for (const [k, v] of Object.entries(w.by_purpose)) wire.push({cells: ['for ' + purposes[k], '', bytesText(v)]});
   wire.push({cells: ['concatenated', '', bytesText(s.concatenated_bytes)]}, {cells: ['cast', '', bytesText(s.cast_bytes)]}, {cells: ['copied', '', bytesText(s.copied_bytes)]});
@@ -72,8 +72,8 @@ function fillTiles() {
   $('tiles').innerHTML = tiles.map(([b, s, e]) => `<div class="tile"><span>${s}</span><b>${b}</b><em>${e}</em></div>`).join('');
   const model = report.model, b = report.batch, mesh = report.mesh;
   $('hash').textContent = report.plan.hash;
-  $('subtitle').textContent = `${model.family}, ${model.layers} layers, ${countText(model.parameters)} parameters · ${mesh.world} ranks (replicate ${mesh.replicate} × shard ${mesh.shard}) · ` +
-    `${b.micro_batch} × ${b.seq_len} tokens per rank × ${b.accumulate} = ${b.tokens_per_step.toLocaleString('en')} tokens per step · ${report.plan.kind}`;
+  $('subtitle').textContent = `${model.family}, ${model.layers} layers, ${countText(model.parameters)} parameters · ${mesh.world} ranks (replicate ${mesh.replicate} × shard ${mesh.shard}${mesh.tensor ? ' × tensor ' + mesh.tensor : ''}) · ` +
+    `${b.micro_batch} × ${b.seq_len} tokens per ${mesh.data_ranks ? 'data rank' : 'rank'} × ${b.accumulate} = ${b.tokens_per_step.toLocaleString('en')} tokens per step · ${report.plan.kind}`;
 }
 
 // ---- Start
