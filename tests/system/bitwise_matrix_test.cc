@@ -68,6 +68,25 @@ TEST_CASE("four ranks: no option changes a bit, and each takes effect", "[world4
   CheckBases(4);
 }
 
+TEST_CASE("blocks split over ranks: no option changes a bit, and each takes effect", "[tensor]") {
+  struct Mesh {
+    int replicate, shard, tensor;
+  };
+  for (const Mesh& mesh : {Mesh{1, 1, 2}, {1, 1, 3}, {1, 2, 2}, {2, 1, 2}}) {
+    const int world = mesh.replicate * mesh.shard * mesh.tensor;
+    if (!HaveDevices(world)) continue;
+    for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+      for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
+        if (TestRanks().captures() && precision == Precision::kFp32) continue;
+        Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2);
+        base.trial.config.parallel.replicate = mesh.replicate;
+        MakeTensor(base, mesh.tensor);
+        if (mesh.shard > 1) base.trial.config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
+        CheckBase(base);
+      }
+  }
+}
+
 TEST_CASE("units of unequal size: no option changes a bit, and each takes effect", "[uneven]") {
   for (const int world : {2, 3}) {
     if (!HaveDevices(world)) continue;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 
 namespace millrace::test {
 namespace {
@@ -14,9 +15,16 @@ int64_t Up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple *
 
 int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial.world); }
 
+int64_t DataRanks(const Trial& trial) { return trial.config.parallel.DataRanks(trial.world); }
+int64_t TensorAxis(const Trial& trial) { return trial.config.parallel.tensor; }
+
 struct Adder {
   FlatForm* matrices;
   FlatForm* norms;  // the same flat unless norms are kept apart
+  FlatForm* split;  // of what tensor splits: the same flat where nothing is split
+  int64_t tensor;
+  // Of each rank an equal part.
+  void Split(int64_t numel, int64_t products) const { Add(split, numel / tensor, 1, products); }
   // `products`: of the contributions, those of a matmul.
   void Matrix(int64_t numel, int64_t contributions, int64_t products) const {
     Add(matrices, numel, contributions, products);
@@ -35,12 +43,14 @@ void AddBlock(const Adder& add, const ModelConfig& m) {
                 qkv = attn + 2 * m.KvHeads() * m.HeadDim();
   const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
   for (int norm = 0; norm < (gpt2 ? 4 : 2); ++norm) add.Norm(c);
-  add.Weight(qkv * c);
-  add.Weight(c * attn);
-  add.Weight((gpt2 ? 1 : 2) * f * c);
-  add.Weight(c * f);
-  if (!gpt2) return;
-  for (const int64_t bias : {qkv, c, f, c}) add.Matrix(bias, 1, 0);
+  add.Split(qkv * c, 1);
+  if (gpt2) add.Split(qkv, 0);
+  add.Split(c * attn, 1);
+  if (gpt2) add.Matrix(c, 1, 0);
+  add.Split((gpt2 ? 1 : 2) * f * c, 1);
+  if (gpt2) add.Split(f, 0);
+  add.Split(c * f, 1);
+  if (gpt2) add.Matrix(c, 1, 0);
 }
 
 }  // namespace
@@ -57,11 +67,20 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
                              ? 1
                              : Up(config.train.micro_batch * m.seq_len, 512) / 512;
 
-  FlatForm norms{"norms", false, 4, 0, 0, {}, {}, {}};
-  std::vector<FlatForm> flats;
+  const int64_t tensor = TensorAxis(trial), shard = ShardAxis(trial);
+  FlatForm norms{"norms", -1, false, 4, shard * tensor, 0, 0, {}, {}, {}};
+  std::deque<FlatForm> flats;
+  int64_t units = 0;
   const auto begin = [&](const std::string& name, bool block) {
-    flats.push_back({name, block, BytesOf(p.compute), 0, 0, {}, {}, {}});
-    return Adder{&flats.back(), apart ? &norms : &flats.back()};
+    flats.push_back({name, units++, block, BytesOf(p.compute), shard * tensor, 0, 0, {}, {}, {}});
+    FlatForm* const whole = &flats.back();
+    FlatForm* split = whole;
+    if (block && tensor > 1) {
+      flats.push_back(*whole);
+      split = &flats.back();
+      split->shards = shard;
+    }
+    return Adder{whole, apart ? &norms : whole, split, tensor};
   };
   {
     const Adder add = begin("embed", false);
@@ -81,7 +100,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
     if (gpt2) add.Norm(m.d_model);
     if (!m.Tied()) add.Matrix(table, chunks, chunks);
   }
-  if (flats.back().params.empty()) flats.pop_back();
+  std::erase_if(flats, [](const FlatForm& flat) { return flat.params.empty(); });
   if (apart) flats.push_back(norms);
 
   for (FlatForm& flat : flats) {
@@ -91,10 +110,10 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
         256 / std::min({flat.encoding_bytes, BytesOf(p.grad_accumulate), BytesOf(p.grad_wire)});
     int64_t end = 0;
     for (const int64_t numel : flat.params) end += Up(numel, align);
-    flat.padded = Up(end, align * ShardAxis(trial));
-    flat.shard = flat.padded / ShardAxis(trial);
+    flat.padded = Up(end, align * flat.shards);
+    flat.shard = flat.padded / flat.shards;
   }
-  return flats;
+  return {flats.begin(), flats.end()};
 }
 
 namespace {
@@ -103,7 +122,7 @@ namespace {
 int64_t GathersOf(const Trial& trial, const FlatForm& flat, int64_t from_end, int64_t kept) {
   using Reshard = ShardingConfig::Reshard;
   const Config& config = trial.config;
-  const int64_t accumulate = config.train.Accumulate(trial.world);
+  const int64_t accumulate = config.train.Accumulate(DataRanks(trial));
   if (flat.name == "norms") return 1;  // small: kept for the step, whatever the policy
   switch (config.sharding.reshard) {
     case Reshard::kNever:
@@ -137,20 +156,20 @@ int64_t AllReduceSends(int64_t members, int64_t n, int64_t member) {
 template <class F>
 void ForFlats(const Trial& trial, int64_t kept, F&& f) {
   const std::vector<FlatForm> flats = FlatsOf(trial);
-  int64_t blocks =
-      std::count_if(flats.begin(), flats.end(), [](const FlatForm& flat) { return flat.block; });
-  for (const FlatForm& flat : flats) {
-    if (flat.block) --blocks;
-    f(flat, GathersOf(trial, flat, blocks, kept));
-  }
+  int64_t last = 0;  // unit that is a block
+  for (const FlatForm& flat : flats)
+    if (flat.block) last = flat.unit;
+  for (const FlatForm& flat : flats) f(flat, GathersOf(trial, flat, last - flat.unit, kept));
 }
 
 }  // namespace
 
 int64_t ExpectedGathers(const Trial& trial, int64_t kept) {
   int64_t sum = 0;
-  ForFlats(trial, kept, [&](const FlatForm&, int64_t gathers) { sum += gathers; });
-  return ShardAxis(trial) > 1 ? sum : 0;
+  ForFlats(trial, kept, [&](const FlatForm& flat, int64_t gathers) {
+    if (flat.shards > 1) sum += gathers;
+  });
+  return sum;
 }
 
 // Bytes of an element of a flat's gradient bucket. What nothing is added to before it is sent is
@@ -160,9 +179,9 @@ int64_t BucketBytes(const Trial& trial, const FlatForm& flat) {
   const int64_t sum = BytesOf(config.precision.grad_accumulate),
                 wire = BytesOf(config.precision.grad_wire);
   const bool every =
-      config.sharding.grad_sync == ShardingConfig::GradSync::kEvery && ShardAxis(trial) > 1;
-  const bool once = (every || config.train.Accumulate(trial.world) == 1) && trial.world > 1 &&
-                    wire < sum &&
+      config.sharding.grad_sync == ShardingConfig::GradSync::kEvery && flat.shards > 1;
+  const bool once = (every || config.train.Accumulate(DataRanks(trial)) == 1) &&
+                    flat.shards * config.parallel.replicate > 1 && wire < sum &&
                     std::all_of(flat.contributions.begin(), flat.contributions.end(),
                                 [](int64_t contributions) { return contributions <= 1; });
   return once ? wire : sum;
@@ -179,25 +198,40 @@ int64_t StagedPerStep(const Trial& trial) {
                      bucket == BytesOf(config.precision.grad_accumulate);
     if (bucket == 4 || f32) continue;
     for (size_t i = 0; i < flat.params.size(); ++i)
-      bytes += config.train.Accumulate(trial.world) * flat.products[i] * flat.params[i] * 4;
+      bytes += config.train.Accumulate(DataRanks(trial)) * flat.products[i] * flat.params[i] * 4;
   }
   return bytes;
+}
+
+// Of n ranks along tensor each has R/n rows of C between blocks. Attention and MLP of a block each
+// gather their input's rows and scatter the sum of their result's. The backward gathers the
+// gradient of that result, and the input's rows once more for the weight's gradient, and scatters
+// the sum of the input's gradient. An exchange of rows sends what n - 1 others get: (n - 1) R/n C.
+ExchangeForm ExchangesOf(const Trial& trial) {
+  const Config& config = trial.config;
+  const int64_t n = TensorAxis(trial);
+  if (n == 1) return {};
+  const int64_t halves = 2 * config.model.layers * config.train.Accumulate(DataRanks(trial)),
+                bytes = (n - 1) * (config.train.micro_batch * config.model.seq_len / n) *
+                        config.model.d_model * BytesOf(config.precision.compute);
+  return {3 * halves, 2 * halves, 3 * halves * bytes, 2 * halves * bytes};
 }
 
 StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   using Downcast = ShardingConfig::Downcast;
   const Config& config = trial.config;
-  const int64_t world = trial.world, shard = ShardAxis(trial), replicas = world / shard;
-  const int64_t accumulate = config.train.Accumulate(world);
+  const int64_t world = trial.world, replicas = config.parallel.replicate;
+  const int64_t accumulate = config.train.Accumulate(DataRanks(trial));
   const int64_t sum_bytes = BytesOf(config.precision.grad_accumulate),
                 wire_bytes = BytesOf(config.precision.grad_wire);
-  const bool every = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery && shard > 1;
   const Downcast downcast = config.sharding.downcast;
 
   StepCounters e;
   int64_t flats = 0;
   ForFlats(trial, kept, [&](const FlatForm& flat, int64_t gathers) {
     ++flats;
+    const int64_t shard = flat.shards;
+    const bool every = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery && shard > 1;
     const bool narrow = flat.encoding_bytes < 4;
     // Parameters. A cast reads f32; after_update leaves it to AdamW.
     if (shard > 1) {
@@ -227,7 +261,8 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
     if (replicas > 1) {
       const int64_t n = shard > 1 ? flat.shard : flat.padded;
       e.comm.all_reduces += 1;
-      e.comm.all_reduced_bytes += AllReduceSends(replicas, n, rank / shard) * wire_bytes;
+      e.comm.all_reduced_bytes +=
+          AllReduceSends(replicas, n, rank / (world / replicas)) * wire_bytes;
       // What is reduced is the shard, or without shards the bucket: narrowed to the wire first.
       const int64_t from_bytes = shard > 1 ? shard_bytes : bucket_bytes;
       if (wire_bytes != from_bytes) e.kernels.cast_bytes += n * from_bytes;
@@ -249,6 +284,11 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   });
   if (TestRanks().Traits(trial.world).backend == Backend::kCuda)
     e.kernels.concatenated_bytes += StagedPerStep(trial);
+  const ExchangeForm rows = ExchangesOf(trial);
+  e.comm.all_gathers += rows.gathers;
+  e.comm.reduce_scatters += rows.scatters;
+  e.comm.gathered_bytes += rows.gathered_bytes;
+  e.comm.reduced_bytes += rows.scattered_bytes;
   if (world > 1) {  // the table of statistics: sum of squares and bad values per flat, and the loss
     e.comm.all_gathers += 1;
     e.comm.gathered_bytes += (world - 1) * (2 * flats + 1) * 8;

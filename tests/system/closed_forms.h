@@ -13,8 +13,10 @@ namespace millrace::test {
 
 struct FlatForm {
   std::string name;
+  int64_t unit = 0;
   bool block = false;
   int64_t encoding_bytes = 4;          // of a gathered element
+  int64_t shards = 1;                  // ranks that it is cut over
   int64_t padded = 0, shard = 0;       // elements
   std::vector<int64_t> params;         // stored elements of each parameter, in order
   std::vector<int64_t> contributions;  // of each parameter: gradients added per microbatch
@@ -22,6 +24,13 @@ struct FlatForm {
 };
 
 std::vector<FlatForm> FlatsOf(const Trial& trial);
+
+// Rows of the residual stream that a rank gathers, and sums of them that it scatters, in one step;
+// bytes that it sends for either.
+struct ExchangeForm {
+  int64_t gathers = 0, scatters = 0, gathered_bytes = 0, scattered_bytes = 0;
+};
+ExchangeForm ExchangesOf(const Trial& trial);
 
 // Counters of one step on `rank`; ranks differ only in all-reduces whose slices are uneven.
 // `kept`: blocks that sharding.reshard=auto keeps gathered.

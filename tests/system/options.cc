@@ -21,7 +21,10 @@ using Concat = ShardingConfig::GradConcat;
 using Reshard = ShardingConfig::Reshard;
 
 bool Always(const Trial&) { return true; }
-bool Sharded(const Trial& trial) { return ShardAxis(trial) > 1; }
+// Tensor shards what it does not split: of each block something.
+bool Sharded(const Trial& trial) {
+  return ShardAxis(trial) > 1 || trial.config.parallel.tensor > 1;
+}
 // Are there parameter buckets at all? One rank reads f32 masters, or the bf16 shard that the update
 // writes, where they are.
 bool Bucketed(const Trial& trial) {
@@ -262,6 +265,19 @@ Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int wo
                           family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
                           tied ? "tied" : "untied", Name(precision), world, accumulate);
   return base;
+}
+
+void MakeTensor(Base& base, int64_t tensor) {
+  base.name += fmt::format(", tensor {}", tensor);
+  Config& config = base.trial.config;
+  config.parallel.tensor = tensor;
+  config.model.heads = 6;
+  config.model.seq_len = 6;
+  config.model.ffn = 30;
+  if (config.model.family == ModelConfig::Family::kGpt2)
+    config.model.d_model = 18;
+  else
+    config.model.kv_heads = tensor;
 }
 
 void MakeUneven(Base& base) {

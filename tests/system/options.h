@@ -51,6 +51,8 @@ Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int wo
               int64_t accumulate);
 // Seven blocks in units of 1, 1, 3, 1 and 1, in which the allocators differ.
 void MakeUneven(Base& base);
+// The same with blocks split over `tensor` ranks, 2 or 3; sizes that these divide.
+void MakeTensor(Base& base, int64_t tensor);
 
 // memory.recompute=auto with half of what recomputing norms and activations everywhere saves left
 // to save: of the arena that the trial's other options plan.

@@ -280,7 +280,8 @@ TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
       "wire.by_collective.all_reduce.count\nwire.by_collective.reduce_scatter\nwire.by_collective."
       "reduce_"
       "scatter.bytes\n"
-      "wire.by_collective.reduce_scatter.count\nwire.by_purpose\nwire.by_purpose.gradient_"
+      "wire.by_collective.reduce_scatter.count\nwire.by_purpose\nwire.by_purpose.exchanges\n"
+      "wire.by_purpose.gradient_"
       "replicas\nwire.by_"
       "purpose.gradients\n"
       "wire.by_purpose.parameters\nwire.by_purpose.statistics\nwire.bytes_per_rank_and_step\n");
