@@ -480,7 +480,8 @@ ReductionsBehind BehindReusedBuckets(const StepPlan& plan) {
   };
   for (size_t i = 0; i < order.size(); ++i) {
     const Issued& issued = order[i];
-    if (std::holds_alternative<ReduceScatterOp<View>>(issued.op->op))
+    if (std::holds_alternative<ReduceScatterOp<View>>(issued.op->op) &&
+        issued.op->stream == StreamId::kReduce)
       reductions.push_back(ReductionAt(plan, issued, static_cast<int64_t>(i)));
     if (issued.op->stream != StreamId::kCompute) continue;
     ForEachUse(issued.op->op, [&](const View& view, Access access, std::string_view) {

@@ -155,7 +155,7 @@ Outcome TrainOnRank(RankContext& rank, const Trial& trial) {
   mine.counters = {rank.engine.counters()};
   mine.arena_bytes = rank.engine.arena_bytes();
   for (const CommSet::Member& member : rank.engine.comms().members())
-    mine.shard_communicators += member.axes == AxisSet(Axis::kShard);
+    mine.shard_communicators += member.axes == rank.run.layout.flats.front().shard;
   mine.poisoned_words = PoisonedWords(rank.engine, rank.run.plans.Of("train"));
   mine.run = rank.run;
   mine.plan_hash = PlanHash(mine.plan());

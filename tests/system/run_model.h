@@ -74,7 +74,7 @@ struct Outcome {
   AssembledRun run;
   std::string plan_hash;
   int64_t arena_bytes = 0;      // allocated by an engine
-  int shard_communicators = 0;  // that the shard axis has: 2, or 1 when shared
+  int shard_communicators = 0;  // of the ranks that shard: 2, or 1 when shared
   int64_t poisoned_words = 0;   // 8 bytes of 0xFF each in the arena, behind the last step
 
   // Everything that must be equal, bit for bit, in runs that differ only in how they work: losses,
