@@ -1,0 +1,221 @@
+#include "tests/support/exact_kernels.h"
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "runtime/base/error.h"
+#include "runtime/base/fnv.h"
+#include "runtime/base/step_scalars.h"
+#include "runtime/exec/logical_tensors.h"
+
+namespace millrace::test {
+namespace {
+
+constexpr float kExact = 1 << 24;
+
+float Small(float x) { return std::remainder(x, 3.0f); }
+
+float Checked(float x) {
+  MR_CHECK(std::abs(x) < kExact && x == std::nearbyint(x), "{} is no integer below 2^24", x);
+  return x;
+}
+
+float& At(const TensorView& view, std::initializer_list<int64_t> index) {
+  MR_CHECK(view.dtype() == DType::kF32, "exact kernels work on f32, not on {}",
+           ToString(view.layout));
+  int64_t at = 0, d = 0;
+  for (const int64_t i : index) at += i * view.stride(static_cast<int>(d++));
+  return view.as<float>()[at];
+}
+
+void Put(const TensorView& view, std::initializer_list<int64_t> index, float x, Update update) {
+  float& to = At(view, index);
+  to = Checked(update == Update::kAccumulate ? to + x : x);
+}
+
+// f(row, column) of a matrix.
+template <class F>
+void ForMatrix(const TensorView& matrix, F&& f) {
+  for (int64_t r = 0; r < matrix.dim(0); ++r)
+    for (int64_t c = 0; c < matrix.dim(1); ++c) f(r, c);
+}
+
+void Norm(const NormOp<TensorView>& op, Stream&) {
+  ForMatrix(op.out, [&](int64_t r, int64_t c) {
+    float x = At(op.x, {r, c});
+    if (op.residual) x += At(op.residual, {r, c});
+    if (op.sum) At(op.sum, {r, c}) = Checked(x);
+    const float bias = op.bias ? At(op.bias, {c}) : 0;
+    At(op.out, {r, c}) = Checked(Small(x) * At(op.weight, {c}) + bias);
+  });
+  for (const TensorView* statistic : {&op.mean, &op.rstd})
+    if (*statistic)
+      for (int64_t r = 0; r < op.out.dim(0); ++r) At(*statistic, {r}) = 0;
+}
+
+void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
+  const int64_t rows = op.d_out.dim(0), columns = op.d_out.dim(1);
+  for (int64_t c = 0; c < columns; ++c) {
+    float weight = 0, bias = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      weight += At(op.d_out, {r, c}) * Small(At(op.x, {r, c}));
+      bias += At(op.d_out, {r, c});
+    }
+    Put(op.d_weight, {c}, weight, op.weight_update);
+    if (op.d_bias) Put(op.d_bias, {c}, bias, op.bias_update);
+  }
+  ForMatrix(op.d_x, [&](int64_t r, int64_t c) {
+    const float bypass = op.d_bypass ? At(op.d_bypass, {r, c}) : 0;
+    At(op.d_x, {r, c}) = Checked(Small(At(op.d_out, {r, c})) + bypass);
+  });
+}
+
+// The product is the real one; what its epilogue does to it is not.
+void Matmul(const MatmulOp<TensorView>& op, Stream& stream) {
+  MatmulOp<TensorView> plain = op;
+  plain.pre = {};
+  plain.epilogue = op.bias ? Epilogue::kBias : Epilogue::kNone;
+  CpuKernels().matmul(plain, stream);
+  ForMatrix(op.out, [&](int64_t r, int64_t c) {
+    float& x = At(op.out, {r, c});
+    Checked(x);
+    if (op.epilogue == Epilogue::kGelu || op.epilogue == Epilogue::kBiasGelu) {
+      if (op.pre) At(op.pre, {r, c}) = x;
+      x = Small(x);
+    } else if (op.epilogue == Epilogue::kGeluGrad) {
+      x *= Small(At(op.pre, {r, c}));
+    }
+  });
+}
+
+void Rope(const RopeOp<TensorView>& op, Stream&) {
+  for (int64_t b = 0; b < op.x.dim(0); ++b)
+    for (int64_t t = 1; t < op.x.dim(1); t += 2)
+      for (int64_t h = 0; h < op.x.dim(2); ++h)
+        for (int64_t d = 0; d < op.x.dim(3); ++d) At(op.x, {b, t, h, d}) *= -1;
+}
+
+void Attention(const AttentionOp<TensorView>& op, Stream&) {
+  const int64_t group = op.q.dim(2) / op.k.dim(2);
+  for (int64_t b = 0; b < op.q.dim(0); ++b)
+    for (int64_t h = 0; h < op.q.dim(2); ++h)
+      for (int64_t d = 0; d < op.q.dim(3); ++d) {
+        float seen = 0;
+        for (int64_t t = 0; t < op.q.dim(1); ++t) {
+          seen += At(op.k, {b, t, h / group, d}) - At(op.v, {b, t, h / group, d});
+          At(op.out, {b, t, h, d}) = Small(Checked(At(op.q, {b, t, h, d}) + seen));
+        }
+      }
+  if (!op.lse) return;
+  for (int64_t b = 0; b < op.lse.dim(0); ++b)
+    for (int64_t h = 0; h < op.lse.dim(1); ++h)
+      for (int64_t t = 0; t < op.lse.dim(2); ++t) At(op.lse, {b, h, t}) = 0;
+}
+
+void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
+  const int64_t group = op.q.dim(2) / op.k.dim(2);
+  for (int64_t b = 0; b < op.q.dim(0); ++b)
+    for (int64_t kv = 0; kv < op.k.dim(2); ++kv)
+      for (int64_t d = 0; d < op.q.dim(3); ++d) {
+        float later = 0;
+        for (int64_t t = op.q.dim(1); t-- > 0;) {
+          for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+            const float g = At(op.d_out, {b, t, h, d});
+            later += g;
+            At(op.d_q, {b, t, h, d}) = Small(g);
+          }
+          At(op.d_k, {b, t, kv, d}) = Small(Checked(later));
+          At(op.d_v, {b, t, kv, d}) = -Small(later);
+        }
+      }
+}
+
+void Activation(const ActivationOp<TensorView>& op, Stream&) {
+  const int64_t width = op.out.dim(1);
+  ForMatrix(op.out, [&](int64_t r, int64_t c) {
+    const float x = Small(At(op.x, {r, c}));
+    At(op.out, {r, c}) =
+        op.kind == ActivationKind::kGelu ? x : Checked(x * Small(At(op.x, {r, c + width})));
+  });
+}
+
+void ActivationGrad(const ActivationGradOp<TensorView>& op, Stream&) {
+  const int64_t width = op.d_out.dim(1);
+  ForMatrix(op.d_out, [&](int64_t r, int64_t c) {
+    const float g = At(op.d_out, {r, c}), x = Small(At(op.x, {r, c}));
+    if (op.kind == ActivationKind::kGelu) {
+      At(op.d_x, {r, c}) = Checked(x * g);
+      return;
+    }
+    const float up = Small(At(op.x, {r, c + width}));
+    At(op.d_x, {r, c}) = up * Small(g);
+    At(op.d_x, {r, c + width}) = Checked(x * g);
+  });
+}
+
+void CrossEntropy(const CrossEntropyOp<TensorView>& op, Stream&) {
+  const int64_t length = op.targets.dim(1);
+  const int32_t* const targets =
+      op.targets.as<int32_t>() + op.scalars.as<StepScalars>()->token_parity * op.parity_stride;
+  double loss = 0;
+  for (int64_t r = 0; r < op.logits.dim(0); ++r) {
+    const int64_t row = op.row_begin.value() + r;
+    const int32_t target = targets[row / length * op.targets.stride(0) + row % length];
+    loss += target + Small(Checked(At(op.logits, {r, target})));
+    if (op.output == LossOutput::kLossOnly) continue;
+    for (int64_t v = 0; v < op.logits.dim(1); ++v) {
+      float& logit = At(op.logits, {r, v});
+      logit = v < op.vocab ? Small(logit) - static_cast<float>(v == target) : 0;
+    }
+  }
+  double& sum = *op.loss_sum.as<double>();
+  sum = op.loss_update == Update::kAccumulate ? sum + loss : loss;
+}
+
+void AdamW(const AdamWOp<TensorView>& op, Stream&) {
+  for (int64_t i = 0; i < op.master.numel(); ++i) {
+    const float g = Checked(At(op.grad, {i}));
+    At(op.master, {i}) -= Small(g);
+    At(op.m, {i}) = Checked(At(op.m, {i}) + g);
+    At(op.v, {i}) = g;
+  }
+}
+
+KernelTable MakeTable() {
+  KernelTable table = CpuKernels();
+  table.norm = Norm;
+  table.norm_grad = NormGrad;
+  table.matmul = Matmul;
+  table.rope = Rope;
+  table.attention = Attention;
+  table.attention_grad = AttentionGrad;
+  table.activation = Activation;
+  table.activation_grad = ActivationGrad;
+  table.cross_entropy = CrossEntropy;
+  table.adamw = AdamW;
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& ExactKernels() {
+  static const KernelTable table = MakeTable();
+  return table;
+}
+
+void InitExactWeights(Engine& engine) {
+  for (const std::string_view slot : SlotNames(engine.layout()))
+    WriteLogicalTensors(engine, slot, [&](const ParamPlacement& param) {
+      std::vector<float> values(static_cast<size_t>(param.spec.numel()));
+      if (slot != kMasterSlot.name) return values;
+      uint64_t state = Fnv1a64(param.spec.name);
+      for (float& value : values) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        value = static_cast<float>((state >> 40) % 3) - 1;
+      }
+      return values;
+    });
+}
+
+}  // namespace millrace::test
