@@ -139,7 +139,7 @@ void PrintRow(const Case& c, int repeat) {
       return 0;
     });
     const std::vector<Item> items = ItemsOf(plan);
-    Timed(t.pool, [&] { return PlanPool(items, {}); });
+    Timed(t.pool, [&] { return PlanPool(items, {.kind = c.allocator, .slots = 4}); });
     Timed(t.edges, [&] {
       DeriveEdges(plan, mesh, c.accumulate);
       return 0;

@@ -56,9 +56,13 @@ class OpScan {
       RequirePartlyWritten(kernel);
       CheckAliases(kernel);
     }
-    std::stable_sort(found_.begin(), found_.end(), [](const RawAccess& a, const RawAccess& b) {
-      return (a.access.effect == Effect::kRead) > (b.access.effect == Effect::kRead);
-    });
+    // A few, already in order of issue: no buffer is allocated for them.
+    for (auto end = found_.begin(); end != found_.end(); ++end)
+      if (end->access.effect == Effect::kRead)
+        std::rotate(
+            std::find_if(found_.begin(), end,
+                         [](const RawAccess& a) { return a.access.effect != Effect::kRead; }),
+            end, std::next(end));
     return found_;
   }
 
@@ -163,27 +167,22 @@ class OpScan {
   // Operands of one op that share bytes, one of them written, are the same view; two
   // strided views may interleave.
   void CheckAliases(const KernelOp& kernel) {
-    struct Operand {
-      const View* view;
-      Access access;
-      std::string_view name;
-    };
-    std::vector<Operand> operands;
+    operands_.clear();
     ForEachUse(kernel, [&](const View& view, Access access, std::string_view name) {
-      operands.push_back({&view, access, name});
+      operands_.push_back({&view, access, name});
     });
-    for (size_t i = 0; i < operands.size(); ++i) {
+    for (size_t i = 0; i < operands_.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {
-        const View &a = *operands[i].view, &b = *operands[j].view;
-        if (a.buffer != b.buffer || !(Writes(operands[i].access) || Writes(operands[j].access)))
+        const View &a = *operands_[i].view, &b = *operands_[j].view;
+        if (a.buffer != b.buffer || !(Writes(operands_[i].access) || Writes(operands_[j].access)))
           continue;
         if (a.offset == b.offset && a.layout == b.layout) continue;
         if (!a.layout.contiguous() && !b.layout.contiguous()) continue;
         const int64_t a_begin = a.offset * Bytes(a.layout.dtype),
                       b_begin = b.offset * Bytes(b.layout.dtype);
         if (a_begin < b_begin + b.layout.span_bytes() && b_begin < a_begin + a.layout.span_bytes())
-          Problem(ViolationKind::kOverlap, operands[i].name,
-                  fmt::format("overlaps {} in part", operands[j].name));
+          Problem(ViolationKind::kOverlap, operands_[i].name,
+                  fmt::format("overlaps {} in part", operands_[j].name));
       }
     }
   }
@@ -195,6 +194,12 @@ class OpScan {
   int body_ = 0, op_ = 0;
   int64_t position_ = 0, parity_ = 0;
   std::vector<RawAccess> found_;
+  struct Operand {
+    const View* view;
+    Access access;
+    std::string_view name;
+  };
+  std::vector<Operand> operands_;  // of CheckAliases
 };
 
 }  // namespace
@@ -202,21 +207,28 @@ class OpScan {
 AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate, int rank,
                          Violations* problems) {
   OpScan scan(plan, mesh, accumulate, rank, problems);
-  std::vector<RawAccess> raw;
+  size_t ops = 0;
+  for (const Body& body : plan.bodies) ops += body.ops.size();
+  std::vector<ByteRange> ranges;  // by access
+  ranges.reserve(5 * ops);        // about
+  accesses_.reserve(5 * ops);
+  starts_.reserve(ops + 1);
   starts_.push_back(0);
   for (size_t b = 0; b < plan.bodies.size(); ++b) {
     first_op_.push_back(static_cast<int32_t>(starts_.size()) - 1);
     for (size_t o = 0; o < plan.bodies[b].ops.size(); ++o) {
-      const std::vector<RawAccess>& found = scan.Scan(static_cast<int>(b), static_cast<int>(o));
-      raw.insert(raw.end(), found.begin(), found.end());
-      starts_.push_back(static_cast<int32_t>(raw.size()));
+      for (const RawAccess& raw : scan.Scan(static_cast<int>(b), static_cast<int>(o))) {
+        accesses_.push_back(raw.access);
+        ranges.push_back({raw.begin, raw.end});
+      }
+      starts_.push_back(static_cast<int32_t>(accesses_.size()));
     }
   }
   // Ops touch the same bytes again and again: numbered by a table, not each by a search.
   std::unordered_map<int64_t, int32_t> cell_of;
-  cell_of.reserve(raw.size() / 2);
-  for (const RawAccess& access : raw)
-    for (const int64_t byte : {access.begin, access.end})
+  cell_of.reserve(ranges.size() / 2);
+  for (const ByteRange& range : ranges)
+    for (const int64_t byte : {range.begin, range.end})
       if (cell_of.try_emplace(byte, 0).second) cuts_.push_back(byte);
   // A state is more than what these ops touch of it.
   for (const PlanBuffer& buffer : plan.buffers)
@@ -226,11 +238,9 @@ AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate,
   std::sort(cuts_.begin(), cuts_.end());
   for (size_t c = 0; c < cuts_.size(); ++c) cell_of[cuts_[c]] = static_cast<int32_t>(c);
   const auto cell = [&](int64_t byte) { return cell_of.find(byte)->second; };
-  accesses_.reserve(raw.size());
-  for (const RawAccess& access : raw) {
-    accesses_.push_back(access.access);
-    accesses_.back().begin = cell(access.begin);
-    accesses_.back().end = cell(access.end);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    accesses_[i].begin = cell(ranges[i].begin);
+    accesses_[i].end = cell(ranges[i].end);
   }
 }
 

@@ -10,15 +10,6 @@
 namespace millrace {
 namespace internal {
 
-bool LiveTogether(const Item& a, const Item& b) {
-  for (size_t i = 0, j = 0; i < a.intervals.size() && j < b.intervals.size();) {
-    const Interval &x = a.intervals[i], &y = b.intervals[j];
-    if (x.begin < y.end && y.begin < x.end) return true;
-    x.end <= y.end ? ++i : ++j;
-  }
-  return false;
-}
-
 std::vector<int32_t> OrderOfFirstUse(const std::vector<Item>& items) {
   std::vector<int32_t> order(items.size());
   std::iota(order.begin(), order.end(), 0);

@@ -11,9 +11,33 @@
 namespace millrace::internal {
 namespace {
 
-struct Slot {
-  std::vector<int32_t> members;
-  int64_t bytes = 0;
+class Slot {
+ public:
+  explicit Slot(int64_t bytes) : bytes_(bytes) {}
+
+  bool IsFree(const Item& item) const {
+    return std::none_of(item.intervals.begin(), item.intervals.end(), [&](const Interval& live) {
+      const auto next = After(live.begin);
+      return next != taken_.end() && next->begin < live.end;
+    });
+  }
+  void Add(int32_t index, const Item& item) {
+    members_.push_back(index);
+    for (const Interval& live : item.intervals) taken_.insert(After(live.begin), live);
+  }
+  const std::vector<int32_t>& members() const { return members_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  // The first stay that ends behind a position.
+  std::vector<Interval>::const_iterator After(int64_t position) const {
+    return std::upper_bound(taken_.begin(), taken_.end(), position,
+                            [](int64_t at, const Interval& stay) { return at < stay.end; });
+  }
+
+  std::vector<int32_t> members_;
+  std::vector<Interval> taken_;  // by members, ascending, disjoint
+  int64_t bytes_;
 };
 
 enum class Choice { kLargestSlot, kSmallestSlot };
@@ -24,11 +48,7 @@ std::vector<Slot> Colour(const std::vector<Item>& items, const std::vector<int32
   std::vector<Slot> slots;
   for (const int32_t i : order) {
     const Item& item = items[static_cast<size_t>(i)];
-    const auto is_free = [&](const Slot& slot) {
-      return std::none_of(slot.members.begin(), slot.members.end(), [&](int32_t m) {
-        return LiveTogether(items[static_cast<size_t>(m)], item);
-      });
-    };
+    const auto is_free = [&](const Slot& slot) { return slot.IsFree(item); };
     Slot* found = nullptr;
     if (choice == Choice::kLargestSlot) {
       const auto slot = std::find_if(slots.begin(), slots.end(), is_free);
@@ -37,16 +57,15 @@ std::vector<Slot> Colour(const std::vector<Item>& items, const std::vector<int32
       const auto slot = std::find_if(slots.rbegin(), slots.rend(), is_free);
       if (slot != slots.rend()) found = &*slot;
     }
-    if (found == nullptr)
-      found = &slots.emplace_back(Slot{.members = {}, .bytes = PaddedBytes(item)});
-    found->members.push_back(i);
+    if (found == nullptr) found = &slots.emplace_back(PaddedBytes(item));
+    found->Add(i, item);
   }
   return slots;
 }
 
 int64_t TotalBytes(const std::vector<Slot>& slots) {
   int64_t bytes = 0;
-  for (const Slot& slot : slots) bytes += slot.bytes;
+  for (const Slot& slot : slots) bytes += slot.bytes();
   return bytes;
 }
 
@@ -68,11 +87,11 @@ Placement PlaceColoured(const std::vector<Item>& items) {
     std::vector<Slot> other = Colour(items, order, Choice::kSmallestSlot);
     if (TotalBytes(other) < TotalBytes(slots)) slots = std::move(other);
     for (size_t s = 0; s < slots.size(); ++s) {
-      pool.AddSlots(slots[s].members, std::vector<int>(slots[s].members.size(), 0), 1,
-                    slots[s].bytes);
+      const std::vector<int32_t>& members = slots[s].members();
+      pool.AddSlots(members, std::vector<int>(members.size(), 0), 1, slots[s].bytes());
       pool.Note(fmt::format("coloured {}[{}]: {} bytes for {} buckets, the largest '{}'",
-                            Name(dtype), s, slots[s].bytes, slots[s].members.size(),
-                            items[static_cast<size_t>(slots[s].members[0])].name));
+                            Name(dtype), s, slots[s].bytes(), members.size(),
+                            items[static_cast<size_t>(members[0])].name));
     }
   }
   for (size_t i = 0; i < items.size(); ++i)

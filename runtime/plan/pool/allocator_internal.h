@@ -26,9 +26,6 @@ inline int64_t PaddedBytes(const Item& item) {
   return (item.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// Do the two share a position?
-bool LiveTogether(const Item& a, const Item& b);
-
 // Indices of `items` in order of first use, then of index.
 std::vector<int32_t> OrderOfFirstUse(const std::vector<Item>& items);
 

@@ -23,6 +23,13 @@ void ByteRuns::Add(int64_t begin, int64_t end) {
   runs_.erase(std::next(first), last);
 }
 
+int64_t ByteRuns::LowestFrom(int64_t bottom, int64_t bytes) const {
+  auto run = std::upper_bound(runs_.begin(), runs_.end(), bottom,
+                              [](int64_t at, const auto& r) { return at < r.second; });
+  for (; run != runs_.end() && run->first - bottom < bytes; ++run) bottom = run->second;
+  return bottom;
+}
+
 ItemCuts::ItemCuts(const std::vector<Item>& items) {
   // Positions are those of a timeline, each of which some op has: a table of all is no waste.
   int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
@@ -65,28 +72,30 @@ void Occupancy::Visit(std::pair<int32_t, int32_t> range, OnWay&& on_way, Within&
   }
 }
 
-const std::vector<std::pair<int64_t, int64_t>>& Occupancy::TakenDuring(int32_t item) const {
+const std::vector<const ByteRuns*>& Occupancy::TakenDuring(int32_t item) const {
   ++visit_;
   taken_.clear();
   const auto look = [&](const ByteRuns& runs) {
-    taken_.insert(taken_.end(), runs.begin(), runs.end());
-    ++looked_at_;
+    if (runs.size() > 0) taken_.push_back(&runs);
+    looked_at_ += 1 + static_cast<int64_t>(runs.size());
   };
   for (const auto& range : cuts_.of(item))
     Visit(
         range, [&](size_t node) { look(nodes_[node].throughout); },
         [&](size_t node) { look(nodes_[node].anywhere); });
-  std::sort(taken_.begin(), taken_.end());
-  looked_at_ += static_cast<int64_t>(taken_.size());
   return taken_;
 }
 
+// Each list of runs in turn lifts the offset over those of its runs that are in the way, until none
+// does: the lists need not be merged, and few of their runs are met.
 int64_t Occupancy::LowestFor(int32_t item) const {
   const int64_t bytes = bytes_[static_cast<size_t>(item)];
-  int64_t bottom = 0;  // of the present gap
-  for (const auto& [begin, end] : TakenDuring(item)) {
-    if (begin - bottom >= bytes) break;
-    bottom = std::max(bottom, end);
+  const std::vector<const ByteRuns*>& lists = TakenDuring(item);
+  int64_t bottom = 0;
+  for (size_t agreed = 0, k = 0; agreed < lists.size(); k = k + 1 == lists.size() ? 0 : k + 1) {
+    const int64_t lifted = lists[k]->LowestFrom(bottom, bytes);
+    agreed = lifted == bottom ? agreed + 1 : 1;
+    bottom = lifted;
   }
   return bottom;
 }
@@ -100,7 +109,11 @@ int64_t Occupancy::TightestFor(int32_t item, int64_t cap) const {
     best = bottom;
     best_gap = gap;
   };
-  for (const auto& [begin, end] : TakenDuring(item)) {
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  for (const ByteRuns* list : TakenDuring(item))
+    runs.insert(runs.end(), list->begin(), list->end());
+  std::sort(runs.begin(), runs.end());
+  for (const auto& [begin, end] : runs) {
     consider(begin);
     bottom = std::max(bottom, end);
   }

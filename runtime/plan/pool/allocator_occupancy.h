@@ -20,6 +20,9 @@ namespace millrace::internal {
 class ByteRuns {
  public:
   void Add(int64_t begin, int64_t end);
+  // The lowest offset from `bottom` on with `bytes` free bytes.
+  int64_t LowestFrom(int64_t bottom, int64_t bytes) const;
+  size_t size() const { return runs_.size(); }
   auto begin() const { return runs_.begin(); }
   auto end() const { return runs_.end(); }
 
@@ -66,9 +69,9 @@ class Occupancy {
     ByteRuns throughout, anywhere;
     mutable int64_t visit = 0;  // the last that came by
   };
-  // Runs that together are the bytes taken at any time during the item's life, ascending; they may
-  // overlap. Until the next call.
-  const std::vector<std::pair<int64_t, int64_t>>& TakenDuring(int32_t item) const;
+  // Lists that together have the bytes taken at any time during the item's life. Until the next
+  // call.
+  const std::vector<const ByteRuns*>& TakenDuring(int32_t item) const;
   // on_way(node) for every node from the range's ends to the root, once per visit; within(node) for
   // the nodes that the range is the union of.
   template <class OnWay, class Within>
@@ -79,7 +82,7 @@ class Occupancy {
   size_t leaves_ = 1;           // a power of two
   std::vector<Node> nodes_;     // 1 is the root; leaf i is leaves_ + i: between cuts i and i + 1
   mutable int64_t looked_at_ = 0, visit_ = 0;
-  mutable std::vector<std::pair<int64_t, int64_t>> taken_;  // of TakenDuring
+  mutable std::vector<const ByteRuns*> taken_;  // of TakenDuring
 };
 
 }  // namespace millrace::internal

@@ -1,6 +1,9 @@
 #include "runtime/plan/pool/allocator_slots.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/plan/pool/allocator_internal.h"
@@ -13,9 +16,10 @@ bool LiveAt(const Item& item, int64_t position) {
                      [&](const Interval& i) { return i.begin <= position && position < i.end; });
 }
 
-// More members live at one position than there are copies? Then no assignment exists.
-void CheckSimultaneous(const std::vector<Item>& items, const std::vector<int32_t>& members,
-                       int copies, const std::string& slot) {
+// Refuses the first member that begins where too many are live.
+[[noreturn]] void ThrowSimultaneous(const std::vector<Item>& items,
+                                    const std::vector<int32_t>& members, int copies,
+                                    const std::string& slot) {
   for (const int32_t m : members) {
     const Item& item = items[static_cast<size_t>(m)];
     for (const Interval& interval : item.intervals) {
@@ -33,6 +37,37 @@ void CheckSimultaneous(const std::vector<Item>& items, const std::vector<int32_t
           slot, other->name, item.name, live, copies, live);
     }
   }
+  MR_FAIL("slot {}: more than {} buckets are live at once, and none of them begins there", slot,
+          copies);
+}
+
+// Per place in `order`, the earlier places that it is live together with, ascending. None where
+// more than `copies` are live at one position: then no assignment exists.
+std::optional<std::vector<std::vector<size_t>>> EarlierConflicts(const std::vector<Item>& items,
+                                                                 const std::vector<int32_t>& order,
+                                                                 int copies) {
+  std::vector<Item> members;
+  for (const int32_t m : order) {
+    members.emplace_back();
+    members.back().intervals = items[static_cast<size_t>(m)].intervals;
+  }
+  std::vector<std::vector<size_t>> earlier(order.size());
+  std::vector<size_t> live;  // at most `copies`
+  for (const LifetimeEvent& event : LifetimeEvents(members)) {
+    const auto k = static_cast<size_t>(event.item);
+    if (!event.begin) {
+      std::erase(live, k);
+      continue;
+    }
+    for (const size_t other : live) earlier[std::max(k, other)].push_back(std::min(k, other));
+    live.push_back(k);
+    if (live.size() > static_cast<size_t>(copies)) return std::nullopt;
+  }
+  for (std::vector<size_t>& places : earlier) {
+    std::sort(places.begin(), places.end());
+    places.erase(std::unique(places.begin(), places.end()), places.end());
+  }
+  return earlier;
 }
 
 // Depth first over members in order of first use, each to the copies in turn from the one after its
@@ -40,18 +75,8 @@ void CheckSimultaneous(const std::vector<Item>& items, const std::vector<int32_t
 // bounds what follows when it is not.
 class CopySearch {
  public:
-  CopySearch(const std::vector<Item>& items, const std::vector<int32_t>& members, int copies)
-      : copies_(copies) {
-    for (const int32_t m : OrderOfFirstUse(items))
-      if (std::find(members.begin(), members.end(), m) != members.end()) order_.push_back(m);
-    for (size_t k = 0; k < order_.size(); ++k) {
-      earlier_.emplace_back();
-      for (size_t e = 0; e < k; ++e)
-        if (LiveTogether(items[static_cast<size_t>(order_[k])],
-                         items[static_cast<size_t>(order_[e])]))
-          earlier_.back().push_back(e);
-    }
-  }
+  CopySearch(std::vector<int32_t> order, std::vector<std::vector<size_t>> earlier, int copies)
+      : copies_(copies), order_(std::move(order)), earlier_(std::move(earlier)) {}
 
   bool Run(int64_t steps) {
     copy_.assign(order_.size(), 0);
@@ -71,10 +96,8 @@ class CopySearch {
     return true;
   }
 
-  int copy_of(int32_t member) const {
-    return copy_[static_cast<size_t>(std::find(order_.begin(), order_.end(), member) -
-                                     order_.begin())];
-  }
+  // By place.
+  const std::vector<int>& copies() const { return copy_; }
   // The furthest member that found no copy, and one that it is live together with.
   int32_t stuck() const { return order_[stuck_]; }
   int32_t in_the_way() const { return order_[earlier_[stuck_].back()]; }
@@ -86,9 +109,9 @@ class CopySearch {
   }
 
   const int copies_;
-  std::vector<int32_t> order_;
+  const std::vector<int32_t> order_;  // members in order of first use
   // Per place in the order, the earlier places it may not share a copy with.
-  std::vector<std::vector<size_t>> earlier_;
+  const std::vector<std::vector<size_t>> earlier_;
   std::vector<int> copy_;
   size_t stuck_ = 0;
 };
@@ -99,8 +122,19 @@ std::vector<int> AssignCopies(const std::vector<Item>& items, const std::vector<
                               int copies, const std::string& slot) {
   MR_REQUIRE(ErrorCode::kConfig, copies >= 1, "memory.slots is {}: slot {} needs at least one copy",
              copies, slot);
-  CheckSimultaneous(items, members, copies, slot);
-  CopySearch search(items, members, copies);
+  // Places of the members in order of first use, then of index.
+  std::vector<size_t> places(members.size());
+  std::iota(places.begin(), places.end(), 0);
+  const auto first_use = [&](size_t k) {
+    return std::pair(items[static_cast<size_t>(members[k])].intervals[0].begin, members[k]);
+  };
+  std::sort(places.begin(), places.end(),
+            [&](size_t a, size_t b) { return first_use(a) < first_use(b); });
+  std::vector<int32_t> order;
+  for (const size_t k : places) order.push_back(members[k]);
+  auto earlier = EarlierConflicts(items, order, copies);
+  if (!earlier) ThrowSimultaneous(items, members, copies, slot);
+  CopySearch search(std::move(order), std::move(*earlier), copies);
   constexpr int64_t kSteps = 200'000;
   if (!search.Run(kSteps))
     throw Error(
@@ -109,8 +143,8 @@ std::vector<int> AssignCopies(const std::vector<Item>& items, const std::vector<
                     "lifetimes, and {} copies do not allow that; set memory.slots to at least {}",
                     slot, items[static_cast<size_t>(search.stuck())].name,
                     items[static_cast<size_t>(search.in_the_way())].name, copies, copies + 1));
-  std::vector<int> copy_of;
-  for (const int32_t m : members) copy_of.push_back(search.copy_of(m));
+  std::vector<int> copy_of(members.size());
+  for (size_t k = 0; k < places.size(); ++k) copy_of[places[k]] = search.copies()[k];
   return copy_of;
 }
 

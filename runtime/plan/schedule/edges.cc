@@ -94,9 +94,11 @@ Repetition LongestRepetition(const std::vector<Entry>& schedule) {
 
 class Deriver {
  public:
-  Deriver(StepPlan& plan, const Mesh& mesh, int accumulate)
-      : plan_(plan), mesh_(mesh), accumulate_(accumulate), rows_(RowsByRank(plan)) {
+  // `rows`: RowsByRank.
+  Deriver(StepPlan& plan, const Mesh& mesh, int accumulate, const std::vector<bool>& rows)
+      : plan_(plan), mesh_(mesh), accumulate_(accumulate), rows_(rows) {
     segments_[0] = {plan.arena_bytes, -1, {}};
+    touched_first_.resize(plan.buffers.size(), segments_.begin());
   }
 
   void Run(std::vector<Entry>& schedule) {
@@ -193,7 +195,7 @@ class Deriver {
     }
     needed_ = {};
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
-      Touch(Touched(view, body.begin + op_index), Writes(access), self, op.stream);
+      Touch(Touched(view, body.begin + op_index), view.buffer, Writes(access), self, op.stream);
     });
     // The latest op of each other stream implies the earlier ones; take streams in order of how
     // recent they are, so that a wait which another implies is dropped.
@@ -223,22 +225,31 @@ class Deriver {
     needed_.Join(from, other);
   }
 
-  void Split(int64_t at) {
-    if (at <= 0 || at >= plan_.arena_bytes) return;
-    auto it = std::prev(segments_.upper_bound(at));
-    if (it->first == at) return;
-    Segment right = it->second;
+  using Segments = std::map<int64_t, Segment>;
+
+  // The segment of `it` ends at `at`, and another begins there, of the same accesses.
+  Segments::iterator Split(Segments::iterator it, int64_t at) {
+    const Segment right = it->second;
     it->second.end = at;
-    segments_.emplace_hint(std::next(it), at, right);
+    return segments_.emplace_hint(std::next(it), at, right);
   }
 
-  void Touch(ByteRange range, bool writes, int32_t self, StreamId stream) {
+  // The segment that begins at `begin`. Segments stay for ever, and an op mostly begins where the
+  // one before it that used the buffer began.
+  Segments::iterator Beginning(int64_t begin, BufferId buffer) {
+    Segments::iterator& it = touched_first_[static_cast<size_t>(buffer.value)];
+    if (it->first == begin) return it;
+    it = std::prev(segments_.upper_bound(begin));
+    if (it->first != begin) it = Split(it, begin);
+    return it;
+  }
+
+  void Touch(ByteRange range, BufferId buffer, bool writes, int32_t self, StreamId stream) {
     if (range.begin >= range.end) return;
-    Split(range.begin);
-    Split(range.end);
-    for (auto it = segments_.find(range.begin); it != segments_.end() && it->first < range.end;
+    for (auto it = Beginning(range.begin, buffer); it != segments_.end() && it->first < range.end;
          ++it) {
       Segment& segment = it->second;
+      if (segment.end > range.end) Split(it, range.end);
       if (segment.writer != self) Need(segment.writer, stream);
       if (writes) {
         for (int32_t reader : segment.readers)
@@ -254,8 +265,9 @@ class Deriver {
   StepPlan& plan_;
   const Mesh mesh_;
   const int accumulate_;
-  const std::vector<bool> rows_;
-  std::map<int64_t, Segment> segments_;  // by first byte; they tile the arena
+  const std::vector<bool>& rows_;
+  Segments segments_;                              // by first byte; they tile the arena
+  std::vector<Segments::iterator> touched_first_;  // by buffer
   std::vector<Issued> issued_;
   int32_t first_repeated_ = 0;  // of the repetition's ops
   StreamClock last_on_, needed_;
@@ -266,8 +278,9 @@ class Deriver {
 
 void DeriveEdges(StepPlan& plan, const Mesh& mesh, int accumulate) {
   if (plan.arena_bytes == 0) return;
-  Deriver(plan, mesh, accumulate).Run(plan.schedule);
-  Deriver(plan, mesh, accumulate).Run(plan.prologue);
+  const std::vector<bool> rows = RowsByRank(plan);
+  Deriver(plan, mesh, accumulate, rows).Run(plan.schedule);
+  Deriver(plan, mesh, accumulate, rows).Run(plan.prologue);
 }
 
 }  // namespace millrace

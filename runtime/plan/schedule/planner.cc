@@ -129,6 +129,7 @@ class Planner {
   }
 
   void EmitOps(const std::vector<ProgramOp>& ops, int first_position, Variant variant) {
+    b_.plan.bodies.back().ops.reserve(ops.size() * 3 / 2);  // with those of sharding
     int position = first_position;
     for (const ProgramOp& op : ops) {
       params_.EmitGathersAt(position, IsFirst(variant), !IsLast(variant) && b_.trains);
