@@ -68,7 +68,7 @@ TEST_CASE("a damaged timeline is refused by name") {
       {TimelineText(good).substr(0, 200), "not valid JSON"},
       {TimelineText(Event("2", "0", "1", "1")), "no rank 2"},
       {TimelineText(Event("-1", "0", "1", "1")), "pid"},
-      {TimelineText(Event("0", "3", "1", "1")), "no rank 0, stream 3"},
+      {TimelineText(Event("0", "4", "1", "1")), "no rank 0, stream 4"},
       {TimelineText(Event("0", "0", "-1", "1")), "\"ts\" is not a time"},
       {TimelineText(Event("0", "0", "1", "null")), "\"dur\" is not a time"},
       {TimelineText(Event("0", "0", "1e300", "1")), "\"ts\" is not a time"},
