@@ -27,9 +27,9 @@ std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
 
     std::vector<ParamSpec> operator()(const AttentionShape& a) const {
       return {
-          SplitRows(MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
-                    o.tensor, a.qkv_parts()),
-          SplitRows(BiasParam(prefix + "attn.qkv.bias", a.qkv_rows()), o.tensor, a.qkv_parts()),
+          SplitHeads(MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+                     o.tensor, a),
+          SplitHeads(BiasParam(prefix + "attn.qkv.bias", a.qkv_rows()), o.tensor, a),
           SplitColumns(MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim,
                                    ResidualStd(o)),
                        o.tensor),
@@ -82,7 +82,8 @@ ValueId Gpt2::EmitBlock(ForwardBuilder& b, ValueId x, int64_t layer) const {
     ValueId y = Norm(b, x, p + ln + ".weight", p + ln + ".bias", NormKind::kLayer,
                      static_cast<float>(o.norm_eps), l + ln);  // [R, C]
     if (const auto* a = std::get_if<AttentionShape>(&branch)) {
-      y = linear(LinearInto, y, "attn.qkv");                             // [R, (H+2Hkv)D]
+      y = QkvInto(b, y, *a, p + "attn.qkv.weight", p + "attn.qkv.bias",
+                  l + "attn.qkv");                                       // [R, (H+2Hkv)D]
       y = Attention(b, y, LocalHeads(b, *a), l + "attn");                // [R, H*D]
       x = Add(b, x, linear(LinearOut, y, "attn.proj"), l + "attn.add");  // [R, C]
     } else {

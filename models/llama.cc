@@ -27,8 +27,8 @@ std::vector<ParamSpec> BlockParams(const ModelOptions& o, int64_t layer) {
 
     std::vector<ParamSpec> operator()(const AttentionShape& a) const {
       return {
-          SplitRows(MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
-                    o.tensor, a.qkv_parts()),
+          SplitHeads(MatrixParam(prefix + "attn.qkv.weight", a.qkv_rows(), o.d_model, o.init_std),
+                     o.tensor, a),
           SplitColumns(MatrixParam(prefix + "attn.proj.weight", o.d_model, a.heads * a.head_dim,
                                    ResidualStd(o)),
                        o.tensor)};
@@ -78,7 +78,7 @@ ValueId Llama::EmitBlock(ForwardBuilder& b, ValueId x, const RopeTables& ropes,
                      l + norm);  // [R, C]
     if (const auto* a = std::get_if<AttentionShape>(&branch)) {
       const HeadsAttrs heads = LocalHeads(b, *a);
-      y = linear(LinearInto, y, "attn.qkv");  // [R, (H+2Hkv)D]
+      y = QkvInto(b, y, *a, p + "attn.qkv.weight", "", l + "attn.qkv");  // [R, (H+2Hkv)D]
       y = Rope(b, y, ropes.at(a->head_dim), heads, l + "attn.rope");
       y = Attention(b, y, heads, l + "attn");                            // [R, H*D]
       x = Add(b, x, linear(LinearOut, y, "attn.proj"), l + "attn.add");  // [R, C]

@@ -58,7 +58,7 @@ void ValidateTensor(const ModelOptions& o) {
   for (const BlockShape& block : o.blocks) {
     if (const auto* attention = block.Find<AttentionShape>()) {
       require("model.heads", attention->heads);
-      require("model.kv_heads", attention->kv_heads);
+      if (o.tensor % attention->kv_heads != 0) require("model.kv_heads", attention->kv_heads);
     }
     if (const auto* mlp = block.Find<MlpShape>()) require("model.ffn", mlp->width);
   }

@@ -6,9 +6,11 @@
 #include <cmath>
 
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/error.h"
 #include "runtime/plan/nodes/add_bias.h"
 #include "runtime/plan/nodes/exchange.h"
 #include "runtime/plan/nodes/linear.h"
+#include "runtime/plan/nodes/linear_rows.h"
 
 namespace millrace {
 namespace {
@@ -73,9 +75,32 @@ ValueId LinearOut(ForwardBuilder& b, ValueId x, const std::string& weight, const
   return bias.empty() ? sum : AddBias(b, sum, bias, label + ".bias");
 }
 
+ParamSpec SplitHeads(ParamSpec param, int64_t ranks, const AttentionShape& attention) {
+  if (attention.kv_heads % ranks != 0) return param;
+  return SplitRows(std::move(param), ranks, attention.qkv_parts());
+}
+
+ValueId QkvInto(ForwardBuilder& b, ValueId x, const AttentionShape& attention,
+                const std::string& weight, const std::string& bias, const std::string& label) {
+  const auto [heads, kv_heads, head_dim] = attention;
+  const int ranks = b.mesh().Size(Axis::kTensor);
+  if (kv_heads % ranks == 0) return LinearInto(b, x, weight, bias, label);
+  MR_CHECK(bias.empty(), "node {}: a bias of key and value heads that ranks share", label);
+  const int64_t query = heads / ranks * head_dim, keys = heads * head_dim,
+                values = keys + kv_heads * head_dim;
+  const int alike = static_cast<int>(ranks / kv_heads);
+  const AxisSet axes = Axis::kTensor;
+  return LinearRows(b, GatherRows(b, x, b.row_axes(), label + ".rows"), weight,
+                    {{{0, query, axes}, query},
+                     {{keys, head_dim, axes, alike}, head_dim},
+                     {{values, head_dim, axes, alike}, head_dim}},
+                    axes, label);
+}
+
 HeadsAttrs LocalHeads(const ForwardBuilder& b, const AttentionShape& attention) {
   const int64_t ranks = b.mesh().Size(Axis::kTensor);
-  return {attention.heads / ranks, attention.kv_heads / ranks, attention.head_dim};
+  return {attention.heads / ranks, std::max<int64_t>(1, attention.kv_heads / ranks),
+          attention.head_dim};
 }
 
 int64_t PaddedVocab(int64_t vocab) { return RoundUp(vocab, 64); }

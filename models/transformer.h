@@ -36,6 +36,12 @@ ValueId LinearInto(ForwardBuilder& b, ValueId x, const std::string& weight, cons
                    const std::string& label);
 ValueId LinearOut(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
                   const std::string& label);
+// LinearInto of the fused qkv weight. Ranks above the key and value heads are several to one: then
+// the weight is whole, and each takes its rows (nodes/linear_rows.h).
+ValueId QkvInto(ForwardBuilder& b, ValueId x, const AttentionShape& attention,
+                const std::string& weight, const std::string& bias, const std::string& label);
+// The qkv weight or bias, so split.
+ParamSpec SplitHeads(ParamSpec param, int64_t ranks, const AttentionShape& attention);
 // The heads that each rank has, of those that the qkv rows hold.
 HeadsAttrs LocalHeads(const ForwardBuilder& b, const AttentionShape& attention);
 

@@ -217,7 +217,8 @@ std::vector<Key> MakeKeys() {
       KEY(parallel.tensor, From(1, kMillion),
           "Neighbouring ranks that split the matrices of a block and the rows between blocks: one "
           "*data rank*, which reads `train.micro_batch` sequences. It divides `model.heads`, "
-          "`model.kv_heads`, `model.ffn`, `model.seq_len` and the rows `micro_batch * seq_len`."),
+          "`model.kv_heads` (or is a multiple of them), `model.ffn`, `model.seq_len` and the rows "
+          "`micro_batch * seq_len`."),
       Only(1, "pipelines come later",
            KEY(parallel.pipe, any, "Stages that the model's blocks are cut into.")),
 

@@ -164,7 +164,10 @@ class Validator {
     const auto divides = [&](const char* key, int64_t value) {
       return value % ranks == 0 ? "" : fmt::format("{} {} ", key, value);
     };
-    return divides("model.heads", model.heads) + divides("model.kv_heads", model.KvHeads()) +
+    // More ranks than key and value heads: several share one.
+    const bool shared = ranks % model.KvHeads() == 0;
+    return divides("model.heads", model.heads) +
+           (shared ? "" : divides("model.kv_heads", model.KvHeads())) +
            divides("model.ffn", model.Ffn()) + divides("model.seq_len", model.seq_len);
   }
 

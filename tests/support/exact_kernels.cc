@@ -118,15 +118,18 @@ void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
   for (int64_t b = 0; b < op.q.dim(0); ++b)
     for (int64_t kv = 0; kv < op.k.dim(2); ++kv)
       for (int64_t d = 0; d < op.q.dim(3); ++d) {
-        float later = 0;
+        std::vector<float> later(static_cast<size_t>(group));  // by head
         for (int64_t t = op.q.dim(1); t-- > 0;) {
-          for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-            const float g = At(op.d_out, {b, t, h, d});
-            later += g;
-            At(op.d_q, {b, t, h, d}) = Small(g);
+          float d_k = 0;
+          for (int64_t h = 0; h < group; ++h) {
+            const float g = At(op.d_out, {b, t, kv * group + h, d});
+            float& sum = later[static_cast<size_t>(h)];
+            sum = Checked(sum + g);
+            d_k += Small(sum);
+            At(op.d_q, {b, t, kv * group + h, d}) = Small(g);
           }
-          At(op.d_k, {b, t, kv, d}) = Small(Checked(later));
-          At(op.d_v, {b, t, kv, d}) = -Small(later);
+          At(op.d_k, {b, t, kv, d}) = d_k;
+          At(op.d_v, {b, t, kv, d}) = -d_k;
         }
       }
 }

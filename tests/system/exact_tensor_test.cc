@@ -252,6 +252,32 @@ TEST_CASE("on integers a split model has the bits of the whole one, on every mes
   }
 }
 
+// Ranks that share a key and value head, on both sides of as many ranks as heads.
+TEST_CASE("on integers more ranks than key and value heads have the whole model's bits",
+          "[exact][tensor]") {
+  for (const int64_t kv_heads : {1, 2, 3, 6}) {
+    const auto trial_of = [&](const Shape& shape, int64_t accumulate) {
+      Trial trial = TrialOf(ModelConfig::Family::kLlama, shape, accumulate);
+      trial.config.model.kv_heads = kv_heads;
+      return trial;
+    };
+    const std::string whole = BitsOf(trial_of({1, 1, 1}, 1));
+    for (const Shape& shape :
+         {Shape{1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {1, 1, 6}, {1, 2, 2}, {2, 1, 4}, {1, 2, 4}}) {
+      if (shape.tensor % kv_heads != 0 && kv_heads % shape.tensor != 0) continue;
+      for (const auto concat :
+           {ShardingConfig::GradConcat::kDirect, ShardingConfig::GradConcat::kEvery}) {
+        INFO("kv_heads " << kv_heads << " replicate " << shape.replicate << " shard " << shape.shard
+                         << " tensor " << shape.tensor);
+        Trial trial = trial_of(shape, 3);
+        if (12 % (shape.replicate * shape.shard * 3) != 0) continue;
+        trial.config.sharding.grad_concat = concat;
+        CHECK(BitsOf(trial) == whole);
+      }
+    }
+  }
+}
+
 TEST_CASE("leaving out, doubling or permuting any exchange changes the bits", "[exact][tensor]") {
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const Shape& shape : {Shape{1, 1, 2}, {1, 1, 3}}) {
