@@ -62,6 +62,16 @@ void AddBias(const AddBiasOp<TensorView>& op, Stream&) {
     });
 }
 
+void CopyRows(const CopyRowsOp<TensorView>& op, Stream&) {
+  const int64_t rows = op.x.dim(0), columns = op.x.dim(1), size = Bytes(op.x.dtype());
+  MR_CHECK(op.out.dim(0) == rows && op.out.dim(1) == columns && op.out.dtype() == op.x.dtype() &&
+               (columns <= 1 || (op.x.stride(1) == 1 && op.out.stride(1) == 1)),
+           "copy_rows: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(op.out.data + r * op.out.stride(0) * size, op.x.data + r * op.x.stride(0) * size,
+                static_cast<size_t>(columns * size));
+}
+
 void Cast(const CastOp<TensorView>& op, Stream&) { CopyOrAdd(op.x, op.out, false, "cast"); }
 
 void Concat(const ConcatOp<TensorView>& op, Stream&) {

@@ -75,18 +75,32 @@ void TableGrad(const EmbedGradOp<TensorView>& op, const TokenSpan& tokens) {
   }
 }
 
+// The positions of rows of tokens: row b begins at starts[b % 2] where sequences are split.
+struct Positions {
+  Positions(const ContextRows& rows, const Tokens& tokens)
+      : split(rows.split()),
+        length(rows.ranks * tokens.length() * (split ? 2 : 1)),
+        starts(ChunkStarts(rows, tokens.length() * 2)) {}
+  int64_t FirstOf(int64_t b) const { return split ? starts[static_cast<size_t>(b % 2)] : 0; }
+
+  bool split;
+  int64_t length;  // T, of whole sequences
+  std::array<int64_t, 2> starts;
+};
+
 void PositionsGrad(const EmbedGradOp<TensorView>& op, const TokenSpan& tokens) {
   const bool accumulate = op.positions_update == Update::kAccumulate;
+  const Positions positions(op.rows, tokens.all);
   const int64_t length = tokens.all.length();
-  for (int64_t t = 0; t < length; ++t) {
+  for (int64_t p = 0; p < positions.length; ++p) {
     ForChunks(op.d_positions.dim(1), [&](int64_t c, int64_t n) {
       float sum[kChunk];
       std::fill_n(sum, n, 0.0f);
       for (int64_t b = 0; b < tokens.all.batch(); ++b) {
-        const int64_t r = b * length + t - tokens.begin;
-        if (r >= 0 && r < tokens.rows) AddTo(sum, RowAt(op.d_out, r), c, n);
+        const int64_t t = p - positions.FirstOf(b), r = b * length + t - tokens.begin;
+        if (t >= 0 && t < length && r >= 0 && r < tokens.rows) AddTo(sum, RowAt(op.d_out, r), c, n);
       }
-      StoreOrAdd(RowAt(op.d_positions, t), c, n, sum, accumulate);
+      StoreOrAdd(RowAt(op.d_positions, p), c, n, sum, accumulate);
     });
   }
 }
@@ -99,23 +113,25 @@ void Embed(const EmbedOp<TensorView>& op, Stream&) {
   CheckFloat(op.out, "out");
   const TokenSpan span = SpanOf(tokens, op.row_begin, op.out.dim(0), "embed");
   MR_CHECK_EQ(op.out.dim(1), op.table.dim(1), "embed: columns of out and table");
+  const Positions positions(op.rows, tokens);
   if (op.positions) {
     CheckFloat(op.positions, "positions");
-    MR_CHECK(op.positions.dim(0) >= tokens.length() && op.positions.dim(1) == op.table.dim(1),
+    MR_CHECK(op.positions.dim(0) >= positions.length && op.positions.dim(1) == op.table.dim(1),
              "embed: positions are {} for T = {} and table {}", ToString(op.positions.layout),
-             tokens.length(), ToString(op.table.layout));
+             positions.length, ToString(op.table.layout));
   }
   for (int64_t r = 0; r < span.rows; ++r) {
     const int32_t token = span.at(r);
-    const int64_t t = (span.begin + r) % tokens.length();
+    const int64_t at = span.begin + r,
+                  t = positions.FirstOf(at / tokens.length()) + at % tokens.length();
     CheckToken(token, op.table.dim(0));
     ForChunks(op.out.dim(1), [&](int64_t c, int64_t n) {
       float table_buffer[kChunk], position_buffer[kChunk], sum[kChunk];
       const float* values = Load(RowAt(op.table, token), c, n, table_buffer);
       if (op.positions) {
-        const float* positions = Load(RowAt(op.positions, t), c, n, position_buffer);
+        const float* more = Load(RowAt(op.positions, t), c, n, position_buffer);
 #pragma omp simd
-        for (int64_t i = 0; i < n; ++i) sum[i] = values[i] + positions[i];
+        for (int64_t i = 0; i < n; ++i) sum[i] = values[i] + more[i];
         values = sum;
       }
       Store(RowAt(op.out, r), c, n, values);
@@ -136,7 +152,8 @@ void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream&) {
     CheckFloat(op.d_positions, "d_positions");
     MR_CHECK_EQ(op.d_positions.dim(1), op.d_out.dim(1),
                 "embed_grad: columns of d_positions and d_out");
-    MR_CHECK_EQ(op.d_positions.dim(0), all.length(), "embed_grad: rows of d_positions");
+    MR_CHECK_EQ(op.d_positions.dim(0), Positions(op.rows, all).length,
+                "embed_grad: rows of d_positions");
     PositionsGrad(op, tokens);
   }
 }

@@ -29,11 +29,13 @@ void RopeTable(const RopeTableOp<TensorView>& op, Stream&) {
                table.layout.contiguous(),
            "rope table is {}; dense f32[T, D/2, 2] is expected", ToString(table.layout));
   const int64_t half = table.dim(1);
+  const std::array<int64_t, 2> starts = ChunkStarts(op.rows, table.dim(0));
   for (int64_t i = 0; i < half; ++i) {
     const double exponent = -static_cast<double>(i) / static_cast<double>(half);
     const double frequency = Scaled(std::pow(op.theta, exponent), op.scaling);
     for (int64_t t = 0; t < table.dim(0); ++t) {
-      const double angle = static_cast<double>(t) * frequency;
+      const int64_t position = PositionOf(starts, op.rows.ranks, table.dim(0), t);
+      const double angle = static_cast<double>(position) * frequency;
       float* const entry = table.as<float>() + (t * half + i) * 2;
       entry[0] = static_cast<float>(std::cos(angle));
       entry[1] = static_cast<float>(std::sin(angle));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/elementwise_launch.h"
+#include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -36,6 +37,18 @@ void CudaAddBias(const AddBiasOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
   LaunchAddBias(RowsOf(op.x, "x"), ColumnsOf(op.bias, columns, "bias"),
                 RowsOf(op.out, rows, columns, "out"), rows, columns, LaunchOn(stream));
+}
+
+void CudaCopyRows(const CopyRowsOp<TensorView>& op, Stream& stream) {
+  const int64_t rows = op.x.dim(0), columns = op.x.dim(1), size = Bytes(op.x.dtype());
+  MR_CHECK(op.out.dim(0) == rows && op.out.dim(1) == columns && op.out.dtype() == op.x.dtype() &&
+               (columns <= 1 || (op.x.stride(1) == 1 && op.out.stride(1) == 1)),
+           "copy_rows: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
+  if (rows == 0 || columns == 0) return;
+  const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements * size); };
+  MR_CUDA(cudaMemcpy2DAsync(op.out.data, bytes(op.out.stride(0)), op.x.data, bytes(op.x.stride(0)),
+                            bytes(columns), static_cast<size_t>(rows), cudaMemcpyDeviceToDevice,
+                            LaunchOn(stream).stream));
 }
 
 void CudaCast(const CastOp<TensorView>& op, Stream& stream) {

@@ -21,10 +21,13 @@ void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream) {
   args.table = RowsOf(op.table, "table");
   args.out = RowsOf(op.out, rows, columns, "out");
   args.positions = RowsOf(op.positions, "positions");
+  const std::array<int64_t, 2> starts = ChunkStarts(op.rows, 2 * args.tokens.length);
+  for (size_t i = 0; i < starts.size(); ++i) args.start[i] = static_cast<uint32_t>(starts[i]);
+  const int64_t length = op.rows.ranks * args.tokens.length * (op.rows.split() ? 2 : 1);
   if (op.positions)
-    MR_CHECK(op.positions.dim(0) >= args.tokens.length && op.positions.dim(1) == columns,
+    MR_CHECK(op.positions.dim(0) >= length && op.positions.dim(1) == columns,
              "embed: positions are {} for T = {} and table {}", ToString(op.positions.layout),
-             args.tokens.length, ToString(op.table.layout));
+             length, ToString(op.table.layout));
   const int64_t packs = rows * Packs(columns);
   if (packs == 0) return;
   MR_CHECK_LE(packs, std::numeric_limits<int32_t>::max(), "embed: packs of eight elements");

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
   BeginKernel();
   const int64_t parity = a.tokens.scalars->token_parity * a.tokens.parity_stride;
   int64_t row[kUnroll];
-  int column[kUnroll], t[kUnroll], token[kUnroll];
+  int column[kUnroll], t[kUnroll], token[kUnroll], start[kUnroll];
   bool inside[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
     row[u] = r;
     column[u] = static_cast<int>(pack - r * a.row_packs.divisor) * kPack;
     t[u] = static_cast<int>(at - b * a.length.divisor);
+    start[u] = static_cast<int>(a.start[b % 2]);
     token[u] =
         inside[u]
             ? a.tokens.data[parity + b * a.tokens.batch_stride + t[u] * a.tokens.length_stride]
@@ -35,7 +36,8 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
     const int left = a.columns - column[u];
     value[u] = LoadRaw<E>(a.table, token[u] * a.table.stride + column[u], left);
     if (a.positions.data != nullptr)
-      position[u] = LoadRaw<E>(a.positions, t[u] * a.positions.stride + column[u], left);
+      position[u] =
+          LoadRaw<E>(a.positions, (t[u] + start[u]) * a.positions.stride + column[u], left);
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {

@@ -65,9 +65,13 @@ void CudaEmbedGrad(const EmbedGradOp<TensorView>& op, Stream& stream) {
     if (columns > 0 && op.d_table.dim(0) > 0) args.table = SortedTable(op, tokens, launch);
   }
   if (op.d_positions) {
-    args.positions.d_positions = RowsOf(op.d_positions, tokens.length, columns, "d_positions");
+    const std::array<int64_t, 2> starts = ChunkStarts(op.rows, 2 * tokens.length);
+    args.positions.positions = op.rows.ranks * tokens.length * (op.rows.split() ? 2 : 1);
+    args.positions.d_positions =
+        RowsOf(op.d_positions, args.positions.positions, columns, "d_positions");
     args.positions.batch = tokens.batch;
     args.positions.length = tokens.length;
+    for (size_t i = 0; i < starts.size(); ++i) args.positions.start[i] = starts[i];
     args.positions.first = first;
     args.positions.accumulate = op.positions_update == Update::kAccumulate;
   }

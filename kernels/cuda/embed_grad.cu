@@ -76,16 +76,20 @@ __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
   }
 }
 
-// d_positions[t] (=|+=) sum over b of d_out[b*T + t - first], of the rows that there are.
+// d_positions[p] (=|+=) sum over b of d_out[b*T + t - first], t = p - start[b % 2], of the rows that
+// there are.
 template <Elements E>
-__device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t t) {
+__device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t position) {
   const PositionsGradArgs& p = a.positions;
   const int c = Column(), left = a.columns - c;
   if (left <= 0) return;
   Floats sum = {};
   // Rows of d_out are those of the tokens from p.first on.
-  const auto row = [&](int64_t b) { return b * p.length + t - p.first; };
-  const auto inside = [&](int64_t b) { return b < p.batch && row(b) >= 0 && row(b) < a.rows; };
+  const auto at = [&](int64_t b) { return position - p.start[b % 2]; };
+  const auto row = [&](int64_t b) { return b * p.length + at(b) - p.first; };
+  const auto inside = [&](int64_t b) {
+    return b < p.batch && at(b) >= 0 && at(b) < p.length && row(b) >= 0 && row(b) < a.rows;
+  };
   for (int64_t first = 0; first < p.batch; first += kUnroll) {
     Raw<E> raw[kUnroll];
 #pragma unroll
@@ -96,7 +100,8 @@ __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t t) {
     for (int u = 0; u < kUnroll; ++u)
       if (inside(first + u)) AddTo(sum, ToFloats<E>(a.d_out, raw[u]));
   }
-  StoreOrAdd<Elements::kAny>(p.d_positions, t * p.d_positions.stride + c, left, sum, p.accumulate);
+  StoreOrAdd<Elements::kAny>(p.d_positions, position * p.d_positions.stride + c, left, sum,
+                             p.accumulate);
 }
 
 // Blocks x: the tiles of sorted rows, then the positions.
@@ -182,7 +187,8 @@ void LaunchEmbedGrad(const EmbedGradArgs& args, const Launch& launch) {
   if (args.columns == 0) return;
   const Columns columns(args.columns);
   const bool table = args.table.d_table.data != nullptr;
-  const int64_t positions = args.positions.d_positions.data != nullptr ? args.positions.length : 0;
+  const int64_t positions =
+      args.positions.d_positions.data != nullptr ? args.positions.positions : 0;
   const dim3 grid(static_cast<unsigned>(args.table.tiles + positions), columns.blocks);
   if (grid.x > 0) {
     if (args.d_out.bf16)

@@ -30,9 +30,11 @@ struct TableGradArgs {
 };
 
 struct PositionsGradArgs {
-  Rows d_positions;  // absent: nothing to do
-  int64_t batch = 0, length = 0;
-  int64_t first = 0;  // as TokenSortArgs
+  Rows d_positions;               // absent: nothing to do
+  int64_t batch = 0, length = 0;  // of the tokens
+  int64_t positions = 0;          // T
+  int64_t start[2] = {0, 0};      // as EmbedArgs
+  int64_t first = 0;              // as TokenSortArgs
   bool accumulate = false;
 };
 

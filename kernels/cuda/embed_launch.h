@@ -12,6 +12,7 @@ struct EmbedArgs {
   uint32_t first = 0;  // row of the tokens, b*T + t, that out begins with
   uint32_t packs = 0;  // of all rows of out
   Divisor row_packs, length;
+  uint32_t start[2] = {0, 0};  // the position that row b of the tokens begins with: start[b % 2]
   int columns = 0;
 };
 void LaunchEmbed(const EmbedArgs& args, Elements elements, const Launch& launch);

@@ -14,7 +14,15 @@ void CudaRopeTable(const RopeTableOp<TensorView>& op, Stream& stream) {
   MR_CHECK(table.dtype() == DType::kF32 && table.layout.rank == 3 && table.dim(2) == 2 &&
                table.layout.contiguous(),
            "rope table is {}; dense f32[T, D/2, 2] is expected", ToString(table.layout));
-  LaunchRopeTable({table.as<float>(), table.dim(0), table.dim(1), op}, LaunchOn(stream));
+  const int64_t length = table.dim(0);
+  const std::array<int64_t, 2> starts = ChunkStarts(op.rows, length);
+  LaunchRopeTable({.table = table.as<float>(),
+                   .length = length,
+                   .half = table.dim(1),
+                   .chunk = op.rows.split() ? length / 2 : length,
+                   .start = {starts[0], starts[1]},
+                   .attrs = op},
+                  LaunchOn(stream));
 }
 
 void CudaRope(const RopeOp<TensorView>& op, Stream& stream) {

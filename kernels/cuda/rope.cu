@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kFlatThreads) RopeTableKernel(const RopeTableA
   __syncthreads();
   for (int64_t t = threadIdx.x; t < a.length; t += blockDim.x) {
     double sine, cosine;
-    sincos(static_cast<double>(t) * frequency, &sine, &cosine);
+    const int64_t position = t < a.chunk ? a.start[0] + t : a.start[1] + t - a.chunk;
+    sincos(static_cast<double>(position) * frequency, &sine, &cosine);
     float* const entry = a.table + (t * a.half + i) * 2;
     entry[0] = static_cast<float>(cosine);
     entry[1] = static_cast<float>(sine);

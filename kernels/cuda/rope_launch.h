@@ -10,6 +10,7 @@ namespace millrace::cuda {
 struct RopeTableArgs {
   float* table = nullptr;  // [length, half, 2]
   int64_t length = 0, half = 0;
+  int64_t chunk = 0, start[2] = {0, 0};  // rows from `chunk` on have the positions from start[1] on
   RopeTableAttrs attrs;
 };
 void LaunchRopeTable(const RopeTableArgs& args, const Launch& launch);

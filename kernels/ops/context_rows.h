@@ -52,6 +52,14 @@ constexpr GatheredPlace PlaceOf(int64_t n, int64_t batch, int64_t rows_per_rank,
   return {(2 * n - 1 - chunk) * batch + b, chunk_rows + at};
 }
 
+// The position in its sequence of a rank's row i, with these starts (ChunkStarts).
+constexpr int64_t PositionOf(const std::array<int64_t, 2>& starts, int64_t n, int64_t rows_per_rank,
+                             int64_t i) {
+  if (n == 1) return i;
+  const int64_t chunk = rows_per_rank / 2;
+  return i < chunk ? starts[0] + i : starts[1] + i - chunk;
+}
+
 // Pairs (t, u <= t) of one sequence and head over a rank's rows t: the same on every rank.
 double CausalPairs(int64_t n, int64_t rows_per_rank);
 

@@ -31,14 +31,18 @@ namespace millrace {
 // tokens i32 [B,T] (strided), table any [Vp,C], positions any [T,C] optional, out any [R,C].
 // Token ids are checked against V when data is loaded, not here. `tokens` addresses parity 0;
 // the kernel adds scalars->token_parity * parity_stride elements.
+// With sequences split over n ranks (rows.split()): tokens are [2B,T/2n], the halves of this rank's
+// rows of each sequence, and half h of them has the positions from its start on.
 struct EmbedAttrs {
   int64_t parity_stride = 0;
   RankInt row_begin;
+  ContextRows rows;
   bool operator==(const EmbedAttrs&) const = default;
 
   template <class Self, class F>
   static void VisitRankInts(Self& s, F&& f) {
     f(s.row_begin, "row_begin");
+    ContextRows::VisitRankInts(s.rows, f);
   }
 };
 template <class V>
@@ -61,10 +65,12 @@ struct EmbedOp : EmbedAttrs {
 // rows that no token names become zero (overwrite) or keep their value.
 // d_positions[t, :] (=|+=) sum over r of this t, in order of b, of d_out[r, :].
 // d_table, d_positions any dtype; each sum is formed in f32 and reaches its destination in one
-// rounding, whatever the update.
+// rounding, whatever the update. With sequences split as EmbedOp's, d_positions has all T rows; to
+// those of other ranks' positions nothing is added.
 struct EmbedGradAttrs {
   int64_t parity_stride = 0;
   RankInt row_begin;
+  ContextRows rows;
   Update table_update = Update::kOverwrite;
   Update positions_update = Update::kOverwrite;
   bool operator==(const EmbedGradAttrs&) const = default;
@@ -72,6 +78,7 @@ struct EmbedGradAttrs {
   template <class Self, class F>
   static void VisitRankInts(Self& s, F&& f) {
     f(s.row_begin, "row_begin");
+    ContextRows::VisitRankInts(s.rows, f);
   }
 };
 template <class V>
@@ -222,11 +229,18 @@ struct RopeScaling {
 };
 
 // table[t, i, 0..1] = cos, sin of t * inv_freq(i), inv_freq(i) = theta^(-2i/D), scaled.
-// table f32 [T, D/2, 2]; angles in double.
+// table f32 [T, D/2, 2]; angles in double. With sequences split over n ranks (rows.split()) the
+// table has the T/n rows of this rank's positions, in its order.
 struct RopeTableAttrs {
   double theta = 10000;
   RopeScaling scaling;
+  ContextRows rows;
   bool operator==(const RopeTableAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    ContextRows::VisitRankInts(s.rows, f);
+  }
 };
 template <class V>
 struct RopeTableOp : RopeTableAttrs {
@@ -357,6 +371,20 @@ struct AddBiasOp : NoAttrs {
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
     f(s.bias, Access::kRead, "bias");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+// out[r,c] = x[r,c], bit for bit: columns of a fused row on their way to a communicator, or back.
+// One dtype, x and out [R,C], strided in dim 0.
+template <class V>
+struct CopyRowsOp : NoAttrs {
+  using Attrs = NoAttrs;
+  static constexpr const char* kName = "copy_rows";
+  V x, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
     f(s.out, Access::kWrite, "out");
   }
 };

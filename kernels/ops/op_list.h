@@ -25,6 +25,7 @@
   OP(AttentionGrad, attention_grad)   \
   OP(Add, add)                        \
   OP(AddBias, add_bias)               \
+  OP(CopyRows, copy_rows)             \
   OP(Activation, activation)          \
   OP(ActivationGrad, activation_grad) \
   OP(CrossEntropy, cross_entropy)     \

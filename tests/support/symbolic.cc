@@ -316,6 +316,7 @@ class ProgramExecutor {
     for (const View* view : {&op.d_q, &op.d_k, &op.d_v}) Write(*view, d_qkv);
   }
   void Execute(const AddOp<View>& op) { Write(op.out, OfSum(Read(op.a), Read(op.b))); }
+  void Execute(const CopyRowsOp<View>& op) { Write(op.out, Of("copy_rows", {Read(op.x)})); }
   void Execute(const AddBiasOp<View>& op) {
     Write(op.out, Of("add_bias", {Read(op.x), Read(op.bias)}));
   }
