@@ -66,10 +66,9 @@ AttentionChoice Choose(const Op& op) {
     if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
       why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth,
                         kDepthMultiple, kMaxDepth);
-    else if (op.rows.split())
-      why = "sequences are split over ranks";
-    else if (d.length < 2)
-      why = fmt::format("sequences of {}, cuDNN takes 2 and more", d.length);
+    else if (d.length / (op.rows.split() ? 2 : 1) < 2)
+      why = fmt::format("{} of {}, cuDNN takes 2 and more",
+                        op.rows.split() ? "half a rank's rows" : "sequences", d.length);
     else if (std::max(d.batch, d.heads) > kMaxGrid)
       why = fmt::format("batch {} and {} heads, cuDNN takes up to {}", d.batch, d.heads, kMaxGrid);
   }
@@ -121,13 +120,98 @@ AttentionSlices SlicesOf(const AttentionGradOp<Shape>& op) {
   return {std::min<int64_t>(d.batch, 1), PartOf(d.kv_heads, kScoreGradientBytes / head_bytes)};
 }
 
+namespace {
+
+// Bytes taken one behind the other.
+class Pieces {
+ public:
+  int64_t Take(int64_t bytes) {
+    const int64_t begin = end_;
+    end_ += RoundUp(bytes, 256);
+    return begin;
+  }
+  int64_t end() const { return end_; }
+
+ private:
+  int64_t end_ = 0;
+};
+
+void CutRows(const ContextRows& rows, std::initializer_list<Shape*> queries,
+             std::initializer_list<Shape*> keys) {
+  for (Shape* shape : queries) shape->layout.dims[1] /= 2;
+  for (Shape* shape : keys) {
+    shape->layout.dims[0] /= rows.ranks;
+    shape->layout.dims[1] /= 2;
+  }
+}
+
+// Dense, as cuDNN takes it.
+void CutLse(Shape* lse, int64_t batch, int64_t heads, int64_t rows) {
+  if (*lse) lse->layout = DenseLayout(DType::kF32, {batch, heads, rows});
+}
+
+}  // namespace
+
+AttentionOp<Shape> ChunkOf(const AttentionOp<Shape>& op) {
+  AttentionOp<Shape> chunk = op;
+  chunk.rows = {};
+  CutRows(op.rows, {&chunk.q, &chunk.out}, {&chunk.k, &chunk.v});
+  const auto& dims = chunk.q.layout.dims;
+  chunk.lse.present = true;  // calls are put together by it
+  CutLse(&chunk.lse, dims[0], dims[2], dims[1]);
+  chunk.scratch = {};
+  return chunk;
+}
+
+AttentionGradOp<Shape> ChunkOf(const AttentionGradOp<Shape>& op) {
+  AttentionGradOp<Shape> chunk = op;
+  chunk.rows = {};
+  CutRows(op.rows, {&chunk.q, &chunk.out, &chunk.d_out, &chunk.d_q},
+          {&chunk.k, &chunk.v, &chunk.d_k, &chunk.d_v});
+  const auto& dims = chunk.q.layout.dims;
+  CutLse(&chunk.lse, dims[0], dims[2], dims[1]);
+  chunk.scratch = {};
+  return chunk;
+}
+
+ChunkScratch ChunkScratchOf(const AttentionOp<Shape>& op) {
+  const Dims d(ChunkOf(op));
+  const int64_t rows = d.batch * d.heads * d.length;
+  Pieces pieces;
+  ChunkScratch scratch;
+  scratch.call = pieces.Take(AttentionBytes(ChunkOf(op)));
+  for (int64_t& lse : scratch.lse) lse = pieces.Take(rows * 4);
+  scratch.queries = pieces.Take(rows * d.depth * 2);
+  scratch.query_sum = pieces.Take(rows * d.depth * 4);
+  scratch.bytes = pieces.end();
+  return scratch;
+}
+
+ChunkScratch ChunkScratchOf(const AttentionGradOp<Shape>& op) {
+  const Dims d(ChunkOf(op));
+  const int64_t rows = d.batch * d.heads * d.length,
+                key_numel = d.batch * d.kv_heads * d.length * d.depth;
+  Pieces pieces;
+  ChunkScratch scratch;
+  scratch.call = pieces.Take(AttentionBytes(ChunkOf(op)));
+  for (int i = 0; i < 2; ++i) scratch.lse[i] = pieces.Take(rows * 4);
+  scratch.queries = pieces.Take(rows * d.depth * 2);
+  scratch.query_sum = pieces.Take(2 * rows * d.depth * 4);
+  for (int64_t& keys : scratch.keys) keys = pieces.Take(key_numel * 2);
+  for (int64_t& sum : scratch.key_sum) sum = pieces.Take(key_numel * 4);
+  scratch.bytes = pieces.end();
+  return scratch;
+}
+
 int64_t AttentionBytes(const AttentionOp<Shape>& op) {
-  return Choose(op).kernel == AttentionKernel::kCudnn ? kSlack : 0;
+  if (Choose(op).kernel == AttentionKernel::kOwn) return 0;
+  return op.rows.split() ? ChunkScratchOf(op).bytes : kSlack;
 }
 
 int64_t AttentionBytes(const AttentionGradOp<Shape>& op) {
   const Dims d(op);
   if (Choose(op).kernel == AttentionKernel::kOwn) return d.batch * d.heads * d.length * 4;
+  if (op.rows.split()) return ChunkScratchOf(op).bytes;
   const AttentionSlices slices = SlicesOf(op);
   const int64_t heads = slices.batch * slices.kv_heads * d.group(), rows = heads * d.length;
   int64_t bytes = kSlack + rows * 4;  // row sums of d_out * out

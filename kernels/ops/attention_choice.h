@@ -52,6 +52,28 @@ inline constexpr int64_t kScoreGradientBytes = int64_t{1} << 30;
 AttentionSlices SlicesOf(const AttentionOp<Shape>& op);
 AttentionSlices SlicesOf(const AttentionGradOp<Shape>& op);
 
+// Sequences split over ranks are, to cuDNN, calls of a chunk of queries against a chunk of keys:
+// causal where they are the same chunk, whole where the keys are earlier. The op of one such call,
+// with the operands' strides; results are those of the op or, where several calls make them, dense
+// temporaries of the same shape in the op's scratch.
+AttentionOp<Shape> ChunkOf(const AttentionOp<Shape>& op);
+AttentionGradOp<Shape> ChunkOf(const AttentionGradOp<Shape>& op);
+
+// Scratch of a split op, in this order; offsets in bytes, each a multiple of 256. B, S, H, Hkv, D
+// are a chunk's.
+struct ChunkScratch {
+  int64_t call = 0;       // cuDNN's
+  int64_t lse[3] = {};    // f32 [B,H,S]: of a call, and of those before, twice; a gradient: of the
+                          // two chunks of queries
+  int64_t queries = 0;    // bf16 [B,S,H,D]: out, d_q of a call
+  int64_t query_sum = 0;  // f32 [B,S,H,D]; a gradient: of both chunks
+  int64_t keys[2] = {};   // bf16 [B,S,Hkv,D]: d_k, d_v of a call
+  int64_t key_sum[2] = {};  // f32
+  int64_t bytes = 0;
+};
+ChunkScratch ChunkScratchOf(const AttentionOp<Shape>& op);
+ChunkScratch ChunkScratchOf(const AttentionGradOp<Shape>& op);
+
 // Scratch of the chosen kernel. Own gradient: delta[b,h,t] = d_out . out, f32 [B,H,T].
 int64_t AttentionBytes(const AttentionOp<Shape>& op);
 int64_t AttentionBytes(const AttentionGradOp<Shape>& op);

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attention/attention_check.h"
 #include "kernels/cuda/attention/attention_plans.h"
+#include "kernels/cuda/attention/attention_split.h"
 #include "kernels/ops/attention_choice.h"
 #include "runtime/base/error.h"
 
@@ -42,8 +43,9 @@ AttentionProblem ProblemOf(const AttentionGradOp<TensorView>& op) {
 
 // f(problem, data) for every call that the op is cut into.
 template <template <class> class Op, class F>
-void ForEachCall(const Op<TensorView>& op, F&& f) {
+void ForEachCall(const Op<TensorView>& op, ChunkMask mask, F&& f) {
   const AttentionDims d = CheckAttention(op);
+  MR_CHECK(!d.split(), "{}: a call of sequences that are split", Op<TensorView>::kName);
   if (d.empty()) return;
   const auto shape = ShapeOf(op);
   const AttentionChoice choice = ChooseAttention(shape);
@@ -52,6 +54,7 @@ void ForEachCall(const Op<TensorView>& op, F&& f) {
   const AttentionSlices slices = SlicesOf(shape);
   const std::vector<Operand> operands = OperandsOf(op);
   AttentionProblem problem = ProblemOf(op);
+  problem.causal = mask == ChunkMask::kCausal;
   problem.length = d.rows;
   problem.depth = d.depth;
   for (const Operand& operand : operands) {
@@ -80,7 +83,7 @@ void ForEachCall(const Op<TensorView>& op, F&& f) {
 }
 
 template <template <class> class Op>
-void Enqueue(const Op<TensorView>& op, Stream& stream) {
+void Enqueue(const Op<TensorView>& op, ChunkMask mask, Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
   AttentionPlans& plans = cuda.device().Attached<AttentionPlans>();
   const int64_t bytes = op.scratch ? op.scratch.bytes() : 0;
@@ -89,7 +92,7 @@ void Enqueue(const Op<TensorView>& op, Stream& stream) {
              "{} given to cuDNN: an operand {} lies at {}, which is not a multiple of {} bytes",
              Op<TensorView>::kName, ToString(operand.view->layout),
              static_cast<const void*>(operand.view->data), kAlignment);
-  ForEachCall(op, [&](const AttentionProblem& problem, const AttentionData& data) {
+  ForEachCall(op, mask, [&](const AttentionProblem& problem, const AttentionData& data) {
     plans.Enqueue(problem, data, op.scratch.data, bytes, cuda.get());
   });
 }
@@ -98,7 +101,7 @@ template <template <class> class Op>
 int64_t MostBytes(const Op<TensorView>& op, CudaDevice& device) {
   AttentionPlans& plans = device.Attached<AttentionPlans>();
   int64_t bytes = 0;
-  ForEachCall(op, [&](const AttentionProblem& problem, const AttentionData&) {
+  ForEachCall(op, ChunkMask::kCausal, [&](const AttentionProblem& problem, const AttentionData&) {
     bytes = std::max(bytes, plans.Bytes(problem));
   });
   return bytes;
@@ -106,9 +109,17 @@ int64_t MostBytes(const Op<TensorView>& op, CudaDevice& device) {
 
 }  // namespace
 
-void CudnnAttention(const AttentionOp<TensorView>& op, Stream& stream) { Enqueue(op, stream); }
+void CudnnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
+  op.rows.split() ? SplitAttention(op, stream) : CudnnChunk(op, ChunkMask::kCausal, stream);
+}
 void CudnnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
-  Enqueue(op, stream);
+  op.rows.split() ? SplitAttentionGrad(op, stream) : CudnnChunk(op, ChunkMask::kCausal, stream);
+}
+void CudnnChunk(const AttentionOp<TensorView>& op, ChunkMask mask, Stream& stream) {
+  Enqueue(op, mask, stream);
+}
+void CudnnChunk(const AttentionGradOp<TensorView>& op, ChunkMask mask, Stream& stream) {
+  Enqueue(op, mask, stream);
 }
 
 int64_t CudnnBytes(const AttentionOp<TensorView>& op, CudaDevice& device) {

@@ -18,6 +18,11 @@ void CudnnAttention(const AttentionOp<TensorView>& op, Stream& stream);
 // The same bits every time when op.deterministic.
 void CudnnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 
+// One call of a split op: every query sees every key unless `causal`. The op itself is not split.
+enum class ChunkMask { kCausal, kNone };
+void CudnnChunk(const AttentionOp<TensorView>& op, ChunkMask mask, Stream& stream);
+void CudnnChunk(const AttentionGradOp<TensorView>& op, ChunkMask mask, Stream& stream);
+
 // The most scratch that a call of this op asks for; builds the plans. Addresses do not matter.
 int64_t CudnnBytes(const AttentionOp<TensorView>& op, CudaDevice& device);
 int64_t CudnnBytes(const AttentionGradOp<TensorView>& op, CudaDevice& device);

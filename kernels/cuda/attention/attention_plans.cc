@@ -115,13 +115,19 @@ class Builder {
         .set_data_type(fe::DataType_t::FLOAT);
   }
 
+  template <class Attributes>
+  void SetMask(Attributes& attributes) const {
+    if (!p_.causal) return;
+    attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+        .set_diagonal_band_right_bound(0);
+  }
+
   void Forward() {
     auto attributes = fe::graph::SDPA_attributes()
                           .set_name("attention")
                           .set_generate_stats(p_.lse)
-                          .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                          .set_diagonal_band_right_bound(0)
                           .set_attn_scale(p_.scale);
+    SetMask(attributes);
     const TensorPtr q = Input(kQ), k = Input(kK), v = Input(kV);
     const auto [out, lse] = plan_.graph.sdpa(q, k, v, std::move(attributes));
     Output(out, kOut);
@@ -133,10 +139,9 @@ class Builder {
   void Backward() {
     auto attributes = fe::graph::SDPA_backward_attributes()
                           .set_name("attention_grad")
-                          .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                          .set_diagonal_band_right_bound(0)
                           .set_attn_scale(p_.scale)
                           .set_deterministic_algorithm(p_.deterministic);
+    SetMask(attributes);
     Tensor_attributes lse;
     DescribeLse(lse);
     const TensorPtr q = Input(kQ), k = Input(kK), v = Input(kV), out = Input(kOut),
@@ -155,9 +160,10 @@ class Builder {
 }  // namespace
 
 std::string ToString(const AttentionProblem& p) {
-  return fmt::format(
-      "cuDNN {}{} of B {} T {} H {}/{} D {}", p.grad ? "attention_grad" : "attention",
-      p.deterministic ? ", deterministic," : "", p.batch, p.length, p.heads, p.kv_heads, p.depth);
+  return fmt::format("cuDNN {}{}{} of B {} T {} H {}/{} D {}",
+                     p.grad ? "attention_grad" : "attention",
+                     p.deterministic ? ", deterministic," : "", p.causal ? "" : ", unmasked,",
+                     p.batch, p.length, p.heads, p.kv_heads, p.depth);
 }
 
 struct AttentionPlans::State {

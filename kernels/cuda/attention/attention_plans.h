@@ -31,6 +31,7 @@ struct AttentionProblem {
   bool grad = false;
   bool lse = true;             // forward: whether it is written
   bool deterministic = false;  // grad only
+  bool causal = true;          // else every query sees every key
   float scale = 1;
   int64_t batch = 0, length = 0, heads = 0, kv_heads = 0, depth = 0;
   // Elements from batch row to batch row, row to row, head to head.

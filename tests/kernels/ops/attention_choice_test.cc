@@ -121,6 +121,41 @@ TEST_CASE("scratch covers what cuDNN asks for, closely") {
   CHECK(cuda::AttentionBytes(Forward({64, 1024, 12, 12, 64})) >= 256);
 }
 
+// A rank's rows of sequences over n ranks: keys of all ranks beside each other.
+AttentionGradOp<Shape> SplitGrad(const Size& s, int64_t n) {
+  AttentionGradOp<Shape> op = Grad(s);
+  op.rows = ZigzagRows(n, s.length, Axis::kContext);
+  op.k = op.v = op.d_k = op.d_v = Of(s.dtype, {n * s.batch, s.length, s.kv_heads, s.depth});
+  return op;
+}
+
+TEST_CASE("sequences that are split are cuDNN's by chunks of queries and of keys") {
+  const Size size{3, 512, 8, 2, 64};
+  const AttentionGradOp<Shape> op = SplitGrad(size, 4);
+  CHECK(Refusal(op).empty());
+  const AttentionGradOp<Shape> chunk = cuda::ChunkOf(op);
+  CHECK(!chunk.rows.split());
+  CHECK(chunk.q.layout.dims == std::array<int64_t, 4>{3, 256, 8, 64});
+  CHECK(chunk.d_k.layout.dims == std::array<int64_t, 4>{3, 256, 2, 64});
+  CHECK(chunk.k.layout.strides == op.k.layout.strides);
+  CHECK(chunk.lse.layout == DenseLayout(DType::kF32, {3, 8, 256}));
+  // Everything that calls leave behind has a place of its own.
+  const cuda::ChunkScratch at = cuda::ChunkScratchOf(op);
+  const int64_t queries = 3 * 256 * 8 * 64, keys = 3 * 256 * 2 * 64, lse = 3 * 8 * 256 * 4;
+  CHECK(at.lse[0] >= at.call + cuda::AttentionBytes(chunk));
+  CHECK(at.lse[1] >= at.lse[0] + lse);
+  CHECK(at.queries >= at.lse[1] + lse);
+  CHECK(at.query_sum >= at.queries + queries * 2);
+  CHECK(at.keys[0] >= at.query_sum + 2 * queries * 4);
+  CHECK(at.keys[1] >= at.keys[0] + keys * 2);
+  CHECK(at.key_sum[0] >= at.keys[1] + keys * 2);
+  CHECK(at.key_sum[1] >= at.key_sum[0] + keys * 4);
+  CHECK(at.bytes >= at.key_sum[1] + keys * 4);
+  CHECK(cuda::AttentionBytes(op) == at.bytes);
+  CHECK_THAT(Refusal(SplitGrad({3, 2, 8, 2, 64}, 4)), Contains("half a rank's rows"));
+  CHECK(cuda::AttentionBytes(SplitGrad({3, 512, 8, 2, 64, DType::kF32}, 4)) == 3 * 8 * 512 * 4);
+}
+
 TEST_CASE("our own kernels take a float per query and head, backward only") {
   CHECK(cuda::AttentionBytes(Forward({2, 100, 6, 3, 64, DType::kF32})) == 0);
   CHECK(cuda::AttentionBytes(Grad({2, 100, 6, 3, 64, DType::kF32})) == 2 * 100 * 6 * 4);
