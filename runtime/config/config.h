@@ -114,12 +114,16 @@ struct OptimizerConfig {
 struct ParallelConfig {
   std::optional<int64_t> shard = {};
   int64_t replicate = 1;
+  int64_t context = 1;
   int64_t tensor = 1;
   int64_t pipe = 1;
 
-  int64_t Shard(int64_t world) const { return shard.value_or(world / (replicate * tensor)); }
-  // Ranks that read sequences of their own; those of a tensor group share them.
-  int64_t DataRanks(int64_t world) const { return std::max<int64_t>(1, world / tensor); }
+  int64_t DataRankSize() const { return context * tensor; }  // ranks of a data rank
+  int64_t Shard(int64_t world) const {
+    return shard.value_or(world / (replicate * DataRankSize()));
+  }
+  // Groups of ranks that read sequences of their own; those of a group share them.
+  int64_t DataRanks(int64_t world) const { return std::max<int64_t>(1, world / DataRankSize()); }
   bool operator==(const ParallelConfig&) const = default;
 };
 

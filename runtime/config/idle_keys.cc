@@ -32,7 +32,7 @@ bool KeepsComputeWeights(const Config& c) {
 }
 
 // To a copy, as it was written.
-bool OneRank(const Config& c) { return c.parallel.shard == 1 && c.parallel.tensor == 1; }
+bool OneRank(const Config& c) { return c.parallel.shard == 1 && c.parallel.DataRankSize() == 1; }
 
 bool OneRankPerCopy(const Config& c, const ConfigContext& context) {
   return !c.parallel.shard && context.world && *context.world == c.parallel.replicate;

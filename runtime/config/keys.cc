@@ -182,12 +182,12 @@ std::vector<Key> MakeKeys() {
 
       KEY(train.steps, From(1, 1000 * kMillion), "Optimizer steps of the whole run."),
       KEY(train.micro_batch, From(1, kMillion),
-          "Sequences per data rank and microbatch (`parallel.tensor`)."),
+          "Sequences per data rank and microbatch (`parallel.tensor`, `parallel.context`)."),
       KEY(train.accumulate, From(1, kMillion),
           "Microbatches per step. null: 1, or what `train.global_batch` asks for."),
       KEY(train.global_batch, From(1, 1000 * kMillion),
-          "Sequences per step over all data ranks: `micro_batch * accumulate * world / tensor`. "
-          "Sets `train.accumulate`, or checks it. null: no say."),
+          "Sequences per step over all data ranks: `micro_batch * accumulate * world / (context * "
+          "tensor)`. Sets `train.accumulate`, or checks it. null: no say."),
       KEY(train.seed, From(0, kMaxSeed),
           "Decides the initial weights, the same at any world size."),
       KEY(train.eval_every, From(0, 1000 * kMillion),
@@ -211,9 +211,14 @@ std::vector<Key> MakeKeys() {
 
       KEY(parallel.shard, From(1, kMillion),
           "Ranks that share one copy of the model, each with sequences of its own. null: world / "
-          "(replicate * tensor)."),
+          "(replicate * context * tensor)."),
       KEY(parallel.replicate, From(1, kMillion),
-          "Copies of the model. replicate * shard * tensor is the world."),
+          "Copies of the model. replicate * shard * context * tensor is the world."),
+      KEY(parallel.context, From(1, kMillion),
+          "Ranks that share each sequence: of `2 * context` equal chunks of it each has one of the "
+          "first and one of the last, so that causal work is even. A *data rank* is one such "
+          "group. "
+          "`model.seq_len` is a multiple of `2 * context`."),
       KEY(parallel.tensor, From(1, kMillion),
           "Neighbouring ranks that split the matrices of a block and the rows between blocks: one "
           "*data rank*, which reads `train.micro_batch` sequences. It divides `model.heads`, "

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "runtime/config/enum_names.h"
@@ -107,7 +108,7 @@ class Validator {
     if (!train.global_batch || !context_.world) return;
     const int64_t ranks = config_.parallel.DataRanks(*context_.world);
     const int64_t unit = train.micro_batch * ranks;
-    const char* const of = config_.parallel.tensor == 1 ? "world" : "data ranks";
+    const char* const of = config_.parallel.DataRankSize() == 1 ? "world" : "data ranks";
     if (train.accumulate)
       Require(*train.global_batch == unit * *train.accumulate,
               {"train.global_batch", "train.micro_batch", "train.accumulate"},
@@ -140,22 +141,41 @@ class Validator {
 
   void Parallel() {
     const ParallelConfig& parallel = config_.parallel;
-    const bool splits = parallel.tensor > 1;
-    if (splits) Tensor();
+    if (parallel.tensor > 1) Tensor();
+    if (parallel.context > 1) Context();
     if (!context_.world) return;
     const int64_t world = *context_.world;
     Keys keys = {"parallel.replicate"};
-    if (splits) keys.push_back("parallel.tensor");
-    const int64_t others = parallel.replicate * parallel.tensor;
+    std::string splits;
+    for (const auto& [key, name, ranks] :
+         {std::tuple{"parallel.context", "context", parallel.context},
+          std::tuple{"parallel.tensor", "tensor", parallel.tensor}}) {
+      if (ranks == 1) continue;
+      keys.push_back(key);
+      splits += fmt::format(" * {}", name);
+    }
+    const int64_t others = parallel.replicate * parallel.DataRankSize();
     if (parallel.shard) {
       keys.insert(keys.begin(), "parallel.shard");
       Require(*parallel.shard * others == world, keys,
-              "shard * replicate{} must be the world, {} ranks; shard may be left out",
-              splits ? " * tensor" : "", world);
+              "shard * replicate{} must be the world, {} ranks; shard may be left out", splits,
+              world);
     } else {
       Require(world % others == 0, keys, "{}must divide the world, {} ranks",
-              splits ? "replicate * tensor " : "", world);
+              splits.empty() ? "" : fmt::format("replicate{} ", splits), world);
     }
+  }
+
+  // Two equal chunks of each sequence on each rank.
+  void Context() {
+    const int64_t chunks = 2 * config_.parallel.context, length = config_.model.seq_len;
+    if (length % chunks == 0) return;
+    const int64_t below = length / chunks * chunks;
+    Require(false, {"parallel.context", "model.seq_len"},
+            "sequences are cut into {} equal chunks, two for each rank of context, and {} is no "
+            "multiple of that; {} would be{}",
+            chunks, length, below + chunks,
+            below > 0 ? fmt::format(", and so would {}", below) : "");
   }
 
   // Why the blocks cannot be split over so many ranks; "": they can.
@@ -233,8 +253,8 @@ class Validator {
     const ParallelConfig& parallel = config_.parallel;
     if (!parallel.shard && !context_.world) return;
     // Ranks among which parameters that nothing splits are sharded.
-    const int64_t shard =
-        (parallel.shard ? *parallel.shard : parallel.Shard(*context_.world)) * parallel.tensor;
+    const int64_t shard = (parallel.shard ? *parallel.shard : parallel.Shard(*context_.world)) *
+                          parallel.DataRankSize();
     const Keys keys = {"execution.peer_memory", "parallel.shard", "parallel.replicate"};
     Require(shard <= kMostPeers, keys,
             "peers' memory takes from 2 to {} GPUs to a copy of the parameters, not {}; with more, "

@@ -209,11 +209,44 @@ TensorView Engine::Half(BufferId input, int64_t parity) const {
   return view;
 }
 
-std::vector<std::span<const std::byte>> Engine::BytesOfInputs(const HostInputs& inputs) const {
+namespace {
+
+// Of rows of `window` elements, the last perhaps cut short, the chunks of the rank of place c of n,
+// each with the elements beyond a row's positions behind it.
+std::vector<std::byte> ChunksOf(std::span<const std::byte> rows, const InputWindow& window,
+                                int64_t size, int64_t n, int64_t c) {
+  const int64_t row = (window.positions + window.extra) * size, bytes = std::ssize(rows);
+  const int64_t chunk = window.positions / (2 * n);
+  std::vector<std::byte> chunks;
+  for (int64_t begin = 0; begin < bytes; begin += row) {
+    for (const int64_t j : {c, 2 * n - 1 - c}) {
+      const int64_t from = begin + j * chunk * size, end = from + (chunk + window.extra) * size;
+      chunks.insert(chunks.end(), rows.begin() + std::min(from, bytes),
+                    rows.begin() + std::min(end, bytes));
+      chunks.resize(chunks.size() +
+                    static_cast<size_t>(end - std::max(from, std::min(end, bytes))));
+    }
+  }
+  return chunks;
+}
+
+}  // namespace
+
+std::vector<std::span<const std::byte>> Engine::BytesOfInputs(const HostInputs& inputs) {
+  const Mesh& mesh = layout_.mesh;
+  const int64_t place = mesh.Index(context_.comms->world().rank(), Axis::kContext);
+  const int64_t ranks = mesh.Size(Axis::kContext);
   std::vector<std::span<const std::byte>> bytes;
+  chunks_.clear();
   for (const BufferId input : inputs_) {
-    const std::string& name = plans_.states.tensor(input).name;
+    const StateTensor& state = plans_.states.tensor(input);
+    const std::string& name = state.name;
     bytes.push_back(inputs.of(name));
+    if (ranks > 1) {
+      chunks_.push_back(
+          ChunksOf(bytes.back(), state.window, Bytes(state.layout.dtype), ranks, place));
+      bytes.back() = chunks_.back();
+    }
     MR_CHECK_LE(static_cast<int64_t>(bytes.back().size()), Half(input, 0).bytes(),
                 "bytes of the input {}", name);
   }
@@ -364,13 +397,22 @@ StepScalars Engine::Collect() {
   return scalars;
 }
 
+// Where position `row` of one sequence lies when the ranks that share it have gathered their rows.
+int64_t Engine::GatheredRow(int64_t row) const {
+  const int64_t ranks = layout_.mesh.Size(Axis::kContext);
+  if (ranks == 1) return row;
+  const int64_t rows = plans_.states.tensor(inputs_.front()).window.positions / ranks;
+  const GatheredPlace place = PlaceOf(ranks, 1, rows, 0, row);
+  return place.outer * rows + place.row;
+}
+
 void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
   const size_t index = IndexOf(plan);
   MR_CHECK(index != train_, "the {} plan runs by Step, or by Enqueue and Collect", plan);
   const std::vector<std::span<const std::byte>> given = BytesOfInputs(inputs);
   StepScalars scalars = ReadScalars();
   scalars.token_parity = 0;
-  scalars.generate_row = row;
+  scalars.generate_row = GatheredRow(row);
   ClearFaults(scalars);
   WriteScalars(scalars);
   for (size_t i = 0; i < inputs_.size(); ++i) {

@@ -189,8 +189,10 @@ class Engine {
   void IssueSchedule(size_t plan);
   // The half of an input's state that `parity` names.
   TensorView Half(BufferId input, int64_t parity) const;
-  // The bytes of each of inputs_; Error(kInternal) unless they are given, fit, and no others are.
-  std::vector<std::span<const std::byte>> BytesOfInputs(const HostInputs& inputs) const;
+  int64_t GatheredRow(int64_t row) const;
+  // What this rank reads of each of inputs_: all of the data rank's, or its chunks of sequences.
+  // Error(kInternal) unless they are given, fit, and no others are.
+  std::vector<std::span<const std::byte>> BytesOfInputs(const HostInputs& inputs);
 
   // Host ends of a step in flight. Each is used again once its step was collected.
   struct InFlight {
@@ -204,8 +206,9 @@ class Engine {
 
   ExecutorContext context_;
   ShardLayout layout_;
-  const RunPlans plans_;                // const: what was bound stays where the plan has it
-  const std::vector<BufferId> inputs_;  // states, by source
+  const RunPlans plans_;                        // const: what was bound stays where the plan has it
+  const std::vector<BufferId> inputs_;          // states, by source
+  std::vector<std::vector<std::byte>> chunks_;  // of inputs: what BytesOfInputs cut out last
   const BufferId scalars_;
   std::optional<size_t> train_;  // the plan of a step, one of plans_
   StateValidity validity_;

@@ -33,6 +33,13 @@ enum class StateWriter {
   kPlans,     // by the schedule of one plan for others: caches, scratch
 };
 
+// Of an input: rows as the host gives them, `positions` and `extra` elements each. Ranks that share
+// sequences take their chunks of them.
+struct InputWindow {
+  int64_t positions = 0, extra = 0;
+  bool operator==(const InputWindow&) const = default;
+};
+
 struct StateTensor {
   std::string name;  // unique in the run; what checkpoints call it: it stays what it is
   Layout layout;     // dense
@@ -45,7 +52,8 @@ struct StateTensor {
   FlatId flat = {};
   BufferId source = {};      // kPrologue: the state that it is made from; none: a constant
   std::string content = {};  // of a constant: what makes it. Another content, another state
-  int64_t offset = 0;        // of the arena, for either scope; bytes
+  InputWindow window = {};
+  int64_t offset = 0;  // of the arena, for either scope; bytes
 
   int64_t bytes() const { return layout.numel() * Bytes(layout.dtype); }
   bool operator==(const StateTensor&) const = default;

@@ -154,12 +154,13 @@ Mesh MeshOf(const Config& config, int world) {
   const Mesh mesh =
       Mesh(static_cast<int>(parallel.replicate), static_cast<int>(parallel.Shard(world)))
           .With(Axis::kPipe, static_cast<int>(parallel.pipe))
+          .With(Axis::kContext, static_cast<int>(parallel.context))
           .With(Axis::kTensor, static_cast<int>(parallel.tensor));
   MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
-             "parallel.replicate {} x parallel.shard {} x parallel.tensor {} is {}, but there are "
-             "{} ranks",
-             mesh.Size(Axis::kReplicate), mesh.Size(Axis::kShard), mesh.Size(Axis::kTensor),
-             mesh.world(), world);
+             "parallel.replicate {} x parallel.shard {} x parallel.context {} x parallel.tensor {} "
+             "is {}, but there are {} ranks",
+             mesh.Size(Axis::kReplicate), mesh.Size(Axis::kShard), mesh.Size(Axis::kContext),
+             mesh.Size(Axis::kTensor), mesh.world(), world);
   return mesh;
 }
 

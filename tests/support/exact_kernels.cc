@@ -1,5 +1,6 @@
 #include "tests/support/exact_kernels.h"
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -89,22 +90,53 @@ void Matmul(const MatmulOp<TensorView>& op, Stream& stream) {
   });
 }
 
+void RopeTable(const RopeTableOp<TensorView>& op, Stream&) {
+  const int64_t rows = op.table.dim(0);
+  const std::array<int64_t, 2> starts = ChunkStarts(op.rows, rows);
+  for (int64_t t = 0; t < rows; ++t)
+    for (int64_t i = 0; i < op.table.dim(1); ++i)
+      for (int64_t part = 0; part < 2; ++part)
+        At(op.table, {t, i, part}) =
+            PositionOf(starts, op.rows.ranks, rows, t) % 2 == 0 ? 1.0f : -1.0f;
+}
+
 void Rope(const RopeOp<TensorView>& op, Stream&) {
   for (int64_t b = 0; b < op.x.dim(0); ++b)
-    for (int64_t t = 1; t < op.x.dim(1); t += 2)
+    for (int64_t t = 0; t < op.x.dim(1); ++t)
       for (int64_t h = 0; h < op.x.dim(2); ++h)
-        for (int64_t d = 0; d < op.x.dim(3); ++d) At(op.x, {b, t, h, d}) *= -1;
+        for (int64_t d = 0; d < op.x.dim(3); ++d) At(op.x, {b, t, h, d}) *= At(op.table, {t, 0, 0});
 }
+
+// Rows of queries by position, and keys where they lie.
+struct Sequence {
+  explicit Sequence(const TensorView& q, const ContextRows& context)
+      : ranks(context.ranks), batch(q.dim(0)), rows(q.dim(1)), local(ranks * rows, -1) {
+    const std::array<int64_t, 2> starts = ChunkStarts(context, rows);
+    for (int64_t i = 0; i < rows; ++i)
+      local[static_cast<size_t>(PositionOf(starts, ranks, rows, i))] = i;
+  }
+  int64_t length() const { return ranks * rows; }
+  int64_t row(int64_t t) const { return local[static_cast<size_t>(t)]; }  // -1: another rank's
+  float& Key(const TensorView& keys, int64_t b, int64_t t, int64_t h, int64_t d) const {
+    const GatheredPlace at = PlaceOf(ranks, batch, rows, b, t);
+    return At(keys, {at.outer, at.row, h, d});
+  }
+
+  int64_t ranks, batch, rows;
+  std::vector<int64_t> local;
+};
 
 void Attention(const AttentionOp<TensorView>& op, Stream&) {
   const int64_t group = op.q.dim(2) / op.k.dim(2);
+  const Sequence sequence(op.q, op.rows);
   for (int64_t b = 0; b < op.q.dim(0); ++b)
     for (int64_t h = 0; h < op.q.dim(2); ++h)
       for (int64_t d = 0; d < op.q.dim(3); ++d) {
         float seen = 0;
-        for (int64_t t = 0; t < op.q.dim(1); ++t) {
-          seen += At(op.k, {b, t, h / group, d}) - At(op.v, {b, t, h / group, d});
-          At(op.out, {b, t, h, d}) = Small(Checked(At(op.q, {b, t, h, d}) + seen));
+        for (int64_t t = 0; t < sequence.length(); ++t) {
+          seen += sequence.Key(op.k, b, t, h / group, d) - sequence.Key(op.v, b, t, h / group, d);
+          if (const int64_t i = sequence.row(t); i >= 0)
+            At(op.out, {b, i, h, d}) = Small(Checked(At(op.q, {b, i, h, d}) + seen));
         }
       }
   if (!op.lse) return;
@@ -115,21 +147,17 @@ void Attention(const AttentionOp<TensorView>& op, Stream&) {
 
 void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
   const int64_t group = op.q.dim(2) / op.k.dim(2);
+  const Sequence sequence(op.q, op.rows);
   for (int64_t b = 0; b < op.q.dim(0); ++b)
     for (int64_t kv = 0; kv < op.k.dim(2); ++kv)
       for (int64_t d = 0; d < op.q.dim(3); ++d) {
-        std::vector<float> later(static_cast<size_t>(group));  // by head
-        for (int64_t t = op.q.dim(1); t-- > 0;) {
-          float d_k = 0;
-          for (int64_t h = 0; h < group; ++h) {
-            const float g = At(op.d_out, {b, t, kv * group + h, d});
-            float& sum = later[static_cast<size_t>(h)];
-            sum = Checked(sum + g);
-            d_k += Small(sum);
-            At(op.d_q, {b, t, kv * group + h, d}) = Small(g);
-          }
-          At(op.d_k, {b, t, kv, d}) = d_k;
-          At(op.d_v, {b, t, kv, d}) = -d_k;
+        float later = 0;
+        for (int64_t t = sequence.length(); t-- > 0;) {
+          const int64_t i = sequence.row(t);
+          for (int64_t h = kv * group; i >= 0 && h < (kv + 1) * group; ++h)
+            later += At(op.d_q, {b, i, h, d}) = Small(At(op.d_out, {b, i, h, d}));
+          sequence.Key(op.d_k, b, t, kv, d) = Checked(later);
+          sequence.Key(op.d_v, b, t, kv, d) = -later;
         }
       }
 }
@@ -190,6 +218,7 @@ KernelTable MakeTable() {
   table.norm = Norm;
   table.norm_grad = NormGrad;
   table.matmul = Matmul;
+  table.rope_table = RopeTable;
   table.rope = Rope;
   table.attention = Attention;
   table.attention_grad = AttentionGrad;

@@ -6,10 +6,11 @@
 //   norm         out = m(s) w + b, of s = x + residual; d_x = m(d_out) + d_bypass,
 //                d_w = sum d_out m(s), d_b = sum d_out
 //   attention    out[t,h] = m(q[t,h] + sum over u <= t of (k[u] - v[u])); lse = 0
-//                d_q = m(d_out), d_v = -d_k, d_k[u] = sum over the group's heads of m(sum over
-//                t >= u of d_out): over heads a sum, since ranks may have some of them each
-//   rope         x at odd positions changes its sign
-//   activations  gelu: m(x), gradient m(x) d_out; swiglu: m(g) u, d_g = u m(d_out), d_u = m(g) d_out
+//                d_q = m(d_out), d_v = -d_k, d_k[u] = sum over t >= u and the group's heads of
+//                m(d_out): over rows and heads a sum, since ranks may have some of them each
+//   rope         x at odd positions changes its sign: the table has the sign of each row
+//   activations  gelu: m(x), gradient m(x) d_out;
+//                swiglu: m(g) u, d_g = u m(d_out), d_u = m(g) d_out
 //   loss         of a row with target y: sum += y + m(logit y); gradient m(logit) - [v == y]
 //   AdamW        master -= m(g), m += g, v = g
 // f32 only. Error(kInternal) where a value reaches 2^24, above which integers are not exact.

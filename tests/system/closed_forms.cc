@@ -17,6 +17,7 @@ int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial
 
 int64_t DataRanks(const Trial& trial) { return trial.config.parallel.DataRanks(trial.world); }
 int64_t TensorAxis(const Trial& trial) { return trial.config.parallel.tensor; }
+int64_t ContextAxis(const Trial& trial) { return trial.config.parallel.context; }
 
 struct Adder {
   FlatForm* matrices;
@@ -67,7 +68,8 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
                              ? 1
                              : Up(config.train.micro_batch * m.seq_len, 512) / 512;
 
-  const int64_t tensor = TensorAxis(trial), shard = ShardAxis(trial);
+  // Of context, too, ranks have data of their own.
+  const int64_t tensor = TensorAxis(trial), shard = ShardAxis(trial) * ContextAxis(trial);
   FlatForm norms{"norms", -1, false, 4, shard * tensor, 0, 0, {}, {}, {}};
   std::deque<FlatForm> flats;
   int64_t units = 0;
@@ -207,14 +209,28 @@ int64_t StagedPerStep(const Trial& trial) {
 // gather their input's rows and scatter the sum of their result's. The backward gathers the
 // gradient of that result, and the input's rows once more for the weight's gradient, and scatters
 // the sum of the input's gradient. An exchange of rows sends what n - 1 others get: (n - 1) R/n C.
+//
+// Of n ranks along context each has R/n rows. Each attention gathers the rows' keys and values, Hkv
+// heads of D each, of which tensor's ranks have equal parts; its gradient gathers them once more,
+// and scatters the sum of theirs.
 ExchangeForm ExchangesOf(const Trial& trial) {
   const Config& config = trial.config;
-  const int64_t n = TensorAxis(trial);
-  if (n == 1) return {};
-  const int64_t halves = 2 * config.model.layers * config.train.Accumulate(DataRanks(trial)),
-                bytes = (n - 1) * (config.train.micro_batch * config.model.seq_len / n) *
-                        config.model.d_model * BytesOf(config.precision.compute);
-  return {3 * halves, 2 * halves, 3 * halves * bytes, 2 * halves * bytes};
+  const ModelConfig& model = config.model;
+  const int64_t layers = model.layers * config.train.Accumulate(DataRanks(trial)),
+                rows = config.train.micro_batch * model.seq_len / ContextAxis(trial),
+                element = BytesOf(config.precision.compute);
+  ExchangeForm form;
+  if (const int64_t n = TensorAxis(trial); n > 1) {
+    const int64_t halves = 2 * layers, bytes = (n - 1) * (rows / n) * model.d_model * element;
+    form = {3 * halves, 2 * halves, 3 * halves * bytes, 2 * halves * bytes};
+  }
+  if (const int64_t n = ContextAxis(trial); n > 1) {
+    const int64_t columns = 2 * model.KvHeads() / TensorAxis(trial) * model.HeadDim(),
+                  bytes = (n - 1) * rows * columns * element;
+    form.gathers += 2 * layers, form.scatters += layers;
+    form.gathered_bytes += 2 * layers * bytes, form.scattered_bytes += layers * bytes;
+  }
+  return form;
 }
 
 StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {

@@ -23,7 +23,7 @@ using Reshard = ShardingConfig::Reshard;
 bool Always(const Trial&) { return true; }
 // Tensor shards what it does not split: of each block something.
 bool Sharded(const Trial& trial) {
-  return ShardAxis(trial) > 1 || trial.config.parallel.tensor > 1;
+  return ShardAxis(trial) > 1 || trial.config.parallel.DataRankSize() > 1;
 }
 // Are there parameter buckets at all? One rank reads f32 masters, or the bf16 shard that the update
 // writes, where they are.

@@ -92,8 +92,9 @@ std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample) {
 
 std::vector<int32_t> BatchOf(const Config& config, int world, int rank, int64_t step) {
   std::vector<int32_t> tokens;
-  // Tensor is innermost: its ranks are neighbours, and read the same.
-  const int64_t ranks = config.parallel.DataRanks(world), mine = rank / config.parallel.tensor;
+  // Context and tensor are innermost: their ranks are neighbours, and read the same.
+  const int64_t ranks = config.parallel.DataRanks(world),
+                mine = rank / config.parallel.DataRankSize();
   const int64_t accumulate = config.train.Accumulate(ranks), rows = config.train.micro_batch;
   for (int64_t m = 0; m < accumulate; ++m)
     for (int64_t r = 0; r < rows; ++r) {

@@ -18,6 +18,12 @@ ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType co
            shape.batch, shape.seq);
   graph_.shape = shape;
   graph_.mesh = mesh;
+  if (const int64_t n = graph_.context(); n > 1) {
+    MR_REQUIRE(ErrorCode::kConfig, shape.seq % (2 * n) == 0,
+               "sequences of {} are not {} equal chunks, two on each of {} ranks along context",
+               shape.seq, 2 * n, n);
+    graph_.shape.seq /= n;
+  }
   graph_.vocab = spec.vocab;
   for (const UnitSpec& unit : spec_.units) {
     graph_.unit_names.push_back(unit.name);
@@ -111,7 +117,7 @@ ValueId ForwardBuilder::Input(const std::string& name, const std::string& label)
     value = AddValue(graph_, Value{.name = name,
                                    .role = ValueRole::kInput,
                                    .dtype = spec_.inputs[i].dtype,
-                                   .dims = {graph_.shape.batch, graph_.shape.seq},
+                                   .dims = {graph_.input_shape().batch, graph_.input_shape().seq},
                                    .input = InputId{static_cast<int32_t>(i)}});
   return value;
 }

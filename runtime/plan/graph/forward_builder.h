@@ -19,6 +19,8 @@ enum class HeadMode { kTrainLoss, kEvalLoss, kLogits };
 
 class ForwardBuilder {
  public:
+  // `shape`: of one data rank, which ranks along the mesh's context axis share: T is divided by
+  // twice their number, else Error(kConfig).
   // `norm_params` is the gather encoding of norm parameters; all others, and activations, have
   // dtype `compute`. `mesh`: of the ranks that split parameters and rows, by one rank each: nothing
   // is split.
@@ -34,7 +36,7 @@ class ForwardBuilder {
 
   const SemanticGraph& graph() const { return graph_; }
   const Value& value(ValueId id) const { return graph_.value(id); }
-  BatchShape shape() const { return graph_.shape; }
+  BatchShape shape() const { return graph_.shape; }  // of this rank
   const Mesh& mesh() const { return graph_.mesh; }
   // Between blocks a rank has its part of the microbatch's B*T rows: the axes that cut them. The
   // rank at place i of n has rows [i R/n, (i + 1) R/n). Empty: each has all.

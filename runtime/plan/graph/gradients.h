@@ -49,6 +49,7 @@ class Differentiator {
   Differentiator(SemanticGraph graph, const std::vector<UnitRecompute>& recompute);
   SemanticGraph Run() &&;
 
+  const SemanticGraph& graph() const { return graph_; }
   const Value& value(ValueId id) const { return graph_.value(id); }
   // As summed so far: complete when the rule of the node that has written the value runs. Absent
   // when the loss does not depend on the value.

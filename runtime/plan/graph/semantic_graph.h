@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/context_rows.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/graph/node_def.h"
 #include "runtime/plan/graph/placement.h"
@@ -75,8 +76,14 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
+// The same of inputs at one of n ranks that share sequences: each of its two chunks of a sequence
+// (kernels/ops/context_rows.h) is a row of its own.
+constexpr BatchShape InputShape(const BatchShape& whole, int64_t n) {
+  return n == 1 ? whole : BatchShape{2 * whole.batch, whole.seq / (2 * n)};
+}
+
 struct SemanticGraph {
-  BatchShape shape;
+  BatchShape shape;  // of this rank's rows of each sequence: T/n, n ranks along context
   Mesh mesh;
   int64_t vocab = 0;  // logical vocabulary: columns beyond it stay out of the softmax
   // All that the model declares, whether this graph has them or not.
@@ -92,6 +99,11 @@ struct SemanticGraph {
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id.value)]; }
   bool IsBlock(size_t unit) const { return unit_roles[unit] == UnitRole::kBlock; }
+
+  int64_t context() const { return mesh.Size(Axis::kContext); }
+  int64_t whole_seq() const { return shape.seq * context(); }  // T
+  ContextRows context_rows() const { return ZigzagRows(context(), shape.seq, Axis::kContext); }
+  BatchShape input_shape() const { return InputShape({shape.batch, whole_seq()}, context()); }
 };
 
 // Of the microbatch's rows the first that a rank has of a value [R, C].

@@ -110,7 +110,7 @@ bool ValueStorage::CanReplace(ValueId old, ValueId id) const {
 }
 
 View ValueStorage::Input(const InputSpec& input) {
-  const auto [batch, seq] = graph_.shape;
+  const auto [batch, seq] = graph_.input_shape();
   for (const SourceId id : source_buffers_.ids()) {
     const InputSource& source = sources_[static_cast<size_t>(id.value)];
     if (source.name != input.source) continue;

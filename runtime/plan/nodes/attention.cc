@@ -1,11 +1,19 @@
 #include "runtime/plan/nodes/attention.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
 
+// With sequences split over ranks (context): keys and values of all ranks are gathered for the op
+// and their gradients summed behind it. They are columns of the fused rows, so they are copied to
+// this rank's place among the gathered ones, and back. What is gathered is formed again in the
+// backward: a node's inputs are kept, and they are this rank's rows.
 namespace millrace {
 namespace {
 
@@ -22,6 +30,78 @@ float ScaleOf(const HeadsAttrs& attrs) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(attrs.head_dim)));
 }
 
+// Columns of all heads' keys and values.
+int64_t KeyColumns(const HeadsAttrs& attrs) { return 2 * attrs.kv_heads * attrs.head_dim; }
+
+// Keys and values among the fused columns of rows.
+View KeyColumnsOf(View rows, const HeadsAttrs& attrs) {
+  rows.offset += attrs.heads * attrs.head_dim;
+  rows.layout.dims[1] = KeyColumns(attrs);
+  return rows;
+}
+
+// Gathered rows [n*B*T/n, KeyColumns] as the op's keys or values: [n*B, T/n, Hkv, D].
+View GatheredHeads(const Lowering& l, const View& rows, const HeadsAttrs& attrs, int64_t first) {
+  const SemanticGraph& graph = l.graph();
+  return HeadsOf(rows, {graph.context() * graph.shape.batch, graph.shape.seq}, attrs, first,
+                 attrs.kv_heads);
+}
+
+// Keys and values of all ranks, rank by rank.
+View GatherKeys(Lowering& l, const Node& node, const View& qkv) {
+  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const int64_t ranks = l.graph().context(), rows = qkv.layout.dims[0], columns = KeyColumns(attrs);
+  const DType dtype = qkv.layout.dtype;
+  const View all =
+      l.storage().Temporary(node.label + ".keys", DenseLayout(dtype, {ranks * rows, columns}));
+  CopyRowsOp<View> copy;
+  copy.x = KeyColumnsOf(qkv, attrs);
+  copy.out = Rows(all, 0, rows);
+  copy.out.rank_stride = rows * columns;
+  copy.out.rank_axes = Axis::kContext;
+  l.Push(copy, node, ":own_keys");
+  AllGatherOp<View> gather;
+  gather.axes = Axis::kContext;
+  gather.full = all;
+  gather.full.layout = DenseLayout(dtype, {ranks * rows * columns});
+  l.Push(gather, node, ":keys");
+  return all;
+}
+
+// Of one sequence and head: tiles of 64 by 64, as our own kernels have them.
+void ChooseSplit(Lowering& l, const Node& node) {
+  constexpr int64_t kTile = 64;
+  const int64_t ranks = l.graph().context(), rows = l.graph().shape.seq;
+  int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
+  for (int64_t c = 0; c < ranks; ++c) {
+    const int64_t blocks = AttendedBlocks(ranks, rows, c, kTile);
+    least = std::min(least, blocks), most = std::max(most, blocks);
+  }
+  l.Choose(fmt::format(
+      "{}: two chunks of {} queries on each of {} ranks, which attend {} to {} blocks of {} by {}",
+      node.label, rows / 2, ranks, least, most, kTile, kTile));
+}
+
+// The sum over ranks of the gradients of gathered keys and values, to this rank's columns.
+void ScatterKeyGradients(Lowering& l, const Node& node, const View& all, const View& d_qkv) {
+  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const int64_t rows = d_qkv.layout.dims[0], columns = KeyColumns(attrs);
+  const DType dtype = d_qkv.layout.dtype;
+  const View own =
+      l.storage().Temporary(node.label + ".d_own_keys", DenseLayout(dtype, {rows, columns}));
+  ReduceScatterOp<View> scatter;
+  scatter.axes = Axis::kContext;
+  scatter.full = all;
+  scatter.full.layout = DenseLayout(dtype, {all.layout.numel()});
+  scatter.shard = own;
+  scatter.shard.layout = DenseLayout(dtype, {rows * columns});
+  l.Push(scatter, node, ":d_keys");
+  CopyRowsOp<View> copy;
+  copy.x = own;
+  copy.out = KeyColumnsOf(d_qkv, attrs);
+  l.Push(copy, node, ":d_own_keys");
+}
+
 void Lower(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
@@ -32,8 +112,16 @@ void Lower(Lowering& l, const Step& step) {
   AttentionOp<View> op;
   op.scale = ScaleOf(attrs);
   op.q = heads(qkv, 0, attrs.heads);
-  op.k = heads(qkv, attrs.heads, attrs.kv_heads);
-  op.v = heads(qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
+  op.rows = l.graph().context_rows();
+  if (op.rows.split()) {
+    ChooseSplit(l, node);
+    const View keys = GatherKeys(l, node, qkv);
+    op.k = GatheredHeads(l, keys, attrs, 0);
+    op.v = GatheredHeads(l, keys, attrs, attrs.kv_heads);
+  } else {
+    op.k = heads(qkv, attrs.heads, attrs.kv_heads);
+    op.v = heads(qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
+  }
   op.out = heads(l.storage().Write(node.outputs[0]), 0, attrs.heads);
   op.lse = l.storage().Write(node.outputs[1]);
   l.Push(op, node);
@@ -50,16 +138,27 @@ void LowerGrad(Lowering& l, const Step& step) {
   AttentionGradOp<View> op;
   op.deterministic = l.options().deterministic || l.options().backend == Backend::kCpu;
   op.scale = ScaleOf(attrs);
+  op.rows = l.graph().context_rows();
   op.q = heads(qkv, 0, attrs.heads);
-  op.k = heads(qkv, attrs.heads, attrs.kv_heads);
-  op.v = heads(qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
   op.out = heads(storage.Read(node.inputs[1]), 0, attrs.heads);
   op.lse = storage.Read(node.inputs[2]);
   op.d_out = heads(storage.Read(node.inputs[3]), 0, attrs.heads);
   op.d_q = heads(d_qkv, 0, attrs.heads);
-  op.d_k = heads(d_qkv, attrs.heads, attrs.kv_heads);
-  op.d_v = heads(d_qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
+  if (!op.rows.split()) {
+    op.k = heads(qkv, attrs.heads, attrs.kv_heads);
+    op.v = heads(qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
+    op.d_k = heads(d_qkv, attrs.heads, attrs.kv_heads);
+    op.d_v = heads(d_qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
+    return l.Push(op, node);
+  }
+  const View keys = GatherKeys(l, node, qkv),
+             d_keys = storage.Temporary(node.label + ".d_keys", keys.layout);
+  op.k = GatheredHeads(l, keys, attrs, 0);
+  op.v = GatheredHeads(l, keys, attrs, attrs.kv_heads);
+  op.d_k = GatheredHeads(l, d_keys, attrs, 0);
+  op.d_v = GatheredHeads(l, d_keys, attrs, attrs.kv_heads);
   l.Push(op, node);
+  ScatterKeyGradients(l, node, d_keys, d_qkv);
 }
 
 // Two products over T pairs per row, of which half are causal (not T + 1 halves: model_flops.h).

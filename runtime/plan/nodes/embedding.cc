@@ -11,7 +11,7 @@ void Gradient(Differentiator& d, const Node& n) {
   if (!d_y) return;
   if (n.inputs[2])  // rows beyond the sequence would stay undefined
     MR_CHECK_EQ(
-        d.value(n.inputs[2]).dims[0], d.value(n.inputs[0]).dims[1],
+        d.value(n.inputs[2]).dims[0], d.graph().whole_seq(),
         "node {}: rows of the position table against the sequence length: equal for training",
         n.label);
   d.Emit(kEmbeddingGradNode, {n.inputs[0], d_y}, {},
@@ -25,7 +25,10 @@ void Lower(Lowering& l, const Step& step) {
   op.tokens = storage.Read(node.inputs[0]);
   op.table = storage.Read(node.inputs[1]);
   op.positions = storage.Read(node.inputs[2]);
-  if (op.positions) op.positions = Rows(op.positions, 0, l.graph().shape.seq);
+  if (op.positions) {
+    op.positions = Rows(op.positions, 0, l.graph().whole_seq());
+    op.rows = l.graph().context_rows();
+  }
   op.out = storage.Write(node.outputs[0]);
   op.row_begin = FirstRowOf(l.graph().value(node.outputs[0]));
   op.scalars = storage.Scalars();
@@ -41,6 +44,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.row_begin = FirstRowOf(l.graph().value(node.inputs[1]));
   op.d_table = storage.Grad(node.grads[0], op.table_update);
   op.d_positions = storage.Grad(node.grads[1], op.positions_update);
+  if (op.d_positions) op.rows = l.graph().context_rows();
   op.scalars = storage.Scalars();
   l.Push(op, node);
 }
@@ -57,7 +61,7 @@ ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string
   const ValueId positions_value = b.OptionalParam(positions, label);
   if (positions_value) {
     const int64_t limit = b.RowsOfMatrix(positions_value, width, label);
-    MR_CHECK_LE(b.shape().seq, limit, "node {}: sequence length against rows of {}", label,
+    MR_CHECK_LE(b.graph().whole_seq(), limit, "node {}: sequence length against rows of {}", label,
                 positions);
   }
   const ValueId out =

@@ -87,7 +87,18 @@ void LowerLoss(Lowering& l, const Step& step) {
 void LowerLogits(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
-  const View x = storage.Read(node.inputs[0]);
+  View x = storage.Read(node.inputs[0]);
+  if (const int64_t ranks = l.graph().context(); ranks > 1) {  // rank by rank: Engine::Run
+    const auto [dims, dtype] = std::pair{x.layout.dims, x.layout.dtype};
+    AllGatherOp<View> gather;
+    gather.axes = Axis::kContext;
+    gather.shard = x;
+    gather.shard.layout = DenseLayout(dtype, {dims[0] * dims[1]});
+    x = storage.Temporary("head/all_rows", DenseLayout(dtype, {ranks * dims[0], dims[1]}));
+    gather.full = x;
+    gather.full.layout = DenseLayout(dtype, {ranks * dims[0] * dims[1]});
+    l.Push(gather, node, ":rows");
+  }
   SelectRowOp<View> select;
   select.x = x;
   select.scalars = storage.Scalars();

@@ -56,7 +56,8 @@ ValueId RopeTable(ForwardBuilder& b, int64_t head_dim, double theta, const RopeS
       b.graph().prologue.empty() ? "rope_table" : fmt::format("rope_table_{}", head_dim);
   const ValueId table =
       b.NewValue(name, ValueRole::kConstant, DType::kF32, {b.shape().seq, head_dim / 2, 2});
-  b.PushConstant(kRopeTableNode, table, RopeTableAttrs{theta, scaling}, name);
+  b.PushConstant(kRopeTableNode, table, RopeTableAttrs{theta, scaling, b.graph().context_rows()},
+                 name);
   return table;
 }
 

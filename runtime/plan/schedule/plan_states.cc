@@ -98,9 +98,11 @@ StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
              "programs of one run have other inputs or losses");
   for (const InputSource& source : any.sources)
     states.Add({.name = source.name,
-                .layout = DenseLayout(source.dtype,
-                                      {2 * options.accumulate * MicrobatchNumel(options, source)}),
-                .by_parity = true});
+                .layout = DenseLayout(
+                    source.dtype,
+                    {2 * options.accumulate * MicrobatchNumel(options, layout.mesh, source)}),
+                .by_parity = true,
+                .window = {options.shape.seq, source.extra}});
   states.Add({.name = "scalars", .layout = DenseLayout(DType::kU8, {sizeof(StepScalars)})});
   states.Add(
       {.name = "stats",

@@ -169,7 +169,7 @@ class Planner {
         case ProgramRole::kInput: {
           const InputSource& source = b_.program.sources[static_cast<size_t>(buffer.source.value)];
           view.buffer = b_.State(source.name).buffer;
-          view.microbatch_stride = MicrobatchNumel(b_.options, source);
+          view.microbatch_stride = MicrobatchNumel(b_.options, b_.layout.mesh, source);
           parity_stride = b_.options.accumulate * view.microbatch_stride;
           break;
         }

@@ -37,9 +37,11 @@ struct ReducePoint {
   BufferId cast_from = {};
 };
 
-// Of one microbatch of one rank: the elements that the host gives of a source.
-inline int64_t MicrobatchNumel(const PlanOptions& options, const InputSource& source) {
-  return options.shape.batch * (options.shape.seq + source.extra);
+// Of one microbatch of one rank: the elements that it reads of a source.
+inline int64_t MicrobatchNumel(const PlanOptions& options, const Mesh& mesh,
+                               const InputSource& source) {
+  const BatchShape shape = InputShape(options.shape, mesh.Size(Axis::kContext));
+  return shape.batch * (shape.seq + source.extra);
 }
 // One rank's row of statistics in all plans with the losses of `program`.
 inline StatsRow StatsRowOf(const ShardLayout& layout, const Program& program) {

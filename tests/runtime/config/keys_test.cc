@@ -52,6 +52,8 @@ const char* const kPromised[] = {
     "optimizer.schedule.min_lr",
     "parallel.shard",
     "parallel.replicate",
+    "parallel.context",
+    "parallel.tensor",
     "parallel.pipe",
     "precision.compute",
     "precision.master",
