@@ -20,23 +20,12 @@ auto Timed(void (*entry)(const Op&, Stream&)) {
   return entry == nullptr ? nullptr : static_cast<decltype(entry)>(call);
 }
 
-// The table with each of the entries behind a timed call. The size check is for entries that are
-// added and not listed.
-template <auto... kEntries>
+// The table with each of its entries behind a timed call.
 KernelTable TimedTable(const KernelTable& kernels) {
-  static_assert(sizeof...(kEntries) * sizeof(void*) == sizeof(KernelTable));
-  KernelTable timed;
-  ((timed.*kEntries = Timed<kEntries>(kernels.*kEntries)), ...);
-  return timed;
+#define MILLRACE_TIMED(Name, entry) Timed<&KernelTable::entry>(kernels.entry),
+  return {MILLRACE_KERNEL_OPS(MILLRACE_TIMED)};
+#undef MILLRACE_TIMED
 }
-
-using T = KernelTable;
-constexpr auto kTimedTable =
-    &TimedTable<&T::embed, &T::embed_grad, &T::norm, &T::norm_grad, &T::matmul, &T::column_sum,
-                &T::rope_table, &T::rope, &T::attention, &T::attention_grad, &T::add, &T::add_bias,
-                &T::activation, &T::activation_grad, &T::cross_entropy, &T::select_row, &T::cast,
-                &T::concat, &T::accumulate, &T::zero_ranges, &T::finite_scan, &T::sum_squares,
-                &T::begin_step, &T::step_stats, &T::adamw>;
 
 class TimedCommunicator final : public Communicator {
  public:
@@ -84,7 +73,7 @@ class TimedCommunicator final : public Communicator {
 }  // namespace
 
 CallTimer::CallTimer(const KernelTable& kernels, CommFactory& factory)
-    : factory_(factory), timed_(kTimedTable(kernels)) {
+    : factory_(factory), timed_(TimedTable(kernels)) {
   MR_CHECK(active == nullptr, "two call timers at once");
   active = this;
   inner = &kernels;
