@@ -116,6 +116,7 @@ struct ParallelConfig {
   int64_t replicate = 1;
   int64_t context = 1;
   int64_t tensor = 1;
+  int64_t tensor_strips = 1;
   int64_t pipe = 1;
 
   int64_t DataRankSize() const { return context * tensor; }  // ranks of a data rank

@@ -143,7 +143,12 @@ std::vector<Rule> MakeRules() {
   const std::string nothing_sent = "one rank sends its gradients to nobody";
   const std::string alone = "one rank has no other to compare its collectives with";
 
+  const Circumstance tensor_1 = keys(
+      {"parallel.tensor"}, [](C c, Context) { return c.parallel.tensor == 1; },
+      "one rank has all rows and exchanges none");
+
   return {
+      {"parallel.tensor_strips", tensor_1},
       {"model.rope_theta", learned_positions},
       {"model.rope_scaling", learned_positions},
       {"data.path", synthetic},

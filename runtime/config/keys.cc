@@ -224,6 +224,10 @@ std::vector<Key> MakeKeys() {
           "*data rank*, which reads `train.micro_batch` sequences. It divides `model.heads`, "
           "`model.kv_heads` (or is a multiple of them), `model.ffn`, `model.seq_len` and the rows "
           "`micro_batch * seq_len`."),
+      KEY(parallel.tensor_strips, From(1, 64),
+          "Strips of rows that ranks along tensor exchange one by one: the product of one runs "
+          "beside the exchange of the next. 1: an exchange is complete before its product begins. "
+          "Strips decide which rows a rank has, and so the order of some sums."),
       Only(1, "pipelines come later",
            KEY(parallel.pipe, any, "Stages that the model's blocks are cut into.")),
 

@@ -188,7 +188,11 @@ class Validator {
     const bool shared = ranks % model.KvHeads() == 0;
     return divides("model.heads", model.heads) +
            (shared ? "" : divides("model.kv_heads", model.KvHeads())) +
-           divides("model.ffn", model.Ffn()) + divides("model.seq_len", model.seq_len);
+           divides("model.ffn", model.Ffn()) +
+           (model.seq_len % (ranks * config_.parallel.tensor_strips) == 0
+                ? ""
+                : fmt::format("model.seq_len {} in {} strips ", model.seq_len,
+                              config_.parallel.tensor_strips));
   }
 
   void Tensor() {

@@ -43,8 +43,8 @@ constexpr KnownPlan kKnownPlans[] = {{"train", HeadMode::kTrainLoss, true},
 SemanticGraph ForwardFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
                          const KnownPlan& known, const Mesh& mesh) {
   const int64_t batch = known.head == HeadMode::kLogits ? 1 : config.train.micro_batch;
-  ForwardBuilder builder(model.spec(), {batch, config.model.seq_len}, precision.compute,
-                         precision.norm_params, mesh);
+  ForwardBuilder builder(model.spec(), {batch, config.model.seq_len, config.parallel.tensor_strips},
+                         precision.compute, precision.norm_params, mesh);
   model.EmitForward(builder, known.head);
   return std::move(builder).Finish();
 }
@@ -121,7 +121,7 @@ constexpr int64_t kSmallActivation = int64_t{1} << 23;
 
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits) {
   PlanOptions o;
-  o.shape = {config.train.micro_batch, config.model.seq_len};
+  o.shape = {config.train.micro_batch, config.model.seq_len, config.parallel.tensor_strips};
   o.accumulate = static_cast<int>(config.train.Accumulate(config.parallel.DataRanks(world)));
   o.reshard = config.sharding.reshard;
   o.downcast = config.sharding.downcast;

@@ -144,8 +144,10 @@ std::vector<Node*> ExchangesIn(SemanticGraph& graph) {
 SemanticGraph GraphOf(const Config& config, const Mesh& mesh) {
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   const PrecisionPolicy precision = PrecisionOf(config);
-  ForwardBuilder builder(model->spec(), {config.train.micro_batch, config.model.seq_len},
-                         precision.compute, precision.norm_params, mesh);
+  ForwardBuilder builder(
+      model->spec(),
+      {config.train.micro_batch, config.model.seq_len, config.parallel.tensor_strips},
+      precision.compute, precision.norm_params, mesh);
   model->EmitForward(builder, HeadMode::kTrainLoss);
   return AddGradients(std::move(builder).Finish(), config.memory.recompute);
 }
@@ -245,6 +247,7 @@ TEST_CASE("on integers a split model has the bits of the whole one, on every mes
                           << shape.tensor << " accumulate " << accumulate);
         Trial trial = TrialOf(family, shape, accumulate);
         CHECK(BitsOf(trial) == whole);
+        trial.config.parallel.tensor_strips = shape.tensor > 1 ? 2 : 1;
         trial.config.memory.recompute = Recompute::kBlock;
         trial.config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
         CHECK(BitsOf(trial) == whole);

@@ -153,11 +153,13 @@ int64_t ForwardBuilder::Columns(ValueId x, const std::string& label) const {
 }
 
 int64_t ForwardBuilder::LocalRows(const std::string& label) const {
-  const int64_t rows = graph_.shape.rows(), ranks = mesh().Size(row_axes());
-  MR_REQUIRE(
-      ErrorCode::kConfig, rows % ranks == 0,
-      "node {}: {} sequences of {} positions are {} rows, which {} ranks of {} do not divide",
-      label, graph_.shape.batch, graph_.shape.seq, rows, ranks, ToString(row_axes()));
+  const int64_t rows = graph_.shape.rows(), ranks = mesh().Size(row_axes()),
+                strips = row_axes().empty() ? 1 : graph_.shape.strips;
+  MR_REQUIRE(ErrorCode::kConfig, rows % (ranks * strips) == 0,
+             "node {}: {} sequences of {} positions are {} rows, which {} strips for {} ranks of "
+             "{} each do not divide",
+             label, graph_.shape.batch, graph_.shape.seq, rows, strips, ranks,
+             ToString(row_axes()));
   return rows / ranks;
 }
 

@@ -62,6 +62,18 @@ std::string Line(const SemanticGraph& graph, const std::vector<std::string>& uni
 
 }  // namespace
 
+std::vector<RowStrip> StripsOf(const SemanticGraph& graph, const Value& value) {
+  const AxisSet axes = value.placement.Cut(0);
+  const bool exchanged = graph.mesh.Size(Axis::kTensor) > 1;
+  const int64_t strips = exchanged ? graph.shape.strips : 1, rows = value.dims[0] / strips,
+                apart = rows * graph.mesh.Size(axes);
+  std::vector<RowStrip> all;
+  for (int64_t s = 0; s < strips; ++s)
+    all.push_back(
+        {s * rows, rows, axes.empty() ? RankInt(s * apart) : RankInt(s * apart, rows, axes)});
+  return all;
+}
+
 std::string ToString(const SemanticGraph& graph) {
   std::string text =
       fmt::format("batch {}, seq {}, vocab {}\n", graph.shape.batch, graph.shape.seq, graph.vocab);

@@ -72,6 +72,9 @@ const T& Attrs(const Node& node) {
 
 struct BatchShape {
   int64_t batch = 0, seq = 0;  // B, T of one microbatch on one data rank (base/mesh.h)
+  // Where ranks have a part of the rows each: equal strips of the rows, of each of which a rank has
+  // its part. Strips are exchanged one by one, beside the products of others.
+  int64_t strips = 1;
   int64_t rows() const { return batch * seq; }
   bool operator==(const BatchShape&) const = default;
 };
@@ -106,11 +109,15 @@ struct SemanticGraph {
   BatchShape input_shape() const { return InputShape({shape.batch, whole_seq()}, context()); }
 };
 
-// Of the microbatch's rows the first that a rank has of a value [R, C].
-inline RankInt FirstRowOf(const Value& value) {
-  return value.placement.Cut(0).empty() ? RankInt()
-                                        : RankInt(0, value.dims[0], value.placement.Cut(0));
-}
+// Rows [begin, begin + rows) of a value [R, C] that follow each other in the microbatch, too, whose
+// first is row `first` of that.
+struct RowStrip {
+  int64_t begin = 0, rows = 0;
+  RankInt first;
+};
+// All rows, or the strips in which a value lies that rows are cut of; and of whole rows the strips
+// that are exchanged one by one, where they are.
+std::vector<RowStrip> StripsOf(const SemanticGraph& graph, const Value& value);
 
 std::string ToString(const SemanticGraph& graph);  // one line per node
 

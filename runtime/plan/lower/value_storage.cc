@@ -110,7 +110,8 @@ bool ValueStorage::CanReplace(ValueId old, ValueId id) const {
 }
 
 View ValueStorage::Input(const InputSpec& input) {
-  const auto [batch, seq] = graph_.input_shape();
+  const BatchShape shape = graph_.input_shape();
+  const int64_t batch = shape.batch, seq = shape.seq;
   for (const SourceId id : source_buffers_.ids()) {
     const InputSource& source = sources_[static_cast<size_t>(id.value)];
     if (source.name != input.source) continue;

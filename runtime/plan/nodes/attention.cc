@@ -182,7 +182,7 @@ ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads,
                   const std::string& label) {
   b.CheckAllRows(qkv, 3, label);
   CheckHeads(heads, b.Columns(qkv, label), label);
-  const auto [batch, seq] = b.shape();
+  const int64_t batch = b.shape().batch, seq = b.shape().seq;
   const AxisSet split = b.value(qkv).placement.Cut(1);  // by heads
   const ValueId out =
       b.NewActivation(label, {batch * seq, heads.heads * heads.head_dim}, {{AxisSet(), split}, {}});

@@ -29,10 +29,13 @@ void Lower(Lowering& l, const Step& step) {
     op.positions = Rows(op.positions, 0, l.graph().whole_seq());
     op.rows = l.graph().context_rows();
   }
-  op.out = storage.Write(node.outputs[0]);
-  op.row_begin = FirstRowOf(l.graph().value(node.outputs[0]));
   op.scalars = storage.Scalars();
-  l.Push(op, node);
+  const View out = storage.Write(node.outputs[0]);
+  for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.outputs[0]))) {
+    op.out = Rows(out, strip.begin, strip.rows);
+    op.row_begin = strip.first;
+    l.Push(op, node);
+  }
 }
 
 void LowerGrad(Lowering& l, const Step& step) {
@@ -40,13 +43,16 @@ void LowerGrad(Lowering& l, const Step& step) {
   ValueStorage& storage = l.storage();
   EmbedGradOp<View> op;
   op.tokens = storage.Read(node.inputs[0]);
-  op.d_out = storage.Read(node.inputs[1]);
-  op.row_begin = FirstRowOf(l.graph().value(node.inputs[1]));
-  op.d_table = storage.Grad(node.grads[0], op.table_update);
-  op.d_positions = storage.Grad(node.grads[1], op.positions_update);
-  if (op.d_positions) op.rows = l.graph().context_rows();
+  if (node.grads[1]) op.rows = l.graph().context_rows();
   op.scalars = storage.Scalars();
-  l.Push(op, node);
+  const View d_out = storage.Read(node.inputs[1]);
+  for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.inputs[1]))) {
+    op.d_out = Rows(d_out, strip.begin, strip.rows);
+    op.row_begin = strip.first;
+    op.d_table = storage.Grad(node.grads[0], op.table_update);
+    op.d_positions = storage.Grad(node.grads[1], op.positions_update);
+    l.Push(op, node);
+  }
 }
 
 }  // namespace

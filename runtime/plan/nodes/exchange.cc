@@ -23,20 +23,36 @@ View Flat(View rows) {
   return rows;
 }
 
+// Strip by strip, where the axes are those that cut rows between blocks.
+std::vector<RowStrip> StripsOfExchange(Lowering& l, const Node& node, ValueId local) {
+  const Value& value = l.graph().value(local);
+  if (Attrs<ExchangeAttrs>(node).axes == AxisSet(Axis::kTensor)) return StripsOf(l.graph(), value);
+  return {{0, value.dims[0], {}}};
+}
+
+template <class Op>
+void LowerExchange(Lowering& l, const Node& node, ValueId shard_value, ValueId full_value,
+                   const View& shard, const View& full) {
+  Op op;
+  op.axes = Attrs<ExchangeAttrs>(node).axes;
+  const int64_t ranks = l.graph().value(full_value).dims[0] / l.graph().value(shard_value).dims[0];
+  for (const RowStrip& strip : StripsOfExchange(l, node, shard_value)) {
+    op.shard = Flat(Rows(shard, strip.begin, strip.rows));
+    op.full = Flat(Rows(full, strip.begin * ranks, strip.rows * ranks));
+    l.Push(op, node);
+  }
+}
+
 void LowerGather(Lowering& l, const Step& step) {
-  AllGatherOp<View> op;
-  op.axes = Attrs<ExchangeAttrs>(*step.node).axes;
-  op.shard = Flat(l.storage().Read(step.node->inputs[0]));
-  op.full = Flat(l.storage().Write(step.node->outputs[0]));
-  l.Push(op, *step.node);
+  const ValueId in = step.node->inputs[0], out = step.node->outputs[0];
+  const View shard = l.storage().Read(in), full = l.storage().Write(out);
+  LowerExchange<AllGatherOp<View>>(l, *step.node, in, out, shard, full);
 }
 
 void LowerScatter(Lowering& l, const Step& step) {
-  ReduceScatterOp<View> op;
-  op.axes = Attrs<ExchangeAttrs>(*step.node).axes;
-  op.full = Flat(l.storage().Read(step.node->inputs[0]));
-  op.shard = Flat(l.storage().Write(step.node->outputs[0]));
-  l.Push(op, *step.node);
+  const ValueId in = step.node->inputs[0], out = step.node->outputs[0];
+  const View full = l.storage().Read(in), shard = l.storage().Write(out);
+  LowerExchange<ReduceScatterOp<View>>(l, *step.node, out, in, shard, full);
 }
 
 }  // namespace

@@ -8,6 +8,11 @@
 // Each is the gradient of the other: what a rank has of d_y says how the loss depends on its own
 // copy of y, and every copy is of the same x.
 //
+// Over the axis that cuts rows between blocks both go strip by strip (BatchShape::strips), an op
+// each, and so do the products around them (linear.h): one begins with the rows that have landed,
+// and its sums leave when they are formed. Strips lie one behind the other on every rank, so that
+// each is one collective of contiguous rows.
+//
 // Gathered rows of a block are not kept for the backward but gathered again; sums are kept.
 #pragma once
 

@@ -18,6 +18,19 @@ void Gradient(Differentiator& d, const Node& n) {
   if (n.outputs[1]) Contribute(d, n.inputs[0], n.outputs[1], n);
 }
 
+// Of each strip in turn, `rows` rows at a time.
+std::vector<RowStrip> ChunksOf(const std::vector<RowStrip>& strips, int64_t rows) {
+  std::vector<RowStrip> chunks;
+  for (const RowStrip& strip : strips)
+    for (int64_t at = 0; at < strip.rows; at += rows) {
+      RowStrip& chunk = chunks.emplace_back(strip);
+      chunk.begin += at;
+      chunk.rows = std::min(rows, strip.rows - at);
+      chunk.first.base += at;
+    }
+  return chunks;
+}
+
 // By chunks of rows, through one buffer of logits; the gradient replaces the logits, and both
 // products of it are taken at once. The weight gradient comes first: then the input gradient can
 // replace the rows of x that it has just read.
@@ -42,10 +55,12 @@ void LowerLoss(Lowering& l, const Step& step) {
                         DenseLayout(x.layout.dtype, {chunk, padded_vocab}));
   const bool in_place = gradient && storage.CanReplace(x_value, d_x_value);
   const View d_x = in_place ? storage.WriteOver(d_x_value, x_value) : storage.Write(d_x_value);
-  l.Choose(fmt::format("{}: {} chunks of {} rows of logits{}", node.label, CeilDiv(rows, chunk),
-                       chunk, in_place ? ", d_x in place of x" : ""));
-  for (int64_t begin = 0; begin < rows; begin += chunk) {
-    const int64_t n = std::min(chunk, rows - begin);
+  const std::vector<RowStrip> chunks =
+      ChunksOf(StripsOf(l.graph(), l.graph().value(x_value)), chunk);
+  l.Choose(fmt::format("{}: {} chunks of {} rows of logits{}", node.label, chunks.size(), chunk,
+                       in_place ? ", d_x in place of x" : ""));
+  for (const RowStrip& part : chunks) {
+    const int64_t begin = part.begin, n = part.rows;
     const std::string suffix = fmt::format("[{}:{}]", begin, begin + n);
     const View chunk_logits = Rows(logits, 0, n);
 
@@ -56,8 +71,7 @@ void LowerLoss(Lowering& l, const Step& step) {
     l.Push(product, node, ":logits" + suffix);
 
     CrossEntropyOp<View> entropy;
-    entropy.row_begin = FirstRowOf(l.graph().value(x_value));
-    entropy.row_begin.base += begin;
+    entropy.row_begin = part.first;
     entropy.vocab = l.graph().vocab;
     entropy.loss_weight = spec.weight;
     entropy.output = gradient ? LossOutput::kLossAndGradient : LossOutput::kLossOnly;

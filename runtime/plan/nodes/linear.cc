@@ -49,6 +49,17 @@ void FuseGradInput(Fuser& f, int grad) {
   f.Absorb(grad, readers[0], "GELU's gradient in the matmul's epilogue");
 }
 
+// A product for each strip of rows that is exchanged before or behind it.
+void PushStrips(Lowering& l, const MatmulOp<View>& op, const Node& node) {
+  for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.outputs[0]))) {
+    MatmulOp<View> part = op;
+    part.a = Rows(op.a, strip.begin, strip.rows);
+    part.out = Rows(op.out, strip.begin, strip.rows);
+    if (op.pre) part.pre = Rows(op.pre, strip.begin, strip.rows);
+    l.Push(part, node);
+  }
+}
+
 void Lower(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
@@ -65,7 +76,7 @@ void Lower(Lowering& l, const Step& step) {
     op.epilogue = op.bias ? Epilogue::kBias : Epilogue::kNone;
     op.out = storage.Write(node.outputs[0]);
   }
-  l.Push(op, node);
+  PushStrips(l, op, node);
 }
 
 void LowerGradInput(Lowering& l, const Step& step) {
@@ -81,7 +92,7 @@ void LowerGradInput(Lowering& l, const Step& step) {
   } else {
     op.out = storage.Write(node.outputs[0]);
   }
-  l.Push(op, node);
+  PushStrips(l, op, node);
 }
 
 void LowerGradWeight(Lowering& l, const Step& step) {
