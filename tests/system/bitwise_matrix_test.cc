@@ -84,9 +84,9 @@ TEST_CASE("four ranks: no option changes a bit, and each takes effect", "[world4
 
 TEST_CASE("blocks split over ranks: no option changes a bit, and each takes effect", "[tensor]") {
   struct Mesh {
-    int replicate, shard, tensor;
+    int replicate, shard, tensor, strips;
   };
-  for (const Mesh& mesh : {Mesh{1, 1, 2}, {1, 1, 3}, {1, 2, 2}, {2, 1, 2}}) {
+  for (const Mesh& mesh : {Mesh{1, 1, 2, 1}, {1, 1, 3, 2}, {1, 2, 2, 3}, {2, 1, 2, 1}}) {
     const int world = mesh.replicate * mesh.shard * mesh.tensor;
     if (!HaveDevices(world)) continue;
     for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
@@ -95,6 +95,7 @@ TEST_CASE("blocks split over ranks: no option changes a bit, and each takes effe
         Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2);
         base.trial.config.parallel.replicate = mesh.replicate;
         MakeTensor(base, mesh.tensor);
+        base.trial.config.parallel.tensor_strips = mesh.strips;
         if (mesh.shard > 1) base.trial.config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
         CheckBase(base);
       }

@@ -64,31 +64,46 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   const bool apart = p.norms == PrecisionConfig::Norms::kFp32 && p.compute == Format::kBf16;
   const int64_t table = Up(m.Vocab(), 64) * m.d_model;
   // Of rows of logits, each with a gradient of its own. CUDA takes up to a GiB of them at once.
+  // Each strip's rows have gradients of their own, too.
+  const int64_t strips = TensorAxis(trial) > 1 ? config.parallel.tensor_strips : 1;
+  const int64_t rows =
+      config.train.micro_batch * m.seq_len / ContextAxis(trial) / TensorAxis(trial) / strips;
   const int64_t chunks = TestRanks().Traits(trial.world).backend == Backend::kCuda
-                             ? 1
-                             : Up(config.train.micro_batch * m.seq_len, 512) / 512;
+                             ? strips
+                             : strips * (Up(rows, 512) / 512);
 
   // Of context, too, ranks have data of their own.
   const int64_t tensor = TensorAxis(trial), shard = ShardAxis(trial) * ContextAxis(trial);
-  FlatForm norms{"norms", -1, false, 4, shard * tensor, 0, 0, {}, {}, {}};
+  FlatForm norms{"norms", -1, false, false, 4, shard * tensor, 0, 0, {}, {}, {}};
   std::deque<FlatForm> flats;
   int64_t units = 0;
   const auto begin = [&](const std::string& name, bool block) {
-    flats.push_back({name, units++, block, BytesOf(p.compute), shard * tensor, 0, 0, {}, {}, {}});
+    flats.push_back({name,
+                     units++,
+                     block,
+                     block && apart && tensor > 1,
+                     BytesOf(p.compute),
+                     shard * tensor,
+                     0,
+                     0,
+                     {},
+                     {},
+                     {}});
     FlatForm* const whole = &flats.back();
     FlatForm* split = whole;
     if (block && tensor > 1) {
       flats.push_back(*whole);
       split = &flats.back();
       split->shards = shard;
+      split->forward_only = false;
     }
     return Adder{whole, apart ? &norms : whole, split, tensor};
   };
   {
     const Adder add = begin("embed", false);
     // A tied table gets the head's gradients, too.
-    add.Matrix(table, m.Tied() ? 1 + chunks : 1, m.Tied() ? chunks : 0);
-    if (gpt2) add.Matrix(m.seq_len * m.d_model, 1, 0);
+    add.Matrix(table, m.Tied() ? strips + chunks : strips, m.Tied() ? chunks : 0);
+    if (gpt2) add.Matrix(m.seq_len * m.d_model, strips, 0);
   }
   int64_t first = 0;
   for (const int64_t blocks : config.sharding.BlocksOfUnits(m.layers)) {
@@ -135,6 +150,7 @@ int64_t GathersOf(const Trial& trial, const FlatForm& flat, int64_t from_end, in
     case Reshard::kAuto: {
       if (!flat.block) return accumulate;  // one stay per microbatch
       if (from_end < kept) return 1;
+      if (flat.forward_only) return accumulate;
       // Forward and backward; the last blocks, as many as there are slots,
       // stay over the turn-around.
       return accumulate * (from_end - kept < config.memory.Slots() ? 1 : 2);
@@ -222,7 +238,8 @@ ExchangeForm ExchangesOf(const Trial& trial) {
   ExchangeForm form;
   if (const int64_t n = TensorAxis(trial); n > 1) {
     const int64_t halves = 2 * layers, bytes = (n - 1) * (rows / n) * model.d_model * element;
-    form = {3 * halves, 2 * halves, 3 * halves * bytes, 2 * halves * bytes};
+    const int64_t strips = config.parallel.tensor_strips;
+    form = {3 * halves * strips, 2 * halves * strips, 3 * halves * bytes, 2 * halves * bytes};
   }
   if (const int64_t n = ContextAxis(trial); n > 1) {
     const int64_t columns = 2 * model.KvHeads() / TensorAxis(trial) * model.HeadDim(),

@@ -15,6 +15,7 @@ struct FlatForm {
   std::string name;
   int64_t unit = 0;
   bool block = false;
+  bool forward_only = false;           // biases alone: the backward does not read them
   int64_t encoding_bytes = 4;          // of a gathered element
   int64_t shards = 1;                  // ranks that it is cut over
   int64_t padded = 0, shard = 0;       // elements

@@ -53,6 +53,12 @@ Trial DrawBase(Draw& draw) {
   if (trial.world < 4 && trial.world > 1)
     config.parallel.replicate = draw.Of<int64_t>({1, trial.world});
   config.sharding.grad_sync = draw.Of({Sync::kEvery, Sync::kLast});
+  if (trial.world % 2 == 0 && config.parallel.replicate < trial.world && draw.Below(2) == 0) {
+    Base base{"", trial};
+    MakeTensor(base, 2);
+    trial = base.trial;
+    trial.config.parallel.tensor_strips = draw.Of<int64_t>({1, 3});
+  }
   return trial;
 }
 
@@ -89,10 +95,11 @@ void DrawOptions(Draw& draw, Trial& trial) {
 std::string Describe(const Trial& trial) {
   const Config& c = trial.config;
   return fmt::format(
-      "world {} replicate {} {} tied {} layers {} per unit {} batch {} accumulate {} compute {} "
+      "world {} replicate {} tensor {} strips {} {} tied {} layers {} per unit {} batch {} "
+      "accumulate {} compute {} "
       "sums {} wire {} sync {} | allocator {} prefetch {} slots {} reduce_depth {} recompute {} "
       "downcast {} concat {} reshard {} graph {} overlap {} checked {} adversary {}",
-      trial.world, c.parallel.replicate,
+      trial.world, c.parallel.replicate, c.parallel.tensor, c.parallel.tensor_strips,
       c.model.family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama", c.model.Tied(),
       c.model.layers, fmt::join(c.sharding.BlocksOfUnits(c.model.layers), ","), c.train.micro_batch,
       *c.train.accumulate, static_cast<int>(c.precision.compute),

@@ -136,6 +136,29 @@ void Differentiator::Emit(const NodeDef& kind, std::vector<ValueId> inputs,
                                  .label = forward.label + suffix});
 }
 
+void Differentiator::EmitBeside(const NodeDef& beside, const NodeDef& kind,
+                                std::vector<ValueId> inputs, std::vector<ValueId> grads,
+                                const Node& forward, const std::string& suffix) {
+  for (ValueId& input : inputs) input = ForUseIn(forward.unit, input);
+  later_.push_back({&beside, Node{.kind = &kind,
+                                  .inputs = std::move(inputs),
+                                  .outputs = {},
+                                  .grads = std::move(grads),
+                                  .attrs = forward.attrs,
+                                  .unit = forward.unit,
+                                  .label = forward.label + suffix}});
+}
+
+void Differentiator::EmitLater(const NodeDef* beside) {
+  std::vector<Later> kept;
+  for (Later& later : later_)
+    if (beside == nullptr || later.beside == beside)
+      graph_.backward.push_back(std::move(later.node));
+    else
+      kept.push_back(std::move(later));
+  later_ = std::move(kept);
+}
+
 void Differentiator::ApplyRule(const Node& node) {
   if (node.kind->gradient != nullptr) return node.kind->gradient(*this, node);
   for (const ValueId output : node.outputs)
@@ -143,7 +166,11 @@ void Differentiator::ApplyRule(const Node& node) {
 }
 
 SemanticGraph Differentiator::Run() && {
-  for (size_t i = graph_.forward.size(); i-- > 0;) ApplyRule(graph_.forward[i]);
+  for (size_t i = graph_.forward.size(); i-- > 0;) {
+    ApplyRule(graph_.forward[i]);
+    EmitLater(graph_.forward[i].kind);
+  }
+  EmitLater(nullptr);
   MR_CHECK(trains_, "gradients need a forward that ends in a training loss");
   return std::move(graph_);
 }

@@ -71,7 +71,19 @@ class Differentiator {
   void Emit(const NodeDef& kind, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
             std::vector<ValueId> grads, const Node& forward, const std::string& suffix);
 
+  // The same, put off until the rule of the next forward node of the kind `beside` has emitted what
+  // it does, or else to the end: work that fills the wait for an exchange. What it reads is computed
+  // again here, if at all.
+  void EmitBeside(const NodeDef& beside, const NodeDef& kind, std::vector<ValueId> inputs,
+                  std::vector<ValueId> grads, const Node& forward, const std::string& suffix);
+
  private:
+  struct Later {
+    const NodeDef* beside;
+    Node node;
+  };
+  void EmitLater(const NodeDef* beside);  // null: all
+
   template <class T>
   static const T& At(const IdVector<ValueId, T>& table, ValueId id) {
     static const T absent{};
@@ -91,7 +103,8 @@ class Differentiator {
   IdVector<ValueId, ValueId> gradients_;
   IdVector<ValueId, int> contributions_;
   IdVector<ValueId, ValueId> recomputed_;  // its recomputed twin
-  bool trains_ = false;                    // some value has a gradient
+  std::vector<Later> later_;
+  bool trains_ = false;  // some value has a gradient
   // Once there is one.
   IdVector<ParamId, ValueId> param_grads_;
 };

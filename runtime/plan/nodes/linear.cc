@@ -6,27 +6,36 @@
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/exchange.h"
 
 namespace millrace {
 namespace {
 
 // A weight gradient comes before the input gradient: it is the last reader of the saved input, and
-// the sooner it lands the sooner its unit's reduction can begin. Not where x has been gathered:
-// then the exchange of d_x, and that of x again, run beside the weight gradient.
+// the sooner it lands the sooner its unit's reduction can begin.
+//
+// Not where ranks split the weight: then what is exchanged next comes first, and weight gradients
+// fill the waits. d_x of gathered rows is exchanged at once: its own weight's gradient is beside
+// that. Where y was summed over ranks, d_y is gathered, and beside the next such gather is this one's
+// weight gradient.
 void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
   const ValueId x = n.inputs[0], weight = n.inputs[1], bias = n.inputs[2];
-  const auto of_weight = [&] {
-    if (bias) d.Emit(kBiasGradNode, {d_y}, {}, {d.ParamGrad(bias)}, n, ":d_bias");
-    d.Emit(kLinearGradWeightNode, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
+  const bool split = !d.value(weight).placement.whole() && d.Differentiable(x);
+  const NodeDef& beside = d.IsExchanged(x) ? kGatherRowsNode : kScatterSumRowsNode;
+  const auto emit = [&](const NodeDef& kind, std::vector<ValueId> in, ValueId of,
+                        const char* name) {
+    if (split)
+      d.EmitBeside(beside, kind, std::move(in), {d.ParamGrad(of)}, n, name);
+    else
+      d.Emit(kind, std::move(in), {}, {d.ParamGrad(of)}, n, name);
   };
-  if (!d.Differentiable(x)) return of_weight();
-  const bool exchanged = d.IsExchanged(x);
-  if (!exchanged) of_weight();
+  if (bias) emit(kBiasGradNode, {d_y}, bias, ":d_bias");
+  emit(kLinearGradWeightNode, {d_y, x}, weight, ":d_weight");
+  if (!d.Differentiable(x)) return;
   const ValueId d_x = d.NewGradient(x);
   d.Emit(kLinearGradInputNode, {d_y, weight}, {d_x}, {}, n, ":d_input");
-  if (exchanged) of_weight();
   Contribute(d, x, d_x, n);
 }
 
