@@ -151,11 +151,18 @@ void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
   for (int64_t b = 0; b < op.q.dim(0); ++b)
     for (int64_t kv = 0; kv < op.k.dim(2); ++kv)
       for (int64_t d = 0; d < op.q.dim(3); ++d) {
-        float later = 0;
-        for (int64_t t = sequence.length(); t-- > 0;) {
+        float later = 0, seen = 0;
+        const auto change = [&](int64_t t) {
+          return sequence.Key(op.k, b, t, kv, d) - sequence.Key(op.v, b, t, kv, d);
+        };
+        for (int64_t t = 0; t < sequence.length(); ++t) seen += change(t);
+        for (int64_t t = sequence.length(); t-- > 0; seen -= change(t)) {
           const int64_t i = sequence.row(t);
-          for (int64_t h = kv * group; i >= 0 && h < (kv + 1) * group; ++h)
-            later += At(op.d_q, {b, i, h, d}) = Small(At(op.d_out, {b, i, h, d}));
+          for (int64_t h = kv * group; i >= 0 && h < (kv + 1) * group; ++h) {
+            const float g = At(op.d_out, {b, i, h, d});
+            At(op.d_q, {b, i, h, d}) = Small(Checked(g + seen));
+            later += Small(g);
+          }
           sequence.Key(op.d_k, b, t, kv, d) = Checked(later);
           sequence.Key(op.d_v, b, t, kv, d) = -later;
         }

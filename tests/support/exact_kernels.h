@@ -6,8 +6,9 @@
 //   norm         out = m(s) w + b, of s = x + residual; d_x = m(d_out) + d_bypass,
 //                d_w = sum d_out m(s), d_b = sum d_out
 //   attention    out[t,h] = m(q[t,h] + sum over u <= t of (k[u] - v[u])); lse = 0
-//                d_q = m(d_out), d_v = -d_k, d_k[u] = sum over t >= u and the group's heads of
-//                m(d_out): over rows and heads a sum, since ranks may have some of them each
+//                d_q = m(d_out + the same sum), d_v = -d_k, d_k[u] = sum over t >= u and the
+//                group's heads of m(d_out): over rows and heads a sum, since ranks may have some of
+//                them each
 //   rope         x at odd positions changes its sign: the table has the sign of each row
 //   activations  gelu: m(x), gradient m(x) d_out;
 //                swiglu: m(g) u, d_g = u m(d_out), d_u = m(g) d_out

@@ -54,7 +54,7 @@ Times RunSteps(Session& session, int64_t first, int64_t count) {
   auto last = Clock::now();
   for (int64_t step = first; step < first + count || engine.steps_in_flight() > 0; ++step) {
     if (step < first + count) {
-      const std::vector<int32_t> tokens = session.batcher().Step(step, session.rank());
+      const std::vector<int32_t> tokens = session.batcher().Step(step, session.data_rank());
       if (!async) engine.comms().world().Barrier();
       const auto start = Clock::now();
       if (!async || step == first) last = start;
