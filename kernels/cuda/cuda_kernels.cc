@@ -4,13 +4,13 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/embed.h"
-#include "kernels/cuda/embed_grad.h"
+#include "kernels/cuda/embed/embed.h"
+#include "kernels/cuda/embed/embed_grad.h"
 #include "kernels/cuda/matmul/matmul.h"
-#include "kernels/cuda/norm.h"
+#include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/rope.h"
-#include "kernels/cuda/statistics.h"
-#include "kernels/cuda/update.h"
+#include "kernels/cuda/step/statistics.h"
+#include "kernels/cuda/step/update.h"
 
 namespace millrace {
 

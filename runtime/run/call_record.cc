@@ -5,8 +5,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/quantile.h"
+#include "runtime/run/checkpoint/saved_state.h"
 #include "runtime/run/memory_use.h"
-#include "runtime/run/saved_state.h"
 
 namespace millrace {
 namespace {

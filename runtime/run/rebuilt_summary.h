@@ -12,7 +12,7 @@
 #include <string>
 
 #include "runtime/plan/cost/machine.h"
-#include "runtime/run/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/session.h"
 
 namespace millrace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/record/step_report.h"
-#include "runtime/run/run_saver.h"
+#include "runtime/run/checkpoint/run_saver.h"
 #include "runtime/run/session.h"
 
 namespace millrace {

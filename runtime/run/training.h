@@ -13,7 +13,7 @@
 #include "runtime/plan/cost/machine.h"
 #include "runtime/record/metrics_server.h"
 #include "runtime/record/step_observer.h"
-#include "runtime/run/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/session.h"
 
 namespace millrace {

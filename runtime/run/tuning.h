@@ -29,7 +29,7 @@
 #include "kernels/ops/tuning.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/step_plan.h"
-#include "runtime/run/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
 
 namespace millrace {
 

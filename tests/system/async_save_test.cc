@@ -9,8 +9,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/faulting_file_system.h"
-#include "runtime/run/run_checkpoint.h"
-#include "runtime/run/run_saver.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/system/options.h"
 

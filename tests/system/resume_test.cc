@@ -6,8 +6,8 @@
 #include "runtime/base/error.h"
 #include "runtime/data/checkpoint_manifest.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/run/run_checkpoint.h"
-#include "runtime/run/run_saver.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/system/options.h"
 

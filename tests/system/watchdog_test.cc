@@ -13,9 +13,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/exec/plan_comms.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_saver.h"
 #include "runtime/run/collective_fault.h"
-#include "runtime/run/run_checkpoint.h"
-#include "runtime/run/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/system/options.h"
 

@@ -11,8 +11,8 @@
 #include "runtime/base/json.h"
 #include "runtime/config/load.h"
 #include "runtime/data/checkpoint_store.h"
-#include "runtime/run/run_checkpoint.h"
-#include "runtime/run/run_saver.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_saver.h"
 #include "runtime/run/training.h"
 #include "tools/cli/command.h"
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul/matmul.h"
-#include "kernels/cuda/statistics.h"
+#include "kernels/cuda/step/statistics.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "tests/kernels/cuda/matmul_operands.h"
 

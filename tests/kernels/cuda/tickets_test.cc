@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "kernels/cuda/statistics.h"
+#include "kernels/cuda/step/statistics.h"
 #include "runtime/base/step_scalars.h"
 #include "tests/kernels/cuda/matmul_operands.h"
 

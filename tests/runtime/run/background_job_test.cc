@@ -1,6 +1,6 @@
 // A job that is stopped in the midst of a call of the system: waited for as for a disk, so that a
 // watchdog sees it.
-#include "runtime/run/background_job.h"
+#include "runtime/run/checkpoint/background_job.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // Counters in a checkpoint: by name, and as versions before names saved them.
-#include "runtime/run/saved_state.h"
+#include "runtime/run/checkpoint/saved_state.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Checkpoints of split models: saved at one mesh, read at another; and of versions before splits.
-#include "runtime/run/saved_tensors.h"
+#include "runtime/run/checkpoint/saved_tensors.h"
 
 #include <catch2/catch.hpp>
 

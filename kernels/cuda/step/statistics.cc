@@ -1,6 +1,6 @@
-#include "kernels/cuda/statistics.h"
+#include "kernels/cuda/step/statistics.h"
 
-#include "kernels/cuda/statistics_launch.h"
+#include "kernels/cuda/step/statistics_launch.h"
 #include "kernels/cuda/tickets.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_device.h"

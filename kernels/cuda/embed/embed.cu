@@ -1,4 +1,4 @@
-#include "kernels/cuda/embed_launch.h"
+#include "kernels/cuda/embed/embed_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
 

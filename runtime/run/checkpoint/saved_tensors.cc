@@ -1,4 +1,4 @@
-#include "runtime/run/saved_tensors.h"
+#include "runtime/run/checkpoint/saved_tensors.h"
 
 #include <fmt/core.h>
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cuda/embed_grad_launch.h"
+#include "kernels/cuda/embed/embed_grad_launch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"

@@ -1,8 +1,8 @@
-#include "kernels/cuda/embed.h"
+#include "kernels/cuda/embed/embed.h"
 
 #include <limits>
 
-#include "kernels/cuda/embed_launch.h"
+#include "kernels/cuda/embed/embed_launch.h"
 #include "runtime/base/error.h"
 
 namespace millrace {

@@ -1,8 +1,8 @@
-#include "kernels/cuda/embed_grad.h"
+#include "kernels/cuda/embed/embed_grad.h"
 
 #include <limits>
 
-#include "kernels/cuda/embed_grad_launch.h"
+#include "kernels/cuda/embed/embed_grad_launch.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/error.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/run/saved_state.h"
+#include "runtime/run/checkpoint/saved_state.h"
 
 #include <fmt/core.h>
 

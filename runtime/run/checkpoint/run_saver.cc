@@ -1,4 +1,4 @@
-#include "runtime/run/run_saver.h"
+#include "runtime/run/checkpoint/run_saver.h"
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@
 #include "comm/agree.h"
 #include "runtime/base/json.h"
 #include "runtime/data/hash.h"
-#include "runtime/run/saved_state.h"
-#include "runtime/run/saved_tensors.h"
+#include "runtime/run/checkpoint/saved_state.h"
+#include "runtime/run/checkpoint/saved_tensors.h"
 
 namespace millrace {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/norm_launch.h"
-#include "kernels/cuda/norm_rows.cuh"
+#include "kernels/cuda/norm/norm_launch.h"
+#include "kernels/cuda/norm/norm_rows.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -28,8 +28,8 @@
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/checkpoint_writer.h"
 #include "runtime/data/file_system.h"
-#include "runtime/run/background_job.h"
-#include "runtime/run/run_checkpoint.h"
+#include "runtime/run/checkpoint/background_job.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
 
 namespace millrace {
 

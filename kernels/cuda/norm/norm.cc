@@ -1,8 +1,8 @@
-#include "kernels/cuda/norm.h"
+#include "kernels/cuda/norm/norm.h"
 
 #include <algorithm>
 
-#include "kernels/cuda/norm_launch.h"
+#include "kernels/cuda/norm/norm_launch.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/error.h"

@@ -1,8 +1,8 @@
-#include "kernels/cuda/update.h"
+#include "kernels/cuda/step/update.h"
 
 #include <algorithm>
 
-#include "kernels/cuda/update_launch.h"
+#include "kernels/cuda/step/update_launch.h"
 #include "runtime/base/error.h"
 
 namespace millrace {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/embed_grad_launch.h"
+#include "kernels/cuda/embed/embed_grad_launch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/update_launch.h"
+#include "kernels/cuda/step/update_launch.h"
 
 namespace millrace::cuda {
 namespace {

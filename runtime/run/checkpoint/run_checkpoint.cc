@@ -1,4 +1,4 @@
-#include "runtime/run/run_checkpoint.h"
+#include "runtime/run/checkpoint/run_checkpoint.h"
 
 #include <fmt/format.h>
 
@@ -16,8 +16,8 @@
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/hash.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/run/saved_state.h"
-#include "runtime/run/saved_tensors.h"
+#include "runtime/run/checkpoint/saved_state.h"
+#include "runtime/run/checkpoint/saved_tensors.h"
 
 namespace millrace {
 namespace {
@@ -65,7 +65,6 @@ std::string ModelOf(const CheckpointManifest& manifest) {
   const auto model = user.find("model");
   return model != user.end() && model->is_string() ? model->get<std::string>() : std::string();
 }
-
 
 std::string TuningOf(const nlohmann::json& user) {
   const auto tuning = user.find("tuning");

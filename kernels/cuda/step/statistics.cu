@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/statistics_launch.h"
+#include "kernels/cuda/step/statistics_launch.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_check.h"
 

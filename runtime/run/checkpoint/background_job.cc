@@ -1,4 +1,4 @@
-#include "runtime/run/background_job.h"
+#include "runtime/run/checkpoint/background_job.h"
 
 #include <pthread.h>
 
