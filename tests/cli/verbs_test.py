@@ -261,6 +261,13 @@ class Verbs(CliTest):
             outcome = self.expect(millrace('bench', config, '--steps', '1', '--warmup', '0', '--json', *sets), OK)
             self.assertNotIn('data.', outcome.err)
 
+    def test_bench_names_the_graphs_that_ran(self):
+        config, _ = self.config()
+        for sets, graph in ((['execution.graph=microbatch'], 'microbatch'), (['execution.checked=true'], 'off')):
+            words = [word for assignment in sets for word in ('--set', assignment)]
+            outcome = self.expect(millrace('bench', config, '--steps', '1', '--warmup', '0', '--json', *words), OK)
+            self.assertEqual(json.loads(outcome.out)['graph'], graph)
+
     def test_bench_is_one_line_of_json(self):
         config, run = self.config()
         for ranks, options in ((1, ['--set', 'execution.graph=off']), (2, [])):

@@ -203,7 +203,7 @@ int BenchVerb(const BenchArguments& arguments) {
         {"concatenated_bytes_per_step", counters.kernels.concatenated_bytes / run_steps},
         {"host_us_per_step", Quantile(host_us, 0.5)},
         {"host_us_samples", host_us},
-        {"graph", Name(c.execution.graph)},
+        {"graph", Name(GraphInForce(c))},
         {"graph_nodes", graph_nodes},
         {"graph_mark_nodes", recorded != nullptr ? recorded->mark_nodes() : 0},
         {"deterministic", c.execution.deterministic},
