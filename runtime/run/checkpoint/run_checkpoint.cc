@@ -9,15 +9,12 @@
 #include <utility>
 
 #include "comm/agree.h"
-#include "kernels/ops/tuning.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/data/checkpoint_reader.h"
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/hash.h"
-#include "runtime/exec/logical_tensors.h"
+#include "runtime/run/checkpoint/load_checkpoint.h"
 #include "runtime/run/checkpoint/saved_state.h"
-#include "runtime/run/checkpoint/saved_tensors.h"
 
 namespace millrace {
 namespace {
@@ -64,106 +61,6 @@ std::string ModelOf(const CheckpointManifest& manifest) {
   const nlohmann::json user = ParseJson(manifest.user);
   const auto model = user.find("model");
   return model != user.end() && model->is_string() ? model->get<std::string>() : std::string();
-}
-
-std::string TuningOf(const nlohmann::json& user) {
-  const auto tuning = user.find("tuning");
-  return tuning != user.end() && tuning->is_object() ? DumpJson(*tuning) : std::string();
-}
-
-// Of what decides results, not of the times; "" where nothing is tuned.
-std::string TuningHash(const std::string& text, const std::string& origin) {
-  if (text.empty()) return "";
-  const TuningTable table = TuningTable::FromText(text, origin);
-  return table.matmuls.empty() ? "" : table.Hash();
-}
-
-// Loads a verified checkpoint, with what is worth saying.
-ResumedRun LoadVerified(Engine& engine, const std::string& folder, const RunIdentity& identity) {
-  CheckpointReader reader(folder);
-  ResumedRun resumed;
-  resumed.progress.step = reader.manifest().step;
-  resumed.path = folder;
-  resumed.world = reader.manifest().world;
-  std::vector<std::string>& changes = resumed.changes;
-  // The manifest has sorted the keys; ordered_json would compare their order.
-  const nlohmann::json user = ParseJson(reader.manifest().user);
-  const ShardLayout& layout = engine.layout();
-  const bool same = user.at("layout") == nlohmann::json(LayoutJson(layout));
-  if (same) {
-    const int rank = engine.comms().world().rank();
-    for (const auto& [slot, id] : SavedSlots(layout)) {
-      const FlatParam& flat = layout.flat(id);
-      std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
-      reader.Read(layout.mesh.Group(rank, flat.replicas).front(), BlobName(slot.name, flat.name), 0,
-                  shard.data(), static_cast<int64_t>(shard.size() * sizeof(float)));
-      engine.WriteShard(slot.name, id, shard);
-    }
-    const nlohmann::json& counters = user.at("counters");
-    const SavedCounters saved =
-        CountersFrom(counters.at(static_cast<size_t>(engine.comms().world().rank())));
-    engine.SetCounters(saved.counters);
-    if (!saved.missing.empty())
-      changes.push_back(fmt::format("{} was saved without the counters {}: they begin at zero",
-                                    folder, fmt::join(saved.missing, ", ")));
-    if (!saved.unknown.empty())
-      changes.push_back(fmt::format("{} has counters that this version does not have: {}", folder,
-                                    fmt::join(saved.unknown, ", ")));
-  } else {
-    SavedTensors saved(reader, user.at("layout"));
-    engine.SetCounters({});
-    for (const std::string_view slot : SlotNames(layout))
-      WriteLogicalTensors(
-          engine, slot, [&](const ParamPlacement& param) { return saved.Read(slot, param.spec); });
-    const int64_t now = engine.comms().world().world_size();
-    const std::string change =
-        reader.manifest().world == now
-            ? "with another layout of the same parameters"
-            : fmt::format("by {} ranks, and now there are {}", reader.manifest().world, now);
-    changes.push_back(fmt::format(
-        "{} was saved {}: the same values are loaded, counters begin at zero", folder, change));
-  }
-  StepScalars scalars = engine.ReadScalars();
-  scalars.adam_t = user.at("adam_t").get<int64_t>();
-  scalars.skipped = user.at("skipped").get<int64_t>();
-  engine.WriteScalars(scalars);
-  if (user.contains("tuning")) {
-    const std::string then = TuningHash(TuningOf(user), folder);
-    const std::string now = TuningHash(identity.tuning, "this run's tuning");
-    const auto words = [](const std::string& hash) {
-      return hash.empty() ? std::string("the library's own choice") : "algorithms " + hash;
-    };
-    if (then != now)
-      changes.push_back(fmt::format("{} was trained with {}, and now there are {}: the bits change",
-                                    folder, words(then), words(now)));
-  }
-  resumed.progress.samples = user.at("samples").get<int64_t>();
-  resumed.progress.state = DumpJson(user.value("state", nlohmann::json::object()));
-  if (user.at("data_fingerprint") == "")
-    return resumed;  // saved without data: an imported model, at its beginning
-  const auto differs = [&](const char* what, const nlohmann::json& saved,
-                           const nlohmann::json& now) {
-    if (saved != now)
-      changes.push_back(
-          fmt::format("{} was {} when {} was saved and is {} now: the order of the data changes",
-                      what, DumpJson(saved), folder, DumpJson(now)));
-  };
-  differs("the data's fingerprint", user.at("data_fingerprint"), identity.data_fingerprint);
-  differs("data.shuffle_seed", user.at("shuffle_seed"), identity.shuffle_seed);
-  differs("the global batch", user.at("global_batch"), identity.global_batch);
-  return resumed;
-}
-
-// A sealed manifest that lacks something was written by another program, or
-// another version of this one.
-ResumedRun LoadInto(Engine& engine, const std::string& folder, const RunIdentity& identity) {
-  try {
-    return LoadVerified(engine, folder, identity);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(
-        ErrorCode::kCheckpoint,
-        fmt::format("checkpoint {} is of another version of Millrace: {}", folder, error.what()));
-  }
 }
 
 // Problems of a checkpoint, each file read by one rank. Empty: sound.
@@ -241,7 +138,7 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
     else
       problems = VerifyTogether(world, folder);
     if (problems.empty()) {
-      ResumedRun resumed = LoadInto(engine, folder, identity);
+      ResumedRun resumed = LoadCheckpoint(engine, folder, identity);
       resumed.warnings = warnings;
       return resumed;
     }
@@ -303,7 +200,7 @@ ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdent
              checkpoint, Summary(problems));
   const CheckpointManifest manifest = ReadManifest(checkpoint);
   RequireSameModel(manifest.identity, ModelOf(manifest), checkpoint, identity);
-  return LoadInto(engine, checkpoint, identity);
+  return LoadCheckpoint(engine, checkpoint, identity);
 }
 
 }  // namespace millrace

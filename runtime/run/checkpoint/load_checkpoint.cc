@@ -1,0 +1,138 @@
+#include "runtime/run/checkpoint/load_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "kernels/ops/tuning.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/data/checkpoint_reader.h"
+#include "runtime/exec/logical_tensors.h"
+#include "runtime/run/checkpoint/saved_state.h"
+#include "runtime/run/checkpoint/saved_tensors.h"
+
+namespace millrace {
+namespace {
+
+using nlohmann::json;
+using Changes = std::vector<std::string>;
+
+// Of what decides results, not of the times; "" where nothing is tuned.
+std::string TuningHash(const std::string& text, const std::string& origin) {
+  if (text.empty()) return "";
+  const TuningTable table = TuningTable::FromText(text, origin);
+  return table.matmuls.empty() ? "" : table.Hash();
+}
+
+// Each rank's shards, as this layout has them.
+void LoadShards(Engine& engine, CheckpointReader& reader, const json& counters, Changes& changes) {
+  const ShardLayout& layout = engine.layout();
+  const int rank = engine.comms().world().rank();
+  for (const auto& [slot, id] : SavedSlots(layout)) {
+    const FlatParam& flat = layout.flat(id);
+    std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
+    reader.Read(layout.mesh.Group(rank, flat.replicas).front(), BlobName(slot.name, flat.name), 0,
+                shard.data(), static_cast<int64_t>(shard.size() * sizeof(float)));
+    engine.WriteShard(slot.name, id, shard);
+  }
+  const SavedCounters saved = CountersFrom(counters.at(static_cast<size_t>(rank)));
+  engine.SetCounters(saved.counters);
+  if (!saved.missing.empty())
+    changes.push_back(fmt::format("{} was saved without the counters {}: they begin at zero",
+                                  reader.folder(), fmt::join(saved.missing, ", ")));
+  if (!saved.unknown.empty())
+    changes.push_back(fmt::format("{} has counters that this version does not have: {}",
+                                  reader.folder(), fmt::join(saved.unknown, ", ")));
+}
+
+// Whole parameters, from shards of another layout.
+void LoadTensors(Engine& engine, CheckpointReader& reader, const json& layout, Changes& changes) {
+  SavedTensors saved(reader, layout);
+  engine.SetCounters({});
+  for (const std::string_view slot : SlotNames(engine.layout()))
+    WriteLogicalTensors(engine, slot,
+                        [&](const ParamPlacement& param) { return saved.Read(slot, param.spec); });
+  const int64_t now = engine.comms().world().world_size();
+  const std::string change =
+      reader.manifest().world == now
+          ? "with another layout of the same parameters"
+          : fmt::format("by {} ranks, and now there are {}", reader.manifest().world, now);
+  changes.push_back(
+      fmt::format("{} was saved {}: the same values are loaded, counters begin at zero",
+                  reader.folder(), change));
+}
+
+void CompareTuning(const json& user, const std::string& folder, const RunIdentity& identity,
+                   Changes& changes) {
+  if (!user.contains("tuning")) return;
+  const std::string then = TuningHash(TuningOf(user), folder);
+  const std::string now = TuningHash(identity.tuning, "this run's tuning");
+  const auto words = [](const std::string& hash) {
+    return hash.empty() ? std::string("the library's own choice") : "algorithms " + hash;
+  };
+  if (then != now)
+    changes.push_back(fmt::format("{} was trained with {}, and now there are {}: the bits change",
+                                  folder, words(then), words(now)));
+}
+
+void CompareData(const json& user, const std::string& folder, const RunIdentity& identity,
+                 Changes& changes) {
+  if (user.at("data_fingerprint") == "")
+    return;  // saved without data: an imported model, at its beginning
+  const auto differs = [&](const char* what, const json& saved, const json& now) {
+    if (saved != now)
+      changes.push_back(
+          fmt::format("{} was {} when {} was saved and is {} now: the order of the data changes",
+                      what, DumpJson(saved), folder, DumpJson(now)));
+  };
+  differs("the data's fingerprint", user.at("data_fingerprint"), identity.data_fingerprint);
+  differs("data.shuffle_seed", user.at("shuffle_seed"), identity.shuffle_seed);
+  differs("the global batch", user.at("global_batch"), identity.global_batch);
+}
+
+ResumedRun Load(Engine& engine, const std::string& folder, const RunIdentity& identity) {
+  CheckpointReader reader(folder);
+  ResumedRun resumed;
+  resumed.progress.step = reader.manifest().step;
+  resumed.path = folder;
+  resumed.world = reader.manifest().world;
+  // The manifest has sorted the keys; ordered_json would compare their order.
+  const json user = ParseJson(reader.manifest().user);
+  if (user.at("layout") == json(LayoutJson(engine.layout())))
+    LoadShards(engine, reader, user.at("counters"), resumed.changes);
+  else
+    LoadTensors(engine, reader, user.at("layout"), resumed.changes);
+  StepScalars scalars = engine.ReadScalars();
+  scalars.adam_t = user.at("adam_t").get<int64_t>();
+  scalars.skipped = user.at("skipped").get<int64_t>();
+  engine.WriteScalars(scalars);
+  CompareTuning(user, folder, identity, resumed.changes);
+  resumed.progress.samples = user.at("samples").get<int64_t>();
+  resumed.progress.state = DumpJson(user.value("state", json::object()));
+  CompareData(user, folder, identity, resumed.changes);
+  return resumed;
+}
+
+}  // namespace
+
+ResumedRun LoadCheckpoint(Engine& engine, const std::string& folder, const RunIdentity& identity) {
+  try {
+    return Load(engine, folder, identity);
+  } catch (const json::exception& error) {
+    // A sealed manifest that lacks something was written by another program, or another version of
+    // this one.
+    throw Error(
+        ErrorCode::kCheckpoint,
+        fmt::format("checkpoint {} is of another version of Millrace: {}", folder, error.what()));
+  }
+}
+
+std::string TuningOf(const json& user) {
+  const auto tuning = user.find("tuning");
+  return tuning != user.end() && tuning->is_object() ? DumpJson(*tuning) : std::string();
+}
+
+}  // namespace millrace
