@@ -27,7 +27,7 @@ std::string ToString(AxisSet axes) {
   if (axes.empty()) return "none";
   std::string text;
   for (const Axis axis : kAxes)
-    if (axes.Has(axis)) text += (text.empty() ? "" : "+") + std::string(Name(axis));
+    if (axes.Has(axis)) text += fmt::format("{}{}", text.empty() ? "" : "+", Name(axis));
   return text;
 }
 

@@ -1,0 +1,1 @@
+#include "third_party/precompiled/headers.h"

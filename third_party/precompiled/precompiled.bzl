@@ -1,0 +1,60 @@
+"""precompiled_header: headers that g++ reads once instead of once per source."""
+
+def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testonly = False):
+    """A library with the header <name>.h, which has nothing in it, and g++'s <name>.h.gch, which has what `src` includes.
+
+    A source whose command line says `-include third_party/precompiled/<name>.h` (.bazelrc says which do) gets the latter, if g++ finds that
+    it was made with the same options: its own check, -Winvalid-pch, an error in our builds. `src` is compiled as a source of any library
+    is, hence with the options that .bazelrc has for its path. Options that g++ does not compare are optimisation levels: `src` needs the
+    level of its users, hence several of these headers.
+
+    Where it is off (--define=precompiled=off: clang, which looks elsewhere), the empty header is all there is.
+
+    Args:
+      name: of the library and the header.
+      src: a source that includes the headers.
+      hdrs: what of ours it includes.
+      deps: the libraries whose headers it includes.
+      visibility: as of any target.
+      testonly: as of any target.
+    """
+    native.cc_library(
+        name = name + "_object",
+        testonly = testonly,
+        srcs = [src] + hdrs,
+        deps = deps,
+        copts = ["-xc++-header"],
+        tags = ["manual"],
+    )
+    native.filegroup(
+        name = name + "_gch",
+        testonly = testonly,
+        srcs = [":" + name + "_object"],
+        output_group = "compilation_outputs",
+        tags = ["manual"],
+    )
+    native.genrule(
+        name = name + "_copy",
+        testonly = testonly,
+        srcs = [":" + name + "_gch"],
+        outs = [name + ".h.gch"],
+        cmd = "ln $< $@ 2>/dev/null || cp $< $@",
+        tags = ["manual"],
+    )
+    native.genrule(
+        name = name + "_empty",
+        testonly = testonly,
+        outs = [name + ".h"],
+        cmd = "echo '// Empty: see precompiled.bzl.' >$@",
+        tags = ["manual"],
+    )
+    native.cc_library(
+        name = name,
+        testonly = testonly,
+        deps = deps,
+        hdrs = [name + ".h"] + select({
+            "//third_party/precompiled:off": [],
+            "//conditions:default": [name + ".h.gch"],
+        }),
+        visibility = visibility,
+    )
