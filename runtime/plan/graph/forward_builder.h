@@ -39,8 +39,8 @@ class ForwardBuilder {
   BatchShape shape() const { return graph_.shape; }  // of this rank
   const Mesh& mesh() const { return graph_.mesh; }
   // Between blocks a rank has its part of the microbatch's B*T rows: the axes that cut them. The
-  // rank at place i of n has rows [i R/n, (i + 1) R/n), or so of each of shape().strips equal strips.
-  // Empty: each has all.
+  // rank at place i of n has rows [i R/n, (i + 1) R/n), or so of each of shape().strips equal
+  // strips. Empty: each has all.
   AxisSet row_axes() const { return graph_.mesh.Wide(Axis::kTensor); }
   // How many these are. Error(kConfig) when row_axes do not divide the microbatch's.
   int64_t LocalRows(const std::string& label) const;

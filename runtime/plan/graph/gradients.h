@@ -72,8 +72,8 @@ class Differentiator {
             std::vector<ValueId> grads, const Node& forward, const std::string& suffix);
 
   // The same, put off until the rule of the next forward node of the kind `beside` has emitted what
-  // it does, or else to the end: work that fills the wait for an exchange. What it reads is computed
-  // again here, if at all.
+  // it does, or else to the end: work that fills the wait for an exchange. What it reads is
+  // computed again here, if at all.
   void EmitBeside(const NodeDef& beside, const NodeDef& kind, std::vector<ValueId> inputs,
                   std::vector<ValueId> grads, const Node& forward, const std::string& suffix);
 

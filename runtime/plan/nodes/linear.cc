@@ -16,8 +16,8 @@ namespace {
 //
 // Not where ranks split the weight: then what is exchanged next comes first, and weight gradients
 // fill the waits. d_x of gathered rows is exchanged at once: its own weight's gradient is beside
-// that. Where y was summed over ranks, d_y is gathered, and beside the next such gather is this one's
-// weight gradient.
+// that. Where y was summed over ranks, d_y is gathered, and beside the next such gather is this
+// one's weight gradient.
 void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
