@@ -30,7 +30,8 @@ class Batcher {
 };
 
 // Held-out windows in order: row b of batch `index` on the data rank `rank` is window
-// (index * world + rank) * micro_batch + b, modulo the number of windows. tokens [micro_batch, T+1].
+// (index * world + rank) * micro_batch + b, modulo the number of windows.
+// tokens [micro_batch, T+1].
 std::vector<int32_t> EvalTokens(const TokenSource& source, int64_t index, int64_t rank,
                                 const StepLayout& layout);
 

@@ -76,8 +76,8 @@ __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
   }
 }
 
-// d_positions[p] (=|+=) sum over b of d_out[b*T + t - first], t = p - start[b % 2], of the rows that
-// there are.
+// d_positions[p] (=|+=) sum over b of d_out[b*T + t - first], t = p - start[b % 2], of the rows
+// that there are.
 template <Elements E>
 __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t position) {
   const PositionsGradArgs& p = a.positions;
