@@ -164,6 +164,19 @@ Mesh MeshOf(const Config& config, int world) {
   return mesh;
 }
 
+Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits) {
+  const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
+  const Mesh mesh = MeshOf(config, world);
+  const ShardLayout layout = PlanShards(model->spec(), mesh, PrecisionOf(config));
+  const PlanOptions options = PlanOptionsOf(config, world, traits);
+  const Program program =
+      Lower(AddGradients(ForwardFor(config, *model, layout.precision, kKnownPlans[0], mesh),
+                         config.memory.recompute),
+            LowerOptionsOf(config, traits.backend));
+  return {mesh, DraftStep(layout, PlanStates(layout, options, {&program}), program, options,
+                          std::string(kKnownPlans[0].name))};
+}
+
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection) {
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));

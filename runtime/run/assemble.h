@@ -47,6 +47,14 @@ GraphMode GraphInForce(const Config& config);
 std::vector<std::string> ExecutionNotes(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
+// The training plan without addresses and edges (DraftStep), for searches. memory.recompute is not
+// auto.
+struct Drafted {
+  Mesh mesh;
+  StepPlan plan;
+};
+Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits);
+
 // Plans what is selected for `world` ranks and checks each plan (CheckPlan), and how they follow
 // each other (CheckSeams).
 // Errors: kConfig, kDoesNotFit.

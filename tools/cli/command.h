@@ -76,7 +76,7 @@ struct GenerateArguments {
 struct PlanArguments {
   ConfigArguments config;
   int world = 1;
-  bool json = false, pool_only = false, text = false;
+  bool json = false, pool_only = false, text = false, advise = false;
   std::string machine = "h100", html, trace;
   int ranks_per_host = 0;
   double link_gbs = 0, host_link_gbs = 0;  // GB/s; 0: the machine's own
@@ -128,6 +128,7 @@ int ImportVerb(const ExchangeArguments& arguments);
 int ExportVerb(const ExchangeArguments& arguments);
 int DoctorVerb(
     bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot
+int MeasureVerb(const std::string& file);  // doctor --measure
 int ConfigSchemaVerb();
 int ConfigDocsVerb();
 int ConfigShowVerb(const ConfigArguments& arguments, std::optional<int> world, bool json);

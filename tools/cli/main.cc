@@ -160,9 +160,10 @@ int Main(const char* program, std::vector<std::string> words) {
   plan_app->add_option("--world", plan.world, "ranks")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  plan_app->add_option("--machine", plan.machine, "h100, h200 or cpu")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"h100", "h200", "cpu"}));
+  plan_app
+      ->add_option("--machine", plan.machine,
+                   "h100, h200, cpu, or a machine file (./NAME.json; doctor --measure writes one)")
+      ->capture_default_str();
   // Beyond these bounds lie slips of the keyboard, and times that are no finite numbers.
   const auto rate = CLI::Range(1e-6, 1e6) & CLI::Validator(NotNan, "");
   plan_app
@@ -179,6 +180,9 @@ int Main(const char* program, std::vector<std::string> words) {
       ->check(rate);
   plan_app->add_flag("--json", plan.json, "one JSON object");
   plan_app->add_flag("--text", plan.text, "the plan itself: every buffer, op and edge");
+  plan_app->add_flag("--advise", plan.advise,
+                     "the five fastest plans at CONFIG's tokens per step: axes, micro batch, "
+                     "reshard, recomputation, prefetch");
   plan_app->add_flag("--pool-only", plan.pool_only, "CONFIG is a bucket pool: bytes by allocator");
   plan_app->add_option("--html", plan.html, "write a page: memory map and timeline");
   plan_app->add_option("--trace", plan.trace, "write a Chrome trace of the simulated step");
@@ -259,7 +263,13 @@ int Main(const char* program, std::vector<std::string> words) {
       "doctor",
       "what this host has, what is missing, and the fix; exit code 0 when training can work");
   doctor_app->add_flag("--json", doctor_json, "JSON");
-  doctor_app->callback([&] { verb = [&] { return DoctorVerb(doctor_json); }; });
+  std::string measured;
+  doctor_app->add_option("--measure", measured,
+                         "measure this host, a minute, and write a machine file for plan "
+                         "--machine; under mpirun with collectives");
+  doctor_app->callback([&] {
+    verb = [&] { return measured.empty() ? DoctorVerb(doctor_json) : MeasureVerb(measured); };
+  });
 
   ExchangeArguments imported, exported;
   CLI::App* import_app =

@@ -14,13 +14,14 @@
 #include "runtime/base/mesh.h"
 #include "runtime/data/file_system.h"
 #include "runtime/picture/text.h"
-#include "runtime/plan/cost/machine.h"
+#include "runtime/plan/cost/machine_file.h"
 #include "runtime/plan/pool/pool_config.h"
 #include "runtime/plan/report/plan_html.h"
 #include "runtime/plan/report/plan_json.h"
 #include "runtime/plan/report/plan_report.h"
 #include "runtime/plan/report/plan_text.h"
 #include "runtime/plan/report/plan_trace.h"
+#include "runtime/run/advise.h"
 #include "runtime/run/assemble.h"
 #include "runtime/run/exchange.h"
 #include "tools/cli/command.h"
@@ -66,6 +67,66 @@ void RequirePeersOnOneHost(const Config& config, int world, const Machine& machi
   });
 }
 
+// The machine as the run's ranks use it, and what planning has to know of it.
+AdviseTarget TargetOf(const Config& config, int world, const Machine& given) {
+  if (config.execution.backend != ExecutionConfig::Backend::kCuda)
+    return {given, {Backend::kCpu, ScratchBytes(world), 0}};
+  // What `auto` finds is not known here: the most that either takes.
+  using PeerMemory = ExecutionConfig::PeerMemory;
+  const PeerMemory peers = config.execution.peer_memory;
+  const Machine machine =
+      peers == PeerMemory::kOff
+          ? given
+          : given.OverPeerMemory(peers == PeerMemory::kAuto || config.parallel.replicate > 1);
+  return {machine,
+          {Backend::kCuda, 0,
+           machine.ArenaBytes(world, static_cast<int>(config.parallel.Shard(world)))}};
+}
+
+StreamJoin JoinOf(const Config& config) {
+  return GraphInForce(config) == GraphMode::kMicrobatch ? StreamJoin::kEveryEntry
+                                                        : StreamJoin::kStepEnd;
+}
+
+nlohmann::json AdviceJson(const Advice& advice, const Machine& machine, int world) {
+  nlohmann::json plans = nlohmann::json::array();
+  for (const AdvisedPlan& plan : advice.best)
+    plans.push_back({{"choices", plan.choices},
+                     {"arena_bytes", plan.arena_bytes},
+                     {"limit_bytes", plan.limit_bytes},
+                     {"wire_bytes", plan.wire_bytes},
+                     {"step_s", plan.seconds},
+                     {"exposed_communication_s", plan.exposed}});
+  return {{"world", world},
+          {"machine", machine.name},
+          {"measured", machine.measured},
+          {"tokens_per_step", advice.tokens_per_step},
+          {"drafted", advice.drafted},
+          {"planned", advice.planned},
+          {"best", plans}};
+}
+
+int AdviseOn(const Config& config, const Machine& given, const PlanArguments& arguments) {
+  const Advice advice = Advise(
+      {config, arguments.world,
+       [&](const Config& with) { return TargetOf(with, arguments.world, given); }, JoinOf(config)});
+  if (arguments.json) {
+    std::cout << DumpJson(AdviceJson(advice, given, arguments.world)) << std::endl;
+    return 0;
+  }
+  std::cout << fmt::format(
+      "The fastest of {} plans for {} ranks of {} at {} tokens per step, by simulation{}\n\n",
+      advice.drafted, arguments.world, given.name, advice.tokens_per_step,
+      given.measured.empty() ? " at best (no measured machine file: doctor --measure)" : "");
+  std::cout << fmt::format("  {:>10}{:>12}{:>12}{:>12}  {}\n", "step", "exposed", "arena", "wire",
+                           "choices");
+  for (const AdvisedPlan& plan : advice.best)
+    std::cout << fmt::format("  {:>10}{:>12}{:>12}{:>12}  {}\n", SecondsText(plan.seconds),
+                             SecondsText(plan.exposed), BytesText(plan.arena_bytes),
+                             BytesText(plan.wire_bytes), plan.choices);
+  return 0;
+}
+
 }  // namespace
 
 int PlanVerb(const PlanArguments& arguments) {
@@ -74,23 +135,14 @@ int PlanVerb(const PlanArguments& arguments) {
       LoadRunConfig(arguments.config.files, arguments.config.sets,
                     ConfigContext{.world = arguments.world, .has_cuda = true});
   SayNotes(loaded);
-  const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
-  Machine machine = WithLinks(
-      FindMachine(arguments.machine),
+  const Machine given = WithLinks(
+      NamedMachine(arguments.machine),
       {arguments.ranks_per_host, arguments.link_gbs * 1e9, arguments.host_link_gbs * 1e9});
-  // What `auto` finds is not known here: the most that either takes.
-  using PeerMemory = ExecutionConfig::PeerMemory;
-  const PeerMemory peers = loaded.config.execution.peer_memory;
-  if (!cpu && peers == PeerMemory::kOn)
-    RequirePeersOnOneHost(loaded.config, arguments.world, machine);
-  if (!cpu && peers != PeerMemory::kOff)
-    machine =
-        machine.OverPeerMemory(peers == PeerMemory::kAuto || loaded.config.parallel.replicate > 1);
-  const BackendTraits traits{
-      cpu ? Backend::kCpu : Backend::kCuda, cpu ? ScratchBytes(arguments.world) : 0,
-      cpu ? 0
-          : machine.ArenaBytes(arguments.world,
-                               static_cast<int>(loaded.config.parallel.Shard(arguments.world)))};
+  const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
+  if (!cpu && loaded.config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn)
+    RequirePeersOnOneHost(loaded.config, arguments.world, given);
+  if (arguments.advise) return AdviseOn(loaded.config, given, arguments);
+  const auto [machine, traits] = TargetOf(loaded.config, arguments.world, given);
   const AssembledRun run =
       Assemble(loaded.config, arguments.world, traits, {"train", "eval", "generate"});
   const StepPlan& plan = run.plans.Of("train");
@@ -98,9 +150,7 @@ int PlanVerb(const PlanArguments& arguments) {
     std::cout << ToString(plan);
     return 0;
   }
-  const StreamJoin join = GraphInForce(loaded.config) == GraphMode::kMicrobatch
-                              ? StreamJoin::kEveryEntry
-                              : StreamJoin::kStepEnd;
+  const StreamJoin join = JoinOf(loaded.config);
   const ReportInput input{
       run.spec,
       run.layout,

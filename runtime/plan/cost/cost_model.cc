@@ -1,10 +1,10 @@
 #include "runtime/plan/cost/cost_model.h"
 
 #include <algorithm>
-#include <map>
 
 #include "kernels/ops/cost.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/plan/cost/kernel_rates.h"
 
 namespace millrace {
 namespace {
@@ -32,33 +32,68 @@ OpCost CostOf(const Op<View>& op) {
   return cost;
 }
 
-// The narrowest class that holds the head dim, else the widest; in it the longest length reached,
-// else the shortest.
-double AttentionFlops(const Layout& q, const Machine& machine, bool backward) {
-  const int64_t length = q.dims[1], head_dim = q.dims[3];
-  const AttentionRate* chosen = nullptr;
-  for (const AttentionRate& rate : machine.attention) {
-    const bool wider = chosen != nullptr && rate.head_dim > chosen->head_dim;
-    if (chosen == nullptr || (wider ? chosen->head_dim < head_dim : rate.length <= length))
-      chosen = &rate;
-  }
-  const double gemm = machine.gemm(q.dtype);
-  if (chosen == nullptr) return gemm;
-  return std::min(backward ? chosen->backward : chosen->forward, gemm);
+template <class Op>
+double ArithmeticSeconds(const Op&, const OpCost& cost, const Machine& machine) {
+  return cost.flops / machine.vector;
+}
+double ArithmeticSeconds(const MatmulOp<View>& op, const OpCost&, const Machine& machine) {
+  const Layout &a = op.a.layout, &out = op.out.layout;
+  const bool narrow = a.dtype == DType::kBF16 && op.b.layout.dtype == DType::kBF16;
+  return ProductSeconds(machine, narrow ? DType::kBF16 : DType::kF32, out.dims[0], out.dims[1],
+                        a.dims[1]);
+}
+double ArithmeticSeconds(const AttentionOp<View>& op, const OpCost& cost, const Machine& machine) {
+  return cost.flops / AttentionFlops(machine, op.q.layout, Pass::kForward) +
+         machine.attention_start;
+}
+double ArithmeticSeconds(const AttentionGradOp<View>& op, const OpCost& cost,
+                         const Machine& machine) {
+  return cost.flops / AttentionFlops(machine, op.q.layout, Pass::kBackward) +
+         machine.attention_start;
+}
+
+// What the op would take if all units had work all the time.
+template <class Op>
+double FullSeconds(const Op&, const OpEstimate& e, const Machine&) {
+  return e.seconds;
+}
+double FullSeconds(const MatmulOp<View>& op, const OpEstimate& e, const Machine& machine) {
+  const bool narrow = op.a.layout.dtype == DType::kBF16 && op.b.layout.dtype == DType::kBF16;
+  return std::max(e.flops / machine.gemm(narrow ? DType::kBF16 : DType::kF32),
+                  static_cast<double>(e.read_bytes + e.write_bytes) / machine.memory);
 }
 
 template <class Op>
-double RateOf(const Op& op, const Machine& machine) {
-  if constexpr (std::is_same_v<Op, MatmulOp<View>>) {
-    const bool narrow = op.a.layout.dtype == DType::kBF16 && op.b.layout.dtype == DType::kBF16;
-    return machine.gemm(narrow ? DType::kBF16 : DType::kF32);
-  } else if constexpr (std::is_same_v<Op, AttentionOp<View>>) {
-    return AttentionFlops(op.q.layout, machine, false);
-  } else if constexpr (std::is_same_v<Op, AttentionGradOp<View>>) {
-    return AttentionFlops(op.q.layout, machine, true);
-  } else {
-    return machine.vector;
+double Heat(const Op&, const OpEstimate& e, const Machine& machine) {
+  using K = std::remove_cvref_t<Op>;
+  const auto over = [](double work, double rate) { return rate > 0 ? work / rate : 0; };
+  const double bytes =
+      over(static_cast<double>(e.read_bytes + e.write_bytes), machine.capped_memory);
+  if constexpr (std::is_same_v<K, MatmulOp<View>>)
+    return over(e.flops, machine.capped_gemm) + bytes;
+  if constexpr (std::is_same_v<K, AttentionOp<View>> || std::is_same_v<K, AttentionGradOp<View>>)
+    return over(e.flops, machine.capped_attention) + bytes;
+  return bytes;
+}
+
+// Bytes that a kernel behind the op moves: an activation does not hide in a product's time.
+template <class Op>
+int64_t BytesBehind(const Op&) {
+  return 0;
+}
+int64_t BytesBehind(const MatmulOp<View>& op) {
+  const int64_t out = op.out.layout.numel() * Bytes(op.out.layout.dtype);
+  switch (op.epilogue) {
+    case Epilogue::kGelu:
+    case Epilogue::kBiasGelu:
+      return 2 * out;  // reads the product, writes its activation
+    case Epilogue::kGeluGrad:
+      return 3 * out;  // reads the product and `pre`, writes
+    case Epilogue::kNone:
+    case Epilogue::kBias:
+      return 0;
   }
+  return 0;
 }
 
 int64_t ByteCount(const View& view) { return view.layout.numel() * Bytes(view.layout.dtype); }
@@ -77,6 +112,19 @@ int64_t WireBytes(const Op& op, const Mesh& mesh) {
   } else {
     return 0;
   }
+}
+
+CollectiveCost WireCost(const AllGatherOp<View>& op, const GroupPlace& place, const Machine& m) {
+  return CostOf(Collective::kAllGather, ByteCount(op.full), place, m);
+}
+CollectiveCost WireCost(const ReduceScatterOp<View>& op, const GroupPlace& place,
+                        const Machine& m) {
+  return CostOf(Collective::kReduceScatter, ByteCount(op.full), place, m);
+}
+CollectiveCost WireCost(const AllReduceOp<View>& op, const GroupPlace& place, const Machine& m) {
+  const int64_t part = CeilDiv(op.buffer.layout.numel(), place.ranks);
+  return CostOf(Collective::kAllReduce, part * place.ranks * Bytes(op.buffer.layout.dtype), place,
+                m);
 }
 
 int64_t& PurposeOf(const AllGatherOp<View>& op, WirePurposes& wire) {
@@ -140,55 +188,39 @@ std::string_view Name(Bound bound) {
   return "?";
 }
 
-double GroupLink(AxisSet axes, const Mesh& mesh, const Machine& machine) {
-  const int hosts_ranks = machine.ranks_per_host, world = mesh.world(), size = mesh.Size(axes);
-  if (hosts_ranks == 0 || world <= hosts_ranks || size == 1) return machine.link;
-  // Runs of neighbouring ranks: each begins and ends somewhere on a host, the same way again after
-  // as many groups as a host has ranks.
-  if (mesh.Group(0, axes).back() == size - 1) {
-    double rate = machine.link;
-    for (int g = 0; g < std::min(world / size, hosts_ranks); ++g) {
-      const int begin = g * size, end = begin + size;
-      if (begin / hosts_ranks == (end - 1) / hosts_ranks) continue;
-      const int first = hosts_ranks - begin % hosts_ranks, rest = (end - 1) % hosts_ranks + 1;
-      rate = std::min(rate, LinkBetweenHosts(machine, std::min(first, rest)));
-    }
-    return rate;
-  }
-  int fewest = hosts_ranks;  // members of a group on one of its hosts
-  bool apart = false;        // some group has more than one host
-  for (int first = 0; first < world; ++first) {
-    if (mesh.Index(first, axes) != 0) continue;
-    std::map<int, int> members;  // by host
-    for (const int rank : mesh.Group(first, axes)) ++members[rank / hosts_ranks];
-    if (members.size() == 1) continue;
-    apart = true;
-    for (const auto& [host, count] : members) fewest = std::min(fewest, count);
-  }
-  return apart ? LinkBetweenHosts(machine, fewest) : machine.link;
-}
-
-OpEstimate Estimate(const KernelOp& op, const Mesh& mesh, const Machine& machine) {
+OpEstimate CostModel::Of(const KernelOp& op) {
   return std::visit(
       [&]<template <class> class Op>(const Op<View>& typed) {
         const OpCost cost = CostOf(typed);
-        OpEstimate e{cost.flops, cost.read_bytes, cost.write_bytes, WireBytes(typed, mesh),
-                     0,          Bound::kNone};
+        OpEstimate e{cost.flops, cost.read_bytes, cost.write_bytes, WireBytes(typed, mesh_)};
         const auto take = [&](double seconds, Bound bound) {
           if (seconds > e.seconds) {
             e.seconds = seconds;
             e.bound = bound;
           }
         };
-        take(e.flops / RateOf(typed, machine), Bound::kArithmetic);
-        take(static_cast<double>(e.read_bytes + e.write_bytes) / machine.memory, Bound::kMemory);
-        if constexpr (requires { typed.axes; })
-          take(static_cast<double>(e.wire_bytes) / GroupLink(typed.axes, mesh, machine),
-               Bound::kWire);
-        if (e.wire_bytes > 0) {
-          if (machine.collective_latency > e.seconds) e.bound = Bound::kLatency;
-          e.seconds += machine.collective_latency;
+        const auto rate = machine_.kernels.find(std::string_view(Op<View>::kName));
+        const KernelRate kernel = rate == machine_.kernels.end() ? KernelRate{} : rate->second;
+        take(ArithmeticSeconds(typed, cost, machine_), Bound::kArithmetic);
+        take(static_cast<double>(e.read_bytes + e.write_bytes) /
+                 (machine_.memory * kernel.efficiency),
+             Bound::kMemory);
+        double start = machine_.kernel_start + kernel.start;
+        if constexpr (requires { typed.axes; }) {
+          if (e.wire_bytes > 0) {
+            const CollectiveCost wire = WireCost(typed, places_.Of(typed.axes), machine_);
+            take(wire.transfer(), Bound::kWire);
+            e.link = wire.link;
+            e.network = wire.network;
+            start = wire.latency;
+          }
         }
+        e.seconds += static_cast<double>(BytesBehind(typed)) / machine_.memory;
+        if (e.wire_bytes == 0) e.device = std::min(e.seconds, FullSeconds(typed, e, machine_));
+        e.heat = Heat(typed, e, machine_);
+        if (start > e.seconds) e.bound = Bound::kLatency;
+        e.start = start;
+        e.seconds += start;
         return e;
       },
       op);

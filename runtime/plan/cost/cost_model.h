@@ -1,9 +1,13 @@
 // What an op of a plan costs on a machine: arithmetic, memory traffic, bytes on the wire, and the
 // least time these allow. Pure arithmetic on shapes.
 //
-//   kernel:      seconds = max(flops / rate of its kind, (read + written bytes) / memory)
-//   collective:  seconds = max(wire bytes / GroupLink, (read + written bytes) / memory) + latency;
-//                in a group of one rank only the copy
+//   kernel:      seconds = kernel_start + its own start + max(flops / machine.vector,
+//                (read + written bytes) / (memory * its efficiency))
+//   matmul:      ProductSeconds (kernel_rates.h) in place of the first, and behind it, where it has
+//                one, GELU or its gradient: three, two times the result's bytes, f32 or bf16
+//   attention:   flops / AttentionFlops in place of the first, + attention_start
+//   collective:  seconds = latency + max(link, network, (read + written bytes) / memory), the first
+//                three of collective.h; in a group of one rank only the copy
 // Rates are the machine's sustained ones (machine.h), not its data sheet's.
 #pragma once
 
@@ -11,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/plan/cost/collective.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/plan/layout/shard_layout.h"
 #include "runtime/plan/step_plan.h"
@@ -25,15 +30,29 @@ struct OpEstimate {
   int64_t read_bytes = 0, write_bytes = 0;  // memory of this rank; scratch is not counted
   int64_t wire_bytes = 0;                   // sent by this rank
   double seconds = 0;
+  double start = 0;  // of `seconds`, those before bytes move or the device is busy
+  // Of a collective that sends: seconds for which it would keep each kind of link busy if it had
+  // them to itself. At most `seconds` - `start`.
+  double link = 0, network = 0;
+  // Of another op: seconds of the whole device's work, at most `seconds` - `start`. Less where it
+  // has not enough tiles for all units.
+  double device = 0;
+  double heat = 0;             // seconds that it takes at the power cap, were that the only limit
   Bound bound = Bound::kNone;  // the largest term
 };
 
-OpEstimate Estimate(const KernelOp& op, const Mesh& mesh, const Machine& machine);
+// Of many ops of one mesh on one machine.
+class CostModel {
+ public:
+  CostModel(const Mesh& mesh, const Machine& machine)
+      : mesh_(mesh), machine_(machine), places_(mesh, machine.ranks_per_host) {}
+  OpEstimate Of(const KernelOp& op);
 
-// Bytes/s of what each rank of a group over these axes sends. Hosts hold neighbouring ranks,
-// machine.ranks_per_host each, the last one what is left. Within one host: machine.link. Else
-// LinkBetweenHosts for the fewest members that any group has on any of its hosts.
-double GroupLink(AxisSet axes, const Mesh& mesh, const Machine& machine);
+ private:
+  Mesh mesh_;
+  const Machine& machine_;
+  Places places_;
+};
 
 // What one rank counts when it runs `entries` of the plan's schedule or prologue, by the
 // definitions of CommCounters (comm/communicator.h) and KernelCounters (runtime/exec/bound_op.h): a

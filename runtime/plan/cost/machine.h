@@ -1,10 +1,12 @@
-// Rates of the machines that a plan can be timed for: constants with their sources, measured where
-// anybody has. A prediction is as good as these; `plan` prints them beside every time it states.
+// A machine that a plan can be timed for: what its devices, links and kernels do. A machine is
+// a file (machine_file.h); those that ship are configs/machines/*.json, with their sources. A
+// prediction is as good as these figures; `plan` prints them beside every time it states.
 //
 // Units  FLOP/s and bytes/s of one rank's device (GPU or core), seconds.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,24 +22,71 @@ struct AttentionRate {
   double forward = 0, backward = 0;
 };
 
+// What one of a device's units (a multiprocessor) computes of a product at a time, and its rate
+// as a share of the device's GEMM rate when all units are busy.
+struct GemmTile {
+  int64_t m = 0, n = 0;
+  double efficiency = 1;
+};
+
+// A product [m, k] x [k, n] that was timed, hot: repeated for a second or more, so that a power cap
+// is in force as it is in training.
+struct GemmShape {
+  DType dtype = DType::kBF16;  // of the operands
+  int64_t m = 0, n = 0, k = 0;
+  double flops = 0;  // FLOP/s
+};
+
+// Of a kernel whose time is its memory traffic, by its op's name.
+struct KernelRate {
+  double efficiency = 1;  // of Machine::memory
+  double start = 0;       // seconds, beside Machine::kernel_start: a second launch, a sort
+};
+
+enum class CollectiveAlgorithm { kPeers, kRing, kTree, kHierarchical };
+std::string_view Name(CollectiveAlgorithm algorithm);
+
 struct Machine {
   std::string name;                      // "h100", "h200", "cpu": what --machine takes
   std::string title;                     // for people
   std::string source;                    // where the figures come from
+  std::string measured;                  // when and how, on one host; "": figures of several places
   double peak_bf16 = 0, peak_f32 = 0;    // dense, from the data sheet: what MFU divides by
-  double gemm_bf16 = 0, gemm_f32 = 0;    // what large GEMMs on random data sustain
+  double gemm_bf16 = 0, gemm_f32 = 0;    // what large GEMMs on random data sustain, hot
+  int gemm_units = 0;                    // of a device; 0: a product of any shape runs at that rate
+  double gemm_k_start = 0;               // a tile takes as long as with so much more k
+  std::vector<GemmTile> gemm_tiles;      // that products may be cut into; used with gemm_units
+  std::vector<GemmShape> gemm_shapes;    // correct the rule for shapes near them
   double vector = 0;                     // f32 arithmetic outside GEMMs
   std::vector<AttentionRate> attention;  // by head_dim, then length, ascending
+  double attention_start = 0;            // seconds of an attention call however small
   double memory = 0;                     // bytes/s of a copy, reads plus writes
-  double link = 0;                       // bytes/s that a rank sends during a large collective
+  double kernel_start = 0;               // seconds of any kernel however small
+  std::map<std::string, KernelRate, std::less<>> kernels;  // absent: efficiency 1
+  double link = 0;      // bytes/s that a rank sends during a large collective
+  double link_hop = 0;  // seconds for a message from a rank to one on its host
   // Ranks that a host has, and bytes/s that each of them sends to other hosts (its network card, or
   // its share of the host's). 0 ranks: all are on one host, or what is between hosts is not known.
   int ranks_per_host = 0;
   double host_link = 0;
-  double collective_latency = 0;  // of each collective
-  double op_gap = 0;              // from the end of a kernel to the start of the next on its stream
+  double host_hop = 0;            // seconds for a message from a rank to one on another host
+  double collective_latency = 0;  // of each collective, beside its hops
+  // What the communicators' library has; the fastest is taken (collective.h).
+  std::vector<CollectiveAlgorithm> algorithms = {CollectiveAlgorithm::kRing};
+  // Over the memory of peers on one host; 0: as link and collective_latency with one hop.
+  double peer_link = 0, peer_latency = 0;
+  // Of a device's compute, what a collective that sends takes from the kernels beside it.
+  double collective_share = 0;
+  // Of its own speed, what a collective keeps while kernels run beside it.
+  double collective_beside = 1;
+  // The power cap: at which rate each kind of work could go on for ever if a device did nothing
+  // else. A step takes at least the sum of its work over these rates. 0: no cap.
+  double capped_gemm = 0, capped_attention = 0, capped_memory = 0;
+  double op_gap = 0;  // from the end of a kernel to the start of the next on its stream
   // False: a host stream runs each op when it is issued, so that nothing overlaps.
   bool concurrent_streams = true;
+  // Kernels of two streams at once share the device; else each has one to itself.
+  bool kernels_share = false;
   // Bytes of a rank's device that are not the arena, at most: the context and what libraries load;
   // with more than one rank also communicators, their kernels and buffers. 0: nobody has measured.
   int64_t process_bytes = 0, communication_bytes = 0;
@@ -51,6 +100,8 @@ struct Machine {
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
   double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
+  // Whose arenas a rank maps: none where a copy of the parameters has no host to itself.
+  int64_t MappedPeers(int shard) const;
   // Of one of `world` ranks, of which `shard` share each copy of the parameters, and
   // whose arenas are as large.
   int64_t BesideArena(int world, int shard, int64_t arena_bytes) const;
@@ -62,11 +113,6 @@ struct Machine {
   double gemm(DType operands) const { return operands == DType::kBF16 ? gemm_bf16 : gemm_f32; }
 };
 
-// Of a rank's `link`, what a collective gets whose group has at least `members` ranks on each of
-// its hosts. Its ranks send in rings that pass host by host, as many rings as members, each over a
-// network card of its own; every card carries its ring's share of what a rank sends.
-double LinkBetweenHosts(const Machine& machine, int members);
-
 // What `plan` was told instead of a machine's own figures; 0: nothing. Error(kConfig): a negative
 // figure, or ranks per host on a machine of which no rate between hosts is known.
 struct StatedLinks {
@@ -75,10 +121,10 @@ struct StatedLinks {
 };
 Machine WithLinks(const Machine& machine, const StatedLinks& stated);
 
-// All machines, in the order that --help lists them.
+// The machines that ship, in the order that --help lists them.
 const std::vector<Machine>& Machines();
 
-// Error(kConfig) with the names that exist.
+// One that ships. Error(kConfig) with the names that exist.
 const Machine& FindMachine(std::string_view name);
 
 // `machine` as one of `world` ranks has it: rates divided by the ranks per device.

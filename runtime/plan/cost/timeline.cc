@@ -9,17 +9,39 @@ namespace millrace {
 namespace {
 
 struct Cost {
-  double seconds = 0;
-  bool uses_link = false;
+  double fixed = 0;                          // seconds that nothing slows: start, gap
+  double work = 0;                           // seconds alone
+  double link = 0, network = 0, device = 0;  // shares of each while it works
+  double heat = 0;                           // OpEstimate's
+  bool clocked = false;                      // a slower clock makes it slower
 };
 
+Cost TimeOf(const OpEstimate& e, const Machine& machine) {
+  const double work = e.seconds - e.start, each = work > 0 ? 1 / work : 0;
+  return {e.start + (e.wire_bytes == 0 ? machine.op_gap : 0),
+          work,
+          e.link * each,
+          e.network * each,
+          e.device * each,
+          e.heat,
+          e.bound == Bound::kArithmetic};
+}
+
 constexpr double kNotYet = std::numeric_limits<double>::infinity();
+
+// An op in flight on its stream.
+struct Running {
+  bool any = false;
+  size_t op = 0;
+  double fixed = 0, work = 0;  // seconds left, at full speed
+};
 
 class Simulation {
  public:
   Simulation(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh,
              const Machine& machine)
       : plan_(plan), entries_(entries), machine_(machine), costs_(plan.bodies.size()) {
+    CostModel model(mesh, machine);
     for (const Entry& entry : entries) {
       std::vector<Cost>& costs = costs_[static_cast<size_t>(entry.body)];
       const Body& body = BodyOf(entry);
@@ -28,11 +50,7 @@ class Simulation {
         line_.ops.push_back({static_cast<int32_t>(first_.size() - 1), static_cast<int32_t>(o),
                              body.ops[o].stream, kNotYet, kNotYet});
       if (!costs.empty()) continue;
-      for (const PlanOp& op : body.ops) {
-        const OpEstimate estimate = Estimate(op.op, mesh, machine);
-        const bool link = estimate.wire_bytes > 0;
-        costs.push_back({estimate.seconds + (link ? 0 : machine.op_gap), link});
-      }
+      for (const PlanOp& op : body.ops) costs.push_back(TimeOf(model.Of(op.op), machine));
     }
     first_.push_back(line_.ops.size());
     waits_.resize(line_.ops.size());
@@ -43,12 +61,16 @@ class Simulation {
   }
 
   Timeline Run(StreamJoin join) {
-    if (!machine_.concurrent_streams) {
-      for (size_t i = 0; i < line_.ops.size(); ++i) Place(i, now_);
-    } else if (join == StreamJoin::kStepEnd) {
-      RunRange(0, line_.ops.size());
-    } else {
-      for (size_t e = 0; e < entries_.size(); ++e) RunRange(first_[e], first_[e + 1]);
+    Once(join);
+    double heat = 0, clocked = 0;
+    for (size_t i = 0; i < line_.ops.size(); ++i) {
+      heat += CostOf(i).heat;
+      if (CostOf(i).clocked) clocked += CostOf(i).work;
+    }
+    // The clock falls until the step lasts as long as the power cap asks for its work.
+    for (int round = 0; round < kRounds && clocked > 0 && now_ < heat * (1 - kClose); ++round) {
+      slow_ += (heat - now_) / clocked;
+      Once(join);
     }
     AttributeIdleTime();
     line_.seconds = now_;
@@ -56,6 +78,28 @@ class Simulation {
   }
 
  private:
+  // More are not needed: a step is nearly linear in the time of its products.
+  static constexpr int kRounds = 4;
+  static constexpr double kClose = 1e-4;
+
+  void Once(StreamJoin join) {
+    now_ = 0;
+    line_.busy.fill(0);
+    for (SimulatedOp& op : line_.ops) op.begin = op.end = kNotYet;
+    if (!machine_.concurrent_streams) {
+      for (size_t i = 0; i < line_.ops.size(); ++i) {
+        line_.ops[i].begin = now_;
+        End(i, now_ + CostOf(i).fixed + WorkOf(i));
+      }
+    } else if (join == StreamJoin::kStepEnd) {
+      RunRange(0, line_.ops.size());
+    } else {
+      for (size_t e = 0; e < entries_.size(); ++e) RunRange(first_[e], first_[e + 1]);
+    }
+  }
+
+  double WorkOf(size_t i) const { return CostOf(i).work * (CostOf(i).clocked ? slow_ : 1); }
+
   const Body& BodyOf(const Entry& entry) const {
     return plan_.bodies[static_cast<size_t>(entry.body)];
   }
@@ -65,48 +109,89 @@ class Simulation {
                  [static_cast<size_t>(op.op)];
   }
 
-  void Place(size_t i, double begin) {
+  void End(size_t i, double at) {
     SimulatedOp& op = line_.ops[i];
-    const Cost& cost = CostOf(i);
-    op.begin = begin;
-    op.end = begin + cost.seconds;
-    line_.busy[static_cast<size_t>(op.stream)] += cost.seconds;
-    if (cost.uses_link) link_free_ = op.end;
-    now_ = std::max(now_, op.end);
+    op.end = now_ = at;
+    line_.busy[static_cast<size_t>(op.stream)] += op.end - op.begin;
   }
 
-  // When the op can start, given what has been placed; kNotYet while an op
-  // that it waits for has not.
-  double ReadyAt(size_t i, double stream_free) const {
-    double at = stream_free;
-    for (size_t wait : waits_[i]) at = std::max(at, line_.ops[wait].end);
-    return CostOf(i).uses_link ? std::max(at, link_free_) : at;
+  bool Ready(size_t i) const {
+    return std::all_of(waits_[i].begin(), waits_[i].end(),
+                       [&](size_t wait) { return line_.ops[wait].end < kNotYet; });
   }
 
-  // Ops [begin, end), after everything placed before has ended. Always the op that can start
-  // earliest next, so that the link serves collectives in the order in which they become ready.
+  // How fast each stream's op works: 1 alone.
+  std::array<double, kStreams> Speeds() const {
+    double link = 0, network = 0, device = 0;
+    const auto works = [](const Running& r) { return r.any && r.fixed <= 0; };
+    for (const Running& r : running_) {
+      if (!works(r)) continue;
+      link += CostOf(r.op).link;
+      network += CostOf(r.op).network;
+      device += CostOf(r.op).device;
+    }
+    const double beside = device > 0 ? machine_.collective_beside : 1;
+    const double left = link + network > 0 ? 1 - machine_.collective_share : 1;
+    std::array<double, kStreams> speeds;
+    speeds.fill(1);
+    for (size_t s = 0; s < speeds.size(); ++s) {
+      if (!works(running_[s])) continue;
+      const Cost& cost = CostOf(running_[s].op);
+      if (cost.link > 0) speeds[s] = std::min(speeds[s], 1 / std::max(1.0, link));
+      if (cost.network > 0) speeds[s] = std::min(speeds[s], 1 / std::max(1.0, network));
+      if (cost.link > 0 || cost.network > 0) speeds[s] *= beside;
+      if (cost.device > 0)
+        speeds[s] =
+            std::min(speeds[s], left / (machine_.kernels_share ? std::max(1.0, device) : 1));
+    }
+    return speeds;
+  }
+
+  // To the next moment at which an op ends or a collective begins to move bytes.
+  void Advance() {
+    const std::array<double, kStreams> speeds = Speeds();
+    const auto left = [&](size_t s) {
+      const Running& r = running_[s];
+      return r.fixed > 0 ? r.fixed : r.work / speeds[s];
+    };
+    double step = kNotYet;
+    for (size_t s = 0; s < running_.size(); ++s)
+      if (running_[s].any) step = std::min(step, left(s));
+    const double then = now_ + step;
+    for (size_t s = 0; s < running_.size(); ++s) {
+      Running& r = running_[s];
+      if (!r.any) continue;
+      const bool over = left(s) <= step * (1 + 1e-12);
+      (r.fixed > 0 ? r.fixed : r.work) -= over ? kNotYet : step * (r.fixed > 0 ? 1 : speeds[s]);
+      if (r.fixed > 0 || r.work > 0) continue;
+      r.any = false;
+      End(r.op, then);
+    }
+    now_ = then;
+  }
+
+  // Ops [begin, end), after everything placed before has ended.
   void RunRange(size_t begin, size_t end) {
     std::array<std::vector<size_t>, kStreams> queue;  // in reverse
     for (size_t i = end; i-- > begin;) queue[static_cast<size_t>(line_.ops[i].stream)].push_back(i);
-    std::array<double, kStreams> free;
-    free.fill(now_);
-    for (size_t left = end - begin; left > 0; --left) {
-      size_t best = 0;
-      double best_at = kNotYet;
+    for (size_t left = end - begin; left > 0;) {
+      bool any = false;
       for (size_t s = 0; s < queue.size(); ++s) {
-        if (queue[s].empty()) continue;
-        const double at = ReadyAt(queue[s].back(), free[s]);
-        if (at < best_at) {
-          best_at = at;
-          best = s;
+        Running& r = running_[s];
+        if (!r.any && !queue[s].empty() && Ready(queue[s].back())) {
+          const size_t i = queue[s].back();
+          queue[s].pop_back();
+          --left;
+          line_.ops[i].begin = now_;
+          r = {true, i, CostOf(i).fixed, WorkOf(i)};
         }
+        any = any || r.any;
       }
-      MR_CHECK(best_at < kNotYet, "{} ops of the plan wait for each other", left);
-      const size_t i = queue[best].back();
-      queue[best].pop_back();
-      Place(i, best_at);
-      free[best] = line_.ops[i].end;
+      MR_CHECK(any, "{} ops of the plan wait for each other", left);
+      Advance();
     }
+    while (std::any_of(running_.begin(), running_.end(), [](const Running& r) { return r.any; }))
+      Advance();
   }
 
   void AttributeIdleTime() {
@@ -150,8 +235,9 @@ class Simulation {
   std::vector<std::vector<Cost>> costs_;    // by body and op
   std::vector<size_t> first_;               // by entry: index of its first op in line_.ops
   std::vector<std::vector<size_t>> waits_;  // by op: the ops that its edges name
-  double now_ = 0;                          // end of the last op placed
-  double link_free_ = 0;
+  std::array<Running, kStreams> running_;   // by stream
+  double slow_ = 1;                         // by which the power cap stretches what is clocked
+  double now_ = 0;                          // all before has been simulated
   Timeline line_;
 };
 

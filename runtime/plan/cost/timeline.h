@@ -1,11 +1,18 @@
 // A step as it would run on a machine: list simulation of the schedule over streams and edges, with
 // the times of cost_model.h.
 //
-// Rules    An op starts when its stream is free, every edge into it has finished and, for a
-//          collective that sends bytes, the link is free (all collectives of a rank share one link;
-//          they are served first come, first served). A kernel occupies its stream for its time
-//          plus Machine::op_gap. On a machine without concurrent streams every op starts when the
-//          one issued before it has ended.
+// Rules    An op starts when its stream is free and every edge into it has finished. A kernel
+//          occupies its stream for its time plus Machine::op_gap. What is in flight at once shares:
+//          - A collective that sends takes its latency, then moves bytes. Where those in flight ask
+//            together for more than a kind of link (within the host, between hosts) has, each of
+//            them is slowed by that: two alike take twice as long.
+//          - So do kernels of two streams with the device, where Machine::kernels_share. While a
+//            collective moves bytes they have 1 - collective_share of it, and it moves at
+//            collective_beside of its speed.
+//          - Where the power cap allows the step's work less than its time (capped_* of Machine),
+//            what is bound by arithmetic takes longer, all by one factor, until it does.
+//          On a machine without concurrent streams every op starts when the one issued before it
+//          has ended.
 // Exposed  The time in which the compute stream has nothing to run: it waits for a gather or a
 //          reduction. Attributed to the stream whose op it waits for longest.
 #pragma once
@@ -27,7 +34,7 @@ struct SimulatedOp {
 struct Timeline {
   std::vector<SimulatedOp> ops;  // in issue order: entries in order, ops of each body in order
   double seconds = 0;            // until the last op has ended
-  std::array<double, kStreams> busy{};  // per stream, the sum of its ops' times
+  std::array<double, kStreams> busy{};  // per stream, the sum of its ops' times, shared as above
   // Per stream, how long compute waits for it; 0 for compute itself.
   std::array<double, kStreams> exposed{};
 

@@ -111,6 +111,7 @@ json MachineJson(const Machine& m) {
   return {{"name", m.name},
           {"title", m.title},
           {"source", m.source},
+          {"measured", m.measured},
           {"peak_bf16_flops_per_s", m.peak_bf16},
           {"peak_f32_flops_per_s", m.peak_f32},
           {"gemm_bf16_flops_per_s", m.gemm_bf16},
@@ -120,7 +121,11 @@ json MachineJson(const Machine& m) {
           {"link_bytes_per_s", m.link},
           {"ranks_per_host", m.ranks_per_host},
           {"host_link_bytes_per_s", m.host_link},
+          {"host_hop_s", m.host_hop},
+          {"link_hop_s", m.link_hop},
           {"collective_latency_s", m.collective_latency},
+          {"collective_share_of_compute", m.collective_share},
+          {"kernel_start_s", m.kernel_start},
           {"op_gap_s", m.op_gap},
           {"concurrent_streams", m.concurrent_streams}};
 }

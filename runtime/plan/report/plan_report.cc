@@ -104,12 +104,13 @@ void Add(OpEstimate& sum, const OpEstimate& each, int64_t runs) {
 void FillOps(const ReportInput& in, PlanReport& r) {
   std::vector<int64_t> runs(in.plan.bodies.size(), 0);
   for (const Entry& entry : in.plan.schedule) ++runs[static_cast<size_t>(entry.body)];
+  CostModel model(r.mesh, r.machine);
   std::map<std::string, std::pair<KindFigures, double>> kinds;  // and the time of its longest op
   for (size_t b = 0; b < in.plan.bodies.size(); ++b) {
     const Body& body = in.plan.bodies[b];
     for (const PlanOp& op : body.ops) {
-      OpFigures figures{body.name, std::string(OpName(op.op)),        op.label, op.stream,
-                        runs[b],   Estimate(op.op, r.mesh, r.machine)};
+      OpFigures figures{body.name,      std::string(OpName(op.op)), op.label, op.stream, runs[b],
+                        model.Of(op.op)};
       if (runs[b] > 0) {
         auto& [kind, longest] = kinds[figures.kind];
         kind.kind = figures.kind;

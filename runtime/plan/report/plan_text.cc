@@ -195,9 +195,12 @@ class Writer {
     const TimeFigures& t = r_.time;
     const double tokens = static_cast<double>(r_.tokens_per_step) / r_.world;
     Title("Time of a step on " + r_.machine.name);
-    Row("machine", r_.machine.title);
-    Row("step", fmt::format("{}: {} ops, roofline {} in all", SecondsText(t.step), r_.step.ops,
-                            SecondsText(t.roofline)));
+    const std::string& measured = r_.machine.measured;
+    Row("machine", r_.machine.title + (measured.empty() ? "" : "; measured: " + measured));
+    Row("step",
+        fmt::format("{}{}: {} ops, {} of op time in all", SecondsText(t.step),
+                    measured.empty() ? " at best (no measured machine file: doctor --measure)" : "",
+                    r_.step.ops, SecondsText(t.roofline)));
     const double exposed = Timeline::ExposedTotal(t.exposed);
     Row("exposed communication", fmt::format("{} ({} of the step): {}", SecondsText(exposed),
                                              Percent(exposed, t.step), ByStream(t, t.exposed, 1)));

@@ -87,11 +87,12 @@ class TraceWriter {
   }
 
   void AddOps() {
+    CostModel model(mesh_, machine_);
     for (const SimulatedOp& run : line_.ops) {
       const Entry& entry = plan_.schedule[static_cast<size_t>(run.entry)];
       const Body& body = BodyOf(entry);
       const PlanOp& op = body.ops[static_cast<size_t>(run.op)];
-      const OpEstimate e = Estimate(op.op, mesh_, machine_);
+      const OpEstimate e = model.Of(op.op);
       events_.push_back({{"ph", "X"},
                          {"pid", kProcess},
                          {"tid", static_cast<int>(run.stream)},

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <map>
+#include <cmath>
 
 #include "runtime/base/error.h"
 #include "tests/runtime/plan/tiny_plan.h"
@@ -14,6 +14,10 @@ using test::Dense;
 using test::SlowMachine;
 
 constexpr Mesh kAlone{1, 1};
+
+OpEstimate Estimate(const KernelOp& op, const Mesh& mesh, const Machine& machine) {
+  return CostModel(mesh, machine).Of(op);
+}
 
 MatmulOp<View> Matmul(int64_t m, int64_t n, int64_t k, DType a, DType b) {
   MatmulOp<View> op;
@@ -74,7 +78,9 @@ TEST_CASE("attention counts the lower triangle and takes the rate of its head di
     return 2.0 * 2 * static_cast<double>(depth * 6 * length * (length + 1) / 2);
   };
   REQUIRE(Estimate(Attention(2, 5, 3, 64), kAlone, machine).flops == 4 * 64 * 6 * 15);
-  REQUIRE(seconds(5, 64) == Approx(flops(5, 64) / 10));
+  // Between two lengths: in proportion to the logarithm.
+  REQUIRE(seconds(5, 64) == Approx(flops(5, 64) / (10 + 10 * std::log(5 / 4.0) / std::log(2.0))));
+  REQUIRE(seconds(6, 128) == Approx(flops(6, 128) / (30 + 10 * std::log2(1.5))));
   REQUIRE(seconds(8, 64) == Approx(flops(8, 64) / 20));
   REQUIRE(seconds(9, 32) == Approx(flops(9, 32) / 20));
   REQUIRE(seconds(4, 96) == Approx(flops(4, 96) / 30));
@@ -201,6 +207,31 @@ TEST_CASE("counters follow the schedule: bodies count as often as they run", "[p
   REQUIRE(CountersOf(plan, {}, mesh) == PlanCounters{});
 }
 
+TEST_CASE("a kernel's own rate and start; an activation behind a product is traffic of its own",
+          "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.vector = machine.gemm_bf16 = 1e12;
+  machine.memory = 10;
+  machine.kernel_start = 3;
+  machine.kernels["cast"] = {0.5, 7};
+  CastOp<View> cast;
+  cast.x = Dense(0, DType::kF32, {10});
+  cast.out = Dense(0, DType::kBF16, {10});
+  CHECK(Estimate(cast, kAlone, machine).seconds == Approx(60 / (10 * 0.5) + 3 + 7));
+  CHECK(Estimate(cast, kAlone, machine).bound == Bound::kMemory);
+  ConcatOp<View> concat;
+  concat.x = concat.out = Dense(0, DType::kF32, {3});
+  CHECK(Estimate(concat, kAlone, machine).seconds == Approx(24 / 10.0 + 3));
+  CHECK(Estimate(concat, kAlone, machine).bound == Bound::kLatency);
+  MatmulOp<View> product = Matmul(5, 6, 8, DType::kBF16, DType::kBF16);
+  const double plain = Estimate(product, kAlone, machine).seconds;
+  product.pre = Dense(0, DType::kBF16, {5, 6});
+  product.epilogue = Epilogue::kBiasGelu;  // writes `pre` as well, then reads and writes the result
+  CHECK(Estimate(product, kAlone, machine).seconds == Approx(plain + (60 + 2 * 60) / 10.0));
+  product.epilogue = Epilogue::kGeluGrad;
+  CHECK(Estimate(product, kAlone, machine).seconds == Approx(plain + (60 + 3 * 60) / 10.0));
+}
+
 TEST_CASE("machines are found by name; ranks beyond the cores share them", "[plan][cost]") {
   REQUIRE(FindMachine("h200").memory > FindMachine("h100").memory);
   REQUIRE_THROWS_MATCHES(FindMachine("h300"), Error,
@@ -232,70 +263,6 @@ Machine Hosts() {
   return machine;
 }
 
-TEST_CASE("a group that crosses hosts has as many network cards as members on its smallest host",
-          "[plan][cost]") {
-  struct Case {
-    Mesh mesh;
-    double shard, replicate, world;
-  };
-  for (const Case& c : {
-           Case{{1, 8}, 100, 100, 100},                              // one host
-           Case{{2, 4}, 100, 100, 100}, Case{{1, 16}, 80, 100, 80},  // 8 and 8
-           Case{{2, 8}, 100, 10, 80},    // replicas of a shard: one on each host
-           Case{{4, 4}, 100, 20, 80},    // ranks 0, 4 | 8, 12
-           Case{{1, 12}, 40, 100, 40},   // 8 and 4
-           Case{{2, 12}, 40, 10, 80},    // 8 and 4 | 4 and 8
-           Case{{2, 6}, 20, 10, 40},     // ranks 6, 7 | 8 to 11
-           Case{{1, 9}, 10, 100, 10},    // one rank on the last host
-           Case{{128, 8}, 100, 10, 80},  // 1,024 ranks
-       }) {
-    CAPTURE(c.mesh.Size(Axis::kReplicate), c.mesh.Size(Axis::kShard));
-    CHECK(GroupLink(Axis::kShard, c.mesh, Hosts()) == c.shard);
-    CHECK(GroupLink(Axis::kReplicate, c.mesh, Hosts()) == c.replicate);
-    CHECK(GroupLink(AxisSet::All(), c.mesh, Hosts()) == c.world);
-  }
-  Machine machine = Hosts();
-  machine.host_link = 50;  // 8 cards carry more than a rank sends within its host
-  CHECK(GroupLink(Axis::kShard, {1, 16}, machine) == 100);
-  machine.ranks_per_host = 0;  // nothing is known of hosts
-  CHECK(GroupLink(Axis::kReplicate, {2, 8}, machine) == 100);
-}
-
-// Members of each group on each host, counted out.
-double CountedLink(AxisSet axes, const Mesh& mesh, const Machine& machine) {
-  int fewest = 0;
-  for (int first = 0; first < mesh.world(); ++first) {
-    std::map<int, int> members;
-    for (const int rank : mesh.Group(first, axes)) ++members[rank / machine.ranks_per_host];
-    if (members.size() == 1) continue;
-    for (const auto& [host, count] : members)
-      fewest = std::min(fewest == 0 ? count : fewest, count);
-  }
-  return fewest == 0 ? machine.link : LinkBetweenHosts(machine, fewest);
-}
-
-TEST_CASE("the link of any set of axes, against groups counted out", "[plan][cost]") {
-  int between_hosts = 0;
-  for (const int replicate : {1, 2, 3, 8})
-    for (const int shard : {1, 2, 5, 8, 12})
-      for (const int tensor : {1, 2, 3})
-        for (const int hosts_ranks : {3, 4, 8}) {
-          const Mesh mesh = Mesh(replicate, shard).With(Axis::kTensor, tensor);
-          Machine machine = Hosts();
-          machine.ranks_per_host = hosts_ranks;
-          for (const AxisSet axes :
-               {AxisSet(Axis::kReplicate), AxisSet(Axis::kShard), AxisSet(Axis::kTensor),
-                AxisSet{Axis::kShard, Axis::kTensor}, AxisSet{Axis::kReplicate, Axis::kTensor},
-                AxisSet::All(), AxisSet()}) {
-            const double counted = CountedLink(axes, mesh, machine);
-            CAPTURE(ToString(mesh), ToString(axes), hosts_ranks);
-            REQUIRE(GroupLink(axes, mesh, machine) == counted);
-            between_hosts += counted != machine.link;
-          }
-        }
-  CHECK(between_hosts > 200);
-}
-
 TEST_CASE("a collective between hosts takes their rate", "[plan][cost]") {
   Machine machine = Hosts();
   machine.memory = machine.vector = 1e12;
@@ -320,8 +287,8 @@ TEST_CASE("link speeds may be stated, and what cannot be is refused", "[plan][co
   CHECK(h200.host_link == 50e9);
   const Machine stated = WithLinks(h200, {4, 200e9, 25e9});
   CHECK(stated.ranks_per_host == 4);
-  CHECK(GroupLink(Axis::kShard, {2, 4}, stated) == 200e9);
-  CHECK(GroupLink(Axis::kReplicate, {2, 4}, stated) == 25e9);
+  CHECK(stated.link == 200e9);
+  CHECK(stated.host_link == 25e9);
   CHECK_THROWS_WITH(WithLinks(FindMachine("cpu"), {2, 0, 0}), Catch::Contains("--host-link GB/s"));
   CHECK(WithLinks(FindMachine("cpu"), {2, 0, 1e9}).host_link == 1e9);
   for (const StatedLinks wrong : {StatedLinks{-1, 0, 0}, {0, -1e9, 0}, {0, 0, -1e9}})

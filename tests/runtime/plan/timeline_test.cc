@@ -10,6 +10,7 @@ namespace millrace {
 namespace {
 
 using test::Busy;
+using test::Dense;
 using test::Sends;
 using test::SlowMachine;
 constexpr StreamId kC = StreamId::kCompute, kG = StreamId::kGather, kR = StreamId::kReduce;
@@ -68,15 +69,95 @@ TEST_CASE(
   REQUIRE(line.exposed == std::array<double, kStreams>{0, 0, 14});
 }
 
-//            0    10   20   30
-//  gather    [--- busy --][- g ]     issued first, ready second
-//  reduce    ..[- r ]                issued last, ready first
-TEST_CASE("collectives share one link, first come first served", "[plan][timeline]") {
+//            0    2         12     22
+//  gather    [--- busy --][- g ----]     alone until 10, then beside r until it has ended
+//  reduce    ..[-- r ----------]
+TEST_CASE("collectives at once share their link: two alike take twice as long",
+          "[plan][timeline]") {
   const StepPlan plan = OneBody(
       {Busy(kG, 30, "busy"), Wire(kG, 10, "g"), Busy(kC, 6, "a"), Wire(kR, 10, "r")}, {{0, 2, 3}});
   const Timeline line = Simulate(plan, plan.schedule, {1, 2}, SlowLink());
-  // "busy" and "a" run at memory rate 3.
-  REQUIRE(Spans(line) == SpanList{{0, 10}, {12, 22}, {0, 2}, {2, 12}});
+  // "busy" and "a" run at memory rate 3; r has 2 of 10 left when g begins: 4 at half speed.
+  REQUIRE(Spans(line) == SpanList{{0, 10}, {10, 22}, {0, 2}, {2, 14}});
+  const StepPlan both = OneBody({Wire(kG, 10, "g"), Wire(kR, 10, "r")}, {});
+  REQUIRE(Spans(Simulate(both, both.schedule, {1, 2}, SlowLink())) == SpanList{{0, 20}, {0, 20}});
+  const StepPlan uneven = OneBody({Wire(kG, 10, "g"), Wire(kR, 4, "r")}, {});
+  REQUIRE(Spans(Simulate(uneven, uneven.schedule, {1, 2}, SlowLink())) ==
+          SpanList{{0, 14}, {0, 8}});
+}
+
+// The gather stays on a host, the sum over replicas goes between hosts: two of two ranks each.
+TEST_CASE("a link within a host and one between hosts do not share", "[plan][timeline]") {
+  Machine machine = SlowLink();
+  machine.memory = 1e12;
+  machine.ranks_per_host = 2;
+  machine.host_link = 0.5;
+  AllReduceOp<View> sum;
+  sum.buffer = Dense(0, DType::kU8, {10});
+  const PlanOp replicas{sum, kR, "r", {}};
+  const StepPlan apart = OneBody({Wire(kG, 10, "g"), replicas}, {});
+  // 2 * 5 bytes over the slow card; the link within the host is half idle meanwhile, which the
+  // gather would need whole: 1.5 asked of 1.
+  const Timeline line = Simulate(apart, apart.schedule, {2, 2}, machine);
+  REQUIRE(line.ops[0].end == Approx(15));
+  REQUIRE(line.ops[1].end == Approx(25));
+  machine.host_link = 1e-3;  // a network so slow that what it leaves of the link does not matter
+  const Timeline slow = Simulate(apart, apart.schedule, {2, 2}, machine);
+  REQUIRE(slow.ops[0].end == Approx(10).epsilon(0.002));
+  REQUIRE(slow.ops[1].end == Approx(10000).epsilon(0.002));
+}
+
+TEST_CASE("kernels of two streams share a device where the machine says so", "[plan][timeline]") {
+  Machine machine = SlowMachine();
+  machine.op_gap = 5;
+  const StepPlan plan = OneBody({Busy(kG, 100, "g"), Busy(kC, 60, "a"), Busy(kC, 20, "b")}, {});
+  REQUIRE(Spans(Simulate(plan, plan.schedule, {1, 1}, machine)) ==
+          SpanList{{0, 105}, {0, 65}, {65, 90}});
+  machine.kernels_share = true;
+  // Half speed each from 5 on: a is over at 125; b's gap is g's alone; b takes 20 more until g's
+  // other 35 - 10 are over.
+  const Timeline line = Simulate(plan, plan.schedule, {1, 1}, machine);
+  REQUIRE(Spans(line) == SpanList{{0, 185}, {0, 125}, {125, 170}});
+  REQUIRE(line.seconds == 100 + 60 + 20 + 5);  // all the work, and the gap that nothing fills
+}
+
+TEST_CASE("the power cap: a step takes what its work does at the capped rates, or more",
+          "[plan][timeline]") {
+  Machine machine = SlowMachine();
+  MatmulOp<View> product;
+  product.a = Dense(0, DType::kF32, {10, 10});
+  product.b = Dense(0, DType::kF32, {10, 10});
+  product.out = Dense(0, DType::kF32, {10, 10});  // 2,000 FLOPs, 1,200 bytes
+  const StepPlan plan =
+      OneBody({{product, kC, "p", {}}, Busy(kC, 600, "a"), {product, kC, "q", {}}}, {});
+  REQUIRE(Simulate(plan, plan.schedule, {1, 1}, machine).seconds == 4600);
+  machine.capped_gemm = 1;  // as fast as the products are: the cap changes nothing
+  REQUIRE(Simulate(plan, plan.schedule, {1, 1}, machine).seconds == 4600);
+  machine.capped_memory = 3;  // now bytes cost power, too: 4000 + 3000 / 3
+  const Timeline capped = Simulate(plan, plan.schedule, {1, 1}, machine);
+  REQUIRE(capped.seconds == Approx(5000));
+  REQUIRE(capped.ops[1].end - capped.ops[1].begin == Approx(600));  // memory keeps its clock
+  REQUIRE(capped.ops[0].end == Approx(2200));
+}
+
+TEST_CASE("latency is not shared, and what moves bytes slows compute", "[plan][timeline]") {
+  Machine machine = SlowLink();
+  machine.collective_latency = 5;
+  machine.collective_share = 0.2;
+  const StepPlan plan =
+      OneBody({Wire(kG, 10, "g"), Wire(kR, 10, "r"), Busy(kC, 30, "a"), Busy(kC, 60, "b")}, {});
+  const Timeline line = Simulate(plan, plan.schedule, {1, 2}, machine);
+  // Both wait 5, then share 20; a needs 10: 5 at full speed, 5 / 0.8; b 20: 13.75 * 0.8 till 25.
+  REQUIRE(line.ops[0].end == Approx(25));
+  REQUIRE(line.ops[1].end == Approx(25));
+  REQUIRE(line.ops[2].end == Approx(5 + 5 / 0.8));
+  REQUIRE(line.ops[3].end == Approx(25 + 20 - 13.75 * 0.8));
+  machine.collective_beside = 0.5;
+  const StepPlan one = OneBody({Wire(kG, 10, "g"), Busy(kC, 30, "a")}, {});
+  // a: 5 before the gather moves, 5 beside it; meanwhile it moves 3.125 of 10, then the rest alone.
+  const Timeline beside = Simulate(one, one.schedule, {1, 2}, machine);
+  REQUIRE(beside.ops[1].end == Approx(5 + 5 / 0.8));
+  REQUIRE(beside.ops[0].end == Approx(5 + 6.25 + 10 - 3.125));
 }
 
 TEST_CASE("collectives of a group of one rank need no link", "[plan][timeline]") {

@@ -35,7 +35,8 @@ std::string NameOf(const KernelOp& op) {
   return name;
 }
 
-// Bytes per second, read plus written, of a concat between the halves of the arena.
+}  // namespace
+
 double CopyRate(Stopwatch& watch, const Environment& environment, std::byte* arena, int64_t bytes,
                 Stream& stream) {
   const int64_t half = std::min(bytes / 2, kLargestCopy) / 256 * 256;
@@ -46,7 +47,14 @@ double CopyRate(Stopwatch& watch, const Environment& environment, std::byte* are
   return 2.0 * static_cast<double>(half) / us * 1e6;
 }
 
-}  // namespace
+Machine AtCopyRate(const Machine& machine, double copy_bytes_per_second) {
+  Machine here = machine;
+  here.memory = copy_bytes_per_second;
+  here.vector = std::numeric_limits<double>::infinity();
+  here.kernel_start = 0;
+  here.kernels.clear();
+  return here;
+}
 
 Floor MeasureFloor(Session& session, const Environment& environment, const Machine& machine) {
   Engine& engine = session.engine();
@@ -60,10 +68,9 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
   Floor floor;
   floor.copy_bytes_per_second =
       CopyRate(watch, environment, binding.arena, engine.arena_bytes(), compute);
-  Machine here = machine;
-  here.memory = floor.copy_bytes_per_second;
-  here.vector =
-      std::numeric_limits<double>::infinity();  // a rate that nobody measured here is no floor
+  const Machine here = AtCopyRate(machine, floor.copy_bytes_per_second);
+
+  CostModel model(session.run().layout.mesh, here);
 
   std::map<std::string, AloneRow> alone;
   struct Products {
@@ -75,7 +82,7 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
     const Body& body = plan.bodies[static_cast<size_t>(entry.body)];
     for (size_t i = 0; i < body.ops.size(); ++i) {
       const PlanOp& op = body.ops[i];
-      const OpEstimate estimate = Estimate(op.op, session.run().layout.mesh, here);
+      const OpEstimate estimate = model.Of(op.op);
       double seconds = estimate.seconds;
       if (TimedAlone(op.op)) {
         AloneRow& row = alone[NameOf(op.op)];

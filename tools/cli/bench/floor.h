@@ -19,6 +19,7 @@
 #include "runtime/plan/cost/machine.h"
 #include "runtime/run/session.h"
 #include "tools/cli/bench/ops.h"
+#include "tools/cli/bench/stopwatch.h"
 
 namespace millrace {
 
@@ -42,6 +43,14 @@ struct Floor {
 };
 
 // A collective, and the last use of the session's engine: its arena is filled with random numbers.
+// Bytes per second, read plus written, of a concat between the halves of the arena.
+double CopyRate(Stopwatch& watch, const Environment& environment, std::byte* arena, int64_t bytes,
+                Stream& stream);
+
+// Memory-bound ops take what their bytes take and no more: a rate that nobody measured here is no
+// floor.
+Machine AtCopyRate(const Machine& machine, double copy_bytes_per_second);
+
 Floor MeasureFloor(Session& session, const Environment& environment, const Machine& machine);
 
 nlohmann::ordered_json FloorJson(const Floor& floor);

@@ -18,9 +18,6 @@
 namespace millrace {
 namespace {
 
-struct ProductShape {
-  int64_t m, n, k;
-};
 // Shapes at which cuBLASLt is at its best on Hopper.
 constexpr std::array<ProductShape, 3> kDeviceShapes = {
     {{8192, 8192, 8192}, {8192, 28672, 4096}, {8192, 4096, 14336}}};
@@ -63,8 +60,10 @@ ProductShape Fitting(ProductShape p, DType dtype, Backend backend, int64_t arena
   return p;
 }
 
-SustainedRate Measure(Session& session, const Environment& environment, Stopwatch& watch,
-                      const ProductShape& wanted, DType dtype) {
+}  // namespace
+
+SustainedRate MeasureProduct(Session& session, const Environment& environment, Stopwatch& watch,
+                             const ProductShape& wanted, DType dtype) {
   Engine& engine = session.engine();
   const Backend backend = environment.traits.backend;
   const ProductShape p = Fitting(wanted, dtype, backend, engine.arena_bytes());
@@ -98,14 +97,11 @@ SustainedRate Measure(Session& session, const Environment& environment, Stopwatc
   return {dtype, p.m, p.n, p.k, ms * 1e-3, flops / ms * 1e3};
 }
 
-}  // namespace
-
 RateFloor MeasureRateFloor(Session& session, const Environment& environment, const Machine& machine,
                            const Floor& floor) {
   const StepPlan& plan = session.run().plans.Of("train");
-  Machine here = machine;
-  here.memory = floor.copy_bytes_per_second;
-  here.vector = std::numeric_limits<double>::infinity();  // as in floor.cc
+  const Machine here = AtCopyRate(machine, floor.copy_bytes_per_second);
+  CostModel model(session.run().layout.mesh, here);
 
   RateFloor rates;
   rates.link_bytes_per_second = machine.link;
@@ -113,7 +109,7 @@ RateFloor MeasureRateFloor(Session& session, const Environment& environment, con
   double wire_bytes = 0;
   for (const Entry& entry : plan.schedule)
     for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
-      const OpEstimate estimate = Estimate(op.op, session.run().layout.mesh, here);
+      const OpEstimate estimate = model.Of(op.op);
       if (const auto* product = std::get_if<MatmulOp<View>>(&op.op))
         flops[product->a.layout.dtype] += estimate.flops;
       else if (IsCollective(op.op))
@@ -131,7 +127,7 @@ RateFloor MeasureRateFloor(Session& session, const Environment& environment, con
   for (const auto& [dtype, sum] : flops) {
     double best = 0;
     const auto measure = [&](const ProductShape& shape) {
-      rates.products.push_back(Measure(session, environment, watch, shape, dtype));
+      rates.products.push_back(MeasureProduct(session, environment, watch, shape, dtype));
       best = std::max(best, rates.products.back().flops_per_second);
     };
     if (session.device().captures())

@@ -24,6 +24,9 @@
 
 namespace millrace {
 
+struct ProductShape {
+  int64_t m, n, k;
+};
 // Large products of one shape, [m,k] by [k,n], back to back.
 struct SustainedRate {
   DType dtype = DType::kBF16;
@@ -31,6 +34,11 @@ struct SustainedRate {
   double seconds = 0;  // measured
   double flops_per_second = 0;
 };
+
+// For a second on a hot device, 20 ms and the best of five on a CPU. Overwrites the session's
+// arena; where that has no room, of halves of the shape.
+SustainedRate MeasureProduct(Session& session, const Environment& environment, Stopwatch& watch,
+                             const ProductShape& wanted, DType dtype);
 
 struct RateFloor {
   double ms = 0;

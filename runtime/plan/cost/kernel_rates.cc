@@ -1,0 +1,86 @@
+#include "runtime/plan/cost/kernel_rates.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "runtime/base/arithmetic.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::array<int64_t, 8> kCuts = {1, 2, 3, 4, 6, 8, 16, 32};
+constexpr int64_t kShortestCut = 256;  // k of a part
+
+double SecondsByRule(const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k) {
+  const double rate = machine.gemm(dtype), start = machine.gemm_k_start;
+  const auto area = 2.0 * static_cast<double>(m) * static_cast<double>(n);
+  // Tiles are of the units that multiply bf16.
+  if (machine.gemm_units == 0 || machine.gemm_tiles.empty() || dtype != DType::kBF16)
+    return area * (static_cast<double>(k) + start) / rate;
+  double best = std::numeric_limits<double>::infinity();
+  const int64_t units = machine.gemm_units;
+  for (const GemmTile& tile : machine.gemm_tiles) {
+    const int64_t tiles = CeilDiv(m, tile.m) * CeilDiv(n, tile.n);
+    for (const int64_t cut : kCuts) {
+      if (cut > 1 && (k / cut < kShortestCut || tiles * cut > 2 * units)) break;
+      const double waves = static_cast<double>(CeilDiv(tiles * cut, units) * units);
+      double seconds = waves * 2 * static_cast<double>(tile.m * tile.n) *
+                       (static_cast<double>(k) / static_cast<double>(cut) + start) /
+                       (rate * tile.efficiency);
+      if (cut > 1) seconds += 4 * static_cast<double>(cut) * area / machine.memory;
+      best = std::min(best, seconds);
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+double ProductSeconds(const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k) {
+  const double by_rule = SecondsByRule(machine, dtype, m, n, k);
+  double sum = 0, weights = 0;
+  for (const GemmShape& shape : machine.gemm_shapes) {
+    if (shape.dtype != dtype) continue;
+    const auto apart = [](int64_t a, int64_t b) {
+      return std::log2(static_cast<double>(a) / static_cast<double>(b));
+    };
+    const double dm = apart(m, shape.m), dn = apart(n, shape.n), dk = apart(k, shape.k);
+    const double square = dm * dm + dn * dn + dk * dk;
+    const double measured = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+                            static_cast<double>(shape.k) / shape.flops;
+    if (square == 0) return measured;
+    sum += std::log(measured / SecondsByRule(machine, dtype, shape.m, shape.n, shape.k)) / square;
+    weights += 1 / square;
+  }
+  return weights > 0 ? by_rule * std::exp(sum / weights) : by_rule;
+}
+
+double AttentionFlops(const Machine& machine, const Layout& q, Pass pass) {
+  const int64_t length = q.dims[1], head_dim = q.dims[3];
+  const double gemm = machine.gemm(q.dtype);
+  const auto rate = [&](const AttentionRate& r) {
+    return std::min(pass == Pass::kBackward ? r.backward : r.forward, gemm);
+  };
+  const AttentionRate* below = nullptr;  // the longest length reached, else the shortest
+  const AttentionRate* above = nullptr;  // the next one of its class
+  for (const AttentionRate& r : machine.attention) {
+    const bool wider = below != nullptr && r.head_dim > below->head_dim;
+    if (wider && below->head_dim >= head_dim) break;
+    if (below == nullptr || wider || r.length <= length) {
+      below = &r;
+      above = nullptr;
+    } else if (above == nullptr) {
+      above = &r;
+    }
+  }
+  if (below == nullptr) return gemm;
+  if (above == nullptr || length <= below->length) return rate(*below);
+  const double part =
+      std::log(static_cast<double>(length) / static_cast<double>(below->length)) /
+      std::log(static_cast<double>(above->length) / static_cast<double>(below->length));
+  return rate(*below) + part * (rate(*above) - rate(*below));
+}
+
+}  // namespace millrace

@@ -1,0 +1,66 @@
+#include "runtime/plan/cost/kernel_rates.h"
+
+#include <catch2/catch.hpp>
+
+namespace millrace {
+namespace {
+
+Machine Tiled() {
+  Machine m;
+  m.gemm_bf16 = 1000;
+  m.gemm_f32 = 10;
+  m.memory = 1e12;
+  m.gemm_units = 4;
+  m.gemm_tiles = {{16, 16, 1}};
+  return m;
+}
+double Seconds(const Machine& m, int64_t rows, int64_t columns, int64_t k) {
+  return ProductSeconds(m, DType::kBF16, rows, columns, k);
+}
+
+TEST_CASE("full waves run at the machine's rate, a part of one as long as a whole",
+          "[plan][cost]") {
+  const Machine m = Tiled();
+  CHECK(Seconds(m, 32, 32, 64) == Approx(2.0 * 32 * 32 * 64 / 1000));  // 4 tiles, 4 units
+  CHECK(Seconds(m, 32, 64, 64) == Approx(2 * Seconds(m, 32, 32, 64)));
+  CHECK(Seconds(m, 33, 32, 64) == Approx(2 * Seconds(m, 32, 32, 64)));  // 6 tiles: two waves
+  CHECK(Seconds(m, 16, 16, 64) == Approx(Seconds(m, 32, 32, 64)));      // one tile, three idle
+  CHECK(ProductSeconds(m, DType::kF32, 16, 16, 64) == Approx(2.0 * 16 * 16 * 64 / 10));
+}
+
+TEST_CASE("a tile's start counts as so much more k", "[plan][cost]") {
+  Machine m = Tiled();
+  m.gemm_k_start = 32;
+  CHECK(Seconds(m, 32, 32, 64) == Approx(2.0 * 32 * 32 * (64 + 32) / 1000));
+  m.gemm_units = 0;
+  CHECK(Seconds(m, 32, 32, 64) == Approx(2.0 * 32 * 32 * (64 + 32) / 1000));
+}
+
+TEST_CASE("the best of the tiles, and of the cuts of k that busy idle units", "[plan][cost]") {
+  Machine m = Tiled();
+  m.gemm_tiles.push_back({8, 16, 0.8});
+  // 2 tiles of 16 x 16 leave two units idle, 4 of 8 x 16 none.
+  CHECK(Seconds(m, 16, 32, 64) == Approx(2.0 * 16 * 32 * 64 / (1000 * 0.8)));
+  CHECK(Seconds(m, 32, 32, 64) == Approx(2.0 * 32 * 32 * 64 / 1000));
+  m = Tiled();
+  const double whole = 2.0 * 32 * 32 * 4096 / 1000;  // one tile on one of four units
+  CHECK(Seconds(m, 16, 16, 4096) == Approx(whole / 4).epsilon(1e-6));
+  CHECK(Seconds(m, 16, 16, 300) == Approx(2.0 * 32 * 32 * 300 / 1000));  // too short to cut
+  m.memory = 100;  // four parts of 16 x 16 f32, written and read
+  CHECK(Seconds(m, 16, 16, 4096) == Approx(whole / 4 + 4 * 2.0 * 4 * 16 * 16 / 100));
+}
+
+TEST_CASE("a shape that was timed is its time, and corrects those near it", "[plan][cost]") {
+  Machine m = Tiled();
+  m.gemm_shapes = {{DType::kBF16, 32, 32, 64, 500}};  // half of what the rule says
+  CHECK(Seconds(m, 32, 32, 64) == Approx(2.0 * 32 * 32 * 64 / 500));
+  CHECK(Seconds(m, 64, 64, 64) == Approx(2.0 * 64 * 64 * 64 / 500));
+  m.gemm_shapes.push_back({DType::kBF16, 1024, 1024, 1024, 1000});  // as the rule says
+  const double near = Seconds(m, 64, 64, 64) * 1000 / (2.0 * 64 * 64 * 64);
+  CHECK(near > 1.8);  // distances 2 and 4^2 * 3 in octaves squared: mostly the near one
+  CHECK(near < 2);
+  CHECK(ProductSeconds(m, DType::kF32, 32, 32, 64) == Approx(2.0 * 32 * 32 * 64 / 10));
+}
+
+}  // namespace
+}  // namespace millrace

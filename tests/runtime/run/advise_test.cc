@@ -1,0 +1,133 @@
+#include "runtime/run/advise.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <limits>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+Config Small() {
+  Config c;
+  c.model.family = ModelFamily::kLlama;
+  c.model.layers = 2;
+  c.model.d_model = 256;
+  c.model.heads = 4;
+  c.model.seq_len = 128;
+  c.data.kind = DataKind::kSynthetic;
+  c.train.micro_batch = 2;
+  c.train.accumulate = 2;
+  c.precision.compute = PrecisionConfig::Format::kBf16;
+  c.precision.grad_wire = PrecisionConfig::Format::kBf16;
+  return c;
+}
+
+AdviseInput InputOf(const Config& config, int world, const Machine& machine) {
+  return {config, world, [machine](const Config&) {
+            return AdviseTarget{machine, {Backend::kCuda, 0, 0}};
+          }};
+}
+
+// Every plan there is, each in full.
+struct Found {
+  double seconds = 0;
+  int64_t arena = 0;
+};
+std::vector<Found> All(const Config& base, int world, const Machine& machine) {
+  std::vector<Found> all;
+  const int64_t sequences = base.train.GlobalBatch(world);
+  for (int replicate = 1; replicate <= world; ++replicate)
+    for (int tensor = 1; tensor <= world; ++tensor)
+      for (int64_t micro = 1; micro <= sequences * tensor / world; ++micro)
+        for (const Reshard reshard :
+             {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward})
+          for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kBlock})
+            for (const int64_t prefetch : {1, 2}) {
+              if (prefetch > 1 && reshard == Reshard::kNever) continue;
+              if (world % (replicate * tensor) != 0 || sequences * tensor / world % micro != 0)
+                continue;
+              Config c = base;
+              c.parallel.replicate = replicate;
+              c.train.micro_batch = micro;
+              c.parallel.tensor = tensor;
+              c.train.accumulate = sequences * tensor / world / micro;
+              c.sharding.reshard = reshard;
+              c.memory.recompute = recompute;
+              c.memory.prefetch = prefetch;
+              const AssembledRun run = Assemble(c, world, {Backend::kCuda, 0, 0}, {"train"});
+              const StepPlan& plan = run.plans.Of("train");
+              all.push_back({Simulate(plan, plan.schedule, run.layout.mesh, machine).seconds,
+                             plan.arena_bytes});
+            }
+  return all;
+}
+
+TEST_CASE("the first advice is as fast as the fastest of all plans that fit", "[run][advise]") {
+  const Machine& machine = FindMachine("h200");
+  Config config = Small();
+  const int world = 2;
+  const std::vector<Found> all = All(config, world, machine);
+  std::vector<int64_t> arenas;
+  for (const Found& found : all) arenas.push_back(found.arena);
+  std::sort(arenas.begin(), arenas.end());
+  // No limit, and two that refuse most.
+  for (const int64_t limit : {int64_t{0}, arenas[arenas.size() / 3], arenas[3]}) {
+    CAPTURE(limit);
+    config.memory.budget_gib.reset();
+    if (limit > 0) config.memory.budget_gib = static_cast<double>(limit) / (int64_t{1} << 30);
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const Found& found : all)
+      if (limit == 0 || found.arena <= limit) fastest = std::min(fastest, found.seconds);
+    const Advice advice = Advise(InputOf(config, world, machine));
+    REQUIRE_FALSE(advice.best.empty());
+    CHECK(advice.best.front().seconds <= fastest * 1.001);
+    CHECK(advice.tokens_per_step == 2 * 4 * 128);
+    CHECK(advice.planned <= advice.drafted * 2);
+    for (size_t i = 0; i < advice.best.size(); ++i) {
+      const AdvisedPlan& plan = advice.best[i];
+      CAPTURE(plan.choices);
+      CHECK((limit == 0 || plan.arena_bytes <= limit));
+      CHECK((i == 0 || advice.best[i - 1].seconds <= plan.seconds));
+      CHECK(plan.config.train.GlobalBatch(plan.config.parallel.DataRanks(world)) == 8);
+      CHECK(plan.mesh.world() == world);
+      CHECK(plan.exposed <= plan.seconds);
+      // It is the plan that its choices give.
+      const AssembledRun run = Assemble(plan.config, world, {Backend::kCuda, 0, 0}, {"train"});
+      CHECK(run.plans.Of("train").arena_bytes == plan.arena_bytes);
+    }
+  }
+}
+
+TEST_CASE("where nothing fits, the closest plan is named", "[run][advise]") {
+  Config config = Small();
+  config.memory.budget_gib = 0.001;
+  try {
+    Advise(InputOf(config, 2, FindMachine("h200")));
+    FAIL("something fits");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kDoesNotFit);
+    // All that makes a plan smaller is in it.
+    CHECK_THAT(error.what(),
+               Catch::Contains("nothing fits: the closest of ") &&
+                   Catch::Contains("1073741 are allowed: parallel.replicate=1 ") &&
+                   Catch::Contains("train.micro_batch=1 ") &&
+                   Catch::Contains("memory.recompute=block sharding.reshard=after_forward"));
+  }
+}
+
+TEST_CASE("slow networks make copies of a host each win, fast ones do not matter",
+          "[run][advise]") {
+  Config config = Small();
+  config.sharding.reshard = Reshard::kAfterForward;
+  Machine machine = FindMachine("h200");
+  machine.host_link = 1e8;
+  machine.host_hop = 1e-3;
+  const Advice slow = Advise(InputOf(config, 32, machine));
+  CHECK(slow.best.front().mesh.Size(Axis::kShard) <= machine.ranks_per_host);
+}
+
+}  // namespace
+}  // namespace millrace
