@@ -170,7 +170,7 @@ TEST_CASE("every configuration that ships is accepted by parser and schema", "[c
     ++count;
     const std::string text = ReadFile(entry.path());
     REQUIRE(schema.Accepts(text));
-    const std::vector<std::string> problems = Problems({text}, {}, {.world = 2, .has_cuda = true});
+    const std::vector<std::string> problems = Problems({text}, {}, {.world = 4, .has_cuda = true});
     for (const std::string& problem : problems) UNSCOPED_INFO(problem);
     REQUIRE(problems.empty());
   }
