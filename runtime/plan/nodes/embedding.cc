@@ -29,8 +29,8 @@ void Lower(Lowering& l, const Step& step) {
     op.positions = Rows(op.positions, 0, l.graph().whole_seq());
     op.rows = l.graph().context_rows();
   }
-  op.scalars = storage.Scalars();
   const View out = storage.Write(node.outputs[0]);
+  op.scalars = storage.Scalars();
   for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.outputs[0]))) {
     op.out = Rows(out, strip.begin, strip.rows);
     op.row_begin = strip.first;

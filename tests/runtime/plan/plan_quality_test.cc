@@ -120,7 +120,8 @@ std::vector<Case> RandomCases() {
   return cases;
 }
 
-// Training plans of every file in configs, on one GPU and on eight.
+// Training plans of every file in configs, on one GPU and on eight; on eight alone where a file
+// asks for more than one.
 std::vector<Case> ConfiguredCases() {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator("configs"))
@@ -129,6 +130,7 @@ std::vector<Case> ConfiguredCases() {
   std::vector<Case> cases;
   for (const std::string& file : files) {
     for (const int world : {1, 8}) {
+      if (world == 1 && file == "configs/llama_1b_128k.json") continue;  // context 4
       const LoadedConfig loaded =
           LoadConfig(std::vector<std::string>{file}, {}, {.world = world, .has_cuda = true});
       const AssembledRun run =
