@@ -36,6 +36,11 @@ std::vector<int64_t> Divisors(int64_t n) {
   return divisors;
 }
 
+// Whether weights are sharded: over shard, and what tensor does not split over tensor.
+bool Gathers(const Config& config) {
+  return config.parallel.shard.value_or(1) * config.parallel.tensor > 1;
+}
+
 struct Candidate {
   Config config;
   int64_t limit = 0, bound = 0;  // bytes: allowed, and below which no arena of this plan is
@@ -90,20 +95,19 @@ class Search {
     }
   }
 
-  // What fits with less resharding and recomputation is not tried with more.
+  // All of them: to reshard more can be faster (gathers that more compute hides), and what fits
+  // as a draft need not fit once it is placed.
   void TryPolicies(const Config& config) {
-    const bool gathers = config.parallel.shard.value_or(1) > 1;
-    size_t least = kRecomputes.size();  // index of the recomputation that fitted so far
+    const bool gathers = Gathers(config);
     if (!CanBePlanned(config)) return;
     for (const Reshard reshard : kReshards) {
       if (!gathers && reshard != Reshard::kNever) break;
-      for (size_t r = 0; r < least; ++r) {
+      for (const Recompute recompute : kRecomputes) {
         Config with = config;
         with.sharding.reshard = reshard;
-        with.memory.recompute = kRecomputes[r];
-        if (Draft(with)) least = r;
+        with.memory.recompute = recompute;
+        Draft(with);
       }
-      if (least == 0) break;
     }
   }
 
@@ -118,8 +122,8 @@ class Search {
     return true;
   }
 
-  // Whether it may fit.
-  bool Draft(const Config& config) {
+  // A candidate, if it may fit.
+  void Draft(const Config& config) {
     const AdviseTarget target = in_.target(config);
     const Drafted drafted = DraftTraining(config, in_.world, target.traits);
     ++advice_.drafted;
@@ -127,7 +131,7 @@ class Search {
     if (candidate.limit > 0 && candidate.bound > candidate.limit) {
       if (!closest_ || candidate.bound - candidate.limit < closest_->bound - closest_->limit)
         closest_ = candidate;
-      return false;
+      return;
     }
     const Machine machine = ShareOf(target.machine, in_.world);
     candidate.seconds =
@@ -139,7 +143,6 @@ class Search {
       if (deeper && (config.sharding.reshard == Reshard::kNever || config.memory.slots)) break;
       candidates_.push_back(candidate);
     }
-    return true;
   }
 
   static int64_t LimitOf(const Config& config, const AdviseTarget& target) {
@@ -191,7 +194,7 @@ class Search {
         "parallel.shard={} train.micro_batch={} train.accumulate={} memory.recompute={}",
         *config.parallel.shard, config.train.micro_batch, *config.train.accumulate,
         Name(config.memory.recompute));
-    if (*config.parallel.shard > 1)  // else keys without effect
+    if (Gathers(config))  // else keys without effect
       text += fmt::format(" sharding.reshard={} memory.prefetch={}", Name(config.sharding.reshard),
                           config.memory.prefetch);
     return text;

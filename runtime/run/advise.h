@@ -1,14 +1,14 @@
-// The fastest plans of a configuration at its tokens per step, by simulation: `plan --advise`. Pure.
+// The fastest plans of a configuration at its tokens per step, by simulation: `plan --advise`.
+// Pure.
 //
-// Searched   axes (kAdvisedAxes: every way to divide the world between them), train.micro_batch (the
-//            divisors of a rank's sequences; accumulate follows), sharding.reshard, memory.recompute,
-//            memory.prefetch. Everything else is the configuration's.
-// How        Each combination of axes and micro batch is drafted (DraftStep: no addresses, no edges)
-//            with the least resharding and recomputation first; what takes more of either is drafted
-//            only where that does not fit, since it sends or computes more. Drafts are simulated
-//            without edges, which is nearly a lower bound of the time, sorted by it, and planned and
-//            proved in full from the fastest on, until no draft that is left can be among the best.
-// Order      by simulated seconds, then bytes. Equal inputs give equal advice.
+// Searched  axes (kAdvisedAxes: every way to divide the world between them), train.micro_batch (the
+//           divisors of a rank's sequences; accumulate follows), sharding.reshard,
+//           memory.recompute, memory.prefetch. Everything else is the configuration's.
+// How       Each combination but of prefetch is drafted (DraftStep: no addresses, no edges).
+//           Drafts whose lower bound fits are simulated without edges, which is nearly a lower
+//           bound of the time, sorted by it, and planned and proved in full from the fastest on,
+//           until no draft that is left can be among the best.
+// Order     by simulated seconds, then bytes. Equal inputs give equal advice.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // A machine as JSON: what configs/machines holds, `doctor --measure` writes and `plan --machine`
-// takes. tools/cli/README.md describes the keys; machine_file.cc has them as one table for both ways.
+// takes. tools/cli/README.md describes the keys; machine_file.cc has them as one table for both
+// ways.
 //
 // Units   as the keys say: tflops 1e12 FLOP/s, gb_s 1e9 bytes/s, us microseconds, mib 2^20 bytes.
 // Errors  Error(kConfig), all of a file's at once, a line each: `where`, the key's path, the value
