@@ -33,6 +33,8 @@ constexpr nvrtcResult kNoNvrtc = NVRTC_ERROR_INTERNAL_ERROR;
 [[maybe_unused]] nvrtcResult nvrtcVersion(int*, int*) { return kNoNvrtc; }
 [[maybe_unused]] const char* nvrtcGetErrorString(nvrtcResult) { return "not linked"; }
 }  // namespace
+// Without its serialisation, which nothing here uses.
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
 #include <map>
