@@ -17,8 +17,7 @@ using Algorithm = CollectiveAlgorithm;
 constexpr double kTreeEfficiency = 0.92;
 
 // Of a group whose first member is on each place of a host in turn, neighbours `stride` apart.
-// Groups
-// of one axis, or of neighbouring axes, are such runs.
+// Groups of one axis, or of neighbouring axes, are such runs.
 void Count(const std::vector<int>& group, int ranks_per_host, GroupPlace& place) {
   std::vector<int> members;
   int host = -1;

@@ -11,8 +11,7 @@
 //   waves(t, s) = ceil(ceil(m/t.m) ceil(n/t.n) s / units)
 // Without units: 2 m n (k + gemm_k_start) / rate. Shapes that were timed correct it: times the
 // weighted geometric mean of measured/by rule, weights 1/d^2, d the distance of the binary
-// logarithms
-// of m, n, k (a shape that was timed itself: exactly its time).
+// logarithms of m, n, k (a shape that was timed itself: exactly its time).
 #pragma once
 
 #include <cstdint>
