@@ -17,12 +17,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "tests/system/options.h"
+#include "tests/system/split_trial.h"
 
 namespace millrace::test {
 namespace {
-
-constexpr int64_t kGlobalBatch = 12;
 
 struct Shape {
   int world = 1;
@@ -38,15 +36,6 @@ Trial TrialOf(ModelConfig::Family family, const Shape& shape) {
   trial.config.optimizer.eps = 1e-3;
   trial.steps = 6;
   return trial;
-}
-
-void CheckClose(const Outcome& a, const Outcome& b) {
-  REQUIRE(a.scalars[0].loss == Approx(b.scalars[0].loss).epsilon(1e-5));
-  REQUIRE(a.scalars[0].grad_norm == Approx(b.scalars[0].grad_norm).epsilon(1e-5));
-  for (size_t step = 1; step < a.scalars.size(); ++step) {
-    REQUIRE(a.scalars[step].loss == Approx(b.scalars[step].loss).epsilon(1e-4));
-    REQUIRE(a.scalars[step].grad_norm == Approx(b.scalars[step].grad_norm).epsilon(1e-3));
-  }
 }
 
 TEST_CASE("one global batch on any world, mesh and accumulation") {
@@ -67,7 +56,7 @@ TEST_CASE("one global batch on any world, mesh and accumulation") {
                                {4, 4, 1}}) {
       INFO("world " << shape.world << " replicate " << shape.replicate << " accumulate "
                     << shape.accumulate);
-      CheckClose(RunTrial(TrialOf(family, shape)), reference);
+      RequireClose(RunTrial(TrialOf(family, shape)), reference);
     }
   }
 }
@@ -78,7 +67,7 @@ TEST_CASE("reduced every microbatch or at the last") {
     const Outcome last = RunTrial(trial);
     trial.config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
     const Outcome every = RunTrial(trial);
-    CheckClose(every, last);
+    RequireClose(every, last);
     REQUIRE(every.counters[0].comm.reduce_scatters ==
             shape.accumulate * last.counters[0].comm.reduce_scatters);
     REQUIRE(every.plan_hash != last.plan_hash);
