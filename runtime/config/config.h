@@ -202,6 +202,7 @@ struct CheckpointConfig {
   using Resume = ResumePolicy;
   enum class OnError { kContinue, kStop };
   int64_t every = 1000;
+  bool at_end = true;
   int64_t keep = 2;
   std::optional<int64_t> keep_every = {};
   int64_t keep_best = 0;

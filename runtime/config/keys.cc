@@ -311,6 +311,9 @@ std::vector<Key> MakeKeys() {
 
       KEY(checkpoint.every, From(0, 1000 * kMillion),
           "Steps between checkpoints. 0: only at the end."),
+      KEY(checkpoint.at_end, any,
+          "A checkpoint of the last step. false: none, as for a benchmark; a run that is asked to "
+          "stop is saved all the same."),
       KEY(checkpoint.keep, From(1, 10000), "Newest checkpoints kept."),
       KEY(checkpoint.keep_every, From(1, 1000 * kMillion),
           "Checkpoints of steps that are multiples of this stay for good. null: none does."),

@@ -51,6 +51,7 @@ TrainResult TrainingLoop::Run() {
     }
     Save(++step);
   }
+  saver_->Settle();  // of a run whose last step has no checkpoint: one may be in flight
   Finish(MillisecondsSince(start) / 1e3);
   return result_;
 }
@@ -78,7 +79,8 @@ void TrainingLoop::Save(int64_t done) {
   if (IsDue(config_.guard.replicas_every, done))
     if (const std::string difference = DifferingReplicas(session_.engine()); !difference.empty())
       Stop(fmt::format("after step {}: {}", done, difference));
-  const bool last = done == config_.train.steps || result_.preempted;
+  const bool last =
+      result_.preempted || (config_.checkpoint.at_end && done == config_.train.steps);
   if (!last && !IsDue(config_.checkpoint.every, done)) return;
   Note(LogLevel::kDebug, "step {}: saving{}", done, result_.preempted ? ", asked to stop" : "");
   const std::optional<double> loss = evaluated_ == done ? result_.eval_after : std::nullopt;

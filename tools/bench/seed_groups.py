@@ -16,6 +16,7 @@ class Group:
     variants: dict  # name: list of key=value
     columns: list  # of seed_page.COLUMNS
     verb: str = "bench"  # bench, train or pool
+    peers: dict = dataclasses.field(default_factory=dict)  # name: words of peers/torch_axes.py; run in turn with the variants
     steps: int = 20
     warmup: int = 5
     rounds: int = 2
@@ -30,6 +31,7 @@ SEEDS = {
     "graphs": "torchtitan #2050: CUDA graphs around sharded training",
     "allocators": "Megatron-LM #5462: pools for units that are not alike",
     "concat": "fairscale #1180: concatenate gradients in the last microbatch only",
+    "axes": "torchtitan #2050 and fairscale #1180: tensor parallelism in the same graph",
     "options": "Every option's cost, beside the five",
 }
 PUBLISHED = {
@@ -40,6 +42,8 @@ PUBLISHED = {
                   "(74.8 at the peak) with the max-pool.",
     "concat": "Published: 339.53 to 387.98 TFLOPS end to end (+14.3 %), 625.64 to 817.5 without communication (+30.7 %): one layer like Llama 3's, 128 "
               "microbatches, FP8, TP 4, CP 8; losses equal to the bit.",
+    "axes": "Published: torchtitan's graphs keep their bits with SimpleFSDP + TP; fairscale's TP 4 has equal losses to the bit. Peers are PyTorch's "
+            "(tools/bench/peers/torch_axes.py), whose rows between blocks are split, too.",
     "options": "What the options of sharding and memory move and keep.",
 }
 ALLOCATORS = ("persistent", "fixed", "max_pool", "coloured", "packed", "dynamic")
@@ -57,6 +61,39 @@ def hybrids():
     return Group("hybrid pools", "allocators", "Buckets of published hybrid stacks, arithmetic only: no such model is trained here. MiB.", None, [],
                  {name: [] for name in HYBRIDS}, ["pool_" + a for a in ("dynamic", "persistent", "fixed", "max_pool", "coloured", "packed", "lower_bound")],
                  verb="pool", rounds=1)
+
+
+def axes():
+    """Tensor and context parallelism on two GPUs. The same sequences in all for every variant of a group."""
+    eight, small = ["model.layers=8"], ["train.micro_batch=4"]
+    shard, tensor, context = ["parallel.shard=2"], ["parallel.tensor=2"], ["parallel.context=2"]
+    strips = {f"tensor, {n} strips": ["train.micro_batch=2", *tensor, f"parallel.tensor_strips={n}"] for n in (2, 4)}
+    speed = {"shard": ["train.micro_batch=1", *shard], "tensor": ["train.micro_batch=2", *tensor], **strips,
+             "tensor, weight gradients beside": ["train.micro_batch=2", *tensor, "execution.overlap_weight_gradients=true"]}
+    memory = ["arena", "device"]
+    pair = ["--set", "train.micro_batch=2", "--set", "model.layers=8", "--sdpa", "cudnn"]
+    long = ["model.seq_len=65536", "model.rope_scaling=null", "model.tied=false", "train.micro_batch=1", "memory.recompute=block", "memory.budget_gib=null"]
+    groups = [
+        Group("tensor beside shard", "axes", "Eight layers at Llama 8B's width, T 8192, two sequences in all.", "llama_8b.json", eight, speed, STEP + memory,
+              steps=20, warmup=8,
+              peers={"PyTorch tensor": ["--variant", "tensor", *pair, "--set", "parallel.tensor=2"],
+                     "PyTorch async tensor": ["--variant", "async", *pair, "--set", "parallel.tensor=2"]}),
+        Group("GPT-2 30M tensor", "axes", "GPT-2 30M, four sequences of 256 in all.", "gpt2_30m.json", small, {
+            "shard": ["train.micro_batch=2", *shard], "tensor": tensor}, STEP + ["host", "nodes"], steps=200, warmup=50),
+        Group("long context", "axes", "Llama 1B, T 65536, one sequence, blocks recomputed; half of the tokens of llama_1b_128k.json on half of its cards.",
+              "llama_1b_128k.json", long, {"context": context}, STEP + memory, steps=6, warmup=2,
+              peers={"PyTorch context_parallel": ["--variant", "context", "--sdpa", "cudnn", "--set", "model.seq_len=65536", "--set",
+                                                  "model.rope_scaling=null", "--set", "parallel.context=2", "--recompute"]}),
+    ]
+    for name, config, common in (("Llama 160M B 4", "llama_160m.json", small), ("eight layers at Llama 8B's width", "llama_8b.json", eight)):
+        for axis, keys in (("tensor 2", tensor), ("context 2", context)):
+            more = common + keys + ["train.micro_batch=2"] * (axis == "tensor 2" and common is eight)
+            if axis == "tensor 2" or common is small:
+                groups += [Group(f"graphs {axis} {name}", "axes", f"{name}, {axis}.", config, more, GRAPHS,
+                                 STEP + ["host", "nodes", "collectives", *memory], flags=("trace",)),
+                           Group(f"bits {axis} {name}", "axes", f"{name}, {axis}, 100 deterministic steps.", config,
+                                 more + ["execution.deterministic=true"], GRAPHS, ["bits"], verb="train", steps=100, rounds=1)]
+    return groups
 
 
 def on_devices():
@@ -105,7 +142,7 @@ def on_devices():
     sums = ["train.accumulate=8", "train.micro_batch=8"]
     groups.append(Group("synchronisations", "options", "GPT-2 355M, B 8, accumulate 8.", "gpt2_355m.json", sums, {
         "sync last": ["sharding.grad_sync=last"], "sync every": ["sharding.grad_sync=every"]}, STEP + ["reduced", "arena", "device"], steps=10, warmup=3))
-    return groups + [hybrids()]
+    return groups + axes() + [hybrids()]
 
 
 TINY = {

@@ -119,7 +119,7 @@ def update_kernels(rows):
 
 def group_text(group, rows):
     """Of one comparison: its table, and what has no figure."""
-    fine = {v: [r for r in rows if r["variant"] == v and "result" in r] for v in group.variants}
+    fine = {v: [r for r in rows if r["variant"] == v and "result" in r] for v in [*group.variants, *group.peers]}
     fine = {v: found for v, found in fine.items() if found}
     text = [f"**{group.name}.** {group.title}", ""]
     if group.common:
@@ -132,7 +132,7 @@ def group_text(group, rows):
         text += table(["variant", *heads], [[variant, *(cell(found, base) for cell in cells)] for variant, found in fine.items()])
     missing = [(row["variant"], row["error"]) for row in rows if "error" in row]
     text += [f"- {variant}: {error.replace('|', '/')}" for variant, error in dict(missing).items()]
-    text += [f"- {variant}: not measured; the command above measures it" for variant in group.variants if not any(r["variant"] == variant for r in rows)]
+    text += [f"- {variant}: not measured; the command above measures it" for variant in [*group.variants, *group.peers] if not any(r["variant"] == variant for r in rows)]
     return text + ([""] if text[-1] else [])
 
 

@@ -38,7 +38,7 @@ class Rows:
         """(group, variant, round), in the order in which they are run."""
         for group in self.groups:
             for round_ in range(1, group.rounds + 1):
-                for variant in group.variants:
+                for variant in [*group.variants, *group.peers]:
                     yield group, variant, round_
 
     def run(self):
@@ -60,14 +60,17 @@ class Rows:
     def one(self, group, variant, round_, row_id):
         began, said = time.monotonic(), ""
         config = self.config_of(group)
-        sets = group.common + group.variants[variant]
         asked = asked_of(group, variant)
+        sets = group.common + group.variants.get(variant, [])
         try:
-            if group.verb != "pool":
-                self.require_known(config, sets)
-            command, result = getattr(self, group.verb)(group, variant, config, sets)
-            if group.planned:
-                result["plan"] = self.plan(config, sets)
+            if variant in group.peers:
+                command, result = self.peer(group, variant, config)
+            else:
+                if group.verb != "pool":
+                    self.require_known(config, sets)
+                command, result = getattr(self, group.verb)(group, variant, config, sets)
+                if group.planned:
+                    result["plan"] = self.plan(config, sets)
             self.kept.add(group.name, variant, round_, asked, command, time.monotonic() - began, result=result)
             if "step_ms_samples" in result:
                 said = f"{results.quantile(result['step_ms_samples'], 0.5):.2f} ms"
@@ -126,9 +129,17 @@ class Rows:
             result["trace_us"] = kinds_of(trace)
         return shlex.join(command), result
 
+    def peer(self, group, variant, config):
+        words = [sys.executable, str(HERE / "peers" / "torch_axes.py"), config, *group.peers[variant], "--steps", str(group.steps), "--warmup", str(group.warmup)]
+        command = self.program.launched(words)
+        line = next(json.loads(text) for text in self.call(command, group.env).splitlines() if text.startswith("{"))
+        if "error" in line:
+            raise Failed(line["error"])
+        return shlex.join(command), dict(line, step_ms_samples=line["step_ms"], arena_bytes=line["peak_allocated_bytes"], peak_bytes=line["device_used_bytes"])
+
     def train(self, group, variant, config, sets):
         folder = self.work / "_".join(["train", *group.name.split(), *variant.split()]).replace("'", "")
-        more = ["data.kind=synthetic", "checkpoint.every=0", "train.eval_every=0", f"train.steps={group.steps}", f"run.dir={folder}"]
+        more = ["data.kind=synthetic", "checkpoint.every=0", "checkpoint.at_end=false", "train.eval_every=0", f"train.steps={group.steps}", f"run.dir={folder}"]
         command = self.program.command("train", config, [s for s in self.sets_of(group, sets) if not s.startswith("run.dir=")] + more)
         self.call(command, group.env)
         summary = json.loads((folder / "summary.json").read_text())
@@ -157,7 +168,8 @@ class Rows:
 
 def asked_of(group, variant):
     """What makes a row what it is, whatever the group is called."""
-    return json.dumps([group.verb, group.config, group.common, group.variants[variant], group.steps, group.warmup, group.flags, group.env])
+    what = group.peers[variant] if variant in group.peers else group.variants[variant]
+    return json.dumps([group.verb, group.config, group.common, what, group.steps, group.warmup, group.flags, group.env])
 
 
 def words_of(stderr):

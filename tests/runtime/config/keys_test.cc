@@ -83,6 +83,7 @@ const char* const kPromised[] = {
     "execution.peer_memory",
     "execution.watchdog_s",
     "checkpoint.every",
+    "checkpoint.at_end",
     "checkpoint.keep",
     "checkpoint.keep_every",
     "checkpoint.keep_best",

@@ -44,6 +44,33 @@ void ScanHugeGradient(const FiniteScanOp<TensorView>& op, Stream& stream) {
   CpuKernels().finite_scan(op, stream);
 }
 
+TEST_CASE("a run that keeps nothing at its end keeps what it saved before", "[train]") {
+  for (const auto& [every, kept] : {std::pair<int, std::string>{0, ""}, {2, "step_00000004"}})
+    for (const bool asynchronous : {false, true}) {
+      CAPTURE(every, asynchronous);
+      const TempDir temp;
+      const std::vector<ConfigText> texts = {
+          {"test.json", fmt::format(R"({{
+        "model": {{"family": "gpt2", "layers": 1, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8}},
+        "data": {{"kind": "synthetic"}}, "run": {{"dir": "{}"}},
+        "train": {{"steps": 5, "micro_batch": 2}},
+        "checkpoint": {{"every": {}, "keep": 1, "at_end": false, "asynchronous": {}}}}})",
+                                    temp / "run", every, asynchronous)}};
+      const LoadedConfig loaded = LoadConfigTexts(texts, {}, ConfigContext{.world = 1});
+      test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
+        Session session(loaded.config, setup.environment(), {{"train"}, true});
+        TrainOptions options;
+        options.machine = FindMachine("cpu");
+        Train(session, options, std::atomic<bool>(false), {});
+      });
+      std::string found;
+      if (const auto folder = temp / "run/checkpoints"; std::filesystem::exists(folder))
+        for (const auto& entry : std::filesystem::directory_iterator(folder))
+          found += entry.path().filename().string();
+      CHECK(found == kept);
+    }
+}
+
 TEST_CASE(
     "a gradient that overflows in the sum over ranks is skipped and said to be of no single rank",
     "[training]") {
