@@ -82,6 +82,7 @@ std::string NoRoom(const CudaDevice& device, const Mesh& mesh) {
   const std::string trouble = WhyNoRoom(
       WaitingInRun({.gather = kPeerGatherBlocks,
                     .reduce = kPeerReduceBlocks,
+                    .exchanges = mesh.Size({Axis::kContext, Axis::kTensor}) > 1,
                     .replicas = mesh.Size(Axis::kReplicate) > 1 ? NcclOptions{}.max_ctas : 0,
                     .statistics = kSmallCtas}),
       PeerRoomOf(device));
@@ -97,7 +98,7 @@ std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh,
   const auto world = host.Make(everyone, "peers of the world");
   const std::string label =
       fmt::format("peers of replica {}", mesh.Index(host.rank(), Axis::kReplicate));
-  const auto group = host.Make(mesh.Group(host.rank(), Axis::kShard), label);
+  const auto group = host.Make(mesh.Group(host.rank(), kCopyAxes), label);
   const std::unique_ptr<DeviceBuffer> probe = device.Allocate(kProbeBytes, label);
   std::string trouble;
   try {

@@ -19,9 +19,9 @@ namespace millrace {
 // alone. Kernels here were measured over NVLink only.
 enum class PeerLinks { kAny, kNvlink };
 
-// What keeps the ranks of some group over the shard axis from each other's memory, or kernels that
-// wait for each other from running at once (peer_room.h, with PeerOptions' defaults), in an
-// Error's words: the first group's in the world that has something; "" where nothing does. A
+// What keeps the ranks of some copy of the parameters (kCopyAxes) from each other's memory, or
+// kernels that wait for each other from running at once (peer_room.h, with PeerOptions' defaults),
+// in an Error's words: the first copy's in the world that has something; "" where nothing does. A
 // collective over the world of `host`; the same on all ranks.
 std::string PeerTrouble(CommFactory& host, CudaDevice& device, const Mesh& mesh, PeerLinks links);
 

@@ -5,8 +5,9 @@
 namespace millrace {
 
 WaitingBlocks WaitingInRun(const CollectiveBlocks& blocks) {
-  constexpr int kCommunicators = 2;  // of the shard axis, on the gather and on the reduce stream
-  return {.peers = kCommunicators * (blocks.gather + blocks.reduce),
+  // Those of one stream, whatever their axes, follow each other.
+  const int streams = blocks.exchanges ? 3 : 2;
+  return {.peers = streams * (blocks.gather + blocks.reduce),
           .nccl = blocks.replicas + blocks.statistics};
 }
 

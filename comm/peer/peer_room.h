@@ -30,12 +30,13 @@ struct BlockRoom {
 // What a run's collectives have, each at most.
 struct CollectiveBlocks {
   int gather = 0, reduce = 0;  // over peers' memory
+  bool exchanges = false;      // whether activations are exchanged, too
   // NCCL's: gradients between replicas, if there are any; the world's statistics.
   int replicas = 0, statistics = 0;
 };
 
-// The most that waits at once: two communicators over peers' memory, each with both lanes, and
-// NCCL's.
+// The most that waits at once: a communicator over peers' memory on each stream of collectives,
+// each with both lanes, and NCCL's.
 WaitingBlocks WaitingInRun(const CollectiveBlocks& blocks);
 
 // Multiprocessors that `waiting` needs.

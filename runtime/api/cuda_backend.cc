@@ -89,8 +89,8 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
   if (peers.use)
     rank.comms = MakePeerCommFactory(
         host, std::move(rank.comms), *device,
-        [mesh, own = host.rank()](const std::vector<int>& ranks) {
-          return ranks == mesh.Group(own, Axis::kShard);
+        [copy = mesh.Group(host.rank(), kCopyAxes)](const std::vector<int>& ranks) {
+          return std::includes(copy.begin(), copy.end(), ranks.begin(), ranks.end());
         },
         {}, log);
   if (peers.use) rank.machine = rank.machine.OverPeerMemory(mesh.Size(Axis::kReplicate) > 1);
@@ -101,7 +101,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
   rank.environment.traits.device_arena_bytes =
-      rank.machine.ArenaBytes(host.world_size(), mesh.Size(Axis::kShard));
+      rank.machine.ArenaBytes(host.world_size(), mesh.Size(kCopyAxes));
   device->Attached<cuda::LaunchPolicy>().early = config.execution.programmatic_launch;
   rank.environment.tuner = MakeTuner(*device);
   rank.device = std::move(device);

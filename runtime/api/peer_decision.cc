@@ -13,9 +13,9 @@ std::string Obstacle(Backend backend, const Mesh& mesh,
                      const std::function<std::string()>& trouble) {
   if (backend != Backend::kCuda) return "this run is on the CPU";
   if (mesh.world() == 1) return "one rank has no peers";
-  if (mesh.Size(Axis::kShard) == 1)
-    return "with parallel.shard = 1 each rank has all parameters, and nothing is gathered or "
-           "reduce-scattered";
+  if (mesh.Size(kCopyAxes) == 1)
+    return "each rank has a copy of the parameters of its own (parallel.shard, tensor and context "
+           "are 1), and nothing is gathered or reduce-scattered";
   return trouble();
 }
 
@@ -34,8 +34,9 @@ PeerDecision DecidePeerMemory(ExecutionConfig::PeerMemory wanted, Backend backen
       key, obstacle);
   if (!obstacle.empty()) return {false, fmt::format("{}: not in use: {}", key, obstacle)};
   return {true,
-          fmt::format("{}: parameters and gradients move over peers' memory, {} GPUs to a copy",
-                      key, mesh.Size(Axis::kShard))};
+          fmt::format("{}: what is gathered and reduce-scattered moves over peers' memory, {} GPUs "
+                      "to a copy of the parameters",
+                      key, mesh.Size(kCopyAxes))};
 }
 
 }  // namespace millrace

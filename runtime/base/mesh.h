@@ -61,6 +61,9 @@ class AxisSet {
 // Along these, ranks read other sequences: a group over the rest is one *data rank*.
 inline constexpr AxisSet kDataAxes = {Axis::kReplicate, Axis::kShard, Axis::kExpert};
 
+// A group over these has one copy of the parameters, and of a data rank's activations.
+inline constexpr AxisSet kCopyAxes = {Axis::kShard, Axis::kContext, Axis::kExpert, Axis::kTensor};
+
 // "shard", "replicate+shard", outermost first; "world" for all axes, "none" for the empty set.
 std::string ToString(AxisSet axes);
 

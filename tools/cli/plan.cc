@@ -55,12 +55,12 @@ int PoolOnly(const PlanArguments& arguments) {
 
 // `on` where a copy of the parameters is on several hosts is refused, as by `train`.
 void RequirePeersOnOneHost(const Config& config, int world, const Machine& machine) {
-  const Mesh mesh = {static_cast<int>(config.parallel.replicate),
-                     static_cast<int>(config.parallel.Shard(world))};
+  const Mesh mesh = MeshOf(config, world);
+  const int copy = mesh.Size(kCopyAxes);
   DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh, [&]() -> std::string {
     const int host = machine.ranks_per_host;
-    for (int first = 0; host > 0 && first < world; first += mesh.Size(Axis::kShard))
-      if (const int last = first + mesh.Size(Axis::kShard) - 1; first / host != last / host)
+    for (int first = 0; host > 0 && first < world; first += copy)
+      if (const int last = first + copy - 1; first / host != last / host)
         return fmt::format("rank {} is on another host than rank {} (--ranks-per-host {})", last,
                            first, host);
     return "";
@@ -79,8 +79,7 @@ AdviseTarget TargetOf(const Config& config, int world, const Machine& given) {
           ? given
           : given.OverPeerMemory(peers == PeerMemory::kAuto || config.parallel.replicate > 1);
   return {machine,
-          {Backend::kCuda, 0,
-           machine.ArenaBytes(world, static_cast<int>(config.parallel.Shard(world)))}};
+          {Backend::kCuda, 0, machine.ArenaBytes(world, MeshOf(config, world).Size(kCopyAxes))}};
 }
 
 StreamJoin JoinOf(const Config& config) {

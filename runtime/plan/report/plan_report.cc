@@ -76,8 +76,8 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   std::tie(m.at_peak, m.peak_position) = ClassesAtPeak(plan);
   m.arena = plan.arena_bytes;
   m.run_arena = std::max(plan.arena_bytes, in.other_plans_arena);
-  const int64_t beside = in.machine.BesideArena(in.layout.mesh.world(),
-                                                in.layout.mesh.Size(Axis::kShard), m.run_arena);
+  const int64_t beside =
+      in.machine.BesideArena(in.layout.mesh.world(), in.layout.mesh.Size(kCopyAxes), m.run_arena);
   if (in.options.backend == Backend::kCuda && beside > 0) {
     m.device = m.run_arena + beside;
     m.device_has = in.machine.device_bytes;

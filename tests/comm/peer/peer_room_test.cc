@@ -11,21 +11,23 @@ namespace {
 
 using Catch::Contains;
 
-WaitingBlocks OfRun(bool has_replicas) {
+WaitingBlocks OfRun(bool has_replicas, bool exchanges = false) {
   return WaitingInRun({.gather = kPeerGatherBlocks,
                        .reduce = kPeerReduceBlocks,
+                       .exchanges = exchanges,
                        .replicas = has_replicas ? NcclOptions{}.max_ctas : 0,
                        .statistics = kSmallCtas});
 }
 
 TEST_CASE("a run's waiting blocks are those of every lane and every communicator") {
-  const WaitingBlocks one = WaitingInRun(
-                          {.gather = 16, .reduce = 32, .replicas = 0, .statistics = 2}),
-                      many = WaitingInRun(
-                          {.gather = 16, .reduce = 32, .replicas = 16, .statistics = 2});
+  const WaitingBlocks
+      one = WaitingInRun(
+          {.gather = 16, .reduce = 32, .exchanges = false, .replicas = 0, .statistics = 2}),
+      many = WaitingInRun(
+          {.gather = 16, .reduce = 32, .exchanges = true, .replicas = 16, .statistics = 2});
   CHECK(one.peers == 2 * (16 + 32));
   CHECK(one.nccl == 2);
-  CHECK(many.peers == one.peers);
+  CHECK(many.peers == 3 * (16 + 32));
   CHECK(many.nccl == 18);
 }
 
@@ -39,6 +41,8 @@ TEST_CASE("H100, H200 and half of one have room, a small slice has none") {
   for (const bool has_replicas : {false, true})
     for (const int multiprocessors : {132, 114, 66})
       CHECK(WhyNoRoom(OfRun(has_replicas), {multiprocessors, 2}) == "");
+  CHECK(WhyNoRoom(OfRun(true, true), {90, 2}) == "");
+  CHECK_THAT(WhyNoRoom(OfRun(true, true), {89, 2}), Contains("144 blocks") && Contains("need 90"));
   const std::string slice = WhyNoRoom(OfRun(true), {65, 2});
   CHECK_THAT(slice, Contains("65 multiprocessors") && Contains("96 blocks") &&
                         Contains("18 of NCCL's") && Contains("need 66"));

@@ -13,7 +13,8 @@ namespace {
 using Wanted = ExecutionConfig::PeerMemory;
 using Catch::Contains;
 
-constexpr Mesh kFour{1, 4}, kHybrid{2, 2}, kCopies{4, 1}, kAlone{1, 1};
+constexpr Mesh kFour{1, 4}, kHybrid{2, 2}, kCopies{4, 1}, kAlone{1, 1},
+    kTensor = kCopies.With(Axis::kTensor, 2), kContext = kHybrid.With(Axis::kContext, 2);
 
 // What stands between the GPUs, and how often that was asked.
 struct Gpus {
@@ -29,14 +30,14 @@ static_assert(kMostPeers == kMaxPeers);
 
 TEST_CASE("GPUs that reach each other use it when they are told to, and say so") {
   Gpus gpus;
-  for (const Mesh& mesh : {kFour, kHybrid})
+  for (const Mesh& mesh : {kFour, kHybrid, kTensor, kContext})
     for (const Wanted wanted : {Wanted::kAuto, Wanted::kOn}) {
       const PeerDecision decision = gpus.Decide(wanted, mesh);
       CHECK(decision.use);
       CHECK_THAT(decision.notice,
-                 Contains(std::to_string(mesh.Size(Axis::kShard)) + " GPUs to a copy"));
+                 Contains(std::to_string(mesh.Size(kCopyAxes)) + " GPUs to a copy"));
     }
-  CHECK(gpus.asked == 4);
+  CHECK(gpus.asked == 8);
 }
 
 TEST_CASE("off asks nobody and says nothing") {
@@ -61,7 +62,7 @@ TEST_CASE("where it cannot be, auto goes on and says why, on stops with the same
   for (const Case& c :
        {Case{kFour, Backend::kCuda, far, far, 1}, Case{kFour, Backend::kCpu, "", "on the CPU", 0},
         Case{kAlone, Backend::kCuda, "", "one rank has no peers", 0},
-        Case{kCopies, Backend::kCuda, "", "parallel.shard = 1", 0}}) {
+        Case{kCopies, Backend::kCuda, "", "parallel.shard, tensor and context are 1", 0}}) {
     Gpus gpus{c.trouble};
     const PeerDecision decision = gpus.Decide(Wanted::kAuto, c.mesh, c.backend);
     CHECK_FALSE(decision.use);
