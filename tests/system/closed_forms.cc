@@ -23,7 +23,7 @@ struct Adder {
   FlatForm* matrices;
   FlatForm* norms;  // the same flat unless norms are kept apart
   FlatForm* split;  // of what tensor splits: the same flat where nothing is split
-  int64_t tensor;
+  int64_t tensor, strips;
   // Of each rank an equal part.
   void Split(int64_t numel, int64_t products) const { Add(split, numel / tensor, 1, products); }
   // `products`: of the contributions, those of a matmul.
@@ -31,7 +31,8 @@ struct Adder {
     Add(matrices, numel, contributions, products);
   }
   void Weight(int64_t numel) const { Matrix(numel, 1, 1); }
-  void Norm(int64_t numel) const { Add(norms, numel, 1, 0); }
+  // Its gradient is added strip by strip, as its rows are exchanged.
+  void Norm(int64_t numel) const { Add(norms, numel, strips, 0); }
   static void Add(FlatForm* flat, int64_t numel, int64_t contributions, int64_t products) {
     flat->params.push_back(numel);
     flat->contributions.push_back(contributions);
@@ -97,7 +98,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
       split->shards = shard;
       split->forward_only = false;
     }
-    return Adder{whole, apart ? &norms : whole, split, tensor};
+    return Adder{whole, apart ? &norms : whole, split, tensor, strips};
   };
   {
     const Adder add = begin("embed", false);

@@ -410,10 +410,11 @@ int64_t GatherLead(const StepPlan& plan) {
     const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
     if (gather == nullptr || op.stream != StreamId::kGather) continue;
     int64_t reader = i + 1;
-    while (reader < i + steps &&
-           !(order[static_cast<size_t>(reader % steps)].op->stream == StreamId::kCompute &&
-             Touches(*order[static_cast<size_t>(reader % steps)].op, gather->full.buffer)))
-      ++reader;
+    const auto reads = [&](const PlanOp& other) {  // on the exchange stream norms do
+      return (other.stream == StreamId::kCompute || other.stream == StreamId::kExchange) &&
+             Touches(other, gather->full.buffer);
+    };
+    while (reader < i + steps && !reads(*order[static_cast<size_t>(reader % steps)].op)) ++reader;
     gathers.emplace_back(i, reader);
   }
   int64_t lead = 0;

@@ -5,6 +5,7 @@
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/lower/strips.h"
 
 namespace millrace {
 
@@ -37,6 +38,7 @@ void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>
     step.node->kind->lower(*this, step);
     storage_.NextStep();
   }
+  OrderByStrip(ops, storage_.buffers());
 }
 
 Program Lowering::Run() && {

@@ -50,6 +50,9 @@ struct ProgramOp {
   std::string label;
   UnitId unit;
   bool recomputed = false;  // see Node
+  // Of what is done to rows between two exchanges, the exchanges included: the strip. The planner
+  // issues it with the exchanges (strips.h). -1: any other op.
+  int strip = -1;
 };
 
 // One microbatch. Views name Program::buffers. A gradient's first contribution in program order

@@ -45,6 +45,8 @@ class Lowering {
                               .recomputed = node.recomputed});
   }
 
+  ProgramOp& last() { return ops_->back(); }  // that was pushed
+
   // A line of Program::choices.
   void Choose(std::string choice) { program_.choices.push_back(std::move(choice)); }
 

@@ -38,6 +38,7 @@ class ValueStorage {
   }
 
   void NextStep() { ++step_; }
+  const std::vector<ProgramBuffer>& buffers() const { return buffers_; }
   std::vector<ProgramBuffer> TakeBuffers() && { return std::move(buffers_); }
 
  private:

@@ -1,6 +1,6 @@
 #include "runtime/plan/nodes/add.h"
 
-#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/lower/strips.h"
 
 namespace millrace {
 namespace {
@@ -23,7 +23,8 @@ void Lower(Lowering& l, const Step& step) {
   op.out = storage.CanReplace(a, out)   ? storage.WriteOver(out, a)
            : storage.CanReplace(b, out) ? storage.WriteOver(out, b)
                                         : storage.Write(out);
-  l.Push(op, node);
+  using Op = AddOp<View>;
+  PushStrips(l, node, l.graph().value(out), op, {&Op::a, &Op::b, &Op::out});
 }
 
 }  // namespace

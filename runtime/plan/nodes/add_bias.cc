@@ -1,7 +1,7 @@
 #include "runtime/plan/nodes/add_bias.h"
 
 #include "runtime/plan/graph/gradients.h"
-#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/lower/strips.h"
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/linear.h"
 
@@ -23,7 +23,8 @@ void Lower(Lowering& l, const Step& step) {
   op.x = storage.Read(x);
   op.bias = storage.Read(step.node->inputs[1]);
   op.out = storage.CanReplace(x, out) ? storage.WriteOver(out, x) : storage.Write(out);
-  l.Push(op, *step.node);
+  using Op = AddBiasOp<View>;
+  PushStrips(l, *step.node, l.graph().value(out), op, {&Op::x, &Op::out});
 }
 
 }  // namespace

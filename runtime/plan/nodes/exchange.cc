@@ -36,10 +36,13 @@ void LowerExchange(Lowering& l, const Node& node, ValueId shard_value, ValueId f
   Op op;
   op.axes = Attrs<ExchangeAttrs>(node).axes;
   const int64_t ranks = l.graph().value(full_value).dims[0] / l.graph().value(shard_value).dims[0];
+  const bool between = op.axes == AxisSet(Axis::kTensor);
+  int number = 0;
   for (const RowStrip& strip : StripsOfExchange(l, node, shard_value)) {
     op.shard = Flat(Rows(shard, strip.begin, strip.rows));
     op.full = Flat(Rows(full, strip.begin * ranks, strip.rows * ranks));
     l.Push(op, node);
+    if (between) l.last().strip = number++;
   }
 }
 

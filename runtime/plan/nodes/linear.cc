@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "runtime/plan/graph/gradients.h"
-#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/lower/strips.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/exchange.h"
@@ -59,14 +59,9 @@ void FuseGradInput(Fuser& f, int grad) {
 }
 
 // A product for each strip of rows that is exchanged before or behind it.
-void PushStrips(Lowering& l, const MatmulOp<View>& op, const Node& node) {
-  for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.outputs[0]))) {
-    MatmulOp<View> part = op;
-    part.a = Rows(op.a, strip.begin, strip.rows);
-    part.out = Rows(op.out, strip.begin, strip.rows);
-    if (op.pre) part.pre = Rows(op.pre, strip.begin, strip.rows);
-    l.Push(part, node);
-  }
+void PushProducts(Lowering& l, const MatmulOp<View>& op, const Node& node) {
+  using Op = MatmulOp<View>;
+  PushStrips(l, node, l.graph().value(node.outputs[0]), op, {&Op::a, &Op::out, &Op::pre});
 }
 
 void Lower(Lowering& l, const Step& step) {
@@ -85,7 +80,7 @@ void Lower(Lowering& l, const Step& step) {
     op.epilogue = op.bias ? Epilogue::kBias : Epilogue::kNone;
     op.out = storage.Write(node.outputs[0]);
   }
-  PushStrips(l, op, node);
+  PushProducts(l, op, node);
 }
 
 void LowerGradInput(Lowering& l, const Step& step) {
@@ -101,7 +96,7 @@ void LowerGradInput(Lowering& l, const Step& step) {
   } else {
     op.out = storage.Write(node.outputs[0]);
   }
-  PushStrips(l, op, node);
+  PushProducts(l, op, node);
 }
 
 void LowerGradWeight(Lowering& l, const Step& step) {

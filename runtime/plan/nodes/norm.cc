@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "runtime/plan/graph/gradients.h"
-#include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/lower/strips.h"
 #include "runtime/plan/nodes/add.h"
 
 namespace millrace {
@@ -65,7 +65,9 @@ void Lower(Lowering& l, const Step& step) {
   op.out = storage.Write(node.outputs[0]);
   op.mean = storage.Write(node.outputs[1]);
   op.rstd = storage.Write(node.outputs[2]);
-  l.Push(op, node);
+  using Op = NormOp<View>;
+  PushStrips(l, node, l.graph().value(node.outputs[0]), op,
+             {&Op::x, &Op::residual, &Op::sum, &Op::out, &Op::mean, &Op::rstd});
 }
 
 void LowerGrad(Lowering& l, const Step& step) {
@@ -90,9 +92,13 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.d_x = over_bypass  ? storage.WriteOver(d_x, bypass)
            : over_d_out ? storage.WriteOver(d_x, d_out)
                         : storage.Write(d_x);
-  op.d_weight = storage.Grad(node.grads[0], op.weight_update);
-  op.d_bias = storage.Grad(node.grads[1], op.bias_update);
-  l.Push(op, node);
+  using Op = NormGradOp<View>;
+  PushStrips(l, node, l.graph().value(d_x), op,
+             {&Op::d_out, &Op::x, &Op::mean, &Op::rstd, &Op::d_bypass, &Op::d_x},
+             [&](Op& part, const RowStrip&) {
+               part.d_weight = storage.Grad(node.grads[0], part.weight_update);
+               part.d_bias = storage.Grad(node.grads[1], part.bias_update);
+             });
 }
 
 }  // namespace

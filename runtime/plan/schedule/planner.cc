@@ -134,7 +134,8 @@ class Planner {
     for (const ProgramOp& op : ops) {
       params_.EmitGathersAt(position, IsFirst(variant), !IsLast(variant) && b_.trains);
       if (b_.trains) grads_.EmitBefore(position, variant);
-      const StreamId stream = IsCollective(op.op) ? StreamId::kExchange : StreamId::kCompute;
+      const bool exchanged = op.strip >= 0 || IsCollective(op.op);
+      const StreamId stream = exchanged ? StreamId::kExchange : StreamId::kCompute;
       b_.Emit(Bound(op.op, position, variant), stream, op.label, op.unit, op.recomputed);
       if (b_.trains) grads_.EmitAfter(position, variant);
       ++position;
