@@ -69,7 +69,7 @@ def axes():
     shard, tensor, context = ["parallel.shard=2"], ["parallel.tensor=2"], ["parallel.context=2"]
     strips = {f"tensor, {n} strips": ["train.micro_batch=2", *tensor, f"parallel.tensor_strips={n}"] for n in (2, 4)}
     speed = {"shard": ["train.micro_batch=1", *shard], "tensor": ["train.micro_batch=2", *tensor], **strips,
-             "tensor, weight gradients beside": ["train.micro_batch=2", *tensor, "execution.overlap_weight_gradients=true"]}
+             "tensor, 2 strips, NCCL": [*strips["tensor, 2 strips"], "execution.peer_memory=off"]}
     memory = ["arena", "device"]
     pair = ["--set", "train.micro_batch=2", "--set", "model.layers=8", "--sdpa", "cudnn"]
     long = ["model.seq_len=65536", "model.rope_scaling=null", "model.tied=false", "train.micro_batch=1", "memory.recompute=block", "memory.budget_gib=null"]
