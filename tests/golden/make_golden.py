@@ -33,7 +33,9 @@ from safetensors.torch import save_file
 
 import reference
 
-STEPS, BATCH, SEQ = 10, 3, 17
+STEPS, BATCH = 10, 3
+SEQ = 17  # no mesh divides it
+SPLIT_SEQ = 12  # 2 and 3 ranks of tensor do, and 2 and 3 of context, which take two chunks each
 BF16_ROUNDOFF = 2.0**-8  # 8 significant bits, round to nearest
 PERTURBATIONS = 32  # random rounding patterns per bound
 BOUND_MARGIN = 2.0  # bounds are this times the worst pattern seen
@@ -61,6 +63,19 @@ SPECS = {
         seed=315, max_norm=4.0, warmup=0, cosine=False, max_positions=SEQ,
         model=dict(family="llama", layers=2, d_model=45, heads=3, kv_heads=3, head_dim=14, ffn=61, vocab=97,
                    seq_len=SEQ, tied=True, norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None)),
+    # For meshes that split a model: heads, ffn and rows are multiples of 2 and of 3, other sizes are not.
+    "gpt2_split": dict(
+        seed=48, max_norm=2.9, warmup=0, cosine=False,
+        model=dict(family="gpt2", layers=2, d_model=42, heads=6, kv_heads=6, head_dim=7, ffn=102, vocab=101,
+                   seq_len=SPLIT_SEQ, tied=True, norm_eps=1e-5)),
+    "llama_split": dict(
+        seed=397, max_norm=3.85, warmup=3, cosine=True, max_positions=1024,
+        model=dict(family="llama", layers=2, d_model=60, heads=12, kv_heads=6, head_dim=6, ffn=54, vocab=103,
+                   seq_len=SPLIT_SEQ, tied=False, norm_eps=1e-5, rope_theta=10000.0, rope_scaling=LLAMA3)),
+    "llama_shared": dict(  # one key and value head, which all ranks of tensor share
+        seed=359, max_norm=5.1, warmup=0, cosine=False, max_positions=SPLIT_SEQ,
+        model=dict(family="llama", layers=2, d_model=42, heads=6, kv_heads=1, head_dim=10, ffn=66, vocab=97,
+                   seq_len=SPLIT_SEQ, tied=True, norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None)),
 }
 OPTIMIZER = dict(name="adamw", lr=1e-2, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
 
@@ -91,7 +106,7 @@ def hf_config(spec):
     if m["family"] == "gpt2":
         return transformers.GPT2Config(
             n_layer=m["layers"], n_embd=m["d_model"], n_head=m["heads"], n_inner=m["ffn"], vocab_size=m["vocab"],
-            n_positions=SEQ, layer_norm_epsilon=m["norm_eps"], tie_word_embeddings=True, use_cache=False,
+            n_positions=m["seq_len"], layer_norm_epsilon=m["norm_eps"], tie_word_embeddings=True, use_cache=False,
             embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
     scaling = m["rope_scaling"]
     if int(transformers.__version__.split(".")[0]) >= 5:
@@ -122,11 +137,11 @@ def initialise(net, generator):
         p.data.copy_(noise)
 
 
-def make_tokens(vocab, generator):
-    """int32 [STEPS, 1, BATCH, SEQ + 1]: mostly 3 t + 1 mod vocab, one in three random, so that the loss can fall."""
-    tokens = torch.randint(vocab, (STEPS, 1, BATCH, SEQ + 1), generator=generator)
+def make_tokens(vocab, seq, generator):
+    """int32 [STEPS, 1, BATCH, seq + 1]: mostly 3 t + 1 mod vocab, one in three random, so that the loss can fall."""
+    tokens = torch.randint(vocab, (STEPS, 1, BATCH, seq + 1), generator=generator)
     follow = torch.rand(tokens.shape, generator=generator) < 2 / 3
-    for i in range(1, SEQ + 1):
+    for i in range(1, seq + 1):
         tokens[..., i] = torch.where(follow[..., i], (3 * tokens[..., i - 1] + 1) % vocab, tokens[..., i])
     return tokens
 
@@ -238,7 +253,7 @@ def make(name, out):
     generator = torch.Generator().manual_seed(spec["seed"])
     net = hf_model(spec)
     initialise(net, generator)
-    tokens = make_tokens(spec["model"]["vocab"], generator)
+    tokens = make_tokens(spec["model"]["vocab"], spec["model"]["seq_len"], generator)
     initial = {n: p.detach().clone() for n, p in net.named_parameters()}
 
     exact = Functional(spec, initial)

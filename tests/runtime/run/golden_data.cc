@@ -60,7 +60,8 @@ std::span<const int32_t> Golden::Row(int64_t step, int64_t row) const {
 }
 
 std::string Spread::Text() const {
-  return fmt::format("{} x {} ranks, {} x {} rows each", replicate, shard, accumulate, micro_batch);
+  return fmt::format("{} x {} data ranks of context {} x tensor {} in {} strips, {} x {} rows each",
+                     replicate, shard, context, tensor, strips, accumulate, micro_batch);
 }
 
 LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread,
@@ -75,7 +76,12 @@ LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread,
        {{"steps", golden.steps},
         {"micro_batch", spread.micro_batch},
         {"accumulate", spread.accumulate}}},
-      {"parallel", {{"replicate", spread.replicate}, {"shard", spread.shard}}}};
+      {"parallel",
+       {{"replicate", spread.replicate},
+        {"shard", spread.shard},
+        {"context", spread.context},
+        {"tensor", spread.tensor},
+        {"tensor_strips", spread.strips}}}};
   const std::vector<ConfigText> texts = {{"golden.json", config.dump()}};
   LoadedConfig loaded = LoadConfigTexts(texts, sets, ConfigContext{.world = spread.world()});
   loaded.config = ApplyHuggingFaceConfig(loaded, golden.Hf());
@@ -98,7 +104,7 @@ StepScalars StepOn(Session& session, const Golden& golden, const Spread& spread,
     const auto row = golden.Row(step, spread.Row(session.rank(), i, golden.batch));
     tokens.insert(tokens.end(), row.begin(), row.end());
   }
-  return session.engine().Step(tokens, step, rows * spread.world() * golden.seq);
+  return session.engine().Step(tokens, step, rows * spread.data_ranks() * golden.seq);
 }
 
 Tensors HuggingFaceState(Session& session, std::string_view kind) {

@@ -31,15 +31,18 @@ struct Golden {
   std::span<const int32_t> Row(int64_t step, int64_t row) const;  // [seq + 1]
 };
 
-// How the rows of a batch are spread. Each rank has micro_batch * accumulate of them: a part of the
-// batch, or the whole batch, from another row on each rank. Every row is used equally often, so
-// loss and gradients, means over tokens, are the batch's.
+// How the rows of a batch are spread. Each data rank has micro_batch * accumulate of them: a part
+// of the batch, or the whole batch, from another row on each data rank. Every row is used equally
+// often, so loss and gradients, means over tokens, are the batch's.
 struct Spread {
   int replicate = 1, shard = 1;
   int64_t micro_batch = 1, accumulate = 1;
-  int world() const { return replicate * shard; }
-  int64_t Row(int64_t rank, int64_t i, int64_t batch) const {  // the rank's i-th row
-    const int64_t begin = rank * micro_batch * accumulate;
+  int context = 1, tensor = 1, strips = 1;
+  int data_ranks() const { return replicate * shard; }
+  int world() const { return data_ranks() * context * tensor; }
+  // The i-th row of a rank, and of all of its data rank.
+  int64_t Row(int64_t rank, int64_t i, int64_t batch) const {
+    const int64_t begin = rank / (context * tensor) * micro_batch * accumulate;
     return (begin + begin / batch + i) % batch;
   }
   std::string Text() const;

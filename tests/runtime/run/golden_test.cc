@@ -187,13 +187,22 @@ const std::vector<Spread> kSpreads = {
     {.replicate = 3, .micro_batch = 1},
 };
 
+// The same models split over ranks: by heads and columns, and by rows of each sequence.
+const std::vector<Spread> kSplits = {
+    {.micro_batch = 3},
+    {.micro_batch = 3, .tensor = 2},
+    {.micro_batch = 3, .tensor = 3},
+    {.micro_batch = 1, .accumulate = 3, .tensor = 3, .strips = 2},
+    {.shard = 2, .micro_batch = 3, .tensor = 2, .strips = 3},
+    {.micro_batch = 3, .context = 2},
+    {.micro_batch = 1, .accumulate = 3, .context = 3},
+    {.replicate = 3, .micro_batch = 1, .context = 2},
+    {.micro_batch = 3, .context = 2, .tensor = 2},
+};
+
 using Strings = std::vector<std::string>;
 
-TEST_CASE(
-    "logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks",
-    "[golden]") {
-  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
-  const Spread spread = GENERATE(from_range(kSpreads));
+void CheckFirstStep(const Golden& golden, const Spread& spread) {
   if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text());
   const FirstStep first = RunFirstStep(golden, spread, {});
@@ -202,10 +211,19 @@ TEST_CASE(
   CHECK(Outside(CompareGrads(golden, first.grads, false)) == Strings{});
 }
 
-TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's",
-          "[golden]") {
+TEST_CASE(
+    "logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks",
+    "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
-  const Spread spread = GENERATE(from_range(kSpreads));
+  CheckFirstStep(golden, GENERATE(from_range(kSpreads)));
+}
+
+TEST_CASE("logits and gradients of a model that is split over ranks are PyTorch's", "[golden]") {
+  const Golden golden(GENERATE("gpt2_split", "llama_split", "llama_shared"));
+  CheckFirstStep(golden, GENERATE(from_range(kSplits)));
+}
+
+void CheckTrajectory(const Golden& golden, const Spread& spread) {
   if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text());
   const Trajectory run = RunTrajectory(golden, spread, {});
@@ -219,11 +237,18 @@ TEST_CASE("ten losses, norms and learning rates, and the parameters after them, 
   CHECK(Outside(CompareParams(golden, run.params)) == Strings{});
 }
 
-TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived for bf16 storage",
+TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's",
           "[golden]") {
   const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
-  const Spread spread = GENERATE(Spread{.micro_batch = 3}, Spread{.shard = 3, .micro_batch = 1});
-  const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
+  CheckTrajectory(golden, GENERATE(from_range(kSpreads)));
+}
+
+TEST_CASE("ten steps of a model that is split over ranks are PyTorch's", "[golden]") {
+  const Golden golden(GENERATE("gpt2_split", "llama_split", "llama_shared"));
+  CheckTrajectory(golden, GENERATE(from_range(kSplits)));
+}
+
+void CheckBf16(const Golden& golden, const Spread& spread, const std::string& norms) {
   if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text(), norms);
   const std::vector<std::string> sets = {"precision.compute=bf16", norms};
@@ -237,6 +262,17 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
   CHECK(Outside(PerStep("loss", run.loss, golden.json["loss"], [&](size_t step, double) {
           return bound[step].get<double>();
         })) == Strings{});
+}
+
+TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived for bf16 storage",
+          "[golden]") {
+  const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
+  const Spread whole{.micro_batch = 3}, shard{.shard = 3, .micro_batch = 1};
+  for (const char* model : {"gpt2_tiny", "llama_tiny", "llama_tied_tiny"})
+    for (const Spread& spread : {whole, shard}) CheckBf16(Golden(model), spread, norms);
+  const Spread tensor{.micro_batch = 3, .tensor = 3}, context{.micro_batch = 3, .context = 2};
+  for (const char* model : {"gpt2_split", "llama_split", "llama_shared"})
+    for (const Spread& spread : {tensor, context}) CheckBf16(Golden(model), spread, norms);
 }
 
 TEST_CASE("the comparison notices one weight that is off by 1e-4", "[golden]") {
