@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "runtime/base/rank_list.h"
+#include "runtime/exec/plan_agreement.h"
 
 namespace millrace {
 namespace {
@@ -51,7 +53,9 @@ std::string OpText(const PlanNames& names, const RunInfo& run, int64_t index, Re
   const auto unit = static_cast<size_t>(op.unit.value);
   const std::string whose =
       op.unit && unit < names.units.size() ? "unit " + names.units[unit] : "no unit";
-  const std::string where = fmt::format("stream {}, {}, microbatch {}, {}", Name(op.stream),
+  const std::optional<PlannedCall> call = CallOf(op.op);
+  const std::string over = call ? " over " + ToString(call->axes) : "";
+  const std::string where = fmt::format("stream {}{}, {}, microbatch {}, {}", Name(op.stream), over,
                                         WhichRun(names, run), place.microbatch, place.body->name);
   if (reach == Reach::kFrom)
     return fmt::format("the computation of {} (from op {} on, {})", whose, op.label, where);

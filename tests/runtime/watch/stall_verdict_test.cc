@@ -82,7 +82,8 @@ RankView Rank(int rank, const ProgressReading& reading, State state = State::kAl
 TEST_CASE("a host's position is its op, with unit, stream, step, microbatch and body") {
   const Position second = PositionOf(HostAt(2, 6, true), kNames);
   REQUIRE(second.text ==
-          "all_gather of unit b (op gather/b, stream gather, step 12, microbatch 1, forward)");
+          "all_gather of unit b (op gather/b, stream gather over shard, step 12, microbatch 1, "
+          "forward)");
   REQUIRE(second.waits);
   const Position update = PositionOf(HostAt(2, 8, false), kNames);
   REQUIRE(update.text ==
@@ -91,7 +92,7 @@ TEST_CASE("a host's position is its op, with unit, stream, step, microbatch and 
   ProgressReading prologue = HostAt(1, 0, true);
   prologue.host_run.prologue = true;
   REQUIRE_THAT(PositionOf(prologue, kNames).text,
-               Contains("gather/a, stream gather, before step 11"));
+               Contains("gather/a, stream gather over shard, before step 11"));
   // Behind what a plan holds there is still a number.
   REQUIRE(PositionOf(HostAt(1, 9, false), kNames).text == "op 9 of step 11");
 }
@@ -118,7 +119,7 @@ TEST_CASE("a device's position is the collective that was issued first, else whe
   REQUIRE_THAT(text(DeviceAt(1, 0,
                              {computes_a, StreamWord(6, StreamMark::kInCollective),
                               StreamWord(4, StreamMark::kInCollective)})),
-               Contains("gather/a, stream gather, step 11, microbatch 1"));
+               Contains("gather/a, stream gather over shard, step 11, microbatch 1"));
   REQUIRE(text(DeviceAt(1, 0, {0, 0, 0})) == "step 11, before its first mark");
   // Done: the words no longer say anything, the host's phase does.
   REQUIRE_THAT(text(DeviceAt(1, 1, {computes_a, 0, 0})), Contains("the phase"));
@@ -137,7 +138,7 @@ TEST_CASE("a silent rank is named with process and reason, and where it was last
           "no progress for 21 s (execution.watchdog_s): rank 1 (pid 101 on elm) does not run: its "
           "process is stopped by a signal (SIGSTOP); it was last seen in matmul of unit a (op "
           "mm/a, stream compute, step 12, microbatch 0, forward); ranks 0, 2 wait in all_gather of "
-          "unit b (op gather/b, stream gather, step 12, microbatch 0, forward)");
+          "unit b (op gather/b, stream gather over shard, step 12, microbatch 0, forward)");
 }
 
 TEST_CASE("the rank that is furthest behind is named, whatever its number") {
@@ -159,9 +160,9 @@ TEST_CASE("a collective that some have passed or left out is said to be that") {
   REQUIRE_THAT(
       text,
       Contains("rank 0 (pid 100 on elm) waits in all_gather of unit b (op gather/b, stream "
-               "gather, step 12, microbatch 0, forward), which others have passed, or left out; "
-               "rank 1 waits in all_gather of unit b (op gather/b, stream gather, step 12, "
-               "microbatch 1, forward)"));
+               "gather over shard, step 12, microbatch 0, forward), which others have passed, or "
+               "left out; rank 1 waits in all_gather of unit b (op gather/b, stream gather over "
+               "shard, step 12, microbatch 1, forward)"));
 }
 
 TEST_CASE(
