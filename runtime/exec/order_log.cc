@@ -33,9 +33,9 @@ const char* NameOf(OrderLog::Kind kind) {
 
 std::string Words(const OrderLog::Call& call, const std::vector<std::string>& units) {
   const bool known = call.unit >= 0 && call.unit < static_cast<int32_t>(units.size());
-  return fmt::format("{} of {} ({} bytes, step {})", NameOf(call.kind),
+  return fmt::format("{} of {} ({} bytes, op {} of step {})", NameOf(call.kind),
                      known ? "unit " + units[static_cast<size_t>(call.unit)] : "no unit",
-                     call.bytes, call.step + 1);
+                     call.bytes, call.op, call.step + 1);
 }
 
 }  // namespace
@@ -43,8 +43,8 @@ std::string Words(const OrderLog::Call& call, const std::vector<std::string>& un
 void OrderLog::Add(List& list, const Call& call) {
   if (list.newest.empty()) list.newest.resize(kKept);
   const uint64_t what = static_cast<uint64_t>(call.kind) << 32 | static_cast<uint32_t>(call.unit);
-  for (const uint64_t word :
-       {what, static_cast<uint64_t>(call.bytes), static_cast<uint64_t>(call.step)})
+  for (const uint64_t word : {what, static_cast<uint64_t>(call.bytes),
+                              static_cast<uint64_t>(call.op), static_cast<uint64_t>(call.step)})
     list.hash = Mixed(list.hash ^ word);
   list.newest[static_cast<size_t>(list.count++ % kKept)] = {call, list.hash};
 }

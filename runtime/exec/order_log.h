@@ -2,9 +2,10 @@
 // them, to be compared with those of the other ranks of its group, and the newest ones themselves,
 // to say where two ranks part.
 //
-// Every rank of a group issues the same list on its communicator: op, unit, bytes, step. Two that
-// issue two gathers of the same size in another order do not hang: they go on with each other's
-// weights. Ranks of different groups need not issue the same.
+// Every rank of a group issues the same list on its communicator: kind, unit, bytes, step, op. Two
+// that issue two gathers of the same size in another order do not hang: they go on with each
+// other's weights, or, of exchanges within a unit, with each other's rows. Ranks of different
+// groups need not issue the same.
 // Replays  of a captured graph count as the calls that were captured.
 #pragma once
 
@@ -25,6 +26,7 @@ class OrderLog {
     Kind kind = Kind::kAllGather;
     int32_t unit = -1;  // UnitId; -1: none
     int64_t bytes = 0;  // this rank's part: the shard, the whole of an all-reduce
+    int64_t op = 0;     // its number in the run of its plan
     int64_t step = 0;   // 0-based
     bool operator==(const Call&) const = default;
   };
@@ -33,8 +35,8 @@ class OrderLog {
   explicit OrderLog(size_t communicators) : lists_(communicators) {}
 
   void BeginRun(const RunInfo& run) { step_ = run.step; }
-  void Issued(size_t comm, Kind kind, int32_t unit, int64_t bytes) {
-    Add(lists_.at(comm), {kind, unit, bytes, step_});
+  void Issued(size_t comm, Kind kind, int32_t unit, int64_t bytes, int64_t op) {
+    Add(lists_.at(comm), {kind, unit, bytes, op, step_});
   }
 
   // Count and hash of all calls so far, of each communicator, for FirstDifference.

@@ -30,10 +30,12 @@ void AddCalls(const CommSet& comms, const ShardLayout& layout, const StepPlan& p
       const std::optional<PlannedCall> call = CallOf(op.op);
       if (!call) continue;
       CallList& list = lists[comms.IndexOf({call->axes, op.stream})];
-      const Layout& data = call->data->layout;
-      list.lines += fmt::format("{} of unit {} ({} bytes of {}, {} {})\n", OpName(op.op),
-                                UnitName(layout, op.unit), call->bytes(), Name(data.dtype),
-                                plan.name, part);
+      // Exchanges of one unit have the same size: they differ in whose rows they move.
+      const View& data = *call->data;
+      list.lines += fmt::format("{} of unit {} ({} bytes of {}, {} {}): {} from element {} of {}\n",
+                                OpName(op.op), UnitName(layout, op.unit), call->bytes(),
+                                Name(data.layout.dtype), plan.name, part, op.label, data.offset,
+                                plan.buffer(data.buffer).name);
     }
 }
 

@@ -91,7 +91,7 @@ class Guards(CliTest):
         self.stopped('3:1:flip=h.0', r'step 3, run twice from the same state, gave two results: .*, on every rank', run_name='twice',
                      guard={'rerun_every': 3})
         self.stopped('3:1:swap=h.0', r"after step 3: rank 1 has issued other collectives than rank 0 on the communicator 'shard gather': call \d+ is all_gather of unit h\.1 .*, "
-                     r'and all_gather of unit h\.0 \(\d+ bytes, step 3\) on rank 0', run_name='order', guard={'order_every': 3})
+                     r'and all_gather of unit h\.0 \(\d+ bytes, op \d+ of step 3\) on rank 0', run_name='order', guard={'order_every': 3})
 
 
 if __name__ == '__main__':

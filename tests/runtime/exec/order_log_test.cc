@@ -25,7 +25,7 @@ OrderLog LogOf(int64_t calls, int64_t at = -1, const std::function<void(OrderLog
     if (i == at)
       other(log);
     else
-      log.Issued(0, Kind::kAllGather, static_cast<int32_t>(i % 3), 64 + i % 3);
+      log.Issued(0, Kind::kAllGather, static_cast<int32_t>(i % 3), 64 + i % 3, i % 3);
   }
   return log;
 }
@@ -45,27 +45,28 @@ TEST_CASE("whatever a call is known by makes another digest", "[order]") {
   CHECK(LogOf(7).Digests() == same);
   CHECK(LogOf(6).Digests() != same);
   const std::vector<std::function<void(OrderLog&)>> others = {
-      [](OrderLog& log) { log.Issued(0, Kind::kReduceScatter, 1, 65); },
-      [](OrderLog& log) { log.Issued(1, Kind::kAllGather, 1, 65); },
-      [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 2, 65); },
-      [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 1, 66); },
+      [](OrderLog& log) { log.Issued(0, Kind::kReduceScatter, 1, 65, 1); },
+      [](OrderLog& log) { log.Issued(1, Kind::kAllGather, 1, 65, 1); },
+      [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 2, 65, 1); },
+      [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 1, 66, 1); },
+      [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 1, 65, 2); },
       [](OrderLog& log) {
         log.BeginRun({0, false, 2});
-        log.Issued(0, Kind::kAllGather, 1, 65);
+        log.Issued(0, Kind::kAllGather, 1, 65, 1);
       },
       [](OrderLog&) {},
   };
   for (const auto& other : others) CHECK(LogOf(7, 4, other).Digests() != same);
-  CHECK(LogOf(7, 4, [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 1, 65); }).Digests() ==
+  CHECK(LogOf(7, 4, [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 1, 65, 1); }).Digests() ==
         same);
 }
 
 TEST_CASE("the rank that is alone is named, with its first call that differs", "[order]") {
-  const auto other = [](OrderLog& log) { log.Issued(0, Kind::kAllReduce, -1, 8); };
+  const auto other = [](OrderLog& log) { log.Issued(0, Kind::kAllReduce, -1, 8, 1); };
   const std::string words =
       " has issued other collectives than rank {} on the communicator 'shard gather': call 5 is "
-      "all_reduce of no unit (8 "
-      "bytes, step 2), and all_gather of unit h.0 (65 bytes, step 2) on rank {}";
+      "all_reduce of no unit (8 bytes, op 1 of step 2), and all_gather of unit h.0 (65 bytes, op 1 "
+      "of step 2) on rank {}";
   const auto than = [&](const std::string& rank) {
     std::string text = words;
     for (size_t at; (at = text.find("{}")) != std::string::npos;) text.replace(at, 2, rank);
@@ -80,17 +81,17 @@ TEST_CASE("a rank that has issued fewer, or nothing", "[order]") {
   CHECK(Described({LogOf(4), LogOf(3)}) ==
         "rank 1 has issued other collectives than rank 0 on the communicator 'shard gather': call "
         "4 is nothing, and all_gather of "
-        "unit embed (64 bytes, step 2) on rank 0");
+        "unit embed (64 bytes, op 0 of step 2) on rank 0");
   CHECK(Described({LogOf(1), LogOf(0)}) ==
         "rank 1 has issued other collectives than rank 0 on the communicator 'shard gather': call "
         "1 is nothing, and all_gather of "
-        "unit embed (64 bytes, step 1) on rank 0");
+        "unit embed (64 bytes, op 0 of step 1) on rank 0");
 }
 
 TEST_CASE("of long logs the newest calls are kept; what is older can only be told to be so",
           "[order]") {
   const int64_t calls = 3 * OrderLog::kKept + 5;
-  const auto other = [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 2, 1); };
+  const auto other = [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 2, 1, 1); };
   const auto at = [&](int64_t back) {
     return Described({LogOf(calls), LogOf(calls, calls - back, other)});
   };
@@ -113,8 +114,8 @@ TEST_CASE("lists are compared within the groups of their communicator", "[order]
     // Ranks 0 and 1 are one group, 2 and 3 another, and these two need not do the same.
     const auto log_of = [&](int rank, bool odd) {
       OrderLog log(comms.members().size());
-      log.Issued(shard, Kind::kAllGather, rank / 2, 64);
-      log.Issued(shard, Kind::kAllGather, odd ? 7 : 3, 64);
+      log.Issued(shard, Kind::kAllGather, rank / 2, 64, 0);
+      log.Issued(shard, Kind::kAllGather, odd ? 7 : 3, 64, 1);
       return log.Digests();
     };
     std::vector<std::string> same, odd;
@@ -135,7 +136,7 @@ TEST_CASE("lists are compared within the groups of their communicator", "[order]
 }
 
 TEST_CASE("ranks are named as the world numbers them", "[order]") {
-  const auto other = [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 2, 1); };
+  const auto other = [](OrderLog& log) { log.Issued(0, Kind::kAllGather, 2, 1, 1); };
   CHECK_THAT(DescribeOrder("shard gather", {2, 3},
                            {LogOf(5).History(0), LogOf(5, 4, other).History(0)}, {}),
              Catch::StartsWith("rank 3 has issued other collectives than rank 2 on") &&

@@ -401,7 +401,7 @@ TEST_CASE(
       ErrorCode::kNonFinite,
       {"after step 4: rank 1 has issued other collectives than rank 0 on the communicator 'shard "
        "gather': call ",
-       "is all_gather of unit h.1 (", "bytes, step 3), and all_gather of unit h.0 ("},
+       "is all_gather of unit h.1 (", " of step 3), and all_gather of unit h.0 ("},
       [&] { run.Train(faults); });
 }
 
