@@ -10,15 +10,22 @@
 namespace millrace::test {
 namespace {
 
+ModelOptions OptionsOf(const PlanCase& c) {
+  ModelOptions options = c.model;
+  options.tensor = c.mesh.Size(Axis::kTensor);
+  return options;
+}
+
 BatchShape ShapeOf(const PlanCase& c) {
-  return {.batch = c.kind == "generate" ? 1 : 2, .seq = c.model.seq_len};
+  return {.batch = c.kind == "generate" ? 1 : 2, .seq = c.model.seq_len, .strips = c.strips};
 }
 
 }  // namespace
 
 Program ProgramOf(const PlanCase& c) {
-  const std::unique_ptr<Model> model = MakeModel(c.model);
-  ForwardBuilder builder(model->spec(), ShapeOf(c), c.precision.compute, c.precision.norm_params);
+  const std::unique_ptr<Model> model = MakeModel(OptionsOf(c));
+  ForwardBuilder builder(model->spec(), ShapeOf(c), c.precision.compute, c.precision.norm_params,
+                         c.mesh);
   model->EmitForward(builder, c.kind == "train"  ? HeadMode::kTrainLoss
                               : c.kind == "eval" ? HeadMode::kEvalLoss
                                                  : HeadMode::kLogits);
@@ -31,32 +38,32 @@ Program ProgramOf(const PlanCase& c) {
 }
 
 ShardLayout LayoutOf(const PlanCase& c) {
-  return PlanShards(MakeModel(c.model)->spec(), c.mesh, c.precision);
+  return PlanShards(MakeModel(OptionsOf(c))->spec(), c.mesh, c.precision);
 }
 
 StateLayout StatesOf(PlanCase c) {
-  c.options.shape = {.batch = 2, .seq = c.model.seq_len};
+  c.options.shape = {.batch = 2, .seq = c.model.seq_len, .strips = c.strips};
   const Program program = ProgramOf(c);
   return PlanStates(LayoutOf(c), c.options, {&program});
 }
 
 StepPlan PlanOf(PlanCase c) {
-  c.options.shape = {.batch = 2, .seq = c.model.seq_len};
+  c.options.shape = {.batch = 2, .seq = c.model.seq_len, .strips = c.strips};
   return PlanStep(LayoutOf(c), StatesOf(c), ProgramOf(c), c.options, c.kind);
 }
 
 std::string ToString(const PlanCase& c) {
   const PlanOptions& o = c.options;
   return fmt::format(
-      "family {} layers {} tied {} | shard {} replicate {} | compute {} norms {} accumulate {} "
+      "family {} layers {} tied {} | {} strips {} | compute {} norms {} accumulate {} "
       "wire {} | recompute {} kind {} | accumulate {} reshard {} downcast {} sync {} concat {} "
       "allocator {} prefetch {} slots {} reduce_depth {} overlap {}",
-      c.model.family, c.model.layers(), c.model.tied, c.mesh.Size(Axis::kShard),
-      c.mesh.Size(Axis::kReplicate), Name(c.precision.compute), Name(c.precision.norm_params),
-      Name(c.precision.grad_accumulate), Name(c.precision.grad_wire), static_cast<int>(c.recompute),
-      c.kind, o.accumulate, static_cast<int>(o.reshard), static_cast<int>(o.downcast),
-      static_cast<int>(o.grad_sync), static_cast<int>(o.grad_concat), static_cast<int>(o.allocator),
-      o.prefetch, o.slots, o.reduce_depth, o.overlap_weight_gradients);
+      c.model.family, c.model.layers(), c.model.tied, ToString(c.mesh), c.strips,
+      Name(c.precision.compute), Name(c.precision.norm_params), Name(c.precision.grad_accumulate),
+      Name(c.precision.grad_wire), static_cast<int>(c.recompute), c.kind, o.accumulate,
+      static_cast<int>(o.reshard), static_cast<int>(o.downcast), static_cast<int>(o.grad_sync),
+      static_cast<int>(o.grad_concat), static_cast<int>(o.allocator), o.prefetch, o.slots,
+      o.reduce_depth, o.overlap_weight_gradients);
 }
 
 }  // namespace millrace::test

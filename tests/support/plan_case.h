@@ -14,6 +14,7 @@ struct PlanCase {
   PrecisionPolicy precision;
   Recompute recompute = Recompute::kNone;
   PlanOptions options;         // `shape` is filled in: 2 sequences of the model's length
+  int64_t strips = 1;
   std::string kind = "train";  // or "eval", "generate"
 };
 

@@ -47,6 +47,18 @@ inline ModelOptions Unequal(ModelOptions o) {
   return o;
 }
 
+// The same with sizes that 2 ranks of tensor divide, and 2 of context, which take two chunks each.
+inline ModelOptions Divisible(ModelOptions o) {
+  o.seq_len = 8;
+  for (BlockShape& block : o.blocks)
+    for (auto& branch : block.branches)
+      if (auto* attention = std::get_if<AttentionShape>(&branch)) {
+        attention->kv_heads = attention->heads == attention->kv_heads ? 4 : 2;
+        attention->heads = 4;
+      }
+  return o;
+}
+
 inline SemanticGraph ForwardOf(const ModelOptions& options, HeadMode mode = HeadMode::kTrainLoss,
                                DType compute = DType::kF32, DType norms = DType::kF32,
                                int64_t batch = 2) {

@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/plan/check/access_table.h"
 #include "runtime/plan/check/checker_repetition.h"
+#include "runtime/plan/check/checker_rows.h"
 #include "runtime/plan/check/checker_structure.h"
 #include "runtime/plan/check/happens_before.h"
 #include "runtime/plan/schedule/stream_clock.h"
@@ -381,6 +382,7 @@ Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
       if (!found.empty()) break;
     }
   }
+  if (found.empty()) FindRowViolations(plan, mesh, accumulate, &found);
   if (found.size() > limit) found.resize(limit);
   return found;
 }

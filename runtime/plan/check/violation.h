@@ -17,6 +17,7 @@ enum class ViolationKind {
   kRace,        // two conflicting accesses that neither stream order nor edges order
   kMicrobatch,  // one microbatch's activations read in another; one taken twice, or not at all
   kCollective,  // a communicator used from two streams, or with sizes that do not match its group
+  kRows,        // rows of another rank than those that they meet: an exchange over the wrong axes
 };
 
 struct Violation {

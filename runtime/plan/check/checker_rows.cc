@@ -1,0 +1,209 @@
+#include "runtime/plan/check/checker_rows.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/plan/check/access_table.h"
+#include "runtime/plan/check/checker_row_starts.h"
+
+namespace millrace {
+namespace {
+
+using Cut = std::optional<AxisSet>;  // none: no rows of sequences, or not known
+
+// Outputs that are no longer rows: sums over them.
+bool IsSum(std::string_view operand) {
+  return operand == "d_weight" || operand == "d_bias" || operand == "d_table" ||
+         operand == "d_positions" || operand == "loss_sum";
+}
+
+// Are all axes of `inner` within all of `outer`?
+bool Within(AxisSet inner, AxisSet outer) {
+  for (const Axis i : kAxes)
+    for (const Axis o : kAxes)
+      if (inner.Has(i) && outer.Has(o) && i <= o) return false;
+  return true;
+}
+
+class RowWalk {
+ public:
+  // `sequences`: the axes over which sequences are split.
+  RowWalk(const StepPlan& plan, const Mesh& mesh, AxisSet sequences, const AccessTable& table,
+          Violations* found)
+      : plan_(plan),
+        mesh_(mesh),
+        sequences_(sequences),
+        table_(table),
+        found_(found),
+        cuts_(static_cast<size_t>(table.cells())),
+        walked_(plan.bodies.size()) {}
+
+  // Each body once: it does the same for every microbatch.
+  void Run(const std::vector<Entry>& schedule) {
+    for (const Entry& entry : schedule) {
+      const auto body = static_cast<size_t>(entry.body);
+      if (walked_[body]) continue;
+      walked_[body] = true;
+      const std::vector<PlanOp>& ops = plan_.bodies[body].ops;
+      for (size_t o = 0; o < ops.size() && found_->empty(); ++o) {
+        body_ = entry.body;
+        op_ = static_cast<int>(o);
+        Step(ops[o].op);
+      }
+    }
+  }
+
+ private:
+  void Report(std::string text) {
+    if (found_->empty())
+      found_->push_back(
+          {ViolationKind::kRows, fmt::format("{}: {}", DescribeAt(plan_, body_, op_), text)});
+  }
+
+  void Step(const KernelOp& op) {
+    if (const auto* embed = std::get_if<EmbedOp<View>>(&op))
+      Define(OriginOf(*embed));
+    else if (const auto* gradient = std::get_if<EmbedGradOp<View>>(&op))
+      EmbedGradient(*gradient);
+    else if (const auto* gather = std::get_if<AllGatherOp<View>>(&op))
+      Gather(gather->axes, gather->shard ? "shard" : "full");
+    else if (const auto* scatter = std::get_if<ReduceScatterOp<View>>(&op))
+      Scatter(scatter->axes);
+    else if (const auto* forward = std::get_if<AttentionOp<View>>(&op))
+      Attention(forward->rows);
+    else if (const auto* backward = std::get_if<AttentionGradOp<View>>(&op))
+      Attention(backward->rows);
+    else if (std::holds_alternative<MatmulOp<View>>(op))
+      Matmul();
+    else if (std::holds_alternative<ColumnSumOp<View>>(op))
+      Define(std::nullopt);
+    else
+      Define(Common([](std::string_view) { return true; }));
+  }
+
+  // The host gives each rank the tokens of its rows of each sequence; ops take some of these.
+  template <class Op>
+  Cut OriginOf(const Op& op) const {
+    return mesh_.Wide(op.row_begin.axes) | sequences_;
+  }
+
+  template <class Op>
+  void EmbedGradient(const Op& op) {
+    const Cut rows = Of("d_out");
+    if (rows && rows != OriginOf(op))
+      Report(fmt::format("d_out has rows cut by {}, those of the tokens are cut by {}",
+                         ToString(*rows), ToString(*OriginOf(op))));
+    Define(std::nullopt);
+  }
+
+  void Gather(AxisSet axes, std::string_view operand) {
+    const Cut rows = Of(operand);
+    if (!rows) return Define(std::nullopt);
+    axes = mesh_.Wide(axes);
+    if ((*rows & axes) != axes || !Within(axes, *rows - axes))
+      Report(
+          fmt::format("gathers rows over {} that are cut by {}", ToString(axes), ToString(*rows)));
+    Define(*rows - axes);
+  }
+
+  void Scatter(AxisSet axes) {
+    const Cut rows = Of("full");
+    if (!rows) return Define(std::nullopt);
+    axes = mesh_.Wide(axes);
+    if (!(axes & kDataAxes).empty() || !Within(axes, *rows))
+      Report(fmt::format("sums rows over {} that are cut by {}", ToString(axes), ToString(*rows)));
+    Define(*rows | axes);
+  }
+
+  // Each query sees keys of all ranks that have rows of its sequence.
+  void Attention(const ContextRows& split) {
+    const AxisSet axes = split.split() ? mesh_.Wide(split.first.axes) : AxisSet();
+    const auto of_all = [](std::string_view name) {
+      return name == "k" || name == "v" || name == "d_k" || name == "d_v";
+    };
+    const Cut rows = Common([&](std::string_view name) { return !of_all(name); });
+    const Cut keys = Common(of_all);
+    if (!rows) return Define(std::nullopt);
+    if ((*rows & axes) != axes || (keys && *keys != *rows - axes))
+      Report(
+          fmt::format("queries are cut by {} and keys by {}, of sequences that are split over {}",
+                      ToString(*rows), ToString(keys.value_or(*rows)), ToString(axes)));
+    for (const CellAccess& access : Accesses())
+      Set(access, of_all(access.operand) ? Cut(*rows - axes) : rows);
+  }
+
+  // Rows by a weight are rows, rows by rows a sum over them.
+  void Matmul() {
+    const Cut a = Of("a"), b = Of("b");
+    if (a && b && *a != *b)
+      Report(fmt::format("a product over rows, of which a's are cut by {} and b's by {}",
+                         ToString(*a), ToString(*b)));
+    if (a && b) return Define(std::nullopt);
+    Define(Common([](std::string_view name) { return name != "bias"; }));
+  }
+
+  std::span<const CellAccess> Accesses() const { return table_.of(body_, op_); }
+
+  Cut Of(std::string_view operand) {
+    return Common([&](std::string_view name) { return name == operand; });
+  }
+
+  // The one cut of all rows that the op reads through the operands that `wanted` accepts.
+  template <class Wanted>
+  Cut Common(Wanted wanted) {
+    Cut common;
+    std::string_view first;
+    for (const CellAccess& access : Accesses()) {
+      if (access.effect != Effect::kRead || !wanted(access.operand)) continue;
+      for (int32_t c = access.begin; c < access.end; ++c) {
+        const Cut& cut = cuts_[static_cast<size_t>(c)];
+        if (!cut || cut == common) continue;
+        if (common)
+          Report(fmt::format("{} has rows cut by {}, but {} by {}", access.operand, ToString(*cut),
+                             first, ToString(*common)));
+        common = cut;
+        first = access.operand;
+      }
+    }
+    return common;
+  }
+
+  void Define(const Cut& cut) {
+    for (const CellAccess& access : Accesses())
+      Set(access, IsSum(access.operand) ? std::nullopt : cut);
+  }
+  void Set(const CellAccess& access, const Cut& cut) {
+    if (access.effect == Effect::kRead) return;
+    std::fill(cuts_.begin() + access.begin, cuts_.begin() + access.end,
+              access.effect == Effect::kScratch ? std::nullopt : cut);
+  }
+
+  const StepPlan& plan_;
+  const Mesh& mesh_;
+  const AxisSet sequences_;
+  const AccessTable& table_;
+  Violations* found_;
+  std::vector<Cut> cuts_;  // by cell
+  std::vector<bool> walked_;
+  int body_ = 0, op_ = 0;
+};
+
+}  // namespace
+
+void FindRowViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, Violations* found) {
+  if (mesh.Wide(AxisSet::All() - kDataAxes).empty()) return;
+  const AxisSet sequences = FindRowStarts(plan, mesh, found);
+  const AccessTable table(plan, mesh, accumulate, 0, found);  // of any rank: cuts are of all
+  if (!found->empty()) return;
+  RowWalk walk(plan, mesh, sequences, table, found);
+  walk.Run(plan.prologue);
+  walk.Run(plan.schedule);
+}
+
+}  // namespace millrace

@@ -1,0 +1,22 @@
+// Whose rows an op meets: which ranks share the sequences of a value, and have a part of its rows
+// each. The bytes of a wrong exchange lie as well as those of a right one; what is wrong is where
+// they come from. Internal to the checker.
+//
+// Cut     The axes along which the ranks of one data rank have different rows of a value. Embedding
+//         begins with the cut that its rank integers state; every op passes it on, a gather over
+//         axes takes them away, a sum that is scattered over axes adds them. Operands that are
+//         combined row by row have one cut; a product over rows (a weight gradient) ends it.
+// Nesting Rows are cut by outer axes first, so that only the innermost of a cut can be gathered, and
+//         only axes within all of it can be scattered.
+// Starts  Rank integers that say which rows a rank has give each row to one rank.
+#pragma once
+
+#include "runtime/plan/check/violation.h"
+#include "runtime/plan/step_plan.h"
+
+namespace millrace {
+
+// Appends at most one violation. Plans of one rank per data rank have none.
+void FindRowViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, Violations* found);
+
+}  // namespace millrace
