@@ -18,9 +18,13 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-test::PlanCase FourRanks(const std::string& kind) {
+test::PlanCase FourRanks(const std::string& kind, const Mesh& mesh = {2, 2}) {
   test::PlanCase c;
-  c.mesh = {2, 2};
+  c.mesh = mesh;
+  if (mesh.Size(kDataAxes) < 4) {
+    c.model = test::Divisible(test::TinyGpt2(2));
+    c.strips = 2;
+  }
   c.options.comm_scratch_bytes = 1 << 21;
   c.options.accumulate = 2;
   c.kind = kind;
@@ -29,16 +33,17 @@ test::PlanCase FourRanks(const std::string& kind) {
 
 // What each rank is told, where `change` has been made to `odd`'s plans (train, eval).
 std::vector<std::string> Told(int odd, const std::function<void(std::vector<StepPlan>&)>& change,
-                              CommSharing sharing = CommSharing::kSeparate) {
-  const test::PlanCase c = FourRanks("train");
-  const std::vector<StepPlan> right = {test::PlanOf(c), test::PlanOf(FourRanks("eval"))};
+                              CommSharing sharing = CommSharing::kSeparate,
+                              const Mesh& mesh = {2, 2}) {
+  const test::PlanCase c = FourRanks("train", mesh);
+  const std::vector<StepPlan> right = {test::PlanOf(c), test::PlanOf(FourRanks("eval", mesh))};
   std::vector<StepPlan> wrong = right;
   if (change) change(wrong);
   const ShardLayout layout = test::LayoutOf(c);
   std::vector<std::string> told(4);
   LocalWorld world(4);
   RunRanks(world, [&](CommFactory& factory) {
-    const CommSet comms(factory, Mesh{2, 2}, sharing, CommSpecsOf({&right[0], &right[1]}));
+    const CommSet comms(factory, mesh, sharing, CommSpecsOf({&right[0], &right[1]}));
     const std::vector<StepPlan>& plans = factory.rank() == odd ? wrong : right;
     try {
       RequireSamePlans(comms, layout, {&plans[0], &plans[1]});
@@ -168,6 +173,38 @@ TEST_CASE("a communicator that serves gathers and reductions has one order of bo
       },
       CommSharing::kShared);
   CheckAll(told, {"rank 1 would issue other collectives than rank 0"});
+}
+
+// Two gathers of a unit have one size, two strips of one gather even one name.
+TEST_CASE("exchanges of one rank's step in another order, each with the next of its communicator",
+          "[exec][order]") {
+  const Mesh mesh = Mesh().With(Axis::kContext, 2).With(Axis::kTensor, 2);
+  const StepPlan plan = test::PlanOf(FourRanks("train", mesh));
+  for (const Axis axis : {Axis::kContext, Axis::kTensor}) {
+    int swapped = 0;
+    for (size_t b = 0; b < plan.bodies.size(); ++b) {
+      std::vector<size_t> calls;
+      for (size_t i = 0; i < plan.bodies[b].ops.size(); ++i) {
+        const PlanOp& op = plan.bodies[b].ops[i];
+        if (op.stream == StreamId::kExchange && CallOf(op.op)->axes == AxisSet(axis))
+          calls.push_back(i);
+      }
+      for (size_t i = 1; i < calls.size(); ++i, ++swapped) {
+        CAPTURE(plan.bodies[b].name, Describe(plan.bodies[b].ops[calls[i]], plan));
+        const std::string name = axis == Axis::kContext ? "context" : "tensor";
+        CheckAll(Told(
+                     3,
+                     [&](std::vector<StepPlan>& plans) {
+                       std::vector<PlanOp>& ops = plans[0].bodies[b].ops;
+                       std::swap(ops[calls[i - 1]], ops[calls[i]]);
+                     },
+                     CommSharing::kSeparate, mesh),
+                 {"would issue other collectives than rank",
+                  "on the communicator '" + name + " exchange'"});
+      }
+    }
+    CHECK(swapped > 3);
+  }
 }
 
 TEST_CASE("plans whose collectives are the same and that differ elsewhere", "[exec][order]") {
