@@ -95,14 +95,15 @@ std::vector<Trial> Trials() {
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
       for (const Sync sync : {Sync::kEvery, Sync::kLast})
         trials.push_back(TrialOf(world, replicate, precision, sync));
+  for (const Base& base : SplitBases(ModelConfig::Family::kGpt2, Precision::kBf16All))
+    trials.push_back(base.trial);
   return trials;
 }
 
 TEST_CASE("a NaN in one rank's loss skips the update everywhere and names the rank") {
   for (const Trial& trial : Trials())
     for (int rank = 0; rank < trial.world; ++rank) {
-      INFO("world " << trial.world << " replicate " << trial.config.parallel.replicate << " rank "
-                    << rank);
+      INFO(ToString(MeshOf(trial.config, trial.world)) << " rank " << rank);
       CheckSkipped(trial, {rank, {.loss_nan = true, .grad_unit = -1}});
     }
 }
@@ -115,8 +116,7 @@ TEST_CASE(
     const auto units = static_cast<int64_t>(run.layout.flats.size());
     for (int64_t unit = 0; unit < units; ++unit) {
       const int rank = static_cast<int>((unit + 1) % trial.world);
-      INFO("world " << trial.world << " replicate " << trial.config.parallel.replicate << " unit "
-                    << unit << " rank " << rank);
+      INFO(ToString(MeshOf(trial.config, trial.world)) << " unit " << unit << " rank " << rank);
       CheckSkipped(trial, {rank, {.loss_nan = false, .grad_unit = unit}});
     }
   }

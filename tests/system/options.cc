@@ -280,6 +280,30 @@ void MakeTensor(Base& base, int64_t tensor) {
     config.model.kv_heads = tensor;
 }
 
+std::vector<Base> SplitBases(ModelConfig::Family family, Precision precision) {
+  struct Shape {
+    int replicate, shard, context, tensor;
+  };
+  std::vector<Base> bases;
+  for (const Shape& s : {Shape{1, 1, 1, 2},
+                         {1, 1, 1, 3},
+                         {1, 1, 2, 1},
+                         {1, 2, 1, 2},
+                         {1, 2, 2, 1},
+                         {2, 1, 2, 1},
+                         {1, 1, 2, 2}}) {
+    Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision,
+                         s.replicate * s.shard * s.context * s.tensor, 2);
+    base.name += fmt::format(", replicate {} shard {} context {}", s.replicate, s.shard, s.context);
+    MakeTensor(base, s.tensor);
+    base.trial.config.model.seq_len = 12;
+    base.trial.config.parallel.context = s.context;
+    base.trial.config.parallel.replicate = s.replicate;
+    bases.push_back(std::move(base));
+  }
+  return bases;
+}
+
 void MakeUneven(Base& base) {
   base.name += ", units of 1, 1, 3, 1 and 1 blocks";
   base.trial.config.model.layers = 7;

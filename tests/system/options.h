@@ -54,6 +54,10 @@ void MakeUneven(Base& base);
 // The same with blocks split over `tensor` ranks, 2 or 3; sizes that these divide.
 void MakeTensor(Base& base, int64_t tensor);
 
+// Bases of each mesh that splits a model: tensor, context, both, and each beside shard or replicate.
+// Sequences of 12, accumulate 2.
+std::vector<Base> SplitBases(ModelConfig::Family family, Precision precision);
+
 // memory.recompute=auto with half of what recomputing norms and activations everywhere saves left
 // to save: of the arena that the trial's other options plan.
 void SetTightBudget(Trial& trial);

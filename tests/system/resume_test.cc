@@ -18,7 +18,7 @@ constexpr int64_t kSteps = 9, kLeg = 3;
 
 RunIdentity IdentityOf(const Trial& trial) {
   return {ModelOptionsOf(trial.config), "tokens of samples", 0,
-          trial.config.train.GlobalBatch(trial.world), "{}"};
+          trial.config.train.GlobalBatch(trial.config.parallel.DataRanks(trial.world)), "{}"};
 }
 
 // Every leg in fresh engines, from what the one before has saved; `change` may alter options that
@@ -45,8 +45,7 @@ Outcome RunInLegs(const Trial& trial, const std::function<void(Trial&, int64_t l
         const StepScalars s = StepOn(rank, now.config, step);
         if (rank.rank == 0) scalars.push_back(s);
       }
-      const RunProgress progress{(leg + 1) * kLeg,
-                                 (leg + 1) * kLeg * now.config.train.GlobalBatch(now.world)};
+      const RunProgress progress{(leg + 1) * kLeg, (leg + 1) * kLeg * IdentityOf(now).global_batch};
       SaveRun(rank.engine, dir.path(), progress, IdentityOf(now), 1);
       const std::string params = ParamHash(rank.engine), optimizer = OptimizerHash(rank.engine);
       counters[static_cast<size_t>(rank.rank)] = rank.engine.counters();
@@ -84,6 +83,16 @@ TEST_CASE("stopped and resumed at each third step, a run is the run that was nev
             MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2).trial;
         trial.config.parallel.replicate = replicate;
         CheckResume(trial);
+      }
+}
+
+TEST_CASE("so it is where models or sequences are split over ranks") {
+  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
+      for (const Base& base : SplitBases(family, precision)) {
+        INFO(base.name);
+        REQUIRE(Valid(base.trial));
+        CheckResume(base.trial);
       }
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/plan_agreement.h"
 #include "runtime/exec/plan_comms.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
@@ -172,16 +173,33 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a rank that leaves out a collective leaves the others in it, and the verdict says which") {
-  Trial trial = Small();
-  trial.world = 2;
-  if (!HaveDevices(2)) return;
+// From the first exchange over an axis on, a rank issues none of the step's collectives.
+class LeaveOutExchanges final : public OpObserver {
+ public:
+  explicit LeaveOutExchanges(Axis axis) : axis_(axis) {}
+  void BeginRun(const StepPlan&) override { reached_ = false; }
+  void Before(const PlanOp&, int64_t, int) override {}
+  void Issue(const PlanOp& op, const std::function<void()>& issue) override {
+    const std::optional<PlannedCall> call = CallOf(op.op);
+    reached_ |= call && op.stream == StreamId::kExchange && call->axes == AxisSet(axis_);
+    if (!call || !reached_) issue();
+  }
+  void After(const PlanOp&, int64_t, int) override {}
+  void EndRun() override {}
+  bool looks_at_memory() const override { return false; }
+
+ private:
+  const Axis axis_;
+  bool reached_ = false;
+};
+
+// What is said of a hang in the fourth step, which `fault` has made on rank 1. The step hangs until
+// it is aborted, and then fails with that.
+std::string HangVerdict(const Trial& trial, const AssembledRun& run, OpObserver& fault) {
   const TempDir temp;
-  const AssembledRun run = PlanOf(trial);
   std::vector<std::string> verdicts;
   std::mutex mutex;
-  std::barrier both_ended(2);
+  std::barrier all_ended(trial.world);
   const auto work = [&](const RankSetup& setup) {
     CommSet comms(setup.comms, run.layout.mesh, trial.sharing, CommSpecsOf(run.plans.All()));
     ProgressMarks marks;
@@ -207,8 +225,7 @@ TEST_CASE(
     engine.InitWeights(5);
     const PhaseScope training(&marks, RunPhase::kTraining);
     for (int64_t step = 0; step < 3; ++step) StepOn(rank, trial.config, step);
-    CollectiveFault left_out(CollectiveFault::Kind::kLeaveOut, UnitId{2});
-    if (rank.rank == 1) engine.Observe(&left_out);
+    if (rank.rank == 1) engine.Observe(&fault);
     try {
       StepOn(rank, trial.config, 3);
       comms.world().Barrier();
@@ -216,19 +233,53 @@ TEST_CASE(
     } catch (const std::exception&) {
       // Ranks are threads here, and a kernel over the memory of peers may touch this rank's until
       // it has ended as well. Processes exit instead.
-      both_ended.arrive_and_wait();
+      all_ended.arrive_and_wait();
       throw;
     }
   };
-  // The step hangs until it is aborted, and then fails with the verdict.
-  CHECK_THROWS_WITH(TestRanks().Run(2, work), Contains("no progress for"));
+  CHECK_THROWS_WITH(TestRanks().Run(trial.world, work), Contains("no progress for"));
   REQUIRE_FALSE(verdicts.empty());
+  return verdicts[0];
+}
+
+TEST_CASE(
+    "a rank that leaves out a collective leaves the others in it, and the verdict says which") {
+  const Trial trial = Small();
+  if (!HaveDevices(trial.world)) return;
+  const AssembledRun run = PlanOf(trial);
+  CollectiveFault left_out(CollectiveFault::Kind::kLeaveOut, UnitId{2});
   const std::string& unit = run.spec.units[2].name;
   CHECK_THAT(
-      verdicts[0],
+      HangVerdict(trial, run, left_out),
       Contains(fmt::format("rank 0 (pid {}", ::getpid())) &&
-          Contains(fmt::format("waits in all_gather of unit {} (op gather/{}", unit, unit)) &&
+          Contains(fmt::format("waits in all_gather of unit {} (op gather/{}, stream gather over "
+                               "shard",
+                               unit, unit)) &&
           Contains("step 4") && Contains("which others have passed, or left out; rank 1"));
+}
+
+TEST_CASE("a hang in an exchange is said to be over its axis") {
+  struct Shape {
+    int shard, context, tensor;
+    const char* waits;  // rank 0, for rank 1
+  };
+  for (const Shape& shape : {Shape{1, 1, 2, "h.0/attn.qkv.rows, stream exchange over tensor"},
+                             {1, 2, 1, "h.0/attn:keys, stream exchange over context"},
+                             {2, 1, 2, "h.0/attn.qkv.rows, stream exchange over tensor"}}) {
+    Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32,
+                         shape.shard * shape.context * shape.tensor, 2);
+    MakeTensor(base, shape.tensor);
+    Trial& trial = base.trial;
+    trial.config.model.layers = 2;
+    trial.config.model.seq_len = 12;
+    trial.config.parallel.context = shape.context;
+    if (!HaveDevices(trial.world)) continue;
+    LeaveOutExchanges left_out(shape.tensor > 1 ? Axis::kTensor : Axis::kContext);
+    CHECK_THAT(HangVerdict(trial, PlanOf(trial), left_out),
+               Contains(fmt::format("rank 0 (pid {}", ::getpid())) &&
+                   Contains(fmt::format("waits in all_gather of unit h.0 (op {}", shape.waits)) &&
+                   Contains("step 4") && Contains("which others have passed, or left out"));
+  }
 }
 
 }  // namespace

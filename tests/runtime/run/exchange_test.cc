@@ -129,6 +129,43 @@ TEST_CASE("a folder by transformers goes in and comes out bit for bit, at any wo
         1);  // no temporary folder beside it
 }
 
+// A session of each mesh begins with the folder's weights, or with those of the run's seed.
+TEST_CASE("a split model goes in and comes out as the same files that a whole one gives",
+          "[huggingface]") {
+  const std::string model = GENERATE("gpt2_split", "llama_split", "llama_shared");
+  const TempDir dir;
+  const auto export_of = [&](const std::string& name, int world, std::vector<std::string> sets,
+                             bool fresh) {
+    sets.push_back("model.seq_len=12");
+    test::RunSessions(ConfigOf(HfFolder(model), sets, world), world, kGenerate,
+                      [&](Session& session) {
+                        if (fresh) session.engine().InitWeights(7);
+                        Export(session, dir / name);
+                      });
+    std::map<std::string, std::string> files;
+    for (const auto& file : fs::directory_iterator(dir / name))
+      files[file.path().filename()] = ReadBytes(file.path());
+    return files;
+  };
+  const auto whole = export_of("whole", 1, {}, false), fresh = export_of("fresh", 1, {}, true);
+  CHECK(whole.size() == 3);
+  CHECK(whole != fresh);
+  CHECK(TensorsIn(dir / "whole") == TensorsIn(HfFolder(model)));
+  const std::vector<std::pair<int, std::vector<std::string>>> meshes = {
+      {2, {"parallel.tensor=2"}},
+      {3, {"parallel.tensor=3"}},
+      {2, {"parallel.context=2"}},
+      {4, {"parallel.tensor=2", "parallel.shard=2"}},
+      {4, {"parallel.context=2", "parallel.replicate=2"}},
+      {4, {"parallel.tensor=2", "parallel.context=2"}}};
+  for (size_t m = 0; m < meshes.size(); ++m) {
+    const auto& [world, sets] = meshes[m];
+    CAPTURE(model, sets);
+    CHECK(export_of(fmt::format("split{}", m), world, sets, false) == whole);
+    CHECK(export_of(fmt::format("fresh{}", m), world, sets, true) == fresh);
+  }
+}
+
 TEST_CASE("a large export is cut into files with an index, which read back as the same weights",
           "[huggingface]") {
   const std::string model = GENERATE(from_range(kModels));
