@@ -54,7 +54,7 @@ void MakeUneven(Base& base);
 // The same with blocks split over `tensor` ranks, 2 or 3; sizes that these divide.
 void MakeTensor(Base& base, int64_t tensor);
 
-// Bases of each mesh that splits a model: tensor, context, both, and each beside shard or replicate.
+// Bases of meshes that split a model: tensor, context, both, and each beside shard or replicate.
 // Sequences of 12, accumulate 2.
 std::vector<Base> SplitBases(ModelConfig::Family family, Precision precision);
 

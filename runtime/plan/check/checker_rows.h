@@ -6,8 +6,8 @@
 //         begins with the cut that its rank integers state; every op passes it on, a gather over
 //         axes takes them away, a sum that is scattered over axes adds them. Operands that are
 //         combined row by row have one cut; a product over rows (a weight gradient) ends it.
-// Nesting Rows are cut by outer axes first, so that only the innermost of a cut can be gathered, and
-//         only axes within all of it can be scattered.
+// Nesting Rows are cut by outer axes first: only the innermost axes of a cut can be gathered, and
+//         rows can only be scattered over axes within all of it.
 // Starts  Rank integers that say which rows a rank has give each row to one rank.
 #pragma once
 
