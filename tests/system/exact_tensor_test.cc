@@ -69,6 +69,9 @@ TEST_CASE("on integers more ranks than key and value heads have the whole model'
         if (12 % (shape.replicate * shape.shard * 3) != 0) continue;
         trial.config.sharding.grad_concat = concat;
         CHECK(ExactBits(trial) == whole);
+        trial.config.parallel.tensor_strips = 2;
+        trial.config.memory.recompute = Recompute::kBlock;
+        CHECK(ExactBits(trial) == whole);
       }
     }
   }

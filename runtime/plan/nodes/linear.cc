@@ -58,12 +58,6 @@ void FuseGradInput(Fuser& f, int grad) {
   f.Absorb(grad, readers[0], "GELU's gradient in the matmul's epilogue");
 }
 
-// A product for each strip of rows that is exchanged before or behind it.
-void PushProducts(Lowering& l, const MatmulOp<View>& op, const Node& node) {
-  using Op = MatmulOp<View>;
-  PushStrips(l, node, l.graph().value(node.outputs[0]), op, {&Op::a, &Op::out, &Op::pre});
-}
-
 void Lower(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
@@ -135,6 +129,11 @@ const NodeDef kLinearGradInputNode{
     .name = "linear_grad_input", .lower = LowerGradInput, .fuse = FuseGradInput};
 const NodeDef kLinearGradWeightNode{.name = "linear_grad_weight", .lower = LowerGradWeight};
 const NodeDef kBiasGradNode{.name = "bias_grad", .lower = LowerBiasGrad};
+
+void PushProducts(Lowering& l, const MatmulOp<View>& op, const Node& node) {
+  using Op = MatmulOp<View>;
+  PushStrips(l, node, l.graph().value(node.outputs[0]), op, {&Op::a, &Op::out, &Op::pre});
+}
 
 ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
                const std::string& label) {

@@ -11,11 +11,18 @@
 
 #include <string>
 
+#include "kernels/ops/model_ops.h"
 #include "runtime/plan/graph/forward_builder.h"
 
 namespace millrace {
 
+class Lowering;
+
 extern const NodeDef kLinearNode, kLinearGradInputNode, kLinearGradWeightNode, kBiasGradNode;
+
+// The product `op` of rows, which `node` computes: one for each strip of them that is exchanged
+// before or behind it (lower/strips.h).
+void PushProducts(Lowering& l, const MatmulOp<View>& op, const Node& node);
 
 // `bias`: "" for none.
 ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,

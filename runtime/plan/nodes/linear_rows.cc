@@ -5,24 +5,26 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/exchange.h"
+#include "runtime/plan/nodes/linear.h"
 
 namespace millrace {
 namespace {
 
 using Slices = std::vector<RowSlice>;
 
+// The weight gradient fills the wait while d_x of gathered rows is summed (linear.cc).
 void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
   const ValueId x = n.inputs[0], weight = n.inputs[1];
-  if (d.Differentiable(x)) {
-    const ValueId d_x = d.NewGradient(x);
-    d.Emit(kLinearRowsGradInputNode, {d_y, weight}, {d_x}, {}, n, ":d_input");
-    d.Emit(kLinearRowsGradWeightNode, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
-    Contribute(d, x, d_x, n);
-  } else {
-    d.Emit(kLinearRowsGradWeightNode, {d_y, x}, {}, {d.ParamGrad(weight)}, n, ":d_weight");
-  }
+  const ValueId weight_grad = d.ParamGrad(weight);
+  if (!d.Differentiable(x))
+    return d.Emit(kLinearRowsGradWeightNode, {d_y, x}, {}, {weight_grad}, n, ":d_weight");
+  d.EmitBeside(kGatherRowsNode, kLinearRowsGradWeightNode, {d_y, x}, {weight_grad}, n, ":d_weight");
+  const ValueId d_x = d.NewGradient(x);
+  d.Emit(kLinearRowsGradInputNode, {d_y, weight}, {d_x}, {}, n, ":d_input");
+  Contribute(d, x, d_x, n);
 }
 
 // The slice's rows of a matrix [N,K].
@@ -63,7 +65,7 @@ void Lower(Lowering& l, const Step& step) {
   op.b = Transposed(OwnRows(l, node, node.inputs[1]));
   op.a = l.storage().Read(node.inputs[0]);
   op.out = l.storage().Write(node.outputs[0]);
-  l.Push(op, node);
+  PushProducts(l, op, node);
 }
 
 void LowerGradInput(Lowering& l, const Step& step) {
@@ -72,7 +74,7 @@ void LowerGradInput(Lowering& l, const Step& step) {
   op.b = OwnRows(l, node, node.inputs[1]);
   op.a = l.storage().Read(node.inputs[0]);
   op.out = l.storage().Write(node.outputs[0]);
-  l.Push(op, node);
+  PushProducts(l, op, node);
 }
 
 // A whole gradient that is zero but for the rank's rows: one contribution, as of any product.
