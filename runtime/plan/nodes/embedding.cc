@@ -1,7 +1,7 @@
 #include "runtime/plan/nodes/embedding.h"
 
 #include "runtime/plan/graph/gradients.h"
-#include "runtime/plan/lower/strips.h"
+#include "runtime/plan/lower/lowering.h"
 
 namespace millrace {
 namespace {
@@ -29,10 +29,13 @@ void Lower(Lowering& l, const Step& step) {
     op.positions = Rows(op.positions, 0, l.graph().whole_seq());
     op.rows = l.graph().context_rows();
   }
-  op.out = storage.Write(node.outputs[0]);
+  const View out = storage.Write(node.outputs[0]);
   op.scalars = storage.Scalars();
-  PushStrips(l, node, l.graph().value(node.outputs[0]), op, {&EmbedOp<View>::out},
-             [](EmbedOp<View>& part, const RowStrip& strip) { part.row_begin = strip.first; });
+  for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.outputs[0]))) {
+    op.out = Rows(out, strip.begin, strip.rows);
+    op.row_begin = strip.first;
+    l.Push(op, node);
+  }
 }
 
 void LowerGrad(Lowering& l, const Step& step) {
@@ -42,13 +45,14 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.tokens = storage.Read(node.inputs[0]);
   if (node.grads[1]) op.rows = l.graph().context_rows();
   op.scalars = storage.Scalars();
-  op.d_out = storage.Read(node.inputs[1]);
-  PushStrips(l, node, l.graph().value(node.inputs[1]), op, {&EmbedGradOp<View>::d_out},
-             [&](EmbedGradOp<View>& part, const RowStrip& strip) {
-               part.row_begin = strip.first;
-               part.d_table = storage.Grad(node.grads[0], part.table_update);
-               part.d_positions = storage.Grad(node.grads[1], part.positions_update);
-             });
+  const View d_out = storage.Read(node.inputs[1]);
+  for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.inputs[1]))) {
+    op.d_out = Rows(d_out, strip.begin, strip.rows);
+    op.row_begin = strip.first;
+    op.d_table = storage.Grad(node.grads[0], op.table_update);
+    op.d_positions = storage.Grad(node.grads[1], op.positions_update);
+    l.Push(op, node);
+  }
 }
 
 }  // namespace

@@ -66,6 +66,13 @@ std::vector<bool> RowsByRank(const StepPlan& plan) {
   return rows;
 }
 
+// Of a flat gradient.
+View Part(View flat, const Range& range) {
+  flat.offset += range.begin;
+  flat.layout = DenseLayout(flat.layout.dtype, {range.end - range.begin});
+  return flat;
+}
+
 // Entries [begin, end()) run the same `period` bodies over and over.
 struct Repetition {
   size_t begin = 0, period = 1, periods = 0;
@@ -194,9 +201,16 @@ class Deriver {
       now.clock[op.stream] = last_on_stream;
     }
     needed_ = {};
-    ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
-      Touch(Touched(view, body.begin + op_index), view.buffer, Writes(access), self, op.stream);
-    });
+    const auto touch = [&](const View& view, bool writes) {
+      Touch(Touched(view, body.begin + op_index), view.buffer, writes, self, op.stream);
+    };
+    if (const auto* zero = std::get_if<ZeroRangesOp<View>>(&op.op)) {
+      for (const Range& range : *zero->ranges) touch(Part(zero->flat, range), true);
+    } else {
+      ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
+        touch(view, Writes(access));
+      });
+    }
     // The latest op of each other stream implies the earlier ones; take streams in order of how
     // recent they are, so that a wait which another implies is dropped.
     waits_.assign(needed_.begin(), needed_.end());

@@ -186,7 +186,8 @@ TEST_CASE("exchanges of one rank's step in another order, each with the next of 
       std::vector<size_t> calls;
       for (size_t i = 0; i < plan.bodies[b].ops.size(); ++i) {
         const PlanOp& op = plan.bodies[b].ops[i];
-        if (op.stream == StreamId::kExchange && CallOf(op.op)->axes == AxisSet(axis))
+        if (op.stream == StreamId::kExchange && IsCollective(op.op) &&
+            CallOf(op.op)->axes == AxisSet(axis))
           calls.push_back(i);
       }
       for (size_t i = 1; i < calls.size(); ++i, ++swapped) {

@@ -17,7 +17,7 @@ TEST_CASE("a mesh of several sharding axes trains the bits of one of as many ran
   const int replicate = GENERATE(1, 2);
   PlanCase several = c;
   c.mesh = Mesh(replicate, 4);
-  several.mesh = Mesh(replicate, 2).With(Axis::kTensor, 2);
+  several.mesh = Mesh(replicate, 2).With(Axis::kExpert, 2);
   const auto hashes = [](const PlanCase& of) {
     std::vector<std::string> ranks(static_cast<size_t>(of.mesh.world()));
     RunEngines(of, {}, [&](Engine& engine, int rank) {

@@ -1,11 +1,12 @@
 // Real plans, made wrong: the checker reports every edge, live range and op that is taken away.
+#include "tests/runtime/plan/checker_mutations.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
 
 #include "runtime/plan/check/checker.h"
-#include "tests/runtime/plan/checker_mutations.h"
 #include "tests/runtime/plan/checker_testing.h"
 
 namespace millrace {
@@ -69,8 +70,14 @@ TEST_CASE("every derived edge is needed", "[plan][checker]") {
           if (EdgeImplied(plan, *schedule, static_cast<int>(e), static_cast<int>(i))) continue;
           std::vector<Edge>& left = (*schedule)[e].edges;
           left.erase(left.begin() + static_cast<std::ptrdiff_t>(i));
-          INFO(ToString(c) << ": entry " << e << " edge " << all[i].to_op << " <- "
-                           << all[i].from_entry << "." << all[i].from_op);
+          const auto op = [&](int32_t entry, int32_t at) {
+            const Body& body =
+                plan.bodies[static_cast<size_t>((*schedule)[static_cast<size_t>(entry)].body)];
+            return body.name + ": " + Describe(body.ops[static_cast<size_t>(at)], plan);
+          };
+          INFO(ToString(c) << "\n"
+                           << op(static_cast<int32_t>(e), all[i].to_op) << " waits for\n"
+                           << op(all[i].from_entry, all[i].from_op));
           const Violations found = FindViolations(plan, c.mesh, c.options.accumulate, 1);
           REQUIRE(!found.empty());
           REQUIRE(found.front().kind == ViolationKind::kRace);
@@ -196,11 +203,14 @@ TEST_CASE("a collective on another stream is reported unless nothing there can t
         c,
         [&](const PlanOp& op) {
           // An exchange that waits for nothing more than those before it: compute has passed that.
-          return IsCollective(op.op) && op.stream != StreamId::kExchange &&
+          // A gather whose reader is a norm among exchanges: that waits for it by an edge.
+          const bool read_elsewhere =
+              op.stream == StreamId::kGather && c.mesh.Size(Axis::kTensor) > 1;
+          return IsCollective(op.op) && op.stream != StreamId::kExchange && !read_elsewhere &&
                  !prologue.contains(Describe(op, plan));
         },
         [](PlanOp& op) { op.stream = StreamId::kCompute; });
-    REQUIRE(moved > 10);
+    REQUIRE(moved > 8);
   }
 }
 

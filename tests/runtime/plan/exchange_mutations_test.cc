@@ -12,7 +12,9 @@ namespace {
 
 using test::PlanCase;
 
-bool IsExchange(const PlanOp& op) { return op.stream == StreamId::kExchange; }
+bool IsExchange(const PlanOp& op) {
+  return op.stream == StreamId::kExchange && IsCollective(op.op);
+}
 
 // f(gather or scatter) for an exchange.
 template <class F>
