@@ -1,10 +1,10 @@
 #include "models/model.h"
 
 #include <numeric>
+#include <optional>
 #include <variant>
 
-#include "models/gpt2.h"
-#include "models/llama.h"
+#include "models/stack.h"
 #include "runtime/base/error.h"
 #include "runtime/base/policies.h"
 
@@ -38,14 +38,49 @@ void Validate(const AttentionShape& a, ModelFamily family) {
              "model.head_dim is {}; rotary positions need an even number", a.head_dim);
 }
 
+// Families that have one activation only; nemotron_h has any that is not gated.
+std::optional<ActivationKind> OnlyActivation(ModelFamily family) {
+  if (family == ModelFamily::kNemotronH) return std::nullopt;
+  return family == ModelFamily::kGpt2 ? ActivationKind::kGelu : ActivationKind::kSwiglu;
+}
+
 void Validate(const MlpShape& m, ModelFamily family) {
   RequirePositive("model.ffn", m.width);
-  if (family == ModelFamily::kGpt2)
-    MR_REQUIRE(ErrorCode::kConfig, m.activation == ActivationKind::kGelu,
-               "model.activation is swiglu; model.family gpt2 has gelu");
-  else
-    MR_REQUIRE(ErrorCode::kConfig, m.activation == ActivationKind::kSwiglu,
-               "model.activation is gelu; model.family llama has swiglu");
+  MR_REQUIRE(ErrorCode::kConfig, m.activation != ActivationKind::kRelu2,
+             "model.activation is relu2, which has no kernel yet");
+  const std::optional<ActivationKind> only = OnlyActivation(family);
+  MR_REQUIRE(ErrorCode::kConfig, !only || m.activation == *only,
+             "model.activation is {}; model.family {} has {}", Name(m.activation), Name(family),
+             Name(*only));
+}
+
+void Validate(const MoeShape& m, ModelFamily) {
+  RequirePositive("model.moe.experts", m.experts);
+  RequirePositive("model.moe.top_k", m.top_k);
+  RequirePositive("model.moe.ffn", m.width);
+  RequirePositive("model.moe.groups", m.groups);
+  MR_REQUIRE(ErrorCode::kConfig, m.experts % m.groups == 0,
+             "model.moe.groups is {}; it must divide model.moe.experts, which is {}", m.groups,
+             m.experts);
+  MR_REQUIRE(ErrorCode::kConfig, m.top_groups >= 1 && m.top_groups <= m.groups,
+             "model.moe.top_groups is {}; it must be from 1 to model.moe.groups, which is {}",
+             m.top_groups, m.groups);
+  MR_REQUIRE(ErrorCode::kConfig, m.top_k <= m.experts / m.groups * m.top_groups,
+             "model.moe.top_k is {}; at most {} experts can be chosen", m.top_k,
+             m.experts / m.groups * m.top_groups);
+  MR_REQUIRE(ErrorCode::kConfig, m.shared_width >= 0,
+             "model.moe.shared_ffn is {}; it may not be negative", m.shared_width);
+}
+
+void Validate(const MambaShape& m, ModelFamily) {
+  RequirePositive("model.mamba.heads", m.heads);
+  RequirePositive("model.mamba.head_dim", m.head_dim);
+  RequirePositive("model.mamba.groups", m.groups);
+  RequirePositive("model.mamba.state", m.state);
+  RequirePositive("model.mamba.chunk", m.chunk);
+  MR_REQUIRE(ErrorCode::kConfig, m.heads % m.groups == 0,
+             "model.mamba.groups is {}; it must divide model.mamba.heads, which is {}", m.groups,
+             m.heads);
 }
 
 // By whole heads and whole columns.
@@ -87,11 +122,11 @@ void Validate(const ModelOptions& o, ModelFamily family) {
 }  // namespace
 
 std::unique_ptr<Model> MakeModel(const ModelOptions& options) {
-  for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
+  for (size_t i = 0; i < NamesOf(ModelFamily{}).size(); ++i) {
+    const auto family = static_cast<ModelFamily>(i);
     if (Name(family) != options.family) continue;
     Validate(options, family);
-    if (family == ModelFamily::kGpt2) return std::make_unique<Gpt2>(options);
-    return std::make_unique<Llama>(options);
+    return std::make_unique<Stack>(options, family);
   }
   throw Error(ErrorCode::kConfig, "there is no model family " + options.family);
 }

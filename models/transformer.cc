@@ -82,7 +82,8 @@ ParamSpec SplitHeads(ParamSpec param, int64_t ranks, const AttentionShape& atten
 
 ValueId QkvInto(ForwardBuilder& b, ValueId x, const AttentionShape& attention,
                 const std::string& weight, const std::string& bias, const std::string& label) {
-  const auto [heads, kv_heads, head_dim] = attention;
+  const int64_t heads = attention.heads, kv_heads = attention.kv_heads,
+                head_dim = attention.head_dim;
   const int ranks = b.mesh().Size(Axis::kTensor);
   if (kv_heads % ranks == 0) return LinearInto(b, x, weight, bias, label);
   MR_CHECK(bias.empty(), "node {}: a bias of key and value heads that ranks share", label);

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "models/model.h"
@@ -57,20 +56,6 @@ struct BlockGroup {
   int64_t first = 0, last = 0;
 };
 std::vector<BlockGroup> GroupBlocks(const ModelOptions& options);
-
-// Of the layer's branches, in order: norms("1") of the first and so on, each followed by `kinds` of
-// its section.
-template <class Norms, class Kinds>
-std::vector<ParamSpec> BranchParams(const ModelOptions& options, int64_t layer, Norms&& norms,
-                                    Kinds&& kinds) {
-  std::vector<ParamSpec> params;
-  int branches = 0;
-  for (const Branch& branch : options.blocks[static_cast<size_t>(layer)].branches) {
-    for (ParamSpec& param : norms(std::to_string(++branches))) params.push_back(std::move(param));
-    for (ParamSpec& param : std::visit(kinds, branch)) params.push_back(std::move(param));
-  }
-  return params;
-}
 
 // The spec of `options` with the embedding's parameters, `block(i)` for each block, and the head's.
 template <class BlockParams>

@@ -57,12 +57,27 @@ constexpr auto NamesOf(Recompute) {
   return internal::NameList<4>{"none", "norms", "block", "auto"};
 }
 
-enum class ModelFamily { kGpt2, kLlama };
-constexpr auto NamesOf(ModelFamily) { return internal::NameList<2>{"gpt2", "llama"}; }
+enum class ModelFamily { kGpt2, kLlama, kQwen3, kQwen3Moe, kNemotronH };
+constexpr auto NamesOf(ModelFamily) {
+  return internal::NameList<5>{"gpt2", "llama", "qwen3", "qwen3_moe", "nemotron_h"};
+}
 
-// gelu is the tanh approximation (Hugging Face: gelu_new).
-enum class ActivationKind { kGelu, kSwiglu };
-constexpr auto NamesOf(ActivationKind) { return internal::NameList<2>{"gelu", "swiglu"}; }
+// gelu is the tanh approximation (Hugging Face: gelu_new); swiglu, gated by silu, has two columns
+// of input for each of output; relu2 is relu(x)^2.
+enum class ActivationKind { kGelu, kSwiglu, kRelu2 };
+constexpr auto NamesOf(ActivationKind) { return internal::NameList<3>{"gelu", "swiglu", "relu2"}; }
+constexpr bool IsGated(ActivationKind kind) { return kind == ActivationKind::kSwiglu; }
+
+// How a router's logits become scores: over all experts, or of each expert by itself.
+enum class RouterKind { kSoftmax, kSigmoid };
+constexpr auto NamesOf(RouterKind) { return internal::NameList<2>{"softmax", "sigmoid"}; }
+
+// The auxiliary loss that evens the experts' loads: none; Switch's, of each layer; the same of each
+// sequence; Hugging Face's, of the means over all layers.
+enum class AuxLossKind { kNone, kSwitch, kSequence, kPooled };
+constexpr auto NamesOf(AuxLossKind) {
+  return internal::NameList<4>{"none", "switch", "sequence", "pooled"};
+}
 
 // Of the learning rate; wsd: warm-up, stable, decay.
 enum class ScheduleKind { kConstant, kCosine, kWsd };

@@ -20,7 +20,11 @@ class Validator {
 
   std::vector<ConfigProblem> Run() && {
     Model();
-    if (config_.model.family == ModelConfig::Family::kGpt2)
+    using Family = ModelConfig::Family;
+    const Family family = config_.model.family;
+    Require(family == Family::kGpt2 || family == Family::kLlama, {"model.family"},
+            "{} cannot be configured yet; gpt2 and llama can", Name(family));
+    if (family == Family::kGpt2)
       Gpt2();
     else
       Llama();

@@ -169,6 +169,43 @@ TEST_CASE("a model's words are what they always were; its identity is canonical 
   CHECK(differs([](ModelOptions& o) { o.norm_eps = 1e-6; }));
   CHECK(differs([](ModelOptions& o) { o.rope_theta = 1; }));
   CHECK(differs([](ModelOptions& o) { o.rope_scaling.factor = 2; }));
+  // Options of attention are part of it; another kind of branch has all of its section in it.
+  CHECK(differs([](ModelOptions& o) { Attention(o).rope = false; }));
+  CHECK(differs([](ModelOptions& o) { Attention(o).qk_norm = true; }));
+  CHECK(differs([](ModelOptions& o) { Attention(o).window = 3; }));
+  const auto with = [&](const Branch& branch) {
+    ModelOptions other = llama;
+    other.blocks.back().branches = {branch};
+    return Identity(other) + Words(other);
+  };
+  const auto section_differs = [&](auto section, auto&& change) {
+    const std::string before = with(section);
+    change(section);
+    return with(section) != before;
+  };
+  const MoeShape moe{.aux_loss = AuxLossKind::kSwitch};
+  CHECK(section_differs(moe, [](MoeShape& m) { ++m.experts; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { ++m.top_k; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { ++m.width; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.activation = ActivationKind::kRelu2; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.router = RouterKind::kSigmoid; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.bias = true; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.groups = 2; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.top_groups = 2; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.normalise = false; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.scaling = 2.5; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.shared_width = 8; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.aux_loss = AuxLossKind::kPooled; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.aux_coefficient = 1; }));
+  CHECK(section_differs(moe, [](MoeShape& m) { m.bias_rate = 1; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { ++m.heads; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { ++m.head_dim; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { ++m.groups; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { ++m.state; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { ++m.conv; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { ++m.chunk; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { m.dt_min = 0.001; }));
+  CHECK(section_differs(MambaShape{}, [](MambaShape& m) { m.dt_max = 1; }));
   // What is not in it.
   ModelOptions same = llama;
   same.init_std = 1;
@@ -220,6 +257,15 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
              Contains("model.kv_heads is 2") && Contains("5"));
   CHECK_THAT(refusal(TinyLlama(2), [](ModelOptions& o) { o.blocks.back().branches.clear(); }),
              Contains("no branch"));
+  const auto last = [](Branch branch) {
+    return [=](ModelOptions& o) { o.blocks.back().branches = {branch}; };
+  };
+  CHECK_THAT(refusal(TinyLlama(2), last(MoeShape{.experts = 6, .groups = 4})),
+             Contains("model.moe.groups is 4") && Contains("6"));
+  CHECK_THAT(refusal(TinyLlama(2), last(MoeShape{.experts = 6, .top_k = 3, .groups = 3})),
+             Contains("model.moe.top_k is 3; at most 2"));
+  CHECK_THAT(refusal(TinyLlama(2), last(MambaShape{.heads = 6, .groups = 4})),
+             Contains("model.mamba.groups is 4") && Contains("6"));
   CHECK_THAT(refusal(TinyLlama(2), [](ModelOptions& o) { o.family = "mamba"; }),
              Contains("no model family mamba"));
 }

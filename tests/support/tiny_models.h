@@ -40,7 +40,7 @@ inline ModelOptions Unequal(ModelOptions o) {
     return MlpShape{width, gpt2 ? ActivationKind::kGelu : ActivationKind::kSwiglu};
   };
   const auto attention = [](int64_t heads, int64_t kv_heads, int64_t head_dim) {
-    return AttentionShape{heads, kv_heads, head_dim};
+    return AttentionShape{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim};
   };
   o.blocks = {BlockShape{{attention(4, 2, 4), mlp(14)}}, BlockShape{{mlp(23)}},
               BlockShape{{attention(2, 1, 6)}}, BlockShape{{mlp(5), attention(1, 1, 2)}}};

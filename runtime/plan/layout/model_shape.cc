@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
@@ -11,21 +12,83 @@
 namespace millrace {
 namespace {
 
+// " without rope qk_norm window 4096"; "" of plain attention.
+std::string OptionWords(const AttentionShape& a) {
+  std::string words;
+  if (!a.rope) words += " without rope";
+  if (a.qk_norm) words += " qk_norm";
+  if (a.window > 0) words += fmt::format(" window {}", a.window);
+  return words;
+}
+
 std::string Text(const AttentionShape& a) {
-  return fmt::format("attention {} heads ({} kv) of {}", a.heads, a.kv_heads, a.head_dim);
+  return fmt::format("attention {} heads ({} kv) of {}{}", a.heads, a.kv_heads, a.head_dim,
+                     OptionWords(a));
 }
 std::string Text(const MlpShape& m) {
   return fmt::format("mlp {} {}", m.width, Name(m.activation));
 }
+std::string Text(const MoeShape& m) {
+  std::string text = fmt::format("moe {} of {} experts of {} {} by {}", m.top_k, m.experts, m.width,
+                                 Name(m.activation), Name(m.router));
+  if (m.bias) text += fmt::format(" bias {}", m.bias_rate);
+  if (m.groups > 1) text += fmt::format(" groups {} of {}", m.top_groups, m.groups);
+  if (!m.normalise) text += " unnormalised";
+  if (m.scaling != 1) text += fmt::format(" scaled {}", m.scaling);
+  if (m.shared_width > 0) text += fmt::format(" shared {}", m.shared_width);
+  if (m.aux_loss != AuxLossKind::kNone)
+    text += fmt::format(" aux {} {}", Name(m.aux_loss), m.aux_coefficient);
+  return text;
+}
+std::string Text(const MambaShape& m) {
+  std::string text = fmt::format("mamba {} heads of {} groups {} state {} conv {} chunk {}",
+                                 m.heads, m.head_dim, m.groups, m.state, m.conv, m.chunk);
+  if (m.dt_min > 0 || std::isfinite(m.dt_max))
+    text += fmt::format(" dt {} to {}", m.dt_min, m.dt_max);
+  return text;
+}
 
+// Of what was added to a section later, a value that it always had is left out: identities stay.
 nlohmann::json Json(const AttentionShape& a) {
-  return {{"kind", "attention"},
-          {"heads", a.heads},
-          {"kv_heads", a.kv_heads},
-          {"head_dim", a.head_dim}};
+  nlohmann::json json = {{"kind", "attention"},
+                         {"heads", a.heads},
+                         {"kv_heads", a.kv_heads},
+                         {"head_dim", a.head_dim}};
+  if (!a.rope) json["rope"] = false;
+  if (a.qk_norm) json["qk_norm"] = true;
+  if (a.window > 0) json["window"] = a.window;
+  return json;
 }
 nlohmann::json Json(const MlpShape& m) {
   return {{"kind", "mlp"}, {"width", m.width}, {"activation", Name(m.activation)}};
+}
+nlohmann::json Json(const MoeShape& m) {
+  return {{"kind", "moe"},
+          {"experts", m.experts},
+          {"top_k", m.top_k},
+          {"width", m.width},
+          {"activation", Name(m.activation)},
+          {"router", Name(m.router)},
+          {"bias", m.bias},
+          {"groups", m.groups},
+          {"top_groups", m.top_groups},
+          {"normalise", m.normalise},
+          {"scaling", m.scaling},
+          {"shared_width", m.shared_width},
+          {"aux_loss", Name(m.aux_loss)},
+          {"aux_coefficient", m.aux_coefficient},
+          {"bias_rate", m.bias_rate}};
+}
+nlohmann::json Json(const MambaShape& m) {
+  return {{"kind", "mamba"},
+          {"heads", m.heads},
+          {"head_dim", m.head_dim},
+          {"groups", m.groups},
+          {"state", m.state},
+          {"conv", m.conv},
+          {"chunk", m.chunk},
+          {"dt_min", m.dt_min},
+          {"dt_max", std::isfinite(m.dt_max) ? nlohmann::json(m.dt_max) : nlohmann::json()}};
 }
 
 std::string PatternText(const std::vector<BlockShape>& blocks) {
@@ -49,7 +112,8 @@ EqualBlock EqualBlockOf(const ModelShape& shape) {
   const BlockShape& block = shape.blocks.front();
   const EqualBlock equal{block.Find<AttentionShape>(), block.Find<MlpShape>()};
   const bool both = block.branches.size() == 2 && equal.attention != nullptr &&
-                    equal.mlp != nullptr && block.branches.front().index() == 0;
+                    equal.mlp != nullptr && block.branches.front().index() == 0 &&
+                    OptionWords(*equal.attention).empty();
   return both ? equal : EqualBlock{};
 }
 

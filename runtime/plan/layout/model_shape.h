@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -19,6 +20,9 @@ namespace millrace {
 
 struct AttentionShape {
   int64_t heads = 12, kv_heads = 12, head_dim = 64;
+  bool rope = true;      // rotary positions; of a family that has learned positions not looked at
+  bool qk_norm = false;  // RMSNorm of each query and key head, ahead of the rotation
+  int64_t window = 0;    // a token sees itself and window - 1 before it; 0: all before it
   int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
   std::vector<int64_t> qkv_parts() const {
     return {heads * head_dim, kv_heads * head_dim, kv_heads * head_dim};
@@ -32,7 +36,47 @@ struct MlpShape {
   bool operator==(const MlpShape&) const = default;
 };
 
-using Branch = std::variant<AttentionShape, MlpShape>;
+// A mixture of experts: each token is computed by `top_k` of `experts` MLPs, which a router
+// chooses, and by a shared one, if there is one.
+//   score  s = softmax or sigmoid of the f32 logits
+//   choose the top_k largest of s, or of s + bias; with groups, among the experts of the top_groups
+//          groups only that have the largest sum of their two largest values
+//   weight s of the chosen, divided by its sum if `normalise`, times `scaling`
+struct MoeShape {
+  int64_t experts = 8, top_k = 2;
+  int64_t width = 768;  // columns of each expert's activation
+  ActivationKind activation = ActivationKind::kSwiglu;
+  RouterKind router = RouterKind::kSoftmax;
+  bool bias = false;  // a score correction that chooses and does not weigh; no gradient
+  int64_t groups = 1, top_groups = 1;
+  bool normalise = true;
+  double scaling = 1;
+  int64_t shared_width = 0;  // 0: no shared expert
+  AuxLossKind aux_loss = AuxLossKind::kNone;
+  double aux_coefficient = 0;
+  double bias_rate = 0;  // of the step bias += rate * sign(mean load - load)
+  bool operator==(const MoeShape&) const = default;
+};
+
+// A Mamba-2 mixer: `heads` states of [head_dim, state] each; heads of a group share B and C.
+struct MambaShape {
+  int64_t heads = 8, head_dim = 64;
+  int64_t groups = 1, state = 128;
+  int64_t conv = 4;     // taps of the causal convolution
+  int64_t chunk = 128;  // tokens of a chunk of the scan: decides the order of sums
+  // dt is clamped to [dt_min, dt_max].
+  double dt_min = 0, dt_max = std::numeric_limits<double>::infinity();
+
+  int64_t inner() const { return heads * head_dim; }
+  int64_t conv_columns() const { return inner() + 2 * groups * state; }
+  // Of the fused input projection: z | x | B | C | dt.
+  std::vector<int64_t> in_parts() const {
+    return {inner(), inner(), groups * state, groups * state, heads};
+  }
+  bool operator==(const MambaShape&) const = default;
+};
+
+using Branch = std::variant<AttentionShape, MlpShape, MoeShape, MambaShape>;
 
 struct BlockShape {
   std::vector<Branch> branches;  // in the order of the forward
@@ -67,7 +111,8 @@ struct ModelShape {
 std::vector<BlockShape> EqualBlocks(int64_t n, const AttentionShape& attention,
                                     const MlpShape& mlp);
 
-// The sections of the first block where all blocks are equal, of attention and MLP; else null.
+// The sections of the first block where all blocks are equal, of attention without options beyond
+// its sizes and of an MLP; else null.
 struct EqualBlock {
   const AttentionShape* attention = nullptr;
   const MlpShape* mlp = nullptr;

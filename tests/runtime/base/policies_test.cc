@@ -36,12 +36,16 @@ TEST_CASE("every value of a policy has its name, and no other", "[base][policies
   CHECK(Name(Recompute::kNorms) == "norms");
   CHECK(Name(Recompute::kBlock) == "block");
   CHECK(Name(Recompute::kAuto) == "auto");
-  CHECK(NamesOf(ModelFamily{}).size() == 2);
+  CHECK(NamesOf(ModelFamily{}).size() == 5);
   CHECK(Name(ModelFamily::kGpt2) == "gpt2");
   CHECK(Name(ModelFamily::kLlama) == "llama");
-  CHECK(NamesOf(ActivationKind{}).size() == 2);
+  CHECK(Name(ModelFamily::kQwen3) == "qwen3");
+  CHECK(Name(ModelFamily::kQwen3Moe) == "qwen3_moe");
+  CHECK(Name(ModelFamily::kNemotronH) == "nemotron_h");
+  CHECK(NamesOf(ActivationKind{}).size() == 3);
   CHECK(Name(ActivationKind::kGelu) == "gelu");
   CHECK(Name(ActivationKind::kSwiglu) == "swiglu");
+  CHECK(Name(ActivationKind::kRelu2) == "relu2");
   CHECK(NamesOf(ScheduleKind{}).size() == 3);
   CHECK(Name(ScheduleKind::kConstant) == "constant");
   CHECK(Name(ScheduleKind::kCosine) == "cosine");
@@ -70,6 +74,7 @@ TEST_CASE("what plan texts say as a number keeps it", "[base][policies]") {
   CHECK(static_cast<int>(GraphMode::kOff) == 2);
   CHECK(static_cast<int>(ActivationKind::kGelu) == 0);
   CHECK(static_cast<int>(ActivationKind::kSwiglu) == 1);
+  CHECK(static_cast<int>(ActivationKind::kRelu2) == 2);
   CHECK(static_cast<int>(ScheduleKind::kConstant) == 0);
   CHECK(static_cast<int>(ScheduleKind::kCosine) == 1);
   CHECK(static_cast<int>(ScheduleKind::kWsd) == 2);
