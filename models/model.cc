@@ -34,8 +34,11 @@ void Validate(const AttentionShape& a, ModelFamily family) {
   RequirePositive("model.head_dim", a.head_dim);
   MR_REQUIRE(ErrorCode::kConfig, a.heads % a.kv_heads == 0,
              "model.kv_heads is {}; it must divide model.heads, which is {}", a.kv_heads, a.heads);
-  MR_REQUIRE(ErrorCode::kConfig, family == ModelFamily::kGpt2 || a.head_dim % 2 == 0,
+  const bool rope = a.rope && family != ModelFamily::kGpt2;
+  MR_REQUIRE(ErrorCode::kConfig, !rope || a.head_dim % 2 == 0,
              "model.head_dim is {}; rotary positions need an even number", a.head_dim);
+  MR_REQUIRE(ErrorCode::kConfig, !a.qk_norm && a.window == 0,
+             "model.attention.qk_norm and window have no forward yet");
 }
 
 // Families that have one activation only; nemotron_h has any that is not gated.

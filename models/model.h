@@ -1,5 +1,5 @@
-// A model: what it consists of, and its forward as ops. Families are kinds of stack (stack.cc), made
-// of branches (blocks/); no run-time state, no backward.
+// A model: what it consists of, and its forward as ops. Families are kinds of stack (stack.cc) of
+// branches (blocks/); no run-time state, no backward.
 //
 // Names of units and parameters are a contract: checkpoints, hashes and the
 // Hugging Face tables use them.

@@ -1,5 +1,5 @@
-// A model of any family: an embedding, blocks of branches, each with a norm ahead of it and added to
-// the residual stream, and a head. What a branch consists of is in models/blocks, by kind; what
+// A model of any family: an embedding, blocks of branches, each with a norm ahead of it and added
+// to the residual stream, and a head. What a branch consists of is in models/blocks, by kind; what
 // families differ in besides is a row of a table in stack.cc.
 // Source: Radford et al. 2019 (GPT-2); arXiv 2302.13971, 2407.21783 (Llama), 2505.09388 (Qwen3),
 //         2504.03624 (Nemotron-H); Hugging Face transformers.

@@ -1,5 +1,5 @@
-// Causal self-attention, with key and value heads that query heads may share: models/blocks/branch.h
-// says how it is called.
+// Causal self-attention, with key and value heads that query heads may share. branch.h says how it
+// is called.
 //   attn.qkv.weight   [(heads + 2 kv_heads) head_dim, d_model]   query, key, value rows
 //   attn.proj.weight  [d_model, heads * head_dim]
 // and their biases.

@@ -2,20 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/arithmetic.h"
-
 namespace millrace {
-
-int64_t ModelConfig::Ffn() const {
-  if (ffn) return *ffn;
-  if (family == Family::kGpt2) return 4 * d_model;
-  // Three matrices instead of two: 8/3 keeps GPT-2's parameter count.
-  return RoundUp(8 * d_model / 3, 256);
-}
-
-ModelConfig::Activation ModelConfig::ActivationKind() const {
-  return activation.value_or(family == Family::kGpt2 ? Activation::kGelu : Activation::kSwiglu);
-}
 
 int64_t TrainConfig::Accumulate(int64_t data_ranks) const {
   if (accumulate) return *accumulate;

@@ -17,52 +17,12 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/policies.h"
+#include "runtime/config/model_config.h"
 
 namespace millrace {
 
 // One number for all, or a list that is not empty.
 using IntegerOrList = std::variant<int64_t, std::vector<int64_t>>;
-
-// Llama 3.1's frequency scaling, with Hugging Face's field names.
-struct RopeScalingConfig {
-  enum class Type { kLlama3 };
-  Type rope_type = Type::kLlama3;
-  double factor = 8;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  int64_t original_max_position_embeddings = 8192;
-  bool operator==(const RopeScalingConfig&) const = default;
-};
-
-struct ModelConfig {
-  using Family = ModelFamily;
-  using Activation = millrace::ActivationKind;
-  Family family = Family::kGpt2;
-  int64_t layers = 12;
-  int64_t d_model = 768;
-  int64_t heads = 12;
-  std::optional<int64_t> kv_heads = {};
-  std::optional<int64_t> head_dim = {};
-  std::optional<int64_t> ffn = {};
-  std::optional<int64_t> vocab = {};
-  int64_t seq_len = 1024;
-  std::optional<bool> tied = {};
-  std::optional<Activation> activation = {};
-  double norm_eps = 1e-5;
-  std::optional<double> rope_theta = {};
-  std::optional<RopeScalingConfig> rope_scaling = {};
-  double init_std = 0.02;
-  std::optional<std::string> init_from = {};
-
-  int64_t KvHeads() const { return kv_heads.value_or(heads); }
-  int64_t HeadDim() const { return head_dim.value_or(d_model / heads); }
-  int64_t Ffn() const;  // gpt2: 4 d_model; llama: 8/3 d_model, up to a multiple of 256
-  int64_t Vocab() const { return vocab.value_or(256); }
-  bool Tied() const { return tied.value_or(family == Family::kGpt2); }
-  Activation ActivationKind() const;
-  double RopeTheta() const { return rope_theta.value_or(10000); }
-  bool operator==(const ModelConfig&) const = default;
-};
 
 struct DataConfig {
   using Kind = DataKind;

@@ -122,8 +122,11 @@ KeyValue InForce(std::string_view path, const Config& config, std::optional<int6
   if (path == "model.vocab") return model.Vocab();
   if (path == "model.tied") return model.Tied();
   if (path == "model.activation") return std::string(Name(model.ActivationKind()));
-  if (path == "model.rope_theta" && model.family == ModelConfig::Family::kLlama)
-    return model.RopeTheta();
+  if (path == "model.rope_theta" && model.Rope()) return model.RopeTheta();
+  if (path == "model.attention.rope") return model.Rope();
+  if (path == "model.attention.qk_norm") return model.QkNorm();
+  if (path == "model.moe.router" && model.Has('E')) return std::string(Name(model.Router()));
+  if (path == "model.moe.bias" && model.Has('E')) return model.RouterBias();
   if (path == "train.accumulate" && (world || !config.train.global_batch))
     return config.train.Accumulate(config.parallel.DataRanks(world.value_or(1)));
   if (path == "train.global_batch" && world)

@@ -53,6 +53,29 @@ std::vector<Rule> MakeRules() {
   const Circumstance learned_positions = keys(
       {"model.family"}, [](C c, Context) { return c.model.family == ModelConfig::Family::kGpt2; },
       "gpt2 has learned positions");
+  const Circumstance no_positions = keys(
+      {"model.family", "model.attention.rope"},
+      [](C c, Context) { return c.model.family != ModelConfig::Family::kGpt2 && !c.model.Rope(); },
+      "attention has no positions");
+  const Circumstance patterned = keys(
+      {"model.pattern"}, [](C c, Context) { return c.model.pattern.has_value(); },
+      "the pattern says how many blocks there are");
+  const auto without = [&keys](auto holds, const std::string& what) {
+    return keys({"model.family", "model.pattern"}, holds, "no block of the model has " + what);
+  };
+  const Circumstance no_attention =
+      without([](C c, Context) { return !c.model.Has('*'); }, "attention");
+  const Circumstance no_mlp = without([](C c, Context) { return !c.model.Has('-'); }, "an MLP");
+  const Circumstance no_experts =
+      without([](C c, Context) { return !c.model.Has('E'); }, "experts");
+  const Circumstance no_mamba = without([](C c, Context) { return !c.model.Has('M'); }, "a mixer");
+  const Circumstance no_aux_loss = keys(
+      {"model.moe.aux_loss"},
+      [](C c, Context) { return c.model.moe.aux_loss == AuxLossKind::kNone; },
+      "there is no auxiliary loss");
+  const Circumstance no_bias = keys(
+      {"model.moe.bias", "model.family"}, [](C c, Context) { return !c.model.RouterBias(); },
+      "the router has no bias");
   const Circumstance from_folder = keys(
       {"model.init_from"}, [](C c, Context) { return c.model.init_from.has_value(); },
       "the weights begin as those of a folder");
@@ -149,8 +172,38 @@ std::vector<Rule> MakeRules() {
 
   return {
       {"parallel.tensor_strips", tensor_1},
+      {"model.layers", patterned},
+      {"model.heads", no_attention},
+      {"model.kv_heads", no_attention},
+      {"model.head_dim", no_attention},
+      {"model.ffn", no_mlp},
       {"model.rope_theta", learned_positions},
+      {"model.rope_theta", no_positions},
       {"model.rope_scaling", learned_positions},
+      {"model.rope_scaling", no_positions},
+      {"model.attention.rope", no_attention},
+      {"model.attention.qk_norm", no_attention},
+      {"model.attention.window", no_attention},
+      {"model.moe.experts", no_experts},
+      {"model.moe.top_k", no_experts},
+      {"model.moe.ffn", no_experts},
+      {"model.moe.router", no_experts},
+      {"model.moe.bias", no_experts},
+      {"model.moe.groups", no_experts},
+      {"model.moe.top_groups", no_experts},
+      {"model.moe.normalise", no_experts},
+      {"model.moe.scaling", no_experts},
+      {"model.moe.shared_ffn", no_experts},
+      {"model.moe.aux_loss", no_experts},
+      {"model.moe.aux_coefficient", no_aux_loss},
+      {"model.moe.bias_rate", no_bias},
+      {"model.mamba.heads", no_mamba},
+      {"model.mamba.head_dim", no_mamba},
+      {"model.mamba.groups", no_mamba},
+      {"model.mamba.state", no_mamba},
+      {"model.mamba.chunk", no_mamba},
+      {"model.mamba.dt_min", no_mamba},
+      {"model.mamba.dt_max", no_mamba},
       {"data.path", synthetic},
       {"data.val_path", synthetic},
       {"train.seed", from_folder},

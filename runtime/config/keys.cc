@@ -3,172 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
-#include "runtime/config/enum_names.h"
+#include "runtime/config/key_rows.h"
 
 namespace millrace {
 namespace {
 
-template <typename T>
-struct Unwrapped {
-  using type = T;
-  static constexpr bool kNullable = false;
-};
-template <typename T>
-struct Unwrapped<std::optional<T>> {
-  using type = T;
-  static constexpr bool kNullable = true;
-};
-
-template <typename T>
-constexpr KeyType TypeOf() {
-  if constexpr (std::is_same_v<T, bool>) return KeyType::kBool;
-  if constexpr (std::is_same_v<T, int64_t>) return KeyType::kInteger;
-  if constexpr (std::is_same_v<T, double>) return KeyType::kNumber;
-  if constexpr (std::is_same_v<T, std::string>) return KeyType::kString;
-  if constexpr (std::is_same_v<T, std::array<double, 2>>) return KeyType::kNumberPair;
-  if constexpr (std::is_same_v<T, IntegerOrList>) return KeyType::kIntegerOrList;
-  if constexpr (std::is_enum_v<T>) return KeyType::kChoice;
-}
-
-template <typename T>
-KeyValue ToValue(const T& field) {
-  if constexpr (std::is_enum_v<T>) {
-    return std::string(Name(field));
-  } else if constexpr (std::is_same_v<T, IntegerOrList>) {
-    return std::visit([](const auto& held) { return KeyValue(held); }, field);
-  } else {
-    return field;
-  }
-}
-template <typename T>
-KeyValue ToValue(const std::optional<T>& field) {
-  return field ? ToValue(*field) : KeyValue();
-}
-
-template <typename T>
-void Store(T& field, const KeyValue& value) {
-  using Plain = typename Unwrapped<T>::type;
-  if (Unwrapped<T>::kNullable && std::holds_alternative<std::monostate>(value)) {
-    field = T{};
-  } else if constexpr (std::is_enum_v<Plain>) {
-    const auto names = NamesOf(Plain{});
-    const auto it = std::find(names.begin(), names.end(), std::get<std::string>(value));
-    field = static_cast<Plain>(it - names.begin());
-  } else if constexpr (std::is_same_v<Plain, IntegerOrList>) {
-    if (const auto* list = std::get_if<std::vector<int64_t>>(&value))
-      field = *list;
-    else
-      field = std::get<int64_t>(value);
-  } else {
-    field = std::get<Plain>(value);
-  }
-}
-
-// A row of the table; `access` returns the field of a Config, const or not.
-template <typename Access>
-Key MakeKey(std::string path, Access access, KeyRange range, std::string doc) {
-  using Field = std::remove_cvref_t<decltype(access(std::declval<Config&>()))>;
-  using Plain = typename Unwrapped<Field>::type;
-  Key key;
-  key.path = std::move(path);
-  key.type = TypeOf<Plain>();
-  key.nullable = Unwrapped<Field>::kNullable;
-  if constexpr (std::is_enum_v<Plain>) {
-    const auto names = NamesOf(Plain{});
-    key.choices.assign(names.begin(), names.end());
-  }
-  key.range = range;
-  key.doc = std::move(doc);
-  key.get = [access](const Config& config) { return ToValue(access(config)); };
-  key.set = [access](Config& config, const KeyValue& value) { Store(access(config), value); };
-  return key;
-}
-
-Key Required(Key key) {
-  key.required = true;
-  return key;
-}
-
-Key Only(std::string_view choice, Key key) {
-  key.choices = {choice};
-  return key;
-}
-Key Only(int64_t value, std::string_view later, Key key) {
-  key.range = {.min = static_cast<double>(value), .max = static_cast<double>(value)};
-  key.later = later;
-  return key;
-}
-
-// The object behind a nullable section: made when a key in it is set, its
-// defaults when one is read.
-RopeScalingConfig& Made(std::optional<RopeScalingConfig>& section) {
-  return section ? *section : section.emplace();
-}
-const RopeScalingConfig& Made(const std::optional<RopeScalingConfig>& section) {
-  static const RopeScalingConfig kDefaults;
-  return section ? *section : kDefaults;
-}
-
-KeyRange From(double min, double max) { return {.min = min, .max = max}; }
-KeyRange Above(double min) { return {.min = min, .min_exclusive = true}; }
-KeyRange AtLeast(double min) { return {.min = min}; }
-
-constexpr double kMillion = 1e6;
-// Above 0 for kernels too: a float32 would make smaller values 0, and larger ones infinite.
-constexpr KeyRange kFloat32 = {.min = 1e-30, .max = 1e30};
-constexpr double kMaxSeed = 9007199254740991;  // 2^53 - 1: every JSON reader keeps it exact
-
-// The path is the field's own name, so the two cannot differ.
-#define KEY(field, ...) \
-  MakeKey(              \
-      #field, [](auto& c) -> auto& { return c.field; }, __VA_ARGS__)
-#define ROPE_KEY(field, ...)        \
-  Required(MakeKey(                 \
-      "model.rope_scaling." #field, \
-      [](auto& c) -> auto& { return Made(c.model.rope_scaling).field; }, __VA_ARGS__))
-
-std::vector<Key> MakeKeys() {
+// All but `model`.
+std::vector<Key> OtherKeys() {
   const KeyRange any;
   return {
-      KEY(model.family, any,
-          "Architecture: GPT-2 (learned positions, LayerNorm) or Llama (RoPE, RMSNorm)."),
-      KEY(model.layers, From(1, 10000), "Transformer blocks."),
-      KEY(model.d_model, From(1, kMillion),
-          "Width of the residual stream; a multiple of `model.heads`."),
-      KEY(model.heads, From(1, 10000), "Query heads."),
-      KEY(model.kv_heads, From(1, 10000),
-          "Key and value heads; divides `model.heads`. null: equal to it. gpt2 has no other "
-          "choice."),
-      KEY(model.head_dim, From(1, 65536),
-          "Width of a head; even for llama. null: `d_model / heads`."),
-      KEY(model.ffn, From(1, 10 * kMillion),
-          "Hidden width of the feed-forward layer. null: `4 d_model` for gpt2; `8/3 d_model`, up "
-          "to a multiple of 256, for llama."),
-      KEY(model.vocab, From(1, 10 * kMillion),
-          "Vocabulary. At least 256 for bytes; needed for `data.kind: tokens`. null: 256."),
-      KEY(model.seq_len, From(1, 4194304), "Tokens per sequence, and positions of gpt2."),
-      KEY(model.tied, any,
-          "Output layer shares the embedding's weights. null: true for gpt2, false for llama."),
-      KEY(model.activation, any,
-          "gpt2: `gelu` (the tanh approximation, `gelu_new`); llama: `swiglu`. null: the "
-          "family's."),
-      KEY(model.norm_eps, kFloat32, "Added to the variance in LayerNorm and RMSNorm."),
-      KEY(model.rope_theta, kFloat32, "Base of the rotary frequencies; llama only. null: 10000."),
-      KEY(model.init_std, From(0, 10), "Standard deviation of the initial weights."),
-      KEY(model.init_from, any,
-          "Hugging Face folder (config.json, safetensors) to start from; model keys given here "
-          "must agree with it. null: random."),
-      ROPE_KEY(rope_type, any, "Kind of rotary frequency scaling; llama only."),
-      ROPE_KEY(factor, AtLeast(1), "Divides the lowest frequencies."),
-      ROPE_KEY(low_freq_factor, Above(0),
-               "Wavelengths above original positions / this are scaled in full."),
-      ROPE_KEY(high_freq_factor, Above(0), "Wavelengths below original positions / this are kept."),
-      ROPE_KEY(original_max_position_embeddings, From(1, 1000 * kMillion),
-               "Positions that the unscaled model was trained on."),
-
       KEY(data.kind, any,
           "`text`: files of text; `tokens`: llm.c or nanoGPT token files; `synthetic`: no files."),
       KEY(data.path, any, "File or folder to train on. Needed unless `data.kind` is synthetic."),
@@ -380,7 +225,11 @@ std::string_view Key::leaf() const {
 }
 
 const std::vector<Key>& Keys() {
-  static const std::vector<Key> kKeys = MakeKeys();
+  static const std::vector<Key> kKeys = [] {
+    std::vector<Key> keys = ModelKeys();
+    for (Key& key : OtherKeys()) keys.push_back(std::move(key));
+    return keys;
+  }();
   return kKeys;
 }
 

@@ -2,11 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "runtime/config/enum_names.h"
+#include "runtime/config/validate_model.h"
 
 namespace millrace {
 namespace {
@@ -19,15 +19,7 @@ class Validator {
       : config_(config), context_(context) {}
 
   std::vector<ConfigProblem> Run() && {
-    Model();
-    using Family = ModelConfig::Family;
-    const Family family = config_.model.family;
-    Require(family == Family::kGpt2 || family == Family::kLlama, {"model.family"},
-            "{} cannot be configured yet; gpt2 and llama can", Name(family));
-    if (family == Family::kGpt2)
-      Gpt2();
-    else
-      Llama();
+    ValidateModel(config_, &problems_);
     Data();
     Batch();
     Schedule();
@@ -44,51 +36,6 @@ class Validator {
   void Require(bool holds, Keys keys, fmt::format_string<Args...> text, Args&&... args) {
     if (!holds)
       problems_.push_back({std::move(keys), fmt::format(text, std::forward<Args>(args)...)});
-  }
-
-  void Model() {
-    const ModelConfig& model = config_.model;
-    if (!model.head_dim)
-      Require(model.d_model % model.heads == 0, {"model.d_model", "model.heads"},
-              "d_model must be a multiple of heads");
-    Require(model.heads % model.KvHeads() == 0, {"model.kv_heads", "model.heads"},
-            "kv_heads must divide heads");
-    const Keys blocks = {"sharding.blocks_per_unit", "model.layers"};
-    if (const auto* list = std::get_if<std::vector<int64_t>>(&config_.sharding.blocks_per_unit)) {
-      const int64_t sum = std::accumulate(list->begin(), list->end(), int64_t{0});
-      Require(sum == model.layers, blocks,
-              "the units hold {} blocks, but the model has {}: a list must add up to the blocks",
-              sum, model.layers);
-    } else {
-      Require(std::get<int64_t>(config_.sharding.blocks_per_unit) <= model.layers, blocks,
-              "a unit cannot hold more blocks than the model has");
-    }
-  }
-
-  void Gpt2() {
-    const ModelConfig& model = config_.model;
-    Require(model.KvHeads() == model.heads, {"model.kv_heads", "model.heads", "model.family"},
-            "gpt2 has no grouped-query attention: kv_heads must equal heads, or be null");
-    Require(model.HeadDim() * model.heads == model.d_model || !model.head_dim,
-            {"model.head_dim", "model.d_model", "model.heads", "model.family"},
-            "gpt2's heads split d_model: head_dim must be d_model / heads, or null");
-    Require(model.ActivationKind() == ModelConfig::Activation::kGelu,
-            {"model.activation", "model.family"},
-            "gpt2's activation is gelu; leave it out, or null");
-  }
-
-  void Llama() {
-    const ModelConfig& model = config_.model;
-    if (model.head_dim || model.d_model % model.heads == 0)
-      Require(model.HeadDim() % 2 == 0, {"model.head_dim", "model.d_model", "model.heads"},
-              "rotary positions need an even head_dim (here {})", model.HeadDim());
-    Require(model.ActivationKind() == ModelConfig::Activation::kSwiglu,
-            {"model.activation", "model.family"},
-            "llama's activation is swiglu; leave it out, or null");
-    if (model.rope_scaling)
-      Require(model.rope_scaling->low_freq_factor < model.rope_scaling->high_freq_factor,
-              {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
-              "low_freq_factor must be less than high_freq_factor");
   }
 
   void Data() {
@@ -145,7 +92,6 @@ class Validator {
 
   void Parallel() {
     const ParallelConfig& parallel = config_.parallel;
-    if (parallel.tensor > 1) Tensor();
     if (parallel.context > 1) Context();
     if (!context_.world) return;
     const int64_t world = *context_.world;
@@ -180,37 +126,6 @@ class Validator {
             "multiple of that; {} would be{}",
             chunks, length, below + chunks,
             below > 0 ? fmt::format(", and so would {}", below) : "");
-  }
-
-  // Why the blocks cannot be split over so many ranks; "": they can.
-  std::string WhyNotSplit(int64_t ranks) const {
-    const ModelConfig& model = config_.model;
-    const auto divides = [&](const char* key, int64_t value) {
-      return value % ranks == 0 ? "" : fmt::format("{} {} ", key, value);
-    };
-    // More ranks than key and value heads: several share one.
-    const bool shared = ranks % model.KvHeads() == 0;
-    return divides("model.heads", model.heads) +
-           (shared ? "" : divides("model.kv_heads", model.KvHeads())) +
-           divides("model.ffn", model.Ffn()) +
-           (model.seq_len % (ranks * config_.parallel.tensor_strips) == 0
-                ? ""
-                : fmt::format("model.seq_len {} in {} strips ", model.seq_len,
-                              config_.parallel.tensor_strips));
-  }
-
-  void Tensor() {
-    const int64_t ranks = config_.parallel.tensor;
-    const std::string why = WhyNotSplit(ranks);
-    if (why.empty()) return;
-    std::string possible;
-    for (int64_t n = 1; n <= config_.model.heads; ++n)
-      if (WhyNotSplit(n).empty()) possible += fmt::format("{}{}", possible.empty() ? "" : ", ", n);
-    Require(false,
-            {"parallel.tensor", "model.heads", "model.kv_heads", "model.ffn", "model.seq_len"},
-            "heads and hidden columns are split over {} ranks, which do not divide {}; with this "
-            "model tensor can be {}",
-            ranks, why.substr(0, why.size() - 1), possible);
   }
 
   void Sharding() {

@@ -67,29 +67,6 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
 
 }  // namespace
 
-ModelOptions ModelOptionsOf(const Config& config) {
-  const ModelConfig& m = config.model;
-  ModelOptions o;
-  o.family = Name(m.family);
-  o.d_model = m.d_model;
-  o.blocks =
-      EqualBlocks(m.layers, {.heads = m.heads, .kv_heads = m.KvHeads(), .head_dim = m.HeadDim()},
-                  {.width = m.Ffn(), .activation = m.ActivationKind()});
-  o.vocab = m.Vocab();
-  o.seq_len = m.seq_len;
-  o.tied = m.Tied();
-  o.norm_eps = m.norm_eps;
-  o.rope_theta = m.RopeTheta();
-  if (m.rope_scaling)
-    o.rope_scaling = {m.rope_scaling->factor, m.rope_scaling->low_freq_factor,
-                      m.rope_scaling->high_freq_factor,
-                      m.rope_scaling->original_max_position_embeddings};
-  o.init_std = m.init_std;
-  o.tensor = config.parallel.tensor;
-  o.blocks_of_units = config.sharding.BlocksOfUnits(m.layers);
-  return o;
-}
-
 PrecisionPolicy PrecisionOf(const Config& config) {
   PrecisionPolicy p;
   p.compute = DTypeOf(config.precision.compute);

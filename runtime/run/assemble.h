@@ -13,6 +13,7 @@
 #include "runtime/plan/schedule/planner.h"
 #include "runtime/plan/schedule/recompute.h"
 #include "runtime/record/plan_stage.h"
+#include "runtime/run/model_options.h"
 
 namespace millrace {
 
@@ -38,7 +39,6 @@ struct AssembledRun {
 
 // The ranks of a run. Error(kConfig): their number is not that of the axes.
 Mesh MeshOf(const Config& config, int world);
-ModelOptions ModelOptionsOf(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 // execution.graph, but kOff with execution.checked, which uses none.
 GraphMode GraphInForce(const Config& config);

@@ -39,14 +39,15 @@ ModelConfig ReadModel(const std::string& folder) {
 
 // rope_scaling apart, which is compared whole: null differs from any values.
 bool IsModelKey(const Key& key) {
-  return key.section() == "model" && key.path != "model.init_from";
+  return key.path.starts_with("model.") && key.section() != "model.rope_scaling" &&
+         key.path != "model.init_from";
 }
 
 // Longer than the positions that the model was made for is a guess; shorter is not, where
 // positions have no weights.
 bool SeqLenFits(const ModelConfig& ours, const ModelConfig& theirs) {
-  return theirs.family == ModelConfig::Family::kLlama ? ours.seq_len <= theirs.seq_len
-                                                      : ours.seq_len == theirs.seq_len;
+  return theirs.family == ModelConfig::Family::kGpt2 ? ours.seq_len == theirs.seq_len
+                                                     : ours.seq_len <= theirs.seq_len;
 }
 
 // `key` of both models, resolved; what is wrong, if anything is.
@@ -56,7 +57,7 @@ void CompareKey(const Key& key, const Config& ours, const Config& theirs, Proble
       problems->push_back(fmt::format(
           "model.seq_len = {}, but config.json has {} positions{}", ours.model.seq_len,
           theirs.model.seq_len,
-          theirs.model.family == ModelConfig::Family::kLlama ? "; at most these can be used" : ""));
+          theirs.model.family == ModelConfig::Family::kGpt2 ? "" : "; at most these can be used"));
     return;
   }
   const KeyValue a = key.get(ours), b = key.get(theirs);
@@ -106,7 +107,15 @@ ModelConfig Resolved(ModelConfig m) {
   m.vocab = m.Vocab();
   m.tied = m.Tied();
   m.activation = m.ActivationKind();
-  if (m.family == ModelConfig::Family::kLlama) m.rope_theta = m.RopeTheta();
+  if (m.Rope()) m.rope_theta = m.RopeTheta();
+  if (m.family != ModelConfig::Family::kGpt2) {
+    m.attention.rope = m.Rope();
+    m.attention.qk_norm = m.QkNorm();
+  }
+  if (m.Has('E')) {
+    m.moe.router = m.Router();
+    m.moe.bias = m.RouterBias();
+  }
   return m;
 }
 

@@ -192,7 +192,8 @@ TEST_CASE("everything wrong is reported at once, in the order of the text", "[co
 })";
   const std::vector<std::string> expected = {
       "file1.json:2:3: modle: unknown key; did you mean model?",
-      "file1.json:3:13: model.family = \"lama\": must be one of gpt2, llama; did you mean llama?",
+      "file1.json:3:13: model.family = \"lama\": must be one of gpt2, llama, qwen3, qwen3_moe, "
+      "nemotron_h; did you mean llama?",
       "file1.json:3:31: model.layers = 0: must be an integer from 1 to 10000",
       "file1.json:4:41: \"heads\" is given twice in one object, first in line 4",
       "file1.json:5:13: train.lr: unknown key; did you mean optimizer.lr?",

@@ -90,6 +90,73 @@ TEST_CASE("a key that a family cannot honour is refused by name", "[config][vali
           "less than high_freq_factor"}});
 }
 
+TEST_CASE("a pattern has the blocks of its family", "[config][validate]") {
+  const std::string hybrid = "model.family=nemotron_h", experts = "model.family=qwen3_moe";
+  Check({{{hybrid}, "model.pattern", "M (Mamba-2), E (mixture of experts)"},
+         {{hybrid, "model.pattern=M*-E"}, "", ""},
+         {{hybrid, "model.pattern=M*xE"}, "model.pattern", "character 3 is 'x'"},
+         {{experts, "model.pattern=E-E"}, "", ""},
+         {{experts}, "", ""},
+         {{experts, "model.pattern=E*"}, "model.pattern", "character 2 is '*'"},
+         {{"model.family=qwen3", "model.pattern=--"}, "model.pattern", "qwen3 are all alike"},
+         {{"model.pattern=--"}, "model.pattern", "gpt2 are all alike"},
+         {{hybrid, "model.pattern=M-*-", "sharding.blocks_per_unit=5"},
+          "sharding.blocks_per_unit",
+          "more blocks"},
+         {{hybrid, "model.pattern=M-*-", "sharding.blocks_per_unit=[1, 2]"},
+          "sharding.blocks_per_unit",
+          "the model has 4"}});
+}
+
+TEST_CASE("a pattern's blocks are what the model consists of", "[config][validate]") {
+  ModelConfig m;
+  REQUIRE(m.Blocks() == "------------");
+  m.family = ModelFamily::kQwen3Moe;
+  m.layers = 2;
+  REQUIRE(m.Blocks() == "EE");
+  REQUIRE(m.Layers() == 2);
+  REQUIRE((m.Has('*') && m.Has('E') && !m.Has('-')));
+  m.pattern = "E--";
+  REQUIRE(m.Blocks() == "E--");
+  REQUIRE(m.Layers() == 3);
+  REQUIRE(m.Has('-'));
+  m.family = ModelFamily::kNemotronH;
+  REQUIRE(!m.Has('*'));
+}
+
+TEST_CASE("sections of a block are refused where they contradict themselves",
+          "[config][validate]") {
+  const std::string all = "model.family=nemotron_h", pattern = "model.pattern=M*-E";
+  Check({{{all, pattern, "model.moe.groups=3"}, "model.moe.groups", "divide experts"},
+         {{all, pattern, "model.moe.top_groups=2"}, "model.moe.top_groups", "no more than all"},
+         {{all, pattern, "model.moe.groups=4", "model.moe.top_k=3"},
+          "model.moe.top_k",
+          "at most 2 experts"},
+         {{all, pattern, "model.moe.groups=4", "model.moe.top_groups=2", "model.moe.top_k=3"},
+          "",
+          ""},
+         {{all, pattern, "model.moe.groups=8", "model.moe.top_k=1"},
+          "model.moe.groups",
+          "it needs two"},
+         {{all, pattern, "model.activation=gelu"}, "model.activation", "swiglu or relu2"},
+         {{all, "model.pattern=M*-", "model.activation=gelu"}, "", ""},
+         {{all, pattern, "model.mamba.groups=3"}, "model.mamba.groups", "divide heads"},
+         {{all, pattern, "model.mamba.dt_min=2", "model.mamba.dt_max=1"},
+          "model.mamba.dt_min",
+          "less than dt_max"},
+         {{all, pattern, "model.head_dim=7"}, "", ""},
+         {{all, pattern, "model.head_dim=7", "model.attention.rope=true"},
+          "model.head_dim",
+          "even head_dim"},
+         {{"model.attention.rope=true"}, "model.attention.rope", "learned positions"},
+         {{"model.attention.qk_norm=true"}, "model.attention.qk_norm", "no norms"},
+         {{"model.attention.window=8"}, "model.attention.window", "sees all"},
+         {{"model.family=qwen3", "model.activation=relu2"}, "model.activation", "is swiglu"},
+         {{all, pattern, "parallel.tensor=4", "model.mamba.groups=2"},
+          "parallel.tensor",
+          "model.mamba.groups 2"}});
+}
+
 TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read",
           "[config][validate]") {
   Check({{{"data.kind=text"}, "data.path", "needed for text"},
