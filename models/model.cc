@@ -49,8 +49,6 @@ std::optional<ActivationKind> OnlyActivation(ModelFamily family) {
 
 void Validate(const MlpShape& m, ModelFamily family) {
   RequirePositive("model.ffn", m.width);
-  MR_REQUIRE(ErrorCode::kConfig, m.activation != ActivationKind::kRelu2,
-             "model.activation is relu2, which has no kernel yet");
   const std::optional<ActivationKind> only = OnlyActivation(family);
   MR_REQUIRE(ErrorCode::kConfig, !only || m.activation == *only,
              "model.activation is {}; model.family {} has {}", Name(m.activation), Name(family),

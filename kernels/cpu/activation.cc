@@ -10,10 +10,13 @@ namespace {
 void Check(const TensorView& wide, const TensorView& narrow, ActivationKind kind) {
   CheckFloat(wide, "x");
   CheckFloat(narrow, "out");
-  const int64_t times = kind == ActivationKind::kSwiglu ? 2 : 1;
+  const int64_t times = IsGated(kind) ? 2 : 1;
   MR_CHECK(wide.dim(0) == narrow.dim(0) && wide.dim(1) == times * narrow.dim(1),
            "activation: {} for {}", ToString(wide.layout), ToString(narrow.layout));
 }
+
+// NaN stays NaN.
+inline float Relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 }  // namespace
 
@@ -29,6 +32,9 @@ void Activation(const ActivationOp<TensorView>& op, Stream&) {
       if (op.kind == ActivationKind::kGelu) {
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i) y[i] = Gelu(gate[i]);
+      } else if (op.kind == ActivationKind::kRelu2) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) y[i] = Relu(gate[i]) * gate[i];
       } else {
         const float* up = Load(x, columns + c, n, up_buffer);
 #pragma omp simd
@@ -53,6 +59,12 @@ void ActivationGrad(const ActivationGradOp<TensorView>& op, Stream&) {
       if (op.kind == ActivationKind::kGelu) {
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i) d_gate[i] = dy[i] * GeluDerivative(gate[i]);
+        Store(d_x, c, n, d_gate);
+        return;
+      }
+      if (op.kind == ActivationKind::kRelu2) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) d_gate[i] = dy[i] * (2.0f * Relu(gate[i]));
         Store(d_x, c, n, d_gate);
         return;
       }

@@ -12,7 +12,7 @@ using namespace cuda;
 
 // `wide` is [R,F] or, for swiglu, [R,2F]; `narrow` is [R,F].
 void CheckShapes(const TensorView& wide, const TensorView& narrow, ActivationKind kind) {
-  const int64_t times = kind == ActivationKind::kSwiglu ? 2 : 1;
+  const int64_t times = IsGated(kind) ? 2 : 1;
   MR_CHECK(wide.dim(0) == narrow.dim(0) && wide.dim(1) == times * narrow.dim(1),
            "activation: {} for {}", ToString(wide.layout), ToString(narrow.layout));
 }
@@ -24,7 +24,7 @@ ActivationArgs ArgsOf(const TensorView& narrow, ActivationKind kind) {
   args.packs = static_cast<uint32_t>(packs);
   args.row_packs = Divisor(row_packs > 0 ? row_packs : 1);
   args.columns = static_cast<int>(narrow.dim(1));
-  args.swiglu = kind == ActivationKind::kSwiglu;
+  args.kind = kind;
   return args;
 }
 

@@ -32,6 +32,9 @@ __device__ __forceinline__ float GeluDerivative(float x) {
                    __fmaf_rn(3.0f * kGeluCubic, __fmul_rn(x, x), kGeluLinear), s);
 }
 
+// NaN stays NaN.
+__device__ __forceinline__ float Relu(float x) { return x < 0.0f ? 0.0f : x; }
+
 // Where a thread's u-th pack lies.
 struct Place {
   bool inside;
@@ -48,7 +51,7 @@ struct Place {
   }
 };
 
-template <Elements E, bool kSwiglu>
+template <Elements E, ActivationKind kKind>
 __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const ActivationArgs a) {
   BeginKernel();
   Raw<E> gate[kUnroll], up[kUnroll];
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     const Place p(a, u);
     if (!p.inside) continue;
     gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
-    if constexpr (kSwiglu)
+    if constexpr (IsGated(kKind))
       up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
   }
 #pragma unroll
@@ -66,20 +69,22 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     if (!p.inside) continue;
     const Floats g = ToFloats<E>(a.x, gate[u]);
     Floats y;
-    if constexpr (kSwiglu) {
+    if constexpr (IsGated(kKind)) {
       const Floats other = ToFloats<E>(a.x, up[u]);
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
         y.v[i] = __fmul_rn(__fmul_rn(g.v[i], Sigmoid(g.v[i])), other.v[i]);
     } else {
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) y.v[i] = __fmul_rn(g.v[i], GeluSigmoid(g.v[i]));
+      for (int i = 0; i < kPack; ++i)
+        y.v[i] =
+            __fmul_rn(kKind == ActivationKind::kRelu2 ? Relu(g.v[i]) : GeluSigmoid(g.v[i]), g.v[i]);
     }
     Store<E>(a.out, p.row * a.out.stride + p.column, p.left, y);
   }
 }
 
-template <Elements E, bool kSwiglu>
+template <Elements E, ActivationKind kKind>
 __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const ActivationArgs a) {
   BeginKernel();
   Raw<E> gate[kUnroll], up[kUnroll], d_out[kUnroll];
@@ -88,7 +93,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
     const Place p(a, u);
     if (!p.inside) continue;
     gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
-    if constexpr (kSwiglu)
+    if constexpr (IsGated(kKind))
       up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
     d_out[u] = LoadRaw<E>(a.d_out, p.row * a.d_out.stride + p.column, p.left);
   }
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
     const Floats g = ToFloats<E>(a.x, gate[u]), dy = ToFloats<E>(a.d_out, d_out[u]);
     const int64_t at = p.row * a.d_x.stride + p.column;
     Floats d_gate;
-    if constexpr (kSwiglu) {
+    if constexpr (IsGated(kKind)) {
       const Floats other = ToFloats<E>(a.x, up[u]);
       Floats d_up;
 #pragma unroll
@@ -112,7 +117,10 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
       Store<E>(a.d_x, at + a.columns, p.left, d_up);
     } else {
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) d_gate.v[i] = __fmul_rn(dy.v[i], GeluDerivative(g.v[i]));
+      for (int i = 0; i < kPack; ++i)
+        d_gate.v[i] =
+            __fmul_rn(dy.v[i], kKind == ActivationKind::kRelu2 ? __fmul_rn(2.0f, Relu(g.v[i]))
+                                                               : GeluDerivative(g.v[i]));
     }
     Store<E>(a.d_x, at, p.left, d_gate);
   }
@@ -123,14 +131,18 @@ bool HalvesAligned(const Rows& rows, int columns) {
   return rows.wide && columns % (rows.bf16 ? 8 : 4) == 0;
 }
 
-// f.operator()<E, kSwiglu>().
+// f.operator()<E, kKind>().
 template <class F>
-void Dispatch(Elements elements, bool swiglu, F&& f) {
+void Dispatch(Elements elements, ActivationKind kind, F&& f) {
   const auto with_kind = [&]<Elements E>() {
-    if (swiglu)
-      f.template operator()<E, true>();
-    else
-      f.template operator()<E, false>();
+    switch (kind) {
+      case ActivationKind::kGelu:
+        return f.template operator()<E, ActivationKind::kGelu>();
+      case ActivationKind::kSwiglu:
+        return f.template operator()<E, ActivationKind::kSwiglu>();
+      case ActivationKind::kRelu2:
+        return f.template operator()<E, ActivationKind::kRelu2>();
+    }
   };
   if (elements == Elements::kBF16)
     with_kind.template operator()<Elements::kBF16>();
@@ -149,21 +161,21 @@ unsigned Blocks(const ActivationArgs& args) {
 void LaunchActivation(const ActivationArgs& args, Elements elements, const Launch& launch) {
   if (args.packs == 0) return;
   ActivationArgs a = args;
-  if (a.swiglu) a.x.wide = HalvesAligned(a.x, a.columns);
-  Dispatch(elements, a.swiglu, [&]<Elements E, bool kSwiglu>() {
-    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationKernel<E, kSwiglu>, a);
+  if (IsGated(a.kind)) a.x.wide = HalvesAligned(a.x, a.columns);
+  Dispatch(elements, a.kind, [&]<Elements E, ActivationKind kKind>() {
+    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationKernel<E, kKind>, a);
   });
 }
 
 void LaunchActivationGrad(const ActivationArgs& args, Elements elements, const Launch& launch) {
   if (args.packs == 0) return;
   ActivationArgs a = args;
-  if (a.swiglu) {
+  if (IsGated(a.kind)) {
     a.x.wide = HalvesAligned(a.x, a.columns);
     a.d_x.wide = HalvesAligned(a.d_x, a.columns);
   }
-  Dispatch(elements, a.swiglu, [&]<Elements E, bool kSwiglu>() {
-    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationGradKernel<E, kSwiglu>, a);
+  Dispatch(elements, a.kind, [&]<Elements E, ActivationKind kKind>() {
+    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationGradKernel<E, kKind>, a);
   });
 }
 

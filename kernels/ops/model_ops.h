@@ -392,6 +392,7 @@ struct CopyRowsOp : NoAttrs {
 // gelu (tanh form, HF "gelu_new"): out[r,f] = gelu(x[r,f]), x [R,F].
 // swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns;
 //         arXiv 2002.05202).
+// relu2: out[r,f] = max(x[r,f], 0)^2, x [R,F] (arXiv 2109.08668).
 // out any [R,F].
 struct ActivationAttrs {
   ActivationKind kind = ActivationKind::kGelu;
@@ -410,7 +411,7 @@ struct ActivationOp : ActivationAttrs {
 };
 
 // d_x from d_out and the forward input x.
-// d_x has x's shape and may be x itself; for gelu it may be d_out itself.
+// d_x has x's shape and may be x itself; not gated, it may be d_out itself.
 struct ActivationGradAttrs {
   ActivationKind kind = ActivationKind::kGelu;
   bool operator==(const ActivationGradAttrs&) const = default;

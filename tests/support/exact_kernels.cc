@@ -173,8 +173,7 @@ void Activation(const ActivationOp<TensorView>& op, Stream&) {
   const int64_t width = op.out.dim(1);
   ForMatrix(op.out, [&](int64_t r, int64_t c) {
     const float x = Small(At(op.x, {r, c}));
-    At(op.out, {r, c}) =
-        op.kind == ActivationKind::kGelu ? x : Checked(x * Small(At(op.x, {r, c + width})));
+    At(op.out, {r, c}) = IsGated(op.kind) ? Checked(x * Small(At(op.x, {r, c + width}))) : x;
   });
 }
 
@@ -182,7 +181,7 @@ void ActivationGrad(const ActivationGradOp<TensorView>& op, Stream&) {
   const int64_t width = op.d_out.dim(1);
   ForMatrix(op.d_out, [&](int64_t r, int64_t c) {
     const float g = At(op.d_out, {r, c}), x = Small(At(op.x, {r, c}));
-    if (op.kind == ActivationKind::kGelu) {
+    if (!IsGated(op.kind)) {
       At(op.d_x, {r, c}) = Checked(x * g);
       return;
     }

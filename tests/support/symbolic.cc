@@ -324,7 +324,7 @@ class ProgramExecutor {
     Write(op.out, Of("activation", {Read(op.x), static_cast<Symbol>(op.kind)}));
   }
   void Execute(const ActivationGradOp<View>& op) {
-    if (op.kind == ActivationKind::kSwiglu && Overlap(op.d_x, op.d_out))
+    if (IsGated(op.kind) && Overlap(op.d_x, op.d_out))
       Fail("swiglu: d_x overlaps d_out in", op.d_x);
     Write(op.d_x,
           Of("activation_grad", {Read(op.x), Read(op.d_out), static_cast<Symbol>(op.kind)}));

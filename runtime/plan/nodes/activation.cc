@@ -32,10 +32,9 @@ void LowerGrad(Lowering& l, const Step& step) {
   const ValueId x = node.inputs[0], d_out = node.inputs[1], d_x = node.outputs[0];
   op.x = storage.Read(x);
   op.d_out = storage.Read(d_out);
-  op.d_x = storage.CanReplace(x, d_x) ? storage.WriteOver(d_x, x)
-           : op.kind == ActivationKind::kGelu && storage.CanReplace(d_out, d_x)
-               ? storage.WriteOver(d_x, d_out)
-               : storage.Write(d_x);
+  op.d_x = storage.CanReplace(x, d_x)                            ? storage.WriteOver(d_x, x)
+           : !IsGated(op.kind) && storage.CanReplace(d_out, d_x) ? storage.WriteOver(d_x, d_out)
+                                                                 : storage.Write(d_x);
   l.Push(op, node);
 }
 
@@ -49,12 +48,11 @@ const NodeDef kActivationGradNode{.name = "activation_grad", .lower = LowerGrad}
 
 ValueId Activation(ForwardBuilder& b, ValueId x, ActivationKind kind, const std::string& label) {
   const int64_t columns = b.Columns(x, label);
-  MR_CHECK(kind == ActivationKind::kGelu || columns % 2 == 0, "node {}: swiglu of {} columns",
-           label, columns);
-  const int64_t width = kind == ActivationKind::kSwiglu ? columns / 2 : columns;
+  MR_CHECK(!IsGated(kind) || columns % 2 == 0, "node {}: swiglu of {} columns", label, columns);
+  const int64_t width = IsGated(kind) ? columns / 2 : columns;
   // SwiGLU's gate and up columns lie apart: a cut of both together would separate them.
   const ValuePlacement& from = b.value(x).placement;
-  const ValuePlacement placement = kind == ActivationKind::kSwiglu && b.value(x).parts != 2
+  const ValuePlacement placement = IsGated(kind) && b.value(x).parts != 2
                                        ? RowwisePlacement(from, label)
                                        : ElementwisePlacement(from, label);
   const ValueId out = b.NewActivation(label, {b.RowsOf(x, label), width}, placement);

@@ -32,6 +32,18 @@ Gated GeluOf(double x) {
 }
 Gated SiluOf(double x) { return GatedOf(x, x, 1); }
 
+// max(x, 0)^2: a rounding of the square, and of the doubled slope none.
+Gated Relu2Of(double x) {
+  const double r = std::max(x, 0.0);
+  return {r * r, kU * r * r + kTiny, 2 * r, 0};
+}
+
+Gated Of(ActivationKind kind, double x) {
+  return kind == ActivationKind::kGelu    ? GeluOf(x)
+         : kind == ActivationKind::kRelu2 ? Relu2Of(x)
+                                          : SiluOf(x);
+}
+
 // Not the same formula: the definition with tanh, to tie the reference to arXiv 1606.08415.
 double GeluByTanh(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
@@ -47,12 +59,12 @@ Case PickCase(Random& random, int repeat) {
   constexpr double kScales[] = {1, 4, 30, 200, 1e-3};
   return {repeat % 7 == 6 ? 0 : Pick(random, 1, 6),
           repeat % 5 == 0 ? Pick(random, 510, 1100) : PickSize(random),
-          Flip(random) ? ActivationKind::kGelu : ActivationKind::kSwiglu, kScales[repeat % 5]};
+          static_cast<ActivationKind>(Pick(random, 0, 2)), kScales[repeat % 5]};
 }
 
 void ForwardCase(const Subject& subject, Random& random, const Case& c) {
   Memory memory;
-  const int64_t wide = c.kind == ActivationKind::kSwiglu ? 2 * c.columns : c.columns;
+  const int64_t wide = IsGated(c.kind) ? 2 * c.columns : c.columns;
   ActivationOp<TensorView> op{};
   op.kind = c.kind;
   op.x =
@@ -61,8 +73,8 @@ void ForwardCase(const Subject& subject, Random& random, const Case& c) {
   Reference reference;
   ForEach(op.out.layout, [&](const Index& i) {
     const double x = Get(op.x, i);
-    const Gated f = c.kind == ActivationKind::kGelu ? GeluOf(x) : SiluOf(x);
-    const double up = c.kind == ActivationKind::kGelu ? 1 : Get(op.x, i[0], c.columns + i[1]);
+    const Gated f = Of(c.kind, x);
+    const double up = IsGated(c.kind) ? Get(op.x, i[0], c.columns + i[1]) : 1;
     reference.push_back({f.value * up, f.value_bound * std::abs(up) + kU * std::abs(f.value * up)});
   });
   Run(subject, memory, subject.table.activation, op);
@@ -71,15 +83,15 @@ void ForwardCase(const Subject& subject, Random& random, const Case& c) {
 
 void GradCase(const Subject& subject, Random& random, const Case& c) {
   Memory memory;
-  const bool gelu = c.kind == ActivationKind::kGelu;
-  const int64_t wide = gelu ? c.columns : 2 * c.columns;
+  const bool gated = IsGated(c.kind);
+  const int64_t wide = gated ? 2 * c.columns : c.columns;
   ActivationGradOp<TensorView> op{};
   op.kind = c.kind;
   op.x =
       memory.NewRandom(random, PickFloat(random), {c.rows, wide}, PickRowStrides(random), c.scale);
   op.d_out =
       memory.NewRandom(random, PickFloat(random), {c.rows, c.columns}, PickRowStrides(random));
-  const int64_t place = Pick(random, 0, gelu ? 2 : 1);  // of d_x: new, in x, in d_out
+  const int64_t place = Pick(random, 0, gated ? 1 : 2);  // of d_x: new, in x, in d_out
   op.d_x = place == 1   ? op.x
            : place == 2 ? op.d_out
                         : memory.New(PickFloat(random), {c.rows, wide}, PickRowStrides(random));
@@ -88,8 +100,8 @@ void GradCase(const Subject& subject, Random& random, const Case& c) {
     const bool is_up = i[1] >= c.columns;
     const int64_t column = is_up ? i[1] - c.columns : i[1];
     const double x = Get(op.x, i[0], column), dy = Get(op.d_out, i[0], column);
-    const double up = gelu ? 1 : Get(op.x, i[0], c.columns + column);
-    const Gated f = gelu ? GeluOf(x) : SiluOf(x);
+    const double up = gated ? Get(op.x, i[0], c.columns + column) : 1;
+    const Gated f = Of(c.kind, x);
     const double value = dy * (is_up ? f.value : f.derivative * up);
     const double bound = std::abs(dy) * (is_up ? f.value_bound : f.derivative_bound * std::abs(up));
     reference.push_back({value, bound + 3 * kU * std::abs(value)});

@@ -233,10 +233,11 @@ TEST_CASE("cross_entropy") {
 TEST_CASE("activations") {
   Both both;
   Random random(5);
-  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kSwiglu}) {
+  for (const ActivationKind kind :
+       {ActivationKind::kGelu, ActivationKind::kSwiglu, ActivationKind::kRelu2}) {
     for (const int64_t columns : {3072, 1365}) {
       Memory memory;
-      const int64_t wide = kind == ActivationKind::kGelu ? columns : 2 * columns;
+      const int64_t wide = IsGated(kind) ? 2 * columns : columns;
       ActivationOp<TensorView> op{};
       op.kind = kind;
       op.x = memory.NewRandom(random, DType::kBF16, {700, wide}, Strides::kDense, 6);
