@@ -7,6 +7,7 @@
 #include "kernels/cuda/embed/embed.h"
 #include "kernels/cuda/embed/embed_grad.h"
 #include "kernels/cuda/matmul/matmul.h"
+#include "kernels/cuda/norm/head_norm.h"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/step/statistics.h"

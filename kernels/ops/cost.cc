@@ -61,6 +61,12 @@ int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend) {
   return backend == Backend::kCpu ? 4 * columns * 4 : cuda::NormGradBytes(columns);
 }
 
+int64_t WorkspaceBytes(const HeadNormGradOp<Shape>& op, Backend backend) {
+  // On the CPU the two weights' sums, in double.
+  const int64_t depth = Dim(op.q_weight, 0);
+  return backend == Backend::kCpu ? 2 * depth * 8 : cuda::HeadNormGradBytes(depth);
+}
+
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCpu) return CpuBytes(op);
   const int64_t product_bytes = op.out.layout.numel() * 4;
@@ -138,6 +144,13 @@ std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend) {
 
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend) {
   if (Dim(op.x, 3) % 2 != 0) return fmt::format("rope: head dimension {} is odd", Dim(op.x, 3));
+  return "";
+}
+
+std::string WhyUnsupported(const HeadNormOp<Shape>& op, Backend backend) {
+  const int64_t depth = Dim(op.q_weight, 0),
+                limit = backend == Backend::kCpu ? cpu::kChunk : cuda::kMaxHeadNormDepth;
+  if (depth > limit) return fmt::format("head_norm: head dimension {} exceeds {}", depth, limit);
   return "";
 }
 

@@ -20,6 +20,7 @@ enum class Backend { kCpu, kCuda };
 // kernels/ops/cpu_blocking.h. kCuda: what kernels/cuda may use at most.
 int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const HeadNormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend);
@@ -37,6 +38,7 @@ int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const HeadNormOp<Shape>& op, Backend backend);
 
 // Arithmetic: a multiply-add is 2 FLOPs. Causal attention counts the lower
 // triangle only, T*(T+1)/2 pairs; of sequences split over ranks, the pairs of this rank's queries.
@@ -58,8 +60,8 @@ constexpr double FlopsPerElement() {
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
   if (kIsOneOf<Op, RopeOp>) return 3;
-  if (kIsOneOf<Op, NormOp>) return 8;
-  if (kIsOneOf<Op, NormGradOp>) return 16;
+  if (kIsOneOf<Op, NormOp, HeadNormOp>) return 8;
+  if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;
   if (kIsOneOf<Op, AdamWOp>) return 20;
   if (kIsOneOf<Op, ActivationOp>) return 26;
   if (kIsOneOf<Op, ActivationGradOp>) return 32;

@@ -18,6 +18,12 @@ inline constexpr int64_t kNormGradBlocks = 264;
 
 constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * columns * 8; }
 
+// head_norm: a warp has a head, each lane up to eight elements. Blocks of its gradient that keep
+// sums of two weights, in double.
+inline constexpr int64_t kMaxHeadNormDepth = 256;
+inline constexpr int64_t kHeadNormGradBlocks = 264;
+constexpr int64_t HeadNormGradBytes(int64_t depth) { return kHeadNormGradBlocks * 2 * depth * 8; }
+
 // Blocks of column_sum, at most, that each keep f32 sums of a chunk of rows.
 inline constexpr int64_t kColumnSumBlocks = 264;
 constexpr int64_t ColumnSumBytes(int64_t columns) { return kColumnSumBlocks * columns * 4; }

@@ -161,6 +161,62 @@ struct NormGradOp : NormGradAttrs {
   }
 };
 
+// RMSNorm of each query and key head of fused rows, with one weight for all query heads and one for
+// all key heads (QK-norm, as Qwen3 has it):
+// out[r,h,:] = x[r,h,:] * rstd[r,h] * (q_weight where h < H, else k_weight), h < H + Hkv,
+// rstd = 1 / sqrt(mean over D of x[r,h,:]^2 + eps); value heads are x's, bit for bit.
+// x, out any [R,(H+2Hkv)D] of one dtype; q_weight, k_weight any [D]; rstd f32 [R,H+Hkv], dense.
+struct HeadNormAttrs {
+  int64_t heads = 0, kv_heads = 0;
+  float eps = 1e-5f;
+  bool operator==(const HeadNormAttrs&) const = default;
+};
+template <class V>
+struct HeadNormOp : HeadNormAttrs {
+  using Attrs = HeadNormAttrs;
+  static constexpr const char* kName = "head_norm";
+  V x, q_weight, k_weight, out, rstd;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.q_weight, Access::kRead, "q_weight");
+    f(s.k_weight, Access::kRead, "k_weight");
+    f(s.out, Access::kWrite, "out");
+    f(s.rstd, Access::kWrite, "rstd");
+  }
+};
+
+// Gradient of HeadNormOp with respect to x and both weights:
+// d_x = dnorm/dx(d_out) for query and key heads, d_out for value heads;
+// d_q_weight[d] (=|+=) sum over rows and query heads of d_out*xhat, d_k_weight likewise of key
+// heads.
+// d_out, x, d_x any [R,(H+2Hkv)D], d_out and d_x of one dtype; d_x may be d_out itself;
+// d_q_weight, d_k_weight any [D].
+struct HeadNormGradAttrs {
+  int64_t heads = 0, kv_heads = 0;
+  Update q_update = Update::kOverwrite;
+  Update k_update = Update::kOverwrite;
+  bool operator==(const HeadNormGradAttrs&) const = default;
+};
+template <class V>
+struct HeadNormGradOp : HeadNormGradAttrs {
+  using Attrs = HeadNormGradAttrs;
+  static constexpr const char* kName = "head_norm_grad";
+  V d_out, x, q_weight, k_weight, rstd, d_x, d_q_weight, d_k_weight, scratch;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.d_out, Access::kRead, "d_out");
+    f(s.x, Access::kRead, "x");
+    f(s.q_weight, Access::kRead, "q_weight");
+    f(s.k_weight, Access::kRead, "k_weight");
+    f(s.rstd, Access::kRead, "rstd");
+    f(s.d_x, Access::kWrite, "d_x");
+    f(s.d_q_weight, Updated{s.q_update}, "d_q_weight");
+    f(s.d_k_weight, Updated{s.k_update}, "d_k_weight");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
 enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 
 // out[m,n] (=|+=) epilogue(sum over k of a[m,k] * b[k,n]).

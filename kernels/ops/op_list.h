@@ -17,6 +17,8 @@
   OP(EmbedGrad, embed_grad)           \
   OP(Norm, norm)                      \
   OP(NormGrad, norm_grad)             \
+  OP(HeadNorm, head_norm)             \
+  OP(HeadNormGrad, head_norm_grad)    \
   OP(Matmul, matmul)                  \
   OP(ColumnSum, column_sum)           \
   OP(RopeTable, rope_table)           \

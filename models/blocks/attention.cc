@@ -2,6 +2,7 @@
 
 #include "models/transformer.h"
 #include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/head_norm.h"
 #include "runtime/plan/nodes/rope.h"
 
 namespace millrace {
@@ -13,6 +14,9 @@ std::vector<ParamSpec> AttentionParams(const AttentionShape& a, const BranchCont
       SplitHeads(MatrixParam(qkv + ".weight", a.qkv_rows(), o.d_model, o.init_std), o.tensor, a)};
   if (context.biases)
     params.push_back(SplitHeads(BiasParam(qkv + ".bias", a.qkv_rows()), o.tensor, a));
+  if (a.qk_norm)
+    for (const char* norm : {"attn.q_norm.weight", "attn.k_norm.weight"})
+      params.push_back(NormWeightParam(context.prefix + norm, a.head_dim));
   params.push_back(SplitColumns(
       MatrixParam(proj + ".weight", o.d_model, a.heads * a.head_dim, ResidualStd(o)), o.tensor));
   if (context.biases) params.push_back(BiasParam(proj + ".bias", o.d_model));
@@ -25,6 +29,9 @@ ValueId EmitAttention(ForwardBuilder& b, ValueId x, const AttentionShape& a,
   const auto bias = [&](const char* of) { return context.biases ? p + of + ".bias" : ""; };
   const HeadsAttrs heads = LocalHeads(b, a);
   ValueId y = QkvInto(b, x, a, p + "qkv.weight", bias("qkv"), l + ".qkv");  // [R, (H+2Hkv)D]
+  if (a.qk_norm)
+    y = HeadNorm(b, y, p + "q_norm.weight", p + "k_norm.weight", heads,
+                 static_cast<float>(context.options.norm_eps), l + ".qk_norm");
   if (const auto rope = ropes.find(a.head_dim); a.rope && rope != ropes.end())
     y = Rope(b, y, rope->second, heads, l + ".rope");
   y = Attention(b, y, heads, l);                                         // [R, H*D]

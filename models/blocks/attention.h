@@ -1,6 +1,7 @@
 // Causal self-attention, with key and value heads that query heads may share. branch.h says how it
 // is called.
 //   attn.qkv.weight   [(heads + 2 kv_heads) head_dim, d_model]   query, key, value rows
+//   attn.q_norm.weight, attn.k_norm.weight  [head_dim]          with qk_norm
 //   attn.proj.weight  [d_model, heads * head_dim]
 // and their biases.
 #pragma once

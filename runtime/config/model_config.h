@@ -1,5 +1,5 @@
-// The section `model` of the configuration, and what a family's null values stand for. config.h says
-// how such structs are read.
+// The section `model` of the configuration, and what a family's null values stand for. config.h
+// says how such structs are read.
 //
 // A model is a row of blocks, a character each as Nemotron writes them: M a Mamba-2 mixer, E a
 // mixture of experts, * attention, - an MLP. A block of a Transformer is attention followed by an

@@ -72,6 +72,34 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
   });
 }
 
+// As the norm of rows: a small number of x, times a weight; one weight for all of a kind of head.
+void HeadNorm(const HeadNormOp<TensorView>& op, Stream&) {
+  const int64_t depth = op.q_weight.dim(0), normed = (op.heads + op.kv_heads) * depth;
+  ForMatrix(op.out, [&](int64_t r, int64_t c) {
+    const float x = At(op.x, {r, c});
+    const TensorView& weight = c < op.heads * depth ? op.q_weight : op.k_weight;
+    At(op.out, {r, c}) = c < normed ? Checked(Small(x) * At(weight, {c % depth})) : x;
+  });
+  ForMatrix(op.rstd, [&](int64_t r, int64_t h) { At(op.rstd, {r, h}) = 0; });
+}
+
+void HeadNormGrad(const HeadNormGradOp<TensorView>& op, Stream&) {
+  const int64_t depth = op.q_weight.dim(0), normed = op.heads + op.kv_heads;
+  for (int64_t i = 0; i < depth; ++i) {
+    float sums[2] = {};
+    for (int64_t r = 0; r < op.x.dim(0); ++r)
+      for (int64_t h = 0; h < normed; ++h)
+        sums[h < op.heads ? 0 : 1] +=
+            At(op.d_out, {r, h * depth + i}) * Small(At(op.x, {r, h * depth + i}));
+    Put(op.d_q_weight, {i}, sums[0], op.q_update);
+    Put(op.d_k_weight, {i}, sums[1], op.k_update);
+  }
+  ForMatrix(op.d_x, [&](int64_t r, int64_t c) {
+    const float d_out = At(op.d_out, {r, c});
+    At(op.d_x, {r, c}) = c < normed * depth ? Checked(Small(d_out)) : d_out;
+  });
+}
+
 // The product is the real one; what its epilogue does to it is not.
 void Matmul(const MatmulOp<TensorView>& op, Stream& stream) {
   MatmulOp<TensorView> plain = op;
@@ -223,6 +251,8 @@ KernelTable MakeTable() {
   KernelTable table = CpuKernels();
   table.norm = Norm;
   table.norm_grad = NormGrad;
+  table.head_norm = HeadNorm;
+  table.head_norm_grad = HeadNormGrad;
   table.matmul = Matmul;
   table.rope_table = RopeTable;
   table.rope = Rope;

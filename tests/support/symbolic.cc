@@ -11,6 +11,7 @@
 #include "runtime/plan/nodes/attention.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
+#include "runtime/plan/nodes/head_norm.h"
 #include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"
 #include "runtime/plan/nodes/rope.h"
@@ -85,6 +86,10 @@ class GraphEvaluator {
         Out(n, i, Of(kNormParts[i], {a, i == 0 ? b : 0, i == 0 ? c : 0}));
       return;
     }
+    if (n.kind == &kHeadNormNode) {
+      Out(n, 0, Of("head_norm.out", {a, b, c}));
+      return Out(n, 1, Of("head_norm.rstd", {a}));
+    }
     if (n.kind == &kLinearNode) return Out(n, 0, OfProduct(a, false, b, true, c));
     if (n.kind == &kRopeNode) return Out(n, 0, Of("rope", {a, b, 0}));
     if (n.kind == &kRopeGradNode) return Out(n, 0, Of("rope", {a, b, 1}));
@@ -120,6 +125,11 @@ class GraphEvaluator {
       Out(n, 0, Of(kNormGradParts[0], {a, b, c, d, e}));
       for (size_t i = 1; i < 3; ++i) Grad(n, i - 1, Of(kNormGradParts[i], {a, b, c, d, e}));
       return;
+    }
+    if (n.kind == &kHeadNormGradNode) {
+      Out(n, 0, Of("head_norm_grad.d_x", {a, b, c, d, e}));
+      Grad(n, 0, Of("head_norm_grad.d_q_weight", {a, b, e}));
+      return Grad(n, 1, Of("head_norm_grad.d_k_weight", {a, b, e}));
     }
     if (n.kind == &kLinearGradInputNode) return Out(n, 0, OfProduct(a, false, b, false, 0));
     if (n.kind == &kLinearGradWeightNode) return Grad(n, 0, OfProduct(a, true, b, false, 0));
@@ -218,9 +228,8 @@ class ProgramExecutor {
   // An output overlaps an input of the same op only where model_ops.h allows it.
   void CheckAliasing() const {
     const std::map<std::string, std::string> allowed = {
-        {"norm", " sum/x sum/residual "},
-        {"norm_grad", " d_x/d_bypass d_x/d_out "},
-        {"add", " out/a out/b "},
+        {"norm", " sum/x sum/residual "},         {"norm_grad", " d_x/d_bypass d_x/d_out "},
+        {"head_norm_grad", " d_x/d_out "},        {"add", " out/a out/b "},
         {"activation_grad", " d_x/x d_x/d_out "},
     };
     struct Use {
@@ -277,6 +286,17 @@ class ProgramExecutor {
     Write(op.d_x, op.d_bypass ? OfSum(part(0), Read(op.d_bypass)) : part(0));
     Contribute(op.d_weight, op.weight_update, part(1));
     Contribute(op.d_bias, op.bias_update, part(2));
+  }
+  void Execute(const HeadNormOp<View>& op) {
+    const Symbol x = Read(op.x);
+    Write(op.out, Of("head_norm.out", {x, Read(op.q_weight), Read(op.k_weight)}));
+    Write(op.rstd, Of("head_norm.rstd", {x}));
+  }
+  void Execute(const HeadNormGradOp<View>& op) {
+    const Symbol d_out = Read(op.d_out), x = Read(op.x), rstd = Read(op.rstd);
+    Write(op.d_x, Of("head_norm_grad.d_x", {d_out, x, Read(op.q_weight), Read(op.k_weight), rstd}));
+    Contribute(op.d_q_weight, op.q_update, Of("head_norm_grad.d_q_weight", {d_out, x, rstd}));
+    Contribute(op.d_k_weight, op.k_update, Of("head_norm_grad.d_k_weight", {d_out, x, rstd}));
   }
   void Execute(const MatmulOp<View>& op) {
     const Symbol product =

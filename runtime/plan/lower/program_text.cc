@@ -60,6 +60,8 @@ std::string Attributes(const KernelOp& op) {
                              typed.eps);
         } else if constexpr (std::is_same_v<Op, NormGradOp<View>>) {
           return typed.kind == NormKind::kLayer ? " layer" : " rms";
+        } else if constexpr (std::is_same_v<Op, HeadNormOp<View>>) {
+          return fmt::format(" {} + {} heads eps {:.3g}", typed.heads, typed.kv_heads, typed.eps);
         } else if constexpr (std::is_same_v<Op, MatmulOp<View>>) {
           switch (typed.epilogue) {
             case Epilogue::kNone:

@@ -27,6 +27,7 @@ void EmbedGradContract(const Subject& subject);
 void SelectRowContract(const Subject& subject);
 void NormContract(const Subject& subject);
 void NormGradContract(const Subject& subject);
+void HeadNormContract(const Subject& subject);
 void MatmulContract(const Subject& subject);
 void MatmulUpdateContract(const Subject& subject);
 void MatmulGeluGradContract(const Subject& subject);

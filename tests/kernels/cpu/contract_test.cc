@@ -33,6 +33,7 @@ TEST_CASE("embed_grad") { EmbedGradContract(Cpu().subject); }
 TEST_CASE("select_row") { SelectRowContract(Cpu().subject); }
 TEST_CASE("norm") { NormContract(Cpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Cpu().subject); }
+TEST_CASE("head_norm") { HeadNormContract(Cpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Cpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Cpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Cpu().subject); }

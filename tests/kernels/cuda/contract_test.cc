@@ -34,6 +34,7 @@ TEST_CASE("embed_grad") { EmbedGradContract(Gpu().subject); }
 TEST_CASE("select_row") { SelectRowContract(Gpu().subject); }
 TEST_CASE("norm") { NormContract(Gpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Gpu().subject); }
+TEST_CASE("head_norm") { HeadNormContract(Gpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
