@@ -37,8 +37,8 @@ void Validate(const AttentionShape& a, ModelFamily family) {
   const bool rope = a.rope && family != ModelFamily::kGpt2;
   MR_REQUIRE(ErrorCode::kConfig, !rope || a.head_dim % 2 == 0,
              "model.head_dim is {}; rotary positions need an even number", a.head_dim);
-  MR_REQUIRE(ErrorCode::kConfig, a.window == 0,
-             "model.attention.window has no forward yet");
+  MR_REQUIRE(ErrorCode::kConfig, a.window >= 0,
+             "model.attention.window is {}; at least 1 is needed", a.window);
 }
 
 // Families that have one activation only; nemotron_h has any that is not gated.

@@ -54,11 +54,17 @@ float* LseOf(const TensorView& lse, int64_t b, int64_t h, int64_t t) {
   return lse.as<float>() + b * lse.stride(0) + h * lse.stride(1) + t * lse.stride(2);
 }
 
-// s[i] = e^(s[i] - shift) for i < n, 0 for n <= i < size.
-void ExpMasked(float* s, float shift, int64_t n, int64_t size) {
+// s[i] = e^(s[i] - shift) for begin <= i < end, else 0.
+void ExpMasked(float* s, float shift, int64_t begin, int64_t end, int64_t size) {
+  std::fill(s, s + begin, 0.0f);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) s[i] = Exp(s[i] - shift);
-  std::fill(s + n, s + size, 0.0f);
+  for (int64_t i = begin; i < end; ++i) s[i] = Exp(s[i] - shift);
+  std::fill(s + end, s + size, 0.0f);
+}
+
+// The first key that the query at position t sees.
+int64_t FirstKey(int64_t t, int64_t window) {
+  return window > 0 ? std::max<int64_t>(0, t - window + 1) : 0;
 }
 
 // A buffer for an operand that needs one (AttentionInPlace).
@@ -103,10 +109,10 @@ void Attention(const AttentionOp<TensorView>& op, Stream&) {
           float inverse_sum[kAttentionRows] = {};
           block.ForOwn([&](int64_t i, int64_t local) {
             float* const s = scores + i * keys;
-            const int64_t visible = block.begin + i + 1;
-            const float max = Max(s, visible);
-            ExpMasked(s, max, visible, keys);
-            const float sum = Sum(s, visible);
+            const int64_t end = block.begin + i + 1, first = FirstKey(end - 1, op.window);
+            const float max = Max(s + first, end - first);
+            ExpMasked(s, max, first, end, keys);
+            const float sum = Sum(s + first, end - first);
             inverse_sum[i] = 1.0f / sum;
             if (op.lse) *LseOf(op.lse, b, h, local) = max + std::log(sum);
           });
@@ -143,16 +149,17 @@ void ScoreGradients(const AttentionGradOp<TensorView>& op, const Head& out, cons
                     Matrix d_out, const GradScratch& scratch) {
   const int64_t keys = block.keys(), depth = out.depth();
   block.ForOwn([&](int64_t i, int64_t local) {
-    const int64_t visible = block.begin + i + 1;
+    const int64_t end = block.begin + i + 1, first = FirstKey(end - 1, op.window);
     float* const p = scratch.p + i * keys;
     float* const d_s = scratch.d_s + i * keys;
-    ExpMasked(p, *LseOf(op.lse, out.batch, out.head, local), visible, keys);
+    ExpMasked(p, *LseOf(op.lse, out.batch, out.head, local), first, end, keys);
     float buffer[kChunk];
     const float delta =
         Dot(Load(out.row(local), 0, depth, buffer), d_out.data + i * d_out.ld, depth);
 #pragma omp simd
-    for (int64_t u = 0; u < visible; ++u) d_s[u] = p[u] * (d_s[u] - delta) * op.scale;
-    std::fill(d_s + visible, d_s + keys, 0.0f);
+    for (int64_t u = first; u < end; ++u) d_s[u] = p[u] * (d_s[u] - delta) * op.scale;
+    std::fill(d_s, d_s + first, 0.0f);
+    std::fill(d_s + end, d_s + keys, 0.0f);
   });
 }
 

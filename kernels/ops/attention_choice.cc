@@ -63,7 +63,9 @@ AttentionChoice Choose(const Op& op) {
     }
   });
   if (why.empty()) {
-    if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
+    if (op.window > 0)
+      why = fmt::format("a window of {}, which cuDNN's calls here do not have", op.window);
+    else if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
       why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth,
                         kDepthMultiple, kMaxDepth);
     else if (d.length / (op.rows.split() ? 2 : 1) < 2)

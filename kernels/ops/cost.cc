@@ -25,9 +25,17 @@ int64_t CpuBytes(const MatmulOp<Shape>& op) {
   return floats * 4;
 }
 
-// Pairs (t, u) with u <= t, over batch rows and heads.
-double PairsOf(const Shape& q, const ContextRows& rows) {
-  return static_cast<double>(Dim(q, 0) * Dim(q, 2)) * CausalPairs(rows.ranks, Dim(q, 1));
+// Pairs (t, u) of a query and a key that it sees, over batch rows and heads. With a window, ranks
+// that share a sequence have not exactly equal shares of them: the mean.
+template <class Op>
+double PairsOf(const Op& op) {
+  const auto heads = static_cast<double>(Dim(op.q, 0) * Dim(op.q, 2));
+  const int64_t length = op.rows.ranks * Dim(op.q, 1);
+  if (op.window <= 0 || op.window >= length)
+    return heads * CausalPairs(op.rows.ranks, Dim(op.q, 1));
+  const auto window = static_cast<double>(op.window), rows = static_cast<double>(length);
+  return heads * (window * (window + 1) / 2 + (rows - window) * window) /
+         static_cast<double>(op.rows.ranks);
 }
 
 // Scratch of attention: so many tiles of scores, and operands that pass through f32 buffers. Each
@@ -160,11 +168,11 @@ double Flops(const MatmulOp<Shape>& op) {
 }
 
 double Flops(const AttentionOp<Shape>& op) {
-  return 2 * 2.0 * PairsOf(op.q, op.rows) * static_cast<double>(Dim(op.q, 3));
+  return 2 * 2.0 * PairsOf(op) * static_cast<double>(Dim(op.q, 3));
 }
 
 double Flops(const AttentionGradOp<Shape>& op) {
-  return 5 * 2.0 * PairsOf(op.q, op.rows) * static_cast<double>(Dim(op.q, 3));
+  return 5 * 2.0 * PairsOf(op) * static_cast<double>(Dim(op.q, 3));
 }
 
 }  // namespace millrace

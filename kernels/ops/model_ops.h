@@ -331,6 +331,7 @@ struct RopeOp : RopeAttrs {
 };
 
 // Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:];
+// with a window, over t - window < u <= t;
 // out[b,t,h,:] = sum_u p * v[b,u,h/(H/Hkv),:].
 // lse[b,h,t] = log sum exp of the scaled scores, f32, optional.
 // q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all strided in dims 0..2.
@@ -340,6 +341,7 @@ struct RopeOp : RopeAttrs {
 // On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
 struct AttentionAttrs {
   float scale = 1;
+  int64_t window = 0;  // a query sees itself and window - 1 keys before it; 0: all before it
   ContextRows rows;
   bool operator==(const AttentionAttrs&) const = default;
 
@@ -372,6 +374,7 @@ struct AttentionOp : AttentionAttrs {
 // finish.
 struct AttentionGradAttrs {
   float scale = 1;
+  int64_t window = 0;
   bool deterministic = true;
   ContextRows rows;
   bool operator==(const AttentionGradAttrs&) const = default;

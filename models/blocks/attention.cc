@@ -34,7 +34,7 @@ ValueId EmitAttention(ForwardBuilder& b, ValueId x, const AttentionShape& a,
                  static_cast<float>(context.options.norm_eps), l + ".qk_norm");
   if (const auto rope = ropes.find(a.head_dim); a.rope && rope != ropes.end())
     y = Rope(b, y, rope->second, heads, l + ".rope");
-  y = Attention(b, y, heads, l);                                         // [R, H*D]
+  y = Attention(b, y, heads, l, a.window);                               // [R, H*D]
   return LinearOut(b, y, p + "proj.weight", bias("proj"), l + ".proj");  // [R, C]
 }
 

@@ -155,6 +155,7 @@ struct Sequence {
 };
 
 void Attention(const AttentionOp<TensorView>& op, Stream&) {
+  MR_CHECK_EQ(op.window, 0, "exact attention sees all keys");
   const int64_t group = op.q.dim(2) / op.k.dim(2);
   const Sequence sequence(op.q, op.rows);
   for (int64_t b = 0; b < op.q.dim(0); ++b)

@@ -32,6 +32,25 @@ inline ModelOptions TinyLlama(int64_t layers = 1) {
   return o;
 }
 
+inline ModelOptions TinyQwen3(int64_t layers = 1) {
+  ModelOptions o = TinyLlama(layers);
+  o.family = Name(ModelFamily::kQwen3);
+  for (BlockShape& block : o.blocks) block.Find<AttentionShape>()->qk_norm = true;
+  return o;
+}
+
+// Attention without positions that sees three tokens, and MLPs of two kinds.
+inline ModelOptions TinyNemotronH() {
+  ModelOptions o = TinyLlama();
+  o.family = Name(ModelFamily::kNemotronH);
+  const AttentionShape attention{
+      .heads = 4, .kv_heads = 2, .head_dim = 5, .rope = false, .window = 3};
+  const MlpShape relu2{.width = 18, .activation = ActivationKind::kRelu2};
+  o.blocks = {BlockShape{{attention}}, BlockShape{{relu2}}, BlockShape{{attention}},
+              BlockShape{{MlpShape{.width = 14, .activation = ActivationKind::kSwiglu}}}};
+  return o;
+}
+
 // The same family with four blocks of which no two are equal: of several sizes and kinds, and in
 // another order.
 inline ModelOptions Unequal(ModelOptions o) {

@@ -30,6 +30,7 @@ struct AttentionLse {
 struct AttentionSizes {
   int64_t batch = 0;
   int length = 0, heads = 0, kv_heads = 0, depth = 0;
+  int window = 0;  // AttentionAttrs'; not above 2^30
   int ranks = 1, chunks = 1, chunk = 0;
   int start[2] = {0, 0};
 };

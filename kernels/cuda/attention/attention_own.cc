@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-AttentionSizes SizesOf(const AttentionDims& d) {
+AttentionSizes SizesOf(const AttentionDims& d, int64_t window) {
   MR_CHECK_LE(d.depth, kMaxAttentionDepth, "attention: head dimension");
   const int64_t length = d.length(), tiles = CeilDiv(length, kAttentionTile);
   MR_CHECK_LE(std::max(length, d.heads), kMaxInt, "attention: sequence length or heads");
@@ -25,6 +25,7 @@ AttentionSizes SizesOf(const AttentionDims& d) {
           .heads = static_cast<int>(d.heads),
           .kv_heads = static_cast<int>(d.kv_heads),
           .depth = static_cast<int>(d.depth),
+          .window = static_cast<int>(window >= length ? 0 : window),
           .ranks = static_cast<int>(d.ranks),
           .chunks = static_cast<int>(d.chunks()),
           .chunk = static_cast<int>(d.chunk()),
@@ -58,7 +59,7 @@ AttentionLse LseOf(const TensorView& lse) {
 void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
   if (d.empty()) return;
-  const AttentionArgs args{.sizes = SizesOf(d),
+  const AttentionArgs args{.sizes = SizesOf(d, op.window),
                            .scale = op.scale,
                            .q = HeadsOf(op.q),
                            .k = HeadsOf(op.k),
@@ -73,7 +74,7 @@ void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   if (d.empty()) return;
   MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.rows * 4,
               "attention_grad: bytes of scratch");
-  const AttentionGradArgs args{.sizes = SizesOf(d),
+  const AttentionGradArgs args{.sizes = SizesOf(d, op.window),
                                .scale = op.scale,
                                .q = HeadsOf(op.q),
                                .k = HeadsOf(op.k),

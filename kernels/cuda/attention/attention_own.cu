@@ -53,6 +53,16 @@ __device__ __forceinline__ QueryWork QueriesOf(const AttentionSizes& sizes) {
           static_cast<int>(rest % sizes.heads), rest / sizes.heads};
 }
 
+// Whether the query at position t sees the key at u.
+__device__ __forceinline__ bool Sees(const AttentionSizes& sizes, int t, int u) {
+  return u <= t && (sizes.window == 0 || u > t - sizes.window);
+}
+// The tile of keys that the query at position t, and so those behind it, begin with.
+__device__ __forceinline__ int FirstTile(const AttentionSizes& sizes, int t) {
+  if (sizes.window == 0 || t < sizes.window) return 0;
+  return (t - sizes.window + 1) / kTile * kTile;
+}
+
 // Of keys: positions from `begin`.
 struct KeyWork {
   int begin, head;
@@ -87,7 +97,8 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
 #pragma unroll
   for (int i = 0; i < 4; ++i) max[i] = -INFINITY, sum[i] = 0;
 
-  for (int keys = 0; keys < work.position + work.rows(); keys += kTile) {
+  for (int keys = FirstTile(sizes, work.position); keys < work.position + work.rows();
+       keys += kTile) {
     __syncthreads();
     LoadKeys<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
     __syncthreads();
@@ -96,16 +107,18 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int t = work.position + y + 16 * i;
+      const float max_before = max[i];
       float tile_max = -INFINITY;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        s[i][j] = keys + x + 16 * j <= t ? s[i][j] * args.scale : -INFINITY;
+        s[i][j] = Sees(sizes, t, keys + x + 16 * j) ? s[i][j] * args.scale : -INFINITY;
         tile_max = fmaxf(tile_max, s[i][j]);
       }
-      // Key 0 is visible to every row, so the maximum is finite from the first tile on.
-      const float new_max = fmaxf(max[i], RowMax(tile_max));
-      const float shrink = expf(max[i] - new_max);
-      max[i] = new_max;
+      // Without a window every row sees key 0, so the maximum is finite from the first tile on.
+      // With one, a row may see nothing yet: all terms are zero, whatever they are shifted by.
+      max[i] = fmaxf(max_before, RowMax(tile_max));
+      const float new_max = max[i] == -INFINITY ? 0.0f : max[i];
+      const float shrink = expf(max_before - new_max);
       float tile_sum = 0;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -201,7 +214,8 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
   }
   float d_q[4][Columns<kDepth>::kPerThread] = {};
 
-  for (int keys = 0; keys < work.position + work.rows(); keys += kTile) {
+  for (int keys = FirstTile(sizes, work.position); keys < work.position + work.rows();
+       keys += kTile) {
     __syncthreads();
     LoadKeys<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
     __syncthreads();
@@ -216,7 +230,7 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
       const int r = y + 16 * i, t = work.position + r;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const bool visible = keys + x + 16 * j <= t && r < work.rows();
+        const bool visible = Sees(sizes, t, keys + x + 16 * j) && r < work.rows();
         d_s[(y + 16 * i) * kScoreLine + x + 16 * j] =
             GradientOf(visible, s[i][j], d_p[i][j], lse[i], delta[i], args.scale).d_s;
       }
@@ -270,7 +284,10 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
       const int start = sizes.start[chunk], end = (chunk + 1) * sizes.chunk;
       // The first queries of the chunk that see one of these keys.
       const int skipped = work.begin > start ? (work.begin - start) / kQ * kQ : 0;
-      for (int row = chunk * sizes.chunk + skipped; row < end; row += kQ) {
+      // Behind the last that sees one.
+      const int last = work.begin + kTile - 1 + sizes.window - start + chunk * sizes.chunk;
+      const int stop = sizes.window == 0 || last > end ? end : last;
+      for (int row = chunk * sizes.chunk + skipped; row < stop; row += kQ) {
         __syncthreads();
         LoadQueries<kQ, kDepth>(q, args.q, work.batch, head, row, end, sizes.depth);
         LoadQueries<kQ, kDepth>(d_out, args.d_out, work.batch, head, row, end, sizes.depth);
@@ -290,7 +307,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
 #pragma unroll
           for (int j = 0; j < kJ; ++j) {
             const int column = x + 16 * j, at = row + column;
-            const bool visible = u <= start + at - chunk * sizes.chunk && at < end;
+            const bool visible = Sees(sizes, start + at - chunk * sizes.chunk, u) && at < end;
             const Gradient g =
                 GradientOf(visible, s[i][j], d_p[i][j], lse[column], delta[column], args.scale);
             p[(y + 16 * i) * kLine + column] = g.p;

@@ -50,6 +50,11 @@ std::string OnRank(const RankInt& integer) {
   return fmt::format(" + {} rank * {}", ToString(integer.axes), integer.stride);
 }
 
+// "": all keys before a query.
+std::string WindowText(int64_t window) {
+  return window > 0 ? fmt::format(" window {}", window) : "";
+}
+
 // What the operands do not show.
 std::string Attributes(const KernelOp& op) {
   return std::visit(
@@ -84,9 +89,10 @@ std::string Attributes(const KernelOp& op) {
         } else if constexpr (std::is_same_v<Op, RopeOp<View>>) {
           return typed.direction == RopeDirection::kInverse ? " inverse" : "";
         } else if constexpr (std::is_same_v<Op, AttentionOp<View>>) {
-          return fmt::format(" scale {}", typed.scale);
+          return fmt::format(" scale {}{}", typed.scale, WindowText(typed.window));
         } else if constexpr (std::is_same_v<Op, AttentionGradOp<View>>) {
-          return fmt::format(" scale {}{}", typed.scale, typed.deterministic ? "" : ", any order");
+          return fmt::format(" scale {}{}{}", typed.scale, WindowText(typed.window),
+                             typed.deterministic ? "" : ", any order");
         } else if constexpr (std::is_same_v<Op, ActivationOp<View>> ||
                              std::is_same_v<Op, ActivationGradOp<View>>) {
           return fmt::format(" {}", Name(typed.kind));

@@ -49,7 +49,7 @@ View GatheredHeads(const Lowering& l, const View& rows, const HeadsAttrs& attrs,
 
 // Keys and values of all ranks, rank by rank.
 View GatherKeys(Lowering& l, const Node& node, const View& qkv) {
-  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const auto& attrs = Attrs<AttentionNodeAttrs>(node);
   const int64_t ranks = l.graph().context(), rows = qkv.layout.dims[0], columns = KeyColumns(attrs);
   const DType dtype = qkv.layout.dtype;
   const View all =
@@ -84,7 +84,7 @@ void ChooseSplit(Lowering& l, const Node& node) {
 
 // The sum over ranks of the gradients of gathered keys and values, to this rank's columns.
 void ScatterKeyGradients(Lowering& l, const Node& node, const View& all, const View& d_qkv) {
-  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const auto& attrs = Attrs<AttentionNodeAttrs>(node);
   const int64_t rows = d_qkv.layout.dims[0], columns = KeyColumns(attrs);
   const DType dtype = d_qkv.layout.dtype;
   const View own =
@@ -104,13 +104,14 @@ void ScatterKeyGradients(Lowering& l, const Node& node, const View& all, const V
 
 void Lower(Lowering& l, const Step& step) {
   const Node& node = *step.node;
-  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const auto& attrs = Attrs<AttentionNodeAttrs>(node);
   const auto heads = [&](const View& rows, int64_t first, int64_t count) {
     return HeadsOf(rows, l.graph().shape, attrs, first, count);
   };
   const View qkv = l.storage().Read(node.inputs[0]);
   AttentionOp<View> op;
   op.scale = ScaleOf(attrs);
+  op.window = attrs.window;
   op.q = heads(qkv, 0, attrs.heads);
   op.rows = l.graph().context_rows();
   if (op.rows.split()) {
@@ -130,7 +131,7 @@ void Lower(Lowering& l, const Step& step) {
 void LowerGrad(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
-  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const auto& attrs = Attrs<AttentionNodeAttrs>(node);
   const auto heads = [&](const View& rows, int64_t first, int64_t count) {
     return HeadsOf(rows, l.graph().shape, attrs, first, count);
   };
@@ -138,6 +139,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   AttentionGradOp<View> op;
   op.deterministic = l.options().deterministic || l.options().backend == Backend::kCpu;
   op.scale = ScaleOf(attrs);
+  op.window = attrs.window;
   op.rows = l.graph().context_rows();
   op.q = heads(qkv, 0, attrs.heads);
   op.out = heads(storage.Read(node.inputs[1]), 0, attrs.heads);
@@ -167,12 +169,16 @@ void LowerGrad(Lowering& l, const Step& step) {
   ScatterKeyGradients(l, node, d_keys, d_qkv);
 }
 
-// Two products over T pairs per row, of which half are causal (not T + 1 halves: model_flops.h).
+// Two products over T pairs per row, of which half are causal (not T + 1 halves: model_flops.h); a
+// window leaves window * (T - window / 2) of a sequence's T^2 / 2.
 FlopsPerToken Flops(const SemanticGraph& graph, const Node& node) {
-  const HeadsAttrs& attrs = Attrs<HeadsAttrs>(node);
+  const auto& attrs = Attrs<AttentionNodeAttrs>(node);
   const double columns = static_cast<double>(attrs.heads * attrs.head_dim),
-               length = static_cast<double>(graph.shape.seq);
-  return {2 * columns * length, 4 * columns * length};
+               length = static_cast<double>(graph.shape.seq),
+               window = static_cast<double>(attrs.window);
+  const bool slides = attrs.window > 0 && attrs.window < graph.shape.seq;
+  const double keys = slides ? 2 * window * (1 - window / (2 * length)) : length;
+  return {2 * columns * keys, 4 * columns * keys};
 }
 
 }  // namespace
@@ -184,8 +190,8 @@ const NodeDef kAttentionNode{.name = "attention",
                              .flops = Flops};
 const NodeDef kAttentionGradNode{.name = "attention_grad", .lower = LowerGrad};
 
-ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads,
-                  const std::string& label) {
+ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads, const std::string& label,
+                  int64_t window) {
   b.CheckAllRows(qkv, 3, label);
   CheckHeads(heads, b.Columns(qkv, label), label);
   const int64_t batch = b.shape().batch, seq = b.shape().seq;
@@ -194,7 +200,7 @@ ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads,
       b.NewActivation(label, {batch * seq, heads.heads * heads.head_dim}, {{AxisSet(), split}, {}});
   const ValueId lse = b.NewStatistic(label + ".lse", {batch, heads.heads, seq},
                                      {{AxisSet(), split, AxisSet()}, {}});
-  b.Push(kAttentionNode, {qkv}, {out, lse}, heads, label);
+  b.Push(kAttentionNode, {qkv}, {out, lse}, AttentionNodeAttrs{heads, window}, label);
   return out;
 }
 

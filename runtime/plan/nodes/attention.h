@@ -3,7 +3,7 @@
 // kAttentionNode      in: qkv [R, (H+2Hkv)D]    out: y [R, H*D], lse f32 [B,H,T]
 // kAttentionGradNode  in: qkv, y, lse, d_y      out: d_qkv
 //
-// Attributes HeadsAttrs.
+// Attributes AttentionNodeAttrs.
 #pragma once
 
 #include <string>
@@ -13,9 +13,13 @@
 
 namespace millrace {
 
+struct AttentionNodeAttrs : HeadsAttrs {
+  int64_t window = 0;  // AttentionAttrs'
+};
+
 extern const NodeDef kAttentionNode, kAttentionGradNode;
 
-ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads,
-                  const std::string& label);
+ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads, const std::string& label,
+                  int64_t window = 0);
 
 }  // namespace millrace

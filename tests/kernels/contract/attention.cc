@@ -95,20 +95,33 @@ Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s, Only only) {
   return qkv;
 }
 
-// Scaled scores of one query row against keys 0..t, with a bound on their error: D
+// None, those of one and of a few keys, one past a tile of keys, and one that no sequence here has.
+int64_t PickWindow(Random& random, Only only) {
+  constexpr int64_t kWindows[] = {0, 0, 1, 2, 7, 64, 65, 1000};
+  return only == cuda::AttentionKernel::kCudnn ? 0 : kWindows[Pick(random, 0, 7)];
+}
+
+// The first key that a query sees.
+int64_t FirstKey(int64_t t, int64_t window) {
+  return window > 0 && t >= window ? t - window + 1 : 0;
+}
+
+// Scaled scores of one query row against keys first..t, with a bound on their error: D
 // products, then the scale.
 struct Scores {
-  std::vector<double> value;
+  std::vector<double> value;  // of key first + i
+  int64_t first = 0;
   double bound = 0;
   double max = -std::numeric_limits<double>::infinity(), range = 0, lse = 0;
 };
 
-Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t b, int64_t t,
-                int64_t h) {
+Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t window, int64_t b,
+                int64_t t, int64_t h) {
   const int64_t kv = h / (q.dim(2) / k.dim(2));
   Scores scores;
+  scores.first = FirstKey(t, window);
   double min = std::numeric_limits<double>::infinity();
-  for (int64_t u = 0; u <= t; ++u) {
+  for (int64_t u = scores.first; u <= t; ++u) {
     SumOf sum;
     for (int64_t d = 0; d < q.dim(3); ++d) sum.Add(Get(q, b, t, h, d) * Get(k, b, u, kv, d));
     scores.value.push_back(scale * sum.value);
@@ -134,6 +147,7 @@ void AttentionContract(const Subject& subject, Only only) {
     AttentionOp<TensorView> op{};
     op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
     // 40: scores far apart, so that the softmax saturates and a missing maximum would overflow.
+    op.window = PickWindow(random, only);
     op.scale = repeat % 7 == 6 ? 40.0f : 1 / std::sqrt(static_cast<float>(s.depth));
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
                         PickHeadStrides(random, only));
@@ -146,7 +160,7 @@ void AttentionContract(const Subject& subject, Only only) {
     for (int64_t b = 0; b < s.batch; ++b) {
       for (int64_t h = 0; h < s.heads; ++h) {
         for (int64_t t = 0; t < s.length; ++t) {
-          const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
+          const Scores scores = ScoresOf(op.q, op.k, op.scale, op.window, b, t, h);
           const double bound = scores.bound + (terms + 8) * kU + kU * std::abs(scores.max);
           lse.push_back({scores.lse, rounding.f32 * bound});
         }
@@ -155,14 +169,14 @@ void AttentionContract(const Subject& subject, Only only) {
     for (int64_t b = 0; b < s.batch; ++b) {
       for (int64_t t = 0; t < s.length; ++t) {
         for (int64_t h = 0; h < s.heads; ++h) {
-          const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
+          const Scores scores = ScoresOf(op.q, op.k, op.scale, op.window, b, t, h);
           // A probability is a ratio of exponentials of scores and of a sum of T terms. Before it
           // is multiplied it may be rounded as an operand, and so may be the terms of that sum.
           const double relative = 2 * scores.bound + (2 * terms + 16 + 4 * scores.range) * kU;
           for (int64_t d = 0; d < s.depth; ++d) {
             SumOf sum;
-            for (int64_t u = 0; u <= t; ++u)
-              sum.Add(std::exp(scores.value[u] - scores.lse) *
+            for (int64_t u = scores.first; u <= t; ++u)
+              sum.Add(std::exp(scores.value[u - scores.first] - scores.lse) *
                       Get(op.v, b, u, h / (s.heads / s.kv_heads), d));
             out.push_back({sum.value, rounding.f32 * (sum.bound() + relative * sum.magnitude) +
                                           2 * rounding.operand * sum.magnitude});
@@ -171,7 +185,7 @@ void AttentionContract(const Subject& subject, Only only) {
       }
     }
     INFO("B " << s.batch << " T " << s.length << " H " << s.heads << " Hkv " << s.kv_heads << " D "
-              << s.depth);
+              << s.depth << " window " << op.window);
     CheckNear(op.lse, lse, "lse");
     CheckNear(op.out, out, "attention");
   }
@@ -198,16 +212,15 @@ GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s,
     for (int64_t h = 0; h < s.heads; ++h) {
       const int64_t kv = h / (s.heads / s.kv_heads);
       for (int64_t t = 0; t < s.length; ++t) {
-        const Scores scores = ScoresOf(op.q, op.k, op.scale, b, t, h);
+        const Scores scores = ScoresOf(op.q, op.k, op.scale, op.window, b, t, h);
         const double lse = Get(op.lse, b, h, t);
         SumOf delta;
         for (int64_t d = 0; d < s.depth; ++d)
           delta.Add(Get(op.d_out, b, t, h, d) * Get(op.out, b, t, h, d));
-        for (int64_t u = 0; u <= t; ++u) {
-          const double p = std::exp(scores.value[u] - lse);
+        for (int64_t u = scores.first; u <= t; ++u) {
+          const double score = scores.value[u - scores.first], p = std::exp(score - lse);
           const double p_error =
-              p *
-              (scores.bound + (8 + 4 * std::abs(scores.value[u] - lse) + 2 * std::abs(lse)) * kU);
+              p * (scores.bound + (8 + 4 * std::abs(score - lse) + 2 * std::abs(lse)) * kU);
           SumOf d_p;
           for (int64_t d = 0; d < s.depth; ++d)
             d_p.Add(Get(op.d_out, b, t, h, d) * Get(op.v, b, u, kv, d));
@@ -253,6 +266,7 @@ void AttentionGradContract(const Subject& subject, Only only) {
     op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
     op.d_q = grads.q, op.d_k = grads.k, op.d_v = grads.v;
     op.scale = 1 / std::sqrt(static_cast<float>(s.depth));
+    op.window = PickWindow(random, only);
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
                         PickHeadStrides(random, only));
     op.d_out =
@@ -263,12 +277,13 @@ void AttentionGradContract(const Subject& subject, Only only) {
     forward.q = op.q, forward.k = op.k, forward.v = op.v;
     forward.out = op.out, forward.lse = op.lse;
     forward.scale = op.scale;
+    forward.window = op.window;
     const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only));
     Run(subject, memory, subject.table.attention, forward);
     const GradReference reference = ReferenceOf(op, s, rounding);
     Run(subject, memory, subject.table.attention_grad, op);
     INFO("B " << s.batch << " T " << s.length << " H " << s.heads << " Hkv " << s.kv_heads << " D "
-              << s.depth);
+              << s.depth << " window " << op.window);
     CheckNear(op.d_q, reference.d_q, "d_q");
     CheckNear(op.d_k, reference.d_k, "d_k");
     CheckNear(op.d_v, reference.d_v, "d_v");

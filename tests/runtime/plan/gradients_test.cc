@@ -218,9 +218,20 @@ Outcome RunProgram(const Program& program, const Inputs& inputs) {
   return outcome;
 }
 
+const std::vector<ModelFamily> kNumeric = {ModelFamily::kGpt2, ModelFamily::kLlama,
+                                           ModelFamily::kQwen3, ModelFamily::kNemotronH};
+
 ModelOptions NumericOptions(ModelFamily family, bool tied, bool equal = true) {
-  ModelOptions options = family == ModelFamily::kGpt2 ? TinyGpt2(2) : TinyLlama(2);
-  if (!equal) options = test::Unequal(options);
+  ModelOptions options = family == ModelFamily::kGpt2        ? TinyGpt2(2)
+                         : family == ModelFamily::kQwen3     ? test::TinyQwen3(2)
+                         : family == ModelFamily::kNemotronH ? test::TinyNemotronH()
+                                                             : TinyLlama(2);
+  if (!equal && family != ModelFamily::kNemotronH) {
+    const bool qk_norm = options.blocks[0].Find<AttentionShape>()->qk_norm;
+    options = test::Unequal(options);
+    for (BlockShape& block : options.blocks)
+      if (auto* attention = block.Find<AttentionShape>()) attention->qk_norm = qk_norm;
+  }
   options.tied = tied;
   return options;
 }
@@ -229,8 +240,8 @@ ModelOptions NumericOptions(ModelFamily family, bool tied, bool equal = true) {
 // loss, extrapolated from two steps h and h/2 so that its error is of order h^4. In f32 the loss is
 // known to about 1e-6, hence 1e-6 / h = 1e-4 of the quotient.
 TEST_CASE("gradients are the derivatives of the loss", "[plan][gradients][numeric]") {
-  const ModelOptions options = NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama),
-                                              GENERATE(true, false), GENERATE(true, false));
+  const ModelOptions options =
+      NumericOptions(GENERATE(from_range(kNumeric)), GENERATE(true, false), GENERATE(true, false));
   const std::unique_ptr<Model> model = MakeModel(options);
   const Program train =
       Lower(AddGradients(ForwardOf(options), Recompute::kNone), {.loss_chunk_rows = 5});
@@ -281,8 +292,8 @@ TEST_CASE("gradients are the derivatives of the loss", "[plan][gradients][numeri
 }
 
 TEST_CASE("every recomputation policy gives the same bits", "[plan][gradients][numeric]") {
-  ModelOptions options = NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama),
-                                        GENERATE(true, false), GENERATE(true, false));
+  ModelOptions options =
+      NumericOptions(GENERATE(from_range(kNumeric)), GENERATE(true, false), GENERATE(true, false));
   options.blocks_per_unit = GENERATE(1, 2);
   const DType compute = GENERATE(DType::kF32, DType::kBF16);
   const bool fused = GENERATE(true, false);
@@ -331,8 +342,7 @@ TEST_CASE("fused and separate ops agree", "[plan][gradients][numeric]") {
 
 TEST_CASE("how many rows of logits exist at once moves the gradients by rounding only",
           "[plan][gradients][numeric]") {
-  const ModelOptions options =
-      NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), false);
+  const ModelOptions options = NumericOptions(GENERATE(from_range(kNumeric)), false);
   const Inputs inputs = MakeInputs(MakeModel(options)->spec(), 9);
   const SemanticGraph graph = AddGradients(ForwardOf(options), Recompute::kNone);
   const Outcome whole = RunProgram(Lower(graph, {.loss_chunk_rows = 1000}), inputs);
@@ -346,7 +356,7 @@ TEST_CASE("how many rows of logits exist at once moves the gradients by rounding
 TEST_CASE("the logits of each row, one at a time, give the loss of the whole",
           "[plan][lower][numeric]") {
   const ModelOptions options =
-      NumericOptions(GENERATE(ModelFamily::kGpt2, ModelFamily::kLlama), GENERATE(true, false));
+      NumericOptions(GENERATE(from_range(kNumeric)), GENERATE(true, false));
   const ModelSpec spec = MakeModel(options)->spec();
   Inputs inputs = MakeInputs(spec, 13);
   inputs.tokens.resize(static_cast<size_t>(spec.seq_len + 1));

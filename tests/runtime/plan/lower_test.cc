@@ -51,7 +51,8 @@ TEST_CASE("a program prints its buffers and one line per op", "[plan][lower]") {
 // unwritten or overwritten too early, and each gradient has one overwrite, first, then
 // accumulations, in the graph's order.
 TEST_CASE("a program computes exactly the expressions of its graph", "[plan][lower]") {
-  ModelOptions options = GENERATE(TinyGpt2(3), TinyLlama(3));
+  ModelOptions options =
+      GENERATE(TinyGpt2(3), TinyLlama(3), test::TinyQwen3(3), test::TinyNemotronH());
   options.tied = GENERATE(true, false);
   options.blocks_per_unit = GENERATE(1, 2);
   const Recompute policy = GENERATE(Recompute::kNone, Recompute::kNorms, Recompute::kBlock);
@@ -71,7 +72,8 @@ TEST_CASE("a program computes exactly the expressions of its graph", "[plan][low
 
 TEST_CASE("evaluation and generation compute their expressions, and keep nothing for a backward",
           "[plan][lower]") {
-  const ModelOptions options = GENERATE(TinyGpt2(2), TinyLlama(2));
+  const ModelOptions options =
+      GENERATE(TinyGpt2(2), TinyLlama(2), test::TinyQwen3(2), test::TinyNemotronH());
   const HeadMode mode = GENERATE(HeadMode::kEvalLoss, HeadMode::kLogits);
   const bool fused = GENERATE(true, false);
   const SemanticGraph graph = ForwardOf(options, mode);
