@@ -15,11 +15,40 @@ constexpr FixedField kCommon[] = {
     {"pruned_heads", "[{}, null]", "every head is there"},
     {"quantization_config", "[null]", "weights are f32, bf16 or f16"},
     {"auto_map", "[null, {}]", "code that comes with a folder is not run"},
-    {"sliding_window", "[null]", "attention sees the whole context"},
-    {"use_sliding_window", "[false]", "attention sees the whole context"},
     {"dtype", R"(["float32", "bfloat16", "float16", null])", "these element types can be read"},
     {"torch_dtype", R"(["float32", "bfloat16", "float16", null])",
      "these element types can be read"},
+};
+
+constexpr FixedField kNoWindow[] = {
+    {"sliding_window", "[null]", "attention sees the whole context"},
+    {"use_sliding_window", "[false]", "attention sees the whole context"},
+};
+
+constexpr FixedField kQwen3[] = {
+    {"architectures", R"([["Qwen3ForCausalLM"], ["Qwen3MoeForCausalLM"], null])",
+     "the language model is the only head"},
+    {"hidden_act", R"(["silu", "swish"])", "swiglu's gate is silu"},
+    {"attention_bias", "[false]", "qwen3 has no biases"},
+    {"attention_dropout", "[0]", "there is no dropout; to train on without, write 0 there"},
+    {"partial_rotary_factor", "[1, null]", "the whole head is rotated"},
+};
+
+constexpr FixedField kNemotronH[] = {
+    {"architectures", R"([["NemotronHForCausalLM"], null])", "the language model is the only head"},
+    {"mlp_hidden_act", R"(["relu2"])", "an MLP squares its relu"},
+    {"attention_bias", "[false]", "nemotron_h has no biases"},
+    {"mlp_bias", "[false]", "nemotron_h has no biases"},
+    {"use_bias", "[false]", "nemotron_h has no biases"},
+    {"mamba_proj_bias", "[false]", "nemotron_h has no biases"},
+    {"use_conv_bias", "[true]", "the convolution has a bias"},
+    {"conv_kernel", "[4]", "the convolution has 4 taps"},
+    {"mamba_hidden_act", R"(["silu", "swish"])", "the convolution is followed by silu"},
+    {"attention_dropout", "[0]", "there is no dropout; to train on without, write 0 there"},
+    {"hidden_dropout", "[0]", "there is no dropout; to train on without, write 0 there"},
+    {"residual_in_fp32", "[false]", "the residual stream has the compute dtype"},
+    {"moe_latent_size", "[null]", "experts see the whole width"},
+    {"num_nextn_predict_layers", "[0, null]", "blocks that predict further tokens are not read"},
 };
 
 constexpr FixedField kGpt2[] = {
@@ -62,6 +91,7 @@ constexpr std::string_view kHarmless[] = {
     "early_stopping",
     "encoder_no_repeat_ngram_size",
     "eos_token_id",
+    "expand",
     "exponential_decay_length_penalty",
     "finetuning_task",
     "forced_bos_token_id",
@@ -72,13 +102,16 @@ constexpr std::string_view kHarmless[] = {
     "keys_to_ignore_at_inference",
     "label2id",
     "length_penalty",
+    "mamba_ssm_cache_dtype",
     "max_length",
     "min_length",
+    "moe_shared_expert_overlap",
     "n_special",
     "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
     "num_labels",
+    "num_logits_to_keep",
     "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
@@ -90,6 +123,7 @@ constexpr std::string_view kHarmless[] = {
     "problem_type",
     "remove_invalid_values",
     "repetition_penalty",
+    "rescale_prenorm_residual",
     "return_dict",
     "return_dict_in_generate",
     "sep_token_id",
@@ -102,6 +136,9 @@ constexpr std::string_view kHarmless[] = {
     "task_specific_params",
     "temperature",
     "tf_legacy_loss",
+    "time_step_floor",
+    "time_step_max",
+    "time_step_min",
     "tokenizer_class",
     "top_k",
     "top_p",
@@ -111,6 +148,7 @@ constexpr std::string_view kHarmless[] = {
     "typical_p",
     "use_bfloat16",
     "use_cache",
+    "use_mamba_kernels",
 };
 static_assert(std::is_sorted(std::begin(kHarmless), std::end(kHarmless)));
 
@@ -119,6 +157,9 @@ static_assert(std::is_sorted(std::begin(kHarmless), std::end(kHarmless)));
 std::span<const FixedField> CommonFixedFields() { return kCommon; }
 std::span<const FixedField> Gpt2FixedFields() { return kGpt2; }
 std::span<const FixedField> LlamaFixedFields() { return kLlama; }
+std::span<const FixedField> Qwen3FixedFields() { return kQwen3; }
+std::span<const FixedField> NemotronHFixedFields() { return kNemotronH; }
+std::span<const FixedField> NoWindowFields() { return kNoWindow; }
 
 bool IsHarmlessField(std::string_view name) {
   return std::binary_search(std::begin(kHarmless), std::end(kHarmless), name);

@@ -17,6 +17,10 @@ struct FixedField {
 std::span<const FixedField> CommonFixedFields();
 std::span<const FixedField> Gpt2FixedFields();
 std::span<const FixedField> LlamaFixedFields();
+std::span<const FixedField> Qwen3FixedFields();
+std::span<const FixedField> NemotronHFixedFields();
+// Of families whose attention sees the whole context.
+std::span<const FixedField> NoWindowFields();
 
 // Fields that leave the weights' meaning alone, whatever they hold.
 bool IsHarmlessField(std::string_view name);

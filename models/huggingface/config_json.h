@@ -1,5 +1,5 @@
-// config.json of a Hugging Face folder <-> the model.* keys, for GPT2LMHeadModel and
-// LlamaForCausalLM, as transformers 4 and 5 write it.
+// config.json of a Hugging Face folder <-> the model.* keys, as transformers 4 and 5 write it, for
+// GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, NemotronHForCausalLM.
 //
 // Fields   Each is read, or must have the one value that we compute with, or is known to change
 //          nothing (token ids, generation defaults, bookkeeping). Any other is an error: we would
@@ -22,7 +22,8 @@ namespace millrace {
 ModelConfig ModelFromHuggingFace(std::string_view text, const std::string& name);
 
 // The file that both transformers 4 and 5 load as this model, float32. Token ids are null: the
-// model's vocabulary has no special tokens.
+// model's vocabulary has no special tokens. Error(kConfig): an option that no field of the family's
+// file says.
 std::string HuggingFaceConfigText(const ModelConfig& model);
 
 // generation_config.json: nothing but the absent token ids.

@@ -13,73 +13,126 @@ namespace millrace {
 namespace {
 
 enum class Rows { kAll, kQuery, kKey, kValue, kGate, kUp };
+// How rows are stored: as they are; [in, out]; with a dim of 1 between (a depthwise convolution);
+// as a tensor for each expert, whose number stands for {}.
+enum class Form { kPlain, kTransposed, kDepthwise, kExperts };
 
 struct Entry {
   std::string_view ours, theirs;  // in a block: behind "h.<i>." and behind the block's prefix
   Rows rows = Rows::kAll;
-  bool transposed = false;
+  Form form = Form::kPlain;
 };
+using Entries = std::vector<Entry>;
 
 struct FamilyTable {
   ModelFamily family;
   // Of everything but the head: absent in folders saved from the bare model.
   std::string_view prefix;
   std::string_view block_prefix;  // before the block's number
-  std::vector<Entry> block;
-  std::vector<Entry> outside;  // without the head
+  Entries block;
+  Entries outside;  // without the head
 };
 
-const FamilyTable kGpt2 = {ModelFamily::kGpt2,
-                           "transformer.",
-                           "h.",
-                           {{"ln_1.weight", "ln_1.weight"},
-                            {"ln_1.bias", "ln_1.bias"},
-                            {"attn.qkv.weight", "attn.c_attn.weight", Rows::kAll, true},
-                            {"attn.qkv.bias", "attn.c_attn.bias"},
-                            {"attn.proj.weight", "attn.c_proj.weight", Rows::kAll, true},
-                            {"attn.proj.bias", "attn.c_proj.bias"},
-                            {"ln_2.weight", "ln_2.weight"},
-                            {"ln_2.bias", "ln_2.bias"},
-                            {"mlp.up.weight", "mlp.c_fc.weight", Rows::kAll, true},
-                            {"mlp.up.bias", "mlp.c_fc.bias"},
-                            {"mlp.down.weight", "mlp.c_proj.weight", Rows::kAll, true},
-                            {"mlp.down.bias", "mlp.c_proj.bias"}},
-                           {{"embed/wte", "wte.weight"},
-                            {"embed/wpe", "wpe.weight"},
-                            {"ln_f.weight", "ln_f.weight"},
-                            {"ln_f.bias", "ln_f.bias"}}};
+const FamilyTable kGpt2 = {
+    ModelFamily::kGpt2,
+    "transformer.",
+    "h.",
+    {{"ln_1.weight", "ln_1.weight"},
+     {"ln_1.bias", "ln_1.bias"},
+     {"attn.qkv.weight", "attn.c_attn.weight", Rows::kAll, Form::kTransposed},
+     {"attn.qkv.bias", "attn.c_attn.bias"},
+     {"attn.proj.weight", "attn.c_proj.weight", Rows::kAll, Form::kTransposed},
+     {"attn.proj.bias", "attn.c_proj.bias"},
+     {"ln_2.weight", "ln_2.weight"},
+     {"ln_2.bias", "ln_2.bias"},
+     {"mlp.up.weight", "mlp.c_fc.weight", Rows::kAll, Form::kTransposed},
+     {"mlp.up.bias", "mlp.c_fc.bias"},
+     {"mlp.down.weight", "mlp.c_proj.weight", Rows::kAll, Form::kTransposed},
+     {"mlp.down.bias", "mlp.c_proj.bias"}},
+    {{"embed/wte", "wte.weight"},
+     {"embed/wpe", "wpe.weight"},
+     {"ln_f.weight", "ln_f.weight"},
+     {"ln_f.bias", "ln_f.bias"}}};
 
-const FamilyTable kLlama = {
-    ModelFamily::kLlama,
-    "model.",
-    "layers.",
-    {{"norm_1.weight", "input_layernorm.weight"},
-     {"attn.qkv.weight", "self_attn.q_proj.weight", Rows::kQuery},
-     {"attn.qkv.weight", "self_attn.k_proj.weight", Rows::kKey},
-     {"attn.qkv.weight", "self_attn.v_proj.weight", Rows::kValue},
-     {"attn.proj.weight", "self_attn.o_proj.weight"},
-     {"norm_2.weight", "post_attention_layernorm.weight"},
-     {"mlp.gate_up.weight", "mlp.gate_proj.weight", Rows::kGate},
-     {"mlp.gate_up.weight", "mlp.up_proj.weight", Rows::kUp},
-     {"mlp.down.weight", "mlp.down_proj.weight"}},
-    {{"embed.weight", "embed_tokens.weight"}, {"norm_f.weight", "norm.weight"}}};
+const Entries kLlamaBlock = {{"norm_1.weight", "input_layernorm.weight"},
+                             {"attn.qkv.weight", "self_attn.q_proj.weight", Rows::kQuery},
+                             {"attn.qkv.weight", "self_attn.k_proj.weight", Rows::kKey},
+                             {"attn.qkv.weight", "self_attn.v_proj.weight", Rows::kValue},
+                             {"attn.proj.weight", "self_attn.o_proj.weight"},
+                             {"norm_2.weight", "post_attention_layernorm.weight"},
+                             {"mlp.gate_up.weight", "mlp.gate_proj.weight", Rows::kGate},
+                             {"mlp.gate_up.weight", "mlp.up_proj.weight", Rows::kUp},
+                             {"mlp.down.weight", "mlp.down_proj.weight"}};
+const Entries kQkNorm = {{"attn.q_norm.weight", "self_attn.q_norm.weight"},
+                         {"attn.k_norm.weight", "self_attn.k_norm.weight"}};
+const Entries kQwen3Experts = {
+    {"moe.router.weight", "mlp.gate.weight"},
+    {"moe.experts.gate_up.weight", "mlp.experts.{}.gate_proj.weight", Rows::kGate, Form::kExperts},
+    {"moe.experts.gate_up.weight", "mlp.experts.{}.up_proj.weight", Rows::kUp, Form::kExperts},
+    {"moe.experts.down.weight", "mlp.experts.{}.down_proj.weight", Rows::kAll, Form::kExperts}};
+const Entries kNemotronHBlock = {
+    {"norm_1.weight", "norm.weight"},
+    {"attn.qkv.weight", "mixer.q_proj.weight", Rows::kQuery},
+    {"attn.qkv.weight", "mixer.k_proj.weight", Rows::kKey},
+    {"attn.qkv.weight", "mixer.v_proj.weight", Rows::kValue},
+    {"attn.proj.weight", "mixer.o_proj.weight"},
+    {"mlp.up.weight", "mixer.up_proj.weight"},
+    {"mlp.down.weight", "mixer.down_proj.weight"},
+    {"mamba.in_proj.weight", "mixer.in_proj.weight"},
+    {"mamba.conv.weight", "mixer.conv1d.weight", Rows::kAll, Form::kDepthwise},
+    {"mamba.conv.bias", "mixer.conv1d.bias"},
+    {"mamba.dt_bias", "mixer.dt_bias"},
+    {"mamba.a_log", "mixer.A_log"},
+    {"mamba.d", "mixer.D"},
+    {"mamba.norm.weight", "mixer.norm.weight"},
+    {"mamba.out_proj.weight", "mixer.out_proj.weight"},
+    {"moe.router.weight", "mixer.gate.weight"},
+    {"moe.router.bias", "mixer.gate.e_score_correction_bias"},
+    {"moe.experts.up.weight", "mixer.experts.{}.up_proj.weight", Rows::kAll, Form::kExperts},
+    {"moe.experts.down.weight", "mixer.experts.{}.down_proj.weight", Rows::kAll, Form::kExperts},
+    {"moe.shared.up.weight", "mixer.shared_experts.up_proj.weight"},
+    {"moe.shared.down.weight", "mixer.shared_experts.down_proj.weight"}};
+
+Entries Together(std::initializer_list<Entries> lists) {
+  Entries all;
+  for (const Entries& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+// Llama's names, with more of them in a block.
+FamilyTable LlamaTable(ModelFamily family, std::initializer_list<Entries> more) {
+  return {family,
+          "model.",
+          "layers.",
+          Together({kLlamaBlock, Together(more)}),
+          {{"embed.weight", "embed_tokens.weight"}, {"norm_f.weight", "norm.weight"}}};
+}
+
+const FamilyTable kTables[] = {
+    kGpt2,
+    LlamaTable(ModelFamily::kLlama, {}),
+    LlamaTable(ModelFamily::kQwen3, {kQkNorm}),
+    LlamaTable(ModelFamily::kQwen3Moe, {kQkNorm, kQwen3Experts}),
+    {ModelFamily::kNemotronH,
+     "backbone.",
+     "layers.",
+     kNemotronHBlock,
+     {{"embed.weight", "embeddings.weight"}, {"norm_f.weight", "norm_f.weight"}}}};
 
 constexpr const char* kHead =
-    "lm_head.weight";  // the same in both families, and ours; never prefixed
+    "lm_head.weight";  // the same in all families, and ours; never prefixed
 
 const FamilyTable& TableOf(const ModelSpec& spec) {
-  for (const FamilyTable* table : {&kGpt2, &kLlama})
-    if (Name(table->family) == spec.family) return *table;
+  for (const FamilyTable& table : kTables)
+    if (Name(table.family) == spec.family) return table;
   MR_FAIL("{} has no Hugging Face names", spec.family);
 }
 
-// Rows [first, first + count) of a fused parameter of a block.
+// Rows [first, first + count) of a parameter of a block, or of each expert's part of it.
 std::pair<int64_t, int64_t> RowRange(const BlockShape& block, Rows rows, int64_t all) {
   const auto* attention = block.Find<AttentionShape>();
-  const auto* mlp = block.Find<MlpShape>();
   const int64_t q = attention ? attention->heads * attention->head_dim : 0,
-                kv = attention ? attention->kv_heads * attention->head_dim : 0,
-                ffn = mlp ? mlp->width : 0;
+                kv = attention ? attention->kv_heads * attention->head_dim : 0;
   switch (rows) {
     case Rows::kAll:
       return {0, all};
@@ -90,9 +143,9 @@ std::pair<int64_t, int64_t> RowRange(const BlockShape& block, Rows rows, int64_t
     case Rows::kValue:
       return {q + kv, kv};
     case Rows::kGate:
-      return {0, ffn};
+      return {0, all / 2};
     case Rows::kUp:
-      return {ffn, ffn};
+      return {all / 2, all / 2};
   }
   return {0, all};
 }
@@ -101,12 +154,35 @@ HuggingFaceTensor MakeTensor(const BlockShape& block, const ParamSpec& param, st
                              const Entry& entry) {
   const auto [first, count] = RowRange(block, entry.rows, param.dims[0]);
   const bool matrix = param.dims.size() == 2;
-  HuggingFaceTensor tensor{std::move(name), {count}, param.name, first, matrix ? param.dims[1] : 1,
-                           entry.transposed};
-  if (matrix)
-    tensor.shape =
-        entry.transposed ? std::vector{param.dims[1], count} : std::vector{count, param.dims[1]};
+  HuggingFaceTensor tensor{std::move(name),
+                           {count},
+                           param.name,
+                           first,
+                           matrix ? param.dims[1] : 1,
+                           entry.form == Form::kTransposed};
+  if (!matrix) return tensor;
+  const int64_t columns = param.dims[1];
+  if (entry.form == Form::kDepthwise)
+    tensor.shape = {count, 1, columns};
+  else if (tensor.transposed)
+    tensor.shape = {columns, count};
+  else
+    tensor.shape = {count, columns};
   return tensor;
+}
+
+// A tensor for each expert of a parameter [E, out, in]; `name` has {} for its number.
+void AddExperts(const BlockShape& block, const ParamSpec& param, const std::string& name,
+                const Entry& entry, std::vector<HuggingFaceTensor>* tensors) {
+  const int64_t out = param.dims.at(1), in = param.dims.at(2);
+  const auto [first, count] = RowRange(block, entry.rows, out);
+  for (int64_t j = 0; j < param.dims[0]; ++j)
+    tensors->push_back({fmt::format(fmt::runtime(name), j),
+                        {count, in},
+                        param.name,
+                        j * out + first,
+                        in,
+                        /*transposed=*/false});
 }
 
 // "h.12.attn.qkv.weight" -> 12 and "attn.qkv.weight"; a parameter outside the blocks -> nothing.
@@ -138,8 +214,11 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
         std::string name = block ? fmt::format("{}{}{}.{}", prefix, table.block_prefix,
                                                block->number, entry.theirs)
                                  : fmt::format("{}{}", prefix, entry.theirs);
-        tensors.push_back(MakeTensor(block ? spec.blocks.at(BlockNumber(*block)) : BlockShape{},
-                                     param, std::move(name), entry));
+        const BlockShape shape = block ? spec.blocks.at(BlockNumber(*block)) : BlockShape{};
+        if (entry.form == Form::kExperts)
+          AddExperts(shape, param, name, entry, &tensors);
+        else
+          tensors.push_back(MakeTensor(shape, param, std::move(name), entry));
       }
       MR_CHECK_LT(before, tensors.size(), "{} has no Hugging Face name", param.name);
     }
@@ -150,13 +229,13 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
 // frequencies, which follow from config.json.
 bool IsBuffer(std::string_view name, const FamilyTable& table) {
   if (name.starts_with(table.prefix)) name.remove_prefix(table.prefix.size());
-  if (name == "rotary_emb.inv_freq") return table.family == ModelFamily::kLlama;
+  if (name == "rotary_emb.inv_freq") return table.family != ModelFamily::kGpt2;
   if (!name.starts_with(table.block_prefix)) return false;
   name.remove_prefix(table.block_prefix.size());
   const size_t digits = name.find_first_not_of("0123456789");
   if (digits == 0 || digits == name.npos) return false;
   name.remove_prefix(digits);
-  if (table.family == ModelFamily::kLlama) return name == ".self_attn.rotary_emb.inv_freq";
+  if (table.family != ModelFamily::kGpt2) return name == ".self_attn.rotary_emb.inv_freq";
   return name == ".attn.bias" || name == ".attn.masked_bias";
 }
 

@@ -19,7 +19,8 @@
 
 namespace millrace {
 
-// One stored tensor: rows [first_row, first_row + rows) of our parameter.
+// One stored tensor: rows [first_row, first_row + rows) of our parameter. A parameter of experts
+// [E, out, in] has the rows of all experts, end to end.
 struct HuggingFaceTensor {
   std::string name;            // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // as stored
@@ -28,7 +29,11 @@ struct HuggingFaceTensor {
   int64_t columns = 1;  // of the parameter
   bool transposed = false;
 
-  int64_t numel() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
+  int64_t numel() const {
+    int64_t numel = 1;
+    for (const int64_t dim : shape) numel *= dim;
+    return numel;
+  }
   bool operator==(const HuggingFaceTensor&) const = default;
 };
 

@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/config/convert.h"
+#include "runtime/config/document.h"
 #include "runtime/config/keys.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/input_file.h"
@@ -50,6 +51,12 @@ bool SeqLenFits(const ModelConfig& ours, const ModelConfig& theirs) {
                                                      : ours.seq_len <= theirs.seq_len;
 }
 
+// A null is what it stands for, from whatever folder the weights come.
+KeyValue InForce(const Key& key, Config config) {
+  config.model.init_from.reset();
+  return ValueInForce(key, config, std::nullopt);
+}
+
 // `key` of both models, resolved; what is wrong, if anything is.
 void CompareKey(const Key& key, const Config& ours, const Config& theirs, Problems* problems) {
   if (key.path == "model.seq_len") {
@@ -60,7 +67,7 @@ void CompareKey(const Key& key, const Config& ours, const Config& theirs, Proble
           theirs.model.family == ModelConfig::Family::kGpt2 ? "" : "; at most these can be used"));
     return;
   }
-  const KeyValue a = key.get(ours), b = key.get(theirs);
+  const KeyValue a = InForce(key, ours), b = InForce(key, theirs);
   if (a != b)
     problems->push_back(fmt::format("{} = {}, but config.json says {}", key.path,
                                     DumpJson(ToJson(a)), DumpJson(ToJson(b))));
@@ -108,14 +115,6 @@ ModelConfig Resolved(ModelConfig m) {
   m.tied = m.Tied();
   m.activation = m.ActivationKind();
   if (m.Rope()) m.rope_theta = m.RopeTheta();
-  if (m.family != ModelConfig::Family::kGpt2) {
-    m.attention.rope = m.Rope();
-    m.attention.qk_norm = m.QkNorm();
-  }
-  if (m.Has('E')) {
-    m.moe.router = m.Router();
-    m.moe.bias = m.RouterBias();
-  }
   return m;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden reference data in this folder: tiny GPT-2 and Llama models, PyTorch against float64.
+"""Makes the golden reference data in this folder: tiny models of each family, PyTorch against float64.
 
 Run (CPU only, under a minute; README.md says what each file and tensor is):
 
@@ -76,7 +76,18 @@ SPECS = {
         seed=359, max_norm=5.1, warmup=0, cosine=False, max_positions=SPLIT_SEQ,
         model=dict(family="llama", layers=2, d_model=42, heads=6, kv_heads=1, head_dim=10, ffn=66, vocab=97,
                    seq_len=SPLIT_SEQ, tied=True, norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None)),
+    "qwen3_tiny": dict(  # heads * head_dim (60) is not the width
+        seed=120, max_norm=2.85, warmup=0, cosine=False, max_positions=SEQ,
+        model=dict(family="qwen3", layers=2, d_model=44, heads=6, kv_heads=2, head_dim=10, ffn=58, vocab=101,
+                   seq_len=SEQ, tied=False, norm_eps=1e-6, rope_theta=1000000.0, rope_scaling=None)),
+    "nemotron_h_tiny": dict(  # an odd head_dim: nothing is rotated
+        seed=112, max_norm=3.05, warmup=0, cosine=False, max_positions=SEQ,
+        model=dict(family="nemotron_h", pattern="*--*-", d_model=45, heads=4, kv_heads=2, head_dim=7, ffn=62, vocab=103,
+                   seq_len=SEQ, tied=False, norm_eps=1e-5)),
 }
+CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", qwen3="Qwen3ForCausalLM",
+               nemotron_h="NemotronHForCausalLM")
+BLOCKS = {"M": "mamba", "E": "moe", "*": "full_attention", "-": "mlp"}
 OPTIMIZER = dict(name="adamw", lr=1e-2, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
 
 
@@ -108,12 +119,19 @@ def hf_config(spec):
             n_layer=m["layers"], n_embd=m["d_model"], n_head=m["heads"], n_inner=m["ffn"], vocab_size=m["vocab"],
             n_positions=m["seq_len"], layer_norm_epsilon=m["norm_eps"], tie_word_embeddings=True, use_cache=False,
             embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+    if m["family"] == "nemotron_h":
+        return transformers.NemotronHConfig(
+            layers_block_type=[BLOCKS[kind] for kind in m["pattern"]], hidden_size=m["d_model"],
+            num_attention_heads=m["heads"], num_key_value_heads=m["kv_heads"], head_dim=m["head_dim"],
+            intermediate_size=m["ffn"], vocab_size=m["vocab"], max_position_embeddings=spec["max_positions"],
+            layer_norm_epsilon=m["norm_eps"], tie_word_embeddings=m["tied"], use_cache=False, bos_token_id=0,
+            eos_token_id=0)
     scaling = m["rope_scaling"]
     if int(transformers.__version__.split(".")[0]) >= 5:
         rope = dict(rope_parameters=dict(scaling or dict(rope_type="default"), rope_theta=m["rope_theta"]))
     else:
         rope = dict(rope_theta=m["rope_theta"], rope_scaling=scaling)
-    return transformers.LlamaConfig(
+    return dict(llama=transformers.LlamaConfig, qwen3=transformers.Qwen3Config)[m["family"]](
         num_hidden_layers=m["layers"], hidden_size=m["d_model"], num_attention_heads=m["heads"],
         num_key_value_heads=m["kv_heads"], head_dim=m["head_dim"], intermediate_size=m["ffn"], vocab_size=m["vocab"],
         max_position_embeddings=spec["max_positions"], rms_norm_eps=m["norm_eps"], tie_word_embeddings=m["tied"],
@@ -122,8 +140,12 @@ def hf_config(spec):
 
 def hf_model(spec):
     """An untrained transformers model of the spec's shape."""
-    kind = transformers.GPT2LMHeadModel if spec["model"]["family"] == "gpt2" else transformers.LlamaForCausalLM
-    return kind(hf_config(spec))
+    return getattr(transformers, CLASSES[spec["model"]["family"]])(hf_config(spec))
+
+
+def disk_name(name, family):
+    """What a parameter is called in a folder: transformers 5 renames Nemotron-H's when it loads and saves."""
+    return "backbone." + name.removeprefix("model.") if family == "nemotron_h" and name.startswith("model.") else name
 
 
 def initialise(net, generator):
@@ -162,11 +184,12 @@ class Transformers:
 
     def __init__(self, spec, initial, dtype):
         self.net = hf_model(spec).to(dtype)
+        self.family = spec["model"]["family"]
         self.params = {n: p.clone().requires_grad_() for n, p in initial.items()}
 
     def logits(self, inputs):
         params = dict(self.net.named_parameters())
-        cast = {n: p.to(params[n].dtype) for n, p in self.params.items()}
+        cast = {n: self.params[disk_name(n, self.family)].to(p.dtype) for n, p in params.items()}
         return torch.func.functional_call(self.net, cast, args=(), kwargs=dict(input_ids=inputs)).logits.to(
             torch.float32)
 
@@ -254,7 +277,7 @@ def make(name, out):
     net = hf_model(spec)
     initialise(net, generator)
     tokens = make_tokens(spec["model"]["vocab"], spec["model"]["seq_len"], generator)
-    initial = {n: p.detach().clone() for n, p in net.named_parameters()}
+    initial = {disk_name(n, spec["model"]["family"]): p.detach().clone() for n, p in net.named_parameters()}
 
     exact = Functional(spec, initial)
     _, logits = backward(exact, tokens[0])
@@ -306,7 +329,7 @@ def make(name, out):
 
 def write_config(name, out):
     config = hf_config(SPECS[name])
-    config.architectures = ["GPT2LMHeadModel" if config.model_type == "gpt2" else "LlamaForCausalLM"]
+    config.architectures = [CLASSES[config.model_type]]
     config.torch_dtype = "float32"  # save_pretrained of a model would add both
     major = transformers.__version__.split(".")[0]
     (out / name / f"config_transformers{major}.json").write_text(config.to_json_string())
@@ -347,9 +370,9 @@ def main():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for name in args.names or SPECS:
-        if args.config_only:
+        if args.config_only and hasattr(transformers, CLASSES[SPECS[name]["model"]["family"]]):
             write_config(name, args.out)
-        else:
+        elif not args.config_only:
             make(name, args.out)
 
 

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama written out in plain tensor operations, in whatever dtype the parameters have.
+"""GPT-2, Llama, Qwen3 and Nemotron-H written out in plain tensor operations, in whatever dtype the parameters have.
 
 transformers computes RMSNorm, RoPE and (eager) softmax in float32 even in a float64 model, so its float64 output is
 not a float64 reference. This file is; make_golden.py asserts that transformers agrees with it to float32 precision.
@@ -83,7 +83,7 @@ def gpt2_logits(p, model, tokens, site=identity):
 
 
 def llama_logits(p, model, tokens, site=identity):
-    """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]."""
+    """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]. qwen3: with norms of query and key heads."""
     p = {name: site(value) for name, value in p.items()}
     dtype = p["model.norm.weight"].dtype
     inverse = llama3_inverse_frequencies(model["head_dim"], model["rope_theta"], model["rope_scaling"])
@@ -105,6 +105,8 @@ def llama_logits(p, model, tokens, site=identity):
         block = f"model.layers.{i}."
         y = norm(x, block + "input_layernorm")
         q, k, v = (_split_heads(linear(y, f"{block}self_attn.{n}_proj"), model["head_dim"]) for n in "qkv")
+        if model["family"] == "qwen3":
+            q, k = norm(q, block + "self_attn.q_norm"), norm(k, block + "self_attn.k_norm")
         x = site(x + linear(_attention(rotate(q), rotate(k), v, site), block + "self_attn.o_proj"))
         y = norm(x, block + "post_attention_layernorm")
         z = site(F.silu(linear(y, block + "mlp.gate_proj")) * linear(y, block + "mlp.up_proj"))
@@ -113,13 +115,38 @@ def llama_logits(p, model, tokens, site=identity):
     return site(norm(x, "model.norm") @ head.T)
 
 
+def nemotron_h_logits(p, model, tokens, site=identity):
+    """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]; one branch per block, no positions."""
+    p = {name: site(value) for name, value in p.items()}
+
+    def norm(x, name):
+        return site(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + model["norm_eps"]) * p[name + ".weight"])
+
+    def linear(x, name):
+        return site(x @ p[name + ".weight"].T)
+
+    x = p["backbone.embeddings.weight"][tokens]
+    for i, kind in enumerate(model["pattern"]):
+        block = f"backbone.layers.{i}."
+        y, mixer = norm(x, block + "norm"), block + "mixer."
+        if kind == "*":
+            q, k, v = (_split_heads(linear(y, f"{mixer}{n}_proj"), model["head_dim"]) for n in "qkv")
+            x = site(x + linear(_attention(q, k, v, site), mixer + "o_proj"))
+        elif kind == "-":
+            x = site(x + linear(site(F.relu(linear(y, mixer + "up_proj")).square()), mixer + "down_proj"))
+        else:
+            raise ValueError(f"block {i} is {kind}")
+    return site(norm(x, "backbone.norm_f") @ p["lm_head.weight"].T)
+
+
 def logits(p, model, tokens, site=identity):
-    return (gpt2_logits if model["family"] == "gpt2" else llama_logits)(p, model, tokens, site)
+    families = dict(gpt2=gpt2_logits, llama=llama_logits, qwen3=llama_logits, nemotron_h=nemotron_h_logits)
+    return families[model["family"]](p, model, tokens, site)
 
 
 def unit_of(name):
     """The FSDP unit that a parameter belongs to: embedding, block<i> or head."""
-    if "wte" in name or "wpe" in name or "embed_tokens" in name:
+    if "wte" in name or "wpe" in name or "embed" in name:
         return "embedding"
     parts = name.split(".")
     return "block" + parts[2] if parts[1] in ("h", "layers") else "head"

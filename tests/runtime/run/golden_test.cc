@@ -178,6 +178,9 @@ std::vector<Difference> PerStep(const std::string& what, const std::vector<doubl
   return differences;
 }
 
+const std::vector<std::string> kModels = {"gpt2_tiny", "llama_tiny", "llama_tied_tiny",
+                                          "qwen3_tiny", "nemotron_h_tiny"};
+
 const std::vector<Spread> kSpreads = {
     {.micro_batch = 3},
     {.micro_batch = 1, .accumulate = 3},
@@ -214,7 +217,7 @@ void CheckFirstStep(const Golden& golden, const Spread& spread) {
 TEST_CASE(
     "logits and every gradient of step 0 are PyTorch's to float32 rounding, on any number of ranks",
     "[golden]") {
-  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
+  const Golden golden(GENERATE(from_range(kModels)));
   CheckFirstStep(golden, GENERATE(from_range(kSpreads)));
 }
 
@@ -239,7 +242,7 @@ void CheckTrajectory(const Golden& golden, const Spread& spread) {
 
 TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's",
           "[golden]") {
-  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
+  const Golden golden(GENERATE(from_range(kModels)));
   CheckTrajectory(golden, GENERATE(from_range(kSpreads)));
 }
 
@@ -268,7 +271,7 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
           "[golden]") {
   const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
   const Spread whole{.micro_batch = 3}, shard{.shard = 3, .micro_batch = 1};
-  for (const char* model : {"gpt2_tiny", "llama_tiny", "llama_tied_tiny"})
+  for (const std::string& model : kModels)
     for (const Spread& spread : {whole, shard}) CheckBf16(Golden(model), spread, norms);
   const Spread tensor{.micro_batch = 3, .tensor = 3}, context{.micro_batch = 3, .context = 2};
   for (const char* model : {"gpt2_split", "llama_split", "llama_shared"})
@@ -276,7 +279,7 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
 }
 
 TEST_CASE("the comparison notices one weight that is off by 1e-4", "[golden]") {
-  const Golden golden(GENERATE("gpt2_tiny", "llama_tiny", "llama_tied_tiny"));
+  const Golden golden(GENERATE(from_range(kModels)));
   const Spread spread{.micro_batch = 3};
   std::vector<double> logits;
   test::RunSessions(
