@@ -5,8 +5,9 @@
 
 namespace millrace {
 
-// Sets rope_theta and rope_scaling. transformers 4 has rope_theta beside rope_scaling; transformers 5
-// has rope_parameters, which holds both. A file may have both forms, which must then agree.
+// Sets rope_theta and rope_scaling. transformers 4 has rope_theta beside rope_scaling;
+// transformers 5 has rope_parameters, which holds both. A file may have both forms, which must then
+// agree.
 void ReadRope(FieldReader& f, ModelConfig* m);
 
 }  // namespace millrace
