@@ -13,3 +13,7 @@ Die() {
   Say "$@"
   exit "$code"
 }
+
+# CacheFolder KIND ROOT: where the user's cache keeps what is built of KIND (fuzz, sanitizers) for the
+# checkout ROOT.
+CacheFolder() { echo "${XDG_CACHE_HOME:-$HOME/.cache}/millrace/$1/$(printf '%s' "$2" | md5sum | cut -c1-12)"; }

@@ -85,6 +85,12 @@ CheckLayers() {
   done
   ((checked > 0)) || { echo "no layer exists"; return 1; }
   CheckNames || bad=1
+  # Where tools/test looks for them with a sanitizer.
+  found=$(Query 'tests(//...) except tests(//tests/...)') || return 1
+  if [[ -n $found ]]; then
+    echo "tests outside the folder tests:" $found
+    bad=1
+  fi
   return "$bad"
 }
 

@@ -1,0 +1,73 @@
+#!/bin/bash
+# Work beside tests (tools/lib/beside.sh): its priority, and that it ends when it is to.
+set -uo pipefail
+
+folder=$(mktemp -d "$TEST_TMPDIR/beside.XXXXXX")
+failed=0
+
+Fail() {
+  echo "FAILED: $*"
+  failed=1
+}
+
+# A script that starts COMMAND beside itself, then runs a child of SECONDS, then waits for both.
+cat >"$folder/script" <<SCRIPT
+set -euo pipefail
+scratch=$folder
+source "$PWD/tools/lib/common.sh"
+source "$PWD/tools/lib/children.sh"
+source "$PWD/tools/lib/beside.sh"
+seconds=\$1
+shift
+StartBeside "\$@"
+RunChild TERM sleep "\$seconds" || true
+EndBeside
+SCRIPT
+
+# Until COMMAND succeeds, for at most 20 s.
+Until() {
+  local tries
+  for ((tries = 0; tries < 200; tries++)); do
+    if "$@" 2>/dev/null; then return 0; fi
+    sleep 0.1
+  done
+  return 1
+}
+Gone() { ! kill -0 "$(<"$folder/pid")" 2>/dev/null; }
+
+if [[ -e /proc/sys/kernel/sched_autogroup_enabled && $(</proc/sys/kernel/sched_autogroup_enabled) != 0 ]]; then
+  bash "$folder/script" 0 bash -c "touch $folder/began" >"$folder/out" || Fail "the script, with autogroup"
+  [[ ! -e $folder/began ]] || Fail "something was started although priorities say nothing here"
+  exit "$failed"
+fi
+
+bash "$folder/script" 0 bash -c "nice >$folder/nice; sleep 1; echo end >$folder/end" >"$folder/out" || Fail "the script"
+[[ $(<"$folder/nice") == 19 ]] || Fail "its priority is $(<"$folder/nice")"
+[[ -e $folder/end ]] || Fail "its end was not waited for"
+grep -q '^waited [0-9]* s for what was built beside$' "$folder/out" || Fail "nothing is said: $(<"$folder/out")"
+
+# What fails beside is no failure: the stage that needs it asks again.
+bash "$folder/script" 0 false >"$folder/out" || Fail "a failure beside ended the script"
+
+# Asked to stop while its child runs (300 s), and while it waits for what is beside it (0 s).
+for seconds in 300 0; do
+  rm -f "$folder/pid"
+  bash "$folder/script" "$seconds" bash -c "echo \$\$ >$folder/pid; exec sleep 300" >"$folder/out" &
+  script=$!
+  Until test -s "$folder/pid" || Fail "it did not start"
+  sleep 0.5
+  ! Gone || Fail "it ended by itself"
+  kill -TERM "$script"
+  wait "$script"
+  Gone || Fail "it outlives a script that was stopped"
+done
+
+# Killed outright.
+rm -f "$folder/pid"
+bash "$folder/script" 300 bash -c "echo \$\$ >$folder/pid; exec sleep 300" >"$folder/out" &
+script=$!
+Until test -s "$folder/pid" || Fail "it did not start"
+{ kill -KILL "$script" && wait "$script"; } 2>/dev/null
+Until Gone || Fail "it outlives a script that was killed"
+
+exit "$failed"
