@@ -28,13 +28,12 @@ def fuzz_target(name, deps, replay_size = "small"):
     native.cc_test(
         name = name + "_replay_test",
         size = replay_size,
-        srcs = ["replay.cc"],
         args = ["tests/fuzz/corpus/" + name],
         # Inputs are data that fuzzing adds to, not sources that someone must have meant to compile.
         data = native.glob(["corpus/" + name + "/**"]),
         tags = ["unit"],
         deps = [
             ":" + name,
-            ":fuzz",
+            ":replay",
         ],
     )
