@@ -1,6 +1,7 @@
 #include "kernels/ops/cost.h"
 
 #include <limits>
+#include <utility>
 
 #include "kernels/ops/attention_choice.h"
 #include "kernels/ops/context_rows.h"
@@ -52,6 +53,27 @@ int64_t CpuAttentionBytes(const Op& op, int64_t scores, std::initializer_list<co
   for (const Shape* s : queries) floats += buffered(s) ? block * depth : 0;
   for (const Shape* s : keys) floats += buffered(s) ? length * depth : 0;
   return floats * 4;
+}
+
+// The product of all slots with one expert's matrix: none of an expert's is larger.
+MatmulOp<Shape> LargestProduct(const GroupedMatmulOp<Shape>& op) {
+  MatmulOp<Shape> product;
+  const Layout& b = op.b.layout;
+  product.a = op.a, product.out = op.out;
+  product.b = {{b.dtype, 2, {b.dims[1], b.dims[2]}, {b.strides[1], b.strides[2]}}, true};
+  return product;
+}
+MatmulOp<Shape> LargestProduct(const GroupedWeightGradOp<Shape>& op) {
+  MatmulOp<Shape> product;
+  const auto transposed = [](Shape s) {
+    std::swap(s.layout.dims[0], s.layout.dims[1]);
+    std::swap(s.layout.strides[0], s.layout.strides[1]);
+    return s;
+  };
+  product.a = transposed(op.d_out), product.b = op.a;
+  product.out = {DenseLayout(op.out.layout.dtype, {Dim(op.out, 1), Dim(op.out, 2)}), true};
+  product.update = op.update, product.rounding = Rounding::kOnce;
+  return product;
 }
 
 }  // namespace
@@ -117,6 +139,19 @@ int64_t WorkspaceBytes(const SumSquaresOp<Shape>&, Backend backend) {
   return backend == Backend::kCpu ? 0 : cuda::kSumSquaresBytes;
 }
 
+int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend) {
+  if (backend == Backend::kCpu) return 0;
+  return cuda::ExpertSlotsBytes(op.ids.layout.numel(), op.offsets.layout.numel() - 1);
+}
+
+int64_t WorkspaceBytes(const GroupedMatmulOp<Shape>& op, Backend backend) {
+  return backend == Backend::kCpu ? CpuBytes(LargestProduct(op)) : 0;
+}
+
+int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend) {
+  return backend == Backend::kCpu ? CpuBytes(LargestProduct(op)) : 0;
+}
+
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
@@ -162,10 +197,34 @@ std::string WhyUnsupported(const HeadNormOp<Shape>& op, Backend backend) {
   return "";
 }
 
+std::string WhyUnsupported(const RouteOp<Shape>& op, Backend) {
+  const int64_t experts = Dim(op.logits, 1), top_k = Dim(op.ids, 1);
+  if (experts > kMaxExperts)
+    return fmt::format("route: {} experts exceed {}", experts, kMaxExperts);
+  if (top_k > kMaxTopK) return fmt::format("route: top_k {} exceeds {}", top_k, kMaxTopK);
+  if (op.groups < 1 || experts % op.groups != 0)
+    return fmt::format("route: {} groups do not divide {} experts", op.groups, experts);
+  if (op.top_groups < 1 || op.top_groups > op.groups || top_k > experts / op.groups * op.top_groups)
+    return fmt::format("route: {} of the experts of {} of {} groups of {}", top_k, op.top_groups,
+                       op.groups, experts / op.groups);
+  return "";
+}
+
+std::string WhyUnsupported(const GroupedMatmulOp<Shape>& op, Backend backend) {
+  return WhyUnsupported(LargestProduct(op), backend);
+}
+
+std::string WhyUnsupported(const GroupedWeightGradOp<Shape>& op, Backend backend) {
+  return WhyUnsupported(LargestProduct(op), backend);
+}
+
 double Flops(const MatmulOp<Shape>& op) {
   return 2.0 * static_cast<double>(Dim(op.out, 0)) * static_cast<double>(Dim(op.out, 1)) *
          static_cast<double>(Dim(op.a, 1));
 }
+
+double Flops(const GroupedMatmulOp<Shape>& op) { return Flops(LargestProduct(op)); }
+double Flops(const GroupedWeightGradOp<Shape>& op) { return Flops(LargestProduct(op)); }
 
 double Flops(const AttentionOp<Shape>& op) {
   return 2 * 2.0 * PairsOf(op) * static_cast<double>(Dim(op.q, 3));

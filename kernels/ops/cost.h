@@ -9,6 +9,7 @@
 
 #include "kernels/ops/access.h"
 #include "kernels/ops/model_ops.h"
+#include "kernels/ops/moe_ops.h"
 #include "kernels/ops/shape.h"
 #include "kernels/ops/step_ops.h"
 
@@ -27,6 +28,9 @@ int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const GroupedMatmulOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend);
 
 // Bytes of an f32 product that the backend forms in scratch, for a second kernel to add to `out`:
 // what a concat of such a temporary would read. 0: the product goes to `out` itself, or by tiles
@@ -39,12 +43,17 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const HeadNormOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const RouteOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const GroupedMatmulOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const GroupedWeightGradOp<Shape>& op, Backend backend);
 
 // Arithmetic: a multiply-add is 2 FLOPs. Causal attention counts the lower
 // triangle only, T*(T+1)/2 pairs; of sequences split over ranks, the pairs of this rank's queries.
 double Flops(const MatmulOp<Shape>& op);
-double Flops(const AttentionOp<Shape>& op);      // 2 GEMMs over the triangle
-double Flops(const AttentionGradOp<Shape>& op);  // 5 GEMMs over the triangle
+double Flops(const AttentionOp<Shape>& op);          // 2 GEMMs over the triangle
+double Flops(const AttentionGradOp<Shape>& op);      // 5 GEMMs over the triangle
+double Flops(const GroupedMatmulOp<Shape>& op);      // of all slots, as if all were live
+double Flops(const GroupedWeightGradOp<Shape>& op);  // likewise
 
 namespace internal {
 
@@ -56,15 +65,16 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Op<Shape>, Ops<Shape>> || ...);
 template <template <class> class Op>
 constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, EmbedOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp, AccumulateOp,
-               FiniteScanOp, ReduceScatterOp, AllReduceOp>)
+               FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
   if (kIsOneOf<Op, RopeOp>) return 3;
   if (kIsOneOf<Op, NormOp, HeadNormOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;
   if (kIsOneOf<Op, AdamWOp>) return 20;
-  if (kIsOneOf<Op, ActivationOp>) return 26;
-  if (kIsOneOf<Op, ActivationGradOp>) return 32;
+  if (kIsOneOf<Op, ActivationOp, ExpertActivationOp>) return 26;
+  if (kIsOneOf<Op, ActivationGradOp, ExpertActivationGradOp>) return 32;
+  if (kIsOneOf<Op, RouteOp, RouteGradOp>) return 40;
   if (kIsOneOf<Op, CrossEntropyOp>) return 40;
   if (kIsOneOf<Op, RopeTableOp>) return 64;
   return 0;

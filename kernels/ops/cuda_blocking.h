@@ -37,6 +37,12 @@ constexpr int64_t SumSquaresBlocks(int64_t n) {
   return std::min(kSumSquaresBlocks, CeilDiv(n, 4 * kSumSquaresThreads));
 }
 
+// expert_slots counts pairs by tiles: i32 [tiles, E].
+inline constexpr int64_t kSlotTile = 1024;
+constexpr int64_t ExpertSlotsBytes(int64_t pairs, int64_t experts) {
+  return CeilDiv(pairs, kSlotTile) * experts * 4;
+}
+
 // The losses of a chunk's rows, in double.
 constexpr int64_t CrossEntropyBytes(int64_t rows) { return rows * 8; }
 

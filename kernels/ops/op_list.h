@@ -1,45 +1,56 @@
 // The list of all ops, once. What a plan holds (KernelOp), what an executor issues (BoundOp), the
 // kernel table and each backend's filling of it are derived from it.
 //
-// An op is added by four things: its struct (model_ops.h, step_ops.h), its line here, its kernel in
-// kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is missing does not compile.
+// An op is added by four things: its struct (model_ops.h, moe_ops.h, step_ops.h), its line here,
+// its kernel in kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is missing does
+// not compile.
 #pragma once
 
 #include <variant>
 
 #include "kernels/ops/model_ops.h"
+#include "kernels/ops/moe_ops.h"
 #include "kernels/ops/step_ops.h"
 
 // OP(Name, entry): NameOp, run by the entry `entry` of the kernel table, which is cpu::Name on the
 // CPU and CudaName on CUDA.
-#define MILLRACE_KERNEL_OPS(OP)       \
-  OP(Embed, embed)                    \
-  OP(EmbedGrad, embed_grad)           \
-  OP(Norm, norm)                      \
-  OP(NormGrad, norm_grad)             \
-  OP(HeadNorm, head_norm)             \
-  OP(HeadNormGrad, head_norm_grad)    \
-  OP(Matmul, matmul)                  \
-  OP(ColumnSum, column_sum)           \
-  OP(RopeTable, rope_table)           \
-  OP(Rope, rope)                      \
-  OP(Attention, attention)            \
-  OP(AttentionGrad, attention_grad)   \
-  OP(Add, add)                        \
-  OP(AddBias, add_bias)               \
-  OP(CopyRows, copy_rows)             \
-  OP(Activation, activation)          \
-  OP(ActivationGrad, activation_grad) \
-  OP(CrossEntropy, cross_entropy)     \
-  OP(SelectRow, select_row)           \
-  OP(Cast, cast)                      \
-  OP(Concat, concat)                  \
-  OP(Accumulate, accumulate)          \
-  OP(ZeroRanges, zero_ranges)         \
-  OP(FiniteScan, finite_scan)         \
-  OP(SumSquares, sum_squares)         \
-  OP(BeginStep, begin_step)           \
-  OP(StepStats, step_stats)           \
+#define MILLRACE_KERNEL_OPS(OP)                    \
+  OP(Embed, embed)                                 \
+  OP(EmbedGrad, embed_grad)                        \
+  OP(Norm, norm)                                   \
+  OP(NormGrad, norm_grad)                          \
+  OP(HeadNorm, head_norm)                          \
+  OP(HeadNormGrad, head_norm_grad)                 \
+  OP(Matmul, matmul)                               \
+  OP(ColumnSum, column_sum)                        \
+  OP(RopeTable, rope_table)                        \
+  OP(Rope, rope)                                   \
+  OP(Attention, attention)                         \
+  OP(AttentionGrad, attention_grad)                \
+  OP(Add, add)                                     \
+  OP(AddBias, add_bias)                            \
+  OP(CopyRows, copy_rows)                          \
+  OP(Activation, activation)                       \
+  OP(ActivationGrad, activation_grad)              \
+  OP(Route, route)                                 \
+  OP(RouteGrad, route_grad)                        \
+  OP(ExpertSlots, expert_slots)                    \
+  OP(Dispatch, dispatch)                           \
+  OP(Combine, combine)                             \
+  OP(GroupedMatmul, grouped_matmul)                \
+  OP(GroupedWeightGrad, grouped_weight_grad)       \
+  OP(ExpertActivation, expert_activation)          \
+  OP(ExpertActivationGrad, expert_activation_grad) \
+  OP(CrossEntropy, cross_entropy)                  \
+  OP(SelectRow, select_row)                        \
+  OP(Cast, cast)                                   \
+  OP(Concat, concat)                               \
+  OP(Accumulate, accumulate)                       \
+  OP(ZeroRanges, zero_ranges)                      \
+  OP(FiniteScan, finite_scan)                      \
+  OP(SumSquares, sum_squares)                      \
+  OP(BeginStep, begin_step)                        \
+  OP(StepStats, step_stats)                        \
   OP(AdamW, adamw)
 
 // OP(Name): NameOp, run by a communicator.

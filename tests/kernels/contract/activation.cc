@@ -3,46 +3,11 @@
 #include <numbers>
 
 #include "tests/kernels/contract/contract.h"
+#include "tests/kernels/contract/gated.h"
 #include "tests/kernels/support/near.h"
 
 namespace millrace::test {
 namespace {
-
-// A function of x and its derivative through the sigmoid of z: s has a relative error of (8 + 4|z|)
-// u, because z carries 2u and e^z turns that into 2|z|u; 1 - s has an absolute error of 2u. s may
-// be 0 where e^-z overflows, hence kTiny.
-struct Gated {
-  double value, value_bound, derivative, derivative_bound;
-};
-
-constexpr double kTiny = 0x1p-127;
-
-// x * sigmoid(z(x)).
-Gated GatedOf(double x, double z, double z_derivative) {
-  const double s = 1 / (1 + std::exp(-z)), complement = 1 / (1 + std::exp(z));
-  const double relative = (8 + 4 * std::abs(z)) * kU, slope = x * s * z_derivative;
-  return {x * s, relative * std::abs(x * s) + kTiny * std::abs(x), s + slope * complement,
-          relative * (s + std::abs(slope * complement)) + 4 * kU * (std::abs(slope) + s) +
-              kTiny * (1 + std::abs(x * z_derivative))};
-}
-
-Gated GeluOf(double x) {
-  const double root = std::sqrt(2 / std::numbers::pi);
-  return GatedOf(x, 2 * root * (x + 0.044715 * x * x * x), 2 * root * (1 + 3 * 0.044715 * x * x));
-}
-Gated SiluOf(double x) { return GatedOf(x, x, 1); }
-
-// max(x, 0)^2: a rounding of the square, and of the doubled slope none.
-Gated Relu2Of(double x) {
-  const double r = std::max(x, 0.0);
-  return {r * r, kU * r * r + kTiny, 2 * r, 0};
-}
-
-Gated Of(ActivationKind kind, double x) {
-  return kind == ActivationKind::kGelu    ? GeluOf(x)
-         : kind == ActivationKind::kRelu2 ? Relu2Of(x)
-                                          : SiluOf(x);
-}
 
 // Not the same formula: the definition with tanh, to tie the reference to arXiv 1606.08415.
 double GeluByTanh(double x) {
@@ -73,7 +38,7 @@ void ForwardCase(const Subject& subject, Random& random, const Case& c) {
   Reference reference;
   ForEach(op.out.layout, [&](const Index& i) {
     const double x = Get(op.x, i);
-    const Gated f = Of(c.kind, x);
+    const Gated f = ActOf(c.kind, x);
     const double up = IsGated(c.kind) ? Get(op.x, i[0], c.columns + i[1]) : 1;
     reference.push_back({f.value * up, f.value_bound * std::abs(up) + kU * std::abs(f.value * up)});
   });
@@ -101,7 +66,7 @@ void GradCase(const Subject& subject, Random& random, const Case& c) {
     const int64_t column = is_up ? i[1] - c.columns : i[1];
     const double x = Get(op.x, i[0], column), dy = Get(op.d_out, i[0], column);
     const double up = gated ? Get(op.x, i[0], c.columns + column) : 1;
-    const Gated f = Of(c.kind, x);
+    const Gated f = ActOf(c.kind, x);
     const double value = dy * (is_up ? f.value : f.derivative * up);
     const double bound = std::abs(dy) * (is_up ? f.value_bound : f.derivative_bound * std::abs(up));
     reference.push_back({value, bound + 3 * kU * std::abs(value)});

@@ -42,6 +42,13 @@ TEST_CASE("rope_table and rope") { RopeContract(Cpu().subject); }
 TEST_CASE("attention") { AttentionContract(Cpu().subject); }
 TEST_CASE("attention_grad") { AttentionGradContract(Cpu().subject); }
 TEST_CASE("activation and activation_grad") { ActivationContract(Cpu().subject); }
+TEST_CASE("route") { RouteContract(Cpu().subject); }
+TEST_CASE("route_grad") { RouteGradContract(Cpu().subject); }
+TEST_CASE("expert_slots") { ExpertSlotsContract(Cpu().subject); }
+TEST_CASE("dispatch and combine") { DispatchContract(Cpu().subject); }
+TEST_CASE("grouped_matmul") { GroupedMatmulContract(Cpu().subject); }
+TEST_CASE("grouped_weight_grad") { GroupedWeightGradContract(Cpu().subject); }
+TEST_CASE("expert_activation and its gradient") { ExpertActivationContract(Cpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Cpu().subject); }
 TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Cpu().subject); }
 TEST_CASE("finite_scan") { FiniteScanContract(Cpu().subject); }

@@ -43,6 +43,13 @@ TEST_CASE("rope_table and rope") { RopeContract(Gpu().subject); }
 TEST_CASE("attention") { AttentionContract(Gpu().subject); }
 TEST_CASE("attention_grad") { AttentionGradContract(Gpu().subject); }
 TEST_CASE("activation and activation_grad") { ActivationContract(Gpu().subject); }
+TEST_CASE("route") { RouteContract(Gpu().subject); }
+TEST_CASE("route_grad") { RouteGradContract(Gpu().subject); }
+TEST_CASE("expert_slots") { ExpertSlotsContract(Gpu().subject); }
+TEST_CASE("dispatch and combine") { DispatchContract(Gpu().subject); }
+TEST_CASE("grouped_matmul") { GroupedMatmulContract(Gpu().subject); }
+TEST_CASE("grouped_weight_grad") { GroupedWeightGradContract(Gpu().subject); }
+TEST_CASE("expert_activation and its gradient") { ExpertActivationContract(Gpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Gpu().subject); }
 TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Gpu().subject); }
 TEST_CASE("finite_scan") { FiniteScanContract(Gpu().subject); }

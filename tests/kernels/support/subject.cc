@@ -67,7 +67,7 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
     writable.try_emplace(&block, block.bytes, false);
     host.push_back(*operand.view);
     if (!Writes(operand.access)) continue;
-    ForEach(operand.view->layout, [&](const Index& i) {
+    ForEach(operand.touched, [&](const Index& i) {
       const int64_t at = AddressOf(*operand.view, i) - block.data.get();
       for (int64_t b = 0; b < millrace::Bytes(operand.view->dtype()); ++b)
         writable[&block][at + b] = true;
@@ -78,7 +78,7 @@ void Runner::Run(const std::vector<Operand>& operands, TensorView* scratch,
   for (const Operand& operand : operands) {
     if (!Reads(operand.access)) continue;
     Memory::Block& block = memory_.BlockOf(*operand.view);
-    ForEach(operand.view->layout, [&](const Index& i) {
+    ForEach(operand.touched, [&](const Index& i) {
       const int64_t at = AddressOf(*operand.view, i) - block.data.get();
       for (int64_t b = 0; b < millrace::Bytes(operand.view->dtype()); ++b)
         garbage[&block][at + b] = false;

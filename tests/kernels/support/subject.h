@@ -2,7 +2,7 @@
 //
 // Run checks for every call, whatever the op:
 //   - bytes that no written operand covers keep their value: read operands, the gaps of strided
-//   views, guards around each block;
+//   views, slots that are not live, guards around each block;
 //   - scratch is exactly WorkspaceBytes, starts as garbage, and the guards
 //     around it keep their value;
 //   - a second run at other addresses (shifted by the subject's alignment), with other garbage in
@@ -36,6 +36,7 @@ namespace internal {
 struct Operand {
   TensorView* view;  // in the op that will run; `data` is rewritten
   Access access;
+  Layout touched;  // the part of it that the op may read and write
 };
 
 // The work of Run, for operands without scratch, which is `scratch_bytes` long. `call` runs the op
@@ -70,8 +71,14 @@ void Run(const Subject& subject, Memory& memory, KernelFn<Op> entry, const Op<Te
   }
   std::vector<internal::Operand> operands;
   Op<TensorView>::Visit(bound, [&](TensorView& view, Access access, std::string_view) {
-    if (&view != scratch && view) operands.push_back({&view, access});
+    if (&view != scratch && view) operands.push_back({&view, access, view.layout});
   });
+  if constexpr (requires { Op<TensorView>::VisitSlots(bound, [](TensorView&) {}); })
+    Op<TensorView>::VisitSlots(bound, [&](TensorView& view) {
+      for (internal::Operand& operand : operands)
+        if (operand.view == &view)
+          operand.touched.dims[0] = static_cast<int64_t>(Get(op.offsets, op.offsets.numel() - 1));
+    });
   internal::Runner(subject, memory, scratch_bytes).Run(operands, scratch, [&] {
     entry(bound, subject.stream);
   });

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "tests/kernels/contract/contract.h"
+#include "tests/kernels/support/near.h"
+
+namespace millrace::test {
+namespace {
+
+// Keys that differ by less are equal: of equal logits and biases, which lie on a grid.
+constexpr double kEqual = 1e-9;
+
+struct Case {
+  int64_t rows, experts, top_k;
+  RouteAttrs attrs;
+};
+
+Case PickCase(Random& random, int repeat) {
+  constexpr int64_t kGroups[] = {1, 1, 2, 4, 8};
+  Case c;
+  c.attrs.score = repeat % 2 == 0 ? RouterKind::kSoftmax : RouterKind::kSigmoid;
+  c.attrs.groups = kGroups[repeat % 5];
+  c.attrs.top_groups = Pick(random, 1, c.attrs.groups);
+  c.attrs.normalise = Flip(random);
+  c.attrs.scaling = Flip(random) ? 1 : 2.5;
+  const int64_t size = repeat % 7 == 6 ? 128 : Pick(random, 1, 40);  // of a group
+  c.experts = c.attrs.groups * size;
+  c.top_k = Pick(random, 1, std::min<int64_t>(kMaxTopK, size * c.attrs.top_groups));
+  c.rows = repeat % 9 == 8 ? 0 : Pick(random, 1, 40);
+  return c;
+}
+
+// Multiples of 1/4 in [0, 5]: ties are frequent, and no two sums of scores are nearly equal.
+TensorView GridLogits(Memory& memory, Random& random, const Case& c) {
+  const TensorView logits = memory.New(DType::kF32, {c.rows, c.experts});
+  ForEach(logits.layout,
+          [&](const Index& i) { Set(logits, i, static_cast<double>(Pick(random, 0, 20)) / 4); });
+  return logits;
+}
+
+struct Scores {
+  std::vector<double> value;
+  double relative;  // error of an f32 evaluation
+};
+
+Scores ScoresOf(const TensorView& logits, int64_t row, RouterKind kind) {
+  const int64_t experts = logits.dim(1);
+  std::vector<double> x;
+  for (int64_t e = 0; e < experts; ++e) x.push_back(Get(logits, row, e));
+  const double largest = *std::max_element(x.begin(), x.end()),
+               smallest = *std::min_element(x.begin(), x.end());
+  double sum = 0;
+  for (double& v : x) {
+    v = kind == RouterKind::kSoftmax ? std::exp(v - largest) : 1 / (1 + std::exp(-v));
+    sum += v;
+  }
+  if (kind == RouterKind::kSigmoid) return {x, (8 + 4 * largest) * kU};
+  for (double& v : x) v /= sum;
+  // e^z within 4u and (z)u of its argument; a sum by lanes of 32; a division.
+  return {x, (16 + largest - smallest + static_cast<double>(experts) / 32) * kU};
+}
+
+// Indices from the largest key on, the lower one of equals first.
+std::vector<int64_t> Sorted(const std::vector<double>& keys) {
+  std::vector<int64_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return keys[static_cast<size_t>(a)] > keys[static_cast<size_t>(b)] + kEqual;
+  });
+  return order;
+}
+
+std::vector<int64_t> ChoiceOf(const std::vector<double>& keys, const Case& c) {
+  const int64_t size = c.experts / c.attrs.groups;
+  std::vector<double> values;
+  for (int64_t g = 0; g < c.attrs.groups; ++g) {
+    std::vector<double> group(keys.begin() + g * size, keys.begin() + (g + 1) * size);
+    std::sort(group.rbegin(), group.rend());
+    values.push_back(group[0] + (size > 1 ? group[1] : 0));
+  }
+  std::vector<int64_t> groups = Sorted(values);
+  groups.resize(static_cast<size_t>(c.attrs.top_groups));
+  std::vector<int64_t> choice;
+  for (const int64_t e : Sorted(keys))
+    if (std::find(groups.begin(), groups.end(), e / size) != groups.end()) choice.push_back(e);
+  choice.resize(static_cast<size_t>(c.top_k));
+  return choice;
+}
+
+RouteOp<TensorView> MakeRoute(Memory& memory, Random& random, const Case& c) {
+  RouteOp<TensorView> op{};
+  static_cast<RouteAttrs&>(op) = c.attrs;
+  op.logits = GridLogits(memory, random, c);
+  op.ids = memory.New(DType::kI32, {c.rows, c.top_k});
+  op.weights = memory.New(DType::kF32, {c.rows, c.top_k});
+  return op;
+}
+
+void CheckRoute(const RouteOp<TensorView>& op, const Case& c) {
+  Reference weights;
+  int64_t wrong = 0;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const Scores s = ScoresOf(op.logits, r, op.score);
+    std::vector<double> keys = s.value;
+    for (int64_t e = 0; e < c.experts; ++e)
+      if (op.bias) keys[static_cast<size_t>(e)] += Get(op.bias, e);
+    const std::vector<int64_t> choice = ChoiceOf(keys, c);
+    double sum = 0;
+    for (const int64_t e : choice) sum += s.value[static_cast<size_t>(e)];
+    for (int64_t k = 0; k < c.top_k; ++k) {
+      const int64_t e = choice[static_cast<size_t>(k)];
+      wrong += Get(op.ids, r, k) != static_cast<double>(e);
+      const double value =
+          s.value[static_cast<size_t>(e)] / (op.normalise ? sum : 1) * c.attrs.scaling;
+      weights.push_back(
+          {value, (2 * s.relative + (4 + static_cast<double>(c.top_k)) * kU) * value});
+    }
+  }
+  CHECK(wrong == 0);
+  CheckNear(op.weights, weights, "weights");
+}
+
+void NanCase(const Subject& subject, Random& random, Case c) {
+  Memory memory;
+  c.rows = 3;
+  RouteOp<TensorView> op = MakeRoute(memory, random, c);
+  for (int64_t r = 0; r < c.rows; ++r)
+    Set(op.logits, {r, Pick(random, 0, c.experts - 1)}, std::numeric_limits<double>::quiet_NaN());
+  Run(subject, memory, subject.table.route, op);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    std::set<double> ids;
+    for (int64_t k = 0; k < c.top_k; ++k) ids.insert(Get(op.ids, r, k));
+    CHECK(static_cast<int64_t>(ids.size()) == c.top_k);
+    CHECK(*ids.begin() >= 0);
+    CHECK(*ids.rbegin() < static_cast<double>(c.experts));
+  }
+}
+
+void GradCase(const Subject& subject, Memory& memory, Random& random,
+              const RouteOp<TensorView>& forward, const Case& c) {
+  RouteGradOp<TensorView> op{};
+  static_cast<RouteAttrs&>(op) = c.attrs;
+  op.logits = forward.logits, op.ids = forward.ids;
+  op.d_weights = memory.NewRandom(random, DType::kF32, {c.rows, c.top_k});
+  op.d_logits = memory.New(PickFloat(random), {c.rows, c.experts});
+  Reference reference;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const Scores s = ScoresOf(op.logits, r, op.score);
+    const auto chosen = [&](int64_t k) { return static_cast<size_t>(Get(op.ids, r, k)); };
+    double divisor = op.normalise ? 0 : 1, along = 0, along_size = 0;
+    for (int64_t k = 0; op.normalise && k < c.top_k; ++k) divisor += s.value[chosen(k)];
+    for (int64_t k = 0; op.normalise && k < c.top_k; ++k) {
+      const double term = Get(op.d_weights, r, k) * s.value[chosen(k)] / divisor;
+      along += term;
+      along_size += std::abs(term);
+    }
+    std::vector<double> d(s.value.size()), size(s.value.size());
+    double mean = 0, mean_size = 0;
+    for (int64_t k = 0; k < c.top_k; ++k) {
+      const size_t e = chosen(k);
+      d[e] = (Get(op.d_weights, r, k) - along) / divisor * c.attrs.scaling;
+      size[e] = (std::abs(Get(op.d_weights, r, k)) + along_size) / divisor * c.attrs.scaling;
+      mean += d[e] * s.value[e];
+      mean_size += size[e] * s.value[e];
+    }
+    // Each of up to four factors has the relative error of a score; sums of K terms.
+    const double relative = 4 * s.relative + (8 + 2 * static_cast<double>(c.top_k)) * kU;
+    for (size_t e = 0; e < d.size(); ++e) {
+      const bool softmax = op.score == RouterKind::kSoftmax;
+      const double v = s.value[e], value = softmax ? v * (d[e] - mean) : d[e] * v * (1 - v);
+      // 1 - s has an absolute error of 2u.
+      reference.push_back({value, relative * v * (size[e] + (softmax ? mean_size : 0))});
+    }
+  }
+  Run(subject, memory, subject.table.route_grad, op);
+  CheckNear(op.d_logits, reference, "d_logits");
+}
+
+template <class F>
+void ForCases(uint64_t seed, F&& f) {
+  Random random(seed);
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    const Case c = PickCase(random, repeat);
+    INFO(Name(c.attrs.score) << ": " << c.rows << " rows, " << c.top_k << " of " << c.experts
+                             << " experts, " << c.attrs.top_groups << " of " << c.attrs.groups
+                             << " groups, normalise " << c.attrs.normalise);
+    Memory memory;
+    f(memory, random, c, MakeRoute(memory, random, c));
+  }
+}
+
+}  // namespace
+
+void RouteContract(const Subject& subject) {
+  ForCases(60, [&](Memory& memory, Random& random, const Case& c, RouteOp<TensorView> op) {
+    if (Flip(random)) {
+      op.bias = memory.New(DType::kF32, {c.experts});
+      ForEach(op.bias.layout, [&](const Index& i) {
+        Set(op.bias, i, static_cast<double>(Pick(random, -2, 2)) / 8);
+      });
+    }
+    Run(subject, memory, subject.table.route, op);
+    CheckRoute(op, c);
+    NanCase(subject, random, c);
+  });
+}
+
+void RouteGradContract(const Subject& subject) {
+  ForCases(61, [&](Memory& memory, Random& random, const Case& c, const RouteOp<TensorView>& op) {
+    Run(subject, memory, subject.table.route, op);
+    GradCase(subject, memory, random, op, c);
+  });
+}
+
+}  // namespace millrace::test
