@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "models/blocks/mlp.h"
+#include "models/blocks/moe.h"
 #include "models/transformer.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/nodes/add.h"
@@ -29,7 +30,7 @@ struct ParamsOfBranch {
     return AttentionParams(a, context);
   }
   std::vector<ParamSpec> operator()(const MlpShape& m) const { return MlpParams(m, context); }
-  std::vector<ParamSpec> operator()(const MoeShape&) const { RefuseBranch("moe"); }
+  std::vector<ParamSpec> operator()(const MoeShape& m) const { return MoeParams(m, context); }
   std::vector<ParamSpec> operator()(const MambaShape&) const { RefuseBranch("mamba"); }
 };
 
@@ -43,7 +44,7 @@ struct EmitBranch {
     return EmitAttention(b, x, a, context, ropes);
   }
   ValueId operator()(const MlpShape& m) const { return EmitMlp(b, x, m, context); }
-  ValueId operator()(const MoeShape&) const { RefuseBranch("moe"); }
+  ValueId operator()(const MoeShape& m) const { return EmitMoe(b, x, m, context); }
   ValueId operator()(const MambaShape&) const { RefuseBranch("mamba"); }
 };
 

@@ -72,6 +72,12 @@ ValueId Differentiator::NewGradient(ValueId of) {
                       of);
 }
 
+ValueId Differentiator::NewGradient(ValueId of, DType dtype) {
+  const ValueId gradient = NewGradient(of);
+  graph_.values[static_cast<size_t>(gradient.value)].dtype = dtype;
+  return gradient;
+}
+
 void Differentiator::SetGradient(ValueId of, ValueId gradient) {
   gradients_[of] = gradient;
   contributions_[of] = std::max(contributions_[of], 1);

@@ -61,6 +61,8 @@ class Differentiator {
   // A gradient of `of`, to be written by the node that is emitted next; rules hand it to Contribute
   // (nodes/add.h).
   ValueId NewGradient(ValueId of);
+  // The same in a dtype that is not the value's: of f32 statistics that products of another follow.
+  ValueId NewGradient(ValueId of, DType dtype);
   // A value that only gradients of `forward` read.
   ValueId NewTemporary(const std::string& name, ValueId like);
   void SetGradient(ValueId of, ValueId gradient);

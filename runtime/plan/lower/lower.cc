@@ -19,8 +19,9 @@ int64_t LossChunkRows(Backend backend, int64_t rows, int64_t padded_vocab, DType
 }
 
 View Transposed(View view) {
-  std::swap(view.layout.dims[0], view.layout.dims[1]);
-  std::swap(view.layout.strides[0], view.layout.strides[1]);
+  const auto last = static_cast<size_t>(view.layout.rank) - 1;
+  std::swap(view.layout.dims[last - 1], view.layout.dims[last]);
+  std::swap(view.layout.strides[last - 1], view.layout.strides[last]);
   return view;
 }
 

@@ -13,6 +13,7 @@
 
 namespace millrace {
 
+// The last two dims swapped.
 View Transposed(View view);
 // Rows [begin, begin + rows) of a 2-D view.
 View Rows(View view, int64_t begin, int64_t rows);

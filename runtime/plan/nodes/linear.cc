@@ -152,4 +152,15 @@ ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const st
   return out;
 }
 
+ValueId LinearF32(ForwardBuilder& b, ValueId x, const std::string& weight,
+                  const std::string& label) {
+  const ValueId weight_value = b.Param(weight, label);
+  const int64_t width = b.RowsOfMatrix(weight_value, b.Columns(x, label), label);
+  const ValueId out = b.NewStatistic(
+      label, {b.RowsOf(x, label), width},
+      ProductPlacement(b.value(x).placement, b.value(weight_value).placement, label));
+  b.Push(kLinearNode, {x, weight_value, {}}, {out}, {}, label);
+  return out;
+}
+
 }  // namespace millrace

@@ -27,5 +27,8 @@ void PushProducts(Lowering& l, const MatmulOp<View>& op, const Node& node);
 // `bias`: "" for none.
 ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
                const std::string& label);
+// Its result is f32, whatever the dtype of activations: it is not rounded. No bias.
+ValueId LinearF32(ForwardBuilder& b, ValueId x, const std::string& weight,
+                  const std::string& label);
 
 }  // namespace millrace

@@ -1,0 +1,83 @@
+#include "models/blocks/moe.h"
+
+#include "models/transformer.h"
+#include "runtime/plan/nodes/activation.h"
+#include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/dispatch.h"
+#include "runtime/plan/nodes/expert_activation.h"
+#include "runtime/plan/nodes/grouped_linear.h"
+#include "runtime/plan/nodes/router.h"
+
+namespace millrace {
+namespace {
+
+const char* InName(const MoeShape& m) { return IsGated(m.activation) ? "gate_up" : "up"; }
+int64_t InRows(const MoeShape& m, int64_t width) {
+  return IsGated(m.activation) ? 2 * width : width;
+}
+
+// [E, out, in], normal(std), decayed.
+ParamSpec ExpertsParam(std::string name, int64_t experts, int64_t out, int64_t in, double std) {
+  ParamSpec param = MatrixParam(std::move(name), out, in, std);
+  param.dims = {experts, out, in};
+  param.padded_rows = experts;
+  return param;
+}
+
+RouteAttrs RouteOf(const MoeShape& m) {
+  return {.score = m.router,
+          .normalise = m.normalise,
+          .scaling = m.scaling,
+          .groups = m.groups,
+          .top_groups = m.top_groups};
+}
+
+ValueId EmitShared(ForwardBuilder& b, ValueId x, const MoeShape& m, const BranchContext& context) {
+  const auto linear = [&](auto&& product, ValueId in, const std::string& name) {
+    return product(b, in, context.prefix + name + ".weight", "", context.label + name);
+  };
+  ValueId y = linear(LinearInto, x, std::string("moe.shared.") + InName(m));
+  y = Activation(b, y, m.activation, context.label + "moe.shared.act");
+  return linear(LinearOut, y, "moe.shared.down");
+}
+
+}  // namespace
+
+std::vector<ParamSpec> MoeParams(const MoeShape& m, const BranchContext& context) {
+  const ModelOptions& o = context.options;
+  const std::string p = context.prefix + "moe.";
+  std::vector<ParamSpec> params = {
+      MatrixParam(p + "router.weight", m.experts, o.d_model, o.init_std),
+      ExpertsParam(p + "experts." + InName(m) + ".weight", m.experts, InRows(m, m.width), o.d_model,
+                   o.init_std),
+      ExpertsParam(p + "experts.down.weight", m.experts, o.d_model, m.width, ResidualStd(o))};
+  if (m.shared_width > 0) {
+    const std::vector<int64_t> parts = IsGated(m.activation)
+                                           ? std::vector{m.shared_width, m.shared_width}
+                                           : std::vector<int64_t>{};
+    params.push_back(SplitRows(MatrixParam(p + "shared." + InName(m) + ".weight",
+                                           InRows(m, m.shared_width), o.d_model, o.init_std),
+                               o.tensor, parts));
+    params.push_back(SplitColumns(
+        MatrixParam(p + "shared.down.weight", o.d_model, m.shared_width, ResidualStd(o)),
+        o.tensor));
+  }
+  return params;
+}
+
+ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& m, const BranchContext& context) {
+  const std::string p = context.prefix + "moe.", l = context.label + "moe.";
+  const auto product = [&](ValueId rows, const Routing& routing, const std::string& name) {
+    return GroupedLinear(b, rows, p + name + ".weight", routing, l + name);
+  };
+  const Routing routing = Route(b, x, p + "router.weight", "", RouteOf(m), m.top_k, l + "router");
+  const Dispatched sent = Dispatch(b, x, routing, l + "dispatch");                     // [S, C]
+  ValueId y = product(sent.rows, routing, std::string("experts.") + InName(m));        // [S, (2)F]
+  y = ExpertActivation(b, y, sent.weights, routing, m.activation, l + "experts.act");  // [S, F]
+  y = product(y, routing, "experts.down");                                             // [S, C]
+  y = Combine(b, y, routing, l + "combine");                                           // [R, C]
+  if (m.shared_width == 0) return y;
+  return Add(b, y, EmitShared(b, x, m, context), l + "shared.add");
+}
+
+}  // namespace millrace

@@ -1,0 +1,22 @@
+// The mixture of experts: models/blocks/branch.h says how it is called.
+//   moe.router.weight          [E, d_model]
+//   moe.router.bias            [E] f32, with `bias`: chooses, has no gradient, is not trained
+//   moe.experts.up.weight      [E, width, d_model]; gated: gate_up [E, 2 width, d_model]
+//   moe.experts.down.weight    [E, d_model, width]
+//   moe.shared.up.weight       [shared_width, d_model], with shared_width; gated as above
+//   moe.shared.down.weight     [d_model, shared_width]
+//
+// Each rank along the tensor axis has all experts and routes its own rows between blocks; the
+// shared expert is split as an MLP is.
+#pragma once
+
+#include <vector>
+
+#include "models/blocks/branch.h"
+
+namespace millrace {
+
+std::vector<ParamSpec> MoeParams(const MoeShape& shape, const BranchContext& context);
+ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& shape, const BranchContext& context);
+
+}  // namespace millrace

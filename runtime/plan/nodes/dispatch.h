@@ -1,0 +1,29 @@
+// Rows on their way to the experts and back.
+//
+// kDispatchNode  in: x [R,C], weights [R,K]?, pairs, offsets, slots
+//                out: rows [S,C] in the order of the experts, slot_weights [S]?
+// kCombineNode   in: y [S,C], slot_weights [S]?, pairs, offsets, slots
+//                out: sum [R,C] of each token's K rows, weights [R,K]?
+//
+// Each is the gradient of the other: a token's row is copied to K slots, and the sum over these
+// slots is the gradient of that. Dispatched rows are not kept for the backward but dispatched again.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/graph/forward_builder.h"
+#include "runtime/plan/nodes/router.h"
+
+namespace millrace {
+
+extern const NodeDef kDispatchNode, kCombineNode;
+
+struct Dispatched {
+  ValueId rows, weights;  // [S,C], f32 [S]
+};
+
+Dispatched Dispatch(ForwardBuilder& b, ValueId x, const Routing& routing, const std::string& label);
+// y: rows [S,C] in the order of the experts.
+ValueId Combine(ForwardBuilder& b, ValueId y, const Routing& routing, const std::string& label);
+
+}  // namespace millrace
