@@ -1,3 +1,4 @@
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/activation_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -7,33 +8,6 @@ namespace {
 
 // Packs per thread.
 constexpr int kUnroll = 2;
-
-// Within one unit in the last place, subnormals included; an IEEE division
-// costs four times as much.
-__device__ __forceinline__ float Reciprocal(float x) {
-  float y;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float Sigmoid(float x) { return Reciprocal(__fadd_rn(1.0f, expf(-x))); }
-
-// tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
-constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
-constexpr float kGeluCubic = 0.07135481627159262f;  // 0.044715 * that
-
-__device__ __forceinline__ float GeluSigmoid(float x) {
-  return Sigmoid(__fmul_rn(x, __fmaf_rn(kGeluCubic, __fmul_rn(x, x), kGeluLinear)));
-}
-
-__device__ __forceinline__ float GeluDerivative(float x) {
-  const float s = GeluSigmoid(x);
-  return __fmaf_rn(__fmul_rn(__fmul_rn(x, s), __fsub_rn(1.0f, s)),
-                   __fmaf_rn(3.0f * kGeluCubic, __fmul_rn(x, x), kGeluLinear), s);
-}
-
-// NaN stays NaN.
-__device__ __forceinline__ float Relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 // Where a thread's u-th pack lies.
 struct Place {
@@ -60,7 +34,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     const Place p(a, u);
     if (!p.inside) continue;
     gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
-    if constexpr (IsGated(kKind))
+    if constexpr (kGated<kKind>)
       up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
   }
 #pragma unroll
@@ -69,7 +43,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     if (!p.inside) continue;
     const Floats g = ToFloats<E>(a.x, gate[u]);
     Floats y;
-    if constexpr (IsGated(kKind)) {
+    if constexpr (kGated<kKind>) {
       const Floats other = ToFloats<E>(a.x, up[u]);
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
@@ -93,7 +67,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
     const Place p(a, u);
     if (!p.inside) continue;
     gate[u] = LoadRaw<E>(a.x, p.row * a.x.stride + p.column, p.left);
-    if constexpr (IsGated(kKind))
+    if constexpr (kGated<kKind>)
       up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
     d_out[u] = LoadRaw<E>(a.d_out, p.row * a.d_out.stride + p.column, p.left);
   }
@@ -104,7 +78,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
     const Floats g = ToFloats<E>(a.x, gate[u]), dy = ToFloats<E>(a.d_out, d_out[u]);
     const int64_t at = p.row * a.d_x.stride + p.column;
     Floats d_gate;
-    if constexpr (IsGated(kKind)) {
+    if constexpr (kGated<kKind>) {
       const Floats other = ToFloats<E>(a.x, up[u]);
       Floats d_up;
 #pragma unroll

@@ -205,6 +205,17 @@ __device__ __forceinline__ double WarpSum(double v) {
   return v;
 }
 
+// The sum of this lane's and all lower lanes' numbers.
+__device__ __forceinline__ int InclusiveSum(int v) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int down = 1; down < kWarp; down *= 2) {
+    const int lower = __shfl_up_sync(0xffffffffu, v, down);
+    if (lane >= down) v += lower;
+  }
+  return v;
+}
+
 // The sum over a block of at most 1024 threads, in thread 0 only. `shared` holds 32 doubles.
 __device__ __forceinline__ double BlockSum(double v, double* shared) {
   v = WarpSum(v);

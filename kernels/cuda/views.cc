@@ -56,6 +56,13 @@ float* FloatsOf(const TensorView& view, int64_t n, const char* name) {
   return view.as<float>();
 }
 
+int32_t* IntsOf(const TensorView& view, int64_t n, const char* name) {
+  if (!view) return nullptr;
+  MR_CHECK(view.dtype() == DType::kI32 && view.numel() == n && view.layout.contiguous(),
+           "{} is {}; dense i32 of {} elements is expected", name, ToString(view.layout), n);
+  return view.as<int32_t>();
+}
+
 double* DoublesOf(const TensorView& view, int64_t n, const char* name) {
   MR_CHECK(view && view.dtype() == DType::kF64 && view.numel() == n && view.layout.contiguous(),
            "{} is {}; {} contiguous elements of f64 are expected", name, ToString(view.layout), n);

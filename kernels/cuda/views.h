@@ -21,6 +21,8 @@ Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name);
 
 float* FloatsOf(const TensorView& view, int64_t n,
                 const char* name);  // dense f32 [n]; nullptr when absent
+int32_t* IntsOf(const TensorView& view, int64_t n,
+                const char* name);  // dense i32, n elements; nullptr when absent
 double* DoublesOf(const TensorView& view, int64_t n,
                   const char* name);  // contiguous f64, n elements
 StepScalars* ScalarsOf(const TensorView& scalars);

@@ -6,7 +6,8 @@
 //                out: sum [R,C] of each token's K rows, weights [R,K]?
 //
 // Each is the gradient of the other: a token's row is copied to K slots, and the sum over these
-// slots is the gradient of that. Dispatched rows are not kept for the backward but dispatched again.
+// slots is the gradient of that. Dispatched rows are not kept for the backward but dispatched
+// again.
 #pragma once
 
 #include <string>

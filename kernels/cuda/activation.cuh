@@ -1,0 +1,39 @@
+// Activations of one element, and their derivatives.
+#pragma once
+
+#include "runtime/base/policies.h"
+
+namespace millrace::cuda {
+
+// Within one unit in the last place, subnormals included; an IEEE division
+// costs four times as much.
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float Sigmoid(float x) { return Reciprocal(__fadd_rn(1.0f, expf(-x))); }
+
+// tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
+inline constexpr float kGeluCubic = 0.07135481627159262f;  // 0.044715 * that
+
+__device__ __forceinline__ float GeluSigmoid(float x) {
+  return Sigmoid(__fmul_rn(x, __fmaf_rn(kGeluCubic, __fmul_rn(x, x), kGeluLinear)));
+}
+
+__device__ __forceinline__ float GeluDerivative(float x) {
+  const float s = GeluSigmoid(x);
+  return __fmaf_rn(__fmul_rn(__fmul_rn(x, s), __fsub_rn(1.0f, s)),
+                   __fmaf_rn(3.0f * kGeluCubic, __fmul_rn(x, x), kGeluLinear), s);
+}
+
+// NaN stays NaN.
+__device__ __forceinline__ float Relu(float x) { return x < 0.0f ? 0.0f : x; }
+
+// Known when it is compiled: IsGated is a function of the host.
+template <ActivationKind kind>
+inline constexpr bool kGated = IsGated(kind);
+
+}  // namespace millrace::cuda

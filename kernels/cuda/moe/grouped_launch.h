@@ -1,0 +1,39 @@
+// The border between grouped_matmul.cc and its kernels.
+//
+// Both ops are a product out(m,n) = sum over k of a(m,k) b(k,n) for each expert, of which slots are
+// either the rows m or the depth k.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/rows.h"
+
+namespace millrace::cuda {
+
+enum class Slots { kRows, kDepth };
+
+// An operand by the strides of its dims in elements; dim `mn` is m of a, n of b. Expert e's begins
+// `expert` elements after the one before; slots of an expert are rows of the whole, and `expert` is
+// 0.
+struct GroupedOperand {
+  const std::byte* data = nullptr;
+  int64_t mn = 0, k = 0, expert = 0;
+};
+
+struct GroupedArgs {
+  GroupedOperand a, b;
+  std::byte* out = nullptr;  // rows of `out_row` elements, neighbours in a row
+  int64_t out_row = 0, out_expert = 0;
+  const int32_t* offsets = nullptr;  // [experts + 1]
+  int experts = 0;
+  // The dims that are not slots; that of slots is not looked at.
+  int m = 0, n = 0, k = 0;
+  bool out_bf16 = false, accumulate = false;
+};
+
+// Tensor cores: operands are bf16, of each operand one stride is 1 and all else is a multiple of
+// eight elements, addresses too.
+void LaunchGroupedTensor(const GroupedArgs& args, Slots slots, const Launch& launch);
+// Any operands, both f32 or both bf16.
+void LaunchGroupedPlain(const GroupedArgs& args, Slots slots, bool bf16, const Launch& launch);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,13 @@
+// kernels/ops/moe_ops.h: RouteOp and RouteGradOp, on CUDA.
+#pragma once
+
+#include "kernels/ops/moe_ops.h"
+#include "runtime/base/stream.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace {
+
+void CudaRoute(const RouteOp<TensorView>& op, Stream& stream);
+void CudaRouteGrad(const RouteGradOp<TensorView>& op, Stream& stream);
+
+}  // namespace millrace
