@@ -6,8 +6,8 @@
 namespace millrace::cuda {
 namespace {
 
-// Tiles of 128 x 128 in steps of depth 64, three of them on their way at once; four warps of 64 x 64
-// each. Two blocks have room on a multiprocessor of an H100 or H200.
+// Tiles of 128 x 128 in steps of depth 64, three of them on their way at once; four warps of 64 x
+// 64 each. Two blocks have room on a multiprocessor of an H100 or H200.
 constexpr int kTileM = 128, kTileN = 128, kStages = 3, kThreads = 128, kWarpTile = 64;
 constexpr int kBlocksPerSm = 2;
 constexpr int kOperandBytes = kTileM * kDepth * 2, kStageBytes = 2 * kOperandBytes;

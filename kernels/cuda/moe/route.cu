@@ -39,8 +39,8 @@ __device__ void FindScores(const RouteArgs& a, const float* logits, int lane, fl
   __syncwarp();
 }
 
-// The index of the largest of n keys that are not taken, the lower one of equals, in every lane. Bit
-// i of `taken` is index 32 i + lane's; the one found is taken.
+// The index of the largest of n keys that are not taken, the lower one of equals, in every lane.
+// Bit i of `taken` is index 32 i + lane's; the one found is taken.
 __device__ int TakeLargest(const float* keys, int n, int lane, uint32_t& taken) {
   float best = -INFINITY;
   int at = n;

@@ -1,12 +1,12 @@
 // Tiles of bf16 operands in shared memory, and products of them on tensor cores (mma.sync).
 //
-// Layout  A tile has kDepth of the depth and kSize across (rows of a, columns of b). A line of it is
-//         what are neighbours in memory: along the depth (kDepth), 128 bytes, or across (kAcross),
-//         2*kSize bytes, a multiple of 128. Its chunks of 16 bytes are permuted, chunk c of line r
-//         lies at c ^ (r % 8): the eight lines that a load of matrices takes at once, or a warp
-//         writes, are in different banks.
-// Source  PTX ISA 8.7, 9.7.14 (mma.m16n8k16, ldmatrix, and the elements of a fragment that each lane
-//         holds), 9.7.9.25 (cp.async).
+// Layout  A tile has kDepth of the depth and kSize across (rows of a, columns of b). A line of it
+//         is what are neighbours in memory: along the depth (kDepth), 128 bytes, or across
+//         (kAcross), 2*kSize bytes, a multiple of 128. Its chunks of 16 bytes are permuted, chunk c
+//         of line r lies at c ^ (r % 8): the eight lines that a load of matrices takes at once, or
+//         a warp writes, are in different banks.
+// Source  PTX ISA 8.7, 9.7.14 (mma.m16n8k16, ldmatrix, and the elements of a fragment that each
+//         lane holds), 9.7.9.25 (cp.async).
 #pragma once
 
 #include <cstddef>
