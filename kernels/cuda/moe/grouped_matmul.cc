@@ -23,7 +23,8 @@ void CheckOperands(const TensorView& a, const TensorView& b) {
            ToString(a.layout), ToString(b.layout));
 }
 
-// One stride is 1, and the others, the dim along it and the address are multiples of eight elements.
+// One stride is 1, and the others, the dim along it and the address are multiples of eight
+// elements.
 bool FitsTensorCores(const GroupedOperand& operand, int along_depth, int across) {
   if (operand.k != 1 && operand.mn != 1) return false;
   const int64_t line = operand.k == 1 ? operand.mn : operand.k,
