@@ -4,6 +4,7 @@
 #include <optional>
 #include <variant>
 
+#include "kernels/ops/moe_ops.h"
 #include "models/stack.h"
 #include "runtime/base/error.h"
 #include "runtime/base/policies.h"
@@ -69,6 +70,13 @@ void Validate(const MoeShape& m, ModelFamily) {
   MR_REQUIRE(ErrorCode::kConfig, m.top_k <= m.experts / m.groups * m.top_groups,
              "model.moe.top_k is {}; at most {} experts can be chosen", m.top_k,
              m.experts / m.groups * m.top_groups);
+  MR_REQUIRE(ErrorCode::kConfig, m.experts <= kMaxExperts && m.top_k <= kMaxTopK,
+             "model.moe.experts is {} and model.moe.top_k {}; at most {} and {} are allowed",
+             m.experts, m.top_k, kMaxExperts, kMaxTopK);
+  MR_REQUIRE(ErrorCode::kConfig, m.aux_loss == AuxLossKind::kNone,
+             "model.moe.aux_loss is {}; none is what there is so far", Name(m.aux_loss));
+  MR_REQUIRE(ErrorCode::kConfig, !m.bias,
+             "model.moe.bias is true; a router without bias is what there is so far");
   MR_REQUIRE(ErrorCode::kConfig, m.shared_width >= 0,
              "model.moe.shared_ffn is {}; it may not be negative", m.shared_width);
 }
