@@ -19,10 +19,18 @@ struct Sizes {
   int64_t n, k;
 };
 Sizes PickSizes(Random& random, int repeat) {
-  // Past one tile in each direction, and the shapes of which a tile is a part.
-  constexpr Sizes kSpecial[] = {{513, 9}, {7, 530}, {129, 65}, {256, 128}, {1, 1}, {64, 2100}};
+  // Past one tile in each direction; multiples of eight, which a GPU's tensor cores take, with and
+  // without a part of a tile.
+  constexpr Sizes kSpecial[] = {{513, 9},   {7, 530},   {129, 65}, {256, 128}, {1, 1},
+                                {64, 2100}, {136, 200}, {8, 72},   {264, 64},  {200, 328}};
   if (repeat < static_cast<int>(std::size(kSpecial))) return kSpecial[repeat];
   return {PickSize(random), PickSize(random)};
+}
+
+// Tensor cores see most of the sizes that they take.
+DType PickOperands(Random& random, const Sizes& s) {
+  const bool aligned = s.n % 8 == 0 && s.k % 8 == 0;
+  return aligned && Pick(random, 0, 3) > 0 ? DType::kBF16 : PickFloat(random);
 }
 
 }  // namespace
@@ -33,7 +41,7 @@ void GroupedMatmulContract(const Subject& subject) {
     Memory memory;
     const ExpertLoad load = PickLoad(memory, random, repeat);
     const auto [n, k] = PickSizes(random, repeat);
-    const DType dtype = PickFloat(random);
+    const DType dtype = PickOperands(random, {n, k});
     const bool transposed = Flip(random);
     GroupedMatmulOp<TensorView> op{};
     op.offsets = load.offsets;
@@ -62,7 +70,7 @@ void GroupedWeightGradContract(const Subject& subject) {
     Memory memory;
     const ExpertLoad load = PickLoad(memory, random, repeat);
     const auto [n, k] = PickSizes(random, repeat);
-    const DType dtype = PickFloat(random);
+    const DType dtype = PickOperands(random, {n, k});
     GroupedWeightGradOp<TensorView> op{};
     op.offsets = load.offsets;
     op.update = PickUpdate(random);
