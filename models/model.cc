@@ -73,8 +73,6 @@ void Validate(const MoeShape& m, ModelFamily) {
   MR_REQUIRE(ErrorCode::kConfig, m.experts <= kMaxExperts && m.top_k <= kMaxTopK,
              "model.moe.experts is {} and model.moe.top_k {}; at most {} and {} are allowed",
              m.experts, m.top_k, kMaxExperts, kMaxTopK);
-  MR_REQUIRE(ErrorCode::kConfig, m.aux_loss == AuxLossKind::kNone,
-             "model.moe.aux_loss is {}; none is what there is so far", Name(m.aux_loss));
   MR_REQUIRE(ErrorCode::kConfig, !m.bias,
              "model.moe.bias is true; a router without bias is what there is so far");
   MR_REQUIRE(ErrorCode::kConfig, m.shared_width >= 0,

@@ -13,6 +13,7 @@
 #include "runtime/plan/nodes/head.h"
 #include "runtime/plan/nodes/norm.h"
 #include "runtime/plan/nodes/rope.h"
+#include "runtime/plan/nodes/router.h"
 
 namespace millrace {
 namespace {
@@ -39,12 +40,13 @@ struct EmitBranch {
   ValueId x;
   const BranchContext& context;
   const RopeTables& ropes;
+  std::vector<ValueId>* router_stats;
 
   ValueId operator()(const AttentionShape& a) const {
     return EmitAttention(b, x, a, context, ropes);
   }
   ValueId operator()(const MlpShape& m) const { return EmitMlp(b, x, m, context); }
-  ValueId operator()(const MoeShape& m) const { return EmitMoe(b, x, m, context); }
+  ValueId operator()(const MoeShape& m) const { return EmitMoe(b, x, m, context, router_stats); }
   ValueId operator()(const MambaShape&) const { RefuseBranch("mamba"); }
 };
 
@@ -71,6 +73,9 @@ Stack::Stack(const ModelOptions& options, ModelFamily family)
     : options_(options), style_(StyleOf(family)) {
   spec_ = MakeSpec(
       options_, EmbedParams(), [&](int64_t layer) { return BlockParams(layer); }, HeadParams());
+  if (const MoeShape* balanced = BalancedShape(options_))
+    spec_.losses.push_back(
+        {.name = kBalanceLoss, .weight = balanced->aux_coefficient, .held_out = false});
 }
 
 BranchContext Stack::ContextOf(int64_t layer) const {
@@ -133,13 +138,13 @@ ValueId Stack::EmitNorm(ForwardBuilder& b, ValueId x, const std::string& name,
 }
 
 ValueId Stack::EmitBlock(ForwardBuilder& b, ValueId x, const RopeTables& ropes,
-                         int64_t layer) const {
+                         std::vector<ValueId>* router_stats, int64_t layer) const {
   const BranchContext context = ContextOf(layer);
   int norms = 0;
   for (const Branch& branch : options_.blocks[static_cast<size_t>(layer)].branches) {
     const std::string norm = fmt::format("{}_{}", style_.norm_name, ++norms);
     ValueId y = EmitNorm(b, x, context.prefix + norm, context.label + norm);  // [R, C]
-    y = std::visit(EmitBranch{b, y, context, ropes}, branch);                 // [R, C]
+    y = std::visit(EmitBranch{b, y, context, ropes, router_stats}, branch);   // [R, C]
     x = Add(b, x, y, AddLabel(context.label, branch));
   }
   return x;
@@ -149,11 +154,16 @@ void Stack::EmitForward(ForwardBuilder& b, HeadMode head) const {
   const RopeTables ropes = EmitRopes(b);
   b.BeginUnit("embed");
   ValueId x = Embedding(b, style_.table, style_.positions, "embed/x");
+  const MoeShape* const balanced = head == HeadMode::kLogits ? nullptr : BalancedShape(options_);
+  std::vector<ValueId> stats;
   for (const BlockGroup& group : GroupBlocks(options_)) {
     b.BeginUnit(group.unit);
-    for (int64_t i = group.first; i <= group.last; ++i) x = EmitBlock(b, x, ropes, i);
+    for (int64_t i = group.first; i <= group.last; ++i)
+      x = EmitBlock(b, x, ropes, balanced ? &stats : nullptr, i);
   }
   b.BeginUnit("head");
+  if (balanced)
+    Balance(b, stats, balanced->aux_loss, balanced->top_k, kBalanceLoss, "head/balance");
   const std::string norm = fmt::format("{}_f", style_.norm_name);
   x = EmitNorm(b, x, norm, "head/" + norm);
   Head(b, x, options_.tied ? style_.table : "lm_head.weight", head);

@@ -38,7 +38,7 @@ class Stack final : public Model {
   ValueId EmitNorm(ForwardBuilder& builder, ValueId x, const std::string& name,
                    const std::string& label) const;
   ValueId EmitBlock(ForwardBuilder& builder, ValueId x, const RopeTables& ropes,
-                    int64_t layer) const;
+                    std::vector<ValueId>* router_stats, int64_t layer) const;
 
   ModelOptions options_;
   Style style_;

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
+#include "runtime/base/step_scalars.h"
 
 namespace millrace::cpu {
 namespace {
@@ -82,6 +83,30 @@ float ChosenSum(const float* scores, const int32_t* ids, int64_t top_k) {
   return sum;
 }
 
+float SumOf(const float* scores, int64_t experts) {
+  return static_cast<float>(SumInDouble(scores, experts));
+}
+
+// Rows of each of the groups that the first dim of `of` counts.
+int64_t GroupRows(const TensorView& of, int64_t rows) {
+  const int64_t groups = of.dim(0);
+  MR_CHECK(groups >= 1 && rows % groups == 0, "route: {} rows in {} groups", rows, groups);
+  return rows / groups;
+}
+
+// Adds to the gradients d of scores what comes by their probabilities, whose gradient is b. Returns
+// what that adds to the sum of d s.
+float AddBalance(const float* b, int64_t experts, RouterKind kind, const float* s, float* d) {
+  const double along = DotInDouble(b, s, experts);
+  if (kind == RouterKind::kSoftmax) {
+    for (int64_t e = 0; e < experts; ++e) d[e] += b[e];
+    return static_cast<float>(along);
+  }
+  const float scale = 1.0f / SumOf(s, experts), mean = static_cast<float>(along) * scale;
+  for (int64_t e = 0; e < experts; ++e) d[e] += (b[e] - mean) * scale;
+  return 0;  // sigmoids do not depend on each other
+}
+
 }  // namespace
 
 void Route(const RouteOp<TensorView>& op, Stream&) {
@@ -111,17 +136,19 @@ void Route(const RouteOp<TensorView>& op, Stream&) {
 }
 
 // With D the divisor and c the scaling: d_s[k] = c (d_w[k] - sum over j of d_w[j] s[j] / D) / D of
-// the chosen, without the sum if not normalised; softmax: d_logit[e] = s[e] (d_s[e] - sum d_s s);
-// sigmoid: d_logit[e] = d_s[e] s[e] (1 - s[e]).
+// the chosen, without the sum if not normalised. With b the row of `balance`, softmax:
+// d_logit[e] = s[e] (d_s[e] + b[e] - sum (d_s + b) s); sigmoid, Z the sum of all s:
+// d_logit[e] = (d_s[e] + (b[e] - sum b s / Z) / Z) s[e] (1 - s[e]).
 void RouteGrad(const RouteGradOp<TensorView>& op, Stream&) {
   Check(op.logits, op.ids, op);
   const int64_t rows = op.logits.dim(0), experts = op.logits.dim(1), top_k = op.ids.dim(1);
   CheckDense(op.d_weights, DType::kF32, rows, top_k, "d_weights");
   CheckDense(op.d_logits, op.d_logits.dtype(), rows, experts, "d_logits");
   CheckFloat(op.d_logits, "d_logits");
+  const int64_t group_rows = op.balance ? GroupRows(op.balance, rows) : 1;
   const float scaling = static_cast<float>(op.scaling);
   for (int64_t r = 0; r < rows; ++r) {
-    Scores s, d_logits{};
+    Scores s, d{};
     ScoresOf(op.logits.as<float>() + r * experts, experts, op.score, s.data());
     const int32_t* ids = op.ids.as<int32_t>() + r * top_k;
     const float* d_weights = op.d_weights.as<float>() + r * top_k;
@@ -133,16 +160,58 @@ void RouteGrad(const RouteGradOp<TensorView>& op, Stream&) {
     float mean = 0;
     for (int64_t k = 0; k < top_k; ++k) {
       const auto e = static_cast<size_t>(ids[k]);
-      d_logits[e] = (d_weights[k] - along) / divisor * scaling;
-      mean += d_logits[e] * s[e];
+      d[e] = (d_weights[k] - along) / divisor * scaling;
+      mean += d[e] * s[e];
     }
+    if (op.balance)
+      mean += AddBalance(op.balance.as<float>() + r / group_rows * experts, experts, op.score,
+                         s.data(), d.data());
     for (size_t e = 0; e < static_cast<size_t>(experts); ++e)
-      d_logits[e] = op.score == RouterKind::kSoftmax ? s[e] * (d_logits[e] - mean)
-                                                     : d_logits[e] * s[e] * (1.0f - s[e]);
-    ForChunks(experts, [&](int64_t c, int64_t n) {
-      Store(RowAt(op.d_logits, r), c, n, d_logits.data() + c);
-    });
+      d[e] = op.score == RouterKind::kSoftmax ? s[e] * (d[e] - mean) : d[e] * s[e] * (1.0f - s[e]);
+    ForChunks(experts,
+              [&](int64_t c, int64_t n) { Store(RowAt(op.d_logits, r), c, n, d.data() + c); });
   }
+}
+
+void RouterStats(const RouterStatsOp<TensorView>& op, Stream&) {
+  Check(op.logits, op.ids, {.score = op.score});
+  const int64_t rows = op.logits.dim(0), experts = op.logits.dim(1), top_k = op.ids.dim(1),
+                groups = op.stats.dim(0), group_rows = GroupRows(op.stats, rows);
+  CheckDense(op.stats, DType::kF32, groups * 2, experts, "stats");
+  for (int64_t g = 0; g < groups; ++g) {
+    std::array<double, kMaxExperts> sums{};
+    float* counts = op.stats.as<float>() + g * 2 * experts;
+    std::fill_n(counts, experts, 0.0f);
+    for (int64_t r = g * group_rows; r < (g + 1) * group_rows; ++r) {
+      Scores s;
+      ScoresOf(op.logits.as<float>() + r * experts, experts, op.score, s.data());
+      const float scale = op.score == RouterKind::kSigmoid ? 1.0f / SumOf(s.data(), experts) : 1.0f;
+      for (size_t e = 0; e < static_cast<size_t>(experts); ++e) sums[e] += double{s[e] * scale};
+      for (int64_t k = 0; k < top_k; ++k) ++counts[op.ids.as<int32_t>()[r * top_k + k]];
+    }
+    for (int64_t e = 0; e < experts; ++e)
+      counts[experts + e] = static_cast<float>(sums[static_cast<size_t>(e)]);
+  }
+}
+
+void RouterBalance(const RouterBalanceOp<TensorView>& op, Stream&) {
+  const int64_t groups = op.stats.dim(0), experts = op.stats.dim(2);
+  CheckDense(op.stats, DType::kF32, groups * 2, experts, "stats");
+  CheckDense(op.balance, DType::kF32, groups, experts, "balance");
+  CheckDense(op.loss_sum, DType::kF64, 1, 1, "loss_sum");
+  const double slope = op.loss_weight * op.scalars.as<StepScalars>()->inv_valid_tokens *
+                       static_cast<double>(op.tokens) * op.factor;
+  double sum = 0;
+  for (int64_t g = 0; g < groups; ++g) {
+    const float *counts = op.stats.as<float>() + g * 2 * experts, *sums = counts + experts;
+    for (int64_t e = 0; e < experts; ++e) {
+      sum += double{counts[e]} * double{sums[e]};
+      op.balance.as<float>()[g * experts + e] = static_cast<float>(slope * double{counts[e]});
+    }
+  }
+  double* const loss = op.loss_sum.as<double>();
+  *loss = (op.loss_update == Update::kAccumulate ? *loss : 0) +
+          static_cast<double>(op.rows) * op.factor * sum;
 }
 
 }  // namespace millrace::cpu

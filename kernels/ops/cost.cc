@@ -144,6 +144,12 @@ int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend) {
   return cuda::ExpertSlotsBytes(op.ids.layout.numel(), op.offsets.layout.numel() - 1);
 }
 
+int64_t WorkspaceBytes(const RouterStatsOp<Shape>& op, Backend backend) {
+  const int64_t experts = Dim(op.logits, 1);
+  if (backend == Backend::kCpu) return 0;
+  return cuda::RouterStatsBytes(Dim(op.logits, 0), Dim(op.stats, 0), experts);
+}
+
 int64_t WorkspaceBytes(const GroupedMatmulOp<Shape>& op, Backend backend) {
   return backend == Backend::kCpu ? CpuBytes(LargestProduct(op)) : 0;
 }

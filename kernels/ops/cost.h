@@ -29,6 +29,7 @@ int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const RouterStatsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const GroupedMatmulOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend);
 
@@ -65,7 +66,8 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Op<Shape>, Ops<Shape>> || ...);
 template <template <class> class Op>
 constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, EmbedOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp, AccumulateOp,
-               FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp>)
+               FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp,
+               RouterBalanceOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
   if (kIsOneOf<Op, RopeOp>) return 3;
@@ -74,7 +76,7 @@ constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, AdamWOp>) return 20;
   if (kIsOneOf<Op, ActivationOp, ExpertActivationOp>) return 26;
   if (kIsOneOf<Op, ActivationGradOp, ExpertActivationGradOp>) return 32;
-  if (kIsOneOf<Op, RouteOp, RouteGradOp>) return 40;
+  if (kIsOneOf<Op, RouteOp, RouteGradOp, RouterStatsOp>) return 40;
   if (kIsOneOf<Op, CrossEntropyOp>) return 40;
   if (kIsOneOf<Op, RopeTableOp>) return 64;
   return 0;

@@ -43,6 +43,12 @@ constexpr int64_t ExpertSlotsBytes(int64_t pairs, int64_t experts) {
   return CeilDiv(pairs, kSlotTile) * experts * 4;
 }
 
+// router_stats sums the rows of a tile, then the tiles of a group: f32 [groups, tiles, 2, E].
+inline constexpr int64_t kRouterTile = 64;
+constexpr int64_t RouterStatsBytes(int64_t rows, int64_t groups, int64_t experts) {
+  return groups * CeilDiv(rows / groups, kRouterTile) * 2 * experts * 4;
+}
+
 // The losses of a chunk's rows, in double.
 constexpr int64_t CrossEntropyBytes(int64_t rows) { return rows * 8; }
 

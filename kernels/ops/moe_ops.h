@@ -50,19 +50,71 @@ struct RouteOp : RouteAttrs {
   }
 };
 
-// d_logits of RouteOp from d_weights; the choice has no gradient.
-// d_logits any [R,E], dense. Others as in RouteOp.
+// d_logits of RouteOp from d_weights; the choice has no gradient. With `balance` [n,E], of each
+// expert's probability p in rows of group g = r / (R/n) (RouterStatsOp) the gradient balance[g,e] is
+// added to what comes by the weights.
+// d_logits any [R,E], balance f32 [n,E] optional, dense. Others as in RouteOp.
 template <class V>
 struct RouteGradOp : RouteAttrs {
   using Attrs = RouteAttrs;
   static constexpr const char* kName = "route_grad";
-  V logits, ids, d_weights, d_logits;
+  V logits, ids, d_weights, balance, d_logits;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.logits, Access::kRead, "logits");
     f(s.ids, Access::kRead, "ids");
     f(s.d_weights, Access::kRead, "d_weights");
+    f(s.balance, Access::kRead, "balance");
     f(s.d_logits, Access::kWrite, "d_logits");
+  }
+};
+
+// What a loss that evens the experts' loads looks at, of n groups of R/n rows each:
+// stats[g,0,e] = how many pairs (r,k) of the group's rows have ids[r,k] == e;
+// stats[g,1,e] = sum over the group's rows of p[r,e], the scores of RouteOp, of sigmoids divided by
+//                their sum over all E.
+// logits f32 [R,E], ids i32 [R,K], stats f32 [n,2,E]; dense. Counts are exact below 2^24.
+struct RouterStatsAttrs {
+  RouterKind score = RouterKind::kSoftmax;
+  bool operator==(const RouterStatsAttrs&) const = default;
+};
+template <class V>
+struct RouterStatsOp : RouterStatsAttrs {
+  using Attrs = RouterStatsAttrs;
+  static constexpr const char* kName = "router_stats";
+  V logits, ids, stats, scratch;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.logits, Access::kRead, "logits");
+    f(s.ids, Access::kRead, "ids");
+    f(s.stats, Access::kWrite, "stats");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// The loss of the groups' stats, summed over all ranks that have rows of a group, `tokens` of them
+// in all and `rows` on this rank: with L(g) = factor * sum over e of stats[g,0,e] * stats[g,1,e],
+// loss_sum (=|+=) sum over g of rows * L(g), so that the ranks' sums add to tokens * L, and
+// balance[g,e] = loss_weight * inv_valid_tokens * tokens * factor * stats[g,0,e], the gradient of
+// that with respect to each p of the group on any rank.
+// stats f32 [n,2,E], balance f32 [n,E], loss_sum f64 [1].
+struct RouterBalanceAttrs {
+  double factor = 1, loss_weight = 1;
+  int64_t rows = 0, tokens = 0;
+  Update loss_update = Update::kOverwrite;
+  bool operator==(const RouterBalanceAttrs&) const = default;
+};
+template <class V>
+struct RouterBalanceOp : RouterBalanceAttrs {
+  using Attrs = RouterBalanceAttrs;
+  static constexpr const char* kName = "router_balance";
+  V stats, loss_sum, balance, scalars;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.stats, Access::kRead, "stats");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.loss_sum, Updated{s.loss_update}, "loss_sum");
+    f(s.balance, Access::kWrite, "balance");
   }
 };
 

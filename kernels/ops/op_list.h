@@ -34,6 +34,8 @@
   OP(ActivationGrad, activation_grad)              \
   OP(Route, route)                                 \
   OP(RouteGrad, route_grad)                        \
+  OP(RouterStats, router_stats)                    \
+  OP(RouterBalance, router_balance)                \
   OP(ExpertSlots, expert_slots)                    \
   OP(Dispatch, dispatch)                           \
   OP(Combine, combine)                             \

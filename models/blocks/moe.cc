@@ -1,6 +1,9 @@
 #include "models/blocks/moe.h"
 
+#include <variant>
+
 #include "models/transformer.h"
+#include "runtime/base/error.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/dispatch.h"
@@ -65,12 +68,31 @@ std::vector<ParamSpec> MoeParams(const MoeShape& m, const BranchContext& context
   return params;
 }
 
-ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& m, const BranchContext& context) {
+const MoeShape* BalancedShape(const ModelShape& shape) {
+  const MoeShape* found = nullptr;
+  for (const BlockShape& block : shape.blocks)
+    for (const Branch& branch : block.branches) {
+      const auto* moe = std::get_if<MoeShape>(&branch);
+      if (moe == nullptr) continue;
+      MR_REQUIRE(ErrorCode::kConfig,
+                 found == nullptr || (found->aux_loss == moe->aux_loss &&
+                                      found->aux_coefficient == moe->aux_coefficient &&
+                                      found->experts == moe->experts && found->top_k == moe->top_k),
+                 "blocks with experts have different auxiliary losses, or experts");
+      found = moe;
+    }
+  return found != nullptr && found->aux_loss != AuxLossKind::kNone ? found : nullptr;
+}
+
+ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& m, const BranchContext& context,
+                std::vector<ValueId>* stats) {
   const std::string p = context.prefix + "moe.", l = context.label + "moe.";
   const auto product = [&](ValueId rows, const Routing& routing, const std::string& name) {
     return GroupedLinear(b, rows, p + name + ".weight", routing, l + name);
   };
-  const Routing routing = Route(b, x, p + "router.weight", "", RouteOf(m), m.top_k, l + "router");
+  const Routing routing = Route(b, x, p + "router.weight", "", RouteOf(m), m.top_k,
+                                stats != nullptr ? m.aux_loss : AuxLossKind::kNone, l + "router");
+  if (routing.stats) stats->push_back(routing.stats);
   const Dispatched sent = Dispatch(b, x, routing, l + "dispatch");                     // [S, C]
   ValueId y = product(sent.rows, routing, std::string("experts.") + InName(m));        // [S, (2)F]
   y = ExpertActivation(b, y, sent.weights, routing, m.activation, l + "experts.act");  // [S, F]

@@ -17,6 +17,13 @@
 namespace millrace {
 
 std::vector<ParamSpec> MoeParams(const MoeShape& shape, const BranchContext& context);
-ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& shape, const BranchContext& context);
+// Appends to `stats`, if given, what the shape's auxiliary loss looks at (nodes/router.h).
+ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& shape, const BranchContext& context,
+                std::vector<ValueId>* stats);
+
+// The auxiliary loss of all blocks with experts: null if there is none. Error(kConfig): blocks with
+// different ones.
+const MoeShape* BalancedShape(const ModelShape& shape);
+inline constexpr const char* kBalanceLoss = "balance";
 
 }  // namespace millrace

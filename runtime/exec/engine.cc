@@ -457,7 +457,8 @@ double Engine::EvalLossSum(const HostInputs& inputs) {
   Run("eval", inputs);
   const std::map<std::string, double> sums = LossSums();
   double sum = 0;
-  for (const LossSpec& loss : plans_.Of("eval").losses) sum += loss.weight * sums.at(loss.name);
+  for (const LossSpec& loss : plans_.Of("eval").losses)
+    if (loss.held_out) sum += loss.weight * sums.at(loss.name);
   return sum;
 }
 

@@ -153,8 +153,8 @@ class Engine {
   // No step may be in flight.
   std::map<std::string, double> LossSums();
 
-  // Of the eval plan. Sum over the targets of one microbatch of all losses, each times its weight:
-  // this rank's part.
+  // Of the eval plan. Sum over the targets of one microbatch of all held-out losses, each times its
+  // weight: this rank's part.
   double EvalLossSum(const HostInputs& inputs);
 
   // Of the generate plan. Logits [vocab] that follow row `row` of tokens [T] (later entries do not

@@ -32,8 +32,8 @@ MoeShape Sigmoid() {
 }
 
 // Of sample `row` of the whole step.
-std::vector<int32_t> TokensOf(int64_t row, int64_t vocab) {
-  std::vector<int32_t> tokens(8);
+std::vector<int32_t> TokensOf(int64_t row, int64_t seq, int64_t vocab) {
+  std::vector<int32_t> tokens(static_cast<size_t>(seq + 1));
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<int32_t>((7 * static_cast<int64_t>(i * i) + 11 * row + 3) % vocab);
   return tokens;
@@ -41,24 +41,35 @@ std::vector<int32_t> TokensOf(int64_t row, int64_t vocab) {
 
 struct Result {
   double loss = 0, norm = 0;
+  double balance = 0;  // the sum of the auxiliary loss on rank 0
   std::map<std::string, std::vector<float>> gradients;
   bool operator==(const Result&) const = default;
 };
 
-// One step on 2 * accumulate * world samples; gradients of the last rank.
+// One step on the samples of `accumulate` microbatches; gradients of the last rank.
 Result StepOf(const ModelOptions& options, const ModelRun& run) {
   Result result;
-  const int n = static_cast<int>(run.options.accumulate), world = run.mesh.world();
+  const int64_t n = run.options.accumulate, rows = run.options.shape.batch,
+                data = run.mesh.data_ranks();
+  INFO("mesh " << ToString(run.mesh) << " batch " << rows);
   RunModel(*MakeModel(options), run, [&](Engine& engine, int rank) {
     std::vector<int32_t> tokens;
-    for (int m = 0; m < n; ++m)
-      for (int b = 0; b < 2; ++b)
-        for (const int32_t id : TokensOf((m * world + rank) * 2 + b, options.vocab))
+    for (int64_t m = 0; m < n; ++m)
+      for (int64_t b = 0; b < rows; ++b)
+        for (const int32_t id : TokensOf((m * data + run.mesh.Index(rank, kDataAxes)) * rows + b,
+                                         run.options.shape.seq, options.vocab))
           tokens.push_back(id);
     const StepScalars scalars =
-        engine.Step(HostInputs{{"tokens", std::as_bytes(std::span(tokens))}}, 0, 14 * n * world);
+        engine.Step(HostInputs{{"tokens", std::as_bytes(std::span(tokens))}}, 0,
+                    run.options.shape.seq * rows * n * data);
+    const double balance = engine.LossSums().contains("balance") ? engine.LossSums()["balance"] : 0;
+    if (rank == 0) result.balance = balance;
     auto gradients = FirstGradients(engine, run.options);
-    if (rank == world - 1) result = {scalars.loss, scalars.grad_norm, std::move(gradients)};
+    if (rank == run.mesh.world() - 1) {
+      result.loss = scalars.loss;
+      result.norm = scalars.grad_norm;
+      result.gradients = std::move(gradients);
+    }
   });
   return result;
 }
@@ -114,6 +125,63 @@ TEST_CASE("a batch has one gradient, however it lies on microbatches and ranks",
     CheckNearly(StepOf(TinyMoe(moe), RunOf(Mesh(1, 2), 2)), whole);
     CheckNearly(StepOf(TinyMoe(moe), RunOf(Mesh(1, 4), 1)), whole);
     CheckNearly(StepOf(TinyMoe(moe), RunOf(Mesh(2, 2), 1)), whole);
+  }
+}
+
+const std::vector<AuxLossKind> kBalances = {AuxLossKind::kSwitch, AuxLossKind::kSequence,
+                                            AuxLossKind::kPooled};
+
+MoeShape Balanced(MoeShape moe, AuxLossKind kind, double coefficient) {
+  moe.aux_loss = kind;
+  moe.aux_coefficient = coefficient;
+  return moe;
+}
+
+// With weights of zero every expert has the same probability. Then the loss does not depend on the
+// choice: it is 1 for each of the two layers, or top_k for both together.
+TEST_CASE("the auxiliary loss of even probabilities is its closed form", "[system][moe]") {
+  const AuxLossKind kind = GENERATE(from_range(kBalances));
+  for (const MoeShape& moe : {Softmax(), Sigmoid()}) {
+    ModelOptions options = TinyMoe(Balanced(moe, kind, 0.5));
+    options.init_std = 0;
+    const double each = kind == AuxLossKind::kPooled ? static_cast<double>(moe.top_k) : 2;
+    ModelRun run = RunOf(Mesh(1, 2), 3);
+    run.options.shape = {.batch = 2, .seq = 7};
+    const Result result = StepOf(options, run);
+    INFO(Name(kind) << ", " << Name(moe.router));
+    CHECK(result.balance == Approx(3 * 14 * each).epsilon(1e-6));  // of this rank's 42 rows
+    CHECK(result.loss == Approx(std::log(37) + 0.5 * each).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("the auxiliary loss depends on the microbatch, not on the mesh", "[system][moe]") {
+  const AuxLossKind kind = GENERATE(from_range(kBalances));
+  for (const MoeShape& moe : {Softmax(), Sigmoid()}) {
+    const auto on = [&](const Mesh& mesh, int64_t batch, double coefficient = 3) {
+      ModelRun run = RunOf(mesh, 2);
+      run.options.shape = {.batch = batch, .seq = 8};
+      ModelOptions options = TinyMoe(Balanced(moe, kind, coefficient));
+      options.seq_len = 8;
+      options.tensor = mesh.Size(Axis::kTensor);
+      return StepOf(options, run);
+    };
+    INFO(Name(kind) << ", " << Name(moe.router));
+    const Result whole = on(Mesh(1, 1), 4);
+    CheckNearly(on(Mesh(1, 2), 2), whole);
+    CheckNearly(on(Mesh(2, 2), 1), whole);
+    CheckNearly(on(Mesh(1, 2).With(Axis::kContext, 2), 2), whole);
+    if (kind == AuxLossKind::kSequence) {
+      CHECK_THROWS_WITH(on(Mesh().With(Axis::kTensor, 2), 4),
+                        Catch::Contains("model.moe.aux_loss is sequence and parallel.tensor 2"));
+    } else {
+      CheckNearly(on(Mesh(1, 2).With(Axis::kTensor, 2), 2), whole);
+    }
+    // It is in the gradient of the router, and of nothing behind the last one.
+    const Result without = on(Mesh(1, 1), 4, 0);
+    CHECK(without.gradients.at("h.1.moe.router.weight") !=
+          whole.gradients.at("h.1.moe.router.weight"));
+    CHECK(without.gradients.at("h.1.moe.experts.down.weight") ==
+          whole.gradients.at("h.1.moe.experts.down.weight"));
   }
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/route_launch.h"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/ops/cuda_blocking.h"
 
 namespace millrace::cuda {
 namespace {
@@ -126,6 +127,23 @@ __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs a) {
   a.weights[int64_t{row} * a.top_k + lane] = __fmul_rn(__fdiv_rn(scores[mine], divisor), a.scaling);
 }
 
+// Adds to the gradients of scores what comes by their probabilities; returns what that adds to the
+// sum of gradients times scores. A lane touches its own experts only.
+__device__ float AddBalance(const RouteArgs& a, const float* b, const float* scores, int lane,
+                            float* d_scores) {
+  float along = 0, sum = 0;
+  for (int e = lane; e < a.experts; e += kWarp) {
+    along = __fmaf_rn(b[e], scores[e], along);
+    sum = __fadd_rn(sum, scores[e]);
+  }
+  along = WarpSum(along);
+  const float scale = a.sigmoid ? __frcp_rn(WarpSum(sum)) : 1.0f,
+              mean = a.sigmoid ? __fmul_rn(along, scale) : 0.0f;
+  for (int e = lane; e < a.experts; e += kWarp)
+    d_scores[e] = __fadd_rn(d_scores[e], __fmul_rn(__fsub_rn(b[e], mean), scale));
+  return a.sigmoid ? 0.0f : along;
+}
+
 // The formulas of kernels/cpu/route.cc.
 __global__ void __launch_bounds__(kThreads) RouteGradKernel(const RouteArgs a) {
   extern __shared__ float shared[];
@@ -151,6 +169,9 @@ __global__ void __launch_bounds__(kThreads) RouteGradKernel(const RouteArgs a) {
     if (lane == k) d_scores[ids[k]] = d;
   }
   __syncwarp();
+  if (a.balance != nullptr)
+    mean = __fadd_rn(mean, AddBalance(a, a.balance + int64_t{row / a.group_rows} * a.experts,
+                                      scores, lane, d_scores));
   for (int e = lane; e < a.experts; e += kWarp) {
     const float s = scores[e], d = d_scores[e];
     const float d_logit = a.sigmoid ? __fmul_rn(__fmul_rn(d, s), __fsub_rn(1.0f, s))
@@ -162,6 +183,64 @@ __global__ void __launch_bounds__(kThreads) RouteGradKernel(const RouteArgs a) {
     else
       reinterpret_cast<float*>(a.d_logits.data)[at] = d_logit;
   }
+}
+
+// A block sums a tile of a group's rows: each warp every kWarps-th row, then the warps in order.
+__global__ void __launch_bounds__(kThreads) RouterStatsKernel(const RouterStatsArgs g) {
+  extern __shared__ float shared[];
+  BeginKernel();
+  const RouteArgs& a = g.route;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  float *scores = shared + warp * 3 * a.experts, *counts = scores + a.experts,
+        *sums = counts + a.experts;
+  for (int e = lane; e < a.experts; e += kWarp) counts[e] = sums[e] = 0;
+  const int tile = static_cast<int>(blockIdx.x), group = static_cast<int>(blockIdx.y);
+  const int end = min((tile + 1) * static_cast<int>(kRouterTile), a.group_rows);
+  for (int r = tile * static_cast<int>(kRouterTile) + warp; r < end; r += kWarps) {
+    const int64_t row = int64_t{group} * a.group_rows + r;
+    FindScores(a, a.logits + row * a.experts, lane, scores);
+    float sum = 0;
+    for (int e = lane; e < a.experts; e += kWarp) sum = __fadd_rn(sum, scores[e]);
+    const float scale = a.sigmoid ? __frcp_rn(WarpSum(sum)) : 1.0f;
+    for (int e = lane; e < a.experts; e += kWarp) sums[e] = __fmaf_rn(scores[e], scale, sums[e]);
+    if (lane < a.top_k) counts[a.ids[row * a.top_k + lane]] += 1.0f;  // of a row all differ
+    __syncwarp();
+  }
+  __syncthreads();
+  float* out = g.partials + (int64_t{group} * g.tiles + tile) * 2 * a.experts;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * a.experts; i += kThreads) {
+    float total = 0;
+    for (int w = 0; w < kWarps; ++w) total = __fadd_rn(total, shared[(w * 3 + 1) * a.experts + i]);
+    out[i] = total;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) SumTilesKernel(const RouterStatsArgs g) {
+  BeginKernel();
+  const int columns = 2 * g.route.experts;
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= g.groups * columns) return;
+  double total = 0;
+  for (int t = 0; t < g.tiles; ++t)
+    total += static_cast<double>(
+        g.partials[(int64_t{i / columns} * g.tiles + t) * columns + i % columns]);
+  g.stats[i] = static_cast<float>(total);
+}
+
+__global__ void __launch_bounds__(kThreads) RouterBalanceKernel(const RouterBalanceArgs a) {
+  __shared__ double shared[kWarp];
+  BeginKernel();
+  const double slope = a.slope_factor * a.scalars->inv_valid_tokens;
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < a.groups * a.experts; i += kThreads) {
+    const float* counts = a.stats + int64_t{i / a.experts} * 2 * a.experts + i % a.experts;
+    const double count = static_cast<double>(counts[0]);
+    sum = __dadd_rn(sum, __dmul_rn(count, static_cast<double>(counts[a.experts])));
+    a.balance[i] = static_cast<float>(__dmul_rn(slope, count));
+  }
+  sum = __dmul_rn(a.loss_factor, BlockSum(sum, shared));
+  if (threadIdx.x == 0) *a.loss_sum = a.accumulate ? __dadd_rn(*a.loss_sum, sum) : sum;
 }
 
 void LaunchRows(const RouteArgs& args, const Launch& launch, void (*kernel)(RouteArgs)) {
@@ -177,6 +256,21 @@ void LaunchRoute(const RouteArgs& args, const Launch& launch) {
 }
 void LaunchRouteGrad(const RouteArgs& args, const Launch& launch) {
   LaunchRows(args, launch, RouteGradKernel);
+}
+
+void LaunchRouterStats(const RouterStatsArgs& args, const Launch& launch) {
+  const int columns = 2 * args.route.experts;
+  if (args.tiles > 0)
+    LaunchKernel(launch,
+                 dim3(static_cast<unsigned>(args.tiles), static_cast<unsigned>(args.groups)),
+                 kThreads, static_cast<size_t>(kWarps) * 3 * args.route.experts * sizeof(float),
+                 RouterStatsKernel, args);
+  LaunchKernel(launch, static_cast<unsigned>(CeilDiv(args.groups * columns, kThreads)), kThreads, 0,
+               SumTilesKernel, args);
+}
+
+void LaunchRouterBalance(const RouterBalanceArgs& args, const Launch& launch) {
+  LaunchKernel(launch, 1, kThreads, 0, RouterBalanceKernel, args);
 }
 
 }  // namespace millrace::cuda

@@ -1,4 +1,4 @@
-// kernels/ops/moe_ops.h: RouteOp and RouteGradOp, on CUDA.
+// kernels/ops/moe_ops.h: RouteOp and RouteGradOp, RouterStatsOp and RouterBalanceOp, on CUDA.
 #pragma once
 
 #include "kernels/ops/moe_ops.h"
@@ -9,5 +9,7 @@ namespace millrace {
 
 void CudaRoute(const RouteOp<TensorView>& op, Stream& stream);
 void CudaRouteGrad(const RouteGradOp<TensorView>& op, Stream& stream);
+void CudaRouterStats(const RouterStatsOp<TensorView>& op, Stream& stream);
+void CudaRouterBalance(const RouterBalanceOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

@@ -98,6 +98,7 @@ struct LossSpec {
   std::string name;
   double weight = 1;
   std::string targets = "targets";  // an input; a target < 0 does not count
+  bool held_out = true;             // part of the loss that evaluation gives
   bool operator==(const LossSpec&) const = default;
 };
 

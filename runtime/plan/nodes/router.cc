@@ -1,5 +1,7 @@
 #include "runtime/plan/nodes/router.h"
 
+#include <utility>
+
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
@@ -13,13 +15,25 @@ struct RouterNodeAttrs {
   DType compute = DType::kF32;  // what the products of the gradient are of
 };
 
+struct BalanceAttrs {
+  RouterBalanceAttrs op;
+  AxisSet axes;         // of the ranks that have rows of a group
+  bool pooled = false;  // stats are summed over the layers
+};
+
 void Gradient(Differentiator& d, const Node& n) {
-  const ValueId d_weights = d.GradientOf(n.outputs[1]);
+  const ValueId d_weights = d.GradientOf(n.outputs[1]), d_stats = d.GradientOf(n.outputs[2]);
   if (!d_weights) return;
   const ValueId logits = n.inputs[0];
   const ValueId d_logits = d.NewGradient(logits, Attrs<RouterNodeAttrs>(n).compute);
-  d.Emit(kRouterGradNode, {logits, n.outputs[0], d_weights}, {d_logits}, {}, n, ":grad");
+  d.Emit(kRouterGradNode, {logits, n.outputs[0], d_weights, d_stats}, {d_logits}, {}, n, ":grad");
   Contribute(d, logits, d_logits, n);
+}
+
+// As a head's: it was formed with the loss.
+void BalanceGradient(Differentiator& d, const Node& n) {
+  for (size_t l = 0; l < n.inputs.size(); ++l)
+    if (n.outputs[l + 1]) Contribute(d, n.inputs[l], n.outputs[l + 1], n);
 }
 
 void Lower(Lowering& l, const Step& step) {
@@ -31,6 +45,13 @@ void Lower(Lowering& l, const Step& step) {
   op.ids = l.storage().Write(node.outputs[0]);
   op.weights = l.storage().Write(node.outputs[1]);
   l.Push(op, node);
+  if (!node.outputs[2]) return;
+  RouterStatsOp<View> stats;
+  stats.score = op.score;
+  stats.logits = op.logits;
+  stats.ids = op.ids;
+  stats.stats = l.storage().Write(node.outputs[2]);
+  l.Push(stats, node, ":stats");
 }
 
 void LowerGrad(Lowering& l, const Step& step) {
@@ -40,6 +61,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.logits = l.storage().Read(node.inputs[0]);
   op.ids = l.storage().Read(node.inputs[1]);
   op.d_weights = l.storage().Read(node.inputs[2]);
+  op.balance = l.storage().Read(node.inputs[3]);
   op.d_logits = l.storage().Write(node.outputs[0]);
   l.Push(op, node);
 }
@@ -54,14 +76,58 @@ void LowerSlots(Lowering& l, const Step& step) {
   l.Push(op, node);
 }
 
+// Sums stats over the ranks of a group, in place: nobody else reads them.
+View SumOverRanks(Lowering& l, const Node& node, View stats, AxisSet axes) {
+  if (axes.empty()) return stats;
+  AllReduceOp<View> sum;
+  sum.axes = axes;
+  sum.buffer = stats;
+  sum.buffer.layout = DenseLayout(stats.layout.dtype, {stats.layout.numel()});
+  l.Push(sum, node, ":sum");
+  return stats;
+}
+
+void LowerBalance(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  const BalanceAttrs& attrs = Attrs<BalanceAttrs>(node);
+  const View loss = l.storage().Write(node.outputs[0]), scalars = l.storage().Scalars();
+  View pooled;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    View stats = l.storage().Read(node.inputs[i]);
+    if (attrs.pooled && i > 0) {
+      AddOp<View> add;
+      add.a = add.out = pooled;
+      add.b = stats;
+      l.Push(add, node, ":pool");
+    }
+    if (i == 0) pooled = stats;
+    if (attrs.pooled && i + 1 < node.inputs.size()) continue;
+    RouterBalanceOp<View> op;
+    static_cast<RouterBalanceAttrs&>(op) = attrs.op;
+    op.stats = SumOverRanks(l, node, attrs.pooled ? pooled : stats, attrs.axes);
+    op.loss_sum = loss;
+    op.loss_update = i == 0 || attrs.pooled ? Update::kOverwrite : Update::kAccumulate;
+    op.balance = l.storage().Write(node.outputs[attrs.pooled ? 1 : i + 1]);
+    op.scalars = scalars;
+    l.Push(op, node);
+  }
+}
+
+// Groups of rows whose loads are evened apart: sequences, or the microbatch.
+int64_t GroupsOf(const ForwardBuilder& b, AuxLossKind kind) {
+  return kind == AuxLossKind::kSequence ? b.shape().batch : 1;
+}
+
 }  // namespace
 
 const NodeDef kRouterNode{.name = "router", .gradient = Gradient, .lower = Lower};
 const NodeDef kRouterGradNode{.name = "router_grad", .lower = LowerGrad};
 const NodeDef kSlotsNode{.name = "expert_slots", .lower = LowerSlots};
+const NodeDef kBalanceNode{.name = "balance", .gradient = BalanceGradient, .lower = LowerBalance};
 
 Routing Route(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
-              const RouteAttrs& attrs, int64_t top_k, const std::string& label) {
+              const RouteAttrs& attrs, int64_t top_k, AuxLossKind balance,
+              const std::string& label) {
   const ValueId logits = LinearF32(b, x, weight, label + ".logits");
   const int64_t rows = b.RowsOf(logits, label), experts = b.Columns(logits, label);
   const ValuePlacement placement = RowwisePlacement(b.value(logits).placement, label);
@@ -78,13 +144,45 @@ Routing Route(ForwardBuilder& b, ValueId x, const std::string& weight, const std
   r.top_k = top_k;
   r.ids = ints(".ids", {rows, top_k});
   r.weights = b.NewStatistic(label + ".weights", {rows, top_k}, placement);
-  b.Push(kRouterNode, {logits, bias_value}, {r.ids, r.weights},
+  if (balance != AuxLossKind::kNone)
+    r.stats = b.NewStatistic(label + ".stats", {GroupsOf(b, balance), 2, experts}, placement);
+  b.Push(kRouterNode, {logits, bias_value}, {r.ids, r.weights, r.stats},
          RouterNodeAttrs{attrs, b.value(x).dtype}, label);
   r.offsets = ints(".offsets", {experts + 1});
   r.slots = ints(".slots", {rows, top_k});
   r.pairs = ints(".pairs", {rows * top_k});
   b.Push(kSlotsNode, {r.ids}, {r.offsets, r.slots, r.pairs}, {}, label + ".slots");
   return r;
+}
+
+void Balance(ForwardBuilder& b, const std::vector<ValueId>& stats, AuxLossKind kind, int64_t top_k,
+             const std::string& loss, const std::string& label) {
+  const bool by_sequence = kind == AuxLossKind::kSequence;
+  MR_REQUIRE(ErrorCode::kConfig, !by_sequence || b.mesh().Size(Axis::kTensor) == 1,
+             "model.moe.aux_loss is sequence and parallel.tensor {}; its ranks cut rows across "
+             "sequences: 1 is allowed, or aux_loss switch or pooled",
+             b.mesh().Size(Axis::kTensor));
+  const AxisSet shared = by_sequence ? AxisSet(Axis::kContext) : AxisSet::All() - Axis::kPipe;
+  BalanceAttrs attrs{
+      .op = {}, .axes = b.mesh().Wide(shared), .pooled = kind == AuxLossKind::kPooled};
+  const std::vector<int64_t> dims = b.value(stats.at(0)).dims;  // [n,2,E]
+  const auto experts = static_cast<double>(dims[2]), layers = static_cast<double>(stats.size());
+  attrs.op.rows = b.LocalRows(label) / dims[0];
+  attrs.op.tokens = attrs.op.rows * b.mesh().Size(attrs.axes);
+  const auto tokens = static_cast<double>(attrs.op.tokens);
+  attrs.op.factor = attrs.pooled ? experts / (layers * layers * tokens * tokens)
+                                 : experts / (static_cast<double>(top_k) * tokens * tokens);
+  const LossId id = b.Loss(loss, label);
+  attrs.op.loss_weight = b.graph().losses[static_cast<size_t>(id.value)].weight;
+  std::vector<ValueId> outputs = {b.NewLoss(id, label)};
+  ValueId slope;
+  for (const ValueId of : stats) {
+    MR_CHECK(b.value(of).dims == dims, "node {}: layers of other experts or groups", label);
+    if (!slope || !attrs.pooled)
+      slope = b.NewStatistic("d(" + b.value(of).name + ")", {dims[0], dims[2]});
+    outputs.push_back(slope);
+  }
+  b.Push(kBalanceNode, stats, std::move(outputs), attrs, label);
 }
 
 }  // namespace millrace

@@ -41,6 +41,7 @@ void AttentionGradContract(const Subject& subject, std::optional<cuda::Attention
 void ActivationContract(const Subject& subject);
 void RouteContract(const Subject& subject);
 void RouteGradContract(const Subject& subject);
+void RouterBalanceContract(const Subject& subject);
 void ExpertSlotsContract(const Subject& subject);
 void DispatchContract(const Subject& subject);
 void GroupedMatmulContract(const Subject& subject);

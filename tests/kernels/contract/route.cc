@@ -146,6 +146,8 @@ void GradCase(const Subject& subject, Memory& memory, Random& random,
   static_cast<RouteAttrs&>(op) = c.attrs;
   op.logits = forward.logits, op.ids = forward.ids;
   op.d_weights = memory.NewRandom(random, DType::kF32, {c.rows, c.top_k});
+  const int64_t groups = c.rows % 3 == 0 && Flip(random) ? 3 : 1;
+  if (Flip(random)) op.balance = memory.NewRandom(random, DType::kF32, {groups, c.experts});
   op.d_logits = memory.New(PickFloat(random), {c.rows, c.experts});
   Reference reference;
   for (int64_t r = 0; r < c.rows; ++r) {
@@ -167,10 +169,27 @@ void GradCase(const Subject& subject, Memory& memory, Random& random,
       mean += d[e] * s.value[e];
       mean_size += size[e] * s.value[e];
     }
-    // Each of up to four factors has the relative error of a score; sums of K terms.
-    const double relative = 4 * s.relative + (8 + 2 * static_cast<double>(c.top_k)) * kU;
+    const bool softmax = op.score == RouterKind::kSoftmax;
+    double all = 0, probable = 0, probable_size = 0;
+    for (size_t e = 0; e < d.size() && op.balance; ++e) {
+      const double b = Get(op.balance, r / (c.rows / groups), static_cast<int64_t>(e));
+      all += softmax ? 0 : s.value[e];
+      probable += b * s.value[e];
+      probable_size += std::abs(b) * s.value[e];
+    }
+    for (size_t e = 0; e < d.size() && op.balance; ++e) {
+      const double b = Get(op.balance, r / (c.rows / groups), static_cast<int64_t>(e));
+      d[e] += softmax ? b : (b - probable / all) / all;
+      size[e] += softmax ? std::abs(b) : (std::abs(b) + probable_size / all) / all;
+    }
+    mean += softmax ? probable : 0;
+    mean_size += softmax ? probable_size : 0;
+    // Each of up to four factors has the relative error of a score; sums of K terms, and by lanes
+    // over the experts.
+    const double relative =
+        4 * s.relative +
+        (16 + 2 * static_cast<double>(c.top_k) + static_cast<double>(c.experts) / 16) * kU;
     for (size_t e = 0; e < d.size(); ++e) {
-      const bool softmax = op.score == RouterKind::kSoftmax;
       const double v = s.value[e], value = softmax ? v * (d[e] - mean) : d[e] * v * (1 - v);
       // 1 - s has an absolute error of 2u.
       reference.push_back({value, relative * v * (size[e] + (softmax ? mean_size : 0))});
@@ -178,6 +197,62 @@ void GradCase(const Subject& subject, Memory& memory, Random& random,
   }
   Run(subject, memory, subject.table.route_grad, op);
   CheckNear(op.d_logits, reference, "d_logits");
+}
+
+void StatsCase(const Subject& subject, Memory& memory, const RouteOp<TensorView>& forward,
+               const Case& c) {
+  RouterStatsOp<TensorView> op{};
+  op.score = c.attrs.score;
+  op.logits = forward.logits, op.ids = forward.ids;
+  const int64_t groups = c.rows % 2 == 0 ? 2 : 1, rows = c.rows / groups;
+  op.stats = memory.New(DType::kF32, {groups, 2, c.experts});
+  Reference reference;
+  for (int64_t g = 0; g < groups; ++g) {
+    std::vector<SumOf> counts(static_cast<size_t>(c.experts)), sums = counts;
+    double relative = 0;
+    for (int64_t r = g * rows; r < (g + 1) * rows; ++r) {
+      const Scores s = ScoresOf(op.logits, r, op.score);
+      const double all = op.score == RouterKind::kSoftmax
+                             ? 1
+                             : std::accumulate(s.value.begin(), s.value.end(), 0.0);
+      for (size_t e = 0; e < s.value.size(); ++e) sums[e].Add(s.value[e] / all);
+      for (int64_t k = 0; k < c.top_k; ++k) counts[static_cast<size_t>(Get(op.ids, r, k))].Add(1);
+      relative = std::max(relative, 2 * s.relative);
+    }
+    relative += (4 + static_cast<double>(c.experts) / 32) * kU;
+    for (const SumOf& count : counts) reference.push_back({count.value, 0});
+    for (const SumOf& sum : sums)
+      reference.push_back({sum.value, sum.bound() + relative * sum.magnitude});
+  }
+  Run(subject, memory, subject.table.router_stats, op);
+  CheckNear(op.stats, reference, "stats");
+}
+
+void BalanceCase(const Subject& subject, Memory& memory, Random& random) {
+  const int64_t groups = Pick(random, 1, 5), experts = PickSize(random);
+  RouterBalanceOp<TensorView> op{};
+  op.factor = 0.25, op.loss_weight = 3;
+  op.rows = Pick(random, 1, 50), op.tokens = 4 * op.rows;
+  op.loss_update = PickUpdate(random);
+  op.stats = memory.NewRandom(random, DType::kF32, {groups, 2, experts}, Strides::kDense, 9);
+  op.balance = memory.New(DType::kF32, {groups, experts});
+  op.loss_sum = memory.New(DType::kF64, {1});
+  Set(op.loss_sum, {0}, 7);
+  const StepScalars scalars = MakeScalars();
+  op.scalars = memory.NewScalars(scalars);
+  double loss = op.loss_update == Update::kAccumulate ? 7 : 0;
+  Reference balance;
+  ForEach(op.balance.layout, [&](const Index& i) {
+    const double count = Get(op.stats, i[0], 0, i[1]);
+    loss += static_cast<double>(op.rows) * op.factor * count * Get(op.stats, i[0], 1, i[1]);
+    balance.push_back({op.loss_weight * scalars.inv_valid_tokens * static_cast<double>(op.tokens) *
+                           op.factor * count,
+                       0x1p-40 * std::abs(count)});
+  });
+  Run(subject, memory, subject.table.router_balance, op);
+  CheckNear(op.balance, balance, "balance");
+  // In double: at most 400 terms of at most 50 * 81 / 4.
+  CHECK(std::abs(Get(op.loss_sum) - loss) < 1e-9);
 }
 
 template <class F>
@@ -213,6 +288,14 @@ void RouteGradContract(const Subject& subject) {
   ForCases(61, [&](Memory& memory, Random& random, const Case& c, const RouteOp<TensorView>& op) {
     Run(subject, memory, subject.table.route, op);
     GradCase(subject, memory, random, op, c);
+  });
+}
+
+void RouterBalanceContract(const Subject& subject) {
+  ForCases(67, [&](Memory& memory, Random& random, const Case& c, const RouteOp<TensorView>& op) {
+    Run(subject, memory, subject.table.route, op);
+    StatsCase(subject, memory, op, c);
+    BalanceCase(subject, memory, random);
   });
 }
 

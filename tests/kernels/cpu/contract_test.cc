@@ -44,6 +44,7 @@ TEST_CASE("attention_grad") { AttentionGradContract(Cpu().subject); }
 TEST_CASE("activation and activation_grad") { ActivationContract(Cpu().subject); }
 TEST_CASE("route") { RouteContract(Cpu().subject); }
 TEST_CASE("route_grad") { RouteGradContract(Cpu().subject); }
+TEST_CASE("router_stats and router_balance") { RouterBalanceContract(Cpu().subject); }
 TEST_CASE("expert_slots") { ExpertSlotsContract(Cpu().subject); }
 TEST_CASE("dispatch and combine") { DispatchContract(Cpu().subject); }
 TEST_CASE("grouped_matmul") { GroupedMatmulContract(Cpu().subject); }

@@ -45,6 +45,7 @@ TEST_CASE("attention_grad") { AttentionGradContract(Gpu().subject); }
 TEST_CASE("activation and activation_grad") { ActivationContract(Gpu().subject); }
 TEST_CASE("route") { RouteContract(Gpu().subject); }
 TEST_CASE("route_grad") { RouteGradContract(Gpu().subject); }
+TEST_CASE("router_stats and router_balance") { RouterBalanceContract(Gpu().subject); }
 TEST_CASE("expert_slots") { ExpertSlotsContract(Gpu().subject); }
 TEST_CASE("dispatch and combine") { DispatchContract(Gpu().subject); }
 TEST_CASE("grouped_matmul") { GroupedMatmulContract(Gpu().subject); }
