@@ -51,8 +51,8 @@ struct RouteOp : RouteAttrs {
 };
 
 // d_logits of RouteOp from d_weights; the choice has no gradient. With `balance` [n,E], of each
-// expert's probability p in rows of group g = r / (R/n) (RouterStatsOp) the gradient balance[g,e] is
-// added to what comes by the weights.
+// expert's probability p in rows of group g = r / (R/n) (RouterStatsOp), the gradient balance[g,e]
+// is added to what comes by the weights.
 // d_logits any [R,E], balance f32 [n,E] optional, dense. Others as in RouteOp.
 template <class V>
 struct RouteGradOp : RouteAttrs {
