@@ -1,19 +1,10 @@
 // Activations of one element, and their derivatives.
 #pragma once
 
+#include "kernels/cuda/sigmoid.cuh"
 #include "runtime/base/policies.h"
 
 namespace millrace::cuda {
-
-// Within one unit in the last place, subnormals included; an IEEE division
-// costs four times as much.
-__device__ __forceinline__ float Reciprocal(float x) {
-  float y;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float Sigmoid(float x) { return Reciprocal(__fadd_rn(1.0f, expf(-x))); }
 
 // tanh-GELU: 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
 inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)

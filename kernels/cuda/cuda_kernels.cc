@@ -6,6 +6,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embed/embed.h"
 #include "kernels/cuda/embed/embed_grad.h"
+#include "kernels/cuda/mamba/mamba.h"
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/moe/expert_activation.h"
 #include "kernels/cuda/moe/expert_rows.h"

@@ -49,6 +49,21 @@ Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name) {
   return FlatOf(view, name);
 }
 
+Sequence SequenceOf(const TensorView& view, const char* name) {
+  if (!view) return {};
+  CheckFloat(view, name);
+  const int rank = view.layout.rank;
+  MR_CHECK((rank == 3 || rank == 4) && (view.dim(rank - 1) <= 1 || view.stride(rank - 1) == 1),
+           "{} is {}; rows of neighbours are expected", name, ToString(view.layout));
+  Sequence s{{view.data, view.stride(1), view.dtype() == DType::kBF16, true},
+             view.stride(0),
+             rank == 4 ? view.stride(2) : 0};
+  for (int i = 0; i + 1 < rank; ++i)
+    s.rows.wide = s.rows.wide &&
+                  Aligned(view.data, view.dim(i) > 1 ? view.stride(i) * Bytes(view.dtype()) : 0);
+  return s;
+}
+
 float* FloatsOf(const TensorView& view, int64_t n, const char* name) {
   if (!view) return nullptr;
   MR_CHECK(view.dtype() == DType::kF32 && view.numel() == n && view.layout.contiguous(),

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sequence.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 
@@ -18,6 +19,9 @@ Rows FlatOf(const TensorView& view,
 // RowsOf a [rows, columns], or FlatOf a [columns].
 Rows RowsOf(const TensorView& view, int64_t rows, int64_t columns, const char* name);
 Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name);
+
+// f32 or bf16 [B,T,C] or [B,T,H,C], neighbours in a row.
+Sequence SequenceOf(const TensorView& view, const char* name);
 
 float* FloatsOf(const TensorView& view, int64_t n,
                 const char* name);  // dense f32 [n]; nullptr when absent

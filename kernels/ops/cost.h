@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/ops/access.h"
+#include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/moe_ops.h"
 #include "kernels/ops/shape.h"
@@ -27,6 +28,10 @@ int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const MambaConvGradOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const SsdScanOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const SsdScanGradOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const GatedNormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const RouterStatsOp<Shape>& op, Backend backend);
@@ -43,6 +48,9 @@ int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const MambaConvOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const SsdScanOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const GatedNormOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const HeadNormOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RouteOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const GroupedMatmulOp<Shape>& op, Backend backend);
@@ -55,6 +63,12 @@ double Flops(const AttentionOp<Shape>& op);          // 2 GEMMs over the triangl
 double Flops(const AttentionGradOp<Shape>& op);      // 5 GEMMs over the triangle
 double Flops(const GroupedMatmulOp<Shape>& op);      // of all slots, as if all were live
 double Flops(const GroupedWeightGradOp<Shape>& op);  // likewise
+double Flops(const AttentionOp<Shape>& op);      // 2 GEMMs over the triangle
+double Flops(const AttentionGradOp<Shape>& op);  // 5 GEMMs over the triangle
+// The products of matrices that chunks of a scan are: of pairs of positions of a chunk the lower
+// triangle only, and what a group's heads share once per group.
+double Flops(const SsdScanOp<Shape>& op);
+double Flops(const SsdScanGradOp<Shape>& op);
 
 namespace internal {
 
@@ -73,6 +87,10 @@ constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, RopeOp>) return 3;
   if (kIsOneOf<Op, NormOp, HeadNormOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;
+  if (kIsOneOf<Op, MambaConvOp>) return 30;
+  if (kIsOneOf<Op, GatedNormOp>) return 30;
+  if (kIsOneOf<Op, GatedNormGradOp>) return 48;
+  if (kIsOneOf<Op, MambaConvGradOp>) return 56;
   if (kIsOneOf<Op, AdamWOp>) return 20;
   if (kIsOneOf<Op, ActivationOp, ExpertActivationOp>) return 26;
   if (kIsOneOf<Op, ActivationGradOp, ExpertActivationGradOp>) return 32;

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/ops/access.h"
+#include "kernels/ops/ssd_sizes.h"
 #include "runtime/base/tensor_view.h"
 
 namespace millrace::cpu {
@@ -48,6 +49,26 @@ inline constexpr int64_t kAttentionRows = 64;
 // buffers. With sequences split over a context group, keys lie in the gathered order, and a block
 // of queries may begin before this rank's rows do (attention.cc).
 inline bool AttentionInPlace(DType dtype, bool split) { return dtype == DType::kF32 && !split; }
+
+// The widest convolution of a Mamba-2 mixer.
+inline constexpr int64_t kConvWidth = 8;
+
+// Scratch of the scan, which takes one head of one sequence at a time: f32 copies of a chunk's rows
+// (x and dt*x; b, c), its pairs of positions, a state. Positions have their decay in double.
+inline int64_t SsdScanBytes(const SsdSizes& s) {
+  const int64_t q = s.rows(),
+                floats = 2 * q + 3 * q * s.channels + 2 * q * s.states + q * q + s.state();
+  return floats * 4;
+}
+// Its gradient: d_out, too, and products of that, two more kinds of pairs, the state before each
+// chunk, and of a whole sequence the sums over a group's heads.
+inline int64_t SsdScanGradBytes(const SsdSizes& s) {
+  const int64_t q = s.rows(), vectors = 6 * q + 4 * s.heads, of_channels = 4 * q * s.channels,
+                of_states = 2 * q * s.states, widest = q * std::max(s.channels, s.states),
+                pairs = 2 * q * q, states = (s.chunks() + 1) * s.state(),
+                sums = 2 * s.length * s.states;
+  return (vectors + of_channels + of_states + widest + pairs + states + sums) * 4;
+}
 
 // Rows whose contributions are summed before they join the total of a column sum: halves the
 // exponent of the error's growth.

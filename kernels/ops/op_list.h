@@ -1,13 +1,14 @@
 // The list of all ops, once. What a plan holds (KernelOp), what an executor issues (BoundOp), the
 // kernel table and each backend's filling of it are derived from it.
 //
-// An op is added by four things: its struct (model_ops.h, moe_ops.h, step_ops.h), its line here,
-// its kernel in kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is missing does
-// not compile.
+// An op is added by four things: its struct (model_ops.h, mamba_ops.h, moe_ops.h, step_ops.h), its
+// line here, its kernel in kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is
+// missing does not compile.
 #pragma once
 
 #include <variant>
 
+#include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/moe_ops.h"
 #include "kernels/ops/step_ops.h"
@@ -43,6 +44,12 @@
   OP(GroupedWeightGrad, grouped_weight_grad)       \
   OP(ExpertActivation, expert_activation)          \
   OP(ExpertActivationGrad, expert_activation_grad) \
+  OP(MambaConv, mamba_conv)                        \
+  OP(MambaConvGrad, mamba_conv_grad)               \
+  OP(SsdScan, ssd_scan)                            \
+  OP(SsdScanGrad, ssd_scan_grad)                   \
+  OP(GatedNorm, gated_norm)                        \
+  OP(GatedNormGrad, gated_norm_grad)               \
   OP(CrossEntropy, cross_entropy)                  \
   OP(SelectRow, select_row)                        \
   OP(Cast, cast)                                   \

@@ -47,6 +47,14 @@ void DispatchContract(const Subject& subject);
 void GroupedMatmulContract(const Subject& subject);
 void GroupedWeightGradContract(const Subject& subject);
 void ExpertActivationContract(const Subject& subject);
+void MambaConvContract(const Subject& subject);
+void MambaConvGradContract(const Subject& subject);
+// Of the recurrence that the entries are held against: its gradients against finite differences.
+void SsdReferenceContract();
+void SsdScanContract(const Subject& subject);
+void SsdScanGradContract(const Subject& subject);
+void GatedNormContract(const Subject& subject);
+void GatedNormGradContract(const Subject& subject);
 void CrossEntropyContract(const Subject& subject);
 void ElementwiseContract(const Subject& subject);
 void FiniteScanContract(const Subject& subject);

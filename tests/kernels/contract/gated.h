@@ -19,10 +19,12 @@ struct Gated {
 
 inline constexpr double kTiny = 0x1p-127;
 
+inline double SigmoidRelative(double z) { return (8 + 4 * std::abs(z)) * kU; }
+
 // x * sigmoid(z(x)).
 inline Gated GatedOf(double x, double z, double z_derivative) {
   const double s = 1 / (1 + std::exp(-z)), complement = 1 / (1 + std::exp(z));
-  const double relative = (8 + 4 * std::abs(z)) * kU, slope = x * s * z_derivative;
+  const double relative = SigmoidRelative(z), slope = x * s * z_derivative;
   return {x * s, relative * std::abs(x * s) + kTiny * std::abs(x), s + slope * complement,
           relative * (s + std::abs(slope * complement)) + 4 * kU * (std::abs(slope) + s) +
               kTiny * (1 + std::abs(x * z_derivative))};

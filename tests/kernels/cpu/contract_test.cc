@@ -50,6 +50,13 @@ TEST_CASE("dispatch and combine") { DispatchContract(Cpu().subject); }
 TEST_CASE("grouped_matmul") { GroupedMatmulContract(Cpu().subject); }
 TEST_CASE("grouped_weight_grad") { GroupedWeightGradContract(Cpu().subject); }
 TEST_CASE("expert_activation and its gradient") { ExpertActivationContract(Cpu().subject); }
+TEST_CASE("the recurrence of a scan, by finite differences") { SsdReferenceContract(); }
+TEST_CASE("mamba_conv") { MambaConvContract(Cpu().subject); }
+TEST_CASE("mamba_conv_grad") { MambaConvGradContract(Cpu().subject); }
+TEST_CASE("ssd_scan") { SsdScanContract(Cpu().subject); }
+TEST_CASE("ssd_scan_grad") { SsdScanGradContract(Cpu().subject); }
+TEST_CASE("gated_norm") { GatedNormContract(Cpu().subject); }
+TEST_CASE("gated_norm_grad") { GatedNormGradContract(Cpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Cpu().subject); }
 TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Cpu().subject); }
 TEST_CASE("finite_scan") { FiniteScanContract(Cpu().subject); }

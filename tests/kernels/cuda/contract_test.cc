@@ -51,6 +51,12 @@ TEST_CASE("dispatch and combine") { DispatchContract(Gpu().subject); }
 TEST_CASE("grouped_matmul") { GroupedMatmulContract(Gpu().subject); }
 TEST_CASE("grouped_weight_grad") { GroupedWeightGradContract(Gpu().subject); }
 TEST_CASE("expert_activation and its gradient") { ExpertActivationContract(Gpu().subject); }
+TEST_CASE("mamba_conv") { MambaConvContract(Gpu().subject); }
+TEST_CASE("mamba_conv_grad") { MambaConvGradContract(Gpu().subject); }
+TEST_CASE("ssd_scan") { SsdScanContract(Gpu().subject); }
+TEST_CASE("ssd_scan_grad") { SsdScanGradContract(Gpu().subject); }
+TEST_CASE("gated_norm") { GatedNormContract(Gpu().subject); }
+TEST_CASE("gated_norm_grad") { GatedNormGradContract(Gpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Gpu().subject); }
 TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Gpu().subject); }
 TEST_CASE("finite_scan") { FiniteScanContract(Gpu().subject); }

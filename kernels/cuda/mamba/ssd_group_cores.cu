@@ -1,0 +1,218 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mamba/ssd_cores.cuh"
+#include "kernels/cuda/mamba/ssd_tiles.cuh"
+
+// The gradients of b and c, and of the steps, behind ssd_grad_cores.cu.
+namespace millrace::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+
+// A warp has 16 positions, and d_c and d_b of them over all states in registers.
+struct GroupBuffers {
+  uint16_t b[kQ * kN], c[kQ * kN];
+  // Of two heads; behind the last, d_pairs lies over x and d_out of the first.
+  struct Head {
+    uint16_t x[kQ * kP], d_out[kQ * kP], state[kP * kN], d_state[kP * kN];
+  } heads[2];
+  Steps steps[2];
+  float products[kWarps];
+};
+static_assert(sizeof(uint16_t[kQ * kQ]) == 2 * sizeof(uint16_t[kQ * kP]));
+
+__device__ __forceinline__ void FillHead(GroupBuffers& s, int buffer, const SsdArgs& a,
+                                         const SsdPlace& p) {
+  GroupBuffers::Head& head = s.heads[buffer];
+  FillRows<kP, kThreads>(Tile<kP>{head.x}, a.x, a, p, p.head);
+  FillRows<kP, kThreads>(Tile<kP>{head.d_out}, a.out, a, p, p.head);
+  FillState<kThreads>(Tile<kN>{head.state}, a.states_before, a, p);
+  FillState<kThreads>(Tile<kN>{head.d_state}, a.states_behind, a, p);
+  FillSteps<kThreads>(s.steps[buffer], a, p);
+}
+
+// sums[row, :] += factor(row) * left[row, :] . state[:, n], and for each of a lane's two rows the
+// sum over n of what was added times with[row, n].
+__device__ __forceinline__ float2 AddStates(float (&sums)[kN / 8][4], const Tile<kP>& left,
+                                            const Tile<kN>& state, const Tile<kN>& with, int row,
+                                            float low, float high) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint32_t rows[kP / 16][4];
+#pragma unroll
+  for (int k = 0; k < kP / 16; ++k) left.LoadA(rows[k], row, 16 * k);
+  float dots[2] = {};
+#pragma unroll
+  for (int n = 0; n < kN; n += 16) {
+    float added[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < kP / 16; ++k) {
+      uint32_t b[4];
+      state.LoadBTransposed(b, 16 * k, n);
+      Mma(added[0], rows[k], b[0], b[1]);
+      Mma(added[1], rows[k], b[2], b[3]);
+    }
+#pragma unroll
+    for (int t = 0; t < 2; ++t)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float factor = half == 0 ? low : high;
+        const float x = __fmul_rn(factor, added[t][2 * half]),
+                    y = __fmul_rn(factor, added[t][2 * half + 1]);
+        const float2 pair = with.PairAt(row + lane / 4 + 8 * half, n + 8 * t + lane % 4 * 2);
+        float(&to)[4] = sums[n / 8 + t];
+        to[2 * half] = __fadd_rn(to[2 * half], x);
+        to[2 * half + 1] = __fadd_rn(to[2 * half + 1], y);
+        dots[half] = __fmaf_rn(x, pair.x, dots[half]);
+        dots[half] = __fmaf_rn(y, pair.y, dots[half]);
+      }
+  }
+  return {QuadSum(dots[0]), QuadSum(dots[1])};
+}
+
+// The product of a head's state and its gradient, element by element, of a thread's elements.
+__device__ __forceinline__ float StateProduct(const GroupBuffers::Head& head) {
+  float sum = 0;
+  for (int e = 2 * static_cast<int>(threadIdx.x); e < kP * kN; e += 2 * kThreads) {
+    const uint32_t x = *reinterpret_cast<const uint32_t*>(head.state + e),
+                   y = *reinterpret_cast<const uint32_t*>(head.d_state + e);
+    sum = __fmaf_rn(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);
+    sum = __fmaf_rn(__uint_as_float(x & 0xffff0000u), __uint_as_float(y & 0xffff0000u), sum);
+  }
+  return sum;
+}
+
+// d_c += dW b, over positions up to the warp's; d_b += dW^T c, over those from the warp's on.
+__device__ __forceinline__ void AddPairs(float (&d_c)[kN / 8][4], float (&d_b)[kN / 8][4],
+                                         const Tile<kQ>& d_pairs, const Tile<kN>& b,
+                                         const Tile<kN>& c, int row) {
+  const auto add = [](float(&sums)[kN / 8][4], const uint32_t(&left)[4], const Tile<kN>& right,
+                      int k) {
+#pragma unroll
+    for (int t = 0; t < kN / 8; t += 2) {
+      uint32_t r[4];
+      right.LoadBTransposed(r, k, 8 * t);
+      Mma(sums[t], left, r[0], r[1]);
+      Mma(sums[t + 1], left, r[2], r[3]);
+    }
+  };
+  uint32_t left[4];
+  for (int j = 0; j <= row; j += 16) {
+    d_pairs.LoadATransposed(left, row, j);
+    add(d_c, left, b, j);
+  }
+  for (int i = row; i < kQ; i += 16) {
+    d_pairs.LoadA(left, row, i);
+    add(d_b, left, c, i);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1) GroupKernel(const SsdArgs a) {
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  BeginKernel();
+  GroupBuffers& s = *reinterpret_cast<GroupBuffers*>(shared_memory);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp, row = warp * 16, own = row + lane / 4;
+  const SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+                   static_cast<int>(blockIdx.y) * a.heads_of_group};
+  const Tile<kN> b{s.b}, c{s.c};
+  FillRows<kN, kThreads>(b, a.b, a, p, p.group(a));
+  FillRows<kN, kThreads>(c, a.c, a, p, p.group(a));
+  FillHead(s, 0, a, p);
+  CommitCopies();
+  float d_b[kN / 8][4] = {}, d_c[kN / 8][4] = {};
+  for (int h = 0; h < a.heads_of_group; ++h) {
+    const SsdPlace here{p.batch, p.chunk, p.head + h};
+    if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + h + 1});
+    CommitCopies();
+    WaitCopies<1>();
+    __syncthreads();
+    const GroupBuffers::Head& head = s.heads[h % 2];
+    const Steps& steps = s.steps[h % 2];
+    const float2 from_state = AddStates(d_c, Tile<kP>{const_cast<uint16_t*>(head.d_out)},
+                                        Tile<kN>{const_cast<uint16_t*>(head.state)}, c, row,
+                                        steps.FromStart(own), steps.FromStart(own + 8));
+    AddStates(d_b, Tile<kP>{const_cast<uint16_t*>(head.x)},
+              Tile<kN>{const_cast<uint16_t*>(head.d_state)}, b, row,
+              __fmul_rn(steps.ToEnd(own), steps.dt[own]),
+              __fmul_rn(steps.ToEnd(own + 8), steps.dt[own + 8]));
+    if (lane % 4 == 0) {
+      a.spans[4 * (here.position(a) + own)] = from_state.x;
+      a.spans[4 * (here.position(a) + own + 8)] = from_state.y;
+    }
+    const float product = WarpSum(StateProduct(head));
+    if (lane == 0) s.products[warp] = product;
+    const float whole = steps.FromStart(kQ - 1);
+    __syncthreads();  // sums are there; the buffer is filled again
+    if (threadIdx.x == 0) {
+      float sum = 0;
+      for (int w = 0; w < kWarps; ++w) sum = __fadd_rn(sum, s.products[w]);
+      a.state_spans[here.of_head(a)] = __fmul_rn(whole, sum);
+    }
+  }
+  const Tile<kQ> d_pairs{s.heads[0].x};
+  FillTile<kQ, kQ, kThreads>(
+      d_pairs, static_cast<const std::byte*>(a.d_pairs) + 2 * p.pairs_of_group(a), kQ, kQ, true);
+  CommitCopies();
+  WaitCopies<0>();
+  __syncthreads();
+  AddPairs(d_c, d_b, d_pairs, b, c, row);
+  StoreRows(a.d_c, a, p, p.group(a), row, d_c);
+  StoreRows(a.d_b, a, p, p.group(a), row, d_b);
+}
+
+// d_dt, and the chunk's sum of d_a_log: a warp per chunk of a head, a lane has four positions.
+__global__ void __launch_bounds__(kThreads) StepGradientKernel(const SsdArgs a) {
+  BeginKernel();
+  const int64_t e = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp, chunks = e / a.heads;
+  if (chunks >= int64_t{a.batch} * a.chunks) return;
+  const SsdPlace p{static_cast<int>(chunks / a.chunks), static_cast<int>(chunks % a.chunks),
+                   static_cast<int>(e % a.heads)};
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const float4* const spans = reinterpret_cast<const float4*>(a.spans) + p.position(a) + 4 * lane;
+  float4 own[4];
+  double later = 0, earlier = 0;
+  for (int i = 0; i < 4; ++i) {
+    own[i] = spans[i];
+    later += static_cast<double>(own[i].x) + static_cast<double>(own[i].w);
+    earlier += static_cast<double>(own[i].y);
+  }
+  const double own_later = later, own_earlier = earlier;
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const double after = __shfl_down_sync(0xffffffffu, later, distance),
+                 before = __shfl_up_sync(0xffffffffu, earlier, distance);
+    if (lane + distance < kWarp) later += after;
+    if (lane >= distance) earlier += before;
+  }
+  later -= own_later, earlier -= own_earlier;  // of the lanes after this one, and before
+  earlier += static_cast<double>(a.state_spans[p.of_head(a)]);
+  double span[4];
+  for (int i = 3; i >= 0; --i) {
+    later += static_cast<double>(own[i].x) + static_cast<double>(own[i].w);
+    span[i] = later;
+  }
+  const double rate = static_cast<double>(DecayRate(a, p.head));
+  double sum = 0;
+  for (int i = 0; i < 4; ++i) {
+    span[i] = rate * (span[i] + earlier);
+    earlier += static_cast<double>(own[i].y);
+    const int at = 4 * lane + i;
+    if (at >= p.count(a)) continue;
+    a.d_dt[p.step(a, at)] = static_cast<float>(static_cast<double>(own[i].z) + span[i]);
+    sum += static_cast<double>(a.dt[p.step(a, at)]) * span[i];
+  }
+  sum = WarpSum(sum);
+  if (lane == 0) a.sums[e] = sum;
+}
+
+}  // namespace
+
+void LaunchSsdGroupGradients(const SsdArgs& a, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(a.chunks), static_cast<unsigned>(a.groups),
+                  static_cast<unsigned>(a.batch));
+  AllowShared(GroupKernel, sizeof(GroupBuffers));
+  LaunchKernel(launch, grid, kThreads, sizeof(GroupBuffers), GroupKernel, a);
+  const int64_t chunks = int64_t{a.batch} * a.chunks * a.heads;
+  LaunchKernel(launch, static_cast<unsigned>(CeilDiv(chunks, kWarps)), kThreads, 0,
+               StepGradientKernel, a);
+}
+
+}  // namespace millrace::cuda
