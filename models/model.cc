@@ -88,6 +88,11 @@ void Validate(const MambaShape& m, ModelFamily) {
   MR_REQUIRE(ErrorCode::kConfig, m.heads % m.groups == 0,
              "model.mamba.groups is {}; it must divide model.mamba.heads, which is {}", m.groups,
              m.heads);
+  RequirePositive("model.mamba.conv", m.conv);
+  MR_REQUIRE(ErrorCode::kConfig, m.dt_min >= 0 && m.dt_min < m.dt_max,
+             "model.mamba.dt_min is {}; it must be at least 0 and below model.mamba.dt_max, which "
+             "is {}",
+             m.dt_min, m.dt_max);
 }
 
 // By whole heads and whole columns.
@@ -103,6 +108,10 @@ void ValidateTensor(const ModelOptions& o) {
       if (o.tensor % attention->kv_heads != 0) require("model.kv_heads", attention->kv_heads);
     }
     if (const auto* mlp = block.Find<MlpShape>()) require("model.ffn", mlp->width);
+    if (const auto* mamba = block.Find<MambaShape>()) {
+      require("model.mamba.heads", mamba->heads);
+      require("model.mamba.groups", mamba->groups);
+    }
   }
 }
 

@@ -8,7 +8,8 @@
 //         vocabulary store padded_vocab rows, a multiple of 64.
 // Init    normal(init_std); of B branches, projections into the residual stream
 //         normal(init_std / sqrt(B));
-//         norm weights one, biases zero. Weight decay applies to 2-D parameters.
+//         norm weights one, biases zero; of a Mamba-2 mixer as blocks/mamba.cc says. Weight decay
+//         applies to 2-D parameters.
 #pragma once
 
 #include <cstdint>

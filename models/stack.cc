@@ -4,6 +4,7 @@
 
 #include <variant>
 
+#include "models/blocks/mamba.h"
 #include "models/blocks/mlp.h"
 #include "models/blocks/moe.h"
 #include "models/transformer.h"
@@ -32,7 +33,7 @@ struct ParamsOfBranch {
   }
   std::vector<ParamSpec> operator()(const MlpShape& m) const { return MlpParams(m, context); }
   std::vector<ParamSpec> operator()(const MoeShape& m) const { return MoeParams(m, context); }
-  std::vector<ParamSpec> operator()(const MambaShape&) const { RefuseBranch("mamba"); }
+  std::vector<ParamSpec> operator()(const MambaShape& m) const { return MambaParams(m, context); }
 };
 
 struct EmitBranch {
@@ -47,7 +48,7 @@ struct EmitBranch {
   }
   ValueId operator()(const MlpShape& m) const { return EmitMlp(b, x, m, context); }
   ValueId operator()(const MoeShape& m) const { return EmitMoe(b, x, m, context, router_stats); }
-  ValueId operator()(const MambaShape&) const { RefuseBranch("mamba"); }
+  ValueId operator()(const MambaShape& m) const { return EmitMamba(b, x, m, context); }
 };
 
 // "h.3/attn.add": the sum behind a branch.

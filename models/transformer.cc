@@ -52,6 +52,10 @@ ParamSpec NormBiasParam(std::string name, int64_t n) {
   return VectorParam(std::move(name), n, InitKind::kZeros, ParamKind::kNorm);
 }
 
+ParamSpec ExponentParam(std::string name, int64_t n, InitKind init) {
+  return VectorParam(std::move(name), n, init, ParamKind::kF32);
+}
+
 ParamSpec SplitRows(ParamSpec param, int64_t ranks, std::vector<int64_t> parts) {
   if (ranks > 1) param.splits = {{Axis::kTensor, 0, std::move(parts)}};
   return param;

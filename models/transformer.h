@@ -22,6 +22,8 @@ ParamSpec BiasParam(std::string name, int64_t n);
 // [n] ones or zeros, kept in the precision of norms.
 ParamSpec NormWeightParam(std::string name, int64_t n);
 ParamSpec NormBiasParam(std::string name, int64_t n);
+// [n], f32 whatever the precision, not decayed.
+ParamSpec ExponentParam(std::string name, int64_t n, InitKind init);
 
 // The same, split over `ranks` of the tensor axis: rows of each fused part; columns. One rank: not
 // split.

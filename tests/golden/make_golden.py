@@ -84,6 +84,11 @@ SPECS = {
         seed=112, max_norm=3.05, warmup=0, cosine=False, max_positions=SEQ,
         model=dict(family="nemotron_h", pattern="*--*-", d_model=45, heads=4, kv_heads=2, head_dim=7, ffn=62, vocab=103,
                    seq_len=SEQ, tied=False, norm_eps=1e-5)),
+    "nemotron_h_mamba_tiny": dict(  # chunks of 8, 8 and 1 positions
+        seed=192, max_norm=5.73, warmup=3, cosine=True, max_positions=SEQ,
+        model=dict(family="nemotron_h", pattern="MM-*M", d_model=45, heads=4, kv_heads=2, head_dim=7, ffn=62, vocab=103,
+                   seq_len=SEQ, tied=False, norm_eps=1e-5,
+                   mamba=dict(heads=6, head_dim=5, groups=2, state=7, chunk=8))),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", qwen3="Qwen3ForCausalLM",
                nemotron_h="NemotronHForCausalLM")
@@ -120,8 +125,12 @@ def hf_config(spec):
             n_positions=m["seq_len"], layer_norm_epsilon=m["norm_eps"], tie_word_embeddings=True, use_cache=False,
             embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
     if m["family"] == "nemotron_h":
+        mamba = m.get("mamba")
+        sizes = {} if mamba is None else dict(
+            mamba_num_heads=mamba["heads"], mamba_head_dim=mamba["head_dim"], n_groups=mamba["groups"],
+            ssm_state_size=mamba["state"], chunk_size=mamba["chunk"])
         return transformers.NemotronHConfig(
-            layers_block_type=[BLOCKS[kind] for kind in m["pattern"]], hidden_size=m["d_model"],
+            **sizes, layers_block_type=[BLOCKS[kind] for kind in m["pattern"]], hidden_size=m["d_model"],
             num_attention_heads=m["heads"], num_key_value_heads=m["kv_heads"], head_dim=m["head_dim"],
             intermediate_size=m["ffn"], vocab_size=m["vocab"], max_position_embeddings=spec["max_positions"],
             layer_norm_epsilon=m["norm_eps"], tie_word_embeddings=m["tied"], use_cache=False, bos_token_id=0,
@@ -140,7 +149,12 @@ def hf_config(spec):
 
 def hf_model(spec):
     """An untrained transformers model of the spec's shape."""
-    return getattr(transformers, CLASSES[spec["model"]["family"]])(hf_config(spec))
+    net = getattr(transformers, CLASSES[spec["model"]["family"]])(hf_config(spec))
+    for module in net.modules():
+        # 5.23.0 clamps steps to time_step_min, whatever time_step_limit says (transformers #48989).
+        if hasattr(module, "time_step_limit"):
+            module.time_step_limit = (0.0, math.inf)
+    return net
 
 
 def disk_name(name, family):
@@ -149,13 +163,15 @@ def disk_name(name, family):
 
 
 def initialise(net, generator):
-    """Norm weights 1 +- 0.1, biases +- 0.1, embeddings 0.2, matrices 0.15: no gradient vanishes, no value is special."""
+    """Norm weights and D 1 +- 0.1, biases +- 0.1, embeddings 0.2, matrices 0.15: no gradient vanishes, no value is special."""
     for name, p in net.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
         if p.dim() == 2:
             noise *= 0.2 if reference.unit_of(name) == "embedding" else 0.15
+        elif p.dim() == 3:  # a depthwise convolution
+            noise *= 0.5
         else:
-            noise = 0.1 * noise + (1.0 if name.endswith("weight") else 0.0)
+            noise = 0.1 * noise + (1.0 if name.endswith(("weight", "mixer.D")) else 0.0)
         p.data.copy_(noise)
 
 
@@ -207,8 +223,8 @@ def backward(model, tokens):
 
 def train(model, spec, tokens):
     """STEPS steps of clip and AdamW. Returns losses and gradient norms before clipping, as Python floats."""
-    decayed = [p for p in model.params.values() if p.dim() == 2]
-    others = [p for p in model.params.values() if p.dim() != 2]
+    decayed = [p for p in model.params.values() if p.dim() >= 2]
+    others = [p for p in model.params.values() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
         [dict(params=decayed, weight_decay=OPTIMIZER["weight_decay"]), dict(params=others, weight_decay=0.0)],
         lr=OPTIMIZER["lr"], betas=OPTIMIZER["betas"], eps=OPTIMIZER["eps"], foreach=False)

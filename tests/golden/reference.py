@@ -115,6 +115,31 @@ def llama_logits(p, model, tokens, site=identity):
     return site(norm(x, "model.norm") @ head.T)
 
 
+def _mamba(p, rows, mixer, model, site):
+    """rows z|x|B|C|dt [B, T, .] to the gated, normalised output of a Mamba-2 mixer [B, T, H P], by the recurrence.
+
+    dt is never stored in less than float32, so that it does not pass through `site`; nor do states."""
+    heads, width, groups, states = (model["mamba"][key] for key in ("heads", "head_dim", "groups", "state"))
+    inner, batch, length = heads * width, rows.shape[0], rows.shape[1]
+    z, xbc, dt = rows.split((inner, inner + 2 * groups * states, heads), -1)
+    taps = p[mixer + "conv1d.weight"][:, 0]  # [C, K]: the last is the current position's
+    padded = F.pad(xbc, (0, 0, taps.shape[1] - 1, 0))
+    convolved = sum(taps[:, k] * padded[:, k : k + length] for k in range(taps.shape[1]))
+    x, b, c = site(F.silu(convolved + p[mixer + "conv1d.bias"])).split((inner, groups * states, groups * states), -1)
+    x = x.unflatten(-1, (heads, width))
+    b, c = (v.unflatten(-1, (groups, states)).repeat_interleave(heads // groups, 2) for v in (b, c))
+    dt = F.softplus(dt + p[mixer + "dt_bias"])
+    decay = torch.exp(-dt * p[mixer + "A_log"].exp())  # [B, T, H]
+    state, outputs = x.new_zeros(batch, heads, width, states), []
+    for t in range(length):
+        state = decay[:, t, :, None, None] * state + (dt[:, t, :, None] * x[:, t])[..., None] * b[:, t, :, None]
+        outputs.append((state * c[:, t, :, None]).sum(-1) + p[mixer + "D"][:, None] * x[:, t])
+    y = site(torch.stack(outputs, 1).flatten(2))
+    v = (y * F.silu(z)).unflatten(-1, (groups, -1))
+    v = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + model["norm_eps"])
+    return site(v.flatten(2) * p[mixer + "norm.weight"])
+
+
 def nemotron_h_logits(p, model, tokens, site=identity):
     """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]; one branch per block, no positions."""
     p = {name: site(value) for name, value in p.items()}
@@ -134,6 +159,8 @@ def nemotron_h_logits(p, model, tokens, site=identity):
             x = site(x + linear(_attention(q, k, v, site), mixer + "o_proj"))
         elif kind == "-":
             x = site(x + linear(site(F.relu(linear(y, mixer + "up_proj")).square()), mixer + "down_proj"))
+        elif kind == "M":
+            x = site(x + linear(_mamba(p, linear(y, mixer + "in_proj"), mixer, model, site), mixer + "out_proj"))
         else:
             raise ValueError(f"block {i} is {kind}")
     return site(norm(x, "backbone.norm_f") @ p["lm_head.weight"].T)

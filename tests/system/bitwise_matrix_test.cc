@@ -9,8 +9,11 @@
 namespace millrace::test {
 namespace {
 
-// Of a block one bucket at most is gathered: what effects on addresses and order are stated for.
-bool OneBucketPerBlock(const ShardLayout& layout) {
+// Of a block one bucket at most is gathered, and blocks are of one kind: what effects on addresses
+// and order are stated for.
+bool OneBucketPerBlock(const AssembledRun& run) {
+  if (!EqualBlockOf(run.spec)) return false;
+  const ShardLayout& layout = run.layout;
   std::vector<int> buckets(layout.units.size());
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
@@ -45,7 +48,7 @@ void CheckBase(const Base& base) {
     CHECK((PlacedOps(outcome.plan()) != PlacedOps(reference.plan())) ==
           (option.reach == Reach::kPlan));
     CHECK(option.governs(outcome) != option.governs(reference));
-    if (option.trouble && OneBucketPerBlock(outcome.run.layout))
+    if (option.trouble && OneBucketPerBlock(outcome.run))
       CHECK(option.trouble(trial, outcome) == "");
   }
 }
@@ -99,6 +102,17 @@ TEST_CASE("blocks split over ranks: no option changes a bit, and each takes effe
         if (mesh.shard > 1) base.trial.config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
         CheckBase(base);
       }
+  }
+}
+
+// f32 parameters of their own beside matrices in bf16; blocks of three kinds and sizes.
+TEST_CASE("a hybrid with Mamba-2: no option changes a bit, and each takes effect", "[mamba]") {
+  for (const int world : {1, 2}) {
+    if (!HaveDevices(world)) continue;
+    for (const auto precision : {Precision::kFp32, Precision::kBf16, Precision::kBf16All}) {
+      if (TestRanks().captures() && precision != Precision::kBf16All) continue;
+      CheckBase(MakeBase(ModelConfig::Family::kNemotronH, false, precision, world, 2));
+    }
   }
 }
 

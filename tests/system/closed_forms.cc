@@ -22,6 +22,7 @@ int64_t ContextAxis(const Trial& trial) { return trial.config.parallel.context; 
 struct Adder {
   FlatForm* matrices;
   FlatForm* norms;  // the same flat unless norms are kept apart
+  FlatForm* exact;  // of what is f32 whatever the policy: the same flat where that is, too
   FlatForm* split;  // of what tensor splits: the same flat where nothing is split
   int64_t tensor, strips;
   // Of each rank an equal part.
@@ -33,6 +34,7 @@ struct Adder {
   void Weight(int64_t numel) const { Matrix(numel, 1, 1); }
   // Its gradient is added strip by strip, as its rows are exchanged.
   void Norm(int64_t numel) const { Add(norms, numel, strips, 0); }
+  void Exact(int64_t numel) const { Add(exact, numel, 1, 0); }
   static void Add(FlatForm* flat, int64_t numel, int64_t contributions, int64_t products) {
     flat->params.push_back(numel);
     flat->contributions.push_back(contributions);
@@ -40,7 +42,32 @@ struct Adder {
   }
 };
 
-void AddBlock(const Adder& add, const ModelConfig& m) {
+// Nemotron-H's, without tensor: one branch.
+void AddBranch(const Adder& add, const ModelConfig& m, char kind) {
+  const int64_t c = m.d_model, attn = m.heads * m.HeadDim();
+  add.Norm(c);
+  if (kind == '*') {
+    add.Weight((attn + 2 * m.KvHeads() * m.HeadDim()) * c);
+    add.Weight(c * attn);
+  } else if (kind == '-') {
+    add.Weight(m.Ffn() * c);
+    add.Weight(c * m.Ffn());
+  } else {
+    const MambaConfig& mamba = m.mamba;
+    const int64_t inner = mamba.heads * mamba.head_dim,
+                  conv = inner + 2 * mamba.groups * mamba.state;
+    add.Weight((inner + conv + mamba.heads) * c);
+    add.Matrix(conv * 4, 1, 0);
+    add.Matrix(conv, 1, 0);
+    for (int i = 0; i < 3; ++i) add.Exact(mamba.heads);  // of steps, rates, d
+    add.Norm(inner);
+    add.Weight(c * inner);
+  }
+}
+
+void AddBlock(const Adder& add, const ModelConfig& m, int64_t block) {
+  if (m.family == ModelConfig::Family::kNemotronH)
+    return AddBranch(add, m, m.Blocks()[static_cast<size_t>(block)]);
   const int64_t c = m.d_model, f = m.Ffn(), attn = m.heads * m.HeadDim(),
                 qkv = attn + 2 * m.KvHeads() * m.HeadDim();
   const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
@@ -98,7 +125,8 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
       split->shards = shard;
       split->forward_only = false;
     }
-    return Adder{whole, apart ? &norms : whole, split, tensor, strips};
+    return Adder{whole, apart ? &norms : whole, p.compute == Format::kBf16 ? &norms : whole, split,
+                 tensor, strips};
   };
   {
     const Adder add = begin("embed", false);
@@ -109,7 +137,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   int64_t first = 0;
   for (const int64_t blocks : config.sharding.BlocksOfUnits(m.layers)) {
     const Adder add = begin(fmt::format("h.{}", first), true);
-    for (int64_t i = 0; i < blocks; ++i) AddBlock(add, m);
+    for (int64_t i = first; i < first + blocks; ++i) AddBlock(add, m, i);
     first += blocks;
   }
   {
@@ -119,7 +147,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
     if (!m.Tied()) add.Matrix(table, chunks, chunks);
   }
   std::erase_if(flats, [](const FlatForm& flat) { return flat.params.empty(); });
-  if (apart) flats.push_back(norms);
+  if (!norms.params.empty()) flats.push_back(norms);
 
   for (FlatForm& flat : flats) {
     // Every parameter begins at 256 bytes of the narrowest dtype that the flat is stored in; so

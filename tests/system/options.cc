@@ -261,9 +261,8 @@ Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int wo
   config.model.tied = tied;
   config.train.accumulate = accumulate;
   SetPrecision(config, precision);
-  base.name = fmt::format("{} {} {} world {} accumulate {}",
-                          family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
-                          tied ? "tied" : "untied", Name(precision), world, accumulate);
+  base.name = fmt::format("{} {} {} world {} accumulate {}", Name(family), tied ? "tied" : "untied",
+                          Name(precision), world, accumulate);
   return base;
 }
 

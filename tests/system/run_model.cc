@@ -24,6 +24,14 @@ Config TinyConfig(ModelConfig::Family family) {
     c.model.d_model = 15;
     c.model.heads = 3;
     c.model.ffn = 53;
+  } else if (family == ModelConfig::Family::kNemotronH) {
+    c.model.pattern = "M*-M";
+    c.model.d_model = 22;
+    c.model.heads = 4;
+    c.model.kv_heads = 2;
+    c.model.head_dim = 5;
+    c.model.ffn = 31;
+    c.model.mamba = {.heads = 6, .head_dim = 5, .groups = 2, .state = 3, .chunk = 4};
   } else {
     c.model.d_model = 22;
     c.model.heads = 4;

@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plan/graph/graph_edit.h"
+#include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
 
@@ -86,7 +87,7 @@ ValueId ForwardBuilder::Param(const std::string& name, const std::string& label)
   dims[0] += param.padded_rows - param.dims[0];
   Value stored{.name = name,
                .role = ValueRole::kParam,
-               .dtype = param.kind == ParamKind::kNorm ? norm_params_ : compute_,
+               .dtype = EncodingOf(param.kind, {compute_, norm_params_}),
                .dims = std::move(dims),
                .param = id};
   for (const Split& split : param.splits) {

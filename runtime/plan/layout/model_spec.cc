@@ -5,12 +5,25 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "kernels/ops/step_ops.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
+
+std::string_view KindText(ParamKind kind) {
+  switch (kind) {
+    case ParamKind::kMatrix:
+      return "matrix";
+    case ParamKind::kNorm:
+      return "norm";
+    case ParamKind::kF32:
+      return "f32";
+  }
+  return "?";
+}
 
 std::string InitText(const ParamSpec& param) {
   switch (param.init) {
@@ -20,6 +33,10 @@ std::string InitText(const ParamSpec& param) {
       return "ones";
     case InitKind::kZeros:
       return "zeros";
+    case InitKind::kLogIndex:
+      return "log_index";
+    case InitKind::kStepBias:
+      return "step_bias";
   }
   return "?";
 }
@@ -161,9 +178,8 @@ std::string ToString(const ModelSpec& spec) {
         text += fmt::format(
             " dim {} split over {}{}", split.dim, ToString(split.axes),
             split.parts.empty() ? "" : fmt::format(" in [{}]", fmt::join(split.parts, ", ")));
-      text += fmt::format(" {} {}{}{}\n", param.kind == ParamKind::kNorm ? "norm" : "matrix",
-                          InitText(param), param.decay ? " decay" : "",
-                          param.trainable ? "" : " frozen");
+      text += fmt::format(" {} {}{}{}\n", KindText(param.kind), InitText(param),
+                          param.decay ? " decay" : "", param.trainable ? "" : " frozen");
     }
   }
   return text;

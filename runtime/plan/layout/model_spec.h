@@ -18,10 +18,21 @@
 
 namespace millrace {
 
-enum class InitKind { kNormal, kOnes, kZeros };
+// param_init.h has the formulas.
+enum class InitKind {
+  kNormal,
+  kOnes,
+  kZeros,
+  kLogIndex,  // log(1 + i): decay rates of a scan's heads
+  kStepBias   // softplus of it is log-uniform: step sizes of a scan's heads
+};
 
 // Which row of the precision policy a parameter follows.
-enum class ParamKind { kMatrix, kNorm };
+enum class ParamKind {
+  kMatrix,
+  kNorm,
+  kF32  // f32 whatever the policy: what goes into exponents
+};
 
 // A dim of a parameter that is cut over the ranks of `axes` instead of being whole on each: of
 // every part the rank at place i of n has the i-th of n equal pieces, and the pieces end to end.

@@ -1,6 +1,7 @@
 #include "runtime/plan/layout/param_init.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -29,6 +30,13 @@ void InParts(int64_t begin, int64_t end, const Fill& fill) {
   fill(begin, begin + (end - begin) / threads);
 }
 
+// Of u in (0, 1).
+float StepBias(double u) {
+  constexpr double kLeast = 1e-3, kMost = 0.1;
+  const double step = kLeast * std::pow(kMost / kLeast, u);
+  return static_cast<float>(std::log(std::expm1(step)));
+}
+
 // Values of logical elements [begin, end) of `param` to out[0 .. end - begin).
 void FillLogical(const ParamSpec& param, uint64_t seed, int64_t begin, int64_t end, float* out) {
   switch (param.init) {
@@ -45,6 +53,17 @@ void FillLogical(const ParamSpec& param, uint64_t seed, int64_t begin, int64_t e
           out[i - begin] = static_cast<float>(param.init_std *
                                               PhiloxNormal(seed, stream, static_cast<uint64_t>(i)));
       });
+      return;
+    }
+    case InitKind::kLogIndex:
+      for (int64_t i = begin; i < end; ++i)
+        out[i - begin] = static_cast<float>(std::log(static_cast<double>(i + 1)));
+      return;
+    case InitKind::kStepBias: {
+      const uint64_t stream = Fnv1a64(param.name);
+      for (int64_t i = begin; i < end; ++i)
+        out[i - begin] =
+            StepBias(UnitUniform(PhiloxBlock(seed, stream, static_cast<uint64_t>(i))[0]));
       return;
     }
   }

@@ -5,6 +5,10 @@
 //          f32(init_std * z), z = PhiloxNormal(seed, stream, i),
 //          with the 64-bit FNV-1a hash of the parameter's name as the stream. Renaming a parameter
 //          therefore changes its values; reordering parameters or units does not.
+//          kLogIndex: f32(log(1 + i)). kStepBias: f32(log(e^s - 1)), s = 1e-3 * 100^u, u
+//          UnitUniform of the first word of PhiloxBlock(seed, stream, i): softplus of it is s,
+//          from 1e-3 to 0.1.
+// Source   of the last two: state-spaces/mamba, mamba_ssm/modules/mamba2.py; HF Mamba2.
 #pragma once
 
 #include <cstdint>

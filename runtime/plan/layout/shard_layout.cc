@@ -119,10 +119,21 @@ int64_t ParamPlacement::numel() const {
   return numel;
 }
 
+DType EncodingOf(ParamKind kind, const PrecisionPolicy& precision) {
+  switch (kind) {
+    case ParamKind::kMatrix:
+      return precision.compute;
+    case ParamKind::kNorm:
+      return precision.norm_params;
+    case ParamKind::kF32:
+      return DType::kF32;
+  }
+  return precision.compute;
+}
+
 ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision) {
   CheckArguments(spec, mesh, precision);
   ShardLayout layout{.mesh = mesh, .precision = precision, .flats = {}, .params = {}, .units = {}};
-  const bool norms_apart = precision.norm_params != precision.compute;
   const UnitId shared{static_cast<int32_t>(spec.units.size())};
   std::vector<std::vector<FlatParam>> flats(spec.units.size() + 1);  // by unit
 
@@ -131,9 +142,9 @@ ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionP
     layout.units.push_back({spec.units[u].name, spec.units[u].role});
     for (const ParamSpec& param : spec.units[u].params) {
       const ParamId id{static_cast<int32_t>(layout.params.size())};
-      const bool norm = param.kind == ParamKind::kNorm;
-      FlatKey key{norm && norms_apart ? shared : unit,
-                  norm ? precision.norm_params : precision.compute,
+      const DType encoding = EncodingOf(param.kind, precision);
+      FlatKey key{encoding == precision.compute ? unit : shared,
+                  encoding,
                   {},
                   param.update,
                   param.trainable};

@@ -44,6 +44,9 @@ struct PrecisionPolicy {
   bool operator==(const PrecisionPolicy&) const = default;
 };
 
+// In which a parameter of a kind is gathered.
+DType EncodingOf(ParamKind kind, const PrecisionPolicy& precision);
+
 struct ParamPlacement {
   FlatId flat;
   int64_t begin = 0, end = 0;  // elements in the flat parameter, padded rows included

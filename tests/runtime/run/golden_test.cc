@@ -179,7 +179,8 @@ std::vector<Difference> PerStep(const std::string& what, const std::vector<doubl
 }
 
 const std::vector<std::string> kModels = {"gpt2_tiny", "llama_tiny", "llama_tied_tiny",
-                                          "qwen3_tiny", "nemotron_h_tiny"};
+                                          "qwen3_tiny", "nemotron_h_tiny",
+                                          "nemotron_h_mamba_tiny"};
 
 const std::vector<Spread> kSpreads = {
     {.micro_batch = 3},
