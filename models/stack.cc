@@ -8,7 +8,6 @@
 #include "models/blocks/mlp.h"
 #include "models/blocks/moe.h"
 #include "models/transformer.h"
-#include "runtime/base/error.h"
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
@@ -18,11 +17,6 @@
 
 namespace millrace {
 namespace {
-
-[[noreturn]] void RefuseBranch(const char* kind) {
-  throw Error(ErrorCode::kConfig,
-              fmt::format("a block of the model is of kind {}, which has no forward yet", kind));
-}
 
 // The cases of each kind of branch: its parameters, and its forward.
 struct ParamsOfBranch {

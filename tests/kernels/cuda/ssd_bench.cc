@@ -1,8 +1,8 @@
 // The ops of a Mamba-2 mixer at the sizes of published hybrids, on this GPU: times of the scan,
 // forward and backward, and of what stands around it. A markdown table on stdout.
 //
-//   ssd_bench [SECONDS]     SECONDS (1): how long each op is called in a row, so that a card's power
-//                           cap is in force as in training
+//   ssd_bench [SECONDS]     SECONDS (1): how long each op is called in a row, so that the power cap
+//                           is in force as in training
 //
 // Milliseconds per call: the median of batches of calls, the least and the most. GB/s: operands
 // once, without scratch; TFLOP/s: Flops() of the scan. Operands are random, steps between 0.001 and
