@@ -41,6 +41,26 @@ std::string ToString(const Mesh& mesh) {
   return text;
 }
 
+std::string DataRankInWords(const Mesh& mesh) {
+  const AxisSet axes = mesh.Wide(AxisSet::All() - kDataAxes);
+  if (axes.empty()) return "1 rank";
+  std::string text;
+  for (const Axis axis : kAxes)
+    if (axes.Has(axis))
+      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", Name(axis), mesh.Size(axis));
+  return fmt::format("{} ranks ({})", mesh.Size(axes), text);
+}
+
+std::string RanksInWords(const Mesh& mesh) {
+  const auto counted = [](int n, const char* what) {
+    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+  };
+  const std::string ranks = counted(mesh.world(), "rank");
+  if (mesh.data_ranks() == mesh.world()) return ranks;
+  return fmt::format("{}: {} of {}", ranks, counted(mesh.data_ranks(), "data rank"),
+                     DataRankInWords(mesh));
+}
+
 int Mesh::Index(int rank, AxisSet axes) const {
   int index = 0, scale = 1;
   for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {

@@ -115,6 +115,11 @@ class Mesh {
 // "replicate 1 x shard 2"; the other axes where they have more than one rank.
 std::string ToString(const Mesh& mesh);
 
+// What a data rank is: "2 ranks (tensor 2)", "1 rank".
+std::string DataRankInWords(const Mesh& mesh);
+// "8 ranks: 4 data ranks of 2 ranks (tensor 2)"; "8 ranks" where each is a data rank.
+std::string RanksInWords(const Mesh& mesh);
+
 // An integer that depends on the rank: base + stride * (place of the rank in its group over
 // `axes` / alike), rounded down. `alike` neighbours in the group have the same. An attribute of an
 // op in a plan, which is equal on all ranks; an executor binds it.

@@ -9,6 +9,13 @@ int64_t TrainConfig::Accumulate(int64_t data_ranks) const {
   return global_batch ? std::max<int64_t>(1, *global_batch / (micro_batch * data_ranks)) : 1;
 }
 
+Mesh ParallelConfig::MeshOver(int64_t world) const {
+  return Mesh(static_cast<int>(replicate), static_cast<int>(Shard(world)))
+      .With(Axis::kPipe, static_cast<int>(pipe))
+      .With(Axis::kContext, static_cast<int>(context))
+      .With(Axis::kTensor, static_cast<int>(tensor));
+}
+
 int64_t TrainConfig::GlobalBatch(int64_t data_ranks) const {
   return micro_batch * Accumulate(data_ranks) * data_ranks;
 }

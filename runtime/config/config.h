@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "runtime/base/mesh.h"
 #include "runtime/base/policies.h"
 #include "runtime/config/model_config.h"
 
@@ -85,6 +86,8 @@ struct ParallelConfig {
   }
   // Groups of ranks that read sequences of their own; those of a group share them.
   int64_t DataRanks(int64_t world) const { return std::max<int64_t>(1, world / DataRankSize()); }
+  // Of `world` ranks, where the axes' product is that; else of as many as their product.
+  Mesh MeshOver(int64_t world) const;
   bool operator==(const ParallelConfig&) const = default;
 };
 

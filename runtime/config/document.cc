@@ -242,6 +242,16 @@ std::string ConfigShow(const LoadedConfig& loaded) {
   for (const Row& row : rows)
     text += fmt::format("{:<{}}  {:<{}}  {}\n", row.path, path_width, row.value, value_width,
                         row.origin);
+  const ParallelConfig& parallel = loaded.config.parallel;
+  if (parallel.DataRankSize() > 1) {
+    std::optional<int64_t> world = loaded.world;
+    if (!world && parallel.shard)
+      world = *parallel.shard * parallel.replicate * parallel.DataRankSize();
+    text += "note: " +
+            (world ? RanksInWords(parallel.MeshOver(*world))
+                   : "a data rank is " + DataRankInWords(parallel.MeshOver(1))) +
+            "\n";
+  }
   for (const std::string& note : loaded.notes) text += fmt::format("note: {}\n", note);
   return text;
 }

@@ -22,7 +22,8 @@ std::string ConfigDocsMarkdown();
 KeyValue ValueInForce(const Key& key, const Config& config, std::optional<int64_t> world);
 
 // A line per key: path, value, where it comes from. A null shows the value that is in force
-// instead, where the other keys and the world decide it.
+// instead, where the other keys and the world decide it. Then notes: what a data rank is, where it
+// is several ranks, and what has no effect.
 std::string ConfigShow(const LoadedConfig& loaded);
 
 }  // namespace millrace

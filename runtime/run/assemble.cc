@@ -127,12 +127,7 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
 }
 
 Mesh MeshOf(const Config& config, int world) {
-  const ParallelConfig& parallel = config.parallel;
-  const Mesh mesh =
-      Mesh(static_cast<int>(parallel.replicate), static_cast<int>(parallel.Shard(world)))
-          .With(Axis::kPipe, static_cast<int>(parallel.pipe))
-          .With(Axis::kContext, static_cast<int>(parallel.context))
-          .With(Axis::kTensor, static_cast<int>(parallel.tensor));
+  const Mesh mesh = config.parallel.MeshOver(world);
   MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
              "parallel.replicate {} x parallel.shard {} x parallel.context {} x parallel.tensor {} "
              "is {}, but there are {} ranks",

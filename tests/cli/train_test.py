@@ -52,6 +52,17 @@ class Train(CliTest):
         self.expect_line(outcome.out, '^sample:$')
         self.assertEqual(outcome.err, '')
 
+    def test_what_a_data_rank_is_is_said_by_config_show_by_the_plan_and_at_the_start(self):
+        for key, pair in (('tensor', '2 ranks (tensor 2)'), ('context', '2 ranks (context 2)')):
+            config, run = self.config(run=key, parallel={key: 2}, train={'steps': 2})
+            words = re.escape('2 ranks: 1 data rank of ' + pair)
+            self.expect_line(self.expect(program('config', 'show', config, '--world', '2'), OK).out, '^note: %s$' % words)
+            self.expect_line(self.expect(program('plan', config, '--world', '2'), OK).out, r'^  data ranks +1 of %s each, ' % re.escape(pair))
+            outcome = self.expect(millrace('train', config, ranks=2), OK)
+            self.expect_line(outcome.out, r'^training [0-9.]+k parameters on %s; ' % words)
+            # micro_batch counts the sequences of a data rank: two ranks read two sequences twice.
+            self.assertEqual([line['tokens'] for line in run.metrics()], [2 * 2 * 32, 2 * 2 * 2 * 32])
+
     def test_what_a_way_of_executing_means_is_said_by_the_plan_and_at_the_start(self):
         config, _ = self.config(train={'steps': 2})
         joins, walks = 'execution.graph=microbatch joins all streams at each graph\'s end', 'execution.checked walks op by op; execution.graph is not used'

@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
+#include "runtime/base/mesh.h"
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/record/metrics_server.h"
 #include "runtime/run/training.h"
@@ -50,10 +51,10 @@ void OpenLog(const RankContext& context) {
 }
 
 void PrintBegin(const Session& session) {
-  std::cout << fmt::format("training {} parameters on {} {}; {}; run {}",
+  std::cout << fmt::format("training {} parameters on {}; {}; run {}",
                            HumanRate(static_cast<double>(Parameters(session.run().spec))),
-                           session.world(), session.world() == 1 ? "rank" : "ranks",
-                           session.DataDescription(), session.config().run.dir)
+                           RanksInWords(session.run().layout.mesh), session.DataDescription(),
+                           session.config().run.dir)
             << std::endl;
   for (const std::string& note : ExecutionNotes(session.config())) std::cout << note << std::endl;
 }

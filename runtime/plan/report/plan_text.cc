@@ -104,8 +104,8 @@ class Writer {
     std::string of = "rank";
     if (data_ranks != r_.world) {
       of = "data rank";
-      Row("data ranks", fmt::format("{} of {} ranks each, which read the same sequences",
-                                    data_ranks, r_.world / data_ranks));
+      Row("data ranks", fmt::format("{} of {} each, which read the same sequences", data_ranks,
+                                    DataRankInWords(r_.mesh)));
     }
     Row("batch", fmt::format("{} sequences of {} per {}, accumulated {} times: {} tokens per step",
                              r_.shape.batch, r_.shape.seq, of, r_.accumulate, r_.tokens_per_step));

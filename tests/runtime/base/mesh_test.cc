@@ -123,6 +123,17 @@ TEST_CASE("sets have the axes that they are made of", "[base]") {
   CHECK(ToString(Mesh(2, 1).With(Axis::kTensor, 8)) == "replicate 2 x shard 1 x tensor 8");
 }
 
+TEST_CASE("ranks are counted in data ranks where these are several", "[base]") {
+  CHECK(RanksInWords(Mesh()) == "1 rank");
+  CHECK(RanksInWords(Mesh(2, 4)) == "8 ranks");
+  CHECK(RanksInWords(Mesh(1, 4).With(Axis::kTensor, 2)) ==
+        "8 ranks: 4 data ranks of 2 ranks (tensor 2)");
+  CHECK(RanksInWords(Mesh().With(Axis::kTensor, 2).With(Axis::kContext, 3)) ==
+        "6 ranks: 1 data rank of 6 ranks (context 3 x tensor 2)");
+  CHECK(RanksInWords(Mesh(1, 2).With(Axis::kExpert, 2)) == "4 ranks");
+  CHECK(DataRankInWords(Mesh(2, 4)) == "1 rank");
+}
+
 TEST_CASE("an integer that depends on the rank is used when it is bound", "[base]") {
   const Mesh mesh(2, 3);
   const RankInt begin(100, 10, Axis::kShard);

@@ -240,5 +240,20 @@ TEST_CASE("show prints every key with its value and origin", "[config][show]") {
           "optimizer.schedule.decay_steps 50 default (null)");
 }
 
+TEST_CASE("show says what a data rank is where it is several ranks", "[config][show]") {
+  const auto notes = [](const std::vector<std::string>& sets, std::optional<int> world) {
+    const std::string shown = ConfigShow(Load({kSynthetic}, sets, {.world = world}));
+    const size_t at = shown.find("note: ");
+    return at == shown.npos ? "" : shown.substr(at);
+  };
+  CHECK(notes({}, 8) == "");
+  CHECK(notes({"parallel.tensor=2"}, 8) == "note: 8 ranks: 4 data ranks of 2 ranks (tensor 2)\n");
+  CHECK(notes({"parallel.tensor=2", "parallel.context=2"}, 4) ==
+        "note: 4 ranks: 1 data rank of 4 ranks (context 2 x tensor 2)\n");
+  CHECK(notes({"parallel.context=2", "parallel.shard=3", "parallel.replicate=2"}, {}) ==
+        "note: 12 ranks: 6 data ranks of 2 ranks (context 2)\n");
+  CHECK(notes({"parallel.tensor=4"}, {}) == "note: a data rank is 4 ranks (tensor 4)\n");
+}
+
 }  // namespace
 }  // namespace millrace
