@@ -116,6 +116,20 @@ TEST_CASE("a hybrid with Mamba-2: no option changes a bit, and each takes effect
   }
 }
 
+TEST_CASE("sequences split over ranks: no option changes a bit, and each takes effect",
+          "[context]") {
+  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama}) {
+    const Precision precision =
+        family == ModelConfig::Family::kGpt2 ? Precision::kFp32 : Precision::kBf16All;
+    for (Base& base : SplitBases(family, precision)) {
+      if (base.trial.config.parallel.context == 1 || !HaveDevices(base.trial.world)) continue;
+      if (base.trial.config.parallel.replicate > 1)
+        base.trial.config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
+      CheckBase(base);
+    }
+  }
+}
+
 TEST_CASE("units of unequal size: no option changes a bit, and each takes effect", "[uneven]") {
   for (const int world : {2, 3}) {
     if (!HaveDevices(world)) continue;

@@ -257,7 +257,7 @@ int64_t StagedPerStep(const Trial& trial) {
 //
 // Of n ranks along context each has R/n rows. Each attention gathers the rows' keys and values, Hkv
 // heads of D each, of which tensor's ranks have equal parts; its gradient gathers them once more,
-// and scatters the sum of theirs.
+// and scatters the sum of theirs. An attention that is computed again gathers them, too.
 ExchangeForm ExchangesOf(const Trial& trial) {
   const Config& config = trial.config;
   const ModelConfig& model = config.model;
@@ -273,8 +273,10 @@ ExchangeForm ExchangesOf(const Trial& trial) {
   if (const int64_t n = ContextAxis(trial); n > 1) {
     const int64_t columns = 2 * model.KvHeads() / TensorAxis(trial) * model.HeadDim(),
                   bytes = (n - 1) * rows * columns * element;
-    form.gathers += 2 * layers, form.scatters += layers;
-    form.gathered_bytes += 2 * layers * bytes, form.scattered_bytes += layers * bytes;
+    const bool again = config.memory.recompute == Recompute::kBlock;
+    const int64_t gathers = (again ? 3 : 2) * layers;
+    form.gathers += gathers, form.scatters += layers;
+    form.gathered_bytes += gathers * bytes, form.scattered_bytes += layers * bytes;
   }
   return form;
 }

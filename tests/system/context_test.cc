@@ -31,31 +31,6 @@ TEST_CASE("a model whose sequences are split trains as with whole ones", "[conte
   }
 }
 
-// Recomputed exchanges, graphs, the checked mode and the adversary have one result within a mesh.
-TEST_CASE("options that keep bits keep them with split sequences", "[context]") {
-  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama}) {
-    const Trial plain = TrialOf(family, {1, 1, 2, 2, 2});
-    const std::string bits = RunTrial(plain).Bits();
-    const auto check = [&](const char* what, const std::function<void(Trial&)>& change) {
-      INFO(what);
-      Trial trial = plain;
-      change(trial);
-      CHECK(RunTrial(trial).Bits() == bits);
-    };
-    check("recompute block", [](Trial& t) { t.config.memory.recompute = Recompute::kBlock; });
-    check("recompute norms", [](Trial& t) { t.config.memory.recompute = Recompute::kNorms; });
-    check("graph off", [](Trial& t) { t.config.execution.graph = ExecutionConfig::Graph::kOff; });
-    check("graph microbatch",
-          [](Trial& t) { t.config.execution.graph = ExecutionConfig::Graph::kMicrobatch; });
-    check("checked", [](Trial& t) { t.config.execution.checked = true; });
-    check("adversary", [](Trial& t) { t.adversary_seed = 5; });
-    check("coloured",
-          [](Trial& t) { t.config.memory.allocator = MemoryConfig::Allocator::kColoured; });
-    check("reshard never",
-          [](Trial& t) { t.config.sharding.reshard = ShardingConfig::Reshard::kNever; });
-  }
-}
-
 TEST_CASE("evaluation and logits with split sequences are those with whole ones", "[context]") {
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const int64_t row : {0, 5, 11, 12, 23})

@@ -31,6 +31,38 @@ TEST_CASE("a model split over ranks trains as the whole one does", "[tensor]") {
     }
 }
 
+// Each rank multiplies some rows of a weight that no rank splits, and several ranks the same ones.
+TEST_CASE("ranks that share key and value heads train alike, and no option changes a bit",
+          "[tensor]") {
+  for (const int64_t kv_heads : {1, 2}) {
+    const auto trial_of = [&](const SplitShape& shape, int64_t strips) {
+      Trial trial = TrialOf(ModelConfig::Family::kLlama, shape, 2);
+      trial.config.model.heads = 8;
+      trial.config.model.kv_heads = kv_heads;
+      trial.config.model.ffn = 32;
+      trial.config.model.seq_len = 8;
+      trial.config.parallel.tensor_strips = strips;
+      trial.steps = 3;
+      return trial;
+    };
+    const Outcome whole = RunTrial(trial_of({}, 1));
+    for (const SplitShape& shape : {SplitShape{1, 1, 1, 2, 2}, {1, 1, 1, 4, 2}}) {
+      if (kv_heads % shape.tensor == 0) continue;
+      Trial plain = trial_of(shape, 2);
+      INFO("kv_heads " << kv_heads << " tensor " << shape.tensor);
+      RequireClose(RunTrial(plain), whole);
+      SetPrecision(plain.config, Precision::kBf16All);
+      const std::string bits = RunTrial(plain).Bits();
+      for (const Option& option : BitwiseOptions()) {
+        INFO(option.name);
+        Trial trial = plain;
+        option.set(trial);
+        if (Valid(trial)) CHECK(RunTrial(trial).Bits() == bits);
+      }
+    }
+  }
+}
+
 TEST_CASE("evaluation and logits of a split model are those of the whole one", "[tensor]") {
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const SplitShape& shape : {SplitShape{1, 1, 1, 2, 1}, {1, 2, 1, 2, 1}})

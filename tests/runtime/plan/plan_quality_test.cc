@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -180,6 +181,35 @@ TEST_CASE("no plan needs more bytes than the one on record", "[plan][quality]") 
   }
   REQUIRE(at_bound >= at_bound_on_record);
   REQUIRE(recorded.size() == cases.size());
+}
+
+TEST_CASE("sequences of 131072 split over four cards are recomputed as a budget asks",
+          "[plan][quality]") {
+  const auto plan_of = [](const std::string& set) {
+    const LoadedConfig loaded =
+        LoadConfig(std::vector<std::string>{"configs/llama_1b_128k.json"},
+                   std::vector<std::string>{set}, {.world = 4, .has_cuda = true});
+    return Assemble(loaded.config, 4, {.backend = Backend::kCuda}, {"train"});
+  };
+  const auto arena_of = [&](const char* recompute) {
+    return plan_of(std::string("memory.recompute=") + recompute).plans.Of("train").arena_bytes;
+  };
+  const int64_t kept = arena_of("none"), most = arena_of("block");
+  CHECK(most < kept / 4);
+  for (const int64_t part : {1, 4, 7}) {
+    const int64_t budget = most + (kept - most) * part / 8;
+    INFO("budget " << budget);
+    const AssembledRun run =
+        plan_of(fmt::format("memory.budget_gib={}", std::ldexp(static_cast<double>(budget), -30)));
+    const StepPlan& plan = run.plans.Of("train");
+    CHECK(plan.arena_bytes <= budget);
+    CHECK(plan.arena_bytes > budget - (kept - most) / 8);  // no more again than must be
+    CHECK(plan.arena_bytes == plan.lower_bound);
+    CHECK((run.recompute.counts.everything > 0) == (part < 7));
+  }
+  CHECK_THROWS_WITH(
+      plan_of(fmt::format("memory.budget_gib={}", std::ldexp(static_cast<double>(most - 1), -30))),
+      Catch::Contains("even with every block computed again"));
 }
 
 }  // namespace
