@@ -41,5 +41,21 @@ TEST_CASE("ranks as threads in an adversary's order have the bits of the planned
   }
 }
 
+TEST_CASE("so have ranks that exchange rows and keys") {
+  for (const Base& base : SplitBases(ModelConfig::Family::kLlama, Precision::kBf16All)) {
+    INFO(base.name);
+    const Outcome planned = RunTrial(base.trial);
+    for (const uint64_t seed : {1, 2, 3, 4}) {
+      Trial shuffled = base.trial;
+      shuffled.sharing = seed % 2 == 0 ? CommSharing::kShared : CommSharing::kSeparate;
+      shuffled.adversary_seed = seed;
+      const Outcome outcome = RunTrial(shuffled);
+      REQUIRE(outcome.Bits() == planned.Bits());
+      REQUIRE(outcome.counters.front().comm == planned.counters.front().comm);
+      REQUIRE(outcome.counters.front().graph_launches == 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millrace::test

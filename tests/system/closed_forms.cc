@@ -105,11 +105,13 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   FlatForm norms{"norms", -1, false, false, 4, shard * tensor, 0, 0, {}, {}, {}};
   std::deque<FlatForm> flats;
   int64_t units = 0;
+  // Biases behind sums, alone in their flat: who computes the sums' readers again adds them again.
+  const bool biases_alone = apart && tensor > 1 && config.memory.recompute != Recompute::kBlock;
   const auto begin = [&](const std::string& name, bool block) {
     flats.push_back({name,
                      units++,
                      block,
-                     block && apart && tensor > 1,
+                     block && biases_alone,
                      BytesOf(p.compute),
                      shard * tensor,
                      0,

@@ -34,6 +34,8 @@ TEST_CASE("processes and threads train the same bits") {
       trial.adversary_seed = 3;
       if (world % 2 == 0) trial.config.parallel.replicate = 2;
       CheckTransports(trial);
+      for (const Base& base : SplitBases(family, precision))
+        if (base.trial.world == world) CheckTransports(base.trial);
     }
 }
 
