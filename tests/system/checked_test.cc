@@ -1,6 +1,7 @@
 // execution.checked on whichever device the ranks have: whatever execution.graph says, the plan is
 // walked op by op, a step stops at the op that makes a value which is not finite, and nothing else
 // is different.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 
@@ -52,6 +53,34 @@ TEST_CASE("checked stops at the first op that makes a value which is not finite,
     });
     CHECK(code == ErrorCode::kNonFinite);
     CHECK_THAT(said, Contains("from finite operands, ") && Contains("h.0/"));
+  }
+}
+
+TEST_CASE("checked stops a split model there, too, on the rank that computes it", "[checked]") {
+  for (Base base : SplitBases(ModelConfig::Family::kGpt2, Precision::kFp32)) {
+    if (!HaveDevices(base.trial.world)) continue;
+    INFO(base.name);
+    Trial& trial = base.trial;
+    trial.config.execution.checked = true;
+    std::vector<std::string> said(static_cast<size_t>(trial.world));
+    const auto train = [&] {
+      RunEngines(trial, [&](RankContext& rank) {
+        rank.engine.InitWeights(3);
+        for (int64_t step = 0; step < 2; ++step) StepOn(rank, trial.config, step);
+        BlowUp(rank.engine);
+        try {
+          StepOn(rank, trial.config, 2);
+        } catch (const Error& error) {
+          if (error.code() == ErrorCode::kNonFinite)
+            said[static_cast<size_t>(rank.rank)] = error.what();
+          throw;
+        }
+      });
+    };
+    CHECK_THROWS_WITH(train(), Contains("from finite operands, "));
+    CHECK(std::any_of(said.begin(), said.end(), [](const std::string& text) {
+      return text.find("from finite operands, ") != text.npos && text.find("h.0/") != text.npos;
+    }));
   }
 }
 

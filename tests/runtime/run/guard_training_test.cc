@@ -81,7 +81,7 @@ class Run {
       Session session(loaded.config, setup.environment(), {{"train"}, true});
       session.InitWeights();
       for (const auto& [step, data] : steps)
-        session.engine().Step(session.batcher().Step(data - 1, session.rank()), step - 1,
+        session.engine().Step(session.batcher().Step(data - 1, session.data_rank()), step - 1,
                               session.batcher().valid_tokens());
       const std::string params = ParamHash(session.engine()),
                         optimizer = OptimizerHash(session.engine());
@@ -380,6 +380,40 @@ TEST_CASE("a step that is run twice counts once, and tells a bit that flipped in
                [&] {
                  run.Train({{6, 1, "h.0", Kind::kFlip}});
                });
+}
+
+// Of a data rank of two ranks. With tensor a replica's other half has other weights.
+TEST_CASE("guards are silent about sound runs of split models, and name rank and unit of others",
+          "[guard]") {
+  if (!test::HaveDevices(4)) return;
+  for (const std::string split : {"parallel.tensor=2", "parallel.context=2"}) {
+    CAPTURE(split);
+    const std::vector<std::string> plain = {split, "parallel.replicate=2"};
+    std::vector<std::string> guarded = plain;
+    for (const char* set : {"guard.replicas_every=2", "guard.rerun_every=3", "guard.order_every=2"})
+      guarded.push_back(set);
+    Run bare(4, plain), sound(4, guarded);
+    bare.Train();
+    CHECK(sound.Train().empty());
+    CHECK(sound.Lines() == bare.Lines());
+    CHECK(sound.Hashes() == bare.Hashes());
+    Run flipped(4, guarded);
+    RequireError(ErrorCode::kNonFinite,
+                 {"after step 4: rank 3 and rank 1 are replicas, but their master weights of unit "
+                  "h.1 differ"},
+                 [&] {
+                   flipped.Train({{4, 3, "h.1", Kind::kFlip}});
+                 });
+    Run undone(4, {split, "parallel.replicate=2", "guard.non_finite=roll_back"});
+    const std::vector<std::string> warnings = undone.Train({{7, 2, "h.0", Kind::kNotFinite}});
+    REQUIRE(warnings.size() == 1);
+    CHECK_THAT(warnings[0],
+               Catch::StartsWith("step 7: gradient of unit h.0 on rank 2: rolled back to step 4"));
+    std::vector<std::pair<int64_t, int64_t>> steps;
+    Add(steps, 1, 4, 0);
+    Add(steps, 5, 12, 3);
+    CHECK(undone.Hashes() == undone.Alone(steps));
+  }
 }
 
 TEST_CASE(
