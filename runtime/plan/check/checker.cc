@@ -14,6 +14,7 @@
 #include "runtime/plan/check/access_table.h"
 #include "runtime/plan/check/checker_repetition.h"
 #include "runtime/plan/check/checker_rows.h"
+#include "runtime/plan/check/checker_shards.h"
 #include "runtime/plan/check/checker_structure.h"
 #include "runtime/plan/check/happens_before.h"
 #include "runtime/plan/schedule/stream_clock.h"
@@ -382,6 +383,7 @@ Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
       if (!found.empty()) break;
     }
   }
+  if (found.empty()) FindShardViolations(plan, mesh, &found);
   if (found.empty()) FindRowViolations(plan, mesh, accumulate, &found);
   if (found.size() > limit) found.resize(limit);
   return found;

@@ -8,8 +8,9 @@
 //   edges; an activation is read in the microbatch that wrote it, and each microbatch is taken as
 //   often as the others; buffers live at one position share no byte; accesses stay inside buffer,
 //   arena and live range; stays of a bucket have one address; edges come from earlier ops of other
-//   streams; a communicator is used from one stream, with sizes that match its group; rows of
-//   sequences that ranks share meet the rows that belong to them (checker_rows.h).
+//   streams; a communicator is used from one stream, with sizes that match its group; shards are
+//   gathered and reduced over the axes that they lie along (checker_shards.h); rows of sequences
+//   that ranks share meet the rows that belong to them (checker_rows.h).
 // Repeats  Microbatches that run the same bodies with the same waits, by the schedule's text, are
 //        walked until the state after one is the state after the one before, moved on by a
 //        microbatch; the rest are proved by that, so that the work does not grow with accumulation.

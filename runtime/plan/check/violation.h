@@ -16,7 +16,7 @@ enum class ViolationKind {
   kStale,       // a read of weights that were gathered or cast before the latest update
   kRace,        // two conflicting accesses that neither stream order nor edges order
   kMicrobatch,  // one microbatch's activations read in another; one taken twice, or not at all
-  kCollective,  // a communicator used from two streams, or with sizes that do not match its group
+  kCollective,  // a communicator used from two streams, or one whose group fits no size or shard
   kRows,        // rows of another rank than those that they meet: an exchange over the wrong axes
 };
 

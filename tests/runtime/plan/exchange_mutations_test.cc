@@ -2,6 +2,8 @@
 // streams and ops that do nothing are those of checker_mutations_test.cc, on the same plans.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <optional>
+#include <vector>
 
 #include "runtime/plan/check/checker.h"
 #include "tests/runtime/plan/checker_mutations.h"
@@ -23,6 +25,22 @@ void WithExchange(PlanOp& op, F f) {
     f(*gather);
   else
     f(std::get<ReduceScatterOp<View>>(op.op));
+}
+
+std::optional<AxisSet> AxesOf(const PlanOp& op) {
+  return std::visit(
+      [](const auto& typed) -> std::optional<AxisSet> {
+        if constexpr (requires { typed.axes; }) return typed.axes;
+        return std::nullopt;
+      },
+      static_cast<const KernelOp::Alternatives&>(op.op));
+}
+void SetAxes(PlanOp& op, AxisSet axes) {
+  std::visit(
+      [&](auto& typed) {
+        if constexpr (requires { typed.axes; }) typed.axes = axes;
+      },
+      static_cast<KernelOp::Alternatives&>(op.op));
 }
 
 TEST_CASE("plans with exchanges are proved", "[plan][checker]") {
@@ -52,6 +70,31 @@ TEST_CASE("an exchange over another axis of the same size is reported", "[plan][
     }
     CHECK(changed >= 9);  // keys of 3 blocks are gathered twice, and their gradients summed
   }
+}
+
+// Of parameters and their gradients, on plans that update them.
+TEST_CASE("a gather or reduction over other axes than those that shard is reported",
+          "[plan][checker]") {
+  std::vector<AxisSet> sets;
+  for (const Axis a : {Axis::kReplicate, Axis::kShard, Axis::kContext, Axis::kTensor})
+    for (const Axis b : {Axis::kReplicate, Axis::kShard, Axis::kContext, Axis::kTensor})
+      if (a <= b) sets.push_back({a, b});
+  std::vector<PlanCase> cases = test::SplitCases();
+  cases.push_back(cases.front());
+  cases.back().mesh = Mesh(2, 1).With(Axis::kContext, 2).With(Axis::kTensor, 2);
+  cases.back().options.downcast = Downcast::kAfterGather;
+  cases.back().precision = test::Mixed(DType::kF32, DType::kBF16, DType::kBF16);
+  int changed = 0;
+  for (const PlanCase& c : cases)
+    for (const AxisSet axes : sets) {
+      const auto another = [&](const PlanOp& op) {
+        const std::optional<AxisSet> own = AxesOf(op);
+        return own && !IsExchange(op) && op.unit && c.mesh.Wide(*own) != c.mesh.Wide(axes) &&
+               c.mesh.Size(*own) == c.mesh.Size(axes);
+      };
+      changed += test::RequireEachReported(c, another, [&](PlanOp& op) { SetAxes(op, axes); });
+    }
+  CHECK(changed > 60);
 }
 
 TEST_CASE("keys that are put in another rank's place are reported", "[plan][checker]") {

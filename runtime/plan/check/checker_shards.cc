@@ -1,0 +1,106 @@
+#include "runtime/plan/check/checker_shards.h"
+
+#include <fmt/core.h>
+
+#include <map>
+#include <optional>
+
+#include "runtime/plan/check/access_table.h"
+
+namespace millrace {
+namespace {
+
+class Shards {
+ public:
+  Shards(const StepPlan& plan, const Mesh& mesh, Violations* found)
+      : plan_(plan), mesh_(mesh), found_(found) {}
+
+  void Run() {
+    ForEachOp([&](const KernelOp& op, int, int) {
+      const auto* update = std::get_if<AdamWOp<View>>(&op);
+      if (update == nullptr) return;
+      for (const View& shard : {update->master, update->grad, update->compute})
+        if (shard) axes_[shard.buffer] = mesh_.Wide(update->flat_begin.axes);
+    });
+    // A copy is followed at each pass; few are copied twice.
+    while (FollowCopies()) continue;
+    ForEachOp([&](const KernelOp& op, int body, int index) { Check(op, body, index); });
+  }
+
+ private:
+  template <class F>
+  void ForEachOp(F f) const {
+    for (size_t b = 0; b < plan_.bodies.size(); ++b)
+      for (size_t o = 0; o < plan_.bodies[b].ops.size(); ++o)
+        f(plan_.bodies[b].ops[o].op, static_cast<int>(b), static_cast<int>(o));
+  }
+
+  bool FollowCopies() {
+    const size_t before = axes_.size();
+    ForEachOp([&](const KernelOp& op, int, int) {
+      if (const auto* cast = std::get_if<CastOp<View>>(&op))
+        Join(cast->x, cast->out);
+      else if (const auto* sum = std::get_if<AccumulateOp<View>>(&op))
+        Join(sum->x, sum->out);
+    });
+    return axes_.size() > before;
+  }
+  void Join(const View& a, const View& b) {
+    if (const auto known = axes_.find(a.buffer); known != axes_.end())
+      axes_.try_emplace(b.buffer, known->second);
+    else if (const auto other = axes_.find(b.buffer); other != axes_.end())
+      axes_.try_emplace(a.buffer, other->second);
+  }
+
+  void Check(const KernelOp& op, int body, int index) {
+    if (const auto* gather = std::get_if<AllGatherOp<View>>(&op))
+      Require(gather->shard ? gather->shard : gather->full, gather->axes, body, index);
+    else if (const auto* scatter = std::get_if<ReduceScatterOp<View>>(&op))
+      Require(scatter->shard, scatter->axes, body, index);
+    else if (const auto* sum = std::get_if<AllReduceOp<View>>(&op))
+      RequireReplicas(*sum, body, index);
+  }
+
+  void Require(const View& shard, AxisSet axes, int body, int index) {
+    const auto known = axes_.find(shard.buffer);
+    if (known == axes_.end() || known->second == mesh_.Wide(axes)) return;
+    Report(body, index,
+           fmt::format("goes over {}, but the shards of {} lie along {}", ToString(axes),
+                       plan_.buffer(shard.buffer).name, ToString(known->second)));
+  }
+
+  void RequireReplicas(const AllReduceOp<View>& op, int body, int index) {
+    const auto known = axes_.find(op.buffer.buffer);
+    if (known == axes_.end()) return;
+    const AxisSet axes = mesh_.Wide(op.axes);
+    if (!(axes & known->second).empty())
+      Report(body, index,
+             fmt::format("sums over {} what is sharded along {}", ToString(axes),
+                         ToString(known->second)));
+    if (!replicas_) replicas_ = axes;
+    if (*replicas_ != axes)
+      Report(body, index,
+             fmt::format("sums a gradient over {}, where others are over {}", ToString(axes),
+                         ToString(*replicas_)));
+  }
+
+  void Report(int body, int index, const std::string& what) {
+    if (found_->empty())
+      found_->push_back({ViolationKind::kCollective,
+                         fmt::format("{}: {}", DescribeAt(plan_, body, index), what)});
+  }
+
+  const StepPlan& plan_;
+  const Mesh& mesh_;
+  Violations* found_;
+  std::map<BufferId, AxisSet> axes_;  // of the group whose ranks have a shard each
+  std::optional<AxisSet> replicas_;
+};
+
+}  // namespace
+
+void FindShardViolations(const StepPlan& plan, const Mesh& mesh, Violations* found) {
+  Shards(plan, mesh, found).Run();
+}
+
+}  // namespace millrace
