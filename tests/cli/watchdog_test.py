@@ -42,7 +42,7 @@ class Watchdog(CliTest):
                 self.assertGreater(time.monotonic() - stopped, LIMIT_S * 0.9, outcome)
                 self.assertRegex(line, r'rank %d \(pid %d on \S+\) does not run: its process is stopped by a signal' % (rank, pid))
                 # Where it was, and where another one waits for it.
-                self.assertRegex(line, r'last seen in .*\(op \S+, stream \w+, step \d+, microbatch \d')
+                self.assertRegex(line, r'last seen in .*\(op \S+, stream \w+( over \w+)?, step \d+, microbatch \d')
                 speaker = 1 - rank if ranks == 2 else 1
                 self.assertRegex(line, r'^millrace: rank %d: ' % speaker)
                 self.assertRegex(line, r'ranks? \S+( \S+)? (waits?|are|is) in \S+ of (no unit|unit \S+) \(op \S+|the phase')
@@ -54,7 +54,7 @@ class Watchdog(CliTest):
                 job = start('train', config, ranks=2, env={'MILLRACE_INJECT': '20:%d:skip=h.1' % rank})
                 outcome, line = self.expect_hang(job)
                 self.assertRegex(
-                    line, r'rank %d \(pid \d+ on \S+\) waits in all_gather of unit h\.1 \(op gather/h\.1, stream gather, step 20, '
+                    line, r'rank %d \(pid \d+ on \S+\) waits in all_gather of unit h\.1 \(op gather/h\.1, stream gather over shard, step 20, '
                     r'microbatch 0, forward\.\w+\), which others have passed, or left out; rank %d ' % (1 - rank, rank))
                 self.assertEqual(run.steps()[-1:], [19] if rank == 1 else run.steps()[-1:])
 
