@@ -76,13 +76,15 @@ int64_t Packer::FindOffset(int32_t item, Fit fit, bool from_top) const {
       best_gap = gap;
     }
   };
+  // Which items are live together cannot be foretold, and gaps are rare: so the one branch is for
+  // gaps. Half of planning is here.
   for (const Placed& other : placed_) {
-    if (!ConflictMatrix::Test(row, other.item)) continue;
-    if (other.offset > bottom) {
+    const int64_t live = -int64_t{ConflictMatrix::Test(row, other.item)};  // all bits, or none
+    if ((other.offset & live) > bottom) {
       consider(from_top ? std::min(other.offset, cap_) : other.offset);
       if (best >= 0 && fit == Fit::kLowest && !from_top) return best;
     }
-    bottom = std::max(bottom, other.end);
+    bottom = std::max(bottom, other.end & live);
   }
   consider(cap_);
   return best >= 0 ? best : bottom;
