@@ -41,10 +41,6 @@ __device__ __forceinline__ uint32_t PairOfBF16(float low, float high) {
   return pair;
 }
 
-__device__ __forceinline__ float RoundToBF16(float value) {
-  return __uint_as_float(PairOfBF16(value, 0.0f) << 16);
-}
-
 // Elements [at, at + min(n, 8)) of the view; the rest of the pack is zero. n > 0.
 template <Elements E>
 __device__ __forceinline__ Raw<E> LoadRaw(const Rows& rows, int64_t at, int n) {
