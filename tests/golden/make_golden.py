@@ -80,6 +80,11 @@ SPECS = {
         seed=120, max_norm=2.85, warmup=0, cosine=False, max_positions=SEQ,
         model=dict(family="qwen3", layers=2, d_model=44, heads=6, kv_heads=2, head_dim=10, ffn=58, vocab=101,
                    seq_len=SEQ, tied=False, norm_eps=1e-6, rope_theta=1000000.0, rope_scaling=None)),
+    "qwen3_moe_tiny": dict(
+        seed=4, max_norm=1.92, warmup=0, cosine=False, max_positions=SEQ,
+        model=dict(family="qwen3_moe", layers=2, d_model=26, heads=2, kv_heads=1, head_dim=10, vocab=67, seq_len=SEQ,
+                   tied=False, norm_eps=1e-6, rope_theta=1000000.0, rope_scaling=None,
+                   moe=dict(experts=5, top_k=2, ffn=9))),
     "nemotron_h_tiny": dict(  # an odd head_dim: nothing is rotated
         seed=112, max_norm=3.05, warmup=0, cosine=False, max_positions=SEQ,
         model=dict(family="nemotron_h", pattern="*--*-", d_model=45, heads=4, kv_heads=2, head_dim=7, ffn=62, vocab=103,
@@ -91,6 +96,7 @@ SPECS = {
                    mamba=dict(heads=6, head_dim=5, groups=2, state=7, chunk=8))),
 }
 CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", qwen3="Qwen3ForCausalLM",
+               qwen3_moe="Qwen3MoeForCausalLM",
                nemotron_h="NemotronHForCausalLM")
 BLOCKS = {"M": "mamba", "E": "moe", "*": "full_attention", "-": "mlp"}
 OPTIMIZER = dict(name="adamw", lr=1e-2, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
@@ -140,9 +146,13 @@ def hf_config(spec):
         rope = dict(rope_parameters=dict(scaling or dict(rope_type="default"), rope_theta=m["rope_theta"]))
     else:
         rope = dict(rope_theta=m["rope_theta"], rope_scaling=scaling)
-    return dict(llama=transformers.LlamaConfig, qwen3=transformers.Qwen3Config)[m["family"]](
+    sizes = dict(intermediate_size=m["ffn"]) if "ffn" in m else dict(
+        num_experts=m["moe"]["experts"], num_experts_per_tok=m["moe"]["top_k"], moe_intermediate_size=m["moe"]["ffn"],
+        norm_topk_prob=True, intermediate_size=m["moe"]["ffn"])
+    return dict(llama=transformers.LlamaConfig, qwen3=transformers.Qwen3Config,
+                qwen3_moe=transformers.Qwen3MoeConfig)[m["family"]](
         num_hidden_layers=m["layers"], hidden_size=m["d_model"], num_attention_heads=m["heads"],
-        num_key_value_heads=m["kv_heads"], head_dim=m["head_dim"], intermediate_size=m["ffn"], vocab_size=m["vocab"],
+        num_key_value_heads=m["kv_heads"], head_dim=m["head_dim"], vocab_size=m["vocab"], **sizes,
         max_position_embeddings=spec["max_positions"], rms_norm_eps=m["norm_eps"], tie_word_embeddings=m["tied"],
         use_cache=False, bos_token_id=0, eos_token_id=0, **rope)
 
@@ -154,6 +164,8 @@ def hf_model(spec):
         # 5.23.0 clamps steps to time_step_min, whatever time_step_limit says (transformers #48989).
         if hasattr(module, "time_step_limit"):
             module.time_step_limit = (0.0, math.inf)
+    if "moe" in spec["model"]:
+        net.set_experts_implementation("eager")  # the default has no gradient of float64 and its own order of sums
     return net
 
 
@@ -162,14 +174,43 @@ def disk_name(name, family):
     return "backbone." + name.removeprefix("model.") if family == "nemotron_h" and name.startswith("model.") else name
 
 
+def stored(net, family):
+    """The parameters as a folder has them: one matrix for each expert, gate and up apart."""
+    tensors = {}
+    for name, p in net.named_parameters():
+        p = p.detach().clone()
+        if name.endswith("experts.gate_up_proj"):
+            for e, matrix in enumerate(p):
+                for part, half in zip(("gate", "up"), matrix.chunk(2)):
+                    tensors[name.replace("gate_up_proj", f"{e}.{part}_proj.weight")] = half.clone()
+        elif name.endswith("experts.down_proj"):
+            for e, matrix in enumerate(p):
+                tensors[name.replace("down_proj", f"{e}.down_proj.weight")] = matrix.clone()
+        else:
+            tensors[disk_name(name, family)] = p
+    return tensors
+
+
+def in_memory(name, tensors, family):
+    """The other way round: the parameter that transformers calls `name`."""
+    def experts(*parts):
+        count = sum(n.startswith(base) and n.endswith("down_proj.weight") for n in tensors)
+        return torch.stack([torch.cat([tensors[f"{base}{e}.{part}_proj.weight"] for part in parts]) for e in range(count)])
+
+    base = name.rpartition(".")[0] + "."
+    if name.endswith("experts.gate_up_proj"):
+        return experts("gate", "up")
+    return experts("down") if name.endswith("experts.down_proj") else tensors[disk_name(name, family)]
+
+
 def initialise(net, generator):
     """Norm weights and D 1 +- 0.1, biases +- 0.1, embeddings 0.2, matrices 0.15: no gradient vanishes, no value is special."""
     for name, p in net.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
-        if p.dim() == 2:
-            noise *= 0.2 if reference.unit_of(name) == "embedding" else 0.15
-        elif p.dim() == 3:  # a depthwise convolution
+        if "conv1d" in name and p.dim() == 3:
             noise *= 0.5
+        elif p.dim() >= 2:
+            noise *= 0.2 if reference.unit_of(name) == "embedding" else 0.15
         else:
             noise = 0.1 * noise + (1.0 if name.endswith(("weight", "mixer.D")) else 0.0)
         p.data.copy_(noise)
@@ -205,7 +246,7 @@ class Transformers:
 
     def logits(self, inputs):
         params = dict(self.net.named_parameters())
-        cast = {n: self.params[disk_name(n, self.family)].to(p.dtype) for n, p in params.items()}
+        cast = {n: in_memory(n, self.params, self.family).to(p.dtype) for n, p in params.items()}
         return torch.func.functional_call(self.net, cast, args=(), kwargs=dict(input_ids=inputs)).logits.to(
             torch.float32)
 
@@ -293,7 +334,7 @@ def make(name, out):
     net = hf_model(spec)
     initialise(net, generator)
     tokens = make_tokens(spec["model"]["vocab"], spec["model"]["seq_len"], generator)
-    initial = {disk_name(n, spec["model"]["family"]): p.detach().clone() for n, p in net.named_parameters()}
+    initial = stored(net, spec["model"]["family"])
 
     exact = Functional(spec, initial)
     _, logits = backward(exact, tokens[0])

@@ -1,4 +1,5 @@
-"""GPT-2, Llama, Qwen3 and Nemotron-H written out in plain tensor operations, in whatever dtype the parameters have.
+"""GPT-2, Llama, Qwen3 (dense and with experts) and Nemotron-H written out in plain tensor operations, in whatever dtype
+the parameters have.
 
 transformers computes RMSNorm, RoPE and (eager) softmax in float32 even in a float64 model, so its float64 output is
 not a float64 reference. This file is; make_golden.py asserts that transformers agrees with it to float32 precision.
@@ -105,10 +106,13 @@ def llama_logits(p, model, tokens, site=identity):
         block = f"model.layers.{i}."
         y = norm(x, block + "input_layernorm")
         q, k, v = (_split_heads(linear(y, f"{block}self_attn.{n}_proj"), model["head_dim"]) for n in "qkv")
-        if model["family"] == "qwen3":
+        if model["family"] in ("qwen3", "qwen3_moe"):
             q, k = norm(q, block + "self_attn.q_norm"), norm(k, block + "self_attn.k_norm")
         x = site(x + linear(_attention(rotate(q), rotate(k), v, site), block + "self_attn.o_proj"))
         y = norm(x, block + "post_attention_layernorm")
+        if model["family"] == "qwen3_moe":
+            x = site(x + qwen3_experts(p, block + "mlp.", y, model["moe"], site))
+            continue
         z = site(F.silu(linear(y, block + "mlp.gate_proj")) * linear(y, block + "mlp.up_proj"))
         x = site(x + linear(z, block + "mlp.down_proj"))
     head = p["model.embed_tokens.weight" if model["tied"] else "lm_head.weight"]
@@ -140,6 +144,29 @@ def _mamba(p, rows, mixer, model, site):
     return site(v.flatten(2) * p[mixer + "norm.weight"])
 
 
+def choices(scores, top_k):
+    """[..., top_k]: experts from the largest score on, the first of equals."""
+    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]
+
+
+def qwen3_experts(p, name, x, moe, site):
+    """x [B, T, C]. Each token's experts, weighted by the softmax over all of them, divided by the sum of the chosen."""
+    scores = (x @ p[name + "gate.weight"].T).softmax(-1)  # not stored: logits and scores are float32
+    chosen = choices(scores, moe["top_k"])
+    weights = scores.gather(-1, chosen)
+    weights = weights / weights.sum(-1, keepdim=True)
+    y = torch.zeros_like(x)
+    for e in range(moe["experts"]):
+        def linear(rows, part):
+            return site(rows @ p[f"{name}experts.{e}.{part}_proj.weight"].T)
+
+        b, t, k = (chosen == e).nonzero(as_tuple=True)
+        rows = x[b, t]
+        z = site(F.silu(linear(rows, "gate")) * linear(rows, "up") * weights[b, t, k, None])
+        y = y.index_put((b, t), linear(z, "down"), accumulate=True)
+    return site(y)
+
+
 def nemotron_h_logits(p, model, tokens, site=identity):
     """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]; one branch per block, no positions."""
     p = {name: site(value) for name, value in p.items()}
@@ -167,7 +194,8 @@ def nemotron_h_logits(p, model, tokens, site=identity):
 
 
 def logits(p, model, tokens, site=identity):
-    families = dict(gpt2=gpt2_logits, llama=llama_logits, qwen3=llama_logits, nemotron_h=nemotron_h_logits)
+    families = dict(gpt2=gpt2_logits, llama=llama_logits, qwen3=llama_logits, qwen3_moe=llama_logits,
+                    nemotron_h=nemotron_h_logits)
     return families[model["family"]](p, model, tokens, site)
 
 

@@ -18,8 +18,8 @@ struct Mainloop {
   // Sums of a warp's 4 x 8 pieces of 16 x 8.
   float sums[4][8][4];
 
-  __device__ void Run(const GroupedArgs& g, const ExpertProduct& p, const GroupedTile& t,
-                      uint32_t shared) {
+  __device__ __forceinline__ void Run(const GroupedArgs& g, const ExpertProduct& p,
+                                      const GroupedTile& t, uint32_t shared) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -48,7 +48,7 @@ struct Mainloop {
     WaitForCopies<0>();
   }
 
-  __device__ void Multiply(uint32_t shared) {
+  __device__ __forceinline__ void Multiply(uint32_t shared) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
     const int m = warp / 2 * kWarpTile, n = warp % 2 * kWarpTile;
 #pragma unroll
@@ -67,7 +67,8 @@ struct Mainloop {
   }
 
   // Lane l holds rows l/4 and l/4 + 8 of a piece, columns 2 (l%4) and the next.
-  __device__ void Store(const GroupedArgs& g, const ExpertProduct& p, const GroupedTile& t) {
+  __device__ __forceinline__ void Store(const GroupedArgs& g, const ExpertProduct& p,
+                                        const GroupedTile& t) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp,
               lane = static_cast<int>(threadIdx.x) % kWarp;
     const int m = t.m0 + warp / 2 * kWarpTile + lane / 4,

@@ -13,8 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::vector<std::string> kModels = {"gpt2_tiny", "llama_tiny", "llama_tied_tiny",
-                                          "qwen3_tiny", "nemotron_h_tiny"};
+const std::vector<std::string> kModels = {"gpt2_tiny",  "llama_tiny",     "llama_tied_tiny",
+                                          "qwen3_tiny", "qwen3_moe_tiny", "nemotron_h_tiny"};
 
 std::string ReadText(const std::string& path) {
   std::ifstream in(path);

@@ -72,13 +72,29 @@ Difference CompareLogits(const Golden& golden, const std::vector<double>& logits
   return {"logits", LargestDifference(logits, golden.logits), allowed};
 }
 
+// transformers' own error of a tensor. Of experts, whose matrices are one parameter and which have
+// few tokens each, the largest of the layer's: a single expert's is too small a sample of rounding.
+double TheirError(const Golden& golden, const std::string& name) {
+  const auto& errors = golden.json["fp32"]["err"]["grad"];
+  const size_t begin = name.find(".experts.");
+  if (begin == name.npos) return errors[name];
+  const size_t number = begin + std::string(".experts.").size(), end = name.find('.', number);
+  double largest = 0;
+  for (int expert = 0;; ++expert) {
+    const auto found =
+        errors.find(name.substr(0, number) + std::to_string(expert) + name.substr(end));
+    if (found == errors.end()) return largest;
+    largest = std::max(largest, found->get<double>());
+  }
+}
+
 std::vector<Difference> CompareGrads(const Golden& golden, const Tensors& grads, bool bf16) {
   std::vector<Difference> differences;
   for (const auto& [name, reference] : golden.grads) {
     const std::string unit = golden.json["unit"][name];
-    const double allowed = bf16 ? golden.json["bf16_bound"]["grad"][name].get<double>()
-                                : Fp32Bound(golden.json["unit_grad_max"][unit],
-                                            golden.json["fp32"]["err"]["grad"][name]);
+    const double allowed =
+        bf16 ? golden.json["bf16_bound"]["grad"][name].get<double>()
+             : Fp32Bound(golden.json["unit_grad_max"][unit], TheirError(golden, name));
     const auto found = grads.find(name);
     differences.push_back(
         {name,
@@ -178,9 +194,15 @@ std::vector<Difference> PerStep(const std::string& what, const std::vector<doubl
   return differences;
 }
 
-const std::vector<std::string> kModels = {"gpt2_tiny", "llama_tiny", "llama_tied_tiny",
-                                          "qwen3_tiny", "nemotron_h_tiny",
-                                          "nemotron_h_mamba_tiny"};
+const std::vector<std::string> kModels = {
+    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",      "qwen3_tiny",
+    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny"};
+
+// Where rounding moves results a little. It may move a token to another expert: in the random
+// rounding of the reference it does, and the bound is as wide as the results.
+const std::vector<std::string> kSmoothModels = {"gpt2_tiny",       "llama_tiny",
+                                                "llama_tied_tiny", "qwen3_tiny",
+                                                "nemotron_h_tiny", "nemotron_h_mamba_tiny"};
 
 const std::vector<Spread> kSpreads = {
     {.micro_batch = 3},
@@ -272,7 +294,7 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
           "[golden]") {
   const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
   const Spread whole{.micro_batch = 3}, shard{.shard = 3, .micro_batch = 1};
-  for (const std::string& model : kModels)
+  for (const std::string& model : kSmoothModels)
     for (const Spread& spread : {whole, shard}) CheckBf16(Golden(model), spread, norms);
   const Spread tensor{.micro_batch = 3, .tensor = 3}, context{.micro_batch = 3, .context = 2};
   for (const char* model : {"gpt2_split", "llama_split", "llama_shared"})
