@@ -9,7 +9,7 @@
 // Init    normal(init_std); of B branches, projections into the residual stream
 //         normal(init_std / sqrt(B));
 //         norm weights one, biases zero; of a Mamba-2 mixer as blocks/mamba.cc says. Weight decay
-//         applies to 2-D parameters.
+//         applies to matrices, those of experts, too.
 #pragma once
 
 #include <cstdint>

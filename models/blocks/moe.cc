@@ -1,6 +1,8 @@
 #include "models/blocks/moe.h"
 
+#include <tuple>
 #include <variant>
+#include <vector>
 
 #include "models/transformer.h"
 #include "runtime/base/error.h"
@@ -69,19 +71,23 @@ std::vector<ParamSpec> MoeParams(const MoeShape& m, const BranchContext& context
 }
 
 const MoeShape* BalancedShape(const ModelShape& shape) {
-  const MoeShape* found = nullptr;
+  std::vector<const MoeShape*> all;
   for (const BlockShape& block : shape.blocks)
-    for (const Branch& branch : block.branches) {
-      const auto* moe = std::get_if<MoeShape>(&branch);
-      if (moe == nullptr) continue;
-      MR_REQUIRE(ErrorCode::kConfig,
-                 found == nullptr || (found->aux_loss == moe->aux_loss &&
-                                      found->aux_coefficient == moe->aux_coefficient &&
-                                      found->experts == moe->experts && found->top_k == moe->top_k),
-                 "blocks with experts have different auxiliary losses, or experts");
-      found = moe;
-    }
-  return found != nullptr && found->aux_loss != AuxLossKind::kNone ? found : nullptr;
+    for (const Branch& branch : block.branches)
+      if (const auto* moe = std::get_if<MoeShape>(&branch)) all.push_back(moe);
+  const auto of = [](const MoeShape& m) {
+    return std::tuple(m.aux_loss, m.aux_coefficient, m.experts, m.top_k);
+  };
+  const MoeShape* found = nullptr;
+  for (const MoeShape* moe : all)
+    if (moe->aux_loss != AuxLossKind::kNone) found = moe;
+  for (const MoeShape* moe : all)
+    MR_REQUIRE(ErrorCode::kConfig, found == nullptr || of(*moe) == of(*found),
+               "one block's experts have the auxiliary loss {}, coefficient {}, {} of {} experts, "
+               "another's {}, {}, {} of {}; they must agree",
+               Name(found->aux_loss), found->aux_coefficient, found->top_k, found->experts,
+               Name(moe->aux_loss), moe->aux_coefficient, moe->top_k, moe->experts);
+  return found;
 }
 
 ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& m, const BranchContext& context,

@@ -238,5 +238,13 @@ TEST_CASE("the loss falls along the gradient as fast as the gradient is long", "
   }
 }
 
+TEST_CASE("blocks whose auxiliary losses differ are refused", "[moe]") {
+  ModelOptions options = TinyMoe(Softmax());
+  options.blocks[1] = {{Sigmoid()}};
+  CHECK(MakeModel(options)->spec().losses.size() == 1);  // none: they may differ otherwise
+  options.blocks[1] = {{Balanced(Softmax(), AuxLossKind::kSwitch, 0.5)}};
+  CHECK_THROWS_WITH(MakeModel(options), Catch::Contains("switch, coefficient 0.5, 2 of 5 experts"));
+}
+
 }  // namespace
 }  // namespace millrace::test

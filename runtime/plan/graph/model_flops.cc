@@ -1,5 +1,7 @@
 #include "runtime/plan/graph/model_flops.h"
 
+#include <variant>
+
 namespace millrace {
 
 int64_t Parameters(const ModelSpec& spec) {
@@ -16,6 +18,10 @@ int64_t MatmulParameters(const ModelSpec& spec) {
     for (const ParamSpec& param : unit.params)
       if (param.kind == ParamKind::kMatrix && param.dims.size() == 2) n += param.numel();
   }
+  for (const BlockShape& block : spec.blocks)
+    for (const Branch& branch : block.branches)
+      if (const auto* moe = std::get_if<MoeShape>(&branch))
+        n += moe->top_k * moe->width * spec.d_model * (IsGated(moe->activation) ? 3 : 2);
   return n;
 }
 

@@ -4,7 +4,7 @@
 // Per token of a training step:  6 * N + attention, where
 //   N          parameters that take part in matmuls: weights of the blocks and the output matrix
 //              (a tied table counts once, as the output matrix); no table lookups, biases, norms or
-//              padded rows
+//              padded rows; of experts those that a token has
 //   attention  causal: 6 * D * T, what a kernel that skips the upper triangle has to do
 //                      (llm.c, Megatron);
 //              full:  12 * D * T, the whole square (PaLM, appendix B; nanoGPT, torchtitan)

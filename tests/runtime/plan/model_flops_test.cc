@@ -53,6 +53,17 @@ TEST_CASE("a tied table counts once; positions, biases, norms and padded rows ne
   REQUIRE(flops.full == 6.0 * 2210 + 12 * 2 * 12 * 7);
 }
 
+TEST_CASE("of experts a token counts those that compute it", "[plan][flops]") {
+  ModelOptions o = test::TinyLlama();
+  o.blocks = {BlockShape{{MoeShape{.experts = 5, .top_k = 2, .width = 7, .shared_width = 4}}},
+              BlockShape{{MoeShape{
+                  .experts = 6, .top_k = 3, .width = 9, .activation = ActivationKind::kRelu2}}}};
+  // Router, experts, shared expert; the head. Width 10.
+  const int64_t matmul = (50 + 2 * 3 * 70 + 3 * 40) + (60 + 3 * 2 * 90) + 370;
+  REQUIRE(MatmulParameters(MakeModel(o)->spec()) == matmul);
+  REQUIRE(TrainFlopsPerToken(test::ForwardOf(o)).causal == 6.0 * static_cast<double>(matmul));
+}
+
 TEST_CASE("FLOPs are summed over blocks, which may differ", "[plan][flops]") {
   const ModelOptions o = test::Unequal(test::TinyLlama());
   // Block by block: qkv, proj, gate_up, down; the head.
