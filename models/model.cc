@@ -102,7 +102,9 @@ void ValidateTensor(const ModelOptions& o) {
                "parallel.tensor is {}; it must divide {}, which is {}", o.tensor, key, value);
   };
   RequirePositive("parallel.tensor", o.tensor);
-  for (const BlockShape& block : o.blocks) {
+  std::vector<BlockShape> blocks = o.blocks;
+  blocks.push_back(o.mtp.block);
+  for (const BlockShape& block : blocks) {
     if (const auto* attention = block.Find<AttentionShape>()) {
       require("model.heads", attention->heads);
       if (o.tensor % attention->kv_heads != 0) require("model.kv_heads", attention->kv_heads);
@@ -113,6 +115,22 @@ void ValidateTensor(const ModelOptions& o) {
       require("model.mamba.groups", mamba->groups);
     }
   }
+}
+
+// A second depth would read the token behind a window's last: the host gives none.
+void ValidateMtp(const ModelOptions& o, ModelFamily family) {
+  const MtpShape& mtp = o.mtp;
+  MR_REQUIRE(ErrorCode::kConfig, mtp.depth == 0 || mtp.depth == 1,
+             "model.mtp.depth is {}; 0 and 1 are possible", mtp.depth);
+  if (mtp.depth == 0) return;
+  MR_REQUIRE(ErrorCode::kConfig, family != ModelFamily::kGpt2,
+             "model.mtp.depth is {}; gpt2 has no such blocks", mtp.depth);
+  MR_REQUIRE(ErrorCode::kConfig, o.seq_len > mtp.depth,
+             "model.mtp.depth is {}; it must be less than model.seq_len, which is {}", mtp.depth,
+             o.seq_len);
+  MR_REQUIRE(ErrorCode::kConfig, !mtp.block.branches.empty(), "the block of model.mtp is empty");
+  for (const Branch& branch : mtp.block.branches)
+    std::visit([family](const auto& kind) { Validate(kind, family); }, branch);
 }
 
 void Validate(const ModelOptions& o, ModelFamily family) {
@@ -126,6 +144,7 @@ void Validate(const ModelOptions& o, ModelFamily family) {
     for (const Branch& branch : block.branches)
       std::visit([family](const auto& kind) { Validate(kind, family); }, branch);
   }
+  ValidateMtp(o, family);
   ValidateTensor(o);
   MR_REQUIRE(ErrorCode::kConfig, o.init_std >= 0, "model.init_std is {}; it may not be negative",
              o.init_std);

@@ -11,6 +11,7 @@
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
+#include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"
 #include "runtime/plan/nodes/rope.h"
 #include "runtime/plan/nodes/router.h"
@@ -66,15 +67,48 @@ Stack::Style Stack::StyleOf(ModelFamily family) {
 
 Stack::Stack(const ModelOptions& options, ModelFamily family)
     : options_(options), style_(StyleOf(family)) {
-  spec_ = MakeSpec(
-      options_, EmbedParams(), [&](int64_t layer) { return BlockParams(layer); }, HeadParams());
+  const auto block = [&](int64_t layer) {
+    return BlockParams(options_.blocks[static_cast<size_t>(layer)],
+                       ContextOf(fmt::format("h.{}", layer)));
+  };
+  spec_ = MakeSpec(options_, EmbedParams(), block, HeadParams());
+  AddMtp();
   if (const MoeShape* balanced = BalancedShape(options_))
     spec_.losses.push_back(
         {.name = kBalanceLoss, .weight = balanced->aux_coefficient, .held_out = false});
 }
 
-BranchContext Stack::ContextOf(int64_t layer) const {
-  return {options_, style_.biases, fmt::format("h.{}.", layer), fmt::format("h.{}/", layer)};
+// Each depth sees the tokens and predicts the targets of one position further on. Every target of
+// a window counts (Batcher::valid_tokens), so of each sequence's T that the sums are divided by,
+// depth k has T - k: the rest has no target.
+void Stack::AddMtp() {
+  const MtpShape& mtp = options_.mtp;
+  for (int64_t k = 1; k <= mtp.depth; ++k) {
+    const std::string unit = fmt::format("mtp.{}", k), p = unit + ".";
+    UnitSpec added{unit, {}, UnitRole::kBlock};
+    const auto add = [&](std::vector<ParamSpec> params) {
+      for (ParamSpec& param : params) added.params.push_back(std::move(param));
+    };
+    add(NormParams(p + "norm_e"));
+    add(NormParams(p + "norm_h"));
+    for (const char* of : {"e_proj.weight", "h_proj.weight"})
+      add({MatrixParam(p + of, options_.d_model, options_.d_model, options_.init_std)});
+    add(BlockParams(mtp.block, ContextOf(unit)));
+    add(NormParams(p + "norm_out"));
+    spec_.units.push_back(std::move(added));
+    spec_.inputs.push_back({.name = unit + ".tokens", .source = "tokens", .shift = k});
+    spec_.inputs.push_back(
+        {.name = unit + ".targets", .source = "tokens", .shift = k + 1, .filled = k});
+    const double counted =
+        static_cast<double>(options_.seq_len - k) / static_cast<double>(options_.seq_len);
+    spec_.losses.push_back({.name = unit,
+                            .weight = mtp.loss_scale / static_cast<double>(mtp.depth) / counted,
+                            .targets = unit + ".targets"});
+  }
+}
+
+BranchContext Stack::ContextOf(const std::string& unit) const {
+  return {options_, style_.biases, unit + ".", unit + "/"};
 }
 
 std::vector<ParamSpec> Stack::NormParams(const std::string& name) const {
@@ -92,11 +126,11 @@ std::vector<ParamSpec> Stack::EmbedParams() const {
   return params;
 }
 
-std::vector<ParamSpec> Stack::BlockParams(int64_t layer) const {
-  const BranchContext context = ContextOf(layer);
+std::vector<ParamSpec> Stack::BlockParams(const BlockShape& block,
+                                          const BranchContext& context) const {
   std::vector<ParamSpec> params;
   int norms = 0;
-  for (const Branch& branch : options_.blocks[static_cast<size_t>(layer)].branches) {
+  for (const Branch& branch : block.branches) {
     for (ParamSpec& param :
          NormParams(fmt::format("{}{}_{}", context.prefix, style_.norm_name, ++norms)))
       params.push_back(std::move(param));
@@ -118,7 +152,9 @@ std::vector<ParamSpec> Stack::HeadParams() const {
 RopeTables Stack::EmitRopes(ForwardBuilder& b) const {
   RopeTables ropes;
   if (style_.learned_positions) return ropes;
-  for (const BlockShape& block : options_.blocks)
+  std::vector<BlockShape> blocks = options_.blocks;
+  if (options_.mtp.depth > 0) blocks.push_back(options_.mtp.block);
+  for (const BlockShape& block : blocks)
     for (const Branch& branch : block.branches)
       if (const auto* a = std::get_if<AttentionShape>(&branch);
           a && a->rope && !ropes.contains(a->head_dim))
@@ -133,15 +169,31 @@ ValueId Stack::EmitNorm(ForwardBuilder& b, ValueId x, const std::string& name,
 }
 
 ValueId Stack::EmitBlock(ForwardBuilder& b, ValueId x, const RopeTables& ropes,
-                         std::vector<ValueId>* router_stats, int64_t layer) const {
-  const BranchContext context = ContextOf(layer);
+                         const BlockShape& block, const BranchContext& context,
+                         std::vector<ValueId>* router_stats) const {
   int norms = 0;
-  for (const Branch& branch : options_.blocks[static_cast<size_t>(layer)].branches) {
+  for (const Branch& branch : block.branches) {
     const std::string norm = fmt::format("{}_{}", style_.norm_name, ++norms);
     ValueId y = EmitNorm(b, x, context.prefix + norm, context.label + norm);  // [R, C]
     y = std::visit(EmitBranch{b, y, context, ropes, router_stats}, branch);   // [R, C]
     x = Add(b, x, y, AddLabel(context.label, branch));
   }
+  return x;
+}
+
+// h' = e_proj norm_e(embedding of the next token) + h_proj norm_h(h), the block, a norm: what the
+// shared head and the next depth read. One product with [e_proj | h_proj] would be the same.
+ValueId Stack::EmitMtp(ForwardBuilder& b, ValueId trunk, const RopeTables& ropes, int64_t depth,
+                       HeadMode head) const {
+  const std::string unit = fmt::format("mtp.{}", depth), p = unit + ".", l = unit + "/";
+  b.BeginUnit(unit);
+  ValueId e = Embedding(b, style_.table, "", l + "x", unit + ".tokens");
+  e = Linear(b, EmitNorm(b, e, p + "norm_e", l + "norm_e"), p + "e_proj.weight", "", l + "e_proj");
+  ValueId x = EmitNorm(b, trunk, p + "norm_h", l + "norm_h");
+  x = Add(b, e, Linear(b, x, p + "h_proj.weight", "", l + "h_proj"), l + "in");
+  x = EmitBlock(b, x, ropes, options_.mtp.block, ContextOf(unit), nullptr);
+  x = EmitNorm(b, x, p + "norm_out", l + "norm_out");
+  Head(b, x, HeadTable(), head, unit);
   return x;
 }
 
@@ -154,14 +206,17 @@ void Stack::EmitForward(ForwardBuilder& b, HeadMode head) const {
   for (const BlockGroup& group : GroupBlocks(options_)) {
     b.BeginUnit(group.unit);
     for (int64_t i = group.first; i <= group.last; ++i)
-      x = EmitBlock(b, x, ropes, balanced ? &stats : nullptr, i);
+      x = EmitBlock(b, x, ropes, options_.blocks[static_cast<size_t>(i)],
+                    ContextOf(fmt::format("h.{}", i)), balanced ? &stats : nullptr);
   }
   b.BeginUnit("head");
   if (balanced)
     Balance(b, stats, balanced->aux_loss, balanced->top_k, kBalanceLoss, "head/balance");
   const std::string norm = fmt::format("{}_f", style_.norm_name);
   x = EmitNorm(b, x, norm, "head/" + norm);
-  Head(b, x, options_.tied ? style_.table : "lm_head.weight", head);
+  Head(b, x, HeadTable(), head);
+  if (head == HeadMode::kLogits) return;  // of the next token alone
+  for (int64_t k = 1; k <= options_.mtp.depth; ++k) x = EmitMtp(b, x, ropes, k, head);
 }
 
 }  // namespace millrace

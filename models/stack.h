@@ -28,17 +28,23 @@ class Stack final : public Model {
   void EmitForward(ForwardBuilder& builder, HeadMode head) const override;
 
  private:
-  BranchContext ContextOf(int64_t layer) const;
+  BranchContext ContextOf(const std::string& unit) const;
+  const char* HeadTable() const { return options_.tied ? style_.table : "lm_head.weight"; }
   std::vector<ParamSpec> NormParams(const std::string& name) const;
   std::vector<ParamSpec> EmbedParams() const;
-  std::vector<ParamSpec> BlockParams(int64_t layer) const;
+  std::vector<ParamSpec> BlockParams(const BlockShape& block, const BranchContext& context) const;
   std::vector<ParamSpec> HeadParams() const;
+
+  void AddMtp();  // units, inputs and losses
 
   RopeTables EmitRopes(ForwardBuilder& builder) const;
   ValueId EmitNorm(ForwardBuilder& builder, ValueId x, const std::string& name,
                    const std::string& label) const;
   ValueId EmitBlock(ForwardBuilder& builder, ValueId x, const RopeTables& ropes,
-                    std::vector<ValueId>* router_stats, int64_t layer) const;
+                    const BlockShape& block, const BranchContext& context,
+                    std::vector<ValueId>* router_stats) const;
+  ValueId EmitMtp(ForwardBuilder& builder, ValueId trunk, const RopeTables& ropes, int64_t depth,
+                  HeadMode head) const;
 
   ModelOptions options_;
   Style style_;

@@ -31,6 +31,7 @@ void RequireSayable(const ModelConfig& m) {
          m.family, "null");
   Refuse(m.ActivationKind() != traits.activation, "model.activation",
          std::string(Name(m.ActivationKind())), m.family, Name(traits.activation).data());
+  Refuse(m.mtp.depth > 0, "model.mtp.depth", std::to_string(m.mtp.depth), m.family, "0");
   if (!m.Has('E')) return;
   Refuse(m.Router() != traits.router, "model.moe.router", std::string(Name(m.Router())), m.family,
          Name(traits.router).data());

@@ -76,6 +76,9 @@ std::vector<Rule> MakeRules() {
   const Circumstance no_bias = keys(
       {"model.moe.bias", "model.family"}, [](C c, Context) { return !c.model.RouterBias(); },
       "the router has no bias");
+  const Circumstance no_mtp = keys(
+      {"model.mtp.depth"}, [](C c, Context) { return c.model.mtp.depth == 0; },
+      "no block predicts further tokens");
   const Circumstance from_folder = keys(
       {"model.init_from"}, [](C c, Context) { return c.model.init_from.has_value(); },
       "the weights begin as those of a folder");
@@ -204,6 +207,8 @@ std::vector<Rule> MakeRules() {
       {"model.mamba.chunk", no_mamba},
       {"model.mamba.dt_min", no_mamba},
       {"model.mamba.dt_max", no_mamba},
+      {"model.mtp.loss_scale", no_mtp},
+      {"model.mtp.pattern", no_mtp},
       {"data.path", synthetic},
       {"data.val_path", synthetic},
       {"train.seed", from_folder},

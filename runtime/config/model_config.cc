@@ -36,7 +36,7 @@ std::string ModelConfig::Blocks() const {
 bool ModelConfig::Has(char branch) const {
   if (branch == '*' && !Traits().branch_per_block) return true;
   if (!pattern && Traits().block == ' ') return true;
-  return Blocks().find(branch) != std::string::npos;
+  return (Blocks() + (mtp.depth > 0 ? MtpBranches() : "")).find(branch) != std::string::npos;
 }
 
 int64_t ModelConfig::Ffn() const {

@@ -79,6 +79,13 @@ struct MambaConfig {
   bool operator==(const MambaConfig&) const = default;
 };
 
+struct MtpConfig {
+  int64_t depth = 0;
+  double loss_scale = 0.1;
+  std::optional<std::string> pattern = {};
+  bool operator==(const MtpConfig&) const = default;
+};
+
 struct ModelConfig {
   using Family = ModelFamily;
   using Activation = millrace::ActivationKind;
@@ -102,6 +109,7 @@ struct ModelConfig {
   AttentionConfig attention;
   MoeConfig moe;
   MambaConfig mamba;
+  MtpConfig mtp;
 
   const FamilyTraits& Traits() const { return TraitsOf(family); }
   // A character per block; without a pattern, `layers` of the family's.
@@ -109,6 +117,8 @@ struct ModelConfig {
   int64_t Layers() const { return pattern ? static_cast<int64_t>(pattern->size()) : layers; }
   // Whether a block has a branch of this kind; of a pattern that is missing, any may be.
   bool Has(char branch) const;
+  // The branches of a block of mtp, in order; of a Transformer behind its attention.
+  std::string MtpBranches() const { return mtp.pattern.value_or(std::string(1, Traits().block)); }
 
   int64_t KvHeads() const { return kv_heads.value_or(heads); }
   int64_t HeadDim() const { return head_dim.value_or(d_model / heads); }

@@ -104,6 +104,15 @@ std::vector<Key> ModelKeys() {
           "Tokens of a chunk of the scan: decides the order of sums."),
       KEY(model.mamba.dt_min, From(0, 1000), "Least step size dt."),
       KEY(model.mamba.dt_max, kFloat32, "Largest step size dt. null: no limit."),
+
+      KEY(model.mtp.depth, From(0, 1),
+          "Blocks behind the trunk that predict one token further each (multi-token prediction), "
+          "with the trunk's embedding and head. 0: none. gpt2 has none."),
+      KEY(model.mtp.loss_scale, From(0, 1000),
+          "Factor of their losses, divided by their number; each is a mean over its own targets."),
+      KEY(model.mtp.pattern, any,
+          "Branches of such a block, as in `model.pattern`. nemotron_h needs it; qwen3_moe's is "
+          "`E` (null) or `-`; the others have the block of their trunk."),
   };
 }
 

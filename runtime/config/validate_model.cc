@@ -25,6 +25,7 @@ class ModelValidator {
     Activation();
     if (model_.Has('E')) Experts();
     if (model_.Has('M')) Mamba();
+    if (model_.mtp.depth > 0) Mtp();
     Units();
     if (config_.parallel.tensor > 1) Tensor();
   }
@@ -118,6 +119,20 @@ class ModelValidator {
             "groups must divide heads");
     Require(!mamba.dt_max || mamba.dt_min < *mamba.dt_max,
             {"model.mamba.dt_min", "model.mamba.dt_max"}, "dt_min must be less than dt_max");
+  }
+
+  void Mtp() {
+    Require(!traits_.one_attention, {"model.mtp.depth", "model.family"},
+            "{} has no blocks that predict further tokens", Name(model_.family));
+    Require(model_.seq_len > model_.mtp.depth, {"model.mtp.depth", "model.seq_len"},
+            "a sequence needs more tokens than that");
+    Require(model_.mtp.pattern || traits_.block != ' ', {"model.mtp.pattern", "model.family"},
+            "{} needs the branches of the block, such as *E", Name(model_.family));
+    const std::string branches = model_.MtpBranches();
+    Require(branches.find_first_not_of(traits_.blocks) == std::string::npos &&
+                (traits_.branch_per_block || branches.size() == 1),
+            {"model.mtp.pattern", "model.family"}, "a block of {} has {} of {}",
+            Name(model_.family), traits_.branch_per_block ? "branches" : "one", traits_.blocks);
   }
 
   void Units() {

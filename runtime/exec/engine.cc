@@ -232,16 +232,40 @@ std::vector<std::byte> ChunksOf(std::span<const std::byte> rows, const InputWind
 
 }  // namespace
 
+namespace {
+
+// Rows as the host gives them, with the -1 behind each.
+std::vector<std::byte> Filled(std::span<const std::byte> rows, const InputWindow& window) {
+  const auto given = static_cast<size_t>((window.positions + window.extra - window.filled) * 4),
+             more = static_cast<size_t>(window.filled * 4);
+  std::vector<std::byte> filled;
+  filled.reserve(rows.size() / given * (given + more) + given);
+  for (size_t begin = 0; begin < rows.size(); begin += given) {
+    const std::span<const std::byte> row =
+        rows.subspan(begin, std::min(given, rows.size() - begin));
+    filled.insert(filled.end(), row.begin(), row.end());
+    filled.resize(filled.size() + more, std::byte{0xff});
+  }
+  return filled;
+}
+
+}  // namespace
+
 std::vector<std::span<const std::byte>> Engine::BytesOfInputs(const HostInputs& inputs) {
   const Mesh& mesh = layout_.mesh;
   const int64_t place = mesh.Index(context_.comms->world().rank(), Axis::kContext);
   const int64_t ranks = mesh.Size(Axis::kContext);
   std::vector<std::span<const std::byte>> bytes;
   chunks_.clear();
+  filled_.clear();
   for (const BufferId input : inputs_) {
     const StateTensor& state = plans_.states.tensor(input);
     const std::string& name = state.name;
     bytes.push_back(inputs.of(name));
+    if (state.window.filled > 0) {
+      filled_.push_back(Filled(bytes.back(), state.window));
+      bytes.back() = filled_.back();
+    }
     if (ranks > 1) {
       chunks_.push_back(
           ChunksOf(bytes.back(), state.window, Bytes(state.layout.dtype), ranks, place));

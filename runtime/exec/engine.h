@@ -50,7 +50,7 @@ struct EngineOptions {
 };
 
 // What the host gives for the microbatches of one call, by source: this rank's, dense
-// [microbatches, B, T + extra]. A view: what it names must outlive the call.
+// [microbatches, B, T + extra - filled]. A view: what it names must outlive the call.
 class HostInputs {
  public:
   struct Input {
@@ -206,9 +206,10 @@ class Engine {
 
   ExecutorContext context_;
   ShardLayout layout_;
-  const RunPlans plans_;                        // const: what was bound stays where the plan has it
-  const std::vector<BufferId> inputs_;          // states, by source
-  std::vector<std::vector<std::byte>> chunks_;  // of inputs: what BytesOfInputs cut out last
+  const RunPlans plans_;                // const: what was bound stays where the plan has it
+  const std::vector<BufferId> inputs_;  // states, by source
+  // Of inputs: what BytesOfInputs last put together, and cut out.
+  std::vector<std::vector<std::byte>> filled_, chunks_;
   const BufferId scalars_;
   std::optional<size_t> train_;  // the plan of a step, one of plans_
   StateValidity validity_;

@@ -33,10 +33,10 @@ enum class StateWriter {
   kPlans,     // by the schedule of one plan for others: caches, scratch
 };
 
-// Of an input: rows as the host gives them, `positions` and `extra` elements each. Ranks that share
-// sequences take their chunks of them.
+// Of an input: rows of `positions` and `extra` elements. The host gives all but the last `filled`
+// of each, which are -1. Ranks that share sequences take their chunks of them.
 struct InputWindow {
-  int64_t positions = 0, extra = 0;
+  int64_t positions = 0, extra = 0, filled = 0;
   bool operator==(const InputWindow&) const = default;
 };
 

@@ -74,6 +74,14 @@ std::vector<BlockShape> BlocksOf(const ModelConfig& m) {
   return blocks;
 }
 
+MtpShape MtpOf(const ModelConfig& m) {
+  if (m.mtp.depth == 0) return {};
+  MtpShape mtp{.depth = m.mtp.depth, .loss_scale = m.mtp.loss_scale, .block = {}};
+  if (!m.Traits().branch_per_block) mtp.block.branches.push_back(AttentionOf(m));
+  for (const char kind : m.MtpBranches()) mtp.block.branches.push_back(BranchOf(m, kind));
+  return mtp;
+}
+
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Config& config) {
@@ -82,6 +90,7 @@ ModelOptions ModelOptionsOf(const Config& config) {
   o.family = Name(m.family);
   o.d_model = m.d_model;
   o.blocks = BlocksOf(m);
+  o.mtp = MtpOf(m);
   o.vocab = m.Vocab();
   o.seq_len = m.seq_len;
   o.tied = m.Tied();

@@ -228,11 +228,11 @@ void CrossEntropy(const CrossEntropyOp<TensorView>& op, Stream&) {
   for (int64_t r = 0; r < op.logits.dim(0); ++r) {
     const int64_t row = op.row_begin.value() + r;
     const int32_t target = targets[row / length * op.targets.stride(0) + row % length];
-    loss += target + Small(Checked(At(op.logits, {r, target})));
+    if (target >= 0) loss += target + Small(Checked(At(op.logits, {r, target})));
     if (op.output == LossOutput::kLossOnly) continue;
     for (int64_t v = 0; v < op.logits.dim(1); ++v) {
       float& logit = At(op.logits, {r, v});
-      logit = v < op.vocab ? Small(logit) - static_cast<float>(v == target) : 0;
+      logit = v < op.vocab && target >= 0 ? Small(logit) - static_cast<float>(v == target) : 0;
     }
   }
   double& sum = *op.loss_sum.as<double>();

@@ -86,10 +86,15 @@ std::vector<float> ProgramInterpreter::Gradient(ParamId param) const {
 }
 
 double ProgramInterpreter::loss() const {
-  double value;
-  std::memcpy(&value, memory_.at(static_cast<size_t>(Find(ProgramRole::kLoss))).data(),
-              sizeof value);
-  return value;
+  double sum = 0;
+  for (size_t i = 0; i < program_.buffers.size(); ++i) {
+    const ProgramBuffer& buffer = program_.buffers[i];
+    if (buffer.role != ProgramRole::kLoss) continue;
+    double value;
+    std::memcpy(&value, memory_[i].data(), sizeof value);
+    sum += program_.losses.at(static_cast<size_t>(buffer.loss.value)).weight * value;
+  }
+  return sum;
 }
 
 std::vector<float> ProgramInterpreter::logits() const {

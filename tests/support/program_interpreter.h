@@ -25,7 +25,7 @@ class ProgramInterpreter {
   void SetParam(ParamId param, const std::vector<float>& values);
   std::vector<float> Gradient(
       ParamId param) const;           // stored shape; empty when the program has none
-  double loss() const;                // sum over the microbatch
+  double loss() const;                // weighted sum over the microbatch
   std::vector<float> logits() const;  // [Vp]
   void Run();                         // prologue, forward, backward
 

@@ -43,6 +43,31 @@ TEST_CASE("on integers a split model has the bits of the whole one, on every mes
   }
 }
 
+// QK-norms and a block that predicts one token further; a row of single branches.
+std::vector<Trial> StacksOf(const ExactShape& shape, int64_t accumulate) {
+  Trial further = TrialOf(ModelConfig::Family::kQwen3, shape, accumulate);
+  further.config.model.mtp = {.depth = 1, .loss_scale = 11.0 / 12};  // times T / (T - 1): one
+  Trial hybrid = TrialOf(ModelConfig::Family::kNemotronH, shape, accumulate);
+  hybrid.config.model.pattern = "*-*-";
+  hybrid.config.sharding.blocks_per_unit = int64_t{1};
+  return {further, hybrid};
+}
+
+TEST_CASE("on integers other stacks, split, have the bits of the whole", "[exact][tensor]") {
+  for (const size_t stack : {0, 1}) {
+    const std::string whole = ExactBits(StacksOf({}, 1)[stack]);
+    for (const ExactShape& shape :
+         {ExactShape{1, 2, 1, 1}, {1, 1, 1, 2}, {1, 1, 1, 3}, {1, 2, 1, 2}, {2, 1, 1, 2}})
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kBlock}) {
+        INFO("stack " << stack << " replicate " << shape.replicate << " shard " << shape.shard
+                      << " tensor " << shape.tensor);
+        Trial trial = StacksOf(shape, 3)[stack];
+        trial.config.memory.recompute = recompute;
+        CHECK(ExactBits(trial) == whole);
+      }
+  }
+}
+
 // Ranks that share a key and value head, on both sides of as many ranks as heads.
 TEST_CASE("on integers more ranks than key and value heads have the whole model's bits",
           "[exact][tensor]") {

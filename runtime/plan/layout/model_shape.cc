@@ -91,6 +91,19 @@ nlohmann::json Json(const MambaShape& m) {
           {"dt_max", std::isfinite(m.dt_max) ? nlohmann::json(m.dt_max) : nlohmann::json()}};
 }
 
+nlohmann::json Branches(const BlockShape& block) {
+  nlohmann::json branches = nlohmann::json::array();
+  for (const Branch& branch : block.branches)
+    branches.push_back(std::visit([](const auto& typed) { return Json(typed); }, branch));
+  return branches;
+}
+
+// One word.
+std::string Joined(std::string text) {
+  std::replace(text.begin(), text.end(), ' ', '_');
+  return text;
+}
+
 std::string PatternText(const std::vector<BlockShape>& blocks) {
   std::vector<std::string> runs;
   for (const BlockRun& run : RunsOf(blocks))
@@ -147,23 +160,19 @@ std::string Words(const ModelShape& s) {
       s.family, s.layers(), s.d_model, before, s.vocab, s.seq_len, s.tied, behind, s.norm_eps,
       s.rope_theta, s.rope_scaling.factor, s.rope_scaling.low_freq_factor,
       s.rope_scaling.high_freq_factor, s.rope_scaling.original_max_position_embeddings);
-  if (!equal) {
-    std::string pattern = PatternText(s.blocks);  // one word
-    std::replace(pattern.begin(), pattern.end(), ' ', '_');
-    words += " blocks=" + pattern;
-  }
+  if (!equal) words += " blocks=" + Joined(PatternText(s.blocks));
+  if (s.mtp.depth > 0)
+    words += fmt::format(" mtp={}x({})_scaled_{}", s.mtp.depth, Joined(ToString(s.mtp.block)),
+                         s.mtp.loss_scale);
   return words;
 }
 
 std::string Identity(const ModelShape& s) {
   nlohmann::json blocks = nlohmann::json::array();
-  for (const BlockRun& run : RunsOf(s.blocks)) {
-    nlohmann::json branches = nlohmann::json::array();
-    for (const Branch& branch : s.blocks[static_cast<size_t>(run.first)].branches)
-      branches.push_back(std::visit([](const auto& typed) { return Json(typed); }, branch));
-    blocks.push_back({{"count", run.count}, {"branches", std::move(branches)}});
-  }
-  return DumpJson(nlohmann::json{
+  for (const BlockRun& run : RunsOf(s.blocks))
+    blocks.push_back(
+        {{"count", run.count}, {"branches", Branches(s.blocks[static_cast<size_t>(run.first)])}});
+  nlohmann::json json = {
       {"family", s.family},
       {"vocab", s.vocab},
       {"seq_len", s.seq_len},
@@ -176,7 +185,12 @@ std::string Identity(const ModelShape& s) {
         {"low_freq_factor", s.rope_scaling.low_freq_factor},
         {"high_freq_factor", s.rope_scaling.high_freq_factor},
         {"original_max_position_embeddings", s.rope_scaling.original_max_position_embeddings}}},
-      {"blocks", std::move(blocks)}});
+      {"blocks", std::move(blocks)}};
+  if (s.mtp.depth > 0)  // older identities stay
+    json["mtp"] = {{"depth", s.mtp.depth},
+                   {"loss_scale", s.mtp.loss_scale},
+                   {"branches", Branches(s.mtp.block)}};
+  return DumpJson(json);
 }
 
 }  // namespace millrace

@@ -94,14 +94,25 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
+// Multi-token prediction: behind the trunk, `depth` blocks that each predict one token further,
+// from the trunk's normalised output and the embedding of the next token (arXiv 2412.19437).
+// Embedding and head are the trunk's. The loss of each is added times loss_scale / depth.
+struct MtpShape {
+  int64_t depth = 0;
+  double loss_scale = 0.1;
+  BlockShape block;  // of each
+  bool operator==(const MtpShape&) const = default;
+};
+
 struct ModelShape {
   std::string family = "gpt2";
   int64_t vocab = 256, seq_len = 1024, d_model = 768;
   bool tied = true;  // the head reads the embedding's table
   double norm_eps = 1e-5;
-  double rope_theta = 10000;  // llama
-  RopeScaling rope_scaling;   // llama
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
   std::vector<BlockShape> blocks;
+  MtpShape mtp;
 
   int64_t layers() const { return static_cast<int64_t>(blocks.size()); }
   bool operator==(const ModelShape&) const = default;

@@ -74,6 +74,9 @@ void ValidateInputs(const ModelSpec& spec) {
              "input name '{}' is empty or given twice", input.name);
     MR_CHECK(!input.source.empty() && input.shift >= 0, "input {}: source '{}', shift {}",
              input.name, input.source, input.shift);
+    MR_CHECK(input.filled >= 0 && input.filled <= input.shift &&
+                 (input.filled == 0 || input.dtype == DType::kI32),
+             "input {}: {} columns filled of a shift of {}", input.name, input.filled, input.shift);
     for (const InputSpec& other : spec.inputs)
       MR_CHECK(other.source != input.source || other.dtype == input.dtype,
                "inputs {} and {} of source {} are {} and {}", input.name, other.name, input.source,
@@ -135,6 +138,7 @@ std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs) {
     if (found == sources.end())
       found = sources.insert(found, {.name = input.source, .dtype = input.dtype});
     found->extra = std::max(found->extra, input.shift);
+    found->filled = std::max(found->filled, input.filled);
   }
   return sources;
 }

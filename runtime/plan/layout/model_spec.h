@@ -86,20 +86,23 @@ struct UnitSpec {
 
 // What the host gives for each microbatch, [B,T] of `dtype`. Inputs of one source are views of one
 // buffer, which the host fills: [B, T + n], n the largest shift among them. This one begins `shift`
-// columns in.
+// columns in. Of its last columns the host gives none of the last `filled`: they are -1, which as a
+// target does not count.
 struct InputSpec {
   std::string name;  // "tokens", "targets", "loss_weights"
   DType dtype = DType::kI32;
   std::string source;
   int64_t shift = 0;
+  int64_t filled = 0;  // i32 only; at most `shift`
   bool operator==(const InputSpec&) const = default;
 };
 
-// A buffer that the host fills: [B, T + extra] for each microbatch.
+// A buffer that the host fills: [B, T + extra - filled] for each microbatch, and -1 behind.
 struct InputSource {
   std::string name;
   DType dtype = DType::kI32;
   int64_t extra = 0;
+  int64_t filled = 0;
   bool operator==(const InputSource&) const = default;
 };
 

@@ -102,7 +102,7 @@ StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
                     source.dtype,
                     {2 * options.accumulate * MicrobatchNumel(options, layout.mesh, source)}),
                 .by_parity = true,
-                .window = {options.shape.seq, source.extra}});
+                .window = {options.shape.seq, source.extra, source.filled}});
   states.Add({.name = "scalars", .layout = DenseLayout(DType::kU8, {sizeof(StepScalars)})});
   states.Add(
       {.name = "stats",

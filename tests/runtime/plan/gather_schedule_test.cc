@@ -1,6 +1,7 @@
 #include "runtime/plan/schedule/gather_schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 
 namespace millrace {
@@ -86,6 +87,59 @@ TEST_CASE("the first gathers come from the microbatch before, unless nothing doe
   for (const GatherSegment& s : segments) REQUIRE_FALSE(s.carried);
   REQUIRE(segments[0].issue == 0);
   REQUIRE(segments[1].issue == 0);
+}
+
+// Behind the trunk and the head a last block, ahead of which the embedding is read again and behind
+// which the head is: multi-token prediction.
+Toy WithFurtherToken(int blocks) {
+  Toy toy(blocks);
+  const int head = 2 * blocks + 1;  // then the embedding, the last block twice, the head again
+  toy.options.forward_ops = head + 5;
+  toy.options.ops = toy.options.forward_ops + 2 * (blocks + 1);
+  toy.uses[0].reads = {0, head + 1};
+  for (int i = 0; i < blocks; ++i) {
+    const int back = toy.options.ops - 2 - 2 * i;
+    toy.uses[static_cast<size_t>(i) + 1].reads = {1 + 2 * i, 2 + 2 * i, back, back + 1};
+  }
+  toy.uses.back().reads = {head, head + 4};
+  const int back = toy.options.forward_ops;
+  toy.uses.push_back(
+      {UnitId{blocks + 2}, true, Reshard::kAfterForward, {head + 2, head + 3, back, back + 1}});
+  return toy;
+}
+
+TEST_CASE("gathers of what a further token shares with the trunk never take a block's slot",
+          "[plan][gather]") {
+  for (int blocks = 3; blocks <= 6; ++blocks)
+    for (int slots = 2; slots <= 3; ++slots) {
+      INFO("blocks " << blocks << " slots " << slots);
+      Toy toy = WithFurtherToken(blocks);
+      const auto stays = [&](const std::vector<GatherSegment>& segments) {
+        std::vector<std::array<int, 4>> of_blocks;
+        for (const GatherSegment& s : segments)
+          if (toy.uses.at(static_cast<size_t>(s.unit.value)).unit == s.unit && s.unit.value != 0 &&
+              s.unit.value != blocks + 1)
+            of_blocks.push_back({s.unit.value, s.first, s.last, s.slot});
+        return of_blocks;
+      };
+      const std::vector<GatherSegment> shared = toy.Plan(1, slots);
+      for (const GatherSegment& s : shared)
+        CHECK(s.slot == (s.unit.value != 0 && s.unit.value != blocks + 1));
+      for (int at = 0; at < toy.options.ops; ++at)
+        CHECK(std::count_if(shared.begin(), shared.end(), [&](const GatherSegment& s) {
+                return s.slot && s.first <= at && at <= s.last;
+              }) <= slots);
+      // The blocks stay where they are when nothing is shared.
+      Toy own = toy;
+      own.uses[0].reads = {0};
+      own.uses[static_cast<size_t>(blocks) + 1].reads = {2 * blocks + 1};
+      CHECK(stays(own.Plan(1, slots)) == stays(shared));
+      // Were the embedding and the head blocks, they would take slots of the others.
+      Toy stealing = toy;
+      stealing.uses[0].block = true;
+      stealing.uses[static_cast<size_t>(blocks) + 1].block = true;
+      CHECK(stays(stealing.Plan(1, slots)) != stays(shared));
+    }
 }
 
 TEST_CASE("slots, stays and distances hold over sizes", "[plan][gather]") {
