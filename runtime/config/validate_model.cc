@@ -126,8 +126,9 @@ class ModelValidator {
             "{} has no blocks that predict further tokens", Name(model_.family));
     Require(model_.seq_len > model_.mtp.depth, {"model.mtp.depth", "model.seq_len"},
             "a sequence needs more tokens than that");
-    Require(model_.mtp.pattern || traits_.block != ' ', {"model.mtp.pattern", "model.family"},
-            "{} needs the branches of the block, such as *E", Name(model_.family));
+    if (!model_.mtp.pattern && traits_.block == ' ')
+      return Require(false, {"model.mtp.pattern", "model.family"},
+                     "{} needs the branches of the block, such as *E", Name(model_.family));
     const std::string branches = model_.MtpBranches();
     Require(branches.find_first_not_of(traits_.blocks) == std::string::npos &&
                 (traits_.branch_per_block || branches.size() == 1),

@@ -134,6 +134,28 @@ TEST_CASE("blocks may differ: each has the parameters of its own branches", "[mo
                                  Catch::Matchers::Contains("attention 2 heads (1 kv) of 6\n"));
 }
 
+TEST_CASE("a block that predicts further is a unit behind the head, with targets of its own",
+          "[models]") {
+  ModelOptions options = TinyLlama(2);
+  options.mtp = {.depth = 1, .loss_scale = 0.3, .block = options.blocks.front()};
+  const ModelSpec spec = SpecOf(options);
+  CHECK(UnitNames(options) == std::vector<std::string>{"embed", "h.0", "h.1", "head", "mtp.1"});
+  CHECK(spec.units.back().role == UnitRole::kBlock);
+  std::vector<std::string> params;
+  for (const ParamSpec& param : spec.units.back().params) params.push_back(param.name);
+  CHECK(params == std::vector<std::string>{
+                      "mtp.1.norm_e.weight", "mtp.1.norm_h.weight", "mtp.1.e_proj.weight",
+                      "mtp.1.h_proj.weight", "mtp.1.norm_1.weight", "mtp.1.attn.qkv.weight",
+                      "mtp.1.attn.proj.weight", "mtp.1.norm_2.weight", "mtp.1.mlp.gate_up.weight",
+                      "mtp.1.mlp.down.weight", "mtp.1.norm_out.weight"});
+  // Of 7 targets of a sequence 6 are left; the last is not the host's.
+  REQUIRE(spec.losses.size() == 2);
+  CHECK(spec.losses[1].weight == Approx(0.3 * 7 / 6).epsilon(1e-15));
+  const std::vector<InputSource> sources = SourcesOf(spec.inputs);
+  REQUIRE(sources.size() == 1);
+  CHECK(sources[0] == InputSource{.name = "tokens", .extra = 2, .filled = 1});
+}
+
 TEST_CASE("a model's words are what they always were; its identity is canonical JSON", "[models]") {
   const ModelOptions llama = TinyLlama(2);
   // Checkpoints of older programs hold the hash of this very text.
@@ -206,6 +228,18 @@ TEST_CASE("a model's words are what they always were; its identity is canonical 
   CHECK(section_differs(MambaShape{}, [](MambaShape& m) { ++m.chunk; }));
   CHECK(section_differs(MambaShape{}, [](MambaShape& m) { m.dt_min = 0.001; }));
   CHECK(section_differs(MambaShape{}, [](MambaShape& m) { m.dt_max = 1; }));
+  // A block that predicts further tokens is part of it; none is no word.
+  const auto further = [](ModelOptions& o) { o.mtp = {1, 0.3, o.blocks.front()}; };
+  CHECK(differs(further));
+  CHECK(differs([&](ModelOptions& o) { further(o), o.mtp.loss_scale = 0.2; }));
+  ModelOptions scaled = llama, other_block = llama, predicts = llama;
+  further(predicts), further(scaled), further(other_block);
+  scaled.mtp.loss_scale = 0.2;
+  ++other_block.mtp.block.Find<MlpShape>()->width;
+  CHECK(Identity(scaled) != Identity(predicts));
+  CHECK(Words(scaled) != Words(predicts));
+  CHECK(Identity(other_block) != Identity(predicts));
+  CHECK(Words(other_block) != Words(predicts));
   // What is not in it.
   ModelOptions same = llama;
   same.init_std = 1;
@@ -257,6 +291,15 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
              Contains("model.kv_heads is 2") && Contains("5"));
   CHECK_THAT(refusal(TinyLlama(2), [](ModelOptions& o) { o.blocks.back().branches.clear(); }),
              Contains("no branch"));
+  const auto further = [](int64_t depth) {
+    return [=](ModelOptions& o) { o.mtp = {depth, 0.1, o.blocks.front()}; };
+  };
+  CHECK(refusal(TinyLlama(), further(1)) == "accepted");
+  CHECK_THAT(refusal(TinyLlama(), further(2)), Contains("model.mtp.depth is 2; 0 and 1"));
+  CHECK_THAT(refusal(TinyGpt2(), further(1)), Contains("model.mtp.depth is 1; gpt2"));
+  CHECK_THAT(
+      refusal(TinyLlama(), [&](ModelOptions& o) { further(1)(o), o.mtp.block.branches.clear(); }),
+      Contains("model.mtp is empty"));
   const auto last = [](Branch branch) {
     return [=](ModelOptions& o) { o.blocks.back().branches = {branch}; };
   };

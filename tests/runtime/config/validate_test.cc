@@ -124,6 +124,24 @@ TEST_CASE("a pattern's blocks are what the model consists of", "[config][validat
   REQUIRE(!m.Has('*'));
 }
 
+TEST_CASE("a block that predicts further has branches of its family", "[config][validate]") {
+  const std::string hybrid = "model.family=nemotron_h", one = "model.mtp.depth=1";
+  Check({{{"model.family=qwen3", one}, "", ""},
+         {{"model.family=qwen3", one, "model.mtp.pattern=E"}, "model.mtp.pattern", "has one of -"},
+         {{"model.family=qwen3_moe", one, "model.mtp.pattern=-"}, "", ""},
+         {{"model.family=qwen3_moe", one, "model.mtp.pattern=E-"},
+          "model.mtp.pattern",
+          "has one of E-"},
+         {{one}, "model.mtp.depth", "gpt2 has no blocks"},
+         {{"model.mtp.depth=2"}, "--set", "from 0 to 1"},
+         {{hybrid, "model.pattern=M*-", one}, "model.mtp.pattern", "needs the branches"},
+         {{hybrid, "model.pattern=M*-", one, "model.mtp.pattern=*E"}, "", ""},
+         {{hybrid, "model.pattern=M*-", one, "model.mtp.pattern=*x"},
+          "model.mtp.pattern",
+          "branches of ME*-"},
+         {{"model.family=llama", one, "model.seq_len=1"}, "model.mtp.depth", "more tokens"}});
+}
+
 TEST_CASE("sections of a block are refused where they contradict themselves",
           "[config][validate]") {
   const std::string all = "model.family=nemotron_h", pattern = "model.pattern=M*-E";
