@@ -43,6 +43,28 @@ TEST_CASE("on integers split sequences have the bits of whole ones, on every mes
   }
 }
 
+// Targets of a further token cross the border of a rank's chunks, by two.
+TEST_CASE("on integers other stacks on split sequences have the bits of whole ones",
+          "[exact][context]") {
+  for (const auto family : {ModelConfig::Family::kQwen3, ModelConfig::Family::kNemotronH}) {
+    const auto trial_of = [&](const ExactShape& shape, int64_t accumulate) {
+      Trial trial = TrialOf(family, shape, accumulate);
+      if (family == ModelConfig::Family::kQwen3)  // times T / (T - 1): one
+        trial.config.model.mtp = {.depth = 1, .loss_scale = 23.0 / 24};
+      else
+        trial.config.model.pattern = "*-*-";
+      return trial;
+    };
+    const std::string whole = ExactBits(trial_of({}, 1));
+    for (const ExactShape& shape :
+         {ExactShape{1, 1, 2, 1}, {1, 1, 3, 1}, {1, 2, 2, 1}, {2, 1, 2, 1}, {1, 1, 2, 2}}) {
+      INFO("replicate " << shape.replicate << " shard " << shape.shard << " context "
+                        << shape.context << " tensor " << shape.tensor);
+      CHECK(ExactBits(trial_of(shape, 3)) == whole);
+    }
+  }
+}
+
 TEST_CASE("leaving out, doubling or permuting any exchange of keys changes the bits",
           "[exact][context]") {
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})

@@ -70,7 +70,11 @@ TEST_CASE("a rank's rows of split attention have the bits of whole sequences", "
                                                         {4, 9, 2, 6, 3, 8},
                                                         {4, 48, 3, 2, 1, 16, DType::kBF16},
                                                         {4, 96, 1, 1, 1, 128},
-                                                        {4, 33, 2, 2, 2, 24}}));
+                                                        {4, 33, 2, 2, 2, 24},
+                                                        {2, 37, 3, 3, 1, 17, DType::kF32, 20},
+                                                        {3, 50, 2, 4, 4, 8, DType::kF32, 65},
+                                                        {4, 48, 3, 2, 1, 16, DType::kBF16, 100},
+                                                        {4, 9, 2, 6, 3, 8, DType::kF32, 1}}));
   Cpu cpu(s);
   for (int64_t c = 0; c < s.ranks; ++c) {
     CAPTURE(s.ranks, s.chunk, s.batch, s.heads, s.kv_heads, s.depth, c);

@@ -96,6 +96,8 @@ TEST_CASE("our own kernels: a rank's rows of split attention, f32 and bf16", "[c
     CheckSplit(s, own, kFewF32);
     s.dtype = DType::kBF16;
     CheckSplit(s, own, kFewBf16);
+    s.window = s.chunk + 3;  // begins within another chunk than it ends
+    CheckSplit(s, own, kFewBf16);
   }
 }
 

@@ -18,6 +18,7 @@ ContextCase::ContextCase(const ContextSizes& s) : sizes(s) {
   const auto make = [&](int64_t heads) {
     return memory.NewRandom(random, s.dtype, {s.batch, s.length(), heads, s.depth});
   };
+  whole.window = s.window;
   whole.scale = 1 / std::sqrt(static_cast<float>(s.depth));
   whole.q = make(s.heads), whole.k = make(s.kv_heads), whole.v = make(s.kv_heads);
   whole.d_out = make(s.heads);
@@ -28,7 +29,7 @@ ContextCase::ContextCase(const ContextSizes& s) : sizes(s) {
 
 AttentionOp<TensorView> ContextCase::ForwardOf(const AttentionGradOp<TensorView>& grad) {
   AttentionOp<TensorView> op{};
-  op.scale = grad.scale, op.rows = grad.rows;
+  op.scale = grad.scale, op.window = grad.window, op.rows = grad.rows;
   op.q = grad.q, op.k = grad.k, op.v = grad.v, op.out = grad.out, op.lse = grad.lse;
   return op;
 }
@@ -37,6 +38,7 @@ AttentionGradOp<TensorView> ContextCase::Split(int64_t c) {
   const ContextSizes& s = sizes;
   AttentionGradOp<TensorView> local{};
   local.scale = whole.scale;
+  local.window = whole.window;
   local.rows = {.ranks = s.ranks,
                 .first = RankInt(c * s.chunk),
                 .second = RankInt((2 * s.ranks - 1 - c) * s.chunk)};

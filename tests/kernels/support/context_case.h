@@ -10,6 +10,7 @@ namespace millrace::test {
 struct ContextSizes {
   int64_t ranks, chunk, batch, heads, kv_heads, depth;
   DType dtype = DType::kF32;
+  int64_t window = 0;
 
   int64_t rows() const { return 2 * chunk; }
   int64_t length() const { return ranks * rows(); }
