@@ -25,6 +25,9 @@ struct Place {
   }
 };
 
+template <ActivationKind kKind>
+inline constexpr bool kGated = IsGated(kKind);
+
 template <Elements E, ActivationKind kKind>
 __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const ActivationArgs a) {
   BeginKernel();

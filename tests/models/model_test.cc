@@ -103,6 +103,33 @@ TEST_CASE("decay, init and precision follow the kind of parameter", "[models]") 
     }
 }
 
+TEST_CASE("a Mamba-2 mixer: split by heads and groups, its exponents f32, without decay",
+          "[models]") {
+  ModelOptions options = TinyLlama();
+  options.family = Name(ModelFamily::kNemotronH);
+  options.tensor = 3;
+  // z, x | B, C | dt: 60 each, 12 each, 6.
+  options.blocks = {
+      BlockShape{{MambaShape{.heads = 6, .head_dim = 10, .groups = 3, .state = 4, .conv = 4}}}};
+  test::RequireGolden(kGolden + "mamba_spec.txt", ToString(SpecOf(options)));
+
+  const auto emit = [&](int context) {
+    const std::unique_ptr<Model> model = MakeModel(options);
+    ForwardBuilder builder(model->spec(), {.batch = 2, .seq = 12}, DType::kF32, DType::kF32,
+                           Mesh().With(Axis::kTensor, 3).With(Axis::kContext, context));
+    model->EmitForward(builder, HeadMode::kTrainLoss);
+  };
+  CHECK_NOTHROW(emit(1));
+  try {
+    emit(2);
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kConfig);
+    CHECK_THAT(error.what(), Catch::Contains("h.0/mamba.conv") &&
+                                 Catch::Contains("parallel.context must be 1, it is 2"));
+  }
+}
+
 TEST_CASE("the vocabulary is stored in multiples of 64 rows", "[models]") {
   ModelOptions options = TinyLlama();
   for (const auto& [vocab, padded] :
@@ -309,6 +336,14 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
              Contains("model.moe.top_k is 3; at most 2"));
   CHECK_THAT(refusal(TinyLlama(2), last(MambaShape{.heads = 6, .groups = 4})),
              Contains("model.mamba.groups is 4") && Contains("6"));
+  CHECK_THAT(refusal(TinyLlama(2), last(MambaShape{.dt_min = 0.5, .dt_max = 0.5})),
+             Contains("model.mamba.dt_min is 0.5") && Contains("dt_max"));
+  CHECK_THAT(refusal(TinyLlama(2),
+                     [&](ModelOptions& o) {
+                       last(MambaShape{.heads = 8, .groups = 1})(o);
+                       o.tensor = 2;
+                     }),
+             Contains("parallel.tensor is 2") && Contains("model.mamba.groups, which is 1"));
   CHECK_THAT(refusal(TinyLlama(2), [](ModelOptions& o) { o.family = "mamba"; }),
              Contains("no model family mamba"));
 }

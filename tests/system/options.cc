@@ -277,6 +277,7 @@ void MakeTensor(Base& base, int64_t tensor) {
     config.model.d_model = 18;
   else
     config.model.kv_heads = tensor;
+  config.model.mamba.groups = tensor;
 }
 
 std::vector<Base> SplitBases(ModelConfig::Family family, Precision precision) {

@@ -11,8 +11,11 @@ Trial TrialOf(ModelConfig::Family family, const SplitShape& shape, int64_t of) {
   return SplitTrial(family, shape, of, 6);
 }
 
+constexpr ModelConfig::Family kFamilies[] = {
+    ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama, ModelConfig::Family::kNemotronH};
+
 TEST_CASE("a model split over ranks trains as the whole one does", "[tensor]") {
-  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+  for (const auto family : kFamilies)
     for (const int64_t tensor : {2, 3}) {
       const Outcome whole = RunTrial(TrialOf(family, {}, tensor));
       for (const SplitShape& shape : {SplitShape{1, 1, 1, tensor, 1},
@@ -26,7 +29,8 @@ TEST_CASE("a model split over ranks trains as the whole one does", "[tensor]") {
         const Trial trial = TrialOf(family, shape, tensor);
         const Outcome split = RunTrial(trial);
         RequireClose(split, whole);
-        RequireCounters(trial, split);
+        // Whose closed forms are stated for blocks of an attention and an MLP.
+        if (family != ModelConfig::Family::kNemotronH) RequireCounters(trial, split);
       }
     }
 }
@@ -64,13 +68,13 @@ TEST_CASE("ranks that share key and value heads train alike, and no option chang
 }
 
 TEST_CASE("evaluation and logits of a split model are those of the whole one", "[tensor]") {
-  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+  for (const auto family : kFamilies)
     for (const SplitShape& shape : {SplitShape{1, 1, 1, 2, 1}, {1, 2, 1, 2, 1}})
       CheckEvaluation([&](const SplitShape& s) { return TrialOf(family, s, 2); }, shape, 4);
 }
 
 TEST_CASE("a checkpoint of any mesh loads at any other, value by value", "[tensor]") {
-  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+  for (const auto family : kFamilies)
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All}) {
       const auto loads = [&](const SplitShape& shape) { return TrialOf(family, shape, 2); };
       const auto saves = [&](const SplitShape& shape) {
@@ -85,7 +89,7 @@ TEST_CASE("a checkpoint of any mesh loads at any other, value by value", "[tenso
 
 // The same values begin a run on every mesh.
 TEST_CASE("a split model begins with the whole one's weights", "[tensor]") {
-  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama}) {
+  for (const auto family : kFamilies) {
     std::vector<std::string> hashes;
     for (const SplitShape& shape :
          {SplitShape{}, {1, 1, 1, 2, 1}, {1, 2, 1, 2, 1}, {2, 1, 1, 2, 1}}) {

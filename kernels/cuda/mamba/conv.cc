@@ -46,6 +46,7 @@ ConvArgs ArgsOf(const Op& op) {
 void CudaMambaConv(const MambaConvOp<TensorView>& op, Stream& stream) {
   ConvArgs args = ArgsOf(op);
   args.out = SequenceOf(op.out, "out");
+  args.bf16 = args.x.rows.bf16 && args.out.rows.bf16;
   args.dt = FloatsOf(op.dt, op.dt_raw.numel(), "dt");
   LaunchConv(args, LaunchOn(stream));
 }
@@ -55,6 +56,7 @@ void CudaMambaConvGrad(const MambaConvGradOp<TensorView>& op, Stream& stream) {
   args.out = SequenceOf(op.d_out, "d_out");
   args.dt = FloatsOf(op.d_dt, op.dt_raw.numel(), "d_dt");
   args.d_x = SequenceOf(op.d_x, "d_x");
+  args.bf16 = args.x.rows.bf16 && args.out.rows.bf16 && args.d_x.rows.bf16;
   args.d_dt_raw = SequenceOf(op.d_dt_raw, "d_dt_raw");
   args.d_weight = FlatOf(op.d_weight, "d_weight");
   args.d_bias = FlatOf(op.d_bias, "d_bias");

@@ -40,10 +40,10 @@ struct Channels {
   }
 };
 
+template <Elements E>
 __device__ __forceinline__ Floats RowOf(const Sequence& s, const Channels& c, int t, int length) {
   if (t < 0 || t >= length) return Floats{};
-  return Load<Elements::kAny>(s.rows, c.batch * s.batch_stride + t * s.rows.stride + c.channel,
-                              c.count);
+  return Load<E>(s.rows, c.batch * s.batch_stride + t * s.rows.stride + c.channel, c.count);
 }
 
 __device__ __forceinline__ void LoadTaps(const ConvArgs& a, const Channels& c,
@@ -69,6 +69,7 @@ __device__ __forceinline__ float Convolved(const float (&taps)[kTaps][kPack], co
   return u;
 }
 
+template <Elements E>
 __global__ void __launch_bounds__(kThreads) ConvKernel(const ConvArgs a) {
   BeginKernel();
   const Channels c(a);
@@ -76,14 +77,14 @@ __global__ void __launch_bounds__(kThreads) ConvKernel(const ConvArgs a) {
   float taps[kTaps][kPack], bias[kPack];
   LoadTaps(a, c, taps, bias);
   Window x{};
-  for (int t = c.begin - (kTaps - 1); t < c.begin; ++t) x.Push(RowOf(a.x, c, t, a.length));
+  for (int t = c.begin - (kTaps - 1); t < c.begin; ++t) x.Push(RowOf<E>(a.x, c, t, a.length));
   for (int t = c.begin; t < min(c.begin + kPartRows, a.length); ++t) {
-    x.Push(RowOf(a.x, c, t, a.length));
+    x.Push(RowOf<E>(a.x, c, t, a.length));
     Floats y;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) y.v[i] = SiluOf(Convolved(taps, x, bias, c.first_tap, i)).value;
-    Store<Elements::kAny>(
-        a.out.rows, c.batch * a.out.batch_stride + t * a.out.rows.stride + c.channel, c.count, y);
+    Store<E>(a.out.rows, c.batch * a.out.batch_stride + t * a.out.rows.stride + c.channel, c.count,
+             y);
   }
 }
 
@@ -100,6 +101,7 @@ __global__ void __launch_bounds__(kThreads) StepsKernel(const ConvArgs a) {
   a.dt[e] = fminf(fmaxf(step, a.dt_min), a.dt_max);
 }
 
+template <Elements E>
 __global__ void __launch_bounds__(kThreads) ConvGradKernel(const ConvArgs a, int64_t sums) {
   constexpr int kLane = (kTaps + 1) * kPack;         // d_weight by taps, d_bias
   __shared__ float parts[kParts][kLane][kWarp + 1];  // an odd stride: no two lanes on one bank
@@ -110,11 +112,11 @@ __global__ void __launch_bounds__(kThreads) ConvGradKernel(const ConvArgs a, int
     float taps[kTaps][kPack], bias[kPack];
     LoadTaps(a, c, taps, bias);
     Window x{}, d_u{};
-    for (int t = c.begin - (kTaps - 1); t < c.begin; ++t) x.Push(RowOf(a.x, c, t, a.length));
+    for (int t = c.begin - (kTaps - 1); t < c.begin; ++t) x.Push(RowOf<E>(a.x, c, t, a.length));
     const int end = min(c.begin + kPartRows, a.length);
     for (int t = c.begin; t < end + kTaps - 1; ++t) {
-      x.Push(RowOf(a.x, c, t, a.length));
-      Floats d = RowOf(a.out, c, t, a.length);
+      x.Push(RowOf<E>(a.x, c, t, a.length));
+      Floats d = RowOf<E>(a.out, c, t, a.length);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         d.v[i] = __fmul_rn(d.v[i], SiluOf(Convolved(taps, x, bias, c.first_tap, i)).derivative);
@@ -134,9 +136,8 @@ __global__ void __launch_bounds__(kThreads) ConvGradKernel(const ConvArgs a, int
         for (int k = 0; k < kTaps; ++k) sum = __fmaf_rn(taps[k][i], d_u.v[kTaps - 1 - k][i], sum);
         d_x.v[i] = sum;
       }
-      Store<Elements::kAny>(a.d_x.rows,
-                            c.batch * a.d_x.batch_stride + done * a.d_x.rows.stride + c.channel,
-                            c.count, d_x);
+      Store<E>(a.d_x.rows, c.batch * a.d_x.batch_stride + done * a.d_x.rows.stride + c.channel,
+               c.count, d_x);
     }
   }
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -217,7 +218,8 @@ void LaunchConv(const ConvArgs& a, const Launch& launch) {
   if (int64_t{a.batch} * a.length == 0) return;
   const dim3 grid(Blocks(a.channels, kWarp * kPack), Blocks(a.length, kMambaConvRows),
                   static_cast<unsigned>(a.batch));
-  LaunchKernel(launch, grid, kThreads, 0, ConvKernel, a);
+  LaunchKernel(launch, grid, kThreads, 0,
+               a.bf16 ? ConvKernel<Elements::kBF16> : ConvKernel<Elements::kAny>, a);
   LaunchKernel(launch, Blocks(steps, kThreads), kThreads, 0, StepsKernel, a);
 }
 
@@ -227,7 +229,8 @@ void LaunchConvGrad(const ConvArgs& a, const Launch& launch) {
                  batch = static_cast<unsigned>(a.batch);
   if (int64_t{a.batch} * a.length > 0) {
     LaunchKernel(launch, dim3(Blocks(a.channels, kWarp * kPack), row_blocks, batch), kThreads, 0,
-                 ConvGradKernel, a, sums);
+                 a.bf16 ? ConvGradKernel<Elements::kBF16> : ConvGradKernel<Elements::kAny>, a,
+                 sums);
     LaunchKernel(launch, dim3(Blocks(a.heads, kWarp), row_blocks, batch), kThreads, 0,
                  StepsGradKernel, a, sums);
   }

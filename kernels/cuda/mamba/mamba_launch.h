@@ -13,6 +13,7 @@ struct ConvArgs {
   Sequence x, dt_raw;
   Rows weight, bias, dt_bias;  // flat
   float dt_min = 0, dt_max = 0;
+  bool bf16 = false;    // x, out, d_x are
   Sequence out;         // of the gradient: d_out
   float* dt = nullptr;  // of the gradient: d_dt
   // The gradient only.

@@ -52,6 +52,20 @@ TEST_CASE("attention counts the pairs of the lower triangle") {
   CHECK(Flops(grad) == 5 * 2 * 5 * pairs * 2 * 6);
 }
 
+// A sequence of 7 in chunks of 4: 4*5/2 + 3*4/2 pairs; 2 groups of 3 heads of 5 channels, 6 states.
+TEST_CASE("a scan counts the pairs of its chunks, those of b and c once per group") {
+  SsdScanOp<Shape> op;
+  op.chunk = 4;
+  op.x = op.out = Of(DType::kF32, {2, 7, 6, 5});
+  op.b = op.c = Of(DType::kF32, {2, 7, 2, 6});
+  CHECK(Flops(op) == 2.0 * 2 * (16 * (2 * 6 + 6 * 5) + 7 * 2 * 6 * 5 * 6));
+  SsdScanGradOp<Shape> grad;
+  grad.chunk = 4;
+  grad.x = grad.d_out = grad.d_x = op.x;
+  grad.b = grad.c = grad.d_b = grad.d_c = op.b;
+  CHECK(Flops(grad) == 2.0 * 2 * (16 * (3 * 2 * 6 + 2 * 6 * 5) + 7 * 5 * 6 * 5 * 6));
+}
+
 TEST_CASE("a lookup reads the rows it looks up, not the table") {
   EmbedOp<Shape> op;
   op.tokens = Of(DType::kI32, {2, 3});

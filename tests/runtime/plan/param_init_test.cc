@@ -102,6 +102,22 @@ TEST_CASE("the values depend on the seed and on the parameter's name", "[plan][i
   REQUIRE(equal_indices == 0);
 }
 
+// Rates by the head's number; steps between 0.001 and 0.1, as many on either side of 0.01.
+TEST_CASE("decay rates and steps of a scan begin as its papers' code has them", "[plan][init]") {
+  const ParamSpec rates = Param("a", {9}, 9, InitKind::kLogIndex),
+                  steps = Param("dt", {4000}, 4000, InitKind::kStepBias);
+  int small = 0;
+  for (int64_t i = 0; i < 9; ++i)
+    CHECK(InitialValue(rates, 1, i) == static_cast<float>(std::log(static_cast<double>(i + 1))));
+  for (int64_t i = 0; i < 4000; ++i) {
+    const double step = std::log1p(std::exp(static_cast<double>(InitialValue(steps, 1, i))));
+    REQUIRE(step > 1e-3 * (1 - 1e-6));
+    REQUIRE(step < 0.1 * (1 + 1e-6));
+    small += step < 0.01;
+  }
+  CHECK(std::abs(small - 2000) < 5 * std::sqrt(4000.0) / 2);  // five standard errors
+}
+
 // n independent standard normals: each statistic below is compared with its standard error times 5
 // (one-in-a-million each; the seed is fixed).
 TEST_CASE("normal parameters have the moments and the tails of the normal distribution",

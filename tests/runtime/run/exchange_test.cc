@@ -29,8 +29,9 @@ using test::Golden;
 using Json = nlohmann::json;
 
 const PlanSelection kGenerate{"generate"};
-const std::vector<std::string> kModels = {"gpt2_tiny",  "llama_tiny",     "llama_tied_tiny",
-                                          "qwen3_tiny", "qwen3_moe_tiny", "nemotron_h_tiny"};
+const std::vector<std::string> kModels = {
+    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",      "qwen3_tiny",
+    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny"};
 
 std::string HfFolder(const std::string& model) { return "tests/golden/" + model + "/hf"; }
 
