@@ -25,9 +25,6 @@ struct Place {
   }
 };
 
-template <ActivationKind kKind>
-inline constexpr bool kGated = IsGated(kKind);
-
 template <Elements E, ActivationKind kKind>
 __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const ActivationArgs a) {
   BeginKernel();
