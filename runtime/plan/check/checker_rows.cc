@@ -17,10 +17,15 @@ namespace {
 
 using Cut = std::optional<AxisSet>;  // none: no rows of sequences, or not known
 
-// Outputs that are no longer rows: sums over them.
-bool IsSum(std::string_view operand) {
-  return operand == "d_weight" || operand == "d_bias" || operand == "d_table" ||
-         operand == "d_positions" || operand == "loss_sum";
+// Outputs of an op on rows that are no longer rows, but sums over them: what contributions are
+// added to, and a router's counts.
+std::vector<std::string_view> SumsOf(KernelOp op) {
+  std::vector<std::string_view> sums;
+  if (std::holds_alternative<RouterStatsOp<View>>(op)) sums.push_back("stats");
+  ForEachView(op, [&](View&, const Update* update, std::string_view name) {
+    if (update != nullptr) sums.push_back(name);
+  });
+  return sums;
 }
 
 // Are all axes of `inner` within all of `outer`?
@@ -84,7 +89,7 @@ class RowWalk {
     else if (std::holds_alternative<ColumnSumOp<View>>(op))
       Define(std::nullopt);
     else
-      Define(Common([](std::string_view) { return true; }));
+      Define(Common([](std::string_view) { return true; }), SumsOf(op));
   }
 
   // The host gives each rank the tokens of its rows of each sequence; ops take some of these.
@@ -174,9 +179,11 @@ class RowWalk {
     return common;
   }
 
-  void Define(const Cut& cut) {
-    for (const CellAccess& access : Accesses())
-      Set(access, IsSum(access.operand) ? std::nullopt : cut);
+  void Define(const Cut& cut, const std::vector<std::string_view>& sums = {}) {
+    for (const CellAccess& access : Accesses()) {
+      const bool sum = std::find(sums.begin(), sums.end(), access.operand) != sums.end();
+      Set(access, sum ? std::nullopt : cut);
+    }
   }
   void Set(const CellAccess& access, const Cut& cut) {
     if (access.effect == Effect::kRead) return;
