@@ -122,8 +122,8 @@ class Train(CliTest):
                 self.assertLessEqual(predicted['lower_bound_bytes'], predicted['arena_bytes'])
                 self.assertGreater(predicted['step_ms'], 0)
                 self.assertGreater(measured['step_ms'], 0)
-                # What stands in memory is the arena and little else.
-                self.assertLess(summary['peak_bytes'], summary['resident_before_arena_bytes'] + measured['arena_bytes'] + (16 << 20))
+                # What stands in memory is the arena and little else: pages of the program and its plans, 19 MiB of an unstripped one.
+                self.assertLess(summary['peak_bytes'], summary['resident_before_arena_bytes'] + measured['arena_bytes'] + (24 << 20))
                 seen[name] = summary
         counters = {name: summary['counters'] for name, summary in seen.items()}
         # A prediction of nothing but zeros would be equal too: each option moves what it governs.
