@@ -119,6 +119,8 @@ class ModelValidator {
             "groups must divide heads");
     Require(!mamba.dt_max || mamba.dt_min < *mamba.dt_max,
             {"model.mamba.dt_min", "model.mamba.dt_max"}, "dt_min must be less than dt_max");
+    Require(config_.parallel.context == 1, {"parallel.context", "model.pattern"},
+            "a Mamba-2 mixer scans whole sequences, so with M in the pattern context must be 1");
   }
 
   void Mtp() {
