@@ -85,19 +85,48 @@ ProgressBoard::Found ReadRecord(const std::string& path, ProgressRecord& record)
   return ProgressBoard::Found::kRecord;
 }
 
-// A job's folder is left when its ranks were killed: all that have records are of
-// this host, and have ended.
+// A job's folder is named by the process that made it, and by when.
+std::string JobName() {
+  const ProgressRecord own = OwnRecord(0, 1);
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  return fmt::format("{:x}-{}-{}-{}", now, own.pid, own.started, own.host);
+}
+
+// Whether the process that made the folder has ended, on this host.
+bool MakerEnded(const std::filesystem::path& folder) {
+  ProgressRecord maker;
+  long long pid = 0;
+  unsigned long long started = 0;
+  if (std::sscanf(folder.filename().c_str(), "%*[0-9a-f]-%lld-%llu-%63s", &pid, &started,
+                  maker.host) != 3)
+    return false;
+  maker.pid = pid;
+  maker.started = started;
+  return ProcessState(maker) == 'X';
+}
+
+// A job's folder is left when its ranks were killed: who made it has ended, and so has every rank
+// that wrote a record. An empty file is of a rank that was killed before it wrote one.
 bool IsLeft(const std::filesystem::path& folder) {
   std::error_code error;
-  int ended = 0, others = 0;
+  bool ended = MakerEnded(folder);
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     ProgressRecord record;
     const bool known = ReadRecord(entry.path().string(), record) == ProgressBoard::Found::kRecord;
-    ++(known && ProcessState(record) == 'X' ? ended : others);
+    const bool empty = !known && std::filesystem::file_size(entry.path(), error) == 0 && !error;
+    ended = ended && (empty || (known && ProcessState(record) == 'X'));
   }
-  if (ended > 0 && others == 0) return true;
+  if (ended && !error) return true;
   const auto written = std::filesystem::last_write_time(folder, error);
   return !error && std::filesystem::file_time_type::clock::now() - written > kLeftoverAge;
+}
+
+void RemoveLeft(const std::string& root) {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> left;
+  for (const auto& entry : std::filesystem::directory_iterator(root, ignored))
+    if (IsLeft(entry.path())) left.push_back(entry.path());
+  for (const auto& path : left) std::filesystem::remove_all(path, ignored);
 }
 
 }  // namespace
@@ -121,13 +150,8 @@ char ProcessState(const ProgressRecord& record) {
 std::string MakeJobFolder(const std::string& run_dir) {
   const std::string root = run_dir + std::string(kFolder);
   MakeFolder(FileSystem::Posix(), root);
-  std::error_code ignored;
-  std::vector<std::filesystem::path> left;
-  for (const auto& entry : std::filesystem::directory_iterator(root, ignored))
-    if (IsLeft(entry.path())) left.push_back(entry.path());
-  for (const auto& path : left) std::filesystem::remove_all(path, ignored);
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  const std::string folder = fmt::format("{}/{:x}-{}", root, now, ::getpid());
+  RemoveLeft(root);
+  const std::string folder = root + "/" + JobName();
   MakeFolder(FileSystem::Posix(), folder);
   return folder;
 }
@@ -142,7 +166,8 @@ ProgressBoard::ProgressBoard(std::string folder, int rank, int world)
 
 ProgressBoard::~ProgressBoard() {
   ::unlink(PathOf(rank_).c_str());
-  ::rmdir(folder_.c_str());  // these fail until the last rank leaves
+  if (::rmdir(folder_.c_str()) != 0) return;  // fails until the last rank leaves
+  RemoveLeft(FolderOf(folder_));  // of jobs that were still ending when this one began
   ::rmdir(FolderOf(folder_).c_str());
   ::rmdir(FolderOf(FolderOf(folder_)).c_str());  // of a verb that leaves nothing else, like bench
 }

@@ -37,14 +37,15 @@ ProgressRecord OwnRecord(int rank, int world);
 char ProcessState(const ProgressRecord& record);
 
 // A new folder for one job, run_dir/.progress/<id>; removes those of jobs that died on this host,
-// or are days old. Error(kIo).
+// at whatever moment, or are days old. Error(kIo).
 std::string MakeJobFolder(const std::string& run_dir);
 
 class ProgressBoard {
  public:
   // Makes the rank's file in `folder`, which exists. Error(kIo).
   ProgressBoard(std::string folder, int rank, int world);
-  // Removes the file, and with the last one the folders, up to an empty run_dir.
+  // Removes the file, and with the last one the folders, up to an empty run_dir; first the folders
+  // of jobs that have died since MakeJobFolder.
   ~ProgressBoard();
   ProgressBoard(const ProgressBoard&) = delete;
   ProgressBoard& operator=(const ProgressBoard&) = delete;

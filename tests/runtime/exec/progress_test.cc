@@ -208,5 +208,50 @@ TEST_CASE("a stopped process, one that has ended, and what it left are told apar
   REQUIRE_FALSE(std::filesystem::exists(left));
 }
 
+// Runs `leave` in a process that is killed by it or behind it.
+template <class Leave>
+void Killed(Leave&& leave) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    leave();
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+}
+
+TEST_CASE("what a job left that was killed at any moment of its start goes") {
+  const TempDir temp;
+  const std::string run = temp / "run";
+  const auto jobs = [&] {
+    return std::distance(std::filesystem::directory_iterator(run + "/.progress"),
+                         std::filesystem::directory_iterator());
+  };
+  Killed([&] { MakeJobFolder(run); });  // before any rank's file
+  REQUIRE(jobs() == 1);
+  Killed([&] { WriteBytes(MakeJobFolder(run) + "/rank_0", ""); });  // before its first record
+  REQUIRE(jobs() == 1);
+  // Its maker has ended, but a record cannot be read, or its writer runs on: not this host's to
+  // judge.
+  std::string kept;
+  Killed([&] { WriteBytes(MakeJobFolder(run) + "/rank_0", "of another version"); });
+  REQUIRE(jobs() == 1);
+  kept = std::filesystem::directory_iterator(run + "/.progress")->path().string();
+  const std::string next = MakeJobFolder(run);
+  REQUIRE(std::filesystem::exists(kept));
+  std::filesystem::remove(kept + "/rank_0");
+  auto living = std::make_unique<ProgressBoard>(kept, 1, 2);
+  Killed([&] { MakeJobFolder(run); });
+  REQUIRE(std::filesystem::exists(kept));
+  REQUIRE(jobs() == 3);
+  // Who leaves last takes along what died beside it.
+  { const ProgressBoard board(next, 0, 1); }
+  REQUIRE(jobs() == 1);
+  living.reset();
+  REQUIRE_FALSE(std::filesystem::exists(run));
+}
+
 }  // namespace
 }  // namespace millrace
