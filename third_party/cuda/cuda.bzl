@@ -23,17 +23,22 @@ _FLAGS = [
     "--Werror=cross-execution-space-call,deprecated-declarations",
 ]
 
-CudaArchInfo = provider(doc = "Value of the setting.", fields = {"flags": "of nvcc"})
+CudaArchInfo = provider(doc = "Value of the setting.", fields = {
+    "flags": "of nvcc",
+    "defines": "MILLRACE_SM_90A and the like, for what asks",
+})
 
 def _cuda_arch_impl(ctx):
     flags = []
+    defines = []
     for arch in ctx.build_setting_value.split(","):
         kind, _, number = arch.partition("_")
         if kind not in ["sm", "compute"] or not number[:2].isdigit():
             fail("--%s=%s: %r is no architecture; allowed: sm_90a, compute_90 and the like, separated by commas" %
                  (str(ctx.label).lstrip("@"), ctx.build_setting_value, arch))
         flags.append("--generate-code=arch=compute_%s,code=%s" % (number, arch))
-    return CudaArchInfo(flags = flags)
+        defines.append("-DMILLRACE_%s" % arch.upper())
+    return CudaArchInfo(flags = flags, defines = defines)
 
 cuda_arch = rule(
     doc = "A build setting: the architectures to compile for.",
@@ -47,6 +52,8 @@ def _compile(ctx, source, context, toolkit, feature_configuration):
     arguments = ctx.actions.args()
     arguments.add_all(_FLAGS)
     arguments.add_all(ctx.attr._arch[CudaArchInfo].flags)
+    if ctx.attr.defines_archs:
+        arguments.add_all(ctx.attr._arch[CudaArchInfo].defines)
     arguments.add("-ccbin", toolkit.host_compiler)
     arguments.add("-I.")
     arguments.add_all(context.quote_includes, before_each = "-I")
@@ -105,6 +112,7 @@ _cuda_library = rule(
         "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
+        "defines_archs": attr.bool(),
         "_arch": attr.label(default = "//third_party/cuda:arch"),
         "_toolkit": attr.label(default = "//third_party/cuda:toolkit"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
@@ -114,7 +122,7 @@ _cuda_library = rule(
     incompatible_use_toolchain_transition = True,
 )
 
-def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
+def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], defines_archs = False, **kwargs):
     """Like cc_library, for .cu files: whole-program device code, always linked.
 
     Args:
@@ -123,6 +131,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
       hdrs: headers of `srcs` and of whoever depends on this; .cuh files that no other target needs go here, too.
       deps: cc or cuda libraries; the CUDA runtime is added.
       copts: for nvcc, after the flags that all files get.
+      defines_archs: whether host code sees which architectures it is compiled for, as MILLRACE_SM_90A and the like.
       **kwargs: visibility, tags and other attributes that every rule has.
     """
     _cuda_library(
@@ -131,6 +140,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
         hdrs = hdrs,
         deps = deps + ["//third_party/cuda:cudart"],
         copts = copts,
+        defines_archs = defines_archs,
         target_compatible_with = CUDA_ONLY,
         **kwargs
     )

@@ -1,14 +1,27 @@
 """precompiled_header: headers that g++ reads once instead of once per source."""
 
+_OFF = "//third_party/precompiled:off"
+
+# What a source reads if g++ did not take the precompiled header. A warning, hence an error in our builds and none
+# with a compiler that we do not build with; sanitizers' builds say no warnings.
+_NOT_TAKEN = """
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#error g++ does not take third_party/precompiled/{name}.h.gch: other options, or not in the deps
+#else
+#warning g++ does not take third_party/precompiled/{name}.h.gch: other options, or not in the deps
+#endif
+"""
+
 def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testonly = False):
-    """A library with the header <name>.h, which has nothing in it, and g++'s <name>.h.gch, which has what `src` includes.
+    """A library with the header <name>.h and g++'s <name>.h.gch, which has what `src` includes.
 
     A source whose command line says `-include third_party/precompiled/<name>.h` (.bazelrc says which do) gets the latter, if g++ finds that
     it was made with the same options: its own check, -Winvalid-pch, an error in our builds. `src` is compiled as a source of any library
     is, hence with the options that .bazelrc has for its path. Options that g++ does not compare are optimisation levels: `src` needs the
     level of its users, hence several of these headers.
 
-    Where it is off (--define=precompiled=off: clang, which looks elsewhere), the empty header is all there is.
+    Who reads <name>.h itself is told that it was not taken. Where it is off (--define=precompiled=off: clang, which
+    looks elsewhere), that header is empty, and all there is.
 
     Args:
       name: of the library and the header.
@@ -42,10 +55,13 @@ def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testo
         tags = ["manual"],
     )
     native.genrule(
-        name = name + "_empty",
+        name = name + "_header",
         testonly = testonly,
         outs = [name + ".h"],
-        cmd = "echo '// Empty: see precompiled.bzl.' >$@",
+        cmd = "cat >$@ <<'END'\n// See precompiled.bzl." + select({
+            _OFF: "",
+            "//conditions:default": _NOT_TAKEN.format(name = name),
+        }) + "\nEND",
         tags = ["manual"],
     )
     native.cc_library(
@@ -53,7 +69,7 @@ def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testo
         testonly = testonly,
         deps = deps,
         hdrs = [name + ".h"] + select({
-            "//third_party/precompiled:off": [],
+            _OFF: [],
             "//conditions:default": [name + ".h.gch"],
         }),
         visibility = visibility,
