@@ -55,7 +55,7 @@ AttentionChoice Choose(const Op& op) {
   const Dims<Op> d(op);
   std::string why;
   Op::Visit(op, [&](const Shape& operand, Access access, std::string_view name) {
-    if (!why.empty() || !operand || access == Access::kScratch) return;
+    if (!why.empty() || !operand || access == Access::kScratch || &operand == &op.documents) return;
     if (&operand == &op.lse) {
       if (!Dense(operand.layout)) why = "lse has gaps, cuDNN takes a dense one";
     } else {
@@ -63,7 +63,9 @@ AttentionChoice Choose(const Op& op) {
     }
   });
   if (why.empty()) {
-    if (op.window > 0)
+    if (op.documents)
+      why = "documents, which cuDNN's calls here do not have";
+    else if (op.window > 0)
       why = fmt::format("a window of {}, which cuDNN's calls here do not have", op.window);
     else if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
       why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth,

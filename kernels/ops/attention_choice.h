@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "kernels/ops/shape.h"
 
 namespace millrace::cuda {

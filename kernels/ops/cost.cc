@@ -19,6 +19,8 @@ bool IsF32(const Shape& s) { return s.layout.dtype == DType::kF32; }
 int64_t CpuBytes(const MatmulOp<Shape>& op) {
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
   if (m == 0 || n == 0) return 0;
+  if (op.like_rows > 0)
+    return cpu::AlikeBytes(op.like_rows, n, k, op.a.layout.dtype, op.b.layout.dtype);
   const cpu::MatmulBlocks tile = cpu::BlocksOfMatmul(m, n, k, op.a.layout.dtype, op.b.layout.dtype);
   int64_t floats = cpu::ProductInPlace(op.out.layout, op.update) ? 0 : tile.m * tile.n;
   if (!IsF32(op.a)) floats += tile.m * tile.k;
@@ -53,6 +55,13 @@ int64_t CpuAttentionBytes(const Op& op, int64_t scores, std::initializer_list<co
   for (const Shape* s : queries) floats += buffered(s) ? block * depth : 0;
   for (const Shape* s : keys) floats += buffered(s) ? length * depth : 0;
   return floats * 4;
+}
+
+// Of `slots`, those that are expected to be live; 0: all.
+double LiveShare(int64_t expected, int64_t slots) {
+  return expected > 0 && expected < slots
+             ? static_cast<double>(expected) / static_cast<double>(slots)
+             : 1;
 }
 
 // The product of all slots with one expert's matrix: none of an expert's is larger.
@@ -126,13 +135,20 @@ int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend) {
   return CpuAttentionBytes(op, 1, {&op.q, &op.out}, {&op.k, &op.v});
 }
 
+int64_t WorkspaceBytes(const CachedAttentionOp<Shape>& op, Backend backend) {
+  if (backend == Backend::kCuda) return 0;
+  const int64_t depth = Dim(op.q, 2), block = std::min(cpu::kAttentionRows, op.length);
+  return (block * op.length + 2 * (block + op.length) * depth) * 4;
+}
+
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCuda) return cuda::AttentionBytes(op);
   return CpuAttentionBytes(op, 2, {&op.q, &op.d_out, &op.d_q}, {&op.k, &op.v, &op.d_k, &op.d_v});
 }
 
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend) {
-  return backend == Backend::kCpu ? 0 : cuda::CrossEntropyBytes(Dim(op.logits, 0));
+  if (backend == Backend::kCpu) return 0;
+  return cuda::CrossEntropyBytes(Dim(op.logits, 0), op.tally ? PolicyTally::kCount : 0);
 }
 
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>&, Backend backend) {
@@ -181,13 +197,28 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   return "";
 }
 
+int64_t MostHeadDim(Backend backend) {
+  return backend == Backend::kCpu ? cpu::kChunk : cuda::kMaxHeadNormDepth;
+}
+
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend) {
   const int64_t heads = Dim(op.q, 2), kv_heads = Dim(op.k, 2), depth = Dim(op.q, 3);
   if (kv_heads <= 0 || heads % kv_heads != 0)
     return fmt::format("attention: {} heads are not a multiple of {} key/value heads", heads,
                        kv_heads);
-  const int64_t limit = backend == Backend::kCpu ? cpu::kChunk : 256;
+  const int64_t limit = MostHeadDim(backend);
   if (depth > limit) return fmt::format("attention: head dimension {} exceeds {}", depth, limit);
+  return "";
+}
+
+std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend) {
+  const int64_t heads = Dim(op.q, 1), depth = Dim(op.q, 2);
+  if (op.kv_heads <= 0 || heads % op.kv_heads != 0)
+    return fmt::format("cached attention: {} heads are not a multiple of {} key/value heads", heads,
+                       op.kv_heads);
+  const int64_t limit = backend == Backend::kCpu ? cpu::kChunk : 256;
+  if (depth > limit)
+    return fmt::format("cached attention: head dimension {} exceeds {}", depth, limit);
   return "";
 }
 
@@ -197,8 +228,7 @@ std::string WhyUnsupported(const RopeOp<Shape>& op, Backend) {
 }
 
 std::string WhyUnsupported(const HeadNormOp<Shape>& op, Backend backend) {
-  const int64_t depth = Dim(op.q_weight, 0),
-                limit = backend == Backend::kCpu ? cpu::kChunk : cuda::kMaxHeadNormDepth;
+  const int64_t depth = Dim(op.q_weight, 0), limit = MostHeadDim(backend);
   if (depth > limit) return fmt::format("head_norm: head dimension {} exceeds {}", depth, limit);
   return "";
 }
@@ -229,11 +259,21 @@ double Flops(const MatmulOp<Shape>& op) {
          static_cast<double>(Dim(op.a, 1));
 }
 
-double Flops(const GroupedMatmulOp<Shape>& op) { return Flops(LargestProduct(op)); }
-double Flops(const GroupedWeightGradOp<Shape>& op) { return Flops(LargestProduct(op)); }
+double Flops(const GroupedMatmulOp<Shape>& op) {
+  return Flops(LargestProduct(op)) * LiveShare(op.expected, Dim(op.a, 0));
+}
+double Flops(const GroupedWeightGradOp<Shape>& op) {
+  return Flops(LargestProduct(op)) * LiveShare(op.expected, Dim(op.a, 0));
+}
 
 double Flops(const AttentionOp<Shape>& op) {
   return 2 * 2.0 * PairsOf(op) * static_cast<double>(Dim(op.q, 3));
+}
+
+double Flops(const CachedAttentionOp<Shape>& op) {
+  const int64_t keys =
+      op.window > 0 && op.window < op.length / 2 ? op.window : std::max<int64_t>(1, op.length / 2);
+  return 2 * 2.0 * static_cast<double>(op.q.layout.numel()) * static_cast<double>(keys);
 }
 
 double Flops(const AttentionGradOp<Shape>& op) {

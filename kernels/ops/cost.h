@@ -8,9 +8,15 @@
 #include <type_traits>
 
 #include "kernels/ops/access.h"
+#include "kernels/ops/attention_ops.h"
+#include "kernels/ops/cache_ops.h"
+#include "kernels/ops/expert_exchange_ops.h"
+#include "kernels/ops/loss_ops.h"
 #include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/moe_ops.h"
+#include "kernels/ops/router_ops.h"
+#include "kernels/ops/sample_ops.h"
 #include "kernels/ops/shape.h"
 #include "kernels/ops/step_ops.h"
 
@@ -27,6 +33,8 @@ int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const CachedAttentionOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const SsdScanRowsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const MambaConvGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SsdScanOp<Shape>& op, Backend backend);
@@ -43,10 +51,14 @@ int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend);
 // that stay in a cache. CUDA stages products that round once to bf16 (MatmulRoute::kWhole).
 int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend);
 
+// The widest head that attention and its norms take.
+int64_t MostHeadDim(Backend backend);
+
 // "" when the backend runs the op with these shapes and dtypes; else the
 // reason, naming value and limit.
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const MambaConvOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const SsdScanOp<Shape>& op, Backend backend);
@@ -61,14 +73,16 @@ std::string WhyUnsupported(const GroupedWeightGradOp<Shape>& op, Backend backend
 double Flops(const MatmulOp<Shape>& op);
 double Flops(const AttentionOp<Shape>& op);          // 2 GEMMs over the triangle
 double Flops(const AttentionGradOp<Shape>& op);      // 5 GEMMs over the triangle
-double Flops(const GroupedMatmulOp<Shape>& op);      // of all slots, as if all were live
+double Flops(const GroupedMatmulOp<Shape>& op);      // of the slots that are expected to be live
 double Flops(const GroupedWeightGradOp<Shape>& op);  // likewise
-double Flops(const AttentionOp<Shape>& op);      // 2 GEMMs over the triangle
-double Flops(const AttentionGradOp<Shape>& op);  // 5 GEMMs over the triangle
+double Flops(const AttentionOp<Shape>& op);          // 2 GEMMs over the triangle
+double Flops(const AttentionGradOp<Shape>& op);      // 5 GEMMs over the triangle
 // The products of matrices that chunks of a scan are: of pairs of positions of a chunk the lower
 // triangle only, and what a group's heads share once per group.
 double Flops(const SsdScanOp<Shape>& op);
 double Flops(const SsdScanGradOp<Shape>& op);
+double Flops(const SsdScanRowsOp<Shape>& op);      // the recurrence's
+double Flops(const CachedAttentionOp<Shape>& op);  // of rows at half their length, the mean
 
 namespace internal {
 
@@ -79,15 +93,15 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Op<Shape>, Ops<Shape>> || ...);
 // traffic: an exponential counts 16, a division or square root 4. Ops that only move bytes count 0.
 template <template <class> class Op>
 constexpr double FlopsPerElement() {
-  if (kIsOneOf<Op, EmbedOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp, AccumulateOp,
-               FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp,
-               RouterBalanceOp>)
+  if (kIsOneOf<Op, EmbedOp, EmbedRowsOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp,
+               AccumulateOp, FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp,
+               ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
-  if (kIsOneOf<Op, RopeOp>) return 3;
+  if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp>) return 3;
   if (kIsOneOf<Op, NormOp, HeadNormOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;
-  if (kIsOneOf<Op, MambaConvOp>) return 30;
+  if (kIsOneOf<Op, MambaConvOp, MambaConvRowsOp>) return 30;
   if (kIsOneOf<Op, GatedNormOp>) return 30;
   if (kIsOneOf<Op, GatedNormGradOp>) return 48;
   if (kIsOneOf<Op, MambaConvGradOp>) return 56;
@@ -95,9 +109,38 @@ constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, ActivationOp, ExpertActivationOp>) return 26;
   if (kIsOneOf<Op, ActivationGradOp, ExpertActivationGradOp>) return 32;
   if (kIsOneOf<Op, RouteOp, RouteGradOp, RouterStatsOp>) return 40;
-  if (kIsOneOf<Op, CrossEntropyOp>) return 40;
+  if (kIsOneOf<Op, CrossEntropyOp, SampleOp>) return 40;
   if (kIsOneOf<Op, RopeTableOp>) return 64;
   return 0;
+}
+
+// Elements of an operand that the op touches: of a table what it looks up, of slots those that are
+// expected to be live.
+template <template <class> class Op>
+int64_t TouchedNumel(const Op<Shape>& op, const Shape& operand) {
+  const int64_t numel = operand.layout.numel();
+  if constexpr (kIsOneOf<Op, EmbedOp, EmbedRowsOp>)
+    if (&operand == &op.table) return std::min(numel, op.out.layout.numel());
+  if constexpr (kIsOneOf<Op, CacheRowsOp>)
+    if (&operand == &op.cache) return op.x.layout.numel();
+  if constexpr (kIsOneOf<Op, SelectRowOp>)
+    if (&operand == &op.x) return op.out.layout.numel();
+  if constexpr (kIsOneOf<Op, CombineOp>)
+    if (&operand == &op.y) return std::min(numel, op.slots.layout.numel() * operand.layout.dims[1]);
+  if constexpr (requires { op.expected; }) {
+    const int64_t rows = operand.layout.dims[0];
+    if (op.expected == 0 || op.expected >= rows) return numel;
+    bool slots = false;
+    Op<Shape>::VisitSlots(op, [&](const Shape& of) { slots |= &of == &operand; });
+    if constexpr (kIsOneOf<Op, DispatchOp>) {
+      // Of rows that go one by one only those that have a slot are read; without a count of live
+      // slots all are written.
+      if (&operand == &op.x) slots = op.top_k == 1;
+      if (!op.offsets && &operand != &op.x) slots = false;
+    }
+    if (slots) return numel / rows * op.expected;
+  }
+  return numel;
 }
 
 }  // namespace internal
@@ -116,12 +159,7 @@ OpCost Cost(const Op<Shape>& op) {
   int64_t largest = 0;
   Op<Shape>::Visit(op, [&](const Shape& operand, Access access, std::string_view) {
     if (!operand || access == Access::kScratch) return;
-    int64_t numel = operand.layout.numel();
-    // A lookup touches the rows that it looks up.
-    if constexpr (std::is_same_v<Op<Shape>, EmbedOp<Shape>>)
-      if (&operand == &op.table) numel = std::min(numel, op.out.layout.numel());
-    if constexpr (std::is_same_v<Op<Shape>, SelectRowOp<Shape>>)
-      if (&operand == &op.x) numel = op.out.layout.numel();
+    const int64_t numel = internal::TouchedNumel(op, operand);
     largest = std::max(largest, numel);
     const int64_t bytes = numel * Bytes(operand.layout.dtype);
     if (Reads(access)) cost.read_bytes += bytes;

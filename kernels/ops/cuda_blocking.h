@@ -49,8 +49,10 @@ constexpr int64_t RouterStatsBytes(int64_t rows, int64_t groups, int64_t experts
   return groups * CeilDiv(rows / groups, kRouterTile) * 2 * experts * 4;
 }
 
-// The losses of a chunk's rows, in double.
-constexpr int64_t CrossEntropyBytes(int64_t rows) { return rows * 8; }
+// The losses of a chunk's rows, in double; behind them what each row tallies, f32.
+constexpr int64_t CrossEntropyBytes(int64_t rows, int64_t tallied) {
+  return rows * (8 + 4 * tallied);
+}
 
 // embed_grad sorts its rows by token (radix sort, least significant digit first), then adds up the
 // sorted rows in tiles. A token whose rows cross the border of tiles is summed in parts: a tile has

@@ -33,6 +33,18 @@ int64_t WorkspaceBytes(const SsdScanOp<Shape>& op, Backend backend) {
   return backend == Backend::kCpu ? cpu::SsdScanBytes(sizes) : cuda::SsdScanBytes(sizes);
 }
 
+int64_t WorkspaceBytes(const SsdScanRowsOp<Shape>& op, Backend backend) {
+  if (backend == Backend::kCuda) return 0;
+  const int64_t heads = op.dt.layout.dims[1];
+  return cpu::SsdScanBytes({.batch = 1,
+                            .length = std::min(op.chunk, op.length),
+                            .heads = heads,
+                            .channels = op.out.layout.dims[1] / heads,
+                            .groups = op.groups,
+                            .states = op.states,
+                            .chunk = op.chunk});
+}
+
 int64_t WorkspaceBytes(const SsdScanGradOp<Shape>& op, Backend backend) {
   const SsdSizes sizes = SsdSizesOf(op);
   return backend == Backend::kCpu ? cpu::SsdScanGradBytes(sizes) : cuda::SsdScanGradBytes(sizes);
@@ -47,6 +59,9 @@ std::string WhyUnsupported(const MambaConvOp<Shape>& op, Backend backend) {
   const int64_t width = Dim(op.weight, 1), limit = backend == Backend::kCpu ? cpu::kConvWidth : 4;
   if (width < 1 || width > limit)
     return fmt::format("mamba_conv: a convolution of width {}; 1 to {} are allowed", width, limit);
+  if (op.documents && backend == Backend::kCuda)
+    return "a convolution and a scan that begin anew with each document (data.document_mask) run "
+           "on the CPU alone so far";
   return "";
 }
 
@@ -63,6 +78,10 @@ std::string WhyUnsupported(const GatedNormOp<Shape>& op, Backend) {
   if (groups <= 0 || columns % groups != 0)
     return fmt::format("gated_norm: {} columns are not a multiple of {} groups", columns, groups);
   return "";
+}
+
+double Flops(const SsdScanRowsOp<Shape>& op) {
+  return 7.0 * static_cast<double>(op.out.layout.numel() * op.states);
 }
 
 double Flops(const SsdScanOp<Shape>& op) {

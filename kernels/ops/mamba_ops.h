@@ -4,6 +4,7 @@
 // Letters  H heads of P channels, G groups (H % G == 0), N states of each channel, K width of the
 //          convolution, C channels of the convolution (x, B and C of the scan end to end).
 //          Head h reads b and c of group h / (H/G).
+// Documents  As in model_ops.h: a convolution and a scan begin anew with each.
 // Views    Of [B,T,...] all dims but the last may be strided: columns of the input product's rows.
 // Source   state-spaces/mamba, mamba_ssm/modules/mamba2.py and ops/triton/ssd_combined.py.
 #pragma once
@@ -29,10 +30,11 @@ template <class V>
 struct MambaConvOp : MambaConvAttrs {
   using Attrs = MambaConvAttrs;
   static constexpr const char* kName = "mamba_conv";
-  V x, dt_raw, weight, bias, dt_bias, out, dt;
+  V x, documents, dt_raw, weight, bias, dt_bias, out, dt;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
+    f(s.documents, Access::kRead, "documents");
     f(s.dt_raw, Access::kRead, "dt_raw");
     f(s.weight, Access::kRead, "weight");
     f(s.bias, Access::kRead, "bias");
@@ -61,11 +63,12 @@ template <class V>
 struct MambaConvGradOp : MambaConvGradAttrs {
   using Attrs = MambaConvGradAttrs;
   static constexpr const char* kName = "mamba_conv_grad";
-  V x, dt_raw, weight, bias, dt_bias, d_out, d_dt, d_x, d_dt_raw, d_weight, d_bias, d_dt_bias,
-      scratch;
+  V x, documents, dt_raw, weight, bias, dt_bias, d_out, d_dt, d_x, d_dt_raw, d_weight, d_bias,
+      d_dt_bias, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
+    f(s.documents, Access::kRead, "documents");
     f(s.dt_raw, Access::kRead, "dt_raw");
     f(s.weight, Access::kRead, "weight");
     f(s.bias, Access::kRead, "bias");
@@ -86,8 +89,8 @@ struct MambaConvGradOp : MambaConvGradAttrs {
 // s <- exp(dt[t] * A) * s + dt[t] * x[t,:] (outer) b[t,:];
 // out[t,p] = sum over n of s[p,n] * c[t,n] + d[h] * x[t,p].
 // x, out any [B,T,H,P]; b, c any [B,T,G,N]; dt f32 [B,T,H], dense; a_log, d any [H].
-// Order     By chunks of `chunk` positions, the last one shorter: products of matrices within a
-//           chunk, a state in f32 from chunk to chunk. Bits depend on the chunk.
+// Order     By chunks of `chunk` positions, the last one (of each document) shorter: products of
+//           matrices within a chunk, a state in f32 from chunk to chunk. Bits depend on the chunk.
 // Rounding  f32; on CUDA, where x, b, c and out are bf16 and shapes allow (cuda::SsdOnTensorCores),
 //           what enters a product is rounded to bf16: dt*x, the decayed products of c and b, and
 //           copies of the states. Sums, decays and the states themselves stay f32.
@@ -99,10 +102,11 @@ template <class V>
 struct SsdScanOp : SsdScanAttrs {
   using Attrs = SsdScanAttrs;
   static constexpr const char* kName = "ssd_scan";
-  V x, b, c, dt, a_log, d, out, scratch;
+  V x, documents, b, c, dt, a_log, d, out, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
+    f(s.documents, Access::kRead, "documents");
     f(s.b, Access::kRead, "b");
     f(s.c, Access::kRead, "c");
     f(s.dt, Access::kRead, "dt");
@@ -128,10 +132,11 @@ template <class V>
 struct SsdScanGradOp : SsdScanGradAttrs {
   using Attrs = SsdScanGradAttrs;
   static constexpr const char* kName = "ssd_scan_grad";
-  V x, b, c, dt, a_log, d, d_out, d_x, d_b, d_c, d_dt, d_a_log, d_d, scratch;
+  V x, documents, b, c, dt, a_log, d, d_out, d_x, d_b, d_c, d_dt, d_a_log, d_d, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
+    f(s.documents, Access::kRead, "documents");
     f(s.b, Access::kRead, "b");
     f(s.c, Access::kRead, "c");
     f(s.dt, Access::kRead, "dt");

@@ -13,6 +13,10 @@
 // Dtypes   "any" is f32 or bf16. Arithmetic is f32 whatever the storage; one rounding when a result
 //          is stored.
 // Aliasing  Views of one op do not overlap unless the op says so.
+// Documents  An optional operand `documents` i32 [B,T], dense, says that a row of T is several
+//          sequences end to end: documents[b,t] is the first position of that which t is in, t
+//          itself or that of t - 1, and 0 at t = 0. Positions count from there, and nothing looks
+//          beyond it. Absent: a row is one. Not where rows are split over ranks.
 // Scratch  Contents are undefined before and after; its size is WorkspaceBytes(op, backend)
 //          (kernels/ops/cost.h).
 #pragma once
@@ -27,9 +31,10 @@
 namespace millrace {
 
 // Rows [row_begin, row_begin + R) of the B*T: out[r, :] = table[tokens[b,t], :] (+ positions[t, :])
-// with row_begin + r = b*T + t.
+// with row_begin + r = b*T + t; with documents, positions[t - documents[b,t], :].
 // tokens i32 [B,T] (strided), table any [Vp,C], positions any [T,C] optional, out any [R,C].
-// Token ids are checked against V when data is loaded, not here. `tokens` addresses parity 0;
+// Token ids are checked against V when data is loaded, not here; where there is none, behind a
+// window's end, -1 stands for token 0. `tokens` addresses parity 0;
 // the kernel adds scalars->token_parity * parity_stride elements.
 // With sequences split over n ranks (rows.split()): tokens are [2B,T/2n], the halves of this rank's
 // rows of each sequence, and half h of them has the positions from its start on.
@@ -49,10 +54,11 @@ template <class V>
 struct EmbedOp : EmbedAttrs {
   using Attrs = EmbedAttrs;
   static constexpr const char* kName = "embed";
-  V tokens, table, positions, out, scalars;
+  V tokens, documents, table, positions, out, scalars;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.tokens, Access::kRead, "tokens");
+    f(s.documents, Access::kRead, "documents");
     f(s.table, Access::kRead, "table");
     f(s.positions, Access::kRead, "positions");
     f(s.scalars, Access::kRead, "scalars");
@@ -63,7 +69,8 @@ struct EmbedOp : EmbedAttrs {
 // Of rows [row_begin, row_begin + R) of the B*T, row_begin + r = b*T + t:
 // d_table[v, :] (=|+=) sum over r with tokens[b,t] == v of d_out[r, :], in order of r;
 // rows that no token names become zero (overwrite) or keep their value.
-// d_positions[t, :] (=|+=) sum over r of this t, in order of b, of d_out[r, :].
+// d_positions[t, :] (=|+=) sum over r of this t, in order of b, of d_out[r, :]; with documents,
+// over r of this t - documents[b,t], in order of r.
 // d_table, d_positions any dtype; each sum is formed in f32 and reaches its destination in one
 // rounding, whatever the update. With sequences split as EmbedOp's, d_positions has all T rows; to
 // those of other ranks' positions nothing is added.
@@ -85,10 +92,11 @@ template <class V>
 struct EmbedGradOp : EmbedGradAttrs {
   using Attrs = EmbedGradAttrs;
   static constexpr const char* kName = "embed_grad";
-  V tokens, d_out, d_table, d_positions, scalars, scratch;
+  V tokens, documents, d_out, d_table, d_positions, scalars, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.tokens, Access::kRead, "tokens");
+    f(s.documents, Access::kRead, "documents");
     f(s.d_out, Access::kRead, "d_out");
     f(s.scalars, Access::kRead, "scalars");
     f(s.d_table, Updated{s.table_update}, "d_table");
@@ -232,6 +240,9 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 //           round it to the dtype of the stored value (pre's or else out's) before it adds the
 //           bias, or to out's before it multiplies by the derivative. Of these the CPU does the
 //           last, always.
+// Like      like_rows > 0: on the CPU row r has the bits of row places[r] of a product of so many
+//           rows and the same other operands (kernels/cpu/alike.h). places i32 [M], dense; a is
+//           row-major then, and nothing is accumulated. CUDA multiplies as ever.
 enum class Rounding { kBackend, kOnce };
 struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
@@ -239,6 +250,7 @@ struct MatmulAttrs {
   Rounding rounding = Rounding::kBackend;
   // StagedBytes of cost.h, by the planner: counted as concatenated. No kernel reads it.
   int64_t staged_bytes = 0;
+  int64_t like_rows = 0;
   bool rounds_once() const { return rounding == Rounding::kOnce || update == Update::kAccumulate; }
   bool operator==(const MatmulAttrs&) const = default;
 };
@@ -246,12 +258,13 @@ template <class V>
 struct MatmulOp : MatmulAttrs {
   using Attrs = MatmulAttrs;
   static constexpr const char* kName = "matmul";
-  V a, b, bias, out, pre, scratch;
+  V a, b, bias, places, out, pre, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.a, Access::kRead, "a");
     f(s.b, Access::kRead, "b");
     f(s.bias, Access::kRead, "bias");
+    f(s.places, Access::kRead, "places");
     f(s.out, Updated{s.update}, "out");
     f(s.pre, s.epilogue == Epilogue::kGeluGrad ? Access::kRead : Access::kWrite, "pre");
     f(s.scratch, Access::kScratch, "scratch");
@@ -273,133 +286,6 @@ struct ColumnSumOp : ColumnSumAttrs {
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
     f(s.out, Updated{s.update}, "out");
-    f(s.scratch, Access::kScratch, "scratch");
-  }
-};
-
-// Llama 3 frequency scaling (HF rope_type "llama3"); factor == 1 means none.
-struct RopeScaling {
-  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
-  int64_t original_max_position_embeddings = 8192;
-  bool operator==(const RopeScaling&) const = default;
-};
-
-// table[t, i, 0..1] = cos, sin of t * inv_freq(i), inv_freq(i) = theta^(-2i/D), scaled.
-// table f32 [T, D/2, 2]; angles in double. With sequences split over n ranks (rows.split()) the
-// table has the T/n rows of this rank's positions, in its order.
-struct RopeTableAttrs {
-  double theta = 10000;
-  RopeScaling scaling;
-  ContextRows rows;
-  bool operator==(const RopeTableAttrs&) const = default;
-
-  template <class Self, class F>
-  static void VisitRankInts(Self& s, F&& f) {
-    ContextRows::VisitRankInts(s.rows, f);
-  }
-};
-template <class V>
-struct RopeTableOp : RopeTableAttrs {
-  using Attrs = RopeTableAttrs;
-  static constexpr const char* kName = "rope_table";
-  V table;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.table, Access::kWrite, "table");
-  }
-};
-
-enum class RopeDirection { kForward, kInverse };
-
-// Rotates pairs (x[i], x[i + D/2]) of each head by the table's angle for its position, in place
-// (arXiv 2104.09864, half-split layout as in HF Llama). kInverse rotates back: the gradient.
-// x any [B,T,H,D] strided (a slice of a fused QKV row), table f32 [T, D/2, 2].
-struct RopeAttrs {
-  RopeDirection direction = RopeDirection::kForward;
-  bool operator==(const RopeAttrs&) const = default;
-};
-template <class V>
-struct RopeOp : RopeAttrs {
-  using Attrs = RopeAttrs;
-  static constexpr const char* kName = "rope";
-  V x, table;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.table, Access::kRead, "table");
-    f(s.x, Access::kAccumulate, "x");
-  }
-};
-
-// Causal attention. p[b,h,t,u] = softmax over u <= t of scale * q[b,t,h,:].k[b,u,h/(H/Hkv),:];
-// with a window, over t - window < u <= t;
-// out[b,t,h,:] = sum_u p * v[b,u,h/(H/Hkv),:].
-// lse[b,h,t] = log sum exp of the scaled scores, f32, optional.
-// q, out any [B,T,H,D]; k, v any [B,T,Hkv,D]; all strided in dims 0..2.
-// With sequences split over n ranks (rows.split()): q, out [B,T/n,H,D] and lse [B,H,T/n] are this
-// rank's rows; k, v [n*B,T/n,Hkv,D] are all ranks', gathered, and are read where they lie
-// (PlaceOf). On the CPU each row has the bits that it has in whole sequences.
-// On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
-struct AttentionAttrs {
-  float scale = 1;
-  int64_t window = 0;  // a query sees itself and window - 1 keys before it; 0: all before it
-  ContextRows rows;
-  bool operator==(const AttentionAttrs&) const = default;
-
-  template <class Self, class F>
-  static void VisitRankInts(Self& s, F&& f) {
-    ContextRows::VisitRankInts(s.rows, f);
-  }
-};
-template <class V>
-struct AttentionOp : AttentionAttrs {
-  using Attrs = AttentionAttrs;
-  static constexpr const char* kName = "attention";
-  V q, k, v, out, lse, scratch;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.q, Access::kRead, "q");
-    f(s.k, Access::kRead, "k");
-    f(s.v, Access::kRead, "v");
-    f(s.out, Access::kWrite, "out");
-    f(s.lse, Access::kWrite, "lse");
-    f(s.scratch, Access::kScratch, "scratch");
-  }
-};
-
-// Gradient of AttentionOp; p is recomputed from lse. Shapes as forward: d_q [B,T,H,D],
-// d_k, d_v [B,T,Hkv,D]. With sequences split: d_q [B,T/n,H,D], and d_k, d_v [n*B,T/n,Hkv,D] are
-// what this rank's queries add to the gradient of every rank's keys and values, zero where none of
-// them sees a key: in the gathered order, to be summed over the group.
-// deterministic: the same bits every time; else blocks of a GPU may add to d_q in the order they
-// finish.
-struct AttentionGradAttrs {
-  float scale = 1;
-  int64_t window = 0;
-  bool deterministic = true;
-  ContextRows rows;
-  bool operator==(const AttentionGradAttrs&) const = default;
-
-  template <class Self, class F>
-  static void VisitRankInts(Self& s, F&& f) {
-    ContextRows::VisitRankInts(s.rows, f);
-  }
-};
-template <class V>
-struct AttentionGradOp : AttentionGradAttrs {
-  using Attrs = AttentionGradAttrs;
-  static constexpr const char* kName = "attention_grad";
-  V q, k, v, out, lse, d_out, d_q, d_k, d_v, scratch;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.q, Access::kRead, "q");
-    f(s.k, Access::kRead, "k");
-    f(s.v, Access::kRead, "v");
-    f(s.out, Access::kRead, "out");
-    f(s.lse, Access::kRead, "lse");
-    f(s.d_out, Access::kRead, "d_out");
-    f(s.d_q, Access::kWrite, "d_q");
-    f(s.d_k, Access::kWrite, "d_k");
-    f(s.d_v, Access::kWrite, "d_v");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };
@@ -488,43 +374,23 @@ struct ActivationGradOp : ActivationGradAttrs {
   }
 };
 
-enum class LossOutput { kLossOnly, kLossAndGradient };
-
-// Cross entropy of a chunk of rows. For row r of the chunk (row_begin + r = b*T + t of the
-// microbatch), target y = targets[b,t]:
-// loss_sum += logsumexp(logits[r, :V]) - logits[r, y]; with gradient, in place,
-// logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) * loss_weight * scalars->inv_valid_tokens
-//                for v < V, 0 for V <= v < Vp.
-// A target < 0 is not counted and its gradient row is 0.
-// logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided, parity as EmbedOp;
-// loss_sum f64 [1] (=|+=), summed in a fixed order.
-// scalars->inject_loss_nan != 0 makes loss_sum NaN (fault injection).
-struct CrossEntropyAttrs {
-  RankInt row_begin;
-  int64_t vocab = 0;
+// out[b,t] = x[b,t] of the half of x that scalars->token_parity names (parity as EmbedOp): what
+// several ops of a microbatch read of what the host gives.
+// x i32 [B,T] strided, out i32 [B,T], dense.
+struct TakeInputAttrs {
   int64_t parity_stride = 0;
-  double loss_weight = 1;  // of this loss in the step's; loss_sum is not multiplied by it
-  LossOutput output = LossOutput::kLossAndGradient;
-  Update loss_update = Update::kOverwrite;
-  bool operator==(const CrossEntropyAttrs&) const = default;
-
-  template <class Self, class F>
-  static void VisitRankInts(Self& s, F&& f) {
-    f(s.row_begin, "row_begin");
-  }
+  bool operator==(const TakeInputAttrs&) const = default;
 };
 template <class V>
-struct CrossEntropyOp : CrossEntropyAttrs {
-  using Attrs = CrossEntropyAttrs;
-  static constexpr const char* kName = "cross_entropy";
-  V logits, targets, loss_sum, scalars, scratch;
+struct TakeInputOp : TakeInputAttrs {
+  using Attrs = TakeInputAttrs;
+  static constexpr const char* kName = "take_input";
+  V x, out, scalars;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
-    f(s.targets, Access::kRead, "targets");
+    f(s.x, Access::kRead, "x");
     f(s.scalars, Access::kRead, "scalars");
-    f(s.logits, s.output == LossOutput::kLossOnly ? Access::kRead : Access::kAccumulate, "logits");
-    f(s.loss_sum, Updated{s.loss_update}, "loss_sum");
-    f(s.scratch, Access::kScratch, "scratch");
+    f(s.out, Access::kWrite, "out");
   }
 };
 

@@ -5,10 +5,11 @@
 // Slots    Expert e has slots [offsets[e], offsets[e+1]), offsets i32 [E+1] on the device: no count
 //          reaches the host, and shapes hold S, the most there can be. Slots from offsets[E] on are
 //          not live: they are neither read nor written. VisitSlots(op, f) calls f(view) for the
-//          operands whose rows are slots.
+//          operands whose rows are slots. `expected`, an attribute: how many are live on average,
+//          for estimates alone (cost.h); 0: all.
 // Order    Within an expert slots follow (token, k). Every sum has an order of its own; there are
 //          no atomics. So bits depend on the operands alone.
-// Limits   E <= kMaxExperts, K <= kMaxTopK.
+// Limits   E <= kMaxExperts, K <= kMaxTopK (router_ops.h).
 #pragma once
 
 #include <cstdint>
@@ -17,106 +18,6 @@
 #include "runtime/base/policies.h"
 
 namespace millrace {
-
-inline constexpr int64_t kMaxExperts = 1024;
-inline constexpr int64_t kMaxTopK = 32;
-
-// Scores of a row's logits: s = softmax(logits) over all E, or s = sigmoid(logits).
-// Choice: experts fall into `groups` groups of E/groups neighbours. A group's value is the sum of
-// its two largest keys (of its one key), key = s + bias; the `top_groups` groups of largest value
-// stay. Of their experts those of the K largest keys are chosen, largest first. Of equal keys or
-// values the lower index is first; a NaN is below all numbers.
-// ids[r,k] is the k-th choice; weights[r,k] = scaling * s[ids[r,k]], divided by the sum of the K
-// chosen s + 1e-20 if `normalise`. The bias has no part in weights (arXiv 2408.15664, 2412.19437).
-// logits f32 [R,E], bias f32 [E] optional, ids i32 [R,K], weights f32 [R,K]; dense.
-struct RouteAttrs {
-  RouterKind score = RouterKind::kSoftmax;
-  bool normalise = true;
-  double scaling = 1;
-  int64_t groups = 1, top_groups = 1;
-  bool operator==(const RouteAttrs&) const = default;
-};
-template <class V>
-struct RouteOp : RouteAttrs {
-  using Attrs = RouteAttrs;
-  static constexpr const char* kName = "route";
-  V logits, bias, ids, weights;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.logits, Access::kRead, "logits");
-    f(s.bias, Access::kRead, "bias");
-    f(s.ids, Access::kWrite, "ids");
-    f(s.weights, Access::kWrite, "weights");
-  }
-};
-
-// d_logits of RouteOp from d_weights; the choice has no gradient. With `balance` [n,E], of each
-// expert's probability p in rows of group g = r / (R/n) (RouterStatsOp), the gradient balance[g,e]
-// is added to what comes by the weights.
-// d_logits any [R,E], balance f32 [n,E] optional, dense. Others as in RouteOp.
-template <class V>
-struct RouteGradOp : RouteAttrs {
-  using Attrs = RouteAttrs;
-  static constexpr const char* kName = "route_grad";
-  V logits, ids, d_weights, balance, d_logits;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.logits, Access::kRead, "logits");
-    f(s.ids, Access::kRead, "ids");
-    f(s.d_weights, Access::kRead, "d_weights");
-    f(s.balance, Access::kRead, "balance");
-    f(s.d_logits, Access::kWrite, "d_logits");
-  }
-};
-
-// What a loss that evens the experts' loads looks at, of n groups of R/n rows each:
-// stats[g,0,e] = how many pairs (r,k) of the group's rows have ids[r,k] == e;
-// stats[g,1,e] = sum over the group's rows of p[r,e], the scores of RouteOp, of sigmoids divided by
-//                their sum over all E.
-// logits f32 [R,E], ids i32 [R,K], stats f32 [n,2,E]; dense. Counts are exact below 2^24.
-struct RouterStatsAttrs {
-  RouterKind score = RouterKind::kSoftmax;
-  bool operator==(const RouterStatsAttrs&) const = default;
-};
-template <class V>
-struct RouterStatsOp : RouterStatsAttrs {
-  using Attrs = RouterStatsAttrs;
-  static constexpr const char* kName = "router_stats";
-  V logits, ids, stats, scratch;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.logits, Access::kRead, "logits");
-    f(s.ids, Access::kRead, "ids");
-    f(s.stats, Access::kWrite, "stats");
-    f(s.scratch, Access::kScratch, "scratch");
-  }
-};
-
-// The loss of the groups' stats, summed over all ranks that have rows of a group, `tokens` of them
-// in all and `rows` on this rank: with L(g) = factor * sum over e of stats[g,0,e] * stats[g,1,e],
-// loss_sum (=|+=) sum over g of rows * L(g), so that the ranks' sums add to tokens * L, and
-// balance[g,e] = loss_weight * inv_valid_tokens * tokens * factor * stats[g,0,e], the gradient of
-// that with respect to each p of the group on any rank.
-// stats f32 [n,2,E], balance f32 [n,E], loss_sum f64 [1].
-struct RouterBalanceAttrs {
-  double factor = 1, loss_weight = 1;
-  int64_t rows = 0, tokens = 0;
-  Update loss_update = Update::kOverwrite;
-  bool operator==(const RouterBalanceAttrs&) const = default;
-};
-template <class V>
-struct RouterBalanceOp : RouterBalanceAttrs {
-  using Attrs = RouterBalanceAttrs;
-  static constexpr const char* kName = "router_balance";
-  V stats, loss_sum, balance, scalars;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.stats, Access::kRead, "stats");
-    f(s.scalars, Access::kRead, "scalars");
-    f(s.loss_sum, Updated{s.loss_update}, "loss_sum");
-    f(s.balance, Access::kWrite, "balance");
-  }
-};
 
 // Sorts the R*K pairs (r,k) by ids[r,k], those of one expert by r*K + k:
 // offsets[e] = number of pairs with an id below e; slots[r,k] = the pair's place in that order, and
@@ -139,9 +40,11 @@ struct ExpertSlotsOp : NoAttrs {
 
 // Of live slots s with (r,k) = pairs[s]: out[s,:] = x[r,:], slot_weights[s] = weights[r,k].
 // x any [R,C], out any [S,C]; weights f32 [R,K] and slot_weights f32 [S] both or neither; pairs i32
-// [S], offsets i32 [E+1].
+// [S], offsets i32 [E+1]. Without offsets all slots are live, and those with a pair of -1 are zeros
+// (expert_exchange_ops.h).
 struct DispatchAttrs {
   int64_t top_k = 1;  // K
+  int64_t expected = 0;
   bool operator==(const DispatchAttrs&) const = default;
 };
 template <class V>
@@ -188,9 +91,13 @@ struct CombineOp : NoAttrs {
 // Of the slots s of expert e: out[s,n] = sum over k of a[s,k] * b[e,k,n], rounded once.
 // a [S,K], b [E,K,N], out [S,N], any dtypes; the last or the last but one stride of b is 1, so that
 // a transpose is a view; a and out dense rows. offsets i32 [E+1].
+struct GroupedMatmulAttrs {
+  int64_t expected = 0;
+  bool operator==(const GroupedMatmulAttrs&) const = default;
+};
 template <class V>
-struct GroupedMatmulOp : NoAttrs {
-  using Attrs = NoAttrs;
+struct GroupedMatmulOp : GroupedMatmulAttrs {
+  using Attrs = GroupedMatmulAttrs;
   static constexpr const char* kName = "grouped_matmul";
   V a, b, offsets, out, scratch;
   template <class Self, class F>
@@ -214,6 +121,7 @@ struct GroupedMatmulOp : NoAttrs {
 // d_out [S,N], a [S,K], out [E,N,K], any dtypes, dense. offsets i32 [E+1].
 struct GroupedWeightGradAttrs {
   Update update = Update::kOverwrite;
+  int64_t expected = 0;
   bool operator==(const GroupedWeightGradAttrs&) const = default;
 };
 template <class V>
@@ -242,6 +150,7 @@ struct GroupedWeightGradOp : GroupedWeightGradAttrs {
 // x any [S,F] (swiglu [S,2F]), weights f32 [S], out any [S,F], dense. offsets i32 [E+1].
 struct ExpertActivationAttrs {
   ActivationKind kind = ActivationKind::kSwiglu;
+  int64_t expected = 0;
   bool operator==(const ExpertActivationAttrs&) const = default;
 };
 template <class V>

@@ -1,21 +1,28 @@
 // The list of all ops, once. What a plan holds (KernelOp), what an executor issues (BoundOp), the
 // kernel table and each backend's filling of it are derived from it.
 //
-// An op is added by four things: its struct (model_ops.h, mamba_ops.h, moe_ops.h, step_ops.h), its
-// line here, its kernel in kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is
-// missing does not compile.
+// An op is added by four things: its struct (in one of the files included below), its line here, its
+// kernel in kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is missing does not
+// compile.
 #pragma once
 
 #include <variant>
 
+#include "kernels/ops/attention_ops.h"
+#include "kernels/ops/cache_ops.h"
+#include "kernels/ops/expert_exchange_ops.h"
+#include "kernels/ops/loss_ops.h"
 #include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/moe_ops.h"
+#include "kernels/ops/router_ops.h"
+#include "kernels/ops/sample_ops.h"
 #include "kernels/ops/step_ops.h"
 
 // OP(Name, entry): NameOp, run by the entry `entry` of the kernel table, which is cpu::Name on the
 // CPU and CudaName on CUDA.
 #define MILLRACE_KERNEL_OPS(OP)                    \
+  OP(TakeInput, take_input)                        \
   OP(Embed, embed)                                 \
   OP(EmbedGrad, embed_grad)                        \
   OP(Norm, norm)                                   \
@@ -37,9 +44,12 @@
   OP(RouteGrad, route_grad)                        \
   OP(RouterStats, router_stats)                    \
   OP(RouterBalance, router_balance)                \
+  OP(ExpertLoad, expert_load)                      \
   OP(ExpertSlots, expert_slots)                    \
   OP(Dispatch, dispatch)                           \
   OP(Combine, combine)                             \
+  OP(ExpertPieces, expert_pieces)                  \
+  OP(ReceivedSlots, received_slots)                \
   OP(GroupedMatmul, grouped_matmul)                \
   OP(GroupedWeightGrad, grouped_weight_grad)       \
   OP(ExpertActivation, expert_activation)          \
@@ -52,6 +62,14 @@
   OP(GatedNormGrad, gated_norm_grad)               \
   OP(CrossEntropy, cross_entropy)                  \
   OP(SelectRow, select_row)                        \
+  OP(Sample, sample)                               \
+  OP(ClearCache, clear_cache)                      \
+  OP(EmbedRows, embed_rows)                        \
+  OP(RopeRows, rope_rows)                          \
+  OP(CacheRows, cache_rows)                        \
+  OP(CachedAttention, cached_attention)            \
+  OP(MambaConvRows, mamba_conv_rows)               \
+  OP(SsdScanRows, ssd_scan_rows)                   \
   OP(Cast, cast)                                   \
   OP(Concat, concat)                               \
   OP(Accumulate, accumulate)                       \
@@ -60,13 +78,15 @@
   OP(SumSquares, sum_squares)                      \
   OP(BeginStep, begin_step)                        \
   OP(StepStats, step_stats)                        \
-  OP(AdamW, adamw)
+  OP(AdamW, adamw)                                 \
+  OP(RouterBias, router_bias)
 
 // OP(Name): NameOp, run by a communicator.
 #define MILLRACE_COLLECTIVE_OPS(OP) \
   OP(AllGather)                     \
   OP(ReduceScatter)                 \
-  OP(AllReduce)
+  OP(AllReduce)                     \
+  OP(AllToAll)
 
 namespace millrace {
 

@@ -193,7 +193,10 @@ struct LossWeights {
 // bad loss (unit -1), else the lowest (unit, rank) with bad_count > 0.
 // spike = finite, scalars->max_loss > 0 and loss > scalars->max_loss; its offender is unit -3 of
 // no rank.
-// applied = finite and no spike. applied: adam_t += 1; else skipped += 1.
+// overflow, where there is one: pairs of each block that had no room (ExpertPiecesOp::dropped),
+// summed over all ranks, f32 [N]. Above 0 anywhere: nothing else of the step counts, the offender
+// is unit -4 - i of no rank, i the first such block.
+// applied = finite, no spike and no overflow. applied: adam_t += 1; else skipped += 1.
 // clip <= 0 turns clipping off (clip_scale = 1); clip_scale is 1 also when the update is not
 // applied.
 struct StepStatsAttrs {
@@ -207,13 +210,39 @@ template <class V>
 struct StepStatsOp : StepStatsAttrs {
   using Attrs = StepStatsAttrs;
   static constexpr const char* kName = "step_stats";
-  V rows, scalars;
+  V rows, overflow, scalars;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.rows, Access::kRead, "rows");
+    f(s.overflow, Access::kRead, "overflow");
     f(s.scalars, Access::kAccumulate, "scalars");
   }
 };
+
+// What elements of a flat parameter are in their parameter, whatever the mesh: flat element i in
+// [begin, end), j = i - begin, is element
+//   first + place / inner * outer_step + place % inner * step + j / length * stride + j % length
+// of the parameter named by `key`, on the rank at `place` of those that split it; `inner`: how many
+// of these split it along the inner of two axes or sets of axes, 0 where there is but one.
+struct LogicalRun {
+  int64_t begin = 0, end = 0;
+  int64_t length = 1, stride = 0;
+  int64_t first = 0, step = 0;
+  uint64_t key = 0;
+  int64_t inner = 0, outer_step = 0;
+  bool operator==(const LogicalRun&) const = default;
+
+  // Of j = 0.
+  constexpr int64_t FirstAt(int64_t place) const {
+    return inner == 0 ? first + place * step
+                      : first + place / inner * outer_step + place % inner * step;
+  }
+  constexpr int64_t At(int64_t i, int64_t place) const {
+    const int64_t j = i - begin;
+    return FirstAt(place) + j / length * stride + j % length;
+  }
+};
+using LogicalRuns = std::shared_ptr<const std::vector<LogicalRun>>;
 
 // AdamW with decoupled weight decay (arXiv 1711.05101) on one shard, a no-op bit for bit unless
 // scalars->applied.
@@ -223,18 +252,26 @@ struct StepStatsOp : StepStatsAttrs {
 // master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps).
 // f32; bias corrections in double.
 //
-// master, m, v f32 [n]; grad f32 or bf16 [n]; compute (optional) bf16 [n] receives the downcast of
-// the new master, also when the step is skipped. decay holds ranges of the whole flat parameter;
-// element i of the shard is flat element flat_begin + i.
+// Moments that are bf16 are rounded stochastically (rounding.h) once master has followed them: an
+// element's random bits follow from scalars->adam_t and from what `runs` say that it is of its
+// parameter, so that they depend on no mesh. Runs are ascending and disjoint, and each decays whole
+// or not at all; in none are gaps alone, whose zeros stay.
+//
+// master f32 [n]; m, v f32 or, with `runs`, both bf16 [n]; grad f32 or bf16 [n]; compute (optional)
+// bf16 [n] receives the downcast of the new master, also when the step is skipped. decay holds
+// ranges of the whole flat parameter; element i of the shard is flat element flat_begin + i.
 struct AdamWAttrs {
   RangeList decay;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   RankInt flat_begin;  // of this rank's shard in the flat parameter
+  LogicalRuns runs;    // of the whole flat parameter
+  RankInt place;       // of this rank among those that split it
   bool operator==(const AdamWAttrs&) const = default;
 
   template <class Self, class F>
   static void VisitRankInts(Self& s, F&& f) {
     f(s.flat_begin, "flat_begin");
+    f(s.place, "place");
   }
 };
 template <class V>
@@ -315,6 +352,28 @@ struct AllReduceOp : AllReduceAttrs {
   static void Visit(Self& s, F&& f) {
     f(s.buffer, Access::kAccumulate, "buffer");
     f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
+// received[r*n + i] = (sent of rank r)[rank*n + i]: a piece from each rank to each. With counts
+// only the live rows of a piece, of row_numel elements: the first sum over i of counts[r*m + i] of
+// the piece for rank r. What is behind them arrives or not.
+// Any dtype; sent, received [world*n], disjoint; counts i32 [world*m] optional.
+struct AllToAllAttrs {
+  AxisSet axes = Axis::kExpert;
+  int64_t row_numel = 0;
+  bool operator==(const AllToAllAttrs&) const = default;
+};
+template <class V>
+struct AllToAllOp : AllToAllAttrs {
+  using Attrs = AllToAllAttrs;
+  static constexpr const char* kName = "all_to_all";
+  V sent, counts, received;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.sent, Access::kRead, "sent");
+    f(s.counts, Access::kRead, "counts");
+    f(s.received, Access::kWrite, "received");
   }
 };
 

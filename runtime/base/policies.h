@@ -72,6 +72,11 @@ constexpr bool IsGated(ActivationKind kind) { return kind == ActivationKind::kSw
 enum class RouterKind { kSoftmax, kSigmoid };
 constexpr auto NamesOf(RouterKind) { return internal::NameList<2>{"softmax", "sigmoid"}; }
 
+// Who chooses a token's experts: the router; or, in benchmarks, a pattern that gives each expert as
+// many tokens as any other.
+enum class GateKind { kRouter, kBalanced };
+constexpr auto NamesOf(GateKind) { return internal::NameList<2>{"router", "balanced"}; }
+
 // The auxiliary loss that evens the experts' loads: none; Switch's, of each layer; the same of each
 // sequence; Hugging Face's, of the means over all layers.
 enum class AuxLossKind { kNone, kSwitch, kSequence, kPooled };

@@ -12,6 +12,10 @@ inline constexpr int64_t kOffenderLoss = -1;  // the loss of offender_rank is no
 inline constexpr int64_t kOffenderNone =
     -2;  // applied; or what is not finite is so only in a sum over ranks
 inline constexpr int64_t kOffenderSpike = -3;  // all is finite, and the loss above max_loss
+// And below: kOffenderOverflow - i says that receive buffers of block i of those that may overflow
+// (StepPlan::overflows) had no room for all rows.
+inline constexpr int64_t kOffenderOverflow = -4;
+constexpr bool IsOverflow(int64_t offender_unit) { return offender_unit <= kOffenderOverflow; }
 
 struct StepScalars {
   // Written by the host before each launch.
@@ -32,7 +36,8 @@ struct StepScalars {
   double loss;        // sum over valid tokens * inv_valid_tokens
   double grad_norm;   // global L2 norm before clipping
   double clip_scale;  // min(1, clip / grad_norm); 1 when clipping is off
-  // 1: loss and every gradient are finite, the loss is no spike: the update is applied.
+  // 1: loss and every gradient are finite, the loss is no spike, no receive buffer has overflown:
+  // the update is applied.
   int64_t applied;
   int64_t offender_unit;  // flat parameter with the first non-finite gradient, or one of the above
   int64_t offender_rank;  // world rank that contributed it; -1 none
