@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/documents.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
@@ -54,35 +55,45 @@ float* LseOf(const TensorView& lse, int64_t b, int64_t h, int64_t t) {
   return lse.as<float>() + b * lse.stride(0) + h * lse.stride(1) + t * lse.stride(2);
 }
 
-// s[i] = e^(s[i] - shift) for begin <= i < end, else 0.
-void ExpMasked(float* s, float shift, int64_t begin, int64_t end, int64_t size) {
-  std::fill(s, s + begin, 0.0f);
-#pragma omp simd
-  for (int64_t i = begin; i < end; ++i) s[i] = Exp(s[i] - shift);
-  std::fill(s + end, s + size, 0.0f);
-}
-
-// The first key that the query at position t sees.
-int64_t FirstKey(int64_t t, int64_t window) {
-  return window > 0 ? std::max<int64_t>(0, t - window + 1) : 0;
-}
-
 // A buffer for an operand that needs one (AttentionInPlace).
 float* BufferOf(const TensorView& view, const AttentionDims& d, Scratch& scratch, int64_t rows) {
   return AttentionInPlace(view.dtype(), d.split()) ? nullptr : scratch.Take(rows * d.head_dim);
 }
 
-// out_i /= sum_i.
-void ScaleRows(MutableMatrix out, int64_t rows, int64_t columns, const float* factor) {
-  for (int64_t i = 0; i < rows; ++i) {
-    float* const row = out.data + i * out.ld;
-    for (int64_t j = 0; j < columns; ++j) row[j] *= factor[i];
-  }
+// Of lse [B,H,T].
+TensorView LsePartOf(TensorView lse, int64_t b, int64_t begin, int64_t end) {
+  if (!lse) return lse;
+  lse.data += (b * lse.stride(0) + begin * lse.stride(2)) * Bytes(lse.dtype());
+  lse.layout.dims[0] = 1;
+  lse.layout.dims[2] = end - begin;
+  return lse;
+}
+
+// f(op) for the op on each document, as if it were alone: so it has the bits that it has alone.
+template <class Op, class F>
+void ForEachDocument(const Op& op, F&& f) {
+  MR_CHECK(!op.rows.split(), "attention: documents in rows that are split over ranks");
+  const Documents documents(op.documents, op.q.dim(0), op.q.dim(1));
+  for (int64_t b = 0; b < op.q.dim(0); ++b)
+    documents.ForEach(b, [&](int64_t begin, int64_t end) {
+      Op part = op;
+      part.documents = {};
+      Op::Visit(part, [&](TensorView& view, Access access, std::string_view) {
+        if (&view == &part.lse)
+          view = LsePartOf(view, b, begin, end);
+        else if (access != Access::kScratch)
+          view = PartOf(view, b, begin, end);
+      });
+      f(part);
+    });
 }
 
 }  // namespace
 
-void Attention(const AttentionOp<TensorView>& op, Stream&) {
+void Attention(const AttentionOp<TensorView>& op, Stream& stream) {
+  if (op.documents)
+    return ForEachDocument(
+        op, [&](const AttentionOp<TensorView>& document) { Attention(document, stream); });
   const AttentionDims d = CheckedDims(op.q, op.k, op.v, op.rows);
   CheckQueries(op.q, d, "q");
   CheckKeys(op.k, d, "k");
@@ -109,12 +120,10 @@ void Attention(const AttentionOp<TensorView>& op, Stream&) {
           float inverse_sum[kAttentionRows] = {};
           block.ForOwn([&](int64_t i, int64_t local) {
             float* const s = scores + i * keys;
-            const int64_t end = block.begin + i + 1, first = FirstKey(end - 1, op.window);
-            const float max = Max(s + first, end - first);
-            ExpMasked(s, max, first, end, keys);
-            const float sum = Sum(s + first, end - first);
-            inverse_sum[i] = 1.0f / sum;
-            if (op.lse) *LseOf(op.lse, b, h, local) = max + std::log(sum);
+            const int64_t end = block.begin + i + 1;
+            const SeenSoftmax of_row = ExpSeen(s, end, op.window, keys);
+            inverse_sum[i] = 1.0f / of_row.sum;
+            if (op.lse) *LseOf(op.lse, b, h, local) = of_row.max + std::log(of_row.sum);
           });
           const Head out_head = Queries(op.out, d, b, h);
           const MutableMatrix out = TargetRows(out_head, block.begin, out_buffer);
@@ -165,7 +174,10 @@ void ScoreGradients(const AttentionGradOp<TensorView>& op, const Head& out, cons
 
 }  // namespace
 
-void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream&) {
+void AttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
+  if (op.documents)
+    return ForEachDocument(
+        op, [&](const AttentionGradOp<TensorView>& document) { AttentionGrad(document, stream); });
   const AttentionDims d = CheckedDims(op.q, op.k, op.v, op.rows);
   for (const auto& [view, name] :
        {std::pair{&op.q, "q"}, {&op.out, "out"}, {&op.d_out, "d_out"}, {&op.d_q, "d_q"}})

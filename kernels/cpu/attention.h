@@ -1,11 +1,11 @@
-// kernels/ops/model_ops.h: AttentionOp and AttentionGradOp, on the CPU.
+// kernels/ops/attention_ops.h: AttentionOp and AttentionGradOp, on the CPU.
 //
 // Per batch row and head, query rows go in blocks; each block is two GEMMs forward and five
 // backward against the keys up to the block's last row. f32 operands are read in place through
 // their strides, bf16 is converted into scratch one head at a time.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

@@ -1,4 +1,5 @@
-// How attention walks its operands: blocks of queries, and heads as matrices of f32 rows.
+// How attention walks its operands: blocks of queries, and heads as matrices of f32 rows; and what
+// it does to a row of scores.
 //
 // Order  A row's bits must not depend on how sequences are split over ranks, and the bits of a
 //        product's rows depend on its sizes (gemm.h). So blocks of queries are those of whole
@@ -12,6 +13,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/vector_math.h"
 #include "kernels/ops/context_rows.h"
 #include "kernels/ops/cpu_blocking.h"
 #include "runtime/base/tensor_view.h"
@@ -138,6 +140,39 @@ inline void StoreRows(const Head& head, const QueryBlock& block, MutableMatrix f
     if (run.rows() > 0)
       StoreRows(head, run.local, run.rows(),
                 {from.data + (run.first - block.begin) * from.ld, from.ld});
+}
+
+// s[i] = e^(s[i] - shift) for begin <= i < end, else 0.
+inline void ExpMasked(float* s, float shift, int64_t begin, int64_t end, int64_t size) {
+  std::fill(s, s + begin, 0.0f);
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) s[i] = Exp(s[i] - shift);
+  std::fill(s + end, s + size, 0.0f);
+}
+
+// The first key that the query at position t sees.
+inline int64_t FirstKey(int64_t t, int64_t window) {
+  return window > 0 ? std::max<int64_t>(0, t - window + 1) : 0;
+}
+
+// Scores [keys] of the query that sees keys before `end` become e^(score - max), 0 where it sees
+// none: not yet divided by their sum.
+struct SeenSoftmax {
+  float max, sum;
+};
+inline SeenSoftmax ExpSeen(float* s, int64_t end, int64_t window, int64_t keys) {
+  const int64_t first = FirstKey(end - 1, window);
+  const float max = Max(s + first, end - first);
+  ExpMasked(s, max, first, end, keys);
+  return {max, Sum(s + first, end - first)};
+}
+
+// Row i of out is multiplied by factor[i].
+inline void ScaleRows(MutableMatrix out, int64_t rows, int64_t columns, const float* factor) {
+  for (int64_t i = 0; i < rows; ++i) {
+    float* const row = out.data + i * out.ld;
+    for (int64_t j = 0; j < columns; ++j) row[j] *= factor[i];
+  }
 }
 
 }  // namespace millrace::cpu

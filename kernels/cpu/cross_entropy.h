@@ -1,7 +1,7 @@
-// kernels/ops/model_ops.h: CrossEntropyOp, on the CPU.
+// kernels/ops/loss_ops.h: CrossEntropyOp, on the CPU.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/loss_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/cpu/documents.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tokens.h"
 
@@ -18,7 +19,10 @@ struct TokenSpan {
   Tokens all;
   int64_t begin = 0, rows = 0;
 
-  int32_t at(int64_t r) const { return all.at(begin + r); }
+  int32_t at(int64_t r) const {
+    const int32_t token = all.at(begin + r);
+    return token == -1 ? 0 : token;
+  }
 };
 
 TokenSpan SpanOf(const Tokens& all, const RankInt& row_begin, int64_t rows, const char* op) {
@@ -88,7 +92,24 @@ struct Positions {
   std::array<int64_t, 2> starts;
 };
 
+// Of position p: its rows of d_out are of any place in a row of tokens.
+void DocumentPositionsGrad(const EmbedGradOp<TensorView>& op, const TokenSpan& tokens) {
+  const int64_t length = tokens.all.length();
+  const Documents documents(op.documents, tokens.all.batch(), length);
+  for (int64_t p = 0; p < op.d_positions.dim(0); ++p)
+    ForChunks(op.d_positions.dim(1), [&](int64_t c, int64_t n) {
+      float sum[kChunk];
+      std::fill_n(sum, n, 0.0f);
+      for (int64_t r = 0; r < tokens.rows; ++r) {
+        const int64_t b = (tokens.begin + r) / length, t = (tokens.begin + r) % length;
+        if (t - documents.FirstOf(b, t) == p) AddTo(sum, RowAt(op.d_out, r), c, n);
+      }
+      StoreOrAdd(RowAt(op.d_positions, p), c, n, sum, op.positions_update == Update::kAccumulate);
+    });
+}
+
 void PositionsGrad(const EmbedGradOp<TensorView>& op, const TokenSpan& tokens) {
+  if (op.documents) return DocumentPositionsGrad(op, tokens);
   const bool accumulate = op.positions_update == Update::kAccumulate;
   const Positions positions(op.rows, tokens.all);
   const int64_t length = tokens.all.length();
@@ -105,6 +126,23 @@ void PositionsGrad(const EmbedGradOp<TensorView>& op, const TokenSpan& tokens) {
   }
 }
 
+// out[r, :] = table[token, :] (+ positions[t, :]).
+void EmbedRow(const TensorView& table, const TensorView& positions, int32_t token, int64_t t,
+              const TensorView& out, int64_t r) {
+  CheckToken(token, table.dim(0));
+  ForChunks(out.dim(1), [&](int64_t c, int64_t n) {
+    float table_buffer[kChunk], position_buffer[kChunk], sum[kChunk];
+    const float* values = Load(RowAt(table, token), c, n, table_buffer);
+    if (positions) {
+      const float* more = Load(RowAt(positions, t), c, n, position_buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) sum[i] = values[i] + more[i];
+      values = sum;
+    }
+    Store(RowAt(out, r), c, n, values);
+  });
+}
+
 }  // namespace
 
 void Embed(const EmbedOp<TensorView>& op, Stream&) {
@@ -114,6 +152,8 @@ void Embed(const EmbedOp<TensorView>& op, Stream&) {
   const TokenSpan span = SpanOf(tokens, op.row_begin, op.out.dim(0), "embed");
   MR_CHECK_EQ(op.out.dim(1), op.table.dim(1), "embed: columns of out and table");
   const Positions positions(op.rows, tokens);
+  const Documents documents(op.documents, tokens.batch(), tokens.length());
+  MR_CHECK(!op.documents || !op.rows.split(), "embed: documents in rows split over ranks");
   if (op.positions) {
     CheckFloat(op.positions, "positions");
     MR_CHECK(op.positions.dim(0) >= positions.length && op.positions.dim(1) == op.table.dim(1),
@@ -122,20 +162,25 @@ void Embed(const EmbedOp<TensorView>& op, Stream&) {
   }
   for (int64_t r = 0; r < span.rows; ++r) {
     const int32_t token = span.at(r);
-    const int64_t at = span.begin + r,
-                  t = positions.FirstOf(at / tokens.length()) + at % tokens.length();
-    CheckToken(token, op.table.dim(0));
-    ForChunks(op.out.dim(1), [&](int64_t c, int64_t n) {
-      float table_buffer[kChunk], position_buffer[kChunk], sum[kChunk];
-      const float* values = Load(RowAt(op.table, token), c, n, table_buffer);
-      if (op.positions) {
-        const float* more = Load(RowAt(op.positions, t), c, n, position_buffer);
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) sum[i] = values[i] + more[i];
-        values = sum;
-      }
-      Store(RowAt(op.out, r), c, n, values);
-    });
+    const int64_t at = span.begin + r, b = at / tokens.length(), in_row = at % tokens.length(),
+                  t = positions.FirstOf(b) + in_row - documents.FirstOf(b, in_row);
+    EmbedRow(op.table, op.positions, token, t, op.out, r);
+  }
+}
+
+void EmbedRows(const EmbedRowsOp<TensorView>& op, Stream&) {
+  CheckFloat(op.table, "table");
+  CheckFloat(op.out, "out");
+  MR_CHECK(op.tokens.numel() == op.out.dim(0) && op.at.numel() == op.out.dim(0) &&
+               op.out.dim(1) == op.table.dim(1),
+           "embed_rows: {} tokens at {} positions of table {} for out {}", op.tokens.numel(),
+           op.at.numel(), ToString(op.table.layout), ToString(op.out.layout));
+  if (op.positions) CheckFloat(op.positions, "positions");
+  for (int64_t r = 0; r < op.out.dim(0); ++r) {
+    const int32_t token = op.tokens.as<int32_t>()[r], t = op.at.as<int32_t>()[r];
+    MR_CHECK(t >= 0 && (!op.positions || t < op.positions.dim(0)), "embed_rows: position {} of {}",
+             t, op.positions ? op.positions.dim(0) : 0);
+    EmbedRow(op.table, op.positions, token == -1 ? 0 : token, t, op.out, r);
   }
 }
 
@@ -156,6 +201,13 @@ void EmbedGrad(const EmbedGradOp<TensorView>& op, Stream&) {
                 "embed_grad: rows of d_positions");
     PositionsGrad(op, tokens);
   }
+}
+
+void TakeInput(const TakeInputOp<TensorView>& op, Stream&) {
+  const Tokens x(op.x, op.scalars, op.parity_stride);
+  MR_CHECK(op.out.layout == DenseLayout(DType::kI32, {x.batch(), x.length()}),
+           "take_input: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
+  for (int64_t r = 0; r < x.rows(); ++r) op.out.as<int32_t>()[r] = x.at(r);
 }
 
 void SelectRow(const SelectRowOp<TensorView>& op, Stream&) {

@@ -7,11 +7,6 @@
 namespace millrace::cpu {
 namespace {
 
-void CheckInts(const TensorView& view, int64_t numel, const char* name) {
-  MR_CHECK(view.dtype() == DType::kI32 && view.numel() == numel && view.layout.contiguous(),
-           "{} is {}; dense i32 of {} elements is needed", name, ToString(view.layout), numel);
-}
-
 void CheckWeights(const TensorView& weights, int64_t pairs, const TensorView& slot_weights,
                   int64_t slots, const char* op) {
   MR_CHECK_EQ(static_cast<bool>(weights), static_cast<bool>(slot_weights),
@@ -25,6 +20,11 @@ void CheckWeights(const TensorView& weights, int64_t pairs, const TensorView& sl
 }
 
 }  // namespace
+
+void CheckInts(const TensorView& view, int64_t numel, const char* name) {
+  MR_CHECK(view.dtype() == DType::kI32 && view.numel() == numel && view.layout.contiguous(),
+           "{} is {}; dense i32 of {} elements is needed", name, ToString(view.layout), numel);
+}
 
 int64_t LiveSlots(const TensorView& offsets, int64_t slots, const char* op) {
   CheckInts(offsets, offsets.numel(), "offsets");
@@ -63,9 +63,18 @@ void Dispatch(const DispatchOp<TensorView>& op, Stream&) {
   CheckInts(op.pairs, slots, "pairs");
   CheckWeights(op.weights, rows * op.top_k, op.slot_weights, slots, "dispatch");
   MR_CHECK_EQ(op.x.dim(1), columns, "dispatch: columns of x and out");
-  const int64_t live = LiveSlots(op.offsets, slots, "dispatch");
+  const int64_t live = op.offsets ? LiveSlots(op.offsets, slots, "dispatch") : slots;
   for (int64_t s = 0; s < live; ++s) {
     const int32_t pair = op.pairs.as<int32_t>()[s];
+    if (pair == -1 && !op.offsets) {
+      const Row none = RowAt(op.out, s);
+      ForChunks(columns, [&](int64_t c, int64_t n) {
+        const float zeros[kChunk] = {};
+        Store(none, c, n, zeros);
+      });
+      if (op.weights) op.slot_weights.as<float>()[s] = 0;
+      continue;
+    }
     MR_CHECK(pair >= 0 && pair < rows * op.top_k, "dispatch: pair {} of {}", pair, rows * op.top_k);
     const Row x = RowAt(op.x, pair / op.top_k), out = RowAt(op.out, s);
     ForChunks(columns, [&](int64_t c, int64_t n) {

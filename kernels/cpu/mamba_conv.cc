@@ -1,7 +1,10 @@
 #include "kernels/cpu/mamba_conv.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/documents.h"
+#include "kernels/cpu/mamba_rows.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -61,13 +64,14 @@ void LoadTaps(const TensorView& weight, int64_t begin, int64_t n, Taps& taps) {
 // The inputs of `width` positions, a ring of them: that of position t at t % width.
 using Ring = float[kConvWidth][kChunk];
 
-// u of one position: the bias, then taps in order, each with the ring's row of its position.
-void Convolve(const Taps& taps, const Ring& ring, const float* bias, int64_t width, int64_t t,
-              int64_t n, float* u) {
+// u of position t of a document that begins with `first`: the bias, then taps in order, each with
+// the ring's row of its position.
+void Convolve(const Taps& taps, const Ring& ring, const float* bias, int64_t width, int64_t first,
+              int64_t t, int64_t n, float* u) {
   for (int64_t i = 0; i < n; ++i) u[i] = bias[i];
   for (int64_t k = 0; k < width; ++k) {
     const int64_t source = t - (width - 1) + k;
-    if (source < 0) continue;
+    if (source < first) continue;
     const float* x = ring[source % width];
     const float* tap = taps[k];
 #pragma omp simd
@@ -84,20 +88,26 @@ void CopyRow(Row row, int64_t begin, int64_t n, float* to) {
 // log(1 + e^v): log1p does not lose the small results.
 double Softplus(double v) { return v > 20 ? v : std::log1p(std::exp(v)); }
 
+// dt [heads] of one row.
+template <class Op>
+void StepsOfRow(const Op& op, Row raw_row, int64_t heads, float* dt) {
+  ForChunks(heads, [&](int64_t h, int64_t n) {
+    float raw_buffer[kChunk], bias_buffer[kChunk];
+    const float* raw = Load(raw_row, h, n, raw_buffer);
+    const float* bias = Load(AsRow(op.dt_bias), h, n, bias_buffer);
+    for (int64_t i = 0; i < n; ++i) {
+      const auto step = static_cast<float>(Softplus(double{raw[i] + bias[i]}));
+      dt[h + i] = std::min(std::max(step, op.dt_min), op.dt_max);
+    }
+  });
+}
+
 void Steps(const MambaConvOp<TensorView>& op) {
   const int64_t heads = op.dt_raw.dim(2);
   for (int64_t b = 0; b < op.x.dim(0); ++b)
     for (int64_t t = 0; t < op.x.dim(1); ++t)
-      ForChunks(heads, [&](int64_t h, int64_t n) {
-        float raw_buffer[kChunk], bias_buffer[kChunk];
-        const float* raw = Load(RowOf(op.dt_raw, b, t), h, n, raw_buffer);
-        const float* bias = Load(AsRow(op.dt_bias), h, n, bias_buffer);
-        float* dt = op.dt.as<float>() + (b * op.x.dim(1) + t) * heads + h;
-        for (int64_t i = 0; i < n; ++i) {
-          const auto step = static_cast<float>(Softplus(double{raw[i] + bias[i]}));
-          dt[i] = std::min(std::max(step, op.dt_min), op.dt_max);
-        }
-      });
+      StepsOfRow(op, RowOf(op.dt_raw, b, t), heads,
+                 op.dt.as<float>() + (b * op.x.dim(1) + t) * heads);
 }
 
 // d_dt_raw, and sums[h] of it.
@@ -127,6 +137,7 @@ void StepsGrad(const MambaConvGradOp<TensorView>& op, double* sums) {
 void ChannelsGrad(const MambaConvGradOp<TensorView>& op, int64_t begin, int64_t n, double* sums,
                   int64_t stride) {
   const int64_t width = op.weight.dim(1), length = op.x.dim(1);
+  const Documents documents(op.documents, op.x.dim(0), length);
   Taps taps;
   Ring x, d_x;
   float bias_buffer[kChunk], u[kChunk], d_out_buffer[kChunk];
@@ -136,7 +147,8 @@ void ChannelsGrad(const MambaConvGradOp<TensorView>& op, int64_t begin, int64_t 
     for (int64_t t = 0; t < length + width - 1; ++t) {
       if (t < length) {
         CopyRow(RowOf(op.x, b, t), begin, n, x[t % width]);
-        Convolve(taps, x, bias, width, t, n, u);
+        const int64_t first = documents.FirstOf(b, t);
+        Convolve(taps, x, bias, width, first, t, n, u);
         const float* d_out = Load(RowOf(op.d_out, b, t), begin, n, d_out_buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i) {
@@ -147,7 +159,7 @@ void ChannelsGrad(const MambaConvGradOp<TensorView>& op, int64_t begin, int64_t 
         std::fill_n(d_x[t % width], n, 0.0f);
         for (int64_t k = 0; k < width; ++k) {
           const int64_t source = t - (width - 1) + k;
-          if (source < 0) continue;
+          if (source < first) continue;
           const float* from = x[source % width];
           float* to = d_x[source % width];
           double* sum = sums + k * stride;
@@ -170,6 +182,7 @@ void MambaConv(const MambaConvOp<TensorView>& op, Stream&) {
   CheckRows(op.out, op.x, op.x.dim(2), "out");
   CheckSteps(op.dt, op.dt_raw, "dt");
   const int64_t width = op.weight.dim(1);
+  const Documents documents(op.documents, op.x.dim(0), op.x.dim(1));
   ForChunks(op.x.dim(2), [&](int64_t c, int64_t n) {
     Taps taps;
     Ring ring;
@@ -179,7 +192,7 @@ void MambaConv(const MambaConvOp<TensorView>& op, Stream&) {
     for (int64_t b = 0; b < op.x.dim(0); ++b)
       for (int64_t t = 0; t < op.x.dim(1); ++t) {
         CopyRow(RowOf(op.x, b, t), c, n, ring[t % width]);
-        Convolve(taps, ring, bias, width, t, n, u);
+        Convolve(taps, ring, bias, width, documents.FirstOf(b, t), t, n, u);
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i) u[i] *= Sigmoid(u[i]);
         Store(RowOf(op.out, b, t), c, n, u);
@@ -215,6 +228,72 @@ void MambaConvGrad(const MambaConvGradOp<TensorView>& op, Stream&) {
         [&](int64_t i) { return sums[i % width * channels + i / width]; });
   store(op.d_bias, op.bias_update, channels, [&](int64_t c) { return sums[width * channels + c]; });
   store(op.d_dt_bias, op.dt_bias_update, heads, [&](int64_t h) { return dt_sums[h]; });
+}
+
+namespace {
+
+// Zeros where a row is nobody's.
+void ClearRow(Row row, int64_t columns) {
+  const float zeros[kChunk] = {};
+  ForChunks(columns, [&](int64_t c, int64_t n) { Store(row, c, n, zeros); });
+}
+
+void CheckRowsOp(const MambaConvRowsOp<TensorView>& op) {
+  const int64_t rows = op.x.dim(0), channels = op.x.dim(1), heads = op.dt_raw.dim(1);
+  CheckFloat(op.x, "x");
+  CheckFloat(op.out, "out");
+  CheckFloat(op.dt_raw, "dt_raw");
+  CheckVector(op.bias, channels, "bias");
+  CheckVector(op.dt_bias, heads, "dt_bias");
+  MR_CHECK(op.weight.layout.rank == 2 && op.weight.dim(0) == channels &&
+               op.weight.dim(1) <= kConvWidth && op.inputs.layout.contiguous() &&
+               op.inputs.layout.rank == 3 && op.inputs.dtype() == op.x.dtype() &&
+               op.inputs.dim(1) == op.weight.dim(1) && op.inputs.dim(2) == channels &&
+               op.out.dim(0) == rows && op.out.dim(1) == channels && op.dt_raw.dim(0) == rows &&
+               op.dt.dtype() == DType::kF32 && op.dt.layout.contiguous() &&
+               op.dt.numel() == rows * heads && op.at.numel() == rows && op.slots.numel() == rows,
+           "mamba_conv_rows: x is {}, out {}, weight {}, inputs {}", ToString(op.x.layout),
+           ToString(op.out.layout), ToString(op.weight.layout), ToString(op.inputs.layout));
+}
+
+}  // namespace
+
+void MambaConvRows(const MambaConvRowsOp<TensorView>& op, Stream&) {
+  CheckRowsOp(op);
+  const int64_t rows = op.x.dim(0), width = op.weight.dim(1), heads = op.dt_raw.dim(1);
+  const int32_t* const at = op.at.as<int32_t>();
+  const int32_t* const slots = op.slots.as<int32_t>();
+  for (int64_t r = 0; r < rows; ++r) {
+    MR_CHECK(slots[r] < op.inputs.dim(0) && at[r] >= 0, "mamba_conv_rows: position {}, slot {}",
+             at[r], slots[r]);
+    if (slots[r] >= 0) continue;
+    ClearRow(RowAt(op.out, r), op.x.dim(1));
+    std::fill_n(op.dt.as<float>() + r * heads, heads, 0.0f);
+  }
+  ForChunks(op.x.dim(1), [&](int64_t c, int64_t n) {
+    Taps taps;
+    Ring ring;
+    float bias_buffer[kChunk], u[kChunk];
+    LoadTaps(op.weight, c, n, taps);
+    const float* bias = Load(AsRow(op.bias), c, n, bias_buffer);
+    for (int64_t r = 0; r < rows; ++r) {
+      if (slots[r] < 0) continue;
+      const int64_t t = at[r];
+      const auto input = [&](int64_t position) {
+        return RowAt(op.inputs, slots[r], position % width);
+      };
+      CopyRow(RowAt(op.x, r), c, n, ring[t % width]);
+      Store(input(t), c, n, ring[t % width]);
+      for (int64_t source = std::max<int64_t>(0, t - (width - 1)); source < t; ++source)
+        CopyRow(input(source), c, n, ring[source % width]);
+      Convolve(taps, ring, bias, width, 0, t, n, u);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) u[i] *= Sigmoid(u[i]);
+      Store(RowAt(op.out, r), c, n, u);
+    }
+  });
+  for (int64_t r = 0; r < rows; ++r)
+    if (slots[r] >= 0) StepsOfRow(op, RowAt(op.dt_raw, r), heads, op.dt.as<float>() + r * heads);
 }
 
 }  // namespace millrace::cpu

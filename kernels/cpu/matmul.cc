@@ -1,5 +1,10 @@
 #include "kernels/cpu/matmul.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/alike.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
@@ -64,12 +69,88 @@ void Finish(const MatmulOp<TensorView>& op, int64_t row, int64_t col, int64_t n,
   StoreOrAdd(RowAt(op.out, row), col, n, product, op.update == Update::kAccumulate);
 }
 
+// Rows of a product that would have op.like_rows of them.
+class RowsAlike {
+ public:
+  explicit RowsAlike(const MatmulOp<TensorView>& op)
+      : op_(op),
+        tile_(
+            BlocksOfMatmul(op.like_rows, op.out.dim(1), op.a.dim(1), op.a.dtype(), op.b.dtype())) {
+    MR_CHECK(op.update == Update::kOverwrite && op.epilogue != Epilogue::kGeluGrad &&
+                 (op.a.dim(1) <= 1 || op.a.stride(1) == 1) && op.places.numel() == op.out.dim(0),
+             "matmul: a is {}, for {} places; rows alike are overwritten, of rows of a",
+             ToString(op.a.layout), op.places.numel());
+    Scratch scratch(op.scratch);
+    sums_ = scratch.Take(tile_.m * tile_.n);
+    c_ = scratch.Take(tile_.m * tile_.n);
+    a_ = scratch.Take(tile_.m * tile_.k);
+    if (op.b.dtype() != DType::kF32) b_ = scratch.Take(tile_.k * tile_.n);
+  }
+
+  void Run() {
+    const int64_t m = op_.out.dim(0), n = op_.out.dim(1), k = op_.a.dim(1);
+    for (int64_t row = 0; row < m; row += tile_.m) {
+      const int64_t rows = std::min(tile_.m, m - row);
+      const std::vector<std::pair<int64_t, int64_t>> wanted = PlacesOf(row, rows);
+      for (int64_t col = 0; col < n; col += tile_.n) {
+        const int64_t cols = std::min(tile_.n, n - col);
+        for (int64_t depth = 0; depth < k; depth += tile_.k) {
+          const int64_t depths = std::min(tile_.k, k - depth);
+          const Matrix b = Operand(op_.b, depth, depths, col, cols, b_);
+          for (const AlikeProduct& product :
+               ProductsAlike(wanted, {cols, depths, b.transposed, depth > 0}))
+            Multiply(product, row, depth, depths, b, cols);
+        }
+        for (int64_t i = 0; i < rows; ++i) Finish(op_, row + i, col, cols, sums_ + i * cols);
+      }
+    }
+  }
+
+ private:
+  // The tile of the whole product, and the place in it, that rows stand for.
+  std::vector<std::pair<int64_t, int64_t>> PlacesOf(int64_t row, int64_t rows) const {
+    std::vector<std::pair<int64_t, int64_t>> places;
+    for (int64_t i = row; i < row + rows; ++i) {
+      const int64_t place = op_.places.as<int32_t>()[i], begin = place / tile_.m * tile_.m;
+      MR_CHECK(place >= 0 && place < op_.like_rows, "matmul: place {} of {} rows", place,
+               op_.like_rows);
+      places.emplace_back(std::min(tile_.m, op_.like_rows - begin), place - begin);
+    }
+    return places;
+  }
+
+  // sums = or += a b, for the product's rows of those from `row` on; zeros in its other places.
+  void Multiply(const AlikeProduct& product, int64_t row, int64_t depth, int64_t depths, Matrix b,
+                int64_t cols) {
+    std::fill_n(a_, product.tile_rows * depths, 0.0f);
+    if (depth > 0) std::fill_n(c_, product.tile_rows * cols, 0.0f);
+    for (size_t i = 0; i < product.places.size(); ++i) {
+      float* const to = a_ + product.places[i] * depths;
+      const Row from = RowAt(op_.a, row + product.rows[i]);
+      ForChunks(depths, [&](int64_t c, int64_t n) {
+        const float* values = Load(from, depth + c, n, to + c);
+        if (values != to + c) std::copy_n(values, n, to + c);
+      });
+      if (depth > 0)
+        std::copy_n(sums_ + product.rows[i] * cols, cols, c_ + product.places[i] * cols);
+    }
+    Gemm(product.tile_rows, cols, depths, 1.0f, {a_, depths}, b, depth > 0 ? 1.0f : 0.0f, c_, cols);
+    for (size_t i = 0; i < product.places.size(); ++i)
+      std::copy_n(c_ + product.places[i] * cols, cols, sums_ + product.rows[i] * cols);
+  }
+
+  const MatmulOp<TensorView>& op_;
+  const MatmulBlocks tile_;
+  float *sums_ = nullptr, *c_ = nullptr, *a_ = nullptr, *b_ = nullptr;
+};
+
 }  // namespace
 
 void Matmul(const MatmulOp<TensorView>& op, Stream&) {
   Check(op);
   const int64_t m = op.out.dim(0), n = op.out.dim(1), k = op.a.dim(1);
   if (m == 0 || n == 0) return;
+  if (op.like_rows > 0) return RowsAlike(op).Run();
   const MatmulBlocks tile = BlocksOfMatmul(m, n, k, op.a.dtype(), op.b.dtype());
   const bool in_place = ProductInPlace(op.out.layout, op.update);
   Scratch scratch(op.scratch);

@@ -79,7 +79,7 @@ void Norm(const NormOp<TensorView>& op, Stream&) {
       const float* x = Load(s, c, n, s_buffer);
       const float* weight = Load(AsRow(op.weight), c, n, weight_buffer);
       float* y = Target(out, c, s_buffer);
-      const auto [mean, rstd] = stat;
+      const auto mean = stat.mean, rstd = stat.rstd;
       if (op.bias) {
         const float* bias = Load(AsRow(op.bias), c, n, bias_buffer);
 #pragma omp simd

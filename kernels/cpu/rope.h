@@ -1,7 +1,8 @@
-// kernels/ops/model_ops.h: RopeTableOp and RopeOp, on the CPU.
+// kernels/ops/attention_ops.h: RopeTableOp and RopeOp, cache_ops.h: RopeRowsOp, on the CPU.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
+#include "kernels/ops/cache_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 
@@ -9,5 +10,6 @@ namespace millrace::cpu {
 
 void RopeTable(const RopeTableOp<TensorView>& op, Stream& stream);
 void Rope(const RopeOp<TensorView>& op, Stream& stream);
+void RopeRows(const RopeRowsOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cpu

@@ -7,7 +7,6 @@
 
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
-#include "runtime/base/step_scalars.h"
 
 namespace millrace::cpu {
 namespace {
@@ -35,7 +34,7 @@ void Check(const TensorView& logits, const TensorView& ids, const RouteAttrs& at
   CheckDense(ids, DType::kI32, logits.dim(0), top_k, "ids");
 }
 
-// s of moe_ops.h, in the order of the experts.
+// s of router_ops.h, in the order of the experts.
 void ScoresOf(const float* logits, int64_t experts, RouterKind kind, float* scores) {
   if (kind == RouterKind::kSigmoid) {
     for (int64_t e = 0; e < experts; ++e) scores[e] = Sigmoid(logits[e]);
@@ -114,6 +113,7 @@ void Route(const RouteOp<TensorView>& op, Stream&) {
   const int64_t rows = op.logits.dim(0), experts = op.logits.dim(1), top_k = op.ids.dim(1);
   CheckDense(op.weights, DType::kF32, rows, top_k, "weights");
   if (op.bias) CheckDense(op.bias, DType::kF32, 1, experts, "bias");
+  const int64_t stride = BalancedStride(experts, top_k);
   for (int64_t r = 0; r < rows; ++r) {
     Scores scores, keys;
     std::array<bool, kMaxExperts> taken{};
@@ -126,7 +126,9 @@ void Route(const RouteOp<TensorView>& op, Stream&) {
     LeaveTopGroups(keys.data(), experts, op, taken.data());
     int32_t* ids = op.ids.as<int32_t>() + r * top_k;
     for (int64_t k = 0; k < top_k; ++k)
-      ids[k] = static_cast<int32_t>(TakeLargest(keys.data(), experts, taken.data()));
+      ids[k] = static_cast<int32_t>(op.gate == GateKind::kBalanced
+                                        ? (r * top_k + k) * stride % experts
+                                        : TakeLargest(keys.data(), experts, taken.data()));
     const float divisor = op.normalise ? ChosenSum(scores.data(), ids, top_k) : 1.0f;
     const float scaling = static_cast<float>(op.scaling);
     for (int64_t k = 0; k < top_k; ++k)
@@ -181,7 +183,7 @@ void RouterStats(const RouterStatsOp<TensorView>& op, Stream&) {
   for (int64_t g = 0; g < groups; ++g) {
     std::array<double, kMaxExperts> sums{};
     float* counts = op.stats.as<float>() + g * 2 * experts;
-    std::fill_n(counts, experts, 0.0f);
+    if (op.update == Update::kOverwrite) std::fill_n(counts, 2 * experts, 0.0f);
     for (int64_t r = g * group_rows; r < (g + 1) * group_rows; ++r) {
       Scores s;
       ScoresOf(op.logits.as<float>() + r * experts, experts, op.score, s.data());
@@ -190,28 +192,8 @@ void RouterStats(const RouterStatsOp<TensorView>& op, Stream&) {
       for (int64_t k = 0; k < top_k; ++k) ++counts[op.ids.as<int32_t>()[r * top_k + k]];
     }
     for (int64_t e = 0; e < experts; ++e)
-      counts[experts + e] = static_cast<float>(sums[static_cast<size_t>(e)]);
+      counts[experts + e] += static_cast<float>(sums[static_cast<size_t>(e)]);
   }
-}
-
-void RouterBalance(const RouterBalanceOp<TensorView>& op, Stream&) {
-  const int64_t groups = op.stats.dim(0), experts = op.stats.dim(2);
-  CheckDense(op.stats, DType::kF32, groups * 2, experts, "stats");
-  CheckDense(op.balance, DType::kF32, groups, experts, "balance");
-  CheckDense(op.loss_sum, DType::kF64, 1, 1, "loss_sum");
-  const double slope = op.loss_weight * op.scalars.as<StepScalars>()->inv_valid_tokens *
-                       static_cast<double>(op.tokens) * op.factor;
-  double sum = 0;
-  for (int64_t g = 0; g < groups; ++g) {
-    const float *counts = op.stats.as<float>() + g * 2 * experts, *sums = counts + experts;
-    for (int64_t e = 0; e < experts; ++e) {
-      sum += double{counts[e]} * double{sums[e]};
-      op.balance.as<float>()[g * experts + e] = static_cast<float>(slope * double{counts[e]});
-    }
-  }
-  double* const loss = op.loss_sum.as<double>();
-  *loss = (op.loss_update == Update::kAccumulate ? *loss : 0) +
-          static_cast<double>(op.rows) * op.factor * sum;
 }
 
 }  // namespace millrace::cpu

@@ -35,6 +35,12 @@ inline Row RowAt(const TensorView& v, int64_t r) {
   return {v.data + r * v.stride(0) * Bytes(v.dtype()), v.dim(1) == 1 ? 1 : v.stride(1), v.dtype()};
 }
 
+// The row along the last dimension of a 3-D view.
+inline Row RowAt(const TensorView& v, int64_t i, int64_t j) {
+  const int64_t offset = i * v.stride(0) + j * v.stride(1);
+  return {v.data + offset * Bytes(v.dtype()), v.dim(2) == 1 ? 1 : v.stride(2), v.dtype()};
+}
+
 // The row along the last dimension of a 4-D view.
 inline Row RowAt(const TensorView& v, int64_t i, int64_t j, int64_t k) {
   const int64_t offset = i * v.stride(0) + j * v.stride(1) + k * v.stride(2);

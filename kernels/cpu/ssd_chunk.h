@@ -60,11 +60,11 @@ struct SsdChunk {
         b(scratch.Take(s.rows() * s.states)),
         c(scratch.Take(s.rows() * s.states)) {}
 
-  // Chunk k of head h of sequence `batch`.
+  // Positions [begin, end) of head h of sequence `batch`, as far as a chunk goes.
   template <class Op>
-  void Read(const Op& op, int64_t batch, int64_t k, int64_t h) {
-    const int64_t begin = k * sizes.chunk, group = h / sizes.heads_of_group();
-    q = std::min(sizes.chunk, sizes.length - begin);
+  void Read(const Op& op, int64_t batch, int64_t begin, int64_t end, int64_t h) {
+    const int64_t group = h / sizes.heads_of_group();
+    q = std::min(sizes.chunk, end - begin);
     a = -Exp(ElementOf(op.a_log, h));
     LoadRows(op.x, batch, begin, q, h, x);
     LoadRows(op.b, batch, begin, q, group, b);
@@ -97,6 +97,19 @@ struct SsdChunk {
 #pragma omp simd
       for (int64_t k = 0; k < columns; ++k) out[i * columns + k] = f * rows[i * columns + k];
     }
+  }
+
+  // y [q,P], of the state before the chunk and the chunk's own positions. `pairs` [q,q] is scratch.
+  void Outputs(const float* state, float d, float* pairs, float* y) const {
+    const int64_t P = sizes.channels, N = sizes.states;
+    Gemm(q, P, N, 1, {c, N}, {state, N, true}, 0, y, P);
+    Scale(y, P, y, [&](int64_t i) { return FromStart(i); });
+    Gemm(q, q, N, 1, {c, N}, {b, N, true}, 0, pairs, q);
+    for (int64_t i = 0; i < q; ++i)
+      for (int64_t j = 0; j < q; ++j)
+        pairs[i * q + j] = j > i ? 0.0f : pairs[i * q + j] * Between(i, j);
+    Gemm(q, P, q, 1, {pairs, q}, {u, P}, 1, y, P);
+    for (int64_t e = 0; e < q * P; ++e) y[e] += d * x[e];
   }
 
   // state [P,N]: from before the chunk to behind it. `weighted` [q,P] is scratch.

@@ -1,3 +1,4 @@
+#include "kernels/cpu/documents.h"
 #include "kernels/cpu/ssd_chunk.h"
 #include "kernels/cpu/ssd_scan.h"
 
@@ -17,7 +18,12 @@ namespace {
 class ScanGrad {
  public:
   ScanGrad(const SsdScanGradOp<TensorView>& op, const SsdSizes& s, Scratch& scratch)
-      : op_(op), s_(s), P_(s.channels), N_(s.states), chunk_(s, scratch) {
+      : op_(op),
+        s_(s),
+        P_(s.channels),
+        N_(s.states),
+        documents_(op.documents, s.batch, s.length),
+        chunk_(s, scratch) {
     const int64_t rows = s.rows();
     spans_ = reinterpret_cast<double*>(scratch.Take(2 * rows));
     a_sums_ = reinterpret_cast<double*>(scratch.Take(2 * s.heads));
@@ -42,7 +48,10 @@ class ScanGrad {
       for (int64_t g = 0; g < s_.groups; ++g) {
         std::fill_n(d_b_, s_.length * N_, 0.0f);
         std::fill_n(d_c_, s_.length * N_, 0.0f);
-        for (int64_t i = 0; i < s_.heads_of_group(); ++i) Head(b, g * s_.heads_of_group() + i);
+        for (int64_t i = 0; i < s_.heads_of_group(); ++i)
+          documents_.ForEach(b, [&](int64_t begin, int64_t end) {
+            Head(b, g * s_.heads_of_group() + i, begin, end);
+          });
         StoreRows(op_.d_b, b, 0, s_.length, g, d_b_);
         StoreRows(op_.d_c, b, 0, s_.length, g, d_c_);
       }
@@ -51,30 +60,32 @@ class ScanGrad {
   }
 
  private:
-  void Head(int64_t b, int64_t h) {
-    for (int64_t k = 0; k < s_.chunks(); ++k) {  // the state before each chunk
+  // Of the document [first, end).
+  void Head(int64_t b, int64_t h, int64_t first, int64_t end) {
+    const int64_t chunks = CeilDiv(end - first, s_.chunk);
+    for (int64_t k = 0; k < chunks; ++k) {  // the state before each chunk
       float* const state = states_ + k * s_.state();
       if (k == 0) {
         std::fill_n(state, s_.state(), 0.0f);
         continue;
       }
       std::copy_n(state - s_.state(), s_.state(), state);
-      chunk_.Read(op_, b, k - 1, h);
+      chunk_.Read(op_, b, first + (k - 1) * s_.chunk, end, h);
       chunk_.Advance(state, product_);
     }
     std::fill_n(d_state_, s_.state(), 0.0f);
-    for (int64_t k = s_.chunks() - 1; k >= 0; --k) Chunk(b, k, h);
+    for (int64_t k = chunks - 1; k >= 0; --k)
+      Chunk(b, first + k * s_.chunk, end, h, states_ + k * s_.state());
   }
 
-  void Chunk(int64_t b, int64_t k, int64_t h) {
-    chunk_.Read(op_, b, k, h);
-    LoadRows(op_.d_out, b, k * s_.chunk, chunk_.q, h, d_out_);
-    const float* const state = states_ + k * s_.state();
+  void Chunk(int64_t b, int64_t begin, int64_t end, int64_t h, const float* state) {
+    chunk_.Read(op_, b, begin, end, h);
+    LoadRows(op_.d_out, b, begin, chunk_.q, h, d_out_);
     Pairs();
-    GradientOfX(b, k, h);
-    GradientOfC(state, d_c_ + k * s_.chunk * N_);
-    GradientOfB(d_b_ + k * s_.chunk * N_);
-    GradientOfSteps(state, b, k, h);
+    GradientOfX(b, begin, h);
+    GradientOfC(state, d_c_ + begin * N_);
+    GradientOfB(d_b_ + begin * N_);
+    GradientOfSteps(state, b, begin, h);
     StateBefore();
   }
 
@@ -101,10 +112,10 @@ class ScanGrad {
     }
   }
 
-  void GradientOfX(int64_t b, int64_t k, int64_t h) {
+  void GradientOfX(int64_t b, int64_t begin, int64_t h) {
     const int64_t q = chunk_.q, count = q * P_;
     const float d = ElementOf(op_.d, h);
-    const float* const dt = chunk_.StepsOf(op_, b, k * s_.chunk, h);
+    const float* const dt = chunk_.StepsOf(op_, b, begin, h);
     Gemm(q, P_, N_, 1, {chunk_.b, N_}, {d_state_, N_, true}, 0, d_u_, P_);
     chunk_.Scale(d_u_, P_, d_u_, [&](int64_t j) { return chunk_.ToEnd(j); });
     for (int64_t j = 0; j < q; ++j)
@@ -112,7 +123,7 @@ class ScanGrad {
     Gemm(q, P_, q, 1, {decayed_, q, true}, {d_out_, P_}, 1, d_u_, P_);
     for (int64_t e = 0; e < count; ++e)
       product_[e] = dt[e / P_ * s_.heads] * d_u_[e] + d * d_out_[e];
-    StoreRows(op_.d_x, b, k * s_.chunk, q, h, product_);
+    StoreRows(op_.d_x, b, begin, q, h, product_);
     d_sums_[h] += DotInDouble(chunk_.x, d_out_, count);
   }
 
@@ -134,8 +145,8 @@ class ScanGrad {
     for (int64_t e = 0; e < q * N_; ++e) d_b[e] += product_[e];
   }
 
-  void GradientOfSteps(const float* state, int64_t b, int64_t k, int64_t h) {
-    const int64_t q = chunk_.q, begin = k * s_.chunk;
+  void GradientOfSteps(const float* state, int64_t b, int64_t begin, int64_t h) {
+    const int64_t q = chunk_.q;
     const float* const dt = chunk_.StepsOf(op_, b, begin, h);
     float* const d_dt = op_.d_dt.as<float>() + (b * s_.length + begin) * s_.heads + h;
     double after = 0;  // of what begins before the chunk, from position i on
@@ -169,6 +180,7 @@ class ScanGrad {
   const SsdScanGradOp<TensorView>& op_;
   const SsdSizes s_;
   const int64_t P_, N_;
+  const Documents documents_;
   SsdChunk chunk_;
   double *spans_, *a_sums_, *d_sums_;
   float *from_state_, *to_state_, *d_out_, *d_u_, *product_, *weights_, *decayed_, *states_,

@@ -64,6 +64,16 @@ Offender FindOffender(const double* rows, int64_t world, int64_t units, int64_t 
   return {};
 }
 
+// The first block whose count is not 0; -1: none, or nothing can overflow.
+int64_t FirstOverflow(const TensorView& counts) {
+  if (counts.data == nullptr) return -1;
+  MR_CHECK(counts.dtype() == DType::kF32 && counts.layout.contiguous(),
+           "step_stats: overflow is {}", ToString(counts.layout));
+  for (int64_t i = 0; i < counts.numel(); ++i)
+    if (!(counts.as<float>()[i] == 0)) return i;
+  return -1;
+}
+
 }  // namespace
 
 void FiniteScan(const FiniteScanOp<TensorView>& op, Stream&) {
@@ -123,14 +133,16 @@ void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
   }
   s.loss = loss_sum * s.inv_valid_tokens;
   s.grad_norm = std::sqrt(squares);
+  const int64_t overflown = FirstOverflow(op.overflow);
   const bool finite = std::isfinite(s.loss) && !bad && std::isfinite(s.grad_norm);
   const bool spike = finite && s.max_loss > 0 && s.loss > s.max_loss;
-  const bool applied = finite && !spike;
+  const bool applied = finite && !spike && overflown < 0;
   s.applied = applied ? 1 : 0;
   s.clip_scale = applied && op.clip > 0 && s.grad_norm > op.clip ? op.clip / s.grad_norm : 1.0;
-  const Offender offender = spike    ? Offender{kOffenderSpike, -1}
-                            : finite ? Offender{}
-                                     : FindOffender(rows, world, units, losses);
+  const Offender offender = overflown >= 0 ? Offender{kOffenderOverflow - overflown, -1}
+                            : spike        ? Offender{kOffenderSpike, -1}
+                            : finite       ? Offender{}
+                                           : FindOffender(rows, world, units, losses);
   s.offender_unit = offender.unit;
   s.offender_rank = offender.rank;
   (applied ? s.adam_t : s.skipped) += 1;
