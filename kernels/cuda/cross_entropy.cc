@@ -22,8 +22,21 @@ void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
   const int64_t first = op.row_begin.value();
   MR_CHECK_LE(first + rows, all_rows, "cross_entropy: last row of the chunk");
   MR_CHECK_LE(all_rows, std::numeric_limits<int32_t>::max(), "cross_entropy: rows");
-  args.row_loss =
-      reinterpret_cast<double*>(ScratchOf(op.scratch, CrossEntropyBytes(rows), "cross_entropy"));
+  args.weights = ValuesOf(op.weights, args.targets, "weights");
+  args.old_logprobs = ValuesOf(op.old_logprobs, args.targets, "old_logprobs");
+  args.advantages = ValuesOf(op.advantages, args.targets, "advantages");
+  args.reference_logprobs = ValuesOf(op.reference_logprobs, args.targets, "reference_logprobs");
+  args.values_parity_stride = op.values_parity_stride;
+  const bool policy = args.advantages.data != nullptr;
+  MR_CHECK((args.old_logprobs.data != nullptr) == policy &&
+               (policy || (args.reference_logprobs.data == nullptr && !op.tally)),
+           "cross_entropy: old_logprobs and advantages go together, others with them");
+  args.policy = op.policy;
+  args.tally = FloatsOf(op.tally, PolicyTally::kCount, "tally");
+  args.row_loss = reinterpret_cast<double*>(ScratchOf(
+      op.scratch, CrossEntropyBytes(rows, op.tally ? PolicyTally::kCount : 0), "cross_entropy"));
+  if (args.tally != nullptr) args.row_tally = reinterpret_cast<float*>(args.row_loss + rows);
+  if (op.row_loss) args.row_loss = DoublesOf(op.row_loss, rows, "row_loss");
   args.loss_sum = DoublesOf(op.loss_sum, 1, "loss_sum");
   args.loss_weight = op.loss_weight;
   args.row_begin = first;
@@ -32,6 +45,7 @@ void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
   args.padded = static_cast<int>(padded);
   args.gradient = op.output == LossOutput::kLossAndGradient;
   args.add_loss = op.loss_update == Update::kAccumulate;
+  args.add_tally = op.tally_update == Update::kAccumulate;
   LaunchCrossEntropy(args, LaunchOn(stream));
 }
 

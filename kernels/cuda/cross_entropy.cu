@@ -117,13 +117,69 @@ __device__ __forceinline__ Softmax BlockJoin(Softmax s, Softmax (&of_warp)[kWarp
   return s;
 }
 
-// Of a row; -1 past the last. `tokens` addresses the parity in use.
+// Another value of a row's target.
+__device__ __forceinline__ float ValueOf(const CrossEntropyArgs& a, const ValueRows& values,
+                                         int64_t row) {
+  const auto at = static_cast<uint32_t>(a.row_begin + row),
+             length = static_cast<uint32_t>(a.targets.length);
+  return values.data[a.targets.scalars->token_parity * a.values_parity_stride +
+                     at / length * values.batch_stride + at % length * values.length_stride];
+}
+
+__device__ __forceinline__ double WeightOf(const CrossEntropyArgs& a, int64_t row) {
+  return a.weights.data == nullptr ? 1.0 : static_cast<double>(ValueOf(a, a.weights, row));
+}
+
+// Of a row; -1 past the last, and where its weight is 0. `tokens` addresses the parity in use.
+template <bool kTold>
 __device__ __forceinline__ int TargetOf(const CrossEntropyArgs& a, const int32_t* tokens,
                                         int64_t row) {
   if (row >= a.rows) return -1;
   const auto at = static_cast<uint32_t>(a.row_begin + row),
              length = static_cast<uint32_t>(a.targets.length);
+  if constexpr (kTold)
+    if (WeightOf(a, row) == 0) return -1;
   return tokens[at / length * a.targets.batch_stride + at % length * a.targets.length_stride];
+}
+
+__device__ __forceinline__ void WriteTally(const CrossEntropyArgs& a, int64_t row, double counts,
+                                           double clipped, double ratio, double divergence) {
+  if (a.row_tally == nullptr) return;
+  const auto at = [&](int64_t of) -> float& { return a.row_tally[of * a.rows + row]; };
+  at(PolicyTally::kTargets) = static_cast<float>(counts);
+  at(PolicyTally::kClipped) = static_cast<float>(clipped);
+  at(PolicyTally::kRatios) = static_cast<float>(ratio);
+  at(PolicyTally::kDivergence) = static_cast<float>(divergence);
+}
+
+// Of a row whose target counts: its loss, and what multiplies softmax - [y] of its gradient.
+struct Term {
+  double loss, slope;
+};
+
+// -min(ratio A, clamp(ratio) A) + kl k of the log-probability l, and -d/dl of it; as the CPU's.
+__device__ __noinline__ Term PolicyTerm(const CrossEntropyArgs& a, int64_t row, double surprise) {
+  const double logprob = static_cast<double>(static_cast<float>(-surprise)),
+               advantage = ValueOf(a, a.advantages, row),
+               moved = logprob - static_cast<double>(ValueOf(a, a.old_logprobs, row)),
+               ratio = exp(moved), low = 1 - static_cast<double>(a.policy.clip_low),
+               high = 1 + static_cast<double>(a.policy.clip_high);
+  const double unclipped = __dmul_rn(ratio, advantage), clamped = __dmul_rn(ratio < low    ? low
+                                                                            : ratio > high ? high
+                                                                                           : ratio,
+                                                                            advantage);
+  const bool clipped = clamped < unclipped;
+  Term term{clipped ? -clamped : -unclipped, clipped ? 0 : unclipped};
+  double divergence = ratio - 1 - moved;
+  if (a.reference_logprobs.data != nullptr) {
+    const double apart = static_cast<double>(ValueOf(a, a.reference_logprobs, row)) - logprob,
+                 e = exp(apart), kl = static_cast<double>(a.policy.kl);
+    divergence = e - apart - 1;
+    term.loss += kl * divergence;
+    term.slope += kl * (e - 1);
+  }
+  WriteTally(a, row, 1, clipped ? 1 : 0, ratio, divergence);
+  return term;
 }
 
 // The packs of the rows that a block takes. The first of a row are read from shared memory,
@@ -250,7 +306,8 @@ struct RowPacks {
 // row_loss[r] = logsumexp(row[:vocab]) - row[target], and the gradient in place, for the
 // rows that this block takes. The last pass over a row frees the cache pack by pack, and
 // fetches the next row into it.
-template <Elements E, bool kGradient, bool kWide>
+// kTold: there are weights, or what a policy gradient needs; a row's scale is then its own.
+template <Elements E, bool kGradient, bool kWide, bool kTold>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     CrossEntropyKernel(const CrossEntropyArgs a, const int cached) {
   BeginKernel();
@@ -263,7 +320,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const int packs = (a.vocab + kPack - 1) / kPack, all_packs = (a.padded + kPack - 1) / kPack;
   const int last_pass = kGradient ? all_packs : packs;
   const int stretches = (last_pass - thread + stretch - 1) / stretch;
-  const float scale =
+  __shared__ float scale_of_row;  // kTold
+  float scale =
       kGradient ? static_cast<float>(a.loss_weight * a.targets.scalars->inv_valid_tokens) : 0;
 
   int64_t row = blockIdx.x;
@@ -274,15 +332,18 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   const int32_t* const tokens =
       a.targets.data + a.targets.scalars->token_parity * a.targets.parity_stride;
-  int next_target = TargetOf(a, tokens, row), turn = 0;
+  int next_target = TargetOf<kTold>(a, tokens, row), turn = 0;
   for (; row < a.rows; row += gridDim.x) {
     std::byte* const this_row = next_row;
     const int target = next_target;
     const int64_t next = row + gridDim.x;
     next_row = next < a.rows ? packs_of.Row(next) : nullptr;
-    next_target = TargetOf(a, tokens, next);
+    next_target = TargetOf<kTold>(a, tokens, next);
     if (target < 0) {
-      if (thread == 0) a.row_loss[row] = 0;
+      if (thread == 0) {
+        a.row_loss[row] = 0;
+        if constexpr (kTold) WriteTally(a, row, 0, 0, 0, 0);
+      }
       packs_of.Await(0);
       for (int first = thread; first < last_pass; first += stretch) {
         packs_of.template Fetch<kUnroll>(next_row, first, threads);
@@ -319,6 +380,23 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     softmax = BlockJoin(softmax, of_warp[turn]);
     turn ^= 1;
 
+    if constexpr (kTold) {
+      if (has_target) {
+        const double surprise = static_cast<double>(softmax.max) +
+                                log(static_cast<double>(softmax.sum)) -
+                                static_cast<double>(packs_of.Value(target_bits));
+        const Term term =
+            a.advantages.data != nullptr ? PolicyTerm(a, row, surprise) : Term{surprise, 1};
+        const double weight = WeightOf(a, row);
+        a.row_loss[row] = weight * term.loss;
+        scale_of_row = static_cast<float>(a.loss_weight * a.targets.scalars->inv_valid_tokens *
+                                          (weight * term.slope));
+      }
+      if constexpr (kGradient) {
+        __syncthreads();  // the next row's is written behind its BlockJoin, when all have read this
+        scale = scale_of_row;
+      }
+    }
     if constexpr (kGradient) {
       const float inverse_sum = __fdiv_rn(1.0f, softmax.sum),
                   factor = __fmul_rn(inverse_sum, scale);
@@ -358,9 +436,25 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
         packs_of.WriteOne(this_row, target, __fmul_rn(__fsub_rn(p, 1.0f), scale));
       }
     }
-    if (has_target)
+    if (!kTold && has_target)
       a.row_loss[row] = static_cast<double>(softmax.max) + log(static_cast<double>(softmax.sum)) -
                         static_cast<double>(packs_of.Value(target_bits));
+  }
+}
+
+// tally (=|+=) sums over rows of row_tally.
+__global__ void __launch_bounds__(1024) TallyKernel(const CrossEntropyArgs a) {
+  BeginKernel();
+  __shared__ double shared[32];
+  for (int of = 0; of < PolicyTally::kCount; ++of) {
+    double sum = 0;
+    for (int64_t r = threadIdx.x; r < a.rows; r += blockDim.x)
+      sum = __dadd_rn(sum, static_cast<double>(a.row_tally[of * a.rows + r]));
+    sum = BlockSum(sum, shared);
+    if (threadIdx.x == 0)
+      a.tally[of] =
+          a.add_tally ? __fadd_rn(a.tally[of], static_cast<float>(sum)) : static_cast<float>(sum);
+    __syncthreads();
   }
 }
 
@@ -377,7 +471,7 @@ __global__ void __launch_bounds__(1024) LossSumKernel(const CrossEntropyArgs a) 
   *a.loss_sum = a.add_loss ? __dadd_rn(*a.loss_sum, sum) : sum;
 }
 
-template <Elements E, bool kGradient, bool kWide>
+template <Elements E, bool kGradient, bool kWide, bool kTold>
 void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
   const int64_t packs = Packs(args.padded), raw_bytes = sizeof(Raw<E>);
   const int64_t limit = packs <= kSharedPacks ? kSharedThreads : kMaxThreads;
@@ -389,7 +483,7 @@ void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
                                              kMaxThreads / threads);
   const int64_t blocks =
       std::max(std::min(args.rows, per_sm * launch.sms), CeilDiv(args.rows, kRowsPerBlock));
-  const auto kernel = CrossEntropyKernel<E, kGradient, kWide>;
+  const auto kernel = CrossEntropyKernel<E, kGradient, kWide, kTold>;
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWholeBytes));
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                cudaSharedmemCarveoutMaxShared));
@@ -399,10 +493,16 @@ void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
 
 template <Elements E, bool kGradient>
 void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
-  if (args.logits.wide && args.padded % kPack == 0)
-    LaunchRows<E, kGradient, true>(args, launch);
+  const bool wide = args.logits.wide && args.padded % kPack == 0,
+             told = args.weights.data != nullptr || args.advantages.data != nullptr;
+  if (wide && told)
+    LaunchRows<E, kGradient, true, true>(args, launch);
+  else if (wide)
+    LaunchRows<E, kGradient, true, false>(args, launch);
+  else if (told)
+    LaunchRows<E, kGradient, false, true>(args, launch);
   else
-    LaunchRows<E, kGradient, false>(args, launch);
+    LaunchRows<E, kGradient, false, false>(args, launch);
 }
 
 }  // namespace
@@ -419,6 +519,7 @@ void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch) {
       LaunchRows<Elements::kF32, false>(args, launch);
   }
   LaunchKernel(launch, 1, 1024, 0, LossSumKernel, args);
+  if (args.tally != nullptr) LaunchKernel(launch, 1, 1024, 0, TallyKernel, args);
 }
 
 }  // namespace millrace::cuda

@@ -6,7 +6,7 @@
 //           added in an order that depends on their number alone, not strictly one by one.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/loss_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

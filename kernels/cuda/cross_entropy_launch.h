@@ -2,18 +2,24 @@
 #pragma once
 
 #include "kernels/cuda/views.h"
+#include "kernels/ops/loss_ops.h"
 
 namespace millrace::cuda {
 
 struct CrossEntropyArgs {
   Rows logits;
   TokenRows targets;
-  double* row_loss = nullptr;  // [rows], scratch
+  ValueRows weights, old_logprobs, advantages, reference_logprobs;
+  int64_t values_parity_stride = 0;  // of these four
+  double* row_loss = nullptr;        // [rows]: an operand, or scratch
+  float* row_tally = nullptr;        // [PolicyTally::kCount, rows], scratch; nullptr: no tally
   double* loss_sum = nullptr;
+  float* tally = nullptr;
   double loss_weight = 1;
+  PolicyLoss policy;
   int64_t row_begin = 0, rows = 0;
   int vocab = 0, padded = 0;
-  bool gradient = false, add_loss = false;
+  bool gradient = false, add_loss = false, add_tally = false;
 };
 // Zero rows only write the loss.
 void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch);

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/cache/cache.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embed/embed.h"
@@ -9,12 +10,15 @@
 #include "kernels/cuda/mamba/mamba.h"
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/moe/expert_activation.h"
+#include "kernels/cuda/moe/expert_exchange.h"
 #include "kernels/cuda/moe/expert_rows.h"
 #include "kernels/cuda/moe/grouped_matmul.h"
 #include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/moe/router_bias.h"
 #include "kernels/cuda/norm/head_norm.h"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/sample/sample.h"
 #include "kernels/cuda/step/statistics.h"
 #include "kernels/cuda/step/update.h"
 

@@ -46,6 +46,7 @@ void CudaRope(const RopeOp<TensorView>& op, Stream& stream) {
   for (int i = 0; i < 3; ++i) wide &= x.dim(i) == 1 || x.stride(i) * size % 16 == 0;
   args.x = {x.data, 0, x.dtype() == DType::kBF16, wide};
   args.table = op.table.as<float>();
+  args.documents = IntsOf(op.documents, x.dim(0) * x.dim(1), "documents");
   args.batch_stride = x.stride(0);
   args.position_stride = x.stride(1);
   args.head_stride = x.stride(2);

@@ -1,7 +1,7 @@
 // Rotary position embedding of the CUDA kernel table.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/divide.h"
 #include "kernels/cuda/views.h"
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 
 namespace millrace::cuda {
 
@@ -18,6 +18,7 @@ void LaunchRopeTable(const RopeTableArgs& args, const Launch& launch);
 struct RopeArgs {
   Rows x;                        // stride unused; wide: every half of every head starts at 16 bytes
   const float* table = nullptr;  // [>= T, half, 2], 16-byte aligned when x.wide
+  const int32_t* documents = nullptr;  // [B, T]; nullptr: a sequence is one
   int64_t batch_stride = 0, position_stride = 0, head_stride = 0;
   uint32_t packs = 0;        // in all: b, t, h, pack of a half
   Divisor length, per_head;  // T; packs of a half

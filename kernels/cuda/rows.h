@@ -35,6 +35,13 @@ struct TokenRows {
   const StepScalars* scalars = nullptr;
 };
 
+// f32 [B,T], another value of each token; rows, parity and scalars as the tokens'. `data` addresses
+// parity 0.
+struct ValueRows {
+  const float* data = nullptr;  // nullptr: the operand is absent
+  int64_t batch_stride = 0, length_stride = 0;
+};
+
 constexpr int64_t Packs(int64_t columns) { return CeilDiv(columns, kPack); }
 
 }  // namespace millrace::cuda

@@ -104,6 +104,15 @@ TokenRows TokensOf(const TensorView& tokens, const TensorView& scalars, int64_t 
   return rows;
 }
 
+ValueRows ValuesOf(const TensorView& values, const TokenRows& tokens, const char* name) {
+  if (!values) return {};
+  MR_CHECK(values.dtype() == DType::kF32 && values.layout.rank == 2 &&
+               values.dim(0) == tokens.batch && values.dim(1) == tokens.length,
+           "{} is {}; f32[{}, {}] is expected", name, ToString(values.layout), tokens.batch,
+           tokens.length);
+  return {values.as<float>(), values.stride(0), values.stride(1)};
+}
+
 std::byte* ScratchOf(const TensorView& scratch, int64_t bytes, const char* op) {
   if (bytes == 0) return nullptr;
   MR_CHECK_LE(bytes, scratch ? scratch.bytes() : 0, "{}: scratch", op);

@@ -31,6 +31,7 @@ double* DoublesOf(const TensorView& view, int64_t n,
                   const char* name);  // contiguous f64, n elements
 StepScalars* ScalarsOf(const TensorView& scalars);
 TokenRows TokensOf(const TensorView& tokens, const TensorView& scalars, int64_t parity_stride);
+ValueRows ValuesOf(const TensorView& values, const TokenRows& tokens, const char* name);
 
 // Scratch of at least `bytes`, aligned to 16 bytes.
 std::byte* ScratchOf(const TensorView& scratch, int64_t bytes, const char* op);

@@ -2,7 +2,7 @@
 // (kernels/ops/attention_choice.h) says from shapes, strides and dtypes.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

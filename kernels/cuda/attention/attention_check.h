@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/tensor_view.h"
 
 namespace millrace::cuda {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"

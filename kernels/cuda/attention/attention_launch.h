@@ -33,6 +33,9 @@ struct AttentionSizes {
   int window = 0;  // AttentionAttrs'; not above 2^30
   int ranks = 1, chunks = 1, chunk = 0;
   int start[2] = {0, 0};
+  // i32 [B, length]: the first position of each position's document; nullptr: they are one. Then
+  // there is one chunk.
+  const int32_t* documents = nullptr;
 };
 
 struct AttentionArgs {

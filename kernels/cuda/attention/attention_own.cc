@@ -15,10 +15,11 @@ namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-AttentionSizes SizesOf(const AttentionDims& d, int64_t window) {
+AttentionSizes SizesOf(const AttentionDims& d, int64_t window, const TensorView& documents) {
   MR_CHECK_LE(d.depth, kMaxAttentionDepth, "attention: head dimension");
   const int64_t length = d.length(), tiles = CeilDiv(length, kAttentionTile);
   MR_CHECK_LE(std::max(length, d.heads), kMaxInt, "attention: sequence length or heads");
+  MR_CHECK(!documents || !d.split(), "attention: documents in rows that are split over ranks");
   MR_CHECK_LE(tiles * d.heads * d.batch, kMaxInt, "attention: blocks of {} rows", kAttentionTile);
   return {.batch = d.batch,
           .length = static_cast<int>(length),
@@ -29,7 +30,8 @@ AttentionSizes SizesOf(const AttentionDims& d, int64_t window) {
           .ranks = static_cast<int>(d.ranks),
           .chunks = static_cast<int>(d.chunks()),
           .chunk = static_cast<int>(d.chunk()),
-          .start = {static_cast<int>(d.starts[0]), static_cast<int>(d.starts[1])}};
+          .start = {static_cast<int>(d.starts[0]), static_cast<int>(d.starts[1])},
+          .documents = IntsOf(documents, d.batch * d.rows, "documents")};
 }
 
 AttentionHeads HeadsOf(const TensorView& view) {
@@ -59,7 +61,7 @@ AttentionLse LseOf(const TensorView& lse) {
 void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
   if (d.empty()) return;
-  const AttentionArgs args{.sizes = SizesOf(d, op.window),
+  const AttentionArgs args{.sizes = SizesOf(d, op.window, op.documents),
                            .scale = op.scale,
                            .q = HeadsOf(op.q),
                            .k = HeadsOf(op.k),
@@ -74,7 +76,7 @@ void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   if (d.empty()) return;
   MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.rows * 4,
               "attention_grad: bytes of scratch");
-  const AttentionGradArgs args{.sizes = SizesOf(d, op.window),
+  const AttentionGradArgs args{.sizes = SizesOf(d, op.window, op.documents),
                                .scale = op.scale,
                                .q = HeadsOf(op.q),
                                .k = HeadsOf(op.k),

@@ -53,14 +53,19 @@ __device__ __forceinline__ QueryWork QueriesOf(const AttentionSizes& sizes) {
           static_cast<int>(rest % sizes.heads), rest / sizes.heads};
 }
 
-// Whether the query at position t sees the key at u.
-__device__ __forceinline__ bool Sees(const AttentionSizes& sizes, int t, int u) {
-  return u <= t && (sizes.window == 0 || u > t - sizes.window);
+// The first position of the document of position t; 0 where a sequence is one.
+__device__ __forceinline__ int DocumentOf(const AttentionSizes& sizes, int64_t b, int t) {
+  if (sizes.documents == nullptr) return 0;
+  return sizes.documents[b * sizes.length + min(t, sizes.length - 1)];
+}
+// Whether the query at position t, of the document that begins with `first`, sees the key at u.
+__device__ __forceinline__ bool Sees(const AttentionSizes& sizes, int first, int t, int u) {
+  return u <= t && u >= first && (sizes.window == 0 || u > t - sizes.window);
 }
 // The tile of keys that the query at position t, and so those behind it, begin with.
-__device__ __forceinline__ int FirstTile(const AttentionSizes& sizes, int t) {
-  if (sizes.window == 0 || t < sizes.window) return 0;
-  return (t - sizes.window + 1) / kTile * kTile;
+__device__ __forceinline__ int FirstTile(const AttentionSizes& sizes, int64_t b, int t) {
+  const int window = sizes.window == 0 || t < sizes.window ? 0 : t - sizes.window + 1;
+  return max(window, DocumentOf(sizes, b, t)) / kTile * kTile;
 }
 
 // Of keys: positions from `begin`.
@@ -94,10 +99,14 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
   LoadQueries<kTile, kDepth>(q, args.q, work.batch, work.head, work.row, work.end, sizes.depth);
   float out[4][Columns<kDepth>::kPerThread] = {};
   float max[4], sum[4];
+  int first[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) max[i] = -INFINITY, sum[i] = 0;
+  for (int i = 0; i < 4; ++i) {
+    max[i] = -INFINITY, sum[i] = 0;
+    first[i] = DocumentOf(sizes, work.batch, work.position + y + 16 * i);
+  }
 
-  for (int keys = FirstTile(sizes, work.position); keys < work.position + work.rows();
+  for (int keys = FirstTile(sizes, work.batch, work.position); keys < work.position + work.rows();
        keys += kTile) {
     __syncthreads();
     LoadKeys<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
@@ -111,11 +120,12 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
       float tile_max = -INFINITY;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        s[i][j] = Sees(sizes, t, keys + x + 16 * j) ? s[i][j] * args.scale : -INFINITY;
+        s[i][j] = Sees(sizes, first[i], t, keys + x + 16 * j) ? s[i][j] * args.scale : -INFINITY;
         tile_max = fmaxf(tile_max, s[i][j]);
       }
       // Without a window every row sees key 0, so the maximum is finite from the first tile on.
-      // With one, a row may see nothing yet: all terms are zero, whatever they are shifted by.
+      // With one, or with documents, a row may see nothing yet: all terms are zero, whatever they
+      // are shifted by.
       max[i] = fmaxf(max_before, RowMax(tile_max));
       const float new_max = max[i] == -INFINITY ? 0.0f : max[i];
       const float shrink = expf(max_before - new_max);
@@ -205,16 +215,18 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
   LoadQueries<kTile, kDepth>(d_out, args.d_out, work.batch, work.head, work.row, work.end,
                              sizes.depth);
   float lse[4], delta[4];
+  int first[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = work.row + y + 16 * i;
+    first[i] = DocumentOf(sizes, work.batch, work.position + y + 16 * i);
     const bool inside = row < work.end;
     lse[i] = inside ? args.lse.data[LseAt(args.lse, work.batch, work.head, row)] : 0;
     delta[i] = inside ? args.delta[DeltaAt(sizes, work.batch, work.head, row)] : 0;
   }
   float d_q[4][Columns<kDepth>::kPerThread] = {};
 
-  for (int keys = FirstTile(sizes, work.position); keys < work.position + work.rows();
+  for (int keys = FirstTile(sizes, work.batch, work.position); keys < work.position + work.rows();
        keys += kTile) {
     __syncthreads();
     LoadKeys<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
@@ -230,7 +242,7 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
       const int r = y + 16 * i, t = work.position + r;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const bool visible = Sees(sizes, t, keys + x + 16 * j) && r < work.rows();
+        const bool visible = Sees(sizes, first[i], t, keys + x + 16 * j) && r < work.rows();
         d_s[(y + 16 * i) * kScoreLine + x + 16 * j] =
             GradientOf(visible, s[i][j], d_p[i][j], lse[i], delta[i], args.scale).d_s;
       }
@@ -288,6 +300,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
       const int last = work.begin + kTile - 1 + sizes.window - start + chunk * sizes.chunk;
       const int stop = sizes.window == 0 || last > end ? end : last;
       for (int row = chunk * sizes.chunk + skipped; row < stop; row += kQ) {
+        // No query from a document behind these keys on sees them.
+        if (DocumentOf(sizes, work.batch, row) >= work.begin + kTile) break;
         __syncthreads();
         LoadQueries<kQ, kDepth>(q, args.q, work.batch, head, row, end, sizes.depth);
         LoadQueries<kQ, kDepth>(d_out, args.d_out, work.batch, head, row, end, sizes.depth);
@@ -307,7 +321,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
 #pragma unroll
           for (int j = 0; j < kJ; ++j) {
             const int column = x + 16 * j, at = row + column;
-            const bool visible = Sees(sizes, start + at - chunk * sizes.chunk, u) && at < end;
+            const int t = start + at - chunk * sizes.chunk;
+            const bool visible = Sees(sizes, DocumentOf(sizes, work.batch, t), t, u) && at < end;
             const Gradient g =
                 GradientOf(visible, s[i][j], d_p[i][j], lse[column], delta[column], args.scale);
             p[(y + 16 * i) * kLine + column] = g.p;

@@ -4,7 +4,7 @@
 // B*H*T floats of scratch.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

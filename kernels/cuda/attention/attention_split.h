@@ -5,7 +5,7 @@
 // sums have a fixed order.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

@@ -17,6 +17,8 @@ void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream) {
   MR_CHECK(first >= 0 && first + rows <= all_rows, "embed: rows [{}, {}) of {} tokens", first,
            first + rows, all_rows);
   MR_CHECK_LE(all_rows, std::numeric_limits<int32_t>::max(), "embed: tokens");
+  args.documents = IntsOf(op.documents, all_rows, "documents");
+  MR_CHECK(!op.documents || !op.rows.split(), "embed: documents in rows split over ranks");
   args.first = static_cast<uint32_t>(first);
   args.table = RowsOf(op.table, "table");
   args.out = RowsOf(op.out, rows, columns, "out");
@@ -36,6 +38,13 @@ void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream) {
   args.length = Divisor(args.tokens.length);
   args.columns = static_cast<int>(columns);
   LaunchEmbed(args, ElementsOf({args.table, args.positions, args.out}), LaunchOn(stream));
+}
+
+void CudaTakeInput(const TakeInputOp<TensorView>& op, Stream& stream) {
+  TakeInputArgs args;
+  args.x = TokensOf(op.x, op.scalars, op.parity_stride);
+  args.out = IntsOf(op.out, args.x.batch * args.x.length, "out");
+  LaunchTakeInput(args, LaunchOn(stream));
 }
 
 void CudaSelectRow(const SelectRowOp<TensorView>& op, Stream& stream) {

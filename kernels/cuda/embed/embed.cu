@@ -24,9 +24,11 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
     column[u] = static_cast<int>(pack - r * a.row_packs.divisor) * kPack;
     t[u] = static_cast<int>(at - b * a.length.divisor);
     start[u] = static_cast<int>(a.start[b % 2]);
+    if (a.documents != nullptr && inside[u]) start[u] = -a.documents[at];
     token[u] =
         inside[u]
-            ? a.tokens.data[parity + b * a.tokens.batch_stride + t[u] * a.tokens.length_stride]
+            ? max(a.tokens.data[parity + b * a.tokens.batch_stride + t[u] * a.tokens.length_stride],
+                  0)
             : 0;
   }
   Raw<E> value[kUnroll], position[kUnroll];
@@ -50,6 +52,14 @@ __global__ void __launch_bounds__(kFlatThreads) EmbedKernel(const EmbedArgs a) {
     }
     Store<E>(a.out, row[u] * a.out.stride + column[u], a.columns - column[u], sum);
   }
+}
+
+__global__ void __launch_bounds__(kFlatThreads) TakeInputKernel(const TakeInputArgs a) {
+  BeginKernel();
+  const int64_t r = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;
+  if (r >= a.x.batch * a.x.length) return;
+  a.out[r] = a.x.data[a.x.scalars->token_parity * a.x.parity_stride +
+                      r / a.x.length * a.x.batch_stride + r % a.x.length * a.x.length_stride];
 }
 
 __global__ void __launch_bounds__(kFlatThreads) SelectRowKernel(const SelectRowArgs a) {
@@ -79,6 +89,13 @@ void LaunchEmbed(const EmbedArgs& args, Elements elements, const Launch& launch)
       LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<Elements::kAny>, args);
       break;
   }
+}
+
+void LaunchTakeInput(const TakeInputArgs& args, const Launch& launch) {
+  const int64_t rows = args.x.batch * args.x.length;
+  if (rows == 0) return;
+  LaunchKernel(launch, static_cast<unsigned>(CeilDiv(rows, kFlatThreads)), kFlatThreads, 0,
+               TakeInputKernel, args);
 }
 
 void LaunchSelectRow(const SelectRowArgs& args, const Launch& launch) {

@@ -9,6 +9,7 @@
 namespace millrace {
 
 void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream);
+void CudaTakeInput(const TakeInputOp<TensorView>& op, Stream& stream);
 void CudaSelectRow(const SelectRowOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

@@ -69,6 +69,7 @@ void CudaEmbedGrad(const EmbedGradOp<TensorView>& op, Stream& stream) {
     args.positions.positions = op.rows.ranks * tokens.length * (op.rows.split() ? 2 : 1);
     args.positions.d_positions =
         RowsOf(op.d_positions, args.positions.positions, columns, "d_positions");
+    args.positions.documents = IntsOf(op.documents, all_rows, "documents");
     args.positions.batch = tokens.batch;
     args.positions.length = tokens.length;
     for (size_t i = 0; i < starts.size(); ++i) args.positions.start[i] = starts[i];

@@ -84,6 +84,16 @@ __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t posi
   const int c = Column(), left = a.columns - c;
   if (left <= 0) return;
   Floats sum = {};
+  if (p.documents != nullptr) {  // rows of any place in a row of tokens, in order
+    for (int64_t r = 0; r < a.rows; ++r) {
+      const int64_t at = p.first + r;
+      if (at % p.length - p.documents[at] == position)
+        AddTo(sum, ToFloats<E>(a.d_out, LoadRaw<E>(a.d_out, r * a.d_out.stride + c, left)));
+    }
+    StoreOrAdd<Elements::kAny>(p.d_positions, position * p.d_positions.stride + c, left, sum,
+                               p.accumulate);
+    return;
+  }
   // Rows of d_out are those of the tokens from p.first on.
   const auto at = [&](int64_t b) { return position - p.start[b % 2]; };
   const auto row = [&](int64_t b) { return b * p.length + at(b) - p.first; };

@@ -30,11 +30,12 @@ struct TableGradArgs {
 };
 
 struct PositionsGradArgs {
-  Rows d_positions;               // absent: nothing to do
-  int64_t batch = 0, length = 0;  // of the tokens
-  int64_t positions = 0;          // T
-  int64_t start[2] = {0, 0};      // as EmbedArgs
-  int64_t first = 0;              // as TokenSortArgs
+  Rows d_positions;                    // absent: nothing to do
+  const int32_t* documents = nullptr;  // [B, T]; nullptr: a sequence is one
+  int64_t batch = 0, length = 0;       // of the tokens
+  int64_t positions = 0;               // T
+  int64_t start[2] = {0, 0};           // as EmbedArgs
+  int64_t first = 0;                   // as TokenSortArgs
   bool accumulate = false;
 };
 

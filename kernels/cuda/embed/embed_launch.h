@@ -8,6 +8,7 @@ namespace millrace::cuda {
 
 struct EmbedArgs {
   TokenRows tokens;
+  const int32_t* documents = nullptr;  // [B, T]; nullptr: a sequence is one
   Rows table, positions, out;
   uint32_t first = 0;  // row of the tokens, b*T + t, that out begins with
   uint32_t packs = 0;  // of all rows of out
@@ -16,6 +17,12 @@ struct EmbedArgs {
   int columns = 0;
 };
 void LaunchEmbed(const EmbedArgs& args, Elements elements, const Launch& launch);
+
+struct TakeInputArgs {
+  TokenRows x;
+  int32_t* out = nullptr;  // [B, T]
+};
+void LaunchTakeInput(const TakeInputArgs& args, const Launch& launch);
 
 struct SelectRowArgs {
   const std::byte* x = nullptr;

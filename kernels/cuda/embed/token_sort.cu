@@ -27,7 +27,7 @@ struct Pass {
     if (number > 0) return Turn(a.keys, number - 1)[row];
     const auto length = static_cast<uint32_t>(a.tokens.length),
                r = static_cast<uint32_t>(a.first + row);
-    return TokenAt(a.tokens, r / length, r % length);
+    return max(TokenAt(a.tokens, r / length, r % length), 0);
   }
   __device__ int Order(int row) const { return number > 0 ? Turn(a.order, number - 1)[row] : row; }
   __device__ int Digit(int key) const {

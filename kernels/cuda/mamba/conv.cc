@@ -44,6 +44,7 @@ ConvArgs ArgsOf(const Op& op) {
 }  // namespace
 
 void CudaMambaConv(const MambaConvOp<TensorView>& op, Stream& stream) {
+  MR_CHECK(!op.documents, "mamba_conv: documents");  // WhyUnsupported
   ConvArgs args = ArgsOf(op);
   args.out = SequenceOf(op.out, "out");
   args.bf16 = args.x.rows.bf16 && args.out.rows.bf16;
@@ -52,6 +53,7 @@ void CudaMambaConv(const MambaConvOp<TensorView>& op, Stream& stream) {
 }
 
 void CudaMambaConvGrad(const MambaConvGradOp<TensorView>& op, Stream& stream) {
+  MR_CHECK(!op.documents, "mamba_conv: documents");  // WhyUnsupported
   ConvArgs args = ArgsOf(op);
   args.out = SequenceOf(op.d_out, "d_out");
   args.dt = FloatsOf(op.d_dt, op.dt_raw.numel(), "d_dt");

@@ -56,6 +56,7 @@ void PlaceScratch(SsdArgs& args, const SsdScratch& at, std::byte* scratch) {
 }  // namespace
 
 void CudaSsdScan(const SsdScanOp<TensorView>& op, Stream& stream) {
+  MR_CHECK(!op.documents, "ssd_scan: documents");  // MambaConvOp's WhyUnsupported
   const SsdSizes s = SsdSizesOf(op);
   SsdArgs args = ArgsOf(op, s);
   Check(op.out, s, s.heads, s.channels, "out");
@@ -69,6 +70,7 @@ void CudaSsdScan(const SsdScanOp<TensorView>& op, Stream& stream) {
 }
 
 void CudaSsdScanGrad(const SsdScanGradOp<TensorView>& op, Stream& stream) {
+  MR_CHECK(!op.documents, "ssd_scan: documents");  // MambaConvOp's WhyUnsupported
   const SsdSizes s = SsdSizesOf(op);
   SsdArgs args = ArgsOf(op, s);
   Check(op.d_out, s, s.heads, s.channels, "d_out");

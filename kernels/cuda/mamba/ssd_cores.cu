@@ -2,8 +2,8 @@
 #include "kernels/cuda/mamba/ssd_cores.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 
-// The scan on tensor cores: decays and steps laid out by head; the state before each chunk; the
-// outputs. kernels/cpu/ssd_chunk.h has the letters.
+// The scan on tensor cores: decays and steps laid out by head; the outputs, once the state before
+// each chunk is there (ssd_states_cores.cu). kernels/cpu/ssd_chunk.h has the letters.
 namespace millrace::cuda {
 namespace {
 
@@ -40,97 +40,6 @@ __global__ void __launch_bounds__(kThreads) StepsKernel(const SsdArgs a) {
       static_cast<float*>(a.decay)[to] = static_cast<float>(kLog2E * __dadd_rn(before, sums[i]));
       a.steps_or_pairs[to] = steps[4 * lane + i][h];
     }
-  }
-}
-
-// Half the states of one head of one sequence, chunk after chunk in registers: [P, N/2], a warp has
-// 16 of the channels. kGradient: of d_out and c, backwards; else of dt*x and b.
-constexpr int kStateThreads = 128, kHalf = kN / 2;
-struct StateBuffers {
-  uint16_t left[2][kQ * kP], right[2][kQ * kHalf];
-  float weights[2][kQ], whole[2];
-};
-
-template <bool kGradient>
-__device__ __forceinline__ void FillChunk(StateBuffers& s, int buffer, const SsdArgs& a,
-                                          const SsdPlace& p) {
-  const Sequence &left = kGradient ? a.out : a.x, right = kGradient ? a.c : a.b;
-  FillRows<kP, kStateThreads>(Tile<kP>{s.left[buffer]}, left, a, p, p.head);
-  FillTile<kQ, kHalf, kStateThreads>(
-      Tile<kHalf>{s.right[buffer]},
-      right.rows.data +
-          2 * (RowAt(right, p.batch, p.begin(a), p.group(a)) + int64_t{blockIdx.x} * kHalf),
-      right.rows.stride, p.count(a), right.rows.wide);
-  const float* const decay = static_cast<const float*>(a.decay) + p.position(a);
-  const int i = threadIdx.x;
-  const float last = decay[kQ - 1];
-  s.weights[buffer][i] =
-      kGradient ? exp2f(decay[i])
-                : __fmul_rn(exp2f(last - decay[i]), a.steps_or_pairs[p.position(a) + i]);
-  if (i == 0) s.whole[buffer] = exp2f(last);
-}
-
-// Rows of a, scaled: columns k0 .. of the weights.
-__device__ __forceinline__ void ScaleColumns(uint32_t (&a)[4], const float* weights) {
-  const int q = static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const float* const w = weights + q + r / 2 * 8;
-    a[r] = PairOfBF16(__fmul_rn(__uint_as_float(a[r] << 16), w[0]),
-                      __fmul_rn(__uint_as_float(a[r] & 0xffff0000u), w[1]));
-  }
-}
-
-template <bool kGradient>
-__global__ void __launch_bounds__(kStateThreads) StatesKernel(const SsdArgs a) {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
-  BeginKernel();
-  StateBuffers& s = *reinterpret_cast<StateBuffers*>(shared_memory);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            channel = static_cast<int>(threadIdx.x) / kWarp * 16;
-  const auto place = [&](int step) {
-    return SsdPlace{static_cast<int>(blockIdx.z), kGradient ? a.chunks - 1 - step : step,
-                    static_cast<int>(blockIdx.y)};
-  };
-  std::byte* const states = static_cast<std::byte*>(kGradient ? a.states_behind : a.states_before);
-  float state[kHalf / 8][4] = {};
-  // Of the last chunk nobody reads what it adds.
-  if (a.chunks > 1) FillChunk<kGradient>(s, 0, a, place(0));
-  CommitCopies();
-  for (int step = 0; step < a.chunks; ++step) {
-    const int buffer = step % 2;
-    std::byte* const to = states + 2 * (place(step).state(a) + (channel + lane / 4) * kN +
-                                        int64_t{blockIdx.x} * kHalf + lane % 4 * 2);
-#pragma unroll
-    for (int t = 0; t < kHalf / 8; ++t) {
-      StorePair(to + 16 * t, true, state[t][0], state[t][1]);
-      StorePair(to + 16 * t + 2 * 8 * kN, true, state[t][2], state[t][3]);
-    }
-    if (step + 1 == a.chunks) break;
-    if (step + 2 < a.chunks) FillChunk<kGradient>(s, 1 - buffer, a, place(step + 1));
-    CommitCopies();
-    WaitCopies<1>();
-    __syncthreads();
-    const Tile<kP> left{s.left[buffer]};
-    const Tile<kHalf> right{s.right[buffer]};
-#pragma unroll
-    for (int t = 0; t < kHalf / 8; ++t)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) state[t][e] = __fmul_rn(state[t][e], s.whole[buffer]);
-#pragma unroll
-    for (int k = 0; k < kQ; k += 16) {
-      uint32_t x[4];
-      left.LoadATransposed(x, channel, k);
-      ScaleColumns(x, s.weights[buffer] + k);
-#pragma unroll
-      for (int t = 0; t < kHalf / 8; t += 2) {
-        uint32_t b[4];
-        right.LoadBTransposed(b, k, 8 * t);
-        Mma(state[t], x, b[0], b[1]);
-        Mma(state[t + 1], x, b[2], b[3]);
-      }
-    }
-    __syncthreads();  // the buffer is filled again
   }
 }
 
@@ -232,15 +141,6 @@ void LaunchSsdSteps(const SsdArgs& a, const Launch& launch) {
                   static_cast<unsigned>(a.batch));
   LaunchKernel(launch, grid, kThreads, 0, StepsKernel, a);
 }
-
-template <bool kGradient>
-void LaunchSsdStates(const SsdArgs& a, const Launch& launch) {
-  const dim3 grid(2, static_cast<unsigned>(a.heads), static_cast<unsigned>(a.batch));
-  AllowShared(StatesKernel<kGradient>, sizeof(StateBuffers));
-  LaunchKernel(launch, grid, kStateThreads, sizeof(StateBuffers), StatesKernel<kGradient>, a);
-}
-template void LaunchSsdStates<false>(const SsdArgs&, const Launch&);
-template void LaunchSsdStates<true>(const SsdArgs&, const Launch&);
 
 void LaunchSsdCores(const SsdArgs& a, const Launch& launch) {
   LaunchSsdSteps(a, launch);

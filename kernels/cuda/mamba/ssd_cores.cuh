@@ -5,10 +5,11 @@
 
 namespace millrace::cuda {
 
-// pairs[j] += left[row.., :] . right[j, :] for blocks of 16 columns j in [first, end), over N: of c
-// and b, or of b and c. A warp's 16 rows.
+// pairs[j] += left[row.., :] . right[j + shift, :] for blocks of 16 columns j in [first, end), over
+// N: of c and b, or of b and c. A warp's 16 rows.
 __device__ __forceinline__ void PairsOfRows(float (&pairs)[kQ / 8][4], const Tile<kN>& left,
-                                            const Tile<kN>& right, int row, int first, int end) {
+                                            const Tile<kN>& right, int row, int first, int end,
+                                            int shift = 0) {
 #pragma unroll 2
   for (int k = 0; k < kN; k += 16) {
     uint32_t x[4];
@@ -17,7 +18,7 @@ __device__ __forceinline__ void PairsOfRows(float (&pairs)[kQ / 8][4], const Til
     for (int t = 0; t < kQ / 8; t += 2) {
       if (8 * t < first || 8 * t >= end) continue;
       uint32_t b[4];
-      right.LoadB(b, k, 8 * t);
+      right.LoadB(b, k, 8 * t + shift);
       Mma(pairs[t], x, b[0], b[1]);
       Mma(pairs[t + 1], x, b[2], b[3]);
     }

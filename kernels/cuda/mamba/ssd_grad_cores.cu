@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_cores.cuh"
+#include "kernels/cuda/mamba/ssd_grad_pairs.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 
 // The gradients of the scan on tensor cores; kernels/cpu/ssd_scan_grad.cc has the formulas and the
@@ -7,29 +8,9 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-
-// What a lane's accumulators of [16, .] belong to: rows of its lower and upper half, and the first
-// column of each tile of eight.
-struct Lane {
-  int lane, row, column;
-  __device__ explicit Lane(int first_row)
-      : lane(static_cast<int>(threadIdx.x) % kWarp),
-        row(first_row + lane / 4),
-        column(lane % 4 * 2) {}
-  __device__ int Row(int e) const { return row + e / 2 * 8; }  // of element e of a tile
-};
+constexpr int kThreads = kGradThreads;
 
 // d_x, and the gradients of a group's pairs c.b, transposed: a warp has 16 positions j.
-struct XBuffers {
-  uint16_t b[kQ * kN], c[kQ * kN];
-  uint16_t x[2][kQ * kP], d_out[2][kQ * kP], d_state[2][kP * kN];
-  Steps steps[2];
-  float row_sums[kWarps][kQ];  // of pairs (i, j) of a warp's j, by i
-  float column_sums[kQ];       // of all pairs (i, j), by j
-  float d_sums[kWarps];
-};
-
 __device__ __forceinline__ void FillHead(XBuffers& s, int buffer, const SsdArgs& a,
                                          const SsdPlace& p) {
   FillRows<kP, kThreads>(Tile<kP>{s.x[buffer]}, a.x, a, p, p.head);
@@ -51,68 +32,6 @@ __device__ __forceinline__ float2 RowDots(const Tile<kP>& left, const float (&d)
       sums[half] = __fmaf_rn(pair.y, d[t][2 * half + 1], sums[half]);
     }
   return {QuadSum(sums[0]), QuadSum(sums[1])};
-}
-
-// The sums over a warp's 16 rows j, of tile columns i: lanes 0 to 3 have those of their two.
-__device__ __forceinline__ float2 ColumnSums(const float (&z)[4]) {
-  float low = __fadd_rn(z[0], z[2]), high = __fadd_rn(z[1], z[3]);
-#pragma unroll
-  for (int distance = 4; distance < kWarp; distance *= 2) {
-    low = __fadd_rn(low, __shfl_xor_sync(0xffffffffu, low, distance));
-    high = __fadd_rn(high, __shfl_xor_sync(0xffffffffu, high, distance));
-  }
-  return {low, high};
-}
-
-// One head's pairs (i, j), for blocks of 16 columns i from the warp's own on: d_u += M^T d_out;
-// d_pairs += dW^T; sums of dW[i,j] c[i].b[j] over i > j, by j to `columns` and by i to row_sums.
-__device__ __forceinline__ void Pairs(float (&d_u)[kP / 8][4], float (&d_pairs)[kQ / 8][4],
-                                      float (&columns)[2], const float (&pairs)[kQ / 8][4],
-                                      XBuffers& s, int buffer, const Lane& l, int row) {
-  const Steps& steps = s.steps[buffer];
-  const Tile<kP> x{s.x[buffer]}, d_out{s.d_out[buffer]};
-#pragma unroll
-  for (int i0 = 0; i0 < kQ; i0 += 16) {
-    if (i0 < row) continue;
-    float d_m[2][4] = {}, m[2][4];
-#pragma unroll
-    for (int k = 0; k < kP / 16; ++k) {
-      uint32_t x_rows[4], b[4];  // loaded anew: registers are short
-      x.LoadA(x_rows, row, 16 * k);
-      d_out.LoadB(b, 16 * k, i0);
-      Mma(d_m[0], x_rows, b[0], b[1]);
-      Mma(d_m[1], x_rows, b[2], b[3]);
-    }
-#pragma unroll
-    for (int t = 0; t < 2; ++t) {
-      float z[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int j = l.Row(e), i = i0 + 8 * t + l.column + e % 2;
-        const float between = i < j ? 0.0f : steps.Between(i, j);
-        const float d_w = __fmul_rn(__fmul_rn(d_m[t][e], steps.dt[j]), between);
-        const float pair = pairs[i0 / 8 + t][e];
-        d_pairs[i0 / 8 + t][e] = __fadd_rn(d_pairs[i0 / 8 + t][e], d_w);
-        z[e] = i > j ? __fmul_rn(d_w, pair) : 0.0f;
-        columns[e / 2] = __fadd_rn(columns[e / 2], z[e]);
-        m[t][e] = __fmul_rn(between, pair);
-      }
-      const float2 sums = ColumnSums(z);
-      if (l.lane < 4) {
-        s.row_sums[row / 16][i0 + 8 * t + l.column] = sums.x;
-        s.row_sums[row / 16][i0 + 8 * t + l.column + 1] = sums.y;
-      }
-    }
-    uint32_t left[4];
-    FragmentOf(left, m[0], m[1]);
-#pragma unroll
-    for (int t = 0; t < kP / 8; t += 2) {
-      uint32_t b[4];
-      d_out.LoadBTransposed(b, i0, 8 * t);
-      Mma(d_u[t], left, b[0], b[1]);
-      Mma(d_u[t + 1], left, b[2], b[3]);
-    }
-  }
 }
 
 // d_u to d_x in place; the head's sum of x * d_out over the warp's rows.
@@ -139,7 +58,9 @@ __device__ __forceinline__ float ToGradientOfX(float (&d_u)[kP / 8][4], const Ss
 // One head of XKernel, whose operands are in `buffer`.
 __device__ __forceinline__ void HeadOfX(const SsdArgs& a, const SsdPlace& p, XBuffers& s,
                                         int buffer, const float (&pairs)[kQ / 8][4],
-                                        float (&d_pairs)[kQ / 8][4], int row) {
+                                        float (&d_pairs)[kQ / 8][4], const Share& share) {
+  if (share.taken > 0) TakenPairs(share, d_pairs, pairs, s, buffer);
+  const int row = 16 * share.own;
   const Lane l(row);
   const Steps& steps = s.steps[buffer];
   const Tile<kP> x{s.x[buffer]}, d_out{s.d_out[buffer]};
@@ -153,7 +74,8 @@ __device__ __forceinline__ void HeadOfX(const SsdArgs& a, const SsdPlace& p, XBu
   }
   const float2 to_state = RowDots(x, d_u, l);
   float columns[2] = {};
-  Pairs(d_u, d_pairs, columns, pairs, s, buffer, l, row);
+  Pairs<kQ>(d_u, d_pairs, columns, pairs, s, buffer, row, row, kQ - 16 * share.given, 0);
+  if (share.given > 0) AddTaken(share, d_u, columns, s);
   const float2 from_x = RowDots(x, d_u, l);
   columns[0] = QuadSum(columns[0]), columns[1] = QuadSum(columns[1]);
   if (l.lane % 4 == 0)
@@ -178,7 +100,7 @@ __device__ __forceinline__ void FinishHead(const SsdArgs& a, const SsdPlace& p, 
     a.spans[4 * (p.position(a) + i) + 3] = __fsub_rn(sum, s.column_sums[i]);
   } else if (i == kQ) {
     double sum = 0;
-    for (int warp = 0; warp < kWarps; ++warp)
+    for (int warp = 0; warp < kGradWarps; ++warp)
       sum = __dadd_rn(sum, static_cast<double>(s.d_sums[warp]));
     a.sums[int64_t{a.batch} * a.chunks * a.heads + p.of_head(a)] = sum;
   }
@@ -189,11 +111,31 @@ __device__ __forceinline__ SsdPlace GroupOf(const SsdArgs& a) {
           static_cast<int>(blockIdx.y) * a.heads_of_group};
 }
 
+// The blocks that a warp has, and zeros where i < j in all of a block.
+__device__ __forceinline__ void StorePairs(const SsdArgs& a, const SsdPlace& p, const Share& share,
+                                           const float (&d_pairs)[kQ / 8][4]) {
+  std::byte* const group = static_cast<std::byte*>(a.d_pairs) + 2 * p.pairs_of_group(a);
+  const auto store = [&](int row, int column, const float(&pairs)[4], bool zero) {
+    const Lane l(row);
+    std::byte* const to = group + 2 * (l.row * kQ + column + l.column);
+    StorePair(to, true, zero ? 0.0f : pairs[0], zero ? 0.0f : pairs[1]);
+    StorePair(to + 2 * 8 * kQ, true, zero ? 0.0f : pairs[2], zero ? 0.0f : pairs[3]);
+  };
+#pragma unroll
+  for (int t = 0; t < kQ / 8; ++t) {
+    const int block = t / 2;
+    if (block < Share::kBlocks - share.given)
+      store(16 * share.own, 8 * t, d_pairs[t], block < share.own);
+    if (block < share.taken)
+      store(16 * share.other, 8 * t + 16 * (Share::kBlocks - share.taken), d_pairs[t], false);
+  }
+}
+
 __global__ void __launch_bounds__(kThreads, 1) XKernel(const SsdArgs a) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   BeginKernel();
   XBuffers& s = *reinterpret_cast<XBuffers*>(shared_memory);
-  const int row = static_cast<int>(threadIdx.x) / kWarp * 16;
+  const Share share(static_cast<int>(threadIdx.x) / kWarp);
   const SsdPlace p = GroupOf(a);
   const Tile<kN> b{s.b}, c{s.c};
   FillRows<kN, kThreads>(b, a.b, a, p, p.group(a));
@@ -203,25 +145,20 @@ __global__ void __launch_bounds__(kThreads, 1) XKernel(const SsdArgs a) {
   WaitCopies<0>();
   __syncthreads();
   float pairs[kQ / 8][4] = {}, d_pairs[kQ / 8][4] = {};  // of rows j, columns i
-  PairsOfRows(pairs, b, c, row, row, kQ);
+  PairsOfRows(pairs, b, c, 16 * share.own, 16 * share.own, kQ - 16 * share.given);
+  PairsOfRows(pairs, b, c, 16 * share.other, 0, 16 * share.taken,
+              16 * (Share::kBlocks - share.taken));
   for (int h = 0; h < a.heads_of_group; ++h) {
     const SsdPlace here{p.batch, p.chunk, p.head + h};
     if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + h + 1});
     CommitCopies();
     WaitCopies<1>();
     __syncthreads();
-    HeadOfX(a, here, s, h % 2, pairs, d_pairs, row);
+    HeadOfX(a, here, s, h % 2, pairs, d_pairs, share);
     __syncthreads();  // sums are there; the buffer is filled again
     FinishHead(a, here, s);
   }
-  const Lane l(row);
-  std::byte* const to =
-      static_cast<std::byte*>(a.d_pairs) + 2 * (p.pairs_of_group(a) + l.row * kQ + l.column);
-#pragma unroll
-  for (int t = 0; t < kQ / 8; ++t) {
-    StorePair(to + 16 * t, true, d_pairs[t][0], d_pairs[t][1]);
-    StorePair(to + 16 * t + 2 * 8 * kQ, true, d_pairs[t][2], d_pairs[t][3]);
-  }
+  StorePairs(a, p, share, d_pairs);
 }
 
 }  // namespace

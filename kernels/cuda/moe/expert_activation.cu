@@ -22,8 +22,7 @@ __device__ __forceinline__ float Act(float x, float up) {
 template <ActivationKind kind>
 __device__ __forceinline__ float2 ActSlopes(float x, float up) {
   if constexpr (kind == ActivationKind::kGelu) return make_float2(GeluDerivative(x), 0);
-  if constexpr (kind == ActivationKind::kRelu2)
-    return make_float2(__fmul_rn(2.0f, Relu(x)), 0);
+  if constexpr (kind == ActivationKind::kRelu2) return make_float2(__fmul_rn(2.0f, Relu(x)), 0);
   const float s = Sigmoid(x), silu = __fmul_rn(x, s);
   return make_float2(__fmul_rn(up, __fadd_rn(s, __fmul_rn(silu, __fsub_rn(1.0f, s)))), silu);
 }

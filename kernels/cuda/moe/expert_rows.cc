@@ -5,6 +5,7 @@
 #include "kernels/cuda/moe/expert_rows_launch.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
+#include "kernels/ops/router_ops.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -56,7 +57,8 @@ void CudaDispatch(const DispatchOp<TensorView>& op, Stream& stream) {
   ExpertRowsArgs args = ArgsOf(op.x, op.out, op.top_k, "dispatch");
   CheckWeights(op.weights, op.slot_weights, "dispatch");
   args.places = IntsOf(op.pairs, op.out.dim(0), "pairs");
-  args.live = IntsOf(op.offsets, op.offsets.numel(), "offsets") + op.offsets.numel() - 1;
+  if (op.offsets)
+    args.live = IntsOf(op.offsets, op.offsets.numel(), "offsets") + op.offsets.numel() - 1;
   args.weights = FloatsOf(op.weights, op.x.dim(0) * op.top_k, "weights");
   args.out_weights = FloatsOf(op.slot_weights, op.out.dim(0), "slot_weights");
   LaunchDispatch(args, ElementsOf({args.x, args.out}), LaunchOn(stream));

@@ -24,8 +24,13 @@ template <Elements E>
 __global__ void __launch_bounds__(kFlatThreads) DispatchKernel(const ExpertRowsArgs a) {
   BeginKernel();
   const Place p(a);
-  if (!p.inside || p.row >= static_cast<uint32_t>(*a.live)) return;
+  if (!p.inside || (a.live != nullptr && p.row >= static_cast<uint32_t>(*a.live))) return;
   const int32_t pair = a.places[p.row];
+  if (pair < 0) {  // without `live` only
+    Store<E>(a.out, p.row * a.out.stride + p.column, p.left, Floats{});
+    if (a.weights != nullptr && p.column == 0) a.out_weights[p.row] = 0;
+    return;
+  }
   const int64_t from = a.top_k.Quotient(static_cast<uint32_t>(pair));
   Store<E>(a.out, p.row * a.out.stride + p.column, p.left,
            Load<E>(a.x, from * a.x.stride + p.column, p.left));

@@ -19,7 +19,7 @@ void LaunchExpertSlots(const SlotsArgs& args, const Launch& launch);
 struct ExpertRowsArgs {
   Rows x, out;
   const int32_t* places = nullptr;  // pairs [S], or slots [R,K]
-  const int32_t* live = nullptr;    // of slots; dispatch only
+  const int32_t* live = nullptr;    // of slots; dispatch only, nullptr: all
   const float* weights = nullptr;   // [R,K] or [S], optional
   float* out_weights = nullptr;     // likewise [S] or [R,K]
   uint32_t packs = 0;               // of all rows of out

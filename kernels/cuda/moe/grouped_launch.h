@@ -31,9 +31,18 @@ struct GroupedArgs {
 };
 
 // Tensor cores: operands are bf16, of each operand one stride is 1 and all else is a multiple of
-// eight elements, addresses too.
+// eight elements, addresses too (mma.sync).
 void LaunchGroupedTensor(const GroupedArgs& args, Slots slots, const Launch& launch);
 // Any operands, both f32 or both bf16.
 void LaunchGroupedPlain(const GroupedArgs& args, Slots slots, bool bf16, const Launch& launch);
+
+// The same operands on tensor cores of sm_90a (wgmma), rows of a not across where slots are rows.
+// Across: whether columns of b are neighbours. slots: how many a has, live or not; no dim is 0.
+// ticket: two words that are zero, and will be (tickets.h).
+template <Slots S, bool kAcross>
+void LaunchGroupedWgmma(const GroupedArgs& args, int64_t slots, unsigned* ticket,
+                        const Launch& launch);
+// Whether this program has them.
+bool HasGroupedWgmma();
 
 }  // namespace millrace::cuda

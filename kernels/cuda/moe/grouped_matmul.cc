@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "kernels/cuda/moe/grouped_launch.h"
+#include "kernels/cuda/tickets.h"
 #include "kernels/cuda/views.h"
+#include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -42,17 +44,39 @@ void SetOut(GroupedArgs& args, const TensorView& out, int64_t row, int64_t exper
   args.out_bf16 = out.dtype() == DType::kBF16;
 }
 
-void Run(const GroupedArgs& args, Slots slots, DType dtype, Stream& stream) {
-  if (args.experts == 0 || args.n == 0 || (slots == Slots::kDepth && args.m == 0)) return;
+bool FitsTensorCores(const GroupedArgs& args) {
   // Along the depth of slots rows end anywhere: both operands then have lines across.
-  const bool tensor = dtype == DType::kBF16 && FitsTensorCores(args.a, args.k, args.m) &&
-                      FitsTensorCores(args.b, args.k, args.n) && args.n % 8 == 0 &&
-                      args.out_row % 8 == 0 && args.out_expert % 8 == 0 &&
-                      reinterpret_cast<uintptr_t>(args.out) % 16 == 0;
-  if (tensor)
-    LaunchGroupedTensor(args, slots, LaunchOn(stream));
+  return FitsTensorCores(args.a, args.k, args.m) && FitsTensorCores(args.b, args.k, args.n) &&
+         args.n % 8 == 0 && args.out_row % 8 == 0 && args.out_expert % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(args.out) % 16 == 0;
+}
+
+void RunWgmma(const GroupedArgs& args, Slots slots, int64_t rows, CudaStream& stream) {
+  auto* const ticket =
+      reinterpret_cast<unsigned*>(stream.device().Attached<Tickets>().Of(args.out));
+  const Launch launch = LaunchOn(stream);
+  if (slots == Slots::kDepth)
+    LaunchGroupedWgmma<Slots::kDepth, true>(args, rows, ticket, launch);
+  else if (args.b.k == 1)
+    LaunchGroupedWgmma<Slots::kRows, false>(args, rows, ticket, launch);
   else
+    LaunchGroupedWgmma<Slots::kRows, true>(args, rows, ticket, launch);
+}
+
+// rows: slots, live or not.
+void Run(const GroupedArgs& args, Slots slots, int64_t rows, DType dtype, Stream& stream) {
+  if (args.experts == 0 || args.n == 0 || (slots == Slots::kDepth && args.m == 0)) return;
+  CudaStream& cuda = AsCuda(stream);
+  const cudaDeviceProp& device = cuda.device().properties();
+  const bool hopper = device.major == 9 && device.minor == 0 && HasGroupedWgmma();
+  // Maps for copies have no dim of 0.
+  const bool empty = rows == 0 || (slots == Slots::kRows && args.k == 0);
+  if (dtype != DType::kBF16 || !FitsTensorCores(args))
     LaunchGroupedPlain(args, slots, dtype == DType::kBF16, LaunchOn(stream));
+  else if (hopper && !empty)
+    RunWgmma(args, slots, rows, cuda);
+  else
+    LaunchGroupedTensor(args, slots, LaunchOn(stream));
 }
 
 }  // namespace
@@ -73,7 +97,7 @@ void CudaGroupedMatmul(const GroupedMatmulOp<TensorView>& op, Stream& stream) {
   args.n = Int(op.out.dim(1), "columns");
   args.k = Int(op.a.dim(1), "depth");
   Int(slots, "slots");
-  Run(args, Slots::kRows, op.a.dtype(), stream);
+  Run(args, Slots::kRows, slots, op.a.dtype(), stream);
 }
 
 void CudaGroupedWeightGrad(const GroupedWeightGradOp<TensorView>& op, Stream& stream) {
@@ -94,7 +118,7 @@ void CudaGroupedWeightGrad(const GroupedWeightGradOp<TensorView>& op, Stream& st
   args.n = Int(op.out.dim(2), "columns");
   args.accumulate = op.update == Update::kAccumulate;
   Int(slots, "slots");
-  Run(args, Slots::kDepth, op.a.dtype(), stream);
+  Run(args, Slots::kDepth, slots, op.a.dtype(), stream);
 }
 
 }  // namespace millrace

@@ -1,7 +1,8 @@
 // kernels/ops/moe_ops.h: GroupedMatmulOp and GroupedWeightGradOp, on CUDA.
 //
-// bf16 operands go to tensor cores where rows of eight elements are aligned to 16 bytes; all others
-// to plain multiply-adds in f32. Operands of one dtype are needed.
+// bf16 operands go to tensor cores where rows of eight elements are aligned to 16 bytes: by wgmma
+// on Hopper (a program built for sm_90a, on a device of 9.0), else by mma.sync. All other operands
+// go to plain multiply-adds in f32. Operands of one dtype are needed.
 #pragma once
 
 #include "kernels/ops/moe_ops.h"

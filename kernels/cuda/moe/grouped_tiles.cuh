@@ -27,6 +27,23 @@ __device__ __forceinline__ int TileRows(const GroupedArgs& a, int slots) {
   return ((S == Slots::kRows ? slots : a.m) + kTileM - 1) / kTileM;
 }
 
+// Turns begin[e + 1], the tiles of e, into the sum of those of all up to e, and begin[0] into 0. By
+// all threads of the block, behind a barrier; ends with one.
+__device__ __forceinline__ void SumTiles(int* begin, int experts) {
+  if (threadIdx.x < kWarp) {
+    const int lane = static_cast<int>(threadIdx.x);
+    int before = 0;
+    for (int e0 = 0; e0 < experts; e0 += kWarp) {
+      const int e = e0 + lane;
+      const int sum = before + InclusiveSum(e < experts ? begin[e + 1] : 0);
+      if (e < experts) begin[e + 1] = sum;
+      before = __shfl_sync(0xffffffffu, sum, kWarp - 1);
+    }
+    if (lane == 0) begin[0] = 0;
+  }
+  __syncthreads();
+}
+
 // By all threads of the block; ends with a barrier. Returns the number of tiles.
 template <Slots S, int kTileM, int kTileN>
 __device__ int FindTileStarts(const GroupedArgs& a, TileStarts& starts) {
@@ -34,18 +51,7 @@ __device__ int FindTileStarts(const GroupedArgs& a, TileStarts& starts) {
   for (int e = static_cast<int>(threadIdx.x); e < a.experts; e += threads)
     starts.begin[e + 1] = TileRows<S, kTileM>(a, a.offsets[e + 1] - a.offsets[e]) * columns;
   __syncthreads();
-  if (threadIdx.x < kWarp) {
-    const int lane = static_cast<int>(threadIdx.x);
-    int before = 0;
-    for (int e0 = 0; e0 < a.experts; e0 += kWarp) {
-      const int e = e0 + lane;
-      const int sum = before + InclusiveSum(e < a.experts ? starts.begin[e + 1] : 0);
-      if (e < a.experts) starts.begin[e + 1] = sum;
-      before = __shfl_sync(0xffffffffu, sum, kWarp - 1);
-    }
-    if (lane == 0) starts.begin[0] = 0;
-  }
-  __syncthreads();
+  SumTiles(starts.begin, a.experts);
   return starts.begin[a.experts];
 }
 

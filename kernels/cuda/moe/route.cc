@@ -48,6 +48,8 @@ void CudaRoute(const RouteOp<TensorView>& op, Stream& stream) {
   RouteArgs args = ArgsOf(op, op.logits, op.ids);
   args.bias = FloatsOf(op.bias, args.experts, "bias");
   args.weights = FloatsOf(op.weights, op.ids.numel(), "weights");
+  if (op.gate == GateKind::kBalanced)
+    args.balanced_stride = static_cast<int>(BalancedStride(args.experts, args.top_k));
   LaunchRoute(args, LaunchOn(stream));
 }
 
@@ -70,6 +72,7 @@ void CudaRouterStats(const RouterStatsOp<TensorView>& op, Stream& stream) {
   args.stats = FloatsOf(op.stats, groups * 2 * experts, "stats");
   args.groups = static_cast<int>(groups);
   args.tiles = static_cast<int>(CeilDiv(args.route.rows / groups, kRouterTile));
+  args.accumulate = op.update == Update::kAccumulate;
   args.partials = reinterpret_cast<float*>(
       ScratchOf(op.scratch, RouterStatsBytes(args.route.rows, groups, experts), "router_stats"));
   LaunchRouterStats(args, LaunchOn(stream));

@@ -109,12 +109,16 @@ __global__ void __launch_bounds__(kThreads) RouteKernel(const RouteArgs a) {
   }
   __syncwarp();
   uint32_t taken = 0;
-  LeaveTopGroups(a, keys, values, lane, taken);
   int32_t* ids = a.ids + int64_t{row} * a.top_k;
   int mine = 0;  // lane k has the k-th choice
-  for (int k = 0; k < a.top_k; ++k) {
-    const int e = TakeLargest(keys, a.experts, lane, taken);
-    if (lane == k) mine = e;
+  if (a.balanced_stride > 0) {
+    mine = static_cast<int>((int64_t{row} * a.top_k + lane) * a.balanced_stride % a.experts);
+  } else {
+    LeaveTopGroups(a, keys, values, lane, taken);
+    for (int k = 0; k < a.top_k; ++k) {
+      const int e = TakeLargest(keys, a.experts, lane, taken);
+      if (lane == k) mine = e;
+    }
   }
   float divisor = 1;
   if (a.normalise) {
@@ -225,7 +229,8 @@ __global__ void __launch_bounds__(kThreads) SumTilesKernel(const RouterStatsArgs
   for (int t = 0; t < g.tiles; ++t)
     total += static_cast<double>(
         g.partials[(int64_t{i / columns} * g.tiles + t) * columns + i % columns]);
-  g.stats[i] = static_cast<float>(total);
+  g.stats[i] =
+      g.accumulate ? __fadd_rn(g.stats[i], static_cast<float>(total)) : static_cast<float>(total);
 }
 
 __global__ void __launch_bounds__(kThreads) RouterBalanceKernel(const RouterBalanceArgs a) {

@@ -1,7 +1,7 @@
-// kernels/ops/moe_ops.h: RouteOp and RouteGradOp, RouterStatsOp and RouterBalanceOp, on CUDA.
+// kernels/ops/router_ops.h: RouteOp and RouteGradOp, RouterStatsOp and RouterBalanceOp, on CUDA.
 #pragma once
 
-#include "kernels/ops/moe_ops.h"
+#include "kernels/ops/router_ops.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

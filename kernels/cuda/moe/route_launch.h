@@ -17,6 +17,7 @@ struct RouteArgs {
   float scaling = 1;
   const float* balance = nullptr;  // backward: [rows / group_rows, experts], optional
   int group_rows = 1;
+  int balanced_stride = 0;  // forward: of GateKind::kBalanced; 0: the scores choose
 };
 void LaunchRoute(const RouteArgs& args, const Launch& launch);
 void LaunchRouteGrad(const RouteArgs& args, const Launch& launch);
@@ -27,6 +28,7 @@ struct RouterStatsArgs {
   float* stats = nullptr;     // [groups, 2, experts]
   float* partials = nullptr;  // scratch [groups, tiles, 2, experts]
   int groups = 0, tiles = 0;
+  bool accumulate = false;
 };
 void LaunchRouterStats(const RouterStatsArgs& args, const Launch& launch);
 

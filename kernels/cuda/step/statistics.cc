@@ -55,9 +55,13 @@ void CudaStepStats(const StepStatsOp<TensorView>& op, Stream& stream) {
               op.losses.count);
   MR_CHECK(op.shard_world >= 1 && op.shard_world <= world, "step_stats: shard world {} of {}",
            op.shard_world, world);
-  LaunchStepStats(
-      {DoublesOf(op.rows, world * row.width, "rows"), ScalarsOf(op.scalars), world, op, row},
-      LaunchOn(stream));
+  StepStatsArgs args{DoublesOf(op.rows, world * row.width, "rows"), ScalarsOf(op.scalars), world,
+                     op, row};
+  if (op.overflow.data != nullptr) {
+    args.blocks = op.overflow.numel();
+    args.overflow = FloatsOf(op.overflow, args.blocks, "overflow");
+  }
+  LaunchStepStats(args, LaunchOn(stream));
 }
 
 }  // namespace millrace

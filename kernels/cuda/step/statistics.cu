@@ -230,11 +230,15 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
   s.loss = loss;
   s.grad_norm = norm;
   const bool spike = finite && s.max_loss > 0 && loss > s.max_loss;
-  const bool applied = finite && !spike;
+  int64_t overflown = 0;  // the first block that is
+  while (overflown < a.blocks && a.overflow[overflown] == 0) ++overflown;
+  const bool overflow = overflown < a.blocks, applied = finite && !spike && !overflow;
   s.applied = applied ? 1 : 0;
   s.clip_scale =
       applied && a.attrs.clip > 0 && norm > a.attrs.clip ? __ddiv_rn(a.attrs.clip, norm) : 1.0;
-  if (finite)
+  if (overflow)
+    s.offender_unit = kOffenderOverflow - overflown, s.offender_rank = -1;
+  else if (finite)
     s.offender_unit = spike ? kOffenderSpike : kOffenderNone, s.offender_rank = -1;
   else
     FindOffender(a, s);

@@ -32,7 +32,9 @@ struct StepStatsArgs {
   StepScalars* scalars = nullptr;
   int64_t world = 0;
   StepStatsAttrs attrs;
-  StatsRow row;  // of attrs.units and losses
+  StatsRow row;                     // of attrs.units and losses
+  const float* overflow = nullptr;  // [blocks]
+  int64_t blocks = 0;
 };
 void LaunchStepStats(const StepStatsArgs& args, const Launch& launch);
 

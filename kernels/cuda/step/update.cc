@@ -1,6 +1,7 @@
 #include "kernels/cuda/step/update.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "kernels/cuda/step/update_launch.h"
 #include "runtime/base/error.h"
@@ -9,15 +10,64 @@ namespace millrace {
 
 using namespace cuda;
 
+namespace {
+
+bool Decays(const AdamWOp<TensorView>& op, const LogicalRun& run) {
+  return op.decay != nullptr &&
+         std::any_of(op.decay->begin(), op.decay->end(), [&](const Range& range) {
+           return range.begin <= run.begin && run.begin < range.end;
+         });
+}
+
+// The shard by as many runs at once as a launch takes.
+void LaunchInRuns(const AdamWOp<TensorView>& op, AdamWArgs args, const Launch& launch) {
+  const int64_t n = op.master.numel();
+  NarrowRuns runs;
+  runs.flat_begin = op.flat_begin.value();
+  const int64_t place = op.place.value();
+  const auto launch_until = [&](int64_t end) {
+    args.end = end;
+    if (args.begin < end) LaunchAdamWNarrow(args, runs, launch);
+    args.begin = end;
+  };
+  for (const LogicalRun& run : *op.runs) {
+    const int64_t begin = run.begin - runs.flat_begin;
+    if (run.end <= runs.flat_begin || begin >= n) continue;
+    if (runs.count == kRunsPerLaunch) {
+      // The next launch begins with a whole pack: it takes along the runs that reach into that.
+      launch_until(begin / kPack * kPack);
+      NarrowRuns next = runs;
+      next.count = 0, next.decays = 0;
+      for (int r = 0; r < runs.count; ++r)
+        if (runs.of[r].end - runs.flat_begin > args.begin) {
+          next.decays |= (runs.decays >> r & 1) << next.count;
+          next.of[next.count++] = runs.of[r];
+        }
+      runs = next;
+    }
+    runs.decays |= uint64_t{Decays(op, run)} << runs.count;
+    LogicalRun& mine = runs.of[runs.count++] = run;
+    mine.first = run.FirstAt(place);
+  }
+  launch_until(n);
+}
+
+}  // namespace
+
 void CudaBeginStep(const BeginStepOp<TensorView>& op, Stream& stream) {
   LaunchBeginStep(ScalarsOf(op.scalars), op.schedule, LaunchOn(stream));
 }
 
 void CudaAdamW(const AdamWOp<TensorView>& op, Stream& stream) {
   const int64_t n = op.master.numel();
-  for (const auto& [view, name] : {std::pair{&op.master, "master"}, {&op.m, "m"}, {&op.v, "v"}})
-    MR_CHECK(view->dtype() == DType::kF32 && view->numel() == n, "adamw: {} is {}, master is {}",
-             name, ToString(view->layout), ToString(op.master.layout));
+  const DType moments = op.m.dtype();
+  MR_CHECK(moments == DType::kF32 || (moments == DType::kBF16 && op.runs != nullptr),
+           "adamw: m is {}{}", Name(moments), op.runs == nullptr ? " without runs" : "");
+  for (const auto& [view, name, dtype] : {std::tuple{&op.master, "master", DType::kF32},
+                                          {&op.m, "m", moments},
+                                          {&op.v, "v", moments}})
+    MR_CHECK(view->dtype() == dtype && view->numel() == n, "adamw: {} is {}, master is {}", name,
+             ToString(view->layout), ToString(op.master.layout));
   MR_CHECK_EQ(op.grad.numel(), n, "adamw: elements of grad");
   if (op.compute) MR_CHECK_EQ(op.compute.numel(), n, "adamw: elements of compute");
 
@@ -33,6 +83,7 @@ void CudaAdamW(const AdamWOp<TensorView>& op, Stream& stream) {
   args.eps = op.eps;
   args.weight_decay = op.weight_decay;
   const Launch launch = LaunchOn(stream);
+  if (moments == DType::kBF16) return LaunchInRuns(op, args, launch);
 
   Ranges decay;
   const auto launch_until = [&](int64_t end) {

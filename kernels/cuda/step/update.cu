@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/step/adamw.cuh"
 #include "kernels/cuda/step/update_launch.h"
 
 namespace millrace::cuda {
@@ -38,36 +39,6 @@ __global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s) {
     lr = __dadd_rn(s.lr, __dmul_rn(__dsub_rn(s.min_lr, s.lr), share));
   }
   scalars->lr = lr;
-}
-
-// Everything that is equal for all elements, rounded to float once.
-struct Factors {
-  float clip, beta1, beta2, one_minus_beta1, one_minus_beta2;
-  float step;                // lr / (1 - beta1^t)
-  float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
-  float eps;
-  float keep;  // 1 - lr * weight_decay
-  bool applied;
-};
-
-// By the first threads of two warps, so that both powers (hundreds of instructions each) form at
-// once. The caller synchronises.
-__device__ __forceinline__ void FormFactors(const AdamWArgs& a, Factors& factors) {
-  const StepScalars& s = *a.scalars;
-  const auto f = [](double value) { return __double2float_rn(value); };
-  if (threadIdx.x == 0) {
-    const double lr = s.lr;
-    factors.applied = s.applied != 0;
-    factors.clip = f(s.clip_scale);
-    factors.beta1 = f(a.beta1), factors.one_minus_beta1 = f(__dsub_rn(1, a.beta1));
-    factors.keep = f(__dsub_rn(1, __dmul_rn(lr, a.weight_decay)));
-    factors.step = f(__ddiv_rn(lr, __dsub_rn(1, pow(a.beta1, static_cast<double>(s.adam_t)))));
-  } else if (threadIdx.x == kWarp) {
-    factors.beta2 = f(a.beta2), factors.one_minus_beta2 = f(__dsub_rn(1, a.beta2));
-    factors.eps = f(a.eps);
-    const double bias2 = __dsub_rn(1, pow(a.beta2, static_cast<double>(s.adam_t)));
-    factors.inverse_sqrt_bias2 = f(__ddiv_rn(1, __dsqrt_rn(bias2)));
-  }
 }
 
 // Which elements of a tile decay: all, none, or those that its ranges say.
@@ -107,41 +78,6 @@ __device__ __forceinline__ unsigned UnitDecay(const Ranges& decay, const TileDec
   return mask;
 }
 
-// m / (sqrt(v) * inverse_sqrt_bias2 + eps), every operation rounded once. The instructions that the
-// compiler makes of __fsqrt_rn and __fdiv_rn, without a branch for each: the elements of a unit run
-// side by side. Where those would leave their fast path (or might: the bounds of the division are
-// tighter) the intrinsics do it.
-template <int W>
-__device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W],
-                                           const float (&v)[W], float (&out)[W]) {
-  bool fast = true;
-#pragma unroll
-  for (int i = 0; i < W; ++i) {
-    float rsqrt, reciprocal;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(rsqrt) : "f"(v[i]));
-    const float guess = __fmul_rn(v[i], rsqrt), half = __fmul_rn(rsqrt, 0.5f);
-    const float root = __fmaf_rn(__fmaf_rn(-guess, guess, v[i]), half, guess);
-    const float denominator = __fadd_rn(__fmul_rn(root, f.inverse_sqrt_bias2), f.eps);
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(denominator));
-    const float inverse =
-        __fmaf_rn(reciprocal, __fmaf_rn(-denominator, reciprocal, 1.0f), reciprocal);
-    const float quotient = __fmul_rn(m[i], inverse);
-    out[i] = __fmaf_rn(inverse, __fmaf_rn(-denominator, quotient, m[i]), quotient);
-    // v in [2^-101, infinity), m in [2^-100, 2^60), denominator in [2^-60, 2^20): no step is
-    // subnormal, and remainders are exact.
-    const auto within = [](float x, uint32_t low, uint32_t high) {
-      return __float_as_uint(x) - low < high - low;
-    };
-    fast &= within(v[i], 26u << 23, 255u << 23);
-    fast &= within(fabsf(m[i]), 27u << 23, 187u << 23);
-    fast &= within(denominator, 67u << 23, 147u << 23);
-  }
-  if (fast) return;
-#pragma unroll
-  for (int i = 0; i < W; ++i)
-    out[i] = __fdiv_rn(m[i], __fadd_rn(__fmul_rn(__fsqrt_rn(v[i]), f.inverse_sqrt_bias2), f.eps));
-}
-
 template <Elements Grad, int W>
 struct State {
   Unit<Elements::kF32, W> master, m, v;
@@ -155,16 +91,6 @@ __device__ __forceinline__ State<Grad, W> LoadState(const AdamWArgs& a, int64_t 
           LoadUnit<kF32, W>(a.v, unit), LoadUnit<Grad, W>(a.grad, unit)};
 }
 
-template <int W>
-__device__ __forceinline__ void StoreCompute(const AdamWArgs& a, int64_t unit,
-                                             const float (&w)[W]) {
-  if (a.compute.data == nullptr) return;
-  if (a.compute.bf16)
-    StoreUnit<Elements::kBF16, W>(a.compute, unit, Narrow<Elements::kBF16, W>(w));
-  else
-    StoreUnit<Elements::kF32, W>(a.compute, unit, Narrow<Elements::kF32, W>(w));
-}
-
 template <Elements Grad, int W>
 __device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f,
                                        const State<Grad, W>& state, int64_t unit, unsigned decay) {
@@ -173,21 +99,11 @@ __device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f,
   Widen<kF32, W>(state.master, w), Widen<kF32, W>(state.m, m), Widen<kF32, W>(state.v, v);
   Widen<Grad, W>(state.grad, g);
 #pragma unroll
-  for (int i = 0; i < W; ++i) {
-    g[i] = __fmul_rn(g[i], f.clip);
-    m[i] = __fadd_rn(__fmul_rn(f.beta1, m[i]), __fmul_rn(f.one_minus_beta1, g[i]));
-    v[i] = __fadd_rn(__fmul_rn(f.beta2, v[i]), __fmul_rn(f.one_minus_beta2, __fmul_rn(g[i], g[i])));
-  }
+  for (int i = 0; i < W; ++i) FormMoments(f, g[i], m[i], v[i]);
   StoreUnit<kF32, W>(a.m, unit, Narrow<kF32, W>(m));
   StoreUnit<kF32, W>(a.v, unit, Narrow<kF32, W>(v));
   Directions<W>(f, m, v, direction);
-#pragma unroll
-  for (int i = 0; i < W; ++i) {
-    const float keep = decay >> i & 1 ? f.keep : 1.0f;
-    w[i] = __fsub_rn(__fmul_rn(w[i], keep), __fmul_rn(f.step, direction[i]));
-  }
-  StoreUnit<kF32, W>(a.master, unit, Narrow<kF32, W>(w));
-  StoreCompute<W>(a, unit, w);
+  Move<W>(a, f, unit, direction, decay, w);
 }
 
 template <Elements Grad, int W, int kUnroll, int kBlocksPerSm>

@@ -20,4 +20,15 @@ struct AdamWArgs {
 // [begin, end) do not matter.
 void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launch);
 
+// Runs as an argument of a kernel, as Ranges are; `first` of each is that of this rank's place.
+inline constexpr int kRunsPerLaunch = 48;  // 3.4 KiB
+struct NarrowRuns {
+  int count = 0;
+  uint64_t decays = 0;     // bit r: of run r
+  int64_t flat_begin = 0;  // element i of the shard is flat element flat_begin + i
+  LogicalRun of[kRunsPerLaunch];
+};
+// Moments are bf16. `runs`: all that reach into [begin, end), in order.
+void LaunchAdamWNarrow(const AdamWArgs& args, const NarrowRuns& runs, const Launch& launch);
+
 }  // namespace millrace::cuda

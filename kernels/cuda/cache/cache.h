@@ -1,0 +1,19 @@
+// kernels/ops/cache_ops.h, of the CUDA kernel table: states that are cleared, rows that are placed
+// and cached, and attention over what is cached.
+#pragma once
+
+#include "kernels/ops/cache_ops.h"
+#include "runtime/base/stream.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace {
+
+void CudaClearCache(const ClearCacheOp<TensorView>& op, Stream& stream);
+void CudaEmbedRows(const EmbedRowsOp<TensorView>& op, Stream& stream);
+void CudaRopeRows(const RopeRowsOp<TensorView>& op, Stream& stream);
+void CudaCacheRows(const CacheRowsOp<TensorView>& op, Stream& stream);
+void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream);
+void CudaMambaConvRows(const MambaConvRowsOp<TensorView>& op, Stream& stream);
+void CudaSsdScanRows(const SsdScanRowsOp<TensorView>& op, Stream& stream);
+
+}  // namespace millrace

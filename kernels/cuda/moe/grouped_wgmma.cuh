@@ -1,0 +1,144 @@
+// A grouped product on Hopper's tensor cores.
+//
+// Blocks  As many as there are multiprocessors. The first warpgroup's first thread finds tiles and
+//         has their operands copied to a ring of stages, a depth of 64 each; each other warpgroup
+//         has 64 rows of the tile's sums in registers and stores them. Stages carry what a tile is
+//         with them, so that both sides agree.
+// Tiles   Of 64 rows for each warpgroup and kTileN columns, in the order of grouped_order.cuh. A
+//         block takes the tile of its own number, then whichever is next: which block has a tile
+//         changes no bit.
+// Edges   Copies bring zeros beyond a tensor, and rows of the expert behind where an expert ends in
+//         a tile: as rows of the product they are not stored; along the depth they are set to zero.
+//         Warpgroups without rows do not multiply.
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/moe/grouped_stages.cuh"
+#include "kernels/cuda/moe/grouped_store.cuh"
+
+namespace millrace::cuda {
+
+// Sets a stage to zero from a depth on, by all warpgroups that multiply.
+template <class T>
+__device__ __forceinline__ void ClearDepth(std::byte* stage, int from) {
+  static_assert(T::a == Lines::kRows && T::b == Lines::kRows);
+  constexpr int kChunks = (T::kGroups + T::kBoxesB) * 8, kWorkers = T::kGroups * kWarpgroup;
+  for (int i = static_cast<int>(threadIdx.x) - kWarpgroup; i < (kBoxDepth - from) * kChunks;
+       i += kWorkers) {
+    const int line = from + i / kChunks, box = i % kChunks / 8, chunk = i % 8;
+    *reinterpret_cast<uint4*>(stage + box * kBoxBytes + line * 128 + chunk * 16) = uint4{};
+  }
+  FenceSharedWrites();
+  asm volatile("bar.sync 1, %0;" : : "n"(kWorkers) : "memory");
+}
+
+// A warpgroup that multiplies: its sums, and where it is in the ring.
+template <class T>
+class Multiplier {
+ public:
+  __device__ explicit Multiplier(WgmmaShared<T>& shared)
+      : s_(shared),
+        group_(static_cast<int>(threadIdx.x) / kWarpgroup - 1),
+        warp_(static_cast<int>(threadIdx.x) % kWarpgroup / kWarp) {}
+
+  __device__ __forceinline__ void Run(const GroupedArgs& g) {
+    for (;;) {
+      Wait();
+      const StagedTile t = s_.tiles[ring_.stage];
+      if (t.rows < 0) return;
+      if (group_ * kBoxRows < t.rows) {
+        const ResultRows<T::kTileN> rows(g, t, T::slots, group_ * kBoxRows + warp_ * 16);
+        rows.Prefetch();
+        Product<true>(t.depth);
+        rows.Store(sums_);
+      } else {
+        Product<false>(t.depth);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Wait() {
+    WaitFor(SharedAddress(&s_.full[ring_.stage]), ring_.parity);
+  }
+  __device__ __forceinline__ void Release(uint32_t stage) {
+    if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s_.empty[stage]));
+  }
+
+  // The sums of one tile, whose first stage is there; all its stages are released. !kBusy: only
+  // what the other warpgroups need of this one. Without depth there is one stage, all of it
+  // cleared.
+  template <bool kBusy>
+  __device__ __forceinline__ void Product(int depth) {
+    uint32_t before = 0;
+    for (int k = 0; k == 0 || k < depth; k += kBoxDepth) {
+      if (k > 0) Wait();
+      if constexpr (T::slots == Slots::kDepth)
+        if (k + kBoxDepth > depth) ClearDepth<T>(s_.stages[ring_.stage], depth - k);
+      if constexpr (kBusy) {
+        FenceSums();
+#pragma unroll
+        for (int step = 0; step < kBoxDepth / 16; ++step) Multiply(step, k > 0 || step > 0);
+        CommitProducts();
+        WaitForProducts<1>();
+      }
+      if (k > 0) Release(before);
+      before = ring_.stage;
+      ring_.template Next<T::kStages>();
+    }
+    if constexpr (kBusy) WaitForProducts<0>();
+    Release(before);
+  }
+
+  // 16 of the stage's depth.
+  __device__ __forceinline__ void Multiply(int step, bool add) {
+    const uint32_t stage = SharedAddress(s_.stages[ring_.stage]);
+    MultiplyTiles<T::kTileN, T::a, T::b>(
+        sums_, TileDescriptor<T::a>(stage + group_ * kBoxBytes) + step * kDepthStep<T::a>,
+        TileDescriptor<T::b>(stage + T::kBytesA) + step * kDepthStep<T::b>, add);
+  }
+
+  WgmmaShared<T>& s_;
+  const int group_, warp_;
+  Ring ring_;
+  float sums_[T::kTileN / 2];
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    GroupedWgmmaKernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                       const GroupedArgs g, unsigned* ticket) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte memory[];
+  BeginKernel();
+  WgmmaShared<T>& s = *reinterpret_cast<WgmmaShared<T>*>(memory);
+  if (threadIdx.x == 0) {
+    Prefetch(a);
+    Prefetch(b);
+    for (int i = 0; i < T::kStages; ++i) {
+      InitBarrier(SharedAddress(&s.full[i]), 1);
+      InitBarrier(SharedAddress(&s.empty[i]), T::kGroups * kWarpgroup / kWarp);
+    }
+    FenceNewBarriers();
+  }
+  const int tiles = OrderTiles<T::slots, T::kTileM, T::kTileN>(g, s.list);
+  if (threadIdx.x < kWarpgroup) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(T::kFewRegisters));
+    if (threadIdx.x == 0) {
+      Copier<T> copier(s, a, b);
+      for (int tile = static_cast<int>(blockIdx.x); tile < tiles;) {
+        const int next = TakeTicket(ticket);  // on its way while this tile is copied
+        copier.Tile(g, PlaceOf<T>(g, s.list, tile));
+        tile = next;
+      }
+      copier.End();
+      ReturnTickets(ticket);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(T::kManyRegisters));
+    Multiplier<T>(s).Run(g);
+  }
+#endif  // of other architectures nobody launches it
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,20 @@
+// The border between sample.cc and sample.cu.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/ops/sample_ops.h"
+
+namespace millrace::cuda {
+
+struct SampleArgs {
+  Rows logits;
+  const SampleParams* params = nullptr;  // [rows]
+  int32_t *token = nullptr, *top_ids = nullptr;
+  float *logprob = nullptr, *top_logprobs = nullptr;
+  int rows = 0, vocab = 0;
+  int most = 0;  // columns of top_*
+};
+void LaunchSample(const SampleArgs& args, const Launch& launch);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,66 @@
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and copies of boxes of a
+// tensor to shared memory that arrive there (TMA).
+//
+// Phases  A barrier's phase ends when `count` threads have arrived and all bytes that they expect
+//         are there. WaitFor(b, parity) returns once the phase of that parity has ended: the first
+//         phase has parity 0, so a wait for parity 1 of a new barrier returns at once.
+// Order   What a thread wrote before it arrives is seen by those that waited for the phase. What
+//         ordinary stores wrote to shared memory reaches tensor cores and copies behind
+//         FenceSharedWrites and a barrier.
+// Source  PTX ISA 9.0, 9.7.13.15 (mbarrier), 9.7.9.27 (cp.async.bulk.tensor).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace millrace::cuda {
+
+__device__ __forceinline__ void InitBarrier(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(barrier), "r"(count) : "memory");
+}
+// Makes new barriers known to copies; then a barrier of the block.
+__device__ __forceinline__ void FenceNewBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+__device__ __forceinline__ void Arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void ArriveAndExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void WaitFor(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ended;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+      "@!ended bra again;\n"
+      "}\n"
+      :
+      : "r"(barrier), "r"(parity)
+      : "memory");
+}
+__device__ __forceinline__ void FenceSharedWrites() {
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
+__device__ __forceinline__ void Prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
+}
+// The box of a tensor of three dims, the first of neighbours, from element (x, y, z) on; zeros
+// beyond the tensor. Its bytes arrive at `barrier`, those of zeros too.
+__device__ __forceinline__ void CopyBox(uint32_t shared, const CUtensorMap& map, uint32_t barrier,
+                                        int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%3, %4, %5}], [%2];"
+      :
+      : "r"(shared), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+}  // namespace millrace::cuda
