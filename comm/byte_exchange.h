@@ -24,6 +24,7 @@ enum class CommOp : uint8_t {
   kAllGather,
   kReduceScatter,
   kAllReduce,
+  kAllToAll,
   kHostAllGather,
   kHostBroadcast,
   kBarrier,
@@ -38,6 +39,8 @@ constexpr const char* Name(CommOp op) noexcept {
       return "reduce_scatter";
     case CommOp::kAllReduce:
       return "all_reduce";
+    case CommOp::kAllToAll:
+      return "all_to_all";
     case CommOp::kHostAllGather:
       return "host_all_gather";
     case CommOp::kHostBroadcast:

@@ -13,16 +13,18 @@ void Add(CommUses& uses, const CommUses& more) {
   uses.all_gathers |= more.all_gathers;
   uses.reduce_scatters |= more.reduce_scatters;
   uses.all_reduces |= more.all_reduces;
+  uses.all_to_alls |= more.all_to_alls;
 }
 
 // Making a communicator is a collective: ranks that want different ones would wait for each other.
 void RequireSameSpecs(Communicator& world, const std::vector<CommSpec>& specs) {
   std::string mine;
   for (const CommSpec& spec : specs)
-    mine += fmt::format("{}'{}' for{}{}{}", mine.empty() ? "" : ", ", ToString(spec.key),
+    mine += fmt::format("{}'{}' for{}{}{}{}", mine.empty() ? "" : ", ", ToString(spec.key),
                         spec.uses.all_gathers ? " all_gather" : "",
                         spec.uses.reduce_scatters ? " reduce_scatter" : "",
-                        spec.uses.all_reduces ? " all_reduce" : "");
+                        spec.uses.all_reduces ? " all_reduce" : "",
+                        spec.uses.all_to_alls ? " all_to_all" : "");
   const std::vector<std::string> all = world.HostAllGather(mine);
   for (size_t r = 0; r < all.size(); ++r)
     MR_REQUIRE(

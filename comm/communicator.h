@@ -21,9 +21,10 @@
 //          Abort(): Error(kPeerLost); a wait longer than the time-out: Error(kTimeout) naming the
 //          op and this rank. After either only Abort() and destruction remain valid.
 // Counters What has moved, not what a plan expects: the prediction has formulas of its own
-//          (runtime/plan/cost/cost_model.h), and tests compare the two. Host transports count the
-//          bytes where they move (comm/byte_exchange.h). Device transports count what they launch,
-//          from the sizes that the launch is given (comm/launched_bytes.h);
+//          (runtime/plan/cost/cost_model.h), and tests compare the two. Pieces of which a transport
+//          moves the live rows only count whole: what is live, the device alone knows. Host
+//          transports count the bytes where they move (comm/byte_exchange.h). Device transports
+//          count what they launch, from the sizes that the launch is given (comm/launched_bytes.h);
 //          tools/bench/wire_check.py compares that with the links' own counters. A captured
 //          call counts when it is captured; who replays it adds that again per launch
 //          (runtime/exec/executor.h).
@@ -39,13 +40,15 @@
 
 namespace millrace {
 
-// What one communicator has moved: wire bytes that this rank sends. All-gather and reduce-scatter
-// (W-1)*n*size, all-reduce 2*(W-1)*ceil(n/W)*size, W = world_size, n per rank (all-reduce: the
-// buffer's numel), size = bytes of the dtype; 0 at W == 1. Where W does not divide n, slices of an
-// all-reduce on hosts are uneven and a rank sends a little less (comm/host_collectives.h).
+// What one communicator has moved: wire bytes that this rank sends. All-gather, reduce-scatter and
+// all-to-all (W-1)*n*size, all-reduce 2*(W-1)*ceil(n/W)*size, W = world_size, n per rank
+// (all-to-all: a piece's numel, all-reduce: the buffer's), size = bytes of the dtype; 0 at W == 1.
+// Where W does not divide n, slices of an all-reduce on hosts are uneven and a rank sends a little
+// less (comm/host_collectives.h).
 struct CommCounters {
   int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0;
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;
+  int64_t all_to_alls = 0, exchanged_bytes = 0;
   bool operator==(const CommCounters&) const = default;
 
   CommCounters& operator+=(const CommCounters& d) {
@@ -55,21 +58,31 @@ struct CommCounters {
     gathered_bytes += d.gathered_bytes;
     reduced_bytes += d.reduced_bytes;
     all_reduced_bytes += d.all_reduced_bytes;
+    all_to_alls += d.all_to_alls;
+    exchanged_bytes += d.exchanged_bytes;
     return *this;
   }
   CommCounters operator-(const CommCounters& b) const {
     return {all_gathers - b.all_gathers,     reduce_scatters - b.reduce_scatters,
             all_reduces - b.all_reduces,     gathered_bytes - b.gathered_bytes,
-            reduced_bytes - b.reduced_bytes, all_reduced_bytes - b.all_reduced_bytes};
+            reduced_bytes - b.reduced_bytes, all_reduced_bytes - b.all_reduced_bytes,
+            all_to_alls - b.all_to_alls,     exchanged_bytes - b.exchanged_bytes};
   }
 };
 
 // The kinds of call that a communicator is used for.
 struct CommUses {
-  bool all_gathers = true, reduce_scatters = true, all_reduces = true;
+  bool all_gathers = true, reduce_scatters = true, all_reduces = true, all_to_alls = true;
 };
 inline constexpr CommUses kNoCommUses = {
-    .all_gathers = false, .reduce_scatters = false, .all_reduces = false};
+    .all_gathers = false, .reduce_scatters = false, .all_reduces = false, .all_to_alls = false};
+
+// Of an all-to-all's pieces of rows, those that the receiver needs: of the piece for rank r the
+// first sum over i of counts[r*m + i], as the sender's device has counted.
+struct LiveRows {
+  TensorView counts;      // i32 [world_size*m], of the sender; absent: all of every piece
+  int64_t row_numel = 0;  // elements of a row; it divides a piece
+};
 
 class Communicator {
  public:
@@ -96,6 +109,12 @@ class Communicator {
   // buffer[i] = sum over ranks, as above, in place: the same bits on every rank.
   virtual void AllReduceSum(const TensorView& buffer, const TensorView& scratch,
                             Stream& stream) = 0;
+
+  // received[r*n + i] = (sent of rank r)[rank*n + i], bit for bit, any dtype: each rank has a piece
+  // of n elements for every rank, itself included.  sent, received [world_size*n]; no overlap.
+  // What is not live, of pieces whose rows are counted, is moved or not, as it suits the transport.
+  virtual void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
+                        Stream& stream) = 0;
 
   // Host-side helpers outside the step (set-up, checkpoints, votes): blocking, not counted.
   // out[r] = payload of rank r; payload sizes may differ.

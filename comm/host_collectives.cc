@@ -116,6 +116,20 @@ class HostCommunicator final : public Communicator {
     exchange_->Exchange(op, sends_, recvs_);
   }
 
+  void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
+                Stream&) override {
+    checks_.AllToAll(sent, received, live);
+    const Counted counted(*exchange_, counters_.all_to_alls, counters_.exchanged_bytes);
+    const int64_t bytes = sent.bytes() / world_;
+    if (bytes == 0) return;
+    for (int r = 0; r < world_; ++r) {
+      sends_[r] = {sent.data + r * bytes, bytes};
+      recvs_[r] = {received.data + r * bytes, bytes};
+    }
+    std::memcpy(recvs_[rank_].data, sends_[rank_].data, static_cast<size_t>(bytes));
+    if (world_ > 1) exchange_->Exchange(CommOp::kAllToAll, sends_, recvs_);
+  }
+
   std::vector<std::string> HostAllGather(const std::string& payload) override {
     std::vector<std::string> out(static_cast<size_t>(world_));
     out[rank_] = payload;

@@ -9,7 +9,8 @@
 
 namespace millrace {
 
-// All-gather and reduce-scatter with `shard_bytes` per rank: a shard's worth for each other rank.
+// All-gather and reduce-scatter with `shard_bytes` per rank, all-to-all with pieces of as many: a
+// shard's worth for each other rank.
 constexpr int64_t LaunchedShardBytes(int world, int64_t shard_bytes) noexcept {
   return (world - 1) * shard_bytes;
 }

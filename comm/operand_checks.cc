@@ -44,6 +44,30 @@ void OperandChecks::AllReduce(const TensorView& buffer) const {
   Summable(CommOp::kAllReduce, buffer.dtype());
 }
 
+void OperandChecks::AllToAll(const TensorView& sent, const TensorView& received,
+                             const LiveRows& live) const {
+  constexpr CommOp op = CommOp::kAllToAll;
+  Contiguous(op, "sent", sent);
+  Contiguous(op, "received", received);
+  MR_REQUIRE(ErrorCode::kInvalidArgument,
+             sent.dtype() == received.dtype() && sent.numel() == received.numel(),
+             "{} on '{}': sent is {}, received {}; one dtype and size are needed", Name(op), label_,
+             ToString(sent.layout), ToString(received.layout));
+  MR_REQUIRE(ErrorCode::kInvalidArgument, sent.numel() % world_size_ == 0,
+             "{} on '{}': sent has {} elements, which {} ranks do not divide", Name(op), label_,
+             sent.numel(), world_size_);
+  Disjoint(op, RangeOf("sent", sent), RangeOf("received", received));
+  if (!live.counts) return;
+  Contiguous(op, "counts", live.counts);
+  MR_REQUIRE(ErrorCode::kInvalidArgument,
+             live.counts.dtype() == DType::kI32 && live.counts.numel() % world_size_ == 0 &&
+                 live.row_numel > 0 && sent.numel() / world_size_ % live.row_numel == 0,
+             "{} on '{}': counts are {}, of rows of {} elements in pieces of {}; i32, as many for "
+             "each of {} ranks, of whole rows are needed",
+             Name(op), label_, ToString(live.counts.layout), live.row_numel,
+             sent.numel() / world_size_, world_size_);
+}
+
 void OperandChecks::Root(int root) const {
   MR_REQUIRE(ErrorCode::kInvalidArgument, root >= 0 && root < world_size_,
              "host_broadcast on '{}': root {} is not a rank of a group of {}", label_, root,

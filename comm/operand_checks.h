@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/byte_exchange.h"
+#include "comm/communicator.h"
 #include "runtime/base/tensor_view.h"
 
 namespace millrace {
@@ -40,6 +41,7 @@ class OperandChecks {
   void RoundingGather(const TensorView& shard, const TensorView& full) const;
   void ReduceScatter(const TensorView& full, const TensorView& shard) const;
   void AllReduce(const TensorView& buffer) const;
+  void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live) const;
   void Root(int root) const;  // of a host broadcast
 
   // Two ranges of one call share no byte.

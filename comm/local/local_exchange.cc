@@ -27,7 +27,7 @@ class LocalExchange final : public ByteExchange {
     if (std::uncaught_exceptions() > exceptions_at_birth_) return;
     const Lock lock(group_->mutex);
     group_->ranks[rank_].gone = true;
-    group_->changed.notify_all();
+    group_->WakeAll();
   }
 
   int rank() const noexcept override { return rank_; }
@@ -53,15 +53,14 @@ class LocalExchange final : public ByteExchange {
     std::copy(sends.begin(), sends.end(), own.sends.begin());
     own.op = op;
     own.posted = number;
-    group_->changed.notify_all();
+    group_->Wake(own.posted);
 
     // Starting with the next rank spreads the ranks over the memory that they read.
     for (int k = 1; k < world; ++k) {
       const int p = (rank_ + k) % world;
       if (recvs[p].bytes == 0) continue;
       LocalGroup::Rank& peer = group_->ranks[p];
-      WaitFor(
-          lock, deadline, op, p, [&] { return peer.posted >= number; }, "has not come");
+      WaitFor(lock, deadline, op, p, peer.posted, number, "has not come");
       const SendPiece piece = peer.sends[rank_];
       if (peer.posted != number || peer.op != op || piece.bytes != recvs[p].bytes)
         Fail(lock, ErrorCode::kComm, op,
@@ -74,28 +73,32 @@ class LocalExchange final : public ByteExchange {
       peer.taken_bytes += piece.bytes;
       moved_.received += piece.bytes;
       --group_->copying;
-      if (group_->aborted) group_->changed.notify_all();
+      if (group_->aborted && group_->copying == 0) group_->copied.notify_all();
       ThrowIfAborted(op, lock);
     }
     own.copied = number;
-    group_->changed.notify_all();
+    group_->Wake(own.copied);
     for (int p = 0; p < world; ++p) {
       if (p == rank_ || sends[p].bytes == 0) continue;
       const LocalGroup::Rank& peer = group_->ranks[p];
-      WaitFor(
-          lock, deadline, op, p, [&] { return peer.copied >= number; }, "has not taken its bytes");
+      WaitFor(lock, deadline, op, p, peer.copied, number, "has not taken its bytes");
     }
     moved_.sent = own.taken_bytes;
   }
 
  private:
-  template <typename Done>
+  // Until `progress` of the peer is at least `number`.
   void WaitFor(Lock& lock, std::chrono::steady_clock::time_point deadline, CommOp op, int peer,
-               Done done, const char* trouble) {
-    const bool woken = group_->changed.wait_until(
-        lock, deadline, [&] { return group_->aborted || done() || group_->ranks[peer].gone; });
+               const int64_t& progress, int64_t number, const char* trouble) {
+    LocalGroup::Rank& own = group_->ranks[rank_];
+    own.awaited = &progress;
+    own.number = number;
+    const bool woken = own.woken.wait_until(lock, deadline, [&] {
+      return group_->aborted || progress >= number || group_->ranks[peer].gone;
+    });
+    own.awaited = nullptr;
     ThrowIfAborted(op, lock);
-    if (done()) return;
+    if (progress >= number) return;
     if (woken) Fail(lock, ErrorCode::kPeerLost, op, fmt::format("rank {} has gone", peer));
     Fail(lock, ErrorCode::kTimeout, op,
          fmt::format("rank {} {} within {} ms", peer, trouble, timeout_.count()));
@@ -118,7 +121,7 @@ class LocalExchange final : public ByteExchange {
   }
 
   void DrainCopies(Lock& lock) {
-    group_->changed.wait(lock, [&] { return group_->copying == 0; });
+    group_->copied.wait(lock, [&] { return group_->copying == 0; });
   }
 
   std::string Where(CommOp op) const {
@@ -141,7 +144,16 @@ void LocalGroup::Abort(const std::string& why) noexcept {
   if (aborted) return;
   aborted = true;
   reason = why;
-  changed.notify_all();
+  WakeAll();
+}
+
+void LocalGroup::Wake(const int64_t& progress) {
+  for (Rank& rank : ranks)
+    if (rank.awaited == &progress && progress >= rank.number) rank.woken.notify_one();
+}
+
+void LocalGroup::WakeAll() {
+  for (Rank& rank : ranks) rank.woken.notify_one();
 }
 
 std::unique_ptr<ByteExchange> MakeLocalExchange(

@@ -141,6 +141,28 @@ class NcclCommunicator final : public Communicator {
         LaunchedAllReduceBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
   }
 
+  void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
+                Stream& stream) override {
+    checks_.AllToAll(sent, received, live);
+    ++counters_.all_to_alls;
+    if (sent.bytes() == 0) return;
+    if (world_ == 1) return Copy(sent, received, stream);
+    const cudaStream_t cuda = Prepared(stream);
+    const int64_t bytes = sent.bytes() / world_;
+    handle_->Call(Name(CommOp::kAllToAll), "ncclSend and ncclRecv", [&](ncclComm_t comm) {
+      const auto count = static_cast<size_t>(bytes);
+      ncclResult_t result = ncclGroupStart();
+      for (int r = 0; r < world_ && result == ncclSuccess; ++r) {
+        result = ncclSend(sent.data + r * bytes, count, ncclUint8, r, comm, cuda);
+        if (result == ncclSuccess)
+          result = ncclRecv(received.data + r * bytes, count, ncclUint8, r, comm, cuda);
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
+    counters_.exchanged_bytes += LaunchedShardBytes(world_, bytes);
+  }
+
   std::vector<std::string> HostAllGather(const std::string& payload) override {
     return host_->HostAllGather(payload);
   }

@@ -24,7 +24,8 @@ class Exercise {
         stream_(device.MakeStream(StreamRole::kCollectives)),
         n_(n),
         full_{memory, DenseLayout(DType::kF32, {n * comm.world_size()})},
-        shard_{memory + full_.bytes(), DenseLayout(DType::kF32, {n})} {}
+        shard_{memory + full_.bytes(), DenseLayout(DType::kF32, {n})},
+        received_{shard_.data + shard_.bytes(), full_.layout} {}
 
   void Run(const CommUses& uses) {
     const int64_t first = comm_.rank() * n_;  // of this rank's slice
@@ -46,6 +47,12 @@ class Exercise {
       Fill(full_, [&](int64_t i) { return mine * Factor(i); });
       comm_.AllReduceSum(full_, {}, *stream_);
       Compare("all_reduce", full_, [&](int64_t i) { return all * Factor(i); });
+    }
+    if (uses.all_to_alls) {
+      Fill(full_, [&](int64_t i) { return mine * Factor(i); });
+      comm_.AllToAll(full_, received_, {}, *stream_);
+      Compare("all_to_all", received_,
+              [&](int64_t i) { return static_cast<float>(i / n_ + 1) * Factor(first + i % n_); });
     }
   }
 
@@ -85,7 +92,7 @@ class Exercise {
   const std::string& label_;
   const std::unique_ptr<Stream> stream_;
   const int64_t n_;
-  const TensorView full_, shard_;
+  const TensorView full_, shard_, received_;
 };
 
 }  // namespace
@@ -94,7 +101,7 @@ void ExerciseCollectives(Communicator& comm, CudaDevice& device, const NcclOptio
                          const CommUses& uses, const std::string& label) {
   constexpr int64_t kFew = 64,
                     kMany = 256 * 1024;  // 1 MiB per rank: past the low-latency protocols
-  const int64_t bytes = (comm.world_size() + 1) * kMany * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = (2 * comm.world_size() + 1) * kMany * static_cast<int64_t>(sizeof(float));
   const std::unique_ptr<DeviceBuffer> memory =
       options.symmetric ? AllocateSymmetric(device, bytes, "first collectives of " + label)
                         : device.Allocate(bytes, "first collectives of " + label);

@@ -7,6 +7,7 @@
 #include "comm/nccl/nccl_check.h"
 #include "comm/nccl/nccl_options.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/driver_function.h"
 
 namespace millrace {
 namespace {
@@ -39,18 +40,6 @@ class SymmetricBuffer final : public DeviceBuffer {
   std::byte* data_ = nullptr;
   const int64_t bytes_;
 };
-
-// A function of the driver without linking to it: machines that only build have none.
-template <class Function>
-Function* DriverFunction(const char* name, unsigned cuda_version) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  MR_CUDA(
-      cudaGetDriverEntryPointByVersion(name, &function, cuda_version, cudaEnableDefault, &found));
-  MR_REQUIRE(ErrorCode::kDevice, found == cudaDriverEntryPointSuccess && function != nullptr,
-             "this driver has no {}", name);
-  return reinterpret_cast<Function*>(function);
-}
 
 }  // namespace
 

@@ -26,9 +26,10 @@
 
 namespace millrace {
 
-inline constexpr int kMaxPeers = 8;                                   // ranks of a group
-inline constexpr int kMaxPeerBlocks = 64;                             // of a launch
-inline constexpr int kPeerGatherBlocks = 16, kPeerReduceBlocks = 32;  // of a launch, unless asked
+inline constexpr int kMaxPeers = 8;        // ranks of a group
+inline constexpr int kMaxPeerBlocks = 64;  // of a launch
+inline constexpr int kPeerGatherBlocks = 16, kPeerReduceBlocks = 32,
+                     kPeerExchangeBlocks = 32;  // of a launch, unless asked
 
 // Written by peers, read here. Word r is rank r's: call number << kSignatureBits, and in `entered`
 // the signature of the call below it.

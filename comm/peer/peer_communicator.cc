@@ -12,6 +12,7 @@
 
 #include "comm/nccl/nccl_connect.h"
 #include "comm/operand_checks.h"
+#include "comm/peer/peer_exchange.h"
 #include "comm/peer/peer_gather.h"
 #include "comm/peer/peer_reduce.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -20,8 +21,8 @@
 namespace millrace {
 namespace {
 
-enum class Kind : uint32_t { kGather, kGatherBF16, kReduce };
-constexpr int kLanes = 2;  // gathers, reductions
+enum class Kind : uint32_t { kGather, kGatherBF16, kReduce, kExchange };
+constexpr int kLanes = 3;  // gathers, reductions, exchanges
 // What peers map is an allocation of its own: the driver maps whole pages, where
 // small allocations share one.
 constexpr int64_t kLaneBytes = 2 << 20;
@@ -52,7 +53,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
         checks_(label, host_->rank(), host_->world_size()),
         rank_(host_->rank()),
         world_(host_->world_size()) {
-    for (const int blocks : {options.gather_blocks, options.reduce_blocks})
+    for (const int blocks : {options.gather_blocks, options.reduce_blocks, options.exchange_blocks})
       MR_REQUIRE(ErrorCode::kConfig, blocks >= 1 && blocks <= kMaxPeerBlocks,
                  "peer memory: {} blocks; 1 to {} are allowed", blocks, kMaxPeerBlocks);
     if (world_ == 1) {
@@ -123,6 +124,19 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     counters_ += other.counters() - before;
   }
 
+  void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
+                Stream& stream) override {
+    if (world_ == 1) return Other().AllToAll(sent, received, live, stream);
+    checks_.AllToAll(sent, received, live);
+    if (sent.bytes() > 0) {
+      const int64_t bytes = sent.bytes() / world_;
+      const PeerCall call = Begin(Kind::kExchange, received, bytes, stream);
+      LaunchPeerExchange(call, Pieces(sent, received, live), AsCuda(stream).get());
+      counters_.exchanged_bytes += (world_ - 1) * bytes;
+    }
+    ++counters_.all_to_alls;
+  }
+
   std::vector<std::string> HostAllGather(const std::string& payload) override {
     return host_->HostAllGather(payload);
   }
@@ -154,12 +168,16 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   void Connect(const CommUses& uses) override {
     if (world_ == 1) return Other().Connect(uses);
     if (uses.all_reduces)
-      Other().Connect({.all_gathers = false, .reduce_scatters = false, .all_reduces = true});
+      Other().Connect({.all_gathers = false,
+                       .reduce_scatters = false,
+                       .all_reduces = true,
+                       .all_to_alls = false});
     const CommCounters before = counters_;
     ExerciseCollectives(*this, device_, NcclOptions{.timeout = options_.timeout},
                         {.all_gathers = uses.all_gathers,
                          .reduce_scatters = uses.reduce_scatters,
-                         .all_reduces = false},
+                         .all_reduces = false,
+                         .all_to_alls = uses.all_to_alls},
                         checks_.label());
     counters_ = before;
   }
@@ -256,10 +274,11 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return *region;
   }
 
-  // Both lanes of this communicator; a run's communicators together: PeerTrouble.
+  // All lanes of this communicator; a run's communicators together: PeerTrouble.
   void RequireRoom() const {
-    const std::string trouble =
-        WhyNoRoom({.peers = options_.gather_blocks + options_.reduce_blocks}, PeerRoomOf(device_));
+    const std::string trouble = WhyNoRoom(
+        {.peers = options_.gather_blocks + options_.reduce_blocks + options_.exchange_blocks},
+        PeerRoomOf(device_));
     MR_REQUIRE(ErrorCode::kConfig, trouble.empty(),
                "communicator '{}', rank {}: no room on GPU {}: {}", checks_.label(), rank_,
                device_.ordinal(), trouble);
@@ -272,21 +291,23 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   }
 
   PeerCall Begin(Kind kind, const TensorView& full, int64_t shard_bytes, Stream& stream) const {
-    const bool reduces = kind == Kind::kReduce;
-    ThrowIfAborted(reduces ? "reduce_scatter" : "all_gather");
+    const int lane = kind == Kind::kReduce ? 1 : kind == Kind::kExchange ? 2 : 0;
+    constexpr CommOp kOps[] = {CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kAllToAll};
+    const int most[] = {options_.gather_blocks, options_.reduce_blocks, options_.exchange_blocks};
+    ThrowIfAborted(Name(kOps[lane]));
     MR_CHECK_EQ(AsCuda(stream).device().ordinal(), device_.ordinal(),
                 "communicator '{}' is given a stream of another GPU", checks_.label());
     const PeerMapping& region = RegionOf(full);
     PeerCall call;
     for (int r = 0; r < world_; ++r)
-      call.lanes[r] = reinterpret_cast<PeerLane*>(lane_mapping_->base(r)) + (reduces ? 1 : 0);
+      call.lanes[r] = reinterpret_cast<PeerLane*>(lane_mapping_->base(r)) + lane;
     uint32_t* const words = reinterpret_cast<uint32_t*>(words_->data());
     call.stop = words + kStop;
     call.strange = words + kStrange;
     call.signature = Signature(kind, full.dtype(), full.data - region.base(rank_), full.numel());
     call.rank = rank_;
     call.world = world_;
-    call.blocks = Blocks(shard_bytes, reduces ? options_.reduce_blocks : options_.gather_blocks);
+    call.blocks = Blocks(shard_bytes, most[lane]);
     call.fault = options_.fault;
     return call;
   }
@@ -298,6 +319,23 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
       slots.slot[slots.count++] =
           region.At((rank_ + k) % world_, full.data) + rank_ * (full.bytes() / world_);
     return slots;
+  }
+
+  PeerPieces Pieces(const TensorView& sent, const TensorView& received,
+                    const LiveRows& live) const {
+    const PeerMapping& region = RegionOf(received);
+    PeerPieces pieces;
+    pieces.bytes = sent.bytes() / world_;
+    for (int k = 1; k <= world_; ++k) {
+      const int r = (rank_ + k) % world_;
+      pieces.piece[pieces.count++] = {sent.data + r * pieces.bytes,
+                                      region.At(r, received.data) + rank_ * pieces.bytes, r};
+    }
+    if (!live.counts) return pieces;
+    pieces.counts = live.counts.as<int32_t>();
+    pieces.counts_each = static_cast<int>(live.counts.numel() / world_);
+    pieces.row_bytes = live.row_numel * Bytes(sent.dtype());
+    return pieces;
   }
 
   const std::unique_ptr<Communicator> host_;
@@ -326,7 +364,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 BlockRoom PeerRoomOf(const CudaDevice& device) {
   MR_CUDA(cudaSetDevice(device.ordinal()));
   return {.multiprocessors = device.properties().multiProcessorCount,
-          .peers_each = std::min(PeerGatherBlocksEach(), PeerReduceBlocksEach())};
+          .peers_each =
+              std::min({PeerGatherBlocksEach(), PeerReduceBlocksEach(), PeerExchangeBlocksEach()})};
 }
 
 std::unique_ptr<PeerCommunicator> MakePeerCommunicator(

@@ -1,14 +1,14 @@
-// All-gathers and reduce-scatters by one kernel each that stores into, or loads from, the
-// other GPUs' memory; all-reduces by another communicator over the same ranks, which is made
-// when the first one comes.
+// All-gathers, reduce-scatters and all-to-alls by one kernel each that stores into, or loads from,
+// the other GPUs' memory; all-reduces by another communicator over the same ranks, which is made
+// when the first one comes. Of an all-to-all's pieces only the live rows are stored.
 //
 // Sums     Reduce-scatter: those of comm/rank_order_sum.h, so the bits of the host transports;
 //          all-reduce: the other communicator's.
-// Memory   `full` of a call lies in registered memory, at the same offset on every rank. Anything
-//          else is Error(kInvalidArgument), or, where it differs between ranks, found by the
-//          kernels: CheckHealth throws Error(kComm) naming the peer, and the call waits for Abort.
-//          There is no other path. Registered memory is cudaMalloc's (peer_mapping.h). A
-//          communicator has 2 MiB of its own.
+// Memory   `full` of a call, `received` of an all-to-all, lies in registered memory, at the same
+//          offset on every rank. Anything else is Error(kInvalidArgument), or, where it differs
+//          between ranks, found by the kernels: CheckHealth throws Error(kComm) naming the peer,
+//          and the call waits for Abort. There is no other path. Registered memory is cudaMalloc's
+//          (peer_mapping.h). A communicator has 2 MiB of its own.
 // Streams  Capturable. Calls of one kind are ordered by their streams, one behind the other; an
 //          all-gather and a reduce-scatter may overlap, and calls of two communicators. Blocks spin
 //          for peers: peer_call.h says why that ends.
@@ -40,6 +40,7 @@ struct PeerOptions {
   // / 115 / 112; reduce-scatter 9.3 / 8.0 / 7.7, 52 / 31 / 29, 236 / 131 / 111. So what is left to
   // products decides for gathers.
   int gather_blocks = kPeerGatherBlocks, reduce_blocks = kPeerReduceBlocks;
+  int exchange_blocks = kPeerExchangeBlocks;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of Connect
   PeerFault fault = PeerFault::kNone;                            // tests
   PeerGpus gpus = PeerGpus::kOwn;

@@ -82,7 +82,7 @@ std::string NoRoom(const CudaDevice& device, const Mesh& mesh) {
   const std::string trouble = WhyNoRoom(
       WaitingInRun({.gather = kPeerGatherBlocks,
                     .reduce = kPeerReduceBlocks,
-                    .exchanges = mesh.Size({Axis::kContext, Axis::kTensor}) > 1,
+                    .exchanges = mesh.Size({Axis::kContext, Axis::kExpert, Axis::kTensor}) > 1,
                     .replicas = mesh.Size(Axis::kReplicate) > 1 ? NcclOptions{}.max_ctas : 0,
                     .statistics = kSmallCtas}),
       PeerRoomOf(device));

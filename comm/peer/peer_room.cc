@@ -5,7 +5,8 @@
 namespace millrace {
 
 WaitingBlocks WaitingInRun(const CollectiveBlocks& blocks) {
-  // Those of one stream, whatever their axes, follow each other.
+  // Those of one stream, whatever their axes, follow each other; so an all-to-all, which has no
+  // more blocks than both lanes of its stream, waits instead of these.
   const int streams = blocks.exchanges ? 3 : 2;
   return {.peers = streams * (blocks.gather + blocks.reduce),
           .nccl = blocks.replicas + blocks.statistics};
