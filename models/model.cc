@@ -1,10 +1,11 @@
 #include "models/model.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <variant>
 
-#include "kernels/ops/moe_ops.h"
+#include "kernels/ops/router_ops.h"
 #include "models/stack.h"
 #include "runtime/base/error.h"
 #include "runtime/base/policies.h"
@@ -73,8 +74,8 @@ void Validate(const MoeShape& m, ModelFamily) {
   MR_REQUIRE(ErrorCode::kConfig, m.experts <= kMaxExperts && m.top_k <= kMaxTopK,
              "model.moe.experts is {} and model.moe.top_k {}; at most {} and {} are allowed",
              m.experts, m.top_k, kMaxExperts, kMaxTopK);
-  MR_REQUIRE(ErrorCode::kConfig, !m.bias,
-             "model.moe.bias is true; a router without bias is what there is so far");
+  MR_REQUIRE(ErrorCode::kConfig, m.bias_rate >= 0,
+             "model.moe.bias_rate is {}; it may not be negative", m.bias_rate);
   MR_REQUIRE(ErrorCode::kConfig, m.shared_width >= 0,
              "model.moe.shared_ffn is {}; it may not be negative", m.shared_width);
 }
@@ -95,21 +96,32 @@ void Validate(const MambaShape& m, ModelFamily) {
              m.dt_min, m.dt_max);
 }
 
-// By whole heads and whole columns.
-void ValidateTensor(const ModelOptions& o) {
+// By whole heads, whole columns and whole experts.
+void ValidateSplits(const ModelOptions& o) {
   const auto require = [&](const char* key, int64_t value) {
     MR_REQUIRE(ErrorCode::kConfig, value % o.tensor == 0,
                "parallel.tensor is {}; it must divide {}, which is {}", o.tensor, key, value);
   };
   RequirePositive("parallel.tensor", o.tensor);
+  RequirePositive("parallel.expert", o.expert);
   std::vector<BlockShape> blocks = o.blocks;
   blocks.push_back(o.mtp.block);
+  const bool experts = std::any_of(blocks.begin(), blocks.end(), [](const BlockShape& block) {
+    return block.Find<MoeShape>() != nullptr;
+  });
+  MR_REQUIRE(ErrorCode::kConfig, o.expert == 1 || experts,
+             "parallel.expert is {}; the model has no experts, so 1 is allowed", o.expert);
   for (const BlockShape& block : blocks) {
     if (const auto* attention = block.Find<AttentionShape>()) {
       require("model.heads", attention->heads);
       if (o.tensor % attention->kv_heads != 0) require("model.kv_heads", attention->kv_heads);
     }
     if (const auto* mlp = block.Find<MlpShape>()) require("model.ffn", mlp->width);
+    if (const auto* moe = block.Find<MoeShape>())
+      MR_REQUIRE(ErrorCode::kConfig, moe->experts % o.expert_ranks() == 0,
+                 "parallel.expert is {}{}; it must divide model.moe.experts, which is {}", o.expert,
+                 o.experts_over_tensor ? fmt::format(", times parallel.tensor {}", o.tensor) : "",
+                 moe->experts);
     if (const auto* mamba = block.Find<MambaShape>()) {
       require("model.mamba.heads", mamba->heads);
       require("model.mamba.groups", mamba->groups);
@@ -117,11 +129,11 @@ void ValidateTensor(const ModelOptions& o) {
   }
 }
 
-// A second depth would read the token behind a window's last: the host gives none.
 void ValidateMtp(const ModelOptions& o, ModelFamily family) {
   const MtpShape& mtp = o.mtp;
-  MR_REQUIRE(ErrorCode::kConfig, mtp.depth == 0 || mtp.depth == 1,
-             "model.mtp.depth is {}; 0 and 1 are possible", mtp.depth);
+  // Each has a loss; those of the next token and of balanced experts are the others.
+  MR_REQUIRE(ErrorCode::kConfig, mtp.depth >= 0 && mtp.depth <= kMaxLosses - 2,
+             "model.mtp.depth is {}; 0 to {} are possible", mtp.depth, kMaxLosses - 2);
   if (mtp.depth == 0) return;
   MR_REQUIRE(ErrorCode::kConfig, family != ModelFamily::kGpt2,
              "model.mtp.depth is {}; gpt2 has no such blocks", mtp.depth);
@@ -131,6 +143,18 @@ void ValidateMtp(const ModelOptions& o, ModelFamily family) {
   MR_REQUIRE(ErrorCode::kConfig, !mtp.block.branches.empty(), "the block of model.mtp is empty");
   for (const Branch& branch : mtp.block.branches)
     std::visit([family](const auto& kind) { Validate(kind, family); }, branch);
+}
+
+void ValidateInputs(const ModelOptions& o) {
+  MR_REQUIRE(ErrorCode::kConfig, !o.documents || o.mtp.depth == 0,
+             "data.document_mask is true and model.mtp.depth {}; what is predicted further would "
+             "be of other documents, so 0 is allowed",
+             o.mtp.depth);
+  if (!o.loss.policy) return;
+  MR_REQUIRE(ErrorCode::kConfig, o.mtp.depth == 0,
+             "train.loss is policy_gradient and model.mtp.depth {}; what is predicted further has "
+             "no such loss, so 0 is allowed",
+             o.mtp.depth);
 }
 
 void Validate(const ModelOptions& o, ModelFamily family) {
@@ -145,7 +169,8 @@ void Validate(const ModelOptions& o, ModelFamily family) {
       std::visit([family](const auto& kind) { Validate(kind, family); }, branch);
   }
   ValidateMtp(o, family);
-  ValidateTensor(o);
+  ValidateInputs(o);
+  ValidateSplits(o);
   MR_REQUIRE(ErrorCode::kConfig, o.init_std >= 0, "model.init_std is {}; it may not be negative",
              o.init_std);
   MR_REQUIRE(ErrorCode::kConfig, o.norm_eps > 0, "model.norm_eps is {}; it must be positive",

@@ -14,13 +14,22 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "kernels/ops/loss_ops.h"
 #include "runtime/plan/graph/forward_builder.h"
 #include "runtime/plan/layout/model_shape.h"
 #include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
+
+// What the next token's loss is told of each target, beside what it is (LossSpec): names of inputs,
+// f32 [B,T] each, are "weights", "old_logprobs", "advantages" and "reference_logprobs".
+struct LossOptions {
+  bool weights = false;  // also of the losses of model.mtp, which predict the same tokens
+  std::optional<PolicyLoss> policy = {};  // a policy gradient; a reference where its kl is not 0
+};
 
 // A shape, how its weights begin, and how blocks make up units.
 struct ModelOptions : ModelShape {
@@ -29,7 +38,22 @@ struct ModelOptions : ModelShape {
   // Ranks along the tensor axis, which split the blocks' matrices: qkv, up and gate by their rows
   // (each fused part evenly), their biases likewise, proj and down by their columns.
   int64_t tensor = 1;
+  // Ranks along the expert axis, which have as many experts each; those along tensor, too, where
+  // experts_over_tensor says so.
+  int64_t expert = 1;
+  bool experts_over_tensor = false;
+  AxisSet expert_axes() const {
+    return experts_over_tensor ? AxisSet{Axis::kExpert, Axis::kTensor} : AxisSet(Axis::kExpert);
+  }
+  int64_t expert_ranks() const { return expert * (experts_over_tensor ? tensor : 1); }
+  // Of their receive buffers: rows over those of even loads; 0: room for all. In steps of training
+  // alone, which can be undone (nodes/expert_exchange.h).
+  double receive_capacity = 0;
 
+  LossOptions loss;
+  // Rows of tokens are documents end to end, as the i32 input "documents" [B,T] says: the first
+  // position of each position's (kernels/ops/model_ops.h).
+  bool documents = false;
   double init_std = 0.02;
   // Consecutive blocks that share one FSDP unit: "h.0", or "h.0-1". The last unit takes what is
   // left. A list says it for each unit instead; its sum is that of the blocks.

@@ -9,6 +9,7 @@
 #include "models/blocks/moe.h"
 #include "models/transformer.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/documents.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
 #include "runtime/plan/nodes/linear.h"
@@ -72,15 +73,35 @@ Stack::Stack(const ModelOptions& options, ModelFamily family)
                        ContextOf(fmt::format("h.{}", layer)));
   };
   spec_ = MakeSpec(options_, EmbedParams(), block, HeadParams());
+  AddLossInputs();
   AddMtp();
   if (const MoeShape* balanced = BalancedShape(options_))
     spec_.losses.push_back(
         {.name = kBalanceLoss, .weight = balanced->aux_coefficient, .held_out = false});
 }
 
+void Stack::AddLossInputs() {
+  LossSpec& loss = spec_.losses.front();
+  const auto add = [&](const std::string& name) {
+    spec_.inputs.push_back({.name = name, .dtype = DType::kF32, .source = name});
+  };
+  if (options_.documents) spec_.inputs.push_back({.name = "documents", .source = "documents"});
+  if (options_.loss.weights) add(loss.weights = "weights");
+  if (!options_.loss.policy) return;
+  PolicyInputs policy{.loss = *options_.loss.policy};
+  if (policy.loss.kl != 0) add(policy.reference_logprobs = "reference_logprobs");
+  add(policy.old_logprobs);
+  add(policy.advantages);
+  loss.policy = policy;
+}
+
 // Each depth sees the tokens and predicts the targets of one position further on. Every target of
 // a window counts (Batcher::valid_tokens), so of each sequence's T that the sums are divided by,
-// depth k has T - k: the rest has no target.
+// depth k has T - k: the rest has no target. Of these the last k - 1 have no token either; what
+// stands for it (EmbedOp) is seen by no position that has a target.
+// Where targets have weights, a token has one, whichever depth predicts it, and the divisor is
+// still (T - k) / T of what the next token's loss is divided by: here of the sum of all weights. So
+// the factor does not depend on the data, and it is exact where weights are equal.
 void Stack::AddMtp() {
   const MtpShape& mtp = options_.mtp;
   for (int64_t k = 1; k <= mtp.depth; ++k) {
@@ -96,14 +117,23 @@ void Stack::AddMtp() {
     add(BlockParams(mtp.block, ContextOf(unit)));
     add(NormParams(p + "norm_out"));
     spec_.units.push_back(std::move(added));
-    spec_.inputs.push_back({.name = unit + ".tokens", .source = "tokens", .shift = k});
+    spec_.inputs.push_back(
+        {.name = unit + ".tokens", .source = "tokens", .shift = k, .filled = k - 1});
     spec_.inputs.push_back(
         {.name = unit + ".targets", .source = "tokens", .shift = k + 1, .filled = k});
     const double counted =
         static_cast<double>(options_.seq_len - k) / static_cast<double>(options_.seq_len);
     spec_.losses.push_back({.name = unit,
                             .weight = mtp.loss_scale / static_cast<double>(mtp.depth) / counted,
-                            .targets = unit + ".targets"});
+                            .targets = unit + ".targets",
+                            .held_out = false});
+    if (!options_.loss.weights) continue;
+    spec_.losses.back().weights = unit + ".weights";
+    spec_.inputs.push_back({.name = unit + ".weights",
+                            .dtype = DType::kF32,
+                            .source = "weights",
+                            .shift = k,
+                            .filled = k});
   }
 }
 
@@ -183,15 +213,15 @@ ValueId Stack::EmitBlock(ForwardBuilder& b, ValueId x, const RopeTables& ropes,
 
 // h' = e_proj norm_e(embedding of the next token) + h_proj norm_h(h), the block, a norm: what the
 // shared head and the next depth read. One product with [e_proj | h_proj] would be the same.
-ValueId Stack::EmitMtp(ForwardBuilder& b, ValueId trunk, const RopeTables& ropes, int64_t depth,
-                       HeadMode head) const {
+ValueId Stack::EmitMtp(ForwardBuilder& b, ValueId before, const RopeTables& ropes, int64_t depth,
+                       HeadMode head, std::vector<ValueId>* router_stats) const {
   const std::string unit = fmt::format("mtp.{}", depth), p = unit + ".", l = unit + "/";
   b.BeginUnit(unit);
   ValueId e = Embedding(b, style_.table, "", l + "x", unit + ".tokens");
   e = Linear(b, EmitNorm(b, e, p + "norm_e", l + "norm_e"), p + "e_proj.weight", "", l + "e_proj");
-  ValueId x = EmitNorm(b, trunk, p + "norm_h", l + "norm_h");
+  ValueId x = EmitNorm(b, before, p + "norm_h", l + "norm_h");
   x = Add(b, e, Linear(b, x, p + "h_proj.weight", "", l + "h_proj"), l + "in");
-  x = EmitBlock(b, x, ropes, options_.mtp.block, ContextOf(unit), nullptr);
+  x = EmitBlock(b, x, ropes, options_.mtp.block, ContextOf(unit), router_stats);
   x = EmitNorm(b, x, p + "norm_out", l + "norm_out");
   Head(b, x, HeadTable(), head, unit);
   return x;
@@ -200,8 +230,12 @@ ValueId Stack::EmitMtp(ForwardBuilder& b, ValueId trunk, const RopeTables& ropes
 void Stack::EmitForward(ForwardBuilder& b, HeadMode head) const {
   const RopeTables ropes = EmitRopes(b);
   b.BeginUnit("embed");
+  const bool logits_only = head == HeadMode::kLogits || head == HeadMode::kNextLogits;
+  if (options_.documents && !logits_only) Documents(b, "documents");
   ValueId x = Embedding(b, style_.table, style_.positions, "embed/x");
-  const MoeShape* const balanced = head == HeadMode::kLogits ? nullptr : BalancedShape(options_);
+  // Of the next token alone.
+  const bool alone = logits_only || head == HeadMode::kTokenLosses;
+  const MoeShape* const balanced = alone ? nullptr : BalancedShape(options_);
   std::vector<ValueId> stats;
   for (const BlockGroup& group : GroupBlocks(options_)) {
     b.BeginUnit(group.unit);
@@ -210,13 +244,21 @@ void Stack::EmitForward(ForwardBuilder& b, HeadMode head) const {
                     ContextOf(fmt::format("h.{}", i)), balanced ? &stats : nullptr);
   }
   b.BeginUnit("head");
-  if (balanced)
+  const auto balance = [&] {
     Balance(b, stats, balanced->aux_loss, balanced->top_k, kBalanceLoss, "head/balance");
+  };
+  // The blocks that predict further are training's alone: no evaluation gives their losses.
+  const bool trains = head == HeadMode::kTrainLoss;
+  const bool further =
+      trains && options_.mtp.depth > 0 && options_.mtp.block.Find<MoeShape>() != nullptr;
+  if (balanced && !further) balance();
   const std::string norm = fmt::format("{}_f", style_.norm_name);
   x = EmitNorm(b, x, norm, "head/" + norm);
   Head(b, x, HeadTable(), head);
-  if (head == HeadMode::kLogits) return;  // of the next token alone
-  for (int64_t k = 1; k <= options_.mtp.depth; ++k) x = EmitMtp(b, x, ropes, k, head);
+  if (!trains) return;
+  for (int64_t k = 1; k <= options_.mtp.depth; ++k)
+    x = EmitMtp(b, x, ropes, k, head, balanced ? &stats : nullptr);
+  if (balanced && further) balance();
 }
 
 }  // namespace millrace

@@ -35,6 +35,7 @@ class Stack final : public Model {
   std::vector<ParamSpec> BlockParams(const BlockShape& block, const BranchContext& context) const;
   std::vector<ParamSpec> HeadParams() const;
 
+  void AddLossInputs();
   void AddMtp();  // units, inputs and losses
 
   RopeTables EmitRopes(ForwardBuilder& builder) const;
@@ -43,8 +44,9 @@ class Stack final : public Model {
   ValueId EmitBlock(ForwardBuilder& builder, ValueId x, const RopeTables& ropes,
                     const BlockShape& block, const BranchContext& context,
                     std::vector<ValueId>* router_stats) const;
-  ValueId EmitMtp(ForwardBuilder& builder, ValueId trunk, const RopeTables& ropes, int64_t depth,
-                  HeadMode head) const;
+  // `before`: the trunk's normalised output, or what the depth before gives. Gives the same.
+  ValueId EmitMtp(ForwardBuilder& builder, ValueId before, const RopeTables& ropes, int64_t depth,
+                  HeadMode head, std::vector<ValueId>* router_stats) const;
 
   ModelOptions options_;
   Style style_;

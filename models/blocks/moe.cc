@@ -10,6 +10,7 @@
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/dispatch.h"
 #include "runtime/plan/nodes/expert_activation.h"
+#include "runtime/plan/nodes/expert_exchange.h"
 #include "runtime/plan/nodes/grouped_linear.h"
 #include "runtime/plan/nodes/router.h"
 
@@ -21,11 +22,21 @@ int64_t InRows(const MoeShape& m, int64_t width) {
   return IsGated(m.activation) ? 2 * width : width;
 }
 
-// [E, out, in], normal(std), decayed.
-ParamSpec ExpertsParam(std::string name, int64_t experts, int64_t out, int64_t in, double std) {
+// [E] zeros, f32: follows the loads of the experts.
+ParamSpec RouterBiasParam(std::string name, const MoeShape& m) {
+  ParamSpec param = ExponentParam(std::move(name), m.experts, InitKind::kZeros);
+  param.update = UpdateRule::kBalance;
+  param.balance = {.rate = m.bias_rate, .experts = m.experts, .top_k = m.top_k};
+  return param;
+}
+
+// [E, out, in], normal(std), decayed; split over the ranks that have experts of their own.
+ParamSpec ExpertsParam(std::string name, int64_t experts, int64_t out, int64_t in, double std,
+                       const ModelOptions& o) {
   ParamSpec param = MatrixParam(std::move(name), out, in, std);
   param.dims = {experts, out, in};
   param.padded_rows = experts;
+  if (o.expert_ranks() > 1) param.splits = {{o.expert_axes(), 0, {}}};
   return param;
 }
 
@@ -34,7 +45,8 @@ RouteAttrs RouteOf(const MoeShape& m) {
           .normalise = m.normalise,
           .scaling = m.scaling,
           .groups = m.groups,
-          .top_groups = m.top_groups};
+          .top_groups = m.top_groups,
+          .gate = m.gate};
 }
 
 ValueId EmitShared(ForwardBuilder& b, ValueId x, const MoeShape& m, const BranchContext& context) {
@@ -54,8 +66,9 @@ std::vector<ParamSpec> MoeParams(const MoeShape& m, const BranchContext& context
   std::vector<ParamSpec> params = {
       MatrixParam(p + "router.weight", m.experts, o.d_model, o.init_std),
       ExpertsParam(p + "experts." + InName(m) + ".weight", m.experts, InRows(m, m.width), o.d_model,
-                   o.init_std),
-      ExpertsParam(p + "experts.down.weight", m.experts, o.d_model, m.width, ResidualStd(o))};
+                   o.init_std, o),
+      ExpertsParam(p + "experts.down.weight", m.experts, o.d_model, m.width, ResidualStd(o), o)};
+  if (m.bias) params.push_back(RouterBiasParam(p + "router.bias", m));
   if (m.shared_width > 0) {
     const std::vector<int64_t> parts = IsGated(m.activation)
                                            ? std::vector{m.shared_width, m.shared_width}
@@ -72,9 +85,12 @@ std::vector<ParamSpec> MoeParams(const MoeShape& m, const BranchContext& context
 
 const MoeShape* BalancedShape(const ModelShape& shape) {
   std::vector<const MoeShape*> all;
-  for (const BlockShape& block : shape.blocks)
+  const auto add = [&all](const BlockShape& block) {
     for (const Branch& branch : block.branches)
       if (const auto* moe = std::get_if<MoeShape>(&branch)) all.push_back(moe);
+  };
+  for (const BlockShape& block : shape.blocks) add(block);
+  if (shape.mtp.depth > 0) add(shape.mtp.block);
   const auto of = [](const MoeShape& m) {
     return std::tuple(m.aux_loss, m.aux_coefficient, m.experts, m.top_k);
   };
@@ -96,14 +112,18 @@ ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& m, const BranchCon
   const auto product = [&](ValueId rows, const Routing& routing, const std::string& name) {
     return GroupedLinear(b, rows, p + name + ".weight", routing, l + name);
   };
-  const Routing routing = Route(b, x, p + "router.weight", "", RouteOf(m), m.top_k,
-                                stats != nullptr ? m.aux_loss : AuxLossKind::kNone, l + "router");
+  const Routing routing =
+      Route(b, x, p + "router.weight", m.bias ? p + "router.bias" : "", RouteOf(m), m.top_k,
+            stats != nullptr ? m.aux_loss : AuxLossKind::kNone, l + "router");
   if (routing.stats) stats->push_back(routing.stats);
-  const Dispatched sent = Dispatch(b, x, routing, l + "dispatch");                     // [S, C]
-  ValueId y = product(sent.rows, routing, std::string("experts.") + InName(m));        // [S, (2)F]
-  y = ExpertActivation(b, y, sent.weights, routing, m.activation, l + "experts.act");  // [S, F]
-  y = product(y, routing, "experts.down");                                             // [S, C]
-  y = Combine(b, y, routing, l + "combine");                                           // [R, C]
+  const ExpertPlaces at = PlaceExperts(b, routing, context.options.expert_axes(),
+                                       context.options.receive_capacity, l + "places");
+  const Dispatched sent = SendToExperts(b, Dispatch(b, x, at.pieces, l + "dispatch"), at,
+                                        l + "receive");                              // [S, C]
+  ValueId y = product(sent.rows, at.received, std::string("experts.") + InName(m));  // [S, (2)F]
+  y = ExpertActivation(b, y, sent.weights, at.received, m.activation, l + "experts.act");  // [S, F]
+  y = product(y, at.received, "experts.down");                                             // [S, C]
+  y = Combine(b, SendBack(b, y, at, l + "return"), at.pieces, l + "combine");              // [R, C]
   if (m.shared_width == 0) return y;
   return Add(b, y, EmitShared(b, x, m, context), l + "shared.add");
 }

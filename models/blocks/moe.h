@@ -1,12 +1,13 @@
 // The mixture of experts: models/blocks/branch.h says how it is called.
 //   moe.router.weight          [E, d_model]
-//   moe.router.bias            [E] f32, with `bias`: chooses, has no gradient, is not trained
+//   moe.router.bias            [E] f32, with `bias`: chooses, has no gradient, evens the loads
 //   moe.experts.up.weight      [E, width, d_model]; gated: gate_up [E, 2 width, d_model]
 //   moe.experts.down.weight    [E, d_model, width]
 //   moe.shared.up.weight       [shared_width, d_model], with shared_width; gated as above
 //   moe.shared.down.weight     [d_model, shared_width]
 //
-// Each rank along the tensor axis has all experts and routes its own rows between blocks; the
+// Ranks along the expert axis have E/n experts each, and exchange rows (nodes/expert_exchange.h).
+// Along the tensor axis each has the same experts and routes its own rows between blocks; the
 // shared expert is split as an MLP is.
 #pragma once
 

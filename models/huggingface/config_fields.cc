@@ -25,9 +25,15 @@ constexpr FixedField kNoWindow[] = {
     {"use_sliding_window", "[false]", "attention sees the whole context"},
 };
 
+constexpr FixedField kQwen3Head[] = {
+    {"architectures", R"([["Qwen3ForCausalLM"], null])", "the language model is the only head"},
+};
+
+constexpr FixedField kQwen3MoeHead[] = {
+    {"architectures", R"([["Qwen3MoeForCausalLM"], null])", "the language model is the only head"},
+};
+
 constexpr FixedField kQwen3[] = {
-    {"architectures", R"([["Qwen3ForCausalLM"], ["Qwen3MoeForCausalLM"], null])",
-     "the language model is the only head"},
     {"hidden_act", R"(["silu", "swish"])", "swiglu's gate is silu"},
     {"attention_bias", "[false]", "qwen3 has no biases"},
     {"attention_dropout", "[0]", "there is no dropout; to train on without, write 0 there"},
@@ -48,7 +54,6 @@ constexpr FixedField kNemotronH[] = {
     {"hidden_dropout", "[0]", "there is no dropout; to train on without, write 0 there"},
     {"residual_in_fp32", "[false]", "the residual stream has the compute dtype"},
     {"moe_latent_size", "[null]", "experts see the whole width"},
-    {"num_nextn_predict_layers", "[0, null]", "blocks that predict further tokens are not read"},
 };
 
 constexpr FixedField kGpt2[] = {
@@ -158,6 +163,8 @@ std::span<const FixedField> CommonFixedFields() { return kCommon; }
 std::span<const FixedField> Gpt2FixedFields() { return kGpt2; }
 std::span<const FixedField> LlamaFixedFields() { return kLlama; }
 std::span<const FixedField> Qwen3FixedFields() { return kQwen3; }
+std::span<const FixedField> Qwen3HeadFields() { return kQwen3Head; }
+std::span<const FixedField> Qwen3MoeHeadFields() { return kQwen3MoeHead; }
 std::span<const FixedField> NemotronHFixedFields() { return kNemotronH; }
 std::span<const FixedField> NoWindowFields() { return kNoWindow; }
 

@@ -17,7 +17,9 @@ struct FixedField {
 std::span<const FixedField> CommonFixedFields();
 std::span<const FixedField> Gpt2FixedFields();
 std::span<const FixedField> LlamaFixedFields();
-std::span<const FixedField> Qwen3FixedFields();
+std::span<const FixedField> Qwen3FixedFields();  // with experts as well
+std::span<const FixedField> Qwen3HeadFields();
+std::span<const FixedField> Qwen3MoeHeadFields();
 std::span<const FixedField> NemotronHFixedFields();
 // Of families whose attention sees the whole context.
 std::span<const FixedField> NoWindowFields();

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "models/huggingface/field_reader.h"
 #include "models/huggingface/nemotron_h_fields.h"
 #include "models/huggingface/rope_fields.h"
@@ -28,7 +31,7 @@ ModelConfig ReadGpt2(FieldReader& f) {
   m.tied = f.Flag("tie_word_embeddings", true);
   m.activation = ActivationKind::kGelu;
   m.norm_eps = f.Number("layer_norm_epsilon", 1e-5);
-  m.init_std = f.Number("initializer_range", 0.02);
+  m.init_std = f.NumberFromZero("initializer_range", 0.02);
   f.CheckFixed(Gpt2FixedFields());
   f.CheckFixed(NoWindowFields());
   return m;
@@ -63,7 +66,8 @@ ModelConfig ReadLlamaLike(FieldReader& f, ModelFamily family, const LlamaDefault
   m.tied = f.Flag("tie_word_embeddings", false);
   m.activation = ActivationKind::kSwiglu;
   m.norm_eps = f.Number("rms_norm_eps", 1e-6);
-  m.init_std = f.Number("initializer_range", 0.02);
+  m.init_std = f.NumberFromZero("initializer_range", 0.02);
+  m.mtp.depth = f.MtpDepth();
   ReadRope(f, &m);
   return m;
 }
@@ -75,20 +79,25 @@ ModelConfig ReadLlama(FieldReader& f) {
   return m;
 }
 
-// Qwen's rule: layers from max_window_layers on slide, if use_sliding_window; layer_types, where it
-// is written, says it layer by layer. All layers are alike to us.
+// Qwen's rule: layers from max_window_layers on slide, if use_sliding_window and a window is given;
+// layer_types, where it is written, says it layer by layer. Qwen3-MoE has neither field: all of its
+// layers slide, or none. All layers are alike to us.
 void ReadWindow(FieldReader& f, ModelConfig* m) {
-  const bool slides = f.Flag("use_sliding_window", false);
+  const bool used = f.Flag("use_sliding_window", false);
   const Json *window = f.Find("sliding_window"), *from = f.Find("max_window_layers"),
              *types = f.Find("layer_types");
+  const bool slides = used && !(window && window->is_null());
   const std::string all = slides ? "sliding_attention" : "full_attention";
   if (slides) m->attention.window = f.Size("sliding_window", 4096);
   if (!slides && window && !window->is_null() && !window->is_number())
     f.Problem("", "sliding_window", *window, "must be a number, or null");
-  if (slides && !types && (!from || *from != 0))
+  const bool by_layer = m->family == ModelFamily::kQwen3;
+  if (by_layer && slides && (!types || types->is_null()) && (!from || *from != 0))
     f.Add("use_sliding_window is true: max_window_layers must be 0, since all layers are alike");
   if (!types || types->is_null()) return;
   if (!types->is_array()) return f.Problem("", "layer_types", *types, "must be a list");
+  if (std::cmp_not_equal(types->size(), m->Layers()))
+    f.Problem("", "layer_types", *types, fmt::format("the model has {} layers", m->Layers()));
   for (const Json& type : *types)
     if (type != all)
       return f.Problem("", "layer_types", *types,
@@ -99,6 +108,7 @@ ModelConfig ReadQwen3(FieldReader& f) {
   ModelConfig m = ReadLlamaLike(f, ModelFamily::kQwen3, {.kv_heads = 32, .head_dim = 128});
   ReadWindow(f, &m);
   f.CheckFixed(Qwen3FixedFields());
+  f.CheckFixed(Qwen3HeadFields());
   return m;
 }
 
@@ -106,6 +116,13 @@ ModelConfig ReadQwen3(FieldReader& f) {
 void ReadSparsePattern(FieldReader& f, ModelConfig* m) {
   const int64_t step = f.Size("decoder_sparse_step", 1);
   const Json* dense = f.Find("mlp_only_layers");
+  const auto is_layer = [&](const Json& layer) {
+    return layer.is_number_integer() && layer >= 0 && layer < m->layers;
+  };
+  if (dense && !dense->is_null() &&
+      !(dense->is_array() && std::all_of(dense->begin(), dense->end(), is_layer)))
+    f.Problem("", "mlp_only_layers", *dense,
+              fmt::format("must be a list of layers, from 0 to {}", m->layers - 1));
   std::string pattern;
   for (int64_t i = 0; i < m->layers; ++i) {
     const bool listed = dense && dense->is_array() &&
@@ -133,6 +150,7 @@ ModelConfig ReadQwen3Moe(FieldReader& f) {
   if (!m.Has('-')) m.ffn = {};
   ReadWindow(f, &m);
   f.CheckFixed(Qwen3FixedFields());
+  f.CheckFixed(Qwen3MoeHeadFields());
   return m;
 }
 

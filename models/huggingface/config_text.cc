@@ -31,12 +31,15 @@ void RequireSayable(const ModelConfig& m) {
          m.family, "null");
   Refuse(m.ActivationKind() != traits.activation, "model.activation",
          std::string(Name(m.ActivationKind())), m.family, Name(traits.activation).data());
-  Refuse(m.mtp.depth > 0, "model.mtp.depth", std::to_string(m.mtp.depth), m.family, "0");
+  Refuse(m.mtp.depth > 0 && m.family == ModelFamily::kQwen3Moe && m.MtpBranches() != "E",
+         "model.mtp.pattern", m.MtpBranches(), m.family, "E");
   if (!m.Has('E')) return;
   Refuse(m.Router() != traits.router, "model.moe.router", std::string(Name(m.Router())), m.family,
          Name(traits.router).data());
   Refuse(m.RouterBias() != traits.router_bias, "model.moe.bias", text(m.RouterBias()), m.family,
          text(traits.router_bias));
+  Refuse(m.moe.gate != GateKind::kRouter, "model.moe.gate", std::string(Name(m.moe.gate)), m.family,
+         Name(GateKind::kRouter).data());
   if (m.family != ModelFamily::kQwen3Moe) return;
   Refuse(m.moe.groups != 1, "model.moe.groups", std::to_string(m.moe.groups), m.family, "1");
   Refuse(m.moe.scaling != 1, "model.moe.scaling", fmt::format("{}", m.moe.scaling), m.family, "1");
@@ -109,17 +112,21 @@ void AddQwen3Experts(const ModelConfig& m, Json* j) {
   (*j)["output_router_logits"] = false;
 }
 
-Json NemotronHFields(const ModelConfig& m) {
+Json BlockTypes(const std::string& blocks) {
   Json types = Json::array();
-  for (const char kind : m.Blocks())
+  for (const char kind : blocks)
     types.push_back(kind == 'M'   ? "linear_attention"
                     : kind == 'E' ? "moe"
                     : kind == '*' ? "full_attention"
                                   : "mlp");
+  return types;
+}
+
+Json NemotronHFields(const ModelConfig& m) {
   Json j = {{"architectures", Json::array({"NemotronHForCausalLM"})},
             {"model_type", "nemotron_h"},
             {"hybrid_override_pattern", m.Blocks()},
-            {"layers_block_type", std::move(types)},
+            {"layers_block_type", BlockTypes(m.Blocks())},
             {"num_hidden_layers", m.Layers()},
             {"hidden_size", m.d_model},
             {"max_position_embeddings", m.seq_len},
@@ -191,6 +198,7 @@ Json FieldsOf(const ModelConfig& m) {
       j = NemotronHFields(m);
       if (m.Has('M')) AddMamba(m, &j);
       if (m.Has('E')) AddNemotronHExperts(m, &j);
+      if (m.mtp.depth > 0) j["mtp_layers_block_type"] = BlockTypes(m.MtpBranches());
       return j;
   }
   return j;
@@ -201,6 +209,7 @@ Json FieldsOf(const ModelConfig& m) {
 std::string HuggingFaceConfigText(const ModelConfig& m) {
   RequireSayable(m);
   Json j = FieldsOf(m);
+  if (m.mtp.depth > 0) j["num_nextn_predict_layers"] = m.mtp.depth;
   j["vocab_size"] = m.Vocab();
   j["tie_word_embeddings"] = m.Tied();
   j["initializer_range"] = m.init_std;

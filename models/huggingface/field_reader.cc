@@ -80,6 +80,11 @@ double FieldReader::Number(const std::string& section, const std::string& field,
   return 1;
 }
 
+double FieldReader::NumberFromZero(const std::string& field, double otherwise) {
+  const Json* value = Find(field);
+  return value && value->is_number() && *value == 0 ? 0 : Number(field, otherwise);
+}
+
 bool FieldReader::Flag(const std::string& field, bool otherwise) {
   const Json* value = Find(field);
   if (!value) return otherwise;
@@ -92,6 +97,12 @@ int64_t FieldReader::HeadDim(const ModelConfig& m, const char* width, const char
   if (m.d_model % m.heads != 0)
     Add(fmt::format("{}, {}, must divide {}, {}", heads, m.heads, width, m.d_model));
   return std::max<int64_t>(1, m.d_model / m.heads);
+}
+
+int64_t FieldReader::MtpDepth() {
+  const char* const field = "num_nextn_predict_layers";
+  const Json* depth = Find(field);
+  return !depth || depth->is_null() || *depth == 0 ? 0 : Size(field);
 }
 
 void FieldReader::CheckFixed(std::span<const FixedField> fields) {

@@ -37,9 +37,13 @@ class FieldReader {
   // Positive.
   double Number(const std::string& field, double otherwise);
   double Number(const std::string& section, const std::string& field, const Json& value);
+  double NumberFromZero(const std::string& field, double otherwise);  // not negative
   bool Flag(const std::string& field, bool otherwise);
   // Heads that split the width: `m`'s, whose fields are called so.
   int64_t HeadDim(const ModelConfig& m, const char* width, const char* heads);
+
+  // num_nextn_predict_layers; absent, null or 0: there are none.
+  int64_t MtpDepth();
 
   void CheckFixed(std::span<const FixedField> fields);
   // Every field must have been asked for, or be harmless.

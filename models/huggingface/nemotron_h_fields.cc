@@ -19,26 +19,34 @@ char BlockOf(const Json& name) {
   return 0;
 }
 
-// layers_block_type of transformers 5, hybrid_override_pattern of published files; both, if they
-// agree.
-std::string ReadPattern(FieldReader& f) {
-  const Json *types = f.Find("layers_block_type"), *written = f.Find("hybrid_override_pattern");
+// Kinds of blocks by the field `list` of transformers 5, or `text` of published files; both, if
+// they agree.
+std::string ReadKinds(FieldReader& f, const char* list, const char* text) {
+  const Json *types = f.Find(list), *written = f.Find(text);
   std::string pattern;
+  if (types && !types->is_null() && !types->is_array())
+    f.Problem("", "layers_block_type", *types, "must be a list");
+  if (written && !written->is_null() && !written->is_string())
+    f.Problem("", "hybrid_override_pattern", *written, "must be a string");
   if (types && types->is_array())
     for (const Json& type : *types) {
       const char kind = BlockOf(type);
-      if (kind == 0) f.Problem("", "layers_block_type", type, "not a kind of block that we know");
+      if (kind == 0) f.Problem("", list, type, "not a kind of block that we know");
       pattern += kind == 0 ? '-' : kind;
     }
   if (written && written->is_string()) {
     const std::string given = written->get<std::string>();
     if (given.find_first_not_of("ME*-") != given.npos)
-      f.Problem("", "hybrid_override_pattern", *written, "may have M, E, * and - only");
-    if (!pattern.empty() && pattern != given)
-      f.Add("hybrid_override_pattern and layers_block_type disagree");
+      f.Problem("", text, *written, "may have M, E, * and - only");
+    if (!pattern.empty() && pattern != given) f.Add(fmt::format("{} and {} disagree", text, list));
     pattern = given;
   }
-  if (pattern.empty()) f.Add("layers_block_type is missing, and so is hybrid_override_pattern");
+  if (pattern.empty()) f.Add(fmt::format("{} is missing, and so is {}", list, text));
+  return pattern;
+}
+
+std::string ReadPattern(FieldReader& f) {
+  const std::string pattern = ReadKinds(f, "layers_block_type", "hybrid_override_pattern");
   const Json* layers = f.Find("num_hidden_layers");
   if (layers && *layers != pattern.size())
     f.Problem("", "num_hidden_layers", *layers,
@@ -50,8 +58,10 @@ void ReadAttention(FieldReader& f, ModelConfig* m) {
   m->heads = f.Size("num_attention_heads");
   m->kv_heads = f.Size("num_key_value_heads", 8);
   // The older name, then the newer.
-  const int64_t head_dim = f.Size("attention_head_dim", 128);
-  m->head_dim = f.Size("head_dim", head_dim);
+  const int64_t older = f.Size("attention_head_dim", 128);
+  m->head_dim = f.Size("head_dim", older);
+  if (f.Find("attention_head_dim") && older != *m->head_dim)
+    f.Add(fmt::format("attention_head_dim, {}, and head_dim, {}, disagree", older, *m->head_dim));
   if (m->heads % *m->kv_heads != 0)
     f.Add(fmt::format("num_key_value_heads, {}, must divide num_attention_heads, {}", *m->kv_heads,
                       m->heads));
@@ -115,6 +125,7 @@ void PassOver(FieldReader& f) {
                             "n_shared_experts",
                             "moe_shared_expert_intermediate_size",
                             "mtp_layers_block_type",
+                            "mtp_hybrid_override_pattern",
                             "output_router_logits",
                             "router_aux_loss_coef"})
     f.Find(field);
@@ -132,8 +143,13 @@ ModelConfig ReadNemotronH(FieldReader& f) {
   m.seq_len = f.Size("max_position_embeddings");
   m.tied = f.Flag("tie_word_embeddings", false);
   m.activation = ActivationKind::kRelu2;
-  m.norm_eps = f.Number(f.Find("rms_norm_eps") ? "rms_norm_eps" : "layer_norm_epsilon", 1e-5);
-  m.init_std = f.Number("initializer_range", 0.02);
+  m.norm_eps = f.Number("layer_norm_epsilon", f.Number("rms_norm_eps", 1e-5));
+  if (f.Find("rms_norm_eps") && f.Number("rms_norm_eps", 1e-5) != m.norm_eps)
+    f.Add("layer_norm_epsilon and rms_norm_eps disagree");
+  m.init_std = f.NumberFromZero("initializer_range", 0.02);
+  m.mtp.depth = f.MtpDepth();
+  if (m.mtp.depth > 0)
+    m.mtp.pattern = ReadKinds(f, "mtp_layers_block_type", "mtp_hybrid_override_pattern");
   if (m.Has('*')) ReadAttention(f, &m);
   if (m.Has('-')) m.ffn = f.Size("intermediate_size");
   if (m.Has('M')) ReadMamba(f, &m);

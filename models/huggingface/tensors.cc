@@ -5,128 +5,18 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <variant>
 
+#include "models/huggingface/tensor_names.h"
 #include "runtime/base/error.h"
-#include "runtime/base/policies.h"
 
 namespace millrace {
 namespace {
 
-enum class Rows { kAll, kQuery, kKey, kValue, kGate, kUp };
-// How rows are stored: as they are; [in, out]; with a dim of 1 between (a depthwise convolution);
-// as a tensor for each expert, whose number stands for {}.
-enum class Form { kPlain, kTransposed, kDepthwise, kExperts };
-
-struct Entry {
-  std::string_view ours, theirs;  // in a block: behind "h.<i>." and behind the block's prefix
-  Rows rows = Rows::kAll;
-  Form form = Form::kPlain;
-};
-using Entries = std::vector<Entry>;
-
-struct FamilyTable {
-  ModelFamily family;
-  // Of everything but the head: absent in folders saved from the bare model.
-  std::string_view prefix;
-  std::string_view block_prefix;  // before the block's number
-  Entries block;
-  Entries outside;  // without the head
-};
-
-const FamilyTable kGpt2 = {
-    ModelFamily::kGpt2,
-    "transformer.",
-    "h.",
-    {{"ln_1.weight", "ln_1.weight"},
-     {"ln_1.bias", "ln_1.bias"},
-     {"attn.qkv.weight", "attn.c_attn.weight", Rows::kAll, Form::kTransposed},
-     {"attn.qkv.bias", "attn.c_attn.bias"},
-     {"attn.proj.weight", "attn.c_proj.weight", Rows::kAll, Form::kTransposed},
-     {"attn.proj.bias", "attn.c_proj.bias"},
-     {"ln_2.weight", "ln_2.weight"},
-     {"ln_2.bias", "ln_2.bias"},
-     {"mlp.up.weight", "mlp.c_fc.weight", Rows::kAll, Form::kTransposed},
-     {"mlp.up.bias", "mlp.c_fc.bias"},
-     {"mlp.down.weight", "mlp.c_proj.weight", Rows::kAll, Form::kTransposed},
-     {"mlp.down.bias", "mlp.c_proj.bias"}},
-    {{"embed/wte", "wte.weight"},
-     {"embed/wpe", "wpe.weight"},
-     {"ln_f.weight", "ln_f.weight"},
-     {"ln_f.bias", "ln_f.bias"}}};
-
-const Entries kLlamaBlock = {{"norm_1.weight", "input_layernorm.weight"},
-                             {"attn.qkv.weight", "self_attn.q_proj.weight", Rows::kQuery},
-                             {"attn.qkv.weight", "self_attn.k_proj.weight", Rows::kKey},
-                             {"attn.qkv.weight", "self_attn.v_proj.weight", Rows::kValue},
-                             {"attn.proj.weight", "self_attn.o_proj.weight"},
-                             {"norm_2.weight", "post_attention_layernorm.weight"},
-                             {"mlp.gate_up.weight", "mlp.gate_proj.weight", Rows::kGate},
-                             {"mlp.gate_up.weight", "mlp.up_proj.weight", Rows::kUp},
-                             {"mlp.down.weight", "mlp.down_proj.weight"}};
-const Entries kQkNorm = {{"attn.q_norm.weight", "self_attn.q_norm.weight"},
-                         {"attn.k_norm.weight", "self_attn.k_norm.weight"}};
-const Entries kQwen3Experts = {
-    {"moe.router.weight", "mlp.gate.weight"},
-    {"moe.experts.gate_up.weight", "mlp.experts.{}.gate_proj.weight", Rows::kGate, Form::kExperts},
-    {"moe.experts.gate_up.weight", "mlp.experts.{}.up_proj.weight", Rows::kUp, Form::kExperts},
-    {"moe.experts.down.weight", "mlp.experts.{}.down_proj.weight", Rows::kAll, Form::kExperts}};
-const Entries kNemotronHBlock = {
-    {"norm_1.weight", "norm.weight"},
-    {"attn.qkv.weight", "mixer.q_proj.weight", Rows::kQuery},
-    {"attn.qkv.weight", "mixer.k_proj.weight", Rows::kKey},
-    {"attn.qkv.weight", "mixer.v_proj.weight", Rows::kValue},
-    {"attn.proj.weight", "mixer.o_proj.weight"},
-    {"mlp.up.weight", "mixer.up_proj.weight"},
-    {"mlp.down.weight", "mixer.down_proj.weight"},
-    {"mamba.in_proj.weight", "mixer.in_proj.weight"},
-    {"mamba.conv.weight", "mixer.conv1d.weight", Rows::kAll, Form::kDepthwise},
-    {"mamba.conv.bias", "mixer.conv1d.bias"},
-    {"mamba.dt_bias", "mixer.dt_bias"},
-    {"mamba.a_log", "mixer.A_log"},
-    {"mamba.d", "mixer.D"},
-    {"mamba.norm.weight", "mixer.norm.weight"},
-    {"mamba.out_proj.weight", "mixer.out_proj.weight"},
-    {"moe.router.weight", "mixer.gate.weight"},
-    {"moe.router.bias", "mixer.gate.e_score_correction_bias"},
-    {"moe.experts.up.weight", "mixer.experts.{}.up_proj.weight", Rows::kAll, Form::kExperts},
-    {"moe.experts.down.weight", "mixer.experts.{}.down_proj.weight", Rows::kAll, Form::kExperts},
-    {"moe.shared.up.weight", "mixer.shared_experts.up_proj.weight"},
-    {"moe.shared.down.weight", "mixer.shared_experts.down_proj.weight"}};
-
-Entries Together(std::initializer_list<Entries> lists) {
-  Entries all;
-  for (const Entries& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
-// Llama's names, with more of them in a block.
-FamilyTable LlamaTable(ModelFamily family, std::initializer_list<Entries> more) {
-  return {family,
-          "model.",
-          "layers.",
-          Together({kLlamaBlock, Together(more)}),
-          {{"embed.weight", "embed_tokens.weight"}, {"norm_f.weight", "norm.weight"}}};
-}
-
-const FamilyTable kTables[] = {
-    kGpt2,
-    LlamaTable(ModelFamily::kLlama, {}),
-    LlamaTable(ModelFamily::kQwen3, {kQkNorm}),
-    LlamaTable(ModelFamily::kQwen3Moe, {kQkNorm, kQwen3Experts}),
-    {ModelFamily::kNemotronH,
-     "backbone.",
-     "layers.",
-     kNemotronHBlock,
-     {{"embed.weight", "embeddings.weight"}, {"norm_f.weight", "norm_f.weight"}}}};
+using names::Entry, names::FamilyTable, names::Form, names::IsBuffer, names::Rows, names::TableOf;
 
 constexpr const char* kHead =
     "lm_head.weight";  // the same in all families, and ours; never prefixed
-
-const FamilyTable& TableOf(const ModelSpec& spec) {
-  for (const FamilyTable& table : kTables)
-    if (Name(table.family) == spec.family) return table;
-  MR_FAIL("{} has no Hugging Face names", spec.family);
-}
 
 // Rows [first, first + count) of a parameter of a block, or of each expert's part of it.
 std::pair<int64_t, int64_t> RowRange(const BlockShape& block, Rows rows, int64_t all) {
@@ -201,6 +91,84 @@ size_t BlockNumber(const BlockName& name) {
   return number;
 }
 
+// "mtp.2.attn.qkv.weight" -> "2" and "attn.qkv.weight".
+std::optional<BlockName> SplitMtp(std::string_view name) {
+  if (!name.starts_with("mtp.")) return std::nullopt;
+  const size_t dot = name.find('.', 4);
+  return BlockName{name.substr(4, dot - 4), name.substr(dot + 1)};
+}
+
+// Which of the block's branches a parameter "moe.router.weight" or "norm_2.weight" belongs to.
+size_t BranchOf(const BlockShape& block, std::string_view rest) {
+  constexpr std::string_view kKinds[] = {"attn.", "mlp.", "moe.", "mamba."};
+  static_assert(std::size(kKinds) == std::variant_size_v<Branch>);
+  if (rest.starts_with("norm_")) return static_cast<size_t>(rest[5] - '1');
+  for (size_t i = 0; i < block.branches.size(); ++i)
+    if (rest.starts_with(kKinds[block.branches[i].index()])) return i;
+  MR_FAIL("{} belongs to no branch", rest);
+}
+
+// A parameter of a block that predicts further.
+class MtpTensors {
+ public:
+  MtpTensors(const ModelSpec& spec, const FamilyTable& table, std::string_view prefix,
+             const BlockName& name)
+      : spec_(spec),
+        table_(table),
+        prefix_(prefix),
+        depth_(static_cast<int64_t>(BlockNumber(name))),
+        rest_(name.rest),
+        by_branch_(table.family == ModelFamily::kNemotronH) {}
+
+  void Add(const ParamSpec& param, std::vector<HuggingFaceTensor>* tensors) const {
+    const size_t last = spec_.mtp.block.branches.size() - 1;
+    for (const auto& [ours, theirs] :
+         {std::pair<std::string_view, std::string_view>{"norm_e.weight", "enorm.weight"},
+          {"norm_h.weight", "hnorm.weight"}})
+      if (rest_ == ours) return Push(param, Layer(0) + std::string(theirs), {}, tensors);
+    if (rest_ == "norm_out.weight")
+      return Push(param,
+                  Layer(last) + (by_branch_ ? "final_layernorm" : "shared_head.norm") + ".weight",
+                  {}, tensors);
+    if (rest_ == "e_proj.weight" || rest_ == "h_proj.weight") {
+      Push(param, Layer(0) + "eh_proj.weight", {}, tensors);
+      HuggingFaceTensor& half = tensors->back();
+      half.stored_columns = 2 * half.columns;
+      half.first_column = rest_ == "h_proj.weight" ? half.columns : 0;
+      half.shape[1] = half.stored_columns;
+      return;
+    }
+    const size_t branch = BranchOf(spec_.mtp.block, rest_);
+    if (by_branch_ && rest_.starts_with("norm_"))
+      return Push(param, Layer(branch) + "norm.weight", {}, tensors);
+    for (const Entry& entry : table_.block)
+      if (entry.ours == rest_)
+        Push(param, Layer(branch) + std::string(entry.theirs), entry, tensors);
+  }
+
+ private:
+  std::string Layer(size_t branch) const {
+    if (!by_branch_)
+      return fmt::format("{}{}{}.", prefix_, table_.block_prefix, spec_.layers() + depth_ - 1);
+    const auto branches = static_cast<int64_t>(spec_.mtp.block.branches.size());
+    return fmt::format("mtp.layers.{}.", (depth_ - 1) * branches + static_cast<int64_t>(branch));
+  }
+  void Push(const ParamSpec& param, std::string name, const Entry& entry,
+            std::vector<HuggingFaceTensor>* tensors) const {
+    if (entry.form == Form::kExperts)
+      AddExperts(spec_.mtp.block, param, name, entry, tensors);
+    else
+      tensors->push_back(MakeTensor(spec_.mtp.block, param, std::move(name), entry));
+  }
+
+  const ModelSpec& spec_;
+  const FamilyTable& table_;
+  const std::string_view prefix_;
+  const int64_t depth_;
+  const std::string_view rest_;
+  const bool by_branch_;
+};
+
 std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::string_view prefix) {
   const FamilyTable& table = TableOf(spec);
   std::vector<HuggingFaceTensor> tensors;
@@ -208,6 +176,8 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
     for (const ParamSpec& param : unit.params) {
       const size_t before = tensors.size();
       if (param.name == kHead) tensors.push_back(MakeTensor({}, param, kHead, {}));
+      if (const auto further = SplitMtp(param.name))
+        MtpTensors(spec, table, prefix, *further).Add(param, &tensors);
       const auto block = SplitBlock(param.name);
       for (const Entry& entry : block ? table.block : table.outside) {
         if (entry.ours != (block ? block->rest : std::string_view(param.name))) continue;
@@ -225,20 +195,6 @@ std::vector<HuggingFaceTensor> TensorsWithPrefix(const ModelSpec& spec, std::str
   return tensors;
 }
 
-// Buffers that older versions of transformers saved beside the parameters: causal masks, and RoPE
-// frequencies, which follow from config.json.
-bool IsBuffer(std::string_view name, const FamilyTable& table) {
-  if (name.starts_with(table.prefix)) name.remove_prefix(table.prefix.size());
-  if (name == "rotary_emb.inv_freq") return table.family != ModelFamily::kGpt2;
-  if (!name.starts_with(table.block_prefix)) return false;
-  name.remove_prefix(table.block_prefix.size());
-  const size_t digits = name.find_first_not_of("0123456789");
-  if (digits == 0 || digits == name.npos) return false;
-  name.remove_prefix(digits);
-  if (table.family != ModelFamily::kGpt2) return name == ".self_attn.rotary_emb.inv_freq";
-  return name == ".attn.bias" || name == ".attn.masked_bias";
-}
-
 // The first few of many names: a folder of another model has thousands.
 std::string Listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 12;
@@ -247,22 +203,6 @@ std::string Listed(const std::vector<std::string>& names) {
       fmt::join(names.begin(),
                 names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)), ", "));
   return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
-}
-
-// Calls f(stored index - begin, index in the parameter) for stored elements [begin, begin + n).
-template <class F>
-void ForEachElement(const HuggingFaceTensor& tensor, int64_t begin, int64_t n, F&& f) {
-  const int64_t base = tensor.first_row * tensor.columns;
-  if (!tensor.transposed) {
-    for (int64_t i = 0; i < n; ++i) f(i, base + begin + i);
-    return;
-  }
-  const int64_t out = tensor.shape[1];
-  int64_t row = begin % out, column = begin / out;  // of the parameter
-  for (int64_t i = 0; i < n; ++i) {
-    f(i, base + row * tensor.columns + column);
-    if (++row == out) row = 0, ++column;
-  }
 }
 
 }  // namespace
@@ -283,7 +223,8 @@ TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& nam
   std::vector<std::string> missing, unplaced;
   bool has_head = false;
   for (const HuggingFaceTensor& tensor : match.tensors) {
-    if (extra.erase(tensor.name) == 0) missing.push_back(tensor.name);
+    if (extra.erase(tensor.name) == 0 && !names.contains(tensor.name))
+      missing.push_back(tensor.name);
     has_head |= tensor.param == kHead;
   }
   if (!has_head && extra.erase(kHead) == 1) {
@@ -301,24 +242,6 @@ TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& nam
   MR_REQUIRE(ErrorCode::kData, problems.empty(), "the tensors of {} do not fit its config.json; {}",
              folder, fmt::join(problems, "; "));
   return match;
-}
-
-void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored,
-                 std::span<float> param) {
-  const auto n = static_cast<int64_t>(stored.size());
-  MR_CHECK(begin >= 0 && begin + n <= tensor.numel(), "elements [{}, {}) of {}, which has {}",
-           begin, begin + n, tensor.name, tensor.numel());
-  ForEachElement(tensor, begin, n, [&](int64_t i, int64_t at) {
-    param[static_cast<size_t>(at)] = stored[static_cast<size_t>(i)];
-  });
-}
-
-std::vector<float> TakeFromParam(const HuggingFaceTensor& tensor, std::span<const float> param) {
-  std::vector<float> stored(static_cast<size_t>(tensor.numel()));
-  ForEachElement(tensor, 0, tensor.numel(), [&](int64_t i, int64_t at) {
-    stored[static_cast<size_t>(i)] = param[static_cast<size_t>(at)];
-  });
-  return stored;
 }
 
 }  // namespace millrace

@@ -4,6 +4,10 @@
 // Layout   Ours are [out, in]. GPT-2's linear weights are stored [in, out] (transformers' Conv1D),
 //          so they are transposed; everything else is stored as ours. Llama's q, k and v are row
 //          ranges of our fused qkv, its gate and up of our gate_up.
+//          Of blocks that predict further, e_proj and h_proj are the left and the right columns of
+//          one stored matrix, eh_proj. Nemotron's have a layer of mtp.layers for each branch, those
+//          of others are layers behind the trunk's, as DeepSeek-V3's, without copies of embedding
+//          and head.
 // Padding  Neither side's tensors contain the padded rows of a vocabulary.
 #pragma once
 
@@ -28,6 +32,9 @@ struct HuggingFaceTensor {
   int64_t first_row = 0;
   int64_t columns = 1;  // of the parameter
   bool transposed = false;
+  // Of a stored matrix that several of our parameters share, side by side: its columns, and the
+  // first of this one's. 0: it is this parameter's alone.
+  int64_t stored_columns = 0, first_column = 0;
 
   int64_t numel() const {
     int64_t numel = 1;
@@ -37,7 +44,8 @@ struct HuggingFaceTensor {
   bool operator==(const HuggingFaceTensor&) const = default;
 };
 
-// In the order of the model's parameters; together they cover each parameter exactly.
+// In the order of the model's parameters; together they cover each parameter exactly. A tensor that
+// several parameters share is listed for each, one behind the other.
 // A tied head has no tensor.
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& spec);
 
@@ -59,7 +67,7 @@ TensorMatch MatchTensors(const ModelSpec& spec, const std::set<std::string>& nam
 void CopyToParam(const HuggingFaceTensor& tensor, int64_t begin, std::span<const float> stored,
                  std::span<float> param);
 
-// The stored tensor [numel] out of the whole parameter.
+// The stored tensor [numel] out of the whole parameter; zero where it is another's.
 std::vector<float> TakeFromParam(const HuggingFaceTensor& tensor, std::span<const float> param);
 
 }  // namespace millrace
