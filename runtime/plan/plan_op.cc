@@ -49,7 +49,8 @@ std::string_view OpName(const KernelOp& op) {
 bool IsCollective(const KernelOp& op) {
   return std::holds_alternative<AllGatherOp<View>>(op) ||
          std::holds_alternative<ReduceScatterOp<View>>(op) ||
-         std::holds_alternative<AllReduceOp<View>>(op);
+         std::holds_alternative<AllReduceOp<View>>(op) ||
+         std::holds_alternative<AllToAllOp<View>>(op);
 }
 
 }  // namespace millrace

@@ -14,6 +14,9 @@
 
 namespace millrace {
 
+// Who tallies in a step, and so what its numbers are: RouterStatsOp's stats, or PolicyTally.
+enum class TallyKind { kRouter, kPolicy };
+
 // What an op does: one of the ops of op_list.h, over plan views. Used like the
 // variant that it is. A class of its own, so that copying, moving and destroying the
 // alternatives is compiled once, and not in each file that holds a plan: that was a quarter of

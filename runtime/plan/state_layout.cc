@@ -46,11 +46,11 @@ std::string ToString(const StateLayout& states) {
   static constexpr std::string_view kWriters[] = {"host", "prologue", "plans"};
   std::string text = fmt::format("run {} era {}\n", states.run_bytes, states.era_bytes);
   for (const StateTensor& t : states.tensors)
-    fmt::format_to(std::back_inserter(text), "{} {} at {} {} by {}{}{}{}\n", t.name,
+    fmt::format_to(std::back_inserter(text), "{} {} at {} {} by {}{}{}{}{}\n", t.name,
                    ToString(t.layout), t.offset, t.scope == StateScope::kRun ? "run" : "era",
                    kWriters[static_cast<size_t>(t.writer)], t.saved ? " saved" : "",
                    t.source ? " from " + states.tensor(t.source).name : "",
-                   t.content.empty() ? "" : " =" + t.content);
+                   t.of_weights ? " of weights" : "", t.content.empty() ? "" : " =" + t.content);
   return text;
 }
 

@@ -2,11 +2,11 @@
 // to a step, constants, caches. Computed once from all programs of the run (PlanStates), and an
 // input of each of its plans: so all plans find a state at one address.
 //
-// Scopes  [0, run_bytes) of the arena hold the states of the run, always. Those of an era, as the
-//         gathered weights and caches of inference, lie behind them, in [run_bytes, run_bytes +
-//         era_bytes). Plans that use them lay nothing else there; all others may, and training lays
-//         its activations there. An era begins with the prologue of one of its plans and ends when
-//         a plan runs that does not use its states: then they are gone.
+// Scopes  [0, run_bytes) of the arena hold the states of the run, always. Those of an era (gathered
+//         weights and caches of inference) lie behind them, in [run_bytes, run_bytes + era_bytes).
+//         Plans that use them lay nothing else there; all others may, and training lays its
+//         activations there. An era begins with the prologue of one of its plans and ends when a
+//         plan runs that does not use its states: then they are gone.
 // Valid   Which states hold what they should, as plans follow each other, is StateValidity's
 //         (check/seams.h): one rule for the proof before step 0 and for the engine.
 #pragma once
@@ -51,9 +51,11 @@ struct StateTensor {
   std::string slot = {};   // "adam_m": of the flat parameter below, one per flat
   FlatId flat = {};
   BufferId source = {};      // kPrologue: the state that it is made from; none: a constant
+  bool of_weights = false;   // as if made from all master weights: stale once one is written
   std::string content = {};  // of a constant: what makes it. Another content, another state
   InputWindow window = {};
-  int64_t offset = 0;  // of the arena, for either scope; bytes
+  bool weighs = false;  // of an input: weights of a loss's targets (LossSpec::weights)
+  int64_t offset = 0;   // of the arena, for either scope; bytes
 
   int64_t bytes() const { return layout.numel() * Bytes(layout.dtype); }
   bool operator==(const StateTensor&) const = default;

@@ -82,6 +82,16 @@ std::string RangesText(const std::vector<Range>& ranges) {
   return text.empty() ? "none" : text;
 }
 
+std::string RunsText(const std::vector<LogicalRun>& runs) {
+  std::string text;
+  for (const LogicalRun& run : runs)
+    text += fmt::format("[{},{}):{}/{}+{}+{}*place:{:016x}", run.begin, run.end, run.length,
+                        run.stride, run.first, run.step, run.key);
+  for (const LogicalRun& run : runs)
+    if (run.inner > 0) text += fmt::format("({}x{})", run.outer_step, run.inner);
+  return text;
+}
+
 std::string SeamText(const Seam& seam, const StepPlan& plan) {
   const auto names = [&](const std::vector<BufferId>& ids) {
     std::string text;
@@ -105,12 +115,23 @@ std::string AttributesText(const KernelOp& op) {
           if (typed.rounding == Rounding::kOnce) add("rounding=once");
         if constexpr (requires { typed.staged_bytes; })
           if (typed.staged_bytes > 0) add(fmt::format("staged={}", typed.staged_bytes));
+        if constexpr (requires { typed.like_rows; })
+          if (typed.like_rows > 0) add(fmt::format("like_rows={}", typed.like_rows));
         if constexpr (requires { typed.kind; })
           add(fmt::format("kind={}", static_cast<int>(typed.kind)));
         if constexpr (requires { typed.direction; })
           add(fmt::format("direction={}", static_cast<int>(typed.direction)));
         if constexpr (requires { typed.eps; }) add(fmt::format("eps={}", typed.eps));
         if constexpr (requires { typed.scale; }) add(fmt::format("scale={}", typed.scale));
+        if constexpr (requires { typed.states; })
+          add(fmt::format("groups={} states={} chunk={} length={}", typed.groups, typed.states,
+                          typed.chunk, typed.length));
+        if constexpr (requires {
+                        typed.kv_heads;
+                        typed.length;
+                      })
+          add(fmt::format("window={} kv_heads={} length={}", typed.window, typed.kv_heads,
+                          typed.length));
         if constexpr (requires { typed.theta; })
           add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor,
                           typed.scaling.low_freq_factor, typed.scaling.high_freq_factor,
@@ -128,6 +149,13 @@ std::string AttributesText(const KernelOp& op) {
           add(fmt::format("output={}", static_cast<int>(typed.output)));
         if constexpr (requires { typed.parity_stride; })
           add(fmt::format("parity_stride={}", typed.parity_stride));
+        if constexpr (requires { typed.values_parity_stride; })
+          if (typed.values_parity_stride > 0)
+            add(fmt::format("values_parity_stride={}", typed.values_parity_stride));
+        if constexpr (requires { typed.policy; })
+          if (typed.advantages)
+            add(fmt::format("clip={},{} kl={}", typed.policy.clip_low, typed.policy.clip_high,
+                            typed.policy.kl));
         if constexpr (requires { typed.deterministic; })
           if (!typed.deterministic) add("deterministic=0");
         if constexpr (requires { typed.ranges; }) add("ranges=" + RangesText(*typed.ranges));
@@ -138,6 +166,12 @@ std::string AttributesText(const KernelOp& op) {
         if constexpr (requires { typed.decay; })
           add(fmt::format("betas={},{} weight_decay={} decay={}", typed.beta1, typed.beta2,
                           typed.weight_decay, RangesText(*typed.decay)));
+        if constexpr (requires { typed.runs; })
+          if (typed.runs) add("runs=" + RunsText(*typed.runs));
+        if constexpr (requires { typed.gate; })
+          if (typed.gate != GateKind::kRouter) add(fmt::format("gate={}", Name(typed.gate)));
+        if constexpr (requires { typed.rate; })
+          add(fmt::format("rate={} pairs={} experts={}", typed.rate, typed.pairs, typed.experts));
         if constexpr (requires { typed.schedule; })
           add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}",
                           static_cast<int>(typed.schedule.kind), typed.schedule.lr,

@@ -104,14 +104,19 @@ struct Seam {
 };
 
 // What the host reads when the schedule has run, by name: each loss's sum ("loss_sum" of the loss
-// "loss"; a cell of the statistics), the logits.
+// "loss"; a cell of the statistics), the logits, the losses of tokens.
 struct PlanOutput {
   std::string name;
   View view;
 };
+struct PlanTally {
+  std::string block;
+  TallyKind kind = TallyKind::kRouter;
+  View view;
+};
 
 struct StepPlan {
-  std::string name;       // in its run: "train", "eval", "generate"
+  std::string name;       // in its run: "train", "again", "eval", "generate"
   std::string execution;  // how it will be run ("graph=step checked=0 ..."): part of the hash
   // The states of the run come first, with the ids that they have in its StateLayout; those of an
   // era that the plan does not use have no address.
@@ -123,6 +128,13 @@ struct StepPlan {
   std::vector<Entry> prologue;
   Seam seam, prologue_seam;  // of `schedule` and of `prologue`
   std::vector<PlanOutput> outputs;
+  // Parts of the state kTallies, end to end from its begin: what has been summed over the step and
+  // over all ranks when the schedule has run, in the order of the forward. By block ("h.3",
+  // "head").
+  std::vector<PlanTally> tallies;
+  // Behind them there, by block: pairs that receive buffers had no room for. A step that has any is
+  // not applied (StepStatsOp). Empty: buffers have room for all.
+  std::vector<PlanOutput> overflows;
   std::vector<LossSpec> losses;  // of its model, by column of the statistics
   int64_t arena_bytes = 0;
   // [0, persistent_bytes) of the arena hold states: of the run, and of an era where the plan uses
@@ -160,6 +172,8 @@ std::string ScheduleText(const StepPlan& plan);
 // 64-bit FNV-1a of ToString, in hex.
 std::string PlanHash(const StepPlan& plan);
 std::string Describe(const PlanOp& op, const StepPlan& plan);  // one line
+// The state of a run whose steps tally: f32, of all tallies.
+inline constexpr std::string_view kTallies = "tallies";
 // What an op does beyond its operands: all its attributes, " eps=1e-05 ...".
 std::string AttributesText(const KernelOp& op);
 

@@ -38,10 +38,12 @@ class OpScan {
     found_.clear();
     const KernelOp& kernel =
         plan_.bodies[static_cast<size_t>(body)].ops[static_cast<size_t>(op)].op;
-    parity_ = std::visit(
-        [](const auto& typed) -> int64_t {
-          if constexpr (requires { typed.parity_stride; }) return typed.parity_stride;
-          return 0;
+    parity_ = values_parity_ = 0;
+    std::visit(
+        [&](const auto& typed) {
+          if constexpr (requires { typed.parity_stride; }) parity_ = typed.parity_stride;
+          if constexpr (requires { typed.values_parity_stride; })
+            values_parity_ = typed.values_parity_stride;
         },
         kernel);
     if (const auto* zero = std::get_if<ZeroRangesOp<View>>(&kernel)) {
@@ -115,7 +117,8 @@ class OpScan {
     const int64_t first = view.FirstOn(mesh_, rank_);
     int64_t last =
         first + view.layout.span_bytes() / size + view.microbatch_stride * (accumulate_ - 1);
-    if (Exists(view.buffer) && plan_.buffer(view.buffer).by_parity) last += parity_;
+    if (Exists(view.buffer) && plan_.buffer(view.buffer).by_parity)
+      last += view.layout.dtype == DType::kI32 ? parity_ : values_parity_;
     Add(view.buffer, operand, effect, first, last, view.layout.dtype);
   }
 
@@ -192,7 +195,7 @@ class OpScan {
   const int accumulate_, rank_;
   Violations* problems_;
   int body_ = 0, op_ = 0;
-  int64_t position_ = 0, parity_ = 0;
+  int64_t position_ = 0, parity_ = 0, values_parity_ = 0;
   std::vector<RawAccess> found_;
   struct Operand {
     const View* view;

@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plan/check/access_table.h"
+#include "runtime/plan/check/checker_overflow.h"
 #include "runtime/plan/check/checker_repetition.h"
 #include "runtime/plan/check/checker_rows.h"
 #include "runtime/plan/check/checker_shards.h"
@@ -309,6 +310,8 @@ class Walk {
     } else if (const auto* adamw = std::get_if<AdamWOp<View>>(&op)) {
       ++version_[static_cast<size_t>(adamw->master.buffer.value)];
       if (adamw->compute) derive(adamw->master, adamw->compute);
+    } else if (const auto* balance = std::get_if<RouterBiasOp<View>>(&op)) {
+      ++version_[static_cast<size_t>(balance->bias.buffer.value)];
     }
   }
 
@@ -383,8 +386,9 @@ Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
       if (!found.empty()) break;
     }
   }
-  if (found.empty()) FindShardViolations(plan, mesh, &found);
+  if (found.empty()) FindShardViolations(plan, mesh, {}, &found);
   if (found.empty()) FindRowViolations(plan, mesh, accumulate, &found);
+  if (found.empty()) FindOverflowViolations(plan, mesh, &found);
   if (found.size() > limit) found.resize(limit);
   return found;
 }
@@ -395,29 +399,6 @@ void CheckPlan(const StepPlan& plan, const Mesh& mesh, int accumulate) {
   std::string text = fmt::format("the {} plan is not safe to run", plan.name);
   for (const Violation& violation : found) text += "\n  " + violation.message;
   throw Error(ErrorCode::kInternal, text);
-}
-
-bool EdgeImplied(const StepPlan& plan, const std::vector<Entry>& schedule, int entry_index,
-                 int edge_index) {
-  HappensBefore order;
-  std::vector<int32_t> first_of_entry, waits;
-  int32_t next = 0;
-  const Edge& removed =
-      schedule[static_cast<size_t>(entry_index)].edges[static_cast<size_t>(edge_index)];
-  for (const Entry& entry : schedule) {
-    first_of_entry.push_back(next);
-    const Body& body = plan.bodies[static_cast<size_t>(entry.body)];
-    auto edge = entry.edges.begin();
-    for (size_t o = 0; o < body.ops.size(); ++o, ++next) {
-      waits.clear();
-      for (; edge != entry.edges.end() && edge->to_op == static_cast<int32_t>(o); ++edge)
-        if (&*edge != &removed)
-          waits.push_back(first_of_entry[static_cast<size_t>(edge->from_entry)] + edge->from_op);
-      order.Append(body.ops[o].stream, waits);
-    }
-  }
-  return order(first_of_entry[static_cast<size_t>(removed.from_entry)] + removed.from_op,
-               first_of_entry[static_cast<size_t>(entry_index)] + removed.to_op);
 }
 
 }  // namespace millrace

@@ -15,13 +15,22 @@
 namespace millrace {
 namespace {
 
-using Cut = std::optional<AxisSet>;  // none: no rows of sequences, or not known
+struct Rows {
+  AxisSet cut;   // by these axes
+  AxisSet away;  // of other ranks along these
+  bool operator==(const Rows&) const = default;
+};
+using Cut = std::optional<Rows>;  // none: no rows of sequences, or not known
+
+std::string ToString(const Rows& rows) {
+  return ToString(rows.cut) +
+         (rows.away.empty() ? "" : fmt::format(", away over {}", ToString(rows.away)));
+}
 
 // Outputs of an op on rows that are no longer rows, but sums over them: what contributions are
-// added to, and a router's counts.
+// added to.
 std::vector<std::string_view> SumsOf(KernelOp op) {
   std::vector<std::string_view> sums;
-  if (std::holds_alternative<RouterStatsOp<View>>(op)) sums.push_back("stats");
   ForEachView(op, [&](View&, const Update* update, std::string_view name) {
     if (update != nullptr) sums.push_back(name);
   });
@@ -80,6 +89,8 @@ class RowWalk {
       Gather(gather->axes, gather->shard ? "shard" : "full");
     else if (const auto* scatter = std::get_if<ReduceScatterOp<View>>(&op))
       Scatter(scatter->axes);
+    else if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op))
+      Exchange(exchange->axes);
     else if (const auto* forward = std::get_if<AttentionOp<View>>(&op))
       Attention(forward->rows);
     else if (const auto* backward = std::get_if<AttentionGradOp<View>>(&op))
@@ -95,7 +106,7 @@ class RowWalk {
   // The host gives each rank the tokens of its rows of each sequence; ops take some of these.
   template <class Op>
   Cut OriginOf(const Op& op) const {
-    return mesh_.Wide(op.row_begin.axes) | sequences_;
+    return Rows{mesh_.Wide(op.row_begin.axes) | sequences_, {}};
   }
 
   template <class Op>
@@ -111,19 +122,34 @@ class RowWalk {
     const Cut rows = Of(operand);
     if (!rows) return Define(std::nullopt);
     axes = mesh_.Wide(axes);
-    if ((*rows & axes) != axes || !Within(axes, *rows - axes))
+    if ((rows->cut & axes) != axes || !Within(axes, rows->cut - axes) || !rows->away.empty())
       Report(
           fmt::format("gathers rows over {} that are cut by {}", ToString(axes), ToString(*rows)));
-    Define(*rows - axes);
+    Define(Rows{rows->cut - axes, {}});
   }
 
   void Scatter(AxisSet axes) {
     const Cut rows = Of("full");
     if (!rows) return Define(std::nullopt);
     axes = mesh_.Wide(axes);
-    if (!(axes & kDataAxes).empty() || !Within(axes, *rows))
+    if (!(axes & kDataAxes).empty() || !Within(axes, rows->cut) || !rows->away.empty())
       Report(fmt::format("sums rows over {} that are cut by {}", ToString(axes), ToString(*rows)));
-    Define(*rows | axes);
+    Define(Rows{rows->cut | axes, {}});
+  }
+
+  // Rows of other sequences, or other rows of the same, cut in the same way.
+  void Exchange(AxisSet axes) {
+    Cut rows = Of("sent");
+    if (!rows) return Define(std::nullopt);
+    axes = mesh_.Wide(axes);
+    if (!(axes - kDataAxes - rows->cut).empty())
+      Report(fmt::format("exchanges rows over {} that are cut by {}: ranks have the same ones",
+                         ToString(axes), ToString(*rows)));
+    if (!rows->away.empty() && rows->away != axes)
+      Report(fmt::format("exchanges rows over {} that are away over {}", ToString(axes),
+                         ToString(rows->away)));
+    rows->away = rows->away.empty() ? axes : AxisSet();
+    Define(rows);
   }
 
   // Each query sees keys of all ranks that have rows of its sequence.
@@ -135,12 +161,13 @@ class RowWalk {
     const Cut rows = Common([&](std::string_view name) { return !of_all(name); });
     const Cut keys = Common(of_all);
     if (!rows) return Define(std::nullopt);
-    if ((*rows & axes) != axes || (keys && *keys != *rows - axes))
+    const Rows whole{rows->cut - axes, rows->away};
+    if ((rows->cut & axes) != axes || (keys && *keys != whole) || !rows->away.empty())
       Report(
           fmt::format("queries are cut by {} and keys by {}, of sequences that are split over {}",
                       ToString(*rows), ToString(keys.value_or(*rows)), ToString(axes)));
     for (const CellAccess& access : Accesses())
-      Set(access, of_all(access.operand) ? Cut(*rows - axes) : rows);
+      Set(access, of_all(access.operand) ? Cut(whole) : rows);
   }
 
   // Rows by a weight are rows, rows by rows a sum over them.
@@ -201,10 +228,17 @@ class RowWalk {
   int body_ = 0, op_ = 0;
 };
 
+bool Exchanges(const StepPlan& plan) {
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops)
+      if (std::holds_alternative<AllToAllOp<View>>(op.op)) return true;
+  return false;
+}
+
 }  // namespace
 
 void FindRowViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, Violations* found) {
-  if (mesh.Wide(AxisSet::All() - kDataAxes).empty()) return;
+  if (mesh.Wide(AxisSet::All() - kDataAxes).empty() && !Exchanges(plan)) return;
   const AxisSet sequences = FindRowStarts(plan, mesh, found);
   const AccessTable table(plan, mesh, accumulate, 0, found);  // of any rank: cuts are of all
   if (!found->empty()) return;

@@ -5,7 +5,11 @@
 // Cut     The axes along which the ranks of one data rank have different rows of a value. Embedding
 //         begins with the cut that its rank integers state; every op passes it on, a gather over
 //         axes takes them away, a sum that is scattered over axes adds them. Operands that are
-//         combined row by row have one cut; a product over rows (a weight gradient) ends it.
+//         combined row by row have one cut, and an all-to-all, between ranks that have rows of
+//         their own, keeps it; a product over rows (a weight gradient) ends it.
+// Away    Rows that an all-to-all has brought to the ranks of their experts are other ranks' rows
+//         until the next one over the same axes brings their results back: they meet no rows that
+//         are at home, and neither gathers nor sums over ranks.
 // Nesting Rows are cut by outer axes first: only the innermost axes of a cut can be gathered, and
 //         rows can only be scattered over axes within all of it.
 // Starts  Rank integers that say which rows a rank has give each row to one rank.
@@ -16,7 +20,7 @@
 
 namespace millrace {
 
-// Appends at most one violation. Plans of one rank per data rank have none.
+// Appends at most one violation. Plans of one rank per data rank and no all-to-all have none.
 void FindRowViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, Violations* found);
 
 }  // namespace millrace

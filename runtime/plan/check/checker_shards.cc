@@ -2,8 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <map>
+#include <initializer_list>
 #include <optional>
+#include <utility>
 
 #include "runtime/plan/check/access_table.h"
 
@@ -12,18 +13,22 @@ namespace {
 
 class Shards {
  public:
-  Shards(const StepPlan& plan, const Mesh& mesh, Violations* found)
-      : plan_(plan), mesh_(mesh), found_(found) {}
-
-  void Run() {
+  Shards(const StepPlan& plan, const Mesh& mesh, ShardAxes states)
+      : plan_(plan), mesh_(mesh), axes_(std::move(states)) {
     ForEachOp([&](const KernelOp& op, int, int) {
-      const auto* update = std::get_if<AdamWOp<View>>(&op);
-      if (update == nullptr) return;
-      for (const View& shard : {update->master, update->grad, update->compute})
-        if (shard) axes_[shard.buffer] = mesh_.Wide(update->flat_begin.axes);
+      if (const auto* adamw = std::get_if<AdamWOp<View>>(&op))
+        Know({adamw->master, adamw->grad, adamw->compute}, adamw->flat_begin);
+      else if (const auto* balance = std::get_if<RouterBiasOp<View>>(&op))
+        Know({balance->bias, balance->load}, balance->flat_begin);
     });
     // A copy is followed at each pass; few are copied twice.
     while (FollowCopies()) continue;
+  }
+
+  const ShardAxes& axes() const { return axes_; }
+
+  void Find(Violations* found) {
+    found_ = found;
     ForEachOp([&](const KernelOp& op, int body, int index) { Check(op, body, index); });
   }
 
@@ -33,6 +38,11 @@ class Shards {
     for (size_t b = 0; b < plan_.bodies.size(); ++b)
       for (size_t o = 0; o < plan_.bodies[b].ops.size(); ++o)
         f(plan_.bodies[b].ops[o].op, static_cast<int>(b), static_cast<int>(o));
+  }
+
+  void Know(std::initializer_list<View> shards, const RankInt& flat_begin) {
+    for (const View& shard : shards)
+      if (shard) axes_[shard.buffer] = mesh_.Wide(flat_begin.axes);
   }
 
   bool FollowCopies() {
@@ -92,15 +102,20 @@ class Shards {
 
   const StepPlan& plan_;
   const Mesh& mesh_;
-  Violations* found_;
-  std::map<BufferId, AxisSet> axes_;  // of the group whose ranks have a shard each
+  ShardAxes axes_;
+  Violations* found_ = nullptr;
   std::optional<AxisSet> replicas_;
 };
 
 }  // namespace
 
-void FindShardViolations(const StepPlan& plan, const Mesh& mesh, Violations* found) {
-  Shards(plan, mesh, found).Run();
+ShardAxes ShardAxesOf(const StepPlan& plan, const Mesh& mesh) {
+  return Shards(plan, mesh, {}).axes();
+}
+
+void FindShardViolations(const StepPlan& plan, const Mesh& mesh, const ShardAxes& states,
+                         Violations* found) {
+  Shards(plan, mesh, states).Find(found);
 }
 
 }  // namespace millrace

@@ -1,16 +1,26 @@
 // Which ranks have the parts of a flat parameter and of its gradient. Internal to the checker.
 //
-// An update says along which axes its shards lie (AdamWOp::flat_begin). What gathers those weights,
-// or copies of them, and what leaves the gradient that the update reads, go over the same axes;
-// between replicas all gradients are summed over the same axes.
+// An update says along which axes its shards lie (flat_begin of AdamWOp and RouterBiasOp). What
+// gathers those weights, or copies of them, and what leaves the gradient that the update reads, go
+// over the same axes; between replicas all gradients are summed over the same axes. A plan that
+// updates nothing gathers states as the plan lays them that does.
 #pragma once
+
+#include <map>
 
 #include "runtime/plan/check/violation.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {
 
-// Appends at most one violation. Nothing is known of a plan that updates nothing.
-void FindShardViolations(const StepPlan& plan, const Mesh& mesh, Violations* found);
+// Of a buffer of shards the group whose ranks have one each.
+using ShardAxes = std::map<BufferId, AxisSet>;
+
+// What `plan`'s updates say, and copies of it; in all of a run's plans states have one BufferId.
+ShardAxes ShardAxesOf(const StepPlan& plan, const Mesh& mesh);
+
+// Appends at most one violation. `states`: of states, what another plan of the run says.
+void FindShardViolations(const StepPlan& plan, const Mesh& mesh, const ShardAxes& states,
+                         Violations* found);
 
 }  // namespace millrace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/check/checker_shards.h"
 
 namespace millrace {
 namespace {
@@ -29,9 +30,14 @@ StateValidity::StateValidity(const StateLayout& states, std::vector<const StepPl
       carried_(plans_.size()),
       lost_(states.tensors.size(), -1) {
   std::multimap<BufferId, BufferId> copies;
-  for (size_t s = 0; s < states.tensors.size(); ++s)
-    if (states.tensors[s].source)
-      copies.emplace(states.tensors[s].source, BufferId{static_cast<int32_t>(s)});
+  for (size_t s = 0; s < states.tensors.size(); ++s) {
+    const BufferId copy{static_cast<int32_t>(s)};
+    if (states.tensors[s].source) copies.emplace(states.tensors[s].source, copy);
+    if (!states.tensors[s].of_weights) continue;
+    for (size_t w = 0; w < states.tensors.size(); ++w)
+      if (states.tensors[w].slot == kMasterSlot.name)
+        copies.emplace(BufferId{static_cast<int32_t>(w)}, copy);
+  }
   copies_ = std::make_shared<const std::multimap<BufferId, BufferId>>(std::move(copies));
 }
 
@@ -233,14 +239,25 @@ class SeamProof {
 
 }  // namespace
 
-Violations FindSeamViolations(const RunPlans& run, size_t limit) {
+Violations FindSeamViolations(const RunPlans& run, const Mesh& mesh, size_t limit) {
   Violations found;
   SeamProof(run, limit, &found).Run();
+  ShardAxes states;
+  std::vector<const StepPlan*> updates_nothing;  // the others are proved by the checker
+  for (const StepPlan& plan : run.plans) {
+    const ShardAxes own = ShardAxesOf(plan, mesh);
+    if (own.empty()) updates_nothing.push_back(&plan);
+    for (const auto& [buffer, axes] : own)
+      if (static_cast<size_t>(buffer.value) < run.states.tensors.size())
+        states.try_emplace(buffer, axes);
+  }
+  for (const StepPlan* plan : updates_nothing)
+    if (found.size() < limit) FindShardViolations(*plan, mesh, states, &found);
   return found;
 }
 
-void CheckSeams(const RunPlans& run) {
-  const Violations found = FindSeamViolations(run, 3);
+void CheckSeams(const RunPlans& run, const Mesh& mesh) {
+  const Violations found = FindSeamViolations(run, mesh, 3);
   if (found.empty()) return;
   std::string text = "the plans of this run do not fit together";
   for (const Violation& violation : found) text += "\n  " + violation.message;

@@ -6,6 +6,8 @@
 //          valid, or a buffer that the plan carries from step to step.
 // Lost     What is made from a state is stale once somebody else writes that state. A plan that
 //          lays other bytes over an era ends it: the era's states are lost.
+// Shards   A plan that updates nothing gathers states over the axes along which the plan lays them
+//          that does.
 #pragma once
 
 #include <map>
@@ -55,9 +57,9 @@ class StateValidity {
 // Empty: states lie apart, every plan has them where the layout says, and in whatever order the
 // host runs the plans and writes weights, each finds what it reads. What plans make for others
 // (caches) the host gets by running those first; a plan that it never can run is a violation.
-Violations FindSeamViolations(const RunPlans& run, size_t limit = 20);
+Violations FindSeamViolations(const RunPlans& run, const Mesh& mesh, size_t limit = 20);
 
 // Error(kInternal) with the first violations.
-void CheckSeams(const RunPlans& run);
+void CheckSeams(const RunPlans& run, const Mesh& mesh);
 
 }  // namespace millrace

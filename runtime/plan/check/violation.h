@@ -18,6 +18,7 @@ enum class ViolationKind {
   kMicrobatch,  // one microbatch's activations read in another; one taken twice, or not at all
   kCollective,  // a communicator used from two streams, or one whose group fits no size or shard
   kRows,        // rows of another rank than those that they meet: an exchange over the wrong axes
+  kOverflow,    // rows that a receive buffer may have no room for, and nobody would hear of it
 };
 
 struct Violation {

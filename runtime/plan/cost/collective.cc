@@ -49,6 +49,13 @@ CollectiveCost Ring(Collective what, int64_t bytes, const GroupPlace& place, con
   return cost;
 }
 
+CollectiveCost Direct(int64_t bytes, const GroupPlace& place, const Machine& m) {
+  const double apart = static_cast<double>(place.ranks - place.fewest) / place.ranks;
+  return {.latency = m.collective_latency + (place.hosts == 1 ? m.link_hop : m.host_hop),
+          .link = WireBytes(Collective::kAllToAll, bytes, place.ranks) / m.link,
+          .network = place.hosts == 1 ? 0 : static_cast<double>(bytes) * apart / m.host_link};
+}
+
 CollectiveCost Tree(int64_t bytes, const GroupPlace& place, const Machine& m) {
   CollectiveCost cost = Ring(Collective::kAllReduce, bytes, place, m);
   cost.algorithm = Algorithm::kTree;
@@ -118,13 +125,14 @@ bool Serves(CollectiveAlgorithm algorithm, Collective what, const GroupPlace& pl
             const Machine& machine) {
   switch (algorithm) {
     case Algorithm::kPeers:
-      return machine.maps_peers && place.hosts == 1 && what != Collective::kAllReduce;
+      return machine.maps_peers && place.hosts == 1 && what != Collective::kAllReduce &&
+             what != Collective::kAllToAll;
     case Algorithm::kRing:
       return true;
     case Algorithm::kTree:
       return what == Collective::kAllReduce;
     case Algorithm::kHierarchical:
-      return place.hosts > 1 && place.even;
+      return place.hosts > 1 && place.even && what != Collective::kAllToAll;
   }
   return false;
 }
@@ -144,6 +152,7 @@ CollectiveCost CostBy(CollectiveAlgorithm algorithm, Collective what, int64_t fu
     case Algorithm::kRing:
       break;
   }
+  if (what == Collective::kAllToAll) return Direct(full_bytes, place, machine);
   return Ring(what, full_bytes, place, machine);
 }
 

@@ -17,6 +17,9 @@
 //                 hosts
 //               on every card, then a ring of S over the m ranks of a host; a reduce-scatter the
 //               reverse; a sum: inner reduce-scatter of S, outer sum of S/m, inner gather of S
+//   all-to-all  of S / n to each: all send to all others at once. Link W / B, network
+//               S (n-m)/n / H, each rank's card carrying its own, latency a + b, or a + h across
+//               hosts
 //   peers       on one host, gathers and reduce-scatters: every rank stores to (loads from) all
 //               others at once: W / peer_link + peer_latency, whatever n
 //
@@ -41,7 +44,7 @@ struct GroupPlace {
 // ranks_per_host 0: all ranks are on one host.
 GroupPlace PlaceOf(AxisSet axes, const Mesh& mesh, int ranks_per_host);
 
-enum class Collective { kAllGather, kReduceScatter, kAllReduce };
+enum class Collective { kAllGather, kReduceScatter, kAllReduce, kAllToAll };
 
 // Seconds: latency, then as long as the busier of the two kinds of link is in use.
 struct CollectiveCost {

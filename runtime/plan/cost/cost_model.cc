@@ -33,14 +33,49 @@ OpCost CostOf(const Op<View>& op) {
 }
 
 template <class Op>
+KernelRate RateOf(const Op&, const Machine& machine) {
+  const auto rate = machine.kernels.find(std::string_view(Op::kName));
+  return rate == machine.kernels.end() ? KernelRate{} : rate->second;
+}
+
+bool IsNarrow(const View& a, const View& b) {
+  return a.layout.dtype == DType::kBF16 && b.layout.dtype == DType::kBF16;
+}
+
+template <class Op>
+inline constexpr bool kIsProduct =
+    std::is_same_v<Op, MatmulOp<View>> || std::is_same_v<Op, GroupedMatmulOp<View>> ||
+    std::is_same_v<Op, GroupedWeightGradOp<View>>;
+
+// Of the operands.
+template <class Op>
+DType ProductDType(const Op& op) {
+  if constexpr (std::is_same_v<Op, GroupedWeightGradOp<View>>)
+    return IsNarrow(op.a, op.d_out) ? DType::kBF16 : DType::kF32;
+  else
+    return IsNarrow(op.a, op.b) ? DType::kBF16 : DType::kF32;
+}
+
+template <class Op>
 double ArithmeticSeconds(const Op&, const OpCost& cost, const Machine& machine) {
   return cost.flops / machine.vector;
 }
 double ArithmeticSeconds(const MatmulOp<View>& op, const OpCost&, const Machine& machine) {
-  const Layout &a = op.a.layout, &out = op.out.layout;
-  const bool narrow = a.dtype == DType::kBF16 && op.b.layout.dtype == DType::kBF16;
-  return ProductSeconds(machine, narrow ? DType::kBF16 : DType::kF32, out.dims[0], out.dims[1],
-                        a.dims[1]);
+  const Layout& out = op.out.layout;
+  return ProductSeconds(machine, ProductDType(op), out.dims[0], out.dims[1], op.a.layout.dims[1]);
+}
+double ArithmeticSeconds(const GroupedMatmulOp<View>& op, const OpCost&, const Machine& machine) {
+  const Layout &a = op.a.layout, &b = op.b.layout;
+  return GroupedSeconds(machine, ProductDType(op), b.dims[0], CeilDiv(a.dims[0], b.dims[0]),
+                        b.dims[2], b.dims[1]) /
+         RateOf(op, machine).efficiency;
+}
+double ArithmeticSeconds(const GroupedWeightGradOp<View>& op, const OpCost&,
+                         const Machine& machine) {
+  const Layout& out = op.out.layout;
+  return GroupedSeconds(machine, ProductDType(op), out.dims[0], out.dims[1], out.dims[2],
+                        CeilDiv(op.a.layout.dims[0], out.dims[0])) /
+         RateOf(op, machine).efficiency;
 }
 double ArithmeticSeconds(const AttentionOp<View>& op, const OpCost& cost, const Machine& machine) {
   return cost.flops / AttentionFlops(machine, op.q.layout, Pass::kForward) +
@@ -58,8 +93,7 @@ double FullSeconds(const Op&, const OpEstimate& e, const Machine&) {
   return e.seconds;
 }
 double FullSeconds(const MatmulOp<View>& op, const OpEstimate& e, const Machine& machine) {
-  const bool narrow = op.a.layout.dtype == DType::kBF16 && op.b.layout.dtype == DType::kBF16;
-  return std::max(e.flops / machine.gemm(narrow ? DType::kBF16 : DType::kF32),
+  return std::max(e.flops / machine.gemm(ProductDType(op)),
                   static_cast<double>(e.read_bytes + e.write_bytes) / machine.memory);
 }
 
@@ -69,8 +103,7 @@ double Heat(const Op&, const OpEstimate& e, const Machine& machine) {
   const auto over = [](double work, double rate) { return rate > 0 ? work / rate : 0; };
   const double bytes =
       over(static_cast<double>(e.read_bytes + e.write_bytes), machine.capped_memory);
-  if constexpr (std::is_same_v<K, MatmulOp<View>>)
-    return over(e.flops, machine.capped_gemm) + bytes;
+  if constexpr (kIsProduct<K>) return over(e.flops, machine.capped_gemm) + bytes;
   if constexpr (std::is_same_v<K, AttentionOp<View>> || std::is_same_v<K, AttentionGradOp<View>>)
     return over(e.flops, machine.capped_attention) + bytes;
   return bytes;
@@ -109,6 +142,9 @@ int64_t WireBytes(const Op& op, const Mesh& mesh) {
     const int64_t world = mesh.Size(op.axes);
     return 2 * (world - 1) * CeilDiv(op.buffer.layout.numel(), world) *
            Bytes(op.buffer.layout.dtype);
+  } else if constexpr (std::is_same_v<Op, AllToAllOp<View>>) {
+    const int64_t world = mesh.Size(op.axes);
+    return (world - 1) * (op.sent.layout.numel() / world) * Bytes(op.sent.layout.dtype);
   } else {
     return 0;
   }
@@ -126,12 +162,16 @@ CollectiveCost WireCost(const AllReduceOp<View>& op, const GroupPlace& place, co
   return CostOf(Collective::kAllReduce, part * place.ranks * Bytes(op.buffer.layout.dtype), place,
                 m);
 }
+CollectiveCost WireCost(const AllToAllOp<View>& op, const GroupPlace& place, const Machine& m) {
+  return CostOf(Collective::kAllToAll, ByteCount(op.sent), place, m);
+}
 
 int64_t& PurposeOf(const AllGatherOp<View>& op, WirePurposes& wire) {
   return op.axes == AxisSet::All() ? wire.statistics : wire.parameters;
 }
 int64_t& PurposeOf(const ReduceScatterOp<View>&, WirePurposes& wire) { return wire.gradients; }
 int64_t& PurposeOf(const AllReduceOp<View>&, WirePurposes& wire) { return wire.gradient_replicas; }
+int64_t& PurposeOf(const AllToAllOp<View>&, WirePurposes& wire) { return wire.exchanges; }
 
 // f(op) for every op that the entries run, as often as they run it.
 template <class F>
@@ -157,6 +197,10 @@ struct Counter {
   void operator()(const AllReduceOp<View>& op) const {
     ++counters.all_reduces;
     counters.all_reduced_bytes += WireBytes(op, mesh);
+  }
+  void operator()(const AllToAllOp<View>& op) const {
+    ++counters.all_to_alls;
+    counters.exchanged_bytes += WireBytes(op, mesh);
   }
   void operator()(const MatmulOp<View>& op) const {
     counters.concatenated_bytes += op.staged_bytes;
@@ -199,8 +243,7 @@ OpEstimate CostModel::Of(const KernelOp& op) {
             e.bound = bound;
           }
         };
-        const auto rate = machine_.kernels.find(std::string_view(Op<View>::kName));
-        const KernelRate kernel = rate == machine_.kernels.end() ? KernelRate{} : rate->second;
+        const KernelRate kernel = RateOf(typed, machine_);
         take(ArithmeticSeconds(typed, cost, machine_), Bound::kArithmetic);
         take(static_cast<double>(e.read_bytes + e.write_bytes) /
                  (machine_.memory * kernel.efficiency),

@@ -5,6 +5,10 @@
 //                (read + written bytes) / (memory * its efficiency))
 //   matmul:      ProductSeconds (kernel_rates.h) in place of the first, and behind it, where it has
 //                one, GELU or its gradient: three, two times the result's bytes, f32 or bf16
+//   grouped:     GroupedSeconds of all slots spread evenly over the experts, over the kernel's
+//                efficiency, in place of the first
+//   scan:        the FLOPs of its chunks' products / machine.vector, about what kernels reach: f32
+//                states, and a chunk is one tile (tools/bench/README.md, Kernels of hybrids)
 //   attention:   flops / AttentionFlops in place of the first, + attention_start
 //   collective:  seconds = latency + max(link, network, (read + written bytes) / memory), the first
 //                three of collective.h; in a group of one rank only the copy
@@ -59,13 +63,15 @@ class CostModel {
 // run's counters after k steps are k times these.
 struct PlanCounters {
   int64_t ops = 0;
-  int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0;
-  int64_t gathered_bytes = 0, reduced_bytes = 0,
-          all_reduced_bytes = 0;  // wire bytes that this rank sends
+  int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0, all_to_alls = 0;
+  int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0,
+          exchanged_bytes = 0;  // wire bytes that this rank sends
   int64_t concatenated_bytes = 0, cast_bytes = 0,
           copied_bytes =
               0;  // read by concat (also within matmul), cast (and gathers that round), accumulate
-  int64_t wire_bytes() const { return gathered_bytes + reduced_bytes + all_reduced_bytes; }
+  int64_t wire_bytes() const {
+    return gathered_bytes + reduced_bytes + all_reduced_bytes + exchanged_bytes;
+  }
   bool operator==(const PlanCounters&) const = default;
 };
 PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries, const Mesh& mesh);

@@ -13,18 +13,21 @@ namespace {
 constexpr std::array<int64_t, 8> kCuts = {1, 2, 3, 4, 6, 8, 16, 32};
 constexpr int64_t kShortestCut = 256;  // k of a part
 
-double SecondsByRule(const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k) {
+// Of `products` of this shape at once.
+double SecondsByRule(const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k,
+                     int64_t products = 1) {
   const double rate = machine.gemm(dtype), start = machine.gemm_k_start;
-  const auto area = 2.0 * static_cast<double>(m) * static_cast<double>(n);
+  const auto area =
+      2.0 * static_cast<double>(products) * static_cast<double>(m) * static_cast<double>(n);
   // Tiles are of the units that multiply bf16.
   if (machine.gemm_units == 0 || machine.gemm_tiles.empty() || dtype != DType::kBF16)
     return area * (static_cast<double>(k) + start) / rate;
   double best = std::numeric_limits<double>::infinity();
   const int64_t units = machine.gemm_units;
   for (const GemmTile& tile : machine.gemm_tiles) {
-    const int64_t tiles = CeilDiv(m, tile.m) * CeilDiv(n, tile.n);
+    const int64_t tiles = products * CeilDiv(m, tile.m) * CeilDiv(n, tile.n);
     for (const int64_t cut : kCuts) {
-      if (cut > 1 && (k / cut < kShortestCut || tiles * cut > 2 * units)) break;
+      if (cut > 1 && (products > 1 || k / cut < kShortestCut || tiles * cut > 2 * units)) break;
       const double waves = static_cast<double>(CeilDiv(tiles * cut, units) * units);
       double seconds = waves * 2 * static_cast<double>(tile.m * tile.n) *
                        (static_cast<double>(k) / static_cast<double>(cut) + start) /
@@ -55,6 +58,11 @@ double ProductSeconds(const Machine& machine, DType dtype, int64_t m, int64_t n,
     weights += 1 / square;
   }
   return weights > 0 ? by_rule * std::exp(sum / weights) : by_rule;
+}
+
+double GroupedSeconds(const Machine& machine, DType dtype, int64_t products, int64_t m, int64_t n,
+                      int64_t k) {
+  return SecondsByRule(machine, dtype, m, n, k, products);
 }
 
 double AttentionFlops(const Machine& machine, const Layout& q, Pass pass) {

@@ -23,6 +23,11 @@ namespace millrace {
 
 double ProductSeconds(const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k);
 
+// Of `products` such products in one kernel, whose tiles share the units; k is not cut, and shapes
+// that were timed say nothing of it.
+double GroupedSeconds(const Machine& machine, DType dtype, int64_t products, int64_t m, int64_t n,
+                      int64_t k);
+
 // Of causal attention, FLOPs of the lower triangle. The narrowest class that holds the head dim,
 // else the widest; in it between the two lengths around T, in proportion to log T.
 enum class Pass { kForward, kBackward };

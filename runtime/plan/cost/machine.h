@@ -39,7 +39,7 @@ struct GemmShape {
 
 // Of a kernel whose time is its memory traffic, by its op's name.
 struct KernelRate {
-  double efficiency = 1;  // of Machine::memory
+  double efficiency = 1;  // of Machine::memory; of products by experts, of the GEMM rate too
   double start = 0;       // seconds, beside Machine::kernel_start: a second launch, a sort
 };
 

@@ -123,6 +123,21 @@ ValueId ForwardBuilder::Input(const std::string& name, const std::string& label)
   return value;
 }
 
+void ForwardBuilder::KeepCaches(const CacheShape& cache) {
+  graph_.cache = cache;
+  graph_.cache->rows_state = State(kRowsState, ValueRole::kHostState, DType::kI32, {3, cache.rows});
+}
+
+ValueId ForwardBuilder::State(const std::string& name, ValueRole role, DType dtype,
+                              std::vector<int64_t> dims) {
+  MR_CHECK(graph_.cache, "a state {} of a graph without caches", name);
+  for (size_t i = 0; i < graph_.values.size(); ++i) {
+    const Value& value = graph_.values[i];
+    if (value.role == role && value.name == name) return ValueId{static_cast<int32_t>(i)};
+  }
+  return NewValue(name, role, dtype, std::move(dims));
+}
+
 LossId ForwardBuilder::Loss(const std::string& name, const std::string& label) const {
   for (size_t i = 0; i < spec_.losses.size(); ++i)
     if (spec_.losses[i].name == name) return LossId{static_cast<int32_t>(i)};
@@ -229,12 +244,19 @@ void ForwardBuilder::PushConstant(const NodeDef& kind, ValueId output, std::any 
 
 SemanticGraph ForwardBuilder::Finish() && {
   MR_CHECK(!graph_.forward.empty(), "model {} emitted no forward", spec_.family);
-  // Else a cell of the statistics would keep what another plan wrote.
-  const auto heads = std::count_if(graph_.values.begin(), graph_.values.end(),
-                                   [](const Value& v) { return v.role == ValueRole::kLoss; });
-  MR_CHECK(heads == 0 || heads == std::ssize(graph_.losses),
-           "model {} emitted {} of {} losses: all or none", spec_.family, heads,
-           graph_.losses.size());
+  // Else a cell of the statistics that is read would keep what another plan wrote. Who evaluates
+  // reads the held-out losses; who trains reads all of them (AddGradients).
+  std::vector<LossSpec> emitted;
+  for (const Value& value : graph_.values)
+    if (value.role == ValueRole::kLoss)
+      emitted.push_back(graph_.losses[static_cast<size_t>(value.loss.value)]);
+  const auto held_out = [](const std::vector<LossSpec>& losses) {
+    return std::count_if(losses.begin(), losses.end(),
+                         [](const LossSpec& loss) { return loss.held_out; });
+  };
+  MR_CHECK(emitted.empty() || held_out(emitted) == held_out(graph_.losses),
+           "model {} emitted {} of {} losses: evaluation gives others, too", spec_.family,
+           emitted.size(), graph_.losses.size());
   return std::move(graph_);
 }
 

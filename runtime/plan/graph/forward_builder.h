@@ -15,7 +15,9 @@
 namespace millrace {
 
 // How a forward ends.
-enum class HeadMode { kTrainLoss, kEvalLoss, kLogits };
+// kLogits: of one row of whole sequences; kNextLogits: of the last rows of a graph with caches;
+// kTokenLosses: the terms of the first loss alone, one by one.
+enum class HeadMode { kTrainLoss, kEvalLoss, kLogits, kNextLogits, kTokenLosses };
 
 class ForwardBuilder {
  public:
@@ -29,7 +31,11 @@ class ForwardBuilder {
   ForwardBuilder(const ForwardBuilder&) = delete;
   ForwardBuilder& operator=(const ForwardBuilder&) = delete;
 
+  // Rows are those of sequences that keep caches: `shape` was {1, rows}.
+  void KeepCaches(const CacheShape& cache);
+
   void BeginUnit(const std::string& unit_name);  // later nodes belong to this unit
+  void SetDocuments(ValueId documents) { graph_.documents = documents; }  // of later nodes
   SemanticGraph Finish() &&;
 
   // --- For what emits a node called `label` ---
@@ -38,12 +44,22 @@ class ForwardBuilder {
   const Value& value(ValueId id) const { return graph_.value(id); }
   BatchShape shape() const { return graph_.shape; }  // of this rank
   const Mesh& mesh() const { return graph_.mesh; }
+  // Null: rows are whole sequences.
+  const CacheShape* cache() const { return graph_.cache ? &*graph_.cache : nullptr; }
+  // A state of a graph with caches, the same for each call with its name. kHostState or kCache.
+  ValueId State(const std::string& name, ValueRole role, DType dtype, std::vector<int64_t> dims);
+  DType compute() const { return compute_; }
   // Between blocks a rank has its part of the microbatch's B*T rows: the axes that cut them. The
   // rank at place i of n has rows [i R/n, (i + 1) R/n), or so of each of shape().strips equal
   // strips. Empty: each has all.
   AxisSet row_axes() const { return graph_.mesh.Wide(Axis::kTensor); }
   // How many these are. Error(kConfig) when row_axes do not divide the microbatch's.
   int64_t LocalRows(const std::string& label) const;
+  // The inputs of a node that looks along sequences, and behind them what says where those end.
+  std::vector<ValueId> WithDocuments(std::vector<ValueId> inputs) const {
+    if (graph_.documents) inputs.push_back(graph_.documents);
+    return inputs;
+  }
 
   // The value of a parameter, stored rows included; "" gives an absent value if it is optional.
   ValueId Param(const std::string& name, const std::string& label);

@@ -178,6 +178,9 @@ SemanticGraph Differentiator::Run() && {
   }
   EmitLater(nullptr);
   MR_CHECK(trains_, "gradients need a forward that ends in a training loss");
+  const auto heads = std::count_if(graph_.values.begin(), graph_.values.end(),
+                                   [](const Value& v) { return v.role == ValueRole::kLoss; });
+  MR_CHECK_EQ(heads, std::ssize(graph_.losses), "losses of a forward that trains");
   return std::move(graph_);
 }
 

@@ -18,11 +18,15 @@ int64_t MatmulParameters(const ModelSpec& spec) {
     for (const ParamSpec& param : unit.params)
       if (param.kind == ParamKind::kMatrix && param.dims.size() == 2) n += param.numel();
   }
-  for (const BlockShape& block : spec.blocks)
+  const auto experts_of_token = [&](const BlockShape& block) {
+    int64_t sum = 0;
     for (const Branch& branch : block.branches)
       if (const auto* moe = std::get_if<MoeShape>(&branch))
-        n += moe->top_k * moe->width * spec.d_model * (IsGated(moe->activation) ? 3 : 2);
-  return n;
+        sum += moe->top_k * moe->width * spec.d_model * (IsGated(moe->activation) ? 3 : 2);
+    return sum;
+  };
+  for (const BlockShape& block : spec.blocks) n += experts_of_token(block);
+  return n + spec.mtp.depth * experts_of_token(spec.mtp.block);
 }
 
 FlopsPerToken TrainFlopsPerToken(const SemanticGraph& forward) {

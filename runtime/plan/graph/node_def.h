@@ -17,10 +17,12 @@ struct Step;
 
 // What it means to compute a node's outputs again in the backward instead of keeping them.
 enum class RecomputeClass {
-  kCheap,     // a pass over its operands: each kind is recomputed, or not, on its own
-  kDear,      // a product, or what pays only together with all else of its block
-  kExchange,  // its outputs are other ranks' values: exchanged again, not kept
-  kNever,     // always kept
+  kCheap,  // a pass over its operands: each kind is recomputed, or not, on its own
+  kDear,   // a product, or what pays only together with all else of its block
+  // Its outputs are other ranks' values, or follow from these with room for more rows than come:
+  // formed again, not kept.
+  kExchange,
+  kNever,  // always kept
 };
 
 // Model FLOPs per token; a multiply-add is 2. They differ by which pairs of positions attention

@@ -8,10 +8,13 @@
 
 #include <any>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/ops/context_rows.h"
+#include "kernels/ops/model_ops.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/graph/node_def.h"
 #include "runtime/plan/graph/placement.h"
@@ -28,10 +31,13 @@ enum class ValueRole {
   kActivation,
   kParam,      // a parameter in gather encoding; `param` says which
   kParamGrad,  // its gradient; several nodes may contribute. None where no node reads it
-  kInput,      // [B,T], given by the host; `input` says which
+  kInput,      // SemanticGraph::input_shape(), given by the host; `input` says which
   kConstant,   // made by the prologue (rope table)
   kLoss,       // f64 [1], summed over the microbatch; `loss` says which
-  kLogits,     // [1, Vp], generation
+  kLogits,     // f32 [rows, Vp], generation
+  kHostState,  // a state that the host writes before the graph runs: what its rows are
+  kCache,      // a state that an era of inference keeps, cleared as it begins
+  kOutput,     // read by the host after the plan has run, by the value's name
 };
 
 struct Value {
@@ -85,6 +91,19 @@ constexpr BatchShape InputShape(const BatchShape& whole, int64_t n) {
   return n == 1 ? whole : BatchShape{2 * whole.batch, whole.seq / (2 * n)};
 }
 
+inline constexpr const char* kRowsState = "infer/rows";
+
+// Of a graph whose rows are new tokens of sequences that keep caches (kernels/ops/cache_ops.h).
+struct CacheShape {
+  int64_t slots = 0;
+  int64_t pages = 0, page_tokens = 0, pages_of_sequence = 0;
+  int64_t length = 0;       // positions that the model can have: T of its training
+  int64_t rows = 0;         // most rows of any graph of the run
+  ValueId rows_state = {};  // i32 [3, rows]: of each row of this graph token, position, slot
+  int64_t logits = 0;       // of so many of this graph's last rows logits are asked for
+  int64_t like_rows = 0;    // MatmulAttrs': rows of the training forward; 0: any bits
+};
+
 struct SemanticGraph {
   BatchShape shape;  // of this rank's rows of each sequence: T/n, n ranks along context
   Mesh mesh;
@@ -92,10 +111,14 @@ struct SemanticGraph {
   // All that the model declares, whether this graph has them or not.
   std::vector<InputSpec> inputs;
   std::vector<LossSpec> losses;
+  // i32 [B,T]: rows of T are documents end to end (kernels/ops/model_ops.h). Absent: each is one.
+  ValueId documents;
+  std::optional<CacheShape> cache;  // none: rows are whole sequences
   // By UnitId.
   std::vector<std::string> unit_names;
   std::vector<UnitRole> unit_roles;
-  std::vector<Value> values;
+  // A reference to a value, or to its placement, stays good while nodes add others.
+  std::deque<Value> values;
   std::vector<Node> prologue;  // constants
   std::vector<Node> forward;
   std::vector<Node> backward;  // empty until AddGradients

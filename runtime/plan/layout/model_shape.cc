@@ -36,6 +36,7 @@ std::string Text(const MoeShape& m) {
   if (!m.normalise) text += " unnormalised";
   if (m.scaling != 1) text += fmt::format(" scaled {}", m.scaling);
   if (m.shared_width > 0) text += fmt::format(" shared {}", m.shared_width);
+  if (m.gate != GateKind::kRouter) text += fmt::format(" gate {}", Name(m.gate));
   if (m.aux_loss != AuxLossKind::kNone)
     text += fmt::format(" aux {} {}", Name(m.aux_loss), m.aux_coefficient);
   return text;
@@ -63,21 +64,23 @@ nlohmann::json Json(const MlpShape& m) {
   return {{"kind", "mlp"}, {"width", m.width}, {"activation", Name(m.activation)}};
 }
 nlohmann::json Json(const MoeShape& m) {
-  return {{"kind", "moe"},
-          {"experts", m.experts},
-          {"top_k", m.top_k},
-          {"width", m.width},
-          {"activation", Name(m.activation)},
-          {"router", Name(m.router)},
-          {"bias", m.bias},
-          {"groups", m.groups},
-          {"top_groups", m.top_groups},
-          {"normalise", m.normalise},
-          {"scaling", m.scaling},
-          {"shared_width", m.shared_width},
-          {"aux_loss", Name(m.aux_loss)},
-          {"aux_coefficient", m.aux_coefficient},
-          {"bias_rate", m.bias_rate}};
+  nlohmann::json json = {{"kind", "moe"},
+                         {"experts", m.experts},
+                         {"top_k", m.top_k},
+                         {"width", m.width},
+                         {"activation", Name(m.activation)},
+                         {"router", Name(m.router)},
+                         {"bias", m.bias},
+                         {"groups", m.groups},
+                         {"top_groups", m.top_groups},
+                         {"normalise", m.normalise},
+                         {"scaling", m.scaling},
+                         {"shared_width", m.shared_width},
+                         {"aux_loss", Name(m.aux_loss)},
+                         {"aux_coefficient", m.aux_coefficient},
+                         {"bias_rate", m.bias_rate}};
+  if (m.gate != GateKind::kRouter) json["gate"] = Name(m.gate);
+  return json;
 }
 nlohmann::json Json(const MambaShape& m) {
   return {{"kind", "mamba"},

@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/base/policies.h"
 
 namespace millrace {
@@ -55,6 +55,7 @@ struct MoeShape {
   AuxLossKind aux_loss = AuxLossKind::kNone;
   double aux_coefficient = 0;
   double bias_rate = 0;  // of the step bias += rate * sign(mean load - load)
+  GateKind gate = GateKind::kRouter;
   bool operator==(const MoeShape&) const = default;
 };
 
@@ -95,8 +96,9 @@ struct BlockShape {
 };
 
 // Multi-token prediction: behind the trunk, `depth` blocks that each predict one token further,
-// from the trunk's normalised output and the embedding of the next token (arXiv 2412.19437).
-// Embedding and head are the trunk's. The loss of each is added times loss_scale / depth.
+// from the trunk's normalised output, or that of the depth before, and the embedding of the token
+// that it predicted (arXiv 2412.19437). Embedding and head are the trunk's. The loss of each is
+// added times loss_scale / depth.
 struct MtpShape {
   int64_t depth = 0;
   double loss_scale = 0.1;

@@ -75,7 +75,7 @@ void ValidateInputs(const ModelSpec& spec) {
     MR_CHECK(!input.source.empty() && input.shift >= 0, "input {}: source '{}', shift {}",
              input.name, input.source, input.shift);
     MR_CHECK(input.filled >= 0 && input.filled <= input.shift &&
-                 (input.filled == 0 || input.dtype == DType::kI32),
+                 (input.filled == 0 || Bytes(input.dtype) == 4),
              "input {}: {} columns filled of a shift of {}", input.name, input.filled, input.shift);
     for (const InputSpec& other : spec.inputs)
       MR_CHECK(other.source != input.source || other.dtype == input.dtype,
@@ -92,11 +92,21 @@ void ValidateLosses(const ModelSpec& spec) {
   for (const LossSpec& loss : spec.losses) {
     MR_CHECK(!loss.name.empty() && names.insert(loss.name).second,
              "loss name '{}' is empty or given twice", loss.name);
-    const auto targets =
-        std::find_if(spec.inputs.begin(), spec.inputs.end(),
-                     [&](const InputSpec& input) { return input.name == loss.targets; });
-    MR_CHECK(targets != spec.inputs.end() && targets->dtype == DType::kI32,
-             "loss {}: '{}' is no i32 input", loss.name, loss.targets);
+    const auto require = [&](const std::string& name, DType dtype) {
+      const auto input = std::find_if(spec.inputs.begin(), spec.inputs.end(),
+                                      [&](const InputSpec& given) { return given.name == name; });
+      MR_CHECK(input != spec.inputs.end() && input->dtype == dtype, "loss {}: '{}' is no {} input",
+               loss.name, name, Name(dtype));
+    };
+    require(loss.targets, DType::kI32);
+    if (!loss.weights.empty()) require(loss.weights, DType::kF32);
+    if (!loss.policy) continue;
+    const PolicyInputs& policy = *loss.policy;
+    require(policy.old_logprobs, DType::kF32);
+    require(policy.advantages, DType::kF32);
+    if (!policy.reference_logprobs.empty()) require(policy.reference_logprobs, DType::kF32);
+    MR_CHECK(policy.loss.kl == 0 || !policy.reference_logprobs.empty(),
+             "loss {}: a divergence of weight {} from no reference", loss.name, policy.loss.kl);
   }
 }
 
@@ -109,6 +119,11 @@ void ValidateParam(const ParamSpec& param) {
     MR_CHECK(dim > 0, "parameter {}: dims [{}] are not all positive", param.name,
              fmt::join(param.dims, ", "));
   MR_CHECK_GE(param.padded_rows, param.dims[0], "parameter {}: padded_rows", param.name);
+  MR_CHECK(param.update != UpdateRule::kBalance ||
+               (param.dims == std::vector{param.balance.experts} && param.kind == ParamKind::kF32 &&
+                param.balance.top_k >= 1),
+           "parameter {}: {} experts, {} chosen; a router's bias is f32 [experts]", param.name,
+           param.balance.experts, param.balance.top_k);
   MR_CHECK(param.init != InitKind::kNormal || param.init_std >= 0, "parameter {}: init_std {}",
            param.name, param.init_std);
   ValidateSplits(param);
@@ -129,7 +144,8 @@ std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh) {
   return dims;
 }
 
-std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs) {
+std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs,
+                                   const std::vector<LossSpec>& losses) {
   std::vector<InputSource> sources;
   for (const InputSpec& input : inputs) {
     auto found = std::find_if(sources.begin(), sources.end(), [&](const InputSource& source) {
@@ -139,6 +155,8 @@ std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs) {
       found = sources.insert(found, {.name = input.source, .dtype = input.dtype});
     found->extra = std::max(found->extra, input.shift);
     found->filled = std::max(found->filled, input.filled);
+    found->weighs |= std::any_of(losses.begin(), losses.end(),
+                                 [&](const LossSpec& loss) { return loss.weights == input.name; });
   }
   return sources;
 }
@@ -182,8 +200,11 @@ std::string ToString(const ModelSpec& spec) {
         text += fmt::format(
             " dim {} split over {}{}", split.dim, ToString(split.axes),
             split.parts.empty() ? "" : fmt::format(" in [{}]", fmt::join(split.parts, ", ")));
-      text += fmt::format(" {} {}{}{}\n", KindText(param.kind), InitText(param),
-                          param.decay ? " decay" : "", param.trainable ? "" : " frozen");
+      text += fmt::format(" {} {}{}{}{}\n", KindText(param.kind), InitText(param),
+                          param.decay ? " decay" : "", param.trainable ? "" : " frozen",
+                          param.update == UpdateRule::kAdamW
+                              ? ""
+                              : fmt::format(" by {} {}", Name(param.update), param.balance.rate));
     }
   }
   return text;

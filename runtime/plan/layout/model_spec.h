@@ -4,13 +4,15 @@
 // Invariants (checked by ValidateModelSpec): names of units, parameters, inputs and losses are
 // unique, dims positive, padded_rows >= dims[0]; splits are of different dims and axes, and a split
 // of the rows leaves no padded rows; inputs of one source have one dtype; a loss names i32 targets
-// among the inputs.
+// among the inputs, and f32 weights and log-probabilities where it has any.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/ops/loss_ops.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/mesh.h"
 #include "runtime/plan/layout/model_shape.h"
@@ -55,7 +57,8 @@ struct ParamSpec {
   ParamKind kind = ParamKind::kMatrix;
   std::vector<Split> splits = {};  // over axes of one rank: no split
   UpdateRule update = UpdateRule::kAdamW;
-  bool trainable = true;  // false: stays as it began; has no gradient and no state but itself
+  LoadBalance balance = {};  // of UpdateRule::kBalance
+  bool trainable = true;     // false: stays as it began; has no gradient and no state but itself
 
   int64_t row_numel() const {
     int64_t numel = 1;
@@ -86,24 +89,34 @@ struct UnitSpec {
 
 // What the host gives for each microbatch, [B,T] of `dtype`. Inputs of one source are views of one
 // buffer, which the host fills: [B, T + n], n the largest shift among them. This one begins `shift`
-// columns in. Of its last columns the host gives none of the last `filled`: they are -1, which as a
-// target does not count.
+// columns in. Of its last columns the host gives none of the last `filled`: they are -1, or 0.0,
+// which do not count as a target and as a weight.
 struct InputSpec {
   std::string name;  // "tokens", "targets", "loss_weights"
   DType dtype = DType::kI32;
   std::string source;
   int64_t shift = 0;
-  int64_t filled = 0;  // i32 only; at most `shift`
+  int64_t filled = 0;  // at most `shift`
   bool operator==(const InputSpec&) const = default;
 };
 
-// A buffer that the host fills: [B, T + extra - filled] for each microbatch, and -1 behind.
+// A buffer that the host fills: [B, T + extra - filled] for each microbatch, and behind that what
+// does not count.
 struct InputSource {
   std::string name;
   DType dtype = DType::kI32;
   int64_t extra = 0;
   int64_t filled = 0;
+  bool weighs = false;  // weights of a loss's targets
   bool operator==(const InputSource&) const = default;
+};
+
+// Names of f32 inputs that make a loss a policy gradient (CrossEntropyOp).
+struct PolicyInputs {
+  PolicyLoss loss;
+  std::string old_logprobs = "old_logprobs", advantages = "advantages";
+  std::string reference_logprobs = {};  // "": none, and loss.kl is 0
+  bool operator==(const PolicyInputs&) const = default;
 };
 
 // A term of the loss: `weight` times its sum over the step's targets, divided by the count of valid
@@ -113,6 +126,11 @@ struct LossSpec {
   double weight = 1;
   std::string targets = "targets";  // an input; a target < 0 does not count
   bool held_out = true;             // part of the loss that evaluation gives
+  // An f32 input: what each target's loss is multiplied by. "": 1. The host gives weights whose sum
+  // over the step is the count of valid tokens, so that the loss is their mean (Engine::Enqueue).
+  std::string weights = {};
+  // In training; evaluation has the cross entropy of the same weights.
+  std::optional<PolicyInputs> policy = {};
   bool operator==(const LossSpec&) const = default;
 };
 
@@ -127,7 +145,8 @@ struct ModelSpec : ModelShape {
 };
 
 // In the order of their first inputs.
-std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs);
+std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs,
+                                   const std::vector<LossSpec>& losses);
 
 // Of the part of a parameter that each rank holds: the dims, those that are split by the ranks of
 // their axes. Error(kConfig): a part that they do not divide.

@@ -1,9 +1,12 @@
 #include "runtime/plan/layout/param_runs.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/fnv.h"
 
 namespace millrace {
 namespace {
@@ -99,6 +102,121 @@ void ForEachRun(const ShardLayout& layout, ParamId id, int rank,
         f({id, from - shard, logical + run.logical + (from - row - run.local), to - from});
     }
   }
+}
+
+namespace {
+
+int64_t Product(const std::vector<int64_t>& dims, size_t begin, size_t end) {
+  return std::accumulate(dims.begin() + static_cast<std::ptrdiff_t>(begin),
+                         dims.begin() + static_cast<std::ptrdiff_t>(end), int64_t{1},
+                         std::multiplies<>());
+}
+
+std::vector<int64_t> PartsOf(const Split& split, int64_t dim) {
+  return split.parts.empty() ? std::vector<int64_t>{dim} : split.parts;
+}
+
+// Splits along several ranks, by dim.
+std::vector<const Split*> WideSplits(const ParamSpec& spec, const Mesh& mesh) {
+  std::vector<const Split*> wide;
+  for (const Split& split : spec.splits)
+    if (mesh.Size(split.axes) > 1) wide.push_back(&split);
+  std::sort(wide.begin(), wide.end(),
+            [](const Split* a, const Split* b) { return a->dim < b->dim; });
+  MR_REQUIRE(ErrorCode::kConfig, wide.size() <= 2,
+             "optimizer.moments is bf16, but {} is split along three dims; fp32 is possible",
+             spec.name);
+  for (const Split* split : wide)
+    MR_REQUIRE(
+        ErrorCode::kConfig,
+        split->parts.size() <= 1 || split->dim == 0 || (wide.size() == 2 && split == wide[0]),
+        "optimizer.moments is bf16, but {} is split in {} parts of dim {}; fp32 is possible",
+        spec.name, split->parts.size(), split->dim);
+  return wide;
+}
+
+// Of a parameter that is split along one dim.
+void AddRuns(const ParamPlacement& param, const Split& split, int64_t ranks,
+             std::vector<LogicalRun>* runs) {
+  const auto dim = static_cast<size_t>(split.dim);
+  const std::vector<int64_t>& dims = param.spec.dims;
+  const int64_t inner = Product(dims, dim + 1, dims.size());
+  int64_t local = param.begin, logical = 0;
+  for (const int64_t part : PartsOf(split, dims[dim])) {
+    const int64_t length = part / ranks * inner;
+    const int64_t end = dim == 0 ? local + length : param.begin + param.numel();
+    runs->push_back({.begin = local,
+                     .end = end,
+                     .length = length,
+                     .stride = dims[dim] * inner,
+                     .first = logical,
+                     .step = length,
+                     .key = Fnv1a64(param.spec.name)});
+    local = end;
+    logical += part * inner;
+  }
+}
+
+// Of one that is split along two: rows of the second, of which each part of the first has a block
+// that lies together, at each place in the dims before that.
+void AddRuns(const ParamPlacement& param, const Split& a, const Split& b, const Mesh& mesh,
+             std::vector<LogicalRun>* runs) {
+  const std::vector<int64_t>& dims = param.spec.dims;
+  const auto p = static_cast<size_t>(a.dim), q = static_cast<size_t>(b.dim);
+  const int64_t ranks_a = mesh.Size(a.axes), ranks_b = mesh.Size(b.axes),
+                between = Product(dims, p + 1, q), stride = Product(dims, q, dims.size()),
+                length = stride / ranks_b;
+  // Of the ranks of both, those that are neighbours: all in one of them.
+  const std::vector<int> group = mesh.Group(0, a.axes | b.axes);
+  const bool a_is_outer = mesh.Index(group[1], a.axes) == 0;
+  const auto order = [&](int64_t i) {
+    return a_is_outer ? mesh.Index(group[static_cast<size_t>(i)], a.axes) == i / ranks_b
+                      : mesh.Index(group[static_cast<size_t>(i)], b.axes) == i / ranks_a;
+  };
+  for (int64_t i = 0; i < std::ssize(group); ++i)
+    MR_REQUIRE(ErrorCode::kConfig, order(i),
+               "optimizer.moments is bf16, but {} is split over {} and, between these, over {}; "
+               "fp32 is possible",
+               param.spec.name, ToString(a.axes), ToString(b.axes));
+  int64_t local = param.begin;
+  for (int64_t before = 0; before < Product(dims, 0, p); ++before) {
+    int64_t logical = before * dims[p] * between * stride;
+    for (const int64_t part : PartsOf(a, dims[p])) {
+      const int64_t rows = part / ranks_a * between, step_a = rows * stride;
+      const int64_t end = local + rows * length;
+      runs->push_back({.begin = local,
+                       .end = end,
+                       .length = length,
+                       .stride = stride,
+                       .first = logical,
+                       .step = a_is_outer ? length : step_a,
+                       .key = Fnv1a64(param.spec.name),
+                       .inner = a_is_outer ? ranks_b : ranks_a,
+                       .outer_step = a_is_outer ? step_a : length});
+      local = end;
+      logical += part * between * stride;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<LogicalRun> LogicalRunsOf(const ShardLayout& layout, FlatId flat) {
+  std::vector<LogicalRun> runs;
+  for (const ParamId id : layout.flat(flat).params) {
+    const ParamPlacement& param = layout.param(id);
+    const std::vector<const Split*> splits = WideSplits(param.spec, layout.mesh);
+    if (splits.size() == 2)
+      AddRuns(param, *splits[0], *splits[1], layout.mesh, &runs);
+    else if (splits.size() == 1)
+      AddRuns(param, *splits[0], layout.mesh.Size(splits[0]->axes), &runs);
+    else
+      runs.push_back({.begin = param.begin,
+                      .end = param.begin + param.numel(),
+                      .length = param.numel(),
+                      .key = Fnv1a64(param.spec.name)});
+  }
+  return runs;
 }
 
 void ForEachRun(const ShardLayout& layout, FlatId flat, int rank,

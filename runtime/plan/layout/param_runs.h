@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "runtime/plan/layout/shard_layout.h"
 
@@ -27,5 +28,12 @@ void ForEachRun(const ShardLayout& layout, ParamId param, int rank,
                 const std::function<void(const ParamRun&)>& f);
 void ForEachRun(const ShardLayout& layout, FlatId flat, int rank,
                 const std::function<void(const ParamRun&)>& f);
+
+// The same of a whole flat parameter, and of all ranks at once: as the kernels of an update read
+// it, which have to know an element by what it is. A run each for a parameter or for a fused part
+// of one; of one that is split along two dims, for each place in the dims before these.
+// Error(kConfig): a parameter that is split along three dims, or in parts along another than the
+// first, or the first that is split.
+std::vector<LogicalRun> LogicalRunsOf(const ShardLayout& layout, FlatId flat);
 
 }  // namespace millrace

@@ -47,7 +47,7 @@ std::string NameOf(const std::string& unit, const FlatKey& key, const FlatKey& f
   std::string name = unit;
   if (key.encoding != first.encoding) name += fmt::format("@{}", Name(key.encoding));
   if (key.split != first.split) name += "@" + (key.split.empty() ? "whole" : ToString(key.split));
-  if (key.update != first.update) name += fmt::format("@{}", Name(key.update));
+  if (key.update != UpdateRule::kAdamW) name += fmt::format("@{}", Name(key.update));
   if (key.trainable != first.trainable) name += key.trainable ? "@trained" : "@frozen";
   return name;
 }
@@ -87,8 +87,8 @@ void CheckArguments(const ModelSpec& spec, const Mesh& mesh, const PrecisionPoli
   ValidateModelSpec(spec);
   for (const Axis axis : kAxes)
     MR_CHECK(mesh.Size(axis) >= 1, "mesh {}: every axis has at least 1 rank", ToString(mesh));
-  for (const DType dtype :
-       {precision.compute, precision.norm_params, precision.grad_accumulate, precision.grad_wire})
+  for (const DType dtype : {precision.compute, precision.norm_params, precision.grad_accumulate,
+                            precision.grad_wire, precision.moments})
     MR_CHECK(dtype == DType::kF32 || dtype == DType::kBF16,
              "precision policy: {} is neither f32 nor bf16", Name(dtype));
 }
@@ -111,6 +111,12 @@ bool FlatParam::Keeps(std::string_view name) const {
   const std::vector<StateSlot> of = slots();
   return std::any_of(of.begin(), of.end(),
                      [&](const StateSlot& slot) { return slot.name == name; });
+}
+
+DType FlatParam::DTypeOf(std::string_view name_of_slot) const {
+  for (const StateSlot& slot : slots())
+    if (slot.name == name_of_slot) return slot.dtype;
+  MR_FAIL("flat parameter {} keeps no {}", name, name_of_slot);
 }
 
 int64_t ParamPlacement::numel() const {
@@ -143,11 +149,9 @@ ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionP
     for (const ParamSpec& param : spec.units[u].params) {
       const ParamId id{static_cast<int32_t>(layout.params.size())};
       const DType encoding = EncodingOf(param.kind, precision);
-      FlatKey key{encoding == precision.compute ? unit : shared,
-                  encoding,
-                  {},
-                  param.update,
-                  param.trainable};
+      const bool own = encoding == precision.compute && param.update == UpdateRule::kAdamW;
+      FlatKey key{own ? unit : shared, encoding,         {}, param.update, param.trainable,
+                  param.balance,       precision.moments};
       for (const Split& split : param.splits) key.split = key.split | mesh.Wide(split.axes);
       FlatOf(flats[static_cast<size_t>(key.unit.value)], key, mesh).params.push_back(id);
       layout.params.push_back({{}, 0, 0, unit, param, LocalDims(param, mesh)});
@@ -163,6 +167,13 @@ ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionP
       PlaceParams(layout, FlatId{static_cast<int32_t>(layout.flats.size()) - 1});
     }
   return layout;
+}
+
+PrecisionPolicy ShardLayout::PrecisionOf(FlatId id) const {
+  PrecisionPolicy policy = precision;
+  if (flat(id).key.update == UpdateRule::kBalance)
+    policy.grad_accumulate = policy.grad_wire = DType::kF32;
+  return policy;
 }
 
 std::vector<std::string_view> SlotNames(const ShardLayout& layout) {
@@ -191,12 +202,16 @@ std::string ToString(const ShardLayout& layout) {
       text += fmt::format(" {}={}", Name(axis), layout.mesh.Size(axis));
   text += fmt::format(" compute={} norms={} grad_accumulate={} grad_wire={}\n", Name(p.compute),
                       Name(p.norm_params), Name(p.grad_accumulate), Name(p.grad_wire));
+  if (p.moments != DType::kF32)
+    text.insert(text.size() - 1, fmt::format(" moments={}", Name(p.moments)));
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatParam& flat = layout.flats[f];
     text += fmt::format("flat {} {} {} padded={} shard={}", f, flat.name, Name(flat.key.encoding),
                         flat.padded_numel, flat.shard_numel);
     if (flat.shard != Axis::kShard) text += " over " + ToString(flat.shard);
     if (!flat.key.split.empty()) text += " split over " + ToString(flat.key.split);
+    if (flat.key.update != UpdateRule::kAdamW)
+      text += fmt::format(" by {} {}", Name(flat.key.update), flat.key.balance.rate);
     text += flat.key.trainable ? "\n" : " frozen\n";
     for (const ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);

@@ -11,7 +11,7 @@
 //
 // A flat parameter holds the parameters of one unit that have the same FlatKey. With compute bf16
 // and norms fp32, the norm parameters of all units are a unit of their own ("norms"), which is
-// gathered once per step.
+// gathered once per step; routers' biases of all units are in it at any precision.
 //
 // Invariants: every param begins at a multiple of 256 bytes of the flat's narrowest dtype,
 // gathered, accumulated or sent (64 elements when all are f32, 128 when one is bf16); params
@@ -41,6 +41,7 @@ struct PrecisionPolicy {
   DType norm_params = DType::kF32;  // gather encoding of norm parameters
   DType grad_accumulate = DType::kF32;
   DType grad_wire = DType::kF32;
+  DType moments = DType::kF32;  // what AdamW keeps: bf16 is rounded stochastically
   bool operator==(const PrecisionPolicy&) const = default;
 };
 
@@ -65,6 +66,8 @@ struct FlatKey {
   AxisSet split;                 // axes of several ranks that split its parameters
   UpdateRule update = UpdateRule::kAdamW;
   bool trainable = true;
+  LoadBalance balance = {};  // of UpdateRule::kBalance
+  DType moments = DType::kF32;
   bool operator==(const FlatKey&) const = default;
 };
 
@@ -81,8 +84,11 @@ struct FlatParam {
   std::vector<Range> gaps;
   std::vector<Range> decay;  // logical elements with weight decay
 
-  std::vector<StateSlot> slots() const { return StateSlots(key.update, key.trainable); }
-  bool Keeps(std::string_view slot) const;  // one of slots()
+  std::vector<StateSlot> slots() const {
+    return StateSlots(key.update, key.trainable, key.moments);
+  }
+  bool Keeps(std::string_view slot) const;     // one of slots()
+  DType DTypeOf(std::string_view slot) const;  // Error(kInternal): none of slots()
   // Ranks that differ along these hold different elements, together all of the parameters.
   AxisSet holders() const { return shard | key.split; }
   bool operator==(const FlatParam&) const = default;
@@ -105,6 +111,8 @@ struct ShardLayout {
   const ParamPlacement& param(ParamId id) const { return params[static_cast<size_t>(id.value)]; }
   const LayoutUnit& unit(UnitId id) const { return units[static_cast<size_t>(id.value)]; }
   UnitRole role(FlatId id) const { return unit(flat(id).key.unit).role; }
+  // The policy for a flat's gradient: `precision`, but of counts, which are exact in f32 alone.
+  PrecisionPolicy PrecisionOf(FlatId id) const;
   bool IsBlock(FlatId id) const { return role(id) == UnitRole::kBlock; }
   bool operator==(const ShardLayout&) const = default;
 };

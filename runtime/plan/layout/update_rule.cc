@@ -6,17 +6,21 @@ std::string_view Name(UpdateRule rule) {
   switch (rule) {
     case UpdateRule::kAdamW:
       return "adamw";
+    case UpdateRule::kBalance:
+      return "balance";
   }
   return "?";
 }
 
-std::vector<StateSlot> StateSlots(UpdateRule rule, bool trainable) {
+std::vector<StateSlot> StateSlots(UpdateRule rule, bool trainable, DType moments) {
   std::vector<StateSlot> slots = {kMasterSlot};
   if (!trainable) return slots;
   switch (rule) {
     case UpdateRule::kAdamW:
-      slots.push_back({"adam_m", DType::kF32});
-      slots.push_back({"adam_v", DType::kF32});
+      slots.push_back({"adam_m", moments});
+      slots.push_back({"adam_v", moments});
+      break;
+    case UpdateRule::kBalance:
       break;
   }
   return slots;

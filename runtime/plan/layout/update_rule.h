@@ -2,6 +2,7 @@
 // A new rule is a row of slots here and the ops that it emits in runtime/plan/schedule/update.cc.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -9,8 +10,19 @@
 
 namespace millrace {
 
-enum class UpdateRule { kAdamW };
+// kAdamW    by its gradient.
+// kBalance  a router's bias, by the loads of its experts (RouterBiasOp): what is summed over
+//           microbatches and ranks like a gradient is the count of pairs that have each expert.
+//           Counts stay f32 whatever the policy, and have no part in the gradient's norm.
+enum class UpdateRule { kAdamW, kBalance };
 std::string_view Name(UpdateRule rule);
+
+// Of kBalance: bias += rate * sign(mean load - load), where each row has `top_k` of `experts`.
+struct LoadBalance {
+  double rate = 0;
+  int64_t experts = 1, top_k = 1;
+  bool operator==(const LoadBalance&) const = default;
+};
 
 // A tensor of each flat parameter, [shard_numel] on every rank; gaps are zero, for ever.
 struct StateSlot {
@@ -25,6 +37,8 @@ inline constexpr StateSlot kMasterSlot = {"master", DType::kF32};
 
 // All that a run keeps of a flat parameter between steps: the master weights first, then the slots
 // of its rule, which begin as zeros. Of a parameter that is not trained the weights alone.
-std::vector<StateSlot> StateSlots(UpdateRule rule, bool trainable = true);
+// `moments`: of AdamW's, f32 or bf16.
+std::vector<StateSlot> StateSlots(UpdateRule rule, bool trainable = true,
+                                  DType moments = DType::kF32);
 
 }  // namespace millrace

@@ -31,6 +31,11 @@ View Rows(View view, int64_t begin, int64_t rows) {
   return view;
 }
 
+View InOneRow(View view) {
+  if (view) view.layout = DenseLayout(view.layout.dtype, {view.layout.numel()});
+  return view;
+}
+
 void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>& ops) {
   ops_ = &ops;
   for (const Step& step : steps) {
@@ -43,7 +48,7 @@ void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>
 }
 
 Program Lowering::Run() && {
-  program_.sources = SourcesOf(graph_.inputs);
+  program_.sources = SourcesOf(graph_.inputs, graph_.losses);
   program_.losses = graph_.losses;
   program_.choices = fused_.choices;
   LowerSteps(fused_.prologue, program_.prologue);

@@ -29,7 +29,12 @@ enum class ProgramRole {
   kConstant,
   kLoss,
   kLogits,
-  kScalars
+  kHostState,  // by its name a state of the run
+  kCache,      // by its name a state of the era
+  kOutput,     // by its name
+  kScalars,
+  kTally,    // summed over the microbatches of a step, then over all ranks, for the host
+  kOverflow  // likewise, one f32 of the forward: above 0 the step is not applied
 };
 
 using SourceId = Id<struct SourceTag>;  // into Program::sources
@@ -43,6 +48,7 @@ struct ProgramBuffer {
   ParamId param = {};
   SourceId source = {};
   LossId loss = {};
+  TallyKind tally = TallyKind::kRouter;  // of kTally
 };
 
 struct ProgramOp {

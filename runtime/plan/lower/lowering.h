@@ -17,6 +17,8 @@ namespace millrace {
 View Transposed(View view);
 // Rows [begin, begin + rows) of a 2-D view.
 View Rows(View view, int64_t begin, int64_t rows);
+// The elements of a dense view as one dim, as communicators take them; absent stays absent.
+View InOneRow(View view);
 
 class Lowering {
  public:

@@ -25,8 +25,18 @@ std::string_view Name(ProgramRole role) {
       return "loss";
     case ProgramRole::kLogits:
       return "logits";
+    case ProgramRole::kHostState:
+      return "host_state";
+    case ProgramRole::kCache:
+      return "cache";
+    case ProgramRole::kOutput:
+      return "output";
     case ProgramRole::kScalars:
       return "scalars";
+    case ProgramRole::kTally:
+      return "tally";
+    case ProgramRole::kOverflow:
+      return "overflow";
   }
   return "?";
 }
@@ -93,14 +103,20 @@ std::string Attributes(const KernelOp& op) {
         } else if constexpr (std::is_same_v<Op, AttentionGradOp<View>>) {
           return fmt::format(" scale {}{}{}", typed.scale, WindowText(typed.window),
                              typed.deterministic ? "" : ", any order");
+        } else if constexpr (std::is_same_v<Op, CachedAttentionOp<View>>) {
+          return fmt::format(" scale {}{}", typed.scale, WindowText(typed.window));
         } else if constexpr (std::is_same_v<Op, ActivationOp<View>> ||
                              std::is_same_v<Op, ActivationGradOp<View>>) {
           return fmt::format(" {}", Name(typed.kind));
         } else if constexpr (std::is_same_v<Op, CrossEntropyOp<View>>) {
           return fmt::format(
-              " rows from {}{}, vocab {}{}{}", typed.row_begin.base, OnRank(typed.row_begin),
+              " rows from {}{}, vocab {}{}{}{}", typed.row_begin.base, OnRank(typed.row_begin),
               typed.vocab, typed.output == LossOutput::kLossOnly ? ", loss only" : "",
-              typed.loss_weight == 1 ? "" : fmt::format(", weight {}", typed.loss_weight));
+              typed.loss_weight == 1 ? "" : fmt::format(", weight {}", typed.loss_weight),
+              !typed.advantages
+                  ? ""
+                  : fmt::format(", policy clipped by {} and {}, kl {}", typed.policy.clip_low,
+                                typed.policy.clip_high, typed.policy.kl));
         } else if constexpr (std::is_same_v<Op, EmbedOp<View>> ||
                              std::is_same_v<Op, EmbedGradOp<View>>) {
           return typed.row_begin.stride == 0 ? "" : " rows from 0" + OnRank(typed.row_begin);

@@ -34,6 +34,12 @@ ProgramRole RoleOf(ValueRole role) {
       return ProgramRole::kLoss;
     case ValueRole::kLogits:
       return ProgramRole::kLogits;
+    case ValueRole::kHostState:
+      return ProgramRole::kHostState;
+    case ValueRole::kCache:
+      return ProgramRole::kCache;
+    case ValueRole::kOutput:
+      return ProgramRole::kOutput;
   }
   return ProgramRole::kActivation;
 }
@@ -45,7 +51,7 @@ ValueStorage::ValueStorage(const SemanticGraph& graph, const FusedGraph& fused)
       storage_(graph.values.size()),
       last_read_(graph.values.size(), -1),
       contributed_(graph.values.size(), false),
-      sources_(SourcesOf(graph.inputs)),
+      sources_(SourcesOf(graph.inputs, graph.losses)),
       source_buffers_(sources_.size()) {
   int step = 0;
   for (const std::vector<Step>* steps : {&fused.prologue, &fused.forward, &fused.backward})
@@ -71,6 +77,8 @@ View ValueStorage::Read(ValueId id) {
     case ValueRole::kInput:
       return Input(graph_.inputs[static_cast<size_t>(value(id).input.value)]);
     case ValueRole::kParam:
+    case ValueRole::kHostState:
+    case ValueRole::kCache:
       if (!storage_[id]) return Write(id);
       break;
     default:

@@ -32,6 +32,15 @@ class ValueStorage {
   View Grad(ValueId id, Update& update);
 
   View Scalars();
+  // A place of its own for what a step tallies; the op that writes it has an Update.
+  View Tally(std::string name, TallyKind kind, Layout layout) {
+    const BufferId id = AddBuffer(std::move(name), ProgramRole::kTally, layout);
+    buffers_[static_cast<size_t>(id.value)].tally = kind;
+    return Whole(id);
+  }
+  View Overflow(std::string name) {
+    return Whole(AddBuffer(std::move(name), ProgramRole::kOverflow, DenseLayout(DType::kF32, {1})));
+  }
   // A buffer that is no value of the graph: contents within one step.
   View Temporary(std::string name, Layout layout) {
     return Whole(AddBuffer(std::move(name), ProgramRole::kActivation, layout));

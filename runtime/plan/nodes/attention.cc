@@ -9,6 +9,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/cached_rows.h"
 
 // With sequences split over ranks (context): keys and values of all ranks are gathered for the op
 // and their gradients summed behind it. They are columns of the fused rows, so they are copied to
@@ -21,24 +22,14 @@ void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
   const ValueId d_qkv = d.NewGradient(n.inputs[0]);
-  d.Emit(kAttentionGradNode, {n.inputs[0], n.outputs[0], n.outputs[1], d_y}, {d_qkv}, {}, n,
-         ":grad");
+  std::vector<ValueId> inputs = {n.inputs[0], n.outputs[0], n.outputs[1], d_y};
+  inputs.insert(inputs.end(), n.inputs.begin() + 1, n.inputs.end());  // documents
+  d.Emit(kAttentionGradNode, std::move(inputs), {d_qkv}, {}, n, ":grad");
   Contribute(d, n.inputs[0], d_qkv, n);
-}
-
-float ScaleOf(const HeadsAttrs& attrs) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(attrs.head_dim)));
 }
 
 // Columns of all heads' keys and values.
 int64_t KeyColumns(const HeadsAttrs& attrs) { return 2 * attrs.kv_heads * attrs.head_dim; }
-
-// Keys and values among the fused columns of rows.
-View KeyColumnsOf(View rows, const HeadsAttrs& attrs) {
-  rows.offset += attrs.heads * attrs.head_dim;
-  rows.layout.dims[1] = KeyColumns(attrs);
-  return rows;
-}
 
 // Gathered rows [n*B*T/n, KeyColumns] as the op's keys or values: [n*B, T/n, Hkv, D].
 View GatheredHeads(const Lowering& l, const View& rows, const HeadsAttrs& attrs, int64_t first) {
@@ -110,9 +101,10 @@ void Lower(Lowering& l, const Step& step) {
   };
   const View qkv = l.storage().Read(node.inputs[0]);
   AttentionOp<View> op;
-  op.scale = ScaleOf(attrs);
+  op.scale = AttentionScale(attrs);
   op.window = attrs.window;
   op.q = heads(qkv, 0, attrs.heads);
+  if (node.inputs.size() > 1) op.documents = l.storage().Read(node.inputs[1]);
   op.rows = l.graph().context_rows();
   if (op.rows.split()) {
     ChooseSplit(l, node);
@@ -138,13 +130,14 @@ void LowerGrad(Lowering& l, const Step& step) {
   const View qkv = storage.Read(node.inputs[0]), d_qkv = storage.Write(node.outputs[0]);
   AttentionGradOp<View> op;
   op.deterministic = l.options().deterministic || l.options().backend == Backend::kCpu;
-  op.scale = ScaleOf(attrs);
+  op.scale = AttentionScale(attrs);
   op.window = attrs.window;
   op.rows = l.graph().context_rows();
   op.q = heads(qkv, 0, attrs.heads);
   op.out = heads(storage.Read(node.inputs[1]), 0, attrs.heads);
   op.lse = storage.Read(node.inputs[2]);
   op.d_out = heads(storage.Read(node.inputs[3]), 0, attrs.heads);
+  if (node.inputs.size() > 4) op.documents = storage.Read(node.inputs[4]);
   op.d_q = heads(d_qkv, 0, attrs.heads);
   if (!op.rows.split()) {
     op.k = heads(qkv, attrs.heads, attrs.kv_heads);
@@ -183,6 +176,16 @@ FlopsPerToken Flops(const SemanticGraph& graph, const Node& node) {
 
 }  // namespace
 
+float AttentionScale(const HeadsAttrs& attrs) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(attrs.head_dim)));
+}
+
+View KeyColumnsOf(View rows, const HeadsAttrs& attrs) {
+  rows.offset += attrs.heads * attrs.head_dim;
+  rows.layout.dims[1] = KeyColumns(attrs);
+  return rows;
+}
+
 const NodeDef kAttentionNode{.name = "attention",
                              .recompute = RecomputeClass::kDear,
                              .gradient = Gradient,
@@ -194,13 +197,15 @@ ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads, const
                   int64_t window) {
   b.CheckAllRows(qkv, 3, label);
   CheckHeads(heads, b.Columns(qkv, label), label);
+  if (b.cache() != nullptr) return CachedAttention(b, qkv, heads, window, label);
   const int64_t batch = b.shape().batch, seq = b.shape().seq;
   const AxisSet split = b.value(qkv).placement.Cut(1);  // by heads
   const ValueId out =
       b.NewActivation(label, {batch * seq, heads.heads * heads.head_dim}, {{AxisSet(), split}, {}});
   const ValueId lse = b.NewStatistic(label + ".lse", {batch, heads.heads, seq},
                                      {{AxisSet(), split, AxisSet()}, {}});
-  b.Push(kAttentionNode, {qkv}, {out, lse}, AttentionNodeAttrs{heads, window}, label);
+  b.Push(kAttentionNode, b.WithDocuments({qkv}), {out, lse}, AttentionNodeAttrs{heads, window},
+         label);
   return out;
 }
 

@@ -1,7 +1,7 @@
 // Causal attention over fused qkv rows.
 //
-// kAttentionNode      in: qkv [R, (H+2Hkv)D]    out: y [R, H*D], lse f32 [B,H,T]
-// kAttentionGradNode  in: qkv, y, lse, d_y      out: d_qkv
+// kAttentionNode      in: qkv [R, (H+2Hkv)D], documents?    out: y [R, H*D], lse f32 [B,H,T]
+// kAttentionGradNode  in: qkv, y, lse, d_y, documents?      out: d_qkv
 //
 // Attributes AttentionNodeAttrs.
 #pragma once
@@ -16,6 +16,10 @@ namespace millrace {
 struct AttentionNodeAttrs : HeadsAttrs {
   int64_t window = 0;  // AttentionAttrs'
 };
+
+// Of scores: 1 / sqrt(D). Keys and values among the fused columns of rows [R, (H+2Hkv)D].
+float AttentionScale(const HeadsAttrs& attrs);
+View KeyColumnsOf(View rows, const HeadsAttrs& attrs);
 
 extern const NodeDef kAttentionNode, kAttentionGradNode;
 

@@ -5,6 +5,9 @@
 // kCombineNode   in: y [S,C], slot_weights [S]?, pairs, offsets, slots
 //                out: sum [R,C] of each token's K rows, weights [R,K]?
 //
+// Slots are this rank's own, or rows of the pieces that it sends to other ranks
+// (expert_exchange.h): then there are no offsets, and slots without a row are zeros.
+//
 // Each is the gradient of the other: a token's row is copied to K slots, and the sum over these
 // slots is the gradient of that. Dispatched rows are not kept for the backward but dispatched
 // again.
@@ -26,5 +29,9 @@ struct Dispatched {
 Dispatched Dispatch(ForwardBuilder& b, ValueId x, const Routing& routing, const std::string& label);
 // y: rows [S,C] in the order of the experts.
 ValueId Combine(ForwardBuilder& b, ValueId y, const Routing& routing, const std::string& label);
+
+// Of any node that moves rows and, if there are, their weights, with inputs and outputs as above.
+void GradientOfMovedRows(Differentiator& d, const Node& n, const NodeDef& inverse);
+void LowerDispatch(Lowering& l, const Step& step);
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/nodes/cached_rows.h"
 
 namespace millrace {
 namespace {
@@ -14,7 +15,9 @@ void Gradient(Differentiator& d, const Node& n) {
         d.value(n.inputs[2]).dims[0], d.graph().whole_seq(),
         "node {}: rows of the position table against the sequence length: equal for training",
         n.label);
-  d.Emit(kEmbeddingGradNode, {n.inputs[0], d_y}, {},
+  std::vector<ValueId> inputs = {n.inputs[0], d_y};
+  inputs.insert(inputs.end(), n.inputs.begin() + 3, n.inputs.end());  // documents
+  d.Emit(kEmbeddingGradNode, std::move(inputs), {},
          {d.ParamGrad(n.inputs[1]), d.ParamGrad(n.inputs[2])}, n, ":grad");
 }
 
@@ -27,6 +30,7 @@ void Lower(Lowering& l, const Step& step) {
   op.positions = storage.Read(node.inputs[2]);
   if (op.positions) {
     op.positions = Rows(op.positions, 0, l.graph().whole_seq());
+    if (node.inputs.size() > 3) op.documents = storage.Read(node.inputs[3]);
     op.rows = l.graph().context_rows();
   }
   const View out = storage.Write(node.outputs[0]);
@@ -44,6 +48,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   EmbedGradOp<View> op;
   op.tokens = storage.Read(node.inputs[0]);
   if (node.grads[1]) op.rows = l.graph().context_rows();
+  if (node.inputs.size() > 2) op.documents = storage.Read(node.inputs[2]);
   op.scalars = storage.Scalars();
   const View d_out = storage.Read(node.inputs[1]);
   for (const RowStrip& strip : StripsOf(l.graph(), l.graph().value(node.inputs[1]))) {
@@ -67,12 +72,15 @@ ValueId Embedding(ForwardBuilder& b, const std::string& table, const std::string
   const ValueId positions_value = b.OptionalParam(positions, label);
   if (positions_value) {
     const int64_t limit = b.RowsOfMatrix(positions_value, width, label);
-    MR_CHECK_LE(b.graph().whole_seq(), limit, "node {}: sequence length against rows of {}", label,
-                positions);
+    MR_CHECK_LE(b.cache() != nullptr ? b.cache()->length : b.graph().whole_seq(), limit,
+                "node {}: sequence length against rows of {}", label, positions);
   }
+  if (b.cache() != nullptr) return EmbedRows(b, table_value, positions_value, label);
   const ValueId out =
       b.NewActivation(label, {b.LocalRows(label), width}, {{b.row_axes(), AxisSet()}, {}});
-  b.Push(kEmbeddingNode, {b.Input(input, label), table_value, positions_value}, {out}, {}, label);
+  std::vector<ValueId> inputs = {b.Input(input, label), table_value, positions_value};
+  if (positions_value) inputs = b.WithDocuments(std::move(inputs));
+  b.Push(kEmbeddingNode, std::move(inputs), {out}, {}, label);
   return out;
 }
 

@@ -1,7 +1,7 @@
 // Rows of a table by token, with a row per position added.
 //
-// kEmbeddingNode      in: tokens, table, positions?   out: x [R,C]
-// kEmbeddingGradNode  in: tokens, d_x                 grad: table, positions?
+// kEmbeddingNode      in: tokens, table, positions?, documents?   out: x [R,C]
+// kEmbeddingGradNode  in: tokens, d_x, documents?                 grad: table, positions?
 #pragma once
 
 #include <string>

@@ -17,12 +17,6 @@ void Gradient(Differentiator& d, const Node& n, const NodeDef& inverse) {
 void GradientOfGather(Differentiator& d, const Node& n) { Gradient(d, n, kScatterSumRowsNode); }
 void GradientOfScatter(Differentiator& d, const Node& n) { Gradient(d, n, kGatherRowsNode); }
 
-// Rows lie one behind the other: to a communicator they are elements in a row.
-View Flat(View rows) {
-  rows.layout = DenseLayout(rows.layout.dtype, {rows.layout.numel()});
-  return rows;
-}
-
 // Strip by strip, where the axes are those that cut rows between blocks.
 std::vector<RowStrip> StripsOfExchange(Lowering& l, const Node& node, ValueId local) {
   const Value& value = l.graph().value(local);
@@ -39,8 +33,8 @@ void LowerExchange(Lowering& l, const Node& node, ValueId shard_value, ValueId f
   const bool between = op.axes == AxisSet(Axis::kTensor);
   int number = 0;
   for (const RowStrip& strip : StripsOfExchange(l, node, shard_value)) {
-    op.shard = Flat(Rows(shard, strip.begin, strip.rows));
-    op.full = Flat(Rows(full, strip.begin * ranks, strip.rows * ranks));
+    op.shard = InOneRow(Rows(shard, strip.begin, strip.rows));
+    op.full = InOneRow(Rows(full, strip.begin * ranks, strip.rows * ranks));
     l.Push(op, node);
     if (between) l.last().strip = number++;
   }

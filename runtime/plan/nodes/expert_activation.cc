@@ -50,6 +50,10 @@ const NodeDef kExpertActivationNode{.name = "expert_activation",
                                     .recompute = RecomputeClass::kCheap,
                                     .gradient = Gradient,
                                     .lower = Lower};
+const NodeDef kReceivedActivationNode{.name = "expert_activation",
+                                      .recompute = RecomputeClass::kExchange,
+                                      .gradient = Gradient,
+                                      .lower = Lower};
 const NodeDef kExpertActivationGradNode{.name = "expert_activation_grad", .lower = LowerGrad};
 
 ValueId ExpertActivation(ForwardBuilder& b, ValueId x, ValueId weights, const Routing& routing,
@@ -60,7 +64,8 @@ ValueId ExpertActivation(ForwardBuilder& b, ValueId x, ValueId weights, const Ro
   const ValueId out =
       b.NewActivation(label, {b.RowsOf(x, label), IsGated(kind) ? columns / 2 : columns},
                       RowwisePlacement(b.value(x).placement, label));
-  b.Push(kExpertActivationNode, {x, weights, routing.offsets}, {out}, ExpertActivationAttrs{kind},
+  b.Push(routing.expected > 0 ? kReceivedActivationNode : kExpertActivationNode,
+         {x, weights, routing.offsets}, {out}, ExpertActivationAttrs{kind, routing.expected},
          label);
   return out;
 }

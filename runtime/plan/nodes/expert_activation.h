@@ -1,6 +1,7 @@
 // The activation of the experts' rows, times the weights that the router gave them.
 //
 // kExpertActivationNode      in: x [S,F] (gated [S,2F]), weights [S], offsets   out: y [S,F]
+// kReceivedActivationNode    the same of rows with room for more than come (Routing::expected)
 // kExpertActivationGradNode  in: x, weights, d_y, offsets                out: d_x, d_weights [S]
 //
 // Attributes ExpertActivationAttrs.
@@ -14,7 +15,7 @@
 
 namespace millrace {
 
-extern const NodeDef kExpertActivationNode, kExpertActivationGradNode;
+extern const NodeDef kExpertActivationNode, kReceivedActivationNode, kExpertActivationGradNode;
 
 ValueId ExpertActivation(ForwardBuilder& b, ValueId x, ValueId weights, const Routing& routing,
                          ActivationKind kind, const std::string& label);

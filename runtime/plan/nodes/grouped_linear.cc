@@ -12,6 +12,7 @@ namespace {
 
 struct GroupedLinearAttrs {
   int64_t top_k = 1;
+  int64_t expected = 0;  // of the slots
 };
 
 // The weight gradient first, as in linear.cc.
@@ -34,6 +35,7 @@ void LowerProduct(Lowering& l, const Node& node, bool transposed) {
   op.b = transposed ? Transposed(weight) : weight;
   op.offsets = l.storage().Read(node.inputs[2]);
   op.out = l.storage().Write(node.outputs[0]);
+  op.expected = Attrs<GroupedLinearAttrs>(node).expected;
   l.Push(op, node);
 }
 void Lower(Lowering& l, const Step& step) { LowerProduct(l, *step.node, true); }
@@ -46,6 +48,7 @@ void LowerGradWeight(Lowering& l, const Step& step) {
   op.a = l.storage().Read(node.inputs[1]);
   op.offsets = l.storage().Read(node.inputs[2]);
   op.out = l.storage().Grad(node.grads[0], op.update);
+  op.expected = Attrs<GroupedLinearAttrs>(node).expected;
   l.Push(op, node);
 }
 
@@ -63,6 +66,11 @@ const NodeDef kGroupedLinearNode{.name = "grouped_linear",
                                  .gradient = Gradient,
                                  .lower = Lower,
                                  .flops = Flops};
+const NodeDef kReceivedLinearNode{.name = "grouped_linear",
+                                  .recompute = RecomputeClass::kExchange,
+                                  .gradient = Gradient,
+                                  .lower = Lower,
+                                  .flops = Flops};
 const NodeDef kGroupedLinearGradInputNode{.name = "grouped_linear_grad_input",
                                           .lower = LowerGradInput};
 const NodeDef kGroupedLinearGradWeightNode{.name = "grouped_linear_grad_weight",
@@ -73,14 +81,17 @@ ValueId GroupedLinear(ForwardBuilder& b, ValueId x, const std::string& weight,
   const ValueId weight_value = b.Param(weight, label);
   const std::vector<int64_t>& dims = b.value(weight_value).dims;
   const int64_t experts = b.value(routing.offsets).dims[0] - 1, columns = b.Columns(x, label);
+  const ValuePlacement split{{routing.split}, {}};
   MR_CHECK(dims.size() == 3 && dims[0] == experts && dims[2] == columns &&
-               b.value(weight_value).placement.whole(),
-           "node {}: parameter {} is [{}]; the node needs [{}, N, {}], whole", label, weight,
-           fmt::join(dims, ", "), experts, columns);
+               b.value(weight_value).placement == split,
+           "node {}: parameter {} is [{}], {}; the node needs [{}, N, {}], split over {}", label,
+           weight, fmt::join(dims, ", "), ToString(b.value(weight_value).placement), experts,
+           columns, ToString(routing.split));
   const ValueId out = b.NewActivation(label, {b.RowsOf(x, label), dims[1]},
                                       RowwisePlacement(b.value(x).placement, label));
-  b.Push(kGroupedLinearNode, {x, weight_value, routing.offsets}, {out},
-         GroupedLinearAttrs{routing.top_k}, label);
+  b.Push(routing.expected > 0 ? kReceivedLinearNode : kGroupedLinearNode,
+         {x, weight_value, routing.offsets}, {out},
+         GroupedLinearAttrs{routing.top_k, routing.expected}, label);
   return out;
 }
 

@@ -1,6 +1,8 @@
 // Products of the experts' rows with a matrix of each expert.
 //
 // kGroupedLinearNode            in: x [S,K], weight [E,N,K], offsets   out: y [S,N]
+// kReceivedLinearNode           the same of rows with room for more than come (Routing::expected):
+//                               never kept for the backward
 // kGroupedLinearGradInputNode   in: d_y, weight, offsets               out: d_x
 // kGroupedLinearGradWeightNode  in: d_y, x, offsets                    grad: weight
 #pragma once
@@ -12,7 +14,8 @@
 
 namespace millrace {
 
-extern const NodeDef kGroupedLinearNode, kGroupedLinearGradInputNode, kGroupedLinearGradWeightNode;
+extern const NodeDef kGroupedLinearNode, kReceivedLinearNode, kGroupedLinearGradInputNode,
+    kGroupedLinearGradWeightNode;
 
 // x: rows in the order of the experts. FLOPs are those of top_k experts per token.
 ValueId GroupedLinear(ForwardBuilder& b, ValueId x, const std::string& weight,

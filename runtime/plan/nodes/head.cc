@@ -8,7 +8,9 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/cached_rows.h"
 #include "runtime/plan/nodes/exchange.h"
+#include "runtime/plan/nodes/sample.h"
 
 namespace millrace {
 namespace {
@@ -31,71 +33,164 @@ std::vector<RowStrip> ChunksOf(const std::vector<RowStrip>& strips, int64_t rows
   return chunks;
 }
 
-// By chunks of rows, through one buffer of logits; the gradient replaces the logits, and both
-// products of it are taken at once. The weight gradient comes first: then the input gradient can
-// replace the rows of x that it has just read.
+// Of a node's inputs.
+enum Told : size_t { kTargets = 2, kWeights, kOldLogprobs, kAdvantages, kReferenceLogprobs };
+
+// What the op is told of each target, and beside it.
+CrossEntropyOp<View> ToldOf(Lowering& l, const Node& node, const LossSpec& spec) {
+  const auto read = [&](Told which) {
+    return which < node.inputs.size() ? l.storage().Read(node.inputs[which]) : View{};
+  };
+  CrossEntropyOp<View> op;
+  op.targets = read(kTargets);
+  op.weights = read(kWeights);
+  op.old_logprobs = read(kOldLogprobs);
+  op.advantages = read(kAdvantages);
+  op.reference_logprobs = read(kReferenceLogprobs);
+  if (!op.advantages) return op;
+  op.policy = spec.policy->loss;
+  op.tally = l.storage().Tally(node.label, TallyKind::kPolicy,
+                               DenseLayout(DType::kF32, {PolicyTally::kCount}));
+  return op;
+}
+
+// By chunks of rows, through one buffer of logits.
+struct Chunks {
+  View x, weight, logits;
+  CrossEntropyOp<View> told;  // what its ops have in common
+  std::vector<RowStrip> parts;
+  int64_t rows = 0;  // of most parts
+};
+
+Chunks ChunksOf(Lowering& l, const Node& node) {
+  ValueStorage& storage = l.storage();
+  Chunks c;
+  c.x = storage.Read(node.inputs[0]);
+  c.weight = storage.Read(node.inputs[1]);
+  const int64_t rows = c.x.layout.dims[0], padded_vocab = c.weight.layout.dims[0];
+  MR_CHECK_GE(l.options().loss_chunk_rows, 0, "loss_chunk_rows");
+  const int64_t wanted =
+      l.options().loss_chunk_rows > 0
+          ? l.options().loss_chunk_rows
+          : LossChunkRows(l.options().backend, rows, padded_vocab, c.x.layout.dtype);
+  c.rows = std::min(wanted, rows);
+  c.parts = ChunksOf(StripsOf(l.graph(), l.graph().value(node.inputs[0])), c.rows);
+  return c;
+}
+
+View LogitsOf(Lowering& l, const Chunks& chunks, const std::string& name) {
+  return l.storage().Temporary(
+      name, DenseLayout(chunks.x.layout.dtype, {chunks.rows, chunks.weight.layout.dims[0]}));
+}
+
+std::string SuffixOf(const RowStrip& part) {
+  return fmt::format("[{}:{}]", part.begin, part.begin + part.rows);
+}
+
+// The logits of a part, and the op that will read them; what it writes is the caller's.
+CrossEntropyOp<View> PushLogits(Lowering& l, const Node& node, const Chunks& chunks,
+                                const RowStrip& part) {
+  MatmulOp<View> product;
+  product.a = Rows(chunks.x, part.begin, part.rows);
+  product.b = Transposed(chunks.weight);
+  product.out = Rows(chunks.logits, 0, part.rows);
+  l.Push(product, node, ":logits" + SuffixOf(part));
+
+  CrossEntropyOp<View> entropy = chunks.told;
+  entropy.row_begin = part.first;
+  entropy.vocab = l.graph().vocab;
+  entropy.output = LossOutput::kLossOnly;
+  entropy.loss_update = part.begin == 0 ? Update::kOverwrite : Update::kAccumulate;
+  entropy.logits = product.out;
+  entropy.scalars = l.storage().Scalars();
+  return entropy;
+}
+
+// When it trains, the gradient replaces the logits, and both products of it are taken at once. The
+// weight gradient comes first: then the input gradient can replace the rows of x that it has just
+// read.
 void LowerLoss(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
   const ValueId x_value = node.inputs[0], d_x_value = node.outputs[1];
   const bool gradient = static_cast<bool>(d_x_value);
-  const View x = storage.Read(x_value), weight = storage.Read(node.inputs[1]),
-             targets = storage.Read(node.inputs[2]), loss = storage.Write(node.outputs[0]);
-  const int64_t rows = x.layout.dims[0], padded_vocab = weight.layout.dims[0];
-  MR_CHECK_GE(l.options().loss_chunk_rows, 0, "loss_chunk_rows");
-  const int64_t wanted =
-      l.options().loss_chunk_rows > 0
-          ? l.options().loss_chunk_rows
-          : LossChunkRows(l.options().backend, rows, padded_vocab, x.layout.dtype);
-  const int64_t chunk = std::min(wanted, rows);
   const LossId loss_id = l.graph().value(node.outputs[0]).loss;
   const LossSpec& spec = l.graph().losses[static_cast<size_t>(loss_id.value)];
-  const View logits =
-      storage.Temporary(loss_id.value == 0 ? "head/logits" : "head/logits." + spec.name,
-                        DenseLayout(x.layout.dtype, {chunk, padded_vocab}));
+  Chunks chunks = ChunksOf(l, node);
+  const View loss = storage.Write(node.outputs[0]);
+  chunks.logits =
+      LogitsOf(l, chunks, loss_id.value == 0 ? "head/logits" : "head/logits." + spec.name);
   const bool in_place = gradient && storage.CanReplace(x_value, d_x_value);
   const View d_x = in_place ? storage.WriteOver(d_x_value, x_value) : storage.Write(d_x_value);
-  const std::vector<RowStrip> chunks =
-      ChunksOf(StripsOf(l.graph(), l.graph().value(x_value)), chunk);
-  l.Choose(fmt::format("{}: {} chunks of {} rows of logits{}", node.label, chunks.size(), chunk,
-                       in_place ? ", d_x in place of x" : ""));
-  for (const RowStrip& part : chunks) {
-    const int64_t begin = part.begin, n = part.rows;
-    const std::string suffix = fmt::format("[{}:{}]", begin, begin + n);
-    const View chunk_logits = Rows(logits, 0, n);
-
-    MatmulOp<View> product;
-    product.a = Rows(x, begin, n);
-    product.b = Transposed(weight);
-    product.out = chunk_logits;
-    l.Push(product, node, ":logits" + suffix);
-
-    CrossEntropyOp<View> entropy;
-    entropy.row_begin = part.first;
-    entropy.vocab = l.graph().vocab;
+  chunks.told = ToldOf(l, node, spec);
+  l.Choose(fmt::format("{}: {} chunks of {} rows of logits{}", node.label, chunks.parts.size(),
+                       chunks.rows, in_place ? ", d_x in place of x" : ""));
+  for (const RowStrip& part : chunks.parts) {
+    CrossEntropyOp<View> entropy = PushLogits(l, node, chunks, part);
+    entropy.tally_update = entropy.loss_update;
     entropy.loss_weight = spec.weight;
     entropy.output = gradient ? LossOutput::kLossAndGradient : LossOutput::kLossOnly;
-    entropy.loss_update = begin == 0 ? Update::kOverwrite : Update::kAccumulate;
-    entropy.logits = chunk_logits;
-    entropy.targets = targets;
     entropy.loss_sum = loss;
-    entropy.scalars = storage.Scalars();
-    l.Push(entropy, node, suffix);
+    l.Push(entropy, node, SuffixOf(part));
     if (!gradient) continue;
 
     MatmulOp<View> d_weight;
-    d_weight.a = Transposed(chunk_logits);
-    d_weight.b = Rows(x, begin, n);
+    d_weight.a = Transposed(entropy.logits);
+    d_weight.b = Rows(chunks.x, part.begin, part.rows);
     d_weight.out = storage.Grad(node.grads[0], d_weight.update);
     d_weight.rounding = Rounding::kOnce;
-    l.Push(d_weight, node, ":d_weight" + suffix);
+    l.Push(d_weight, node, ":d_weight" + SuffixOf(part));
 
     MatmulOp<View> d_input;
-    d_input.a = chunk_logits;
-    d_input.b = weight;
-    d_input.out = Rows(d_x, begin, n);
-    l.Push(d_input, node, ":d_input" + suffix);
+    d_input.a = entropy.logits;
+    d_input.b = chunks.weight;
+    d_input.out = Rows(d_x, part.begin, part.rows);
+    l.Push(d_input, node, ":d_input" + SuffixOf(part));
   }
+}
+
+void PushGather(Lowering& l, const Node& node, AxisSet axes, const View& shard, const View& full,
+                const std::string& suffix) {
+  AllGatherOp<View> gather;
+  gather.axes = axes;
+  gather.shard = InOneRow(shard);
+  gather.full = InOneRow(full);
+  l.Push(gather, node, suffix);
+}
+
+// The sum goes nowhere. Ranks that have other rows gather them: strip by strip those of a sequence,
+// which then lie in their order, and along context rank by rank.
+void LowerTokenLosses(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ValueStorage& storage = l.storage();
+  const Value& x = l.graph().value(node.inputs[0]);
+  const AxisSet axes = x.placement.Cut(0);
+  const int64_t rows = x.dims[0], ranks = l.graph().mesh.Size(axes);
+  const bool sequences = l.graph().context() > 1;
+  Chunks chunks = ChunksOf(l, node);
+  chunks.logits = LogitsOf(l, chunks, "head/logits");
+  chunks.told = ToldOf(l, node, {});
+  const View sum = storage.Temporary("head/sum", DenseLayout(DType::kF64, {1})),
+             out = storage.Write(node.outputs[0]);
+  const auto column = [&](const char* name, int64_t n) {
+    return storage.Temporary(name, DenseLayout(DType::kF64, {n, 1}));
+  };
+  View whole = out;
+  whole.layout = DenseLayout(DType::kF64, {rows * ranks, 1});
+  if (sequences) whole = column("head/losses_of_rank", rows * ranks);
+  const View own = axes.empty() ? whole : column("head/losses", rows);
+  for (const RowStrip& part : chunks.parts) {
+    CrossEntropyOp<View> entropy = PushLogits(l, node, chunks, part);
+    entropy.loss_sum = sum;
+    entropy.row_loss = InOneRow(Rows(own, part.begin, part.rows));
+    l.Push(entropy, node, SuffixOf(part));
+  }
+  if (!axes.empty())
+    for (const RowStrip& strip : StripsOf(l.graph(), x))
+      PushGather(l, node, axes, Rows(own, strip.begin, strip.rows),
+                 Rows(whole, strip.begin * ranks, strip.rows * ranks),
+                 fmt::format(":rows[{}]", strip.begin));
+  if (sequences) PushGather(l, node, Axis::kContext, whole, out, ":sequences");
 }
 
 void LowerLogits(Lowering& l, const Step& step) {
@@ -125,6 +220,28 @@ void LowerLogits(Lowering& l, const Step& step) {
   l.Push(product, node);
 }
 
+// The loss sees logits in x's dtype.
+void LowerNextLogits(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  const View x = l.storage().Read(node.inputs[0]), logits = l.storage().Write(node.outputs[0]);
+  const int64_t rows = logits.layout.dims[0];
+  MatmulOp<View> product;
+  LikeTraining(l, rows, &product);
+  product.a = Rows(x, x.layout.dims[0] - rows, rows);
+  product.b = Transposed(l.storage().Read(node.inputs[1]));
+  const bool rounds = x.layout.dtype != logits.layout.dtype;
+  product.out = rounds
+                    ? l.storage().Temporary(
+                          "head/logits", DenseLayout(x.layout.dtype, {rows, logits.layout.dims[1]}))
+                    : logits;
+  l.Push(product, node);
+  if (!rounds) return;
+  CastOp<View> widen;
+  widen.x = InOneRow(product.out);
+  widen.out = InOneRow(logits);
+  l.Push(widen, node, ":widen");
+}
+
 // Padded rows are not asked for.
 FlopsPerToken Flops(const SemanticGraph& graph, const Node& node) {
   const double flops = 2.0 * static_cast<double>(graph.vocab) *
@@ -137,10 +254,13 @@ FlopsPerToken Flops(const SemanticGraph& graph, const Node& node) {
 const NodeDef kHeadLossNode{
     .name = "head_loss", .gradient = Gradient, .lower = LowerLoss, .flops = Flops};
 const NodeDef kHeadLogitsNode{.name = "head_logits", .lower = LowerLogits};
+const NodeDef kNextLogitsNode{.name = "next_logits", .lower = LowerNextLogits};
+const NodeDef kTokenLossesNode{.name = "token_losses", .lower = LowerTokenLosses};
 
 void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode,
           const std::string& loss_name) {
-  const std::string label = mode == HeadMode::kLogits ? "head/logits" : "head/" + loss_name;
+  const bool logits_only = mode == HeadMode::kLogits || mode == HeadMode::kNextLogits;
+  const std::string label = logits_only ? "head/logits" : "head/" + loss_name;
   // The row that generation asks for may be anybody's.
   if (mode == HeadMode::kLogits) x = GatherRows(b, x, b.value(x).placement.Cut(0), "head/rows");
   b.CheckRows(x, label);
@@ -149,21 +269,39 @@ void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode
   const int64_t padded_vocab = b.RowsOfMatrix(weight_value, width, label);
   MR_CHECK_LE(b.graph().vocab, padded_vocab, "node {}: vocabulary against the stored rows of {}",
               label, weight);
-  if (mode == HeadMode::kLogits) {
-    const ValueId logits = b.NewValue("logits", ValueRole::kLogits, DType::kF32, {1, padded_vocab});
-    return b.Push(kHeadLogitsNode, {x, weight_value}, {logits}, {}, label);
+  if (logits_only) {
+    const bool next = mode == HeadMode::kNextLogits;
+    const ValueId logits = b.NewValue("logits", ValueRole::kLogits, DType::kF32,
+                                      {next ? b.cache()->logits : 1, padded_vocab});
+    b.Push(next ? kNextLogitsNode : kHeadLogitsNode, {x, weight_value}, {logits}, {}, label);
+    if (next)
+      Sample(b, logits, SamplingState(b), std::min(kMaxSampleTop, b.graph().vocab), "head/sample");
+    return;
   }
   const LossId id = b.Loss(loss_name, label);
   const LossSpec& spec = b.graph().losses[static_cast<size_t>(id.value)];
-  const ValueId targets = b.Input(spec.targets, label), loss = b.NewLoss(id, label);
+  const auto optional = [&](const std::string& name) {
+    return name.empty() ? ValueId{} : b.Input(name, label);
+  };
+  std::vector<ValueId> inputs = {x, weight_value, b.Input(spec.targets, label)};
+  if (mode == HeadMode::kTokenLosses) {
+    const int64_t all_rows = b.shape().rows() * b.mesh().Size(Axis::kContext);
+    const ValueId losses = b.NewValue("token_losses", ValueRole::kOutput, DType::kF64, {all_rows});
+    return b.Push(kTokenLossesNode, inputs, {losses}, {}, label);
+  }
+  if (!spec.weights.empty() || spec.policy) inputs.push_back(optional(spec.weights));
+  if (spec.policy && mode == HeadMode::kTrainLoss)
+    for (const std::string& name :
+         {spec.policy->old_logprobs, spec.policy->advantages, spec.policy->reference_logprobs})
+      inputs.push_back(optional(name));
+  const ValueId loss = b.NewLoss(id, label);
   std::vector<ValueId> outputs = {loss, ValueId{}}, grads;
   if (mode == HeadMode::kTrainLoss) {
     outputs[1] = b.NewActivation(fmt::format("d({})", b.value(x).name), {b.RowsOf(x, label), width},
                                  b.value(x).placement);
     grads = {b.ParamGrad(weight_value)};
   }
-  b.Push(kHeadLossNode, {x, weight_value, targets}, std::move(outputs), {}, label,
-         std::move(grads));
+  b.Push(kHeadLossNode, std::move(inputs), std::move(outputs), {}, label, std::move(grads));
 }
 
 }  // namespace millrace

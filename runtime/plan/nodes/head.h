@@ -1,9 +1,17 @@
-// The output matrix and what follows it: the loss, or one row of logits.
+// The output matrix and what follows it: the loss, or logits, or the losses of tokens.
 //
-// kHeadLossNode    in: x, weight [Vp,C], targets   out: loss, d_x?   grad: weight
+// kHeadLossNode    in: x, weight [Vp,C], targets, weights?, old_logprobs?, advantages?,
+//                  reference_logprobs?             out: loss, d_x?   grad: weight
 //                  Composite, by chunks of rows; when it trains, its gradients are formed in the
-//                  forward, while the logits exist: those of the loss times its weight.
+//                  forward, while the logits exist: those of the loss times its weight. A policy
+//                  gradient (LossSpec::policy) tallies PolicyTally.
 // kHeadLogitsNode  in: x, weight                   out: logits of row generate_row
+// kNextLogitsNode  in: x, weight                   out: logits of the last rows, as many as it has:
+//                  as the loss sees them. A kSampleNode behind it draws from them, by
+//                  infer/sampling (cached_rows.h).
+// kTokenLossesNode in: x, weight, targets          out: "token_losses", f64: the terms of the loss,
+//                  with its bits, of all rows of a data rank on each of its ranks: [n, B, T/n] of
+//                  n ranks along context, rank by rank (run/score.h). 0: not counted.
 #pragma once
 
 #include <string>
@@ -12,7 +20,7 @@
 
 namespace millrace {
 
-extern const NodeDef kHeadLossNode, kHeadLogitsNode;
+extern const NodeDef kHeadLossNode, kHeadLogitsNode, kNextLogitsNode, kTokenLossesNode;
 
 // One head for each loss of the model; their gradients add up, of shared parameters and of x.
 void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode,

@@ -6,6 +6,7 @@
 #include "runtime/plan/lower/strips.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/cached_rows.h"
 #include "runtime/plan/nodes/exchange.h"
 
 namespace millrace {
@@ -65,6 +66,7 @@ void Lower(Lowering& l, const Step& step) {
   op.a = storage.Read(node.inputs[0]);
   op.b = Transposed(storage.Read(node.inputs[1]));
   op.bias = storage.Read(node.inputs[2]);
+  LikeTraining(l, op.a.layout.dims[0], &op);
   if (step.absorbed) {
     op.epilogue = op.bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
     // Without a gradient nobody reads the value before the activation, and it is not kept.

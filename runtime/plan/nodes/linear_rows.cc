@@ -36,11 +36,6 @@ View RowsOf(const View& matrix, const RowSlice& slice) {
   return rows;
 }
 
-View Flat(View view) {
-  view.layout = DenseLayout(view.layout.dtype, {view.layout.numel()});
-  return view;
-}
-
 // The rank's rows of the weight, end to end.
 View OwnRows(Lowering& l, const Node& node, ValueId weight_value) {
   const View weight = l.storage().Read(weight_value);
@@ -51,8 +46,8 @@ View OwnRows(Lowering& l, const Node& node, ValueId weight_value) {
   int64_t at = 0;
   for (const RowSlice& slice : Attrs<Slices>(node)) {
     CastOp<View> copy;
-    copy.x = Flat(RowsOf(weight, slice));
-    copy.out = Flat(Rows(own, at, slice.rows));
+    copy.x = InOneRow(RowsOf(weight, slice));
+    copy.out = InOneRow(Rows(own, at, slice.rows));
     l.Push(copy, node, ":rows");
     at += slice.rows;
   }
@@ -82,12 +77,12 @@ void LowerGradWeight(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   const View d_y = l.storage().Read(node.inputs[0]), x = l.storage().Read(node.inputs[1]);
   ConcatOp<View> contribution;
-  contribution.out = Flat(l.storage().Grad(node.grads[0], contribution.update));
+  contribution.out = InOneRow(l.storage().Grad(node.grads[0], contribution.update));
   const int64_t columns = x.layout.dims[1], numel = contribution.out.layout.numel();
   const View whole = l.storage().Temporary(node.label + ".whole",
                                            DenseLayout(DType::kF32, {numel / columns, columns}));
   ZeroRangesOp<View> zero;
-  zero.flat = Flat(whole);
+  zero.flat = InOneRow(whole);
   zero.ranges = std::make_shared<const std::vector<Range>>(1, Range{0, numel});
   l.Push(zero, node, ":zero");
   int64_t at = 0;
@@ -102,7 +97,7 @@ void LowerGradWeight(Lowering& l, const Step& step) {
     l.Push(op, node);
     at += slice.rows;
   }
-  contribution.x = Flat(whole);
+  contribution.x = InOneRow(whole);
   l.Push(contribution, node, ":add");
 }
 

@@ -4,6 +4,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/cached_mamba.h"
 
 namespace millrace {
 namespace {
@@ -14,9 +15,10 @@ void Gradient(Differentiator& d, const Node& n) {
   const ValueId rows = n.inputs[0], of_gate = d.GradientOf(rows);
   MR_CHECK(d_xbc && d_dt && of_gate, "node {}: x|B|C, dt and the gate all have readers", n.label);
   const ValueId d_rows = d.NewGradient(rows);
-  std::vector<ValueId> inputs = n.inputs, grads;
-  for (size_t i = 1; i < n.inputs.size(); ++i) grads.push_back(d.ParamGrad(n.inputs[i]));
+  std::vector<ValueId> inputs(n.inputs.begin(), n.inputs.begin() + 4), grads;
+  for (size_t i = 1; i < 4; ++i) grads.push_back(d.ParamGrad(n.inputs[i]));
   inputs.insert(inputs.end(), {d_xbc, d_dt, of_gate});
+  inputs.insert(inputs.end(), n.inputs.begin() + 4, n.inputs.end());  // documents
   d.Emit(kMambaConvGradNode, std::move(inputs), {d_rows}, std::move(grads), n, ":grad");
   d.SetGradient(rows, d_rows);  // of_gate is in it
 }
@@ -46,6 +48,7 @@ void Lower(Lowering& l, const Step& step) {
   op.weight = storage.Read(node.inputs[1]);
   op.bias = storage.Read(node.inputs[2]);
   op.dt_bias = storage.Read(node.inputs[3]);
+  if (node.inputs.size() > 4) op.documents = storage.Read(node.inputs[4]);
   op.out = SequenceOf(storage.Write(node.outputs[0]), shape);
   op.dt = SequenceOf(storage.Write(node.outputs[1]), shape);
   l.Push(op, node);
@@ -69,6 +72,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.dt_bias = storage.Read(node.inputs[3]);
   op.d_out = SequenceOf(storage.Read(node.inputs[4]), shape);
   op.d_dt = SequenceOf(storage.Read(node.inputs[5]), shape);
+  if (node.inputs.size() > 7) op.documents = storage.Read(node.inputs[7]);
   const View d_rows = storage.WriteOver(out, of_gate);
   op.d_x = ConvColumns(d_rows, shape, attrs);
   op.d_dt_raw = StepColumns(d_rows, shape, attrs);
@@ -119,7 +123,11 @@ MambaConvOutputs MambaConv(ForwardBuilder& b, ValueId rows, const std::string& w
   const ValueId xbc =
       b.NewActivation(label, {b.shape().rows(), attrs.conv_columns()}, placement, kConvParts);
   const ValueId dt = b.NewStatistic(label + ".dt", {b.shape().rows(), attrs.heads}, placement);
-  b.Push(kMambaConvNode, {rows, weight_value, bias_value, dt_bias_value}, {xbc, dt}, attrs, label);
+  const std::vector<ValueId> inputs = {rows, weight_value, bias_value, dt_bias_value};
+  if (b.cache() != nullptr)
+    PushConvRows(b, inputs, {xbc, dt}, attrs, label);
+  else
+    b.Push(kMambaConvNode, b.WithDocuments(inputs), {xbc, dt}, attrs, label);
   return {xbc, dt};
 }
 

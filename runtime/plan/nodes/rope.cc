@@ -5,16 +5,24 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/cached_rows.h"
 
 namespace millrace {
 namespace {
+
+// Rows of the table: a position each.
+int64_t Positions(const ForwardBuilder& b) {
+  return b.cache() != nullptr ? b.cache()->length : b.shape().seq;
+}
 
 // The rotation is orthogonal: its gradient is the inverse rotation and needs the table only.
 void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_y = d.GradientOf(n.outputs[0]);
   if (!d_y) return;
   const ValueId d_qkv = d.NewGradient(n.inputs[0]);
-  d.Emit(kRopeGradNode, {d_y, n.inputs[1]}, {d_qkv}, {}, n, ":grad");
+  std::vector<ValueId> inputs = n.inputs;
+  inputs[0] = d_y;
+  d.Emit(kRopeGradNode, std::move(inputs), {d_qkv}, {}, n, ":grad");
   Contribute(d, n.inputs[0], d_qkv, n);
 }
 
@@ -34,6 +42,7 @@ void LowerRotation(Lowering& l, const Node& node, RopeDirection direction) {
   RopeOp<View> op;
   op.direction = direction;
   op.table = storage.Read(node.inputs[1]);
+  if (node.inputs.size() > 2) op.documents = storage.Read(node.inputs[2]);
   op.x =
       HeadsOf(storage.WriteOver(out, in), l.graph().shape, attrs, 0, attrs.heads + attrs.kv_heads);
   l.Push(op, node);
@@ -55,7 +64,7 @@ ValueId RopeTable(ForwardBuilder& b, int64_t head_dim, double theta, const RopeS
   const std::string name =
       b.graph().prologue.empty() ? "rope_table" : fmt::format("rope_table_{}", head_dim);
   const ValueId table =
-      b.NewValue(name, ValueRole::kConstant, DType::kF32, {b.shape().seq, head_dim / 2, 2});
+      b.NewValue(name, ValueRole::kConstant, DType::kF32, {Positions(b), head_dim / 2, 2});
   b.PushConstant(kRopeTableNode, table, RopeTableAttrs{theta, scaling, b.graph().context_rows()},
                  name);
   return table;
@@ -66,10 +75,11 @@ ValueId Rope(ForwardBuilder& b, ValueId qkv, ValueId table, const HeadsAttrs& he
   b.CheckAllRows(qkv, 3, label);
   const int64_t width = b.Columns(qkv, label);
   CheckHeads(heads, width, label);
-  b.CheckDims(table, {b.shape().seq, heads.head_dim / 2, 2}, label);
+  b.CheckDims(table, {Positions(b), heads.head_dim / 2, 2}, label);
+  if (b.cache() != nullptr) return RopeRows(b, qkv, table, heads, label);
   const ValueId out =
       b.NewActivation(label, {b.shape().rows(), width}, b.value(qkv).placement, b.value(qkv).parts);
-  b.Push(kRopeNode, {qkv, table}, {out}, heads, label);
+  b.Push(kRopeNode, b.WithDocuments({qkv, table}), {out}, heads, label);
   return out;
 }
 

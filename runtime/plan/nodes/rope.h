@@ -1,13 +1,13 @@
 // Rotary position embedding, in place, and its table.
 //
 // kRopeTableNode  in: -            out: table f32 [T, D/2, 2], a constant   (RopeTableAttrs)
-// kRopeNode       in: qkv, table   out: qkv with q and k heads rotated      (HeadsAttrs)
-// kRopeGradNode   in: d_qkv, table out: d_qkv rotated back                  (HeadsAttrs)
+// kRopeNode       in: qkv, table, documents?     out: qkv with q and k heads rotated (HeadsAttrs)
+// kRopeGradNode   in: d_qkv, table, documents?   out: d_qkv rotated back             (HeadsAttrs)
 #pragma once
 
 #include <string>
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "runtime/plan/graph/forward_builder.h"
 #include "runtime/plan/nodes/heads.h"
 

@@ -23,8 +23,9 @@ struct BalanceAttrs {
 
 void Gradient(Differentiator& d, const Node& n) {
   const ValueId d_weights = d.GradientOf(n.outputs[1]), d_stats = d.GradientOf(n.outputs[2]);
-  if (!d_weights) return;
   const ValueId logits = n.inputs[0];
+  d.Emit(kRouterTallyNode, {logits, n.outputs[0]}, {}, {}, n, ":tally");
+  if (!d_weights) return;
   const ValueId d_logits = d.NewGradient(logits, Attrs<RouterNodeAttrs>(n).compute);
   d.Emit(kRouterGradNode, {logits, n.outputs[0], d_weights, d_stats}, {d_logits}, {}, n, ":grad");
   Contribute(d, logits, d_logits, n);
@@ -64,6 +65,30 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.balance = l.storage().Read(node.inputs[3]);
   op.d_logits = l.storage().Write(node.outputs[0]);
   l.Push(op, node);
+}
+
+void LowerTally(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  RouterStatsOp<View> op;
+  op.score = Attrs<RouterNodeAttrs>(node).route.score;
+  op.logits = l.storage().Read(node.inputs[0]);
+  op.ids = l.storage().Read(node.inputs[1]);
+  op.stats = l.storage().Tally(node.label, TallyKind::kRouter,
+                               DenseLayout(DType::kF32, {1, 2, op.logits.layout.dims[1]}));
+  l.Push(op, node);
+}
+
+// Whether the loss depends on the choice or not: every row has been routed.
+void SlotsGradient(Differentiator& d, const Node& n) {
+  if (n.inputs[1])
+    d.Emit(kExpertLoadNode, {n.outputs[0]}, {}, {d.ParamGrad(n.inputs[1])}, n, ":load");
+}
+
+void LowerLoad(Lowering& l, const Step& step) {
+  ExpertLoadOp<View> op;
+  op.offsets = l.storage().Read(step.node->inputs[0]);
+  op.load = l.storage().Grad(step.node->grads[0], op.update);
+  l.Push(op, *step.node);
 }
 
 void LowerSlots(Lowering& l, const Step& step) {
@@ -122,7 +147,9 @@ int64_t GroupsOf(const ForwardBuilder& b, AuxLossKind kind) {
 
 const NodeDef kRouterNode{.name = "router", .gradient = Gradient, .lower = Lower};
 const NodeDef kRouterGradNode{.name = "router_grad", .lower = LowerGrad};
-const NodeDef kSlotsNode{.name = "expert_slots", .lower = LowerSlots};
+const NodeDef kRouterTallyNode{.name = "router_tally", .lower = LowerTally};
+const NodeDef kSlotsNode{.name = "expert_slots", .gradient = SlotsGradient, .lower = LowerSlots};
+const NodeDef kExpertLoadNode{.name = "expert_load", .lower = LowerLoad};
 const NodeDef kBalanceNode{.name = "balance", .gradient = BalanceGradient, .lower = LowerBalance};
 
 Routing Route(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
@@ -151,7 +178,7 @@ Routing Route(ForwardBuilder& b, ValueId x, const std::string& weight, const std
   r.offsets = ints(".offsets", {experts + 1});
   r.slots = ints(".slots", {rows, top_k});
   r.pairs = ints(".pairs", {rows * top_k});
-  b.Push(kSlotsNode, {r.ids}, {r.offsets, r.slots, r.pairs}, {}, label + ".slots");
+  b.Push(kSlotsNode, {r.ids, bias_value}, {r.offsets, r.slots, r.pairs}, {}, label + ".slots");
   return r;
 }
 

@@ -4,29 +4,36 @@
 //                  out: ids i32 [R,K], weights f32 [R,K], stats f32 [n,2,E]?
 // kRouterGradNode  in: logits, ids, d_weights, d_stats?
 //                  out: d_logits [R,E] of the compute dtype
-// kSlotsNode       in: ids   out: offsets i32 [E+1], slots i32 [R,K], pairs i32 [R*K]
+// kRouterTallyNode in: logits, ids   tallies of the step: RouterStatsOp's stats of all rows
+// kSlotsNode       in: ids, bias?   out: offsets i32 [E+1], slots i32 [R,K], pairs i32 [R*K]
+// kExpertLoadNode  in: offsets   grad: bias, the pairs that have each expert
 // kBalanceNode     in: stats of each layer   out: loss, d_stats f32 [n,E] of each layer
 //
-// kernels/ops/moe_ops.h says what they compute. All their outputs are kept for the backward; logits
-// are not, where a block is computed again. The gradient of stats is that of the probabilities
-// alone, and is formed with the loss, in the forward.
+// kernels/ops/{router_ops,moe_ops}.h say what they compute. All their outputs are kept for the
+// backward; logits are not, where a block is computed again. The gradient of stats is that of the
+// probabilities alone, and is formed with the loss, in the forward. A bias has no gradient: what
+// its update follows (UpdateRule::kBalance) stands in that place.
+// Tallies are for people: nothing of a step depends on them.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "kernels/ops/moe_ops.h"
+#include "kernels/ops/router_ops.h"
 #include "runtime/plan/graph/forward_builder.h"
 
 namespace millrace {
 
-extern const NodeDef kRouterNode, kRouterGradNode, kSlotsNode, kBalanceNode;
+extern const NodeDef kRouterNode, kRouterGradNode, kRouterTallyNode, kSlotsNode, kExpertLoadNode,
+    kBalanceNode;
 
 struct Routing {
   ValueId ids, weights;           // [R,K]
   ValueId offsets, slots, pairs;  // [E+1], [R,K], [S] with S = R*K
-  ValueId stats;  // [n,2,E], of a loss that asks for them
+  ValueId stats;                  // [n,2,E], of a loss that asks for them
   int64_t top_k = 0;
+  int64_t expected = 0;  // slots that are live on average, where there are more; 0: all
+  AxisSet split;         // along which ranks have experts of their own (expert_exchange.h)
 };
 
 // logits = x weight^T in f32, weight [E,C]; `bias` names a parameter [E] in f32, "" for none. R are

@@ -4,6 +4,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/cached_mamba.h"
 
 namespace millrace {
 namespace {
@@ -13,7 +14,9 @@ void Gradient(Differentiator& d, const Node& n) {
   if (!d_y) return;
   const ValueId xbc = n.inputs[0], dt = n.inputs[1];
   const ValueId d_xbc = d.NewGradient(xbc), d_dt = d.NewGradient(dt);
-  d.Emit(kSsdScanGradNode, {xbc, dt, n.inputs[2], n.inputs[3], d_y}, {d_xbc, d_dt},
+  std::vector<ValueId> inputs = {xbc, dt, n.inputs[2], n.inputs[3], d_y};
+  inputs.insert(inputs.end(), n.inputs.begin() + 4, n.inputs.end());  // documents
+  d.Emit(kSsdScanGradNode, std::move(inputs), {d_xbc, d_dt},
          {d.ParamGrad(n.inputs[2]), d.ParamGrad(n.inputs[3])}, n, ":grad");
   Contribute(d, xbc, d_xbc, n);
   Contribute(d, dt, d_dt, n);
@@ -46,6 +49,7 @@ void Lower(Lowering& l, const Step& step) {
   op.dt = StepsOf(storage.Read(node.inputs[1]), shape);
   op.a_log = storage.Read(node.inputs[2]);
   op.d = storage.Read(node.inputs[3]);
+  if (node.inputs.size() > 4) op.documents = storage.Read(node.inputs[4]);
   op.out = SequenceHeadsOf(storage.Write(node.outputs[0]), shape, 0, attrs.heads, attrs.head_dim);
   l.Push(op, node);
 }
@@ -63,6 +67,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.a_log = storage.Read(node.inputs[2]);
   op.d = storage.Read(node.inputs[3]);
   op.d_out = SequenceHeadsOf(storage.Read(node.inputs[4]), shape, 0, attrs.heads, attrs.head_dim);
+  if (node.inputs.size() > 5) op.documents = storage.Read(node.inputs[5]);
   const Operands out = OperandsOf(storage.Write(node.outputs[0]), shape, attrs);
   op.d_x = out.x, op.d_b = out.b, op.d_c = out.c;
   op.d_dt = StepsOf(storage.Write(node.outputs[1]), shape);
@@ -104,7 +109,11 @@ ValueId SsdScan(ForwardBuilder& b, ValueId xbc, ValueId dt, const std::string& a
   }
   const ValueId out =
       b.NewActivation(label, {b.shape().rows(), attrs.inner()}, {{AxisSet(), split}, {}});
-  b.Push(kSsdScanNode, {xbc, dt, a_log_value, d_value}, {out}, attrs, label);
+  const std::vector<ValueId> inputs = {xbc, dt, a_log_value, d_value};
+  if (b.cache() != nullptr)
+    PushScanRows(b, inputs, out, attrs, label);
+  else
+    b.Push(kSsdScanNode, b.WithDocuments(inputs), {out}, attrs, label);
   return out;
 }
 

@@ -1,7 +1,8 @@
 // The scan of a Mamba-2 mixer.
 //
-// kSsdScanNode      in: x|B|C, dt f32 [R,H], a_log, d            out: y [R, H P]
-// kSsdScanGradNode  in: x|B|C, dt, a_log, d, d_y   out: d_x|B|C, d_dt   grad: a_log, d
+// kSsdScanNode      in: x|B|C, dt f32 [R,H], a_log, d, documents?     out: y [R, H P]
+// kSsdScanGradNode  in: x|B|C, dt, a_log, d, d_y, documents?   out: d_x|B|C, d_dt
+//                   grad: a_log, d
 //
 // Attributes MambaAttrs.
 #pragma once

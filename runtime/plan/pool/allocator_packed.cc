@@ -66,27 +66,28 @@ int64_t Packer::FindOffset(int32_t item, Fit fit, bool from_top) const {
   const uint64_t* row = conflicts_.row(item);
   int64_t bottom = 0;  // of the present gap
   int64_t best = -1, best_gap = std::numeric_limits<int64_t>::max();
-  const auto consider = [&](int64_t gap_end) {
-    const int64_t gap = gap_end - bottom;
+  const auto consider = [&](int64_t gap_begin, int64_t gap_end) {
+    const int64_t gap = gap_end - gap_begin;
     if (gap < bytes) return;
     if (from_top) {
       best = gap_end - bytes;
     } else if (gap < best_gap) {
-      best = bottom;
+      best = gap_begin;
       best_gap = gap;
     }
   };
   // Which items are live together cannot be foretold, and gaps are rare: so the one branch is for
-  // gaps. Half of planning is here.
+  // gaps. Half of planning is here: no reference to `bottom` keeps it out of a register.
   for (const Placed& other : placed_) {
     const int64_t live = -int64_t{ConflictMatrix::Test(row, other.item)};  // all bits, or none
     if ((other.offset & live) > bottom) {
-      consider(from_top ? std::min(other.offset, cap_) : other.offset);
+      consider(bottom, from_top ? std::min(other.offset, cap_) : other.offset);
       if (best >= 0 && fit == Fit::kLowest && !from_top) return best;
     }
-    bottom = std::max(bottom, other.end & live);
+    const int64_t end = other.end & live;
+    bottom = end > bottom ? end : bottom;
   }
-  consider(cap_);
+  consider(bottom, cap_);
   return best >= 0 ? best : bottom;
 }
 

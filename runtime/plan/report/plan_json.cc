@@ -43,16 +43,18 @@ json ModelJson(const ModelFigures& m) {
 }
 
 json MemoryJson(const MemoryFigures& m) {
-  return {{"bytes_per_rank", ClassesJson(m.by_class)},
-          {"bytes_at_peak", ClassesJson(m.at_peak)},
-          {"arena_bytes", m.arena},
-          {"run_arena_bytes", m.run_arena},
-          {"device_bytes", m.device > 0 ? json(m.device) : json(nullptr)},
-          {"device_has_bytes", m.device_has > 0 ? json(m.device_has) : json(nullptr)},
-          {"lower_bound_bytes", m.lower_bound},
-          {"persistent_bytes", m.persistent},
-          {"parameter_pool_bytes", m.parameter_pool},
-          {"gradient_pool_bytes", m.gradient_pool}};
+  json memory = {{"bytes_per_rank", ClassesJson(m.by_class)},
+                 {"bytes_at_peak", ClassesJson(m.at_peak)},
+                 {"arena_bytes", m.arena},
+                 {"run_arena_bytes", m.run_arena},
+                 {"device_bytes", m.device > 0 ? json(m.device) : json(nullptr)},
+                 {"device_has_bytes", m.device_has > 0 ? json(m.device_has) : json(nullptr)},
+                 {"lower_bound_bytes", m.lower_bound},
+                 {"persistent_bytes", m.persistent},
+                 {"parameter_pool_bytes", m.parameter_pool},
+                 {"gradient_pool_bytes", m.gradient_pool}};
+  if (m.received > 0) memory["receive_buffer_bytes"] = m.received;
+  return memory;
 }
 
 json RecomputeJson(const RecomputeFigures& r) {
@@ -72,7 +74,8 @@ json WireJson(const PlanReport& r) {
       {"by_collective",
        {{"all_gather", {{"count", r.step.all_gathers}, {"bytes", r.step.gathered_bytes}}},
         {"reduce_scatter", {{"count", r.step.reduce_scatters}, {"bytes", r.step.reduced_bytes}}},
-        {"all_reduce", {{"count", r.step.all_reduces}, {"bytes", r.step.all_reduced_bytes}}}}},
+        {"all_reduce", {{"count", r.step.all_reduces}, {"bytes", r.step.all_reduced_bytes}}},
+        {"all_to_all", {{"count", r.step.all_to_alls}, {"bytes", r.step.exchanged_bytes}}}}},
       {"by_purpose",
        {{"parameters", r.wire.parameters},
         {"gradients", r.wire.gradients},
@@ -178,9 +181,11 @@ json CountersJson(const PlanCounters& c) {
           {"all_gathers", c.all_gathers},
           {"reduce_scatters", c.reduce_scatters},
           {"all_reduces", c.all_reduces},
+          {"all_to_alls", c.all_to_alls},
           {"gathered_bytes", c.gathered_bytes},
           {"reduced_bytes", c.reduced_bytes},
           {"all_reduced_bytes", c.all_reduced_bytes},
+          {"exchanged_bytes", c.exchanged_bytes},
           {"concatenated_bytes", c.concatenated_bytes},
           {"cast_bytes", c.cast_bytes},
           {"copied_bytes", c.copied_bytes}};

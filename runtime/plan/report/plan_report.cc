@@ -22,7 +22,7 @@ ModelFigures FiguresOf(const ModelSpec& s) {
 }
 
 std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const PrecisionPolicy& p) {
-  return {
+  std::map<std::string, std::string> options = {
       {"memory.allocator", Text(o.allocator)},
       {"memory.budget_gib",
        o.budget_bytes > 0 ? fmt::format("{:.6g}", static_cast<double>(o.budget_bytes) / (1 << 30))
@@ -39,6 +39,8 @@ std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const Precisi
       {"sharding.grad_sync", Text(o.grad_sync)},
       {"sharding.reshard", Text(o.reshard)},
   };
+  if (p.moments != DType::kF32) options["optimizer.moments"] = Text(p.moments);
+  return options;
 }
 
 int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kArenaAlignment); }
@@ -87,9 +89,14 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   m.parameter_pool = plan.param_pool_bytes;
   m.gradient_pool = plan.grad_pool_bytes;
   for (const FlatParam& flat : in.layout.flats) {
-    m.checkpoint += 3 * 4 * flat.padded_numel;
+    m.checkpoint += 3 * 4 * flat.padded_numel * in.layout.mesh.Size(flat.key.split);
     m.checkpoint_per_rank += 3 * 4 * flat.shard_numel;
   }
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops)
+      if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op.op))
+        m.received = std::max(
+            m.received, exchange->received.layout.numel() * Bytes(exchange->received.layout.dtype));
   return m;
 }
 
@@ -192,9 +199,11 @@ std::map<std::string, double> PredictedFigures(const PlanReport& r) {
       {"bytes_gathered_per_step", number(r.step.gathered_bytes)},
       {"bytes_reduced_per_step", number(r.step.reduced_bytes)},
       {"bytes_all_reduced_per_step", number(r.step.all_reduced_bytes)},
+      {"bytes_exchanged_per_step", number(r.step.exchanged_bytes)},
       {"gathers_per_step", number(r.step.all_gathers)},
       {"reduces_per_step", number(r.step.reduce_scatters)},
       {"all_reduces_per_step", number(r.step.all_reduces)},
+      {"all_to_alls_per_step", number(r.step.all_to_alls)},
       {"ops_per_step", number(r.step.ops)},
       {"median_step_ms", r.time.step * 1e3},
       {"tokens_per_s", r.time.tokens_per_second},

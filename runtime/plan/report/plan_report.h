@@ -49,6 +49,7 @@ struct MemoryFigures {
   int64_t device_has = 0;           // what such a device has for one process; 0: not known
   int64_t checkpoint = 0;           // master weights and both moments, all ranks together
   int64_t checkpoint_per_rank = 0;  // what one rank of a replica writes
+  int64_t received = 0;  // the largest buffer for other ranks' rows of experts; 0: there is none
 };
 
 // Of what the backward computes again.

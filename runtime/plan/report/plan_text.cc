@@ -144,7 +144,7 @@ class Writer {
                             static_cast<double>(m.lower_bound))));
     Recomputed();
     if (m.run_arena > m.arena)
-      Row("arena of the run", BytesText(m.run_arena) + ": evaluation or generation needs more");
+      Row("arena of the run", BytesText(m.run_arena) + ": another plan of the run needs more");
     if (m.device > 0) {
       Row("device", fmt::format("{}: {} beside the arena for context, libraries and communicators",
                                 BytesText(m.device), BytesText(m.device - m.run_arena)));
@@ -158,6 +158,11 @@ class Writer {
     if (m.parameter_pool + m.gradient_pool > 0)
       Row("bucket pools", fmt::format("parameters {}, gradients {}", BytesText(m.parameter_pool),
                                       BytesText(m.gradient_pool)));
+    if (m.received > 0)
+      Row("receive buffer",
+          fmt::format("{} for rows that other ranks send to experts, the most that can come; for "
+                      "each exchange, and free behind it",
+                      BytesText(m.received)));
     Row("persistent", BytesText(m.persistent));
     Row("checkpoint",
         fmt::format("{} in all, {} per writing rank, which as much host memory holds while it is "
@@ -172,6 +177,8 @@ class Writer {
     Line("  {:<24}{:>12}{:>14}", "all-gather", s.all_gathers, BytesText(s.gathered_bytes));
     Line("  {:<24}{:>12}{:>14}", "reduce-scatter", s.reduce_scatters, BytesText(s.reduced_bytes));
     Line("  {:<24}{:>12}{:>14}", "all-reduce", s.all_reduces, BytesText(s.all_reduced_bytes));
+    if (s.all_to_alls > 0)
+      Line("  {:<24}{:>12}{:>14}", "all-to-all", s.all_to_alls, BytesText(s.exchanged_bytes));
     Row("purpose",
         fmt::format("parameters {}, gradients {}, gradients between replicas {}, statistics {}",
                     BytesText(r_.wire.parameters), BytesText(r_.wire.gradients),

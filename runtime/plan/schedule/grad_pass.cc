@@ -45,8 +45,8 @@ GradPass::GradPass(StepBuilder& builder)
     for (const int at : params_[p].contributions) contributions_at_.emplace_back(at, p);
   std::sort(contributions_at_.begin(), contributions_at_.end());
 
-  const PrecisionPolicy& precision = b_.layout.precision;
   for (const FlatId f : flats_.ids()) {
+    const PrecisionPolicy precision = b_.layout.PrecisionOf(f);
     FlatState& state = flats_[f];
     const FlatParam& flat = b_.layout.flat(f);
     if (state.first < 0) state.first = state.last = position - 1;
@@ -141,7 +141,7 @@ bool GradPass::WrittenOnce(FlatId flat) const {
 // f32, and adds it to the bucket by a concat of its own. Where there is one contribution it is
 // formed in the bucket's dtype, by the same kernel in every mode.
 DType GradPass::PartDType(FlatId flat) const {
-  const DType accumulate = b_.layout.precision.grad_accumulate;
+  const DType accumulate = b_.layout.PrecisionOf(flat).grad_accumulate;
   if (b_.options.grad_concat == GradConcat::kLast || BucketDType(flat) != accumulate)
     return BucketDType(flat);
   return DType::kF32;
@@ -252,7 +252,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
     point.cast_from = state.bucket;
     CastOp<View> cast;
     cast.x = bucket;
-    cast.out = WholeView(state.wire, b_.layout.precision.grad_wire, layout.padded_numel);
+    cast.out = WholeView(state.wire, b_.layout.PrecisionOf(flat).grad_wire, layout.padded_numel);
     b_.Emit(cast, ready, "wire_cast/" + name, layout.key.unit);
     bucket = cast.out;
   }
@@ -289,6 +289,8 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
   if (b_.layout.mesh.Size(layout.replicas) > 1) OuterReduce(flat);
   SumSquaresOp<View> norm;
   norm.x = result;
+  // Counts are no gradient: nothing of them is in its norm.
+  if (layout.key.update == UpdateRule::kBalance) norm.x.layout = DenseLayout(DType::kF32, {0});
   norm.out = sum_squares(flat);
   b_.Emit(norm, StreamId::kReduce, "sum_squares/" + name, layout.key.unit);
 }
@@ -297,7 +299,7 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
 void GradPass::OuterReduce(FlatId flat) {
   const FlatParam& layout = b_.layout.flat(flat);
   const View result = final_[flat];
-  const DType wire = b_.layout.precision.grad_wire;
+  const DType wire = b_.layout.PrecisionOf(flat).grad_wire;
   AllReduceOp<View> outer;
   outer.buffer = result;
   outer.axes = layout.replicas;

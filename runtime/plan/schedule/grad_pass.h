@@ -31,7 +31,8 @@ class GradPass {
   // Whether the kernel that forms the gradient of `param` rounds it to the wire's dtype. No other
   // way of adding or rounding leads to the same value, so the kernel may form it as it likes.
   bool formed_for_wire(ParamId param) const {
-    return BucketDType(b_.layout.param(param).flat) != b_.layout.precision.grad_accumulate;
+    const FlatId flat = b_.layout.param(param).flat;
+    return BucketDType(flat) != b_.layout.PrecisionOf(flat).grad_accumulate;
   }
 
   // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch;

@@ -1,12 +1,11 @@
 // Lifetimes from uses, addresses from lifetimes. See step_plan.h for scopes
 // and the canonical timeline.
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/schedule/step_builder.h"
+#include "runtime/plan/schedule/pool_items.h"
 
 namespace millrace {
 namespace {
@@ -76,19 +75,6 @@ std::vector<Interval> CarriedLife(const Positions& accesses, const Positions& pr
     if (fill < region.end) live.push_back({fill, region.end});
   }
   return live;
-}
-
-void Normalise(std::vector<Interval>* live) {
-  std::sort(live->begin(), live->end(),
-            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  std::vector<Interval> merged;
-  for (const Interval& i : *live) {
-    if (!merged.empty() && i.begin <= merged.back().end)
-      merged.back().end = std::max(merged.back().end, i.end);
-    else
-      merged.push_back(i);
-  }
-  *live = std::move(merged);
 }
 
 // What ops beside the compute stream read and write is kept until kOpsBeside later ops have been
@@ -201,36 +187,6 @@ void ComputeLifetimes(StepBuilder& b) {
   HoldReduced(b);
 }
 
-// Items of one PlanPool call, and the buffers each stands for.
-struct PoolItems {
-  std::vector<Item> items;
-  std::vector<std::vector<size_t>> buffers;
-};
-
-PoolItems Gather(const StepBuilder& b, bool per_stay, auto&& wanted) {
-  PoolItems pool;
-  std::map<int32_t, size_t> groups;
-  for (size_t i = 0; i < b.plan.buffers.size(); ++i) {
-    const PlanBuffer& buffer = b.plan.buffers[i];
-    if (IsState(buffer.scope) || buffer.live.empty() || !wanted(b.how[i].pool)) continue;
-    const int32_t group = per_stay ? -1 : b.how[i].group;
-    if (group >= 0) {
-      const auto [it, fresh] = groups.try_emplace(group, pool.items.size());
-      if (!fresh) {
-        Item& item = pool.items[it->second];
-        item.intervals.insert(item.intervals.end(), buffer.live.begin(), buffer.live.end());
-        Normalise(&item.intervals);
-        pool.buffers[it->second].push_back(i);
-        continue;
-      }
-    }
-    pool.items.push_back(
-        {buffer.name, buffer.bytes, buffer.live, b.how[i].unit.value, b.how[i].dtype});
-    pool.buffers.push_back({i});
-  }
-  return pool;
-}
-
 int64_t Place(StepBuilder& b, const PoolItems& pool, const PoolOptions& options, int64_t base) {
   if (pool.items.empty()) return 0;
   const Placement placement = PlanPool(pool.items, options);
@@ -284,39 +240,24 @@ void MeasureBuffers(StepBuilder& b) {
     if (buffer.scope == BufferScope::kEra)
       plan.persistent_bytes = b.states.run_bytes + b.states.era_bytes;
   }
-  plan.lower_bound =
-      plan.persistent_bytes + LowerBound(Gather(b, false, [](PoolTag) { return true; }).items);
+  plan.lower_bound = plan.persistent_bytes + LowerBound(ItemsOf(b, kAnyPool).items);
 }
 
 void PlaceBuffers(StepBuilder& b) {
   MeasureBuffers(b);
   StepPlan& plan = b.plan;
-  int64_t top = plan.persistent_bytes;
   const AllocatorKind kind = b.options.allocator;
   if (kind != AllocatorKind::kDynamic)
     for (size_t i = 0; i < plan.buffers.size(); ++i) plan.buffers[i].group = b.how[i].group;
-  if (kind == AllocatorKind::kPacked) {
-    top += Place(b, Gather(b, false, [](PoolTag) { return true; }), {kind, b.options.slots}, top);
-  } else {
-    const bool per_stay = kind == AllocatorKind::kDynamic;
-    PoolItems params = Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kParam; });
-    if (per_stay) {
-      // What is carried over a seam must be found where it was left: such a stay
-      // keeps one address of its own.
-      for (size_t k = 0; k < params.items.size(); ++k)
-        if (plan.buffers[params.buffers[k].front()].scope == BufferScope::kCarried) {
-          params.items[k].intervals = {{0, plan.timeline_end()}};
-          plan.buffers[params.buffers[k].front()].live = params.items[k].intervals;
-        }
-    }
-    plan.param_pool_bytes = Place(b, params, {kind, b.options.slots}, top);
-    top += plan.param_pool_bytes;
-    plan.grad_pool_bytes =
-        Place(b, Gather(b, per_stay, [](PoolTag tag) { return tag == PoolTag::kGrad; }),
-              {kind, b.options.reduce_depth + 1}, top);
-    top += plan.grad_pool_bytes;
-    top += Place(b, Gather(b, false, [](PoolTag tag) { return tag == PoolTag::kNone; }),
-                 {AllocatorKind::kPacked, 0}, top);
+  int64_t top = plan.persistent_bytes;
+  for (const Stretch& stretch : StretchesOf(b, kind)) {
+    if (kind == AllocatorKind::kDynamic && stretch.kind == kind)
+      for (size_t k = 0; k < stretch.pool.items.size(); ++k)
+        plan.buffers[stretch.pool.buffers[k].front()].live = stretch.pool.items[k].intervals;
+    const int64_t bytes = Place(b, stretch.pool, {stretch.kind, stretch.slots}, top);
+    if (stretch.tag == PoolTag::kParam) plan.param_pool_bytes = bytes;
+    if (stretch.tag == PoolTag::kGrad) plan.grad_pool_bytes = bytes;
+    top += bytes;
   }
   plan.arena_bytes = Aligned(top);
   SumPeaks(plan);

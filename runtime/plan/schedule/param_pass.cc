@@ -32,14 +32,6 @@ bool ReadWithin(const std::vector<int>& reads, const GatherSegment& segment) {
   return first != reads.end() && *first <= segment.last;
 }
 
-View ShardSlice(const View& bucket, const FlatParam& flat) {
-  View slice = bucket;
-  slice.layout = DenseLayout(bucket.layout.dtype, {flat.shard_numel});
-  slice.rank_stride = flat.shard_numel;
-  slice.rank_axes = flat.shard;
-  return slice;
-}
-
 }  // namespace
 
 ParamPass::ParamPass(StepBuilder& builder, const std::vector<Reshard>& reshard, bool carry)
@@ -103,9 +95,7 @@ void ParamPass::AddStay(const GatherSegment& segment, FlatId id) {
 }
 
 bool ParamPass::Resident(FlatId flat) const {
-  if (b_.Shards(flat) > 1) return false;
-  const FlatParam& f = b_.layout.flat(flat);
-  return f.key.encoding == DType::kF32 || b_.options.downcast == Downcast::kAfterUpdate;
+  return b_.in_era || IsResident(b_.layout, b_.options, flat);
 }
 
 View ParamPass::Resolve(const View& view, ParamId param, int position) const {
@@ -117,9 +107,13 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
            "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
            Name(view.layout.dtype), Name(flat.key.encoding));
   if (Resident(placement.flat)) {
-    resolved.buffer =
-        (flat.key.encoding == DType::kF32 ? b_.Master(placement.flat) : b_.Compute(placement.flat))
-            .buffer;
+    const View gathered = b_.in_era ? b_.Gathered(placement.flat) : View{};
+    if (gathered)
+      resolved.buffer = gathered.buffer;
+    else
+      resolved.buffer = (flat.key.encoding == DType::kF32 ? b_.Master(placement.flat)
+                                                          : b_.Compute(placement.flat))
+                            .buffer;
     return resolved;
   }
   for (const size_t s : StaysOf(placement.flat)) {

@@ -46,6 +46,20 @@ void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayou
                  .source = states->Slot(kMasterSlot.name, id)});
 }
 
+// Each router of a forward tallies in the backward. States are planned before there is one.
+int64_t TalliedNumel(const Program& program) {
+  int64_t numel = 0;
+  for (const ProgramBuffer& buffer : program.buffers)
+    if (buffer.role == ProgramRole::kTally && buffer.tally == TallyKind::kPolicy)
+      numel += buffer.layout.numel();
+  for (const ProgramOp& op : program.forward)
+    if (const auto* route = std::get_if<RouteOp<View>>(&op.op))
+      numel += 2 * route->logits.layout.dims[1];
+  for (const ProgramBuffer& buffer : program.buffers)
+    if (buffer.role == ProgramRole::kOverflow) numel += buffer.layout.numel();
+  return numel;
+}
+
 void AddConstants(const Program& program, StateLayout* states) {
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     if (program.buffers[i].role != ProgramRole::kConstant || FindConstant(*states, program, i))
@@ -58,6 +72,46 @@ void AddConstants(const Program& program, StateLayout* states) {
                  .writer = StateWriter::kPrologue,
                  .content = ContentOf(program, i)});
   }
+}
+
+// What the host says of the rows of a graph with caches.
+void AddHostStates(const Program& program, StateLayout* states) {
+  for (const ProgramBuffer& buffer : program.buffers) {
+    if (buffer.role != ProgramRole::kHostState) continue;
+    if (const BufferId there = states->Find(buffer.name))
+      MR_CHECK(states->tensor(there).layout == buffer.layout, "two states of the run are {}",
+               buffer.name);
+    else
+      states->Add({.name = buffer.name, .layout = buffer.layout});
+  }
+}
+
+// Of an era: the weights that the program reads and the run does not keep whole, and its caches.
+void AddEra(const ShardLayout& layout, const PlanOptions& options, const Program& program,
+            StateLayout* states) {
+  for (const ProgramBuffer& buffer : program.buffers) {
+    if (buffer.role != ProgramRole::kParam) continue;
+    const FlatId id = layout.param(buffer.param).flat;
+    if (IsResident(layout, options, id) || states->Slot(kGatheredSlot, id)) continue;
+    const FlatParam& flat = layout.flat(id);
+    states->Add({.name = fmt::format("{}/{}", kGatheredSlot, flat.name),
+                 .layout = DenseLayout(flat.key.encoding, {flat.padded_numel}),
+                 .cls = BufferClass::kParameters,
+                 .scope = StateScope::kEra,
+                 .writer = StateWriter::kPrologue,
+                 .slot = std::string(kGatheredSlot),
+                 .flat = id,
+                 .source = states->Slot(kMasterSlot.name, id)});
+  }
+  for (const ProgramBuffer& buffer : program.buffers)
+    if (buffer.role == ProgramRole::kCache && !states->Find(buffer.name))
+      states->Add({.name = buffer.name,
+                   .layout = buffer.layout,
+                   .cls = BufferClass::kActivations,
+                   .scope = StateScope::kEra,
+                   .writer = StateWriter::kPrologue,
+                   .of_weights = true,
+                   .content = "zeros"});
 }
 
 // Those of parameters and gradients; that of exchanges where a program has one.
@@ -102,13 +156,23 @@ StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
                     source.dtype,
                     {2 * options.accumulate * MicrobatchNumel(options, layout.mesh, source)}),
                 .by_parity = true,
-                .window = {options.shape.seq, source.extra, source.filled}});
+                .window = {options.shape.seq, source.extra, source.filled},
+                .weighs = source.weighs});
   states.Add({.name = "scalars", .layout = DenseLayout(DType::kU8, {sizeof(StepScalars)})});
   states.Add(
       {.name = "stats",
        .layout = DenseLayout(DType::kF64, {layout.mesh.world() * StatsRowOf(layout, any).width}),
        .writer = StateWriter::kPlans});
-  for (const Program* program : programs) AddConstants(*program, &states);
+  int64_t tallied = 0;
+  for (const Program* program : programs) tallied = std::max(tallied, TalliedNumel(*program));
+  if (tallied > 0)
+    states.Add({.name = std::string(kTallies),
+                .layout = DenseLayout(DType::kF32, {tallied}),
+                .writer = StateWriter::kPlans});
+  for (const Program* program : programs) {
+    AddConstants(*program, &states);
+    AddHostStates(*program, &states);
+  }
   // A communicator belongs to one stream, and a stream's calls run one after the other: they can
   // use the same bytes. Communicators of two streams have none in common, or those bytes would
   // order what shall overlap.
@@ -117,6 +181,8 @@ StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
       states.Add({.name = CommScratchState(stream),
                   .layout = DenseLayout(DType::kU8, {options.comm_scratch_bytes}),
                   .writer = StateWriter::kPlans});
+  for (const Program* program : programs)
+    if (InEra(*program)) AddEra(layout, options, *program, &states);
   return states;
 }
 

@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/schedule/allocator_table.h"
 #include "runtime/plan/schedule/edges.h"
 #include "runtime/plan/schedule/grad_pass.h"
 #include "runtime/plan/schedule/param_pass.h"
+#include "runtime/plan/schedule/pool_items.h"
 #include "runtime/plan/schedule/step_builder.h"
 #include "runtime/plan/schedule/update.h"
 
@@ -35,10 +37,24 @@ void CheckFlats(const ShardLayout& layout) {
                "flat parameter {} is frozen; plans train all parameters", flat.name);
 }
 
-void FillParityStride(KernelOp& op, int64_t stride) {
+// From one half of an op's inputs to the other: of its i32 operands, and of its f32 ones.
+struct ParityStrides {
+  int64_t ids = 0, values = 0;
+
+  void Add(DType dtype, int64_t stride) {
+    int64_t& of = dtype == DType::kI32 ? ids : values;
+    MR_CHECK(of == 0 || of == stride, "halves of {} and {} elements of inputs of one op", of,
+             stride);
+    of = stride;
+  }
+};
+
+void FillParityStrides(KernelOp& op, const ParityStrides& strides) {
   std::visit(
       [&](auto& typed) {
-        if constexpr (requires { typed.parity_stride; }) typed.parity_stride = stride;
+        if constexpr (requires { typed.parity_stride; }) typed.parity_stride = strides.ids;
+        if constexpr (requires { typed.values_parity_stride; })
+          typed.values_parity_stride = strides.values;
       },
       op);
 }
@@ -73,6 +89,12 @@ class Planner {
     BuildBodies();
     MeasureBuffers(b_);
     return std::move(b_.plan);
+  }
+
+  AllocatorTable Compare() {
+    BuildBodies();
+    MeasureBuffers(b_);
+    return AllocatorTableOf(b_);
   }
 
  private:
@@ -144,7 +166,7 @@ class Planner {
 
   // The program op on plan buffers.
   KernelOp Bound(KernelOp op, int position, Variant variant) {
-    int64_t parity_stride = 0;
+    ParityStrides strides;
     bool formed_for_wire = false;
     ForEachView(op, [&](View& view, Update* update, std::string_view name) {
       const size_t index = static_cast<size_t>(view.buffer.value);
@@ -167,11 +189,17 @@ class Planner {
           DeclareLoss(buffer.loss, view);
           if (!IsFirst(variant)) *update = Update::kAccumulate;
           break;
+        case ProgramRole::kTally:
+        case ProgramRole::kOverflow:
+          MR_CHECK(update != nullptr, "{}: the tally {} has no update", OpName(op), name);
+          view = b_.tallies[index];
+          if (!IsFirst(variant)) *update = Update::kAccumulate;
+          break;
         case ProgramRole::kInput: {
           const InputSource& source = b_.program.sources[static_cast<size_t>(buffer.source.value)];
           view.buffer = b_.State(source.name).buffer;
           view.microbatch_stride = MicrobatchNumel(b_.options, b_.layout.mesh, source);
-          parity_stride = b_.options.accumulate * view.microbatch_stride;
+          strides.Add(source.dtype, b_.options.accumulate * view.microbatch_stride);
           break;
         }
         case ProgramRole::kScalars:
@@ -180,15 +208,21 @@ class Planner {
         case ProgramRole::kConstant:
           view.buffer = b_.constants[index];
           break;
+        case ProgramRole::kHostState:
+        case ProgramRole::kCache:
+          view.buffer = b_.State(buffer.name).buffer;
+          MR_CHECK(view, "the states of the run were made without {}", buffer.name);
+          break;
         case ProgramRole::kActivation:
         case ProgramRole::kLogits:
+        case ProgramRole::kOutput:
           view.buffer = Activation(index);
           break;
       }
     });
     if (auto* product = std::get_if<MatmulOp<View>>(&op); product != nullptr && formed_for_wire)
       product->rounding = Rounding::kBackend;
-    FillParityStride(op, parity_stride);
+    FillParityStrides(op, strides);
     return op;
   }
 
@@ -201,12 +235,13 @@ class Planner {
     if (act_[index]) return act_[index];
     const ProgramBuffer& buffer = b_.program.buffers[index];
     const int64_t bytes = buffer.layout.numel() * Bytes(buffer.layout.dtype);
-    if (buffer.role == ProgramRole::kLogits) {
+    if (buffer.role == ProgramRole::kLogits || buffer.role == ProgramRole::kOutput) {
       // Read by the host after the plan has run: nothing may reuse its bytes within it.
       act_[index] =
           b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
       b_.plan.outputs.push_back(
-          {"logits", WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel())});
+          {buffer.role == ProgramRole::kOutput ? buffer.name : "logits",
+           WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel())});
     } else {
       act_[index] =
           b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
@@ -217,6 +252,13 @@ class Planner {
   int BuildUpdate() {
     const int body = b_.BeginBody("update", Phase::kUpdate);
     const View row_of_ranks = b_.State("stats"), scalars = b_.State("scalars");
+    // Ahead of the statistics, which the compute stream waits for: the step ends with both.
+    if (b_.tallied && b_.layout.mesh.world() > 1) {
+      AllReduceOp<View> sum;
+      sum.buffer = b_.tallied;
+      sum.axes = AxisSet::All();
+      b_.Emit(sum, StreamId::kReduce, "sum_tallies", {});
+    }
     if (b_.layout.mesh.world() > 1) {
       AllGatherOp<View> rows;
       rows.full = row_of_ranks;
@@ -230,6 +272,7 @@ class Planner {
     stats.losses.count = static_cast<int64_t>(b_.plan.losses.size());
     for (size_t l = 0; l < b_.plan.losses.size(); ++l)
       stats.losses.weight[l] = b_.plan.losses[l].weight;
+    stats.overflow = b_.overflows;
     stats.scalars = scalars;
     stats.units = units;
     stats.shard_world = b_.layout.mesh.Size(AxisSet::All() - Axis::kReplicate);
@@ -254,6 +297,7 @@ class Planner {
       b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name,
               b_.layout.flats[f].key.unit);
     }
+    if (b_.in_era) EmitEra(b_);
     if (b_.trains)
       for (FlatId flat : params_.order()) params_.EmitCarriedGathers(flat);
     b_.plan.prologue.push_back({body, 0, {}});
@@ -345,13 +389,21 @@ StepPlan DraftStep(const ShardLayout& layout, const StateLayout& states, const P
   return DraftWith({layout, states, program, options, name}, reshard, 0);
 }
 
+AllocatorTable CompareAllocators(const ShardLayout& layout, const StateLayout& states,
+                                 const Program& program, const PlanOptions& options,
+                                 const std::vector<Reshard>& reshard) {
+  CheckOptions(options);
+  CheckFlats(layout);
+  return Planner({layout, states, program, options, "train"}, reshard).Compare();
+}
+
 StepPlan PlanStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
                   const PlanOptions& options, const std::string& name) {
   CheckOptions(options);
   CheckFlats(layout);
   const PlanInput in{layout, states, program, options, name};
-  StepPlan plan =
-      options.reshard == Reshard::kAuto ? PlanAuto(in) : PlanWith(in, options.reshard, 0);
+  const bool chooses = options.reshard == Reshard::kAuto && !InEra(program);  // gathers nothing
+  StepPlan plan = chooses ? PlanAuto(in) : PlanWith(in, options.reshard, 0);
   MR_REQUIRE(ErrorCode::kDoesNotFit,
              options.budget_bytes <= 0 || plan.arena_bytes <= options.budget_bytes,
              "the plan needs {} bytes per rank, memory.budget_gib allows {}; "

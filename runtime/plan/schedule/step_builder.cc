@@ -16,6 +16,26 @@ View WholeView(BufferId buffer, DType dtype, int64_t numel) {
   return view;
 }
 
+View ShardSlice(const View& whole, const FlatParam& flat) {
+  View slice = whole;
+  slice.layout = DenseLayout(whole.layout.dtype, {flat.shard_numel});
+  slice.rank_stride = flat.shard_numel;
+  slice.rank_axes = flat.shard;
+  return slice;
+}
+
+bool InEra(const Program& program) {
+  return std::any_of(
+      program.buffers.begin(), program.buffers.end(),
+      [](const ProgramBuffer& buffer) { return buffer.role == ProgramRole::kCache; });
+}
+
+bool IsResident(const ShardLayout& layout, const PlanOptions& options, FlatId flat) {
+  const FlatParam& f = layout.flat(flat);
+  return layout.mesh.Size(f.shard) == 1 &&
+         (f.key.encoding == DType::kF32 || options.downcast == Downcast::kAfterUpdate);
+}
+
 StepBuilder::StepBuilder(const ShardLayout& shard_layout, const StateLayout& run_states,
                          const Program& microbatch, const PlanOptions& plan_options,
                          const std::string& name)
@@ -23,6 +43,7 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const StateLayout& run
       states(run_states),
       program(microbatch),
       options(plan_options),
+      in_era(InEra(microbatch)),
       trains(std::any_of(
           microbatch.buffers.begin(), microbatch.buffers.end(),
           [](const ProgramBuffer& buffer) { return buffer.role == ProgramRole::kParamGrad; })) {
@@ -31,6 +52,7 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const StateLayout& run
   plan.execution = options.execution;
   plan.notes = program.choices;
   AddStates();
+  AddTallies();
 }
 
 BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls,
@@ -55,6 +77,38 @@ void StepBuilder::AddStates() {
              "the states of the run were made without the {} plan's constant {}", plan.name,
              program.buffers[i].name);
   }
+}
+
+void StepBuilder::AddTallies() {
+  tallies.resize(program.buffers.size());
+  int64_t offset = 0;
+  const auto add = [&](size_t i, ProgramRole role) {
+    const ProgramBuffer& buffer = program.buffers[i];
+    if (buffer.role != role) return;
+    View& view = tallies[i] = State(kTallies);
+    MR_CHECK(view && offset + buffer.layout.numel() <= view.layout.numel(),
+             "the states of the run were made without the {} plan's tally {}", plan.name,
+             buffer.name);
+    view.offset = offset;
+    view.layout = buffer.layout;
+    offset += buffer.layout.numel();
+    const std::string block = buffer.name.substr(0, buffer.name.find('/'));
+    if (role == ProgramRole::kTally)
+      plan.tallies.push_back({block, buffer.tally, view});
+    else
+      plan.overflows.push_back({block, view});
+  };
+  // The backward, which tallies, meets the blocks from the last to the first.
+  for (size_t i = program.buffers.size(); i-- > 0;) add(i, ProgramRole::kTally);
+  const int64_t first = offset;
+  for (size_t i = 0; i < program.buffers.size(); ++i) add(i, ProgramRole::kOverflow);
+  if (offset == 0) return;
+  tallied = State(kTallies);
+  tallied.layout = DenseLayout(DType::kF32, {offset});
+  if (offset == first) return;
+  overflows = State(kTallies);
+  overflows.offset = first;
+  overflows.layout = DenseLayout(DType::kF32, {offset - first});
 }
 
 View StepBuilder::State(std::string_view name_of_state) const {
@@ -98,7 +152,10 @@ void StepBuilder::AttachScratch(KernelOp& op, StreamId stream) {
                 fmt::format("workspace/{}{}", stream == StreamId::kCompute ? "" : "beside/", bytes),
                 bytes, BufferClass::kWorkspaces, BufferScope::kMicrobatch);
           typed.scratch = WholeView(it->second, DType::kU8, bytes);
-        } else if constexpr (requires { typed.axes; }) {
+        } else if constexpr (requires {
+                               typed.axes;
+                               typed.scratch;
+                             }) {
           if (options.comm_scratch_bytes == 0 || layout.mesh.world() == 1) return;
           typed.scratch = State(CommScratchState(stream));
           MR_CHECK(typed.scratch, "no scratch is planned for collectives on the {} stream",

@@ -48,6 +48,14 @@ inline StatsRow StatsRowOf(const ShardLayout& layout, const Program& program) {
   return {static_cast<int64_t>(layout.flats.size()), static_cast<int64_t>(program.losses.size())};
 }
 
+// Whether a program's rows are those of sequences that keep caches: its plan is one of an era.
+bool InEra(const Program& program);
+// Whether a flat parameter's weights are read where the run keeps them, with nothing to gather.
+bool IsResident(const ShardLayout& layout, const PlanOptions& options, FlatId flat);
+
+// The slot of weights that an era keeps whole.
+inline constexpr std::string_view kGatheredSlot = "era";
+
 struct StepBuilder {
   // The plan's first buffers are the run's states, each with its id.
   StepBuilder(const ShardLayout& shard_layout, const StateLayout& run_states,
@@ -71,6 +79,8 @@ struct StepBuilder {
   }
   View Master(FlatId flat) const { return Slot(kMasterSlot.name, flat); }
   View Compute(FlatId flat) const { return Slot("compute", flat); }  // absent: no such copy
+  // Whole, as an era keeps it; absent where it is resident, or no plan of an era reads it.
+  View Gathered(FlatId flat) const { return Slot(kGatheredSlot, flat); }
 
   int Shards(FlatId flat) const { return layout.mesh.Size(layout.flat(flat).shard); }
   StatsRow stats_row() const { return StatsRowOf(layout, program); }
@@ -80,6 +90,7 @@ struct StepBuilder {
   const StateLayout& states;
   const Program& program;
   const PlanOptions& options;
+  const bool in_era;  // it has caches
   const bool trains;  // the program has gradients: the plan is a step, with an update
   StepPlan plan;
   std::vector<BufferPlan> how;  // by BufferId
@@ -88,12 +99,22 @@ struct StepBuilder {
   // By BufferId: (body, op) where a carried buffer is filled.
   std::vector<std::vector<std::pair<int, int>>> produced;
   std::vector<BufferId> constants;  // by index into Program::buffers; absent where it is none
+  std::vector<View> tallies;        // likewise
+  View tallied, overflows;          // all of them; of these what may overflow. Absent: none
 
  private:
   void AddStates();
+  void AddTallies();
   void AttachScratch(KernelOp& op, StreamId stream);
   bool WritesGradientOfWeight(const KernelOp& op) const;
 };
+
+// In the prologue of a plan of an era: its caches are cleared, and the weights that it reads
+// gathered, once for all of the era's plans (era_pass.cc).
+void EmitEra(StepBuilder& b);
+
+// This rank's part of a buffer that holds a flat parameter whole.
+View ShardSlice(const View& whole, const FlatParam& flat);
 
 // A dense view of a whole buffer.
 View WholeView(BufferId buffer, DType dtype, int64_t numel);

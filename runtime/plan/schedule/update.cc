@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "runtime/plan/layout/param_runs.h"
+
 namespace millrace {
 namespace {
 
@@ -20,7 +22,32 @@ void EmitAdamW(StepBuilder& b, FlatId id, const View& grad) {
   adamw.eps = b.options.adamw.eps;
   adamw.weight_decay = b.options.adamw.weight_decay;
   adamw.flat_begin = RankInt(0, flat.shard_numel, flat.shard);
+  if (adamw.m.layout.dtype != DType::kF32) {
+    adamw.runs = std::make_shared<const std::vector<LogicalRun>>(LogicalRunsOf(b.layout, id));
+    if (!flat.key.split.empty()) adamw.place = RankInt(0, 1, flat.key.split);
+  }
   b.Emit(adamw, StreamId::kCompute, "adamw/" + flat.name, flat.key.unit);
+}
+
+// Every row of the step has its pairs: of all microbatches, on all ranks that share none.
+void EmitBalance(StepBuilder& b, FlatId id, const View& load) {
+  const FlatParam& flat = b.layout.flat(id);
+  auto ranges = std::make_shared<std::vector<Range>>();
+  for (const ParamId param : flat.params) {
+    const ParamPlacement& placement = b.layout.param(param);
+    ranges->push_back({placement.begin, placement.begin + placement.numel()});
+  }
+  RouterBiasOp<View> op;
+  op.bias = b.Master(id);
+  op.load = load;
+  op.scalars = b.State("scalars");
+  op.ranges = std::move(ranges);
+  op.rate = flat.key.balance.rate;
+  op.pairs = b.options.shape.rows() * b.options.accumulate * b.layout.mesh.data_ranks() *
+             flat.key.balance.top_k;
+  op.experts = flat.key.balance.experts;
+  op.flat_begin = RankInt(0, flat.shard_numel, flat.shard);
+  b.Emit(op, StreamId::kCompute, "balance/" + flat.name, flat.key.unit);
 }
 
 }  // namespace
@@ -29,6 +56,8 @@ void EmitUpdate(StepBuilder& b, FlatId flat, const View& grad) {
   switch (b.layout.flat(flat).key.update) {
     case UpdateRule::kAdamW:
       return EmitAdamW(b, flat, grad);
+    case UpdateRule::kBalance:
+      return EmitBalance(b, flat, grad);
   }
 }
 

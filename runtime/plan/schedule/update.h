@@ -7,7 +7,7 @@
 namespace millrace {
 
 // Emits the update of this rank's shard by the rule of the flat's key, into the body being built.
-// `grad`: the step's final gradient [shard_numel].
+// `grad`: the step's final gradient [shard_numel], or the counts that the rule follows.
 void EmitUpdate(StepBuilder& builder, FlatId flat, const View& grad);
 
 }  // namespace millrace

@@ -1,0 +1,51 @@
+#include "runtime/plan/nodes/sample.h"
+
+#include <vector>
+
+#include "kernels/ops/sample_ops.h"
+#include "runtime/plan/lower/lowering.h"
+
+namespace millrace {
+namespace {
+
+void LowerSample(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  ValueStorage& storage = l.storage();
+  SampleOp<View> op;
+  op.vocab = l.graph().vocab;
+  op.logits = storage.Read(node.inputs[0]);
+  op.params = Rows(storage.Read(node.inputs[1]), 0, op.logits.layout.dims[0]);
+  op.token = storage.Write(node.outputs[0]);
+  op.logprob = storage.Write(node.outputs[1]);
+  op.top_ids = storage.Write(node.outputs[2]);
+  op.top_logprobs = storage.Write(node.outputs[3]);
+  l.Push(op, node);
+}
+
+}  // namespace
+
+const NodeDef kSampleNode{.name = "sample", .lower = LowerSample};
+
+void Sample(ForwardBuilder& b, ValueId logits, ValueId params, int64_t most,
+            const std::string& label) {
+  const std::vector<int64_t>& dims = b.value(logits).dims;
+  MR_CHECK(dims.size() == 2 && b.graph().vocab <= dims[1], "node {}: logits of a vocabulary of {}",
+           label, b.graph().vocab);
+  const int64_t rows = dims[0];
+  const Value& of_rows = b.value(params);
+  MR_CHECK(of_rows.dims.size() == 2 && of_rows.dims[0] >= rows && of_rows.dims[1] == kSampleWords &&
+               of_rows.dtype == DType::kI64,
+           "node {}: params of {} rows", label, rows);
+  MR_CHECK(most >= 0 && most <= kMaxSampleTop, "node {}: {} likeliest tokens of at most {}", label,
+           most, kMaxSampleTop);
+  std::vector<ValueId> outputs = {b.NewValue("token", ValueRole::kOutput, DType::kI32, {rows}),
+                                  b.NewValue("logprob", ValueRole::kOutput, DType::kF32, {rows}),
+                                  ValueId{}, ValueId{}};
+  if (most > 0) {
+    outputs[2] = b.NewValue("top_ids", ValueRole::kOutput, DType::kI32, {rows, most});
+    outputs[3] = b.NewValue("top_logprobs", ValueRole::kOutput, DType::kF32, {rows, most});
+  }
+  b.Push(kSampleNode, {logits, params}, std::move(outputs), {}, label);
+}
+
+}  // namespace millrace
