@@ -13,6 +13,7 @@ Mesh ParallelConfig::MeshOver(int64_t world) const {
   return Mesh(static_cast<int>(replicate), static_cast<int>(Shard(world)))
       .With(Axis::kPipe, static_cast<int>(pipe))
       .With(Axis::kContext, static_cast<int>(context))
+      .With(Axis::kExpert, static_cast<int>(expert))
       .With(Axis::kTensor, static_cast<int>(tensor));
 }
 
@@ -39,5 +40,26 @@ int64_t ScheduleConfig::DecaySteps(int64_t train_steps) const {
   }
   return 0;
 }
+
+namespace {
+
+// One number or several, none above `most`; ascending, each once.
+std::vector<int64_t> AtMost(const IntegerOrList& given, int64_t most) {
+  const auto* one = std::get_if<int64_t>(&given);
+  std::vector<int64_t> values =
+      one != nullptr ? std::vector{*one} : std::get<std::vector<int64_t>>(given);
+  for (int64_t& value : values) value = std::min(value, most);
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+}  // namespace
+
+std::vector<int64_t> InferenceConfig::PrefillRows(int64_t seq_len) const {
+  return AtMost(prefill, MaxLength(seq_len));
+}
+
+std::vector<int64_t> InferenceConfig::DecodeRows() const { return AtMost(decode, slots); }
 
 }  // namespace millrace

@@ -18,6 +18,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mesh.h"
 #include "runtime/base/policies.h"
+#include "runtime/config/data_source.h"
 #include "runtime/config/model_config.h"
 
 namespace millrace {
@@ -29,20 +30,34 @@ struct DataConfig {
   using Kind = DataKind;
   Kind kind = Kind::kText;
   std::optional<std::string> path = {};
+  std::optional<DataSources> sources = {};
   std::optional<std::string> val_path = {};
   std::string tokenizer = "bytes";
   int64_t shuffle_seed = 0;
   int64_t eval_batches = 8;
+  bool document_mask = false;
+  std::optional<int64_t> end_of_document = {};
+
+  Kind KindOf(const DataSource& source) const { return source.kind.value_or(kind); }
   bool operator==(const DataConfig&) const = default;
 };
 
 struct TrainConfig {
+  enum class Loss { kCrossEntropy, kPolicyGradient };
+  struct Policy {
+    double clip_low = 0.2, clip_high = 0.2;
+    double kl = 0;
+    bool operator==(const Policy&) const = default;
+  };
   int64_t steps = 1000;
   int64_t micro_batch = 8;  // sequences per data rank and microbatch
   std::optional<int64_t> accumulate = {};
   std::optional<int64_t> global_batch = {};  // sequences per step, over all data ranks
   int64_t seed = 0;
   int64_t eval_every = 0;
+  Loss loss = Loss::kCrossEntropy;
+  bool loss_weights = false;
+  Policy policy = {};
 
   int64_t Accumulate(int64_t data_ranks) const;   // microbatches per step
   int64_t GlobalBatch(int64_t data_ranks) const;  // micro_batch * Accumulate * data_ranks
@@ -60,37 +75,6 @@ struct ScheduleConfig {
   bool operator==(const ScheduleConfig&) const = default;
 };
 
-struct OptimizerConfig {
-  enum class Kind { kAdamW };
-  Kind name = Kind::kAdamW;
-  double lr = 3e-4;
-  std::array<double, 2> betas = {0.9, 0.95};
-  double eps = 1e-8;
-  double weight_decay = 0.1;
-  double clip = 1;  // 0: no clipping
-  ScheduleConfig schedule;
-  bool operator==(const OptimizerConfig&) const = default;
-};
-
-struct ParallelConfig {
-  std::optional<int64_t> shard = {};
-  int64_t replicate = 1;
-  int64_t context = 1;
-  int64_t tensor = 1;
-  int64_t tensor_strips = 1;
-  int64_t pipe = 1;
-
-  int64_t DataRankSize() const { return context * tensor; }  // ranks of a data rank
-  int64_t Shard(int64_t world) const {
-    return shard.value_or(world / (replicate * DataRankSize()));
-  }
-  // Groups of ranks that read sequences of their own; those of a group share them.
-  int64_t DataRanks(int64_t world) const { return std::max<int64_t>(1, world / DataRankSize()); }
-  // Of `world` ranks, where the axes' product is that; else of as many as their product.
-  Mesh MeshOver(int64_t world) const;
-  bool operator==(const ParallelConfig&) const = default;
-};
-
 struct PrecisionConfig {
   enum class Format { kFp32, kBf16 };
   enum class Norms { kFp32, kCompute };
@@ -100,6 +84,42 @@ struct PrecisionConfig {
   Format grad_accumulate = Format::kFp32;
   Format grad_wire = Format::kFp32;
   bool operator==(const PrecisionConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  enum class Kind { kAdamW };
+  Kind name = Kind::kAdamW;
+  double lr = 3e-4;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1;  // 0: no clipping
+  PrecisionConfig::Format moments = PrecisionConfig::Format::kFp32;
+  ScheduleConfig schedule;
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct ParallelConfig {
+  std::optional<int64_t> shard = {};
+  int64_t replicate = 1;
+  int64_t context = 1;
+  int64_t expert = 1;
+  bool experts_over_tensor = false;
+  int64_t tensor = 1;
+  int64_t tensor_strips = 1;
+  int64_t pipe = 1;
+
+  // That have experts of their own.
+  int64_t ExpertRanks() const { return expert * (experts_over_tensor ? tensor : 1); }
+  int64_t DataRankSize() const { return context * tensor; }  // ranks of a data rank
+  // Ranks to one place along shard and replicate.
+  int64_t OtherAxes() const { return expert * DataRankSize(); }
+  int64_t Shard(int64_t world) const { return shard.value_or(world / (replicate * OtherAxes())); }
+  // Groups of ranks that read sequences of their own; those of a group share them.
+  int64_t DataRanks(int64_t world) const { return std::max<int64_t>(1, world / DataRankSize()); }
+  // Of `world` ranks, where the axes' product is that; else of as many as their product.
+  Mesh MeshOver(int64_t world) const;
+  bool operator==(const ParallelConfig&) const = default;
 };
 
 struct ShardingConfig {
@@ -175,6 +195,14 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+// Tasks that the model is scored on while it is trained.
+struct EvalConfig {
+  std::optional<std::vector<std::string>> tasks = {};
+  int64_t every = 0;  // steps; 0: after the last alone
+  std::optional<int64_t> limit = {};
+  bool operator==(const EvalConfig&) const = default;
+};
+
 // What is watched while a run goes on, and what is done about it.
 struct GuardConfig {
   enum class Policy { kSkip, kRollBack, kStop };
@@ -187,6 +215,27 @@ struct GuardConfig {
   int64_t rerun_every = 0;     // steps; 0: never
   int64_t order_every = 0;     // steps; 0: never
   bool operator==(const GuardConfig&) const = default;
+};
+
+// Plans that generate: prefill and decode over paged caches.
+struct InferenceConfig {
+  int64_t slots = 8;
+  int64_t page_tokens = 32;
+  std::optional<int64_t> pages = {};
+  std::optional<int64_t> max_length = {};
+  IntegerOrList prefill = std::vector<int64_t>{32, 256};
+  IntegerOrList decode = std::vector<int64_t>{1, 8};
+  std::optional<bool> exact = {};
+
+  int64_t MaxLength(int64_t seq_len) const { return max_length.value_or(seq_len); }
+  int64_t PagesOfSequence(int64_t seq_len) const {
+    return (MaxLength(seq_len) + page_tokens - 1) / page_tokens;
+  }
+  int64_t Pages(int64_t seq_len) const { return pages.value_or(slots * PagesOfSequence(seq_len)); }
+  // Rows of the plans, ascending, each once: none more than there can be.
+  std::vector<int64_t> PrefillRows(int64_t seq_len) const;
+  std::vector<int64_t> DecodeRows() const;
+  bool operator==(const InferenceConfig&) const = default;
 };
 
 struct RunConfig {
@@ -207,7 +256,9 @@ struct Config {
   MemoryConfig memory;
   ExecutionConfig execution;
   CheckpointConfig checkpoint;
+  EvalConfig eval;
   GuardConfig guard;
+  InferenceConfig inference;
   RunConfig run;
   bool operator==(const Config&) const = default;
 };

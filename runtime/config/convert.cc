@@ -28,7 +28,8 @@ bool IsIntegerIn(const KeyRange& range, const json& given) {
   return given.is_number_integer() && FitsInt64(given) && IsNumberIn(range, given);
 }
 
-std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
+// `detail`: what else there is to say where none is returned, or "".
+std::optional<KeyValue> TryConvert(const Key& key, const json& given, std::string* detail) {
   if (given.is_null()) return key.nullable ? std::optional<KeyValue>(KeyValue()) : std::nullopt;
   switch (key.type) {
     case KeyType::kBool:
@@ -61,6 +62,16 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given) {
                       [&](const json& one) { return IsIntegerIn(key.range, one); }))
         return given.get<std::vector<int64_t>>();
       break;
+    case KeyType::kStrings:
+      if (given.is_array() && !given.empty() &&
+          std::all_of(given.begin(), given.end(), [](const json& one) {
+            return one.is_string() && !one.get_ref<const std::string&>().empty();
+          }))
+        return given.get<std::vector<std::string>>();
+      break;
+    case KeyType::kSources:
+      if (std::optional<DataSources> sources = SourcesFrom(given, detail)) return *sources;
+      break;
   }
   return std::nullopt;
 }
@@ -77,9 +88,10 @@ bool IsUtf8(std::string_view text) {
 }  // namespace
 
 std::optional<KeyValue> Convert(const Key& key, const json& given, std::string* problem) {
-  std::optional<KeyValue> value = TryConvert(key, given);
+  std::string detail;
+  std::optional<KeyValue> value = TryConvert(key, given, &detail);
   if (value) return value;
-  *problem = "must be " + Allowed(key);
+  *problem = "must be " + Allowed(key) + (detail.empty() ? "" : ": " + detail);
   if (!key.later.empty()) *problem += " (" + key.later + ")";
   if (given.is_discarded() && key.type == KeyType::kString) *problem += ", in UTF-8";
   if (key.type == KeyType::kChoice && given.is_string()) {

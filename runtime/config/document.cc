@@ -34,6 +34,19 @@ Json TypeName(const Key& key, std::string_view name) {
   return key.nullable ? Json::array({name, "null"}) : Json(name);
 }
 
+Json SchemaOfSource() {
+  const auto text = [](const Json& type) { return Json{{"type", type}, {"minLength", 1}}; };
+  const Json or_null = Json::array({"string", "null"});
+  return {{"type", "object"},
+          {"properties",
+           {{"path", text("string")},
+            {"weight", {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1e15}}},
+            {"kind", {{"enum", {"text", "tokens", nullptr}}}},
+            {"val_path", text(or_null)}}},
+          {"required", {"path"}},
+          {"additionalProperties", false}};
+}
+
 Json SchemaOf(const Key& key) {
   Json schema;
   schema["description"] = key.doc;
@@ -77,6 +90,16 @@ Json SchemaOf(const Key& key) {
       if (key.nullable) schema["anyOf"].push_back({{"type", "null"}});
       break;
     }
+    case KeyType::kStrings:
+      schema["type"] = TypeName(key, "array");
+      schema["minItems"] = 1;
+      schema["items"] = {{"type", "string"}, {"minLength", 1}};
+      break;
+    case KeyType::kSources:
+      schema["type"] = TypeName(key, "array");
+      schema["minItems"] = 1;
+      schema["items"] = SchemaOfSource();
+      break;
   }
   if (!key.required) schema["default"] = Json(ToJson(key.get(Config())));
   return schema;
@@ -189,6 +212,19 @@ file is one author, and all `--set` together are one, the last.
 
 Notes go to standard error, and `millrace config show` ends with them. What makes which key idle is
 a table in runtime/config/idle_keys.cc.
+
+## Hybrids
+
+| file | model |
+|---|---|
+| `nemotron_nano` | Nemotron-3-Nano-30B-A3B: 23 Mamba-2 mixers, 23 mixtures of experts, 6 attentions. Balanced as its recipe has it: by the router's bias and a small loss of each sequence. |
+| `nemotron_nano_half` | The first 26 of its 52 blocks. |
+| `nemotron_h_8b` | Nemotron-H-8B: Mamba-2, MLP and 4 attentions in 52 blocks. |
+| `nemotron_h_1b` | Not published: the first 26 of these blocks at half the width and half the heads, 1.17 billion weights in products. |
+| `qwen3_moe_8l` | Eight of the 48 layers of Qwen3-30B-A3B. |
+
+`--set model.mtp.depth=1` adds a block that predicts one token further; nemotron_h says what is in
+it, too: `--set 'model.mtp.pattern=*E'`, or `*-` where the trunk has no experts.
 )";
   std::string_view section;
   for (const Key& key : Keys()) {
@@ -246,7 +282,7 @@ std::string ConfigShow(const LoadedConfig& loaded) {
   if (parallel.DataRankSize() > 1) {
     std::optional<int64_t> world = loaded.world;
     if (!world && parallel.shard)
-      world = *parallel.shard * parallel.replicate * parallel.DataRankSize();
+      world = *parallel.shard * parallel.replicate * parallel.OtherAxes();
     text += "note: " +
             (world ? RanksInWords(parallel.MeshOver(*world))
                    : "a data rank is " + DataRankInWords(parallel.MeshOver(1))) +

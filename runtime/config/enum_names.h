@@ -11,6 +11,9 @@ constexpr auto NamesOf(RopeScalingConfig::Type) { return internal::NameList<1>{"
 constexpr auto NamesOf(OptimizerConfig::Kind) { return internal::NameList<1>{"adamw"}; }
 constexpr auto NamesOf(PrecisionConfig::Format) { return internal::NameList<2>{"fp32", "bf16"}; }
 constexpr auto NamesOf(PrecisionConfig::Norms) { return internal::NameList<2>{"fp32", "compute"}; }
+constexpr auto NamesOf(TrainConfig::Loss) {
+  return internal::NameList<2>{"cross_entropy", "policy_gradient"};
+}
 constexpr auto NamesOf(ExecutionConfig::Backend) {
   return internal::NameList<3>{"auto", "cpu", "cuda"};
 }

@@ -18,6 +18,7 @@ enum class IdleBy {
   kKeys,     // the values of other keys
   kWorld,    // the number of ranks, which no key has fixed
   kMachine,  // what `execution.backend: auto` found
+  kCaller,   // the program that makes the steps
 };
 
 struct IdleKey {

@@ -15,15 +15,38 @@ std::vector<Key> OtherKeys() {
   const KeyRange any;
   return {
       KEY(data.kind, any,
-          "`text`: files of text; `tokens`: llm.c or nanoGPT token files; `synthetic`: no files."),
-      KEY(data.path, any, "File or folder to train on. Needed unless `data.kind` is synthetic."),
+          "`text`: files of text; `tokens`: token files of llm.c, nanoGPT or Megatron; "
+          "`synthetic`: "
+          "no files."),
+      KEY(data.path, any,
+          "File or folder to train on. It or `data.sources` is needed unless `data.kind` is "
+          "synthetic."),
+      KEY(data.sources, any,
+          "Instead of `data.path`: several, each `{\"path\": ..., \"weight\": 1, \"kind\": null, "
+          "\"val_path\": null}`. Each sample is from the source furthest behind its share of the "
+          "weights (Megatron's rule), the same at any world size; kind null is `data.kind`, "
+          "val_path as `data.val_path`. A run goes on with the sources that it began with."),
       KEY(data.val_path, any,
           "File or folder to evaluate on. null: the files of `data.path` with val in their names "
-          "(token files), else its last tenth, which is then not trained on."),
-      KEY(data.tokenizer, any, "`bytes`: one token per byte. Others are not read yet."),
+          "(token files), else its last tenth, which is then not trained on; of several sources "
+          "that of each, and the loss is their mean by weight."),
+      KEY(data.tokenizer, any,
+          "`bytes`, one token per byte; or the path of a tokenizer.json, byte-level BPE, that "
+          "token files were made with (`millrace tokenize`). It is checked against them and "
+          "`model.vocab`, and goes with checkpoints and exports."),
       KEY(data.shuffle_seed, From(0, kMaxSeed),
           "Decides the order of the samples, the same at any world size."),
       KEY(data.eval_batches, From(1, kMillion), "Batches per evaluation."),
+      KEY(data.document_mask, any,
+          "A row of `model.seq_len` tokens is the documents that lie in it: attention and "
+          "positions "
+          "stop where one ends, and states of mixers begin anew; the first token of a document is "
+          "no target. Packed documents have the losses that they have in rows of their own. Off by "
+          "default: on GPUs attention then runs on kernels of our own and not on cuDNN's, which "
+          "are faster, and mixers do not run at all. Not with `parallel.context` or `model.mtp`."),
+      KEY(data.end_of_document, From(0, 10 * kMillion),
+          "The id that ends a document and belongs to it, as `data.path` has it. Needed for "
+          "`data.document_mask`."),
 
       KEY(train.steps, From(1, 1000 * kMillion), "Optimizer steps of the whole run."),
       KEY(train.micro_batch, From(1, kMillion),
@@ -37,6 +60,22 @@ std::vector<Key> OtherKeys() {
           "Decides the initial weights, the same at any world size."),
       KEY(train.eval_every, From(0, 1000 * kMillion),
           "Steps between evaluations; the last step is followed by one, too. 0: none."),
+      KEY(train.loss, any,
+          "`cross_entropy`, or `policy_gradient`: the clipped one of PPO and GRPO, per token, from "
+          "the old log-probability and the advantage of each target. These come with each step "
+          "from the program that embeds the runtime; `millrace train` has none and refuses it. "
+          "Not with `model.mtp`. The held-out loss is the cross entropy."),
+      KEY(train.loss_weights, any,
+          "Each target's loss is multiplied by a weight that comes with the step, and the sum "
+          "divided by that of the weights over the whole step, all ranks. Given like what a "
+          "policy gradient needs; `millrace train` refuses it. Blocks of `model.mtp` weigh a "
+          "token as the trunk does; the losses of experts are without weights."),
+      KEY(train.policy.clip_low, From(0, 1),
+          "A ratio of new to old probability counts down to 1 - clip_low."),
+      KEY(train.policy.clip_high, From(0, 1000), "And up to 1 + clip_high."),
+      KEY(train.policy.kl, From(0, 1000),
+          "Weight of the divergence (k3, per token) from reference log-probabilities, which then "
+          "come with each step, too. 0: there are none."),
 
       KEY(optimizer.name, any, "Optimizer."),
       KEY(optimizer.lr, From(0, 1000), "Learning rate after warm-up."),
@@ -45,6 +84,10 @@ std::vector<Key> OtherKeys() {
       KEY(optimizer.eps, kFloat32, "Added to the root of the second moment."),
       KEY(optimizer.weight_decay, From(0, 1000), "Decoupled weight decay of matrices."),
       KEY(optimizer.clip, AtLeast(0), "Largest global gradient norm. 0: no clipping."),
+      KEY(optimizer.moments, any,
+          "Both moments of AdamW: 8 bytes per parameter, or in bf16 4, rounded stochastically so "
+          "that "
+          "small changes are not lost."),
       KEY(optimizer.schedule.kind, any,
           "After a linear warm-up: `constant`; `cosine` decay; `wsd`: constant, then a linear "
           "decay at the end."),
@@ -56,19 +99,28 @@ std::vector<Key> OtherKeys() {
 
       KEY(parallel.shard, From(1, kMillion),
           "Ranks that share one copy of the model, each with sequences of its own. null: world / "
-          "(replicate * context * tensor)."),
+          "(replicate * context * expert * tensor)."),
       KEY(parallel.replicate, From(1, kMillion),
-          "Copies of the model. replicate * shard * context * tensor is the world."),
+          "Copies of the model. replicate * shard * context * expert * tensor is the world."),
       KEY(parallel.context, From(1, kMillion),
           "Ranks that share each sequence: of `2 * context` equal chunks of it each has one of the "
           "first and one of the last, so that causal work is even. A *data rank* is one such "
           "group. "
           "`model.seq_len` is a multiple of `2 * context`."),
+      KEY(parallel.expert, From(1, kMillion),
+          "Ranks that have `model.moe.experts / expert` of each block's experts, each with "
+          "sequences of its own, and exchange the rows of their tokens. To all other weights they "
+          "are what `parallel.shard` is. It divides `model.moe.experts`."),
+      KEY(parallel.experts_over_tensor, any,
+          "Split experts over `tensor`, too: each of `expert * tensor` ranks has "
+          "`model.moe.experts "
+          "/ (expert * tensor)`, and the ranks of a data rank exchange rows as those of `expert` "
+          "do. Else they have the same experts."),
       KEY(parallel.tensor, From(1, kMillion),
           "Neighbouring ranks that split the matrices of a block and the rows between blocks: one "
           "*data rank*, which reads `train.micro_batch` sequences. It divides `model.heads`, "
-          "`model.kv_heads` (or is a multiple of them), `model.ffn`, `model.seq_len` and the rows "
-          "`micro_batch * seq_len`."),
+          "`model.kv_heads` (or is a multiple of them), `model.ffn`, `model.moe.shared_ffn`, heads "
+          "and groups of `model.mamba`, and `seq_len / (context * tensor_strips)`."),
       KEY(parallel.tensor_strips, From(1, 64),
           "Strips of rows that ranks along tensor exchange one by one: the product of one runs "
           "beside the exchange of the next. 1: an exchange is complete before its product begins. "
@@ -167,14 +219,23 @@ std::vector<Key> OtherKeys() {
           "a multiple of `train.eval_every`."),
       KEY(checkpoint.asynchronous, any,
           "Training waits for a copy of the state in host memory only (12 bytes per parameter, "
-          "divided by `parallel.shard`), which is written while steps go on. false: training waits "
-          "until it is on disk."),
+          "divided by the ranks of one copy of the model), which is written while steps go on. "
+          "false: training waits until it is on disk."),
       KEY(checkpoint.on_error, any,
           "When the disk refuses a checkpoint: `continue` training and say so, or `stop` with exit "
           "code 74, as the last one of a run always does. Earlier ones stay as they are."),
       KEY(checkpoint.resume, any,
           "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is "
           "none; `never`: start anew."),
+
+      KEY(eval.tasks, any,
+          "Tasks that the model is scored on: `hellaswag:FILE.bin` (llm.c's file and rules), "
+          "`hellaswag:FILE.jsonl` (lm-eval's rules), `hellaswag-llmc:FILE.jsonl`, `ppl:PATH` "
+          "(perplexity of texts). null: none."),
+      KEY(eval.every, From(0, 1000 * kMillion),
+          "Steps between scores; the last step is followed by them, too. 0: after the last alone."),
+      KEY(eval.limit, From(1, 1000 * kMillion),
+          "Examples of each task, from the front. null: all."),
 
       KEY(guard.non_finite, any,
           "A step whose loss or gradients are not finite: `skip` its update on all ranks; "
@@ -200,6 +261,26 @@ std::vector<Key> OtherKeys() {
       KEY(guard.order_every, From(0, 1000 * kMillion),
           "Steps between comparisons of which collectives the ranks have issued, in what order, "
           "also made before each checkpoint; a difference stops with exit code 73. 0: never."),
+
+      KEY(inference.slots, From(1, 65536), "Sequences that are generated at once, at most."),
+      KEY(inference.page_tokens, From(1, 65536),
+          "Positions of a page: keys and values of a sequence lie in pages."),
+      KEY(inference.pages, From(1, 1000 * kMillion),
+          "Pages of all sequences. null: enough for `slots` sequences of `max_length`."),
+      KEY(inference.max_length, From(1, kMillion),
+          "Positions of a sequence, prompt and answer. null: `model.seq_len`, which it must not "
+          "exceed."),
+      KEY(inference.prefill, From(1, kMillion),
+          "Tokens of a prompt that one plan takes, a plan for each number; longer prompts go in "
+          "parts of the largest. None takes more than `max_length`."),
+      KEY(inference.decode, From(1, 65536),
+          "Sequences that one plan takes a token further, a plan for each number; more go in "
+          "parts. None takes more than `slots`."),
+      KEY(inference.exact, any,
+          "Logits have the bits of the training forward, whatever sequences are generated beside "
+          "each other and however prompts are cut; CPUs only, and no experts. null: true where it "
+          "can "
+          "be."),
 
       KEY(run.dir, any, "Folder of metrics, summary, checkpoints and logs."),
       KEY(run.tensorboard, any,
@@ -301,6 +382,12 @@ std::string Allowed(const Key& key) {
       break;
     case KeyType::kIntegerOrList:
       text = "an integer" + RangeText(key) + ", or a list of such";
+      break;
+    case KeyType::kSources:
+      text = AllowedSources();
+      break;
+    case KeyType::kStrings:
+      text = "a list of strings that are not empty";
       break;
   }
   return key.nullable ? text + ", or null" : text;

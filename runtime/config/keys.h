@@ -17,11 +17,22 @@
 
 namespace millrace {
 
-enum class KeyType { kBool, kInteger, kNumber, kString, kChoice, kNumberPair, kIntegerOrList };
+enum class KeyType {
+  kBool,
+  kInteger,
+  kNumber,
+  kString,
+  kChoice,
+  kNumberPair,
+  kIntegerOrList,
+  kSources,
+  kStrings
+};
 
 // A key's value; monostate is null, a choice is its JSON name.
-using KeyValue = std::variant<std::monostate, bool, int64_t, double, std::string,
-                              std::array<double, 2>, std::vector<int64_t>>;
+using KeyValue =
+    std::variant<std::monostate, bool, int64_t, double, std::string, std::array<double, 2>,
+                 std::vector<int64_t>, DataSources, std::vector<std::string>>;
 
 // Bounds of an integer, a number, or each of a pair or list.
 struct KeyRange {

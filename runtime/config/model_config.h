@@ -65,6 +65,8 @@ struct MoeConfig {
   AuxLossKind aux_loss = AuxLossKind::kNone;
   double aux_coefficient = 0.001;
   double bias_rate = 0.001;
+  GateKind gate = GateKind::kRouter;
+  std::optional<double> receive_capacity = {};
   bool operator==(const MoeConfig&) const = default;
 };
 
@@ -132,6 +134,8 @@ struct ModelConfig {
   bool QkNorm() const { return attention.qk_norm.value_or(Traits().qk_norm); }
   RouterKind Router() const { return moe.router.value_or(Traits().router); }
   bool RouterBias() const { return moe.bias.value_or(Traits().router_bias); }
+  // Whether experts are chosen by a fixed pattern, as in benchmarks.
+  bool BalancedGate() const { return Has('E') && moe.gate == GateKind::kBalanced; }
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -73,8 +73,8 @@ std::vector<Key> ModelKeys() {
       KEY(model.attention.window, From(1, 4194304),
           "Tokens that a token sees: itself and those just before it. null: all before it."),
 
-      KEY(model.moe.experts, From(1, 65536), "Experts of a block."),
-      KEY(model.moe.top_k, From(1, 1024), "Experts that compute a token."),
+      KEY(model.moe.experts, From(1, 1024), "Experts of a block."),
+      KEY(model.moe.top_k, From(1, 32), "Experts that compute a token."),
       KEY(model.moe.ffn, From(1, 10 * kMillion), "Hidden width of an expert."),
       KEY(model.moe.router, any,
           "Scores of a token's experts: `softmax` over all, or the `sigmoid` of each. null: "
@@ -82,9 +82,9 @@ std::vector<Key> ModelKeys() {
       KEY(model.moe.bias, any,
           "A correction of the scores that chooses experts and does not weigh them, moved against "
           "the load after each step. null: true for nemotron_h."),
-      KEY(model.moe.groups, From(1, 65536),
+      KEY(model.moe.groups, From(1, 1024),
           "Equal groups of experts, of which `top_groups` may be chosen from."),
-      KEY(model.moe.top_groups, From(1, 65536),
+      KEY(model.moe.top_groups, From(1, 1024),
           "Groups that a token's experts are from: those with the largest sum of two scores."),
       KEY(model.moe.normalise, any, "Divide the chosen scores by their sum."),
       KEY(model.moe.scaling, kFloat32, "Factor of the weights of chosen experts."),
@@ -92,9 +92,24 @@ std::vector<Key> ModelKeys() {
           "Hidden width of an expert that computes every token. null: there is none."),
       KEY(model.moe.aux_loss, any,
           "Loss that evens the experts' loads: `switch` of each block, `sequence` of each sequence "
-          "of each block, `pooled` over all blocks as Hugging Face does."),
+          "of each block, `pooled` over all blocks as Hugging Face does. Blocks of `model.mtp` "
+          "take part. `sequence` takes `parallel.tensor` 1."),
       KEY(model.moe.aux_coefficient, From(0, 1000), "Factor of that loss."),
-      KEY(model.moe.bias_rate, From(0, 1000), "Step of the bias."),
+      KEY(model.moe.bias_rate, From(0, 1000),
+          "Step of the bias, after each training step: up for an expert whose load is below the "
+          "mean, down "
+          "for one above."),
+      KEY(model.moe.gate, any,
+          "Who chooses a token's experts: the `router`; or, for benchmarks only, a fixed pattern "
+          "that "
+          "gives every expert as many tokens as any other, weighed by the router's scores "
+          "(`balanced`). "
+          "A model trained so cannot be exported or generate."),
+      KEY(model.moe.receive_capacity, From(1, kMillion),
+          "Room in receive buffers along `parallel.expert`, over what even loads need. A step that "
+          "a rank has no room for is skipped on all ranks; its batch is a step of its own two "
+          "steps later or more, with room for all rows. No other step has other bits. null: room "
+          "for all rows."),
 
       KEY(model.mamba.heads, From(1, 65536), "Heads of a Mamba-2 mixer."),
       KEY(model.mamba.head_dim, From(1, 65536), "Width of such a head."),
@@ -105,9 +120,11 @@ std::vector<Key> ModelKeys() {
       KEY(model.mamba.dt_min, From(0, 1000), "Least step size dt."),
       KEY(model.mamba.dt_max, kFloat32, "Largest step size dt. null: no limit."),
 
-      KEY(model.mtp.depth, From(0, 1),
+      KEY(model.mtp.depth, From(0, 6),
           "Blocks behind the trunk that predict one token further each (multi-token prediction), "
-          "with the trunk's embedding and head. 0: none. gpt2 has none."),
+          "each "
+          "from what the one before gives, with the trunk's embedding and head. 0: none. gpt2 has "
+          "none."),
       KEY(model.mtp.loss_scale, From(0, 1000),
           "Factor of their losses, divided by their number; each is a mean over its own targets."),
       KEY(model.mtp.pattern, any,

@@ -101,11 +101,12 @@ std::string NearestKey(std::string_view path) {
     candidates.push_back(key.path);
   }
   std::string best;
-  // Two units of distance make room for "the right name in the wrong section", which costs one.
+  // Two units to a slip make room for "the right name in the wrong section": more than one slip in
+  // the right section (model.moe.expert is no parallel.expert), less than two.
   int64_t best_distance = 2 * Tolerance(Leaf(path)) + 1;
   for (const std::string& known : candidates) {
     const int64_t whole = 2 * EditDistance(path, known);
-    const int64_t leaf = 2 * EditDistance(Leaf(path), Leaf(known)) + 1;
+    const int64_t leaf = 2 * EditDistance(Leaf(path), Leaf(known)) + 3;
     const int64_t distance = std::min(whole, leaf);
     if (distance < best_distance) std::tie(best, best_distance) = std::pair(known, distance);
   }

@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "runtime/config/enum_names.h"
+#include "runtime/config/eval_spec.h"
 #include "runtime/config/validate_model.h"
 
 namespace millrace {
@@ -20,7 +22,8 @@ class Validator {
 
   std::vector<ConfigProblem> Run() && {
     ValidateModel(config_, &problems_);
-    Data();
+    if (context_.needs_data) Data();
+    Documents();
     Batch();
     Schedule();
     Parallel();
@@ -28,6 +31,10 @@ class Validator {
     Memory();
     Execution();
     Checkpoint();
+    Inference();
+    for (const std::string& task : config_.eval.tasks.value_or(std::vector<std::string>()))
+      if (const std::string wrong = WhyNoTask(task); !wrong.empty())
+        Require(false, {"eval.tasks"}, "{}", wrong);
     return std::move(problems_);
   }
 
@@ -40,22 +47,64 @@ class Validator {
 
   void Data() {
     const DataConfig& data = config_.data;
-    Require(data.path || data.kind == DataConfig::Kind::kSynthetic, {"data.path", "data.kind"},
-            "a file or folder to train on is needed for {}; only synthetic data needs none",
+    Require(data.path || data.sources || data.kind == DataConfig::Kind::kSynthetic,
+            {"data.path", "data.kind"},
+            "a file or folder to train on is needed for {}, or data.sources; only synthetic data "
+            "needs none",
             Name(data.kind));
-    Require(data.tokenizer == "bytes", {"data.tokenizer"},
-            "must be bytes: a tokenizer.json cannot be read yet. Tokenize beforehand and set "
-            "data.kind to tokens, with tokenizer bytes");
-    if (data.kind == DataConfig::Kind::kText)
+    if (data.sources) Sources();
+    Require(data.tokenizer == "bytes" ||
+                (Reads(DataConfig::Kind::kTokens) && !Reads(DataConfig::Kind::kText)),
+            {"data.tokenizer", "data.kind"},
+            "must be bytes for {}, whose tokens are bytes: with a tokenizer.json make token files "
+            "(millrace tokenize), and set data.kind to tokens",
+            Name(data.kind));
+    if (Reads(DataConfig::Kind::kText))
       Require(config_.model.Vocab() >= 256, {"model.vocab", "data.kind"},
               "bytes need a vocabulary of at least 256");
-    if (data.kind == DataConfig::Kind::kTokens)
+    if (Reads(DataConfig::Kind::kTokens))
       Require(config_.model.vocab.has_value(), {"model.vocab", "data.kind"},
               "token files need the vocabulary that they were written with");
   }
 
+  // Whether something is trained on that is of this kind.
+  bool Reads(DataConfig::Kind kind) const {
+    const DataConfig& data = config_.data;
+    if (!data.sources) return data.kind == kind;
+    return std::any_of(data.sources->begin(), data.sources->end(),
+                       [&](const DataSource& source) { return data.KindOf(source) == kind; });
+  }
+
+  void Sources() {
+    const DataConfig& data = config_.data;
+    Require(!data.path, {"data.path", "data.sources"},
+            "one of the two says what to train on; sources may have one path alone");
+    const bool own = std::any_of(data.sources->begin(), data.sources->end(),
+                                 [](const DataSource& source) { return source.val_path; });
+    Require(!own || !data.val_path, {"data.val_path", "data.sources"},
+            "a source has a val_path of its own: what is evaluated on is said in one place");
+  }
+
+  void Documents() {
+    const DataConfig& data = config_.data;
+    if (data.end_of_document)
+      Require(*data.end_of_document < config_.model.Vocab(),
+              {"data.end_of_document", "model.vocab"}, "must be an id of the vocabulary of {}",
+              config_.model.Vocab());
+    if (!data.document_mask) return;
+    Require(config_.parallel.context == 1, {"data.document_mask", "parallel.context"},
+            "sequences that ranks share have no documents yet; with parallel.context 1 they can");
+    Require(config_.model.mtp.depth == 0, {"data.document_mask", "model.mtp.depth"},
+            "blocks that predict further would look into other documents; with model.mtp.depth 0 "
+            "documents can be masked");
+  }
+
   void Batch() {
     const TrainConfig& train = config_.train;
+    Require(
+        train.loss == TrainConfig::Loss::kCrossEntropy || config_.model.mtp.depth == 0,
+        {"train.loss", "model.mtp.depth"},
+        "blocks that predict further have no policy gradient; with model.mtp.depth 0 it can be");
     if (!train.global_batch || !context_.world) return;
     const int64_t ranks = config_.parallel.DataRanks(*context_.world);
     const int64_t unit = train.micro_batch * ranks;
@@ -99,12 +148,13 @@ class Validator {
     std::string splits;
     for (const auto& [key, name, ranks] :
          {std::tuple{"parallel.context", "context", parallel.context},
+          std::tuple{"parallel.expert", "expert", parallel.expert},
           std::tuple{"parallel.tensor", "tensor", parallel.tensor}}) {
       if (ranks == 1) continue;
       keys.push_back(key);
       splits += fmt::format(" * {}", name);
     }
-    const int64_t others = parallel.replicate * parallel.DataRankSize();
+    const int64_t others = parallel.replicate * parallel.OtherAxes();
     if (parallel.shard) {
       keys.insert(keys.begin(), "parallel.shard");
       Require(*parallel.shard * others == world, keys,
@@ -158,6 +208,16 @@ class Validator {
             "slots must be at least prefetch + 1");
   }
 
+  void Inference() {
+    const InferenceConfig& inference = config_.inference;
+    const int64_t seq_len = config_.model.seq_len;
+    Require(inference.MaxLength(seq_len) <= seq_len, {"inference.max_length", "model.seq_len"},
+            "sequences that are generated are at most as long as the model's, {}", seq_len);
+    Require(inference.Pages(seq_len) >= inference.PagesOfSequence(seq_len),
+            {"inference.pages", "inference.page_tokens", "inference.max_length"},
+            "a sequence of max_length takes {} pages", inference.PagesOfSequence(seq_len));
+  }
+
   void Execution() {
     Require(config_.execution.backend != ExecutionConfig::Backend::kCuda || context_.has_cuda,
             {"execution.backend"}, "this build has no CUDA; it can run auto or cpu");
@@ -176,8 +236,8 @@ class Validator {
     const ParallelConfig& parallel = config_.parallel;
     if (!parallel.shard && !context_.world) return;
     // Ranks among which parameters that nothing splits are sharded.
-    const int64_t shard = (parallel.shard ? *parallel.shard : parallel.Shard(*context_.world)) *
-                          parallel.DataRankSize();
+    const int64_t shard =
+        (parallel.shard ? *parallel.shard : parallel.Shard(*context_.world)) * parallel.OtherAxes();
     const Keys keys = {"execution.peer_memory", "parallel.shard", "parallel.replicate"};
     Require(shard <= kMostPeers, keys,
             "peers' memory takes from 2 to {} GPUs to a copy of the parameters, not {}; with more, "

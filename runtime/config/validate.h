@@ -17,6 +17,9 @@ struct ConfigContext {
   // `execution.backend: cuda` can be honoured. Planning for a GPU elsewhere says true.
   bool has_cuda = false;
   bool auto_is_cpu = false;  // `execution.backend: auto` is known to take the CPU
+  // Another program makes the steps: what the training loop does between them is left to it.
+  bool caller_steps = false;
+  bool needs_data = true;  // false: tokens come from the caller, and no data is opened
 };
 
 // GPUs to a copy of the parameters that gather and reduce over each other's memory, at most.

@@ -27,6 +27,7 @@ class ModelValidator {
     if (model_.Has('M')) Mamba();
     if (model_.mtp.depth > 0) Mtp();
     Units();
+    if (config_.parallel.ExpertRanks() > 1) ExpertAxis();
     if (config_.parallel.tensor > 1) Tensor();
   }
 
@@ -111,6 +112,26 @@ class ModelValidator {
     Require(ActivationOfExperts(), {"model.activation"}, "experts have swiglu or relu2, not {}",
             Name(model_.ActivationKind()));
   }
+  void ExpertAxis() {
+    const ParallelConfig& parallel = config_.parallel;
+    const int64_t ranks = parallel.ExpertRanks(), experts = model_.moe.experts;
+    if (!model_.Has('E'))
+      return Require(parallel.expert == 1,
+                     {"parallel.expert", model_.pattern ? "model.pattern" : "model.family"},
+                     "the model has no experts to split over ranks, so expert must be 1");
+    if (experts % ranks == 0) return;
+    std::string possible;
+    for (int64_t n = 1; n <= experts; ++n)
+      if (experts % n == 0) possible += fmt::format("{}{}", possible.empty() ? "" : ", ", n);
+    std::vector<std::string> keys = {"parallel.expert", "model.moe.experts"};
+    const char* what = "expert";
+    if (ranks > parallel.expert) {
+      keys.insert(keys.end(), {"parallel.tensor", "parallel.experts_over_tensor"});
+      what = "expert * tensor";
+    }
+    Require(false, keys, "{} ranks do not divide {} experts; with this model {} can be {}", ranks,
+            experts, what, possible);
+  }
   bool ActivationOfExperts() const { return model_.ActivationKind() != ActivationKind::kGelu; }
 
   void Mamba() {
@@ -170,14 +191,23 @@ class ModelValidator {
       why += divides("model.mamba.heads", model_.mamba.heads);
       why += divides("model.mamba.groups", model_.mamba.groups);
     }
-    if (model_.seq_len % (ranks * config_.parallel.tensor_strips) != 0)
-      why += fmt::format("model.seq_len {} in {} strips ", model_.seq_len,
-                         config_.parallel.tensor_strips);
+    if (model_.Has('E') && model_.moe.shared_ffn)
+      why += divides("model.moe.shared_ffn", *model_.moe.shared_ffn);
+    const int64_t context = config_.parallel.context, strips = config_.parallel.tensor_strips;
+    if (ranks > 1 && model_.seq_len / context % (ranks * strips) != 0)
+      why += fmt::format("model.seq_len {}{}{} ", model_.seq_len,
+                         context > 1 ? fmt::format(" over {} ranks of context", context) : "",
+                         strips > 1 ? fmt::format(" in {} strips", strips) : "");
     return why;
   }
 
   void Tensor() {
     const int64_t ranks = config_.parallel.tensor;
+    if (model_.Has('E'))
+      Require(model_.moe.aux_loss != AuxLossKind::kSequence,
+              {"model.moe.aux_loss", "parallel.tensor"},
+              "ranks of tensor cut rows across sequences: aux_loss can be switch or pooled, or "
+              "tensor 1");
     const std::string why = WhyNotSplit(ranks);
     if (why.empty()) return;
     std::string possible;
@@ -188,10 +218,13 @@ class ModelValidator {
     if (model_.Has('*')) keys.insert(keys.end(), {"model.heads", "model.kv_heads"});
     if (model_.Has('-')) keys.push_back("model.ffn");
     if (model_.Has('M')) keys.insert(keys.end(), {"model.mamba.heads", "model.mamba.groups"});
+    if (model_.Has('E') && model_.moe.shared_ffn) keys.push_back("model.moe.shared_ffn");
     keys.push_back("model.seq_len");
+    if (config_.parallel.tensor_strips > 1) keys.push_back("parallel.tensor_strips");
+    if (config_.parallel.context > 1) keys.push_back("parallel.context");
     Require(false, std::move(keys),
-            "heads and hidden columns are split over {} ranks, which do not divide {}; with this "
-            "model tensor can be {}",
+            "heads, hidden columns and rows are split over {} ranks, which do not divide {}; with "
+            "this model tensor can be {}",
             ranks, why.substr(0, why.size() - 1), possible);
   }
 
