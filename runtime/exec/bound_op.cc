@@ -81,6 +81,9 @@ struct Runner {
   void operator()(const AllReduceOp<TensorView>& op) const {
     Over(op.axes).AllReduceSum(op.buffer, op.scratch, stream);
   }
+  void operator()(const AllToAllOp<TensorView>& op) const {
+    Over(op.axes).AllToAll(op.sent, op.received, {op.counts, op.row_numel}, stream);
+  }
 
  private:
   template <class Op>

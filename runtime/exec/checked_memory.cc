@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "runtime/base/error.h"
 #include "runtime/base/step_scalars.h"
@@ -39,15 +40,17 @@ double ValueAt(const std::byte* data, DType dtype, int64_t element) {
   }
 }
 
-// Index in memory order of the first non-finite element; -1 none.
-int64_t FirstNonFinite(const std::byte* data, const Layout& layout) {
+constexpr int64_t kAllLive = std::numeric_limits<int64_t>::max();
+
+// Index in memory order of the first non-finite element below `end`; -1 none.
+int64_t FirstNonFinite(const std::byte* data, const Layout& layout, int64_t end) {
   std::array<int64_t, kMaxRank> at{};
   const int64_t numel = layout.numel();
   for (int64_t i = 0; i < numel; ++i) {
     int64_t element = 0;
     for (int d = 0; d < layout.rank; ++d)
       element += at[static_cast<size_t>(d)] * layout.strides[static_cast<size_t>(d)];
-    if (!std::isfinite(ValueAt(data, layout.dtype, element))) return element;
+    if (element < end && !std::isfinite(ValueAt(data, layout.dtype, element))) return element;
     for (int d = layout.rank - 1; d >= 0; --d) {
       if (++at[static_cast<size_t>(d)] < layout.dims[static_cast<size_t>(d)]) break;
       at[static_cast<size_t>(d)] = 0;
@@ -66,6 +69,7 @@ void CheckedMemory::BeginRun(const StepPlan& plan) {
   shadow_ = shadow.get();
   schedule_ = nullptr;
   foreign_.assign(plan.buffers.size(), false);
+  live_.assign(plan.buffers.size(), kAllLive);
   scalars_at_ = -1;
   for (const PlanBuffer& buffer : plan.buffers)
     if (IsState(buffer.scope) && buffer.name == "scalars") scalars_at_ = buffer.offsets.front();
@@ -102,10 +106,12 @@ std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_
     const TensorView bound = BindView(binding, view, position, microbatch);
     const int64_t at = bound.data - arena_.base();
     const std::byte* data = arena_.Look(at, at + bound.layout.span_bytes());
-    const int64_t element = FirstNonFinite(data, bound.layout);
-    if (element < 0) return;
     const PlanBuffer& buffer = plan_->buffer(view.buffer);
     const int64_t first = (at - buffer.OffsetAt(position)) / Bytes(view.layout.dtype);
+    const int64_t live = live_[static_cast<size_t>(view.buffer.value)];
+    const int64_t element =
+        FirstNonFinite(data, bound.layout, live == kAllLive ? live : live - first);
+    if (element < 0) return;
     found.push_back(
         {fmt::format("{} of {} ({}, microbatch {}) is {} in {} at element {}", operand, op.label,
                      OpName(op.op), microbatch, ValueAt(data, bound.layout.dtype, element),
@@ -113,6 +119,32 @@ std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_
          view.buffer});
   });
   return found;
+}
+
+void CheckedMemory::NoteLive(const PlanOp& op, int64_t position, int microbatch) {
+  ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
+    if (Writes(access)) live_[static_cast<size_t>(view.buffer.value)] = kAllLive;
+  });
+  const auto note = [&](const auto& typed) {
+    using Op = std::decay_t<decltype(typed)>;
+    if constexpr (requires { Op::VisitSlots(typed, [](const View&) {}); }) {
+      if (!typed.offsets) return;
+      const TensorView offsets =
+          BindView({plan_, arena_.base(), mesh_, rank_}, typed.offsets, position, microbatch);
+      const int64_t end = offsets.data - arena_.base() + offsets.bytes();
+      int32_t rows = 0;
+      std::memcpy(&rows, arena_.Look(end - static_cast<int64_t>(sizeof rows), end), sizeof rows);
+      Op::Visit(typed, [&](const View& written, Access access, std::string_view) {
+        if (!written || !Writes(access)) return;
+        Op::VisitSlots(typed, [&](const View& slots) {
+          if (slots.buffer == written.buffer)
+            live_[static_cast<size_t>(slots.buffer.value)] =
+                slots.offset + rows * slots.layout.strides[0];
+        });
+      });
+    }
+  };
+  std::visit(note, op.op);
 }
 
 void CheckedMemory::Before(const PlanOp& op, int64_t position, int microbatch) {
@@ -147,6 +179,7 @@ void CheckedMemory::Before(const PlanOp& op, int64_t position, int microbatch) {
 }
 
 void CheckedMemory::After(const PlanOp& op, int64_t position, int microbatch) {
+  NoteLive(op, position, microbatch);
   if (Looks(op)) {
     const bool foreign = foreign_input_ || IsCollective(op.op);
     const auto results = [](Access access) {

@@ -6,6 +6,8 @@
 //          operands. Values that came from other ranks through a collective are theirs to report:
 //          they, and what is computed from them, pass here. While this rank's step scalars ask for
 //          an injected fault, nothing is looked at.
+// Live     Of rows in the order of experts only those that the device counts are written and looked
+//          at (kernels/ops/moe_ops.h). Who reads their buffer next has no count; it is remembered.
 // Arena    Memory of any device; one object per rank, for all plans of the rank, in issue order.
 #pragma once
 
@@ -38,6 +40,8 @@ class CheckedMemory final : public OpObserver {
   };
   void StartSchedule(int64_t position);
   bool Looks(const PlanOp& op) const;  // at its operands
+  // Of the buffers that the op has written: which of their elements are live.
+  void NoteLive(const PlanOp& op, int64_t position, int microbatch);
   // Non-finite elements of operands that satisfy `wanted(access)`: the first of each operand.
   template <class Wanted>
   std::vector<Finding> Scan(const PlanOp& op, int64_t position, int microbatch,
@@ -56,6 +60,7 @@ class CheckedMemory final : public OpObserver {
   bool foreign_input_ = false;
   int64_t scalars_at_ = -1;    // in the arena, -1: the plan has none
   std::vector<bool> foreign_;  // by buffer: holds a non-finite value that another rank made
+  std::vector<int64_t> live_;  // by buffer: elements from here on are not live; kAllLive: none
 };
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 #include "runtime/exec/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -38,13 +39,17 @@ std::vector<BufferId> InputsOf(const StateLayout& states) {
   return inputs;
 }
 
-}  // namespace
-
-std::span<const std::byte> HostInputs::of(std::string_view source) const {
-  for (const Input& input : inputs_)
-    if (input.source == source) return input.bytes;
-  MR_FAIL("the input '{}' is not given", source);
+// to[i] = from[i] * factor, f32.
+void CopyScaled(std::span<const std::byte> from, float factor, std::byte* to) {
+  for (size_t at = 0; at < from.size(); at += sizeof(float)) {
+    float value;
+    std::memcpy(&value, from.data() + at, sizeof value);
+    value *= factor;
+    std::memcpy(to + at, &value, sizeof value);
+  }
 }
+
+}  // namespace
 
 Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plans,
                const EngineOptions& options)
@@ -58,7 +63,7 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
       options_(options),
       executor_(context),
       recorded_(plans_.plans.size()) {
-  CheckSeams(plans_);
+  CheckSeams(plans_, layout_.mesh);
   int64_t bytes = 0;
   for (const StepPlan& plan : plans_.plans) bytes = std::max(bytes, plan.arena_bytes);
   RequireSamePlans(*context_.comms, layout_, plans_.All());
@@ -89,11 +94,15 @@ void Engine::AllocateInFlight() {
   Device& device = *context_.device;
   int64_t bytes = 0;
   for (const BufferId input : inputs_) bytes += StateView(input).bytes() / 2;
+  const BufferId tallies = plans_.states.Find(kTallies);
   for (InFlight& slot : in_flight_)
     slot = {device.AllocateHost(bytes, "inputs of a step in flight"),
             device.AllocateHost(kHostScalarBytes, "scalars of a step in flight"),
             device.AllocateHost(sizeof(StepScalars), "results of a step in flight"),
-            device.MakeTimedEvent(), device.MakeTimedEvent()};
+            tallies ? device.AllocateHost(StateView(tallies).bytes(), "tallies of a step in flight")
+                    : nullptr,
+            device.MakeTimedEvent(),
+            device.MakeTimedEvent()};
 }
 
 void Engine::Record() {
@@ -174,17 +183,28 @@ std::vector<float> Engine::ReadShard(std::string_view slot, FlatId flat) {
 
 void Engine::ReadShard(std::string_view slot, FlatId flat, std::span<float> values) {
   const TensorView view = ShardView(slot, flat);
-  MR_CHECK_EQ(static_cast<int64_t>(values.size_bytes()), view.bytes(), "bytes of {}",
+  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "elements of {}",
               plans_.states.tensor(SlotOf(slot, flat)).name);
-  context_.device->CopyToHost(values.data(), view.data, view.bytes(),
-                              executor_.stream(StreamId::kCompute));
+  Stream& compute = executor_.stream(StreamId::kCompute);
+  if (view.dtype() == DType::kF32)
+    return context_.device->CopyToHost(values.data(), view.data, view.bytes(), compute);
+  std::vector<BFloat16> narrow(values.size());
+  context_.device->CopyToHost(narrow.data(), view.data, view.bytes(), compute);
+  ConvertToFloat(narrow.data(), values.data(), view.numel());
 }
 
 void Engine::WriteShard(std::string_view slot, FlatId flat, std::span<const float> values) {
   const TensorView view = ShardView(slot, flat);
-  MR_CHECK_EQ(static_cast<int64_t>(values.size_bytes()), view.bytes(), "bytes of {}",
+  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "elements of {}",
               plans_.states.tensor(SlotOf(slot, flat)).name);
-  context_.device->CopyFromHost(view.data, values.data(), view.bytes(),
+  std::vector<BFloat16> narrow;
+  const void* from = values.data();
+  if (view.dtype() == DType::kBF16) {
+    narrow.resize(values.size());
+    ConvertToBFloat16(values.data(), narrow.data(), view.numel());
+    from = narrow.data();
+  }
+  context_.device->CopyFromHost(view.data, from, view.bytes(),
                                 executor_.stream(StreamId::kCompute));
   validity_.HostWrites(SlotOf(slot, flat));
 }
@@ -234,8 +254,9 @@ std::vector<std::byte> ChunksOf(std::span<const std::byte> rows, const InputWind
 
 namespace {
 
-// Rows as the host gives them, with the -1 behind each.
-std::vector<std::byte> Filled(std::span<const std::byte> rows, const InputWindow& window) {
+// Rows as the host gives them, with what does not count behind each: -1, or 0.0.
+std::vector<std::byte> Filled(std::span<const std::byte> rows, const InputWindow& window,
+                              DType dtype) {
   const auto given = static_cast<size_t>((window.positions + window.extra - window.filled) * 4),
              more = static_cast<size_t>(window.filled * 4);
   std::vector<std::byte> filled;
@@ -244,26 +265,37 @@ std::vector<std::byte> Filled(std::span<const std::byte> rows, const InputWindow
     const std::span<const std::byte> row =
         rows.subspan(begin, std::min(given, rows.size() - begin));
     filled.insert(filled.end(), row.begin(), row.end());
-    filled.resize(filled.size() + more, std::byte{0xff});
+    filled.resize(filled.size() + more, dtype == DType::kI32 ? std::byte{0xff} : std::byte{0});
   }
   return filled;
 }
 
 }  // namespace
 
-std::vector<std::span<const std::byte>> Engine::BytesOfInputs(const HostInputs& inputs) {
+std::vector<std::span<const std::byte>> Engine::BytesOfInputs(size_t plan,
+                                                              const HostInputs& inputs) {
   const Mesh& mesh = layout_.mesh;
   const int64_t place = mesh.Index(context_.comms->world().rank(), Axis::kContext);
   const int64_t ranks = mesh.Size(Axis::kContext);
+  const std::vector<BufferId>& read = plans_.plans[plan].seam.reads;
   std::vector<std::span<const std::byte>> bytes;
   chunks_.clear();
   filled_.clear();
+  size_t given = 0;
   for (const BufferId input : inputs_) {
     const StateTensor& state = plans_.states.tensor(input);
     const std::string& name = state.name;
-    bytes.push_back(inputs.of(name));
+    const HostInputs::Input* const found = inputs.find(name);
+    bytes.emplace_back();
+    if (found == nullptr) {
+      MR_CHECK(!std::binary_search(read.begin(), read.end(), input), "the input '{}' is not given",
+               name);
+      continue;
+    }
+    ++given;
+    bytes.back() = found->bytes;
     if (state.window.filled > 0) {
-      filled_.push_back(Filled(bytes.back(), state.window));
+      filled_.push_back(Filled(bytes.back(), state.window, state.layout.dtype));
       bytes.back() = filled_.back();
     }
     if (ranks > 1) {
@@ -274,7 +306,7 @@ std::vector<std::span<const std::byte>> Engine::BytesOfInputs(const HostInputs& 
     MR_CHECK_LE(static_cast<int64_t>(bytes.back().size()), Half(input, 0).bytes(),
                 "bytes of the input {}", name);
   }
-  MR_CHECK_EQ(inputs.size(), inputs_.size(), "inputs that are given and sources of the run");
+  MR_CHECK_EQ(inputs.size(), given, "inputs that are given and sources of the run");
   return bytes;
 }
 
@@ -294,21 +326,20 @@ void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& sche
   });
 }
 
-// What the plan's schedule is to find is there, or made.
+// What the plan's prologue, or its schedule, is to find is there.
+void Engine::RequireFound(size_t plan, bool prologue) const {
+  const BufferId missing = validity_.Missing(plan, prologue);
+  MR_CHECK(!missing, "{}", validity_.Describe(plan, missing));
+}
+
+// The same, or is made.
 void Engine::Prepare(size_t plan, int64_t step) {
-  const auto require = [&](bool prologue) {
-    const BufferId missing = validity_.Missing(plan, prologue);
-    MR_CHECK(!missing, "{}", validity_.Describe(plan, missing));
-  };
-  if (validity_.NeedsPrologue(plan)) {
-    require(true);
-    RunPrologue(plan, step);
-    validity_.Ran(plan, true);
-  }
-  require(false);
+  if (validity_.NeedsPrologue(plan)) RunPrologue(plan, step);
+  RequireFound(plan, false);
 }
 
 void Engine::RunPrologue(size_t index, int64_t step) {
+  RequireFound(index, true);
   const StepPlan& plan = plans_.plans[index];
   executor_.BeginRun({static_cast<int32_t>(index), true, step});
   if (options_.adversary_seed)
@@ -316,6 +347,7 @@ void Engine::RunPrologue(size_t index, int64_t step) {
   else
     executor_.Run(BindingOf(plan), plan.prologue, observer_.get());
   executor_.EndRun();
+  validity_.Ran(index, true);
 }
 
 void Engine::Observe(OpObserver* observer) {
@@ -356,17 +388,21 @@ void Engine::IssueSchedule(size_t index) {
   list->Replay(BindingOf(plan));
 }
 
-StepScalars Engine::Step(const HostInputs& inputs, int64_t step, int64_t valid_tokens) {
+StepScalars Engine::Step(const HostInputs& inputs, int64_t step, const LossTotals& totals) {
   MR_CHECK_EQ(steps_in_flight(), 0, "Step() while steps are in flight: collect them first");
-  Enqueue(inputs, step, valid_tokens);
+  Enqueue(inputs, step, totals);
   return Collect();
 }
 
-void Engine::Enqueue(const HostInputs& inputs, int64_t step, int64_t valid_tokens,
-                     double max_loss) {
+void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& totals,
+                     double max_loss, std::string_view plan) {
   MR_CHECK(train_.has_value(), "this engine has no training plan");
-  const std::vector<std::span<const std::byte>> given = BytesOfInputs(inputs);
-  MR_CHECK_GT(valid_tokens, 0, "a step needs targets");
+  const size_t index = plan.empty() ? *train_ : IndexOf(plan);
+  MR_CHECK(plans_.plans[index].updates(), "the {} plan is no step of training", plan);
+  const std::vector<std::span<const std::byte>> given = BytesOfInputs(index, inputs);
+  MR_CHECK_GT(totals.targets, 0, "a step needs targets");
+  MR_CHECK(std::isfinite(totals.weights) && totals.weights > 0, "weights of a step's targets: {}",
+           totals.weights);
   MR_CHECK_LT(steps_in_flight(), kStepsInFlight, "steps in flight");
   const RangeScope range(context_.ranges, [&] { return fmt::format("step {}", step + 1); });
   Device& device = *context_.device;
@@ -376,18 +412,23 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, int64_t valid_token
   if (!slot.follows) compute.Record(*slot.begun);
   StepScalars scalars{};
   scalars.step = step;
-  scalars.inv_valid_tokens = 1.0 / static_cast<double>(valid_tokens);
+  scalars.inv_valid_tokens = 1.0 / static_cast<double>(totals.targets);
   scalars.token_parity = step & 1;
   scalars.max_loss = max_loss;
   if (on_scalars_) on_scalars_(scalars);
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = StateView(scalars_).data;
+  const auto scale = static_cast<float>(static_cast<double>(totals.targets) / totals.weights);
   std::byte* pinned = slot.inputs->data();
   for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (given[i].empty()) continue;
     const TensorView half = Half(inputs_[i], scalars.token_parity);
     MR_CHECK_EQ(static_cast<int64_t>(given[i].size()), half.bytes(),
                 "bytes of the input {} of one step", plans_.states.tensor(inputs_[i]).name);
-    std::memcpy(pinned, given[i].data(), given[i].size());
+    if (plans_.states.tensor(inputs_[i]).weighs)
+      CopyScaled(given[i], scale, pinned);
+    else
+      std::memcpy(pinned, given[i].data(), given[i].size());
     device.EnqueueFromHost(half.data, pinned, half.bytes(), compute);
     validity_.HostWrites(inputs_[i]);
     pinned += half.bytes();
@@ -395,13 +436,16 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, int64_t valid_token
   device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
   validity_.HostWrites(scalars_);
-  Prepare(*train_, step);
+  Prepare(index, step);
   const CommCounters comm_before = executor_.comm_counters();
   const KernelCounters kernels_before = executor_.kernel_counters();
-  const RecordedStep* const recorded = recorded_[*train_].get();
+  const RecordedStep* const recorded = recorded_[index].get();
   const int64_t launches_before = recorded != nullptr ? recorded->launches() : 0;
-  RunSchedule(*train_, step);
+  RunSchedule(index, step);
   device.EnqueueToHost(slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars), compute);
+  if (slot.tallies)
+    device.EnqueueToHost(slot.tallies->data(), StateView(plans_.states.Of(kTallies)).data,
+                         slot.tallies->bytes(), compute);
   compute.Record(*slot.done);
   ++enqueued_;
   counters_.comm += executor_.comm_counters() - comm_before;
@@ -418,6 +462,10 @@ StepScalars Engine::Collect() {
   ++collected_;
   StepScalars scalars;
   std::memcpy(&scalars, slot.scalars_out->data(), sizeof scalars);
+  if (slot.tallies) {
+    tallies_.resize(static_cast<size_t>(slot.tallies->bytes()) / sizeof(float));
+    std::memcpy(tallies_.data(), slot.tallies->data(), static_cast<size_t>(slot.tallies->bytes()));
+  }
   return scalars;
 }
 
@@ -432,14 +480,16 @@ int64_t Engine::GatheredRow(int64_t row) const {
 
 void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
   const size_t index = IndexOf(plan);
-  MR_CHECK(index != train_, "the {} plan runs by Step, or by Enqueue and Collect", plan);
-  const std::vector<std::span<const std::byte>> given = BytesOfInputs(inputs);
+  MR_CHECK(!plans_.plans[index].updates(), "the {} plan runs by Step, or by Enqueue and Collect",
+           plan);
+  const std::vector<std::span<const std::byte>> given = BytesOfInputs(index, inputs);
   StepScalars scalars = ReadScalars();
   scalars.token_parity = 0;
   scalars.generate_row = GatheredRow(row);
   ClearFaults(scalars);
   WriteScalars(scalars);
   for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (given[i].empty()) continue;
     context_.device->CopyFromHost(Half(inputs_[i], 0).data, given[i].data(),
                                   static_cast<int64_t>(given[i].size()),
                                   executor_.stream(StreamId::kCompute));

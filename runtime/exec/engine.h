@@ -8,11 +8,9 @@
 #pragma once
 
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +22,7 @@
 
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/plan/check/seams.h"
 #include "runtime/plan/layout/shard_layout.h"
 #include "runtime/plan/state_layout.h"
@@ -49,28 +48,6 @@ struct EngineOptions {
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
 };
 
-// What the host gives for the microbatches of one call, by source: this rank's, dense
-// [microbatches, B, T + extra - filled]. A view: what it names must outlive the call.
-class HostInputs {
- public:
-  struct Input {
-    std::string_view source;
-    std::span<const std::byte> bytes;
-  };
-  // Of the source "tokens", where that is the only one.
-  template <class Tokens>
-  requires std::convertible_to<const Tokens&, std::span<const int32_t>> HostInputs(
-      const Tokens& tokens)
-      : inputs_{{"tokens", std::as_bytes(std::span<const int32_t>(tokens))}} {}
-  HostInputs(std::initializer_list<Input> inputs) : inputs_(inputs) {}
-
-  size_t size() const { return inputs_.size(); }
-  std::span<const std::byte> of(std::string_view source) const;  // Error(kInternal): not given
-
- private:
-  std::vector<Input> inputs_;
-};
-
 class Engine {
  public:
   // Allocates the arena of the largest plan, and all else that steps use of host memory and of the
@@ -93,20 +70,26 @@ class Engine {
   // Master weights by the counter-based generator, moments zero, scalars zero.
   void InitWeights(uint64_t seed);
 
-  // Copies of this rank's shard [shard_numel], f32, of a state slot ("master", "adam_m").
+  // Copies of this rank's shard [shard_numel], f32, of a state slot ("master", "adam_m"): what is
+  // kept as bf16 is widened, and rounded to nearest where it is written.
   // WriteShard invalidates what is made from it.
   std::vector<float> ReadShard(std::string_view slot, FlatId flat);
   void ReadShard(std::string_view slot, FlatId flat,
                  std::span<float> values);  // faster into a HostBuffer
   void WriteShard(std::string_view slot, FlatId flat, std::span<const float> values);
 
+  // Where this rank's shard of a slot lies on the device: to read, while no plan runs.
+  TensorView ShardView(std::string_view slot, FlatId flat) const;
+
   StepScalars ReadScalars();
   void WriteScalars(const StepScalars& scalars);
 
-  // One training step: Enqueue, then Collect. inputs: `accumulate` microbatches of this rank;
-  // step is 0-based and drives the learning rate; valid_tokens counts the targets of the
-  // whole step over all ranks.
-  StepScalars Step(const HostInputs& inputs, int64_t step, int64_t valid_tokens);
+  // One training step: Enqueue, then Collect. inputs: its `accumulate` microbatches; step is
+  // 0-based and drives the learning rate; totals: the same on all ranks. Where a loss has weights
+  // (LossSpec), what the host gives is multiplied by totals.targets / totals.weights on its way to
+  // the device, in f32: then one number divides all losses, and weights that are all 1 change no
+  // bit.
+  StepScalars Step(const HostInputs& inputs, int64_t step, const LossTotals& totals);
 
   // Called with the scalars of each training step from now on before they go to the device; null:
   // nothing is.
@@ -132,9 +115,14 @@ class Engine {
   // lag()). More than kStepsInFlight steps are an error. On a host device the step has run when
   // Enqueue returns.
   static constexpr int kStepsInFlight = 4;
-  // max_loss: a step whose loss is above it applies no update; 0: no limit.
-  void Enqueue(const HostInputs& inputs, int64_t step, int64_t valid_tokens, double max_loss = 0);
+  // max_loss: a step whose loss is above it applies no update; 0: no limit. plan: which step of
+  // training; "": the first.
+  void Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& totals,
+               double max_loss = 0, std::string_view plan = "");
   StepScalars Collect();
+  // Of the step collected last: what it tallied, in the order of its plan's StepPlan::tallies and
+  // overflows; none: nothing. What other plans tally beyond that is stale.
+  std::span<const float> tallies() const { return tallies_; }
   // Of the step collected last, on the device: from the end of the step before it to its own end;
   // from its own start where no step was in flight when it was issued.
   double step_ms() const { return step_ms_; }
@@ -147,6 +135,13 @@ class Engine {
   // Runs a plan without an update on `inputs`, for the position `row` of them where it is about
   // one, and waits for it. Every rank.
   void Run(std::string_view plan, const HostInputs& inputs, int64_t row = 0);
+  // A state that the host writes before a plan runs, whole.
+  void WriteState(std::string_view state, std::span<const std::byte> bytes);
+  // Runs the plan's prologue, where it would begin with it. A collective.
+  void BeginEra(std::string_view plan);
+  // Runs a plan that looks at no inputs, and waits for it. Error(kInternal): it needs its prologue.
+  void RunInEra(std::string_view plan);
+
   // The first `bytes` of an output of the plan that was run last.
   void ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes);
   // Of the plan that ran last, by the loss's name: this rank's sum over its targets, not weighted.
@@ -154,7 +149,7 @@ class Engine {
   std::map<std::string, double> LossSums();
 
   // Of the eval plan. Sum over the targets of one microbatch of all held-out losses, each times its
-  // weight: this rank's part.
+  // weight: this rank's part. Weights of targets are taken as they are given.
   double EvalLossSum(const HostInputs& inputs);
 
   // Of the generate plan. Logits [vocab] that follow row `row` of tokens [T] (later entries do not
@@ -180,8 +175,8 @@ class Engine {
   void Record();
   TensorView StateView(BufferId state) const;
   BufferId SlotOf(std::string_view slot, FlatId flat) const;
-  TensorView ShardView(std::string_view slot, FlatId flat) const;
   size_t IndexOf(std::string_view plan) const;
+  void RequireFound(size_t plan, bool prologue) const;
   void Prepare(size_t plan, int64_t step);
   void RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule);
   void RunPrologue(size_t plan, int64_t step);
@@ -190,13 +185,14 @@ class Engine {
   // The half of an input's state that `parity` names.
   TensorView Half(BufferId input, int64_t parity) const;
   int64_t GatheredRow(int64_t row) const;
-  // What this rank reads of each of inputs_: all of the data rank's, or its chunks of sequences.
-  // Error(kInternal) unless they are given, fit, and no others are.
-  std::vector<std::span<const std::byte>> BytesOfInputs(const HostInputs& inputs);
+  // What this rank reads of each of inputs_: all of the data rank's, or its chunks of sequences;
+  // nothing of what the plan does not read and is not given. Error(kInternal) unless the others
+  // are given, fit, and no others are.
+  std::vector<std::span<const std::byte>> BytesOfInputs(size_t plan, const HostInputs& inputs);
 
   // Host ends of a step in flight. Each is used again once its step was collected.
   struct InFlight {
-    std::unique_ptr<HostBuffer> inputs, scalars_in, scalars_out;
+    std::unique_ptr<HostBuffer> inputs, scalars_in, scalars_out, tallies;
     std::unique_ptr<Event> begun, done;  // timed
     bool follows = false;                // issued while the step before it was in flight
   };
@@ -230,6 +226,7 @@ class Engine {
       in_flight_;  // one more: a step's time begins at the end of another
   int64_t enqueued_ = 0, collected_ = 0;
   double step_ms_ = 0;
+  std::vector<float> tallies_;
   StepCounters counters_;
 };
 

@@ -58,6 +58,8 @@ std::optional<Collective> CollectiveOf(const BoundOp& op) {
     return Collective{OrderLog::Kind::kReduceScatter, reduce->axes, reduce->full.bytes()};
   if (const auto* reduce = std::get_if<AllReduceOp<TensorView>>(&op))
     return Collective{OrderLog::Kind::kAllReduce, reduce->axes, reduce->buffer.bytes()};
+  if (const auto* exchange = std::get_if<AllToAllOp<TensorView>>(&op))
+    return Collective{OrderLog::Kind::kAllToAll, exchange->axes, exchange->sent.bytes()};
   return std::nullopt;
 }
 

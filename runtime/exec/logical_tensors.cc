@@ -12,25 +12,29 @@ namespace millrace {
 
 namespace {
 
-// The shards [shard_numel] of all holders of a flat parameter, on every rank: by their place in
-// Mesh::Group(rank, holders). A collective.
-std::vector<std::vector<float>> GatherShards(Engine& engine, std::string_view slot, FlatId id) {
-  std::vector<float> shard = engine.ReadShard(slot, id);
+// The shards of all holders of a flat parameter, f32 [shard_numel] as bytes, on every rank: by
+// their place in Mesh::Group(rank, holders). A collective. Bytes stay as they come: at the end of
+// a large model's run most time goes into fresh pages.
+std::vector<std::string> GatherShards(Engine& engine, std::string_view slot, FlatId id) {
   const ShardLayout& layout = engine.layout();
   const FlatParam& flat = layout.flat(id);
-  if (layout.mesh.Size(flat.holders()) == 1) return {std::move(shard)};
+  std::string shard(static_cast<size_t>(flat.shard_numel) * sizeof(float), '\0');
+  engine.ReadShard(slot, id,
+                   {reinterpret_cast<float*>(shard.data()), static_cast<size_t>(flat.shard_numel)});
+  std::vector<std::string> shards;
+  if (layout.mesh.Size(flat.holders()) == 1) {
+    shards.push_back(std::move(shard));
+    return shards;
+  }
   // Plans gather over the axes that shard; over others the world does.
   CommSet& comms = engine.comms();
   const bool planned = flat.key.split.empty();
   Communicator& comm = planned ? comms.Of({flat.shard, StreamId::kGather}) : comms.world();
-  const std::vector<std::string> all = comm.HostAllGather(
-      {reinterpret_cast<const char*>(shard.data()), shard.size() * sizeof(float)});
-  std::vector<std::vector<float>> shards;
+  std::vector<std::string> all = comm.HostAllGather(shard);
   const std::vector<int> holders = layout.mesh.Group(comms.world().rank(), flat.holders());
   for (size_t i = 0; i < holders.size(); ++i) {
-    const std::string& theirs = all[planned ? i : static_cast<size_t>(holders[i])];
-    MR_CHECK_EQ(theirs.size(), shard.size() * sizeof(float), "shard of {}", flat.name);
-    std::memcpy(shards.emplace_back(shard.size()).data(), theirs.data(), theirs.size());
+    shards.push_back(std::move(all[planned ? i : static_cast<size_t>(holders[i])]));
+    MR_CHECK_EQ(shards.back().size(), shard.size(), "shard of {}", flat.name);
   }
   return shards;
 }
@@ -43,7 +47,8 @@ void ForEachLogicalTensor(
   const ShardLayout& layout = engine.layout();
   // Parameters of one unit may lie in several flats: keep the flats of the unit at hand, and those
   // that units share, not the whole model.
-  std::map<FlatId, std::vector<std::vector<float>>> at_hand;
+  std::map<FlatId, std::vector<std::string>> at_hand;
+  std::vector<float> values;
   for (size_t p = 0; p < layout.params.size(); ++p) {
     const ParamPlacement& param = layout.params[p];
     const FlatId flat = param.flat;
@@ -57,13 +62,16 @@ void ForEachLogicalTensor(
     }
     const std::vector<int> holders =
         layout.mesh.Group(engine.comms().world().rank(), layout.flat(flat).holders());
-    const std::vector<std::vector<float>>& shards = at_hand.at(flat);
-    std::vector<float> values(static_cast<size_t>(param.spec.numel()));
+    const std::vector<std::string>& shards = at_hand.at(flat);
+    const auto numel = static_cast<size_t>(param.spec.numel());
+    values.resize(std::max(values.size(), numel));
     for (size_t i = 0; i < holders.size(); ++i)
       ForEachRun(layout, ParamId{static_cast<int32_t>(p)}, holders[i], [&](const ParamRun& run) {
-        std::copy_n(shards[i].begin() + run.local, run.numel, values.begin() + run.logical);
+        std::memcpy(values.data() + run.logical,
+                    shards[i].data() + static_cast<size_t>(run.local) * sizeof(float),
+                    static_cast<size_t>(run.numel) * sizeof(float));
       });
-    f(param, values);
+    f(param, std::span(values).first(numel));
   }
 }
 

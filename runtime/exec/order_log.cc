@@ -27,6 +27,8 @@ const char* NameOf(OrderLog::Kind kind) {
       return "reduce_scatter";
     case OrderLog::Kind::kAllReduce:
       return "all_reduce";
+    case OrderLog::Kind::kAllToAll:
+      return "all_to_all";
   }
   return "?";
 }

@@ -21,7 +21,7 @@ namespace millrace {
 
 class OrderLog {
  public:
-  enum class Kind : uint8_t { kAllGather, kReduceScatter, kAllReduce };
+  enum class Kind : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll };
   struct Call {
     Kind kind = Kind::kAllGather;
     int32_t unit = -1;  // UnitId; -1: none

@@ -92,6 +92,8 @@ std::optional<PlannedCall> CallOf(const KernelOp& op) {
     return PlannedCall{reduce->axes, &reduce->full};
   if (const auto* reduce = std::get_if<AllReduceOp<View>>(&op))
     return PlannedCall{reduce->axes, &reduce->buffer};
+  if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op))
+    return PlannedCall{exchange->axes, &exchange->received};
   return std::nullopt;
 }
 

@@ -9,6 +9,7 @@ namespace {
 void Note(const AllGatherOp<View>&, CommUses& uses) { uses.all_gathers = true; }
 void Note(const ReduceScatterOp<View>&, CommUses& uses) { uses.reduce_scatters = true; }
 void Note(const AllReduceOp<View>&, CommUses& uses) { uses.all_reduces = true; }
+void Note(const AllToAllOp<View>&, CommUses& uses) { uses.all_to_alls = true; }
 
 }  // namespace
 

@@ -125,6 +125,30 @@ std::string MetricsFile::Append(const StepReport& r) {
     line["eval_loss"] = Number(*r.eval_loss);
     line["eval_loss_bits"] = Float32Bits(*r.eval_loss);
   }
+  for (const SourceLoss& source : r.eval_sources)
+    line["source_eval_loss"][source.name] = Number(source.loss);
+  for (const EvalScores& scores : r.scores) {
+    Json& of = line["scores"][scores.task];
+    of = {{"rules", scores.rules}, {"examples", scores.examples}, {"hash", scores.hash}};
+    for (const auto& [name, value] : scores.values) of[name] = Number(value);
+  }
+  for (const SourceFigures& source : r.sources) {
+    line["source_samples"][source.name] = source.samples;
+    line["source_epochs"][source.name] = source.epochs;
+  }
+  for (const RouterFigures& router : r.routers) {
+    line["max_load"][router.block] = Number(router.max_load);
+    line["router_entropy"][router.block] = Number(router.entropy);
+  }
+  if (r.policy) {
+    line["clip_fraction"] = Number(r.policy->clip_fraction);
+    line["ratio"] = Number(r.policy->ratio);
+    line["kl"] = Number(r.policy->kl);
+  }
+  if (r.balanced_gate) line["gate"] = "balanced";
+  if (!r.routers.empty()) line["dropped_pairs"] = r.dropped_pairs;
+  if (r.again) line["again"] = true;
+  if (r.waiting_batches > 0) line["waiting_batches"] = r.waiting_batches;
   if (r.saves.stall_ms) line["save_stall_ms"] = *r.saves.stall_ms;
   if (r.saves.saved_step) line["saved_step"] = *r.saves.saved_step;
   if (r.saves.save_ms) line["save_ms"] = *r.saves.save_ms;
@@ -169,6 +193,24 @@ std::vector<EventScalar> ScalarsOf(const StepReport& r) {
                                       {"mfu", r.mfu},
                                       {"peak_bytes", static_cast<double>(r.peak_bytes)}};
   if (r.eval_loss) scalars.push_back({"eval_loss", *r.eval_loss});
+  for (const SourceLoss& source : r.eval_sources)
+    scalars.push_back({"source_eval_loss/" + source.name, source.loss});
+  for (const EvalScores& scores : r.scores)
+    for (const auto& [name, value] : scores.values)
+      scalars.push_back({"scores/" + scores.task + "/" + name, value});
+  for (const SourceFigures& source : r.sources)
+    scalars.push_back({"source_epochs/" + source.name, source.epochs});
+  for (const RouterFigures& router : r.routers) {
+    scalars.push_back({"max_load/" + router.block, router.max_load});
+    scalars.push_back({"router_entropy/" + router.block, router.entropy});
+  }
+  if (r.policy) {
+    scalars.push_back({"clip_fraction", r.policy->clip_fraction});
+    scalars.push_back({"ratio", r.policy->ratio});
+    scalars.push_back({"kl", r.policy->kl});
+  }
+  if (!r.routers.empty())
+    scalars.push_back({"dropped_pairs", static_cast<double>(r.dropped_pairs)});
   if (r.saves.stall_ms) scalars.push_back({"save_stall_ms", *r.saves.stall_ms});
   if (r.saves.save_ms) scalars.push_back({"save_ms", *r.saves.save_ms});
   return scalars;
@@ -184,7 +226,13 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
                          .device_bytes = r.peak_bytes,
                          .skipped = r.skipped,
                          .tokens = r.tokens,
-                         .roll_backs = r.roll_backs};
+                         .roll_backs = r.roll_backs,
+                         .routers = r.routers,
+                         .dropped_pairs = r.dropped_so_far,
+                         .waiting_batches = r.waiting_batches,
+                         .sources = r.sources,
+                         .policy = r.policy,
+                         .scores = r.scores};
   if (saves.published + saves.failed > 0)
     figures.saves = {.published = saves.published,
                      .failed = saves.failed,

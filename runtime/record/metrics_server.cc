@@ -42,6 +42,77 @@ std::string Metric(std::string_view name, std::string_view type, std::string_vie
                      help, type, Number(value));
 }
 
+// A label's value: a source is named after a path, which may hold anything.
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return quoted + '"';
+}
+
+// A sample for each block or source, under one name.
+template <typename Figures, typename T>
+std::string PerName(std::string_view name, std::string_view type, std::string_view help,
+                    std::string_view label, const std::vector<Figures>& all,
+                    std::string Figures::*named, T Figures::*value) {
+  std::string text =
+      fmt::format("# HELP millrace_{0} {1}\n# TYPE millrace_{0} {2}\n", name, help, type);
+  for (const Figures& one : all)
+    text += fmt::format("millrace_{}{{{}={}}} {}\n", name, label, Quoted(one.*named),
+                        Number(one.*value));
+  return text;
+}
+
+// Nothing about a model without experts.
+std::string Routers(const StepFigures& figures) {
+  if (figures.routers.empty()) return "";
+  return PerName("max_load", "gauge", "Largest load of an expert over the mean load.", "block",
+                 figures.routers, &RouterFigures::block, &RouterFigures::max_load) +
+         PerName("router_entropy", "gauge",
+                 "Entropy of the mean probabilities over experts, in nats.", "block",
+                 figures.routers, &RouterFigures::block, &RouterFigures::entropy) +
+         Metric("dropped_pairs_total", "counter",
+                "Pairs of token and expert that skipped steps had no room for.",
+                figures.dropped_pairs) +
+         Metric("waiting_batches", "gauge", "Batches of such steps that have not run again yet.",
+                figures.waiting_batches);
+}
+
+// Nothing about a run that blends no sources.
+std::string Sources(const StepFigures& figures) {
+  if (figures.sources.empty()) return "";
+  return PerName("source_samples_total", "counter", "Sequences drawn from a source, all ranks.",
+                 "source", figures.sources, &SourceFigures::name, &SourceFigures::samples) +
+         PerName("source_epochs", "gauge", "Times that a source has been gone through.", "source",
+                 figures.sources, &SourceFigures::name, &SourceFigures::epochs);
+}
+
+// Nothing about a run that has no such loss.
+std::string Policy(const StepFigures& figures) {
+  if (!figures.policy) return "";
+  return Metric("clip_fraction", "gauge", "Targets whose ratio was clipped, of those that count.",
+                figures.policy->clip_fraction) +
+         Metric("ratio", "gauge", "Mean ratio of probabilities, new to old.",
+                figures.policy->ratio) +
+         Metric("kl", "gauge",
+                "Mean divergence from the reference, else from the old policy, in nats.",
+                figures.policy->kl);
+}
+
+// Nothing before the first.
+std::string Scores(const StepFigures& figures) {
+  if (figures.scores.empty()) return "";
+  std::string text =
+      "# HELP millrace_score Newest score in an evaluation task.\n# TYPE millrace_score gauge\n";
+  for (const EvalScores& scores : figures.scores)
+    for (const auto& [name, value] : scores.values)
+      text += fmt::format("millrace_score{{task={},metric={}}} {}\n", Quoted(scores.task),
+                          Quoted(name), Number(value));
+  return text;
+}
+
 int Listen(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   MR_REQUIRE(ErrorCode::kConfig, fd >= 0, "--metrics-port {}: no socket: {}", port,
@@ -116,7 +187,7 @@ std::string PrometheusText(const StepFigures& f) {
          Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens) +
          Metric("roll_backs_total", "counter", "Roll-backs to a checkpoint that guards have made.",
                 f.roll_backs) +
-         saves;
+         Routers(f) + Sources(f) + Policy(f) + Scores(f) + saves;
 }
 
 MetricsServer::Descriptor::~Descriptor() { ::close(fd_); }
@@ -202,7 +273,10 @@ MetricsServer::~MetricsServer() {
 
 void MetricsServer::Store(const StepFigures& figures) {
   const std::lock_guard lock(mutex_);
+  std::vector<EvalScores> newest =
+      figures.scores.empty() && figures_ ? figures_->scores : figures.scores;
   figures_ = figures;
+  figures_->scores = std::move(newest);
 }
 
 std::string MetricsServer::Text() {

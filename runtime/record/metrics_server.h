@@ -17,6 +17,12 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include "runtime/record/eval_scores.h"
+#include "runtime/record/policy_figures.h"
+#include "runtime/record/router_figures.h"
+#include "runtime/record/source_figures.h"
 
 namespace millrace {
 
@@ -29,6 +35,13 @@ struct StepFigures {
   int64_t skipped = 0;       // updates skipped so far
   int64_t tokens = 0;        // seen so far, all ranks
   int64_t roll_backs = 0;    // that guards have made so far
+  std::vector<RouterFigures> routers = {};  // of each block with experts
+  // With such blocks: pairs that steps had no room for, of this call so far, and batches that wait
+  // to run again.
+  int64_t dropped_pairs = 0, waiting_batches = 0;
+  std::vector<SourceFigures> sources = {};   // of each of data.sources
+  std::optional<PolicyFigures> policy = {};  // of a policy gradient
+  std::vector<EvalScores> scores = {};       // the newest of eval.tasks
 
   // Checkpoints of this call.
   struct Saves {

@@ -25,6 +25,7 @@ class StepObserver {
   virtual void OnResume(int64_t /*step*/, const std::string& /*checkpoint*/) {}
   virtual void OnStep(const StepReport&) {}  // before the step's evaluation
   virtual void OnEval(int64_t /*step*/, double /*loss*/) {}
+  virtual void OnScores(int64_t /*step*/, const std::vector<EvalScores>&) {}
   virtual void OnStepDone(const StepReport&, const SaveTotals&) {}  // evaluation and saves included
   virtual void OnCheckpoint(int64_t /*step*/, const std::string& /*path*/) {}
   // `made`: of the run, the newest last. `state`: the guard's after it.

@@ -7,6 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/record/eval_scores.h"
+#include "runtime/record/policy_figures.h"
+#include "runtime/record/router_figures.h"
+#include "runtime/record/source_figures.h"
+
 namespace millrace {
 
 struct RollBack {
@@ -44,12 +49,23 @@ struct StepReport {
   bool applied = true;   // the update; else why not:
   std::string offender;  // "gradient of unit h.0 on rank 1", "loss 8.1 above 3.2"
   std::optional<double>
-      max_loss;           // that guard.loss_spike allowed, where it had a window full of losses
-  int64_t data_step = 0;  // whose data it read: `step`, and later after roll-backs
+      max_loss;  // that guard.loss_spike allowed, where it had a window full of losses
+  // Whose data it read: `step`, later after roll-backs, earlier where batches have run again.
+  int64_t data_step = 0;
+  bool again = false;  // a batch that an earlier step had no room for (model.moe.receive_capacity)
+  // Pairs of token and expert that it had no room for, then not applied; of the call so far; and
+  // batches that wait to run again.
+  int64_t dropped_pairs = 0, dropped_so_far = 0, waiting_batches = 0;
   std::vector<RollBack> rolled_back;  // to the step before this one
   int64_t roll_backs = 0;             // of the run so far
   // Held-out loss after this step, when train.eval_every asks for it.
   std::optional<double> eval_loss;
+  std::vector<SourceLoss> eval_sources;  // of which eval_loss is the mean
+  std::vector<SourceFigures> sources;    // of each of data.sources
+  std::vector<EvalScores> scores;        // of each of eval.tasks, where they are due
+  std::vector<RouterFigures> routers;    // of each block with experts
+  std::optional<PolicyFigures> policy;   // of a policy gradient
+  bool balanced_gate = false;            // a fixed pattern chooses experts (model.moe.gate)
   double eta_s = 0;
   SaveFigures saves;  // since the step before
 };

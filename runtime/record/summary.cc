@@ -95,6 +95,8 @@ void WriteSummary(const std::string& run_dir, const Summary& s) {
                   {"saves", s.saves ? SavesJson(*s.saves) : Json(nullptr)},
                   {"predicted", predicted},
                   {"measured", FiguresJson(s.measured)}};
+  if (s.balanced_gate) summary["gate"] = "balanced";
+  if (s.waiting_batches > 0) summary["waiting_batches"] = s.waiting_batches;
   if (!s.rebuilt_from.empty()) summary["rebuilt_from"] = s.rebuilt_from;
   if (!s.unreadable_lines.empty()) summary["unreadable_lines"] = s.unreadable_lines;
   WriteFileAtomically(FileSystem::Posix(), SummaryPath(run_dir),

@@ -45,7 +45,10 @@ struct Summary {
   NamedCounts counters;  // of rank 0, over all steps of the run
   std::optional<int64_t> resident_before_arena, resident_peak;
   int64_t world = 1;
-  bool peer_memory = false;  // whether gathers and reductions went over peers' memory
+  bool peer_memory = false;    // whether gathers and reductions went over peers' memory
+  bool balanced_gate = false;  // a fixed pattern chose experts
+  // That receive buffers had no room for and that have not run again.
+  int64_t waiting_batches = 0;
   std::optional<double> seconds;
   RunFigures predicted, measured;
   std::optional<SaveTotals> saves;

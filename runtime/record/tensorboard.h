@@ -28,7 +28,7 @@
 namespace millrace {
 
 struct EventScalar {
-  std::string_view tag;
+  std::string tag;
   double value = 0;  // NaN and infinities stay what they are
 };
 

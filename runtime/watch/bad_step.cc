@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "runtime/base/error.h"
+
 namespace millrace {
 
 std::string OffenderOf(const StepScalars& scalars, const ShardLayout& layout) {
@@ -12,6 +14,18 @@ std::string OffenderOf(const StepScalars& scalars, const ShardLayout& layout) {
   return fmt::format("gradient of unit {} on rank {}",
                      layout.flats[static_cast<size_t>(scalars.offender_unit)].name,
                      scalars.offender_rank);
+}
+
+std::string OverflowText(const StepPlan& plan, std::span<const float> counts) {
+  MR_CHECK_EQ(counts.size(), plan.overflows.size(), "blocks of the {} plan that may overflow",
+              plan.name);
+  std::string text;
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > 0)
+      text += text.empty() ? fmt::format("{} pairs of token and expert in {}", counts[i],
+                                         plan.overflows[i].name)
+                           : fmt::format(", {} in {}", counts[i], plan.overflows[i].name);
+  return "no room for " + text;
 }
 
 std::string WhatWasBad(const StepScalars& scalars, const ShardLayout& layout) {

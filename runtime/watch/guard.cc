@@ -51,9 +51,22 @@ double Guard::MaxLoss(int64_t step) const {
   return median + config_.spike_factor * deviation;
 }
 
-GuardAction Guard::Judge(int64_t step, const StepScalars& scalars) {
+Batch Guard::Next(int64_t step) {
+  if (waiting_.empty() || waiting_.front().step > step - 2)
+    return {step, Drawn(step), false};
+  ++runs_again_;
+  last_again_ = {step, waiting_.front().number, true};
+  waiting_.pop_front();
+  return last_again_;
+}
+
+GuardAction Guard::Judge(const Batch& ran, const StepScalars& scalars) {
+  if (scalars.applied == 0 && IsOverflow(scalars.offender_unit)) {
+    waiting_.push_back({ran.step, ran.number, false});
+    return GuardAction::kSkip;
+  }
   if (config_.loss_spike && std::isfinite(scalars.loss)) {
-    losses_.push_back({step, scalars.loss});
+    losses_.push_back({ran.step, scalars.loss});
     if (static_cast<int64_t>(losses_.size()) > config_.spike_window + 1) losses_.pop_front();
   }
   if (scalars.applied != 0) return GuardAction::kGoOn;
@@ -64,12 +77,19 @@ GuardAction Guard::Judge(int64_t step, const StepScalars& scalars) {
 }
 
 void Guard::RolledBack(const RollBack& roll_back, const std::string& state) {
-  const int64_t shift = roll_back.from + data_shift_ - roll_back.to;
-  std::vector<RollBack> all = roll_backs_;
-  all.push_back(roll_back);
+  const Guard before = *this;
+  // A step behind the bad one may be in flight: what it runs was not left out.
+  const bool in_flight = last_again_.step > roll_back.from;
+  const int64_t next = roll_back.from + 1 + data_shift_ - (runs_again_ - in_flight);
   Restore(state);
-  data_shift_ = shift;
-  roll_backs_ = std::move(all);
+  data_shift_ = next - (roll_back.to + 1 - runs_again_);
+  roll_backs_ = before.roll_backs_;
+  roll_backs_.push_back(roll_back);
+  std::erase_if(waiting_, [&](const Batch& batch) {
+    return !(in_flight && batch.number == before.last_again_.number) &&
+           std::find(before.waiting_.begin(), before.waiting_.end(), batch) ==
+               before.waiting_.end();
+  });
 }
 
 std::string Guard::State() const {
@@ -77,8 +97,10 @@ std::string Guard::State() const {
   for (const Loss& loss : losses_) losses.push_back({loss.step, loss.loss});
   for (const RollBack& r : roll_backs_)
     roll_backs.push_back({{"from", r.from}, {"to", r.to}, {"why", r.why}});
-  return DumpJson(
-      Json{{"losses", losses}, {"data_shift", data_shift_}, {"roll_backs", roll_backs}});
+  Json state{{"losses", losses}, {"data_shift", data_shift_}, {"roll_backs", roll_backs}};
+  if (runs_again_ > 0) state["runs_again"] = runs_again_;
+  for (const Batch& batch : waiting_) state["waiting"].push_back({batch.step, batch.number});
+  return DumpJson(state);
 }
 
 void Guard::Restore(const std::string& state) {
@@ -94,6 +116,9 @@ void Guard::Restore(const std::string& state) {
     MR_REQUIRE(ErrorCode::kCheckpoint, data_shift_ >= 0 && data_shift_ <= kLargestShift,
                "the guard's state \"{}\" is damaged: data_shift is {}; 0 to {} are allowed", state,
                data_shift_, kLargestShift);
+    runs_again_ = json.value("runs_again", int64_t{0});
+    for (const Json& batch : json.value("waiting", Json::array()))
+      waiting_.push_back({batch.at(0).get<int64_t>(), batch.at(1).get<int64_t>(), false});
     for (const Json& r : json.at("roll_backs"))
       roll_backs_.push_back({r.at("from").get<int64_t>(), r.at("to").get<int64_t>(), r.at("why")});
   } catch (const nlohmann::json::exception& error) {

@@ -74,7 +74,14 @@ std::string Tiles(const RunRecord& r) {
     if (const double mfu = MedianOf(r.rows, &StepRow::mfu); mfu > 0)
       tiles += Tile(fmt::format("{:.1f}%", 100 * mfu), "MFU, median");
   }
+  if (!r.rows.empty() && r.rows.back().balanced_gate)
+    tiles += Tile("balanced", "gate: a fixed pattern chose the experts");
   tiles += Tile(std::to_string(skipped), "updates skipped");
+  const auto again =
+      std::count_if(r.rows.begin(), r.rows.end(), [](const StepRow& row) { return row.again; });
+  const int64_t waiting = r.rows.empty() ? 0 : r.rows.back().waiting_batches;
+  if (again + waiting > 0)
+    tiles += Tile(fmt::format("{}, {} wait", again, waiting), "batches run again with more room");
   size_t rolled_back = 0;
   for (const StepRow& row : r.rows) rolled_back += row.rolled_back.size();
   if (rolled_back > 0) tiles += Tile(std::to_string(rolled_back), "roll-backs");
@@ -134,6 +141,19 @@ std::string Charts(const RunRecord& r) {
                      KnownBytes,
                      {series("peak", &StepRow::peak_bytes)},
                      marks});
+  const bool routed = std::any_of(r.rows.begin(), r.rows.end(),
+                                  [](const StepRow& row) { return !std::isnan(row.max_load); });
+  if (!routed) return html;
+  html += ChartHtml({"max_load",
+                     "Largest load of an expert over the mean, of all blocks",
+                     NumberText,
+                     {series("load", &StepRow::max_load)},
+                     marks});
+  html += ChartHtml({"router_entropy",
+                     "Entropy of the mean probabilities over experts, least of all blocks",
+                     NumberText,
+                     {series("entropy", &StepRow::router_entropy)},
+                     marks});
   return html;
 }
 
@@ -164,6 +184,35 @@ std::string SkippedSection(const RunRecord& r) {
   return html + RollBacksTable(r);
 }
 
+// Nothing about a run that blends no sources.
+std::string SourcesSection(const RunRecord& r) {
+  if (r.sources.empty()) return "";
+  const auto known = [](double value, const std::string& text) {
+    return std::isfinite(value) ? text : std::string("not known");
+  };
+  std::string rows;
+  for (const SourceRow& source : r.sources)
+    rows += Row({HtmlText(source.name), known(source.samples, CountText(source.samples)),
+                 known(source.epochs, NumberText(source.epochs)),
+                 known(source.eval_loss, NumberText(source.eval_loss))},
+                " nnn");
+  return Section("sources", "Sources of the data",
+                 Table({"", "sequences drawn", "epochs", "held-out loss"}, rows, " nnn"));
+}
+
+// Nothing about a run without scores.
+std::string ScoresSection(const RunRecord& r) {
+  if (r.scores.empty()) return "";
+  std::string rows;
+  for (const ScoreValue& score : r.scores)
+    rows += Row({HtmlText(score.task), HtmlText(score.metric),
+                 std::isfinite(score.value) ? NumberText(score.value) : "not finite",
+                 std::to_string(score.step)},
+                "  nn");
+  return Section("scores", "Scores",
+                 Table({"task", "metric", "newest", "after step"}, rows, "  nn"));
+}
+
 }  // namespace
 
 std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& planned) {
@@ -183,7 +232,8 @@ std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& pla
                   HtmlText(name), Code(r.dir), HtmlText(State(r)), notes);
   const std::string map = MemoryMapSection(planned, page),
                     timeline = TimelineSection(r, planned, page);
-  page.main = Tiles(r) + Charts(r) + Section("memory", "Memory", MemorySection(r, planned)) +
+  page.main = Tiles(r) + Charts(r) + SourcesSection(r) + ScoresSection(r) +
+              Section("memory", "Memory", MemorySection(r, planned)) +
               Section("skipped", "Skipped steps", SkippedSection(r)) +
               Section("memory-map", "Memory map", map, true) +
               Section("timeline", "Timeline", timeline, true) +

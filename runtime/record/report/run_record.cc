@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string_view>
@@ -28,6 +29,17 @@ double NumberOf(const json& line, const char* key) {
   return found != line.end() && found->is_number() ? found->get<double>() : StepRow::kUnknown;
 }
 
+// Of an object of numbers, the first by `before`.
+double FirstOf(const json& line, const char* key, bool (*before)(double, double)) {
+  double first = StepRow::kUnknown;
+  const auto found = line.find(key);
+  if (found == line.end() || !found->is_object()) return first;
+  for (const json& value : *found)
+    if (value.is_number() && (std::isnan(first) || before(value.get<double>(), first)))
+      first = value.get<double>();
+  return first;
+}
+
 StepRow RowOf(const json& line, int64_t step) {
   StepRow row;
   row.step = step;
@@ -40,6 +52,13 @@ StepRow RowOf(const json& line, int64_t step) {
   row.mfu = NumberOf(line, "mfu");
   row.peak_bytes = NumberOf(line, "peak_bytes");
   row.save_stall_ms = NumberOf(line, "save_stall_ms");
+  row.max_load = FirstOf(line, "max_load", [](double a, double b) { return a > b; });
+  row.router_entropy = FirstOf(line, "router_entropy", [](double a, double b) { return a < b; });
+  row.balanced_gate = line.contains("gate");
+  row.again = line.contains("again");
+  if (const auto batches = line.find("waiting_batches");
+      batches != line.end() && batches->is_number_integer())
+    row.waiting_batches = batches->get<int64_t>();
   row.save_failed = line.contains("save_error");
   if (line.contains("eval_loss")) row.eval_loss = NumberOf(line, "eval_loss");
   if (const auto offender = line.find("offender"); offender != line.end() && offender->is_string())
@@ -52,15 +71,43 @@ StepRow RowOf(const json& line, int64_t step) {
   return row;
 }
 
+// What the last line that has `key`, an object of numbers, says of each source.
+void TakeFigures(const json& line, const char* key, double SourceRow::*figure,
+                 std::vector<SourceRow>& sources) {
+  const auto of = line.find(key);
+  if (of == line.end() || !of->is_object()) return;
+  for (const auto& [name, value] : of->items()) {
+    auto source = std::find_if(sources.begin(), sources.end(),
+                               [&name = name](const SourceRow& row) { return row.name == name; });
+    if (source == sources.end()) source = sources.insert(source, SourceRow{.name = name});
+    (*source).*figure = millrace::NumberOf(value);
+  }
+}
+
+void TakeScores(const json& line, int64_t step, std::vector<ScoreValue>& scores) {
+  const auto tasks = line.find("scores");
+  if (tasks == line.end() || !tasks->is_object()) return;
+  scores.clear();
+  for (const auto& [task, metrics] : tasks->items()) {
+    if (!metrics.is_object()) continue;
+    for (const auto& [metric, value] : metrics.items())
+      if (!value.is_string()) scores.push_back({task, metric, millrace::NumberOf(value), step});
+  }
+}
+
 // Whole lines only. ReadRunFolder has judged the file; what a run that goes on has
 // changed since is taken as it is.
-std::vector<StepRow> RowsOf(std::string_view text) {
+std::vector<StepRow> RowsOf(std::string_view text, RunRecord& record) {
   std::map<int64_t, StepRow> rows;
   for (size_t newline; (newline = text.find('\n')) != text.npos; text.remove_prefix(newline + 1)) {
     const json line = TryParseJson(text.substr(0, newline));
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) continue;
     const auto step = line["step"].get<int64_t>();
     rows.insert_or_assign(step, RowOf(line, step));
+    TakeFigures(line, "source_samples", &SourceRow::samples, record.sources);
+    TakeFigures(line, "source_epochs", &SourceRow::epochs, record.sources);
+    TakeFigures(line, "source_eval_loss", &SourceRow::eval_loss, record.sources);
+    TakeScores(line, step, record.scores);
   }
   std::vector<StepRow> all;
   all.reserve(rows.size());
@@ -79,7 +126,7 @@ RunRecord ReadRunRecord(const std::string& run_dir) {
   record.history_problem = std::move(run.history_problem);
   std::error_code ignored;
   if (const std::string path = run_dir + "/metrics.jsonl"; std::filesystem::exists(path, ignored))
-    record.rows = RowsOf(ReadWholeFile(path, kLargestMetrics, ErrorCode::kData));
+    record.rows = RowsOf(ReadWholeFile(path, kLargestMetrics, ErrorCode::kData), record);
   // A run that was resumed in between has removed it.
   if (const std::string path = run_dir + "/summary.json";
       run.summary && std::filesystem::exists(path, ignored))

@@ -33,16 +33,36 @@ struct StepRow {
   double save_stall_ms = kUnknown;  // before this step
   bool save_failed = false;
   std::optional<double> eval_loss;
-  std::string offender;  // why the update was skipped; "" where it was applied
+  // Of blocks with experts: the largest max_load, the smallest entropy.
+  double max_load = kUnknown, router_entropy = kUnknown;
+  bool balanced_gate = false;   // a fixed pattern chose the experts
+  bool again = false;           // a batch that an earlier step had no room for
+  int64_t waiting_batches = 0;  // such batches that have not run again
+  std::string offender;         // why the update was skipped; "" where it was applied
   // Steps whose numbers made the run go back to the step before this one, and
   // what was wrong with them.
   std::vector<std::pair<int64_t, std::string>> rolled_back;
 };
 
+// A source that the run blends (data.sources), as of the last lines that tell of it.
+struct SourceRow {
+  std::string name;
+  double samples = StepRow::kUnknown, epochs = StepRow::kUnknown, eval_loss = StepRow::kUnknown;
+};
+
+// The newest value of a metric in an evaluation task (eval.tasks).
+struct ScoreValue {
+  std::string task, metric;
+  double value = StepRow::kUnknown;
+  int64_t step = 0;
+};
+
 struct RunRecord {
   std::string dir;            // as it was named
   std::vector<StepRow> rows;  // by rising step; the last line of a step that has several
-  bool torn = false;          // the last line is cut off
+  std::vector<SourceRow> sources;
+  std::vector<ScoreValue> scores;
+  bool torn = false;  // the last line is cut off
   RunHistory history;
   std::string history_problem;
   nlohmann::json summary;                    // null: there is none
