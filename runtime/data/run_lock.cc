@@ -10,6 +10,7 @@
 #include <ctime>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
@@ -25,8 +26,8 @@ std::string ErrorText(int error) { return std::generic_category().message(error)
 }  // namespace
 
 RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience,
-                 const std::string& name)
-    : folder_(run_dir), path_(run_dir + "/" + name) {
+                 const std::string& name, Words words)
+    : folder_(run_dir), path_(run_dir + "/" + name), words_(std::move(words)) {
   struct stat status;
   made_folder_ = ::stat(folder_.c_str(), &status) != 0;
   const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -55,8 +56,8 @@ bool RunLock::TryLock() {
     MR_REQUIRE(ErrorCode::kIo, fd_ >= 0, "cannot open {}: {}", path_, ErrorText(errno));
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return false;
-      warning_ = fmt::format("cannot lock {}: {}; nothing prevents another run in this folder",
-                             path_, ErrorText(errno));
+      warning_ = fmt::format("cannot lock {}: {}; nothing prevents another {} in this folder",
+                             path_, ErrorText(errno), words_.holder);
       return true;
     }
     // The lock belongs to the file, not to its name: is this still the file of that name?
@@ -76,9 +77,10 @@ void RunLock::Refuse() {
   ::close(fd_);
   throw Error(
       ErrorCode::kConfig,
-      fmt::format("run.dir {} is in use by {}; wait until that run has ended, or choose another "
-                  "run.dir (the lock is {})",
-                  folder_, holder.empty() ? "another run" : holder, path_));
+      fmt::format("{0} {1} is in use by {2}; wait until that {3} has ended, or choose another {0} "
+                  "(the lock is {4})",
+                  words_.folder, folder_, holder.empty() ? "another " + words_.holder : holder,
+                  words_.holder, path_));
 }
 
 // For whoever is refused. A full disk must not end a run that holds its lock.

@@ -20,10 +20,13 @@ class RunLock {
   // another process, or another RunLock of this one, has not let go within `patience`: a run that
   // was just killed takes a moment to die. kIo: the folder or the file cannot be made.
   // `name`: of the file; a supervisor has one of its own, "launch.lock", beside that of the run it
-  // supervises.
+  // supervises. `words`: what errors call the folder and its holder.
+  struct Words {
+    std::string folder, holder;
+  };
   explicit RunLock(const std::string& run_dir,
                    std::chrono::milliseconds patience = std::chrono::seconds(3),
-                   const std::string& name = "lock");
+                   const std::string& name = "lock", Words words = {"run.dir", "run"});
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
@@ -37,6 +40,7 @@ class RunLock {
   void Sign();
 
   std::string folder_, path_, warning_;
+  Words words_;
   bool made_folder_ = false;
   int fd_ = -1;
 };

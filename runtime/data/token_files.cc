@@ -19,13 +19,35 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are read as they lie");
 
-constexpr int64_t kHeaderInts = 256;
-constexpr int64_t kHeaderBytes = kHeaderInts * 4;
 constexpr int32_t kMagicU16 = 20240520, kVersionU16 = 1;
 constexpr int32_t kMagicU32 = 20240801, kVersionU32 = 7;
 
-bool EndsWith(std::string_view text, std::string_view tail) {
-  return text.size() >= tail.size() && text.substr(text.size() - tail.size()) == tail;
+// From header[kStampInt] on, in the bytes that llm.c leaves zero.
+constexpr int64_t kStampInt = 16;
+struct StampBytes {
+  char name[8];
+  char tokenizer[32];
+  int64_t vocab;
+};
+constexpr char kStampName[8] = {'m', 'i', 'l', 'l', 'r', 'a', 'c', 'e'};
+
+TokenStamp ReadStamp(const InputFile& file) {
+  StampBytes bytes;
+  file.Read(kStampInt * 4, &bytes, sizeof(bytes));
+  if (std::memcmp(bytes.name, kStampName, sizeof(kStampName)) != 0) return {};
+  return {std::string(bytes.tokenizer, sizeof(bytes.tokenizer)), bytes.vocab};
+}
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// A Megatron dataset goes by its name alone, or by either of its files.
+std::string BinOfMegatron(const std::string& path) {
+  constexpr std::string_view kIdx = ".idx";
+  if (path.ends_with(kIdx)) return path.substr(0, path.size() - kIdx.size()) + ".bin";
+  return !Exists(path) && Exists(path + std::string(kIdx)) ? path + ".bin" : path;
 }
 
 std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind) {
@@ -39,7 +61,7 @@ std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind)
   for (std::filesystem::directory_iterator entries(path, error), end; !error && entries != end;
        entries.increment(error)) {
     const std::string name = entries->path().filename().string();
-    if (name[0] == '.' || (kind == TokenFileKind::kTokens && !EndsWith(name, ".bin"))) continue;
+    if (name[0] == '.' || (kind == TokenFileKind::kTokens && !name.ends_with(".bin"))) continue;
     struct stat status;
     MR_REQUIRE(ErrorCode::kData, ::stat(entries->path().c_str(), &status) == 0,
                "{} cannot be read (a link that leads nowhere?); remove it or name one file",
@@ -82,12 +104,27 @@ void RefuseForeignFormats(const InputFile& file, std::string_view start) {
       {"BIN.TOK\n"sv, "an LLM.Q token file"},
   }};
   for (const auto& [signature, name] : kForeign)
-    MR_REQUIRE(ErrorCode::kData, start.substr(0, signature.size()) != signature,
-               "{} is {}; token files are raw uint16 (nanoGPT) or llm.c's", file.path(), name);
+    MR_REQUIRE(
+        ErrorCode::kData, start.substr(0, signature.size()) != signature,
+        "{} is {}; token files are raw uint16 (nanoGPT), llm.c's, or NAME.bin beside Megatron's "
+        "NAME.idx",
+        file.path(), name);
+}
+
+TokenSegment OpenMegatron(std::shared_ptr<const InputFile> file, const std::string& index_path) {
+  const InputFile index_file(index_path, ErrorCode::kData);
+  const MegatronIndex index = ReadMegatronIndex(index_file, file->path(), file->size());
+  MR_REQUIRE(ErrorCode::kData, index.tokens > 0, "{}: its sequences are all empty", index_path);
+  return {.file = std::move(file),
+          .bytes_per_token = index.bytes_per_token,
+          .count = index.tokens,
+          .megatron = index};
 }
 
 TokenSegment OpenTokens(std::shared_ptr<const InputFile> file) {
   const std::string& path = file->path();
+  if (const std::string index = MegatronIndexPath(path); !index.empty() && Exists(index))
+    return OpenMegatron(std::move(file), index);
   const int64_t size = file->size();
   std::array<int32_t, 3> header = {};
   const int64_t start_bytes = std::min<int64_t>(size, sizeof(header));
@@ -98,22 +135,24 @@ TokenSegment OpenTokens(std::shared_ptr<const InputFile> file) {
   if (magic == kMagicU16 || magic == kMagicU32) {
     const int32_t expected = magic == kMagicU16 ? kVersionU16 : kVersionU32;
     const int64_t bytes_per_token = magic == kMagicU16 ? 2 : 4;
-    MR_REQUIRE(ErrorCode::kData, size >= kHeaderBytes,
+    MR_REQUIRE(ErrorCode::kData, size >= kTokenHeaderBytes,
                "{} has llm.c's magic {} but only {} bytes; the header alone has {}", path, magic,
-               size, kHeaderBytes);
+               size, kTokenHeaderBytes);
     MR_REQUIRE(ErrorCode::kData, version == expected,
                "{} has llm.c's magic {} with version {}; version {} is known", path, magic, version,
                expected);
     MR_REQUIRE(ErrorCode::kData, count > 0, "{}: its header says {} tokens", path, count);
-    const int64_t wanted = kHeaderBytes + bytes_per_token * count;
+    const int64_t wanted = kTokenHeaderBytes + bytes_per_token * count;
     MR_REQUIRE(ErrorCode::kData, size == wanted,
                "{}: its header says {} tokens, which makes {} bytes, but the file has {}: {}", path,
                count, wanted, size,
                size < wanted ? "truncated?" : "trailing bytes, or a wrong count");
+    TokenStamp stamp = ReadStamp(*file);
     return {.file = std::move(file),
             .bytes_per_token = bytes_per_token,
-            .data_offset = kHeaderBytes,
-            .count = count};
+            .data_offset = kTokenHeaderBytes,
+            .count = count,
+            .stamp = std::move(stamp)};
   }
   // llm.c dates its magics. These two words as raw tokens would need ids above
   // 55,000 in just this place.
@@ -134,27 +173,45 @@ void Widen(const TokenSegment& segment, int64_t first, int64_t n, int64_t vocab,
     const int64_t length = std::min(kChunk, n - done);
     const int64_t offset = segment.data_offset + (first + done) * int64_t{sizeof(Id)};
     segment.file->Read(offset, ids.data(), length * int64_t{sizeof(Id)});
-    Id largest = 0;
+    Id smallest = 0, largest = 0;
     for (int64_t i = 0; i < length; ++i) {
+      smallest = std::min(smallest, ids[i]);
       largest = std::max(largest, ids[i]);
       out[done + i] = static_cast<int32_t>(ids[i]);
     }
-    if (int64_t{largest} < vocab) continue;
-    const int64_t bad =
-        std::find_if(ids.begin(), ids.begin() + length, [&](Id id) { return id >= vocab; }) -
-        ids.begin();
+    if (smallest == 0 && int64_t{largest} < vocab) continue;
+    const auto outside = [&](Id id) { return std::cmp_less(id, 0) || int64_t{id} >= vocab; };
+    const int64_t bad = std::find_if(ids.begin(), ids.begin() + length, outside) - ids.begin();
     throw Error(
         ErrorCode::kData,
         fmt::format(
             "{}: token {} (byte offset {}) has id {}; the model's vocabulary has ids 0 to {}",
-            segment.file->path(), first + done + bad, offset + bad * int64_t{sizeof(Id)}, ids[bad],
-            vocab - 1));
+            segment.file->path(), first + done + bad, offset + bad * int64_t{sizeof(Id)},
+            int64_t{ids[bad]}, vocab - 1));
   }
 }
 
 }  // namespace
 
-std::vector<std::string> ListTokenFiles(const std::string& path, TokenFileKind kind) {
+std::array<int32_t, kTokenHeaderInts> TokenFileHeader(int64_t bytes_per_token, int64_t count,
+                                                      const TokenStamp& stamp) {
+  MR_CHECK((bytes_per_token == 2 || bytes_per_token == 4) && count > 0 && count <= INT32_MAX,
+           "{} tokens of {} bytes", count, bytes_per_token);
+  std::array<int32_t, kTokenHeaderInts> header = {};
+  header[0] = bytes_per_token == 2 ? kMagicU16 : kMagicU32;
+  header[1] = bytes_per_token == 2 ? kVersionU16 : kVersionU32;
+  header[2] = static_cast<int32_t>(count);
+  StampBytes bytes = {};
+  MR_CHECK_EQ(stamp.tokenizer.size(), sizeof(bytes.tokenizer), "a tokenizer's hash");
+  std::memcpy(bytes.name, kStampName, sizeof(kStampName));
+  std::memcpy(bytes.tokenizer, stamp.tokenizer.data(), sizeof(bytes.tokenizer));
+  bytes.vocab = stamp.vocab;
+  std::memcpy(&header[kStampInt], &bytes, sizeof(bytes));
+  return header;
+}
+
+std::vector<std::string> ListTokenFiles(const std::string& given, TokenFileKind kind) {
+  const std::string path = kind == TokenFileKind::kTokens ? BinOfMegatron(given) : given;
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   MR_REQUIRE(ErrorCode::kData, std::filesystem::exists(status), "{} does not exist", path);
@@ -186,13 +243,19 @@ void ReadTokens(const TokenSegment& segment, int64_t first, int64_t n, int64_t v
                 int32_t* out) {
   MR_CHECK(first >= 0 && n >= 0 && first + n <= segment.count, "tokens {} to {} of {} in {}", first,
            first + n, segment.count, segment.file->path());
+  const bool is_signed = segment.is_signed();
   switch (segment.bytes_per_token) {
     case 1:
-      return Widen<uint8_t>(segment, first, n, vocab, out);
+      return is_signed ? Widen<int8_t>(segment, first, n, vocab, out)
+                       : Widen<uint8_t>(segment, first, n, vocab, out);
     case 2:
-      return Widen<uint16_t>(segment, first, n, vocab, out);
+      return is_signed ? Widen<int16_t>(segment, first, n, vocab, out)
+                       : Widen<uint16_t>(segment, first, n, vocab, out);
+    case 4:
+      return is_signed ? Widen<int32_t>(segment, first, n, vocab, out)
+                       : Widen<uint32_t>(segment, first, n, vocab, out);
     default:
-      return Widen<uint32_t>(segment, first, n, vocab, out);
+      return Widen<int64_t>(segment, first, n, vocab, out);
   }
 }
 

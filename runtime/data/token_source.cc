@@ -32,6 +32,12 @@ class FileTokens final : public TokenSource {
     MR_REQUIRE(ErrorCode::kData, windows_ >= 1,
                "{} has {} tokens; one window of model.seq_len = {} needs {}", options.path, tokens,
                seq_len_, seq_len_ + 1);
+    for (const TokenSegment& segment : segments_)
+      MR_REQUIRE(ErrorCode::kData,
+                 options.tokenizer.empty() || segment.stamp.tokenizer.empty() ||
+                     segment.stamp.tokenizer == options.tokenizer,
+                 "{} was made with another tokenizer (hash {}) than data.tokenizer (hash {})",
+                 segment.file->path(), segment.stamp.tokenizer, options.tokenizer);
     CheckIds();
   }
 
@@ -83,6 +89,10 @@ class FileTokens final : public TokenSource {
         segment.file->Read(offset, bytes.data(), n);
         hash.Update(bytes.data(), n);
       }
+      if (const auto& index = segment.megatron)
+        hash.Update(fmt::format("megatron bytes={} signed={} sequences={} documents={}",
+                                index->bytes_per_token, index->is_signed, index->sequences,
+                                index->documents));
     }
     return hash.Hex();
   }
@@ -92,7 +102,8 @@ class FileTokens final : public TokenSource {
     int64_t left = kCheckedWhenOpened;
     std::vector<int32_t> ids(1 << 16);
     for (const TokenSegment& segment : segments_) {
-      if (segment.bytes_per_token < 4 && int64_t{1} << (8 * segment.bytes_per_token) <= vocab_)
+      if (!segment.is_signed() && segment.bytes_per_token < 4 &&
+          int64_t{1} << (8 * segment.bytes_per_token) <= vocab_)
         continue;
       for (int64_t first = 0; first < segment.count && left > 0; first += int64_t(ids.size())) {
         const int64_t n = std::min<int64_t>(int64_t(ids.size()), segment.count - first);
@@ -191,46 +202,57 @@ std::shared_ptr<const TokenSource> OpenTokenSource(const TokenSourceOptions& opt
   return std::make_shared<FileTokens>(options, kind, ListTokenFiles(options.path, kind));
 }
 
+namespace {
+
+// A folder's files, those with val in their names apart; else all.
+DataSplit OpenByName(const TokenSourceOptions& options) {
+  if (options.kind != TokenSourceOptions::Kind::kTokens ||
+      !std::filesystem::is_directory(options.path))
+    return {.train = OpenTokenSource(options), .held_out = nullptr};
+  std::vector<std::string> train, val;
+  for (std::string& file : ListTokenFiles(options.path, TokenFileKind::kTokens)) {
+    const bool is_val =
+        std::filesystem::path(file).filename().string().find("val") != std::string::npos;
+    (is_val ? val : train).push_back(std::move(file));
+  }
+  MR_REQUIRE(ErrorCode::kData, !train.empty(),
+             "every *.bin file in {} has \"val\" in its name; none is left to train on",
+             options.path);
+  DataSplit split;
+  split.train = std::make_shared<FileTokens>(options, TokenFileKind::kTokens, train);
+  if (!val.empty())
+    split.held_out = std::make_shared<FileTokens>(options, TokenFileKind::kTokens, val);
+  return split;
+}
+
+}  // namespace
+
+std::shared_ptr<const TokenSource> OpenTrainingPart(const TokenSourceOptions& options) {
+  CheckOptions(options);
+  return OpenByName(options).train;
+}
+
 DataSplit OpenDataSplit(const TokenSourceOptions& options,
                         const std::optional<std::string>& val_path) {
   CheckOptions(options);
-  const bool from_files = options.kind != TokenSourceOptions::Kind::kSynthetic;
-  std::shared_ptr<const TokenSource> held_out;
-  if (from_files && val_path.has_value()) {
+  if (options.kind != TokenSourceOptions::Kind::kSynthetic && val_path.has_value()) {
     TokenSourceOptions val_options = options;
     val_options.path = *val_path;
-    held_out = OpenTokenSource(val_options);
+    std::shared_ptr<const TokenSource> held_out = OpenTokenSource(val_options);
+    return {.train = OpenTrainingPart(options), .held_out = std::move(held_out)};
   }
+  DataSplit split = OpenByName(options);
+  if (split.held_out != nullptr) return split;
 
-  std::shared_ptr<const TokenSource> all;
-  if (options.kind == TokenSourceOptions::Kind::kTokens &&
-      std::filesystem::is_directory(options.path)) {
-    std::vector<std::string> train, val;
-    for (std::string& file : ListTokenFiles(options.path, TokenFileKind::kTokens)) {
-      const bool is_val =
-          std::filesystem::path(file).filename().string().find("val") != std::string::npos;
-      (is_val ? val : train).push_back(std::move(file));
-    }
-    MR_REQUIRE(ErrorCode::kData, !train.empty(),
-               "every *.bin file in {} has \"val\" in its name; none is left to train on",
-               options.path);
-    all = std::make_shared<FileTokens>(options, TokenFileKind::kTokens, train);
-    if (!val.empty() && held_out == nullptr)
-      held_out = std::make_shared<FileTokens>(options, TokenFileKind::kTokens, val);
-  } else {
-    all = OpenTokenSource(options);
-  }
-  if (held_out != nullptr) return {.train = std::move(all), .held_out = std::move(held_out)};
-
-  const int64_t windows = all->windows();
+  const int64_t windows = split.train->windows();
   MR_REQUIRE(
       ErrorCode::kData, windows >= 2,
       "{} has one window of model.seq_len = {} tokens: too little to hold a part out; add data, "
       "shorten seq_len or set data.val_path",
       options.path, options.seq_len);
   const int64_t held = std::max<int64_t>(1, windows / kHeldOutPart);
-  return {.train = std::make_shared<WindowRange>(all, 0, windows - held),
-          .held_out = std::make_shared<WindowRange>(all, windows - held, held)};
+  return {.train = std::make_shared<WindowRange>(split.train, 0, windows - held),
+          .held_out = std::make_shared<WindowRange>(split.train, windows - held, held)};
 }
 
 }  // namespace millrace

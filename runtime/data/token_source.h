@@ -49,6 +49,8 @@ struct TokenSourceOptions {
   int64_t seq_len = 0;  // T, at least 1
   int64_t vocab = 0;    // ids are in [0, vocab)
   uint64_t seed = 0;    // synthetic only
+  // Hash128 of the tokenizer: files whose stamp has another are refused. "": any.
+  std::string tokenizer = {};
 };
 
 std::shared_ptr<const TokenSource> OpenTokenSource(const TokenSourceOptions& options);
@@ -61,5 +63,8 @@ struct DataSplit {
 
 DataSplit OpenDataSplit(const TokenSourceOptions& options,
                         const std::optional<std::string>& val_path);
+
+// What is trained on where something else is held out: OpenDataSplit's `train` with a val_path.
+std::shared_ptr<const TokenSource> OpenTrainingPart(const TokenSourceOptions& options);
 
 }  // namespace millrace
