@@ -1,0 +1,219 @@
+#include "runtime/infer/generator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kEverySample = -1;
+
+// How many of the answer's last tokens are a stop's; 0: it goes on. The longest sequence counts.
+int64_t StopLength(const GenerationRequest& request, const std::vector<int32_t>& answer) {
+  size_t length = 0;
+  if (std::find(request.stop_tokens.begin(), request.stop_tokens.end(), answer.back()) !=
+      request.stop_tokens.end())
+    length = 1;
+  for (const std::vector<int32_t>& stop : request.stop_sequences)
+    if (stop.size() > length && stop.size() <= answer.size() &&
+        std::equal(stop.begin(), stop.end(), answer.end() - std::ssize(stop)))
+      length = stop.size();
+  return static_cast<int64_t>(length);
+}
+
+}  // namespace
+
+struct Generator::Sequence {
+  RequestId id{};
+  int64_t sample = 0;
+  std::shared_ptr<const GenerationRequest> request;  // of all its samples
+  Sampling sampling;                                 // with the sample's seed
+  int64_t slot = -1;
+  std::vector<int32_t> pages;
+  int64_t cached = 0;  // positions
+  std::vector<int32_t> answer;
+  bool finished = false;
+
+  bool prompt_is_cached() const { return cached >= std::ssize(request->prompt); }
+};
+
+Generator::Generator(TokenModel& model, const GeneratorOptions& options)
+    : model_(model), options_(options), pages_(model.limits().pages) {
+  const TokenModelLimits& limits = model.limits();
+  MR_CHECK(limits.slots > 0 && limits.page_tokens > 0 && limits.max_chunk > 0 && limits.vocab > 0,
+           "a model of {} slots, pages of {}, pieces of {}, a vocabulary of {}", limits.slots,
+           limits.page_tokens, limits.max_chunk, limits.vocab);
+  running_.resize(static_cast<size_t>(limits.slots));
+}
+
+Generator::~Generator() = default;
+
+std::variant<RequestId, Refusal> Generator::Submit(GenerationRequest request) {
+  if (auto refusal = RefusalOf(request, model_.limits())) return *std::move(refusal);
+  if (request.samples > options_.max_waiting)
+    return Refusal{RefusalReason::kInvalid, fmt::format("samples is {}; allowed is 1 to {}",
+                                                        request.samples, options_.max_waiting)};
+  if (request.samples > options_.max_waiting - std::ssize(waiting_))
+    return Refusal{RefusalReason::kQueueFull,
+                   fmt::format("{} sequences wait already, and {} more are above the {} that may",
+                               waiting_.size(), request.samples, options_.max_waiting)};
+  const RequestId id{next_id_++};
+  const auto shared = std::make_shared<const GenerationRequest>(std::move(request));
+  for (int64_t sample = 0; sample < shared->samples; ++sample) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->id = id;
+    sequence->sample = sample;
+    sequence->request = shared;
+    sequence->sampling = shared->sampling;
+    sequence->sampling.seed = SeedOfSample(shared->sampling.seed, sample);
+    waiting_.push_back(std::move(sequence));
+  }
+  return id;
+}
+
+// Empties the place of a sequence that is meant and has not ended.
+bool Generator::CancelOne(std::unique_ptr<Sequence>& place, RequestId request, int64_t sample) {
+  if (!place || place->id != request || (sample != kEverySample && place->sample != sample))
+    return false;
+  GenerationEvent& event = ended_.emplace_back();
+  event.request = request;
+  event.sample = place->sample;
+  event.index = std::ssize(place->answer);
+  event.finish = FinishReason::kCancelled;
+  event.weight_version = weight_version_;
+  const std::unique_ptr<Sequence> sequence = std::move(place);
+  if (sequence->slot >= 0) Leave(*sequence);
+  return true;
+}
+
+int64_t Generator::CancelSome(RequestId request, int64_t sample) {
+  int64_t count = 0;
+  for (auto& place : running_) count += CancelOne(place, request, sample);
+  for (auto& place : waiting_) count += CancelOne(place, request, sample);
+  std::erase(waiting_, nullptr);
+  return count;
+}
+
+int64_t Generator::Cancel(RequestId request) { return CancelSome(request, kEverySample); }
+
+int64_t Generator::Cancel(RequestId request, int64_t sample) {
+  return sample < 0 ? 0 : CancelSome(request, sample);
+}
+
+void Generator::SetWeightVersion(uint64_t version) {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, load().running == 0,
+             "the weights change to version {} while {} samples of version {} are running: a "
+             "sample is of one version",
+             version, load().running, weight_version_);
+  weight_version_ = version;
+}
+
+Generator::Load Generator::load() const {
+  const int64_t empty = std::count(running_.begin(), running_.end(), nullptr);
+  return {std::ssize(waiting_), std::ssize(running_) - empty, pages_.free()};
+}
+
+bool Generator::idle() const { return waiting_.empty() && load().running == 0 && ended_.empty(); }
+
+std::vector<GenerationEvent> Generator::Step() {
+  MR_CHECK(!failed_, "a step of a generator whose model has failed");
+  failed_ = true;  // until all is done
+  std::vector<GenerationEvent> events = std::exchange(ended_, {});
+  Admit();
+  Decode(events);
+  Prefill(events);
+  failed_ = false;
+  return events;
+}
+
+void Generator::Admit() {
+  auto free = std::find(running_.begin(), running_.end(), nullptr);
+  while (!waiting_.empty() && free != running_.end()) {
+    const int64_t pages =
+        CeilDiv(MostPositions(*waiting_.front()->request), model_.limits().page_tokens);
+    if (pages > pages_.free()) return;  // no one overtakes, or it might wait for ever
+    *free = std::move(waiting_.front());
+    waiting_.pop_front();
+    (*free)->slot = free - running_.begin();
+    (*free)->pages = pages_.Take(pages);
+    prefilling_.push_back((*free)->slot);
+    free = std::find(free, running_.end(), nullptr);
+  }
+}
+
+void Generator::Decode(std::vector<GenerationEvent>& events) {
+  std::vector<DecodeRow> rows;
+  for (const auto& sequence : running_)
+    if (sequence && sequence->prompt_is_cached())
+      rows.push_back({sequence->slot, sequence->cached, sequence->answer.back(),
+                      std::ssize(sequence->answer), sequence->pages, &sequence->sampling});
+  if (rows.empty()) return;
+  std::vector<SampledToken> sampled(rows.size());
+  model_.Decode(rows, sampled);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    auto& place = running_[static_cast<size_t>(rows[r].slot)];
+    ++place->cached;
+    events.push_back(Drawn(*place, std::move(sampled[r])));
+    if (place->finished) {
+      const std::unique_ptr<Sequence> sequence = std::move(place);
+      Leave(*sequence);
+    }
+  }
+}
+
+void Generator::Prefill(std::vector<GenerationEvent>& events) {
+  const int64_t chunk = model_.limits().max_chunk,
+                budget = std::max(options_.prefill_tokens, chunk);
+  for (int64_t spent = 0; spent < budget && !prefilling_.empty();) {
+    auto& place = running_[static_cast<size_t>(prefilling_.front())];
+    const std::span<const int32_t> prompt = place->request->prompt;
+    PrefillRows rows;
+    rows.slot = place->slot;
+    rows.first = place->cached;
+    rows.tokens = prompt.subspan(static_cast<size_t>(rows.first),
+                                 std::min<size_t>(static_cast<size_t>(chunk),
+                                                  prompt.size() - static_cast<size_t>(rows.first)));
+    rows.pages = place->pages;
+    const bool last = rows.first + std::ssize(rows.tokens) == std::ssize(prompt);
+    if (last) rows.sampling = &place->sampling;
+    SampledToken token = model_.Prefill(rows);
+    place->cached += std::ssize(rows.tokens);
+    spent += std::ssize(rows.tokens);
+    if (!last) continue;
+    prefilling_.pop_front();
+    events.push_back(Drawn(*place, std::move(token)));
+    if (place->finished) {
+      const std::unique_ptr<Sequence> sequence = std::move(place);
+      Leave(*sequence);
+    }
+  }
+}
+
+GenerationEvent Generator::Drawn(Sequence& sequence, SampledToken token) {
+  MR_CHECK(token.token >= 0 && token.token < model_.limits().vocab,
+           "the model drew the token {} of a vocabulary of {}", token.token, model_.limits().vocab);
+  GenerationEvent event;
+  event.request = sequence.id;
+  event.sample = sequence.sample;
+  event.index = std::ssize(sequence.answer);
+  event.weight_version = weight_version_;
+  sequence.answer.push_back(token.token);
+  event.token = std::move(token);
+  event.stop_length = StopLength(*sequence.request, sequence.answer);
+  if (event.stop_length > 0)
+    event.finish = FinishReason::kStop;
+  else if (std::ssize(sequence.answer) == sequence.request->max_tokens)
+    event.finish = FinishReason::kLength;
+  sequence.finished = event.finish.has_value();
+  return event;
+}
+
+void Generator::Leave(Sequence& sequence) {
+  pages_.GiveBack(sequence.pages);
+  std::erase(prefilling_, sequence.slot);
+}
+
+}  // namespace millrace

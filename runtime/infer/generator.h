@@ -1,0 +1,85 @@
+// Requests above a TokenModel, batched as they come: a sequence joins when a slot and all the pages
+// that it can ever need are free, and leaves when it has finished, between two steps of decode.
+//
+// Order    Sequences are admitted in the order of their requests, none ahead of another; the
+//          samples of a request follow one another. What a sequence is given, it keeps until it
+//          ends: nothing is evicted.
+// Tokens   Depend on prompt, sampling and weights alone, as far as the model's do: a prompt is
+//          cached in pieces that begin at multiples of limits().max_chunk, whatever else waits.
+// Ranks    Ranks that compute a sequence together make the same calls, and get the same events.
+// Errors   What cannot be done is a Refusal. What the model throws leaves by Step, after which only
+//          destruction is valid.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "runtime/infer/page_pool.h"
+#include "runtime/infer/request.h"
+#include "runtime/infer/token_model.h"
+
+namespace millrace {
+
+struct GeneratorOptions {
+  int64_t max_waiting = 1024;  // sequences that wait for a slot and pages
+  // Tokens of prompts that a step caches before others decode again, rounded up to whole pieces;
+  // 0: one piece.
+  int64_t prefill_tokens = 0;
+};
+
+class Generator {
+ public:
+  explicit Generator(TokenModel& model, const GeneratorOptions& options = {});
+  ~Generator();
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
+
+  std::variant<RequestId, Refusal> Submit(GenerationRequest request);
+
+  // Ends the samples that have not ended yet, one or all of them; the next Step says so. Returns
+  // how many these are: none of a request that is not known any more.
+  int64_t Cancel(RequestId request);
+  int64_t Cancel(RequestId request, int64_t sample);
+
+  // Admits what fits, decodes one token of each sequence whose prompt is cached, then caches pieces
+  // of prompts. At most one event for each sample.
+  std::vector<GenerationEvent> Step();
+
+  // Of the weights from now on. A sample is of one version: Error(kInvalidArgument) while some are
+  // running; those that wait are of the new one.
+  void SetWeightVersion(uint64_t version);
+
+  struct Load {
+    int64_t waiting = 0, running = 0;  // sequences
+    int64_t free_pages = 0;
+  };
+  Load load() const;
+  bool idle() const;  // nothing waits or runs, and no event is left for Step to return
+
+ private:
+  struct Sequence;
+
+  void Admit();
+  void Decode(std::vector<GenerationEvent>& events);
+  void Prefill(std::vector<GenerationEvent>& events);
+  GenerationEvent Drawn(Sequence& sequence, SampledToken token);
+  void Leave(Sequence& sequence);
+  bool CancelOne(std::unique_ptr<Sequence>& sequence, RequestId request, int64_t sample);
+  int64_t CancelSome(RequestId request, int64_t sample);
+
+  TokenModel& model_;
+  const GeneratorOptions options_;
+  PagePool pages_;
+  uint64_t next_id_ = 1;
+  uint64_t weight_version_ = 0;
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // by slot; null: free
+  std::deque<int64_t> prefilling_;                  // slots, in order of admission
+  std::vector<GenerationEvent> ended_;              // cancelled since the last Step
+  bool failed_ = false;
+};
+
+}  // namespace millrace

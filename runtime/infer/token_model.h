@@ -1,0 +1,83 @@
+// What a generator asks of a model that keeps caches: tokens of sequences in, sampled tokens out.
+//
+// Slots    A model has places for `slots` sequences, each with a state of its own (lengths; what a
+//          family keeps per sequence, as Mamba-2 does). A sequence that begins at position 0 takes
+//          a slot over, whatever was there.
+// Pages    Keys and values lie in `pages` pages of `page_tokens` positions. Who calls gives them
+//          out: pages[i] of a sequence holds its positions [i*page_tokens, (i+1)*page_tokens). No
+//          page may belong to two sequences.
+// Ranks    Ranks that compute one sequence together (parallel.tensor, parallel.expert) make the
+//          same calls with the same arguments, and get the same tokens.
+// Errors   Error(kInternal): a slot, page or length beyond the limits, or too few pages.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace millrace {
+
+struct TokenModelLimits {
+  int64_t slots = 0;
+  int64_t pages = 0, page_tokens = 0;
+  int64_t max_length = 0;  // positions of a sequence, prompt and answer
+  int64_t max_chunk = 0;   // tokens of one call of Prefill
+  int64_t vocab = 0;
+  int64_t top = 0;  // most tokens whose log-probabilities can be had beside the chosen one's
+};
+
+// How the next token is drawn from the logits: temperature, then top-k, then top-p, then min-p,
+// each over what the ones before left; ties by the lower id. The draw is the counter-based
+// generator's (base/philox.h) of (seed, number of tokens drawn before in this sequence), so that it
+// depends on nothing else.
+struct Sampling {
+  float temperature = 1;  // 0: the likeliest token
+  int32_t top_k = 0;      // 0: all
+  float top_p = 1;        // in (0, 1]: fewest likeliest tokens whose probabilities reach it
+  float min_p = 0;        // in [0, 1]: at least that share of the likeliest one's probability
+  uint64_t seed = 0;
+  int32_t top = 0;  // log-probabilities of so many likeliest tokens, at most limits().top
+
+  bool operator==(const Sampling&) const = default;
+};
+
+// Log-probabilities are those of the model: of the logits before temperature and cuts.
+struct SampledToken {
+  int32_t token = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;  // likeliest first; ties by the lower id
+};
+
+// Tokens at positions [first, first + tokens.size()) of the sequence in `slot`; those before are
+// cached. At most limits().max_chunk.
+struct PrefillRows {
+  int64_t slot = 0;
+  std::span<const int32_t> tokens;
+  int64_t first = 0;
+  std::span<const int32_t> pages;
+  const Sampling* sampling = nullptr;  // null: more of the prompt follows; nothing is drawn
+};
+
+struct DecodeRow {
+  int64_t slot = 0;
+  int64_t length = 0;  // positions cached so far, without `token`
+  int32_t token = 0;   // at position `length`
+  int64_t drawn = 0;   // tokens drawn before in this sequence
+  std::span<const int32_t> pages;
+  const Sampling* sampling = nullptr;  // never null
+};
+
+class TokenModel {
+ public:
+  virtual ~TokenModel() = default;
+  virtual const TokenModelLimits& limits() const = 0;
+  // Caches the tokens; where `sampling` is given, draws the first token of the answer. The result
+  // is that draw's, else unspecified.
+  virtual SampledToken Prefill(const PrefillRows& rows) = 0;
+  // One step of all rows, each of another slot: caches each row's token and draws what follows it,
+  // into `sampled` [rows.size()].
+  virtual void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) = 0;
+};
+
+}  // namespace millrace
