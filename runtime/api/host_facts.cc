@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "runtime/data/hash.h"
 
@@ -40,8 +41,13 @@ std::string ValueOf(const char* path, const std::string& name, char separator) {
 
 // The program's own bytes tell one build from another.
 std::string Program() {
-  const std::string bytes = WholeFile("/proc/self/exe");
-  return bytes.empty() ? "" : fmt::format("{}, g++ {}", Hash128(bytes).substr(0, 16), __VERSION__);
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  if (!file) return "";
+  Hasher128 hash;  // piece by piece: the whole of it in memory was most of a small run's peak
+  std::vector<char> piece(1 << 16);
+  while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0)
+    hash.Update(piece.data(), file.gcount());
+  return fmt::format("{}, g++ {}", hash.Hex().substr(0, 16), __VERSION__);
 }
 
 std::string UtcNow() {

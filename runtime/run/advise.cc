@@ -22,6 +22,7 @@ struct AdvisedAxis {
 };
 constexpr AdvisedAxis kAdvisedAxes[] = {
     {"parallel.replicate", &ParallelConfig::replicate, true},
+    {"parallel.expert", &ParallelConfig::expert, true},
     {"parallel.tensor", &ParallelConfig::tensor, false},
 };
 
@@ -36,9 +37,9 @@ std::vector<int64_t> Divisors(int64_t n) {
   return divisors;
 }
 
-// Whether weights are sharded: over shard, and what tensor does not split over tensor.
+// Whether weights are sharded: over shard, and what expert and tensor do not split over these.
 bool Gathers(const Config& config) {
-  return config.parallel.shard.value_or(1) * config.parallel.tensor > 1;
+  return config.parallel.shard.value_or(1) * config.parallel.expert * config.parallel.tensor > 1;
 }
 
 struct Candidate {

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/ops/cost.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/check/checker.h"
 #include "runtime/plan/check/seams.h"
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/graph/model_flops.h"
+#include "runtime/plan/schedule/allocator_table.h"
+#include "runtime/run/inference_plans.h"
 
 namespace millrace {
 namespace {
@@ -30,21 +33,64 @@ LearningRate LearningRateOf(const Config& config) {
   return rate;
 }
 
-// What a run can plan, in the order in which it does.
+// What a run can plan, in the order in which it does; "inference" is several.
 struct KnownPlan {
-  std::string_view name;
-  HeadMode head;
-  bool trains;
+  std::string name;
+  HeadMode head = HeadMode::kTrainLoss;
+  bool trains = false;
+  std::optional<CacheShape> cache = {};
+  int64_t rows = 0;  // with caches
 };
-constexpr KnownPlan kKnownPlans[] = {{"train", HeadMode::kTrainLoss, true},
-                                     {"eval", HeadMode::kEvalLoss, false},
-                                     {"generate", HeadMode::kLogits, false}};
+const KnownPlan kTrainPlan{"train", HeadMode::kTrainLoss, true};
+const KnownPlan kAgainPlan{std::string(kAgain), HeadMode::kTrainLoss, true};
+const KnownPlan kOtherPlans[] = {{"eval", HeadMode::kEvalLoss},
+                                 {"generate", HeadMode::kLogits},
+                                 {"score", HeadMode::kTokenLosses}};
+
+std::vector<KnownPlan> Selected(const Config& config, const ModelShape& shape, Backend backend,
+                                const PlanSelection& selection) {
+  const auto is_selected = [&](std::string_view name) {
+    return std::find(selection.begin(), selection.end(), name) != selection.end();
+  };
+  std::vector<KnownPlan> selected;
+  size_t found = 0;
+  const auto add = [&](const KnownPlan& known) {
+    if (!is_selected(known.name)) return;
+    selected.push_back(known);
+    ++found;
+  };
+  add(kTrainPlan);
+  for (const KnownPlan& known : kOtherPlans) add(known);
+  if (is_selected(kInferencePlans)) {
+    ++found;
+    for (const InferencePlan& plan : InferencePlansOf(config, shape, backend))
+      selected.push_back({plan.name, HeadMode::kNextLogits, false, plan.cache, plan.rows});
+  }
+  MR_CHECK_EQ(found, selection.size(), "plans of a run that are known");
+  return selected;
+}
+
+// Of the training plan, receive buffers are as small as was asked for; what others compute cannot
+// be undone.
+ModelOptions OptionsFor(const Config& config, const KnownPlan& known) {
+  ModelOptions options = ModelOptionsOf(config);
+  if (known.name != kTrainPlan.name) options.receive_capacity = 0;
+  return options;
+}
+
+bool MayOverflow(const Program& program) {
+  return std::any_of(program.buffers.begin(), program.buffers.end(),
+                     [](const ProgramBuffer& b) { return b.role == ProgramRole::kOverflow; });
+}
 
 SemanticGraph ForwardFor(const Config& config, const Model& model, const PrecisionPolicy& precision,
                          const KnownPlan& known, const Mesh& mesh) {
   const int64_t batch = known.head == HeadMode::kLogits ? 1 : config.train.micro_batch;
-  ForwardBuilder builder(model.spec(), {batch, config.model.seq_len, config.parallel.tensor_strips},
-                         precision.compute, precision.norm_params, mesh);
+  const BatchShape shape =
+      known.cache ? BatchShape{1, known.rows}
+                  : BatchShape{batch, config.model.seq_len, config.parallel.tensor_strips};
+  ForwardBuilder builder(model.spec(), shape, precision.compute, precision.norm_params, mesh);
+  if (known.cache) builder.KeepCaches(*known.cache);
   model.EmitForward(builder, known.head);
   return std::move(builder).Finish();
 }
@@ -65,6 +111,52 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                           traits.device_arena_bytes});
 }
 
+// Which heads are too wide depends on whose kernels run them, so that the configuration alone does
+// not know.
+std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
+  const int64_t head_dim = config.model.HeadDim(), most = MostHeadDim(backend);
+  MR_REQUIRE(ErrorCode::kConfig, !config.model.Has('*') || head_dim <= most,
+             "{} is {}; at most {} on {}",
+             config.model.head_dim ? "model.head_dim" : "model.d_model / model.heads", head_dim,
+             most, backend == Backend::kCpu ? "CPUs" : "GPUs");
+  return MakeModel(ModelOptionsOf(config));
+}
+
+// Of the plan that has room for all rows: the training plan's, or more where that brings it into
+// the training plan's arena. Bits do not depend on it.
+RecomputeChoice RecomputeAgain(const Config& config, const SemanticGraph& forward,
+                               const AssembledRun& run, const BackendTraits& traits) {
+  const LowerOptions lower = LowerOptionsOf(config, traits.backend);
+  const int64_t arena = run.plans.Of("train").arena_bytes;
+  PlanOptions options = run.options;
+  options.budget_bytes = 0;
+  if (options.reshard == Reshard::kAuto) options.reshard = Reshard::kAfterForward;
+  const StepPlan same = PlanStep(run.layout, run.plans.states,
+                                 Lower(AddGradients(forward, run.recompute.units), lower), options,
+                                 std::string(kAgain));
+  if (same.arena_bytes <= arena) return run.recompute;
+  return ChooseRecompute({run.layout, run.plans.states, forward, lower, options, arena});
+}
+
+// What the training plan of an assembled run was made from.
+SemanticGraph TrainingGraph(const Config& config, const AssembledRun& run) {
+  const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
+  return AddGradients(ForwardFor(config, *model, run.layout.precision, kTrainPlan, run.layout.mesh),
+                      run.recompute.units);
+}
+
+// What the plan for batches that receive buffers had no room for takes, said with the training
+// plan.
+void NoteAgain(const Config& config, RunPlans* plans) {
+  const StepPlan* const again = plans->Find(kAgain);
+  if (again == nullptr) return;
+  StepPlan& train = plans->plans.front();
+  train.notes.push_back(fmt::format(
+      "model.moe.receive_capacity={}: a step that overflows is skipped, its batch run again with "
+      "room for all rows, in an arena of {} bytes; this one has {}",
+      *config.model.moe.receive_capacity, again->arena_bytes, train.arena_bytes));
+}
+
 }  // namespace
 
 PrecisionPolicy PrecisionOf(const Config& config) {
@@ -73,6 +165,7 @@ PrecisionPolicy PrecisionOf(const Config& config) {
   p.norm_params = config.precision.norms == PrecisionConfig::Norms::kFp32 ? DType::kF32 : p.compute;
   p.grad_accumulate = DTypeOf(config.precision.grad_accumulate);
   p.grad_wire = DTypeOf(config.precision.grad_wire);
+  p.moments = DTypeOf(config.optimizer.moments);
   return p;
 }
 
@@ -88,6 +181,12 @@ std::vector<std::string> ExecutionNotes(const Config& config) {
     notes.push_back(
         "execution.graph=microbatch joins all streams at each graph's end: gathers and reductions "
         "of one graph never run beside the next");
+  if (config.data.document_mask)
+    notes.push_back(
+        "data.document_mask: on a GPU attention runs on kernels of our own, not on cuDNN's");
+  if (config.model.BalancedGate())
+    notes.push_back(
+        "model.moe.gate=balanced: a fixed pattern chooses experts, not the router; for benchmarks");
   return notes;
 }
 
@@ -129,31 +228,30 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
 Mesh MeshOf(const Config& config, int world) {
   const Mesh mesh = config.parallel.MeshOver(world);
   MR_REQUIRE(ErrorCode::kConfig, mesh.world() == world,
-             "parallel.replicate {} x parallel.shard {} x parallel.context {} x parallel.tensor {} "
-             "is {}, but there are {} ranks",
+             "parallel.replicate {} x parallel.shard {} x parallel.context {} x parallel.expert {} "
+             "x parallel.tensor {} is {}, but there are {} ranks",
              mesh.Size(Axis::kReplicate), mesh.Size(Axis::kShard), mesh.Size(Axis::kContext),
-             mesh.Size(Axis::kTensor), mesh.world(), world);
+             mesh.Size(Axis::kExpert), mesh.Size(Axis::kTensor), mesh.world(), world);
   return mesh;
 }
 
 Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits) {
-  const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
+  const std::unique_ptr<Model> model = ModelFor(config, traits.backend);
   const Mesh mesh = MeshOf(config, world);
   const ShardLayout layout = PlanShards(model->spec(), mesh, PrecisionOf(config));
   const PlanOptions options = PlanOptionsOf(config, world, traits);
   const Program program =
-      Lower(AddGradients(ForwardFor(config, *model, layout.precision, kKnownPlans[0], mesh),
+      Lower(AddGradients(ForwardFor(config, *model, layout.precision, kTrainPlan, mesh),
                          config.memory.recompute),
             LowerOptionsOf(config, traits.backend));
   return {mesh, DraftStep(layout, PlanStates(layout, options, {&program}), program, options,
-                          std::string(kKnownPlans[0].name))};
+                          kTrainPlan.name)};
 }
 
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection) {
-  const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   AssembledRun run;
-  run.spec = model->spec();
+  run.spec = ModelFor(config, traits.backend)->spec();
   const Mesh mesh = MeshOf(config, world);
   run.layout = PlanShards(run.spec, mesh, PrecisionOf(config));
   run.options = PlanOptionsOf(config, world, traits);
@@ -164,41 +262,53 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
     Program program;  // of the forward alone: all constants are its
   };
   std::vector<Part> parts;
-  for (const KnownPlan& known : kKnownPlans) {
-    if (std::find(selection.begin(), selection.end(), known.name) == selection.end()) continue;
-    SemanticGraph forward = ForwardFor(config, *model, run.layout.precision, known, mesh);
+  const auto add = [&](const KnownPlan& known) {
+    SemanticGraph forward = ForwardFor(config, *MakeModel(OptionsFor(config, known)),
+                                       run.layout.precision, known, mesh);
     Program program = Lower(forward, lower);
     parts.push_back({known, std::move(forward), std::move(program)});
+  };
+  for (const KnownPlan& known :
+       Selected(config, ModelOptionsOf(config), traits.backend, selection)) {
+    add(known);
+    if (known.trains && MayOverflow(parts.back().program)) add(kAgainPlan);
   }
-  MR_CHECK_EQ(parts.size(), selection.size(), "plans of a run that are known");
   std::vector<const Program*> programs;
   for (const Part& part : parts) programs.push_back(&part.program);
   run.plans.states = PlanStates(run.layout, run.options, programs);
   for (Part& part : parts) {
-    if (part.known.trains) {
+    if (part.known.name == kAgain) {
+      const RecomputeChoice choice = RecomputeAgain(config, part.forward, run, traits);
+      part.program = Lower(AddGradients(std::move(part.forward), choice.units), lower);
+    } else if (part.known.trains) {
       // Of the model, whatever part of it a rank computes.
-      run.flops =
-          TrainFlopsPerToken(ForwardFor(config, *model, run.layout.precision, part.known, Mesh()));
+      run.flops = TrainFlopsPerToken(ForwardFor(config, *MakeModel(OptionsFor(config, part.known)),
+                                                run.layout.precision, part.known, Mesh()));
       run.recompute = RecomputeFor(config, part.forward, run, traits);
       part.program = Lower(AddGradients(std::move(part.forward), run.recompute.units), lower);
     }
-    StepPlan planned = PlanStep(run.layout, run.plans.states, part.program, run.options,
-                                std::string(part.known.name));
+    StepPlan planned =
+        PlanStep(run.layout, run.plans.states, part.program, run.options, part.known.name);
     for (const std::string& note : ExecutionNotes(config)) planned.notes.push_back(note);
     if (part.known.trains && run.recompute.searched)
       planned.notes.push_back("recompute auto: " + ToString(run.recompute.counts));
     CheckPlan(planned, mesh, run.options.accumulate);
     run.plans.plans.push_back(std::move(planned));
   }
-  CheckSeams(run.plans);
+  NoteAgain(config, &run.plans);
+  CheckSeams(run.plans, mesh);
   return run;
 }
 
+AllocatorTable CompareAllocators(const Config& config, const AssembledRun& run) {
+  const Program program =
+      Lower(TrainingGraph(config, run), LowerOptionsOf(config, run.options.backend));
+  return CompareAllocators(run.layout, run.plans.states, program, run.options,
+                           run.plans.Of("train").reshard);
+}
+
 std::vector<PlanStage> PlanStages(const Config& config, const AssembledRun& run) {
-  const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
-  const SemanticGraph graph = AddGradients(
-      ForwardFor(config, *model, run.layout.precision, kKnownPlans[0], run.layout.mesh),
-      run.recompute.units);
+  const SemanticGraph graph = TrainingGraph(config, run);
   const StepPlan& plan = run.plans.Of("train");
   const std::array<std::string, kPlanStageNames.size()> texts = {
       ToString(run.spec), ToString(run.layout),

@@ -17,6 +17,8 @@
 
 namespace millrace {
 
+struct AllocatorTable;  // runtime/plan/schedule/allocator_table.h
+
 // What planning has to know about a backend and its transport.
 struct BackendTraits {
   Backend backend = Backend::kCpu;
@@ -25,8 +27,12 @@ struct BackendTraits {
   int64_t device_arena_bytes = 0;  // what a rank's device has for the arena; 0: not known
 };
 
-// Plans by name: "train", "eval" (one microbatch), "generate" (the logits of one token).
+// Plans by name: "train", "eval" (one microbatch), "generate" (the logits of one token), "score"
+// (the losses of a microbatch's tokens), and "inference", which is several (inference_plans.h).
 using PlanSelection = std::vector<std::string>;
+// A training step with room for all rows that experts may receive: comes with "train" where that
+// has less (model.moe.receive_capacity).
+inline constexpr std::string_view kAgain = "again";
 
 struct AssembledRun {
   ModelSpec spec;
@@ -60,6 +66,10 @@ Drafted DraftTraining(const Config& config, int world, const BackendTraits& trai
 // Errors: kConfig, kDoesNotFit.
 AssembledRun Assemble(const Config& config, int world, const BackendTraits& traits,
                       const PlanSelection& selection);
+
+// The training step with each allocator. `run` is Assemble's for this configuration, with a
+// training plan.
+AllocatorTable CompareAllocators(const Config& config, const AssembledRun& run);
 
 // How the training step came about, stage by stage. `run` is Assemble's for this configuration,
 // with a training plan, whose text is that of the last two stages.

@@ -22,7 +22,7 @@ NamedCounts Named(const StepCounters& counters) {
 }
 
 int64_t WireBytes(const CommCounters& c) {
-  return c.gathered_bytes + c.reduced_bytes + c.all_reduced_bytes;
+  return c.gathered_bytes + c.reduced_bytes + c.all_reduced_bytes + c.exchanged_bytes;
 }
 
 StepCounters operator-(const StepCounters& a, const StepCounters& b) {
@@ -32,7 +32,8 @@ StepCounters operator-(const StepCounters& a, const StepCounters& b) {
 StepCounters PredictedCounters(const PlanCounters& step, int64_t steps, int64_t launches) {
   return {{steps * step.concatenated_bytes, steps * step.cast_bytes, steps * step.copied_bytes},
           {steps * step.all_gathers, steps * step.reduce_scatters, steps * step.all_reduces,
-           steps * step.gathered_bytes, steps * step.reduced_bytes, steps * step.all_reduced_bytes},
+           steps * step.gathered_bytes, steps * step.reduced_bytes, steps * step.all_reduced_bytes,
+           steps * step.all_to_alls, steps * step.exchanged_bytes},
           launches};
 }
 
@@ -52,16 +53,54 @@ void CallRecord::BeginAfter(int64_t step, int64_t samples) {
   captured_before_ = recorded != nullptr && recorded->issued();
   losses_.clear();
   otherwise_.clear();
+  again_.clear();
 }
 
 void CallRecord::GoBackTo(int64_t step, int64_t samples) {
   if (step <= first_step_) return BeginAfter(step, samples);
   MR_CHECK_LE(step, last_step(), "a roll-back to a step that was not done");
   losses_.resize(static_cast<size_t>(step - first_step_));
-  std::erase_if(otherwise_, [step](int64_t undone) { return undone > step; });
+  for (std::vector<int64_t>* steps : {&otherwise_, &again_})
+    std::erase_if(*steps, [step](int64_t undone) { return undone > step; });
 }
 
-StepReport CallRecord::Add(int64_t step, double enqueue_us, const StepScalars& scalars) {
+namespace {
+
+PolicyFigures PolicyFiguresOf(std::span<const float> tally) {
+  const auto mean = [&](size_t sum) {
+    return static_cast<double>(tally[sum]) / static_cast<double>(tally[PolicyTally::kTargets]);
+  };
+  return {.clip_fraction = mean(PolicyTally::kClipped),
+          .ratio = mean(PolicyTally::kRatios),
+          .kl = mean(PolicyTally::kDivergence)};
+}
+
+}  // namespace
+
+void DescribeTallies(const Engine& engine, StepReport& report) {
+  if (engine.tallies().empty()) return;
+  std::vector<RouterTally> routers;
+  std::vector<float> of_routers;
+  for (const auto& [block, kind, view] : engine.plans().Of("train").tallies) {
+    const auto values = engine.tallies().subspan(static_cast<size_t>(view.offset),
+                                                 static_cast<size_t>(view.layout.numel()));
+    if (kind == TallyKind::kPolicy) {
+      report.policy = PolicyFiguresOf(values);
+      continue;
+    }
+    routers.push_back({block, view.layout.numel() / 2});
+    of_routers.insert(of_routers.end(), values.begin(), values.end());
+  }
+  report.routers = RouterFiguresOf(routers, of_routers);
+}
+
+std::span<const float> OverflowsOf(const Engine& engine) {
+  return engine.tallies().last(engine.plans().Of("train").overflows.size());
+}
+
+StepReport CallRecord::Add(const Batch& batch, const StepPlan& plan, double enqueue_us,
+                           const StepScalars& scalars) {
+  const int64_t step = batch.step;
   MR_CHECK_EQ(step, last_step() + 1, "the step that was collected");
   const Config& config = session_.config();
   const auto now = Clock::now();
@@ -88,6 +127,15 @@ StepReport CallRecord::Add(int64_t step, double enqueue_us, const StepScalars& s
   report.skipped = scalars.skipped;
   report.applied = scalars.applied != 0;
   if (scalars.max_loss > 0) report.max_loss = scalars.max_loss;
+  report.data_step = batch.number;
+  report.again = batch.again;
+  DescribeTallies(session_.engine(), report);
+  if (batch.again) again_.push_back(step);
+  if (!plan.overflows.empty())
+    for (const float count : OverflowsOf(session_.engine()))
+      report.dropped_pairs += static_cast<int64_t>(count);
+  report.dropped_so_far = dropped_ += report.dropped_pairs;
+  report.balanced_gate = config.model.BalancedGate();
   step_ms_.push_back(report.step_ms);
   const auto recent = static_cast<std::ptrdiff_t>(std::min(step_ms_.size(), kRecentSteps));
   report.eta_s = Median({step_ms_.end() - recent, step_ms_.end()}) / 1e3 *
@@ -110,6 +158,7 @@ Summary CallRecord::Summarize(const TrainResult& result, double seconds) {
   Summary summary =
       SummaryOf(session_, machine_,
                 {.steps = steps,
+                 .again = static_cast<int64_t>(again_.size()),
                  .launches = PredictGraphLaunches(session_, recorded, captured_before_),
                  .counters_before = counters_before_,
                  .step_ms = Median(step_ms_),
@@ -128,6 +177,7 @@ Summary SummaryOf(Session& session, const Machine& machine, const StepsDone& don
   summary.resident_peak = done.peak_bytes;
   summary.world = session.world();
   summary.peer_memory = session.peer_memory();
+  summary.balanced_gate = session.config().model.BalancedGate();
   const auto tokens = static_cast<double>(session.batcher().valid_tokens());
   const StepCounters measured = session.engine().counters() - done.counters_before;
   summary.measured = {Named(measured),
@@ -137,7 +187,13 @@ Summary SummaryOf(Session& session, const Machine& machine, const StepsDone& don
                       tokens / (done.step_ms / 1e3),
                       session.device().UsedBytes() > 0 ? done.peak_bytes.value_or(0) : 0};
   const PlanReport plan = PredictRun(session, machine);
-  const StepCounters predicted = PredictedCounters(plan.step, done.steps, done.launches);
+  StepCounters predicted = PredictedCounters(plan.step, done.steps - done.again, done.launches);
+  if (session.run().plans.Find(kAgain) != nullptr) {
+    const StepCounters again =
+        PredictedCounters(PredictRun(session, machine, kAgain).step, done.again, 0);
+    predicted.kernels += again.kernels;
+    predicted.comm += again.comm;
+  }
   summary.predicted = {Named(predicted),     WireBytes(predicted.comm),   plan.memory.run_arena,
                        plan.time.step * 1e3, plan.time.tokens_per_second, plan.memory.device};
   summary.lower_bound_bytes = plan.memory.lower_bound;

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
@@ -15,12 +16,17 @@
 #include "runtime/record/summary.h"
 #include "runtime/run/prediction.h"
 #include "runtime/run/session.h"
+#include "runtime/watch/guard.h"
 
 namespace millrace {
+
+// What the step that was collected last has tallied: routers, policy.
+void DescribeTallies(const Engine& engine, StepReport& report);
 
 // Steps that a summary is of, as far as the session does not know it.
 struct StepsDone {
   int64_t steps = 0;
+  int64_t again = 0;     // of these, those that ran batches again (assemble.h: kAgain)
   int64_t launches = 0;  // of graphs, as predicted
   StepCounters counters_before = {};
   double step_ms = 0;  // the median; NaN: not known
@@ -29,6 +35,9 @@ struct StepsDone {
 // What a summary says of a session whose engine holds the state after these steps: all but the
 // result, hashes of the state, plan stages, saves, and times and memory of the process.
 Summary SummaryOf(Session& session, const Machine& machine, const StepsDone& done);
+
+// Of the training step that was collected last: pairs without room, by StepPlan::overflows.
+std::span<const float> OverflowsOf(const Engine& engine);
 
 class CallRecord {
  public:
@@ -52,9 +61,10 @@ class CallRecord {
   void StartsAfresh() { last_collected_ = Clock::now(); }
   // `step` is issued in another way than others, for measuring: not as what was recorded.
   void WalksOtherwise(int64_t step) { otherwise_.push_back(step); }
-  // `step` (1-based), the one after last_step(), was collected just now. What a guard
-  // thinks of it is left out.
-  StepReport Add(int64_t step, double enqueue_us, const StepScalars& scalars);
+  // The step (1-based) after last_step() was collected just now: it has run `batch` by `plan`. What
+  // a guard thinks of it is left out.
+  StepReport Add(const Batch& batch, const StepPlan& plan, double enqueue_us,
+                 const StepScalars& scalars);
 
   // Steps and losses so far.
   void Describe(TrainResult& result) const;
@@ -72,6 +82,8 @@ class CallRecord {
   StepCounters counters_before_;
   bool captured_before_ = false;    // whether the step was recorded by then
   std::vector<int64_t> otherwise_;  // steps that were walked otherwise, since the call began
+  std::vector<int64_t> again_;      // steps that ran batches again, likewise
+  int64_t dropped_ = 0;             // pairs, of all steps that were collected
   std::vector<double> losses_;      // of steps first_step_ + 1 ... last_step()
   std::vector<double> step_ms_;     // of all steps that were collected
   Clock::time_point last_collected_;

@@ -100,7 +100,9 @@ std::vector<std::vector<HuggingFaceTensor>> CutIntoFiles(std::vector<HuggingFace
   std::vector<std::vector<HuggingFaceTensor>> cut(1);
   int64_t bytes = 0;
   for (HuggingFaceTensor& tensor : tensors) {
-    const int64_t more = tensor.numel() * static_cast<int64_t>(sizeof(float));
+    // The other columns of the tensor before it are in the same file.
+    const int64_t more =
+        tensor.first_column > 0 ? 0 : tensor.numel() * static_cast<int64_t>(sizeof(float));
     if (!cut.back().empty() && bytes + more > limit) {
       cut.emplace_back();
       bytes = 0;
@@ -163,6 +165,10 @@ class Exporter {
                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, cut.size());
       std::vector<TensorSpec> specs;
       for (const HuggingFaceTensor& tensor : cut[i]) {
+        if (tensor.first_column > 0) {
+          places_[tensor.param].push_back({i, static_cast<int64_t>(specs.size()) - 1, tensor});
+          continue;
+        }
         places_[tensor.param].push_back({i, static_cast<int64_t>(specs.size()), tensor});
         specs.push_back({tensor.name, SafetensorsName(DType::kF32), tensor.shape});
         file_of_tensor[tensor.name] = name;
@@ -177,16 +183,19 @@ class Exporter {
 
   void Write(const std::string& param, std::span<const float> values) {
     for (const Place& place : places_.at(param)) {
-      const std::vector<float> stored = TakeFromParam(place.tensor, values);
+      std::vector<float> stored = TakeFromParam(place.tensor, values);
+      if (place.tensor.stored_columns > 0 && !Joined(place.tensor, &stored)) continue;
       writers_[place.file]->WriteFloats(place.index, stored.data(),
                                         static_cast<int64_t>(stored.size()));
     }
   }
 
-  void Finish(const ModelConfig& model) {
+  void Finish(const std::string& config, const std::string& tokenizer_json) {
     for (const auto& writer : writers_) writer->Finish();
-    WriteFileAtomically(files_, fs::path(folder_.temporary()) / "config.json",
-                        HuggingFaceConfigText(model));
+    if (!tokenizer_json.empty())
+      WriteFileAtomically(files_, fs::path(folder_.temporary()) / "tokenizer.json",
+                          tokenizer_json);
+    WriteFileAtomically(files_, fs::path(folder_.temporary()) / "config.json", config);
     WriteFileAtomically(files_, fs::path(folder_.temporary()) / "generation_config.json",
                         HuggingFaceGenerationText());
     folder_.Publish();
@@ -198,8 +207,19 @@ class Exporter {
     int64_t index;  // of the tensor in the file
     HuggingFaceTensor tensor;
   };
+  // Whether `stored` is whole, with the columns that have waited for these.
+  bool Joined(const HuggingFaceTensor& tensor, std::vector<float>* stored) {
+    for (size_t i = 0; i < stored->size() && tensor.first_column > 0; ++i)
+      if (static_cast<int64_t>(i) % tensor.stored_columns < tensor.first_column)
+        (*stored)[i] = waiting_.at(i);
+    const bool whole = tensor.first_column + tensor.columns == tensor.stored_columns;
+    if (!whole) waiting_ = *stored;
+    return whole;
+  }
+
   FileSystem& files_;
   NewFolder folder_;
+  std::vector<float> waiting_;
   std::map<std::string, std::vector<Place>> places_;  // by parameter
   std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
 };
@@ -225,6 +245,8 @@ void ExportHuggingFace(Engine& engine, const ModelSpec& spec, const ModelConfig&
   std::string path = folder;
   while (path.size() > 1 && path.back() == '/')
     path.pop_back();  // the temporary folder lies beside it, not in it
+  // Before the tensors are named: it says by its key what a family's folder cannot hold.
+  const std::string config = HuggingFaceConfigText(Resolved(model));
   std::unique_ptr<Exporter> exporter;
   if (engine.comms().world().rank() == 0) {
     MR_REQUIRE(ErrorCode::kConfig,
@@ -236,7 +258,7 @@ void ExportHuggingFace(Engine& engine, const ModelSpec& spec, const ModelConfig&
                        [&](const ParamPlacement& param, std::span<const float> values) {
                          if (exporter) exporter->Write(param.spec.name, values);
                        });
-  if (exporter) exporter->Finish(Resolved(model));
+  if (exporter) exporter->Finish(config, options.tokenizer_json);
   engine.comms().world().Barrier();
 }
 

@@ -28,6 +28,7 @@ Config ApplyHuggingFaceConfig(const LoadedConfig& loaded, const std::string& fol
 // origin of the keys that it gave.
 LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const std::string> sets,
                            const ConfigContext& context);
+LoadedConfig LoadRunConfigTexts(std::span<const ConfigText> texts, const ConfigContext& context);
 
 // Master weights from the folder, bit for bit as it stores them (F32, BF16, F16); moments and
 // scalars begin at zero. `model` is the configuration's, and must agree with config.json. Each rank
@@ -37,6 +38,7 @@ void LoadHuggingFaceWeights(Engine& engine, const ModelSpec& spec, const ModelCo
 
 struct ExportOptions {
   int64_t shard_bytes = 5'000'000'000;  // of tensors in one file; more: several files and an index
+  std::string tokenizer_json = {};      // the text of a tokenizer.json beside them; "": none
 };
 
 // Collective. Writes config.json, generation_config.json and model.safetensors (f32 master weights)

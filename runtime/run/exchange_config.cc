@@ -38,10 +38,18 @@ ModelConfig ReadModel(const std::string& folder) {
   return ModelFromHuggingFace(ReadWholeFile(path, kLargestConfig, ErrorCode::kData), path);
 }
 
+// How experts are evened and losses weighed while a model is trained: no file says it.
+bool IsOfTraining(const Key& key) {
+  constexpr std::string_view kKeys[] = {"model.moe.aux_loss",         "model.moe.aux_coefficient",
+                                        "model.moe.bias_rate",        "model.moe.gate",
+                                        "model.moe.receive_capacity", "model.mtp.loss_scale"};
+  return std::find(std::begin(kKeys), std::end(kKeys), key.path) != std::end(kKeys);
+}
+
 // rope_scaling apart, which is compared whole: null differs from any values.
 bool IsModelKey(const Key& key) {
   return key.path.starts_with("model.") && key.section() != "model.rope_scaling" &&
-         key.path != "model.init_from";
+         key.path != "model.init_from" && !IsOfTraining(key);
 }
 
 // Longer than the positions that the model was made for is a guess; shorter is not, where
@@ -135,20 +143,21 @@ Config ApplyHuggingFaceConfig(const LoadedConfig& loaded, const std::string& fol
     CompareScaling(loaded.config.model, theirs.model, &problems);
   else
     result.model.rope_scaling = theirs.model.rope_scaling;
-  if (result.data.kind == DataConfig::Kind::kText && HasTokenizer(folder))
+  if (loaded.needs_data && result.data.kind == DataConfig::Kind::kText && HasTokenizer(folder))
     problems.push_back(
         "data.kind = text feeds bytes, but the folder has a tokenizer, whose ids the model was "
         "trained on; tokenize beforehand and set data.kind to tokens");
   if (problems.empty())
-    for (const ConfigProblem& problem : Validate(result, {.world = loaded.world, .has_cuda = true}))
+    for (const ConfigProblem& problem : Validate(
+             result, {.world = loaded.world, .has_cuda = true, .needs_data = loaded.needs_data}))
       problems.push_back(fmt::format("{}: {}", fmt::join(problem.keys, ", "), problem.text));
   ThrowIfAny(problems, folder);
   return result;
 }
 
-LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const std::string> sets,
-                           const ConfigContext& context) {
-  LoadedConfig loaded = LoadConfig(files, sets, context);
+namespace {
+
+LoadedConfig WithFolder(LoadedConfig loaded) {
   const std::optional<std::string> folder = loaded.config.model.init_from;
   if (!folder) return loaded;
   const Config given = std::exchange(loaded.config, ApplyHuggingFaceConfig(loaded, *folder));
@@ -156,6 +165,17 @@ LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const s
     if (key.get(given) != key.get(loaded.config))
       loaded.origin[key.path] = In(*folder, "config.json");
   return loaded;
+}
+
+}  // namespace
+
+LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const std::string> sets,
+                           const ConfigContext& context) {
+  return WithFolder(LoadConfig(files, sets, context));
+}
+
+LoadedConfig LoadRunConfigTexts(std::span<const ConfigText> texts, const ConfigContext& context) {
+  return WithFolder(LoadConfigTexts(texts, {}, context));
 }
 
 void RequireModelOf(const std::string& folder, const ModelConfig& model) {

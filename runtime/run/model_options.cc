@@ -37,7 +37,8 @@ MoeShape MoeOf(const ModelConfig& m) {
           .shared_width = moe.shared_ffn.value_or(0),
           .aux_loss = moe.aux_loss,
           .aux_coefficient = aux ? moe.aux_coefficient : 0,
-          .bias_rate = m.RouterBias() ? moe.bias_rate : 0};
+          .bias_rate = m.RouterBias() ? moe.bias_rate : 0,
+          .gate = moe.gate};
 }
 
 MambaShape MambaOf(const ModelConfig& m) {
@@ -82,6 +83,15 @@ MtpShape MtpOf(const ModelConfig& m) {
   return mtp;
 }
 
+LossOptions LossOf(const TrainConfig& train) {
+  LossOptions loss{.weights = train.loss_weights};
+  if (train.loss == TrainConfig::Loss::kPolicyGradient)
+    loss.policy = PolicyLoss{.clip_low = static_cast<float>(train.policy.clip_low),
+                             .clip_high = static_cast<float>(train.policy.clip_high),
+                             .kl = static_cast<float>(train.policy.kl)};
+  return loss;
+}
+
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Config& config) {
@@ -101,7 +111,13 @@ ModelOptions ModelOptionsOf(const Config& config) {
                       m.rope_scaling->high_freq_factor,
                       m.rope_scaling->original_max_position_embeddings};
   o.init_std = m.init_std;
+  o.loss = LossOf(config.train);
+  o.documents = config.data.document_mask;
+  o.loss.weights |= o.documents;  // what begins a document is no target
   o.tensor = config.parallel.tensor;
+  o.expert = config.parallel.expert;
+  o.experts_over_tensor = config.parallel.experts_over_tensor;
+  o.receive_capacity = m.moe.receive_capacity.value_or(0);
   o.blocks_of_units = config.sharding.BlocksOfUnits(m.Layers());
   return o;
 }

@@ -19,9 +19,9 @@ MfuBasis MfuBasisOf(const Session& session, const Machine& machine) {
           peak / 1e9, machine.title)};
 }
 
-PlanReport PredictRun(const Session& session, const Machine& machine) {
+PlanReport PredictRun(const Session& session, const Machine& machine, std::string_view name) {
   const AssembledRun& run = session.run();
-  const StepPlan& train = run.plans.Of("train");
+  const StepPlan& train = run.plans.Of(name);
   int64_t others = 0;
   for (const StepPlan& plan : run.plans.plans)
     if (&plan != &train) others = std::max(others, plan.arena_bytes);

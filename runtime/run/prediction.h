@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "runtime/plan/cost/machine.h"
 #include "runtime/plan/report/plan_report.h"
@@ -21,9 +22,10 @@ struct MfuBasis {
 // `machine` is not yet shared between the ranks, as FindMachine gives it.
 MfuBasis MfuBasisOf(const Session& session, const Machine& machine);
 
-// Of the session's training plan; its memory.run_arena is what the engine allocates for
-// all plans of the session.
-PlanReport PredictRun(const Session& session, const Machine& machine);
+// Of the session's training plan, or another step of training; its memory.run_arena is what the
+// engine allocates for all plans of the session.
+PlanReport PredictRun(const Session& session, const Machine& machine,
+                      std::string_view plan = "train");
 
 // Launches of recorded work in `steps` training steps of a session; 0 when they are walked eagerly.
 // A device that captures issues the first step itself, unless it was `captured` before these.

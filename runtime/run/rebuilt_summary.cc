@@ -33,6 +33,8 @@ struct Line {
   std::optional<double> eval_loss;
   double step_ms = 0;
   int64_t peak_bytes = 0;
+  bool again = false;
+  int64_t waiting_batches = 0;
 };
 
 // A loss that was not finite is null in the file; its bits say what it was.
@@ -62,7 +64,9 @@ Metrics ReadMetrics(const std::string& path, int64_t last) {
       Line line = {LossOf(json, "loss"),
                    {},
                    json.at("step_ms").get<double>(),
-                   json.at("peak_bytes").get<int64_t>()};
+                   json.at("peak_bytes").get<int64_t>(),
+                   json.contains("again"),
+                   json.value("waiting_batches", int64_t{0})};
       if (json.contains("eval_loss")) line.eval_loss = LossOf(json, "eval_loss");
       metrics.lines[step] = line;
     } catch (const std::exception&) {  // not JSON, or values that are missing or of another type
@@ -160,11 +164,14 @@ std::string WriteMissingSummary(Session& session, const Machine& machine,
   std::vector<double> step_ms;
   for (const auto& [step, line] : metrics.lines) {
     step_ms.push_back(line.step_ms);
+    done.again += line.again;
     done.peak_bytes = std::max(done.peak_bytes.value_or(0), line.peak_bytes);
   }
   if (!step_ms.empty()) done.step_ms = Median(step_ms);
   Summary summary = SummaryOf(session, machine, done);
   summary.result = ResultOf(metrics.lines, steps);
+  if (const auto last = metrics.lines.find(steps); last != metrics.lines.end())
+    summary.waiting_batches = last->second.waiting_batches;
   summary.param_hash = param_hash;
   summary.optimizer_hash = optimizer_hash;
   summary.plan_stages = stages;

@@ -3,29 +3,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "runtime/base/error.h"
-#include "runtime/base/philox.h"
+#include "runtime/config/enum_names.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/exec/plan_comms.h"
 #include "runtime/run/exchange.h"
+#include "runtime/run/host_sampler.h"
 #include "runtime/run/memory_use.h"
 #include "runtime/watch/watchdog.h"
 
 namespace millrace {
 namespace {
-
-TokenSourceOptions SourceOptionsOf(const Config& config) {
-  TokenSourceOptions options;
-  options.kind = config.data.kind;
-  options.path = config.data.path.value_or("");
-  options.seq_len = config.model.seq_len;
-  options.vocab = config.model.Vocab();
-  options.seed = static_cast<uint64_t>(config.data.shuffle_seed);
-  return options;
-}
 
 EngineOptions EngineOptionsOf(const Config& config, const Environment& environment) {
   EngineOptions options;
@@ -42,31 +31,18 @@ bool GathersRound(const CommSet& comms, const std::vector<CommSpec>& specs) {
   });
 }
 
-constexpr uint64_t kSamplingStream =
-    0x73616d706c65;  // "sample": a stream of its own under the user's seed
-
-// Draws from softmax(logits / temperature) over the top_k likeliest. Ties go to the lower id.
-int32_t Sample(const std::vector<float>& logits, const SamplingOptions& sampling, uint64_t index) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-  });
-  if (sampling.temperature <= 0) return order.front();
-  if (sampling.top_k > 0 && sampling.top_k < static_cast<int64_t>(order.size()))
-    order.resize(static_cast<size_t>(sampling.top_k));
-  std::vector<double> cumulative;
-  double sum = 0;
-  for (int32_t id : order) {
-    sum += std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) -
-                     logits[static_cast<size_t>(order.front())]) /
-                    sampling.temperature);
-    cumulative.push_back(sum);
-  }
-  const double u = UnitUniform(PhiloxBlock(sampling.seed, kSamplingStream, index)[0]) * sum;
-  const auto it = std::upper_bound(cumulative.begin(), cumulative.end(), u);
-  return order[static_cast<size_t>(std::min<std::ptrdiff_t>(
-      it - cumulative.begin(), static_cast<std::ptrdiff_t>(order.size()) - 1))];
+// What data files know of a step.
+void RequireFromFiles(const Config& config) {
+  MR_REQUIRE(ErrorCode::kConfig,
+             config.train.loss == TrainConfig::Loss::kCrossEntropy && !config.train.loss_weights,
+             "train.loss is {} and train.loss_weights {}: what that needs of each target is in no "
+             "data file, and comes from a program that embeds the runtime; here cross_entropy and "
+             "false are allowed",
+             Name(config.train.loss), config.train.loss_weights);
+  MR_REQUIRE(ErrorCode::kConfig, !config.data.document_mask || config.data.end_of_document,
+             "data.document_mask is true and data.end_of_document null; it has to be the id that "
+             "documents in {} end with",
+             config.data.path.value_or("the data"));
 }
 
 }  // namespace
@@ -81,11 +57,14 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   const int world = environment.comm_factory->world_size();
   run_ = Assemble(config, world, environment.traits, parts.plans);
   if (parts.data) {
-    data_ = OpenDataSplit(SourceOptionsOf(config), config.data.val_path);
+    RequireFromFiles(config);
+    data_ = OpenRunData(config);
+    std::vector<WeightedSource> sources;
+    for (const NamedSource& one : data_.train) sources.push_back({one.source, one.weight});
     const StepLayout layout{run_.layout.mesh.data_ranks(), config.train.micro_batch,
                             run_.options.accumulate};
-    batcher_ = std::make_unique<Batcher>(data_.train,
-                                         static_cast<uint64_t>(config.data.shuffle_seed), layout);
+    batcher_ =
+        std::make_unique<Batcher>(sources, static_cast<uint64_t>(config.data.shuffle_seed), layout);
   }
   memory_.start = MemoryBytes(*device_);
   const std::vector<const StepPlan*> plans = run_.plans.All();
@@ -159,41 +138,6 @@ void Session::InitWeights() {
     engine_->InitWeights(static_cast<uint64_t>(config_.train.seed));
 }
 
-const Batcher& Session::batcher() const {
-  MR_CHECK(batcher_ != nullptr,
-           "batches of a Session that was made without data (SessionParts::data)");
-  return *batcher_;
-}
-const TokenSource& Session::held_out() const {
-  MR_CHECK(data_.held_out != nullptr,
-           "held-out data of a Session made without data (SessionParts::data)");
-  return *data_.held_out;
-}
-std::string Session::DataDescription() const { return data_.train->Describe(); }
-std::string Session::DataFingerprint() const { return data_.train->Fingerprint(); }
-
-double Session::Evaluate() {
-  const StepLayout& layout = batcher().layout();
-  const int64_t batches = EvalBatches(held_out(), config_.data.eval_batches, layout);
-  double sum = 0;
-  const PhaseScope phase = Phase(RunPhase::kEvaluating);
-  for (int64_t i = 0; i < batches; ++i) {
-    if (marks_) marks_->Enter(RunPhase::kEvaluating, i);
-    sum += engine_->EvalLossSum(EvalTokens(held_out(), i, data_rank(), layout));
-  }
-  // Summed in rank order, so that every rank has the same bits.
-  double total = 0;
-  for (const std::string& part :
-       comms_->world().HostAllGather({reinterpret_cast<const char*>(&sum), sizeof sum})) {
-    double value = 0;
-    MR_CHECK_EQ(part.size(), sizeof value, "evaluation sum of a rank");
-    std::copy(part.begin(), part.end(), reinterpret_cast<char*>(&value));
-    total += value;
-  }
-  return total /
-         static_cast<double>(batches * layout.world * layout.micro_batch * held_out().seq_len());
-}
-
 std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t count,
                                        const SamplingOptions& sampling) {
   MR_REQUIRE(ErrorCode::kInvalidArgument, !prompt.empty(),
@@ -203,6 +147,10 @@ std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t 
   for (const int32_t id : all)
     MR_REQUIRE(ErrorCode::kInvalidArgument, id >= 0 && id < config_.model.Vocab(),
                "prompt token {} is outside the vocabulary of {}", id, config_.model.Vocab());
+  const Sampling drawn{
+      .temperature = static_cast<float>(sampling.temperature),
+      .top_k = static_cast<int32_t>(std::min(sampling.top_k, config_.model.Vocab())),
+      .seed = sampling.seed};
   const PhaseScope phase = Phase(RunPhase::kGenerating);
   for (int64_t i = 0; i < count; ++i) {
     if (marks_) marks_->Enter(RunPhase::kGenerating, i);
@@ -211,7 +159,7 @@ std::vector<int32_t> Session::Generate(std::span<const int32_t> prompt, int64_t 
     std::copy(all.end() - static_cast<std::ptrdiff_t>(used), all.end(), tokens.begin());
     const std::vector<float> logits =
         engine_->Logits(tokens, static_cast<int64_t>(used) - 1, config_.model.Vocab());
-    all.push_back(Sample(logits, sampling, static_cast<uint64_t>(i)));
+    all.push_back(DrawToken(logits, drawn, i).token);
   }
   return {all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end()};
 }

@@ -19,8 +19,10 @@
 #include "runtime/exec/engine.h"
 #include "runtime/exec/progress.h"
 #include "runtime/record/run_environment.h"
+#include "runtime/record/source_figures.h"
 #include "runtime/run/assemble.h"
 #include "runtime/run/batcher.h"
+#include "runtime/run/run_data.h"
 #include "runtime/run/tuning.h"
 
 namespace millrace {
@@ -98,13 +100,35 @@ class Session {
   const MemoryMarks& memory_marks() const { return memory_; }
 
   bool has_data() const { return batcher_ != nullptr; }
-  const Batcher& batcher() const;       // with data
-  const TokenSource& held_out() const;  // with data
-  std::string DataDescription() const;
-  std::string DataFingerprint() const;
+  const Batcher& batcher() const;  // with data
+  const RunData& data() const;     // with data
+  std::string DataDescription() const { return data().Describe(); }
+  std::string DataFingerprint() const { return data().Fingerprint(); }
+  // What a blend has drawn before a step, whose data is that of `data_step`, as JSON: part of a
+  // checkpoint, from which GoOnWithData is faster than drawing again. "null" without data.sources.
+  std::string DataState(int64_t data_step) const;
+  void GoOnWithData(const std::string& state);
+  // Of each of data.sources, at the end of `data_step` (1-based); empty without them.
+  std::vector<SourceFigures> SourcesAfter(int64_t data_step) const;
 
-  // Mean loss over data.eval_batches held-out batches. A collective.
-  double Evaluate();
+  // Collectives, over held-out microbatches: data.eval_batches of the data, of each source that has
+  // some, or `count` of the caller's, of which `batches` gives this rank's: tokens
+  // [micro_batch, T+1], and how many of their targets count.
+  struct HeldOutBatch {
+    HostInputs inputs;
+    double weight = 0;
+  };
+  struct MeanLoss {
+    double loss = 0;      // over the targets of all data ranks
+    int64_t targets = 0;  // their number
+  };
+  struct HeldOutLoss : MeanLoss {  // of several: by their weights
+    std::vector<SourceLoss> sources =
+        {};  // of each of data.sources, where each has a part held out
+  };
+  HeldOutLoss EvaluateHeldOut();
+  double Evaluate() { return EvaluateHeldOut().loss; }
+  MeanLoss EvaluateOn(int64_t count, const std::function<HeldOutBatch(int64_t batch)>& batches);
 
   // `count` tokens that follow `prompt` (not empty; only its last seq_len tokens are seen). No
   // key/value cache: every token runs the whole window. Every rank calls it with the same arguments
@@ -114,6 +138,7 @@ class Session {
 
  private:
   void Tune(const Environment& environment, const SessionParts& parts);
+  MeanLoss EvaluateOn(const TokenSource& held_out);
   void StartWatchdog(const Environment& environment);
 
   Config config_;
@@ -128,7 +153,7 @@ class Session {
   std::unique_ptr<Watchdog> watchdog_;  // watches until the engine has gone
   ChosenTuning tuning_;
   MemoryMarks memory_;
-  DataSplit data_;
+  RunData data_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Engine> engine_;
 };

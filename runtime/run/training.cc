@@ -8,6 +8,8 @@
 #include "runtime/exec/state_check.h"
 #include "runtime/record/run_folder.h"
 #include "runtime/run/rank_votes.h"
+#include "runtime/run/run_tokenizer.h"
+#include "runtime/run/token_rows.h"
 #include "runtime/run/training_loop.h"
 #include "runtime/watch/bad_step.h"
 
@@ -34,6 +36,8 @@ TrainingLoop::TrainingLoop(Session& session, const TrainOptions& options,
       stop_(stop),
       observers_(observers),
       identity_(IdentityOf(session)),
+      tasks_(OpenTasks(config_, config_.eval.tasks.value_or(std::vector<std::string>()),
+                       config_.eval.limit.value_or(0))),
       record_(session, options.machine, identity_.global_batch),
       trace_(session, options.trace_step),
       lag_(session.engine().lag()) {}
@@ -59,17 +63,18 @@ TrainResult TrainingLoop::Run() {
 // Issues step `done`, and collects what is to be known before the next one.
 void TrainingLoop::DoStep(int64_t done) {
   const bool last = done == config_.train.steps;
-  const bool evaluates =
-      config_.train.eval_every > 0 && (IsDue(config_.train.eval_every, done) || last);
+  const Due due = {config_.train.eval_every > 0 && (IsDue(config_.train.eval_every, done) || last),
+                   !tasks_.empty() && (IsDue(config_.eval.every, done) || last)};
   const bool saves = IsDue(config_.checkpoint.every, done);
   const bool twice = IsDue(config_.guard.rerun_every, done);
-  if (twice || trace_.StartsAt(done)) CollectDownTo(0, false);
+  if (twice || trace_.StartsAt(done)) CollectDownTo(0, {});
   if (bad_) return;
   trace_.Prepare(done);
   if (trace_.active()) record_.WalksOtherwise(done);
   Enqueue(done - 1, twice);
   const bool stopping = StopAgreed(done, saves || last) && !last;
-  CollectDownTo(last || stopping || evaluates || saves || trace_.active() ? 0 : lag_, evaluates);
+  const bool waits = last || stopping || due.loss || due.scores || saves || trace_.active();
+  CollectDownTo(waits ? 0 : lag_, due);
   result_.preempted = stopping;
   if (!bad_) FinishTrace(done);
 }
@@ -79,8 +84,7 @@ void TrainingLoop::Save(int64_t done) {
   if (IsDue(config_.guard.replicas_every, done))
     if (const std::string difference = DifferingReplicas(session_.engine()); !difference.empty())
       Stop(fmt::format("after step {}: {}", done, difference));
-  const bool last =
-      result_.preempted || (config_.checkpoint.at_end && done == config_.train.steps);
+  const bool last = result_.preempted || (config_.checkpoint.at_end && done == config_.train.steps);
   if (!last && !IsDue(config_.checkpoint.every, done)) return;
   Note(LogLevel::kDebug, "step {}: saving{}", done, result_.preempted ? ", asked to stop" : "");
   const std::optional<double> loss = evaluated_ == done ? result_.eval_after : std::nullopt;
@@ -90,20 +94,32 @@ void TrainingLoop::Save(int64_t done) {
     saver_->Save(ProgressAt(done), loss);
 }
 
-std::vector<int32_t> TrainingLoop::TokensOf(int64_t step) {
-  const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens, step);
-  std::vector<int32_t> tokens =
-      session_.batcher().Step(step + guard_.data_shift(), session_.data_rank());
-  Tell(&StepObserver::OnTokens, step + 1, std::span(tokens));
+std::vector<int32_t> TrainingLoop::TokensOf(const Batch& batch) {
+  const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens, batch.step - 1);
+  std::vector<int32_t> tokens = session_.batcher().Step(batch.number - 1, session_.data_rank());
+  Tell(&StepObserver::OnTokens, batch.step, std::span(tokens));
   return tokens;
+}
+
+// A batch may wait from a call whose buffers were smaller: the one plan has room for all now.
+const StepPlan& TrainingLoop::PlanOf(const Batch& batch) const {
+  const RunPlans& plans = session_.engine().plans();
+  const StepPlan* const again = plans.Find(kAgain);
+  return batch.again && again != nullptr ? *again : plans.Of("train");
 }
 
 void TrainingLoop::Enqueue(int64_t step, bool twice) {
   if (waiting_.empty()) record_.StartsAfresh();
-  const std::vector<int32_t> tokens = TokensOf(step);
+  const Batch batch = guard_.Next(step + 1);
+  if (batch.again && trace_.active()) {
+    trace_.Drop();
+    Warn(fmt::format("no timeline: step {} runs a batch again, by another plan", batch.step));
+  }
+  const TokenRows rows(TokensOf(batch), config_.model.seq_len, EndOfDocument(config_));
+  const LossTotals totals = TotalsOf(config_, session_.batcher(), batch.number - 1);
   const auto enqueue = [&] {
-    session_.engine().Enqueue(tokens, step, session_.batcher().valid_tokens(),
-                              guard_.MaxLoss(step + 1));
+    session_.engine().Enqueue(rows.inputs(), step, totals, guard_.MaxLoss(step + 1),
+                              PlanOf(batch).name);
   };
   std::optional<StepTwice> rerun;
   if (twice) rerun.emplace(session_.engine());
@@ -115,7 +131,7 @@ void TrainingLoop::Enqueue(int64_t step, bool twice) {
   }
   const auto start = Clock::now();
   enqueue();
-  waiting_.push_back({step, 1e3 * MillisecondsSince(start)});
+  waiting_.push_back({batch, guard_.Drawn(batch.step), 1e3 * MillisecondsSince(start)});
   Note(LogLevel::kTrace, "step {}: issued in {:.0f} us", step + 1, waiting_.back().enqueue_us);
   Tell(&StepObserver::OnIssued, step + 1);
   if (!rerun) return;
@@ -136,12 +152,11 @@ bool TrainingLoop::StopAgreed(int64_t done, bool saves) {
   return votes.stop;
 }
 
-// Reports the oldest steps until `left` are in flight. With `evaluates`, the newest of them is
-// evaluated.
-void TrainingLoop::CollectDownTo(int left, bool evaluates) {
+// Reports the oldest steps until `left` are in flight. What is due is of the newest of them.
+void TrainingLoop::CollectDownTo(int left, const Due& due) {
   while (!bad_ && static_cast<int>(waiting_.size()) > left) {
     const StepScalars scalars = session_.engine().Collect();
-    const GuardAction action = guard_.Judge(waiting_.front().step + 1, scalars);
+    const GuardAction action = guard_.Judge(waiting_.front().batch, scalars);
     StepReport report = ReportOf(waiting_.front(), scalars, action);
     waiting_.pop_front();
     if (action == GuardAction::kRollBack) {
@@ -149,7 +164,8 @@ void TrainingLoop::CollectDownTo(int left, bool evaluates) {
       bad_ = RollBack{report.step, 0, report.offender};
       return;
     }
-    if (evaluates && waiting_.empty()) Evaluate(report);
+    if (due.loss && waiting_.empty()) Evaluate(report);
+    if (due.scores && waiting_.empty()) ScoreTasks(report);
     report.saves = saver_->TakeFigures();
     Report(&StepObserver::OnStepDone, report, saver_->totals());
     if (session_.marks() != nullptr) session_.marks()->Enter(RunPhase::kTraining, report.step);
@@ -162,27 +178,50 @@ void TrainingLoop::CollectDownTo(int left, bool evaluates) {
 
 StepReport TrainingLoop::ReportOf(const Waiting& waiting, const StepScalars& scalars,
                                   GuardAction action) {
-  StepReport report = record_.Add(waiting.step + 1, waiting.enqueue_us, scalars);
+  const Engine& engine = session_.engine();
+  StepReport report =
+      record_.Add(waiting.batch, PlanOf(waiting.batch), waiting.enqueue_us, scalars);
   record_.Describe(result_);
-  if (!report.applied) report.offender = OffenderOf(scalars, session_.engine().layout());
-  report.data_step = report.step + guard_.data_shift();
+  const bool overflown = !report.applied && IsOverflow(scalars.offender_unit);
+  if (overflown)
+    report.offender = OverflowText(engine.plans().Of("train"), OverflowsOf(engine));
+  else if (!report.applied)
+    report.offender = OffenderOf(scalars, engine.layout());
+  report.waiting_batches = static_cast<int64_t>(guard_.waiting().size());
+  report.sources = session_.SourcesAfter(waiting.drawn);
   for (const RollBack& made : guard_.roll_backs())
     if (made.to == report.step - 1) report.rolled_back.push_back(made);
   report.roll_backs = static_cast<int64_t>(guard_.roll_backs().size());
   Note(LogLevel::kDebug, "step {}: loss {:.6f}, norm {:.4f}, {:.1f} ms{}", report.step, report.loss,
        report.grad_norm, report.step_ms, report.applied ? "" : ", not applied: " + report.offender);
   Report(&StepObserver::OnStep, report);
-  if (action == GuardAction::kSkip)
+  if (overflown)
+    Warn(
+        fmt::format("step {}: {}; the update was skipped on all ranks, the batch will run again "
+                    "({} wait)",
+                    report.step, report.offender, report.waiting_batches));
+  else if (action == GuardAction::kSkip)
     Warn(fmt::format("step {}: {}; the update was skipped on all ranks ({} skipped so far)",
-                     report.step, WhatWasBad(scalars, session_.engine().layout()), report.skipped));
+                     report.step, WhatWasBad(scalars, engine.layout()), report.skipped));
   return report;
 }
 
 void TrainingLoop::Evaluate(StepReport& report) {
-  report.eval_loss = result_.eval_after = session_.Evaluate();
+  const Session::HeldOutLoss held_out = session_.EvaluateHeldOut();
+  report.eval_loss = result_.eval_after = held_out.loss;
+  report.eval_sources = held_out.sources;
   evaluated_ = report.step;
   Note(LogLevel::kDebug, "step {}: held-out loss {:.6f}", report.step, *report.eval_loss);
   Report(&StepObserver::OnEval, report.step, *report.eval_loss);
+}
+
+void TrainingLoop::ScoreTasks(StepReport& report) {
+  for (const OpenTask& task : tasks_) {
+    report.scores.push_back(ScoreTask(session_, task).scores);
+    Note(LogLevel::kDebug, "step {}: {}: {}", report.step, task.name,
+         InWords(report.scores.back()));
+  }
+  Report(&StepObserver::OnScores, report.step, report.scores);
 }
 
 void TrainingLoop::FinishTrace(int64_t done) {
@@ -211,8 +250,10 @@ RunIdentity IdentityOf(const Session& session) {
   RunIdentity identity{ModelOptionsOf(config),   "",
                        config.data.shuffle_seed, 0,
                        ConfigToJson(config),     session.tuning_table()};
+  identity.tokenizer = TokenizerHash(config);
   if (session.has_data()) {
     identity.data_fingerprint = session.DataFingerprint();
+    identity.blend = session.data().BlendJson();
     identity.global_batch = session.batcher().layout().GlobalBatch();
   }
   return identity;

@@ -47,7 +47,10 @@ void TrainingLoop::Begin() {
     return;
   }
   // A log that cannot be read ends it before a file changes.
-  if (goes_on) RestoreGuard(resumed->progress.state);
+  if (goes_on) {
+    RestoreGuard(resumed->progress.state);
+    session_.GoOnWithData(resumed->progress.data);
+  }
   if (options_.on_begin) options_.on_begin();
   const RunEnvironment environment =
       Together(session_.engine().comms().world().HostAllGather(PackedText(session_.Describe())));
@@ -148,11 +151,17 @@ void TrainingLoop::Finish(double seconds) {
   const std::string param_hash = ParamHash(session_.engine());
   const std::string optimizer_hash = OptimizerHash(session_.engine());
   if (!leader()) return;
+  if (!guard_.waiting().empty())
+    Warn(
+        fmt::format("{} batches that receive buffers had no room for have not run again: a call "
+                    "with a larger train.steps runs them first",
+                    guard_.waiting().size()));
   Summary summary = record_.Summarize(result_, seconds);
   summary.param_hash = param_hash;
   summary.optimizer_hash = optimizer_hash;
   summary.plan_stages = plan_stages_;
   summary.saves = saver_->totals();
+  summary.waiting_batches = static_cast<int64_t>(guard_.waiting().size());
   Tell(&StepObserver::OnEnd, summary);
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/record/run_files.h"
 #include "runtime/run/call_record.h"
 #include "runtime/run/saver.h"
+#include "runtime/run/score_tasks.h"
 #include "runtime/run/step_trace.h"
 #include "runtime/run/training.h"
 #include "runtime/watch/guard.h"
@@ -31,8 +32,13 @@ class TrainingLoop {
  private:
   // A step that is in flight.
   struct Waiting {
-    int64_t step = 0;
+    Batch batch;
+    int64_t drawn = 0;  // Guard::Drawn of its step
     double enqueue_us = 0;
+  };
+  // What follows a step: the held-out loss, the scores of eval.tasks.
+  struct Due {
+    bool loss = false, scores = false;
   };
 
   // training_call.cc
@@ -47,18 +53,21 @@ class TrainingLoop {
   // training.cc
   void DoStep(int64_t done);
   void Save(int64_t done);
-  std::vector<int32_t> TokensOf(int64_t step);
+  std::vector<int32_t> TokensOf(const Batch& batch);
+  const StepPlan& PlanOf(const Batch& batch) const;
   void Enqueue(int64_t step, bool twice);
   bool StopAgreed(int64_t done, bool saves);
-  void CollectDownTo(int left, bool evaluates);
+  void CollectDownTo(int left, const Due& due);
   StepReport ReportOf(const Waiting& waiting, const StepScalars& scalars, GuardAction action);
   void Evaluate(StepReport& report);
+  void ScoreTasks(StepReport& report);
   void FinishTrace(int64_t done);
   [[noreturn]] void Stop(const std::string& why);
 
   bool leader() const { return session_.rank() == 0; }
   RunProgress ProgressAt(int64_t done) const {
-    return {done, record_.SamplesAfter(done), guard_.State()};
+    return {done, record_.SamplesAfter(done), guard_.State(),
+            session_.DataState(guard_.Drawn(done))};
   }
 
   // For the logs: what every rank does.
@@ -91,6 +100,7 @@ class TrainingLoop {
   const std::atomic<bool>& stop_;
   std::vector<StepObserver*> observers_;
   const RunIdentity identity_;
+  const std::vector<OpenTask> tasks_;
   CallRecord record_;
   std::unique_ptr<RunFiles> files_;  // rank 0's, the last of its observers
   TracedStep trace_;

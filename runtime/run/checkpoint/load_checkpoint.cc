@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,11 @@ std::string TuningHash(const std::string& text, const std::string& origin) {
   return table.matmuls.empty() ? "" : table.Hash();
 }
 
+void AddOnce(const std::string& change, Changes& changes) {
+  if (!change.empty() && std::find(changes.begin(), changes.end(), change) == changes.end())
+    changes.push_back(change);
+}
+
 // Each rank's shards, as this layout has them.
 void LoadShards(Engine& engine, CheckpointReader& reader, const json& counters, Changes& changes) {
   const ShardLayout& layout = engine.layout();
@@ -34,8 +40,10 @@ void LoadShards(Engine& engine, CheckpointReader& reader, const json& counters, 
   for (const auto& [slot, id] : SavedSlots(layout)) {
     const FlatParam& flat = layout.flat(id);
     std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
-    reader.Read(layout.mesh.Group(rank, flat.replicas).front(), BlobName(slot.name, flat.name), 0,
-                shard.data(), static_cast<int64_t>(shard.size() * sizeof(float)));
+    const int saver = layout.mesh.Group(rank, flat.replicas).front();
+    const std::string blob = BlobName(slot.name, flat.name);
+    ReadBlob(reader, saver, blob, 0, shard);
+    AddOnce(ConversionOf(reader, saver, blob, slot.name, slot.dtype), changes);
     engine.WriteShard(slot.name, id, shard);
   }
   const SavedCounters saved = CountersFrom(counters.at(static_cast<size_t>(rank)));
@@ -53,8 +61,11 @@ void LoadTensors(Engine& engine, CheckpointReader& reader, const json& layout, C
   SavedTensors saved(reader, layout);
   engine.SetCounters({});
   for (const std::string_view slot : SlotNames(engine.layout()))
-    WriteLogicalTensors(engine, slot,
-                        [&](const ParamPlacement& param) { return saved.Read(slot, param.spec); });
+    WriteLogicalTensors(engine, slot, [&](const ParamPlacement& param) {
+      const DType now = engine.layout().flat(param.flat).DTypeOf(slot);
+      AddOnce(saved.Conversion(slot, param.spec, now), changes);
+      return saved.Read(slot, param.spec);
+    });
   const int64_t now = engine.comms().world().world_size();
   const std::string change =
       reader.manifest().world == now
@@ -76,6 +87,18 @@ void CompareTuning(const json& user, const std::string& folder, const RunIdentit
   if (then != now)
     changes.push_back(fmt::format("{} was trained with {}, and now there are {}: the bits change",
                                   folder, words(then), words(now)));
+}
+
+// Text of one tokenizer's ids is other text to the other, and none to bytes. What was saved with
+// bytes says nothing: its ids may be any tokenizer's that the run was not told.
+void CompareTokenizer(const json& user, const std::string& folder, const RunIdentity& identity,
+                      Changes& changes) {
+  const auto saved = user.find("tokenizer");
+  if (saved == user.end() || *saved == identity.tokenizer) return;
+  changes.push_back(fmt::format(
+      "data.tokenizer had the hash {} when {} was saved and {} now: its ids mean something else",
+      DumpJson(*saved), folder,
+      identity.tokenizer.empty() ? "is bytes" : "has " + identity.tokenizer));
 }
 
 void CompareData(const json& user, const std::string& folder, const RunIdentity& identity,
@@ -112,6 +135,8 @@ ResumedRun Load(Engine& engine, const std::string& folder, const RunIdentity& id
   CompareTuning(user, folder, identity, resumed.changes);
   resumed.progress.samples = user.at("samples").get<int64_t>();
   resumed.progress.state = DumpJson(user.value("state", json::object()));
+  resumed.progress.data = DumpJson(user.value("blend_state", json()));
+  CompareTokenizer(user, folder, identity, resumed.changes);
   CompareData(user, folder, identity, resumed.changes);
   return resumed;
 }

@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // What is different between two models, as Words "name=value name=value ...", for people: "layers=2
-// d_model=32" of the first.
+// d_model=32" of the first, and "no mtp" where only the other has such a word.
 std::string DifferingWords(const std::string& text, const std::string& other) {
   std::istringstream words(text);
   const std::string padded = " " + other + " ";
@@ -30,6 +30,12 @@ std::string DifferingWords(const std::string& text, const std::string& other) {
   for (std::string word; words >> word;)
     if (padded.find(" " + word + " ") == std::string::npos)
       different += (different.empty() ? "" : " ") + word;
+  const std::string named = " " + text;
+  words = std::istringstream(other);
+  for (std::string word; words >> word;)
+    if (const std::string name = word.substr(0, word.find('='));
+        named.find(" " + name + "=") == std::string::npos)
+      different += fmt::format("{}no {}", different.empty() ? "" : ", ", name);
   return different;
 }
 
@@ -46,6 +52,31 @@ void RequireSameModel(const std::string& saved_hash, const std::string& saved,
       folder, DifferingWords(saved, words), DifferingWords(words, saved));
 }
 
+std::string BlendInWords(const nlohmann::json& blend) {
+  if (!blend.is_array()) return "one source";
+  std::vector<std::string> parts;
+  for (const nlohmann::json& source : blend) {
+    if (!source.contains("name") || !source.contains("weight") || !source["name"].is_string())
+      return DumpJson(blend);  // of another version
+    parts.push_back(fmt::format("{} (weight {})", source["name"].get<std::string>(),
+                                DumpJson(source["weight"])));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// Error(kConfig) naming both blends when a run that goes on would draw from others, or draw
+// otherwise: its counters mean nothing then.
+void RequireSameBlend(const nlohmann::json& saved, const std::string& folder,
+                      const RunIdentity& identity) {
+  const nlohmann::json now = ParseJson(identity.blend);
+  MR_REQUIRE(ErrorCode::kConfig, saved == now,
+             "checkpoint {} was trained on {}, and data.sources is {} now: a run goes on with the "
+             "sources, the weights and the order that it began with. Give these again, or choose "
+             "another run.dir; its weights may begin as this run's (millrace export, "
+             "model.init_from)",
+             folder, BlendInWords(saved), BlendInWords(now));
+}
+
 // Some of what is wrong, for one line.
 std::string Summary(const std::vector<std::string>& problems) {
   constexpr size_t kShown = 3;
@@ -55,6 +86,15 @@ std::string Summary(const std::vector<std::string>& problems) {
       fmt::join(problems.begin(), problems.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
   if (shown < problems.size()) text += fmt::format("; and {} more", problems.size() - shown);
   return text;
+}
+
+// Of what a checkpoint was trained on; none of an imported model, which has not been yet.
+std::optional<nlohmann::json> BlendOf(const CheckpointManifest& manifest) {
+  const nlohmann::json user = ParseJson(manifest.user);
+  const auto fingerprint = user.find("data_fingerprint");
+  if (fingerprint == user.end() || *fingerprint == "") return std::nullopt;
+  const auto blend = user.find("blend");
+  return blend != user.end() ? *blend : nlohmann::json();
 }
 
 std::string ModelOf(const CheckpointManifest& manifest) {
@@ -120,11 +160,14 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
             "checkpoint.resume is never: the checkpoints of an earlier run are now in {}", *aside));
       return;
     }
-    for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir)))
+    for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir))) {
       entries.push_back({{"folder", entry.folder},
                          {"problem", entry.problem},
                          {"identity", entry.manifest ? entry.manifest->identity : ""},
                          {"model", entry.manifest ? ModelOf(*entry.manifest) : ""}});
+      if (const auto blend = entry.manifest ? BlendOf(*entry.manifest) : std::nullopt)
+        entries.back()["blend"] = Json(*blend);
+    }
   });
   entries = ParseOrderedJson(world.HostBroadcast(DumpJson(entries), 0));
   for (const Json& entry : entries) {
@@ -132,6 +175,8 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
     // Before anything is moved: what is wrong may be the configuration.
     if (const std::string saved = entry.at("identity"); !saved.empty())
       RequireSameModel(saved, entry.at("model"), folder, identity);
+    if (entry.contains("blend"))
+      RequireSameBlend(nlohmann::json(entry.at("blend")), folder, identity);
     std::vector<std::string> problems;
     if (const std::string problem = entry.at("problem"); !problem.empty())
       problems.push_back(problem);

@@ -5,8 +5,9 @@
 // Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars,
 //          counters. Another mesh or precision loads the same logical values; counters then begin
 //          at zero.
-// Errors   kConfig: the folder holds another model. kCheckpoint: nothing valid where `must` asks
-//          for it, or damage under `must`. kIo: this process is not let read one that may be sound.
+// Errors   kConfig: the folder holds another model, or a run would go on with other data.sources.
+//          kCheckpoint: nothing valid where `must` asks for it, or damage under `must`. kIo: this
+//          process is not let read one that may be sound.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,10 @@ struct RunIdentity {
   // TuningTable::ToText of the algorithms in force; "": nothing is tuned. Others: warning, the bits
   // change.
   std::string tuning = {};
+  // RunData::BlendJson. Another blend: Error(kConfig) where a run would go on with it.
+  std::string blend = "null";
+  // Hash128 of data.tokenizer's file; "": bytes. Another: warning, the ids mean something else.
+  std::string tokenizer = {};
 };
 
 // What a checkpoint says of the algorithms that it was trained with.
@@ -50,7 +55,8 @@ struct RunProgress {
   int64_t step = 0;  // steps done
   // Sequences seen by all ranks; goes on counting when the global batch changes.
   int64_t samples = 0;
-  std::string state = "{}";  // JSON of the training loop's own, the same on every rank
+  std::string state = "{}";   // JSON of the training loop's own, the same on every rank
+  std::string data = "null";  // JSON: Session::DataState
 };
 
 struct ResumedRun {

@@ -120,8 +120,8 @@ void RunSaver::WriteShards(JobMarks& marks) {
   const ShardLayout& layout = engine_.layout();
   std::vector<CheckpointWriter::Blob> blobs;
   ForEachShard(layout, rank(), [&](std::string_view slot, FlatId flat) {
-    blobs.push_back(
-        {BlobName(slot, layout.flat(flat).name), DType::kF32, layout.flat(flat).shard_numel});
+    blobs.push_back({BlobName(slot, layout.flat(flat).name), layout.flat(flat).DTypeOf(slot),
+                     layout.flat(flat).shard_numel});
   });
   CheckpointWriter writer(place_, rank(), blobs, *options_.files);
   marks.Enter(RunPhase::kSaving);
@@ -130,13 +130,21 @@ void RunSaver::WriteShards(JobMarks& marks) {
   ForEachShard(layout, rank(), [&](std::string_view slot, FlatId flat) {
     const std::vector<float> shard = beside_ ? std::vector<float>() : engine_.ReadShard(slot, flat);
     const auto* data = beside_ ? from : reinterpret_cast<const std::byte*>(shard.data());
-    const auto bytes = layout.flat(flat).shard_numel * static_cast<int64_t>(sizeof(float));
+    const int64_t numel = layout.flat(flat).shard_numel;
+    auto bytes = numel * static_cast<int64_t>(sizeof(float));
+    if (beside_) from += bytes;
+    std::vector<BFloat16> narrow;  // exact: it was widened
+    if (layout.flat(flat).DTypeOf(slot) == DType::kBF16) {
+      narrow.resize(static_cast<size_t>(numel));
+      ConvertToBFloat16(reinterpret_cast<const float*>(data), narrow.data(), numel);
+      data = reinterpret_cast<const std::byte*>(narrow.data());
+      bytes = numel * static_cast<int64_t>(sizeof(BFloat16));
+    }
     // In pieces, so that a slow disk shows progress.
     for (int64_t done = 0; done < bytes; done += kWrittenPiece) {
       writer.Write(index, data + done, std::min(kWrittenPiece, bytes - done));
       marks.Tick();
     }
-    if (beside_) from += bytes;
     ++index;
   });
   marks.Enter(RunPhase::kSyncing);
@@ -145,7 +153,7 @@ void RunSaver::WriteShards(JobMarks& marks) {
 
 std::string RunSaver::ManifestUser() const {
   const bool judged = eval_loss_.has_value() && std::isfinite(*eval_loss_);
-  return DumpJson(Json{
+  Json user{
       {"model", Words(identity_.model)},
       {"samples", progress_.samples},
       {"adam_t", scalars_.adam_t},
@@ -155,10 +163,14 @@ std::string RunSaver::ManifestUser() const {
       {"data_fingerprint", identity_.data_fingerprint},
       {"shuffle_seed", identity_.shuffle_seed},
       {"global_batch", identity_.global_batch},
+      {"blend", ParseOrderedJson(identity_.blend)},
+      {"blend_state", ParseOrderedJson(progress_.data)},
       {"counters", ParseOrderedJson(counters_)},
       {"layout", LayoutJson(engine_.layout())},
       {"state", ParseOrderedJson(progress_.state)},
-      {"config", ParseOrderedJson(identity_.config)}});
+      {"config", ParseOrderedJson(identity_.config)}};
+  if (!identity_.tokenizer.empty()) user["tokenizer"] = identity_.tokenizer;
+  return DumpJson(user);
 }
 
 void RunSaver::Publish(JobMarks& marks) {

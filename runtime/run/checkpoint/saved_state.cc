@@ -25,9 +25,11 @@ void ForEachCounter(Counters& c, F&& f) {
   f("bytes_gathered", c.comm.gathered_bytes);
   f("bytes_reduced", c.comm.reduced_bytes);
   f("bytes_all_reduced", c.comm.all_reduced_bytes);
+  f("bytes_exchanged", c.comm.exchanged_bytes);
   f("gathers", c.comm.all_gathers);
   f("reduces", c.comm.reduce_scatters);
   f("all_reduces", c.comm.all_reduces);
+  f("all_to_alls", c.comm.all_to_alls);
   f("graph_launches", c.graph_launches);
 }
 
@@ -48,6 +50,7 @@ nlohmann::json NamedCounters(const nlohmann::json& list) {
              kOrder.size());
   nlohmann::json named = nlohmann::json::object();
   for (size_t i = 0; i < kOrder.size(); ++i) named[kOrder[i]] = list[i];
+  for (const char* later : {"bytes_exchanged", "all_to_alls"}) named[later] = 0;  // none were made
   return named;
 }
 

@@ -120,6 +120,27 @@ Json LayoutJson(const ShardLayout& layout) {
   return json;
 }
 
+void ReadBlob(CheckpointReader& reader, int rank, const std::string& blob, int64_t begin,
+              std::span<float> values) {
+  const std::string& dtype = reader.Blob(rank, blob).dtype;
+  const auto numel = static_cast<int64_t>(values.size());
+  if (dtype == "F32") return reader.Read(rank, blob, begin * 4, values.data(), numel * 4);
+  MR_REQUIRE(ErrorCode::kCheckpoint, dtype == "BF16", "{}: {} is {}; F32 and BF16 can be read",
+             reader.folder(), blob, dtype);
+  std::vector<BFloat16> narrow(values.size());
+  reader.Read(rank, blob, begin * 2, narrow.data(), numel * 2);
+  ConvertToFloat(narrow.data(), values.data(), numel);
+}
+
+std::string ConversionOf(const CheckpointReader& reader, int rank, const std::string& blob,
+                         std::string_view slot, DType now) {
+  const std::string& saved = reader.Blob(rank, blob).dtype;
+  if ((saved == "BF16") == (now == DType::kBF16)) return "";
+  return fmt::format("{} has {} in {}, this run keeps it in {}: {}", reader.folder(), slot,
+                     saved == "BF16" ? "bf16" : "f32", Name(now),
+                     now == DType::kBF16 ? "rounded to nearest" : "the values are the same");
+}
+
 SavedTensors::SavedTensors(CheckpointReader& reader, const nlohmann::json& layout)
     : reader_(reader) {
   int64_t ranks = 1;
@@ -160,6 +181,15 @@ void SavedTensors::AddFlat(const nlohmann::json& json) {
   layout_.flats.push_back(std::move(flat));
 }
 
+std::string SavedTensors::Conversion(std::string_view kind, const ParamSpec& param,
+                                     DType now) const {
+  const auto it = ids_.find(param.name);
+  if (it == ids_.end()) return "";  // Read says it
+  const FlatParam& flat = layout_.flat(layout_.param(it->second).flat);
+  return ConversionOf(reader_, layout_.mesh.Group(0, flat.holders()).front(),
+                      BlobName(kind, flat.name), kind, now);
+}
+
 std::vector<float> SavedTensors::Read(std::string_view kind, const ParamSpec& param) {
   const auto it = ids_.find(param.name);
   MR_REQUIRE(ErrorCode::kCheckpoint, it != ids_.end(), "{} holds no parameter {}", reader_.folder(),
@@ -176,14 +206,14 @@ std::vector<float> SavedTensors::Read(std::string_view kind, const ParamSpec& pa
     std::vector<ParamRun> runs;
     ForEachRun(layout_, it->second, rank, [&](const ParamRun& run) { runs.push_back(run); });
     if (runs.empty()) continue;
-    const int64_t bytes = reader_.Blob(rank, blob).bytes;
-    MR_REQUIRE(ErrorCode::kCheckpoint, bytes == flat.shard_numel * 4,
-               "{}: the shard of {} of rank {} has {} bytes; {} elements are expected",
-               reader_.folder(), flat.name, rank, bytes, flat.shard_numel);
+    const int64_t numel = reader_.Blob(rank, blob).numel;
+    MR_REQUIRE(ErrorCode::kCheckpoint, numel == flat.shard_numel,
+               "{}: the shard of {} of rank {} has {} elements; {} are expected", reader_.folder(),
+               flat.name, rank, numel, flat.shard_numel);
     // At once from the first to the last: behind a split there may be thousands.
     const int64_t begin = runs.front().local, end = runs.back().local + runs.back().numel;
     part.resize(static_cast<size_t>(end - begin));
-    reader_.Read(rank, blob, begin * 4, part.data(), (end - begin) * 4);
+    ReadBlob(reader_, rank, blob, begin, part);
     for (const ParamRun& run : runs) {
       std::copy_n(part.begin() + (run.local - begin), run.numel, values.begin() + run.logical);
       found += run.numel;

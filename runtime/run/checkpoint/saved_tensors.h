@@ -9,6 +9,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,14 @@ std::vector<int> Savers(const ShardLayout& layout);
 // Equal of two layouts: their shards hold the same elements at the same places.
 nlohmann::ordered_json LayoutJson(const ShardLayout& layout);
 
+// Elements [begin, begin + values) of a blob of f32 or bf16, widened. Error(kCheckpoint): another
+// dtype.
+void ReadBlob(CheckpointReader& reader, int rank, const std::string& blob, int64_t begin,
+              std::span<float> values);
+// What a slot's dtype makes of what was saved: "" where nothing.
+std::string ConversionOf(const CheckpointReader& reader, int rank, const std::string& blob,
+                         std::string_view slot, DType now);
+
 class SavedTensors {
  public:
   // `layout`: LayoutJson of any version. Error(kCheckpoint): one that no version has written.
@@ -36,6 +45,8 @@ class SavedTensors {
   // Logical values [spec.numel()] of a parameter of the model, from whichever shards hold them.
   // Error(kCheckpoint): the checkpoint has no such parameter, or one of another shape.
   std::vector<float> Read(std::string_view kind, const ParamSpec& param);
+  // ConversionOf the parameter's shards.
+  std::string Conversion(std::string_view kind, const ParamSpec& param, DType now) const;
 
  private:
   void AddFlat(const nlohmann::json& json);

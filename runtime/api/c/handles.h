@@ -1,0 +1,39 @@
+// Which handles of millrace.h are runs. A handle is a number, never an address: one that was
+// destroyed is not given out again, and nobody looks behind it.
+//
+// The table is the one thing that runs of a process share. Any thread.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "runtime/api/c/linked_run.h"
+
+namespace millrace {
+
+mr_run* NewHandle(std::shared_ptr<LinkedRun> run);
+
+// The run behind a handle, for one call of the program: its log speaks on this thread meanwhile.
+// CallError MR_INVALID_ARGUMENT: none, or no more. MR_BUSY: it serves another call.
+class RunCall {
+ public:
+  explicit RunCall(mr_run* handle);
+  LinkedRun* operator->() const { return run_.get(); }
+  LinkedRun& operator*() const { return *run_; }
+  const std::shared_ptr<LinkedRun>& shared() const { return run_; }
+  // The handle is no run any more.
+  void Destroy();
+
+ private:
+  struct Entry;
+  friend mr_run* NewHandle(std::shared_ptr<LinkedRun> run);
+  friend class HandleTable;
+
+  mr_run* handle_;
+  std::shared_ptr<Entry> entry_;
+  std::unique_lock<std::mutex> lock_;  // after what it locks
+  std::shared_ptr<LinkedRun> run_;
+  std::unique_ptr<CallbackLog::Call> call_;  // ends first
+};
+
+}  // namespace millrace

@@ -1,0 +1,76 @@
+// Answers of a linked run to prompts.
+#include <fmt/core.h>
+
+#include "runtime/api/c/linked_run.h"
+#include "runtime/api/c/sized.h"
+#include "runtime/api/c/status.h"
+
+namespace millrace {
+namespace {
+
+GenerationRequest RequestOf(const mr_request* given, const std::string& name) {
+  const mr_request whole = ReadSized(given, name.c_str());
+  const auto require = [&](bool holds, const char* what) {
+    if (!holds) throw CallError(MR_INVALID_ARGUMENT, name + what);
+  };
+  constexpr int64_t kMost = int64_t{1} << 31;
+  require(whole.prompt_tokens >= 0 && whole.prompt_tokens < kMost &&
+              (whole.prompt != nullptr || whole.prompt_tokens == 0),
+          ".prompt is NULL, or its length is none");
+  require(whole.stop_count >= 0 && whole.stop_count < kMost &&
+              (whole.stop_tokens != nullptr || whole.stop_count == 0),
+          ".stop_tokens is NULL, or their number is none");
+  GenerationRequest request;
+  request.prompt.assign(whole.prompt, whole.prompt + whole.prompt_tokens);
+  request.max_tokens = whole.max_tokens;
+  request.samples = whole.samples == 0 ? 1 : whole.samples;
+  request.sampling = {.temperature = whole.temperature,
+                      .top_k = whole.top_k,
+                      .top_p = whole.top_p == 0 ? 1 : whole.top_p,
+                      .min_p = whole.min_p,
+                      .seed = whole.seed};
+  request.stop_tokens.assign(whole.stop_tokens, whole.stop_tokens + whole.stop_count);
+  return request;
+}
+
+}  // namespace
+
+std::vector<GenerationRequest> LinkedRun::CheckedRequests(const mr_request* const* requests,
+                                                          int64_t count) const {
+  RequireWeights();
+  if (!generates_)
+    throw CallError(MR_INVALID_ARGUMENT,
+                    "the run was made without use_inference: it has no plans to generate by");
+  if (count < 0 || (requests == nullptr && count > 0))
+    throw CallError(MR_INVALID_ARGUMENT,
+                    fmt::format("requests is {}, and count {}",
+                                requests == nullptr ? "NULL" : "not NULL", count));
+  std::vector<GenerationRequest> checked;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string name = fmt::format("requests[{}]", i);
+    checked.push_back(RequestOf(requests[i], name));
+    constexpr int64_t kMostSamples = GeneratorOptions{}.max_waiting;
+    if (checked.back().samples > kMostSamples)
+      throw CallError(MR_INVALID_ARGUMENT, fmt::format("{}.samples is {}; at most {} wait at once",
+                                                       name, checked.back().samples, kMostSamples));
+    if (const auto refusal = RefusalOf(checked.back(), generates_->limits()))
+      throw CallError(MR_INVALID_ARGUMENT, fmt::format("{}: {}", name, refusal->message));
+  }
+  return checked;
+}
+
+std::vector<GeneratedAnswer> LinkedRun::Generate(const mr_request* const* requests, int64_t count) {
+  std::vector<GenerationRequest> checked;
+  Agree([&] { checked = CheckedRequests(requests, count); });
+  std::vector<GeneratedAnswer> answers;
+  Touch([&] {
+    const PhaseScope phase = session_->Phase(RunPhase::kGenerating);
+    generates_->Enter();  // the weights of now
+    Generator generator(*generates_);
+    generator.SetWeightVersion(version_);
+    answers = GenerateAll(generator, checked);
+  });
+  return answers;
+}
+
+}  // namespace millrace

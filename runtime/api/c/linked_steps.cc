@@ -1,0 +1,242 @@
+// Steps and evaluations of a linked run.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "comm/agree.h"
+#include "runtime/api/c/linked_run.h"
+#include "runtime/api/c/sized.h"
+#include "runtime/api/c/status.h"
+#include "runtime/base/error.h"
+#include "runtime/run/score.h"
+#include "runtime/run/token_rows.h"
+
+namespace millrace {
+namespace {
+
+template <class... Args>
+void Require(bool holds, int32_t code, fmt::format_string<Args...> text, Args&&... args) {
+  if (!holds) throw CallError(code, fmt::format(text, std::forward<Args>(args)...));
+}
+
+// A value of each target that a batch may give, and whether the configuration's loss needs it.
+struct TargetValue {
+  const char* name;  // of the field and of the input
+  const float* values;
+  bool needed;
+  std::string because;  // the key that decides
+};
+
+std::array<TargetValue, 4> ValuesOf(const mr_batch& batch, const TrainConfig& train) {
+  const bool policy = train.loss == TrainConfig::Loss::kPolicyGradient;
+  const std::string loss =
+      fmt::format("train.loss is {}", policy ? "policy_gradient" : "cross_entropy");
+  return {{{"weights", batch.weights, train.loss_weights,
+            fmt::format("train.loss_weights is {}", train.loss_weights)},
+           {"old_logprobs", batch.old_logprobs, policy, loss},
+           {"advantages", batch.advantages, policy, loss},
+           {"reference_logprobs", batch.reference_logprobs, policy && train.policy.kl != 0,
+            fmt::format("{} and train.policy.kl {}", loss, train.policy.kl)}}};
+}
+
+}  // namespace
+
+std::span<const int32_t> LinkedRun::CheckedTokens(const mr_batch& batch, bool of_a_step) const {
+  const int64_t micro = layout_.micro_batch, rows = micro * layout_.accumulate;
+  if (of_a_step)
+    Require(batch.sequences == rows, MR_INVALID_ARGUMENT,
+            "batch.sequences is {}; a step takes {} on each rank (train.micro_batch {} x {} "
+            "microbatches)",
+            batch.sequences, rows, micro, layout_.accumulate);
+  else
+    Require(batch.sequences > 0 && batch.sequences % micro == 0, MR_INVALID_ARGUMENT,
+            "batch.sequences is {}; an evaluation takes a multiple of train.micro_batch, {}",
+            batch.sequences, micro);
+  Require(batch.sequences <= PTRDIFF_MAX / (8 * row_tokens_), MR_INVALID_ARGUMENT,
+          "batch.sequences is {}: no memory has as many", batch.sequences);
+  Require(batch.tokens != nullptr, MR_INVALID_ARGUMENT,
+          "batch.tokens is NULL; where the configuration's data is meant, batch is");
+  const std::span tokens(batch.tokens, static_cast<size_t>(batch.sequences * row_tokens_));
+  const int64_t vocab = loaded_.config.model.Vocab();
+  for (size_t i = 0; i < tokens.size(); ++i)
+    Require(tokens[i] >= 0 && tokens[i] < vocab, MR_INVALID_ARGUMENT,
+            "batch.tokens[{}][{}] is {}; the vocabulary is 0 to {}",
+            static_cast<int64_t>(i) / row_tokens_, static_cast<int64_t>(i) % row_tokens_, tokens[i],
+            vocab - 1);
+  return tokens;
+}
+
+LinkedRun::TargetValues LinkedRun::CheckedValues(const mr_batch& batch) const {
+  const int64_t row = row_tokens_ - 1, targets = batch.sequences * row;
+  TargetValues given{{}, static_cast<double>(targets)};
+  for (const TargetValue& value : ValuesOf(batch, loaded_.config.train)) {
+    Require((value.values != nullptr) == value.needed, MR_INVALID_ARGUMENT,
+            "batch.{} is {}NULL, and {}", value.name, value.values == nullptr ? "" : "not ",
+            value.because);
+    if (!value.needed) continue;
+    const std::span values(value.values, static_cast<size_t>(targets));
+    const bool weighs = value.values == batch.weights;
+    double sum = 0;
+    for (int64_t i = 0; i < targets; ++i) {
+      const float v = values[static_cast<size_t>(i)];
+      Require(std::isfinite(v) && (!weighs || v >= 0), MR_INVALID_ARGUMENT,
+              "batch.{}[{}][{}] is {}; it must be finite{}", value.name, i / row, i % row, v,
+              weighs ? " and not negative" : "");
+      sum += v;
+    }
+    if (weighs) given.weights = sum;
+    given.inputs.push_back({value.name, std::as_bytes(values)});
+  }
+  return given;
+}
+
+std::optional<LinkedRun::Given> LinkedRun::GivenBy(const mr_batch* batch, bool of_a_step) const {
+  RequireWeights();
+  if (batch == nullptr) {
+    Require(session_->has_data(), MR_INVALID_ARGUMENT,
+            "batch is NULL, and the run was made without use_data: there are no tokens");
+    return std::nullopt;
+  }
+  Require(!loaded_.config.data.document_mask, MR_UNSUPPORTED,
+          "data.document_mask is true, and batch is not NULL: documents are found in the run's own "
+          "data alone so far");
+  const mr_batch whole = ReadSized(batch, "batch");
+  Given given{CheckedTokens(whole, of_a_step), {}};
+  if (of_a_step)
+    given.values = CheckedValues(whole);
+  else
+    for (const TargetValue& value : ValuesOf(whole, loaded_.config.train))
+      Require(value.values == nullptr, MR_INVALID_ARGUMENT,
+              "batch.{} is not NULL: an evaluation is of tokens alone", value.name);
+  return given;
+}
+
+// Ranks of a data rank give the same; the sum is in rank order, so all have the same bits.
+double LinkedRun::SumOverDataRanks(double own) {
+  if (meeting_->world_size() == 1) return own;
+  double sum = 0;
+  for (const std::string& part :
+       meeting_->HostAllGather({reinterpret_cast<const char*>(&own), sizeof own})) {
+    double value = 0;
+    MR_CHECK_EQ(part.size(), sizeof value, "sum of a rank's weights");
+    std::memcpy(&value, part.data(), sizeof value);
+    sum += value;
+  }
+  return sum * static_cast<double>(layout_.world) / meeting_->world_size();
+}
+
+void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
+  std::optional<Given> given;
+  Agree([&] {
+    if (result != nullptr) RequireSized(result, "result");
+    given = GivenBy(batch, true);
+    RequireNothingLent();
+  });
+  const int64_t targets = layout_.GlobalBatch() * (row_tokens_ - 1);
+  double weights = static_cast<double>(targets);
+  if (given && loaded_.config.train.loss_weights) {
+    Touch([&] { weights = SumOverDataRanks(given->values.weights); });
+    Require(weights > 0, MR_INVALID_ARGUMENT, "batch.weights are all 0, on all ranks");
+  }
+  StepScalars scalars{};
+  Touch([&] {
+    const PhaseScope phase = session_->Phase(RunPhase::kTraining, step_);
+    if (given) {
+      std::vector<HostInputs::Input> inputs = given->values.inputs;
+      inputs.push_back({"tokens", std::as_bytes(given->tokens)});
+      scalars = session_->engine().Step(HostInputs(inputs), step_, LossTotals(targets, weights));
+      return;
+    }
+    const Config& config = loaded_.config;
+    const TokenRows rows(session_->batcher().Step(step_, session_->data_rank()),
+                         config.model.seq_len, EndOfDocument(config));
+    scalars =
+        session_->engine().Step(rows.inputs(), step_, TotalsOf(config, session_->batcher(), step_));
+  });
+  ++step_;
+  samples_ += layout_.GlobalBatch();
+  const bool applied = scalars.applied != 0;
+  if (applied) ++version_;
+  if (result != nullptr)
+    WriteSized(mr_step_result{.size = 0,
+                              .step = step_,
+                              .loss = scalars.loss,
+                              .grad_norm = scalars.grad_norm,
+                              .lr = scalars.lr,
+                              .targets = targets,
+                              .weight_version = version_,
+                              .applied = applied ? 1 : 0},
+               result);
+}
+
+int64_t LinkedRun::AgreedBatches(const std::optional<Given>& given) {
+  const int64_t tokens = layout_.micro_batch * row_tokens_,
+                batches = given ? std::ssize(given->tokens) / tokens : 0;
+  if (meeting_->world_size() == 1) return batches;
+  std::vector<std::string> all;
+  Touch([&] { all = meeting_->HostAllGather(std::to_string(batches)); });
+  for (size_t r = 0; r < all.size(); ++r)
+    Require(all[r] == all.front(), MR_INVALID_ARGUMENT,
+            "rank {} gives {} microbatches, and rank 0 {}: each rank gives as many rows", r, all[r],
+            all.front());
+  return batches;
+}
+
+HostInputs LinkedRun::InputsOf(const Given& given, int64_t batch,
+                               std::span<const float> ones) const {
+  const auto tokens = static_cast<size_t>(layout_.micro_batch * row_tokens_);
+  std::vector<HostInputs::Input> inputs = {
+      {"tokens", std::as_bytes(given.tokens.subspan(static_cast<size_t>(batch) * tokens, tokens))}};
+  for (const TargetValue& value : ValuesOf({}, loaded_.config.train))
+    if (value.needed) inputs.push_back({value.name, std::as_bytes(ones)});
+  return HostInputs(inputs);
+}
+
+void LinkedRun::Evaluate(const mr_batch* batch, mr_evaluation* result) {
+  std::optional<Given> given;
+  Agree([&] {
+    RequireSized(result, "result");
+    given = GivenBy(batch, false);
+  });
+  const int64_t batches = AgreedBatches(given);
+  const std::vector<float> ones = Ones();
+  Session::MeanLoss mean;
+  Touch([&] {
+    if (given)
+      mean = session_->EvaluateOn(batches, [&](int64_t i) {
+        return Session::HeldOutBatch{InputsOf(*given, i, ones), static_cast<double>(ones.size())};
+      });
+    else
+      mean = session_->EvaluateHeldOut();
+  });
+  WriteSized(mr_evaluation{.size = 0, .loss = mean.loss, .targets = mean.targets}, result);
+}
+
+void LinkedRun::Score(const mr_batch* batch, double* logprobs, int64_t count) {
+  std::optional<Given> given;
+  Agree([&] {
+    Require(batch != nullptr && logprobs != nullptr, MR_INVALID_ARGUMENT, "{} is NULL",
+            batch == nullptr ? "batch" : "logprobs");
+    Require(generates_ != nullptr, MR_INVALID_ARGUMENT,
+            "the run was made without use_inference: it has no plan to score by");
+    given = GivenBy(batch, false);
+    const int64_t targets = std::ssize(given->tokens) / row_tokens_ * (row_tokens_ - 1);
+    Require(count == targets, MR_INVALID_ARGUMENT, "count is {}; the batch has {} targets", count,
+            targets);
+  });
+  const int64_t batches = AgreedBatches(given);
+  const std::vector<float> ones = Ones();
+  Touch([&] {
+    for (int64_t i = 0; i < batches; ++i) {
+      const PhaseScope phase = session_->Phase(RunPhase::kEvaluating, i);
+      for (const double loss : TokenLosses(session_->engine(), InputsOf(*given, i, ones)))
+        *logprobs++ = -loss;
+    }
+  });
+}
+
+}  // namespace millrace

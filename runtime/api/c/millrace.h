@@ -1,0 +1,243 @@
+/* Millrace for other programs: training runs behind a C interface. README.md beside this header in
+ * the sources has an example, the rules, and what each backend can do today.
+ *
+ * Calls     Each call that can fail returns a status: NULL is success; anything else is the
+ *           caller's, to be freed with mr_status_free. A call that fails leaves its outputs as they
+ *           were, but *out, which mr_run_create and mr_weights_borrow set to NULL. No call exits,
+ *           prints, reads the environment, installs a signal handler or throws.
+ * Structs   Each begins with its size: set it to sizeof, or a larger library would write past the
+ *           end of what an older program gave. A shorter struct than the library's stands for zeros
+ *           behind its end; a longer one, of a newer header, is refused. Zero is every field's
+ *           default. Strings are UTF-8 and end with a zero byte.
+ * Handles   A handle that was destroyed is refused for as long as the process lives; NULL, too.
+ * Threads   Any thread may call, and runs are independent. One run serves one call at a time:
+ *           another one meanwhile gets MR_BUSY. Callbacks come on the thread of the call, but
+ *           on_stall.
+ * Ranks     Calls marked "collective" are made by every rank of the run, in one order, with the
+ *           same arguments unless said otherwise. A rank that refuses its arguments makes all ranks
+ *           refuse, by name.
+ * Versions  Until 1.0 a minor version may break the interface, and is part of the library's SONAME.
+ */
+#ifndef MILLRACE_H_
+#define MILLRACE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MR_VERSION_MAJOR 0
+#define MR_VERSION_MINOR 1
+#define MR_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define MR_API __attribute__((visibility("default")))
+#else
+#define MR_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mr_run mr_run;
+typedef struct mr_status mr_status;
+struct DLManagedTensorVersioned; /* DLPack 1.x; millrace_dlpack.h declares it */
+
+/* Of a status. Up to 5 and from 70 on they are the exit codes of the program `millrace`. */
+enum {
+  MR_OK = 0,
+  MR_CONFIG = 2,           /* the configuration; mr_status_pointer names the key */
+  MR_DATA = 3,             /* data or a Hugging Face folder that cannot be read */
+  MR_CHECKPOINT = 4,       /* no checkpoint, or a damaged one */
+  MR_DOES_NOT_FIT = 5,     /* the plan exceeds its budget, or the machine's memory */
+  MR_INVALID_ARGUMENT = 64, /* of this call; nothing has changed */
+  MR_UNSUPPORTED = 65,     /* this library cannot do that; nothing has changed */
+  MR_BORROWED = 66,        /* weights are lent, and the call would write them */
+  MR_BUSY = 67,            /* the run is in another call */
+  MR_RUN_FAILED = 68,      /* an earlier error has left the run unusable: destroy it */
+  MR_CALLBACK = 69,        /* a callback failed without a status of its own */
+  MR_INTERNAL = 70,        /* a bug of the library */
+  MR_TIMEOUT = 71,         /* a rank made no progress in time */
+  MR_PEER_LOST = 72,       /* another rank has gone */
+  MR_NON_FINITE = 73,
+  MR_IO = 74,
+  MR_DEVICE = 77
+};
+
+/* Of a log message, and of run.log_level, which decides what is said. */
+enum { MR_LOG_TRACE = 0, MR_LOG_DEBUG = 1, MR_LOG_INFO = 2, MR_LOG_WARNING = 3, MR_LOG_ERROR = 4 };
+
+/* The library that is loaded: "0.1.0", and 1000000 * major + 1000 * minor + patch. */
+MR_API const char* mr_version(void);
+MR_API int32_t mr_version_number(void);
+
+/* A copy of both texts; NULL is "". For callbacks, whose failure it is. Never NULL; a code outside
+ * the list above becomes MR_CALLBACK. */
+MR_API mr_status* mr_status_new(int32_t code, const char* message);
+MR_API int32_t mr_status_code(const mr_status* status);        /* NULL: MR_OK */
+MR_API const char* mr_status_name(int32_t code);               /* "config"; "unknown" */
+MR_API const char* mr_status_message(const mr_status* status); /* lives as long; NULL: "" */
+/* JSON pointer of the first key of the configuration that is wrong ("/optimizer/lr"), where the
+ * error is about one; else "". Lives as long. */
+MR_API const char* mr_status_pointer(const mr_status* status);
+MR_API void mr_status_free(mr_status* status); /* NULL: nothing */
+
+/* JSON Schema (draft 7) of the configuration. Lives as long as the process. */
+MR_API const char* mr_config_schema(void);
+
+typedef struct mr_run_options {
+  size_t size;
+  const char* config; /* JSON text, as of a file that `millrace train` takes */
+  int32_t rank;       /* of this call */
+  int32_t world;      /* ranks; 0: one */
+  int32_t device;     /* among those of its kind that this process sees; of the CPU there is one */
+  int32_t use_data;   /* 1: open the configuration's data, for calls without a batch */
+  void* user;         /* given to each callback */
+  /* What the run has to say; NULL: nothing is said. */
+  void (*log)(void* user, int32_t level, const char* text);
+  /* How ranks find each other, for world above 1: an all-gather over all ranks. `buffer` has world
+   * pieces of `each` bytes, of which this rank's is filled in; on return all are. NULL is success;
+   * a status ends mr_run_create with its code and message, and is freed by the library. */
+  mr_status* (*exchange)(void* user, void* buffer, size_t each);
+  /* Called on a thread of the library's own when no rank has made progress for
+   * execution.watchdog_s, with who holds the job up: the calls hang, and only the program can end
+   * it. NULL: nobody watches. */
+  void (*on_stall)(void* user, const char* verdict);
+  int32_t use_inference; /* 1: plan what section inference says too, for mr_generate and mr_score */
+} mr_run_options;
+
+/* Plans, checks and allocates; weights are not set yet. Collective. */
+MR_API mr_status* mr_run_create(const mr_run_options* options, mr_run** out);
+/* NULL: nothing. Lent tensors stay valid, and with them the run's memory, until they are deleted.
+ * The log is not called any more. MR_BUSY from within a callback. */
+MR_API mr_status* mr_run_destroy(mr_run* run);
+
+typedef struct mr_info {
+  size_t size;
+  int64_t parameters;  /* of the model, all ranks */
+  int64_t step;        /* steps done */
+  int64_t arena_bytes; /* of this rank, all that steps use */
+  uint64_t weight_version; /* rises whenever weights are written; 0: not set yet */
+  int64_t vocab, seq_len;
+  int64_t step_sequences; /* rows of a batch of mr_step, on each rank */
+  int64_t eval_sequences; /* rows of a batch of mr_evaluate are a multiple of it */
+  int32_t rank, world;
+  int64_t lent; /* tensors that were borrowed and not deleted */
+} mr_info;
+
+MR_API mr_status* mr_run_info(mr_run* run, mr_info* info);
+/* Every key of the configuration with its value, as JSON text. Lives as long as the run. */
+MR_API mr_status* mr_run_config(mr_run* run, const char** json);
+
+/* All of these write weights, moments and the step, and are collective. A failure leaves the run
+ * without weights, until one of them succeeds. */
+MR_API mr_status* mr_init(mr_run* run); /* model.init_from, or fresh ones by train.seed */
+/* The newest checkpoint of a run folder, saved by any number of ranks; NULL: run.dir. */
+MR_API mr_status* mr_load(mr_run* run, const char* run_dir);
+/* Weights of a Hugging Face folder (config.json and safetensors), whose model must be the
+ * configuration's. Moments and the step begin at zero. */
+MR_API mr_status* mr_import(mr_run* run, const char* folder);
+
+/* A checkpoint in run_dir/checkpoints, for mr_load and `millrace train`; keeps the newest
+ * checkpoint.keep. NULL: run.dir. Published whole or not at all. Collective. */
+MR_API mr_status* mr_save(mr_run* run, const char* run_dir);
+/* config.json and safetensors for transformers. The folder is new or empty. Collective. */
+MR_API mr_status* mr_export(mr_run* run, const char* folder);
+
+typedef struct mr_batch {
+  size_t size;
+  const int32_t* tokens; /* [sequences, seq_len + 1], row-major: a row's targets are its tokens from
+                            the second on. Of this rank; ranks along tensor and context give the
+                            same. NULL: the configuration's data (use_data) */
+  int64_t sequences;
+  /* Of each target, [sequences, seq_len]; each is given where the configuration asks for it, else
+   * NULL. Weights (train.loss_weights): a loss is the weighted sum over that of all weights; 0
+   * masks a target. The others: train.loss policy_gradient, the last one where train.policy.kl is
+   * not 0. */
+  const float* weights;
+  const float* advantages;
+  const float* old_logprobs;
+  const float* reference_logprobs;
+} mr_batch;
+
+typedef struct mr_step_result {
+  size_t size;
+  int64_t step;  /* steps done, this one included */
+  double loss;   /* mean over the targets of all ranks, before the update */
+  double grad_norm;
+  double lr;
+  int64_t targets; /* of all ranks */
+  uint64_t weight_version;
+  int32_t applied; /* 0: loss or gradients were not finite, and no weight has changed */
+} mr_step_result;
+
+/* One training step: forward, backward, update. batch NULL: the configuration's data. result may be
+ * NULL. Each rank gives its own rows. Collective. */
+MR_API mr_status* mr_step(mr_run* run, const mr_batch* batch, mr_step_result* result);
+
+typedef struct mr_evaluation {
+  size_t size;
+  double loss; /* mean over the targets of all ranks */
+  int64_t targets;
+} mr_evaluation;
+
+/* Held-out cross entropy, without an update and without weights: of a batch the tokens alone. batch
+ * NULL: data.eval_batches of the configuration's data. Each rank gives as many rows. Collective. */
+MR_API mr_status* mr_evaluate(mr_run* run, const mr_batch* batch, mr_evaluation* result);
+
+/* The log-probability of each target of a batch, by the training forward with its bits: `logprobs`
+ * has [sequences, seq_len] places, `count` of them. Needs use_inference. Each rank gives as many
+ * rows. Collective. */
+MR_API mr_status* mr_score(mr_run* run, const mr_batch* batch, double* logprobs, int64_t count);
+
+typedef struct mr_request {
+  size_t size;
+  const int32_t* prompt;
+  int64_t prompt_tokens;
+  int64_t max_tokens; /* of each answer */
+  int64_t samples;    /* answers; 0: one */
+  uint64_t seed;
+  float temperature; /* 0: the likeliest token */
+  float top_p;       /* 0: 1 */
+  float min_p;
+  int32_t top_k; /* 0: all */
+  const int32_t* stop_tokens; /* an answer ends with the first of these */
+  int64_t stop_count;
+} mr_request;
+
+enum { MR_FINISH_STOP = 0, MR_FINISH_LENGTH = 1 };
+
+typedef struct mr_answer {
+  size_t size;
+  int64_t request, sample;
+  const int32_t* tokens; /* with what ended it; lives as the mr_answers */
+  const float* logprobs; /* of each, by the model's logits before temperature and cuts */
+  int64_t count;
+  int32_t finish;
+  uint64_t weight_version; /* that drew it */
+} mr_answer;
+
+typedef struct mr_answers mr_answers;
+
+/* Answers to `count` requests, in order, batched over the slots and pages of section inference. A
+ * request that cannot be is MR_INVALID_ARGUMENT, and none is answered. Each rank has requests of
+ * its own, or none. Steps and evaluations go on as if it had not been. Collective. */
+MR_API mr_status* mr_generate(mr_run* run, const mr_request* const* requests, int64_t count,
+                              mr_answers** out);
+MR_API int64_t mr_answers_count(const mr_answers* answers); /* of all samples; NULL: 0 */
+MR_API mr_status* mr_answers_get(const mr_answers* answers, int64_t index, mr_answer* answer);
+MR_API void mr_answers_free(mr_answers* answers); /* NULL: nothing */
+
+/* Master weights under the names of mr_export, f32, in place: nothing is copied. */
+MR_API mr_status* mr_weights_count(mr_run* run, int64_t* count);
+MR_API mr_status* mr_weights_name(mr_run* run, int64_t index, const char** name); /* as the run */
+/* A read-only tensor with strides, and the weight version that it shows; version may be NULL. Until
+ * its deleter is called (any thread), calls that write weights fail with MR_BORROWED.
+ * MR_UNSUPPORTED where a rank does not hold the whole tensor. */
+MR_API mr_status* mr_weights_borrow(mr_run* run, const char* name,
+                                    struct DLManagedTensorVersioned** out, uint64_t* version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MILLRACE_H_ */

@@ -1,0 +1,313 @@
+"""A training run, by the functions of millrace.h."""
+import array
+import ctypes
+import json
+import os
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Union
+
+from . import _native as native
+from ._errors import InvalidArgument
+from ._native import LIBRARY, check
+from ._tensor import Tensor
+
+Path = Union[str, 'os.PathLike[str]']
+LEVELS = ('trace', 'debug', 'info', 'warning', 'error')
+
+
+class StepResult(NamedTuple):
+    step: int  # steps done
+    loss: float  # mean over the targets of all ranks, before the update
+    grad_norm: float
+    lr: float
+    targets: int
+    weight_version: int
+    applied: bool  # False: numbers were not finite, and no weight has changed
+
+
+class Answer(NamedTuple):
+    request: int  # its index
+    sample: int
+    tokens: List[int]  # with what ended it
+    logprobs: List[float]  # of each, by the model before temperature and cuts
+    stopped: bool  # by a stop token; else by max_tokens
+    weight_version: int
+
+
+class Request(NamedTuple):
+    """What Run.generate is asked for."""
+    prompt: Sequence[int]
+    max_tokens: int
+    samples: int = 1
+    temperature: float = 1.0  # 0: the likeliest token
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop_tokens: Sequence[int] = ()
+
+
+class Evaluation(NamedTuple):
+    loss: float
+    targets: int
+
+
+class Info(NamedTuple):
+    parameters: int
+    step: int
+    arena_bytes: int
+    weight_version: int
+    vocab: int
+    seq_len: int
+    step_sequences: int
+    eval_sequences: int
+    rank: int
+    world: int
+    lent: int
+
+
+def _text(path: Optional[Path]) -> Optional[bytes]:
+    return None if path is None else os.fsencode(os.fspath(path))
+
+
+class _Tokens:
+    """Rows of tokens as C has them. Nested lists and buffers of another integer type are copied, int32 rows are not."""
+
+    def __init__(self, tokens: Any, columns: int) -> None:
+        if hasattr(tokens, 'detach'):  # torch
+            tokens = tokens.detach().cpu().numpy()
+        if hasattr(tokens, 'astype') and tokens.dtype.kind in 'iu' and tokens.dtype != 'int32' and tokens.size:  # numpy
+            self._checked([int(tokens.min()), int(tokens.max())])
+            tokens = tokens.astype('int32')
+        try:
+            view = memoryview(tokens)
+        except TypeError:
+            rows = [list(row) for row in tokens]
+            self._require(all(len(row) == columns for row in rows), [len(rows), [len(row) for row in rows]], columns)
+            self._set(array.array('i', self._checked(value for row in rows for value in row)), len(rows))
+            return
+        self._require(view.ndim == 2 and view.shape[1] == columns, view.shape, columns)
+        if view.format == 'i' and view.itemsize == 4 and view.c_contiguous:
+            self._set(view.cast('B').cast('i') if view.nbytes else view, view.shape[0])
+        elif view.format in 'bBhHiIlLqQ':
+            self._set(array.array('i', self._checked(value for row in view.tolist() for value in row)), view.shape[0])
+        else:
+            raise InvalidArgument('tokens have the format %r; integers are needed' % view.format, 64)
+
+    @staticmethod
+    def _require(holds: bool, shape: Any, columns: int) -> None:
+        if not holds:
+            raise InvalidArgument('tokens have the shape %s; [rows, %d] is needed: seq_len tokens and the last target' % (shape, columns), 64)
+
+    @staticmethod
+    def _checked(values: Any) -> List[int]:
+        listed = list(values)
+        for value in listed:
+            if not isinstance(value, int) or not -2**31 <= value < 2**31:
+                raise InvalidArgument('tokens hold %r; 32-bit integers are needed' % (value,), 64)
+        return listed
+
+    def _set(self, values: Any, rows: int) -> None:
+        self._keep = values
+        if isinstance(values, memoryview) and values.readonly:
+            self._keep = values = array.array('i', values.tobytes())
+        pointer = ctypes.cast((ctypes.c_char * max(1, len(values) * 4)).from_buffer(values), ctypes.POINTER(ctypes.c_int32)) if rows else None
+        self.batch = native.Batch(tokens=pointer, sequences=rows)
+
+
+def _integers(values: Any, what: str) -> 'ctypes.Array[ctypes.c_int32]':
+    listed = [int(value) for value in values]
+    if any(not -2**31 <= value < 2**31 for value in listed):
+        raise InvalidArgument('%s holds what is no 32-bit integer' % what, 64)
+    return (ctypes.c_int32 * len(listed))(*listed)
+
+
+def _floats(values: Any, rows: int, columns: int, what: str) -> 'ctypes.Array[ctypes.c_float]':
+    """[rows, columns] values of targets, copied."""
+    listed = values.tolist() if hasattr(values, 'tolist') else [list(row) for row in values]
+    if len(listed) != rows or any(not isinstance(row, list) or len(row) != columns for row in listed):
+        raise InvalidArgument('%s need the shape [%d, %d], a value for each target' % (what, rows, columns), 64)
+    return (ctypes.c_float * (rows * columns))(*(float(value) for row in listed for value in row))
+
+
+class Run:
+    """One rank of a training run. A context manager; close() ends it.
+
+    config   a mapping or JSON text, as of a file that `millrace train` takes
+    log      called with a level ('info', 'warning', ...) and a text
+    use_data opens the configuration's data, for steps and evaluations without tokens
+    use_inference plans what section inference of the configuration says, for generate()
+    exchange with world above 1: an all-gather between ranks, from this rank's bytes to those of all
+    on_stall called on another thread when no rank makes progress for execution.watchdog_s
+    """
+
+    def __init__(self,
+                 config: Union[str, Mapping[str, Any]],
+                 *,
+                 rank: int = 0,
+                 world: int = 1,
+                 use_data: bool = False,
+                 use_inference: bool = False,
+                 log: Optional[Callable[[str, str], None]] = None,
+                 exchange: Optional[Callable[[bytes], Sequence[bytes]]] = None,
+                 on_stall: Optional[Callable[[str], None]] = None) -> None:
+        self._handle: Optional[int] = None
+        text = config if isinstance(config, str) else json.dumps(config)
+        options = native.RunOptions(config=text.encode(), rank=rank, world=world, use_data=int(use_data),
+                                    use_inference=int(use_inference))
+        raised: List[BaseException] = []
+        # The library calls these for as long as the run lives.
+        self._callbacks: List[Any] = []
+        if log is not None:
+            options.log = self._keep(native.LogCallback(lambda _, level, said: log(LEVELS[level], said.decode('utf-8', 'replace'))))
+        if on_stall is not None:
+            options.on_stall = self._keep(native.StallCallback(lambda _, said: on_stall(said.decode('utf-8', 'replace'))))
+        if exchange is not None:
+            options.exchange = self._keep(native.ExchangeCallback(_exchange_of(exchange, rank, world, raised)))
+        handle = ctypes.c_void_p()
+        try:
+            check(LIBRARY.mr_run_create(ctypes.byref(options), ctypes.byref(handle)))
+        except native.Error as error:
+            raise error from (raised[0] if raised else None)
+        self._handle = handle.value
+        self._columns = self.info.seq_len + 1
+
+    def _keep(self, callback: Any) -> Any:
+        self._callbacks.append(callback)
+        return callback
+
+    def close(self) -> None:
+        """Ends the run. Weights that are lent stay valid until they are given back."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            check(LIBRARY.mr_run_destroy(handle))
+
+    def __enter__(self) -> 'Run':
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if LIBRARY is not None:  # at the interpreter's end modules are gone
+            self.close()
+
+    def init(self) -> None:
+        """Fresh weights: model.init_from, or by train.seed."""
+        check(LIBRARY.mr_init(self._handle))
+
+    def load(self, run_dir: Optional[Path] = None) -> None:
+        """The newest checkpoint of a run folder; None: run.dir."""
+        check(LIBRARY.mr_load(self._handle, _text(run_dir)))
+
+    def save(self, run_dir: Optional[Path] = None) -> None:
+        """A checkpoint in a run folder, for load() and `millrace train`; None: run.dir."""
+        check(LIBRARY.mr_save(self._handle, _text(run_dir)))
+
+    def import_weights(self, folder: Path) -> None:
+        """Weights of a Hugging Face folder."""
+        check(LIBRARY.mr_import(self._handle, _text(folder)))
+
+    def export(self, folder: Path) -> None:
+        """config.json and safetensors for transformers, into a new folder."""
+        check(LIBRARY.mr_export(self._handle, _text(folder)))
+
+    def step(self,
+             tokens: Any = None,
+             *,
+             weights: Any = None,
+             advantages: Any = None,
+             old_logprobs: Any = None,
+             reference_logprobs: Any = None) -> StepResult:
+        """One training step on [rows, seq_len + 1] tokens of this rank; None: the configuration's data.
+
+        The others are [rows, seq_len] values of targets: weights where train.loss_weights is true, the rest for a policy gradient
+        (train.loss)."""
+        given = None if tokens is None else _Tokens(tokens, self._columns)
+        told = {'weights': weights, 'advantages': advantages, 'old_logprobs': old_logprobs, 'reference_logprobs': reference_logprobs}
+        for name, values in told.items():
+            if values is None:
+                continue
+            if given is None:
+                raise InvalidArgument('%s without tokens' % name, 64)
+            setattr(given.batch, name,
+                    ctypes.cast(_floats(values, given.batch.sequences, self._columns - 1, name), ctypes.POINTER(ctypes.c_float)))
+        result = native.StepStruct()
+        check(LIBRARY.mr_step(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
+        return StepResult(result.step, result.loss, result.grad_norm, result.lr, result.targets, result.weight_version, bool(result.applied))
+
+    def evaluate(self, tokens: Any = None) -> Evaluation:
+        """Held-out loss on a multiple of info.eval_sequences rows; None: the configuration's data."""
+        given = None if tokens is None else _Tokens(tokens, self._columns)
+        result = native.EvaluationStruct()
+        check(LIBRARY.mr_evaluate(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
+        return Evaluation(result.loss, result.targets)
+
+    def generate(self, requests: Sequence[Request]) -> List[Answer]:
+        """Answers to all requests, batched; of a request its samples follow each other. Needs use_inference."""
+        given = []
+        for number, request in enumerate(requests):
+            prompt = _integers(request.prompt, 'the prompt of request %d' % number)
+            stops = _integers(request.stop_tokens, 'stop_tokens of request %d' % number)
+            if request.top_p == 0:
+                raise InvalidArgument('top_p of request %d is 0; it must be above' % number, 64)
+            given.append(
+                native.Request(prompt=prompt, prompt_tokens=len(prompt), max_tokens=request.max_tokens, samples=request.samples,
+                               temperature=request.temperature, top_k=request.top_k, top_p=request.top_p, min_p=request.min_p,
+                               seed=request.seed, stop_tokens=stops, stop_count=len(stops)))
+        pointers = (ctypes.POINTER(native.Request) * len(given))(*(ctypes.pointer(one) for one in given))
+        handle = ctypes.c_void_p()
+        check(LIBRARY.mr_generate(self._handle, pointers, len(given), ctypes.byref(handle)))
+        try:
+            answers, one = [], native.AnswerStruct()
+            for index in range(LIBRARY.mr_answers_count(handle)):
+                check(LIBRARY.mr_answers_get(handle, index, ctypes.byref(one)))
+                answers.append(
+                    Answer(one.request, one.sample, one.tokens[:one.count], one.logprobs[:one.count], one.finish == 0, one.weight_version))
+            return answers
+        finally:
+            LIBRARY.mr_answers_free(handle)
+
+    @property
+    def info(self) -> Info:
+        info = native.InfoStruct()
+        check(LIBRARY.mr_run_info(self._handle, ctypes.byref(info)))
+        return Info(*(getattr(info, name) for name in Info._fields))
+
+    @property
+    def config(self) -> Any:
+        """Every key with its value."""
+        text = ctypes.c_char_p()
+        check(LIBRARY.mr_run_config(self._handle, ctypes.byref(text)))
+        assert text.value is not None
+        return json.loads(text.value)
+
+    @property
+    def weight_names(self) -> List[str]:
+        """Of borrow(), as export() writes them."""
+        count, name, names = ctypes.c_int64(), ctypes.c_char_p(), []
+        check(LIBRARY.mr_weights_count(self._handle, ctypes.byref(count)))
+        for index in range(count.value):
+            check(LIBRARY.mr_weights_name(self._handle, index, ctypes.byref(name)))
+            assert name.value is not None
+            names.append(name.value.decode())
+        return names
+
+    def borrow(self, name: str) -> Tensor:
+        """Weights in place, read-only; steps are refused until it is given back."""
+        return Tensor(self, self._handle or 0, name)
+
+
+def _exchange_of(exchange: Callable[[bytes], Sequence[bytes]], rank: int, world: int, raised: List[BaseException]) -> Any:
+
+    def call(_: Any, buffer: int, each: int) -> Optional[int]:
+        try:
+            parts = exchange(ctypes.string_at(buffer + rank * each, each))
+            if len(parts) != world or any(len(part) != each for part in parts):
+                raise ValueError('an exchange gave %s bytes, and not %d times %d' % ([len(part) for part in parts], world, each))
+            ctypes.memmove(buffer, b''.join(parts), world * each)
+            return None
+        except BaseException as error:  # it ends in a status, and is raised behind it
+            raised.append(error)
+            return LIBRARY.mr_status_new(69, ('%s: %s' % (type(error).__name__, error)).encode())
+
+    return call

@@ -1,0 +1,104 @@
+"""Weights of a run where they lie, for numpy and torch by DLPack."""
+import ctypes
+from ctypes import py_object
+from typing import Any, List, Optional, Tuple
+
+from ._native import LIBRARY, DLManagedTensorVersioned, check
+
+_CAPSULE = b'dltensor_versioned'
+# Of our own: what other modules set as the types of ctypes.pythonapi's functions is theirs.
+_new_capsule = ctypes.PYFUNCTYPE(py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(('PyCapsule_New', ctypes.pythonapi))
+_is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(('PyCapsule_IsValid', ctypes.pythonapi))
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _drop_capsule(capsule: int) -> None:
+    """A capsule that nobody has taken has its tensor still."""
+    if _is_capsule(capsule, _CAPSULE):
+        tensor = ctypes.cast(_pointer_of(capsule, _CAPSULE), ctypes.POINTER(DLManagedTensorVersioned))
+        tensor.contents.deleter(tensor)
+
+
+class Tensor:
+    """Read-only weights of a run, in place. While it lives, or an array made of it, the run refuses to write weights (BorrowedError).
+
+    `numpy.from_dlpack(tensor)` (numpy 2.1 or newer) and `torch.from_dlpack(tensor)` share its memory. As a context manager it is
+    given back at the end of the block; arrays made of it hold on to it on their own.
+    """
+
+    def __init__(self, run: Any, handle: int, name: str) -> None:
+        self._tensor: Any = None
+        self._run, self._handle, self.name = run, handle, name
+        version = ctypes.c_uint64()
+        self._tensor = self._borrow(version)
+        self.version: int = version.value
+
+    def _borrow(self, version: Optional[ctypes.c_uint64] = None) -> Any:
+        tensor = ctypes.POINTER(DLManagedTensorVersioned)()
+        check(LIBRARY.mr_weights_borrow(self._handle, self.name.encode(), ctypes.byref(tensor),
+                                        None if version is None else ctypes.byref(version)))
+        return tensor
+
+    def _inner(self) -> Any:
+        if self._tensor is None:
+            raise ValueError('%s was given back' % self.name)
+        return self._tensor.contents.dl_tensor
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        inner = self._inner()
+        return tuple(inner.shape[i] for i in range(inner.ndim))
+
+    @property
+    def strides(self) -> Tuple[int, ...]:
+        """In elements."""
+        inner = self._inner()
+        return tuple(inner.strides[i] for i in range(inner.ndim))
+
+    def tolist(self) -> List[Any]:
+        """A copy, as nested lists."""
+        inner = self._inner()
+        data = ctypes.cast(inner.data, ctypes.POINTER(ctypes.c_float))
+
+        def part(dim: int, at: int) -> Any:
+            if dim == inner.ndim:
+                return data[at]
+            return [part(dim + 1, at + i * inner.strides[dim]) for i in range(inner.shape[dim])]
+
+        return part(0, 0)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        inner = self._inner()
+        return inner.device_type, inner.device_id
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Optional[Tuple[int, int]] = None, dl_device: Optional[Tuple[int, int]] = None,
+                   copy: Optional[bool] = None) -> Any:
+        self._inner()
+        if max_version is None or max_version[0] < 1:
+            raise BufferError('weights are read-only, which DLPack can say from version 1.0 on: numpy 2.1, torch 2.9 or newer')
+        if copy:
+            raise BufferError('weights are lent in place; copy them afterwards')
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError('weights lie on device %s' % (self.__dlpack_device__(),))
+        tensor = self._borrow()
+        try:
+            return _new_capsule(ctypes.cast(tensor, ctypes.c_void_p), _CAPSULE, ctypes.cast(_drop_capsule, ctypes.c_void_p))
+        except BaseException:
+            tensor.contents.deleter(tensor)
+            raise
+
+    def release(self) -> None:
+        """Gives it back. Arrays that were made of it are not affected."""
+        tensor, self._tensor = self._tensor, None
+        if tensor is not None:
+            tensor.contents.deleter(tensor)
+
+    def __enter__(self) -> 'Tensor':
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()

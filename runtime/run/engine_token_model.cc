@@ -1,0 +1,176 @@
+#include "runtime/run/engine_token_model.h"
+
+#include <algorithm>
+
+#include "runtime/base/arithmetic.h"
+#include "runtime/base/error.h"
+#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/run/host_sampler.h"
+#include "runtime/run/inference_plans.h"
+
+namespace millrace {
+namespace {
+
+// Of a row of which nothing is asked: the draw that costs least.
+constexpr SampleParams kNotAsked{.temperature = 0};
+
+// The smallest of `sizes`, ascending, that is at least `rows`; else the largest.
+int64_t SizeFor(const std::vector<int64_t>& sizes, int64_t rows) {
+  const auto at = std::lower_bound(sizes.begin(), sizes.end(), rows);
+  return at == sizes.end() ? sizes.back() : *at;
+}
+
+}  // namespace
+
+EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
+    : engine_(engine),
+      prefill_(config.inference.PrefillRows(config.model.seq_len)),
+      decode_(config.inference.DecodeRows()),
+      goes_back_(!config.model.Has('M')),
+      rows_(std::max(prefill_.back(), decode_.back())),
+      pages_of_sequence_(config.inference.PagesOfSequence(config.model.seq_len)) {
+  limits_.slots = config.inference.slots;
+  limits_.pages = config.inference.Pages(config.model.seq_len);
+  limits_.page_tokens = config.inference.page_tokens;
+  limits_.max_length = config.inference.MaxLength(config.model.seq_len);
+  limits_.max_chunk = prefill_.back();
+  limits_.vocab = config.model.Vocab();
+  const View* top = engine.plans().Of(PrefillPlan(prefill_.front())).FindOutput("top_ids");
+  limits_.top = top->layout.numel();  // of one row
+  has_pages_ = static_cast<bool>(engine.plans().states.Find(kPagesState));
+  cached_.resize(static_cast<size_t>(limits_.slots));
+  row_state_.resize(static_cast<size_t>(3 * rows_));
+  page_state_.resize(static_cast<size_t>(limits_.slots * pages_of_sequence_));
+  params_.resize(static_cast<size_t>(limits_.slots));
+}
+
+void EngineTokenModel::Enter() {
+  engine_.BeginEra(DecodePlan(decode_.front()));
+  std::fill(cached_.begin(), cached_.end(), 0);
+}
+
+void EngineTokenModel::Check(const Tokens& rows) const {
+  MR_CHECK(rows.slot >= 0 && rows.slot < limits_.slots, "slot {} of {}", rows.slot, limits_.slots);
+  const int64_t cached = cached_[static_cast<size_t>(rows.slot)],
+                end = rows.first + std::ssize(rows.tokens);
+  MR_CHECK(rows.first >= 0 && rows.first <= cached && !rows.tokens.empty(),
+           "{} tokens at position {} of slot {}, of which {} are cached", rows.tokens.size(),
+           rows.first, rows.slot, cached);
+  MR_CHECK(goes_back_ || rows.first == 0 || rows.first == cached,
+           "position {} of slot {}, of which {} are cached: its mixers' states cannot go back",
+           rows.first, rows.slot, cached);
+  MR_CHECK_LE(end, limits_.max_length, "positions of the sequence in slot {}", rows.slot);
+  const int64_t pages = CeilDiv(end, limits_.page_tokens);
+  MR_CHECK_LE(pages, std::ssize(rows.pages), "pages of {} positions of the sequence in slot {}",
+              end, rows.slot);
+  for (int64_t i = 0; i < pages; ++i) {
+    const int32_t page = rows.pages[static_cast<size_t>(i)];
+    MR_CHECK(page >= 0 && page < limits_.pages, "page {} of {} of the sequence in slot {}", page,
+             limits_.pages, rows.slot);
+  }
+  for (const int32_t token : rows.tokens)
+    MR_CHECK(token >= 0 && token < limits_.vocab, "token {} of {}", token, limits_.vocab);
+}
+
+// From `row` of the plan's rows on.
+void EngineTokenModel::Place(const Tokens& rows, int64_t row) {
+  Check(rows);
+  const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t* const state = row_state_.data() + row + i;
+    state[0] = rows.tokens[static_cast<size_t>(i)];
+    state[rows_] = static_cast<int32_t>(rows.first + i);
+    state[2 * rows_] = static_cast<int32_t>(rows.slot);
+  }
+  int32_t* const pages = page_state_.data() + rows.slot * pages_of_sequence_;
+  const auto used = rows.pages.first(static_cast<size_t>(CeilDiv(end, limits_.page_tokens)));
+  if (!std::equal(used.begin(), used.end(), pages)) {
+    std::copy(used.begin(), used.end(), pages);
+    pages_changed_ = true;
+  }
+  cached_[static_cast<size_t>(rows.slot)] = end;
+}
+
+void EngineTokenModel::Clear() {
+  std::fill(row_state_.begin(), row_state_.end(), -1);
+  std::fill_n(row_state_.begin() + rows_, rows_, 0);
+  std::fill(params_.begin(), params_.end(), kNotAsked);
+}
+
+void EngineTokenModel::Ask(int64_t row, const Sampling& sampling, int64_t drawn) {
+  MR_CHECK_LE(sampling.top, limits_.top, "likeliest tokens whose log-probabilities are asked for");
+  params_[static_cast<size_t>(row)] = ParamsOf(sampling, drawn);
+}
+
+void EngineTokenModel::Run(const std::string& plan) {
+  engine_.WriteState(kRowsState, std::as_bytes(std::span(row_state_)));
+  engine_.WriteState(kSamplingState, std::as_bytes(std::span(params_)));
+  if (pages_changed_ && has_pages_)
+    engine_.WriteState(kPagesState, std::as_bytes(std::span(page_state_)));
+  pages_changed_ = false;
+  engine_.RunInEra(plan);
+}
+
+void EngineTokenModel::ReadDrawn(const std::string& plan, std::span<SampledToken> sampled) {
+  const size_t rows = sampled.size(), most = static_cast<size_t>(limits_.top);
+  const auto read = [&](const char* output, auto& to, size_t count) {
+    to.resize(count);
+    engine_.ReadOutput(plan, output, to.data(), std::ssize(std::as_bytes(std::span(to))));
+  };
+  read("token", tokens_, rows);
+  read("logprob", logprobs_, rows);
+  if (std::any_of(params_.begin(), params_.end(),
+                  [](const SampleParams& p) { return p.top > 0; })) {
+    read("top_ids", top_ids_, rows * most);
+    read("top_logprobs", top_logprobs_, rows * most);
+  }
+  for (size_t r = 0; r < rows; ++r) {
+    const SampleParams& asked = params_[r];
+    MR_REQUIRE(ErrorCode::kNonFinite, tokens_[r] != kNoToken,
+               "a logit of the token that follows {} drawn ones is not finite", asked.drawn);
+    sampled[r] = {.token = tokens_[r], .logprob = logprobs_[r], .top = {}};
+    for (size_t i = r * most; i < r * most + static_cast<size_t>(asked.top); ++i)
+      sampled[r].top.push_back({top_ids_[i], top_logprobs_[i]});
+  }
+}
+
+// The rows are a plan's last ones: of the last one the plan draws.
+SampledToken EngineTokenModel::Prefill(const PrefillRows& rows) {
+  const int64_t count = std::ssize(rows.tokens);
+  MR_CHECK_LE(count, limits_.max_chunk, "tokens of one prefill");
+  const int64_t size = SizeFor(prefill_, count);
+  Clear();
+  if (rows.sampling != nullptr) Ask(0, *rows.sampling, 0);
+  Place({rows.slot, rows.first, rows.tokens, rows.pages}, size - count);
+  const std::string plan = PrefillPlan(size);
+  Run(plan);
+  SampledToken sampled;
+  if (rows.sampling != nullptr) ReadDrawn(plan, {&sampled, 1});
+  return sampled;
+}
+
+void EngineTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
+  MR_CHECK_EQ(rows.size(), sampled.size(), "rows and sampled tokens");
+  std::vector<bool> seen(static_cast<size_t>(limits_.slots));
+  for (const DecodeRow& row : rows) {
+    MR_CHECK(row.slot >= 0 && row.slot < limits_.slots && !seen[static_cast<size_t>(row.slot)],
+             "slot {} of {}: of each there is one row at most", row.slot, limits_.slots);
+    seen[static_cast<size_t>(row.slot)] = true;
+  }
+  for (int64_t begin = 0; begin < std::ssize(rows);) {
+    const int64_t size = SizeFor(decode_, std::ssize(rows) - begin),
+                  count = std::min(size, std::ssize(rows) - begin);
+    Clear();
+    for (int64_t i = 0; i < count; ++i) {
+      const DecodeRow& row = rows[static_cast<size_t>(begin + i)];
+      Ask(i, *row.sampling, row.drawn);
+      Place({row.slot, row.length, {&row.token, 1}, row.pages}, i);
+    }
+    const std::string plan = DecodePlan(size);
+    Run(plan);
+    ReadDrawn(plan, sampled.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
+    begin += count;
+  }
+}
+
+}  // namespace millrace

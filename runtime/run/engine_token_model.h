@@ -1,0 +1,65 @@
+// A generator's model that is a run's engine: prefill and decode are plans of the run, in its arena
+// (inference_plans.h).
+//
+// Eras     What it caches lies where training has its activations: a step or an evaluation ends the
+//          era, and so does whoever writes weights. Enter() begins one; then no sequence is cached.
+//          Prefill and Decode outside one are Error(kInternal): nothing is drawn of weights that
+//          were changed in between.
+// Ranks    Enter() is a collective: it gathers the weights. Then ranks along shard and replicate
+//          generate on their own, without any word to each other.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops/sample_ops.h"
+#include "runtime/config/config.h"
+#include "runtime/exec/engine.h"
+#include "runtime/infer/token_model.h"
+
+namespace millrace {
+
+class EngineTokenModel : public TokenModel {
+ public:
+  // `engine` has the plans that `config` asks for and outlives this. A sequence may go back to an
+  // earlier position, but not with Mamba-2 mixers: of their states there is the last only.
+  EngineTokenModel(Engine& engine, const Config& config);
+
+  void Enter();
+
+  const TokenModelLimits& limits() const override { return limits_; }
+  SampledToken Prefill(const PrefillRows& rows) override;
+  void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
+
+ private:
+  // Tokens of one sequence, from position `first` on.
+  struct Tokens {
+    int64_t slot, first;
+    std::span<const int32_t> tokens, pages;
+  };
+  void Check(const Tokens& rows) const;
+  void Place(const Tokens& rows, int64_t row);
+  void Clear();  // no row is placed, nothing is asked
+  // Of row `row` of those that the plan draws for.
+  void Ask(int64_t row, const Sampling& sampling, int64_t drawn);
+  void Run(const std::string& plan);
+  // Of the plan that ran last, for its first such rows. Error(kNonFinite): a logit is not finite.
+  void ReadDrawn(const std::string& plan, std::span<SampledToken> sampled);
+
+  Engine& engine_;
+  TokenModelLimits limits_;
+  std::vector<int64_t> prefill_, decode_;  // rows of the plans, ascending
+  bool goes_back_ = true, has_pages_ = true;
+  int64_t rows_ = 0, pages_of_sequence_ = 0;
+  std::vector<int64_t> cached_;      // by slot: positions
+  std::vector<int32_t> row_state_;   // [3, rows_]: token, position, slot
+  std::vector<int32_t> page_state_;  // [slots, pages_of_sequence_]
+  bool pages_changed_ = true;
+  std::vector<SampleParams> params_;  // [slots]
+  // Of the rows that were drawn for: [R], [R, limits_.top].
+  std::vector<int32_t> tokens_, top_ids_;
+  std::vector<float> logprobs_, top_logprobs_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,48 @@
+#include "runtime/run/host_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ops/sample_row.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+double LogSumExp(std::span<const float> logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - max);
+  return max + std::log(sum);
+}
+
+}  // namespace
+
+SampleParams ParamsOf(const Sampling& sampling, int64_t drawn) {
+  SampleParams params;
+  params.temperature = sampling.temperature;
+  params.top_k = sampling.top_k;
+  params.top_p = sampling.top_p;
+  params.min_p = sampling.min_p;
+  params.seed = sampling.seed;
+  params.drawn = drawn;
+  params.top = sampling.top;
+  return params;
+}
+
+SampledToken DrawToken(std::span<const float> logits, const Sampling& sampling, int64_t drawn) {
+  MR_REQUIRE(ErrorCode::kNonFinite, AllFinite(logits),
+             "a logit of the token that follows {} drawn ones is not finite", drawn);
+  const double log_sum = LogSumExp(logits);
+  const auto log_probability = [&](int32_t token) {
+    return static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
+  };
+  SampledToken out;
+  out.token = SampleToken(logits, ParamsOf(sampling, drawn));
+  out.logprob = log_probability(out.token);
+  for (const int32_t token : LikeliestTokens(logits, sampling.top))
+    out.top.push_back({token, log_probability(token)});
+  return out;
+}
+
+}  // namespace millrace

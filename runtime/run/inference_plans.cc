@@ -1,0 +1,76 @@
+#include "runtime/run/inference_plans.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <variant>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+template <class Branch>
+bool Has(const ModelShape& model) {
+  return std::any_of(model.blocks.begin(), model.blocks.end(), [](const BlockShape& block) {
+    return block.template Find<Branch>() != nullptr;
+  });
+}
+
+bool IsExact(const Config& config, const ModelShape& model, Backend backend) {
+  return config.inference.exact.value_or(backend == Backend::kCpu && !Has<MoeShape>(model));
+}
+
+}  // namespace
+
+std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend backend) {
+  const ParallelConfig& parallel = config.parallel;
+  for (const auto& [key, ranks] : {std::pair{"context", parallel.context},
+                                   {"expert", parallel.expert},
+                                   {"tensor", parallel.tensor}})
+    if (ranks != 1)
+      return fmt::format(
+          "parallel.{} is {}; generating with caches takes 1; ranks along shard and replicate can",
+          key, ranks);
+  if (!IsExact(config, model, backend)) return "";
+  if (backend != Backend::kCpu)
+    return "inference.exact is true, which GPUs do not give; allowed is false, or null";
+  if (Has<MoeShape>(model))
+    return "inference.exact is true, but how many rows an expert has decides bits of its products "
+           "(model.moe.experts); allowed is inference.exact=false";
+  return "";
+}
+
+std::string PrefillPlan(int64_t rows) { return fmt::format("prefill_{}", rows); }
+std::string DecodePlan(int64_t rows) { return fmt::format("decode_{}", rows); }
+
+std::vector<InferencePlan> InferencePlansOf(const Config& config, const ModelShape& model,
+                                            Backend backend) {
+  const InferenceConfig& inference = config.inference;
+  const int64_t seq_len = config.model.seq_len;
+  const std::string why_not = WhyNoCaches(config, model, backend);
+  MR_REQUIRE(ErrorCode::kConfig, why_not.empty(), "{}", why_not);
+  const bool exact = IsExact(config, model, backend);
+  const std::vector<int64_t> prefill = inference.PrefillRows(seq_len),
+                             decode = inference.DecodeRows();
+  CacheShape cache;
+  cache.slots = inference.slots;
+  cache.pages = inference.Pages(seq_len);
+  cache.page_tokens = inference.page_tokens;
+  cache.pages_of_sequence = inference.PagesOfSequence(seq_len);
+  cache.length = seq_len;
+  cache.rows = std::max(prefill.back(), decode.back());
+  cache.like_rows = exact ? config.train.micro_batch * seq_len : 0;
+  std::vector<InferencePlan> plans;
+  for (const int64_t rows : prefill) {
+    plans.push_back({PrefillPlan(rows), rows, cache});
+    plans.back().cache.logits = 1;
+  }
+  for (const int64_t rows : decode) {
+    plans.push_back({DecodePlan(rows), rows, cache});
+    plans.back().cache.logits = rows;
+  }
+  return plans;
+}
+
+}  // namespace millrace

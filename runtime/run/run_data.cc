@@ -1,0 +1,103 @@
+#include "runtime/run/run_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/base/json.h"
+#include "runtime/data/hash.h"
+#include "runtime/run/run_tokenizer.h"
+
+namespace millrace {
+namespace {
+
+TokenSourceOptions OptionsOf(const Config& config, DataKind kind, const std::string& path) {
+  TokenSourceOptions options{.kind = kind,
+                             .path = path,
+                             .seq_len = config.model.seq_len,
+                             .vocab = config.model.Vocab(),
+                             .seed = static_cast<uint64_t>(config.data.shuffle_seed)};
+  if (const auto tokenizer = TokenizerOf(config)) options.tokenizer = tokenizer->hash();
+  return options;
+}
+
+std::string UnusedName(const std::string& path, const std::vector<NamedSource>& others) {
+  std::filesystem::path of = path;
+  if (!of.has_filename()) of = of.parent_path();  // "folder/"
+  const std::string extension = of.extension().string();
+  const bool is_kind = extension == ".bin" || extension == ".idx" || extension == ".txt";
+  const std::string stem = (is_kind ? of.stem() : of.filename()).string();  // not of "MPL-2.0"
+  const auto taken = [&](const std::string& name) {
+    return std::any_of(others.begin(), others.end(),
+                       [&](const NamedSource& other) { return other.name == name; });
+  };
+  std::string name = stem;
+  for (int n = 2; taken(name); ++n) name = fmt::format("{}-{}", stem, n);
+  return name;
+}
+
+RunData OpenOne(const Config& config) {
+  const DataSplit split = OpenDataSplit(
+      OptionsOf(config, config.data.kind, config.data.path.value_or("")), config.data.val_path);
+  return {{{"", 1, split.train}}, {{"", 1, split.held_out}}, false};
+}
+
+RunData OpenBlend(const Config& config, const DataSources& sources) {
+  RunData data;
+  data.is_blend = true;
+  const std::optional<std::string>& common = config.data.val_path;
+  for (const DataSource& source : sources) {
+    const std::string name = UnusedName(source.path, data.train);
+    const TokenSourceOptions options = OptionsOf(config, config.data.KindOf(source), source.path);
+    if (common) {
+      data.train.push_back({name, source.weight, OpenTrainingPart(options)});
+      continue;
+    }
+    const DataSplit split = OpenDataSplit(options, source.val_path);
+    data.train.push_back({name, source.weight, split.train});
+    data.held_out.push_back({name, source.weight, split.held_out});
+  }
+  if (common)
+    data.held_out.push_back({"", 1, OpenTokenSource(OptionsOf(config, config.data.kind, *common))});
+  return data;
+}
+
+}  // namespace
+
+std::string RunData::Describe() const {
+  if (!is_blend) return train.front().source->Describe();
+  double sum = 0;
+  for (const NamedSource& one : train) sum += one.weight;
+  std::vector<std::string> parts;
+  for (const NamedSource& one : train)
+    parts.push_back(
+        fmt::format("{:.4g}% {} ({})", 100 * one.weight / sum, one.name, one.source->Describe()));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string RunData::Fingerprint() const {
+  if (train.size() == 1) return train.front().source->Fingerprint();
+  Hasher128 hash;
+  for (const NamedSource& one : train)
+    hash.Update(fmt::format("{} {}\n", one.weight, one.source->Fingerprint()));
+  return hash.Hex();
+}
+
+std::string RunData::BlendJson() const {
+  if (!is_blend) return "null";
+  nlohmann::ordered_json sources = nlohmann::ordered_json::array();
+  for (const NamedSource& one : train)
+    sources.push_back({{"name", one.name}, {"weight", one.weight}});
+  return DumpJson(sources, {.replace = true});  // a path is any bytes
+}
+
+RunData OpenRunData(const Config& config) {
+  if (config.data.sources && config.data.kind != DataKind::kSynthetic)
+    return OpenBlend(config, *config.data.sources);
+  return OpenOne(config);
+}
+
+}  // namespace millrace

@@ -1,0 +1,58 @@
+#include "runtime/run/window_token_model.h"
+
+#include <algorithm>
+
+#include "kernels/ops/sample_ops.h"
+#include "runtime/base/error.h"
+#include "runtime/exec/progress.h"
+#include "runtime/run/host_sampler.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kSlots = 16;
+constexpr int64_t kMaxLength = int64_t{1} << 21;
+
+}  // namespace
+
+WindowTokenModel::WindowTokenModel(Session& session) : session_(session) {
+  limits_.slots = limits_.pages = kSlots;
+  limits_.page_tokens = limits_.max_length = limits_.max_chunk = kMaxLength;
+  limits_.vocab = session.config().model.Vocab();
+  limits_.top = std::min(kMaxSampleTop, limits_.vocab);
+  tokens_.resize(kSlots);
+}
+
+SampledToken WindowTokenModel::Prefill(const PrefillRows& rows) {
+  std::vector<int32_t>& tokens = tokens_.at(static_cast<size_t>(rows.slot));
+  if (rows.first == 0) tokens.clear();
+  MR_CHECK_EQ(rows.first, std::ssize(tokens), "positions of slot {} ahead of a prompt's",
+              rows.slot);
+  tokens.insert(tokens.end(), rows.tokens.begin(), rows.tokens.end());
+  return rows.sampling != nullptr ? Draw(rows.slot, *rows.sampling, 0) : SampledToken{};
+}
+
+void WindowTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
+  MR_CHECK_EQ(rows.size(), sampled.size(), "rows and results");
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const DecodeRow& row = rows[r];
+    std::vector<int32_t>& tokens = tokens_.at(static_cast<size_t>(row.slot));
+    MR_CHECK_EQ(row.length, std::ssize(tokens), "positions of slot {}", row.slot);
+    tokens.push_back(row.token);
+    sampled[r] = Draw(row.slot, *row.sampling, row.drawn);
+  }
+}
+
+SampledToken WindowTokenModel::Draw(int64_t slot, const Sampling& sampling, int64_t drawn) {
+  const PhaseScope phase = session_.Phase(RunPhase::kGenerating, draws_++);
+  const std::vector<int32_t>& all = tokens_[static_cast<size_t>(slot)];
+  const auto length = static_cast<size_t>(session_.config().model.seq_len);
+  const size_t used = std::min(all.size(), length);
+  std::vector<int32_t> window(length);
+  std::copy(all.end() - static_cast<std::ptrdiff_t>(used), all.end(), window.begin());
+  const std::vector<float> logits =
+      session_.engine().Logits(window, static_cast<int64_t>(used) - 1, limits_.vocab);
+  return DrawToken(logits, sampling, drawn);
+}
+
+}  // namespace millrace
