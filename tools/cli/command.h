@@ -1,12 +1,10 @@
-// What the verbs share: the words of the command line, and where a verb runs.
+// What verbs with a configuration share: how it is loaded, and where a verb runs.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "comm/comm_factory.h"
 #include "runtime/config/load.h"
@@ -14,15 +12,9 @@
 #include "runtime/plan/cost/machine.h"
 #include "runtime/run/session.h"
 #include "tools/cli/program_log.h"
-#include "tools/launch/rank_command.h"
+#include "tools/cli/verbs.h"
 
 namespace millrace {
-
-// CONFIG... --set key=value...
-struct ConfigArguments {
-  std::vector<std::string> files;
-  std::vector<std::string> sets;
-};
 
 // One rank of a verb that needs ranks: its factory, the environment of a session, and
 // whose figures MFU is for.
@@ -53,85 +45,5 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
 // Error(kConfig): another run has it. The other ranks go on at once, and are ended
 // with rank 0 if it is refused.
 std::unique_ptr<RunLock> LockRun(const RankContext& context);
-
-// One command-line verb; each is one file. Returns the process's exit code.
-struct TrainArguments {
-  ConfigArguments config;
-  std::optional<int> metrics_port;  // 0: one that is free
-  int64_t trace_step = 0;           // 0: none
-};
-struct EvalArguments {
-  ConfigArguments config;
-  std::string checkpoint;  // "" newest of run.dir
-};
-struct GenerateArguments {
-  ConfigArguments config;
-  std::string checkpoint;
-  std::string prompt = "The ";
-  int64_t tokens = 200;
-  double temperature = 0.8;
-  int64_t top_k = 0;
-  int64_t seed = 0;
-};
-struct PlanArguments {
-  ConfigArguments config;
-  int world = 1;
-  bool json = false, pool_only = false, text = false, advise = false;
-  std::string machine = "h100", html, trace;
-  int ranks_per_host = 0;
-  double link_gbs = 0, host_link_gbs = 0;  // GB/s; 0: the machine's own
-};
-struct BenchArguments {
-  ConfigArguments config;
-  int64_t steps = 20, warmup = 5;
-  bool json = false, ops = false, floor = false, update = false;
-  std::string trace;      // file; "": none
-  std::string graph_dot;  // file; "": none
-};
-struct ExchangeArguments {
-  ConfigArguments config;
-  std::string folder, checkpoint;
-};
-struct InspectArguments {
-  std::string path;
-  bool json = false;
-  bool verify = false;  // only whether it is sound; Error(kConfig) for what carries no checksums
-};
-struct CompareArguments {
-  std::string a, b;  // folders of runs
-  bool json = false;
-};
-struct ReportArguments {
-  std::string run_dir;
-  std::string out;  // "": report.html in run_dir
-};
-
-struct LaunchArguments {
-  std::vector<std::string> command;  // "train", CONFIG, ...: what each attempt is given
-  ConfigArguments train;             // the same, parsed
-  RankOptions ranks;
-  std::string mpirun;  // "" or the words that start the ranks, instead of `ranks`
-  int64_t max_restarts = 100;
-  double grace_s = 300;  // for a run that was asked to stop
-};
-
-int TrainVerb(const TrainArguments& arguments);
-int LaunchVerb(const LaunchArguments& arguments);
-int EvalVerb(const EvalArguments& arguments);
-int GenerateVerb(const GenerateArguments& arguments);
-int PlanVerb(const PlanArguments& arguments);
-int BenchVerb(const BenchArguments& arguments);
-int InspectVerb(const InspectArguments& arguments);
-int CompareVerb(const CompareArguments& arguments);  // 0: the same; 1: they differ
-int ReportVerb(const ReportArguments& arguments);
-int ImportVerb(const ExchangeArguments& arguments);
-int ExportVerb(const ExchangeArguments& arguments);
-int DoctorVerb(
-    bool json);  // 0: training on the best backend of this host can work; 2 or 77: it cannot
-int MeasureVerb(const std::string& file);  // doctor --measure
-int ConfigSchemaVerb();
-int ConfigDocsVerb();
-int ConfigShowVerb(const ConfigArguments& arguments, std::optional<int> world, bool json);
-int ConfigValidateVerb(const ConfigArguments& arguments, std::optional<int> world);
 
 }  // namespace millrace

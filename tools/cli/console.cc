@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "runtime/run/score_tasks.h"
+
 namespace millrace {
 
 bool StdoutIsTerminal() {
@@ -45,6 +47,7 @@ std::string StatusLine(const StepReport& r) {
                   r.loss, r.grad_norm, r.lr, HumanRate(r.tokens_per_s));
   if (r.mfu > 0) line += fmt::format("  mfu {:.1f}%", 100 * r.mfu);
   line += fmt::format("  mem {}  eta {}", HumanBytes(r.peak_bytes), HumanDuration(r.eta_s));
+  if (r.balanced_gate) line += "  balanced gate";
   if (r.skipped > 0) line += fmt::format("  skipped {}", r.skipped);
   return line;
 }
@@ -83,6 +86,11 @@ void Console::OnStep(const StepReport& report) {
 
 void Console::OnEval(int64_t step, double loss) {
   Line(fmt::format("step {}: held-out loss {:.4f}", step, loss));
+}
+
+void Console::OnScores(int64_t step, const std::vector<EvalScores>& scores) {
+  for (const EvalScores& of : scores)
+    Line(fmt::format("step {}: {}: {}", step, of.task, InWords(of)));
 }
 
 void Console::OnCheckpoint(int64_t step, const std::string& path) {

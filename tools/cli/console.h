@@ -31,6 +31,7 @@ class Console final : public StepObserver {
   void OnResume(int64_t step, const std::string& checkpoint) override;
   void OnStep(const StepReport& report) override;
   void OnEval(int64_t step, double loss) override;
+  void OnScores(int64_t step, const std::vector<EvalScores>& scores) override;
   void OnCheckpoint(int64_t step, const std::string& path) override;
   void OnWarning(const std::string& text) override;
   // Ends the bar's line, before something else is printed.

@@ -13,6 +13,7 @@
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
+#include "runtime/run/run_tokenizer.h"
 #include "runtime/run/training.h"
 #include "tools/cli/command.h"
 
@@ -65,7 +66,9 @@ int ExportVerb(const ExchangeArguments& arguments) {
     Session session(c, context.environment, {kPlans, false});
     const ResumedRun loaded =
         LoadForUse(session.engine(), c.run.dir, arguments.checkpoint, IdentityOf(session));
-    ExportHuggingFace(session.engine(), session.run().spec, c.model, arguments.folder);
+    ExportOptions options;
+    if (const auto tokenizer = TokenizerOf(c)) options.tokenizer_json = tokenizer->json();
+    ExportHuggingFace(session.engine(), session.run().spec, c.model, arguments.folder, options);
     if (context.leader())
       std::cout << fmt::format("exported {} parameters of step {} ({}) to {}", Parameters(session),
                                loaded.progress.step, loaded.path, arguments.folder)

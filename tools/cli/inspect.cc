@@ -13,8 +13,8 @@
 #include "runtime/data/checkpoint_store.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/data/token_source.h"
-#include "tools/cli/command.h"
 #include "tools/cli/console.h"
+#include "tools/cli/verbs.h"
 
 namespace millrace {
 namespace {

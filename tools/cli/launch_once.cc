@@ -143,7 +143,8 @@ int RunRanks(const RankOptions& options, const std::vector<std::string>& command
 }  // namespace
 
 bool RunsAsRanks(const std::string& verb) {
-  return verb == "train" || verb == "eval" || verb == "bench" || verb == "generate";
+  return verb == "train" || verb == "eval" || verb == "bench" || verb == "generate" ||
+         verb == "score";
 }
 
 int LaunchOnce(const RankOptions& options, const std::vector<std::string>& command) {

@@ -2,9 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "comm/host_collectives.h"
@@ -15,12 +13,12 @@
 #include "runtime/data/file_system.h"
 #include "runtime/picture/text.h"
 #include "runtime/plan/cost/machine_file.h"
-#include "runtime/plan/pool/pool_config.h"
 #include "runtime/plan/report/plan_html.h"
 #include "runtime/plan/report/plan_json.h"
 #include "runtime/plan/report/plan_report.h"
 #include "runtime/plan/report/plan_text.h"
 #include "runtime/plan/report/plan_trace.h"
+#include "runtime/plan/schedule/allocator_table.h"
 #include "runtime/run/advise.h"
 #include "runtime/run/assemble.h"
 #include "runtime/run/exchange.h"
@@ -29,28 +27,52 @@
 namespace millrace {
 namespace {
 
-int PoolOnly(const PlanArguments& arguments) {
-  MR_REQUIRE(ErrorCode::kConfig,
-             arguments.config.files.size() == 1 && arguments.config.sets.empty(),
-             "--pool-only reads one bucket pool file and takes no --set");
-  const std::string& path = arguments.config.files.front();
-  std::ifstream in(path);
-  MR_REQUIRE(ErrorCode::kConfig, in.good(), "{}: cannot be read", path);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const nlohmann::json document = TryParseJson(text);
-  MR_REQUIRE(ErrorCode::kConfig, !document.is_discarded(), "{}: not a JSON document", path);
-  const nlohmann::json figures = PoolFiguresJson(PlanPoolFigures(ParsePoolConfig(document)));
-  if (arguments.json) {
-    std::cout << DumpJson(figures) << std::endl;
-    return 0;
-  }
-  const int64_t bound = std::max<int64_t>(figures.at("pool").at("lower_bound").get<int64_t>(), 1);
-  for (const auto& [name, bytes] : figures.at("pool").items())
+nlohmann::json AllocatorsJson(const AllocatorTable& table) {
+  const auto figures = [](const AllocatorBytes& bytes) {
+    return nlohmann::json{{"parameter_pool_bytes", bytes.parameters},
+                          {"gradient_pool_bytes", bytes.gradients},
+                          {"arena_bytes", bytes.arena}};
+  };
+  nlohmann::json allocators = nlohmann::json::object();
+  for (const AllocatorRow& row : table.rows)
+    allocators[std::string(Name(row.kind))] = figures(row.bytes);
+  return {{"lower_bound", figures(table.lower_bound)}, {"allocators", std::move(allocators)}};
+}
+
+std::string BytesOrDash(int64_t bytes) { return bytes == 0 ? "-" : BytesText(bytes); }
+
+void PrintAllocators(const AllocatorTable& table) {
+  const auto row = [&](std::string_view name, const AllocatorBytes& bytes) {
     std::cout << fmt::format(
-        "{:<12} {:>16} bytes  {:>10}  {:.2f} x lower bound\n", name, bytes.get<int64_t>(),
-        BytesText(bytes.get<int64_t>()),
-        static_cast<double>(bytes.get<int64_t>()) / static_cast<double>(bound));
+        "  {:<14}{:>14}{:>14}{:>14}{:>11.3f}\n", name, BytesOrDash(bytes.parameters),
+        BytesOrDash(bytes.gradients), BytesText(bytes.arena),
+        static_cast<double>(bytes.arena) / static_cast<double>(table.lower_bound.arena));
+  };
+  std::cout
+      << "Bytes of one rank by memory.allocator: buckets of parameters and of gradients, placed\n"
+         "by themselves, and the plan's arena\n\n";
+  std::cout << fmt::format("  {:<14}{:>14}{:>14}{:>14}{:>11}\n", "allocator", "parameters",
+                           "gradients", "arena", "to bound");
+  row("lower bound", table.lower_bound);
+  for (const AllocatorRow& each : table.rows) row(Name(each.kind), each.bytes);
+}
+
+int Allocators(const Config& config, const AssembledRun& run, bool as_json) {
+  const AllocatorTable table = CompareAllocators(config, run);
+  if (as_json)
+    std::cout << DumpJson(AllocatorsJson(table)) << std::endl;
+  else
+    PrintAllocators(table);
   return 0;
+}
+
+// Of the plan `name`. Error(kConfig) with the names of all: there is no such.
+void PrintText(const RunPlans& plans, const std::string& name) {
+  const StepPlan* const plan = plans.Find(name);
+  std::string names;
+  for (const StepPlan& each : plans.plans) names += (names.empty() ? "" : ", ") + each.name;
+  MR_REQUIRE(ErrorCode::kConfig, plan != nullptr, "--plan is {}; allowed are {}", name, names);
+  std::cout << ToString(*plan);
 }
 
 // `on` where a copy of the parameters is on several hosts is refused, as by `train`.
@@ -129,24 +151,31 @@ int AdviseOn(const Config& config, const Machine& given, const PlanArguments& ar
 }  // namespace
 
 int PlanVerb(const PlanArguments& arguments) {
-  if (arguments.pool_only) return PoolOnly(arguments);
-  const LoadedConfig loaded =
-      LoadRunConfig(arguments.config.files, arguments.config.sets,
-                    ConfigContext{.world = arguments.world, .has_cuda = true});
-  SayNotes(loaded);
+  LoadedConfig loaded = LoadRunConfig(arguments.config.files, arguments.config.sets,
+                                      ConfigContext{.world = arguments.world, .has_cuda = true});
   const Machine given = WithLinks(
       NamedMachine(arguments.machine),
       {arguments.ranks_per_host, arguments.link_gbs * 1e9, arguments.host_link_gbs * 1e9});
+  if (loaded.config.execution.backend == ExecutionConfig::Backend::kAuto &&
+      arguments.machine != "cpu")
+    loaded.notes.push_back(fmt::format(
+        "execution.backend = auto: planned as the CPU's kernels and transports, at the rates of "
+        "{}; execution.backend=cuda plans for GPUs",
+        arguments.machine));
+  SayNotes(loaded);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
   if (!cpu && loaded.config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn)
     RequirePeersOnOneHost(loaded.config, arguments.world, given);
   if (arguments.advise) return AdviseOn(loaded.config, given, arguments);
   const auto [machine, traits] = TargetOf(loaded.config, arguments.world, given);
-  const AssembledRun run =
-      Assemble(loaded.config, arguments.world, traits, {"train", "eval", "generate"});
+  PlanSelection selection = {"train", "eval", "generate"};
+  if (std::find(selection.begin(), selection.end(), arguments.plan) == selection.end())
+    selection.emplace_back("inference");
+  const AssembledRun run = Assemble(loaded.config, arguments.world, traits, selection);
+  if (arguments.allocators) return Allocators(loaded.config, run, arguments.json);
   const StepPlan& plan = run.plans.Of("train");
   if (arguments.text) {
-    std::cout << ToString(plan);
+    PrintText(run.plans, arguments.plan);
     return 0;
   }
   const StreamJoin join = JoinOf(loaded.config);

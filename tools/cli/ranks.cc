@@ -16,8 +16,8 @@
 #include "runtime/base/error.h"
 #include "runtime/run/assemble.h"
 #include "runtime/run/exchange.h"
+#include "runtime/run/one_configuration.h"
 #include "tools/cli/command.h"
-#include "tools/cli/one_configuration.h"
 #include "tools/cli/parent_watch.h"
 #include "tools/cli/this_program.h"
 

@@ -14,7 +14,7 @@
 #include "runtime/record/report/run_record.h"
 #include "runtime/record/run_history.h"
 #include "runtime/run/assemble.h"
-#include "tools/cli/command.h"
+#include "tools/cli/verbs.h"
 
 namespace millrace {
 namespace {

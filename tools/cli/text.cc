@@ -2,17 +2,26 @@
 
 namespace millrace {
 
-std::vector<int32_t> TokensOfText(std::string_view text) {
+std::vector<int32_t> ByteCodec::Encode(std::string_view text) const {
   std::vector<int32_t> tokens;
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
 }
 
-std::string PrintableText(std::span<const int32_t> tokens) {
+std::string ByteCodec::Decode(std::span<const int32_t> tokens) const {
+  std::string bytes;
+  for (const int32_t token : tokens)
+    bytes += token >= 0 && token < 256 ? static_cast<char>(token) : '?';
+  return bytes;
+}
+
+std::string ByteCodec::Shown(std::string_view bytes) const { return Printable(bytes); }
+
+std::string Printable(std::string_view bytes) {
   std::string text;
-  for (const int32_t token : tokens) {
-    const bool printable = (token >= 0x20 && token < 0x7f) || token == '\n' || token == '\t';
-    text += printable ? static_cast<char>(token) : '?';
+  for (const char c : bytes) {
+    const bool printable = (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t';
+    text += printable ? c : '?';
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// Small things that several verbs show or need.
+// Text and tokens, as verbs need them.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,27 @@
 
 namespace millrace {
 
-// The byte tokenizer: token = byte.
-std::vector<int32_t> TokensOfText(std::string_view text);
-// Bytes of the tokens; control characters other than newline and tab, and bytes
-// that are not ASCII, as "?".
-std::string PrintableText(std::span<const int32_t> tokens);
+// From text to tokens and back. Verbs know no other way.
+class TextCodec {
+ public:
+  virtual ~TextCodec() = default;
+  virtual std::vector<int32_t> Encode(std::string_view text) const = 0;
+  // The bytes of the tokens, one after another: perhaps no whole characters.
+  virtual std::string Decode(std::span<const int32_t> tokens) const = 0;
+  // Decoded bytes for a terminal.
+  virtual std::string Shown(std::string_view bytes) const = 0;
+};
+
+// token = byte; other tokens are "?".
+class ByteCodec final : public TextCodec {
+ public:
+  std::vector<int32_t> Encode(std::string_view text) const override;
+  std::string Decode(std::span<const int32_t> tokens) const override;
+  std::string Shown(std::string_view bytes) const override;  // Printable
+};
+
+// For a terminal: control characters other than newline and tab, and bytes that are not ASCII, as
+// "?".
+std::string Printable(std::string_view bytes);
 
 }  // namespace millrace

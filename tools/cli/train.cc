@@ -62,8 +62,9 @@ void PrintBegin(const Session& session) {
 void PrintEnd(Session& session, Console& console, const TrainResult& result) {
   std::vector<int32_t> sample;
   const std::string prompt = "The ";
+  const ByteCodec codec;
   const bool text = session.config().data.kind == DataConfig::Kind::kText;
-  if (text) sample = session.Generate(TokensOfText(prompt), 200, {});
+  if (text) sample = session.Generate(codec.Encode(prompt), 200, {});
   if (session.rank() != 0) return;
   console.ClearBar();
   std::cout << fmt::format("trained steps {} to {}: training loss {:.4f} -> {:.4f}",
@@ -73,7 +74,7 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
     std::cout << fmt::format(", held-out loss {:.4f} -> {:.4f}", *result.eval_before,
                              *result.eval_after);
   std::cout << "\n";
-  if (text) std::cout << "sample:\n" << prompt << PrintableText(sample) << "\n";
+  if (text) std::cout << "sample:\n" << prompt << Printable(codec.Decode(sample)) << "\n";
   std::cout << "run: " << session.config().run.dir << std::endl;
 }
 
@@ -104,7 +105,9 @@ int TrainVerb(const TrainArguments& arguments) {
     TrainOptions options{context.machine, context.config.origin, metrics_server.get(), disk.get()};
     options.trace_step = arguments.trace_step;
     options.on_begin = [&context] { OpenLog(context); };
-    Session session(config, context.environment, {.plans = plans, .data = true, .goes_on = true});
+    PlanSelection all = plans;
+    if (config.eval.tasks) all.push_back("score");
+    Session session(config, context.environment, {.plans = all, .data = true, .goes_on = true});
     if (context.leader()) PrintBegin(session);
     TrainFaults injected(faults, session.engine(), config.model.Vocab());
     const TrainResult result = Train(session, options, stop_requested, {&injected, &console});

@@ -49,6 +49,11 @@ class TimedCommunicator final : public Communicator {
     const CallTimer::Scope scope(timer_);
     inner_->AllReduceSum(buffer, scratch, stream);
   }
+  void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
+                Stream& stream) override {
+    const CallTimer::Scope scope(timer_);
+    inner_->AllToAll(sent, received, live, stream);
+  }
   std::vector<std::string> HostAllGather(const std::string& payload) override {
     return inner_->HostAllGather(payload);
   }

@@ -4,30 +4,13 @@
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
+#include "runtime/plan/cost/link_fit.h"
 #include "tools/cli/bench/measure_machine.h"
 
 namespace millrace {
 namespace {
 
 constexpr int kCalls = 20;  // of a collective in a batch
-
-struct Fit {
-  double start = 0, rate = 0;
-};
-// Least squares of relative errors: seconds = start + bytes / rate.
-Fit Line(const std::vector<std::pair<double, double>>& points) {
-  double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0;
-  for (const auto& [x, y] : points) {
-    const double weight = 1 / (y * y);
-    w += weight;
-    wx += weight * x;
-    wxx += weight * x * x;
-    wy += weight * y;
-    wxy += weight * x * y;
-  }
-  const double slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
-  return {std::max(0.0, (wy - slope * wx) / w), 1 / slope};
-}
 
 }  // namespace
 
@@ -54,7 +37,7 @@ std::string MeasureCollectives(Session& session, const Environment& environment,
   const DType dtype = on_device ? DType::kBF16 : DType::kF32;
   const int ranks = session.world();
   std::string said;
-  std::vector<std::pair<double, double>> points;  // bytes sent, seconds
+  std::vector<TimedBytes> points;
   const int64_t most =
       std::min<int64_t>(arena.left() / 4, on_device ? int64_t{256} << 20 : 8 << 20);
   for (int64_t full = int64_t{64} << 10; full <= most; full *= 4) {
@@ -78,12 +61,12 @@ std::string MeasureCollectives(Session& session, const Environment& environment,
         Repeated([&] { return time([&] { comm.AllGather(shard, whole, scratch, stream); }); });
     const Samples reduce = Repeated(
         [&] { return time([&] { comm.ReduceScatterSum(whole, shard, scratch, stream); }); });
-    points.emplace_back(sent, gather.median() * 1e-6);
-    points.emplace_back(sent, reduce.median() * 1e-6);
+    points.push_back({sent, gather.median() * 1e-6});
+    points.push_back({sent, reduce.median() * 1e-6});
     said += (fmt::format("{} KiB: gather {}, reduce-scatter {} us", full >> 10, gather.Text(1),
                          reduce.Text(1)));
   }
-  const Fit fit = Line(points);
+  const LinkFit fit = FitLink(points);
   if (session.peer_memory()) {
     machine.peer_link = fit.rate;
     machine.peer_latency = std::max(fit.start, 1e-9);

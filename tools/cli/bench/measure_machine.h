@@ -42,8 +42,8 @@ class Cut {
 };
 
 // A collective: gathers and reduce-scatters between all ranks by size, the slowest rank's time.
-// Their start and rate go into `machine` (least squares of relative errors of start + bytes sent /
-// rate), as the link's or, over peers' memory, the peers'. In words what was found.
+// Their start and rate (FitLink of bytes sent) go into `machine`, as the link's or, over peers'
+// memory, the peers'. In words what was found.
 std::string MeasureCollectives(Session& session, const Environment& environment, Cut arena,
                                Stopwatch& watch, Machine& machine);
 

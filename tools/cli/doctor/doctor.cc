@@ -19,11 +19,11 @@
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/doctor/cuda_report.h"
 #include "tools/cli/doctor/known_answer.h"
 #include "tools/cli/this_program.h"
+#include "tools/cli/verbs.h"
 
 namespace millrace {
 namespace {

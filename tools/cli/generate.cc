@@ -1,0 +1,277 @@
+// millrace generate: answers to prompts, as text that comes or as JSON lines.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+#include "runtime/infer/generate_all.h"
+#include "runtime/infer/stop_strings.h"
+#include "runtime/run/engine_token_model.h"
+#include "runtime/run/inference_plans.h"
+#include "runtime/run/model_options.h"
+#include "runtime/run/window_token_model.h"
+#include "tools/cli/command.h"
+#include "tools/cli/prompts.h"
+#include "tools/cli/tokenizer_codec.h"
+#include "tools/cli/use.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A sample of a prompt while it comes.
+struct Answer {
+  explicit Answer(const std::vector<std::string>& stop) : cut(stop) {}
+
+  StopStrings cut;
+  std::string text;
+  std::vector<SampledToken> tokens;
+  std::string finish;  // "": it goes on
+};
+
+// Takes events, ends what a stop string ends, and says on standard output of the leader what there
+// is to say.
+class Answers {
+ public:
+  Answers(const std::vector<Prompt>& prompts, const TextCodec& codec, bool stream, bool leader)
+      : prompts_(prompts), codec_(codec), stream_(stream), leader_(leader) {
+    for (const Prompt& prompt : prompts)
+      answers_.emplace_back(static_cast<size_t>(prompt.request.samples), Answer(prompt.stop));
+  }
+
+  // Something can be answered.
+  void Begin() {
+    if (stream_) Show(prompts_.front().text);
+  }
+
+  void Take(size_t request, const GenerationEvent& event, Generator& generator) {
+    Answer& answer = answers_[request][static_cast<size_t>(event.sample)];
+    if (event.token) {
+      ++tokens_;
+      answer.tokens.push_back(*event.token);
+      const bool stops = event.stop_length > 0;
+      const std::string shown =
+          stops ? "" : answer.cut.Add(codec_.Decode({&event.token->token, 1}));
+      Add(answer, shown);
+    }
+    if (answer.cut.stopped() && answer.finish.empty()) {
+      answer.finish = Name(FinishReason::kStop);
+      if (!event.finish) generator.Cancel(event.request, event.sample);
+    }
+    if (!event.finish) return;
+    if (answer.finish.empty()) answer.finish = Name(*event.finish);
+    Add(answer, answer.cut.stopped() ? "" : answer.cut.End());
+    Print();
+  }
+
+  // Prints what has ended, in order; what is refused too, once those ahead have ended.
+  void Print(const std::map<size_t, Refusal>& refused) {
+    refused_ = refused;
+    Print();
+  }
+  void Print() {
+    for (; next_ < answers_.size(); ++next_) {
+      const auto refusal = refused_.find(next_);
+      if (refusal != refused_.end()) {
+        Say(RefusalLine(refusal->second));
+        continue;
+      }
+      for (const Answer& answer : answers_[next_])
+        if (answer.finish.empty()) return;
+      for (size_t sample = 0; !stream_ && sample < answers_[next_].size(); ++sample)
+        Say(AnswerLine(sample));
+    }
+  }
+
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  void Add(Answer& answer, const std::string& shown) {
+    answer.text += shown;
+    if (stream_) Show(codec_.Shown(shown));
+  }
+  void Show(const std::string& text) {
+    if (leader_ && !text.empty()) std::cout << text << std::flush;
+  }
+  void Say(const Json& line) {
+    if (leader_) std::cout << DumpJson(line, {.replace = true}) << std::endl;
+  }
+  Json RefusalLine(const Refusal& refusal) const {
+    return {{"index", next_},
+            {"error", {{"reason", Name(refusal.reason)}, {"message", refusal.message}}}};
+  }
+  Json AnswerLine(size_t sample) const {
+    const Prompt& prompt = prompts_[next_];
+    const Answer& answer = answers_[next_][sample];
+    Json line{{"index", next_}, {"sample", sample}};
+    if (!prompt.text.empty()) line["prompt"] = prompt.text;
+    line["text"] = answer.text;
+    line["finish"] = answer.finish;
+    Json tokens = Json::array(), logprobs = Json::array(), top = Json::array();
+    for (const SampledToken& token : answer.tokens) {
+      tokens.push_back(token.token);
+      logprobs.push_back(token.logprob);
+      Json& likeliest = top.emplace_back(Json::array());
+      for (const auto& [id, logprob] : token.top) likeliest.push_back({id, logprob});
+    }
+    line["tokens"] = std::move(tokens);
+    line["logprobs"] = std::move(logprobs);
+    if (prompt.request.sampling.top > 0) line["top_logprobs"] = std::move(top);
+    return line;
+  }
+
+  const std::vector<Prompt>& prompts_;
+  const TextCodec& codec_;
+  const bool stream_, leader_;
+  std::vector<std::vector<Answer>> answers_;  // by prompt
+  std::map<size_t, Refusal> refused_;
+  size_t next_ = 0;  // that has not been printed
+  int64_t tokens_ = 0;
+};
+
+void RequirePossible(const ModelConfig& model, const std::vector<Prompt>& prompts, bool stream) {
+  MR_REQUIRE(ErrorCode::kConfig, !model.BalancedGate(),
+             "model.moe.gate is {}, which is for benchmarks; only a model whose gate is {} can "
+             "generate",
+             Name(model.moe.gate), Name(GateKind::kRouter));
+  if (!stream) return;  // each is answered, or refused, by itself
+  for (const int32_t token : prompts.front().request.prompt)
+    MR_REQUIRE(ErrorCode::kConfig, token < model.Vocab(),
+               "--prompt holds the token {}, but model.vocab is {}", token, model.Vocab());
+}
+
+bool IsGiven(const LoadedConfig& config, std::string_view section) {
+  return std::any_of(config.origin.begin(), config.origin.end(), [&](const auto& key) {
+    return key.first.starts_with(section) && key.second != "default";
+  });
+}
+
+// Prompts that are answered in one way.
+struct Group {
+  std::string why_window;       // why each token runs the whole window; "": caches serve
+  std::vector<size_t> prompts;  // by number
+};
+
+// Which way follows from a prompt and the run alone, not from what else is asked for.
+// Error(kConfig): inference.* was given, and cannot be.
+std::vector<Group> GroupsOf(const RankContext& context, const std::vector<Prompt>& prompts) {
+  const LoadedConfig& loaded = context.config;
+  const Config& config = loaded.config;
+  const std::string why =
+      WhyNoCaches(config, ModelOptionsOf(config), context.environment.traits.backend);
+  MR_REQUIRE(ErrorCode::kConfig, why.empty() || !IsGiven(loaded, "inference."),
+             "inference.* is given, which is for caches: {}", why);
+  const int64_t most = config.inference.MaxLength(config.model.seq_len);
+  Group cached, window{why, {}};
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const GenerationRequest& request = prompts[i].request;
+    const int64_t length =
+        std::ssize(request.prompt) + (prompts[i].has_length ? request.max_tokens : 1);
+    // Beyond a limit that was asked for it is refused.
+    const bool fits = length <= most || IsGiven(loaded, "inference.max_length");
+    if (why.empty() && !fits && window.why_window.empty())
+      window.why_window = fmt::format(
+          "a prompt and its answer have {} positions, inference.max_length is {}", length, most);
+    (why.empty() && fits ? cached : window).prompts.push_back(i);
+  }
+  std::vector<Group> groups;
+  for (Group& group : {std::ref(cached), std::ref(window)})
+    if (!group.prompts.empty()) groups.push_back(std::move(group));
+  return groups;
+}
+
+PlanSelection PlansOf(const std::vector<Group>& groups) {
+  PlanSelection plans;
+  for (const Group& group : groups)
+    plans.push_back(group.why_window.empty() ? std::string(kInferencePlans) : "generate");
+  return plans;
+}
+
+std::unique_ptr<TokenModel> ModelOf(const Group& group, Session& session) {
+  if (!group.why_window.empty()) {
+    session.log().Info(LogScope::kAllRanks,
+                       "without caches, each token runs the whole window: " + group.why_window);
+    return std::make_unique<WindowTokenModel>(session);
+  }
+  auto cached = std::make_unique<EngineTokenModel>(session.engine(), session.config());
+  cached->Enter();
+  return cached;
+}
+
+// The group's requests that its model can answer, by the numbers of their prompts; what it refuses.
+struct Answerable {
+  std::vector<size_t> prompts;
+  std::vector<GenerationRequest> requests;
+};
+Answerable Sift(const Group& group, const std::vector<Prompt>& prompts, const Config& config,
+                const TokenModelLimits& limits, bool stream, std::map<size_t, Refusal>* refused) {
+  Answerable found;
+  for (const size_t i : group.prompts) {
+    GenerationRequest request = prompts[i].request;
+    if (config.data.end_of_document)  // a document's end is an answer's
+      request.stop_tokens.push_back(static_cast<int32_t>(*config.data.end_of_document));
+    if (!prompts[i].has_length)
+      request.max_tokens = std::clamp<int64_t>(limits.max_length - std::ssize(request.prompt), 1,
+                                               request.max_tokens);
+    const auto refusal = RefusalOf(request, limits);
+    MR_REQUIRE(ErrorCode::kConfig, !refusal || !stream, "generate: {}", refusal->message);
+    if (refusal) {
+      (*refused)[i] = *refusal;
+      continue;
+    }
+    found.prompts.push_back(i);
+    found.requests.push_back(std::move(request));
+  }
+  return found;
+}
+
+}  // namespace
+
+int GenerateVerb(const GenerateArguments& arguments) {
+  std::vector<Prompt> prompts = PromptsOf(arguments, ByteCodec());  // mistakes are said first
+  const bool stream =
+      prompts.size() == 1 && arguments.file.empty() && !arguments.json && arguments.samples == 1;
+  return RunOnRanks(arguments.config, {"generate"}, [&](RankContext& context) {
+    const Config& config = context.config.config;
+    const std::unique_ptr<TextCodec> codec = CodecOf(config);
+    for (Prompt& prompt : prompts)
+      if (!prompt.text.empty()) prompt.request.prompt = codec->Encode(prompt.text);
+    RequirePossible(config.model, prompts, stream);
+    const std::vector<Group> groups = GroupsOf(context, prompts);
+    Session session(config, context.environment, {PlansOf(groups), false});
+    const ResumedRun loaded = LoadWeights(context, session, arguments.checkpoint);
+    Answers answers(prompts, *codec, stream, context.leader());
+    std::map<size_t, Refusal> refused;
+    const auto begin = std::chrono::steady_clock::now();
+    for (const Group& group : groups) {
+      const std::unique_ptr<TokenModel> model = ModelOf(group, session);
+      const Answerable found = Sift(group, prompts, config, model->limits(), stream, &refused);
+      answers.Print(refused);
+      answers.Begin();
+      Generator generator(*model, {.max_waiting = kMostSamples});
+      generator.SetWeightVersion(static_cast<uint64_t>(loaded.progress.step));
+      GenerateAll(generator, found.requests, [&](size_t request, const GenerationEvent& event) {
+        answers.Take(found.prompts[request], event, generator);
+      });
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    if (stream && context.leader()) std::cout << std::endl;
+    context.log.Info(
+        LogScope::kAllRanks,
+        fmt::format("{} tokens in {:.2f} s, {:.1f} tokens/s with prompts", answers.tokens(),
+                    seconds.count(), static_cast<double>(answers.tokens()) / seconds.count()));
+    return refused.empty() ? 0 : ExitCode(ErrorCode::kConfig);
+  });
+}
+
+}  // namespace millrace
