@@ -4,13 +4,10 @@
 beside=0  # its pid, or 0
 
 # StartBeside COMMAND...: runs the command in the background for the processors that nobody else
-# wants. What it says is dropped: whoever needs its result asks for it again. Where the kernel shares
-# processors evenly among sessions (autogroup), a priority says nothing to another session's
-# processes, Bazel's server is one, and nothing is started.
+# wants. What it says is dropped: whoever needs its result asks for it again.
 StartBeside() {
-  local autogroup=/proc/sys/kernel/sched_autogroup_enabled
-  if [[ -e $autogroup && $(<"$autogroup") != 0 ]]; then return 0; fi
-  setpriv --pdeathsig TERM -- nice -n 19 "$@" </dev/null >"$scratch/beside" 2>&1 &
+  setpriv --pdeathsig TERM -- python3 -B "${BASH_SOURCE[0]%/*}/beside.py" "$@" \
+    </dev/null >"$scratch/beside" 2>&1 &
   beside=$!
 }
 
