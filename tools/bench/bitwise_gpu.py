@@ -67,6 +67,7 @@ def main():
     chosen = [o for o in OPTIONS if not args.only or o[0] in args.only.split(",") or o is OPTIONS[0]]
     root = tempfile.mkdtemp(prefix="bitwise_")
     common = BASE + args.set + [f"execution.tuning_file={root}/tuning.json"]  # one choice of algorithms for all runs
+    unsaved = common + ["checkpoint.at_end=false"]  # all but what is resumed
     rows, base, failed = [], None, 0
 
     def record(name, steps, summary):
@@ -83,12 +84,12 @@ def main():
 
     try:
         for i, (name, sets) in enumerate(chosen):
-            record(name, *program.train(args.config, common + sets + [f"train.steps={args.steps}"], os.path.join(root, str(i))))
+            record(name, *program.train(args.config, unsaved + sets + [f"train.steps={args.steps}"], os.path.join(root, str(i))))
             shutil.rmtree(os.path.join(root, str(i)))
         if args.ranks > 1 and (not args.only or "peers" in args.only.split(",")):
             base = base if args.ranks == 2 else None
             for i, (name, sets) in enumerate(PEERS):
-                steps, summary = program.train(args.config, common + sets + [f"train.steps={args.steps}"], os.path.join(root, f"p{i}"))
+                steps, summary = program.train(args.config, unsaved + sets + [f"train.steps={args.steps}"], os.path.join(root, f"p{i}"))
                 if not summary["peer_memory"]:
                     sys.exit(f"{name}: summary.json says that peers' memory was not in use")
                 record(name, steps, summary)
@@ -96,7 +97,7 @@ def main():
         if not args.only or "concat" in args.only.split(","):
             base = None
             for i, (name, sets) in enumerate(CONCATS):
-                record(name, *program.train(args.config, common + sets + [f"train.steps={args.steps}"], os.path.join(root, f"c{i}")))
+                record(name, *program.train(args.config, unsaved + sets + [f"train.steps={args.steps}"], os.path.join(root, f"c{i}")))
                 shutil.rmtree(os.path.join(root, f"c{i}"))
         if not args.only or "resume" in args.only.split(","):
             folder, half = os.path.join(root, "resume"), args.steps // 2

@@ -16,7 +16,9 @@ class Group:
     variants: dict  # name: list of key=value
     columns: list  # of seed_page.COLUMNS
     verb: str = "bench"  # bench, train or pool
-    peers: dict = dataclasses.field(default_factory=dict)  # name: words of peers/torch_axes.py; run in turn with the variants
+    peers: dict = dataclasses.field(default_factory=dict)  # name: words of the peer; run in turn with the variants
+    peer: str = "torch_axes.py"  # of the folder peers
+    ranks: int = 0  # with another number of ranks it is left out; 0: with any
     steps: int = 20
     warmup: int = 5
     rounds: int = 2
@@ -32,6 +34,7 @@ SEEDS = {
     "allocators": "Megatron-LM #5462: pools for units that are not alike",
     "concat": "fairscale #1180: concatenate gradients in the last microbatch only",
     "axes": "torchtitan #2050 and fairscale #1180: tensor parallelism in the same graph",
+    "hybrids": "Hybrid stacks beside PyTorch",
     "options": "Every option's cost, beside the five",
 }
 PUBLISHED = {
@@ -44,6 +47,8 @@ PUBLISHED = {
               "microbatches, FP8, TP 4, CP 8; losses equal to the bit.",
     "axes": "Published: torchtitan's graphs keep their bits with SimpleFSDP + TP; fairscale's TP 4 has equal losses to the bit. Peers are PyTorch's "
             "(tools/bench/peers/torch_axes.py), whose rows between blocks are split, too.",
+    "hybrids": "Peers are PyTorch's (tools/bench/peers/torch_hybrid.py): FSDP2 and torch.compile, torch._grouped_mm for experts, cuDNN's attention, mamba_ssm's Triton "
+               "kernels for the scan.",
     "options": "What the options of sharding and memory move and keep.",
 }
 ALLOCATORS = ("persistent", "fixed", "max_pool", "coloured", "packed", "dynamic")
@@ -54,13 +59,32 @@ GRAPHS = {name: [f"execution.graph={name}"] for name in ("off", "microbatch", "s
 APART = ["sharding.reshard=after_forward"]
 STEP = ["step", "verdict"]
 BYTES = ["gathered", "reduced", "cast", "concatenated", "gathers", "reduces"]
-HYBRIDS = ("nemotron_3_nano_ep8", "nemotron_3_nano_ep1", "nemotron_h_8b")
+# Megatron #5462's stacks as they train here: configuration and ranks, all of which shard.
+HYBRID_POOLS = {f"{name}, {ranks} ranks": [f"{name}.json", str(ranks)] for name in ("nemotron_nano", "nemotron_h_8b", "nemotron_nano_half", "qwen3_moe_8l")
+                for ranks in (2, 8)}
+
+
+def hybrid_pools():
+    """Planned alone: of models that no two ranks of a small host hold."""
+    return Group("hybrid pools", "allocators", "What `plan CONFIG --world RANKS --allocators` gives for the published stacks: buckets of gathered weights, placed "
+                 "by themselves; packed lays them beside activations: its arena and the bound of that are in the last columns. GiB.", None, [],
+                 HYBRID_POOLS, ["pool_" + a for a in (*ALLOCATORS, "lower_bound")] + ["packed_arena", "arena_bound"], verb="pool", rounds=1)
 
 
 def hybrids():
-    return Group("hybrid pools", "allocators", "Buckets of published hybrid stacks, arithmetic only: no such model is trained here. MiB.", None, [],
-                 {name: [] for name in HYBRIDS}, ["pool_" + a for a in ("dynamic", "persistent", "fixed", "max_pool", "coloured", "packed", "lower_bound")],
-                 verb="pool", rounds=1)
+    """On two GPUs, and with --ranks 1 on one."""
+    sdpa, groups = ["--sdpa", "cudnn"], []
+    fsdp = {"PyTorch FSDP2": [*sdpa, "--variant", "fsdp2"], "PyTorch FSDP2, kept": [*sdpa, "--variant", "fsdp2_keep"]}
+    compiled = {"PyTorch compile": [*sdpa, "--variant", "compile"], "PyTorch FSDP2, kept": fsdp["PyTorch FSDP2, kept"]}
+    for name, ranks, title, peers in (("nemotron_h_1b", 2, "T 4096, B 4 on each of two GPUs.", fsdp), ("nemotron_h_1b", 1, "T 4096, B 4 on one GPU.", compiled),
+                                      ("qwen3_moe_8l", 2, "Eight layers of Qwen3-30B-A3B, T 4096, B 2 on each of two GPUs.", fsdp)):
+        groups.append(Group(f"{name} on {ranks}", "hybrids", title, name + ".json", [], {"Millrace": []}, STEP + ["arena", "device"], peers=peers,
+                            peer="torch_hybrid.py", steps=10, warmup=5, ranks=ranks))
+    apart = ["train.micro_batch=1", *APART]
+    groups.append(Group("allocators on a hybrid", "allocators", "nemotron_h_1b, B 1, T 4096: blocks of Mamba-2, attention and MLP.", "nemotron_h_1b.json", apart,
+                        {a: [f"memory.allocator={a}"] for a in ALLOCATORS}, STEP + ["parameter_pool", "gradient_pool", "arena", "as_planned", "device"],
+                        planned=True, steps=10))
+    return groups
 
 
 def axes():
@@ -142,7 +166,7 @@ def on_devices():
     sums = ["train.accumulate=8", "train.micro_batch=8"]
     groups.append(Group("synchronisations", "options", "GPT-2 355M, B 8, accumulate 8.", "gpt2_355m.json", sums, {
         "sync last": ["sharding.grad_sync=last"], "sync every": ["sharding.grad_sync=every"]}, STEP + ["reduced", "arena", "device"], steps=10, warmup=3))
-    return groups + axes() + [hybrids()]
+    return groups + axes() + hybrids()
 
 
 TINY = {
@@ -154,6 +178,14 @@ TINY = {
     "sharding": {"grad_sync": "last", "reshard": "after_forward"},
     "checkpoint": {"every": 0},
     "execution": {"backend": "cpu"},
+}
+
+
+# A block of each kind, of sizes of its own.
+TINY_HYBRID = {
+    **TINY,
+    "model": {"family": "nemotron_h", "pattern": "ME*-MEM*", "d_model": 96, "heads": 4, "kv_heads": 2, "ffn": 320, "vocab": 512, "seq_len": 32,
+              "moe": {"experts": 6, "top_k": 2, "ffn": 64, "shared_ffn": 96, "bias": False}, "mamba": {"heads": 6, "head_dim": 32, "groups": 2, "state": 16, "chunk": 16}},
 }
 
 
@@ -185,9 +217,11 @@ def on_cpu():
               ["launches", "arena_mib", "bits"], verb="train", steps=12, rounds=1),
         Group("allocators", "allocators", "Units of 1, 2 and 3 blocks.", TINY, [uneven], {a: [f"memory.allocator={a}"] for a in ALLOCATORS},
               ["parameter_pool_mib", "gradient_pool_mib", "arena_mib", "bits"], planned=True, **cpu),
+        Group("allocators on a hybrid", "allocators", "Blocks ME*-MEM* of width 96: Mamba-2, experts, attention, MLP.", TINY_HYBRID, [],
+              {a: [f"memory.allocator={a}"] for a in ALLOCATORS}, ["parameter_pool_mib", "gradient_pool_mib", "arena_mib", "as_planned", "bits"], planned=True, **cpu),
+        hybrid_pools(),
         Group("concat", "concat", "One layer, 128 microbatches.", TINY, ["model.layers=1", "train.accumulate=128"], CONCATS, BYTES + ["arena_mib", "bits"],
               verb="train", steps=2, rounds=1),
         Group("options", "options", "Accumulate 8. `sync every` adds the same gradients in another order, ranks first, so its bits differ.", TINY,
               ["train.accumulate=8", "sharding.downcast=per_gather", "sharding.grad_concat=direct"], OPTIONS, BYTES + ["arena_mib", "bits"], **cpu),
-        hybrids(),
     ]

@@ -58,7 +58,16 @@ def sum_of_kinds(*kinds):
 
 
 def pool(key):
-    return lambda rows, _: f"{rows[0]['result']['pool'][key] / MIB:.0f}"
+    """Of an allocator's own figures, or of the bound."""
+    def cell(rows, _):
+        result = rows[0]["result"]
+        of = result["lower_bound"] if key == "lower_bound" else result["allocators"][key]
+        return f"{of['parameter_pool_bytes'] / GIB:.3f}"
+    return cell
+
+
+def as_planned(rows, _):
+    return "yes" if all(row["result"]["arena_bytes"] == row["result"]["plan"]["run_arena_bytes"] for row in rows) else "**no**"
 
 
 def same_bits(rows, base):
@@ -86,6 +95,9 @@ COLUMNS = {
     "collectives": ("collectives us", sum_of_kinds("all_gather", "reduce_scatter", "all_reduce")),
     "update_in_step": ("norm, clip, update in the step, us", sum_of_kinds("sum_squares", "step_stats", "adamw")),
     "bits": ("bits", same_bits),
+    "as_planned": ("as planned", as_planned),
+    "packed_arena": ("arena, packed", lambda rows, _: f"{rows[0]['result']['allocators']['packed']['arena_bytes'] / GIB:.3f}"),
+    "arena_bound": ("its bound", lambda rows, _: f"{rows[0]['result']['lower_bound']['arena_bytes'] / GIB:.3f}"),
 }
 for name in ("parameters", "slots", "gradients", "activations"):
     COLUMNS["class_" + name] = (name + " GiB", planned("bytes_per_rank." + name, GIB, "{:.3f}"))
@@ -123,7 +135,7 @@ def group_text(group, rows):
     fine = {v: found for v, found in fine.items() if found}
     text = [f"**{group.name}.** {group.title}", ""]
     if group.common:
-        text = [f"**{group.name}.** {group.title} `{group.config if isinstance(group.config, str) else 'a small Llama'}` with `{' '.join(group.common)}`.", ""]
+        text = [f"**{group.name}.** {group.title} `{group.config if isinstance(group.config, str) else 'a small model'}` with `{' '.join(group.common)}`.", ""]
     if fine and group.columns[0].startswith("update"):
         text += (updates if group.columns == ["updates"] else update_kernels)(next(iter(fine.values())))
     elif fine:
@@ -149,10 +161,14 @@ def section(data, groups, seed):
 
 
 def whole_first(devices, groups):
-    """For each file those of the groups whose table is made from it: the file with most results of the group, then the newest. A table is of one commit."""
+    """For each file those of the groups whose table is made from it: the file with most results of the group, then one that is not about groups for a
+    number of ranks alone, then the newest. A table is of one commit."""
+    own = {group.name for group in groups if group.ranks}
+
     def worth(name, group):
-        rows = [row for row in rows_of(devices[name], group) if "result" in row]
-        return len(rows), max((row["date"] for row in devices[name]["rows"]), default="")
+        rows = devices[name]["rows"]
+        found = [row for row in rows_of(devices[name], group) if "result" in row]
+        return len(found), any(row["group"] not in own for row in rows), max((row["date"] for row in rows), default="")
     best = {group.name: max(devices, key=lambda name: worth(name, group)) for group in groups}
     return {name: [group for group in groups if best[group.name] == name] for name in devices}
 

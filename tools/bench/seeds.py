@@ -37,6 +37,8 @@ class Rows:
     def all(self):
         """(group, variant, round), in the order in which they are run."""
         for group in self.groups:
+            if group.ranks not in (0, self.args.ranks):
+                continue
             for round_ in range(1, group.rounds + 1):
                 for variant in [*group.variants, *group.peers]:
                     yield group, variant, round_
@@ -130,7 +132,7 @@ class Rows:
         return shlex.join(command), result
 
     def peer(self, group, variant, config):
-        words = [sys.executable, str(HERE / "peers" / "torch_axes.py"), config, *group.peers[variant], "--steps", str(group.steps), "--warmup", str(group.warmup)]
+        words = [sys.executable, str(HERE / "peers" / group.peer), config, *group.peers[variant], "--steps", str(group.steps), "--warmup", str(group.warmup)]
         command = self.program.launched(words)
         line = next(json.loads(text) for text in self.call(command, group.env).splitlines() if text.startswith("{"))
         if "error" in line:
@@ -154,16 +156,17 @@ class Rows:
                                          last_loss=steps[-1]["loss"])
 
     def pool(self, group, variant, config, sets):
-        command = [self.args.binary, "plan", os.path.relpath(CONFIGS / "hybrid" / (variant + ".json")), "--pool-only", "--json"]
-        return shlex.join(command), dict(pool=json.loads(self.call(command))["pool"])
+        name, ranks = group.variants[variant]
+        command = [self.args.binary, "plan", os.path.relpath(CONFIGS / name), "--world", ranks, "--set", "execution.backend=cuda", "--allocators", "--json"]
+        return shlex.join(command), json.loads(self.call(command))
 
     def plan(self, config, sets):
         command = [self.args.binary, "plan", config, "--world", str(self.args.ranks), "--json"]
-        for item in sets:
+        for item in sets + ([] if self.args.cpu else ["execution.backend=cuda"]):
             command += ["--set", item]
         memory = json.loads(self.call(command))["memory"]
         return {key: memory[key] for key in ("bytes_per_rank", "bytes_at_peak", "parameter_pool_bytes", "gradient_pool_bytes", "arena_bytes",
-                                             "lower_bound_bytes")}
+                                             "run_arena_bytes", "lower_bound_bytes") if key in memory}
 
 
 def asked_of(group, variant):

@@ -75,7 +75,7 @@ class Links:
 def sent_bytes(summary):
     """What a rank's communicators say that it has sent."""
     counters = summary["counters"]
-    return counters["bytes_gathered"] + counters["bytes_reduced"] + counters["bytes_all_reduced"]
+    return counters["bytes_gathered"] + counters["bytes_reduced"] + counters["bytes_all_reduced"] + counters["bytes_exchanged"]
 
 
 def moved_by_links(before, after):
