@@ -130,6 +130,35 @@ void AllReduce(Communicator& comm, Report& report) {
 }
 
 template <typename T>
+void AllToAllOne(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  Bench bench(world);
+  for (const int64_t n : kSizes) {
+    std::vector<T> sent(static_cast<size_t>(world * n));
+    for (int64_t i = 0; i < world * n; ++i) sent[i] = Pattern<T>(rank, i);
+    const std::vector<T> before = sent;
+    std::vector<T> received(static_cast<size_t>(world * n + 2), Pattern<T>(rank, -1));
+    comm.AllToAll(View(sent), View(received, 1, world * n), {}, *bench.stream);
+    for (int64_t i = 0; i < world * n; ++i)
+      report.Expect(
+          SameBits(received[1 + i], Pattern<T>(static_cast<int>(i / n), rank * n + i % n)),
+          "{} of world {}, n {}: element {} of what rank {} receives is wrong", Name(DTypeOf<T>()),
+          world, n, i, rank);
+    report.Expect(SameBits(received.front(), Pattern<T>(rank, -1)) &&
+                      SameBits(received.back(), Pattern<T>(rank, -1)),
+                  "n {}: written outside what is received", n);
+    report.Expect(std::equal(sent.begin(), sent.end(), before.begin(), SameBits<T>),
+                  "n {}: what is sent was changed", n);
+  }
+}
+
+void AllToAll(Communicator& comm, Report& report) {
+  AllToAllOne<float>(comm, report);
+  AllToAllOne<BFloat16>(comm, report);
+  AllToAllOne<int32_t>(comm, report);
+}
+
+template <typename T>
 std::vector<T> Wholes(int rank, int64_t n) {
   std::vector<T> data(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) data[i] = WholeAs<T>(Whole(rank, i));
@@ -383,7 +412,8 @@ void Counters(Communicator& comm, Report& report) {
   Bench bench(comm.world_size());
   Stream& stream = *bench.stream;
   std::vector<BFloat16> halves(static_cast<size_t>(world * 1000)), half_shard(1000);
-  std::vector<float> floats(static_cast<size_t>(world * 333)), float_shard(333);
+  std::vector<float> floats(static_cast<size_t>(world * 333)), float_shard(333),
+      received(floats.size());
   std::vector<double> doubles(420);  // of which each rank of 1 to 7 has as many
   const CommCounters before = comm.counters();
   comm.AllGather(View(half_shard), View(halves), {}, stream);
@@ -392,6 +422,8 @@ void Counters(Communicator& comm, Report& report) {
   comm.ReduceScatterSum(View(floats), View(float_shard), bench.scratch, stream);
   comm.AllReduceSum(View(doubles), bench.scratch, stream);
   comm.AllReduceSum(View(doubles, 0, 0), bench.scratch, stream);
+  comm.AllToAll(View(floats), View(received), {}, stream);
+  comm.AllToAll(View(floats, 0, 0), View(received, 0, 0), {}, stream);
   comm.HostAllGather("not counted");
   comm.HostBroadcast("nor this", 0);
   comm.Barrier();
@@ -400,11 +432,13 @@ void Counters(Communicator& comm, Report& report) {
                                  .all_reduces = 2,
                                  .gathered_bytes = (world - 1) * 4000,
                                  .reduced_bytes = (world - 1) * 1332,
-                                 .all_reduced_bytes = 2 * (world - 1) * 3360 / world};
+                                 .all_reduced_bytes = 2 * (world - 1) * 3360 / world,
+                                 .all_to_alls = 2,
+                                 .exchanged_bytes = (world - 1) * 1332};
   const CommCounters got = comm.counters() - before;
-  report.Expect(got == expected, "counts {} {} {}, bytes {} {} {}", got.all_gathers,
-                got.reduce_scatters, got.all_reduces, got.gathered_bytes, got.reduced_bytes,
-                got.all_reduced_bytes);
+  report.Expect(got == expected, "counts {} {} {} {}, bytes {} {} {} {}", got.all_gathers,
+                got.reduce_scatters, got.all_reduces, got.all_to_alls, got.gathered_bytes,
+                got.reduced_bytes, got.all_reduced_bytes, got.exchanged_bytes);
 }
 
 // By hand: 17 doubles in slices of 17; 9, 8; 6, 6, 5; 5, 5, 5, 2; 4, 4, 4, 4, 1; 3, 3, 3, 3, 3, 2;
@@ -466,6 +500,7 @@ const std::vector<ContractCase>& CommunicatorContract() {
       {every, "sums that are exact in any order are exact, of slices and over all", WholeSums},
       {host, "reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
       {host, "all-reduce leaves every rank the same sum, added in rank order", AllReduce},
+      {every, "all-to-all puts piece p of rank r at place r on rank p, bit for bit", AllToAll},
       {every, "calls of changing kind and size stay in step", Mixture<Wholes<float>>},
       {host, "reduce-scatter and all-gather together are an all-reduce, bit for bit",
        Mixture<Terms<float>>},

@@ -96,7 +96,7 @@ constexpr CommKey kShardGather{Axis::kShard, StreamId::kGather},
 // As plans of a replicate x shard mesh have them, in no order.
 std::vector<CommSpec> TrainingSpecs() {
   const auto only = [](bool gathers, bool scatters, bool reduces) {
-    return CommUses{gathers, scatters, reduces};
+    return CommUses{gathers, scatters, reduces, false};
   };
   return {{kReplicateReduce, only(false, false, true)},
           {kStatistics, only(true, false, false)},

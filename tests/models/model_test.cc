@@ -178,7 +178,7 @@ TEST_CASE("a block that predicts further is a unit behind the head, with targets
   // Of 7 targets of a sequence 6 are left; the last is not the host's.
   REQUIRE(spec.losses.size() == 2);
   CHECK(spec.losses[1].weight == Approx(0.3 * 7 / 6).epsilon(1e-15));
-  const std::vector<InputSource> sources = SourcesOf(spec.inputs);
+  const std::vector<InputSource> sources = SourcesOf(spec.inputs, spec.losses);
   REQUIRE(sources.size() == 1);
   CHECK(sources[0] == InputSource{.name = "tokens", .extra = 2, .filled = 1});
 }
@@ -322,7 +322,8 @@ TEST_CASE("an impossible model is refused with key, value and what is allowed", 
     return [=](ModelOptions& o) { o.mtp = {depth, 0.1, o.blocks.front()}; };
   };
   CHECK(refusal(TinyLlama(), further(1)) == "accepted");
-  CHECK_THAT(refusal(TinyLlama(), further(2)), Contains("model.mtp.depth is 2; 0 and 1"));
+  CHECK(refusal(TinyLlama(), further(6)) == "accepted");
+  CHECK_THAT(refusal(TinyLlama(), further(7)), Contains("model.mtp.depth is 7; 0 to 6"));
   CHECK_THAT(refusal(TinyGpt2(), further(1)), Contains("model.mtp.depth is 1; gpt2"));
   CHECK_THAT(
       refusal(TinyLlama(), [&](ModelOptions& o) { further(1)(o), o.mtp.block.branches.clear(); }),

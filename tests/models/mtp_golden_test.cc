@@ -1,6 +1,7 @@
-// A block that predicts one token further against PyTorch, written by hand: its loss, which is a
-// mean over its own targets, and every gradient, shared embedding and head included
+// Blocks that predict one token further each against PyTorch, written by hand: their losses, which
+// are means over their own targets, and every gradient, shared embedding and head included
 // (tests/golden/make_mtp.py).
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -20,15 +21,16 @@ using nlohmann::json;
 
 constexpr int64_t kBatch = 3;
 
-json Golden() {
-  std::ifstream in("tests/golden/mtp_tiny/golden.json");
+json Golden(int64_t depth) {
+  std::ifstream in(depth == 1 ? "tests/golden/mtp_tiny/golden.json"
+                              : "tests/golden/mtp_deep_tiny/golden.json");
   REQUIRE(in.good());
   return json::parse(in);
 }
 
-ModelOptions Options(double loss_scale) {
+ModelOptions Options(int64_t depth, double loss_scale) {
   ModelOptions options = test::TinyQwen3(2);
-  options.mtp = {.depth = 1, .loss_scale = loss_scale, .block = options.blocks.front()};
+  options.mtp = {.depth = depth, .loss_scale = loss_scale, .block = options.blocks.front()};
   return options;
 }
 
@@ -44,20 +46,21 @@ std::vector<float> ValuesOf(const ParamSpec& param, int p) {
   return values;
 }
 
-// Windows of T + 1 tokens, and the -1 behind each.
-std::vector<int32_t> Tokens(int64_t length, int64_t vocab) {
+// Windows of T + 1 tokens, and -1 behind each, one for each depth.
+std::vector<int32_t> Tokens(int64_t length, int64_t vocab, int64_t depth) {
   std::vector<int32_t> tokens;
   for (int64_t b = 0; b < kBatch; ++b) {
     for (int64_t i = 0; i <= length; ++i)
       tokens.push_back(static_cast<int32_t>((7 * i + i * i % 11 + 5 * b) % vocab));
-    tokens.push_back(-1);
+    tokens.insert(tokens.end(), static_cast<size_t>(depth), -1);
   }
   return tokens;
 }
 
-TEST_CASE("a block that predicts further has PyTorch's loss and gradients", "[models][mtp]") {
-  const json golden = Golden();
-  const ModelOptions options = Options(golden["loss_scale"]);
+TEST_CASE("blocks that predict further have PyTorch's losses and gradients", "[models][mtp]") {
+  const int64_t depth = GENERATE(1, 3);
+  const json golden = Golden(depth);
+  const ModelOptions options = Options(depth, golden["loss_scale"]);
   const ModelSpec spec = MakeModel(options)->spec();
   const Program program = Lower(
       AddGradients(test::ForwardOf(options, HeadMode::kTrainLoss, DType::kF32, DType::kF32, kBatch),
@@ -66,7 +69,7 @@ TEST_CASE("a block that predicts further has PyTorch's loss and gradients", "[mo
   test::ProgramInterpreter interpreter(program, CpuKernels());
   const double inv_valid = 1.0 / static_cast<double>(kBatch * options.seq_len);
   interpreter.scalars().inv_valid_tokens = inv_valid;
-  interpreter.SetTokens(Tokens(options.seq_len, options.vocab));
+  interpreter.SetTokens(Tokens(options.seq_len, options.vocab, depth));
   int p = 0;
   std::vector<const ParamSpec*> params;
   for (const UnitSpec& unit : spec.units)
@@ -94,6 +97,18 @@ TEST_CASE("a block that predicts further has PyTorch's loss and gradients", "[mo
     CHECK(largest > 1e-4);
     CHECK(apart <= 1e-5 * largest + 1e-7);
   }
+}
+
+TEST_CASE("evaluation and generation compute no block that predicts further", "[models][mtp]") {
+  const ModelOptions options = Options(3, 0.3);
+  const auto further = [&](HeadMode head) {
+    const SemanticGraph graph = test::ForwardOf(options, head, DType::kF32, DType::kF32, kBatch);
+    return std::any_of(graph.forward.begin(), graph.forward.end(),
+                       [](const Node& node) { return node.label.starts_with("mtp."); });
+  };
+  CHECK(further(HeadMode::kTrainLoss));
+  CHECK_FALSE(further(HeadMode::kEvalLoss));
+  CHECK_FALSE(further(HeadMode::kLogits));
 }
 
 }  // namespace

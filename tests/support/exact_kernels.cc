@@ -9,38 +9,11 @@
 #include "runtime/base/fnv.h"
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/logical_tensors.h"
+#include "tests/support/exact_experts.h"
+#include "tests/support/exact_numbers.h"
 
 namespace millrace::test {
 namespace {
-
-constexpr float kExact = 1 << 24;
-
-float Small(float x) { return std::remainder(x, 3.0f); }
-
-float Checked(float x) {
-  MR_CHECK(std::abs(x) < kExact && x == std::nearbyint(x), "{} is no integer below 2^24", x);
-  return x;
-}
-
-float& At(const TensorView& view, std::initializer_list<int64_t> index) {
-  MR_CHECK(view.dtype() == DType::kF32, "exact kernels work on f32, not on {}",
-           ToString(view.layout));
-  int64_t at = 0, d = 0;
-  for (const int64_t i : index) at += i * view.stride(static_cast<int>(d++));
-  return view.as<float>()[at];
-}
-
-void Put(const TensorView& view, std::initializer_list<int64_t> index, float x, Update update) {
-  float& to = At(view, index);
-  to = Checked(update == Update::kAccumulate ? to + x : x);
-}
-
-// f(row, column) of a matrix.
-template <class F>
-void ForMatrix(const TensorView& matrix, F&& f) {
-  for (int64_t r = 0; r < matrix.dim(0); ++r)
-    for (int64_t c = 0; c < matrix.dim(1); ++c) f(r, c);
-}
 
 void Norm(const NormOp<TensorView>& op, Stream&) {
   ForMatrix(op.out, [&](int64_t r, int64_t c) {
@@ -263,6 +236,7 @@ KernelTable MakeTable() {
   table.activation_grad = ActivationGrad;
   table.cross_entropy = CrossEntropy;
   table.adamw = AdamW;
+  SetExactExperts(table);
   return table;
 }
 

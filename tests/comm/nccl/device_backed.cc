@@ -40,6 +40,13 @@ class DeviceBacked final : public Communicator {
     inner_->AllReduceSum(mirror.first(), {}, *stream_);
     mirror.Return();
   }
+  void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
+                Stream&) override {
+    MR_CHECK(!live.counts, "counts have no mirror");
+    Mirror mirror(*this, sent, received);
+    inner_->AllToAll(mirror.first(), mirror.second(), {}, *stream_);
+    mirror.Return();
+  }
 
   std::vector<std::string> HostAllGather(const std::string& payload) override {
     return inner_->HostAllGather(payload);

@@ -64,6 +64,10 @@ class Surviving final : public Communicator {
   void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream& stream) override {
     inner_->AllReduceSum(buffer, scratch, stream);
   }
+  void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
+                Stream& stream) override {
+    inner_->AllToAll(sent, received, live, stream);
+  }
   std::vector<std::string> HostAllGather(const std::string& payload) override {
     return inner_->HostAllGather(payload);
   }

@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 
@@ -126,6 +127,63 @@ TEST_CASE("a reduce-scatter has the bits of the host's sum in rank order", "[com
     Reduces<float>(rank, *comm, arena, *stream);
     Reduces<BFloat16>(rank, *comm, arena, *stream);
     Reduces<double>(rank, *comm, arena, *stream);
+  });
+}
+
+// Rows of 7 elements. With counts all, none or half of a piece's rows are live, and what lies
+// behind them keeps its value.
+template <typename T>
+void Exchanges(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, Stream& stream) {
+  constexpr int64_t kRow = 7;
+  const auto live_rows = [&](int from, int to, int64_t rows) {
+    return (from + to) % 3 == 0 ? rows : (from + to) % 3 == 1 ? 0 : rows / 2;
+  };
+  for (const int64_t rows : {1, 2, 33, 4099})
+    for (const int64_t offset : kOffsets)
+      for (const bool counted : {false, true}) {
+        arena.Reset();
+        const int world = rank.world();
+        const int64_t n = rows * kRow;
+        const TensorView received = Shifted(arena, DTypeOf<T>(), offset, n * world),
+                         sent = Shifted(arena, DTypeOf<T>(), offset, n * world),
+                         counts = Shifted(arena, DType::kI32, 0, 2 * world);
+        rank.device.EnqueueFill(received.data, std::byte{0x7f}, received.bytes(), stream);
+        std::vector<T> own(static_cast<size_t>(n * world));
+        for (int64_t i = 0; i < n * world; ++i) own[i] = Pattern<T>(rank.rank(), i);
+        ToDevice(rank, own, sent, stream);
+        std::vector<int32_t> live;  // in two parts
+        for (int r = 0; r < world; ++r) {
+          const int64_t all = live_rows(rank.rank(), r, rows);
+          live.push_back(static_cast<int32_t>(all / 3));
+          live.push_back(static_cast<int32_t>(all - all / 3));
+        }
+        ToDevice(rank, live, counts, stream);
+        comm.Barrier();  // no peer's rows come before the fill
+        comm.AllToAll(sent, received, counted ? LiveRows{counts, kRow} : LiveRows{}, stream);
+        const std::vector<T> result = ToHost<T>(rank, received, stream);
+        T untouched;
+        std::memset(&untouched, 0x7f, sizeof untouched);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < n * world; ++i) {
+          const int from = static_cast<int>(i / n);
+          const bool moved = !counted || i % n < kRow * live_rows(from, rank.rank(), rows);
+          wrong +=
+              !SameBits(result[i], moved ? Pattern<T>(from, rank.rank() * n + i % n) : untouched);
+        }
+        rank.report.Expect(wrong == 0, "exchange of {} rows of {}, offset {}, counted {}: {} wrong",
+                           rows, Name(DTypeOf<T>()), offset, counted, wrong);
+        comm.Barrier();  // no rank fills what a peer's host still compares
+      }
+}
+
+TEST_CASE("an all-to-all puts live rows into their receiver's buffer", "[comm][gpu]") {
+  OnPeers([](GpuRank& rank) {
+    const auto comm = MakePeer(rank, "world", Options());
+    TestArena arena(rank, {comm.get()}, 4 * rank.world() * 4 * 30'000);
+    const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
+    Exchanges<float>(rank, *comm, arena, *stream);
+    Exchanges<BFloat16>(rank, *comm, arena, *stream);
+    Exchanges<int32_t>(rank, *comm, arena, *stream);
   });
 }
 
@@ -330,7 +388,10 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
     stream->Sync();
     const CommCounters before = comm->counters();
     comm->UnregisterMemory(arena->data());
-    comm->Connect({.all_gathers = true, .reduce_scatters = true, .all_reduces = !OnOneGpu()});
+    comm->Connect({.all_gathers = true,
+                   .reduce_scatters = true,
+                   .all_reduces = !OnOneGpu(),
+                   .all_to_alls = true});
     rank.report.Expect(comm->counters() == before, "the first exercise was counted");
   });
 }

@@ -101,9 +101,24 @@ int64_t PickWindow(Random& random, Only only) {
   return only == cuda::AttentionKernel::kCudnn ? 0 : kWindows[Pick(random, 0, 7)];
 }
 
+// None, or of each row some, of one position and more.
+TensorView PickDocuments(Memory& memory, Random& random, const Sizes& s, Only only) {
+  if (only == cuda::AttentionKernel::kCudnn || Flip(random)) return {};
+  const TensorView documents = memory.New(DType::kI32, {s.batch, s.length});
+  const int64_t often = Pick(random, 1, 70);
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t t = 0, begin = 0; t < s.length; ++t) {
+      if (Pick(random, 0, often) == 0) begin = t;
+      documents.as<int32_t>()[b * s.length + t] = static_cast<int32_t>(begin);
+    }
+  return documents;
+}
+
 // The first key that a query sees.
-int64_t FirstKey(int64_t t, int64_t window) {
-  return window > 0 && t >= window ? t - window + 1 : 0;
+int64_t FirstKey(const TensorView& documents, int64_t b, int64_t t, int64_t window) {
+  const int64_t first = window > 0 && t >= window ? t - window + 1 : 0;
+  if (!documents) return first;
+  return std::max<int64_t>(first, documents.as<int32_t>()[b * documents.dim(1) + t]);
 }
 
 // Scaled scores of one query row against keys first..t, with a bound on their error: D
@@ -115,11 +130,13 @@ struct Scores {
   double max = -std::numeric_limits<double>::infinity(), range = 0, lse = 0;
 };
 
-Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t window, int64_t b,
-                int64_t t, int64_t h) {
+template <class Op>
+Scores ScoresOf(const Op& op, int64_t b, int64_t t, int64_t h) {
+  const TensorView &q = op.q, &k = op.k;
+  const double scale = op.scale;
   const int64_t kv = h / (q.dim(2) / k.dim(2));
   Scores scores;
-  scores.first = FirstKey(t, window);
+  scores.first = FirstKey(op.documents, b, t, op.window);
   double min = std::numeric_limits<double>::infinity();
   for (int64_t u = scores.first; u <= t; ++u) {
     SumOf sum;
@@ -139,7 +156,7 @@ Scores ScoresOf(const TensorView& q, const TensorView& k, double scale, int64_t 
 }  // namespace
 
 void AttentionContract(const Subject& subject, Only only) {
-  Random random(30);
+  Random random(30), document_random(32);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
     const Sizes s = PickSizes(random, repeat, only);
@@ -149,6 +166,7 @@ void AttentionContract(const Subject& subject, Only only) {
     // 40: scores far apart, so that the softmax saturates and a missing maximum would overflow.
     op.window = PickWindow(random, only);
     op.scale = repeat % 7 == 6 ? 40.0f : 1 / std::sqrt(static_cast<float>(s.depth));
+    op.documents = PickDocuments(memory, document_random, s, only);
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
                         PickHeadStrides(random, only));
     op.lse = memory.New(DType::kF32, {s.batch, s.heads, s.length});
@@ -160,7 +178,7 @@ void AttentionContract(const Subject& subject, Only only) {
     for (int64_t b = 0; b < s.batch; ++b) {
       for (int64_t h = 0; h < s.heads; ++h) {
         for (int64_t t = 0; t < s.length; ++t) {
-          const Scores scores = ScoresOf(op.q, op.k, op.scale, op.window, b, t, h);
+          const Scores scores = ScoresOf(op, b, t, h);
           const double bound = scores.bound + (terms + 8) * kU + kU * std::abs(scores.max);
           lse.push_back({scores.lse, rounding.f32 * bound});
         }
@@ -169,7 +187,7 @@ void AttentionContract(const Subject& subject, Only only) {
     for (int64_t b = 0; b < s.batch; ++b) {
       for (int64_t t = 0; t < s.length; ++t) {
         for (int64_t h = 0; h < s.heads; ++h) {
-          const Scores scores = ScoresOf(op.q, op.k, op.scale, op.window, b, t, h);
+          const Scores scores = ScoresOf(op, b, t, h);
           // A probability is a ratio of exponentials of scores and of a sum of T terms. Before it
           // is multiplied it may be rounded as an operand, and so may be the terms of that sum.
           const double relative = 2 * scores.bound + (2 * terms + 16 + 4 * scores.range) * kU;
@@ -212,7 +230,7 @@ GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s,
     for (int64_t h = 0; h < s.heads; ++h) {
       const int64_t kv = h / (s.heads / s.kv_heads);
       for (int64_t t = 0; t < s.length; ++t) {
-        const Scores scores = ScoresOf(op.q, op.k, op.scale, op.window, b, t, h);
+        const Scores scores = ScoresOf(op, b, t, h);
         const double lse = Get(op.lse, b, h, t);
         SumOf delta;
         for (int64_t d = 0; d < s.depth; ++d)
@@ -257,7 +275,7 @@ GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s,
 }  // namespace
 
 void AttentionGradContract(const Subject& subject, Only only) {
-  Random random(31);
+  Random random(31), document_random(33);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
     const Sizes s = PickSizes(random, repeat, only);
@@ -267,6 +285,7 @@ void AttentionGradContract(const Subject& subject, Only only) {
     op.d_q = grads.q, op.d_k = grads.k, op.d_v = grads.v;
     op.scale = 1 / std::sqrt(static_cast<float>(s.depth));
     op.window = PickWindow(random, only);
+    op.documents = PickDocuments(memory, document_random, s, only);
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
                         PickHeadStrides(random, only));
     op.d_out =
@@ -278,6 +297,7 @@ void AttentionGradContract(const Subject& subject, Only only) {
     forward.out = op.out, forward.lse = op.lse;
     forward.scale = op.scale;
     forward.window = op.window;
+    forward.documents = op.documents;
     const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only));
     Run(subject, memory, subject.table.attention, forward);
     const GradReference reference = ReferenceOf(op, s, rounding);

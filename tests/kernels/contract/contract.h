@@ -22,9 +22,13 @@ Update PickUpdate(Random& random);
 
 StepScalars MakeScalars();  // plausible values, no fault injection
 
+void TakeInputContract(const Subject& subject);
 void EmbedContract(const Subject& subject);
 void EmbedGradContract(const Subject& subject);
 void SelectRowContract(const Subject& subject);
+void SampleContract(const Subject& subject);
+// Whether draws have the probabilities that they should.
+void SampleFrequencies(const Subject& subject);
 void NormContract(const Subject& subject);
 void NormGradContract(const Subject& subject);
 void HeadNormContract(const Subject& subject);
@@ -38,14 +42,23 @@ void RopeContract(const Subject& subject);
 // attention_choice.h says what cuDNN rounds.
 void AttentionContract(const Subject& subject, std::optional<cuda::AttentionKernel> only = {});
 void AttentionGradContract(const Subject& subject, std::optional<cuda::AttentionKernel> only = {});
+void CachedAttentionContract(const Subject& subject);
+void CachedRowsContract(const Subject& subject);
+void MambaConvRowsContract(const Subject& subject);
+void SsdScanRowsContract(const Subject& subject);
 void ActivationContract(const Subject& subject);
 void RouteContract(const Subject& subject);
 void RouteGradContract(const Subject& subject);
 void RouterBalanceContract(const Subject& subject);
+void ExpertLoadContract(const Subject& subject);
+void RouterBiasContract(const Subject& subject);
 void ExpertSlotsContract(const Subject& subject);
 void DispatchContract(const Subject& subject);
+void ExpertPiecesContract(const Subject& subject);
+void ReceivedSlotsContract(const Subject& subject);
 void GroupedMatmulContract(const Subject& subject);
 void GroupedWeightGradContract(const Subject& subject);
+void GroupedAloneContract(const Subject& subject);
 void ExpertActivationContract(const Subject& subject);
 void MambaConvContract(const Subject& subject);
 void MambaConvGradContract(const Subject& subject);
@@ -56,6 +69,7 @@ void SsdScanGradContract(const Subject& subject);
 void GatedNormContract(const Subject& subject);
 void GatedNormGradContract(const Subject& subject);
 void CrossEntropyContract(const Subject& subject);
+void PolicyLossContract(const Subject& subject);
 void ElementwiseContract(const Subject& subject);
 void FiniteScanContract(const Subject& subject);
 void SumSquaresContract(const Subject& subject);

@@ -9,6 +9,7 @@ namespace {
 
 struct Expectation {
   Expected loss;
+  Reference terms;  // by row
   Reference gradient;
 };
 
@@ -30,8 +31,11 @@ Expectation ExpectationOf(const CrossEntropyOp<TensorView>& op, const TensorView
     }
     for (int64_t v = 0; v < op.vocab; ++v) sum += std::exp(Get(op.logits, r, v) - max);
     const double relative = (vocab + 16 + 4 * (max - min)) * kU;
+    expected.terms.push_back({0, 0});
     if (target >= 0) {
-      expected.loss.value += max + std::log(sum) - Get(op.logits, r, target);
+      const double term = max + std::log(sum) - Get(op.logits, r, target);
+      expected.terms.back() = {term, relative + 1e-14 * std::abs(term)};
+      expected.loss.value += term;
       expected.loss.bound += relative + 1e-14 * std::abs(expected.loss.value);
     }
     for (int64_t v = 0; v < op.logits.dim(1); ++v) {
@@ -79,6 +83,7 @@ void CrossEntropyContract(const Subject& subject) {
       for (int64_t v = vocab; v < padded; ++v) Set(op.logits, {r, v}, 1e30);
     op.loss_sum = memory.New(DType::kF64, {1});
     Set(op.loss_sum, {}, 12.5);
+    if (Flip(random)) op.row_loss = memory.New(DType::kF64, {rows});
     op.scalars = memory.NewScalars(scalars);
     op.output = Flip(random) ? LossOutput::kLossOnly : LossOutput::kLossAndGradient;
     op.loss_update = PickUpdate(random);
@@ -88,6 +93,7 @@ void CrossEntropyContract(const Subject& subject) {
     const TensorView before = memory.Clone(op.logits);
     Run(subject, memory, subject.table.cross_entropy, op);
     CheckNear(op.loss_sum, {expected.loss}, "loss");
+    if (op.row_loss) CheckNear(op.row_loss, expected.terms, "row_loss");
     if (op.output == LossOutput::kLossAndGradient)
       CheckNear(op.logits, expected.gradient, "logit gradient");
     else

@@ -16,8 +16,8 @@ struct TokenBuffer {
 
 TokenBuffer MakeTokens(Memory& memory, Random& random, int64_t batch, int64_t length, int64_t vocab,
                        int64_t parity) {
-  // Rows of length + 1, as a training window has; the view skips the last column.
-  const TensorView all = memory.NewTokens(random, {2, batch, length + 1}, 0, vocab);
+  // Rows of length + 1, as a training window has; the view skips the last column. -1: no token.
+  const TensorView all = memory.NewTokens(random, {2, batch, length + 1}, -1, vocab);
   TokenBuffer tokens{all, all, batch * (length + 1)};
   tokens.first.layout = DenseLayout(DType::kI32, {batch, length});
   tokens.first.layout.strides = {length + 1, 1, 0, 0};
@@ -38,8 +38,51 @@ RowSpan PickRows(Random& random, int64_t all) {
 
 }  // namespace
 
+namespace {
+
+// None, or of each row some.
+TensorView PickDocuments(Memory& memory, Random& random, int64_t batch, int64_t length) {
+  if (Flip(random)) return {};
+  const TensorView documents = memory.New(DType::kI32, {batch, length});
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t t = 0, begin = 0; t < length; ++t) {
+      if (Pick(random, 0, 2) == 0) begin = t;
+      documents.as<int32_t>()[b * length + t] = static_cast<int32_t>(begin);
+    }
+  return documents;
+}
+
+// Of row b*T + t.
+int64_t PositionOf(const TensorView& documents, int64_t row, int64_t length) {
+  return row % length - (documents ? documents.as<int32_t>()[row] : 0);
+}
+
+}  // namespace
+
+void TakeInputContract(const Subject& subject) {
+  Random random(5);
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    Memory memory;
+    const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 300);
+    StepScalars scalars = MakeScalars();
+    scalars.token_parity = repeat % 2;
+    const TokenBuffer tokens =
+        MakeTokens(memory, random, batch, length, 1000, scalars.token_parity);
+    TakeInputOp<TensorView> op{};
+    op.x = tokens.first;
+    op.parity_stride = tokens.parity_stride;
+    op.scalars = memory.NewScalars(scalars);
+    op.out = memory.New(DType::kI32, {batch, length});
+    Run(subject, memory, subject.table.take_input, op);
+    bool same = true;
+    ForEach(op.out.layout,
+            [&](const Index& i) { same &= Get(op.out, i) == Get(tokens.in_use, i[0], i[1]); });
+    CHECK(same);
+  }
+}
+
 void EmbedContract(const Subject& subject) {
-  Random random(1);
+  Random random(1), document_random(3);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
     const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 9),
@@ -56,15 +99,18 @@ void EmbedContract(const Subject& subject) {
     op.table =
         memory.NewRandom(random, PickFloat(random), {vocab + 2, columns}, PickRowStrides(random));
     if (Flip(random)) op.positions = memory.NewRandom(random, PickFloat(random), {length, columns});
+    op.documents = PickDocuments(memory, document_random, batch, length);
     const RowSpan rows = PickRows(random, batch * length);
     op.row_begin = rows.begin;
     op.out = memory.New(PickFloat(random), {rows.count, columns}, PickRowStrides(random));
     Reference reference;
     ForEach(op.out.layout, [&](const Index& i) {
       const int64_t row = rows.begin + i[0];
-      const auto token = static_cast<int64_t>(Get(tokens.in_use, row / length, row % length));
+      const auto token =
+          static_cast<int64_t>(std::max(0.0, Get(tokens.in_use, row / length, row % length)));
       const double value =
-          Get(op.table, token, i[1]) + (op.positions ? Get(op.positions, row % length, i[1]) : 0);
+          Get(op.table, token, i[1]) +
+          (op.positions ? Get(op.positions, PositionOf(op.documents, row, length), i[1]) : 0);
       reference.push_back({value, kU * std::abs(value)});
     });
     Run(subject, memory, subject.table.embed, op);
@@ -73,7 +119,7 @@ void EmbedContract(const Subject& subject) {
 }
 
 void EmbedGradContract(const Subject& subject) {
-  Random random(2);
+  Random random(2), document_random(4);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
     const int64_t batch = Pick(random, 0, 4), length = Pick(random, 1, 11),
@@ -87,6 +133,7 @@ void EmbedGradContract(const Subject& subject) {
     op.tokens = tokens.first;
     op.parity_stride = tokens.parity_stride;
     op.scalars = memory.NewScalars(scalars);
+    op.documents = PickDocuments(memory, document_random, batch, length);
     const RowSpan rows = PickRows(random, batch * length);
     op.row_begin = rows.begin;
     op.d_out =
@@ -110,7 +157,8 @@ void EmbedGradContract(const Subject& subject) {
       SumOf sum = start(op.table_update, op.d_table, i);
       for (int64_t r = 0; r < rows.count; ++r) {
         const int64_t at = rows.begin + r;
-        if (static_cast<int64_t>(Get(tokens.in_use, at / length, at % length)) == i[0])
+        if (std::max(0.0, Get(tokens.in_use, at / length, at % length)) ==
+            static_cast<double>(i[0]))
           sum.Add(Get(op.d_out, r, i[1]));
       }
       table.push_back({sum.value, sum.bound()});
@@ -118,10 +166,9 @@ void EmbedGradContract(const Subject& subject) {
     if (op.d_positions) {
       ForEach(op.d_positions.layout, [&](const Index& i) {
         SumOf sum = start(op.positions_update, op.d_positions, i);
-        for (int64_t b = 0; b < batch; ++b) {
-          const int64_t r = b * length + i[0] - rows.begin;
-          if (r >= 0 && r < rows.count) sum.Add(Get(op.d_out, r, i[1]));
-        }
+        for (int64_t r = 0; r < rows.count; ++r)
+          if (PositionOf(op.documents, rows.begin + r, length) == i[0])
+            sum.Add(Get(op.d_out, r, i[1]));
         positions.push_back({sum.value, sum.bound()});
       });
     }

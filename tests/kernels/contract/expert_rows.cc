@@ -117,6 +117,20 @@ void DispatchContract(const Subject& subject) {
     }
     CHECK(wrong == 0);
 
+    // Without offsets every slot is written, zeros where there is no pair.
+    dispatch.offsets = {};
+    for (int64_t s = pairs; s < slots; ++s) Set(of_slots, {s}, -1);
+    Run(subject, memory, subject.table.dispatch, dispatch);
+    for (int64_t s = 0; s < slots; ++s) {
+      const int64_t pair = s < pairs ? order[static_cast<size_t>(s)] : -1;
+      for (int64_t c = 0; c < columns; ++c)
+        wrong += Get(dispatch.out, s, c) != (pair < 0 ? 0 : Get(dispatch.x, pair / top_k, c));
+      if (weighted)
+        wrong += Get(dispatch.slot_weights, s) !=
+                 (pair < 0 ? 0 : Get(dispatch.weights, pair / top_k, pair % top_k));
+    }
+    CHECK(wrong == 0);
+
     CombineOp<TensorView> combine{};
     combine.y = memory.NewRandom(random, PickFloat(random), {slots, columns});
     combine.slots = of_pairs;

@@ -33,6 +33,21 @@ DType PickOperands(Random& random, const Sizes& s) {
   return aligned && Pick(random, 0, 3) > 0 ? DType::kBF16 : PickFloat(random);
 }
 
+// Offsets where one expert has as many slots as in `load`, and no other has any.
+TensorView OffsetsAlone(Memory& memory, const ExpertLoad& load, int64_t expert) {
+  const TensorView offsets = memory.New(DType::kI32, {load.experts + 1});
+  const int64_t slots = load.begin(expert + 1) - load.begin(expert);
+  for (int64_t e = 0; e <= load.experts; ++e)
+    Set(offsets, {e}, e <= expert ? 0.0 : static_cast<double>(slots));
+  return offsets;
+}
+// Rows [begin, end) as an operand of their own.
+TensorView Rows(Memory& memory, TensorView view, int64_t begin, int64_t end) {
+  view.data = AddressOf(view, {begin});
+  view.layout.dims[0] = end - begin;
+  return memory.Clone(view);
+}
+
 }  // namespace
 
 void GroupedMatmulContract(const Subject& subject) {
@@ -100,6 +115,47 @@ void GroupedWeightGradContract(const Subject& subject) {
     });
     INFO("one rounding of (old +) the f32 sum");
     CHECK(SameBits(op.out, expected));
+  }
+}
+
+void GroupedAloneContract(const Subject& subject) {
+  Random random(64);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    Memory memory;
+    const ExpertLoad load = PickLoad(memory, random, repeat);
+    const auto [n, k] = PickSizes(random, repeat);
+    const DType dtype = PickOperands(random, {n, k});
+    const int64_t expert = Pick(random, 0, load.experts - 1);
+    const int64_t begin = load.begin(expert), end = load.begin(expert + 1);
+    INFO("expert " << expert << " of " << load.Text() << ", " << k << " -> " << n << ", "
+                   << Name(dtype));
+    GroupedMatmulOp<TensorView> product{};
+    product.offsets = load.offsets;
+    product.a = memory.NewRandom(random, dtype, {load.slots, k});
+    product.b = SwapLastTwo(memory.NewRandom(random, dtype, {load.experts, n, k}));
+    product.out = memory.New(PickFloat(random), {load.slots, n});
+    GroupedMatmulOp<TensorView> alone = product;
+    alone.offsets = OffsetsAlone(memory, load, expert);
+    alone.a = Rows(memory, product.a, begin, end);
+    alone.out = memory.New(product.out.dtype(), {end - begin, n});
+    Run(subject, memory, subject.table.grouped_matmul, product);
+    Run(subject, memory, subject.table.grouped_matmul, alone);
+    CHECK(SameBits(alone.out, Rows(memory, product.out, begin, end)));
+
+    GroupedWeightGradOp<TensorView> grad{};
+    grad.offsets = load.offsets;
+    grad.d_out = memory.NewRandom(random, dtype, {load.slots, n});
+    grad.a = product.a;
+    grad.out = memory.New(PickFloat(random), {load.experts, n, k});
+    GroupedWeightGradOp<TensorView> grad_alone = grad;
+    grad_alone.offsets = alone.offsets;
+    grad_alone.d_out = Rows(memory, grad.d_out, begin, end);
+    grad_alone.a = alone.a;
+    grad_alone.out = memory.New(grad.out.dtype(), {load.experts, n, k});
+    Run(subject, memory, subject.table.grouped_weight_grad, grad);
+    Run(subject, memory, subject.table.grouped_weight_grad, grad_alone);
+    CHECK(SameBits(Rows(memory, grad_alone.out, expert, expert + 1),
+                   Rows(memory, grad.out, expert, expert + 1)));
   }
 }
 

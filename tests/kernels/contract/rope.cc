@@ -25,7 +25,7 @@ double FrequencyOf(int64_t i, int64_t head_dim, double theta, const RopeScaling&
 }  // namespace
 
 void RopeContract(const Subject& subject) {
-  Random random(50);
+  Random random(50), document_random(51);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
     const int64_t batch = Pick(random, 0, 3), length = Pick(random, 1, 20),
@@ -55,12 +55,24 @@ void RopeContract(const Subject& subject) {
     op.x.layout = DenseLayout(row.dtype(), {batch, length, heads, 2 * half});
     op.x.layout.strides = {row.stride(0), row.stride(1), 2 * half, 1};
     op.direction = Flip(random) ? RopeDirection::kForward : RopeDirection::kInverse;
+    if (Flip(document_random)) {
+      op.documents = memory.New(DType::kI32, {batch, length});
+      for (int64_t b = 0; b < batch; ++b)
+        for (int64_t t = 0, begin = 0; t < length; ++t) {
+          if (Pick(document_random, 0, 3) == 0) begin = t;
+          op.documents.as<int32_t>()[b * length + t] = static_cast<int32_t>(begin);
+        }
+    }
+    const auto position = [&](int64_t b, int64_t t) {
+      return op.documents ? t - op.documents.as<int32_t>()[b * length + t] : t;
+    };
     Reference rotated;
     ForEach(op.x.layout, [&](const Index& i) {
       const int64_t pair = i[3] % half;
       const std::complex<double> x{Get(op.x, i[0], i[1], i[2], pair),
                                    Get(op.x, i[0], i[1], i[2], pair + half)};
-      std::complex<double> turn{Get(op.table, i[1], pair, 0), Get(op.table, i[1], pair, 1)};
+      const int64_t at = position(i[0], i[1]);
+      std::complex<double> turn{Get(op.table, at, pair, 0), Get(op.table, at, pair, 1)};
       if (op.direction == RopeDirection::kInverse) turn = std::conj(turn);
       const std::complex<double> y = x * turn;
       rotated.push_back({i[3] < half ? y.real() : y.imag(), 3 * kU * std::abs(x) * std::abs(turn)});

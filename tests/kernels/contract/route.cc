@@ -100,36 +100,69 @@ RouteOp<TensorView> MakeRoute(Memory& memory, Random& random, const Case& c) {
   return op;
 }
 
-void CheckRoute(const RouteOp<TensorView>& op, const Case& c) {
+// Of the experts in op.ids.
+void CheckWeights(const RouteOp<TensorView>& op, const Case& c) {
   Reference weights;
-  int64_t wrong = 0;
   for (int64_t r = 0; r < c.rows; ++r) {
     const Scores s = ScoresOf(op.logits, r, op.score);
-    std::vector<double> keys = s.value;
-    for (int64_t e = 0; e < c.experts; ++e)
-      if (op.bias) keys[static_cast<size_t>(e)] += Get(op.bias, e);
-    const std::vector<int64_t> choice = ChoiceOf(keys, c);
+    const auto score = [&](int64_t k) { return s.value[static_cast<size_t>(Get(op.ids, r, k))]; };
     double sum = 0;
-    for (const int64_t e : choice) sum += s.value[static_cast<size_t>(e)];
+    for (int64_t k = 0; k < c.top_k; ++k) sum += score(k);
     for (int64_t k = 0; k < c.top_k; ++k) {
-      const int64_t e = choice[static_cast<size_t>(k)];
-      wrong += Get(op.ids, r, k) != static_cast<double>(e);
-      const double value =
-          s.value[static_cast<size_t>(e)] / (op.normalise ? sum : 1) * c.attrs.scaling;
+      const double value = score(k) / (op.normalise ? sum : 1) * c.attrs.scaling;
       weights.push_back(
           {value, (2 * s.relative + (4 + static_cast<double>(c.top_k)) * kU) * value});
     }
   }
-  CHECK(wrong == 0);
   CheckNear(op.weights, weights, "weights");
+}
+
+void CheckRoute(const RouteOp<TensorView>& op, const Case& c) {
+  int64_t wrong = 0;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    std::vector<double> keys = ScoresOf(op.logits, r, op.score).value;
+    for (int64_t e = 0; e < c.experts; ++e)
+      if (op.bias) keys[static_cast<size_t>(e)] += Get(op.bias, e);
+    const std::vector<int64_t> choice = ChoiceOf(keys, c);
+    for (int64_t k = 0; k < c.top_k; ++k)
+      wrong += Get(op.ids, r, k) != static_cast<double>(choice[static_cast<size_t>(k)]);
+  }
+  REQUIRE(wrong == 0);
+  CheckWeights(op, c);
+}
+
+// Every expert has as many pairs as any other, or one more, and a row no expert twice.
+void BalancedCase(const Subject& subject, Memory& memory, RouteOp<TensorView> op, const Case& c) {
+  op.gate = GateKind::kBalanced;
+  Run(subject, memory, subject.table.route, op);
+  std::vector<int64_t> pairs(static_cast<size_t>(c.experts));
+  int64_t twice = 0;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    std::set<double> ids;
+    for (int64_t k = 0; k < c.top_k; ++k) {
+      ids.insert(Get(op.ids, r, k));
+      ++pairs.at(static_cast<size_t>(Get(op.ids, r, k)));
+    }
+    twice += static_cast<int64_t>(ids.size()) != c.top_k;
+  }
+  CHECK(twice == 0);
+  const auto [least, most] = std::minmax_element(pairs.begin(), pairs.end());
+  CHECK(*most - *least <= 1);
+  CheckWeights(op, c);
 }
 
 void NanCase(const Subject& subject, Random& random, Case c) {
   Memory memory;
   c.rows = 3;
   RouteOp<TensorView> op = MakeRoute(memory, random, c);
-  for (int64_t r = 0; r < c.rows; ++r)
-    Set(op.logits, {r, Pick(random, 0, c.experts - 1)}, std::numeric_limits<double>::quiet_NaN());
+  std::vector<int64_t> bad;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    bad.push_back(Pick(random, 0, c.experts - 1));
+    Set(op.logits, {r, bad.back()}, std::numeric_limits<double>::quiet_NaN());
+  }
+  // Of a softmax all scores are NaN then. Groups may leave no other expert.
+  const bool others =
+      op.score == RouterKind::kSigmoid && op.top_groups == op.groups && c.top_k < c.experts;
   Run(subject, memory, subject.table.route, op);
   for (int64_t r = 0; r < c.rows; ++r) {
     std::set<double> ids;
@@ -137,6 +170,7 @@ void NanCase(const Subject& subject, Random& random, Case c) {
     CHECK(static_cast<int64_t>(ids.size()) == c.top_k);
     CHECK(*ids.begin() >= 0);
     CHECK(*ids.rbegin() < static_cast<double>(c.experts));
+    if (others) CHECK(!ids.contains(static_cast<double>(bad[static_cast<size_t>(r)])));
   }
 }
 
@@ -199,13 +233,16 @@ void GradCase(const Subject& subject, Memory& memory, Random& random,
   CheckNear(op.d_logits, reference, "d_logits");
 }
 
-void StatsCase(const Subject& subject, Memory& memory, const RouteOp<TensorView>& forward,
-               const Case& c) {
+void StatsCase(const Subject& subject, Memory& memory, Random& random,
+               const RouteOp<TensorView>& forward, const Case& c) {
   RouterStatsOp<TensorView> op{};
   op.score = c.attrs.score;
   op.logits = forward.logits, op.ids = forward.ids;
   const int64_t groups = c.rows % 2 == 0 ? 2 : 1, rows = c.rows / groups;
+  op.update = PickUpdate(random);
   op.stats = memory.New(DType::kF32, {groups, 2, c.experts});
+  ForEach(op.stats.layout, [&](const Index& i) { Set(op.stats, i, static_cast<double>(i[2])); });
+  const bool adds = op.update == Update::kAccumulate;
   Reference reference;
   for (int64_t g = 0; g < groups; ++g) {
     std::vector<SumOf> counts(static_cast<size_t>(c.experts)), sums = counts;
@@ -220,9 +257,12 @@ void StatsCase(const Subject& subject, Memory& memory, const RouteOp<TensorView>
       relative = std::max(relative, 2 * s.relative);
     }
     relative += (4 + static_cast<double>(c.experts) / 32) * kU;
-    for (const SumOf& count : counts) reference.push_back({count.value, 0});
-    for (const SumOf& sum : sums)
-      reference.push_back({sum.value, sum.bound() + relative * sum.magnitude});
+    for (size_t e = 0; e < counts.size(); ++e)
+      reference.push_back({counts[e].value + (adds ? static_cast<double>(e) : 0), 0});
+    for (size_t e = 0; e < sums.size(); ++e) {
+      const double before = adds ? static_cast<double>(e) : 0, value = sums[e].value + before;
+      reference.push_back({value, sums[e].bound() + relative * sums[e].magnitude + kU * value});
+    }
   }
   Run(subject, memory, subject.table.router_stats, op);
   CheckNear(op.stats, reference, "stats");
@@ -281,6 +321,7 @@ void RouteContract(const Subject& subject) {
     Run(subject, memory, subject.table.route, op);
     CheckRoute(op, c);
     NanCase(subject, random, c);
+    BalancedCase(subject, memory, op, c);
   });
 }
 
@@ -294,7 +335,7 @@ void RouteGradContract(const Subject& subject) {
 void RouterBalanceContract(const Subject& subject) {
   ForCases(67, [&](Memory& memory, Random& random, const Case& c, const RouteOp<TensorView>& op) {
     Run(subject, memory, subject.table.route, op);
-    StatsCase(subject, memory, op, c);
+    StatsCase(subject, memory, random, op, c);
     BalanceCase(subject, memory, random);
   });
 }

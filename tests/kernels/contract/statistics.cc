@@ -73,6 +73,7 @@ struct StatsCase {
   LossWeights losses;
   int64_t world = 4, units = 3, shard_world = 2;
   double clip = 0;
+  std::vector<float> overflow;  // empty: nothing can overflow
   std::vector<double> rows;
   StepScalars scalars = MakeScalars();
 
@@ -96,6 +97,9 @@ struct StatsCase {
     StepStatsOp<TensorView> op{};
     op.rows = memory.New(DType::kF64, {world, width()});
     for (size_t i = 0; i < rows.size(); ++i) op.rows.as<double>()[i] = rows[i];
+    if (!overflow.empty())
+      op.overflow = memory.New(DType::kF32, {static_cast<int64_t>(overflow.size())});
+    for (size_t i = 0; i < overflow.size(); ++i) op.overflow.as<float>()[i] = overflow[i];
     op.scalars = memory.NewScalars(scalars);
     op.units = units;
     op.losses = losses;
@@ -221,6 +225,23 @@ void StepStatsContract(const Subject& subject) {
     c.scalars.max_loss = loss / 2;
     c.bad(1, 2) = 7;
     CheckSkipped(c, subject, 2, 1);
+  }
+  SECTION("rows without room: the first block, whatever else is wrong; no update") {
+    c.clip = norm / 4;
+    c.overflow = {0, 0, 0};
+    CHECK(c.Result(subject).applied == 1);
+    CHECK(c.Result(subject).offender_unit == -2);
+    c.overflow = {0, 0x1p24F, 1};
+    CheckSkipped(c, subject, -5, -1);
+    CHECK(c.Result(subject).clip_scale == 1);
+    CHECK(c.Result(subject).grad_norm == norm);
+    CheckUntouched(c.Result(subject), c.scalars);
+    c.overflow = {0, 0, 1};
+    c.loss(2) = kNan;
+    c.bad(1, 2) = 7;
+    CheckSkipped(c, subject, -6, -1);
+    c.overflow = {0, 0, 0};
+    CheckSkipped(c, subject, -1, 2);
   }
   SECTION("one rank, no units") {
     c.world = 1, c.units = 0, c.shard_world = 1;

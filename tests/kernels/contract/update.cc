@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/ops/rounding.h"
 #include "tests/kernels/contract/contract.h"
 #include "tests/kernels/support/near.h"
 
@@ -82,6 +83,68 @@ AdamWOp<TensorView> MakeAdamW(Memory& memory, Random& random, const StepScalars&
   return op;
 }
 
+// The same with bf16 moments and runs that are a split parameter's; what decays is whole runs.
+AdamWOp<TensorView> MakeNarrow(Memory& memory, Random& random, const StepScalars& scalars,
+                               int64_t n, bool many) {
+  AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, n);
+  for (TensorView* view : {&op.m, &op.v}) {
+    const TensorView narrow = memory.New(DType::kBF16, {n});
+    ForEach(narrow.layout, [&](const Index& i) { Set(narrow, i, Get(*view, i[0])); });
+    *view = narrow;
+  }
+  auto runs = std::make_shared<std::vector<LogicalRun>>();
+  auto decay = std::make_shared<std::vector<Range>>();
+  for (int64_t begin = Pick(random, 0, 9); begin < 3 * n;) {
+    const int64_t end = begin + Pick(random, 1, many ? 7 : n + 40), length = Pick(random, 1, 90);
+    runs->push_back({.begin = begin,
+                     .end = end,
+                     .length = length,
+                     .stride = 2 * length,
+                     .first = Pick(random, 0, 50),
+                     .step = length,
+                     .key = static_cast<uint64_t>(Pick(random, 1, 1 << 30))});
+    if (Flip(random)) runs->back().inner = 2, runs->back().outer_step = 300 * length;
+    if (Flip(random)) decay->push_back({begin, end});
+    begin = end + Pick(random, 0, many ? 3 : 20);
+  }
+  op.runs = runs;
+  op.decay = decay;
+  op.place = Pick(random, 0, 3);
+  return op;
+}
+
+// What the rounding of each element may be: of the moment's two neighbours in bf16 the one that its
+// random bits say, wherever f32 arithmetic leaves no doubt of it.
+void CheckRounded(const AdamWOp<TensorView>& op, const TensorView& moment,
+                  const Reference& reference, int shift, int64_t t) {
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < moment.dim(0); ++i) {
+    const int64_t at = op.flat_begin.value() + i;
+    uint32_t word = 0;
+    bool known = false;
+    for (const LogicalRun& run : *op.runs)
+      if (run.begin <= at && at < run.end) {
+        const int64_t j = at - run.begin;  // of rows of `length`, `stride` apart
+        const int64_t place = op.place.value(), inner = run.inner > 0 ? run.inner : place + 1;
+        const int64_t logical = run.first + place / inner * run.outer_step +
+                                place % inner * run.step + j / run.length * run.stride +
+                                j % run.length;
+        word = MomentWords(run.key, logical / 4, t)[static_cast<size_t>(logical % 4)];
+        known = true;
+      }
+    if (!known) continue;  // a gap, which would hold zeros
+    const auto& [value, bound] = reference[static_cast<size_t>(i)];
+    const uint32_t bits = word >> shift & 0xffffu;
+    const auto rounded = [&](double x) {
+      return ToFloat(RoundStochastically(static_cast<float>(x), bits));
+    };
+    const auto got = static_cast<float>(Get(moment, i));
+    wrong += got < rounded(value - bound - kU * std::abs(value)) ||
+             got > rounded(value + bound + kU * std::abs(value));
+  }
+  CHECK(wrong == 0);
+}
+
 void CheckDowncast(const AdamWOp<TensorView>& op) {
   if (!op.compute) return;
   bool same = true;
@@ -111,13 +174,33 @@ void AdamWContract(const Subject& subject) {
     CheckDowncast(op);
   }
 
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    Memory memory;
+    const bool many = repeat % 8 == 7;  // runs, more than a launch takes
+    const int64_t n = repeat == 0       ? 0
+                      : many            ? 700
+                      : repeat % 4 == 0 ? Pick(random, 500, 1600)
+                                        : PickSize(random);
+    StepScalars scalars = MakeScalars();
+    scalars.adam_t = repeat % 5 == 0 ? 1 : Pick(random, 2, 5000);
+    const AdamWOp<TensorView> op = MakeNarrow(memory, random, scalars, n, many);
+    const AfterStep reference = ReferenceOf(op, scalars);
+    Run(subject, memory, subject.table.adamw, op);
+    CheckRounded(op, op.m, reference.m, 0, scalars.adam_t);
+    CheckRounded(op, op.v, reference.v, 16, scalars.adam_t);
+    CheckNear(op.master, reference.master, "master");
+    CheckDowncast(op);
+  }
+
   // A skipped step changes no bit, NaN gradient or not; the downcast is still written.
   for (int repeat = 0; repeat < 10; ++repeat) {
     Memory memory;
     StepScalars scalars = MakeScalars();
     scalars.applied = 0;
     scalars.lr = std::nan("");
-    const AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, 600);
+    const AdamWOp<TensorView> op = repeat % 2 == 0
+                                       ? MakeAdamW(memory, random, scalars, 600)
+                                       : MakeNarrow(memory, random, scalars, 600, false);
     for (int64_t i = 0; i < 600; i += 7) Set(op.grad, {i}, std::nan(""));
     const TensorView master = memory.Clone(op.master), m = memory.Clone(op.m),
                      v = memory.Clone(op.v);

@@ -28,9 +28,12 @@ TEST_CASE("the CPU table has every entry") {
   }
 }
 
+TEST_CASE("take_input") { TakeInputContract(Cpu().subject); }
 TEST_CASE("embed") { EmbedContract(Cpu().subject); }
 TEST_CASE("embed_grad") { EmbedGradContract(Cpu().subject); }
 TEST_CASE("select_row") { SelectRowContract(Cpu().subject); }
+TEST_CASE("sample") { SampleContract(Cpu().subject); }
+TEST_CASE("sample draws by the probabilities") { SampleFrequencies(Cpu().subject); }
 TEST_CASE("norm") { NormContract(Cpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Cpu().subject); }
 TEST_CASE("head_norm") { HeadNormContract(Cpu().subject); }
@@ -41,13 +44,24 @@ TEST_CASE("column_sum") { ColumnSumContract(Cpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Cpu().subject); }
 TEST_CASE("attention") { AttentionContract(Cpu().subject); }
 TEST_CASE("attention_grad") { AttentionGradContract(Cpu().subject); }
+TEST_CASE("cached attention") { CachedAttentionContract(Cpu().subject); }
+TEST_CASE("rows of sequences with caches") { CachedRowsContract(Cpu().subject); }
+TEST_CASE("mamba_conv of rows") { MambaConvRowsContract(Cpu().subject); }
+TEST_CASE("ssd_scan of rows") { SsdScanRowsContract(Cpu().subject); }
 TEST_CASE("activation and activation_grad") { ActivationContract(Cpu().subject); }
 TEST_CASE("route") { RouteContract(Cpu().subject); }
 TEST_CASE("route_grad") { RouteGradContract(Cpu().subject); }
 TEST_CASE("router_stats and router_balance") { RouterBalanceContract(Cpu().subject); }
+TEST_CASE("expert_load") { ExpertLoadContract(Cpu().subject); }
+TEST_CASE("router_bias") { RouterBiasContract(Cpu().subject); }
 TEST_CASE("expert_slots") { ExpertSlotsContract(Cpu().subject); }
 TEST_CASE("dispatch and combine") { DispatchContract(Cpu().subject); }
+TEST_CASE("expert pieces") { ExpertPiecesContract(Cpu().subject); }
+TEST_CASE("received slots") { ReceivedSlotsContract(Cpu().subject); }
 TEST_CASE("grouped_matmul") { GroupedMatmulContract(Cpu().subject); }
+TEST_CASE("grouped products of an expert have the bits that they have alone") {
+  GroupedAloneContract(Cpu().subject);
+}
 TEST_CASE("grouped_weight_grad") { GroupedWeightGradContract(Cpu().subject); }
 TEST_CASE("expert_activation and its gradient") { ExpertActivationContract(Cpu().subject); }
 TEST_CASE("the recurrence of a scan, by finite differences") { SsdReferenceContract(); }
@@ -58,6 +72,7 @@ TEST_CASE("ssd_scan_grad") { SsdScanGradContract(Cpu().subject); }
 TEST_CASE("gated_norm") { GatedNormContract(Cpu().subject); }
 TEST_CASE("gated_norm_grad") { GatedNormGradContract(Cpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Cpu().subject); }
+TEST_CASE("cross_entropy, weighted and as a policy gradient") { PolicyLossContract(Cpu().subject); }
 TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Cpu().subject); }
 TEST_CASE("finite_scan") { FiniteScanContract(Cpu().subject); }
 TEST_CASE("sum_squares") { SumSquaresContract(Cpu().subject); }

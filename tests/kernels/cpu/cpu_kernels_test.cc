@@ -41,6 +41,62 @@ TEST_CASE("ranks as threads multiply at the same time and get the bits of one") 
   for (const auto& call : calls) CHECK(SameBits(call->op.out, reference.op.out));
 }
 
+// `rows` of the op's, from row `first` on, as a product that is to have its bits.
+MatmulOp<TensorView> RowsOf(Memory& memory, const MatmulOp<TensorView>& whole, int64_t first,
+                            int64_t rows) {
+  MatmulOp<TensorView> op = whole;
+  op.like_rows = whole.a.dim(0);
+  op.a.data += first * whole.a.stride(0) * Bytes(whole.a.dtype());
+  op.a.layout.dims[0] = rows;
+  op.out = memory.New(whole.out.dtype(), {rows, whole.out.dim(1)});
+  op.places = memory.New(DType::kI32, {rows});
+  for (int64_t r = 0; r < rows; ++r) op.places.as<int32_t>()[r] = static_cast<int32_t>(first + r);
+  const Shape a{op.a.layout, true}, b{op.b.layout, true}, out{op.out.layout, true};
+  MatmulOp<Shape> shapes;
+  shapes.a = a, shapes.b = b, shapes.out = out, shapes.like_rows = op.like_rows;
+  op.scratch = memory.New(DType::kU8, {WorkspaceBytes(shapes, Backend::kCpu)});
+  return op;
+}
+
+TEST_CASE("a few rows of a product have the bits that they have in all of it") {
+  const auto stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
+  Random random(9);
+  struct Sizes {
+    int64_t m, n, k;
+  };
+  // Small products, which a BLAS may form in another way; large ones; several tiles, of which the
+  // last is another.
+  for (const Sizes s :
+       {Sizes{32, 48, 64}, {160, 32, 33}, {512, 96, 256}, {1024, 576, 96}, {576, 64, 2100}})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      Memory memory;
+      MatmulOp<TensorView> op;
+      op.a = memory.NewRandom(random, dtype, {s.m, s.k});
+      const TensorView weight = memory.NewRandom(random, dtype, {s.n, s.k});
+      op.b = weight;
+      op.b.layout.dims = {s.k, s.n};
+      op.b.layout.strides = {1, s.k};
+      op.bias = memory.NewRandom(random, dtype, {s.n});
+      op.epilogue = Epilogue::kBiasGelu;
+      op.out = memory.New(dtype, {s.m, s.n});
+      MatmulOp<Shape> shapes;
+      shapes.a = {op.a.layout, true}, shapes.b = {op.b.layout, true};
+      shapes.out = {op.out.layout, true};
+      op.scratch = memory.New(DType::kU8, {WorkspaceBytes(shapes, Backend::kCpu)});
+      CpuKernels().matmul(op, *stream);
+      for (const int64_t rows : {int64_t{1}, int64_t{3}, int64_t{17}, s.m / 2 + 5}) {
+        const int64_t first = Pick(random, 0, s.m - rows);
+        const MatmulOp<TensorView> few = RowsOf(memory, op, first, rows);
+        CpuKernels().matmul(few, *stream);
+        TensorView same = op.out;
+        same.data += first * s.n * Bytes(dtype);
+        same.layout.dims[0] = rows;
+        INFO(s.m << " " << s.n << " " << s.k << ", " << rows << " rows from " << first);
+        CHECK(SameBits(few.out, same));
+      }
+    }
+}
+
 template <class F>
 std::string MessageOf(F&& call) {
   try {

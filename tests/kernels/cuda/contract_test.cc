@@ -29,9 +29,12 @@ TEST_CASE("the CUDA table has every entry") {
   }
 }
 
+TEST_CASE("take_input") { TakeInputContract(Gpu().subject); }
 TEST_CASE("embed") { EmbedContract(Gpu().subject); }
 TEST_CASE("embed_grad") { EmbedGradContract(Gpu().subject); }
 TEST_CASE("select_row") { SelectRowContract(Gpu().subject); }
+TEST_CASE("sample") { SampleContract(Gpu().subject); }
+TEST_CASE("sample draws by the probabilities") { SampleFrequencies(Gpu().subject); }
 TEST_CASE("norm") { NormContract(Gpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Gpu().subject); }
 TEST_CASE("head_norm") { HeadNormContract(Gpu().subject); }
@@ -40,15 +43,26 @@ TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContrac
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Gpu().subject); }
+TEST_CASE("cached attention") { CachedAttentionContract(Gpu().subject); }
+TEST_CASE("rows of sequences with caches") { CachedRowsContract(Gpu().subject); }
+TEST_CASE("mamba_conv of rows") { MambaConvRowsContract(Gpu().subject); }
+TEST_CASE("ssd_scan of rows") { SsdScanRowsContract(Gpu().subject); }
 TEST_CASE("attention") { AttentionContract(Gpu().subject); }
 TEST_CASE("attention_grad") { AttentionGradContract(Gpu().subject); }
 TEST_CASE("activation and activation_grad") { ActivationContract(Gpu().subject); }
 TEST_CASE("route") { RouteContract(Gpu().subject); }
 TEST_CASE("route_grad") { RouteGradContract(Gpu().subject); }
 TEST_CASE("router_stats and router_balance") { RouterBalanceContract(Gpu().subject); }
+TEST_CASE("expert_load") { ExpertLoadContract(Gpu().subject); }
+TEST_CASE("router_bias") { RouterBiasContract(Gpu().subject); }
 TEST_CASE("expert_slots") { ExpertSlotsContract(Gpu().subject); }
 TEST_CASE("dispatch and combine") { DispatchContract(Gpu().subject); }
+TEST_CASE("expert pieces") { ExpertPiecesContract(Gpu().subject); }
+TEST_CASE("received slots") { ReceivedSlotsContract(Gpu().subject); }
 TEST_CASE("grouped_matmul") { GroupedMatmulContract(Gpu().subject); }
+TEST_CASE("grouped products of an expert have the bits that they have alone") {
+  GroupedAloneContract(Gpu().subject);
+}
 TEST_CASE("grouped_weight_grad") { GroupedWeightGradContract(Gpu().subject); }
 TEST_CASE("expert_activation and its gradient") { ExpertActivationContract(Gpu().subject); }
 TEST_CASE("mamba_conv") { MambaConvContract(Gpu().subject); }
@@ -58,6 +72,7 @@ TEST_CASE("ssd_scan_grad") { SsdScanGradContract(Gpu().subject); }
 TEST_CASE("gated_norm") { GatedNormContract(Gpu().subject); }
 TEST_CASE("gated_norm_grad") { GatedNormGradContract(Gpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Gpu().subject); }
+TEST_CASE("cross_entropy, weighted and as a policy gradient") { PolicyLossContract(Gpu().subject); }
 TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Gpu().subject); }
 TEST_CASE("finite_scan") { FiniteScanContract(Gpu().subject); }
 TEST_CASE("sum_squares") { SumSquaresContract(Gpu().subject); }

@@ -1,5 +1,6 @@
 #include "kernels/ops/cost.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 namespace millrace {
@@ -50,6 +51,32 @@ TEST_CASE("attention counts the pairs of the lower triangle") {
   AttentionGradOp<Shape> grad;
   grad.q = Of(DType::kF32, {2, 7, 6, 5});
   CHECK(Flops(grad) == 5 * 2 * 5 * pairs * 2 * 6);
+}
+
+TEST_CASE("attention with a window counts the pairs within it; ranks of a sequence the mean") {
+  AttentionOp<Shape> op = Attention(DType::kF32, 2, 8, 6, 3, 5);
+  double pairs = 0;
+  for (int t = 0; t < 8; ++t) pairs += std::min(t + 1, 3);
+  op.window = 3;
+  CHECK(Flops(op) == 2 * 2 * 5 * pairs * 2 * 6);
+  op.window = 8;  // all before a token
+  CHECK(Flops(op) == 2 * 2 * 5 * 36 * 2 * 6);
+  op = Attention(DType::kF32, 2, 4, 6, 3, 5);
+  op.rows.ranks = 2;
+  op.window = 3;
+  CHECK(Flops(op) == 2 * 2 * 5 * pairs / 2 * 2 * 6);
+}
+
+// 12 slots, 3 experts; whatever their loads, each slot is a row of one product.
+TEST_CASE("products of experts count each slot once") {
+  GroupedMatmulOp<Shape> op;
+  op.a = Of(DType::kBF16, {12, 5}), op.b = Of(DType::kBF16, {3, 5, 7});
+  op.out = Of(DType::kBF16, {12, 7});
+  CHECK(Flops(op) == 2.0 * 12 * 5 * 7);
+  GroupedWeightGradOp<Shape> grad;
+  grad.d_out = Of(DType::kBF16, {12, 7}), grad.a = Of(DType::kBF16, {12, 5});
+  grad.out = Of(DType::kF32, {3, 7, 5});
+  CHECK(Flops(grad) == 2.0 * 12 * 5 * 7);
 }
 
 // A sequence of 7 in chunks of 4: 4*5/2 + 3*4/2 pairs; 2 groups of 3 heads of 5 channels, 6 states.

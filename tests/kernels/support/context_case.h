@@ -2,7 +2,7 @@
 // The order of gathered rows is written here once more, from the definition.
 #pragma once
 
-#include "kernels/ops/model_ops.h"
+#include "kernels/ops/attention_ops.h"
 #include "tests/kernels/support/memory.h"
 
 namespace millrace::test {

@@ -74,11 +74,12 @@ void Run(const Subject& subject, Memory& memory, KernelFn<Op> entry, const Op<Te
     if (&view != scratch && view) operands.push_back({&view, access, view.layout});
   });
   if constexpr (requires { Op<TensorView>::VisitSlots(bound, [](TensorView&) {}); })
-    Op<TensorView>::VisitSlots(bound, [&](TensorView& view) {
-      for (internal::Operand& operand : operands)
-        if (operand.view == &view)
-          operand.touched.dims[0] = static_cast<int64_t>(Get(op.offsets, op.offsets.numel() - 1));
-    });
+    if (op.offsets)
+      Op<TensorView>::VisitSlots(bound, [&](TensorView& view) {
+        for (internal::Operand& operand : operands)
+          if (operand.view == &view)
+            operand.touched.dims[0] = static_cast<int64_t>(Get(op.offsets, op.offsets.numel() - 1));
+      });
   internal::Runner(subject, memory, scratch_bytes).Run(operands, scratch, [&] {
     entry(bound, subject.stream);
   });

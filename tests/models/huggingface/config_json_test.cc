@@ -14,8 +14,8 @@ namespace {
 using Json = nlohmann::json;
 
 const std::vector<std::string> kModels = {
-    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",      "qwen3_tiny",
-    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny"};
+    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",       "qwen3_tiny",
+    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny", "nemotron_h_moe_tiny"};
 
 std::string ReadText(const std::string& path) {
   std::ifstream in(path);
@@ -53,13 +53,15 @@ TEST_CASE("transformers 4 and 5 write the same model in two forms, and both are 
   ModelConfig want = GoldenModel(model);
   if (model == "llama_tiny")
     want.seq_len = 1024;  // the file's max_position_embeddings; the data has sequences of 17
+  want.moe.bias_rate = MoeConfig{}.bias_rate;  // no file says how a bias is trained
   CHECK(Read(GoldenConfigJson(model, transformers4)) == want);
 }
 
 TEST_CASE("what is exported reads back as the same model", "[huggingface]") {
   const std::string model = GENERATE(from_range(kModels));
   ModelConfig m = GoldenModel(model);
-  m.init_std = 0.0317;
+  m.init_std = GENERATE(0.0, 0.0317);
+  m.moe.bias_rate = MoeConfig{}.bias_rate;  // which is not exported
   m.norm_eps = 3e-7;
   m.tied = !m.Tied();
   if (m.rope_theta) m.rope_theta = 500000.5;
@@ -150,6 +152,12 @@ TEST_CASE("a published hybrid is read in both spellings, and comes out as it wen
   CHECK(with_limits.mamba.dt_min == 0.001);
   CHECK(with_limits.mamba.dt_max == 0.1);
   CHECK(ModelFromHuggingFace(HuggingFaceConfigText(with_limits), "config.json") == with_limits);
+  ModelConfig grouped = m;
+  grouped.moe.groups = 8;
+  grouped.moe.top_groups = 4;
+  grouped.moe.normalise = false;
+  grouped.moe.shared_ffn = {};
+  CHECK(ModelFromHuggingFace(HuggingFaceConfigText(grouped), "config.json") == grouped);
 }
 
 TEST_CASE("a mixture of experts is read in both spellings, with its dense layers",
@@ -173,6 +181,10 @@ TEST_CASE("a mixture of experts is read in both spellings, with its dense layers
   renamed.erase("num_experts");
   renamed["num_local_experts"] = 6;
   CHECK(Read(renamed) == m);
+  Json plain = config;
+  plain["norm_topk_prob"] = false;
+  CHECK_FALSE(Read(plain).moe.normalise);
+  CHECK(ModelFromHuggingFace(HuggingFaceConfigText(Read(plain)), "config.json") == Read(plain));
   config["mlp_only_layers"] = {1};
   config["decoder_sparse_step"] = 2;
   const ModelConfig dense = Read(config);
@@ -191,8 +203,25 @@ TEST_CASE("a sliding window is that of all layers, or an error", "[huggingface]"
   const ModelConfig m = Read(config);
   CHECK(m.attention.window == 8);
   CHECK(ModelFromHuggingFace(HuggingFaceConfigText(m), "config.json") == m);
+  config["layer_types"] = nullptr;
+  CHECK_THROWS_WITH(Read(config), Catch::Matchers::Contains("max_window_layers"));
   config.erase("layer_types");
   CHECK_THROWS_WITH(Read(config), Catch::Matchers::Contains("max_window_layers"));
+  config["max_window_layers"] = 0;
+  CHECK(Read(config).attention.window == 8);
+  config["sliding_window"] = nullptr;  // transformers: then no layer slides
+  CHECK_FALSE(Read(config).attention.window.has_value());
+}
+
+TEST_CASE("all layers with experts slide, or none: their file does not say which",
+          "[huggingface]") {
+  Json config = GoldenConfigJson("qwen3_moe_tiny", false);
+  config["sliding_window"] = 8;
+  CHECK_FALSE(Read(config).attention.window.has_value());
+  config["use_sliding_window"] = true;
+  CHECK(Read(config).attention.window == 8);
+  config["max_window_layers"] = 48;  // as in published files, and not read
+  CHECK(Read(config).attention.window == 8);
 }
 
 TEST_CASE("what a family's file cannot say is not written", "[huggingface]") {
@@ -218,6 +247,11 @@ TEST_CASE("what a family's file cannot say is not written", "[huggingface]") {
   CHECK_THAT(
       refusal("nemotron_h_tiny", [](ModelConfig& m) { m.activation = ActivationKind::kGelu; }),
       Contains("model.activation = gelu"));
+  CHECK_THAT(refusal("qwen3_moe_tiny", [](ModelConfig& m) { m.moe.gate = GateKind::kBalanced; }),
+             Contains("model.moe.gate = balanced"));
+  CHECK_THAT(
+      refusal("qwen3_moe_tiny", [](ModelConfig& m) { m.mtp = {.depth = 1, .pattern = "-"}; }),
+      Contains("model.mtp.pattern = -"));
 }
 
 struct Refused {
@@ -297,6 +331,37 @@ TEST_CASE("a field that is not honoured is an error that names it and its value"
        "/rope_scaling",
        {{"rope_type", "default"}},
        {"rope_scaling and rope_parameters disagree"}},
+      {"qwen3_tiny", "/attention_bias", true, {"attention_bias = true", "no biases"}},
+      {"qwen3_tiny", "/hidden_act", "gelu", {"hidden_act = \"gelu\"", "silu"}},
+      {"qwen3_tiny", "/architectures", Json::array({"Qwen3MoeForCausalLM"}), {"Qwen3ForCausalLM"}},
+      {"qwen3_tiny", "/layer_types", Json::array({"full_attention"}), {"the model has 2 layers"}},
+      {"qwen3_moe_tiny",
+       "/architectures",
+       Json::array({"Qwen3ForCausalLM"}),
+       {"Qwen3MoeForCausalLM"}},
+      {"qwen3_moe_tiny", "/num_local_experts", 3000, {"model.moe.experts 3000", "1 to 1024"}},
+      {"qwen3_moe_tiny", "/num_experts", 4, {"num_experts and num_local_experts disagree"}},
+      {"qwen3_moe_tiny", "/mlp_only_layers", "0", {"mlp_only_layers = \"0\"", "from 0 to 1"}},
+      {"qwen3_moe_tiny", "/mlp_only_layers", Json::array({"0"}), {"mlp_only_layers = [\"0\"]"}},
+      {"qwen3_moe_tiny", "/mlp_only_layers", Json::array({2}), {"mlp_only_layers = [2]"}},
+      {"qwen3_moe_tiny", "/mlp_only_layers", Json::array({-1}), {"mlp_only_layers = [-1]"}},
+      {"nemotron_h_tiny", "/mlp_hidden_act", "silu", {"mlp_hidden_act = \"silu\"", "relu2"}},
+      {"nemotron_h_tiny", "/use_bias", true, {"use_bias = true", "no biases"}},
+      {"nemotron_h_tiny", "/use_conv_bias", false, {"use_conv_bias = false", "has a bias"}},
+      {"nemotron_h_tiny", "/conv_kernel", 3, {"conv_kernel = 3", "4 taps"}},
+      {"nemotron_h_tiny", "/hidden_dropout", 0.1, {"hidden_dropout = 0.1", "no dropout"}},
+      {"nemotron_h_tiny", "/residual_in_fp32", true, {"residual_in_fp32 = true"}},
+      {"nemotron_h_tiny", "/moe_latent_size", 8, {"moe_latent_size = 8", "whole width"}},
+      {"nemotron_h_tiny", "/num_nextn_predict_layers", -1, {"num_nextn_predict_layers = -1"}},
+      {"nemotron_h_tiny", "/sliding_window", 8, {"sliding_window = 8"}},
+      {"nemotron_h_tiny", "/num_hidden_layers", 4, {"num_hidden_layers = 4", "has 5 blocks"}},
+      {"nemotron_h_tiny", "/layers_block_type", "mlp", {"layers_block_type = \"mlp\"", "a list"}},
+      {"nemotron_h_tiny", "/layers_block_type/1", "conv", {"layers_block_type = \"conv\""}},
+      {"nemotron_h_tiny", "/hybrid_override_pattern", 7, {"hybrid_override_pattern = 7"}},
+      {"nemotron_h_tiny", "/hybrid_override_pattern", "*--*", {"layers_block_type disagree"}},
+      {"nemotron_h_tiny", "/attention_head_dim", 8, {"attention_head_dim, 8, and head_dim, 7"}},
+      {"nemotron_h_tiny", "/rms_norm_eps", 1e-3, {"and rms_norm_eps disagree"}},
+      {"nemotron_h_mamba_tiny", "/time_step_limit", Json::array({0.1}), {"a pair of numbers"}},
   }));
   CAPTURE(model, field);
   Json config = GoldenConfigJson(model, false);
