@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Makes mtp_tiny/golden.json: loss and every gradient of a Qwen3 with a block that predicts one token further.
+"""Makes {mtp_tiny,mtp_deep_tiny}/golden.json: losses and every gradient of a Qwen3 with blocks, one or three, that
+predict one token further each.
 
 transformers has no training path of such a block, so this is written by hand, in float64, after DeepSeek-V3 (arXiv
-2412.19437, section 2.2) and Megatron-LM's options: the trunk's *normalised* output goes on, ids and targets are rolled
-left by one, and the added loss is a mean over the targets that are left (of T of a sequence, T - 1).
+2412.19437, section 2.2) and Megatron-LM's options: the trunk's *normalised* output goes on, and then that of each depth;
+ids and targets are rolled left by one more at each, a vacated id being 0, and each added loss is a mean over the targets
+that are left (of T of a sequence, T - k at depth k). Their sum is divided by the depth.
 
     python3 -m venv venv && venv/bin/pip install torch==2.11.0
     venv/bin/python tests/golden/make_mtp.py
@@ -31,21 +33,23 @@ def block_shapes(p):
             p + "mlp.gate_up.weight": [2 * FFN, D], p + "mlp.down.weight": [D, FFN]}
 
 
-def shapes():
+def shapes(depth):
     """In the order of the trainer's units."""
     s = {"embed.weight": [VOCAB, D]}
     for i in range(LAYERS):
         s |= block_shapes(f"h.{i}.")
     s |= {"norm_f.weight": [D], "lm_head.weight": [VOCAB, D]}
-    s |= {"mtp.1.norm_e.weight": [D], "mtp.1.norm_h.weight": [D], "mtp.1.e_proj.weight": [D, D],
-          "mtp.1.h_proj.weight": [D, D]}
-    return s | block_shapes("mtp.1.") | {"mtp.1.norm_out.weight": [D]}
+    for k in range(1, depth + 1):
+        p = f"mtp.{k}."
+        s |= {p + "norm_e.weight": [D], p + "norm_h.weight": [D], p + "e_proj.weight": [D, D], p + "h_proj.weight": [D, D]}
+        s |= block_shapes(p) | {p + "norm_out.weight": [D]}
+    return s
 
 
-def parameters():
+def parameters(depth):
     """f32(base + 0.4 sin(1.3 p + 0.71 i + 0.0137 i^2)) of element i of parameter p; base 1 of norms."""
     params = {}
-    for p, (name, shape) in enumerate(shapes().items()):
+    for p, (name, shape) in enumerate(shapes(depth).items()):
         base = 1.0 if "norm" in name else 0.0
         values = [base + 0.4 * math.sin(1.3 * p + 0.71 * i + 0.0137 * i * i) for i in range(math.prod(shape))]
         params[name] = torch.tensor(values, dtype=torch.float32).double().reshape(shape).requires_grad_()
@@ -78,33 +82,42 @@ def block(x, w, p):
     return x + (F.silu(gate) * up) @ w[p + "mlp.down.weight"].T
 
 
-def losses(w, window):
-    """Means over the targets that there are: of the next token, and of the one after it."""
-    inputs, head = window[:, :-1], w["lm_head.weight"].T
-    x = w["embed.weight"][inputs]
+def losses(w, window, depth):
+    """Means over the targets that there are: of the next token, and of each one after it."""
+    head = w["lm_head.weight"].T
+    x = w["embed.weight"][window[:, :-1]]
     for i in range(LAYERS):
         x = block(x, w, f"h.{i}.")
     x = norm(x, w["norm_f.weight"])
-    main = F.cross_entropy((x @ head).flatten(0, 1), window[:, 1:].flatten())
-    # The last position has a next token, but none after it.
-    following = w["embed.weight"][window[:, 1:]]
-    both = torch.cat((norm(following, w["mtp.1.norm_e.weight"]), norm(x, w["mtp.1.norm_h.weight"])), -1)
-    y = both @ torch.cat((w["mtp.1.e_proj.weight"], w["mtp.1.h_proj.weight"]), -1).T
-    y = norm(block(y, w, "mtp.1."), w["mtp.1.norm_out.weight"])
-    further = F.cross_entropy((y @ head)[:, :-1].flatten(0, 1), window[:, 2:].flatten())
-    return main, further
+    means = [F.cross_entropy((x @ head).flatten(0, 1), window[:, 1:].flatten())]
+    for k in range(1, depth + 1):
+        p = f"mtp.{k}."
+        ids = F.pad(window[:, k:], (0, k - 1))
+        both = torch.cat((norm(w["embed.weight"][ids], w[p + "norm_e.weight"]), norm(x, w[p + "norm_h.weight"])), -1)
+        y = both @ torch.cat((w[p + "e_proj.weight"], w[p + "h_proj.weight"]), -1).T
+        x = norm(block(y, w, p), w[p + "norm_out.weight"])
+        # The last k positions have no token k + 1 on.
+        means.append(F.cross_entropy((x @ head)[:, :-k].flatten(0, 1), window[:, k + 1 :].flatten()))
+    return means
+
+
+def make(name, depth):
+    w = parameters(depth)
+    next_token, *further = losses(w, tokens(), depth)
+    added = sum(further) / depth
+    (next_token + SCALE * added).backward()
+    golden = dict(loss=next_token.item(), mtp=added.item(), loss_scale=SCALE,
+                  grad={name: [float(f"{g:.9g}") for g in p.grad.flatten().tolist()] for name, p in w.items()})
+    path = pathlib.Path(__file__).resolve().parent / name / "golden.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(golden, indent=0) + "\n")
+    print(f"{name}: loss {golden['loss']:.6f}, further tokens {golden['mtp']:.6f}")
 
 
 def main():
     torch.set_num_threads(1)
-    w = parameters()
-    next_token, further = losses(w, tokens())
-    (next_token + SCALE * further).backward()
-    golden = dict(loss=next_token.item(), mtp=further.item(), loss_scale=SCALE,
-                  grad={name: [float(f"{g:.9g}") for g in p.grad.flatten().tolist()] for name, p in w.items()})
-    path = pathlib.Path(__file__).resolve().parent / "mtp_tiny" / "golden.json"
-    path.write_text(json.dumps(golden, indent=0) + "\n")
-    print(f"loss {golden['loss']:.6f}, one token further {golden['mtp']:.6f}")
+    make("mtp_tiny", 1)
+    make("mtp_deep_tiny", 3)
 
 
 if __name__ == "__main__":

@@ -155,20 +155,53 @@ def qwen3_experts(p, name, x, moe, site):
     chosen = choices(scores, moe["top_k"])
     weights = scores.gather(-1, chosen)
     weights = weights / weights.sum(-1, keepdim=True)
+    gated = lambda rows, linear: F.silu(linear(rows, "gate")) * linear(rows, "up")
+    return _experts(p, name, x, chosen, weights, moe["experts"], gated, site)
+
+
+def _experts(p, name, x, chosen, weights, experts, hidden, site):
+    """Sum of weights[..., k] * expert chosen[..., k] of each row of x [B, T, C]; hidden(rows, linear) is within one."""
     y = torch.zeros_like(x)
-    for e in range(moe["experts"]):
+    for e in range(experts):
         def linear(rows, part):
             return site(rows @ p[f"{name}experts.{e}.{part}_proj.weight"].T)
 
         b, t, k = (chosen == e).nonzero(as_tuple=True)
-        rows = x[b, t]
-        z = site(F.silu(linear(rows, "gate")) * linear(rows, "up") * weights[b, t, k, None])
+        z = site(hidden(x[b, t], linear) * weights[b, t, k, None])
         y = y.index_put((b, t), linear(z, "down"), accumulate=True)
     return site(y)
 
 
-def nemotron_h_logits(p, model, tokens, site=identity):
+def nemotron_h_experts(p, name, x, moe, site, loads):
+    """x [B, T, C]. Experts are chosen by sigmoid + bias among the groups whose two largest have the largest sum, and
+    weighted by the sigmoid, divided by the sum of the chosen, times scaling. `loads` notes how often each was chosen,
+    and by how little a choice might have been another."""
+    scores = (x @ p[name + "gate.weight"].T).sigmoid()
+    keys = scores.detach() + p[name + "gate.e_score_correction_bias"]
+    groups = keys.unflatten(-1, (moe["groups"], -1))
+    values = groups.topk(2, dim=-1).values.sum(-1)
+    kept = choices(values, moe["top_groups"])
+    allowed = torch.zeros_like(values, dtype=torch.bool).scatter(-1, kept, True)
+    left = groups.masked_fill(~allowed[..., None], -math.inf).flatten(-2)
+    chosen = choices(left, moe["top_k"])
+    if loads is not None:
+        loads[name + "gate.e_score_correction_bias"] = torch.bincount(chosen.flatten(), minlength=moe["experts"])
+        for of, count in ((values, moe["top_groups"]), (left, moe["top_k"])):
+            ranked = of.sort(dim=-1, descending=True).values
+            apart = (ranked[..., count - 1] - ranked[..., count]).min().item() if count < of.shape[-1] else math.inf
+            loads["margin"] = min(loads.get("margin", math.inf), apart)
+    weights = scores.gather(-1, chosen)
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * moe["scaling"]
+    y = _experts(p, name, x, chosen, weights, moe["experts"], lambda rows, linear: F.relu(linear(rows, "up")).square(),
+                 site)
+    shared = name + "shared_experts."
+    z = site(F.relu(site(x @ p[shared + "up_proj.weight"].T)).square())
+    return site(y + site(z @ p[shared + "down_proj.weight"].T))
+
+
+def nemotron_h_logits(p, model, tokens, site=identity, loads=None):
     """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]; one branch per block, no positions."""
+    biases = {name: value for name, value in p.items() if name.endswith("e_score_correction_bias")}
     p = {name: site(value) for name, value in p.items()}
 
     def norm(x, name):
@@ -177,6 +210,7 @@ def nemotron_h_logits(p, model, tokens, site=identity):
     def linear(x, name):
         return site(x @ p[name + ".weight"].T)
 
+    p.update(biases)  # f32, whatever else is stored in less
     x = p["backbone.embeddings.weight"][tokens]
     for i, kind in enumerate(model["pattern"]):
         block = f"backbone.layers.{i}."
@@ -188,14 +222,18 @@ def nemotron_h_logits(p, model, tokens, site=identity):
             x = site(x + linear(site(F.relu(linear(y, mixer + "up_proj")).square()), mixer + "down_proj"))
         elif kind == "M":
             x = site(x + linear(_mamba(p, linear(y, mixer + "in_proj"), mixer, model, site), mixer + "out_proj"))
+        elif kind == "E":
+            x = site(x + nemotron_h_experts(p, mixer, y, model["moe"], site, loads))
         else:
             raise ValueError(f"block {i} is {kind}")
     return site(norm(x, "backbone.norm_f") @ p["lm_head.weight"].T)
 
 
-def logits(p, model, tokens, site=identity):
-    families = dict(gpt2=gpt2_logits, llama=llama_logits, qwen3=llama_logits, qwen3_moe=llama_logits,
-                    nemotron_h=nemotron_h_logits)
+def logits(p, model, tokens, site=identity, loads=None):
+    """`loads`: a dict for what routers with a bias have chosen, by the bias's name."""
+    if model["family"] == "nemotron_h":
+        return nemotron_h_logits(p, model, tokens, site, loads)
+    families = dict(gpt2=gpt2_logits, llama=llama_logits, qwen3=llama_logits, qwen3_moe=llama_logits)
     return families[model["family"]](p, model, tokens, site)
 
 
