@@ -85,7 +85,23 @@ const char* const kValues[] = {"null",
                                "[0.1, 0.2, 0.3]",
                                "[0.1, \"0.2\"]",
                                "{}",
-                               "{\"kind\": \"wsd\"}"};
+                               "{\"kind\": \"wsd\"}",
+                               R"(["a"])",
+                               R"(["a", "b:c"])",
+                               R"(["a", ""])",
+                               R"(["a", null])",
+                               R"([{"path": "a"}])",
+                               R"([{"path": "a", "weight": 0.5, "kind": "text", "val_path": "b"},
+                                   {"path": "b", "kind": null, "val_path": null}])",
+                               R"([{"path": "a"}, {"weight": 1}])",
+                               R"([{"path": ""}])",
+                               R"([{"path": null}])",
+                               R"([{"path": "a", "weight": 0}])",
+                               R"([{"path": "a", "weight": 1e16}])",
+                               R"([{"path": "a", "weight": null}])",
+                               R"([{"path": "a", "kind": "synthetic"}])",
+                               R"([{"path": "a", "val_path": ""}])",
+                               R"([{"path": "a", "wieght": 1}])"};
 
 TEST_CASE("parser and schema agree on every key and value", "[config][schema]") {
   SchemaValidator schema;

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "kernels/ops/router_ops.h"
+
 namespace millrace {
 namespace {
 
@@ -30,6 +32,7 @@ const char* const kPromised[] = {
     "model.init_from",
     "data.kind",
     "data.path",
+    "data.sources",
     "data.val_path",
     "data.tokenizer",
     "data.shuffle_seed",
@@ -53,6 +56,7 @@ const char* const kPromised[] = {
     "parallel.shard",
     "parallel.replicate",
     "parallel.context",
+    "parallel.expert",
     "parallel.tensor",
     "parallel.pipe",
     "precision.compute",
@@ -90,6 +94,9 @@ const char* const kPromised[] = {
     "checkpoint.asynchronous",
     "checkpoint.on_error",
     "checkpoint.resume",
+    "eval.tasks",
+    "eval.every",
+    "eval.limit",
     "guard.non_finite",
     "guard.loss_spike",
     "guard.spike_window",
@@ -98,6 +105,13 @@ const char* const kPromised[] = {
     "guard.replicas_every",
     "guard.rerun_every",
     "guard.order_every",
+    "inference.slots",
+    "inference.page_tokens",
+    "inference.pages",
+    "inference.max_length",
+    "inference.prefill",
+    "inference.decode",
+    "inference.exact",
     "run.dir",
     "run.tensorboard",
     "run.log_level",
@@ -120,6 +134,11 @@ std::pair<KeyValue, KeyValue> TwoValues(const Key& key) {
       return {std::array{0.25, 0.5}, std::array{0.5, 0.75}};
     case KeyType::kIntegerOrList:
       return {int64_t{5}, std::vector<int64_t>{1, 3, 1}};
+    case KeyType::kStrings:
+      return {std::vector<std::string>{"a"}, std::vector<std::string>{"b", "a"}};
+    case KeyType::kSources:
+      return {DataSources{{.path = "a"}},
+              DataSources{{"b", 2.5, DataKind::kTokens, "c"}, {.path = "a", .weight = 0.5}}};
   }
   return {};
 }
@@ -131,6 +150,14 @@ TEST_CASE("every promised key exists, once", "[config][keys]") {
   }
   std::set<std::string> paths;
   for (const Key& key : Keys()) REQUIRE(paths.insert(key.path).second);
+}
+
+TEST_CASE("as many experts may be asked for as kernels can route to", "[config][keys]") {
+  for (const char* path : {"model.moe.experts", "model.moe.groups", "model.moe.top_groups"}) {
+    CAPTURE(path);
+    REQUIRE(FindKey(path)->range.max == static_cast<double>(kMaxExperts));
+  }
+  REQUIRE(FindKey("model.moe.top_k")->range.max == static_cast<double>(kMaxTopK));
 }
 
 TEST_CASE("setting a key changes that key and no other", "[config][keys]") {

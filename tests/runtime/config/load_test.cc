@@ -117,6 +117,28 @@ std::vector<std::string> WrongTypes(const Key& key) {
   return wrong;
 }
 
+TEST_CASE("a list of sources says which one is wrong, and why", "[config][load]") {
+  struct Row {
+    const char *given, *wrong;
+  };
+  for (const auto& [given, wrong] : std::vector<Row>{
+           {R"([{"path": "a"}, 5])", "source 2: it is no object"},
+           {R"([{"weight": 1}])", "source 1: it has no path"},
+           {R"([{"path": ""}])", "source 1: its path must be a string"},
+           {R"([{"path": "a", "weight": 0}])", "source 1: its weight must be a number above 0"},
+           {R"([{"path": "a", "weight": "1"}])", "source 1: its weight must be a number above 0"},
+           {R"([{"path": "a", "kind": "synthetic"}])", "source 1: its kind must be text or tokens"},
+           {R"([{"path": "a"}, {"path": "b", "val_path": 1}])", "source 2: its val_path must be"},
+           {R"([{"path": "a", "wieght": 1}])",
+            "unknown key wieght; path, weight, kind, val_path"}}) {
+    const std::vector<std::string> problems =
+        Problems({kSynthetic, R"({"data": {"sources": )" + std::string(given) + "}}"});
+    CAPTURE(given);
+    REQUIRE(problems.size() == 1);
+    REQUIRE_THAT(problems[0], Catch::Contains("data.sources") && Catch::Contains(wrong));
+  }
+}
+
 TEST_CASE("each key with each wrong type is reported with its place and what is allowed",
           "[config][load]") {
   for (const Key& key : Keys()) {

@@ -48,6 +48,36 @@ TEST_CASE("heads divide the model", "[config][validate]") {
        {{"model.layers=3", "sharding.blocks_per_unit=2"}, "", ""}});
 }
 
+TEST_CASE("sequences that are generated fit the model and the pages", "[config][validate]") {
+  const std::string length = "model.seq_len=64";
+  Check(
+      {{{length, "inference.max_length=64"}, "", ""},
+       {{length, "inference.max_length=65"}, "inference.max_length", "as long as the model's, 64"},
+       {{length, "inference.page_tokens=10", "inference.pages=7"}, "", ""},
+       {{length, "inference.page_tokens=10", "inference.pages=6"},
+        "inference.pages",
+        "max_length takes 7 pages"}});
+}
+
+TEST_CASE("plans of inference: no more rows than there can be, each number once",
+          "[config][validate]") {
+  using Rows = std::vector<int64_t>;
+  InferenceConfig inference;
+  inference.prefill = Rows{256, 8, 64, 512, 8};
+  inference.decode = Rows{4, 1, 16, 9};
+  REQUIRE(inference.PrefillRows(100) == Rows{8, 64, 100});
+  REQUIRE(inference.DecodeRows() == Rows{1, 4, 8});
+  inference.max_length = 30;
+  inference.slots = 12;
+  inference.prefill = int64_t{20};
+  REQUIRE(inference.PrefillRows(100) == Rows{20});
+  REQUIRE(inference.DecodeRows() == Rows{1, 4, 9, 12});
+  REQUIRE(inference.Pages(100) == 12);
+  inference.page_tokens = 7;
+  REQUIRE(inference.PagesOfSequence(100) == 5);
+  REQUIRE(inference.Pages(100) == 60);
+}
+
 TEST_CASE("a list of blocks per unit adds up to the model's blocks", "[config][validate]") {
   Check({{{"model.layers=8", "sharding.blocks_per_unit=[1, 2, 4, 1]"}, "", ""},
          {{"model.layers=8", "sharding.blocks_per_unit=[8]"}, "", ""},
@@ -133,7 +163,7 @@ TEST_CASE("a block that predicts further has branches of its family", "[config][
           "model.mtp.pattern",
           "has one of E-"},
          {{one}, "model.mtp.depth", "gpt2 has no blocks"},
-         {{"model.mtp.depth=2"}, "--set", "from 0 to 1"},
+         {{"model.mtp.depth=7"}, "--set", "from 0 to 6"},
          {{hybrid, "model.pattern=M*-", one}, "model.mtp.pattern", "needs the branches"},
          {{hybrid, "model.pattern=M*-", one, "model.mtp.pattern=*E"}, "", ""},
          {{hybrid, "model.pattern=M*-", one, "model.mtp.pattern=*x"},
@@ -176,8 +206,29 @@ TEST_CASE("sections of a block are refused where they contradict themselves",
           "model.mamba.groups 2"}});
 }
 
+TEST_CASE("ranks along tensor divide all that they split", "[config][validate]") {
+  const std::string moe = "model.family=qwen3_moe", two = "parallel.tensor=2";
+  const std::string sequence = "model.moe.aux_loss=sequence", eight = "model.seq_len=8";
+  Check(
+      {{{moe, two, "model.moe.shared_ffn=8"}, "", ""},
+       {{moe, two, "model.moe.shared_ffn=7"}, "parallel.tensor", "divide model.moe.shared_ffn 7;"},
+       {{moe, sequence}, "", ""},
+       {{moe, sequence, two}, "model.moe.aux_loss", "switch or pooled, or tensor 1"},
+       {{two, eight, "parallel.tensor_strips=4"}, "", ""},
+       {{two, eight, "parallel.tensor_strips=3"},
+        "parallel.tensor",
+        "divide model.seq_len 8 in 3 strips; with this model tensor can be 1"},
+       {{two, eight, "parallel.context=4"}, "", ""},
+       {{"parallel.tensor=4", eight, "parallel.context=4"},
+        "parallel.tensor",
+        "divide model.seq_len 8 over 4 ranks of context; with this model tensor can be 1, 2"}});
+}
+
 TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read",
           "[config][validate]") {
+  const std::string one = R"(data.sources=[{"path": "a"}, {"path": "b", "weight": 2}])",
+                    own_val = R"(data.sources=[{"path": "a", "val_path": "b"}])",
+                    mixed = R"(data.sources=[{"path": "a"}, {"path": "b", "kind": "tokens"}])";
   Check({{{"data.kind=text"}, "data.path", "needed for text"},
          {{"data.kind=text", "data.path=a.txt"}, "", ""},
          {{"data.kind=tokens", "model.vocab=50257"}, "data.path", "needed for tokens"},
@@ -185,9 +236,26 @@ TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read",
          {{"data.kind=tokens", "data.path=a.bin", "model.vocab=50257"}, "", ""},
          {{"data.kind=tokens", "data.path=a.bin", "model.init_from=gpt2"}, "", ""},
          {{"data.kind=text", "data.path=a.txt", "model.vocab=255"}, "model.vocab", "at least 256"},
+         {{"data.kind=text", one}, "", ""},
+         {{"data.kind=text", one, "data.path=c"}, "data.path", "one of the two"},
+         {{"data.kind=text", one, "data.val_path=c"}, "", ""},
+         {{"data.kind=text", own_val, "data.val_path=c"}, "data.val_path", "in one place"},
+         {{"data.kind=text", mixed}, "model.vocab", "written with"},
+         {{"data.kind=text", mixed, "model.vocab=255"}, "model.vocab", "at least 256"},
+         {{"data.kind=text", mixed, "model.vocab=50257"}, "", ""},
          {{"model.vocab=17"}, "", ""},
          {{"data.tokenizer=llama/tokenizer.json"}, "data.tokenizer", "\"llama/tokenizer.json\""},
-         {{"data.tokenizer=llama/tokenizer.json"}, "data.tokenizer", "cannot be read yet"}});
+         {{"data.tokenizer=llama/tokenizer.json"}, "data.tokenizer", "millrace tokenize"},
+         {{"data.kind=tokens", "data.path=a.bin", "model.vocab=50257",
+           "data.tokenizer=llama/tokenizer.json"},
+          "",
+          ""}});
+}
+
+TEST_CASE("tasks are those that there are", "[config][validate]") {
+  Check({{{R"(eval.tasks=["ppl:a", "hellaswag:b.bin"])"}, "", ""},
+         {{R"(eval.tasks=["ppl:a", "mmlu:b"])"}, "eval.tasks", "mmlu:b is not known"},
+         {{R"(eval.tasks=["hellaswag:a.txt"])"}, "eval.tasks", "neither .bin nor .jsonl"}});
 }
 
 TEST_CASE("global_batch sets accumulate, or checks it", "[config][validate]") {
@@ -377,6 +445,25 @@ TEST_CASE("what is not given follows the family", "[config][validate]") {
   REQUIRE_FALSE(model.Tied());
   REQUIRE(model.ActivationKind() == ModelConfig::Activation::kSwiglu);
   REQUIRE(model.RopeTheta() == 10000);
+}
+
+TEST_CASE("documents are masked where ranks share no sequences and no block predicts further",
+          "[config][validate]") {
+  const std::string mask = "data.document_mask=true", end = "data.end_of_document=10",
+                    family = "model.family=qwen3";
+  Check({{{mask, end, "parallel.context=2", "model.seq_len=64"},
+          "data.document_mask",
+          "have no documents"},
+         {{mask, end, family, "model.mtp.depth=1"}, "data.document_mask", "look into other"},
+         {{mask, "data.end_of_document=256"}, "data.end_of_document", "vocabulary of 256"},
+         {{mask, end, family}, "", ""}});
+}
+
+TEST_CASE("blocks that predict further have no policy gradient", "[config][validate]") {
+  const std::string policy = "train.loss=policy_gradient", family = "model.family=qwen3";
+  Check({{{policy, family, "model.mtp.depth=1"}, "train.loss", "no policy gradient"},
+         {{policy, family, "model.mtp.depth=0", "train.policy.kl=0.1"}, "", ""},
+         {{"train.loss_weights=true", family, "model.mtp.depth=1"}, "", ""}});
 }
 
 TEST_CASE("the best checkpoints are those of steps that are evaluated", "[config][validate]") {

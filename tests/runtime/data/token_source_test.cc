@@ -172,6 +172,30 @@ TEST_CASE("tokens: 32-bit ids survive, and the largest allowed is vocab - 1", "[
   });
 }
 
+TEST_CASE("tokens: a file's stamp says whose ids they are", "[data][tokens]") {
+  const TempDir dir;
+  const std::string hash(32, 'a'), other(32, 'b');
+  const std::vector<uint16_t> ids = Counting(100);
+  const auto header = TokenFileHeader(2, 100, {.tokenizer = hash, .vocab = 50000});
+  WriteBytes(dir / "t.bin", std::string(reinterpret_cast<const char*>(header.data()),
+                                        header.size() * sizeof(header[0])) +
+                                AsBytes(ids));
+  const TokenSegment segment = OpenTokenFiles({dir / "t.bin"}, TokenFileKind::kTokens)[0];
+  REQUIRE(segment.stamp.tokenizer == hash);
+  REQUIRE(segment.stamp.vocab == 50000);
+  TokenSourceOptions options = Options(Kind::kTokens, dir / "t.bin", 99, 50000);
+  REQUIRE(Sequence(*OpenTokenSource(options)) == Ids(ids.begin(), ids.end()));  // anyone may read
+  options.tokenizer = hash;
+  OpenTokenSource(options);
+  options.tokenizer = other;
+  RequireError(ErrorCode::kData, {"t.bin", hash, other}, [&] { OpenTokenSource(options); });
+  // A file without a stamp says nothing.
+  WriteBytes(dir / "u.bin", LlmcHeader(20240520, 1, 100) + AsBytes(ids));
+  options.path = dir / "u.bin";
+  REQUIRE(OpenTokenFiles({options.path}, TokenFileKind::kTokens)[0].stamp.tokenizer.empty());
+  OpenTokenSource(options);
+}
+
 TEST_CASE("tokens: a folder's files follow each other with no separator, whatever their formats",
           "[data][tokens]") {
   const TempDir dir;

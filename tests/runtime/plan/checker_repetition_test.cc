@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/plan/check/checker.h"
+#include "tests/runtime/plan/edge_implied.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {

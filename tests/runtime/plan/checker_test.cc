@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/plan/schedule/stream_clock.h"
 #include "tests/runtime/plan/checker_testing.h"
+#include "tests/runtime/plan/edge_implied.h"
 #include "tests/runtime/plan/hand_plan.h"
 
 namespace millrace {

@@ -40,6 +40,28 @@ TEST_CASE("a ring on one host sends all but a rank's own part at the link's rate
   CHECK(sum.latency == 1024 + 2 * (n - 1) * 2);
 }
 
+TEST_CASE("pieces go straight to their ranks, those for other hosts by the sender's card",
+          "[plan][cost]") {
+  const int n = GENERATE(2, 4, 8);
+  const auto of = [&](const GroupPlace& place) {
+    return CostOf(Collective::kAllToAll, 4096 * place.ranks, place, Hosts());
+  };
+  const CollectiveCost near = of(On(n, 1));
+  CHECK(near.link == 4096.0 * (n - 1) / 256);
+  CHECK(near.network == 0);
+  CHECK(near.latency == 1024 + 2);
+  GroupPlace place = On(4 * n, 4);
+  place.fewest = n;
+  const CollectiveCost far = of(place);
+  CHECK(far.link == 4096.0 * (4 * n - 1) / 256);
+  CHECK(far.network == 4096.0 * 3 * n / 16);
+  CHECK(far.latency == 1024 + 64);
+  // Over peers' memory fewer rows may go; the estimate is that of whole pieces.
+  Machine peers = Hosts();
+  peers.maps_peers = true;
+  CHECK(CostOf(Collective::kAllToAll, 4096 * n, On(n, 1), peers).seconds() == near.seconds());
+}
+
 TEST_CASE("a ring over hosts has a card for each member, and as many slow hops as hosts",
           "[plan][cost]") {
   const int k = GENERATE(2, 4, 16), m = GENERATE(1, 2, 8);

@@ -57,6 +57,38 @@ TEST_CASE("an accumulating matmul also reads its result", "[plan][cost]") {
   REQUIRE(Estimate(op, kAlone, SlowMachine()).read_bytes == 176 + 60);
 }
 
+// 24 slots, 5 experts of [6, 8]: five products of 5 rows at most.
+TEST_CASE("experts' products take the GEMM rate's time over the kernel's efficiency",
+          "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.gemm_bf16 = 7;
+  machine.vector = 1e-3;  // they are no vector work
+  machine.memory = 1e6;
+  machine.kernels["grouped_matmul"] = {0.5, 0};
+  machine.kernels["grouped_weight_grad"] = {0.25, 0};
+  GroupedMatmulOp<View> product;
+  product.a = Dense(0, DType::kBF16, {24, 6});
+  product.b = Dense(0, DType::kBF16, {5, 6, 8});
+  product.out = Dense(0, DType::kBF16, {24, 8});
+  product.offsets = Dense(0, DType::kI32, {6});
+  const OpEstimate e = Estimate(product, kAlone, machine);
+  CHECK(e.flops == 2 * 24 * 6 * 8);
+  CHECK(e.seconds == Approx(2.0 * 5 * 5 * 6 * 8 / 7 / 0.5));
+  CHECK(e.bound == Bound::kArithmetic);
+  CHECK(e.read_bytes == 2 * 24 * 6 + 2 * 5 * 6 * 8 + 4 * 6);
+  CHECK(e.write_bytes == 2 * 24 * 8);
+
+  GroupedWeightGradOp<View> grad;
+  grad.d_out = Dense(0, DType::kBF16, {24, 8});
+  grad.a = Dense(0, DType::kBF16, {24, 6});
+  grad.out = Dense(0, DType::kF32, {5, 8, 6});
+  grad.offsets = product.offsets;
+  CHECK(Estimate(grad, kAlone, machine).seconds == Approx(2.0 * 5 * 5 * 6 * 8 / 7 / 0.25));
+  // Under the power cap they are products, too.
+  machine.capped_gemm = 3;
+  CHECK(Estimate(grad, kAlone, machine).heat == Approx(2.0 * 24 * 6 * 8 / 3));
+}
+
 AttentionOp<View> Attention(int64_t batch, int64_t length, int64_t heads, int64_t depth) {
   AttentionOp<View> op;
   op.q = op.k = op.v = op.out = Dense(0, DType::kBF16, {batch, length, heads, depth});
@@ -142,6 +174,11 @@ TEST_CASE("collectives send what the communicator counts, and wait for its laten
   const OpEstimate summed = Estimate(sum, mesh, machine);
   REQUIRE(summed.wire_bytes == 2 * (replicate - 1) * part * 4);
 
+  AllToAllOp<View> exchange;
+  exchange.axes = Axis::kShard;
+  exchange.sent = exchange.received = Dense(0, DType::kBF16, {7 * shard});
+  REQUIRE(Estimate(exchange, mesh, machine).wire_bytes == (shard - 1) * 7 * 2);
+
   AllGatherOp<View> stats;
   stats.axes = AxisSet::All();
   stats.full = Dense(0, DType::kF64, {3 * shard * replicate});
@@ -156,6 +193,44 @@ TEST_CASE("collectives send what the communicator counts, and wait for its laten
   }
   machine.collective_latency = 1e-3;
   REQUIRE(Estimate(sum, mesh, machine).bound == (replicate == 1 ? Bound::kMemory : Bound::kWire));
+}
+
+// Of 60 slots 20 are live on average: products and passes over rows are of these.
+TEST_CASE("of slots that may be there those that are expected count", "[plan][cost]") {
+  const Mesh mesh;
+  const Machine machine = SlowMachine();
+  const auto views = [](auto& op, int64_t expected) {
+    op.offsets = Dense(3, DType::kI32, {5});
+    op.expected = expected;
+  };
+  const auto product = [&](int64_t expected) {
+    GroupedMatmulOp<View> op;
+    op.a = Dense(0, DType::kF32, {60, 8});
+    op.b = Dense(1, DType::kF32, {4, 8, 6});
+    op.out = Dense(2, DType::kF32, {60, 6});
+    views(op, expected);
+    return Estimate(op, mesh, machine);
+  };
+  CHECK(product(0).flops == 2.0 * 60 * 8 * 6);
+  CHECK(product(20).flops == 2.0 * 20 * 8 * 6);
+  CHECK(product(20).read_bytes == 4 * (20 * 8 + 4 * 8 * 6 + 5));
+  CHECK(product(20).write_bytes == 4 * 20 * 6);
+
+  DispatchOp<View> unpack;
+  unpack.x = Dense(0, DType::kF32, {60, 8});
+  unpack.pairs = Dense(1, DType::kI32, {60});
+  unpack.out = Dense(2, DType::kF32, {60, 8});
+  views(unpack, 20);
+  CHECK(Estimate(unpack, mesh, machine).read_bytes == 4 * (20 * 8 + 20 + 5));
+  CHECK(Estimate(unpack, mesh, machine).write_bytes == 4 * 20 * 8);
+  unpack.offsets = {};  // rows of zeros are written, too
+  CHECK(Estimate(unpack, mesh, machine).write_bytes == 4 * 60 * 8);
+
+  CombineOp<View> combine;
+  combine.y = Dense(0, DType::kF32, {60, 8});
+  combine.slots = Dense(1, DType::kI32, {10, 2});
+  combine.out = Dense(2, DType::kF32, {10, 8});
+  CHECK(Estimate(combine, mesh, machine).read_bytes == 4 * (20 * 8 + 20));
 }
 
 TEST_CASE("counters follow the schedule: bodies count as often as they run", "[plan][cost]") {

@@ -117,6 +117,30 @@ TEST_CASE("keys that are put in another rank's place are reported", "[plan][chec
   CHECK(changed > 10);
 }
 
+// The fused rows [B, T/n, (H + 2 Hkv) D] have them beside the queries.
+TEST_CASE("attention to the keys of a rank's own rows alone is reported", "[plan][checker]") {
+  int changed = 0;
+  for (const PlanCase& c : test::SplitCases())
+    changed += test::RequireEachReported(
+        c,
+        [](const PlanOp& op) {
+          const auto* attention = std::get_if<AttentionOp<View>>(&op.op);
+          return attention != nullptr && attention->rows.split();
+        },
+        [](PlanOp& op) {
+          auto& attention = std::get<AttentionOp<View>>(op.op);
+          const int64_t heads = attention.k.layout.dims[2];
+          int64_t first = attention.q.layout.dims[2];
+          for (View* own : {&attention.k, &attention.v}) {
+            *own = attention.q;
+            own->offset += first * attention.q.layout.dims[3];
+            own->layout.dims[2] = heads;
+            first += heads;
+          }
+        });
+  CHECK(changed >= 3);
+}
+
 TEST_CASE("an exchange into what others still read is reported", "[plan][checker]") {
   for (const PlanCase& c : test::SplitCases()) {
     const StepPlan plan = test::PlanOf(c);

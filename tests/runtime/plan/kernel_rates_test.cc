@@ -50,6 +50,23 @@ TEST_CASE("the best of the tiles, and of the cuts of k that busy idle units", "[
   CHECK(Seconds(m, 16, 16, 4096) == Approx(whole / 4 + 4 * 2.0 * 4 * 16 * 16 / 100));
 }
 
+TEST_CASE("products by experts share the units, and each has tiles of its own", "[plan][cost]") {
+  Machine m = Tiled();
+  const auto seconds = [&](int64_t products, int64_t rows, int64_t columns, int64_t k) {
+    return GroupedSeconds(m, DType::kBF16, products, rows, columns, k);
+  };
+  const double wave = 4 * 2.0 * 16 * 16 * 64 / 1000;
+  CHECK(seconds(4, 16, 16, 64) == Approx(wave));      // a tile each
+  CHECK(seconds(5, 16, 16, 64) == Approx(2 * wave));  // the fifth waits
+  CHECK(seconds(4, 17, 16, 64) == Approx(2 * wave));  // two tiles each, of 17 rows
+  // As one product of as many rows, where these fill tiles; k is not cut for idle units.
+  CHECK(seconds(3, 32, 48, 64) == Approx(Seconds(m, 96, 48, 64)));
+  CHECK(seconds(2, 16, 16, 4096) == Approx(64 * wave));
+  m.gemm_shapes = {{DType::kBF16, 96, 48, 64, 1}};
+  CHECK(seconds(4, 16, 16, 64) == Approx(wave));
+  CHECK(GroupedSeconds(m, DType::kF32, 3, 5, 7, 11) == Approx(3 * 2.0 * 5 * 7 * 11 / 10));
+}
+
 TEST_CASE("a shape that was timed is its time, and corrects those near it", "[plan][cost]") {
   Machine m = Tiled();
   m.gemm_shapes = {{DType::kBF16, 32, 32, 64, 500}};  // half of what the rule says

@@ -5,10 +5,14 @@
 #include <random>
 #include <set>
 
+#include "kernels/ops/sample_ops.h"
+#include "models/model.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/graph/gradients.h"
+#include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/sample.h"
 #include "tests/support/golden.h"
 #include "tests/support/symbolic.h"
 #include "tests/support/tiny_models.h"
@@ -87,6 +91,44 @@ TEST_CASE("evaluation and generation compute their expressions, and keep nothing
     if (const auto* matmul = std::get_if<MatmulOp<View>>(&op.op)) CHECK_FALSE(matmul->pre);
     if (const auto* loss = std::get_if<CrossEntropyOp<View>>(&op.op))
       CHECK(loss->output == LossOutput::kLossOnly);
+  }
+}
+
+const NodeDef kParamsNode{.name = "params", .lower = [](Lowering& l, const Step& step) {
+                            l.storage().Write(step.node->outputs[0]);
+                          }};
+
+TEST_CASE("the sampler's results are outputs, by their names", "[plan][lower]") {
+  const std::unique_ptr<Model> model = MakeModel(TinyLlama());
+  for (const int64_t most : {0, 3}) {
+    ForwardBuilder b(model->spec(), {.batch = 2, .seq = 7}, DType::kF32, DType::kF32);
+    model->EmitForward(b, HeadMode::kLogits);
+    const ValueId logits = b.graph().forward.back().outputs[0];
+    const auto params = [&](int64_t words) {
+      const ValueId value = b.NewValue("params", ValueRole::kConstant, DType::kI64, {1, words});
+      b.PushConstant(kParamsNode, value, {}, "params");
+      return value;
+    };
+    CHECK_THROWS_AS(Sample(b, logits, params(kSampleWords + 1), most, "head/sample"), Error);
+    CHECK_THROWS_AS(Sample(b, logits, params(kSampleWords), kMaxSampleTop + 1, "head/sample"),
+                    Error);
+    const ValueId of_rows = params(kSampleWords);
+    Sample(b, logits, of_rows, most, "head/sample");
+    const int64_t vocab = b.graph().vocab;
+    const Program program = Lower(std::move(b).Finish(), Options(true, 6));
+    const auto* op = std::get_if<SampleOp<View>>(&program.forward.back().op);
+    REQUIRE(op != nullptr);
+    CHECK(op->vocab == vocab);
+    CHECK(program.buffer(op->logits.buffer).role == ProgramRole::kLogits);
+    CHECK(program.buffer(op->params.buffer).name == "params");
+    std::string outputs;
+    for (const ProgramBuffer& buffer : program.buffers)
+      if (buffer.role == ProgramRole::kOutput)
+        outputs += buffer.name + " " + ToString(buffer.layout) + "; ";
+    CHECK(outputs == (most == 0 ? "token i32[1]; logprob f32[1]; "
+                                : "token i32[1]; logprob f32[1]; top_ids i32[1, 3]; "
+                                  "top_logprobs f32[1, 3]; "));
+    CHECK(static_cast<bool>(op->top_ids) == (most > 0));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/plan/schedule/allocator_table.h"
 #include "runtime/plan/schedule/planner.h"
 #include "tests/support/plan_case.h"
 
@@ -242,6 +243,33 @@ TEST_CASE("packing needs no more than pools apart, and never less than the bound
   }
   for (const auto& [kind, bytes] : arena) REQUIRE(arena[AllocatorKind::kPacked] <= bytes);
   REQUIRE(arena[AllocatorKind::kPersistent] > arena[AllocatorKind::kPacked]);
+}
+
+TEST_CASE("the table of allocators has the bytes of a plan with each", "[plan][memory]") {
+  PlanCase c;
+  c.model = test::Unequal(GENERATE(true, false) ? test::TinyGpt2() : test::TinyLlama());
+  c.mesh = GENERATE(Mesh(1, 1), Mesh(1, 3), Mesh(2, 2));
+  c.precision = test::Mixed(DType::kF32, DType::kF32, DType::kBF16);
+  c.options.accumulate = GENERATE(1, 3);
+  c.options.grad_sync = GENERATE(GradSync::kEvery, GradSync::kLast);
+  c.options.reshard = GENERATE(Reshard::kNever, Reshard::kAfterForward);
+  c.options.reduce_depth = 2;
+  c.options.shape = {.batch = 2, .seq = c.model.seq_len};
+  const AllocatorTable table =
+      CompareAllocators(LayoutOf(c), StatesOf(c), ProgramOf(c), c.options, PlanOf(c).reshard);
+  REQUIRE(table.rows.size() == 6);
+  for (const AllocatorRow& row : table.rows) {
+    c.options.allocator = row.kind;
+    const StepPlan plan = PlanOf(c);
+    INFO(ToString(c));
+    CHECK(row.bytes.arena == plan.arena_bytes);
+    CHECK(table.lower_bound.arena == plan.lower_bound);
+    CHECK(row.bytes.parameters >= table.lower_bound.parameters);
+    CHECK(row.bytes.gradients >= table.lower_bound.gradients);
+    if (row.kind == AllocatorKind::kPacked) continue;  // its plan has no pools apart
+    CHECK(row.bytes.parameters == plan.param_pool_bytes);
+    CHECK(row.bytes.gradients == plan.grad_pool_bytes);
+  }
 }
 
 TEST_CASE("the dynamic allocator may move a stay, but not what is carried", "[plan][memory]") {

@@ -53,6 +53,23 @@ TEST_CASE("a tied table counts once; positions, biases, norms and padded rows ne
   REQUIRE(flops.full == 6.0 * 2210 + 12 * 2 * 12 * 7);
 }
 
+TEST_CASE("a window leaves the pairs within it", "[plan][flops]") {
+  ModelOptions o = test::TinyLlama();
+  const auto attended = [&](int64_t window) {
+    for (BlockShape& block : o.blocks) block.Find<AttentionShape>()->window = window;
+    const FlopsPerToken flops = TrainFlopsPerToken(test::ForwardOf(o));
+    const double products = 6.0 * static_cast<double>(MatmulParameters(MakeModel(o)->spec()));
+    CHECK(flops.full - products == Approx(2 * (flops.causal - products)));
+    return flops.causal - products;
+  };
+  const double all = attended(0);
+  CHECK(attended(o.seq_len) == all);
+  CHECK(attended(o.seq_len + 1) == all);
+  // Of T^2 / 2 pairs, w T - w^2 / 2.
+  const double t = static_cast<double>(o.seq_len);
+  CHECK(attended(3) == Approx(all * (3 * t - 4.5) / (t * t / 2)).epsilon(1e-12));
+}
+
 TEST_CASE("of experts a token counts those that compute it", "[plan][flops]") {
   ModelOptions o = test::TinyLlama();
   o.blocks = {BlockShape{{MoeShape{.experts = 5, .top_k = 2, .width = 7, .shared_width = 4}}},
@@ -62,6 +79,30 @@ TEST_CASE("of experts a token counts those that compute it", "[plan][flops]") {
   const int64_t matmul = (50 + 2 * 3 * 70 + 3 * 40) + (60 + 3 * 2 * 90) + 370;
   REQUIRE(MatmulParameters(MakeModel(o)->spec()) == matmul);
   REQUIRE(TrainFlopsPerToken(test::ForwardOf(o)).causal == 6.0 * static_cast<double>(matmul));
+}
+
+TEST_CASE("of a block that predicts further, parameters count once, the head's FLOPs again",
+          "[plan][flops]") {
+  ModelOptions o = test::TinyLlama();
+  const MoeShape moe{.experts = 5, .top_k = 2, .width = 7};
+  o.blocks = {BlockShape{{moe}}};
+  o.mtp = {.depth = 1, .loss_scale = 0.1, .block = BlockShape{{moe}}};
+  // Router and experts, twice; the projections of embedding and trunk; the head. Width 10.
+  const int64_t matmul = 2 * (50 + 2 * 3 * 70) + 2 * 100 + 370;
+  REQUIRE(MatmulParameters(MakeModel(o)->spec()) == matmul);
+  REQUIRE(TrainFlopsPerToken(test::ForwardOf(o)).causal == 6.0 * static_cast<double>(matmul + 370));
+}
+
+TEST_CASE("of a mixer, products, taps and the recurrence count", "[plan][flops]") {
+  ModelOptions o = test::TinyLlama();
+  o.blocks = {BlockShape{{MambaShape{.heads = 4, .head_dim = 3, .groups = 2, .state = 5}}}};
+  // z, x, B, C, dt from width 10; 4 taps of x, B, C; back to width 10; the head.
+  const int64_t matmul = (12 + 12 + 10 + 10 + 4) * 10 + (12 + 10 + 10) * 4 + 10 * 12 + 370;
+  REQUIRE(MatmulParameters(MakeModel(o)->spec()) == matmul);
+  const FlopsPerToken flops = TrainFlopsPerToken(test::ForwardOf(o));
+  // 7 per element of the states, forward; twice that, backward (Megatron-LM's count).
+  REQUIRE(flops.causal == 6.0 * static_cast<double>(matmul) + 3 * 7 * 12 * 5);
+  REQUIRE(flops.full == flops.causal);
 }
 
 TEST_CASE("FLOPs are summed over blocks, which may differ", "[plan][flops]") {

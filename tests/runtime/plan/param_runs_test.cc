@@ -1,10 +1,12 @@
 #include "runtime/plan/layout/param_runs.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/fnv.h"
 #include "runtime/plan/layout/param_init.h"
 #include "tests/support/split_models.h"
 
@@ -113,6 +115,58 @@ TEST_CASE("runs are what splits and shards are by definition, at any mesh", "[pl
         FAIL("element " << i << " of " << layout.params[p].spec.name << " is held " << times
                         << " times");
     }
+}
+
+// Along how many dims, as far as LogicalRunsOf can say it; else 3.
+int SplitDims(const ShardLayout& layout, const FlatParam& flat) {
+  int most = 0;
+  for (const ParamId id : flat.params) {
+    int wide = 0, first = 9;
+    for (const Split& split : layout.param(id).spec.splits)
+      if (layout.mesh.Size(split.axes) > 1) ++wide, first = std::min(first, split.dim);
+    for (const Split& split : layout.param(id).spec.splits) {
+      if (layout.mesh.Size(split.axes) == 1 || split.parts.size() <= 1) continue;
+      if (split.dim > 0 && !(wide == 2 && split.dim == first)) return 3;
+    }
+    most = std::max(most, wide);
+  }
+  return most;
+}
+
+TEST_CASE("a flat's runs say of each rank's elements what they are", "[plan][layout]") {
+  int64_t split = 0, twice = 0, whole = 0;
+  for (unsigned seed = 0; seed < 80; ++seed) {
+    SplitModels models(seed);
+    const ModelSpec spec = models.RandomModel();
+    const ShardLayout layout = PlanShards(spec, models.RandomMesh(), {});
+    for (size_t f = 0; f < layout.flats.size(); ++f) {
+      const FlatId id{static_cast<int32_t>(f)};
+      const FlatParam& flat = layout.flats[f];
+      const int dims = SplitDims(layout, flat);
+      if (dims > 2) {
+        CHECK_THROWS_AS(LogicalRunsOf(layout, id), Error);
+        continue;
+      }
+      (dims == 0 ? whole : dims == 1 ? split : twice) += 1;
+      const std::vector<LogicalRun> runs = LogicalRunsOf(layout, id);
+      std::map<uint64_t, int32_t> params;
+      for (const ParamId p : flat.params) params[Fnv1a64(layout.param(p).spec.name)] = p.value;
+      for (int rank = 0; rank < layout.mesh.world(); ++rank) {
+        Content content(static_cast<size_t>(flat.shard_numel), {-1, 0});
+        const int64_t begin = layout.mesh.Index(rank, flat.shard) * flat.shard_numel,
+                      place = layout.mesh.Index(rank, flat.key.split);
+        for (const LogicalRun& run : runs)
+          for (int64_t i = std::max(run.begin, begin);
+               i < std::min(run.end, begin + flat.shard_numel); ++i)
+            content[static_cast<size_t>(i - begin)] = {params.at(run.key), run.At(i, place)};
+        if (content != ContentByRuns(layout, id, rank))
+          FAIL("seed " << seed << ", rank " << rank << " of " << flat.name);
+      }
+    }
+  }
+  CHECK(split > 10);
+  CHECK(twice > 10);
+  CHECK(whole > 10);
 }
 
 TEST_CASE("a split model begins with the values of the unsplit one", "[plan][init]") {

@@ -45,8 +45,8 @@ PlanCase Llama() {
   return c;
 }
 
-std::string FirstOf(const RunPlans& run) {
-  const Violations found = FindSeamViolations(run);
+std::string FirstOf(const RunPlans& run, const Mesh& mesh = Llama().mesh) {
+  const Violations found = FindSeamViolations(run, mesh);
   return found.empty() ? "none" : found.front().message;
 }
 
@@ -66,9 +66,37 @@ TEST_CASE("the plans of a run follow each other in any order", "[plan][seams]") 
         c.options.comm_scratch_bytes = 512;
         INFO(ToString(c));
         const RunPlans run = RunOf(c);
-        REQUIRE(FirstOf(run) == "none");
+        REQUIRE(FirstOf(run, mesh) == "none");
         for (const StepPlan& plan : run.plans) CheckPlan(plan, c.mesh, 1);
       }
+}
+
+TEST_CASE("weights that evaluation gathers over other axes than training shards are reported",
+          "[plan][seams]") {
+  for (const Downcast downcast :
+       {Downcast::kPerGather, Downcast::kAfterUpdate, Downcast::kAfterGather}) {
+    PlanCase c = Llama();
+    c.mesh = Mesh(2, 2).With(Axis::kContext, 2);
+    c.model.seq_len = 8;
+    c.options.downcast = downcast;
+    INFO(ToString(c));
+    const RunPlans right = RunOf(c);
+    REQUIRE(FirstOf(right, c.mesh) == "none");
+    int changed = 0;
+    for (size_t p = 1; p < right.plans.size(); ++p)
+      for (size_t b = 0; b < right.plans[p].bodies.size(); ++b)
+        for (size_t o = 0; o < right.plans[p].bodies[b].ops.size(); ++o) {
+          RunPlans run = right;
+          PlanOp& op = run.plans[p].bodies[b].ops[o];
+          auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
+          if (gather == nullptr || op.stream != StreamId::kGather) continue;
+          gather->axes = AxisSet{Axis::kReplicate, Axis::kContext};
+          INFO(Describe(op, run.plans[p]));
+          CHECK_THAT(FirstOf(run, c.mesh), Contains("but the shards of"));
+          ++changed;
+        }
+    CHECK(changed > 6);
+  }
 }
 
 TEST_CASE("what a prologue no longer defines is missed by each plan that reads it",
@@ -152,7 +180,8 @@ TEST_CASE("states lie apart, and where every plan looks for them", "[plan][seams
   run.states.tensors[1].offset = run.states.tensors[0].offset;
   for (StepPlan& plan : run.plans) plan.buffers[1].offsets = plan.buffers[0].offsets;
   REQUIRE_THAT(FirstOf(run), Contains("the states master/embed and adam_m/embed share bytes"));
-  REQUIRE_THROWS_WITH(CheckSeams(run), Contains("the plans of this run do not fit together"));
+  REQUIRE_THROWS_WITH(CheckSeams(run, Llama().mesh),
+                      Contains("the plans of this run do not fit together"));
   run = right;
   run.plans[0] = test::PlanOf(PlanCase{});  // of another model
   REQUIRE(FirstOf(run) != "none");

@@ -128,6 +128,7 @@ void ForEachChange(const KernelOp& op, const Change& f) {
         NUMBER(parity_stride);
         NUMBER(eps);
         NUMBER(staged_bytes);
+        NUMBER(like_rows);
         NUMBER(theta);
         NUMBER(scaling.factor);
         NUMBER(scaling.low_freq_factor);

@@ -1,6 +1,9 @@
 // metrics.jsonl on a disk that is full for a while.
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "runtime/base/error.h"
@@ -52,6 +55,91 @@ TEST_CASE("lines that a full disk does not take are written, in order, when it h
   CHECK(metrics.waiting() == 0);
   CHECK(metrics.Append(Step(5)).empty());
   CHECK(ReadBytes(path) == LinesOf(5, dir));
+}
+
+TEST_CASE("a line says how routers have used their experts, where there are some") {
+  const TempDir dir;
+  StepReport report;
+  report.step = 1;
+  {
+    MetricsFile file(dir.path(), 0, OldMetrics::kDropTail);
+    file.Append(report);
+    report.step = 2;
+    report.routers = {{"h.0", 1.5, 0.75}, {"h.2", 2, std::nan("")}};
+    report.balanced_gate = true;
+    file.Append(report);
+    report.step = 3;
+    report.dropped_pairs = 37;
+    report.again = true;
+    report.waiting_batches = 2;
+    file.Append(report);
+  }
+  std::ifstream in(dir.path() + "/metrics.jsonl");
+  std::string first, second, third;
+  std::getline(in, first);
+  std::getline(in, second);
+  std::getline(in, third);
+  const auto without = nlohmann::json::parse(first), with = nlohmann::json::parse(second),
+             overflown = nlohmann::json::parse(third);
+  for (const char* key : {"max_load", "router_entropy", "dropped_pairs", "gate"})
+    CHECK(!without.contains(key));
+  CHECK(with["max_load"] == nlohmann::json{{"h.0", 1.5}, {"h.2", 2.0}});
+  CHECK(with["router_entropy"] == nlohmann::json{{"h.0", 0.75}, {"h.2", nullptr}});
+  CHECK(with["dropped_pairs"] == 0);
+  CHECK(with["gate"] == "balanced");
+  for (const char* key : {"again", "waiting_batches"}) CHECK(!with.contains(key));
+  CHECK(overflown["dropped_pairs"] == 37);
+  CHECK(overflown["again"] == true);
+  CHECK(overflown["waiting_batches"] == 2);
+}
+
+TEST_CASE("a line says how far a run is in each source, and what it predicts of each") {
+  const TempDir dir;
+  StepReport report;
+  report.step = 1;
+  {
+    MetricsFile file(dir.path(), 0, OldMetrics::kDropTail);
+    file.Append(report);
+    report.step = 2;
+    report.sources = {{"wiki", 300, 1.5}, {"code", 7, 0.25}};
+    report.scores = {{"hellaswag:v.jsonl", "lm-eval", 24, "abc", {{"acc", 0.25}}},
+                     {"ppl:t", "lm-eval", 1, "def", {{"byte_perplexity", INFINITY}}}};
+    report.eval_loss = 2.5;
+    report.eval_sources = {{"wiki", 2}, {"code", std::nan("")}};
+    file.Append(report);
+  }
+  std::ifstream in(dir.path() + "/metrics.jsonl");
+  std::string first, second;
+  std::getline(in, first);
+  std::getline(in, second);
+  const auto without = nlohmann::json::parse(first), with = nlohmann::json::parse(second);
+  for (const char* key : {"source_samples", "source_epochs", "source_eval_loss", "scores"})
+    CHECK(!without.contains(key));
+  CHECK(with["scores"] ==
+        nlohmann::json::parse(R"({"hellaswag:v.jsonl": {"rules": "lm-eval", "examples": 24,
+                                                        "hash": "abc", "acc": 0.25},
+                                  "ppl:t": {"rules": "lm-eval", "examples": 1, "hash": "def",
+                                            "byte_perplexity": null}})"));
+  CHECK(with["source_samples"] == nlohmann::json{{"wiki", 300}, {"code", 7}});
+  CHECK(with["source_epochs"] == nlohmann::json{{"wiki", 1.5}, {"code", 0.25}});
+  CHECK(with["source_eval_loss"] == nlohmann::json{{"wiki", 2.0}, {"code", nullptr}});
+}
+
+TEST_CASE("a line says how far a policy has moved, where there is one") {
+  const TempDir dir;
+  StepReport report;
+  report.step = 1;
+  report.policy = {.clip_fraction = 0.25, .ratio = 1.5, .kl = 0.125};
+  MetricsFile(dir.path(), 0, OldMetrics::kDropTail).Append(report);
+  std::ifstream in(dir.path() + "/metrics.jsonl");
+  const auto line = nlohmann::json::parse(in);
+  CHECK(line["clip_fraction"] == 0.25);
+  CHECK(line["ratio"] == 1.5);
+  CHECK(line["kl"] == 0.125);
+  const std::string text = PrometheusText(FiguresOf(report, {}));
+  for (const char* sample :
+       {"millrace_clip_fraction 0.25\n", "millrace_ratio 1.5\n", "millrace_kl 0.125\n"})
+    CHECK(text.find(sample) != text.npos);
 }
 
 TEST_CASE("a sync writes what waits, or says that it cannot") {

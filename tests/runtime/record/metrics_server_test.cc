@@ -93,6 +93,66 @@ TEST_CASE("once a checkpoint was saved or failed, saves have figures", "[metrics
                                                 "millrace_save_seconds 3.5\n");
 }
 
+TEST_CASE("each block with experts has samples of its own", "[metrics]") {
+  StepFigures figures = kFigures;
+  const std::string before = PrometheusText(figures);
+  CHECK(before.find("max_load") == before.npos);
+  figures.routers = {{"h.0", 1.25, 2.0}, {"mtp.1", 3, 0.5}};
+  figures.dropped_pairs = 37;
+  figures.waiting_batches = 2;
+  CHECK(PrometheusText(figures) ==
+        before +
+            "# HELP millrace_max_load Largest load of an expert over the mean load.\n"
+            "# TYPE millrace_max_load gauge\n"
+            "millrace_max_load{block=\"h.0\"} 1.25\n"
+            "millrace_max_load{block=\"mtp.1\"} 3\n"
+            "# HELP millrace_router_entropy Entropy of the mean probabilities over experts, in "
+            "nats.\n"
+            "# TYPE millrace_router_entropy gauge\n"
+            "millrace_router_entropy{block=\"h.0\"} 2\n"
+            "millrace_router_entropy{block=\"mtp.1\"} 0.5\n"
+            "# HELP millrace_dropped_pairs_total Pairs of token and expert that skipped steps had "
+            "no room for.\n"
+            "# TYPE millrace_dropped_pairs_total counter\n"
+            "millrace_dropped_pairs_total 37\n"
+            "# HELP millrace_waiting_batches Batches of such steps that have not run again yet.\n"
+            "# TYPE millrace_waiting_batches gauge\n"
+            "millrace_waiting_batches 2\n");
+}
+
+TEST_CASE("each source of a blend has samples of its own, whatever it is called", "[metrics]") {
+  StepFigures figures = kFigures;
+  const std::string before = PrometheusText(figures);
+  figures.sources = {{"wiki", 300, 1.5}, {"a\"b\\c\nd", 7, 0.25}};
+  CHECK(PrometheusText(figures) ==
+        before +
+            "# HELP millrace_source_samples_total Sequences drawn from a source, all ranks.\n"
+            "# TYPE millrace_source_samples_total counter\n"
+            "millrace_source_samples_total{source=\"wiki\"} 300\n"
+            "millrace_source_samples_total{source=\"a\\\"b\\\\c\\nd\"} 7\n"
+            "# HELP millrace_source_epochs Times that a source has been gone through.\n"
+            "# TYPE millrace_source_epochs gauge\n"
+            "millrace_source_epochs{source=\"wiki\"} 1.5\n"
+            "millrace_source_epochs{source=\"a\\\"b\\\\c\\nd\"} 0.25\n");
+}
+
+TEST_CASE("scores stay until there are newer ones", "[metrics]") {
+  StepFigures figures = kFigures;
+  const std::string before = PrometheusText(figures);
+  figures.scores = {{"ppl:t", "lm-eval", 1, "", {{"bits_per_byte", 1.5}, {"loss", 2}}}};
+  const std::string expected = before +
+                               "# HELP millrace_score Newest score in an evaluation task.\n"
+                               "# TYPE millrace_score gauge\n"
+                               "millrace_score{task=\"ppl:t\",metric=\"bits_per_byte\"} 1.5\n"
+                               "millrace_score{task=\"ppl:t\",metric=\"loss\"} 2\n";
+  CHECK(PrometheusText(figures) == expected);
+  MetricsServer server(0);
+  server.Store(figures);
+  figures.scores.clear();
+  server.Store(figures);
+  CHECK(Scrape(server.port()).ends_with(expected));
+}
+
 TEST_CASE("values that are not finite are written as Prometheus reads them", "[metrics]") {
   StepFigures figures = kFigures;
   figures.loss = std::numeric_limits<double>::quiet_NaN();

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
@@ -30,8 +31,8 @@ using Json = nlohmann::json;
 
 const PlanSelection kGenerate{"generate"};
 const std::vector<std::string> kModels = {
-    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",      "qwen3_tiny",
-    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny"};
+    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",       "qwen3_tiny",
+    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny", "nemotron_h_moe_tiny"};
 
 std::string HfFolder(const std::string& model) { return "tests/golden/" + model + "/hf"; }
 
@@ -134,7 +135,7 @@ TEST_CASE("a folder by transformers goes in and comes out bit for bit, at any wo
 // A session of each mesh begins with the folder's weights, or with those of the run's seed.
 TEST_CASE("a split model goes in and comes out as the same files that a whole one gives",
           "[huggingface]") {
-  const std::string model = GENERATE("gpt2_split", "llama_split", "llama_shared");
+  const std::string model = GENERATE("gpt2_split", "llama_split", "llama_shared", "qwen3_moe_tiny");
   const TempDir dir;
   const auto export_of = [&](const std::string& name, int world, std::vector<std::string> sets,
                              bool fresh) {
@@ -153,13 +154,16 @@ TEST_CASE("a split model goes in and comes out as the same files that a whole on
   CHECK(whole.size() == 3);
   CHECK(whole != fresh);
   CHECK(TensorsIn(dir / "whole") == TensorsIn(HfFolder(model)));
-  const std::vector<std::pair<int, std::vector<std::string>>> meshes = {
-      {2, {"parallel.tensor=2"}},
-      {3, {"parallel.tensor=3"}},
-      {2, {"parallel.context=2"}},
-      {4, {"parallel.tensor=2", "parallel.shard=2"}},
-      {4, {"parallel.context=2", "parallel.replicate=2"}},
-      {4, {"parallel.tensor=2", "parallel.context=2"}}};
+  using Meshes = std::vector<std::pair<int, std::vector<std::string>>>;
+  const Meshes of_experts = {{5, {"parallel.expert=5"}},
+                             {10, {"parallel.expert=5", "parallel.shard=2"}}};
+  const Meshes of_others = {{2, {"parallel.tensor=2"}},
+                            {3, {"parallel.tensor=3"}},
+                            {2, {"parallel.context=2"}},
+                            {4, {"parallel.tensor=2", "parallel.shard=2"}},
+                            {4, {"parallel.context=2", "parallel.replicate=2"}},
+                            {4, {"parallel.tensor=2", "parallel.context=2"}}};
+  const Meshes& meshes = model == "qwen3_moe_tiny" ? of_experts : of_others;
   for (size_t m = 0; m < meshes.size(); ++m) {
     const auto& [world, sets] = meshes[m];
     CAPTURE(model, sets);
@@ -237,6 +241,26 @@ TEST_CASE(
     resumed = tensors;
   });
   CHECK(resumed == Imported(HfFolder(model)));
+}
+
+TEST_CASE("to go on with bytes where a tokenizer's ids were saved is a change", "[huggingface]") {
+  const std::string model = *std::begin(kModels);
+  const TempDir dir;
+  const std::string hash(32, 'a');
+  const LoadedConfig config = ConfigOf(HfFolder(model), {"run.dir=" + dir.path()}, 1);
+  test::RunSessions(config, 1, kGenerate, [&](Session& session) {
+    RunIdentity identity = IdentityOf(session);
+    identity.tokenizer = hash;
+    SaveRun(session.engine(), dir.path(), {}, identity, 2);
+    const auto same = ResumeRun(session.engine(), dir.path(), ResumePolicy::kMust, identity);
+    MR_CHECK(same && same->changes.empty(), "changes with the same tokenizer");
+    identity.tokenizer = "";
+    const auto run = ResumeRun(session.engine(), dir.path(), ResumePolicy::kMust, identity);
+    MR_CHECK(run && run->changes.size() == 1, "no change, or several");
+    const std::string& change = run->changes.front();
+    MR_CHECK(change.find(hash) != std::string::npos && change.find("is bytes") != std::string::npos,
+             "{}", change);
+  });
 }
 
 TEST_CASE("bf16 weights are read exactly", "[huggingface]") {
@@ -415,6 +439,30 @@ TEST_CASE("a folder that is none, or has no config.json, is named", "[huggingfac
   RequireError(ErrorCode::kData, {dir / "nothing", "not a folder"},
                [&] { ConfigOf(dir / "nothing"); });
   RequireError(ErrorCode::kData, {dir.path() + "/config.json"}, [&] { ConfigOf(dir.path()); });
+}
+
+TEST_CASE("what a family's folder cannot hold is refused by its key, on every rank",
+          "[huggingface]") {
+  const std::string key = GENERATE("model.attention.window=4", "model.attention.qk_norm=true");
+  const TempDir dir;
+  const std::vector<std::string> sets = {
+      "data.kind=synthetic", "model.family=llama", "model.layers=1", "model.d_model=16",
+      "model.heads=2",       "model.seq_len=8",    "model.ffn=8",    key};
+  std::array<std::string, 2> said;
+  test::RunSessions(LoadRunConfig({}, sets, ConfigContext{.world = 2}), 2, kGenerate,
+                    [&](Session& session) {
+                      try {
+                        Export(session, dir / "out");
+                      } catch (const Error& error) {
+                        MR_CHECK(error.code() == ErrorCode::kConfig, "{}", error.what());
+                        said.at(static_cast<size_t>(session.rank())) = error.what();
+                      }
+                    });
+  const std::string value = key.substr(key.find('=') + 1);
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::Matchers::Contains(key.substr(0, key.find('=')) + " = " + value +
+                                               " cannot be written"));
+  CHECK(fs::is_empty(dir.path()));
 }
 
 TEST_CASE("an export goes into a new or empty folder only", "[huggingface]") {

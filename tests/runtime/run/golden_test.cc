@@ -195,8 +195,8 @@ std::vector<Difference> PerStep(const std::string& what, const std::vector<doubl
 }
 
 const std::vector<std::string> kModels = {
-    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",      "qwen3_tiny",
-    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny"};
+    "gpt2_tiny",      "llama_tiny",      "llama_tied_tiny",       "qwen3_tiny",
+    "qwen3_moe_tiny", "nemotron_h_tiny", "nemotron_h_mamba_tiny", "nemotron_h_moe_tiny"};
 
 // Where rounding moves results a little. It may move a token to another expert: in the random
 // rounding of the reference it does, and the bound is as wide as the results.

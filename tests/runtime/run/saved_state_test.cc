@@ -23,7 +23,9 @@ const StepCounters kCounters = {
              .all_reduces = 6,
              .gathered_bytes = 7,
              .reduced_bytes = 8,
-             .all_reduced_bytes = 9},
+             .all_reduced_bytes = 9,
+             .all_to_alls = 11,
+             .exchanged_bytes = 12},
     .graph_launches = 10};
 
 std::string Refusal(const Json& json) {
@@ -47,6 +49,8 @@ TEST_CASE("counters are saved by name", "[exec][saved_state]") {
                       {"bytes_gathered", 7},
                       {"bytes_reduced", 8},
                       {"bytes_all_reduced", 9},
+                      {"all_to_alls", 11},
+                      {"bytes_exchanged", 12},
                       {"graph_launches", 10}});
   const SavedCounters read = CountersFrom(saved);
   CHECK(read.counters == kCounters);
@@ -61,7 +65,9 @@ TEST_CASE("every counter has a name", "[exec][saved_state]") {
 
 TEST_CASE("the list that versions before names saved is read", "[exec][saved_state]") {
   const SavedCounters read = CountersFrom(Json{1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
-  CHECK(read.counters == kCounters);
+  StepCounters expected = kCounters;
+  expected.comm.all_to_alls = expected.comm.exchanged_bytes = 0;
+  CHECK(read.counters == expected);
   CHECK(read.missing.empty());
   CHECK(read.unknown.empty());
 }

@@ -134,7 +134,7 @@ TEST_CASE("a layout that none of our versions writes is refused", "[run][checkpo
   CHECK_THAT(refusal("/tensor", 1 << 20), Contains("is no place or size"));
   CHECK_THAT(refusal("/tensor", 4), Contains("cannot be cut over 4 ranks"));
   CHECK_THAT(refusal("/flats/0/shard_numel", 0), Contains("0 is no place or size"));
-  CHECK_THAT(refusal("/flats/0/shard_numel", 65), Contains("65 elements are expected"));
+  CHECK_THAT(refusal("/flats/0/shard_numel", 65), Contains("has 64 elements; 65 are expected"));
   CHECK_THAT(refusal("/flats/0/shard", Json::array({"sharp"})), Contains("there is no axis"));
   CHECK_THAT(refusal("/flats/1/shard", Json::array({"tensor"})),
              Contains("both sharded and split"));

@@ -17,6 +17,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
+#include "runtime/run/call_record.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/range_recorder.h"
 #include "tests/support/ranks.h"
@@ -69,6 +70,40 @@ TEST_CASE("a run that keeps nothing at its end keeps what it saved before", "[tr
           found += entry.path().filename().string();
       CHECK(found == kept);
     }
+}
+
+TEST_CASE("what no data file has of a step's targets is refused before anything is read",
+          "[training]") {
+  for (const std::string set : {"train.loss=policy_gradient", "train.loss_weights=true"}) {
+    const std::vector<ConfigText> texts = {{"test.json", R"({
+      "model": {"family": "gpt2", "layers": 1, "d_model": 16, "heads": 2, "vocab": 37, "seq_len": 8},
+      "data": {"kind": "tokens", "path": "nowhere"}})"}};
+    const LoadedConfig loaded = LoadConfigTexts(texts, std::vector{set}, ConfigContext{.world = 1});
+    test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
+      CHECK_THROWS_WITH(Session(loaded.config, setup.environment(), {{"train"}, true}),
+                        Catch::Matchers::Contains("in no data file"));
+      // A program that gives it to the engine has no data here.
+      Session session(loaded.config, setup.environment(), {{"train"}, false});
+      const std::vector<int32_t> tokens(8 * 9, 3);
+      const std::vector<float> values(8 * 8, -3.5f);
+      const auto bytes = std::as_bytes(std::span(values));
+      std::vector<HostInputs::Input> inputs = {{"tokens", std::as_bytes(std::span(tokens))}};
+      const bool policy = set == "train.loss=policy_gradient";
+      for (const char* name :
+           policy ? std::vector{"old_logprobs", "advantages"} : std::vector{"weights"})
+        inputs.push_back({name, bytes});
+      session.InitWeights();
+      const StepScalars scalars =
+          session.engine().Step(HostInputs(inputs), 0, {64, policy ? 64 : 3.5 * 64});
+      StepReport report;
+      DescribeTallies(session.engine(), report);
+      REQUIRE(report.policy.has_value() == policy);
+      if (!policy) return;
+      CHECK(report.policy->clip_fraction == 0);
+      CHECK(scalars.loss == Approx(3.5 * report.policy->ratio).epsilon(1e-6));
+      CHECK(report.policy->ratio != 1);
+    });
+  }
 }
 
 TEST_CASE(

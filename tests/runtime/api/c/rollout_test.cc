@@ -1,0 +1,289 @@
+// What a program that learns from its own samples needs: answers with log-probabilities, a loss
+// that is told of each target, and both of one model.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <memory>
+
+#include "tests/runtime/api/c/linked.h"
+
+namespace millrace::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+mr_run_options WithInference(const std::string& config) {
+  mr_run_options options = OptionsOf(config);
+  options.use_inference = 1;
+  return options;
+}
+
+struct Answer {
+  int64_t request, sample;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  int32_t finish;
+  uint64_t version;
+};
+
+// All answers to the requests; `outcome` is the call's.
+std::vector<Answer> Generate(mr_run* run, const std::vector<mr_request>& requests,
+                             Outcome* outcome) {
+  std::vector<const mr_request*> pointers;
+  for (const mr_request& request : requests) pointers.push_back(&request);
+  mr_answers* answers = nullptr;
+  *outcome = Take(mr_generate(run, pointers.data(), std::ssize(pointers), &answers));
+  const std::unique_ptr<mr_answers, decltype(&mr_answers_free)> owned(answers, mr_answers_free);
+  std::vector<Answer> all;
+  for (int64_t i = 0; i < mr_answers_count(answers); ++i) {
+    mr_answer answer = Sized<mr_answer>();
+    mr_status_free(mr_answers_get(answers, i, &answer));
+    all.push_back({answer.request,
+                   answer.sample,
+                   {answer.tokens, answer.tokens + answer.count},
+                   {answer.logprobs, answer.logprobs + answer.count},
+                   answer.finish,
+                   answer.weight_version});
+  }
+  mr_answer none = Sized<mr_answer>();
+  REQUIRE_CODE(mr_answers_get(answers, std::ssize(all), &none), MR_INVALID_ARGUMENT);
+  return all;
+}
+std::vector<Answer> Generate(mr_run* run, const std::vector<mr_request>& requests) {
+  Outcome outcome;
+  std::vector<Answer> answers = Generate(run, requests, &outcome);
+  INFO(outcome.message);
+  REQUIRE(outcome.code == MR_OK);
+  return answers;
+}
+
+// Kept by the caller while it is used.
+mr_request RequestOf(const std::vector<int32_t>& prompt, int64_t tokens, float temperature) {
+  mr_request request = Sized<mr_request>();
+  request.prompt = prompt.data();
+  request.prompt_tokens = std::ssize(prompt);
+  request.max_tokens = tokens;
+  request.temperature = temperature;
+  request.seed = 7;
+  return request;
+}
+
+// The tiny model, with weights of targets and what else is in section train.
+std::string Weighted(const std::string& more = "") {
+  return R"({"model": {"family": "llama", "layers": 2, "d_model": 20, "heads": 2, "ffn": 28,
+             "seq_len": 8, "vocab": 37}, "optimizer": {"lr": 0.01},
+             "train": {"steps": 50, "micro_batch": 3, "accumulate": 2, "loss_weights": true)" +
+         more + "}}";
+}
+
+// Of a step, or what was refused as a loss that is no number.
+double LossOf(mr_run* run, const mr_batch& batch) {
+  mr_step_result result = Sized<mr_step_result>();
+  REQUIRE_CODE(mr_step(run, &batch, &result), MR_OK);
+  return result.loss;
+}
+
+// A prompt of one token and an answer of seven fill a sequence; a row has one target more, which
+// has no weight.
+constexpr int64_t kAnswer = kRowTokens - 2;
+struct Rollout {
+  std::vector<int32_t> rows;
+  std::vector<float> weights, logprobs;
+  double sum = 0;  // of the log-probabilities
+
+  Rollout(int32_t prompt, const std::vector<Answer>& answers) {
+    for (const Answer& answer : answers) {
+      rows.push_back(prompt);
+      rows.insert(rows.end(), answer.tokens.begin(), answer.tokens.end());
+      rows.push_back(static_cast<int32_t>(rows.size()) % kVocab);
+      for (const float logprob : answer.logprobs) sum += logprob;
+      logprobs.insert(logprobs.end(), answer.logprobs.begin(), answer.logprobs.end());
+      logprobs.push_back(-4);
+      weights.insert(weights.end(), answer.logprobs.size(), 1);
+      weights.push_back(0);
+    }
+  }
+  mr_batch batch() const {
+    mr_batch batch = BatchOf(rows);
+    batch.weights = weights.data();
+    return batch;
+  }
+};
+
+TEST_CASE("answers carry the log-probabilities that a step finds", "[api][c]") {
+  const std::string config = Weighted(), without = TinyConfig();
+  const Linked run(WithInference(config)), plain(without);
+  INFO(run.created().message);
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  REQUIRE_CODE(mr_init(plain), MR_OK);
+  const std::vector<float> ones(kRows * (kRowTokens - 1), 1);
+  const auto step = [&](int64_t number) {
+    const std::vector<int32_t> tokens = Tokens(number);
+    mr_batch batch = BatchOf(tokens);
+    batch.weights = ones.data();
+    return LossOf(run, batch);
+  };
+  for (int64_t i = 0; i < 3; ++i) REQUIRE(step(i) == plain.Step(i).second.loss);
+  const std::vector<int32_t> prompt = {5};
+  mr_request request = RequestOf(prompt, kAnswer, 0.8f);
+  request.samples = kRows;
+  const std::vector<Answer> answers = Generate(run, {request});
+  REQUIRE(answers.size() == kRows);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    REQUIRE(answers[i].sample == static_cast<int64_t>(i));
+    REQUIRE(answers[i].finish == MR_FINISH_LENGTH);
+    REQUIRE(answers[i].version == run.Info().weight_version);
+  }
+  REQUIRE(answers[0].tokens != answers[1].tokens);
+  // The same request, the same answers; and training goes on as if nothing had been.
+  REQUIRE(Generate(run, {request})[2].tokens == answers[2].tokens);
+  REQUIRE(step(3) == plain.Step(3).second.loss);
+  const Rollout rollout(5, Generate(run, {request}));
+  std::vector<double> scores(rollout.logprobs.size());
+  mr_batch scored = BatchOf(rollout.rows);
+  REQUIRE_CODE(mr_score(run, &scored, scores.data(), std::ssize(scores)), MR_OK);
+  for (size_t i = 0; i < scores.size(); ++i)
+    if (rollout.weights[i] != 0)  // so a policy gradient begins at a ratio of exactly 1
+      REQUIRE(static_cast<float>(scores[i]) == rollout.logprobs[i]);
+  REQUIRE_CODE(mr_score(run, &scored, scores.data(), 3), MR_INVALID_ARGUMENT);
+  REQUIRE_CODE(mr_score(run, nullptr, scores.data(), 3), MR_INVALID_ARGUMENT);
+  REQUIRE_CODE(mr_score(plain, &scored, scores.data(), std::ssize(scores)), MR_INVALID_ARGUMENT);
+  REQUIRE(rollout.logprobs[0] != answers[0].logprobs[0]);  // of other weights
+  REQUIRE(LossOf(run, rollout.batch()) == Approx(-rollout.sum / (kRows * kAnswer)).epsilon(1e-6));
+}
+
+TEST_CASE("requests are batched, in order, and end where they are asked to", "[api][c]") {
+  const std::string config = TinyConfig();
+  const Linked run(WithInference(config));
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  const std::vector<int32_t> one = {3}, three = {3, 30, 14};
+  const std::vector<Answer> apart = {Generate(run, {RequestOf(one, 6, 0)})[0],
+                                     Generate(run, {RequestOf(three, 4, 0)})[0]};
+  const std::vector<Answer> together =
+      Generate(run, {RequestOf(one, 6, 0), RequestOf(three, 4, 0)});
+  for (size_t i = 0; i < 2; ++i) {
+    REQUIRE(together[i].request == static_cast<int64_t>(i));
+    REQUIRE(together[i].tokens == apart[i].tokens);
+    REQUIRE(together[i].logprobs == apart[i].logprobs);
+  }
+  mr_request stops = RequestOf(one, 6, 0);
+  stops.stop_tokens = &apart[0].tokens[0];
+  stops.stop_count = 1;
+  const Answer stopped = Generate(run, {stops})[0];
+  REQUIRE(stopped.tokens == std::vector<int32_t>{apart[0].tokens[0]});
+  REQUIRE(stopped.finish == MR_FINISH_STOP);
+  REQUIRE(Generate(run, {}).empty());
+}
+
+TEST_CASE("requests that cannot be are refused by name", "[api][c]") {
+  const std::string config = TinyConfig();
+  const Linked run(WithInference(config)), plain(config);
+  const std::vector<int32_t> prompt = {1, 2}, strange = {1, 37};
+  const auto refused = [&](mr_run* of, mr_request request, const std::string& words) {
+    Outcome outcome;
+    REQUIRE(Generate(of, {RequestOf(prompt, 1, 0), request}, &outcome).empty());
+    CAPTURE(outcome.message);
+    REQUIRE(outcome.code == MR_INVALID_ARGUMENT);
+    REQUIRE_THAT(outcome.message, Contains(words));
+  };
+  refused(run, RequestOf(prompt, 1, 0), "no weights yet");
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  REQUIRE_CODE(mr_init(plain), MR_OK);
+  refused(plain, RequestOf(prompt, 1, 0), "use_inference");
+  refused(run, RequestOf(strange, 1, 0), "requests[1]: ");
+  refused(run, RequestOf(prompt, 8, 0), "requests[1]: ");  // nine positions of eight
+  refused(run, RequestOf(prompt, 0, 0), "requests[1]: ");
+  refused(run, RequestOf(prompt, 1, -1), "requests[1]: ");
+  refused(run, RequestOf({}, 1, 0), "requests[1]: ");
+  mr_request request = RequestOf(prompt, 1, 0);
+  request.prompt = nullptr;
+  refused(run, request, "requests[1].prompt is NULL");
+  request = RequestOf(prompt, 1, 0);
+  request.stop_count = -1;
+  refused(run, request, "requests[1].stop_tokens");
+  request = RequestOf(prompt, 1, 0);
+  request.size = 4;
+  refused(run, request, "requests[1].size is 4");
+  mr_answers* answers = nullptr;
+  REQUIRE_CODE(mr_generate(run, nullptr, 1, &answers), MR_INVALID_ARGUMENT);
+  REQUIRE_CODE(mr_generate(run, nullptr, 0, nullptr), MR_INVALID_ARGUMENT);
+}
+
+TEST_CASE("weights mask and weigh targets", "[api][c]") {
+  const std::string config = Weighted();
+  const auto loss = [&](const std::vector<int32_t>& tokens, const std::vector<float>& weights) {
+    const Linked run(config);
+    REQUIRE_CODE(mr_init(run), MR_OK);
+    mr_batch batch = BatchOf(tokens);
+    batch.weights = weights.data();
+    return LossOf(run, batch);
+  };
+  const Linked plain(TinyConfig());
+  REQUIRE_CODE(mr_init(plain), MR_OK);
+  const std::vector<int32_t> tokens = Tokens(0);
+  std::vector<float> weights(kRows * (kRowTokens - 1), 1);
+  REQUIRE(loss(tokens, weights) == plain.Step(0).second.loss);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i % 3);
+  // The last target of a row is no input: with weight 0 it may be any.
+  weights[7] = 0;
+  std::vector<int32_t> other = tokens;
+  other[8] = (other[8] + 5) % kVocab;
+  const double masked = loss(tokens, weights);
+  REQUIRE(loss(other, weights) == masked);
+  weights[7] = 2;
+  REQUIRE(loss(other, weights) != loss(tokens, weights));
+
+  const Linked run(config);
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  REQUIRE_THAT(run.Step(0).first.message,
+               Contains("batch.weights is NULL, and train.loss_weights"));
+  mr_batch batch = BatchOf(tokens);
+  for (const float wrong : {-1.0f, INFINITY, NAN}) {
+    weights[9] = wrong;
+    batch.weights = weights.data();
+    REQUIRE_THAT(Take(mr_step(run, &batch, nullptr)).message, Contains("batch.weights[1][1] is"));
+  }
+  std::fill(weights.begin(), weights.end(), 0);
+  REQUIRE_THAT(Take(mr_step(run, &batch, nullptr)).message, Contains("all 0"));
+  batch.weights = nullptr;
+  mr_evaluation evaluation = Sized<mr_evaluation>();
+  REQUIRE_CODE(mr_evaluate(run, &batch, &evaluation), MR_OK);
+  mr_evaluation same = Sized<mr_evaluation>();
+  const Linked unweighted(TinyConfig());
+  REQUIRE_CODE(mr_init(unweighted), MR_OK);
+  REQUIRE_CODE(mr_evaluate(unweighted, &batch, &same), MR_OK);
+  REQUIRE(evaluation.loss == same.loss);
+}
+
+TEST_CASE("a policy gradient of own samples begins at a ratio of 1", "[api][c]") {
+  const std::string config = Weighted(R"(, "loss": "policy_gradient")");
+  const Linked run(WithInference(config));
+  INFO(run.created().message);
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  const std::vector<int32_t> prompt = {5};
+  mr_request request = RequestOf(prompt, kAnswer, 1);
+  request.samples = kRows;
+  Rollout rollout(5, Generate(run, {request}));
+  std::vector<float> advantages;
+  double mean = 0;
+  for (size_t i = 0; i < rollout.weights.size(); ++i) {
+    advantages.push_back(static_cast<float>(i % 11) - 3.25f);
+    mean += advantages.back() * rollout.weights[i] / (kRows * kAnswer);
+  }
+  const auto loss = [&] {
+    REQUIRE_CODE(mr_init(run), MR_OK);
+    mr_batch batch = rollout.batch();
+    batch.old_logprobs = rollout.logprobs.data();
+    batch.advantages = advantages.data();
+    return LossOf(run, batch);
+  };
+  const double at_one = loss();
+  REQUIRE(at_one == Approx(-mean).epsilon(1e-6));
+  rollout.logprobs[20] += 0.1f;
+  REQUIRE(loss() != at_one);
+  const mr_batch batch = rollout.batch();
+  REQUIRE_THAT(Take(mr_step(run, &batch, nullptr)).message,
+               Contains("is NULL, and train.loss is policy_gradient"));
+}
+
+}  // namespace
+}  // namespace millrace::test

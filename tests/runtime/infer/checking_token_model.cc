@@ -1,0 +1,112 @@
+#include "tests/runtime/infer/checking_token_model.h"
+
+#include <set>
+
+#include "runtime/base/error.h"
+#include "runtime/base/philox.h"
+
+namespace millrace::test {
+
+CheckingTokenModel::CheckingTokenModel(const TokenModelLimits& limits)
+    : limits_(limits),
+      slots_(static_cast<size_t>(limits.slots)),
+      cells_(static_cast<size_t>(limits.pages * limits.page_tokens)) {}
+
+SampledToken CheckingTokenModel::Draw(std::span<const int32_t> tokens, const Sampling& sampling,
+                                      int64_t drawn, int64_t vocab) {
+  uint64_t hash = sampling.seed ^ static_cast<uint64_t>(drawn) * 0x9e3779b97f4a7c15u;
+  for (const int32_t token : tokens) {
+    const PhiloxCounter words = PhiloxBlock(hash, 1, static_cast<uint64_t>(token));
+    hash = uint64_t{words[0]} << 32 | words[1];
+  }
+  SampledToken out;
+  out.token = static_cast<int32_t>(hash % static_cast<uint64_t>(vocab));
+  out.logprob = -static_cast<float>(hash >> 50);
+  for (int32_t i = 0; i < sampling.top; ++i) out.top.push_back({i, out.logprob - float(i)});
+  return out;
+}
+
+void CheckingTokenModel::CheckPages(std::span<const int32_t> pages, int64_t length) const {
+  MR_CHECK_LE(length, limits_.max_length, "positions of a sequence");
+  MR_CHECK_LE(length, std::ssize(pages) * limits_.page_tokens, "positions and their pages");
+  for (const int32_t page : pages)
+    MR_CHECK(page >= 0 && page < limits_.pages, "page {} of {}", page, limits_.pages);
+  MR_CHECK_EQ(std::set<int32_t>(pages.begin(), pages.end()).size(), pages.size(),
+              "different pages of a sequence");
+}
+
+void CheckingTokenModel::Write(int64_t slot, int64_t position, std::span<const int32_t> pages,
+                               int32_t token) {
+  MR_CHECK(token >= 0 && token < limits_.vocab, "token {} of {}", token, limits_.vocab);
+  const int64_t page = pages[static_cast<size_t>(position / limits_.page_tokens)];
+  cells_[static_cast<size_t>(page * limits_.page_tokens + position % limits_.page_tokens)] = {
+      slot, position, token};
+}
+
+std::vector<int32_t> CheckingTokenModel::Read(int64_t slot, std::span<const int32_t> pages,
+                                              int64_t length) const {
+  std::vector<int32_t> tokens;
+  for (int64_t p = 0; p < length; ++p) {
+    const int64_t page = pages[static_cast<size_t>(p / limits_.page_tokens)];
+    const Cell& cell =
+        cells_[static_cast<size_t>(page * limits_.page_tokens + p % limits_.page_tokens)];
+    MR_CHECK(cell.slot == slot && cell.position == p,
+             "position {} of slot {} lies where position {} of slot {} was written", p, slot,
+             cell.position, cell.slot);
+    tokens.push_back(cell.token);
+  }
+  return tokens;
+}
+
+SampledToken CheckingTokenModel::Prefill(const PrefillRows& rows) {
+  if (before) before('p');
+  ++prefills;
+  MR_CHECK(rows.slot >= 0 && rows.slot < limits_.slots, "slot {} of {}", rows.slot, limits_.slots);
+  const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
+  MR_CHECK(count > 0 && count <= limits_.max_chunk, "{} tokens of at most {}", count,
+           limits_.max_chunk);
+  CheckPages(rows.pages, end);
+  Slot& slot = slots_[static_cast<size_t>(rows.slot)];
+  if (rows.first == 0) slot = {0, 0, {rows.pages.begin(), rows.pages.end()}};
+  MR_CHECK_EQ(rows.first, slot.length, "first position and those cached");
+  MR_CHECK_EQ(slot.drawn, 0, "tokens drawn before a prompt's end");
+  MR_CHECK(std::equal(slot.pages.begin(), slot.pages.end(), rows.pages.begin(), rows.pages.end()),
+           "pages of slot {} have changed", rows.slot);
+  for (int64_t i = 0; i < count; ++i)
+    Write(rows.slot, rows.first + i, rows.pages, rows.tokens[static_cast<size_t>(i)]);
+  slot.length = end;
+  if (rows.sampling == nullptr) return {};
+  MR_CHECK(rows.sampling->top <= limits_.top, "top {} of {}", rows.sampling->top, limits_.top);
+  slot.drawn = 1;
+  return Draw(Read(rows.slot, rows.pages, end), *rows.sampling, 0, limits_.vocab);
+}
+
+void CheckingTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
+  if (before) before('d');
+  ++decodes;
+  most_rows = std::max(most_rows, std::ssize(rows));
+  MR_CHECK(!rows.empty() && rows.size() == sampled.size(), "{} rows, {} results", rows.size(),
+           sampled.size());
+  std::set<int64_t> seen;
+  for (const DecodeRow& row : rows) {
+    MR_CHECK(row.slot >= 0 && row.slot < limits_.slots, "slot {} of {}", row.slot, limits_.slots);
+    MR_CHECK(seen.insert(row.slot).second, "slot {} twice", row.slot);
+    Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    CheckPages(row.pages, row.length + 1);
+    MR_CHECK_EQ(row.length, slot.length, "length of slot {}", row.slot);
+    MR_CHECK_EQ(row.drawn, slot.drawn, "tokens drawn in slot {}", row.slot);
+    MR_CHECK(row.drawn > 0 && row.sampling != nullptr, "slot {} has no first token", row.slot);
+    MR_CHECK(std::equal(slot.pages.begin(), slot.pages.end(), row.pages.begin(), row.pages.end()),
+             "pages of slot {} have changed", row.slot);
+    Write(row.slot, row.length, row.pages, row.token);
+    ++slot.length;
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {  // all are written: none may lie in another's page
+    const DecodeRow& row = rows[r];
+    sampled[r] =
+        Draw(Read(row.slot, row.pages, row.length + 1), *row.sampling, row.drawn, limits_.vocab);
+    ++slots_[static_cast<size_t>(row.slot)].drawn;
+  }
+}
+
+}  // namespace millrace::test

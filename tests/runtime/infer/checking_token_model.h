@@ -1,0 +1,52 @@
+// A TokenModel without a model, which holds its caller to every line of token_model.h. What it
+// draws is a hash of the tokens that lie in the sequence's pages, of the seed and of the number of
+// tokens drawn: a page that is another's, a position left out or a sequence mixed up changes all
+// that follows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "runtime/infer/request.h"
+#include "runtime/infer/token_model.h"
+
+namespace millrace::test {
+
+class CheckingTokenModel : public TokenModel {
+ public:
+  explicit CheckingTokenModel(const TokenModelLimits& limits);
+
+  const TokenModelLimits& limits() const override { return limits_; }
+  SampledToken Prefill(const PrefillRows& rows) override;
+  void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
+
+  // What it draws after `tokens`.
+  static SampledToken Draw(std::span<const int32_t> tokens, const Sampling& sampling, int64_t drawn,
+                           int64_t vocab);
+
+  int64_t prefills = 0, decodes = 0;
+  int64_t most_rows = 0;                       // of one Decode
+  std::function<void(char call)> before = {};  // 'p' or 'd', ahead of each call
+
+ private:
+  struct Slot {
+    int64_t length = -1;  // cached; -1: never taken
+    int64_t drawn = 0;
+    std::vector<int32_t> pages;
+  };
+  void Write(int64_t slot, int64_t position, std::span<const int32_t> pages, int32_t token);
+  std::vector<int32_t> Read(int64_t slot, std::span<const int32_t> pages, int64_t length) const;
+  void CheckPages(std::span<const int32_t> pages, int64_t length) const;
+
+  TokenModelLimits limits_;
+  std::vector<Slot> slots_;
+  struct Cell {
+    int64_t slot = -1, position = -1;
+    int32_t token = 0;
+  };
+  std::vector<Cell> cells_;  // [pages, page_tokens]
+};
+
+}  // namespace millrace::test

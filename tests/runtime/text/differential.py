@@ -1,0 +1,206 @@
+"""Our tokenizer against PyPI's: differential.py ENCODE_RECORDS TOKENIZER.json MODE... [--seed N] [--count N] [--seconds S] [--root DIR]...
+
+Needs `pip install tokenizers`, which the test suite does not have. Modes:
+
+  codepoints  all 1,112,064 code points alone and between a, blank, apostrophe and digit
+  vocabulary  every entry: ids to text, and the text encoded again; entries in pairs
+  words       long random words out of the vocabulary's fragments
+  fuzz        random strings over characters that patterns, normalization and added tokens care about, and mutations of them
+  corpus      the files under --root, .gz and message catalogues too, by documents of at most 1 MB; what is not UTF-8 is passed over
+
+Prints one line per mode, `mode: texts, bytes, differences`, and the first differences in full. Exit status 1 if there is one.
+"""
+import argparse
+import gettext
+import gzip
+import os
+import random
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+
+import tokenizers
+
+PLAIN, BARE, DECODE, FLUSH = 1, 2, 4, 8
+BATCH_BYTES = 1 << 21
+
+
+def documents(path):
+    """The texts of a file: those of a message catalogue, else the file by 1 MB, uncompressed."""
+    if path.endswith('.mo'):
+        with open(path, 'rb') as f:
+            yield '\n'.join(text for text in gettext.GNUTranslations(f)._catalog.values() if isinstance(text, str))
+        return
+    with (gzip.open if path.endswith('.gz') else open)(path, 'rt', encoding='utf-8', newline='') as f:
+        while text := f.read(1 << 20):
+            if '\0' in text[:1000]:
+                return
+            yield text
+
+
+class Ours:
+    """The filter encode_records."""
+
+    def __init__(self, program, path):
+        self.process = subprocess.Popen([program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1 << 20)
+
+    def ask(self, records, size):
+        """records: [(flags, bytes)]; the answers' bytes, `size` each item."""
+        def write():
+            out = self.process.stdin
+            for flags, text in records:
+                out.write(struct.pack('<II', len(text), flags) + text)
+            out.write(struct.pack('<II', 0, FLUSH))
+            out.flush()
+        writer = threading.Thread(target=write)
+        writer.start()
+        answers = []
+        for _ in records:
+            count = struct.unpack('<I', self.process.stdout.read(4))[0]
+            answers.append(None if count == 0xffffffff else self.process.stdout.read(count * size))
+        writer.join()
+        return answers
+
+
+class Comparison:
+
+    def __init__(self, program, path, limits):
+        self.ours, self.theirs, self.limits = Ours(program, path), tokenizers.Tokenizer.from_file(path), limits
+        self.texts = self.bytes = self.differences = 0
+        self.start = time.time()
+        self.rng = random.Random(limits.seed)
+
+    def over(self):
+        return time.time() - self.start > self.limits.seconds
+
+    def compare(self, texts):
+        # Special tokens as tokens and as text, with and without the template, in turn; text in one chunk or in several.
+        mode = self.rng.randrange(4)
+        chunk = self.rng.choice((0, 0, 1, 2, 3, 7, 64, 1000))
+        self.theirs.encode_special_tokens = bool(mode & 1)
+        expected = self.theirs.encode_batch(texts, add_special_tokens=not mode & 2)
+        encoded = [text.encode() for text in texts]
+        answers = self.ours.ask([(mode | chunk << 8, text) for text in encoded], 4)
+        for text, answer, want in zip(texts, answers, expected):
+            if answer != struct.pack('<%di' % len(want.ids), *want.ids):
+                self.differences += 1
+                if self.differences <= 5:
+                    got = None if answer is None else list(struct.unpack('<%di' % (len(answer) // 4), answer))
+                    print('DIFFERENT', mode, chunk, ascii(text[:300]), 'theirs', want.ids[:60], 'ours', got and got[:60], flush=True)
+        self.texts += len(texts)
+        self.bytes += sum(map(len, encoded))
+
+    def run(self, mode):
+        self.texts = self.bytes = self.differences = 0
+        self.start = time.time()
+        batch, size, shown = [], 0, time.time()
+        for text in getattr(self, mode)():
+            batch.append(text)
+            size += len(text) + 50
+            if size > BATCH_BYTES:
+                self.compare(batch)
+                batch, size = [], 0
+                if time.time() - shown > 60:
+                    shown = time.time()
+                    print('  so far: %d texts, %d bytes, %d differences' % (self.texts, self.bytes, self.differences), flush=True)
+                if self.over():
+                    break
+        if batch:
+            self.compare(batch)
+        print('%s: %d texts, %d bytes, %d differences, %.0f s' %
+              (mode, self.texts, self.bytes, self.differences, time.time() - self.start), flush=True)
+        return self.differences
+
+    def codepoints(self):
+        for code in range(0x110000):
+            if 0xd800 <= code < 0xe000:
+                continue
+            c = chr(code)
+            yield from (c, 'a' + c + 'a', ' ' + c + ' ', "'" + c + "'", '1' + c + '1', 'a' + c + ' ', '\n' + c + '\u0301' + c)
+
+    def vocabulary(self):
+        size = self.theirs.get_vocab_size()
+        ids = [i for i in range(size) if self.theirs.id_to_token(i) is not None]
+        texts = [self.theirs.decode([i], skip_special_tokens=False) for i in ids]
+        answers = self.ours.ask([(DECODE, struct.pack('<i', i)) for i in ids], 1)
+        for i, text, answer in zip(ids, texts, answers):
+            if answer.decode(errors='replace') != text:
+                self.differences += 1
+                print('DIFFERENT decode', i, ascii(text), answer)
+        for text in texts:
+            yield text
+            yield text + self.rng.choice(texts)
+
+    def fragments(self):
+        texts = [self.theirs.decode([i]) for i in range(self.theirs.get_vocab_size())]
+        return [text for text in texts if text.strip() and '\ufffd' not in text]
+
+    def words(self):
+        fragments = self.fragments()
+        for _ in range(self.limits.count):
+            kind = self.rng.randrange(3)
+            n = self.rng.choice((5, 20, 60, 200)) if kind else self.rng.randrange(1, 2000)
+            parts = self.rng.choices(fragments, k=n)
+            yield ''.join(part.strip() if kind != 2 else part for part in parts)
+
+    def fuzz(self):
+        added = [token.content for token in self.theirs.get_added_tokens_decoder().values()]
+        special = ["'s", "'S", "'\u017f", "'ll", "'LL", "'re", "'Ve", "'", ' ', '  ', '\t', '\n', '\r\n', '\r', '\xa0', '\u3000', '\u1680', '\u180e',
+                   '\u2028', '\u200b', '\u200d', '\u0301', '\u0327', '\u0344', '\u1100', '\u1161', '\u11a8', '\uac00', '\u212b', '\u0958', '1', '23',
+                   '\u0661', '\u2167', '\xbd', '_', '-', '...', '=', '\U0001f600', '\U0001d7ce', '\u4e2d', '\u3042', 'a', 'B', 'word', 'wordy', 'e\u0301!']
+        fragments = self.fragments()
+        last = 'seed'
+        for _ in range(self.limits.count):
+            kind = self.rng.randrange(5)
+            if kind == 0:
+                text = ''.join(self.rng.choices(special + added, k=self.rng.randrange(1, 12)))
+            elif kind == 1:
+                text = ''.join(chr(self.code()) for _ in range(self.rng.randrange(1, 10)))
+            elif kind == 2:
+                text = ''.join(self.rng.choices(fragments, k=self.rng.randrange(1, 8)))
+            elif kind == 3:
+                text = ''.join(self.rng.choice(pool) for pool in self.rng.choices((special, added or special, fragments), k=self.rng.randrange(1, 12)))
+            else:
+                at, end = sorted(self.rng.choices(range(len(last) + 1), k=2))
+                text = last[:at] + self.rng.choice(special + added) + last[end if self.rng.random() < .5 else at:]
+            last = text[:60]
+            yield text
+
+    def code(self):
+        code = self.rng.choice((self.rng.randrange(0x80), self.rng.randrange(0x3000), self.rng.randrange(0x10000), self.rng.randrange(0x110000)))
+        return 0x20 if 0xd800 <= code < 0xe000 else code
+
+    def corpus(self):
+        for root in self.limits.root:
+            for folder, folders, names in os.walk(root):
+                folders.sort()
+                for name in sorted(names):
+                    path = os.path.join(folder, name)
+                    if os.path.islink(path) or not os.path.isfile(path):
+                        continue
+                    try:
+                        yield from documents(path)
+                    except (ValueError, LookupError, OSError, EOFError, zlib.error):
+                        continue  # no text
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('program')
+    parser.add_argument('tokenizer')
+    parser.add_argument('modes', nargs='+', choices=('codepoints', 'vocabulary', 'words', 'fuzz', 'corpus'))
+    parser.add_argument('--seed', type=int, default=1)
+    parser.add_argument('--count', type=int, default=10000, help='texts of words and fuzz')
+    parser.add_argument('--seconds', type=float, default=1e9, help='the most that a mode takes')
+    parser.add_argument('--root', action='append', default=[])
+    arguments = parser.parse_args()
+    print('tokenizers', tokenizers.__version__, os.path.basename(arguments.tokenizer), 'seed', arguments.seed, flush=True)
+    comparison = Comparison(arguments.program, arguments.tokenizer, arguments)
+    sys.exit(1 if sum([comparison.run(mode) for mode in arguments.modes]) else 0)
+
+
+if __name__ == '__main__':
+    main()
