@@ -42,7 +42,9 @@ TEST_CASE("ranks as threads in an adversary's order have the bits of the planned
 }
 
 TEST_CASE("so have ranks that exchange rows and keys") {
-  for (const Base& base : SplitBases(ModelConfig::Family::kLlama, Precision::kBf16All)) {
+  std::vector<Base> bases = SplitBases(ModelConfig::Family::kLlama, Precision::kBf16All);
+  for (Base& base : ExpertBases(Precision::kBf16All)) bases.push_back(std::move(base));
+  for (const Base& base : bases) {
     INFO(base.name);
     const Outcome planned = RunTrial(base.trial);
     for (const uint64_t seed : {1, 2, 3, 4}) {

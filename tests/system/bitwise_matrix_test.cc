@@ -105,6 +105,20 @@ TEST_CASE("blocks split over ranks: no option changes a bit, and each takes effe
   }
 }
 
+TEST_CASE("experts on ranks of their own: no option changes a bit, and each takes effect",
+          "[experts]") {
+  for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
+    if (TestRanks().captures() && precision == Precision::kFp32) continue;
+    for (Base& base : ExpertBases(precision)) {
+      Config& config = base.trial.config;
+      if (!HaveDevices(base.trial.world)) continue;
+      if (config.parallel.Shard(base.trial.world) > 1)
+        config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
+      CheckBase(base);
+    }
+  }
+}
+
 // f32 parameters of their own beside matrices in bf16; blocks of three kinds and sizes.
 TEST_CASE("a hybrid with Mamba-2: no option changes a bit, and each takes effect", "[mamba]") {
   for (const int world : {1, 2}) {

@@ -18,15 +18,19 @@ int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial
 int64_t DataRanks(const Trial& trial) { return trial.config.parallel.DataRanks(trial.world); }
 int64_t TensorAxis(const Trial& trial) { return trial.config.parallel.tensor; }
 int64_t ContextAxis(const Trial& trial) { return trial.config.parallel.context; }
+int64_t ExpertAxis(const Trial& trial) { return trial.config.parallel.expert; }
 
 struct Adder {
   FlatForm* matrices;
-  FlatForm* norms;  // the same flat unless norms are kept apart
-  FlatForm* exact;  // of what is f32 whatever the policy: the same flat where that is, too
-  FlatForm* split;  // of what tensor splits: the same flat where nothing is split
-  int64_t tensor, strips;
+  FlatForm* norms;    // the same flat unless norms are kept apart
+  FlatForm* exact;    // of what is f32 whatever the policy: the same flat where that is, too
+  FlatForm* split;    // of what tensor splits: the same flat where nothing is split
+  FlatForm* experts;  // of what the expert axis splits: likewise
+  int64_t tensor, strips, expert;
   // Of each rank an equal part.
   void Split(int64_t numel, int64_t products) const { Add(split, numel / tensor, 1, products); }
+  // Of each rank as many experts; grouped products form their gradients.
+  void Experts(int64_t numel) const { Add(experts, numel / expert, 1, 0); }
   // `products`: of the contributions, those of a matmul.
   void Matrix(int64_t numel, int64_t contributions, int64_t products) const {
     Add(matrices, numel, contributions, products);
@@ -65,7 +69,19 @@ void AddBranch(const Adder& add, const ModelConfig& m, char kind) {
   }
 }
 
+// Qwen3's, without tensor: norms of queries and keys, and gated experts in place of the MLP.
+void AddExpertsBlock(const Adder& add, const ModelConfig& m) {
+  const int64_t c = m.d_model, attn = m.heads * m.HeadDim(), f = m.moe.ffn, e = m.moe.experts;
+  for (const int64_t numel : {c, c, m.HeadDim(), m.HeadDim()}) add.Norm(numel);
+  add.Weight((attn + 2 * m.KvHeads() * m.HeadDim()) * c);
+  add.Weight(c * attn);
+  add.Weight(e * c);  // the router
+  add.Experts(e * 2 * f * c);
+  add.Experts(e * c * f);
+}
+
 void AddBlock(const Adder& add, const ModelConfig& m, int64_t block) {
+  if (m.family == ModelConfig::Family::kQwen3Moe) return AddExpertsBlock(add, m);
   if (m.family == ModelConfig::Family::kNemotronH)
     return AddBranch(add, m, m.Blocks()[static_cast<size_t>(block)]);
   const int64_t c = m.d_model, f = m.Ffn(), attn = m.heads * m.HeadDim(),
@@ -100,8 +116,9 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
                              ? strips
                              : strips * (Up(rows, 512) / 512);
 
-  // Of context, too, ranks have data of their own.
-  const int64_t tensor = TensorAxis(trial), shard = ShardAxis(trial) * ContextAxis(trial);
+  // Of context and expert, too, ranks have data of their own.
+  const int64_t tensor = TensorAxis(trial), expert = ExpertAxis(trial),
+                shard = ShardAxis(trial) * ContextAxis(trial) * expert;
   FlatForm norms{"norms", -1, false, false, 4, shard * tensor, 0, 0, {}, {}, {}};
   std::deque<FlatForm> flats;
   int64_t units = 0;
@@ -127,8 +144,21 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
       split->shards = shard;
       split->forward_only = false;
     }
-    return Adder{whole, apart ? &norms : whole, p.compute == Format::kBf16 ? &norms : whole, split,
-                 tensor, strips};
+    FlatForm* experts = whole;
+    if (block && expert > 1) {
+      flats.push_back(*whole);
+      experts = &flats.back();
+      experts->shards = shard / expert * tensor;
+      experts->forward_only = false;
+    }
+    return Adder{whole,
+                 apart ? &norms : whole,
+                 p.compute == Format::kBf16 ? &norms : whole,
+                 split,
+                 experts,
+                 tensor,
+                 strips,
+                 expert};
   };
   {
     const Adder add = begin("embed", false);
@@ -260,6 +290,10 @@ int64_t StagedPerStep(const Trial& trial) {
 // Of n ranks along context each has R/n rows. Each attention gathers the rows' keys and values, Hkv
 // heads of D each, of which tensor's ranks have equal parts; its gradient gathers them once more,
 // and scatters the sum of theirs. An attention that is computed again gathers them, too.
+//
+// Of n ranks along expert each has E/n experts of every block, and exchanges pieces of M = R min(K,
+// E/n) rows: E/n counts to a rank; M weights, and in the backward their gradients; M rows of C out
+// and back, and in the backward the gradients of both and those out once more.
 ExchangeForm ExchangesOf(const Trial& trial) {
   const Config& config = trial.config;
   const ModelConfig& model = config.model;
@@ -279,6 +313,12 @@ ExchangeForm ExchangesOf(const Trial& trial) {
     const int64_t gathers = (again ? 3 : 2) * layers;
     form.gathers += gathers, form.scatters += layers;
     form.gathered_bytes += gathers * bytes, form.scattered_bytes += layers * bytes;
+  }
+  if (const int64_t n = ExpertAxis(trial); n > 1) {
+    const int64_t experts = model.moe.experts / n, most = rows * std::min(model.moe.top_k, experts);
+    form.pieces = (1 + 2 + 5) * layers;
+    form.piece_bytes =
+        layers * (n - 1) * (experts * 4 + 2 * most * 4 + 5 * most * model.d_model * element);
   }
   return form;
 }
@@ -355,9 +395,18 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   e.comm.reduce_scatters += rows.scatters;
   e.comm.gathered_bytes += rows.gathered_bytes;
   e.comm.reduced_bytes += rows.scattered_bytes;
+  e.comm.all_to_alls += rows.pieces;
+  e.comm.exchanged_bytes += rows.piece_bytes;
   if (world > 1) {  // the table of statistics: sum of squares and bad values per flat, and the loss
     e.comm.all_gathers += 1;
     e.comm.gathered_bytes += (world - 1) * (2 * flats + 1) * 8;
+    // Of each router a count and a sum of probabilities per expert.
+    const std::string blocks = config.model.Blocks();
+    if (const int64_t routers = std::count(blocks.begin(), blocks.end(), 'E')) {
+      e.comm.all_reduces += 1;
+      e.comm.all_reduced_bytes +=
+          AllReduceSends(world, routers * 2 * config.model.moe.experts, rank) * 4;
+    }
   }
   switch (config.execution.graph) {
     case ExecutionConfig::Graph::kStep:
@@ -379,7 +428,8 @@ StepCounters operator*(const StepCounters& c, int64_t n) {
   r.kernels = {c.kernels.concatenated_bytes * n, c.kernels.cast_bytes * n,
                c.kernels.copied_bytes * n};
   r.comm = {c.comm.all_gathers * n,    c.comm.reduce_scatters * n, c.comm.all_reduces * n,
-            c.comm.gathered_bytes * n, c.comm.reduced_bytes * n,   c.comm.all_reduced_bytes * n};
+            c.comm.gathered_bytes * n, c.comm.reduced_bytes * n,   c.comm.all_reduced_bytes * n,
+            c.comm.all_to_alls * n,    c.comm.exchanged_bytes * n};
   r.graph_launches = c.graph_launches * n;
   return r;
 }
@@ -387,10 +437,11 @@ StepCounters operator*(const StepCounters& c, int64_t n) {
 std::string ToString(const StepCounters& c) {
   return fmt::format(
       "concatenated {} cast {} copied {} | gathers {} ({} B) reduce-scatters {} ({} B) all-reduces "
-      "{} ({} B) | launches {}",
+      "{} ({} B) all-to-alls {} ({} B) | launches {}",
       c.kernels.concatenated_bytes, c.kernels.cast_bytes, c.kernels.copied_bytes,
       c.comm.all_gathers, c.comm.gathered_bytes, c.comm.reduce_scatters, c.comm.reduced_bytes,
-      c.comm.all_reduces, c.comm.all_reduced_bytes, c.graph_launches);
+      c.comm.all_reduces, c.comm.all_reduced_bytes, c.comm.all_to_alls, c.comm.exchanged_bytes,
+      c.graph_launches);
 }
 
 }  // namespace millrace::test

@@ -27,9 +27,10 @@ struct FlatForm {
 std::vector<FlatForm> FlatsOf(const Trial& trial);
 
 // Rows of the residual stream that a rank gathers, and sums of them that it scatters, in one step;
-// bytes that it sends for either.
+// bytes that it sends for either. Exchanges of pieces between ranks with experts of their own.
 struct ExchangeForm {
   int64_t gathers = 0, scatters = 0, gathered_bytes = 0, scattered_bytes = 0;
+  int64_t pieces = 0, piece_bytes = 0;
 };
 ExchangeForm ExchangesOf(const Trial& trial);
 

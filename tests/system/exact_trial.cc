@@ -67,6 +67,8 @@ class Spoiler {
     like_ = &exchange;
     if (const auto* gather = std::get_if<AllGatherOp<View>>(&exchange.op))
       SpoilGather(*gather);
+    else if (const auto* pieces = std::get_if<AllToAllOp<View>>(&exchange.op))
+      SpoilAllToAll(*pieces);
     else
       SpoilScatter(std::get<ReduceScatterOp<View>>(exchange.op));
     const auto place = ops.begin() + static_cast<std::ptrdiff_t>(at);
@@ -100,6 +102,26 @@ class Spoiler {
     }
     Emit(scatter);
     if (wrong_ == Wrong::kTwice) Double(shard);
+  }
+
+  // Of counts, which are no numbers to add to, everybody gets those that were meant for the first.
+  void SpoilAllToAll(const AllToAllOp<View>& exchange) {
+    const View sent = Flat(exchange.sent), received = Flat(exchange.received);
+    const int64_t ranks = mesh_.Size(exchange.axes), numel = sent.layout.numel() / ranks;
+    if (sent.layout.dtype == DType::kI32) {
+      AllGatherOp<View> first;
+      first.axes = exchange.axes;
+      first.shard = Block(sent, 0, numel);
+      first.full = received;
+      return Emit(first);
+    }
+    if (wrong_ == Wrong::kLeftOut) return Copy(sent, received);
+    Emit(exchange);
+    if (wrong_ == Wrong::kTwice) return Double(received);
+    const View other = Temporary(received.layout);
+    for (int64_t r = 0; r < ranks; ++r)
+      Copy(Block(received, (r + 1) % ranks, numel), Block(other, r, numel));
+    Copy(other, received);
   }
 
   static View Block(View flat, int64_t place, int64_t numel) {
@@ -172,8 +194,9 @@ Trial ExactTrial(ModelConfig::Family family, const ExactShape& shape, int64_t ac
   config.parallel.replicate = shape.replicate;
   config.parallel.context = shape.context;
   config.parallel.tensor = shape.tensor;
+  config.parallel.expert = shape.expert;
   config.train.accumulate = accumulate;
-  config.train.micro_batch = 12 / (shape.replicate * shape.shard * accumulate);
+  config.train.micro_batch = 12 / (shape.replicate * shape.shard * shape.expert * accumulate);
   config.optimizer.clip = 0;
   return trial;
 }

@@ -14,8 +14,8 @@
 namespace millrace::test {
 
 struct ExactShape {
-  int replicate = 1, shard = 1, context = 1, tensor = 1;
-  int world() const { return replicate * shard * context * tensor; }
+  int replicate = 1, shard = 1, context = 1, tensor = 1, expert = 1;
+  int world() const { return replicate * shard * context * tensor * expert; }
 };
 
 struct ExactSizes {

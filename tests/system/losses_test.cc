@@ -4,12 +4,14 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
 #include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"
 #include "tests/support/model_run.h"
+#include "tests/support/tiny_models.h"
 
 namespace millrace::test {
 namespace {
@@ -189,6 +191,19 @@ TEST_CASE("inputs and losses are called by names that the model declares", "[sys
                     Catch::Matchers::Contains("a head of loss 'aux' already"));
   CHECK_THROWS_WITH(built([&](B& b, ValueId) { Embedding(b, "table", "", "y", "positions"); }),
                     Catch::Matchers::Contains("has no input 'positions'"));
+  LossSpec trained = kAux;
+  trained.held_out = false;
+  const TwoHeads further({kMain, trained});
+  const auto alone = [&](const char* loss, HeadMode mode) {
+    ForwardBuilder b(further.spec(), {.batch = 2, .seq = 7}, DType::kF32, DType::kF32);
+    b.BeginUnit("embed");
+    Head(b, Embedding(b, "table", "", "x"), "table", mode, loss);
+    return std::move(b).Finish();
+  };
+  CHECK_NOTHROW(alone("main", HeadMode::kEvalLoss));
+  CHECK_THROWS_WITH(alone("aux", HeadMode::kEvalLoss), Catch::Matchers::Contains("1 of 2 losses"));
+  CHECK_THROWS_WITH(AddGradients(alone("main", HeadMode::kTrainLoss), Recompute::kNone),
+                    Catch::Matchers::Contains("losses of a forward that trains"));
   ModelSpec spec = model.spec();
   spec.losses[1].targets = "nothing";
   CHECK_THROWS_WITH(ValidateModelSpec(spec),
@@ -198,6 +213,35 @@ TEST_CASE("inputs and losses are called by names that the model declares", "[sys
     const std::vector<int32_t> tokens(16);
     CHECK_THROWS_WITH(engine.Step(tokens, 0, 14),
                       Catch::Matchers::Contains("the input 'labels' is not given"));
+  });
+}
+
+// Its perplexity is that of the next token. Without weights, log(vocab) of each target that counts:
+// of each of two sequences 7, and 6 of what is predicted further.
+TEST_CASE("the held-out loss is the next token's alone", "[system][losses]") {
+  ModelOptions options = TinyLlama();
+  options.blocks.back().branches.back() = MoeShape{.experts = 5,
+                                                   .top_k = 2,
+                                                   .width = 7,
+                                                   .aux_loss = AuxLossKind::kSwitch,
+                                                   .aux_coefficient = 0.5};
+  options.init_std = 0;
+  options.mtp = {.depth = 1, .loss_scale = 0.3, .block = options.blocks.front()};
+  const std::unique_ptr<Model> model = MakeModel(options);
+  const std::vector<LossSpec>& losses = model->spec().losses;
+  REQUIRE(losses.size() == 3);
+  RunModel(*model, ModelRun{}, [&](Engine& engine, int) {
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i < 2 * 8; ++i) tokens.push_back(7 * i % 37);
+    const HostInputs inputs{{"tokens", std::as_bytes(std::span(tokens))}};
+    const double sum = engine.EvalLossSum(inputs);
+    engine.Step(inputs, 0, 2 * 7);
+    const std::map<std::string, double> sums = engine.LossSums();
+    const double each = std::log(static_cast<double>(options.vocab));
+    CHECK(sums.at(losses[0].name) == Approx(2 * 7 * each).epsilon(1e-6));
+    CHECK(sums.at("mtp.1") == Approx(2 * 6 * each).epsilon(1e-6));
+    CHECK(sums.at("balance") > 0);
+    CHECK(sum == sums.at(losses[0].name));
   });
 }
 

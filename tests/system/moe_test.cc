@@ -1,5 +1,6 @@
 // Mixtures of experts in models that train: proofs, recomputation, accumulation and ranks, on the
 // CPU's kernels. Against PyTorch they are compared in tests/golden.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <span>
@@ -163,6 +164,7 @@ TEST_CASE("the auxiliary loss depends on the microbatch, not on the mesh", "[sys
       ModelOptions options = TinyMoe(Balanced(moe, kind, coefficient));
       options.seq_len = 8;
       options.tensor = mesh.Size(Axis::kTensor);
+      options.expert = mesh.Size(Axis::kExpert);
       return StepOf(options, run);
     };
     INFO(Name(kind) << ", " << Name(moe.router));
@@ -170,6 +172,10 @@ TEST_CASE("the auxiliary loss depends on the microbatch, not on the mesh", "[sys
     CheckNearly(on(Mesh(1, 2), 2), whole);
     CheckNearly(on(Mesh(2, 2), 1), whole);
     CheckNearly(on(Mesh(1, 2).With(Axis::kContext, 2), 2), whole);
+    if (moe.experts % 2 == 0) {
+      CheckNearly(on(Mesh().With(Axis::kExpert, 2), 2), whole);
+      CheckNearly(on(Mesh(1, 2).With(Axis::kExpert, 2), 1), whole);
+    }
     if (kind == AuxLossKind::kSequence) {
       CHECK_THROWS_WITH(on(Mesh().With(Axis::kTensor, 2), 4),
                         Catch::Contains("model.moe.aux_loss is sequence and parallel.tensor 2"));
@@ -207,11 +213,15 @@ double LossAt(Engine& engine, const HostInputs& inputs, const ModelSpec& spec,
 TEST_CASE("the loss falls along the gradient as fast as the gradient is long", "[system][moe]") {
   MoeShape shared = Sigmoid();
   shared.shared_width = 11;
+  std::vector<ModelOptions> models;
   for (const MoeShape& moe :
        {Softmax(), Sigmoid(), shared, Balanced(Softmax(), kBalances[0], 2),
-        Balanced(Sigmoid(), kBalances[1], 2), Balanced(Sigmoid(), kBalances[2], 2)}) {
-    INFO(Name(moe.router) << ", shared " << moe.shared_width << ", " << Name(moe.aux_loss));
-    const ModelOptions options = TinyMoe(moe);
+        Balanced(Sigmoid(), kBalances[1], 2), Balanced(Sigmoid(), kBalances[2], 2)})
+    models.push_back(TinyMoe(moe));
+  models.push_back(TinyMoe(Softmax()));
+  models.back().blocks[0].Find<AttentionShape>()->window = 3;
+  for (const ModelOptions& options : models) {
+    INFO(Words(options));
     const std::unique_ptr<Model> model = MakeModel(options);
     ModelRun run = RunOf(Mesh(1, 1), 1);
     run.options.learning_rate.lr = 0;
@@ -238,12 +248,130 @@ TEST_CASE("the loss falls along the gradient as fast as the gradient is long", "
   }
 }
 
+// Two blocks behind the trunk that predict further, with experts.
+ModelOptions Further(ModelOptions options) {
+  options.mtp = {.depth = 2, .loss_scale = 0.25, .block = options.blocks.front()};
+  return options;
+}
+
+TEST_CASE("experts of blocks that predict further are evened with the others", "[system][moe]") {
+  const AuxLossKind kind = GENERATE(from_range(kBalances));
+  for (const MoeShape& moe : {Softmax(), Sigmoid()}) {
+    ModelOptions options = Further(TinyMoe(Balanced(moe, kind, 0.5)));
+    options.init_std = 0;
+    const double each = kind == AuxLossKind::kPooled ? static_cast<double>(moe.top_k) : 4;
+    const Result even = StepOf(options, RunOf(Mesh(1, 2), 3));
+    INFO(Name(kind) << ", " << Name(moe.router));
+    CHECK(even.balance == Approx(3 * 14 * each).epsilon(1e-6));
+    CHECK(even.loss == Approx(1.25 * std::log(37) + 0.5 * each).epsilon(1e-6));
+
+    options = Further(TinyMoe(Balanced(moe, kind, 3)));
+    const Result whole = StepOf(options, RunOf(Mesh(1, 1), 2));
+    ModelRun run = RunOf(Mesh(1, 2), 2);
+    run.options.shape.batch = 1;
+    CheckNearly(StepOf(options, run), whole);
+    // It is in the gradient of the last router, too.
+    const Result without = StepOf(Further(TinyMoe(Balanced(moe, kind, 0))), RunOf(Mesh(1, 1), 2));
+    CHECK(without.gradients.at("mtp.2.moe.router.weight") !=
+          whole.gradients.at("mtp.2.moe.router.weight"));
+  }
+}
+
+// Over all rows of a step: 2 sequences of 8 in each of `accumulate` microbatches of a data rank.
+std::vector<float> TalliesOf(ModelOptions options, const Mesh& mesh, int64_t batch) {
+  options.tensor = mesh.Size(Axis::kTensor);
+  options.seq_len = 8;
+  ModelRun run = RunOf(mesh, static_cast<int>(12 / batch / mesh.data_ranks()));
+  run.options.shape = {.batch = batch, .seq = 8};
+  run.options.learning_rate.lr = 0;
+  std::vector<float> tallies;
+  RunModel(*MakeModel(options), run, [&](Engine& engine, int rank) {
+    std::vector<int32_t> tokens;
+    for (int64_t m = 0; m < run.options.accumulate; ++m)
+      for (int64_t b = 0; b < batch; ++b)
+        for (const int32_t id :
+             TokensOf((m * mesh.data_ranks() + mesh.Index(rank, kDataAxes)) * batch + b, 8, 37))
+          tokens.push_back(id);
+    for (const int64_t step : {0, 1})  // of two, the second step's
+      engine.Step(HostInputs{{"tokens", std::as_bytes(std::span(tokens))}}, step, 12 * 8);
+    if (rank == 0) tallies.assign(engine.tallies().begin(), engine.tallies().end());
+  });
+  return tallies;
+}
+
+TEST_CASE("a step tallies loads and probabilities of all its rows, on any mesh", "[system][moe]") {
+  for (const MoeShape& moe : {Softmax(), Sigmoid(), Balanced(Softmax(), kBalances[0], 0.5)}) {
+    const size_t experts = static_cast<size_t>(moe.experts);
+    const std::vector<float> whole = TalliesOf(TinyMoe(moe), Mesh(1, 1), 12);
+    REQUIRE(whole.size() == 2 * 2 * experts);
+    CHECK(TalliesOf(Further(TinyMoe(moe)), Mesh(1, 1), 12).size() == 4 * 2 * experts);
+    for (size_t block = 0; block < 2; ++block) {
+      double pairs = 0, rows = 0;
+      for (size_t e = 0; e < experts; ++e) {
+        pairs += static_cast<double>(whole[2 * block * experts + e]);
+        rows += static_cast<double>(whole[(2 * block + 1) * experts + e]);
+      }
+      CHECK(pairs == static_cast<double>(12 * 8 * moe.top_k));
+      CHECK(rows == Approx(12 * 8).epsilon(1e-6));
+    }
+    const auto check = [&](const Mesh& mesh, int64_t batch) {
+      INFO(Name(moe.router) << ", mesh " << ToString(mesh) << ", batch " << batch);
+      const std::vector<float> got = TalliesOf(TinyMoe(moe), mesh, batch);
+      REQUIRE(got.size() == whole.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        INFO(i);
+        if (i / experts % 2 == 0)
+          CHECK(got[i] == whole[i]);
+        else  // sums of 96 probabilities
+          CHECK(got[i] == Approx(whole[i]).epsilon(1e-5));
+      }
+    };
+    check(Mesh(1, 1), 4);
+    check(Mesh(1, 2), 3);
+    check(Mesh(2, 2), 3);
+    check(Mesh().With(Axis::kTensor, 2), 6);
+    check(Mesh(1, 2).With(Axis::kContext, 2), 2);
+  }
+}
+
+TEST_CASE("the balanced gate loads experts evenly, and the router's weights have gradients",
+          "[system][moe]") {
+  for (MoeShape moe : {Softmax(), Sigmoid()}) {
+    moe.gate = GateKind::kBalanced;
+    const size_t experts = static_cast<size_t>(moe.experts);
+    const std::vector<float> tallies = TalliesOf(TinyMoe(moe), Mesh(1, 1), 12);
+    for (size_t block = 0; block < 2; ++block) {
+      const auto begin = tallies.begin() + static_cast<std::ptrdiff_t>(2 * block * experts);
+      const auto [least, most] =
+          std::minmax_element(begin, begin + static_cast<std::ptrdiff_t>(experts));
+      CHECK(*most - *least <= 1);
+    }
+    double largest = 0;
+    const Result step = StepOf(TinyMoe(moe), RunOf(Mesh(1, 2), 2));
+    for (const float g : step.gradients.at("h.0.moe.router.weight"))
+      largest = std::max(largest, std::abs(static_cast<double>(g)));
+    CHECK(largest > 1e-4);
+  }
+}
+
+TEST_CASE("a balanced gate is another model", "[moe]") {
+  ModelOptions options = TinyMoe(Softmax());
+  const std::string identity = Identity(options), words = ToString(options.blocks[0]);
+  CHECK(identity.find("gate") == identity.npos);
+  for (BlockShape& block : options.blocks) block.Find<MoeShape>()->gate = GateKind::kBalanced;
+  CHECK(Identity(options) != identity);
+  CHECK(ToString(options.blocks[0]) == words + " gate balanced");
+}
+
 TEST_CASE("blocks whose auxiliary losses differ are refused", "[moe]") {
   ModelOptions options = TinyMoe(Softmax());
   options.blocks[1] = {{Sigmoid()}};
   CHECK(MakeModel(options)->spec().losses.size() == 1);  // none: they may differ otherwise
   options.blocks[1] = {{Balanced(Softmax(), AuxLossKind::kSwitch, 0.5)}};
   CHECK_THROWS_WITH(MakeModel(options), Catch::Contains("switch, coefficient 0.5, 2 of 5 experts"));
+  const MoeShape pooled = Balanced(Softmax(), AuxLossKind::kPooled, 0.5);
+  options.blocks[0] = {{AttentionShape{.heads = 4, .kv_heads = 2, .head_dim = 4}, pooled}};
+  CHECK_THROWS_WITH(MakeModel(options), Catch::Contains("another's pooled, 0.5, 2 of 5"));
 }
 
 }  // namespace

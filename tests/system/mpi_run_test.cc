@@ -36,6 +36,9 @@ TEST_CASE("processes and threads train the same bits") {
       CheckTransports(trial);
       for (const Base& base : SplitBases(family, precision))
         if (base.trial.world == world) CheckTransports(base.trial);
+      if (family != ModelConfig::Family::kLlama) continue;
+      for (const Base& base : ExpertBases(precision))
+        if (base.trial.world == world) CheckTransports(base.trial);
     }
 }
 

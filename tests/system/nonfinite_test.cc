@@ -97,6 +97,9 @@ std::vector<Trial> Trials() {
         trials.push_back(TrialOf(world, replicate, precision, sync));
   for (const Base& base : SplitBases(ModelConfig::Family::kGpt2, Precision::kBf16All))
     trials.push_back(base.trial);
+  for (const Base& base : ExpertBases(Precision::kBf16All))  // beside shard, beside replicate
+    if (base.trial.world == 4 && base.trial.config.parallel.expert == 2)
+      trials.push_back(base.trial);
   return trials;
 }
 

@@ -21,9 +21,9 @@ using Concat = ShardingConfig::GradConcat;
 using Reshard = ShardingConfig::Reshard;
 
 bool Always(const Trial&) { return true; }
-// Tensor shards what it does not split: of each block something.
+// Tensor and expert shard what they do not split: of each block something.
 bool Sharded(const Trial& trial) {
-  return ShardAxis(trial) > 1 || trial.config.parallel.DataRankSize() > 1;
+  return ShardAxis(trial) > 1 || trial.config.parallel.OtherAxes() > 1;
 }
 // Are there parameter buckets at all? One rank reads f32 masters, or the bf16 shard that the update
 // writes, where they are.
@@ -278,6 +278,31 @@ void MakeTensor(Base& base, int64_t tensor) {
   else
     config.model.kv_heads = tensor;
   config.model.mamba.groups = tensor;
+}
+
+void MakeExperts(Base& base, int64_t expert) {
+  base.name += fmt::format(", experts on {} ranks", expert);
+  Config& config = base.trial.config;
+  config.model.family = ModelConfig::Family::kQwen3Moe;
+  config.model.ffn.reset();
+  config.model.moe = {.experts = 8, .top_k = 3, .ffn = 13};
+  config.parallel.expert = expert;
+}
+
+std::vector<Base> ExpertBases(Precision precision) {
+  struct Shape {
+    int replicate, shard, expert;
+  };
+  std::vector<Base> bases;
+  for (const Shape& s : {Shape{1, 2, 1}, {1, 1, 2}, {1, 2, 2}, {2, 1, 2}, {1, 1, 4}}) {
+    Base base = MakeBase(ModelConfig::Family::kLlama, false, precision,
+                         s.replicate * s.shard * s.expert, 2);
+    base.name += fmt::format(", replicate {} shard {}", s.replicate, s.shard);
+    base.trial.config.parallel.replicate = s.replicate;
+    MakeExperts(base, s.expert);
+    bases.push_back(std::move(base));
+  }
+  return bases;
 }
 
 std::vector<Base> SplitBases(ModelConfig::Family family, Precision precision) {

@@ -54,6 +54,11 @@ void MakeUneven(Base& base);
 // The same with blocks split over `tensor` ranks, 2 or 3; sizes that these divide.
 void MakeTensor(Base& base, int64_t tensor);
 
+// Qwen3's blocks with eight experts, on ranks of their own along `expert`, 1, 2 or 4.
+void MakeExperts(Base& base, int64_t expert);
+// Such bases, alone and beside shard or replicate.
+std::vector<Base> ExpertBases(Precision precision);
+
 // Bases of meshes that split a model: tensor, context, both, and each beside shard or replicate.
 // Sequences of 12, accumulate 2.
 std::vector<Base> SplitBases(ModelConfig::Family family, Precision precision);

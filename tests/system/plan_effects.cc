@@ -69,7 +69,7 @@ bool Touches(const PlanOp& op, BufferId buffer) {
 // What one address, or in `dynamic` one stay, holds.
 struct Bucket {
   std::string name;
-  int unit = -1;                         // block; -1: takes no slot
+  int unit = -1;                         // a block, whose buckets are several; -1: takes no slot
   int64_t element_bytes = 0, bytes = 0;  // bytes: up to a multiple of 256
   std::vector<Interval> live;
   std::vector<int64_t> at;  // one, or one for each interval
@@ -106,7 +106,8 @@ std::vector<Bucket> BucketsOf(const StepPlan& plan, const ShardLayout& layout, P
     for (size_t f = 0; f < layout.flats.size(); ++f) {
       const FlatParam& flat = layout.flats[f];
       if (flat.name != flat_name) continue;
-      if (StartsWith(flat.name, "h.")) bucket.unit = static_cast<int>(f);
+      if (layout.IsBlock(FlatId{static_cast<int32_t>(f)}))
+        bucket.unit = static_cast<int>(flat.key.unit.value);
       bucket.element_bytes = buffer.bytes / flat.padded_numel;
     }
     if (!by_stay && buffer.group >= 0) {

@@ -64,6 +64,13 @@ Trial DrawBase(Draw& draw) {
     trial.config.parallel.context = 2;
     trial.config.model.seq_len = 12;
   }
+  if (family == ModelConfig::Family::kLlama && parallel.tensor * parallel.context == 1 &&
+      draw.Below(2) == 0) {
+    Base base{"", trial};
+    const int64_t others = trial.world / parallel.replicate;
+    MakeExperts(base, others % 2 == 0 ? draw.Of<int64_t>({1, 2, others}) : 1);
+    trial = base.trial;
+  }
   return trial;
 }
 
@@ -100,15 +107,16 @@ void DrawOptions(Draw& draw, Trial& trial) {
 std::string Describe(const Trial& trial) {
   const Config& c = trial.config;
   return fmt::format(
-      "world {} replicate {} context {} tensor {} strips {} {} tied {} layers {} per unit {} batch "
+      "world {} replicate {} context {} tensor {} strips {} expert {} {} tied {} layers {} per "
+      "unit {} batch "
       "{} "
       "accumulate {} compute {} "
       "sums {} wire {} sync {} | allocator {} prefetch {} slots {} reduce_depth {} recompute {} "
       "downcast {} concat {} reshard {} graph {} overlap {} checked {} adversary {}",
       trial.world, c.parallel.replicate, c.parallel.context, c.parallel.tensor,
-      c.parallel.tensor_strips, c.model.family == ModelConfig::Family::kGpt2 ? "gpt2" : "llama",
-      c.model.Tied(), c.model.layers, fmt::join(c.sharding.BlocksOfUnits(c.model.layers), ","),
-      c.train.micro_batch, *c.train.accumulate, static_cast<int>(c.precision.compute),
+      c.parallel.tensor_strips, c.parallel.expert, Name(c.model.family), c.model.Tied(),
+      c.model.layers, fmt::join(c.sharding.BlocksOfUnits(c.model.layers), ","), c.train.micro_batch,
+      *c.train.accumulate, static_cast<int>(c.precision.compute),
       static_cast<int>(c.precision.grad_accumulate), static_cast<int>(c.precision.grad_wire),
       static_cast<int>(c.sharding.grad_sync), static_cast<int>(c.memory.allocator),
       c.memory.prefetch, c.memory.Slots(), c.memory.reduce_depth,

@@ -96,9 +96,40 @@ TEST_CASE("so it is where models or sequences are split over ranks") {
       }
 }
 
+// Experts whose routers have biases.
+Trial WithExperts(Precision precision, int world, int64_t accumulate) {
+  Trial trial =
+      MakeBase(ModelConfig::Family::kNemotronH, false, precision, world, accumulate).trial;
+  trial.config.model.pattern = "E*-E";
+  trial.config.model.moe = {.experts = 6, .top_k = 2, .ffn = 9, .bias_rate = 0.01};
+  return trial;
+}
+
+TEST_CASE("so it is where routers have biases") {
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
+    for (const auto& [world, replicate] : {std::pair{1, 1}, {3, 1}, {4, 2}}) {
+      Trial trial = WithExperts(precision, world, 2);
+      trial.config.parallel.replicate = replicate;
+      CheckResume(trial);
+    }
+}
+
+TEST_CASE("so it is where experts are on ranks of their own") {
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
+    for (const Base& base : ExpertBases(precision)) {
+      INFO(base.name);
+      CheckResume(base.trial);
+    }
+}
+
 TEST_CASE("another world, mesh or precision loads the same logical values") {
+  const bool experts = GENERATE(false, true);
+  const auto make = [&](Precision precision, int world) {
+    return experts ? WithExperts(precision, world, 1)
+                   : MakeBase(ModelConfig::Family::kGpt2, true, precision, world, 1).trial;
+  };
   const TempDir dir;
-  const Trial from = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, 3, 1).trial;
+  const Trial from = make(Precision::kFp32, 3);
   std::string saved;
   RunEngines(from, [&](RankContext& rank) {
     rank.engine.InitWeights(3);
@@ -109,7 +140,7 @@ TEST_CASE("another world, mesh or precision loads the same logical values") {
   });
   for (const auto& [world, replicate] : {std::pair{1, 1}, {2, 1}, {2, 2}, {4, 1}, {4, 2}})
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All}) {
-      Trial to = MakeBase(ModelConfig::Family::kGpt2, true, precision, world, 1).trial;
+      Trial to = make(precision, world);
       to.config.parallel.replicate = replicate;
       std::vector<std::string> loaded(static_cast<size_t>(world));
       std::vector<int64_t> adam_t(static_cast<size_t>(world));

@@ -53,6 +53,8 @@ Config TinyConfig(ModelConfig::Family family) {
 }
 
 AssembledRun PlanOf(const Trial& trial) {
+  if (!trial.plans.empty())
+    return Assemble(trial.config, trial.world, TestRanks().Traits(trial.world), trial.plans);
   return Assemble(
       trial.config, trial.world, TestRanks().Traits(trial.world),
       trial.all_plans ? PlanSelection{"train", "eval", "generate"} : PlanSelection{"train"});
@@ -100,9 +102,8 @@ std::vector<int32_t> TokensOfSample(const Config& config, int64_t sample) {
 
 std::vector<int32_t> BatchOf(const Config& config, int world, int rank, int64_t step) {
   std::vector<int32_t> tokens;
-  // Context and tensor are innermost: their ranks are neighbours, and read the same.
   const int64_t ranks = config.parallel.DataRanks(world),
-                mine = rank / config.parallel.DataRankSize();
+                mine = config.parallel.MeshOver(world).Index(rank, kDataAxes);
   const int64_t accumulate = config.train.Accumulate(ranks), rows = config.train.micro_batch;
   for (int64_t m = 0; m < accumulate; ++m)
     for (int64_t r = 0; r < rows; ++r) {

@@ -32,6 +32,7 @@ struct Trial {
   std::optional<uint64_t> adversary_seed;
   const KernelTable* kernels = nullptr;  // null: the device's
   bool all_plans = false;                // evaluation and generation, too
+  PlanSelection plans = {};              // in place of these; none: they
 };
 
 // Four blocks of sizes that divide nothing: no two of width, rows, vocabulary and hidden width

@@ -56,9 +56,10 @@ Trial SplitTrial(ModelConfig::Family family, const SplitShape& shape, int64_t of
   trial.config.model.seq_len = seq_len;
   trial.config.parallel.tensor = shape.tensor;
   trial.config.parallel.context = shape.context;
+  trial.config.parallel.expert = shape.expert;
   trial.config.parallel.replicate = shape.replicate;
   trial.config.train.micro_batch =
-      kGlobalBatch / (shape.replicate * shape.shard * shape.accumulate);
+      kGlobalBatch / (shape.replicate * shape.shard * shape.expert * shape.accumulate);
   trial.config.optimizer.eps = 1e-3;
   trial.steps = 6;
   return trial;
@@ -96,9 +97,9 @@ void RequireCheckpointsLoad(const TrialOfShape& saves, const TrialOfShape& loads
       if (rank.rank == 0) saved = hash;
     });
     for (const SplitShape& to : shapes) {
-      INFO("from tensor " << from.tensor << " context " << from.context << " of " << from.world()
-                          << " to tensor " << to.tensor << " context " << to.context << " of "
-                          << to.world());
+      INFO("from tensor " << from.tensor << " context " << from.context << " expert " << from.expert
+                          << " of " << from.world() << " to tensor " << to.tensor << " context "
+                          << to.context << " expert " << to.expert << " of " << to.world());
       const Trial next = loads(to);
       std::vector<std::string> loaded(static_cast<size_t>(to.world()));
       RunEngines(next, [&](RankContext& rank) {

@@ -1,4 +1,5 @@
-// Trials of models that are split over the tensor and context axes, beside the same model whole.
+// Trials of models that are split over the tensor, context and expert axes, beside the same
+// model whole.
 // Tolerances are those of tolerance_test.cc, whose derivation holds: sums in another order.
 #pragma once
 
@@ -14,8 +15,8 @@ namespace millrace::test {
 constexpr int64_t kGlobalBatch = 12;  // sequences of a step
 
 struct SplitShape {
-  int64_t replicate = 1, shard = 1, context = 1, tensor = 1, accumulate = 1;
-  int world() const { return static_cast<int>(replicate * shard * context * tensor); }
+  int64_t replicate = 1, shard = 1, context = 1, tensor = 1, accumulate = 1, expert = 1;
+  int world() const { return static_cast<int>(replicate * shard * context * tensor * expert); }
 };
 
 // Six steps of MakeTensor(of)'s model, whatever the shape, with sequences of `seq_len`.
