@@ -129,6 +129,8 @@ class Damage(CliTest):
                          run.checkpoint(4))
         self.assertEqual(len(outcome.err.splitlines()), 1, outcome)
         self.assertEqual(files_of(run.path), before)
+        outcome = self.expect(program('train', config, '--set', 'model.mtp.depth=1'), BAD_CONFIG)
+        self.expect_line(outcome.err, r'it has no mtp; the configuration has mtp=1x\(')
         outcome = self.expect(raw_mpirun(3, 'train', config, '--set', 'model.layers=3'), BAD_CONFIG)
         self.expect_line(outcome.err, 'is of another model')
         for verb in ('eval', 'generate'):

@@ -213,6 +213,12 @@ class CliTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
+    def trained_afresh(self, **sections):
+        """A configuration, and its run on two ranks: this test's own."""
+        config, run = self.config(**sections)
+        self.expect(millrace('train', config, ranks=2), OK)
+        return config, run
+
     def trained(self, name, **sections):
         """The run of a configuration on two ranks, trained once for all tests of the class. Not to be changed."""
         runs = vars(type(self)).get('_runs')
@@ -222,10 +228,8 @@ class CliTest(unittest.TestCase):
             folder = tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))
             self.addClassCleanup(folder.cleanup)
             own, self.folder = self.folder, folder.name
-            config, run = self.config(**sections)
+            _, runs[name] = self.trained_afresh(**sections)
             self.folder = own
-            self.expect(millrace('train', config, ranks=2), OK)
-            runs[name] = run
         return runs[name]
 
     def path(self, *names):

@@ -120,7 +120,7 @@ class TensorBoard(CliTest):
         # Large enough that a kill finds it between the saves of steps 10 and 20.
         config, run = self.config(model={'seq_len': 64}, train={'steps': 30, 'micro_batch': 8, 'eval_every': 4}, checkpoint={'every': 10})
         job = start('train', config, *ON, ranks=2)
-        wait_until(lambda: len(run.metrics()) >= 13, 'step 13', job=job)
+        wait_until(lambda: len(run.metrics()) >= 13 and run.checkpoints(), 'step 13 and a checkpoint', job=job)  # saves go on beside steps
         os.kill(rank_pids(self.folder)[0], signal.SIGKILL)
         self.expect(job.end(), RANK_LOST)
         killed = event_files(run)
