@@ -81,6 +81,8 @@ RunRecord Record(fuzz::ByteSource& in) {
   RunRecord record;
   record.dir = in.Text();
   record.torn = in.Below(2) == 1;
+  if (record.torn) record.scores.push_back({in.Text(), in.Text(), in.Number(), in.Below(9)});
+  if (record.torn) record.sources.push_back({in.Text(), in.Number(), in.Number(), in.Number()});
   record.history_problem = in.Text();
   record.checkpoints_problem = in.Text();
   // As a summary is read: from JSON text.
