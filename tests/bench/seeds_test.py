@@ -122,9 +122,28 @@ class OnTheCpu(unittest.TestCase):
         broken = copy.deepcopy(results.load(pathlib.Path(self.folder.name) / 'seeds_cpu.json'))
         next(row for row in broken['rows'] if row['id'] == 'concat/direct/1')['result']['bits'][1] = '0'
         self.assertEqual(seed_page.markdown(broken, {}).count('**differ**'), 3)
+        # What a run allocates is what was planned, or the page says so.
+        self.assertEqual((page.count('| yes |'), page.count('**no**')), (6, 0))
+        next(row for row in broken['rows'] if row['id'] == 'allocators on a hybrid/max_pool/1')['result']['arena_bytes'] += 256
+        self.assertEqual(seed_page.markdown(broken, {}).count('**no**'), 1)
+
+    def test_packed_pools_of_the_published_stacks_meet_their_bound(self):
+        for variant in seed_groups.HYBRID_POOLS:
+            result = self.rows[f'hybrid pools/{variant}/1']['result']
+            packed, bound = result['allocators']['packed'], result['lower_bound']
+            self.assertEqual(packed['parameter_pool_bytes'], bound['parameter_pool_bytes'], variant)
+            self.assertLess(packed['arena_bytes'], 1.01 * bound['arena_bytes'], variant)
 
 
 class OnDevices(unittest.TestCase):
+    def test_a_group_for_another_number_of_ranks_is_left_out(self):
+        def groups(ranks):
+            return {line.split('/')[0] for line in run('--device', 'any', '--ranks', ranks, '--list').stdout.splitlines()}
+        one, two = groups('1'), groups('2')
+        self.assertEqual(one - two, {'nemotron_h_1b on 1'})
+        self.assertEqual(two - one, {'nemotron_h_1b on 2', 'qwen3_moe_8l on 2'})
+        self.assertIn('allocators on a hybrid', one & two)
+
     def test_rounds_are_interleaved_and_a_budget_is_kept(self):
         with tempfile.TemporaryDirectory() as folder:
             fake = os.path.join(folder, 'fake')
@@ -230,10 +249,12 @@ class Files(unittest.TestCase):
         def file(date, **groups):
             rows = [dict(id=f'{g}/{i}', group=g, date=date, **(dict(result={}) if i < n else dict(error='no'))) for g, n in groups.items() for i in range(4)]
             return dict(rows=rows)
-        groups = [g for g in seed_groups.on_devices() if g.name in ('short sequences', 'addresses', 'synchronisations')]
-        devices = {'old': file('1', **{'short sequences': 2, 'addresses': 4}), 'new': file('2', **{'short sequences': 2, 'addresses': 3})}
+        groups = [g for g in seed_groups.on_devices() if g.name in ('short sequences', 'addresses', 'synchronisations', 'nemotron_h_1b on 1')]
+        devices = {'old': file('1', **{'short sequences': 2, 'addresses': 4}), 'new': file('2', **{'short sequences': 2, 'addresses': 3}),
+                   'one card': file('3', **{'nemotron_h_1b on 1': 1})}
         chosen = {name: [g.name for g in found] for name, found in seed_page.whole_first(devices, groups).items()}
-        self.assertEqual(chosen, {'old': ['addresses'], 'new': ['short sequences', 'synchronisations']})
+        # What nobody has measured is no matter of a file about one card alone, though it is the newest.
+        self.assertEqual(chosen, {'old': ['addresses'], 'new': ['short sequences', 'synchronisations'], 'one card': ['nemotron_h_1b on 1']})
 
     def test_a_failed_row_is_run_again_and_a_refused_one_is_not(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -35,16 +35,31 @@ Until() {
 }
 Gone() { ! kill -0 "$(<"$folder/pid")" 2>/dev/null; }
 
-if [[ -e /proc/sys/kernel/sched_autogroup_enabled && $(</proc/sys/kernel/sched_autogroup_enabled) != 0 ]]; then
-  bash "$folder/script" 0 bash -c "touch $folder/began" >"$folder/out" || Fail "the script, with autogroup"
-  [[ ! -e $folder/began ]] || Fail "something was started although priorities say nothing here"
-  exit "$failed"
-fi
-
 bash "$folder/script" 0 bash -c "nice >$folder/nice; sleep 1; echo end >$folder/end" >"$folder/out" || Fail "the script"
 [[ $(<"$folder/nice") == 19 ]] || Fail "its priority is $(<"$folder/nice")"
 [[ -e $folder/end ]] || Fail "its end was not waited for"
 grep -q '^waited [0-9]* s for what was built beside$' "$folder/out" || Fail "nothing is said: $(<"$folder/out")"
+
+# What it starts in a session of its own, and what detaches itself, has the lowest priority among
+# sessions, too; the script's own session keeps the one that it had.
+if [[ -e /proc/self/autogroup ]]; then
+  # Once 19 is there, or after 10 s.
+  cat >"$folder/session" <<'SESSION'
+for ((tries = 0; tries < 100; tries++)); do
+  [[ $(</proc/self/autogroup) != *" nice 19" ]] || break
+  sleep 0.1
+done
+cat /proc/self/autogroup >"$1"
+SESSION
+  mine=$(</proc/self/autogroup)
+  bash "$folder/script" 0 bash -c "setsid --wait bash $folder/session $folder/waited
+    setsid --fork bash $folder/session $folder/detached
+    for ((i = 0; i < 150; i++)); do [[ ! -s $folder/detached ]] || break; sleep 0.1; done" >"$folder/out" || Fail "sessions"
+  for kind in waited detached; do
+    [[ $(<"$folder/$kind") == *" nice 19" ]] || Fail "a session that is $kind has $(<"$folder/$kind")"
+  done
+  [[ $(</proc/self/autogroup) == "$mine" ]] || Fail "our own session, $mine, has $(</proc/self/autogroup)"
+fi
 
 # What fails beside is no failure: the stage that needs it asks again.
 bash "$folder/script" 0 false >"$folder/out" || Fail "a failure beside ended the script"

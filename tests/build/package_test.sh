@@ -3,6 +3,7 @@
 # Arguments: the program without CUDA, and the one with CUDA where this build has it.
 set -uo pipefail
 
+debs=$PWD/tools/lib/package/debs.sh
 folder=$(mktemp -d "$TEST_TMPDIR/package.XXXXXX")
 failed=0
 
@@ -36,7 +37,7 @@ ExpectText out '^oldest glibc: 2\.[0-9]+$'
 
 # The libraries that Debian has and another system need not have come from the package, not from this machine.
 Clean bin/with-libs bash -c 'LD_TRACE_LOADED_OBJECTS=1 libexec/millrace-cpu'
-for name in libspdlog libfmt libopenblas libgfortran libxxhash; do
+for name in libspdlog libfmt libopenblas libgfortran libxxhash libz\\. libzstd; do
   grep -q "$name" "$folder/out" || continue  # a program need not use all of them
   grep -q "$name.* => $package/" "$folder/out" || Fail "$name is not the package's"
 done
@@ -55,6 +56,13 @@ Clean bin/millrace -n 2 train configs/quickstart.json "${settings[@]}" --set run
 [[ $(wc -l <"$folder/two/metrics.jsonl") == 4 ]] || Fail "two ranks of the program's own launcher wrote other than four steps"
 Clean bin/millrace doctor --json || Fail "doctor"
 ExpectText out '"ok":true'
+
+# The same folder as a Debian package, unpacked where it would lie below a root.
+"$debs" "$folder/debs" 0.1.0 --program "$package" >"$folder/out" 2>"$folder/err" || Fail "debs"
+dpkg-deb -x "$folder/debs/millrace_0.1.0_amd64.deb" "$folder/root" 2>"$folder/err" || Fail "unpacking the .deb"
+Clean "$folder/root/usr/bin/millrace" config validate configs/quickstart.json || Fail "the program of the .deb"
+Clean dpkg-deb -f "$folder/debs/millrace_0.1.0_amd64.deb" Depends
+ExpectText out 'libc6 \(>= 2\.[0-9]+\).*openmpi-bin'
 
 if (($# >= 2)); then
   grep -qx 'required libnccl.so.2' libexec/cuda_libraries || Fail "the package does not say that it needs NCCL"

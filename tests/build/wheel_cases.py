@@ -1,0 +1,233 @@
+"""The Python package by itself, in an environment with nothing else in it: what it takes for tokens, what its exceptions are, ranks as
+threads, callbacks that fail, tensors and who holds them."""
+import array
+import ctypes
+import multiprocessing
+import tempfile
+import threading
+import unittest
+
+import millrace
+
+CONFIG = {
+    'model': {'family': 'gpt2', 'layers': 1, 'd_model': 12, 'heads': 2, 'seq_len': 4, 'vocab': 11},
+    'train': {'steps': 9, 'micro_batch': 3, 'accumulate': 1},
+}
+
+
+def rows(step=0, rank=0):
+    return [[(2 * step + 5 * rank + 3 * row + i * (row + 1)) % 11 for i in range(5)] for row in range(3)]
+
+
+def flat(dtype):
+    """The same as a 2-D buffer of another element type."""
+    return memoryview(array.array(dtype, sum(rows(), []))).cast('B').cast(dtype, [3, 5])
+
+
+def rank_as_process(rank, other, results, gone):
+
+    def exchange(own):
+        other.send_bytes(own)
+        theirs = other.recv_bytes()
+        return [own, theirs] if rank == 0 else [theirs, own]
+
+    losses = []
+    with millrace.Run(CONFIG, rank=rank, world=2, exchange=exchange) as run:
+        run.init()
+        if gone and rank == 1:
+            results.put((rank, 'gone'))
+            return
+        try:
+            for step in range(3):
+                losses.append(run.step(rows(step, rank)).loss)
+        except millrace.Error as error:
+            losses = type(error).__name__
+    results.put((rank, losses))
+
+
+class Wheel(unittest.TestCase):
+
+    def setUp(self):
+        self.run_ = millrace.Run(CONFIG)
+        self.addCleanup(self.run_.close)
+        self.run_.init()
+
+    def test_tokens_of_every_kind_are_the_same(self):
+        losses = {self.loss(rows()), self.loss([tuple(row) for row in rows()])}
+        for dtype in 'bhilqBHILQ':
+            losses.add(self.loss(flat(dtype)))
+        losses.add(self.loss(flat('i').toreadonly()))
+        self.assertEqual(len(losses), 1)
+
+    def loss(self, tokens):
+        return self.run_.evaluate(tokens).loss
+
+    def test_what_is_no_batch_is_refused(self):
+        for wrong, words in (([[1, 2]], 'shape'), (flat('f'), 'format'), ([[0, 0, 0, 0, 2**31]], '32-bit'), ([[0, 0, 0, 0, 0.5]], '32-bit'),
+                             ([[0, 0, 0, 0, 11]] * 3, r'batch.tokens\[0\]\[4\] is 11'), ([], 'sequences is 0')):
+            with self.assertRaisesRegex(millrace.InvalidArgument, words):
+                self.run_.step(wrong)
+            with self.assertRaises(ValueError):
+                self.run_.step(wrong)
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'use_data'):
+            self.run_.step()
+        self.assertEqual(self.run_.info.step, 0)
+
+    def test_errors_have_code_and_pointer(self):
+        with self.assertRaises(millrace.ConfigError) as raised:
+            millrace.Run(dict(CONFIG, optimizer={'lr': -1}))
+        self.assertEqual((raised.exception.code, raised.exception.pointer), (2, '/optimizer/lr'))
+        with self.assertRaises(millrace.CheckpointError):
+            self.run_.load('/nonexistent')
+        with self.assertRaises(millrace.InvalidArgument):
+            self.run_.step(rows())  # it has no weights now
+        self.run_.close()
+        with self.assertRaises(millrace.InvalidArgument):
+            self.run_.init()
+        self.run_.close()
+
+    def test_a_tensor_holds_steps_up_until_it_is_given_back(self):
+        name = 'transformer.h.0.mlp.c_fc.weight'  # stored transposed
+        self.assertIn(name, self.run_.weight_names)
+        tensor = self.run_.borrow(name)
+        self.assertEqual((tensor.shape, tensor.strides), ((12, 48), (1, 12)))
+        before = tensor.tolist()
+        self.assertEqual((len(before), len(before[0])), tensor.shape)
+        with self.assertRaises(millrace.BorrowedError):
+            self.run_.step(rows())
+        capsule = tensor.__dlpack__(max_version=(1, 1))
+        self.assertEqual(self.run_.info.lent, 2)
+        tensor.release()
+        with self.assertRaises(ValueError):
+            tensor.tolist()
+        self.assertEqual(self.run_.info.lent, 1)
+        del capsule  # nobody has taken it
+        version = self.run_.step(rows()).weight_version
+        with self.run_.borrow(name) as after:
+            self.assertEqual(after.version, version)
+            self.assertNotEqual(after.tolist(), before)
+            with self.assertRaisesRegex(BufferError, '1.0'):
+                after.__dlpack__()
+            with self.assertRaises(BufferError):
+                after.__dlpack__(max_version=(1, 0), copy=True)
+            self.assertEqual(after.__dlpack_device__(), (1, 0))
+        self.assertEqual(self.run_.info.lent, 0)
+
+    def test_a_consumer_of_dlpack_sees_the_bytes(self):
+        api = ctypes.pythonapi
+        api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+        api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+        tensor = self.run_.borrow('transformer.wte.weight')
+        capsule = tensor.__dlpack__(max_version=(1, 0))
+        words = ctypes.cast(api.PyCapsule_GetPointer(capsule, b'dltensor_versioned'), ctypes.POINTER(ctypes.c_uint64))
+        self.assertEqual(words[0] & 0xffffffff, 1)  # major version
+        self.assertEqual(words[3], 1)  # flags: read-only
+        values = ctypes.cast(words[4], ctypes.POINTER(ctypes.c_float))
+        self.assertEqual([values[i] for i in range(11 * 12)], sum(tensor.tolist(), []))
+
+    def test_a_tensor_outlives_its_run(self):
+        tensor = self.run_.borrow('transformer.ln_f.weight')
+        self.run_.close()
+        self.assertEqual(tensor.tolist(), [1.0] * 12)
+
+    def test_a_program_learns_from_its_own_samples(self):
+        config = dict(CONFIG, train=dict(CONFIG['train'], loss='policy_gradient', loss_weights=True))
+        with millrace.Run(config, use_inference=True) as run:
+            run.init()
+            requests = [millrace.Request(prompt=[1], max_tokens=3, samples=2, seed=5), millrace.Request(prompt=[2, 3], max_tokens=2, stop_tokens=[7])]
+            answers = run.generate(requests)
+            self.assertEqual([(answer.request, answer.sample) for answer in answers], [(0, 0), (0, 1), (1, 0)])
+            self.assertEqual(answers[0].weight_version, run.info.weight_version)
+            tokens, old, weights = [], [], []
+            for answer in answers:  # a prompt of n tokens: its answer's first target is the one at n - 1
+                prompt = list(requests[answer.request].prompt)
+                before, pad = len(prompt) - 1, 5 - len(prompt) - len(answer.tokens)
+                tokens.append(prompt + answer.tokens + [0] * pad)
+                old.append([-9.0] * before + answer.logprobs + [-9.0] * pad)
+                weights.append([0.0] * before + [1.0] * len(answer.tokens) + [0.0] * pad)
+            result = run.step(tokens, weights=weights, old_logprobs=old, advantages=[[0.5] * 4] * 3)
+            self.assertAlmostEqual(result.loss, -0.5, places=6)  # every ratio is 1
+            self.assertNotEqual(run.generate(requests)[0].logprobs, answers[0].logprobs)
+            with self.assertRaisesRegex(millrace.InvalidArgument, 'old_logprobs'):
+                run.step(tokens, weights=weights, advantages=[[0.5] * 4] * 3)
+            with self.assertRaisesRegex(millrace.InvalidArgument, 'shape'):
+                run.step(tokens, weights=[[1.0]])
+            with self.assertRaisesRegex(millrace.InvalidArgument, r'requests\[0\]'):
+                run.generate([millrace.Request(prompt=[11], max_tokens=1)])
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'use_inference'):
+            self.run_.generate([])
+
+    def test_ranks_are_threads(self):
+        self.assertEqual(len(self.ranks_as_threads()), 3)
+
+    def ranks_as_threads(self):
+        meeting, board, losses = threading.Barrier(2), [b''] * 2, [[], []]
+
+        def rank_main(rank):
+
+            def exchange(own):
+                board[rank] = own
+                meeting.wait()
+                parts = list(board)
+                meeting.wait()
+                return parts
+
+            with millrace.Run(CONFIG, rank=rank, world=2, exchange=exchange) as run:
+                run.init()
+                for step in range(3):
+                    losses[rank].append(run.step(rows(step, rank)).loss)
+
+        ranks = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(2)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        self.assertEqual(losses[0], losses[1])
+        return losses[0]
+
+    def test_ranks_are_processes_with_the_bits_of_threads(self):
+        over_processes = self.ranks_as_processes(gone=False)
+        self.assertEqual(over_processes[0], over_processes[1])
+        self.assertEqual(over_processes[0], self.ranks_as_threads())
+        self.assertEqual(self.ranks_as_processes(gone=True), ['PeerLostError', 'gone'])
+
+    def ranks_as_processes(self, gone):
+        """What two processes return; with `gone` the second one leaves before the first step."""
+        context = multiprocessing.get_context('spawn')
+        meeting, results = context.Pipe(), context.Queue()
+        ranks = [context.Process(target=rank_as_process, args=(rank, meeting[rank], results, gone)) for rank in range(2)]
+        for rank in ranks:
+            rank.start()
+        said = dict(results.get(timeout=60) for _ in ranks)
+        for rank in ranks:
+            rank.join()
+        return [said[0], said[1]]
+
+    def test_an_exchange_that_raises_is_the_cause(self):
+
+        def broken(own):
+            raise OSError('no network')
+
+        with self.assertRaisesRegex(millrace.CallbackError, 'OSError: no network') as raised:
+            millrace.Run(CONFIG, rank=0, world=2, exchange=broken)
+        self.assertIsInstance(raised.exception.__cause__, OSError)
+        with self.assertRaisesRegex(millrace.CallbackError, 'an exchange gave'):
+            millrace.Run(CONFIG, rank=0, world=2, exchange=lambda own: [own])
+
+    def test_the_log_is_called_with_words(self):
+        heard = []
+        with tempfile.TemporaryDirectory() as folder:
+            with millrace.Run(dict(CONFIG, checkpoint={'every': 5}), log=lambda level, text: heard.append((level, text))) as run:
+                run.init()
+                run.save(folder)
+                run.load(folder)
+        self.assertEqual([level for level, _ in heard], ['info', 'info'])
+        self.assertIn('checkpoint.every', heard[0][1])
+
+    def test_the_configuration_is_whole(self):
+        self.assertEqual(self.run_.config['optimizer']['betas'], [0.9, 0.95])
+        self.assertIn('"seq_len"', millrace.config_schema())
+
+
+if __name__ == '__main__':
+    unittest.main()
