@@ -1,9 +1,8 @@
 // The list of all ops, once. What a plan holds (KernelOp), what an executor issues (BoundOp), the
 // kernel table and each backend's filling of it are derived from it.
 //
-// An op is added by four things: its struct (in one of the files included below), its line here, its
-// kernel in kernels/cpu and kernels/cuda, and its cost (cost.h). A kernel that is missing does not
-// compile.
+// An op is added by four things: its struct (in a file included below), its line here, its kernel
+// in kernels/cpu and kernels/cuda, and its cost (cost.h). Without a kernel nothing compiles.
 #pragma once
 
 #include <variant>
