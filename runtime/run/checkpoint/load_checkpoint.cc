@@ -101,6 +101,28 @@ void CompareTokenizer(const json& user, const std::string& folder, const RunIden
       identity.tokenizer.empty() ? "is bytes" : "has " + identity.tokenizer));
 }
 
+// data.`key` in the text of a configuration; null where it has none.
+json DataKey(const json& config, const std::string& key) {
+  return config.value(json::json_pointer("/data/" + key), json());
+}
+
+// Which targets count, and what they are predicted from. What a version without a key saved did as
+// the key's default says, which is null or false.
+void CompareMasks(const json& user, const std::string& folder, const RunIdentity& identity,
+                  Changes& changes) {
+  const json saved = user.at("config"), now = ParseJson(identity.config);
+  const auto differs = [&](const char* key, const char* then) {
+    const json before = DataKey(saved, key), after = DataKey(now, key);
+    const auto none = [](const json& value) { return value.is_null() || value == false; };
+    if (before == after || (none(before) && none(after))) return;
+    changes.push_back(fmt::format("data.{} was {} when {} was saved and is {} now: {}", key,
+                                  DumpJson(before), folder, DumpJson(after), then));
+  };
+  differs("document_mask", "tokens see other tokens, and other targets count");
+  if (DataKey(saved, "document_mask") == true && DataKey(now, "document_mask") == true)
+    differs("end_of_document", "the documents are others");
+}
+
 void CompareData(const json& user, const std::string& folder, const RunIdentity& identity,
                  Changes& changes) {
   if (user.at("data_fingerprint") == "")
@@ -138,6 +160,7 @@ ResumedRun Load(Engine& engine, const std::string& folder, const RunIdentity& id
   resumed.progress.data = DumpJson(user.value("blend_state", json()));
   CompareTokenizer(user, folder, identity, resumed.changes);
   CompareData(user, folder, identity, resumed.changes);
+  CompareMasks(user, folder, identity, resumed.changes);
   return resumed;
 }
 

@@ -29,7 +29,8 @@ struct RunIdentity {
   std::string data_fingerprint;
   int64_t shuffle_seed = 0;
   int64_t global_batch = 0;  // another value: warning
-  std::string config;        // JSON text of the whole configuration, for `inspect`
+  // JSON text of the whole configuration, for `inspect`. Other masks in its `data`: warning.
+  std::string config;
   // TuningTable::ToText of the algorithms in force; "": nothing is tuned. Others: warning, the bits
   // change.
   std::string tuning = {};
