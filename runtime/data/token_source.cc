@@ -19,6 +19,24 @@ constexpr int64_t kSyntheticWindows = int64_t{1} << 40;
 constexpr uint64_t kSyntheticStream =
     0x53594e5448455449;  // apart from the streams of parameters and epochs
 
+// A file without a stamp may be anybody's; one with a stamp is never bytes'.
+void CheckStamp(const TokenSegment& segment, const ExpectedTokenizer& expected) {
+  const TokenStamp& stamp = segment.stamp;
+  if (stamp.tokenizer.empty() || stamp.tokenizer == expected.hash) return;
+  MR_REQUIRE(
+      ErrorCode::kData, !expected.hash.empty(),
+      "{} was made with a tokenizer (hash {}, {} ids), and data.tokenizer is {}: its ids are "
+      "no bytes. Name that tokenizer.json; text that is to be blended with the file has to be "
+      "made into token files as well (millrace tokenize)",
+      segment.file->path(), stamp.tokenizer, stamp.vocab, expected.name);
+  throw Error(
+      ErrorCode::kData,
+      fmt::format("{} was made with another tokenizer (hash {}, {} ids) than data.tokenizer, "
+                  "{} (hash {})",
+                  segment.file->path(), stamp.tokenizer, stamp.vocab, expected.name,
+                  expected.hash));
+}
+
 class FileTokens final : public TokenSource {
  public:
   FileTokens(const TokenSourceOptions& options, TokenFileKind kind,
@@ -32,12 +50,8 @@ class FileTokens final : public TokenSource {
     MR_REQUIRE(ErrorCode::kData, windows_ >= 1,
                "{} has {} tokens; one window of model.seq_len = {} needs {}", options.path, tokens,
                seq_len_, seq_len_ + 1);
-    for (const TokenSegment& segment : segments_)
-      MR_REQUIRE(ErrorCode::kData,
-                 options.tokenizer.empty() || segment.stamp.tokenizer.empty() ||
-                     segment.stamp.tokenizer == options.tokenizer,
-                 "{} was made with another tokenizer (hash {}) than data.tokenizer (hash {})",
-                 segment.file->path(), segment.stamp.tokenizer, options.tokenizer);
+    if (options.tokenizer)
+      for (const TokenSegment& segment : segments_) CheckStamp(segment, *options.tokenizer);
     CheckIds();
   }
 

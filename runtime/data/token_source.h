@@ -42,6 +42,12 @@ class TokenSource {
   virtual std::string Fingerprint() const = 0;
 };
 
+// Whose ids a run takes: those of a tokenizer.json, or bytes.
+struct ExpectedTokenizer {
+  std::string name;  // data.tokenizer, for messages
+  std::string hash;  // Hash128 of its file; "": bytes
+};
+
 struct TokenSourceOptions {
   using Kind = DataKind;
   Kind kind = Kind::kText;
@@ -49,8 +55,8 @@ struct TokenSourceOptions {
   int64_t seq_len = 0;  // T, at least 1
   int64_t vocab = 0;    // ids are in [0, vocab)
   uint64_t seed = 0;    // synthetic only
-  // Hash128 of the tokenizer: files whose stamp has another are refused. "": any.
-  std::string tokenizer = {};
+  // Files whose stamp has another one are refused. None: any, for who only looks at them.
+  std::optional<ExpectedTokenizer> tokenizer = {};
 };
 
 std::shared_ptr<const TokenSource> OpenTokenSource(const TokenSourceOptions& options);

@@ -20,7 +20,8 @@ TokenSourceOptions OptionsOf(const Config& config, DataKind kind, const std::str
                              .seq_len = config.model.seq_len,
                              .vocab = config.model.Vocab(),
                              .seed = static_cast<uint64_t>(config.data.shuffle_seed)};
-  if (const auto tokenizer = TokenizerOf(config)) options.tokenizer = tokenizer->hash();
+  const auto tokenizer = TokenizerOf(config);
+  options.tokenizer = {config.data.tokenizer, tokenizer ? tokenizer->hash() : ""};
   return options;
 }
 

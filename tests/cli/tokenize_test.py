@@ -60,6 +60,13 @@ class Tokenize(CliTest):
         outcome = self.expect(program('train', config, '--set', 'model.vocab=319', '--set', 'run.dir=' + self.path('c')), BAD_CONFIG)
         self.expect_line(outcome.err, 'has ids up to 319, but model.vocab is 319')
         self.assertEqual(program('detokenize', '--tokenizer', other, tokens).code, BAD_DATA)
+        # Bytes are no tokenizer's ids, neither alone nor blended with text.
+        outcome = self.expect(program('train', config, '--set', 'data.tokenizer=bytes', '--set', 'run.dir=' + self.path('d')), BAD_DATA)
+        self.expect_line(outcome.err, r'tokens_000000.bin was made with a tokenizer \(hash [0-9a-f]{32}, 320 ids\), and data.tokenizer is bytes')
+        blend = json.dumps([{'path': tokens}, {'path': text, 'kind': 'text'}])
+        outcome = self.expect(program('train', config, '--set', 'data.path=null', '--set', 'data.sources=' + blend, '--set',
+                                      'data.tokenizer=bytes', '--set', 'run.dir=' + self.path('e')), BAD_DATA)
+        self.expect_line(outcome.err, 'tokens_000000.bin was made with a tokenizer .* and data.tokenizer is bytes')
 
     def test_what_is_wrong_is_named(self):
         text, tokenizer, _ = self.made()

@@ -185,14 +185,20 @@ TEST_CASE("tokens: a file's stamp says whose ids they are", "[data][tokens]") {
   REQUIRE(segment.stamp.vocab == 50000);
   TokenSourceOptions options = Options(Kind::kTokens, dir / "t.bin", 99, 50000);
   REQUIRE(Sequence(*OpenTokenSource(options)) == Ids(ids.begin(), ids.end()));  // anyone may read
-  options.tokenizer = hash;
+  options.tokenizer = {"its.json", hash};
   OpenTokenSource(options);
-  options.tokenizer = other;
-  RequireError(ErrorCode::kData, {"t.bin", hash, other}, [&] { OpenTokenSource(options); });
+  options.tokenizer = {"other.json", other};
+  RequireError(ErrorCode::kData, {"t.bin", hash, "50000 ids", "other.json", other},
+               [&] { OpenTokenSource(options); });
+  options.tokenizer = {"bytes", ""};
+  RequireError(ErrorCode::kData, {"t.bin", hash, "data.tokenizer is bytes", "tokenizer.json"},
+               [&] { OpenTokenSource(options); });
   // A file without a stamp says nothing.
   WriteBytes(dir / "u.bin", LlmcHeader(20240520, 1, 100) + AsBytes(ids));
   options.path = dir / "u.bin";
   REQUIRE(OpenTokenFiles({options.path}, TokenFileKind::kTokens)[0].stamp.tokenizer.empty());
+  OpenTokenSource(options);
+  options.tokenizer = {"other.json", other};
   OpenTokenSource(options);
 }
 
