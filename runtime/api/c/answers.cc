@@ -1,4 +1,4 @@
-// mr_generate, and what it gives: arrays that live as long as the handle.
+// mr_stream; mr_generate, and what it gives: arrays that live as long as the handle.
 #include <fmt/core.h>
 
 #include <memory>
@@ -53,6 +53,14 @@ mr_status* mr_generate(mr_run* run, const mr_request* const* requests, int64_t c
     const millrace::RunCall call(run);
     if (out == nullptr) throw CallError(MR_INVALID_ARGUMENT, "out is NULL");
     *out = Arranged(call->Generate(requests, count)).release();
+  });
+}
+
+mr_status* mr_stream(mr_run* run, const mr_request* const* requests, int64_t count,
+                     const mr_stream_options* options) {
+  return millrace::Guarded([&] {
+    const millrace::RunCall call(run);
+    call->Stream(requests, count, options);
   });
 }
 

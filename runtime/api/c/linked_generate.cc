@@ -1,6 +1,9 @@
 // Answers of a linked run to prompts.
 #include <fmt/core.h>
 
+#include <optional>
+
+#include "runtime/api/c/event_callback.h"
 #include "runtime/api/c/linked_run.h"
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
@@ -59,18 +62,38 @@ std::vector<GenerationRequest> LinkedRun::CheckedRequests(const mr_request* cons
   return checked;
 }
 
-std::vector<GeneratedAnswer> LinkedRun::Generate(const mr_request* const* requests, int64_t count) {
-  std::vector<GenerationRequest> checked;
-  Agree([&] { checked = CheckedRequests(requests, count); });
+std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
+    const std::vector<GenerationRequest>& requests, const OnEvent& on_event) {
   std::vector<GeneratedAnswer> answers;
   Touch([&] {
     const PhaseScope phase = session_->Phase(RunPhase::kGenerating);
     generates_->Enter();  // the weights of now
     Generator generator(*generates_);
     generator.SetWeightVersion(version_);
-    answers = GenerateAll(generator, checked);
+    answers = GenerateAll(generator, requests, [&](size_t request, const GenerationEvent& event) {
+      if (on_event) on_event(generator, request, event);
+    });
   });
   return answers;
+}
+
+std::vector<GeneratedAnswer> LinkedRun::Generate(const mr_request* const* requests, int64_t count) {
+  std::vector<GenerationRequest> checked;
+  Agree([&] { checked = CheckedRequests(requests, count); });
+  return GenerateChecked(checked, nullptr);
+}
+
+void LinkedRun::Stream(const mr_request* const* requests, int64_t count,
+                       const mr_stream_options* options) {
+  std::vector<GenerationRequest> checked;
+  std::optional<EventCallback> callback;
+  Agree([&] {
+    callback.emplace(ReadSized(options, "options"));
+    checked = CheckedRequests(requests, count);
+  });
+  GenerateChecked(checked, [&](Generator& generator, size_t request, const GenerationEvent& event) {
+    if (callback->Say(request, event)) generator.Cancel(event.request, event.sample);
+  });
 }
 
 }  // namespace millrace

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "comm/agree.h"
+#include "runtime/api/c/agree_on.h"
 #include "runtime/api/c/lent_weights.h"
 #include "runtime/api/c/meeting_place.h"
 #include "runtime/api/c/status.h"
@@ -143,26 +143,10 @@ void LinkedRun::RequireNothingLent() const {
                                 lent, lent == 1 ? "tensor is" : "tensors are"));
 }
 
-// All ranks go on, or none does.
+// All ranks go on, or none does. A rank that is unusable has nobody left to ask.
 void LinkedRun::Agree(const std::function<void()>& check) {
-  std::optional<Error> refused;
-  std::exception_ptr own;
-  try {
-    check();
-  } catch (const CallError& error) {
-    own = std::current_exception();
-    refused = Error(ErrorCode::kInvalidArgument, error.what());
-  }
-  if (meeting_->world_size() == 1 || !failed_.empty()) {
-    if (own) std::rethrow_exception(own);
-    return;
-  }
-  std::optional<RankFailure> failure;
-  Touch([&] { failure = FirstFailure(*meeting_, refused); });
-  if (own) std::rethrow_exception(own);
-  if (failure)
-    throw CallError(MR_INVALID_ARGUMENT,
-                    fmt::format("rank {}: {}", failure->rank, failure->error.what()));
+  if (meeting_->world_size() == 1 || !failed_.empty()) return check();
+  AgreeOn(*meeting_, check, [&](const auto& talk) { Touch(talk); });
 }
 
 // What may leave the run unusable.
@@ -174,6 +158,8 @@ void LinkedRun::Touch(const std::function<void()>& work) {
   };
   try {
     work();
+  } catch (const CallError&) {  // of a callback between two steps: nothing was left half done
+    throw;
   } catch (const Error& error) {
     if (!IsOutside(error.code())) fail(error.what());
     throw;

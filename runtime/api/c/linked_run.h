@@ -48,6 +48,8 @@ class LinkedRun {
   void Score(const mr_batch* batch, double* logprobs, int64_t count);
   // The answers of this rank's requests, in their order.
   std::vector<GeneratedAnswer> Generate(const mr_request* const* requests, int64_t count);
+  // The same as it comes. A callback that fails ends this rank's requests: CallError.
+  void Stream(const mr_request* const* requests, int64_t count, const mr_stream_options* options);
 
   // Those of mr_weights_name; made when first asked for.
   const std::vector<HuggingFaceTensor>& named_weights();
@@ -86,6 +88,10 @@ class LinkedRun {
   }
   void Agree(const std::function<void()>& check);
   void Touch(const std::function<void()>& work);
+  using OnEvent =
+      std::function<void(Generator& generator, size_t request, const GenerationEvent& event)>;
+  std::vector<GeneratedAnswer> GenerateChecked(const std::vector<GenerationRequest>& requests,
+                                               const OnEvent& on_event);
   void WriteWeights(const std::function<void()>& check, const std::function<void()>& write);
   std::string FolderOr(const std::string& folder) const;
   bool uses_data() const { return session_->has_data(); }

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <optional>
 
-#include "comm/agree.h"
 #include "runtime/api/c/linked_run.h"
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
@@ -203,9 +202,9 @@ void LinkedRun::Evaluate(const mr_batch* batch, mr_evaluation* result) {
     given = GivenBy(batch, false);
   });
   const int64_t batches = AgreedBatches(given);
-  const std::vector<float> ones = Ones();
   Session::MeanLoss mean;
   Touch([&] {
+    const std::vector<float> ones = Ones();
     if (given)
       mean = session_->EvaluateOn(batches, [&](int64_t i) {
         return Session::HeldOutBatch{InputsOf(*given, i, ones), static_cast<double>(ones.size())};
@@ -229,8 +228,8 @@ void LinkedRun::Score(const mr_batch* batch, double* logprobs, int64_t count) {
             targets);
   });
   const int64_t batches = AgreedBatches(given);
-  const std::vector<float> ones = Ones();
   Touch([&] {
+    const std::vector<float> ones = Ones();
     for (int64_t i = 0; i < batches; ++i) {
       const PhaseScope phase = session_->Phase(RunPhase::kEvaluating, i);
       for (const double loss : TokenLosses(session_->engine(), InputsOf(*given, i, ones)))

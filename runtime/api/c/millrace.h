@@ -204,7 +204,13 @@ typedef struct mr_request {
   int64_t stop_count;
 } mr_request;
 
-enum { MR_FINISH_STOP = 0, MR_FINISH_LENGTH = 1 };
+/* MR_FINISH_NOT_YET: of an event, whose answer goes on. */
+enum {
+  MR_FINISH_NOT_YET = -1,
+  MR_FINISH_STOP = 0,
+  MR_FINISH_LENGTH = 1,
+  MR_FINISH_CANCELLED = 2
+};
 
 typedef struct mr_answer {
   size_t size;
@@ -226,6 +232,61 @@ MR_API mr_status* mr_generate(mr_run* run, const mr_request* const* requests, in
 MR_API int64_t mr_answers_count(const mr_answers* answers); /* of all samples; NULL: 0 */
 MR_API mr_status* mr_answers_get(const mr_answers* answers, int64_t index, mr_answer* answer);
 MR_API void mr_answers_free(mr_answers* answers); /* NULL: nothing */
+
+/* A tokenizer.json (byte-level BPE: GPT-2, Llama 3, Qwen and the like), with the ids of PyPI's
+ * tokenizers. It belongs to no run. Any thread; a text at a time. */
+typedef struct mr_tokenizer mr_tokenizer;
+
+/* Of mr_tokenizer_encode. MR_TEXT_PLAIN: what reads like an added token ("<|endoftext|>") is text.
+ * MR_TEXT_ALONE: without the tokens that the tokenizer's template puts around a text. */
+enum { MR_TEXT_PLAIN = 1, MR_TEXT_ALONE = 2 };
+
+/* `path` is the file, or a folder that has it. */
+MR_API mr_status* mr_tokenizer_open(const char* path, mr_tokenizer** out);
+/* Not while a call has it. NULL: nothing. */
+MR_API void mr_tokenizer_free(mr_tokenizer* tokenizer);
+/* The ids of `bytes` bytes of UTF-8: the first `room` of them to `tokens`; *count is how many there
+ * are, which may be more. MR_DATA: not UTF-8. */
+MR_API mr_status* mr_tokenizer_encode(mr_tokenizer* tokenizer, const char* text, int64_t bytes,
+                                      int32_t flags, int32_t* tokens, int64_t room, int64_t* count);
+/* The text of `count` ids, less special tokens where `skip_special` is 1: its first `room` bytes to
+ * `text`, without a zero byte behind them; *bytes is how many there are. A character that is cut
+ * off by either end is not whole. Ids that no token has stand for nothing. */
+MR_API mr_status* mr_tokenizer_decode(mr_tokenizer* tokenizer, const int32_t* tokens, int64_t count,
+                                      int32_t skip_special, char* text, int64_t room,
+                                      int64_t* bytes);
+/* The id of an added token, as "<|endoftext|>"; -1: there is none. */
+MR_API mr_status* mr_tokenizer_find(mr_tokenizer* tokenizer, const char* token, int32_t* id);
+
+typedef struct mr_event {
+  size_t size;
+  int64_t request, sample;
+  int64_t index; /* of the token in its answer; where there is none, the answer's length */
+  int32_t token; /* -1: none, the sample was cancelled */
+  float logprob; /* of it, as mr_answer has it */
+  int32_t finish;
+  int32_t cancel; /* for the callback to set: 1 ends this sample, whose last event is to come */
+  uint64_t weight_version; /* that drew it */
+  /* What can be shown by now and was not before, in whole characters, without special and stop
+   * tokens; lives as the callback's call. NULL without a tokenizer. */
+  const char* text;
+  int64_t text_bytes;
+} mr_event;
+
+typedef struct mr_stream_options {
+  size_t size;
+  void* user; /* given to on_event */
+  /* Called for each token as it comes, in the order in which they come: those of one sample are in
+   * order, samples mix. Of each sample one event is its last, with `finish`. A status, which the
+   * library frees, ends all of this rank's requests, and mr_stream returns its code and message. */
+  mr_status* (*on_event)(void* user, mr_event* event);
+  mr_tokenizer* tokenizer; /* for the events' text; NULL: tokens alone */
+} mr_stream_options;
+
+/* mr_generate, token by token: the same tokens with the same bits. Other calls of the run are
+ * MR_BUSY until it returns. A callback that fails ends its own rank's requests. Collective. */
+MR_API mr_status* mr_stream(mr_run* run, const mr_request* const* requests, int64_t count,
+                            const mr_stream_options* options);
 
 /* Master weights under the names of mr_export, f32, in place: nothing is copied. */
 MR_API mr_status* mr_weights_count(mr_run* run, int64_t* count);
