@@ -234,7 +234,8 @@ void Stack::EmitForward(ForwardBuilder& b, HeadMode head) const {
   if (options_.documents && !logits_only) Documents(b, "documents");
   ValueId x = Embedding(b, style_.table, style_.positions, "embed/x");
   // Of the next token alone.
-  const bool alone = logits_only || head == HeadMode::kTokenLosses;
+  const bool alone =
+      logits_only || head == HeadMode::kTokenLosses || head == HeadMode::kTokenScores;
   const MoeShape* const balanced = alone ? nullptr : BalancedShape(options_);
   std::vector<ValueId> stats;
   for (const BlockGroup& group : GroupBlocks(options_)) {

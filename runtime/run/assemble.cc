@@ -45,7 +45,8 @@ const KnownPlan kTrainPlan{"train", HeadMode::kTrainLoss, true};
 const KnownPlan kAgainPlan{std::string(kAgain), HeadMode::kTrainLoss, true};
 const KnownPlan kOtherPlans[] = {{"eval", HeadMode::kEvalLoss},
                                  {"generate", HeadMode::kLogits},
-                                 {"score", HeadMode::kTokenLosses}};
+                                 {"score", HeadMode::kTokenLosses},
+                                 {"score_likeliest", HeadMode::kTokenScores}};
 
 std::vector<KnownPlan> Selected(const Config& config, const ModelShape& shape, Backend backend,
                                 const PlanSelection& selection) {

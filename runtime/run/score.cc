@@ -55,24 +55,35 @@ std::vector<int32_t> TokensOf(std::span<const std::vector<int32_t>> texts, const
   return tokens;
 }
 
-}  // namespace
-
-std::vector<double> TokenLosses(Engine& engine, const HostInputs& inputs) {
-  constexpr std::string_view kOutput = "token_losses";
-  engine.Run("score", inputs);
+// An output of a plan with a value for each token of a microbatch, dense [B, T].
+template <class T>
+std::vector<T> OfTokens(Engine& engine, const std::string& plan, std::string_view output) {
   const RunPlans& plans = engine.plans();
-  const int64_t all = plans.Of("score").FindOutput(kOutput)->layout.numel(),
+  const int64_t all = plans.Of(plan).FindOutput(output)->layout.numel(),
                 length = plans.states.tensor(plans.states.Of("tokens")).window.positions;
-  std::vector<double> gathered(static_cast<size_t>(all)), losses;
-  engine.ReadOutput("score", kOutput, gathered.data(), all * static_cast<int64_t>(sizeof(double)));
+  std::vector<T> gathered(static_cast<size_t>(all)), values;
+  engine.ReadOutput(plan, output, gathered.data(), all * static_cast<int64_t>(sizeof(T)));
   const int64_t ranks = engine.layout().mesh.Size(Axis::kContext), batch = all / length,
                 rows = length / ranks;
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t t = 0; t < length; ++t) {
       const GatheredPlace place = PlaceOf(ranks, batch, rows, b, t);
-      losses.push_back(gathered[static_cast<size_t>(place.outer * rows + place.row)]);
+      values.push_back(gathered[static_cast<size_t>(place.outer * rows + place.row)]);
     }
-  return losses;
+  return values;
+}
+
+}  // namespace
+
+std::vector<double> TokenLosses(Engine& engine, const HostInputs& inputs) {
+  engine.Run("score", inputs);
+  return OfTokens<double>(engine, "score", "token_losses");
+}
+
+TokenScores ScoresOfTokens(Engine& engine, const HostInputs& inputs) {
+  engine.Run("score_likeliest", inputs);
+  return {OfTokens<double>(engine, "score_likeliest", "token_losses"),
+          OfTokens<int32_t>(engine, "score_likeliest", "likeliest")};
 }
 
 std::optional<Refusal> RefusalOf(std::span<const int32_t> text, const ModelConfig& model,

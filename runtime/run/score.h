@@ -19,6 +19,14 @@ namespace millrace {
 // count. Every rank of the run; those of a data rank get the same.
 std::vector<double> TokenLosses(Engine& engine, const HostInputs& inputs);
 
+// The same bits, and beside each target the token that the model would have: the lowest of equals,
+// kNoToken where a logit is not finite. By the plan "score_likeliest".
+struct TokenScores {
+  std::vector<double> losses;
+  std::vector<int32_t> likeliest;
+};
+TokenScores ScoresOfTokens(Engine& engine, const HostInputs& inputs);
+
 struct ScoreOptions {
   // Texts of more than seq_len + 1 tokens: windows of so many, each `stride` tokens behind the one
   // before; of all but the first the last `stride` tokens count. 0: refused. At most seq_len.

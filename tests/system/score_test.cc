@@ -16,14 +16,37 @@ namespace {
 // mean loss behind that.
 struct Scored {
   std::vector<std::vector<double>> losses;
+  std::vector<std::vector<int32_t>> likeliest;  // in the places of the terms
   std::vector<double> sums;
   double step = 0;
 };
 
+// In each place the likeliest token is put for the target: no other one that is tried there may be
+// likelier, and where it is the target already its term stays.
+void CheckLikeliest(Engine& engine, const Config& config, const std::vector<int32_t>& tokens,
+                    const std::vector<double>& losses, const std::vector<int32_t>& likeliest) {
+  const int64_t length = config.model.seq_len;
+  // The last target of a row is no input: it alone can change without changing the others' rows.
+  std::vector<int32_t> changed = tokens;
+  for (int64_t b = 0; b < config.train.micro_batch; ++b)
+    changed[static_cast<size_t>(b * (length + 1) + length)] =
+        likeliest[static_cast<size_t>(b * length + length - 1)];
+  const std::vector<double> best = TokenLosses(engine, changed);
+  for (int64_t b = 0; b < config.train.micro_batch; ++b) {
+    const auto last = static_cast<size_t>(b * length + length - 1);
+    MR_CHECK(best[last] <= losses[last], "row {}: the likeliest token's term is {}, {}'s {}", b,
+             best[last], tokens[static_cast<size_t>(b * (length + 1) + length)], losses[last]);
+    // Of V tokens the likeliest has at least 1/V.
+    MR_CHECK(best[last] <= std::log(static_cast<double>(config.model.Vocab())) + 1e-6,
+             "row {}: {} is no likeliest token: {}", b, likeliest[last], best[last]);
+  }
+}
+
 Scored ScoreFirstBatch(Trial trial) {
-  trial.plans = {"train", "eval", "score"};
+  trial.plans = {"train", "eval", "score", "score_likeliest"};
   Scored scored;
   scored.losses.resize(static_cast<size_t>(trial.world));
+  scored.likeliest.resize(static_cast<size_t>(trial.world));
   scored.sums.resize(static_cast<size_t>(trial.world));
   RunEngines(trial, [&](RankContext& rank) {
     const auto r = static_cast<size_t>(rank.rank);
@@ -34,6 +57,10 @@ Scored ScoreFirstBatch(Trial trial) {
     scored.losses[r] = TokenLosses(rank.engine, tokens);
     scored.sums[r] = rank.engine.EvalLossSum(tokens);
     MR_CHECK(TokenLosses(rank.engine, tokens) == scored.losses[r], "scores twice");
+    TokenScores scores = ScoresOfTokens(rank.engine, tokens);
+    MR_CHECK(scores.losses == scored.losses[r], "scores with the likeliest tokens");
+    scored.likeliest[r] = std::move(scores.likeliest);
+    CheckLikeliest(rank.engine, trial.config, tokens, scored.losses[r], scored.likeliest[r]);
     const double step = StepOn(rank, trial.config, 0).loss;
     if (rank.rank == 0) scored.step = step;
   });
@@ -83,8 +110,11 @@ void CheckSums(const Base& base) {
     CHECK(*std::min_element(losses.begin(), losses.end()) > 0);
     const int first = mesh.Index(r, kDataAxes);
     for (int other = 0; other < r; ++other)
-      if (mesh.Index(other, kDataAxes) == first)
+      if (mesh.Index(other, kDataAxes) == first) {
         CHECK(losses == scored.losses[static_cast<size_t>(other)]);
+        CHECK(scored.likeliest[static_cast<size_t>(r)] ==
+              scored.likeliest[static_cast<size_t>(other)]);
+      }
   }
 }
 
@@ -117,6 +147,7 @@ TEST_CASE("scores of strips are in the order of tokens") {
   const Scored strips = ScoreFirstBatch(base.trial);
   for (size_t i = 0; i < whole.losses[0].size(); ++i)
     CHECK(strips.losses[0][i] == Approx(whole.losses[0][i]).epsilon(1e-5));
+  CHECK(strips.likeliest[0] == whole.likeliest[0]);
 }
 
 TEST_CASE("a training step's loss is the mean of the scores that its weights give") {

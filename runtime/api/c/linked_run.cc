@@ -53,7 +53,7 @@ void RequireNoGuards(const Config& config) {
 PlanSelection PlansFor(const mr_run_options& options) {
   PlanSelection plans = {"train", "eval"};
   if (options.use_inference != 0)
-    plans.insert(plans.end(), {"score", std::string(kInferencePlans)});
+    plans.insert(plans.end(), {"score", "score_likeliest", std::string(kInferencePlans)});
   return plans;
 }
 

@@ -45,7 +45,14 @@ class LinkedRun {
   // As given, of any size.
   void Step(const mr_batch* batch, mr_step_result* result);
   void Evaluate(const mr_batch* batch, mr_evaluation* result);
-  void Score(const mr_batch* batch, double* logprobs, int64_t count);
+  // Where scores go; pointers as given.
+  struct Scores {
+    double* logprobs = nullptr;
+    int32_t* likeliest = nullptr;
+    bool has_likeliest = false;  // the caller asks for them
+    int64_t count = 0;
+  };
+  void Score(const mr_batch* batch, Scores scores);
   // The answers of this rank's requests, in their order.
   std::vector<GeneratedAnswer> Generate(const mr_request* const* requests, int64_t count);
   // The same as it comes. A callback that fails ends this rank's requests: CallError.

@@ -215,25 +215,35 @@ void LinkedRun::Evaluate(const mr_batch* batch, mr_evaluation* result) {
   WriteSized(mr_evaluation{.size = 0, .loss = mean.loss, .targets = mean.targets}, result);
 }
 
-void LinkedRun::Score(const mr_batch* batch, double* logprobs, int64_t count) {
+void LinkedRun::Score(const mr_batch* batch, Scores scores) {
   std::optional<Given> given;
   Agree([&] {
-    Require(batch != nullptr && logprobs != nullptr, MR_INVALID_ARGUMENT, "{} is NULL",
-            batch == nullptr ? "batch" : "logprobs");
+    for (const auto& [pointer, name] :
+         {std::pair<const void*, const char*>{batch, "batch"}, {scores.logprobs, "logprobs"}})
+      Require(pointer != nullptr, MR_INVALID_ARGUMENT, "{} is NULL", name);
+    Require(scores.likeliest != nullptr || !scores.has_likeliest, MR_INVALID_ARGUMENT,
+            "likeliest is NULL");
     Require(generates_ != nullptr, MR_INVALID_ARGUMENT,
             "the run was made without use_inference: it has no plan to score by");
     given = GivenBy(batch, false);
     const int64_t targets = std::ssize(given->tokens) / row_tokens_ * (row_tokens_ - 1);
-    Require(count == targets, MR_INVALID_ARGUMENT, "count is {}; the batch has {} targets", count,
-            targets);
+    Require(scores.count == targets, MR_INVALID_ARGUMENT, "count is {}; the batch has {} targets",
+            scores.count, targets);
   });
   const int64_t batches = AgreedBatches(given);
   Touch([&] {
     const std::vector<float> ones = Ones();
     for (int64_t i = 0; i < batches; ++i) {
       const PhaseScope phase = session_->Phase(RunPhase::kEvaluating, i);
-      for (const double loss : TokenLosses(session_->engine(), InputsOf(*given, i, ones)))
-        *logprobs++ = -loss;
+      const HostInputs inputs = InputsOf(*given, i, ones);
+      TokenScores found;
+      if (scores.has_likeliest)
+        found = ScoresOfTokens(session_->engine(), inputs);
+      else
+        found.losses = TokenLosses(session_->engine(), inputs);
+      for (const double loss : found.losses) *scores.logprobs++ = -loss;
+      scores.likeliest =
+          std::copy(found.likeliest.begin(), found.likeliest.end(), scores.likeliest);
     }
   });
 }

@@ -130,7 +130,16 @@ mr_status* mr_evaluate(mr_run* run, const mr_batch* batch, mr_evaluation* result
 }
 
 mr_status* mr_score(mr_run* run, const mr_batch* batch, double* logprobs, int64_t count) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Score(batch, logprobs, count); });
+  return OfRun(run, [&](LinkedRun& linked) {
+    linked.Score(batch, {logprobs, nullptr, false, count});
+  });
+}
+
+mr_status* mr_score_likeliest(mr_run* run, const mr_batch* batch, double* logprobs,
+                              int32_t* likeliest, int64_t count) {
+  return OfRun(run, [&](LinkedRun& linked) {
+    linked.Score(batch, {logprobs, likeliest, true, count});
+  });
 }
 
 mr_status* mr_weights_count(mr_run* run, int64_t* count) {

@@ -188,6 +188,11 @@ MR_API mr_status* mr_evaluate(mr_run* run, const mr_batch* batch, mr_evaluation*
  * has [sequences, seq_len] places, `count` of them. Needs use_inference. Each rank gives as many
  * rows. Collective. */
 MR_API mr_status* mr_score(mr_run* run, const mr_batch* batch, double* logprobs, int64_t count);
+/* The same bits, and in the place of each target the token that the model finds likeliest, the
+ * lowest of equals: where it is the target's, a greedy answer would have had it. -1: a logit is not
+ * finite. */
+MR_API mr_status* mr_score_likeliest(mr_run* run, const mr_batch* batch, double* logprobs,
+                                     int32_t* likeliest, int64_t count);
 
 typedef struct mr_request {
   size_t size;

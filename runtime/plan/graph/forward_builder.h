@@ -16,8 +16,9 @@ namespace millrace {
 
 // How a forward ends.
 // kLogits: of one row of whole sequences; kNextLogits: of the last rows of a graph with caches;
-// kTokenLosses: the terms of the first loss alone, one by one.
-enum class HeadMode { kTrainLoss, kEvalLoss, kLogits, kNextLogits, kTokenLosses };
+// kTokenLosses: the terms of the first loss alone, one by one; kTokenScores: and the likeliest
+// token of each row.
+enum class HeadMode { kTrainLoss, kEvalLoss, kLogits, kNextLogits, kTokenLosses, kTokenScores };
 
 class ForwardBuilder {
  public:

@@ -3,7 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
+#include "kernels/ops/sample_ops.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
@@ -158,39 +161,95 @@ void PushGather(Lowering& l, const Node& node, AxisSet axes, const View& shard, 
   l.Push(gather, node, suffix);
 }
 
-// The sum goes nowhere. Ranks that have other rows gather them: strip by strip those of a sequence,
-// which then lie in their order, and along context rank by rank.
+// A value of each row of a data rank, of which each rank computes its own. Ranks that have other
+// rows gather them: strip by strip those of a sequence, which then lie in their order, and along
+// context rank by rank.
+class RowValues {
+ public:
+  RowValues(Lowering& l, const Node& node, size_t output, const std::string& name)
+      : node_(node),
+        x_(l.graph().value(node.inputs[0])),
+        axes_(x_.placement.Cut(0)),
+        ranks_(l.graph().mesh.Size(axes_)),
+        sequences_(l.graph().context() > 1),
+        out_(l.storage().Write(node.outputs[output])),
+        whole_(out_) {
+    const int64_t rows = x_.dims[0];
+    const auto column = [&](const std::string& of, int64_t n) {
+      return l.storage().Temporary(of, DenseLayout(out_.layout.dtype, {n, 1}));
+    };
+    whole_.layout = DenseLayout(out_.layout.dtype, {rows * ranks_, 1});
+    if (sequences_) whole_ = column(name + "_of_rank", rows * ranks_);
+    own_ = axes_.empty() ? whole_ : column(name, rows);
+  }
+
+  // Of the rank's rows in `part`, in one row.
+  View Of(const RowStrip& part) const { return InOneRow(Rows(own_, part.begin, part.rows)); }
+
+  void PushGathers(Lowering& l, const std::string& suffix) const {
+    if (!axes_.empty())
+      for (const RowStrip& strip : StripsOf(l.graph(), x_))
+        PushGather(l, node_, axes_, Rows(own_, strip.begin, strip.rows),
+                   Rows(whole_, strip.begin * ranks_, strip.rows * ranks_),
+                   fmt::format("{}:rows[{}]", suffix, strip.begin));
+    if (sequences_) PushGather(l, node_, Axis::kContext, whole_, out_, suffix + ":sequences");
+  }
+
+ private:
+  const Node& node_;
+  const Value& x_;
+  const AxisSet axes_;
+  const int64_t ranks_;
+  const bool sequences_;
+  const View out_;
+  View whole_, own_;
+};
+
+// SampleParams of `rows` rows whose bits are all 0: temperature 0, the likeliest token.
+View ZeroParams(Lowering& l, const Node& node, int64_t rows) {
+  const View params =
+      l.storage().Temporary("head/params", DenseLayout(DType::kI64, {rows, kSampleWords}));
+  ZeroRangesOp<View> zero;
+  zero.flat = InOneRow(params);
+  zero.ranges = std::make_shared<const std::vector<Range>>(1, Range{0, rows * kSampleWords});
+  l.Push(zero, node, ":zero");
+  return params;
+}
+
+// The sum goes nowhere.
 void LowerTokenLosses(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
-  const Value& x = l.graph().value(node.inputs[0]);
-  const AxisSet axes = x.placement.Cut(0);
-  const int64_t rows = x.dims[0], ranks = l.graph().mesh.Size(axes);
-  const bool sequences = l.graph().context() > 1;
+  const bool likeliest = node.outputs.size() > 1;
   Chunks chunks = ChunksOf(l, node);
   chunks.logits = LogitsOf(l, chunks, "head/logits");
   chunks.told = ToldOf(l, node, {});
-  const View sum = storage.Temporary("head/sum", DenseLayout(DType::kF64, {1})),
-             out = storage.Write(node.outputs[0]);
-  const auto column = [&](const char* name, int64_t n) {
-    return storage.Temporary(name, DenseLayout(DType::kF64, {n, 1}));
-  };
-  View whole = out;
-  whole.layout = DenseLayout(DType::kF64, {rows * ranks, 1});
-  if (sequences) whole = column("head/losses_of_rank", rows * ranks);
-  const View own = axes.empty() ? whole : column("head/losses", rows);
+  const View sum = storage.Temporary("head/sum", DenseLayout(DType::kF64, {1}));
+  const RowValues losses(l, node, 0, "head/losses");
+  std::optional<RowValues> tokens;
+  View params, logprobs;
+  if (likeliest) {
+    tokens.emplace(l, node, 1, "head/likeliest");
+    params = ZeroParams(l, node, chunks.rows);
+    logprobs = storage.Temporary("head/logprobs", DenseLayout(DType::kF32, {chunks.rows}));
+  }
   for (const RowStrip& part : chunks.parts) {
     CrossEntropyOp<View> entropy = PushLogits(l, node, chunks, part);
     entropy.loss_sum = sum;
-    entropy.row_loss = InOneRow(Rows(own, part.begin, part.rows));
+    entropy.row_loss = losses.Of(part);
     l.Push(entropy, node, SuffixOf(part));
+    if (!likeliest) continue;
+    SampleOp<View> sample;
+    sample.vocab = entropy.vocab;
+    sample.logits = entropy.logits;
+    sample.params = Rows(params, 0, part.rows);
+    sample.token = tokens->Of(part);
+    sample.logprob = logprobs;
+    sample.logprob.layout.dims[0] = part.rows;
+    l.Push(sample, node, ":likeliest" + SuffixOf(part));
   }
-  if (!axes.empty())
-    for (const RowStrip& strip : StripsOf(l.graph(), x))
-      PushGather(l, node, axes, Rows(own, strip.begin, strip.rows),
-                 Rows(whole, strip.begin * ranks, strip.rows * ranks),
-                 fmt::format(":rows[{}]", strip.begin));
-  if (sequences) PushGather(l, node, Axis::kContext, whole, out, ":sequences");
+  losses.PushGathers(l, "");
+  if (likeliest) tokens->PushGathers(l, ":likeliest");
 }
 
 void LowerLogits(Lowering& l, const Step& step) {
@@ -284,10 +343,13 @@ void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode
     return name.empty() ? ValueId{} : b.Input(name, label);
   };
   std::vector<ValueId> inputs = {x, weight_value, b.Input(spec.targets, label)};
-  if (mode == HeadMode::kTokenLosses) {
+  if (mode == HeadMode::kTokenLosses || mode == HeadMode::kTokenScores) {
     const int64_t all_rows = b.shape().rows() * b.mesh().Size(Axis::kContext);
-    const ValueId losses = b.NewValue("token_losses", ValueRole::kOutput, DType::kF64, {all_rows});
-    return b.Push(kTokenLossesNode, inputs, {losses}, {}, label);
+    std::vector<ValueId> outputs = {
+        b.NewValue("token_losses", ValueRole::kOutput, DType::kF64, {all_rows})};
+    if (mode == HeadMode::kTokenScores)
+      outputs.push_back(b.NewValue("likeliest", ValueRole::kOutput, DType::kI32, {all_rows}));
+    return b.Push(kTokenLossesNode, inputs, std::move(outputs), {}, label);
   }
   if (!spec.weights.empty() || spec.policy) inputs.push_back(optional(spec.weights));
   if (spec.policy && mode == HeadMode::kTrainLoss)

@@ -205,6 +205,39 @@ TEST_CASE("events have text, in whole characters, where a tokenizer is given", "
   REQUIRE(text == tokenizer.Decode({stopped.begin(), stopped.end() - 1}, 1));
 }
 
+TEST_CASE("the likeliest tokens of a score are those of a greedy answer", "[api][c]") {
+  const std::string config = TwoSlots();
+  const Linked run(WithInference(config)), plain(config);
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  REQUIRE_CODE(mr_init(plain), MR_OK);
+  for (int64_t step = 0; step < 5; ++step) REQUIRE(run.Step(step).first.code == MR_OK);
+  std::vector<int32_t> rows = Tokens(7, 0, kMicro);
+  std::vector<Answer> greedy;
+  for (int64_t r = 0; r < kMicro; ++r) {
+    const std::vector<int32_t> prompt = {static_cast<int32_t>(3 + 11 * r)};
+    greedy.push_back(Generate(run, {RequestOf(prompt, kRowTokens - 2, 0)})[0]);
+    rows[static_cast<size_t>(r * kRowTokens)] = prompt[0];
+    std::copy(greedy.back().tokens.begin(), greedy.back().tokens.end(),
+              rows.begin() + r * kRowTokens + 1);
+  }
+  const mr_batch batch = BatchOf(rows);
+  std::vector<double> scores(kMicro * (kRowTokens - 1)), same(scores.size());
+  std::vector<int32_t> likeliest(scores.size());
+  const int64_t count = std::ssize(scores);
+  REQUIRE_CODE(mr_score(run, &batch, same.data(), count), MR_OK);
+  REQUIRE_CODE(mr_score_likeliest(run, &batch, scores.data(), likeliest.data(), count), MR_OK);
+  REQUIRE(scores == same);
+  for (int64_t r = 0; r < kMicro; ++r)
+    for (int64_t t = 0; t < kRowTokens - 2; ++t)
+      REQUIRE(likeliest[static_cast<size_t>(r * (kRowTokens - 1) + t)] ==
+              greedy[static_cast<size_t>(r)].tokens[static_cast<size_t>(t)]);
+  REQUIRE_CODE(mr_score_likeliest(run, &batch, scores.data(), nullptr, count), MR_INVALID_ARGUMENT);
+  REQUIRE_CODE(mr_score_likeliest(run, &batch, scores.data(), likeliest.data(), count - 1),
+               MR_INVALID_ARGUMENT);
+  REQUIRE_CODE(mr_score_likeliest(plain, &batch, scores.data(), likeliest.data(), count),
+               MR_INVALID_ARGUMENT);
+}
+
 TEST_CASE("streams that cannot be are refused by name", "[api][c]") {
   const std::string config = TwoSlots();
   const Linked run(WithInference(config));
