@@ -13,13 +13,16 @@ environment variable read, no signal handled.
 """
 from ._errors import (BorrowedError, BusyError, CallbackError, CheckpointError, ConfigError, DataError, DeviceError, DoesNotFitError, Error,
                       InternalError, InvalidArgument, NonFiniteError, PeerLostError, RunFailed, StorageError, StallError, Unsupported)
+from ._generate import Answer, Request
 from ._native import VERSION as __version__
 from ._native import config_schema
-from ._run import Answer, Evaluation, Info, Request, Run, StepResult
+from ._run import Evaluation, Info, Run, Scores, StepResult
+from ._stream import Event, EventStream
 from ._tensor import Tensor
+from ._tokenizer import Tokenizer
 
 __all__ = [
     'Answer', 'BorrowedError', 'BusyError', 'CallbackError', 'CheckpointError', 'ConfigError', 'DataError', 'DeviceError', 'DoesNotFitError', 'Error',
-    'Evaluation', 'Info', 'InternalError', 'InvalidArgument', 'NonFiniteError', 'PeerLostError', 'Request', 'Run', 'RunFailed', 'StallError', 'StepResult',
-    'StorageError', 'Tensor', 'Unsupported', '__version__', 'config_schema'
+    'Evaluation', 'Event', 'EventStream', 'Info', 'InternalError', 'InvalidArgument', 'NonFiniteError', 'PeerLostError', 'Request', 'Run', 'RunFailed',
+    'Scores', 'StallError', 'StepResult', 'StorageError', 'Tensor', 'Tokenizer', 'Unsupported', '__version__', 'config_schema'
 ]

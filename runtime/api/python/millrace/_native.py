@@ -12,6 +12,7 @@ _SONAME = 'libmillrace.so.0.1'
 LogCallback = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 ExchangeCallback = CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)
 StallCallback = CFUNCTYPE(None, c_void_p, c_char_p)
+EventCallback = CFUNCTYPE(c_void_p, c_void_p, c_void_p)
 
 
 class Sized(ctypes.Structure):
@@ -52,6 +53,15 @@ class Request(Sized):
 class AnswerStruct(Sized):
     _fields_ = [('size', c_size_t), ('request', c_int64), ('sample', c_int64), ('tokens', POINTER(c_int32)), ('logprobs', POINTER(c_float)),
                 ('count', c_int64), ('finish', c_int32), ('weight_version', c_uint64)]
+
+
+class EventStruct(Sized):
+    _fields_ = [('size', c_size_t), ('request', c_int64), ('sample', c_int64), ('index', c_int64), ('token', c_int32), ('logprob', c_float),
+                ('finish', c_int32), ('cancel', c_int32), ('weight_version', c_uint64), ('text', c_void_p), ('text_bytes', c_int64)]
+
+
+class StreamOptions(Sized):
+    _fields_ = [('size', c_size_t), ('user', c_void_p), ('on_event', EventCallback), ('tokenizer', c_void_p)]
 
 
 class EvaluationStruct(Sized):
@@ -96,6 +106,14 @@ def _load() -> ctypes.CDLL:
         'mr_export': (status, [run, text]),
         'mr_step': (status, [run, POINTER(Batch), POINTER(StepStruct)]),
         'mr_evaluate': (status, [run, POINTER(Batch), POINTER(EvaluationStruct)]),
+        'mr_score': (status, [run, POINTER(Batch), POINTER(c_double), c_int64]),
+        'mr_score_likeliest': (status, [run, POINTER(Batch), POINTER(c_double), POINTER(c_int32), c_int64]),
+        'mr_stream': (status, [run, POINTER(POINTER(Request)), c_int64, POINTER(StreamOptions)]),
+        'mr_tokenizer_open': (status, [text, POINTER(c_void_p)]),
+        'mr_tokenizer_free': (None, [c_void_p]),
+        'mr_tokenizer_encode': (status, [c_void_p, text, c_int64, c_int32, POINTER(c_int32), c_int64, POINTER(c_int64)]),
+        'mr_tokenizer_decode': (status, [c_void_p, POINTER(c_int32), c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)]),
+        'mr_tokenizer_find': (status, [c_void_p, text, POINTER(c_int32)]),
         'mr_generate': (status, [run, POINTER(POINTER(Request)), c_int64, POINTER(c_void_p)]),
         'mr_answers_count': (c_int64, [c_void_p]),
         'mr_answers_get': (status, [c_void_p, c_int64, POINTER(AnswerStruct)]),

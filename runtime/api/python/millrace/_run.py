@@ -7,8 +7,11 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence,
 
 from . import _native as native
 from ._errors import InvalidArgument
+from ._generate import Answer, Request, Requests, answers_of
 from ._native import LIBRARY, check
+from ._stream import EventStream
 from ._tensor import Tensor
+from ._tokenizer import Tokenizer
 
 Path = Union[str, 'os.PathLike[str]']
 LEVELS = ('trace', 'debug', 'info', 'warning', 'error')
@@ -24,31 +27,15 @@ class StepResult(NamedTuple):
     applied: bool  # False: numbers were not finite, and no weight has changed
 
 
-class Answer(NamedTuple):
-    request: int  # its index
-    sample: int
-    tokens: List[int]  # with what ended it
-    logprobs: List[float]  # of each, by the model before temperature and cuts
-    stopped: bool  # by a stop token; else by max_tokens
-    weight_version: int
-
-
-class Request(NamedTuple):
-    """What Run.generate is asked for."""
-    prompt: Sequence[int]
-    max_tokens: int
-    samples: int = 1
-    temperature: float = 1.0  # 0: the likeliest token
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    stop_tokens: Sequence[int] = ()
-
-
 class Evaluation(NamedTuple):
     loss: float
     targets: int
+
+
+class Scores(NamedTuple):
+    """Of targets: 2-D memoryviews, [rows, seq_len], which numpy.asarray takes without a copy."""
+    logprobs: memoryview  # float64: of each target, given the tokens before it
+    likeliest: memoryview  # int32: the token that the model finds likeliest there; -1: numbers are not finite
 
 
 class Info(NamedTuple):
@@ -114,13 +101,6 @@ class _Tokens:
         self.batch = native.Batch(tokens=pointer, sequences=rows)
 
 
-def _integers(values: Any, what: str) -> 'ctypes.Array[ctypes.c_int32]':
-    listed = [int(value) for value in values]
-    if any(not -2**31 <= value < 2**31 for value in listed):
-        raise InvalidArgument('%s holds what is no 32-bit integer' % what, 64)
-    return (ctypes.c_int32 * len(listed))(*listed)
-
-
 def _floats(values: Any, rows: int, columns: int, what: str) -> 'ctypes.Array[ctypes.c_float]':
     """[rows, columns] values of targets, copied."""
     listed = values.tolist() if hasattr(values, 'tolist') else [list(row) for row in values]
@@ -135,7 +115,7 @@ class Run:
     config   a mapping or JSON text, as of a file that `millrace train` takes
     log      called with a level ('info', 'warning', ...) and a text
     use_data opens the configuration's data, for steps and evaluations without tokens
-    use_inference plans what section inference of the configuration says, for generate()
+    use_inference plans what section inference of the configuration says, for generate(), stream() and score()
     exchange with world above 1: an all-gather between ranks, from this rank's bytes to those of all
     on_stall called on another thread when no rank makes progress for execution.watchdog_s
     """
@@ -242,30 +222,36 @@ class Run:
         check(LIBRARY.mr_evaluate(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
         return Evaluation(result.loss, result.targets)
 
+    def score(self, tokens: Any) -> Scores:
+        """The log-probability of each target of a multiple of info.eval_sequences rows, with the bits of training. Needs use_inference."""
+        given = _Tokens(tokens, self._columns)
+        columns = self._columns - 1
+        count = given.batch.sequences * columns
+        logprobs, likeliest = array.array('d', bytes(8 * count)), array.array('i', bytes(4 * count))
+        check(
+            LIBRARY.mr_score_likeliest(self._handle, ctypes.byref(given.batch), (ctypes.c_double * count).from_buffer(logprobs),
+                                       (ctypes.c_int32 * count).from_buffer(likeliest), count))
+        shape = [given.batch.sequences, columns]
+        return Scores(memoryview(logprobs).cast('B').cast('d', shape), memoryview(likeliest).cast('B').cast('i', shape))
+
     def generate(self, requests: Sequence[Request]) -> List[Answer]:
         """Answers to all requests, batched; of a request its samples follow each other. Needs use_inference."""
-        given = []
-        for number, request in enumerate(requests):
-            prompt = _integers(request.prompt, 'the prompt of request %d' % number)
-            stops = _integers(request.stop_tokens, 'stop_tokens of request %d' % number)
-            if request.top_p == 0:
-                raise InvalidArgument('top_p of request %d is 0; it must be above' % number, 64)
-            given.append(
-                native.Request(prompt=prompt, prompt_tokens=len(prompt), max_tokens=request.max_tokens, samples=request.samples,
-                               temperature=request.temperature, top_k=request.top_k, top_p=request.top_p, min_p=request.min_p,
-                               seed=request.seed, stop_tokens=stops, stop_count=len(stops)))
-        pointers = (ctypes.POINTER(native.Request) * len(given))(*(ctypes.pointer(one) for one in given))
+        given = Requests(requests)
         handle = ctypes.c_void_p()
-        check(LIBRARY.mr_generate(self._handle, pointers, len(given), ctypes.byref(handle)))
+        check(LIBRARY.mr_generate(self._handle, given.pointers, given.count, ctypes.byref(handle)))
         try:
-            answers, one = [], native.AnswerStruct()
-            for index in range(LIBRARY.mr_answers_count(handle)):
-                check(LIBRARY.mr_answers_get(handle, index, ctypes.byref(one)))
-                answers.append(
-                    Answer(one.request, one.sample, one.tokens[:one.count], one.logprobs[:one.count], one.finish == 0, one.weight_version))
-            return answers
+            return answers_of(handle)
         finally:
             LIBRARY.mr_answers_free(handle)
+
+    def stream(self, requests: Sequence[Request], tokenizer: Optional[Tokenizer] = None) -> EventStream:
+        """The tokens of generate() as they come, an iterator of Event; with a tokenizer their text, too.
+
+        They are made on a thread, ahead of whoever takes them, and until the last one is made other calls of the run raise BusyError.
+        Leaving the iterator (close(), a `with` block's end, its last reference) ends them."""
+        if self._handle is None:
+            raise InvalidArgument('run was closed', 64)
+        return EventStream(self._handle, Requests(requests), tokenizer)
 
     @property
     def info(self) -> Info:

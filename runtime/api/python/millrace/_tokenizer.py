@@ -1,0 +1,63 @@
+"""A tokenizer.json, by the functions of mr_tokenizer."""
+import ctypes
+import os
+from typing import Any, List, Optional, Sequence, Union
+
+from . import _native as native
+from ._native import LIBRARY, check
+
+_PLAIN, _ALONE = 1, 2
+
+
+class Tokenizer:
+    """Of a tokenizer.json, or of a folder that has one; the ids are those of PyPI's tokenizers. A context manager; close() ends it."""
+
+    def __init__(self, path: Union[str, 'os.PathLike[str]']) -> None:
+        self.handle: Optional[int] = None
+        handle = ctypes.c_void_p()
+        check(LIBRARY.mr_tokenizer_open(os.fsencode(os.fspath(path)), ctypes.byref(handle)))
+        self.handle = handle.value
+
+    def encode(self, text: str, *, template: bool = True, plain: bool = False) -> List[int]:
+        """Ids. `template`: with the tokens that the file puts around a text; `plain`: what reads like an added token is text."""
+        data = text.encode()
+        flags = (0 if template else _ALONE) | (_PLAIN if plain else 0)
+        count, room = ctypes.c_int64(), len(data) + 16
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            check(LIBRARY.mr_tokenizer_encode(self.handle, data, len(data), flags, ids, room, ctypes.byref(count)))
+            if count.value <= room:
+                return ids[:count.value]
+            room = count.value
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Text; bytes that are no UTF-8, as those of a character cut in two, become U+FFFD."""
+        given = (ctypes.c_int32 * len(ids))(*ids)
+        count, room = ctypes.c_int64(), 8 * len(ids) + 16
+        while True:
+            text = ctypes.create_string_buffer(room)
+            check(LIBRARY.mr_tokenizer_decode(self.handle, given, len(ids), int(skip_special), text, room, ctypes.byref(count)))
+            if count.value <= room:
+                return text.raw[:count.value].decode('utf-8', 'replace')
+            room = count.value
+
+    def token_id(self, token: str) -> Optional[int]:
+        """Of an added token, as '<|endoftext|>'; None: there is none."""
+        found = ctypes.c_int32()
+        check(LIBRARY.mr_tokenizer_find(self.handle, token.encode(), ctypes.byref(found)))
+        return None if found.value < 0 else found.value
+
+    def close(self) -> None:
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            LIBRARY.mr_tokenizer_free(handle)
+
+    def __enter__(self) -> 'Tokenizer':
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if LIBRARY is not None:  # at the interpreter's end modules are gone
+            self.close()
