@@ -73,9 +73,11 @@ ValueId LinearInto(ForwardBuilder& b, ValueId x, const std::string& weight, cons
 
 ValueId LinearOut(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
                   const std::string& label) {
-  const AxisSet axes = b.row_axes();
+  const AxisSet axes = b.mesh().Wide(Axis::kTensor);
   if (axes.empty()) return Linear(b, x, weight, bias, label);
-  const ValueId sum = ScatterSumRows(b, Linear(b, x, weight, "", label), axes, label + ".sum");
+  const ValueId part = Linear(b, x, weight, "", label);
+  const ValueId sum = b.row_axes().empty() ? SumRows(b, part, axes, label + ".sum")
+                                           : ScatterSumRows(b, part, axes, label + ".sum");
   return bias.empty() ? sum : AddBias(b, sum, bias, label + ".bias");
 }
 

@@ -32,7 +32,7 @@ ParamSpec SplitColumns(ParamSpec param, int64_t ranks);
 
 // Products around what works on columns of its own on each rank (heads, hidden columns). Into it
 // each rank brings the rows of all, and forms its columns; out of it each has a part of a sum, of
-// which it keeps its rows. bias: "" for none.
+// which it keeps its rows; all rows where caches are kept. bias: "" for none.
 ValueId LinearInto(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,
                    const std::string& label);
 ValueId LinearOut(ForwardBuilder& b, ValueId x, const std::string& weight, const std::string& bias,

@@ -111,9 +111,9 @@ class RowsAlike {
   std::vector<std::pair<int64_t, int64_t>> PlacesOf(int64_t row, int64_t rows) const {
     std::vector<std::pair<int64_t, int64_t>> places;
     for (int64_t i = row; i < row + rows; ++i) {
-      const int64_t place = op_.places.as<int32_t>()[i], begin = place / tile_.m * tile_.m;
-      MR_CHECK(place >= 0 && place < op_.like_rows, "matmul: place {} of {} rows", place,
-               op_.like_rows);
+      const int64_t number = op_.places.as<int32_t>()[i], place = number % op_.like_rows,
+                    begin = place / tile_.m * tile_.m;
+      MR_CHECK_GE(number, 0, "matmul: the row that row {} is like", i);
       places.emplace_back(std::min(tile_.m, op_.like_rows - begin), place - begin);
     }
     return places;

@@ -25,13 +25,18 @@ bool IsExact(const Config& config, const ModelShape& model, Backend backend) {
 
 std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend backend) {
   const ParallelConfig& parallel = config.parallel;
-  for (const auto& [key, ranks] : {std::pair{"context", parallel.context},
-                                   {"expert", parallel.expert},
-                                   {"tensor", parallel.tensor}})
+  for (const auto& [key, ranks] :
+       {std::pair{"context", parallel.context}, {"expert", parallel.expert}})
     if (ranks != 1)
       return fmt::format(
-          "parallel.{} is {}; generating with caches takes 1; ranks along shard and replicate can",
+          "parallel.{} is {}; generating with caches takes 1; ranks along shard, replicate and "
+          "tensor can",
           key, ranks);
+  if (parallel.tensor != 1 && parallel.experts_over_tensor)
+    return fmt::format(
+        "parallel.experts_over_tensor is true and parallel.tensor {}; generating with caches takes "
+        "experts that each rank along tensor has: false",
+        parallel.tensor);
   if (!IsExact(config, model, backend)) return "";
   if (backend != Backend::kCpu)
     return "inference.exact is true, which GPUs do not give; allowed is false, or null";
@@ -60,7 +65,10 @@ std::vector<InferencePlan> InferencePlansOf(const Config& config, const ModelSha
   cache.pages_of_sequence = inference.PagesOfSequence(seq_len);
   cache.length = seq_len;
   cache.rows = std::max(prefill.back(), decode.back());
-  cache.like_rows = exact ? config.train.micro_batch * seq_len : 0;
+  if (exact) {
+    cache.like_rows = config.train.micro_batch * seq_len / config.parallel.tensor_strips;
+    cache.like_own_rows = cache.like_rows / config.parallel.tensor;
+  }
   std::vector<InferencePlan> plans;
   for (const int64_t rows : prefill) {
     plans.push_back({PrefillPlan(rows), rows, cache});

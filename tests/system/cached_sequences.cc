@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "runtime/base/error.h"
@@ -47,6 +48,21 @@ void RunPlans(const Trial& trial, const std::function<void(RankContext&)>& fn) {
 
 namespace {
 
+// [rows of the microbatch, Vp] of what each rank of a data rank has of it: its part of the rows.
+std::vector<Logits> OfDataRank(RankContext& rank, const std::vector<float>& own, int64_t columns) {
+  const Mesh& mesh = rank.run.layout.mesh;
+  const std::vector<std::string> by_rank = rank.engine.comms().world().HostAllGather(
+      {reinterpret_cast<const char*>(own.data()), own.size() * sizeof(float)});
+  std::vector<Logits> rows;
+  for (const int peer : mesh.Group(rank.rank, Axis::kTensor)) {
+    std::vector<float> part(own.size());
+    std::memcpy(part.data(), by_rank[static_cast<size_t>(peer)].data(), own.size() * sizeof(float));
+    for (auto at = part.begin(); at != part.end(); at += columns)
+      rows.emplace_back(at, at + columns);
+  }
+  return rows;
+}
+
 // The logits that the loss sees of each position of the window that sample `sample` begins. A
 // collective.
 std::vector<Logits> TrainingLogits(RankContext& rank, const Config& config, int64_t sample) {
@@ -60,19 +76,20 @@ std::vector<Logits> TrainingLogits(RankContext& rank, const Config& config, int6
   const auto buffer = std::find_if(plan.buffers.begin(), plan.buffers.end(),
                                    [](const PlanBuffer& b) { return b.name == "head/logits"; });
   REQUIRE(buffer != plan.buffers.end());
-  const int64_t positions = config.model.seq_len, rows = config.train.micro_batch * positions;
-  REQUIRE(rows <= 512);  // one chunk of the head's, the last thing that the plan computes
+  const int64_t positions = config.model.seq_len,
+                rows = config.train.micro_batch * positions / config.parallel.tensor;
+  // One chunk of the head's, the last thing that the plan computes.
+  REQUIRE((rows <= 512 && config.parallel.tensor_strips == 1));
   const bool narrow = config.precision.compute == PrecisionConfig::Format::kBf16;
   const int64_t columns = buffer->bytes / rows / (narrow ? 2 : 4);
   const std::byte* const data = rank.engine.BindingOf(plan).arena + buffer->offsets.front();
-  std::vector<Logits> logits;
-  for (int64_t t = 0; t < positions; ++t) {
-    Logits& row = logits.emplace_back(static_cast<size_t>(columns));
-    if (narrow)
-      ConvertToFloat(reinterpret_cast<const BFloat16*>(data) + t * columns, row.data(), columns);
-    else
-      std::copy_n(reinterpret_cast<const float*>(data) + t * columns, columns, row.data());
-  }
+  std::vector<float> own(static_cast<size_t>(rows * columns));
+  if (narrow)
+    ConvertToFloat(reinterpret_cast<const BFloat16*>(data), own.data(), rows * columns);
+  else
+    std::copy_n(reinterpret_cast<const float*>(data), rows * columns, own.data());
+  std::vector<Logits> logits = OfDataRank(rank, own, columns);
+  logits.resize(static_cast<size_t>(positions));
   return logits;
 }
 
@@ -149,7 +166,8 @@ std::vector<Sequence> SequencesOf(RankContext& rank, const Config& config) {
   const auto each = static_cast<size_t>(config.inference.PagesOfSequence(config.model.seq_len));
   std::vector<Sequence> sequences;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    const auto sample = static_cast<int64_t>(100 * rank.rank + 7000) + static_cast<int64_t>(i);
+    const int data_rank = rank.run.layout.mesh.Index(rank.rank, kDataAxes);
+    const auto sample = static_cast<int64_t>(100 * data_rank + 7000) + static_cast<int64_t>(i);
     Sequence s{.slot = static_cast<int64_t>((i + 2) % prompts.size()),
                .tokens = TokensOfSample(config, sample),
                .prompt = prompts[i],

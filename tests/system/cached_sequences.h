@@ -33,7 +33,7 @@ struct Sequence {
 inline const Sampling kGreedy{.temperature = 0, .top = 3};
 
 // Six sequences whose prompts are cut in many ways, their pages dealt out in no order. A
-// collective; other sequences on each rank.
+// collective; other sequences on each data rank.
 std::vector<Sequence> SequencesOf(RankContext& rank, const Config& config);
 
 // Each throws where the plan's logits are not those that are expected.

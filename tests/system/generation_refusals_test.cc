@@ -151,7 +151,17 @@ TEST_CASE("what cannot be generated with caches is refused by its key") {
   CHECK_THAT(refusal(trial), Contains("parallel.context is 2"));
   trial.config.parallel.context = 1;
   trial.config.parallel.tensor = 2;
-  CHECK_THAT(refusal(trial), Contains("parallel.tensor is 2"));
+  CHECK(refusal(trial) == "no error");
+  trial.config.model.family = ModelConfig::Family::kQwen3Moe;
+  trial.config.model.ffn.reset();
+  trial.config.model.moe = {.experts = 8, .top_k = 3, .ffn = 16};
+  CHECK(refusal(trial) == "no error");
+  trial.config.parallel.experts_over_tensor = true;
+  CHECK_THAT(refusal(trial), Contains("parallel.experts_over_tensor is true"));
+  trial.config.parallel.experts_over_tensor = false;
+  trial.config.parallel.tensor = 1;
+  trial.config.parallel.expert = 2;
+  CHECK_THAT(refusal(trial), Contains("parallel.expert is 2"));
   trial = GeneratingTrial(ModelConfig::Family::kNemotronH, Precision::kFp32);
   trial.config.model.pattern = "*E*-";
   CHECK(refusal(trial) == "no error");  // any bits

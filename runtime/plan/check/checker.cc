@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plan/check/access_table.h"
+#include "runtime/plan/check/checker_answers.h"
 #include "runtime/plan/check/checker_overflow.h"
 #include "runtime/plan/check/checker_repetition.h"
 #include "runtime/plan/check/checker_rows.h"
@@ -388,6 +389,7 @@ Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
   }
   if (found.empty()) FindShardViolations(plan, mesh, {}, &found);
   if (found.empty()) FindRowViolations(plan, mesh, accumulate, &found);
+  if (found.empty()) FindAnswerViolations(plan, mesh, accumulate, &found);
   if (found.empty()) FindOverflowViolations(plan, mesh, &found);
   if (found.size() > limit) found.resize(limit);
   return found;

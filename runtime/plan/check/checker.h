@@ -10,8 +10,9 @@
 //   arena and live range; stays of a bucket have one address; edges come from earlier ops of other
 //   streams; a communicator is used from one stream, with sizes that match its group; shards are
 //   gathered and reduced over the axes that they lie along (checker_shards.h); rows of sequences
-//   that ranks share meet the rows that belong to them (checker_rows.h); rows for which receive
-//   buffers have no room are heard of (checker_overflow.h).
+//   that ranks share meet the rows that belong to them (checker_rows.h); ranks that generate
+//   together draw one token (checker_answers.h); rows for which receive buffers have no room are
+//   heard of (checker_overflow.h).
 // Repeats  Microbatches that run the same bodies with the same waits, by the schedule's text, are
 //        walked until the state after one is the state after the one before, moved on by a
 //        microbatch; the rest are proved by that, so that the work does not grow with accumulation.

@@ -52,8 +52,10 @@ class ForwardBuilder {
   DType compute() const { return compute_; }
   // Between blocks a rank has its part of the microbatch's B*T rows: the axes that cut them. The
   // rank at place i of n has rows [i R/n, (i + 1) R/n), or so of each of shape().strips equal
-  // strips. Empty: each has all.
-  AxisSet row_axes() const { return graph_.mesh.Wide(Axis::kTensor); }
+  // strips. Empty: each has all, as of a graph with caches, whose rows may be fewer than ranks.
+  AxisSet row_axes() const {
+    return graph_.cache ? AxisSet() : graph_.mesh.Wide(Axis::kTensor);
+  }
   // How many these are. Error(kConfig) when row_axes do not divide the microbatch's.
   int64_t LocalRows(const std::string& label) const;
   // The inputs of a node that looks along sequences, and behind them what says where those end.

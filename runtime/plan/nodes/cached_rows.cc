@@ -84,9 +84,12 @@ View StateOfRows(Lowering& l, ValueId state, OfRow which) {
   return rows;
 }
 
-void LikeTraining(Lowering& l, int64_t rows, MatmulOp<View>* product) {
+// A weight that ranks split, or of which each takes rows of its own, multiplies the rows of all.
+void LikeTraining(Lowering& l, int64_t rows, ValueId weight, MatmulOp<View>* product) {
   if (!l.graph().cache || l.graph().cache->like_rows == 0) return;
-  product->like_rows = l.graph().cache->like_rows;
+  const bool whole = l.graph().value(weight).placement.whole() &&
+                     product->b.layout.dims[1] == l.graph().value(weight).dims[0];
+  product->like_rows = whole ? l.graph().cache->like_own_rows : l.graph().cache->like_rows;
   View at = StateOfRows(l, l.graph().cache->rows_state, OfRow::kPosition);
   at.offset += at.layout.dims[0] - rows;
   at.layout.dims[0] = rows;

@@ -32,10 +32,10 @@ inline constexpr const char* kSamplingState = "infer/sampling";
 enum class OfRow { kToken, kPosition, kSlot };
 View StateOfRows(Lowering& l, ValueId state, OfRow which);
 
-// For the lowering of a product of a graph with caches: its rows, the last `rows` of the graph's,
-// have the bits of the training forward's first sequence. No change for a graph that need not have
-// them. The node's operands say nothing of this: it is so for any.
-void LikeTraining(Lowering& l, int64_t rows, MatmulOp<View>* product);
+// For the lowering of a product with `weight` in a graph with caches: its rows, the last `rows` of
+// the graph's, have the bits of the training forward's first sequence. No change for a graph that
+// need not have them. The node's operands say nothing of this: it is so for any.
+void LikeTraining(Lowering& l, int64_t rows, ValueId weight, MatmulOp<View>* product);
 
 extern const NodeDef kEmbedRowsNode, kRopeRowsNode, kCachedAttentionNode;
 

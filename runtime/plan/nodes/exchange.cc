@@ -52,6 +52,24 @@ void LowerScatter(Lowering& l, const Step& step) {
   LowerExchange<ReduceScatterOp<View>>(l, *step.node, out, in, shard, full);
 }
 
+void LowerSum(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  const ValueId in = node.inputs[0], out = node.outputs[0];
+  MR_CHECK(l.storage().CanReplace(in, out), "{}: sums in place, but {} is read again later",
+           node.label, l.graph().value(in).name);
+  AllReduceOp<View> op;
+  op.axes = Attrs<ExchangeAttrs>(node).axes;
+  op.buffer = InOneRow(l.storage().WriteOver(out, in));
+  l.Push(op, node);
+}
+
+// What is to be summed over `axes`.
+void RequirePartial(const ForwardBuilder& b, ValueId x, AxisSet axes, const std::string& label) {
+  const ValuePlacement& placement = b.value(x).placement;
+  MR_CHECK((placement.partial & axes) == axes, "node {}: rows to be summed over {} are {}", label,
+           ToString(axes), ToString(placement));
+}
+
 }  // namespace
 
 const NodeDef kGatherRowsNode{.name = "gather_rows",
@@ -62,6 +80,7 @@ const NodeDef kScatterSumRowsNode{.name = "scatter_sum_rows",
                                   .recompute = RecomputeClass::kNever,
                                   .gradient = GradientOfScatter,
                                   .lower = LowerScatter};
+const NodeDef kSumRowsNode{.name = "sum_rows", .lower = LowerSum};
 
 ValueId GatherRows(ForwardBuilder& b, ValueId x, AxisSet over, const std::string& label) {
   const AxisSet axes = b.mesh().Wide(over);
@@ -83,8 +102,7 @@ ValueId ScatterSumRows(ForwardBuilder& b, ValueId x, AxisSet over, const std::st
   if (axes.empty()) return x;
   ValuePlacement placement = b.value(x).placement;
   const int64_t rows = b.RowsOf(x, label), ranks = b.mesh().Size(axes);
-  MR_CHECK((placement.partial & axes) == axes, "node {}: rows to be summed over {} are {}", label,
-           ToString(axes), ToString(placement));
+  RequirePartial(b, x, axes, label);
   MR_REQUIRE(ErrorCode::kConfig, rows % ranks == 0,
              "node {}: {} rows, which {} ranks of {} do not divide", label, rows, ranks,
              ToString(axes));
@@ -94,6 +112,18 @@ ValueId ScatterSumRows(ForwardBuilder& b, ValueId x, AxisSet over, const std::st
   const ValueId out =
       b.NewActivation(label, {rows / ranks, b.Columns(x, label)}, placement, b.value(x).parts);
   b.Push(kScatterSumRowsNode, {x}, {out}, ExchangeAttrs{axes}, label);
+  return out;
+}
+
+ValueId SumRows(ForwardBuilder& b, ValueId x, AxisSet over, const std::string& label) {
+  const AxisSet axes = b.mesh().Wide(over);
+  if (axes.empty()) return x;
+  RequirePartial(b, x, axes, label);
+  ValuePlacement placement = b.value(x).placement;
+  placement.partial = placement.partial - axes;
+  const ValueId out = b.NewActivation(label, {b.RowsOf(x, label), b.Columns(x, label)}, placement,
+                                      b.value(x).parts);
+  b.Push(kSumRowsNode, {x}, {out}, ExchangeAttrs{axes}, label);
   return out;
 }
 

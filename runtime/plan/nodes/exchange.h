@@ -4,9 +4,11 @@
 // kGatherRowsNode      in: x [R/n,C]      out: y [R,C]: rank r's rows are [r R/n, (r + 1) R/n)
 // kScatterSumRowsNode  in: x [R,C]        out: y [R/n,C]: of the sum over the ranks' x, added in
 //                                              rank order, this rank's rows
+// kSumRowsNode         in: x [R,C]        out: y [R,C]: of that sum all rows, with its bits; in
+//                                              graphs with caches, without a gradient
 //
-// Each is the gradient of the other: what a rank has of d_y says how the loss depends on its own
-// copy of y, and every copy is of the same x.
+// Each of the first two is the gradient of the other: what a rank has of d_y says how the loss
+// depends on its own copy of y, and every copy is of the same x.
 //
 // Over the axis that cuts rows between blocks both go strip by strip (BatchShape::strips), an op
 // each, and so do the products around them (linear.h): one begins with the rows that have landed,
@@ -22,7 +24,7 @@
 
 namespace millrace {
 
-extern const NodeDef kGatherRowsNode, kScatterSumRowsNode;
+extern const NodeDef kGatherRowsNode, kScatterSumRowsNode, kSumRowsNode;
 
 struct ExchangeAttrs {
   AxisSet axes;
@@ -33,5 +35,7 @@ struct ExchangeAttrs {
 ValueId GatherRows(ForwardBuilder& b, ValueId x, AxisSet axes, const std::string& label);
 // x is a sum over `axes` that is not formed. Error(kConfig): rows that their ranks do not divide.
 ValueId ScatterSumRows(ForwardBuilder& b, ValueId x, AxisSet axes, const std::string& label);
+// Of such an x each rank gets all rows of the sum.
+ValueId SumRows(ForwardBuilder& b, ValueId x, AxisSet axes, const std::string& label);
 
 }  // namespace millrace

@@ -285,9 +285,9 @@ void LowerNextLogits(Lowering& l, const Step& step) {
   const View x = l.storage().Read(node.inputs[0]), logits = l.storage().Write(node.outputs[0]);
   const int64_t rows = logits.layout.dims[0];
   MatmulOp<View> product;
-  LikeTraining(l, rows, &product);
   product.a = Rows(x, x.layout.dims[0] - rows, rows);
   product.b = Transposed(l.storage().Read(node.inputs[1]));
+  LikeTraining(l, rows, node.inputs[1], &product);
   const bool rounds = x.layout.dtype != logits.layout.dtype;
   product.out = rounds
                     ? l.storage().Temporary(

@@ -66,7 +66,7 @@ void Lower(Lowering& l, const Step& step) {
   op.a = storage.Read(node.inputs[0]);
   op.b = Transposed(storage.Read(node.inputs[1]));
   op.bias = storage.Read(node.inputs[2]);
-  LikeTraining(l, op.a.layout.dims[0], &op);
+  LikeTraining(l, op.a.layout.dims[0], node.inputs[1], &op);
   if (step.absorbed) {
     op.epilogue = op.bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
     // Without a gradient nobody reads the value before the activation, and it is not kept.

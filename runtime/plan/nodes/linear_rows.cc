@@ -5,6 +5,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
+#include "runtime/plan/nodes/cached_rows.h"
 #include "runtime/plan/nodes/exchange.h"
 #include "runtime/plan/nodes/linear.h"
 
@@ -59,6 +60,7 @@ void Lower(Lowering& l, const Step& step) {
   MatmulOp<View> op;
   op.b = Transposed(OwnRows(l, node, node.inputs[1]));
   op.a = l.storage().Read(node.inputs[0]);
+  LikeTraining(l, op.a.layout.dims[0], node.inputs[1], &op);
   op.out = l.storage().Write(node.outputs[0]);
   PushProducts(l, op, node);
 }

@@ -1,0 +1,121 @@
+// Prefill and decode of ranks along tensor, which generate together: on the CPU with the bits of the
+// training forward on as many ranks.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/plan/check/checker.h"
+#include "tests/system/cached_sequences.h"
+
+namespace millrace::test {
+namespace {
+
+Trial TensorTrial(ModelConfig::Family family, Precision precision, int tensor, int shard = 1) {
+  Trial trial = GeneratingTrial(family, precision, tensor * shard);
+  trial.config.parallel.tensor = tensor;
+  return trial;
+}
+
+constexpr ModelConfig::Family kFamilies[] = {
+    ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama, ModelConfig::Family::kQwen3,
+    ModelConfig::Family::kNemotronH};
+
+TEST_CASE("ranks along tensor have the training forward's bits, in any order and cut") {
+  for (const auto family : kFamilies)
+    for (const auto precision : {Precision::kFp32, Precision::kBf16}) {
+      CAPTURE(static_cast<int>(family), static_cast<int>(precision));
+      static_cast<void>(RequireLogits(TensorTrial(family, precision, 2)));
+    }
+}
+
+TEST_CASE("they have them where ranks share key and value heads, with any option") {
+  Trial trial = TensorTrial(ModelConfig::Family::kLlama, Precision::kBf16, 4);
+  int option = 0;
+  const auto require = [&](const std::function<void(Trial&)>& change) {
+    INFO("option " << ++option << " of this list");
+    Trial other = trial;
+    change(other);
+    static_cast<void>(RequireLogits(other));
+  };
+  require([](Trial&) {});  // two ranks to a key and value head
+  require([](Trial& t) { t.config.model.family = ModelConfig::Family::kQwen3; });
+  trial = TensorTrial(ModelConfig::Family::kLlama, Precision::kFp32, 2);
+  require([](Trial& t) { t.config.model.tied = true; });
+  require([](Trial& t) { t.config.model.attention.window = 9; });
+  require([](Trial& t) { t.config.execution.graph = GraphMode::kOff; });
+  require([](Trial& t) { t.config.memory.allocator = MemoryConfig::Allocator::kDynamic; });
+  const Generated plain = RequireLogits(trial);
+  trial.config.execution.checked = true;
+  static_cast<void>(RequireLogits(trial, &plain));
+  trial.config.execution.checked = false;
+  trial.adversary_seed = 3;
+  static_cast<void>(RequireLogits(trial, &plain));
+}
+
+TEST_CASE("groups of ranks along tensor generate on their own") {
+  for (const auto precision : {Precision::kFp32, Precision::kBf16All})
+    static_cast<void>(RequireLogits(TensorTrial(ModelConfig::Family::kLlama, precision, 2, 2)));
+}
+
+TEST_CASE("a token takes a sum for each half block, over ranks along tensor alone") {
+  const AssembledRun run =
+      InferenceRun(TensorTrial(ModelConfig::Family::kGpt2, Precision::kFp32, 2, 2));
+  for (const StepPlan& plan : run.plans.plans) {
+    if (!plan.name.starts_with("decode") && !plan.name.starts_with("prefill")) continue;
+    INFO(plan.name);
+    std::vector<std::string> sums;
+    for (const Entry& entry : plan.schedule)
+      for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
+        if (!IsCollective(op.op)) continue;
+        const auto* sum = std::get_if<AllReduceOp<View>>(&op.op);
+        REQUIRE(sum != nullptr);
+        CHECK(sum->axes == AxisSet(Axis::kTensor));
+        sums.push_back(op.label);
+      }
+    CHECK(sums == std::vector<std::string>{"h.0/attn.proj.sum", "h.0/mlp.down.sum",
+                                           "h.1/attn.proj.sum", "h.1/mlp.down.sum"});
+  }
+}
+
+// A plan without one of its sums: over the ranks of an axis that has one.
+TEST_CASE("a sum that is left out, or goes over other ranks, is seen before the plan runs") {
+  const Trial trial = TensorTrial(ModelConfig::Family::kLlama, Precision::kBf16, 2, 2);
+  const AssembledRun run = InferenceRun(trial);
+  for (const char* name : {"decode_3", "prefill_24"})
+    for (const Axis axis : {Axis::kContext, Axis::kShard}) {
+      const StepPlan& plan = run.plans.Of(name);
+      REQUIRE(FindViolations(plan, run.layout.mesh, 1).empty());
+      int sums = 0;
+      for (size_t b = 0; b < plan.bodies.size(); ++b)
+        for (size_t o = 0; o < plan.bodies[b].ops.size(); ++o) {
+          StepPlan wrong = plan;
+          PlanOp& op = wrong.bodies[b].ops[o];
+          auto* const sum = std::get_if<AllReduceOp<View>>(&op.op);
+          if (sum == nullptr) continue;
+          sum->axes = axis;
+          INFO(name << " " << op.label);
+          const Violations found = FindViolations(wrong, run.layout.mesh, 1);
+          REQUIRE(!found.empty());
+          CHECK_THAT(found.front().message,
+                     Catch::Matchers::Contains("is not the same on the ranks of tensor"));
+          ++sums;
+        }
+      CHECK(sums == 4);
+    }
+}
+
+TEST_CASE("without exact bits logits are near, with experts, too") {
+  Trial trial = TensorTrial(ModelConfig::Family::kLlama, Precision::kFp32, 2);
+  trial.config.inference.exact = false;
+  static_cast<void>(RequireLogits(trial));
+  trial = TensorTrial(ModelConfig::Family::kQwen3Moe, Precision::kFp32, 2);
+  trial.config.model.ffn.reset();
+  trial.config.model.moe = {.experts = 8, .top_k = 3, .ffn = 16};
+  trial.config.inference.exact = false;
+  static_cast<void>(RequireLogits(trial));
+}
+
+}  // namespace
+}  // namespace millrace::test
