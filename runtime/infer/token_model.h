@@ -6,8 +6,8 @@
 // Pages    Keys and values lie in `pages` pages of `page_tokens` positions. Who calls gives them
 //          out: pages[i] of a sequence holds its positions [i*page_tokens, (i+1)*page_tokens). No
 //          page may belong to two sequences.
-// Ranks    Ranks that compute one sequence together (parallel.tensor, parallel.expert) make the
-//          same calls with the same arguments, and get the same tokens.
+// Ranks    Ranks that compute one sequence together (parallel.tensor) make the same calls with the
+//          same arguments, and get the same tokens.
 // Errors   Error(kInternal): a slot, page or length beyond the limits, or too few pages.
 #pragma once
 
@@ -78,6 +78,9 @@ class TokenModel {
   // One step of all rows, each of another slot: caches each row's token and draws what follows it,
   // into `sampled` [rows.size()].
   virtual void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) = 0;
+  // Nothing more is drawn for now. Where ranks that have sequences of their own compute together
+  // (parallel.expert), each calls it, and it returns when all have; else it does nothing.
+  virtual void Finish() {}
 };
 
 }  // namespace millrace

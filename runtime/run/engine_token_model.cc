@@ -29,6 +29,8 @@ EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
       goes_back_(!config.model.Has('M')),
       rows_(std::max(prefill_.back(), decode_.back())),
       pages_of_sequence_(config.inference.PagesOfSequence(config.model.seq_len)) {
+  if (config.parallel.expert > 1)
+    together_ = &engine.comms().Of({Axis::kExpert, StreamId::kExchange});
   limits_.slots = config.inference.slots;
   limits_.pages = config.inference.Pages(config.model.seq_len);
   limits_.page_tokens = config.inference.page_tokens;
@@ -102,6 +104,26 @@ void EngineTokenModel::Ask(int64_t row, const Sampling& sampling, int64_t drawn)
   params_[static_cast<size_t>(row)] = ParamsOf(sampling, drawn);
 }
 
+int64_t EngineTokenModel::Await(const Turn& own) {
+  if (together_ == nullptr) return own.rows;
+  for (;;) {
+    const Turn turn = NextTurn(*together_, own);
+    if (turn.kind == own.kind) return turn.rows;
+    RunIdle(turn);
+  }
+}
+
+void EngineTokenModel::RunIdle(const Turn& turn) {
+  Clear();
+  Run(turn.kind == Turn::Kind::kPrefill ? PrefillPlan(turn.rows) : DecodePlan(turn.rows));
+}
+
+void EngineTokenModel::Finish() {
+  if (together_ == nullptr) return;
+  for (Turn turn = NextTurn(*together_, {}); turn != Turn(); turn = NextTurn(*together_, {}))
+    RunIdle(turn);
+}
+
 void EngineTokenModel::Run(const std::string& plan) {
   engine_.WriteState(kRowsState, std::as_bytes(std::span(row_state_)));
   engine_.WriteState(kSamplingState, std::as_bytes(std::span(params_)));
@@ -138,7 +160,7 @@ void EngineTokenModel::ReadDrawn(const std::string& plan, std::span<SampledToken
 SampledToken EngineTokenModel::Prefill(const PrefillRows& rows) {
   const int64_t count = std::ssize(rows.tokens);
   MR_CHECK_LE(count, limits_.max_chunk, "tokens of one prefill");
-  const int64_t size = SizeFor(prefill_, count);
+  const int64_t size = Await({Turn::Kind::kPrefill, SizeFor(prefill_, count)});
   Clear();
   if (rows.sampling != nullptr) Ask(0, *rows.sampling, 0);
   Place({rows.slot, rows.first, rows.tokens, rows.pages}, size - count);
@@ -158,8 +180,9 @@ void EngineTokenModel::Decode(std::span<const DecodeRow> rows, std::span<Sampled
     seen[static_cast<size_t>(row.slot)] = true;
   }
   for (int64_t begin = 0; begin < std::ssize(rows);) {
-    const int64_t size = SizeFor(decode_, std::ssize(rows) - begin),
-                  count = std::min(size, std::ssize(rows) - begin);
+    const int64_t left = std::ssize(rows) - begin,
+                  size = Await({Turn::Kind::kDecode, SizeFor(decode_, left)}),
+                  count = std::min(size, left);
     Clear();
     for (int64_t i = 0; i < count; ++i) {
       const DecodeRow& row = rows[static_cast<size_t>(begin + i)];

@@ -6,7 +6,9 @@
 //          Prefill and Decode outside one are Error(kInternal): nothing is drawn of weights that
 //          were changed in between.
 // Ranks    Enter() is a collective: it gathers the weights. Then ranks along shard and replicate
-//          generate on their own, without any word to each other.
+//          generate on their own, without any word to each other. Ranks along tensor make the same
+//          calls. Ranks along expert make calls of their own, but run plans together (lockstep.h):
+//          a call waits for theirs, and each calls Finish() when it has made its last.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
 #include "runtime/infer/token_model.h"
+#include "runtime/run/lockstep.h"
 
 namespace millrace {
 
@@ -31,6 +34,7 @@ class EngineTokenModel : public TokenModel {
   const TokenModelLimits& limits() const override { return limits_; }
   SampledToken Prefill(const PrefillRows& rows) override;
   void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
+  void Finish() override;
 
  private:
   // Tokens of one sequence, from position `first` on.
@@ -43,11 +47,16 @@ class EngineTokenModel : public TokenModel {
   void Clear();  // no row is placed, nothing is asked
   // Of row `row` of those that the plan draws for.
   void Ask(int64_t row, const Sampling& sampling, int64_t drawn);
+  // Returns as soon as all ranks run a plan of this kind together, and how many rows it has; runs
+  // others until then. At once where ranks do not run plans together.
+  int64_t Await(const Turn& own);
+  void RunIdle(const Turn& turn);
   void Run(const std::string& plan);
   // Of the plan that ran last, for its first such rows. Error(kNonFinite): a logit is not finite.
   void ReadDrawn(const std::string& plan, std::span<SampledToken> sampled);
 
   Engine& engine_;
+  Communicator* together_ = nullptr;  // with whom plans are run together; null: with nobody
   TokenModelLimits limits_;
   std::vector<int64_t> prefill_, decode_;  // rows of the plans, ascending
   bool goes_back_ = true, has_pages_ = true;

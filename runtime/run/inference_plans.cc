@@ -25,13 +25,11 @@ bool IsExact(const Config& config, const ModelShape& model, Backend backend) {
 
 std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend backend) {
   const ParallelConfig& parallel = config.parallel;
-  for (const auto& [key, ranks] :
-       {std::pair{"context", parallel.context}, {"expert", parallel.expert}})
-    if (ranks != 1)
-      return fmt::format(
-          "parallel.{} is {}; generating with caches takes 1; ranks along shard, replicate and "
-          "tensor can",
-          key, ranks);
+  if (parallel.context != 1)
+    return fmt::format(
+        "parallel.context is {}; generating with caches takes 1; ranks along shard, replicate, "
+        "expert and tensor can",
+        parallel.context);
   if (parallel.tensor != 1 && parallel.experts_over_tensor)
     return fmt::format(
         "parallel.experts_over_tensor is true and parallel.tensor {}; generating with caches takes "

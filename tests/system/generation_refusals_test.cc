@@ -161,7 +161,7 @@ TEST_CASE("what cannot be generated with caches is refused by its key") {
   trial.config.parallel.experts_over_tensor = false;
   trial.config.parallel.tensor = 1;
   trial.config.parallel.expert = 2;
-  CHECK_THAT(refusal(trial), Contains("parallel.expert is 2"));
+  CHECK(refusal(trial) == "no error");
   trial = GeneratingTrial(ModelConfig::Family::kNemotronH, Precision::kFp32);
   trial.config.model.pattern = "*E*-";
   CHECK(refusal(trial) == "no error");  // any bits
