@@ -37,6 +37,7 @@ struct DataConfig {
   int64_t eval_batches = 8;
   bool document_mask = false;
   std::optional<int64_t> end_of_document = {};
+  std::optional<bool> loss_mask = {};
 
   Kind KindOf(const DataSource& source) const { return source.kind.value_or(kind); }
   bool operator==(const DataConfig&) const = default;

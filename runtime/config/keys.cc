@@ -33,7 +33,8 @@ std::vector<Key> OtherKeys() {
       KEY(data.tokenizer, any,
           "`bytes`, one token per byte; or the path of a tokenizer.json, byte-level BPE, that "
           "token files were made with (`millrace tokenize`). It is checked against them and "
-          "`model.vocab`, and goes with checkpoints and exports."),
+          "`model.vocab`, and goes with checkpoints and exports. Files that say that another "
+          "tokenizer made them are refused."),
       KEY(data.shuffle_seed, From(0, kMaxSeed),
           "Decides the order of the samples, the same at any world size."),
       KEY(data.eval_batches, From(1, kMillion), "Batches per evaluation."),
@@ -45,8 +46,14 @@ std::vector<Key> OtherKeys() {
           "default: on GPUs attention then runs on kernels of our own and not on cuDNN's, which "
           "are faster, and mixers do not run at all. Not with `parallel.context` or `model.mtp`."),
       KEY(data.end_of_document, From(0, 10 * kMillion),
-          "The id that ends a document and belongs to it, as `data.path` has it. Needed for "
-          "`data.document_mask`."),
+          "The id that ends a document and belongs to it, as `data.path` has it. "
+          "`data.document_mask` needs it; null: documents begin where the .idx files of Megatron's "
+          "datasets say, which all files then need."),
+      KEY(data.loss_mask, any,
+          "true: of token files with a mask beside them (NAME.mask, one byte per token; `millrace "
+          "tokenize --from messages` makes them) the tokens that it leaves out are no targets, in "
+          "training and evaluation. Every file of a path has one, or none; sources without may be "
+          "blended. false: masks are not read. null: files that have one are refused."),
 
       KEY(train.steps, From(1, 1000 * kMillion), "Optimizer steps of the whole run."),
       KEY(train.micro_batch, From(1, kMillion),

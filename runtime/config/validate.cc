@@ -91,6 +91,12 @@ class Validator {
       Require(*data.end_of_document < config_.model.Vocab(),
               {"data.end_of_document", "model.vocab"}, "must be an id of the vocabulary of {}",
               config_.model.Vocab());
+    if (data.loss_mask == true) {
+      Require(!config_.train.loss_weights, {"data.loss_mask", "train.loss_weights"},
+              "weights of targets come from the data's masks, or with each step from the program");
+      Require(Reads(DataConfig::Kind::kTokens), {"data.loss_mask", "data.kind"},
+              "masks lie beside token files, and nothing of that kind is read");
+    }
     if (!data.document_mask) return;
     Require(config_.parallel.context == 1, {"data.document_mask", "parallel.context"},
             "sequences that ranks share have no documents yet; with parallel.context 1 they can");

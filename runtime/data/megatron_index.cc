@@ -144,7 +144,7 @@ class IndexReader {
 
   // Lengths and offsets in step, so that neither is held.
   void ReadOffsets() {
-    const int64_t offsets_at = kHeaderBytes + index_.sequences * kLengthBytes;
+    const int64_t offsets_at = index_.OffsetsAt();
     std::vector<int32_t> lengths(static_cast<size_t>(std::min(index_.sequences, kChunk)));
     int64_t expected = 0;
     ForEach<int64_t>(file_, offsets_at, index_.sequences, [&](int64_t i, int64_t offset) {
@@ -160,7 +160,7 @@ class IndexReader {
   }
 
   void ReadMarks() {
-    const int64_t marks_at = kHeaderBytes + index_.sequences * (kLengthBytes + kOffsetBytes);
+    const int64_t marks_at = index_.DocumentsAt();
     int64_t before = 0;
     ForEach<int64_t>(file_, marks_at, index_.documents + 1, [&](int64_t i, int64_t mark) {
       const int64_t offset = marks_at + i * kMarkBytes;
@@ -187,6 +187,13 @@ class IndexReader {
 };
 
 }  // namespace
+
+int64_t MegatronIndex::OffsetsAt() const noexcept {
+  return kHeaderBytes + sequences * kLengthBytes;
+}
+int64_t MegatronIndex::DocumentsAt() const noexcept {
+  return OffsetsAt() + sequences * kOffsetBytes;
+}
 
 std::string MegatronIndexPath(const std::string& bin_path) {
   constexpr std::string_view kBin = ".bin";

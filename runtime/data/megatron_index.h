@@ -26,6 +26,10 @@ struct MegatronIndex {
   int64_t bytes_per_token = 0;  // 1, 2, 4 or 8
   bool is_signed = false;
   int64_t sequences = 0, documents = 0, tokens = 0;
+
+  // Where in the file the sequences' places in the .bin are, and the documents' first sequences.
+  int64_t OffsetsAt() const noexcept;
+  int64_t DocumentsAt() const noexcept;
 };
 
 // "x/NAME.bin" -> "x/NAME.idx"; "" for another name.

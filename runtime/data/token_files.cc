@@ -201,6 +201,7 @@ std::array<int32_t, kTokenHeaderInts> TokenFileHeader(int64_t bytes_per_token, i
   header[0] = bytes_per_token == 2 ? kMagicU16 : kMagicU32;
   header[1] = bytes_per_token == 2 ? kVersionU16 : kVersionU32;
   header[2] = static_cast<int32_t>(count);
+  if (stamp.tokenizer.empty()) return header;
   StampBytes bytes = {};
   MR_CHECK_EQ(stamp.tokenizer.size(), sizeof(bytes.tokenizer), "a tokenizer's hash");
   std::memcpy(bytes.name, kStampName, sizeof(kStampName));

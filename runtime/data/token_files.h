@@ -57,8 +57,8 @@ struct TokenSegment {
   bool is_signed() const noexcept { return megatron && megatron->is_signed; }
 };
 
-// The header of a token file of llm.c with a stamp, for 2 or 4 bytes per token and 1 to 2^31 - 1
-// tokens.
+// The header of a token file of llm.c with a stamp, if that names a tokenizer, for 2 or 4 bytes per
+// token and 1 to 2^31 - 1 tokens.
 inline constexpr int64_t kTokenHeaderInts = 256, kTokenHeaderBytes = kTokenHeaderInts * 4;
 std::array<int32_t, kTokenHeaderInts> TokenFileHeader(int64_t bytes_per_token, int64_t count,
                                                       const TokenStamp& stamp);

@@ -1,138 +1,24 @@
 #include "runtime/data/token_source.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
+#include "runtime/data/file_tokens.h"
 #include "runtime/data/hash.h"
 #include "runtime/data/token_files.h"
 
 namespace millrace {
 namespace {
 
-constexpr int64_t kCheckedWhenOpened = int64_t{256} << 20;  // bytes
-constexpr int64_t kHeldOutPart = 10;                        // one window in ten
+constexpr int64_t kHeldOutPart = 10;  // one window in ten
 constexpr int64_t kSyntheticWindows = int64_t{1} << 40;
 constexpr uint64_t kSyntheticStream =
     0x53594e5448455449;  // apart from the streams of parameters and epochs
-
-// A file without a stamp may be anybody's; one with a stamp is never bytes'.
-void CheckStamp(const TokenSegment& segment, const ExpectedTokenizer& expected) {
-  const TokenStamp& stamp = segment.stamp;
-  if (stamp.tokenizer.empty() || stamp.tokenizer == expected.hash) return;
-  MR_REQUIRE(
-      ErrorCode::kData, !expected.hash.empty(),
-      "{} was made with a tokenizer (hash {}, {} ids), and data.tokenizer is {}: its ids are "
-      "no bytes. Name that tokenizer.json; text that is to be blended with the file has to be "
-      "made into token files as well (millrace tokenize)",
-      segment.file->path(), stamp.tokenizer, stamp.vocab, expected.name);
-  throw Error(
-      ErrorCode::kData,
-      fmt::format("{} was made with another tokenizer (hash {}, {} ids) than data.tokenizer, "
-                  "{} (hash {})",
-                  segment.file->path(), stamp.tokenizer, stamp.vocab, expected.name,
-                  expected.hash));
-}
-
-class FileTokens final : public TokenSource {
- public:
-  FileTokens(const TokenSourceOptions& options, TokenFileKind kind,
-             const std::vector<std::string>& paths)
-      : seq_len_(options.seq_len),
-        vocab_(options.vocab),
-        kind_(kind),
-        segments_(OpenTokenFiles(paths, kind)) {
-    const int64_t tokens = segments_.back().end();
-    windows_ = (tokens - 1) / seq_len_;
-    MR_REQUIRE(ErrorCode::kData, windows_ >= 1,
-               "{} has {} tokens; one window of model.seq_len = {} needs {}", options.path, tokens,
-               seq_len_, seq_len_ + 1);
-    if (options.tokenizer)
-      for (const TokenSegment& segment : segments_) CheckStamp(segment, *options.tokenizer);
-    CheckIds();
-  }
-
-  int64_t seq_len() const noexcept override { return seq_len_; }
-  int64_t windows() const noexcept override { return windows_; }
-
-  void Read(int64_t window, int32_t* out) const override {
-    MR_CHECK(window >= 0 && window < windows_, "window {} of {}", window, windows_);
-    int64_t position = window * seq_len_;
-    const int64_t end = position + seq_len_ + 1;
-    auto segment =
-        std::upper_bound(segments_.begin(), segments_.end(), position,
-                         [](int64_t value, const TokenSegment& s) { return value < s.first; }) -
-        1;
-    while (position < end) {
-      if (position ==
-          segment->end()) {  // the place of a separator, or of none: the next segment starts here
-        ++segment;
-        if (position < segment->first) {
-          *out++ = kDocumentSeparator;
-          ++position;
-        }
-        continue;
-      }
-      const int64_t n = std::min(end, segment->end()) - position;
-      ReadTokens(*segment, position - segment->first, n, vocab_, out);
-      out += n;
-      position += n;
-    }
-  }
-
-  std::string Describe() const override {
-    const bool text = kind_ == TokenFileKind::kText;
-    return fmt::format("{} {} file{}, {} tokens", segments_.size(), text ? "text" : "token",
-                       segments_.size() == 1 ? "" : "s", segments_.back().end());
-  }
-
-  std::string Fingerprint() const override {
-    Hasher128 hash;
-    hash.Update(
-        fmt::format("files kind={} T={} vocab={}", static_cast<int>(kind_), seq_len_, vocab_));
-    constexpr int64_t kSample = 4096;
-    std::vector<char> bytes(kSample);
-    for (const TokenSegment& segment : segments_) {
-      const int64_t size = segment.file->size(), n = std::min(size, kSample);
-      hash.Update(fmt::format(
-          "\n{} {} ", std::filesystem::path(segment.file->path()).filename().string(), size));
-      for (const int64_t offset : {int64_t{0}, size - n}) {
-        segment.file->Read(offset, bytes.data(), n);
-        hash.Update(bytes.data(), n);
-      }
-      if (const auto& index = segment.megatron)
-        hash.Update(fmt::format("megatron bytes={} signed={} sequences={} documents={}",
-                                index->bytes_per_token, index->is_signed, index->sequences,
-                                index->documents));
-    }
-    return hash.Hex();
-  }
-
- private:
-  void CheckIds() const {
-    int64_t left = kCheckedWhenOpened;
-    std::vector<int32_t> ids(1 << 16);
-    for (const TokenSegment& segment : segments_) {
-      if (!segment.is_signed() && segment.bytes_per_token < 4 &&
-          int64_t{1} << (8 * segment.bytes_per_token) <= vocab_)
-        continue;
-      for (int64_t first = 0; first < segment.count && left > 0; first += int64_t(ids.size())) {
-        const int64_t n = std::min<int64_t>(int64_t(ids.size()), segment.count - first);
-        ReadTokens(segment, first, n, vocab_, ids.data());
-        left -= n * segment.bytes_per_token;
-      }
-    }
-  }
-
-  int64_t seq_len_;
-  int64_t vocab_;
-  TokenFileKind kind_;
-  std::vector<TokenSegment> segments_;
-  int64_t windows_ = 0;
-};
 
 class SyntheticTokens final : public TokenSource {
  public:
@@ -175,6 +61,11 @@ class WindowRange final : public TokenSource {
     MR_CHECK(window >= 0 && window < count_, "window {} of {}", window, count_);
     all_->Read(first_ + window, out);
   }
+  void ReadMarks(int64_t window, uint8_t* out) const override {
+    MR_CHECK(window >= 0 && window < count_, "window {} of {}", window, count_);
+    all_->ReadMarks(first_ + window, out);
+  }
+  bool has_loss_mask() const noexcept override { return all_->has_loss_mask(); }
   std::string Describe() const override {
     return fmt::format("{}: windows {} to {} of {}", all_->Describe(), first_, first_ + count_ - 1,
                        all_->windows());
@@ -189,6 +80,15 @@ class WindowRange final : public TokenSource {
   int64_t count_;
 };
 
+// Where no file says where documents begin, an id has to.
+void RequireKnownDocuments(const TokenSourceOptions& options) {
+  MR_REQUIRE(ErrorCode::kConfig,
+             !options.index_documents || options.kind == TokenSourceOptions::Kind::kTokens,
+             "data.document_mask is true and data.end_of_document null; it has to be the id that "
+             "documents in {} end with (Megatron's indices alone say where they begin)",
+             options.path.empty() ? "synthetic data" : options.path);
+}
+
 void CheckOptions(const TokenSourceOptions& options) {
   MR_REQUIRE(ErrorCode::kInvalidArgument,
              options.seq_len >= 1 && options.seq_len <= int64_t{1} << 22,
@@ -199,6 +99,7 @@ void CheckOptions(const TokenSourceOptions& options) {
              options.kind == TokenSourceOptions::Kind::kSynthetic || !options.path.empty(),
              "data.path is missing: a file or a folder of {}",
              options.kind == TokenSourceOptions::Kind::kText ? "text" : "tokens");
+  RequireKnownDocuments(options);
 }
 
 TokenFileKind FileKind(const TokenSourceOptions& options) {
@@ -207,6 +108,10 @@ TokenFileKind FileKind(const TokenSourceOptions& options) {
 }
 
 }  // namespace
+
+void TokenSource::ReadMarks(int64_t, uint8_t* out) const {
+  std::fill(out, out + seq_len() + 1, uint8_t{0});
+}
 
 std::shared_ptr<const TokenSource> OpenTokenSource(const TokenSourceOptions& options) {
   CheckOptions(options);

@@ -9,6 +9,9 @@
 // folder of tokens, whose names contain "val" (nanoGPT and llm.c name them so); else the last tenth
 // of the windows, rounded down, at least one. Held-out targets are never a training target.
 //
+// Beside the ids may be known which of them count as targets (loss_mask.h), and where documents
+// begin (of Megatron's datasets): marks, one for each token.
+//
 // Errors   kData: missing or damaged files, ids outside the vocabulary, too little for one window.
 //          Up to 256 MiB of data are checked when opened, so that a bad id does not wait for step
 //          50,000; the rest when read.
@@ -24,6 +27,9 @@
 
 namespace millrace {
 
+// Bits of a mark.
+inline constexpr uint8_t kNoTarget = 1, kBeginsDocument = 2;
+
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -33,6 +39,12 @@ class TokenSource {
 
   // out [T+1] = the ids of `window`, in [0, windows()).
   virtual void Read(int64_t window, int32_t* out) const = 0;
+
+  // out [T+1] = what is known of them: kNoTarget as the files' masks say, kBeginsDocument as their
+  // indices do. Of options that ask for neither 0.
+  virtual void ReadMarks(int64_t window, uint8_t* out) const;
+  // Whether kNoTarget is said by masks; else each token is a target.
+  virtual bool has_loss_mask() const noexcept { return false; }
 
   // For people: "13 text files, 213,454 tokens".
   virtual std::string Describe() const = 0;
@@ -57,6 +69,11 @@ struct TokenSourceOptions {
   uint64_t seed = 0;    // synthetic only
   // Files whose stamp has another one are refused. None: any, for who only looks at them.
   std::optional<ExpectedTokenizer> tokenizer = {};
+  // data.loss_mask: whether the masks beside the files are read. None: a file with one is refused,
+  // with what to say. Of a path either all files have one, or none.
+  std::optional<bool> loss_mask = false;
+  // Documents begin where Megatron's indices say; a file without one is refused (kConfig).
+  bool index_documents = false;
 };
 
 std::shared_ptr<const TokenSource> OpenTokenSource(const TokenSourceOptions& options);

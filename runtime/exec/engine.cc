@@ -401,7 +401,7 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
   MR_CHECK(plans_.plans[index].updates(), "the {} plan is no step of training", plan);
   const std::vector<std::span<const std::byte>> given = BytesOfInputs(index, inputs);
   MR_CHECK_GT(totals.targets, 0, "a step needs targets");
-  MR_CHECK(std::isfinite(totals.weights) && totals.weights > 0, "weights of a step's targets: {}",
+  MR_CHECK(std::isfinite(totals.weights) && totals.weights >= 0, "weights of a step's targets: {}",
            totals.weights);
   MR_CHECK_LT(steps_in_flight(), kStepsInFlight, "steps in flight");
   const RangeScope range(context_.ranges, [&] { return fmt::format("step {}", step + 1); });
@@ -418,7 +418,10 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
   if (on_scalars_) on_scalars_(scalars);
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = StateView(scalars_).data;
-  const auto scale = static_cast<float>(static_cast<double>(totals.targets) / totals.weights);
+  // Where no target counts, all weights are 0, and so are the losses, whatever the scale.
+  const auto scale = totals.weights == 0
+                         ? 1.0f
+                         : static_cast<float>(static_cast<double>(totals.targets) / totals.weights);
   std::byte* pinned = slot.inputs->data();
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (given[i].empty()) continue;

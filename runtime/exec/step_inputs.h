@@ -46,7 +46,7 @@ struct LossTotals {
   LossTotals(int64_t targets, double weights) : targets(targets), weights(weights) {}
 
   int64_t targets;  // their count: of losses without weights (auxiliary ones, of experts)
-  double weights;   // the sum of the weights given, of targets >= 0: of losses with them
+  double weights;   // the sum of the weights given, of targets >= 0: of losses with them; may be 0
 };
 
 }  // namespace millrace

@@ -21,6 +21,11 @@ std::vector<double> WeightsOf(const std::vector<WeightedSource>& sources) {
   return weights;
 }
 
+int64_t EvalWindow(const TokenSource& source, int64_t index, int64_t rank, int64_t row,
+                   const StepLayout& layout) {
+  return ((index * layout.world + rank) * layout.micro_batch + row) % source.windows();
+}
+
 }  // namespace
 
 Batcher::Batcher(std::shared_ptr<const TokenSource> source, uint64_t shuffle_seed,
@@ -61,23 +66,39 @@ void Batcher::GoOnFrom(const BlendState& state) {
   Remember(state);
 }
 
-std::vector<int32_t> Batcher::Step(int64_t step, int64_t rank) const {
-  const int64_t row_tokens = sources_.front()->seq_len() + 1;
-  std::vector<int32_t> tokens(
-      static_cast<size_t>(layout_.accumulate * layout_.micro_batch * row_tokens));
-  int32_t* out = tokens.data();
+template <class F>
+void Batcher::ForEachRow(int64_t step, int64_t rank, F&& use) const {
   BlendState state = StateBefore(step);
+  int64_t row = 0;
   // All samples of the step, in their order (StepLayout::Sample).
   for (int64_t m = 0; m < layout_.accumulate; ++m)
     for (int64_t r = 0; r < layout_.world; ++r)
       for (int64_t b = 0; b < layout_.micro_batch; ++b) {
         const auto from = static_cast<size_t>(blend_.Draw(state));
         if (r != rank) continue;
-        sources_[from]->Read(orders_[from].Window(state.taken[from] - 1), out);
-        out += row_tokens;
+        use(*sources_[from], orders_[from].Window(state.taken[from] - 1), row++);
       }
   Remember(state);
+}
+
+std::vector<int32_t> Batcher::Step(int64_t step, int64_t rank) const {
+  const int64_t row_tokens = sources_.front()->seq_len() + 1;
+  std::vector<int32_t> tokens(
+      static_cast<size_t>(layout_.accumulate * layout_.micro_batch * row_tokens));
+  ForEachRow(step, rank, [&](const TokenSource& source, int64_t window, int64_t row) {
+    source.Read(window, tokens.data() + row * row_tokens);
+  });
   return tokens;
+}
+
+std::vector<uint8_t> Batcher::StepMarks(int64_t step, int64_t rank) const {
+  const int64_t row_tokens = sources_.front()->seq_len() + 1;
+  std::vector<uint8_t> marks(
+      static_cast<size_t>(layout_.accumulate * layout_.micro_batch * row_tokens));
+  ForEachRow(step, rank, [&](const TokenSource& source, int64_t window, int64_t row) {
+    source.ReadMarks(window, marks.data() + row * row_tokens);
+  });
+  return marks;
 }
 
 int64_t Batcher::valid_tokens() const {
@@ -88,11 +109,18 @@ std::vector<int32_t> EvalTokens(const TokenSource& source, int64_t index, int64_
                                 const StepLayout& layout) {
   const int64_t row_tokens = source.seq_len() + 1;
   std::vector<int32_t> tokens(static_cast<size_t>(layout.micro_batch * row_tokens));
-  for (int64_t b = 0; b < layout.micro_batch; ++b) {
-    const int64_t window = (index * layout.world + rank) * layout.micro_batch + b;
-    source.Read(window % source.windows(), tokens.data() + b * row_tokens);
-  }
+  for (int64_t b = 0; b < layout.micro_batch; ++b)
+    source.Read(EvalWindow(source, index, rank, b, layout), tokens.data() + b * row_tokens);
   return tokens;
+}
+
+std::vector<uint8_t> EvalMarks(const TokenSource& source, int64_t index, int64_t rank,
+                               const StepLayout& layout) {
+  const int64_t row_tokens = source.seq_len() + 1;
+  std::vector<uint8_t> marks(static_cast<size_t>(layout.micro_batch * row_tokens));
+  for (int64_t b = 0; b < layout.micro_batch; ++b)
+    source.ReadMarks(EvalWindow(source, index, rank, b, layout), marks.data() + b * row_tokens);
+  return marks;
 }
 
 int64_t EvalBatches(const TokenSource& source, int64_t wanted, const StepLayout& layout) {

@@ -31,6 +31,8 @@ class Batcher {
 
   // tokens [accumulate, micro_batch, T+1] of the data rank `rank` in `step`.
   std::vector<int32_t> Step(int64_t step, int64_t rank) const;
+  // What is known of each of them, likewise: bits of token_source.h.
+  std::vector<uint8_t> StepMarks(int64_t step, int64_t rank) const;
 
   // What has been drawn before `step`. Steps that were served lately, those just behind them and
   // whatever GoOnFrom was given are at hand; else it is drawn again from the nearest of these.
@@ -48,6 +50,9 @@ class Batcher {
 
  private:
   void Remember(const BlendState& state) const;
+  // Calls use(source, window, row) for each row of `rank`, in order.
+  template <class F>
+  void ForEachRow(int64_t step, int64_t rank, F&& use) const;
 
   std::vector<std::shared_ptr<const TokenSource>> sources_;
   std::vector<SampleOrder> orders_;
@@ -61,6 +66,8 @@ class Batcher {
 // tokens [micro_batch, T+1].
 std::vector<int32_t> EvalTokens(const TokenSource& source, int64_t index, int64_t rank,
                                 const StepLayout& layout);
+std::vector<uint8_t> EvalMarks(const TokenSource& source, int64_t index, int64_t rank,
+                               const StepLayout& layout);
 
 // Batches that read each held-out window at most once, at most `wanted`; 1 when there are fewer
 // windows than one batch has rows (they repeat).

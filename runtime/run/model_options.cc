@@ -113,7 +113,8 @@ ModelOptions ModelOptionsOf(const Config& config) {
   o.init_std = m.init_std;
   o.loss = LossOf(config.train);
   o.documents = config.data.document_mask;
-  o.loss.weights |= o.documents;  // what begins a document is no target
+  // What begins a document is no target, nor is what a mask leaves out.
+  o.loss.weights |= o.documents || config.data.loss_mask.value_or(false);
   o.tensor = config.parallel.tensor;
   o.expert = config.parallel.expert;
   o.experts_over_tensor = config.parallel.experts_over_tensor;

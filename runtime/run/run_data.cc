@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/hash.h"
 #include "runtime/run/run_tokenizer.h"
@@ -21,6 +22,8 @@ TokenSourceOptions OptionsOf(const Config& config, DataKind kind, const std::str
                              .vocab = config.model.Vocab(),
                              .seed = static_cast<uint64_t>(config.data.shuffle_seed)};
   const auto tokenizer = TokenizerOf(config);
+  options.loss_mask = config.data.loss_mask;
+  options.index_documents = config.data.document_mask && !config.data.end_of_document;
   options.tokenizer = {config.data.tokenizer, tokenizer ? tokenizer->hash() : ""};
   return options;
 }
@@ -66,6 +69,29 @@ RunData OpenBlend(const Config& config, const DataSources& sources) {
   return data;
 }
 
+// Where all that is trained on is masked, so is what is held out, and the other way round: losses
+// over different targets are not to be compared. A blend may have sources without masks.
+void CheckMasks(const Config& config, const RunData& data) {
+  if (config.data.loss_mask != true) return;
+  const auto masked = [](const NamedSource& one) { return one.source->has_loss_mask(); };
+  const auto& train = data.train;
+  MR_REQUIRE(ErrorCode::kData, std::any_of(train.begin(), train.end(), masked),
+             "data.loss_mask is true, and no token file of {} has a mask (NAME.mask beside "
+             "NAME.bin; millrace tokenize --from messages makes them)",
+             data.Describe());
+  const bool one_for_all = data.held_out.size() < train.size();
+  for (size_t i = 0; i < data.held_out.size(); ++i) {
+    const bool expected =
+        one_for_all ? std::all_of(train.begin(), train.end(), masked) : masked(train[i]);
+    const NamedSource& held_out = data.held_out[i];
+    MR_REQUIRE(ErrorCode::kData, (one_for_all && !expected) || masked(held_out) == expected,
+               "data.loss_mask is true: what is trained on ({}) has {}, and what is evaluated on "
+               "({}) has {}",
+               data.Describe(), expected ? "masks" : "none", held_out.source->Describe(),
+               expected ? "none" : "some");
+  }
+}
+
 }  // namespace
 
 std::string RunData::Describe() const {
@@ -96,9 +122,10 @@ std::string RunData::BlendJson() const {
 }
 
 RunData OpenRunData(const Config& config) {
-  if (config.data.sources && config.data.kind != DataKind::kSynthetic)
-    return OpenBlend(config, *config.data.sources);
-  return OpenOne(config);
+  const bool blend = config.data.sources && config.data.kind != DataKind::kSynthetic;
+  RunData data = blend ? OpenBlend(config, *config.data.sources) : OpenOne(config);
+  CheckMasks(config, data);
+  return data;
 }
 
 }  // namespace millrace

@@ -39,10 +39,6 @@ void RequireFromFiles(const Config& config) {
              "data file, and comes from a program that embeds the runtime; here cross_entropy and "
              "false are allowed",
              Name(config.train.loss), config.train.loss_weights);
-  MR_REQUIRE(ErrorCode::kConfig, !config.data.document_mask || config.data.end_of_document,
-             "data.document_mask is true and data.end_of_document null; it has to be the id that "
-             "documents in {} end with",
-             config.data.path.value_or("the data"));
 }
 
 }  // namespace

@@ -75,7 +75,9 @@ Session::MeanLoss Session::EvaluateOn(int64_t count,
   // Ranks of a data rank have parts of the losses of the same targets.
   const double targets = totals[1] / static_cast<double>(world() / run_.layout.mesh.data_ranks());
   MR_REQUIRE(ErrorCode::kData, targets > 0,
-             "no target of {} held-out batches counts: every token is data.end_of_document", count);
+             "no target of {} held-out batches counts: every token is data.end_of_document, or "
+             "masks leave all out; more batches (data.eval_batches) may have some",
+             count);
   return {totals[0] / targets, static_cast<int64_t>(targets)};
 }
 
@@ -83,8 +85,7 @@ Session::MeanLoss Session::EvaluateOn(const TokenSource& held_out) {
   const StepLayout& layout = batcher().layout();
   std::optional<TokenRows> rows;
   return EvaluateOn(EvalBatches(held_out, config_.data.eval_batches, layout), [&](int64_t i) {
-    rows.emplace(EvalTokens(held_out, i, data_rank(), layout), config_.model.seq_len,
-                 EndOfDocument(config_));
+    rows.emplace(EvalRows(config_, held_out, i, data_rank(), layout));
     return HeldOutBatch{rows->inputs(), rows->weight()};
   });
 }

@@ -115,8 +115,14 @@ void TrainingLoop::Enqueue(int64_t step, bool twice) {
     trace_.Drop();
     Warn(fmt::format("no timeline: step {} runs a batch again, by another plan", batch.step));
   }
-  const TokenRows rows(TokensOf(batch), config_.model.seq_len, EndOfDocument(config_));
+  const TokenRows rows = StepRows(config_, session_.batcher(), batch.number - 1,
+                                  session_.data_rank(), TokensOf(batch));
   const LossTotals totals = TotalsOf(config_, session_.batcher(), batch.number - 1);
+  if (totals.weights == 0)
+    Warn(
+        fmt::format("step {}: its data has no target that counts (data.loss_mask): its loss and "
+                    "gradients are 0",
+                    batch.step));
   const auto enqueue = [&] {
     session_.engine().Enqueue(rows.inputs(), step, totals, guard_.MaxLoss(step + 1),
                               PlanOf(batch).name);

@@ -103,6 +103,9 @@ std::optional<LinkedRun::Given> LinkedRun::GivenBy(const mr_batch* batch, bool o
   Require(!loaded_.config.data.document_mask, MR_UNSUPPORTED,
           "data.document_mask is true, and batch is not NULL: documents are found in the run's own "
           "data alone so far");
+  Require(!loaded_.config.data.loss_mask.value_or(false), MR_UNSUPPORTED,
+          "data.loss_mask is true, and batch is not NULL: masks are those of the run's own files; "
+          "with train.loss_weights instead, weights come with the batch");
   const mr_batch whole = ReadSized(batch, "batch");
   Given given{CheckedTokens(whole, of_a_step), {}};
   if (of_a_step)
@@ -151,8 +154,8 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
       return;
     }
     const Config& config = loaded_.config;
-    const TokenRows rows(session_->batcher().Step(step_, session_->data_rank()),
-                         config.model.seq_len, EndOfDocument(config));
+    const TokenRows rows = StepRows(config, session_->batcher(), step_, session_->data_rank(),
+                                    session_->batcher().Step(step_, session_->data_rank()));
     scalars =
         session_->engine().Step(rows.inputs(), step_, TotalsOf(config, session_->batcher(), step_));
   });

@@ -121,6 +121,7 @@ void CompareMasks(const json& user, const std::string& folder, const RunIdentity
   differs("document_mask", "tokens see other tokens, and other targets count");
   if (DataKey(saved, "document_mask") == true && DataKey(now, "document_mask") == true)
     differs("end_of_document", "the documents are others");
+  differs("loss_mask", "other targets count");
 }
 
 void CompareData(const json& user, const std::string& folder, const RunIdentity& identity,

@@ -459,6 +459,17 @@ TEST_CASE("documents are masked where ranks share no sequences and no block pred
          {{mask, end, family}, "", ""}});
 }
 
+TEST_CASE("masks of targets lie beside token files, and are the only weights",
+          "[config][validate]") {
+  const std::string mask = "data.loss_mask=true", tokens = "data.kind=tokens",
+                    vocab = "model.vocab=300";
+  Check({{{mask}, "data.loss_mask", "beside token files"},
+         {{mask, tokens, vocab, "train.loss_weights=true"}, "data.loss_mask", "or with each step"},
+         {{mask, tokens, vocab, "model.family=qwen3", "model.mtp.depth=1"}, "", ""},
+         {{"data.loss_mask=false", "train.loss_weights=true"}, "", ""},
+         {{mask, tokens, vocab}, "", ""}});
+}
+
 TEST_CASE("blocks that predict further have no policy gradient", "[config][validate]") {
   const std::string policy = "train.loss=policy_gradient", family = "model.family=qwen3";
   Check({{{policy, family, "model.mtp.depth=1"}, "train.loss", "no policy gradient"},

@@ -30,16 +30,40 @@ TEST_CASE("a document ends with its end, and the first of a row begins with the 
   // Two rows of 6 and the target behind each; 9 ends documents.
   const std::vector<int32_t> tokens = {1, 2, 9, 3, 9, 9, 4,  //
                                        9, 5, 6, 7, 8, 1, 9};
-  const TokenRows rows(tokens, 6, 9);
+  const TokenRows rows(tokens, {}, 6, {.documents = true, .end_of_document = 9});
   CHECK(Given<int32_t>(rows, "tokens") == tokens);
   CHECK(Given<int32_t>(rows, "documents") ==
         std::vector<int32_t>{0, 0, 0, 3, 3, 5, 0, 1, 1, 1, 1, 1});
   CHECK(Given<float>(rows, "weights") == std::vector<float>{1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1});
   CHECK(rows.weight() == 8);
-  CHECK(CountTargets(tokens, 6, 9) == 8);
-  const TokenRows plain(tokens, 6, {});
+  const TokenRows plain(tokens, {}, 6, {});
   CHECK(plain.inputs().size() == 1);
   CHECK(plain.weight() == 12);
+}
+
+TEST_CASE("marks say where documents begin and which targets count", "[data]") {
+  const std::vector<int32_t> tokens = {1, 2, 9, 3, 9, 9, 4,  //
+                                       9, 5, 6, 7, 8, 1, 9};
+  constexpr uint8_t n = kNoTarget, d = kBeginsDocument;
+  // The mark of a row's first token says nothing: it is no target here, and the row begins there.
+  const std::vector<uint8_t> marks = {n, 0, n, d, 0, n | d, 0,  //
+                                      d, n, 0, d, d, 0,     n};
+  const TokenRows documents(tokens, marks, 6, {.documents = true});
+  CHECK(Given<int32_t>(documents, "tokens") == tokens);
+  CHECK(Given<int32_t>(documents, "documents") ==
+        std::vector<int32_t>{0, 0, 0, 3, 3, 5, 0, 0, 0, 3, 4, 4});
+  CHECK(Given<float>(documents, "weights") ==
+        std::vector<float>{1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1});
+  CHECK(documents.weight() == 8);
+  const TokenRows chosen(tokens, marks, 6, {.loss = true});
+  CHECK(chosen.inputs().size() == 2);
+  CHECK(Given<int32_t>(chosen, "tokens") == tokens);
+  CHECK(Given<float>(chosen, "weights") == std::vector<float>{1, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 0});
+  CHECK(chosen.weight() == 8);
+  // An id that ends documents decides over the marks.
+  const TokenRows both(tokens, marks, 6, {.documents = true, .end_of_document = 9, .loss = true});
+  CHECK(Given<float>(both, "weights") == std::vector<float>{1, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 0});
+  CHECK(both.weight() == 6);
 }
 
 // Lines of 1 to 23 bytes.

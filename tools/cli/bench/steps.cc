@@ -22,8 +22,8 @@ StepTimes RunSteps(Session& session, int64_t first, int64_t count) {
   for (int64_t step = first; step < first + count || engine.steps_in_flight() > 0; ++step) {
     if (step < first + count) {
       const Config& config = session.config();
-      const TokenRows rows(session.batcher().Step(step, session.data_rank()), config.model.seq_len,
-                           EndOfDocument(config));
+      const TokenRows rows = StepRows(config, session.batcher(), step, session.data_rank(),
+                                      session.batcher().Step(step, session.data_rank()));
       const LossTotals totals = TotalsOf(config, session.batcher(), step);
       if (!async) engine.comms().world().Barrier();
       const auto start = Clock::now();
