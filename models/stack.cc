@@ -231,11 +231,12 @@ void Stack::EmitForward(ForwardBuilder& b, HeadMode head) const {
   const RopeTables ropes = EmitRopes(b);
   b.BeginUnit("embed");
   const bool logits_only = head == HeadMode::kLogits || head == HeadMode::kNextLogits;
-  if (options_.documents && !logits_only) Documents(b, "documents");
-  ValueId x = Embedding(b, style_.table, style_.positions, "embed/x");
   // Of the next token alone.
   const bool alone =
       logits_only || head == HeadMode::kTokenLosses || head == HeadMode::kTokenScores;
+  // A row that is scored or gone on with is one document.
+  if (options_.documents && !alone) Documents(b, "documents");
+  ValueId x = Embedding(b, style_.table, style_.positions, "embed/x");
   const MoeShape* const balanced = alone ? nullptr : BalancedShape(options_);
   std::vector<ValueId> stats;
   for (const BlockGroup& group : GroupBlocks(options_)) {
