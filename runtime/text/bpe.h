@@ -67,6 +67,9 @@ class BpeModel {
   // Appends the ids of a piece that is not empty.
   void Encode(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& ids) const;
 
+  int32_t ByteId(uint8_t byte) const { return bytes_[byte]; }
+  const PairRanks& ranks() const { return ranks_; }
+
  private:
   void EncodeShort(std::string_view piece, std::vector<int32_t>& ids) const;
   void EncodeLong(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& ids) const;

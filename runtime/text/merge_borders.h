@@ -9,7 +9,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -17,22 +17,25 @@ namespace millrace {
 
 class MergeBorders {
  public:
-  MergeBorders();
+  // tokens: the bytes of all that merges make.
+  explicit MergeBorders(std::span<const std::string_view> tokens);
 
-  // Tells of a token's bytes. Those of all merges must be told before the first question.
-  void AddToken(std::string_view bytes);
-
-  // The first such place behind `begin` in valid UTF-8, or `end`.
-  const uint8_t* Next(const uint8_t* begin, const uint8_t* end) const;
+  // The ends of the first parts of valid UTF-8 that is not empty: such places, then `end`. At most
+  // `most` of them, which is at least 1; returns how many.
+  int PartEnds(const uint8_t* begin, const uint8_t* end, int most, const uint8_t** ends) const;
 
  private:
-  static constexpr int kPairBits = 22;  // 512 KiB; known vocabularies have up to 200,000 pairs
-  static uint64_t PairPlace(uint32_t left, uint32_t right) {
-    return (uint64_t{left} << 21 | right) * 0x9e3779b97f4a7c15u >> (64 - kPairBits);
+  static uint64_t PairHash(uint32_t left, uint32_t right) {
+    return (uint64_t{left} << 21 | right) * 0x9e3779b97f4a7c15u;
   }
+  void AddToken(std::string_view bytes, std::vector<uint64_t>& hashes);
 
-  std::vector<uint64_t> pairs_;  // bits, by PairPlace: characters that stand so in a token
-  std::vector<uint64_t> cut_;    // bits, by last byte << 8 | first byte: in a token that cuts one
+  // Bits, by the hash's upper ones: characters that stand so in a token. Some eight for each pair,
+  // of which known vocabularies have up to 30,000: it is asked for each character, and stays in the
+  // processor's first cache.
+  std::vector<uint64_t> pairs_;
+  int shift_;
+  std::vector<uint64_t> cut_;  // bits, by last byte << 8 | first byte: in a token that cuts one
 };
 
 }  // namespace millrace

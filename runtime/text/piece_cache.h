@@ -3,6 +3,7 @@
 // have few ids are kept, which is nearly all there are.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -14,7 +15,6 @@ class PieceCache {
  public:
   static constexpr int kMostBytes = 15;
   static constexpr int kMostIds = 4;
-  static constexpr int32_t kNoId = -1;
 
   // A piece of 1 to kMostBytes bytes, and how many they are, in two words.
   struct Key {
@@ -23,7 +23,7 @@ class PieceCache {
   };
   struct alignas(32) Entry {
     Key key = {0, 0};  // of an empty entry: no piece has length 0
-    int32_t ids[kMostIds] = {kNoId, kNoId, kNoId, kNoId};  // kNoId behind the last
+    std::array<int32_t, kMostIds> ids = {-1, -1, -1, -1};  // IdBuffer::kNoId behind the last
   };
 
   // bytes: of the table, rounded down to a power of two, at least 4096.
@@ -68,7 +68,7 @@ class PieceCache {
     bucket.entries[1] = bucket.entries[0];
     Entry& entry = bucket.entries[0];
     entry = Entry{.key = key};
-    std::memcpy(entry.ids, ids, static_cast<size_t>(count) * sizeof(ids[0]));
+    std::memcpy(entry.ids.data(), ids, static_cast<size_t>(count) * sizeof(ids[0]));
   }
 
  private:

@@ -10,40 +10,16 @@
 namespace millrace {
 namespace {
 
+constexpr int kBatch = 32;
+
 const uint8_t* BytesOf(std::string_view text) {
   return reinterpret_cast<const uint8_t*>(text.data());
 }
 
-// Ids on their way into a vector, many at once: to append them one by one costs as much as to
-// find them.
-class IdBuffer {
- public:
-  explicit IdBuffer(std::vector<int32_t>& ids) : ids_(ids) {}
-
-  // Writes all of the entry's places, which is quicker than to ask, and keeps its ids.
-  void Take(const PieceCache::Entry& entry) {
-    if (filled_ + PieceCache::kMostIds > int(buffer_.size())) Flush();
-    int count = 1;
-    for (int i = 0; i < PieceCache::kMostIds; ++i) buffer_[filled_ + i] = entry.ids[i];
-    for (int i = 1; i < PieceCache::kMostIds; ++i) count += entry.ids[i] != PieceCache::kNoId;
-    filled_ += count;
-  }
-
-  void Flush() {
-    ids_.insert(ids_.end(), buffer_.begin(), buffer_.begin() + filled_);
-    filled_ = 0;
-  }
-
- private:
-  std::vector<int32_t>& ids_;
-  std::array<int32_t, 512> buffer_;
-  int filled_ = 0;
-};
-
 }  // namespace
 
 TextEncoder::TextEncoder(const Tokenizer& tokenizer, int64_t cache_bytes)
-    : tokenizer_(tokenizer), cache_(cache_bytes) {}
+    : tokenizer_(tokenizer), cache_(cache_bytes), characters_(size_t{1} << kCharacterBits) {}
 
 std::vector<int32_t> TextEncoder::Encode(std::string_view text, const EncodeOptions& options) {
   std::vector<int32_t> ids;
@@ -107,10 +83,9 @@ void TextEncoder::EncodeSegment(std::string_view text, size_t stage, std::vector
 // A batch at a time: while keys are made, the cache's lines are on their way.
 void TextEncoder::EncodePieces(SplitPattern pattern, std::string_view text,
                                std::vector<int32_t>& ids) {
-  constexpr int kBatch = 32;
   std::array<const uint8_t*, kBatch> ends;
   std::array<PieceCache::Key, kBatch> keys;
-  IdBuffer buffer(ids);
+  IdBuffer out(ids);
   const uint8_t* const end = BytesOf(text) + text.size();
   for (const uint8_t* p = BytesOf(text); p < end;) {
     const int count = PieceEnds(pattern, p, end, kBatch, ends.data());
@@ -122,74 +97,87 @@ void TextEncoder::EncodePieces(SplitPattern pattern, std::string_view text,
     }
     for (int i = 0; i < count; p = ends[i++]) {
       const std::string_view piece(reinterpret_cast<const char*>(p), size_t(ends[i] - p));
-      const bool cached = std::ssize(piece) <= PieceCache::kMostBytes;
-      const PieceCache::Entry* const entry = cached ? cache_.Find(keys[i]) : nullptr;
-      if (entry != nullptr) {
-        buffer.Take(*entry);
-        continue;
-      }
-      buffer.Flush();
-      const size_t before = ids.size();
-      EncodePiece(piece, ids);
-      if (cached) Remember(keys[i], before, ids);
+      if (std::ssize(piece) > PieceCache::kMostBytes)
+        EncodeLong(piece, out);
+      else if (const PieceCache::Entry* const entry = cache_.Find(keys[i]))
+        out.Take(entry->ids);
+      else
+        EncodeShort(piece, keys[i], out);
     }
   }
-  buffer.Flush();
+  out.Flush();
 }
 
-void TextEncoder::Remember(const PieceCache::Key& key, size_t first,
-                           const std::vector<int32_t>& ids) {
-  const auto count = static_cast<int64_t>(ids.size() - first);
-  if (count <= PieceCache::kMostIds) cache_.Insert(key, &ids[first], count);
+void TextEncoder::EncodeShort(std::string_view piece, const PieceCache::Key& key, IdBuffer& out) {
+  const int32_t whole = tokenizer_.WholePiece(piece);
+  if (whole < 0) return MergeShort(piece, key, out);
+  cache_.Insert(key, &whole, 1);
+  out.Take(IdBuffer::One(whole));
 }
 
-// A piece that the cache of short ones does not have.
-void TextEncoder::EncodePiece(std::string_view piece, std::vector<int32_t>& ids) {
+void TextEncoder::EncodeLong(std::string_view piece, IdBuffer& out) {
   const int32_t whole = tokenizer_.WholePiece(piece);
   if (whole >= 0)
-    ids.push_back(whole);
-  else if (std::ssize(piece) > PieceCache::kMostBytes)
-    EncodeParts(piece, ids);
+    out.Take(IdBuffer::One(whole));
+  else if (tokenizer_.walk() == nullptr)
+    out.Append(piece.size(), [&](int32_t* places) { return Merge(piece, places); });
   else
-    Merge(piece, ids);
+    EncodeParts(piece, out);
 }
 
-void TextEncoder::EncodeParts(std::string_view piece, std::vector<int32_t>& ids) {
+// As EncodePieces, but that most parts of one character are known without the cache.
+void TextEncoder::EncodeParts(std::string_view piece, IdBuffer& out) {
+  std::array<const uint8_t*, kBatch> ends;
+  std::array<PieceCache::Key, kBatch> keys;
   const uint8_t* const end = BytesOf(piece) + piece.size();
   for (const uint8_t* p = BytesOf(piece); p < end;) {
-    const uint8_t* const next = tokenizer_.borders().Next(p, end);
-    const std::string_view part(reinterpret_cast<const char*>(p), static_cast<size_t>(next - p));
-    p = next;
-    if (std::ssize(part) > PieceCache::kMostBytes) {
-      Merge(part, ids);
-      continue;
+    const int count = tokenizer_.borders().PartEnds(p, end, kBatch, ends.data());
+    const uint8_t* begin = p;
+    for (int i = 0; i < count; begin = ends[i++]) {
+      if (ends[i] - begin > PieceCache::kMostBytes) continue;
+      keys[i] = PieceCache::OfPart(PieceCache::MakeKey(begin, ends[i] - begin, end));
+      cache_.Prefetch(keys[i]);
     }
-    const auto key = PieceCache::OfPart(PieceCache::MakeKey(BytesOf(part), std::ssize(part), end));
-    if (const PieceCache::Entry* const entry = cache_.Find(key)) {
-      for (const int32_t id : entry->ids)
-        if (id != PieceCache::kNoId) ids.push_back(id);
-      continue;
+    for (int i = 0; i < count; p = ends[i++]) {
+      const std::string_view part(reinterpret_cast<const char*>(p), size_t(ends[i] - p));
+      if (std::ssize(part) == Utf8Length(*p) && std::ssize(part) <= kCharacterBytes)
+        out.Take(IdsOfCharacter(part));
+      else if (std::ssize(part) > PieceCache::kMostBytes)
+        out.Append(part.size(), [&](int32_t* places) { return Merge(part, places); });
+      else if (const PieceCache::Entry* const entry = cache_.Find(keys[i]))
+        out.Take(entry->ids);
+      else
+        MergeShort(part, keys[i], out);
     }
-    const size_t before = ids.size();
-    Merge(part, ids);
-    Remember(key, before, ids);
   }
 }
 
-// Byte-pair encoding, by the cache of long ones.
-void TextEncoder::Merge(std::string_view text, std::vector<int32_t>& ids) {
-  const auto size = std::ssize(text);
-  if (size > LongPieceCache::kMostBytes) return tokenizer_.model().Encode(text, scratch_, ids);
-  if (const LongPieceCache::Entry* const entry = long_cache_.Find(text)) {
-    ids.insert(ids.end(), entry->ids, entry->ids + entry->count);
-    return;
+const TextEncoder::CharacterIds& TextEncoder::IdsOfCharacter(std::string_view character) {
+  const uint32_t code = DecodeUtf8(BytesOf(character));
+  KnownCharacter& known = characters_[code * 0x9e3779b1u >> (32 - kCharacterBits)];
+  if (known.code != code) {
+    known.code = code;
+    known.ids.fill(IdBuffer::kNoId);
+    Merge(character, known.ids.data());
   }
-  const size_t before = ids.size();
-  tokenizer_.model().Encode(text, scratch_, ids);
-  const auto count = static_cast<int64_t>(ids.size() - before);
-  const bool in_short_cache = size <= PieceCache::kMostBytes && count <= PieceCache::kMostIds;
-  if (!in_short_cache && count <= LongPieceCache::kMostIds)
-    long_cache_.Insert(text, &ids[before], count);
+  return known.ids;
+}
+
+void TextEncoder::MergeShort(std::string_view text, const PieceCache::Key& key, IdBuffer& out) {
+  out.Append(PieceCache::kMostBytes, [&](int32_t* places) {
+    const size_t count = Merge(text, places);
+    if (count <= PieceCache::kMostIds) cache_.Insert(key, places, int64_t(count));
+    return count;
+  });
+}
+
+// Byte-pair encoding. `ids` has a place for each byte of the text.
+size_t TextEncoder::Merge(std::string_view text, int32_t* ids) {
+  if (const TokenWalk* const walk = tokenizer_.walk()) return walk->Encode(text, dead_, ids);
+  merged_.clear();
+  tokenizer_.model().Encode(text, scratch_, merged_);
+  std::copy(merged_.begin(), merged_.end(), ids);
+  return merged_.size();
 }
 
 }  // namespace millrace

@@ -4,12 +4,13 @@
 // Errors  kData: text that is not UTF-8, with the offset of the byte. Nothing is appended then.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/text/long_piece_cache.h"
+#include "runtime/text/id_buffer.h"
 #include "runtime/text/piece_cache.h"
 #include "runtime/text/tokenizer.h"
 
@@ -35,19 +36,31 @@ class TextEncoder {
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
+  static constexpr int kCharacterBits = 12;
+  static constexpr int kCharacterBytes = 3;  // of those that are remembered, at most
+  using CharacterIds = std::array<int32_t, kCharacterBytes>;  // IdBuffer::kNoId behind the last
+  struct KnownCharacter {
+    uint32_t code = ~0u;
+    CharacterIds ids;
+  };
+
   void EncodeText(std::string_view text, SpecialText special, std::vector<int32_t>& ids);
   void EncodeNormalized(std::string_view text, SpecialText special, std::vector<int32_t>& ids);
   void EncodeSegment(std::string_view text, size_t stage, std::vector<int32_t>& ids);
   void EncodePieces(SplitPattern pattern, std::string_view text, std::vector<int32_t>& ids);
-  void EncodePiece(std::string_view piece, std::vector<int32_t>& ids);
-  void Remember(const PieceCache::Key& key, size_t first, const std::vector<int32_t>& ids);
-  void Merge(std::string_view text, std::vector<int32_t>& ids);
-  void EncodeParts(std::string_view piece, std::vector<int32_t>& ids);
+  void EncodeShort(std::string_view piece, const PieceCache::Key& key, IdBuffer& out);
+  void EncodeLong(std::string_view piece, IdBuffer& out);
+  void EncodeParts(std::string_view piece, IdBuffer& out);
+  void MergeShort(std::string_view text, const PieceCache::Key& key, IdBuffer& out);
+  const CharacterIds& IdsOfCharacter(std::string_view character);
+  size_t Merge(std::string_view text, int32_t* ids);
 
   const Tokenizer& tokenizer_;
   PieceCache cache_;
-  LongPieceCache long_cache_;
+  std::vector<KnownCharacter> characters_;  // that are parts: one per place, a new one instead
+  std::vector<uint64_t> dead_;              // of TokenWalk
   BpeScratch scratch_;
+  std::vector<int32_t> merged_;
   std::vector<AddedTokenSplitter::Part> raw_parts_, normalized_parts_;
 };
 

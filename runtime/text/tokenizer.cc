@@ -52,7 +52,10 @@ Tokenizer::Tokenizer(std::string_view json, std::string name)
     if (bytes_[token.id].empty())
       bytes_[token.id] = BytesOfSymbols(token.content).value_or(token.content);
   }
-  for (const BpeMerge& merge : file_.merges) borders_.AddToken(bytes_[merge.result]);
+  std::vector<std::string_view> merged;
+  for (const BpeMerge& merge : file_.merges) merged.push_back(bytes_[merge.result]);
+  borders_.emplace(merged);
+  walk_ = TokenWalk::Make(model_, file_.merges, bytes_);
   file_.vocab = {};
   file_.merges = {};
 }

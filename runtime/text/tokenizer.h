@@ -18,6 +18,7 @@
 #include "runtime/text/added_tokens.h"
 #include "runtime/text/bpe.h"
 #include "runtime/text/merge_borders.h"
+#include "runtime/text/token_walk.h"
 #include "runtime/text/tokenizer_file.h"
 
 namespace millrace {
@@ -51,6 +52,7 @@ class Tokenizer {
 
   // What encoders need.
   const BpeModel& model() const { return model_; }
+  const TokenWalk* walk() const { return walk_ ? &*walk_ : nullptr; }  // null: there is none
   const AddedTokenSplitter& raw_added() const { return raw_added_; }
   const AddedTokenSplitter& normalized_added() const { return normalized_added_; }
   bool nfc() const { return file_.nfc; }
@@ -59,7 +61,7 @@ class Tokenizer {
   SplitPattern byte_level_split() const { return file_.byte_level_split; }
   std::span<const int32_t> prefix() const { return file_.prefix; }
   std::span<const int32_t> suffix() const { return file_.suffix; }
-  const MergeBorders& borders() const { return borders_; }
+  const MergeBorders& borders() const { return *borders_; }
   // The token that a whole piece is, where merges are not asked; -1: none.
   int32_t WholePiece(std::string_view piece) const;
 
@@ -67,7 +69,8 @@ class Tokenizer {
   std::string name_, json_, hash_;
   TokenizerFile file_;  // without vocabulary and merges
   BpeModel model_;
-  MergeBorders borders_;
+  std::optional<TokenWalk> walk_;
+  std::optional<MergeBorders> borders_;
   AddedTokenSplitter raw_added_, normalized_added_;
   std::vector<std::string> bytes_;                              // by id
   std::vector<bool> special_;                                   // by id
