@@ -163,6 +163,10 @@ class Library(unittest.TestCase):
         run(python, '-m', 'pip', 'install', '--quiet', '--no-index', '--disable-pip-version-check', self.tree + '/wheel/' + wheel, home=self.folder)
         said = run(python, os.path.abspath('tools/examples/python/train.py'), cwd=self.folder)
         self.assertRegex(said, r'^Millrace 0\.1\.\d+: loss 4\.\d+ -> [01]\.\d+ in 60 steps\nlm_head.weight \(61, 32\) of version 61 begins ')
+        said = run('mpirun', '-n', '2', '--oversubscribe', '--allow-run-as-root', python, '-B', os.path.abspath('tests/build/wheel_cases.py'), '--mpi',
+                   cwd=self.folder, home=self.folder)
+        self.assertEqual(sorted(line.split()[:2] for line in said.splitlines()), [['0', '2'], ['1', '2']])
+        self.assertEqual(len({line.split()[2] for line in said.splitlines()}), 1)
         run(python, '-B', os.path.abspath('tests/build/wheel_cases.py'), cwd=self.folder, env={'WHEEL_DATA': os.getcwd()})
 
     def test_debian_packages_bring_what_links_and_what_runs(self):

@@ -2,9 +2,11 @@
 threads, callbacks that fail, tensors and who holds them."""
 import array
 import ctypes
+import importlib
 import json
 import multiprocessing
 import os
+import sys
 import tempfile
 import threading
 import unittest
@@ -249,6 +251,17 @@ class Wheel(unittest.TestCase):
                     scored = logprobs[row['first'] - 1:len(row['ids']) - 1]
                     self.assertLess(abs(sum(scored) - row['log_prob']), 1e-4 * len(scored))
 
+    def test_lm_eval_is_asked_for_by_its_module_alone(self):
+        self.assertNotIn('lm_eval', sys.modules)
+        with self.assertRaisesRegex(ImportError, "No module named 'lm_eval'"):
+            importlib.import_module('millrace.lm_eval')
+
+    def test_what_is_no_mpi_is_refused(self):
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'mpi is 7'):
+            millrace.Run(CONFIG, mpi=7)
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'world 2'):
+            millrace.Run(CONFIG, mpi=True, world=2)
+
     def test_ranks_are_threads(self):
         self.assertEqual(len(self.ranks_as_threads()), 3)
 
@@ -321,5 +334,14 @@ class Wheel(unittest.TestCase):
         self.assertIn('"seq_len"', millrace.config_schema())
 
 
+def main():
+    if sys.argv[1:] != ['--mpi']:
+        unittest.main()
+    with millrace.Run(CONFIG, mpi=True) as run:  # under mpirun
+        run.init()
+        rank = run.info.rank
+        sys.stdout.write('%d %d %r\n' % (rank, run.info.world, [run.step(rows(step, rank)).loss for step in range(3)][2]))
+
+
 if __name__ == '__main__':
-    unittest.main()
+    main()

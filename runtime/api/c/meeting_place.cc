@@ -14,6 +14,8 @@
 #include "comm/local/local_world.h"
 #include "comm/process_id.h"
 #include "comm/socket/socket_world.h"
+#include "runtime/api/c/mpi_exchange.h"
+#include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/host_name.h"
 
@@ -89,9 +91,7 @@ void RequireOneHost(const std::vector<Ticket>& tickets) {
                       tickets.front().host, ticket.rank, ticket.host));
 }
 
-}  // namespace
-
-std::unique_ptr<CommFactory> MeetOtherRanks(const mr_run_options& options) {
+std::unique_ptr<CommFactory> Meet(const mr_run_options& options) {
   if (options.world == 1) return LocalWorld(1).Factory(0);
   if (options.exchange == nullptr)
     throw CallError(MR_INVALID_ARGUMENT,
@@ -119,6 +119,25 @@ std::unique_ptr<CommFactory> MeetOtherRanks(const mr_run_options& options) {
     throw CallError(MR_PEER_LOST, "rank 0 has left mr_run_create, its exchange has failed");
   Gathered<int32_t>(options, options.rank);  // each has the world by now, so rank 0 may go on
   return world->Factory(options.rank);
+}
+
+}  // namespace
+
+std::unique_ptr<CommFactory> MeetOtherRanks(const mr_run_options& options) {
+  if (options.mpi == nullptr) return Meet(options);
+  if (options.exchange != nullptr || options.rank != 0 || options.world != 1)
+    throw CallError(MR_INVALID_ARGUMENT,
+                    fmt::format("options.mpi is not NULL, and rank {}, world {}, exchange {}: with "
+                                "MPI they are 0, 0 and NULL",
+                                options.rank, options.world,
+                                options.exchange == nullptr ? "NULL" : "not NULL"));
+  MpiExchange mpi(ReadSized(options.mpi, "options.mpi"));
+  mr_run_options met = options;
+  met.rank = mpi.rank();
+  met.world = mpi.world();
+  met.exchange = MpiExchange::Exchange;
+  met.user = &mpi;
+  return Meet(met);
 }
 
 }  // namespace millrace

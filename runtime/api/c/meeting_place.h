@@ -1,5 +1,5 @@
-// How the ranks of a run find each other through the program's all-gather, and what they talk over
-// from then on.
+// How the ranks of a run find each other through the program's all-gather or MPI's, and what they
+// talk over from then on.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 namespace millrace {
 
 // A collective over options.world ranks, by two calls of options.exchange; by none at one rank.
+// With options.mpi over the ranks of its communicator (mpi_exchange.h).
 // Ranks that are threads of one process share a LocalWorld; processes of one host talk over sockets
 // (comm/socket). CallError MR_UNSUPPORTED on all where there are several hosts: no transport
 // between hosts is in this library yet. MR_INVALID_ARGUMENT: ranks that disagree about the world,

@@ -84,6 +84,16 @@ MR_API void mr_status_free(mr_status* status); /* NULL: nothing */
 /* JSON Schema (draft 7) of the configuration. Lives as long as the process. */
 MR_API const char* mr_config_schema(void);
 
+/* Ranks of MPI: of Open MPI, opened when it is asked for. The library is not linked with it. */
+typedef struct mr_mpi {
+  size_t size;
+  /* The address of the MPI_Comm whose ranks are the run's; used while mr_run_create runs. NULL:
+   * MPI_COMM_WORLD. Where MPI has not begun, as under mpirun in a program without it, the library
+   * begins it, and ends it when the process ends. */
+  const void* comm;
+  const char* library; /* a file for dlopen; NULL: libmpi.so.40, which may be loaded already */
+} mr_mpi;
+
 typedef struct mr_run_options {
   size_t size;
   const char* config; /* JSON text, as of a file that `millrace train` takes */
@@ -103,6 +113,9 @@ typedef struct mr_run_options {
    * it. NULL: nobody watches. */
   void (*on_stall)(void* user, const char* verdict);
   int32_t use_inference; /* 1: plan what section inference says too, for mr_generate and mr_score */
+  /* Not NULL: MPI gives rank and world, and is how ranks find each other. Then rank, world and
+   * exchange are 0 and NULL. */
+  const mr_mpi* mpi;
 } mr_run_options;
 
 /* Plans, checks and allocates; weights are not set yet. Collective. */

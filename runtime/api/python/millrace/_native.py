@@ -23,9 +23,14 @@ class Sized(ctypes.Structure):
         self.size = ctypes.sizeof(self)
 
 
+class Mpi(Sized):
+    _fields_ = [('size', c_size_t), ('comm', c_void_p), ('library', c_char_p)]
+
+
 class RunOptions(Sized):
     _fields_ = [('size', c_size_t), ('config', c_char_p), ('rank', c_int32), ('world', c_int32), ('device', c_int32), ('use_data', c_int32),
-                ('user', c_void_p), ('log', LogCallback), ('exchange', ExchangeCallback), ('on_stall', StallCallback), ('use_inference', c_int32)]
+                ('user', c_void_p), ('log', LogCallback), ('exchange', ExchangeCallback), ('on_stall', StallCallback), ('use_inference', c_int32),
+                ('mpi', POINTER(Mpi))]
 
 
 class InfoStruct(Sized):

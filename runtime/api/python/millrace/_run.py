@@ -117,6 +117,8 @@ class Run:
     use_data opens the configuration's data, for steps and evaluations without tokens
     use_inference plans what section inference of the configuration says, for generate(), stream() and score()
     exchange with world above 1: an all-gather between ranks, from this rank's bytes to those of all
+    mpi      instead of rank, world and exchange: True for the ranks of mpirun, or a communicator of mpi4py. Open MPI, which the library
+             opens then
     on_stall called on another thread when no rank makes progress for execution.watchdog_s
     """
 
@@ -129,6 +131,7 @@ class Run:
                  use_inference: bool = False,
                  log: Optional[Callable[[str, str], None]] = None,
                  exchange: Optional[Callable[[bytes], Sequence[bytes]]] = None,
+                 mpi: Any = None,
                  on_stall: Optional[Callable[[str], None]] = None) -> None:
         self._handle: Optional[int] = None
         text = config if isinstance(config, str) else json.dumps(config)
@@ -143,6 +146,8 @@ class Run:
             options.on_stall = self._keep(native.StallCallback(lambda _, said: on_stall(said.decode('utf-8', 'replace'))))
         if exchange is not None:
             options.exchange = self._keep(native.ExchangeCallback(_exchange_of(exchange, rank, world, raised)))
+        if mpi is not None:
+            options.mpi = ctypes.pointer(_mpi_of(mpi))
         handle = ctypes.c_void_p()
         try:
             check(LIBRARY.mr_run_create(ctypes.byref(options), ctypes.byref(handle)))
@@ -281,6 +286,16 @@ class Run:
     def borrow(self, name: str) -> Tensor:
         """Weights in place, read-only; steps are refused until it is given back."""
         return Tensor(self, self._handle or 0, name)
+
+
+def _mpi_of(mpi: Any) -> native.Mpi:
+    if mpi is True:
+        return native.Mpi()
+    try:
+        from mpi4py import MPI  # who has a communicator has it
+        return native.Mpi(comm=MPI._addressof(mpi))
+    except (ImportError, TypeError):
+        raise InvalidArgument('mpi is %r; allowed are True and a communicator of mpi4py' % (mpi,), 64) from None
 
 
 def _exchange_of(exchange: Callable[[bytes], Sequence[bytes]], rank: int, world: int, raised: List[BaseException]) -> Any:

@@ -69,6 +69,28 @@ TEST_CASE("a shorter struct stands for zeros, a longer or empty one is refused",
   REQUIRE_CODE(mr_run_info(run, &info), MR_INVALID_ARGUMENT);
 }
 
+TEST_CASE("an MPI that cannot be opened, or is none, is refused by name", "[api][c]") {
+  const std::string config = TinyConfig();
+  mr_run_options options = OptionsOf(config);
+  mr_mpi mpi = Sized<mr_mpi>();
+  options.mpi = &mpi;
+  const auto refused = [&](int32_t code, const std::string& words) {
+    const Linked run(options);
+    CAPTURE(run.created().message);
+    REQUIRE(run.created().code == code);
+    REQUIRE_THAT(run.created().message, Contains(words));
+  };
+  mpi.library = "/nonexistent/libmpi.so";
+  refused(MR_UNSUPPORTED, "/nonexistent/libmpi.so");
+  mpi.library = "libm.so.6";
+  refused(MR_UNSUPPORTED, "libm.so.6 has no MPI_");
+  options.world = 2;
+  refused(MR_INVALID_ARGUMENT, "options.mpi is not NULL, and rank 0, world 2");
+  options.world = 0;
+  mpi.size = 7;
+  refused(MR_INVALID_ARGUMENT, "options.mpi.size is 7");
+}
+
 TEST_CASE("handles that are no run, or no more, are refused", "[api][c]") {
   const std::string config = TinyConfig();
   const mr_run_options options = OptionsOf(config);
