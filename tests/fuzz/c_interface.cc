@@ -1,6 +1,8 @@
 // millrace.h: a configuration's text and, after a line "%%", bytes that say which calls follow,
 // with which arguments. What is refused has a code, a message, and has changed nothing.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -60,7 +62,7 @@ class Calls {
 
   // One of the calls, with arguments that are mostly right.
   void Next() {
-    switch (source_.Below(9)) {
+    switch (source_.Below(11)) {
       case 0:
         Write(mr_init(run_));
         break;
@@ -96,6 +98,12 @@ class Calls {
         Taken(mr_run_config(run_, source_.Below(2) == 0 ? nullptr : &text));
         break;
       }
+      case 9:
+        Score();
+        break;
+      case 10:
+        Stream();
+        break;
     }
   }
 
@@ -140,6 +148,67 @@ class Calls {
     FUZZ_REQUIRE(code != MR_OK || lent_.empty());
   }
 
+  void Score() {
+    const mr_batch batch = Batch();
+    const int64_t count = source_.Below(8) == 1 ? static_cast<int8_t>(source_.Integer(1))
+                                                : batch.sequences * SequenceLength();
+    std::vector<double> logprobs(static_cast<size_t>(std::max<int64_t>(count, 0)) + 1, 1);
+    std::vector<int32_t> likeliest(logprobs.size(), -2);
+    const int32_t code = Taken(mr_score_likeliest(
+        run_, &batch, logprobs.data(), source_.Below(8) == 1 ? nullptr : likeliest.data(), count));
+    FUZZ_REQUIRE(logprobs.back() == 1 && likeliest.back() == -2);  // not the library's
+    if (code != MR_OK) return;
+    for (int64_t i = 0; i < count; ++i)
+      FUZZ_REQUIRE(!(logprobs[static_cast<size_t>(i)] > 0) &&
+                   likeliest[static_cast<size_t>(i)] != -2);
+  }
+
+  int64_t SequenceLength() {
+    mr_info info{};
+    info.size = sizeof info;
+    Taken(mr_run_info(run_, &info));
+    return info.seq_len;
+  }
+
+  // Requests of a few tokens, a callback that cancels or fails at some event, and what it must have
+  // heard by the end: of each sample that has begun its tokens in order, and of all an end.
+  void Stream() {
+    struct Listener {
+      mr_run* run = nullptr;
+      int64_t events = 0, ends = 0, cancels_at = -1, fails_at = -1;
+      static mr_status* Hear(void* user, mr_event* event) {
+        Listener& self = *static_cast<Listener*>(user);
+        FUZZ_REQUIRE(event->size == sizeof(mr_event) && event->text == nullptr);
+        FUZZ_REQUIRE((event->token < 0) == (event->finish == MR_FINISH_CANCELLED));
+        FUZZ_REQUIRE(mr_run_destroy(nullptr) == nullptr && Taken(mr_init(self.run)) == MR_BUSY);
+        self.ends += event->finish != MR_FINISH_NOT_YET;
+        if (self.events == self.cancels_at) event->cancel = 1;
+        return self.events++ == self.fails_at ? mr_status_new(MR_TIMEOUT, "enough") : nullptr;
+      }
+    } listener;
+    listener.run = run_;
+    if (source_.Below(3) == 1) listener.cancels_at = source_.Below(8);
+    if (source_.Below(3) == 1) listener.fails_at = source_.Below(8);
+    std::vector<int32_t> prompt(source_.Below(5));
+    for (int32_t& token : prompt) token = static_cast<int8_t>(source_.Integer(1));
+    mr_request request = Struct<mr_request>(source_);
+    request.prompt = prompt.data();
+    request.prompt_tokens = static_cast<int64_t>(prompt.size());
+    request.max_tokens = source_.Below(6);
+    request.samples = source_.Below(4);
+    request.temperature = static_cast<float>(source_.Below(3)) / 2;
+    const mr_request* requests[2] = {&request, &request};
+    mr_stream_options options = Struct<mr_stream_options>(source_);
+    options.user = &listener;
+    options.on_event = source_.Below(16) == 1 ? nullptr : Listener::Hear;
+    const int32_t code = Taken(mr_stream(run_, requests, 2, &options));
+    const bool whole = request.size >= offsetof(mr_request, samples) + sizeof request.samples;
+    const int64_t samples = 2 * (whole ? std::max<int64_t>(request.samples, 1) : 1);
+    FUZZ_REQUIRE(code != MR_OK || listener.ends == samples);
+    FUZZ_REQUIRE(listener.events == 0 || code == MR_OK || code == MR_NON_FINITE ||
+                 (code == MR_TIMEOUT && listener.events == listener.fails_at + 1));
+  }
+
   void Borrow() {
     const char* name = nullptr;
     if (Taken(mr_weights_name(run_, source_.Below(12), &name)) != MR_OK) return;
@@ -171,6 +240,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.config = config.c_str();
   options.world = source.Below(32) == 1 ? static_cast<int8_t>(source.Integer(1)) : 0;
   options.rank = source.Below(32) == 1 ? static_cast<int8_t>(source.Integer(1)) : 0;
+  options.use_inference = source.Below(4) == 1 ? 1 : 0;
   mr_run* run = nullptr;
   const int32_t code = Taken(mr_run_create(&options, &run));
   FUZZ_REQUIRE((code == MR_OK) == (run != nullptr));
