@@ -1,5 +1,5 @@
-// Prefill and decode of ranks along tensor, which generate together: on the CPU with the bits of the
-// training forward on as many ranks.
+// Prefill and decode of ranks along tensor, which generate together: on the CPU with the bits of
+// the training forward on as many ranks.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>
