@@ -18,7 +18,8 @@ def run(*command, **options):
     """Standard output; what failed is shown with what it said."""
     environment = {'PATH': '/usr/bin:/bin', 'HOME': options.pop('home', '/nonexistent'), 'LC_ALL': 'C'}
     environment.update(options.pop('env', {}))
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, timeout=120, **options)
+    options.setdefault('timeout', 120)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, **options)
     if done.returncode != 0:
         raise AssertionError('%s: exit code %d\n%s%s' % (' '.join(command), done.returncode, done.stdout.decode(), done.stderr.decode()))
     return done.stdout.decode()
