@@ -2,10 +2,12 @@
 threads, callbacks that fail, tensors and who holds them."""
 import array
 import ctypes
+import gc
 import importlib
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -89,6 +91,102 @@ class Wheel(unittest.TestCase):
         with self.assertRaises(millrace.InvalidArgument):
             self.run_.init()
         self.run_.close()
+
+    def test_integers_of_any_library_are_tokens_and_nothing_else_is(self):
+
+        class Integer:  # as numpy's and torch's scalars are
+
+            def __init__(self, value):
+                self.value = value
+
+            def __index__(self):
+                return self.value
+
+        self.assertEqual(self.loss([[Integer(value) for value in row] for row in rows()]), self.loss(rows()))
+        with millrace.Run(CONFIG, use_inference=True) as run:
+            run.init()
+            one = run.generate([millrace.Request(prompt=[1, 2], max_tokens=2)])
+            self.assertEqual(run.generate([millrace.Request(prompt=b'\1\2', max_tokens=2)]), one)
+            self.assertEqual(run.generate([millrace.Request(prompt=[Integer(1), Integer(2)], max_tokens=2)]), one)
+            for wrong in ([1.7], '12', [2**31]):
+                with self.assertRaisesRegex(millrace.InvalidArgument, 'the prompt of request 0 holds .*32-bit'):
+                    run.generate([millrace.Request(prompt=wrong, max_tokens=1)])
+
+    def test_integers_are_not_cut_to_what_c_has_room_for(self):
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'rank is 4294967296'):
+            millrace.Run(CONFIG, rank=2**32)
+        with millrace.Run(CONFIG, use_inference=True) as run:
+            run.init()
+            for wrong in ({'seed': -1}, {'seed': 2**64}, {'top_k': 2**32}, {'samples': 2**64 + 1}):
+                with self.assertRaisesRegex(millrace.InvalidArgument, '%s is %d' % next(iter(wrong.items()))):
+                    run.generate([millrace.Request(prompt=[1], max_tokens=1, **wrong)])
+
+    def test_texts_do_not_end_at_a_zero_byte(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(millrace.InvalidArgument, 'zero byte'):
+                self.run_.save(folder + '/run\0of another name')
+            self.assertEqual(os.listdir(folder), [])
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'zero byte'):
+            millrace.Run('{}\0')
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'zero byte'):
+            self.run_.borrow('transformer.wte.weight\0')
+
+    def test_a_run_that_was_never_made_is_deleted_in_silence(self):
+        heard, hook = [], sys.unraisablehook
+        sys.unraisablehook = heard.append
+        try:
+            with self.assertRaises(TypeError):
+                millrace.Run()
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
+        self.assertEqual(heard, [])
+
+    def test_a_run_in_a_call_cannot_be_closed_and_is_not_lost(self):
+        inside, leave = threading.Event(), threading.Event()
+
+        def log(level, text):
+            inside.set()
+            leave.wait(60)
+
+        with tempfile.TemporaryDirectory() as folder:
+            run = millrace.Run(CONFIG, log=log)
+            run.init()
+            saving = threading.Thread(target=run.save, args=(folder,))
+            saving.start()
+            try:
+                self.assertTrue(inside.wait(60))
+                with self.assertRaises(millrace.BusyError):
+                    run.close()
+            finally:
+                leave.set()
+                saving.join()
+            self.assertEqual(run.info.step, 0)  # still there
+            run.close()
+            with self.assertRaises(millrace.InvalidArgument):
+                run.info
+
+    def test_an_interrupt_leaves_the_run_usable(self):
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        config = dict(CONFIG, train=dict(CONFIG['train'], steps=10**6))
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            with millrace.Run(config, use_inference=True) as run:
+                run.init()
+                for number in range(20):
+                    with self.assertRaises(KeyboardInterrupt):
+                        signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0001 * number)
+                        while True:
+                            run.step(rows())
+                            run.generate([millrace.Request(prompt=[1], max_tokens=3, samples=2)])
+                done = run.info.step
+                self.assertEqual(run.step(rows()).step, done + 1)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     def test_a_tensor_holds_steps_up_until_it_is_given_back(self):
         name = 'transformer.h.0.mlp.c_fc.weight'  # stored transposed

@@ -29,21 +29,14 @@ class Request(NamedTuple):
     stop_tokens: Sequence[int] = ()
 
 
-def _integers(values: Any, what: str) -> 'ctypes.Array[ctypes.c_int32]':
-    listed = [int(value) for value in values]
-    if any(not -2**31 <= value < 2**31 for value in listed):
-        raise InvalidArgument('%s holds what is no 32-bit integer' % what, 64)
-    return (ctypes.c_int32 * len(listed))(*listed)
-
-
 class Requests:
     """As C has them, for as long as it lives."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         given = []
         for number, request in enumerate(requests):
-            prompt = _integers(request.prompt, 'the prompt of request %d' % number)
-            stops = _integers(request.stop_tokens, 'stop_tokens of request %d' % number)
+            prompt = native.integers(request.prompt, 'the prompt of request %d' % number)
+            stops = native.integers(request.stop_tokens, 'stop_tokens of request %d' % number)
             if request.top_p == 0:
                 raise InvalidArgument('top_p of request %d is 0; it must be above' % number, 64)
             given.append(

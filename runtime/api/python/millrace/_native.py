@@ -1,10 +1,11 @@
 """millrace.h for ctypes: structs, prototypes, and statuses as exceptions."""
 import ctypes
+import operator
 import os
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any
+from typing import Any, List
 
-from ._errors import BY_CODE, Error
+from ._errors import BY_CODE, Error, InvalidArgument
 
 _BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'libmillrace.so')
 _SONAME = 'libmillrace.so.0.1'
@@ -20,6 +21,9 @@ class Sized(ctypes.Structure):
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
+        for name, value in fields.items():  # ctypes cuts integers to the field's width
+            if isinstance(value, int) and getattr(self, name) != value:
+                raise InvalidArgument('%s is %d, which millrace.h has no room for' % (name, value), 64)
         self.size = ctypes.sizeof(self)
 
 
@@ -146,6 +150,31 @@ def check(status: Any) -> None:
     pointer = LIBRARY.mr_status_pointer(status).decode('utf-8', 'replace')
     LIBRARY.mr_status_free(status)
     raise BY_CODE.get(code, Error)(message, code, pointer)
+
+
+def text(of: bytes, what: str) -> bytes:
+    """As C reads it: to the first zero byte, of which there is none."""
+    if 0 in of:
+        raise InvalidArgument('%s holds a zero byte' % what, 64)
+    return of
+
+
+def checked_integers(values: Any, what: str) -> List[int]:
+    """Python's, numpy's and torch's; nothing is rounded or read from a text."""
+    listed = []
+    for value in values:
+        try:
+            listed.append(operator.index(value))
+        except TypeError:
+            raise InvalidArgument('%s %r; 32-bit integers are needed' % (what, value), 64) from None
+        if not -2**31 <= listed[-1] < 2**31:
+            raise InvalidArgument('%s %r; 32-bit integers are needed' % (what, value), 64)
+    return listed
+
+
+def integers(values: Any, what: str) -> 'ctypes.Array[ctypes.c_int32]':
+    listed = checked_integers(values, what + ' holds')
+    return (ctypes.c_int32 * len(listed))(*listed)
 
 
 def config_schema() -> str:

@@ -6,7 +6,7 @@ import os
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _native as native
-from ._errors import InvalidArgument
+from ._errors import BusyError, InvalidArgument
 from ._generate import Answer, Request, Requests, answers_of
 from ._native import LIBRARY, check
 from ._stream import EventStream
@@ -53,7 +53,7 @@ class Info(NamedTuple):
 
 
 def _text(path: Optional[Path]) -> Optional[bytes]:
-    return None if path is None else os.fsencode(os.fspath(path))
+    return None if path is None else native.text(os.fsencode(os.fspath(path)), 'a path')
 
 
 class _Tokens:
@@ -87,11 +87,7 @@ class _Tokens:
 
     @staticmethod
     def _checked(values: Any) -> List[int]:
-        listed = list(values)
-        for value in listed:
-            if not isinstance(value, int) or not -2**31 <= value < 2**31:
-                raise InvalidArgument('tokens hold %r; 32-bit integers are needed' % (value,), 64)
-        return listed
+        return native.checked_integers(values, 'tokens hold')
 
     def _set(self, values: Any, rows: int) -> None:
         self._keep = values
@@ -121,6 +117,7 @@ class Run:
              opens then
     on_stall called on another thread when no rank makes progress for execution.watchdog_s
     """
+    _handle: Optional[int] = None  # also of a run whose arguments were refused
 
     def __init__(self,
                  config: Union[str, Mapping[str, Any]],
@@ -133,9 +130,8 @@ class Run:
                  exchange: Optional[Callable[[bytes], Sequence[bytes]]] = None,
                  mpi: Any = None,
                  on_stall: Optional[Callable[[str], None]] = None) -> None:
-        self._handle: Optional[int] = None
         text = config if isinstance(config, str) else json.dumps(config)
-        options = native.RunOptions(config=text.encode(), rank=rank, world=world, use_data=int(use_data),
+        options = native.RunOptions(config=native.text(text.encode(), 'the configuration'), rank=rank, world=world, use_data=int(use_data),
                                     use_inference=int(use_inference))
         raised: List[BaseException] = []
         # The library calls these for as long as the run lives.
@@ -163,8 +159,11 @@ class Run:
     def close(self) -> None:
         """Ends the run. Weights that are lent stay valid until they are given back."""
         handle, self._handle = self._handle, None
-        if handle is not None:
+        try:
             check(LIBRARY.mr_run_destroy(handle))
+        except BusyError:  # another thread is in a call, and the run goes on
+            self._handle = handle
+            raise
 
     def __enter__(self) -> 'Run':
         return self

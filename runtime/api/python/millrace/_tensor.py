@@ -3,7 +3,7 @@ import ctypes
 from ctypes import py_object
 from typing import Any, List, Optional, Tuple
 
-from ._native import LIBRARY, DLManagedTensorVersioned, check
+from ._native import LIBRARY, DLManagedTensorVersioned, check, text
 
 _CAPSULE = b'dltensor_versioned'
 # Of our own: what other modules set as the types of ctypes.pythonapi's functions is theirs.
@@ -36,7 +36,7 @@ class Tensor:
 
     def _borrow(self, version: Optional[ctypes.c_uint64] = None) -> Any:
         tensor = ctypes.POINTER(DLManagedTensorVersioned)()
-        check(LIBRARY.mr_weights_borrow(self._handle, self.name.encode(), ctypes.byref(tensor),
+        check(LIBRARY.mr_weights_borrow(self._handle, text(self.name.encode(), 'a name'), ctypes.byref(tensor),
                                         None if version is None else ctypes.byref(version)))
         return tensor
 
