@@ -138,7 +138,7 @@ class Learning(unittest.TestCase):
 
     def test_the_policy_learns_what_its_examples_half_taught(self):
         start, end, figures = grpo.main(['--seed', '1'])
-        # Seeds 1 to 5 begin at 0.28 to 0.54 and gain 0.36 to 0.48.
+        # Seeds 1 to 5, 7 and 8 begin at 0.28 to 0.54 and gain 0.34 to 0.60.
         self.assertLess(start, 0.65)
         self.assertGreater(end - start, 0.2)
         rewards = [reward for reward, _, _, _ in figures]
