@@ -134,13 +134,13 @@ void TextEncoder::EncodeParts(std::string_view piece, IdBuffer& out) {
     const int count = tokenizer_.borders().PartEnds(p, end, kBatch, ends.data());
     const uint8_t* begin = p;
     for (int i = 0; i < count; begin = ends[i++]) {
-      if (ends[i] - begin > PieceCache::kMostBytes) continue;
+      if (ends[i] - begin > PieceCache::kMostBytes || IsKnownKind(begin, ends[i])) continue;
       keys[i] = PieceCache::OfPart(PieceCache::MakeKey(begin, ends[i] - begin, end));
       cache_.Prefetch(keys[i]);
     }
     for (int i = 0; i < count; p = ends[i++]) {
       const std::string_view part(reinterpret_cast<const char*>(p), size_t(ends[i] - p));
-      if (std::ssize(part) == Utf8Length(*p) && std::ssize(part) <= kCharacterBytes)
+      if (IsKnownKind(p, ends[i]))
         out.Take(IdsOfCharacter(part));
       else if (std::ssize(part) > PieceCache::kMostBytes)
         out.Append(part.size(), [&](int32_t* places) { return Merge(part, places); });
@@ -154,7 +154,7 @@ void TextEncoder::EncodeParts(std::string_view piece, IdBuffer& out) {
 
 const TextEncoder::CharacterIds& TextEncoder::IdsOfCharacter(std::string_view character) {
   const uint32_t code = DecodeUtf8(BytesOf(character));
-  KnownCharacter& known = characters_[code * 0x9e3779b1u >> (32 - kCharacterBits)];
+  KnownCharacter& known = characters_[code & ((1u << kCharacterBits) - 1)];
   if (known.code != code) {
     known.code = code;
     known.ids.fill(IdBuffer::kNoId);

@@ -13,6 +13,7 @@
 #include "runtime/text/id_buffer.h"
 #include "runtime/text/piece_cache.h"
 #include "runtime/text/tokenizer.h"
+#include "runtime/text/unicode.h"
 
 namespace millrace {
 
@@ -36,13 +37,16 @@ class TextEncoder {
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  static constexpr int kCharacterBits = 12;
+  static constexpr int kCharacterBits = 14;  // 256 KiB; most Chinese has places of its own
   static constexpr int kCharacterBytes = 3;  // of those that are remembered, at most
   using CharacterIds = std::array<int32_t, kCharacterBytes>;  // IdBuffer::kNoId behind the last
   struct KnownCharacter {
     uint32_t code = ~0u;
     CharacterIds ids;
   };
+  static bool IsKnownKind(const uint8_t* begin, const uint8_t* end) {
+    return end - begin <= kCharacterBytes && Utf8Length(*begin) == end - begin;
+  }
 
   void EncodeText(std::string_view text, SpecialText special, std::vector<int32_t>& ids);
   void EncodeNormalized(std::string_view text, SpecialText special, std::vector<int32_t>& ids);
