@@ -1,8 +1,8 @@
 // Samples of requests, dealt out over ranks that draw on their own.
 //
-// Rounds   Ranks deal alike and go on round by round, so that they can exchange what they have drawn
-//          after each: answers come while others are drawn, and no rank waits for longer than a
-//          round takes.
+// Rounds   Ranks deal alike and go on round by round, so that they can exchange what they have
+//          drawn after each: answers come while others are drawn, and no rank waits for longer than
+//          a round takes.
 #pragma once
 
 #include <cstdint>

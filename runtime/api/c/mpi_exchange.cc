@@ -47,7 +47,7 @@ void Find(void* library, const std::string& file, const char* name, T& found) {
 }
 
 Functions Open(const std::string& file) {
-  // Its plugins look its names up in the whole process. Where it is there already, this is that one.
+  // Its plugins look its names up in the whole process. Where it is there already, this is it.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr)
     throw CallError(MR_UNSUPPORTED,
