@@ -16,4 +16,4 @@ fi
 "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --target "$folder/wheel" "$folder"/tree/wheel/*.whl
 export PYTHONPATH=$folder/wheel HOME=$folder
 "$python" tests/golden/lm_eval_wheel.py >"$folder/said" 2>&1 || { tail -40 "$folder/said" >&2; exit 1; }
-grep -E 'trained|examples,' "$folder/said"
+grep -E '^trained|examples,' "$folder/said"
