@@ -88,6 +88,38 @@ class Generate(CliTest):
         outcome = self.expect(millrace('generate', config, '--file', prompts), BAD_DATA)
         self.expect_line(outcome.err, r'prompts\.jsonl:9: "temprature" is not known; there are prompt, max_tokens, ')
 
+    def test_data_ranks_share_the_samples_and_rank_0_says_them_in_order(self):
+        config, run = self.trained_afresh(train={'steps': 20})
+        prompts = self.path('many.jsonl')
+        with open(prompts, 'w') as f:
+            for i in range(23):  # of other lengths: they do not end in order
+                f.write(json.dumps({'prompt': 'Sentence'[:1 + i % 7], 'max_tokens': 1 + i * 5 % 23, 'seed': i, 'samples': 1 + i % 3, 'logprobs': 2,
+                                    'stop': ['e'] if i % 4 == 0 else []}) + '\n')
+            f.write(json.dumps({'prompt': [300]}) + '\n')
+        words = ['generate', config, '--file', prompts, '--set', 'inference.slots=2', '--set', 'inference.decode=[1,2]']
+        alone = self.expect(millrace(*words), BAD_CONFIG)
+        lines = [json.loads(line) for line in alone.out.splitlines()]
+        self.assertEqual([(a['index'], a.get('sample')) for a in lines], [(i, s) for i in range(23) for s in range(1 + i % 3)] + [(23, None)])
+        drawn = sum(len(a['tokens']) for a in lines[:-1])
+        self.expect_line(alone.err, r'^millrace: %d tokens in ' % drawn)
+        for ranks, sets in ((3, []), (4, ['parallel.tensor=2', 'inference.exact=true'])):
+            shared = self.expect(millrace(*words, *(word for key in sets for word in ('--set', key)), ranks=ranks), BAD_CONFIG)
+            self.expect_line(shared.err, r'^millrace: %d tokens in ' % drawn)
+            if not sets:
+                self.assertEqual(shared.out, alone.out)  # to the last bit
+                continue
+            # Sums of two halves: other bits of the same numbers, and here no other token.
+            for a, b in zip(lines[:-1], [json.loads(line) for line in shared.out.splitlines()]):
+                self.assertEqual((a['index'], a['sample'], a['text'], a['tokens']), (b['index'], b['sample'], b['text'], b['tokens']))
+                for one, other in zip(a['logprobs'], b['logprobs']):
+                    self.assertAlmostEqual(one, other, delta=1e-4)
+        tensor = ['--set', 'parallel.tensor=2']
+        whole = self.expect(millrace('generate', config, '--prompt', 'Sentence', '--tokens', '60', '--temperature', '0', *tensor, ranks=2), OK)
+        self.expect_line(whole.err, 'without caches, .*: a prompt and its answer have 68 positions')
+        cached = self.expect(millrace('generate', config, '--prompt', 'Sentence', '--tokens', '24', '--temperature', '0', *tensor, ranks=2), OK)
+        self.assertNotIn('without caches', cached.err)
+        self.assertEqual(cached.out[:-1], whole.out[:len('Sentence') + 24])
+
     def test_score_is_the_log_probability_of_each_token(self):
         config, run = self.trained_afresh()
         with open(self.path('data.txt')) as f:

@@ -1,4 +1,4 @@
-// millrace generate: answers to prompts, as text that comes or as JSON lines.
+// millrace generate: answers to prompts, drawn by all data ranks.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,18 +7,17 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/json.h"
+#include "runtime/infer/deal_samples.h"
 #include "runtime/infer/generate_all.h"
-#include "runtime/infer/stop_strings.h"
 #include "runtime/run/engine_token_model.h"
 #include "runtime/run/inference_plans.h"
 #include "runtime/run/model_options.h"
 #include "runtime/run/window_token_model.h"
+#include "tools/cli/answers.h"
 #include "tools/cli/command.h"
 #include "tools/cli/prompts.h"
 #include "tools/cli/tokenizer_codec.h"
@@ -26,118 +25,6 @@
 
 namespace millrace {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-// A sample of a prompt while it comes.
-struct Answer {
-  explicit Answer(const std::vector<std::string>& stop) : cut(stop) {}
-
-  StopStrings cut;
-  std::string text;
-  std::vector<SampledToken> tokens;
-  std::string finish;  // "": it goes on
-};
-
-// Takes events, ends what a stop string ends, and says on standard output of the leader what there
-// is to say.
-class Answers {
- public:
-  Answers(const std::vector<Prompt>& prompts, const TextCodec& codec, bool stream, bool leader)
-      : prompts_(prompts), codec_(codec), stream_(stream), leader_(leader) {
-    for (const Prompt& prompt : prompts)
-      answers_.emplace_back(static_cast<size_t>(prompt.request.samples), Answer(prompt.stop));
-  }
-
-  // Something can be answered.
-  void Begin() {
-    if (stream_) Show(prompts_.front().text);
-  }
-
-  void Take(size_t request, const GenerationEvent& event, Generator& generator) {
-    Answer& answer = answers_[request][static_cast<size_t>(event.sample)];
-    if (event.token) {
-      ++tokens_;
-      answer.tokens.push_back(*event.token);
-      const bool stops = event.stop_length > 0;
-      const std::string shown =
-          stops ? "" : answer.cut.Add(codec_.Decode({&event.token->token, 1}));
-      Add(answer, shown);
-    }
-    if (answer.cut.stopped() && answer.finish.empty()) {
-      answer.finish = Name(FinishReason::kStop);
-      if (!event.finish) generator.Cancel(event.request, event.sample);
-    }
-    if (!event.finish) return;
-    if (answer.finish.empty()) answer.finish = Name(*event.finish);
-    Add(answer, answer.cut.stopped() ? "" : answer.cut.End());
-    Print();
-  }
-
-  // Prints what has ended, in order; what is refused too, once those ahead have ended.
-  void Print(const std::map<size_t, Refusal>& refused) {
-    refused_ = refused;
-    Print();
-  }
-  void Print() {
-    for (; next_ < answers_.size(); ++next_) {
-      const auto refusal = refused_.find(next_);
-      if (refusal != refused_.end()) {
-        Say(RefusalLine(refusal->second));
-        continue;
-      }
-      for (const Answer& answer : answers_[next_])
-        if (answer.finish.empty()) return;
-      for (size_t sample = 0; !stream_ && sample < answers_[next_].size(); ++sample)
-        Say(AnswerLine(sample));
-    }
-  }
-
-  int64_t tokens() const { return tokens_; }
-
- private:
-  void Add(Answer& answer, const std::string& shown) {
-    answer.text += shown;
-    if (stream_) Show(codec_.Shown(shown));
-  }
-  void Show(const std::string& text) {
-    if (leader_ && !text.empty()) std::cout << text << std::flush;
-  }
-  void Say(const Json& line) {
-    if (leader_) std::cout << DumpJson(line, {.replace = true}) << std::endl;
-  }
-  Json RefusalLine(const Refusal& refusal) const {
-    return {{"index", next_},
-            {"error", {{"reason", Name(refusal.reason)}, {"message", refusal.message}}}};
-  }
-  Json AnswerLine(size_t sample) const {
-    const Prompt& prompt = prompts_[next_];
-    const Answer& answer = answers_[next_][sample];
-    Json line{{"index", next_}, {"sample", sample}};
-    if (!prompt.text.empty()) line["prompt"] = prompt.text;
-    line["text"] = answer.text;
-    line["finish"] = answer.finish;
-    Json tokens = Json::array(), logprobs = Json::array(), top = Json::array();
-    for (const SampledToken& token : answer.tokens) {
-      tokens.push_back(token.token);
-      logprobs.push_back(token.logprob);
-      Json& likeliest = top.emplace_back(Json::array());
-      for (const auto& [id, logprob] : token.top) likeliest.push_back({id, logprob});
-    }
-    line["tokens"] = std::move(tokens);
-    line["logprobs"] = std::move(logprobs);
-    if (prompt.request.sampling.top > 0) line["top_logprobs"] = std::move(top);
-    return line;
-  }
-
-  const std::vector<Prompt>& prompts_;
-  const TextCodec& codec_;
-  const bool stream_, leader_;
-  std::vector<std::vector<Answer>> answers_;  // by prompt
-  std::map<size_t, Refusal> refused_;
-  size_t next_ = 0;  // that has not been printed
-  int64_t tokens_ = 0;
-};
 
 void RequirePossible(const ModelConfig& model, const std::vector<Prompt>& prompts, bool stream) {
   MR_REQUIRE(ErrorCode::kConfig, !model.BalancedGate(),
@@ -235,6 +122,17 @@ Answerable Sift(const Group& group, const std::vector<Prompt>& prompts, const Co
   return found;
 }
 
+// What this rank draws, by round. A round has this many times as many samples of a rank as it draws
+// at once.
+std::vector<std::vector<Share>> RoundsOf(const std::vector<GenerationRequest>& requests,
+                                         const TokenModelLimits& limits, const Session& session,
+                                         bool on_their_own) {
+  constexpr int64_t kTimes = 4;
+  const int64_t ranks = session.run().layout.mesh.data_ranks();
+  return DealSamples(requests, on_their_own ? ranks : 1, on_their_own ? session.data_rank() : 0,
+                     kTimes * limits.slots);
+}
+
 }  // namespace
 
 int GenerateVerb(const GenerateArguments& arguments) {
@@ -250,7 +148,8 @@ int GenerateVerb(const GenerateArguments& arguments) {
     const std::vector<Group> groups = GroupsOf(context, prompts);
     Session session(config, context.environment, {PlansOf(groups), false});
     const ResumedRun loaded = LoadWeights(context, session, arguments.checkpoint);
-    Answers answers(prompts, *codec, stream, context.leader());
+    const bool speaks = session.run().layout.mesh.Index(session.rank(), Axis::kTensor) == 0;
+    Answers answers(prompts, *codec, {context.leader(), stream, speaks});
     std::map<size_t, Refusal> refused;
     const auto begin = std::chrono::steady_clock::now();
     for (const Group& group : groups) {
@@ -260,9 +159,19 @@ int GenerateVerb(const GenerateArguments& arguments) {
       answers.Begin();
       Generator generator(*model, {.max_waiting = kMostSamples});
       generator.SetWeightVersion(static_cast<uint64_t>(loaded.progress.step));
-      GenerateAll(generator, found.requests, [&](size_t request, const GenerationEvent& event) {
-        answers.Take(found.prompts[request], event, generator);
-      });
+      const bool on_their_own = group.why_window.empty();
+      for (const auto& round : RoundsOf(found.requests, model->limits(), session, on_their_own)) {
+        std::vector<GenerationRequest> requests;
+        for (const Share& share : round) requests.push_back(RequestFor(share, found.requests));
+        GenerateAll(generator, requests, [&](size_t request, const GenerationEvent& event) {
+          const Share& share = round[request];
+          answers.Take(
+              {found.prompts[share.request], static_cast<size_t>(share.first + event.sample)},
+              event, generator);
+        });
+        model->Finish();
+        if (on_their_own && session.world() > 1) answers.Exchange(session.engine().comms().world());
+      }
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (stream && context.leader()) std::cout << std::endl;
