@@ -240,9 +240,10 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 //           round it to the dtype of the stored value (pre's or else out's) before it adds the
 //           bias, or to out's before it multiplies by the derivative. Of these the CPU does the
 //           last, always.
-// Like      like_rows > 0: on the CPU row r has the bits of row places[r] of a product of so many
-//           rows and the same other operands (kernels/cpu/alike.h). places i32 [M], dense; a is
-//           row-major then, and nothing is accumulated. CUDA multiplies as ever.
+// Like      like_rows > 0: on the CPU row r has the bits of row places[r] % like_rows of a product
+//           of so many rows and the same other operands (kernels/cpu/alike.h): rows go by several
+//           products, one after the other. places i32 [M], dense, not negative; a is row-major
+//           then, and nothing is accumulated. CUDA multiplies as ever.
 enum class Rounding { kBackend, kOnce };
 struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
