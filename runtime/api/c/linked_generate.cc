@@ -1,5 +1,6 @@
 // Answers of a linked run to prompts.
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <optional>
 
@@ -36,7 +37,34 @@ GenerationRequest RequestOf(const mr_request* given, const std::string& name) {
   return request;
 }
 
+// Equal where requests are.
+std::string TextOf(const std::vector<GenerationRequest>& requests) {
+  std::string text;
+  for (const GenerationRequest& r : requests)
+    text +=
+        fmt::format("[{}] [{}] {} {} {} {} {} {} {}\n", fmt::join(r.prompt, ","),
+                    fmt::join(r.stop_tokens, ","), r.max_tokens, r.samples, r.sampling.temperature,
+                    r.sampling.top_k, r.sampling.top_p, r.sampling.min_p, r.sampling.seed);
+  return text;
+}
+
 }  // namespace
+
+// Ranks that draw each token together have to draw the same. All ranks hear of those that do not.
+void LinkedRun::RequireSameRequests(const std::vector<GenerationRequest>& requests) {
+  const Mesh& mesh = session_->run().layout.mesh;
+  if (mesh.Size(Axis::kTensor) == 1) return;
+  std::vector<std::string> all;
+  Touch([&] { all = meeting_->HostAllGather(TextOf(requests)); });
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const int first = mesh.Group(rank, Axis::kTensor).front();
+    if (all[static_cast<size_t>(rank)] != all[static_cast<size_t>(first)])
+      throw CallError(MR_INVALID_ARGUMENT,
+                      fmt::format("ranks {} and {} have other requests, and generate together: "
+                                  "parallel.tensor is {}",
+                                  first, rank, mesh.Size(Axis::kTensor)));
+  }
+}
 
 std::vector<GenerationRequest> LinkedRun::CheckedRequests(const mr_request* const* requests,
                                                           int64_t count) const {
@@ -64,6 +92,7 @@ std::vector<GenerationRequest> LinkedRun::CheckedRequests(const mr_request* cons
 
 std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
     const std::vector<GenerationRequest>& requests, const OnEvent& on_event) {
+  RequireSameRequests(requests);
   std::vector<GeneratedAnswer> answers;
   Touch([&] {
     const PhaseScope phase = session_->Phase(RunPhase::kGenerating);
@@ -73,6 +102,7 @@ std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
     answers = GenerateAll(generator, requests, [&](size_t request, const GenerationEvent& event) {
       if (on_event) on_event(generator, request, event);
     });
+    generates_->Finish();
   });
   return answers;
 }
@@ -90,6 +120,12 @@ void LinkedRun::Stream(const mr_request* const* requests, int64_t count,
   Agree([&] {
     callback.emplace(ReadSized(options, "options"));
     checked = CheckedRequests(requests, count);
+    // A callback that ends an answer on one rank would leave the others waiting for it.
+    if (const int ranks = session_->run().layout.mesh.Size(Axis::kTensor); ranks > 1)
+      throw CallError(MR_INVALID_ARGUMENT,
+                      fmt::format("parallel.tensor is {}: ranks that generate together have no "
+                                  "streams; mr_generate answers them",
+                                  ranks));
   });
   GenerateChecked(checked, [&](Generator& generator, size_t request, const GenerationEvent& event) {
     if (callback->Say(request, event)) generator.Cancel(event.request, event.sample);

@@ -71,6 +71,7 @@ class LinkedRun {
   void RequireNothingLent() const;
   std::vector<GenerationRequest> CheckedRequests(const mr_request* const* requests,
                                                  int64_t count) const;
+  void RequireSameRequests(const std::vector<GenerationRequest>& requests);
   std::span<const int32_t> CheckedTokens(const mr_batch& batch, bool of_a_step) const;
   // Of a step, beside its tokens: what the loss is told of each target.
   struct TargetValues {

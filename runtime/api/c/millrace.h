@@ -244,7 +244,8 @@ typedef struct mr_answers mr_answers;
 
 /* Answers to `count` requests, in order, batched over the slots and pages of section inference. A
  * request that cannot be is MR_INVALID_ARGUMENT, and none is answered. Each rank has requests of
- * its own, or none. Steps and evaluations go on as if it had not been. Collective. */
+ * its own, or none; ranks along parallel.tensor have the same. Steps and evaluations go on as if it
+ * had not been. Collective. */
 MR_API mr_status* mr_generate(mr_run* run, const mr_request* const* requests, int64_t count,
                               mr_answers** out);
 MR_API int64_t mr_answers_count(const mr_answers* answers); /* of all samples; NULL: 0 */

@@ -50,7 +50,8 @@ class Hall {
 // One thread for each rank, with its run; the seats may be set up by `arrange`.
 void OnRanks(int world, const std::string& config,
              const std::function<void(const Linked& run, int rank)>& body,
-             const std::function<void(Hall::Seat&)>& arrange = {}) {
+             const std::function<void(Hall::Seat&)>& arrange = {},
+             const std::function<void(mr_run_options&)>& choose = {}) {
   Hall hall(world);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank)
@@ -62,6 +63,7 @@ void OnRanks(int world, const std::string& config,
       options.world = world;
       options.user = &seat;
       options.exchange = Hall::Exchange;
+      if (choose) choose(options);
       const Linked run(options);
       body(run, rank);
     });
@@ -140,6 +142,47 @@ TEST_CASE("what one rank refuses, all refuse, and the run goes on", "[api][c][ra
     REQUIRE(borrow[rank].code == MR_UNSUPPORTED);  // half of it is here
     REQUIRE(after[rank].code == MR_OK);
   }
+}
+
+TEST_CASE("ranks along tensor draw the same answers to the same requests", "[api][c][ranks]") {
+  std::vector<Outcome> same(2), other(2), again(2);
+  std::vector<std::vector<int32_t>> tokens(2);
+  const std::string config =
+      R"({"model": {"family": "llama", "layers": 2, "d_model": 20, "heads": 2,
+      "ffn": 28, "seq_len": 8, "vocab": 37}, "parallel": {"tensor": 2}})";
+  const auto generate = [](mr_run* run, int32_t prompt, std::vector<int32_t>* drawn) {
+    mr_request request = Sized<mr_request>();
+    request.prompt = &prompt;
+    request.prompt_tokens = 1;
+    request.max_tokens = 7;
+    request.temperature = 1;
+    const mr_request* const pointer = &request;
+    mr_answers* answers = nullptr;
+    const Outcome outcome = Take(mr_generate(run, &pointer, 1, &answers));
+    mr_answer answer = Sized<mr_answer>();
+    if (outcome.code == MR_OK) mr_status_free(mr_answers_get(answers, 0, &answer));
+    if (drawn != nullptr) drawn->assign(answer.tokens, answer.tokens + answer.count);
+    mr_answers_free(answers);
+    return outcome;
+  };
+  OnRanks(
+      2, config,
+      [&](const Linked& run, int rank) {
+        mr_status_free(mr_init(run));
+        same[rank] = generate(run, 5, &tokens[rank]);
+        other[rank] = generate(run, 5 + rank, nullptr);
+        again[rank] = generate(run, 5, nullptr);
+      },
+      {}, [](mr_run_options& options) { options.use_inference = 1; });
+  for (int rank = 0; rank < 2; ++rank) {
+    CAPTURE(rank, same[rank].message, again[rank].message);
+    REQUIRE(same[rank].code == MR_OK);
+    REQUIRE(other[rank].code == MR_INVALID_ARGUMENT);
+    REQUIRE_THAT(other[rank].message, Contains("ranks 0 and 1 have other requests"));
+    REQUIRE(again[rank].code == MR_OK);
+  }
+  REQUIRE(tokens[0].size() == 7);
+  REQUIRE(tokens[1] == tokens[0]);
 }
 
 TEST_CASE("a rank that has gone is an error on the others, and then for good", "[api][c][ranks]") {
