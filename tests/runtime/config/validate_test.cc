@@ -462,12 +462,14 @@ TEST_CASE("documents are masked where ranks share no sequences and no block pred
 TEST_CASE("masks of targets lie beside token files, and are the only weights",
           "[config][validate]") {
   const std::string mask = "data.loss_mask=true", tokens = "data.kind=tokens",
-                    vocab = "model.vocab=300";
+                    vocab = "model.vocab=300", path = "data.path=x";
   Check({{{mask}, "data.loss_mask", "beside token files"},
-         {{mask, tokens, vocab, "train.loss_weights=true"}, "data.loss_mask", "or with each step"},
-         {{mask, tokens, vocab, "model.family=qwen3", "model.mtp.depth=1"}, "", ""},
+         {{mask, path, tokens, vocab, "train.loss_weights=true"},
+          "data.loss_mask",
+          "or with each step"},
+         {{mask, path, tokens, vocab, "model.family=qwen3", "model.mtp.depth=1"}, "", ""},
          {{"data.loss_mask=false", "train.loss_weights=true"}, "", ""},
-         {{mask, tokens, vocab}, "", ""}});
+         {{mask, path, tokens, vocab}, "", ""}});
 }
 
 TEST_CASE("blocks that predict further have no policy gradient", "[config][validate]") {
