@@ -10,7 +10,20 @@
 #include "runtime/text/unicode.h"
 
 namespace millrace {
+
+using nlohmann::json;
+
 namespace {
+
+json ObjectOfLine(std::string_view line, const LinePlace& place) {
+  json value = TryParseJson(line);
+  MR_REQUIRE(ErrorCode::kData, value.is_object(),
+             "{} is not a JSON object in UTF-8: it begins with {}", place.Words(),
+             DumpJson(json(std::string(line.substr(0, 40))), {.ascii = true, .replace = true}));
+  return value;
+}
+
+}  // namespace
 
 bool IsJsonLines(std::string_view path) {
   for (const std::string_view ending : {".gz", ".zst"})
@@ -18,21 +31,7 @@ bool IsJsonLines(std::string_view path) {
   return path.ends_with(".jsonl");
 }
 
-// The document of one line, as line `number` of the file.
-std::string TextOfLine(std::string_view line, const std::string& field, const std::string& path,
-                       int64_t number) {
-  const nlohmann::json value = TryParseJson(line);
-  MR_REQUIRE(
-      ErrorCode::kData, value.is_object(),
-      "{}: line {} is not a JSON object in UTF-8: it begins with {}", path, number,
-      DumpJson(nlohmann::json(std::string(line.substr(0, 40))), {.ascii = true, .replace = true}));
-  const auto found = value.find(field);
-  MR_REQUIRE(ErrorCode::kData, found != value.end() && found->is_string(),
-             "{}: line {} has no string \"{}\"", path, number, field);
-  return found->get<std::string>();
-}
-
-}  // namespace
+std::string LinePlace::Words() const { return fmt::format("{}: line {}", path, number); }
 
 TextBlocks::TextBlocks(std::vector<std::string> paths, const TextCutter& cutter,
                        const TextPlace& begin)
@@ -114,13 +113,24 @@ void ForEachPart(const TextBlock& block, const std::string& field,
     if (!block.text.empty() || block.ends_document) use({block.text, block.ends_document});
     return;
   }
-  int64_t number = block.begin.line;
+  ForEachLine(block, [&](const json& object, const LinePlace& place) {
+    const auto found = object.find(field);
+    MR_REQUIRE(ErrorCode::kData, found != object.end() && found->is_string(),
+               "{} has no string \"{}\"", place.Words(), field);
+    use({found->get_ref<const std::string&>(), true});
+  });
+}
+
+void ForEachLine(const TextBlock& block,
+                 const std::function<void(const json&, const LinePlace&)>& use) {
+  MR_CHECK(block.jsonl, "{} is no JSON lines", block.path);
+  LinePlace place{block.path, block.begin.line};
   for (std::string_view left = block.text; !left.empty();) {
     const std::string_view line = left.substr(0, left.find('\n'));
     left.remove_prefix(std::min(left.size(), line.size() + 1));
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    use({TextOfLine(line, field, block.path, number), true});
+    ++place.number;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos)
+      use(ObjectOfLine(line, place), place);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,20 @@ class TextBlocks {
   std::vector<int64_t> file_bytes_;
   int64_t total_bytes_ = 0;
 };
+
+// Whether a file of this name is JSON lines.
+bool IsJsonLines(std::string_view path);
+
+// A line of JSON lines, from 1.
+struct LinePlace {
+  const std::string& path;
+  int64_t number;
+  std::string Words() const;  // "FILE: line N"
+};
+
+// Calls back with each object of a block of JSON lines.
+void ForEachLine(const TextBlock& block,
+                 const std::function<void(const nlohmann::json&, const LinePlace&)>& use);
 
 // Calls back with each text of the block: a document, or a part of one.
 struct DocumentPart {

@@ -1,5 +1,6 @@
 #include "runtime/text/tokenize_job.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 
@@ -16,53 +17,54 @@ namespace {
 // A job that was just killed takes a moment to die.
 constexpr std::chrono::milliseconds kLockPatience(500);
 
-struct Tokens {
-  std::vector<int32_t> ids;
-  int64_t documents = 0, text_bytes = 0;
-  TextPlace end;      // of the block
+struct Work {
+  TextBlock block;
   int64_t bytes = 0;  // of the input files, once the block was read
 };
 
-struct Work {
-  TextBlock block;
+struct Done {
+  EncodedDocuments documents;
+  TextPlace end;  // of the block
   int64_t bytes = 0;
 };
 
-Tokens Encode(TextEncoder& encoder, const Work& work, const TokenizeOptions& options) {
-  Tokens tokens = {.ids = {}, .end = work.block.end, .bytes = work.bytes};
-  const EncodeOptions encoding = {options.special, AroundText::kNothing};
-  ForEachPart(work.block, options.field, [&](const DocumentPart& part) {
-    encoder.Encode(part.text, encoding, tokens.ids);
-    tokens.text_bytes += std::ssize(part.text);
-    if (!part.ends_document) return;
-    ++tokens.documents;
-    if (options.separator) tokens.ids.push_back(*options.separator);
-  });
-  return tokens;
+// Where a text may be cut; of JSON lines it is not asked.
+TextCutter CutterOf(const IdSpace& ids) {
+  return ids.tokenizer != nullptr ? TextCutter(*ids.tokenizer) : TextCutter(SplitPattern::kGpt2);
+}
+
+void CheckOptions(const IdSpace& ids, const TokenizeOptions& options) {
+  MR_REQUIRE(ErrorCode::kInvalidArgument, options.file_tokens > 0 && options.threads > 0,
+             "file_tokens {} and threads {} must be positive", options.file_tokens,
+             options.threads);
+  const DocumentForm form = options.documents.form;
+  if (form == DocumentForm::kMessages) RequireTokensOf(options.documents.chat, *ids.tokenizer);
+  if (form == DocumentForm::kText) return;
+  for (const std::string& path : options.inputs)
+    MR_REQUIRE(ErrorCode::kData, IsJsonLines(path),
+               "{} is text; {} are read from JSON lines (*.jsonl, *.jsonl.gz, *.jsonl.zst)", path,
+               Name(form));
 }
 
 }  // namespace
 
-TokenizeResult RunTokenizeJob(const Tokenizer& tokenizer, const TokenizeOptions& options,
-                              FileSystem& files,
+TokenizeResult RunTokenizeJob(const IdSpace& ids, const TokenizeOptions& options, FileSystem& files,
                               const std::function<void(const TokenizeProgress&)>& progress) {
-  MR_REQUIRE(ErrorCode::kInvalidArgument, options.file_tokens > 0 && options.threads > 0,
-             "file_tokens {} and threads {} must be positive", options.file_tokens,
-             options.threads);
+  CheckOptions(ids, options);
   MakeFolder(files, options.folder);
   const RunLock lock(options.folder, kLockPatience, ".tokenize.lock", {"folder", "tokenize job"});
-  TokenizeState state = LoadTokenizeState(tokenizer, options);
+  TokenizeState state = LoadTokenizeState(ids.stamp, options);
   const auto result = [&](bool nothing_to_do) {
     return TokenizeResult{std::ssize(state.files), state.Tokens(), state.documents,
-                          state.text_bytes,        nothing_to_do,  lock.warning()};
+                          state.text_bytes,        state.targets,  nothing_to_do,
+                          lock.warning()};
   };
   if (state.done) return result(true);
-  const TextCutter cutter(tokenizer);
+  const TextCutter cutter = CutterOf(ids);
   TextBlocks blocks(options.inputs, cutter, state.next);
   // Before the first file, which would be nobody's if the job ended between the two.
-  if (state.files.empty()) SaveTokenizeState(tokenizer, options, state, files);
-  TokenWriter writer(files, options.folder, {tokenizer.hash(), tokenizer.vocab_size()},
-                     std::ssize(state.files));
+  if (state.files.empty()) SaveTokenizeState(ids.stamp, options, state, files);
+  TokenWriter writer(files, options.folder, ids.stamp, std::ssize(state.files));
   // Bytes before the place to go on from, as far as whole files say.
   TokenizeProgress seen = {.bytes = 0,
                            .total_bytes = blocks.total_bytes(),
@@ -71,9 +73,9 @@ TokenizeResult RunTokenizeJob(const Tokenizer& tokenizer, const TokenizeOptions&
   const auto publish = [&] {
     const TokenWriter::Written written = writer.Finish();
     state.files.push_back({written.name, written.tokens});
-    SaveTokenizeState(tokenizer, options, state, files);
+    SaveTokenizeState(ids.stamp, options, state, files);
   };
-  RunInOrder<Work, Tokens>(
+  RunInOrder<Work, Done>(
       options.threads,
       [&](Work& work) {
         const bool more = blocks.Next(work.block);
@@ -81,17 +83,20 @@ TokenizeResult RunTokenizeJob(const Tokenizer& tokenizer, const TokenizeOptions&
         return more;
       },
       [&] {
-        return [&options, encoder = std::make_shared<TextEncoder>(tokenizer)](const Work& work) {
-          return Encode(*encoder, work, options);
+        return [encoder = std::make_shared<DocumentEncoder>(ids.tokenizer, ids.stamp.vocab,
+                                                            options.documents)](const Work& work) {
+          return Done{encoder->Encode(work.block), work.block.end, work.bytes};
         };
       },
-      [&](Tokens& tokens) {
-        if (!tokens.ids.empty()) writer.Append(tokens.ids);
-        state.next = tokens.end;
-        state.documents += tokens.documents;
-        state.text_bytes += tokens.text_bytes;
-        seen.bytes = tokens.bytes;
-        seen.tokens += std::ssize(tokens.ids);
+      [&](Done& done) {
+        const EncodedDocuments& documents = done.documents;
+        if (!documents.ids.empty()) writer.Append(documents.ids, documents.mask);
+        state.next = done.end;
+        state.documents += documents.documents;
+        state.text_bytes += documents.text_bytes;
+        state.targets += std::count(documents.mask.begin(), documents.mask.end(), 1);
+        seen.bytes = done.bytes;
+        seen.tokens += std::ssize(documents.ids);
         if (writer.count() >= options.file_tokens) publish();
         progress(seen);
       });
@@ -99,7 +104,7 @@ TokenizeResult RunTokenizeJob(const Tokenizer& tokenizer, const TokenizeOptions&
   if (writer.count() > 0)
     publish();
   else
-    SaveTokenizeState(tokenizer, options, state, files);
+    SaveTokenizeState(ids.stamp, options, state, files);
   return result(false);
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/input_file.h"
+#include "runtime/data/loss_mask.h"
 #include "runtime/data/strict_json.h"
 #include "runtime/data/token_files.h"
 
@@ -18,6 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMostStateBytes = int64_t{64} << 20;
 constexpr int kMostDepth = 4;
+constexpr const char *kForm = "from", *kTemplate = "template", *kTargets = "targets";
 
 std::string StatePath(const TokenizeOptions& options) { return options.folder + "/tokens.json"; }
 
@@ -35,14 +37,18 @@ Json InputIdentity(const std::string& path) {
 }
 
 // What decides about the files' bytes; a job that differs in any of it is another.
-Json Identity(const Tokenizer& tokenizer, const TokenizeOptions& options) {
+Json Identity(const TokenStamp& stamp, const TokenizeOptions& options) {
   Json inputs = Json::array();
   for (const std::string& path : options.inputs) inputs.push_back(InputIdentity(path));
-  return {{"tokenizer", tokenizer.hash()},
-          {"vocab", tokenizer.vocab_size()},
-          {"field", options.field},
-          {"separator", options.separator ? Json(*options.separator) : Json(nullptr)},
-          {"special", options.special == SpecialText::kToken},
+  const DocumentOptions& documents = options.documents;
+  const bool messages = documents.form == DocumentForm::kMessages;
+  return {{kForm, Name(documents.form)},
+          {"tokenizer", stamp.tokenizer},
+          {"vocab", stamp.vocab},
+          {"field", documents.field.empty() ? Name(documents.form) : documents.field},
+          {"separator", documents.separator ? Json(*documents.separator) : Json(nullptr)},
+          {"special", documents.special == SpecialText::kToken},
+          {kTemplate, messages ? Json(Name(documents.chat)) : Json(nullptr)},
           {"file_tokens", options.file_tokens},
           {"inputs", inputs}};
 }
@@ -55,7 +61,10 @@ std::string Difference(const nlohmann::json& saved, const Json& now, const JsonO
                        DumpJson(here, {.replace = true}));
   };
   for (const auto& [key, wanted] : now.items()) {
-    const nlohmann::json& there = JsonField(saved, key, origin);
+    // A folder of a version that knew text alone does not say so.
+    const bool implied = !saved.contains(key) && (key == kForm || key == kTemplate);
+    const nlohmann::json text = key == kForm ? Json(Name(DocumentForm::kText)) : Json(nullptr);
+    const nlohmann::json& there = implied ? text : JsonField(saved, key, origin);
     const nlohmann::json here = wanted;
     if (there == here) continue;
     if (key != "inputs") return differs(key, there, here);
@@ -80,6 +89,8 @@ void CheckFile(const TokenizeState::File& file, const TokenizeOptions& options) 
   MR_REQUIRE(ErrorCode::kData, segments[0].count == file.tokens,
              "{}/{} has {} tokens, but tokens.json says {}", options.folder, file.name,
              segments[0].count, file.tokens);
+  if (options.documents.form == DocumentForm::kMessages)
+    LossMask(segments[0].file->path(), file.tokens);
 }
 
 // One that TextBlocks can go on from: in an input, or behind the last one. An offset behind an
@@ -108,7 +119,7 @@ int64_t TokenizeState::Tokens() const {
   return tokens;
 }
 
-TokenizeState LoadTokenizeState(const Tokenizer& tokenizer, const TokenizeOptions& options) {
+TokenizeState LoadTokenizeState(const TokenStamp& stamp, const TokenizeOptions& options) {
   const std::string path = StatePath(options);
   const std::string token_file = AnyTokenFile(options.folder);
   if (!std::filesystem::exists(path)) {
@@ -120,7 +131,7 @@ TokenizeState LoadTokenizeState(const Tokenizer& tokenizer, const TokenizeOption
   const JsonOrigin origin{path, ErrorCode::kData};
   const nlohmann::json saved =
       ParseStrictJson(ReadWholeFile(path, kMostStateBytes, ErrorCode::kData), kMostDepth, origin);
-  const std::string difference = Difference(saved, Identity(tokenizer, options), origin);
+  const std::string difference = Difference(saved, Identity(stamp, options), origin);
   if (!difference.empty() && JsonField(saved, "files", origin).empty() && token_file.empty())
     return {};  // it ended before its first file: nothing of it is here
   MR_REQUIRE(ErrorCode::kConfig, difference.empty(), "{} is another job's: {}; name another folder",
@@ -128,6 +139,7 @@ TokenizeState LoadTokenizeState(const Tokenizer& tokenizer, const TokenizeOption
   TokenizeState state;
   state.documents = JsonCount(saved, "documents", origin);
   state.text_bytes = JsonCount(saved, "text_bytes", origin);
+  if (saved.contains(kTargets)) state.targets = JsonCount(saved, kTargets, origin);
   const nlohmann::json& done = JsonField(saved, "done", origin);
   MR_REQUIRE(ErrorCode::kData, done.is_boolean(), "{}: \"done\" is {}, not true or false", path,
              DumpJson(done, {.replace = true}));
@@ -146,12 +158,13 @@ TokenizeState LoadTokenizeState(const Tokenizer& tokenizer, const TokenizeOption
   return state;
 }
 
-void SaveTokenizeState(const Tokenizer& tokenizer, const TokenizeOptions& options,
+void SaveTokenizeState(const TokenStamp& stamp, const TokenizeOptions& options,
                        const TokenizeState& state, FileSystem& files) {
-  Json document = Identity(tokenizer, options);
+  Json document = Identity(stamp, options);
   document["done"] = state.done;
   document["documents"] = state.documents;
   document["text_bytes"] = state.text_bytes;
+  document[kTargets] = state.targets;
   document["tokens"] = state.Tokens();
   document["next"] = {
       {"file", state.next.file}, {"offset", state.next.offset}, {"line", state.next.line}};

@@ -18,7 +18,7 @@ struct TokenizeState {
   };
   std::vector<File> files;
   TextPlace next;  // where the first file that is missing begins
-  int64_t documents = 0, text_bytes = 0;
+  int64_t documents = 0, text_bytes = 0, targets = 0;
   bool done = false;
 
   int64_t Tokens() const;
@@ -27,9 +27,9 @@ struct TokenizeState {
 // The folder's state for this job; a fresh one if there is none, or one of another job without a
 // token file yet. Errors: kConfig if it is another job's, kData if it is damaged, its files are not
 // as it says or an input is missing.
-TokenizeState LoadTokenizeState(const Tokenizer& tokenizer, const TokenizeOptions& options);
+TokenizeState LoadTokenizeState(const TokenStamp& stamp, const TokenizeOptions& options);
 
-void SaveTokenizeState(const Tokenizer& tokenizer, const TokenizeOptions& options,
+void SaveTokenizeState(const TokenStamp& stamp, const TokenizeOptions& options,
                        const TokenizeState& state, FileSystem& files);
 
 }  // namespace millrace

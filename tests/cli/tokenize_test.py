@@ -68,6 +68,76 @@ class Tokenize(CliTest):
                                       'data.tokenizer=bytes', '--set', 'run.dir=' + self.path('e')), BAD_DATA)
         self.expect_line(outcome.err, 'tokens_000000.bin was made with a tokenizer .* and data.tokenizer is bytes')
 
+    def talks(self):
+        """Conversations as token files with masks, and their tokenizer."""
+        text = self.text_data()
+        tokenizer, tokens, lines = self.path('talk.json'), self.path('talks'), self.path('talks.jsonl')
+        with open(text, encoding='utf-8') as f, open(lines, 'w', encoding='utf-8') as out:
+            for i, line in enumerate(f.read().splitlines()):
+                answer = {'role': 'assistant', 'content': 'Answer %d.' % i}
+                out.write(json.dumps({'messages': [{'role': 'user', 'content': line}, answer], 'id': i}) + '\n')
+        self.expect(program('tokenizer', 'train', '--vocab', '320', '--out', tokenizer, '--special-token', '<|endoftext|>', '--special-token',
+                            '<|im_start|>', '--special-token', '<|im_end|>', text), OK)
+        made = self.expect(program('tokenize', '--from', 'messages', '--template', 'chatml', '--tokenizer', tokenizer, '--out', tokens, lines), OK)
+        self.expect_line(made.out, r'^\d+ tokens of 400 documents, \d+ of them targets, in 1 files of')
+        return tokenizer, tokens, int(made.out.split(', ')[1].split()[0])
+
+    def test_answers_alone_are_learned(self):
+        tokenizer, tokens, targets = self.talks()
+        with open(os.path.join(tokens, 'tokens_000000.mask'), 'rb') as f:
+            mask = f.read()
+        self.assertEqual(mask.count(1), targets)
+        self.assertEqual(mask.count(0), len(mask) - targets)
+        data = {'kind': 'tokens', 'path': tokens, 'tokenizer': tokenizer, 'loss_mask': True, 'document_mask': True, 'end_of_document': 0}
+        config, run = self.config(data=data, model={'vocab': 320}, train={'steps': 4, 'eval_every': 2})
+        trained = self.expect(program('train', config), OK)
+        self.expect_line(trained.out, 'tokens with loss masks')
+        evaluated = self.expect(program('eval', config), OK)
+        # A text that is scored is one document, and all of it counts.
+        self.expect(program('score', config, '--input', self.text_data(1)), OK)
+        # All tokens are targets without the mask, and have another loss; the run that goes on says what changed.
+        free = self.expect(program('eval', config, '--set', 'data.loss_mask=false'), OK)
+        self.assertNotEqual(evaluated.out, free.out)
+        more = self.expect(program('train', config, '--set', 'data.loss_mask=false', '--set', 'train.steps=6'), OK)
+        self.expect_line(more.err + more.out, 'data.loss_mask was true when .* and is false now')
+        # Nothing is taken silently.
+        outcome = self.expect(program('train', config, '--set', 'data.loss_mask=null', '--set', 'run.dir=' + self.path('b')), BAD_CONFIG)
+        self.expect_line(outcome.err, 'tokens_000000.mask says which tokens .* data.loss_mask is null')
+        with open(os.path.join(tokens, 'tokens_000000.mask'), 'r+b') as f:
+            f.seek(77)
+            f.write(b'\x07')
+        outcome = self.expect(program('train', config, '--set', 'run.dir=' + self.path('c')), BAD_DATA)
+        self.expect_line(outcome.err, 'tokens_000000.mask: byte offset 77 is 7; 1 .* and 0 are allowed')
+
+    def test_ids_become_token_files(self):
+        lines, tokens = self.path('ids.jsonl.gz'), self.path('ids')
+        with gzip.open(lines, 'wt') as f:
+            for i in range(300):
+                f.write(json.dumps({'input_ids': [(i * 7 + k) % 90 for k in range(i % 30)]}) + '\n')
+        made = program('tokenize', '--from', 'ids', '--vocab', '100', '--separator', '99', '--out', tokens, lines)
+        self.expect_line(self.expect(made, OK).out, '^%d tokens of 300 documents in 1 files of' % (300 + sum(i % 30 for i in range(300))))
+        config, _ = self.config(data={'kind': 'tokens', 'path': tokens, 'document_mask': True, 'end_of_document': 99}, model={'vocab': 100},
+                                train={'steps': 2})
+        self.expect(program('train', config), OK)
+        wrong = (('--from', 'ids'), 'neither --tokenizer nor --vocab'), (('--from', 'text', '--vocab', '9'), '--from text: needs --tokenizer'), (
+            ('--from', 'ids', '--vocab', '9', '--separator', '9'), '--separator 9: none, or an id from 0 to 8'), (
+            ('--from', 'ids', '--vocab', '9', '--template', 'chatml'), '--from ids with --template'), (
+            ('--from', 'ids', '--vocab', '9', '--special'), '--from ids with --special')
+        for words, what in wrong:
+            self.expect_line(self.expect(program('tokenize', *words, '--out', self.path('x'), lines), BAD_CONFIG).err, what)
+
+    def test_templates_are_named_and_none_is_a_program(self):
+        text, tokenizer, _ = self.made()
+        lines = self.path('one.jsonl')
+        with open(lines, 'w') as f:
+            f.write('{"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}\n')
+        for words, code, what in (((), BAD_CONFIG, '--from messages without --template'),
+                                  (('--template', '{{ messages }}'), BAD_CONFIG, r'chat template "\{\{ messages \}\}" is not known.*Jinja'),
+                                  (('--template', 'llama3'), BAD_CONFIG, r'llama3 needs the token <\|begin_of_text\|>'),
+                                  (('--template', 'plain'), BAD_DATA, r'one.jsonl: line 1: messages\[0\] has "tool_calls"')):
+            outcome = program('tokenize', '--from', 'messages', '--tokenizer', tokenizer, *words, '--out', self.path('y'), lines)
+            self.expect_line(self.expect(outcome, code).err, what)
+
     def test_what_is_wrong_is_named(self):
         text, tokenizer, _ = self.made()
         out = self.path('out')

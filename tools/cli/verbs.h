@@ -87,10 +87,14 @@ struct ReportArguments {
 };
 
 struct TokenizeArguments {
-  std::string tokenizer, out;
+  std::string tokenizer, out;  // tokenizer "": none, for ids alone
   std::vector<std::string> inputs;
-  std::string field = "text";
-  std::string separator;  // an added token's text; "": the tokenizer's own; "none"
+  std::string from = "text";  // text, ids or messages
+  std::string chat;           // a template's name, for messages
+  int64_t vocab = 0;          // without a tokenizer
+  std::string field;          // "": as DocumentOptions::field
+  // An added token's text, or an id; "": the tokenizer's own, of ids none; "none".
+  std::string separator;
   bool special = false;
   int64_t file_tokens = 100'000'000;
   int threads = 0;  // 0: one per core
