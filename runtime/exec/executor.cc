@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <map>
+#include <optional>
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -299,19 +301,46 @@ void RecordedStep::Capture(Section& section) {
   mark_nodes_ += executor_.enqueued_marks_ - marks;
 }
 
-// Runs `step` on every rank, or where one fails, ends all of them with its words.
+// Places in members() of the communicators whose ranks run this schedule when this one does: the
+// world where one of its collectives joins all ranks. None where it has no collective: ranks that
+// generate on their own run a plan as often as their requests want.
+std::vector<size_t> RecordedStep::Joined() const {
+  const std::vector<CommSet::Member>& members = executor_.context_.comms->members();
+  std::set<size_t> joined;
+  for (const Section& section : sections_)
+    for (const Issue& issue : section.issues)
+      if (const std::optional<Collective> of = CollectiveOf(issue.op))
+        joined.insert(executor_.context_.comms->IndexOf({of->axes, issue.stream}));
+  for (const size_t member : joined)
+    if (members[member].ranks.size() == members.front().ranks.size()) return {0};
+  if (members.front().ranks.size() == 1) return {0};
+  return {joined.begin(), joined.end()};
+}
+
+// Runs `step` on the ranks that run this schedule together, or where one fails, ends all of them
+// with its words.
 void RecordedStep::RequireAll(const std::string& what, const std::function<void()>& step) {
-  const std::optional<RankFailure> failed = FirstFailure(executor_.context_.comms->world(), step);
-  if (!failed) return;
-  throw Error(failed->error.code(),
-              fmt::format("rank {} {} the recorded {} step: {}. No rank goes on "
-                          "(execution.graph=off runs without graphs)",
-                          failed->rank, what, plan_.name, failed->error.what()));
+  const std::vector<size_t> joined = Joined();
+  if (joined.empty()) return step();
+  std::optional<Error> failure;
+  for (const size_t member : joined) {
+    const CommSet::Member& of = executor_.context_.comms->members()[member];
+    const std::optional<RankFailure> failed = member == joined.front()
+                                                  ? FirstFailure(*of.comm, step)
+                                                  : FirstFailure(*of.comm, failure);
+    if (!failed || failure) continue;
+    failure = Error(failed->error.code(),
+                    fmt::format("rank {} {} the recorded {} step: {}. No rank goes on "
+                                "(execution.graph=off runs without graphs)",
+                                of.ranks[static_cast<size_t>(failed->rank)], what, plan_.name,
+                                failed->error.what()));
+  }
+  if (failure) throw *failure;
 }
 
 void RecordedStep::CaptureTogether(const Binding& now) {
   // What is still on the device was issued, not captured: it is done before anybody captures, on
-  // all ranks, so that no rank waits in a collective for one that builds its graph.
+  // all of these ranks, so that no rank waits in a collective for one that builds its graph.
   RequireAll("is not ready to capture", [&] {
     executor_.Sync();
     CheckAddresses(now);

@@ -167,6 +167,7 @@ class RecordedStep {
   void Capture(Section& section);
   std::string DotOf(const Section& section) const;
   void Launch(const Section& section, bool counted);
+  std::vector<size_t> Joined() const;
   void RequireAll(const std::string& what, const std::function<void()>& step);
 
   Executor& executor_;
