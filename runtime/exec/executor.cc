@@ -325,9 +325,8 @@ void RecordedStep::RequireAll(const std::string& what, const std::function<void(
   std::optional<Error> failure;
   for (const size_t member : joined) {
     const CommSet::Member& of = executor_.context_.comms->members()[member];
-    const std::optional<RankFailure> failed = member == joined.front()
-                                                  ? FirstFailure(*of.comm, step)
-                                                  : FirstFailure(*of.comm, failure);
+    const std::optional<RankFailure> failed =
+        member == joined.front() ? FirstFailure(*of.comm, step) : FirstFailure(*of.comm, failure);
     if (!failed || failure) continue;
     failure = Error(failed->error.code(),
                     fmt::format("rank {} {} the recorded {} step: {}. No rank goes on "
