@@ -86,7 +86,7 @@ std::map<int, std::pair<Drawn, Drawn>> DrawAll(const Trial& trial) {
 
 TEST_CASE("ranks that have other numbers of requests, or none, draw what one rank draws of each") {
   for (const auto& [expert, shard, tensor] :
-       {std::tuple{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {2, 1, 2}}) {
+       {std::tuple{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {2, 1, 2}, {1, 3, 1}, {1, 2, 2}}) {
     const auto all = DrawAll(ExpertTrial(expert, shard, tensor));
     REQUIRE(std::ssize(all) == expert * shard);
     CHECK(all.rbegin()->second.first.empty());
