@@ -89,11 +89,16 @@ void CheckedMemory::StartSchedule(int64_t position) {
 bool CheckedMemory::Looks(const PlanOp& op) const {
   if (std::holds_alternative<ZeroRangesOp<View>>(op.op))
     return false;  // outside its ranges the buffer holds nothing yet
-  if (scalars_at_ < 0) return true;
-  StepScalars scalars;
-  const int64_t at = scalars_at_;
-  std::memcpy(&scalars, arena_.Look(at, at + static_cast<int64_t>(sizeof scalars)), sizeof scalars);
+  const StepScalars scalars = Scalars();
   return scalars.inject_loss_nan == 0 && scalars.inject_grad_unit < 0;
+}
+
+StepScalars CheckedMemory::Scalars() const {
+  StepScalars scalars{};
+  if (const int64_t at = scalars_at_; at >= 0)
+    std::memcpy(&scalars, arena_.Look(at, at + static_cast<int64_t>(sizeof scalars)),
+                sizeof scalars);
+  return scalars;
 }
 
 template <class Wanted>
@@ -101,12 +106,15 @@ std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_
                                                         int microbatch, Wanted&& wanted) const {
   std::vector<Finding> found;
   const Binding binding{plan_, arena_.base(), mesh_, rank_};
+  const int64_t parity = Scalars().token_parity;
   ForEachUse(op.op, [&](const View& view, Access access, std::string_view operand) {
     if (!wanted(access)) return;
     const TensorView bound = BindView(binding, view, position, microbatch);
-    const int64_t at = bound.data - arena_.base();
-    const std::byte* data = arena_.Look(at, at + bound.layout.span_bytes());
     const PlanBuffer& buffer = plan_->buffer(view.buffer);
+    // A view of two halves is of the first; the kernel reads the one that the step names.
+    const int64_t half = buffer.by_parity ? parity * (buffer.bytes / 2) : 0;
+    const int64_t at = bound.data - arena_.base() + half;
+    const std::byte* data = arena_.Look(at, at + bound.layout.span_bytes());
     const int64_t first = (at - buffer.OffsetAt(position)) / Bytes(view.layout.dtype);
     const int64_t live = live_[static_cast<size_t>(view.buffer.value)];
     const int64_t element =

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/step_scalars.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/shadow.h"
 
@@ -40,6 +41,7 @@ class CheckedMemory final : public OpObserver {
   };
   void StartSchedule(int64_t position);
   bool Looks(const PlanOp& op) const;  // at its operands
+  StepScalars Scalars() const;         // as they are now; zeros where the plan has none
   // Of the buffers that the op has written: which of their elements are live.
   void NoteLive(const PlanOp& op, int64_t position, int microbatch);
   // Non-finite elements of operands that satisfy `wanted(access)`: the first of each operand.

@@ -68,6 +68,12 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
   for (const StepPlan& plan : plans_.plans) bytes = std::max(bytes, plan.arena_bytes);
   RequireSamePlans(*context_.comms, layout_, plans_.All());
   arena_ = context_.comms->AllocateArena(*context_.device, bytes, "arena");
+  // What nobody writes is found by whoever reads it, states included.
+  if (options_.checked) {
+    context_.device->EnqueueFill(arena_->data(), kPoison, bytes,
+                                 executor_.stream(StreamId::kCompute));
+    executor_.Sync();
+  }
   context_.comms->RegisterMemory(arena_->data(), bytes);
   context_.comms->Connect();
   for (size_t s = 0; s < plans_.states.tensors.size(); ++s) {
