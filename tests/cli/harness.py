@@ -133,6 +133,13 @@ def rank_pids(marker):
     return pids
 
 
+def pending(pid):
+    """Whether signals wait for a process, which is stopped."""
+    with open('/proc/%d/status' % pid) as f:
+        masks = [line.split()[1] for line in f if line.startswith(('SigPnd:', 'ShdPnd:'))]
+    return any(int(mask, 16) for mask in masks)
+
+
 def float32_bits(value):
     return '0x%08x' % struct.unpack('<I', struct.pack('<f', value))[0]
 

@@ -2,6 +2,7 @@
 
 Each host runs munged and slurmd, alpha also slurmctld; they end with the hosts.
 """
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import time
 import unittest
 
 import two_hosts
-from harness import OK, PROGRAM, CliTest, environment, millrace, rank_pids, wait_until
+from harness import OK, PROGRAM, CliTest, environment, millrace, pending, wait_until
 
 RANKS, STEPS = 4, 60
 
@@ -140,9 +141,10 @@ class Slurm(CliTest):
     def test_a_job_that_is_asked_to_stop_saves_and_goes_on_from_the_queue(self):
         job, run = self.submitted()
         before = self.cluster.hosts.beta.sent_bytes()
-        self.until(lambda: len(run.metrics()) >= 20, 'step 20')
-        # What Slurm does a while before the time limit, by the script's --signal.
-        self.cluster.command('scancel', '--signal=USR1', '--batch', job)
+        with self.held(run, 20) as rank:
+            # What Slurm does a while before the time limit, by the script's --signal.
+            self.cluster.command('scancel', '--signal=USR1', '--batch', job)
+            self.until(lambda: pending(rank), 'the request at a rank')
         self.until(lambda: 'back into the queue' in self.log(), 'the request')
         self.assertLess(run.steps()[-1], STEPS)
         self.assertEqual(run.checkpoints()[-1], 'step_%08d' % run.steps()[-1])
@@ -153,8 +155,8 @@ class Slurm(CliTest):
 
     def test_a_killed_rank_sends_the_job_back_into_the_queue(self):
         job, run = self.submitted()
-        self.until(lambda: len(run.metrics()) >= 25, 'step 25')
-        os.kill(max(self.ranks()), signal.SIGKILL)
+        with self.held(run, 25) as rank:
+            os.kill(rank, signal.SIGKILL)
         self.until(lambda: 'back into the queue' in self.log(), 'the end')
         self.expect_line(self.log(), r'^train.sbatch: exit code 137 \(a rank was lost or hung\): back into the queue$')
         self.expect_end(job, run, restarts=1)
@@ -170,10 +172,22 @@ class Slurm(CliTest):
                 continue
         return found
 
+    @contextlib.contextmanager
+    def held(self, run, step):
+        """At `step`, or a few later, where the job stays meanwhile, however slow this process is: a rank is stopped. Gives its pid."""
+        rank = max(wait_until(lambda: len(self.ranks()) == RANKS and self.ranks(), 'the ranks'))
+        self.until(lambda: len(run.metrics()) >= step, 'step %d' % step)
+        os.kill(rank, signal.SIGSTOP)
+        try:
+            yield rank
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGCONT)
+
     def test_a_lost_node_sends_the_job_back_into_the_queue(self):
         job, run = self.submitted()
-        self.until(lambda: len(run.metrics()) >= 25, 'step 25')
-        self.cluster.hosts.beta.kill()
+        with self.held(run, 25):
+            self.cluster.hosts.beta.kill()
         self.until(lambda: self.cluster.state(job).get('Restarts') == '1', 'Slurm to give up the node')
         self.assertLess(run.steps()[-1], STEPS)
         self.cluster.hosts.start_beta()
