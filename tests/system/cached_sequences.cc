@@ -75,11 +75,12 @@ std::vector<Logits> TrainingLogits(RankContext& rank, const Config& config, int6
   const StepPlan& plan = rank.run.plans.Of("eval");
   const auto buffer = std::find_if(plan.buffers.begin(), plan.buffers.end(),
                                    [](const PlanBuffer& b) { return b.name == "head/logits"; });
-  REQUIRE(buffer != plan.buffers.end());
+  MR_CHECK(buffer != plan.buffers.end(), "the plan {} has no logits", plan.name);
   const int64_t positions = config.model.seq_len,
                 rows = config.train.micro_batch * positions / config.parallel.tensor;
   // One chunk of the head's, the last thing that the plan computes.
-  REQUIRE((rows <= 512 && config.parallel.tensor_strips == 1));
+  MR_CHECK(rows <= 512 && config.parallel.tensor_strips == 1, "{} rows in {} strips", rows,
+           config.parallel.tensor_strips);
   const bool narrow = config.precision.compute == PrecisionConfig::Format::kBf16;
   const int64_t columns = buffer->bytes / rows / (narrow ? 2 : 4);
   const std::byte* const data = rank.engine.BindingOf(plan).arena + buffer->offsets.front();
@@ -162,7 +163,8 @@ std::vector<Sequence> SequencesOf(RankContext& rank, const Config& config) {
   std::iota(pages.begin(), pages.end(), 0);
   std::vector<int32_t> dealt;
   for (size_t i = 0; i < pages.size(); ++i) dealt.push_back(pages[i * 29 % pages.size()]);
-  REQUIRE(std::is_permutation(dealt.begin(), dealt.end(), pages.begin()));
+  MR_CHECK(std::is_permutation(dealt.begin(), dealt.end(), pages.begin()), "{} pages",
+           pages.size());
   const auto each = static_cast<size_t>(config.inference.PagesOfSequence(config.model.seq_len));
   std::vector<Sequence> sequences;
   for (size_t i = 0; i < prompts.size(); ++i) {
