@@ -21,7 +21,7 @@ struct SampleParams {
   uint64_t seed = 0;
   int64_t drawn = 0;  // tokens drawn before in the row's sequence
   int32_t top = 0;    // in [0, N]
-  int32_t unused = 0;
+  int32_t given = 0;  // a token's id and 1: that one, in place of a draw; 0: a draw
   bool operator==(const SampleParams&) const = default;
 };
 inline constexpr int64_t kSampleWords = sizeof(SampleParams) / sizeof(int64_t);
@@ -32,6 +32,7 @@ static_assert(kSampleWords * sizeof(int64_t) == sizeof(SampleParams));
 // by the lower id; -0 is 0:
 // logprob[r] = l[token[r]] - logsumexp(l): of the logits as they are. top_* likewise, in order;
 // from place `top` on ids are kNoToken and log-probabilities 0.
+// given > 0: token[r] is given - 1, which is below V. Otherwise, with
 // temperature 0: token[r] is the first in order. Else each token has the integer weight
 //   w[v] = floor(2^30 e^-y) * 2^10 rounded down, y = (max l - l[v]) / temperature; 0 where y >= 28
 // in f32 (kernels/ops/sample_row.cc has the steps, which the backends share bit for bit), and

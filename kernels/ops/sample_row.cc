@@ -88,6 +88,10 @@ uint64_t SampleWeight(float max, float logit, float temperature) {
 }
 
 int32_t SampleToken(std::span<const float> logits, const SampleParams& params) {
+  if (params.given > 0) {
+    MR_CHECK_LE(params.given, std::ssize(logits), "the token that is given, and 1");
+    return params.given - 1;
+  }
   const auto largest = std::max_element(logits.begin(), logits.end());
   if (params.temperature <= 0) return static_cast<int32_t>(largest - logits.begin());
   std::vector<uint32_t> keys;

@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(const SampleArgs a) {
   if (threadIdx.x == 0) shared.log_sum = static_cast<double>(row.largest) + log(total);
   __syncthreads();
   const double log_sum = shared.log_sum;
-  const int token = Draw(row, p, shared);
+  const int token = p.given > 0 ? min(p.given, a.vocab) - 1 : Draw(row, p, shared);
   if (threadIdx.x == 0) {
     a.token[r] = token;
     a.logprob[r] = -static_cast<float>(log_sum - static_cast<double>(row.At(token)));

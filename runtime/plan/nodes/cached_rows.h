@@ -4,7 +4,7 @@
 //   infer/rows      i32 [3, rows]   of each row token, position, slot
 //   infer/pages     i32 [slots, P]  the pages of the sequence in each slot
 //   infer/sampling  i64 [slots, kSampleWords]  of each row that the plan gives logits of, in their
-//                   order, how a token is drawn from them: at most one row of a sequence
+//                   order, how a token is drawn from them, or which one is given
 //   cache/<l>       [pages, page_tokens, 2 Hkv D] of attention `l`, in the compute dtype; of the
 //                   era
 //

@@ -42,6 +42,7 @@ SampleParams RandomParams(Random& random, int64_t vocab, int64_t most) {
   p.seed = random();
   p.drawn = Pick(random, 0, 1) * Pick(random, 0, int64_t{1} << 40);
   p.top = static_cast<int32_t>(Pick(random, 0, most));
+  if (Pick(random, 0, 5) == 0) p.given = static_cast<int32_t>(Pick(random, 1, vocab));
   return p;
 }
 
@@ -119,7 +120,7 @@ TensorView RandomLogits(Random& random, Memory& memory, int64_t rows, int64_t vo
 
 void SampleContract(const Subject& subject) {
   Random random(77);
-  int drawn = 0, close = 0, ties = 0;
+  int drawn = 0, given = 0, close = 0, ties = 0;
   for (int repeat = 0; repeat < 150; ++repeat) {
     CAPTURE(repeat);
     Memory memory;
@@ -152,7 +153,13 @@ void SampleContract(const Subject& subject) {
       const Choice choice = ChoiceOf(row, p);
       REQUIRE((token >= 0 && token < vocab));
       close += choice.close;
-      if (!choice.close) CheckDraw(choice, p, token), ++drawn;
+      if (p.given > 0) {
+        CHECK(token == p.given - 1);
+        ++given;
+      } else if (!choice.close) {
+        CheckDraw(choice, p, token);
+        ++drawn;
+      }
       ties += choice.order.size() > 1 && choice.probability[0] == choice.probability[1];
       const double bound = (double(vocab) + 40 * 60) * kU;  // of a sum of exponentials
       const auto log_probability = [&](int32_t id) {
@@ -172,6 +179,7 @@ void SampleContract(const Subject& subject) {
     }
   }
   CHECK(drawn > 150);
+  CHECK(given > 20);
   CHECK(close < drawn / 5);
   CHECK(ties > 20);
 }
