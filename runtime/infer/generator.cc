@@ -1,6 +1,7 @@
 #include "runtime/infer/generator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "runtime/base/arithmetic.h"
@@ -35,7 +36,10 @@ struct Generator::Sequence {
   std::vector<int32_t> pages;
   int64_t cached = 0;  // positions
   std::vector<int32_t> answer;
+  std::vector<SampledToken> scores;  // of the prompt's tokens, where they are asked for
   bool finished = false;
+
+  bool scores_prompt() const { return request->score_prompt && sample == 0; }
 
   bool prompt_is_cached() const { return cached >= std::ssize(request->prompt); }
 };
@@ -43,9 +47,10 @@ struct Generator::Sequence {
 Generator::Generator(TokenModel& model, const GeneratorOptions& options)
     : model_(model), options_(options), pages_(model.limits().pages) {
   const TokenModelLimits& limits = model.limits();
-  MR_CHECK(limits.slots > 0 && limits.page_tokens > 0 && limits.max_chunk > 0 && limits.vocab > 0,
-           "a model of {} slots, pages of {}, pieces of {}, a vocabulary of {}", limits.slots,
-           limits.page_tokens, limits.max_chunk, limits.vocab);
+  MR_CHECK(limits.slots > 0 && limits.page_tokens > 0 && limits.max_chunk > 0 &&
+               limits.max_scored > 0 && limits.vocab > 0,
+           "a model of {} slots, pages of {}, pieces of {} and {}, a vocabulary of {}",
+           limits.slots, limits.page_tokens, limits.max_chunk, limits.max_scored, limits.vocab);
   running_.resize(static_cast<size_t>(limits.slots));
 }
 
@@ -170,6 +175,10 @@ void Generator::Prefill(std::vector<GenerationEvent>& events) {
   for (int64_t spent = 0; spent < budget && !prefilling_.empty();) {
     auto& place = running_[static_cast<size_t>(prefilling_.front())];
     const std::span<const int32_t> prompt = place->request->prompt;
+    if (place->scores_prompt() && place->cached + 1 < std::ssize(prompt)) {
+      spent += ScoreSome(*place);
+      continue;
+    }
     PrefillRows rows;
     rows.slot = place->slot;
     rows.first = place->cached;
@@ -192,6 +201,25 @@ void Generator::Prefill(std::vector<GenerationEvent>& events) {
   }
 }
 
+// The prompt's next tokens, but never the last: of that one an answer is drawn.
+int64_t Generator::ScoreSome(Sequence& sequence) {
+  const std::span<const int32_t> prompt = sequence.request->prompt;
+  const auto begin = static_cast<size_t>(sequence.cached);
+  const size_t count =
+      std::min(static_cast<size_t>(model_.limits().max_scored), prompt.size() - 1 - begin);
+  std::vector<SampledToken> scores(count);
+  model_.Score({.slot = sequence.slot,
+                .tokens = prompt.subspan(begin, count),
+                .first = sequence.cached,
+                .pages = sequence.pages,
+                .next = prompt.subspan(begin + 1, count),
+                .top = sequence.sampling.top},
+               scores);
+  sequence.cached += std::ssize(scores);
+  std::move(scores.begin(), scores.end(), std::back_inserter(sequence.scores));
+  return std::ssize(scores);
+}
+
 GenerationEvent Generator::Drawn(Sequence& sequence, SampledToken token) {
   MR_CHECK(token.token >= 0 && token.token < model_.limits().vocab,
            "the model drew the token {} of a vocabulary of {}", token.token, model_.limits().vocab);
@@ -200,6 +228,7 @@ GenerationEvent Generator::Drawn(Sequence& sequence, SampledToken token) {
   event.sample = sequence.sample;
   event.index = std::ssize(sequence.answer);
   event.weight_version = weight_version_;
+  event.prompt = std::exchange(sequence.scores, {});
   sequence.answer.push_back(token.token);
   event.token = std::move(token);
   event.stop_length = StopLength(*sequence.request, sequence.answer);

@@ -5,10 +5,11 @@
 //          samples of a request follow one another. What a sequence is given, it keeps until it
 //          ends: nothing is evicted.
 // Tokens   Depend on prompt, sampling and weights alone, as far as the model's do: a prompt is
-//          cached in pieces that begin at multiples of limits().max_chunk, whatever else waits.
+//          cached in pieces that begin at multiples of limits().max_chunk (max_scored where its
+//          tokens are scored), whatever else waits.
 // Ranks    Ranks that compute a sequence together make the same calls, and get the same events.
 // Errors   What cannot be done is a Refusal. What the model throws leaves by Step, after which only
-//          destruction is valid.
+//          Cancel and destruction are valid.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +66,7 @@ class Generator {
   void Admit();
   void Decode(std::vector<GenerationEvent>& events);
   void Prefill(std::vector<GenerationEvent>& events);
+  int64_t ScoreSome(Sequence& sequence);  // tokens
   GenerationEvent Drawn(Sequence& sequence, SampledToken token);
   void Leave(Sequence& sequence);
   bool CancelOne(std::unique_ptr<Sequence>& sequence, RequestId request, int64_t sample);

@@ -20,6 +20,9 @@ struct GenerationRequest {
   std::vector<int32_t> stop_tokens;
   std::vector<std::vector<int32_t>> stop_sequences;
   int64_t samples = 1;  // answers, each with a seed of its own: SeedOfSample
+  // Log-probabilities of the prompt's tokens too, with sampling.top likeliest ones: of sample 0's
+  // first token, in GenerationEvent::prompt.
+  bool score_prompt = false;
 };
 
 // Sample 0 has the request's seed, so that one more sample changes none of those before.
@@ -78,6 +81,7 @@ struct GenerationEvent {
   std::optional<FinishReason> finish;
   int64_t stop_length = 0;      // with kStop: so many of the answer's last tokens are the stop's
   uint64_t weight_version = 0;  // of the weights that drew the token (Generator::SetWeightVersion)
+  std::vector<SampledToken> prompt = {};  // all of its tokens but the first (score_prompt)
 };
 
 }  // namespace millrace

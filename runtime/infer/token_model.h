@@ -23,6 +23,7 @@ struct TokenModelLimits {
   int64_t pages = 0, page_tokens = 0;
   int64_t max_length = 0;  // positions of a sequence, prompt and answer
   int64_t max_chunk = 0;   // tokens of one call of Prefill
+  int64_t max_scored = 0;  // tokens of one call of Score
   int64_t vocab = 0;
   int64_t top = 0;  // most tokens whose log-probabilities can be had beside the chosen one's
 };
@@ -59,6 +60,17 @@ struct PrefillRows {
   const Sampling* sampling = nullptr;  // null: more of the prompt follows; nothing is drawn
 };
 
+// Tokens of a prompt as PrefillRows has them, of whose followers the log-probabilities are wanted.
+// At most limits().max_scored.
+struct ScoreRows {
+  int64_t slot = 0;
+  std::span<const int32_t> tokens;
+  int64_t first = 0;
+  std::span<const int32_t> pages;
+  std::span<const int32_t> next;  // [tokens.size()]: what follows each
+  int32_t top = 0;                // as Sampling's
+};
+
 struct DecodeRow {
   int64_t slot = 0;
   int64_t length = 0;  // positions cached so far, without `token`
@@ -75,6 +87,8 @@ class TokenModel {
   // Caches the tokens; where `sampling` is given, draws the first token of the answer. The result
   // is that draw's, else unspecified.
   virtual SampledToken Prefill(const PrefillRows& rows) = 0;
+  // Caches the tokens; scores[i], of [rows.tokens.size()], is rows.next[i] as if it had been drawn.
+  virtual void Score(const ScoreRows& rows, std::span<SampledToken> scores) = 0;
   // One step of all rows, each of another slot: caches each row's token and draws what follows it,
   // into `sampled` [rows.size()].
   virtual void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) = 0;

@@ -36,6 +36,7 @@ EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
   limits_.page_tokens = config.inference.page_tokens;
   limits_.max_length = config.inference.MaxLength(config.model.seq_len);
   limits_.max_chunk = prefill_.back();
+  limits_.max_scored = decode_.back();
   limits_.vocab = config.model.Vocab();
   const View* top = engine.plans().Of(PrefillPlan(prefill_.front())).FindOutput("top_ids");
   limits_.top = top->layout.numel();  // of one row
@@ -169,6 +170,26 @@ SampledToken EngineTokenModel::Prefill(const PrefillRows& rows) {
   SampledToken sampled;
   if (rows.sampling != nullptr) ReadDrawn(plan, {&sampled, 1});
   return sampled;
+}
+
+// A plan that decodes has logits of all its rows; these are successive ones of one sequence. Nobody
+// has the rows behind them.
+void EngineTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scores) {
+  MR_CHECK_EQ(rows.tokens.size(), rows.next.size(), "tokens and those that follow them");
+  MR_CHECK_EQ(rows.tokens.size(), scores.size(), "tokens and results");
+  const int64_t count = std::ssize(rows.tokens);
+  MR_CHECK_LE(count, limits_.max_scored, "tokens of one call");
+  const std::string plan = DecodePlan(Await({Turn::Kind::kDecode, SizeFor(decode_, count)}));
+  Clear();
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t next = rows.next[static_cast<size_t>(i)];
+    MR_CHECK(next >= 0 && next < limits_.vocab, "token {} of {}", next, limits_.vocab);
+    Ask(i, {.temperature = 0, .top = rows.top}, 0);
+    params_[static_cast<size_t>(i)].given = next + 1;
+  }
+  Place({rows.slot, rows.first, rows.tokens, rows.pages}, 0);
+  Run(plan);
+  ReadDrawn(plan, scores);
 }
 
 void EngineTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {

@@ -33,6 +33,7 @@ class EngineTokenModel : public TokenModel {
 
   const TokenModelLimits& limits() const override { return limits_; }
   SampledToken Prefill(const PrefillRows& rows) override;
+  void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
   void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
   void Finish() override;
 

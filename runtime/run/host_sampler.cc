@@ -30,19 +30,34 @@ SampleParams ParamsOf(const Sampling& sampling, int64_t drawn) {
   return params;
 }
 
-SampledToken DrawToken(std::span<const float> logits, const Sampling& sampling, int64_t drawn) {
+namespace {
+
+SampledToken TokenOf(std::span<const float> logits, const SampleParams& params) {
   MR_REQUIRE(ErrorCode::kNonFinite, AllFinite(logits),
-             "a logit of the token that follows {} drawn ones is not finite", drawn);
+             "a logit of the token that follows {} drawn ones is not finite", params.drawn);
   const double log_sum = LogSumExp(logits);
   const auto log_probability = [&](int32_t token) {
     return static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
   };
   SampledToken out;
-  out.token = SampleToken(logits, ParamsOf(sampling, drawn));
+  out.token = SampleToken(logits, params);
   out.logprob = log_probability(out.token);
-  for (const int32_t token : LikeliestTokens(logits, sampling.top))
+  for (const int32_t token : LikeliestTokens(logits, params.top))
     out.top.push_back({token, log_probability(token)});
   return out;
+}
+
+}  // namespace
+
+SampledToken DrawToken(std::span<const float> logits, const Sampling& sampling, int64_t drawn) {
+  return TokenOf(logits, ParamsOf(sampling, drawn));
+}
+
+SampledToken ScoreToken(std::span<const float> logits, int32_t token, int32_t top) {
+  SampleParams params;
+  params.given = token + 1;
+  params.top = top;
+  return TokenOf(logits, params);
 }
 
 }  // namespace millrace

@@ -16,4 +16,7 @@ SampleParams ParamsOf(const Sampling& sampling, int64_t drawn);
 // not finite.
 SampledToken DrawToken(std::span<const float> logits, const Sampling& sampling, int64_t drawn);
 
+// `token` in place of a draw, with `top` likeliest ones.
+SampledToken ScoreToken(std::span<const float> logits, int32_t token, int32_t top);
+
 }  // namespace millrace

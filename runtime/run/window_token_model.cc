@@ -17,7 +17,7 @@ constexpr int64_t kMaxLength = int64_t{1} << 21;
 
 WindowTokenModel::WindowTokenModel(Session& session) : session_(session) {
   limits_.slots = limits_.pages = kSlots;
-  limits_.page_tokens = limits_.max_length = limits_.max_chunk = kMaxLength;
+  limits_.page_tokens = limits_.max_length = limits_.max_chunk = limits_.max_scored = kMaxLength;
   limits_.vocab = session.config().model.Vocab();
   limits_.top = std::min(kMaxSampleTop, limits_.vocab);
   tokens_.resize(kSlots);
@@ -43,16 +43,29 @@ void WindowTokenModel::Decode(std::span<const DecodeRow> rows, std::span<Sampled
   }
 }
 
-SampledToken WindowTokenModel::Draw(int64_t slot, const Sampling& sampling, int64_t drawn) {
+void WindowTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scores) {
+  MR_CHECK_EQ(rows.next.size(), scores.size(), "tokens and results");
+  for (size_t i = 0; i < rows.tokens.size(); ++i) {
+    Prefill({.slot = rows.slot,
+             .tokens = rows.tokens.subspan(i, 1),
+             .first = rows.first + static_cast<int64_t>(i),
+             .pages = rows.pages});
+    scores[i] = ScoreToken(LogitsOf(rows.slot), rows.next[i], rows.top);
+  }
+}
+
+std::vector<float> WindowTokenModel::LogitsOf(int64_t slot) {
   const PhaseScope phase = session_.Phase(RunPhase::kGenerating, draws_++);
   const std::vector<int32_t>& all = tokens_[static_cast<size_t>(slot)];
   const auto length = static_cast<size_t>(session_.config().model.seq_len);
   const size_t used = std::min(all.size(), length);
   std::vector<int32_t> window(length);
   std::copy(all.end() - static_cast<std::ptrdiff_t>(used), all.end(), window.begin());
-  const std::vector<float> logits =
-      session_.engine().Logits(window, static_cast<int64_t>(used) - 1, limits_.vocab);
-  return DrawToken(logits, sampling, drawn);
+  return session_.engine().Logits(window, static_cast<int64_t>(used) - 1, limits_.vocab);
+}
+
+SampledToken WindowTokenModel::Draw(int64_t slot, const Sampling& sampling, int64_t drawn) {
+  return DrawToken(LogitsOf(slot), sampling, drawn);
 }
 
 }  // namespace millrace

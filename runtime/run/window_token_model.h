@@ -20,9 +20,11 @@ class WindowTokenModel final : public TokenModel {
 
   const TokenModelLimits& limits() const override { return limits_; }
   SampledToken Prefill(const PrefillRows& rows) override;
+  void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
   void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
 
  private:
+  std::vector<float> LogitsOf(int64_t slot);  // behind its last token
   SampledToken Draw(int64_t slot, const Sampling& sampling, int64_t drawn);
 
   Session& session_;

@@ -51,7 +51,7 @@ Said SaidBy(int data_ranks, int together) {
     limits.pages = 40;
     limits.page_tokens = 4;
     limits.max_length = 40;
-    limits.max_chunk = 6;
+    limits.max_chunk = limits.max_scored = 6;
     limits.vocab = 120;
     test::CheckingTokenModel model(limits);
     Generator generator(model);

@@ -26,6 +26,7 @@ GenerationRequest RequestOf(fuzz::ByteSource& bytes, int64_t vocab) {
     request.prompt.push_back(static_cast<int32_t>(bytes.Below(vocab + 1)));
   request.max_tokens = bytes.Below(20);
   request.samples = bytes.Below(4);
+  request.score_prompt = request.prompt.size() % 2 == 1;
   request.sampling.seed = bytes.Integer(1);
   request.sampling.top_p = bytes.Below(8) == 0 ? static_cast<float>(bytes.Number()) : 1;
   if (bytes.Below(2) == 0) request.stop_tokens = {static_cast<int32_t>(bytes.Below(vocab))};
@@ -40,6 +41,8 @@ void Take(const std::vector<GenerationEvent>& events, const TokenModelLimits& li
     auto& [request, tokens] = at->second;
     const int64_t answered = std::ssize(tokens) - std::ssize(request.prompt);
     FUZZ_REQUIRE(event.index == answered);
+    const bool scored = request.score_prompt && event.token && event.sample == 0 && answered == 0;
+    FUZZ_REQUIRE(event.prompt.size() == (scored ? request.prompt.size() - 1 : 0));
     if (event.token) {
       Sampling sampling = request.sampling;
       sampling.seed = SeedOfSample(sampling.seed, event.sample);
@@ -66,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   limits.pages = 1 + bytes.Below(24);
   limits.max_length = 1 + bytes.Below(40);
   limits.max_chunk = 1 + bytes.Below(9);
+  limits.max_scored = 1 + limits.max_chunk / 2;
   limits.vocab = 2 + bytes.Below(6);
   test::CheckingTokenModel model(limits);
   Generator generator(model, {.max_waiting = 5, .prefill_tokens = bytes.Below(20)});

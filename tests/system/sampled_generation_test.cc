@@ -1,9 +1,10 @@
 // What prefill and decode draw: tokens of the host sampler, by parameters of each row's own, with
-// log-probabilities that have the bits of the score plan's.
+// log-probabilities that have the bits of the score plan's; and so have those of a prompt's tokens.
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -76,10 +77,7 @@ void RequireDrawn(RankContext& rank, const std::string& plan, int64_t row, int64
 }
 
 // Rows come in another order at each step, and sequences end one by one.
-void Draw(RankContext& rank, const Config& config, std::vector<Drawing>& drawings) {
-  EngineTokenModel model(rank.engine, config);
-  MR_CHECK_EQ(model.limits().top, std::min<int64_t>(64, config.model.Vocab()), "likeliest tokens");
-  model.Enter();
+void Draw(RankContext& rank, EngineTokenModel& model, std::vector<Drawing>& drawings) {
   for (size_t i = 0; i < drawings.size(); ++i) {
     Drawing& d = drawings[i];
     const int64_t size = d.prompt <= 4 ? 4 : 24;
@@ -114,8 +112,36 @@ void Draw(RankContext& rank, const Config& config, std::vector<Drawing>& drawing
   }
 }
 
+// All tokens of a drawing as a prompt, scored in pieces of several sizes: of its answer they have
+// the log-probabilities with which it was drawn. Returns those of all.
+std::vector<float> Score(EngineTokenModel& model, int64_t slot, const Drawing& drawing) {
+  const std::span<const int32_t> tokens = drawing.tokens;
+  const std::vector<int64_t> pieces = {model.limits().max_scored, 1, 3, 4};
+  std::vector<float> logprobs;
+  for (size_t piece = 0; logprobs.size() + 1 < tokens.size(); ++piece) {
+    const size_t begin = logprobs.size(),
+                 count = std::min(static_cast<size_t>(pieces[piece % pieces.size()]),
+                                  tokens.size() - 1 - begin);
+    std::vector<SampledToken> scores(count);
+    model.Score({.slot = slot,
+                 .tokens = tokens.subspan(begin, count),
+                 .first = static_cast<int64_t>(begin),
+                 .pages = drawing.pages,
+                 .next = tokens.subspan(begin + 1, count),
+                 .top = drawing.sampling.top},
+                scores);
+    for (size_t i = 0; i < count; ++i) {
+      MR_CHECK_EQ(scores[i].token, tokens[begin + 1 + i], "the token that is scored");
+      MR_CHECK_EQ(std::ssize(scores[i].top), int64_t{drawing.sampling.top}, "likeliest tokens");
+      logprobs.push_back(scores[i].logprob);
+    }
+  }
+  return logprobs;
+}
+
 // As the first of a microbatch: there rows have the bits that those of generation have.
-void RequireScores(RankContext& rank, const Config& config, const Drawing& drawing) {
+void RequireScores(RankContext& rank, const Config& config, const Drawing& drawing,
+                   const std::vector<float>& scored) {
   std::vector<int32_t> batch = drawing.tokens;
   batch.resize(static_cast<size_t>(config.model.seq_len + 1));
   for (int64_t b = 1; b < config.train.micro_batch; ++b) {
@@ -123,12 +149,15 @@ void RequireScores(RankContext& rank, const Config& config, const Drawing& drawi
     batch.insert(batch.end(), other.begin(), other.end());
   }
   const std::vector<double> losses = TokenLosses(rank.engine, batch);
-  for (size_t i = 0; i < drawing.logprobs.size(); ++i) {
-    const auto score = static_cast<float>(-losses[static_cast<size_t>(drawing.prompt) - 1 + i]);
-    MR_CHECK(std::bit_cast<uint32_t>(score) == std::bit_cast<uint32_t>(drawing.logprobs[i]),
-             "token {} of an answer to a prompt of {}: log-probability {}, its score is {}", i,
-             drawing.prompt, drawing.logprobs[i], score);
-  }
+  const auto require = [&](size_t position, float logprob, const char* how) {
+    const auto score = static_cast<float>(-losses[position]);
+    MR_CHECK(std::bit_cast<uint32_t>(score) == std::bit_cast<uint32_t>(logprob),
+             "token {} behind a prompt of {}: log-probability {}, {}; its score is {}",
+             position + 1, drawing.prompt, logprob, how, score);
+  };
+  for (size_t i = 0; i < drawing.logprobs.size(); ++i)
+    require(static_cast<size_t>(drawing.prompt) - 1 + i, drawing.logprobs[i], "drawn");
+  for (size_t i = 0; i < scored.size(); ++i) require(i, scored[i], "of the prompt");
 }
 
 void RequireDrawings(Trial trial) {
@@ -137,10 +166,17 @@ void RequireDrawings(Trial trial) {
     rank.engine.InitWeights(static_cast<uint64_t>(trial.config.train.seed));
     StepOn(rank, trial.config, 0);
     std::vector<Drawing> drawings = DrawingsOf(trial.config);
-    Draw(rank, trial.config, drawings);
-    for (const Drawing& drawing : drawings) {
-      MR_CHECK_EQ(std::ssize(drawing.logprobs), drawing.answer, "tokens of an answer");
-      RequireScores(rank, trial.config, drawing);
+    EngineTokenModel model(rank.engine, trial.config);
+    MR_CHECK_EQ(model.limits().top, std::min<int64_t>(64, kVocab), "likeliest tokens");
+    model.Enter();
+    Draw(rank, model, drawings);
+    std::vector<std::vector<float>> scored;
+    for (size_t i = 0; i < drawings.size(); ++i)
+      scored.push_back(Score(model, static_cast<int64_t>(i), drawings[i]));
+    for (size_t i = 0; i < drawings.size(); ++i) {
+      MR_CHECK_EQ(std::ssize(drawings[i].logprobs), drawings[i].answer, "tokens of an answer");
+      MR_CHECK_EQ(scored[i].size() + 1, drawings[i].tokens.size(), "tokens of a prompt, scored");
+      RequireScores(rank, trial.config, drawings[i], scored[i]);
     }
   });
 }

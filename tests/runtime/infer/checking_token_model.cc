@@ -58,13 +58,49 @@ std::vector<int32_t> CheckingTokenModel::Read(int64_t slot, std::span<const int3
   return tokens;
 }
 
+SampledToken CheckingTokenModel::ScoreOf(std::span<const int32_t> tokens, int32_t next, int32_t top,
+                                         int64_t vocab) {
+  Sampling sampling;
+  sampling.seed = static_cast<uint64_t>(next);
+  sampling.top = top;
+  SampledToken score = Draw(tokens, sampling, 1 << 20, vocab);
+  score.token = next;
+  return score;
+}
+
+void CheckingTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scores) {
+  if (before) before('s');
+  ++scored;
+  const int64_t count = std::ssize(rows.tokens);
+  MR_CHECK(count > 0 && count <= limits_.max_scored, "{} tokens of at most {}", count,
+           limits_.max_scored);
+  MR_CHECK(rows.next.size() == rows.tokens.size() && scores.size() == rows.tokens.size(),
+           "{} tokens, {} followers, {} results", count, rows.next.size(), scores.size());
+  MR_CHECK(rows.top <= limits_.top, "top {} of {}", rows.top, limits_.top);
+  Cache({.slot = rows.slot, .tokens = rows.tokens, .first = rows.first, .pages = rows.pages});
+  const std::vector<int32_t> all = Read(rows.slot, rows.pages, rows.first + count);
+  for (int64_t i = 0; i < count; ++i)
+    scores[static_cast<size_t>(i)] =
+        ScoreOf(std::span(all).first(static_cast<size_t>(rows.first + i + 1)),
+                rows.next[static_cast<size_t>(i)], rows.top, limits_.vocab);
+}
+
 SampledToken CheckingTokenModel::Prefill(const PrefillRows& rows) {
   if (before) before('p');
   ++prefills;
-  MR_CHECK(rows.slot >= 0 && rows.slot < limits_.slots, "slot {} of {}", rows.slot, limits_.slots);
   const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
   MR_CHECK(count > 0 && count <= limits_.max_chunk, "{} tokens of at most {}", count,
            limits_.max_chunk);
+  Cache(rows);
+  if (rows.sampling == nullptr) return {};
+  MR_CHECK(rows.sampling->top <= limits_.top, "top {} of {}", rows.sampling->top, limits_.top);
+  slots_[static_cast<size_t>(rows.slot)].drawn = 1;
+  return Draw(Read(rows.slot, rows.pages, end), *rows.sampling, 0, limits_.vocab);
+}
+
+void CheckingTokenModel::Cache(const PrefillRows& rows) {
+  MR_CHECK(rows.slot >= 0 && rows.slot < limits_.slots, "slot {} of {}", rows.slot, limits_.slots);
+  const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
   CheckPages(rows.pages, end);
   Slot& slot = slots_[static_cast<size_t>(rows.slot)];
   if (rows.first == 0) slot = {0, 0, {rows.pages.begin(), rows.pages.end()}};
@@ -75,10 +111,6 @@ SampledToken CheckingTokenModel::Prefill(const PrefillRows& rows) {
   for (int64_t i = 0; i < count; ++i)
     Write(rows.slot, rows.first + i, rows.pages, rows.tokens[static_cast<size_t>(i)]);
   slot.length = end;
-  if (rows.sampling == nullptr) return {};
-  MR_CHECK(rows.sampling->top <= limits_.top, "top {} of {}", rows.sampling->top, limits_.top);
-  slot.drawn = 1;
-  return Draw(Read(rows.slot, rows.pages, end), *rows.sampling, 0, limits_.vocab);
 }
 
 void CheckingTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {

@@ -20,15 +20,20 @@ class CheckingTokenModel : public TokenModel {
 
   const TokenModelLimits& limits() const override { return limits_; }
   SampledToken Prefill(const PrefillRows& rows) override;
+  void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
   void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
 
   // What it draws after `tokens`.
   static SampledToken Draw(std::span<const int32_t> tokens, const Sampling& sampling, int64_t drawn,
                            int64_t vocab);
 
-  int64_t prefills = 0, decodes = 0;
+  // What it makes of `next` behind `tokens`.
+  static SampledToken ScoreOf(std::span<const int32_t> tokens, int32_t next, int32_t top,
+                              int64_t vocab);
+
+  int64_t prefills = 0, decodes = 0, scored = 0;
   int64_t most_rows = 0;                       // of one Decode
-  std::function<void(char call)> before = {};  // 'p' or 'd', ahead of each call
+  std::function<void(char call)> before = {};  // 'p', 's' or 'd', ahead of each call
 
  private:
   struct Slot {
@@ -36,6 +41,7 @@ class CheckingTokenModel : public TokenModel {
     int64_t drawn = 0;
     std::vector<int32_t> pages;
   };
+  void Cache(const PrefillRows& rows);
   void Write(int64_t slot, int64_t position, std::span<const int32_t> pages, int32_t token);
   std::vector<int32_t> Read(int64_t slot, std::span<const int32_t> pages, int64_t length) const;
   void CheckPages(std::span<const int32_t> pages, int64_t length) const;

@@ -20,7 +20,7 @@ TokenModelLimits Limits() {
   limits.pages = 30;
   limits.page_tokens = 4;
   limits.max_length = 40;
-  limits.max_chunk = 6;
+  limits.max_chunk = limits.max_scored = 6;
   limits.vocab = 23;
   return limits;
 }

@@ -23,6 +23,7 @@ TokenModelLimits Limits(int64_t slots, int64_t pages, int64_t page_tokens, int64
   limits.page_tokens = page_tokens;
   limits.max_length = max_length;
   limits.max_chunk = max_chunk;
+  limits.max_scored = std::max<int64_t>(max_chunk - 2, 1);
   limits.vocab = 23;
   limits.top = 3;
   return limits;
@@ -335,6 +336,44 @@ TEST_CASE("a list of requests longer than the queue is answered in its order", "
   CHECK(events == tokens);
   CHECK(refused > 0);
   CHECK(refused < 40);
+}
+
+TEST_CASE("a prompt's own tokens are scored, of the first sample, and nothing else changes",
+          "[infer]") {
+  CheckingTokenModel model(Limits(3, 60, 4, 40, 6));
+  Generator generator(model);
+  std::map<RequestId, GenerationRequest> requests;
+  for (const size_t length : {1, 2, 5, 17}) {
+    GenerationRequest request;
+    for (size_t i = 0; i < length; ++i)
+      request.prompt.push_back(static_cast<int32_t>((i * 7 + length) % 23));
+    request.max_tokens = 3;
+    request.samples = 2;
+    request.sampling.seed = length;
+    request.sampling.top = 2;
+    request.score_prompt = true;
+    requests[std::get<RequestId>(generator.Submit(request))] = request;
+  }
+  std::map<std::pair<RequestId, int64_t>, std::vector<int32_t>> answers;
+  while (!generator.idle())
+    for (const GenerationEvent& event : generator.Step()) {
+      const GenerationRequest& request = requests.at(event.request);
+      CAPTURE(request.prompt.size(), event.sample, event.index);
+      answers[{event.request, event.sample}].push_back(event.token->token);
+      const bool scored = event.sample == 0 && event.index == 0;
+      REQUIRE(event.prompt.size() == (scored ? request.prompt.size() - 1 : 0));
+      for (size_t i = 0; i < event.prompt.size(); ++i) {
+        const SampledToken expected = CheckingTokenModel::ScoreOf(
+            std::span(request.prompt).first(i + 1), request.prompt[i + 1], 2, 23);
+        REQUIRE(event.prompt[i].token == request.prompt[i + 1]);
+        REQUIRE(event.prompt[i].logprob == expected.logprob);
+        REQUIRE(event.prompt[i].top == expected.top);
+      }
+    }
+  for (const auto& [key, tokens] : answers)
+    CHECK(tokens == Expected(requests.at(key.first), key.second, 23).tokens);
+  CHECK(answers.size() == 8);
+  CHECK(model.scored == 1 + 1 + 4);  // pieces of 4 tokens: of 1, 4 and 16
 }
 
 }  // namespace
