@@ -106,6 +106,25 @@ ChatEnd EndOf(ChatTemplate chat) {
   return {std::string(end.text), end.kind == Kind::kToken};
 }
 
+std::string_view JinjaOf(ChatTemplate chat) {
+  switch (chat) {
+    case ChatTemplate::kChatMl:
+      return "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
+             "message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    case ChatTemplate::kLlama3:
+      return "{{ '<|begin_of_text|>' }}{% for message in messages %}"
+             "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + "
+             "message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+             "{% if add_generation_prompt %}"
+             "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
+    case ChatTemplate::kPlain:
+      return "{% for message in messages %}{{ message['role'] + ':\n' + message['content'] + "
+             "'\n\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}";
+  }
+  return "";
+}
+
 // Text between two tokens is encoded as one, so that its ids are those of the whole text.
 std::vector<int32_t> EncodeChat(std::span<const ChatPiece> pieces, TextEncoder& encoder) {
   constexpr EncodeOptions kText = {SpecialText::kPlain, AroundText::kNothing};

@@ -68,6 +68,9 @@ struct ChatEnd {
 };
 ChatEnd EndOf(ChatTemplate chat);
 
+// The same as a template of Jinja, for clients that render conversations themselves.
+std::string_view JinjaOf(ChatTemplate chat);
+
 // The ids of the pieces: those of the whole text, but that no content makes a special token. What
 // the tokenizer itself puts around a text is left out, the template has its own.
 std::vector<int32_t> EncodeChat(std::span<const ChatPiece> pieces, TextEncoder& encoder);
