@@ -14,6 +14,7 @@ declare -A layer_targets=(
   [exec]='//runtime/exec/...'
   [text]='//runtime/text/...'
   [infer]='//runtime/infer/...'
+  [serve]='//runtime/serve/...'
   [watch]='//runtime/watch/...'
   [record]='//runtime/record/...'
   [models]='//models/...'
@@ -35,6 +36,7 @@ declare -A layer_may_use=(
   [picture]='base'
   [text]='base data'
   [infer]='base'
+  [serve]='base data text infer'
   [plan]='base kernels_ops picture'
   [models]='base config kernels_ops plan'
   [exec]='base config data kernels_ops kernels comm plan'
@@ -42,7 +44,7 @@ declare -A layer_may_use=(
   [watch]='base config data kernels_ops kernels comm picture plan exec record'
   [run]='base config data kernels_ops kernels comm picture plan models exec text infer watch record'
   [api]='base config data kernels_ops kernels comm backends picture plan models exec text infer watch record run'
-  [tools]='base config data kernels_ops kernels comm backends picture plan models exec text infer watch record run api'
+  [tools]='base config data kernels_ops kernels comm backends picture plan models exec text infer serve watch record run api'
 )
 
 # ExistingTargets PATTERNS: those of "a + b + ..." whose folder has packages, in the same form; query fails on others.

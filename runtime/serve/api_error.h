@@ -1,0 +1,21 @@
+// What the endpoint answers where it cannot do what it is asked for, in the form that OpenAI's
+// clients read: {"error": {"message", "type", "param", "code"}}.
+#pragma once
+
+#include <string>
+
+namespace millrace {
+
+struct ApiError {
+  // 400 the request is wrong, whatever is tried again; 401, 404, 405, 413; 429 the queue is full;
+  // 500 a fault of ours; 503 no token can be made now. Clients try 429 and 5xx again.
+  int status = 400;
+  std::string message = {};  // for people: the field, its value, what is allowed
+  std::string param = {};    // the field; "": none
+  std::string code = {};     // stable, for programs; "": none
+  int retry_after_s = 0;     // 0: not said
+};
+
+std::string ErrorJson(const ApiError& error);
+
+}  // namespace millrace
