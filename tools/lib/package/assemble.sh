@@ -19,7 +19,7 @@ while (($#)); do
 done
 
 # Libraries by who has them. One that is in no list would make a package that starts here and nowhere else.
-readonly bundled='^lib(spdlog|fmt|openblas|gfortran|quadmath|xxhash|z|zstd)\.so'
+readonly bundled='^lib(spdlog|fmt|openblas|gfortran|quadmath|xxhash|z|zstd|microhttpd|gnutls|p11-kit|idn2|unistring|tasn1|nettle|hogweed|gmp|ffi)\.so'
 readonly of_cuda='^lib(cublasLt|cublas|cudnn|nccl|nvrtc)\.so'
 readonly of_host='^(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libmpi|ld-linux-x86-64)\.so'
 
