@@ -119,6 +119,7 @@ constexpr std::initializer_list<Verb> kVerbs = {
     {"bench", "time training steps on synthetic tokens", AddBench},
     {"generate", "text from a checkpoint, for one prompt or many", AddGenerate},
     {"score", "log-probabilities that a checkpoint gives to texts, as JSON lines", AddScore},
+    {"serve", "a checkpoint behind an endpoint of OpenAI's API, over HTTP", AddServe},
     {"inspect", "what a checkpoint, run, safetensors or token file holds; verifies checksums",
      AddInspect},
     {"compare",

@@ -34,6 +34,8 @@ int main(int argc, char** argv) {
     std::optional<millrace::RankOptions> ranks;
     if (!is_rank) ranks = millrace::TakeRankOptions(words);
     if (!words.empty()) verb = words.front();
+    MR_REQUIRE(millrace::ErrorCode::kConfig, verb != "serve" || !ranks || ranks->alone(),
+               "serve runs on 1 rank of this host; allowed is no -n but -n 1, and no --hostfile");
     millrace::PrepareStandardStreams(verb);
     if (ranks && millrace::RunsAsRanks(verb)) return millrace::LaunchOnce(*ranks, words);
     if (verb != "launch")

@@ -12,8 +12,12 @@
 namespace millrace {
 
 ResumedRun LoadWeights(RankContext& context, Session& session, const std::string& checkpoint) {
-  ResumedRun loaded =
-      LoadForUse(session.engine(), session.config().run.dir, checkpoint, IdentityOf(session));
+  return LoadWeights(context, session, session.config().run.dir, checkpoint);
+}
+
+ResumedRun LoadWeights(RankContext& context, Session& session, const std::string& run_dir,
+                       const std::string& checkpoint) {
+  ResumedRun loaded = LoadForUse(session.engine(), run_dir, checkpoint, IdentityOf(session));
   context.log.Info(LogScope::kAllRanks,
                    fmt::format("weights of step {} from {}", loaded.progress.step, loaded.path));
   for (const std::string& change : loaded.changes)

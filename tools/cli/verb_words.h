@@ -22,6 +22,7 @@ void AddPlan(CLI::App* app, CommandLine* line);
 void AddBench(CLI::App* app, CommandLine* line);
 void AddGenerate(CLI::App* app, CommandLine* line);
 void AddScore(CLI::App* app, CommandLine* line);
+void AddServe(CLI::App* app, CommandLine* line);
 void AddInspect(CLI::App* app, CommandLine* line);
 void AddCompare(CLI::App* app, CommandLine* line);
 void AddReport(CLI::App* app, CommandLine* line);

@@ -50,6 +50,14 @@ struct ScoreArguments {
   std::string checkpoint, input;
   int64_t stride = 0;
 };
+struct ServeArguments {
+  ConfigArguments config;
+  std::string checkpoint, follow;  // follow: a run's folder; "": the weights stay
+  std::string host = "127.0.0.1", model_name = "millrace", chat_template, token_file;
+  bool insecure = false;
+  int64_t port = 8000, max_queue = 512, max_tokens = 0, connections = 1000, max_body_mib = 16;
+  double request_s = 600, drain_s = 30;
+};
 struct PlanArguments {
   ConfigArguments config;
   int world = 1;
@@ -126,6 +134,7 @@ int EvalVerb(const EvalArguments& arguments);
 int EvalTasksVerb(const EvalArguments& arguments);  // of its tasks
 int GenerateVerb(const GenerateArguments& arguments);
 int ScoreVerb(const ScoreArguments& arguments);
+int ServeVerb(const ServeArguments& arguments);
 int PlanVerb(const PlanArguments& arguments);
 int BenchVerb(const BenchArguments& arguments);
 int InspectVerb(const InspectArguments& arguments);
