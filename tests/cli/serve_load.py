@@ -79,6 +79,7 @@ class Client:
 
     def whole(self, prompt, stream=False):
         for _ in range(1000):
+            began = time.monotonic()
             status, content = self.ask(self.body(prompt, stream))
             if status != 429:
                 break
@@ -87,6 +88,7 @@ class Client:
         assert status == 200, (status, content)
         text = texts_of(content) if stream else json.loads(content)['choices'][0]['text']
         assert text == self.load.answers[prompt], (prompt, text)
+        self.load.seconds.append(time.monotonic() - began)
 
     def stream(self, prompt):
         self.whole(prompt, True)
@@ -166,6 +168,7 @@ class Load:
         self.server, self.port, self.pid = server, server.port, self.pid_of(server)
         self.left, self.requests, self.clients = requests, requests, clients
         self.lock, self.counts, self.failures, self.resident = threading.Lock(), collections.Counter(), [], {}
+        self.seconds = []  # of answers that came whole, as their clients saw it
         self.answers = [server.complete(prompt=p, max_tokens=TOKENS, temperature=0)['choices'][0]['text'] for p in PROMPTS]
 
     @staticmethod
@@ -193,6 +196,10 @@ class Load:
         with self.lock:
             self.counts[what] += 1
 
+    def latency(self):
+        seconds = sorted(self.seconds)
+        return ', '.join('p%d %.0f ms' % (p, 1000 * seconds[(len(seconds) - 1) * p // 100]) for p in (50, 95, 99, 100))
+
     def run(self):
         """Ends with all that must hold; what happened, as text."""
         before, began = descriptors(self.pid), time.monotonic()
@@ -213,8 +220,10 @@ class Load:
             self.counts['leave_before'], (answered, ended, self.counts)
         quarter, end = list(self.resident.values())[1], resident_kib(self.pid)
         assert end <= quarter * 1.2 + 8192, self.resident
-        return '%d requests by %d clients in %.0f s: %s; ended %s; descriptors %d -> %d; resident KiB %s, at the end %d' % (
-            self.requests, self.clients, seconds, dict(self.counts), ended, before, descriptors(self.pid), self.resident, end)
+        return '%d requests by %d clients in %.0f s: %s; ended %s; an answer of %d tokens: %s; %.0f tokens/s; descriptors %d -> %d; ' \
+            'resident KiB %s, at the end %d' % (
+                self.requests, self.clients, seconds, dict(self.counts), ended, TOKENS, self.latency(),
+                metrics['generation_tokens_total'] / seconds, before, descriptors(self.pid), self.resident, end)
 
 
 class ServeLoad(CliTest):
