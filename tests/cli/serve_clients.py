@@ -17,7 +17,8 @@ from serving import Server  # noqa: E402
 
 GOLDEN = pathlib.Path('tests/golden/lm_eval').absolute()
 TOKENIZER = os.path.abspath('tests/runtime/text/testdata/tokenizer.json')
-END = 696  # its <|end|>
+END = 696  # its <|end|>, which is called here as what lm-eval puts before a text
+END_TEXT = '<|endoftext|>'
 
 
 class Clients(CliTest):
@@ -25,12 +26,14 @@ class Clients(CliTest):
     def setUp(self):
         super().setUp()
         os.environ['HF_HOME'] = self.path('cache')
-        texts, tokens = self.path('texts'), self.path('tokens')
+        texts, tokens, tokenizer = self.path('texts'), self.path('tokens'), self.path('tokenizer.json')
+        with open(TOKENIZER) as f, open(tokenizer, 'w') as to:
+            to.write(f.read().replace('<|end|>', END_TEXT))
         with open(texts, 'w') as f:
             f.writelines('Sentence %d says that %d times %d is %d.\n' % (i, i, i + 7, i * (i + 7)) for i in range(600))
-        self.expect(program('tokenize', '--tokenizer', TOKENIZER, '--separator', '<|end|>', '--out', tokens, texts), OK)
+        self.expect(program('tokenize', '--tokenizer', tokenizer, '--separator', END_TEXT, '--out', tokens, texts), OK)
         self.config_path, self.run_dir = self.trained_afresh(
-            data={'kind': 'tokens', 'path': tokens, 'tokenizer': TOKENIZER, 'end_of_document': END, 'document_mask': True,
+            data={'kind': 'tokens', 'path': tokens, 'tokenizer': tokenizer, 'end_of_document': END, 'document_mask': True,
                   'eval_batches': 1},
             model={'seq_len': 256, 'vocab': 697}, train={'steps': 12}, inference={'slots': 8, 'decode': [1, 8]})
         self.tokens = self.path('bearer')
@@ -76,6 +79,26 @@ class Clients(CliTest):
             self.assertEqual(raised.exception.param, next(iter(wrong)))
         self.expect(self.server.end(), OK)
 
+    def test_the_templates_that_are_said_are_those_that_are_used(self):
+        import jinja2
+        self.config_path, run = self.config(name='bytes.json', run='bytes', model={'seq_len': 512}, inference={'slots': 2})
+        self.expect(millrace('train', self.config_path), OK)
+        messages = [{'role': 'system', 'content': 'Count. '}, {'role': 'user', 'content': 'one\n\ntwo'},
+                    {'role': 'assistant', 'content': 'three'}, {'role': 'user', 'content': ' four'}]
+        prompts = set()
+        for template in ('chatml', 'llama3', 'plain'):
+            server = Server(self.config_path, '--chat-template', template)
+            self.addCleanup(server.end)
+            jinja = server.ask('GET', '/tokenizer_info')[2]['chat_template']
+            text = jinja2.Environment().from_string(jinja).render(messages=messages, add_generation_prompt=True)
+            asked = {'temperature': 0, 'max_tokens': 12}
+            chat, same = server.post('/v1/chat/completions', messages=messages, **asked), server.complete(prompt=text, **asked)
+            self.assertEqual(chat['usage']['prompt_tokens'], same['usage']['prompt_tokens'], text)
+            self.assertTrue(same['choices'][0]['text'].startswith(chat['choices'][0]['message']['content']), text)
+            prompts.add(text)
+            self.expect(server.end(), OK)
+        self.assertEqual(len(prompts), 3)
+
     def native(self, task):
         """What `eval` says: {metric: value}, and a line for each example."""
         examples = self.path('examples.jsonl')
@@ -91,8 +114,8 @@ class Clients(CliTest):
         url = 'http://127.0.0.1:%d/v1/completions' % self.server.port
         lm = LocalCompletionsAPI(model='tiny', base_url=url, tokenizer_backend='remote', auth_token='a-token-of-this-test', batch_size=4,
                                  num_concurrent=3, max_length=256, header={'Authorization': 'Bearer a-token-of-this-test'})
-        self.assertEqual(lm.tokenizer.encode('<|end|>'), [END])
-        self.assertEqual((lm.tokenizer.eos_token, lm.tokenizer.decode(lm.tokenizer.encode('times \u00e9'))), ('<|end|>', 'times \u00e9'))
+        self.assertEqual(lm.tokenizer.encode(END_TEXT), [END])
+        self.assertEqual((lm.tokenizer.eos_token, lm.tokenizer.decode(lm.tokenizer.encode('times \u00e9'))), (END_TEXT, 'times \u00e9'))
         yaml_text = (pathlib.Path(utils.__file__).parent / 'hellaswag.yaml').read_text()
         hellaswag = yaml.safe_load(re.sub(r'!function \S+', 'null', yaml_text))
         hellaswag.update(dataset_path='json', dataset_kwargs={'data_files': {'validation': str(GOLDEN / 'examples.jsonl')}}, training_split=None,
@@ -114,7 +137,16 @@ class Clients(CliTest):
                     'validation_split': 'validation', 'test_split': None, 'doc_to_text': 'Sentence', 'doc_to_target': '{{text}}',
                     'generation_kwargs': {'until': ['\n', '.'], 'max_gen_toks': 12}, 'metric_list': [{'metric': 'exact_match'}]}
         result = lm_eval.simple_evaluate(model=lm, tasks=[ppl, generate], bootstrap_iters=0, log_samples=True)
-        print('ppl through the endpoint:', result['results']['ppl'])
+        _, lines = self.native('ppl:%s' % (GOLDEN / 'texts.jsonl'))
+        samples = sorted(result['samples']['ppl'], key=lambda s: s['doc_id'])
+        # lm-eval keeps a position of the window for a token to be generated, so longer texts are cut elsewhere.
+        pairs = [(sample['filtered_resps'][0][0] if isinstance(sample['filtered_resps'][0], (list, tuple)) else sample['filtered_resps'][0],
+                  line['log_prob']) for sample, line in zip(samples, lines, strict=True) if line['ids'] < 255]
+        worst = max(abs(a - b) for a, b in pairs)
+        print('ppl: %d texts of one window, log-probabilities differ by at most %g of up to %.0f' % (
+            len(pairs), worst, max(abs(b) for _, b in pairs)))
+        self.assertGreaterEqual(len(pairs), 5)
+        self.assertLess(worst, 1e-3)
         answers = {s['filtered_resps'][0] for s in result['samples']['until']}
         self.assertEqual(len(answers), 1)
         self.assertNotRegex(answers.pop(), r'[\n.]')
