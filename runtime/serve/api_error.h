@@ -7,8 +7,9 @@
 namespace millrace {
 
 struct ApiError {
-  // 400 the request is wrong, whatever is tried again; 401, 404, 405, 413; 429 the queue is full;
-  // 500 a fault of ours; 503 no token can be made now. Clients try 429 and 5xx again.
+  // 400 the request is wrong, whatever is tried again; so are 401, 403, 404, 405 and 413;
+  // 429 the queue is full; 500 a fault of ours; 503 no token can be made now. Clients try 429 and
+  // 5xx again.
   int status = 400;
   std::string message = {};  // for people: the field, its value, what is allowed
   std::string param = {};    // the field; "": none

@@ -83,7 +83,8 @@ bool ServeApi::IsAuthorized(std::string_view authorization) const {
 }
 
 std::optional<ApiError> ServeApi::Check(std::string_view method, std::string_view path,
-                                        std::string_view authorization) const {
+                                        std::string_view authorization,
+                                        std::string_view origin) const {
   if (path.starts_with(kModelPath)) path = "/v1/models";
   const auto route =
       std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return r.path == path; });
@@ -94,6 +95,12 @@ std::optional<ApiError> ServeApi::Check(std::string_view method, std::string_vie
                         "the Authorization header must be \"Bearer \" and a token that this "
                         "server knows",
                     .code = "invalid_api_key"};
+  if (!is_open && !origin.empty() && options_.bearer_tokens.empty())
+    return ApiError{.status = 403,
+                    .message =
+                        "web pages (requests with the header Origin) are answered only "
+                        "where tokens are asked for: --token-file",
+                    .code = "origin_not_allowed"};
   if (route == kRoutes.end())
     return ApiError{.status = 404,
                     .message = fmt::format("there is no {}", path.substr(0, 200)),

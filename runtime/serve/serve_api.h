@@ -33,9 +33,10 @@ class ServeApi {
   ServeApi(ServeEngine& engine, const ServedText& text, ServeApiOptions options);
 
   // What is wrong before a body has been read: no such path (404), another method (405), no token
-  // (401; every path but /health needs one). `authorization`: the header's value, or empty.
+  // (401; every path but /health needs one), a web page that asks where no token is needed (403):
+  // whatever a browser shows can reach loopback. The two headers' values, or empty.
   std::optional<ApiError> Check(std::string_view method, std::string_view path,
-                                std::string_view authorization) const;
+                                std::string_view authorization, std::string_view origin) const;
   // The reply to a request that passes Check. HEAD is GET. Its reader may Abandon it at any time.
   std::shared_ptr<ReplyBuffer> Answer(std::string_view method, std::string_view path,
                                       std::string_view body);

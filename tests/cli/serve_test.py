@@ -171,6 +171,8 @@ class Serve(CliTest):
             self.assertTrue(error['message'])
         self.assertEqual(server.ask('GET', '/v1/completions', connection=client)[0], 405)
         self.assertEqual(server.ask('GET', '/nothing', connection=client)[0], 404)
+        status, _, answer = server.ask('POST', '/v1/completions', {'prompt': 'a'}, {'Origin': 'http://a.example'}, client)
+        self.assertEqual((status, answer['error']['code']), (403, 'origin_not_allowed'))
         client.close()
 
     def test_every_path_but_health_asks_for_a_token(self):

@@ -41,7 +41,8 @@ void Exchange::FreeBody() {
 MHD_Result Exchange::Begin(const char* method, const char* path) {
   method_ = method;
   path_ = path;
-  error_ = api_.Check(method_, path_, HeaderOf(connection_, MHD_HTTP_HEADER_AUTHORIZATION));
+  error_ = api_.Check(method_, path_, HeaderOf(connection_, MHD_HTTP_HEADER_AUTHORIZATION),
+                      HeaderOf(connection_, MHD_HTTP_HEADER_ORIGIN));
   const std::string length = HeaderOf(connection_, MHD_HTTP_HEADER_CONTENT_LENGTH);
   if (length.empty() ||
       std::strtoull(length.c_str(), nullptr, 10) <= static_cast<unsigned long long>(most_bytes_))

@@ -1,8 +1,8 @@
 // HTTP/1.1 over libmicrohttpd for a ServeApi: sockets, limits and time, nothing of what is said.
 //
-// Limits   A connection has limits.request_s to send a whole request, and what it does not read of
-//          an answer for limits.idle_s ends it, as does an idle one between requests. A body of
-//          more than limits.body_bytes is 413; bodies that are being received have
+// Limits   A connection has limits.idle_s to begin a request and send its head, and then
+//          limits.request_s for the body; what it does not read of an answer for limits.idle_s ends
+//          it. A body of more than limits.body_bytes is 413; bodies that are being received have
 //          limits.all_bodies bytes together, beyond which one is 503. Headers have
 //          limits.header_bytes.
 // Leaving  A client that closes its connection has its request cancelled, within about 100 ms.

@@ -339,19 +339,25 @@ TEST_CASE("whatever a body holds, the answer is JSON with the field that is wron
 
 TEST_CASE("a path is asked by its method, and with a token where there are some", "[serve][api]") {
   Served served("x");
-  CHECK_FALSE(served.api.Check("POST", "/v1/completions", ""));
-  CHECK_FALSE(served.api.Check("HEAD", "/health", ""));
-  CHECK(served.api.Check("GET", "/v1/completions", "")->status == 405);
-  CHECK(served.api.Check("POST", "/v1/completion", "")->status == 404);
-  CHECK(served.api.Check("POST", "", "")->status == 404);
+  CHECK_FALSE(served.api.Check("POST", "/v1/completions", "", ""));
+  CHECK_FALSE(served.api.Check("HEAD", "/health", "", ""));
+  CHECK(served.api.Check("GET", "/v1/completions", "", "")->status == 405);
+  CHECK(served.api.Check("POST", "/v1/completion", "", "")->status == 404);
+  CHECK(served.api.Check("POST", "", "", "")->status == 404);
+  // A page in a browser of this host.
+  CHECK(served.api.Check("POST", "/v1/completions", "", "http://a.example")->status == 403);
+  CHECK(served.api.Check("GET", "/v1/models", "", "null")->status == 403);
+  CHECK_FALSE(served.api.Check("GET", "/health", "", "http://a.example"));
   const ServeApi guarded(served.engine, served.text, {.bearer_tokens = {"abcd", "efgh"}});
   for (const char* header :
        {"", "abcd", "Bearer ", "Bearer abc", "Bearer abcde", "Basic abcd", "Bearer abcd "})
-    CHECK(guarded.Check("GET", "/v1/models", header)->status == 401);
-  CHECK(guarded.Check("GET", "/nothing", "")->status == 401);
-  CHECK(guarded.Check("GET", "/nothing", "Bearer efgh")->status == 404);
-  CHECK_FALSE(guarded.Check("GET", "/v1/models", "Bearer efgh"));
-  CHECK_FALSE(guarded.Check("GET", "/health", ""));
+    CHECK(guarded.Check("GET", "/v1/models", header, "")->status == 401);
+  CHECK(guarded.Check("GET", "/nothing", "", "")->status == 401);
+  CHECK(guarded.Check("GET", "/nothing", "Bearer efgh", "")->status == 404);
+  CHECK_FALSE(guarded.Check("GET", "/v1/models", "Bearer efgh", ""));
+  CHECK_FALSE(guarded.Check("GET", "/v1/models", "Bearer efgh", "http://a.example"));
+  CHECK(guarded.Check("GET", "/v1/models", "", "http://a.example")->status == 401);
+  CHECK_FALSE(guarded.Check("GET", "/health", "", ""));
 }
 
 }  // namespace
