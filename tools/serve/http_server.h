@@ -5,7 +5,8 @@
 //          it. A body of more than limits.body_bytes is 413; bodies that are being received have
 //          limits.all_bodies bytes together, beyond which one is 503. Headers have
 //          limits.header_bytes.
-// Leaving  A client that closes its connection has its request cancelled, within about 100 ms.
+// Leaving  A client that closes its connection, or its own half of it, has its request cancelled,
+//          within about 100 ms.
 // Threads  Its own. Its calls by any thread, the destructor by one.
 // Errors   Error(kConfig): the address cannot be had.
 #pragma once
