@@ -66,7 +66,7 @@ void CallRecord::GoBackTo(int64_t step, int64_t samples) {
 
 namespace {
 
-PolicyFigures PolicyFiguresOf(std::span<const float> tally) {
+PolicyFigures PolicyMeansOf(std::span<const float> tally) {
   const auto mean = [&](size_t sum) {
     return static_cast<double>(tally[sum]) / static_cast<double>(tally[PolicyTally::kTargets]);
   };
@@ -75,19 +75,29 @@ PolicyFigures PolicyFiguresOf(std::span<const float> tally) {
           .kl = mean(PolicyTally::kDivergence)};
 }
 
+// Values of one of the engine's tallies.
+std::span<const float> ValuesOf(const Engine& engine, const View& tally) {
+  return engine.tallies().subspan(static_cast<size_t>(tally.offset),
+                                  static_cast<size_t>(tally.layout.numel()));
+}
+
 }  // namespace
 
+std::optional<PolicyFigures> PolicyFiguresOf(const Engine& engine) {
+  if (engine.tallies().empty()) return std::nullopt;
+  for (const auto& [block, kind, view] : engine.plans().Of("train").tallies)
+    if (kind == TallyKind::kPolicy) return PolicyMeansOf(ValuesOf(engine, view));
+  return std::nullopt;
+}
+
 void DescribeTallies(const Engine& engine, StepReport& report) {
+  report.policy = PolicyFiguresOf(engine);
   if (engine.tallies().empty()) return;
   std::vector<RouterTally> routers;
   std::vector<float> of_routers;
   for (const auto& [block, kind, view] : engine.plans().Of("train").tallies) {
-    const auto values = engine.tallies().subspan(static_cast<size_t>(view.offset),
-                                                 static_cast<size_t>(view.layout.numel()));
-    if (kind == TallyKind::kPolicy) {
-      report.policy = PolicyFiguresOf(values);
-      continue;
-    }
+    if (kind == TallyKind::kPolicy) continue;
+    const auto values = ValuesOf(engine, view);
     routers.push_back({block, view.layout.numel() / 2});
     of_routers.insert(of_routers.end(), values.begin(), values.end());
   }

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,9 @@
 #include "runtime/watch/guard.h"
 
 namespace millrace {
+
+// Of the policy gradient of the step that was collected last, over all ranks; none: it has none.
+std::optional<PolicyFigures> PolicyFiguresOf(const Engine& engine);
 
 // What the step that was collected last has tallied: routers, policy.
 void DescribeTallies(const Engine& engine, StepReport& report);

@@ -47,8 +47,12 @@ class Loop(unittest.TestCase):
         samples = self.samples()
         first = grpo.learn(self.policy, samples)
         self.assertAlmostEqual(first.loss, grpo.loss_at_ratio_1(samples), delta=1e-15)
+        self.assertEqual(first.policy, millrace.PolicyFigures(clip_fraction=0, ratio=1, kl=0))
         # The weights have moved, and with them the ratios.
-        self.assertNotAlmostEqual(grpo.learn(self.policy, samples).loss, grpo.loss_at_ratio_1(samples), delta=1e-5)
+        second = grpo.learn(self.policy, samples)
+        self.assertNotAlmostEqual(second.loss, grpo.loss_at_ratio_1(samples), delta=1e-5)
+        self.assertGreater(second.policy.kl, 0)
+        self.assertNotEqual(second.policy.ratio, 1)
 
     def test_each_ratio_is_exactly_1(self):
         # Without a cancellation between them, and without a rounding: as many tokens as divide the batch's targets by a power of two.

@@ -5,12 +5,14 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "runtime/api/c/linked_run.h"
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
+#include "runtime/run/call_record.h"
 #include "runtime/run/score.h"
 #include "runtime/run/token_rows.h"
 
@@ -163,6 +165,9 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
   samples_ += layout_.GlobalBatch();
   const bool applied = scalars.applied != 0;
   if (applied) ++version_;
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const PolicyFigures policy =
+      PolicyFiguresOf(session_->engine()).value_or(PolicyFigures{kNone, kNone, kNone});
   if (result != nullptr)
     WriteSized(mr_step_result{.size = 0,
                               .step = step_,
@@ -171,7 +176,10 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
                               .lr = scalars.lr,
                               .targets = targets,
                               .weight_version = version_,
-                              .applied = applied ? 1 : 0},
+                              .applied = applied ? 1 : 0,
+                              .clip_fraction = policy.clip_fraction,
+                              .ratio = policy.ratio,
+                              .kl = policy.kl},
                result);
 }
 

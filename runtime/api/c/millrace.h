@@ -181,6 +181,11 @@ typedef struct mr_step_result {
   int64_t targets; /* of all ranks */
   uint64_t weight_version;
   int32_t applied; /* 0: loss or gradients were not finite, and no weight has changed */
+  /* Of a policy gradient, means over the targets of all ranks that count; NaN where there
+   * are none, and of another loss. How far the policy has moved from the one that has sampled. */
+  double clip_fraction; /* of targets whose ratio was clipped, so that they have no gradient */
+  double ratio;         /* of probabilities: this policy's to old_logprobs' */
+  double kl; /* divergence in nats: from reference_logprobs, or where there are none from the old */
 } mr_step_result;
 
 /* One training step: forward, backward, update. batch NULL: the configuration's data. result may be

@@ -133,9 +133,11 @@ def train(run, seed, steps, iterations, say):
         sampling += time.monotonic() - at
         drawn_by, mean = samples[0].answer.weight_version, statistics.fmean(sample.reward for sample in samples)
         for _ in range(iterations):
-            figures.append((mean, drawn_by, learn(run, samples), loss_at_ratio_1(samples)))
+            result = learn(run, samples)
+            figures.append((mean, drawn_by, result, loss_at_ratio_1(samples)))
         if (step + 1) % 20 == 0:
-            say('rollout %3d: reward %.3f, drawn by weights %d, held-out accuracy %.3f' % (step + 1, mean, drawn_by, accuracy(run, held_out)))
+            say('rollout %3d: reward %.3f, drawn by weights %d, held-out accuracy %.3f; last update: ratio %.4f, clipped %.3f, KL %.1e' %
+                (step + 1, mean, drawn_by, accuracy(run, held_out), result.policy.ratio, result.policy.clip_fraction, result.policy.kl))
     seconds = time.monotonic() - began
     say('%d samples and %d updates in %.1f s, of which %.1f s sampling' % (steps * PROMPTS * GROUP, len(figures), seconds, sampling))
     return start, accuracy(run, held_out), figures

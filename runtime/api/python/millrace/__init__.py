@@ -16,13 +16,13 @@ from ._errors import (BorrowedError, BusyError, CallbackError, CheckpointError, 
 from ._generate import Answer, Request
 from ._native import VERSION as __version__
 from ._native import config_schema
-from ._run import Evaluation, Info, Run, Scores, StepResult
+from ._run import Evaluation, Info, PolicyFigures, Run, Scores, StepResult
 from ._stream import Event, EventStream
 from ._tensor import Tensor
 from ._tokenizer import Tokenizer
 
 __all__ = [
     'Answer', 'BorrowedError', 'BusyError', 'CallbackError', 'CheckpointError', 'ConfigError', 'DataError', 'DeviceError', 'DoesNotFitError', 'Error',
-    'Evaluation', 'Event', 'EventStream', 'Info', 'InternalError', 'InvalidArgument', 'NonFiniteError', 'PeerLostError', 'Request', 'Run', 'RunFailed',
-    'Scores', 'StallError', 'StepResult', 'StorageError', 'Tensor', 'Tokenizer', 'Unsupported', '__version__', 'config_schema'
+    'Evaluation', 'Event', 'EventStream', 'Info', 'InternalError', 'InvalidArgument', 'NonFiniteError', 'PeerLostError', 'PolicyFigures', 'Request', 'Run',
+    'RunFailed', 'Scores', 'StallError', 'StepResult', 'StorageError', 'Tensor', 'Tokenizer', 'Unsupported', '__version__', 'config_schema'
 ]

@@ -50,7 +50,7 @@ class Batch(Sized):
 
 class StepStruct(Sized):
     _fields_ = [('size', c_size_t), ('step', c_int64), ('loss', c_double), ('grad_norm', c_double), ('lr', c_double), ('targets', c_int64),
-                ('weight_version', c_uint64), ('applied', c_int32)]
+                ('weight_version', c_uint64), ('applied', c_int32), ('clip_fraction', c_double), ('ratio', c_double), ('kl', c_double)]
 
 
 class Request(Sized):

@@ -17,6 +17,13 @@ Path = Union[str, 'os.PathLike[str]']
 LEVELS = ('trace', 'debug', 'info', 'warning', 'error')
 
 
+class PolicyFigures(NamedTuple):
+    """How far the policy has moved from the one that has sampled: means over the targets of all ranks that count."""
+    clip_fraction: float  # of targets whose ratio was clipped
+    ratio: float  # of probabilities, new to old
+    kl: float  # divergence in nats: from the reference, or without one from the old policy
+
+
 class StepResult(NamedTuple):
     step: int  # steps done
     loss: float  # mean over the targets of all ranks, before the update
@@ -25,6 +32,7 @@ class StepResult(NamedTuple):
     targets: int
     weight_version: int
     applied: bool  # False: numbers were not finite, and no weight has changed
+    policy: Optional[PolicyFigures]  # of a policy gradient
 
 
 class Evaluation(NamedTuple):
@@ -151,6 +159,7 @@ class Run:
             raise error from (raised[0] if raised else None)
         self._handle = handle.value
         self._columns = self.info.seq_len + 1
+        self._is_policy = self.config['train']['loss'] == 'policy_gradient'
 
     def _keep(self, callback: Any) -> Any:
         self._callbacks.append(callback)
@@ -217,7 +226,9 @@ class Run:
                     ctypes.cast(_floats(values, given.batch.sequences, self._columns - 1, name), ctypes.POINTER(ctypes.c_float)))
         result = native.StepStruct()
         check(LIBRARY.mr_step(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
-        return StepResult(result.step, result.loss, result.grad_norm, result.lr, result.targets, result.weight_version, bool(result.applied))
+        policy = PolicyFigures(result.clip_fraction, result.ratio, result.kl) if self._is_policy else None
+        return StepResult(result.step, result.loss, result.grad_norm, result.lr, result.targets, result.weight_version, bool(result.applied),
+                          policy)
 
     def evaluate(self, tokens: Any = None) -> Evaluation:
         """Held-out loss on a multiple of info.eval_sequences rows; None: the configuration's data."""

@@ -65,7 +65,11 @@ TEST_CASE("answers carry the log-probabilities that a step finds", "[api][c]") {
     batch.weights = ones.data();
     return LossOf(run, batch);
   };
-  for (int64_t i = 0; i < 3; ++i) REQUIRE(step(i) == plain.Step(i).second.loss);
+  for (int64_t i = 0; i < 3; ++i) {
+    const mr_step_result other = plain.Step(i).second;
+    REQUIRE(step(i) == other.loss);
+    REQUIRE((std::isnan(other.ratio) && std::isnan(other.kl) && std::isnan(other.clip_fraction)));
+  }
   const std::vector<int32_t> prompt = {5};
   mr_request request = RequestOf(prompt, kAnswer, 0.8f);
   request.samples = kRows;
@@ -212,17 +216,29 @@ TEST_CASE("a policy gradient of own samples begins at a ratio of 1", "[api][c]")
     advantages.push_back(static_cast<float>(i % 11) - 3.25f);
     mean += advantages.back() * rollout.weights[i] / (kRows * kAnswer);
   }
-  const auto loss = [&] {
+  const auto step = [&] {
     REQUIRE_CODE(mr_init(run), MR_OK);
     mr_batch batch = rollout.batch();
     batch.old_logprobs = rollout.logprobs.data();
     batch.advantages = advantages.data();
-    return LossOf(run, batch);
+    mr_step_result result = Sized<mr_step_result>();
+    REQUIRE_CODE(mr_step(run, &batch, &result), MR_OK);
+    return result;
   };
-  const double at_one = loss();
-  REQUIRE(at_one == Approx(-mean).epsilon(1e-6));
-  rollout.logprobs[20] += 0.1f;
-  REQUIRE(loss() != at_one);
+  const mr_step_result at_one = step();
+  REQUIRE(at_one.loss == Approx(-mean).epsilon(1e-6));
+  REQUIRE((at_one.ratio == 1 && at_one.clip_fraction == 0 && at_one.kl == 0));
+  // Of 1 of the targets the old probability is e^0.5 of what it was, with an advantage below 0: its
+  // ratio, e^-0.5, is below 0.8 and clipped.
+  const size_t other = 11;  // of the second answer
+  REQUIRE((rollout.weights[other] != 0 && advantages[other] < 0));
+  rollout.logprobs[other] += 0.5f;
+  const mr_step_result moved = step();
+  REQUIRE(moved.loss != at_one.loss);
+  const double targets = kRows * kAnswer, ratio = std::exp(-0.5);
+  REQUIRE(moved.clip_fraction == Approx(1 / targets).epsilon(1e-6));
+  REQUIRE(moved.ratio == Approx(1 - (1 - ratio) / targets).epsilon(1e-6));
+  REQUIRE(moved.kl == Approx((ratio - 1 + 0.5) / targets).epsilon(1e-5));
   const mr_batch batch = rollout.batch();
   REQUIRE_THAT(Take(mr_step(run, &batch, nullptr)).message,
                Contains("is NULL, and train.loss is policy_gradient"));
