@@ -100,16 +100,104 @@ LINES
 [[ "$passed $failed $skipped" == "3 5 9" ]] || Fail "counts: $passed $failed $skipped"
 diff <(
   echo "stage //t:broken: FAILED"
-  echo "  $folder/broken:"
-  seq -f '  | line %g' 62 100
-  echo "  | 9 passed, 0 failed, 0 skipped"
   echo "stage //t:lost: NO STATUS"
   echo "stage //t:never_built: NO STATUS"
   echo "stage //t:slow: TIMEOUT"
-  echo "  $folder/slow:"
-  echo "  | Terminated"
   echo "stage //t:typo: FAILED TO BUILD"
-) <(printf '%s\n' "${failures[@]}") || Fail "failures, with the last 40 lines of their logs"
+) <(printf '%s\n' "${failures[@]}") || Fail "failures, a line each"
+
+# At the end all failures come before any log; of logs that name no failure, the last lines.
+diff <(
+  printf 'failed: %s\n' "${failures[@]}"
+  echo "stage //t:broken: FAILED"
+  seq -f '  | line %g' 90 100
+  echo "  | 9 passed, 0 failed, 0 skipped"
+  echo "stage //t:slow: TIMEOUT"
+  echo "  | Terminated"
+) <(PrintFailures) || Fail "failures, then the last lines of their logs"
+# Of 150 characters the first log has half, and the second more than that, as far as it needs it.
+diff <(
+  printf 'failed: %s\n' "${failures[@]}"
+  echo "stage //t:broken: FAILED"
+  seq -f '  | line %g' 90 93
+  echo "stage //t:slow: TIMEOUT"
+  echo "  | Terminated"
+) <(PrintFailures 150) || Fail "shares of the room for logs"
+
+# ExpectExcerpt NAME LINE...: of the log on standard input.
+ExpectExcerpt() {
+  local name=$1
+  shift
+  cat >"$folder/log"
+  diff <(printf '%s\n' "$@") <(tools/lib/test_excerpt.py "$folder/log") || Fail "excerpt of $name"
+}
+rule=----------------------------------------------------------------------
+ExpectExcerpt unittest "FAIL: test_two" "AssertionError: 1 != 2 : why" '  File "tests/cli/a_test.py", line 7, in expect' \
+  "    self.assertEqual(1, 2, 'why')" "ERROR: test_three" "FileNotFoundError: [Errno 2] No such file: 'run/log'" \
+  '  File "tests/cli/a_test.py", line 9, in test_three' "    os.stat('run/log')" <<END
+ERROR: what a program said
+test_one (__main__.A.test_one) ... ok
+======================================================================
+FAIL: test_two (__main__.A.test_two)
+$rule
+Traceback (most recent call last):
+  File "/root/.cache/bazel/_bazel_root/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 3, in test_two
+    self.expect()
+  File "/root/.cache/bazel/_bazel_root/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 7, in expect
+    self.assertEqual(1, 2, 'why')
+AssertionError: 1 != 2 : why
+
+======================================================================
+ERROR: test_three (__main__.A.test_three)
+$rule
+Traceback (most recent call last):
+  File "/root/.cache/bazel/_bazel_root/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 9, in test_three
+    os.stat('run/log')
+  File "<frozen genericpath>", line 50, in getsize
+FileNotFoundError: [Errno 2] No such file: '/root/.cache/bazel/_bazel_root/0/execroot/millrace/_tmp/0ff/run/log'
+
+$rule
+Ran 3 tests in 0.1s
+END
+ExpectExcerpt Catch2 "case: sums are equal / of two ranks" "tests/a_test.cc:9: FAILED:" "  REQUIRE( a == b )" "with expansion:" \
+  "  1 == 2" "tests/a_test.cc:8: FAILED:" "due to unexpected exception with message:" "  no" <<END
+$rule
+sums are equal
+  of two ranks
+$rule
+tests/a_test.cc:4
+......................................................................
+
+tests/a_test.cc:9: FAILED:
+  REQUIRE( a == b )
+with expansion:
+  1 == 2
+
+tests/a_test.cc:8: FAILED:
+due to unexpected exception with message:
+  no
+
+======================================================================
+test cases: 1 | 1 failed
+END
+ExpectExcerpt ThreadSanitizer "WARNING: ThreadSanitizer: data race (pid=1)" "    #1 millrace::Add(int) runtime/exec/sum.cc:5 (a_test+0x1)" \
+  "SUMMARY: ThreadSanitizer: data race /usr/include/x.h:1 in Of" <<'END'
+WARNING: ThreadSanitizer: data race (pid=1)
+  Write of size 8 at 0x7f by thread T2:
+    #0 Of(int) /usr/include/x.h:1 (a_test+0x2)
+    #1 millrace::Add(int) runtime/exec/sum.cc:5 (a_test+0x1)
+SUMMARY: ThreadSanitizer: data race /usr/include/x.h:1 in Of
+END
+ExpectExcerpt "undefined behaviour" "kernels/cpu/a.cc:3:5: runtime error: signed integer overflow" "    #0 Add kernels/cpu/a.cc:3" <<'END'
+kernels/cpu/a.cc:3:5: runtime error: signed integer overflow
+    #0 Add kernels/cpu/a.cc:3
+END
+# Each failure is named while there is room for it, and gives up its last lines first.
+ExpectExcerpt "a script" "FAILED: one" "FAILED: two" <<<$'noise\nFAILED: one\n1c1\nFAILED: two'
+ExpectExcerpt "a long failure between short ones" "FAILED: 1" "a.cc:1: FAILED:" "  2" "  3" "  4" "  5" "FAILED: 3" \
+  "FAILED: 4" "FAILED: 5" "FAILED: 6" "FAILED: 7" "FAILED: 8" <<<"$(echo FAILED: 1; echo a.cc:1: FAILED:; seq -f '  %g' 2 9; echo; seq -f 'FAILED: %g' 3 8)"
+mapfile -t first < <(seq -f 'FAILED: %g' 11)
+ExpectExcerpt "many failures" "${first[@]}" "and 9 more failures" < <(seq -f 'FAILED: %g' 20)
 
 # ExpectUnreadable NAME EVENTS
 ExpectUnreadable() {

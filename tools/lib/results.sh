@@ -1,13 +1,14 @@
 # Counting what tests said. Sourced, not run; `root` is the repository.
 
 passed=0 failed=0 skipped=0
-failures=()  # "STAGE TARGET: STATUS", and on further lines the end of the test's logs
+failures=()  # "STAGE TARGET: STATUS", one line each
+excerpts=()  # of some: that line, and below it what the test's logs say of it
 
 # CountResults STAGE EVENTS: adds the results of a `bazel test`, whose --build_event_json_file is
 # EVENTS. A case that could not run on this machine counts as skipped, and is named; so does a test
 # of which nothing ran, which else has passed.
 CountResults() {
-  local stage=$1 kind target text logs= from_cache=0 now=0 cached=0
+  local stage=$1 kind target text logs= from_cache=0 now=0 cached=0 failure
   while IFS=$'\t' read -r kind target text; do
     case $kind in
       case)
@@ -15,7 +16,7 @@ CountResults() {
         echo "skipped: $target: $text"
         ;;
       cached) from_cache=1 ;;
-      log) logs+=$'\n'$(LogEnd "$text") ;;
+      log) logs+=$'\n'$(Excerpt "$text") ;;
       status)
         case $text in
           PASSED | FLAKY)
@@ -23,7 +24,11 @@ CountResults() {
             [[ $text == PASSED ]] || echo "flaky: $target"
             ;;
           SKIPPED) skipped=$((skipped + 1)) ;;
-          *) failed=$((failed + 1)) failures+=("$stage $target: $text$logs") ;;
+          *)
+            failure="$stage $target: $text"
+            failed=$((failed + 1)) failures+=("$failure")
+            [[ -z $logs ]] || excerpts+=("$failure$logs")
+            ;;
         esac
         logs= from_cache=0
         ;;
@@ -37,9 +42,21 @@ CountResults() {
   echo "$stage: $now tests passed, $cached of them from Bazel's cache"
 }
 
-# LogEnd LOG: its last lines, for people. Indented, so that no line of a test is taken for one of
-# ours.
-LogEnd() {
-  echo "  $1:"
-  tail -n 40 "$1" 2>&1 | cut -c 1-300 | sed 's/^/  | /'
+# Excerpt LOG: what went wrong in it, in at most 12 lines. Indented, so that no line of a test is taken
+# for one of ours. Bazel has said where the log is.
+Excerpt() {
+  "$root/tools/lib/test_excerpt.py" "$1" 2>&1 | sed 's/^/  | /'
+}
+
+# PrintFailures [CHARACTERS]: all of `failures` first, a line each, for whoever keeps no more than the
+# beginning of this; then `excerpts`, in at most CHARACTERS (4000). Each has an equal share of that, and
+# of what those before it did not need; a longer one loses its last lines.
+PrintFailures() {
+  local left=${1:-4000} rest=${#excerpts[@]} text
+  ((${#failures[@]} == 0)) || printf 'failed: %s\n' "${failures[@]}"
+  for text in "${excerpts[@]}"; do
+    while ((${#text} + 1 > left / rest)) && [[ $text == *$'\n'* ]]; do text=${text%$'\n'*}; done
+    left=$((left - ${#text} - 1)) rest=$((rest - 1))
+    [[ $text != *$'\n'* ]] || printf '%s\n' "$text"
+  done
 }
