@@ -8,11 +8,13 @@ import json
 import os
 import re
 import shlex
+import signal
 import struct
 import subprocess
 import unittest
+import urllib.request
 
-from harness import OK, PROGRAM, TIMEOUT_S, CliTest, Job, environment, millrace, program
+from harness import OK, PROGRAM, TIMEOUT_S, CliTest, Job, environment, millrace, program, wait_until
 
 QUICKSTART = 'configs/quickstart.json'
 PACKAGE = 'tools/lib/package/README.md'
@@ -69,8 +71,22 @@ class Readme(CliTest):
         self.expect(program('export', self.path('hf.json'), '--to', self.path('HF_DIR')), OK)
         self.config(name='run.json', run='runs/mine', model={'vocab': 256})
 
+    def start_in_folder(self, words, env=None):
+        return Job(['bash', '-c', 'cd "$0" && exec "$@"', self.folder] + words, environment(env))
+
     def run_in_folder(self, words, env=None):
-        job = Job(['bash', '-c', 'cd "$0" && exec "$@"', self.folder] + words, environment(env))
+        return self.expect(self.start_in_folder(words, env).end(TIMEOUT_S), OK)
+
+    def serve_in_folder(self, words):
+        """Until it has completed a text. At a port that is free."""
+        job = self.start_in_folder(words + ['--port', '0'])
+        said = lambda: os.pread(job.err.fileno(), 1 << 20, 0).decode()  # the offset is shared with the job
+        address = wait_until(lambda: re.search(r'serving \S+ at (http://127\.0\.0\.1:\d+)\r?$', said(), re.M), 'the address', job=job).group(1)
+        asked = urllib.request.Request(address + '/v1/completions', json.dumps({'prompt': 'The licen', 'max_tokens': 5}).encode(),
+                                       {'Content-Type': 'application/json'})
+        with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as reply:
+            self.assertEqual(json.load(reply)['usage']['completion_tokens'], 5)
+        job.signal(signal.SIGTERM)
         return self.expect(job.end(TIMEOUT_S), OK)
 
     def preflight(self, words, ranks):
@@ -101,11 +117,11 @@ class Readme(CliTest):
             return self.preflight(words[3:], ranks)
         if verb in ('train', 'launch'):  # each of these lines begins a run of its own
             subprocess.run(['rm', '-rf', self.path('runs', 'mine')], check=True)
-        return self.run_in_folder(words)
+        return self.serve_in_folder(words) if verb == 'serve' else self.run_in_folder(words)
 
     def made(self, words):
         """What a line is there for."""
-        verb = next((w for w in words if w in ('train', 'plan', 'report', 'export', 'launch', 'eval', 'generate', 'doctor')), None)
+        verb = next((w for w in words if w in ('train', 'plan', 'report', 'export', 'launch', 'eval', 'generate', 'serve', 'doctor')), None)
         if 'run.json' in words and verb in ('train', 'launch') and words[0] == './tools/millrace':
             self.assertTrue(os.path.exists(self.path('runs', 'mine', 'summary.json')), words)
         for path in {'plan': ['plan.html'], 'report': ['runs/quickstart/report.html'],
@@ -121,7 +137,7 @@ class Readme(CliTest):
             with self.subTest(line=' '.join(words)):
                 outcomes[' '.join(words)] = self.run_line(words)
                 verbs.add(self.made(words))
-        self.assertLessEqual({'train', 'plan', 'report', 'export', 'launch', 'eval', 'generate', 'doctor'}, verbs)
+        self.assertLessEqual({'train', 'plan', 'report', 'export', 'launch', 'eval', 'generate', 'serve', 'doctor'}, verbs)
         self.check_output(outcomes[' '.join(lines[0])].out)
         again = self.run_line(lines[0])  # as README says of the same command
         self.assertRegex(again.out, r'is complete')
