@@ -69,7 +69,7 @@ ExpectCall '^apt-get update'
 ExpectCall '^apt-get install .*--no-install-recommends bazel-bootstrap '
 RefuseCall 'clang|catch2|valijson'
 Try "root, for tests" 0 0 --tests
-ExpectCall '^apt-get install .* catch2 libvalijson-dev clang libclang-rt-dev'
+ExpectCall '^apt-get install .* catch2 libvalijson-dev clang libclang-rt-dev lld'
 
 # Nothing to do when all of it is there.
 cp "$folder/installed" "$folder/all"
