@@ -42,6 +42,11 @@ class CommFactory {
                                                       const std::string& label) {
     return device.Allocate(bytes, label);
   }
+
+  // Why the memory behind an arena has to stay while there are communicators: others know it, or
+  // have it mapped. "": it may go and come again at its addresses (PagedBuffer), and then the arena
+  // is the device's own, AllocatePaged, and is registered all the same. The same on all ranks.
+  virtual std::string WhyArenaStays() const { return ""; }
 };
 
 // The checks of Make, shared by the implementations. Returns the index of `rank` in `ranks`.

@@ -70,6 +70,7 @@ class CommSet {
   // As CommFactory::AllocateArena.
   std::unique_ptr<DeviceBuffer> AllocateArena(Device& device, int64_t bytes,
                                               const std::string& label);
+  std::string WhyArenaStays() const { return factory_.WhyArenaStays(); }
 
   // As those of Communicator, on all of them in one order; Connect each for its uses.
   void RegisterMemory(std::byte* base, int64_t bytes);

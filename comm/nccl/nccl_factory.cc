@@ -44,6 +44,14 @@ class NcclCommFactory final : public CommFactory {
     return AllocateSymmetric(device_, bytes, label);
   }
 
+  std::string WhyArenaStays() const override {
+    if (host_.world_size() == 1) return "";
+    return fmt::format(
+        "{} GPUs exchange what lies in it, by NCCL or by mapping each other's memory; allowed is a "
+        "run of one GPU (all of parallel.* 1)",
+        host_.world_size());
+  }
+
  private:
   CommFactory& host_;
   CudaDevice& device_;

@@ -53,6 +53,8 @@ class PeerCommFactory final : public CommFactory {
     return device.Allocate(bytes, label);
   }
 
+  std::string WhyArenaStays() const override { return nccl_->WhyArenaStays(); }
+
  private:
   CommFactory& host_;
   const std::unique_ptr<CommFactory> nccl_;

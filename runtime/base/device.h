@@ -21,6 +21,20 @@ class DeviceBuffer {
   virtual int64_t bytes() const noexcept = 0;
 };
 
+// Owns a range of addresses, whose memory can go back to the device and come again while the
+// addresses stay what they are: pointers into it, and captured work that has them, stay right.
+// As DeviceBuffer otherwise; all of it has memory at first.
+//
+// Ranges   [begin, end) of its bytes: each is a cut (Device::AllocatePaged), 0 or the end.
+// Use      Of a range without memory: SIGSEGV on a host, a device error on a GPU.
+class PagedBuffer : public DeviceBuffer {
+ public:
+  // Gives the memory of a range back; its contents are lost. No work that touches it is in flight.
+  virtual void Unmap(int64_t begin, int64_t end) = 0;
+  // Gives a range memory again; contents are undefined. Error(kOutOfMemory): none of it has any.
+  virtual void Map(int64_t begin, int64_t end) = 0;
+};
+
 // Host memory that a device copies from and to without staging (pinned, on a GPU).
 // As DeviceBuffer otherwise.
 class HostBuffer {
@@ -52,6 +66,12 @@ class Device {
   virtual int64_t UsedBytes() const = 0;
   // Error(kOutOfMemory) names the bytes asked for and the label.
   virtual std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) = 0;
+  // What AllocatePaged hands out, maps and unmaps: a power of two, at least 4096.
+  virtual int64_t PageBytes() const = 0;
+  // `bytes` rounded up to pages. cuts: multiples of PageBytes() inside, ascending, where ranges
+  // that are unmapped begin and end. Errors as Allocate.
+  virtual std::unique_ptr<PagedBuffer> AllocatePaged(int64_t bytes, const std::string& label,
+                                                     std::span<const int64_t> cuts) = 0;
   virtual std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<Stream> MakeStream(StreamRole role) = 0;
   virtual std::unique_ptr<Event> MakeEvent() = 0;

@@ -32,6 +32,24 @@ class MovingBuffer final : public DeviceBuffer {
   const bool& moved_;
 };
 
+// Says when memory is mapped again.
+class ToldPages final : public PagedBuffer {
+ public:
+  ToldPages(std::unique_ptr<PagedBuffer> host, std::function<void()> at_map)
+      : host_(std::move(host)), at_map_(std::move(at_map)) {}
+  std::byte* data() const noexcept override { return host_->data(); }
+  int64_t bytes() const noexcept override { return host_->bytes(); }
+  void Unmap(int64_t begin, int64_t end) override { host_->Unmap(begin, end); }
+  void Map(int64_t begin, int64_t end) override {
+    at_map_();
+    host_->Map(begin, end);
+  }
+
+ private:
+  const std::unique_ptr<PagedBuffer> host_;
+  const std::function<void()> at_map_;
+};
+
 class HookedStream final : public Stream {
  public:
   HookedStream(std::unique_ptr<Stream> host, std::function<void()> at_sync)
@@ -57,6 +75,13 @@ class CapturingDevice final : public Device {
     Told(label);
     if (hooks_.arena_moved == nullptr) return host_->Allocate(bytes, label);
     return std::make_unique<MovingBuffer>(host_->Allocate(2 * bytes, label), *hooks_.arena_moved);
+  }
+  int64_t PageBytes() const override { return host_->PageBytes(); }
+  std::unique_ptr<PagedBuffer> AllocatePaged(int64_t bytes, const std::string& label,
+                                             std::span<const int64_t> cuts) override {
+    Told(label);
+    return std::make_unique<ToldPages>(host_->AllocatePaged(bytes, label, cuts),
+                                       [this] { Told("mapped pages"); });
   }
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override {
     Told(label);

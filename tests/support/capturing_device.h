@@ -15,8 +15,8 @@ namespace millrace::test {
 struct DeviceHooks {
   std::function<void()> at_begin_capture = {}, at_end_capture = {};  // may throw, as a driver fails
   std::function<void()> at_sync = {};                                // of a stream; likewise
-  std::function<void(const std::string& label)> at_allocation =
-      {};                             // of either memory, or an event
+  // Of either memory, or an event; of pages that are mapped again: "mapped pages".
+  std::function<void(const std::string& label)> at_allocation = {};
   const bool* arena_moved = nullptr;  // once true, buffers of the device lie elsewhere
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cpu/host_pages.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -72,6 +73,11 @@ class HostDevice final : public Device {
   int64_t UsedBytes() const override { return 0; }
   std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) override {
     return std::make_unique<AlignedBuffer<DeviceBuffer>>(bytes, label);
+  }
+  int64_t PageBytes() const override { return HostPageBytes(); }
+  std::unique_ptr<PagedBuffer> AllocatePaged(int64_t bytes, const std::string& label,
+                                             std::span<const int64_t> cuts) override {
+    return AllocateHostPages(bytes, label, cuts);
   }
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override {
     return std::make_unique<AlignedBuffer<HostBuffer>>(bytes, label);

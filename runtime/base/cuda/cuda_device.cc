@@ -7,6 +7,7 @@
 
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_mark.h"
+#include "runtime/base/cuda/cuda_pages.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -160,6 +161,11 @@ int64_t CudaDevice::UsedBytes() const {
 
 std::unique_ptr<DeviceBuffer> CudaDevice::Allocate(int64_t bytes, const std::string& label) {
   return std::make_unique<CudaBuffer>(bytes, label);
+}
+int64_t CudaDevice::PageBytes() const { return CudaPageBytes(ordinal_); }
+std::unique_ptr<PagedBuffer> CudaDevice::AllocatePaged(int64_t bytes, const std::string& label,
+                                                       std::span<const int64_t> cuts) {
+  return AllocateCudaPages(ordinal_, bytes, label, cuts);
 }
 std::unique_ptr<HostBuffer> CudaDevice::AllocateHost(int64_t bytes, const std::string& label) {
   return std::make_unique<PinnedBuffer>(bytes, label);

@@ -62,6 +62,9 @@ class CudaDevice final : public Device {
   std::string name() const override;
   int64_t UsedBytes() const override;
   std::unique_ptr<DeviceBuffer> Allocate(int64_t bytes, const std::string& label) override;
+  int64_t PageBytes() const override;
+  std::unique_ptr<PagedBuffer> AllocatePaged(int64_t bytes, const std::string& label,
+                                             std::span<const int64_t> cuts) override;
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override;
   // Streams of collectives get a high priority.
   std::unique_ptr<Stream> MakeStream(StreamRole role) override;

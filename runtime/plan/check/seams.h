@@ -27,6 +27,9 @@ class StateValidity {
   StateValidity(const StateLayout& states, std::vector<const StepPlan*> plans);
 
   void HostWrites(BufferId state);
+  // Nobody has the state's bytes any more, or none of what plans carry from step to step.
+  void Lose(BufferId state) { valid_[static_cast<size_t>(state.value)] = false; }
+  void LoseCarried() { carried_.assign(carried_.size(), false); }
   bool NeedsPrologue(size_t plan) const;
   // The first state that the prologue, or the schedule, reads and that is not valid; none: absent.
   BufferId Missing(size_t plan, bool prologue) const;

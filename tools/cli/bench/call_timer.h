@@ -33,6 +33,7 @@ class CallTimer final : public CommFactory {
                                               const std::string& label) override {
     return factory_.AllocateArena(device, bytes, label);
   }
+  std::string WhyArenaStays() const override { return factory_.WhyArenaStays(); }
 
   void TurnOn() { on_ = true; }  // off at first: an untimed call costs one more jump
   double seconds() const { return std::chrono::duration<double>(inside_).count(); }
