@@ -67,7 +67,7 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
   int64_t bytes = 0;
   for (const StepPlan& plan : plans_.plans) bytes = std::max(bytes, plan.arena_bytes);
   RequireSamePlans(*context_.comms, layout_, plans_.All());
-  arena_ = context_.comms->AllocateArena(*context_.device, bytes, "arena");
+  AllocateArena(bytes);
   // What nobody writes is found by whoever reads it, states included.
   if (options_.checked) {
     context_.device->EnqueueFill(arena_->data(), kPoison, bytes,
@@ -94,6 +94,20 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
             : ArenaView(arena_->data()));
   else if (options_.graph != GraphMode::kOff && !options_.adversary_seed)
     Record();
+}
+
+void Engine::AllocateArena(int64_t bytes) {
+  Device& device = *context_.device;
+  why_kept_ = options_.releasable ? context_.comms->WhyArenaStays()
+                                  : "the engine was made without EngineOptions::releasable";
+  if (!why_kept_.empty()) {
+    arena_ = context_.comms->AllocateArena(device, bytes, "arena");
+    return;
+  }
+  auto pages =
+      device.AllocatePaged(bytes, "arena", CutsOf(plans_.states, bytes, device.PageBytes()));
+  pages_ = pages.get();
+  arena_ = std::move(pages);
 }
 
 void Engine::AllocateInFlight() {
@@ -152,6 +166,11 @@ Binding Engine::BindingOf(const StepPlan& plan) const {
 
 TensorView Engine::StateView(BufferId state) const {
   const StateTensor& tensor = plans_.states.tensor(state);
+  MR_REQUIRE(
+      ErrorCode::kInvalidArgument,
+      !released_ || !Touches(released_->pages, tensor.offset, tensor.offset + tensor.bytes()),
+      "the memory of {} is released ({}): Acquire() brings it back", tensor.name,
+      Name(released_->part));
   return {arena_->data() + tensor.offset, tensor.layout};
 }
 
@@ -403,6 +422,7 @@ StepScalars Engine::Step(const HostInputs& inputs, int64_t step, const LossTotal
 void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& totals,
                      double max_loss, std::string_view plan) {
   MR_CHECK(train_.has_value(), "this engine has no training plan");
+  RequireArena();
   const size_t index = plan.empty() ? *train_ : IndexOf(plan);
   MR_CHECK(plans_.plans[index].updates(), "the {} plan is no step of training", plan);
   const std::vector<std::span<const std::byte>> given = BytesOfInputs(index, inputs);
@@ -488,6 +508,7 @@ int64_t Engine::GatheredRow(int64_t row) const {
 }
 
 void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
+  RequireArena();
   const size_t index = IndexOf(plan);
   MR_CHECK(!plans_.plans[index].updates(), "the {} plan runs by Step, or by Enqueue and Collect",
            plan);
@@ -511,6 +532,7 @@ void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
 
 void Engine::ReadOutput(std::string_view plan_name, std::string_view output, void* to,
                         int64_t bytes) {
+  RequireArena();
   const StepPlan& plan = plans_.Of(plan_name);
   const View* const view = plan.FindOutput(output);
   MR_CHECK(view != nullptr, "the {} plan has no output {}", plan_name, output);

@@ -22,6 +22,7 @@
 
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/released_arena.h"
 #include "runtime/exec/step_inputs.h"
 #include "runtime/plan/check/seams.h"
 #include "runtime/plan/layout/shard_layout.h"
@@ -46,6 +47,7 @@ struct EngineOptions {
   // device, and `graph` is not used. The same bits.
   bool checked = false;
   std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
+  bool releasable = false;                 // Release() can give the arena's memory back
 };
 
 class Engine {
@@ -156,6 +158,15 @@ class Engine {
   // matter). Every rank calls it with the same arguments.
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
+  // Gives the memory of a part of the arena back (released_arena.h). Until Acquire() plans, and
+  // states that lie there, are Error(kInvalidArgument). So are, as collectives: a second release,
+  // an acquisition without one, steps in flight, WhyNotReleasable(). Error(kOutOfMemory) of one
+  // rank is every rank's. What is refused has changed nothing.
+  MovedMemory Release(ArenaPart part);
+  MovedMemory Acquire();
+  const ReleasedArena* released() const { return released_ ? &*released_ : nullptr; }
+  const std::string& WhyNotReleasable() const { return why_kept_; }  // "": it can
+
   // Where the plan's bytes are on this rank: for measurements and tests that
   // run ops of it themselves.
   Binding BindingOf(const StepPlan& plan) const;
@@ -171,6 +182,8 @@ class Engine {
   void SetCounters(const StepCounters& counters) { counters_ = counters; }
 
  private:
+  void AllocateArena(int64_t bytes);
+  void RequireArena() const;
   void AllocateInFlight();
   void Record();
   TensorView StateView(BufferId state) const;
@@ -211,6 +224,9 @@ class Engine {
   StateValidity validity_;
   EngineOptions options_;
   std::unique_ptr<DeviceBuffer> arena_;
+  PagedBuffer* pages_ = nullptr;  // arena_, where it is of pages; else there is a reason
+  std::string why_kept_;
+  std::optional<ReleasedArena> released_;
   Executor executor_;
   std::vector<std::unique_ptr<RecordedStep>> recorded_;  // by plan
   CaptureObserver* capture_observer_ = nullptr;

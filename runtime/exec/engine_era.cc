@@ -14,6 +14,7 @@ void Engine::WriteState(std::string_view state, std::span<const std::byte> bytes
 }
 
 void Engine::BeginEra(std::string_view plan) {
+  RequireArena();
   MR_CHECK_EQ(steps_in_flight(), 0, "an era begins while steps are in flight");
   const size_t index = IndexOf(plan);
   if (!validity_.NeedsPrologue(index)) return;
@@ -22,6 +23,7 @@ void Engine::BeginEra(std::string_view plan) {
 }
 
 void Engine::RunInEra(std::string_view plan) {
+  RequireArena();
   const size_t index = IndexOf(plan);
   MR_CHECK(!validity_.NeedsPrologue(index),
            "the {} plan is run, but its era has not begun, or weights have changed since it did",

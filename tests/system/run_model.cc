@@ -72,6 +72,7 @@ void RunRank(const RankSetup& setup, const Trial& trial, const AssembledRun& run
   options.graph = trial.config.execution.graph;
   options.checked = trial.config.execution.checked;
   options.adversary_seed = trial.adversary_seed;
+  options.releasable = trial.releasable;
   {
     Engine engine(
         {&setup.device, trial.kernels != nullptr ? trial.kernels : &setup.kernels, &comms},

@@ -33,6 +33,7 @@ struct Trial {
   const KernelTable* kernels = nullptr;  // null: the device's
   bool all_plans = false;                // evaluation and generation, too
   PlanSelection plans = {};              // in place of these; none: they
+  bool releasable = false;               // EngineOptions::releasable
 };
 
 // Four blocks of sizes that divide nothing: no two of width, rows, vocabulary and hidden width
