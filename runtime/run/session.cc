@@ -16,8 +16,10 @@
 namespace millrace {
 namespace {
 
-EngineOptions EngineOptionsOf(const Config& config, const Environment& environment) {
+EngineOptions EngineOptionsOf(const Config& config, const Environment& environment,
+                              const SessionParts& parts) {
   EngineOptions options;
+  options.releasable = parts.releasable;
   options.graph = config.execution.graph;
   options.checked = config.execution.checked;
   options.adversary_seed = environment.adversary_seed;
@@ -78,7 +80,7 @@ Session::Session(const Config& config, const Environment& environment, const Ses
   memory_.before_arena = MemoryBytes(*device_);
   engine_ = std::make_unique<Engine>(
       ExecutorContext{environment.device, environment.kernels, comms_.get(), marks_.get(), ranges_},
-      run_.layout, run_.plans, EngineOptionsOf(config, environment));
+      run_.layout, run_.plans, EngineOptionsOf(config, environment, parts));
   memory_.ready = MemoryBytes(*device_);
   std::string plan_hashes;
   for (const StepPlan* plan : plans) plan_hashes += PlanHash(*plan) + " ";

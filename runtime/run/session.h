@@ -55,6 +55,7 @@ struct SessionParts {
   // Training will go on from run.dir's newest checkpoint, if there is one: the session measures no
   // algorithms then.
   bool goes_on = false;
+  bool releasable = false;  // EngineOptions::releasable
 };
 
 struct SamplingOptions {

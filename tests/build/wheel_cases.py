@@ -92,6 +92,33 @@ class Wheel(unittest.TestCase):
             self.run_.init()
         self.run_.close()
 
+    def test_memory_goes_and_comes_and_numbers_stay(self):
+        with millrace.Run(CONFIG, use_inference=True) as run:
+            run.init()
+            for step, part in enumerate(('era', 'copies', 'all')):
+                self.assertEqual(run.step(rows(step)), self.run_.step(rows(step)))
+                with run.released(part) as memory:
+                    self.assertEqual(run.info.released_bytes, memory.bytes)
+                    with self.assertRaisesRegex(millrace.ReleasedError, r'released \(%s\): mr_acquire' % part):
+                        run.step(rows())
+                    with self.assertRaisesRegex(millrace.ReleasedError, 'already'):
+                        run.release()
+                self.assertEqual(run.info.released_bytes, 0)
+            gone = run.release('all')
+            back = run.acquire()
+            self.assertGreater(gone.bytes, 0)
+            self.assertGreater(gone.host_bytes, 0)
+            self.assertEqual(back[:2], gone[:2])
+            with self.assertRaisesRegex(KeyError, 'mine'), run.released('all'):
+                raise KeyError('mine')
+            self.assertEqual(run.step(rows(3)), self.run_.step(rows(3)))
+            with self.assertRaisesRegex(millrace.InvalidArgument, "'era', 'copies', 'all'"):
+                run.release('some')
+            with self.assertRaisesRegex(millrace.InvalidArgument, 'no memory of the run is released'):
+                run.acquire()
+            with run.borrow('transformer.wte.weight'), self.assertRaises(millrace.BorrowedError):
+                run.release('all')
+
     def test_integers_of_any_library_are_tokens_and_nothing_else_is(self):
 
         class Integer:  # as numpy's and torch's scalars are

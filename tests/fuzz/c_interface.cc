@@ -62,7 +62,7 @@ class Calls {
 
   // One of the calls, with arguments that are mostly right.
   void Next() {
-    switch (source_.Below(11)) {
+    switch (source_.Below(13)) {
       case 0:
         Write(mr_init(run_));
         break;
@@ -104,6 +104,12 @@ class Calls {
       case 10:
         Stream();
         break;
+      case 11:
+        Release();
+        break;
+      case 12:
+        Acquire();
+        break;
     }
   }
 
@@ -119,6 +125,40 @@ class Calls {
   void Write(mr_status* status) {
     if (const int32_t code = Taken(status); !lent_.empty())
       FUZZ_REQUIRE(code == MR_BORROWED || code == MR_INVALID_ARGUMENT);
+  }
+
+  mr_info Info() {
+    mr_info info{};
+    info.size = sizeof info;
+    FUZZ_REQUIRE(Taken(mr_run_info(run_, &info)) == MR_OK);
+    return info;
+  }
+
+  // A part, or none; what is released twice, or while it is lent, has changed nothing.
+  void Release() {
+    const int64_t before = Info().released_bytes;
+    mr_memory result = Struct<mr_memory>(source_);
+    const auto part = static_cast<int32_t>(source_.Below(5));
+    const int32_t code = Taken(mr_release(run_, part, source_.Below(4) == 1 ? nullptr : &result));
+    if (code == MR_OK) {
+      FUZZ_REQUIRE(!released_ && part >= MR_PART_ERA && part <= MR_PART_ALL);
+      FUZZ_REQUIRE(part != MR_PART_ALL || lent_.empty());
+      released_ = true;
+      FUZZ_REQUIRE(part == MR_PART_COPIES || Info().released_bytes > 0);
+    } else {
+      FUZZ_REQUIRE(Info().released_bytes == before);
+      FUZZ_REQUIRE(code == MR_INVALID_ARGUMENT || code == MR_RUN_FAILED ||
+                   (code == MR_RELEASED && released_) || (code == MR_BORROWED && !lent_.empty()));
+    }
+  }
+
+  void Acquire() {
+    mr_memory result = Struct<mr_memory>(source_);
+    const int32_t code = Taken(mr_acquire(run_, source_.Below(4) == 1 ? nullptr : &result));
+    FUZZ_REQUIRE(code == MR_INVALID_ARGUMENT || code == MR_RUN_FAILED ||
+                 (code == MR_OK && released_));
+    if (code == MR_OK) released_ = false;
+    FUZZ_REQUIRE(released_ || Info().released_bytes == 0);
   }
 
   mr_batch Batch() {
@@ -145,7 +185,7 @@ class Calls {
     mr_step_result result = Struct<mr_step_result>(source_);
     const int32_t code = Taken(mr_step(run_, &batch, &result));
     FUZZ_REQUIRE(code == MR_OK || Version() == before);
-    FUZZ_REQUIRE(code != MR_OK || lent_.empty());
+    FUZZ_REQUIRE(code != MR_OK || (lent_.empty() && !released_));
   }
 
   void Score() {
@@ -226,6 +266,7 @@ class Calls {
   fuzz::ByteSource& source_;
   std::vector<int32_t> tokens_;
   std::vector<DLManagedTensorVersioned*> lent_;
+  bool released_ = false;
 };
 
 }  // namespace

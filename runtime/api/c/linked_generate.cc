@@ -69,6 +69,7 @@ void LinkedRun::RequireSameRequests(const std::vector<GenerationRequest>& reques
 std::vector<GenerationRequest> LinkedRun::CheckedRequests(const mr_request* const* requests,
                                                           int64_t count) const {
   RequireWeights();
+  RequireArena();
   if (!generates_)
     throw CallError(MR_INVALID_ARGUMENT,
                     "the run was made without use_inference: it has no plans to generate by");

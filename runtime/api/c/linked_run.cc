@@ -89,7 +89,8 @@ LinkedRun::LinkedRun(const mr_run_options& options)
     environment.on_stall = [stalled = options.on_stall, user = options.user](
                                const std::string& verdict) { stalled(user, verdict.c_str()); };
   session_ = std::make_unique<Session>(
-      config, environment, SessionParts{.plans = PlansFor(options), .data = options.use_data != 0});
+      config, environment,
+      SessionParts{.plans = PlansFor(options), .data = options.use_data != 0, .releasable = true});
   if (options.use_inference != 0)
     generates_ = std::make_unique<EngineTokenModel>(session_->engine(), config);
   layout_ = {mesh.data_ranks(), config.train.micro_batch, session_->run().options.accumulate};
@@ -187,6 +188,8 @@ mr_info LinkedRun::Info() {
   info.rank = meeting_->rank();
   info.world = meeting_->world_size();
   info.lent = lent_;
+  if (const ReleasedArena* released = session_->engine().released())
+    info.released_bytes = released->bytes();
   return info;
 }
 

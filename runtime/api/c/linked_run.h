@@ -58,17 +58,23 @@ class LinkedRun {
   // The same as it comes. A callback that fails ends this rank's requests: CallError.
   void Stream(const mr_request* const* requests, int64_t count, const mr_stream_options* options);
 
+  void Release(int32_t part, mr_memory* result);
+  void Acquire(mr_memory* result);
+
   // Those of mr_weights_name; made when first asked for.
   const std::vector<HuggingFaceTensor>& named_weights();
   // Tensors of its weights that are lent.
   std::atomic<int64_t>& lent() { return lent_; }
   uint64_t weight_version() const { return version_; }
   void RequireWeights() const;
+  void RequireStates() const;  // that their memory is there; CallError MR_RELEASED
 
  private:
   void Configure(const mr_run_options& options, int world);
   void RequireUsable() const;
   void RequireNothingLent() const;
+  void RequireArena() const;  // all of its memory; CallError MR_RELEASED
+  void RequireSamePart(int32_t part);
   std::vector<GenerationRequest> CheckedRequests(const mr_request* const* requests,
                                                  int64_t count) const;
   void RequireSameRequests(const std::vector<GenerationRequest>& requests);

@@ -97,6 +97,7 @@ LinkedRun::TargetValues LinkedRun::CheckedValues(const mr_batch& batch) const {
 
 std::optional<LinkedRun::Given> LinkedRun::GivenBy(const mr_batch* batch, bool of_a_step) const {
   RequireWeights();
+  RequireArena();
   if (batch == nullptr) {
     Require(session_->has_data(), MR_INVALID_ARGUMENT,
             "batch is NULL, and the run was made without use_data: there are no tokens");

@@ -29,6 +29,7 @@ void LinkedRun::WriteWeights(const std::function<void()>& check,
   Agree([&] {
     check();
     RequireUsable();
+    RequireStates();
     RequireNothingLent();
   });
   has_weights_ = false;
@@ -82,7 +83,10 @@ void LinkedRun::Load(const std::string& run_dir) {
 }
 
 void LinkedRun::Save(const std::string& run_dir) {
-  Agree([&] { RequireWeights(); });
+  Agree([&] {
+    RequireWeights();
+    RequireStates();
+  });
   const std::string folder = FolderOr(run_dir);
   Touch([&] {
     std::optional<RunLock> lock;
@@ -99,6 +103,7 @@ void LinkedRun::Export(const char* folder) {
   Agree([&] {
     RequireFolder(folder);
     RequireWeights();
+    RequireStates();
   });
   Touch([&] {
     ExportHuggingFace(session_->engine(), session_->run().spec, loaded_.config.model, folder);

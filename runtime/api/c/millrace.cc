@@ -142,6 +142,14 @@ mr_status* mr_score_likeliest(mr_run* run, const mr_batch* batch, double* logpro
   });
 }
 
+mr_status* mr_release(mr_run* run, int32_t part, mr_memory* result) {
+  return OfRun(run, [&](LinkedRun& linked) { linked.Release(part, result); });
+}
+
+mr_status* mr_acquire(mr_run* run, mr_memory* result) {
+  return OfRun(run, [&](LinkedRun& linked) { linked.Acquire(result); });
+}
+
 mr_status* mr_weights_count(mr_run* run, int64_t* count) {
   return OfRun(run, [&](LinkedRun& linked) {
     RequirePointer(count, "count");
@@ -168,6 +176,7 @@ mr_status* mr_weights_borrow(mr_run* run, const char* name, DLManagedTensorVersi
     RequirePointer(name, "name");
     RequirePointer(out, "out");
     call->RequireWeights();
+    call->RequireStates();
     const auto& named = call->named_weights();
     const auto found = std::find_if(named.begin(), named.end(),
                                     [&](const HuggingFaceTensor& t) { return t.name == name; });

@@ -49,6 +49,7 @@ enum {
   MR_DATA = 3,             /* data or a Hugging Face folder that cannot be read */
   MR_CHECKPOINT = 4,       /* no checkpoint, or a damaged one */
   MR_DOES_NOT_FIT = 5,     /* the plan exceeds its budget, or the machine's memory */
+  MR_RELEASED = 63,        /* memory that the call needs is released: mr_acquire comes first */
   MR_INVALID_ARGUMENT = 64, /* of this call; nothing has changed */
   MR_UNSUPPORTED = 65,     /* this library cannot do that; nothing has changed */
   MR_BORROWED = 66,        /* weights are lent, and the call would write them */
@@ -135,6 +136,7 @@ typedef struct mr_info {
   int64_t eval_sequences; /* rows of a batch of mr_evaluate are a multiple of it */
   int32_t rank, world;
   int64_t lent; /* tensors that were borrowed and not deleted */
+  int64_t released_bytes; /* of the arena, without memory until mr_acquire */
 } mr_info;
 
 MR_API mr_status* mr_run_info(mr_run* run, mr_info* info);
@@ -311,6 +313,34 @@ typedef struct mr_stream_options {
  * MR_BUSY until it returns. A callback that fails ends its own rank's requests. Collective. */
 MR_API mr_status* mr_stream(mr_run* run, const mr_request* const* requests, int64_t count,
                             const mr_stream_options* options);
+
+/* Parts of the arena, for mr_release. */
+enum {
+  /* All but the states of the run: gathered weights and caches of inference, and the activations,
+   * gradients and buffers of steps that share their bytes. */
+  MR_PART_ERA = 1,
+  MR_PART_COPIES = 2, /* copies of weights in the dtype of compute, and gathered ones */
+  MR_PART_ALL = 3     /* weights, moments and the rest go to host memory meanwhile */
+};
+
+typedef struct mr_memory {
+  size_t size;
+  int64_t bytes;      /* of the device, that went or came: whole pages, of this rank */
+  int64_t host_bytes; /* of states, that lie in host memory between the two */
+  double seconds;
+} mr_memory;
+
+/* Gives physical memory back to the device, or the system, while nothing runs; addresses and
+ * recorded steps stay. Until mr_acquire calls that need it are MR_RELEASED: those that compute, and
+ * with MR_PART_ALL those that read or write weights. Afterwards all bits are what they would have
+ * been. Refused, and nothing has changed: MR_RELEASED where some is released already, MR_BORROWED
+ * for MR_PART_ALL while weights are lent, MR_UNSUPPORTED where others know the memory (a run of
+ * several GPUs). MR_DOES_NOT_FIT: no host memory for the states; nothing has changed. result may be
+ * NULL. Collective, `part` the same. */
+MR_API mr_status* mr_release(mr_run* run, int32_t part, mr_memory* result);
+/* MR_DOES_NOT_FIT: the memory is not there, on one of the ranks, and all is released as before: it
+ * may be tried again. Collective. */
+MR_API mr_status* mr_acquire(mr_run* run, mr_memory* result);
 
 /* Master weights under the names of mr_export, f32, in place: nothing is copied. */
 MR_API mr_status* mr_weights_count(mr_run* run, int64_t* count);

@@ -20,6 +20,7 @@ constexpr std::array kCodes = {
     CodeName{MR_DATA, "data"},
     CodeName{MR_CHECKPOINT, "checkpoint"},
     CodeName{MR_DOES_NOT_FIT, "does_not_fit"},
+    CodeName{MR_RELEASED, "released"},
     CodeName{MR_INVALID_ARGUMENT, "invalid_argument"},
     CodeName{MR_UNSUPPORTED, "unsupported"},
     CodeName{MR_BORROWED, "borrowed"},

@@ -12,17 +12,18 @@ Errors are exceptions of class Error, one subclass for each code of millrace.h. 
 environment variable read, no signal handled.
 """
 from ._errors import (BorrowedError, BusyError, CallbackError, CheckpointError, ConfigError, DataError, DeviceError, DoesNotFitError, Error,
-                      InternalError, InvalidArgument, NonFiniteError, PeerLostError, RunFailed, StorageError, StallError, Unsupported)
+                      InternalError, InvalidArgument, NonFiniteError, PeerLostError, ReleasedError, RunFailed, StorageError, StallError, Unsupported)
 from ._generate import Answer, Request
 from ._native import VERSION as __version__
 from ._native import config_schema
-from ._run import Evaluation, Info, PolicyFigures, Run, Scores, StepResult
+from ._run import Evaluation, Info, Memory, PolicyFigures, Run, Scores, StepResult
 from ._stream import Event, EventStream
 from ._tensor import Tensor
 from ._tokenizer import Tokenizer
 
 __all__ = [
     'Answer', 'BorrowedError', 'BusyError', 'CallbackError', 'CheckpointError', 'ConfigError', 'DataError', 'DeviceError', 'DoesNotFitError', 'Error',
-    'Evaluation', 'Event', 'EventStream', 'Info', 'InternalError', 'InvalidArgument', 'NonFiniteError', 'PeerLostError', 'PolicyFigures', 'Request', 'Run',
-    'RunFailed', 'Scores', 'StallError', 'StepResult', 'StorageError', 'Tensor', 'Tokenizer', 'Unsupported', '__version__', 'config_schema'
+    'Evaluation', 'Event', 'EventStream', 'Info', 'InternalError', 'InvalidArgument', 'Memory', 'NonFiniteError', 'PeerLostError', 'PolicyFigures',
+    'ReleasedError', 'Request', 'Run', 'RunFailed', 'Scores', 'StallError', 'StepResult', 'StorageError', 'Tensor', 'Tokenizer', 'Unsupported',
+    '__version__', 'config_schema'
 ]

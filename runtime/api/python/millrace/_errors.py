@@ -27,6 +27,10 @@ class DoesNotFitError(Error, MemoryError):
     """The plan exceeds its budget, or the machine's memory."""
 
 
+class ReleasedError(Error):
+    """Memory that the call needs is released: acquire() comes first."""
+
+
 class InvalidArgument(Error, ValueError):
     """An argument of the call; nothing has changed."""
 
@@ -80,6 +84,7 @@ BY_CODE: Dict[int, Type[Error]] = {
     3: DataError,
     4: CheckpointError,
     5: DoesNotFitError,
+    63: ReleasedError,
     64: InvalidArgument,
     65: Unsupported,
     66: BorrowedError,

@@ -40,7 +40,11 @@ class RunOptions(Sized):
 class InfoStruct(Sized):
     _fields_ = [('size', c_size_t), ('parameters', c_int64), ('step', c_int64), ('arena_bytes', c_int64), ('weight_version', c_uint64),
                 ('vocab', c_int64), ('seq_len', c_int64), ('step_sequences', c_int64), ('eval_sequences', c_int64), ('rank', c_int32),
-                ('world', c_int32), ('lent', c_int64)]
+                ('world', c_int32), ('lent', c_int64), ('released_bytes', c_int64)]
+
+
+class MemoryStruct(Sized):
+    _fields_ = [('size', c_size_t), ('bytes', c_int64), ('host_bytes', c_int64), ('seconds', c_double)]
 
 
 class Batch(Sized):
@@ -127,6 +131,8 @@ def _load() -> ctypes.CDLL:
         'mr_answers_count': (c_int64, [c_void_p]),
         'mr_answers_get': (status, [c_void_p, c_int64, POINTER(AnswerStruct)]),
         'mr_answers_free': (None, [c_void_p]),
+        'mr_release': (status, [run, c_int32, POINTER(MemoryStruct)]),
+        'mr_acquire': (status, [run, POINTER(MemoryStruct)]),
         'mr_weights_count': (status, [run, POINTER(c_int64)]),
         'mr_weights_name': (status, [run, c_int64, POINTER(text)]),
         'mr_weights_borrow': (status, [run, text, POINTER(POINTER(DLManagedTensorVersioned)), POINTER(c_uint64)]),

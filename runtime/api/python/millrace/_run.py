@@ -1,9 +1,10 @@
 """A training run, by the functions of millrace.h."""
 import array
+import contextlib
 import ctypes
 import json
 import os
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _native as native
 from ._errors import BusyError, InvalidArgument
@@ -58,6 +59,17 @@ class Info(NamedTuple):
     rank: int
     world: int
     lent: int
+    released_bytes: int  # of the arena, without memory until acquire()
+
+
+class Memory(NamedTuple):
+    """What release() has given back, or acquire() brought."""
+    bytes: int  # of the device
+    host_bytes: int  # of states, that lie in host memory between the two
+    seconds: float
+
+
+PARTS = {'era': 1, 'copies': 2, 'all': 3}
 
 
 def _text(path: Optional[Path]) -> Optional[bytes]:
@@ -267,6 +279,33 @@ class Run:
         if self._handle is None:
             raise InvalidArgument('run was closed', 64)
         return EventStream(self._handle, Requests(requests), tokenizer)
+
+    def release(self, part: str = 'era') -> Memory:
+        """Gives physical memory of the arena back until acquire(); numbers stay what they would have been. Collective.
+
+        part 'era'    all but the states of the run: caches and gathered weights of inference, activations, buffers of steps
+             'copies' copies of weights
+             'all'    weights and moments lie in host memory meanwhile"""
+        if part not in PARTS:
+            raise InvalidArgument('part is %r; allowed are %s' % (part, ', '.join(map(repr, PARTS))), 64)
+        result = native.MemoryStruct()
+        check(LIBRARY.mr_release(self._handle, PARTS[part], ctypes.byref(result)))
+        return Memory(result.bytes, result.host_bytes, result.seconds)
+
+    def acquire(self) -> Memory:
+        """Brings back what was released. DoesNotFitError: the memory is not there yet; it may be tried again. Collective."""
+        result = native.MemoryStruct()
+        check(LIBRARY.mr_acquire(self._handle, ctypes.byref(result)))
+        return Memory(result.bytes, result.host_bytes, result.seconds)
+
+    @contextlib.contextmanager
+    def released(self, part: str = 'era') -> Iterator[Memory]:
+        """release() for a `with` block, at whose end, whatever ends it, is acquire()."""
+        memory = self.release(part)
+        try:
+            yield memory
+        finally:
+            self.acquire()
 
     @property
     def info(self) -> Info:

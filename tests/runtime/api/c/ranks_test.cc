@@ -1,6 +1,7 @@
 // Ranks that are threads of a program, and their exchange, which may fail.
 #include <barrier>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -183,6 +184,47 @@ TEST_CASE("ranks along tensor draw the same answers to the same requests", "[api
   }
   REQUIRE(tokens[0].size() == 7);
   REQUIRE(tokens[1] == tokens[0]);
+}
+
+TEST_CASE("ranks release the same part, and train on with the same bits", "[api][c][ranks]") {
+  const std::string config =
+      TinyConfig(R"("precision": {"compute": "bf16"}, "sharding": {"downcast": "after_update"})");
+  const auto losses = [&](bool releases) {
+    std::vector<std::vector<double>> by_rank(2);
+    std::vector<Outcome> other(2), wrong(2), failed(2), without(2);
+    OnRanks(2, config, [&](const Linked& run, int rank) {
+      mr_status_free(mr_init(run));
+      const auto take = [&](mr_status* status) {
+        if (Outcome outcome = Take(status); outcome.code != MR_OK) failed[rank] = outcome;
+      };
+      for (int64_t step = 0; step < 4; ++step) {
+        by_rank[rank].push_back(run.Step(step, rank).second.loss);
+        if (!releases) continue;
+        take(mr_release(run, 1 + static_cast<int32_t>(step) % 3, nullptr));
+        without[rank] = run.Step(step, rank).first;
+        take(mr_acquire(run, nullptr));
+      }
+      if (!releases) return;
+      other[rank] = Take(mr_release(run, rank == 1 ? MR_PART_ALL : MR_PART_ERA, nullptr));
+      wrong[rank] = Take(mr_release(run, rank == 1 ? 9 : MR_PART_ERA, nullptr));
+      by_rank[rank].push_back(run.Step(4, rank).second.loss);
+    });
+    for (int rank = 0; releases && rank < 2; ++rank) {
+      INFO(failed[rank].message);
+      REQUIRE(failed[rank].code == MR_OK);
+      REQUIRE(without[rank].code == MR_RELEASED);
+      REQUIRE(other[rank].code == MR_INVALID_ARGUMENT);
+      REQUIRE_THAT(other[rank].message, Contains("part is 3 on rank 1, and 1 on rank 0"));
+      REQUIRE(wrong[rank].code == MR_INVALID_ARGUMENT);
+      REQUIRE_THAT(wrong[rank].message, Contains("part is 9"));
+    }
+    REQUIRE(by_rank[1] == by_rank[0]);
+    return by_rank[0];
+  };
+  std::vector<double> released = losses(true);
+  REQUIRE(std::isfinite(released.back()));
+  released.pop_back();
+  REQUIRE(released == losses(false));
 }
 
 TEST_CASE("a rank that has gone is an error on the others, and then for good", "[api][c][ranks]") {
