@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <functional>
 
 #include "runtime/base/cpu/host_device.h"
@@ -59,6 +61,17 @@ int64_t Resident(const Engine& engine, const std::vector<ByteRange>& ranges) {
     for (const unsigned char in : pages) bytes += (in & 1) * page;
   }
   return bytes;
+}
+
+// Whether the first bytes of all ranges can be read, or of none: the system looks, and says so.
+bool AllAre(const Engine& engine, const std::vector<ByteRange>& ranges, bool readable) {
+  int ends[2];
+  if (pipe(ends) != 0) throw Error(ErrorCode::kInternal, "pipe");
+  const bool all = std::all_of(ranges.begin(), ranges.end(), [&](const ByteRange& range) {
+    return (write(ends[1], ArenaOf(engine) + range.begin, 1) == 1) == readable;
+  });
+  for (const int end : ends) close(end);
+  return all;
 }
 
 std::string Refused(const std::function<void()>& call) {
@@ -240,6 +253,7 @@ TEST_CASE("memory that one rank cannot have is had by none, and may be asked for
   c.options.comm_scratch_bytes = 1 << 21;
   std::vector<std::string> refused(2), later(2);
   std::vector<int64_t> resident(2, -1), freed(2);
+  std::vector<char> guarded(2), there(2);
   bool none_left = false;
   test::RunEngines(
       c, Releasable(true),
@@ -256,12 +270,15 @@ TEST_CASE("memory that one rank cannot have is had by none, and may be asked for
         if (rank == 1) none_left = true;
         engine.comms().world().Barrier();
         refused[r] = Refused([&] { engine.Acquire(); });
-        resident[r] = Resident(engine, PagesOf(engine, ArenaPart::kCopies));
+        const std::vector<ByteRange> pages = PagesOf(engine, ArenaPart::kCopies);
+        resident[r] = Resident(engine, pages);
+        guarded[r] = AllAre(engine, pages, false);
         freed[r] = engine.released()->bytes();
         engine.comms().world().Barrier();
         if (rank == 1) none_left = false;
         engine.comms().world().Barrier();
         engine.Acquire();
+        there[r] = AllAre(engine, pages, true);
         test::TrainStep(engine, c, rank, 1);
       },
       [&](int rank) {
@@ -275,6 +292,8 @@ TEST_CASE("memory that one rank cannot have is had by none, and may be asked for
     CHECK(refused[r] == "out_of_memory: rank 1: nothing left for mapped pages");
     CHECK(resident[r] == 0);
     CHECK(freed[r] > 0);
+    CHECK(guarded[r]);
+    CHECK(there[r]);
   }
 }
 
