@@ -530,14 +530,17 @@ void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
   executor_.Sync();
 }
 
-void Engine::ReadOutput(std::string_view plan_name, std::string_view output, void* to,
-                        int64_t bytes) {
-  RequireArena();
+TensorView Engine::OutputView(std::string_view plan_name, std::string_view output) const {
   const StepPlan& plan = plans_.Of(plan_name);
   const View* const view = plan.FindOutput(output);
   MR_CHECK(view != nullptr, "the {} plan has no output {}", plan_name, output);
   const Body& last = plan.bodies[static_cast<size_t>(plan.schedule.back().body)];
-  const TensorView values = BindView(BindingOf(plan), *view, last.end() - 1, 0);
+  return BindView(BindingOf(plan), *view, last.end() - 1, 0);
+}
+
+void Engine::ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes) {
+  RequireArena();
+  const TensorView values = OutputView(plan, output);
   MR_CHECK_LE(bytes, values.bytes(), "bytes of {}", output);
   context_.device->CopyToHost(to, values.data, bytes, executor_.stream(StreamId::kCompute));
 }

@@ -137,12 +137,19 @@ class Engine {
   // Runs a plan without an update on `inputs`, for the position `row` of them where it is about
   // one, and waits for it. Every rank.
   void Run(std::string_view plan, const HostInputs& inputs, int64_t row = 0);
-  // A state that the host writes before a plan runs, whole.
+  // A state that the host writes before a plan runs, whole. `bytes` may change then.
   void WriteState(std::string_view state, std::span<const std::byte> bytes);
   // Runs the plan's prologue, where it would begin with it. A collective.
   void BeginEra(std::string_view plan);
-  // Runs a plan that looks at no inputs, and waits for it. Error(kInternal): it needs its prologue.
-  void RunInEra(std::string_view plan);
+  // The first `bytes` of an output, to host memory.
+  struct OutputRead {
+    std::string_view output;
+    void* to = nullptr;
+    int64_t bytes = 0;
+  };
+  // Runs a plan that looks at no inputs, and waits once: for it and for what is read of its
+  // outputs. Error(kInternal): it needs its prologue.
+  void RunInEra(std::string_view plan, std::span<const OutputRead> reads = {});
 
   // The first `bytes` of an output of the plan that was run last.
   void ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes);
@@ -187,6 +194,7 @@ class Engine {
   void AllocateInFlight();
   void Record();
   TensorView StateView(BufferId state) const;
+  TensorView OutputView(std::string_view plan, std::string_view output) const;
   BufferId SlotOf(std::string_view slot, FlatId flat) const;
   size_t IndexOf(std::string_view plan) const;
   void RequireFound(size_t plan, bool prologue) const;
@@ -241,6 +249,13 @@ class Engine {
   std::array<InFlight, kStepsInFlight + 1>
       in_flight_;  // one more: a step's time begins at the end of another
   int64_t enqueued_ = 0, collected_ = 0;
+  // Where states that the host writes wait for their copy, and outputs arrive.
+  struct HostState {
+    std::unique_ptr<HostBuffer> staged;
+    bool copying = false;  // since the last wait for the device
+  };
+  std::map<int32_t, HostState> host_states_;  // by buffer
+  std::unique_ptr<HostBuffer> read_back_;
   double step_ms_ = 0;
   std::vector<float> tallies_;
   StepCounters counters_;

@@ -125,28 +125,28 @@ void EngineTokenModel::Finish() {
     RunIdle(turn);
 }
 
-void EngineTokenModel::Run(const std::string& plan) {
+void EngineTokenModel::Run(const std::string& plan, std::span<SampledToken> sampled) {
   engine_.WriteState(kRowsState, std::as_bytes(std::span(row_state_)));
   engine_.WriteState(kSamplingState, std::as_bytes(std::span(params_)));
   if (pages_changed_ && has_pages_)
     engine_.WriteState(kPagesState, std::as_bytes(std::span(page_state_)));
   pages_changed_ = false;
-  engine_.RunInEra(plan);
-}
-
-void EngineTokenModel::ReadDrawn(const std::string& plan, std::span<SampledToken> sampled) {
   const size_t rows = sampled.size(), most = static_cast<size_t>(limits_.top);
+  std::vector<Engine::OutputRead> reads;
   const auto read = [&](const char* output, auto& to, size_t count) {
     to.resize(count);
-    engine_.ReadOutput(plan, output, to.data(), std::ssize(std::as_bytes(std::span(to))));
+    reads.push_back({output, to.data(), std::ssize(std::as_bytes(std::span(to)))});
   };
-  read("token", tokens_, rows);
-  read("logprob", logprobs_, rows);
-  if (std::any_of(params_.begin(), params_.end(),
-                  [](const SampleParams& p) { return p.top > 0; })) {
+  if (rows > 0) {
+    read("token", tokens_, rows);
+    read("logprob", logprobs_, rows);
+  }
+  if (rows > 0 && std::any_of(params_.begin(), params_.end(),
+                              [](const SampleParams& p) { return p.top > 0; })) {
     read("top_ids", top_ids_, rows * most);
     read("top_logprobs", top_logprobs_, rows * most);
   }
+  engine_.RunInEra(plan, reads);
   for (size_t r = 0; r < rows; ++r) {
     const SampleParams& asked = params_[r];
     MR_REQUIRE(ErrorCode::kNonFinite, tokens_[r] != kNoToken,
@@ -165,10 +165,8 @@ SampledToken EngineTokenModel::Prefill(const PrefillRows& rows) {
   Clear();
   if (rows.sampling != nullptr) Ask(0, *rows.sampling, 0);
   Place({rows.slot, rows.first, rows.tokens, rows.pages}, size - count);
-  const std::string plan = PrefillPlan(size);
-  Run(plan);
   SampledToken sampled;
-  if (rows.sampling != nullptr) ReadDrawn(plan, {&sampled, 1});
+  Run(PrefillPlan(size), {&sampled, rows.sampling != nullptr ? size_t{1} : size_t{0}});
   return sampled;
 }
 
@@ -188,8 +186,7 @@ void EngineTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scor
     params_[static_cast<size_t>(i)].given = next + 1;
   }
   Place({rows.slot, rows.first, rows.tokens, rows.pages}, 0);
-  Run(plan);
-  ReadDrawn(plan, scores);
+  Run(plan, scores);
 }
 
 void EngineTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
@@ -210,9 +207,7 @@ void EngineTokenModel::Decode(std::span<const DecodeRow> rows, std::span<Sampled
       Ask(i, *row.sampling, row.drawn);
       Place({row.slot, row.length, {&row.token, 1}, row.pages}, i);
     }
-    const std::string plan = DecodePlan(size);
-    Run(plan);
-    ReadDrawn(plan, sampled.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
+    Run(DecodePlan(size), sampled.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
     begin += count;
   }
 }

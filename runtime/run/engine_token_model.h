@@ -52,9 +52,9 @@ class EngineTokenModel : public TokenModel {
   // others until then. At once where ranks do not run plans together.
   int64_t Await(const Turn& own);
   void RunIdle(const Turn& turn);
-  void Run(const std::string& plan);
-  // Of the plan that ran last, for its first such rows. Error(kNonFinite): a logit is not finite.
-  void ReadDrawn(const std::string& plan, std::span<SampledToken> sampled);
+  // Runs the plan, and reads what it drew for its first rows. Error(kNonFinite): a logit is not
+  // finite.
+  void Run(const std::string& plan, std::span<SampledToken> sampled = {});
 
   Engine& engine_;
   Communicator* together_ = nullptr;  // with whom plans are run together; null: with nobody

@@ -26,7 +26,7 @@ class Bench(CliTest):
             self.assertLessEqual(row['step_ms_p10'], row['step_ms'])
             self.assertAlmostEqual(row['tokens_per_s'] * row['step_ms'] / 1e3, row['batch'])
         self.assertEqual((bench['prompt_tokens'], bench['world'], bench['steps']), (16, 2, 5))
-        self.expect_line(self.expect(program(*words), OK).out, r'^decode of [13]: [0-9.]+ ms \(p10 .*, p90 .*\), [0-9.]+ tokens/s$', count=2)
+        self.expect_line(self.expect(program(*words), OK).out, r'^decode of [13]: [0-9.]+ ms \(p10 .*, p90 .*\), [0-9.]+ tokens/s; a prompt [0-9.]+ ms$', count=2)
         outcome = self.expect(program(*words, '--ops'), BAD_CONFIG)
         self.expect_line(outcome.err, '--decode times steps of a generator; --ops')
         outcome = self.expect(program('bench', config, '--decode', '4096'), BAD_CONFIG)

@@ -96,8 +96,10 @@ void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream
   args.kv_heads = static_cast<int>(op.kv_heads);
   args.depth = static_cast<int>(op.q.dim(2));
   MR_CHECK_LE(args.depth, kMostCachedDepth, "cached_attention: head dimension");
+  args.page_tokens = Divisor(args.places.page_tokens);
   args.window = op.window;
   args.scale = op.scale;
+  if (bf16 && AttendsWide(args)) return LaunchAttendRows(args, LaunchOn(stream));
   LaunchCachedAttention(args, bf16, LaunchOn(stream));
 }
 

@@ -17,12 +17,13 @@ __device__ __forceinline__ int64_t RowAt(const CachePlaces& p, int slot, int t) 
   return (page * p.page_tokens + t % p.page_tokens) * p.width;
 }
 
-// A block per row.
+// A block per row, and as many elements of it as it has threads.
 __global__ void __launch_bounds__(kThreads) EmbedRowsKernel(const EmbedRowsArgs a) {
   BeginKernel();
   const int r = static_cast<int>(blockIdx.x);
-  const int64_t token = a.tokens[r] == -1 ? 0 : a.tokens[r], t = a.at[r];
-  for (int64_t c = threadIdx.x; c < a.columns; c += kThreads) {
+  const int64_t token = a.tokens[r] == -1 ? 0 : a.tokens[r], t = a.at[r],
+                c = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  if (c < a.columns) {
     float value = LoadAny(a.table, token * a.table_stride + c, a.table_bf16);
     if (a.positions != nullptr)
       value = __fadd_rn(value, LoadAny(a.positions, t * a.positions_stride + c, a.positions_bf16));
@@ -49,15 +50,18 @@ __global__ void __launch_bounds__(kThreads) RopeRowsKernel(const RopeRowsArgs a)
   }
 }
 
-// A block per row.
+// A block per row, and as many elements of it as it has threads. T: as many neighbours as one
+// access takes, in which strides and widths are counted.
 template <class T>
 __global__ void __launch_bounds__(kThreads) CacheRowsKernel(const CacheRowsArgs a) {
   BeginKernel();
-  const int r = static_cast<int>(blockIdx.x), slot = a.places.slots[r];
+  const int r = static_cast<int>(blockIdx.x);
+  const int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  if (c >= a.places.width) return;
+  const T value = (reinterpret_cast<const T*>(a.x) + r * a.x_stride)[c];
+  const int slot = a.places.slots[r];
   if (slot < 0) return;
-  const T* const from = reinterpret_cast<const T*>(a.x) + r * a.x_stride;
-  T* const to = reinterpret_cast<T*>(a.places.cache) + RowAt(a.places, slot, a.places.at[r]);
-  for (int64_t c = threadIdx.x; c < a.places.width; c += kThreads) to[c] = from[c];
+  (reinterpret_cast<T*>(a.places.cache) + RowAt(a.places, slot, a.places.at[r]))[c] = value;
 }
 
 // A block per row and query head. Each warp takes every kWarps-th key with a running maximum and
@@ -125,7 +129,9 @@ __global__ void __launch_bounds__(kThreads) CachedAttentionKernel(const CachedAt
 }  // namespace
 
 void LaunchEmbedRows(const EmbedRowsArgs& args, const Launch& launch) {
-  LaunchKernel(launch, static_cast<unsigned>(args.rows), kThreads, 0, EmbedRowsKernel, args);
+  const dim3 grid(static_cast<unsigned>(args.rows),
+                  static_cast<unsigned>(CeilDiv(args.columns, kThreads)));
+  LaunchKernel(launch, grid, kThreads, 0, EmbedRowsKernel, args);
 }
 
 void LaunchRopeRows(const RopeRowsArgs& args, bool bf16, const Launch& launch) {
@@ -137,11 +143,23 @@ void LaunchRopeRows(const RopeRowsArgs& args, bool bf16, const Launch& launch) {
 }
 
 void LaunchCacheRows(const CacheRowsArgs& args, bool bf16, const Launch& launch) {
-  const auto rows = static_cast<unsigned>(args.rows);
+  const int bytes = bf16 ? 2 : 4, pack = 16 / bytes;
+  CacheRowsArgs packs = args;
+  const auto run = [&]<class T>(T) {
+    const dim3 grid(static_cast<unsigned>(args.rows),
+                    static_cast<unsigned>(CeilDiv(packs.places.width, kThreads)));
+    LaunchKernel(launch, grid, kThreads, 0, CacheRowsKernel<T>, packs);
+  };
+  if (args.x_stride % pack == 0 && args.places.width % pack == 0 &&
+      reinterpret_cast<uintptr_t>(args.x) % 16 == 0 &&
+      reinterpret_cast<uintptr_t>(args.places.cache) % 16 == 0) {
+    packs.x_stride /= pack, packs.places.width /= pack;
+    return run(uint4{});
+  }
   if (bf16)
-    LaunchKernel(launch, rows, kThreads, 0, CacheRowsKernel<uint16_t>, args);
+    run(uint16_t{});
   else
-    LaunchKernel(launch, rows, kThreads, 0, CacheRowsKernel<float>, args);
+    run(float{});
 }
 
 void LaunchCachedAttention(const CachedAttentionArgs& args, bool bf16, const Launch& launch) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/divide.h"
 #include "kernels/cuda/launch.h"
 
 namespace millrace::cuda {
@@ -52,10 +53,14 @@ struct CachedAttentionArgs {
   Heads q, out;
   CachePlaces places;
   int rows = 0, heads = 0, kv_heads = 0, depth = 0;  // depth <= kMostCachedDepth
+  Divisor page_tokens;
   int64_t window = 0;
   float scale = 1;
 };
 void LaunchCachedAttention(const CachedAttentionArgs& args, bool bf16, const Launch& launch);
+// The same for bf16 where accesses of 16 bytes are possible: attention_rows.cu.
+bool AttendsWide(const CachedAttentionArgs& args);
+void LaunchAttendRows(const CachedAttentionArgs& args, const Launch& launch);
 
 // x, dt_raw, inputs and out of one dtype.
 struct MambaConvRowsArgs {

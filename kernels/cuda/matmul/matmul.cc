@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/matmul/few_rows.h"
 #include "kernels/cuda/matmul/matmul_finish.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
 #include "kernels/cuda/views.h"
@@ -118,6 +119,35 @@ void ThroughTiles(const MatmulOp<TensorView>& op, const TensorView& result, Matm
     }
 }
 
+// Whether every line begins at a multiple of 16 bytes and its elements are neighbours.
+bool HasWideLines(const TensorView& view) {
+  return view.stride(1) == 1 && view.stride(0) % cuda::kPack == 0 &&
+         reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+}
+
+// Runs few_rows.h's kernel, where it can. Not into f32: such a product has the bits that are added
+// elsewhere.
+bool RunWithFewRows(const MatmulOp<TensorView>& op, Stream& stream) {
+  const TensorView columns = TransposedView(op.b);
+  if (op.a.dim(0) > cuda::kFewRows || op.a.dim(1) % cuda::kPack != 0 || op.rounds_once() ||
+      op.epilogue == Epilogue::kGeluGrad || op.a.dtype() != DType::kBF16 ||
+      op.b.dtype() != DType::kBF16 || ResultOf(op).dtype() != DType::kBF16 || !HasWideLines(op.a) ||
+      !HasWideLines(columns) || op.out.stride(1) != 1 || (op.pre && op.pre.stride(1) != 1))
+    return false;
+  cuda::FewRowsArgs args;
+  args.a = cuda::RowsOf(op.a, "a");
+  args.b = cuda::RowsOf(columns, "b");
+  args.bias = cuda::ColumnsOf(op.bias, op.out.dim(1), "bias");
+  args.pre = cuda::RowsOf(op.pre, "pre");
+  args.out = cuda::RowsOf(op.out, "out");
+  args.rows = static_cast<int>(op.a.dim(0));
+  args.columns = static_cast<int>(op.out.dim(1));
+  args.depth = static_cast<int>(op.a.dim(1));
+  args.gelu = HasGelu(op.epilogue);
+  cuda::LaunchFewRows(args, cuda::LaunchOn(stream));
+  return true;
+}
+
 }  // namespace
 
 void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
@@ -128,6 +158,7 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   if (op.a.dim(1) == 0) {
     cuda::LaunchMatmulFinish(FinishOf(op, result), cuda::LaunchOn(stream));
   } else {
+    if (RunWithFewRows(op, stream)) return;
     MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
     if (op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get())) return;
     switch (RouteOf(op)) {

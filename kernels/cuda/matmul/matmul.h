@@ -16,10 +16,12 @@
 
 namespace millrace {
 
-// One launch of cuBLASLt (matmul_plans.h), f32 operands without TF32. An activation is a second
-// launch, over the stored value before it, so that recomputing from that value gives the same bits.
-// In some cases the f32 product goes through scratch instead, whole or by tiles: see MatmulRoute
-// (kernels/ops/matmul_key.h).
+// Up to four rows of bf16 by a weight that lies by columns, into bf16, not added: a kernel of our
+// own (few_rows.h), which reads the weight at the memory's rate.
+// Else one launch of cuBLASLt (matmul_plans.h), f32 operands without TF32. An activation is a
+// second launch, over the stored value before it, so that recomputing from that value gives the
+// same bits. In some cases the f32 product goes through scratch instead, whole or by tiles: see
+// MatmulRoute (kernels/ops/matmul_key.h).
 void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream);
 
 // Rows are summed in f32 in an order that depends on the shape and on x's dtype only.

@@ -92,11 +92,11 @@ struct Case {
 };
 
 Case PickCase(Random& random, int repeat) {
-  constexpr int64_t kLengths[] = {64, 65, 130, 63, 1}, kDepths[] = {2, 4, 8, 16, 34, 64};
+  constexpr int64_t kLengths[] = {64, 65, 130, 63, 1}, kDepths[] = {2, 8, 16, 34, 64, 128};
   const int64_t kv_heads = Pick(random, 1, 2);
   return {Pick(random, 1, 4),
           repeat < 5 ? kLengths[repeat] : Pick(random, 1, 40),
-          kv_heads * Pick(random, 1, 3),
+          kv_heads * Pick(random, 1, 6),
           kv_heads,
           kDepths[Pick(random, 0, 5)],
           Pick(random, 1, 20),

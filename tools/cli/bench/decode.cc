@@ -38,9 +38,20 @@ class Batch {
       std::vector<int32_t>& pages = pages_.emplace_back();
       for (int64_t p = 0; p < each; ++p) pages.push_back(static_cast<int32_t>(s * each + p));
     }
-    for (int64_t s = 0; s < size; ++s) Begin(s, prompt);
+    for (int64_t s = 0; s < size; ++s)
+      prefill_ms_.push_back(Milliseconds([&] { Begin(s, prompt); }));
     sampled_.resize(rows_.size());
   }
+
+  template <class F>
+  static double Milliseconds(F&& f) {
+    const auto begin = std::chrono::steady_clock::now();
+    f();
+    const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - begin;
+    return ms.count();
+  }
+
+  const std::vector<double>& prefill_ms() const { return prefill_ms_; }
 
   void Step() {
     model_.Decode(rows_, sampled_);
@@ -75,6 +86,7 @@ class Batch {
   TokenModel& model_;
   Sampling sampling_;
   std::vector<std::vector<int32_t>> pages_;  // by slot
+  std::vector<double> prefill_ms_;
   std::vector<DecodeRow> rows_;
   std::vector<SampledToken> sampled_;
 };
@@ -93,12 +105,9 @@ std::vector<DecodeRate> TimeDecode(TokenModel& model, const std::vector<int64_t>
     for (int64_t i = 0; i < warmup; ++i) batch.Step();
     DecodeRate& rate = rates.emplace_back();
     rate.batch = size;
-    for (int64_t i = 0; i < steps; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      batch.Step();
-      const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - begin;
-      rate.step_ms.push_back(ms.count());
-    }
+    rate.prefill_ms = batch.prefill_ms();
+    for (int64_t i = 0; i < steps; ++i)
+      rate.step_ms.push_back(Batch::Milliseconds([&] { batch.Step(); }));
   }
   return rates;
 }
@@ -111,7 +120,9 @@ nlohmann::ordered_json DecodeJson(const std::vector<DecodeRate>& rates) {
                     {"step_ms", Median(rate.step_ms)},
                     {"step_ms_p10", Quantile(rate.step_ms, 0.1)},
                     {"step_ms_p90", Quantile(rate.step_ms, 0.9)},
-                    {"step_ms_samples", rate.step_ms}});
+                    {"step_ms_samples", rate.step_ms},
+                    {"prefill_ms", Median(rate.prefill_ms)},
+                    {"prefill_ms_samples", rate.prefill_ms}});
   return rows;
 }
 
@@ -119,9 +130,11 @@ std::string DecodeText(const std::vector<DecodeRate>& rates) {
   std::string text;
   for (const DecodeRate& rate : rates)
     fmt::format_to(std::back_inserter(text),
-                   "decode of {}: {:.3f} ms (p10 {:.3f}, p90 {:.3f}), {:.1f} tokens/s\n",
+                   "decode of {}: {:.3f} ms (p10 {:.3f}, p90 {:.3f}), {:.1f} tokens/s; a prompt "
+                   "{:.3f} ms\n",
                    rate.batch, Median(rate.step_ms), Quantile(rate.step_ms, 0.1),
-                   Quantile(rate.step_ms, 0.9), TokensPerSecond(rate, Median(rate.step_ms)));
+                   Quantile(rate.step_ms, 0.9), TokensPerSecond(rate, Median(rate.step_ms)),
+                   Median(rate.prefill_ms));
   return text;
 }
 

@@ -15,9 +15,10 @@ namespace millrace {
 struct DecodeRate {
   int64_t batch = 0;
   std::vector<double> step_ms;
+  std::vector<double> prefill_ms;  // of a prompt each
 };
 
-// For each of `batches`, at most limits().slots, prompts of `prompt` tokens, which are not timed,
+// For each of `batches`, at most limits().slots, prompts of `prompt` tokens one after the other,
 // then warmup and `steps` timed steps: top-p 0.95, log-probabilities of what is drawn. Ranks that
 // compute together make the call together. Error(kConfig): a batch, or so many tokens, that the
 // model has no room for.

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""decode_gpu.py OUT [--budget-s SECONDS] [--only CASE,...]: tokens per second of decode on this host's GPU, in an unpacked package.
+
+A case is a model, at batches 1 and 64: bench --decode, 8 steps of warm-up and 308 timed ones at contexts 512 to 820, top-p 0.95,
+log-probabilities, bf16. Each case's result is OUT/decode_CASE.json; a case that is there is not run again, and none is begun that may
+not end within the budget. The table comes last.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+# Least tokens per second wanted at batch 1 and 64, and what transformers 5 gives compiled, with a static cache (2026-11-22).
+CASES = {
+    'gpt2_124m': {'wanted': (3500, 80000), 'transformers': (1882, None), 'most_s': 30},
+    'llama_1b': {'wanted': (1250, 35000), 'transformers': (628, 9927), 'most_s': 60},
+    'llama_8b': {'wanted': (240, 9000), 'transformers': (171, 2632), 'most_s': 140},
+}
+SETS = ['inference.slots=64', 'inference.decode=[1,64]', 'inference.prefill=[512]', 'inference.max_length=1024',
+        'execution.programmatic_launch=begin']
+STEPS = ['--decode', '1,64', '--prompt-tokens', '504', '--warmup', '8', '--steps', '308', '--json']
+
+
+def text_of(*command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ''
+
+
+def measure(case, path):
+    words = ['bin/millrace', 'bench', 'configs/%s.json' % case, *STEPS]
+    for assignment in SETS:
+        words += ['--set', assignment]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        print('%s: exit code %d: %s' % (case, done.returncode, done.stderr.strip()[-500:]), flush=True)
+        return
+    result = json.loads(done.stdout)
+    result.update({'case': case, 'command': ' '.join(words), 'date': time.strftime('%Y-%m-%d'),
+                   'driver': text_of('nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader'),
+                   'version': open('VERSION').read().splitlines()[0] if os.path.exists('VERSION') else ''})
+    with open(path + '.part', 'w') as f:
+        json.dump(result, f)
+        f.write('\n')
+    os.rename(path + '.part', path)
+
+
+def table(out):
+    print('| model | batch | tok/s | ms a step (10th, 90th percentile) | wanted | transformers, compiled |')
+    print('|---|--:|--:|--:|--:|--:|')
+    for case, of in CASES.items():
+        path = os.path.join(out, 'decode_%s.json' % case)
+        if not os.path.exists(path):
+            continue
+        for i, row in enumerate(json.load(open(path))['decode']):
+            peer = of['transformers'][i]
+            print('| %s | %d | %s | %.3f (%.3f, %.3f) | %s | %s |' % (
+                case, row['batch'], '{:,.0f}'.format(row['tokens_per_s']), row['step_ms'], row['step_ms_p10'], row['step_ms_p90'],
+                '{:,}'.format(of['wanted'][i]), '{:,}'.format(peer) if peer else ''))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('out')
+    parser.add_argument('--budget-s', type=float, default=600)
+    parser.add_argument('--only', default=','.join(CASES))
+    args = parser.parse_args()
+    os.makedirs(args.out, exist_ok=True)
+    end = time.monotonic() + args.budget_s
+    for case in args.only.split(','):
+        path = os.path.join(args.out, 'decode_%s.json' % case)
+        if os.path.exists(path):
+            continue
+        if time.monotonic() + CASES[case]['most_s'] > end:
+            print('%s: no time left for it' % case, flush=True)
+            continue
+        measure(case, path)
+    table(args.out)
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

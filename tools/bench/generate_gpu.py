@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""generate_gpu.py [--program PROGRAM] [--data FOLDER] [--work FOLDER]: whether caches give what the training forward gives, on this device.
+
+A small model of each family is trained for a few steps, answers prompts of many lengths with and without draws, alone and beside others,
+and scores its own answers. Checked in f32 and bf16: each answer's log-probabilities against the score's; that a greedy answer has no
+token whose score is less than the likeliest one's by more than rounding; that answers do not depend on what is beside them in f32,
+where no two tokens are as close as rounding. A line per check; exit code 1 when one failed.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+BASE = {'layers': 2, 'd_model': 256, 'heads': 4, 'head_dim': 64, 'ffn': 512, 'seq_len': 256}
+FAMILIES = {
+    'gpt2': {k: v for k, v in BASE.items() if k != 'head_dim'} | {'family': 'gpt2'},
+    'llama': BASE | {'family': 'llama', 'kv_heads': 2},
+    'llama_window': BASE | {'family': 'llama', 'heads': 2, 'head_dim': 128, 'kv_heads': 1, 'attention': {'window': 50}},
+    'qwen3': BASE | {'family': 'qwen3', 'heads': 8, 'head_dim': 128, 'kv_heads': 2},
+    'qwen3_moe': {k: v for k, v in BASE.items() if k != 'ffn'} |
+                 {'family': 'qwen3_moe', 'kv_heads': 1, 'moe': {'experts': 8, 'top_k': 2, 'ffn': 128}},
+    'nemotron_h': {k: v for k, v in BASE.items() if k != 'layers'} |
+                  {'family': 'nemotron_h', 'pattern': 'MM*-M-', 'kv_heads': 2,
+                   'mamba': {'heads': 8, 'head_dim': 64, 'groups': 2, 'state': 64, 'chunk': 64}},
+    'nemotron_h_odd': {k: v for k, v in BASE.items() if k != 'layers'} |
+                      {'family': 'nemotron_h', 'pattern': 'M*-', 'head_dim': 24, 'kv_heads': 2, 'd_model': 96,
+                       'mamba': {'heads': 6, 'head_dim': 32, 'groups': 2, 'state': 16, 'chunk': 64}},
+}
+# Of a log-probability: of tokens whose logits are a few units. bf16 rounds logits of 4 to 2^-7 and differs in every activation.
+TOLERANCE = {'fp32': 2e-4, 'bf16': 0.08}
+
+
+class Failed(Exception):
+    pass
+
+
+def run(args, *words):
+    done = subprocess.run([*args.program.split(), *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed('%s: exit code %d: %s' % (' '.join(words[:2]), done.returncode, done.stderr.strip()[-600:]))
+    return done.stdout
+
+
+def prompts():
+    rows = []
+    for i, length in enumerate((1, 2, 7, 31, 32, 33, 64, 100, 129, 180)):
+        tokens = [(i * 37 + n * n * 7 + n // 3) % 250 for n in range(length)]
+        rows.append({'prompt': tokens, 'max_tokens': 40, 'temperature': 0, 'logprobs': 2})
+        rows.append({'prompt': tokens, 'max_tokens': 40, 'temperature': 1.0, 'top_p': 0.95, 'top_k': 40 if i % 2 else 0, 'min_p': 0.01 * (i % 3),
+                     'seed': i, 'logprobs': 5})
+    return rows
+
+
+def write_lines(path, rows):
+    with open(path, 'w') as f:
+        for row in rows:
+            f.write(json.dumps(row) + '\n')
+
+
+def check(name, precision, args, work):
+    config = os.path.join(work, 'config.json')
+    with open(config, 'w') as f:
+        json.dump({'model': FAMILIES[name] | {'vocab': 256}, 'data': {'kind': 'text', 'path': args.data},
+                   'train': {'steps': 30, 'micro_batch': 4, 'accumulate': 1},
+                   'optimizer': {'lr': 3e-3, 'schedule': {'kind': 'cosine', 'warmup': 5, 'min_lr': 3e-4}},
+                   'precision': {'compute': precision},
+                   'inference': {'slots': 16, 'decode': [1, 3, 16], 'prefill': [32, 96], 'page_tokens': 16},
+                   'execution': {'watchdog_s': 0}, 'checkpoint': {'every': 30}, 'run': {'dir': os.path.join(work, 'run')}}, f)
+    run(args, 'train', config)
+    asked, texts = prompts(), os.path.join(work, 'texts.jsonl')
+    file = os.path.join(work, 'prompts.jsonl')
+    write_lines(file, asked)
+    extra = [word for option in args.set for word in ('--set', option)]
+    answers = [json.loads(line) for line in run(args, 'generate', config, '--file', file, *extra).splitlines()]
+    if any('error' in a for a in answers) or len(answers) != len(asked):
+        raise Failed('answers: %s' % answers[:2])
+    write_lines(texts, [{'tokens': row['prompt'] + a['tokens']} for row, a in zip(asked, answers)])
+    scores = [json.loads(line) for line in run(args, 'score', config, '--input', texts).splitlines()]
+    tolerance, worst, below, count = TOLERANCE[precision], 0.0, 0.0, 0
+    for row, answer, score in zip(asked, answers, scores):
+        for i, logprob in enumerate(answer['logprobs']):
+            scored = score['logprobs'][len(row['prompt']) + i]
+            worst = max(worst, abs(logprob - scored))
+            count += 1
+            likeliest = answer['top_logprobs'][i]
+            best = max(t['logprob'] if isinstance(t, dict) else t[1] for t in likeliest)
+            if row['temperature'] == 0:
+                below = max(below, best - logprob)
+    if not worst <= tolerance:
+        raise Failed('log-probabilities differ by %.2g from scores' % worst)
+    if below > 0:
+        raise Failed('a greedy token is %.2g less likely than another' % below)
+    changed = 0
+    for index in (3, 8, 13):
+        write_lines(file, [asked[index]])
+        alone = json.loads(run(args, 'generate', config, '--file', file, *extra))
+        changed += alone['tokens'] != answers[index]['tokens']
+    if precision == 'fp32' and changed:
+        raise Failed('%d of 3 answers are others when they are alone' % changed)
+    return '%d tokens, log-probabilities within %.1e of scores; %d of 3 answers change when alone' % (count, worst, changed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--program', default='bin/millrace')
+    parser.add_argument('--data', default='share/licenses')
+    parser.add_argument('--set', action='append', default=[], help='also for generate')
+    parser.add_argument('--only', default='', help='families, separated by commas')
+    parser.add_argument('--precision', default='fp32,bf16')
+    args = parser.parse_args()
+    failed = 0
+    for name in args.only.split(',') if args.only else FAMILIES:
+        for precision in args.precision.split(','):
+            with tempfile.TemporaryDirectory() as work:
+                try:
+                    print('ok %s %s: %s' % (name, precision, check(name, precision, args, work)), flush=True)
+                except Failed as e:
+                    failed += 1
+                    print('FAILED %s %s: %s' % (name, precision, e), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
