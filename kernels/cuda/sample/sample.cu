@@ -10,25 +10,28 @@ __device__ Amount ShareOf(float share, Amount sum) {
   return min(max(wanted, Amount{1}), sum);
 }
 
-// As SampleToken of kernels/ops/sample_row.cc: row.place() is the token's.
+// As SampleToken of kernels/ops/sample_row.cc: row.place() is the token's. Exponentials are summed.
 template <int kBlocks>
 __device__ __forceinline__ void Draw(SampleRow<kBlocks>& row, const Cut& cut, int vocab,
                                      const SampleParams& p) {
-  if (p.temperature <= 0) return row.FirstOf(cut.largest);
+  if (p.temperature <= 0) {
+    row.SumExponentials(cut.largest);
+    return row.FirstOf(cut.largest);
+  }
   const Amounts weights{cut.largest, p.temperature, false}, ones{0, 0, true};
   Amount last = 0;  // of top_k
   if (p.top_k > 0 && p.top_k < vocab) {
-    row.Fill(cut, ones);
+    row.Fill(cut, ones, false);
     row.Find(static_cast<Amount>(p.top_k) - 1, cut, ones);
     last = row.PlaceForAll();
   }
   // From here on only the first block knows amounts.
-  Amount mass = row.Fill(cut, weights);
+  Amount mass = row.Fill(cut, weights, true);
   if (last > 0) mass = row.Mass(weights, last, 0);
   if (p.top_p < 1) {
     const bool stand = row.Find(ShareOf(p.top_p, mass) - 1, cut, weights);
     mass = row.through();
-    if (!stand) row.Fill(cut, weights);
+    if (!stand) row.Fill(cut, weights, false);
   }
   if (p.min_p > 0) mass = min(mass, row.Mass(weights, 0, ShareOf(p.min_p, Amount{1} << 40)));
   const uint4 words = PhiloxWords(p.seed, kSampleStream, static_cast<uint64_t>(p.drawn));
@@ -41,7 +44,7 @@ __device__ __noinline__ void WriteTop(const SampleArgs& a, SampleRow<kBlocks>& r
                                       const Cut& cut, int count, double log_sum) {
   const Amounts ones{0, 0, true};
   row.Sync();  // the first block has read what the last Find left
-  row.Fill(cut, ones);
+  row.Fill(cut, ones, false);
   row.Find(static_cast<Amount>(count) - 1, cut, ones);
   row.ListThrough(row.PlaceForAll());
   const int i = static_cast<int>(threadIdx.x);
@@ -77,12 +80,13 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, 2)
     a.logprob[r] = NAN;
     return;
   }
-  row.SumExponentials(largest);
   const Cut cut(largest, least);
-  if (p.given > 0)
+  if (p.given > 0) {
+    row.SumExponentials(largest);
     row.Sync();
-  else
+  } else {
     Draw(row, cut, a.vocab, p);
+  }
   double log_sum = 0;
   if (row.first()) {
     const int token = p.given > 0 ? min(p.given, a.vocab) - 1 : IdOf(row.place());

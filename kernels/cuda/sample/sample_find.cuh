@@ -72,7 +72,7 @@ struct SampleShared {
   Amount list[kSampleList];                      // places of gathered tokens
   Amount merged[kSampleBins];                    // the first block's: of the whole row
   Amount of_warp[kSampleWarps];
-  double sums[kWarp];
+  double sums[kSampleWarps];
   float largest[kSampleWarps], least[kSampleWarps];
   struct {
     Amount amount;
@@ -164,12 +164,11 @@ class SampleRow {
     return Extremes(largest, least, bad);
   }
 
-  // The sum of exponentials of logits less the largest: of the block, for SumOfBlocks.
-  __device__ void SumExponentials(float largest) {
+  // The sum of exponentials of logits less the largest, for SumOfBlocks.
+  __device__ __noinline__ void SumExponentials(float largest) {
     float sum = 0;
-    ForOwn([&](float x, int) { sum = __fadd_rn(sum, expf(__fsub_rn(x, largest))); });
-    const double block = BlockSum(static_cast<double>(sum), shared_.sums);
-    if (threadIdx.x == 0) shared_.shown.sum = block;
+    ForOwn([largest, &sum](float x, int) { sum += Exponential(x, largest); });
+    ShowSum(sum);
   }
   // In their order. Behind a Sync() by all.
   __device__ double SumOfBlocks() {
@@ -195,13 +194,16 @@ class SampleRow {
     return all;
   }
 
-  // Amounts by bin of a cut of all tokens, for Find; in the first block, their sum.
-  __device__ __noinline__ Amount Fill(const Cut cut, const Amounts amounts) {
+  // Amounts by bin of a cut of all tokens, for Find; in the first block, their sum. With
+  // `exponentials` what SumExponentials does, in the same pass.
+  __device__ __noinline__ Amount Fill(const Cut cut, const Amounts amounts, bool exponentials) {
     SampleShared& shared = shared_;
     for (int b = static_cast<int>(threadIdx.x); b < kSampleBins; b += kSampleThreads)
       shared.low[b] = shared.high[b] = 0;
     __syncthreads();
-    ForOwn([cut, amounts, &shared](float x, int) {
+    float sum = 0;
+    ForOwn([cut, amounts, exponentials, &sum, &shared](float x, int) {
+      if (exponentials) sum += Exponential(x, cut.largest);
       const int bin = cut.Bin(x);
       if (bin < 0) return;
       const Amount amount = amounts.Of(x);
@@ -212,20 +214,24 @@ class SampleRow {
                      high = static_cast<uint32_t>(amount >> 32) + (old + low < old);
       if (high > 0) atomicAdd(&shared.high[bin], high);
     });
+    if (exponentials) ShowSum(sum);
+    Sync();
+    // Each block adds its share of the bins.
+    constexpr int kShare = kSampleBins / kBlocks;
+    for (int i = block_ * kShare + static_cast<int>(threadIdx.x); i < (block_ + 1) * kShare;
+         i += kSampleThreads) {
+      Amount all = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) all += (Amount{Of(b).high[i]} << 32) + Of(b).low[i];
+      Of(0).merged[i] = all;
+    }
     Sync();
     Amount own = 0;
     if (first()) {
-#pragma unroll 1
-      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += kSampleThreads) {
-        Amount all = 0;
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) all += (Amount{Of(b).high[i]} << 32) + Of(b).low[i];
-        shared_.merged[i] = all;
-        own += all;
-      }
+      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += kSampleThreads)
+        own += shared.merged[i];
       SumBefore(own);
     }
-    Sync();  // the bins have been read
     return block_total_;
   }
 
@@ -255,7 +261,7 @@ class SampleRow {
         return false;
       }
       cut = Cut(largest, least);
-      Fill(cut, amounts);
+      Fill(cut, amounts, false);
     }
   }
   // In the first block.
@@ -295,6 +301,19 @@ class SampleRow {
   }
 
  private:
+  static __device__ __forceinline__ float Exponential(float logit, float largest) {
+    return expf(__fsub_rn(logit, largest));
+  }
+  // shown.sum = the block's sum, in a fixed order.
+  __device__ void ShowSum(float own) {
+    const double of_warp = WarpSum(static_cast<double>(own));
+    if (lane_ == 0) shared_.sums[warp_] = of_warp;
+    __syncthreads();
+    if (warp_ > 0) return;
+    const double all = WarpSum(lane_ < kSampleWarps ? shared_.sums[lane_] : 0.0);
+    if (lane_ == 0) shared_.shown.sum = all;
+  }
+
   __device__ SampleShared& Of(int block) { return *cluster_.map_shared_rank(&shared_, block); }
 
   // f(logit, id) of this thread's tokens.
@@ -328,12 +347,15 @@ class SampleRow {
     }
     if (lane_ == 0) shared_.largest[warp_] = largest, shared_.least[warp_] = least;
     bad = __syncthreads_or(bad);
-    if (threadIdx.x == 0) {
-#pragma unroll 1
-      for (int w = 0; w < kSampleWarps; ++w) {
-        largest = fmaxf(largest, shared_.largest[w]);
-        least = fminf(least, shared_.least[w]);
+    if (warp_ == 0) {
+      largest = shared_.largest[lane_ % kSampleWarps], least = shared_.least[lane_ % kSampleWarps];
+#pragma unroll
+      for (int other = kSampleWarps / 2; other > 0; other /= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, other));
+        least = fminf(least, __shfl_xor_sync(0xffffffffu, least, other));
       }
+    }
+    if (threadIdx.x == 0) {
       shared_.shown.largest = largest, shared_.shown.least = least, shared_.shown.count = bad;
     }
     Sync();
@@ -358,7 +380,7 @@ class SampleRow {
     if (lane_ == kWarp - 1) shared_.of_warp[warp_] = inclusive;
     __syncthreads();
     Amount before = 0, total = 0;
-#pragma unroll 4
+#pragma unroll
     for (int w = 0; w < kSampleWarps; ++w) {
       const Amount of = shared_.of_warp[w];
       if (w < warp_) before += of;
@@ -424,11 +446,18 @@ class SampleRow {
     while (size < count) size *= 2;
     for (int i = count + static_cast<int>(threadIdx.x); i < size; i += kSampleThreads)
       shared_.list[i] = 0;  // behind all places
+    // Of pairs up to 32 apart a warp has the same 64 elements in each turn.
+    bool crossed = true;
 #pragma unroll 1
     for (int run = 2; run <= size; run *= 2)
 #pragma unroll 1
       for (int step = run / 2; step > 0; step /= 2) {
-        __syncthreads();
+        const bool crosses = step > kWarp;
+        if (crosses || crossed)
+          __syncthreads();
+        else
+          __syncwarp();
+        crossed = crosses;
         const int p = static_cast<int>(threadIdx.x);
         static_assert(kSampleList / 2 <= kSampleThreads);
         if (p >= size / 2) continue;
