@@ -19,7 +19,7 @@ CASES = {
     'llama_8b': {'wanted': (240, 9000), 'transformers': (171, 2632), 'most_s': 140},
 }
 SETS = ['inference.slots=64', 'inference.decode=[1,64]', 'inference.prefill=[512]', 'inference.max_length=1024',
-        'execution.programmatic_launch=begin']
+        'execution.programmatic_launch=end']
 STEPS = ['--decode', '1,64', '--prompt-tokens', '504', '--warmup', '8', '--steps', '308', '--json']
 
 

@@ -139,28 +139,30 @@ class SampleRow {
 
   __device__ bool first() const { return block_ == 0; }
   __device__ void Sync() { cluster_.sync(); }
-  __device__ __forceinline__ float InMemory(int v) const {
-    return bf16_ ? __uint_as_float(uint32_t{reinterpret_cast<const uint16_t*>(data_)[v]} << 16)
-                 : reinterpret_cast<const float*>(data_)[v];
-  }
+  __device__ __forceinline__ float InMemory(int v) const { return Load(data_, bf16_, v); }
 
   // Reads the row. The largest and least logit; true: one is not finite.
   __device__ bool Begin(float& largest, float& least) {
     constexpr int kAhead = 8;
-    largest = -INFINITY, least = INFINITY;
+    const std::byte* const data = data_;
+    const bool bf16 = bf16_;
+    const int end = end_;
+    float* const staged = staged_ != nullptr ? staged_ - base_ : nullptr;
+    float most = -INFINITY, fewest = INFINITY;
     bool bad = false;
 #pragma unroll 1
-    for (int at = begin_ + lane_; at < end_; at += kAhead * kWarp) {
+    for (int at = begin_ + lane_; at < end; at += kAhead * kWarp) {
       float x[kAhead];
 #pragma unroll
-      for (int n = 0; n < kAhead; ++n) x[n] = InMemory(min(at + n * kWarp, end_ - 1));
+      for (int n = 0; n < kAhead; ++n) x[n] = Load(data, bf16, min(at + n * kWarp, end - 1));
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
         bad |= !isfinite(x[n]);
-        largest = fmaxf(largest, x[n]), least = fminf(least, x[n]);
-        if (staged_ != nullptr && at + n * kWarp < end_) staged_[at + n * kWarp - base_] = x[n];
+        most = fmaxf(most, x[n]), fewest = fminf(fewest, x[n]);
+        if (staged != nullptr && at + n * kWarp < end) staged[at + n * kWarp] = x[n];
       }
     }
+    largest = most, least = fewest;
     return Extremes(largest, least, bad);
   }
 
@@ -301,6 +303,10 @@ class SampleRow {
   }
 
  private:
+  static __device__ __forceinline__ float Load(const std::byte* data, bool bf16, int v) {
+    return bf16 ? __uint_as_float(uint32_t{reinterpret_cast<const uint16_t*>(data)[v]} << 16)
+                : reinterpret_cast<const float*>(data)[v];
+  }
   static __device__ __forceinline__ float Exponential(float logit, float largest) {
     return expf(__fsub_rn(logit, largest));
   }
@@ -326,12 +332,14 @@ class SampleRow {
       for (int at = begin_ + lane_; at < end; at += kWarp) f(staged[at], at);
       return;
     }
-    constexpr int kAhead = 4;
+    constexpr int kAhead = 8;
+    const std::byte* const data = data_;
+    const bool bf16 = bf16_;
 #pragma unroll 1
     for (int at = begin_ + lane_; at < end; at += kAhead * kWarp) {
       float x[kAhead];
 #pragma unroll
-      for (int n = 0; n < kAhead; ++n) x[n] = InMemory(min(at + n * kWarp, end - 1));
+      for (int n = 0; n < kAhead; ++n) x[n] = Load(data, bf16, min(at + n * kWarp, end - 1));
 #pragma unroll
       for (int n = 0; n < kAhead; ++n)
         if (at + n * kWarp < end) f(x[n], at + n * kWarp);
