@@ -62,6 +62,7 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
       validity_(plans_.states, plans_.All()),
       options_(options),
       executor_(context),
+      host_copies_(*context.device, executor_.stream(StreamId::kCompute)),
       recorded_(plans_.plans.size()) {
   CheckSeams(plans_, layout_.mesh);
   int64_t bytes = 0;

@@ -22,6 +22,7 @@
 
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/host_copies.h"
 #include "runtime/exec/released_arena.h"
 #include "runtime/exec/step_inputs.h"
 #include "runtime/plan/check/seams.h"
@@ -32,8 +33,7 @@ namespace millrace {
 
 class Adversary;
 
-// What a run moved in its steps (prologues, evaluation and set-up apart), summed over
-// steps; part of a checkpoint.
+// What a run moved in its steps, prologues, evaluation and set-up apart; part of a checkpoint.
 struct StepCounters {
   KernelCounters kernels;
   CommCounters comm;
@@ -74,10 +74,9 @@ class Engine {
 
   // Copies of this rank's shard [shard_numel], f32, of a state slot ("master", "adam_m"): what is
   // kept as bf16 is widened, and rounded to nearest where it is written.
-  // WriteShard invalidates what is made from it.
+  // WriteShard invalidates what is made from it. A read into a HostBuffer is faster.
   std::vector<float> ReadShard(std::string_view slot, FlatId flat);
-  void ReadShard(std::string_view slot, FlatId flat,
-                 std::span<float> values);  // faster into a HostBuffer
+  void ReadShard(std::string_view slot, FlatId flat, std::span<float> values);
   void WriteShard(std::string_view slot, FlatId flat, std::span<const float> values);
 
   // Where this rank's shard of a slot lies on the device: to read, while no plan runs.
@@ -141,12 +140,6 @@ class Engine {
   void WriteState(std::string_view state, std::span<const std::byte> bytes);
   // Runs the plan's prologue, where it would begin with it. A collective.
   void BeginEra(std::string_view plan);
-  // The first `bytes` of an output, to host memory.
-  struct OutputRead {
-    std::string_view output;
-    void* to = nullptr;
-    int64_t bytes = 0;
-  };
   // Runs a plan that looks at no inputs, and waits once: for it and for what is read of its
   // outputs. Error(kInternal): it needs its prologue.
   void RunInEra(std::string_view plan, std::span<const OutputRead> reads = {});
@@ -174,8 +167,7 @@ class Engine {
   const ReleasedArena* released() const { return released_ ? &*released_ : nullptr; }
   const std::string& WhyNotReleasable() const { return why_kept_; }  // "": it can
 
-  // Where the plan's bytes are on this rank: for measurements and tests that
-  // run ops of it themselves.
+  // Where the plan's bytes are on this rank: for who runs ops of it alone.
   Binding BindingOf(const StepPlan& plan) const;
 
   // Logs the collectives that are issued from now on, in all plans. Every rank or none.
@@ -236,26 +228,19 @@ class Engine {
   std::string why_kept_;
   std::optional<ReleasedArena> released_;
   Executor executor_;
+  HostCopies host_copies_;                               // of states, by buffer, and of outputs
   std::vector<std::unique_ptr<RecordedStep>> recorded_;  // by plan
   CaptureObserver* capture_observer_ = nullptr;
-  std::unique_ptr<RecordedStep>
-      observed_recorded_;                 // the training step's, around capture_observer_
-  std::unique_ptr<OpObserver> observer_;  // checked only
-  OpObserver* watcher_ = nullptr;         // of training steps, from outside
+  std::unique_ptr<RecordedStep> observed_recorded_;  // the training step's, around that
+  std::unique_ptr<OpObserver> observer_;             // checked only
+  OpObserver* watcher_ = nullptr;                    // of training steps, from outside
   std::function<void(StepScalars&)> on_scalars_;
   // By plan; with adversary_seed only.
   std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;
   const StepPlan* last_adversarial_ = nullptr;  // the plan that has run last
-  std::array<InFlight, kStepsInFlight + 1>
-      in_flight_;  // one more: a step's time begins at the end of another
+  // One more: a step's time begins at the end of another.
+  std::array<InFlight, kStepsInFlight + 1> in_flight_;
   int64_t enqueued_ = 0, collected_ = 0;
-  // Where states that the host writes wait for their copy, and outputs arrive.
-  struct HostState {
-    std::unique_ptr<HostBuffer> staged;
-    bool copying = false;  // since the last wait for the device
-  };
-  std::map<int32_t, HostState> host_states_;  // by buffer
-  std::unique_ptr<HostBuffer> read_back_;
   double step_ms_ = 0;
   std::vector<float> tallies_;
   StepCounters counters_;

@@ -1,7 +1,4 @@
 // The engine's plans of inference: one era, whose prologue is run when it is asked for.
-#include <cstring>
-
-#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/engine.h"
 
@@ -12,14 +9,7 @@ void Engine::WriteState(std::string_view state, std::span<const std::byte> bytes
   const BufferId id = plans_.states.Of(state);
   const TensorView view = StateView(id);
   MR_CHECK_EQ(static_cast<int64_t>(bytes.size()), view.bytes(), "bytes of the state {}", state);
-  Stream& compute = executor_.stream(StreamId::kCompute);
-  HostState& host = host_states_[id.value];
-  if (!host.staged)
-    host.staged = context_.device->AllocateHost(view.bytes(), "what the host writes of a state");
-  if (host.copying) compute.Sync();
-  std::memcpy(host.staged->data(), bytes.data(), bytes.size());
-  context_.device->EnqueueFromHost(view.data, host.staged->data(), view.bytes(), compute);
-  host.copying = true;
+  host_copies_.Write(id.value, view, bytes);
   validity_.HostWrites(id);
 }
 
@@ -40,26 +30,13 @@ void Engine::RunInEra(std::string_view plan, std::span<const OutputRead> reads) 
            plan);
   RequireFound(index, false);
   RunSchedule(index, 0);
-  constexpr int64_t kAlignment = 256;
-  int64_t bytes = 0;
-  for (const OutputRead& read : reads) bytes += RoundUp(read.bytes, kAlignment);
-  if (bytes > 0 && (!read_back_ || read_back_->bytes() < bytes))
-    read_back_ = context_.device->AllocateHost(bytes, "outputs that are read back");
-  Stream& compute = executor_.stream(StreamId::kCompute);  // a schedule ends on it
-  int64_t at = 0;
+  std::vector<HostCopies::Read> copies;
   for (const OutputRead& read : reads) {
     const TensorView values = OutputView(plan, read.output);
     MR_CHECK_LE(read.bytes, values.bytes(), "bytes of {}", read.output);
-    context_.device->EnqueueToHost(read_back_->data() + at, values.data, read.bytes, compute);
-    at += RoundUp(read.bytes, kAlignment);
+    copies.push_back({values.data, read.to, read.bytes});
   }
-  compute.Sync();
-  for (auto& [id, host] : host_states_) host.copying = false;
-  at = 0;
-  for (const OutputRead& read : reads) {
-    std::memcpy(read.to, read_back_->data() + at, static_cast<size_t>(read.bytes));
-    at += RoundUp(read.bytes, kAlignment);
-  }
+  host_copies_.Wait(copies);  // a schedule ends on the compute stream
 }
 
 }  // namespace millrace

@@ -132,7 +132,7 @@ void EngineTokenModel::Run(const std::string& plan, std::span<SampledToken> samp
     engine_.WriteState(kPagesState, std::as_bytes(std::span(page_state_)));
   pages_changed_ = false;
   const size_t rows = sampled.size(), most = static_cast<size_t>(limits_.top);
-  std::vector<Engine::OutputRead> reads;
+  std::vector<OutputRead> reads;
   const auto read = [&](const char* output, auto& to, size_t count) {
     to.resize(count);
     reads.push_back({output, to.data(), std::ssize(std::as_bytes(std::span(to)))});
