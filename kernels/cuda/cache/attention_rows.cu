@@ -1,5 +1,5 @@
-// CachedAttentionOp with bf16 heads of 64 or 128: a decode step reads each cached key and value once,
-// and waits for nothing else.
+// CachedAttentionOp with bf16 heads of 64 or 128: a decode step reads each cached key and value
+// once, and waits for nothing else.
 #include <cooperative_groups.h>
 
 #include <cmath>
@@ -36,10 +36,10 @@ struct Part {
   }
 };
 
-// Of `kQueries` neighbouring query heads that share a key/value head, in one row. kLanes lanes share
-// a position, each has eight elements of its key and value; a warp takes 32 / kLanes positions at
-// once. The cluster's kSplits blocks take every kSplits-th lot of positions, and the first joins
-// their parts. All sums have a fixed order.
+// Of `kQueries` neighbouring query heads that share a key/value head, in one row. kLanes lanes
+// share a position, each has eight elements of its key and value; a warp takes 32 / kLanes at once.
+// The cluster's kSplits blocks take every kSplits-th lot of positions, and the first joins their
+// parts. All sums have a fixed order.
 template <int kLanes, int kQueries, int kSplits>
 __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
     AttendRowsKernel(const CachedAttentionArgs a) {

@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kThreads) FewRowsKernel(const FewRowsArgs a) {
   for (int c = 0; c < kColumns; ++c)
     weight[c] =
         reinterpret_cast<const uint16_t*>(a.b.data) + min(first + c, a.columns - 1) * a.b.stride;
-    // Into the second cache, where whoever writes weights meanwhile would find them: this is no access
-    // to memory in the sense of BeginKernel.
+    // Into the second cache, where whoever writes weights meanwhile would find them: this is no
+    // access to memory in the sense of BeginKernel.
 #pragma unroll
   for (int c = 0; c < kColumns; ++c)
     for (int at = lane * kLine; at < min(a.depth, kAhead * kPass); at += kWarp * kLine)

@@ -237,9 +237,9 @@ class SampleRow {
     return block_total_;
   }
 
-  // The token at which the sum of amounts, in order, is above `target`, which the first block knows:
-  // place() is its place, through() what all up to it amount to. Behind Fill(cut, amounts), or
-  // another Find behind it of which the bins still stand, as it returns.
+  // The token at which the sum of amounts, in order, is above `target`, which the first block
+  // knows: place() is its place, through() what all up to it amount to. Behind
+  // Fill(cut, amounts), or another Find behind it of which the bins still stand, as it returns.
   __device__ __noinline__ bool Find(Amount target, Cut cut, const Amounts amounts) {
     Amount ahead = 0;
     for (bool stand = true;; stand = false) {

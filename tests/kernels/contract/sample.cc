@@ -104,13 +104,18 @@ void CheckDraw(const Choice& c, const SampleParams& p, int32_t token) {
   CHECK(running(at + 1) / all >= u - 1e-5);
 }
 
-// Small rows have ties, zeros of both signs among them.
+bool IsCrowded(int repeat) { return repeat % 15 == 1; }
+
+// Small rows have ties, zeros of both signs among them. Of long ones some have thousands of ties,
+// or thousands of logits close to each other and one far away.
 TensorView RandomLogits(Random& random, Memory& memory, int64_t rows, int64_t vocab, int repeat) {
   const TensorView logits =
       memory.NewRandom(random, PickFloat(random), {rows, vocab + Pick(random, 0, 9)},
                        PickRowStrides(random), repeat % 5 == 4 ? 60 : 6);
   ForEach(logits.layout, [&](const Index& i) {
     if (i[1] >= vocab) return Set(logits, i, 1e30);  // padding may hold anything
+    if (IsCrowded(repeat) && repeat % 2 == 0) return Set(logits, i, std::trunc(Get(logits, i) / 4));
+    if (IsCrowded(repeat)) return Set(logits, i, i[1] == 77 ? 50 : Get(logits, i) / 512);
     if (repeat % 2 == 0) Set(logits, i, std::trunc(Get(logits, i)) / 2);
   });
   return logits;
@@ -125,7 +130,10 @@ void SampleContract(const Subject& subject) {
     CAPTURE(repeat);
     Memory memory;
     const int64_t rows = Pick(random, 0, 4), most = Pick(random, 0, 3) * 4,
-                  vocab = repeat % 10 == 0 ? Pick(random, 1000, 6000) : PickSize(random);
+                  vocab = IsCrowded(repeat)  ? Pick(random, 5000, 9000)
+                          : repeat == 77     ? 200000
+                          : repeat % 10 == 0 ? Pick(random, 1000, 6000)
+                                             : PickSize(random);
     const TensorView logits = RandomLogits(random, memory, rows, vocab, repeat);
     const int64_t bad = rows > 0 && repeat % 8 == 3 ? Pick(random, 0, rows - 1) : -1;
     constexpr double kBad[] = {NAN, INFINITY, -INFINITY};
