@@ -112,7 +112,7 @@ void AddBench(CLI::App* app, CommandLine* line) {
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 16));
   app->add_option("--prompt-tokens", bench->prompt_tokens,
-                  "with --decode: tokens of each prompt, which are not timed")
+                  "with --decode: tokens of each prompt, which is timed by itself")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   app->add_flag("--update", bench->update,
