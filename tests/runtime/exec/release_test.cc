@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <functional>
@@ -254,7 +255,7 @@ TEST_CASE("memory that one rank cannot have is had by none, and may be asked for
   std::vector<std::string> refused(2), later(2);
   std::vector<int64_t> resident(2, -1), freed(2);
   std::vector<char> guarded(2), there(2);
-  bool none_left = false;
+  std::atomic<bool> none_left = false;
   test::RunEngines(
       c, Releasable(true),
       [&](Engine& engine, int rank) {
