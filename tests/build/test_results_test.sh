@@ -141,9 +141,9 @@ test_one (__main__.A.test_one) ... ok
 FAIL: test_two (__main__.A.test_two)
 $rule
 Traceback (most recent call last):
-  File "/root/.cache/bazel/_bazel_root/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 3, in test_two
+  File "/cache/bazel/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 3, in test_two
     self.expect()
-  File "/root/.cache/bazel/_bazel_root/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 7, in expect
+  File "/cache/bazel/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 7, in expect
     self.assertEqual(1, 2, 'why')
 AssertionError: 1 != 2 : why
 
@@ -151,10 +151,10 @@ AssertionError: 1 != 2 : why
 ERROR: test_three (__main__.A.test_three)
 $rule
 Traceback (most recent call last):
-  File "/root/.cache/bazel/_bazel_root/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 9, in test_three
+  File "/cache/bazel/0/execroot/millrace/bazel-out/k8-opt/bin/a_test.runfiles/millrace/tests/cli/a_test.py", line 9, in test_three
     os.stat('run/log')
   File "<frozen genericpath>", line 50, in getsize
-FileNotFoundError: [Errno 2] No such file: '/root/.cache/bazel/_bazel_root/0/execroot/millrace/_tmp/0ff/run/log'
+FileNotFoundError: [Errno 2] No such file: '/cache/bazel/0/execroot/millrace/_tmp/0ff/run/log'
 
 $rule
 Ran 3 tests in 0.1s
