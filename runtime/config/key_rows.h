@@ -58,9 +58,10 @@ KeyValue ToValue(const std::optional<T>& field) {
 template <typename T>
 void Store(T& field, const KeyValue& value) {
   using Plain = typename Unwrapped<T>::type;
-  if (Unwrapped<T>::kNullable && std::holds_alternative<std::monostate>(value)) {
-    field = T{};
-  } else if constexpr (std::is_enum_v<Plain>) {
+  if constexpr (Unwrapped<T>::kNullable) {
+    if (std::holds_alternative<std::monostate>(value)) return field.reset();
+  }
+  if constexpr (std::is_enum_v<Plain>) {
     const auto names = NamesOf(Plain{});
     const auto it = std::find(names.begin(), names.end(), std::get<std::string>(value));
     field = static_cast<Plain>(it - names.begin());
