@@ -1,6 +1,7 @@
 #include "comm/nccl/nccl_options.h"
 
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 

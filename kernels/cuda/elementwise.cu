@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/elementwise_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"

@@ -1,5 +1,6 @@
 #include "runtime/text/tokenizer_file.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 

@@ -1,5 +1,6 @@
 // Cases of every kind, for test_results_test.sh.
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "third_party/catch2/session.h"
 

@@ -3,8 +3,8 @@
 def fuzz_target(name, deps, replay_size = "small"):
     """Declares `name`, a library of name.cc, which defines LLVMFuzzerTestOneInput, and what runs it.
 
-    <name>_replay_test runs it over corpus/<name>; <name>_fuzzer is libFuzzer's program, which only clang can link:
-    tools/fuzz builds it, with --config=fuzz.
+    <name>_replay_test runs it over corpus/<name>; <name>_fuzzer is libFuzzer's program, which
+    tools/fuzz builds with --config=asan, from the objects of ASan's tests.
 
     Args:
       name: of the target, its source and its folder of inputs.
@@ -21,9 +21,11 @@ def fuzz_target(name, deps, replay_size = "small"):
     native.cc_binary(
         name = name + "_fuzzer",
         testonly = True,
-        linkopts = ["-fsanitize=fuzzer"],
         tags = ["manual"],
-        deps = [":" + name],
+        deps = [
+            ":" + name,
+            ":libfuzzer",
+        ],
     )
     native.cc_test(
         name = name + "_replay_test",

@@ -1,6 +1,7 @@
 // The JSON reader of all files that a run leaves and that come from elsewhere.
 #include "runtime/data/strict_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 

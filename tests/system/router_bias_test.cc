@@ -1,6 +1,7 @@
 // Balancing without a loss: after each step that is applied, the bias of each expert moves against
 // its load in that step, whatever the mesh.
 #include <catch2/catch.hpp>
+#include <set>
 #include <span>
 #include <variant>
 

@@ -1,7 +1,6 @@
 // What nearly every source of the project includes of the standard library, fmt and JSON, to be
 // compiled once: see precompiled.bzl. Headers of our own do not belong here, nor any that defines
-// objects (<iostream>). A source includes what it uses all the same: clang's builds (tools/fuzz)
-// have no such prelude, and say what is missing.
+// objects (<iostream>). A source includes what it uses all the same: tests/build/includes_test.py.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,7 +1,5 @@
 """precompiled_header: headers that g++ reads once instead of once per source."""
 
-_OFF = "//third_party/precompiled:off"
-
 # What a source reads if g++ did not take the precompiled header. A warning, hence an error in our builds and none
 # with a compiler that we do not build with; sanitizers' builds say no warnings.
 _NOT_TAKEN = """
@@ -20,8 +18,7 @@ def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testo
     is, hence with the options that .bazelrc has for its path. Options that g++ does not compare are optimisation levels: `src` needs the
     level of its users, hence several of these headers.
 
-    Who reads <name>.h itself is told that it was not taken. Where it is off (--define=precompiled=off: clang, which
-    looks elsewhere), that header is empty, and all there is.
+    Who reads <name>.h itself is told that it was not taken.
 
     Args:
       name: of the library and the header.
@@ -58,19 +55,16 @@ def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testo
         name = name + "_header",
         testonly = testonly,
         outs = [name + ".h"],
-        cmd = "cat >$@ <<'END'\n// See precompiled.bzl." + select({
-            _OFF: "",
-            "//conditions:default": _NOT_TAKEN.format(name = name),
-        }) + "\nEND",
+        cmd = "cat >$@ <<'END'\n// See precompiled.bzl." + _NOT_TAKEN.format(name = name) + "\nEND",
         tags = ["manual"],
     )
     native.cc_library(
         name = name,
         testonly = testonly,
         deps = deps,
-        hdrs = [name + ".h"] + select({
-            _OFF: [],
-            "//conditions:default": [name + ".h.gch"],
-        }),
+        hdrs = [
+            name + ".h",
+            name + ".h.gch",
+        ],
         visibility = visibility,
     )

@@ -1,5 +1,6 @@
 #include "runtime/api/c/callback_log.h"
 
+#include <cstdint>
 #include <utility>
 
 namespace millrace {

@@ -7,6 +7,7 @@
 //          "splits": [{"axes", "dim", "parts"}]}]}]}.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>

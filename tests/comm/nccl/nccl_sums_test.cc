@@ -1,4 +1,5 @@
 // comm/nccl: what its sums are, against the host implementation and against bounds.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 

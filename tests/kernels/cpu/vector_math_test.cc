@@ -1,5 +1,6 @@
 #include "kernels/cpu/vector_math.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <numeric>

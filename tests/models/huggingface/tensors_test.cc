@@ -1,5 +1,6 @@
 #include "models/huggingface/tensors.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -81,9 +82,8 @@ TEST_CASE("llama's projections are row ranges of our fused ones", "[huggingface]
 
 TEST_CASE("the tensors cover every element of every parameter once, and come back from it",
           "[huggingface]") {
-  const ModelOptions options =
-      GENERATE(TinyGpt2(12), Untied(TinyGpt2()), TinyLlama(12), Tied(TinyLlama(2)),
-               test::Unequal(TinyLlama()));
+  const ModelOptions options = GENERATE(TinyGpt2(12), Untied(TinyGpt2()), TinyLlama(12),
+                                        Tied(TinyLlama(2)), test::Unequal(TinyLlama()));
   const ModelSpec spec = MakeModel(options)->spec();
   std::map<std::string, std::vector<float>> params, covered;
   float next = 1;

@@ -1,5 +1,6 @@
 #include "tests/runtime/infer/checking_token_model.h"
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/base/error.h"

@@ -1,5 +1,6 @@
 #include "runtime/infer/stop_strings.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 

@@ -1,5 +1,6 @@
 #include "runtime/plan/cost/collective.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>

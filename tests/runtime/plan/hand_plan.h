@@ -1,6 +1,7 @@
 // Plans written op by op, for tests of what reads plans: checker, edges, executors.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <utility>

@@ -1,5 +1,6 @@
 #include "runtime/plan/layout/shard_layout.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <random>

@@ -2,6 +2,7 @@
 // number.
 #include "runtime/watch/stall_verdict.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 

@@ -1,4 +1,5 @@
 // Weights that a run lends: where they lie, what they keep away, how long they live.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <thread>
 

@@ -1,5 +1,6 @@
 // What a program that learns from its own samples needs: answers with log-probabilities, a loss
 // that is told of each target, and both of one model.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 

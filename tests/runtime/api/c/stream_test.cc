@@ -1,5 +1,6 @@
 // Answers as they come: the tokens of mr_generate, one event each, and callbacks that want no more,
 // fail, or call where they may not.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <map>
