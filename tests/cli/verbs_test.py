@@ -39,6 +39,22 @@ class Verbs(CliTest):
         self.expect_line(outcome.out, 'mpirun is of another Open MPI than the library')
         self.expect_line(outcome.out, '^training on the best that this host has cannot work')
 
+    def test_ranks_that_a_verb_does_not_have_are_refused(self):
+        config, _ = self.config()
+        for verb, world in (('plan', r'\. --world N is for N ranks'), ('config', r'\. --world N is for N ranks'), ('export', '')):
+            words = {'config': ['config', 'show', config], 'export': ['export', config, '--to', self.path('to')]}.get(verb, [verb, config])
+            outcome = self.expect(millrace(*words, ranks=2), BAD_CONFIG)
+            self.assertEqual(outcome.out, '')
+            self.expect_line(outcome.err, r'^millrace: %s runs on 1 rank of this host; .*no --hostfile%s$' % (verb, world))
+        self.assertIn('Subcommands:', self.expect(millrace('--help', ranks=2), OK).out)
+
+    def test_words_in_the_wrong_place_are_told_where_they_belong(self):
+        config, _ = self.config()
+        for option in (['-n', '2'], ['-n2'], ['--hostfile', 'hosts']):
+            self.expect_line(self.expect(program('train', *option, config), BAD_CONFIG).err, '^-n N and .* stand ahead of the verb: millrace -n N train')
+        self.expect_line(self.expect(program('launch', 'train', config), BAD_CONFIG).err, '^what launch starts stands behind "--": ')
+        self.assertNotIn('stand', self.expect(program('train', '--nonsense', config), BAD_CONFIG).err)
+
     def test_eval_is_the_held_out_loss_of_the_checkpoint(self):
         config, run = self.trained_afresh(train={'eval_every': 3})
         expected = {line['step']: line['eval_loss'] for line in run.metrics() if 'eval_loss' in line}

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iostream>
 #include <memory>
 #include <string_view>
 
@@ -149,6 +150,18 @@ void RequireVerb(const std::string& word) {
                           fmt::join(names, ", ")));
 }
 
+// What a word that nobody expects may have been meant for; "": it is not known.
+std::string WordsInTheWrongPlace(const std::vector<std::string>& words) {
+  if (words.front() == "launch")
+    return "what launch starts stands behind \"--\": millrace launch [OPTION...] -- train "
+           "CONFIG...";
+  const bool of_ranks = std::any_of(words.begin() + 1, words.end(), [](const std::string& word) {
+    return word.starts_with("-n") || word.starts_with("--ranks") || word.starts_with("--hostfile");
+  });
+  return of_ranks ? "-n N and --hostfile FILE stand ahead of the verb: millrace -n N train CONFIG"
+                  : "";
+}
+
 }  // namespace
 
 Command ParseCommandLine(const char* program, std::vector<std::string> words) {
@@ -170,6 +183,9 @@ Command ParseCommandLine(const char* program, std::vector<std::string> words) {
     app.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error) == 0 ? 0 : ExitCode(ErrorCode::kConfig);
+    const bool unexpected = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+    if (const std::string hint = unexpected ? WordsInTheWrongPlace(words) : ""; !hint.empty())
+      std::cerr << hint << std::endl;
     return [code] { return code; };
   }
   return [line] { return line->command(); };

@@ -22,6 +22,14 @@ std::vector<std::string> LaunchWords(const RankOptions& options, std::vector<std
   return words;
 }
 
+// Of the verbs that are one process: a -n that did nothing would pass for a plan of so many ranks.
+void RequireAlone(const RankOptions& options, const std::string& verb) {
+  const bool asks_for_help = verb.empty() || verb.starts_with("-");
+  MR_REQUIRE(ErrorCode::kConfig, options.alone() || asks_for_help,
+             "{} runs on 1 rank of this host; allowed is no -n but -n 1, and no --hostfile{}", verb,
+             verb == "plan" || verb == "config" ? ". --world N is for N ranks" : "");
+}
+
 }  // namespace
 }  // namespace millrace
 
@@ -34,15 +42,15 @@ int main(int argc, char** argv) {
     std::optional<millrace::RankOptions> ranks;
     if (!is_rank) ranks = millrace::TakeRankOptions(words);
     if (!words.empty()) verb = words.front();
-    MR_REQUIRE(millrace::ErrorCode::kConfig, verb != "serve" || !ranks || ranks->alone(),
-               "serve runs on 1 rank of this host; allowed is no -n but -n 1, and no --hostfile");
     millrace::PrepareStandardStreams(verb);
     if (ranks && millrace::RunsAsRanks(verb)) return millrace::LaunchOnce(*ranks, words);
     if (verb != "launch")
       millrace::UnblockStopSignals();
     else if (ranks)
       words = millrace::LaunchWords(*ranks, words);
-    return millrace::FinishStandardOutput(verb, millrace::ParseCommandLine(argv[0], words)());
+    const millrace::Command command = millrace::ParseCommandLine(argv[0], words);
+    if (ranks && verb != "launch") millrace::RequireAlone(*ranks, verb);
+    return millrace::FinishStandardOutput(verb, command());
   } catch (const millrace::Error& error) {
     std::cerr << "millrace: " << error.what() << std::endl;
     return millrace::ExitCode(error.code());
