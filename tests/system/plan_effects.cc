@@ -41,10 +41,11 @@ std::vector<Issued> IssueOrder(const StepPlan& plan) {
 // By op and stream: the last op of that stream that has ended when this one begins; -1: none has
 // to.
 std::vector<std::array<int64_t, kStreams>> EndedBefore(const std::vector<Issued>& order) {
-  std::vector<std::array<int64_t, kStreams>> ended(order.size());
-  std::array<int64_t, kStreams> last{-1, -1, -1};
+  std::array<int64_t, kStreams> none;
+  none.fill(-1);
+  std::vector<std::array<int64_t, kStreams>> ended(order.size(), none);
+  std::array<int64_t, kStreams> last = none;
   for (size_t i = 0; i < order.size(); ++i) {
-    ended[i] = {-1, -1, -1};
     const auto after = [&](int64_t earlier) {
       const auto& before = ended[static_cast<size_t>(earlier)];
       for (size_t s = 0; s < kStreams; ++s) ended[i][s] = std::max(ended[i][s], before[s]);
