@@ -31,8 +31,8 @@ struct SeriesComparison {
   std::string name;  // "loss", "grad_norm", "eval_loss"
   int64_t common = 0, differing = 0;
   std::optional<ValuePair> first;  // that differs
-  // After the first: 1, 10, 100, ... steps later (or at the next step that
-  // both have), and the last.
+  // After the first: 1, 10, 100, ... steps later (or at the next step that both have), and the
+  // last.
   std::vector<ValuePair> growth;
 };
 

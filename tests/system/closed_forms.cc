@@ -212,8 +212,8 @@ int64_t GathersOf(const Trial& trial, const FlatForm& flat, int64_t from_end, in
       if (!flat.block) return accumulate;  // one stay per microbatch
       if (from_end < kept) return 1;
       if (flat.forward_only) return accumulate;
-      // Forward and backward; the last blocks, as many as there are slots,
-      // stay over the turn-around.
+      // Forward and backward; the last blocks, as many as there are slots, stay over the
+      // turn-around.
       return accumulate * (from_end - kept < config.memory.Slots() ? 1 : 2);
     }
   }

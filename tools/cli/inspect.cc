@@ -21,8 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A checkpoint as JSON; with "sound" false and no more than "problems" when
-// its manifest cannot be read.
+// A checkpoint as JSON; with "sound" false and no more than "problems" when its manifest cannot be
+// read.
 Json CheckpointJson(const std::string& folder) {
   try {
     const CheckpointManifest manifest = ReadManifest(folder);

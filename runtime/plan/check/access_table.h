@@ -37,8 +37,8 @@ struct CellAccess {
 
 class AccessTable {
  public:
-  // `rank` in [0, mesh.world()). Accesses that make no sense (outside
-  // buffer, arena or live range; operands that overlap) are appended to `problems` and left out.
+  // `rank` in [0, mesh.world()). Accesses that make no sense (outside buffer, arena or live range;
+  // operands that overlap) are appended to `problems` and left out.
   AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate, int rank,
               Violations* problems);
 

@@ -156,8 +156,8 @@ void WithinBound(DeviceSums& sums) {
     const Excess excess = ExcessOf<T>(sums, kind);
     rank.report.Expect(excess.sequential <= 1, "{}, kind {}: an error is {} times the bound",
                        Name(DTypeOf<T>()), static_cast<int>(kind), excess.sequential);
-    // Terms of 24 binades round in nearly every sum; no error at all would
-    // mean that nothing was added.
+    // Terms of 24 binades round in nearly every sum; no error at all would mean that nothing was
+    // added.
     rank.report.Expect(rank.world() == 1 || excess.sequential > 0,
                        "{}, kind {}: no rounding at all", Name(DTypeOf<T>()),
                        static_cast<int>(kind));

@@ -58,8 +58,8 @@ class Bench {
   CudaDevice& device() { return device_; }
   Stream& stream() { return *stream_; }
 
-  // `make` fills in all operands but scratch. `bytes`: what the op moves,
-  // where its accesses do not say.
+  // `make` fills in all operands but scratch. `bytes`: what the op moves, where its accesses do not
+  // say.
   template <template <class> class Op>
   void Time(const std::string& name, const std::string& sizes, KernelFn<Op> KernelTable::*entry,
             const std::function<Op<TensorView>(DeviceOperands&)>& make, double bytes = 0) {

@@ -185,8 +185,8 @@ TEST_CASE("the cheapest choice by the cost model", "[plan][recompute]") {
 }
 
 TEST_CASE("which kind comes first is a matter of the machine's rates", "[plan][recompute]") {
-  // GELU's tanh costs a core far more than reading and writing does; a GPU
-  // pays per byte and per kernel.
+  // GELU's tanh costs a core far more than reading and writing does; a GPU pays per byte and per
+  // kernel.
   const auto first = [](const Case& c) {
     const Setup s(c);
     return s.Choose(s.Arena(Recompute::kNone) - (1 << 10)).counts;

@@ -30,8 +30,7 @@ struct CudaReport {
 };
 
 // Tries each GPU: makes a context on it, runs a kernel, opens the libraries, checks products of
-// known result. Seconds. Does not throw for what
-// is wrong with the machine.
+// known result. Seconds. Does not throw for what is wrong with the machine.
 CudaReport InspectCuda();
 
 }  // namespace millrace
