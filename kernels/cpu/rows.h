@@ -78,8 +78,8 @@ inline float* Target(Row row, int64_t begin, float* buffer) {
   return row.direct() ? row.f32() + begin : buffer;
 }
 
-// Writes n values to [begin, begin + n), rounding once; nothing to do when
-// they were computed in place.
+// Writes n values to [begin, begin + n), rounding once; nothing to do when they were computed in
+// place.
 inline void Store(Row row, int64_t begin, int64_t n, const float* values) {
   if (row.dtype == DType::kF32) {
     float* out = row.f32() + begin * row.stride;

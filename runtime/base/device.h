@@ -83,8 +83,8 @@ class Device {
   // Blocks the host until the work before the last Record of `event` has finished; returns at once
   // when there was none.
   virtual void SyncEvent(const Event& event) = 0;
-  // Blocking copies between host memory and this device's memory; ordered
-  // after all work of `stream`.
+  // Blocking copies between host memory and this device's memory; ordered after all work of
+  // `stream`.
   virtual void CopyToHost(void* host, const std::byte* device, int64_t bytes, Stream& stream) = 0;
   virtual void CopyFromHost(std::byte* device, const void* host, int64_t bytes, Stream& stream) = 0;
   // The same in stream order: the host does not wait. The host memory is a HostBuffer's and stays

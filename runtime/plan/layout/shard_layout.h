@@ -134,8 +134,8 @@ std::vector<FlatSlot> SavedSlots(const ShardLayout& layout);
 // The slots that any flat has, the weights first.
 std::vector<std::string_view> SlotNames(const ShardLayout& layout);
 
-// One line per flat parameter, then one per parameter in it: what a golden
-// file or a bug report quotes.
+// One line per flat parameter, then one per parameter in it: what a golden file or a bug report
+// quotes.
 std::string ToString(const ShardLayout& layout);
 
 }  // namespace millrace
