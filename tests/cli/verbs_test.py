@@ -81,6 +81,8 @@ class Verbs(CliTest):
             outcome = self.expect(millrace(verb, config, ranks=2), BAD_CHECKPOINT)
             self.expect_line(outcome.err, 'checkpoint %s cannot be used: %s' % (run.checkpoint(6), shard))
             self.expect(millrace(verb, config, '--checkpoint', run.checkpoint(4), ranks=2), OK)
+        named = self.expect(millrace('eval', config, '--checkpoint', run.path), BAD_CHECKPOINT)
+        self.expect_line(named.err, 'checkpoint %s cannot be used: .*; this is the folder of a run: name one of its checkpoints$' % run.path)
         self.assertEqual(run.others(), [])  # looking moves nothing
 
     def test_inspect_a_checkpoint_and_a_run(self):

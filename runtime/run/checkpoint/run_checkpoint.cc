@@ -241,8 +241,11 @@ ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::str
 
 ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdentity& identity) {
   const std::vector<std::string> problems = VerifyTogether(engine.comms().world(), checkpoint);
-  MR_REQUIRE(ErrorCode::kCheckpoint, problems.empty(), "checkpoint {} cannot be used: {}",
-             checkpoint, Summary(problems));
+  std::error_code ignored;
+  const bool is_run = std::filesystem::is_directory(CheckpointRoot(checkpoint), ignored);
+  MR_REQUIRE(ErrorCode::kCheckpoint, problems.empty(), "checkpoint {} cannot be used: {}{}",
+             checkpoint, Summary(problems),
+             is_run ? "; this is the folder of a run: name one of its checkpoints" : "");
   const CheckpointManifest manifest = ReadManifest(checkpoint);
   RequireSameModel(manifest.identity, ModelOf(manifest), checkpoint, identity);
   return LoadCheckpoint(engine, checkpoint, identity);
