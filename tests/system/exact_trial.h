@@ -1,7 +1,7 @@
 // Trials on integers, where every sum is exact: a model that is split over an axis has the bits of
-// the whole one (DESIGN.md section 14.3). What is not linear has exact stand-ins
-// (tests/support/exact_kernels.h); products and exchanges are the real ones, so that leaving out,
-// doubling or permuting any one exchange shows.
+// the whole one. What is not linear has exact stand-ins (tests/support/exact_kernels.h); products
+// and exchanges are the real ones, so that leaving out, doubling or permuting any one exchange
+// shows.
 #pragma once
 
 #include <cstdint>
