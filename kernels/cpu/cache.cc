@@ -123,6 +123,21 @@ void ClearCache(const ClearCacheOp<TensorView>& op, Stream&) {
   std::memset(op.x.data, 0, static_cast<size_t>(op.x.bytes()));
 }
 
+void KeepRange(const KeepRangeOp<TensorView>& op, Stream&) {
+  MR_CHECK(op.x.layout.contiguous() && op.out.layout.contiguous() &&
+               op.x.dtype() == op.out.dtype() && op.first + op.x.dim(1) <= op.pitch,
+           "keep_range: x is {} from {} of {}, out is {}", ToString(op.x.layout), op.first,
+           op.pitch, ToString(op.out.layout));
+  const int64_t size = Bytes(op.x.dtype());
+  if (op.update == Update::kOverwrite)
+    std::memset(op.out.data, 0, static_cast<size_t>(op.out.bytes()));
+  ForEachKept(op, op.x.dim(0), op.x.dim(1), op.out.numel(),
+              [&](int64_t from, int64_t to, int64_t count) {
+                std::memcpy(op.out.data + to * size, op.x.data + from * size,
+                            static_cast<size_t>(count * size));
+              });
+}
+
 void CacheRows(const CacheRowsOp<TensorView>& op, Stream&) {
   const Places places(op.at, op.slots, op.pages, op.cache);
   MR_CHECK(op.x.dtype() == op.cache.dtype() && op.x.dim(0) == op.at.numel() &&

@@ -72,6 +72,19 @@ void CopyRows(const CopyRowsOp<TensorView>& op, Stream&) {
                 static_cast<size_t>(columns * size));
 }
 
+void JoinColumns(const JoinColumnsOp<TensorView>& op, Stream&) {
+  const int64_t parts = op.x.dim(0), rows = op.x.dim(1), width = op.x.dim(2),
+                columns = op.out.dim(1), size = Bytes(op.x.dtype());
+  MR_CHECK(op.x.layout.contiguous() && op.out.layout.contiguous() &&
+               op.x.dtype() == op.out.dtype() && rows == op.out.dim(0) && columns <= parts * width,
+           "join_columns: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
+  for (int64_t i = 0; i * width < columns; ++i)
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(op.out.data + (r * columns + i * width) * size,
+                  op.x.data + (i * rows + r) * width * size,
+                  static_cast<size_t>(std::min(width, columns - i * width) * size));
+}
+
 void Cast(const CastOp<TensorView>& op, Stream&) { CopyOrAdd(op.x, op.out, false, "cast"); }
 
 void Concat(const ConcatOp<TensorView>& op, Stream&) {

@@ -11,6 +11,7 @@ namespace millrace::cpu {
 void Add(const AddOp<TensorView>& op, Stream& stream);
 void AddBias(const AddBiasOp<TensorView>& op, Stream& stream);
 void CopyRows(const CopyRowsOp<TensorView>& op, Stream& stream);
+void JoinColumns(const JoinColumnsOp<TensorView>& op, Stream& stream);
 void Cast(const CastOp<TensorView>& op, Stream& stream);
 void Concat(const ConcatOp<TensorView>& op, Stream& stream);
 void Accumulate(const AccumulateOp<TensorView>& op, Stream& stream);

@@ -69,22 +69,32 @@ void Finish(const MatmulOp<TensorView>& op, int64_t row, int64_t col, int64_t n,
   StoreOrAdd(RowAt(op.out, row), col, n, product, op.update == Update::kAccumulate);
 }
 
-// Rows of a product that would have op.like_rows of them.
+// The columns [begin, begin + count) of a tile, of `all` that it has, are the op's from `own` on.
+struct TileColumns {
+  int64_t all, begin, count, own;
+};
+
+// Rows of a product that would have op.like_rows of them, and op.like_columns columns.
 class RowsAlike {
  public:
   explicit RowsAlike(const MatmulOp<TensorView>& op)
       : op_(op),
-        tile_(
-            BlocksOfMatmul(op.like_rows, op.out.dim(1), op.a.dim(1), op.a.dtype(), op.b.dtype())) {
+        columns_(op.like_columns > 0 ? op.like_columns : op.out.dim(1)),
+        first_(op.like_columns > 0 ? op.like_first.value() : 0),
+        tile_(BlocksOfMatmul(op.like_rows, columns_, op.a.dim(1), op.a.dtype(), op.b.dtype())) {
     MR_CHECK(op.update == Update::kOverwrite && op.epilogue != Epilogue::kGeluGrad &&
                  (op.a.dim(1) <= 1 || op.a.stride(1) == 1) && op.places.numel() == op.out.dim(0),
              "matmul: a is {}, for {} places; rows alike are overwritten, of rows of a",
              ToString(op.a.layout), op.places.numel());
+    MR_CHECK(op.like_columns == 0 ||
+                 (first_ >= 0 && !op.bias && (op.b.dim(0) <= 1 || op.b.stride(0) == 1)),
+             "matmul: b is {}, for columns from {} of {}", ToString(op.b.layout), first_,
+             op.like_columns);
     Scratch scratch(op.scratch);
     sums_ = scratch.Take(tile_.m * tile_.n);
     c_ = scratch.Take(tile_.m * tile_.n);
     a_ = scratch.Take(tile_.m * tile_.k);
-    if (op.b.dtype() != DType::kF32) b_ = scratch.Take(tile_.k * tile_.n);
+    if (op.like_columns > 0 || op.b.dtype() != DType::kF32) b_ = scratch.Take(tile_.k * tile_.n);
   }
 
   void Run() {
@@ -92,17 +102,23 @@ class RowsAlike {
     for (int64_t row = 0; row < m; row += tile_.m) {
       const int64_t rows = std::min(tile_.m, m - row);
       const std::vector<std::pair<int64_t, int64_t>> wanted = PlacesOf(row, rows);
-      for (int64_t col = 0; col < n; col += tile_.n) {
-        const int64_t cols = std::min(tile_.n, n - col);
+      const int64_t end = std::min(first_ + n, columns_);
+      for (int64_t col = first_ / tile_.n * tile_.n; col < end; col += tile_.n) {
+        const int64_t cols = std::min(tile_.n, columns_ - col), begin = std::max(col, first_);
+        const TileColumns part{cols, begin - col, std::min(col + cols, end) - begin,
+                               begin - first_};
         for (int64_t depth = 0; depth < k; depth += tile_.k) {
           const int64_t depths = std::min(tile_.k, k - depth);
-          const Matrix b = Operand(op_.b, depth, depths, col, cols, b_);
+          const Matrix b = part.count == cols ? Operand(op_.b, depth, depths, part.own, cols, b_)
+                                              : PartOfTile(part, depth, depths);
           for (const AlikeProduct& product :
                ProductsAlike(wanted, {cols, depths, b.transposed, depth > 0}))
             Multiply(product, row, depth, depths, b, cols);
         }
-        for (int64_t i = 0; i < rows; ++i) Finish(op_, row + i, col, cols, sums_ + i * cols);
+        for (int64_t i = 0; i < rows; ++i)
+          Finish(op_, row + i, part.own, part.count, sums_ + i * cols + part.begin);
       }
+      Clear(row, rows, std::max<int64_t>(0, columns_ - first_));
     }
   }
 
@@ -117,6 +133,31 @@ class RowsAlike {
       places.emplace_back(std::min(tile_.m, op_.like_rows - begin), place - begin);
     }
     return places;
+  }
+
+  // A tile's operand b with zeros in the columns that the op does not have: no other column has
+  // bits of them.
+  Matrix PartOfTile(const TileColumns& part, int64_t depth, int64_t depths) {
+    std::fill_n(b_, part.all * depths, 0.0f);
+    float* const own = b_ + part.begin * depths;
+    const TensorView& b = op_.b;
+    for (int64_t i = 0; i < part.count; ++i) {
+      const int64_t at = (part.own + i) * b.stride(1) + depth;
+      if (b.dtype() == DType::kF32)
+        std::copy_n(b.as<float>() + at, depths, own + i * depths);
+      else
+        ConvertToFloat(b.as<BFloat16>() + at, own + i * depths, depths);
+    }
+    return {b_, depths, true};
+  }
+
+  // The op's columns from `begin` on, which the whole product does not have.
+  void Clear(int64_t row, int64_t rows, int64_t begin) {
+    const int64_t n = op_.out.dim(1);
+    float zeros[kChunk] = {};
+    for (int64_t col = begin; col < n; col += kChunk)
+      for (int64_t i = 0; i < rows; ++i)
+        Finish(op_, row + i, col, std::min(kChunk, n - col), zeros);
   }
 
   // sums = or += a b, for the product's rows of those from `row` on; zeros in its other places.
@@ -140,6 +181,7 @@ class RowsAlike {
   }
 
   const MatmulOp<TensorView>& op_;
+  const int64_t columns_, first_;  // of the product that it is like
   const MatmulBlocks tile_;
   float *sums_ = nullptr, *c_ = nullptr, *a_ = nullptr, *b_ = nullptr;
 };

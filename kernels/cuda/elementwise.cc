@@ -51,6 +51,21 @@ void CudaCopyRows(const CopyRowsOp<TensorView>& op, Stream& stream) {
                             LaunchOn(stream).stream));
 }
 
+void CudaJoinColumns(const JoinColumnsOp<TensorView>& op, Stream& stream) {
+  const int64_t parts = op.x.dim(0), rows = op.x.dim(1), width = op.x.dim(2),
+                columns = op.out.dim(1), size = Bytes(op.x.dtype());
+  MR_CHECK(op.x.layout.contiguous() && op.out.layout.contiguous() &&
+               op.x.dtype() == op.out.dtype() && rows == op.out.dim(0) && columns <= parts * width,
+           "join_columns: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
+  const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements * size); };
+  if (rows == 0) return;
+  for (int64_t i = 0; i * width < columns; ++i)
+    MR_CUDA(cudaMemcpy2DAsync(
+        op.out.data + i * width * size, bytes(columns), op.x.data + i * rows * width * size,
+        bytes(width), bytes(std::min(width, columns - i * width)), static_cast<size_t>(rows),
+        cudaMemcpyDeviceToDevice, LaunchOn(stream).stream));
+}
+
 void CudaCast(const CastOp<TensorView>& op, Stream& stream) {
   CopyOrAdd(op.x, op.out, Update::kOverwrite, "cast", stream);
 }

@@ -13,10 +13,12 @@
 //          not look: the host checks what it writes there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/ops/access.h"
 #include "kernels/ops/mamba_ops.h"
+#include "runtime/base/mesh.h"
 
 namespace millrace {
 
@@ -31,6 +33,44 @@ struct ClearCacheOp : NoAttrs {
     f(s.x, Access::kWrite, "x");
   }
 };
+
+// What a rank keeps of a flat that is gathered strip by strip: of each of n shards of `pitch`
+// elements its elements from `first` on. x[j,i] is element j pitch + first + i of the flat, and
+// out[e] is element begin + e, where the strip has it. Elsewhere out is 0, or what it is where the
+// op accumulates. One dtype, x [n,W] and out [m], dense.
+struct KeepRangeAttrs {
+  int64_t pitch = 0, first = 0;
+  RankInt begin;
+  Update update = Update::kOverwrite;
+  bool operator==(const KeepRangeAttrs&) const = default;
+};
+template <class V>
+struct KeepRangeOp : KeepRangeAttrs {
+  using Attrs = KeepRangeAttrs;
+  static constexpr const char* kName = "keep_range";
+  V x, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, Updated{s.update}, "out");
+  }
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    f(s.begin, "begin");
+  }
+};
+
+// f(element of x, element of out, how many) for each run of elements that an op keeps; `begin` is
+// bound.
+template <class F>
+void ForEachKept(const KeepRangeAttrs& op, int64_t shards, int64_t width, int64_t kept, F&& f) {
+  const int64_t begin = op.begin.value();
+  for (int64_t j = 0; j < shards; ++j) {
+    const int64_t at = j * op.pitch + op.first, from = std::max(at, begin),
+                  to = std::min(at + width, begin + kept);
+    if (from < to) f(j * width + from - at, from - begin, to - from);
+  }
+}
 
 // out[r, :] = table[tokens[r], :] (+ positions[at[r], :]), of nobody's rows as of token 0 at 0.
 // tokens, at i32 [R]; table any [Vp,C], positions any [T,C] optional, out any [R,C]. Bits are those

@@ -20,7 +20,8 @@ int64_t CpuBytes(const MatmulOp<Shape>& op) {
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
   if (m == 0 || n == 0) return 0;
   if (op.like_rows > 0)
-    return cpu::AlikeBytes(op.like_rows, n, k, op.a.layout.dtype, op.b.layout.dtype);
+    return cpu::AlikeBytes(op.like_rows, op.like_columns > 0 ? op.like_columns : n, k,
+                           op.a.layout.dtype, op.b.layout.dtype, op.like_columns > 0);
   const cpu::MatmulBlocks tile = cpu::BlocksOfMatmul(m, n, k, op.a.layout.dtype, op.b.layout.dtype);
   int64_t floats = cpu::ProductInPlace(op.out.layout, op.update) ? 0 : tile.m * tile.n;
   if (!IsF32(op.a)) floats += tile.m * tile.k;

@@ -36,11 +36,12 @@ inline MatmulBlocks BlocksOfMatmul(int64_t m, int64_t n, int64_t k, DType a, DTy
           convert ? std::min(k, kMatmulDepth) : k};
 }
 
-// Scratch of a matmul whose rows have the bits of a product of `like_rows` rows, of which it forms
-// tiles with its rows in some places: rows of a, and of the product, twice.
-inline int64_t AlikeBytes(int64_t like_rows, int64_t n, int64_t k, DType a, DType b) {
+// Scratch of a matmul whose rows have the bits of a product of `like_rows` rows and n columns, of
+// which it forms tiles with its rows in some places: rows of a, and of the product, twice. With
+// `part`, its columns in some places too.
+inline int64_t AlikeBytes(int64_t like_rows, int64_t n, int64_t k, DType a, DType b, bool part) {
   const MatmulBlocks tile = BlocksOfMatmul(like_rows, n, k, a, b);
-  const int64_t converted = b != DType::kF32 ? tile.k * tile.n : 0;
+  const int64_t converted = part || b != DType::kF32 ? tile.k * tile.n : 0;
   return (2 * tile.m * tile.n + tile.m * tile.k + converted) * 4;
 }
 

@@ -244,6 +244,9 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 //           of so many rows and the same other operands (kernels/cpu/alike.h): rows go by several
 //           products, one after the other. places i32 [M], dense, not negative; a is row-major
 //           then, and nothing is accumulated. CUDA multiplies as ever.
+//           like_columns > 0, beside like_rows: and column c those of column like_first + c of a
+//           product of so many columns; columns behind those are zero. b is a transpose then, and
+//           there is no bias.
 enum class Rounding { kBackend, kOnce };
 struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
@@ -251,7 +254,8 @@ struct MatmulAttrs {
   Rounding rounding = Rounding::kBackend;
   // StagedBytes of cost.h, by the planner: counted as concatenated. No kernel reads it.
   int64_t staged_bytes = 0;
-  int64_t like_rows = 0;
+  int64_t like_rows = 0, like_columns = 0;
+  RankInt like_first;
   bool rounds_once() const { return rounding == Rounding::kOnce || update == Update::kAccumulate; }
   bool operator==(const MatmulAttrs&) const = default;
 };
@@ -269,6 +273,10 @@ struct MatmulOp : MatmulAttrs {
     f(s.out, Updated{s.update}, "out");
     f(s.pre, s.epilogue == Epilogue::kGeluGrad ? Access::kRead : Access::kWrite, "pre");
     f(s.scratch, Access::kScratch, "scratch");
+  }
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    f(s.like_first, "like_first");
   }
 };
 
@@ -327,6 +335,20 @@ template <class V>
 struct CopyRowsOp : NoAttrs {
   using Attrs = NoAttrs;
   static constexpr const char* kName = "copy_rows";
+  V x, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.x, Access::kRead, "x");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+// out[r, i P + c] = x[i,r,c], bit for bit, as far as out has columns: the columns that each of n
+// ranks has formed, gathered. One dtype, x [n,R,P] and out [R,C], dense; C <= n P.
+template <class V>
+struct JoinColumnsOp : NoAttrs {
+  using Attrs = NoAttrs;
+  static constexpr const char* kName = "join_columns";
   V x, out;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {

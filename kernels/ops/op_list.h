@@ -37,6 +37,7 @@
   OP(Add, add)                                     \
   OP(AddBias, add_bias)                            \
   OP(CopyRows, copy_rows)                          \
+  OP(JoinColumns, join_columns)                    \
   OP(Activation, activation)                       \
   OP(ActivationGrad, activation_grad)              \
   OP(Route, route)                                 \
@@ -63,6 +64,7 @@
   OP(SelectRow, select_row)                        \
   OP(Sample, sample)                               \
   OP(ClearCache, clear_cache)                      \
+  OP(KeepRange, keep_range)                        \
   OP(EmbedRows, embed_rows)                        \
   OP(RopeRows, rope_rows)                          \
   OP(CacheRows, cache_rows)                        \

@@ -117,6 +117,11 @@ std::string AttributesText(const KernelOp& op) {
           if (typed.staged_bytes > 0) add(fmt::format("staged={}", typed.staged_bytes));
         if constexpr (requires { typed.like_rows; })
           if (typed.like_rows > 0) add(fmt::format("like_rows={}", typed.like_rows));
+        if constexpr (requires { typed.like_columns; })
+          if (typed.like_columns > 0) add(fmt::format("like_columns={}", typed.like_columns));
+        if constexpr (requires { typed.pitch; })
+          add(fmt::format("pitch={} first={} begin={}", typed.pitch, typed.first,
+                          typed.begin.base));
         if constexpr (requires { typed.kind; })
           add(fmt::format("kind={}", static_cast<int>(typed.kind)));
         if constexpr (requires { typed.direction; })

@@ -41,6 +41,22 @@ void CudaClearCache(const ClearCacheOp<TensorView>& op, Stream& stream) {
       cudaMemsetAsync(op.x.data, 0, static_cast<size_t>(op.x.bytes()), LaunchOn(stream).stream));
 }
 
+void CudaKeepRange(const KeepRangeOp<TensorView>& op, Stream& stream) {
+  MR_CHECK(op.x.layout.contiguous() && op.out.layout.contiguous() &&
+               op.x.dtype() == op.out.dtype() && op.first + op.x.dim(1) <= op.pitch,
+           "keep_range: x is {} from {} of {}, out is {}", ToString(op.x.layout), op.first,
+           op.pitch, ToString(op.out.layout));
+  const int64_t size = Bytes(op.x.dtype());
+  const cudaStream_t on = LaunchOn(stream).stream;
+  if (op.update == Update::kOverwrite)
+    MR_CUDA(cudaMemsetAsync(op.out.data, 0, static_cast<size_t>(op.out.bytes()), on));
+  ForEachKept(
+      op, op.x.dim(0), op.x.dim(1), op.out.numel(), [&](int64_t from, int64_t to, int64_t count) {
+        MR_CUDA(cudaMemcpyAsync(op.out.data + to * size, op.x.data + from * size,
+                                static_cast<size_t>(count * size), cudaMemcpyDeviceToDevice, on));
+      });
+}
+
 void CudaEmbedRows(const EmbedRowsOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.out.dim(0), columns = op.table.dim(1);
   const Rows table = RowsOf(op.table, "table"), positions = RowsOf(op.positions, "positions"),

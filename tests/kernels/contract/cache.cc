@@ -192,6 +192,34 @@ void CachedAttentionContract(const Subject& subject) {
   }
 }
 
+// A flat of `shards` shards in strips, of which `kept` elements from `begin` on are kept.
+void KeepRangeContract(const Subject& subject) {
+  Memory memory;
+  Random random(23);
+  for (int trial = 0; trial < 40; ++trial) {
+    const int64_t shards = Pick(random, 1, 5), pitch = Pick(random, 1, 50),
+                  width = Pick(random, 1, pitch), all = shards * pitch,
+                  begin = Pick(random, 0, all - 1), kept = Pick(random, 1, all);
+    const TensorView flat = memory.NewRandom(random, PickFloat(random), {shards, pitch});
+    KeepRangeOp<TensorView> op{};
+    op.pitch = pitch;
+    op.begin = begin;
+    op.out = memory.NewRandom(random, flat.dtype(), {kept});
+    for (op.first = 0; op.first < pitch; op.first += width) {
+      op.x = memory.New(flat.dtype(), {shards, std::min(width, pitch - op.first)});
+      ForEach(op.x.layout, [&](const Index& i) {
+        Set(op.x, i, Get(flat, {i[0], op.first + i[1]}));
+      });
+      op.update = op.first == 0 ? Update::kOverwrite : Update::kAccumulate;
+      Run(subject, memory, subject.table.keep_range, op);
+    }
+    ForEach(op.out.layout, [&](const Index& i) {
+      const int64_t at = begin + i[0];
+      CHECK(Get(op.out, i) == (at < all ? Get(flat, {at / pitch, at % pitch}) : 0));
+    });
+  }
+}
+
 void CachedRowsContract(const Subject& subject) {
   Random random(91);
   for (int repeat = 0; repeat < 20; ++repeat) {

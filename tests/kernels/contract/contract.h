@@ -44,6 +44,7 @@ void AttentionContract(const Subject& subject, std::optional<cuda::AttentionKern
 void AttentionGradContract(const Subject& subject, std::optional<cuda::AttentionKernel> only = {});
 void CachedAttentionContract(const Subject& subject);
 void CachedRowsContract(const Subject& subject);
+void KeepRangeContract(const Subject& subject);
 void MambaConvRowsContract(const Subject& subject);
 void SsdScanRowsContract(const Subject& subject);
 void ActivationContract(const Subject& subject);

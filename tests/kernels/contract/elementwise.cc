@@ -70,6 +70,19 @@ void CopyCase(const Subject& subject, Random& random, KernelFn<Op> entry, DType 
   });
 }
 
+void JoinColumnsCase(const Subject& subject, Random& random) {
+  Memory memory;
+  const int64_t parts = Pick(random, 1, 4), rows = Pick(random, 1, 5), width = Pick(random, 1, 70);
+  const int64_t columns = Pick(random, 1, parts * width);
+  JoinColumnsOp<TensorView> op{};
+  op.x = memory.NewRandom(random, PickFloat(random), {parts, rows, width});
+  op.out = memory.New(op.x.dtype(), {rows, columns});
+  Run(subject, memory, subject.table.join_columns, op);
+  ForEach(op.out.layout, [&](const Index& i) {
+    CHECK(Get(op.out, i) == Get(op.x, {i[1] / width, i[0], i[1] % width}));
+  });
+}
+
 void ZeroRangesCase(const Subject& subject, Random& random, int64_t n) {
   Memory memory;
   ZeroRangesOp<TensorView> op{};
@@ -103,6 +116,7 @@ void ElementwiseContract(const Subject& subject) {
     CopyCase<ConcatOp>(subject, random, subject.table.concat, PickFloat(random), n);
     CopyCase<AccumulateOp>(subject, random, subject.table.accumulate, DType::kF32, n);
     ZeroRangesCase(subject, random, n);
+    JoinColumnsCase(subject, random);
   }
   // Downcasting keeps NaN and infinity what they are.
   Memory memory;

@@ -45,6 +45,7 @@ TEST_CASE("rope_table and rope") { RopeContract(Cpu().subject); }
 TEST_CASE("attention") { AttentionContract(Cpu().subject); }
 TEST_CASE("attention_grad") { AttentionGradContract(Cpu().subject); }
 TEST_CASE("cached attention") { CachedAttentionContract(Cpu().subject); }
+TEST_CASE("what a rank keeps of a flat in strips") { KeepRangeContract(Cpu().subject); }
 TEST_CASE("rows of sequences with caches") { CachedRowsContract(Cpu().subject); }
 TEST_CASE("mamba_conv of rows") { MambaConvRowsContract(Cpu().subject); }
 TEST_CASE("ssd_scan of rows") { SsdScanRowsContract(Cpu().subject); }
@@ -73,7 +74,9 @@ TEST_CASE("gated_norm") { GatedNormContract(Cpu().subject); }
 TEST_CASE("gated_norm_grad") { GatedNormGradContract(Cpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Cpu().subject); }
 TEST_CASE("cross_entropy, weighted and as a policy gradient") { PolicyLossContract(Cpu().subject); }
-TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Cpu().subject); }
+TEST_CASE("add, join_columns, cast, concat, accumulate, zero_ranges") {
+  ElementwiseContract(Cpu().subject);
+}
 TEST_CASE("finite_scan") { FiniteScanContract(Cpu().subject); }
 TEST_CASE("sum_squares") { SumSquaresContract(Cpu().subject); }
 TEST_CASE("step_stats") { StepStatsContract(Cpu().subject); }

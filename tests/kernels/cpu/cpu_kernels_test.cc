@@ -97,6 +97,70 @@ TEST_CASE("a few rows of a product have the bits that they have in all of it") {
     }
 }
 
+// Columns of a product that ranks share: `part` from `first` on, of rows as RowsOf gives them.
+MatmulOp<TensorView> ColumnsOf(Memory& memory, const MatmulOp<TensorView>& rows, int64_t first,
+                               int64_t part) {
+  MatmulOp<TensorView> op = rows;
+  const DType dtype = op.b.dtype();
+  op.like_columns = rows.b.dim(1);
+  op.like_first = first;
+  op.b.data += first * op.b.stride(1) * Bytes(dtype);
+  op.b.layout.dims[1] = part;
+  op.out = memory.New(dtype, {op.a.dim(0), part});
+  MatmulOp<Shape> shapes;
+  shapes.a = {op.a.layout, true}, shapes.b = {op.b.layout, true};
+  shapes.out = {op.out.layout, true};
+  shapes.like_rows = op.like_rows, shapes.like_columns = op.like_columns;
+  op.scratch = memory.New(DType::kU8, {WorkspaceBytes(shapes, Backend::kCpu)});
+  return op;
+}
+
+TEST_CASE("a part of a product's columns has the bits that they have in all of it") {
+  const auto stream = MakeHostDevice()->MakeStream(StreamRole::kCompute);
+  Random random(11);
+  struct Sizes {
+    int64_t m, n, k, ranks;
+  };
+  // Columns of one tile; of several; parts that are tiles; ranks without a column of their own.
+  for (const Sizes s : {Sizes{32, 64, 48, 2},
+                        {40, 64, 33, 3},
+                        {96, 1152, 70, 3},
+                        {64, 1088, 2100, 5},
+                        {80, 1024, 64, 2},
+                        {32, 4, 40, 3}})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      Memory memory;
+      const int64_t part = (s.n + s.ranks - 1) / s.ranks;
+      MatmulOp<TensorView> whole;
+      whole.a = memory.NewRandom(random, dtype, {s.m, s.k});
+      // What lies behind the last row belongs to no column.
+      whole.b = memory.NewRandom(random, dtype, {part * s.ranks, s.k});
+      whole.b.layout.dims = {s.k, s.n};
+      whole.b.layout.strides = {1, s.k};
+      whole.out = memory.New(dtype, {s.m, s.n});
+      MatmulOp<Shape> shapes;
+      shapes.a = {whole.a.layout, true}, shapes.b = {whole.b.layout, true};
+      shapes.out = {whole.out.layout, true};
+      whole.scratch = memory.New(DType::kU8, {WorkspaceBytes(shapes, Backend::kCpu)});
+      CpuKernels().matmul(whole, *stream);
+      for (int64_t rank = 0; rank < s.ranks; ++rank) {
+        const int64_t rows = Pick(random, 1, s.m), first = Pick(random, 0, s.m - rows);
+        const MatmulOp<TensorView> own =
+            ColumnsOf(memory, RowsOf(memory, whole, first, rows), rank * part, part);
+        CpuKernels().matmul(own, *stream);
+        INFO(s.m << " " << s.n << " " << s.k << ", part " << rank << " of " << s.ranks);
+        int64_t other = 0;
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t c = 0; c < part; ++c) {
+            const int64_t column = rank * part + c;
+            other +=
+                Get(own.out, {r, c}) != (column < s.n ? Get(whole.out, {first + r, column}) : 0);
+          }
+        CHECK(other == 0);
+      }
+    }
+}
+
 template <class F>
 std::string MessageOf(F&& call) {
   try {

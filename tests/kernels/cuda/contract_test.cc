@@ -44,6 +44,7 @@ TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(
 TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Gpu().subject); }
 TEST_CASE("cached attention") { CachedAttentionContract(Gpu().subject); }
+TEST_CASE("what a rank keeps of a flat in strips") { KeepRangeContract(Gpu().subject); }
 TEST_CASE("rows of sequences with caches") { CachedRowsContract(Gpu().subject); }
 TEST_CASE("mamba_conv of rows") { MambaConvRowsContract(Gpu().subject); }
 TEST_CASE("ssd_scan of rows") { SsdScanRowsContract(Gpu().subject); }
@@ -73,7 +74,9 @@ TEST_CASE("gated_norm") { GatedNormContract(Gpu().subject); }
 TEST_CASE("gated_norm_grad") { GatedNormGradContract(Gpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Gpu().subject); }
 TEST_CASE("cross_entropy, weighted and as a policy gradient") { PolicyLossContract(Gpu().subject); }
-TEST_CASE("add, cast, concat, accumulate, zero_ranges") { ElementwiseContract(Gpu().subject); }
+TEST_CASE("add, join_columns, cast, concat, accumulate, zero_ranges") {
+  ElementwiseContract(Gpu().subject);
+}
 TEST_CASE("finite_scan") { FiniteScanContract(Gpu().subject); }
 TEST_CASE("sum_squares") { SumSquaresContract(Gpu().subject); }
 TEST_CASE("step_stats") { StepStatsContract(Gpu().subject); }

@@ -129,6 +129,7 @@ void ForEachChange(const KernelOp& op, const Change& f) {
         NUMBER(eps);
         NUMBER(staged_bytes);
         NUMBER(like_rows);
+        NUMBER(like_columns);
         NUMBER(theta);
         NUMBER(scaling.factor);
         NUMBER(scaling.low_freq_factor);
