@@ -27,7 +27,8 @@ class AnswerWalk {
         mesh_(mesh),
         together_(together),
         table_(table),
-        differs_(static_cast<size_t>(table.cells())) {
+        differs_(static_cast<size_t>(table.cells())),
+        terms_(differs_.size()) {
     // Whether a rank has its shard or its part of a weight: no other rank has the same.
     for (const PlanBuffer& buffer : plan.buffers)
       if (IsState(buffer.scope) && buffer.cls == BufferClass::kParameters)
@@ -48,16 +49,29 @@ class AnswerWalk {
       const int64_t begin =
           buffer.offsets.back() + Bytes(output.view.layout.dtype) * output.view.FirstOn(mesh_, 0);
       const auto [first, last] = table_.CellsIn({begin, begin + output.view.layout.span_bytes()});
-      for (int c = first; c < last && found->empty(); ++c)
-        if (const AxisSet axes = differs_[static_cast<size_t>(c)]; !axes.empty())
-          found->push_back({ViolationKind::kRows,
-                            fmt::format("the {} plan's output {} is not the same on the ranks of "
-                                        "{}, which generate together",
-                                        plan_.name, output.name, ToString(axes))});
+      for (int c = first; c < last && found->empty(); ++c) {
+        Report(output, differs_[static_cast<size_t>(c)], "is not the same on", found);
+        Report(output, terms_[static_cast<size_t>(c)], "lacks a sum over", found);
+      }
     }
   }
 
  private:
+  void Report(const PlanOutput& output, AxisSet axes, std::string_view what,
+              Violations* found) const {
+    if (axes.empty() || !found->empty()) return;
+    found->push_back({ViolationKind::kRows,
+                      fmt::format("the {} plan's output {} {} the ranks of {}, which generate "
+                                  "together",
+                                  plan_.name, output.name, what, ToString(axes))});
+  }
+
+  // Whether an operand's columns are summed over.
+  static bool IsSummed(const KernelOp& op, std::string_view operand) {
+    return operand == "a" && (std::holds_alternative<MatmulOp<View>>(op) ||
+                              std::holds_alternative<GroupedMatmulOp<View>>(op));
+  }
+
   // The axes over which the op makes what ranks hold the same.
   AxisSet MadeSame(const KernelOp& op) const {
     if (const auto* gather = std::get_if<AllGatherOp<View>>(&op)) return mesh_.Wide(gather->axes);
@@ -73,20 +87,40 @@ class AnswerWalk {
     ForEachUse(op, [&](const View& view, Access, std::string_view) {
       if (view.rank_stride != 0) axes = axes | view.rank_axes;
     });
+    std::visit(
+        [&](const auto& typed) {
+          ForEachRankInt(typed, [&](const RankInt& integer, std::string_view) {
+            if (integer.stride != 0) axes = axes | integer.axes;
+          });
+        },
+        op);
     return mesh_.Wide(axes) & together_;
   }
 
   void Step(const KernelOp& op, std::span<const CellAccess> accesses) {
-    AxisSet differs = MadeOther(op);
-    for (const CellAccess& access : accesses)
-      if (access.effect == Effect::kRead)
-        for (int32_t c = access.begin; c < access.end; ++c)
-          differs = differs | differs_[static_cast<size_t>(c)];
+    AxisSet differs = MadeOther(op), terms;
+    for (const CellAccess& access : accesses) {
+      if (access.effect != Effect::kRead) continue;
+      const bool summed = IsSummed(op, access.operand);
+      for (int32_t c = access.begin; c < access.end; ++c) {
+        const AxisSet read = differs_[static_cast<size_t>(c)];
+        differs = differs | read;
+        terms = terms | terms_[static_cast<size_t>(c)] | (summed ? read : AxisSet());
+      }
+    }
     differs = differs - MadeSame(op);
-    for (const CellAccess& access : accesses)
-      if (access.effect != Effect::kRead)
-        std::fill(differs_.begin() + access.begin, differs_.begin() + access.end,
-                  access.effect == Effect::kScratch ? AxisSet() : differs);
+    if (const auto* sum = std::get_if<AllReduceOp<View>>(&op))
+      terms = terms - mesh_.Wide(sum->axes);
+    for (const CellAccess& access : accesses) {
+      if (access.effect == Effect::kRead) continue;
+      const bool scratch = access.effect == Effect::kScratch;
+      const auto fill = [&](std::vector<AxisSet>& cells, AxisSet axes) {
+        std::fill(cells.begin() + access.begin, cells.begin() + access.end,
+                  scratch ? AxisSet() : axes);
+      };
+      fill(differs_, differs);
+      fill(terms_, terms);
+    }
   }
 
   void Set(const ByteRange& bytes, AxisSet axes) {
@@ -98,7 +132,9 @@ class AnswerWalk {
   const Mesh& mesh_;
   const AxisSet together_;
   const AccessTable& table_;
-  std::vector<AxisSet> differs_;  // by cell: the axes along which ranks hold other things there
+  // By cell: the axes along which ranks hold other things there; along which what they hold is a
+  // term of a sum.
+  std::vector<AxisSet> differs_, terms_;
 };
 
 }  // namespace

@@ -4,7 +4,9 @@
 // differs from rank to rank, until it is summed or gathered over these axes. What the host reads of
 // a plan whose rows are those of sequences that keep caches must not differ: each rank goes on by
 // itself with the token that it finds. A sum that is left out, or goes over other ranks, leaves
-// bytes that are written and in order; what is wrong is that they are not the same.
+// bytes that are written and in order; what is wrong is that they are not the same. And where ranks
+// gather columns of what they have formed, they are: so what a product makes of columns that differ
+// is a term of a sum over these ranks, and so is all that is made of it, until they sum it.
 #pragma once
 
 #include "runtime/plan/check/violation.h"

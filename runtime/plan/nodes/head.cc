@@ -279,6 +279,52 @@ void LowerLogits(Lowering& l, const Step& step) {
   l.Push(product, node);
 }
 
+// Whether another node of the forward reads the value, too.
+bool IsShared(const SemanticGraph& graph, ValueId value) {
+  int64_t readers = 0;
+  for (const Node& node : graph.forward)
+    readers += std::count(node.inputs.begin(), node.inputs.end(), value);
+  return readers > 1;
+}
+
+// Of the rows of a head that ranks along tensor share, those of each: the last ranks may have less.
+// All of them where each rank forms all logits.
+int64_t RowsOfHead(Lowering& l, const Node& node, AxisSet axes) {
+  constexpr int64_t kAlignment = 8;  // rows of bf16 logits begin at 16 bytes
+  const int64_t rows = l.graph().value(node.inputs[1]).dims[0], ranks = l.graph().mesh.Size(axes);
+  if (!IsShared(l.graph(), node.inputs[1])) return RoundUp(CeilDiv(rows, ranks), kAlignment);
+  if (rows % ranks == 0) return rows / ranks;
+  // The table is whole for its lookups, and equal parts would end behind it.
+  l.Choose(fmt::format("{}: whole on each rank, {} ranks do not divide {} rows of a shared table",
+                       node.label, ranks, rows));
+  return rows;
+}
+
+// The rank forms columns of the logits, for its rows of the head, and all ranks gather them: a row
+// of logits is short, and whoever has all of them draws as from any others. What an era keeps of
+// the head is what is read here (schedule/step_builder.h).
+void PushParts(Lowering& l, const Node& node, MatmulOp<View> product, AxisSet axes, int64_t part,
+               const View& logits) {
+  const DType dtype = product.a.layout.dtype;
+  const int64_t rows = logits.layout.dims[0], ranks = l.graph().mesh.Size(axes),
+                columns = logits.layout.dims[1];
+  View own = Rows(Transposed(product.b), 0, part);
+  own.rank_stride = part * own.layout.strides[0];
+  own.rank_axes = axes;
+  product.b = Transposed(own);
+  if (product.like_rows > 0) {
+    product.like_columns = columns;
+    product.like_first = RankInt(0, part, axes);
+  }
+  product.out = l.storage().Temporary("head/part", DenseLayout(dtype, {rows, part}));
+  l.Push(product, node, ":part");
+  JoinColumnsOp<View> join;
+  join.x = l.storage().Temporary("head/parts", DenseLayout(dtype, {ranks, rows, part}));
+  PushGather(l, node, axes, product.out, join.x, ":parts");
+  join.out = logits;
+  l.Push(join, node);
+}
+
 // The loss sees logits in x's dtype.
 void LowerNextLogits(Lowering& l, const Step& step) {
   const Node& node = *step.node;
@@ -293,7 +339,12 @@ void LowerNextLogits(Lowering& l, const Step& step) {
                     ? l.storage().Temporary(
                           "head/logits", DenseLayout(x.layout.dtype, {rows, logits.layout.dims[1]}))
                     : logits;
-  l.Push(product, node);
+  const AxisSet axes = l.graph().mesh.Wide(Axis::kTensor);
+  const int64_t part = axes.empty() ? logits.layout.dims[1] : RowsOfHead(l, node, axes);
+  if (part < logits.layout.dims[1])
+    PushParts(l, node, product, axes, part, product.out);
+  else
+    l.Push(product, node);
   if (!rounds) return;
   CastOp<View> widen;
   widen.x = InOneRow(product.out);

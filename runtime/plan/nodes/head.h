@@ -7,7 +7,8 @@
 //                  gradient (LossSpec::policy) tallies PolicyTally.
 // kHeadLogitsNode  in: x, weight                   out: logits of row generate_row
 // kNextLogitsNode  in: x, weight                   out: logits of the last rows, as many as it has:
-//                  as the loss sees them. A kSampleNode behind it draws from them, by
+//                  as the loss sees them. Ranks along tensor form columns each, of their rows of
+//                  the weight, and gather them. A kSampleNode behind it draws from them, by
 //                  infer/sampling (cached_rows.h).
 // kTokenLossesNode in: x, weight, targets          out: "token_losses", f64: the terms of the loss,
 //                  with its bits, of all rows of a data rank on each of its ranks: [n, B, T/n] of

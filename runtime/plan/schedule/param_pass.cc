@@ -106,6 +106,16 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
   MR_CHECK(view.layout.dtype == flat.key.encoding,
            "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
            Name(view.layout.dtype), Name(flat.key.encoding));
+  if (const View part = b_.in_era ? b_.Part(placement.flat) : View{};
+      part && param == flat.params.back()) {
+    MR_CHECK(view.offset == 0 && view.rank_stride == part.layout.numel(),
+             "parameter {}, of which the era keeps {} elements, is read from {} on, {} further on "
+             "each rank",
+             placement.spec.name, part.layout.numel(), view.offset, view.rank_stride);
+    resolved.buffer = part.buffer;
+    resolved.offset = resolved.rank_stride = 0;
+    return resolved;
+  }
   if (Resident(placement.flat)) {
     const View gathered = b_.in_era ? b_.Gathered(placement.flat) : View{};
     if (gathered)

@@ -86,22 +86,35 @@ void AddHostStates(const Program& program, StateLayout* states) {
   }
 }
 
+// What an era keeps of a flat parameter.
+void AddKept(const ShardLayout& layout, const KeptPart& part, FlatId id, StateLayout* states) {
+  const FlatParam& flat = layout.flat(id);
+  const auto add = [&](std::string_view slot, int64_t numel) {
+    if (numel == 0) return;
+    states->Add({.name = fmt::format("{}/{}", slot, flat.name),
+                 .layout = DenseLayout(flat.key.encoding, {numel}),
+                 .cls = BufferClass::kParameters,
+                 .scope = StateScope::kEra,
+                 .writer = StateWriter::kPrologue,
+                 .slot = std::string(slot),
+                 .flat = id,
+                 .source = states->Slot(kMasterSlot.name, id)});
+  };
+  if (part.numel == 0) return add(kGatheredSlot, flat.padded_numel);
+  add(kGatheredSlot, layout.param(flat.params.back()).begin);
+  add(kPartSlot, part.numel);
+}
+
 // Of an era: the weights that the program reads and the run does not keep whole, and its caches.
 void AddEra(const ShardLayout& layout, const PlanOptions& options, const Program& program,
             StateLayout* states) {
   for (const ProgramBuffer& buffer : program.buffers) {
     if (buffer.role != ProgramRole::kParam) continue;
     const FlatId id = layout.param(buffer.param).flat;
-    if (IsResident(layout, options, id) || states->Slot(kGatheredSlot, id)) continue;
-    const FlatParam& flat = layout.flat(id);
-    states->Add({.name = fmt::format("{}/{}", kGatheredSlot, flat.name),
-                 .layout = DenseLayout(flat.key.encoding, {flat.padded_numel}),
-                 .cls = BufferClass::kParameters,
-                 .scope = StateScope::kEra,
-                 .writer = StateWriter::kPrologue,
-                 .slot = std::string(kGatheredSlot),
-                 .flat = id,
-                 .source = states->Slot(kMasterSlot.name, id)});
+    if (IsResident(layout, options, id) || states->Slot(kGatheredSlot, id) ||
+        states->Slot(kPartSlot, id))
+      continue;
+    AddKept(layout, KeptPartOf(layout, program, id), id, states);
   }
   for (const ProgramBuffer& buffer : program.buffers)
     if (buffer.role == ProgramRole::kCache && !states->Find(buffer.name))

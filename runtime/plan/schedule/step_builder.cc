@@ -30,6 +30,22 @@ bool InEra(const Program& program) {
       [](const ProgramBuffer& buffer) { return buffer.role == ProgramRole::kCache; });
 }
 
+KeptPart KeptPartOf(const ShardLayout& layout, const Program& program, FlatId flat) {
+  const ParamId last = layout.flat(flat).params.back();
+  KeptPart kept;
+  bool parts = true;
+  for (const ProgramOp& op : program.forward)
+    ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
+      const ProgramBuffer& buffer = program.buffers[static_cast<size_t>(view.buffer.value)];
+      if (buffer.role != ProgramRole::kParam || buffer.param != last) return;
+      parts &= view.rank_stride > 0 && view.rank_alike == 1 && view.offset == 0 &&
+               view.layout.numel() == view.rank_stride &&
+               (kept.numel == 0 || (kept.numel == view.rank_stride && kept.axes == view.rank_axes));
+      kept = {view.rank_stride, view.rank_axes};
+    });
+  return parts ? kept : KeptPart();
+}
+
 bool IsResident(const ShardLayout& layout, const PlanOptions& options, FlatId flat) {
   const FlatParam& f = layout.flat(flat);
   return layout.mesh.Size(f.shard) == 1 &&

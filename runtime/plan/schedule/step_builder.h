@@ -53,8 +53,18 @@ bool InEra(const Program& program);
 // Whether a flat parameter's weights are read where the run keeps them, with nothing to gather.
 bool IsResident(const ShardLayout& layout, const PlanOptions& options, FlatId flat);
 
-// The slot of weights that an era keeps whole.
-inline constexpr std::string_view kGatheredSlot = "era";
+// The slots of weights that an era keeps: whole; of a flat's last parameter a rank's part. Such a
+// flat's other parameters, ahead of that one, are whole.
+inline constexpr std::string_view kGatheredSlot = "era", kPartSlot = "era_part";
+
+// The elements of a flat's last parameter that a rank along `axes` has.
+struct KeptPart {
+  int64_t numel = 0;  // 0: all of them
+  AxisSet axes;
+};
+// What the program reads of a flat's last parameter, where that is a rank's part of it alone: the
+// rank at place i of `axes` reads its elements from i * numel on.
+KeptPart KeptPartOf(const ShardLayout& layout, const Program& program, FlatId flat);
 
 struct StepBuilder {
   // The plan's first buffers are the run's states, each with its id.
@@ -80,7 +90,9 @@ struct StepBuilder {
   View Master(FlatId flat) const { return Slot(kMasterSlot.name, flat); }
   View Compute(FlatId flat) const { return Slot("compute", flat); }  // absent: no such copy
   // Whole, as an era keeps it; absent where it is resident, or no plan of an era reads it.
+  // Without the last parameter where the era keeps a part of that.
   View Gathered(FlatId flat) const { return Slot(kGatheredSlot, flat); }
+  View Part(FlatId flat) const { return Slot(kPartSlot, flat); }  // absent: the era has it whole
 
   int Shards(FlatId flat) const { return layout.mesh.Size(layout.flat(flat).shard); }
   StatsRow stats_row() const { return StatsRowOf(layout, program); }
