@@ -251,6 +251,8 @@ std::optional<ApiError> ServeApi::AddRequest(const CompletionRequest& request,
   if (!request.has_seed) made.sampling.seed = RandomWord();
   made.score_prompt = request.echo && request.logprobs;
   if (options_.end_token) made.stop_tokens.push_back(*options_.end_token);
+  for (const std::string& stop : request.stop)
+    if (const auto token = text_.StopToken(stop)) made.stop_tokens.push_back(*token);
   if (request.is_chat && text_.chat_end_token())
     made.stop_tokens.push_back(*text_.chat_end_token());
   if (options_.max_tokens > 0 && made.max_tokens > options_.max_tokens)

@@ -71,6 +71,10 @@ std::vector<int32_t> ServedText::EncodeChat(std::span<const ChatMessage> message
   return Encode(text, false);
 }
 
+std::optional<int32_t> ServedText::StopToken(std::string_view stop) const {
+  return tokenizer_ ? tokenizer_->AddedTokenId(stop) : std::nullopt;
+}
+
 std::optional<int32_t> ServedText::chat_end_token() const {
   if (!chat_ || !tokenizer_) return std::nullopt;
   const ChatEnd end = EndOf(*chat_);

@@ -34,6 +34,8 @@ class ServedText {
   std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const;
   // Ends with what stands ahead of an answer. Error(kInvalidArgument): there is no template.
   std::vector<int32_t> EncodeChat(std::span<const ChatMessage> messages) const;
+  // The token that a text which ends an answer names; none: it is text alone.
+  std::optional<int32_t> StopToken(std::string_view stop) const;
   // How an answer of the chat template ends: by a token, or by a text; neither without a template.
   std::optional<int32_t> chat_end_token() const;
   std::string chat_end_text() const;

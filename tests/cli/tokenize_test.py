@@ -68,6 +68,34 @@ class Tokenize(CliTest):
                                       'data.tokenizer=bytes', '--set', 'run.dir=' + self.path('e')), BAD_DATA)
         self.expect_line(outcome.err, 'tokens_000000.bin was made with a tokenizer .* and data.tokenizer is bytes')
 
+    def test_an_answer_ends_with_a_token_by_its_name(self):
+        _, tokenizer, tokens = self.made()
+        config, _ = self.config_of(tokenizer, tokens)
+        self.expect(program('train', config), OK)
+        # Of 320 tokens, all about as likely, one is the end of a text.
+        words = ['generate', config, '--prompt', 'The', '--samples', '40', '--tokens', '24', '--temperature', '100', '--json']
+        answers = [[json.loads(line) for line in self.expect(program(*words, *stop), OK).out.splitlines()]
+                   for stop in ((), ('--stop', '<|endoftext|>'), ('--stop', 'never', '--stop', '<|endoftext|>'))]
+        end, = set(self.special_ids(tokenizer))
+        ended = 0
+        for whole, stopped, both in zip(*answers):
+            self.assertEqual((whole['finish'], len(whole['tokens'])), ('length', 24))
+            kept = whole['tokens'].index(end) + 1 if end in whole['tokens'] else 24
+            ended += kept < 24
+            self.assertEqual(stopped, both)
+            self.assertEqual(stopped['tokens'], whole['tokens'][:kept])
+            self.assertEqual(stopped['finish'], 'stop' if kept < 24 or whole['tokens'][-1] == end else 'length')
+            self.assertTrue(whole['text'].startswith(stopped['text'][:-3]), stopped)  # a cut character may end it
+        self.assertGreater(ended, 0)
+        outcome = self.expect(program(*words, '--stop', '<|eot_id|>'), BAD_CONFIG)
+        self.expect_line(outcome.err, r'stop is <\|eot_id\|>, which is no token of .*tokenizer.json; its special tokens are <\|endoftext\|>')
+        # Other texts are no names, and end an answer as texts.
+        self.expect(program(*words, '--stop', '</s>'), OK)
+
+    def special_ids(self, tokenizer):
+        with open(tokenizer, encoding='utf-8') as f:
+            return [token['id'] for token in json.load(f)['added_tokens'] if token['special']]
+
     def talks(self):
         """Conversations as token files with masks, and their tokenizer."""
         text = self.text_data()

@@ -37,6 +37,13 @@ void RequirePossible(const ModelConfig& model, const std::vector<Prompt>& prompt
                "--prompt holds the token {}, but model.vocab is {}", token, model.Vocab());
 }
 
+// The model's tokens of what was given as text. What names a token ends an answer as text, too.
+void Encode(const TextCodec& codec, Prompt& prompt) {
+  if (!prompt.text.empty()) prompt.request.prompt = codec.Encode(prompt.text);
+  for (const std::string& stop : prompt.stop)
+    if (const auto token = codec.StopToken(stop)) prompt.request.stop_tokens.push_back(*token);
+}
+
 bool IsGiven(const LoadedConfig& config, std::string_view section) {
   return std::any_of(config.origin.begin(), config.origin.end(), [&](const auto& key) {
     return key.first.starts_with(section) && key.second != "default";
@@ -142,8 +149,7 @@ int GenerateVerb(const GenerateArguments& arguments) {
   return RunOnRanks(arguments.config, {"generate"}, [&](RankContext& context) {
     const Config& config = context.config.config;
     const std::unique_ptr<TextCodec> codec = CodecOf(config);
-    for (Prompt& prompt : prompts)
-      if (!prompt.text.empty()) prompt.request.prompt = codec->Encode(prompt.text);
+    for (Prompt& prompt : prompts) Encode(*codec, prompt);
     RequirePossible(config.model, prompts, stream);
     const std::vector<Group> groups = GroupsOf(context, prompts);
     Session session(config, context.environment, {PlansOf(groups), false});

@@ -14,7 +14,7 @@ struct Prompt {
   std::string text;  // "" where tokens were given
   GenerationRequest request;
   bool has_length = false;        // max_tokens was given; else they are kDefaultTokens
-  std::vector<std::string> stop;  // texts
+  std::vector<std::string> stop;  // texts, or names of tokens
 };
 
 // Those of --prompt, in order, then those of --file. A line of the file is an object: "prompt" (a

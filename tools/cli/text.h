@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ class TextCodec {
   virtual std::string Decode(std::span<const int32_t> tokens) const = 0;
   // Decoded bytes for a terminal.
   virtual std::string Shown(std::string_view bytes) const = 0;
+  // The token that a text ending an answer names; none: it is text alone. Error(kConfig): it is
+  // written as special tokens are, and there is none of that name.
+  virtual std::optional<int32_t> StopToken(std::string_view) const { return std::nullopt; }
 };
 
 // token = byte; other tokens are "?".

@@ -1,6 +1,9 @@
 #include "tools/cli/tokenizer_codec.h"
 
+#include <fmt/format.h>
+
 #include <utility>
+#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/run/run_tokenizer.h"
@@ -29,6 +32,28 @@ std::string TokenizerCodec::Shown(std::string_view bytes) const {
     shown += control ? '?' : c;
   }
   return shown;
+}
+
+namespace {
+
+// The first special tokens, for a message.
+std::vector<std::string_view> SpecialTokensOf(const Tokenizer& tokenizer) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string_view> found;
+  for (int64_t id = 0; id < tokenizer.vocab_size() && found.size() < kShown; ++id)
+    if (const auto token = static_cast<int32_t>(id); tokenizer.IsSpecial(token))
+      found.push_back(tokenizer.Bytes(token));
+  return found;
+}
+
+}  // namespace
+
+std::optional<int32_t> TokenizerCodec::StopToken(std::string_view stop) const {
+  const auto id = tokenizer_->AddedTokenId(stop);
+  MR_REQUIRE(ErrorCode::kConfig, id || !stop.starts_with("<|") || !stop.ends_with("|>"),
+             "stop is {}, which is no token of {}; its special tokens are {}", stop,
+             tokenizer_->name(), fmt::join(SpecialTokensOf(*tokenizer_), ", "));
+  return id;
 }
 
 namespace {

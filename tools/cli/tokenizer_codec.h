@@ -17,6 +17,7 @@ class TokenizerCodec final : public TextCodec {
   std::vector<int32_t> Encode(std::string_view text) const override;
   std::string Decode(std::span<const int32_t> tokens) const override;
   std::string Shown(std::string_view bytes) const override;
+  std::optional<int32_t> StopToken(std::string_view stop) const override;
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;

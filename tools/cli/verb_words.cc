@@ -158,7 +158,9 @@ void AddGenerate(CLI::App* app, CommandLine* line) {
   app->add_option("--samples", generate->samples, "answers to each prompt, with seeds of their own")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, kMostSamples));
-  app->add_option("--stop", generate->stop, "text that ends an answer; may be given more than once")
+  app->add_option("--stop", generate->stop,
+                  "text that ends an answer, or a token of data.tokenizer by its name, as "
+                  "<|eot_id|>; may be given more than once")
       ->allow_extra_args(false)
       ->take_all()
       ->check(CLI::Validator(

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/serve/completion_reply.h"
+#include "runtime/text/byte_alphabet.h"
 #include "tests/runtime/infer/checking_token_model.h"
 
 namespace millrace {
@@ -100,13 +101,31 @@ Answered Take(ReplyBuffer& reply) {
   return answered;
 }
 
+// Ids are bytes, but for 1: that is the special token <|end|>.
+std::shared_ptr<const Tokenizer> EndingTokenizer() {
+  json vocab = {{"<|end|>", 1}, {SymbolsOfBytes("\x01"), 256}};
+  for (int byte = 0; byte < 256; ++byte)
+    if (byte != 1) vocab[SymbolsOfBytes(std::string(1, static_cast<char>(byte)))] = byte;
+  json end = {{"id", 1}, {"content", "<|end|>"}, {"special", true}};
+  for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) end[flag] = false;
+  json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
+  level["use_regex"] = true;
+  const json file = {{"version", "1.0"},
+                     {"added_tokens", json::array({end})},
+                     {"pre_tokenizer", level},
+                     {"decoder", level},
+                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
+  return std::make_shared<const Tokenizer>(file.dump(), "ending");
+}
+
 struct Served {
   explicit Served(const std::string& says, std::function<void(char)> before = {},
                   std::optional<ChatTemplate> chat = std::nullopt,
-                  const ServeEngineOptions& options = {})
+                  const ServeEngineOptions& options = {},
+                  const std::shared_ptr<const Tokenizer>& tokenizer = nullptr)
       : model(says),
         engine(model, 5, nullptr, options),
-        text(TextKind::kBytes, nullptr, chat),
+        text(tokenizer ? TextKind::kTokenizer : TextKind::kBytes, tokenizer, chat),
         api(engine, text, {.model = "m", .limits = {.top = 3}}) {
     model.before = std::move(before);
   }
@@ -195,6 +214,22 @@ TEST_CASE("a stop string over several tokens ends an answer, and its making", "[
   std::string all;
   for (const json& event : served.Complete(asked).Events()) all += event["choices"][0]["text"];
   CHECK(all.size() == 3 * std::string("one t").size());
+}
+
+TEST_CASE("the name of a special token ends an answer where the token comes", "[serve][api]") {
+  Served served("ab\x01", {}, std::nullopt, {}, EndingTokenizer());
+  served.Run();
+  const auto choice = [&](const json& stop) {
+    return served.Complete({{"prompt", "a"}, {"max_tokens", 8}, {"stop", stop}})
+        .Json()["choices"][0];
+  };
+  CHECK(choice("<|end|>")["text"] == "ab");
+  CHECK(choice("<|end|>")["finish_reason"] == "stop");
+  CHECK(choice({"never", "<|end|>"})["finish_reason"] == "stop");
+  // What is no token is text, which special tokens are not.
+  CHECK(choice("<|other|>")["text"] == "ababab");
+  CHECK(choice("<|other|>")["finish_reason"] == "length");
+  CHECK(choice("ba")["text"] == "a");
 }
 
 TEST_CASE("who leaves in the middle of an answer gives its pages back", "[serve][api]") {
