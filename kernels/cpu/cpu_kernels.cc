@@ -15,6 +15,7 @@
 #include "kernels/cpu/mamba_conv.h"
 #include "kernels/cpu/mamba_rows.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/muon.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"

@@ -19,6 +19,7 @@
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample/sample.h"
+#include "kernels/cuda/step/muon.h"
 #include "kernels/cuda/step/statistics.h"
 #include "kernels/cuda/step/update.h"
 

@@ -15,6 +15,7 @@
 #include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/moe_ops.h"
+#include "kernels/ops/muon_ops.h"
 #include "kernels/ops/router_ops.h"
 #include "kernels/ops/sample_ops.h"
 #include "kernels/ops/shape.h"
@@ -95,10 +96,11 @@ template <template <class> class Op>
 constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, EmbedOp, EmbedRowsOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp,
                AccumulateOp, FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp,
-               ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp>)
+               ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp, MuonNormaliseOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
-  if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp>) return 3;
+  if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonPolynomialOp, MuonUpdateOp>) return 3;
+  if (kIsOneOf<Op, MuonMomentumOp>) return 5;
   if (kIsOneOf<Op, NormOp, HeadNormOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;
   if (kIsOneOf<Op, MambaConvOp, MambaConvRowsOp>) return 30;

@@ -14,6 +14,7 @@
 #include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/moe_ops.h"
+#include "kernels/ops/muon_ops.h"
 #include "kernels/ops/router_ops.h"
 #include "kernels/ops/sample_ops.h"
 #include "kernels/ops/step_ops.h"
@@ -80,6 +81,10 @@
   OP(BeginStep, begin_step)                        \
   OP(StepStats, step_stats)                        \
   OP(AdamW, adamw)                                 \
+  OP(MuonMomentum, muon_momentum)                  \
+  OP(MuonNormalise, muon_normalise)                \
+  OP(MuonPolynomial, muon_polynomial)              \
+  OP(MuonUpdate, muon_update)                      \
   OP(RouterBias, router_bias)
 
 // OP(Name): NameOp, run by a communicator.

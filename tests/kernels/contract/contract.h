@@ -77,5 +77,9 @@ void SumSquaresContract(const Subject& subject);
 void StepStatsContract(const Subject& subject);
 void BeginStepContract(const Subject& subject);
 void AdamWContract(const Subject& subject);
+void MuonMomentumContract(const Subject& subject);
+void MuonNormaliseContract(const Subject& subject);
+void MuonPolynomialContract(const Subject& subject);
+void MuonUpdateContract(const Subject& subject);
 
 }  // namespace millrace::test

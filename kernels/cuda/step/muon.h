@@ -1,0 +1,16 @@
+// kernels/ops/muon_ops.h on CUDA. The order of operations is the CPU's, every one rounded on its
+// own: given the same operands, the same bits.
+#pragma once
+
+#include "kernels/ops/muon_ops.h"
+#include "runtime/base/stream.h"
+#include "runtime/base/tensor_view.h"
+
+namespace millrace {
+
+void CudaMuonMomentum(const MuonMomentumOp<TensorView>& op, Stream& stream);
+void CudaMuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream);
+void CudaMuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream& stream);
+void CudaMuonUpdate(const MuonUpdateOp<TensorView>& op, Stream& stream);
+
+}  // namespace millrace

@@ -1,0 +1,98 @@
+// Argument structs of Muon's kernel ops (arXiv 2502.16982; torch.optim.Muon): momentum, and the
+// Newton-Schulz iteration that makes a matrix nearly orthogonal. Its products are MatmulOps; what
+// lies between them is here. Conventions as in step_ops.h.
+#pragma once
+
+#include <array>
+
+#include "kernels/ops/access.h"
+#include "runtime/base/mesh.h"
+
+namespace millrace {
+
+// What a matrix follows, from its gradient: g = grad * clip_scale;
+// m' = momentum*m + (1-momentum)*g; out = m', or with nesterov momentum*m' + (1-momentum)*g.
+// In f32, one rounding to out's dtype. Unless scalars->applied m stays, bit for bit, and out is
+// zeros: nothing that is not finite goes on.   grad any [n], m f32 [n], out any [n].
+struct MuonMomentumAttrs {
+  double momentum = 0.95;
+  bool nesterov = true;
+  AxisSet shard_axes;  // along which the shards of the flat parameter lie; no kernel reads it
+  bool operator==(const MuonMomentumAttrs&) const = default;
+};
+template <class V>
+struct MuonMomentumOp : MuonMomentumAttrs {
+  using Attrs = MuonMomentumAttrs;
+  static constexpr const char* kName = "muon_momentum";
+  V grad, scalars, m, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.grad, Access::kRead, "grad");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.m, Access::kAccumulate, "m");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+// x[i] *= 1 / max(sqrt(sum_squares[0]), eps): no singular value of the matrix is above 1 then.
+// x any [n], sum_squares f64 [1].
+struct MuonNormaliseAttrs {
+  double eps = 1e-7;
+  bool operator==(const MuonNormaliseAttrs&) const = default;
+};
+template <class V>
+struct MuonNormaliseOp : MuonNormaliseAttrs {
+  using Attrs = MuonNormaliseAttrs;
+  static constexpr const char* kName = "muon_normalise";
+  V sum_squares, x;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.sum_squares, Access::kRead, "sum_squares");
+    f(s.x, Access::kAccumulate, "x");
+  }
+};
+
+// out = a*I + b*gram + c*square: what one step of the iteration multiplies its matrix X by, of
+// gram = X X^T (or X^T X) and its square.   gram, square, out any [R,R], dense. In f32, one
+// rounding.
+struct MuonPolynomialAttrs {
+  std::array<double, 3> coefficients = {3.4445, -4.7750, 2.0315};  // a, b, c
+  bool operator==(const MuonPolynomialAttrs&) const = default;
+};
+template <class V>
+struct MuonPolynomialOp : MuonPolynomialAttrs {
+  using Attrs = MuonPolynomialAttrs;
+  static constexpr const char* kName = "muon_polynomial";
+  V gram, square, out;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.gram, Access::kRead, "gram");
+    f(s.square, Access::kRead, "square");
+    f(s.out, Access::kWrite, "out");
+  }
+};
+
+// A shard of matrices follows its update, a no-op bit for bit unless scalars->applied:
+// rate = scalars->lr * lr_scale; master = master * (1 - rate*weight_decay) - rate * ortho.
+// master f32 [n], ortho any [n]; compute (optional) bf16 [n] receives the downcast of the new
+// master, also when the step is skipped. Gaps, zero in both, stay zero.
+struct MuonUpdateAttrs {
+  double lr_scale = 1, weight_decay = 0;
+  AxisSet shard_axes;  // as above
+  bool operator==(const MuonUpdateAttrs&) const = default;
+};
+template <class V>
+struct MuonUpdateOp : MuonUpdateAttrs {
+  using Attrs = MuonUpdateAttrs;
+  static constexpr const char* kName = "muon_update";
+  V ortho, scalars, master, compute;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.ortho, Access::kRead, "ortho");
+    f(s.scalars, Access::kRead, "scalars");
+    f(s.master, Access::kAccumulate, "master");
+    f(s.compute, Access::kWrite, "compute");
+  }
+};
+
+}  // namespace millrace
