@@ -55,6 +55,7 @@ struct ModelOptions : ModelShape {
   // position of each position's (kernels/ops/model_ops.h).
   bool documents = false;
   double init_std = 0.02;
+  UpdateRule hidden_update = UpdateRule::kAdamW;  // of matrices between hidden states
   // Consecutive blocks that share one FSDP unit: "h.0", or "h.0-1". The last unit takes what is
   // left. A list says it for each unit instead; its sum is that of the blocks.
   int64_t blocks_per_unit = 1;

@@ -75,6 +75,9 @@ Stack::Stack(const ModelOptions& options, ModelFamily family)
   spec_ = MakeSpec(options_, EmbedParams(), block, HeadParams());
   AddLossInputs();
   AddMtp();
+  for (UnitSpec& unit : spec_.units)
+    for (ParamSpec& param : unit.params)
+      if (param.hidden) param.update = options_.hidden_update;
   if (const MoeShape* balanced = BalancedShape(options_))
     spec_.losses.push_back(
         {.name = kBalanceLoss, .weight = balanced->aux_coefficient, .held_out = false});
@@ -113,7 +116,7 @@ void Stack::AddMtp() {
     add(NormParams(p + "norm_e"));
     add(NormParams(p + "norm_h"));
     for (const char* of : {"e_proj.weight", "h_proj.weight"})
-      add({MatrixParam(p + of, options_.d_model, options_.d_model, options_.init_std)});
+      add({HiddenParam(p + of, options_.d_model, options_.d_model, options_.init_std)});
     add(BlockParams(mtp.block, ContextOf(unit)));
     add(NormParams(p + "norm_out"));
     spec_.units.push_back(std::move(added));

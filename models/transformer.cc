@@ -31,6 +31,14 @@ ParamSpec MatrixParam(std::string name, int64_t out, int64_t in, double std) {
   return TableParam(std::move(name), out, out, in, std);
 }
 
+ParamSpec HiddenParam(std::string name, int64_t out, int64_t in, double std,
+                      std::vector<int64_t> fused) {
+  ParamSpec param = MatrixParam(std::move(name), out, in, std);
+  param.hidden = true;
+  param.fused = std::move(fused);
+  return param;
+}
+
 ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns,
                      double std) {
   return {.name = std::move(name),

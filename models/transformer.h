@@ -14,6 +14,9 @@ namespace millrace {
 
 // [out, in], normal(std), decayed.
 ParamSpec MatrixParam(std::string name, int64_t out, int64_t in, double std);
+// The same between hidden states (ParamSpec::hidden); `fused`: rows of the matrices in it.
+ParamSpec HiddenParam(std::string name, int64_t out, int64_t in, double std,
+                      std::vector<int64_t> fused = {});
 // [rows stored as padded_rows, columns], normal(std), decayed.
 ParamSpec TableParam(std::string name, int64_t rows, int64_t padded_rows, int64_t columns,
                      double std);

@@ -11,14 +11,15 @@ std::vector<ParamSpec> AttentionParams(const AttentionShape& a, const BranchCont
   const ModelOptions& o = context.options;
   const std::string qkv = context.prefix + "attn.qkv", proj = context.prefix + "attn.proj";
   std::vector<ParamSpec> params = {
-      SplitHeads(MatrixParam(qkv + ".weight", a.qkv_rows(), o.d_model, o.init_std), o.tensor, a)};
+      SplitHeads(HiddenParam(qkv + ".weight", a.qkv_rows(), o.d_model, o.init_std, a.qkv_parts()),
+                 o.tensor, a)};
   if (context.biases)
     params.push_back(SplitHeads(BiasParam(qkv + ".bias", a.qkv_rows()), o.tensor, a));
   if (a.qk_norm)
     for (const char* norm : {"attn.q_norm.weight", "attn.k_norm.weight"})
       params.push_back(NormWeightParam(context.prefix + norm, a.head_dim));
   params.push_back(SplitColumns(
-      MatrixParam(proj + ".weight", o.d_model, a.heads * a.head_dim, ResidualStd(o)), o.tensor));
+      HiddenParam(proj + ".weight", o.d_model, a.heads * a.head_dim, ResidualStd(o)), o.tensor));
   if (context.biases) params.push_back(BiasParam(proj + ".bias", o.d_model));
   return params;
 }

@@ -40,14 +40,14 @@ std::vector<ParamSpec> MambaParams(const MambaShape& m, const BranchContext& con
   const double conv_std = 1 / std::sqrt(3.0 * static_cast<double>(m.conv));
   int64_t in_rows = 0;
   for (const int64_t part : in) in_rows += part;
-  return {rows(MatrixParam(p + "in_proj.weight", in_rows, o.d_model, o.init_std), in),
+  return {rows(HiddenParam(p + "in_proj.weight", in_rows, o.d_model, o.init_std, in), in),
           rows(MatrixParam(p + "conv.weight", m.conv_columns(), m.conv, conv_std), conv),
           rows(BiasParam(p + "conv.bias", m.conv_columns()), conv),
           rows(ExponentParam(p + "dt_bias", m.heads, InitKind::kStepBias), {}),
           rows(ExponentParam(p + "a_log", m.heads, InitKind::kLogIndex), {}),
           rows(ExponentParam(p + "d", m.heads, InitKind::kOnes), {}),
           rows(NormWeightParam(p + "norm.weight", m.inner()), {}),
-          SplitColumns(MatrixParam(p + "out_proj.weight", o.d_model, m.inner(), ResidualStd(o)),
+          SplitColumns(HiddenParam(p + "out_proj.weight", o.d_model, m.inner(), ResidualStd(o)),
                        o.tensor)};
 }
 

@@ -17,10 +17,10 @@ std::vector<ParamSpec> MlpParams(const MlpShape& m, const BranchContext& context
   const std::vector<int64_t> parts =
       IsGated(m.activation) ? std::vector{m.width, m.width} : std::vector<int64_t>{};
   std::vector<ParamSpec> params = {
-      SplitRows(MatrixParam(in + ".weight", rows, o.d_model, o.init_std), o.tensor, parts)};
+      SplitRows(HiddenParam(in + ".weight", rows, o.d_model, o.init_std, parts), o.tensor, parts)};
   if (context.biases) params.push_back(SplitRows(BiasParam(in + ".bias", rows), o.tensor, parts));
   params.push_back(
-      SplitColumns(MatrixParam(out + ".weight", o.d_model, m.width, ResidualStd(o)), o.tensor));
+      SplitColumns(HiddenParam(out + ".weight", o.d_model, m.width, ResidualStd(o)), o.tensor));
   if (context.biases) params.push_back(BiasParam(out + ".bias", o.d_model));
   return params;
 }

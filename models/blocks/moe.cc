@@ -30,11 +30,15 @@ ParamSpec RouterBiasParam(std::string name, const MoeShape& m) {
   return param;
 }
 
-// [E, out, in], normal(std), decayed; split over the ranks that have experts of their own.
-ParamSpec ExpertsParam(std::string name, int64_t experts, int64_t out, int64_t in, double std,
-                       const ModelOptions& o) {
-  ParamSpec param = MatrixParam(std::move(name), out, in, std);
-  param.dims = {experts, out, in};
+// Rows of the matrices that lie fused ahead of the activation.
+std::vector<int64_t> InParts(const MoeShape& m, int64_t width) {
+  return IsGated(m.activation) ? std::vector{width, width} : std::vector<int64_t>{};
+}
+
+// Of one expert's matrix [out, in] that of all, [E, out, in]; split over the ranks that have
+// experts of their own.
+ParamSpec ExpertsParam(int64_t experts, ParamSpec param, const ModelOptions& o) {
+  param.dims.insert(param.dims.begin(), experts);
   param.padded_rows = experts;
   if (o.expert_ranks() > 1) param.splits = {{o.expert_axes(), 0, {}}};
   return param;
@@ -65,19 +69,20 @@ std::vector<ParamSpec> MoeParams(const MoeShape& m, const BranchContext& context
   const std::string p = context.prefix + "moe.";
   std::vector<ParamSpec> params = {
       MatrixParam(p + "router.weight", m.experts, o.d_model, o.init_std),
-      ExpertsParam(p + "experts." + InName(m) + ".weight", m.experts, InRows(m, m.width), o.d_model,
-                   o.init_std, o),
-      ExpertsParam(p + "experts.down.weight", m.experts, o.d_model, m.width, ResidualStd(o), o)};
+      ExpertsParam(m.experts,
+                   HiddenParam(p + "experts." + InName(m) + ".weight", InRows(m, m.width),
+                               o.d_model, o.init_std, InParts(m, m.width)),
+                   o),
+      ExpertsParam(m.experts,
+                   HiddenParam(p + "experts.down.weight", o.d_model, m.width, ResidualStd(o)), o)};
   if (m.bias) params.push_back(RouterBiasParam(p + "router.bias", m));
   if (m.shared_width > 0) {
-    const std::vector<int64_t> parts = IsGated(m.activation)
-                                           ? std::vector{m.shared_width, m.shared_width}
-                                           : std::vector<int64_t>{};
-    params.push_back(SplitRows(MatrixParam(p + "shared." + InName(m) + ".weight",
-                                           InRows(m, m.shared_width), o.d_model, o.init_std),
+    const std::vector<int64_t> parts = InParts(m, m.shared_width);
+    params.push_back(SplitRows(HiddenParam(p + "shared." + InName(m) + ".weight",
+                                           InRows(m, m.shared_width), o.d_model, o.init_std, parts),
                                o.tensor, parts));
     params.push_back(SplitColumns(
-        MatrixParam(p + "shared.down.weight", o.d_model, m.shared_width, ResidualStd(o)),
+        HiddenParam(p + "shared.down.weight", o.d_model, m.shared_width, ResidualStd(o)),
         o.tensor));
   }
   return params;

@@ -88,6 +88,12 @@ constexpr auto NamesOf(AuxLossKind) {
 enum class ScheduleKind { kConstant, kCosine, kWsd };
 constexpr auto NamesOf(ScheduleKind) { return internal::NameList<3>{"constant", "cosine", "wsd"}; }
 
+// What an orthogonal matrix of Muon's is multiplied by, beside the learning rate:
+// sqrt(max(1, rows / columns)) (Keller Jordan), or 0.2 * sqrt(max(rows, columns)), which has the
+// size of AdamW's updates (arXiv 2502.16982).
+enum class MuonAdjust { kOriginal, kMatchRmsAdamW };
+constexpr auto NamesOf(MuonAdjust) { return internal::NameList<2>{"original", "match_rms_adamw"}; }
+
 // How much of a step is replayed as one graph.
 enum class GraphMode { kStep, kMicrobatch, kOff };
 constexpr auto NamesOf(GraphMode) { return internal::NameList<3>{"step", "microbatch", "off"}; }

@@ -171,6 +171,13 @@ std::string AttributesText(const KernelOp& op) {
         if constexpr (requires { typed.decay; })
           add(fmt::format("betas={},{} weight_decay={} decay={}", typed.beta1, typed.beta2,
                           typed.weight_decay, RangesText(*typed.decay)));
+        if constexpr (requires { typed.momentum; })
+          add(fmt::format("momentum={} nesterov={:d}", typed.momentum, typed.nesterov));
+        if constexpr (requires { typed.coefficients; })
+          add(fmt::format("coefficients={}", fmt::join(typed.coefficients, ",")));
+        if constexpr (requires { typed.lr_scale; })
+          add(fmt::format("lr_scale={} weight_decay={}", typed.lr_scale, typed.weight_decay));
+        if constexpr (requires { typed.shard_axes; }) add("shards=" + ToString(typed.shard_axes));
         if constexpr (requires { typed.runs; })
           if (typed.runs) add("runs=" + RunsText(*typed.runs));
         if constexpr (requires { typed.gate; })

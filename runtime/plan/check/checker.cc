@@ -311,6 +311,9 @@ class Walk {
     } else if (const auto* adamw = std::get_if<AdamWOp<View>>(&op)) {
       ++version_[static_cast<size_t>(adamw->master.buffer.value)];
       if (adamw->compute) derive(adamw->master, adamw->compute);
+    } else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op)) {
+      ++version_[static_cast<size_t>(muon->master.buffer.value)];
+      if (muon->compute) derive(muon->master, muon->compute);
     } else if (const auto* balance = std::get_if<RouterBiasOp<View>>(&op)) {
       ++version_[static_cast<size_t>(balance->bias.buffer.value)];
     }

@@ -17,9 +17,13 @@ class Shards {
       : plan_(plan), mesh_(mesh), axes_(std::move(states)) {
     ForEachOp([&](const KernelOp& op, int, int) {
       if (const auto* adamw = std::get_if<AdamWOp<View>>(&op))
-        Know({adamw->master, adamw->grad, adamw->compute}, adamw->flat_begin);
+        Know({adamw->master, adamw->grad, adamw->compute}, adamw->flat_begin.axes);
       else if (const auto* balance = std::get_if<RouterBiasOp<View>>(&op))
-        Know({balance->bias, balance->load}, balance->flat_begin);
+        Know({balance->bias, balance->load}, balance->flat_begin.axes);
+      else if (const auto* momentum = std::get_if<MuonMomentumOp<View>>(&op))
+        Know({momentum->grad, momentum->m, momentum->out}, momentum->shard_axes);
+      else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op))
+        Know({muon->ortho, muon->master, muon->compute}, muon->shard_axes);
     });
     // A copy is followed at each pass; few are copied twice.
     while (FollowCopies()) continue;
@@ -40,9 +44,9 @@ class Shards {
         f(plan_.bodies[b].ops[o].op, static_cast<int>(b), static_cast<int>(o));
   }
 
-  void Know(std::initializer_list<View> shards, const RankInt& flat_begin) {
+  void Know(std::initializer_list<View> shards, AxisSet axes) {
     for (const View& shard : shards)
-      if (shard) axes_[shard.buffer] = mesh_.Wide(flat_begin.axes);
+      if (shard) axes_[shard.buffer] = mesh_.Wide(axes);
   }
 
   bool FollowCopies() {
@@ -69,6 +73,9 @@ class Shards {
       Require(scatter->shard, scatter->axes, body, index);
     else if (const auto* sum = std::get_if<AllReduceOp<View>>(&op))
       RequireReplicas(*sum, body, index);
+    else if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op))
+      for (const View& shards : {exchange->sent, exchange->received})
+        Require(shards, exchange->axes, body, index);
   }
 
   void Require(const View& shard, AxisSet axes, int body, int index) {

@@ -1,9 +1,10 @@
 // Which ranks have the parts of a flat parameter and of its gradient. Internal to the checker.
 //
-// An update says along which axes its shards lie (flat_begin of AdamWOp and RouterBiasOp). What
-// gathers those weights, or copies of them, and what leaves the gradient that the update reads, go
-// over the same axes; between replicas all gradients are summed over the same axes. A plan that
-// updates nothing gathers states as the plan lays them that does.
+// An update says along which axes its shards lie (flat_begin of AdamWOp and RouterBiasOp,
+// shard_axes of Muon's ops). What gathers those weights, or copies of them, what leaves the
+// gradient that the update reads, and what exchanges shards for whole matrices go over the same
+// axes; between replicas all gradients are summed over the same axes. A plan that updates nothing
+// gathers states as the plan lays them that does.
 #pragma once
 
 #include <map>

@@ -41,6 +41,31 @@ std::string InitText(const ParamSpec& param) {
   return "?";
 }
 
+std::string RuleText(const ParamSpec& param) {
+  if (param.update == UpdateRule::kAdamW) return "";
+  std::string text = fmt::format(" by {}", Name(param.update));
+  if (param.update == UpdateRule::kBalance) text += fmt::format(" {}", param.balance.rate);
+  if (param.update == UpdateRule::kMuon && !param.fused.empty())
+    text += fmt::format(" of [{}] rows", fmt::join(param.fused, ", "));
+  return text;
+}
+
+void ValidateHidden(const ParamSpec& param) {
+  MR_CHECK(param.update != UpdateRule::kMuon || param.hidden,
+           "parameter {}: by muon, but it is no matrix between hidden states", param.name);
+  if (!param.hidden) return;
+  const size_t rank = param.dims.size();
+  MR_CHECK(rank >= 2 && param.decay && param.padded_rows == param.dims[0],
+           "parameter {}: a matrix between hidden states has 2 or 3 dims, decays and has no padded "
+           "rows",
+           param.name);
+  int64_t together = 0;
+  for (const int64_t rows : param.fused) together += rows;
+  MR_CHECK(param.fused.empty() || together == param.dims[rank - 2],
+           "parameter {}: its fused matrices have {} rows together, not {}", param.name, together,
+           param.dims[rank - 2]);
+}
+
 void ValidateSplits(const ParamSpec& param) {
   AxisSet axes;
   std::set<int> dims;
@@ -126,6 +151,7 @@ void ValidateParam(const ParamSpec& param) {
            param.balance.experts, param.balance.top_k);
   MR_CHECK(param.init != InitKind::kNormal || param.init_std >= 0, "parameter {}: init_std {}",
            param.name, param.init_std);
+  ValidateHidden(param);
   ValidateSplits(param);
 }
 
@@ -202,9 +228,7 @@ std::string ToString(const ModelSpec& spec) {
             split.parts.empty() ? "" : fmt::format(" in [{}]", fmt::join(split.parts, ", ")));
       text += fmt::format(" {} {}{}{}{}\n", KindText(param.kind), InitText(param),
                           param.decay ? " decay" : "", param.trainable ? "" : " frozen",
-                          param.update == UpdateRule::kAdamW
-                              ? ""
-                              : fmt::format(" by {} {}", Name(param.update), param.balance.rate));
+                          RuleText(param));
     }
   }
   return text;

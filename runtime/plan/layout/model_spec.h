@@ -56,6 +56,10 @@ struct ParamSpec {
   bool decay = false;  // weight decay applies
   ParamKind kind = ParamKind::kMatrix;
   std::vector<Split> splits = {};  // over axes of one rank: no split
+  // A matrix between hidden states, or one for each expert: what Muon is for. Its rows are those of
+  // several matrices where these lie fused (q|k|v, gate|up); empty: of one.
+  bool hidden = false;
+  std::vector<int64_t> fused = {};
   UpdateRule update = UpdateRule::kAdamW;
   LoadBalance balance = {};  // of UpdateRule::kBalance
   bool trainable = true;     // false: stays as it began; has no gradient and no state but itself

@@ -149,7 +149,7 @@ ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionP
     for (const ParamSpec& param : spec.units[u].params) {
       const ParamId id{static_cast<int32_t>(layout.params.size())};
       const DType encoding = EncodingOf(param.kind, precision);
-      const bool own = encoding == precision.compute && param.update == UpdateRule::kAdamW;
+      const bool own = encoding == precision.compute && param.update != UpdateRule::kBalance;
       FlatKey key{own ? unit : shared, encoding,         {}, param.update, param.trainable,
                   param.balance,       precision.moments};
       for (const Split& split : param.splits) key.split = key.split | mesh.Wide(split.axes);
@@ -210,8 +210,8 @@ std::string ToString(const ShardLayout& layout) {
                         flat.padded_numel, flat.shard_numel);
     if (flat.shard != Axis::kShard) text += " over " + ToString(flat.shard);
     if (!flat.key.split.empty()) text += " split over " + ToString(flat.key.split);
-    if (flat.key.update != UpdateRule::kAdamW)
-      text += fmt::format(" by {} {}", Name(flat.key.update), flat.key.balance.rate);
+    if (flat.key.update != UpdateRule::kAdamW) text += fmt::format(" by {}", Name(flat.key.update));
+    if (flat.key.update == UpdateRule::kBalance) text += fmt::format(" {}", flat.key.balance.rate);
     text += flat.key.trainable ? "\n" : " frozen\n";
     for (const ParamId id : flat.params) {
       const ParamPlacement& param = layout.param(id);

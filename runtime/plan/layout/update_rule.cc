@@ -8,6 +8,8 @@ std::string_view Name(UpdateRule rule) {
       return "adamw";
     case UpdateRule::kBalance:
       return "balance";
+    case UpdateRule::kMuon:
+      return "muon";
   }
   return "?";
 }
@@ -21,6 +23,9 @@ std::vector<StateSlot> StateSlots(UpdateRule rule, bool trainable, DType moments
       slots.push_back({"adam_v", moments});
       break;
     case UpdateRule::kBalance:
+      break;
+    case UpdateRule::kMuon:
+      slots.push_back({"muon_m", DType::kF32});
       break;
   }
   return slots;

@@ -14,7 +14,9 @@ namespace millrace {
 // kBalance  a router's bias, by the loads of its experts (RouterBiasOp): what is summed over
 //           microbatches and ranks like a gradient is the count of pairs that have each expert.
 //           Counts stay f32 whatever the policy, and have no part in the gradient's norm.
-enum class UpdateRule { kAdamW, kBalance };
+// kMuon     matrices, by the nearest orthogonal matrix to their momentum (kernels/ops/muon_ops.h).
+//           That needs them whole: runtime/plan/layout/muon_rounds.h.
+enum class UpdateRule { kAdamW, kBalance, kMuon };
 std::string_view Name(UpdateRule rule);
 
 // Of kBalance: bias += rate * sign(mean load - load), where each row has `top_k` of `experts`.
@@ -37,7 +39,7 @@ inline constexpr StateSlot kMasterSlot = {"master", DType::kF32};
 
 // All that a run keeps of a flat parameter between steps: the master weights first, then the slots
 // of its rule, which begin as zeros. Of a parameter that is not trained the weights alone.
-// `moments`: of AdamW's, f32 or bf16.
+// `moments`: of AdamW's, f32 or bf16. Muon's is f32.
 std::vector<StateSlot> StateSlots(UpdateRule rule, bool trainable = true,
                                   DType moments = DType::kF32);
 

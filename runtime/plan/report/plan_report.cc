@@ -89,12 +89,15 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   m.parameter_pool = plan.param_pool_bytes;
   m.gradient_pool = plan.grad_pool_bytes;
   for (const FlatParam& flat : in.layout.flats) {
-    m.checkpoint += 3 * 4 * flat.padded_numel * in.layout.mesh.Size(flat.key.split);
-    m.checkpoint_per_rank += 3 * 4 * flat.shard_numel;
+    // All but Muon's are counted as AdamW's with f32 moments.
+    const int64_t slots = flat.key.update == UpdateRule::kMuon ? 2 : 3;
+    m.checkpoint += slots * 4 * flat.padded_numel * in.layout.mesh.Size(flat.key.split);
+    m.checkpoint_per_rank += slots * 4 * flat.shard_numel;
   }
   for (const Body& body : plan.bodies)
     for (const PlanOp& op : body.ops)
-      if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op.op))
+      if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op.op);
+          exchange != nullptr && body.phase != Phase::kUpdate)
         m.received = std::max(
             m.received, exchange->received.layout.numel() * Bytes(exchange->received.layout.dtype));
   return m;

@@ -9,6 +9,7 @@
 #include "runtime/plan/schedule/allocator_table.h"
 #include "runtime/plan/schedule/edges.h"
 #include "runtime/plan/schedule/grad_pass.h"
+#include "runtime/plan/schedule/muon_pass.h"
 #include "runtime/plan/schedule/param_pass.h"
 #include "runtime/plan/schedule/pool_items.h"
 #include "runtime/plan/schedule/step_builder.h"
@@ -278,6 +279,7 @@ class Planner {
     stats.shard_world = b_.layout.mesh.Size(AxisSet::All() - Axis::kReplicate);
     stats.clip = b_.options.clip;
     b_.Emit(stats, StreamId::kCompute, "step_stats", {});
+    MuonPass(b_, grads_).Emit();
     for (FlatId flat : params_.order()) {
       EmitUpdate(b_, flat, grads_.final_grad(flat));
       params_.EmitCarriedGathers(flat);

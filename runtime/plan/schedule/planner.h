@@ -3,6 +3,7 @@
 // byte an address, derives every cross-stream edge. Pure; equal on all ranks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +21,18 @@ namespace millrace {
 struct AdamWHyper {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   bool operator==(const AdamWHyper&) const = default;
+};
+
+struct MuonHyper {
+  double momentum = 0.95;
+  bool nesterov = true;
+  int steps = 5;  // of the Newton-Schulz iteration
+  std::array<double, 3> coefficients = {3.4445, -4.7750, 2.0315};
+  double eps = 1e-7;
+  MuonAdjust adjust = MuonAdjust::kMatchRmsAdamW;
+  double lr_scale = 1;  // of the learning rate, which is AdamW's
+  double weight_decay = 0.1;
+  bool operator==(const MuonHyper&) const = default;
 };
 
 struct PlanOptions {
@@ -42,6 +55,7 @@ struct PlanOptions {
   // a GPU, large ones do not.
   bool overlap_weight_gradients = false;
   AdamWHyper adamw;
+  MuonHyper muon;
   double clip = 0;  // <= 0: off
   LearningRate learning_rate;
   Backend backend = Backend::kCpu;

@@ -58,6 +58,8 @@ void EmitUpdate(StepBuilder& b, FlatId flat, const View& grad) {
       return EmitAdamW(b, flat, grad);
     case UpdateRule::kBalance:
       return EmitBalance(b, flat, grad);
+    case UpdateRule::kMuon:
+      return;  // of all flats together: MuonPass
   }
 }
 

@@ -1,0 +1,191 @@
+// Which rank makes which matrices orthogonal, and what the plan does for it.
+#include "runtime/plan/layout/muon_rounds.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <set>
+
+#include "models/model.h"
+#include "runtime/base/error.h"
+#include "runtime/plan/check/checker.h"
+#include "tests/support/plan_case.h"
+
+namespace millrace {
+namespace {
+
+ModelOptions ByMuon(ModelOptions o) {
+  o.hidden_update = UpdateRule::kMuon;
+  return o;
+}
+
+ShardLayout LayoutOf(const ModelOptions& o, const Mesh& mesh) {
+  return PlanShards(MakeModel(ByMuon(o))->spec(), mesh, {});
+}
+
+using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+
+Sizes SizesOf(const MuonRound& round) {
+  Sizes sizes;
+  for (const MuonMatrix& matrix : round.matrices) sizes.emplace_back(matrix.rows, matrix.columns);
+  return sizes;
+}
+
+TEST_CASE("fused parts are matrices of their own, and where they lie", "[plan][muon]") {
+  const ShardLayout layout = LayoutOf(test::TinyLlama(1), {1, 1});
+  const std::vector<MuonRound> rounds = MuonRoundsOf(layout);
+  REQUIRE(rounds.size() == 1);
+  // q 4 x 4 heads of 10 columns, k and v 2 x 4, o, gate, up, down.
+  CHECK(SizesOf(rounds[0]) ==
+        Sizes{{16, 10}, {8, 10}, {8, 10}, {10, 16}, {14, 10}, {14, 10}, {10, 14}});
+  // 320 elements of qkv end at a multiple of 64; o's 160 do not.
+  CHECK(rounds[0].matrices[1].begin == 160);
+  CHECK(rounds[0].matrices[3].begin == 320);
+  CHECK(rounds[0].matrices[4].begin == 512);
+  CHECK(rounds[0].matrices[5].begin == 512 + 140);
+}
+
+TEST_CASE("embedding, head, router, convolution, biases and norms stay AdamW's", "[plan][muon]") {
+  const auto by_muon = [](const ModelOptions& o) {
+    std::set<std::string> names;
+    const std::unique_ptr<Model> model = MakeModel(ByMuon(o));
+    for (const UnitSpec& unit : model->spec().units)
+      for (const ParamSpec& param : unit.params)
+        if (param.update == UpdateRule::kMuon) names.insert(param.name);
+    return names;
+  };
+  CHECK(by_muon(test::TinyGpt2(1)) ==
+        std::set<std::string>{"h.0.attn.qkv.weight", "h.0.attn.proj.weight", "h.0.mlp.up.weight",
+                              "h.0.mlp.down.weight"});
+  ModelOptions mixed = test::TinyNemotronH();
+  const MoeShape moe{.experts = 3, .top_k = 1, .width = 5};
+  const MambaShape mamba{.heads = 2, .head_dim = 3, .groups = 1, .state = 4};
+  mixed.blocks = {BlockShape{{moe}}, BlockShape{{mamba}}};
+  const std::set<std::string> names = by_muon(mixed);
+  CHECK(names.size() == 4);
+  for (const char* name :
+       {"h.1.mamba.in_proj.weight", "h.1.mamba.out_proj.weight", "h.0.moe.experts.down.weight"})
+    CHECK(names.contains(name));
+}
+
+TEST_CASE("blocks take turns, each once, and a last round may be short", "[plan][muon]") {
+  for (const int shards : {1, 2, 3, 7}) {
+    const ShardLayout layout = LayoutOf(test::TinyGpt2(5), {2, shards});
+    const std::vector<MuonRound> rounds = MuonRoundsOf(layout);
+    CHECK(rounds == MuonRoundsOf(layout));  // of the layout alone
+    CHECK(rounds.size() == static_cast<size_t>((5 + shards - 1) / shards));
+    std::vector<FlatId> owned;
+    for (const MuonRound& round : rounds) {
+      CHECK(round.flats.size() <= static_cast<size_t>(shards));
+      owned.insert(owned.end(), round.flats.begin(), round.flats.end());
+    }
+    std::vector<FlatId> all;
+    for (size_t f = 0; f < layout.flats.size(); ++f)
+      if (layout.flats[f].key.update == UpdateRule::kMuon)
+        all.push_back(FlatId{static_cast<int32_t>(f)});
+    CHECK(all.size() == 5);
+    CHECK(owned == all);
+  }
+}
+
+TEST_CASE("flats of another form are rounds of their own", "[plan][muon]") {
+  const ShardLayout layout = LayoutOf(test::Unequal(test::TinyLlama()), {1, 4});
+  const std::vector<MuonRound> rounds = MuonRoundsOf(layout);
+  CHECK(rounds.size() == 4);
+  for (const MuonRound& round : rounds) CHECK(round.flats.size() == 1);
+}
+
+TEST_CASE("experts are matrices of their own, and a split by experts leaves them whole",
+          "[plan][muon]") {
+  ModelOptions o = test::TinyQwen3(1);
+  o.family = Name(ModelFamily::kQwen3Moe);
+  const AttentionShape attention = *o.blocks[0].Find<AttentionShape>();
+  o.blocks = {BlockShape{{attention, MoeShape{.experts = 4, .top_k = 2, .width = 5}}}};
+  const auto experts_of = [&](int64_t ranks) {
+    o.expert = ranks;
+    int64_t count = 0;
+    const ShardLayout layout = LayoutOf(o, Mesh(1, 1).With(Axis::kExpert, static_cast<int>(ranks)));
+    for (const MuonRound& round : MuonRoundsOf(layout))
+      for (const MuonMatrix& matrix : round.matrices)
+        count += matrix.rows == 5 && matrix.columns == 10;  // gate or up
+    return count;
+  };
+  CHECK(experts_of(1) == 8);
+  CHECK(experts_of(2) == 4);
+}
+
+TEST_CASE("matrices that ranks split are refused", "[plan][muon]") {
+  ModelOptions o = test::Divisible(test::TinyLlama());
+  o.tensor = 2;
+  const ShardLayout layout = LayoutOf(o, Mesh(1, 1).With(Axis::kTensor, 2));
+  REQUIRE_THROWS_WITH(MuonRoundsOf(layout),
+                      Catch::Contains("optimizer.name is muon, but h.0.attn.qkv.weight is split "
+                                      "over tensor; whole matrices are needed"));
+}
+
+test::PlanCase CaseOf(int shards) {
+  test::PlanCase c;
+  c.model = ByMuon(test::TinyLlama(3));
+  c.mesh = {1, shards};
+  return c;
+}
+
+template <template <class> class Op>
+int CountOf(const StepPlan& plan) {
+  int count = 0;
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops) count += std::holds_alternative<Op<View>>(op.op);
+  return count;
+}
+
+TEST_CASE("a round is two exchanges, five steps of every matrix, and an update of every flat",
+          "[plan][muon]") {
+  for (const int shards : {1, 2, 3}) {
+    const test::PlanCase c = CaseOf(shards);
+    const StepPlan plan = test::PlanOf(c);
+    const int rounds = (3 + shards - 1) / shards;
+    CAPTURE(shards);
+    CHECK(CountOf<AllToAllOp>(plan) == (shards > 1 ? 2 * rounds : 0));
+    CHECK(CountOf<MuonNormaliseOp>(plan) == 7 * rounds);
+    CHECK(CountOf<MuonPolynomialOp>(plan) == 5 * 7 * rounds);
+    CHECK(CountOf<MuonMomentumOp>(plan) == 3);
+    CHECK(CountOf<MuonUpdateOp>(plan) == 3);
+    CheckPlan(plan, c.mesh, 1);
+  }
+}
+
+// Axes of one size could be taken for each other, and bytes would not tell.
+TEST_CASE("the proof knows along which axes shards are exchanged", "[plan][muon]") {
+  test::PlanCase c = CaseOf(2);
+  c.mesh = {2, 2};
+  const StepPlan good = test::PlanOf(c);
+  CheckPlan(good, c.mesh, 1);
+  for (const std::string wrong : {"muon_collect", "muon_return"}) {
+    StepPlan plan = good;
+    for (Body& body : plan.bodies)
+      for (PlanOp& op : body.ops)
+        if (op.label.starts_with(wrong)) std::get<AllToAllOp<View>>(op.op).axes = Axis::kReplicate;
+    CAPTURE(wrong);
+    REQUIRE_THROWS_WITH(CheckPlan(plan, c.mesh, 1),
+                        Catch::Contains("goes over replicate, but the shards of"));
+  }
+}
+
+TEST_CASE("the hash sees what Muon is told", "[plan][muon]") {
+  const std::string usual = PlanHash(test::PlanOf(CaseOf(2)));
+  std::vector<test::PlanCase> others(8, CaseOf(2));
+  others[0].options.muon.momentum = 0.9;
+  others[1].options.muon.nesterov = false;
+  others[2].options.muon.steps = 4;
+  others[3].options.muon.coefficients[1] = -4;
+  others[4].options.muon.eps = 1e-6;
+  others[5].options.muon.adjust = MuonAdjust::kOriginal;
+  others[6].options.muon.lr_scale = 2;
+  others[7].options.muon.weight_decay = 0.2;
+  for (size_t i = 0; i < others.size(); ++i) {
+    CAPTURE(i);
+    CHECK(PlanHash(test::PlanOf(others[i])) != usual);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
