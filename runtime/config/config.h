@@ -87,8 +87,21 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
+struct MuonConfig {
+  std::optional<double> lr = {};
+  double momentum = 0.95;
+  bool nesterov = true;
+  int64_t ns_steps = 5;
+  double ns_a = 3.4445, ns_b = -4.7750, ns_c = 2.0315;
+  double eps = 1e-7;
+  MuonAdjust adjust_lr = MuonAdjust::kMatchRmsAdamW;
+  std::optional<double> weight_decay = {};
+  bool operator==(const MuonConfig&) const = default;
+};
+
 struct OptimizerConfig {
-  enum class Kind { kAdamW };
+  // kMuon: of matrices between hidden states; all else by AdamW.
+  enum class Kind { kAdamW, kMuon };
   Kind name = Kind::kAdamW;
   double lr = 3e-4;
   std::array<double, 2> betas = {0.9, 0.95};
@@ -96,7 +109,12 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double clip = 1;  // 0: no clipping
   PrecisionConfig::Format moments = PrecisionConfig::Format::kFp32;
+  MuonConfig muon;
   ScheduleConfig schedule;
+
+  bool HasMuon() const { return name == Kind::kMuon; }
+  double MuonLr() const { return muon.lr.value_or(lr); }
+  double MuonWeightDecay() const { return muon.weight_decay.value_or(weight_decay); }
   bool operator==(const OptimizerConfig&) const = default;
 };
 

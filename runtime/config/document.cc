@@ -154,6 +154,9 @@ KeyValue InForce(std::string_view path, const Config& config, std::optional<int6
     return config.train.Accumulate(config.parallel.DataRanks(world.value_or(1)));
   if (path == "train.global_batch" && world)
     return config.train.GlobalBatch(config.parallel.DataRanks(*world));
+  if (path == "optimizer.muon.lr" && config.optimizer.HasMuon()) return config.optimizer.MuonLr();
+  if (path == "optimizer.muon.weight_decay" && config.optimizer.HasMuon())
+    return config.optimizer.MuonWeightDecay();
   if (path == "optimizer.schedule.decay_steps" &&
       config.optimizer.schedule.kind != ScheduleConfig::Kind::kConstant)
     return config.optimizer.schedule.DecaySteps(config.train.steps);

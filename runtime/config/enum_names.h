@@ -8,7 +8,7 @@
 namespace millrace {
 
 constexpr auto NamesOf(RopeScalingConfig::Type) { return internal::NameList<1>{"llama3"}; }
-constexpr auto NamesOf(OptimizerConfig::Kind) { return internal::NameList<1>{"adamw"}; }
+constexpr auto NamesOf(OptimizerConfig::Kind) { return internal::NameList<2>{"adamw", "muon"}; }
 constexpr auto NamesOf(PrecisionConfig::Format) { return internal::NameList<2>{"fp32", "bf16"}; }
 constexpr auto NamesOf(PrecisionConfig::Norms) { return internal::NameList<2>{"fp32", "compute"}; }
 constexpr auto NamesOf(TrainConfig::Loss) {

@@ -167,6 +167,9 @@ Rules OfDataAndTraining() {
       {"optimizer.schedule.kind"},
       [](C c, Context) { return c.optimizer.schedule.kind == ScheduleConfig::Kind::kConstant; },
       "a constant schedule does not decay");
+  const Circumstance no_muon = ByKeys(
+      {"optimizer.name"}, [](C c, Context) { return !c.optimizer.HasMuon(); },
+      "all parameters are updated by AdamW");
   const Circumstance not_evaluated = ByKeys(
       {"train.eval_every"}, [](C c, Context) { return c.train.eval_every == 0; },
       "which checkpoints are best is known from their held-out loss, so set eval_every");
@@ -189,6 +192,16 @@ Rules OfDataAndTraining() {
       {"data.kind", sources_say},
       {"data.val_path", synthetic},
       {"train.seed", from_folder},
+      {"optimizer.muon.lr", no_muon},
+      {"optimizer.muon.momentum", no_muon},
+      {"optimizer.muon.nesterov", no_muon},
+      {"optimizer.muon.ns_steps", no_muon},
+      {"optimizer.muon.ns_a", no_muon},
+      {"optimizer.muon.ns_b", no_muon},
+      {"optimizer.muon.ns_c", no_muon},
+      {"optimizer.muon.eps", no_muon},
+      {"optimizer.muon.adjust_lr", no_muon},
+      {"optimizer.muon.weight_decay", no_muon},
       {"optimizer.schedule.decay_steps", constant},
       {"optimizer.schedule.min_lr", constant},
       {"checkpoint.keep_best", not_evaluated},

@@ -84,7 +84,12 @@ std::vector<Key> OtherKeys() {
           "Weight of the divergence (k3, per token) from reference log-probabilities, which then "
           "come with each step, too. 0: there are none."),
 
-      KEY(optimizer.name, any, "Optimizer."),
+      KEY(optimizer.name, any,
+          "`adamw`; or `muon`: matrices between hidden states (attention, MLPs, experts, "
+          "projections of mixers) by Muon, those that lie fused (queries, keys, values; gate, "
+          "up) and experts each on their own; embeddings, head, routers, convolutions, biases "
+          "and norms by AdamW, as the other keys of this section say. Not with "
+          "`parallel.tensor`."),
       KEY(optimizer.lr, From(0, 1000), "Learning rate after warm-up."),
       KEY(optimizer.betas, {.min = 0, .max = 1, .max_exclusive = true},
           "Decay of AdamW's first and second moment."),
@@ -95,6 +100,26 @@ std::vector<Key> OtherKeys() {
           "Both moments of AdamW: 8 bytes per parameter, or in bf16 4, rounded stochastically so "
           "that "
           "small changes are not lost."),
+      KEY(optimizer.muon.lr, From(0, 1000),
+          "Muon's learning rate after warm-up; the schedule moves both in proportion. null: "
+          "`optimizer.lr`."),
+      KEY(optimizer.muon.momentum, {.min = 0, .max = 1, .max_exclusive = true},
+          "Decay of the mean of gradients, which is f32 whatever `optimizer.moments` says."),
+      KEY(optimizer.muon.nesterov, any, "Look ahead: the mean with the gradient once more in it."),
+      KEY(optimizer.muon.ns_steps, From(1, 99),
+          "Steps of the Newton-Schulz iteration, in `precision.compute`."),
+      KEY(optimizer.muon.ns_a, From(-1000, 1000),
+          "Each step makes a s + b s^3 + c s^5 of every singular value s."),
+      KEY(optimizer.muon.ns_b, From(-1000, 1000), "The second coefficient."),
+      KEY(optimizer.muon.ns_c, From(-1000, 1000), "The third."),
+      KEY(optimizer.muon.eps, kFloat32, "The smallest norm that a matrix is divided by."),
+      KEY(optimizer.muon.adjust_lr, any,
+          "What the learning rate is multiplied by: `original`, sqrt(max(1, rows / columns)), "
+          "wants one of its own, about 0.02; `match_rms_adamw`, 0.2 sqrt(max(rows, columns)), "
+          "goes with AdamW's."),
+      KEY(optimizer.muon.weight_decay, From(0, 1000),
+          "Decoupled weight decay of matrices that Muon updates, by the learning rate as it is "
+          "before that. null: `optimizer.weight_decay`."),
       KEY(optimizer.schedule.kind, any,
           "After a linear warm-up: `constant`; `cosine` decay; `wsd`: constant, then a linear "
           "decay at the end."),

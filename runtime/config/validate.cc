@@ -26,6 +26,7 @@ class Validator {
     Documents();
     Batch();
     Schedule();
+    Muon();
     Parallel();
     Sharding();
     Memory();
@@ -143,6 +144,17 @@ class Validator {
       Require(schedule.warmup + *schedule.decay_steps <= steps,
               {"optimizer.schedule.decay_steps", "optimizer.schedule.warmup", "train.steps"},
               "warm-up and decay together must fit into the run");
+  }
+
+  void Muon() {
+    const OptimizerConfig& optimizer = config_.optimizer;
+    if (!optimizer.HasMuon()) return;
+    Require(config_.parallel.tensor == 1, {"optimizer.name", "parallel.tensor"},
+            "muon needs whole matrices, which ranks along tensor split; tensor 1 is allowed, or "
+            "name adamw");
+    Require(optimizer.lr > 0 || !optimizer.muon.lr, {"optimizer.muon.lr", "optimizer.lr"},
+            "muon.lr follows the schedule of lr in proportion, so lr must be above 0; or leave "
+            "muon.lr out");
   }
 
   void Parallel() {

@@ -17,6 +17,7 @@ std::string WordsOf(std::string_view slot) {
   if (slot == "master") return "master weights";
   if (slot == "adam_m") return "first moments";
   if (slot == "adam_v") return "second moments";
+  if (slot == "muon_m") return "momentum";
   return std::string(slot);
 }
 

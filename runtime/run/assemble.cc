@@ -196,6 +196,18 @@ std::vector<std::string> ExecutionNotes(const Config& config) {
 // on two; 124M at 65536 tokens (50 M) neither gains nor loses.
 constexpr int64_t kSmallActivation = int64_t{1} << 23;
 
+MuonHyper MuonOf(const OptimizerConfig& optimizer) {
+  const MuonConfig& muon = optimizer.muon;
+  return {.momentum = muon.momentum,
+          .nesterov = muon.nesterov,
+          .steps = static_cast<int>(muon.ns_steps),
+          .coefficients = {muon.ns_a, muon.ns_b, muon.ns_c},
+          .eps = muon.eps,
+          .adjust = muon.adjust_lr,
+          .lr_scale = muon.lr ? *muon.lr / optimizer.lr : 1,
+          .weight_decay = optimizer.MuonWeightDecay()};
+}
+
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits) {
   PlanOptions o;
   o.shape = {config.train.micro_batch, config.model.seq_len, config.parallel.tensor_strips};
@@ -216,6 +228,7 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
       config.train.micro_batch * config.model.seq_len * config.model.d_model <= kSmallActivation);
   o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
              config.optimizer.weight_decay};
+  o.muon = MuonOf(config.optimizer);
   o.clip = config.optimizer.clip;
   o.learning_rate = LearningRateOf(config);
   o.backend = traits.backend;

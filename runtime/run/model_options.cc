@@ -111,6 +111,7 @@ ModelOptions ModelOptionsOf(const Config& config) {
                       m.rope_scaling->high_freq_factor,
                       m.rope_scaling->original_max_position_embeddings};
   o.init_std = m.init_std;
+  if (config.optimizer.HasMuon()) o.hidden_update = UpdateRule::kMuon;
   o.loss = LossOf(config.train);
   o.documents = config.data.document_mask;
   // What begins a document is no target, nor is what a mask leaves out.
