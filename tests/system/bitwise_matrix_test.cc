@@ -119,6 +119,23 @@ TEST_CASE("experts on ranks of their own: no option changes a bit, and each take
   }
 }
 
+// Blocks in two flats, of which one is exchanged whole; four blocks are two rounds of two ranks,
+// and on three a round and a part of one.
+TEST_CASE("by Muon: no option changes a bit, and each takes effect", "[muon]") {
+  for (const int world : {1, 2, 3}) {
+    if (!HaveDevices(world)) continue;
+    for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama}) {
+      const Precision precision =
+          family == ModelConfig::Family::kGpt2 ? Precision::kFp32 : Precision::kBf16All;
+      if (TestRanks().captures() && precision == Precision::kFp32) continue;
+      Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2);
+      base.trial.config.optimizer.name = OptimizerConfig::Kind::kMuon;
+      if (world == 3) base.trial.config.sharding.grad_sync = ShardingConfig::GradSync::kEvery;
+      CheckBase(base);
+    }
+  }
+}
+
 // f32 parameters of their own beside matrices in bf16; blocks of three kinds and sizes.
 TEST_CASE("a hybrid with Mamba-2: no option changes a bit, and each takes effect", "[mamba]") {
   for (const int world : {1, 2}) {

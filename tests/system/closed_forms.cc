@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <utility>
 
 namespace millrace::test {
 namespace {
@@ -26,16 +28,19 @@ struct Adder {
   FlatForm* exact;    // of what is f32 whatever the policy: the same flat where that is, too
   FlatForm* split;    // of what tensor splits: the same flat where nothing is split
   FlatForm* experts;  // of what the expert axis splits: likewise
+  FlatForm* muon;     // of matrices between hidden states, by Muon: else those above
   int64_t tensor, strips, expert;
   // Of each rank an equal part.
-  void Split(int64_t numel, int64_t products) const { Add(split, numel / tensor, 1, products); }
+  void Split(int64_t numel, int64_t products) const {
+    Add(muon != nullptr && products > 0 ? muon : split, numel / tensor, 1, products);
+  }
   // Of each rank as many experts; grouped products form their gradients.
   void Experts(int64_t numel) const { Add(experts, numel / expert, 1, 0); }
   // `products`: of the contributions, those of a matmul.
   void Matrix(int64_t numel, int64_t contributions, int64_t products) const {
     Add(matrices, numel, contributions, products);
   }
-  void Weight(int64_t numel) const { Matrix(numel, 1, 1); }
+  void Weight(int64_t numel) const { Add(muon != nullptr ? muon : matrices, numel, 1, 1); }
   // Its gradient is added strip by strip, as its rows are exchanged.
   void Norm(int64_t numel) const { Add(norms, numel, strips, 0); }
   void Exact(int64_t numel) const { Add(exact, numel, 1, 0); }
@@ -75,7 +80,7 @@ void AddExpertsBlock(const Adder& add, const ModelConfig& m) {
   for (const int64_t numel : {c, c, m.HeadDim(), m.HeadDim()}) add.Norm(numel);
   add.Weight((attn + 2 * m.KvHeads() * m.HeadDim()) * c);
   add.Weight(c * attn);
-  add.Weight(e * c);  // the router
+  add.Matrix(e * c, 1, 1);  // the router
   add.Experts(e * 2 * f * c);
   add.Experts(e * c * f);
 }
@@ -151,11 +156,19 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
       experts->shards = shard / expert * tensor;
       experts->forward_only = false;
     }
+    FlatForm* muon = nullptr;
+    if (block && config.optimizer.HasMuon()) {
+      flats.push_back(*whole);
+      muon = &flats.back();
+      muon->muon = true;
+      muon->forward_only = false;
+    }
     return Adder{whole,
                  apart ? &norms : whole,
                  p.compute == Format::kBf16 ? &norms : whole,
                  split,
                  experts,
+                 muon,
                  tensor,
                  strips,
                  expert};
@@ -323,6 +336,27 @@ ExchangeForm ExchangesOf(const Trial& trial) {
   return form;
 }
 
+namespace {
+
+// Of each round of Muon's on n ranks, one flat of equal blocks for each, the ranks' shards of all
+// of them out and back: n - 1 shards each way, in the dtype of computing.
+ExchangeForm MuonExchangesOf(const Trial& trial) {
+  std::map<std::pair<std::vector<int64_t>, int64_t>, int64_t> alike;  // by elements, shard
+  for (const FlatForm& flat : FlatsOf(trial))
+    if (flat.muon) ++alike[{flat.params, flat.shard}];
+  ExchangeForm form;
+  const int64_t n = ShardAxis(trial) * ContextAxis(trial) * ExpertAxis(trial);
+  if (n == 1) return form;
+  for (const auto& [flat, count] : alike) {
+    const int64_t exchanges = 2 * ((count + n - 1) / n);
+    form.pieces += exchanges;
+    form.piece_bytes += exchanges * (n - 1) * flat.second * BytesOf(trial.config.precision.compute);
+  }
+  return form;
+}
+
+}  // namespace
+
 StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   using Downcast = ShardingConfig::Downcast;
   const Config& config = trial.config;
@@ -395,8 +429,9 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   e.comm.reduce_scatters += rows.scatters;
   e.comm.gathered_bytes += rows.gathered_bytes;
   e.comm.reduced_bytes += rows.scattered_bytes;
-  e.comm.all_to_alls += rows.pieces;
-  e.comm.exchanged_bytes += rows.piece_bytes;
+  const ExchangeForm muon = MuonExchangesOf(trial);
+  e.comm.all_to_alls += rows.pieces + muon.pieces;
+  e.comm.exchanged_bytes += rows.piece_bytes + muon.piece_bytes;
   if (world > 1) {  // the table of statistics: sum of squares and bad values per flat, and the loss
     e.comm.all_gathers += 1;
     e.comm.gathered_bytes += (world - 1) * (2 * flats + 1) * 8;

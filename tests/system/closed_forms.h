@@ -22,6 +22,7 @@ struct FlatForm {
   std::vector<int64_t> params;         // stored elements of each parameter, in order
   std::vector<int64_t> contributions;  // of each parameter: gradients added per microbatch
   std::vector<int64_t> products;       // those of them that a matmul forms
+  bool muon = false;                   // of matrices that Muon updates
 };
 
 std::vector<FlatForm> FlatsOf(const Trial& trial);

@@ -95,6 +95,10 @@ std::vector<Trial> Trials() {
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
       for (const Sync sync : {Sync::kEvery, Sync::kLast})
         trials.push_back(TrialOf(world, replicate, precision, sync));
+  for (const auto& [world, replicate] : {std::pair{1, 1}, {3, 1}, {4, 2}}) {
+    trials.push_back(TrialOf(world, replicate, Precision::kBf16All, Sync::kEvery));
+    trials.back().config.optimizer.name = OptimizerConfig::Kind::kMuon;
+  }
   for (const Base& base : SplitBases(ModelConfig::Family::kGpt2, Precision::kBf16All))
     trials.push_back(base.trial);
   for (const Base& base : ExpertBases(Precision::kBf16All))  // beside shard, beside replicate

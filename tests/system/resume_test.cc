@@ -114,6 +114,21 @@ TEST_CASE("so it is where routers have biases") {
     }
 }
 
+Trial ByMuon(Precision precision, int world, int64_t accumulate) {
+  Trial trial = MakeBase(ModelConfig::Family::kGpt2, true, precision, world, accumulate).trial;
+  trial.config.optimizer.name = OptimizerConfig::Kind::kMuon;
+  return trial;
+}
+
+TEST_CASE("so it is by Muon") {
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
+    for (const auto& [world, replicate] : {std::pair{1, 1}, {3, 1}, {4, 2}}) {
+      Trial trial = ByMuon(precision, world, 2);
+      trial.config.parallel.replicate = replicate;
+      CheckResume(trial);
+    }
+}
+
 TEST_CASE("so it is where experts are on ranks of their own") {
   for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
     for (const Base& base : ExpertBases(precision)) {
@@ -123,10 +138,11 @@ TEST_CASE("so it is where experts are on ranks of their own") {
 }
 
 TEST_CASE("another world, mesh or precision loads the same logical values") {
-  const bool experts = GENERATE(false, true);
+  const std::string kind = GENERATE("plain", "experts", "muon");
   const auto make = [&](Precision precision, int world) {
-    return experts ? WithExperts(precision, world, 1)
-                   : MakeBase(ModelConfig::Family::kGpt2, true, precision, world, 1).trial;
+    return kind == "experts" ? WithExperts(precision, world, 1)
+           : kind == "muon"  ? ByMuon(precision, world, 1)
+                            : MakeBase(ModelConfig::Family::kGpt2, true, precision, world, 1).trial;
   };
   const TempDir dir;
   const Trial from = make(Precision::kFp32, 3);

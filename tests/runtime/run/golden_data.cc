@@ -26,6 +26,13 @@ std::vector<T> ReadAll(const SafetensorsFile& file, const std::string& name,
   return values;
 }
 
+nlohmann::json ReadJson(const std::string& path) {
+  std::ifstream in(path);
+  return nlohmann::json::parse(std::string(std::istreambuf_iterator<char>(in), {}));
+}
+
+}  // namespace
+
 Tensors ReadTensors(const std::string& path, const std::string& prefix) {
   const SafetensorsFile file(path);
   Tensors tensors;
@@ -37,11 +44,8 @@ Tensors ReadTensors(const std::string& path, const std::string& prefix) {
   return tensors;
 }
 
-}  // namespace
-
 Golden::Golden(const std::string& model) : folder("tests/golden/" + model) {
-  std::ifstream in(folder + "/golden.json");
-  json = nlohmann::json::parse(std::string(std::istreambuf_iterator<char>(in), {}));
+  json = ReadJson(folder + "/golden.json");
   const SafetensorsFile file(folder + "/golden.safetensors");
   tokens = ReadAll<int32_t>(file, "tokens", "I32");
   logits = ReadAll<double>(file, "logits", "F64");
@@ -52,6 +56,13 @@ Golden::Golden(const std::string& model) : folder("tests/golden/" + model) {
               "one microbatch per step");
   grads = ReadTensors(folder + "/grad.safetensors", "grad.");
   params = ReadTensors(folder + "/final.safetensors", "param.");
+}
+
+Golden Golden::WithMuon(const std::string& model) {
+  Golden golden(model);
+  golden.json.merge_patch(ReadJson("tests/golden/muon/" + model + ".json"));
+  golden.params = ReadTensors("tests/golden/muon/" + model + ".safetensors", "param.");
+  return golden;
 }
 
 std::span<const int32_t> Golden::Row(int64_t step, int64_t row) const {
@@ -68,20 +79,19 @@ LoadedConfig GoldenConfig(const Golden& golden, const Spread& spread,
                           const std::vector<std::string>& sets) {
   nlohmann::json model = golden.json.at("model");
   model["init_from"] = golden.Hf();
-  const nlohmann::json config = {
-      {"model", model},
-      {"optimizer", golden.json.at("optimizer")},
-      {"data", {{"kind", "synthetic"}}},
-      {"train",
-       {{"steps", golden.steps},
-        {"micro_batch", spread.micro_batch},
-        {"accumulate", spread.accumulate}}},
-      {"parallel",
-       {{"replicate", spread.replicate},
-        {"shard", spread.shard},
-        {"context", spread.context},
-        {"tensor", spread.tensor},
-        {"tensor_strips", spread.strips}}}};
+  const nlohmann::json config = {{"model", model},
+                                 {"optimizer", golden.json.at("optimizer")},
+                                 {"data", {{"kind", "synthetic"}}},
+                                 {"train",
+                                  {{"steps", golden.steps},
+                                   {"micro_batch", spread.micro_batch},
+                                   {"accumulate", spread.accumulate}}},
+                                 {"parallel",
+                                  {{"replicate", spread.replicate},
+                                   {"shard", spread.shard},
+                                   {"context", spread.context},
+                                   {"tensor", spread.tensor},
+                                   {"tensor_strips", spread.strips}}}};
   const std::vector<ConfigText> texts = {{"golden.json", config.dump()}};
   LoadedConfig loaded = LoadConfigTexts(texts, sets, ConfigContext{.world = spread.world()});
   loaded.config = ApplyHuggingFaceConfig(loaded, golden.Hf());

@@ -16,8 +16,14 @@ namespace millrace::test {
 using Tensors =
     std::map<std::string, std::vector<double>>;  // by Hugging Face name, as stored there
 
+// Those of a file, less the prefix that all of them have; F64.
+Tensors ReadTensors(const std::string& path, const std::string& prefix);
+
 struct Golden {
   explicit Golden(const std::string& model);
+  // The same model and tokens, trained by Muon beside AdamW: `params`, and in `json` what
+  // tests/golden/muon has.
+  static Golden WithMuon(const std::string& model);
 
   std::string folder;           // tests/golden/<model>
   nlohmann::json json;          // golden.json

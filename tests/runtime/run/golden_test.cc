@@ -274,6 +274,11 @@ TEST_CASE("ten steps of a model that is split over ranks are PyTorch's", "[golde
   CheckTrajectory(golden, GENERATE(from_range(kSplits)));
 }
 
+TEST_CASE("ten steps by Muon beside AdamW are PyTorch's", "[golden][muon]") {
+  const Golden golden = Golden::WithMuon(GENERATE("gpt2_tiny", "llama_tied_tiny", "llama_tiny"));
+  CheckTrajectory(golden, GENERATE(from_range(kSpreads)));
+}
+
 void CheckBf16(const Golden& golden, const Spread& spread, const std::string& norms) {
   if (!test::HaveDevices(spread.world())) return;
   CAPTURE(golden.folder, spread.Text(), norms);
