@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/config/validate.h"
 #include "runtime/plan/cost/cost_model.h"
+#include "runtime/plan/cost/program_floor.h"
 
 namespace millrace {
 namespace {
@@ -22,10 +27,12 @@ struct AdvisedAxis {
 };
 constexpr AdvisedAxis kAdvisedAxes[] = {
     {"parallel.replicate", &ParallelConfig::replicate, true},
+    {"parallel.context", &ParallelConfig::context, false},
     {"parallel.expert", &ParallelConfig::expert, true},
     {"parallel.tensor", &ParallelConfig::tensor, false},
 };
 
+// Each of these does no less than the one before.
 constexpr std::array kReshards = {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward};
 constexpr std::array kRecomputes = {Recompute::kNone, Recompute::kNorms, Recompute::kBlock};
 constexpr std::array<int64_t, 2> kPrefetches = {1, 2};
@@ -37,15 +44,25 @@ std::vector<int64_t> Divisors(int64_t n) {
   return divisors;
 }
 
-// Whether weights are sharded: over shard, and what expert and tensor do not split over these.
+// Whether weights are sharded: over shard and context, and what expert and tensor do not split over
+// these.
 bool Gathers(const Config& config) {
-  return config.parallel.shard.value_or(1) * config.parallel.expert * config.parallel.tensor > 1;
+  return config.parallel.shard.value_or(1) * config.parallel.OtherAxes() > 1;
 }
+
+// How much is known of a candidate: the more, the longer it took, and the nearer `seconds` is.
+enum class Stage {
+  kNamed,    // what one that does less takes
+  kFloored,  // and its floor (FloorOf)
+  kDrafted,  // and its draft, without edges
+};
 
 struct Candidate {
   Config config;
+  int64_t state_bytes = 0;  // of weights and moments
+  Stage stage = Stage::kNamed;
+  double seconds = 0;            // that a step takes at least
   int64_t limit = 0, bound = 0;  // bytes: allowed, and below which no arena of this plan is
-  double seconds = 0;            // of the draft
 };
 
 class Search {
@@ -57,13 +74,10 @@ class Search {
     sequences_ = in_.config.train.GlobalBatch(in_.config.parallel.DataRanks(in_.world));
     advice_.tokens_per_step = sequences_ * in_.config.model.seq_len;
     DivideWorld(in_.config, 0, in_.world, in_.world);
-    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-      return std::tie(a.seconds, a.bound) < std::tie(b.seconds, b.bound);
-    });
-    for (const Candidate& candidate : candidates_) {
-      if (advice_.best.size() == in_.most && candidate.seconds >= advice_.best.back().seconds)
+    while (!queue_.empty()) {
+      if (advice_.best.size() == in_.most && queue_.begin()->seconds >= advice_.best.back().seconds)
         break;
-      Plan(candidate);
+      Look(std::move(queue_.extract(queue_.begin()).value()));
     }
     RequireAny();
     return std::move(advice_);
@@ -87,63 +101,131 @@ class Search {
   }
 
   void TryMicroBatches(const Config& config, int64_t sequences_of_rank) {
+    Candidate candidate{config};
+    candidate.config.train.global_batch.reset();
     for (const int64_t micro : Divisors(sequences_of_rank)) {
-      Config with = config;
+      Config& with = candidate.config;
       with.train.micro_batch = micro;
       with.train.accumulate = sequences_of_rank / micro;
-      with.train.global_batch.reset();
-      TryPolicies(with);
+      if (!CanBePlanned(with)) continue;
+      if (candidate.state_bytes == 0) candidate.state_bytes = StateBytes(with);
+      with.sharding.reshard = kReshards.front();
+      with.memory.recompute = kRecomputes.front();
+      advice_.considered +=
+          static_cast<int>((Gathers(with) ? kReshards.size() : 1) * kRecomputes.size());
+      queue_.insert(candidate);
     }
   }
 
-  // All of them: to reshard more can be faster (gathers that more compute hides), and what fits
-  // as a draft need not fit once it is placed.
-  void TryPolicies(const Config& config) {
-    const bool gathers = Gathers(config);
-    if (!CanBePlanned(config)) return;
-    for (const Reshard reshard : kReshards) {
-      if (!gathers && reshard != Reshard::kNever) break;
-      for (const Recompute recompute : kRecomputes) {
-        Config with = config;
-        with.sharding.reshard = reshard;
-        with.memory.recompute = recompute;
-        Draft(with);
-      }
-    }
-  }
-
-  // Not every size divides every model.
+  // As `train` would say: not every size divides every model and every sequence.
   bool CanBePlanned(const Config& config) const {
-    try {
-      MakeModel(ModelOptionsOf(config));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kConfig) throw;
-      return false;
-    }
-    return true;
+    const ConfigContext context{.world = in_.world, .has_cuda = true, .needs_data = false};
+    return Validate(config, context).empty();
   }
 
-  // A candidate, if it may fit.
-  void Draft(const Config& config) {
-    const AdviseTarget target = in_.target(config);
-    const Drafted drafted = DraftTraining(config, in_.world, target.traits);
-    ++advice_.drafted;
-    Candidate candidate{config, LimitOf(config, target), drafted.plan.lower_bound};
-    if (candidate.limit > 0 && candidate.bound > candidate.limit) {
-      if (!closest_ || candidate.bound - candidate.limit < closest_->bound - closest_->limit)
-        closest_ = candidate;
-      return;
+  int64_t StateBytes(const Config& config) const {
+    const ShardLayout layout = PlanShards(MakeModel(ModelOptionsOf(config))->spec(),
+                                          MeshOf(config, in_.world), PrecisionOf(config));
+    int64_t bytes = 0;
+    for (const FlatParam& flat : layout.flats)
+      bytes += flat.shard_numel * (Bytes(DType::kF32) + 2 * Bytes(layout.precision.moments));
+    return bytes;
+  }
+
+  // One stage further.
+  void Look(Candidate candidate) {
+    switch (candidate.stage) {
+      case Stage::kNamed:
+        return Floor(std::move(candidate));
+      case Stage::kFloored:
+        return Draft(std::move(candidate));
+      case Stage::kDrafted:
+        return Plan(candidate);
     }
+  }
+
+  // The same with the next of `policies`, which does more and so takes as long at least.
+  template <class Policy, size_t kCount>
+  void TryNext(const Candidate& candidate, const std::array<Policy, kCount>& policies,
+               Policy& (*of)(Config&)) {
+    Candidate next = candidate;
+    Policy& policy = of(next.config);
+    const auto at = std::find(policies.begin(), policies.end(), policy) + 1;
+    if (at == policies.end()) return;
+    policy = *at;
+    queue_.insert(std::move(next));
+  }
+
+  void Floor(Candidate candidate) {
+    const AdviseTarget target = in_.target(candidate.config);
+    const ProgramFloor& floor = FloorOfProgram(candidate.config, target);
+    candidate.seconds = std::max(candidate.seconds, floor.seconds);
+    TryNext<Recompute>(candidate, kRecomputes,
+                       [](Config& config) -> Recompute& { return config.memory.recompute; });
+    candidate.limit = LimitOf(candidate.config, target);
+    candidate.bound = candidate.state_bytes + floor.activation_bytes;
+    candidate.stage = Stage::kFloored;
+    if (!Fits(candidate))
+      too_large_.push_back(std::move(candidate));
+    else
+      queue_.insert(std::move(candidate));
+  }
+
+  // Of what a rank computes: shard and replicate do not matter to it.
+  const ProgramFloor& FloorOfProgram(const Config& config, const AdviseTarget& target) {
+    const ParallelConfig& parallel = config.parallel;
+    const auto [known, isNew] = floors_.try_emplace(
+        {parallel.tensor, parallel.context, parallel.expert, config.train.micro_batch,
+         static_cast<int64_t>(config.memory.recompute)});
+    if (!isNew) return known->second;
+    const Program program = LowerTraining(config, in_.world, target.traits);
     const Machine machine = ShareOf(target.machine, in_.world);
-    candidate.seconds =
-        Simulate(drafted.plan, drafted.plan.schedule, drafted.mesh, machine, in_.join).seconds;
+    const PrecisionPolicy precision = PrecisionOf(config);
+    const PlanOptions options = PlanOptionsOf(config, in_.world, target.traits);
+    known->second = FloorOf({program, MeshOf(config, in_.world), machine, options.accumulate,
+                             std::min(precision.grad_accumulate, precision.grad_wire,
+                                      [](DType a, DType b) { return Bytes(a) < Bytes(b); }),
+                             options.overlap_weight_gradients});
+    return known->second;
+  }
+
+  static bool Fits(const Candidate& candidate) {
+    return candidate.limit <= 0 || candidate.bound <= candidate.limit;
+  }
+
+  void KeepClosest(const Candidate& candidate) {
+    if (!closest_ || candidate.bound - candidate.limit < closest_->bound - closest_->limit)
+      closest_ = candidate;
+  }
+
+  // A candidate for a plan in full, if it may fit. With all ways to reshard: what gathers more can
+  // be faster once more compute hides it, and what fits as a draft need not fit once it is placed.
+  void Draft(Candidate candidate) {
+    const Drafted drafted = DraftOf(candidate);
+    const Machine machine = ShareOf(in_.target(candidate.config).machine, in_.world);
+    const Timeline line =
+        Simulate(drafted.plan, drafted.plan.schedule, drafted.mesh, machine, in_.join);
+    candidate.seconds = std::max(candidate.seconds, line.seconds);
+    if (Gathers(candidate.config))
+      TryNext<Reshard>(candidate, kReshards,
+                       [](Config& config) -> Reshard& { return config.sharding.reshard; });
+    candidate.bound = drafted.plan.lower_bound;
+    candidate.stage = Stage::kDrafted;
+    if (!Fits(candidate)) return KeepClosest(candidate);
     for (const int64_t prefetch : kPrefetches) {
       candidate.config.memory.prefetch = prefetch;
       const bool deeper = prefetch > kPrefetches.front();
       // Depth is for gathers within a step, and slots that are given allow what they allow.
-      if (deeper && (config.sharding.reshard == Reshard::kNever || config.memory.slots)) break;
-      candidates_.push_back(candidate);
+      if (deeper &&
+          (candidate.config.sharding.reshard == Reshard::kNever || candidate.config.memory.slots))
+        break;
+      queue_.insert(candidate);
     }
+  }
+
+  Drafted DraftOf(const Candidate& candidate) {
+    ++advice_.drafted;
+    return DraftTraining(candidate.config, in_.world, in_.target(candidate.config).traits);
   }
 
   static int64_t LimitOf(const Config& config, const AdviseTarget& target) {
@@ -160,13 +242,9 @@ class Search {
     const AssembledRun run = Assemble(config, in_.world, target.traits, {"train"});
     ++advice_.planned;
     const StepPlan& plan = run.plans.Of("train");
-    if (candidate.limit > 0 && plan.arena_bytes > candidate.limit) {
-      if (!closest_ || plan.arena_bytes - candidate.limit < closest_->bound - closest_->limit) {
-        closest_ = candidate;
-        closest_->bound = plan.arena_bytes;
-      }
-      return;
-    }
+    Candidate placed = candidate;
+    placed.bound = plan.arena_bytes;
+    if (!Fits(placed)) return KeepClosest(placed);
     const Machine machine = ShareOf(target.machine, in_.world);
     const Mesh& mesh = run.layout.mesh;
     const Timeline line = Simulate(plan, plan.schedule, mesh, machine, in_.join);
@@ -178,6 +256,9 @@ class Search {
                         CountersOf(plan, plan.schedule, mesh).wire_bytes(),
                         line.seconds,
                         line.exposed_total()};
+    if (std::any_of(advice_.best.begin(), advice_.best.end(),
+                    [&](const AdvisedPlan& other) { return IsSameStep(other, advised); }))
+      return;
     const auto place = std::upper_bound(advice_.best.begin(), advice_.best.end(), advised,
                                         [](const AdvisedPlan& a, const AdvisedPlan& b) {
                                           return std::tie(a.seconds, a.arena_bytes) <
@@ -201,8 +282,30 @@ class Search {
     return text;
   }
 
-  void RequireAny() const {
+  // Two words for one step: `never` and `after_backward` in a step of one microbatch.
+  static bool IsSameStep(const AdvisedPlan& a, const AdvisedPlan& b) {
+    return std::tie(a.seconds, a.exposed, a.arena_bytes, a.wire_bytes) ==
+               std::tie(b.seconds, b.exposed, b.arena_bytes, b.wire_bytes) &&
+           a.mesh == b.mesh;
+  }
+
+  // Of those whose floor is too large, the one with the least draft.
+  void DraftClosest() {
+    std::sort(too_large_.begin(), too_large_.end(), [](const Candidate& a, const Candidate& b) {
+      return a.bound - a.limit < b.bound - b.limit;
+    });
+    for (Candidate& candidate : too_large_) {
+      if (closest_ && candidate.bound - candidate.limit >= closest_->bound - closest_->limit)
+        return;
+      if (Gathers(candidate.config)) candidate.config.sharding.reshard = kReshards.back();
+      candidate.bound = DraftOf(candidate).plan.lower_bound;
+      KeepClosest(candidate);
+    }
+  }
+
+  void RequireAny() {
     if (!advice_.best.empty()) return;
+    DraftClosest();
     MR_REQUIRE(ErrorCode::kConfig, closest_.has_value(),
                "{} sequences a step cannot be divided between {} ranks by any choice of axes; "
                "change train.micro_batch, train.accumulate or train.global_batch",
@@ -210,12 +313,20 @@ class Search {
     MR_REQUIRE(ErrorCode::kDoesNotFit, false,
                "nothing fits: the closest of {} plans needs {} bytes per rank, {} are allowed: {}; "
                "fewer sequences a step, more ranks or a larger memory.budget_gib may",
-               advice_.drafted, closest_->bound, closest_->limit, ChoicesOf(closest_->config));
+               advice_.considered, closest_->bound, closest_->limit, ChoicesOf(closest_->config));
   }
 
   const AdviseInput& in_;
   int64_t sequences_ = 0;
-  std::vector<Candidate> candidates_;
+  struct Sooner {
+    bool operator()(const Candidate& a, const Candidate& b) const {
+      return std::tie(a.seconds, a.bound) < std::tie(b.seconds, b.bound);
+    }
+  };
+  std::multiset<Candidate, Sooner> queue_;
+  // By tensor, context, expert, micro batch and recompute.
+  std::map<std::array<int64_t, 5>, ProgramFloor> floors_;
+  std::vector<Candidate> too_large_;  // by their floors
   std::optional<Candidate> closest_;  // of those that do not fit
   Advice advice_;
 };

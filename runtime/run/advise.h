@@ -4,11 +4,13 @@
 // Searched  axes (kAdvisedAxes: every way to divide the world between them), train.micro_batch (the
 //           divisors of a rank's sequences; accumulate follows), sharding.reshard,
 //           memory.recompute, memory.prefetch. Everything else is the configuration's.
-// How       Each combination but of prefetch is drafted (DraftStep: no addresses, no edges).
-//           Drafts whose lower bound fits are simulated without edges, which is nearly a lower
-//           bound of the time, sorted by it, and planned and proved in full from the fastest on,
-//           until no draft that is left can be among the best.
-// Order     by simulated seconds, then bytes. Equal inputs give equal advice.
+// How       Of each candidate is known what it takes at least: first the floor of what a rank
+//           computes and exchanges (FloorOf), whatever shards it, then a draft of it (DraftStep: no
+//           addresses, no edges) as simulated. The one that may be fastest is always looked at
+//           next, and planned and proved in full when its draft is; the rest is left when none of
+//           it can be among the best. Floors and drafts tell what does not fit, too.
+// Order     by simulated seconds, then bytes. Equal inputs give equal advice. Of combinations that
+//           are one and the same step, the first is told.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +50,7 @@ struct AdvisedPlan {
 struct Advice {
   std::vector<AdvisedPlan> best;  // fastest first
   int64_t tokens_per_step = 0;
+  int considered = 0;  // combinations but of prefetch
   int drafted = 0, planned = 0;
 };
 

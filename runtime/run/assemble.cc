@@ -249,15 +249,20 @@ Mesh MeshOf(const Config& config, int world) {
   return mesh;
 }
 
-Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits) {
+Program LowerTraining(const Config& config, int world, const BackendTraits& traits) {
   const std::unique_ptr<Model> model = ModelFor(config, traits.backend);
+  return Lower(AddGradients(ForwardFor(config, *model, PrecisionOf(config), kTrainPlan,
+                                       MeshOf(config, world)),
+                            config.memory.recompute),
+               LowerOptionsOf(config, traits.backend));
+}
+
+Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits) {
   const Mesh mesh = MeshOf(config, world);
-  const ShardLayout layout = PlanShards(model->spec(), mesh, PrecisionOf(config));
+  const ShardLayout layout =
+      PlanShards(ModelFor(config, traits.backend)->spec(), mesh, PrecisionOf(config));
   const PlanOptions options = PlanOptionsOf(config, world, traits);
-  const Program program =
-      Lower(AddGradients(ForwardFor(config, *model, layout.precision, kTrainPlan, mesh),
-                         config.memory.recompute),
-            LowerOptionsOf(config, traits.backend));
+  const Program program = LowerTraining(config, world, traits);
   return {mesh, DraftStep(layout, PlanStates(layout, options, {&program}), program, options,
                           kTrainPlan.name)};
 }

@@ -54,6 +54,10 @@ GraphMode GraphInForce(const Config& config);
 std::vector<std::string> ExecutionNotes(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
+// A training microbatch on one rank before parameters are sharded, for searches.
+// memory.recompute is not auto.
+Program LowerTraining(const Config& config, int world, const BackendTraits& traits);
+
 // The training plan without addresses and edges (DraftStep), for searches. memory.recompute is not
 // auto.
 struct Drafted {

@@ -4,7 +4,7 @@ import os, subprocess, sys, unittest
 sys.path.insert(0, os.path.abspath("tools/bench"))
 import advice
 
-FIRST = {"parallel.replicate": "1", "parallel.shard": "4", "parallel.tensor": "1", "train.micro_batch": "8", "train.accumulate": "2",
+FIRST = {"parallel.replicate": "1", "parallel.shard": "4", "parallel.context": "1", "parallel.tensor": "1", "train.micro_batch": "8", "train.accumulate": "2",
          "memory.recompute": "none", "sharding.reshard": "never", "memory.prefetch": "1"}
 
 
@@ -25,7 +25,8 @@ class Drawn(unittest.TestCase):
                     kinds -= {"sharding.reshard", "memory.prefetch"}
             self.assertEqual(len(kinds), 1, plan)
         meshes = {tuple(plan[key] for key in advice.MESH) for plan in found}
-        self.assertEqual(meshes, {("1", "4", "1"), ("1", "2", "2"), ("2", "1", "2"), ("1", "1", "4"), ("2", "2", "1"), ("4", "1", "1")})
+        self.assertEqual(meshes, {("1", "4", "1", "1"), ("1", "2", "2", "1"), ("1", "2", "1", "2"), ("2", "1", "2", "1"), ("2", "1", "1", "2"),
+                                  ("1", "1", "2", "2"), ("1", "1", "4", "1"), ("1", "1", "1", "4"), ("2", "2", "1", "1"), ("4", "1", "1", "1")})
         batches = {(plan["train.micro_batch"], plan["train.accumulate"]) for plan in found if plan["parallel.shard"] == "4"}
         self.assertEqual(batches, {("8", "2"), ("16", "1"), ("4", "4"), ("2", "8")})
 

@@ -10,7 +10,7 @@ goes on where its budget ended it. Printed: a table, and how far the first is fr
 import argparse, itertools, json, random, subprocess, sys, time
 import results, runs
 
-MESH = ("parallel.replicate", "parallel.shard", "parallel.tensor")
+MESH = ("parallel.replicate", "parallel.shard", "parallel.context", "parallel.tensor")
 CHOICES = {"memory.recompute": ("none", "norms", "block"), "sharding.reshard": ("never", "after_backward", "after_forward"), "memory.prefetch": ("0", "1", "2")}
 DRAWN, SEED = 7, 20261123
 
@@ -37,10 +37,10 @@ def neighbours(first, ranks):
             add(**{"train.micro_batch": str(batch // factor), "train.accumulate": str(accumulate * factor)})
         if accumulate % factor == 0:
             add(**{"train.micro_batch": str(batch * factor), "train.accumulate": str(accumulate // factor)})
-    sequences = batch * accumulate * ranks // int(first["parallel.tensor"])
-    for replicate, shard, tensor in itertools.product(range(1, ranks + 1), repeat=3):
-        if replicate * shard * tensor == ranks and sequences % (replicate * shard * accumulate) == 0:
-            mesh = dict(zip(MESH, map(str, (replicate, shard, tensor))))
+    sequences = batch * accumulate * ranks // (int(first["parallel.context"]) * int(first["parallel.tensor"]))
+    for replicate, shard, context, tensor in itertools.product(range(1, ranks + 1), repeat=4):
+        if replicate * shard * context * tensor == ranks and sequences % (replicate * shard * accumulate) == 0:
+            mesh = dict(zip(MESH, map(str, (replicate, shard, context, tensor))))
             add(**mesh, **{"train.micro_batch": str(sequences // (replicate * shard * accumulate))})
     return found
 

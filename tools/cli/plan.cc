@@ -122,6 +122,7 @@ nlohmann::json AdviceJson(const Advice& advice, const Machine& machine, int worl
           {"machine", machine.name},
           {"measured", machine.measured},
           {"tokens_per_step", advice.tokens_per_step},
+          {"considered", advice.considered},
           {"drafted", advice.drafted},
           {"planned", advice.planned},
           {"best", plans}};
@@ -137,7 +138,7 @@ int AdviseOn(const Config& config, const Machine& given, const PlanArguments& ar
   }
   std::cout << fmt::format(
       "The fastest of {} plans for {} ranks of {} at {} tokens per step, by simulation{}\n\n",
-      advice.drafted, arguments.world, given.name, advice.tokens_per_step,
+      advice.considered, arguments.world, given.name, advice.tokens_per_step,
       given.measured.empty() ? " at best (no measured machine file: doctor --measure)" : "");
   std::cout << fmt::format("  {:>10}{:>12}{:>12}{:>12}  {}\n", "step", "exposed", "arena", "wire",
                            "choices");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/cost/program_floor.h"
 
 namespace millrace {
 namespace {
@@ -31,43 +32,61 @@ AdviseInput InputOf(const Config& config, int world, const Machine& machine) {
           }};
 }
 
-// Every plan there is, each in full.
+// Every plan there is, each in full. None is below its floor.
 struct Found {
   double seconds = 0;
   int64_t arena = 0;
 };
+Found Planned(const Config& c, int world, const Machine& machine) {
+  const BackendTraits traits{Backend::kCuda, 0, 0};
+  const AssembledRun run = Assemble(c, world, traits, {"train"});
+  const StepPlan& plan = run.plans.Of("train");
+  const Found found{Simulate(plan, plan.schedule, run.layout.mesh, machine).seconds,
+                    plan.arena_bytes};
+  const Program program = LowerTraining(c, world, traits);
+  const ProgramFloor floor = FloorOf({program, run.layout.mesh, machine, run.options.accumulate,
+                                      DType::kBF16, run.options.overlap_weight_gradients});
+  CAPTURE(ToString(run.layout.mesh), c.train.micro_batch, Name(c.memory.recompute));
+  CHECK(floor.seconds > 0);
+  CHECK(floor.seconds <= found.seconds * (1 + 1e-9));
+  CHECK(floor.activation_bytes > 0);
+  CHECK(floor.activation_bytes < found.arena);
+  return found;
+}
 std::vector<Found> All(const Config& base, int world, const Machine& machine) {
   std::vector<Found> all;
   const int64_t sequences = base.train.GlobalBatch(world);
   for (int replicate = 1; replicate <= world; ++replicate)
-    for (int tensor = 1; tensor <= world; ++tensor)
-      for (int64_t micro = 1; micro <= sequences * tensor / world; ++micro)
-        for (const Reshard reshard :
-             {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward})
-          for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kBlock})
-            for (const int64_t prefetch : {1, 2}) {
-              if (prefetch > 1 && reshard == Reshard::kNever) continue;
-              if (world % (replicate * tensor) != 0 || sequences * tensor / world % micro != 0)
-                continue;
-              Config c = base;
-              c.parallel.replicate = replicate;
-              c.train.micro_batch = micro;
-              c.parallel.tensor = tensor;
-              c.train.accumulate = sequences * tensor / world / micro;
-              c.sharding.reshard = reshard;
-              c.memory.recompute = recompute;
-              c.memory.prefetch = prefetch;
-              const AssembledRun run = Assemble(c, world, {Backend::kCuda, 0, 0}, {"train"});
-              const StepPlan& plan = run.plans.Of("train");
-              all.push_back({Simulate(plan, plan.schedule, run.layout.mesh, machine).seconds,
-                             plan.arena_bytes});
-            }
+    for (int context = 1; context <= world; ++context)
+      for (int tensor = 1; tensor <= world; ++tensor)
+        for (int64_t micro = 1; micro <= sequences * context * tensor / world; ++micro)
+          for (const Reshard reshard :
+               {Reshard::kNever, Reshard::kAfterBackward, Reshard::kAfterForward})
+            for (const Recompute recompute :
+                 {Recompute::kNone, Recompute::kNorms, Recompute::kBlock})
+              for (const int64_t prefetch : {1, 2}) {
+                if (prefetch > 1 && reshard == Reshard::kNever) continue;
+                const int64_t own = sequences * context * tensor / world;
+                if (world % (replicate * context * tensor) != 0 || own % micro != 0) continue;
+                Config c = base;
+                c.parallel.replicate = replicate;
+                c.train.micro_batch = micro;
+                c.parallel.context = context;
+                c.parallel.tensor = tensor;
+                c.train.accumulate = own / micro;
+                c.sharding.reshard = reshard;
+                c.memory.recompute = recompute;
+                c.memory.prefetch = prefetch;
+                all.push_back(Planned(c, world, machine));
+              }
   return all;
 }
 
 TEST_CASE("the first advice is as fast as the fastest of all plans that fit", "[run][advise]") {
   const Machine& machine = FindMachine("h200");
   Config config = Small();
+  // Beside the compute stream, or on it.
+  config.execution.overlap_weight_gradients = GENERATE(true, false);
   const int world = 2;
   const std::vector<Found> all = All(config, world, machine);
   std::vector<int64_t> arenas;
@@ -86,11 +105,16 @@ TEST_CASE("the first advice is as fast as the fastest of all plans that fit", "[
     CHECK(advice.best.front().seconds <= fastest * 1.001);
     CHECK(advice.tokens_per_step == 2 * 4 * 128);
     CHECK(advice.planned <= advice.drafted * 2);
+    CHECK(advice.drafted <= advice.considered);
+    CHECK((limit > 0 || advice.drafted < advice.considered / 2));
     for (size_t i = 0; i < advice.best.size(); ++i) {
       const AdvisedPlan& plan = advice.best[i];
       CAPTURE(plan.choices);
       CHECK((limit == 0 || plan.arena_bytes <= limit));
       CHECK((i == 0 || advice.best[i - 1].seconds <= plan.seconds));
+      for (size_t j = 0; j < i; ++j)  // each a step of its own
+        CHECK((advice.best[j].seconds != plan.seconds || advice.best[j].exposed != plan.exposed ||
+               advice.best[j].arena_bytes != plan.arena_bytes));
       CHECK(plan.config.train.GlobalBatch(plan.config.parallel.DataRanks(world)) == 8);
       CHECK(plan.mesh.world() == world);
       CHECK(plan.exposed <= plan.seconds);
@@ -98,6 +122,33 @@ TEST_CASE("the first advice is as fast as the fastest of all plans that fit", "[
       const AssembledRun run = Assemble(plan.config, world, {Backend::kCuda, 0, 0}, {"train"});
       CHECK(run.plans.Of("train").arena_bytes == plan.arena_bytes);
     }
+  }
+}
+
+// Of one sequence, which two ranks can share by its rows alone: three heads cannot be halved.
+TEST_CASE("context is searched, where two chunks a rank divide the sequence", "[run][advise]") {
+  Config config = Small();
+  config.model.heads = 3;
+  config.model.d_model = 192;
+  config.model.ffn = 513;
+  config.train.micro_batch = 1;
+  config.train.accumulate = 1;
+  config.parallel.context = 2;
+  const Advice advice = Advise(InputOf(config, 2, FindMachine("h200")));
+  CHECK(advice.tokens_per_step == 128);
+  CHECK(advice.considered == 9);
+  REQUIRE_FALSE(advice.best.empty());
+  for (const AdvisedPlan& plan : advice.best) {
+    CHECK(plan.mesh.Size(Axis::kContext) == 2);
+    CHECK_THAT(plan.choices, Catch::Contains("parallel.context=2 "));
+  }
+  config.model.seq_len = 126;
+  try {
+    Advise(InputOf(config, 2, FindMachine("h200")));
+    FAIL("126 tokens were cut into four");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kConfig);
+    CHECK_THAT(error.what(), Catch::Contains("1 sequences a step cannot be divided"));
   }
 }
 
